@@ -10,7 +10,7 @@ FUZZTIME ?= 10s
 export PATH := $(PATH):/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help build run demo test race test-mysql check bench fuzz crash live rules bottlenecks readme-table clean needs
+.PHONY: help build run demo test race shake test-mysql check bench fuzz crash live rules bottlenecks readme-table clean needs needs-race
 
 help: ## list the targets
 	@echo 'Spillway: absorb traffic spikes in front of your database, and load-test services.'
@@ -28,14 +28,18 @@ run: build ## build, then serve the freight demo from embedded SQLite
 demo: build needs ## start nginx, spillway, PostgreSQL, MariaDB and Redis with the freight demo; Ctrl-C stops all
 	scripts/demo.sh $(ARGS)
 
-test: needs ## run all tests; installs the servers that they need
-	$(GO) test -timeout 15m -p 3 -parallel 8 $(TESTFLAGS) ./...
+test: needs ## run the tests in about three minutes; installs the servers that they need
+	GO=$(GO) $(GO) run ./scripts/testrun -short -timeout 30m -p 3 -parallel 8 $(TESTFLAGS) ./...
 
-race: needs ## run all tests with the race detector, the portable connection path, the long crash tests and 10,000 power cuts
-	$(GO) test -timeout 25m -race -parallel 4 $(TESTFLAGS) ./...
-	$(GO) test -timeout 5m -tags portable ./internal/serve/server
-	SPILLWAY_CRASH_ROUNDS=15 $(GO) test -count=1 -timeout 20m -run '^Test(Popup)?Crash$$' ./cmd/spillway
-	SPILLWAY_POWERCUT_SEEDS=10000 $(GO) test -count=1 -timeout 20m -run '^TestPowerCut$$' ./internal/serve/spool
+race: needs-race ## run all tests with the race detector, the portable connection path, the long crash tests and 10,000 power cuts
+	GO=$(GO) $(GO) run ./scripts/testrun -timeout 40m -race -p 3 -parallel 4 $(TESTFLAGS) ./...
+	$(GO) test -timeout 10m -short -tags portable ./internal/serve/server
+	SPILLWAY_CRASH_ROUNDS=15 $(GO) test -count=1 -timeout 30m -run '^Test(Popup)?Crash$$' ./internal/serve/crashtest
+	SPILLWAY_POWERCUT_SEEDS=10000 $(GO) test -count=1 -timeout 30m -run '^TestPowerCut$$' ./internal/serve/spool
+
+shake: needs ## run each test 20 times beside busy loops, shuffled and interrupted: ARGS='-rounds 50 ./internal/serve/front'
+	$(GO) build -o bin/shaker ./scripts/shake
+	bin/shaker $(ARGS)
 
 test-mysql: ## run the tests of mysql:// databases on MySQL 5.7, MySQL 8.0 and MariaDB Galera, which it fetches
 	GO=$(GO) scripts/test-mysql.sh
@@ -58,10 +62,10 @@ fuzz: ## run each fuzz target for FUZZTIME
 	GO=$(GO) FUZZTIME=$(FUZZTIME) scripts/fuzz.sh
 
 crash: needs ## 100 rounds of kill -9 of spillway, its databases and Redis under load; checks every acknowledged record
-	SPILLWAY_CRASH_ROUNDS=100 $(GO) test -count=1 -timeout 120m -v -run '^Test(Popup)?Crash$$' ./cmd/spillway
+	SPILLWAY_CRASH_ROUNDS=100 $(GO) test -count=1 -timeout 120m -v -run '^Test(Popup)?Crash$$' ./internal/serve/crashtest
 
 live: needs ## 10,000 listeners of a live feed: time until a new order reaches them, transactions per second, memory
-	SPILLWAY_LISTENERS=10000 $(GO) test -count=1 -timeout 10m -v -run '^TestLiveCrowd$$' ./cmd/spillway
+	SPILLWAY_LISTENERS=10000 $(GO) test -count=1 -timeout 10m -v -run '^TestLiveCrowd$$' ./internal/serve/servetest
 
 rules: ## popups: 2,000,000 steps against a simple model, then 1,000 rounds of 1,000 concurrent requests on three replicas
 	$(GO) test -count=1 -timeout 10m -v -run '^TestRulesAgainstModel$$' ./internal/serve/popup -long
@@ -79,3 +83,6 @@ clean: ## remove bin/, but not the demo's data in spillway-data/
 
 needs:
 	@scripts/needs.sh
+
+needs-race:
+	@scripts/needs.sh race

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Checks for the programs that the tests start, with the argument "mysql" also for those of
-# make test-mysql, and installs missing ones with apt-get. On a terminal it asks first.
-# Without a terminal it installs if it is root or can use sudo without a password.
-# Otherwise it prints the packages and fails.
+# Checks for the programs that the tests start and installs missing ones with one apt-get. The
+# argument "race" adds those of make race, "mysql" those of make test-mysql. On a terminal it
+# asks first. Without a terminal it installs if it is root or can use sudo without a password.
+# Otherwise it says in one sentence why it cannot and what to install.
 set -euo pipefail
 
 PATH=$PATH:/usr/sbin:/sbin
@@ -17,37 +17,49 @@ have_postgres() {
 	return 1
 }
 
-missing=()
-have_postgres || missing+=(postgresql)
-command -v nginx >/dev/null || missing+=(nginx)
-command -v redis-server >/dev/null || missing+=(redis-server)
-compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null || missing+=(faketime)
-command -v pgbouncer >/dev/null || missing+=(pgbouncer)
-command -v mariadbd >/dev/null || missing+=(mariadb-server)
-command -v strace >/dev/null || missing+=(strace)
-command -v ip >/dev/null || missing+=(iproute2)
-command -v gcc >/dev/null || missing+=(gcc libc6-dev) # the race detector requires it
+missing=() reasons=()
+
+# need adds packages, separated by blanks, and what they are for.
+need() {
+	local package
+	for package in $1; do missing+=("$package"); done
+	reasons+=("  $1: $2")
+}
+
+have() { command -v "$1" >/dev/null; }
+
+have_postgres || need postgresql "the database of most tests"
+have mariadbd || need mariadb-server "tests of mysql:// databases"
+have redis-server || need redis-server "tests of popups, shared caches and redis:// targets"
+have nginx || need nginx "a proxy in front of spillway, and a server to measure"
+have pgbouncer || need pgbouncer "tests behind a connection pooler"
+have strace || need strace "system calls of the spool and of event loops"
+have ip || need iproute2 "network namespaces as further hosts"
+compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null || need faketime "servers whose clock is wrong"
+if [ "${1:-}" = race ]; then
+	have gcc || need "gcc libc6-dev" "the race detector"
+fi
 if [ "${1:-}" = mysql ]; then
 	libraries=$(ldconfig -p)
-	command -v mvn >/dev/null || missing+=(maven)
-	command -v unzip >/dev/null || missing+=(unzip)
+	have mvn || need maven "MySQL 5.7 and 8.0, which it fetches"
+	have unzip || need unzip "their archives"
 	if [[ $libraries == *"libaio.so.1t64 "* ]] && ! compgen -G '/usr/lib/*/libaio.so.1' >/dev/null; then
 		echo "MySQL looks for libaio.so.1, which is named libaio.so.1t64 here: run ln -s libaio.so.1t64 /usr/lib/x86_64-linux-gnu/libaio.so.1" >&2
 		exit 1
 	fi
 	aio=libaio1
 	! apt-cache show libaio1t64 >/dev/null 2>&1 || aio=libaio1t64
-	[[ $libraries == *"libaio.so.1 "* || $libraries == *"libaio.so.1t64 "* ]] || missing+=("$aio")
-	[[ $libraries == *"libnuma.so.1 "* ]] || missing+=(libnuma1)
+	[[ $libraries == *"libaio.so.1 "* || $libraries == *"libaio.so.1t64 "* ]] || need "$aio" "MySQL's server"
+	[[ $libraries == *"libnuma.so.1 "* ]] || need libnuma1 "MySQL's server"
 fi
 [ ${#missing[@]} -eq 0 ] && exit 0
 
-echo "The tests need these Debian packages, which are not installed: ${missing[*]}"
+echo "The tests need Debian packages that are not installed:"
+printf '%s\n' "${reasons[@]}"
 
 # fail prints why nothing was installed and what to do.
 fail() {
-	echo "$1" >&2
-	echo "Install them by hand and run make test again: ${missing[*]}" >&2
+	echo "$1 Install these packages by hand and run make again: ${missing[*]}" >&2
 	exit 1
 }
 
@@ -79,4 +91,4 @@ apt() {
 compgen -G '/var/lib/apt/lists/*_Packages*' >/dev/null || apt update
 apt install -y --no-install-recommends "${missing[@]}" ||
 	{ apt update && apt install -y --no-install-recommends "${missing[@]}"; } ||
-	fail "apt-get could not install them."
+	fail "apt-get could not install them; without a network it cannot."
