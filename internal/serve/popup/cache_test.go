@@ -11,6 +11,7 @@ import (
 // A cache returns what was put last, unless it was forgotten since it was read. It never
 // exceeds its limit.
 func TestCache(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		c := NewCache(shards * rapid.IntRange(1, 3).Draw(t, "limit"))
 		type reading struct {
@@ -58,6 +59,7 @@ func TestCache(t *testing.T) {
 
 // A full cache replaces states.
 func TestCacheFull(t *testing.T) {
+	t.Parallel()
 	c := NewCache(shards * 10)
 	const users = shards * 100
 	for i := range users {
@@ -75,6 +77,7 @@ func TestCacheFull(t *testing.T) {
 // Two processes with one store and a cache each: waiting users are not read again, a swap
 // notices a state that the other process changed, and clicks read the store.
 func TestCachedReplicas(t *testing.T) {
+	t.Parallel()
 	store := NewMemory(9, &ledger{})
 	open := func() (*Popup, *Cache) {
 		cache := NewCache(1000)

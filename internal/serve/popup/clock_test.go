@@ -26,6 +26,7 @@ const popupEpoch = 1_700_000_000_000_000_000
 // The error is bounded whatever the round trips are, the time never goes back by more than the
 // error, and samples with long round trips change nothing.
 func TestClockError(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 3))
 		store := drifting{drift: (random.Float64() - 0.5) * 400e-6} // up to 200 ppm
@@ -71,6 +72,7 @@ func TestClockError(t *testing.T) {
 
 // After an hour of samples an outage of a day costs less than with an unknown rate.
 func TestClockRate(t *testing.T) {
+	t.Parallel()
 	store := drifting{drift: 120e-6}
 	var e *estimate
 	var local time.Duration
@@ -90,6 +92,7 @@ func TestClockRate(t *testing.T) {
 
 // When the store's clock is set, by seconds or hours, the next sample is followed.
 func TestClockJump(t *testing.T) {
+	t.Parallel()
 	for _, jump := range []time.Duration{5 * time.Hour, -5 * time.Hour, 3 * time.Second, -3 * time.Second, 100 * time.Millisecond} {
 		store := drifting{}
 		var e *estimate
@@ -109,6 +112,7 @@ func TestClockJump(t *testing.T) {
 
 // Now does not depend on the local wall clock, Skew says how far it is ahead, and Report warns once.
 func TestClockSkew(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var none *Clock
 		if now := none.Now(); !now.Equal(time.Now()) || none.Skew() != 0 {

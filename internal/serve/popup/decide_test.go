@@ -69,6 +69,7 @@ func (s *shop) want(what string, got, want CampaignID) {
 
 // What a user has finished does not depend on the order.
 func TestOrderIsChanged(t *testing.T) {
+	t.Parallel()
 	c := threeCampaigns()
 	c[0].Order, c[1].Order, c[2].Order, c[2].Status = 10, 20, 0, Paused
 	s := openShop(t, nil, c...)
@@ -97,6 +98,7 @@ func TestOrderIsChanged(t *testing.T) {
 // States of the earlier format count campaigns as finished up to the position of the last
 // show, as that version did. The next show makes that independent of the order.
 func TestOldState(t *testing.T) {
+	t.Parallel()
 	old := func(id CampaignID, phase Phase, order int64) State {
 		b := []byte{stateFormatOld, byte(phase)}
 		b = binary.AppendUvarint(binary.AppendUvarint(b, 7), uint64(id))
@@ -131,6 +133,7 @@ func TestOldState(t *testing.T) {
 
 // A show far in the future, by a clock that was wrong, does not silence the user.
 func TestWildClock(t *testing.T) {
+	t.Parallel()
 	s := openShop(t, nil, threeCampaigns()...)
 	s.now = day0.AddDate(10, 0, 0)
 	_, wild := s.ask("1")
@@ -150,6 +153,7 @@ func TestWildClock(t *testing.T) {
 // At all placements together, a user gets as many popups as the limits allow, also if
 // requests at two placements race.
 func TestShowLimits(t *testing.T) {
+	t.Parallel()
 	c := threeCampaigns()
 	c[1].Placement = "list"
 	c[2].Placement = "cart"
@@ -201,6 +205,7 @@ func TestShowLimits(t *testing.T) {
 // The share of users in a group is the one that was asked for, groups of campaigns and
 // purposes are independent, and they never change.
 func TestPercent(t *testing.T) {
+	t.Parallel()
 	const users = 100_000
 	in := func(purpose, user uint64, campaign CampaignID) bool { return percent(purpose, user, campaign) < 30 }
 	share := map[string]int{}
@@ -227,6 +232,7 @@ func TestPercent(t *testing.T) {
 // Variants share the users by weight; each user keeps the one of the hash, whose payload and
 // number are in the answer, the state and the events.
 func TestVariants(t *testing.T) {
+	t.Parallel()
 	c := threeCampaigns()[:1]
 	c[0].Variants = []Variant{{"a", 1, []byte(`"a"`)}, {"off", 0, []byte(`"off"`)}, {"b", 3, []byte(`"b"`)}}
 	c[0].Holdout = 20
@@ -263,6 +269,7 @@ func TestVariants(t *testing.T) {
 // A user of the holdout stays in it when the campaign starts over, and while states cannot be
 // read. Who was held out counts once.
 func TestHoldoutStays(t *testing.T) {
+	t.Parallel()
 	c := threeCampaigns()[:1]
 	c[0].Holdout, c[0].Again = 99.9, time.Hour
 	s := openShop(t, nil, c...)
@@ -287,6 +294,7 @@ func TestHoldoutStays(t *testing.T) {
 
 // What an earlier version has passed starts over with Again, too.
 func TestPassedStartsOver(t *testing.T) {
+	t.Parallel()
 	c := threeCampaigns()
 	c[0].Again = 10 * 24 * time.Hour
 	c[2].Status = Paused
@@ -313,6 +321,7 @@ func TestPassedStartsOver(t *testing.T) {
 // What was done by a clock that was far ahead does not keep a campaign from starting over, or
 // a draft from its tester.
 func TestRecordOfTheFuture(t *testing.T) {
+	t.Parallel()
 	c := threeCampaigns()[:2]
 	c[0].Again = time.Hour
 	c[1].Status, c[1].Testers = Draft, []string{"tester"}
@@ -329,6 +338,7 @@ func TestRecordOfTheFuture(t *testing.T) {
 
 // A draft is shown to its testers, whatever else is due, and to nobody else.
 func TestDraft(t *testing.T) {
+	t.Parallel()
 	c := threeCampaigns()
 	c[2].Status, c[2].Testers, c[2].Target, c[2].Start = Draft, []string{"tester"}, "level > 3", day0.AddDate(1, 0, 0)
 	s := openShop(t, nil, c...)
@@ -339,6 +349,7 @@ func TestDraft(t *testing.T) {
 
 // A state keeps the records of campaigns that are not known here, and has a maximal size.
 func TestRecords(t *testing.T) {
+	t.Parallel()
 	set, err := NewSet(testSchema(t), threeCampaigns())
 	if err != nil {
 		t.Fatal(err)

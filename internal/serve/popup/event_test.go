@@ -59,6 +59,7 @@ func drawEvent(t *rapid.T) Event {
 }
 
 func TestEventEncoding(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		e := drawEvent(t)
 		b, err := AppendEvent([]byte("x"), e)
@@ -77,6 +78,7 @@ func TestEventEncoding(t *testing.T) {
 
 // An event that no transition makes is not encoded, and half an event is not decoded.
 func TestEventEncodingRefused(t *testing.T) {
+	t.Parallel()
 	state := State{Version: 3, Phase: Clicked, Campaign: 7, Shown: 5, Answered: 9, Until: 11}
 	good := state.event(Key{"u", "home"}, KindClick, 7, 5, 9)
 	b, err := AppendEvent(nil, good)
@@ -137,6 +139,7 @@ func FuzzDecodeEvent(f *testing.F) {
 
 // Newest and Distinct agree with a simple implementation.
 func TestNewestDistinct(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		var events []Event
 		for range rapid.IntRange(0, 30).Draw(t, "events") {
@@ -172,6 +175,7 @@ func TestNewestDistinct(t *testing.T) {
 }
 
 func TestMilliseconds(t *testing.T) {
+	t.Parallel()
 	for _, d := range []time.Duration{0, time.Millisecond, DurationMax, Forever} {
 		if got := FromMilliseconds(Milliseconds(d)); got != d {
 			t.Errorf("%v comes back as %v", d, got)
@@ -181,6 +185,7 @@ func TestMilliseconds(t *testing.T) {
 
 // Ids ascend with the time of the show, for all users.
 func TestEventIDOrder(t *testing.T) {
+	t.Parallel()
 	var last [16]byte
 	for i := range 1000 {
 		state := State{Version: 1, Phase: Shown, Campaign: CampaignID(1 + i%3), Shown: day0.UnixMilli() + int64(i)}

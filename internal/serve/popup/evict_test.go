@@ -15,6 +15,7 @@ import (
 
 // Whatever is evicted, memory and database together have the newest state of each user.
 func TestEvict(t *testing.T) {
+	t.Parallel()
 	evictions, full := uint64(0), 0
 	rapid.Check(t, func(t *rapid.T) {
 		limit := rapid.IntRange(1, 40).Draw(t, "limit")
@@ -77,6 +78,7 @@ func TestEvict(t *testing.T) {
 // A request that saw a new user does not replace a state that another one stored and that was
 // evicted since.
 func TestEvictedMeanwhile(t *testing.T) {
+	t.Parallel()
 	log := &ledger{}
 	m, slow := NewMemory(1, log), Key{"1", "home"}
 	m.evicts()
@@ -107,6 +109,7 @@ func TestEvictedMeanwhile(t *testing.T) {
 // Nothing is kept of events that the spool refuses, and a state whose last event has reached
 // the database can be evicted after them.
 func TestEvictRefused(t *testing.T) {
+	t.Parallel()
 	log := &ledger{}
 	m := NewMemory(1, log)
 	m.evicts()
@@ -153,6 +156,7 @@ func TestEvictRefused(t *testing.T) {
 
 // States of a clock that was far ahead can be evicted.
 func TestEvictFuture(t *testing.T) {
+	t.Parallel()
 	m := NewMemory(1, nil)
 	m.evicts()
 	future := State{Version: 1, Phase: Clicked, Campaign: 1, Shows: 1, Shown: day0.AddDate(10, 0, 0).UnixMilli()}
@@ -166,6 +170,7 @@ func TestEvictFuture(t *testing.T) {
 // More states than memory_users are stored: the process starts, and each user's state is
 // found.
 func TestLocalWithMoreStates(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const users, limit = 3000, 1000
 		tables := &fakeTables{}

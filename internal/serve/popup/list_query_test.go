@@ -14,6 +14,7 @@ import (
 // TestListQuery: a list by SQL waits until its first read, wins over a stored one, follows its
 // rows, and stays while it cannot be read.
 func TestListQuery(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		type rows struct {
 			users   []string

@@ -199,6 +199,7 @@ func (l *listPopup) expect(t *testing.T, want map[string]string) {
 
 // A campaign whose list does not exist is for nobody, also if its target says not in_list.
 func TestListsDecide(t *testing.T) {
+	t.Parallel()
 	l := openListed(t, `in_list("vip")`, `not in_list("gone")`)
 	const absent = " (1: list vip does not exist) (2: list gone does not exist)"
 	l.expect(t, map[string]string{"7": "none-suits" + absent})
@@ -225,6 +226,7 @@ func TestListsDecide(t *testing.T) {
 // While lists cannot be read, campaigns that need one that never was are not decided, and the
 // others stay as they are. Only what has changed is read.
 func TestListsFollow(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := openListed(t, `in_list("vip")`, `in_list("big")`, `in_list("new")`)
 		l.popup.ChangeLists(func(*Lists) *Lists { return nil })

@@ -24,6 +24,7 @@ func users(ids ...string) iter.Seq2[string, error] {
 
 // Lists agree with plain sets. Lists that were built before do not change.
 func TestLists(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		want := map[string][]string{}
 		var lists, before *Lists
@@ -62,6 +63,7 @@ func TestLists(t *testing.T) {
 }
 
 func TestListsRefused(t *testing.T) {
+	t.Parallel()
 	failed := errors.New("the file is cut")
 	for want, build := range map[string]func(l *Lists) (*Lists, error){
 		`list "Gold": a name is 1 to 64 lower-case letters, digits and -, not - first`: func(l *Lists) (*Lists, error) { return l.With("Gold", users("7")) },

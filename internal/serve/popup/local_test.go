@@ -64,9 +64,10 @@ func (f *fakeTables) Apply(_ context.Context, mark *queue.Mark, events []Event) 
 func (f *fakeTables) States(_ context.Context, keys []Key) ([]State, error) {
 	states := make([]State, len(keys))
 	for i, key := range keys {
-		for _, e := range Newest(f.events) {
-			if e.Key == key {
-				states[i] = e.State
+		var newest *Event
+		for j := range f.events {
+			if e := &f.events[j]; e.Key == key && (newest == nil || CompareAge(newest, e) < 0) {
+				newest, states[i] = e, e.State
 			}
 		}
 	}
@@ -78,6 +79,7 @@ func (f *fakeTables) Now(context.Context) (time.Time, error) { return time.Now()
 // A Local answers once it has restored the newest states, drains what it recorded, and
 // stops answering when another process takes the lock.
 func TestLocal(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		spool, key := &fakeSpool{}, Key{"1", "home"}
 		before := openTest(t, NewMemory(9, NewEventLog(spool, nil, lockTimeout)), nil)

@@ -80,6 +80,7 @@ func isLost(l *Lock) bool {
 }
 
 func TestHold(t *testing.T) {
+	t.Parallel()
 	log := slog.New(slog.DiscardHandler)
 	synctest.Test(t, func(t *testing.T) {
 		server := &lockServer{}

@@ -12,6 +12,7 @@ import (
 )
 
 func TestBreaker(t *testing.T) {
+	t.Parallel()
 	var b Breaker
 	start := time.Now()
 	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
@@ -84,6 +85,7 @@ func (r *failingReader) States(ctx context.Context, keys []Key) ([]State, error)
 // While the database refuses or hangs, new users are answered at once, except for one that
 // probes it, and the first ones. They are answered again soon after it is back.
 func TestLookupsDuringOutage(t *testing.T) {
+	t.Parallel()
 	for name, hangs := range map[string]bool{"refuses": false, "hangs": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -149,6 +151,7 @@ func TestLookupsDuringOutage(t *testing.T) {
 
 // Those that wait are bounded, and concurrent requests of one user are one key.
 func TestLookupsBounded(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		reader := &failingReader{hangs: true}
 		l := NewLookups(reader, 100*time.Millisecond)

@@ -88,6 +88,7 @@ type mute struct{ Store }
 
 // Whatever must be read first, or cannot be, is left to Ask.
 func TestNothingLeavesToAsk(t *testing.T) {
+	t.Parallel()
 	home := Key{"1", "home"}
 	leave := func(what string, p *Popup, key Key, now time.Time) Answer {
 		t.Helper()
@@ -145,6 +146,7 @@ func TestNothingLeavesToAsk(t *testing.T) {
 
 // A user whose state was evicted is not taken for a new one.
 func TestNothingEvicted(t *testing.T) {
+	t.Parallel()
 	tables := &fakeTables{}
 	local := NewLocal(1, time.Second, tables, NewClock(), nil)
 	local.unavailable.Store(nil)
@@ -181,6 +183,7 @@ func TestNothingEvicted(t *testing.T) {
 
 // What another process has changed is not known once the store says so, and drafts are for Ask.
 func TestNothingCached(t *testing.T) {
+	t.Parallel()
 	campaigns := threeCampaigns()
 	draft := threeCampaigns()[0]
 	draft.ID, draft.Status, draft.Testers = 9, Draft, []string{"5"}

@@ -80,12 +80,16 @@ func (m *meeting) Get(ctx context.Context, key Key) (State, error) {
 
 // A thousand requests of one user at once: one show. A thousand clicks: one click.
 func TestTabs(t *testing.T) {
+	t.Parallel()
 	ledger := &ledger{}
 	store := &meeting{Memory: NewMemory(1000, ledger)}
 	p := openTest(t, store, nil)
 	rounds := 20
-	if *long {
+	switch {
+	case *long:
 		rounds = 1000
+	case testing.Short():
+		rounds = 5
 	}
 	for round := range rounds {
 		user := fmt.Sprint("user", round)
@@ -159,6 +163,7 @@ func (b *broken) Swap(ctx context.Context, key Key, version uint64, next State, 
 }
 
 func TestUnavailable(t *testing.T) {
+	t.Parallel()
 	for _, anyway := range []bool{false, true} {
 		ledger := &ledger{}
 		store := &broken{Memory: NewMemory(9, ledger)}
@@ -197,6 +202,7 @@ func TestUnavailable(t *testing.T) {
 
 // The user's row is read when a campaign needs it, and only such campaigns depend on it.
 func TestAskUserRow(t *testing.T) {
+	t.Parallel()
 	campaigns := threeCampaigns()
 	campaigns[1].Target, campaigns[2].Target = "level > 3", "vip"
 	calls, fails := 0, error(nil)
@@ -246,6 +252,7 @@ func TestAskUserRow(t *testing.T) {
 }
 
 func TestRequests(t *testing.T) {
+	t.Parallel()
 	p := openTest(t, NewMemory(1, &ledger{}), nil)
 	a := p.Attributes()
 	for _, key := range []Key{{"", "home"}, {strings.Repeat("u", 129), "home"}, {"\xff", "home"}, {"1", "Home"}, {"1", ""}} {
@@ -268,6 +275,7 @@ func TestRequests(t *testing.T) {
 }
 
 func TestExplain(t *testing.T) {
+	t.Parallel()
 	campaigns := threeCampaigns()
 	for i, status := range []Status{Active, Active, Active, Paused, Archived, Active, Active, Active} {
 		c := threeCampaigns()[0]
@@ -305,6 +313,7 @@ func TestExplain(t *testing.T) {
 }
 
 func TestCampaignValidate(t *testing.T) {
+	t.Parallel()
 	c := Campaign{
 		Placement: "Home", Payload: []byte("{"), Status: "on", Start: day0, End: day0, Cap: -1,
 		RepeatAfter: time.Millisecond, QuietClick: -1, QuietDismiss: DurationMax + 1,
@@ -343,6 +352,7 @@ func (l *loser) Swap(ctx context.Context, key Key, version uint64, next State, e
 
 // The answer names the campaigns that could not be decided also after a lost race.
 func TestDetailAfterRace(t *testing.T) {
+	t.Parallel()
 	c := threeCampaigns()[:2]
 	c[0].Target = "level > 3"
 	p := openTest(t, &loser{NewMemory(10, nil), map[string]bool{}}, func(cfg *Config) {

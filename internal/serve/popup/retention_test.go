@@ -37,7 +37,10 @@ func (o *oldEvents) DeleteEvents(ctx context.Context, before time.Time, limit in
 }
 
 // Old events are deleted in batches, within a tenth of the time. A failure is retried.
-func TestRetention(t *testing.T) { synctest.Test(t, testRetention) }
+func TestRetention(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, testRetention)
+}
 
 func testRetention(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())

@@ -26,6 +26,7 @@ func asks(t *testing.T, p *Popup, user, country string, age int) {
 
 // The sample has the last request of each of the last users who were due, within its bound.
 func TestDryRun(t *testing.T) {
+	t.Parallel()
 	c := threeCampaigns()[:1]
 	c[0].Target = "age > 1000"
 	p := openTest(t, NewMemory(10_000, nil), nil, c...)
@@ -72,6 +73,7 @@ func TestDryRun(t *testing.T) {
 
 // Users who wait are not sampled.
 func TestDryRunWaiting(t *testing.T) {
+	t.Parallel()
 	p := openTest(t, NewMemory(10_000, nil), nil)
 	asks(t, p, "7", "CN", 17)
 	before := p.sample.of("home")[0]
@@ -87,6 +89,11 @@ func TestDryRunWaiting(t *testing.T) {
 
 // A dry run reads the rows of users whom it cannot decide otherwise.
 func TestDryRunRows(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, testDryRunRows)
+}
+
+func testDryRunRows(t *testing.T) {
 	reads := 0
 	p := openTest(t, NewMemory(100, nil), func(cfg *Config) {
 		cfg.UserRow = func(_ context.Context, user string) ([]byte, error) {
@@ -111,6 +118,7 @@ func TestDryRunRows(t *testing.T) {
 
 // A dry run over slow rows ends.
 func TestDryRunSlowRows(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := openTest(t, NewMemory(100, nil), func(cfg *Config) {
 			cfg.UserRow = func(ctx context.Context, _ string) ([]byte, error) {
@@ -136,6 +144,11 @@ func TestDryRunSlowRows(t *testing.T) {
 
 // A dry run does not wait for the row of each user while the database is away.
 func TestDryRunAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, testDryRunAway)
+}
+
+func testDryRunAway(t *testing.T) {
 	reads := 0
 	p := openTest(t, NewMemory(100, nil), func(cfg *Config) {
 		cfg.UserRow = func(context.Context, string) ([]byte, error) {
@@ -155,6 +168,7 @@ func TestDryRunAway(t *testing.T) {
 
 // A preview is of a campaign alone, whatever its status.
 func TestPreview(t *testing.T) {
+	t.Parallel()
 	p := openTest(t, NewMemory(100, nil), nil)
 	c := threeCampaigns()[0]
 	c.Status, c.Target, c.Rollout, c.Holdout = Draft, "age > 17", 1e-9, 99.9999999

@@ -10,6 +10,7 @@ import (
 
 // A campaign with a problem does not affect the others, and Explain says why.
 func TestUsableSet(t *testing.T) {
+	t.Parallel()
 	schema := testSchema(t)
 	var campaigns []Campaign
 	for i := range CampaignsMax + 3 {
@@ -61,6 +62,7 @@ func TestUsableSet(t *testing.T) {
 
 // If there are too many campaigns, the last ones in their order have the problem.
 func TestLimits(t *testing.T) {
+	t.Parallel()
 	schema := testSchema(t)
 	var campaigns []Campaign
 	for i := range CampaignsMax + 2 {

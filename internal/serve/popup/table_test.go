@@ -9,6 +9,7 @@ import (
 
 // A table behaves like a map, with keys that collide, also at the end of the table.
 func TestTable(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		var states table
 		model := make(map[fingerprint]State)

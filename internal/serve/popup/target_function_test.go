@@ -153,6 +153,7 @@ func evaluate(t *testing.T, a *Attributes, source, zone string) bool {
 
 // A calculation without a value is missing.
 func TestTargetWithoutValue(t *testing.T) {
+	t.Parallel()
 	a := testSchema(t).New()
 	for _, pair := range [][2]string{{"level", "9223372036854775807"}, {"age", "-9223372036854775808"}, {"score", "1e308"}, {"rate", "0"}} {
 		if err := a.Add(pair[0], pair[1]); err != nil {
@@ -187,6 +188,7 @@ func TestTargetWithoutValue(t *testing.T) {
 
 // The functions of the clock across days, DST and the date line.
 func TestTargetClock(t *testing.T) {
+	t.Parallel()
 	schema := testSchema(t)
 	a := schema.New()
 	for _, test := range []struct{ now, zone, source string }{
@@ -243,6 +245,7 @@ func TestTargetClock(t *testing.T) {
 
 // Hours and weekdays are those of the offset at that time, and days_since counts days of 24 hours.
 func TestTargetClockAgainstOffsets(t *testing.T) {
+	t.Parallel()
 	schema := testSchema(t)
 	a := schema.New()
 	names := []string{"America/New_York", "Europe/Berlin", "Australia/Lord_Howe", "Asia/Kathmandu", "Pacific/Apia", "Africa/Casablanca", "America/Santiago", "UTC"}
@@ -299,6 +302,7 @@ func TestTargetClockAgainstOffsets(t *testing.T) {
 
 // Many requests load zones at once. A name may point into a request's memory.
 func TestZones(t *testing.T) {
+	t.Parallel()
 	schema := testSchema(t)
 	var group sync.WaitGroup
 	for range 8 {
@@ -330,6 +334,7 @@ func TestZones(t *testing.T) {
 }
 
 func TestTargetLowerAndLists(t *testing.T) {
+	t.Parallel()
 	a := testSchema(t).New()
 	lists, err := (*Lists)(nil).With("vips", users("7", "8"))
 	if err != nil {
@@ -359,6 +364,7 @@ func TestTargetLowerAndLists(t *testing.T) {
 
 // A target knows what it depends on. Attributes may have the names of functions.
 func TestTargetUses(t *testing.T) {
+	t.Parallel()
 	schema, err := NewSchema([]Attribute{{"version", Text}, {"hour", Integer}, {"days_since", Timestamp}, {"tags", TextList}})
 	if err != nil {
 		t.Fatal(err)

@@ -205,6 +205,7 @@ func drawAttributes(t *rapid.T, a *Attributes) map[string]any {
 // A target has the value of the guarded expression, and that of the plain one unless it is an
 // error.
 func TestTargetAgainstMachine(t *testing.T) {
+	t.Parallel()
 	schema := testSchema(t)
 	compared := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -264,6 +265,7 @@ func compareTarget(t *rapid.T, schema *Schema) int {
 
 // Values of one user: city, vip and seen are missing.
 func TestTargetValues(t *testing.T) {
+	t.Parallel()
 	schema := testSchema(t)
 	a := schema.New()
 	for _, pair := range [][2]string{
@@ -303,6 +305,7 @@ func TestTargetValues(t *testing.T) {
 }
 
 func TestTargetRefused(t *testing.T) {
+	t.Parallel()
 	schema := testSchema(t)
 	for source, want := range map[string]string{
 		`level >`:                               "1:7: unexpected token EOF",
@@ -365,6 +368,7 @@ func TestTargetRefused(t *testing.T) {
 }
 
 func TestAttributes(t *testing.T) {
+	t.Parallel()
 	a := testSchema(t).New()
 	for _, test := range []struct{ name, text, want string }{
 		{"unknown", "\xff", ""},

@@ -57,6 +57,7 @@ func versionOrder(x, y string) int {
 }
 
 func TestTargetVersions(t *testing.T) {
+	t.Parallel()
 	a := testSchema(t).New()
 	ascending := []string{
 		"0", "0.0.1", "0.9", "1.0.0-alpha", "1.0.0-alpha.1", "1.0.0-alpha.beta", "1.0.0-beta", "1.0.0-beta.2", "1.0.0-beta.11", "1.0.0-rc.1", "1.0.0",
@@ -98,6 +99,7 @@ func TestTargetVersions(t *testing.T) {
 
 // Keys compare like versions, and exist for versions only.
 func TestVersionOrder(t *testing.T) {
+	t.Parallel()
 	part := rapid.SampledFrom([]string{"0", "00", "1", "2", "10", "010", "9", "99999999999999999999", "a", "A", "-", "-1", "1a", "rc", "rc1", "", "é"})
 	number := rapid.SampledFrom([]string{"0", "1", "2", "10", "00", "02", "99999999999999999999"})
 	join := func(from *rapid.Generator[string], name string) func(t *rapid.T) string {

@@ -8,6 +8,7 @@ import (
 )
 
 func TestToken(t *testing.T) {
+	t.Parallel()
 	a, b := bytes.Repeat([]byte("a"), 32), bytes.Repeat([]byte("b"), 40)
 	signer := func(keys ...[]byte) *Signer {
 		s, err := NewSigner(keys, time.Hour)

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -52,6 +53,7 @@ func (c *fillCase) matches(t *testing.T, target, row string) bool {
 
 // TestUserRow reads columns as databases return them.
 func TestUserRow(t *testing.T) {
+	t.Parallel()
 	c := newFillCase(t)
 	for row, target := range map[string]string{
 		`{"age":18,"other":{"a":1}}`:                 "age == 18",
@@ -80,6 +82,11 @@ func TestUserRow(t *testing.T) {
 
 // TestUserRowRefused: an invalid value is missing, like NULL, and the rest of the row is used.
 func TestUserRowRefused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, testUserRowRefused) // all rows come within the same second
+}
+
+func testUserRowRefused(t *testing.T) {
 	c, long := newFillCase(t), strings.Repeat("x", AttributeBytesMax+1)
 	bad := map[string]string{
 		`{"age":"x","city":"Bergen"}`:   `age == nil and city == "Bergen"`,

@@ -425,9 +425,13 @@ func (w *walk) check() {
 }
 
 func TestRulesAgainstModel(t *testing.T) {
+	t.Parallel()
 	rounds, steps := 60, 2000
-	if *long {
+	switch {
+	case *long:
 		rounds = 1000
+	case testing.Short():
+		rounds = 12
 	}
 	schema, base := testSchema(t), rand.Uint64()
 	t.Logf("seeds from %d", base)
