@@ -98,7 +98,12 @@ var layers = map[string]layer{
 	"internal/lab/watch":      lab,
 
 	"internal/apptest":         suite,
+	"internal/lab/labtest":     suite,
+	"internal/lab/searchtest":  suite,
 	"internal/serve/storetest": suite,
+
+	"scripts/shake":   suite,
+	"scripts/testrun": suite,
 }
 
 // mayImport lists the layers that non-test code of each layer may import. Tests may import

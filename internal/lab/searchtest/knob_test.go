@@ -1,4 +1,4 @@
-package main
+package searchtest
 
 import (
 	"bytes"
@@ -91,7 +91,7 @@ func TestPeakKnob(t *testing.T) {
 				knob += "=100,1000: " + command
 			}
 			kept := filepath.Join(t.TempDir(), "peak.ndjson")
-			d, stderr, code := peakVerb(t, t.Context(), nil, adjustable(t, file, func(float64) {}), "--slo", "p50<5s errors<1%", "--start", "80", "--precision", "1",
+			d, stderr, code := peakVerb(t, adjustable(t, file, func(float64) {}), "--slo", "p50<5s errors<1%", "--start", "80", "--precision", "1",
 				"--max-time", want.maxTime, "-o", kept, "--knob", knob)
 			checkSearch(t, d, stderr, code, 100)
 			checkSetting(t, file, "100")
@@ -138,7 +138,7 @@ func TestPeakKnobInterrupted(t *testing.T) {
 		}
 	})
 	knob := "capacity=1000,2000,3000: if [ $VALUE = 1000 ]; then for s in INT HUP TERM; do kill -$s $PPID; done; fi; " + command
-	cmd := exec.Command(shared.binary, "peak", url, "--json", "--slo", "p50<5s", "--start", "300", "--max", "300", "--max-time", "1m", "--knob", knob)
+	cmd := exec.Command(program.Path(t), "peak", url, "--json", "--slo", "p50<5s", "--start", "300", "--max", "300", "--max-time", "1m", "--knob", knob)
 	var stdout, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &errs
 	if err := cmd.Start(); err != nil {
@@ -180,7 +180,7 @@ func TestPeakKnobClosedPipe(t *testing.T) {
 			reader.Close()
 		}
 	})
-	cmd := exec.Command(shared.binary, "peak", url, "--slo", "p50<5s", "--start", "300", "--max", "300", "--max-time", "1m", "--knob", "capacity=1000,2000: "+command)
+	cmd := exec.Command(program.Path(t), "peak", url, "--slo", "p50<5s", "--start", "300", "--max", "300", "--max-time", "1m", "--knob", "capacity=1000,2000: "+command)
 	cmd.Stderr = writer
 	if err := cmd.Run(); cmd.ProcessState == nil || cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled() {
 		t.Errorf("it ended with %v", err)
@@ -193,7 +193,7 @@ func TestPeakKnobClosedPipe(t *testing.T) {
 func TestPeakKnobFails(t *testing.T) {
 	t.Parallel()
 	file, command := setting(t, "1000")
-	d, stderr, code := peakVerb(t, t.Context(), nil, adjustable(t, file, func(float64) {}), "--slo", "p50<5s", "--start", "300", "--max", "300", "--max-time", "1m",
+	d, stderr, code := peakVerb(t, adjustable(t, file, func(float64) {}), "--slo", "p50<5s", "--start", "300", "--max", "300", "--max-time", "1m",
 		"--knob", "capacity=1000,2000: "+command+"; if [ $VALUE = 2000 ]; then echo no such capacity; exit 5; fi")
 	checkSetting(t, file, "1000")
 	if d == nil || len(d.Knobs) != 1 || d.Knobs[0].Moved != peak.NotMeasured {
@@ -221,7 +221,7 @@ func TestPeakKnobRefuses(t *testing.T) {
 		"is not a number from 1 to 60000":                                          "connections=many",
 		"--knob source=here: --source here: not an IP addr":                        "source=here",
 	} {
-		d, stderr, code := peakVerb(t, t.Context(), nil, "http://127.0.0.1:1/", "--slo", "p99<1s", "--knob", knob)
+		d, stderr, code := peakVerb(t, "http://127.0.0.1:1/", "--slo", "p99<1s", "--knob", knob)
 		if code != exit.Usage || d != nil || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("%q: exit %d, %q, want %q", knob, code, stderr, want)
 		}

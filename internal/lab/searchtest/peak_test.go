@@ -1,10 +1,7 @@
-package main
+package searchtest
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -16,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"spillway/internal/apptest"
 	"spillway/internal/exit"
 	"spillway/internal/lab/diagnose"
 	"spillway/internal/lab/peak"
@@ -23,41 +21,24 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// lines is a writer that hands every text to a function.
-type lines struct {
-	mu   sync.Mutex
-	all  bytes.Buffer
-	seen func(text string)
-}
-
-func (l *lines) Write(text []byte) (int, error) {
-	l.mu.Lock()
-	l.all.Write(text)
-	l.mu.Unlock()
-	if l.seen != nil {
-		l.seen(string(text))
-	}
-	return len(text), nil
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.all.String()
-}
-
 // peakVerb runs `spillway peak --json` and returns its document, without one after a usage error.
-func peakVerb(t *testing.T, ctx context.Context, seen func(progress string), args ...string) (d *peak.Document, stderr string, code int) {
+func peakVerb(t *testing.T, args ...string) (d *peak.Document, stderr string, code int) {
 	t.Helper()
-	var out bytes.Buffer
-	progress := &lines{seen: seen}
-	code = run(ctx, append([]string{"peak", "--json"}, args...), &out, progress)
-	if out.Len() > 0 {
-		if err := json.Unmarshal(out.Bytes(), &d); err != nil {
-			t.Fatalf("%v in\n%s", err, out.String())
+	p := command(t, append([]string{"peak", "--json"}, args...)...)
+	p.start(t)
+	return p.peak(t)
+}
+
+// peak waits for the end of `spillway peak --json` and returns what it printed.
+func (p *process) peak(t *testing.T) (d *peak.Document, stderr string, code int) {
+	t.Helper()
+	code = p.wait(t)
+	if stdout := p.stdout.String(); stdout != "" {
+		if err := json.Unmarshal([]byte(stdout), &d); err != nil {
+			t.Fatalf("%v in\n%s", err, stdout)
 		}
 	}
-	return d, progress.String(), code
+	return d, p.stderr.String(), code
 }
 
 // bucket answers capacity requests per second, and 503 to the others. It saves up those of a tenth of a second.
@@ -166,7 +147,7 @@ func TestPeak(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			file := filepath.Join(t.TempDir(), "peak.ndjson")
-			d, stderr, code := peakVerb(t, t.Context(), nil, append(c.args, c.url, "-o", file, "-H", "Authorization: Bearer hush")...)
+			d, stderr, code := peakVerb(t, append(c.args, c.url, "-o", file, "-H", "Authorization: Bearer hush")...)
 			checkSearch(t, d, stderr, code, c.capacity)
 			kept, err := result.ReadFile(file)
 			if err != nil || kept.CutOff != "" || kept.End.Reason != result.Finished || len(kept.Steps) != len(d.Probes) || len(kept.Steps) == 0 {
@@ -196,7 +177,7 @@ func TestPeak(t *testing.T) {
 			if diff := cmp.Diff(d, same, cmpopts.EquateApprox(0, 1e-6), cmpopts.EquateEmpty(), cmpopts.IgnoreUnexported(diagnose.Verdict{})); diff != "" {
 				t.Errorf("the search of the file differs (-printed +read):\n%s", diff)
 			}
-			reported, problem, code := reportOn(t, file)
+			reported, problem, code := spillway(t, "report", file)
 			if code != exit.OK || !strings.Contains(reported, c.url) || !strings.Contains(reported, read.Headline()) {
 				t.Errorf("report: exit %d\n%s%s", code, reported, problem)
 			}
@@ -208,52 +189,39 @@ func TestPeak(t *testing.T) {
 func TestPeakNothingMet(t *testing.T) {
 	t.Parallel()
 	url, _ := pages(t)
-	var out, errs bytes.Buffer
-	code := run(t.Context(), []string{"peak", url + "/fail", "--slo", "p90<5s", "--start", "100", "--max-time", "6s"}, &out, &errs)
-	text := out.String()
+	text, stderr, code := spillway(t, "peak", url+"/fail", "--slo", "p90<5s", "--start", "100", "--max-time", "6s")
 	switch code {
 	case exit.Failed:
-		if !strings.Contains(text, "Peak: below 100/s. No rate that was tried met the SLO.") || !strings.Contains(errs.String(), "no rate that was tried met the SLO: the lowest was 100/s") {
-			t.Errorf("%s%s", text, errs.String())
+		if !strings.Contains(text, "Peak: below 100/s. No rate that was tried met the SLO.") || !strings.Contains(stderr, "no rate that was tried met the SLO: the lowest was 100/s") {
+			t.Errorf("%s%s", text, stderr)
 		}
 	case exit.NothingValid:
-		if !strings.Contains(text, "Peak: unknown.") || !strings.Contains(errs.String(), "nothing valid was measured: bracket 100/s is ") {
-			t.Errorf("%s%s", text, errs.String())
+		if !strings.Contains(text, "Peak: unknown.") || !strings.Contains(stderr, "nothing valid was measured: bracket 100/s is ") {
+			t.Errorf("%s%s", text, stderr)
 		}
 	default:
-		t.Errorf("exit %d\n%s%s", code, text, errs.String())
+		t.Errorf("exit %d\n%s%s", code, text, stderr)
 	}
 }
 
 // TestPeakInterrupted ends a search after its first probe, and one during it.
 func TestPeakInterrupted(t *testing.T) {
 	t.Parallel()
-	url, _ := pages(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	args := []string{"--slo", "p50<5s", "--start", "300", "--max-time", "1h"}
-	d, stderr, code := peakVerb(t, ctx, func(progress string) {
-		if strings.HasPrefix(progress, "probe 1, ") {
-			cancel()
+	args := []string{"peak", "--json", "--slo", "p50<5s", "--start", "300", "--max-time", "1h"}
+	for _, during := range []bool{false, true} {
+		url, seen := pages(t)
+		p := command(t, append(args, url+"/ok")...)
+		p.start(t)
+		apptest.AwaitState(t, "a probe runs or is over", func() (string, bool) {
+			progress := p.stderr.String()
+			return progress, during && seen.Load() > 0 || strings.Contains(progress, "probe 1, ")
+		})
+		p.interrupt(t)
+		d, stderr, code := p.peak(t)
+		checkSearch(t, d, stderr, code, 1e9)
+		if shown := strings.Count(stderr, "probe "); d.Stopped != peak.StoppedInterrupted || d.Confirmed || len(d.Probes) != shown || !during && shown == 0 {
+			t.Errorf("interrupted during a probe: %v: %+v, want the %d probes that were shown\n%s", during, d, shown, stderr)
 		}
-	}, append(args, url+"/ok")...)
-	checkSearch(t, d, stderr, code, 1e9)
-	if d.Stopped != peak.StoppedInterrupted || len(d.Probes) != 1 || d.Confirmed {
-		t.Errorf("%+v", d)
-	}
-
-	during, stop := context.WithCancel(t.Context())
-	defer stop()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/" {
-			stop()
-		}
-		io.WriteString(w, "SUCCESS")
-	}))
-	defer server.Close()
-	d, stderr, code = peakVerb(t, during, nil, append(args, server.URL)...)
-	if code != exit.NothingValid || d == nil || len(d.Probes) != 0 || d.FeasibleMax != nil || d.Stopped != peak.StoppedInterrupted {
-		t.Errorf("exit %d, %+v\n%s", code, d, stderr)
 	}
 }
 
@@ -264,10 +232,9 @@ func TestPeakDoesNotWait(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-ended }))
 	defer server.Close()
 	defer close(ended)
-	began := time.Now()
-	d, stderr, code := peakVerb(t, t.Context(), nil, "--slo", "p50<5s", "--start", "50", "--max-time", "8s", "--timeout", "20m", server.URL)
-	if took := time.Since(began); code != exit.NothingValid && code != exit.Failed || d == nil || d.Stopped != peak.StoppedDeadline || took > 5*time.Minute {
-		t.Errorf("exit %d after %s: %+v\n%s", code, took, d, stderr)
+	d, stderr, code := peakVerb(t, "--slo", "p50<5s", "--start", "50", "--max-time", "8s", "--timeout", "10h", server.URL)
+	if code != exit.NothingValid && code != exit.Failed || d == nil || d.Stopped != peak.StoppedDeadline {
+		t.Errorf("exit %d, want %d or %d at the deadline: %+v\n%s", code, exit.NothingValid, exit.Failed, d, stderr)
 	}
 }
 
@@ -293,12 +260,12 @@ func TestPeakRefuses(t *testing.T) {
 		"add --allow 1.1.1.1":                                 {"http://1.1.1.1/", "--slo", "p99<1s"},
 		"SLO \"p99\": write it without blanks, as in 'p99<70": {url, "--slo", "p99"},
 	} {
-		d, stderr, code := peakVerb(t, t.Context(), nil, args...)
+		d, stderr, code := peakVerb(t, args...)
 		if code != exit.Usage || d != nil || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("%q: exit %d, %q, want %q", args, code, stderr, want)
 		}
 	}
-	if _, stderr, code := peakVerb(t, t.Context(), nil, url, "--slo", "p99<1s"); code != exit.Error || !strings.Contains(stderr, "connection refused") {
+	if _, stderr, code := peakVerb(t, url, "--slo", "p99<1s"); code != exit.Error || !strings.Contains(stderr, "connection refused") {
 		t.Errorf("exit %d, %q", code, stderr)
 	}
 }

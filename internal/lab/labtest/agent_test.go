@@ -1,9 +1,8 @@
-package main
+package labtest
 
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"net"
@@ -17,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"spillway/internal/apptest"
 	"spillway/internal/exit"
 	"spillway/internal/lab/result"
 )
@@ -31,10 +31,10 @@ type agentProcess struct {
 	logged  sync.WaitGroup
 }
 
-// startAgent starts `spillway agent`, as an argument of the words of within, and ends it with the test.
-func startAgent(t *testing.T, within []string, listen string, flags ...string) *agentProcess {
+// startAgent starts `spillway agent`, as an argument of the words of inside, and ends it with the test.
+func startAgent(t *testing.T, inside []string, listen string, flags ...string) *agentProcess {
 	t.Helper()
-	words := append(append(within, shared.binary, "agent", "--listen", listen), flags...)
+	words := append(append(inside, program.Path(t), "agent", "--listen", listen), flags...)
 	a := &agentProcess{cmd: exec.Command(words[0], words[1:]...)}
 	a.cmd.Env = append(os.Environ(), "SPILLWAY_AGENT_TOKEN="+agentToken)
 	stderr, err := a.cmd.StderrPipe()
@@ -99,13 +99,12 @@ func TestLoadAgents(t *testing.T) {
 	}
 
 	before := seen.Load()
-	var watching sync.WaitGroup
-	watching.Go(func() {
-		eventually(t, "there is load", func() bool { return seen.Load() > before+50 })
-		agents[1].cmd.Process.Kill()
-	})
-	stdout, stderr, code = spillway(t, append(flags, "--agents-token", agentToken, "--rate", "200,400", "-d", "1h")...)
-	watching.Wait()
+	p := command(t, append(flags, "--agents-token", agentToken, "--rate", "200,400", "-d", "1h")...)
+	p.start(t)
+	apptest.Await(t, "the agents make load", func() bool { return seen.Load() > before+300 })
+	agents[1].cmd.Process.Kill()
+	code = p.wait(t)
+	stdout, stderr = p.stdout.String(), p.stderr.String()
 	kept, err = result.ReadFile(out)
 	if code != exit.Error || err != nil || len(kept.Steps) != 1 {
 		t.Fatalf("a killed agent: exit %d, %v\n%s%s", code, err, stdout, stderr)
@@ -128,10 +127,12 @@ func TestLoadAgents(t *testing.T) {
 // TestLoadAgentNamespace makes a load with an agent in another network namespace. Only the agent's own --allow lets it load an
 // address that is not private.
 func TestLoadAgentNamespace(t *testing.T) {
-	const here, there = "198.18.93.1", "198.18.93.2" // a network reserved for benchmarks
-	if os.Geteuid() != 0 {
-		t.Fatal("this test makes a network namespace, which only root may: run it as root")
-	}
+	apptest.NeedRoot(t)
+	t.Parallel()
+	// Two addresses of a network that is reserved for benchmarks, others than in another run of the tests.
+	prefix := fmt.Sprintf("198.18.%d.", os.Getpid()%256)
+	low := os.Getpid() / 256 % 63 * 4
+	here, there := fmt.Sprint(prefix, low+1), fmt.Sprint(prefix, low+2)
 	ip := func(words ...string) {
 		if output, err := exec.Command("ip", words...).CombinedOutput(); err != nil {
 			t.Fatalf("ip %s: %v: %s", strings.Join(words, " "), err, output)
@@ -157,12 +158,12 @@ func TestLoadAgentNamespace(t *testing.T) {
 	})}}
 	server.Start()
 	defer server.Close()
-	within := []string{"ip", "netns", "exec", name}
+	inside := []string{"ip", "netns", "exec", name}
 	for _, c := range []struct {
 		flags []string
 		code  int
 	}{{nil, exit.Usage}, {[]string{"--allow", here}, exit.OK}} {
-		a := startAgent(t, within, there+":0", c.flags...)
+		a := startAgent(t, inside, there+":0", c.flags...)
 		stdout, stderr, code := spillway(t, "load", server.URL, "--agents", a.address, "--agents-token", agentToken, "-n", "200", "--allow", here)
 		if code != c.code || c.code == exit.Usage && !strings.Contains(stderr, "add --allow "+here) {
 			t.Errorf("%q: exit %d\n%s%s", c.flags, code, stdout, stderr)
@@ -171,6 +172,7 @@ func TestLoadAgentNamespace(t *testing.T) {
 }
 
 func TestAgentMistakes(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		args []string
 		want string
@@ -182,10 +184,9 @@ func TestAgentMistakes(t *testing.T) {
 		{[]string{"load", "http://127.0.0.1:1/", "--agents", "127.0.0.1"}, "write HOST:PORT"},
 		{[]string{"load", "sqlite:x", "--sql", "SELECT 1", "--agents", "127.0.0.1:1"}, "on the network only"},
 	} {
-		var out, errs bytes.Buffer
-		code := run(context.Background(), c.args, &out, &errs)
-		if code != exit.Usage || !strings.Contains(errs.String(), c.want) || out.Len() > 0 || strings.Count(strings.TrimSpace(errs.String()), "\n") > 0 {
-			t.Errorf("%q: exit %d, want %q\n%s%s", c.args, code, c.want, out.String(), errs.String())
+		stdout, stderr, code := spillway(t, c.args...)
+		if code != exit.Usage || !strings.Contains(stderr, c.want) || stdout != "" || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%q: exit %d, want %d and %q\n%s%s", c.args, code, exit.Usage, c.want, stdout, stderr)
 		}
 	}
 }

@@ -1,8 +1,8 @@
-package main
+package labtest
 
 import (
-	"bytes"
 	"encoding/json"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -55,21 +55,21 @@ func writeWatched(t *testing.T, path string, validity result.Validity) {
 }
 
 func TestPlan(t *testing.T) {
-	t.Chdir(t.TempDir())
-	writeWatched(t, "run.ndjson", result.Valid)
-	writeWatched(t, "again.ndjson.gz", result.Valid)
-	writeWatched(t, "contended.ndjson", result.HostContended)
-	writeResult(t, "unwatched.ndjson", "host-a")
+	t.Parallel()
+	dir := t.TempDir()
+	writeWatched(t, filepath.Join(dir, "run.ndjson"), result.Valid)
+	writeWatched(t, filepath.Join(dir, "again.ndjson.gz"), result.Valid)
+	writeWatched(t, filepath.Join(dir, "contended.ndjson"), result.HostContended)
+	writeResult(t, filepath.Join(dir, "unwatched.ndjson"), "host-a")
 	f := func(code int, want string, args ...string) {
 		t.Helper()
-		var out, errs bytes.Buffer
-		got := run(t.Context(), append([]string{"plan"}, args...), &out, &errs)
-		text := out.String()
+		stdout, stderr, got := spillwayIn(t, dir, append([]string{"plan"}, args...)...)
+		text := stdout
 		if code != exit.OK {
-			text = errs.String()
+			text = stderr
 		}
-		if got != code || !strings.Contains(text, want) || code != exit.OK && (out.Len() > 0 || strings.Count(errs.String(), "\n") != 1) {
-			t.Errorf("%q: exit %d, want %d and %q\n%s%s", args, got, code, want, out.String(), errs.String())
+		if got != code || !strings.Contains(text, want) || code != exit.OK && (stdout != "" || strings.Count(stderr, "\n") != 1) {
+			t.Errorf("%q: exit %d, want %d and %q\n%s%s", args, got, code, want, stdout, stderr)
 		}
 	}
 	f(exit.OK, "1,000/s x 1.3 x 4 ms CPU / 40 % busy = 13 cores; 13 hosts of 1 core", "--from", "run.ndjson", "--rate", "1000")
@@ -93,11 +93,12 @@ func TestPlan(t *testing.T) {
 }
 
 func TestPlanJSON(t *testing.T) {
-	t.Chdir(t.TempDir())
-	writeWatched(t, "run.ndjson", result.Valid)
-	var out, errs bytes.Buffer
-	if code := run(t.Context(), []string{"plan", "--from", "run.ndjson", "--hosts", "2", "--json"}, &out, &errs); code != exit.OK || errs.Len() > 0 {
-		t.Fatalf("exit %d\n%s", code, errs.String())
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "run.ndjson")
+	writeWatched(t, file, result.Valid)
+	stdout, stderr, code := spillway(t, "plan", "--from", file, "--hosts", "2", "--json")
+	if code != exit.OK || stderr != "" {
+		t.Fatalf("exit %d\n%s", code, stderr)
 	}
 	var document struct {
 		Format   string
@@ -106,7 +107,7 @@ func TestPlanJSON(t *testing.T) {
 		}
 		Lines []struct{ Name, Formula string }
 	}
-	if err := json.Unmarshal(out.Bytes(), &document); err != nil || document.Format != "spillway-plan" || document.Capacity.Rate.Value != 200 || len(document.Lines) < 2 {
-		t.Errorf("%v: %+v\n%s", err, document, out.String())
+	if err := json.Unmarshal([]byte(stdout), &document); err != nil || document.Format != "spillway-plan" || document.Capacity.Rate.Value != 200 || len(document.Lines) < 2 {
+		t.Errorf("%v: %+v\n%s", err, document, stdout)
 	}
 }

@@ -1,8 +1,7 @@
-package main
+package labtest
 
 import (
 	"bytes"
-	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -55,21 +54,21 @@ func writeResultOf(t *testing.T, path, host string, took time.Duration, validity
 	}
 }
 
-// reportVerb runs `spillway report` in a directory with two result files.
-func reportVerb(t *testing.T, args ...string) (stdout, stderr string, code int) {
+// twoResults returns a directory with two result files.
+func twoResults(t *testing.T) (dir string) {
 	t.Helper()
-	t.Chdir(t.TempDir())
-	writeResult(t, "a.ndjson", "host-a")
-	writeResult(t, "b.ndjson.gz", "host-b")
-	var out, errs bytes.Buffer
-	code = run(context.Background(), append([]string{"report"}, args...), &out, &errs)
-	return out.String(), errs.String(), code
+	dir = t.TempDir()
+	writeResult(t, filepath.Join(dir, "a.ndjson"), "host-a")
+	writeResult(t, filepath.Join(dir, "b.ndjson.gz"), "host-b")
+	return dir
 }
 
 func TestReportShowsFiles(t *testing.T) {
+	t.Parallel()
+	dir := twoResults(t)
 	f := func(args []string, want ...string) {
 		t.Helper()
-		stdout, stderr, code := reportVerb(t, args...)
+		stdout, stderr, code := spillwayIn(t, dir, append([]string{"report"}, args...)...)
 		if code != exit.OK || stderr != "" {
 			t.Errorf("%v: exit %d, %s", args, code, stderr)
 		}
@@ -91,31 +90,33 @@ func TestReportShowsFiles(t *testing.T) {
 }
 
 func TestReportWritesFile(t *testing.T) {
-	stdout, stderr, code := reportVerb(t, "a.ndjson", "-o", "page.html")
+	t.Parallel()
+	dir := twoResults(t)
+	stdout, stderr, code := spillwayIn(t, dir, "report", "a.ndjson", "-o", "page.html")
 	if code != exit.OK || stdout+stderr != "" {
 		t.Fatalf("exit %d\n%s%s", code, stdout, stderr)
 	}
-	page, err := os.ReadFile("page.html")
+	page, err := os.ReadFile(filepath.Join(dir, "page.html"))
 	if err != nil || !bytes.HasPrefix(page, []byte("<!DOCTYPE html>")) {
 		t.Errorf("%v: %.60s", err, page)
 	}
-	if rest, err := filepath.Glob(".report-*"); err != nil || rest != nil {
+	if rest, err := filepath.Glob(filepath.Join(dir, ".report-*")); err != nil || rest != nil {
 		t.Errorf("left behind: %v, %v", rest, err)
 	}
 }
 
 // TestReportAgainst: the comparison is on standard output, and the exit code and one line on standard error say how it ended.
 func TestReportAgainst(t *testing.T) {
-	t.Chdir(t.TempDir())
-	writeResult(t, "base.ndjson", "host-a")
-	writeResultOf(t, "slow.ndjson", "host-a", 8*time.Millisecond, result.Valid)
-	writeResultOf(t, "contended.ndjson", "host-a", 5*time.Millisecond, result.HostContended)
+	t.Parallel()
+	dir := t.TempDir()
+	writeResult(t, filepath.Join(dir, "base.ndjson"), "host-a")
+	writeResultOf(t, filepath.Join(dir, "slow.ndjson"), "host-a", 8*time.Millisecond, result.Valid)
+	writeResultOf(t, filepath.Join(dir, "contended.ndjson"), "host-a", 5*time.Millisecond, result.HostContended)
 	f := func(file string, code int, stdoutHas, stderrHas string) {
 		t.Helper()
-		var out, errs bytes.Buffer
-		got := run(t.Context(), []string{"report", file, "--against", "base.ndjson", "--fail-if", "p50>+10%"}, &out, &errs)
-		if got != code || !strings.Contains(out.String(), stdoutHas) || !strings.Contains(errs.String(), stderrHas) || strings.Count(errs.String(), "\n") > 1 {
-			t.Errorf("%s: exit %d\n%s%s", file, got, out.String(), errs.String())
+		stdout, stderr, got := spillwayIn(t, dir, "report", file, "--against", "base.ndjson", "--fail-if", "p50>+10%")
+		if got != code || !strings.Contains(stdout, stdoutHas) || !strings.Contains(stderr, stderrHas) || strings.Count(stderr, "\n") > 1 {
+			t.Errorf("%s: exit %d, want %d with %q and %q\n%s%s", file, got, code, stdoutHas, stderrHas, stdout, stderr)
 		}
 	}
 	f("base.ndjson", exit.OK, "within the limit", "")
@@ -124,11 +125,13 @@ func TestReportAgainst(t *testing.T) {
 }
 
 func TestReportMistakes(t *testing.T) {
+	t.Parallel()
+	dir := twoResults(t)
 	f := func(want string, wantCode int, args ...string) {
 		t.Helper()
-		stdout, stderr, code := reportVerb(t, args...)
+		stdout, stderr, code := spillwayIn(t, dir, append([]string{"report"}, args...)...)
 		if code != wantCode || stdout != "" || !strings.Contains(stderr, want) || strings.Count(strings.TrimSpace(stderr), "\n") > 0 {
-			t.Errorf("%v: exit %d\n%s%s", args, code, stdout, stderr)
+			t.Errorf("%v: exit %d, want %d with %q\n%s%s", args, code, wantCode, want, stdout, stderr)
 		}
 	}
 	f("the run that host-a began at 2026-03-01T12:00:00Z is given twice", exit.Usage, "--merge", "a.ndjson", "./a.ndjson")
@@ -143,9 +146,6 @@ func TestReportMistakes(t *testing.T) {
 	f("the runs have no SLO", exit.Usage, "a.ndjson", "--plan", "rate=5")
 	f("name such a directory alone, or result files", exit.Usage, ".")
 	f("open missing.ndjson: no such file or directory", exit.Usage, "missing.ndjson")
-	if err := os.WriteFile("x.txt", []byte("hello\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	f("-o ./a.ndjson would replace a file that the report reads", exit.Usage, "b.ndjson.gz", "x=a.ndjson", "-o", "./a.ndjson")
 	f("-o b.ndjson.gz would replace", exit.Usage, "a.ndjson", "--against", "b.ndjson.gz", "-o", "b.ndjson.gz")
 	f("no such file or directory", exit.Error, "a.ndjson", "-o", "nowhere/page.html")

@@ -1,4 +1,4 @@
-package main
+package labtest
 
 import (
 	"encoding/json"
@@ -40,6 +40,7 @@ func readDoctor(t *testing.T, stdout string) doctorReport {
 }
 
 func TestDoctorHost(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "90-spillway.conf")
 	// More concurrent connections than any port range.
 	stdout, stderr, code := spillway(t, "doctor", "--for", "rate=1000000 keep-alive service=10s", "--json", "--write", file)
@@ -61,7 +62,8 @@ func TestDoctorHost(t *testing.T) {
 }
 
 func TestDoctorQuery(t *testing.T) {
-	url := shared.postgres.CreateDatabase(t)
+	t.Parallel()
+	url := postgres.Get(t).CreateDatabase(t)
 	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
@@ -85,7 +87,8 @@ func TestDoctorQuery(t *testing.T) {
 }
 
 func TestDoctorUse(t *testing.T) {
-	url := shared.postgres.URL("postgres")
+	t.Parallel()
+	url := postgres.Get(t).URL("postgres")
 	for _, c := range []struct {
 		code int
 		says string

@@ -1,4 +1,4 @@
-package main
+package labtest
 
 import (
 	"encoding/json"
@@ -43,6 +43,7 @@ func fullOfFiles(t *testing.T) int {
 
 // TestDiagnose loads a server and watches a process without free descriptors. The verdict does not depend on how busy this host is.
 func TestDiagnose(t *testing.T) {
+	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer server.Close()
 	file := filepath.Join(t.TempDir(), "run.ndjson")
@@ -73,6 +74,7 @@ func TestDiagnose(t *testing.T) {
 }
 
 func TestDiagnoseUsage(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "run.ndjson")
 	writeResult(t, file, "one")
 	for want, args := range map[string][]string{
