@@ -14,10 +14,11 @@ import (
 func (s *Server) SetClock(t testing.TB, offset time.Duration) {
 	t.Helper()
 	file := filepath.Join(s.dir, "clock")
-	if err := os.WriteFile(file+".new", fmt.Appendf(nil, "%+d\n", int64(offset.Seconds())), 0o644); err != nil { // the server's user reads it
+	written, err := s.writeFile("clock.new", fmt.Sprintf("%+d\n", int64(offset.Seconds())))
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Rename(file+".new", file); err != nil {
+	if err := os.Rename(written, file); err != nil {
 		t.Fatal(err)
 	}
 	if s.env != nil {

@@ -121,7 +121,7 @@ func TestStartErrors(t *testing.T) {
 	if _, err := StartNginx("nonsense;"); err == nil || !strings.Contains(err.Error(), "nonsense") {
 		t.Errorf("bad configuration: %v", err)
 	}
-	left, err := filepath.Glob(filepath.Join(os.TempDir(), directoryPrefix+"*"))
+	left, err := filepath.Glob(filepath.Join(parentDirectory(nil), directoryPrefix+"*"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,12 +169,8 @@ func TestServersDieWithTheTest(t *testing.T) {
 	}
 	_ = child.Wait() // it was killed
 	orphan := &Server{addr: addr}
-	for orphan.dial(t.Context()) == nil {
-		if t.Context().Err() != nil {
-			t.Fatal("the server still runs after its test process was killed")
-		}
-	}
-	removeOrphans(os.TempDir())
+	Await(t, "the server of a killed test process has ended", func() bool { return orphan.dial(t.Context()) != nil })
+	removeOrphans(parentDirectory(nil))
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("directory of a killed test: %v", err)
 	}

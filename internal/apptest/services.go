@@ -35,7 +35,10 @@ func StartPgBouncer(pg *PostgresServer, mode string) (*Server, error) {
 	s := &Server{name: "pgbouncer", scheme: "postgres://postgres@", credential: credential, stopSignal: syscall.SIGTERM}
 	s.ready = func(ctx context.Context) error { return pingPostgres(ctx, s.URL("postgres")) }
 	prepare := func() error {
-		s.args = []string{filepath.Join(s.dir, "pgbouncer.ini")}
+		users, err := s.writeFile("users", "\"postgres\" \"\"\n")
+		if err != nil {
+			return err
+		}
 		config := fmt.Sprintf(`[databases]
 * = host=127.0.0.1 port=%s
 [pgbouncer]
@@ -43,15 +46,14 @@ listen_addr = 127.0.0.1
 listen_port = %s
 unix_socket_dir =
 auth_type = trust
-auth_file = %s/users
+auth_file = %s
 pool_mode = %s
 default_pool_size = 10
 max_client_conn = 1000
-`, portOf(pg.addr), portOf(s.addr), s.dir, mode)
-		if err := os.WriteFile(filepath.Join(s.dir, "users"), []byte("\"postgres\" \"\"\n"), 0o644); err != nil {
-			return err
-		}
-		return os.WriteFile(s.args[0], []byte(config), 0o644)
+`, portOf(pg.addr), portOf(s.addr), users, mode)
+		file, err := s.writeFile("pgbouncer.ini", config)
+		s.args = []string{file}
+		return err
 	}
 	return s, s.setUp("pgbouncer", "/usr/sbin/pgbouncer", prepare)
 }

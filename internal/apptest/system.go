@@ -25,8 +25,9 @@ const directoryPrefix = "spillway-test-"
 // newDirectory creates a directory that owner can write; nil: the caller. It first removes
 // directories of test processes that no longer exist.
 func newDirectory(owner *syscall.Credential) (string, error) {
-	removeOrphans(os.TempDir())
-	dir, err := os.MkdirTemp("", fmt.Sprintf("%s%d-", directoryPrefix, os.Getpid()))
+	parent := parentDirectory(owner)
+	removeOrphans(parent)
+	dir, err := os.MkdirTemp(parent, fmt.Sprintf("%s%d-", directoryPrefix, os.Getpid()))
 	if err != nil {
 		return "", err
 	}
@@ -36,6 +37,45 @@ func newDirectory(owner *syscall.Credential) (string, error) {
 		}
 	}
 	return dir, nil
+}
+
+// parentDirectory returns the directory for temporary files. It is /tmp if owner cannot enter
+// the caller's, if that has characters that configuration files must quote, or if it is so
+// long that the path of a Unix socket in it would be too long.
+func parentDirectory(owner *syscall.Credential) string {
+	parent := os.TempDir()
+	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-"
+	if len(parent) > 50 || strings.Trim(parent, plain) != "" {
+		return "/tmp"
+	}
+	if owner == nil {
+		return parent
+	}
+	for dir := parent; ; dir = filepath.Dir(dir) {
+		info, err := os.Stat(dir)
+		if err != nil {
+			return parent
+		}
+		if stat, ok := info.Sys().(*syscall.Stat_t); info.Mode()&0o001 == 0 && ok && stat.Uid != owner.Uid {
+			return "/tmp"
+		}
+		if dir == filepath.Dir(dir) {
+			return parent
+		}
+	}
+}
+
+// writeFile writes a file into the server's directory that its user can read, and returns the
+// path.
+func (s *Server) writeFile(name, text string) (string, error) {
+	file := filepath.Join(s.dir, name)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		return "", err
+	}
+	if s.credential == nil {
+		return file, nil
+	}
+	return file, os.Chown(file, int(s.credential.Uid), int(s.credential.Gid))
 }
 
 func removeOrphans(parent string) {
@@ -77,8 +117,8 @@ func freeAddr() (string, error) {
 // claim takes a lock that stands for a port, and holds it until the process ends. It reports
 // whether nobody else has it.
 func claim(port string) (bool, error) {
-	dir := filepath.Join(os.TempDir(), directoryPrefix+"ports")
-	if err := os.MkdirAll(dir, 0o777); err != nil {
+	dir := filepath.Join("/tmp", fmt.Sprintf("%sports-%d", directoryPrefix, os.Getuid()))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return false, err
 	}
 	file := filepath.Join(dir, port)

@@ -46,7 +46,7 @@ func cacheDirectory(owner *syscall.Credential) (string, error) {
 	if owner != nil {
 		uid, gid = int(owner.Uid), int(owner.Gid)
 	}
-	dir := filepath.Join(os.TempDir(), fmt.Sprintf("%stemplates-%d", directoryPrefix, uid))
+	dir := filepath.Join(parentDirectory(owner), fmt.Sprintf("%stemplates-%d", directoryPrefix, uid))
 	err := os.Mkdir(dir, 0o700)
 	switch {
 	case err == nil:
