@@ -29,6 +29,7 @@ func (n *naive) admit(value uint64) (out uint64, ok bool) {
 // counters the decisions are those of the model; with few counters no value is counted too
 // much, nor too little by more than the summary's error.
 func TestAdmissionAgainstModel(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		const period = time.Second
 		now := time.Unix(100, 0)
@@ -123,6 +124,7 @@ func checkCounts(t *rapid.T, a *admission, m *naive, exact bool) {
 // A flood of values that come once displaces nothing, and a value that becomes the most
 // frequent one gets a window.
 func TestAdmissionUnderFlood(t *testing.T) {
+	t.Parallel()
 	now := time.Unix(100, 0)
 	a := newAdmission(2, time.Second)
 	a.age(now)
@@ -156,6 +158,7 @@ func TestAdmissionUnderFlood(t *testing.T) {
 // A window that was busy, or was created meanwhile, leaves although others are asked for more
 // often.
 func TestAdmissionAfterBusyWindow(t *testing.T) {
+	t.Parallel()
 	const value = 7
 	a := newAdmission(2, time.Second)
 	a.age(time.Unix(100, 0))

@@ -9,6 +9,7 @@ import (
 )
 
 func TestCursorRoundTrip(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 4).Draw(t, "columns")
 		var raw []byte
@@ -57,6 +58,7 @@ func TestCursorRoundTrip(t *testing.T) {
 }
 
 func TestFingerprint(t *testing.T) {
+	t.Parallel()
 	base := Definition{Name: "/a", Key: []KeyColumn{{Name: "id"}}}
 	seen := map[uint32]string{base.fingerprint(): "base"}
 	for name, d := range map[string]Definition{

@@ -29,6 +29,7 @@ func selected(t testing.TB, rows string, columns feed.Columns, lists ...string) 
 }
 
 func TestFields(t *testing.T) {
+	t.Parallel()
 	columns := feed.Columns{"id", "doc", `say "hi"`, "größe"}
 	const rows = `{"id":1,"doc":{"id":[1,{"a":"},{\""}],"x":null} ,"say \"hi\"":"\\","größe":-1.5e7},{"id":2,"doc":[],"say \"hi\"":"\"","größe":null}`
 	for _, c := range []struct{ list, want string }{
@@ -65,6 +66,7 @@ func TestFields(t *testing.T) {
 // TestEnvelopes: a page has the size that it says, whether it is copied, framed or read, and
 // pages that differ have different tags.
 func TestEnvelopes(t *testing.T) {
+	t.Parallel()
 	id, err := feed.Columns{"id", "n"}.Select("id")
 	if err != nil {
 		t.Fatal(err)

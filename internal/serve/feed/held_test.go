@@ -235,6 +235,7 @@ func (h *holding) listen() {
 
 // TestHeldAgainstPage compares Held with Page while rows change, windows are parked, leave and get too old.
 func TestHeldAgainstPage(t *testing.T) {
+	t.Parallel()
 	seed, seen := rand.Uint64(), map[string]int{}
 	t.Logf("seeds from %d", seed)
 	for i := range 30 {
@@ -259,6 +260,11 @@ func TestHeldAgainstPage(t *testing.T) {
 
 // Held finds no window of a feed that is closed.
 func TestHeldAfterClose(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, testHeldAfterClose)
+}
+
+func testHeldAfterClose(t *testing.T) {
 	f := Open(testConfig(), newTable(50))
 	get(t, f, Request{})
 	if _, _, ok := f.Held(time.Now(), Request{}, math.MaxInt); !ok {
@@ -272,6 +278,7 @@ func TestHeldAfterClose(t *testing.T) {
 
 // TestAgainAfterRemoval: a page of a window that was removed is not found again, also while its last refresh is still being read.
 func TestAgainAfterRemoval(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tab := newTable(50)
 		var block atomic.Bool

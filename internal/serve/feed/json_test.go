@@ -21,6 +21,7 @@ func standard(t testing.TB, s []byte) []byte {
 }
 
 func TestAppendString(t *testing.T) {
+	t.Parallel()
 	for _, s := range []string{
 		"", "plain", `say "hi"`, `C:\temp`, "a\nb\tc\rd\be\ff", "\x00\x01\x1f\x7f", "naïve 東京 🚢",
 		"line\u2028and\u2029paragraph", "<a href='x'>&</a>", "\xff", "ok\xc3", "\xed\xa0\x80tail", "\ufffd kept",
@@ -42,6 +43,7 @@ func FuzzAppendString(f *testing.F) {
 }
 
 func TestAppendBase64(t *testing.T) {
+	t.Parallel()
 	for _, b := range [][]byte{{}, {0}, {0, 1}, {0xff, 0xfe, 0xfd}, []byte("a longer run of bytes")} {
 		want, err := json.Marshal(b)
 		if err != nil {

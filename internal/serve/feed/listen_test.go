@@ -23,6 +23,7 @@ func listen(t *testing.T, f *Feed, args ...string) *Listener {
 
 // Listeners keep a window fresh, share events, and get one per change of the first page.
 func TestListen(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tab := newTable(500)
 		f := Open(testConfig(), tab)
@@ -80,6 +81,7 @@ func TestListen(t *testing.T) {
 
 // A value with listeners gets a window and keeps it. Their number is limited.
 func TestListenToValues(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg := byCity(3)
 		f := Open(cfg, newTable(500))
@@ -124,6 +126,7 @@ func TestListenToValues(t *testing.T) {
 
 // TestAppendEvent reads events as a browser does: their JSON has the same value.
 func TestAppendEvent(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		value := rapid.SliceOf(rapid.String()).Draw(t, "value")
 		var data strings.Builder

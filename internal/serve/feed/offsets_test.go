@@ -27,6 +27,7 @@ func walkAll(t *rapid.T, tab *table, o *offsets, limit int) {
 // TestOffsetsAgainstList checks that locate finds every row without a long skip, also after
 // the anchor was raised and segments were joined.
 func TestOffsetsAgainstList(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		tab := newTable(rapid.IntRange(201, 3000).Draw(t, "rows"))
 		limit := rapid.IntRange(offsetStride, 600).Draw(t, "segment")
@@ -98,6 +99,7 @@ func checkEvery(t *rapid.T, tab *table, o *offsets) {
 // TestOffsetsAfterSweep changes rows in all segments and checks that one walk of every segment
 // corrects the index.
 func TestOffsetsAfterSweep(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		tab := newTable(rapid.IntRange(300, 2000).Draw(t, "rows"))
 		o := &offsets{anchored: true, anchor: key(tab.newest()[50])}
@@ -143,6 +145,7 @@ func TestOffsetsAfterSweep(t *testing.T) {
 }
 
 func TestOffsetsEmpty(t *testing.T) {
+	t.Parallel()
 	var o offsets
 	if _, ok := o.locate(5, 0, time.Unix(0, 0)); ok {
 		t.Error("an empty index located an offset")
@@ -158,6 +161,7 @@ func TestOffsetsEmpty(t *testing.T) {
 // The first count of a deep offset is within sweep_share too: in a minute, counting takes at
 // most the share of that minute and of the one before.
 func TestCountingKeepsToItsShare(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tab := newTable(300_000)
 		cfg := testConfig()
@@ -188,6 +192,7 @@ func TestCountingKeepsToItsShare(t *testing.T) {
 
 // The counts of all windows stay within sweep_bytes, and are freed when nobody needs them.
 func TestCountsAreBoundedAndFreed(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tab := newTable(60_000)
 		cfg := byCity(3)
@@ -241,6 +246,7 @@ func TestCountsAreBoundedAndFreed(t *testing.T) {
 // A crowd of rows that arrives at once, above the anchor or after the last row, is not counted
 // beyond sweep_bytes either.
 func TestCountingACrowdIsBounded(t *testing.T) {
+	t.Parallel()
 	for name, first := range map[string]int{"above": 1_000_000, "below": -10_000_000} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -283,6 +289,7 @@ func TestCountingACrowdIsBounded(t *testing.T) {
 // A segment that needs more memory than there is, due to its long keys or because the one
 // before was small, is not counted again and again.
 func TestSegmentThatDoesNotFit(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tab := newTable(10_000)
 		tab.set(func(tab *table) {
@@ -310,6 +317,11 @@ func TestSegmentThatDoesNotFit(t *testing.T) {
 // A request for a deep offset whose window is parked, or has lost its older rows, at this moment
 // looks at the window again instead of asking the sweeper in vain.
 func TestDeepOffsetOfAParkedWindow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, testDeepOffsetOfAParkedWindow)
+}
+
+func testDeepOffsetOfAParkedWindow(t *testing.T) {
 	f := open(t, newTable(10_000), func(cfg *Config) { cfg.Refresh, cfg.IdleAfter = time.Hour, time.Hour })
 	get(t, f, Request{Offset: 500})
 	w := (*f.windows.Load())[""]
@@ -328,6 +340,7 @@ func TestDeepOffsetOfAParkedWindow(t *testing.T) {
 
 // A sweeper that no request has told how far to count does not count.
 func TestSweeperWithoutTarget(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tab := newTable(1000)
 		tab.latency = time.Millisecond

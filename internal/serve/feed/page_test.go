@@ -13,77 +13,98 @@ import (
 	"pgregory.net/rapid"
 )
 
+// inBubble runs a check of rapid on virtual time, and passes its failure on.
+func inBubble(t *testing.T, check func(t *testing.T)) {
+	t.Helper()
+	var failure any
+	synctest.Test(t, func(t *testing.T) {
+		defer func() { failure = recover() }()
+		check(t)
+	})
+	if failure != nil {
+		panic(failure)
+	}
+}
+
 // TestPagesAgainstList compares every kind of page request with the list.
 func TestPagesAgainstList(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		tab := newTable(rapid.IntRange(0, 700).Draw(rt, "rows"))
-		cfg := testConfig()
-		cfg.Window = rapid.IntRange(1, 250).Draw(rt, "window")
-		f := Open(cfg, tab)
-		defer f.Close()
-		newest := tab.newest()
-		for range 20 {
-			r := Request{Limit: rapid.IntRange(1, 100).Draw(rt, "limit")}
-			first := 0
-			if len(newest) > 0 && rapid.Bool().Draw(rt, "cursor") {
-				first = rapid.IntRange(1, len(newest)).Draw(rt, "before")
-				r.Before = string(appendCursor(nil, f.fingerprint, key(newest[first-1])))
-			} else {
-				first = rapid.IntRange(0, 750).Draw(rt, "offset")
-				r.Offset = first
-			}
-			first = min(first, len(newest))
-			want := newest[first:min(first+r.Limit, len(newest))]
-			p, err := f.Page(context.Background(), time.Now(), r)
-			if err != nil {
-				rt.Fatalf("Page(%+v): %v", r, err)
-			}
-			if got := ids(t, p); !slices.Equal(got, want) {
-				rt.Fatalf("Page(%+v) of %d rows, window %d: %v, want %v", r, len(newest), cfg.Window, got, want)
-			}
-			if more := first+r.Limit < len(newest); more && p.Next == "" {
-				rt.Fatalf("Page(%+v): rows follow and next is empty", r)
-			}
-			if len(want) == 0 && p.Next != "" {
-				rt.Fatalf("Page(%+v): an empty page has a next", r)
-			}
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) { inBubble(t, func(t *testing.T) { checkPages(t, rt) }) })
+}
+
+func checkPages(t *testing.T, rt *rapid.T) {
+	tab := newTable(rapid.IntRange(0, 700).Draw(rt, "rows"))
+	cfg := testConfig()
+	cfg.Window = rapid.IntRange(1, 250).Draw(rt, "window")
+	f := Open(cfg, tab)
+	defer f.Close()
+	newest := tab.newest()
+	for range 20 {
+		r := Request{Limit: rapid.IntRange(1, 100).Draw(rt, "limit")}
+		first := 0
+		if len(newest) > 0 && rapid.Bool().Draw(rt, "cursor") {
+			first = rapid.IntRange(1, len(newest)).Draw(rt, "before")
+			r.Before = string(appendCursor(nil, f.fingerprint, key(newest[first-1])))
+		} else {
+			first = rapid.IntRange(0, 750).Draw(rt, "offset")
+			r.Offset = first
 		}
-		if tab.walked >= offsetStride {
-			rt.Fatalf("a statement skipped %d rows", tab.walked)
+		first = min(first, len(newest))
+		want := newest[first:min(first+r.Limit, len(newest))]
+		p, err := f.Page(context.Background(), time.Now(), r)
+		if err != nil {
+			rt.Fatalf("Page(%+v): %v", r, err)
 		}
-	})
+		if got := ids(t, p); !slices.Equal(got, want) {
+			rt.Fatalf("Page(%+v) of %d rows, window %d: %v, want %v", r, len(newest), cfg.Window, got, want)
+		}
+		if more := first+r.Limit < len(newest); more && p.Next == "" {
+			rt.Fatalf("Page(%+v): rows follow and next is empty", r)
+		}
+		if len(want) == 0 && p.Next != "" {
+			rt.Fatalf("Page(%+v): an empty page has a next", r)
+		}
+	}
+	if tab.walked >= offsetStride {
+		rt.Fatalf("a statement skipped %d rows", tab.walked)
+	}
 }
 
 // TestWalkWithLongKeys reads all pages although only keys of two digits fit into a cursor.
 func TestWalkWithLongKeys(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		tab := newTable(rapid.IntRange(90, 999).Draw(rt, "rows"))
-		cfg := testConfig()
-		cfg.Window, cfg.CursorMax = rapid.IntRange(1, 250).Draw(rt, "window"), 20
-		f := Open(cfg, tab)
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) { inBubble(t, func(t *testing.T) { checkLongKeys(t, rt) }) })
+	synctest.Test(t, func(t *testing.T) {
+		f := Open(testConfig(), newTable(3000))
 		defer f.Close()
-		var walked []int
-		r := Request{Limit: rapid.IntRange(20, 60).Draw(rt, "limit")}
-		for more := true; more; more = r.Before != "" {
-			p, err := f.Page(context.Background(), time.Now(), r)
-			if err != nil {
-				rt.Fatal(err)
-			}
-			if len(p.Next) > cfg.CursorMax {
-				rt.Fatalf("a cursor has %d characters", len(p.Next))
-			}
-			walked = append(walked, ids(t, p)...)
-			r.Before = p.Next
-		}
-		if want := tab.newest(); !slices.Equal(walked, want) {
-			rt.Fatalf("walked %v, want %v", walked, want)
+		f.cfg.CursorMax = 20
+		if _, err := f.Page(t.Context(), time.Now(), Request{Offset: 1500}); !errors.Is(err, ErrLongKeys) {
+			t.Errorf("a page without a cursor for the next: %v", err)
 		}
 	})
-	f := Open(testConfig(), newTable(3000))
+}
+
+func checkLongKeys(t *testing.T, rt *rapid.T) {
+	tab := newTable(rapid.IntRange(90, 999).Draw(rt, "rows"))
+	cfg := testConfig()
+	cfg.Window, cfg.CursorMax = rapid.IntRange(1, 250).Draw(rt, "window"), 20
+	f := Open(cfg, tab)
 	defer f.Close()
-	f.cfg.CursorMax = 20
-	if _, err := f.Page(t.Context(), time.Now(), Request{Offset: 1500}); !errors.Is(err, ErrLongKeys) {
-		t.Errorf("a page without a cursor for the next: %v", err)
+	var walked []int
+	r := Request{Limit: rapid.IntRange(20, 60).Draw(rt, "limit")}
+	for more := true; more; more = r.Before != "" {
+		p, err := f.Page(context.Background(), time.Now(), r)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		if len(p.Next) > cfg.CursorMax {
+			rt.Fatalf("a cursor has %d characters", len(p.Next))
+		}
+		walked = append(walked, ids(t, p)...)
+		r.Before = p.Next
+	}
+	if want := tab.newest(); !slices.Equal(walked, want) {
+		rt.Fatalf("walked %v, want %v", walked, want)
 	}
 }
 
@@ -91,65 +112,69 @@ func TestWalkWithLongKeys(t *testing.T) {
 // restarts one midway, while rows are inserted, deleted and commit late. Every row that is not
 // deleted must be returned once.
 func TestWalkWhileRowsArrive(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		tab := newTable(rapid.IntRange(1, 600).Draw(rt, "rows"))
-		replicas := []*Feed{Open(testConfig(), tab), Open(testConfig(), tab)}
-		defer func() {
-			for _, f := range replicas {
-				f.Close()
-			}
-		}()
-		start := tab.newest()
-		gone := map[int]bool{}
-		var walked []int
-		r := Request{Limit: rapid.IntRange(1, 60).Draw(rt, "limit")}
-		for {
-			f := replicas[rapid.IntRange(0, 1).Draw(rt, "replica")]
-			p, err := f.Page(context.Background(), time.Now(), r)
-			if err != nil {
-				rt.Fatal(err)
-			}
-			walked = append(walked, ids(t, p)...)
-			if p.Next == "" {
-				break
-			}
-			r.Before = p.Next
-			switch rapid.IntRange(0, 3).Draw(rt, "event") {
-			case 0:
-				tab.insert(tab.newest()[0] + 7)
-			case 1:
-				victim := start[rapid.IntRange(0, len(start)-1).Draw(rt, "victim")]
-				tab.remove(victim)
-				gone[victim] = true
-			case 2:
-				tab.insert(start[rapid.IntRange(0, len(start)-1).Draw(rt, "late")] + 3)
-			case 3:
-				replicas[0].Close()
-				replicas[0] = Open(testConfig(), tab)
-			}
-			if len(tab.newest()) == 0 {
-				return
-			}
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) { inBubble(t, func(t *testing.T) { checkWalk(t, rt) }) })
+}
+
+func checkWalk(t *testing.T, rt *rapid.T) {
+	tab := newTable(rapid.IntRange(1, 600).Draw(rt, "rows"))
+	replicas := []*Feed{Open(testConfig(), tab), Open(testConfig(), tab)}
+	defer func() {
+		for _, f := range replicas {
+			f.Close()
 		}
-		seen := map[int]bool{}
-		for _, i := range walked {
-			if seen[i] {
-				rt.Fatalf("row %d came twice", i)
-			}
-			seen[i] = true
+	}()
+	start := tab.newest()
+	gone := map[int]bool{}
+	var walked []int
+	r := Request{Limit: rapid.IntRange(1, 60).Draw(rt, "limit")}
+	for {
+		f := replicas[rapid.IntRange(0, 1).Draw(rt, "replica")]
+		p, err := f.Page(context.Background(), time.Now(), r)
+		if err != nil {
+			rt.Fatal(err)
 		}
-		if !slices.IsSortedFunc(walked, func(a, b int) int { return b - a }) {
-			rt.Fatal("rows out of order")
+		walked = append(walked, ids(t, p)...)
+		if p.Next == "" {
+			break
 		}
-		for _, i := range start {
-			if !seen[i] && !gone[i] {
-				rt.Fatalf("row %d stayed and was skipped", i)
-			}
+		r.Before = p.Next
+		switch rapid.IntRange(0, 3).Draw(rt, "event") {
+		case 0:
+			tab.insert(tab.newest()[0] + 7)
+		case 1:
+			victim := start[rapid.IntRange(0, len(start)-1).Draw(rt, "victim")]
+			tab.remove(victim)
+			gone[victim] = true
+		case 2:
+			tab.insert(start[rapid.IntRange(0, len(start)-1).Draw(rt, "late")] + 3)
+		case 3:
+			replicas[0].Close()
+			replicas[0] = Open(testConfig(), tab)
 		}
-	})
+		if len(tab.newest()) == 0 {
+			return
+		}
+	}
+	seen := map[int]bool{}
+	for _, i := range walked {
+		if seen[i] {
+			rt.Fatalf("row %d came twice", i)
+		}
+		seen[i] = true
+	}
+	if !slices.IsSortedFunc(walked, func(a, b int) int { return b - a }) {
+		rt.Fatal("rows out of order")
+	}
+	for _, i := range start {
+		if !seen[i] && !gone[i] {
+			rt.Fatalf("row %d stayed and was skipped", i)
+		}
+	}
 }
 
 func TestIdenticalRequestsShareOneStatement(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tab := newTable(1000)
 		f := Open(testConfig(), tab)
@@ -173,14 +198,20 @@ func TestIdenticalRequestsShareOneStatement(t *testing.T) {
 }
 
 func TestDeepOffsetsKeepUpWithRows(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tab := newTable(30_000)
 		f := Open(testConfig(), tab)
 		defer f.Close()
-		for round := range 60 {
-			for range 20 {
-				tab.insert(tab.newest()[0] + 10)
+		last := tab.newest()[0]
+		arrive := func(rows int) {
+			for range rows {
+				last += 10
+				tab.insert(last)
 			}
+		}
+		for round := range 60 {
+			arrive(20)
 			<-time.After(110 * time.Millisecond) // the window has read them
 			offset := 5_000 + 301*round
 			got, p := get(t, f, Request{Offset: offset})
@@ -197,9 +228,7 @@ func TestDeepOffsetsKeepUpWithRows(t *testing.T) {
 		}
 		// Idle until there are more new rows than the window holds, then request again.
 		<-time.After(10 * time.Second)
-		for range 1000 {
-			tab.insert(tab.newest()[0] + 10)
-		}
+		arrive(1000)
 		if got, _ := get(t, f, Request{Offset: 20_000}); got[0] != tab.newest()[20_000] {
 			t.Errorf("after a pause: offset 20000 begins with %d, want %d", got[0], tab.newest()[20_000])
 		}
@@ -211,6 +240,7 @@ func TestDeepOffsetsKeepUpWithRows(t *testing.T) {
 
 // TestSweepHealsDeletedRows deletes old rows and waits until the sweep has corrected the index.
 func TestSweepHealsDeletedRows(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tab := newTable(30_000)
 		f := Open(testConfig(), tab)
@@ -238,6 +268,7 @@ func TestSweepHealsDeletedRows(t *testing.T) {
 }
 
 func TestOffsetWhileDown(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tab := newTable(5000)
 		f := Open(testConfig(), tab)
@@ -251,6 +282,7 @@ func TestOffsetWhileDown(t *testing.T) {
 }
 
 func TestRequestErrors(t *testing.T) {
+	t.Parallel()
 	tab := newTable(500)
 	f := open(t, tab, nil)
 	other := Definition{Name: "/other", Key: []KeyColumn{{Name: "id"}}}
@@ -279,8 +311,8 @@ func TestRequestErrors(t *testing.T) {
 func TestWindowHitAllocatesNothing(t *testing.T) {
 	tab := newTable(500)
 	cfg := func(c *Config) {
-		c.Refresh = time.Hour
-		c.IdleAfter = 2 * time.Hour
+		c.Refresh, c.Timeout = time.Hour, time.Hour
+		c.IdleAfter, c.StaleMax = 2*time.Hour, 2*time.Hour
 		c.Params = []Param{{Name: "city", Type: Text}}
 	}
 	f := open(t, tab, cfg)
@@ -297,7 +329,7 @@ func TestWindowHitAllocatesNothing(t *testing.T) {
 				t.Fatal(err, p.Source)
 			}
 		}); n != 0 {
-			t.Errorf("%s: %v allocations", name, n)
+			t.Errorf("%s: %v allocations, want none", name, n)
 		}
 	}
 }
@@ -318,6 +350,11 @@ func BenchmarkPage(b *testing.B) {
 
 // The first page is rendered by its snapshot and equals the output of Append.
 func TestRenderedFirstPage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, testRenderedFirstPage)
+}
+
+func testRenderedFirstPage(t *testing.T) {
 	f := open(t, newTable(30), nil)
 	for _, r := range []Request{{}, {Limit: 10}} {
 		_, p := get(t, f, r)

@@ -8,6 +8,7 @@ import (
 )
 
 func TestAppendTime(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		text   string
 		digits int

@@ -29,6 +29,7 @@ func windowOf(f *Feed, city string) *window {
 }
 
 func TestWindowsPerParameter(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := Open(byCity(3), newTable(500))
 		defer f.Close()
@@ -51,6 +52,7 @@ func TestWindowsPerParameter(t *testing.T) {
 // More values than windows are asked for in turn. The windows stay, the value that is asked
 // for most gets one, and the others are read from the database.
 func TestFrequentValuesKeepWindows(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := Open(byCity(3), newTable(500))
 		defer f.Close()
@@ -77,6 +79,7 @@ func TestFrequentValuesKeepWindows(t *testing.T) {
 // Pages of a value without a window are the same as with one, and requests that come together
 // share a statement.
 func TestPagesWithoutWindow(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tab := newTable(500)
 		f := Open(byCity(1), tab)
@@ -120,6 +123,7 @@ func TestPagesWithoutWindow(t *testing.T) {
 
 // A window with waiting requests is never evicted, however often others are asked for.
 func TestWaitingRequestsKeepTheirWindow(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tab := newTable(500)
 		tab.values = func(ctx context.Context, args []string) error {
@@ -154,6 +158,7 @@ func TestWaitingRequestsKeepTheirWindow(t *testing.T) {
 // One value whose statement hangs gets as many requests as may wait. Other values are
 // answered, theirs are not refused, and an unused window goes to rest.
 func TestBadValueRefusesNobodyElse(t *testing.T) {
+	t.Parallel()
 	for name, windows := range map[string]int{"with a window": 3, "without a window": 2} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -186,10 +191,12 @@ func TestBadValueRefusesNobodyElse(t *testing.T) {
 				if busy.Load() != 100 {
 					t.Errorf("%d of 1100 are refused at once, 1000 may wait", busy.Load())
 				}
-				for range 30 { // each with a statement of its own
+				for round := range 30 { // each with a statement of its own
 					get(t, f, Request{Args: []string{"a"}, Before: string(appendCursor(nil, f.fingerprint, key(tab.newest()[300])))})
 					<-time.After(110 * time.Millisecond)
-					flood()
+					if round%5 == 4 { // for those who have waited for 2 s and left
+						flood()
+					}
 				}
 				if s := windowOf(f, "b").current.Load(); !s.parked {
 					t.Error("the window of b is refreshed, although nobody asks for it")
@@ -203,6 +210,7 @@ func TestBadValueRefusesNobodyElse(t *testing.T) {
 
 // A value that the database rejects is the client's mistake and leaves nothing behind.
 func TestRejectedValue(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tab := newTable(500)
 		tab.values = func(_ context.Context, args []string) error {
@@ -258,6 +266,7 @@ func TestRejectedValue(t *testing.T) {
 // A value whose statement always fails makes the feed unready only while the database does
 // not answer, and is forgotten when nobody asks for it.
 func TestFailingValueAndReadiness(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tab := newTable(500)
 		tab.values = func(_ context.Context, args []string) error {
@@ -311,6 +320,7 @@ func TestFailingValueAndReadiness(t *testing.T) {
 // A crowd that reads older pages faster than the database can does not keep it busy with pages
 // for which nobody waits any more.
 func TestOverloadedOlderPages(t *testing.T) {
+	t.Parallel()
 	for name, cfg := range map[string]Config{"all statements": testConfig(), "those of a value": byCity(1)} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -359,6 +369,7 @@ func crowdOfPages(t *testing.T, f *Feed, args []string, during time.Duration) in
 // A page of a value without a window does not keep the memory of all rows that were read for
 // it and its neighbours, because a client can be slow to take it.
 func TestPageKeepsItsRowsOnly(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := Open(byCity(1), newTable(500))
 		defer f.Close()

@@ -28,6 +28,7 @@ func ask(t *testing.T, f *Feed, interval, while time.Duration) (pages []Page, fa
 }
 
 func TestOneStatementPerRefresh(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tab := newTable(500)
 		f := Open(testConfig(), tab)
@@ -45,6 +46,7 @@ func TestOneStatementPerRefresh(t *testing.T) {
 }
 
 func TestIdleReadsNothingAndFirstRequestWaits(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tab := newTable(500)
 		tab.latency = 5 * time.Millisecond
@@ -76,6 +78,7 @@ func TestIdleReadsNothingAndFirstRequestWaits(t *testing.T) {
 }
 
 func TestChangesShowWithinOneRefresh(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tab := newTable(500)
 		f := Open(testConfig(), tab)
@@ -108,6 +111,7 @@ func TestChangesShowWithinOneRefresh(t *testing.T) {
 }
 
 func TestOutage(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tab := newTable(500)
 		f := Open(testConfig(), tab)
@@ -154,6 +158,7 @@ func TestOutage(t *testing.T) {
 }
 
 func TestOutageFromTheStart(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tab := newTable(500)
 		tab.down = errDown
@@ -173,6 +178,7 @@ func TestOutageFromTheStart(t *testing.T) {
 }
 
 func TestIdleThenDownServesStale(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tab := newTable(500)
 		f := Open(testConfig(), tab)
@@ -191,6 +197,7 @@ func TestIdleThenDownServesStale(t *testing.T) {
 }
 
 func TestSlowDatabaseGetsPauses(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tab := newTable(500)
 		tab.latency = 300 * time.Millisecond
@@ -204,6 +211,7 @@ func TestSlowDatabaseGetsPauses(t *testing.T) {
 }
 
 func TestWaitersAreBounded(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tab := newTable(500)
 		tab.latency = time.Second
@@ -235,6 +243,7 @@ func TestWaitersAreBounded(t *testing.T) {
 }
 
 func TestTimeout(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tab := newTable(500)
 		tab.latency = 3 * time.Second
@@ -248,6 +257,11 @@ func TestTimeout(t *testing.T) {
 }
 
 func TestClosedFeed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, testClosedFeed)
+}
+
+func testClosedFeed(t *testing.T) {
 	tab := newTable(500)
 	f := Open(testConfig(), tab)
 	get(t, f, Request{})
@@ -258,6 +272,7 @@ func TestClosedFeed(t *testing.T) {
 }
 
 func TestDuplicateKeysAreRefused(t *testing.T) {
+	t.Parallel()
 	var rows Rows
 	for range 2 {
 		rows.Begin()
@@ -270,6 +285,7 @@ func TestDuplicateKeysAreRefused(t *testing.T) {
 }
 
 func TestPace(t *testing.T) {
+	t.Parallel()
 	const ms = time.Millisecond
 	for _, c := range []struct {
 		interval, took time.Duration
@@ -311,6 +327,7 @@ func (d *dated) Keys(ctx context.Context, r Range, every int) (Walk, error) {
 // TestRowsOfReplica: pages and counts are as old as the source says, and a window does not go
 // back to older rows.
 func TestRowsOfReplica(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		source := &dated{table: newTable(500)}
 		at := time.Now().Add(-5 * time.Second)

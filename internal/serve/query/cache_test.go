@@ -11,6 +11,7 @@ import (
 
 // TestCacheAgainstList compares the cache with a list of names in the order of their last use.
 func TestCacheAgainstList(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		limit := rapid.IntRange(entryBytes, 20*entryBytes).Draw(t, "limit")
 		c := newCache(limit)
@@ -67,6 +68,7 @@ func FuzzDecodeAnswer(f *testing.F) {
 }
 
 func TestAnswerToAnotherQuestion(t *testing.T) {
+	t.Parallel()
 	b := encodeAnswer("one", newAnswer(Rows{Data: []byte("{}"), Count: 1}, time.Unix(3, 4), time.Unix(5, 6), FromDatabase))
 	if _, err := decodeAnswer("two", b); err == nil {
 		t.Error("the answer to another question was taken")

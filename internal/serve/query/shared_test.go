@@ -73,6 +73,7 @@ func (m *memory) shared() *Shared {
 }
 
 func TestReplicasShare(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var store memory
 		source := &counting{takes: 50 * time.Millisecond}
@@ -110,6 +111,11 @@ func TestReplicasShare(t *testing.T) {
 // TestAnswerBeforeClaim: if another replica stores its answer between a lookup and the claim,
 // the statement is not executed again.
 func TestAnswerBeforeClaim(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, testAnswerBeforeClaim)
+}
+
+func testAnswerBeforeClaim(t *testing.T) {
 	var store memory
 	source := &counting{}
 	cfg := testConfig()
@@ -135,6 +141,7 @@ func TestAnswerBeforeClaim(t *testing.T) {
 // TestSlowStatementIsClaimed: if a statement takes longer than the claim's and the answer's
 // TTL, only one of three replicas executes it.
 func TestSlowStatementIsClaimed(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var store memory
 		source := &counting{takes: 2*claimLease + claimHold/2}
@@ -168,6 +175,7 @@ func TestSlowStatementIsClaimed(t *testing.T) {
 // TestFailedOwnerIsFollowedByOne: if the execution fails, the waiting replicas execute the
 // statement one by one.
 func TestFailedOwnerIsFollowedByOne(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var store memory
 		source := &counting{takes: 100 * time.Millisecond, err: errors.New("broken")}
@@ -193,6 +201,7 @@ func TestFailedOwnerIsFollowedByOne(t *testing.T) {
 // TestClockOfAnotherReplica: an answer from a replica whose clock is ahead is not served for
 // longer than others.
 func TestClockOfAnotherReplica(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var store memory
 		cfg := testConfig()
@@ -218,6 +227,7 @@ func TestClockOfAnotherReplica(t *testing.T) {
 
 // TestReleaseIsTheOwners: an owner whose claim expired cannot release the claim of the next owner.
 func TestReleaseIsTheOwners(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var store memory
 		cfg := testConfig()
@@ -246,6 +256,7 @@ func (f sourceFunc) Run(ctx context.Context, _ []string, _ Limit, _ *Rows) error
 
 // TestNamesInSharedCache: each difference between two queries gives another name.
 func TestNamesInSharedCache(t *testing.T) {
+	t.Parallel()
 	base := testConfig()
 	base.Database, base.SQL = "postgres://a/one", "SELECT :a"
 	with := func(change func(*Config)) Config {
@@ -279,6 +290,7 @@ func TestNamesInSharedCache(t *testing.T) {
 // TestRenewalsBackOff serves a stale answer while the database fails quickly. Not every request
 // may cause an execution.
 func TestRenewalsBackOff(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		source := &counting{}
 		cfg := testConfig()
@@ -308,6 +320,7 @@ func TestRenewalsBackOff(t *testing.T) {
 }
 
 func TestLogLimit(t *testing.T) {
+	t.Parallel()
 	var c LogLimit
 	now := time.Unix(1000, 0)
 	var lines atomic.Int64
