@@ -14,7 +14,8 @@ import (
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 func TestParseSet(t *testing.T) {
-	keys := newTestKeys(t)
+	t.Parallel()
+	keys := take(t, someKeys)
 	all := keys.set(t)
 	found, err := parseSet(setJSON(t, all...))
 	if err != nil || len(found) != 3 {
@@ -66,7 +67,7 @@ func TestParseSet(t *testing.T) {
 }
 
 func FuzzParseSet(f *testing.F) {
-	keys := newTestKeys(f)
+	keys := take(f, someKeys)
 	f.Add(setJSON(f, keys.set(f)...))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		found, err := parseSet(data)
@@ -117,7 +118,8 @@ func runSet(t *testing.T, i *issuer) (*Verifier, *Set) {
 // A new key is used from the first token that names it, and an old one is not used any more
 // once the set lacks it.
 func TestSetRotates(t *testing.T) {
-	before, after := newTestKeys(t), newTestKeys(t)
+	t.Parallel()
+	before, after := take(t, someKeys), take(t, otherKeys)
 	synctest.Test(t, func(t *testing.T) {
 		var i issuer
 		old, fresh := before.set(t)[0], after.set(t)[0]
@@ -153,7 +155,8 @@ func TestSetRotates(t *testing.T) {
 
 // Tokens with an unknown kid cause one fetch per pause, and known keys do not wait for it.
 func TestSetUnknownKeys(t *testing.T) {
-	keys := newTestKeys(t)
+	t.Parallel()
+	keys := take(t, someKeys)
 	synctest.Test(t, func(t *testing.T) {
 		var i issuer
 		i.publish(setJSON(t, keys.set(t)...))
@@ -203,7 +206,8 @@ func TestSetUnknownKeys(t *testing.T) {
 
 // While the issuer is away or slow, known keys are used.
 func TestSetAway(t *testing.T) {
-	keys := newTestKeys(t)
+	t.Parallel()
+	keys := take(t, someKeys)
 	synctest.Test(t, func(t *testing.T) {
 		var i issuer
 		good := signed(t, ES256, "ec", keys.ec, claimsOf(nil))

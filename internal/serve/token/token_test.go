@@ -16,7 +16,9 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -34,17 +36,22 @@ type testKeys struct {
 	ed  ed25519.PrivateKey
 }
 
-func newTestKeys(tb testing.TB) testKeys {
+// someKeys and otherKeys are made once, because RSA keys take long.
+var someKeys, otherKeys = sync.OnceValues(makeKeys), sync.OnceValues(makeKeys)
+
+func makeKeys() (keys testKeys, err error) {
+	var errs [3]error
+	keys.rsa, errs[0] = rsa.GenerateKey(rand.Reader, 2048)
+	keys.ec, errs[1] = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	_, keys.ed, errs[2] = ed25519.GenerateKey(rand.Reader)
+	return keys, errors.Join(errs[:]...)
+}
+
+// take returns keys that were made.
+func take(tb testing.TB, made func() (testKeys, error)) testKeys {
 	tb.Helper()
-	var keys testKeys
-	var err error
-	if keys.rsa, err = rsa.GenerateKey(rand.Reader, 2048); err != nil {
-		tb.Fatal(err)
-	}
-	if keys.ec, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
-		tb.Fatal(err)
-	}
-	if _, keys.ed, err = ed25519.GenerateKey(rand.Reader); err != nil {
+	keys, err := made()
+	if err != nil {
 		tb.Fatal(err)
 	}
 	return keys
@@ -122,7 +129,7 @@ func fetchedVerifier(tb testing.TB, keys testKeys) *Verifier {
 	tb.Helper()
 	set := NewSet(SetConfig{
 		Fetch:   func(context.Context) ([]byte, error) { return setJSON(tb, keys.set(tb)...), nil },
-		Refresh: time.Hour, Pause: time.Hour, Timeout: time.Second, Log: discard(),
+		Refresh: time.Hour, Pause: time.Hour, Timeout: time.Hour, Log: discard(),
 	})
 	if !set.fetch(tb.Context()) {
 		tb.Fatal("not fetched")
@@ -139,7 +146,12 @@ func fetchedVerifier(tb testing.TB, keys testKeys) *Verifier {
 }
 
 func TestVerify(t *testing.T) {
-	keys := newTestKeys(t)
+	t.Parallel()
+	keys := take(t, someKeys)
+	synctest.Test(t, func(t *testing.T) { testVerify(t, keys) })
+}
+
+func testVerify(t *testing.T, keys testKeys) {
 	v := fetchedVerifier(t, keys)
 	for name, text := range map[string]string{
 		"RS256":         signed(t, RS256, "rsa", keys.rsa, claimsOf(nil)),
@@ -161,8 +173,12 @@ func TestVerify(t *testing.T) {
 
 // Each of these tokens is an attack, or is not for us.
 func TestVerifyRefuses(t *testing.T) {
-	keys := newTestKeys(t)
-	other := newTestKeys(t)
+	t.Parallel()
+	keys, other := take(t, someKeys), take(t, otherKeys)
+	synctest.Test(t, func(t *testing.T) { testVerifyRefuses(t, keys, other) })
+}
+
+func testVerifyRefuses(t *testing.T, keys, other testKeys) {
 	v := fetchedVerifier(t, keys)
 	rsaPEM := publicPEM(t, keys.rsa.Public())
 	good := signed(t, RS256, "rsa", keys.rsa, claimsOf(nil))
@@ -222,7 +238,8 @@ func TestVerifyRefuses(t *testing.T) {
 
 // A verifier without kids has one key, and uses it for all tokens.
 func TestVerifyOneKey(t *testing.T) {
-	keys := newTestKeys(t)
+	t.Parallel()
+	keys := take(t, someKeys)
 	key, err := NewKey("", ES256, publicPEM(t, keys.ec.Public()))
 	if err != nil {
 		t.Fatal(err)
@@ -253,7 +270,8 @@ func TestVerifyOneKey(t *testing.T) {
 }
 
 func TestNewKeyRefuses(t *testing.T) {
-	keys := newTestKeys(t)
+	t.Parallel()
+	keys := take(t, someKeys)
 	short, err := rsa.GenerateKey(rand.Reader, 1024)
 	if err != nil {
 		t.Fatal(err)
@@ -283,6 +301,7 @@ func TestNewKeyRefuses(t *testing.T) {
 }
 
 func TestClaimsText(t *testing.T) {
+	t.Parallel()
 	for value, want := range map[string]string{
 		`"a b"`: "a b", `98765432109876543210`: "98765432109876543210", `-7`: "-7", `""`: "", `1.5`: "", `1e3`: "", `true`: "", `null`: "", `["a"]`: "", `{"a":1}`: "",
 	} {
