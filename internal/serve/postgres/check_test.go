@@ -22,7 +22,7 @@ func checkFeed(t *testing.T, url string, def feed.Definition) (string, string) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	db, err := Open(t.Context(), parsed, database.Pool{}, slog.New(slog.NewTextHandler(&log, nil)))
+	db, err := Open(t.Context(), parsed, patient(database.Pool{}), slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ func TestPopupConformance(t *testing.T) {
 // Through PgBouncer in transaction mode, the lock included.
 func TestPopupConformancePgBouncer(t *testing.T) {
 	t.Parallel()
-	pg := apptest.Postgres(t, hostileSettings...)
+	pg := shared.Get(t)
 	bouncer := apptest.PgBouncer(t, pg, "transaction")
 	b := popupBackend(pg, func(url string) string { return strings.Replace(url, pg.Addr(), bouncer.Addr(), 1) })
 	open := b.Open
@@ -33,6 +33,7 @@ func TestPopupConformancePgBouncer(t *testing.T) {
 		db.Kill, db.Start = nil, nil // the pooler's errors after a restart are tested with streams
 		return db
 	}
+	b.Pooled = true
 	storetest.Popup(t, b)
 }
 
@@ -62,13 +63,14 @@ func popupBackend(pg *apptest.PostgresServer, via func(string) string) storetest
 // table that others use is waited for briefly.
 func TestPopupUpgradeDenied(t *testing.T) {
 	t.Parallel()
-	url := apptest.Postgres(t).CreateDatabase(t)
+	url := shared.Get(t).CreateDatabase(t)
 	owner := open(t, url, database.Pool{}).Popups()
 	if err := owner.EnsureTables(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	mustExecute(t, url, "CREATE ROLE popup_limited LOGIN; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO popup_limited; ALTER TABLE popup_events DROP COLUMN variant")
-	limited := open(t, strings.Replace(url, "postgres@", "popup_limited@", 1), database.Pool{}).Popups()
+	role := "popup_limited_" + databaseName(url)
+	mustExecute(t, url, "CREATE ROLE "+role+" LOGIN; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO "+role+"; ALTER TABLE popup_events DROP COLUMN variant")
+	limited := open(t, strings.Replace(url, "postgres@", role+"@", 1), database.Pool{}).Popups()
 	const statement = "ALTER TABLE popup_events ADD COLUMN IF NOT EXISTS variant smallint NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS first boolean NOT NULL DEFAULT false;"
 	if err := limited.EnsureTables(t.Context()); err == nil || !strings.Contains(err.Error(), "have an administrator run: "+statement) {
 		t.Fatalf("without the right to change the table: %v", err)
@@ -94,8 +96,8 @@ func TestPopupUpgradeDenied(t *testing.T) {
 	if err := errors.Join(owner.EnsureTables(t.Context()), limited.EnsureTables(t.Context())); err != nil {
 		t.Errorf("after it: %v", err)
 	}
-	mustExecute(t, url, "REVOKE DELETE ON popup_events FROM popup_limited")
-	if err := limited.EnsureTables(t.Context()); err == nil || !strings.Contains(err.Error(), "GRANT DELETE ON popup_events TO popup_limited") {
+	mustExecute(t, url, "REVOKE DELETE ON popup_events FROM "+role)
+	if err := limited.EnsureTables(t.Context()); err == nil || !strings.Contains(err.Error(), "GRANT DELETE ON popup_events TO "+role) {
 		t.Errorf("without DELETE: %v", err)
 	}
 }
@@ -103,7 +105,7 @@ func TestPopupUpgradeDenied(t *testing.T) {
 // A campaign that is refused costs no connection.
 func TestPopupOutdatedKeepsConnection(t *testing.T) {
 	t.Parallel()
-	db := open(t, apptest.Postgres(t).CreateDatabase(t), database.Pool{Max: 1})
+	db := open(t, shared.Get(t).CreateDatabase(t), database.Pool{Max: 1})
 	p := db.Popups()
 	if err := p.EnsureTables(t.Context()); err != nil {
 		t.Fatal(err)
@@ -126,7 +128,8 @@ func TestPopupOutdatedKeepsConnection(t *testing.T) {
 // The server keeps the lock of a session that it has not ended. No other process holds it.
 // It ends a session whose client is gone.
 func TestPopupLockOldSession(t *testing.T) {
-	pg := apptest.Postgres(t)
+	t.Parallel()
+	pg := shared.Get(t)
 	p := open(t, pg.CreateDatabase(t), database.Pool{}).Popups()
 	if err := p.EnsureTables(t.Context()); err != nil {
 		t.Fatal(err)

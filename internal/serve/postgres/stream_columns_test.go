@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"spillway/internal/apptest"
 	"spillway/internal/database"
 	"spillway/internal/serve/stream"
 )
@@ -17,7 +16,7 @@ const pricesTable = `Odd "one".Prices`
 // path.
 func TestStreamColumns(t *testing.T) {
 	t.Parallel()
-	pg := apptest.Postgres(t)
+	pg := shared.Get(t)
 	url := pg.CreateDatabase(t)
 	for _, sql := range []string{
 		"CREATE EXTENSION citext",

@@ -32,7 +32,7 @@ func storedIDs(t *testing.T, url string) string {
 // TestStreamEpochs: groups are recognized by spool, epoch, number and checksum.
 func TestStreamEpochs(t *testing.T) {
 	t.Parallel()
-	url := apptest.Postgres(t).CreateDatabase(t)
+	url := shared.Get(t).CreateDatabase(t)
 	sink, schema := newIDs(t, url)
 	commit := func(epoch byte, first uint64, id int, sums ...byte) *queue.Mark {
 		t.Helper()
@@ -104,7 +104,7 @@ func TestStreamEpochs(t *testing.T) {
 // has written.
 func TestStreamOldMark(t *testing.T) {
 	t.Parallel()
-	url := apptest.Postgres(t).CreateDatabase(t)
+	url := shared.Get(t).CreateDatabase(t)
 	sink, schema := newIDs(t, url)
 	mustExecute(t, url, `CREATE TABLE spillway_spools (id uuid PRIMARY KEY, stream text NOT NULL, after bigint NOT NULL, sequence bigint NOT NULL,
 		results bytea, updated_at timestamptz NOT NULL DEFAULT now());
@@ -141,7 +141,7 @@ func TestStreamOldMark(t *testing.T) {
 // key_ttl, in whichever order they are stored, and however late.
 func TestStreamKeysByAcceptance(t *testing.T) {
 	t.Parallel()
-	url := apptest.Postgres(t).CreateDatabase(t)
+	url := shared.Get(t).CreateDatabase(t)
 	sink, schema := newIDs(t, url)
 	start := time.Now().Add(-3 * time.Hour)
 	number := byte(0)
@@ -197,7 +197,7 @@ func TestStreamKeysByAcceptance(t *testing.T) {
 // of them finds it.
 func TestStreamKeyRace(t *testing.T) {
 	t.Parallel()
-	url := apptest.Postgres(t).CreateDatabase(t)
+	url := shared.Get(t).CreateDatabase(t)
 	sink, schema := newIDs(t, url)
 	other := open(t, url, database.Pool{Max: 3}).Stream(schema)
 	for i, accepted := range []time.Time{{}, time.Now().Add(-4 * time.Hour)} { // after and before the other request
@@ -217,7 +217,7 @@ func TestStreamKeyRace(t *testing.T) {
 			batches = append(batches, b)
 			go func() { errs <- sink.Commit(t.Context(), b) }()
 		}
-		until(t, "both wait", func() bool {
+		apptest.Await(t, "both wait", func() bool {
 			return queryText(t, url, "SELECT count(*)::text FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()") == "2"
 		})
 		release()
@@ -242,7 +242,7 @@ func TestStreamKeyRace(t *testing.T) {
 // table that lacks it. Without the right to, it reads the table.
 func TestStreamSweepIndex(t *testing.T) {
 	t.Parallel()
-	url := apptest.Postgres(t).CreateDatabase(t)
+	url := shared.Get(t).CreateDatabase(t)
 	sink, schema := newIDs(t, url)
 	drain := func(sink *Stream, first uint64) {
 		t.Helper()
@@ -256,11 +256,12 @@ func TestStreamSweepIndex(t *testing.T) {
 	if got := queryText(t, url, indexes); got != "1" {
 		t.Errorf("a new table has %s indexes", got)
 	}
+	role := "sweep_writer_" + databaseName(url)
 	mustExecute(t, url, `DROP INDEX spillway_drained_created_at;
 		INSERT INTO spillway_drained (spool, epoch, last, first, sums, created_at) SELECT '02000000-0000-0000-0000-000000000000', '01000000-0000-0000-0000-000000000000', n, n, '',
 			now() - CASE WHEN n <= 3 THEN interval '2 hours' ELSE interval '0' END FROM generate_series(1, 5000) AS n;
-		CREATE ROLE sweep_writer; GRANT ALL ON ALL TABLES IN SCHEMA public TO sweep_writer; GRANT USAGE ON SCHEMA public TO sweep_writer`)
-	limited := open(t, url+"?role=sweep_writer", database.Pool{}).Stream(schema)
+		CREATE ROLE `+role+`; GRANT ALL ON ALL TABLES IN SCHEMA public TO `+role+`; GRANT USAGE ON SCHEMA public TO `+role)
+	limited := open(t, url+"?role="+role, database.Pool{}).Stream(schema)
 	drain(limited, 2)
 	for i, test := range []struct {
 		sink    *Stream
@@ -286,15 +287,16 @@ func TestStreamSweepIndex(t *testing.T) {
 // table, the error names the statement.
 func TestStreamOldKeys(t *testing.T) {
 	t.Parallel()
-	url := apptest.Postgres(t).CreateDatabase(t)
+	url := shared.Get(t).CreateDatabase(t)
 	sink, schema := newIDs(t, url)
+	role := "old_keys_writer_" + databaseName(url)
 	mustExecute(t, url, `CREATE TABLE spillway_batches (id uuid PRIMARY KEY, created_at timestamptz NOT NULL DEFAULT now(), results bytea);
 		CREATE TABLE spillway_requests (stream text NOT NULL, key text COLLATE "C" NOT NULL, fingerprint bytea NOT NULL, outcome bytea NOT NULL,
 			expires_at timestamptz NOT NULL, PRIMARY KEY (stream, key));
 		INSERT INTO spillway_requests SELECT '/t', k, '\x0100000000000000000000000000000000000000000000000000000000000000', '{"stored":1}', now() + e
 			FROM (VALUES ('new', interval '30 minutes'), ('old', interval '-30 minutes')) AS v(k, e);
-		CREATE ROLE old_keys_writer; GRANT ALL ON ALL TABLES IN SCHEMA public TO old_keys_writer; GRANT ALL ON SCHEMA public TO old_keys_writer`)
-	limited := open(t, url+"?role=old_keys_writer", database.Pool{}).Stream(schema)
+		CREATE ROLE `+role+`; GRANT ALL ON ALL TABLES IN SCHEMA public TO `+role+`; GRANT ALL ON SCHEMA public TO `+role)
+	limited := open(t, url+"?role="+role, database.Pool{}).Stream(schema)
 	if err := limited.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "ALTER TABLE spillway_requests ADD COLUMN IF NOT EXISTS accepted_at timestamptz") {
 		t.Errorf("without the right: %v", err)
 	}
@@ -322,9 +324,10 @@ func TestStreamOldKeys(t *testing.T) {
 // TestStreamKeyEncoding: a key that the database's encoding cannot hold works as any other.
 func TestStreamKeyEncoding(t *testing.T) {
 	t.Parallel()
-	pg := apptest.Postgres(t)
-	mustExecute(t, pg.URL("postgres"), "CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
-	sink, schema := newIDs(t, pg.URL("latin"))
+	pg := shared.Get(t)
+	latin := "latin_" + databaseName(pg.CreateDatabase(t))
+	mustExecute(t, pg.URL("postgres"), "CREATE DATABASE "+latin+" ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+	sink, schema := newIDs(t, pg.URL(latin))
 	for i, test := range []struct {
 		key   string
 		found bool
@@ -344,7 +347,7 @@ func TestStreamKeyEncoding(t *testing.T) {
 			}
 		}
 	}
-	if got := storedIDs(t, pg.URL("latin")); got != "0,1,3,5" {
+	if got := storedIDs(t, pg.URL(latin)); got != "0,1,3,5" {
 		t.Errorf("stored %s", got)
 	}
 }
@@ -353,7 +356,7 @@ func TestStreamKeyEncoding(t *testing.T) {
 // the reason may be the server's. Nothing is stored if no later row is.
 func TestStreamUnsureRefusals(t *testing.T) {
 	t.Parallel()
-	url := apptest.Postgres(t).CreateDatabase(t)
+	url := shared.Get(t).CreateDatabase(t)
 	sink, schema := newIDs(t, url)
 	mustExecute(t, url, `CREATE SEQUENCE small MAXVALUE 2 START 2; SELECT nextval('small');
 		CREATE FUNCTION guard() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -407,7 +410,7 @@ func TestStreamUnsureRefusals(t *testing.T) {
 // connection no longer than a statement may take. Nothing is stored then.
 func TestStreamDeferredLock(t *testing.T) {
 	t.Parallel()
-	url := apptest.Postgres(t).CreateDatabase(t)
+	url := shared.Get(t).CreateDatabase(t)
 	mustExecute(t, url, "CREATE TABLE parents (id bigint PRIMARY KEY); INSERT INTO parents VALUES (1);"+
 		"CREATE TABLE t (id bigint REFERENCES parents DEFERRABLE INITIALLY DEFERRED)")
 	schema := idSchema(t)

@@ -17,32 +17,29 @@ import (
 	"spillway/internal/serve/stream"
 )
 
-// waitDeadline bounds the waits of these tests.
-const waitDeadline = time.Minute
-
-// until polls a condition.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.After(waitDeadline)
-	for !ok() {
-		select {
-		case <-deadline:
-			t.Fatalf("not within %v: %s", waitDeadline, what)
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
-}
-
 // absentStandby is a server whose synchronous standby is away.
 type absentStandby struct {
 	*apptest.PostgresServer
 	url string // of a database with the table t (id bigint)
 }
 
-func newAbsentStandby(t *testing.T) *absentStandby {
-	t.Helper()
+// TestAbsentStandby runs, one after the other, the tests that tell a server whether to wait for
+// a standby.
+func TestAbsentStandby(t *testing.T) {
+	t.Parallel()
 	pg := apptest.Postgres(t, apptest.SynchronousSettings()...)
+	for name, test := range map[string]func(*testing.T, *apptest.PostgresServer){
+		"StreamStandbyAway": testStreamStandbyAway, "StreamLevel": testStreamLevel,
+		"StreamStandbyAwayStop": testStreamStandbyAwayStop, "PopupStandbyAway": testPopupStandbyAway,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, pg) })
+	}
+}
+
+func newAbsentStandby(t *testing.T, pg *apptest.PostgresServer) *absentStandby {
+	t.Helper()
 	a := &absentStandby{pg, pg.CreateDatabase(t)}
+	a.require(t, "")
 	mustExecute(t, a.url, "CREATE TABLE t (id bigint)")
 	return a
 }
@@ -53,10 +50,10 @@ func (a *absentStandby) require(t *testing.T, names string) {
 	if err := a.RequireStandby(t.Context(), names); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the server has read its settings", func() bool { return queryText(t, a.url, "SHOW synchronous_standby_names") == names })
+	apptest.Await(t, "the server has read its settings", func() bool { return queryText(t, a.url, "SHOW synchronous_standby_names") == names })
 }
 
-const waitsForStandby = "FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'spillway'"
+const waitsForStandby = "FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'spillway' AND datname = current_database()"
 
 func (a *absentStandby) waiting(t *testing.T) string {
 	t.Helper()
@@ -96,11 +93,14 @@ func idEntry(t testing.TB, schema *stream.Schema, key string, ids ...int) *strea
 
 // inTime repeats work until it meets statement_timeout, which is short, on a slow machine too.
 // The server may call that a user's request; a batch that is found again is not confirmed then.
-// COMMIT has no such error.
+// This side gives up a little later. COMMIT has no such errors.
 func inTime(work func() error) error {
 	for {
 		var pgErr *pgconn.PgError
-		if err := work(); !isDefinite(err, &pgErr) || pgErr.Code != "57014" {
+		err := work()
+		late := isDefinite(err, &pgErr) && pgErr.Code == "57014" ||
+			errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, stream.ErrBlocked)
+		if !late {
 			return err
 		}
 	}
@@ -109,7 +109,7 @@ func inTime(work func() error) error {
 // untilWaiting returns when the COMMIT whose outcome comes in done waits for the standby.
 func (a *absentStandby) untilWaiting(t *testing.T, done chan error) {
 	t.Helper()
-	until(t, "COMMIT waits", func() bool {
+	apptest.Await(t, "COMMIT waits", func() bool {
 		select {
 		case err := <-done:
 			t.Fatalf("COMMIT has not waited for the standby: %v", err)
@@ -132,37 +132,34 @@ func wantWaiting(t *testing.T, done chan error, d time.Duration) {
 // answered returns the outcome of a COMMIT.
 func answered(t *testing.T, done chan error) error {
 	t.Helper()
-	select {
-	case err := <-done:
-		return err
-	case <-time.After(waitDeadline):
-		t.Fatalf("COMMIT was not answered within %v", waitDeadline)
-		return nil
-	}
+	return apptest.Receive(t, "the answer to COMMIT", done)
 }
 
-// TestStreamStandbyAway: a COMMIT that waits for a standby is not ended by statement_timeout.
+// testStreamStandbyAway: a COMMIT that waits for a standby is not ended by statement_timeout.
 // If an administrator ends it, the warning means that it is not confirmed, and neither is
 // the batch that is found again, until a commit of its own has reached the standby.
-func TestStreamStandbyAway(t *testing.T) {
-	t.Parallel()
-	a := newAbsentStandby(t)
+func testStreamStandbyAway(t *testing.T, pg *apptest.PostgresServer) {
+	a := newAbsentStandby(t, pg)
 	bouncer := apptest.PgBouncer(t, a.PostgresServer, "transaction")
 	schema := idSchema(t)
 	for i, test := range []struct {
 		name, url string
+		long      bool
 		change    func(*stream.Batch)
 	}{
-		{"direct", a.url, func(*stream.Batch) {}},
-		{"quiet", a.url + "?client_min_messages=error", func(*stream.Batch) {}},
-		{"stepwise", a.url, func(b *stream.Batch) { b.RowByRow = true }},
-		{"keyed", a.url, func(b *stream.Batch) { b.Requests[0].Key = "key" }},
-		{"drained", a.url, func(b *stream.Batch) {
+		{"direct", a.url, false, func(*stream.Batch) {}},
+		{"quiet", a.url + "?client_min_messages=error", true, func(*stream.Batch) {}},
+		{"stepwise", a.url, true, func(b *stream.Batch) { b.RowByRow = true }},
+		{"keyed", a.url, true, func(b *stream.Batch) { b.Requests[0].Key = "key" }},
+		{"drained", a.url, false, func(b *stream.Batch) {
 			b.Mark = &queue.Mark{Spool: [16]byte{1}, Epoch: [16]byte{2}, Name: "/t", First: 1, Sums: [][16]byte{{3}}}
 		}},
-		{"pgbouncer", strings.Replace(a.url, a.Addr(), bouncer.Addr(), 1), func(*stream.Batch) {}},
+		{"pgbouncer", strings.Replace(a.url, a.Addr(), bouncer.Addr(), 1), false, func(*stream.Batch) {}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			if test.long {
+				apptest.Long(t)
+			}
 			a.require(t, "")
 			sink := open(t, test.url, database.Pool{Max: 2, StatementTimeout: 100 * time.Millisecond}).Stream(schema)
 			prepared := &stream.Batch{ID: [16]byte{0, byte(i)}, Requests: []*stream.Entry{idEntry(t, schema, "", -1)}}
@@ -206,11 +203,10 @@ func TestStreamStandbyAway(t *testing.T) {
 	}
 }
 
-// TestStreamLevel: a COMMIT that waits for a standby when none is required any more is as good
+// testStreamLevel: a COMMIT that waits for a standby when none is required any more is as good
 // as one that has not waited. The records are committed, also if the server does not say so.
-func TestStreamLevel(t *testing.T) {
-	t.Parallel()
-	a := newAbsentStandby(t)
+func testStreamLevel(t *testing.T, pg *apptest.PostgresServer) {
+	a := newAbsentStandby(t, pg)
 	schema := idSchema(t)
 	sink := open(t, a.url, database.Pool{Max: 2}).Stream(schema)
 	a.require(t, "nobody")
@@ -260,11 +256,10 @@ func TestStreamLevelWithoutSenders(t *testing.T) {
 	}
 }
 
-// TestStreamStandbyAwayStop: when the process stops, a connection that waits for a standby is
+// testStreamStandbyAwayStop: when the process stops, a connection that waits for a standby is
 // closed. No cancel request ends the wait, whatever ends the connection.
-func TestStreamStandbyAwayStop(t *testing.T) {
-	t.Parallel()
-	a := newAbsentStandby(t)
+func testStreamStandbyAwayStop(t *testing.T, pg *apptest.PostgresServer) {
+	a := newAbsentStandby(t, pg)
 	schema := idSchema(t)
 	forward := apptest.NewForward(t, a.Addr())
 	sink := open(t, strings.Replace(a.url, a.Addr(), forward.Addr(), 1), database.Pool{Max: 4}).Stream(schema)
@@ -281,7 +276,7 @@ func TestStreamStandbyAwayStop(t *testing.T) {
 		b := &stream.Batch{ID: [16]byte{2, byte(i)}, Requests: []*stream.Entry{idEntry(t, schema, "", 2+i)}}
 		go func() { done <- sink.Commit(ctx, b) }()
 		want := fmt.Sprint(i + 1)
-		until(t, "COMMIT waits", func() bool { return a.waiting(t) == want })
+		apptest.Await(t, "COMMIT waits", func() bool { return a.waiting(t) == want })
 		end(stop)
 		if err := answered(t, done); !errors.Is(err, stream.ErrUnconfirmed) {
 			t.Errorf("%d: %v", i, err)
@@ -302,11 +297,10 @@ func TestStreamStandbyAwayStop(t *testing.T) {
 	a.require(t, "")
 }
 
-// TestPopupStandbyAway: the COMMIT of events waits for the standby, also of events that are
+// testPopupStandbyAway: the COMMIT of events waits for the standby, also of events that are
 // stored already. A campaign is not reported as stored before that.
-func TestPopupStandbyAway(t *testing.T) {
-	t.Parallel()
-	a := newAbsentStandby(t)
+func testPopupStandbyAway(t *testing.T, pg *apptest.PostgresServer) {
+	a := newAbsentStandby(t, pg)
 	unhurried := open(t, a.url, database.Pool{Max: 1}).Popups()
 	p := open(t, a.url, database.Pool{Max: 4, StatementTimeout: 500 * time.Millisecond}).Popups()
 	if err := unhurried.EnsureTables(t.Context()); err != nil {
@@ -345,14 +339,14 @@ func TestPopupStandbyAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the COMMIT of the campaign is sent before the statement timeout", func() bool {
+	apptest.Await(t, "the COMMIT of the campaign is sent before the statement timeout", func() bool {
 		_, err := p.SaveCampaign(t.Context(), campaign, version, "")
 		if err == nil {
 			t.Fatal("a campaign is stored without the standby")
 		}
 		return strings.Contains(err.Error(), "COMMIT was not answered")
 	})
-	until(t, "the COMMIT of the campaign waits", func() bool { return a.waiting(t) == "1" })
+	apptest.Await(t, "the COMMIT of the campaign waits", func() bool { return a.waiting(t) == "1" })
 	a.require(t, "")
-	until(t, "the campaign is stored", func() bool { return queryText(t, a.url, "SELECT count(*)::text FROM popup_campaigns") == "1" })
+	apptest.Await(t, "the campaign is stored", func() bool { return queryText(t, a.url, "SELECT count(*)::text FROM popup_campaigns") == "1" })
 }

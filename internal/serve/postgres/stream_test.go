@@ -26,12 +26,13 @@ func TestStreamConformance(t *testing.T) {
 // Through PgBouncer in transaction mode, which loses prepared statements.
 func TestStreamConformancePgBouncer(t *testing.T) {
 	t.Parallel()
-	pg := apptest.Postgres(t, hostileSettings...)
+	pg := shared.Get(t)
 	bouncer := apptest.PgBouncer(t, pg, "transaction")
 	b := streamBackend(pg)
 	b.Open = func(t testing.TB, pool database.Pool) storetest.StreamDB {
 		return streamDB(t, pg, pool, func(url string) string { return strings.Replace(url, pg.Addr(), bouncer.Addr(), 1) })
 	}
+	b.Pooled = true
 	storetest.Stream(t, b)
 }
 
@@ -121,7 +122,7 @@ func TestStreamDurability(t *testing.T) {
 	t.Parallel()
 	pg := apptest.Postgres(t, "fsync=on", "full_page_writes=on", "synchronous_commit=on")
 	url := pg.CreateDatabase(t)
-	name := url[strings.LastIndexByte(url, '/')+1:]
+	name := databaseName(url)
 	mustExecute(t, url, `CREATE TABLE levels (id bigint, level text DEFAULT current_setting('synchronous_commit'));`)
 	tests := []struct {
 		settings string // of the database, or of the server
@@ -162,7 +163,7 @@ func TestStreamDurability(t *testing.T) {
 	}
 	// The test servers' own defaults.
 	schema := positionsSchema(t)
-	soft := apptest.Postgres(t)
+	soft := shared.Get(t)
 	if d, err := open(t, soft.CreateDatabase(t), database.Pool{}).Stream(schema).Durability(t.Context()); err != nil || d.String() != "database, not fsynced: fsync=off, full_page_writes=off" {
 		t.Errorf("fsync off: %q, %v", d, err)
 	}
@@ -172,7 +173,7 @@ func TestStreamDurability(t *testing.T) {
 // a record's; a column of another type than the stream's is cast.
 func TestStreamConstraints(t *testing.T) {
 	t.Parallel()
-	pg := apptest.Postgres(t)
+	pg := shared.Get(t)
 	url := pg.CreateDatabase(t)
 	mustExecute(t, url, `CREATE SCHEMA "My schema";
 		CREATE TABLE parents (id bigint PRIMARY KEY); INSERT INTO parents VALUES (1);
@@ -215,7 +216,7 @@ func TestStreamConstraints(t *testing.T) {
 	if diff := cmp.Diff(want, reasons); diff != "" {
 		t.Errorf("refused (-want +got):\n%s", diff)
 	}
-	if got := queryText(t, url, `SELECT string_agg(id || ' ' || coalesce(v || ' ' || note || ' ' || at || ' ' || j, ''), ', ' ORDER BY id) FROM "My schema"."the Table"`); got != `1 1.25 abc 2016-12-01 15:59:57 {"a": 1}, 5 ` {
+	if got := queryText(t, url, `SELECT string_agg(id || ' ' || coalesce(v || ' ' || note || ' ' || to_char(at, 'YYYY-MM-DD HH24:MI:SS') || ' ' || j, ''), ', ' ORDER BY id) FROM "My schema"."the Table"`); got != `1 1.25 abc 2016-12-01 15:59:57 {"a": 1}, 5 ` {
 		t.Errorf("stored %s", got)
 	}
 }
@@ -224,20 +225,21 @@ func TestStreamConstraints(t *testing.T) {
 // record. A missing privilege does not, because it is not caused by a record.
 func TestStreamRefusals(t *testing.T) {
 	t.Parallel()
-	pg := apptest.Postgres(t)
+	pg := shared.Get(t)
 	url := pg.CreateDatabase(t)
+	role := "stream_writer_" + databaseName(url)
 	mustExecute(t, url, `CREATE TABLE guarded (id int);
 		CREATE FUNCTION no_sevens() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			IF NEW.id = 7 THEN RAISE 'no sevens' USING ERRCODE = 'AB123'; END IF;
 			IF NEW.id = 8 THEN RAISE insufficient_privilege; END IF; RETURN NEW; END $$;
 		CREATE TRIGGER no_sevens BEFORE INSERT ON guarded FOR EACH ROW EXECUTE FUNCTION no_sevens();
 		ALTER TABLE guarded ENABLE ROW LEVEL SECURITY; CREATE POLICY small ON guarded USING (id < 100);
-		CREATE ROLE stream_writer; GRANT ALL ON guarded TO stream_writer; GRANT ALL ON SCHEMA public TO stream_writer`)
+		CREATE ROLE `+role+`; GRANT ALL ON guarded TO `+role+`; GRANT ALL ON SCHEMA public TO `+role)
 	schema, err := stream.NewSchema(stream.Definition{Name: "/guarded", Table: "guarded", Columns: []stream.Column{{Name: "id", Type: stream.Integer}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	sink := open(t, url+"?role=stream_writer", database.Pool{}).Stream(schema)
+	sink := open(t, url+"?role="+role, database.Pool{}).Stream(schema)
 	commit := func(id byte, body string) (*stream.Batch, error) {
 		records, _, err := schema.Parse([]byte(body), stream.FormJSON, time.Now(), stream.Limits{Bytes: 200, Records: 10, Depth: 1, Fields: 1})
 		if err != nil {
@@ -254,7 +256,7 @@ func TestStreamRefusals(t *testing.T) {
 	if diff := cmp.Diff(want, b.Requests[0].Result.Refused); diff != "" {
 		t.Errorf("refused (-want +got):\n%s", diff)
 	}
-	mustExecute(t, url, "REVOKE INSERT ON guarded FROM stream_writer")
+	mustExecute(t, url, "REVOKE INSERT ON guarded FROM "+role)
 	b, err = commit(2, `[{"id":4},{"id":5}]`)
 	if err == nil || errors.Is(err, stream.ErrTransient) || len(b.Requests[0].Result.Refused) > 0 {
 		t.Errorf("without the privilege: %v, refused %v", err, b.Requests[0].Result.Refused)
@@ -268,12 +270,12 @@ func TestStreamRefusals(t *testing.T) {
 // are set to, and through a pooler too; a URL that names a time zone is obeyed.
 func TestStreamTimestampWithoutZone(t *testing.T) {
 	t.Parallel()
-	pg := apptest.Postgres(t, hostileSettings...)
+	pg := shared.Get(t)
 	bouncer := apptest.PgBouncer(t, pg, "transaction")
 	url := pg.CreateDatabase(t)
 	mustExecute(t, url, "CREATE TABLE moments (id bigint, at timestamp, zoned timestamptz);")
-	mustExecute(t, url, "ALTER DATABASE "+url[strings.LastIndexByte(url, '/')+1:]+" SET timezone = 'America/New_York'")
-	mustExecute(t, url, "ALTER ROLE CURRENT_USER SET timezone = 'Asia/Kolkata'")
+	mustExecute(t, url, "ALTER DATABASE "+databaseName(url)+" SET timezone = 'America/New_York'")
+	mustExecute(t, url, "ALTER ROLE CURRENT_USER IN DATABASE "+databaseName(url)+" SET timezone = 'Asia/Kolkata'")
 	schema, err := stream.NewSchema(stream.Definition{Name: "/moments", Table: "moments", Columns: []stream.Column{
 		{Name: "id", Type: stream.Integer}, {Name: "at", Type: stream.Timestamp}, {Name: "zoned", Type: stream.Timestamp},
 	}})

@@ -72,7 +72,7 @@ func testDefinition(t *testing.T, b Backend) {
 
 // testNullKey reads rows whose key is NULL.
 func testNullKey(t *testing.T, b Backend) {
-	db := b.Open(t, database.Pool{})
+	db := b.Open(t, patient(database.Pool{}))
 	db.exec(t, "CREATE TABLE nulls (id "+b.Types[Integer]+")")
 	db.exec(t, "INSERT INTO nulls VALUES (1)")
 	db.exec(t, "INSERT INTO nulls VALUES (NULL)")

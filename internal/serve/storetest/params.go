@@ -24,7 +24,7 @@ func ids(t testing.TB, source feed.Source, r feed.Range) []int {
 
 // testParams passes a parameter of each type.
 func testParams(t *testing.T, b Backend) {
-	db := b.Open(t, database.Pool{})
+	db := b.Open(t, patient(database.Pool{}))
 	tests := []struct {
 		kind     Kind
 		param    feed.ParamType
@@ -108,7 +108,7 @@ func testParamsQuoted(t *testing.T, b Backend) {
 
 // testLists passes lists of each type to queries and feeds.
 func testLists(t *testing.T, b Backend) {
-	db := b.Open(t, database.Pool{})
+	db := b.Open(t, patient(database.Pool{}))
 	const uuid = "6ba7b810-9dad-11d1-80b4-00c04fd430c"
 	tests := []struct {
 		kind     Kind
@@ -214,9 +214,11 @@ func testFeedList(t *testing.T, source feed.Source, list param.Param, texts []st
 // list.
 func testFilters(t *testing.T, b Backend) {
 	db := b.open(t, database.Pool{})
+	var values []string
 	for id := range 40 {
-		db.exec(t, fmt.Sprintf("INSERT INTO items VALUES (%d, %d, %s, %d.5)", id, id%2, quote([]string{"a", "", "it's"}[id%3]), id%5))
+		values = append(values, fmt.Sprintf("(%d, %d, %s, %d.5)", id, id%2, quote([]string{"a", "", "it's"}[id%3]), id%5))
 	}
+	db.exec(t, "INSERT INTO items VALUES "+strings.Join(values, ", "))
 	def := definition("SELECT id, grp AS team, name, score FROM items WHERE id >= :low AND id "+db.InList, "team", "id")
 	def.Params = []feed.Param{
 		{Name: "low", Type: feed.Integer},
@@ -283,7 +285,7 @@ func testFilters(t *testing.T, b Backend) {
 
 // testFilterValues filters columns by values that differ a little from those of other rows.
 func testFilterValues(t *testing.T, b Backend) {
-	db := b.Open(t, database.Pool{})
+	db := b.Open(t, patient(database.Pool{}))
 	const uuid = "6ba7b810-9dad-11d1-80b4-00c04fd430c"
 	numbers := []string{"9007199254740992", "9007199254740993", "-9223372036854775808"}
 	times := []string{"'2016-12-01 23:59:57'", "'2016-12-01 23:59:57.25'", "'2016-12-01 23:59:57.123456'"}

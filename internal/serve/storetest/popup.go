@@ -70,6 +70,9 @@ type PopupBackend struct {
 	// Downgrade makes tables as earlier versions created them, where only this database's
 	// differ.
 	Downgrade []string
+	// Pooled: a pooler that loses prepared statements and session state is in between. With
+	// go test -short only the tests that it can break run.
+	Pooled bool
 }
 
 // PopupDB is one open database.
@@ -83,23 +86,25 @@ type PopupDB struct {
 
 // Popup tests the adapter's tables of popups.
 func Popup(t *testing.T, b PopupBackend) {
-	t.Run("Campaigns", func(t *testing.T) { testPopupCampaigns(t, b) })
-	t.Run("Identity", func(t *testing.T) { testPopupIdentity(t, b) })
-	t.Run("CampaignRace", func(t *testing.T) { testPopupCampaignRace(t, b) })
-	t.Run("Columns", func(t *testing.T) { testPopupColumns(t, b) })
-	t.Run("AnyOrder", func(t *testing.T) { testPopupAnyOrder(t, b) })
-	t.Run("AtOnce", func(t *testing.T) { testPopupAtOnce(t, b) })
-	t.Run("Many", func(t *testing.T) { testPopupMany(t, b) })
-	t.Run("Upgrade", func(t *testing.T) { testPopupUpgrade(t, b) })
-	t.Run("LargeState", func(t *testing.T) { testPopupLargeState(t, b) })
-	t.Run("Lists", func(t *testing.T) { testPopupLists(t, b) })
-	t.Run("ListRace", func(t *testing.T) { testPopupListRace(t, b) })
-	t.Run("Forget", func(t *testing.T) { testPopupForget(t, b) })
-	t.Run("DeleteEvents", func(t *testing.T) { testPopupDeleteEvents(t, b) })
-	t.Run("Mark", func(t *testing.T) { testPopupMark(t, b) })
-	t.Run("Lock", func(t *testing.T) { testPopupLock(t, b) })
-	t.Run("LockForgotten", func(t *testing.T) { testPopupLockForgotten(t, b) })
-	t.Run("Crash", func(t *testing.T) { testPopupCrash(t, b) })
+	runParts(t, b, b.Pooled, []part[PopupBackend]{
+		{"Campaigns", testPopupCampaigns, breaks},
+		{"Identity", testPopupIdentity, keeps},
+		{"CampaignRace", testPopupCampaignRace, keeps},
+		{"Columns", testPopupColumns, keeps},
+		{"AnyOrder", testPopupAnyOrder, keeps},
+		{"AtOnce", testPopupAtOnce, breaks},
+		{"Many", testPopupMany, keeps},
+		{"Upgrade", testPopupUpgrade, keeps},
+		{"LargeState", testPopupLargeState, keeps},
+		{"Lists", testPopupLists, breaks},
+		{"ListRace", testPopupListRace, keeps},
+		{"Forget", testPopupForget, keeps},
+		{"DeleteEvents", testPopupDeleteEvents, keeps},
+		{"Mark", testPopupMark, breaks},
+		{"Lock", testPopupLock, breaks},
+		{"LockForgotten", testPopupLockForgotten, keeps},
+		{"Crash", testPopupCrash, keeps},
+	})
 }
 
 // openPopups opens a fresh database and creates the tables twice.

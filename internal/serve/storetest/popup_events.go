@@ -12,6 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"spillway/internal/apptest"
 	"spillway/internal/serve/popup"
 	"spillway/internal/serve/queue"
 )
@@ -238,27 +239,24 @@ func testPopupLock(t *testing.T, b PopupBackend) {
 		second, err := other.Lock(t.Context(), "host b, pid 2")
 		switch {
 		case err == nil: // the second process took it first
-			select {
-			case <-first.Lost():
-			case <-time.After(patience):
-				t.Error("nobody said that the lock is lost")
-			}
+			apptest.Receive(t, "the news that the lock is lost", first.Lost())
 			second.Close()
 		case !errors.As(err, &locked):
 			t.Errorf("after a restart: %v", err)
 		}
 	}
 	first.Close()
-	for tries := 0; ; tries++ { // the server may notice the end late
+	apptest.AwaitState(t, "the lock is free after the end of the first", func() (string, bool) { // the server may notice it late
 		last, err := other.Lock(t.Context(), "host b, pid 2")
 		if err == nil {
 			last.Close()
-			return
+			return "", true
 		}
-		if !errors.As(err, &locked) || tries > 10_000 || t.Context().Err() != nil {
+		if !errors.As(err, &locked) {
 			t.Fatalf("after the end of the first: %v", err)
 		}
-	}
+		return err.Error(), false
+	})
 }
 
 // A server whose commits are not synced can forget in a crash who holds the lock. The only
@@ -283,22 +281,15 @@ func testPopupLockForgotten(t *testing.T, b PopupBackend) {
 	if err := db.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	late := time.After(patience)
-	for {
-		rows, err := db.Rows(t.Context(), "SELECT holder FROM popup_holder")
-		if err == nil && len(rows) == 1 && rows[0][0] == "host a, pid 1" {
-			break
-		}
+	apptest.AwaitState(t, "the lock is taken again", func() (string, bool) {
 		select {
 		case <-lock.Lost():
 			t.Fatal("the only process was told that another one has the lock")
-		case <-late:
-			t.Fatalf("the lock is not taken again: %v %v", rows, err)
-		case <-ticker.C:
+		default:
 		}
-	}
+		rows, err := db.Rows(t.Context(), "SELECT holder FROM popup_holder")
+		return fmt.Sprintf("%v, %v", rows, err), err == nil && len(rows) == 1 && rows[0][0] == "host a, pid 1"
+	})
 	var locked *popup.LockedError
 	if _, err := db.Tables(t).Lock(t.Context(), "host b, pid 2"); !errors.As(err, &locked) || locked.Holder != "host a, pid 1" {
 		t.Errorf("a second process: %v", err)
@@ -315,7 +306,11 @@ func testPopupCrash(t *testing.T, b PopupBackend) {
 	places := popupPlaces(t)
 	random := rand.New(rand.NewPCG(8, 8))
 	var events []popup.Event
-	for user := range 300 {
+	users, most := 300, 2
+	if testing.Short() {
+		users, most = 100, 1
+	}
+	for user := range users {
 		events = append(events, popupHistory(t, places[0], popup.Key{User: fmt.Sprint(user), Placement: "home"}, random, 20)...)
 	}
 	var model popupModel
@@ -335,7 +330,7 @@ func testPopupCrash(t *testing.T, b PopupBackend) {
 	})
 	done, crashes := 0, 0
 	for n := range applied {
-		if done += n; done > len(events)/4*(crashes+1) && crashes < 2 {
+		if done += n; done > len(events)/4*(crashes+1) && crashes < most {
 			crashes++
 			db.Kill()
 			if err := db.Start(); err != nil {
@@ -344,8 +339,8 @@ func testPopupCrash(t *testing.T, b PopupBackend) {
 		}
 	}
 	all.Wait()
-	if crashes != 2 {
-		t.Errorf("%d crashes", crashes)
+	if crashes != most {
+		t.Errorf("%d crashes, want %d", crashes, most)
 	}
 	if err := model.checkAll(t.Context(), db, tables); err != nil {
 		t.Error(err)

@@ -7,12 +7,14 @@
 package storetest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"spillway/internal/apptest"
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
@@ -36,6 +38,9 @@ type Backend struct {
 	// JSON returns how the adapter writes a value of a kind for which the suite expects
 	// want. Nil: as expected.
 	JSON func(kind Kind, want string) string
+	// Pooled: a pooler that loses prepared statements and session state is in between. With
+	// go test -short only the tests that it can break run.
+	Pooled bool
 }
 
 // DB is one open database.
@@ -67,24 +72,63 @@ const (
 
 // Feed tests the adapter's feed.Source, and how its query.Source takes lists.
 func Feed(t *testing.T, b Backend) {
-	t.Run("Order", func(t *testing.T) { testOrder(t, b) })
-	t.Run("Append", func(t *testing.T) { testAppend(t, b) })
-	t.Run("Types", func(t *testing.T) { testTypes(t, b) })
-	t.Run("Params", func(t *testing.T) { testParams(t, b) })
-	t.Run("Lists", func(t *testing.T) { testLists(t, b) })
-	t.Run("Filters", func(t *testing.T) { testFilters(t, b) })
-	t.Run("FilterValues", func(t *testing.T) { testFilterValues(t, b) })
-	t.Run("ParamsQuoted", func(t *testing.T) { testParamsQuoted(t, b) })
-	t.Run("Definition", func(t *testing.T) { testDefinition(t, b) })
-	t.Run("NullKey", func(t *testing.T) { testNullKey(t, b) })
-	t.Run("RejectedValue", func(t *testing.T) { testRejectedValue(t, b) })
-	t.Run("ForgedKey", func(t *testing.T) { testForgedKey(t, b) })
-	t.Run("Changes", func(t *testing.T) { testChanges(t, b) })
-	t.Run("Timeout", func(t *testing.T) { testTimeout(t, b) })
-	t.Run("Cancel", func(t *testing.T) { testCancel(t, b) })
-	t.Run("Concurrent", func(t *testing.T) { testConcurrent(t, b) })
-	t.Run("Restart", func(t *testing.T) { testRestart(t, b) })
-	t.Run("Check", func(t *testing.T) { testCheck(t, b) })
+	runParts(t, b, b.Pooled, []part[Backend]{
+		{"Order", testOrder, keeps},
+		{"Append", testAppend, keeps},
+		{"Types", testTypes, breaks},
+		{"Params", testParams, breaks},
+		{"Lists", testLists, breaks},
+		{"Filters", testFilters, keeps},
+		{"FilterValues", testFilterValues, keeps},
+		{"ParamsQuoted", testParamsQuoted, keeps},
+		{"Definition", testDefinition, keeps},
+		{"NullKey", testNullKey, keeps},
+		{"RejectedValue", testRejectedValue, breaks},
+		{"ForgedKey", testForgedKey, keeps},
+		{"Changes", testChanges, keeps},
+		{"Timeout", testTimeout, breaks},
+		{"Cancel", testCancel, breaks},
+		{"Concurrent", testConcurrent, breaks},
+		{"Restart", testRestart, breaks},
+		{"Check", testCheck, keeps},
+	})
+}
+
+// part is a test of a suite.
+type part[B any] struct {
+	name   string
+	run    func(t *testing.T, b B)
+	pooler effect
+}
+
+// effect is what a pooler that loses prepared statements and session state does to a test.
+type effect bool
+
+const (
+	keeps  effect = false // it cannot matter
+	breaks effect = true  // it can break it
+)
+
+// runParts runs the tests of a suite, with a pooler and -short only those that it can break.
+func runParts[B any](t *testing.T, b B, pooled bool, parts []part[B]) {
+	t.Helper()
+	for _, p := range parts {
+		t.Run(p.name, func(t *testing.T) {
+			if pooled && p.pooler == keeps {
+				apptest.Long(t)
+			}
+			p.run(t, b)
+		})
+	}
+}
+
+// patient returns pool without a bound that a slow machine could meet, unless the test has
+// set it.
+func patient(pool database.Pool) database.Pool {
+	for _, bound := range []*time.Duration{&pool.ConnectTimeout, &pool.AcquireTimeout, &pool.StatementTimeout} {
+		*bound = cmp.Or(*bound, patience)
+	}
+	return pool
 }
 
 // patience bounds every call of the suite that should succeed. It is long, so that only a
@@ -95,7 +139,7 @@ const patience = 5 * time.Minute
 // (id, grp, name, score), id being the primary key.
 func (b Backend) open(t testing.TB, pool database.Pool) DB {
 	t.Helper()
-	db := b.Open(t, pool)
+	db := b.Open(t, patient(pool))
 	db.exec(t, fmt.Sprintf("CREATE TABLE items (id %s NOT NULL PRIMARY KEY, grp %s NOT NULL, name %s NOT NULL, score %s NOT NULL)",
 		b.Types[Integer], b.Types[Integer], b.Types[Text], b.Types[Real]))
 	return db

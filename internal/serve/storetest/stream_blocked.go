@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"spillway/internal/apptest"
 	"spillway/internal/serve/queue"
 	"spillway/internal/serve/stream"
 )
@@ -23,19 +23,25 @@ func orphans(first, n int) string {
 	return body.String()
 }
 
-// refusedMax is the number of records in the largest request.
-const refusedMax = 10000
+// refusedMax returns the number of records in the largest request, or fewer with go test
+// -short.
+func refusedMax() int {
+	if testing.Short() {
+		return 2000
+	}
+	return 10000
+}
 
 // refusedFifth returns the time that a fifth of refusedMax refused records takes alone.
 func refusedFifth(t *testing.T, s *stream.Stream) time.Duration {
 	t.Helper()
 	start := time.Now()
-	send(t, s, "", orphans(200000, refusedMax/5))
+	send(t, s, "", orphans(200000, refusedMax()/5))
 	return time.Since(start)
 }
 
 // testStreamAllRefused sends the largest request, in which the database refuses every
-// record, while other requests continue. It takes longer than commit_timeout, which bounds
+// record, while other requests continue. It may take longer than commit_timeout, which bounds
 // each statement alone.
 //
 // How long a statement takes depends on the machine. The timeout is doubled after a round in
@@ -43,12 +49,18 @@ func refusedFifth(t *testing.T, s *stream.Stream) time.Duration {
 // round during which the machine became slower is repeated.
 func testStreamAllRefused(t *testing.T, b StreamBackend) {
 	db := b.open(t)
+	if testing.Short() {
+		if r := refuseAll(t, db, 1000000, time.Minute); r.late {
+			t.Error("a request was not answered in time")
+		}
+		return
+	}
 	alone := db.stream(t, readings(), nil)
 	timeout, why := 100*time.Millisecond, ""
-	for round := range 20 {
+	for round, began := 1, time.Now(); time.Since(began) < patience; round++ {
 		before := refusedFifth(t, alone)
 		var r refusedRound
-		t.Run(timeout.String(), func(t *testing.T) { r = refuseAll(t, db, 1000000*(round+1), timeout) })
+		t.Run(timeout.String(), func(t *testing.T) { r = refuseAll(t, db, 1000000*round, timeout) })
 		most := 20 * max(before, refusedFifth(t, alone), 100*time.Millisecond)
 		switch {
 		case t.Failed():
@@ -62,11 +74,11 @@ func testStreamAllRefused(t *testing.T, b StreamBackend) {
 		case r.took > most:
 			why = fmt.Sprintf("all records took %v: want at most 20 times as long as a fifth, %v", r.took, most)
 		default:
-			t.Logf("%d refused records took %v with a timeout of %v, %d neighbours meanwhile, the slowest %v", refusedMax, r.took, timeout, r.neighbours, r.slowest)
+			t.Logf("%d refused records took %v with a timeout of %v, %d neighbours meanwhile, the slowest %v", refusedMax(), r.took, timeout, r.neighbours, r.slowest)
 			return
 		}
 	}
-	t.Errorf("no round was as it must be; the last: %s", why)
+	t.Errorf("no round in %v was as it must be; the last: %s", patience, why)
 }
 
 // refusedRound is a round of testStreamAllRefused.
@@ -83,14 +95,15 @@ func refuseAll(t *testing.T, db StreamDB, first int, timeout time.Duration) (r r
 	t.Helper()
 	s := db.stream(t, readings(), func(c *stream.Config) { c.Committers, c.CommitTimeout, c.RetryFor = 2, timeout, 20*timeout })
 	isLate := func(err error) bool { return errors.Is(err, queue.ErrUnknown) || errors.Is(err, stream.ErrUnavailable) }
-	all := request(t, s, fmt.Sprintf("all refused %d", first), orphans(100000, refusedMax))
-	done := make(chan bool)
+	n := refusedMax()
+	all := request(t, s, fmt.Sprintf("all refused %d", first), orphans(100000, n))
+	done := make(chan bool, 1)
 	start := time.Now()
 	go func() {
 		o, err := s.Commit(t.Context(), all)
 		late := isLate(err)
-		if !late && (err != nil || o.Stored != 0 || len(o.Refused) != refusedMax || o.Refused[refusedMax-1].Index != refusedMax-1 || o.Refused[refusedMax-1].Reason == "") {
-			t.Errorf("%d stored, %d refused, %v", o.Stored, len(o.Refused), err)
+		if !late && (err != nil || o.Stored != 0 || len(o.Refused) != n || o.Refused[n-1].Index != n-1 || o.Refused[n-1].Reason == "") {
+			t.Errorf("want all %d refused; %d stored, %d refused, %v", n, o.Stored, len(o.Refused), err)
 		}
 		done <- late
 	}()
@@ -132,14 +145,12 @@ func testStreamDrainAllRefused(t *testing.T, b StreamBackend) {
 	timeout := max(250*time.Millisecond, refusedFifth(t, db.stream(t, readings(), nil)))
 	d := db.spooledWith(t, readings(), filepath.Join(t.TempDir(), "s.db"), false, immortal, func(c *stream.Config) { c.CommitTimeout = timeout })
 	defer d.close(t)
-	const n = refusedMax
-	start := time.Now()
+	n := refusedMax()
 	d.send(t, "", orphans(100000, n))
 	d.send(t, "", `{"id":1}`)
 	d.empty(t)
-	t.Logf("drained after %v", time.Since(start))
 	stats := d.spool.Stats().Names[0]
-	if got := db.column(t, "SELECT id FROM readings"); got != "1" || stats.Dead != n {
+	if got := db.column(t, "SELECT id FROM readings"); got != "1" || stats.Dead != int64(n) {
 		t.Errorf("stored %s, %d dead letters", got, stats.Dead)
 	}
 }
@@ -148,47 +159,39 @@ func testStreamDrainAllRefused(t *testing.T, b StreamBackend) {
 // for a lock; the rest is for slow machines.
 const blockedTimeout = 20 * time.Second
 
-// testStreamBlocked sends a record whose parent is locked by another session. The records
-// in its batch and later ones are stored without it, and it is stored once the lock is
-// free.
+// blockedWait is the wait_max of tests with a lock. A request that would have to wait for
+// the lock is not answered within it.
+const blockedWait = time.Minute
+
+// testStreamBlocked sends a record whose parent is locked by another session, until they have
+// all been answered. The records in its batch and later ones are stored without it, and it is
+// stored once the lock is free.
 func testStreamBlocked(t *testing.T, b StreamBackend) {
 	db := b.open(t)
 	if db.Hold == nil {
 		return // there is no lock that one record waits for
 	}
 	s := db.stream(t, readings(), func(c *stream.Config) {
-		c.Committers, c.CommitTimeout, c.WaitMax, c.RetryFor = 2, blockedTimeout, blockedTimeout/5, patience
+		c.Committers, c.CommitTimeout, c.WaitMax, c.RetryFor = 2, blockedTimeout, blockedWait, patience
 	})
 	send(t, s, "", `{"id":1}`) // the mean is known
 	release := db.Hold(t, "SELECT id FROM devices WHERE id = 8 FOR UPDATE")
 	defer release()
 	var late, group sync.WaitGroup
 	const clients = 200
-	took := make([]time.Duration, clients)
 	for client := range clients {
 		group.Go(func() {
 			if client == clients/3 {
 				late.Go(func() { send(t, s, "blocked", `{"id":5000,"device":8}`) })
 			}
-			began := time.Now()
 			send(t, s, "", fmt.Sprintf("{\"id\":%d,\"device\":%d}", 100+client, client%7+1))
-			took[client] = time.Since(began)
 		})
 	}
 	group.Wait()
-	t.Logf("beside it: the slowest %v, half of them within %v", slices.Max(took), median(took))
-	limit := blockedTimeout * 4 / 5
-	if b.SlowLocks {
-		limit = blockedTimeout * 3 / 2
-	}
-	if worst := slices.Max(took); worst > limit {
-		t.Errorf("a neighbour waited %v", worst)
-	}
 	for n := range 50 {
-		began := time.Now()
 		send(t, s, "", fmt.Sprintf("{\"id\":%d,\"device\":1}", 1000+n))
-		if waited := time.Since(began); waited > blockedTimeout*2/5 || s.Ready() != nil {
-			t.Errorf("a later one waited %v, ready: %v", waited, s.Ready())
+		if err := s.Ready(); err != nil {
+			t.Errorf("later ones: %v", err)
 		}
 	}
 	if got := db.column(t, "SELECT count(*) FROM readings WHERE id = 5000"); got != "0" {
@@ -199,11 +202,6 @@ func testStreamBlocked(t *testing.T, b StreamBackend) {
 	if got := db.column(t, "SELECT count(*) FROM readings"); got != fmt.Sprint(1+clients+50+1) {
 		t.Errorf("%s rows", got)
 	}
-}
-
-func median(d []time.Duration) time.Duration {
-	d = slices.Sorted(slices.Values(d))
-	return d[len(d)/2]
 }
 
 // testStreamBlockedInOrder does the same for ordered records. The records of the locked
@@ -228,22 +226,16 @@ func testStreamBlockedInOrder(t *testing.T, b StreamBackend) {
 			}
 		}
 	}
-	late := time.After(patience)
-	for s.Stats().Stored < each { // a lane without the lock continues
-		select {
-		case <-late:
-			t.Fatalf("nothing goes on: %+v", s.Stats())
-		case <-time.After(time.Millisecond):
-		}
+	stored := func(what string, n uint64) {
+		t.Helper()
+		apptest.AwaitState(t, what, func() (string, bool) {
+			stats := s.Stats()
+			return fmt.Sprintf("%+v", stats), stats.Stored >= n
+		})
 	}
+	stored("a lane without the lock goes on", each)
 	release()
-	for s.Stats().Stored < 8*each {
-		select {
-		case <-late:
-			t.Fatalf("the rest does not go on: %+v", s.Stats())
-		case <-time.After(time.Millisecond):
-		}
-	}
+	stored("the rest is stored", 8*each)
 	for device := range 8 {
 		rows := db.rows(t, fmt.Sprintf("SELECT id FROM readings WHERE device = %d ORDER BY seq", device+1))
 		for n, row := range rows {
@@ -266,7 +258,7 @@ func testStreamDrainOtherColumns(t *testing.T, b StreamBackend) {
 	d.send(t, "", "{\"id\":6}\n{\"id\":7,\"device\":98}")
 	d.close(t)
 	d = db.spooled(t, readings(), path, false, 0)
-	<-d.sink.dead
+	apptest.Receive(t, "the end of the process behind a commit", d.sink.dead)
 	d.sink.shut.Store(true)
 	d.close(t)
 
@@ -289,12 +281,8 @@ func testStreamDrainOtherColumns(t *testing.T, b StreamBackend) {
 	d.sink.unsafe.Store(true)
 	d.sink.shut.Store(true)
 	d.send(t, "", `{"id":8}`)
-	late := time.After(patience)
-	for d.Ack() != "spool, then a database not fsynced: fsync=off" {
-		select {
-		case <-late:
-			t.Fatalf("ack %q", d.Ack())
-		case <-time.After(time.Millisecond):
-		}
-	}
+	apptest.AwaitState(t, "the ack shows the settings", func() (string, bool) {
+		ack := d.Ack()
+		return ack, ack == "spool, then a database not fsynced: fsync=off"
+	})
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"spillway/internal/apptest"
 	"spillway/internal/serve/queue"
 	"spillway/internal/serve/spool"
 	"spillway/internal/serve/stream"
@@ -75,7 +76,7 @@ func (db StreamDB) spooledWith(t testing.TB, def stream.Definition, path string,
 	d.sink.shut.Store(shut)
 	d.sink.lives.Store(lives)
 	cfg := streamConfig()
-	cfg.BatchRows, cfg.CommitTimeout = 40, 3*time.Second
+	cfg.BatchRows = 40
 	if change != nil {
 		change(&cfg)
 	}
@@ -116,17 +117,10 @@ func (d *drained) send(t testing.TB, key, body string) stream.Outcome {
 // empty waits until the spool is empty.
 func (d *drained) empty(t testing.TB) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for d.spool.Stats().Names[0].Groups > 0 {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("the spool is not drained: %+v", d.spool.Stats())
-		}
-	}
+	apptest.AwaitState(t, "the spool is drained", func() (string, bool) {
+		stats := d.spool.Stats()
+		return fmt.Sprintf("%+v", stats), stats.Names[0].Groups == 0
+	})
 }
 
 func (d *drained) deadLetters(t testing.TB) []string {
@@ -189,7 +183,7 @@ func testStreamDrain(t *testing.T, b StreamBackend) {
 
 	for kill := range 3 {
 		d = db.spooled(t, readings(), path, false, int64(kill))
-		<-d.sink.dead
+		apptest.Receive(t, "the end of the process behind a commit", d.sink.dead)
 		d.sink.shut.Store(true)
 		d.close(t)
 	}
@@ -290,25 +284,24 @@ func testStreamOutage(t *testing.T, b StreamBackend) {
 		})
 	}
 	group.Wait()
-	for crash := range 3 {
+	crashes := 2
+	if testing.Short() {
+		crashes = 1
+	}
+	for crash := range crashes + 1 {
 		if err := db.Start(); err != nil {
 			t.Fatal(err)
 		}
-		if crash == 2 {
+		if crash == crashes {
 			break
 		}
 		if db.Proxy != nil {
 			db.Proxy.Arm(CutAfter)
 		}
 		stored := d.Stats().Batches
-		late := time.After(patience)
-		for d.Stats().Batches < stored+1 {
-			select {
-			case <-late:
-				t.Fatalf("the drain does not go on: %+v", d.spool.Stats())
-			case <-time.After(time.Millisecond):
-			}
-		}
+		apptest.AwaitState(t, "the drain goes on", func() (string, bool) {
+			return fmt.Sprintf("%+v", d.spool.Stats()), d.Stats().Batches > stored
+		})
 		db.Kill()
 	}
 	d.empty(t)

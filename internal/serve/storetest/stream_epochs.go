@@ -359,10 +359,12 @@ func testStreamSpoiledFound(t *testing.T, b StreamBackend) {
 		db.exec(t, sql)
 	}
 	var existing strings.Builder
+	var ids []string
 	for id := range 300 {
-		db.exec(t, fmt.Sprintf("INSERT INTO readings (id) VALUES (%d)", id))
+		ids = append(ids, fmt.Sprintf("(%d)", id))
 		fmt.Fprintf(&existing, "\n{\"id\":%d}", id)
 	}
+	db.exec(t, "INSERT INTO readings (id) VALUES "+strings.Join(ids, ", "))
 	def := readings()
 	def.Key = []string{"id"}
 	s := db.stream(t, def, nil)

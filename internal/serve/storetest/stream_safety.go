@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"spillway/internal/apptest"
 	"spillway/internal/serve/queue"
 	"spillway/internal/serve/stream"
 )
@@ -219,39 +220,39 @@ func testStreamCrash(t *testing.T, b StreamBackend) {
 	def.OrderBy = "device"
 	s := db.stream(t, def, func(c *stream.Config) { c.CommitTimeout = 2 * time.Second })
 	ctx, stop := context.WithCancel(t.Context())
-	ledger := &ledger{acked: map[int]bool{}, unknown: map[int]bool{}, progress: make(chan struct{}, 1)}
+	ledger := &ledger{acked: map[int]bool{}, unknown: map[int]bool{}}
 	var clients sync.WaitGroup
 	for client := range 8 {
 		clients.Go(func() { ledger.run(ctx, t, s, client) })
 	}
-	for range 3 {
-		ledger.await(t, 300)
+	rounds, each := 3, 300
+	if testing.Short() {
+		rounds, each = 1, 150
+	}
+	for range rounds {
+		ledger.await(t, each)
 		db.Kill()
 		if err := db.Start(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	ledger.await(t, 300)
+	ledger.await(t, each)
 	stop()
 	clients.Wait()
-	drain, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	for s.Stats().QueueRows > 0 || s.Stats().Committing > 0 { // requests of the last clients
-		if drain.Err() != nil {
-			t.Fatal("the queue is not drained")
-		}
-	}
+	apptest.AwaitState(t, "requests of the last clients have ended", func() (string, bool) {
+		stats := s.Stats()
+		return fmt.Sprintf("%+v", stats), stats.QueueRows == 0 && stats.Committing == 0
+	})
 	ledger.check(t, db)
 	t.Logf("%d acknowledged, %d unknown, %d retries", len(ledger.acked), len(ledger.unknown), s.Stats().Retries)
 }
 
 // ledger holds what clients know of their records.
 type ledger struct {
-	mu       sync.Mutex
-	acked    map[int]bool
-	unknown  map[int]bool
-	count    int
-	progress chan struct{}
+	mu      sync.Mutex
+	acked   map[int]bool
+	unknown map[int]bool
+	count   int
 }
 
 // run sends records one after the other, some with short timeouts. The ids of client c
@@ -280,33 +281,22 @@ func (l *ledger) run(ctx context.Context, t testing.TB, s *stream.Stream, client
 			t.Errorf("record %d: %v", id, err)
 		}
 		l.mu.Unlock()
-		select {
-		case l.progress <- struct{}{}:
-		default:
-		}
 	}
 }
 
 // await waits until n more records have been acknowledged.
 func (l *ledger) await(t testing.TB, n int) {
 	t.Helper()
-	late := time.After(patience)
-	l.mu.Lock()
-	goal := l.count + n
-	l.mu.Unlock()
-	for {
+	count := func() int {
 		l.mu.Lock()
-		reached := l.count >= goal
-		l.mu.Unlock()
-		if reached {
-			return
-		}
-		select {
-		case <-l.progress:
-		case <-late:
-			t.Fatal("the stream does not go on")
-		}
+		defer l.mu.Unlock()
+		return l.count
 	}
+	before := count()
+	apptest.AwaitState(t, fmt.Sprintf("%d more records are acknowledged", n), func() (string, bool) {
+		more := count() - before
+		return fmt.Sprint(more), more >= n
+	})
 }
 
 // check compares the table with the ledger.

@@ -13,13 +13,12 @@ import (
 	"testing"
 	"time"
 
-	"spillway/internal/database"
 	"spillway/internal/serve/stream"
 )
 
 // testStreamTypes stores values of every type, extremes and NULL, and reads them back.
 func testStreamTypes(t *testing.T, b StreamBackend) {
-	db := b.Open(t, database.Pool{})
+	db := b.Open(t, streamPool)
 	values := map[stream.Type][]string{
 		stream.Integer:   {"0", "-1", "9223372036854775807", "-9223372036854775808"},
 		stream.Real:      {"0", "-0.5", "1.7976931348623157e308", "2.2250738585072014e-308", "0.1", "3e-5", "123456789.123456789"},
@@ -304,7 +303,7 @@ func testStreamBounds(t *testing.T, b StreamBackend) {
 	if b.Small == "" {
 		return // the database has no such bounds
 	}
-	db := b.Open(t, database.Pool{})
+	db := b.Open(t, streamPool)
 	db.exec(t, fmt.Sprintf("CREATE TABLE bounded (id %s NOT NULL, small %s NOT NULL, short %s)", b.Types[stream.Integer], b.Small, b.Short))
 	s := db.stream(t, stream.Definition{Name: "/bounded", Table: "bounded", Columns: []stream.Column{
 		{Name: "id", Type: stream.Integer}, {Name: "small", Type: stream.Integer}, {Name: "short", Type: stream.Text},

@@ -87,7 +87,7 @@ func byteValues(literal func([]byte) string) []value {
 
 // testTypes reads values of every kind and NULL.
 func testTypes(t *testing.T, b Backend) {
-	db := b.Open(t, database.Pool{})
+	db := b.Open(t, patient(database.Pool{}))
 	kinds := sharedValues()
 	kinds[Bytes] = byteValues(b.Bytes)
 	for kind, values := range kinds {
@@ -98,10 +98,11 @@ func testTypes(t *testing.T, b Backend) {
 		t.Run(string(kind), func(t *testing.T) {
 			table := "t_" + strings.ReplaceAll(string(kind), " ", "_")
 			db.exec(t, fmt.Sprintf("CREATE TABLE %s (id %s NOT NULL PRIMARY KEY, v %s)", table, b.Types[Integer], columnType))
-			for i, v := range values {
-				db.exec(t, fmt.Sprintf("INSERT INTO %s VALUES (%d, %s)", table, i, v.literal))
+			var rowsOf []string
+			for i, v := range append(values, value{"NULL", "null"}) {
+				rowsOf = append(rowsOf, fmt.Sprintf("(%d, %s)", i, v.literal))
 			}
-			db.exec(t, fmt.Sprintf("INSERT INTO %s VALUES (%d, NULL)", table, len(values)))
+			db.exec(t, fmt.Sprintf("INSERT INTO %s VALUES %s", table, strings.Join(rowsOf, ", ")))
 			source := db.source(t, definition("SELECT id, v FROM "+table, "id asc"))
 			rows := read(t, source, feed.Range{Limit: len(values) + 2})
 			if rows.Len() != len(values)+1 {
