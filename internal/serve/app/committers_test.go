@@ -9,6 +9,7 @@ import (
 
 // The streams of a database leave half of its pool to feeds and queries.
 func TestCommitters(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		pool, asked int
 		databases   []config.Address

@@ -15,8 +15,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
+	"spillway/internal/apptest"
 	"spillway/internal/serve/config"
 )
 
@@ -56,33 +56,31 @@ func (o *output) String() string {
 // hello asks for /hello at a Unix socket, once something listens there.
 func hello(t *testing.T, socket string, failed <-chan error, log *output) string {
 	t.Helper()
-	for {
-		c, err := net.Dial("unix", socket)
-		if err != nil {
-			select {
-			case err := <-failed:
-				t.Fatalf("the server has ended: %v\n%s", err, log)
-			case <-t.Context().Done():
-				t.Fatal("the test ends")
-			case <-time.After(5 * time.Millisecond):
-			}
-			continue
+	var c net.Conn
+	apptest.AwaitState(t, "the server listens", func() (string, bool) {
+		select {
+		case err := <-failed:
+			t.Fatalf("the server has ended: %v\n%s", err, log)
+		default:
 		}
-		defer c.Close()
-		if _, err := io.WriteString(c, "GET /hello HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"); err != nil {
-			t.Fatal(err)
-		}
-		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		body, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return fmt.Sprint(resp.StatusCode, " ", string(body))
+		var err error
+		c, err = net.Dial("unix", socket)
+		return fmt.Sprintf("%v\n%s", err, log), err == nil
+	})
+	defer c.Close()
+	if _, err := io.WriteString(c, "GET /hello HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"); err != nil {
+		t.Fatal(err)
 	}
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprint(resp.StatusCode, " ", string(body))
 }
 
 // TestLoops: http.loops is the number of event loops, by default one per core. While the server runs, each has a thread of its
@@ -113,16 +111,16 @@ func TestLoops(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- Serve(ctx, o) }()
 		if got := hello(t, socket, ended, log); got != "200 hello world!!" {
-			t.Errorf("%+v: %s", c, got)
+			t.Errorf("%+v: %s, want 200 hello world!!", c, got)
 		}
 		if got := pollers(t) - before; got != c.loops {
-			t.Errorf("%+v: %d event loops", c, got)
+			t.Errorf("%+v: %d event loops, want %d", c, got, c.loops)
 		}
 		if got := runtime.GOMAXPROCS(0); got != cores+c.adds {
-			t.Errorf("%+v: GOMAXPROCS %d on %d cores", c, got, cores)
+			t.Errorf("%+v: GOMAXPROCS %d on %d cores, want %d", c, got, cores, cores+c.adds)
 		}
 		stop()
-		if err := <-ended; err != nil {
+		if err := apptest.Receive(t, "the end of Serve", ended); err != nil {
 			t.Errorf("%+v: %v\n%s", c, err, log)
 		}
 		if got, threads := pollers(t)-before, runtime.GOMAXPROCS(0); got != 0 || threads != cores {
@@ -150,10 +148,10 @@ func TestLoopsAndThreads(t *testing.T) {
 		asIs := cfg.HTTP.Loops
 		loops, undo := addThreads(&cfg)
 		if more := runtime.GOMAXPROCS(0) - cores; loops != c.loops || more != c.more || cfg.HTTP.Loops != asIs {
-			t.Errorf("%+v: %d loops, %d threads more, http.loops %d", c, loops, more, cfg.HTTP.Loops)
+			t.Errorf("%d loops, %d threads more, http.loops %d; want %d, %d, %d", loops, more, cfg.HTTP.Loops, c.loops, c.more, asIs)
 		}
 		if undo(); runtime.GOMAXPROCS(0) != cores {
-			t.Errorf("%+v: afterwards GOMAXPROCS is %d", c, runtime.GOMAXPROCS(0))
+			t.Errorf("afterwards GOMAXPROCS is %d, want %d", runtime.GOMAXPROCS(0), cores)
 			runtime.GOMAXPROCS(cores)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 
 // What anybody may read of an error has no text of a database.
 func TestPublicReason(t *testing.T) {
+	t.Parallel()
 	refused := &pgconn.PgError{Code: "42P01", Message: `relation "salaries" does not exist`}
 	for _, test := range []struct {
 		err  error
@@ -43,6 +44,7 @@ func TestPublicReason(t *testing.T) {
 
 // A part's reason has the time when it began, until it ends.
 func TestReadinessSince(t *testing.T) {
+	t.Parallel()
 	var r readiness
 	var err error
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

@@ -16,6 +16,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestThousandCallersShareOneCall(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := New[int](2000)
 		defer g.Close()
@@ -47,6 +48,7 @@ func TestThousandCallersShareOneCall(t *testing.T) {
 }
 
 func TestKeysDoNotShare(t *testing.T) {
+	t.Parallel()
 	g := New[string](10)
 	defer g.Close()
 	for i := range 5 {
@@ -59,6 +61,7 @@ func TestKeysDoNotShare(t *testing.T) {
 }
 
 func TestLastWaiterLeavingCancels(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := New[int](10)
 		defer g.Close()
@@ -94,6 +97,7 @@ func TestLastWaiterLeavingCancels(t *testing.T) {
 // TestNewcomerWaitsForTheCancelled: a caller that arrives while a cancelled call still runs
 // waits for its end and starts a new one. It never joins the cancelled call.
 func TestNewcomerWaitsForTheCancelled(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := New[int](100)
 		defer g.Close()
@@ -140,6 +144,7 @@ func TestNewcomerWaitsForTheCancelled(t *testing.T) {
 }
 
 func TestFull(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := New[int](1)
 		release := make(chan struct{})
@@ -162,6 +167,7 @@ func TestFull(t *testing.T) {
 
 // One class fills its own room only, and its calls take turns.
 func TestClassesAreBoundedAlone(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := NewClasses[int](Limits{Callers: 10, Calls: 2})
 		defer g.Close()

@@ -9,6 +9,7 @@ import (
 )
 
 func TestParseAccept(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		lines string // separated by |
 		want  Accept

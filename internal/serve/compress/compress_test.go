@@ -13,7 +13,11 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
+
+	"spillway/internal/apptest"
 )
+
+// The tests of forms share the process's encoders, so they run one after the other.
 
 // inflate returns the plain body of a form.
 func inflate(t *testing.T, coding Coding, form []byte) []byte {
@@ -240,7 +244,7 @@ func TestNobodyWaitsForAnEncoder(t *testing.T) {
 				t.Errorf("%v", used)
 			}
 		})
-		<-began
+		apptest.Receive(t, "the beginning of a compression", began)
 	}
 	var late Forms
 	if used := prepare(&late, Zstd, func() []byte { t.Error("the body is made"); return plain }); used != Identity {

@@ -12,6 +12,7 @@ import (
 )
 
 func TestAddressBlock(t *testing.T) {
+	t.Parallel()
 	env := map[string]string{"DB_USER": "ann", "DB_PASSWORD": "p@ss:w/rd%"}
 	read := func(block string) (Address, error) {
 		c, err := readText("database: {"+block+"}\n", env)
@@ -49,6 +50,7 @@ func TestAddressBlock(t *testing.T) {
 
 // The URL has the user and the password that were given, and shows no password.
 func TestAddressEncoding(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.StringMatching(`.{1,12}`)
 		user, password := text.Draw(t, "user"), "Zq7"+text.Draw(t, "password")+"9Xz"
@@ -73,6 +75,7 @@ func TestAddressEncoding(t *testing.T) {
 
 // A value that is not known breaks no rule; the others are checked.
 func TestPartial(t *testing.T) {
+	t.Parallel()
 	text := `listen: ${HOST}:8080
 database: {url: "postgres://db/app", user: "${USER_NAME}", password: "file:/no/such"}
 replica: ${REPLICA}

@@ -13,6 +13,7 @@ import (
 
 // The tables of the manual are generated from the types.
 func TestManualTables(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile(manual)
 	if err != nil {
 		t.Fatal(err)
@@ -48,6 +49,7 @@ func eachKey(yield func(path string, v reflect.Value, tag reflect.StructTag)) {
 // The manual has a row with the default and the meaning of each key. For numbers and durations
 // it also says what happens beyond the limit.
 func TestManualLimits(t *testing.T) {
+	t.Parallel()
 	tables := Manual()
 	eachKey(func(path string, v reflect.Value, tag reflect.StructTag) {
 		if _, bounded := tag.Lookup("range"); bounded != (tag.Get("over") != "") {

@@ -9,6 +9,7 @@ import (
 
 // TestPopups: the keys of a valid block override the defaults, and every rule has a message.
 func TestPopups(t *testing.T) {
+	t.Parallel()
 	c, err := read(`popups:
   path: /popup
   store: redis

@@ -157,6 +157,7 @@ popups:
 `
 
 func TestPrint(t *testing.T) {
+	t.Parallel()
 	c := valid(func(c *Config) {
 		c.Pool.Max = 9
 		c.Database = "postgres://ann:q7s3cr3t@db/app"
@@ -174,6 +175,7 @@ func TestPrint(t *testing.T) {
 }
 
 func TestPrintQueryParams(t *testing.T) {
+	t.Parallel()
 	c := valid(withQueryParams)
 	out := printed(c)
 	got, err := Read("printed", []byte(out), testEnv, testFile)
@@ -186,6 +188,7 @@ func TestPrintQueryParams(t *testing.T) {
 }
 
 func TestPrintError(t *testing.T) {
+	t.Parallel()
 	broken := errors.New("broken pipe")
 	if err := Default().Print(brokenWriter{broken}); !errors.Is(err, broken) {
 		t.Errorf("Print = %v, want %v", err, broken)
@@ -198,6 +201,7 @@ func (w brokenWriter) Write([]byte) (int, error) { return 0, w.err }
 
 // Read returns the configuration that Print has written.
 func TestPrintReadsBack(t *testing.T) {
+	t.Parallel()
 	text := rapid.OneOf(
 		rapid.StringMatching(`[ -~]{1,20}`),
 		rapid.StringMatching(`[ -~\n]{1,30}`),

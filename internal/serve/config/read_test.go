@@ -42,6 +42,7 @@ func read(src string, checks ...Check) (Config, error) {
 }
 
 func TestReadDefaults(t *testing.T) {
+	t.Parallel()
 	got, err := read(orders)
 	if err != nil {
 		t.Fatal(err)
@@ -56,6 +57,7 @@ func TestReadDefaults(t *testing.T) {
 }
 
 func TestReadEverything(t *testing.T) {
+	t.Parallel()
 	got, err := read(`
 listen: ":80"
 admin: {listen: "0.0.0.0:90", token: "${SECRET_FILE}"}
@@ -143,6 +145,7 @@ func bad(t *testing.T, src string, want ...string) {
 }
 
 func TestReadForm(t *testing.T) {
+	t.Parallel()
 	const empty = "1:1: the file is empty; for the built-in configuration give no file"
 	bad(t, "", empty)
 	bad(t, "# nothing\n\n", empty)
@@ -170,6 +173,7 @@ func TestReadForm(t *testing.T) {
 }
 
 func TestReadKeys(t *testing.T) {
+	t.Parallel()
 	bad(t, "\n\nlitsen: a\n", "3:1: litsen: unknown key; did you mean listen?")
 	bad(t, "zzz: 1\n", "1:1: zzz: unknown key; the keys here are listen, admin, data, database, replica, replica_lag_max, redis, keys, auth, pool, http, probes, log, feeds, queries, streams, spool, popups")
 	bad(t, orders+"    refesh: 1s\n    widow: 3\n",
@@ -183,6 +187,7 @@ func TestReadKeys(t *testing.T) {
 }
 
 func TestReadTypes(t *testing.T) {
+	t.Parallel()
 	bad(t, "listen: 8080\n", "1:9: listen: must be text, not a number; put it in quotes")
 	bad(t, "listen: [a]\n", "1:9: listen: must be one value, not a list")
 	bad(t, "listen:\ndata: x\n", "1:1: listen: has no value; leave the key out for its default")
@@ -211,6 +216,7 @@ func TestReadTypes(t *testing.T) {
 }
 
 func TestReadSecrets(t *testing.T) {
+	t.Parallel()
 	bad(t, "database: ${NOT_SET}\n", "1:11: database: the environment variable NOT_SET is not set")
 	bad(t, "data: a\nlisten: ${9}\n", "2:9: listen: ${ begins the name of an environment variable, as ${NAME}; write $${ for ${ itself")
 	bad(t, "data: ${A\n", "1:7: data: ${ begins the name of an environment variable, as ${NAME}; write $${ for ${ itself")
@@ -236,6 +242,7 @@ func TestReadSecrets(t *testing.T) {
 
 // The number of reported mistakes is limited.
 func TestReadManyMistakes(t *testing.T) {
+	t.Parallel()
 	_, err := read("feeds:\n" + strings.Repeat("  - path: a\n", 1000))
 	lines := strings.Split(err.Error(), "\n")
 	if want := "100 mistakes or more; no more are reported"; len(lines) != 101 || !strings.HasSuffix(lines[100], want) {
@@ -245,6 +252,7 @@ func TestReadManyMistakes(t *testing.T) {
 
 // Values from the environment are plain text and cannot add keys.
 func TestReadExpandsAfterParsing(t *testing.T) {
+	t.Parallel()
 	env := func(string) (string, bool) { return "x\nlisten: 0.0.0.0:1\n${AGAIN}", true }
 	c, err := Read("f", []byte("data: ${A}\n"), env, testFile)
 	if err != nil {
@@ -256,6 +264,7 @@ func TestReadExpandsAfterParsing(t *testing.T) {
 }
 
 func TestReadChecks(t *testing.T) {
+	t.Parallel()
 	check := func(c Config) []Mistake {
 		return []Mistake{{Path: "feeds[0].sql", Rule: "1:8: what is this", Value: c.Feeds[0].Path}, {Path: "feeds[0].key[0]", Rule: "must not be"}}
 	}

@@ -81,6 +81,7 @@ func withQueryParams(c *Config) {
 }
 
 func TestSchemaAccepts(t *testing.T) {
+	t.Parallel()
 	schema := compiled(t)
 	good := func(src string) {
 		t.Helper()
@@ -101,6 +102,7 @@ func TestSchemaAccepts(t *testing.T) {
 
 // Every example in the manual is valid.
 func TestManualExamples(t *testing.T) {
+	t.Parallel()
 	env := func(string) (string, bool) { return "postgres://app:pw@db/app", true }
 	file := func(string) ([]byte, error) { return []byte("a-token-of-24-characters"), nil }
 	for _, example := range examples(t) {
@@ -111,6 +113,7 @@ func TestManualExamples(t *testing.T) {
 }
 
 func TestSchemaRefuses(t *testing.T) {
+	t.Parallel()
 	schema := compiled(t)
 	bad := func(src, says string) {
 		t.Helper()
@@ -134,6 +137,7 @@ func TestSchemaRefuses(t *testing.T) {
 
 // Each key of the schema has a description and, if there is one, its default.
 func TestSchemaDescribes(t *testing.T) {
+	t.Parallel()
 	var schema map[string]any
 	if err := json.Unmarshal(Schema(), &schema); err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 )
 
 func TestSecretString(t *testing.T) {
+	t.Parallel()
 	shows := func(secret Secret, want string) {
 		t.Helper()
 		if got := secret.String(); got != want {
@@ -36,6 +37,7 @@ func TestSecretString(t *testing.T) {
 
 // No output format shows a secret.
 func TestSecretNeverShows(t *testing.T) {
+	t.Parallel()
 	const password = "q7s3cr3t"
 	c := Default()
 	c.Database = "postgres://ann:" + password + "@db/app"

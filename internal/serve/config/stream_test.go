@@ -22,6 +22,7 @@ const positions = `streams:
 `
 
 func TestReadStream(t *testing.T) {
+	t.Parallel()
 	c, err := read("keys: [a-key-of-16-signs, file:/run/token]\n" + positions + "    key: [device_id, at]\n    order_by: device_id\n    fsync: off\n    ack: memory\n    wait_max: 3s\n")
 	if err != nil {
 		t.Fatal(err)
@@ -58,6 +59,7 @@ func TestReadStream(t *testing.T) {
 }
 
 func TestReadStreamRefuses(t *testing.T) {
+	t.Parallel()
 	bad(t, positions+"      height: {type: real, least: 1}\n", "11:28: streams[0].columns.height.least: unknown key; the keys here are type, required, default, min, max, max_length, claim, format")
 	bad(t, positions+"      height: {type: [real]}\n", "11:22: streams[0].columns.height.type: must be one value, not a list")
 	bad(t, positions+"      height: {type: real, required: 1}\n", "11:38: streams[0].columns.height.required: must be true or false, not \"1\"")
@@ -69,6 +71,7 @@ func TestReadStreamRefuses(t *testing.T) {
 }
 
 func TestValidateStream(t *testing.T) {
+	t.Parallel()
 	valid := func(change func(*Config, *Stream)) error {
 		c := Default()
 		s := DefaultStream()
@@ -119,6 +122,7 @@ func TestValidateStream(t *testing.T) {
 
 // Streams share the spool: what one configures, and equal parts of the rest.
 func TestSpoolShares(t *testing.T) {
+	t.Parallel()
 	with := func(bytes int, shares ...int) Config {
 		c := Default()
 		c.Spool.Bytes = bytes

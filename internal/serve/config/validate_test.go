@@ -23,6 +23,7 @@ func valid(change func(*Config)) Config {
 }
 
 func TestValidateAccepts(t *testing.T) {
+	t.Parallel()
 	good := func(change func(*Config)) {
 		t.Helper()
 		if err := valid(change).Validate(); err != nil {
@@ -50,6 +51,7 @@ func TestValidateAccepts(t *testing.T) {
 }
 
 func TestValidateRefuses(t *testing.T) {
+	t.Parallel()
 	refused := func(want string, change func(*Config)) {
 		t.Helper()
 		err := valid(change).Validate()
@@ -98,6 +100,7 @@ func TestValidateRefuses(t *testing.T) {
 }
 
 func TestValidateRefusesFeed(t *testing.T) {
+	t.Parallel()
 	refused := func(want string, change func(*Feed)) {
 		t.Helper()
 		err := valid(func(c *Config) { change(&c.Feeds[0]) }).Validate()
@@ -152,6 +155,7 @@ func TestValidateRefusesFeed(t *testing.T) {
 }
 
 func TestValidateQueryParams(t *testing.T) {
+	t.Parallel()
 	query := DefaultQuery()
 	query.Path, query.SQL = "/q", "SELECT 1"
 	for want, params := range map[string]Params{
@@ -183,6 +187,7 @@ func TestValidateQueryParams(t *testing.T) {
 }
 
 func TestValidateAll(t *testing.T) {
+	t.Parallel()
 	err := valid(func(c *Config) {
 		c.Listen = "x"
 		c.Feeds = append(c.Feeds, c.Feeds[0])
@@ -200,6 +205,7 @@ database: must be better`
 // Every number and duration has bounds. Its default is within them, and values outside are
 // refused.
 func TestBounds(t *testing.T) {
+	t.Parallel()
 	c := valid(func(*Config) {})
 	n := 0
 	var walk func(path string, v reflect.Value)
@@ -264,6 +270,7 @@ func authenticated(change func(*Config)) Config {
 }
 
 func TestValidateAuth(t *testing.T) {
+	t.Parallel()
 	const pem = "-----BEGIN PUBLIC KEY-----\n"
 	for i, change := range []func(*Config){
 		func(*Config) {},
@@ -322,6 +329,7 @@ func TestValidateAuth(t *testing.T) {
 }
 
 func TestOpenReads(t *testing.T) {
+	t.Parallel()
 	c := authenticated(func(c *Config) { c.Auth.Reads = "open"; c.Feeds[0].Auth, c.Listen = "jwt", ":8080" })
 	if open := c.OpenReads(); len(open) != 0 {
 		t.Errorf("open: %q", open)

@@ -60,6 +60,7 @@ func argument(p param.Param, texts ...string) string {
 
 // TestDocument checks places of the document by their JSON pointers.
 func TestDocument(t *testing.T) {
+	t.Parallel()
 	document := example().Document()
 	if again := example().Document(); string(again) != string(document) {
 		t.Error("equal listeners have different documents")
@@ -114,6 +115,7 @@ func TestDocument(t *testing.T) {
 
 // Every reference of the document leads somewhere, and its schemas are valid.
 func TestReferences(t *testing.T) {
+	t.Parallel()
 	document := example().Document()
 	d := apptest.NewOpenAPI(t, document)
 	var walk func(value any)
@@ -148,6 +150,7 @@ func TestReferences(t *testing.T) {
 
 // A listener without parts has a document too.
 func TestEmpty(t *testing.T) {
+	t.Parallel()
 	d := apptest.NewOpenAPI(t, new(Listener).Document())
 	if diff := cmp.Diff(1, len(d.Document["paths"].(map[string]any))); diff != "" {
 		t.Error(diff)

@@ -12,6 +12,7 @@ import (
 )
 
 func TestArgument(t *testing.T) {
+	t.Parallel()
 	ids := Param{Name: "ids", Type: Integer, ListMax: 3}
 	tests := []struct {
 		p     Param
@@ -42,6 +43,7 @@ func TestArgument(t *testing.T) {
 // TestListProperty: two lists have one argument if, and only if, they have the same values.
 // The argument contains exactly these values.
 func TestListProperty(t *testing.T) {
+	t.Parallel()
 	texts := rapid.SliceOfN(rapid.OneOf(
 		rapid.StringN(0, 3, -1).Filter(func(s string) bool { return !strings.Contains(s, "\x00") }),
 		rapid.SampledFrom([]string{"", "a", "b", "ab", "\x01a", "\x01", strings.Repeat("x", 127), strings.Repeat("x", 128), strings.Repeat("x", 500)}),
@@ -78,6 +80,7 @@ func FuzzValues(f *testing.F) {
 }
 
 func TestExpand(t *testing.T) {
+	t.Parallel()
 	id, ids := Param{Name: "id", Type: Integer}, Param{Name: "ids", Type: Text, ListMax: 3}
 	taken := Param{Name: "ids_1", Type: Integer}
 	tests := []struct {
@@ -120,6 +123,7 @@ func TestExpand(t *testing.T) {
 // TestExpandArgumentsProperty: the chosen expansion has a parameter for each argument. Those
 // of a list have its values, and no others.
 func TestExpandArgumentsProperty(t *testing.T) {
+	t.Parallel()
 	number := regexp.MustCompile(`_\d+$`)
 	rapid.Check(t, func(t *rapid.T) {
 		params := []Param{

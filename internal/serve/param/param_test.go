@@ -9,6 +9,7 @@ import (
 )
 
 func TestParse(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		typ      Type
 		in, want string
@@ -40,6 +41,7 @@ func TestParse(t *testing.T) {
 }
 
 func TestParseErrors(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		typ Type
 		in  string
@@ -67,6 +69,7 @@ func TestParseErrors(t *testing.T) {
 }
 
 func TestFiner(t *testing.T) {
+	t.Parallel()
 	p := Filter("at", Timestamp)
 	for text, want := range map[string]bool{
 		"2016-12-01T23:59:57Z": false, "2016-12-01T23:59:57.123456Z": false, "2016-12-01T23:59:57.123456000Z": false,
@@ -83,6 +86,7 @@ func TestFiner(t *testing.T) {
 }
 
 func TestFilter(t *testing.T) {
+	t.Parallel()
 	params := []Param{{Name: "a", Type: Text}, Filter("b", Text), Filter("c", Integer)}
 	for _, test := range []struct {
 		texts [][]string // of a, b and c

@@ -23,7 +23,9 @@ type crowd struct {
 	within   time.Duration
 
 	answered, refused, late atomic.Int64
-	longest                 atomic.Int64 // wait of a refused statement, in nanoseconds
+
+	mu      sync.Mutex
+	longest time.Duration // wait of a refused statement
 }
 
 func (c *crowd) run(group *sync.WaitGroup, clients int, until time.Time) {
@@ -34,7 +36,9 @@ func (c *crowd) run(group *sync.WaitGroup, clients int, until time.Time) {
 				pause := c.ask()
 				if pause > 0 {
 					c.refused.Add(1)
-					c.longest.Store(max(c.longest.Load(), int64(time.Since(begin))))
+					c.mu.Lock()
+					c.longest = max(c.longest, time.Since(begin))
+					c.mu.Unlock()
 					<-time.After(pause)
 				}
 			}
@@ -69,9 +73,10 @@ func (c *crowd) ask() time.Duration {
 }
 
 // TestGateUnderCrowd: 400 clients on a statement of 50 ms use all places and waste none of
-// them on statements that are cancelled. Those that cannot be answered in time are refused at
-// once. One client of another entrance waits for one turn only.
+// them on statements that are cancelled. Those that cannot be answered in time are refused
+// before it is over. One client of another entrance waits for one turn only.
 func TestGateUnderCrowd(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		gate := NewGate(5)
 		many := &crowd{entrance: gate.Entrance(), takes: 50 * time.Millisecond, within: 2 * time.Second}
@@ -89,6 +94,9 @@ func TestGateUnderCrowd(t *testing.T) {
 		if n := many.late.Load(); n > 0 {
 			t.Errorf("%d statements were too late", n)
 		}
+		if many.longest >= many.within {
+			t.Errorf("a refused statement waited %v, want less than %v", many.longest, many.within)
+		}
 		if many.refused.Load() == 0 || one.refused.Load()+one.late.Load() != 0 {
 			t.Errorf("refused: %d of the crowd, %d and %d of the client beside it", many.refused.Load(), one.refused.Load(), one.late.Load())
 		}
@@ -104,6 +112,7 @@ func TestGateUnderCrowd(t *testing.T) {
 // TestGateRefusesAtOnce fills the gate and its queue. A statement that cannot end in time is
 // refused without a wait, and says when to retry.
 func TestGateRefusesAtOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		e := NewGate(2).Entrance()
 		run := &crowd{entrance: e, takes: 100 * time.Millisecond, within: time.Second}
@@ -131,6 +140,7 @@ func TestGateRefusesAtOnce(t *testing.T) {
 // TestGateLearnsAgain: statements that took longer than they may are not refused forever
 // once they are fast, although others keep the gate full.
 func TestGateLearnsAgain(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		gate := NewGate(3)
 		until := time.Now().Add(time.Minute)
@@ -153,6 +163,7 @@ func TestGateLearnsAgain(t *testing.T) {
 // times. Never are more inside than there are places, nobody waits beside a free place, each
 // entrance keeps the order of its callers, and no place is lost.
 func TestGateProperty(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		connections := rapid.IntRange(0, 5).Draw(rt, "connections")
 		callers := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) caller {

@@ -10,6 +10,7 @@ import (
 // A request that exceeds a limit by itself is refused permanently. If the limit is exceeded
 // only together with waiting requests, the refusal says when to retry. Both name the limit.
 func TestLimits(t *testing.T) {
+	t.Parallel()
 	limits := Limits{Rows: 10, Bytes: 100, Spool: 1000, Wait: time.Second}
 	tests := []struct {
 		request, waiting Load
@@ -48,6 +49,7 @@ func TestLimits(t *testing.T) {
 }
 
 func TestCheckKey(t *testing.T) {
+	t.Parallel()
 	for key, valid := range map[string]bool{
 		"": true, "é": true, strings.Repeat("k", KeyMax): true, strings.Repeat("k", KeyMax+1): false, "\xff": false, "a\x00": false,
 	} {
@@ -58,6 +60,7 @@ func TestCheckKey(t *testing.T) {
 }
 
 func TestScopeKey(t *testing.T) {
+	t.Parallel()
 	long := strings.Repeat("k", KeyMax)
 	for key, want := range map[string]string{"k": "k", "a:b": "a:b", "subject/b:k": "subject/b:k", long: ""} {
 		scoped := ScopeKey("a", key)
@@ -71,6 +74,7 @@ func TestScopeKey(t *testing.T) {
 }
 
 func TestOverloads(t *testing.T) {
+	t.Parallel()
 	var counts Overloads
 	counts.Add(errors.New("another"), 1)
 	counts.Add(&Overload{Limit: LimitDisk}, 3)

@@ -56,6 +56,7 @@ func (s *sender) run(took time.Duration) {
 // A single request takes the time of one group. Concurrent requests share a group without a
 // wait. If clients do not return, a group waits up to Every, and soon not at all.
 func TestGather(t *testing.T) {
+	t.Parallel()
 	const took, every, rounds = 200 * time.Microsecond, time.Millisecond, 20
 	run := func(use func(s *sender)) (s *sender, elapsed time.Duration) {
 		synctest.Test(t, func(*testing.T) {
