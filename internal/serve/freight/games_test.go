@@ -25,6 +25,7 @@ func gameRows(g Games) [][]string {
 
 // TestGamesGolden pins the rows.
 func TestGamesGolden(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		games Games
 		want  string
@@ -41,6 +42,7 @@ func TestGamesGolden(t *testing.T) {
 }
 
 func TestGamesRules(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		g := Games{Apps: rapid.IntRange(1, 30).Draw(t, "apps"), Records: rapid.IntRange(1, 300).Draw(t, "records"), Seed: rapid.Uint64Max(1<<63-1).Draw(t, "seed")}
 		if err := g.Validate(); err != nil {
@@ -72,6 +74,7 @@ func TestGamesRules(t *testing.T) {
 }
 
 func TestGamesValidate(t *testing.T) {
+	t.Parallel()
 	for text, g := range map[string]Games{
 		"--apps must be 1 to 100000, not 0":          {Apps: 0, Records: 1},
 		"--records must be 1 to 100000000, not 0":    {Apps: 1},

@@ -18,6 +18,7 @@ import (
 var full = Dataset{Users: 1_000_000, Days: 366, PerDay: 30_000, Seed: 1}
 
 func TestValidate(t *testing.T) {
+	t.Parallel()
 	f := func(d Dataset, want string) {
 		t.Helper()
 		err := d.Validate()
@@ -41,6 +42,7 @@ func TestValidate(t *testing.T) {
 }
 
 func TestOrderCount(t *testing.T) {
+	t.Parallel()
 	if got := NewGenerator(Demo()).OrderCount(); got != 200_000 {
 		t.Errorf("the demo has %d orders, its comment says 200,000", got)
 	}
@@ -51,6 +53,7 @@ func TestOrderCount(t *testing.T) {
 
 // TestGolden pins the rows: a data set must stay the same from release to release.
 func TestGolden(t *testing.T) {
+	t.Parallel()
 	g := NewGenerator(Dataset{Users: 1000, Days: 366, PerDay: 50, Seed: 1})
 	hash := sha256.New()
 	writeRows(hash, userRows(g))
@@ -108,6 +111,7 @@ func drawDataset(t *rapid.T) Dataset {
 
 // TestRules checks every row against a simple implementation of the documented rules.
 func TestRules(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		d := drawDataset(t)
 		g := NewGenerator(d)
@@ -179,6 +183,7 @@ func checkOrders(t *rapid.T, g *Generator, registered map[int]time.Time) map[tim
 
 // TestDaysStandAlone checks that a day's orders do not depend on the days generated before.
 func TestDaysStandAlone(t *testing.T) {
+	t.Parallel()
 	g := NewGenerator(Dataset{Users: 500, Days: 100, PerDay: 30, Seed: 9})
 	want := slices.Collect(g.Orders())
 	var got []Order
@@ -192,6 +197,7 @@ func TestDaysStandAlone(t *testing.T) {
 }
 
 func TestStreamsDiffer(t *testing.T) {
+	t.Parallel()
 	seen := make(map[uint64]string)
 	for seed := range uint64(100) {
 		for number := range uint64(100) {
@@ -208,6 +214,7 @@ func TestStreamsDiffer(t *testing.T) {
 // TestPickIsUniform counts how often each number and each pair of neighbours is
 // drawn. The source is seeded, so the test always sees the same draws.
 func TestPickIsUniform(t *testing.T) {
+	t.Parallel()
 	const n, count, rounds = 40, 10, 40_000
 	random := stream(3, 14)
 	var sample sampler

@@ -14,7 +14,7 @@ import (
 
 func TestPostgres(t *testing.T) {
 	t.Parallel()
-	server := apptest.Postgres(t)
+	server := shared.Get(t)
 	t.Run("schema of the search path", func(t *testing.T) { testSearchPath(t, server) })
 	t.Run("minimum grants", func(t *testing.T) { testGrants(t, server) })
 	t.Run("pooler in transaction mode", func(t *testing.T) { testPooler(t, server) })
@@ -61,31 +61,33 @@ func testGrants(t *testing.T, server *apptest.PostgresServer) {
 	text := server.CreateDatabase(t)
 	as := func(role string) database.URL { return parse(t, strings.Replace(text, "postgres@", role+"@", 1)) }
 	owner := as("postgres")
-	p.exec(t, owner, "CREATE ROLE loader LOGIN", "CREATE ROLE reader LOGIN", "CREATE ROLE writer LOGIN")
+	name := text[strings.LastIndexByte(text, '/')+1:]
+	loader, reader, writer := "loader_"+name, "reader_"+name, "writer_"+name // roles belong to the server
+	p.exec(t, owner, "CREATE ROLE "+loader+" LOGIN", "CREATE ROLE "+reader+" LOGIN", "CREATE ROLE "+writer+" LOGIN")
 
-	refused(t, as("loader"), false, "permission denied for schema public", "grant the role CREATE on the schema")
-	p.exec(t, owner, "GRANT USAGE, CREATE ON SCHEMA public TO loader")
-	p.seed(t, as("loader"), small, false, true)
-	p.complete(t, as("loader"), small)
-	p.seed(t, as("loader"), medium, true, true)
+	refused(t, as(loader), false, "permission denied for schema public", "grant the role CREATE on the schema")
+	p.exec(t, owner, "GRANT USAGE, CREATE ON SCHEMA public TO "+loader)
+	p.seed(t, as(loader), small, false, true)
+	p.complete(t, as(loader), small)
+	p.seed(t, as(loader), medium, true, true)
 
-	p.exec(t, as("loader"), "GRANT SELECT ON users, orders TO reader",
-		"GRANT SELECT, INSERT ON users, orders TO writer")
+	p.exec(t, as(loader), "GRANT SELECT ON users, orders TO "+reader,
+		"GRANT SELECT, INSERT ON users, orders TO "+writer)
 	ctx := context.Background()
-	reader, err := pgx.Connect(ctx, as("reader").Raw())
+	conn, err := pgx.Connect(ctx, as(reader).Raw())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer reader.Close(ctx)
+	defer conn.Close(ctx)
 	var goods string
-	row := reader.QueryRow(ctx, fmt.Sprintf("SELECT goods_name FROM (%s) AS feed ORDER BY id DESC LIMIT 1", DefaultFeed().SQL))
+	row := conn.QueryRow(ctx, fmt.Sprintf("SELECT goods_name FROM (%s) AS feed ORDER BY id DESC LIMIT 1", DefaultFeed().SQL))
 	if err := row.Scan(&goods); err != nil || len(goods) != 32 {
 		t.Errorf("the feed's statement as reader: %q, %v", goods, err)
 	}
-	p.exec(t, as("writer"), "INSERT INTO orders (users_id, goods_name) VALUES (1, 'new')")
-	refused(t, as("reader"), true, "permission denied for table spillway_schema")
-	p.exec(t, owner, "GRANT ALL ON ALL TABLES IN SCHEMA public TO reader", "GRANT ALL ON SCHEMA public TO reader")
-	refused(t, as("reader"), true, "must be owner of table positions", "make it the owner of the tables")
+	p.exec(t, as(writer), "INSERT INTO orders (users_id, goods_name) VALUES (1, 'new')")
+	refused(t, as(reader), true, "permission denied for table spillway_schema")
+	p.exec(t, owner, "GRANT ALL ON ALL TABLES IN SCHEMA public TO "+reader, "GRANT ALL ON SCHEMA public TO "+reader)
+	refused(t, as(reader), true, "must be owner of table positions", "make it the owner of the tables")
 }
 
 func testPooler(t *testing.T, server *apptest.PostgresServer) {
@@ -95,7 +97,7 @@ func testPooler(t *testing.T, server *apptest.PostgresServer) {
 	pooled := parse(t, apptest.PgBouncer(t, server, "transaction").URL(name))
 	p.seed(t, pooled, small, false, true)
 	p.complete(t, pooled, small)
-	interrupt(t, pooled, medium, "users", p.answerWithin(t, parse(t, server.CreateDatabase(t))))
+	interruptOrders(t, pooled)
 	p.complete(t, pooled, small)
 	p.seed(t, pooled, medium, true, true)
 	p.complete(t, parse(t, direct), medium)

@@ -26,19 +26,23 @@ func TestMain(m *testing.M) {
 	if text := os.Getenv(childURL); text != "" {
 		url, err := database.Parse(text)
 		if err == nil {
-			_, err = Seed(context.Background(), url, large, true, progress.New(os.Stdout))
+			_, err = Seed(context.Background(), url, endless, true, progress.New(os.Stdout))
 		}
 		fmt.Println("child ended:", err)
 		os.Exit(1)
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(apptest.Closing(m, &shared))
 }
 
 var (
 	small  = Dataset{Users: 500, Days: 40, PerDay: 30, Seed: 7}
 	medium = Dataset{Users: 3_000, Days: 60, PerDay: 200, Seed: 3}
-	large  = Dataset{Users: 3_000, Days: 3_660, PerDay: 3_000, Seed: 5}
+	// endless has more orders than any machine loads within minutes.
+	endless = Dataset{Users: 20_000, Days: 3_660, PerDay: 20_000, Seed: 5}
 )
+
+// shared is the PostgreSQL server of this package's tests.
+var shared = apptest.Shared[*apptest.PostgresServer]{Start: func() (*apptest.PostgresServer, error) { return apptest.StartPostgres() }}
 
 // place is one kind of database to test on.
 type place struct {
@@ -51,7 +55,7 @@ type place struct {
 
 func TestPlaces(t *testing.T) {
 	t.Parallel()
-	server := apptest.Postgres(t)
+	server := shared.Get(t)
 	maria := apptest.MariaDB(t)
 	places := map[database.Driver]place{
 		database.MySQL: {
@@ -79,6 +83,7 @@ func TestPlaces(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Run(string(driver), func(t *testing.T) {
+			t.Parallel()
 			t.Run("rows", p.testRows)
 			t.Run("again", p.testAgain)
 			t.Run("replace", p.testReplace)
