@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"maps"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"spillway/internal/apptest"
 	"spillway/internal/lab/result"
@@ -38,21 +38,25 @@ func databaseValues(t testing.TB, s *Sampler) map[string]float64 {
 // awaitDatabase reads until the figures are as wanted and returns them. On failure it shows the last figures.
 func awaitDatabase(t testing.TB, s *Sampler, what string, wanted func(map[string]float64) bool) map[string]float64 {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	poll := time.NewTicker(20 * time.Millisecond)
-	defer poll.Stop()
-	for {
-		values := databaseValues(t, s)
-		if wanted(values) {
-			return values
+	var values map[string]float64
+	apptest.AwaitState(t, what, func() (string, bool) {
+		values = databaseValues(t, s)
+		return fmt.Sprint(values), wanted(values)
+	})
+	return values
+}
+
+// awaitValues reads until every one of the figures is as wanted.
+func awaitValues(t testing.TB, s *Sampler, want map[string]float64) {
+	t.Helper()
+	awaitDatabase(t, s, fmt.Sprintf("the figures are %v", want), func(values map[string]float64) bool {
+		for name, value := range want {
+			if values[name] != value {
+				return false
+			}
 		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%s: still not so: %v", what, values)
-		case <-poll.C:
-		}
-	}
+		return true
+	})
 }
 
 // databaseNames compares the names of the values with the documented ones.
@@ -77,41 +81,29 @@ func databaseOutage(t *testing.T, s *Sampler, server *apptest.Server) {
 	if err := server.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	var last string
-	distinct := 0
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	poll := time.NewTicker(100 * time.Millisecond)
-	defer poll.Stop()
-	for reads := 0; ; reads++ {
-		if reads == 20 {
+	errors := map[string]bool{}
+	reads, started := 0, false
+	apptest.AwaitState(t, "the server that runs again is read", func() (string, bool) {
+		_, err := s.Read(t.Context())
+		switch reads++; {
+		case err == nil && !started:
+			t.Fatal("a server that is stopped was read")
+		case err == nil:
+			return "", true
+		case strings.Contains(err.Error(), "s3cret"):
+			t.Fatalf("the password is in %q", err)
+		}
+		errors[err.Error()] = true
+		if reads == 100 {
 			if err := server.Start(); err != nil {
 				t.Fatal(err)
 			}
+			started = true
 		}
-		_, err := s.Read(ctx)
-		if err == nil {
-			if reads < 20 {
-				t.Fatal("a server that is stopped was read")
-			}
-			break
-		}
-		if strings.Contains(err.Error(), "s3cret") {
-			t.Fatalf("the password is in %q", err)
-		}
-		if err.Error() != last {
-			last = err.Error()
-			distinct++
-			t.Log(last)
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("no figures again: %v", err)
-		case <-poll.C:
-		}
-	}
-	if distinct != 1 {
-		t.Errorf("%d different errors, want 1", distinct)
+		return err.Error(), false
+	})
+	if len(errors) != 1 {
+		t.Errorf("want one error for the whole outage, got %q", slices.Collect(maps.Keys(errors)))
 	}
 }
 

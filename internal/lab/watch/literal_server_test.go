@@ -29,10 +29,11 @@ func hasSubject(all map[string]map[string]float64, text, figure string) bool {
 
 // TestPostgresLiterals runs statements that hold a secret, which no sample may show, and has the server read the strings of quoter.
 func TestPostgresLiterals(t *testing.T) {
-	pg := apptest.Postgres(t, "shared_preload_libraries=pg_stat_statements")
-	admin := postgresSession(t, pg.URL("postgres"))
+	t.Parallel()
+	url := sharedPostgres.Get(t).CreateDatabase(t)
+	admin := postgresSession(t, url)
 	postgresExec(t, admin, "CREATE EXTENSION pg_stat_statements", "CREATE ROLE bob")
-	quoting := postgresSession(t, pg.URL("postgres")).PgConn()
+	quoting := postgresSession(t, url).PgConn()
 	for setting, escapes := range map[string]bool{"on": false, "off": true} {
 		q := quoter{plans.Postgres, escapes}
 		for _, text := range quoted() {
@@ -48,15 +49,15 @@ func TestPostgresLiterals(t *testing.T) {
 			}
 		}
 	}
-	s := openDatabase(t, pg.URL("postgres"))
+	s := openDatabase(t, url)
 	for sql, want := range map[string]string{
-		`SELECT pg_sleep(30) WHERE 'C:\' <> 'x' AND 'secret' <> ''`: "SELECT pg_sleep(?) WHERE ?…",
-		`SELECT pg_sleep(30), $t$it's secret$t$`:                    "SELECT pg_sleep(?), ?",
-		`SELECT pg_sleep(30) /* a /* b */ it's */, 'secret'`:        "SELECT pg_sleep(?) , ?",
-		"SELECT pg_sleep(30) -- it's\r, 'a\nsecret'":                "SELECT pg_sleep(?) , ?",
-		"SELECT E'a'\n'\\'secret', pg_sleep(30)":                    "SELECT ? ?…",
+		`SELECT pg_sleep(3000) WHERE 'C:\' <> 'x' AND 'secret' <> ''`: "SELECT pg_sleep(?) WHERE ?…",
+		`SELECT pg_sleep(3000), $t$it's secret$t$`:                    "SELECT pg_sleep(?), ?",
+		`SELECT pg_sleep(3000) /* a /* b */ it's */, 'secret'`:        "SELECT pg_sleep(?) , ?",
+		"SELECT pg_sleep(3000) -- it's\r, 'a\nsecret'":                "SELECT pg_sleep(?) , ?",
+		"SELECT E'a'\n'\\'secret', pg_sleep(3000)":                    "SELECT ? ?…",
 	} {
-		conn := postgresSession(t, pg.URL("postgres"))
+		conn := postgresSession(t, url)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() {
@@ -64,7 +65,7 @@ func TestPostgresLiterals(t *testing.T) {
 			ended <- err
 		}()
 		statementsOf(t, s, func(all map[string]map[string]float64) bool { return hasSubject(all, want, "active") })
-		postgresExec(t, admin, "SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(30)%' AND pid <> pg_backend_pid()")
+		postgresExec(t, admin, "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(3000)%' AND pid <> pg_backend_pid()")
 		<-ended
 		cancel()
 	}
@@ -76,6 +77,7 @@ func TestPostgresLiterals(t *testing.T) {
 
 // TestMariaDBLiterals runs statements that hold a secret, which no sample may show, and has the server read the strings of quoter.
 func TestMariaDBLiterals(t *testing.T) {
+	t.Parallel()
 	server := apptest.MariaDB(t)
 	s := openDatabase(t, server.URL("test"))
 	admin := mysqlSession(t, server.URL("test"))
@@ -93,12 +95,12 @@ func TestMariaDBLiterals(t *testing.T) {
 		}
 	}
 	for _, one := range []struct{ mode, sql, want string }{
-		{"NO_BACKSLASH_ESCAPES", `SELECT SLEEP(30), 'C:\' <> 'secret'`, "SELECT SLEEP(?), ?…"},
-		{"", `SELECT SLEEP(30), 'it\'s secret'`, "SELECT SLEEP(?), ?…"},
-		{"", "SELECT SLEEP(30) # it's\n, 'secret'", "SELECT SLEEP(?) , ?"},
-		{"", "SELECT SLEEP(30), 5--1, '\n', 'secret'", "SELECT SLEEP(?), ?--?, ?, ?"},
-		{"", "SELECT SLEEP(30) /*! , 'a */ b', 'secret' */", "SELECT SLEEP(?) ?…"},
-		{"ANSI_QUOTES", `SELECT SLEEP(30) AS "a\", 'secret'`, "SELECT SLEEP(?) AS ?…"},
+		{"NO_BACKSLASH_ESCAPES", `SELECT SLEEP(3000), 'C:\' <> 'secret'`, "SELECT SLEEP(?), ?…"},
+		{"", `SELECT SLEEP(3000), 'it\'s secret'`, "SELECT SLEEP(?), ?…"},
+		{"", "SELECT SLEEP(3000) # it's\n, 'secret'", "SELECT SLEEP(?) , ?"},
+		{"", "SELECT SLEEP(3000), 5--1, '\n', 'secret'", "SELECT SLEEP(?), ?--?, ?, ?"},
+		{"", "SELECT SLEEP(3000) /*! , 'a */ b', 'secret' */", "SELECT SLEEP(?) ?…"},
+		{"ANSI_QUOTES", `SELECT SLEEP(3000) AS "a\", 'secret'`, "SELECT SLEEP(?) AS ?…"},
 	} {
 		testMariaDBRunning(t, server.URL("test"), s, admin, one.mode, one.sql, one.want)
 	}

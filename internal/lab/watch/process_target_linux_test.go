@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"spillway/internal/apptest"
 )
 
 func TestParseProcessTarget(t *testing.T) {
@@ -153,9 +155,7 @@ func TestResolveUnit(t *testing.T) {
 // TestNotPermitted watches processes of root as user nobody. The owner of a port cannot be found; everything else can be read,
 // except open files on older kernels.
 func TestNotPermitted(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Fatal("this test must run as root: it gives its rights up")
-	}
+	apptest.NeedRoot(t) // which it gives up
 	w := start(t, "share", 1, 0)
 	runtime.LockOSThread() // and never unlock: the thread ends with the test
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); errno != 0 {

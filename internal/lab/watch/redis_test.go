@@ -39,6 +39,7 @@ func redisSend(t testing.TB, conn *bufio.ReadWriter, commands ...string) {
 }
 
 func TestRedis(t *testing.T) {
+	t.Parallel()
 	server := apptest.Redis(t, "--maxclients", "77", "--maxmemory", "100mb", "--appendonly", "yes")
 	s := openDatabase(t, server.URL("0"))
 	before := databaseValues(t, s)
@@ -61,7 +62,7 @@ aof_pending_fsyncs aof_delayed_fsyncs_total`)
 	if err := blocked.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	after := awaitDatabase(t, s, "a blocked client", func(v map[string]float64) bool { return v["connections_blocked"] == 1 })
+	after := awaitDatabase(t, s, "a client is blocked", func(v map[string]float64) bool { return v["connections_blocked"] == 1 })
 	for name, want := range map[string]float64{"commands_total": 202, "hits_total": 100, "misses_total": 101, "connects_total": 2, "connections": 2} {
 		got := after[name] - before[name]
 		t.Logf("%s grew by %g, %g were made", name, got, want)
@@ -73,6 +74,7 @@ aof_pending_fsyncs aof_delayed_fsyncs_total`)
 }
 
 func TestRedisPassword(t *testing.T) {
+	t.Parallel()
 	server := apptest.Redis(t)
 	redisSend(t, redisSession(t, server.Addr()), "CONFIG SET requirepass s3cret")
 	databaseValues(t, openDatabase(t, "redis://:s3cret@"+server.Addr()))

@@ -19,6 +19,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"spillway/internal/apptest"
 	"spillway/internal/lab/result"
 )
 
@@ -68,22 +69,6 @@ func listenWatch(t testing.TB, address, token string) net.Listener {
 		t.Fatal(err)
 	}
 	return listener
-}
-
-// awaitTrue polls a condition.
-func awaitTrue(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
-	defer cancel()
-	poll := time.NewTicker(5 * time.Millisecond)
-	defer poll.Stop()
-	for !condition() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%s: still not so", what)
-		case <-poll.C:
-		}
-	}
 }
 
 func TestListen(t *testing.T) {
@@ -144,6 +129,7 @@ func serveGet(t *testing.T, url, token, host string) (int, string) {
 }
 
 func TestServeGuards(t *testing.T) {
+	t.Parallel()
 	for _, token := range []string{"", serveToken} {
 		listener := listenWatch(t, "127.0.0.1:0", token)
 		serveWatch(t, listener, ServeConfig{Watcher: New(time.Now()), Token: token})
@@ -196,6 +182,7 @@ func TestServeMark(t *testing.T) {
 
 // TestServeReaders checks that samplers run only while there are readers, and that readers over the limit are rejected.
 func TestServeReaders(t *testing.T) {
+	t.Parallel()
 	served := newServedWatcher()
 	listener := listenWatch(t, "127.0.0.1:0", "")
 	serveWatch(t, listener, ServeConfig{Watcher: served.watcher})
@@ -229,14 +216,14 @@ func TestServeReaders(t *testing.T) {
 		<-wait.C
 		return served.reads.Load() == before
 	}
-	awaitTrue(t, "no reader, no readings", still)
+	apptest.Await(t, "there are no readings, as there is no reader", still)
 	response, err := (&http.Client{Transport: transport}).Get(url + "/samples")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
 	before := served.reads.Load()
-	awaitTrue(t, "readings for another reader", func() bool { return served.reads.Load() > before })
+	apptest.Await(t, "there are readings for another reader", func() bool { return served.reads.Load() > before })
 }
 
 // TestServeSlowReader fills a connection without reading it. The server keeps within its limit and reports the loss.
@@ -283,6 +270,7 @@ func TestServeSlowReader(t *testing.T) {
 
 // TestServeStuckReader has a reader that does not read. Memory is bounded, and other readers continue.
 func TestServeStuckReader(t *testing.T) {
+	t.Parallel()
 	w := New(time.Now(), &Sampler{Kind: result.SamplerHost, Every: time.Millisecond, Read: func(context.Context) ([]result.Sample, error) {
 		many := make([]result.Sample, 200)
 		for i := range many {
@@ -306,7 +294,7 @@ func TestServeStuckReader(t *testing.T) {
 		}
 		return stuck.lost
 	}
-	awaitTrue(t, "10,000 samples lost", func() bool { return lost() > 10_000 })
+	apptest.Await(t, "10,000 samples are lost", func() bool { return lost() > 10_000 })
 	b.leave(stuck)
 	cancel()
 	<-ended
@@ -318,6 +306,7 @@ func TestServeStuckReader(t *testing.T) {
 
 // TestServeLive pauses reading a stream over a real connection.
 func TestServeLive(t *testing.T) {
+	t.Parallel()
 	served := newServedWatcher()
 	listener := listenWatch(t, "127.0.0.1:0", "")
 	serveWatch(t, listener, ServeConfig{Watcher: served.watcher})
@@ -327,7 +316,7 @@ func TestServeLive(t *testing.T) {
 	}
 	defer conn.Close()
 	fmt.Fprint(conn, "GET /samples HTTP/1.1\r\nHost: localhost\r\n\r\n")
-	awaitTrue(t, "20 readings", func() bool { return served.reads.Load() > 20 })
+	apptest.Await(t, "there are 20 readings", func() bool { return served.reads.Load() > 20 })
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatal(err)

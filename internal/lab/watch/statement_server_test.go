@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -15,12 +16,8 @@ import (
 // statementsOf reads a database until the statements are as wanted, and returns their samples by subject.
 func statementsOf(t *testing.T, s *Sampler, wanted func(map[string]map[string]float64) bool) map[string]map[string]float64 {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	poll := time.NewTicker(20 * time.Millisecond)
-	defer poll.Stop()
 	found := map[string]map[string]float64{}
-	for {
+	apptest.AwaitState(t, "the statements are as wanted", func() (string, bool) {
 		samples, err := s.Read(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -40,23 +37,18 @@ func statementsOf(t *testing.T, s *Sampler, wanted func(map[string]map[string]fl
 				found[sample.Subject][name] = v
 			}
 		}
-		if wanted(found) {
-			return found
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("the statements are %v", found)
-		case <-poll.C:
-		}
-	}
+		return fmt.Sprint(found), wanted(found)
+	})
+	return found
 }
 
 // TestPostgresStatements has a statement wait for a lock, and another run several times.
 func TestPostgresStatements(t *testing.T) {
-	pg := apptest.Postgres(t, "shared_preload_libraries=pg_stat_statements")
-	admin, waiter := postgresSession(t, pg.URL("postgres")), postgresSession(t, pg.URL("postgres"))
+	t.Parallel()
+	url := sharedPostgres.Get(t).CreateDatabase(t)
+	admin, waiter := postgresSession(t, url), postgresSession(t, url)
 	postgresExec(t, admin, "CREATE EXTENSION pg_stat_statements", "CREATE TABLE things (v text)")
-	s := openDatabase(t, pg.URL("postgres"))
+	s := openDatabase(t, url)
 	if _, err := s.Read(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -79,13 +71,14 @@ func TestPostgresStatements(t *testing.T) {
 	if len(found) == 0 {
 		t.Error("no statement")
 	}
+	began := time.Now()
 	for range 3 {
 		postgresExec(t, admin, "SELECT pg_sleep(0.05), 'secret'")
 	}
 	statementsOf(t, s, func(all map[string]map[string]float64) bool {
 		for subject, values := range all {
 			if strings.HasSuffix(subject, ": SELECT pg_sleep($1), $2") {
-				return values["calls_total"] == 3 && values["seconds_total"] > 0.15 && values["seconds_total"] < 60
+				return values["calls_total"] == 3 && values["seconds_total"] > 0.15 && values["seconds_total"] < time.Since(began).Seconds()
 			}
 		}
 		return false
@@ -96,6 +89,7 @@ func TestPostgresStatements(t *testing.T) {
 
 // TestMariaDBStatements looks at a statement while it runs, and at what performance_schema counts of it.
 func TestMariaDBStatements(t *testing.T) {
+	t.Parallel()
 	server := apptest.MariaDB(t, "--performance-schema=on")
 	runner := mysqlSession(t, server.URL("test"))
 	s := openDatabase(t, server.URL("test"))
@@ -105,7 +99,7 @@ func TestMariaDBStatements(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		_, err := runner.ExecContext(ctx, "DO SLEEP(30), 'secret'")
+		_, err := runner.ExecContext(ctx, "DO SLEEP(3000), 'secret'")
 		ended <- err
 	}()
 	statementsOf(t, s, func(all map[string]map[string]float64) bool {

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"spillway/internal/apptest"
 	"spillway/internal/lab/result"
 )
 
@@ -16,9 +17,10 @@ import (
 // unlocked, so it ends with the test, and the namespace ends with the thread.
 func enterNamespace(tb testing.TB, low, high int) {
 	tb.Helper()
+	apptest.NeedRoot(tb)
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		tb.Fatalf("make a network namespace: %v; this test must run as root", err)
+		tb.Fatalf("make a network namespace: %v", err)
 	}
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
