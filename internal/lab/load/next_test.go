@@ -12,6 +12,7 @@ import (
 
 // TestNext decides the steps of a run one by one, each from the total of the one before.
 func TestNext(t *testing.T) {
+	t.Parallel()
 	_, tg, clock := nullTarget(t, target.Config{})
 	const warmup = 50 * time.Millisecond
 	next := func(_ context.Context, previous *result.Total) (Step, bool, error) {
@@ -44,6 +45,7 @@ func TestNext(t *testing.T) {
 
 // TestNextEnds ends a run where the next step is decided: by an interrupt, and by an error.
 func TestNextEnds(t *testing.T) {
+	t.Parallel()
 	_, tg, clock := nullTarget(t, target.Config{})
 	ctx, cancel := context.WithCancel(t.Context())
 	r := runLoad(t, ctx, Config{Target: tg, Clock: clock, Connections: 1, Next: func(ctx context.Context, previous *result.Total) (Step, bool, error) {

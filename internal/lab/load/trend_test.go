@@ -131,6 +131,9 @@ func TestGrowth(t *testing.T) {
 		{1000, 1200, 10, 0, 1},
 		{100, 110, 60, 0, 1},
 	} {
+		if testing.Short() && test.seconds > 10 {
+			continue
+		}
 		random, growing := rand.New(rand.NewPCG(1, uint64(test.capacity))), 0
 		for range runs {
 			tr := queue(random, test.arrivals, test.capacity, test.seconds)
