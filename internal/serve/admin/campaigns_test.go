@@ -172,6 +172,7 @@ const birthday = `{"name":"birthday","placement":"home","order":5,"payload":{"a"
 	`"end":"2099-01-01T00:00:00+08:00","repeat_after":"12h","quiet_click":"forever","quiet_dismiss":"90m","cap":3,"status":"active"}`
 
 func TestCampaigns(t *testing.T) {
+	t.Parallel()
 	c := startCampaigns(t)
 	created, header := c.send(t, "POST", "/popups/campaigns", birthday, 201)
 	if header.Get("Location") != "/popups/campaigns/1" || header.Get("ETag") != `"1"` {
@@ -238,6 +239,7 @@ func TestCampaigns(t *testing.T) {
 
 // Priority comes before order; a draft has testers; variants, rollout and holdout are kept.
 func TestCampaignSettings(t *testing.T) {
+	t.Parallel()
 	c := startCampaigns(t)
 	c.send(t, "POST", "/popups/campaigns", birthday, 201)
 	const settings = `"again":"720h","priority":7,"rollout":12.5,"holdout":10,"variants":[{"name":"a","weight":1,"payload":{"n":1}},{"name":"b","weight":3,"payload":null}],` +
@@ -277,6 +279,7 @@ func TestCampaignSettings(t *testing.T) {
 
 // A campaign whose placement is no longer configured can be stopped, but not started.
 func TestCampaignsPlacementGone(t *testing.T) {
+	t.Parallel()
 	c := startCampaigns(t)
 	gone := popup.StoredCampaign{Campaign: popup.Campaign{Name: "a", Placement: "gone", Payload: []byte("1"), Status: popup.Active}}
 	if _, err := c.tables.SaveCampaign(t.Context(), gone, 0, ""); err != nil {
@@ -292,6 +295,7 @@ func TestCampaignsPlacementGone(t *testing.T) {
 }
 
 func TestCampaignsRefused(t *testing.T) {
+	t.Parallel()
 	c := startCampaigns(t)
 	for body, want := range map[string]string{
 		strings.Replace(birthday, "age > 17", "age >\\n agee", 1):                                   "target 2:2",
@@ -330,6 +334,7 @@ func TestCampaignsRefused(t *testing.T) {
 
 // A body that has not the form of a campaign is refused with 400.
 func TestCampaignsMalformed(t *testing.T) {
+	t.Parallel()
 	c := startCampaigns(t)
 	for body, want := range map[string]string{
 		`{"nam":"a","name":"a","placement":"home","payload":1}`: "nam is not a field of a campaign",
@@ -371,6 +376,7 @@ func TestCampaignsMalformed(t *testing.T) {
 
 // A replacement must say whom the campaign is for, and everybody is said explicitly.
 func TestCampaignTarget(t *testing.T) {
+	t.Parallel()
 	c := startCampaigns(t)
 	const rest = `"name":"a","placement":"home","payload":1`
 	c.send(t, "POST", "/popups/campaigns", `{`+rest+`,"target":"age > 17","status":"active"}`, 201)
@@ -394,6 +400,7 @@ func TestCampaignTarget(t *testing.T) {
 
 // PATCH changes the given fields and no others.
 func TestCampaignPatch(t *testing.T) {
+	t.Parallel()
 	c := startCampaigns(t)
 	created, _ := c.send(t, "POST", "/popups/campaigns", strings.Replace(birthday, `{"a":[1, 2]}`, `{"title":"<b>","n":12345678901234567890,"link":{"to":"/x","new":true}}`, 1), 201)
 	patch := func(body string, want int, headers ...string) map[string]any {
@@ -460,6 +467,7 @@ func FuzzMergePatch(f *testing.F) {
 }
 
 func TestExplain(t *testing.T) {
+	t.Parallel()
 	c := startCampaigns(t)
 	c.send(t, "POST", "/popups/campaigns", birthday, 201)
 	c.send(t, "POST", "/popups/campaigns", `{"name":"all","placement":"home","order":9,"payload":1,"status":"active"}`, 201)
@@ -521,6 +529,7 @@ func TestExplain(t *testing.T) {
 
 // A list has the users of its last valid upload, by their canonical ids.
 func TestLists(t *testing.T) {
+	t.Parallel()
 	c := startCampaigns(t)
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(PopupListStats(c.popup.Lists))
@@ -558,6 +567,7 @@ spillway_popup_list_users{list="vip"} 2
 }
 
 func TestPopupStats(t *testing.T) {
+	t.Parallel()
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(PopupStats(func() PopupFigures {
 		return PopupFigures{Stats: popup.Stats{Shows: 3, Clicks: 2, Conversions: 7, Withheld: 8, Refused: 4, Unavailable: 5}, SetAside: 6, Down: true}
@@ -587,6 +597,7 @@ spillway_popup_unavailable_total 5
 
 // The click rate is clicks per show, and explain names the problem of an invalid campaign.
 func TestCampaignCounts(t *testing.T) {
+	t.Parallel()
 	c := startCampaigns(t)
 	const plain = `{"name":"all","placement":"home","payload":1,"status":"active"`
 	if created, _ := c.send(t, "POST", "/popups/campaigns", plain+"}", 201); created["click_rate"] != 0.0 {

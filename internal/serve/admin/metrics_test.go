@@ -13,6 +13,7 @@ import (
 )
 
 func TestMetrics(t *testing.T) {
+	t.Parallel()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		PoolStats("main", func() database.Stats {

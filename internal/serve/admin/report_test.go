@@ -18,6 +18,7 @@ import (
 
 // A report has the hours and the totals of each variant, and compares it with the holdout.
 func TestReport(t *testing.T) {
+	t.Parallel()
 	c := startCampaigns(t)
 	const one = `{"name":"a","placement":"home","payload":0,"variants":[{"name":"a","weight":1,"payload":1},{"name":"b","weight":1,"payload":2}]}`
 	c.send(t, "POST", "/popups/campaigns", one, 201)
@@ -97,6 +98,7 @@ func testReportRest(t *testing.T, c *campaignAPI) {
 
 // The history says who has changed what, the newest change first.
 func TestHistory(t *testing.T) {
+	t.Parallel()
 	c := startCampaigns(t)
 	c.config.Tokens = []Token{{"Ed", "token-of-ed", RoleEdit}}
 	c.base = start(t, c.config)
@@ -124,6 +126,7 @@ func TestHistory(t *testing.T) {
 
 // A user is forgotten by the admin role, and by the client of the command.
 func TestForgetUser(t *testing.T) {
+	t.Parallel()
 	c := startCampaigns(t)
 	c.config.Tokens = []Token{{"Ed", "token-of-ed", RoleEdit}, {"Ann", "token-of-ann", RoleAdmin}}
 	address := strings.TrimPrefix(start(t, c.config), "http://")
@@ -147,6 +150,7 @@ func TestForgetUser(t *testing.T) {
 
 // A preview shows a campaign whatever its status.
 func TestPreview(t *testing.T) {
+	t.Parallel()
 	c := startCampaigns(t)
 	c.send(t, "POST", "/popups/campaigns", strings.Replace(birthday, `"status":"active"`, `"status":"draft","holdout":99.9999`, 1), 201)
 	preview := func(query string, want int) string {
@@ -171,6 +175,7 @@ func TestPreview(t *testing.T) {
 
 // A dry run counts the recent users whom a target would match.
 func TestDryRun(t *testing.T) {
+	t.Parallel()
 	c := startCampaigns(t)
 	c.send(t, "POST", "/popups/campaigns", birthday, 201)
 	run := func(body string) string {

@@ -13,6 +13,7 @@ import (
 )
 
 func TestStreamMetrics(t *testing.T) {
+	t.Parallel()
 	registry := prometheus.NewRegistry()
 	batches := NewStreamBatches()
 	registry.MustRegister(batches, StreamStats(func() []stream.Stats {
