@@ -8,12 +8,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
+	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -24,175 +25,17 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// tinyExperiment compares two answers of nginx. Its second service forks and ignores signals to end.
-const tinyExperiment = `name: tiny
-needs: {nginx: {package: nginx, version: ["-v"]}}
-services:
-  web:
-    command: ["{{.program.nginx}}", -p, "{{.folder}}", -c, "{{.folder}}/nginx.conf", -e, stderr]
-    files: {nginx.conf: nginx.conf}
-    ports: [http]
-    ready: {http: "http://{{.addr.http}}/"}
-    stop: {signal: QUIT}
-  stubborn:
-    scope: experiment
-    command: [sh, -c, "trap '' TERM INT QUIT; sleep 1000 & sleep 1000 & while :; do wait; done"]
-    stop: {grace: 100ms}
-factors:
-  body:
-    values:
-      short: {settings: {body: a}}
-      long: {settings: {body: aaaaaaaa}}
-variants:
-  base: {values: {body: short}}
-  other: {values: {body: long}}
-load: {url: "http://{{.service.web.addr.http}}/", duration: 300ms, check: ["body~=a"]}
-levels:
-  - {rate: 200, per_connection: 1, connections: 5}
-cooldown: {timeout: 1s, time_wait: 1000000}
-blocks: 2
-`
-
-const tinyNginx = `daemon off;
-worker_processes 2;
-pid {{.folder}}/pid;
-events {}
-http {
-	access_log off;
-	client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;
-	server { listen {{.addr.http}}; location / { return 200 "{{.setting.body}}"; } }
-}
-`
-
-// writeExperiment writes an experiment and its nginx.conf, and returns the path of the experiment.
-func writeExperiment(t *testing.T, text string) string {
-	t.Helper()
-	dir := t.TempDir()
-	for name, text := range map[string]string{"e.yaml": text, "nginx.conf": tinyNginx} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return filepath.Join(dir, "e.yaml")
-}
-
-// withoutSampling disables the sampling of processes in an experiment.
-func withoutSampling(text string) string { return text + "watch: {processes: {}}\n" }
-
-// experimentRun is a running `spillway experiment`.
-type experimentRun struct {
-	cmd    *exec.Cmd
-	dir    string // results
-	output strings.Builder
-}
-
-func startExperiment(t *testing.T, dir string, args ...string) *experimentRun {
-	t.Helper()
-	r := &experimentRun{cmd: exec.Command(program.Path(t), append([]string{"experiment"}, args...)...), dir: dir}
-	r.cmd.Dir = t.TempDir()
-	r.cmd.Stdout, r.cmd.Stderr = &r.output, &r.output
-	if err := r.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = r.cmd.Process.Kill()
-		_ = r.cmd.Wait()
-	})
-	return r
-}
-
-// wait waits for the end of the run and returns the exit code.
-func (r *experimentRun) wait() int {
-	_ = r.cmd.Wait()
-	return r.cmd.ProcessState.ExitCode()
-}
-
-// awaitLoad waits until a load runs in the block and returns the run's state.
-func (r *experimentRun) awaitLoad(t *testing.T, block int) experiment.State {
-	t.Helper()
-	var state experiment.State
-	apptest.Await(t, "a load begins", func() bool {
-		text, err := os.ReadFile(filepath.Join(r.dir, experiment.StateFile))
-		return err == nil && json.Unmarshal(text, &state) == nil && state.Block == block && state.Level != "" &&
-			len(matches(r.dir, "blocks/*/*/*.ndjson.gz")) >= 1
-	})
-	return state
-}
-
-func matches(dir, pattern string) []string {
-	names, _ := filepath.Glob(filepath.Join(dir, pattern))
-	return names
-}
-
-// wantNothingLeft checks that the run's processes, folders, namespaces and control groups are gone, and with the processes
-// the ports that they had.
-func (r *experimentRun) wantNothingLeft(t *testing.T) {
-	t.Helper()
-	mine := fmt.Sprintf("spillway-%d-*", r.cmd.Process.Pid)
-	apptest.Await(t, "nothing is left of the run", func() bool {
-		return len(r.processes()) == 0 && len(matches(os.TempDir(), mine)) == 0 && len(matches("/run/netns", mine)) == 0 &&
-			len(matches("/sys/fs/cgroup", mine)) == 0 && len(matches("/sys/fs/cgroup", "*/"+mine)) == 0
-	})
-}
-
-// processes returns the processes whose working directory is in the run's folders.
-func (r *experimentRun) processes() []string {
-	var found []string
-	for _, link := range matches("/proc", "[0-9]*/cwd") {
-		dir, _ := os.Readlink(link)
-		if strings.HasPrefix(dir, filepath.Join(os.TempDir(), fmt.Sprintf("spillway-%d-", r.cmd.Process.Pid))) {
-			found = append(found, link)
-		}
-	}
-	return found
-}
-
-func readTrial(t *testing.T, path string) experiment.Trial {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var trial experiment.Trial
-	if err := json.Unmarshal(text, &trial); err != nil {
-		t.Fatal(err)
-	}
-	return trial
-}
-
-// sampled reports whether a run has a sample of a subject.
-func sampled(run *result.Run, host, sampler, subject string) bool {
-	return slices.ContainsFunc(run.Samples, func(s result.Sample) bool {
-		return s.Host == host && s.Sampler == sampler && s.Subject == subject && len(s.Values) > 0
-	})
-}
-
 func TestExperiment(t *testing.T) {
-	file, out := writeExperiment(t, tinyExperiment+"aa: true\npeak: {start: 1000, max: 2000, slo: p50<10s errors<=100%, connections: 5}\n"), filepath.Join(t.TempDir(), "out")
+	t.Parallel()
+	file, out := writeExperiment(t, tinyExperiment+"aa: true\n"), filepath.Join(t.TempDir(), "out")
 	r := startExperiment(t, out, file, "-o", out, "--seed", "7")
-	code, proved := r.wait(), false
+	code := r.wait()
 	for block := 1; block <= 2; block++ {
 		for _, variant := range []string{"base", "base-again", "other"} {
-			dir := filepath.Join(out, experiment.BlocksDir, fmt.Sprintf("%03d", block), variant)
-			trial := readTrial(t, filepath.Join(dir, experiment.TrialFile))
-			if !trial.Complete || trial.Error != "" || len(trial.Services) != 2 || trial.Peak == nil {
-				t.Fatalf("%s: %+v\n%s", dir, trial, &r.output)
-			}
-			proved = checkPeak(t, trial.Peak) || proved
-			run, err := result.ReadFile(filepath.Join(dir, trial.Levels[0].File))
-			if err != nil || run.Header.Label != variant || !sampled(run, "", result.SamplerProcess, "web") || run.Steps[0].Total.Due != 60 || run.Steps[0].Total.Done == 0 {
-				t.Errorf("%s: %v, %+v", dir, err, trial.Levels)
-			}
+			r.checkTrial(t, filepath.Join(out, experiment.BlocksDir, fmt.Sprintf("%03d", block), variant), variant)
 		}
 	}
-	want, last := 0, "spillway report "
-	if !proved { // the host is too busy; levels of 60 requests have too few samples anyway
-		want, last = 4, "nothing valid was measured"
-	}
-	lines := strings.Split(strings.TrimSpace(r.output.String()), "\n")
-	if code != want || !strings.Contains(lines[len(lines)-1], last) {
-		t.Errorf("exit %d, a peak proved: %v\n%s", code, proved, &r.output)
-	}
+	r.checkEnd(t, code, 0, "spillway report ")
 	var manifest experiment.Manifest
 	text, err := os.ReadFile(filepath.Join(out, experiment.ManifestFile))
 	if err == nil {
@@ -209,6 +52,54 @@ func TestExperiment(t *testing.T) {
 	if code != 2 || !strings.Contains(stderr, "already holds a run") {
 		t.Errorf("a second run into the same directory: exit %d, %s", code, stderr)
 	}
+}
+
+// checkTrial checks the trial in a directory, which has two services and one level, and returns it.
+func (r *experimentRun) checkTrial(t *testing.T, dir, variant string) experiment.Trial {
+	t.Helper()
+	trial := readTrial(t, filepath.Join(dir, experiment.TrialFile))
+	if !trial.Complete || trial.Error != "" || len(trial.Services) != 2 {
+		t.Fatalf("%s: %+v\n%s", dir, trial, &r.output)
+	}
+	run, err := result.ReadFile(filepath.Join(dir, trial.Levels[0].File))
+	if err != nil || run.Header.Label != variant || !sampled(run, "", result.SamplerProcess, "web") || run.Steps[0].Total.Due != 60 || run.Steps[0].Total.Done == 0 {
+		t.Errorf("%s: %v, %+v", dir, err, trial.Levels)
+	}
+	return trial
+}
+
+// checkEnd checks the exit code and the last line.
+func (r *experimentRun) checkEnd(t *testing.T, code, want int, last string) {
+	t.Helper()
+	lines := strings.Split(strings.TrimSpace(r.output.String()), "\n")
+	if code != want || !strings.Contains(lines[len(lines)-1], last) {
+		t.Errorf("exit %d, want %d with %q in the last line\n%s", code, want, last, &r.output)
+	}
+}
+
+// TestExperimentPeak searches for the peak of each variant. A host with other work may prove none; then the run says so, because
+// levels of 60 requests have too few samples anyway.
+func TestExperimentPeak(t *testing.T) {
+	apptest.Long(t)
+	t.Parallel()
+	text := strings.Replace(tinyExperiment, "blocks: 2", "blocks: 1", 1) +
+		"peak: {start: 1000, max: 2000, slo: p50<10s errors<=100%, connections: 5, duration: 300ms}\n"
+	file, out := writeExperiment(t, text), filepath.Join(t.TempDir(), "out")
+	r := startExperiment(t, out, file, "-o", out)
+	code, proved := r.wait(), false
+	for _, variant := range []string{"base", "other"} {
+		trial := r.checkTrial(t, filepath.Join(out, experiment.BlocksDir, "001", variant), variant)
+		if trial.Peak == nil {
+			t.Fatalf("%s has no peak: %+v\n%s", variant, trial, &r.output)
+		}
+		proved = checkPeak(t, trial.Peak) || proved
+	}
+	if proved {
+		r.checkEnd(t, code, 0, "spillway report ")
+	} else {
+		r.checkEnd(t, code, 4, "nothing valid was measured")
+	}
+	r.wantNothingLeft(t)
 }
 
 // checkPeak checks that only VALID attempts move the bounds of a search from 1000 to 2000 that every VALID attempt meets, and
@@ -231,18 +122,50 @@ func checkPeak(t *testing.T, peak *experiment.PeakRun) (proved bool) {
 	return complete
 }
 
-// TestExperimentResume interrupts a run with Ctrl-C in its second block and resumes it.
+// gate is a server that answers "a", and from its n-th request on only after release is called.
+type gate struct {
+	url     string
+	seen    atomic.Int64
+	release func()
+}
+
+func openGate(t *testing.T, n int64) *gate {
+	t.Helper()
+	released := make(chan struct{})
+	g := &gate{release: sync.OnceFunc(func() { close(released) })}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if g.seen.Add(1) >= n {
+			select {
+			case <-released:
+			case <-r.Context().Done():
+			}
+		}
+		io.WriteString(w, "a")
+	}))
+	g.url = server.URL
+	t.Cleanup(server.Close)
+	t.Cleanup(g.release)
+	return g
+}
+
+// TestExperimentResume interrupts a run with Ctrl-C during a load of its second block and resumes it.
 func TestExperimentResume(t *testing.T) {
-	long := strings.Replace(withoutSampling(tinyExperiment), "duration: 300ms", "duration: 1s", 1)
-	file, out := writeExperiment(t, long), filepath.Join(t.TempDir(), "out")
+	t.Parallel()
+	const firstBlock = 120 // requests
+	target := openGate(t, firstBlock+1)
+	text := strings.Replace(withoutSampling(tinyExperiment), `"http://{{.service.web.addr.http}}/", requests: 60`, `"`+target.url+`/", requests: 60, timeout: 10h`, 1)
+	file, out := writeExperiment(t, text), filepath.Join(t.TempDir(), "out")
 	r := startExperiment(t, out, file, "-o", out)
-	r.awaitLoad(t, 2)
+	apptest.AwaitState(t, "a load of the second block runs", func() (string, bool) {
+		return fmt.Sprintf("%d requests", target.seen.Load()), target.seen.Load() > firstBlock
+	})
 	if err := r.cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
 	if code := r.wait(); code != 3 || !strings.Contains(r.output.String(), "--resume "+out) {
 		t.Fatalf("exit %d\n%s", code, &r.output)
 	}
+	target.release()
 	r.wantNothingLeft(t)
 	first := readTrial(t, filepath.Join(out, "blocks/001/base", experiment.TrialFile))
 
@@ -275,7 +198,8 @@ func TestExperimentResume(t *testing.T) {
 
 // TestExperimentKilled kills the processes of a run with kill -9. Nothing of the run may be left.
 func TestExperimentKilled(t *testing.T) {
-	long := strings.Replace(withoutSampling(tinyExperiment), "duration: 300ms", "duration: 60s", 1)
+	t.Parallel()
+	long := strings.Replace(withoutSampling(tinyExperiment), "requests: 60", "duration: 1h", 1)
 	for _, c := range []struct {
 		name                 string
 		killInner, killOuter bool
@@ -285,9 +209,10 @@ func TestExperimentKilled(t *testing.T) {
 			file, out := writeExperiment(t, long), filepath.Join(t.TempDir(), "out")
 			r := startExperiment(t, out, file, "-o", out)
 			state := r.awaitLoad(t, 1)
-			if len(r.processes()) < 6 { // sh, two sleeps, nginx, two workers
-				t.Errorf("only %d processes run", len(r.processes()))
-			}
+			apptest.AwaitState(t, "sh, two sleeps, nginx and two workers run", func() (string, bool) {
+				processes := r.processes()
+				return fmt.Sprint(processes), len(processes) >= 6
+			})
 			if c.killOuter {
 				_ = r.cmd.Process.Kill()
 			}
@@ -314,8 +239,9 @@ const tinyHosts = `hosts:
 `
 
 func TestExperimentHosts(t *testing.T) {
+	t.Parallel()
 	text := strings.NewReplacer("services:\n  web:\n", tinyHosts+"services:\n  web:\n    host: app\n    user: nobody\n",
-		"trap '' TERM INT QUIT;", "touch {{.data}}/x;", "blocks: 2", "blocks: 1", "connections: 5", "connections: 50").Replace(tinyExperiment)
+		"trap '' TERM INT QUIT;", "touch '{{.data}}/x';", "blocks: 2", "blocks: 1", "connections: 5", "connections: 50").Replace(tinyExperiment)
 	file, out := writeExperiment(t, text), filepath.Join(t.TempDir(), "out")
 	r := startExperiment(t, out, file, "-o", out)
 	code := r.wait()
@@ -323,8 +249,8 @@ func TestExperimentHosts(t *testing.T) {
 		if code != 2 || !strings.Contains(r.output.String(), "only root") {
 			t.Errorf("without root: exit %d, %s", code, &r.output)
 		}
-		return
 	}
+	apptest.NeedRoot(t)
 	if code != 0 {
 		t.Fatalf("exit %d\n%s", code, &r.output)
 	}
@@ -348,6 +274,7 @@ func TestExperimentHosts(t *testing.T) {
 }
 
 func TestExperimentRefusals(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ old, fresh, args, want string }{
 		{"package: nginx", "package: nginx-x, find: [nginx-nosuch]", "", "not installed: nginx; run: apt-get install -y nginx-x"},
 		{"other: {values: {body: long}}", "other: {values: {body: short}}", "", "does not differ from base"},
@@ -371,22 +298,23 @@ func TestExperimentRefusals(t *testing.T) {
 
 // TestExperimentChecksLoads: --check finds what `spillway load` would refuse, in every level and in the quick block.
 func TestExperimentChecksLoads(t *testing.T) {
+	t.Parallel()
 	level := "{rate: 200, per_connection: 1, connections: 5}"
 	for _, c := range []struct{ old, fresh, want string }{
-		{"duration: 300ms", "duration: 300ms, slo: p99<70", `load.slo: SLO "p99<70"`},
+		{"requests: 60", "requests: 60, slo: p99<70", `load.slo: SLO "p99<70"`},
 		{level, "{rate: 200, connections: abc}", `e.yaml:24:30: levels[0].connections: --connections abc: "abc" is not a number`},
-		{"duration: 300ms", "duration: 300ms, abort: speed>3", `load.abort: --abort "speed>3"`},
+		{"requests: 60", "requests: 60, abort: speed>3", `load.abort: --abort "speed>3"`},
 		{level, "{connections: 5, arrival: poisson}", "levels[0].arrival: "},
 		{level, "{rate: 20x}", `levels[0].rate: --rate "20x"`},
 		{level, level + "\n  - {name: second, rate: 5, timeout: 3}", `levels[1].timeout: `},
 		{`"body~=a"`, `"boddy~=a"`, "load.check[0]: "},
-		{"duration: 300ms", "duration: 300ms, method: POST, body_file: none.json", "none.json: no such file"},
-		{"duration: 300ms", "duration: 300ms, flow: none.yaml", "none.yaml: no such file"},
-		{"duration: 300ms", "duration: 300ms, requests_file: mix.txt", "none.bin: no such file"},
-		{"duration: 300ms", "duration: 300ms, header: [NoColon]", "load.header[0]: "},
-		{"duration: 300ms", "duration: 300ms, http2: yes", "load.http2: must be true or false"},
+		{"requests: 60", "requests: 60, method: POST, body_file: none.json", "none.json: no such file"},
+		{"requests: 60", "requests: 60, flow: none.yaml", "none.yaml: no such file"},
+		{"requests: 60", "requests: 60, requests_file: mix.txt", "none.bin: no such file"},
+		{"requests: 60", "requests: 60, header: [NoColon]", "load.header[0]: "},
+		{"requests: 60", "requests: 60, http2: yes", "load.http2: must be true or false"},
 		{"blocks: 2", "blocks: 2\nwatch: {databases: {shop: oracle://db/shop}}", "watch.databases.shop: --watch-db shop: "},
-		{"duration: 300ms", "duration: 300ms, abort: errors>20", `load.abort: --abort "errors>20"`},
+		{"requests: 60", "requests: 60, abort: errors>20", `load.abort: --abort "errors>20"`},
 		{"blocks: 2", "blocks: 2\nquick: {blocks: 1, load: {slo: p99}}", "quick.load.slo: "},
 		{"blocks: 2", "blocks: 2\nquick: {blocks: 1, levels: [{connections: 0}]}", "quick.levels[0].connections: "},
 		{"blocks: 2", "blocks: 2\npeak: {slo: speed>3, duration: 1s}", "peak.slo: "},
@@ -408,6 +336,7 @@ func TestExperimentChecksLoads(t *testing.T) {
 // TestExperimentDirectory: a directory with files that no run makes is refused, and a load that refuses its arguments
 // ends the run.
 func TestExperimentDirectory(t *testing.T) {
+	t.Parallel()
 	out := t.TempDir()
 	if err := os.WriteFile(filepath.Join(out, "notes.txt"), nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -419,7 +348,7 @@ func TestExperimentDirectory(t *testing.T) {
 	}
 
 	text := strings.NewReplacer("    scope: experiment\n", "    scope: experiment\n    prepare: [[rm, \"{{.source}}/body\"]]\n",
-		"duration: 300ms", "duration: 300ms, body_file: body").Replace(withoutSampling(tinyExperiment))
+		"requests: 60", "requests: 60, body_file: body").Replace(withoutSampling(tinyExperiment))
 	file, out = writeExperiment(t, text), filepath.Join(t.TempDir(), "out")
 	if err := os.WriteFile(filepath.Join(filepath.Dir(file), "body"), []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
@@ -433,6 +362,7 @@ func TestExperimentDirectory(t *testing.T) {
 
 // TestExperimentFailingVariants: a variant that fails every request, with an answer or without, stays in the study and is named.
 func TestExperimentFailingVariants(t *testing.T) {
+	t.Parallel()
 	text := strings.NewReplacer("settings: {body: a}", "settings: {code: 200 a}", "settings: {body: aaaaaaaa}", "settings: {code: 500}}\n      none: {settings: {code: 444}",
 		"other: {values: {body: long}}", "broken: {values: {body: long}}\n  silent: {values: {body: none}}", `http: "http://{{.addr.http}}/"`, "tcp: [http]",
 		", check: [\"body~=a\"]", ", slo: p99<1s", "blocks: 2", "blocks: 1").Replace(withoutSampling(tinyExperiment))
@@ -471,13 +401,14 @@ func TestExperimentFailingVariants(t *testing.T) {
 
 // TestExperimentSecrets: secrets reach the service and the load, and no file of the run.
 func TestExperimentSecrets(t *testing.T) {
+	t.Parallel()
 	values := []string{"env-s3cret", "file-s3cret", "liter4l-s3cret", "url-s3cret"}
 	sum := fmt.Sprintf("%x", sha256.Sum256([]byte(values[0]+values[1]+values[2])))
 	text := strings.NewReplacer("  stubborn:\n    scope: experiment\n", `  stubborn:
     scope: experiment
     env: {TOKEN: "${LAB_TOKEN}", FROM_FILE: "{{.setting.db_password}}", PGPASSWORD: liter4l-s3cret, DATABASE: "postgres://app:url-s3cret@db/shop"}
     prepare: [[sh, -c, "printf %s \"$TOKEN$FROM_FILE$PGPASSWORD\" | sha256sum | grep "], [sh, -c, "echo $0", "{{.setting.db_password}}", --password=liter4l-s3cret]]
-`, "factors:", "settings: {db_password: file:secret.txt, note: 'of ${LAB_TOKEN}'}\nfactors:", ".addr.http}}/\", duration: 300ms", ".addr.http}}/?x=${LAB_TOKEN}\", requests: 5",
+`, "factors:", "settings: {db_password: file:secret.txt, note: 'of ${LAB_TOKEN}'}\nfactors:", ".addr.http}}/\", requests: 60", ".addr.http}}/?x=${LAB_TOKEN}\", requests: 5",
 		"blocks: 2", "blocks: 1 # not --password liter4l-s3cret").Replace(withoutSampling(tinyExperiment))
 	text = strings.Replace(text, "| grep ", "| grep "+sum, 1)
 	file, out := writeExperiment(t, text), filepath.Join(t.TempDir(), "out")
@@ -487,8 +418,8 @@ func TestExperimentSecrets(t *testing.T) {
 	if _, stderr, code := spillway(t, "experiment", file, "--check"); code != 2 || !strings.Contains(stderr, "the environment variable LAB_TOKEN is not set") {
 		t.Errorf("without the variable: exit %d, %s", code, stderr)
 	}
-	t.Setenv("LAB_TOKEN", "env-s3cret")
-	r := startExperiment(t, out, file, "-o", out)
+	token := []string{"LAB_TOKEN=env-s3cret"}
+	r := startExperimentWith(t, token, out, file, "-o", out)
 	if code := r.wait(); code != 0 {
 		t.Fatalf("exit %d\n%s", code, &r.output)
 	}
@@ -521,8 +452,9 @@ func TestExperimentSecrets(t *testing.T) {
 			}
 		}
 	}
-	if _, stderr, code := spillway(t, "experiment", file, "--resume", out); code != 0 {
-		t.Errorf("resume: exit %d, %s", code, stderr)
+	again := startExperimentWith(t, token, out, file, "--resume", out)
+	if code := again.wait(); code != 0 {
+		t.Errorf("resume: exit %d, %s", code, &again.output)
 	}
 }
 
@@ -537,29 +469,50 @@ func gunzip(data []byte) ([]byte, error) {
 // TestExperimentFailures: a service that does not become ready ends the run. A service that ends during the load
 // makes its trial incomplete.
 func TestExperimentFailures(t *testing.T) {
+	t.Parallel()
 	broken := strings.Replace(withoutSampling(tinyExperiment), "{{.folder}}/nginx.conf\"", "{{.folder}}/none.conf\"", 1)
 	_, stderr, code := spillway(t, "experiment", writeExperiment(t, broken), "-o", "out")
 	if code != 3 || !strings.Contains(stderr, "service web: it ended before it was ready") || !strings.Contains(stderr, "none.conf") {
 		t.Errorf("broken service: exit %d, %s", code, stderr)
 	}
-	dying := strings.Replace(withoutSampling(tinyExperiment), "  stubborn:\n    scope: experiment\n", "  stubborn:\n", 1)
-	dying = strings.Replace(dying, "sleep 1000 & sleep 1000 & while :; do wait; done", "sleep 0.2; exit 5", 1)
-	_, stderr, code = spillway(t, "experiment", writeExperiment(t, dying), "-o", "out")
-	if code != 1 || !strings.Contains(stderr, "service stubborn ended by itself: exit status 5") || !strings.Contains(stderr, "4 of 4 trials are not complete") {
-		t.Errorf("dying service: exit %d, %s", code, stderr)
+
+	// The other service ends when a load has begun, which is answered when it has ended.
+	target, dir := openGate(t, 1), t.TempDir()
+	dying := strings.NewReplacer("  stubborn:\n    scope: experiment\n", "  stubborn:\n", `"http://{{.service.web.addr.http}}/", requests: 60`, `"`+target.url+`/", requests: 60, timeout: 10h`,
+		"trap '' TERM INT QUIT; sleep 1000 & sleep 1000 & while :; do wait; done", "echo $$ > '"+dir+"/pid'; until [ -e '"+dir+"/die' ]; do sleep 0.02; done; exit 5").Replace(withoutSampling(tinyExperiment))
+	out := filepath.Join(t.TempDir(), "out")
+	r := startExperiment(t, out, writeExperiment(t, dying), "-o", out)
+	apptest.Await(t, "a load begins", func() bool { return target.seen.Load() > 0 })
+	var pid string
+	apptest.Await(t, "the service runs", func() bool {
+		text, _ := os.ReadFile(filepath.Join(dir, "pid"))
+		pid = strings.TrimSpace(string(text))
+		return strings.HasSuffix(string(text), "\n")
+	})
+	if err := os.WriteFile(filepath.Join(dir, "die"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	apptest.Await(t, "the service has ended", func() bool {
+		_, err := os.Stat(filepath.Join("/proc", pid))
+		return err != nil
+	})
+	target.release()
+	if code := r.wait(); code != 1 || !strings.Contains(r.output.String(), "service stubborn ended by itself: exit status 5") || !strings.Contains(r.output.String(), "4 of 4 trials are not complete") {
+		t.Errorf("dying service: exit %d, %s", code, &r.output)
 	}
 }
 
 // TestExperimentKeep: kept data is filled once, and a service is restarted when a level changes its settings.
 func TestExperimentKeep(t *testing.T) {
+	t.Parallel()
 	kept := strings.NewReplacer(
 		"  stubborn:\n    scope: experiment\n", `  stubborn:
     scope: experiment
-    prepare: [[sh, -c, "echo prepare >> {{.data}}/log"]]
-    fill: [[sh, -c, "echo fill >> {{.data}}/log"]]
+    prepare: [[sh, -c, "echo prepare >> '{{.data}}/log'"]]
+    fill: [[sh, -c, "echo fill >> '{{.data}}/log'"]]
     keep: 1
 `, "  - {rate: 200, per_connection: 1, connections: 5}", "  - {name: one, settings: {mode: 1}, requests: 5}\n  - {name: two, settings: {mode: 2}, requests: 5}",
-		", duration: 300ms", "", "blocks: 2", "blocks: 1").Replace(withoutSampling(tinyExperiment))
+		", requests: 60", "", "blocks: 2", "blocks: 1").Replace(withoutSampling(tinyExperiment))
 	data := t.TempDir()
 	log := filepath.Join(data, "experiments/tiny/stubborn/data/log")
 	for _, text := range []string{kept, kept, strings.Replace(kept, "keep: 1", "keep: 2", 1)} {
@@ -579,66 +532,6 @@ func TestExperimentKeep(t *testing.T) {
 		}
 		if diff := cmp.Diff([]string{"1", "2"}, modes); diff != "" {
 			t.Errorf("starts of web (-want +got):\n%s", diff)
-		}
-	}
-}
-
-// occupy keeps a core busy until the test ends.
-func occupy(t *testing.T, core int) {
-	t.Helper()
-	loop := exec.Command("taskset", "-c", strconv.Itoa(core), "sh", "-c", "while :; do :; done")
-	if err := loop.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = loop.Process.Kill()
-		_ = loop.Wait()
-	})
-}
-
-// sharedCPU divides the machine: the load has a core, and the service half of another.
-const sharedCPU = "network: loopback\nhosts: {app: {cpus: 0.5}, client: {cpus: 1}}\nservices:\n"
-
-// TestExperimentShares saturates a service with half of a core. It uses at most that, and if it gets that, its quota stopped it. Then
-// the test wants a busy loop on its core found in every level.
-func TestExperimentShares(t *testing.T) {
-	text := strings.NewReplacer("services:\n", sharedCPU, "blocks: 2", "blocks: 1", "load: {", "load: {host: client, ", "{rate: 200, per_connection: 1, connections: 5}", "{connections: 8}",
-		"duration: 300ms", "duration: 1s").Replace(tinyExperiment)
-	file := writeExperiment(t, text)
-	for _, disturbed := range []bool{false, true} {
-		out := filepath.Join(t.TempDir(), "out")
-		r := startExperiment(t, out, file, "-o", out)
-		if disturbed {
-			occupy(t, 1) // the load has the first core
-		}
-		if code := r.wait(); code != 0 {
-			t.Fatalf("exit %d\n%s", code, &r.output)
-		}
-		names := matches(out, "blocks/*/*/*.ndjson.gz")
-		for _, name := range names {
-			run, err := result.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			total := &run.Steps[0].Total
-			if len(total.Hosts) != 2 || len(run.Header.Hosts) != 2 {
-				t.Fatalf("hosts: %+v", total.Hosts)
-			}
-			app, client := total.Hosts[0], total.Hosts[1]
-			if app.Throttled == 0 && app.UsedShare() > 0.9 || app.Used == 0 || app.UsedShare() > 1.5 || client.Throttled > 0 || client.Used == 0 || app.Cores == client.Cores {
-				t.Errorf("%+v", total.Hosts)
-			}
-			if disturbed && (total.Validity != result.HostContended || !strings.Contains(total.Reasons[0], "programs that belong to no host")) {
-				t.Errorf("%s: %q", total.Validity, total.Reasons)
-			}
-		}
-		if len(names) != 2 {
-			t.Errorf("results: %q", names)
-		}
-		r.wantNothingLeft(t)
-		if stdout, stderr, code := spillway(t, "report", out); code != 0 || !strings.Contains(stdout, "host app used  throttled") ||
-			!strings.Contains(stdout, "host app: 127.0.0.1, 0.5 CPUs on cores 1") {
-			t.Errorf("report: exit %d\n%s%s", code, stdout, stderr)
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"spillway/internal/apptest"
 	"spillway/internal/exit"
 	"spillway/internal/lab/peak"
 	"spillway/internal/lab/result"
@@ -78,6 +79,7 @@ func notTurned(d *peak.Document, k *peak.DocumentKnob) bool {
 // TestPeakKnob turns a knob that sets the capacity, and one of the load that does not matter. On a machine with other work probes
 // may be invalid or miss the SLO, so that only what VALID probes met is certain.
 func TestPeakKnob(t *testing.T) {
+	apptest.Long(t)
 	t.Parallel()
 	for _, want := range []struct {
 		name, original, value, maxTime string
@@ -125,6 +127,7 @@ func TestPeakKnob(t *testing.T) {
 // TestPeakKnobInterrupted interrupts the process while another value is in force and loaded, and with more signals while the command
 // sets the original one back: it is in force afterwards.
 func TestPeakKnobInterrupted(t *testing.T) {
+	apptest.Long(t)
 	t.Parallel()
 	file, command := setting(t, "1000")
 	var process atomic.Pointer[os.Process]
@@ -168,6 +171,7 @@ func TestPeakKnobInterrupted(t *testing.T) {
 // TestPeakKnobClosedPipe has nobody who reads the progress any more while another value is in force, as after Ctrl-C in a pipeline: the
 // original value is set back.
 func TestPeakKnobClosedPipe(t *testing.T) {
+	apptest.Long(t)
 	t.Parallel()
 	file, command := setting(t, "1000")
 	reader, writer, err := os.Pipe()
@@ -193,7 +197,7 @@ func TestPeakKnobClosedPipe(t *testing.T) {
 func TestPeakKnobFails(t *testing.T) {
 	t.Parallel()
 	file, command := setting(t, "1000")
-	d, stderr, code := peakVerb(t, adjustable(t, file, func(float64) {}), "--slo", "p50<5s", "--start", "300", "--max", "300", "--max-time", "1m",
+	d, stderr, code := peakVerb(t, adjustable(t, file, func(float64) {}), "--slo", "p50<5s", "--start", "300", "--max", "300", "--max-time", "30s",
 		"--knob", "capacity=1000,2000: "+command+"; if [ $VALUE = 2000 ]; then echo no such capacity; exit 5; fi")
 	checkSetting(t, file, "1000")
 	if d == nil || len(d.Knobs) != 1 || d.Knobs[0].Moved != peak.NotMeasured {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -208,6 +209,7 @@ func TestPeakNothingMet(t *testing.T) {
 func TestPeakInterrupted(t *testing.T) {
 	t.Parallel()
 	args := []string{"peak", "--json", "--slo", "p50<5s", "--start", "300", "--max-time", "1h"}
+	probeLine := regexp.MustCompile(`(?m)^probe [0-9]+, `)
 	for _, during := range []bool{false, true} {
 		url, seen := pages(t)
 		p := command(t, append(args, url+"/ok")...)
@@ -219,7 +221,7 @@ func TestPeakInterrupted(t *testing.T) {
 		p.interrupt(t)
 		d, stderr, code := p.peak(t)
 		checkSearch(t, d, stderr, code, 1e9)
-		if shown := strings.Count(stderr, "probe "); d.Stopped != peak.StoppedInterrupted || d.Confirmed || len(d.Probes) != shown || !during && shown == 0 {
+		if shown := len(probeLine.FindAllString(stderr, -1)); d.Stopped != peak.StoppedInterrupted || d.Confirmed || len(d.Probes) != shown || !during && shown == 0 {
 			t.Errorf("interrupted during a probe: %v: %+v, want the %d probes that were shown\n%s", during, d, shown, stderr)
 		}
 	}
