@@ -94,7 +94,11 @@ func TestCallClasses(t *testing.T) {
 		"big headers": {text("HTTP/1.1 200 OK\r\nA: " + strings.Repeat("x", 128<<10) + "\r\n\r\n"), result.Protocol},
 		"timeout":     {func(_ int, conn net.Conn) { io.Copy(io.Discard, conn) }, result.Timeout},
 	} {
-		tg := callTarget(t, Config{URL: "http://" + hostile(t, test.serve), Timeout: 300 * time.Millisecond})
+		c := Config{URL: "http://" + hostile(t, test.serve)}
+		if test.want == result.Timeout {
+			c.Timeout = 300 * time.Millisecond
+		}
+		tg := callTarget(t, c)
 		call, o := callOnce(t, tg, "/")
 		if o.Err == nil || Classify(o.Err) != test.want {
 			t.Errorf("%s: %v, want the class %s", name, o.Err, test.want)
@@ -103,12 +107,7 @@ func TestCallClasses(t *testing.T) {
 			t.Errorf("%s: status %d of the answer", name, call.Answer.Status)
 		}
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener.Close()
-	if _, o := callOnce(t, callTarget(t, Config{URL: "http://" + listener.Addr().String()}), "/"); o.Err == nil || Classify(o.Err) != result.Refused || o.Sent != 0 {
+	if _, o := callOnce(t, callTarget(t, Config{URL: "http://" + refusing(t)}), "/"); o.Err == nil || Classify(o.Err) != result.Refused || o.Sent != 0 {
 		t.Errorf("refused: %+v", o)
 	}
 	if Classify(CheckFailed(errors.New("x"))) != result.CheckError {

@@ -162,7 +162,7 @@ func TestGRPCErrors(t *testing.T) {
 		{Config{GRPC: "shop.v1.Shop/Get", Proto: path, Checks: status}, "grpc-status 0"},
 		{Config{GRPC: "shop.v1.Shop/Get", Proto: path, Headers: []Header{{"content-type", "x"}}}, "--grpc sets it"},
 	} {
-		test.config.URL, test.config.Timeout = "http://127.0.0.1/", time.Second
+		test.config.URL, test.config.Timeout = "http://127.0.0.1/", time.Minute
 		test.config.Files = LocalFiles
 		if _, err := Open(t.Context(), test.config); err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%v, want %q", err, test.want)

@@ -3,6 +3,7 @@ package target
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"sync"
@@ -10,9 +11,38 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"spillway/internal/apptest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// The servers of the tests that do not stop them.
+var (
+	sharedPostgres = apptest.Shared[*apptest.PostgresServer]{Start: func() (*apptest.PostgresServer, error) { return apptest.StartPostgres() }}
+	sharedMariaDB  = apptest.Shared[*apptest.Server]{Start: func() (*apptest.Server, error) { return apptest.StartMariaDB() }}
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(apptest.Closing(m, &sharedPostgres, &sharedMariaDB))
+}
+
+// refusing returns an address that refuses connections, and keeps its port until the test ends.
+func refusing(t testing.TB) string {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("127.0.0.1:%d", name.(*unix.SockaddrInet4).Port)
+}
 
 // hostile starts a TCP server that passes each connection and its number from 1
 // to serve, and closes it afterwards.
@@ -79,7 +109,7 @@ func open(t testing.TB, c Config) *Target {
 	t.Helper()
 	c.Files = LocalFiles
 	if c.Timeout == 0 {
-		c.Timeout = 5 * time.Second
+		c.Timeout = time.Minute
 	}
 	if c.Clock == (Clock{}) {
 		c.Clock = NewClock()

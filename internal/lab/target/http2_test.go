@@ -56,6 +56,7 @@ func sendOnAll(t *testing.T, tg *Target, sessions []*Session) []Outcome {
 // TestHTTP2Streams sends requests that the server answers only when all are
 // there, so they have to share the connections.
 func TestHTTP2Streams(t *testing.T) {
+	t.Parallel()
 	const connections, streams = 3, 5
 	for _, secure := range []bool{false, true} {
 		var round atomic.Pointer[sync.WaitGroup]
@@ -102,13 +103,14 @@ func TestHTTP2Streams(t *testing.T) {
 // TestHTTP2Timeout has one stream time out: the others keep their connection.
 // When the server ends the connection, they share a new one.
 func TestHTTP2Timeout(t *testing.T) {
+	t.Parallel()
 	var stuck atomic.Bool
 	server, count := serveHTTP2(t, false, func(_ http.ResponseWriter, r *http.Request) {
 		if stuck.CompareAndSwap(true, false) {
 			<-r.Context().Done()
 		}
 	})
-	tg := open(t, Config{URL: server.URL, HTTP2: true, Streams: 4, Timeout: 2 * time.Second})
+	tg := open(t, Config{URL: server.URL, HTTP2: true, Streams: 4, Timeout: 10 * time.Second})
 	sessions := tg.NewSessions(1)
 	defer func() {
 		for _, s := range sessions {

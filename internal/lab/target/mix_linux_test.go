@@ -69,7 +69,7 @@ func TestMixLabels(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, insecure := range []string{"http", "https"} {
-		tg := open(t, Config{URL: insecure + "://127.0.0.1:1/", Requests: requests})
+		tg := open(t, Config{URL: insecure + "://" + refusing(t), Requests: requests})
 		seen := map[int]int{}
 		var outcomes []Outcome
 		if tg.EventLoop() {

@@ -3,7 +3,6 @@ package target
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -45,6 +44,42 @@ func listenOn(t *testing.T, address string) (port string, count *atomic.Int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	_, port, _ = net.SplitHostPort(listener.Addr().String())
+	return port, countOn(t, listener)
+}
+
+// listenOnAll counts the connections to each of several hosts, with one port that is free at all of them.
+func listenOnAll(t *testing.T, hosts ...string) (port string, counts []*atomic.Int64) {
+	t.Helper()
+	for range 100 {
+		var listeners []net.Listener
+		port = "0"
+		for _, host := range hosts {
+			listener, err := net.Listen("tcp", net.JoinHostPort(host, port))
+			if err != nil {
+				t.Log(err)
+				break
+			}
+			listeners = append(listeners, listener)
+			_, port, _ = net.SplitHostPort(listener.Addr().String())
+		}
+		if len(listeners) == len(hosts) {
+			for _, listener := range listeners {
+				counts = append(counts, countOn(t, listener))
+			}
+			return port, counts
+		}
+		for _, listener := range listeners {
+			listener.Close()
+		}
+	}
+	t.Fatalf("of 100 ports none is free at all of %q", hosts)
+	return "", nil
+}
+
+// countOn serves until the test ends, and counts the connections.
+func countOn(t *testing.T, listener net.Listener) (count *atomic.Int64) {
+	t.Helper()
 	count = new(atomic.Int64)
 	server := &http.Server{ConnState: func(_ net.Conn, s http.ConnState) {
 		if s == http.StateNew {
@@ -57,8 +92,7 @@ func listenOn(t *testing.T, address string) (port string, count *atomic.Int64) {
 		server.Close()
 		serving.Wait()
 	})
-	_, port, _ = net.SplitHostPort(listener.Addr().String())
-	return port, count
+	return count
 }
 
 func TestCheckTriesEveryAddress(t *testing.T) {
@@ -67,7 +101,7 @@ func TestCheckTriesEveryAddress(t *testing.T) {
 		t.Helper()
 		var n names
 		n.set(nil, addresses...)
-		c.URL, c.Lookup, c.Timeout = "http://shop.test:"+port+"/", n.lookup, 5*time.Second
+		c.URL, c.Lookup, c.Timeout = "http://shop.test:"+port+"/", n.lookup, time.Minute
 		tg, err := Open(t.Context(), c)
 		if err == nil {
 			err = tg.Check(t.Context())
@@ -95,7 +129,7 @@ func TestCheckTriesEveryAddress(t *testing.T) {
 	f(Config{DNSRefresh: time.Hour}, "", "shop.test is loaded at 127.0.0.2:"+port+", 127.0.0.3:"+port+" in rotation", "127.0.0.2", "127.0.0.3", "::1")
 
 	for url, want := range map[string]string{"http://127.0.0.1/": "requires a target with a host name", "sqlite:x": "requires a target with a host name"} {
-		c := Config{URL: url, DNSRefresh: time.Second, Timeout: time.Second}
+		c := Config{URL: url, DNSRefresh: time.Second, Timeout: time.Minute}
 		if strings.HasPrefix(url, "sqlite") {
 			c.SQL = "SELECT 1"
 		}
@@ -107,12 +141,7 @@ func TestCheckTriesEveryAddress(t *testing.T) {
 
 // TestRefresh changes the addresses of a name under both engines.
 func TestRefresh(t *testing.T) {
-	port, first := listenOn(t, "127.0.0.2:0")
-	var counts []*atomic.Int64
-	for i := 3; i <= 4; i++ {
-		_, count := listenOn(t, fmt.Sprintf("127.0.0.%d:%s", i, port))
-		counts = append(counts, count)
-	}
+	port, counts := listenOnAll(t, "127.0.0.2", "127.0.0.3", "127.0.0.4")
 	var n names
 	n.set(nil, "127.0.0.2")
 	accept, err := ParseChecks([]string{"status=404"})
@@ -144,7 +173,7 @@ func TestRefresh(t *testing.T) {
 				t.Fatal(o.Err)
 			}
 		}
-		if a, b, c := first.Load(), counts[0].Load(), counts[1].Load(); a != 21 || b != want || c != want {
+		if a, b, c := counts[0].Load(), counts[1].Load(), counts[2].Load(); a != 21 || b != want || c != want {
 			t.Errorf("connections to .2, .3 and .4: %d, %d and %d; want 21 and %d of each of the new ones", a, b, c, want)
 		}
 	}

@@ -83,6 +83,7 @@ func FuzzRedisReply(f *testing.F) {
 }
 
 func TestRedis(t *testing.T) {
+	t.Parallel()
 	server := apptest.Redis(t)
 	for _, command := range []string{"ACL SETUSER app on >word ~* +@all", "CONFIG SET requirepass 'se cret'"} {
 		outcomes, _ := drive(t, open(t, Config{URL: server.URL(""), Commands: []string{command}}), 1, 1)

@@ -147,17 +147,17 @@ func TestOpenErrors(t *testing.T) {
 		{Config{URL: "postgres://u:secret@127.0.0.1/d", SQL: "SELECT 1", Headers: []Header{{"a", "b"}}}, "are for HTTP"},
 		{Config{URL: "http+unix://run/x"}, "percent-encoded"},
 	} {
-		test.config.Timeout = time.Second
+		test.config.Timeout = time.Minute
 		_, err := Open(t.Context(), test.config)
 		if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v, want %q", test.config.URL, err, test.want)
 		}
 	}
-	if _, err := Open(t.Context(), Config{URL: "http://1.1.1.1/", Allow: []string{"1.1.1.1"}, Timeout: time.Second}); err != nil {
+	if _, err := Open(t.Context(), Config{URL: "http://1.1.1.1/", Allow: []string{"1.1.1.1"}, Timeout: time.Minute}); err != nil {
 		t.Errorf("an allowed host: %v", err)
 	}
 	for _, url := range []string{"http://10.1.2.3/", "http://192.168.0.1:81", "http://[fd00::1]/", "http://localhost/"} {
-		if _, err := Open(t.Context(), Config{URL: url, Timeout: time.Second}); err != nil {
+		if _, err := Open(t.Context(), Config{URL: url, Timeout: time.Minute}); err != nil {
 			t.Errorf("%s: %v", url, err)
 		}
 	}

@@ -217,6 +217,7 @@ func FuzzPostgresReply(f *testing.F) {
 }
 
 func TestMySQL(t *testing.T) {
+	t.Parallel()
 	server := apptest.MariaDB(t)
 	for _, sql := range []string{"CREATE DATABASE app", "CREATE TABLE app.t (a bigint PRIMARY KEY, b varchar(99))"} {
 		outcomes, _ := exchangeAll(t, open(t, Config{URL: server.URL(""), SQL: sql}), 1)
@@ -226,7 +227,7 @@ func TestMySQL(t *testing.T) {
 	}
 	testDatabase(t, server.URL("app"), 5)
 
-	slow := open(t, Config{URL: server.URL("app"), SQL: "SELECT SLEEP(10)", Timeout: 500 * time.Millisecond})
+	slow := open(t, Config{URL: server.URL("app"), SQL: "SELECT SLEEP(3600)", Timeout: 500 * time.Millisecond})
 	outcomes, _ := exchangeAll(t, slow, 1)
 	if err := outcomes[0].Err; err == nil || Classify(err) != result.Timeout {
 		t.Errorf("%v, want a timeout", err)
@@ -258,10 +259,11 @@ func TestMySQL(t *testing.T) {
 
 // TestMySQLStatements runs statements of every kind through the driver.
 func TestMySQLStatements(t *testing.T) {
-	url := apptest.MariaDB(t).URL("test")
+	t.Parallel()
+	url := sharedMariaDB.Get(t).URL("test")
 	f := func(sql string, params map[string]string, n int, kind Kind, wantErr string) []Outcome {
 		t.Helper()
-		outcomes, counters := exchangeAll(t, open(t, Config{URL: url, SQL: sql, Params: values(t, params), Timeout: 2 * time.Second}), n)
+		outcomes, counters := exchangeAll(t, open(t, Config{URL: url, SQL: sql, Params: values(t, params), Timeout: time.Minute}), n)
 		for _, o := range outcomes {
 			switch {
 			case wantErr == "" && (o.Err != nil || o.Kind != kind):
@@ -292,7 +294,8 @@ func TestMySQLStatements(t *testing.T) {
 }
 
 func TestPostgres(t *testing.T) {
-	server := apptest.Postgres(t)
+	t.Parallel()
+	server := sharedPostgres.Get(t)
 	url := server.CreateDatabase(t)
 	for _, sql := range []string{"DROP TABLE IF EXISTS t", "CREATE TABLE t (a bigint PRIMARY KEY, b text)"} {
 		outcomes, _ := exchangeAll(t, open(t, Config{URL: url, SQL: sql}), 1)
@@ -302,7 +305,7 @@ func TestPostgres(t *testing.T) {
 	}
 	testDatabase(t, url, 68) // on the wire, with the description of the row
 
-	slow := open(t, Config{URL: url, SQL: "SELECT pg_sleep(10)", Timeout: 200e6})
+	slow := open(t, Config{URL: url, SQL: "SELECT pg_sleep(3600)", Timeout: 200e6})
 	outcomes, _ := exchangeAll(t, slow, 1)
 	if err := outcomes[0].Err; err == nil || Classify(err) != result.Timeout {
 		t.Errorf("%v, want a timeout", err)

@@ -14,15 +14,14 @@ import (
 	"zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
 
-	"spillway/internal/apptest"
 	"spillway/internal/lab/result"
 )
 
 // The tests of the timeout delay two parts of a request. Each part is shorter than
 // the timeout, and their sum is longer.
 const (
-	wholeTimeout = 500 * time.Millisecond
-	partDelay    = 300 * time.Millisecond
+	wholeTimeout = 1000 * time.Millisecond
+	partDelay    = 600 * time.Millisecond
 )
 
 // slowConn delays the first read.
@@ -87,6 +86,7 @@ func expectTimeout(t *testing.T, name string, tg *Target) {
 
 // TestTimeoutCoversHandshake has a TLS handshake and an answer that are both slow.
 func TestTimeoutCoversHandshake(t *testing.T) {
+	t.Parallel()
 	for _, http2 := range []bool{false, true} {
 		server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			select {
@@ -106,17 +106,18 @@ func TestTimeoutCoversHandshake(t *testing.T) {
 
 // TestTimeoutCoversLogin has a database whose login and statement are both slow.
 func TestTimeoutCoversLogin(t *testing.T) {
-	mariaDB := apptest.MariaDB(t).URL("test")
+	t.Parallel()
+	mariaDB := sharedMariaDB.Get(t).URL("test")
 	slowly := func(url string) string {
 		_, rest, _ := strings.Cut(url, "@")
 		address, _, _ := strings.Cut(rest, "/")
 		return strings.Replace(url, address, slowProxy(t, address), 1)
 	}
-	tg := open(t, Config{URL: slowly(mariaDB), SQL: "SELECT SLEEP(0.3)", Timeout: wholeTimeout})
+	tg := open(t, Config{URL: slowly(mariaDB), SQL: "SELECT SLEEP(0.6)", Timeout: wholeTimeout})
 	expectTimeout(t, "MariaDB", tg)
 
-	server := apptest.Postgres(t)
-	tg = open(t, Config{URL: slowly(server.CreateDatabase(t)) + "?sslmode=disable", SQL: "SELECT pg_sleep(0.3)", Timeout: wholeTimeout})
+	server := sharedPostgres.Get(t)
+	tg = open(t, Config{URL: slowly(server.CreateDatabase(t)) + "?sslmode=disable", SQL: "SELECT pg_sleep(0.6)", Timeout: wholeTimeout})
 	expectTimeout(t, "PostgreSQL", tg)
 }
 
@@ -133,7 +134,7 @@ func TestTimeoutStopsSQLite(t *testing.T) {
 		t.Fatal(err)
 	}
 	endless := "WITH RECURSIVE n(a) AS (SELECT 1 UNION ALL SELECT a+1 FROM n WHERE a < 100000000) SELECT count(*) FROM n"
-	outcomes, counters := exchangeAll(t, open(t, Config{URL: "sqlite:" + path, SQL: endless, Timeout: 100 * time.Millisecond}), 2)
+	outcomes, counters := exchangeAll(t, open(t, Config{URL: "sqlite:" + path, SQL: endless, Timeout: 300 * time.Millisecond}), 2)
 	for _, o := range outcomes {
 		if o.Err == nil || Classify(o.Err) != result.Timeout {
 			t.Errorf("SQLite: error %v, want a timeout", o.Err)

@@ -97,7 +97,7 @@ func TestCertificateErrors(t *testing.T) {
 		{Config{Cert: empty}, "--cert and --key: give both"},
 		{Config{Cert: empty, Key: empty}, "--cert and --key: tls:"},
 	} {
-		test.config.Timeout = time.Second
+		test.config.Timeout = time.Minute
 		for _, url := range []string{"https://127.0.0.1/", "rediss://127.0.0.1/"} {
 			if test.config.URL, test.config.Commands = url, nil; url[0] == 'r' {
 				test.config.Commands = []string{"PING"}
@@ -108,7 +108,7 @@ func TestCertificateErrors(t *testing.T) {
 			}
 		}
 	}
-	if _, err := Open(t.Context(), Config{URL: "http://127.0.0.1/", CACert: empty, Timeout: time.Second}); err == nil || !strings.Contains(err.Error(), "not for scheme http") {
+	if _, err := Open(t.Context(), Config{URL: "http://127.0.0.1/", CACert: empty, Timeout: time.Minute}); err == nil || !strings.Contains(err.Error(), "not for scheme http") {
 		t.Errorf("http: %v", err)
 	}
 }

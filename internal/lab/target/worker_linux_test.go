@@ -47,7 +47,7 @@ func drive(t testing.TB, tg *Target, connections, n int) ([]Outcome, Counters) {
 	for range connections {
 		start()
 	}
-	deadline := clock.Now() + int64(30*time.Second)
+	deadline := clock.Now() + int64(90*time.Second)
 	for len(outcomes) < n && clock.Now() < deadline {
 		if err := w.Wait(clock.Now() + int64(100*time.Millisecond)); err != nil {
 			t.Fatal(err)
@@ -58,7 +58,7 @@ func drive(t testing.TB, tg *Target, connections, n int) ([]Outcome, Counters) {
 		t.Fatal(err)
 	}
 	if len(outcomes) != n {
-		t.Fatalf("%d of %d requests ended", len(outcomes), n)
+		t.Fatalf("%d of %d requests ended within 90 s", len(outcomes), n)
 	}
 	for i := range outcomes {
 		checkTimes(t, &outcomes[i])
@@ -104,6 +104,7 @@ func TestWorkerPerConnection(t *testing.T) {
 
 // TestWorkerClasses has servers misbehave and checks what each is called.
 func TestWorkerClasses(t *testing.T) {
+	t.Parallel()
 	reset := func(_ int, conn net.Conn) {
 		io.ReadFull(conn, make([]byte, 10))
 		conn.(*net.TCPConn).SetLinger(0)
@@ -134,7 +135,12 @@ func TestWorkerClasses(t *testing.T) {
 		"endless lines": {say("HTTP/1.1 200 OK\r\n" + strings.Repeat("X: y\r\n", 20000)), result.Protocol},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tg := open(t, Config{URL: "http://" + hostile(t, test.serve), Timeout: 300 * time.Millisecond})
+			t.Parallel()
+			c := Config{URL: "http://" + hostile(t, test.serve)}
+			if test.want == result.Timeout {
+				c.Timeout = 300 * time.Millisecond
+			}
+			tg := open(t, c)
 			outcomes, _ := drive(t, tg, 1, 3)
 			for _, o := range outcomes {
 				if o.Err == nil || Classify(o.Err) != test.want {
@@ -146,12 +152,7 @@ func TestWorkerClasses(t *testing.T) {
 }
 
 func TestWorkerRefused(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener.Close()
-	for _, c := range []Config{{URL: "http://" + listener.Addr().String()}, {URL: "http://x/", Socket: filepath.Join(t.TempDir(), "none")}} {
+	for _, c := range []Config{{URL: "http://" + refusing(t)}, {URL: "http://x/", Socket: filepath.Join(t.TempDir(), "none")}} {
 		outcomes, counters := drive(t, open(t, c), 2, 4)
 		for _, o := range outcomes {
 			if o.Err == nil || Classify(o.Err) != result.Refused || o.Connected != 0 || o.Sent != 0 {
@@ -226,6 +227,7 @@ func TestWorkerIdleClose(t *testing.T) {
 }
 
 func TestWorkerHuge(t *testing.T) {
+	t.Parallel()
 	body := bytes.Repeat([]byte("0123456789"), 1<<20)
 	address := hostile(t, answering(func(*http.Request) []byte {
 		return append(fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n", len(body)), body...)
@@ -241,6 +243,7 @@ func TestWorkerHuge(t *testing.T) {
 // TestWorkerLargeRequest sends bodies that do not fit the socket's buffer to a
 // server that is in no hurry to read them.
 func TestWorkerLargeRequest(t *testing.T) {
+	t.Parallel()
 	var got atomic.Int64
 	address := hostile(t, answering(func(r *http.Request) []byte {
 		got.Add(r.ContentLength)
