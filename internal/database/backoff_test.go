@@ -4,11 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestBackoffDelay(t *testing.T) {
 	b := Backoff{Base: 100 * time.Millisecond, Max: time.Second, Jitter: 0}

@@ -18,12 +18,21 @@ import (
 	"spillway/internal/database"
 )
 
+// postgres has settings that differ from those of a session.
+var postgres = apptest.Shared[*apptest.PostgresServer]{Start: func() (*apptest.PostgresServer, error) {
+	return apptest.StartPostgres("timezone=Asia/Shanghai", "datestyle=German")
+}}
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(apptest.Closing(m, &postgres)) }
+
+// openPostgres gives an attempt to connect a minute, which only a hang takes.
 func openPostgres(t *testing.T, url string, p database.Pool, log *slog.Logger) *pgxpool.Pool {
 	t.Helper()
 	parsed, err := database.Parse(url)
 	if err != nil {
 		t.Fatal(err)
 	}
+	p.ConnectTimeout = time.Minute
 	pool, err := database.OpenPostgres(t.Context(), parsed, p, log)
 	if err != nil {
 		t.Fatal(err)
@@ -32,25 +41,15 @@ func openPostgres(t *testing.T, url string, p database.Pool, log *slog.Logger) *
 	return pool
 }
 
-// verifyNoLeak checks, after the clean-ups that follow, that no goroutine is left.
-func verifyNoLeak(t *testing.T) {
-	before := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, before) })
-}
-
 // setting reads a setting of a session. A statement that the server cancels for its
 // own timeout, which some tests set to a millisecond, is repeated.
-func setting(t *testing.T, pool *pgxpool.Pool, name string) string {
-	t.Helper()
+func setting(ctx context.Context, pool *pgxpool.Pool, name string) (string, error) {
 	for {
 		var value string
-		err := pool.QueryRow(t.Context(), "SELECT current_setting('"+name+"')").Scan(&value)
+		err := pool.QueryRow(ctx, "SELECT current_setting('"+name+"')").Scan(&value)
 		var pgErr *pgconn.PgError
-		switch {
-		case err == nil:
-			return value
-		case !errors.As(err, &pgErr) || pgErr.Code != "57014":
-			t.Fatalf("%s: %v", name, err)
+		if err == nil || !errors.As(err, &pgErr) || pgErr.Code != "57014" {
+			return value, err
 		}
 	}
 }
@@ -58,8 +57,8 @@ func setting(t *testing.T, pool *pgxpool.Pool, name string) string {
 // The session has our settings, regardless of the server's defaults; what the URL
 // says goes before.
 func TestOpenPostgresSettings(t *testing.T) {
-	verifyNoLeak(t)
-	pg := apptest.Postgres(t, "timezone=Asia/Shanghai", "datestyle=German")
+	t.Parallel()
+	pg := postgres.Get(t)
 	log := slog.New(slog.DiscardHandler)
 	tests := []struct {
 		query string // of the URL
@@ -80,15 +79,15 @@ func TestOpenPostgresSettings(t *testing.T) {
 	for _, test := range tests {
 		pool := openPostgres(t, pg.URL("postgres")+test.query, test.pool, log)
 		for name, want := range test.want {
-			if got := setting(t, pool, name); got != want {
-				t.Errorf("URL%s, %+v: %s = %q, want %q", test.query, test.pool, name, got, want)
+			if got, err := setting(t.Context(), pool, name); err != nil || got != want {
+				t.Errorf("URL%s, %+v: %s = %q, want %q: %v", test.query, test.pool, name, got, want, err)
 			}
 		}
 		pool.Close()
 	}
 	pool := openPostgres(t, pg.SocketURL("postgres"), database.Pool{Max: 3}, log)
-	if got := setting(t, pool, "TimeZone"); got != "UTC" {
-		t.Errorf("by socket: TimeZone = %q", got)
+	if got, err := setting(t.Context(), pool, "TimeZone"); err != nil || got != "UTC" {
+		t.Errorf("by socket: TimeZone = %q, want UTC: %v", got, err)
 	}
 	if got := pool.Config(); got.MaxConns != 3 || got.MinConns != 1 || got.MaxConnLifetimeJitter == 0 {
 		t.Errorf("pool: %d to %d connections, jitter %v", got.MinConns, got.MaxConns, got.MaxConnLifetimeJitter)
@@ -97,8 +96,8 @@ func TestOpenPostgresSettings(t *testing.T) {
 
 // A pooler that refuses statement_timeout is used without it, said once.
 func TestOpenPostgresBehindPgBouncer(t *testing.T) {
-	verifyNoLeak(t)
-	pg := apptest.Postgres(t, "timezone=Asia/Shanghai", "datestyle=German")
+	t.Parallel()
+	pg := postgres.Get(t)
 	bouncer := apptest.PgBouncer(t, pg, "transaction")
 	var text bytes.Buffer
 	pool := openPostgres(t, bouncer.URL("postgres")+"?default_query_exec_mode=exec", database.Pool{Max: 5}, slog.New(slog.NewTextHandler(&text, nil)))
@@ -106,22 +105,22 @@ func TestOpenPostgresBehindPgBouncer(t *testing.T) {
 	for range 5 {
 		clients.Go(func() {
 			for range 5 {
-				if got := setting(t, pool, "TimeZone"); got != "UTC" {
-					t.Errorf("TimeZone = %q", got)
+				if got, err := setting(t.Context(), pool, "TimeZone"); err != nil || got != "UTC" {
+					t.Errorf("TimeZone = %q, want UTC: %v", got, err)
 				}
 			}
 		})
 	}
 	clients.Wait()
 	if got := strings.Count(text.String(), "refuses statement_timeout"); got != 1 {
-		t.Errorf("logged %d times: %s", got, &text)
+		t.Errorf("the refusal is logged %d times, want 1: %s", got, &text)
 	}
 }
 
 // A server that is down costs no error until a connection is asked for; the
 // error never shows the password.
 func TestOpenPostgresDown(t *testing.T) {
-	verifyNoLeak(t)
+	t.Parallel()
 	pool := openPostgres(t, "postgres://postgres:secret@127.0.0.1:1/postgres", database.Pool{}, slog.New(slog.DiscardHandler))
 	err := pool.Ping(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "refused") || strings.Contains(err.Error(), "secret") {

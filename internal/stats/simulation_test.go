@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"spillway/internal/apptest"
 )
 
 // A noisyHost plays the blocks of a comparison on a host with other programs: all runs of a block share its speed, each run has
@@ -37,6 +39,7 @@ func (h *noisyHost) noise() float64 {
 // TestVerdictsOnANoisyHost wants of 40 comparisons of the same with itself, over ten blocks each, at most 5 to show a difference,
 // and of 20 with a planted difference of 10 %, at least 18 to show it in the right direction. It plays that many times.
 func TestVerdictsOnANoisyHost(t *testing.T) {
+	apptest.Long(t)
 	t.Parallel()
 	const proofs, same, planted = 200, 40, 20
 	for name, host := range map[string]noisyHost{

@@ -22,6 +22,14 @@ func pairs(random *rand.Rand, n int, effect, spread float64) (baseline, variant 
 	return baseline, variant
 }
 
+// trialsOf is how many trials a simulation has: a quarter with -short. The tolerance follows them.
+func trialsOf(full int) int {
+	if testing.Short() {
+		return full / 4
+	}
+	return full
+}
+
 func seeded() *rand.Rand { return rand.New(rand.NewPCG(20160101, 5)) }
 
 // within fails if a share of trials is more than five standard errors from the promised share.
@@ -40,7 +48,7 @@ func TestIntervalCoversTheEffect(t *testing.T) {
 	random := seeded()
 	for _, n := range []int{2, 5, 10, 30} {
 		for _, level := range []float64{0.8, 0.95} {
-			covered, trials := 0, 5000
+			covered, trials := 0, trialsOf(5000)
 			for range trials {
 				baseline, variant := pairs(random, n, 1.2, 0.1)
 				if r := PairedRatio(baseline, variant, level); r.Low <= 1.2 && 1.2 <= r.High {
@@ -56,7 +64,7 @@ func TestNoEffectIsRarelySeen(t *testing.T) {
 	t.Parallel()
 	random := seeded()
 	for _, size := range []int{1, 6} {
-		wrong, trials := 0, 4000
+		wrong, trials := 0, trialsOf(4000)
 		for range trials {
 			family := make([]Ratio, size)
 			for i := range family {
@@ -88,7 +96,7 @@ func TestPlantedEffectIsSeenAsPromised(t *testing.T) {
 			for range 50 {
 				spread *= math.Log(1.1) / math.Log(MinimumEffect(n, spread, Alpha, Power))
 			}
-			seen, trials := 0, 5000
+			seen, trials := 0, trialsOf(5000)
 			for range trials {
 				baseline, variant := pairs(random, n, effect, spread)
 				if c := Judge([]Ratio{PairedRatio(baseline, variant, Level)})[0]; c.Verdict == direction(effect) {
@@ -205,7 +213,7 @@ func TestSummarize(t *testing.T) {
 func TestMedianIntervalCovers(t *testing.T) {
 	t.Parallel()
 	random := seeded()
-	covered, trials := 0, 5000
+	covered, trials := 0, trialsOf(5000)
 	promise := 0.0
 	for range trials {
 		figures := make([]float64, MinPairs)

@@ -48,7 +48,11 @@ func text(t *testing.T, verdicts []Verdict) string {
 // TestHealthyServers: a server that only runs out of CPU is called user-cpu or system-cpu, whatever else moves within what is normal
 // under load, and also if every queue in front of it is full.
 func TestHealthyServers(t *testing.T) {
-	const servers = 1000
+	t.Parallel()
+	servers := 1000
+	if testing.Short() {
+		servers = 150
+	}
 	for seed := range uint64(servers) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		between := func(low, high float64) float64 { return low + (high-low)*r.Float64() }

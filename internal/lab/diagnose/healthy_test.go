@@ -103,10 +103,15 @@ func healthyPair(r *rand.Rand) (p, f level) {
 
 // TestHealthyVariants turns one more thing on at a time that happens to healthy servers that only run out of CPU.
 func TestHealthyVariants(t *testing.T) {
+	t.Parallel()
+	seeds := 25
+	if testing.Short() {
+		seeds = 5
+	}
 	for _, v := range healthyVariants() {
 		wrong := map[string]int{}
 		example := ""
-		for seed := range uint64(25) {
+		for seed := range uint64(seeds) {
 			r := rand.New(rand.NewPCG(seed, 3))
 			p, f := healthyPair(r)
 			if v.steps != nil {
@@ -127,7 +132,7 @@ func TestHealthyVariants(t *testing.T) {
 			}
 		}
 		if len(wrong) > 0 {
-			t.Errorf("%s: of 25: %v\n  %s", v.name, wrong, example)
+			t.Errorf("%s: of %d: %v\n  %s", v.name, seeds, wrong, example)
 		}
 	}
 }

@@ -59,6 +59,11 @@ func (f *File) divide() (map[string]cores.Set, error) {
 	if err != nil {
 		return nil, f.mistake("hosts", "cpus: %v", err)
 	}
+	return f.divideCores(available)
+}
+
+// divideCores is divide among these cores.
+func (f *File) divideCores(available cores.Set) (map[string]cores.Set, error) {
 	var names []string
 	var shares []float64
 	most := -1 // index of the largest share of a host that only generates load

@@ -81,6 +81,16 @@ func newStudyModel(blocks int) *studyModel {
 	return m
 }
 
+// onlyPeaks leaves out the levels, which take most of the time to write.
+func (m *studyModel) onlyPeaks() {
+	m.manifest.Levels = nil
+	for _, trials := range m.manifest.Plan {
+		for i := range trials {
+			trials[i].Levels = nil
+		}
+	}
+}
+
 // write leaves the directory of a whole run.
 func (m *studyModel) write(t testing.TB) string {
 	t.Helper()

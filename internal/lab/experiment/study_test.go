@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"spillway/internal/apptest"
 	"spillway/internal/lab/result"
 )
 
@@ -28,7 +29,10 @@ func readStudy(t *testing.T, dir string) *Study {
 }
 
 func TestStudyOfAWholeRun(t *testing.T) {
+	t.Parallel()
 	study := readStudy(t, newStudyModel(10).write(t))
+	t.Run("published", func(t *testing.T) { testPublishedChecks(t, study) })
+	t.Run("golden", func(t *testing.T) { testStudyGolden(t, study) })
 	if study.Blocks != 10 || study.Whole != 10 || study.Ended != "finished" || len(study.Problems) != 0 || !study.Claims() {
 		t.Errorf("blocks %d, whole %d, ended %q, problems %v", study.Blocks, study.Whole, study.Ended, study.Problems)
 	}
@@ -72,8 +76,7 @@ func TestStudyOfAWholeRun(t *testing.T) {
 	}
 }
 
-func TestPublishedChecks(t *testing.T) {
-	study := readStudy(t, newStudyModel(10).write(t))
+func testPublishedChecks(t *testing.T, study *Study) {
 	want := []string{
 		"php peak_hz  300 direction - ratio -", "php cpu_percent.db rate-100 72 direction - ratio -", "php cpu_percent.db rate-300 219 direction - ratio -",
 		"pooled peak_hz  300 direction - ratio yes", // 300 and 300 there: no direction
@@ -105,6 +108,7 @@ func TestPublishedChecks(t *testing.T) {
 
 // Runs that are not VALID agree with nothing, and neither does a peak that is a lower bound.
 func TestPublishedChecksNeedValidRuns(t *testing.T) {
+	t.Parallel()
 	model := newStudyModel(4)
 	model.validity = func(_ int, variant string) result.Validity {
 		return map[bool]result.Validity{true: result.HostContended, false: result.Valid}[variant == "php"]
@@ -121,6 +125,7 @@ func TestPublishedChecksNeedValidRuns(t *testing.T) {
 
 // What is missing or broken is named, and the rest is still there.
 func TestStudyNamesWhatIsMissing(t *testing.T) {
+	t.Parallel()
 	dir := newStudyModel(10).write(t)
 	trial := func(block, variant string) string { return filepath.Join(dir, BlocksDir, block, variant) }
 	must := func(err error) {
@@ -170,39 +175,50 @@ func TestStudyNamesWhatIsMissing(t *testing.T) {
 
 // A variant that fails its requests loses in every metric, whatever its figures are.
 func TestAVariantThatFailsLoses(t *testing.T) {
+	t.Parallel()
 	for _, class := range []result.ErrorClass{result.StatusError, result.Reset, result.Timeout} {
-		model := newStudyModel(10)
-		model.broken = map[string]result.ErrorClass{"pooled": class}
-		study := readStudy(t, model.write(t))
-		cell := study.Cell("pooled", "rate-300")
-		if f := cell.Figures[MetricRate]; cell.Runs != 10 || cell.Failing != 10 || !cell.Fails() || f.N != 10 || f.Max != 0 || cell.Errors[class.String()] != 6000 {
-			t.Errorf("%s: the cell: %+v", class, cell)
-		}
-		for _, c := range study.Comparisons {
-			switch c.Variant {
-			case "pooled":
-				if c.Verdict != VerdictFails || c.Pairs != 0 || c.Ratio != 0 || c.Low != nil || c.Failing != 10 {
-					t.Errorf("%s: %s: %+v", class, c.Metric, c)
-				}
-			case "go": // its baseline is pooled
-				if c.Verdict != VerdictBaselineFails || c.Pairs != 0 || c.Ratio != 0 || c.BaselineFailing != 10 {
-					t.Errorf("%s: %s: %+v", class, c.Metric, c)
-				}
+		t.Run(class.String(), func(t *testing.T) {
+			if class == result.Reset { // without an answer, as a timeout is
+				apptest.Long(t)
+			}
+			testVariantThatFails(t, class)
+		})
+	}
+}
+
+func testVariantThatFails(t *testing.T, class result.ErrorClass) {
+	model := newStudyModel(10)
+	model.broken = map[string]result.ErrorClass{"pooled": class}
+	study := readStudy(t, model.write(t))
+	cell := study.Cell("pooled", "rate-300")
+	if f := cell.Figures[MetricRate]; cell.Runs != 10 || cell.Failing != 10 || !cell.Fails() || f.N != 10 || f.Max != 0 || cell.Errors[class.String()] != 6000 {
+		t.Errorf("%s: the cell: %+v", class, cell)
+	}
+	for _, c := range study.Comparisons {
+		switch c.Variant {
+		case "pooled":
+			if c.Verdict != VerdictFails || c.Pairs != 0 || c.Ratio != 0 || c.Low != nil || c.Failing != 10 {
+				t.Errorf("%s: %s: %+v", class, c.Metric, c)
+			}
+		case "go": // its baseline is pooled
+			if c.Verdict != VerdictBaselineFails || c.Pairs != 0 || c.Ratio != 0 || c.BaselineFailing != 10 {
+				t.Errorf("%s: %s: %+v", class, c.Metric, c)
 			}
 		}
-		for _, metric := range []string{MetricRate, MetricP50, MetricPeak} {
-			if level := map[bool]string{false: "rate-300"}[metric == MetricPeak]; study.Compared(metric, level, "pooled") == nil {
-				t.Errorf("%s: %s is not compared", class, metric)
-			}
+	}
+	for _, metric := range []string{MetricRate, MetricP50, MetricPeak} {
+		if level := map[bool]string{false: "rate-300"}[metric == MetricPeak]; study.Compared(metric, level, "pooled") == nil {
+			t.Errorf("%s: %s is not compared", class, metric)
 		}
-		if study.Figure(MetricCPU+".db", "pooled", "rate-300") != nil {
-			t.Errorf("%s: a failed request has CPU time", class)
-		}
+	}
+	if study.Figure(MetricCPU+".db", "pooled", "rate-300") != nil {
+		t.Errorf("%s: a failed request has CPU time", class)
 	}
 }
 
 // A load that its own condition ended is no reason to leave out a variant that fails. What else it measured supports no verdict.
 func TestAbortedLoads(t *testing.T) {
+	t.Parallel()
 	model := newStudyModel(10)
 	model.ended = map[string]string{"pooled": result.AbortPrefix + "errors>20% for 3s", "go": result.AbortPrefix + "p99>1ms for 3s"}
 	model.broken = map[string]result.ErrorClass{"pooled": result.StatusError}
@@ -221,6 +237,7 @@ func TestAbortedLoads(t *testing.T) {
 // A search that proved nothing has no peak, and one that ended before it found a rate that meets the SLO does not say that there
 // is none.
 func TestUnprovedPeaks(t *testing.T) {
+	t.Parallel()
 	attempt := func(rate float64, validity result.Validity) LevelRun {
 		return LevelRun{Name: fmt.Sprintf("peak-%g", rate), Peak: &PeakAttempt{Rate: rate, Validity: validity}}
 	}
@@ -230,6 +247,7 @@ func TestUnprovedPeaks(t *testing.T) {
 			{Infeasible: 500, Unproved: 250, Attempts: []LevelRun{attempt(500, result.Valid), attempt(250, validity)}},
 		} {
 			model := newStudyModel(10)
+			model.onlyPeaks()
 			model.peak = map[string]PeakRun{"pooled": peak}
 			study := readStudy(t, model.write(t))
 			cell := study.Cell("pooled", "")
@@ -244,6 +262,7 @@ func TestUnprovedPeaks(t *testing.T) {
 }
 
 func TestBothSidesFail(t *testing.T) {
+	t.Parallel()
 	model := newStudyModel(10)
 	model.broken = map[string]result.ErrorClass{"php": result.StatusError, "pooled": result.StatusError}
 	study := readStudy(t, model.write(t))
@@ -327,8 +346,10 @@ func TestFiguresOfValidRuns(t *testing.T) {
 }
 
 func TestQuickClaimsNothing(t *testing.T) {
+	t.Parallel()
 	model := newStudyModel(10)
 	model.manifest.Quick = true
+	model.onlyPeaks()
 	study := readStudy(t, model.write(t))
 	if study.Claims() {
 		t.Error("a quick run claims something")
@@ -340,6 +361,7 @@ func TestQuickClaimsNothing(t *testing.T) {
 }
 
 func TestSummaryRoundTrip(t *testing.T) {
+	t.Parallel()
 	study := readStudy(t, newStudyModel(3).write(t))
 	var out bytes.Buffer
 	if err := study.WriteSummary(&out); err != nil {
@@ -366,9 +388,8 @@ func TestSummaryRoundTrip(t *testing.T) {
 	}
 }
 
-// The report's golden files are made of this study: go test -run TestStudyGolden -update.
-func TestStudyGolden(t *testing.T) {
-	study := readStudy(t, newStudyModel(10).write(t))
+// testStudyGolden compares with the file of which the golden files of the report are made: UPDATE=1 go test -run TestStudyOfAWholeRun.
+func testStudyGolden(t *testing.T, study *Study) {
 	var out bytes.Buffer
 	if err := study.WriteSummary(&out); err != nil {
 		t.Fatal(err)

@@ -48,8 +48,9 @@ func checkAnswer(t *testing.T, a *Answer) {
 
 // TestAnswerIsConsistent checks the answer after every probe, as it would be after Ctrl-C.
 func TestAnswerIsConsistent(t *testing.T) {
+	t.Parallel()
 	for _, c := range scenarios() {
-		for seed := range uint64(20) {
+		for seed := range uint64(seedsOf(5, 20)) {
 			server := c.build(0.15)
 			server.invalid, server.spikes = 0.2, 0.05
 			run(server, c.settings, seed, func(s *Search) {
@@ -69,8 +70,9 @@ func TestAnswerIsConsistent(t *testing.T) {
 // TestOnlyValidProbesCount replaces the contents of all open loops that are not VALID. Neither the probes nor the answer may
 // change. A closed loop only tells where to begin.
 func TestOnlyValidProbesCount(t *testing.T) {
+	t.Parallel()
 	for _, c := range scenarios() {
-		for seed := range uint64(20) {
+		for seed := range uint64(seedsOf(5, 20)) {
 			server := c.build(0.05)
 			server.invalid = 0.3
 			first, _ := run(server, c.settings, seed, nil)

@@ -85,18 +85,21 @@ func scenarios() []scenario {
 	}
 }
 
-// TestSearchFindsThePeak runs each scenario with 200 seeds. No run may end more than 5 % above the peak, and 19 of 20 must end
+// TestSearchFindsThePeak runs each scenario with 200 seeds, with 20 in the short tests. No run may end more than 5 % above the peak, and 19 of 20 must end
 // within 5 % of it, 10 % if a latency varies by 15 % from probe to probe.
 func TestSearchFindsThePeak(t *testing.T) {
 	for _, c := range scenarios() {
 		for _, noise := range c.noises {
-			t.Run(fmt.Sprintf("%s/noise %g %%", c.name, 100*noise), func(t *testing.T) { checkScenario(t, &c, noise) })
+			t.Run(fmt.Sprintf("%s/noise %g %%", c.name, 100*noise), func(t *testing.T) {
+				t.Parallel()
+				checkScenario(t, &c, noise)
+			})
 		}
 	}
 }
 
 func checkScenario(t *testing.T, c *scenario, noise float64) {
-	const runs = 200
+	runs := seedsOf(20, 200)
 	within, tolerance := 0, 0.05
 	if noise > 0.1 {
 		tolerance = 0.10
@@ -130,10 +133,11 @@ func checkScenario(t *testing.T, c *scenario, noise float64) {
 
 // TestIntervalHoldsThePeak checks the promise of the interval, 95 %, on servers that do not change.
 func TestIntervalHoldsThePeak(t *testing.T) {
+	t.Parallel()
 	for _, noise := range allNoise {
 		runs, holds := 0, 0
 		for _, share := range []float64{0.7, 0.8, 0.9} {
-			for seed := range uint64(200) {
+			for seed := range uint64(seedsOf(50, 200)) {
 				server := singleQueue(1000, share)
 				server.noise = noise
 				a, at := run(server, Settings{}, seed, nil)
@@ -151,12 +155,13 @@ func TestIntervalHoldsThePeak(t *testing.T) {
 
 // TestIntervalOfFlatCurves checks the same on servers whose latency hardly depends on the rate, and that a warning says so.
 func TestIntervalOfFlatCurves(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		exponent, noise float64
 		least, most     float64 // share of the searches that are warned of
 	}{{0.1, 0.01, 0.9, 1}, {0.3, 0.01, 0, 1}, {0.3, 0.03, 0, 1}, {1, 0.03, 0, 0.1}} {
 		holds, warned := 0, 0
-		const runs = 300
+		runs := seedsOf(100, 300)
 		for seed := range uint64(runs) {
 			server := flatCurve(c.exponent)
 			server.noise = c.noise
@@ -168,7 +173,7 @@ func TestIntervalOfFlatCurves(t *testing.T) {
 				warned++
 			}
 		}
-		if float64(holds) < 0.93*runs || float64(warned) < c.least*runs || float64(warned) > c.most*runs {
+		if n := float64(runs); float64(holds) < 0.93*n || float64(warned) < c.least*n || float64(warned) > c.most*n {
 			t.Errorf("rate^%g, noise %g: %d of %d intervals hold the peak, %d are warned of", c.exponent, c.noise, holds, runs, warned)
 		}
 	}

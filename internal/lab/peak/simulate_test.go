@@ -3,6 +3,7 @@ package peak
 import (
 	"math"
 	"math/rand/v2"
+	"testing"
 	"time"
 
 	"spillway/internal/histogram"
@@ -31,6 +32,14 @@ type simulated struct {
 }
 
 const errorsLimit = 0.005
+
+// seedsOf is how many seeds a test simulates: full of them, a part with -short.
+func seedsOf(part, full int) int {
+	if testing.Short() {
+		return part
+	}
+	return full
+}
 
 // constant is a capacity that does not change.
 func constant(capacity float64) func(time.Duration) float64 {

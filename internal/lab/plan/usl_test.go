@@ -92,7 +92,10 @@ func TestUSLIsTheLeastSquares(t *testing.T) {
 // border of the coefficients.
 func TestUSLBandCovers(t *testing.T) {
 	t.Parallel()
-	const sweeps = 300
+	sweeps := 300
+	if testing.Short() {
+		sweeps = 100
+	}
 	for _, l := range []law{{100, 0.05, 0.0005}, {2500, 0.1, 0}, {100, 0, 0.001}, {100, 0.3, 0.002}} {
 		rnd := rand.New(rand.NewPCG(7, 11))
 		covered := map[string]int{}
@@ -122,7 +125,7 @@ func TestUSLBandCovers(t *testing.T) {
 			if name == "beyond" {
 				least = 0.87
 			}
-			if share := float64(n) / sweeps; share < least {
+			if share := float64(n) / float64(sweeps); share < least {
 				t.Errorf("%+v: the band of %s has the truth in %.1f %% of sweeps", l, name, 100*share)
 			}
 		}

@@ -116,7 +116,8 @@ func TestMarginsAgreeWithJudge(t *testing.T) {
 
 // The standard errors are those of many repetitions.
 func TestMarginSigma(t *testing.T) {
-	const runs, n = 400, 3000
+	t.Parallel()
+	const runs, n = 150, 3000
 	random := rand.New(rand.NewPCG(1, 2))
 	logs := make([][]float64, 3)
 	sigmas := make([]float64, len(logs))
