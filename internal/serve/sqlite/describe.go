@@ -117,7 +117,9 @@ func (f *Feed) declared(conn *sqlite.Conn) (columns []column, err error) {
 		return nil, fmt.Errorf("find the columns' types: %w", err)
 	}
 	defer func() {
+		interrupt := conn.SetInterrupt(nil) // an interrupted drop would leave the view for the next statement
 		err = errors.Join(err, sqlitex.ExecuteTransient(conn, "DROP VIEW temp.spillway_feed", nil))
+		conn.SetInterrupt(interrupt)
 	}()
 	err = sqlitex.ExecuteTransient(conn, "PRAGMA temp.table_info(spillway_feed)", &sqlitex.ExecOptions{
 		ResultFunc: func(stmt *sqlite.Stmt) error {

@@ -1,0 +1,61 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"zombiezen.com/go/sqlite"
+
+	"spillway/internal/database"
+	"spillway/internal/serve/feed"
+)
+
+// A connection works on although a client left while the columns of its statement were looked
+// up there.
+func TestDescribeInterrupted(t *testing.T) {
+	t.Parallel()
+	url, err := database.Parse("sqlite:" + filepath.Join(t.TempDir(), "test.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := database.Pool{Max: 1, ConnectTimeout: time.Hour, AcquireTimeout: time.Hour, StatementTimeout: time.Hour}
+	db, err := Open(t.Context(), url, pool, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	source, err := db.Feed(feed.Definition{Name: "/t", SQL: "SELECT 1 AS id", Key: []feed.KeyColumn{{Name: "id"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	err = db.read(ctx, func(conn *sqlite.Conn) error {
+		left := sqlite.AuthorizeFunc(func(a sqlite.Action) sqlite.AuthResult {
+			if a.Type() == sqlite.OpPragma { // it asks for the columns
+				leave()
+			}
+			return sqlite.AuthResultOK
+		})
+		err := conn.SetAuthorizer(left)
+		if err == nil {
+			_, err = source.One.declared(conn)
+		}
+		return errors.Join(err, conn.SetAuthorizer(nil))
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("the client left: %v, want %v", err, context.Canceled)
+	}
+	rows := new(feed.Rows)
+	if err := source.Read(t.Context(), feed.Range{Limit: 1}, rows); err != nil || string(rows.Data) != `{"id":1}` {
+		t.Errorf("the next client: %s, %v", rows.Data, err)
+	}
+}
