@@ -10,6 +10,7 @@ import (
 // TestCheck judges feeds over 12,000 orders and 2,000 users; the latter are few enough
 // to be sorted or scanned.
 func TestCheck(t *testing.T) {
+	t.Parallel()
 	db, run := openFreight(t, 12_000)
 	run(`CREATE TABLE goods (name TEXT NOT NULL, weight INTEGER NOT NULL);
 		INSERT INTO goods SELECT goods_name, id FROM orders;
@@ -79,6 +80,7 @@ func TestCheck(t *testing.T) {
 
 // TestCheckAdvice adds the index that each refusal names: the feed then passes.
 func TestCheckAdvice(t *testing.T) {
+	t.Parallel()
 	db, run := openFreight(t, 12_000)
 	run("CREATE TABLE goods (name TEXT NOT NULL, weight INTEGER NOT NULL); INSERT INTO goods SELECT goods_name, id FROM orders")
 	mixed := newestFirst(selectFreight, "createtime", "goods_name", "id")

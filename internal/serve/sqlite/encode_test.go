@@ -22,6 +22,7 @@ func readAll(t *testing.T, source feed.Source) *feed.Rows {
 // TestEncode writes values of every storage class into columns of every kind
 // of declared type.
 func TestEncode(t *testing.T) {
+	t.Parallel()
 	tests := []struct{ declared, literal, want string }{
 		{"", "NULL", "null"},
 		{"", "1", "1"},
@@ -90,6 +91,7 @@ func TestEncode(t *testing.T) {
 
 // TestFormats reads timestamps as RFC 3339 and large numbers as text.
 func TestFormats(t *testing.T) {
+	t.Parallel()
 	db, writer := open(t, database.Pool{})
 	for i, test := range []struct{ declared, literal, want string }{
 		{"DATETIME(3)", "'2016-12-01 23:59:57.25'", `"2016-12-01T23:59:57.250Z"`},
@@ -132,6 +134,7 @@ func TestFormats(t *testing.T) {
 // TestKeyClasses orders a column without a type, whose values are of all classes: SQLite
 // puts numbers before text before blobs, and a key finds its place again.
 func TestKeyClasses(t *testing.T) {
+	t.Parallel()
 	db, writer := open(t, database.Pool{})
 	script(t, writer, `CREATE TABLE t (k PRIMARY KEY NOT NULL);
 		INSERT INTO t VALUES (1), (1.5), (2), (-9e999), (9223372036854775807), ('1'), ('a' || char(0)), (''), (x'61'), (x''), ('é')`)

@@ -55,6 +55,7 @@ func openFreight(t testing.TB, orders int) (*sqlite.DB, func(sql string)) {
 }
 
 func TestFreightRow(t *testing.T) {
+	t.Parallel()
 	db, _ := openFreight(t, 100)
 	rows := new(feed.Rows)
 	if err := source(t, db, newestFirst(selectFreight, "id")).Read(t.Context(), feed.Range{Limit: 1}, rows); err != nil {
@@ -69,6 +70,7 @@ func TestFreightRow(t *testing.T) {
 // TestSchemaChanges changes the table below a SELECT *: the next read shows
 // the new columns under their names, on every connection.
 func TestSchemaChanges(t *testing.T) {
+	t.Parallel()
 	db, writer := open(t, database.Pool{})
 	script(t, writer, "CREATE TABLE t (id INTEGER PRIMARY KEY, a BOOLEAN); INSERT INTO t VALUES (1, 1)")
 	f := source(t, db, newestFirst("SELECT * FROM t", "id"))
@@ -91,6 +93,7 @@ func TestSchemaChanges(t *testing.T) {
 
 // TestDeclaredKey reads and passes key values that the key column's declared type does not hold.
 func TestDeclaredKey(t *testing.T) {
+	t.Parallel()
 	db, writer := open(t, database.Pool{})
 	script(t, writer, "CREATE TABLE t (id BIGINT NOT NULL, name VARCHAR(9) NOT NULL); INSERT INTO t VALUES (1, 'a')")
 	f := source(t, db, newestFirst("SELECT id, name FROM t", "id", "name"))
@@ -119,6 +122,7 @@ func TestDeclaredKey(t *testing.T) {
 }
 
 func TestDefinitionErrors(t *testing.T) {
+	t.Parallel()
 	db, writer := open(t, database.Pool{})
 	script(t, writer, "CREATE TABLE a (id INTEGER PRIMARY KEY, x); CREATE TABLE b (id INTEGER PRIMARY KEY, x)")
 	tests := []struct {
@@ -145,6 +149,7 @@ func TestDefinitionErrors(t *testing.T) {
 
 // TestReadKeepsRowsOnError reads a feed whose third row has no key.
 func TestReadKeepsRowsOnError(t *testing.T) {
+	t.Parallel()
 	db, writer := open(t, database.Pool{})
 	script(t, writer, "CREATE TABLE t (id INTEGER); INSERT INTO t VALUES (2), (1), (NULL)")
 	f := source(t, db, newestFirst("SELECT id FROM t", "id"))
@@ -164,6 +169,7 @@ func TestReadKeepsRowsOnError(t *testing.T) {
 // TestRowsOfAnotherProcess reads what a connection that is not of the pool
 // commits, also when it checkpoints the WAL.
 func TestRowsOfAnotherProcess(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "test.db")
 	db, writer := openFile(t, file, database.Pool{}), openWriter(t, file)
 	script(t, writer, "CREATE TABLE t (id INTEGER PRIMARY KEY)")
@@ -184,6 +190,7 @@ func TestRowsOfAnotherProcess(t *testing.T) {
 // TestMergedValues compares rows that come through the merge of two searches
 // with the same rows read from the first on: a merge keeps every value's class.
 func TestMergedValues(t *testing.T) {
+	t.Parallel()
 	db, writer := open(t, database.Pool{})
 	script(t, writer, `CREATE TABLE t (a INTEGER, r REAL, j JSON, b BOOLEAN, d DECIMAL_TEXT, x BLOB, n, PRIMARY KEY (a, r));
 		INSERT INTO t VALUES (1, 2.0, '{"k": 1}', 1, '1.50', x'00', 2.0), (1, 3, '7', 0, '2', '', 9223372036854775807),
@@ -262,6 +269,7 @@ func BenchmarkFeedRead(b *testing.B) {
 // TestTies pages through rows whose first key column is the same in all of them, on the
 // index that Check wants: a page costs no more than one at the start.
 func TestTies(t *testing.T) {
+	t.Parallel()
 	db, run := openFreight(t, 1)
 	run(`CREATE TABLE t (id INTEGER PRIMARY KEY, city TEXT NOT NULL);
 		WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 30000) INSERT INTO t SELECT i, 'same' FROM n;
@@ -273,28 +281,33 @@ func TestTies(t *testing.T) {
 	key := func(id string) feed.Key {
 		return feed.Key(feed.AppendKey(feed.AppendKey(nil, feed.KeyText, []byte("same")), feed.KeyInteger, []byte(id)))
 	}
-	fastest := func(r feed.Range) time.Duration {
-		best := time.Hour
-		for range 20 {
+	pages := [3]feed.Range{
+		{After: key("29990"), Limit: 10},
+		{After: key("500"), Limit: 10},
+		{After: key("29990"), Until: key("29980"), Limit: 1000},
+	}
+	fastest := [3]time.Duration{time.Hour, time.Hour, time.Hour}
+	// A walk over all rows takes a thousand times as long as a page, however often it is
+	// repeated. A page that the machine has disturbed is as fast as the others the next time.
+	for range 500 {
+		for i, page := range pages {
 			start := time.Now()
 			rows := new(feed.Rows)
-			if err := f.Read(t.Context(), r, rows); err != nil || rows.Len() != 10 {
-				t.Fatalf("%d rows, %v", rows.Len(), err)
+			if err := f.Read(t.Context(), page, rows); err != nil || rows.Len() != 10 {
+				t.Fatalf("%d rows, %v, want 10", rows.Len(), err)
 			}
-			best = min(best, time.Since(start))
+			fastest[i] = min(fastest[i], time.Since(start))
 		}
-		return best
+		if fastest[1] <= 10*fastest[0] && fastest[2] <= 10*fastest[0] {
+			return
+		}
 	}
-	first := fastest(feed.Range{After: key("29990"), Limit: 10})
-	deep := fastest(feed.Range{After: key("500"), Limit: 10})
-	ended := fastest(feed.Range{After: key("29990"), Until: key("29980"), Limit: 1000})
-	if deep > 10*first || ended > 10*first {
-		t.Errorf("near the start %v, deep %v, up to a key %v", first, deep, ended)
-	}
+	t.Errorf("near the start %v, deep %v, up to a key %v, want at most ten times the first", fastest[0], fastest[1], fastest[2])
 }
 
 // A query tells a value that a function does not accept from other errors, too.
 func TestQueryRejectsValue(t *testing.T) {
+	t.Parallel()
 	db, _ := openFreight(t, 10)
 	q, err := db.Query(query.Definition{Name: "/q", SQL: "SELECT json_extract('{}', :path) AS v", Params: []param.Param{{Name: "path", Type: param.Text}}})
 	if err != nil {

@@ -3,6 +3,7 @@ package sqlite_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	driver "zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
 
+	"spillway/internal/apptest"
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/sqlite"
@@ -29,6 +31,7 @@ func endless() feed.Definition {
 }
 
 func TestOpenCreatesFileInWALMode(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "new.db")
 	db := openFile(t, file, database.Pool{})
 	if err := db.Ping(t.Context()); err != nil {
@@ -50,6 +53,7 @@ func TestOpenCreatesFileInWALMode(t *testing.T) {
 }
 
 func TestOpenErrors(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	text := filepath.Join(dir, "text")
 	if err := os.WriteFile(text, []byte(strings.Repeat("this is no database\n", 100)), 0o600); err != nil {
@@ -84,6 +88,7 @@ func TestOpenErrors(t *testing.T) {
 // TestOpenWaitsForLock opens a file that another process has locked: it gives
 // up after the connect timeout.
 func TestOpenWaitsForLock(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "locked.db")
 	writer := openWriter(t, file)
 	script(t, writer, "CREATE TABLE t (id INTEGER)")
@@ -100,13 +105,14 @@ func TestOpenWaitsForLock(t *testing.T) {
 	if err := sqlitex.ExecuteTransient(writer, "COMMIT", nil); err != nil {
 		t.Fatal(err)
 	}
-	openFile(t, file, pool)
+	openFile(t, file, database.Pool{})
 }
 
 // TestPool takes every connection, lets one more statement wait in vain, and
 // checks the figures at each point.
 func TestPool(t *testing.T) {
-	pool := database.Pool{Min: 1, Max: 2, AcquireTimeout: 20 * time.Millisecond, StatementTimeout: time.Minute}
+	t.Parallel()
+	pool := database.Pool{Min: 1, Max: 2, AcquireTimeout: 20 * time.Millisecond, StatementTimeout: time.Hour}
 	db, _ := open(t, pool)
 	if s := db.Stats(); s.Idle != 1 || s.InUse != 0 || s.Max != 2 || s.Connects != 1 {
 		t.Errorf("at start: %+v", s)
@@ -124,17 +130,14 @@ func TestPool(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "both connections in use", func() bool { return db.Stats().InUse == 2 })
-
+	apptest.AwaitState(t, "both connections are in use", func() (string, bool) {
+		s := db.Stats()
+		return fmt.Sprintf("%+v", s), s.InUse == 2 && s.Idle == 0 && s.Connects == 2
+	})
 	if err := db.Probe(t.Context()); err == nil || !strings.Contains(err.Error(), "acquire timeout of 20ms") {
 		t.Errorf("no connection free: %v", err)
 	}
-	over, stop := context.WithTimeout(t.Context(), 0)
-	defer stop()
-	if err := db.Probe(over); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("deadline while waiting: %v", err)
-	}
-	if s := db.Stats(); s.InUse != 2 || s.Idle != 0 || s.Waiting != 0 || s.Waits != 2 || s.WaitTime < 20*time.Millisecond || s.Connects != 2 {
+	if s := db.Stats(); s.InUse != 2 || s.Idle != 0 || s.Waiting != 0 || s.Waits != 1 || s.WaitTime < 20*time.Millisecond || s.Connects != 2 {
 		t.Errorf("all in use: %+v", s)
 	}
 	cancel()
@@ -144,7 +147,36 @@ func TestPool(t *testing.T) {
 	}
 }
 
+// A statement that waits for a connection gives up with its context.
+func TestPoolDeadline(t *testing.T) {
+	t.Parallel()
+	db, _ := open(t, database.Pool{Max: 1, AcquireTimeout: time.Hour, StatementTimeout: time.Hour})
+	source, err := db.Feed(endless())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := source.Read(ctx, feed.Range{Limit: 1}, new(feed.Rows)); !errors.Is(err, context.Canceled) {
+			t.Errorf("cancelled: %v", err)
+		}
+	})
+	apptest.Await(t, "the connection is in use", func() bool { return db.Stats().InUse == 1 })
+	over, stop := context.WithTimeout(t.Context(), 0)
+	defer stop()
+	if err := db.Probe(over); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, database.ErrBusy) {
+		t.Errorf("deadline while waiting: %v", err)
+	}
+	if s := db.Stats(); s.Waiting != 0 || s.Waits != 1 {
+		t.Errorf("%d wait and %d have waited, want 0 and 1", s.Waiting, s.Waits)
+	}
+	cancel()
+	running.Wait()
+}
+
 func TestStatementTimeoutSaysSo(t *testing.T) {
+	t.Parallel()
 	db, _ := open(t, database.Pool{StatementTimeout: 30 * time.Millisecond})
 	source, err := db.Feed(endless())
 	if err != nil {
@@ -159,6 +191,7 @@ func TestStatementTimeoutSaysSo(t *testing.T) {
 // TestClose closes a pool while statements run: they end first, and later ones
 // are refused.
 func TestClose(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "test.db")
 	db, err := sqlite.Open(t.Context(), parse(t, file), database.Pool{StatementTimeout: 100 * time.Millisecond}, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -180,7 +213,7 @@ func TestClose(t *testing.T) {
 			}
 		}
 	})
-	eventually(t, "the statement runs", func() bool { return db.Stats().InUse == 1 })
+	apptest.Await(t, "the statement runs", func() bool { return db.Stats().InUse == 1 })
 	if err := db.Close(); err != nil {
 		t.Errorf("close: %v", err)
 	}
@@ -192,6 +225,7 @@ func TestClose(t *testing.T) {
 
 // TestReadOnly makes sure that a feed's statement cannot write.
 func TestReadOnly(t *testing.T) {
+	t.Parallel()
 	db, writer := open(t, database.Pool{})
 	script(t, writer, "CREATE TABLE t (id INTEGER PRIMARY KEY)")
 	for _, sql := range []string{
@@ -208,19 +242,4 @@ func TestReadOnly(t *testing.T) {
 		}
 	}
 	script(t, writer, "INSERT INTO t VALUES (1)")
-}
-
-// eventually waits for a state that another goroutine brings about.
-func eventually(t *testing.T, what string, reached func() bool) {
-	t.Helper()
-	ticker := time.NewTicker(time.Millisecond)
-	defer ticker.Stop()
-	deadline := time.After(time.Minute)
-	for !reached() {
-		select {
-		case <-ticker.C:
-		case <-deadline:
-			t.Fatalf("not reached: %s", what)
-		}
-	}
 }

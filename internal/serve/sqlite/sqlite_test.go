@@ -1,11 +1,13 @@
 package sqlite_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 	driver "zombiezen.com/go/sqlite"
@@ -21,6 +23,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestFeed(t *testing.T) {
+	t.Parallel()
 	storetest.Feed(t, storetest.Backend{
 		Open: func(t testing.TB, pool database.Pool) storetest.DB {
 			db, writer := open(t, pool)
@@ -57,6 +60,9 @@ func open(t testing.TB, pool database.Pool) (*sqlite.DB, *driver.Conn) {
 
 func openFile(t testing.TB, file string, pool database.Pool) *sqlite.DB {
 	t.Helper()
+	for _, bound := range []*time.Duration{&pool.ConnectTimeout, &pool.AcquireTimeout, &pool.StatementTimeout} {
+		*bound = cmp.Or(*bound, 5*time.Minute) // only a hang reaches it
+	}
 	db, err := sqlite.Open(t.Context(), parse(t, file), pool, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

@@ -18,6 +18,7 @@ import (
 // TestPreparedStatements: requests choose filters and the lengths of lists, but a connection
 // keeps only so many statements prepared.
 func TestPreparedStatements(t *testing.T) {
+	t.Parallel()
 	url, err := database.Parse("sqlite:" + filepath.Join(t.TempDir(), "test.db"))
 	if err != nil {
 		t.Fatal(err)

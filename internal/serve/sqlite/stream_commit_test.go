@@ -116,6 +116,7 @@ func reasons(b *stream.Batch) string {
 
 // A batch id that is found again is acknowledged behind a commit of its own.
 func TestStreamFoundAgain(t *testing.T) {
+	t.Parallel()
 	e := newEvents(t, plainEvents)
 	b := e.batch(t, `{"id":1}`)
 	e.commit(t, b)
@@ -133,6 +134,7 @@ func TestStreamFoundAgain(t *testing.T) {
 // TestStreamEpochs drains groups of two copies of a spool, groups again, and other groups
 // with the same numbers.
 func TestStreamEpochs(t *testing.T) {
+	t.Parallel()
 	e := newEvents(t, plainEvents)
 	e.commit(t, e.drained(t, 1, 1, "ab", "{\"id\":1}\n{\"id\":1}"))
 	e.commit(t, e.drained(t, 2, 1, "a", `{"id":2}`)) // another epoch
@@ -170,6 +172,7 @@ func TestStreamEpochs(t *testing.T) {
 
 // The mark of a build without epochs is taken over once.
 func TestStreamLegacyMark(t *testing.T) {
+	t.Parallel()
 	e := newEvents(t, plainEvents+`;
 CREATE TABLE spillway_spools (id BLOB PRIMARY KEY, stream TEXT NOT NULL, after INTEGER NOT NULL, sequence INTEGER NOT NULL, results BLOB, updated_at INTEGER NOT NULL) WITHOUT ROWID;
 INSERT INTO spillway_spools VALUES (x'09000000000000000000000000000000', '/events', 2, 4, 'dead', 0);`)
@@ -191,6 +194,7 @@ INSERT INTO spillway_spools VALUES (x'09000000000000000000000000000000', '/event
 
 // TestStreamKeyTimes stores requests with one key in both orders of acceptance.
 func TestStreamKeyTimes(t *testing.T) {
+	t.Parallel()
 	start := time.Now().Add(-10 * time.Hour).Truncate(time.Microsecond)
 	keyed := func(e *events, id int, after time.Duration) *stream.Batch {
 		b := e.batch(t, fmt.Sprintf(`{"id":%d}`, id))
@@ -234,6 +238,7 @@ func TestStreamKeyTimes(t *testing.T) {
 
 // A key forgets requests that a Sweep would delete.
 func TestStreamKeyForgets(t *testing.T) {
+	t.Parallel()
 	e := newEvents(t, plainEvents)
 	now := time.Now()
 	for i, ago := range []time.Duration{50 * time.Hour, 40 * time.Hour, 2 * time.Hour, 0} {
@@ -250,6 +255,7 @@ func TestStreamKeyForgets(t *testing.T) {
 
 // Columns that an earlier build did not create are added, and its keys count.
 func TestStreamLegacyKeys(t *testing.T) {
+	t.Parallel()
 	e := newEvents(t, plainEvents+`;
 CREATE TABLE spillway_requests (stream TEXT NOT NULL, key TEXT NOT NULL, fingerprint BLOB NOT NULL, outcome BLOB NOT NULL, expires_at INTEGER NOT NULL, PRIMARY KEY (stream, key)) WITHOUT ROWID;
 INSERT INTO spillway_requests VALUES ('/events', 'key', zeroblob(32), '{}', `+fmt.Sprint(time.Now().Add(30*time.Minute).UnixMicro())+`);`)
@@ -271,6 +277,7 @@ INSERT INTO spillway_requests VALUES ('/events', 'key', zeroblob(32), '{}', `+fm
 
 // TestStreamSweepMarks deletes marks by their age.
 func TestStreamSweepMarks(t *testing.T) {
+	t.Parallel()
 	e := newEvents(t, plainEvents)
 	for n := range uint64(3) {
 		e.commit(t, e.drained(t, 1, n+1, "a", fmt.Sprintf(`{"id":%d}`, n)))
@@ -289,6 +296,7 @@ func TestStreamSweepMarks(t *testing.T) {
 
 // A record that breaks a DEFERRED foreign key, which SQLite reports at COMMIT, fails alone.
 func TestStreamDeferredKeyAlone(t *testing.T) {
+	t.Parallel()
 	const parents = "CREATE TABLE parents (id INTEGER PRIMARY KEY); INSERT INTO parents VALUES (1); "
 	deferred := parents + "CREATE TABLE events (id INTEGER PRIMARY KEY, parent INTEGER REFERENCES parents DEFERRABLE INITIALLY DEFERRED, note TEXT)"
 	requests := []string{`{"id":1,"parent":1}`, "{\"id\":2,\"parent\":7}\n{\"id\":3}", `{"id":4,"parent":1}`}
@@ -338,6 +346,7 @@ CREATE TRIGGER link AFTER INSERT ON events BEGIN INSERT INTO links VALUES (NEW.i
 
 // A trigger that rolls back the transaction refuses only its own row.
 func TestStreamRollbackAlone(t *testing.T) {
+	t.Parallel()
 	e := newEvents(t, plainEvents+`;
 CREATE TRIGGER bad BEFORE INSERT ON events WHEN NEW.note = 'bad' BEGIN SELECT RAISE(ROLLBACK, 'no'); END;`)
 	b := e.batch(t, `{"id":1}`, "{\"id\":2,\"note\":\"bad\"}\n{\"id\":3}", `{"id":4,"note":"bad"}`)
@@ -349,6 +358,7 @@ CREATE TRIGGER bad BEFORE INSERT ON events WHEN NEW.note = 'bad' BEGIN SELECT RA
 
 // An error that may be the database's refuses a drained record only if a later one is stored.
 func TestStreamHeld(t *testing.T) {
+	t.Parallel()
 	e := newEvents(t, plainEvents+`;
 CREATE TRIGGER parse AFTER INSERT ON events WHEN NEW.note IS NOT NULL BEGIN SELECT json_extract(NEW.note, '$.a'); END;`)
 	b := e.drained(t, 1, 1, "abc", `{"id":1}`, `{"id":2,"note":"{"}`, `{"id":3}`)
@@ -380,6 +390,7 @@ CREATE TRIGGER parse AFTER INSERT ON events WHEN NEW.note IS NOT NULL BEGIN SELE
 
 // Equal decimals of a key are one record, however they are written.
 func TestStreamDecimalKey(t *testing.T) {
+	t.Parallel()
 	db, writer := open(t, database.Pool{})
 	script(t, writer, "CREATE TABLE events (price DECIMAL_TEXT NOT NULL UNIQUE, free, amount NUMERIC)")
 	schema, err := stream.NewSchema(stream.Definition{Name: "/events", Table: "events", Key: []string{"price"}, Columns: []stream.Column{
@@ -402,6 +413,7 @@ func TestStreamDecimalKey(t *testing.T) {
 // TestStreamKnownAmongBroken: a record whose key is stored already is not refused because of
 // the record before it, which breaks a deferred foreign key.
 func TestStreamKnownAmongBroken(t *testing.T) {
+	t.Parallel()
 	db, writer := open(t, database.Pool{})
 	script(t, writer, "CREATE TABLE p (id INTEGER PRIMARY KEY); CREATE TABLE events (id INTEGER PRIMARY KEY, parent INTEGER REFERENCES p (id) DEFERRABLE INITIALLY DEFERRED, note TEXT UNIQUE); INSERT INTO events (id, note) VALUES (1, 'dup')")
 	schema, err := stream.NewSchema(stream.Definition{Name: "/events", Table: "events", Key: []string{"note"}, Columns: []stream.Column{

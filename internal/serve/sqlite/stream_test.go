@@ -19,6 +19,7 @@ import (
 )
 
 func TestStream(t *testing.T) {
+	t.Parallel()
 	storetest.Stream(t, storetest.StreamBackend{
 		Open: func(t testing.TB, pool database.Pool) storetest.StreamDB {
 			file := filepath.Join(t.TempDir(), "stream.db")
@@ -78,6 +79,7 @@ func streamRows(conn *driver.Conn, sql string) ([][]string, error) {
 }
 
 func TestStreamDurability(t *testing.T) {
+	t.Parallel()
 	db, _ := open(t, database.Pool{})
 	for fsync, want := range map[stream.Fsync]string{
 		stream.FsyncOn: "database", stream.FsyncServer: "database", stream.FsyncOff: "database, not fsynced: synchronous=NORMAL",
@@ -94,6 +96,7 @@ func TestStreamDurability(t *testing.T) {
 
 // A foreign key that is looked at no sooner than at COMMIT is refused.
 func TestStreamDeferred(t *testing.T) {
+	t.Parallel()
 	db, writer := open(t, database.Pool{})
 	script(t, writer, `CREATE TABLE p (id INTEGER PRIMARY KEY);
 CREATE TABLE c (id INTEGER REFERENCES p);
@@ -113,6 +116,7 @@ CREATE TABLE d (id INTEGER REFERENCES p deferrable
 // A batch that waits for another writer's lock gives up with its context and can be
 // tried again.
 func TestStreamLocked(t *testing.T) {
+	t.Parallel()
 	db, writer := open(t, database.Pool{})
 	script(t, writer, "CREATE TABLE t (id INTEGER)")
 	schema, err := stream.NewSchema(stream.Definition{Name: "/t", Table: "t", Columns: []stream.Column{{Name: "id", Type: stream.Integer}}})
