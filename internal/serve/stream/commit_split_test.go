@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"spillway/internal/apptest"
 	"spillway/internal/serve/queue"
 )
 
@@ -383,9 +384,5 @@ func TestDeferredWakes(t *testing.T) {
 		s.mu.Unlock()
 		close(woken)
 	}()
-	select {
-	case <-woken:
-	case <-time.After(time.Minute):
-		t.Error("the wake-up was missed")
-	}
+	apptest.Receive(t, "the wake-up of the committer", woken)
 }
