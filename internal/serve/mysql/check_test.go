@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"spillway/internal/apptest"
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
 )
@@ -17,7 +16,7 @@ import (
 func checkFeed(t *testing.T, url string, def feed.Definition) (string, string) {
 	t.Helper()
 	var log bytes.Buffer
-	db, err := Open(t.Context(), parse(t, url), database.Pool{}, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	db, err := Open(t.Context(), parse(t, url), unhurried(database.Pool{}), slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,8 +32,8 @@ func checkFeed(t *testing.T, url string, def feed.Definition) (string, string) {
 }
 
 func TestCheckKey(t *testing.T) {
-	server := apptest.MySQL(t, hostileSettings()...)
-	url := freshDatabases(server)(t)
+	t.Parallel()
+	url := freshDatabase(t, hostileServer(t))
 	mustExecute(t, url,
 		"CREATE TABLE items (id bigint NOT NULL PRIMARY KEY, at datetime, `group` int NOT NULL)",
 		"CREATE VIEW shown AS SELECT * FROM items",
@@ -79,8 +78,7 @@ func largeFreight(t *testing.T, url string) {
 
 func TestCheckPlans(t *testing.T) {
 	t.Parallel()
-	server := apptest.MySQL(t, hostileSettings()...)
-	url := freshDatabases(server)(t)
+	url := freshDatabase(t, hostileServer(t))
 	largeFreight(t, url)
 	city := []feed.Param{{Name: "city", Type: feed.Integer}}
 	tests := []struct {
@@ -134,8 +132,7 @@ func TestCheckPlans(t *testing.T) {
 // TestReadsNoMore counts the rows that the server reads of 100,000.
 func TestReadsNoMore(t *testing.T) {
 	t.Parallel()
-	server := apptest.MySQL(t)
-	url := server.URL("test")
+	url := freshDatabase(t, plainServer(t))
 	largeFreight(t, url)
 	mustExecute(t, url, "CREATE INDEX by_at ON orders (at, id)", "CREATE INDEX mixed ON orders (city, at DESC, id)", "ANALYZE TABLE orders")
 	db := open(t, url, database.Pool{Max: 1})

@@ -33,23 +33,15 @@ func TestMySQL(t *testing.T) {
 		{"Probe", testProbe},
 		{"Close", testClose},
 	}
-	fresh := freshDatabases(server)
 	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) { test.run(t, server, fresh(t)) })
+		t.Run(test.name, func(t *testing.T) { test.run(t, server, freshDatabase(t, server)) })
 	}
 }
 
 // value returns the single value of a query on a new connection.
 func value(t testing.TB, url, sql string) string {
 	t.Helper()
-	connector, err := database.NewMySQLConnector(parse(t, url), 10*time.Second, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := connector.Connect(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := connect(t, url)
 	defer s.Conn.Close()
 	rows, err := s.Query(t.Context(), sql)
 	if err != nil || len(rows) != 1 {
@@ -58,10 +50,8 @@ func value(t testing.TB, url, sql string) string {
 	return rows[0][0]
 }
 
-// sleeping is a statement that takes so many seconds for the one row of table one.
-func sleeping(seconds float64) string {
-	return fmt.Sprintf("SELECT id, SLEEP(%v) AS slept FROM one", seconds)
-}
+// sleeping is a statement that takes an hour for the one row of table one.
+const sleeping = "SELECT id, SLEEP(3600) AS slept FROM one"
 
 // A session has the documented settings, regardless of the server's defaults.
 func testSession(t *testing.T, _ *apptest.Server, url string) {
@@ -107,10 +97,15 @@ func testStatements(t *testing.T, _ *apptest.Server, url string) {
 		}
 	}
 	err := db.withSession(t.Context(), func(ctx context.Context, se *session) error {
-		rows, err := se.Query(ctx, "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'PREPARED_STMT_COUNT'")
-		if len(se.prepared) != preparedPerConnection || len(rows) != 1 || rows[0][0] != fmt.Sprint(preparedPerConnection) {
-			t.Errorf("%d statements prepared here, %v on the server, want %d", len(se.prepared), rows, preparedPerConnection)
+		if len(se.prepared) != preparedPerConnection {
+			t.Errorf("%d statements prepared here, want %d", len(se.prepared), preparedPerConnection)
 		}
+		var err error
+		apptest.AwaitState(t, "the server has as many statements", func() (string, bool) { // it may not have ended other sessions yet
+			var rows [][]string
+			rows, err = se.Query(ctx, "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'PREPARED_STMT_COUNT'")
+			return fmt.Sprint(rows), err != nil || len(rows) == 1 && rows[0][0] == fmt.Sprint(preparedPerConnection)
+		})
 		return err
 	})
 	if err != nil {
@@ -162,41 +157,34 @@ func testShownParameter(t *testing.T, _ *apptest.Server, url string) {
 
 // A statement whose caller has gone does not run on, on the server.
 func testAbandoned(t *testing.T, _ *apptest.Server, url string) {
-	db := open(t, url, database.Pool{StatementTimeout: time.Minute})
+	db := open(t, url, database.Pool{StatementTimeout: time.Hour})
 	mustExecute(t, url, "CREATE TABLE one (id int PRIMARY KEY)", "INSERT INTO one VALUES (1)")
-	slow := mustFeed(t, db, sleeping(60), "id")
+	slow := mustFeed(t, db, sleeping, "id")
 	if _, err := slow.describe(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	const running = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE '%SLEEP(3600)%' AND ID <> CONNECTION_ID()"
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if err := slow.Read(ctx, feed.Range{Limit: 1}, new(feed.Rows)); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("read: %v", err)
+	read := make(chan error, 1)
+	go func() { read <- slow.Read(ctx, feed.Range{Limit: 1}, new(feed.Rows)) }()
+	apptest.Await(t, "the statement runs on the server", func() bool { return value(t, url, running) == "1" })
+	cancel()
+	if err := apptest.Receive(t, "the end of the read", read); !errors.Is(err, context.Canceled) {
+		t.Fatalf("read: %v, want %v", err, context.Canceled)
 	}
-	const running = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE '%SLEEP(60)%' AND ID <> CONNECTION_ID()"
-	deadline := time.After(time.Minute)
-	for value(t, url, running) != "0" {
-		select {
-		case <-deadline:
-			t.Fatal("the statement still runs")
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-	if s := db.Stats(); s.InUse != 0 || s.Waiting != 0 {
-		t.Errorf("the connection is still in use: %+v", s)
-	}
+	apptest.Await(t, "the statement has ended on the server", func() bool { return value(t, url, running) == "0" })
+	apptest.AwaitState(t, "the connection is free", func() (string, bool) {
+		s := db.Stats()
+		return fmt.Sprintf("%+v", s), s.InUse == 0 && s.Waiting == 0
+	})
 }
 
 // A statement waits for a connection no longer than AcquireTimeout.
 func testPoolBusy(t *testing.T, _ *apptest.Server, url string) {
-	db := open(t, url, database.Pool{Max: 1, AcquireTimeout: 50 * time.Millisecond})
+	db := open(t, url, database.Pool{Max: 1, StatementTimeout: time.Hour})
 	mustExecute(t, url, "CREATE TABLE one (id int PRIMARY KEY)", "INSERT INTO one VALUES (1)")
-	slow := mustFeed(t, db, sleeping(60), "id")
-	for db.Ping(t.Context()) != nil { // connecting may take longer
-		if t.Context().Err() != nil {
-			t.Fatal("no connection")
-		}
-	}
+	slow := mustFeed(t, db, sleeping, "id")
 	if _, err := slow.describe(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -207,11 +195,8 @@ func testPoolBusy(t *testing.T, _ *apptest.Server, url string) {
 			t.Errorf("slow: %v", err)
 		}
 	})
-	for db.Stats().InUse == 0 {
-		if t.Context().Err() != nil {
-			t.Fatal("the slow statement does not start")
-		}
-	}
+	apptest.Await(t, "the slow statement has the connection", func() bool { return db.Stats().InUse == 1 })
+	db.bounds.AcquireTimeout = 50 * time.Millisecond
 	err := db.Probe(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "no connection within 50ms, 1 of 1 in use") {
 		t.Errorf("probe: %v", err)
@@ -219,7 +204,7 @@ func testPoolBusy(t *testing.T, _ *apptest.Server, url string) {
 	cancel()
 	busy.Wait()
 	if s := db.Stats(); s.Waiting != 0 || s.Max != 1 {
-		t.Errorf("stats: %+v", s)
+		t.Errorf("stats: %+v, want 0 waiting and 1 at most", s)
 	}
 }
 
@@ -260,7 +245,7 @@ func testUnreachable(t *testing.T, server *apptest.Server, url string) {
 }
 
 func testProbe(t *testing.T, _ *apptest.Server, url string) {
-	db := open(t, url, database.Pool{Max: 2, AcquireTimeout: time.Minute})
+	db := open(t, url, database.Pool{Max: 2, AcquireTimeout: patience})
 	var clients sync.WaitGroup
 	for range 8 {
 		clients.Go(func() {
@@ -281,13 +266,11 @@ func testProbe(t *testing.T, _ *apptest.Server, url string) {
 // before anybody asks.
 func testClose(t *testing.T, _ *apptest.Server, url string) {
 	db := open(t, url, database.Pool{Min: 3, Max: 4})
-	for db.Stats().Connects < 3 {
-		if t.Context().Err() != nil {
-			t.Fatal("fewer than Min connections")
-		}
-	}
+	apptest.Await(t, "Min connections are open", func() bool { return db.Stats().Connects >= 3 })
 	mustExecute(t, url, "CREATE TABLE one (id int PRIMARY KEY)", "INSERT INTO one VALUES (1)")
-	slow := mustFeed(t, db, sleeping(0.3), "id")
+	release := holdLock(t, url, "SELECT GET_LOCK('close', 0)")
+	defer release()
+	slow := mustFeed(t, db, "SELECT id, GET_LOCK('close', 3600) AS locked FROM one", "id")
 	if _, err := slow.describe(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -297,18 +280,23 @@ func testClose(t *testing.T, _ *apptest.Server, url string) {
 			t.Errorf("under way: %v", err)
 		}
 	})
-	for db.Stats().InUse == 0 {
-		if t.Context().Err() != nil {
-			t.Fatal("the statement does not start")
-		}
+	apptest.Await(t, "the statement has a connection", func() bool { return db.Stats().InUse == 1 })
+	closed := make(chan error, 1)
+	go func() { closed <- db.Close() }()
+	apptest.AwaitState(t, "later statements are refused", func() (string, bool) {
+		err := db.Probe(t.Context())
+		return fmt.Sprint(err), err != nil && strings.Contains(err.Error(), "closed")
+	})
+	select {
+	case err := <-closed:
+		t.Errorf("closed while a statement was under way: %v", err)
+	default:
 	}
-	if err := db.Close(); err != nil {
+	release()
+	if err := apptest.Receive(t, "the end of Close", closed); err != nil {
 		t.Error(err)
 	}
 	running.Wait()
-	if err := db.Probe(t.Context()); err == nil || !strings.Contains(err.Error(), "closed") {
-		t.Errorf("after close: %v", err)
-	}
 }
 
 func TestWrite(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"spillway/internal/apptest"
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
 )
@@ -68,8 +67,7 @@ func typeTests() []typeTest {
 // only a lax sql_mode lets in.
 func TestTypes(t *testing.T) {
 	t.Parallel()
-	server := apptest.MySQL(t, hostileSettings()...)
-	url := freshDatabases(server)(t)
+	url := freshDatabase(t, hostileServer(t))
 	db := open(t, url, database.Pool{})
 	for i, test := range typeTests() {
 		table := fmt.Sprintf("t%d", i)
@@ -134,8 +132,7 @@ func testFormats(t *testing.T, db *DB, url string) {
 // TestKeyTypes walks a feed row by row by keys of each type.
 func TestKeyTypes(t *testing.T) {
 	t.Parallel()
-	server := apptest.MySQL(t, hostileSettings()...)
-	url := freshDatabases(server)(t)
+	url := freshDatabase(t, hostileServer(t))
 	db := open(t, url, database.Pool{})
 	for i, test := range []struct {
 		column   string

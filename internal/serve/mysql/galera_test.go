@@ -66,14 +66,14 @@ func TestGalera(t *testing.T) {
 	t.Logf("%d retries", retries)
 	check := func(node int) {
 		t.Helper()
-		eventually(t, "all records are there", func() bool { return value(t, url(node), "SELECT COUNT(*) FROM notes") == fmt.Sprint(3*rounds) })
+		apptest.Await(t, "all records are there", func() bool { return value(t, url(node), "SELECT COUNT(*) FROM notes") == fmt.Sprint(3*rounds) })
 	}
 	check(2)
 	last := notesOf(t, schema, 255, `{"id":100000}`)
 	commitUntilStored(t, sinks[0], last)
 	cluster.Nodes[0].Kill()
 	for node := 1; node < 3; node++ {
-		eventually(t, "the acknowledged record survives", func() bool {
+		apptest.Await(t, "the acknowledged record survives", func() bool {
 			rows, err := streamRows(t.Context(), url(node), "SELECT COUNT(*) FROM notes WHERE id = 100000")
 			return err == nil && rows[0][0] == "1"
 		})
@@ -82,7 +82,7 @@ func TestGalera(t *testing.T) {
 	if err := cluster.Nodes[0].Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the node has caught up", func() bool {
+	apptest.Await(t, "the node has caught up", func() bool {
 		rows, err := streamRows(t.Context(), url(0), "SELECT COUNT(*) FROM notes")
 		return err == nil && rows[0][0] == fmt.Sprint(3*rounds+2)
 	})
@@ -91,7 +91,7 @@ func TestGalera(t *testing.T) {
 // commitUntilStored retries a batch as a stream does, and returns how often.
 func commitUntilStored(t testing.TB, sink *Stream, b *stream.Batch) int {
 	t.Helper()
-	late := time.Now().Add(patience)
+	late := time.Now().Add(time.Minute)
 	for n := 0; ; n++ {
 		err := sink.Commit(t.Context(), b)
 		if err == nil {

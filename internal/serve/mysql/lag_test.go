@@ -96,7 +96,7 @@ func testPositions(t *testing.T, settings []string) {
 	}
 	mustExecute(t, second.URL("test"), start, "START SLAVE")
 	mustExecute(t, primary.URL("test"), "CREATE TABLE written (id bigint PRIMARY KEY)")
-	eventually(t, "the replica has replayed everything", func() bool { return replayed().Covers(written()) })
+	apptest.Await(t, "the replica has replayed everything", func() bool { return replayed().Covers(written()) })
 
 	before := written()
 	mustExecute(t, second.URL("test"), "STOP SLAVE")
@@ -105,7 +105,7 @@ func testPositions(t *testing.T, settings []string) {
 		t.Errorf("written %v, then %v, replayed %v", before, after, replayed())
 	}
 	mustExecute(t, second.URL("test"), "START SLAVE")
-	eventually(t, "the replica has caught up", func() bool { return replayed().Covers(written()) })
+	apptest.Await(t, "the replica has caught up", func() bool { return replayed().Covers(written()) })
 	testPositionsRefused(t, primary, settings != nil || apptest.KindOfMySQL() != apptest.KindMySQL)
 }
 

@@ -1,11 +1,12 @@
 package mysql
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,7 +19,31 @@ import (
 	"spillway/internal/serve/storetest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// The servers of the tests that do not need one of their own, on MariaDB.
+var (
+	sharedPlain   = apptest.Shared[*apptest.Server]{Start: func() (*apptest.Server, error) { return apptest.StartMariaDB() }}
+	sharedHostile = apptest.Shared[*apptest.Server]{Start: func() (*apptest.Server, error) { return apptest.StartMariaDB(hostileSettings()...) }}
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(apptest.Closing(m, &sharedPlain, &sharedHostile)) }
+
+// plainServer returns a server with its own defaults, which other tests use too.
+func plainServer(t testing.TB) *apptest.Server {
+	t.Helper()
+	if apptest.KindOfMySQL() != apptest.KindMariaDB {
+		return apptest.MySQL(t)
+	}
+	return sharedPlain.Get(t)
+}
+
+// hostileServer returns a server with hostileSettings, which other tests use too.
+func hostileServer(t testing.TB) *apptest.Server {
+	t.Helper()
+	if apptest.KindOfMySQL() != apptest.KindMariaDB {
+		return apptest.MySQL(t, hostileSettings()...)
+	}
+	return sharedHostile.Get(t)
+}
 
 // hostileSettings returns server defaults that would change what values look like or
 // how statements are read, if sessions did not set their own.
@@ -38,10 +63,9 @@ func onMySQL() bool { return apptest.KindOfMySQL() == apptest.KindMySQL }
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	server := apptest.MySQL(t, hostileSettings()...)
-	fresh := freshDatabases(server)
 	storetest.Feed(t, storetest.Backend{
 		Open: func(t testing.TB, pool database.Pool) storetest.DB {
-			url := fresh(t)
+			url := freshDatabase(t, server)
 			db := open(t, url, pool)
 			return storetest.DB{
 				Feed:    func(def feed.Definition) (feed.Source, error) { return db.Feed(def) },
@@ -69,21 +93,30 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// freshDatabases returns a function that makes an empty database and returns its URL.
-func freshDatabases(server *apptest.Server) func(t testing.TB) string {
-	var made atomic.Int64
-	return func(t testing.TB) string {
-		t.Helper()
-		name := fmt.Sprintf("fresh_%d", made.Add(1))
-		mustExecute(t, server.URL(""), "CREATE DATABASE "+name)
-		return server.URL(name)
+// freshDatabase makes an empty database and returns its URL. Its name may be that of a user,
+// too.
+func freshDatabase(t testing.TB, server *apptest.Server) string {
+	t.Helper()
+	name := fmt.Sprintf("fresh_%x", rand.Uint64())
+	mustExecute(t, server.URL(""), "CREATE DATABASE "+name)
+	return server.URL(name)
+}
+
+// patience bounds what should succeed. It is long, so that only a hang reaches it.
+const patience = 5 * time.Minute
+
+// unhurried returns a pool whose timeouts are patience unless the test has set them.
+func unhurried(pool database.Pool) database.Pool {
+	for _, bound := range []*time.Duration{&pool.ConnectTimeout, &pool.AcquireTimeout, &pool.StatementTimeout} {
+		*bound = cmp.Or(*bound, patience)
 	}
+	return pool
 }
 
 // open opens url through the adapter until the test ends.
 func open(t testing.TB, url string, pool database.Pool) *DB {
 	t.Helper()
-	db, err := Open(t.Context(), parse(t, url), pool, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	db, err := Open(t.Context(), parse(t, url), unhurried(pool), slog.New(slog.NewTextHandler(t.Output(), nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,13 +137,27 @@ func parse(t testing.TB, url string) database.URL {
 	return parsed
 }
 
+// connect returns a new session.
+func connect(t testing.TB, url string) *database.MySQLSession {
+	t.Helper()
+	connector, err := database.NewMySQLConnector(parse(t, url), patience, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := connector.Connect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // execute runs a statement in a new session.
 func execute(ctx context.Context, url string, statements ...string) error {
 	parsed, err := database.Parse(url)
 	if err != nil {
 		return err
 	}
-	connector, err := database.NewMySQLConnector(parsed, 10*time.Second, 0)
+	connector, err := database.NewMySQLConnector(parsed, patience, 0)
 	if err != nil {
 		return err
 	}

@@ -26,10 +26,9 @@ func BenchmarkPopupApply(b *testing.B) {
 }
 
 func popupBackend(server *apptest.Server) storetest.PopupBackend {
-	fresh := freshDatabases(server)
 	return storetest.PopupBackend{
 		Open: func(t testing.TB) storetest.PopupDB {
-			url := fresh(t)
+			url := freshDatabase(t, server)
 			return storetest.PopupDB{
 				Tables: func(t testing.TB) storetest.PopupTables { return open(t, url, database.Pool{}).Popups() },
 				Rows:   func(ctx context.Context, sql string) ([][]string, error) { return streamRows(ctx, url, sql) },
@@ -44,15 +43,15 @@ func popupBackend(server *apptest.Server) storetest.PopupBackend {
 // Without the right to change a table of an earlier version, the error has the statement.
 func TestPopupUpgradeDenied(t *testing.T) {
 	t.Parallel()
-	server := apptest.MySQL(t)
-	url := freshDatabases(server)(t)
+	server := plainServer(t)
+	url := freshDatabase(t, server)
 	if err := open(t, url, database.Pool{}).Popups().EnsureTables(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	name := url[strings.LastIndex(url, "/")+1:]
-	mustExecute(t, url, "CREATE USER limited@'%' IDENTIFIED BY 'limited'", "GRANT SELECT, INSERT, UPDATE, DELETE ON `"+name+"`.* TO limited@'%'",
+	mustExecute(t, url, "CREATE USER "+name+"@'%' IDENTIFIED BY 'limited'", "GRANT SELECT, INSERT, UPDATE, DELETE ON `"+name+"`.* TO "+name+"@'%'",
 		"DROP USER IF EXISTS ''@localhost", "ALTER TABLE popup_events DROP COLUMN variant, DROP COLUMN `first`")
-	limited := open(t, "mysql://limited:limited@"+server.Addr()+"/"+name, database.Pool{}).Popups()
+	limited := open(t, "mysql://"+name+":limited@"+server.Addr()+"/"+name, database.Pool{}).Popups()
 	const statement = "ALTER TABLE popup_events ADD COLUMN variant TINYINT UNSIGNED NOT NULL DEFAULT 0, ADD COLUMN `first` TINYINT NOT NULL DEFAULT 0"
 	if err := limited.EnsureTables(t.Context()); err == nil || !strings.Contains(err.Error(), "have an administrator run: "+statement) {
 		t.Fatalf("without the right to change the table: %v", err)
@@ -69,8 +68,9 @@ func TestPopupUpgradeDenied(t *testing.T) {
 
 // A campaign whose commit's answer is lost is not created a second time.
 func TestPopupCommitUnanswered(t *testing.T) {
-	server := apptest.MySQL(t)
-	url := freshDatabases(server)(t)
+	t.Parallel()
+	server := plainServer(t)
+	url := freshDatabase(t, server)
 	proxy := storetest.NewProxy(t, server.Addr(), isCommit)
 	p := open(t, strings.Replace(url, server.Addr(), proxy.Addr(), 1), database.Pool{}).Popups()
 	if err := p.EnsureTables(t.Context()); err != nil {
@@ -91,18 +91,17 @@ func TestPopupCommitUnanswered(t *testing.T) {
 func TestPopupCommitWaits(t *testing.T) {
 	t.Parallel()
 	server := apptest.MariaDB(t)
-	fresh := freshDatabases(server)
 	c := popup.StoredCampaign{Campaign: popup.Campaign{Name: "once", Placement: "home", Payload: []byte("1"), Status: popup.Active}}
 	for _, test := range []struct {
 		name    string
 		timeout time.Duration
-	}{{"limit", 300 * time.Millisecond}, {"client", time.Hour}, {"close", time.Hour}} {
-		url := fresh(t)
+	}{{"limit", time.Second}, {"client", time.Hour}, {"close", time.Hour}} {
+		url := freshDatabase(t, server)
 		unhurried := open(t, url, database.Pool{}).Popups()
 		if err := unhurried.EnsureTables(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		db := open(t, url, database.Pool{StatementTimeout: test.timeout})
+		db := open(t, url, database.Pool{AcquireTimeout: test.timeout, StatementTimeout: test.timeout})
 		release := blockCommits(t, url)
 		defer release()
 		ctx, leave := context.WithCancel(t.Context())
@@ -117,38 +116,33 @@ func TestPopupCommitWaits(t *testing.T) {
 				return err
 			})
 		}()
-		eventually(t, "COMMIT waits", func() bool { return committing(t, url, 0) == "1" })
+		apptest.Await(t, "COMMIT waits", func() bool { return committing(t, url, 0) == "1" })
 		if test.name != "limit" {
 			leave()
 		}
-		select {
-		case err := <-done:
-			if !errors.Is(err, stream.ErrUnconfirmed) {
-				t.Errorf("%s: %v", test.name, err)
-			}
-		case <-time.After(patience):
-			t.Fatalf("%s: still waits", test.name)
+		if err := apptest.Receive(t, test.name+": the end of the save", done); !errors.Is(err, stream.ErrUnconfirmed) {
+			t.Errorf("%s: %v", test.name, err)
 		}
-		eventually(t, "only the COMMIT has a connection", func() bool { return db.Stats().InUse == 1 })
+		apptest.Await(t, "only the COMMIT has a connection", func() bool { return db.Stats().InUse == 1 })
 		if test.name == "close" {
 			if err := db.Close(); err != nil {
 				t.Error(err)
 			}
 		}
 		release()
-		eventually(t, "the campaign is stored", func() bool {
+		apptest.Await(t, "the campaign is stored", func() bool {
 			_, all, err := unhurried.Campaigns(t.Context())
 			return err == nil && len(all) == 1
 		})
-		eventually(t, "the connection is free", func() bool { return db.Stats().InUse == 0 })
+		apptest.Await(t, "the connection is free", func() bool { return db.Stats().InUse == 0 })
 	}
 }
 
 // The server keeps the lock of a session that it has not ended. No other process holds it.
 // It ends a session that does not look at its lock.
 func TestPopupLockOldSession(t *testing.T) {
-	server := apptest.MySQL(t)
-	p := open(t, freshDatabases(server)(t), database.Pool{}).Popups()
+	t.Parallel()
+	p := open(t, freshDatabase(t, plainServer(t)), database.Pool{}).Popups()
 	if err := p.EnsureTables(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -158,8 +152,12 @@ func TestPopupLockOldSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer held.Release()
-	if rows, err := held.(*heldLock).se.texts(t.Context(), "SELECT @@wait_timeout"); err != nil || rows[0][0] != "15" {
-		t.Errorf("wait_timeout: %v, %v", rows, err)
+	se := held.(*heldLock).se
+	if rows, err := se.texts(t.Context(), "SELECT @@wait_timeout"); err != nil || rows[0][0] != "15" {
+		t.Errorf("wait_timeout: %v, %v, want 15", rows, err)
+	}
+	if err := se.Exec(t.Context(), "SET SESSION wait_timeout = 3600"); err != nil { // this test may be slow
+		t.Fatal(err)
 	}
 	if _, err := p.takeLock(t.Context(), one, "a", true); !errors.Is(err, errOldSession) {
 		t.Errorf("again: %v", err)

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"spillway/internal/apptest"
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
@@ -15,8 +14,8 @@ import (
 )
 
 func TestQuery(t *testing.T) {
-	server := apptest.MySQL(t, hostileSettings()...)
-	url := freshDatabases(server)(t)
+	t.Parallel()
+	url := freshDatabase(t, hostileServer(t))
 	mustExecute(t, url,
 		"CREATE TABLE t (id int PRIMARY KEY, flag boolean NOT NULL, doc json, name varchar(99) CHARACTER SET utf8mb4)",
 		"INSERT INTO t VALUES (1, 1, '[1]', 'it''s \\'), (2, 0, NULL, '🚚')",
@@ -66,19 +65,15 @@ func TestQuery(t *testing.T) {
 		testRejected(t, make(sql, name), value)
 	}
 	many := make("SELECT a.n FROM many a, many b")
-	start := time.Now()
-	for range 5 {
+	for range 5 { // all of its 40 billion rows would take hours
 		var rows query.Rows
 		if err := many.Run(t.Context(), nil, query.Limit{Rows: 10, Bytes: 1 << 20}, &rows); !errors.Is(err, query.ErrTooLarge) || rows.Count != 11 {
 			t.Errorf("too large: %d rows, %v", rows.Count, err)
 		}
 	}
-	if took := time.Since(start); took > time.Minute {
-		t.Errorf("five results cut short took %v", took)
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	slow := make("SELECT n FROM many WHERE SLEEP(1) = 0")
+	slow := make("SELECT n FROM many WHERE SLEEP(3600) = 0")
 	if err := slow.Run(ctx, nil, plenty, new(query.Rows)); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("deadline: %v", err)
 	}

@@ -15,22 +15,6 @@ import (
 	"spillway/internal/serve/stream"
 )
 
-// patience is how long a test waits for what must happen.
-const patience = 2 * time.Minute
-
-// eventually polls a condition.
-func eventually(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-	late := time.After(patience)
-	for !condition() {
-		select {
-		case <-late:
-			t.Fatalf("not within %v: %s", patience, what)
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
-}
-
 const notesTable = "CREATE TABLE notes (seq int AUTO_INCREMENT PRIMARY KEY, id bigint NOT NULL UNIQUE, note longtext CHARACTER SET utf8mb4)"
 
 // notes opens a sink into the table notes.
@@ -83,14 +67,7 @@ func stored(t testing.TB, url string) string {
 // blockCommits makes every COMMIT of a MariaDB server wait until release is called.
 func blockCommits(t testing.TB, url string) (release func()) {
 	t.Helper()
-	connector, err := database.NewMySQLConnector(parse(t, url), 10*time.Second, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := connector.Connect(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := connect(t, url)
 	for _, stage := range []string{"START", "FLUSH", "BLOCK_DDL", "BLOCK_COMMIT"} {
 		if err := s.Exec(t.Context(), "BACKUP STAGE "+stage); err != nil {
 			t.Fatal(err)
@@ -109,15 +86,14 @@ func committing(t testing.TB, url string, since time.Duration) string {
 // the connection is closed and the server goes on.
 func TestStreamCommitUnlimited(t *testing.T) {
 	t.Parallel()
-	server := apptest.MariaDB(t)
-	url := freshDatabases(server)(t)
+	url := freshDatabase(t, apptest.MariaDB(t))
 	mustExecute(t, url, notesTable)
 	unhurried, schema := notes(t, url, database.Pool{})
 	mustCommit(t, unhurried, notesOf(t, schema, 1, `{"id":1}`))
 	if err := unhurried.db.Popups().EnsureTables(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	pool := database.Pool{StatementTimeout: 300 * time.Millisecond}
+	pool := database.Pool{StatementTimeout: time.Second}
 	sink, _ := notes(t, url, pool)
 	p := open(t, url, pool).Popups()
 	commit := func(ctx context.Context, b *stream.Batch) error {
@@ -138,9 +114,9 @@ func TestStreamCommitUnlimited(t *testing.T) {
 	stopped, stop := context.WithCancel(t.Context())
 	third := make(chan error, 1)
 	go func() { third <- commit(stopped, last) }()
-	eventually(t, "three COMMITs wait for long", func() bool { return committing(t, url, long) == "3" })
+	apptest.Await(t, "three COMMITs have waited for long", func() bool { return committing(t, url, long) == "3" })
 	stop()
-	if err := <-third; !errors.Is(err, stream.ErrUnconfirmed) {
+	if err := apptest.Receive(t, "the end of the third COMMIT's caller", third); !errors.Is(err, stream.ErrUnconfirmed) {
 		t.Errorf("the process stops: %v", err)
 	}
 	if got := committing(t, url, long); got != "3" {
@@ -148,17 +124,20 @@ func TestStreamCommitUnlimited(t *testing.T) {
 	}
 	release()
 	for range 2 {
-		if err := <-results; err != nil {
+		if err := apptest.Receive(t, "the end of a COMMIT", results); err != nil {
 			t.Error(err)
 		}
 	}
-	eventually(t, "all three are stored", func() bool { return stored(t, url) == "1,2,3" })
+	apptest.AwaitState(t, "1,2,3 are stored", func() (string, bool) {
+		got := stored(t, url)
+		return fmt.Sprintf("%s are, refused are %+v and %+v", got, second.Requests[0].Result.Refused, last.Requests[0].Result.Refused), got == "1,2,3"
+	})
 }
 
 // A batch id that is found again is acknowledged after another commit.
 func TestStreamFoundAgain(t *testing.T) {
 	t.Parallel()
-	url := freshDatabases(apptest.MySQL(t))(t)
+	url := freshDatabase(t, plainServer(t))
 	mustExecute(t, url, notesTable)
 	sink, schema := notes(t, url, database.Pool{})
 	count := func() string { return value(t, url, "SELECT COUNT(*) FROM spillway_batches") }
@@ -181,7 +160,7 @@ func TestStreamFoundAgain(t *testing.T) {
 // Groups are recognized by epoch, number and content.
 func TestStreamEpochs(t *testing.T) {
 	t.Parallel()
-	url := freshDatabases(apptest.MySQL(t))(t)
+	url := freshDatabase(t, plainServer(t))
 	mustExecute(t, url, notesTable)
 	sink, schema := notes(t, url, database.Pool{})
 	mustCommit(t, sink, marked(notesOf(t, schema, 1, "{\"id\":1}\n{\"id\":1}"), 1, 1, 1, 2))
@@ -207,7 +186,7 @@ func TestStreamEpochs(t *testing.T) {
 // What an earlier version has noted of a spool is taken over.
 func TestStreamEarlierSpool(t *testing.T) {
 	t.Parallel()
-	url := freshDatabases(apptest.MySQL(t))(t)
+	url := freshDatabase(t, plainServer(t))
 	mustExecute(t, url, notesTable, oldSpools,
 		"INSERT INTO spillway_spools VALUES (x'09000000000000000000000000000000', '/notes', 3, 5, '{}', UTC_TIMESTAMP(6))")
 	sink, schema := notes(t, url, database.Pool{})
@@ -236,7 +215,7 @@ func keyed(t testing.TB, sink *Stream, schema *stream.Schema, id byte, body stri
 // whichever is stored first. The table of an earlier version works.
 func TestStreamKeyTimes(t *testing.T) {
 	t.Parallel()
-	url := freshDatabases(apptest.MySQL(t))(t)
+	url := freshDatabase(t, plainServer(t))
 	mustExecute(t, url, notesTable, oldRequests,
 		"INSERT INTO spillway_requests VALUES ('/notes', x'6bff', REPEAT('x', 32), '{}', UTC_TIMESTAMP(6) + INTERVAL 30 MINUTE)")
 	sink, schema := notes(t, url, database.Pool{})
@@ -276,12 +255,12 @@ func TestStreamKeyTimes(t *testing.T) {
 // Without the right to add a column, the error has the statement.
 func TestStreamKeyColumnsRight(t *testing.T) {
 	t.Parallel()
-	server := apptest.MySQL(t)
-	url := freshDatabases(server)(t)
+	server := plainServer(t)
+	url := freshDatabase(t, server)
 	name := url[strings.LastIndexByte(url, '/')+1:]
 	mustExecute(t, url, notesTable, oldRequests, streamTables[0], streamTables[2], streamTables[3],
-		"CREATE USER writer@'%' IDENTIFIED BY 'x'", "GRANT SELECT, INSERT, UPDATE, DELETE ON "+name+".* TO writer@'%'")
-	sink, _ := notes(t, "mysql://writer:x@"+server.Addr()+"/"+name, database.Pool{})
+		"CREATE USER "+name+"@'%' IDENTIFIED BY 'x'", "GRANT SELECT, INSERT, UPDATE, DELETE ON "+name+".* TO "+name+"@'%'")
+	sink, _ := notes(t, "mysql://"+name+":x@"+server.Addr()+"/"+name, database.Pool{})
 	if err := sink.Check(t.Context()); err == nil || !strings.Contains(err.Error(), keyColumns) {
 		t.Errorf("check: %v", err)
 	}
@@ -291,7 +270,7 @@ func TestStreamKeyColumnsRight(t *testing.T) {
 // later record is stored.
 func TestStreamUnsure(t *testing.T) {
 	t.Parallel()
-	url := freshDatabases(apptest.MySQL(t))(t)
+	url := freshDatabase(t, plainServer(t))
 	mustExecute(t, url, notesTable,
 		"CREATE TRIGGER missing BEFORE INSERT ON notes FOR EACH ROW IF NEW.note = 'bad' THEN INSERT INTO no_such_table VALUES (1); END IF")
 	sink, schema := notes(t, url, database.Pool{})
@@ -317,7 +296,7 @@ func TestStreamUnsure(t *testing.T) {
 // existing row, and whatever the URL says of the counts of the server.
 func TestStreamFoundCounts(t *testing.T) {
 	t.Parallel()
-	url := freshDatabases(apptest.MySQL(t))(t)
+	url := freshDatabase(t, plainServer(t))
 	mustExecute(t, url, notesTable, "INSERT INTO notes (id) VALUES (1), (2)",
 		"CREATE TRIGGER stamp BEFORE UPDATE ON notes FOR EACH ROW SET NEW.note = 'changed'",
 		"CREATE TRIGGER missing AFTER INSERT ON notes FOR EACH ROW INSERT INTO no_such_table VALUES (1)")
@@ -349,7 +328,7 @@ func TestStreamFoundCounts(t *testing.T) {
 // An AUTO_INCREMENT column whose type is used up is the table's fault.
 func TestStreamCounterUsedUp(t *testing.T) {
 	t.Parallel()
-	url := freshDatabases(apptest.MySQL(t))(t)
+	url := freshDatabase(t, plainServer(t))
 	mustExecute(t, url, strings.Replace(notesTable, "seq int", "seq tinyint", 1), "INSERT INTO notes (seq, id) VALUES (127, 1)")
 	sink, schema := notes(t, url, database.Pool{})
 	if err := sink.Commit(t.Context(), marked(notesOf(t, schema, 1, `{"id":2}`, `{"id":3}`), 1, 1, 1)); !errors.Is(err, stream.ErrHeld) {
@@ -367,7 +346,7 @@ func TestStreamCounterUsedUp(t *testing.T) {
 // stored.
 func TestStreamPacket(t *testing.T) {
 	t.Parallel()
-	url := freshDatabases(apptest.MySQL(t, "--max-allowed-packet=1M"))(t)
+	url := freshDatabase(t, apptest.MySQL(t, "--max-allowed-packet=1M"))
 	mustExecute(t, url, notesTable)
 	sink, schema := notes(t, url, database.Pool{})
 	note := func(id, size int) string { return fmt.Sprintf(`{"id":%d,"note":"%s"}`, id, strings.Repeat("x", size)) }
@@ -394,7 +373,7 @@ func TestStreamPacket(t *testing.T) {
 // A commit has the level semi_sync only if a replica has acknowledged it.
 func TestStreamSemiSync(t *testing.T) {
 	t.Parallel()
-	primary := apptest.MariaDB(t, "--log-bin=binlog", "--server-id=1", "--rpl-semi-sync-master-timeout=60000")
+	primary := apptest.MariaDB(t, "--log-bin=binlog", "--server-id=1", "--rpl-semi-sync-master-timeout=3600000")
 	replica := apptest.MariaDB(t, "--server-id=2", "--rpl-semi-sync-slave-enabled=ON")
 	port := primary.Addr()[strings.LastIndexByte(primary.Addr(), ':')+1:]
 	url := primary.URL("test")
@@ -418,7 +397,7 @@ func TestStreamSemiSync(t *testing.T) {
 	status := func(name string) string {
 		return value(t, url, "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = '"+name+"'")
 	}
-	eventually(t, "the replica is connected", func() bool {
+	apptest.Await(t, "the replica is connected", func() bool {
 		return status("RPL_SEMI_SYNC_MASTER_CLIENTS") == "1" && status("RPL_SEMI_SYNC_MASTER_STATUS") == "ON"
 	})
 	commit(2, stream.LevelSemiSync)
@@ -458,8 +437,7 @@ func testUnloggedCommit(t *testing.T, url string) {
 // transaction that reaches the log.
 func TestPopupRepeatedWrites(t *testing.T) {
 	t.Parallel()
-	server := apptest.MariaDB(t, "--log-bin=binlog")
-	url := freshDatabases(server)(t)
+	url := freshDatabase(t, apptest.MariaDB(t, "--log-bin=binlog"))
 	p := open(t, url, database.Pool{}).Popups()
 	if err := p.EnsureTables(t.Context()); err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,10 +22,9 @@ import (
 func TestStreamConformance(t *testing.T) {
 	t.Parallel()
 	server := apptest.MySQL(t, append(hostileSettings(), "--innodb-flush-log-at-trx-commit=1")...)
-	fresh := freshDatabases(server)
 	storetest.Stream(t, storetest.StreamBackend{
 		Open: func(t testing.TB, pool database.Pool) storetest.StreamDB {
-			url := fresh(t)
+			url := freshDatabase(t, server)
 			proxy := storetest.NewProxy(t, server.Addr(), func(sent []byte) bool { return isCommit(sent) })
 			db := open(t, strings.Replace(url, server.Addr(), proxy.Addr(), 1), pool)
 			return storetest.StreamDB{
@@ -84,14 +84,7 @@ func isCommit(sent []byte) bool {
 // holdLock runs a statement in a transaction that stays open until release is called.
 func holdLock(t testing.TB, url, sql string) (release func()) {
 	t.Helper()
-	connector, err := database.NewMySQLConnector(parse(t, url), 10*time.Second, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := connector.Connect(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := connect(t, url)
 	if err := s.Exec(t.Context(), "START TRANSACTION"); err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +100,7 @@ func streamRows(ctx context.Context, url, sql string) ([][]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	connector, err := database.NewMySQLConnector(parsed, 10*time.Second, 0)
+	connector, err := database.NewMySQLConnector(parsed, patience, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -146,8 +139,9 @@ func streamRows(ctx context.Context, url, sql string) ([][]string, error) {
 }
 
 func TestStreamDurability(t *testing.T) {
+	t.Parallel()
 	server := apptest.MySQL(t, "--log-bin=binlog", "--server-id=1", "--sync-binlog=1", "--innodb-flush-log-at-trx-commit=1")
-	url := freshDatabases(server)(t)
+	url := freshDatabase(t, server)
 	schema, err := stream.NewSchema(stream.Definition{Name: "/t", Table: "t", Columns: []stream.Column{{Name: "id", Type: stream.Integer}}})
 	if err != nil {
 		t.Fatal(err)
@@ -173,25 +167,30 @@ func TestStreamDurability(t *testing.T) {
 // may take longer than one statement.
 func TestStreamDrainRights(t *testing.T) {
 	t.Parallel()
-	server := apptest.MySQL(t)
-	url := freshDatabases(server)(t)
+	server := plainServer(t)
+	url := freshDatabase(t, server)
 	name := url[strings.LastIndexByte(url, '/')+1:]
 	mustExecute(t, url, "CREATE TABLE slow (id bigint)", "CREATE TRIGGER slow BEFORE INSERT ON slow FOR EACH ROW DO SLEEP(0.4)", streamTables[0], streamTables[1], streamTables[2], streamTables[3],
-		"CREATE USER writer@'%' IDENTIFIED BY 'x'", "GRANT SELECT, INSERT, UPDATE, DELETE ON "+name+".* TO writer@'%'")
+		"CREATE USER "+name+"@'%' IDENTIFIED BY 'x'", "GRANT SELECT, INSERT, UPDATE, DELETE ON "+name+".* TO "+name+"@'%'")
 	schema, err := stream.NewSchema(stream.Definition{Name: "/slow", Table: "slow", Columns: []stream.Column{{Name: "id", Type: stream.Integer}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	pool := database.Pool{StatementTimeout: time.Second}
-	sink := open(t, "mysql://writer:x@"+server.Addr()+"/"+name, pool).Stream(schema)
+	sink := open(t, "mysql://"+name+":x@"+server.Addr()+"/"+name, pool).Stream(schema)
 	sink.most = 1 // a row, a statement
 	records, _, err := schema.Parse([]byte(`[{"id":1},{"id":2},{"id":3},{"id":4}]`), stream.FormJSON, time.Now(), stream.Limits{Bytes: 200, Records: 10, Depth: 1, Fields: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	b := &stream.Batch{Mark: &queue.Mark{Name: "/slow", First: 1, Sums: make([][16]byte, 1)}, Requests: []*stream.Entry{{Records: records}}}
-	start := time.Now()
-	if err := sink.Commit(t.Context(), b); err != nil {
+	var start time.Time
+	err = inTime(func() error {
+		start = time.Now()
+		b.Reset()
+		return sink.Commit(t.Context(), b)
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 	if took := time.Since(start); took < pool.StatementTimeout+clientGrace {
@@ -203,10 +202,9 @@ func TestStreamDrainRights(t *testing.T) {
 // Those for drains are needed only to drain.
 func TestStreamGrants(t *testing.T) {
 	t.Parallel()
-	server := apptest.MySQL(t)
-	fresh := freshDatabases(server)
+	server := plainServer(t)
 	for _, first := range []bool{false, true} {
-		url := fresh(t)
+		url := freshDatabase(t, server)
 		name := url[strings.LastIndexByte(url, '/')+1:]
 		user := "writer_" + name
 		rights := "SELECT, INSERT, UPDATE, DELETE"
@@ -257,22 +255,30 @@ func TestStreamGrants(t *testing.T) {
 // takes.
 func TestStreamSlowUpgrade(t *testing.T) {
 	t.Parallel()
-	url := freshDatabases(apptest.MySQL(t))(t)
+	url := freshDatabase(t, plainServer(t))
 	mustExecute(t, url, notesTable, oldRequests)
 	release := holdLock(t, url, "SELECT * FROM spillway_requests")
 	defer release()
 	pool := database.Pool{StatementTimeout: time.Second}
 	sink, _ := notes(t, url, pool)
-	done, start := make(chan error, 1), time.Now()
-	go func() { done <- inTime(func() error { return sink.Check(t.Context()) }) }()
-	eventually(t, "the columns are added", func() bool {
-		return value(t, url, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE 'ALTER%' OR INFO LIKE '%FOR ALTER%'") == "1"
+	done := make(chan error, 1)
+	var began atomic.Pointer[time.Time] // the check that is under way
+	go func() {
+		done <- inTime(func() error {
+			now := time.Now()
+			began.Store(&now)
+			return sink.Check(t.Context())
+		})
+	}()
+	name := url[strings.LastIndexByte(url, '/')+1:]
+	apptest.Await(t, "the columns are added", func() bool {
+		return value(t, url, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = '"+name+"' AND (INFO LIKE 'ALTER%' OR INFO LIKE '%FOR ALTER%')") == "1"
 	})
-	eventually(t, "it goes on for longer than a statement may run, and others read the table", func() bool {
-		return value(t, url, "SELECT COUNT(*) FROM spillway_requests") == "0" && time.Since(start) > 5*pool.StatementTimeout
+	apptest.Await(t, "it goes on for longer than a statement may, and others read the table", func() bool {
+		return value(t, url, "SELECT COUNT(*) FROM spillway_requests") == "0" && time.Since(*began.Load()) > 5*pool.StatementTimeout
 	})
 	release()
-	if err := <-done; err != nil {
+	if err := apptest.Receive(t, "the end of the start", done); err != nil {
 		t.Error(err)
 	}
 	if got := value(t, url, "SELECT COUNT(accepted_at) FROM spillway_requests"); got != "0" {
@@ -296,8 +302,8 @@ func inTime(work func() error) error {
 
 // Tables that could lose or bend records are refused, by name.
 func TestStreamTables(t *testing.T) {
-	server := apptest.MySQL(t)
-	url := freshDatabases(server)(t)
+	t.Parallel()
+	url := freshDatabase(t, plainServer(t))
 	mustExecute(t, url, "CREATE TABLE unsafe (id bigint) ENGINE=MyISAM", "CREATE TABLE nullable (id bigint UNIQUE)")
 	db := open(t, url, database.Pool{})
 	for table, want := range map[string]string{"unsafe": "ENGINE=InnoDB", "nullable": "make it NOT NULL", "missing": "missing"} {
@@ -318,7 +324,7 @@ func TestStreamTables(t *testing.T) {
 // only spaces at the end make no difference, the records that have some are.
 func TestStreamColumns(t *testing.T) {
 	t.Parallel()
-	url := freshDatabases(apptest.MySQL(t))(t)
+	url := freshDatabase(t, plainServer(t))
 	const unicode = " CHARACTER SET utf8mb4 COLLATE utf8mb4_"
 	tests := []struct {
 		kind, server string // "": every server
