@@ -97,10 +97,14 @@ var layers = map[string]layer{
 	"internal/lab/target":     lab,
 	"internal/lab/watch":      lab,
 
-	"internal/apptest":         suite,
-	"internal/lab/labtest":     suite,
-	"internal/lab/searchtest":  suite,
-	"internal/serve/storetest": suite,
+	"internal/apptest":          suite,
+	"internal/lab/labtest":      suite,
+	"internal/lab/searchtest":   suite,
+	"internal/serve/crashtest":  suite,
+	"internal/serve/popuptest":  suite,
+	"internal/serve/servetest":  suite,
+	"internal/serve/storetest":  suite,
+	"internal/serve/streamtest": suite,
 
 	"scripts/shake":   suite,
 	"scripts/testrun": suite,

@@ -1,0 +1,2 @@
+// Package popuptest tests popups of the built program.
+package popuptest

@@ -1,0 +1,337 @@
+package popuptest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"zombiezen.com/go/sqlite"
+	"zombiezen.com/go/sqlite/sqlitex"
+
+	"spillway/internal/apptest"
+	"spillway/internal/serve/servetest"
+)
+
+// popupReason requests a popup and returns status, campaign and reason.
+func popupReason(t *testing.T, s *apptest.Spillway, query string) string {
+	t.Helper()
+	a, shown := servetest.AskPopup(t, s, query)
+	return strings.TrimSpace(fmt.Sprintf("%d %d %s", a.Status, shown.Campaign, a.Header.Get("Spillway-Reason")))
+}
+
+// TestPopupFollow: a change of a campaign reaches three replicas within a second. Concurrent
+// saves on all replicas respect the limits.
+func TestPopupFollow(t *testing.T) {
+	t.Parallel()
+	database, store := postgres.Get(t).CreateDatabase(t), apptest.Redis(t)
+	file := servetest.PopupConfig(t, "  store: redis\n  keys: [0123456789abcdef0123456789abcdef]\n")
+	var replicas []*apptest.Spillway
+	for range 3 {
+		s := apptest.Serve(t, binary.Path(t), "--database", database, "--redis", store.URL(""), file)
+		s.WaitReady(t)
+		replicas = append(replicas, s)
+	}
+	c := servetest.SendCampaign(t, replicas[0], "POST", "/popups/campaigns", servetest.PopupForAll, 201)
+	slowest := time.Duration(0)
+	for i, step := range []struct {
+		action string
+		status int
+	}{{"", 200}, {"pause", 204}, {"resume", 200}, {"pause", 204}} {
+		if step.action != "" {
+			servetest.SendCampaign(t, replicas[i%3], "POST", fmt.Sprintf("/popups/campaigns/%v/%s", c["id"], step.action), "", 200)
+		}
+		begin := time.Now()
+		for r, s := range replicas {
+			for n := 0; ; n++ {
+				if a, _ := servetest.AskPopup(t, s, fmt.Sprintf("user=%d-%d-%d", i, r, n)); a.Status == step.status {
+					break
+				}
+				if took := time.Since(begin); took > time.Second {
+					t.Fatalf("replica %d does not have the change %q after %s", r, step.action, took)
+				}
+			}
+			slowest = max(slowest, time.Since(begin))
+		}
+	}
+	t.Logf("the slowest replica had the change after %s", slowest)
+	popupManySave(t, database, replicas)
+}
+
+// popupManySave concurrently saves 40 campaigns at a placement that has 468; 32 are allowed.
+func popupManySave(t *testing.T, database string, replicas []*apptest.Spillway) {
+	t.Helper()
+	popupStore(t, database, `INSERT INTO popup_campaigns SELECT 100 + n, 'many', 'checkout', n, payload, '', status, starts_at, ends_at, repeat_after, quiet_click, quiet_dismiss, cap, version
+		FROM popup_campaigns, generate_series(1, 468) AS n WHERE id = 1`)
+	var mu sync.Mutex
+	statuses := map[int]int{}
+	var group sync.WaitGroup
+	for i := range 40 {
+		group.Go(func() {
+			body := fmt.Sprintf(`{"name":"one more, %d","placement":"checkout","payload":1,"status":"active"}`, i)
+			for {
+				status, _, _, err := servetest.SendJSON(t.Context(), http.DefaultClient, http.MethodPost, replicas[i%3].Admin+"/popups/campaigns", body)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if status != http.StatusServiceUnavailable { // too many at once: retry
+					mu.Lock()
+					defer mu.Unlock()
+					statuses[status]++
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+	if statuses[201] != 32 || statuses[422] != 8 {
+		t.Errorf("of 40 campaigns: %v", statuses)
+	}
+	for _, s := range replicas {
+		apptest.Await(t, "all replicas go on", func() bool { return popupReason(t, s, "user=7&placement=checkout")[:1] == "2" })
+	}
+}
+
+// popupStore changes stored campaigns.
+func popupStore(t *testing.T, database string, statements ...string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	for _, sql := range append(statements, "UPDATE popup_version SET version = version + 1") {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestPopupBroken: an invalid stored campaign does not affect the others or the start of a
+// replica, and explain names the problem.
+func TestPopupBroken(t *testing.T) {
+	database := postgres.Get(t).CreateDatabase(t)
+	s := apptest.Serve(t, binary.Path(t), "--database", database, servetest.PopupConfig(t, ""))
+	s.WaitReady(t)
+	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", `{"name":"old","placement":"home","payload":1,"status":"active","target":"age > 1","order":1}`, 201)
+	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", `{"name":"odd","placement":"home","payload":1,"status":"active","order":2}`, 201)
+	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", servetest.PopupForAll, 201)
+	popupStore(t, database,
+		"UPDATE popup_campaigns SET target = 'gone > 1' WHERE id = 1", // an attribute that is no longer configured
+		"UPDATE popup_campaigns SET cap = -7 WHERE id = 2",
+		`INSERT INTO popup_campaigns SELECT 100 + n, 'many', placement, 50 + n, payload, '', status, starts_at, ends_at, repeat_after, quiet_click, quiet_dismiss, 1, version
+			FROM popup_campaigns, generate_series(1, 499) AS n WHERE id = 3`)
+	if err := s.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	s.WaitReady(t)
+	if got := popupReason(t, s, "user=7"); got != "200 3 first" {
+		t.Errorf("the campaign that can be shown: %s", got)
+	}
+	var explained struct {
+		Campaigns []struct {
+			Campaign         int
+			Verdict, Problem string
+		}
+	}
+	a := servetest.Fetch(t, s.Admin+"/popups/explain?user=8")
+	if err := json.Unmarshal(a.Body, &explained); err != nil || len(explained.Campaigns) != 502 {
+		t.Fatalf("%s %v", a.Body, err)
+	}
+	want := map[int]string{1: "target: 1:1: unknown name gone", 2: "cap must be", 599: "more than 500"}
+	for _, one := range explained.Campaigns {
+		problem, broken := want[one.Campaign]
+		if broken != (one.Verdict == "problem") || !strings.Contains(one.Problem, problem) {
+			t.Errorf("%+v, want %q", one, problem)
+		}
+	}
+	// It can be corrected, and no other one can be added.
+	servetest.SendCampaign(t, s, "POST", "/popups/campaigns/599/archive", "", 200)
+	servetest.SendCampaign(t, s, "POST", "/popups/campaigns/1/archive", "", 200)
+	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", `{"name":"more","placement":"home","payload":1,"cap":1}`, 422)
+}
+
+// TestPopupTimes: start and end, a cap and another placement.
+func TestPopupTimes(t *testing.T) {
+	t.Parallel()
+	s := popupDemo(t)
+	for id := 1; id <= 3; id++ {
+		servetest.SendCampaign(t, s, "POST", fmt.Sprintf("/popups/campaigns/%d/archive", id), "", 200)
+	}
+	at := func(d time.Duration) string { return time.Now().Add(d).UTC().Format(time.RFC3339) }
+	c := servetest.SendCampaign(t, s, "POST", "/popups/campaigns", fmt.Sprintf(
+		`{"name":"later","placement":"home","payload":1,"status":"active","start":%q,"end":%q,"cap":2,"repeat_after":"1h"}`, at(10*time.Hour), at(20*time.Hour)), 201)
+	later := fmt.Sprint(c["id"])
+	for _, step := range []struct{ query, want string }{
+		{"user=1", "204 0 none-runs"},
+		{"user=1&clock_offset=9h59m", "204 0 none-runs"},
+		{"user=1&clock_offset=10h1m", "200 " + later + " first"},
+		{"user=1&clock_offset=10h30m", "204 0 wait-shown"},
+		{"user=1&clock_offset=11h2m", "200 " + later + " again"},
+		{"user=1&clock_offset=13h", "204 0 none-left"}, // shown twice
+		{"user=2&clock_offset=19h59m", "200 " + later + " first"},
+		{"user=3&clock_offset=20h1m", "204 0 none-left"},
+		{"user=2&clock_offset=21h", "204 0 none-left"},
+	} {
+		if got := popupReason(t, s, step.query); got != step.want {
+			t.Errorf("%s: %s, want %s", step.query, got, step.want)
+		}
+	}
+	a, _ := servetest.AskPopup(t, s, "user=1")
+	if next, err := time.Parse(time.RFC3339, a.Header.Get("Spillway-Next-At")); a.Status != 204 || err == nil && time.Until(next) > 21*time.Hour {
+		t.Errorf("%d %v %v", a.Status, a.Header, err)
+	}
+}
+
+// TestPopupPlacements: a user's states at two placements are independent.
+func TestPopupPlacements(t *testing.T) {
+	s := apptest.Serve(t, binary.Path(t), "--database", "sqlite:"+filepath.Join(t.TempDir(), "db"), servetest.PopupConfig(t, ""))
+	s.WaitReady(t)
+	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", servetest.PopupForAll, 201)
+	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", strings.Replace(servetest.PopupForAll, `"home"`, `"checkout"`, 1), 201)
+	_, home := servetest.AskPopup(t, s, "user=7")
+	if status, body := servetest.PostPopup(t, s.URL("popup/click"), servetest.ShowToken(home.Show)); status != 204 {
+		t.Errorf("click: %d %s", status, body)
+	}
+	for _, step := range []struct{ query, want string }{
+		{"user=7", "204 0 wait-clicked"},
+		{"user=7&placement=home", "204 0 wait-clicked"},
+		{"user=7&placement=checkout", "200 2 first"},
+		{"user=7&placement=checkout", "204 0 wait-shown"},
+		{"user=7&placement=nowhere", "400 0"},
+	} {
+		if got := popupReason(t, s, step.query); got != step.want {
+			t.Errorf("%s: %s, want %s", step.query, got, step.want)
+		}
+	}
+	apptest.Await(t, "the rate of clicks is known", func() bool {
+		var one struct {
+			Rate float64 `json:"click_rate"`
+		}
+		return json.Unmarshal(servetest.Fetch(t, s.Admin+"/popups/campaigns/1").Body, &one) == nil && one.Rate == 1
+	})
+}
+
+// TestPopupAnyway: without Redis, on_unavailable: anyway shows what a new user would get,
+// without a token, and clicks are refused.
+func TestPopupAnyway(t *testing.T) {
+	t.Parallel()
+	store := apptest.Redis(t)
+	s := apptest.Serve(t, binary.Path(t), "--database", postgres.Get(t).CreateDatabase(t), "--redis", store.URL(""),
+		servetest.PopupConfig(t, "  store: redis\n  on_unavailable: anyway\n  keys: [0123456789abcdef0123456789abcdef]\n"))
+	s.WaitReady(t)
+	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", servetest.PopupForAll, 201)
+	_, shown := servetest.AskPopup(t, s, "user=7")
+	if shown.Show == "" {
+		t.Fatalf("%+v", shown)
+	}
+	store.Kill()
+	for range 2 {
+		if a, shown := servetest.AskPopup(t, s, "user=7"); a.Status != 200 || shown.Campaign != 1 || shown.Show != "" || a.Header.Get("Spillway-Reason") != "unavailable" {
+			t.Errorf("%d %s %v", a.Status, a.Body, a.Header)
+		}
+	}
+	if status, body := servetest.PostPopup(t, s.URL("popup/click"), servetest.ShowToken(shown.Show)); status != 503 || !strings.Contains(body, "popups-down") {
+		t.Errorf("click: %d %s", status, body)
+	}
+	apptest.Await(t, "how many events wait is not known", func() bool { return servetest.Metric(t, s, "spillway_popup_events_waiting") == -1 })
+}
+
+// TestPopupRows: "no row" is cached, and an invalid value counts as missing.
+func TestPopupRows(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "users.db")
+	conn, err := sqlite.OpenConn(path, sqlite.OpenReadWrite|sqlite.OpenCreate|sqlite.OpenWAL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = sqlitex.ExecuteScript(conn, "CREATE TABLE users (id text PRIMARY KEY, age real, country text); INSERT INTO users VALUES ('half', 1.5, 'NO'), ('endless', 9e999, 'NO'), "+
+		"('long', 1, printf('%.2000c', 'x'))", nil)
+	if err != nil || conn.Close() != nil {
+		t.Fatal(err)
+	}
+	s := apptest.Serve(t, binary.Path(t), "--database", "sqlite:"+path, servetest.PopupConfig(t, "  attributes_sql: SELECT age, country FROM users WHERE id = :user\n  attributes_ttl: 1h\n"))
+	s.WaitReady(t)
+	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", `{"name":"a","placement":"home","payload":1,"status":"active","target":"age == nil and country == \"NO\"","order":1}`, 201)
+	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", `{"name":"b","placement":"home","payload":1,"status":"active","target":"age == 1 and country == nil","order":2}`, 201)
+	for range 3 { // requests the row each time, because no popup is shown
+		if got := popupReason(t, s, "user=nobody&age=17"); got != "204 0 none-suits" {
+			t.Errorf("a user without a row: %s", got)
+		}
+	}
+	if n := servetest.Metric(t, s, `spillway_query_executions_total{query="popups.attributes_sql"}`); n != 1 {
+		t.Errorf("%v statements for one user without a row", n)
+	}
+	for user, want := range map[string]string{"half": "200 1 first", "endless": "200 1 first", "long": "200 2 first"} {
+		if got := popupReason(t, s, "user="+user+"&age=1&country=NO"); got != want {
+			t.Errorf("user %s: %s, want %s", user, got, want)
+		}
+	}
+	if n := servetest.Metric(t, s, "spillway_popup_attributes_refused_total"); n < 2 || n > 3 {
+		t.Errorf("%v values are counted as refused", n) // the database may store infinity as NULL
+	}
+	if log := s.Log(t); strings.Contains(log, "popup state is not available") {
+		t.Error(log)
+	}
+}
+
+// TestPopupRedisRefused: an unsuitable Redis is a configuration error at start, in one line.
+func TestPopupRedisRefused(t *testing.T) {
+	store := apptest.Redis(t, "--maxmemory-policy", "allkeys-lru")
+	_, stderr, code := binary.Run(t, "serve", "--strict", "--database", postgres.Get(t).CreateDatabase(t), "--redis", store.URL(""), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
+		servetest.PopupConfig(t, "  store: redis\n  keys: [0123456789abcdef0123456789abcdef]\n"))
+	if code != 2 || !strings.Contains(stderr, "CONFIG SET maxmemory-policy noeviction") {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+}
+
+// TestPopupMemoryUsers: a process that may keep the states of few users serves many. The
+// database has those that it evicts, and each user's popups go on, also after a restart with
+// more stored states than it may keep.
+func TestPopupMemoryUsers(t *testing.T) {
+	t.Parallel()
+	const users, limit = 60, 20
+	database := postgres.Get(t).CreateDatabase(t)
+	file := servetest.PopupConfig(t, fmt.Sprintf("  memory_users: %d\n", limit))
+	s := apptest.Serve(t, binary.Path(t), "--database", database, file)
+	s.WaitReady(t)
+	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", servetest.PopupForAll, 201)
+	for user := range users {
+		apptest.Await(t, "a popup for a new user", func() bool {
+			// Nobody can be evicted while the events of all wait for the database.
+			a, shown := servetest.AskPopup(t, s, fmt.Sprintf("user=%d", user))
+			if a.Status == http.StatusOK {
+				if status, body := servetest.PostPopup(t, s.URL("popup/click"), servetest.ShowToken(shown.Show)); status != http.StatusNoContent {
+					t.Fatalf("click: %d %s", status, body)
+				}
+			}
+			return a.Status == http.StatusOK
+		})
+	}
+	check := func() {
+		t.Helper()
+		for user := range users {
+			if got := popupReason(t, s, fmt.Sprintf("user=%d", user)); got != "204 0 wait-clicked" {
+				t.Errorf("user %d: %s", user, got)
+			}
+		}
+		if states, evicted := servetest.Metric(t, s, "spillway_popup_states"), servetest.Metric(t, s, "spillway_popup_states_evicted_total"); states > limit || evicted < users-limit {
+			t.Errorf("%v states, %v evicted", states, evicted)
+		}
+	}
+	apptest.Await(t, "the database has all events", func() bool { return servetest.Metric(t, s, "spillway_popup_events_waiting") == 0 })
+	check()
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.WaitReady(t)
+	check()
+}

@@ -1,0 +1,152 @@
+package popuptest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"spillway/internal/apptest"
+	"spillway/internal/exit"
+	"spillway/internal/serve/servetest"
+)
+
+// popupReport is a report of a campaign, as far as tests read it.
+type popupReport struct {
+	Variants []struct {
+		Variant                                                 string
+		Shows, Users, Clicks, Dismissals, Withheld, Conversions int
+		Difference                                              *struct{ To string } `json:"conversion_rate_difference"`
+	}
+}
+
+// String returns the totals, one variant after the other.
+func (r popupReport) String() string {
+	var parts []string
+	for _, v := range r.Variants {
+		to := "-"
+		if v.Difference != nil {
+			to = v.Difference.To
+		}
+		parts = append(parts, fmt.Sprintf("%s: shows %d users %d clicks %d withheld %d conversions %d to %s", v.Variant, v.Shows, v.Users, v.Clicks, v.Withheld, v.Conversions, to))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// TestPopupReport: a campaign with variants and a holdout, as a client and a marketer see it,
+// and a user who is forgotten by the running process and by the command alone.
+func TestPopupReport(t *testing.T) {
+	t.Parallel()
+	t.Run("memory", func(t *testing.T) {
+		t.Parallel()
+		testPopupReport(t, "sqlite:"+filepath.Join(t.TempDir(), "db"), "")
+	})
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		testPopupReport(t, postgres.Get(t).CreateDatabase(t), "redis: "+apptest.Redis(t).URL("")+"\n")
+	})
+}
+
+func testPopupReport(t *testing.T, database, redis string) {
+	t.Helper()
+	more := "  user_type: integer\n"
+	if redis != "" {
+		more += "  store: redis\n  keys: [0123456789abcdef0123456789abcdef]\n"
+	}
+	data := filepath.Join(t.TempDir(), "data")
+	rest := fmt.Sprintf("data: %s\ndatabase: %q\n%sadmin: {listen: \"127.0.0.1:1\", tokens: [{name: Ed, token: token-of-ed-0123456789, role: admin}]}\n", data, database, redis)
+	file := servetest.PopupConfig(t, more+rest)
+	s := apptest.Serve(t, binary.Path(t), "--data", data, file)
+	s.WaitReady(t)
+	bearer := []string{"Authorization", "Bearer token-of-ed-0123456789"}
+	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", `{"name":"a","placement":"home","payload":0,"status":"active","holdout":40,
+		"variants":[{"name":"big","weight":1,"payload":1},{"name":"small","weight":1,"payload":2}]}`, 201, bearer...)
+	counts := map[string]int{}
+	for user := range 40 {
+		a := servetest.Fetch(t, s.URL(fmt.Sprintf("popup?user=%d", user)))
+		var shown struct{ Variant, Show string }
+		if a.Status == 200 {
+			if err := json.Unmarshal(a.Body, &shown); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			shown.Variant, shown.Show = "(holdout)", a.Header.Get("Spillway-Show")
+		}
+		counts[shown.Variant]++
+		for range 2 { // the second one is not counted
+			if status, body := servetest.PostPopup(t, s.URL("popup/convert"), servetest.ShowToken(shown.Show)); status != 204 {
+				t.Fatalf("convert by %d: %d %s", user, status, body)
+			}
+		}
+	}
+	var parts []string
+	for _, name := range []string{"big", "small"} {
+		n := counts[name]
+		parts = append(parts, fmt.Sprintf("%s: shows %d users %d clicks 0 withheld 0 conversions %d to (holdout)", name, n, n, n))
+	}
+	n := counts["(holdout)"]
+	want := strings.Join(append(parts, fmt.Sprintf("(holdout): shows 0 users 0 clicks 0 withheld %d conversions %d to -", n, n)), "; ")
+	var got popupReport
+	apptest.Await(t, "the report is "+want, func() bool {
+		got = popupReport{}
+		return json.Unmarshal(popupGet(t, s, "/popups/campaigns/1/report", bearer...), &got) == nil && got.String() == want
+	})
+	if text := popupGet(t, s, "/popups/campaigns/1/history", bearer...); !strings.Contains(string(text), `"by":"Ed"`) {
+		t.Errorf("history: %s", text)
+	}
+	testPopupForget(t, s, file)
+}
+
+// popupGet returns what the admin listener answers.
+func popupGet(t *testing.T, s *apptest.Spillway, path string, headers ...string) []byte {
+	t.Helper()
+	_, body, _, err := servetest.SendJSON(t.Context(), http.DefaultClient, http.MethodGet, s.Admin+path, "", headers...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return body
+}
+
+// testPopupForget forgets a user of s, and another one when it has stopped. Each has a state
+// and two events.
+func testPopupForget(t *testing.T, s *apptest.Spillway, file string) {
+	t.Helper()
+	forget := func(args ...string) string {
+		t.Helper()
+		out, errs, code := binary.Run(t, append([]string{"popups", "forget", "--config", file}, args...)...)
+		if code != exit.OK {
+			t.Fatalf("%v: exit code %d\n%s", args, code, errs)
+		}
+		return out
+	}
+	if got := forget("07", "--admin", strings.TrimPrefix(s.Admin, "http://")); got != "user 7: 1 states and 3 rows deleted\n" {
+		t.Error(got)
+	}
+	if reason := popupReason(t, s, "user=7"); reason != "200 1 first" && reason != "204 0 held-out" {
+		t.Errorf("a forgotten user is a new one: %s", reason)
+	}
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if got := forget("8"); got != "user 8: 1 states and 3 rows deleted\n" {
+		t.Error(got)
+	}
+	if got := forget("8"); got != "user 8: 0 states and 0 rows deleted\n" {
+		t.Error(got)
+	}
+	if _, errs, code := binary.Run(t, "popups", "forget", "x", "--config", file); code != exit.Usage || !strings.Contains(errs, "whole number") {
+		t.Errorf("an id that is no number: exit code %d\n%s", code, errs)
+	}
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.WaitReady(t)
+	if reason := popupReason(t, s, "user=8"); reason != "200 1 first" && reason != "204 0 held-out" {
+		t.Errorf("a user who was forgotten while it was stopped: %s", reason)
+	}
+	if reason := popupReason(t, s, "user=9"); reason != "204 0 wait-shown" && reason != "204 0 none-left" {
+		t.Errorf("another user: %s", reason)
+	}
+}

@@ -1,0 +1,324 @@
+package servetest
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"spillway/internal/apptest"
+)
+
+// largeAnswers is a query and a feed with pages of 0.97 MB.
+const largeAnswers = `pool: {statement_timeout: 30s, acquire_timeout: 30s}
+queries:
+  - path: /large
+    sql: SELECT i AS id, note FROM notes ORDER BY i
+    ttl: 10m
+    timeout: 30s
+  - path: /small
+    sql: SELECT 1 AS one
+    ttl: 10m
+feeds:
+  - path: /notes
+    sql: SELECT i, note FROM notes
+    key: i
+    window: 1000
+    limit: 10
+    limit_max: 1000
+`
+
+// TestMemoryOfLargeAnswers: idle connections keep nothing of a large answer, and slow readers
+// share it.
+func TestMemoryOfLargeAnswers(t *testing.T) {
+	db := SQLiteDatabase(t)
+	db.Query(t, "CREATE TABLE notes (i integer PRIMARY KEY, note text NOT NULL)")
+	db.Query(t, "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000) INSERT INTO notes SELECT i, printf('%0950d', i) FROM n")
+	s := ServeText(t, &binary, largeAnswers, db.URL)
+	const connections = 400
+	var conns []*bufio.ReadWriter
+	for range connections {
+		conns = append(conns, Dial(t, s.Addr()))
+	}
+	ask := func(path string) { askAll(t, conns, path) }
+	read := func(least int64) { readAll(t, conns, least) }
+	ask("/small")
+	read(10)
+	ask("/notes?limit=1")
+	read(900)
+	before, residentBefore := heapInUse(t, s)
+	for _, path := range []string{"/large", "/notes?limit=999"} {
+		ask(path)
+		under, _ := heapInUse(t, s)
+		read(960_000)
+		after, resident := heapInUse(t, s)
+		t.Logf("%s: heap of %d connections %.1f MB, while it is written %.1f MB, then %.1f MB; resident %.0f MB, then %.0f MB",
+			path, connections, before/1e6, under/1e6, after/1e6, residentBefore/1e6, resident/1e6)
+		// The answer itself, what the runtime keeps, and up to 16 KiB per connection.
+		if limit := before + 8e6 + connections*16<<10; under > limit || after > limit {
+			t.Errorf("%s: the heap grew by %.0f bytes per connection while it was written, and by %.0f for good",
+				path, (under-before)/connections, (after-before)/connections)
+		}
+	}
+}
+
+// heapInUse returns the heap after a collection, and the resident memory, in bytes.
+func heapInUse(t *testing.T, s *apptest.Spillway) (heap, resident float64) {
+	t.Helper()
+	if a := Fetch(t, s.Admin+"/debug/pprof/heap?gc=1"); a.Status != http.StatusOK {
+		t.Fatalf("%d %s", a.Status, a.Body)
+	}
+	return Metric(t, s, "go_memstats_heap_alloc_bytes"), Metric(t, s, "process_resident_memory_bytes")
+}
+
+// askAll sends a GET on every connection.
+func askAll(t *testing.T, conns []*bufio.ReadWriter, path string) {
+	t.Helper()
+	for _, c := range conns {
+		_, _ = fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: a\r\n\r\n", path) // the buffer keeps an error for Flush
+		if err := c.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// readAll reads an answer of at least so many bytes from every connection.
+func readAll(t *testing.T, conns []*bufio.ReadWriter, least int64) {
+	t.Helper()
+	var readers sync.WaitGroup
+	for _, c := range conns {
+		readers.Go(func() {
+			resp, err := http.ReadResponse(c.Reader, nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer resp.Body.Close()
+			if n, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != 200 || n < least {
+				t.Errorf("status %d, %d bytes, %v", resp.StatusCode, n, err)
+			}
+		})
+	}
+	readers.Wait()
+}
+
+// TestProbesAreOff: probes are served only if the configuration says so, and the one of Redis
+// reads no key of others.
+func TestProbesAreOff(t *testing.T) {
+	t.Parallel()
+	db, redis := SQLiteDatabase(t), apptest.Redis(t)
+	store := Dial(t, redis.Addr())
+	for key, value := range map[string]string{"session:1": "secret", "spillway:probe:ladder": "rung"} {
+		_, _ = fmt.Fprintf(store, "SET %s %s\r\n", key, value)
+		if err := store.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		if line, err := store.ReadString('\n'); err != nil || line != "+OK\r\n" {
+			t.Fatalf("SET: %q, %v", line, err)
+		}
+	}
+	const one = "queries: [{path: /one, sql: SELECT 1 AS one}]\n"
+	off := ServeText(t, &binary, one, db.URL, "--redis", redis.URL("0"))
+	for _, path := range []string{"hello", "probe/empty", "probe/database", "probe/redis?key=session:1"} {
+		WantAnswer(t, Fetch(t, off.URL(path)), 404, "not-found")
+	}
+	on := ServeText(t, &binary, "probes: true\n"+one, db.URL, "--redis", redis.URL("0"))
+	for path, want := range map[string]Answer{
+		"hello": {Status: 200, Body: []byte("hello world!!")}, "probe/empty": {Status: 200, Body: []byte("hello world!!")},
+		"probe/database":            {Status: 200, Body: []byte(`{"return_code":"SUCCESS","data":1}`)},
+		"probe/redis?key=ladder":    {Status: 200, Body: []byte("rung")},
+		"probe/redis?key=session:1": {Status: 204}, "probe/redis?key=spillway:probe:ladder": {Status: 204},
+	} {
+		WantAnswer(t, Fetch(t, on.URL(path)), want.Status, string(want.Body))
+	}
+}
+
+// raw sends text over a new connection and returns the first response and its body.
+func raw(t *testing.T, address, text string) (*http.Response, string) {
+	t.Helper()
+	c := Dial(t, address)
+	_, _ = c.WriteString(text)
+	_ = c.Flush() // the server may answer and close before it has read everything
+	resp, err := http.ReadResponse(c.Reader, nil)
+	if err != nil {
+		t.Fatalf("%q: %v", text, err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp, string(body)
+}
+
+const httpDetails = `log: {access: true}
+keys: [one-key-of-sixteen]
+http:
+  hosts: [api.example, 127.0.0.1]
+  cors_origins: ["https://app.example"]
+  body_bytes: 2000000
+feeds:
+  - path: /list
+    sql: SELECT id, device FROM readings
+    key: id
+queries: [{path: /mine, sql: "SELECT :token AS token", params: {token: text}}]
+`
+
+// TestHTTPDetails: bodies, entity tags, origins, hosts, the metrics and the access log follow
+// the standards.
+func TestHTTPDetails(t *testing.T) {
+	t.Parallel()
+	db := SQLiteDatabase(t)
+	s := db.ServeReadings(t, &binary, httpDetails+Readings)
+	db.Query(t, "INSERT INTO readings (id, device) VALUES (1, 2)")
+	padded := `{"id":7}` + strings.Repeat(" ", 99_992)
+	for _, path := range []string{"/readings", "//readings", "/%72eadings", "/a/../readings", "http://api.example/readings", "/v1//readings?x=1"} {
+		if resp, body := sendDetail(t, s, "POST "+path, thingHeaders, padded); resp.StatusCode != 200 {
+			t.Errorf("POST %s: %s %s", path, resp.Status, body)
+		}
+	}
+	if resp, _ := sendDetail(t, s, "POST //nothing", "Content-Length: 100000\r\n", ""); resp.StatusCode != 404 {
+		t.Errorf("a body at an unknown path: %s", resp.Status)
+	}
+	first, _ := sendDetail(t, s, "GET /list", "", "")
+	lines := "If-None-Match: \"x\"\r\nIf-None-Match: W/\"y\", " + first.Header.Get("ETag") + "\r\n"
+	if resp, _ := sendDetail(t, s, "GET /list", lines, ""); resp.StatusCode != 304 {
+		t.Errorf("two lines of If-None-Match: %s", resp.Status)
+	}
+	t.Run("origins", func(t *testing.T) { testOrigins(t, s) })
+	t.Run("hosts", func(t *testing.T) { testHosts(t, s) })
+	t.Run("counts", func(t *testing.T) { testCounts(t, s) })
+	t.Run("log", func(t *testing.T) { testAccessLog(t, s) })
+}
+
+// sendDetail sends a request from a page of the configured origin, with further headers.
+func sendDetail(t *testing.T, s *apptest.Spillway, line, headers, body string) (*http.Response, string) {
+	t.Helper()
+	return raw(t, s.Addr(), line+" HTTP/1.1\r\nHost: api.example:8080\r\nOrigin: https://app.example\r\n"+headers+"\r\n"+body)
+}
+
+const thingHeaders = "Authorization: Bearer one-key-of-sixteen\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n"
+
+// testOrigins: every error has the CORS headers, and every response says that it depends on
+// the origin.
+func testOrigins(t *testing.T, s *apptest.Spillway) {
+	for what, request := range map[string]struct {
+		line, headers string
+		status        int
+	}{
+		"wrong offset":   {"GET /list?offset=x", "", 400},
+		"damaged cursor": {"GET /list?before=x", "", 400},
+		"no key":         {"POST /readings", "Content-Length: 100000\r\n", 401},
+		"no path":        {"GET /nothing", "", 404},
+		"wrong method":   {"DELETE /list", "", 405},
+		"large body":     {"POST /readings", strings.Replace(thingHeaders, "100000", "3000000", 1), 413},
+		"no type":        {"POST /readings", "Authorization: Bearer one-key-of-sixteen\r\nContent-Length: 0\r\n", 415},
+		"ambiguous end":  {"POST /readings", thingHeaders + "Transfer-Encoding: chunked\r\n", 400},
+		"large header":   {"GET /list", "X: " + strings.Repeat("x", 20_000) + "\r\n", 431},
+	} {
+		resp, body := sendDetail(t, s, request.line, request.headers, "")
+		if resp.StatusCode != request.status {
+			t.Errorf("%s: %s %s", what, resp.Status, body)
+		}
+		// The origin of a header that is too large is not known.
+		if origin := resp.Header.Get("Access-Control-Allow-Origin"); origin != "https://app.example" && request.status != 431 || !strings.HasSuffix(resp.Header.Get("Vary"), "Origin") {
+			t.Errorf("%s: origin %q, Vary %q", what, origin, resp.Header.Get("Vary"))
+		}
+		if what == "ambiguous end" && !resp.Close {
+			t.Error("the connection stays open although the end of the request is ambiguous")
+		}
+	}
+	for _, origin := range []string{"", "Origin: https://other.example\r\n"} {
+		resp, _ := raw(t, s.Addr(), "GET /list HTTP/1.1\r\nHost: 127.0.0.1\r\n"+origin+"\r\n")
+		if resp.StatusCode != 200 || resp.Header.Get("Vary") != "Accept-Encoding, Accept, Origin" || resp.Header.Get("Access-Control-Allow-Origin") != "" {
+			t.Errorf("%q: %v", origin, resp.Header)
+		}
+	}
+}
+
+// testHosts: both listeners refuse requests for other hosts.
+func testHosts(t *testing.T, s *apptest.Spillway) {
+	for host, status := range map[string]int{"api.example": 200, "API.EXAMPLE:1": 200, "127.0.0.1:80": 200, "evil.example": 421, "api.example.evil": 421, "[::1]": 421} {
+		if resp, _ := raw(t, s.Addr(), "GET /list HTTP/1.1\r\nHost: "+host+"\r\n\r\n"); resp.StatusCode != status {
+			t.Errorf("Host %s: %s, want %d", host, resp.Status, status)
+		}
+		resp, _ := raw(t, s.Addr(), "POST /readings HTTP/1.1\r\nHost: "+host+"\r\nContent-Length: 100000\r\n\r\n")
+		if refused := resp.StatusCode == 421; refused != (status == 421) {
+			t.Errorf("a body for host %s: %s", host, resp.Status)
+		}
+	}
+	if resp, _ := raw(t, s.Addr(), "GET http://evil.example/list HTTP/1.1\r\nHost: api.example\r\n\r\n"); resp.StatusCode != 421 {
+		t.Errorf("another host in the request line: %s", resp.Status)
+	}
+	for host, status := range map[string]int{"localhost:1": 200, "evil.example": 421} {
+		if resp, _ := raw(t, strings.TrimPrefix(s.Admin, "http://"), "GET /metrics HTTP/1.1\r\nHost: "+host+"\r\n\r\n"); resp.StatusCode != status {
+			t.Errorf("admin listener, Host %s: %s, want %d", host, resp.Status, status)
+		}
+	}
+}
+
+// testCounts: only POST is counted as POST.
+func testCounts(t *testing.T, s *apptest.Spillway) {
+	sendDetail(t, s, "OPTIONS /readings", "Access-Control-Request-Method: POST\r\n", "")
+	sendDetail(t, s, "DELETE /readings", "", "")
+	for _, code := range []string{"204", "405"} {
+		if n := Metric(t, s, `spillway_http_requests_total{code="`+code+`",route="POST /readings"}`); n != 0 {
+			t.Errorf("%v requests with status %s are counted as POST", n, code)
+		}
+	}
+	if n := Metric(t, s, `spillway_http_requests_total{code="204",route="OPTIONS"}`); n != 1 {
+		t.Errorf("%v requests are counted as OPTIONS, want 1", n)
+	}
+}
+
+// testAccessLog: the log has no parameters that may be tokens.
+func testAccessLog(t *testing.T, s *apptest.Spillway) {
+	sendDetail(t, s, "GET /mine?token=my-secret-token&limit=3", "", "")
+	sendDetail(t, s, "GET /mine?another-secret-token", "", "")
+	sendDetail(t, s, "GET http://ann:my-secret-password@api.example/list?limit=3", "", "")
+	apptest.Await(t, "the requests are in the log", func() bool { return strings.Count(s.Log(t), "uri=\"/list?limit=3\"") == 1 })
+	if log := s.Log(t); strings.Contains(log, "secret") || !strings.Contains(log, `uri="/mine?limit=3&…"`) {
+		t.Errorf("the access log has a token, or no path:\n%s", log)
+	}
+}
+
+// TestCursorsAreAccepted walks a feed whose keys are longer than a request may be.
+func TestCursorsAreAccepted(t *testing.T) {
+	t.Parallel()
+	db := SQLiteDatabase(t)
+	db.Query(t, "CREATE TABLE names (name text PRIMARY KEY, n integer) WITHOUT ROWID")
+	db.Query(t, `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300)
+		INSERT INTO names SELECT printf('%05d', i) || CASE WHEN i % 10 < 4 THEN printf('%020000d', i) WHEN i % 10 = 7 THEN printf('%02500d', i) ELSE '' END, i FROM n`)
+	for _, c := range []struct {
+		header, longest int // bytes of headers, and of the cursors
+		envelope        string
+	}{{1024, 512, "data"}, {16384, 4096, "data"}, {16384, 2048, "none"}} {
+		s := ServeText(t, &binary, fmt.Sprintf("http: {header_bytes: %d}\nfeeds: [{path: /names, sql: 'SELECT name, n FROM names', key: name, window: 50, limit: 1, envelope: %s}]\n", c.header, c.envelope), db.URL)
+		longest := 0
+		for _, limit := range []int{1, 7, 10} {
+			walked := 0
+			for query := fmt.Sprintf("names?limit=%d", limit); query != ""; {
+				a := Fetch(t, s.URL(query))
+				if a.Status != 200 {
+					t.Fatalf("headers of %d bytes, row %d: %d %.200s", c.header, walked, a.Status, a.Body)
+				}
+				walked += strings.Count(string(a.Body), `"n":`)
+				_, next, more := strings.Cut(string(a.Body)+a.Header.Get("Link"), map[string]string{"data": `"next":"`, "none": "before="}[c.envelope])
+				if query = ""; more {
+					next, _, _ = strings.Cut(next, map[string]string{"data": `"}`, "none": `>; rel="next"`}[c.envelope])
+					query = fmt.Sprintf("names?limit=%d&before=%s", limit, next)
+					longest = max(longest, len(next))
+				}
+			}
+			if walked != 300 {
+				t.Errorf("headers of %d bytes, limit %d: %d rows walked, want 300", c.header, limit, walked)
+			}
+		}
+		if longest > c.longest || longest > 600 != (c.longest == 4096) {
+			t.Errorf("%+v: the longest cursor has %d bytes", c, longest)
+		}
+	}
+}

@@ -1,0 +1,253 @@
+package streamtest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"spillway/internal/apptest"
+	"spillway/internal/serve/servetest"
+)
+
+// Under load from other clients, the 99th percentile of the latency may be up to
+// neighbourFactor times the one without them, plus neighbourMargin. The best of
+// neighbourTries counts. The limits are wide because the test looks for stalls only.
+const (
+	neighbourFactor = 10
+	neighbourMargin = 250 * time.Millisecond
+	neighbourTries  = 3
+	idleNeighbours  = 10_000
+)
+
+// TestStreamNeighbours: idle connections and clients that send slowly, send huge bodies, read
+// no answers or send garbage do not delay valid requests or change their answers.
+func TestStreamNeighbours(t *testing.T) {
+	t.Parallel()
+	db := servetest.PostgresDatabase(t, postgres.Get(t))
+	s := db.ServeReadings(t, &binary, servetest.Readings)
+	good := &goodClients{}
+	without := good.run(t, s)
+
+	ctx, stop := context.WithCancel(t.Context())
+	var others sync.WaitGroup
+	for _, c := range idleConnections(t, s) {
+		defer c.Close()
+	}
+	var slow, huge, unread, garbage atomic.Int64
+	for range 20 {
+		others.Go(func() { repeat(ctx, s, &slow, dripBody) })
+		others.Go(func() { repeat(ctx, s, &unread, ignoreAnswers) })
+	}
+	for range 4 {
+		others.Go(func() { repeat(ctx, s, &huge, sendHugeBody) })
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	for i := range 4 {
+		random := rand.New(rand.NewPCG(seed, uint64(i)))
+		others.Go(func() { sendGarbage(ctx, t, s, random, &garbage) })
+	}
+	apptest.Await(t, "the other clients send", func() bool {
+		return min(slow.Load(), unread.Load(), garbage.Load()) > 0 && huge.Load() > 1<<20
+	})
+	most := neighbourFactor*without + neighbourMargin
+	beside := good.run(t, s)
+	for try := 1; try < neighbourTries && beside > most; try++ {
+		beside = min(beside, good.run(t, s))
+	}
+	stop()
+	others.Wait()
+	t.Logf("99th percentile %v without other clients, %v with them: %d bytes sent slowly, %d bytes of huge bodies, %d bytes of requests with unread answers, %d garbage requests",
+		without, beside, slow.Load(), huge.Load(), unread.Load(), garbage.Load())
+	if beside > most {
+		t.Errorf("the 99th percentile is %v with other clients, %v without", beside, without)
+	}
+	stored := db.Query(t, "SELECT count(*), count(DISTINCT id) FROM readings WHERE device = 1")[0]
+	if want := fmt.Sprint(good.next.Load()); stored[0] != want || stored[1] != want {
+		t.Errorf("%s records stored, %s distinct ids, %s acknowledged", stored[0], stored[1], want)
+	}
+}
+
+// goodClients post valid records and check the answers.
+type goodClients struct{ next atomic.Int64 }
+
+// run posts with 8 clients for two seconds and returns the 99th percentile of the latency.
+func (g *goodClients) run(t *testing.T, s *apptest.Spillway) time.Duration {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), 2*time.Second)
+	defer stop()
+	var mu sync.Mutex
+	var times []time.Duration
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			client := &http.Client{Transport: &http.Transport{}}
+			defer client.CloseIdleConnections()
+			for ctx.Err() == nil {
+				id := g.next.Add(1)
+				start := time.Now()
+				a, err := servetest.TryPost(t.Context(), client, s.URL("readings"), fmt.Sprintf(`[{"id":%d,"device":1},{"id":"no"}]`, id))
+				took := time.Since(start)
+				if err != nil || a.Status != 200 || !strings.HasPrefix(string(a.Body), `{"stored":1,"ack":"database`) || !strings.Contains(string(a.Body), `"refused":[{"index":1,"field":"id"`) {
+					t.Errorf("%d %s %v", a.Status, a.Body, err)
+				}
+				mu.Lock()
+				times = append(times, took)
+				mu.Unlock()
+				select {
+				case <-time.After(time.Millisecond):
+				case <-ctx.Done():
+				}
+			}
+		})
+	}
+	group.Wait()
+	slices.Sort(times)
+	return times[len(times)*99/100]
+}
+
+// idleConnections opens idleNeighbours connections. Every tenth has an incomplete request.
+func idleConnections(t *testing.T, s *apptest.Spillway) []net.Conn {
+	t.Helper()
+	var all []net.Conn
+	for i := range idleNeighbours {
+		c, err := net.Dial("tcp", s.Addr())
+		if err != nil {
+			t.Fatalf("open idle connection %d (this test needs %d descriptors: ulimit -n): %v", i, idleNeighbours+1000, err)
+		}
+		if i%10 == 0 {
+			_, _ = io.WriteString(c, "POST /readings HTTP/1.1\r\n") // the server may close it
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+const postHead = "POST /readings HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+
+// repeat opens a connection and abuses it, again and again until ctx ends.
+func repeat(ctx context.Context, s *apptest.Spillway, sent *atomic.Int64, abuse func(context.Context, net.Conn, *atomic.Int64)) {
+	for ctx.Err() == nil {
+		c, err := net.Dial("tcp", s.Addr())
+		if err != nil {
+			continue
+		}
+		stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+		abuse(ctx, c, sent)
+		stop()
+		_ = c.Close()
+	}
+}
+
+// dripBody sends a body of 100 kB, one byte at a time.
+func dripBody(ctx context.Context, c net.Conn, sent *atomic.Int64) {
+	text := postHead + "Content-Length: 100000\r\n\r\n"
+	for ctx.Err() == nil {
+		n, err := io.WriteString(c, text)
+		if err != nil {
+			return
+		}
+		sent.Add(int64(n))
+		text = " "
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// sendHugeBody sends a body of 1 GiB, chunked or not, until the server closes the connection.
+func sendHugeBody(ctx context.Context, c net.Conn, sent *atomic.Int64) {
+	head, chunk := "Content-Length: 1073741824\r\n\r\n", strings.Repeat("x", 1<<16)
+	if sent.Load()%2 == 0 {
+		head, chunk = "Transfer-Encoding: chunked\r\n\r\n", fmt.Sprintf("%x\r\n%s\r\n", len(chunk), chunk)
+	}
+	if _, err := io.WriteString(c, postHead+head); err != nil {
+		return
+	}
+	for ctx.Err() == nil {
+		n, err := io.WriteString(c, chunk)
+		sent.Add(int64(n))
+		if err != nil {
+			return
+		}
+		select {
+		case <-time.After(time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// ignoreAnswers sends requests and does not read the answers.
+func ignoreAnswers(ctx context.Context, c net.Conn, sent *atomic.Int64) {
+	if tcp, ok := c.(*net.TCPConn); ok {
+		_ = tcp.SetReadBuffer(4096) // the server's writes soon block
+	}
+	request := strings.Repeat("GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n", 20)
+	for ctx.Err() == nil {
+		n, err := io.WriteString(c, request)
+		sent.Add(int64(n))
+		if err != nil {
+			return
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// sendGarbage posts random, truncated or corrupted bodies, some of them gzipped. Each must
+// be answered with 200 or a client error.
+func sendGarbage(ctx context.Context, t *testing.T, s *apptest.Spillway, random *rand.Rand, sent *atomic.Int64) {
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	for ctx.Err() == nil {
+		body := []byte(`[{"id":7,"device":700,"value":1e3,"note":"\u00e4\ud83d"},{"id":-9223372036854775808,"note":null}]`)
+		var headers []string
+		if random.IntN(2) == 0 {
+			body, headers = []byte(gzipped(string(body))), []string{"Content-Encoding", "gzip"}
+		}
+		switch random.IntN(4) {
+		case 0:
+			body = body[:random.IntN(len(body))]
+		case 1:
+			for range 1 + random.IntN(5) {
+				body[random.IntN(len(body))] ^= byte(1 << random.IntN(8))
+			}
+		case 2:
+			body = bytes.Repeat([]byte{"[{\"0\x00\xff\\"[random.IntN(7)]}, 1+random.IntN(20000))
+		case 3:
+			body = make([]byte, random.IntN(5000))
+			for i := range body {
+				body[i] = byte(random.Uint32())
+			}
+		}
+		if random.IntN(3) == 0 {
+			headers = append(headers, "Content-Type", "application/x-ndjson")
+		}
+		a, err := servetest.TryPost(ctx, client, s.URL("readings"), string(body), headers...)
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			t.Errorf("%q %v: %v", body, headers, err)
+		case a.Status != 200 && a.Status/100 != 4:
+			t.Errorf("%q %v: %d %s", body, headers, a.Status, a.Body)
+		}
+		sent.Add(1)
+		select {
+		case <-time.After(2 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}

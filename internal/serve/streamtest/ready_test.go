@@ -1,0 +1,132 @@
+package streamtest
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"spillway/internal/apptest"
+	"spillway/internal/serve/servetest"
+)
+
+// TestStreamNotReadyWhileRefused: while the database refuses every record, the process is not
+// ready, although the database executes other statements.
+func TestStreamNotReadyWhileRefused(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ breakSQL, repairSQL string }{
+		"privilege": {"REVOKE INSERT ON readings FROM writer", "GRANT INSERT ON readings TO writer"},
+		"trigger": {
+			`CREATE FUNCTION broken() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM no_such_function(); RETURN new; END';
+			CREATE TRIGGER broken BEFORE INSERT ON readings FOR EACH ROW EXECUTE FUNCTION broken()`, "DROP TRIGGER broken ON readings",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := servetest.PostgresDatabase(t, postgres.Get(t))
+			db.Query(t, `DO $$ BEGIN CREATE ROLE writer LOGIN; EXCEPTION WHEN duplicate_object THEN END $$; GRANT ALL ON SCHEMA public TO writer`)
+			writer, err := url.Parse(db.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			writer.User = url.User("writer")
+			db.Query(t, "CREATE TABLE readings (id bigint NOT NULL, device bigint, value double precision, note varchar(20)); GRANT ALL ON readings TO writer")
+			s := servetest.ServeText(t, &binary, servetest.Readings, writer.String())
+			if a := servetest.Post(t, s.URL("readings"), `{"id":1}`); a.Status != 200 {
+				t.Fatalf("%d %s", a.Status, a.Body)
+			}
+			db.Query(t, c.breakSQL)
+			var readyCount int
+			for id := range 20 { // two seconds, several health checks
+				if a := servetest.Post(t, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, 10+id)); a.Status != 500 {
+					t.Fatalf("%d %s", a.Status, a.Body)
+				}
+				if servetest.IsReady(t, s.Admin) {
+					readyCount++
+				}
+				servetest.Pause(t)
+			}
+			for range 20 {
+				if servetest.IsReady(t, s.Admin) {
+					readyCount++
+				}
+				servetest.Pause(t)
+			}
+			if readyCount > 0 {
+				t.Errorf("ready %d times while every record is refused", readyCount)
+			}
+			db.Query(t, c.repairSQL)
+			apptest.Await(t, "a record is stored again", func() bool { return servetest.Post(t, s.URL("readings"), `{"id":2}`).Status == 200 })
+			if a := servetest.Fetch(t, s.Admin+"/readyz"); a.Status != 200 || !strings.Contains(string(a.Body), `"streams":[{"stream":"/readings","ack":"database`) {
+				t.Errorf("%d %s", a.Status, a.Body)
+			}
+		})
+	}
+}
+
+// TestStreamNamedBeforeRefusing fills a queue. The stream is ready as long as it accepts
+// records, and is named before it refuses the first one.
+func TestStreamNamedBeforeRefusing(t *testing.T) {
+	t.Parallel()
+	db := servetest.PostgresDatabase(t, postgres.Get(t))
+	s := db.ServeReadings(t, &binary, servetest.Readings+"    records_max: 100\n    batch_rows: 100\n    queue_rows: 1000\n    wait_max: 2m\n    timeout: 1m\n    commit_timeout: 1m\n")
+	conn, err := pgx.Connect(t.Context(), db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	servetest.Execute(t, conn, "BEGIN")
+	servetest.Execute(t, conn, "LOCK TABLE readings")
+	var waiting sync.WaitGroup
+	var stored, refused int
+	var mu sync.Mutex
+	named, firstRefused := -1, -1
+	for request := range 40 {
+		var records []string
+		for i := range 50 {
+			records = append(records, fmt.Sprintf(`{"id":%d}`, 50*request+i))
+		}
+		before := servetest.Metric(t, s, `spillway_stream_queue_rows{stream="/readings"}`) + 100*servetest.Metric(t, s, `spillway_stream_committing{stream="/readings"}`)
+		full := servetest.Metric(t, s, `spillway_stream_overloads_total{limit="queue_rows",stream="/readings"}`)
+		waiting.Go(func() {
+			a, err := servetest.TryPost(t.Context(), http.DefaultClient, s.URL("readings"), "["+strings.Join(records, ",")+"]")
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil && a.Status == 200:
+				stored += 50
+			case err == nil && a.Status == 503 && strings.Contains(string(a.Body), "queue_rows"):
+				refused++
+			default:
+				t.Errorf("%d %s %v", a.Status, a.Body, err)
+			}
+		})
+		apptest.Await(t, "the request is queued or refused", func() bool {
+			now := servetest.Metric(t, s, `spillway_stream_queue_rows{stream="/readings"}`) + 100*servetest.Metric(t, s, `spillway_stream_committing{stream="/readings"}`)
+			return now > before || servetest.Metric(t, s, `spillway_stream_overloads_total{limit="queue_rows",stream="/readings"}`) > full
+		})
+		status, reason := servetest.Readyz(t, s, "/readyz/writes", "POST /readings")
+		if named < 0 && strings.HasPrefix(reason, "true nearly full") {
+			named = request
+		}
+		if servetest.Metric(t, s, `spillway_stream_overloads_total{limit="queue_rows",stream="/readings"}`) > 0 {
+			firstRefused = request
+			break
+		}
+		if status != 200 && !strings.HasPrefix(reason, "false 1000 records wait") {
+			t.Errorf("request %d: %d %s, although records are accepted", request, status, reason)
+		}
+	}
+	servetest.Execute(t, conn, "ROLLBACK")
+	waiting.Wait()
+	if named < 0 || firstRefused < 0 || named >= firstRefused-3 {
+		t.Errorf("named since request %d, first refusal at request %d", named, firstRefused)
+	}
+	if ids := db.IDs(t); len(ids) != stored || refused != 1 {
+		t.Errorf("%d stored, %d acknowledged, %d refused", len(ids), stored, refused)
+	}
+}

@@ -1,0 +1,145 @@
+package streamtest
+
+import (
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	driver "zombiezen.com/go/sqlite"
+	"zombiezen.com/go/sqlite/sqlitex"
+
+	"spillway/internal/serve/servetest"
+	"spillway/internal/serve/spool"
+)
+
+func TestSpoolVerbs(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	expect := func(code int, want string, args ...string) string {
+		t.Helper()
+		stdout, stderr, got := binary.Run(t, append([]string{"spool"}, append(args, "--data", data)...)...)
+		if got != code || !strings.Contains(stdout+stderr, want) {
+			t.Errorf("spool %s: exit %d, want %d and %q:\n%s%s", strings.Join(args, " "), got, code, want, stdout, stderr)
+		}
+		return stdout
+	}
+	expect(2, "there is no spool in", "status")
+	expect(2, "there is no spool in", "retry")
+
+	servetest.FillSpool(t, data, true, 1, 13, 3)
+	var status struct{ Streams []spool.NameStatus }
+	if err := json.Unmarshal([]byte(expect(0, "", "status", "--json")), &status); err != nil {
+		t.Fatal(err)
+	}
+	if s := status.Streams; len(s) != 1 || s[0].Stream != "/readings" || s[0].Groups != 3 || s[0].Records != 3 || s[0].OldestSeconds <= 0 {
+		t.Errorf("status %+v", s)
+	}
+	lines := expect(0, `"record":{"id":13,"at":"2016-12-01T10:00:00Z","note":"é"}`, "export")
+	if n := strings.Count(lines, "\n"); n != 3 {
+		t.Errorf("%d lines exported:\n%s", n, lines)
+	}
+	expect(0, "", "export", "--dead")
+	expect(0, "nothing is missing", "repair")
+
+	// One drained record is refused, put back, and refused again.
+	servetest.FillSpool(t, data, false)
+	expect(1, "1 dead letter", "status")
+	expect(0, `"reason":"no luck","record":{"id":13`, "export", "--dead")
+	expect(0, "1 dead letter put back", "retry")
+	expect(0, `"id":13`, "export")
+	servetest.FillSpool(t, data, false)
+	expect(0, `"reason":"no luck"`, "export", "--dead", "--stream", "/readings")
+	expect(1, "say --yes", "discard")
+	expect(0, "1 dead letter deleted", "discard", "--yes")
+	expect(0, "/readings", "status")
+}
+
+// Dead letters that the database may have are retried with --in-doubt only. A server with
+// the spool open does the work for retry and discard.
+func TestSpoolInDoubtVerbs(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	servetest.FillSpool(t, data, false, 13, 13, 13)
+	conn, err := driver.OpenConn(spool.Path(data), driver.OpenReadWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = sqlitex.ExecuteScript(conn, "UPDATE dead SET in_doubt = 1 WHERE id > 1", nil)
+	if err := errors.Join(err, conn.Close()); err != nil {
+		t.Fatal(err)
+	}
+	held, err := spool.Open(t.Context(), spool.Path(data), spool.Config{Bytes: 1 << 30, QueueBytes: 1, GroupBytes: 1, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps := []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"status", "--json"}, 1, `"dead_letters_in_doubt": 2`},
+		{[]string{"export", "--dead"}, 0, `"reason":"no luck","in_doubt":true,"record"`},
+		{[]string{"retry"}, 1, "1 dead letter put back"},
+		{[]string{"retry"}, 1, "2 dead letters may be in the database: compare, then discard them or say --in-doubt"},
+		{[]string{"retry", "--group-bytes", "0"}, 2, "--group-bytes must be at least 1"},
+		{[]string{"retry", "--in-doubt"}, 0, "2 dead letters put back"},
+		{[]string{"status", "--json"}, 0, `"groups": 3`},
+		{[]string{"discard", "--yes"}, 0, "0 dead letters deleted"},
+	}
+	for _, step := range steps {
+		stdout, stderr, code := binary.Run(t, append(append([]string{"spool"}, step.args...), "--data", data)...)
+		if code != step.code || !strings.Contains(stdout+stderr, step.want) {
+			t.Errorf("%v: exit %d, want %d and %q:\n%s%s", step.args, code, step.code, step.want, stdout, stderr)
+		}
+	}
+	if err := held.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSpoolRepairVerb(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	servetest.FillSpool(t, data, true, 1, 2, 3, 4)
+	conn, err := driver.OpenConn(spool.Path(data), driver.OpenReadWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = sqlitex.ExecuteScript(conn, "DELETE FROM groups WHERE id & 0xff = 2; UPDATE groups SET payload = x'00' WHERE id & 0xff = 3;", nil)
+	if err := errors.Join(err, conn.Close()); err != nil {
+		t.Fatal(err)
+	}
+	stdout, stderr, code := binary.Run(t, "spool", "repair", "--data", data)
+	if code != 1 || !strings.Contains(stdout, "/readings: group 2: missing, accepted after ") ||
+		!strings.Contains(stdout, "/readings: group 3: bad checksum, 1 bytes are kept as a dead letter") || !strings.Contains(stderr, "--yes") {
+		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
+	}
+	if stdout, stderr, code = binary.Run(t, "spool", "export", "--data", data); code != 3 || !strings.Contains(stderr, "the spool is damaged") {
+		t.Errorf("export: exit %d\n%s%s", code, stdout, stderr)
+	}
+	// While a server has the spool open, repair is refused, and retry and discard work.
+	held, err := spool.Open(t.Context(), spool.Path(data), spool.Config{Bytes: 1 << 30, QueueBytes: 1, GroupBytes: 1, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, stderr, code = binary.Run(t, "spool", "repair", "--yes", "--data", data); code != 3 || !strings.Contains(stderr, "in use by another process (pid") {
+		t.Errorf("repair: exit %d, %s", code, stderr)
+	}
+	for _, verb := range []string{"retry", "discard"} {
+		if stdout, stderr, code = binary.Run(t, append([]string{"spool", verb, "--data", data}, map[string][]string{"discard": {"--yes"}}[verb]...)...); code != 0 || !strings.HasPrefix(stdout, "0 dead letters ") {
+			t.Errorf("%s: exit %d, %s%s", verb, code, stdout, stderr)
+		}
+	}
+	if err := held.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if stdout, stderr, code = binary.Run(t, "spool", "repair", "--yes", "--data", data); code != 0 || !strings.Contains(stdout, "the old file is "+spool.Path(data)+".damaged-") {
+		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
+	}
+	if stdout, _, code = binary.Run(t, "spool", "export", "--data", data); code != 0 || strings.Count(stdout, "\n") != 2 {
+		t.Errorf("export: exit %d\n%s", code, stdout)
+	}
+	if stdout, _, code = binary.Run(t, "spool", "repair", "--data", data); code != 0 {
+		t.Errorf("repair: exit %d\n%s", code, stdout)
+	}
+}
