@@ -76,6 +76,8 @@ type PopupConfig struct {
 	// ClaimAfter is how long another process may hold events without storing them before
 	// this one claims them; 0: 30 seconds.
 	ClaimAfter time.Duration
+
+	commandTimeout time.Duration // of a command and of connecting; 0: the constants
 }
 
 // The defaults of PopupConfig.
@@ -172,6 +174,9 @@ func OpenPopups(ctx context.Context, rawURL string, cfg PopupConfig) (*Popups, e
 	cfg.BacklogMax = cmp.Or(cfg.BacklogMax, defaultBacklogMax)
 	cfg.ClaimAfter = cmp.Or(cfg.ClaimAfter, defaultClaimAfter)
 	cfg.Timeout = cmp.Or(cfg.Timeout, defaultTimeout)
+	option.Dialer.Timeout = cmp.Or(cfg.commandTimeout, dialTimeout)
+	cfg.commandTimeout = cmp.Or(cfg.commandTimeout, commandTimeout)
+	option.ConnWriteTimeout = cfg.commandTimeout
 	var name [8]byte
 	_, _ = rand.Read(name[:]) // never fails
 	p := &Popups{
@@ -205,8 +210,6 @@ func OpenPopups(ctx context.Context, rawURL string, cfg PopupConfig) (*Popups, e
 func (p *Popups) connect(ctx context.Context, option rueidis.ClientOption) error {
 	option.ForceSingleClient = true // which also makes NewClient return a client for a server that is down
 	p.track(&option)
-	option.Dialer.Timeout = dialTimeout
-	option.ConnWriteTimeout = commandTimeout
 	option.ReadBufferEachConn = bufferSize
 	option.WriteBufferEachConn = bufferSize
 	option.PipelineMultiplex = oneConnection

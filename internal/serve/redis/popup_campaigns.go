@@ -103,7 +103,7 @@ func (c *CampaignCopy) stored(ctx context.Context) (int64, []popup.StoredCampaig
 	if err := p.own(ctx); err != nil {
 		return 0, nil, p.db.wrap("check", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*commandTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*p.cfg.commandTimeout)
 	defer cancel()
 	client := p.db.client
 	fields, err := client.Do(ctx, client.B().Hmget().Key(p.keys[0].campaigns).Field("version", "campaigns").Build()).ToArray()
@@ -137,7 +137,7 @@ func (p *Popups) keepCampaigns(ctx context.Context) error {
 	if encoded == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*commandTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*p.cfg.commandTimeout)
 	defer cancel()
 	client, key := p.db.client, p.keys[0].campaigns
 	fields, err := client.Do(ctx, client.B().Hmget().Key(key).Field("version", "sum").Build()).ToArray()

@@ -74,7 +74,7 @@ func (p *Popups) take(ctx context.Context, read func(context.Context) ([]queued,
 	if !p.owns(dials) {
 		return 0, errNotReady
 	}
-	limited, cancel := context.WithTimeout(ctx, 2*commandTimeout)
+	limited, cancel := context.WithTimeout(ctx, 2*p.cfg.commandTimeout)
 	batch, err := read(limited)
 	cancel()
 	switch {
@@ -255,7 +255,7 @@ func (p *Popups) retake(ctx context.Context) error {
 	if p.aside.dials != dials { // it may be another server
 		p.aside = aside{dials: dials}
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*commandTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*p.cfg.commandTimeout)
 	defer cancel()
 	client, moved := p.db.client, 0
 	var reads rueidis.Commands
@@ -304,7 +304,7 @@ func (p *Popups) remove(ctx context.Context, batch []queued) error {
 			calls = append(calls, rueidis.LuaExec{Keys: []string{p.keys[i].events}, Args: append([]string{popupGroup}, ids[i]...)})
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*commandTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*p.cfg.commandTimeout)
 	defer cancel()
 	for _, result := range p.ack.ExecMulti(ctx, p.db.client, calls...) {
 		if err := result.Error(); err != nil {

@@ -135,7 +135,7 @@ return {id, redis.call('HGET', KEYS[1], 'name') or '', redis.call('HEXISTS', KEY
 // own returns nil if the keys of the prefix belong to this process's database. If they belong
 // to none, they do from now on. While the database's id is not known, its address decides.
 func (p *Popups) own(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*commandTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*p.cfg.commandTimeout)
 	defer cancel()
 	known := p.database.known()
 	answer, err := p.owner.Exec(ctx, p.db.client, []string{p.keys[0].database}, []string{known, p.cfg.DatabaseName, p.addressField}).ToArray()

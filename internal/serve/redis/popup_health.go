@@ -28,7 +28,7 @@ var infoLine = regexp.MustCompile(`(?m)^([a-z_0-9]+):([^\r\n]*)`)
 // server reads INFO. It refuses servers that are too old or may evict states.
 func (p *Popups) server(ctx context.Context) (serverFacts, error) {
 	client := p.db.client
-	ctx, cancel := context.WithTimeout(ctx, 2*commandTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*p.cfg.commandTimeout)
 	defer cancel()
 	// All sections: before 7.0 INFO accepts only one, and the version must be read.
 	text, err := client.Do(ctx, client.B().Info().Build()).ToString()
@@ -182,7 +182,7 @@ func (p *Popups) checkWrites(ctx context.Context) error {
 
 // probeWrite writes a key, as a swap would.
 func (p *Popups) probeWrite(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*commandTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*p.cfg.commandTimeout)
 	defer cancel()
 	client := p.db.client
 	if err := client.Do(ctx, client.B().Set().Key(p.keys[0].probe).Value("").Px(time.Minute).Build()).Error(); err != nil {
@@ -228,7 +228,7 @@ func (p *Popups) useUncompared() {
 
 // count reads how many events wait for the database, and the age of the oldest.
 func (p *Popups) count(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*commandTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*p.cfg.commandTimeout)
 	defer cancel()
 	client := p.db.client
 	asked := time.Since(p.opened)
@@ -296,7 +296,7 @@ type marks struct {
 
 // marked reads the marks of all shards.
 func (p *Popups) marked(ctx context.Context, want string) (marks, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*commandTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*p.cfg.commandTimeout)
 	defer cancel()
 	client := p.db.client
 	var gets rueidis.Commands
@@ -320,7 +320,7 @@ func (p *Popups) marked(ctx context.Context, want string) (marks, error) {
 // acknowledged event is synced.
 func (p *Popups) Durability(ctx context.Context) (string, error) {
 	client := p.db.client
-	ctx, cancel := context.WithTimeout(ctx, 2*commandTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*p.cfg.commandTimeout)
 	defer cancel()
 	settings, err := client.Do(ctx, client.B().ConfigGet().Parameter("appendonly", "appendfsync").Build()).AsStrMap()
 	if err != nil {

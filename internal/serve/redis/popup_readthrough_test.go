@@ -33,25 +33,24 @@ func TestPopupWaitingIsKnown(t *testing.T) {
 		for i := range 40 {
 			r.ask(t, fmt.Sprint(round, "-", i), popupDay)
 		}
-		within(t, 5*time.Second, "the events are counted", func() bool { return r.Stats().Backlog == int64(40*round) })
+		apptest.Await(t, "the events are counted", func() bool { return r.Stats().Backlog == int64(40*round) })
 	}
-	if s := r.Stats(); s.Oldest <= 0 || s.Oldest > time.Minute || s.Failures == 0 {
+	if s := r.Stats(); s.Oldest <= 0 || s.Oldest > time.Hour || s.Failures == 0 {
 		t.Errorf("%+v", s)
 	}
 	table.fail(nil)
-	within(t, 10*time.Second, "none waits", func() bool { s := r.Stats(); return s.Backlog == 0 && s.Oldest == 0 })
+	apptest.Await(t, "none waits", func() bool { s := r.Stats(); return s.Backlog == 0 && s.Oldest == 0 })
 	server.Kill()
-	within(t, 10*time.Second, "it is not known without Redis", func() bool { return r.Stats().Backlog == -1 })
+	apptest.Await(t, "it is not known without Redis", func() bool { return r.Stats().Backlog == -1 })
 }
 
 // A state has expired and its event still waits: the database is behind and is not read.
 func TestPopupBehind(t *testing.T) {
+	t.Parallel()
 	server := apptest.Redis(t)
 	table := newPopupTable()
 	r := startPopups(t, server.URL(""), redis.PopupConfig{Table: table, StateTTL: time.Hour}).waitReady(t)
-	table.mu.Lock()
-	table.stuck = true // reads, but does not write
-	table.mu.Unlock()
+	table.stick(true) // reads, but does not write
 	key, place := popup.Key{User: "7", Placement: "home"}, r.engine.Set().Placement("home")
 	a := r.engine.Attributes()
 	defer r.engine.Release(a)
@@ -75,14 +74,12 @@ func TestPopupBehind(t *testing.T) {
 	if answer := command(t, server.Addr(), fmt.Sprintf(`XADD {spillway:popup:05}:events %d-0 e "%s"`, id, &quoted)); strings.HasPrefix(answer, "-") {
 		t.Fatal(answer)
 	}
-	within(t, 5*time.Second, "the event is seen", func() bool { return r.Stats().Oldest > time.Hour })
+	apptest.Await(t, "the event is seen", func() bool { return r.Stats().Oldest > time.Hour })
 	if answer := r.ask(t, "7", popupDay); answer.Reason != popup.Unavailable {
 		t.Errorf("the database is behind: %+v", answer)
 	}
-	table.mu.Lock()
-	table.stuck = false
-	table.mu.Unlock()
-	within(t, 20*time.Second, "the database knows", func() bool { return r.ask(t, "7", popupDay).Reason == popup.WaitClicked })
+	table.stick(false)
+	apptest.Await(t, "the database knows", func() bool { return r.ask(t, "7", popupDay).Reason == popup.WaitClicked })
 	if answer := r.ask(t, "new", popupDay); answer.Reason != popup.First {
 		t.Errorf("a new user: %+v", answer)
 	}
@@ -106,13 +103,13 @@ func (d *hangingTable) States(ctx context.Context, keys []popup.Key) ([]popup.St
 	return d.popupTable.States(ctx, keys)
 }
 
-// A lookup waits at most the configured time, however many there are, and lookups whose
-// callers have gone do not delay others.
+// A lookup ends after the configured time, however many there are, while the database does not
+// answer at all, and lookups whose callers have gone do not delay others.
 func TestPopupLoadTimeout(t *testing.T) {
+	t.Parallel()
 	server := apptest.Redis(t)
 	table := &hangingTable{popupTable: newPopupTable(), hang: true}
 	r := startPopups(t, server.URL(""), redis.PopupConfig{Table: table, StateTTL: time.Hour, Timeout: 300 * time.Millisecond}).waitReady(t)
-	begin := time.Now()
 	var users sync.WaitGroup
 	for i := range 3000 { // several batches
 		users.Go(func() {
@@ -121,14 +118,16 @@ func TestPopupLoadTimeout(t *testing.T) {
 			}
 		})
 	}
-	users.Wait()
-	if took := time.Since(begin); took > 2*time.Second {
-		t.Errorf("they waited %s", took)
-	}
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		users.Wait()
+	}()
+	apptest.Receive(t, "the answers of 3000 lookups", answered)
 	table.mu.Lock()
 	table.hang = false
 	table.mu.Unlock()
-	within(t, 4*time.Second, "a state is read again", func() bool { return r.ask(t, "1", popupDay).Token != "" })
+	apptest.Await(t, "a state is read again", func() bool { return r.ask(t, "1", popupDay).Reason != popup.Unavailable })
 }
 
 // oldRedis is a proxy that answers INFO like version 6.2, which accepts at most one section.
@@ -174,6 +173,7 @@ func oldRedis(t *testing.T, addr string) string {
 
 // A server that is too old is refused at start.
 func TestPopupOldRedis(t *testing.T) {
+	t.Parallel()
 	addr := oldRedis(t, apptest.Redis(t).Addr())
 	conn, err := net.Dial("tcp", addr) // the proxy is as old as it says
 	if err != nil {
@@ -187,7 +187,7 @@ func TestPopupOldRedis(t *testing.T) {
 		t.Errorf("%s %v", answer, err)
 	}
 	conn.Close()
-	p, err := redis.OpenPopups(t.Context(), "redis://"+addr, redis.PopupConfig{Table: newPopupTable(), Log: slog.New(slog.DiscardHandler)})
+	p, err := redis.OpenPopups(t.Context(), "redis://"+addr, redis.Patient(redis.PopupConfig{Table: newPopupTable(), Log: slog.New(slog.DiscardHandler)}))
 	if p != nil {
 		p.Close()
 	}

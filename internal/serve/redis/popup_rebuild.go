@@ -135,7 +135,7 @@ func (p *Popups) finishRebuild(ctx context.Context, token, mark string) error {
 
 // endRebuild releases the lease.
 func (p *Popups) endRebuild(ctx context.Context, token string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.commandTimeout)
 	defer cancel()
 	client := p.db.client
 	for i := range p.keys {

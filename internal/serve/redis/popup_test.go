@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"os"
 	"strings"
 	"sync"
@@ -91,6 +90,20 @@ func (d *popupTable) States(_ context.Context, keys []popup.Key) ([]popup.State,
 	return out, d.err
 }
 
+// readStates returns how many states were read one by one.
+func (d *popupTable) readStates() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.reads
+}
+
+// stick makes Apply fail, or no longer.
+func (d *popupTable) stick(stuck bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stuck = stuck
+}
+
 // has returns how many events the database has of a kind.
 func (d *popupTable) has(kind popup.Kind) int {
 	d.mu.Lock()
@@ -119,7 +132,7 @@ func startPopups(t testing.TB, url string, cfg redis.PopupConfig) *popupReplica 
 	if cfg.Cache == nil {
 		cfg.Cache = popup.NewCache(100_000)
 	}
-	p, err := redis.OpenPopups(t.Context(), url, cfg)
+	p, err := redis.OpenPopups(t.Context(), url, redis.Patient(cfg))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,24 +188,12 @@ func (r *popupReplica) ask(t testing.TB, user string, at time.Time) popup.Answer
 	return answer
 }
 
-// within waits until a condition is true.
-func within(t testing.TB, limit time.Duration, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.After(limit)
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-deadline:
-			t.Fatalf("not within %v: %s", limit, what)
-		case <-tick.C:
-		}
-	}
-}
-
 func (r *popupReplica) waitReady(t testing.TB) *popupReplica {
 	t.Helper()
-	within(t, 15*time.Second, "ready", func() bool { return r.Ready() == nil })
+	apptest.AwaitState(t, "the replica is ready", func() (string, bool) {
+		err := r.Ready()
+		return fmt.Sprint(err), err == nil
+	})
 	return r
 }
 
@@ -201,20 +202,19 @@ var popupDay = time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC)
 // The store works on a server in cluster mode: no script has keys in two slots.
 func TestPopupStore(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0") // the default, 10000 above the server's port, may be in use
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, bus, err := net.SplitHostPort(l.Addr().String())
-	if err := errors.Join(err, l.Close()); err != nil {
-		t.Fatal(err)
-	}
-	for name, args := range map[string][]string{"single": nil, "cluster": {"--cluster-enabled", "yes", "--cluster-port", bus}} {
-		t.Run(name, func(t *testing.T) {
-			server := apptest.Redis(t, args...)
-			if args != nil {
+	for _, cluster := range []bool{false, true} {
+		t.Run(fmt.Sprint("cluster ", cluster), func(t *testing.T) {
+			t.Parallel()
+			var server *apptest.Server
+			if cluster { // its default port for the cluster, 10000 above, may be in use
+				server = redisWithPort(t, func(port string) []string { return []string{"--cluster-enabled", "yes", "--cluster-port", port} })
 				command(t, server.Addr(), "CLUSTER ADDSLOTSRANGE 0 16383")
-				within(t, 5*time.Second, "cluster ok", func() bool { return strings.HasPrefix(command(t, server.Addr(), "SET x y"), "+OK") })
+				apptest.AwaitState(t, "the cluster accepts writes", func() (string, bool) {
+					answer := command(t, server.Addr(), "SET x y")
+					return answer, strings.HasPrefix(answer, "+OK")
+				})
+			} else {
+				server = apptest.Redis(t)
 			}
 			table := newPopupTable()
 			r := startPopups(t, server.URL(""), redis.PopupConfig{Table: table}).waitReady(t)
@@ -235,8 +235,8 @@ func TestPopupStore(t *testing.T) {
 					t.Fatalf("second click: %v", err)
 				}
 			}
-			within(t, 10*time.Second, "all in the database", func() bool { return table.has(popup.KindShow) == users && table.has(popup.KindClick) == users })
-			within(t, 10*time.Second, "forgotten", func() bool { return r.Stats().Applied == 2*users })
+			apptest.Await(t, "all in the database", func() bool { return table.has(popup.KindShow) == users && table.has(popup.KindClick) == users })
+			apptest.Await(t, "forgotten", func() bool { return r.Stats().Applied == 2*users })
 			if answer := command(t, server.Addr(), "XLEN {spillway:popup:03}:events"); answer != ":0" {
 				t.Errorf("events left in a stream: %s", answer)
 			}
@@ -247,7 +247,11 @@ func TestPopupStore(t *testing.T) {
 // A thousand concurrent requests of one user at three replicas get exactly one show.
 // SPILLWAY_POPUP_ROUNDS sets the number of rounds.
 func TestPopupTabs(t *testing.T) {
+	t.Parallel()
 	rounds := 30
+	if testing.Short() {
+		rounds = 10
+	}
 	if text := os.Getenv("SPILLWAY_POPUP_ROUNDS"); text != "" {
 		if _, err := fmt.Sscan(text, &rounds); err != nil {
 			t.Fatal(err)
@@ -279,7 +283,7 @@ func TestPopupTabs(t *testing.T) {
 			t.Fatalf("round %d: %v", round, reasons)
 		}
 	}
-	within(t, 20*time.Second, "one event for each round", func() bool { return table.has(popup.KindShow) == rounds })
+	apptest.Await(t, "one event for each round", func() bool { return table.has(popup.KindShow) == rounds })
 	conflicts := uint64(0)
 	for _, r := range replicas {
 		conflicts += r.engine.Stats().Conflicts
@@ -307,9 +311,10 @@ func (l *popupLog) String() string {
 
 // An unsuitable server is refused with a message that says what to do.
 func TestPopupServerRefused(t *testing.T) {
+	t.Parallel()
 	server := apptest.Redis(t, "--maxmemory-policy", "allkeys-lru")
 	cfg := redis.PopupConfig{Table: newPopupTable(), Log: slog.New(slog.DiscardHandler)}
-	_, err := redis.OpenPopups(t.Context(), server.URL(""), cfg)
+	_, err := redis.OpenPopups(t.Context(), server.URL(""), redis.Patient(cfg))
 	if !errors.Is(err, redis.ErrPopupServer) || !strings.Contains(err.Error(), "CONFIG SET maxmemory-policy noeviction") {
 		t.Errorf("allkeys-lru: %v", err)
 	}
@@ -317,11 +322,11 @@ func TestPopupServerRefused(t *testing.T) {
 	command(t, server.Addr(), "ACL SETUSER limited on >secret ~* &* +@all -client|tracking")
 	limited, cached := "redis://limited:secret@"+server.Addr(), cfg
 	cached.Cache = popup.NewCache(1000)
-	_, err = redis.OpenPopups(t.Context(), limited, cached)
+	_, err = redis.OpenPopups(t.Context(), limited, redis.Patient(cached))
 	if !errors.Is(err, redis.ErrPopupServer) || !strings.Contains(err.Error(), "+client|tracking") || strings.Contains(err.Error(), "secret") {
 		t.Errorf("no CLIENT TRACKING: %v", err)
 	}
-	if p, err := redis.OpenPopups(t.Context(), limited, cfg); err != nil {
+	if p, err := redis.OpenPopups(t.Context(), limited, redis.Patient(cfg)); err != nil {
 		t.Errorf("without a cache: %v", err)
 	} else {
 		p.Close()
@@ -332,12 +337,12 @@ func TestPopupServerRefused(t *testing.T) {
 	if text, err := r.Durability(t.Context()); err != nil || !strings.Contains(text, "appendonly = no") {
 		t.Errorf("durability: %q, %v", text, err)
 	}
-	within(t, 5*time.Second, "the log says what a crash costs", func() bool { return strings.Contains(log.String(), "appendonly = no") })
+	apptest.Await(t, "the log says what a crash costs", func() bool { return strings.Contains(log.String(), "appendonly = no") })
 	if r.Stats().Durable {
 		t.Error("the metric says that events are durable")
 	}
 	command(t, server.Addr(), "CONFIG SET maxmemory-policy volatile-lru")
-	within(t, 5*time.Second, "the change is noticed", func() bool { return errors.Is(r.Ready(), redis.ErrPopupServer) })
+	apptest.Await(t, "the change is noticed", func() bool { return errors.Is(r.Ready(), redis.ErrPopupServer) })
 	if answer := r.ask(t, "7", popupDay); answer.Reason != popup.Unavailable {
 		t.Errorf("meanwhile: %+v", answer)
 	}

@@ -2,7 +2,6 @@ package redis_test
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"io"
 	"net"
@@ -18,6 +17,7 @@ import (
 
 // A replica removes states that another one writes. Waiting users cost Redis nothing.
 func TestPopupCache(t *testing.T) {
+	t.Parallel()
 	server := apptest.Redis(t)
 	cfg := redis.PopupConfig{Table: newPopupTable()}
 	one, two := startPopups(t, server.URL(""), cfg).waitReady(t), startPopups(t, server.URL(""), cfg).waitReady(t)
@@ -27,8 +27,8 @@ func TestPopupCache(t *testing.T) {
 		t.Fatalf("%+v, then %+v", shown, answer)
 	}
 	// The announcement may arrive during the read; then the next read is cached.
-	within(t, 5*time.Second, "cached", func() bool { two.ask(t, user, popupDay); return two.engine.Stats().Cache.Hits > 0 })
-	hits, gets := two.engine.Stats().Cache.Hits, reads(t, server.Addr())
+	apptest.Await(t, "cached", func() bool { two.ask(t, user, popupDay); return two.engine.Stats().Cache.Hits > 0 })
+	hits, gets, began := two.engine.Stats().Cache.Hits, reads(t, server.Addr()), time.Now()
 	for range 1000 {
 		if answer := two.ask(t, user, popupDay); answer.Reason != popup.WaitShown {
 			t.Fatalf("%+v", answer)
@@ -37,8 +37,10 @@ func TestPopupCache(t *testing.T) {
 	if s := two.engine.Stats().Cache; s.Hits != hits+1000 || s.States != 1 {
 		t.Errorf("%d hits before, then %+v", hits, s)
 	}
-	if now := reads(t, server.Addr()); now-gets > 200 { // of the marks, twice a second
-		t.Errorf("%d reads in Redis for 1000 requests", now-gets)
+	// Each replica reads 16 marks twice a second. The requests would be 1000 reads.
+	now := reads(t, server.Addr())
+	if most := 500 + 2*16*int(time.Since(began)/(500*time.Millisecond)); now-gets > most {
+		t.Errorf("%d reads in Redis for 1000 requests, want at most %d", now-gets, most)
 	}
 	if err := one.engine.Click(t.Context(), shown.Token, user, popupDay); err != nil {
 		t.Fatal(err)
@@ -46,7 +48,7 @@ func TestPopupCache(t *testing.T) {
 	if answer := one.ask(t, user, popupDay); answer.Reason != popup.WaitClicked {
 		t.Errorf("where it was clicked: %+v", answer)
 	}
-	within(t, 5*time.Second, "the other knows of the click", func() bool { return two.ask(t, user, popupDay).Reason == popup.WaitClicked })
+	apptest.Await(t, "the other knows of the click", func() bool { return two.ask(t, user, popupDay).Reason == popup.WaitClicked })
 }
 
 // reads returns how often a key was read from the server.
@@ -76,22 +78,24 @@ func reads(t *testing.T, addr string) (calls int) {
 
 // The cache is cleared when the connection ends and when the server is flushed.
 func TestPopupCacheLost(t *testing.T) {
+	t.Parallel()
 	server := apptest.Redis(t)
 	r := startPopups(t, server.URL(""), redis.PopupConfig{Table: newPopupTable()}).waitReady(t)
 	for _, loss := range []string{"CLIENT KILL TYPE normal SKIPME yes", "FLUSHALL"} {
 		user := "user of " + loss
 		r.ask(t, user, popupDay)
-		within(t, 5*time.Second, "cached", func() bool {
+		apptest.Await(t, "cached", func() bool {
 			return r.ask(t, user, popupDay).Reason == popup.WaitShown && r.engine.Stats().Cache.States > 0
 		})
 		command(t, server.Addr(), loss)
-		within(t, 5*time.Second, loss+" is noticed", func() bool { return r.engine.Stats().Cache.States == 0 })
+		apptest.Await(t, loss+" is noticed", func() bool { return r.engine.Stats().Cache.States == 0 })
 		r.waitReady(t)
 	}
 }
 
 // A process fills its cache before it is ready.
 func TestPopupCacheWarm(t *testing.T) {
+	t.Parallel()
 	server := apptest.Redis(t)
 	first := startPopups(t, server.URL(""), redis.PopupConfig{Table: newPopupTable()}).waitReady(t)
 	const users = 3000
@@ -114,16 +118,15 @@ func TestPopupCacheWarm(t *testing.T) {
 
 // A process that stops answers requests that wait for Redis.
 func TestPopupStopUnderLoad(t *testing.T) {
+	t.Parallel()
 	server := apptest.Redis(t)
 	r := startPopups(t, server.URL(""), redis.PopupConfig{Table: newPopupTable()}).waitReady(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
 	done := make(chan error, 64)
 	for i := range cap(done) {
 		go func() {
 			for n := 0; ; n++ {
-				if _, err := r.Get(ctx, popup.Key{User: fmt.Sprint(i, n), Placement: "home"}); err != nil {
-					done <- ctx.Err() // it may fail, and must not hang
+				if _, err := r.Get(t.Context(), popup.Key{User: fmt.Sprint(i, n), Placement: "home"}); err != nil {
+					done <- err // it may fail, and must not hang
 					return
 				}
 			}
@@ -131,8 +134,6 @@ func TestPopupStopUnderLoad(t *testing.T) {
 	}
 	r.stop()
 	for range cap(done) {
-		if err := <-done; err != nil {
-			t.Fatal("a call hung:", err)
-		}
+		apptest.Receive(t, "the end of a call after the stop", done)
 	}
 }

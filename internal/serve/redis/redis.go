@@ -56,6 +56,7 @@ type DB struct {
 	client   rueidis.Client
 	addr     string // host:port or path, for messages
 	password string // never part of a message
+	timeout  time.Duration
 
 	hold, release *rueidis.Lua
 }
@@ -70,21 +71,25 @@ type DB struct {
 // seconds, that is logged, and later calls connect. No error of this package contains the
 // password. The caller must call Close.
 func Open(rawURL string, log *slog.Logger) (*DB, error) {
+	return open(rawURL, log, dialTimeout, commandTimeout)
+}
+
+func open(rawURL string, log *slog.Logger, dial, command time.Duration) (*DB, error) {
 	option, err := parse(rawURL)
 	if err != nil {
 		return nil, err
 	}
 	option.ForceSingleClient = true // which also makes NewClient return a client for a server that is down
 	option.DisableCache = true
-	option.Dialer.Timeout = dialTimeout
-	option.ConnWriteTimeout = commandTimeout
+	option.Dialer.Timeout = dial
+	option.ConnWriteTimeout = command
 	option.ReadBufferEachConn = bufferSize
 	option.WriteBufferEachConn = bufferSize
 	option.PipelineMultiplex = oneConnection
 	option.MaxFlushDelay = flushPause
 	option.RetryDelay = retryStale
 	db := &DB{
-		addr: option.InitAddress[0], password: option.Password,
+		addr: option.InitAddress[0], password: option.Password, timeout: command,
 		hold: rueidis.NewLuaScript(holdScript), release: rueidis.NewLuaScript(releaseScript),
 	}
 	db.client, err = rueidis.NewClient(option)
@@ -138,16 +143,16 @@ func retryStale(attempts int, _ rueidis.Completed, _ error) time.Duration {
 
 // bound returns ctx with the timeout of a command. It returns ctx itself if its deadline is
 // similar, because a timer costs more than the command.
-func bound(ctx context.Context) (context.Context, context.CancelFunc) {
-	if end, ok := ctx.Deadline(); ok && time.Until(end) < 2*commandTimeout {
+func (db *DB) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	if end, ok := ctx.Deadline(); ok && time.Until(end) < 2*db.timeout {
 		return ctx, func() {}
 	}
-	return context.WithTimeout(ctx, commandTimeout)
+	return context.WithTimeout(ctx, db.timeout)
 }
 
 // Get returns the value of a key and whether it exists. The caller owns the value.
 func (db *DB) Get(ctx context.Context, key string) (value []byte, found bool, err error) {
-	ctx, cancel := bound(ctx)
+	ctx, cancel := db.bound(ctx)
 	defer cancel()
 	value, err = db.client.Do(ctx, db.client.B().Get().Key(key).Build()).AsBytes()
 	if rueidis.IsRedisNil(err) {
@@ -161,7 +166,7 @@ func (db *DB) Get(ctx context.Context, key string) (value []byte, found bool, er
 
 // Put sets the value of key for at most ttl.
 func (db *DB) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	ctx, cancel := context.WithTimeout(ctx, db.timeout)
 	defer cancel()
 	command := db.client.B().Set().Key(key).Value(rueidis.BinaryString(value)).Px(max(ttl, time.Millisecond)).Build()
 	if err := db.client.Do(ctx, command).Error(); err != nil {
@@ -172,7 +177,7 @@ func (db *DB) Put(ctx context.Context, key string, value []byte, ttl time.Durati
 
 // Claim sets key to owner for ttl unless it is set already, and reports whether it did.
 func (db *DB) Claim(ctx context.Context, key, owner string, ttl time.Duration) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	ctx, cancel := context.WithTimeout(ctx, db.timeout)
 	defer cancel()
 	err := db.client.Do(ctx, db.client.B().Set().Key(key).Value(owner).Nx().Px(max(ttl, time.Millisecond)).Build()).Error()
 	if rueidis.IsRedisNil(err) {
@@ -192,7 +197,7 @@ const (
 
 // Hold renews the ttl of a key if it belongs to owner, and reports whether it does.
 func (db *DB) Hold(ctx context.Context, key, owner string, ttl time.Duration) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	ctx, cancel := context.WithTimeout(ctx, db.timeout)
 	defer cancel()
 	milliseconds := strconv.FormatInt(max(ttl.Milliseconds(), 1), 10)
 	held, err := db.hold.Exec(ctx, db.client, []string{key}, []string{owner, milliseconds}).AsBool()
@@ -204,7 +209,7 @@ func (db *DB) Hold(ctx context.Context, key, owner string, ttl time.Duration) (b
 
 // Release removes a key if it belongs to owner.
 func (db *DB) Release(ctx context.Context, key, owner string) error {
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	ctx, cancel := context.WithTimeout(ctx, db.timeout)
 	defer cancel()
 	if err := db.release.Exec(ctx, db.client, []string{key}, []string{owner}).Error(); err != nil {
 		return db.wrap("release", err)
@@ -214,7 +219,7 @@ func (db *DB) Release(ctx context.Context, key, owner string) error {
 
 // Ping checks that the server answers.
 func (db *DB) Ping(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	ctx, cancel := context.WithTimeout(ctx, db.timeout)
 	defer cancel()
 	if err := db.client.Do(ctx, db.client.B().Ping().Build()).Error(); err != nil {
 		return db.wrap("ping", err)
