@@ -175,11 +175,11 @@ func TestGateProperty(t *testing.T) {
 				within:   time.Duration(rapid.IntRange(0, 20).Draw(t, "within")) * time.Millisecond,
 			}
 		}), 0, 60).Draw(rt, "callers")
-		synctest.Test(t, func(*testing.T) {
-			if err := runCallers(NewGate(connections), callers); err != nil {
-				rt.Fatal(err)
-			}
-		})
+		var err error
+		synctest.Test(t, func(*testing.T) { err = runCallers(NewGate(connections), callers) })
+		if err != nil {
+			rt.Fatal(err)
+		}
 	})
 }
 
