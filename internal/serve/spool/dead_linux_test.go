@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"spillway/internal/apptest"
 )
 
 // holdOpen has the spool open until the process is killed. Each dead letter that it works on
@@ -79,7 +81,7 @@ func TestKillRetry(t *testing.T) {
 	done := make(chan error, 1)
 	retry, out := testCommand(file)
 	go func() { done <- retry.Retry(t.Context(), "", false) }()
-	waitFor(t, "the work has begun", func() bool { return left() < 150 })
+	apptest.Await(t, "the work has begun", func() bool { return left() < 150 })
 	if err := child.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"spillway/internal/apptest"
 	"spillway/internal/serve/queue"
 )
 
@@ -62,6 +63,7 @@ func testCommand(file string) (Command, *bytes.Buffer) {
 
 // The groups that Retry makes are not larger than GroupBytes, unless one dead letter is.
 func TestRetryGroupBytes(t *testing.T) {
+	t.Parallel()
 	for _, running := range []bool{false, true} {
 		t.Run(fmt.Sprintf("running %v", running), func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "s.db")
@@ -105,6 +107,7 @@ func TestRetryGroupBytes(t *testing.T) {
 
 // Retry leaves what the database may have, unless it is asked for, and says so.
 func TestRetryInDoubt(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "s.db")
 	s := openAt(t, file, testConfig())
 	for _, text := range []string{"1", "?2", "3"} {
@@ -145,6 +148,7 @@ func TestRetryInDoubt(t *testing.T) {
 // Retry and Discard work while another process drains the spool and the database refuses
 // everything again. They end, and concern what was dead before.
 func TestRetryRunning(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "s.db")
 	s := openAt(t, file, testConfig())
 	defer closeSpool(t, s)
@@ -156,12 +160,12 @@ func TestRetryRunning(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	drained := make(chan error, 1)
 	go func() { drained <- s.Drain(ctx, "/a", 1<<20, refusing()) }()
-	waitFor(t, "all are refused", func() bool { return s.Stats().Names[0].Dead == 30 })
+	apptest.Await(t, "all are refused", func() bool { return s.Stats().Names[0].Dead == 30 })
 	command, out := testCommand(file)
 	if err := command.Retry(t.Context(), "/a", false); err != nil || out.String() != "30 dead letters put back\n" {
 		t.Errorf("%v, %s", err, out)
 	}
-	waitFor(t, "all are refused again", func() bool { n := s.Stats().Names[0]; return n.Dead == 30 && n.Groups == 0 })
+	apptest.Await(t, "all are refused again", func() bool { n := s.Stats().Names[0]; return n.Dead == 30 && n.Groups == 0 })
 	if got := deadPayloads(t, s); !slices.Equal(got, want) {
 		t.Errorf("dead letters %q", got)
 	}
@@ -182,25 +186,10 @@ func TestRetryRunning(t *testing.T) {
 	}
 }
 
-// waitFor waits until a condition holds.
-func waitFor(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("it does not happen that %s", what)
-		}
-	}
-}
-
 // A command that is interrupted withdraws its request. If the process that has the spool
 // ends, a waiting command does the work itself.
 func TestRetryServerEnds(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "s.db")
 	s := openAt(t, file, testConfig())
 	put(t, s, "/a", "x")
@@ -211,13 +200,13 @@ func TestRetryServerEnds(t *testing.T) {
 	done := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { done <- command.Retry(ctx, "", false) }()
-	waitFor(t, "the command asks", func() bool { return len(requests(file)) > 0 })
+	apptest.Await(t, "the command asks", func() bool { return len(requests(file)) > 0 })
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) || len(requests(file)) > 0 {
 		t.Errorf("interrupted: %v; requests %q", err, requests(file))
 	}
 	go func() { done <- command.Retry(t.Context(), "", false) }()
-	waitFor(t, "the command asks", func() bool { return len(requests(file)) > 0 })
+	apptest.Await(t, "the command asks", func() bool { return len(requests(file)) > 0 })
 	closeSpool(t, s)
 	if err := <-done; err != nil || out.String() != "1 dead letter put back\n" {
 		t.Errorf("%v, %s", err, out)
@@ -230,6 +219,7 @@ func TestRetryServerEnds(t *testing.T) {
 // A request whose process was killed is executed by the next process that opens the spool,
 // and deleted when it is old, as is one that was not written to its end.
 func TestRequestsLeft(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "s.db")
 	s := openAt(t, file, testConfig())
 	put(t, s, "/a", "1")
@@ -247,11 +237,11 @@ func TestRequestsLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = openAt(t, file, testConfig())
-	waitFor(t, "the request is answered", func() bool {
+	apptest.Await(t, "the request is answered", func() bool {
 		r, err := readRequest(left)
 		return err == nil && r.Answered && r.Error == ""
 	})
-	waitFor(t, "the old request is deleted", func() bool { return len(requests(file)) == 2 })
+	apptest.Await(t, "the old request is deleted", func() bool { return len(requests(file)) == 2 })
 	if got := deadPayloads(t, s); !slices.Equal(got, []string{"2"}) {
 		t.Errorf("dead letters %q", got)
 	}
@@ -262,11 +252,12 @@ func TestRequestsLeft(t *testing.T) {
 	}
 	s = openAt(t, file, testConfig())
 	defer closeSpool(t, s)
-	waitFor(t, "the answer is deleted", func() bool { return len(requests(file)) == 0 })
+	apptest.Await(t, "the answer is deleted", func() bool { return len(requests(file)) == 0 })
 }
 
 // The export names what is in doubt.
 func TestExportInDoubt(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "s.db")
 	s := openAt(t, file, testConfig())
 	defer closeSpool(t, s)

@@ -124,6 +124,7 @@ func waitingGroups(t *testing.T, s *Spool, name string) []queue.Group {
 // A group keeps the epoch of the open that wrote it, and its number in it. Epochs that were
 // drained are forgotten.
 func TestEpochs(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "s.db")
 	for open := range 3 {
 		s := openAt(t, file, testConfig())
@@ -164,6 +165,7 @@ func TestEpochs(t *testing.T) {
 // Two copies of a file that are open at the same time lose nothing, double nothing and make
 // no dead letters.
 func TestCopies(t *testing.T) {
+	t.Parallel()
 	dir, db := t.TempDir(), newDatabase()
 	files := []string{filepath.Join(dir, "1.db"), filepath.Join(dir, "2.db")}
 	s := openAt(t, files[0], testConfig())
@@ -200,6 +202,7 @@ func TestCopies(t *testing.T) {
 // A file that was put back to an older state is told from the newer one: its new groups are
 // stored, its old ones are recognized, and the database is ahead of its epoch.
 func TestRestored(t *testing.T) {
+	t.Parallel()
 	dir, db := t.TempDir(), newDatabase()
 	file, backup := filepath.Join(dir, "s.db"), filepath.Join(dir, "backup.db")
 	s := openAt(t, file, testConfig())
@@ -225,6 +228,7 @@ func TestRestored(t *testing.T) {
 
 // The same if nothing waited in the older state.
 func TestRestoredDrained(t *testing.T) {
+	t.Parallel()
 	dir, db := t.TempDir(), newDatabase()
 	file, backup := filepath.Join(dir, "s.db"), filepath.Join(dir, "backup.db")
 	s := openAt(t, file, testConfig())
@@ -253,6 +257,7 @@ func TestRestoredDrained(t *testing.T) {
 // Two groups with one place, as after the state of a machine was rolled back with the
 // process in it, have different sums.
 func TestSamePlace(t *testing.T) {
+	t.Parallel()
 	at := place{epoch: [16]byte{1}, number: 4}
 	groups := []sealedGroup{
 		seal("/a", 9, at, []queue.Entry{{Payload: []byte("x")}}), seal("/a", 9, at, []queue.Entry{{Payload: []byte("y")}}),
@@ -313,6 +318,7 @@ func firstVersion(t *testing.T, accepted time.Time) (file string) {
 
 // A file of version 1 is upgraded. Its groups are in epoch zero, numbered as their sequence.
 func TestVersion1(t *testing.T) {
+	t.Parallel()
 	accepted := time.Now().Add(-30 * time.Minute)
 	file := firstVersion(t, accepted)
 	look, err := inspectFile(file)
@@ -361,6 +367,7 @@ func TestVersion1(t *testing.T) {
 
 // An upgrade that fails leaves the file as it was.
 func TestUpgradeFails(t *testing.T) {
+	t.Parallel()
 	file := firstVersion(t, time.Now())
 	run := func(sql string) (n int64) {
 		t.Helper()
@@ -394,9 +401,13 @@ func TestUpgradeFails(t *testing.T) {
 // what was stored is sometimes not deleted. Everything that was acknowledged is stored once,
 // in the order of its copy, and nothing is in doubt.
 func TestModelCopies(t *testing.T) {
-	dir, runs := t.TempDir(), 0
+	t.Parallel()
+	dir, runs, most := t.TempDir(), 0, 30
+	if testing.Short() {
+		most = 10
+	}
 	rapid.Check(t, func(rt *rapid.T) {
-		if runs++; runs > 30 {
+		if runs++; runs > most {
 			return
 		}
 		m := &copies{t: t, dir: dir, run: runs, db: newDatabase()}
@@ -482,6 +493,7 @@ func (m *copies) check() {
 
 // A file of version 1 that is damaged can be repaired without an upgrade before.
 func TestRepairVersion1(t *testing.T) {
+	t.Parallel()
 	file := firstVersion(t, time.Now())
 	conn, err := sqlite.OpenConn(file, sqlite.OpenReadWrite)
 	if err == nil {
@@ -501,6 +513,7 @@ func TestRepairVersion1(t *testing.T) {
 
 // A file of a later version is refused, for writing and for reading.
 func TestLaterVersion(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "s.db")
 	s := openAt(t, file, testConfig())
 	put(t, s, "/a", "x")
@@ -517,6 +530,7 @@ func TestLaterVersion(t *testing.T) {
 
 // A repair keeps epochs and numbers, also of what it gives up.
 func TestRepairEpochs(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "s.db")
 	for range 2 {
 		s := openAt(t, file, testConfig())

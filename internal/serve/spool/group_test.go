@@ -15,6 +15,7 @@ import (
 // A sealed group can be opened, but not under another name or sequence, or with any byte
 // changed.
 func TestSeal(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.SampledFrom([]string{"/a", "/b", ""}).Draw(t, "name")
 		sequence := rapid.Uint64Range(1, 1<<40).Draw(t, "sequence")

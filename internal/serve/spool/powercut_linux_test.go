@@ -46,13 +46,17 @@ func TestPowerCut(t *testing.T) {
 		return
 	}
 	count := 300
+	if testing.Short() {
+		count = 40
+	}
 	if text := os.Getenv(seedsVariable); text != "" {
 		var err error
 		if count, err = strconv.Atoi(text); err != nil {
 			t.Fatal(err)
 		}
 	}
-	recordings := recordAll(t)
+	recordings := recordAll(t, count)
+	t.Parallel()
 	for i, rec := range recordings {
 		var seeds []uint64
 		for seed := i; seed < count; seed += len(recordings) {
@@ -76,6 +80,7 @@ func TestPowerCut(t *testing.T) {
 // or SQLite forgot one kind of sync.
 func TestPowerCutFinds(t *testing.T) {
 	rec := record(t, realDirectory(t), nil, nil, []string{"kill-90", "close-91", "kill-92"})
+	t.Parallel()
 	var seeds []uint64
 	for seed := range uint64(50) {
 		seeds = append(seeds, seed)
@@ -111,10 +116,11 @@ func realDirectory(t *testing.T) string {
 	return dir
 }
 
-// recordAll makes recordings. Every second one begins with what a power cut has left.
-func recordAll(t *testing.T) []*recording {
+// recordAll makes recordings, two for few seeds and four for many. Every second one begins with
+// what a power cut has left.
+func recordAll(t *testing.T, seeds int) []*recording {
 	var recordings []*recording
-	for i := range 2 {
+	for i := range min(2, 1+seeds/100) {
 		number := 10 * i
 		works := []string{fmt.Sprint("fail-", number+1), fmt.Sprint("close-", number+2), fmt.Sprint("kill-", number+3), fmt.Sprint("repair-", number+4), fmt.Sprint("kill-", number+5)}
 		first := record(t, realDirectory(t), nil, nil, works)

@@ -30,7 +30,8 @@ const tracedCalls = "?open,openat,?creat,?mkdir,mkdirat,?unlink,unlinkat,?rename
 
 // record runs processes of TestPowerCutWorkload on a directory, one after the other, and
 // returns what they did to it. Of a process that is to fail, the last sync is one that failed.
-// The directory is named as the kernel names it.
+// The directory is named as the kernel names it. As with childCommand, the test does not call
+// t.Parallel before.
 func record(t *testing.T, dir string, base map[string][]byte, history []mark, works []string) *recording {
 	t.Helper()
 	if _, err := exec.LookPath("strace"); err != nil {

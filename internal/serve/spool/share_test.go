@@ -33,6 +33,7 @@ func fill(t *testing.T, s *Spool, name string, e queue.Entry) (int, error) {
 // A name that is not drained fills its share. The others, and names without a share, are
 // accepted.
 func TestShares(t *testing.T) {
+	t.Parallel()
 	const share = 1 << 20
 	now := time.Now()
 	tests := map[string]queue.Entry{
@@ -106,6 +107,7 @@ func testShares(t *testing.T, share int64, e queue.Entry) {
 
 // An entry that is larger than its share is refused for good.
 func TestShareTooLarge(t *testing.T) {
+	t.Parallel()
 	cfg := testConfig()
 	cfg.Shares = map[string]int64{"/a": 1000}
 	s := openAt(t, filepath.Join(t.TempDir(), "s.db"), cfg)
@@ -122,6 +124,7 @@ func TestShareTooLarge(t *testing.T) {
 // Two requests with a key are the same if their acceptance times differ by less than the
 // time that the key is kept, whatever the clock says when they are compared.
 func TestKeyAcceptance(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "s.db")
 	s := openAt(t, file, testConfig())
 	defer func() { closeSpool(t, s) }()
@@ -147,6 +150,7 @@ func TestKeyAcceptance(t *testing.T) {
 
 // A request does not join one with its key that is accepted at another time.
 func TestKeyAcceptanceConcurrent(t *testing.T) {
+	t.Parallel()
 	s := openAt(t, filepath.Join(t.TempDir(), "s.db"), testConfig())
 	defer closeSpool(t, s)
 	now := time.Now()
@@ -170,6 +174,7 @@ func TestKeyAcceptanceConcurrent(t *testing.T) {
 
 // The clock of a database survives a restart, and a crash after the next entry.
 func TestClock(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "s.db")
 	s := openAt(t, file, testConfig())
 	if _, known := s.Clock("/a"); known {
@@ -200,6 +205,7 @@ func TestClock(t *testing.T) {
 // After an error about a record that is held, the destination gets later groups too, even
 // if the first one alone fills the batch.
 func TestHeld(t *testing.T) {
+	t.Parallel()
 	s := openAt(t, filepath.Join(t.TempDir(), "s.db"), testConfig())
 	defer closeSpool(t, s)
 	for i := range 4 {
@@ -228,6 +234,7 @@ func TestHeld(t *testing.T) {
 
 // A record is held, and all records but the newest prove nothing.
 func TestHeldNewest(t *testing.T) {
+	t.Parallel()
 	s := openAt(t, filepath.Join(t.TempDir(), "s.db"), testConfig())
 	defer closeSpool(t, s)
 	const n = heldMost + 20
@@ -259,6 +266,7 @@ func heldDrain(s *Spool, pick func(n uint64) uint64) *drain {
 
 // While a record is held, any group behind it may be given to the destination.
 func TestHeldPicks(t *testing.T) {
+	t.Parallel()
 	s := openAt(t, filepath.Join(t.TempDir(), "s.db"), testConfig())
 	defer closeSpool(t, s)
 	for range heldMost + 20 {
@@ -294,6 +302,7 @@ func TestHeldPicks(t *testing.T) {
 
 // A group that is damaged behind one that is held is reported.
 func TestHeldDamaged(t *testing.T) {
+	t.Parallel()
 	s := openAt(t, filepath.Join(t.TempDir(), "s.db"), testConfig())
 	defer closeSpool(t, s)
 	for range 20 {
@@ -314,6 +323,7 @@ func TestHeldDamaged(t *testing.T) {
 
 // The group behind one that is held is handed over although both exceed the limit.
 func TestHeldLarge(t *testing.T) {
+	t.Parallel()
 	s := openAt(t, filepath.Join(t.TempDir(), "s.db"), testConfig())
 	defer closeSpool(t, s)
 	for range 3 {

@@ -83,6 +83,7 @@ func drainSome(t testing.TB, s *Spool, name string, n int) []string {
 }
 
 func TestOrderAndNames(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "spool", "s.db")
 	s := openAt(t, file, testConfig())
 	var writers sync.WaitGroup
@@ -125,6 +126,7 @@ func TestOrderAndNames(t *testing.T) {
 // TestDeletionFails lets the file refuse the deletion of groups that were stored. They are
 // handed over again until it succeeds, and new entries are refused meanwhile.
 func TestDeletionFails(t *testing.T) {
+	t.Parallel()
 	s := openAt(t, filepath.Join(t.TempDir(), "spool.db"), testConfig())
 	defer closeSpool(t, s)
 	put(t, s, "a", "1")
@@ -159,6 +161,7 @@ func TestDeletionFails(t *testing.T) {
 }
 
 func TestBounds(t *testing.T) {
+	t.Parallel()
 	cfg := testConfig()
 	cfg.Bytes, cfg.QueueBytes = 1<<20, 600<<10
 	s := openAt(t, filepath.Join(t.TempDir(), "s.db"), cfg)
@@ -194,6 +197,7 @@ func TestBounds(t *testing.T) {
 
 // If the size cannot be read, stored entries are kept.
 func TestMeasure(t *testing.T) {
+	t.Parallel()
 	s := openAt(t, filepath.Join(t.TempDir(), "s.db"), testConfig())
 	defer closeSpool(t, s)
 	put(t, s, "/a", "first")
@@ -233,6 +237,7 @@ func TestMeasure(t *testing.T) {
 
 // A key that databases do not accept as text is refused.
 func TestKeyText(t *testing.T) {
+	t.Parallel()
 	s := openAt(t, filepath.Join(t.TempDir(), "s.db"), testConfig())
 	defer closeSpool(t, s)
 	for _, key := range []string{"\xff", "a\x00"} {
@@ -243,6 +248,7 @@ func TestKeyText(t *testing.T) {
 }
 
 func TestKeys(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "s.db")
 	s := openAt(t, file, testConfig())
 	expires := time.Now().Add(time.Hour)
@@ -289,6 +295,7 @@ func TestKeys(t *testing.T) {
 }
 
 func TestInUse(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "s.db")
 	s := openAt(t, file, testConfig())
 	put(t, s, "/a", "one")
@@ -339,6 +346,7 @@ func damage(t *testing.T, file, sql string) {
 // A missing or changed group stops the drain permanently, but new entries are stored. A repair
 // reports the lost groups, and the drain continues after them.
 func TestDamage(t *testing.T) {
+	t.Parallel()
 	tests := []struct{ name, sql, want, flaw, drained string }{
 		{"a gap", "DELETE FROM groups WHERE id & 0xff IN (3, 4)", "groups 3 to 4 of /a are missing", "/a 3-4 missing kept 0", "1 2 5 6 7"},
 		{"the first is gone", "DELETE FROM groups WHERE id & 0xff = 1", "groups 1 to 1 of /a are missing", "/a 1-1 missing kept 0", "2 3 4 5 6 7"},
@@ -442,6 +450,7 @@ func describe(flaws []Flaw) string {
 // If SQLite cannot read a page, the drain stops too, and a repair saves the groups on the
 // other pages.
 func TestDamagedPages(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "s.db")
 	s := openAt(t, file, testConfig())
 	for i := range 40 {
@@ -487,6 +496,7 @@ func TestDamagedPages(t *testing.T) {
 
 // The file may be a link: SQLite's log is then beside the file itself.
 func TestLink(t *testing.T) {
+	t.Parallel()
 	file, link := filepath.Join(t.TempDir(), "s.db"), filepath.Join(t.TempDir(), "s.db")
 	if err := os.Symlink(file, link); err != nil {
 		t.Fatal(err)
