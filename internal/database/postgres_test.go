@@ -112,6 +112,7 @@ func TestOpenPostgresBehindPgBouncer(t *testing.T) {
 		})
 	}
 	clients.Wait()
+	pool.Close()
 	if got := strings.Count(text.String(), "refuses statement_timeout"); got != 1 {
 		t.Errorf("the refusal is logged %d times, want 1: %s", got, &text)
 	}

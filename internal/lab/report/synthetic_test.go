@@ -2,8 +2,11 @@ package report
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -90,8 +93,9 @@ func (r recorder) latency(t testing.TB) result.Latency {
 		}
 		return result.HDR(payload)
 	}
+	unanswered := encode(r.unanswered)
 	return result.Latency{
-		Response: encode(r.response), ResponseUnanswered: encode(r.unanswered), Service: encode(r.service), ServiceUnanswered: encode(r.unanswered),
+		Response: encode(r.response), ResponseUnanswered: unanswered, Service: encode(r.service), ServiceUnanswered: unanswered,
 		Lag: encode(r.lag), Connect: encode(r.connect), FirstByte: encode(r.firstByte),
 	}
 }
@@ -187,16 +191,57 @@ func (m synthetic) close(total *result.Total, plan result.Step, service float64)
 	}
 }
 
+// madeOnce keeps runs that many tests use: most of the time of a test would go into making them.
+type madeOnce struct {
+	once sync.Once
+	runs []*result.Run
+}
+
+// get returns copies of the runs, which a test may change.
+func (m *madeOnce) get(make func() []*result.Run) []*result.Run {
+	m.once.Do(func() { m.runs = make() })
+	var copies []*result.Run
+	for _, run := range m.runs {
+		copies = append(copies, copyOf(run))
+	}
+	return copies
+}
+
+// copyOf copies a run with all that tests change.
+func copyOf(run *result.Run) *result.Run {
+	c := *run
+	c.Steps, c.Samples, c.Watches = slices.Clone(run.Steps), slices.Clone(run.Samples), slices.Clone(run.Watches)
+	for i := range c.Steps {
+		s := &c.Steps[i]
+		s.Slices, s.Total.SLO, s.Total.Reasons = slices.Clone(s.Slices), slices.Clone(s.Total.SLO), slices.Clone(s.Total.Reasons)
+		s.Total.Statuses = maps.Clone(s.Total.Statuses)
+	}
+	for i := range c.Samples {
+		c.Samples[i].Values = maps.Clone(c.Samples[i].Values)
+	}
+	if run.End.Search != nil {
+		search := *run.End.Search
+		c.End.Search = &search
+	}
+	return &c
+}
+
+var staged, twoRuns, searched madeOnce
+
 // The runs that the golden files show.
 func stagedRun(t testing.TB) *result.Run {
-	return synthetic{capacity: 900, base: 2 * time.Millisecond, seconds: 12, slo: true, seed: 1}.open(t, 100, 500, 1000, 3000)
+	return staged.get(func() []*result.Run {
+		return []*result.Run{synthetic{capacity: 900, base: 2 * time.Millisecond, seconds: 12, slo: true, seed: 1}.open(t, 100, 500, 1000, 3000)}
+	})[0]
 }
 
 func compareRuns(t testing.TB) []*result.Run {
-	return []*result.Run{
-		synthetic{label: "before", capacity: 900, base: 2 * time.Millisecond, seconds: 10, slo: true, seed: 1}.open(t, 100, 1000),
-		synthetic{label: "after", capacity: 2600, base: time.Millisecond, seconds: 10, slo: true, seed: 2}.open(t, 100, 1000, 2000),
-	}
+	return twoRuns.get(func() []*result.Run {
+		return []*result.Run{
+			synthetic{label: "before", capacity: 900, base: 2 * time.Millisecond, seconds: 10, slo: true, seed: 1}.open(t, 100, 1000),
+			synthetic{label: "after", capacity: 2600, base: time.Millisecond, seconds: 10, slo: true, seed: 2}.open(t, 100, 1000, 2000),
+		}
+	})
 }
 
 // hangingRun has a step in which 10 % of the requests get no answer, and one in which none does.
