@@ -172,6 +172,12 @@ func (r *popupReplica) restart(t *testing.T, server *apptest.Server, table *popu
 	r.waitReady(t)
 }
 
+// count returns the number of keys.
+func count(m *sync.Map) (n int) {
+	m.Range(func(any, any) bool { n++; return true })
+	return n
+}
+
 // With appendfsync always, a server that is killed under load keeps each acknowledged click.
 // Calls are answered again after its states were compared with those of the database.
 func TestPopupKilledServer(t *testing.T) {
@@ -228,10 +234,6 @@ func TestPopupKilledServer(t *testing.T) {
 	clients.Wait()
 	table.fail(nil)
 	r.waitReady(t)
-	count := func(m *sync.Map) (n int) {
-		m.Range(func(any, any) bool { n++; return true })
-		return n
-	}
 	apptest.Await(t, "all acknowledged in the database", func() bool {
 		return table.has(popup.KindClick) >= count(&clicked) && table.has(popup.KindShow) >= count(&shown)
 	})

@@ -114,7 +114,7 @@ func (b StreamBackend) open(t testing.TB) StreamDB {
 }
 
 // streamPool has one connection per committer of two streams.
-var streamPool = patient(database.Pool{Max: 8})
+var streamPool = database.Pool{Max: 8, ConnectTimeout: patience, AcquireTimeout: patience, StatementTimeout: patience}
 
 // readings is a stream into that table.
 func readings() stream.Definition {
