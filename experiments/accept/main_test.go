@@ -112,7 +112,10 @@ func TestServers(t *testing.T) {
 			if name == byRing && loops > 0 {
 				continue
 			}
-			t.Run(fmt.Sprint(name, loops+1), func(t *testing.T) { testServer(t, name, loops+1) })
+			t.Run(fmt.Sprint(name, loops+1), func(t *testing.T) {
+				t.Parallel()
+				testServer(t, name, loops+1)
+			})
 		}
 	}
 }

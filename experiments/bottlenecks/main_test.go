@@ -23,8 +23,10 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	os.Exit(m.Run())
+	os.Exit(apptest.Closing(m, &program).Run())
 }
+
+var program apptest.Binary
 
 var known = []string{
 	diagnose.Generator, diagnose.UserCPU, diagnose.SystemCPU, diagnose.Lock, diagnose.WorkerPool, diagnose.DatabasePool,
@@ -77,6 +79,7 @@ func TestChoose(t *testing.T) {
 
 // At the analytic rate, a bucket refuses the share that is allowed, and a little above it more.
 func TestBucketMeetsItsFormula(t *testing.T) {
+	t.Parallel()
 	for _, rate := range defaultRates(serverBucket) {
 		one, err := newTarget(serverBucket, rate)
 		if err != nil {
@@ -108,6 +111,7 @@ func refusedShare(b *bucket, rate float64) float64 {
 
 // k sleepers let no queue grow below their capacity, and above it answer exactly that many.
 func TestSleepersMeetTheirFormula(t *testing.T) {
+	t.Parallel()
 	for _, capacity := range defaultRates(serverSleepers) {
 		k, work := sleepersOf(capacity)
 		if got := float64(k) / work.Seconds(); math.Abs(got/capacity-1) > 1e-6 {
@@ -206,11 +210,8 @@ func TestReadPeak(t *testing.T) {
 // One fault from its start to its verdict: the real server, the built program, a load and a diagnosis. The verdict itself is not
 // checked, because on a busy machine it is rightly another one.
 func TestRateLimitFromStartToVerdict(t *testing.T) {
-	spillway, err := apptest.Build(t.TempDir(), "spillway/cmd/spillway")
-	if err != nil {
-		t.Fatal(err)
-	}
-	st, err := newStage(t.Context(), spillway)
+	t.Parallel()
+	st, err := newStage(t.Context(), program.Path(t))
 	if err != nil {
 		t.Fatal(err)
 	}
