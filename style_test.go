@@ -6,9 +6,12 @@ import (
 	"go/ast"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -18,6 +21,9 @@ const (
 	fileLinesMax     = 700
 	functionLinesMax = 70
 )
+
+// leastDeadline is the least time that a test may give an event to come.
+const leastDeadline = 10 * time.Second
 
 func TestStyle(t *testing.T) {
 	files := readModule(t)
@@ -50,6 +56,7 @@ func checkFile(f sourceFile) []string {
 	}
 	if f.test() {
 		problems = append(problems, checkTestCalls(f)...)
+		problems = append(problems, checkTestDeadlines(f)...)
 	}
 	return problems
 }
@@ -142,6 +149,67 @@ func checkTestCalls(f sourceFile) []string {
 	return problems
 }
 
+// checkTestDeadlines rejects a select case that fails a test when an event has not come within
+// less than leastDeadline, which a busy machine reaches. The virtual time of testing/synctest
+// may be short.
+func checkTestDeadlines(f sourceFile) []string {
+	if slices.ContainsFunc(f.syntax.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"testing/synctest"` }) {
+		return nil
+	}
+	var problems []string
+	ast.Inspect(f.syntax, func(node ast.Node) bool {
+		clause, ok := node.(*ast.CommClause)
+		if !ok || !fails(clause.Body) {
+			return true
+		}
+		if event, ok := clause.Comm.(*ast.ExprStmt); ok {
+			if receive, ok := event.X.(*ast.UnaryExpr); ok && waitsLess(receive.X, leastDeadline) {
+				problems = append(problems, f.at(clause)+": a busy machine takes longer: wait with apptest.Await or apptest.Receive")
+			}
+		}
+		return true
+	})
+	return problems
+}
+
+// fails reports whether the statements call t.Error, t.Fatal or the like.
+func fails(body []ast.Stmt) bool {
+	found := false
+	for _, statement := range body {
+		ast.Inspect(statement, func(node ast.Node) bool {
+			if call, ok := node.(*ast.CallExpr); ok {
+				_, method, _ := strings.Cut(callName(call.Fun), ".")
+				found = found || slices.Contains([]string{"Error", "Errorf", "Fatal", "Fatalf"}, method)
+			}
+			return true
+		})
+	}
+	return found
+}
+
+// waitsLess reports whether the expression is time.After of a constant that is less than most.
+func waitsLess(expr ast.Expr, most time.Duration) bool {
+	call, ok := expr.(*ast.CallExpr)
+	if !ok || callName(call.Fun) != "time.After" || len(call.Args) != 1 {
+		return false
+	}
+	units := map[string]time.Duration{"time.Microsecond": time.Microsecond, "time.Millisecond": time.Millisecond, "time.Second": time.Second}
+	count, unit := 1, call.Args[0]
+	if product, ok := unit.(*ast.BinaryExpr); ok {
+		factor, ok := product.X.(*ast.BasicLit)
+		if !ok {
+			return false
+		}
+		n, err := strconv.Atoi(factor.Value)
+		if err != nil {
+			return false
+		}
+		count, unit = n, product.Y
+	}
+	each, known := units[callName(unit)]
+	return known && time.Duration(count)*each < most
+}
+
 // checkPackageComments requires one package comment per package, which starts with its name.
 func checkPackageComments(files []sourceFile) []string {
 	comments := map[string]string{}
@@ -157,7 +225,7 @@ func checkPackageComments(files []sourceFile) []string {
 	for _, dir := range packageDirs(files) {
 		comment := comments[dir]
 		name := dir[strings.LastIndexByte(dir, '/')+1:]
-		command := strings.HasPrefix(dir, "cmd/") || strings.HasPrefix(dir, "experiments/")
+		command := strings.HasPrefix(dir, "cmd/") || strings.HasPrefix(dir, "experiments/") || strings.HasPrefix(dir, "scripts/")
 		switch {
 		case comment == "":
 			problems = append(problems, dir+": no package comment")
@@ -203,6 +271,7 @@ func TestCheckFile(t *testing.T) {
 		"a/huge.go":   code(strings.Repeat("//\n", fileLinesMax)),
 		"a/a_test.go": code(sample(t, "sleep_and_skip")),
 		"a/b_test.go": code(sample(t, "sleep_in_and_out_of_bubble")),
+		"a/c_test.go": code(sample(t, "short_deadline")),
 		"a/time.go":   code(sample(t, "sleep_in_product")),
 	}
 	files, err := readTree(tree)
@@ -223,6 +292,7 @@ func TestCheckFile(t *testing.T) {
 		"a/bad.go:4: exported Naked has no comment",
 		"a/bad.go:5: exported Method has no comment",
 		"a/bad.go:7: exported Four has no comment",
+		"a/c_test.go:3: a busy machine takes longer: wait with apptest.Await or apptest.Receive",
 		"a/huge.go has 702 lines, more than 700",
 		"a/long.go:3: Long has 72 lines, more than 70",
 	}
