@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -111,7 +112,8 @@ func TestLoadAgents(t *testing.T) {
 	}
 	named := "agent " + agents[1].address + " stopped answering"
 	total := &kept.Steps[0].Total
-	if total.Validity != result.GeneratorLimited || !strings.HasPrefix(strings.Join(total.Reasons, "\n"), named) || !strings.Contains(stdout, named) || kept.End.Reason != named {
+	isNamed := func(reason string) bool { return strings.HasPrefix(reason, named) } // after others on a machine with other work
+	if total.Validity != result.GeneratorLimited || !slices.ContainsFunc(total.Reasons, isNamed) || !strings.Contains(stdout, named) || kept.End.Reason != named {
 		t.Errorf("%s %q, end %q\n%s", total.Validity, total.Reasons, kept.End.Reason, stdout)
 	}
 	if total.Done == 0 || total.Done >= seen.Load()-before {

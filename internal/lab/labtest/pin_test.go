@@ -70,7 +70,7 @@ events {}
 http {
 	access_log off;
 	client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;
-	server { listen ADDRESS; listen "unix:DIR/sock"; location / { return 200 a; } }
+	server { listen ADDRESS; listen unix:SOCKET; location / { return 200 a; } }
 }
 `
 
@@ -82,8 +82,13 @@ func startPinTarget(t *testing.T) *pinTarget {
 	}
 	dir, address := t.TempDir(), l.Addr().String()
 	l.Close()
-	p := &pinTarget{address: address, socket: filepath.Join(dir, "sock")}
-	config := strings.NewReplacer("DIR", dir, "ADDRESS", address).Replace(pinNginx)
+	sockets, err := os.MkdirTemp("/tmp", "spillway-pin-") // without blanks, which end a path in the kernel's list of sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(sockets) })
+	p := &pinTarget{address: address, socket: filepath.Join(sockets, "sock")}
+	config := strings.NewReplacer("DIR", dir, "ADDRESS", address, "SOCKET", p.socket).Replace(pinNginx)
 	if err := os.WriteFile(filepath.Join(dir, "nginx.conf"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -214,11 +219,11 @@ func TestPinJudges(t *testing.T) {
 	}
 }
 
-// disturbed returns the step of a pinned load while a loop keeps a core busy. It loads again if the loop did not get a quarter of the
-// core, as on a machine whose CPUs others take away: then there is nothing to find.
+// disturbed returns the step of a pinned load while a loop keeps a core busy. It loads again if the loop hardly ran, as on a
+// machine whose CPUs others take away: then there is nothing to find.
 func (p *pinTarget) disturbed(t *testing.T, core int) (step *report.DocumentStep) {
 	t.Helper()
-	apptest.AwaitState(t, "a loop gets a quarter of a core while a load runs", func() (string, bool) {
+	apptest.AwaitState(t, "a loop runs while a load runs", func() (string, bool) {
 		free, began := occupy(t, core), time.Now()
 		stdout, stderr, code := spillway(t, "load", "--socket", p.socket, "http://nginx/", "--pin", "--workers", "1", "--rate", "300", "-d", "2s", "--json")
 		used, took := free(), time.Since(began)
@@ -227,7 +232,7 @@ func (p *pinTarget) disturbed(t *testing.T, core int) (step *report.DocumentStep
 			t.Fatalf("exit %d, %+v\n%s", code, d.Header, stderr)
 		}
 		step = &d.Steps[0]
-		return fmt.Sprintf("it used %s in %s", used, took), used > took/4
+		return fmt.Sprintf("it used %s in %s", used, took), used > took/50
 	})
 	return step
 }

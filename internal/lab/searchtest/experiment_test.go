@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -477,28 +478,39 @@ func TestExperimentFailures(t *testing.T) {
 	}
 
 	// The other service ends when a load has begun, which is answered when it has ended.
-	target, dir := openGate(t, 1), t.TempDir()
-	dying := strings.NewReplacer("  stubborn:\n    scope: experiment\n", "  stubborn:\n", `"http://{{.service.web.addr.http}}/", requests: 60`, `"`+target.url+`/", requests: 60, timeout: 10h`,
-		"trap '' TERM INT QUIT; sleep 1000 & sleep 1000 & while :; do wait; done", "echo $$ > '"+dir+"/pid'; until [ -e '"+dir+"/die' ]; do sleep 0.02; done; exit 5").Replace(withoutSampling(tinyExperiment))
-	out := filepath.Join(t.TempDir(), "out")
-	r := startExperiment(t, out, writeExperiment(t, dying), "-o", out)
-	apptest.Await(t, "a load begins", func() bool { return target.seen.Load() > 0 })
-	var pid string
-	apptest.Await(t, "the service runs", func() bool {
-		text, _ := os.ReadFile(filepath.Join(dir, "pid"))
-		pid = strings.TrimSpace(string(text))
-		return strings.HasSuffix(string(text), "\n")
-	})
-	if err := os.WriteFile(filepath.Join(dir, "die"), nil, 0o600); err != nil {
-		t.Fatal(err)
+	dir := t.TempDir()
+	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		awaitEnd(t, dir)
+		io.WriteString(w, "a")
+	}))
+	defer target.Close()
+	dying := strings.NewReplacer("  stubborn:\n    scope: experiment\n", "  stubborn:\n", `"http://{{.service.web.addr.http}}/", requests: 60`, `"`+target.URL+`/", requests: 60, timeout: 10h`,
+		"trap '' TERM INT QUIT; sleep 1000 & sleep 1000 & while :; do wait; done",
+		"cd '"+dir+"'; echo $$ > pid.new; mv pid.new pid; until [ -e die-$$ ]; do sleep 0.02; done; exit 5").Replace(withoutSampling(tinyExperiment))
+	_, stderr, code = spillway(t, "experiment", writeExperiment(t, dying), "-o", "out")
+	if code != 1 || !strings.Contains(stderr, "service stubborn ended by itself: exit status 5") || !strings.Contains(stderr, "4 of 4 trials are not complete") {
+		t.Errorf("dying service: exit %d, %s", code, stderr)
 	}
-	apptest.Await(t, "the service has ended", func() bool {
-		_, err := os.Stat(filepath.Join("/proc", pid))
-		return err != nil
-	})
-	target.release()
-	if code := r.wait(); code != 1 || !strings.Contains(r.output.String(), "service stubborn ended by itself: exit status 5") || !strings.Contains(r.output.String(), "4 of 4 trials are not complete") {
-		t.Errorf("dying service: exit %d, %s", code, &r.output)
+}
+
+// awaitEnd ends the process that has written its pid into the directory and waits until it is gone.
+func awaitEnd(t *testing.T, dir string) {
+	var pid string
+	poll := time.NewTicker(5 * time.Millisecond)
+	defer poll.Stop()
+	for ; t.Context().Err() == nil; <-poll.C {
+		if text, err := os.ReadFile(filepath.Join(dir, "pid")); err == nil {
+			pid = strings.TrimSpace(string(text))
+			break
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "die-"+pid), nil, 0o600); err != nil {
+		t.Error(err)
+	}
+	for ; t.Context().Err() == nil; <-poll.C {
+		if _, err := os.Stat(filepath.Join("/proc", pid)); err != nil {
+			return
+		}
 	}
 }
 
