@@ -20,7 +20,7 @@ func showTo(t *testing.T, r *popupReplica, users int) {
 	t.Helper()
 	for i := range users {
 		user := fmt.Sprint("user ", i)
-		answer := r.ask(t, user, popupDay)
+		answer := r.answer(t, user, popupDay)
 		if answer.Token == "" {
 			t.Fatalf("%s: %+v", user, answer)
 		}
@@ -64,12 +64,12 @@ func TestPopupFlush(t *testing.T) {
 				}
 				for i := range users {
 					r := replicas[i%2].waitReady(t)
-					if answer := r.ask(t, fmt.Sprint("user ", i), popupDay); answer.Reason != popup.WaitClicked {
+					if answer := r.answer(t, fmt.Sprint("user ", i), popupDay); answer.Reason != popup.WaitClicked {
 						t.Fatalf("after the rebuild: %+v", answer)
 					}
 				}
 			}
-			if answer := replicas[0].ask(t, "new", popupDay); answer.Reason != popup.First {
+			if answer := replicas[0].answer(t, "new", popupDay); answer.Reason != popup.First {
 				t.Errorf("a new user: %+v", answer)
 			}
 			if reads := table.readStates(); ttl == 0 && reads > 0 || ttl > 0 && reads < rounds*users {
@@ -100,21 +100,21 @@ func TestPopupExpired(t *testing.T) {
 	var tabs sync.WaitGroup
 	for i := range 400 {
 		tabs.Go(func() {
-			if answer := r.ask(t, fmt.Sprint("user ", i%20), popupDay); answer.Reason != popup.WaitClicked {
+			if answer := r.answer(t, fmt.Sprint("user ", i%20), popupDay); answer.Reason != popup.WaitClicked {
 				t.Errorf("came back: %+v", answer)
 			}
 		})
 	}
 	tabs.Wait()
 	table.fail(errors.New("the database is down"))
-	if answer := r.ask(t, "user 3", popupDay.Add(2*time.Second)); answer.Reason != popup.Next {
+	if answer := r.answer(t, "user 3", popupDay.Add(2*time.Second)); answer.Reason != popup.Next {
 		t.Errorf("a known user without the database: %+v", answer)
 	}
 	if answer := r.ask(t, "new", popupDay); answer.Reason != popup.Unavailable {
 		t.Errorf("a new user without the database: %+v", answer)
 	}
 	table.fail(nil)
-	if answer := r.ask(t, "new", popupDay); answer.Reason != popup.First {
+	if answer := r.answer(t, "new", popupDay); answer.Reason != popup.First {
 		t.Errorf("a new user: %+v", answer)
 	}
 }
@@ -242,7 +242,7 @@ func TestPopupKilledServer(t *testing.T) {
 		if e.Kind != popup.KindClick || e.Sequence != 2 {
 			t.Errorf("%s clicked, and the database has %s %d", user, e.Kind, e.Sequence)
 		}
-		if answer := r.ask(t, user.(string), popupDay); answer.Reason != popup.WaitClicked {
+		if answer := r.answer(t, user.(string), popupDay); answer.Reason != popup.WaitClicked {
 			t.Errorf("%s clicked and gets %+v", user, answer)
 		}
 		return true
@@ -257,7 +257,7 @@ func TestPopupOldServer(t *testing.T) {
 		server := apptest.Redis(t, "--save", "3600 1000000", "--dbfilename", "dump.rdb")
 		table := newPopupTable()
 		r := startPopups(t, server.URL(""), redis.PopupConfig{Table: table, StateTTL: ttl}).waitReady(t)
-		first := r.ask(t, "7", popupDay)
+		first := r.answer(t, "7", popupDay)
 		if answer := command(t, server.Addr(), "SAVE"); answer != "+OK" {
 			t.Fatal(answer)
 		}
@@ -270,7 +270,7 @@ func TestPopupOldServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		apptest.Await(t, "compared", func() bool { return r.Stats().Rebuilds == 2 && r.Ready() == nil })
-		if answer := r.ask(t, "7", popupDay); answer.Reason != popup.WaitClicked {
+		if answer := r.answer(t, "7", popupDay); answer.Reason != popup.WaitClicked {
 			t.Errorf("TTL %v: %+v", ttl, answer)
 		}
 	}
@@ -282,7 +282,7 @@ func TestPopupOldDatabase(t *testing.T) {
 	server := apptest.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
 	table := newPopupTable()
 	r := startPopups(t, server.URL(""), redis.PopupConfig{Table: table}).waitReady(t)
-	first := r.ask(t, "7", popupDay)
+	first := r.answer(t, "7", popupDay)
 	apptest.Await(t, "show in the database", func() bool { return table.has(popup.KindShow) == 1 })
 	table.stick(true)
 	if err := r.engine.Click(t.Context(), first.Token, "7", popupDay); err != nil {
@@ -293,7 +293,7 @@ func TestPopupOldDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	apptest.Await(t, "compared", func() bool { return r.Stats().Rebuilds == 2 && r.Ready() == nil })
-	if answer := r.ask(t, "7", popupDay); answer.Reason != popup.WaitClicked {
+	if answer := r.answer(t, "7", popupDay); answer.Reason != popup.WaitClicked {
 		t.Errorf("%+v", answer)
 	}
 	table.stick(false)
@@ -319,7 +319,7 @@ func TestPopupFlushDuringRebuild(t *testing.T) {
 	}
 	r := startPopups(t, server.URL(""), redis.PopupConfig{Table: table}).waitReady(t)
 	for i := range users {
-		if answer := r.ask(t, fmt.Sprint("user ", i), popupDay); answer.Reason != popup.WaitClicked {
+		if answer := r.answer(t, fmt.Sprint("user ", i), popupDay); answer.Reason != popup.WaitClicked {
 			t.Fatalf("%+v", answer)
 		}
 	}
@@ -399,7 +399,7 @@ func TestPopupLateServer(t *testing.T) {
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if answer := r.waitReady(t).ask(t, "7", popupDay); answer.Reason != popup.First {
+	if answer := r.waitReady(t).answer(t, "7", popupDay); answer.Reason != popup.First {
 		t.Errorf("up: %+v", answer)
 	}
 }

@@ -56,7 +56,7 @@ func TestPopupTwoDatabases(t *testing.T) {
 	})
 	prefixed := config(1)
 	prefixed.Namespace = "other"
-	if answer := startPopups(t, server.URL(""), prefixed).waitReady(t).ask(t, "user 1", popupDay); answer.Reason != popup.First {
+	if answer := startPopups(t, server.URL(""), prefixed).waitReady(t).answer(t, "user 1", popupDay); answer.Reason != popup.First {
 		t.Errorf("with another prefix: %+v", answer)
 	}
 	first.stop()
@@ -97,7 +97,7 @@ func TestPopupRestartedAlone(t *testing.T) {
 				shown = r.ask(t, "user 2", popupDay.Add(2*time.Second))
 				return shown.Reason == popup.Next
 			})
-			if answer := r.ask(t, "user 1", popupDay); answer.Reason != popup.WaitClicked {
+			if answer := r.answer(t, "user 1", popupDay); answer.Reason != popup.WaitClicked {
 				t.Errorf("a known user who waits: %+v", answer)
 			}
 			if answer := r.ask(t, "new", popupDay); answer.Reason != popup.Unavailable {
@@ -112,7 +112,7 @@ func TestPopupRestartedAlone(t *testing.T) {
 			table.fail(nil)
 			apptest.Await(t, "compared", func() bool { return r.Stats().Rebuilds == 2 && r.Ready() == nil })
 			apptest.Await(t, "a new user", func() bool { return r.ask(t, "new", popupDay).Reason == popup.First })
-			if answer := r.ask(t, "user 2", popupDay.Add(3*time.Second)); answer.Reason != popup.WaitClicked {
+			if answer := r.answer(t, "user 2", popupDay.Add(3*time.Second)); answer.Reason != popup.WaitClicked {
 				t.Errorf("who clicked meanwhile: %+v", answer)
 			}
 			apptest.Await(t, "the database has the events of the outage", func() bool { return table.has(popup.KindClick) == 4 })
@@ -134,7 +134,7 @@ func TestPopupOutOfMemory(t *testing.T) {
 	if err := r.Ready(); err == nil || !strings.Contains(err.Error(), "out of memory") {
 		t.Errorf("after a refused swap: %v", err)
 	}
-	if answer := r.ask(t, "user 0", popupDay); answer.Reason != popup.WaitClicked {
+	if answer := r.answer(t, "user 0", popupDay); answer.Reason != popup.WaitClicked {
 		t.Errorf("a user who waits: %+v", answer)
 	}
 	command(t, server.Addr(), "CONFIG SET maxmemory 0")
@@ -142,7 +142,7 @@ func TestPopupOutOfMemory(t *testing.T) {
 	command(t, server.Addr(), "CONFIG SET maxmemory 1")
 	apptest.Await(t, "a check notices it, without a request", func() bool { return r.Ready() != nil })
 	command(t, server.Addr(), "CONFIG SET maxmemory 0")
-	if answer := r.waitReady(t).ask(t, "new", popupDay); answer.Reason != popup.First {
+	if answer := r.waitReady(t).answer(t, "new", popupDay); answer.Reason != popup.First {
 		t.Errorf("with memory: %+v", answer)
 	}
 }
@@ -161,11 +161,11 @@ func TestPopupRefusedWrites(t *testing.T) {
 			t.Errorf("a new user: %+v", answer)
 		}
 	}
-	if answer := r.ask(t, "user 0", popupDay); answer.Reason != popup.WaitClicked {
+	if answer := r.answer(t, "user 0", popupDay); answer.Reason != popup.WaitClicked {
 		t.Errorf("a user who waits: %+v", answer)
 	}
 	command(t, server.Addr(), "CONFIG SET min-replicas-to-write 0")
-	if answer := r.waitReady(t).ask(t, "new", popupDay); answer.Reason != popup.First {
+	if answer := r.waitReady(t).answer(t, "new", popupDay); answer.Reason != popup.First {
 		t.Errorf("afterwards: %+v", answer)
 	}
 	for _, line := range []string{"Redis does not write popup states\" error=", "Redis writes popup states again"} {
@@ -325,14 +325,14 @@ func TestPopupClock(t *testing.T) {
 		t.Errorf("skew %s", skew)
 	}
 	// Another process, with the time of Redis, records a click. The quiet period is one second.
-	shown := r.ask(t, "7", redisTime)
+	shown := r.answer(t, "7", redisTime)
 	if err := r.engine.Click(t.Context(), shown.Token, "7", redisTime.Add(5*time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	if answer := r.ask(t, "7", clock.Now()); answer.Reason != popup.WaitClicked {
+	if answer := r.answer(t, "7", clock.Now()); answer.Reason != popup.WaitClicked {
 		t.Errorf("with the clock of Redis: %+v", answer)
 	}
-	if answer := r.ask(t, "7", time.Now()); answer.Reason != popup.Next {
+	if answer := r.answer(t, "7", time.Now()); answer.Reason != popup.Next {
 		t.Errorf("with its own clock the quiet period should end early, or this test tests nothing: %+v", answer)
 	}
 	apptest.AwaitState(t, "the log warns", func() (string, bool) {

@@ -80,7 +80,7 @@ func TestPopupBehind(t *testing.T) {
 	}
 	table.stick(false)
 	apptest.Await(t, "the database knows", func() bool { return r.ask(t, "7", popupDay).Reason == popup.WaitClicked })
-	if answer := r.ask(t, "new", popupDay); answer.Reason != popup.First {
+	if answer := r.answer(t, "new", popupDay); answer.Reason != popup.First {
 		t.Errorf("a new user: %+v", answer)
 	}
 }

@@ -22,15 +22,15 @@ func TestPopupCache(t *testing.T) {
 	cfg := redis.PopupConfig{Table: newPopupTable()}
 	one, two := startPopups(t, server.URL(""), cfg).waitReady(t), startPopups(t, server.URL(""), cfg).waitReady(t)
 	user := "user:7 ü" // a colon, as between the parts of a key
-	shown := one.ask(t, user, popupDay)
-	if answer := two.ask(t, user, popupDay); shown.Token == "" || answer.Reason != popup.WaitShown {
+	shown := one.answer(t, user, popupDay)
+	if answer := two.answer(t, user, popupDay); shown.Token == "" || answer.Reason != popup.WaitShown {
 		t.Fatalf("%+v, then %+v", shown, answer)
 	}
 	// The announcement may arrive during the read; then the next read is cached.
 	apptest.Await(t, "cached", func() bool { two.ask(t, user, popupDay); return two.engine.Stats().Cache.Hits > 0 })
 	hits, gets, began := two.engine.Stats().Cache.Hits, reads(t, server.Addr()), time.Now()
 	for range 1000 {
-		if answer := two.ask(t, user, popupDay); answer.Reason != popup.WaitShown {
+		if answer := two.answer(t, user, popupDay); answer.Reason != popup.WaitShown {
 			t.Fatalf("%+v", answer)
 		}
 	}
@@ -45,7 +45,7 @@ func TestPopupCache(t *testing.T) {
 	if err := one.engine.Click(t.Context(), shown.Token, user, popupDay); err != nil {
 		t.Fatal(err)
 	}
-	if answer := one.ask(t, user, popupDay); answer.Reason != popup.WaitClicked {
+	if answer := one.answer(t, user, popupDay); answer.Reason != popup.WaitClicked {
 		t.Errorf("where it was clicked: %+v", answer)
 	}
 	apptest.Await(t, "the other knows of the click", func() bool { return two.ask(t, user, popupDay).Reason == popup.WaitClicked })
@@ -106,7 +106,7 @@ func TestPopupCacheWarm(t *testing.T) {
 		second := startPopups(t, server.URL(""), redis.PopupConfig{Table: newPopupTable(), Cache: popup.NewCache(limit)}).waitReady(t)
 		before := second.engine.Stats().Cache
 		for i := range users {
-			if answer := second.ask(t, fmt.Sprint(i), popupDay); answer.Reason != popup.WaitShown {
+			if answer := second.answer(t, fmt.Sprint(i), popupDay); answer.Reason != popup.WaitShown {
 				t.Fatalf("user %d: %+v", i, answer)
 			}
 		}
