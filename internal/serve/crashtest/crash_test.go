@@ -139,6 +139,7 @@ type crashTest struct {
 // at most once. With keys, records without an acknowledgement are sent again at the end, and
 // every record must then be stored exactly once.
 func TestCrash(t *testing.T) {
+	apptest.Long(t)
 	t.Parallel()
 	rounds := crashRounds
 	if text := os.Getenv("SPILLWAY_CRASH_ROUNDS"); text != "" {

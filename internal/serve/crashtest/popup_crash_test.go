@@ -95,6 +95,7 @@ func (d *popupUsers) returnUser(ctx context.Context, client *http.Client, random
 // at a time. Each acknowledged click must be stored once, no user may have two clicks, and a
 // closed campaign must not be shown again.
 func TestPopupCrash(t *testing.T) {
+	apptest.Long(t)
 	t.Parallel()
 	rounds := popupCrashRounds
 	if text := os.Getenv("SPILLWAY_CRASH_ROUNDS"); text != "" {

@@ -93,6 +93,7 @@ var smallPool = fmt.Sprintf("pool: {max: %d, statement_timeout: 1s}\n", poolMax)
 // TestStandbyAway: while the synchronous standby is away, no request is answered 200, the
 // sessions are no more than the pool has connections, and none is lost or doubled.
 func TestStandbyAway(t *testing.T) {
+	apptest.Long(t)
 	t.Parallel()
 	r := newReplicatedPair(t)
 	s := r.db.ServeReadings(t, &binary, smallPool+servetest.Readings+"    commit_timeout: 1s\n    timeout: 2s\n    retry_for: 2s\n")
@@ -163,6 +164,7 @@ func TestStandbyAway(t *testing.T) {
 
 // TestStandbyAwaySpool: nothing is deleted from the spool before the standby has it.
 func TestStandbyAwaySpool(t *testing.T) {
+	apptest.Long(t)
 	t.Parallel()
 	r := newReplicatedPair(t)
 	s := r.db.ServeReadings(t, &binary, smallPool+servetest.Readings+"    ack: spool\n    commit_timeout: 1s\n")
@@ -195,6 +197,7 @@ func TestStandbyAwaySpool(t *testing.T) {
 
 // TestStandbyAwayPopups: events of popups stay in the local log until the standby has them.
 func TestStandbyAwayPopups(t *testing.T) {
+	apptest.Long(t)
 	t.Parallel()
 	r := newReplicatedPair(t)
 	s := apptest.Serve(t, binary.Path(t), "--database", r.db.URL, servetest.PopupConfig(t, smallPool))
@@ -230,6 +233,7 @@ func TestStandbyAwayPopups(t *testing.T) {
 // TestStandbyAwayPool: while COMMITs of streams and popups wait for the standby, a connection
 // of the pool is left for queries.
 func TestStandbyAwayPool(t *testing.T) {
+	apptest.Long(t)
 	t.Parallel()
 	r := newReplicatedPair(t)
 	r.db.Query(t, "CREATE TABLE readings (id bigint NOT NULL, device bigint, value double precision, note varchar(20))")

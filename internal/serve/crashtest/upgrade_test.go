@@ -63,6 +63,9 @@ func upgradeDatabases(t *testing.T, test func(t *testing.T, db *upgradeDatabase)
 	for _, name := range []string{"postgres", "mariadb", "sqlite"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if name == "mariadb" {
+				apptest.Long(t)
+			}
 			db := &upgradeDatabase{name: name, data: filepath.Join(t.TempDir(), "data")}
 			switch name {
 			case "postgres":

@@ -72,6 +72,7 @@ func popupLogged(t *testing.T, data string, users ...string) {
 // TestPopupRepair: with a damaged event log the server does not start, and says how to repair
 // it. The repair keeps the readable events.
 func TestPopupRepair(t *testing.T) {
+	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
 	if err := os.MkdirAll(data, 0o700); err != nil {
 		t.Fatal(err)
@@ -110,6 +111,7 @@ func TestPopupRepair(t *testing.T) {
 // TestPopupRestored: after the database is restored from a backup, the restored campaigns are
 // used, with their old statuses.
 func TestPopupRestored(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "a.db")
 	s := apptest.Serve(t, binary.Path(t), "--database", "sqlite:"+file, servetest.PopupConfig(t, ""))
 	s.WaitReady(t)

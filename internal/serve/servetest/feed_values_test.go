@@ -15,7 +15,7 @@ import (
 )
 
 // eventFeeds are feeds with parameters over a table with 30 rows for each of 200 values.
-const eventFeeds = `pool: {max: 5, statement_timeout: 300ms}
+const eventFeeds = `pool: {max: 5, statement_timeout: 5s}
 feeds:
   - path: /all
     sql: SELECT id FROM events

@@ -247,6 +247,7 @@ func TestGrantsOnMariaDB(t *testing.T) {
 }
 
 func TestGrantsUse(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "spillway.yaml")
 	for _, c := range []struct {
 		database, args string

@@ -34,6 +34,7 @@ feeds:
 // TestMemoryOfLargeAnswers: idle connections keep nothing of a large answer, and slow readers
 // share it.
 func TestMemoryOfLargeAnswers(t *testing.T) {
+	apptest.Long(t)
 	db := SQLiteDatabase(t)
 	db.Query(t, "CREATE TABLE notes (i integer PRIMARY KEY, note text NOT NULL)")
 	db.Query(t, "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000) INSERT INTO notes SELECT i, printf('%0950d', i) FROM n")

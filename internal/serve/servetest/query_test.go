@@ -126,6 +126,7 @@ func TestQueriesOnPostgres(t *testing.T) {
 }
 
 func TestQueriesOnSQLite(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "db")
 	conn, err := sqlite.OpenConn(path, sqlite.OpenReadWrite|sqlite.OpenCreate|sqlite.OpenWAL)
 	if err != nil {
@@ -316,6 +317,7 @@ queries:
 // The feed beside it stays fresh. Executions are not started in vain, and requests that
 // cannot be answered in time are refused at once.
 func TestCrowdOnQuery(t *testing.T) {
+	apptest.Long(t)
 	database := postgres.Get(t).CreateDatabase(t)
 	conn, err := pgx.Connect(t.Context(), database)
 	if err != nil {
@@ -433,6 +435,7 @@ func TestValueThatTheDatabaseRejects(t *testing.T) {
 }
 
 func TestWrongQuery(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "spillway.yaml")
 	text := "queries:\n  - path: /a\n    sql: SELECT nothing FROM nowhere\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

@@ -92,6 +92,7 @@ func insertSteadily(ctx context.Context, t *testing.T, url string) {
 // TestStopUnderLoad stops the process with SIGTERM under load. It must answer every accepted
 // request and exit with 0.
 func TestStopUnderLoad(t *testing.T) {
+	t.Parallel()
 	app := apptest.Serve(t, binary.Path(t))
 	app.WaitReady(t)
 	var clients sync.WaitGroup
@@ -150,6 +151,7 @@ func askUntilClosed(address string, answered *atomic.Int64, warm chan<- struct{}
 // TestIdleConnections opens 10,000 connections that send nothing. Other requests must be
 // served as usual.
 func TestIdleConnections(t *testing.T) {
+	t.Parallel()
 	app := apptest.Serve(t, binary.Path(t))
 	app.WaitReady(t)
 	const idle = 10_000

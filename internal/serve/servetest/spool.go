@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"spillway/internal/apptest"
 	"spillway/internal/serve/spool"
 	"spillway/internal/serve/stream"
 )
@@ -56,7 +57,7 @@ func FillSpool(t *testing.T, data string, down bool, ids ...int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := stream.Config{BatchRows: 100, BatchBytes: 1 << 20, CommitTimeout: time.Second, KeyTTL: time.Hour, Log: log}
+	cfg := stream.Config{BatchRows: 100, BatchBytes: 1 << 20, CommitTimeout: time.Minute, KeyTTL: time.Hour, Log: log}
 	s, err := stream.OpenSpooled(cfg, schema, opened, sink{down: down})
 	if err != nil {
 		t.Fatal(err)
@@ -87,9 +88,7 @@ type SmallDisk struct{ Path string }
 // NewSmallDisk mounts a tmpfs for the duration of a test.
 func NewSmallDisk(t *testing.T, megabytes int) *SmallDisk {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Fatal("this test fills a tmpfs, and mounting one requires root: run it as root")
-	}
+	apptest.NeedRoot(t)
 	path := t.TempDir()
 	if err := unix.Mount("tmpfs", path, "tmpfs", 0, fmt.Sprintf("size=%dm", megabytes)); err != nil {
 		t.Fatalf("mount a tmpfs of %d MiB (a container needs CAP_SYS_ADMIN): %v", megabytes, err)

@@ -19,22 +19,20 @@ import (
 	"spillway/internal/serve/servetest"
 )
 
-// Under load from other clients, the 99th percentile of the latency may be up to
-// neighbourFactor times the one without them, plus neighbourMargin. The best of
-// neighbourTries counts. The limits are wide because the test looks for stalls only.
+// Clients that block the server would block it for an hour: that valid requests are answered
+// shows that they wait for no other client.
 const (
-	neighbourFactor = 10
-	neighbourMargin = 250 * time.Millisecond
-	neighbourTries  = 3
-	idleNeighbours  = 10_000
+	patient        = "http: {read_timeout: 1h, write_timeout: 1h}\n"
+	idleNeighbours = 10_000
 )
 
 // TestStreamNeighbours: idle connections and clients that send slowly, send huge bodies, read
 // no answers or send garbage do not delay valid requests or change their answers.
 func TestStreamNeighbours(t *testing.T) {
+	apptest.Long(t)
 	t.Parallel()
 	db := servetest.PostgresDatabase(t, postgres.Get(t))
-	s := db.ServeReadings(t, &binary, servetest.Readings)
+	s := db.ServeReadings(t, &binary, patient+servetest.Readings)
 	good := &goodClients{}
 	without := good.run(t, s)
 
@@ -60,18 +58,11 @@ func TestStreamNeighbours(t *testing.T) {
 	apptest.Await(t, "the other clients send", func() bool {
 		return min(slow.Load(), unread.Load(), garbage.Load()) > 0 && huge.Load() > 1<<20
 	})
-	most := neighbourFactor*without + neighbourMargin
 	beside := good.run(t, s)
-	for try := 1; try < neighbourTries && beside > most; try++ {
-		beside = min(beside, good.run(t, s))
-	}
 	stop()
 	others.Wait()
 	t.Logf("99th percentile %v without other clients, %v with them: %d bytes sent slowly, %d bytes of huge bodies, %d bytes of requests with unread answers, %d garbage requests",
 		without, beside, slow.Load(), huge.Load(), unread.Load(), garbage.Load())
-	if beside > most {
-		t.Errorf("the 99th percentile is %v with other clients, %v without", beside, without)
-	}
 	stored := db.Query(t, "SELECT count(*), count(DISTINCT id) FROM readings WHERE device = 1")[0]
 	if want := fmt.Sprint(good.next.Load()); stored[0] != want || stored[1] != want {
 		t.Errorf("%s records stored, %s distinct ids, %s acknowledged", stored[0], stored[1], want)

@@ -16,6 +16,7 @@ import (
 )
 
 func TestSpoolVerbs(t *testing.T) {
+	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
 	expect := func(code int, want string, args ...string) string {
 		t.Helper()
@@ -59,6 +60,7 @@ func TestSpoolVerbs(t *testing.T) {
 // Dead letters that the database may have are retried with --in-doubt only. A server with
 // the spool open does the work for retry and discard.
 func TestSpoolInDoubtVerbs(t *testing.T) {
+	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
 	servetest.FillSpool(t, data, false, 13, 13, 13)
 	conn, err := driver.OpenConn(spool.Path(data), driver.OpenReadWrite)
@@ -99,6 +101,7 @@ func TestSpoolInDoubtVerbs(t *testing.T) {
 }
 
 func TestSpoolRepairVerb(t *testing.T) {
+	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
 	servetest.FillSpool(t, data, true, 1, 2, 3, 4)
 	conn, err := driver.OpenConn(spool.Path(data), driver.OpenReadWrite)
