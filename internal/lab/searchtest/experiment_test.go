@@ -484,7 +484,7 @@ func TestExperimentFailures(t *testing.T) {
 		io.WriteString(w, "a")
 	}))
 	defer target.Close()
-	dying := strings.NewReplacer("  stubborn:\n    scope: experiment\n", "  stubborn:\n", `"http://{{.service.web.addr.http}}/", requests: 60`, `"`+target.URL+`/", requests: 60, timeout: 10h`,
+	dying := strings.NewReplacer("  stubborn:\n    scope: experiment\n", "  stubborn:\n", `"http://{{.service.web.addr.http}}/", requests: 60`, `"`+target.URL+`/", requests: 1, timeout: 10h`,
 		"trap '' TERM INT QUIT; sleep 1000 & sleep 1000 & while :; do wait; done",
 		"cd '"+dir+"'; echo $$ > pid.new; mv pid.new pid; until [ -e die-$$ ]; do sleep 0.02; done; exit 5").Replace(withoutSampling(tinyExperiment))
 	_, stderr, code = spillway(t, "experiment", writeExperiment(t, dying), "-o", "out")
@@ -493,7 +493,8 @@ func TestExperimentFailures(t *testing.T) {
 	}
 }
 
-// awaitEnd ends the process that has written its pid into the directory and waits until it is gone.
+// awaitEnd ends the process that has written its pid into the directory and waits until it is gone. Each
+// trial has one such process and one request.
 func awaitEnd(t *testing.T, dir string) {
 	var pid string
 	poll := time.NewTicker(5 * time.Millisecond)
@@ -509,8 +510,11 @@ func awaitEnd(t *testing.T, dir string) {
 	}
 	for ; t.Context().Err() == nil; <-poll.C {
 		if _, err := os.Stat(filepath.Join("/proc", pid)); err != nil {
-			return
+			break
 		}
+	}
+	if err := os.Remove(filepath.Join(dir, "pid")); err != nil {
+		t.Error(err)
 	}
 }
 
