@@ -151,6 +151,7 @@ func askUntilClosed(address string, answered *atomic.Int64, warm chan<- struct{}
 // TestIdleConnections opens 10,000 connections that send nothing. Other requests must be
 // served as usual.
 func TestIdleConnections(t *testing.T) {
+	apptest.Long(t)
 	t.Parallel()
 	app := apptest.Serve(t, binary.Path(t))
 	app.WaitReady(t)
