@@ -131,8 +131,11 @@ func TestPopupCommitWaits(t *testing.T) {
 		}
 		release()
 		apptest.Await(t, "the campaign is stored", func() bool {
+			waiting := committing(t, url, -time.Millisecond)
 			_, all, err := unhurried.Campaigns(t.Context())
-			return err == nil && len(all) == 1
+			// A server gives up a COMMIT whose client has been away for a second.
+			gaveUp := test.name == "close" && waiting == "0"
+			return err == nil && (len(all) == 1 || gaveUp)
 		})
 		apptest.Await(t, "the connection is free", func() bool { return db.Stats().InUse == 0 })
 	}
