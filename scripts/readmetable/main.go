@@ -1,4 +1,4 @@
-// Package readmetable is the program behind `make readme-table`. It writes the tables and pictures of the documents from the committed
+// Command readmetable is the program behind `make readme-table`. It writes the tables and pictures of the documents from the committed
 // summaries of experiments.
 //
 // A document marks a table by two comments. The text between them is replaced:
