@@ -94,7 +94,7 @@ func TestProcessChildrenWhileRead(t *testing.T) {
 		defer pause.Stop()
 		for {
 			samples, err := sampler.Read(context.Background())
-			if err != nil || len(samples) != 1 {
+			if len(samples) != 1 { // with an error if the files of a child that just ends or starts may not be counted
 				t.Errorf("want one sample, got %v, %v", samples, err)
 			}
 			for _, s := range samples {
