@@ -18,5 +18,5 @@ for server in "${servers[@]}" galera; do
 		echo "Left out: TestStreamConformance/Blocked. MySQL 5.7.22 does not end a statement that waits for the lock of a parent row: it loops, also after KILL."
 	fi
 	"$go" test -count=1 -timeout 20m -parallel 2 -skip "$leave_out" -tags galera -run "$tests" ./internal/serve/mysql
-	"$go" test -count=1 -timeout 60m -parallel 2 -run "$crashes" ./cmd/spillway
+	"$go" test -count=1 -timeout 60m -parallel 2 -run "$crashes" ./internal/serve/crashtest
 done
