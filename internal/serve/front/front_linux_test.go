@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"spillway/internal/apptest"
 )
 
 // Requests that a fakeAnswerer knows.
@@ -112,7 +114,7 @@ func open(t *testing.T, loops int, change func(*Config, *fakeGate)) *rig {
 	r := &rig{given: make(chan *Conn, 100), holding: make(chan struct{}), release: make(chan struct{}), large: largeResponse()}
 	r.gate.limit = 1_000_000
 	cfg := Config{
-		Loops: loops, Gate: &r.gate, Refusal: []byte(refusal), RequestBytes: 4096, FirstTimeout: time.Minute, IdleTimeout: time.Minute,
+		Loops: loops, Gate: &r.gate, Refusal: []byte(refusal), RequestBytes: 4096, FirstTimeout: time.Hour, IdleTimeout: time.Hour,
 		Answerer: func() Answerer {
 			a := &fakeAnswerer{rig: r}
 			r.answerers = append(r.answerers, a)
@@ -240,35 +242,22 @@ func (c *client) wantEnd() {
 // take returns the next connection that was handed over. The test closes it.
 func (r *rig) take(t *testing.T) *Conn {
 	t.Helper()
-	select {
-	case c := <-r.given:
-		t.Cleanup(func() { _ = c.Close() })
-		return c
-	case <-time.After(time.Minute):
-		t.Fatal("nothing was handed over")
-		return nil
-	}
-}
-
-// eventually waits for the effect of a loop.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.After(time.Minute); !ok(); {
-		select {
-		case <-deadline:
-			t.Fatal("it did not happen: " + what)
-		case <-time.After(time.Millisecond):
-		}
-	}
+	c := apptest.Receive(t, "a connection that is handed over", r.given)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
 }
 
 func (r *rig) wantOpen(t *testing.T, n int64) {
 	t.Helper()
-	eventually(t, fmt.Sprint(n, " connections are open"), func() bool { return r.gate.open.Load() == n })
+	apptest.AwaitState(t, fmt.Sprint(n, " connections are open"), func() (string, bool) {
+		open := r.gate.open.Load()
+		return fmt.Sprint(open, " are"), open == n
+	})
 }
 
 // TestKeptConnectionsAreBalanced: connections that stay open are spread over the loops, and served there.
 func TestKeptConnectionsAreBalanced(t *testing.T) {
+	t.Parallel()
 	for _, loops := range []int{1, 2, 4} {
 		r := open(t, loops, nil)
 		const count = 60
@@ -305,6 +294,7 @@ func TestKeptConnectionsAreBalanced(t *testing.T) {
 
 // TestShortConnections: each connection gets its response and its end, and nothing stays.
 func TestShortConnections(t *testing.T) {
+	t.Parallel()
 	for _, loops := range []int{1, 2, 4} {
 		r := open(t, loops, nil)
 		var clients sync.WaitGroup
@@ -349,6 +339,7 @@ func converse(address, text string) (string, error) {
 
 // TestHandedOver: what no loop answers is handed over with what was read, and served elsewhere.
 func TestHandedOver(t *testing.T) {
+	t.Parallel()
 	r := open(t, 2, nil)
 	for _, c := range []struct {
 		first, text string
@@ -389,30 +380,43 @@ func TestHandedOver(t *testing.T) {
 	r.wantOpen(t, 0)
 }
 
-// TestTimeouts: a connection without a request is closed after its last response, and handed over if it never had one.
+// TestTimeouts: a connection without a request is closed after its last response, and handed over if it never had one. The other
+// limit is out of reach: a process may stand still for longer than a short one before it sends a request.
 func TestTimeouts(t *testing.T) {
+	t.Parallel()
 	const limit = 50 * time.Millisecond
-	r := open(t, 2, func(c *Config, _ *fakeGate) { c.Shared, c.FirstTimeout, c.IdleTimeout = true, limit, limit })
-	began := time.Now()
-	answered, silent := r.dial(t), r.dial(t)
-	answered.ask(keepRequest)
-	answered.wantEnd()
-	if took := time.Since(began); took < limit {
-		t.Errorf("closed after %s", took)
-	}
-	given := r.take(t)
-	if took := time.Since(began); took < limit {
-		t.Errorf("handed over after %s", took)
-	}
-	if h := given.Handed; !h.Expired || h.Read != nil || h.Times != 1 || given.RemoteAddr().String() != silent.LocalAddr().String() {
-		t.Errorf("%+v", h)
-	}
-	r.wantOpen(t, 1)
-	r.gate.Leave()
+	t.Run("idle", func(t *testing.T) {
+		t.Parallel()
+		r := open(t, 2, func(c *Config, _ *fakeGate) { c.Shared, c.FirstTimeout, c.IdleTimeout = true, time.Hour, limit })
+		began := time.Now()
+		answered := r.dial(t)
+		answered.ask(keepRequest)
+		answered.wantEnd()
+		if took := time.Since(began); took < limit {
+			t.Errorf("closed after %s, before %s", took, limit)
+		}
+		r.wantOpen(t, 0)
+	})
+	t.Run("silent", func(t *testing.T) {
+		t.Parallel()
+		r := open(t, 2, func(c *Config, _ *fakeGate) { c.Shared, c.FirstTimeout, c.IdleTimeout = true, limit, time.Hour })
+		began := time.Now()
+		silent := r.dial(t)
+		given := r.take(t)
+		if took := time.Since(began); took < limit {
+			t.Errorf("handed over after %s, before %s", took, limit)
+		}
+		if h := given.Handed; !h.Expired || h.Read != nil || h.Times != 1 || given.RemoteAddr().String() != silent.LocalAddr().String() {
+			t.Errorf("%+v", h)
+		}
+		r.wantOpen(t, 1)
+		r.gate.Leave()
+	})
 }
 
 // TestUnreadResponse: what a client does not read at once is left to others.
 func TestUnreadResponse(t *testing.T) {
+	t.Parallel()
 	r := open(t, 1, nil)
 	for _, request := range []string{largeRequest, lastRequest} {
 		c := r.dial(t)
@@ -439,6 +443,7 @@ func TestUnreadResponse(t *testing.T) {
 
 // TestClientsThatEnd: a client may end its sending half, or reset the connection, at any time.
 func TestClientsThatEnd(t *testing.T) {
+	t.Parallel()
 	r := open(t, 2, func(c *Config, _ *fakeGate) { c.Shared = true })
 	for _, text := range []string{"", keepRequest, closeRequest} {
 		c := r.dial(t)
@@ -485,6 +490,7 @@ func TestClientsThatEnd(t *testing.T) {
 
 // TestGate: a connection beyond the limit gets the refusal, and is closed.
 func TestGate(t *testing.T) {
+	t.Parallel()
 	r := open(t, 2, func(_ *Config, g *fakeGate) { g.limit = 2 })
 	first, second := r.dial(t), r.dial(t)
 	first.ask(keepRequest)
@@ -505,6 +511,7 @@ func TestGate(t *testing.T) {
 
 // TestUnixSocket: the clients of a Unix socket are on this machine.
 func TestUnixSocket(t *testing.T) {
+	t.Parallel()
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: fmt.Sprintf("@front-test-%d", os.Getpid()), Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
@@ -537,10 +544,11 @@ func TestUnixSocket(t *testing.T) {
 
 // TestDrainAfterAnError: a loop that stops accepts the whole queue, also shortly after an error.
 func TestDrainAfterAnError(t *testing.T) {
+	t.Parallel()
 	socket, address := listen(t)
 	gate := &fakeGate{limit: 1000}
 	f := &Front{cfg: Config{
-		Socket: socket, Gate: gate, RequestBytes: 4096, FirstTimeout: time.Minute, IdleTimeout: time.Minute,
+		Socket: socket, Gate: gate, RequestBytes: 4096, FirstTimeout: time.Hour, IdleTimeout: time.Hour,
 		Answerer: func() Answerer { return &fakeAnswerer{} },
 	}}
 	l, err := newLoop(f)

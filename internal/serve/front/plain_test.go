@@ -50,6 +50,7 @@ func otherRequests() []string {
 }
 
 func TestPlain(t *testing.T) {
+	t.Parallel()
 	for _, text := range plainRequests() {
 		if !Plain([]byte(text)) {
 			t.Errorf("%q is not plain", text)

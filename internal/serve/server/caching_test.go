@@ -15,6 +15,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 
+	"spillway/internal/apptest"
 	"spillway/internal/serve/compress"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/query"
@@ -59,7 +60,8 @@ func ask(t *testing.T, url, accept string, headers ...string) answer {
 // TestCompressedPage: the first page is sent in the form that the client likes best, with an
 // ETag of its own, and its form stays while the rows do.
 func TestCompressedPage(t *testing.T) {
-	url, s := start(t, &rows{n: 5000, pad: orderPad}, nil)
+	t.Parallel()
+	url, s := startRefreshing(t, &rows{n: 5000, pad: orderPad}, nil)
 	url += "/list"
 	plain := ask(t, url, "identity")
 	if plain.header.Get("Content-Encoding") != "" || len(plain.body) < compress.Least {
@@ -95,7 +97,7 @@ func TestCompressedPage(t *testing.T) {
 	}
 	refreshes := s.cfg.Feeds[0].Feed.Stats().Refreshes
 	used, _ := s.compressor.Usage()
-	eventually(t, func() bool { return s.cfg.Feeds[0].Feed.Stats().Refreshes > refreshes+2 })
+	apptest.Await(t, "the window is refreshed three times", func() bool { return s.cfg.Feeds[0].Feed.Stats().Refreshes > refreshes+2 })
 	ask(t, url, "gzip")
 	if now, _ := s.compressor.Usage(); now != used || used == 0 {
 		t.Errorf("%d bytes of forms, after refreshes without change %d", used, now)
@@ -105,8 +107,9 @@ func TestCompressedPage(t *testing.T) {
 // TestFormsEndWithTheirRows: the memory of forms is free when the rows have changed, and when
 // the feed is closed.
 func TestFormsEndWithTheirRows(t *testing.T) {
+	t.Parallel()
 	source := &rows{n: 5000, pad: orderPad}
-	url, s := start(t, source, nil)
+	url, s := startRefreshing(t, source, nil)
 	used := func() int64 {
 		n, _ := s.compressor.Usage()
 		return n
@@ -118,7 +121,7 @@ func TestFormsEndWithTheirRows(t *testing.T) {
 	source.mu.Lock()
 	source.n++
 	source.mu.Unlock()
-	eventually(t, func() bool { return used() == 0 })
+	apptest.Await(t, "the forms of the earlier rows are dropped", func() bool { return used() == 0 })
 	ask(t, url+"/list", "gzip")
 	if used() == 0 {
 		t.Fatal("nothing is kept of the new rows")
@@ -132,8 +135,9 @@ func TestFormsEndWithTheirRows(t *testing.T) {
 // TestTagsNameTheirContent: while the rows change, every response has the content that its tag
 // stands for, in each coding.
 func TestTagsNameTheirContent(t *testing.T) {
+	t.Parallel()
 	source := &rows{n: 5000, pad: orderPad}
-	url, s := start(t, source, nil)
+	url, s := startRefreshing(t, source, nil)
 	var mu sync.Mutex
 	contents := map[string]string{}
 	var clients sync.WaitGroup
@@ -164,6 +168,7 @@ func TestTagsNameTheirContent(t *testing.T) {
 
 // TestCompressionLimit: beyond the limit, and without one, bodies are plain.
 func TestCompressionLimit(t *testing.T) {
+	t.Parallel()
 	url, s := start(t, &rows{n: 5000, pad: orderPad}, func(c *Config) { c.Compressed = 1 })
 	a := ask(t, url+"/list", "gzip")
 	if _, refused := s.compressor.Usage(); a.header.Get("Content-Encoding") != "" || a.header.Get("Vary") != "Accept-Encoding, Accept" || refused != 1 {
@@ -185,6 +190,7 @@ func TestCompressionLimit(t *testing.T) {
 
 // TestEveryPageHasATag: pages of the database have ETags as well.
 func TestEveryPageHasATag(t *testing.T) {
+	t.Parallel()
 	url, _ := start(t, &rows{n: 500, pad: orderPad}, nil)
 	seen := map[string]string{}
 	for _, path := range []string{"/list", "/list?offset=5", "/list?offset=195", "/list?limit=20", "/list?offset=190&limit=20"} {
@@ -221,7 +227,7 @@ func openQuery(tb testing.TB, source *answers, change func(*query.Config)) *quer
 	tb.Helper()
 	cfg := query.Config{
 		Definition: query.Definition{Name: "/q", SQL: "SELECT", Params: []feed.Param{{Name: "a", Type: "text"}}},
-		Limit:      query.Limit{Rows: 1000, Bytes: 1 << 20}, Timeout: time.Second, TTL: time.Hour, CacheBytes: 1 << 20, WaitersMax: 10,
+		Limit:      query.Limit{Rows: 1000, Bytes: 1 << 20}, Timeout: time.Hour, TTL: time.Hour, CacheBytes: 1 << 20, WaitersMax: 10,
 		Gate: queue.NewGate(4).Entrance(), Log: slog.New(slog.DiscardHandler),
 	}
 	if change != nil {
@@ -235,6 +241,7 @@ func openQuery(tb testing.TB, source *answers, change func(*query.Config)) *quer
 // TestCompressedAnswers: an answer is compressed when it is used again, and its form is dropped
 // with it.
 func TestCompressedAnswers(t *testing.T) {
+	t.Parallel()
 	cached := openQuery(t, &answers{rows: 40}, func(c *query.Config) { c.CacheBytes = 12 << 10 }) // one answer
 	single := openQuery(t, &answers{rows: 1}, nil)
 	fresh := openQuery(t, &answers{rows: 20}, func(c *query.Config) { c.TTL = 0 })
@@ -285,6 +292,7 @@ func TestCompressedAnswers(t *testing.T) {
 
 // TestCacheHeaders: Vary names all that a response depends on, once, and no cache keeps an error.
 func TestCacheHeaders(t *testing.T) {
+	t.Parallel()
 	url, _ := start(t, &rows{n: 5000, pad: orderPad}, func(c *Config) {
 		c.CORSOrigins, c.ReadKeys = []string{"https://app.example"}, []string{"0123456789abcdef"}
 		closed := openQuery(t, &answers{rows: 20}, nil)

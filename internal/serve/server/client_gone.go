@@ -9,9 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clientCheckInterval is how often the connection of a waiting request is checked.
-const clientCheckInterval = 200 * time.Millisecond
-
 // clientContext returns a context that ends when the client disconnects. It checks the
 // socket periodically, because nothing reads it while a handler runs. The handler calls
 // stop before it returns. With TLS, a disconnect shows only when the response is written.
@@ -26,7 +23,7 @@ func (s *Server) clientContext(ctx *fasthttp.RequestCtx) (waiting context.Contex
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		ticker := time.NewTicker(clientCheckInterval)
+		ticker := time.NewTicker(s.pauses.clientCheck)
 		defer ticker.Stop()
 		for {
 			select {

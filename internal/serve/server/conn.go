@@ -139,13 +139,10 @@ func (c *conn) Close() error {
 	return c.netConn.Close() // io.Closer's contract
 }
 
-// lingerFor is how long discard reads.
-const lingerFor = time.Second
-
 // discard reads what the client still sends after its last response. Closing earlier would
 // reset the connection, and the client might not read the response.
 func (c *conn) discard() {
-	if c.CloseWrite() != nil || c.netConn.SetReadDeadline(time.Now().Add(lingerFor)) != nil {
+	if c.CloseWrite() != nil || c.netConn.SetReadDeadline(time.Now().Add(c.listener.pauses.linger)) != nil {
 		return // it is gone
 	}
 	_, _ = io.Copy(io.Discard, struct{ io.Reader }{c.netConn}) // until it closes, or the time is over

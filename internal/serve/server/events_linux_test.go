@@ -10,24 +10,30 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"spillway/internal/apptest"
 )
 
 // TestEventsEndForAVanishedClient: a listener whose client has lost its network is dropped
 // soon after http.write_timeout, although the kernel takes the small events.
 func TestEventsEndForAVanishedClient(t *testing.T) {
+	t.Parallel()
 	source := &rows{n: 50}
-	url, s := start(t, source, func(c *Config) { c.WriteTimeout = 300 * time.Millisecond })
-	c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	awaitEvent(t, c, `{"id":50}`)
+	url, s := startRefreshing(t, source, func(c *Config) { c.WriteTimeout = 300 * time.Millisecond })
+	var c net.Conn
+	apptest.Await(t, "an event comes", func() bool { // a process that stands still for as long as the timeout writes none
+		var err error
+		if c, err = net.Dial("tcp", strings.TrimPrefix(url, "http://")); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return hasEvent(t, c, `{"id":50}`)
+	})
 	dropPackets(t, c.(*net.TCPConn))
 	source.mu.Lock()
 	source.n++
 	source.mu.Unlock()
-	eventually(t, func() bool {
+	apptest.Await(t, "the listener is dropped", func() bool {
 		s.listenings.mu.Lock()
 		defer s.listenings.mu.Unlock()
 		return len(s.listenings.all) == 0

@@ -65,10 +65,10 @@ func (l *listener) drainFront() error {
 	} else {
 		err = l.unlink()
 	}
-	for waited := acceptDrain; ; waited += acceptDrain {
+	for waited := l.pauses.acceptDrain; ; waited += l.pauses.acceptDrain {
 		half := l.front.Half()
-		<-time.After(acceptDrain)
-		if !half || waited >= drainIdle {
+		<-time.After(l.pauses.acceptDrain)
+		if !half || waited >= l.pauses.drainIdle {
 			break
 		}
 	}

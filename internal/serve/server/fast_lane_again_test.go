@@ -5,6 +5,7 @@ package server
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -16,10 +17,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"spillway/internal/apptest"
 )
 
 // TestFastLaneAgain: a connection returns when its requests need no waiting any more, each time after twice as many of them.
 func TestFastLaneAgain(t *testing.T) {
+	t.Parallel()
 	l := startLane(t, 1, nil)
 	c, err := net.Dial("tcp", l.address)
 	if err != nil {
@@ -62,6 +66,7 @@ func TestFastLaneAgain(t *testing.T) {
 
 // TestFastLaneAgainBetweenRequests: the server reads the rest of a request in its own lane, also when the connection is due to return.
 func TestFastLaneAgainBetweenRequests(t *testing.T) {
+	t.Parallel()
 	fast, regular := startLanes(t, nil)
 	hits, body := strings.Repeat(get("/hello"), laneStreak), get("/openapi.json")
 	post := fmt.Sprintf("POST /popup/click HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", len(body))
@@ -136,12 +141,13 @@ func TestFastLaneSlowReaderWithoutDescriptor(t *testing.T) {
 	}
 }
 
-// runLane runs a server; stop stops it and returns Run's error.
-func runLane(t *testing.T, loops int, change func(*Config)) (l *lane, stop func() error) {
+// runLane runs a server; stop stops it and returns Run's error. Connections have some time to send a request while it stops; 0: as
+// much as usual.
+func runLane(t *testing.T, loops int, wait time.Duration, change func(*Config)) (l *lane, stop func() error) {
 	t.Helper()
 	cfg := Config{
 		Probes: &Probes{}, Connections: 100, HeaderBytes: laneHeaderBytes, BodyBytes: 1000, BodiesBytes: 1 << 20,
-		ReadTimeout: 20 * time.Second, WriteTimeout: 20 * time.Second, IdleTimeout: time.Minute, DrainTimeout: 10 * time.Second,
+		ReadTimeout: time.Hour, WriteTimeout: time.Hour, IdleTimeout: time.Hour, DrainTimeout: time.Minute,
 		Loops: loops, Log: slog.New(slog.DiscardHandler),
 	}
 	if change != nil {
@@ -151,6 +157,9 @@ func runLane(t *testing.T, loops int, change func(*Config)) (l *lane, stop func(
 	if err != nil {
 		t.Fatal(err)
 	}
+	if wait > 0 {
+		s.pauses.acceptDrain, s.pauses.drainIdle = wait, 20*wait
+	}
 	ln, err := Listen(t.Context(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +167,7 @@ func runLane(t *testing.T, loops int, change func(*Config)) (l *lane, stop func(
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx, ln) }()
-	eventually(t, s.Serving)
+	apptest.Await(t, "the server serves", s.Serving)
 	return &lane{Server: s, address: ln.Addr().String(), regular: new(atomic.Int64)}, func() error {
 		cancel()
 		return <-done
@@ -167,7 +176,8 @@ func runLane(t *testing.T, loops int, change func(*Config)) (l *lane, stop func(
 
 // TestFastLaneDrainAfterSlowReader: a connection that has got the rest of a response, and is idle, does not hold up the end.
 func TestFastLaneDrainAfterSlowReader(t *testing.T) {
-	l, stop := runLane(t, 1, largePage(t))
+	t.Parallel()
+	l, stop := runLane(t, 1, 0, largePage(t))
 	l.warmUp(t)
 	c := l.askSlowly(t)
 	answer, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -184,26 +194,48 @@ func TestFastLaneDrainAfterSlowReader(t *testing.T) {
 
 // TestFastLaneConnectedBeforeStop: a client that has connected and sent nothing gets an answer while the server stops.
 func TestFastLaneConnectedBeforeStop(t *testing.T) {
+	t.Parallel()
 	for _, loops := range []int{1, -1} {
-		l, stop := runLane(t, loops, nil)
-		c := l.dialLane(t, 0)
-		ended := make(chan error, 1)
-		go func() { ended <- stop() }()
-		eventually(t, l.Draining)
-		if _, err := io.WriteString(c, get("/hello")); err != nil {
-			t.Error(err)
+		withMoreTime(t, usualPauses().acceptDrain, func(t *testing.T, wait time.Duration) string {
+			l, stop := runLane(t, loops, wait, nil)
+			c := l.dialLane(t, 0)
+			ended := make(chan error, 1)
+			go func() { ended <- stop() }()
+			apptest.Await(t, "the server stops", l.Draining)
+			_, failed := io.WriteString(c, get("/hello"))
+			text, err := io.ReadAll(c)
+			if stopped := <-ended; stopped != nil {
+				t.Error(stopped)
+			}
+			if err := errors.Join(failed, err); err != nil || !strings.HasPrefix(string(text), "HTTP/1.1 200") {
+				return fmt.Sprintf("loops %d: %q, %v, want a response of 200", loops, text, err)
+			}
+			return ""
+		})
+	}
+}
+
+// withMoreTime calls try with a time in which the test does its part, and again with twice as much as long as try returns what
+// was wrong: a process that stands still in between may rightly be too late. It fails the test if even eleven seconds and more are
+// too few.
+func withMoreTime(t *testing.T, first time.Duration, try func(*testing.T, time.Duration) string) {
+	t.Helper()
+	for limit := first; ; limit *= 2 {
+		wrong := try(t, limit)
+		if wrong == "" {
+			return
 		}
-		if text := readAll(t, c); !strings.HasPrefix(text, "HTTP/1.1 200") {
-			t.Errorf("loops %d: %q", loops, text)
+		if limit > 10*time.Second {
+			t.Errorf("with %s: %s", limit, wrong)
+			return
 		}
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		t.Logf("again, because with %s: %s", limit, wrong)
 	}
 }
 
 // TestFastLaneListenerBuffer: the kernel keeps little for a client that does not read its events, whoever has accepted it.
 func TestFastLaneListenerBuffer(t *testing.T) {
+	t.Parallel()
 	for _, loops := range []int{1, -1} {
 		l := startLane(t, loops, nil)
 		c := l.dialLane(t, 0)

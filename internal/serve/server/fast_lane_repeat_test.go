@@ -12,14 +12,17 @@ import (
 	"time"
 	"weak"
 
+	"spillway/internal/apptest"
 	"spillway/internal/serve/feed"
 )
 
-// TestFastLaneRepeats: the lanes agree on requests that come again and again, with all settings, and while they stop.
+// TestFastLaneRepeats: the lanes agree on requests that come again and again, with all settings, and while they stop. With -short,
+// some of the settings are left out.
 func TestFastLaneRepeats(t *testing.T) {
+	t.Parallel()
 	try := func(t *testing.T, fast, regular *lane) {
 		t.Helper()
-		for _, text := range quickRequests() {
+		for _, text := range some(quickRequests()) {
 			for range 4 {
 				if d := difference(t, fast, regular, input{[]string{text}, true}); d != "" {
 					t.Error(d)
@@ -30,9 +33,13 @@ func TestFastLaneRepeats(t *testing.T) {
 		sameRequests(t, fast, regular)
 	}
 	variants := laneVariants()
+	if testing.Short() {
+		variants = map[string]func(*Config){"origins": variants["origins"], "rate": variants["rate"]}
+	}
 	variants["none"] = nil
 	for name, change := range variants {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			fast, regular := startLanes(t, change)
 			try(t, fast, regular)
 			fast.draining.Store(true)
@@ -80,6 +87,7 @@ func (r *repeater) repeats(request string, at time.Time) bool {
 
 // TestRepeat: a response is sent again within its second, if the request has come twice.
 func TestRepeat(t *testing.T) {
+	t.Parallel()
 	r, l := newRepeater(t, nil)
 	for name, request := range map[string]string{
 		"page":    get("/list"),
@@ -113,6 +121,7 @@ func TestRepeat(t *testing.T) {
 
 // TestRepeatSameHash: the bytes decide.
 func TestRepeatSameHash(t *testing.T) {
+	t.Parallel()
 	r, _ := newRepeater(t, nil)
 	one, other := get("/list?limit=1"), get("/list?limit=2")
 	r.answer(one)
@@ -128,6 +137,7 @@ func TestRepeatSameHash(t *testing.T) {
 
 // TestRepeatNever: what may change within a second, or is counted elsewhere, is not sent again.
 func TestRepeatNever(t *testing.T) {
+	t.Parallel()
 	r, l := newRepeater(t, nil)
 	tag := strings.SplitN(strings.SplitN(l.converse(t, input{[]string{get("/list")}, true}).text, "ETag: ", 2)[1], "\r\n", 2)[0]
 	for _, request := range []string{
@@ -149,6 +159,7 @@ func TestRepeatNever(t *testing.T) {
 
 // TestRepeatNotAfter: a response is not sent again when the next one would differ.
 func TestRepeatNotAfter(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(*lane){
 		"drain":  func(l *lane) { l.draining.Store(true) },
 		"reload": func(l *lane) { l.reload(t) },
@@ -178,6 +189,7 @@ func (l *lane) reload(t *testing.T) {
 
 // TestRepeatRetainsNothing: after a reload, no event loop keeps the rows of a closed feed in memory.
 func TestRepeatRetainsNothing(t *testing.T) {
+	t.Parallel()
 	var a *answerer
 	old, s := func() (weak.Pointer[feed.Feed], *Server) {
 		f := feed.Open(listConfig(), &rows{n: 5000, pad: orderPad})
@@ -208,7 +220,7 @@ func TestRepeatRetainsNothing(t *testing.T) {
 		f.Close()
 		return weak.Make(f), next
 	}()
-	eventually(t, func() bool {
+	apptest.Await(t, "the rows of the closed feed are collected", func() bool {
 		runtime.GC()
 		return old.Value() == nil
 	})

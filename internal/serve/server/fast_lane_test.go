@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"regexp"
@@ -24,7 +25,6 @@ import (
 
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/popup"
-	"spillway/internal/serve/query"
 )
 
 // laneHeaderBytes is the header limit of the servers here.
@@ -48,7 +48,6 @@ func startLanes(tb testing.TB, change func(*Config)) (fast, regular *lane) {
 func startLane(tb testing.TB, loops int, change func(*Config)) *lane {
 	tb.Helper()
 	list := listConfig()
-	list.Refresh, list.IdleAfter, list.StaleMax, list.Timeout = time.Hour, 2*time.Hour, 2*time.Hour, 20*time.Second
 	open := func(c feed.Config) *feed.Feed {
 		f := feed.Open(c, &rows{n: 5000, pad: orderPad})
 		tb.Cleanup(f.Close)
@@ -63,12 +62,12 @@ func startLane(tb testing.TB, loops int, change func(*Config)) *lane {
 			{Paths: []string{"/list", "/alias/list"}, Feed: open(list), Columns: feed.Columns{"id", "name"}},
 			{Paths: []string{"/bare"}, Feed: open(bare)},
 		},
-		Queries:     []QueryRoute{{Paths: []string{"/q"}, Query: openQuery(tb, &answers{rows: 20}, func(c *query.Config) { c.Timeout = 20 * time.Second })}},
+		Queries:     []QueryRoute{{Paths: []string{"/q"}, Query: openQuery(tb, &answers{rows: 20}, nil)}},
 		Popup:       &popups,
 		Document:    []byte(`{"openapi":"3.1.0"}`),
 		Probes:      &Probes{Database: func(context.Context) error { return nil }},
 		Connections: 1000, HeaderBytes: laneHeaderBytes, BodyBytes: 1000, BodiesBytes: 1 << 20, Compressed: 1 << 20,
-		ReadTimeout: 20 * time.Second, WriteTimeout: 20 * time.Second, IdleTimeout: time.Minute, DrainTimeout: 5 * time.Second,
+		ReadTimeout: time.Hour, WriteTimeout: time.Hour, IdleTimeout: time.Hour, DrainTimeout: time.Minute,
 		Loops: loops, Log: slog.New(slog.DiscardHandler),
 	}
 	if change != nil {
@@ -79,6 +78,11 @@ func startLane(tb testing.TB, loops int, change func(*Config)) *lane {
 		tb.Fatal(err)
 	}
 	s.ids.last.Store(1 << 40) // so that all ids have the same length
+	s.pauses.clientCheck = time.Hour
+	s.pauses.linger = time.Minute
+	if s.rate != nil {
+		s.rate.neverRefill()
+	}
 	l := &lane{Server: s, regular: new(atomic.Int64)}
 	handle := s.http.Handler
 	s.http.Handler = func(ctx *fasthttp.RequestCtx) {
@@ -158,27 +162,41 @@ func isReset(err error) bool {
 // awaitRead returns when the server, which is in this process, has read all that c has sent, or it is over.
 func awaitRead(c net.Conn, over func() bool) {
 	self := c.LocalAddr().(*net.TCPAddr).AddrPort()
-	for !over() {
-		if unread, ok := unreadFrom(self); ok && unread == 0 {
+	self = netip.AddrPortFrom(self.Addr().Unmap(), self.Port())
+	fd := -1
+	for pause := 10 * time.Microsecond; !over(); pause = min(2*pause, time.Millisecond) {
+		if peer, _ := peerOf(fd); peer != self {
+			fd = descriptorFrom(self)
+		}
+		if unread, err := unix.IoctlGetInt(fd, unix.TIOCINQ); fd >= 0 && err == nil && unread == 0 {
 			return
 		}
-		<-time.After(10 * time.Microsecond)
+		<-time.After(pause)
 	}
 }
 
-// unreadFrom returns how many bytes of a client at an address are not read yet.
-func unreadFrom(client netip.AddrPort) (n int, ok bool) {
-	for fd := 3; fd < 300; fd++ {
-		name, err := unix.Getpeername(fd)
-		if err != nil {
-			continue
+// descriptorFrom returns the server's descriptor of the connection from a client; -1: there is none yet.
+func descriptorFrom(client netip.AddrPort) int {
+	const gapMax = 64 // between two descriptors: the lowest free one is used
+	for fd, last := 3, 3; fd-last < gapMax; fd++ {
+		from, used := peerOf(fd)
+		if from == client {
+			return fd
 		}
-		if four, is := name.(*unix.SockaddrInet4); is && four.Port == int(client.Port()) && netip.AddrFrom4(four.Addr) == client.Addr().Unmap() {
-			n, err = unix.IoctlGetInt(fd, unix.TIOCINQ)
-			return n, err == nil
+		if used {
+			last = fd
 		}
 	}
-	return 0, false
+	return -1
+}
+
+// peerOf returns the peer of a descriptor, if it is a connection that has one, and whether the descriptor is in use.
+func peerOf(fd int) (peer netip.AddrPort, used bool) {
+	name, err := unix.Getpeername(fd)
+	if four, ok := name.(*unix.SockaddrInet4); ok && err == nil {
+		return netip.AddrPortFrom(netip.AddrFrom4(four.Addr), uint16(four.Port)), true
+	}
+	return netip.AddrPort{}, err != unix.EBADF
 }
 
 // comparable returns an answer without what another server would answer differently.
@@ -263,6 +281,16 @@ func quickRequests() map[string]string {
 		"long":                  ofLength(laneHeaderBytes),
 		"shorter":               ofLength(laneHeaderBytes - 1),
 	}
+}
+
+// some returns about a third of the requests with -short, another one each time, and all otherwise.
+func some(requests map[string]string) map[string]string {
+	for name := range requests {
+		if testing.Short() && rand.IntN(3) > 0 {
+			delete(requests, name)
+		}
+	}
+	return requests
 }
 
 // browserHeaders are what browsers send.
@@ -371,6 +399,7 @@ func agree(t *testing.T, fast, regular *lane, pieces ...string) {
 
 // TestFastLaneAnswers: event loops answer what needs no waiting, like the regular server.
 func TestFastLaneAnswers(t *testing.T) {
+	t.Parallel()
 	fast, regular := startLanes(t, nil)
 	for name, text := range quickRequests() {
 		agree(t, fast, regular, text) // whoever asks first may have to wait
@@ -409,12 +438,19 @@ func sameRequests(t *testing.T, fast, regular *lane) {
 
 // TestFastLaneAgrees: both lanes answer strange requests, and those that others hide in them, with the same bytes.
 func TestFastLaneAgrees(t *testing.T) {
+	t.Parallel()
 	fast, regular := startLanes(t, nil)
-	for _, line := range strangeLines() {
+	for i, line := range strangeLines() {
+		if testing.Short() && i%3 > 0 {
+			continue
+		}
 		agree(t, fast, regular, line+"\r\nHost: a\r\n\r\n")
 	}
-	for _, header := range strangeHeaders() {
+	for i, header := range strangeHeaders() {
 		agree(t, fast, regular, get("/hello", header+"\r\n", "Y: z\r\n"))
+		if testing.Short() && i%6 > 0 {
+			continue
+		}
 		agree(t, fast, regular, strings.Replace(get("/hello", header+"\r\n"), "HTTP/1.1", "HTTP/1.0", 1))
 		agree(t, fast, regular, "GET /hello HTTP/1.1\r\n"+header+"\r\nHost: a\r\n\r\n")
 	}
@@ -426,9 +462,13 @@ func TestFastLaneAgrees(t *testing.T) {
 
 // TestFastLaneIsNotSmuggledThrough: requests whose end is ambiguous are answered as by the regular server.
 func TestFastLaneIsNotSmuggledThrough(t *testing.T) {
+	t.Parallel()
 	fast, regular := startLanes(t, nil)
 	for i, header := range smugglers() {
 		for j, body := range smuggled() {
+			if testing.Short() && (i+j)%7 > 0 {
+				continue
+			}
 			in := input{[]string{get("/hello", header+"\r\n") + body}, (i/2+j)%2 == 0}
 			if i%2 == 0 {
 				in.pieces = []string{get("/list", header+"\r\n"), body}
@@ -442,9 +482,13 @@ func TestFastLaneIsNotSmuggledThrough(t *testing.T) {
 
 // TestFastLaneInPieces: it does not matter how a connection's requests arrive.
 func TestFastLaneInPieces(t *testing.T) {
+	t.Parallel()
 	fast, regular := startLanes(t, nil)
 	quick, slow, last := get("/list?limit=2"), get("/probe/database"), get("/hello", "Connection: close\r\n")
 	for i := range len(quick) + 1 {
+		if testing.Short() && i%5 > 0 {
+			continue
+		}
 		agree(t, fast, regular, quick[:i], quick[i:])
 	}
 	posted := "POST /hello HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc"
@@ -478,6 +522,9 @@ func TestFastLaneInPieces(t *testing.T) {
 		whole := strings.Join(texts, "")
 		agree(t, fast, regular, whole)
 		for _, i := range []int{1, len(texts[0]) - 1, len(texts[0]), len(texts[0]) + 1, len(whole) - 1} {
+			if testing.Short() && i > 1 && i != len(texts[0])+1 {
+				continue
+			}
 			agree(t, fast, regular, whole[:min(i, len(whole))], whole[min(i, len(whole)):])
 		}
 	}
@@ -490,16 +537,26 @@ func TestFastLaneInPieces(t *testing.T) {
 	sameRequests(t, fast, regular)
 }
 
-// TestFastLaneAnyByte puts each byte in each kind of place of a request.
+// TestFastLaneAnyByte puts each byte in each kind of place of a request; with -short, one of the two ways
+// for the bytes with a meaning and the last ones.
 func TestFastLaneAnyByte(t *testing.T) {
+	t.Parallel()
 	fast, regular := startLanes(t, nil)
+	const short = "\x00\t\n\r 1:/Aa\x7f\x80\xff"
 	const text = "GET /list?limit=1 HTTP/1.1\r\nHost: ab\r\nX-y: z\r\n\r\n"
 	for at := range text {
 		for b := range 256 {
 			if b > '1' && b <= '9' || b > 'b' && b <= 'z' || b > 'B' && b <= 'Z' || b > 0x80 && b < 0xff {
 				continue // like their neighbours
 			}
-			for _, changed := range []string{text[:at] + string([]byte{byte(b)}) + text[at+1:], text[:at] + string([]byte{byte(b)}) + text[at:]} {
+			changes := []string{text[:at] + string([]byte{byte(b)}) + text[at+1:], text[:at] + string([]byte{byte(b)}) + text[at:]}
+			if known := strings.IndexByte(short, byte(b)); testing.Short() {
+				if known < 0 {
+					continue
+				}
+				changes = changes[(at+known)%2:][:1]
+			}
+			for _, changed := range changes {
 				if d := difference(t, fast, regular, input{[]string{changed}, true}); d != "" {
 					t.Error(d)
 				}
@@ -531,9 +588,10 @@ func laneVariants() map[string]func(*Config) {
 
 // TestFastLaneVariants: the lanes agree with other settings, and while they stop.
 func TestFastLaneVariants(t *testing.T) {
+	t.Parallel()
 	try := func(t *testing.T, fast, regular *lane) {
 		t.Helper()
-		for _, text := range quickRequests() {
+		for _, text := range some(quickRequests()) {
 			agree(t, fast, regular, text)
 		}
 		agree(t, fast, regular, get("/list"), get("/list"))
@@ -542,11 +600,13 @@ func TestFastLaneVariants(t *testing.T) {
 	}
 	for name, change := range laneVariants() {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			fast, regular := startLanes(t, change)
 			try(t, fast, regular)
 		})
 	}
 	t.Run("draining", func(t *testing.T) {
+		t.Parallel()
 		fast, regular := startLanes(t, nil)
 		agree(t, fast, regular, get("/list"))
 		fast.draining.Store(true)
@@ -557,9 +617,13 @@ func TestFastLaneVariants(t *testing.T) {
 
 // TestFastLaneNotModified: the tags of one lane are those of the other.
 func TestFastLaneNotModified(t *testing.T) {
+	t.Parallel()
 	fast, regular := startLanes(t, nil)
 	for _, target := range []string{"/list", "/list?limit=50", "/list?fields=id", "/bare", "/q?a=1", "/openapi.json", "/list?offset=3000"} {
-		for _, coding := range []string{"", "Accept-Encoding: gzip\r\n", "Accept-Encoding: zstd\r\n", "Accept-Encoding: br\r\n"} {
+		for i, coding := range []string{"", "Accept-Encoding: gzip\r\n", "Accept-Encoding: zstd\r\n", "Accept-Encoding: br\r\n"} {
+			if testing.Short() && i > 1 {
+				continue
+			}
 			agree(t, fast, regular, get(target, coding))
 			_, rest, ok := strings.Cut(fast.converse(t, input{[]string{get(target, coding)}, true}).text, "ETag: ")
 			tag, _, _ := strings.Cut(rest, "\r\n")
@@ -605,6 +669,9 @@ func FuzzFastLane(f *testing.F) {
 		seeds = append(seeds, text, text+text)
 	}
 	for i, text := range seeds {
+		if testing.Short() && i%7 > 0 {
+			continue
+		}
 		if len(text) < 4096 {
 			f.Add([]byte(text), uint16(i*7), uint16(len(text)/2), uint8(i))
 			f.Add([]byte(text), uint16(0), uint16(0), uint8(i)|0x80)

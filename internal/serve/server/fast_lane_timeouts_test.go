@@ -5,6 +5,7 @@ package server
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"spillway/internal/apptest"
 	"spillway/internal/serve/feed"
 )
 
@@ -51,82 +53,87 @@ func readAll(t *testing.T, c net.Conn) string {
 
 // TestFastLaneTimeouts: the limits of time are those of the regular lane, with the same responses.
 func TestFastLaneTimeouts(t *testing.T) {
-	const limit = 200 * time.Millisecond
-	fast, regular := startLanes(t, func(c *Config) { c.ReadTimeout, c.IdleTimeout = limit, limit })
+	t.Parallel()
 	hello := get("/hello")
-	type timedOut struct {
-		text string // sent at first
-		more string // sent after the first response; "": nothing
-		end  string // begins what comes last; "": nothing comes
+	for name, c := range map[string]timedOut{
+		"silent":                 {"", "", "HTTP/1.1 408 "},
+		"idle":                   {hello, "", ""},
+		"slow header":            {hello[:20], "", "HTTP/1.1 408 "},
+		"slow header afterwards": {hello, hello[:20], "HTTP/1.1 408 "},
+		"idle in both lanes":     {get("/probe/database"), hello, "HTTP/1.1 200 "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			withMoreTime(t, 200*time.Millisecond, func(t *testing.T, limit time.Duration) string { return tryTimeout(t, c, limit) })
+		})
 	}
-	t.Run("cases", func(t *testing.T) {
-		for name, c := range map[string]timedOut{
-			"silent":                 {"", "", "HTTP/1.1 408 "},
-			"idle":                   {hello, "", ""},
-			"slow header":            {hello[:20], "", "HTTP/1.1 408 "},
-			"slow header afterwards": {hello, hello[:20], "HTTP/1.1 408 "},
-			"idle in both lanes":     {get("/probe/database"), hello, "HTTP/1.1 200 "},
-		} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				var texts []string
-				for _, l := range []*lane{fast, regular} {
-					began := time.Now()
-					first, rest := l.outwait(t, c.text, c.more)
-					if took := time.Since(began); took < limit/2 { // deadlines may be early by half
-						t.Errorf("closed after %s", took)
-					}
-					if !strings.HasPrefix(rest, c.end) || c.end == "" && rest != "" {
-						t.Errorf("at the end: %q", rest)
-					}
-					texts = append(texts, l.comparable(first+rest))
-				}
-				if texts[0] != texts[1] {
-					t.Errorf("\n   fast: %q\nregular: %q", texts[0], texts[1])
-				}
-			})
+}
+
+// timedOut is what a client sends that is then silent.
+type timedOut struct {
+	text string // sent at first
+	more string // sent after the first response; "": nothing
+	end  string // begins what comes last; "": nothing comes
+}
+
+// tryTimeout lets both lanes close a connection that waits for longer than limit, and returns how they answer it wrongly.
+func tryTimeout(t *testing.T, c timedOut, limit time.Duration) (wrong string) {
+	t.Helper()
+	fast, regular := startLanes(t, func(c *Config) { c.ReadTimeout, c.IdleTimeout = limit, limit })
+	var texts []string
+	for _, l := range []*lane{fast, regular} {
+		began := time.Now()
+		first, rest, err := l.outwait(t, c.text, c.more)
+		if took := time.Since(began); took < limit/2 { // deadlines may be early by half
+			t.Errorf("closed after %s, before half of %s", took, limit)
 		}
-	})
+		if err != nil || !strings.HasPrefix(rest, c.end) || c.end == "" && rest != "" {
+			return fmt.Sprintf("%q at the end, %v, want %q", rest, err, c.end)
+		}
+		texts = append(texts, l.comparable(first+rest))
+	}
+	if texts[0] != texts[1] {
+		return fmt.Sprintf("\n   fast: %q\nregular: %q", texts[0], texts[1])
+	}
 	sameRequests(t, fast, regular)
+	return ""
 }
 
 // outwait sends text, reads its response if it is whole, sends more, and reads until the server closes the connection.
-func (l *lane) outwait(t *testing.T, text, more string) (first, rest string) {
+func (l *lane) outwait(t *testing.T, text, more string) (first, rest string, err error) {
 	t.Helper()
 	c := l.dialLane(t, 0)
 	if _, err := io.WriteString(c, text); err != nil {
-		t.Fatal(err)
+		return "", "", err
 	}
 	if strings.HasSuffix(text, "\r\n\r\n") {
-		first = readResponse(t, c)
+		if first, err = readResponse(c); err != nil {
+			return first, "", err
+		}
 	}
 	if _, err := io.WriteString(c, more); err != nil {
-		t.Fatal(err)
+		return first, "", err
 	}
-	return first, readAll(t, c)
+	all, err := io.ReadAll(c)
+	return first, string(all), err
 }
 
 // readResponse reads a response, and returns what has arrived.
-func readResponse(t *testing.T, c net.Conn) string {
-	t.Helper()
+func readResponse(c net.Conn) (string, error) {
 	var text strings.Builder
 	r, err := http.ReadResponse(bufio.NewReader(io.TeeReader(c, &text)), nil)
 	if err != nil {
-		t.Fatal(err)
+		return text.String(), err
 	}
 	defer r.Body.Close()
-	if _, err := io.Copy(io.Discard, r.Body); err != nil {
-		t.Fatal(err)
-	}
-	return text.String()
+	_, err = io.Copy(io.Discard, r.Body)
+	return text.String(), err
 }
 
 // largePage serves pages of almost the largest size that an event loop answers.
 func largePage(t *testing.T) func(*Config) {
 	t.Helper()
-	list := listConfig()
-	list.Refresh, list.IdleAfter, list.StaleMax, list.Timeout = time.Hour, 2*time.Hour, 2*time.Hour, 20*time.Second
-	f := feed.Open(list, &rows{n: 200, pad: `,"text":"` + strings.Repeat("x", quickBytes/100-50) + `"`})
+	f := feed.Open(listConfig(), &rows{n: 200, pad: `,"text":"` + strings.Repeat("x", quickBytes/100-50) + `"`})
 	t.Cleanup(f.Close)
 	return func(c *Config) { c.Feeds = append(c.Feeds, FeedRoute{Paths: []string{"/large"}, Feed: f}) }
 }
@@ -137,8 +144,8 @@ const largeRequest = "/large?limit=100"
 // the connection is handed over with the rest of the response.
 func (l *lane) askSlowly(t *testing.T) *net.TCPConn {
 	t.Helper()
-	eventually(t, func() bool { return l.http.GetOpenConnectionsCount() == 0 })
-	before := l.regular.Load()
+	apptest.Await(t, "the regular server has no connection", func() bool { return l.http.GetOpenConnectionsCount() == 0 })
+	before, handed := l.regular.Load(), l.listener.Load().handed.Load()
 	if err := unix.SetsockoptInt(l.listener.Load().socket, unix.SOL_SOCKET, unix.SO_SNDBUF, 4096); err != nil { // connections inherit it
 		t.Fatal(err)
 	}
@@ -146,7 +153,7 @@ func (l *lane) askSlowly(t *testing.T) *net.TCPConn {
 	if _, err := io.WriteString(c, get(largeRequest)); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() bool { return l.http.GetOpenConnectionsCount() > 0 })
+	apptest.Await(t, "the connection is handed over", func() bool { return l.listener.Load().handed.Load() > handed })
 	if n := l.regular.Load() - before; n > 0 {
 		t.Fatal("the regular server was asked")
 	}
@@ -160,12 +167,13 @@ func (l *lane) warmUp(t *testing.T) string {
 	if again := l.converse(t, input{[]string{get(largeRequest)}, true}).text; again != text || len(text) < quickBytes*3/4 {
 		t.Fatalf("the page has %d bytes, and again %d", len(text), len(again))
 	}
-	eventually(t, func() bool { return l.http.GetOpenConnectionsCount() == 0 })
+	apptest.Await(t, "the regular server has no connection", func() bool { return l.http.GetOpenConnectionsCount() == 0 })
 	return text
 }
 
 // TestFastLaneSlowReader: responses that a client reads slowly are complete, whatever it sends or does meanwhile.
 func TestFastLaneSlowReader(t *testing.T) {
+	t.Parallel()
 	l := startLane(t, 1, largePage(t))
 	page := l.warmUp(t)
 	for name, finish := range map[string]func(*net.TCPConn) string{
@@ -184,6 +192,7 @@ func TestFastLaneSlowReader(t *testing.T) {
 
 // TestFastLaneSlowReaderIsIdle: a connection whose responses were read slowly may then be idle, and is closed without a word.
 func TestFastLaneSlowReaderIsIdle(t *testing.T) {
+	t.Parallel()
 	large := largePage(t)
 	l := startLane(t, 1, func(c *Config) { large(c); c.IdleTimeout = 200 * time.Millisecond })
 	page := l.warmUp(t)
@@ -197,7 +206,7 @@ func TestFastLaneSlowReaderIsIdle(t *testing.T) {
 // wantNoErrors expects that no request was counted that could not be read.
 func (l *lane) wantNoErrors(t *testing.T) {
 	t.Helper()
-	eventually(t, func() bool { return l.listener.Load().open.Load() == 0 })
+	apptest.Await(t, "no connection is open", func() bool { return l.listener.Load().open.Load() == 0 })
 	for code := range l.unknown.meter.statuses[4].codes {
 		if n := l.unknown.meter.statuses[4].codes[code].Load(); n > 0 {
 			t.Errorf("%d responses of %d are counted", n, 400+code)
@@ -207,12 +216,14 @@ func (l *lane) wantNoErrors(t *testing.T) {
 
 // TestFastLaneWriteTimeout: a client that does not read is cut off, in the middle of a response.
 func TestFastLaneWriteTimeout(t *testing.T) {
+	t.Parallel()
 	large := largePage(t)
 	l := startLane(t, 1, func(c *Config) { large(c); c.WriteTimeout = 300 * time.Millisecond })
-	page := l.warmUp(t)
+	patient := startLane(t, 1, large) // serves the same feed
+	page := patient.warmUp(t)
 	began := time.Now()
 	c := l.askSlowly(t)
-	eventually(t, func() bool { return l.listener.Load().open.Load() == 0 })
+	apptest.Await(t, "no connection is open", func() bool { return l.listener.Load().open.Load() == 0 })
 	if took := time.Since(began); took < l.cfg.WriteTimeout/2 {
 		t.Errorf("cut off after %s", took)
 	}
@@ -225,6 +236,7 @@ func TestFastLaneWriteTimeout(t *testing.T) {
 
 // TestFastLaneReaderVanishes: a client may reset a connection of which a response is being written.
 func TestFastLaneReaderVanishes(t *testing.T) {
+	t.Parallel()
 	l := startLane(t, 1, largePage(t))
 	l.warmUp(t)
 	for _, linger := range []int{0, -1} {

@@ -33,6 +33,7 @@ func followLink(t *testing.T, base string, a answer) string {
 
 // TestLink walks a list of bare arrays by its links.
 func TestLink(t *testing.T) {
+	t.Parallel()
 	base, _ := startShaped(t, &rows{n: 450}, feed.EnvelopeNone, func(c *Config) { c.CORSOrigins = []string{"*"} })
 	for _, path := range []string{"/list", "/list?limit=7", "/alias/list?limit=100&x=%3E%22%20&x=&offset=2&%62efore=&fields=id", "/list?limit=100&fields=id"} {
 		first := request(t, "GET", base+path)
@@ -81,6 +82,7 @@ func TestLink(t *testing.T) {
 // TestLinkIsSafe: what a request has in its parameters cannot leave the reference. Parameters
 // that the feed does not read are not repeated: they may be secret, or many.
 func TestLinkIsSafe(t *testing.T) {
+	t.Parallel()
 	params := []feed.Param{{Name: "a", Type: feed.Text}, {Name: "b&", Type: feed.Text, ListMax: 2}, {Name: "claim.sub", Type: feed.Text}}
 	columns := feed.Columns{"id", "a>b", "n"}
 	for query, want := range map[string]string{
@@ -111,6 +113,7 @@ func TestLinkIsSafe(t *testing.T) {
 
 // TestEmptyArguments: an empty value is a value, wherever it is in the request.
 func TestEmptyArguments(t *testing.T) {
+	t.Parallel()
 	filter := param.Filter("city", param.Text)
 	optional := param.Param{Name: "city", Type: param.Text, Optional: true, Default: "Graz"}
 	list := param.Param{Name: "city", Type: param.Text, Optional: true, Default: "Graz", ListMax: 3}
@@ -142,6 +145,7 @@ func TestEmptyArguments(t *testing.T) {
 }
 
 func TestFields(t *testing.T) {
+	t.Parallel()
 	source := &rows{n: 5000}
 	base, _ := start(t, source, func(c *Config) { c.Feeds[0].Columns = feed.Columns{"id", "gone"} })
 	whole := request(t, "GET", base+"/list")

@@ -29,6 +29,7 @@ type live struct {
 	unknown   *route     // metrics of requests without a route
 	options   *route     // metrics of OPTIONS, at any path
 	rate      *rateLimit // nil: off
+	pauses    pauses
 
 	compressor *compress.Compressor // nil: off
 
@@ -49,6 +50,7 @@ func newLive(cfg Config) *live {
 		unknown: &route{name: "unknown", meter: &meter{}},
 		options: &route{name: "OPTIONS", meter: &meter{}},
 		rate:    newRateLimit(cfg.Rate),
+		pauses:  usualPauses(),
 
 		compressor: compress.New(cfg.Compressed),
 		listenings: newListenings(),

@@ -20,7 +20,7 @@ import (
 func probing(probe func(context.Context) error) Config {
 	return Config{
 		Probes: &Probes{Database: probe}, Connections: 1000, HeaderBytes: 4096, BodyBytes: 1000, BodiesBytes: 1 << 20,
-		ReadTimeout: time.Second, WriteTimeout: time.Second, IdleTimeout: time.Minute, DrainTimeout: 5 * time.Second,
+		ReadTimeout: time.Hour, WriteTimeout: time.Hour, IdleTimeout: time.Hour, DrainTimeout: time.Minute,
 		Log: slog.New(slog.DiscardHandler),
 	}
 }
@@ -28,6 +28,7 @@ func probing(probe func(context.Context) error) Config {
 // TestSwitch replaces the generation while clients send requests on open connections. When
 // AwaitRetired has returned, no request uses an earlier one any more.
 func TestSwitch(t *testing.T) {
+	t.Parallel()
 	var closed [20]atomic.Bool
 	var late, answered atomic.Int64
 	generation := func(n int) Config {
@@ -42,6 +43,7 @@ func TestSwitch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.pauses.drainIdle = time.Minute // until a slow client sends the request whose response says goodbye
 	ln, err := Listen(t.Context(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -109,6 +111,7 @@ func probeUntilClosed(address string, answered *atomic.Int64) error {
 
 // TestAwaitRetired waits for a request that began before Switch, and not for later ones.
 func TestAwaitRetired(t *testing.T) {
+	t.Parallel()
 	began, end := make(chan struct{}), make(chan struct{})
 	s, err := New(probing(func(context.Context) error { close(began); <-end; return nil }))
 	if err != nil {

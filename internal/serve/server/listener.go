@@ -146,15 +146,13 @@ func isDeserted(ctx context.Context, path string) bool {
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// acceptDrain is how long queued connections are accepted at stop.
-const acceptDrain = 50 * time.Millisecond
-
 // listener counts and limits its connections, and drains its queue before it closes.
 type listener struct {
 	*Listener
 	limit   int64         // connections open at once
 	refusal []byte        // response to a connection beyond limit
 	drift   time.Duration // how much too early a connection's deadlines may expire
+	pauses  pauses
 	open    atomic.Int64
 	refused atomic.Int64
 	closed  chan struct{} // receives whenever a connection closes
@@ -165,8 +163,8 @@ type listener struct {
 	writeTimeout time.Duration // of what it hands over
 }
 
-func newListener(ln *Listener, limit int, refusal []byte) *listener {
-	return &listener{Listener: ln, limit: int64(limit), refusal: refusal, closed: make(chan struct{}, 1)}
+func newListener(ln *Listener, limit int, refusal []byte, p pauses) *listener {
+	return &listener{Listener: ln, limit: int64(limit), refusal: refusal, pauses: p, closed: make(chan struct{}, 1)}
 }
 
 // Enter implements front.Gate.
@@ -213,7 +211,7 @@ func (l *listener) Accept() (net.Conn, error) {
 
 // refuse answers a connection beyond the limit.
 func (l *listener) refuse(c net.Conn) {
-	_ = c.SetWriteDeadline(time.Now().Add(time.Millisecond)) // an empty socket buffer takes it at once
+	_ = c.SetWriteDeadline(time.Now().Add(time.Second)) // an empty socket buffer takes it at once
 	_, _ = c.Write(l.refusal)
 	_ = c.Close()
 }
@@ -233,7 +231,7 @@ func (l *listener) drain() error {
 	if l.passed {
 		return l.SetDeadline(time.Now()) // it fails on a closed listener only
 	}
-	defer l.SetDeadline(time.Now().Add(acceptDrain)) // as above
+	defer l.SetDeadline(time.Now().Add(l.pauses.acceptDrain)) // as above
 	tcp, ok := l.netListener.(*net.TCPListener)
 	if !ok {
 		return l.unlink()

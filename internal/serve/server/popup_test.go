@@ -121,6 +121,7 @@ func shownOf(t *testing.T, a answer) shownPopup {
 }
 
 func TestPopup(t *testing.T) {
+	t.Parallel()
 	r := popupRoute(t, nil)
 	r.ClockOffset = true
 	url := startPopup(t, r) + "/popup"
@@ -168,6 +169,7 @@ func TestPopup(t *testing.T) {
 
 // What is shown or withheld can be followed by conversions, within their own time.
 func TestPopupVariantAndHoldout(t *testing.T) {
+	t.Parallel()
 	varied, held := popupCampaign(1), popupCampaign(2)
 	varied.Variants = []popup.Variant{{Name: "never", Payload: json.RawMessage(`0`)}, {Name: "big", Weight: 1, Payload: json.RawMessage(`{"text":"HELLO"}`)}}
 	held.Placement, held.Holdout = "checkout", 99.999999
@@ -234,6 +236,7 @@ func (r *kindRecorder) String() string {
 // A failure of attributes_sql is told with the campaigns that it concerns, without what the database
 // said, which is not for clients.
 func TestPopupDetail(t *testing.T) {
+	t.Parallel()
 	rowless, row := popupCampaign(2), popupCampaign(1)
 	row.Target = `country == "CN"`
 	failing := func(context.Context, string) ([]byte, error) { return nil, errors.New("dial 10.0.0.7: refused") }
@@ -258,6 +261,7 @@ func TestPopupDetail(t *testing.T) {
 
 // Requests are decided by the time of the store.
 func TestPopupClock(t *testing.T) {
+	t.Parallel()
 	var ahead atomic.Int64
 	now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	url := startPopup(t, popupRouteOf(t, popup.Config{Store: popup.NewMemory(1000, nil), Now: now}, popupCampaign(1))) + "/popup"
@@ -269,6 +273,7 @@ func TestPopupClock(t *testing.T) {
 }
 
 func TestPopupRefuses(t *testing.T) {
+	t.Parallel()
 	url := startPopup(t, popupRoute(t, nil)) + "/popup"
 	for query, want := range map[string]string{
 		"":                            "parameter user is missing",
@@ -306,6 +311,7 @@ func (r *brokenRecorder) Record(context.Context, popup.Event) error {
 }
 
 func TestPopupUnavailable(t *testing.T) {
+	t.Parallel()
 	recorder := &brokenRecorder{}
 	url := startPopup(t, popupRoute(t, recorder)) + "/popup"
 	s := shownOf(t, request(t, "GET", url+"?user=7"))
@@ -344,6 +350,7 @@ func publicPEM(t *testing.T, key any) []byte {
 }
 
 func TestPopupIdentity(t *testing.T) {
+	t.Parallel()
 	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		t.Fatal(err)
@@ -464,6 +471,7 @@ func testIdentity(t *testing.T, url, header string, sign, confuse func([]byte) [
 
 // An integer id keeps all its digits. The issuer's clock may differ by identityLeeway.
 func TestIdentityClaim(t *testing.T) {
+	t.Parallel()
 	key := []byte("0123456789abcdef0123456789abcdef")
 	d, err := NewIdentity(IdentityConfig{Header: "X-Token", Algorithm: "HS256", Key: key, Claim: "sub"})
 	if err != nil {
@@ -519,6 +527,7 @@ func FuzzIdentity(f *testing.F) {
 
 // CORS allows the header of the user's token for popups.
 func TestPopupCORS(t *testing.T) {
+	t.Parallel()
 	for _, header := range []string{"X-User-Token", "authorization"} {
 		r := popupRoute(t, nil)
 		identity, err := NewIdentity(IdentityConfig{Header: header, Algorithm: "HS256", Key: make([]byte, 32), Claim: "sub"})

@@ -18,6 +18,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"spillway/internal/apptest"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/front"
 	"spillway/internal/serve/param"
@@ -101,8 +102,7 @@ func (l *bothLanes) regular(t *testing.T, target string, lines ...string) answer
 func quickConfig(t *testing.T, change func(*Config)) Config {
 	t.Helper()
 	list := listConfig()
-	list.Envelope, list.Refresh = feed.EnvelopeNone, time.Hour
-	list.StaleMax = 2 * time.Hour
+	list.Envelope = feed.EnvelopeNone
 	f := feed.Open(list, &rows{n: 500, pad: orderPad})
 	t.Cleanup(f.Close)
 	if err := f.Warm(t.Context()); err != nil {
@@ -138,6 +138,7 @@ var quickTargets = []string{
 
 // TestQuickHeaders: a response of an event loop has the headers and the body of the regular one.
 func TestQuickHeaders(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(*Config){
 		"plain":        nil,
 		"any origin":   func(c *Config) { c.CORSOrigins = []string{"*"} },
@@ -183,6 +184,7 @@ func TestQuickHeaders(t *testing.T) {
 
 // TestQuickNeedsNoProof: nothing that requires a key, a token or a cookie is answered in an event loop, whatever the request has.
 func TestQuickNeedsNoProof(t *testing.T) {
+	t.Parallel()
 	secret := []byte("0123456789abcdef0123456789abcdef")
 	key, err := token.NewKey("", token.HS256, secret)
 	if err != nil {
@@ -225,6 +227,7 @@ func TestQuickNeedsNoProof(t *testing.T) {
 
 // TestQuickCountsOnce: a request is counted once, whether it is answered in an event loop or handed over.
 func TestQuickCountsOnce(t *testing.T) {
+	t.Parallel()
 	large := openQuery(t, &answers{rows: 800}, func(c *query.Config) { c.Limit.Bytes, c.CacheBytes = 1<<20, 4<<20 })
 	l := newLanes(t, quickConfig(t, func(c *Config) {
 		c.Queries = append(c.Queries, QueryRoute{Paths: []string{"/large"}, Query: large})
@@ -271,9 +274,11 @@ func TestQuickCountsOnce(t *testing.T) {
 
 // TestQuickRefused: a client beyond its rate gets the regular refusal, and no engine learns of the request.
 func TestQuickRefused(t *testing.T) {
+	t.Parallel()
 	l := newLanes(t, quickConfig(t, func(c *Config) {
 		c.Rate, c.CORSOrigins = RateConfig{PerMinute: 1, Burst: len(quickTargets), Clients: 100}, []string{"*"}
 	}))
+	l.server.rate.neverRefill()
 	for _, target := range quickTargets {
 		for _, wrong := range []string{"/list?offset=x", "/popup", "/q?a=2"} { // they are handed over
 			if a, ok := l.quick(t, wrong); ok {
@@ -312,6 +317,7 @@ func TestQuickRefused(t *testing.T) {
 
 // TestRateOfBothLanes: each client gets its burst, however its requests are answered and whatever connections they use.
 func TestRateOfBothLanes(t *testing.T) {
+	t.Parallel()
 	const burst, clients = 40, 3
 	for _, trusted := range []bool{true, false} {
 		url, _ := start(t, &rows{n: 5000}, func(c *Config) {
@@ -404,6 +410,7 @@ func (v versioned) config() Config {
 // TestSwitchEngines replaces and closes the engines while event loops answer from them. No request is lost or refused, and none
 // gets an answer of engines that were replaced before it began.
 func TestSwitchEngines(t *testing.T) {
+	t.Parallel()
 	engines := newVersioned(t, 0)
 	s, err := New(engines.config())
 	if err != nil {
@@ -428,7 +435,7 @@ func TestSwitchEngines(t *testing.T) {
 	}
 	for n := 1; n <= 12; n++ {
 		before := answered.Load()
-		eventually(t, func() bool { return answered.Load() > before+60 || t.Failed() })
+		apptest.Await(t, "60 more requests are answered", func() bool { return answered.Load() > before+60 || t.Failed() })
 		fresh := newVersioned(t, n)
 		next, err := s.Next(fresh.config())
 		if err != nil {
@@ -505,6 +512,7 @@ func follow(ctx context.Context, address string, client int, answered, version *
 
 // TestAwaitRetiredOfLoops: AwaitRetired waits for an answer of an event loop that began before Switch.
 func TestAwaitRetiredOfLoops(t *testing.T) {
+	t.Parallel()
 	l := newLanes(t, probing(nil))
 	began, end := make(chan struct{}), make(chan struct{})
 	l.server.routes["/hello"].read.quick = func(*fasthttp.RequestCtx) bool {

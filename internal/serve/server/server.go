@@ -127,9 +127,23 @@ type route struct {
 	meter *meter
 }
 
-// drainIdle is how long open connections may stay idle at stop. A request that arrives
-// within it gets a response that closes the connection.
-const drainIdle = time.Second
+// pauses are times that no setting changes, but tests do, before Run.
+type pauses struct {
+	// acceptDrain is how long queued connections are accepted at stop.
+	acceptDrain time.Duration
+	// drainIdle is how long open connections may stay idle at stop. A request that arrives
+	// within it gets a response that closes the connection.
+	drainIdle time.Duration
+	// clientCheck is how often the connection of a waiting request is checked.
+	clientCheck time.Duration
+	// linger is how long a connection is read after its last response.
+	linger time.Duration
+}
+
+// usualPauses returns the pauses of every server outside of tests.
+func usualPauses() pauses {
+	return pauses{acceptDrain: 50 * time.Millisecond, drainIdle: time.Second, clientCheck: 200 * time.Millisecond, linger: time.Second}
+}
 
 // New returns a server for cfg.
 func New(cfg Config) (*Server, error) {
@@ -297,7 +311,7 @@ func (e *entry) setWrite(r *route) bool {
 func (s *Server) Run(ctx context.Context, ln *Listener) error {
 	defer s.stop()
 	defer s.listenings.stop()
-	l := newListener(ln, s.cfg.Connections, s.refusal())
+	l := newListener(ln, s.cfg.Connections, s.refusal(), s.pauses)
 	l.drift = min(deadlineDrift, s.cfg.ReadTimeout/2, s.cfg.WriteTimeout/2, s.cfg.IdleTimeout/2)
 	if err := s.openFastLane(l); err != nil {
 		return fmt.Errorf("serve: %w", err)
@@ -328,7 +342,7 @@ func (s *Server) Run(ctx context.Context, ln *Listener) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainTimeout)
 	defer cancel()
-	idle, stop := context.WithTimeout(ctx, drainIdle)
+	idle, stop := context.WithTimeout(ctx, s.pauses.drainIdle)
 	l.waitClosed(idle)
 	stop()
 	if l.front != nil {

@@ -22,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"spillway/internal/apptest"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/openapi"
 	"spillway/internal/serve/queue"
@@ -98,11 +99,11 @@ func (s *rows) Keys(_ context.Context, r feed.Range, every int) (feed.Walk, erro
 
 func (s *rows) Check(context.Context, int) error { return nil }
 
-// listConfig returns the configuration of the feed of start.
+// listConfig returns the configuration of the feed of start. Its window is read once.
 func listConfig() feed.Config {
 	return feed.Config{
 		Definition: feed.Definition{Name: "/list", Key: []feed.KeyColumn{{Name: "id"}}},
-		Window:     200, Refresh: 20 * time.Millisecond, IdleAfter: time.Minute, StaleMax: time.Minute, Timeout: time.Second,
+		Window:     200, Refresh: time.Hour, IdleAfter: 2 * time.Hour, StaleMax: 2 * time.Hour, Timeout: time.Hour,
 		Limit: 10, LimitMax: 100, OffsetMax: 1_000_000, WaitersMax: 100, WindowsMax: 10, SweepShare: 0.1, SweepBytes: 1 << 20,
 		Gate: queue.NewGate(4).Entrance(), Log: slog.New(slog.DiscardHandler),
 	}
@@ -119,13 +120,26 @@ func startShaped(t *testing.T, source *rows, envelope feed.Envelope, change func
 	t.Helper()
 	list := listConfig()
 	list.Envelope = envelope
+	return startList(t, source, list, change)
+}
+
+// startRefreshing is start with a window that is read again and again.
+func startRefreshing(t *testing.T, source *rows, change func(*Config)) (string, *Server) {
+	t.Helper()
+	list := listConfig()
+	list.Refresh = 20 * time.Millisecond
+	return startList(t, source, list, change)
+}
+
+func startList(t *testing.T, source *rows, list feed.Config, change func(*Config)) (string, *Server) {
+	t.Helper()
 	f := feed.Open(list, source)
 	t.Cleanup(f.Close)
 	cfg := Config{
 		Feeds:       []FeedRoute{{Paths: []string{"/list", "/alias/list"}, Feed: f, Columns: feed.Columns{"id"}}},
 		Probes:      &Probes{Database: func(context.Context) error { return nil }},
 		Connections: 1000, HeaderBytes: 8192, BodyBytes: 1000, BodiesBytes: 1 << 20, Compressed: 1 << 20,
-		ReadTimeout: 300 * time.Millisecond, WriteTimeout: time.Second, IdleTimeout: time.Minute, DrainTimeout: 5 * time.Second,
+		ReadTimeout: time.Hour, WriteTimeout: time.Hour, IdleTimeout: time.Hour, DrainTimeout: time.Minute,
 		Log: slog.New(slog.DiscardHandler),
 	}
 	if change != nil {
@@ -194,6 +208,7 @@ func decode(t *testing.T, a answer) page {
 }
 
 func TestPages(t *testing.T) {
+	t.Parallel()
 	url, _ := start(t, &rows{n: 5000}, nil)
 	for _, c := range []struct {
 		query         string
@@ -228,6 +243,7 @@ func TestPages(t *testing.T) {
 }
 
 func TestWalkByCursor(t *testing.T) {
+	t.Parallel()
 	url, _ := start(t, &rows{n: 450}, nil)
 	want, query := 450, "?limit=100"
 	for query != "" {
@@ -248,8 +264,9 @@ func TestWalkByCursor(t *testing.T) {
 }
 
 func TestEntityTag(t *testing.T) {
+	t.Parallel()
 	source := &rows{n: 5000}
-	url, s := start(t, source, nil)
+	url, s := startRefreshing(t, source, nil)
 	first := request(t, "GET", url+"/list")
 	tag := first.header.Get("ETag")
 	if a := request(t, "GET", url+"/list", "If-None-Match", `W/"x", `+tag); a.status != 304 || a.body != "" || a.header.Get("ETag") != tag {
@@ -258,7 +275,7 @@ func TestEntityTag(t *testing.T) {
 	source.mu.Lock()
 	source.n++
 	source.mu.Unlock()
-	eventually(t, func() bool {
+	apptest.Await(t, "the page of the new rows is served", func() bool {
 		a := request(t, "GET", url+"/list", "If-None-Match", tag)
 		return a.status == 200 && a.header.Get("ETag") != tag
 	})
@@ -270,20 +287,8 @@ func TestEntityTag(t *testing.T) {
 	}
 }
 
-// eventually waits for the effect of a refresh.
-func eventually(t *testing.T, ok func() bool) {
-	t.Helper()
-	deadline := time.After(10 * time.Second)
-	for !ok() {
-		select {
-		case <-deadline:
-			t.Fatal("it did not happen within 10 s")
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-}
-
 func TestBadInput(t *testing.T) {
+	t.Parallel()
 	url, _ := start(t, &rows{n: 5000}, nil)
 	for path, want := range map[string]int{
 		"/list?offset=-1":                           400,
@@ -324,6 +329,7 @@ func TestBadInput(t *testing.T) {
 }
 
 func TestMethods(t *testing.T) {
+	t.Parallel()
 	url, _ := start(t, &rows{n: 5000}, func(c *Config) { c.CORSOrigins = []string{"https://app.example"} })
 	if a := request(t, "POST", url+"/list"); a.status != 405 || a.header.Get("Allow") != "GET, HEAD, OPTIONS" {
 		t.Errorf("POST: %d, Allow %q", a.status, a.header.Get("Allow"))
@@ -354,7 +360,7 @@ func raw(t *testing.T, url, text string) string {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	go io.WriteString(c, text) // the server may have closed the connection
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
@@ -365,17 +371,21 @@ func raw(t *testing.T, url, text string) string {
 }
 
 func TestBadHTTP(t *testing.T) {
+	t.Parallel()
 	url, _ := start(t, &rows{n: 5000}, nil)
 	for name, c := range map[string]struct{ text, want string }{
 		"huge header": {"GET / HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("x", 1<<20) + "\r\n\r\n", "431"},
 		"no host":     {"GET /list HTTP/1.0\r\n\r\n", "200"},
 		"no HTTP":     {"\x16\x03\x01 this is not HTTP\r\n\r\n", "400"},
 		"huge body":   {"POST /list HTTP/1.1\r\nHost: a\r\nContent-Length: 99999\r\n\r\n", "413"},
-		"slow client": {"GET /list HTTP/1.1\r\nHost:", "408"},
 	} {
 		if got := raw(t, url, c.text); !strings.HasPrefix(got, c.want) {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
+	}
+	hasty, _ := start(t, &rows{n: 5000}, func(c *Config) { c.ReadTimeout = 50 * time.Millisecond })
+	if got := raw(t, hasty, "GET /list HTTP/1.1\r\nHost:"); !strings.HasPrefix(got, "408") {
+		t.Errorf("slow client: %s, want 408", got)
 	}
 	if a := request(t, "GET", url+"/list"); a.status != 200 {
 		t.Errorf("afterwards: %d", a.status)
@@ -383,28 +393,32 @@ func TestBadHTTP(t *testing.T) {
 }
 
 func TestConnectionLimit(t *testing.T) {
-	url, s := start(t, &rows{n: 10}, func(c *Config) { c.Connections, c.ReadTimeout = 2, time.Minute })
-	for range 2 {
-		c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
-		if err != nil {
-			t.Fatal(err)
+	t.Parallel()
+	for _, loops := range []int{1, -1} {
+		url, s := start(t, &rows{n: 10}, func(c *Config) { c.Connections, c.Loops = 2, loops })
+		for range 2 {
+			c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if _, err := io.WriteString(c, "G"); err != nil { // the kernel holds back connections that send nothing
+				t.Fatal(err)
+			}
 		}
-		defer c.Close()
-		if _, err := io.WriteString(c, "G"); err != nil { // the kernel holds back connections that send nothing
-			t.Fatal(err)
+		apptest.Await(t, "both connections are open", func() bool { return s.Serving() && s.listener.Load().open.Load() == 2 })
+		if got := raw(t, url, "GET /hello HTTP/1.1\r\nHost: a\r\n\r\n"); !strings.HasPrefix(got, "503") {
+			t.Errorf("loops %d: a third connection gets %q, want 503", loops, got)
 		}
-	}
-	eventually(t, func() bool { return s.Serving() && s.listener.Load().open.Load() == 2 })
-	if got := raw(t, url, "GET /hello HTTP/1.1\r\nHost: a\r\n\r\n"); !strings.HasPrefix(got, "503") {
-		t.Errorf("a third connection: %s", got)
-	}
-	if n := s.listener.Load().refused.Load(); n != 1 {
-		t.Errorf("%d refused", n)
+		if n := s.listener.Load().refused.Load(); n != 1 {
+			t.Errorf("loops %d: %d refused, want 1", loops, n)
+		}
 	}
 }
 
 func TestUnavailable(t *testing.T) {
-	url, _ := start(t, &rows{down: io.ErrUnexpectedEOF}, func(c *Config) {
+	t.Parallel()
+	url, _ := startRefreshing(t, &rows{down: io.ErrUnexpectedEOF}, func(c *Config) {
 		c.Probes.Database = func(context.Context) error { return io.ErrUnexpectedEOF }
 		c.Probes.Redis = func(context.Context, string) ([]byte, bool, error) { return nil, false, io.ErrUnexpectedEOF }
 	})
@@ -417,6 +431,7 @@ func TestUnavailable(t *testing.T) {
 }
 
 func TestProbes(t *testing.T) {
+	t.Parallel()
 	url, _ := start(t, &rows{n: 10}, func(c *Config) {
 		c.Probes.Redis = func(_ context.Context, key string) ([]byte, bool, error) {
 			return []byte("value of " + key), key == "spillway:probe:a", nil
@@ -437,6 +452,7 @@ func TestProbes(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
+	t.Parallel()
 	url, s := start(t, &rows{n: 10}, nil)
 	for range 3 {
 		request(t, "GET", url+"/alias/list")
@@ -517,6 +533,7 @@ func BenchmarkServe(b *testing.B) {
 // TestSharedDeadline: the context of each call ends at the timeout or at most a sixteenth of
 // it later.
 func TestSharedDeadline(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		timeout := time.Duration(rapid.Int64Range(16, int64(time.Hour)).Draw(t, "timeout"))
 		s := newSharedDeadline(context.Background(), timeout)
@@ -568,6 +585,7 @@ func BenchmarkContext(b *testing.B) {
 
 // The OpenAPI document names the status of every problem of a configured path.
 func TestProblemsAreDocumented(t *testing.T) {
+	t.Parallel()
 	for k := badRequest; k <= popupsDown; k++ {
 		p := k.describe()
 		switch k {

@@ -16,6 +16,7 @@ import (
 // TestPageBodies: a page is the same whether it is copied or written from shared bytes, and a
 // connection keeps no large buffer.
 func TestPageBodies(t *testing.T) {
+	t.Parallel()
 	_, s := start(t, &rows{n: 1}, nil)
 	var ctx fasthttp.RequestCtx
 	edge := bodyKept - (&feed.Page{Rows: 1}).Size()
@@ -31,6 +32,7 @@ func TestPageBodies(t *testing.T) {
 
 // TestSelectedBodies: a page with some of its fields is the same in both ways, too.
 func TestSelectedBodies(t *testing.T) {
+	t.Parallel()
 	_, s := start(t, &rows{n: 1}, nil)
 	var ctx fasthttp.RequestCtx
 	fields, err := feed.Columns{"id", "text"}.Select("text")

@@ -60,15 +60,15 @@ func openStream(tb testing.TB, sink *streamSink) StreamRoute {
 		tb.Fatal(err)
 	}
 	s, err := stream.Open(stream.Config{
-		Committers: 2, BatchRows: 1000, BatchBytes: 1 << 20, QueueRows: 100_000, QueueBytes: 64 << 20, WaitMax: time.Second,
-		CommitTimeout: time.Second, RetryFor: time.Millisecond, KeyTTL: time.Hour, Log: slog.New(slog.DiscardHandler),
+		Committers: 2, BatchRows: 1000, BatchBytes: 1 << 20, QueueRows: 100_000, QueueBytes: 64 << 20, WaitMax: time.Hour,
+		CommitTimeout: time.Hour, RetryFor: time.Millisecond, KeyTTL: time.Hour, Log: slog.New(slog.DiscardHandler),
 	}, schema, sink)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { _ = s.Close(context.Background()) })
 	return StreamRoute{
-		Paths: []string{"/things", "/v1/things"}, Schema: schema, Timeout: time.Second,
+		Paths: []string{"/things", "/v1/things"}, Schema: schema, Timeout: time.Hour,
 		Limits: stream.Limits{Bytes: 700, Records: 10, Depth: 8, Fields: 8},
 		Stream: s,
 	}
@@ -98,6 +98,7 @@ func send(t *testing.T, url, body string, headers ...string) answer {
 }
 
 func TestStream(t *testing.T) {
+	t.Parallel()
 	sink := &streamSink{}
 	route := openStream(t, sink)
 	var unreadable atomic.Int64
@@ -150,6 +151,7 @@ func TestStream(t *testing.T) {
 
 // A stream and a feed may share a path: records are posted to it, pages read from it.
 func TestStreamBesideFeed(t *testing.T) {
+	t.Parallel()
 	route := openStream(t, &streamSink{})
 	route.Paths = []string{"/list"}
 	url, _ := start(t, &rows{n: 5}, func(c *Config) { c.Streams = []StreamRoute{route} })
@@ -172,6 +174,7 @@ func TestStreamBesideFeed(t *testing.T) {
 }
 
 func TestStreamKeys(t *testing.T) {
+	t.Parallel()
 	route := openStream(t, &streamSink{})
 	url, _ := start(t, &rows{n: 5}, func(c *Config) { c.Streams = []StreamRoute{route}; c.Keys = []string{"first", "second"} })
 	for _, c := range []struct {
@@ -194,6 +197,7 @@ func TestStreamKeys(t *testing.T) {
 }
 
 func TestStreamErrors(t *testing.T) {
+	t.Parallel()
 	route := openStream(t, &streamSink{})
 	var failure atomic.Pointer[error]
 	route.Stream = storeFunc(func(context.Context, stream.Request) (stream.Receipt, error) {
@@ -230,6 +234,7 @@ func TestStreamErrors(t *testing.T) {
 
 // The status is 202 if the records are not in the table yet.
 func TestStreamPending(t *testing.T) {
+	t.Parallel()
 	route := openStream(t, &streamSink{})
 	route.Stream = storeFunc(func(_ context.Context, r stream.Request) (stream.Receipt, error) {
 		return stream.Receipt{Outcome: stream.Outcome{Stored: r.Records.Len(), Replayed: r.Key == "k"}, Ack: "memory", Pending: true}, nil
@@ -241,6 +246,7 @@ func TestStreamPending(t *testing.T) {
 }
 
 func TestGunzip(t *testing.T) {
+	t.Parallel()
 	pack := func(n int) []byte {
 		var b bytes.Buffer
 		w := gzip.NewWriter(&b)
@@ -309,6 +315,7 @@ func BenchmarkStreamHandler(b *testing.B) {
 
 // Clients with different write keys have idempotency keys of their own.
 func TestStreamKeyScope(t *testing.T) {
+	t.Parallel()
 	route := openStream(t, &streamSink{})
 	var mu sync.Mutex
 	var keys []string
