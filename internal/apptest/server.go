@@ -1,7 +1,8 @@
 // Package apptest starts the real programs that tests use: PostgreSQL, MariaDB, MySQL,
 // PgBouncer, nginx, Redis and the spillway binary. Each runs in a temporary directory on a free
 // loopback port. It ends with the test process, and its directory is removed. If a program
-// is not installed, the test fails with an error that names the Debian package.
+// is not installed, the test fails with an error that names the Debian package. It also holds what
+// the tests of the built program share: requests over HTTP, configurations and a small disk.
 //
 // The functions that take a testing.TB stop the server when the test ends. The Start
 // functions are for TestMain: they return errors, and the caller must call Close.

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"spillway/internal/apptest"
-	"spillway/internal/serve/servetest"
+	"spillway/internal/serve/storetest"
 )
 
 // failover is a primary with a synchronous standby behind one address, as a pair that a
@@ -17,12 +17,12 @@ type failover struct {
 }
 
 // newFailover returns the pair and a database of it.
-func newFailover(t *testing.T) (*failover, servetest.Database) {
+func newFailover(t *testing.T) (*failover, storetest.Database) {
 	t.Helper()
 	r := newReplicatedPair(t)
 	f := &failover{primary: r.primary, standby: r.standby, address: apptest.NewForward(t, r.primary.Addr())}
 	url := strings.Replace(r.db.URL, r.primary.Addr(), f.address.Addr(), 1)
-	return f, servetest.Database{URL: url, Query: servetest.PostgresQuery(url)}
+	return f, storetest.Database{URL: url, Query: storetest.PostgresQuery(url)}
 }
 
 // promote kills the primary for good and promotes the standby, which gets a new standby.
@@ -45,7 +45,7 @@ func (f *failover) promote(t *testing.T) {
 func crashStandby(t *testing.T, ack string, keyless bool) *crashTest {
 	f, db := newFailover(t)
 	return &crashTest{
-		openDatabase: func() servetest.Database { return db }, server: f.primary.Server, pair: f, ack: ack, keyless: keyless,
+		openDatabase: func() storetest.Database { return db }, server: f.primary.Server, pair: f, ack: ack, keyless: keyless,
 		faults:         []string{"kill", "kill both", "standby away", "promote", "promote after outage"},
 		addOrderColumn: "ALTER TABLE readings ADD COLUMN arrival bigserial", orderColumn: "arrival",
 	}
@@ -84,7 +84,7 @@ func (x *crashTest) waitAway(t *testing.T, c *crashClients) {
 	t.Helper()
 	sent := int(c.next.Load())
 	for range int(outage.Milliseconds() / 100) {
-		servetest.Pause(t)
+		apptest.Pause(t)
 	}
 	if ids := c.ackedAfter(sent); x.ack == "database" && len(ids) > 0 {
 		t.Errorf("records %v were sent and acknowledged without a standby", ids)

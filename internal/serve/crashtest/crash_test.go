@@ -16,7 +16,7 @@ import (
 
 	"spillway/internal/apptest"
 	"spillway/internal/serve/queue"
-	"spillway/internal/serve/servetest"
+	"spillway/internal/serve/storetest"
 )
 
 // crashRounds is the number of rounds of TestCrash per database and ack level.
@@ -92,7 +92,7 @@ func (c *crashClients) resend(t *testing.T, s *apptest.Spillway, records []crash
 }
 
 // record stores the outcome of a record.
-func (c *crashClients) record(r crashRecord, a servetest.Answer, err error) (accepted bool) {
+func (c *crashClients) record(r crashRecord, a apptest.Answer, err error) (accepted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -111,24 +111,24 @@ func (c *crashClients) record(r crashRecord, a servetest.Answer, err error) (acc
 
 const lanes = 16
 
-func (c *crashClients) post(ctx context.Context, client *http.Client, s *apptest.Spillway, r crashRecord) (servetest.Answer, error) {
+func (c *crashClients) post(ctx context.Context, client *http.Client, s *apptest.Spillway, r crashRecord) (apptest.Answer, error) {
 	var headers []string
 	if c.keyed {
 		headers = []string{"Idempotency-Key", "key-" + strconv.Itoa(r.id)}
 	}
-	return servetest.TryPost(ctx, client, s.URL("readings"), fmt.Sprintf(`{"id":%d,"device":%d}`, r.id, r.lane), headers...)
+	return apptest.TryPost(ctx, client, s.URL("readings"), fmt.Sprintf(`{"id":%d,"device":%d}`, r.id, r.lane), headers...)
 }
 
 // crashTest is one database and ack level.
 type crashTest struct {
-	openDatabase   func() servetest.Database
+	openDatabase   func() storetest.Database
 	server         *apptest.Server // nil: SQLite
 	ack            string
 	addOrderColumn string // statement that adds orderColumn; empty if the table has it
 	orderColumn    string
 	keyless        bool
-	disk           *servetest.SmallDisk // disk of the spool; nil: the machine's
-	pair           *failover            // the server and its standby; nil: there is no standby
+	disk           *apptest.SmallDisk // disk of the spool; nil: the machine's
+	pair           *failover          // the server and its standby; nil: there is no standby
 	faults         []string
 	outage         time.Duration // length of the next outage; 0: outage
 }
@@ -155,13 +155,13 @@ func TestCrash(t *testing.T) {
 			t.Run("postgres-"+name, func(t *testing.T) {
 				t.Parallel()
 				server := apptest.Postgres(t)
-				db := servetest.PostgresDatabase(t, server)
+				db := storetest.PostgresDatabase(t, server)
 				c := &crashTest{
-					openDatabase: func() servetest.Database { return db }, server: server.Server, ack: ack, keyless: keyless, faults: both,
+					openDatabase: func() storetest.Database { return db }, server: server.Server, ack: ack, keyless: keyless, faults: both,
 					addOrderColumn: "ALTER TABLE readings ADD COLUMN arrival bigserial", orderColumn: "arrival",
 				}
 				if ack == "spool" && keyless {
-					c.disk, c.faults = servetest.NewSmallDisk(t, 20), []string{"kill", "disk full", "kill both", "disk full and kill", "database down"}
+					c.disk, c.faults = apptest.NewSmallDisk(t, 20), []string{"kill", "disk full", "kill both", "disk full and kill", "database down"}
 				}
 				c.run(t, rounds)
 			})
@@ -177,7 +177,7 @@ func TestCrash(t *testing.T) {
 			t.Parallel()
 			server := apptest.MySQL(t, "--innodb-flush-log-at-trx-commit=1")
 			c := &crashTest{
-				openDatabase: func() servetest.Database { return servetest.MariaDatabase(t, server) }, // a new connection, because the server was restarted
+				openDatabase: func() storetest.Database { return storetest.MariaDatabase(t, server) }, // a new connection, because the server was restarted
 				server:       server, ack: ack, faults: both,
 				addOrderColumn: "ALTER TABLE readings ADD COLUMN arrival bigint AUTO_INCREMENT PRIMARY KEY", orderColumn: "arrival",
 			}
@@ -185,8 +185,8 @@ func TestCrash(t *testing.T) {
 		})
 		t.Run("sqlite-"+ack, func(t *testing.T) {
 			t.Parallel()
-			db := servetest.SQLiteDatabase(t)
-			c := &crashTest{openDatabase: func() servetest.Database { return db }, ack: ack, keyless: ack == "spool", faults: []string{"kill", "stop"}, orderColumn: "rowid"}
+			db := storetest.SQLiteDatabase(t)
+			c := &crashTest{openDatabase: func() storetest.Database { return db }, ack: ack, keyless: ack == "spool", faults: []string{"kill", "stop"}, orderColumn: "rowid"}
 			c.run(t, rounds)
 		})
 	}
@@ -198,7 +198,7 @@ func (x *crashTest) run(t *testing.T, rounds int) {
 	if x.disk != nil {
 		args = []string{"--data", x.disk.Path}
 	}
-	s := db.ServeReadings(t, &binary, servetest.Readings+"    order_by: device\n    ack: "+x.ack+"\n", args...)
+	s := db.ServeReadings(t, &binary, apptest.Readings+"    order_by: device\n    ack: "+x.ack+"\n", args...)
 	if x.addOrderColumn != "" {
 		db.Query(t, x.addOrderColumn)
 	}
@@ -259,15 +259,15 @@ func (x *crashTest) check(t *testing.T, s *apptest.Spillway, c *crashClients) {
 	db := x.openDatabase()
 	// Draining the records of a long outage takes time. Each wait requires progress.
 	const backlog = `spillway_spool_backlog_records{stream="/readings"}`
-	for left := servetest.Metric(t, s, backlog); left > 0; {
+	for left := apptest.Metric(t, s, backlog); left > 0; {
 		before := left
 		apptest.Await(t, "more records are drained", func() bool {
-			left = servetest.Metric(t, s, backlog)
+			left = apptest.Metric(t, s, backlog)
 			return left < before
 		})
 	}
 	apptest.Await(t, "all records are drained", func() bool {
-		return servetest.Metric(t, s, backlog) == 0 && len(db.IDs(t)) >= len(acked)
+		return apptest.Metric(t, s, backlog) == 0 && len(db.IDs(t)) >= len(acked)
 	})
 	stored := db.IDs(t)
 	checkStored(t, acked, stored)
@@ -315,9 +315,9 @@ func (x *crashTest) inject(t *testing.T, fault string, s *apptest.Spillway, c *c
 		x.injectPair(t, fault, c)
 	case "disk full", "disk full and kill":
 		x.server.Kill() // otherwise the drain frees space in the file
-		before := servetest.Metric(t, s, diskFull)
+		before := apptest.Metric(t, s, diskFull)
 		x.disk.Fill(t)
-		apptest.Await(t, "the spool refuses records because of the full disk", func() bool { return servetest.Metric(t, s, diskFull) > before })
+		apptest.Await(t, "the spool refuses records because of the full disk", func() bool { return apptest.Metric(t, s, diskFull) > before })
 		if fault != "disk full" {
 			s.Kill()
 		}
@@ -345,7 +345,7 @@ func (x *crashTest) waitDown(t *testing.T, s *apptest.Spillway, c *crashClients)
 	x.outage = 0 // the long outage occurs once
 	before, full := c.accepted.Load(), 0.0
 	if x.disk != nil {
-		full = servetest.Metric(t, s, diskFull)
+		full = apptest.Metric(t, s, diskFull)
 	}
 	select {
 	case <-time.After(length):
@@ -353,14 +353,14 @@ func (x *crashTest) waitDown(t *testing.T, s *apptest.Spillway, c *crashClients)
 	}
 	if x.ack == "spool" {
 		apptest.Await(t, "records are accepted without a database", func() bool {
-			return c.accepted.Load() > before+50 || x.disk != nil && servetest.Metric(t, s, diskFull) > full
+			return c.accepted.Load() > before+50 || x.disk != nil && apptest.Metric(t, s, diskFull) > full
 		})
 	}
 }
 
 // checkOrder checks that the records of each lane are stored in the order in which they were
 // acknowledged.
-func (c *crashClients) checkOrder(t *testing.T, db servetest.Database, orderColumn string) {
+func (c *crashClients) checkOrder(t *testing.T, db storetest.Database, orderColumn string) {
 	t.Helper()
 	positions := make(map[int]int)
 	for i, row := range db.Query(t, "SELECT id FROM readings ORDER BY "+orderColumn) {

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"spillway/internal/apptest"
-	"spillway/internal/serve/servetest"
+	"spillway/internal/serve/storetest"
 )
 
 // popupCrashRounds is the number of rounds of TestPopupCrash per database.
@@ -54,18 +54,18 @@ func (d *popupUsers) run(ctx context.Context, worker int) {
 
 // ask requests a popup and returns the token of the show; "" if nothing was shown.
 func (d *popupUsers) ask(ctx context.Context, client *http.Client, user string, random *rand.Rand) (string, error) {
-	a, err := servetest.TryFetch(ctx, client, d.replicas[random.IntN(len(d.replicas))].URL("popup?user="+user))
+	a, err := apptest.TryFetch(ctx, client, d.replicas[random.IntN(len(d.replicas))].URL("popup?user="+user))
 	if err != nil || a.Status != http.StatusOK {
 		return "", err
 	}
-	var shown servetest.ShownPopup
+	var shown apptest.ShownPopup
 	err = json.Unmarshal(a.Body, &shown)
 	return shown.Show, err
 }
 
 func (d *popupUsers) click(ctx context.Context, client *http.Client, user, show string, random *rand.Rand) bool {
 	to := d.replicas[random.IntN(len(d.replicas))].URL("popup/click")
-	status, _, _, err := servetest.SendJSON(ctx, client, http.MethodPost, to, servetest.ShowToken(show))
+	status, _, _, err := apptest.SendJSON(ctx, client, http.MethodPost, to, apptest.ShowToken(show))
 	if err != nil || status != http.StatusNoContent {
 		return false
 	}
@@ -106,26 +106,26 @@ func TestPopupCrash(t *testing.T) {
 	}
 	t.Run("postgres", func(t *testing.T) {
 		server := apptest.Postgres(t)
-		db := servetest.PostgresDatabase(t, server)
-		popupCrash(t, server.Server, db.URL, "0s", rounds, func() servetest.Database { return db })
+		db := storetest.PostgresDatabase(t, server)
+		popupCrash(t, server.Server, db.URL, "0s", rounds, func() storetest.Database { return db })
 	})
 	t.Run("mysql", func(t *testing.T) {
 		server := apptest.MySQL(t, "--innodb-flush-log-at-trx-commit=1")
-		open := func() servetest.Database { return servetest.MariaDatabase(t, server) } // a new connection, because the server was restarted
+		open := func() storetest.Database { return storetest.MariaDatabase(t, server) } // a new connection, because the server was restarted
 		popupCrash(t, server, open().URL, "1h", rounds, open)
 	})
 }
 
-func popupCrash(t *testing.T, database *apptest.Server, url, ttl string, rounds int, openDatabase func() servetest.Database) {
+func popupCrash(t *testing.T, database *apptest.Server, url, ttl string, rounds int, openDatabase func() storetest.Database) {
 	store := apptest.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
-	file := servetest.PopupConfig(t, "  store: redis\n  keys: [0123456789abcdef0123456789abcdef]\n  state_ttl: "+ttl+"\n")
+	file := apptest.PopupConfig(t, "  store: redis\n  keys: [0123456789abcdef0123456789abcdef]\n  state_ttl: "+ttl+"\n")
 	d := &popupUsers{}
 	for range 3 {
 		s := apptest.Serve(t, binary.Path(t), "--database", url, "--redis", store.URL(""), file)
 		s.WaitReady(t)
 		d.replicas = append(d.replicas, s)
 	}
-	servetest.SendCampaign(t, d.replicas[0], "POST", "/popups/campaigns", strings.Replace(servetest.PopupForAll, `"1h"`, `"forever"`, 1), 201)
+	apptest.SendCampaign(t, d.replicas[0], "POST", "/popups/campaigns", strings.Replace(apptest.PopupForAll, `"1h"`, `"forever"`, 1), 201)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var load sync.WaitGroup
@@ -170,16 +170,16 @@ func popupCrashAll(t *testing.T, d *popupUsers, victims []*apptest.Server) {
 }
 
 // popupCrashCheck compares acknowledged clicks with stored ones and with later answers.
-func popupCrashCheck(t *testing.T, d *popupUsers, store *apptest.Server, openDatabase func() servetest.Database) {
+func popupCrashCheck(t *testing.T, d *popupUsers, store *apptest.Server, openDatabase func() storetest.Database) {
 	t.Helper()
 	popupAgeEvents(t, store.Addr())
 	// The metric can be half a second old.
 	apptest.Await(t, "no event waits", func() bool {
-		return servetest.EvalRedis(t, store.Addr(), `local n = 0 for i = 0, 15 do `+
+		return apptest.EvalRedis(t, store.Addr(), `local n = 0 for i = 0, 15 do `+
 			`n = n + redis.call('XLEN', string.format('{spillway:popup:%02d}:events', i)) end return n`) == ":0"
 	})
 	apptest.Await(t, "the metric says that no event waits", func() bool {
-		return d.replicas[0].PID() != 0 && servetest.Metric(t, d.replicas[0], "spillway_popup_events_waiting") == 0
+		return d.replicas[0].PID() != 0 && apptest.Metric(t, d.replicas[0], "spillway_popup_events_waiting") == 0
 	})
 	stored := map[string]int{}
 	db := openDatabase()
@@ -218,7 +218,7 @@ func popupAgeEvents(t *testing.T, addr string) {
 	const script = `for i = 0, 15 do local key = string.format('{spillway:popup:%02d}:events', i) ` +
 		`for _, e in ipairs(redis.call('XPENDING', key, 'database', '-', '+', 1000000)) do ` +
 		`redis.call('XCLAIM', key, 'database', e[2], 0, e[1], 'IDLE', 60000, 'JUSTID') end end return 1`
-	if answer := servetest.EvalRedis(t, addr, script); answer != ":1" {
+	if answer := apptest.EvalRedis(t, addr, script); answer != ":1" {
 		t.Fatalf("make entries older: %q", answer)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"spillway/internal/apptest"
-	"spillway/internal/serve/servetest"
+	"spillway/internal/serve/storetest"
 )
 
 // standbyAway is how long TestStandby keeps the standby away. SPILLWAY_STANDBY_AWAY
@@ -35,20 +35,20 @@ func awayFor(t *testing.T) time.Duration {
 // replicatedPair is a primary with a synchronous standby, and a database of a stream on it.
 type replicatedPair struct {
 	primary, standby *apptest.PostgresServer
-	db               servetest.Database // on the primary
+	db               storetest.Database // on the primary
 }
 
 func newReplicatedPair(t *testing.T) *replicatedPair {
 	t.Helper()
 	primary := apptest.Postgres(t, apptest.SynchronousSettings()...)
-	db := servetest.PostgresDatabase(t, primary)
+	db := storetest.PostgresDatabase(t, primary)
 	return &replicatedPair{primary: primary, standby: primary.SynchronousStandby(t), db: db}
 }
 
 // onStandby returns the database as the standby has it.
-func (r *replicatedPair) onStandby() servetest.Database {
+func (r *replicatedPair) onStandby() storetest.Database {
 	url := strings.Replace(r.db.URL, r.primary.Addr(), r.standby.Addr(), 1)
-	return servetest.Database{URL: url, Query: servetest.PostgresQuery(url)}
+	return storetest.Database{URL: url, Query: storetest.PostgresQuery(url)}
 }
 
 func (r *replicatedPair) bringBack(t *testing.T) {
@@ -96,8 +96,8 @@ func TestStandbyAway(t *testing.T) {
 	apptest.Long(t)
 	t.Parallel()
 	r := newReplicatedPair(t)
-	s := r.db.ServeReadings(t, &binary, smallPool+servetest.Readings+"    commit_timeout: 1s\n    timeout: 2s\n    retry_for: 2s\n")
-	servetest.WantAnswer(t, servetest.Post(t, s.URL("readings"), `{"id":1}`), 200, `{"stored":1,"ack":"database, on"}`)
+	s := r.db.ServeReadings(t, &binary, smallPool+apptest.Readings+"    commit_timeout: 1s\n    timeout: 2s\n    retry_for: 2s\n")
+	apptest.WantAnswer(t, apptest.Post(t, s.URL("readings"), `{"id":1}`), 200, `{"stored":1,"ack":"database, on"}`)
 	r.standby.Kill()
 	var next atomic.Int64
 	next.Store(1)
@@ -114,7 +114,7 @@ func TestStandbyAway(t *testing.T) {
 				default:
 				}
 				id := next.Add(1)
-				a, err := servetest.TryPost(t.Context(), http.DefaultClient, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, id), "Idempotency-Key", fmt.Sprint(id))
+				a, err := apptest.TryPost(t.Context(), http.DefaultClient, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, id), "Idempotency-Key", fmt.Sprint(id))
 				if err != nil {
 					t.Error(err)
 					return
@@ -143,10 +143,10 @@ func TestStandbyAway(t *testing.T) {
 		t.Errorf("up to %d sessions, %d of them waiting for the standby; the pool has %d connections", most, waited, poolMax)
 	}
 	r.bringBack(t)
-	apptest.Await(t, "records are accepted again", func() bool { return servetest.Post(t, s.URL("readings"), `{"id":0}`).Status == 200 })
+	apptest.Await(t, "records are accepted again", func() bool { return apptest.Post(t, s.URL("readings"), `{"id":0}`).Status == 200 })
 	for id := int64(2); id <= next.Load(); id++ {
 		apptest.Await(t, "each request is stored", func() bool {
-			return servetest.Post(t, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, id), "Idempotency-Key", fmt.Sprint(id)).Status == 200
+			return apptest.Post(t, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, id), "Idempotency-Key", fmt.Sprint(id)).Status == 200
 		})
 	}
 	stored := r.db.IDs(t)
@@ -167,17 +167,17 @@ func TestStandbyAwaySpool(t *testing.T) {
 	apptest.Long(t)
 	t.Parallel()
 	r := newReplicatedPair(t)
-	s := r.db.ServeReadings(t, &binary, smallPool+servetest.Readings+"    ack: spool\n    commit_timeout: 1s\n")
+	s := r.db.ServeReadings(t, &binary, smallPool+apptest.Readings+"    ack: spool\n    commit_timeout: 1s\n")
 	const backlog = `spillway_spool_backlog_records{stream="/readings"}`
-	servetest.WantSpooled(t, servetest.Post(t, s.URL("readings"), `{"id":1}`), 1)
-	apptest.Await(t, "the record is drained", func() bool { return servetest.Metric(t, s, backlog) == 0 && len(r.db.IDs(t)) == 1 })
+	apptest.WantSpooled(t, apptest.Post(t, s.URL("readings"), `{"id":1}`), 1)
+	apptest.Await(t, "the record is drained", func() bool { return apptest.Metric(t, s, backlog) == 0 && len(r.db.IDs(t)) == 1 })
 	r.standby.Kill()
 	want := []int{1}
 	most := 0
 	r.watchAway(t, func() {
 		want = append(want, len(want)+1)
-		servetest.WantSpooled(t, servetest.Post(t, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, len(want))), 1)
-		if n := servetest.Metric(t, s, backlog); int(n) != len(want)-1 {
+		apptest.WantSpooled(t, apptest.Post(t, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, len(want))), 1)
+		if n := apptest.Metric(t, s, backlog); int(n) != len(want)-1 {
 			t.Fatalf("%v records wait in the spool, %d are not on the standby", n, len(want)-1)
 		}
 		all, _ := r.sessions(t)
@@ -187,7 +187,7 @@ func TestStandbyAwaySpool(t *testing.T) {
 		t.Errorf("up to %d sessions; the pool has %d connections", most, poolMax)
 	}
 	r.bringBack(t)
-	apptest.Await(t, "the spool is drained", func() bool { return servetest.Metric(t, s, backlog) == 0 })
+	apptest.Await(t, "the spool is drained", func() bool { return apptest.Metric(t, s, backlog) == 0 })
 	standby := r.onStandby()
 	apptest.Await(t, "the standby has the records", func() bool { return len(standby.IDs(t)) >= len(want) })
 	if got := fmt.Sprint(standby.IDs(t)); got != fmt.Sprint(want) {
@@ -200,20 +200,20 @@ func TestStandbyAwayPopups(t *testing.T) {
 	apptest.Long(t)
 	t.Parallel()
 	r := newReplicatedPair(t)
-	s := apptest.Serve(t, binary.Path(t), "--database", r.db.URL, servetest.PopupConfig(t, smallPool))
+	s := apptest.Serve(t, binary.Path(t), "--database", r.db.URL, apptest.PopupConfig(t, smallPool))
 	s.WaitReady(t)
-	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", servetest.PopupForAll, 201)
+	apptest.SendCampaign(t, s, "POST", "/popups/campaigns", apptest.PopupForAll, 201)
 	const waiting = "spillway_popup_events_waiting"
-	apptest.Await(t, "no event waits", func() bool { return servetest.Metric(t, s, waiting) == 0 })
+	apptest.Await(t, "no event waits", func() bool { return apptest.Metric(t, s, waiting) == 0 })
 	r.standby.Kill()
 	events, most := 0, 0
 	r.watchAway(t, func() {
-		_, shown := servetest.AskPopup(t, s, fmt.Sprintf("user=u%d", events))
-		if status, body := servetest.PostPopup(t, s.URL("popup/click"), servetest.ShowToken(shown.Show)); status != 204 {
+		_, shown := apptest.AskPopup(t, s, fmt.Sprintf("user=u%d", events))
+		if status, body := apptest.PostPopup(t, s.URL("popup/click"), apptest.ShowToken(shown.Show)); status != 204 {
 			t.Fatalf("click: %d %s", status, body)
 		}
 		events += 2
-		if n := int(servetest.Metric(t, s, waiting)); n != events {
+		if n := int(apptest.Metric(t, s, waiting)); n != events {
 			t.Fatalf("%d events wait, %d are not on the standby", n, events)
 		}
 		all, _ := r.sessions(t)
@@ -223,7 +223,7 @@ func TestStandbyAwayPopups(t *testing.T) {
 		t.Errorf("up to %d sessions; the pool has %d connections", most, poolMax)
 	}
 	r.bringBack(t)
-	apptest.Await(t, "the events are stored", func() bool { return servetest.Metric(t, s, waiting) == 0 })
+	apptest.Await(t, "the events are stored", func() bool { return apptest.Metric(t, s, waiting) == 0 })
 	standby := r.onStandby()
 	apptest.Await(t, "the standby has the events", func() bool {
 		return standby.Query(t, "SELECT count(*) FROM popup_events")[0][0] == strconv.Itoa(events)
@@ -237,29 +237,29 @@ func TestStandbyAwayPool(t *testing.T) {
 	t.Parallel()
 	r := newReplicatedPair(t)
 	r.db.Query(t, "CREATE TABLE readings (id bigint NOT NULL, device bigint, value double precision, note varchar(20))")
-	other := strings.NewReplacer("streams:\n", "", "/readings", "/others", "/v1/readings", "/v1/others").Replace(servetest.Readings)
-	s := apptest.Serve(t, binary.Path(t), "--database", r.db.URL, servetest.PopupConfig(t, "pool: {max: 3, statement_timeout: 5s}\n"+servetest.Readings+other+
+	other := strings.NewReplacer("streams:\n", "", "/readings", "/others", "/v1/readings", "/v1/others").Replace(apptest.Readings)
+	s := apptest.Serve(t, binary.Path(t), "--database", r.db.URL, apptest.PopupConfig(t, "pool: {max: 3, statement_timeout: 5s}\n"+apptest.Readings+other+
 		"queries:\n  - path: /count\n    sql: SELECT count(*) AS n FROM readings WHERE id > :n\n    params: {n: integer}\n"))
 	s.WaitReady(t)
-	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", servetest.PopupForAll, 201)
+	apptest.SendCampaign(t, s, "POST", "/popups/campaigns", apptest.PopupForAll, 201)
 	r.standby.Kill()
 	var clients sync.WaitGroup
 	defer clients.Wait()
 	for i, path := range []string{"readings", "others"} {
 		clients.Go(func() {
-			if _, err := servetest.TryPost(t.Context(), http.DefaultClient, s.URL(path), fmt.Sprintf(`{"id":%d}`, i+1)); err != nil {
+			if _, err := apptest.TryPost(t.Context(), http.DefaultClient, s.URL(path), fmt.Sprintf(`{"id":%d}`, i+1)); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	if a, _ := servetest.AskPopup(t, s, "user=1"); a.Status != 200 {
+	if a, _ := apptest.AskPopup(t, s, "user=1"); a.Status != 200 {
 		t.Errorf("popup: %d %s", a.Status, a.Body)
 	}
 	apptest.Await(t, "two COMMITs wait for the standby", func() bool { _, waiting := r.sessions(t); return waiting >= 2 })
 	questions := 0
 	r.watchAway(t, func() {
 		questions++
-		if a := servetest.Fetch(t, s.URL(fmt.Sprintf("count?n=%d", questions))); a.Status != 200 {
+		if a := apptest.Fetch(t, s.URL(fmt.Sprintf("count?n=%d", questions))); a.Status != 200 {
 			t.Errorf("question %d: %d %s", questions, a.Status, a.Body)
 		}
 		if _, waiting := r.sessions(t); waiting != 2 {
@@ -269,9 +269,9 @@ func TestStandbyAwayPool(t *testing.T) {
 	r.bringBack(t)
 	clients.Wait()
 	for i, path := range []string{"readings", "others"} {
-		apptest.Await(t, "records are accepted again", func() bool { return servetest.Post(t, s.URL(path), fmt.Sprintf(`{"id":%d}`, i+3)).Status == 200 })
+		apptest.Await(t, "records are accepted again", func() bool { return apptest.Post(t, s.URL(path), fmt.Sprintf(`{"id":%d}`, i+3)).Status == 200 })
 	}
-	apptest.Await(t, "the events are stored", func() bool { return servetest.Metric(t, s, "spillway_popup_events_waiting") == 0 })
+	apptest.Await(t, "the events are stored", func() bool { return apptest.Metric(t, s, "spillway_popup_events_waiting") == 0 })
 }
 
 // TestStandbyBatchFoundAgain kills the primary while a COMMIT waits for the standby. After
@@ -284,13 +284,13 @@ func TestStandbyBatchFoundAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newReplicatedPair(t)
-			s := r.db.ServeReadings(t, &binary, fmt.Sprintf("pool: {max: %d}\n", poolMax)+servetest.Readings+"    commit_timeout: 50s\n    timeout: 1m\n    retry_for: 1m\n")
-			servetest.WantAnswer(t, servetest.Post(t, s.URL("readings"), `{"id":1}`), 200, `{"stored":1,"ack":"database, on"}`)
+			s := r.db.ServeReadings(t, &binary, fmt.Sprintf("pool: {max: %d}\n", poolMax)+apptest.Readings+"    commit_timeout: 50s\n    timeout: 1m\n    retry_for: 1m\n")
+			apptest.WantAnswer(t, apptest.Post(t, s.URL("readings"), `{"id":1}`), 200, `{"stored":1,"ack":"database, on"}`)
 			r.standby.Kill()
-			answered := make(chan servetest.Answer, 1)
+			answered := make(chan apptest.Answer, 1)
 			var client sync.WaitGroup
 			client.Go(func() {
-				a, err := servetest.TryPost(t.Context(), http.DefaultClient, s.URL("readings"), `{"id":2}`, headers...)
+				a, err := apptest.TryPost(t.Context(), http.DefaultClient, s.URL("readings"), `{"id":2}`, headers...)
 				if err != nil {
 					t.Error(err)
 				}
@@ -306,7 +306,7 @@ func TestStandbyBatchFoundAgain(t *testing.T) {
 				t.Errorf("the primary has %s", got)
 			}
 			most := 0
-			var early []servetest.Answer
+			var early []apptest.Answer
 			r.watchAway(t, func() {
 				all, _ := r.sessions(t)
 				most = max(most, all)
@@ -322,22 +322,22 @@ func TestStandbyBatchFoundAgain(t *testing.T) {
 				if len(early) > 0 {
 					t.Fatalf("answered %d %s before the standby was back", early[0].Status, early[0].Body)
 				}
-				servetest.WantAnswer(t, <-answered, 200, `{"stored":1,"ack":"database, on"}`)
+				apptest.WantAnswer(t, <-answered, 200, `{"stored":1,"ack":"database, on"}`)
 			} else if len(early) != 1 {
 				t.Fatal("not answered before the standby was back")
 			} else {
-				servetest.WantAnswer(t, early[0], 504, "unknown-outcome")
+				apptest.WantAnswer(t, early[0], 504, "unknown-outcome")
 			}
 			if most > poolMax {
 				t.Errorf("up to %d sessions; the pool has %d connections", most, poolMax)
 			}
 			apptest.Await(t, "records are accepted again", func() bool {
-				return servetest.Post(t, s.URL("readings"), `{"id":3}`, "Idempotency-Key", "three").Status == 200
+				return apptest.Post(t, s.URL("readings"), `{"id":3}`, "Idempotency-Key", "three").Status == 200
 			})
 			if len(headers) > 0 {
-				servetest.WantAnswer(t, servetest.Post(t, s.URL("readings"), `{"id":2}`, headers...), 200, `{"stored":1,"ack":"database, on","replayed":true}`)
+				apptest.WantAnswer(t, apptest.Post(t, s.URL("readings"), `{"id":2}`, headers...), 200, `{"stored":1,"ack":"database, on","replayed":true}`)
 			}
-			for where, db := range map[string]servetest.Database{"primary": r.db, "standby": r.onStandby()} {
+			for where, db := range map[string]storetest.Database{"primary": r.db, "standby": r.onStandby()} {
 				apptest.Await(t, "the "+where+" has the record once", func() bool { return fmt.Sprint(db.IDs(t)) == "[1 2 3]" })
 			}
 		})
@@ -352,8 +352,8 @@ func TestStandbyAck(t *testing.T) {
 	r.db.Query(t, "CREATE TABLE readings (id bigint NOT NULL, device bigint, value double precision, note varchar(20))")
 	for _, level := range []string{"remote_apply", "on", "remote_write", "local"} {
 		r.db.Query(t, "ALTER DATABASE "+name+" SET synchronous_commit = "+level)
-		s := servetest.ServeText(t, &binary, servetest.Readings, r.db.URL)
-		servetest.WantAnswer(t, servetest.Post(t, s.URL("readings"), `{"id":1}`), 200, `{"stored":1,"ack":"database, `+level+`"}`)
+		s := apptest.ServeText(t, &binary, apptest.Readings, r.db.URL)
+		apptest.WantAnswer(t, apptest.Post(t, s.URL("readings"), `{"id":1}`), 200, `{"stored":1,"ack":"database, `+level+`"}`)
 		if err := s.Stop(); err != nil {
 			t.Error(err)
 		}
@@ -362,8 +362,8 @@ func TestStandbyAck(t *testing.T) {
 	if err := r.primary.RequireStandby(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
-	s := servetest.ServeText(t, &binary, servetest.Readings, r.db.URL)
+	s := apptest.ServeText(t, &binary, apptest.Readings, r.db.URL)
 	apptest.Await(t, "the ack says that no standby is waited for", func() bool {
-		return strings.Contains(string(servetest.Post(t, s.URL("readings"), `{"id":1}`).Body), `"ack":"database, local"`)
+		return strings.Contains(string(apptest.Post(t, s.URL("readings"), `{"id":1}`).Body), `"ack":"database, local"`)
 	})
 }

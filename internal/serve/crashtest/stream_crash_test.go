@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"spillway/internal/apptest"
-	"spillway/internal/serve/servetest"
+	"spillway/internal/serve/storetest"
 )
 
 // writers are clients that post one record per request, without pauses, until a request
@@ -59,12 +59,12 @@ func (w *writers) one(ctx context.Context, t *testing.T, client *http.Client, s 
 	return a.Header.Get("Connection") != "close"
 }
 
-func (w *writers) post(ctx context.Context, client *http.Client, s *apptest.Spillway, id int, keyed bool) (servetest.Answer, error) {
+func (w *writers) post(ctx context.Context, client *http.Client, s *apptest.Spillway, id int, keyed bool) (apptest.Answer, error) {
 	var headers []string
 	if keyed {
 		headers = []string{"Idempotency-Key", "key-" + strconv.Itoa(id)}
 	}
-	return servetest.TryPost(ctx, client, s.URL(w.path), fmt.Sprintf(`{"id":%d,"device":%d}`, id, id%7), headers...)
+	return apptest.TryPost(ctx, client, s.URL(w.path), fmt.Sprintf(`{"id":%d,"device":%d}`, id, id%7), headers...)
 }
 
 // checkStored checks that every id of some is in all, which is sorted.
@@ -81,9 +81,9 @@ func checkStored(t *testing.T, some, all []int) {
 // stored. Unanswered ones are sent again with their keys. Every record is then stored once.
 func TestStreamCrash(t *testing.T) {
 	t.Parallel()
-	for name, db := range map[string]servetest.Database{"sqlite": servetest.SQLiteDatabase(t), "postgres": servetest.PostgresDatabase(t, postgres.Get(t))} {
+	for name, db := range map[string]storetest.Database{"sqlite": storetest.SQLiteDatabase(t), "postgres": storetest.PostgresDatabase(t, postgres.Get(t))} {
 		t.Run(name, func(t *testing.T) {
-			s := db.ServeReadings(t, &binary, servetest.Readings+"    order_by: device\n")
+			s := db.ServeReadings(t, &binary, apptest.Readings+"    order_by: device\n")
 			var next atomic.Int64
 			var all []int
 			for range 3 {
@@ -122,8 +122,8 @@ func TestStreamStop(t *testing.T) {
 	t.Parallel()
 	for _, ack := range []string{"database", "memory"} {
 		t.Run(ack, func(t *testing.T) {
-			db := servetest.PostgresDatabase(t, postgres.Get(t))
-			s := db.ServeReadings(t, &binary, servetest.Readings+"    ack: "+ack+"\n")
+			db := storetest.PostgresDatabase(t, postgres.Get(t))
+			s := db.ServeReadings(t, &binary, apptest.Readings+"    ack: "+ack+"\n")
 			w := &writers{path: "readings", next: new(atomic.Int64)}
 			var load sync.WaitGroup
 			load.Go(func() { w.run(t.Context(), t, s, false) })

@@ -20,8 +20,8 @@ import (
 	"spillway/internal/apptest"
 	"spillway/internal/exit"
 	"spillway/internal/serve/queue"
-	"spillway/internal/serve/servetest"
 	"spillway/internal/serve/spool"
+	"spillway/internal/serve/storetest"
 )
 
 // The files in testdata/upgrade were written by a program that kept no epochs and wrote
@@ -51,7 +51,7 @@ const upgradePopups = `popups:
 
 // upgradeDatabase is a database with the tables of an earlier version.
 type upgradeDatabase struct {
-	servetest.Database
+	storetest.Database
 	name  string
 	later string // an expression: a time in SQL, %s, with %d microseconds added
 	now   string // an expression: the time now
@@ -69,13 +69,13 @@ func upgradeDatabases(t *testing.T, test func(t *testing.T, db *upgradeDatabase)
 			db := &upgradeDatabase{name: name, data: filepath.Join(t.TempDir(), "data")}
 			switch name {
 			case "postgres":
-				db.Database = servetest.PostgresDatabase(t, postgres.Get(t))
+				db.Database = storetest.PostgresDatabase(t, postgres.Get(t))
 				db.later, db.now = "%s + interval '%d microseconds'", "now()"
 			case "mariadb":
-				db.Database = servetest.MariaDatabase(t, apptest.MariaDB(t))
+				db.Database = storetest.MariaDatabase(t, apptest.MariaDB(t))
 				db.later, db.now = "%s + INTERVAL %d MICROSECOND", "UTC_TIMESTAMP(6)"
 			case "sqlite":
-				db.Database = servetest.SQLiteDatabase(t)
+				db.Database = storetest.SQLiteDatabase(t)
 				db.later, db.now = "%s + %d", fmt.Sprint(time.Now().UnixMicro())
 			}
 			db.load(t)
@@ -208,7 +208,7 @@ func (db *upgradeDatabase) direct(t *testing.T) []string {
 func drained(t *testing.T, s *apptest.Spillway) {
 	t.Helper()
 	apptest.Await(t, "the spool is drained", func() bool {
-		return servetest.Metric(t, s, `spillway_spool_backlog_records{stream="/readings"}`) == 0 && servetest.IsReady(t, s.Admin)
+		return apptest.Metric(t, s, `spillway_spool_backlog_records{stream="/readings"}`) == 0 && apptest.IsReady(t, s.Admin)
 	})
 }
 
@@ -217,7 +217,7 @@ func drained(t *testing.T, s *apptest.Spillway) {
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	upgradeDatabases(t, func(t *testing.T, db *upgradeDatabase) {
-		s := servetest.ServeText(t, &binary, upgradeStreams+upgradePopups, db.URL, "--data", db.data)
+		s := apptest.ServeText(t, &binary, upgradeStreams+upgradePopups, db.URL, "--data", db.data)
 		want := []int{1, 2, 4, 5, 7, 8, 9}
 		check := func(when string) {
 			t.Helper()
@@ -225,7 +225,7 @@ func TestUpgrade(t *testing.T) {
 			if ids := db.IDs(t); !slices.Equal(ids, want) {
 				t.Errorf("%s: /readings has %v, want %v", when, ids, want)
 			}
-			if n := servetest.Metric(t, s, `spillway_spool_dead_letters{stream="/readings"}`); n != 2 {
+			if n := apptest.Metric(t, s, `spillway_spool_dead_letters{stream="/readings"}`); n != 2 {
 				t.Errorf("%s: %v dead letters, want records 3 and 6", when, n)
 			}
 			if ids := db.direct(t); !slices.Equal(ids, []string{"1", "2"}) {
@@ -234,12 +234,12 @@ func TestUpgrade(t *testing.T) {
 		}
 		check("after the upgrade")
 		// Requests that the earlier version has stored or accepted are recognized.
-		if a := servetest.Post(t, s.URL("direct"), `{"id":1}`, "Idempotency-Key", "d1"); a.Status != 200 || !strings.Contains(string(a.Body), `"replayed":true`) {
+		if a := apptest.Post(t, s.URL("direct"), `{"id":1}`, "Idempotency-Key", "d1"); a.Status != 200 || !strings.Contains(string(a.Body), `"replayed":true`) {
 			t.Errorf("/direct with the key d1: %d %s", a.Status, a.Body)
 		}
-		servetest.WantAnswer(t, servetest.Post(t, s.URL("direct"), `{"id":3}`, "Idempotency-Key", "d1"), 409, "key-reused")
+		apptest.WantAnswer(t, apptest.Post(t, s.URL("direct"), `{"id":3}`, "Idempotency-Key", "d1"), 409, "key-reused")
 		for key, body := range map[string]string{"k1": `{"id":1}`, "k4": `{"id":4}`, "k6": `[{"id":6,"value":13},{"id":7}]`, "k8": `{"id":8}`} {
-			if a := servetest.Post(t, s.URL("readings"), body, "Idempotency-Key", key); a.Status != 202 {
+			if a := apptest.Post(t, s.URL("readings"), body, "Idempotency-Key", key); a.Status != 202 {
 				t.Errorf("/readings with the key %s: %d %s", key, a.Status, a.Body)
 			}
 		}
@@ -266,7 +266,7 @@ func TestUpgrade(t *testing.T) {
 // What its tables lack was added.
 func checkUpgradedPopups(t *testing.T, s *apptest.Spillway, db *upgradeDatabase) {
 	t.Helper()
-	if a, shown := servetest.AskPopup(t, s, "user=8"); a.Status != 200 || shown.Campaign != 1 || string(shown.Payload) != `{"n":1}` {
+	if a, shown := apptest.AskPopup(t, s, "user=8"); a.Status != 200 || shown.Campaign != 1 || string(shown.Payload) != `{"n":1}` {
 		t.Errorf("a popup for a new user: %d %+v %v", a.Status, shown, a.Header)
 	}
 	apptest.Await(t, "two popups are counted", func() bool {
@@ -282,12 +282,12 @@ func checkUpgradedPopups(t *testing.T, s *apptest.Spillway, db *upgradeDatabase)
 	if states := db.Query(t, "SELECT count(*) FROM popup_state"); states[0][0] != "2" {
 		t.Errorf("%s states", states[0][0])
 	}
-	servetest.SendCampaign(t, s, "POST", "/popups/campaigns/1/pause", "", 200)
+	apptest.SendCampaign(t, s, "POST", "/popups/campaigns/1/pause", "", 200)
 	history := db.Query(t, "SELECT h.campaign_id, h.version - c.version, CASE WHEN c.settings LIKE '{%' THEN 'settings' END FROM popup_history AS h, popup_campaigns AS c")
 	if fmt.Sprint(history) != "[[1 0 settings]]" {
 		t.Errorf("history: %v", history)
 	}
-	servetest.SendCampaign(t, s, "POST", "/popups/campaigns/1/resume", "", 200)
+	apptest.SendCampaign(t, s, "POST", "/popups/campaigns/1/resume", "", 200)
 }
 
 // spoolVersion returns the version of a spool's file. It sets another one unless that is 0.
@@ -321,13 +321,13 @@ func spoolVersion(t *testing.T, file string, set int) int {
 func TestNewerSpool(t *testing.T) {
 	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
-	servetest.FillSpool(t, data, true, 1)
+	storetest.FillSpool(t, data, true, 1)
 	if version := spoolVersion(t, spool.Path(data), 0); version < 2 {
 		t.Errorf("a new file has version %d: an earlier program would open it, and mistake its groups", version)
 	}
 	spoolVersion(t, spool.Path(data), 99)
 	file := filepath.Join(t.TempDir(), "spillway.yaml")
-	if err := os.WriteFile(file, []byte(servetest.Readings+"    ack: spool\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(apptest.Readings+"    ack: spool\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{
@@ -352,7 +352,7 @@ func TestNewerSpool(t *testing.T) {
 func TestTwoVersions(t *testing.T) {
 	t.Parallel()
 	upgradeDatabases(t, func(t *testing.T, db *upgradeDatabase) {
-		s := servetest.ServeText(t, &binary, upgradeStreams, db.URL, "--data", db.data)
+		s := apptest.ServeText(t, &binary, upgradeStreams, db.URL, "--data", db.data)
 		drained(t, s)
 		id, key := func(n int) string { return fmt.Sprintf("X'%032d'", n) }, "`key`"
 		if db.name != "mariadb" {
@@ -374,12 +374,12 @@ func TestTwoVersions(t *testing.T) {
 			db.Query(t, sql)
 		}
 		// Its key is known here: the fingerprint of d1 is that of this body.
-		if a := servetest.Post(t, s.URL("direct"), `{"id":1}`, "Idempotency-Key", "old"); a.Status != 200 || !strings.Contains(string(a.Body), `"replayed":true`) {
+		if a := apptest.Post(t, s.URL("direct"), `{"id":1}`, "Idempotency-Key", "old"); a.Status != 200 || !strings.Contains(string(a.Body), `"replayed":true`) {
 			t.Errorf("a key of the earlier version: %d %s", a.Status, a.Body)
 		}
-		servetest.WantAnswer(t, servetest.Post(t, s.URL("direct"), `{"id":2}`, "Idempotency-Key", "old"), 409, "key-reused")
+		apptest.WantAnswer(t, apptest.Post(t, s.URL("direct"), `{"id":2}`, "Idempotency-Key", "old"), 409, "key-reused")
 		// It knows the keys of this version, and what it answers to them.
-		if a := servetest.Post(t, s.URL("direct"), `{"id":1}`, "Idempotency-Key", "new"); a.Status != 200 || strings.Contains(string(a.Body), "replayed") {
+		if a := apptest.Post(t, s.URL("direct"), `{"id":1}`, "Idempotency-Key", "new"); a.Status != 200 || strings.Contains(string(a.Body), "replayed") {
 			t.Errorf("a new key: %d %s", a.Status, a.Body)
 		}
 		same := db.Query(t, fmt.Sprintf("SELECT count(*) FROM spillway_requests AS ours, spillway_requests AS theirs WHERE ours.stream = '/direct' AND ours.%[1]s = 'new' AND theirs.stream = '/direct' AND theirs.%[1]s = 'd1' "+
@@ -387,7 +387,7 @@ func TestTwoVersions(t *testing.T) {
 		if same[0][0] != "1" {
 			t.Error("the earlier version would not recognize a key of this one")
 		}
-		servetest.WantSpooled(t, servetest.Post(t, s.URL("readings"), `{"id":11}`, "Idempotency-Key", "k11"), 1)
+		apptest.WantSpooled(t, apptest.Post(t, s.URL("readings"), `{"id":11}`, "Idempotency-Key", "k11"), 1)
 		drained(t, s)
 		if ids := db.direct(t); !slices.Equal(ids, []string{"1", "1", "10", "2"}) && !slices.Equal(ids, []string{"1", "1", "2", "10"}) {
 			t.Errorf("/direct has %v", ids)
@@ -407,22 +407,22 @@ func TestTwoVersions(t *testing.T) {
 func (db *upgradeDatabase) checkSubjects(t *testing.T) {
 	t.Helper()
 	const subject = "a-key-of-sixteen-bytes"
-	s := servetest.ServeText(t, &binary, "keys: ["+subject+"]\n"+upgradeStreams, db.URL, "--data", filepath.Join(t.TempDir(), "data"))
-	send := func(path, key, body string) servetest.Answer {
+	s := apptest.ServeText(t, &binary, "keys: ["+subject+"]\n"+upgradeStreams, db.URL, "--data", filepath.Join(t.TempDir(), "data"))
+	send := func(path, key, body string) apptest.Answer {
 		t.Helper()
-		return servetest.Post(t, s.URL(path), body, "Authorization", "Bearer "+subject, "Idempotency-Key", key)
+		return apptest.Post(t, s.URL(path), body, "Authorization", "Bearer "+subject, "Idempotency-Key", key)
 	}
 	if a := send("direct", "old", `{"id":1}`); a.Status != 200 || !strings.Contains(string(a.Body), `"replayed":true`) {
 		t.Errorf("a key of the earlier version, with a write key: %d %s", a.Status, a.Body)
 	}
-	servetest.WantAnswer(t, send("direct", "old", `{"id":2}`), 409, "key-reused")
+	apptest.WantAnswer(t, send("direct", "old", `{"id":2}`), 409, "key-reused")
 	for _, replayed := range []bool{false, true} {
 		if a := send("direct", "new", `{"id":12}`); a.Status != 200 || strings.Contains(string(a.Body), "replayed") != replayed {
 			t.Errorf("a key that this version has for another subject: %d %s", a.Status, a.Body)
 		}
 	}
-	servetest.WantSpooled(t, send("readings", "k4", `{"id":4}`), 1)
-	servetest.WantSpooled(t, send("readings", "k11", `{"id":13}`), 1)
+	apptest.WantSpooled(t, send("readings", "k4", `{"id":4}`), 1)
+	apptest.WantSpooled(t, send("readings", "k11", `{"id":13}`), 1)
 	drained(t, s)
 	if ids := db.IDs(t); !slices.Equal(ids, []int{1, 2, 4, 5, 7, 8, 9, 11, 13}) {
 		t.Errorf("with write keys, /readings has %v", ids)

@@ -7,15 +7,15 @@ import (
 	"time"
 
 	"spillway/internal/apptest"
-	"spillway/internal/serve/servetest"
+	"spillway/internal/serve/storetest"
 )
 
 // TestPopupRedisClock: the popups go by the clock of Redis, and go on after that was wild.
 func TestPopupRedisClock(t *testing.T) {
 	t.Parallel()
 	store := apptest.RedisAt(t, -10*time.Minute)
-	db := servetest.PostgresDatabase(t, postgres.Get(t))
-	s := apptest.Serve(t, binary.Path(t), "--database", db.URL, "--redis", store.URL(""), servetest.PopupConfig(t, popupRedis))
+	db := storetest.PostgresDatabase(t, postgres.Get(t))
+	s := apptest.Serve(t, binary.Path(t), "--database", db.URL, "--redis", store.URL(""), apptest.PopupConfig(t, popupRedis))
 	testPopupClock(t, s, store, db)
 }
 
@@ -24,26 +24,26 @@ func TestPopupClock(t *testing.T) {
 	t.Parallel()
 	server := apptest.Postgres(t)
 	server.SetClock(t, -10*time.Minute)
-	db := servetest.PostgresDatabase(t, server)
-	s := apptest.Serve(t, binary.Path(t), "--database", db.URL, servetest.PopupConfig(t, ""))
+	db := storetest.PostgresDatabase(t, server)
+	s := apptest.Serve(t, binary.Path(t), "--database", db.URL, apptest.PopupConfig(t, ""))
 	testPopupClock(t, s, server.Server, db)
 }
 
 // testPopupClock moves the clock of a store, which is ten minutes behind.
-func testPopupClock(t *testing.T, s *apptest.Spillway, store *apptest.Server, db servetest.Database) {
+func testPopupClock(t *testing.T, s *apptest.Spillway, store *apptest.Server, db storetest.Database) {
 	t.Helper()
 	s.WaitReady(t)
-	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", servetest.PopupForAll, 201)
+	apptest.SendCampaign(t, s, "POST", "/popups/campaigns", apptest.PopupForAll, 201)
 	expect := func(user, want string) {
 		t.Helper()
 		apptest.Await(t, user+" gets "+want, func() bool { return popupReason(t, s, "user="+user) == want })
 	}
-	_, shown := servetest.AskPopup(t, s, "user=clicks")
-	if status, body := servetest.PostPopup(t, s.URL("popup/click"), servetest.ShowToken(shown.Show)); status != 204 {
+	_, shown := apptest.AskPopup(t, s, "user=clicks")
+	if status, body := apptest.PostPopup(t, s.URL("popup/click"), apptest.ShowToken(shown.Show)); status != 204 {
 		t.Fatalf("click: %d %s", status, body)
 	}
 	expect("sees", "200 1 first")
-	if skew := servetest.Metric(t, s, "spillway_popup_clock_skew_seconds"); skew < 540 || skew > 660 {
+	if skew := apptest.Metric(t, s, "spillway_popup_clock_skew_seconds"); skew < 540 || skew > 660 {
 		t.Errorf("the clock of the store is 600 s behind, and the metric says %v", skew)
 	}
 	apptest.Await(t, "the log warns", func() bool {
@@ -60,7 +60,7 @@ func testPopupClock(t *testing.T, s *apptest.Spillway, store *apptest.Server, db
 
 	store.SetClock(t, 45*time.Minute) // 55 minutes pass, and the quiet period is an hour
 	expect("later", "200 1 first")
-	apptest.Await(t, "the popups follow", func() bool { return servetest.Metric(t, s, "spillway_popup_clock_skew_seconds") < 0 })
+	apptest.Await(t, "the popups follow", func() bool { return apptest.Metric(t, s, "spillway_popup_clock_skew_seconds") < 0 })
 	expect("clicks", "204 0 wait-clicked")
 	store.SetClock(t, 55*time.Minute)
 	expect("clicks", "204 0 none-left")

@@ -15,13 +15,12 @@ import (
 	"zombiezen.com/go/sqlite/sqlitex"
 
 	"spillway/internal/apptest"
-	"spillway/internal/serve/servetest"
 )
 
 // popupReason requests a popup and returns status, campaign and reason.
 func popupReason(t *testing.T, s *apptest.Spillway, query string) string {
 	t.Helper()
-	a, shown := servetest.AskPopup(t, s, query)
+	a, shown := apptest.AskPopup(t, s, query)
 	return strings.TrimSpace(fmt.Sprintf("%d %d %s", a.Status, shown.Campaign, a.Header.Get("Spillway-Reason")))
 }
 
@@ -30,14 +29,14 @@ func popupReason(t *testing.T, s *apptest.Spillway, query string) string {
 func TestPopupFollow(t *testing.T) {
 	t.Parallel()
 	database, store := postgres.Get(t).CreateDatabase(t), apptest.Redis(t)
-	file := servetest.PopupConfig(t, "  store: redis\n  keys: [0123456789abcdef0123456789abcdef]\n")
+	file := apptest.PopupConfig(t, "  store: redis\n  keys: [0123456789abcdef0123456789abcdef]\n")
 	var replicas []*apptest.Spillway
 	for range 3 {
 		s := apptest.Serve(t, binary.Path(t), "--database", database, "--redis", store.URL(""), file)
 		s.WaitReady(t)
 		replicas = append(replicas, s)
 	}
-	c := servetest.SendCampaign(t, replicas[0], "POST", "/popups/campaigns", servetest.PopupForAll, 201)
+	c := apptest.SendCampaign(t, replicas[0], "POST", "/popups/campaigns", apptest.PopupForAll, 201)
 	user := 0
 	arrives := func(status int) (took time.Duration) {
 		t.Helper()
@@ -45,7 +44,7 @@ func TestPopupFollow(t *testing.T) {
 		for r, s := range replicas {
 			apptest.Await(t, fmt.Sprintf("replica %d answers %d", r, status), func() bool {
 				user++
-				a, _ := servetest.AskPopup(t, s, fmt.Sprint("user=", user))
+				a, _ := apptest.AskPopup(t, s, fmt.Sprint("user=", user))
 				return a.Status == status
 			})
 		}
@@ -53,15 +52,15 @@ func TestPopupFollow(t *testing.T) {
 	}
 	arrives(200)
 	for i := range 2 {
-		servetest.SendCampaign(t, replicas[1+i], "POST", fmt.Sprintf("/popups/campaigns/%v/pause", c["id"]), "", 200)
+		apptest.SendCampaign(t, replicas[1+i], "POST", fmt.Sprintf("/popups/campaigns/%v/pause", c["id"]), "", 200)
 		arrives(204)
-		servetest.SendCampaign(t, replicas[i], "POST", fmt.Sprintf("/popups/campaigns/%v/resume", c["id"]), "", 200)
+		apptest.SendCampaign(t, replicas[i], "POST", fmt.Sprintf("/popups/campaigns/%v/resume", c["id"]), "", 200)
 		arrives(200)
 	}
 	apptest.AwaitState(t, "a change is on every replica within a second", func() (string, bool) { // the machine may delay some
-		servetest.SendCampaign(t, replicas[0], "POST", fmt.Sprintf("/popups/campaigns/%v/resume", c["id"]), "", 200)
+		apptest.SendCampaign(t, replicas[0], "POST", fmt.Sprintf("/popups/campaigns/%v/resume", c["id"]), "", 200)
 		arrives(200)
-		servetest.SendCampaign(t, replicas[2], "POST", fmt.Sprintf("/popups/campaigns/%v/pause", c["id"]), "", 200)
+		apptest.SendCampaign(t, replicas[2], "POST", fmt.Sprintf("/popups/campaigns/%v/pause", c["id"]), "", 200)
 		took := arrives(204)
 		return "it took " + took.String(), took < time.Second
 	})
@@ -80,7 +79,7 @@ func popupManySave(t *testing.T, database string, replicas []*apptest.Spillway) 
 		group.Go(func() {
 			body := fmt.Sprintf(`{"name":"one more, %d","placement":"checkout","payload":1,"status":"active"}`, i)
 			for {
-				status, _, _, err := servetest.SendJSON(t.Context(), http.DefaultClient, http.MethodPost, replicas[i%3].Admin+"/popups/campaigns", body)
+				status, _, _, err := apptest.SendJSON(t.Context(), http.DefaultClient, http.MethodPost, replicas[i%3].Admin+"/popups/campaigns", body)
 				if err != nil {
 					t.Error(err)
 					return
@@ -123,11 +122,11 @@ func popupStore(t *testing.T, database string, statements ...string) {
 func TestPopupBroken(t *testing.T) {
 	t.Parallel()
 	database := postgres.Get(t).CreateDatabase(t)
-	s := apptest.Serve(t, binary.Path(t), "--database", database, servetest.PopupConfig(t, ""))
+	s := apptest.Serve(t, binary.Path(t), "--database", database, apptest.PopupConfig(t, ""))
 	s.WaitReady(t)
-	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", `{"name":"old","placement":"home","payload":1,"status":"active","target":"age > 1","order":1}`, 201)
-	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", `{"name":"odd","placement":"home","payload":1,"status":"active","order":2}`, 201)
-	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", servetest.PopupForAll, 201)
+	apptest.SendCampaign(t, s, "POST", "/popups/campaigns", `{"name":"old","placement":"home","payload":1,"status":"active","target":"age > 1","order":1}`, 201)
+	apptest.SendCampaign(t, s, "POST", "/popups/campaigns", `{"name":"odd","placement":"home","payload":1,"status":"active","order":2}`, 201)
+	apptest.SendCampaign(t, s, "POST", "/popups/campaigns", apptest.PopupForAll, 201)
 	popupStore(t, database,
 		"UPDATE popup_campaigns SET target = 'gone > 1' WHERE id = 1", // an attribute that is no longer configured
 		"UPDATE popup_campaigns SET cap = -7 WHERE id = 2",
@@ -146,7 +145,7 @@ func TestPopupBroken(t *testing.T) {
 			Verdict, Problem string
 		}
 	}
-	a := servetest.Fetch(t, s.Admin+"/popups/explain?user=8")
+	a := apptest.Fetch(t, s.Admin+"/popups/explain?user=8")
 	if err := json.Unmarshal(a.Body, &explained); err != nil || len(explained.Campaigns) != 502 {
 		t.Fatalf("%s %v", a.Body, err)
 	}
@@ -158,9 +157,9 @@ func TestPopupBroken(t *testing.T) {
 		}
 	}
 	// It can be corrected, and no other one can be added.
-	servetest.SendCampaign(t, s, "POST", "/popups/campaigns/599/archive", "", 200)
-	servetest.SendCampaign(t, s, "POST", "/popups/campaigns/1/archive", "", 200)
-	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", `{"name":"more","placement":"home","payload":1,"cap":1}`, 422)
+	apptest.SendCampaign(t, s, "POST", "/popups/campaigns/599/archive", "", 200)
+	apptest.SendCampaign(t, s, "POST", "/popups/campaigns/1/archive", "", 200)
+	apptest.SendCampaign(t, s, "POST", "/popups/campaigns", `{"name":"more","placement":"home","payload":1,"cap":1}`, 422)
 }
 
 // TestPopupTimes: start and end, a cap and another placement.
@@ -168,10 +167,10 @@ func TestPopupTimes(t *testing.T) {
 	t.Parallel()
 	s := popupDemo(t)
 	for id := 1; id <= 3; id++ {
-		servetest.SendCampaign(t, s, "POST", fmt.Sprintf("/popups/campaigns/%d/archive", id), "", 200)
+		apptest.SendCampaign(t, s, "POST", fmt.Sprintf("/popups/campaigns/%d/archive", id), "", 200)
 	}
 	at := func(d time.Duration) string { return time.Now().Add(d).UTC().Format(time.RFC3339) }
-	c := servetest.SendCampaign(t, s, "POST", "/popups/campaigns", fmt.Sprintf(
+	c := apptest.SendCampaign(t, s, "POST", "/popups/campaigns", fmt.Sprintf(
 		`{"name":"later","placement":"home","payload":1,"status":"active","start":%q,"end":%q,"cap":2,"repeat_after":"1h"}`, at(10*time.Hour), at(20*time.Hour)), 201)
 	later := fmt.Sprint(c["id"])
 	for _, step := range []struct{ query, want string }{
@@ -189,7 +188,7 @@ func TestPopupTimes(t *testing.T) {
 			t.Errorf("%s: %s, want %s", step.query, got, step.want)
 		}
 	}
-	a, _ := servetest.AskPopup(t, s, "user=1")
+	a, _ := apptest.AskPopup(t, s, "user=1")
 	if next, err := time.Parse(time.RFC3339, a.Header.Get("Spillway-Next-At")); a.Status != 204 || err == nil && time.Until(next) > 21*time.Hour {
 		t.Errorf("%d %v %v", a.Status, a.Header, err)
 	}
@@ -198,12 +197,12 @@ func TestPopupTimes(t *testing.T) {
 // TestPopupPlacements: a user's states at two placements are independent.
 func TestPopupPlacements(t *testing.T) {
 	t.Parallel()
-	s := apptest.Serve(t, binary.Path(t), "--database", "sqlite:"+filepath.Join(t.TempDir(), "db"), servetest.PopupConfig(t, ""))
+	s := apptest.Serve(t, binary.Path(t), "--database", "sqlite:"+filepath.Join(t.TempDir(), "db"), apptest.PopupConfig(t, ""))
 	s.WaitReady(t)
-	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", servetest.PopupForAll, 201)
-	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", strings.Replace(servetest.PopupForAll, `"home"`, `"checkout"`, 1), 201)
-	_, home := servetest.AskPopup(t, s, "user=7")
-	if status, body := servetest.PostPopup(t, s.URL("popup/click"), servetest.ShowToken(home.Show)); status != 204 {
+	apptest.SendCampaign(t, s, "POST", "/popups/campaigns", apptest.PopupForAll, 201)
+	apptest.SendCampaign(t, s, "POST", "/popups/campaigns", strings.Replace(apptest.PopupForAll, `"home"`, `"checkout"`, 1), 201)
+	_, home := apptest.AskPopup(t, s, "user=7")
+	if status, body := apptest.PostPopup(t, s.URL("popup/click"), apptest.ShowToken(home.Show)); status != 204 {
 		t.Errorf("click: %d %s", status, body)
 	}
 	for _, step := range []struct{ query, want string }{
@@ -221,7 +220,7 @@ func TestPopupPlacements(t *testing.T) {
 		var one struct {
 			Rate float64 `json:"click_rate"`
 		}
-		return json.Unmarshal(servetest.Fetch(t, s.Admin+"/popups/campaigns/1").Body, &one) == nil && one.Rate == 1
+		return json.Unmarshal(apptest.Fetch(t, s.Admin+"/popups/campaigns/1").Body, &one) == nil && one.Rate == 1
 	})
 }
 
@@ -231,23 +230,23 @@ func TestPopupAnyway(t *testing.T) {
 	t.Parallel()
 	store := apptest.Redis(t)
 	s := apptest.Serve(t, binary.Path(t), "--database", postgres.Get(t).CreateDatabase(t), "--redis", store.URL(""),
-		servetest.PopupConfig(t, "  store: redis\n  on_unavailable: anyway\n  keys: [0123456789abcdef0123456789abcdef]\n"))
+		apptest.PopupConfig(t, "  store: redis\n  on_unavailable: anyway\n  keys: [0123456789abcdef0123456789abcdef]\n"))
 	s.WaitReady(t)
-	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", servetest.PopupForAll, 201)
-	_, shown := servetest.AskPopup(t, s, "user=7")
+	apptest.SendCampaign(t, s, "POST", "/popups/campaigns", apptest.PopupForAll, 201)
+	_, shown := apptest.AskPopup(t, s, "user=7")
 	if shown.Show == "" {
 		t.Fatalf("%+v", shown)
 	}
 	store.Kill()
 	for range 2 {
-		if a, shown := servetest.AskPopup(t, s, "user=7"); a.Status != 200 || shown.Campaign != 1 || shown.Show != "" || a.Header.Get("Spillway-Reason") != "unavailable" {
+		if a, shown := apptest.AskPopup(t, s, "user=7"); a.Status != 200 || shown.Campaign != 1 || shown.Show != "" || a.Header.Get("Spillway-Reason") != "unavailable" {
 			t.Errorf("%d %s %v", a.Status, a.Body, a.Header)
 		}
 	}
-	if status, body := servetest.PostPopup(t, s.URL("popup/click"), servetest.ShowToken(shown.Show)); status != 503 || !strings.Contains(body, "popups-down") {
+	if status, body := apptest.PostPopup(t, s.URL("popup/click"), apptest.ShowToken(shown.Show)); status != 503 || !strings.Contains(body, "popups-down") {
 		t.Errorf("click: %d %s", status, body)
 	}
-	apptest.Await(t, "how many events wait is not known", func() bool { return servetest.Metric(t, s, "spillway_popup_events_waiting") == -1 })
+	apptest.Await(t, "how many events wait is not known", func() bool { return apptest.Metric(t, s, "spillway_popup_events_waiting") == -1 })
 }
 
 // TestPopupRows: "no row" is cached, and an invalid value counts as missing.
@@ -263,16 +262,16 @@ func TestPopupRows(t *testing.T) {
 	if err != nil || conn.Close() != nil {
 		t.Fatal(err)
 	}
-	s := apptest.Serve(t, binary.Path(t), "--database", "sqlite:"+path, servetest.PopupConfig(t, "  attributes_sql: SELECT age, country FROM users WHERE id = :user\n  attributes_ttl: 1h\n"))
+	s := apptest.Serve(t, binary.Path(t), "--database", "sqlite:"+path, apptest.PopupConfig(t, "  attributes_sql: SELECT age, country FROM users WHERE id = :user\n  attributes_ttl: 1h\n"))
 	s.WaitReady(t)
-	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", `{"name":"a","placement":"home","payload":1,"status":"active","target":"age == nil and country == \"NO\"","order":1}`, 201)
-	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", `{"name":"b","placement":"home","payload":1,"status":"active","target":"age == 1 and country == nil","order":2}`, 201)
+	apptest.SendCampaign(t, s, "POST", "/popups/campaigns", `{"name":"a","placement":"home","payload":1,"status":"active","target":"age == nil and country == \"NO\"","order":1}`, 201)
+	apptest.SendCampaign(t, s, "POST", "/popups/campaigns", `{"name":"b","placement":"home","payload":1,"status":"active","target":"age == 1 and country == nil","order":2}`, 201)
 	for range 3 { // requests the row each time, because no popup is shown
 		if got := popupReason(t, s, "user=nobody&age=17"); got != "204 0 none-suits" {
 			t.Errorf("a user without a row: %s", got)
 		}
 	}
-	if n := servetest.Metric(t, s, `spillway_query_executions_total{query="popups.attributes_sql"}`); n != 1 {
+	if n := apptest.Metric(t, s, `spillway_query_executions_total{query="popups.attributes_sql"}`); n != 1 {
 		t.Errorf("%v statements for one user without a row", n)
 	}
 	for user, want := range map[string]string{"half": "200 1 first", "endless": "200 1 first", "long": "200 2 first"} {
@@ -280,7 +279,7 @@ func TestPopupRows(t *testing.T) {
 			t.Errorf("user %s: %s, want %s", user, got, want)
 		}
 	}
-	if n := servetest.Metric(t, s, "spillway_popup_attributes_refused_total"); n < 2 || n > 3 {
+	if n := apptest.Metric(t, s, "spillway_popup_attributes_refused_total"); n < 2 || n > 3 {
 		t.Errorf("%v values are counted as refused", n) // the database may store infinity as NULL
 	}
 	if log := s.Log(t); strings.Contains(log, "popup state is not available") {
@@ -293,7 +292,7 @@ func TestPopupRedisRefused(t *testing.T) {
 	t.Parallel()
 	store := apptest.Redis(t, "--maxmemory-policy", "allkeys-lru")
 	_, stderr, code := binary.Run(t, "serve", "--strict", "--database", postgres.Get(t).CreateDatabase(t), "--redis", store.URL(""), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
-		servetest.PopupConfig(t, "  store: redis\n  keys: [0123456789abcdef0123456789abcdef]\n"))
+		apptest.PopupConfig(t, "  store: redis\n  keys: [0123456789abcdef0123456789abcdef]\n"))
 	if code != 2 || !strings.Contains(stderr, "CONFIG SET maxmemory-policy noeviction") {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
@@ -306,16 +305,16 @@ func TestPopupMemoryUsers(t *testing.T) {
 	t.Parallel()
 	const users, limit = 60, 20
 	database := postgres.Get(t).CreateDatabase(t)
-	file := servetest.PopupConfig(t, fmt.Sprintf("  memory_users: %d\n", limit))
+	file := apptest.PopupConfig(t, fmt.Sprintf("  memory_users: %d\n", limit))
 	s := apptest.Serve(t, binary.Path(t), "--database", database, file)
 	s.WaitReady(t)
-	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", servetest.PopupForAll, 201)
+	apptest.SendCampaign(t, s, "POST", "/popups/campaigns", apptest.PopupForAll, 201)
 	for user := range users {
 		apptest.Await(t, "a popup for a new user", func() bool {
 			// Nobody can be evicted while the events of all wait for the database.
-			a, shown := servetest.AskPopup(t, s, fmt.Sprintf("user=%d", user))
+			a, shown := apptest.AskPopup(t, s, fmt.Sprintf("user=%d", user))
 			if a.Status == http.StatusOK {
-				if status, body := servetest.PostPopup(t, s.URL("popup/click"), servetest.ShowToken(shown.Show)); status != http.StatusNoContent {
+				if status, body := apptest.PostPopup(t, s.URL("popup/click"), apptest.ShowToken(shown.Show)); status != http.StatusNoContent {
 					t.Fatalf("click: %d %s", status, body)
 				}
 			}
@@ -329,11 +328,11 @@ func TestPopupMemoryUsers(t *testing.T) {
 				t.Errorf("user %d: %s", user, got)
 			}
 		}
-		if states, evicted := servetest.Metric(t, s, "spillway_popup_states"), servetest.Metric(t, s, "spillway_popup_states_evicted_total"); states > limit || evicted < users-limit {
+		if states, evicted := apptest.Metric(t, s, "spillway_popup_states"), apptest.Metric(t, s, "spillway_popup_states_evicted_total"); states > limit || evicted < users-limit {
 			t.Errorf("%v states, %v evicted", states, evicted)
 		}
 	}
-	apptest.Await(t, "the database has all events", func() bool { return servetest.Metric(t, s, "spillway_popup_events_waiting") == 0 })
+	apptest.Await(t, "the database has all events", func() bool { return apptest.Metric(t, s, "spillway_popup_events_waiting") == 0 })
 	check()
 	if err := s.Stop(); err != nil {
 		t.Fatal(err)

@@ -22,7 +22,6 @@ import (
 	"zombiezen.com/go/sqlite/sqlitex"
 
 	"spillway/internal/apptest"
-	"spillway/internal/serve/servetest"
 )
 
 // popupDemo serves the freight app.
@@ -39,67 +38,67 @@ func TestPopupDemo(t *testing.T) {
 	t.Parallel()
 	s := popupDemo(t)
 	const old = "&app_version=29"
-	_, first := servetest.AskPopup(t, s, "user=7"+old)
+	_, first := apptest.AskPopup(t, s, "user=7"+old)
 	if first.Campaign != 1 || !strings.Contains(string(first.Payload), "new version") {
 		t.Fatalf("the first matching campaign: %+v", first)
 	}
-	if _, new := servetest.AskPopup(t, s, "user=9&app_version=31"); new.Campaign == 1 {
+	if _, new := apptest.AskPopup(t, s, "user=9&app_version=31"); new.Campaign == 1 {
 		t.Errorf("campaign 1 does not match: %+v", new)
 	}
 	for offset, want := range map[string]string{"0s": "wait-shown", "23h59m": "wait-shown"} {
-		a, _ := servetest.AskPopup(t, s, "user=7&clock_offset="+offset+old)
+		a, _ := apptest.AskPopup(t, s, "user=7&clock_offset="+offset+old)
 		if a.Status != 204 || a.Header.Get("Spillway-Reason") != want || a.Header.Get("Spillway-Next-At") == "" {
 			t.Errorf("not clicked, %s later: %d %v", offset, a.Status, a.Header)
 		}
 	}
-	_, again := servetest.AskPopup(t, s, "user=7&clock_offset=24h1m"+old)
+	_, again := apptest.AskPopup(t, s, "user=7&clock_offset=24h1m"+old)
 	if again.Campaign != 1 || again.Show == first.Show {
 		t.Errorf("not clicked, after repeat_after: %+v", again)
 	}
-	if _, next := servetest.AskPopup(t, s, "user=7&clock_offset=48h5m&app_version=31"); next.Campaign != 2 && next.Campaign != 3 {
+	if _, next := apptest.AskPopup(t, s, "user=7&clock_offset=48h5m&app_version=31"); next.Campaign != 2 && next.Campaign != 3 {
 		t.Errorf("not clicked, and it no longer matches: %+v", next)
 	}
-	if status, body := servetest.PostPopup(t, s.URL("popup/click?clock_offset=24h2m"), servetest.ShowToken(again.Show)); status != 410 {
+	if status, body := apptest.PostPopup(t, s.URL("popup/click?clock_offset=24h2m"), apptest.ShowToken(again.Show)); status != 410 {
 		t.Errorf("a click after the next show: %d %s", status, body)
 	}
 
-	_, shown := servetest.AskPopup(t, s, "user=0000000000000000008"+old) // the same user as 8, because ids are numbers
-	if status, body := servetest.PostPopup(t, s.URL("popup/click"), servetest.ShowToken(shown.Show)); status != 204 {
+	_, shown := apptest.AskPopup(t, s, "user=0000000000000000008"+old) // the same user as 8, because ids are numbers
+	if status, body := apptest.PostPopup(t, s.URL("popup/click"), apptest.ShowToken(shown.Show)); status != 204 {
 		t.Fatalf("click: %d %s", status, body)
 	}
-	a, _ := servetest.AskPopup(t, s, "user=8&clock_offset=23h59m"+old)
+	a, _ := apptest.AskPopup(t, s, "user=8&clock_offset=23h59m"+old)
 	if a.Status != 204 || a.Header.Get("Spillway-Reason") != "wait-clicked" {
 		t.Errorf("clicked, in the quiet period: %d %v", a.Status, a.Header)
 	}
-	_, next := servetest.AskPopup(t, s, "user=8&clock_offset=24h1m"+old)
+	_, next := apptest.AskPopup(t, s, "user=8&clock_offset=24h1m"+old)
 	if next.Campaign < 2 {
 		t.Errorf("clicked, after it: %+v", next)
 	}
 	offset := 24*time.Hour + 2*time.Minute
 	for next.Campaign == 2 || next.Campaign == 3 { // dismiss the rest
 		at := fmt.Sprintf("clock_offset=%s", offset)
-		if status, body := servetest.PostPopup(t, s.URL("popup/dismiss?"+at), servetest.ShowToken(next.Show)); status != 204 {
+		if status, body := apptest.PostPopup(t, s.URL("popup/dismiss?"+at), apptest.ShowToken(next.Show)); status != 204 {
 			t.Fatalf("dismiss: %d %s", status, body)
 		}
 		offset += 8 * 24 * time.Hour
-		a, next = servetest.AskPopup(t, s, fmt.Sprintf("user=8&clock_offset=%s%s", offset, old))
+		a, next = apptest.AskPopup(t, s, fmt.Sprintf("user=8&clock_offset=%s%s", offset, old))
 	}
 	if a.Status != 204 || a.Header.Get("Spillway-Reason") != "none-left" || a.Header.Get("Spillway-Next-At") != "" {
 		t.Errorf("none left: %d %v", a.Status, a.Header)
 	}
 	popupDemoAdmin(t, s, fmt.Sprintf("user=8&clock_offset=%s%s", offset, old))
 
-	if a := servetest.Fetch(t, s.URL("popup?user=x")); a.Status != 400 || !bytes.Contains(a.Body, []byte("user must be a whole number")) {
+	if a := apptest.Fetch(t, s.URL("popup?user=x")); a.Status != 400 || !bytes.Contains(a.Body, []byte("user must be a whole number")) {
 		t.Errorf("an id that is no number: %d %s", a.Status, a.Body)
 	}
 	if err := s.Restart(); err != nil {
 		t.Fatal(err)
 	}
 	s.WaitReady(t)
-	if status, _ := servetest.PostPopup(t, s.URL("popup/click"), servetest.ShowToken(shown.Show)); status != 410 && status != 409 {
+	if status, _ := apptest.PostPopup(t, s.URL("popup/click"), apptest.ShowToken(shown.Show)); status != 410 && status != 409 {
 		t.Errorf("a repeated click on a show from before the restart: %d", status)
 	}
-	if a, _ := servetest.AskPopup(t, s, "user=7&clock_offset=48h6m"+old); a.Status != 204 || a.Header.Get("Spillway-Reason") != "wait-shown" {
+	if a, _ := apptest.AskPopup(t, s, "user=7&clock_offset=48h6m"+old); a.Status != 204 || a.Header.Get("Spillway-Reason") != "wait-shown" {
 		t.Errorf("the restart lost the state: %d %v", a.Status, a.Header)
 	}
 }
@@ -107,9 +106,9 @@ func TestPopupDemo(t *testing.T) {
 // popupDemoAdmin creates a campaign for a user who has none left, and requests the explanation.
 func popupDemoAdmin(t *testing.T, s *apptest.Spillway, query string) {
 	t.Helper()
-	c := servetest.SendCampaign(t, s, "POST", "/popups/campaigns", `{"name":"late","placement":"home","order":99,"payload":{"n":1},"target":"app_version < 30","status":"active"}`, 201)
+	c := apptest.SendCampaign(t, s, "POST", "/popups/campaigns", `{"name":"late","placement":"home","order":99,"payload":{"n":1},"target":"app_version < 30","status":"active"}`, 201)
 	apptest.Await(t, "the new campaign is shown", func() bool {
-		_, shown := servetest.AskPopup(t, s, query)
+		_, shown := apptest.AskPopup(t, s, query)
 		return shown.Campaign == int(c["id"].(float64))
 	})
 	var explained struct {
@@ -119,14 +118,14 @@ func popupDemoAdmin(t *testing.T, s *apptest.Spillway, query string) {
 			Verdict  string
 		}
 	}
-	a := servetest.Fetch(t, s.Admin+"/popups/explain?"+query)
+	a := apptest.Fetch(t, s.Admin+"/popups/explain?"+query)
 	if err := json.Unmarshal(a.Body, &explained); err != nil || a.Status != 200 || len(explained.Campaigns) != 4 || explained.State.Phase != "shown" ||
 		explained.Campaigns[0].Verdict != "clicked" || explained.Campaigns[3].Verdict != "user-waits" {
 		t.Errorf("explain: %d %s %v", a.Status, a.Body, err)
 	}
 	apptest.Await(t, "the database has all shows", func() bool {
 		var one struct{ Shows, Clicks int }
-		a := servetest.Fetch(t, s.Admin+"/popups/campaigns/1")
+		a := apptest.Fetch(t, s.Admin+"/popups/campaigns/1")
 		return json.Unmarshal(a.Body, &one) == nil && one.Shows == 3 && one.Clicks == 1
 	})
 }
@@ -136,10 +135,10 @@ func popupDemoAdmin(t *testing.T, s *apptest.Spillway, query string) {
 func TestPopupCrowd(t *testing.T) {
 	t.Parallel()
 	database := postgres.Get(t).CreateDatabase(t)
-	file := servetest.PopupConfig(t, "")
+	file := apptest.PopupConfig(t, "")
 	s := apptest.Serve(t, binary.Path(t), "--database", database, file)
 	s.WaitReady(t)
-	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", servetest.PopupForAll, 201)
+	apptest.SendCampaign(t, s, "POST", "/popups/campaigns", apptest.PopupForAll, 201)
 	client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1000, MaxIdleConnsPerHost: 1000}}
 	defer client.CloseIdleConnections()
 	popupCrowd(t, client, []*apptest.Spillway{s}, "one-of-thousand")
@@ -155,7 +154,7 @@ func TestPopupCrowd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
-	apptest.Await(t, "all events reach the database", func() bool { return servetest.Metric(t, s, "spillway_popup_events_waiting") == 0 })
+	apptest.Await(t, "all events reach the database", func() bool { return apptest.Metric(t, s, "spillway_popup_events_waiting") == 0 })
 	var clicks, users, gaps int
 	if err := conn.QueryRow(t.Context(), `SELECT count(*), count(DISTINCT user_id) FROM popup_events WHERE kind = 2`).Scan(&clicks, &users); err != nil {
 		t.Fatal(err)
@@ -174,7 +173,7 @@ func TestPopupCrowd(t *testing.T) {
 		if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM popup_events WHERE kind = 2 AND user_id = $1`, user).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
-		a, _ := servetest.AskPopup(t, s, "user="+user)
+		a, _ := apptest.AskPopup(t, s, "user="+user)
 		if n != 1 || a.Header.Get("Spillway-Reason") != "wait-clicked" {
 			t.Fatalf("the acknowledged click of user %s is %d times in the database; the next answer: %v", user, n, a.Header)
 		}
@@ -189,7 +188,7 @@ func popupCrowd(t *testing.T, client *http.Client, replicas []*apptest.Spillway,
 	var group sync.WaitGroup
 	for i := range 1000 {
 		group.Go(func() {
-			a, err := servetest.TryFetch(t.Context(), client, replicas[i%len(replicas)].URL("popup?user="+user))
+			a, err := apptest.TryFetch(t.Context(), client, replicas[i%len(replicas)].URL("popup?user="+user))
 			switch {
 			case err == nil && a.Status == http.StatusOK:
 				shown.Add(1)
@@ -218,16 +217,16 @@ func popupKillUnderLoad(t *testing.T, client *http.Client, s *apptest.Spillway) 
 		group.Go(func() {
 			for i := 0; ; i++ {
 				user := fmt.Sprintf("w%d-%d", worker, i)
-				a, err := servetest.TryFetch(t.Context(), client, s.URL("popup?user="+user))
+				a, err := apptest.TryFetch(t.Context(), client, s.URL("popup?user="+user))
 				if err != nil {
 					return // killed
 				}
-				var shown servetest.ShownPopup
+				var shown apptest.ShownPopup
 				if json.Unmarshal(a.Body, &shown) != nil || shown.Show == "" {
 					t.Errorf("user %s: %d %s", user, a.Status, a.Body)
 					return
 				}
-				status, body, _, err := servetest.SendJSON(t.Context(), client, http.MethodPost, s.URL("popup/click"), servetest.ShowToken(shown.Show))
+				status, body, _, err := apptest.SendJSON(t.Context(), client, http.MethodPost, s.URL("popup/click"), apptest.ShowToken(shown.Show))
 				if err != nil {
 					return
 				}
@@ -258,20 +257,20 @@ func popupKillUnderLoad(t *testing.T, client *http.Client, s *apptest.Spillway) 
 func TestPopupReplicas(t *testing.T) {
 	t.Parallel()
 	database, store := postgres.Get(t).CreateDatabase(t), apptest.Redis(t)
-	file := servetest.PopupConfig(t, "  store: redis\n  keys: [0123456789abcdef0123456789abcdef]\n")
+	file := apptest.PopupConfig(t, "  store: redis\n  keys: [0123456789abcdef0123456789abcdef]\n")
 	var replicas []*apptest.Spillway
 	for range 2 {
 		s := apptest.Serve(t, binary.Path(t), "--database", database, "--redis", store.URL(""), file)
 		s.WaitReady(t)
 		replicas = append(replicas, s)
 	}
-	c := servetest.SendCampaign(t, replicas[0], "POST", "/popups/campaigns", servetest.PopupForAll, 201)
+	c := apptest.SendCampaign(t, replicas[0], "POST", "/popups/campaigns", apptest.PopupForAll, 201)
 	follows := func(status int, user string) {
 		t.Helper()
 		n := 0
 		apptest.Await(t, "the other replica has the change", func() bool {
 			n++
-			a, _ := servetest.AskPopup(t, replicas[1], fmt.Sprintf("user=%s-%d", user, n))
+			a, _ := apptest.AskPopup(t, replicas[1], fmt.Sprintf("user=%s-%d", user, n))
 			return a.Status == status
 		})
 	}
@@ -280,29 +279,29 @@ func TestPopupReplicas(t *testing.T) {
 	defer client.CloseIdleConnections()
 	popupCrowd(t, client, replicas, "one-of-thousand")
 
-	_, shown := servetest.AskPopup(t, replicas[0], "user=7") // shown by one replica, clicked on the other
-	if status, body := servetest.PostPopup(t, replicas[1].URL("popup/click"), servetest.ShowToken(shown.Show)); status != 204 {
+	_, shown := apptest.AskPopup(t, replicas[0], "user=7") // shown by one replica, clicked on the other
+	if status, body := apptest.PostPopup(t, replicas[1].URL("popup/click"), apptest.ShowToken(shown.Show)); status != 204 {
 		t.Errorf("click: %d %s", status, body)
 	}
-	if a, _ := servetest.AskPopup(t, replicas[0], "user=7"); a.Header.Get("Spillway-Reason") != "wait-clicked" {
+	if a, _ := apptest.AskPopup(t, replicas[0], "user=7"); a.Header.Get("Spillway-Reason") != "wait-clicked" {
 		t.Errorf("after a click on the other replica: %d %v", a.Status, a.Header)
 	}
-	servetest.SendCampaign(t, replicas[0], "POST", fmt.Sprintf("/popups/campaigns/%v/pause", c["id"]), "", 200)
+	apptest.SendCampaign(t, replicas[0], "POST", fmt.Sprintf("/popups/campaigns/%v/pause", c["id"]), "", 200)
 	follows(204, "paused")
 	apptest.Await(t, "the click is counted", func() bool {
-		return strings.Contains(string(servetest.Fetch(t, replicas[1].Admin+"/popups/campaigns").Body), `"clicks":1`)
+		return strings.Contains(string(apptest.Fetch(t, replicas[1].Admin+"/popups/campaigns").Body), `"clicks":1`)
 	})
 
 	store.Kill()
 	apptest.Await(t, "popups are unavailable without Redis", func() bool {
-		a, _ := servetest.AskPopup(t, replicas[0], "user=7")
+		a, _ := apptest.AskPopup(t, replicas[0], "user=7")
 		return a.Status == 503 && a.Header.Get("Retry-After") != "" && strings.Contains(string(a.Body), "popups-down")
 	})
 	if err := store.Start(); err != nil {
 		t.Fatal(err)
 	}
 	apptest.Await(t, "the empty Redis has the states again", func() bool {
-		a, _ := servetest.AskPopup(t, replicas[0], "user=7")
+		a, _ := apptest.AskPopup(t, replicas[0], "user=7")
 		return a.Header.Get("Spillway-Reason") == "wait-clicked"
 	})
 }
@@ -312,25 +311,25 @@ func TestPopupReplicas(t *testing.T) {
 func TestPopupOnMariaDB(t *testing.T) {
 	t.Parallel()
 	server := apptest.MariaDB(t, "--innodb-flush-log-at-trx-commit=1") // commits survive a kill
-	s := apptest.Serve(t, binary.Path(t), "--database", server.URL("test"), servetest.PopupConfig(t, ""))
+	s := apptest.Serve(t, binary.Path(t), "--database", server.URL("test"), apptest.PopupConfig(t, ""))
 	s.WaitReady(t)
-	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", servetest.PopupForAll, 201)
-	_, shown := servetest.AskPopup(t, s, "user=7")
+	apptest.SendCampaign(t, s, "POST", "/popups/campaigns", apptest.PopupForAll, 201)
+	_, shown := apptest.AskPopup(t, s, "user=7")
 	server.Kill()
-	if status, body := servetest.PostPopup(t, s.URL("popup/click"), servetest.ShowToken(shown.Show)); status != 204 {
+	if status, body := apptest.PostPopup(t, s.URL("popup/click"), apptest.ShowToken(shown.Show)); status != 204 {
 		t.Errorf("a click while the database is down: %d %s", status, body)
 	}
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
 	apptest.Await(t, "the database has the click", func() bool {
-		return strings.Contains(string(servetest.Fetch(t, s.Admin+"/popups/campaigns").Body), `"shows":1,"clicks":1`)
+		return strings.Contains(string(apptest.Fetch(t, s.Admin+"/popups/campaigns").Body), `"shows":1,"clicks":1`)
 	})
 	if err := s.Restart(); err != nil {
 		t.Fatal(err)
 	}
 	s.WaitReady(t)
-	if a, _ := servetest.AskPopup(t, s, "user=7"); a.Header.Get("Spillway-Reason") != "wait-clicked" {
+	if a, _ := apptest.AskPopup(t, s, "user=7"); a.Header.Get("Spillway-Reason") != "wait-clicked" {
 		t.Errorf("after a restart: %d %v", a.Status, a.Header)
 	}
 }
@@ -347,13 +346,13 @@ func TestPopupUsers(t *testing.T) {
 	if err != nil || conn.Close() != nil {
 		t.Fatal(err)
 	}
-	s := apptest.Serve(t, binary.Path(t), "--database", "sqlite:"+path, servetest.PopupConfig(t,
+	s := apptest.Serve(t, binary.Path(t), "--database", "sqlite:"+path, apptest.PopupConfig(t,
 		"  attributes_sql: SELECT age, vip FROM users WHERE id = :user\n  identity: {trust: jwt, key: 0123456789abcdef0123456789abcdef, header: X-User-Token}\n"))
 	s.WaitReady(t)
-	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", `{"name":"grown","placement":"home","payload":1,"status":"active","target":"age >= 18 and vip"}`, 201)
+	apptest.SendCampaign(t, s, "POST", "/popups/campaigns", `{"name":"grown","placement":"home","payload":1,"status":"active","target":"age >= 18 and vip"}`, 201)
 	ask := func(token, query string) (int, string) {
 		t.Helper()
-		status, body, _, err := servetest.SendJSON(t.Context(), http.DefaultClient, http.MethodGet, s.URL("popup"+query), "", "X-User-Token", token)
+		status, body, _, err := apptest.SendJSON(t.Context(), http.DefaultClient, http.MethodGet, s.URL("popup"+query), "", "X-User-Token", token)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -374,7 +373,7 @@ func TestPopupUsers(t *testing.T) {
 	if status, body := ask("", "?user=7"); status != 401 {
 		t.Errorf("no token: %d %s", status, body)
 	}
-	if n := servetest.Metric(t, s, `spillway_query_executions_total{query="popups.attributes_sql"}`); n != 4 {
+	if n := apptest.Metric(t, s, `spillway_query_executions_total{query="popups.attributes_sql"}`); n != 4 {
 		t.Errorf("%v executions for four users, one of whom asked twice", n)
 	}
 }
@@ -402,12 +401,12 @@ func TestPopupThreads(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	servetest.Execute(t, conn, "CREATE TABLE items (id int PRIMARY KEY)")
+	apptest.Execute(t, conn, "CREATE TABLE items (id int PRIMARY KEY)")
 	serve := func(set string, args ...string) float64 {
 		t.Setenv("GOMAXPROCS", set)
 		s := apptest.Serve(t, binary.Path(t), args...)
 		s.WaitReady(t)
-		return servetest.Metric(t, s, "go_sched_gomaxprocs_threads")
+		return apptest.Metric(t, s, "go_sched_gomaxprocs_threads")
 	}
 	without := serve("", "--database", database, feeds)
 	if got := serve(""); without < 2 || got != without+1 {

@@ -9,13 +9,13 @@ import (
 	"time"
 
 	"spillway/internal/apptest"
-	"spillway/internal/serve/servetest"
+	"spillway/internal/serve/storetest"
 )
 
 const popupRedis = "  store: redis\n  keys: [0123456789abcdef0123456789abcdef]\n"
 
 // popupCounted returns how many events a database has.
-func popupCounted(t *testing.T, db servetest.Database) int {
+func popupCounted(t *testing.T, db storetest.Database) int {
 	t.Helper()
 	var n int
 	if _, err := fmt.Sscan(db.Query(t, "SELECT count(*) FROM popup_events")[0][0], &n); err != nil {
@@ -29,19 +29,19 @@ func popupCounted(t *testing.T, db servetest.Database) int {
 func TestPopupRedisTwoDatabases(t *testing.T) {
 	t.Parallel()
 	store := apptest.Redis(t)
-	own, other := servetest.PostgresDatabase(t, postgres.Get(t)), servetest.PostgresDatabase(t, postgres.Get(t))
-	first := apptest.Serve(t, binary.Path(t), "--database", own.URL, "--redis", store.URL(""), servetest.PopupConfig(t, popupRedis))
+	own, other := storetest.PostgresDatabase(t, postgres.Get(t)), storetest.PostgresDatabase(t, postgres.Get(t))
+	first := apptest.Serve(t, binary.Path(t), "--database", own.URL, "--redis", store.URL(""), apptest.PopupConfig(t, popupRedis))
 	first.WaitReady(t)
-	servetest.SendCampaign(t, first, "POST", "/popups/campaigns", servetest.PopupForAll, 201)
-	second := apptest.Serve(t, binary.Path(t), "--database", other.URL, "--redis", store.URL(""), servetest.PopupConfig(t, popupRedis))
+	apptest.SendCampaign(t, first, "POST", "/popups/campaigns", apptest.PopupForAll, 201)
+	second := apptest.Serve(t, binary.Path(t), "--database", other.URL, "--redis", store.URL(""), apptest.PopupConfig(t, popupRedis))
 	apptest.Await(t, "the second process has seen Redis", func() bool {
-		status, reason := servetest.Readyz(t, second, "/readyz", "/popup")
+		status, reason := apptest.Readyz(t, second, "/readyz", "/popup")
 		return status == 200 || strings.Contains(reason, "popups.redis_prefix")
 	})
-	servetest.SendCampaign(t, second, "POST", "/popups/campaigns", servetest.PopupForAll, 201)
+	apptest.SendCampaign(t, second, "POST", "/popups/campaigns", apptest.PopupForAll, 201)
 	const users = 20
 	for i := range users { // one after the other, so that each can be taken by either process
-		if _, shown := servetest.AskPopup(t, first, fmt.Sprint("user=a", i)); shown.Show == "" {
+		if _, shown := apptest.AskPopup(t, first, fmt.Sprint("user=a", i)); shown.Show == "" {
 			t.Fatalf("no popup for user a%d", i)
 		}
 		apptest.Await(t, "the event is in a database", func() bool { return popupCounted(t, own)+popupCounted(t, other) == i+1 })
@@ -54,12 +54,12 @@ func TestPopupRedisTwoDatabases(t *testing.T) {
 			t.Errorf("the log does not name the database %s:\n%s", name, second.Log(t))
 		}
 	}
-	if a, _ := servetest.AskPopup(t, second, "user=a1"); a.Status != 503 {
+	if a, _ := apptest.AskPopup(t, second, "user=a1"); a.Status != 503 {
 		t.Errorf("the second process: %d %s", a.Status, a.Body)
 	}
-	prefixed := apptest.Serve(t, binary.Path(t), "--database", other.URL, "--redis", store.URL(""), servetest.PopupConfig(t, popupRedis+"  redis_prefix: other\n"))
+	prefixed := apptest.Serve(t, binary.Path(t), "--database", other.URL, "--redis", store.URL(""), apptest.PopupConfig(t, popupRedis+"  redis_prefix: other\n"))
 	prefixed.WaitReady(t)
-	if a, shown := servetest.AskPopup(t, prefixed, "user=a1"); shown.Show == "" {
+	if a, shown := apptest.AskPopup(t, prefixed, "user=a1"); shown.Show == "" {
 		t.Errorf("with another prefix: %d %s", a.Status, a.Body)
 	}
 }
@@ -90,27 +90,27 @@ func TestPopupRedisOutage(t *testing.T) {
 		"hangs": {
 			"720h", func(t *testing.T, server *apptest.PostgresServer) {
 				t.Helper()
-				servetest.SignalServer(t, server, syscall.SIGSTOP)
+				apptest.SignalServer(t, server, syscall.SIGSTOP)
 			},
 			func(t *testing.T, server *apptest.PostgresServer) {
 				t.Helper()
-				servetest.SignalServer(t, server, syscall.SIGCONT)
+				apptest.SignalServer(t, server, syscall.SIGCONT)
 			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o := popupOutage{server: apptest.Postgres(t), store: apptest.Redis(t, "--appendonly", "yes", "--appendfsync", "always")}
-			db := servetest.PostgresDatabase(t, o.server)
-			o.s = apptest.Serve(t, binary.Path(t), "--database", db.URL, "--redis", o.store.URL(""), servetest.PopupConfig(t, popupRedis+"  state_ttl: "+c.ttl+"\n"))
+			db := storetest.PostgresDatabase(t, o.server)
+			o.s = apptest.Serve(t, binary.Path(t), "--database", db.URL, "--redis", o.store.URL(""), apptest.PopupConfig(t, popupRedis+"  state_ttl: "+c.ttl+"\n"))
 			o.s.WaitReady(t)
-			servetest.SendCampaign(t, o.s, "POST", "/popups/campaigns", servetest.PopupForAll, 201)
+			apptest.SendCampaign(t, o.s, "POST", "/popups/campaigns", apptest.PopupForAll, 201)
 			o.list(t)
 			o.known(t, "known", "200 1 first")
 			o.known(t, "known", "204 0 wait-shown")
 			apptest.Await(t, "the events are in the database, and the campaign is in Redis", func() bool {
 				return db.Query(t, "SELECT count(*) FROM popup_events")[0][0] == "1" &&
-					servetest.EvalRedis(t, o.store.Addr(), "return tonumber(redis.call('HGET', '{spillway:popup:00}:campaigns', 'version'))") == ":3"
+					apptest.EvalRedis(t, o.store.Addr(), "return tonumber(redis.call('HGET', '{spillway:popup:00}:campaigns', 'version'))") == ":3"
 			})
 			c.down(t, o.server)
 			o.s.Kill()
@@ -118,7 +118,7 @@ func TestPopupRedisOutage(t *testing.T) {
 				t.Fatal(err)
 			}
 			apptest.Await(t, "it listens", func() bool {
-				_, err := servetest.TryFetch(t.Context(), http.DefaultClient, o.s.URL("popup?user=known"))
+				_, err := apptest.TryFetch(t.Context(), http.DefaultClient, o.s.URL("popup?user=known"))
 				return err == nil
 			})
 			o.known(t, "known", "204 0 wait-shown")
@@ -138,9 +138,9 @@ func TestPopupRedisOutage(t *testing.T) {
 			o.known(t, "later", "200 1 first")
 			o.known(t, "known&placement=checkout", "200 2 first")
 			o.known(t, "known", "204 0 wait-shown")
-			servetest.SendCampaign(t, o.s, "POST", "/popups/campaigns/1/pause", "", 200)
+			apptest.SendCampaign(t, o.s, "POST", "/popups/campaigns/1/pause", "", 200)
 			o.known(t, "none", "204 0 none-left")
-			apptest.Await(t, "no event waits", func() bool { return servetest.Metric(t, o.s, "spillway_popup_events_waiting") == 0 })
+			apptest.Await(t, "no event waits", func() bool { return apptest.Metric(t, o.s, "spillway_popup_events_waiting") == 0 })
 		})
 	}
 }
@@ -149,13 +149,13 @@ func TestPopupRedisOutage(t *testing.T) {
 func (o *popupOutage) list(t *testing.T) {
 	t.Helper()
 	popupList(t, o.s, "vip", "known\n", 200)
-	servetest.SendCampaign(t, o.s, "POST", "/popups/campaigns", `{"name":"vip","placement":"checkout","payload":1,"status":"active","target":"in_list(\"vip\")"}`, 201)
+	apptest.SendCampaign(t, o.s, "POST", "/popups/campaigns", `{"name":"vip","placement":"checkout","payload":1,"status":"active","target":"in_list(\"vip\")"}`, 201)
 }
 
 // refusesListed expects that the campaign is not decided, because its list is not in Redis.
 func (o *popupOutage) refusesListed(t *testing.T) {
 	t.Helper()
-	a := servetest.Fetch(t, o.s.URL("popup?placement=checkout&user=known"))
+	a := apptest.Fetch(t, o.s.URL("popup?placement=checkout&user=known"))
 	if a.Status != 503 || !strings.Contains(string(a.Body), "list vip has not been read yet; not decided: campaign 2") {
 		t.Errorf("a campaign with a list: %d %s", a.Status, a.Body)
 	}
@@ -173,7 +173,7 @@ func (o *popupOutage) refusesNew(t *testing.T) {
 	const users = 200
 	begin := time.Now()
 	for i := range users {
-		if a, _ := servetest.AskPopup(t, o.s, fmt.Sprint("user=new-", i)); a.Status != 503 {
+		if a, _ := apptest.AskPopup(t, o.s, fmt.Sprint("user=new-", i)); a.Status != 503 {
 			t.Fatalf("a new user while the database is away: %d %s", a.Status, a.Body)
 		}
 	}
@@ -187,13 +187,13 @@ func (o *popupOutage) refusesNew(t *testing.T) {
 func TestPopupRedisFull(t *testing.T) {
 	t.Parallel()
 	store := apptest.Redis(t)
-	s := apptest.Serve(t, binary.Path(t), "--database", postgres.Get(t).CreateDatabase(t), "--redis", store.URL(""), servetest.PopupConfig(t, popupRedis))
+	s := apptest.Serve(t, binary.Path(t), "--database", postgres.Get(t).CreateDatabase(t), "--redis", store.URL(""), apptest.PopupConfig(t, popupRedis))
 	s.WaitReady(t)
-	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", servetest.PopupForAll, 201)
+	apptest.SendCampaign(t, s, "POST", "/popups/campaigns", apptest.PopupForAll, 201)
 	apptest.Await(t, "a popup is shown", func() bool { return popupReason(t, s, "user=known") == "200 1 first" })
 	limit := func(bytes string) {
 		t.Helper()
-		conn := servetest.Dial(t, store.Addr())
+		conn := apptest.Dial(t, store.Addr())
 		_, _ = fmt.Fprintf(conn, "CONFIG SET maxmemory %s\r\n", bytes) // the buffer keeps an error for Flush
 		if err := conn.Flush(); err != nil {
 			t.Fatal(err)
@@ -204,10 +204,10 @@ func TestPopupRedisFull(t *testing.T) {
 	}
 	limit("1")
 	apptest.Await(t, "the popups are not ready", func() bool {
-		status, reason := servetest.Readyz(t, s, "/readyz", "/popup")
+		status, reason := apptest.Readyz(t, s, "/readyz", "/popup")
 		return status != 200 && strings.Contains(reason, "out of memory")
 	})
-	if down := servetest.Metric(t, s, "spillway_popup_down"); down != 1 {
+	if down := apptest.Metric(t, s, "spillway_popup_down"); down != 1 {
 		t.Errorf("down: %v", down)
 	}
 	for user, want := range map[string]string{"known": "204 0 wait-shown", "new": "503"} {

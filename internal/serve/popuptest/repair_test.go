@@ -15,7 +15,6 @@ import (
 
 	"spillway/internal/apptest"
 	"spillway/internal/serve/popup"
-	"spillway/internal/serve/servetest"
 	"spillway/internal/serve/spool"
 )
 
@@ -87,7 +86,7 @@ func TestPopupRepair(t *testing.T) {
 		}
 		return stdout
 	}
-	serve := []string{"serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--database", "sqlite:" + filepath.Join(data, "a.db"), servetest.PopupConfig(t, "")}
+	serve := []string{"serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--database", "sqlite:" + filepath.Join(data, "a.db"), apptest.PopupConfig(t, "")}
 	run(3, "spillway spool repair --popups --data "+data, append(serve, "--strict")...)
 	run(2, "there is no spool in", "spool", "status")
 	run(1, "popups: group 2: bad checksum", "spool", "repair", "--popups")
@@ -99,13 +98,13 @@ func TestPopupRepair(t *testing.T) {
 	}
 	s := apptest.Serve(t, binary.Path(t), append(serve[5:], "--data", data)...)
 	s.WaitReady(t)
-	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", servetest.PopupForAll, 201)
+	apptest.SendCampaign(t, s, "POST", "/popups/campaigns", apptest.PopupForAll, 201)
 	for user, want := range map[string]string{"anna": "wait-shown", "bert": "first", "carl": "wait-shown"} {
-		if a, _ := servetest.AskPopup(t, s, "user="+user); a.Header.Get("Spillway-Reason") != want {
+		if a, _ := apptest.AskPopup(t, s, "user="+user); a.Header.Get("Spillway-Reason") != want {
 			t.Errorf("user %s: %d %v, want %s", user, a.Status, a.Header, want)
 		}
 	}
-	apptest.Await(t, "the drain continues after the lost events", func() bool { return servetest.Metric(t, s, "spillway_popup_events_waiting") == 0 })
+	apptest.Await(t, "the drain continues after the lost events", func() bool { return apptest.Metric(t, s, "spillway_popup_events_waiting") == 0 })
 }
 
 // TestPopupRestored: after the database is restored from a backup, the restored campaigns are
@@ -113,19 +112,19 @@ func TestPopupRepair(t *testing.T) {
 func TestPopupRestored(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "a.db")
-	s := apptest.Serve(t, binary.Path(t), "--database", "sqlite:"+file, servetest.PopupConfig(t, ""))
+	s := apptest.Serve(t, binary.Path(t), "--database", "sqlite:"+file, apptest.PopupConfig(t, ""))
 	s.WaitReady(t)
-	c := servetest.SendCampaign(t, s, "POST", "/popups/campaigns", servetest.PopupForAll, 201)
-	servetest.SendCampaign(t, s, "POST", fmt.Sprintf("/popups/campaigns/%v/pause", c["id"]), "", 200)
-	servetest.SendCampaign(t, s, "POST", fmt.Sprintf("/popups/campaigns/%v/resume", c["id"]), "", 200)
-	if a, _ := servetest.AskPopup(t, s, "user=before"); a.Status != 200 {
+	c := apptest.SendCampaign(t, s, "POST", "/popups/campaigns", apptest.PopupForAll, 201)
+	apptest.SendCampaign(t, s, "POST", fmt.Sprintf("/popups/campaigns/%v/pause", c["id"]), "", 200)
+	apptest.SendCampaign(t, s, "POST", fmt.Sprintf("/popups/campaigns/%v/resume", c["id"]), "", 200)
+	if a, _ := apptest.AskPopup(t, s, "user=before"); a.Status != 200 {
 		t.Errorf("before: %d %s", a.Status, a.Body)
 	}
 	popupRun(t, file, "UPDATE popup_version SET version = 2; UPDATE popup_campaigns SET status = 'paused', version = 2")
 	users := 0
 	apptest.Await(t, "the restored campaigns are used", func() bool {
 		users++
-		a, _ := servetest.AskPopup(t, s, fmt.Sprintf("user=after%d", users))
+		a, _ := apptest.AskPopup(t, s, fmt.Sprintf("user=after%d", users))
 		return a.Status == 204
 	})
 	if !strings.Contains(s.Log(t), "it was restored") {

@@ -10,7 +10,6 @@ import (
 
 	"spillway/internal/apptest"
 	"spillway/internal/exit"
-	"spillway/internal/serve/servetest"
 )
 
 // popupReport is a report of a campaign, as far as tests read it.
@@ -57,15 +56,15 @@ func testPopupReport(t *testing.T, database, redis string) {
 	}
 	data := filepath.Join(t.TempDir(), "data")
 	rest := fmt.Sprintf("data: %s\ndatabase: %q\n%sadmin: {listen: \"127.0.0.1:1\", tokens: [{name: Ed, token: token-of-ed-0123456789, role: admin}]}\n", data, database, redis)
-	file := servetest.PopupConfig(t, more+rest)
+	file := apptest.PopupConfig(t, more+rest)
 	s := apptest.Serve(t, binary.Path(t), "--data", data, file)
 	s.WaitReady(t)
 	bearer := []string{"Authorization", "Bearer token-of-ed-0123456789"}
-	servetest.SendCampaign(t, s, "POST", "/popups/campaigns", `{"name":"a","placement":"home","payload":0,"status":"active","holdout":40,
+	apptest.SendCampaign(t, s, "POST", "/popups/campaigns", `{"name":"a","placement":"home","payload":0,"status":"active","holdout":40,
 		"variants":[{"name":"big","weight":1,"payload":1},{"name":"small","weight":1,"payload":2}]}`, 201, bearer...)
 	counts := map[string]int{}
 	for user := range 40 {
-		a := servetest.Fetch(t, s.URL(fmt.Sprintf("popup?user=%d", user)))
+		a := apptest.Fetch(t, s.URL(fmt.Sprintf("popup?user=%d", user)))
 		var shown struct{ Variant, Show string }
 		if a.Status == 200 {
 			if err := json.Unmarshal(a.Body, &shown); err != nil {
@@ -76,7 +75,7 @@ func testPopupReport(t *testing.T, database, redis string) {
 		}
 		counts[shown.Variant]++
 		for range 2 { // the second one is not counted
-			if status, body := servetest.PostPopup(t, s.URL("popup/convert"), servetest.ShowToken(shown.Show)); status != 204 {
+			if status, body := apptest.PostPopup(t, s.URL("popup/convert"), apptest.ShowToken(shown.Show)); status != 204 {
 				t.Fatalf("convert by %d: %d %s", user, status, body)
 			}
 		}
@@ -102,7 +101,7 @@ func testPopupReport(t *testing.T, database, redis string) {
 // popupGet returns what the admin listener answers.
 func popupGet(t *testing.T, s *apptest.Spillway, path string, headers ...string) []byte {
 	t.Helper()
-	_, body, _, err := servetest.SendJSON(t.Context(), http.DefaultClient, http.MethodGet, s.Admin+path, "", headers...)
+	_, body, _, err := apptest.SendJSON(t.Context(), http.DefaultClient, http.MethodGet, s.Admin+path, "", headers...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"spillway/internal/apptest"
+	"spillway/internal/serve/storetest"
 )
 
 const sharedSecret = "0123456789abcdef0123456789abcdef"
@@ -66,7 +67,7 @@ streams:
 `
 
 // createParcels creates the tables of authenticated.
-func createParcels(t *testing.T, db Database) {
+func createParcels(t *testing.T, db storetest.Database) {
 	t.Helper()
 	for _, sql := range []string{
 		"CREATE TABLE parcels (id bigint NOT NULL PRIMARY KEY, owner varchar(20), weight bigint)",
@@ -172,7 +173,7 @@ type parcels struct {
 // owned requests a page, fails the test if another user's row is in it, and returns it.
 func owned(t *testing.T, url, user string, rows int, headers ...string) parcels {
 	t.Helper()
-	a, err := Get(t.Context(), url, headers...)
+	a, err := apptest.Get(t.Context(), url, headers...)
 	var p parcels
 	if err != nil || a.Status != http.StatusOK || json.Unmarshal(a.Body, &p) != nil || len(p.Data) != rows {
 		t.Errorf("%s of %s: %d %s, %v; want %d rows", url, user, a.Status, a.Body, err, rows)
@@ -191,13 +192,13 @@ func owned(t *testing.T, url, user string, rows int, headers ...string) parcels 
 // TestAuthentication reads and writes as two users. Each sees the own rows only.
 func TestAuthentication(t *testing.T) {
 	t.Parallel()
-	for name, db := range map[string]Database{"sqlite": SQLiteDatabase(t), "postgres": PostgresDatabase(t, postgres.Get(t))} {
+	for name, db := range map[string]storetest.Database{"sqlite": storetest.SQLiteDatabase(t), "postgres": storetest.PostgresDatabase(t, postgres.Get(t))} {
 		t.Run(name, func(t *testing.T) {
 			createParcels(t, db)
 			db.Query(t, "INSERT INTO parcels VALUES (1, 'ann', 10), (2, 'bob', 20), (3, 'ann', 30), (4, 'bob', 40), (5, 'ann', 50), (6, 'ann', 60), (7, 'ann', 70), (8, 'bob', 80), (9, 'bob', 90), (10, 'bob', 95)")
 			issuer := newKeyIssuer(t, "one")
 			issuer.secret = true
-			s := ServeText(t, &binary, fmt.Sprintf(authenticated, issuer.URL), db.URL)
+			s := apptest.ServeText(t, &binary, fmt.Sprintf(authenticated, issuer.URL), db.URL)
 			testOwnRows(t, s, issuer)
 			testRefusedTokens(t, s, issuer)
 			testCouriers(t, s, issuer, db)
@@ -222,11 +223,11 @@ func testOwnRows(t *testing.T, s *apptest.Spillway, issuer *keyIssuer) {
 	// A cursor of one user shows the other one no foreign rows.
 	page := owned(t, s.URL("parcels?limit=4"), "ann", 4, tokens["ann"]...)
 	owned(t, s.URL("parcels?limit=4&before="+page.Next), "bob", 1, tokens["bob"]...)
-	if a, err := Get(t.Context(), s.URL("weights?least=20"), tokens["ann"]...); err != nil || a.Header.Get("Spillway-Source") != "memory" {
+	if a, err := apptest.Get(t.Context(), s.URL("weights?least=20"), tokens["ann"]...); err != nil || a.Header.Get("Spillway-Source") != "memory" {
 		t.Errorf("not cached: %v %v", a.Header, err)
 	}
-	first, _ := Get(t.Context(), s.URL("parcels?limit=2"), tokens["ann"]...)
-	again, err := Get(t.Context(), s.URL("parcels?limit=2"), append(tokens["ann"], "If-None-Match", first.Header.Get("ETag"))...)
+	first, _ := apptest.Get(t.Context(), s.URL("parcels?limit=2"), tokens["ann"]...)
+	again, err := apptest.Get(t.Context(), s.URL("parcels?limit=2"), append(tokens["ann"], "If-None-Match", first.Header.Get("ETag"))...)
 	if err != nil || again.Status != http.StatusNotModified {
 		t.Errorf("%d, %v", again.Status, err)
 	}
@@ -267,7 +268,7 @@ func testRefusedTokens(t *testing.T, s *apptest.Spillway, issuer *keyIssuer) {
 		{"weights?least=1&claim.sub=ann", "bad-request", 400, ann},
 		{"weights?claim.other=1&least=1", "bad-request", 400, ann},
 	} {
-		a, err := Get(t.Context(), s.URL(c.path), c.headers...)
+		a, err := apptest.Get(t.Context(), s.URL(c.path), c.headers...)
 		if err != nil || a.Status != c.status || !strings.Contains(string(a.Body), "urn:spillway:problem:"+c.want) {
 			t.Errorf("%s with %.40s: %d %s, %v; want %d %s", c.path, c.headers, a.Status, a.Body, err, c.status, c.want)
 		}
@@ -276,14 +277,14 @@ func testRefusedTokens(t *testing.T, s *apptest.Spillway, issuer *keyIssuer) {
 		}
 	}
 	for path, headers := range map[string][]string{"all": nil, "all?claim.sub=x": nil, "staff": ann, "staff?limit=1": {"Authorization", "bearer a-read-key-of-24-letters"}} {
-		if a, err := Get(t.Context(), s.URL(path), headers...); err != nil || a.Status != http.StatusOK {
+		if a, err := apptest.Get(t.Context(), s.URL(path), headers...); err != nil || a.Status != http.StatusOK {
 			t.Errorf("%s: %d %s, %v", path, a.Status, a.Body, err)
 		}
 	}
 }
 
 // testCouriers posts positions as two couriers. None can post as the other one.
-func testCouriers(t *testing.T, s *apptest.Spillway, issuer *keyIssuer, db Database) {
+func testCouriers(t *testing.T, s *apptest.Spillway, issuer *keyIssuer, db storetest.Database) {
 	t.Helper()
 	ann, bob := issuer.token(t, "one", "ann", nil), issuer.token(t, "one", "bob", nil)
 	large := `[{"place":7},{"courier":"bob","place":7` + strings.Repeat(" ", 8<<10) + `}]`
@@ -310,12 +311,12 @@ func testCouriers(t *testing.T, s *apptest.Spillway, issuer *keyIssuer, db Datab
 		{`{"place":4}`, `"stored":1`, 200, append(bob, "Idempotency-Key", "k")},
 		{`{"place":4}`, `"replayed":true`, 200, append(issuer.token(t, "one", "ann", jwt.MapClaims{"jti": "x"}), "Idempotency-Key", "k")},
 	} {
-		a := Post(t, s.URL("positions"), c.body, c.headers...)
+		a := apptest.Post(t, s.URL("positions"), c.body, c.headers...)
 		if a.Status != c.status || !strings.Contains(string(a.Body), c.want) {
 			t.Errorf("%.60s: %d %s; want %d %s", c.body, a.Status, a.Body, c.status, c.want)
 		}
 	}
-	if a := Post(t, s.URL("positions?claim.sub=bob"), `{"place":3}`, ann...); a.Status != 400 {
+	if a := apptest.Post(t, s.URL("positions?claim.sub=bob"), `{"place":3}`, ann...); a.Status != 400 {
 		t.Errorf("%d %s", a.Status, a.Body)
 	}
 	var found []string
@@ -331,7 +332,7 @@ func testCouriers(t *testing.T, s *apptest.Spillway, issuer *keyIssuer, db Datab
 func testRotation(t *testing.T, s *apptest.Spillway, issuer *keyIssuer) {
 	t.Helper()
 	status := func(headers []string) int {
-		a, err := Get(t.Context(), s.URL("parcels"), headers...)
+		a, err := apptest.Get(t.Context(), s.URL("parcels"), headers...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -358,10 +359,10 @@ func testRotation(t *testing.T, s *apptest.Spillway, issuer *keyIssuer) {
 	if got := status(ann); got != http.StatusOK {
 		t.Errorf("a known key while the issuer is away: %d", got)
 	}
-	if n := Metric(t, s, "spillway_jwks_keys"); n != 2 {
+	if n := apptest.Metric(t, s, "spillway_jwks_keys"); n != 2 {
 		t.Errorf("%v keys", n)
 	}
-	if Metric(t, s, "spillway_jwks_errors_total") == 0 || Metric(t, s, "spillway_jwks_unavailable_total") == 0 || Metric(t, s, "spillway_jwks_age_seconds") <= 0 {
+	if apptest.Metric(t, s, "spillway_jwks_errors_total") == 0 || apptest.Metric(t, s, "spillway_jwks_unavailable_total") == 0 || apptest.Metric(t, s, "spillway_jwks_age_seconds") <= 0 {
 		t.Error("metrics of the key set are missing")
 	}
 }
@@ -371,20 +372,20 @@ func TestKeySetAway(t *testing.T) {
 	t.Parallel()
 	issuer := newKeyIssuer(t, "one")
 	issuer.broken.Store(true)
-	db := SQLiteDatabase(t)
+	db := storetest.SQLiteDatabase(t)
 	createParcels(t, db)
-	s := ServeText(t, &binary, fmt.Sprintf(authenticated, issuer.URL), db.URL)
+	s := apptest.ServeText(t, &binary, fmt.Sprintf(authenticated, issuer.URL), db.URL)
 	ann := issuer.token(t, "one", "ann", nil)
-	a, err := Get(t.Context(), s.URL("parcels"), ann...)
+	a, err := apptest.Get(t.Context(), s.URL("parcels"), ann...)
 	if err != nil || a.Status != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" || !strings.Contains(string(a.Body), "token-keys-down") {
 		t.Errorf("%d %s, %v", a.Status, a.Body, err)
 	}
-	if a, err := Get(t.Context(), s.URL("parcels"), bearerOf(t, jwt.SigningMethodHS256, "shared", []byte(sharedSecret), "ann", nil)...); err != nil || a.Status != http.StatusOK {
+	if a, err := apptest.Get(t.Context(), s.URL("parcels"), bearerOf(t, jwt.SigningMethodHS256, "shared", []byte(sharedSecret), "ann", nil)...); err != nil || a.Status != http.StatusOK {
 		t.Errorf("a configured key: %d %s, %v", a.Status, a.Body, err)
 	}
 	issuer.broken.Store(false)
 	apptest.Await(t, "the keys are fetched", func() bool {
-		a, err := Get(t.Context(), s.URL("parcels"), ann...)
+		a, err := apptest.Get(t.Context(), s.URL("parcels"), ann...)
 		return err == nil && a.Status == http.StatusOK
 	})
 }
@@ -392,14 +393,14 @@ func TestKeySetAway(t *testing.T) {
 // Each user has a budget, and each address.
 func TestRateLimit(t *testing.T) {
 	t.Parallel()
-	db := SQLiteDatabase(t)
+	db := storetest.SQLiteDatabase(t)
 	createParcels(t, db)
 	issuer := newKeyIssuer(t, "one")
-	s := ServeText(t, &binary, fmt.Sprintf(authenticated, issuer.URL)+"http: {rate_per_minute: 1, rate_burst: 3, trusted_proxies: [127.0.0.0/8]}\n", db.URL)
+	s := apptest.ServeText(t, &binary, fmt.Sprintf(authenticated, issuer.URL)+"http: {rate_per_minute: 1, rate_burst: 3, trusted_proxies: [127.0.0.0/8]}\n", db.URL)
 	spend := func(path string, headers ...string) {
 		t.Helper()
 		for i := range 4 {
-			a, err := Get(t.Context(), s.URL(path), headers...)
+			a, err := apptest.Get(t.Context(), s.URL(path), headers...)
 			if err != nil || i < 3 && a.Status == http.StatusTooManyRequests {
 				t.Errorf("request %d of %s: %d %s, %v", i, path, a.Status, a.Body, err)
 			}
@@ -416,16 +417,16 @@ func TestRateLimit(t *testing.T) {
 	spend("all", "X-Forwarded-For", "192.0.2.1, 192.0.2.3")
 	spend("all", "X-Forwarded-For", "192.0.2.4", "X-Forwarded-For", "192.0.2.5") // the proxy adds a line of its own
 	spend("all", "X-Forwarded-For", "2001:db8::1")
-	if a, err := Get(t.Context(), s.URL("all"), "X-Forwarded-For", "2001:db8::ffff:2"); err != nil || a.Status != http.StatusTooManyRequests {
+	if a, err := apptest.Get(t.Context(), s.URL("all"), "X-Forwarded-For", "2001:db8::ffff:2"); err != nil || a.Status != http.StatusTooManyRequests {
 		t.Errorf("another address of the network: %d, %v", a.Status, err)
 	}
-	if a, err := Get(t.Context(), s.URL("all"), "X-Forwarded-For", "192.0.2.6", "X-Forwarded-For", "192.0.2.5"); err != nil || a.Status != http.StatusTooManyRequests {
+	if a, err := apptest.Get(t.Context(), s.URL("all"), "X-Forwarded-For", "192.0.2.6", "X-Forwarded-For", "192.0.2.5"); err != nil || a.Status != http.StatusTooManyRequests {
 		t.Errorf("the first line is the client's: %d, %v", a.Status, err)
 	}
-	if n := Metric(t, s, "spillway_http_rate_limited_total"); n != 10 {
+	if n := apptest.Metric(t, s, "spillway_http_rate_limited_total"); n != 10 {
 		t.Errorf("%v requests limited", n)
 	}
-	if n := Metric(t, s, "spillway_http_rate_clients"); n != 8 {
+	if n := apptest.Metric(t, s, "spillway_http_rate_clients"); n != 8 {
 		t.Errorf("%v clients", n)
 	}
 }
@@ -434,7 +435,7 @@ func TestRateLimit(t *testing.T) {
 // after a reload.
 func TestOpenReadsWarning(t *testing.T) {
 	t.Parallel()
-	db := SQLiteDatabase(t)
+	db := storetest.SQLiteDatabase(t)
 	createParcels(t, db)
 	text := fmt.Sprintf(authenticated, newKeyIssuer(t, "one").URL)
 	file := filepath.Join(t.TempDir(), "spillway.yaml")

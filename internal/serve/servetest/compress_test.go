@@ -9,6 +9,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"spillway/internal/apptest"
+	"spillway/internal/serve/storetest"
 )
 
 const compressed = `feeds:
@@ -54,8 +55,8 @@ func sendAccept(t *testing.T, s *apptest.Spillway, path, headers string) (*http.
 // client that has it from one gets 304 from the other until the rows change.
 func TestCompression(t *testing.T) {
 	t.Parallel()
-	db := SQLiteDatabase(t)
-	replicas := []*apptest.Spillway{db.ServeReadings(t, &binary, compressed), ServeText(t, &binary, compressed, db.URL)}
+	db := storetest.SQLiteDatabase(t)
+	replicas := []*apptest.Spillway{db.ServeReadings(t, &binary, compressed), apptest.ServeText(t, &binary, compressed, db.URL)}
 	db.Query(t, `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200)
 		INSERT INTO readings (id, device, note) SELECT i, i % 7, 'a reading' FROM n`)
 	const control = "public, max-age=0, s-maxage=5, stale-while-revalidate=30"
@@ -84,7 +85,7 @@ func TestCompression(t *testing.T) {
 				t.Errorf("replica %d, %q again: %s %v", 1-i, headers, again.Status, again.Header)
 			}
 		}
-		if n := Metric(t, s, "spillway_http_compressed_bytes"); n <= 0 || n > 2000 {
+		if n := apptest.Metric(t, s, "spillway_http_compressed_bytes"); n <= 0 || n > 2000 {
 			t.Errorf("replica %d has %v bytes of forms", i, n)
 		}
 		old, _ := sendAccept(t, s, "/list?offset=190&limit=5", "")
@@ -102,7 +103,7 @@ func TestCompression(t *testing.T) {
 			resp, body := sendAccept(t, s, "/list", "Accept-Encoding: zstd\r\nIf-None-Match: "+tags["zstd"]+"\r\n")
 			return resp.StatusCode == http.StatusOK && strings.Contains(body, `{"id":199,`) && !strings.Contains(body, `{"id":200,`)
 		})
-		if n := Metric(t, s, "spillway_http_compress_refused_total"); n != 0 {
+		if n := apptest.Metric(t, s, "spillway_http_compress_refused_total"); n != 0 {
 			t.Errorf("replica %d sent %v bodies plain", i, n)
 		}
 	}

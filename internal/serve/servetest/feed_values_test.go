@@ -48,11 +48,11 @@ func serveEvents(t *testing.T) *apptest.Spillway {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
-	Execute(t, conn, "CREATE TABLE events (id bigint PRIMARY KEY, v bigint NOT NULL, name text NOT NULL, at timestamptz NOT NULL)")
-	Execute(t, conn, "INSERT INTO events SELECT n, n % 200, 'name ' || n, '2016-12-01' FROM generate_series(1, 6000) AS n")
-	Execute(t, conn, "CREATE INDEX ON events (v, id)")
-	Execute(t, conn, "ANALYZE events")
-	return ServeText(t, &binary, eventFeeds, url)
+	apptest.Execute(t, conn, "CREATE TABLE events (id bigint PRIMARY KEY, v bigint NOT NULL, name text NOT NULL, at timestamptz NOT NULL)")
+	apptest.Execute(t, conn, "INSERT INTO events SELECT n, n % 200, 'name ' || n, '2016-12-01' FROM generate_series(1, 6000) AS n")
+	apptest.Execute(t, conn, "CREATE INDEX ON events (v, id)")
+	apptest.Execute(t, conn, "ANALYZE events")
+	return apptest.ServeText(t, &binary, eventFeeds, url)
 }
 
 // TestBadValueOfAParameter requests values that the database rejects, and one whose statement
@@ -74,11 +74,11 @@ func TestBadValueOfAParameter(t *testing.T) {
 		{"slow?v=1", http.StatusOK},
 		{"all", http.StatusOK},
 	} {
-		a := Fetch(t, s.URL(c.path))
+		a := apptest.Fetch(t, s.URL(c.path))
 		if a.Status != c.status {
 			t.Errorf("%s: %d %s, want %d", c.path, a.Status, a.Body, c.status)
 		}
-		ready := Fetch(t, s.Admin+"/readyz")
+		ready := apptest.Fetch(t, s.Admin+"/readyz")
 		if ready.Status != http.StatusOK {
 			t.Errorf("after %s: not ready: %s", c.path, ready.Body)
 		}
@@ -89,8 +89,8 @@ func TestBadValueOfAParameter(t *testing.T) {
 		}
 	}
 	apptest.Await(t, "the bad values have no windows", func() bool {
-		return Metric(t, s, `spillway_feed_windows{feed="/since"}`) == 1 && Metric(t, s, `spillway_feed_windows{feed="/named"}`) == 1 &&
-			Metric(t, s, `spillway_feed_windows{feed="/slow"}`) == 1
+		return apptest.Metric(t, s, `spillway_feed_windows{feed="/since"}`) == 1 && apptest.Metric(t, s, `spillway_feed_windows{feed="/named"}`) == 1 &&
+			apptest.Metric(t, s, `spillway_feed_windows{feed="/slow"}`) == 1
 	})
 }
 
@@ -111,7 +111,7 @@ func TestMoreValuesThanWindows(t *testing.T) {
 		}
 		all.Go(func() {
 			for range 20 {
-				a, err := TryFetch(t.Context(), client, s.URL(fmt.Sprintf("value?v=%d", v)))
+				a, err := apptest.TryFetch(t.Context(), client, s.URL(fmt.Sprintf("value?v=%d", v)))
 				switch {
 				case err != nil || a.Status != http.StatusOK:
 					refused.Add(1)
@@ -128,10 +128,10 @@ func TestMoreValuesThanWindows(t *testing.T) {
 	if n := wrong.Load(); n > 0 {
 		t.Errorf("%d answers are wrong", n)
 	}
-	if a := Fetch(t, s.URL("value?v=7")); a.Header.Get("Spillway-Source") != "window" {
+	if a := apptest.Fetch(t, s.URL("value?v=7")); a.Header.Get("Spillway-Source") != "window" {
 		t.Errorf("the value that is asked for most is read from the %s", a.Header.Get("Spillway-Source"))
 	}
-	if n := Metric(t, s, `spillway_feed_windows{feed="/value"}`); n != 100 {
+	if n := apptest.Metric(t, s, `spillway_feed_windows{feed="/value"}`); n != 100 {
 		t.Errorf("%v windows", n)
 	}
 }

@@ -40,7 +40,7 @@ func TestGames(t *testing.T) {
 			s.WaitReady(t)
 			list := func(token string) []gameRecord {
 				var answer struct{ Data []gameRecord }
-				a := Fetch(t, s.URL("game_record?app_id=app-1&token="+token))
+				a := apptest.Fetch(t, s.URL("game_record?app_id=app-1&token="+token))
 				if err := json.Unmarshal(a.Body, &answer); a.Status != 200 || err != nil {
 					t.Fatalf("%d %s, %v", a.Status, a.Body, err)
 				}

@@ -14,6 +14,7 @@ import (
 
 	"spillway/internal/apptest"
 	"spillway/internal/exit"
+	"spillway/internal/serve/storetest"
 )
 
 // grantsPassword has characters that a URL would need encoded.
@@ -64,11 +65,11 @@ INSERT INTO members VALUES (7, true);
 // grantsCase is a database with the tables, and the configuration of a role that does not
 // exist yet.
 type grantsCase struct {
-	admin Database
+	admin storetest.Database
 	file  string
 }
 
-func newGrantsCase(t *testing.T, admin Database, address, tables string) grantsCase {
+func newGrantsCase(t *testing.T, admin storetest.Database, address, tables string) grantsCase {
 	t.Helper()
 	for sql := range strings.SplitSeq(strings.TrimSpace(grantsTables+tables), ";\n") {
 		admin.Query(t, strings.TrimSuffix(sql, ";"))
@@ -112,29 +113,29 @@ func (c grantsCase) serve(t *testing.T) *apptest.Spillway {
 func (c grantsCase) use(t *testing.T) {
 	t.Helper()
 	s := c.serve(t)
-	want := func(what string, a Answer, status int) {
+	want := func(what string, a apptest.Answer, status int) {
 		t.Helper()
 		if a.Status != status {
 			t.Errorf("%s: %d %s", what, a.Status, a.Body)
 		}
 	}
-	want("feed", Fetch(t, s.URL("orders?city=Graz")), 200)
-	want("older page", Fetch(t, s.URL("orders?city=Graz&limit=1&offset=1")), 200)
-	want("query", Fetch(t, s.URL("tally?city=Graz")), 200)
+	want("feed", apptest.Fetch(t, s.URL("orders?city=Graz")), 200)
+	want("older page", apptest.Fetch(t, s.URL("orders?city=Graz&limit=1&offset=1")), 200)
+	want("query", apptest.Fetch(t, s.URL("tally?city=Graz")), 200)
 	for i, body := range []string{`{"device":1}`, `{"device":1}`, `[{"device":2},{"device":2}]`} {
-		want("record", Post(t, s.URL("readings"), body, "Idempotency-Key", fmt.Sprint("key", i)), 200)
+		want("record", apptest.Post(t, s.URL("readings"), body, "Idempotency-Key", fmt.Sprint("key", i)), 200)
 	}
-	want("same key", Post(t, s.URL("readings"), `{"device":1}`, "Idempotency-Key", "key1"), 200)
-	want("record in the spool", Post(t, s.URL("positions"), `{"truck":1}`, "Idempotency-Key", "key9"), 202)
+	want("same key", apptest.Post(t, s.URL("readings"), `{"device":1}`, "Idempotency-Key", "key1"), 200)
+	want("record in the spool", apptest.Post(t, s.URL("positions"), `{"truck":1}`, "Idempotency-Key", "key9"), 202)
 	apptest.Await(t, "the spool is drained", func() bool { return c.admin.Query(t, "SELECT count(*) FROM positions")[0][0] == "1" })
-	SendCampaign(t, s, "POST", "/popups/campaigns", `{"name":"one","placement":"home","payload":1,"status":"active","target":"member","order":1}`, 201)
-	shown := ShownPopup{}
+	apptest.SendCampaign(t, s, "POST", "/popups/campaigns", `{"name":"one","placement":"home","payload":1,"status":"active","target":"member","order":1}`, 201)
+	shown := apptest.ShownPopup{}
 	apptest.Await(t, "a popup is due", func() bool {
-		var a Answer
-		a, shown = AskPopup(t, s, "user=7")
+		var a apptest.Answer
+		a, shown = apptest.AskPopup(t, s, "user=7")
 		return a.Status == 200
 	})
-	if status, body := PostPopup(t, s.URL("popup/click"), ShowToken(shown.Show)); status != http.StatusNoContent {
+	if status, body := apptest.PostPopup(t, s.URL("popup/click"), apptest.ShowToken(shown.Show)); status != http.StatusNoContent {
 		t.Errorf("click: %d %s", status, body)
 	}
 	apptest.Await(t, "the click is stored", func() bool { return c.admin.Query(t, "SELECT count(*) FROM popup_events")[0][0] == "2" })
@@ -219,7 +220,7 @@ func (c grantsCase) test(t *testing.T) {
 func TestGrantsOnPostgres(t *testing.T) {
 	t.Parallel()
 	server := apptest.Postgres(t)
-	admin := PostgresDatabase(t, server)
+	admin := storetest.PostgresDatabase(t, server)
 	c := newGrantsCase(t, admin, "postgres://"+strings.TrimPrefix(admin.URL, "postgres://postgres@"), `CREATE TABLE positions (id bigserial PRIMARY KEY, truck bigint);
 ALTER TABLE users ADD other text;
 REVOKE ALL ON SCHEMA public FROM PUBLIC;`)
@@ -229,9 +230,9 @@ REVOKE ALL ON SCHEMA public FROM PUBLIC;`)
 func TestGrantsOnMariaDB(t *testing.T) {
 	t.Parallel()
 	server := apptest.MariaDB(t)
-	MariaDatabase(t, server).Query(t, "CREATE DATABASE app") // everybody may use test
-	query := MariaDBQuery(t, server.URL("app"))
-	admin := Database{server.URL("app"), func(t *testing.T, sql string) [][]string { t.Helper(); return query(sql) }}
+	storetest.MariaDatabase(t, server).Query(t, "CREATE DATABASE app") // everybody may use test
+	query := storetest.MariaDBQuery(t, server.URL("app"))
+	admin := storetest.Database{URL: server.URL("app"), Query: func(t *testing.T, sql string) [][]string { t.Helper(); return query(sql) }}
 	admin.Query(t, "DROP USER IF EXISTS ''@localhost") // it comes before fresh@'%'
 	c := newGrantsCase(t, admin, "mysql:///app?socket="+server.Dir()+"/socket", "CREATE TABLE positions (id bigint AUTO_INCREMENT PRIMARY KEY, truck bigint);")
 	admin.Query(t, "CREATE USER fresh@'%' IDENTIFIED BY '"+grantsPassword+"'")

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"spillway/internal/apptest"
+	"spillway/internal/serve/storetest"
 )
 
 // largeAnswers is a query and a feed with pages of 0.97 MB.
@@ -35,14 +36,14 @@ feeds:
 // share it.
 func TestMemoryOfLargeAnswers(t *testing.T) {
 	apptest.Long(t)
-	db := SQLiteDatabase(t)
+	db := storetest.SQLiteDatabase(t)
 	db.Query(t, "CREATE TABLE notes (i integer PRIMARY KEY, note text NOT NULL)")
 	db.Query(t, "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000) INSERT INTO notes SELECT i, printf('%0950d', i) FROM n")
-	s := ServeText(t, &binary, largeAnswers, db.URL)
+	s := apptest.ServeText(t, &binary, largeAnswers, db.URL)
 	const connections = 400
 	var conns []*bufio.ReadWriter
 	for range connections {
-		conns = append(conns, Dial(t, s.Addr()))
+		conns = append(conns, apptest.Dial(t, s.Addr()))
 	}
 	ask := func(path string) { askAll(t, conns, path) }
 	read := func(least int64) { readAll(t, conns, least) }
@@ -69,10 +70,10 @@ func TestMemoryOfLargeAnswers(t *testing.T) {
 // heapInUse returns the heap after a collection, and the resident memory, in bytes.
 func heapInUse(t *testing.T, s *apptest.Spillway) (heap, resident float64) {
 	t.Helper()
-	if a := Fetch(t, s.Admin+"/debug/pprof/heap?gc=1"); a.Status != http.StatusOK {
+	if a := apptest.Fetch(t, s.Admin+"/debug/pprof/heap?gc=1"); a.Status != http.StatusOK {
 		t.Fatalf("%d %s", a.Status, a.Body)
 	}
-	return Metric(t, s, "go_memstats_heap_alloc_bytes"), Metric(t, s, "process_resident_memory_bytes")
+	return apptest.Metric(t, s, "go_memstats_heap_alloc_bytes"), apptest.Metric(t, s, "process_resident_memory_bytes")
 }
 
 // askAll sends a GET on every connection.
@@ -110,8 +111,8 @@ func readAll(t *testing.T, conns []*bufio.ReadWriter, least int64) {
 // reads no key of others.
 func TestProbesAreOff(t *testing.T) {
 	t.Parallel()
-	db, redis := SQLiteDatabase(t), apptest.Redis(t)
-	store := Dial(t, redis.Addr())
+	db, redis := storetest.SQLiteDatabase(t), apptest.Redis(t)
+	store := apptest.Dial(t, redis.Addr())
 	for key, value := range map[string]string{"session:1": "secret", "spillway:probe:ladder": "rung"} {
 		_, _ = fmt.Fprintf(store, "SET %s %s\r\n", key, value)
 		if err := store.Flush(); err != nil {
@@ -122,25 +123,25 @@ func TestProbesAreOff(t *testing.T) {
 		}
 	}
 	const one = "queries: [{path: /one, sql: SELECT 1 AS one}]\n"
-	off := ServeText(t, &binary, one, db.URL, "--redis", redis.URL("0"))
+	off := apptest.ServeText(t, &binary, one, db.URL, "--redis", redis.URL("0"))
 	for _, path := range []string{"hello", "probe/empty", "probe/database", "probe/redis?key=session:1"} {
-		WantAnswer(t, Fetch(t, off.URL(path)), 404, "not-found")
+		apptest.WantAnswer(t, apptest.Fetch(t, off.URL(path)), 404, "not-found")
 	}
-	on := ServeText(t, &binary, "probes: true\n"+one, db.URL, "--redis", redis.URL("0"))
-	for path, want := range map[string]Answer{
+	on := apptest.ServeText(t, &binary, "probes: true\n"+one, db.URL, "--redis", redis.URL("0"))
+	for path, want := range map[string]apptest.Answer{
 		"hello": {Status: 200, Body: []byte("hello world!!")}, "probe/empty": {Status: 200, Body: []byte("hello world!!")},
 		"probe/database":            {Status: 200, Body: []byte(`{"return_code":"SUCCESS","data":1}`)},
 		"probe/redis?key=ladder":    {Status: 200, Body: []byte("rung")},
 		"probe/redis?key=session:1": {Status: 204}, "probe/redis?key=spillway:probe:ladder": {Status: 204},
 	} {
-		WantAnswer(t, Fetch(t, on.URL(path)), want.Status, string(want.Body))
+		apptest.WantAnswer(t, apptest.Fetch(t, on.URL(path)), want.Status, string(want.Body))
 	}
 }
 
 // raw sends text over a new connection and returns the first response and its body.
 func raw(t *testing.T, address, text string) (*http.Response, string) {
 	t.Helper()
-	c := Dial(t, address)
+	c := apptest.Dial(t, address)
 	_, _ = c.WriteString(text)
 	_ = c.Flush() // the server may answer and close before it has read everything
 	resp, err := http.ReadResponse(c.Reader, nil)
@@ -172,8 +173,8 @@ queries: [{path: /mine, sql: "SELECT :token AS token", params: {token: text}}]
 // the standards.
 func TestHTTPDetails(t *testing.T) {
 	t.Parallel()
-	db := SQLiteDatabase(t)
-	s := db.ServeReadings(t, &binary, httpDetails+Readings)
+	db := storetest.SQLiteDatabase(t)
+	s := db.ServeReadings(t, &binary, httpDetails+apptest.Readings)
 	db.Query(t, "INSERT INTO readings (id, device) VALUES (1, 2)")
 	padded := `{"id":7}` + strings.Repeat(" ", 99_992)
 	for _, path := range []string{"/readings", "//readings", "/%72eadings", "/a/../readings", "http://api.example/readings", "/v1//readings?x=1"} {
@@ -266,11 +267,11 @@ func testCounts(t *testing.T, s *apptest.Spillway) {
 	sendDetail(t, s, "OPTIONS /readings", "Access-Control-Request-Method: POST\r\n", "")
 	sendDetail(t, s, "DELETE /readings", "", "")
 	for _, code := range []string{"204", "405"} {
-		if n := Metric(t, s, `spillway_http_requests_total{code="`+code+`",route="POST /readings"}`); n != 0 {
+		if n := apptest.Metric(t, s, `spillway_http_requests_total{code="`+code+`",route="POST /readings"}`); n != 0 {
 			t.Errorf("%v requests with status %s are counted as POST", n, code)
 		}
 	}
-	if n := Metric(t, s, `spillway_http_requests_total{code="204",route="OPTIONS"}`); n != 1 {
+	if n := apptest.Metric(t, s, `spillway_http_requests_total{code="204",route="OPTIONS"}`); n != 1 {
 		t.Errorf("%v requests are counted as OPTIONS, want 1", n)
 	}
 }
@@ -289,7 +290,7 @@ func testAccessLog(t *testing.T, s *apptest.Spillway) {
 // TestCursorsAreAccepted walks a feed whose keys are longer than a request may be.
 func TestCursorsAreAccepted(t *testing.T) {
 	t.Parallel()
-	db := SQLiteDatabase(t)
+	db := storetest.SQLiteDatabase(t)
 	db.Query(t, "CREATE TABLE names (name text PRIMARY KEY, n integer) WITHOUT ROWID")
 	db.Query(t, `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300)
 		INSERT INTO names SELECT printf('%05d', i) || CASE WHEN i % 10 < 4 THEN printf('%020000d', i) WHEN i % 10 = 7 THEN printf('%02500d', i) ELSE '' END, i FROM n`)
@@ -297,12 +298,12 @@ func TestCursorsAreAccepted(t *testing.T) {
 		header, longest int // bytes of headers, and of the cursors
 		envelope        string
 	}{{1024, 512, "data"}, {16384, 4096, "data"}, {16384, 2048, "none"}} {
-		s := ServeText(t, &binary, fmt.Sprintf("http: {header_bytes: %d}\nfeeds: [{path: /names, sql: 'SELECT name, n FROM names', key: name, window: 50, limit: 1, envelope: %s}]\n", c.header, c.envelope), db.URL)
+		s := apptest.ServeText(t, &binary, fmt.Sprintf("http: {header_bytes: %d}\nfeeds: [{path: /names, sql: 'SELECT name, n FROM names', key: name, window: 50, limit: 1, envelope: %s}]\n", c.header, c.envelope), db.URL)
 		longest := 0
 		for _, limit := range []int{1, 7, 10} {
 			walked := 0
 			for query := fmt.Sprintf("names?limit=%d", limit); query != ""; {
-				a := Fetch(t, s.URL(query))
+				a := apptest.Fetch(t, s.URL(query))
 				if a.Status != 200 {
 					t.Fatalf("headers of %d bytes, row %d: %d %.200s", c.header, walked, a.Status, a.Body)
 				}

@@ -102,7 +102,7 @@ func (c *crowd) insert(t *testing.T, conn *pgx.Conn, i int) []time.Duration {
 	mark := fmt.Sprintf("crowd-%d.", i)
 	r := &crowdRound{mark: []byte(mark), began: time.Now()}
 	c.round.Store(r)
-	Execute(t, conn, "INSERT INTO orders (createtime, users_id, goods_name) VALUES ('2016-12-02', 1, $1)", mark)
+	apptest.Execute(t, conn, "INSERT INTO orders (createtime, users_id, goods_name) VALUES ('2016-12-02', 1, $1)", mark)
 	apptest.Await(t, "all listeners have the new order", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -123,19 +123,19 @@ func TestLiveCrowd(t *testing.T) {
 		}
 		rounds, pause = 40, 700*time.Millisecond
 	}
-	url, conn := SeedFreight(t, &binary, postgres.Get(t))
-	s := ServeText(t, &binary, fmt.Sprintf("http: {connections: %d}\n", count+100)+freightFeed, url)
+	url, conn := apptest.SeedFreight(t, &binary, postgres.Get(t))
+	s := apptest.ServeText(t, &binary, fmt.Sprintf("http: {connections: %d}\n", count+100)+freightFeed, url)
 	before, rate := measureIdle(t, s, conn, pause)
 	c := newCrowd(t, s.Addr(), "goodslist", count)
 	defer c.close()
 	others := watchOthers(t, s, pause > 0)
-	busy := Metric(t, s, "process_cpu_seconds_total")
+	busy := apptest.Metric(t, s, "process_cpu_seconds_total")
 	var all []time.Duration
 	for i := range rounds {
 		<-time.After(rand.N(pause + 1)) // any time between two refreshes
 		all = append(all, c.insert(t, conn, i)...)
 	}
-	busy = Metric(t, s, "process_cpu_seconds_total") - busy
+	busy = apptest.Metric(t, s, "process_cpu_seconds_total") - busy
 	waits := others()
 	after, rateWith := measureIdle(t, s, conn, pause)
 	slices.Sort(all)
@@ -148,7 +148,7 @@ func TestLiveCrowd(t *testing.T) {
 	t.Logf("%d listeners, %d orders: p50 %s, p99 %s, max %s; transactions/s %.1f, with listeners %.1f; RSS %.1f MiB, with listeners %.1f MiB, %.1f KiB each; CPU %.1f us per event; other requests meanwhile p50 %s, p99 %s, max %s",
 		count, rounds, at(all, 0.5), at(all, 0.99), at(all, 1), rate, rateWith, before/(1<<20), after/(1<<20), (after-before)/1024/float64(count), busy*1e6/float64(count*rounds),
 		at(waits, 0.5), at(waits, 0.99), at(waits, 1))
-	if lost, windows := c.lost.Load(), Metric(t, s, `spillway_feed_windows{feed="/goodslist"}`); lost > 0 || windows != 1 {
+	if lost, windows := c.lost.Load(), apptest.Metric(t, s, `spillway_feed_windows{feed="/goodslist"}`); lost > 0 || windows != 1 {
 		t.Errorf("%d listeners lost, %v windows", lost, windows)
 	}
 }
@@ -165,10 +165,10 @@ func measureIdle(t *testing.T, s *apptest.Spillway, conn *pgx.Conn, pause time.D
 	}
 	first, began := count(), time.Now()
 	for done := false; !done; done = time.Since(began) > 15*pause {
-		Fetch(t, s.URL("goodslist"))
+		apptest.Fetch(t, s.URL("goodslist"))
 		<-time.After(pause / 2)
 	}
-	return Metric(t, s, "process_resident_memory_bytes"), (count() - first) / time.Since(began).Seconds()
+	return apptest.Metric(t, s, "process_resident_memory_bytes"), (count() - first) / time.Since(began).Seconds()
 }
 
 // watchOthers sends requests over one connection until the returned function is called, which

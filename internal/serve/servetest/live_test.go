@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"spillway/internal/apptest"
+	"spillway/internal/serve/storetest"
 )
 
 // liveFeeds are feeds whose listeners the tests are. Each statement for /orders counts itself.
@@ -39,9 +40,9 @@ func ordersDatabase(t *testing.T) (url string, conn *pgx.Conn) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	Execute(t, conn, "CREATE TABLE orders (id bigint PRIMARY KEY, v bigint NOT NULL, note text NOT NULL)")
-	Execute(t, conn, "CREATE SEQUENCE reads")
-	Execute(t, conn, "INSERT INTO orders SELECT n, n % 4, 'note ' || n FROM generate_series(1, 30) AS n")
+	apptest.Execute(t, conn, "CREATE TABLE orders (id bigint PRIMARY KEY, v bigint NOT NULL, note text NOT NULL)")
+	apptest.Execute(t, conn, "CREATE SEQUENCE reads")
+	apptest.Execute(t, conn, "INSERT INTO orders SELECT n, n % 4, 'note ' || n FROM generate_series(1, 30) AS n")
 	return url, conn
 }
 
@@ -122,10 +123,10 @@ func (l *listener) awaitEnd(t *testing.T) {
 func TestLive(t *testing.T) {
 	t.Parallel()
 	url, conn := ordersDatabase(t)
-	s := ServeText(t, &binary, liveFeeds, url)
+	s := apptest.ServeText(t, &binary, liveFeeds, url)
 	add := func(id int) {
 		t.Helper()
-		Execute(t, conn, "INSERT INTO orders VALUES ($1, $2, $3)", id, id%4, fmt.Sprint("note ", id))
+		apptest.Execute(t, conn, "INSERT INTO orders VALUES ($1, $2, $3)", id, id%4, fmt.Sprint("note ", id))
 	}
 	t.Run("change", func(t *testing.T) { testLiveChange(t, s, add) })
 	t.Run("statements", func(t *testing.T) { testLiveStatements(t, s, conn) })
@@ -134,14 +135,14 @@ func TestLive(t *testing.T) {
 	t.Run("slow reader", func(t *testing.T) { testLiveSlowReader(t, s, conn) })
 	t.Run("filters", func(t *testing.T) { testLiveFilters(t, s, add) })
 	apptest.Await(t, "the clients that left are forgotten", func() bool {
-		return Metric(t, s, `spillway_feed_listeners{feed="/orders"}`) == 0 && Metric(t, s, `spillway_http_connections`) < 5
+		return apptest.Metric(t, s, `spillway_feed_listeners{feed="/orders"}`) == 0 && apptest.Metric(t, s, `spillway_http_connections`) < 5
 	})
 }
 
 func testLiveChange(t *testing.T, s *apptest.Spillway, add func(id int)) {
 	t.Helper()
 	listeners := []*listener{listen(t, s.URL("orders")), listen(t, s.URL("v1/orders")), listen(t, s.URL("orders"), "Last-Event-ID", "0123456789abcdef")}
-	plain := Fetch(t, s.URL("orders"))
+	plain := apptest.Fetch(t, s.URL("orders"))
 	var current string
 	for _, l := range listeners {
 		e := l.await(t, "note 30")
@@ -162,13 +163,13 @@ func testLiveChange(t *testing.T, s *apptest.Spillway, add func(id int)) {
 		}
 	}
 	// Nobody else asks. The window is refreshed all the same.
-	before := Metric(t, s, `spillway_feed_refreshes_total{feed="/orders"}`)
+	before := apptest.Metric(t, s, `spillway_feed_refreshes_total{feed="/orders"}`)
 	apptest.Await(t, "the window is refreshed while it has listeners", func() bool {
-		return Metric(t, s, `spillway_feed_refreshes_total{feed="/orders"}`) > before+20
+		return apptest.Metric(t, s, `spillway_feed_refreshes_total{feed="/orders"}`) > before+20
 	})
 	add(32)
 	same.await(t, "note 32")
-	if got := Metric(t, s, `spillway_feed_listeners{feed="/orders"}`); got != 4 {
+	if got := apptest.Metric(t, s, `spillway_feed_listeners{feed="/orders"}`); got != 4 {
 		t.Errorf("%v listeners, want 4", got)
 	}
 	for _, l := range append(listeners, same) {
@@ -214,7 +215,7 @@ func testLiveRefused(t *testing.T, s *apptest.Spillway) {
 		}
 	}
 	for _, headers := range [][]string{{"Accept", "application/json, text/event-stream"}, {"Accept", "*/*"}, {"Accept", "text/event-stream;q=0"}} {
-		if a, err := Get(t.Context(), s.URL("orders"), headers...); err != nil || a.Header.Get("Content-Type") != "application/json" {
+		if a, err := apptest.Get(t.Context(), s.URL("orders"), headers...); err != nil || a.Header.Get("Content-Type") != "application/json" {
 			t.Errorf("%s: %v %v", headers, a.Header, err)
 		}
 	}
@@ -241,7 +242,7 @@ func testLiveValues(t *testing.T, s *apptest.Spillway, add func(id int)) {
 	again := listen(t, s.URL("by?v=1"))
 	again.await(t, "note 29")
 	for i := range 30 { // more values than windows; those with listeners keep theirs
-		if a := Fetch(t, s.URL(fmt.Sprint("by?v=", 3+i%5))); a.Status != http.StatusOK {
+		if a := apptest.Fetch(t, s.URL(fmt.Sprint("by?v=", 3+i%5))); a.Status != http.StatusOK {
 			t.Errorf("a page of another value: %d %s", a.Status, a.Body)
 		}
 	}
@@ -306,11 +307,11 @@ func testLiveSlowReader(t *testing.T, s *apptest.Spillway, conn *pgx.Conn) {
 	n := 0
 	apptest.Await(t, "the slow reader is dropped", func() bool {
 		n++
-		Execute(t, conn, "UPDATE orders SET note = repeat('x', 100000) || $1 WHERE id = 33", fmt.Sprintf("change %d.", n))
+		apptest.Execute(t, conn, "UPDATE orders SET note = repeat('x', 100000) || $1 WHERE id = 33", fmt.Sprintf("change %d.", n))
 		eager.await(t, fmt.Sprintf("change %d.", n))
-		return Metric(t, s, `spillway_feed_listeners_dropped_total{feed="/orders"}`) == 1
+		return apptest.Metric(t, s, `spillway_feed_listeners_dropped_total{feed="/orders"}`) == 1
 	})
-	if got := Metric(t, s, `spillway_feed_listeners{feed="/orders"}`); got != 1 {
+	if got := apptest.Metric(t, s, `spillway_feed_listeners{feed="/orders"}`); got != 1 {
 		t.Errorf("%v listeners", got)
 	}
 	eager.leave()
@@ -361,14 +362,14 @@ func TestLiveOutage(t *testing.T) {
 	t.Parallel()
 	url, conn := ordersDatabase(t)
 	forward := apptest.NewForward(t, postgres.Get(t).Addr())
-	s := ServeText(t, &binary, liveFeeds, strings.Replace(url, postgres.Get(t).Addr(), forward.Addr(), 1))
+	s := apptest.ServeText(t, &binary, liveFeeds, strings.Replace(url, postgres.Get(t).Addr(), forward.Addr(), 1))
 	l := listen(t, s.URL("orders"))
 	l.await(t, "note 30")
 	forward.To("127.0.0.1:1")
-	apptest.Await(t, "refreshes fail", func() bool { return Metric(t, s, `spillway_feed_refresh_errors_total{feed="/orders"}`) > 0 })
+	apptest.Await(t, "refreshes fail", func() bool { return apptest.Metric(t, s, `spillway_feed_refresh_errors_total{feed="/orders"}`) > 0 })
 	late := listen(t, s.URL("orders"))
 	late.await(t, "note 30")
-	Execute(t, conn, "INSERT INTO orders VALUES (31, 1, 'note 31')")
+	apptest.Execute(t, conn, "INSERT INTO orders VALUES (31, 1, 'note 31')")
 	forward.To(postgres.Get(t).Addr())
 	l.await(t, "note 31")
 	late.await(t, "note 31")
@@ -377,12 +378,12 @@ func TestLiveOutage(t *testing.T) {
 // TestCookie reads and listens as two users whose tokens are in a cookie.
 func TestCookie(t *testing.T) {
 	t.Parallel()
-	db := SQLiteDatabase(t)
+	db := storetest.SQLiteDatabase(t)
 	createParcels(t, db)
 	db.Query(t, "INSERT INTO parcels VALUES (1, 'ann', 10), (2, 'bob', 20), (3, 'ann', 30), (4, 'bob', 40)")
 	issuer := newKeyIssuer(t, "one")
 	text := strings.NewReplacer("  reads: jwt\n", "  reads: jwt\n  cookie: __Host-token\n", "    window: 3\n", "    live_max: 5\n", "    audience: spillway\n", "    audience: spillway\n    clock_skew: 0s\n").Replace(authenticated)
-	s := ServeText(t, &binary, fmt.Sprintf(text, issuer.URL)+"http: {cors_origins: ['https://app.example']}\nlog: {access: true}\n", db.URL)
+	s := apptest.ServeText(t, &binary, fmt.Sprintf(text, issuer.URL)+"http: {cors_origins: ['https://app.example']}\nlog: {access: true}\n", db.URL)
 	cookie := func(user string, change jwt.MapClaims) []string {
 		return []string{"Cookie", "theme=dark; __Host-token=" + strings.TrimPrefix(issuer.token(t, "one", user, change)[1], "Bearer "), "Origin", "https://app.example"}
 	}
@@ -393,18 +394,18 @@ func TestCookie(t *testing.T) {
 		// Authorization wins.
 		other := map[string]string{"ann": "bob", "bob": "ann"}[user]
 		owned(t, s.URL("parcels"), other, 2, append(issuer.token(t, "one", other, nil), headers...)...)
-		if a, err := Get(t.Context(), s.URL("parcels"), append([]string{"Authorization", "Bearer x"}, headers...)...); err != nil || a.Status != http.StatusUnauthorized {
+		if a, err := apptest.Get(t.Context(), s.URL("parcels"), append([]string{"Authorization", "Bearer x"}, headers...)...); err != nil || a.Status != http.StatusUnauthorized {
 			t.Errorf("a wrong token in Authorization: %d %v", a.Status, err)
 		}
 	}
-	a, err := Get(t.Context(), s.URL("parcels"), ann...)
+	a, err := apptest.Get(t.Context(), s.URL("parcels"), ann...)
 	if vary := strings.Join(a.Header.Values("Vary"), ", "); err != nil || !strings.Contains(vary, "Cookie") || a.Header.Get("Access-Control-Allow-Credentials") != "true" {
 		t.Errorf("%v %v", a.Header, err)
 	}
-	if a, err := Get(t.Context(), s.URL("parcels"), ann[0], ann[1], "Origin", "https://evil.example"); err != nil || a.Header.Get("Access-Control-Allow-Credentials") != "" {
+	if a, err := apptest.Get(t.Context(), s.URL("parcels"), ann[0], ann[1], "Origin", "https://evil.example"); err != nil || a.Header.Get("Access-Control-Allow-Credentials") != "" {
 		t.Errorf("%v %v", a.Header, err)
 	}
-	if a := Post(t, s.URL("positions"), `{"place":1}`, ann...); a.Status != http.StatusUnauthorized {
+	if a := apptest.Post(t, s.URL("positions"), `{"place":1}`, ann...); a.Status != http.StatusUnauthorized {
 		t.Errorf("POST with a cookie: %d %s", a.Status, a.Body)
 	}
 	soon := time.Now().Truncate(time.Second).Add(3 * time.Second)

@@ -13,6 +13,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"spillway/internal/apptest"
+	"spillway/internal/serve/storetest"
 )
 
 // described is a configuration with all kinds of parts. %[1]s is how the database compares with
@@ -58,7 +59,7 @@ type documentCase struct {
 
 // send sends a request to a documented path, and compares the answer with the document.
 // headers are pairs.
-func (c *documentCase) send(status int, method, path, query, body string, headers ...string) Answer {
+func (c *documentCase) send(status int, method, path, query, body string, headers ...string) apptest.Answer {
 	c.t.Helper()
 	r, err := http.NewRequestWithContext(c.t.Context(), method, c.URL(strings.TrimPrefix(path, "/"))+query, strings.NewReader(body))
 	if err != nil {
@@ -80,7 +81,7 @@ func (c *documentCase) send(status int, method, path, query, body string, header
 		c.t.Errorf("%s %s%s: %d %s, want %d", method, path, query, response.StatusCode, text, status)
 	}
 	c.See(method, path, response, text)
-	return Answer{response.StatusCode, response.Header, text}
+	return apptest.Answer{Status: response.StatusCode, Header: response.Header, Body: text}
 }
 
 // TestOpenAPI compares answers with the document, on PostgreSQL and on SQLite: their status,
@@ -88,9 +89,9 @@ func (c *documentCase) send(status int, method, path, query, body string, header
 func TestOpenAPI(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		db  Database
+		db  storetest.Database
 		ids string
-	}{"postgres": {PostgresDatabase(t, postgres.Get(t)), "= ANY(:ids)"}, "sqlite": {SQLiteDatabase(t), "IN (:ids)"}} {
+	}{"postgres": {storetest.PostgresDatabase(t, postgres.Get(t)), "= ANY(:ids)"}, "sqlite": {storetest.SQLiteDatabase(t), "IN (:ids)"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for _, sql := range thingRows {
@@ -102,9 +103,9 @@ func TestOpenAPI(t *testing.T) {
 			}
 			s := apptest.Serve(t, binary.Path(t), "--database", test.db.URL, file)
 			apptest.Await(t, "all parts but one serve", func() bool {
-				return strings.Count(string(Fetch(t, s.Admin+"/readyz").Body), `"serves":false`) == 1
+				return strings.Count(string(apptest.Fetch(t, s.Admin+"/readyz").Body), `"serves":false`) == 1
 			})
-			document := Fetch(t, s.URL("openapi.json"))
+			document := apptest.Fetch(t, s.URL("openapi.json"))
 			for _, secret := range []string{"SELECT", "secret_things", "readings", "postgres:", "sqlite:", "key-0123456789", sharedSecret} {
 				if bytes.Contains(document.Body, []byte(secret)) {
 					t.Errorf("the document contains %q", secret)
@@ -206,7 +207,7 @@ func (c *documentCase) writes() {
 
 // popups shows a campaign.
 func (c *documentCase) popups() {
-	Post(c.t, c.Admin+"/popups/campaigns", `{"name":"x","placement":"home","payload":{"a":1},"status":"active"}`, "Content-Type", "application/json")
+	apptest.Post(c.t, c.Admin+"/popups/campaigns", `{"name":"x","placement":"home","payload":{"a":1},"status":"active"}`, "Content-Type", "application/json")
 	shown := c.send(200, "GET", "/popup", "?user=1&age=7&tags=a&tags=b", "")
 	c.send(204, "GET", "/popup", "?user=1", "")
 	c.send(204, "GET", "/popup", "?user=1&placement=checkout", "")
@@ -228,13 +229,13 @@ func (c *documentCase) popups() {
 }
 
 // late has a part start that could not: the document then has its columns.
-func (c *documentCase) late(db Database) {
+func (c *documentCase) late(db storetest.Database) {
 	c.send(503, "GET", "/late", "", "")
-	before := Fetch(c.t, c.URL("openapi.json"))
+	before := apptest.Fetch(c.t, c.URL("openapi.json"))
 	db.Query(c.t, "CREATE TABLE late (id integer PRIMARY KEY)")
-	var after Answer
+	var after apptest.Answer
 	apptest.Await(c.t, "the part has started", func() bool {
-		after = Fetch(c.t, c.URL("openapi.json"))
+		after = apptest.Fetch(c.t, c.URL("openapi.json"))
 		return after.Header.Get("ETag") != before.Header.Get("ETag")
 	})
 	c.send(200, "GET", "/late", "", "")
@@ -249,10 +250,10 @@ func (c *documentCase) late(db Database) {
 // Without http.openapi there is no document, and the path is free.
 func TestOpenAPIOff(t *testing.T) {
 	t.Parallel()
-	db := SQLiteDatabase(t)
+	db := storetest.SQLiteDatabase(t)
 	db.Query(t, "CREATE TABLE n (id integer PRIMARY KEY)")
-	s := ServeText(t, &binary, "http: {openapi: false}\nfeeds: [{path: /n, sql: SELECT id FROM n, key: id}]\n", db.URL)
-	if a := Fetch(t, s.URL("openapi.json")); a.Status != http.StatusNotFound {
+	s := apptest.ServeText(t, &binary, "http: {openapi: false}\nfeeds: [{path: /n, sql: SELECT id FROM n, key: id}]\n", db.URL)
+	if a := apptest.Fetch(t, s.URL("openapi.json")); a.Status != http.StatusNotFound {
 		t.Errorf("%d %s", a.Status, a.Body)
 	}
 }

@@ -35,9 +35,9 @@ func TestQueriesOnMariaDB(t *testing.T) {
     params: {s: integer}
     timeout: 20s
 `
-	s := ServeText(t, &binary, text, server.URL("test"))
+	s := apptest.ServeText(t, &binary, text, server.URL("test"))
 	testQueries(t, s.URL(""))
-	if a := Fetch(t, s.URL("minus?a=1")); string(a.Body) != `{"data":[{"n":6}]}` {
+	if a := apptest.Fetch(t, s.URL("minus?a=1")); string(a.Body) != `{"data":[{"n":6}]}` {
 		t.Errorf("5--1: %d %s", a.Status, a.Body)
 	}
 
@@ -61,23 +61,23 @@ func TestQueriesOnMariaDB(t *testing.T) {
 			group, ctx = &staying, last
 		}
 		group.Go(func() {
-			if a, err := TryFetch(ctx, client, s.URL("sleep?s=15")); err == nil {
+			if a, err := apptest.TryFetch(ctx, client, s.URL("sleep?s=15")); err == nil {
 				t.Errorf("a client that left received an answer: %s", a.Body)
 			}
 		})
 	}
 	const waiting = `spillway_query_waiting{query="/sleep"}`
-	apptest.Await(t, "all wait for one statement", func() bool { return Metric(t, s, waiting) == 10 && running() == 1 })
+	apptest.Await(t, "all wait for one statement", func() bool { return apptest.Metric(t, s, waiting) == 10 && running() == 1 })
 	leave()
 	left.Wait()
-	apptest.Await(t, "one request waits", func() bool { return Metric(t, s, waiting) == 1 })
+	apptest.Await(t, "one request waits", func() bool { return apptest.Metric(t, s, waiting) == 1 })
 	if n := running(); n != 1 {
 		t.Errorf("%d statements run while one request waits", n)
 	}
 	leaveLast()
 	staying.Wait()
 	apptest.Await(t, "the statement is cancelled", func() bool { return running() == 0 })
-	if n := Metric(t, s, `spillway_query_executions_total{query="/sleep"}`); n != 1 {
+	if n := apptest.Metric(t, s, `spillway_query_executions_total{query="/sleep"}`); n != 1 {
 		t.Errorf("%v executions", n)
 	}
 }

@@ -25,16 +25,16 @@ func TestQueriesThroughPgBouncer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
-	Execute(t, conn, recordRows)
+	apptest.Execute(t, conn, recordRows)
 	bouncer := apptest.PgBouncer(t, postgres.Get(t), "transaction")
-	s := ServeText(t, &binary, fmt.Sprintf(queries, "SELECT 1 FROM pg_sleep(0.01)", anyApp), strings.Replace(database, postgres.Get(t).Addr(), bouncer.Addr(), 1))
+	s := apptest.ServeText(t, &binary, fmt.Sprintf(queries, "SELECT 1 FROM pg_sleep(0.01)", anyApp), strings.Replace(database, postgres.Get(t).Addr(), bouncer.Addr(), 1))
 	testQueries(t, s.URL(""))
 	var group sync.WaitGroup
 	for i := range 8 {
 		group.Go(func() {
 			for j := range 50 {
 				path := fmt.Sprintf("slow?low=%d", -10*i-j%7-2)
-				if a, err := TryFetch(t.Context(), http.DefaultClient, s.URL(path)); err != nil || string(a.Body) != `{"data":[{"n":6}]}` {
+				if a, err := apptest.TryFetch(t.Context(), http.DefaultClient, s.URL(path)); err != nil || string(a.Body) != `{"data":[{"n":6}]}` {
 					t.Errorf("%s: %d %s, %v", path, a.Status, a.Body, err)
 				}
 			}
@@ -62,14 +62,14 @@ func TestExpiryOnTwoServers(t *testing.T) {
 	t.Parallel()
 	database, store := postgres.Get(t).CreateDatabase(t), apptest.Redis(t)
 	servers := []*apptest.Spillway{
-		ServeText(t, &binary, alone, database, "--redis", store.URL("")),
-		ServeText(t, &binary, alone, database, "--redis", store.URL("")),
+		apptest.ServeText(t, &binary, alone, database, "--redis", store.URL("")),
+		apptest.ServeText(t, &binary, alone, database, "--redis", store.URL("")),
 	}
 	const keys = 3
 	begin := time.Now()
 	executed := func() (executions float64) {
 		for _, s := range servers {
-			executions += Metric(t, s, `spillway_query_executions_total{query="/alone"}`)
+			executions += apptest.Metric(t, s, `spillway_query_executions_total{query="/alone"}`)
 		}
 		return executions
 	}
@@ -79,7 +79,7 @@ func TestExpiryOnTwoServers(t *testing.T) {
 		group.Go(func() {
 			path := servers[i%2].URL(fmt.Sprintf("alone?k=%d", i%keys))
 			for !enough.Load() {
-				if a, err := TryFetch(t.Context(), http.DefaultClient, path); err != nil || !strings.Contains(string(a.Body), `"alone":true`) {
+				if a, err := apptest.TryFetch(t.Context(), http.DefaultClient, path); err != nil || !strings.Contains(string(a.Body), `"alone":true`) {
 					t.Errorf("%d %s, %v", a.Status, a.Body, err)
 					return
 				}
@@ -93,7 +93,7 @@ func TestExpiryOnTwoServers(t *testing.T) {
 	executions, answers := executed(), 0.0
 	for _, s := range servers {
 		for _, source := range []string{"memory", "stale", "waited"} {
-			answers += Metric(t, s, `spillway_query_answers_total{query="/alone",source="`+source+`"}`)
+			answers += apptest.Metric(t, s, `spillway_query_answers_total{query="/alone",source="`+source+`"}`)
 		}
 	}
 	most := keys * (float64(took/(250*time.Millisecond)) + 2)
@@ -102,8 +102,8 @@ func TestExpiryOnTwoServers(t *testing.T) {
 	}
 
 	// The same statement on another database has its own cached answer.
-	other := ServeText(t, &binary, alone, postgres.Get(t).CreateDatabase(t), "--redis", store.URL(""))
-	one, two := Fetch(t, servers[0].URL("alone?k=9")), Fetch(t, other.URL("alone?k=9"))
+	other := apptest.ServeText(t, &binary, alone, postgres.Get(t).CreateDatabase(t), "--redis", store.URL(""))
+	one, two := apptest.Fetch(t, servers[0].URL("alone?k=9")), apptest.Fetch(t, other.URL("alone?k=9"))
 	if one.Status != http.StatusOK || two.Status != http.StatusOK || string(one.Body) == string(two.Body) {
 		t.Errorf("two databases with one Redis: %s and %s", one.Body, two.Body)
 	}

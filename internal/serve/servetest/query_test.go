@@ -81,8 +81,8 @@ func TestQueriesOnPostgres(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
-	Execute(t, conn, recordRows)
-	s := ServeText(t, &binary, fmt.Sprintf(queries, "SELECT 1 FROM pg_sleep(1)", anyApp), database)
+	apptest.Execute(t, conn, recordRows)
+	s := apptest.ServeText(t, &binary, fmt.Sprintf(queries, "SELECT 1 FROM pg_sleep(1)", anyApp), database)
 	testQueries(t, s.URL(""))
 
 	// A thousand concurrent requests share one execution, or one in each second if they take that long to arrive.
@@ -92,14 +92,14 @@ func TestQueriesOnPostgres(t *testing.T) {
 	defer client.CloseIdleConnections()
 	for range 1000 {
 		group.Go(func() {
-			a, err := TryFetch(t.Context(), client, s.URL("slow?low=0"))
+			a, err := apptest.TryFetch(t.Context(), client, s.URL("slow?low=0"))
 			if err != nil || a.Status != http.StatusOK || string(a.Body) != `{"data":[{"n":5}]}` {
 				t.Errorf("%d %s, %v", a.Status, a.Body, err)
 			}
 		})
 	}
 	group.Wait()
-	if n := Metric(t, s, `spillway_query_executions_total{query="/slow"}`); n < 1 || n > 1+time.Since(start).Seconds() {
+	if n := apptest.Metric(t, s, `spillway_query_executions_total{query="/slow"}`); n < 1 || n > 1+time.Since(start).Seconds() {
 		t.Errorf("%v executions for 1,000 requests in %v", n, time.Since(start))
 	}
 
@@ -109,7 +109,7 @@ func TestQueriesOnPostgres(t *testing.T) {
 	go func() {
 		var err error
 		for err == nil { // on a busy machine, one statement may end before it is seen
-			_, err = TryFetch(ctx, client, s.URL("slow?low=1"))
+			_, err = apptest.TryFetch(ctx, client, s.URL("slow?low=1"))
 		}
 		gone <- err
 	}()
@@ -138,7 +138,7 @@ func TestQueriesOnSQLite(t *testing.T) {
 	if err := conn.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s := ServeText(t, &binary, fmt.Sprintf(queries, "SELECT 1", inApps), "sqlite:"+path)
+	s := apptest.ServeText(t, &binary, fmt.Sprintf(queries, "SELECT 1", inApps), "sqlite:"+path)
 	testQueries(t, s.URL(""))
 }
 
@@ -194,7 +194,7 @@ func testQueries(t *testing.T, base string) {
 		{"one", 400, "parameter low is missing"},
 		{"kept?low=%2B2", 200, `{"data":[{"score":3},{"score":7},{"score":9}]}`}, // the same as low=2
 	}...) {
-		a := Fetch(t, base+c.path)
+		a := apptest.Fetch(t, base+c.path)
 		body := string(a.Body)
 		if c.status != 200 {
 			var problem struct{ Detail, Type string }
@@ -210,10 +210,10 @@ func testQueries(t *testing.T, base string) {
 		}
 	}
 	testBareFeed(t, base)
-	if again := Fetch(t, base+"some?apps=a&apps=b&apps=b&low=0"); again.Header.Get("Spillway-Source") != "memory" {
+	if again := apptest.Fetch(t, base+"some?apps=a&apps=b&apps=b&low=0"); again.Header.Get("Spillway-Source") != "memory" {
 		t.Errorf("the values of the default in another order: %v", again.Header)
 	}
-	first := Fetch(t, base+"kept?low=2")
+	first := apptest.Fetch(t, base+"kept?low=2")
 	if first.Header.Get("Spillway-Source") != "memory" || first.Header.Get("Etag") == "" || first.Header.Get("Age") == "" {
 		t.Errorf("a cached answer: %v", first.Header)
 	}
@@ -237,7 +237,7 @@ func testBareFeed(t *testing.T, base string) {
 	t.Helper()
 	at, got := base+"v1/list?limit=2&fields=score,score&offset=1", ""
 	for at != "" {
-		a := Fetch(t, at)
+		a := apptest.Fetch(t, at)
 		got += string(a.Body)
 		reference, found := strings.CutSuffix(strings.TrimPrefix(a.Header.Get("Link"), "<"), `>; rel="next"`)
 		from, err := url.Parse(at)
@@ -255,10 +255,10 @@ func testBareFeed(t *testing.T, base string) {
 	if want := `[{"score":7},{"score":3}][{"score":2},{"score":1}][{"score":-1}]`; got != want {
 		t.Errorf("by links: %s, want %s", got, want)
 	}
-	if a := Fetch(t, base+"list?fields=nothing"); a.Status != http.StatusBadRequest || !strings.Contains(string(a.Body), "the known fields are app_id,score") {
+	if a := apptest.Fetch(t, base+"list?fields=nothing"); a.Status != http.StatusBadRequest || !strings.Contains(string(a.Body), "the known fields are app_id,score") {
 		t.Errorf("unknown field: %d %s", a.Status, a.Body)
 	}
-	if a := Fetch(t, base+"list?limit=1"); string(a.Body) != `[{"app_id":"","score":9}]` {
+	if a := apptest.Fetch(t, base+"list?limit=1"); string(a.Body) != `[{"app_id":"","score":9}]` {
 		t.Errorf("all fields: %s", a.Body)
 	}
 }
@@ -273,28 +273,28 @@ func TestQueriesShareRedis(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
-	Execute(t, conn, recordRows)
+	apptest.Execute(t, conn, recordRows)
 	store := apptest.Redis(t)
 	text := strings.ReplaceAll(fmt.Sprintf(queries, "SELECT 1", anyApp), "ttl: 1h", "ttl: 1h\n    cache: redis")
-	one := ServeText(t, &binary, text, database, "--redis", store.URL(""))
-	two := ServeText(t, &binary, text, database, "--redis", store.URL(""))
+	one := apptest.ServeText(t, &binary, text, database, "--redis", store.URL(""))
+	two := apptest.ServeText(t, &binary, text, database, "--redis", store.URL(""))
 	var group sync.WaitGroup
 	for i := range 100 {
 		group.Go(func() {
 			s := []*apptest.Spillway{one, two}[i%2]
-			if a, err := TryFetch(t.Context(), http.DefaultClient, s.URL("kept?low=2")); err != nil || a.Status != http.StatusOK {
+			if a, err := apptest.TryFetch(t.Context(), http.DefaultClient, s.URL("kept?low=2")); err != nil || a.Status != http.StatusOK {
 				t.Errorf("%d %s, %v", a.Status, a.Body, err)
 			}
 		})
 	}
 	group.Wait()
 	const executions = `spillway_query_executions_total{query="/kept"}`
-	if n := Metric(t, one, executions) + Metric(t, two, executions); n != 1 {
+	if n := apptest.Metric(t, one, executions) + apptest.Metric(t, two, executions); n != 1 {
 		t.Errorf("%v executions by two replicas", n)
 	}
 	store.Kill()
 	for _, s := range []*apptest.Spillway{one, two} {
-		if a := Fetch(t, s.URL("kept?low=6")); a.Status != http.StatusOK || a.Header.Get("Spillway-Source") != "database" {
+		if a := apptest.Fetch(t, s.URL("kept?low=6")); a.Status != http.StatusOK || a.Header.Get("Spillway-Source") != "database" {
 			t.Errorf("without Redis: %d %s %v", a.Status, a.Body, a.Header)
 		}
 	}
@@ -324,8 +324,8 @@ func TestCrowdOnQuery(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
-	Execute(t, conn, "CREATE TABLE records (score bigint PRIMARY KEY); INSERT INTO records SELECT generate_series(1, 300)")
-	s := ServeText(t, &binary, crowded, database)
+	apptest.Execute(t, conn, "CREATE TABLE records (score bigint PRIMARY KEY); INSERT INTO records SELECT generate_series(1, 300)")
+	s := apptest.ServeText(t, &binary, crowded, database)
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 400}}
 	defer client.CloseIdleConnections()
 
@@ -338,7 +338,7 @@ func TestCrowdOnQuery(t *testing.T) {
 		group.Go(func() {
 			for n := range 1_000_000 {
 				begin := time.Now()
-				a, err := TryFetch(ctx, client, s.URL(fmt.Sprintf("sleep?n=%d", 1_000_000*i+n)))
+				a, err := apptest.TryFetch(ctx, client, s.URL(fmt.Sprintf("sleep?n=%d", 1_000_000*i+n)))
 				switch {
 				case ctx.Err() != nil:
 					return
@@ -367,7 +367,7 @@ func TestCrowdOnQuery(t *testing.T) {
 	if refused.Load() == 0 || late.Load() == refused.Load() {
 		t.Errorf("%d requests were refused, %d of them after more than a second", refused.Load(), late.Load())
 	}
-	executions, failed := Metric(t, s, `spillway_query_executions_total{query="/sleep"}`), Metric(t, s, `spillway_query_execution_errors_total{query="/sleep"}`)
+	executions, failed := apptest.Metric(t, s, `spillway_query_executions_total{query="/sleep"}`), apptest.Metric(t, s, `spillway_query_execution_errors_total{query="/sleep"}`)
 	if failed > executions/10 {
 		t.Errorf("%v of %v executions failed", failed, executions)
 	}
@@ -380,7 +380,7 @@ func watchFeed(ctx context.Context, t *testing.T, url string) (oldest int) {
 	var client http.Client
 	defer client.CloseIdleConnections()
 	for {
-		a, err := TryFetch(ctx, &client, url)
+		a, err := apptest.TryFetch(ctx, &client, url)
 		if ctx.Err() != nil {
 			return oldest
 		}
@@ -406,7 +406,7 @@ func watchFeed(ctx context.Context, t *testing.T, url string) (oldest int) {
 func TestValueThatTheDatabaseRejects(t *testing.T) {
 	t.Parallel()
 	database := postgres.Get(t).CreateDatabase(t)
-	s := ServeText(t, &binary, `queries:
+	s := apptest.ServeText(t, &binary, `queries:
   - path: /at
     sql: SELECT :t AS secret_column
     params: {t: timestamp}
@@ -418,7 +418,7 @@ func TestValueThatTheDatabaseRejects(t *testing.T) {
     params: {n: integer}
 `, database)
 	for _, path := range []string{"at?t=0000-01-01T00:00:00Z", "like?pattern=%5C", "quotient?n=0"} {
-		a := Fetch(t, s.URL(path))
+		a := apptest.Fetch(t, s.URL(path))
 		var problem struct{ Type, Detail string }
 		if err := json.Unmarshal(a.Body, &problem); err != nil || a.Status != http.StatusBadRequest || problem.Type != "urn:spillway:problem:bad-request" {
 			t.Errorf("%s: %d %s, %v", path, a.Status, a.Body, err)
@@ -428,7 +428,7 @@ func TestValueThatTheDatabaseRejects(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"at?t=2016-12-01T00:00:00Z", "like?pattern=%25", "quotient?n=1"} {
-		if a := Fetch(t, s.URL(path)); a.Status != http.StatusOK {
+		if a := apptest.Fetch(t, s.URL(path)); a.Status != http.StatusOK {
 			t.Errorf("%s: %d %s", path, a.Status, a.Body)
 		}
 	}

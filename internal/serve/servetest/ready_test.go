@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"spillway/internal/apptest"
+	"spillway/internal/serve/storetest"
 )
 
 // TestReadyNeighbour: a stream that has filled its share of the spool is named, and nothing
@@ -16,16 +17,16 @@ import (
 func TestReadyNeighbour(t *testing.T) {
 	t.Parallel()
 	server := apptest.Postgres(t)
-	db := PostgresDatabase(t, server)
+	db := storetest.PostgresDatabase(t, server)
 	db.Query(t, "CREATE TABLE notes (note text); CREATE TABLE others (note text)")
 	const stream = "  - {path: /%[1]s, table: %[1]s, ack: spool, columns: {note: {type: text, max_length: 100000}}%[2]s}\n"
-	s := ServeText(t, &binary, "streams:\n"+fmt.Sprintf(stream, "notes", ", spool_bytes: 2097152")+fmt.Sprintf(stream, "others", ""), db.URL)
+	s := apptest.ServeText(t, &binary, "streams:\n"+fmt.Sprintf(stream, "notes", ", spool_bytes: 2097152")+fmt.Sprintf(stream, "others", ""), db.URL)
 	server.Kill()
 	body := fmt.Sprintf(`{"note":%q}`, strings.Repeat("x", 60_000))
 	var seen []string // what is said of the stream, without numbers
 	for range 100 {
-		status := Post(t, s.URL("notes"), body).Status
-		_, reason := Readyz(t, s, "/readyz/writes", "POST /notes")
+		status := apptest.Post(t, s.URL("notes"), body).Status
+		_, reason := apptest.Readyz(t, s, "/readyz/writes", "POST /notes")
 		kind, _, _ := strings.Cut(reason, ":")
 		if len(seen) == 0 || seen[len(seen)-1] != kind {
 			seen = append(seen, kind)
@@ -38,11 +39,11 @@ func TestReadyNeighbour(t *testing.T) {
 		t.Errorf("the share fills: %q", seen)
 	}
 	for _, path := range []string{"/readyz", "/readyz/reads", "/readyz/writes", "/readyz/popups"} {
-		if status, reason := Readyz(t, s, path, "POST /others"); status != 200 || reason != "" {
+		if status, reason := apptest.Readyz(t, s, path, "POST /others"); status != 200 || reason != "" {
 			t.Errorf("%s: %d, the other stream: %q", path, status, reason)
 		}
 	}
-	if a := Post(t, s.URL("others"), `{"note":"x"}`); a.Status != 202 {
+	if a := apptest.Post(t, s.URL("others"), `{"note":"x"}`); a.Status != 202 {
 		t.Errorf("the other stream: %d %s", a.Status, a.Body)
 	}
 }
@@ -53,37 +54,37 @@ func TestReadyNeighbour(t *testing.T) {
 func TestReadyParts(t *testing.T) {
 	t.Parallel()
 	server := apptest.Postgres(t)
-	db := PostgresDatabase(t, server)
+	db := storetest.PostgresDatabase(t, server)
 	db.Query(t, "CREATE TABLE secret_table (n int PRIMARY KEY); INSERT INTO secret_table SELECT generate_series(1, 500)")
-	writes := SQLiteDatabase(t)
+	writes := storetest.SQLiteDatabase(t)
 	writes.Query(t, "CREATE TABLE readings (id bigint NOT NULL)")
 	reads, err := url.Parse(db.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
 	reads.User = url.UserPassword(reads.User.Username(), "hunter2")
-	s := ServeText(t, &binary, `feeds: [{path: /numbers, sql: SELECT n FROM secret_table, key: n, stale_max: 5s}]
+	s := apptest.ServeText(t, &binary, `feeds: [{path: /numbers, sql: SELECT n FROM secret_table, key: n, stale_max: 5s}]
 queries: [{path: /count, sql: SELECT count(*) AS n FROM secret_table}]
 streams: [{path: /readings, table: readings, database: '`+writes.URL+`', columns: {id: integer}}]
 `, reads.String())
-	Fetch(t, s.URL("numbers"))
+	apptest.Fetch(t, s.URL("numbers"))
 	server.Kill()
 	apptest.Await(t, "the query is named", func() bool {
-		status, reason := Readyz(t, s, "/readyz/reads", "/count")
+		status, reason := apptest.Readyz(t, s, "/readyz/reads", "/count")
 		if status != 200 {
 			t.Errorf("reads answer %d while rows are fresh", status)
 		}
 		return strings.HasPrefix(reason, "false the database does not answer: connection refused")
 	})
-	if status, reason := Readyz(t, s, "/readyz", "/numbers"); status != 200 || !strings.HasPrefix(reason, "true ") {
+	if status, reason := apptest.Readyz(t, s, "/readyz", "/numbers"); status != 200 || !strings.HasPrefix(reason, "true ") {
 		t.Errorf("the feed: %d %q", status, reason)
 	}
 	apptest.Await(t, "rows are too old", func() bool {
-		status, reason := Readyz(t, s, "/readyz/reads", "/numbers")
+		status, reason := apptest.Readyz(t, s, "/readyz/reads", "/numbers")
 		return status == 503 && strings.HasPrefix(reason, "false ")
 	})
 	for _, path := range []string{"/readyz", "/readyz/writes"} {
-		a := Fetch(t, s.Admin+path)
+		a := apptest.Fetch(t, s.Admin+path)
 		if a.Status != 200 {
 			t.Errorf("%s: %d %s", path, a.Status, a.Body)
 		}
@@ -97,7 +98,7 @@ streams: [{path: /readings, table: readings, database: '`+writes.URL+`', columns
 		t.Fatal(err)
 	}
 	apptest.Await(t, "ready without a request", func() bool {
-		a := Fetch(t, s.Admin+"/readyz/reads")
+		a := apptest.Fetch(t, s.Admin+"/readyz/reads")
 		return a.Status == 200 && string(a.Body) == "{\"ready\":true}\n"
 	})
 }
@@ -109,9 +110,9 @@ func TestMetricConventions(t *testing.T) {
 	s := apptest.Serve(t, binary.Path(t))
 	s.WaitReady(t)
 	for _, path := range []string{"goodslist", "popup?user=7", "hello"} {
-		Fetch(t, s.URL(path))
+		apptest.Fetch(t, s.URL(path))
 	}
-	metrics := string(Fetch(t, s.Admin+"/metrics").Body)
+	metrics := string(apptest.Fetch(t, s.Admin+"/metrics").Body)
 	problems, err := promlint.New(strings.NewReader(metrics)).Lint()
 	if err != nil {
 		t.Fatal(err)

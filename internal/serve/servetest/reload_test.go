@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"spillway/internal/apptest"
+	"spillway/internal/serve/storetest"
 )
 
 // reloadable is a configuration whose version, %[2]d, is in each answer of /numbers and /now.
@@ -33,12 +34,12 @@ queries:
 type reloadedServer struct {
 	*apptest.Spillway
 	file string
-	db   Database
+	db   storetest.Database
 }
 
 func newReloadedServer(t *testing.T, more string) *reloadedServer {
 	t.Helper()
-	r := &reloadedServer{file: filepath.Join(t.TempDir(), "spillway.yaml"), db: PostgresDatabase(t, postgres.Get(t))}
+	r := &reloadedServer{file: filepath.Join(t.TempDir(), "spillway.yaml"), db: storetest.PostgresDatabase(t, postgres.Get(t))}
 	r.db.Query(t, "CREATE TABLE readings (id bigint NOT NULL, device bigint, value double precision, note varchar(20))")
 	r.write(t, fmt.Sprintf(reloadable, r.db.URL, 0)+more)
 	r.Spillway = apptest.Serve(t, binary.Path(t), r.file)
@@ -64,7 +65,7 @@ func (r *reloadedServer) reload(t *testing.T) (output string, code int) {
 // connections that stay open, and every acknowledged record is stored once.
 func TestReloadUnderLoad(t *testing.T) {
 	t.Parallel()
-	streams := Readings + strings.NewReplacer("streams:\n", "", "/readings", "/spooled", "/v1/readings", "/v1/spooled").Replace(Readings) + "    ack: spool\n"
+	streams := apptest.Readings + strings.NewReplacer("streams:\n", "", "/readings", "/spooled", "/v1/readings", "/v1/spooled").Replace(apptest.Readings) + "    ack: spool\n"
 	r := newReloadedServer(t, streams)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -72,8 +73,8 @@ func TestReloadUnderLoad(t *testing.T) {
 	var next, answered atomic.Int64
 	var mu sync.Mutex
 	var stored []int
-	ask := func(send func(c *http.Client) (Answer, error)) {
-		c := NewClient(t)
+	ask := func(send func(c *http.Client) (apptest.Answer, error)) {
+		c := apptest.NewClient(t)
 		clients.Go(func() {
 			for ctx.Err() == nil {
 				a, err := send(c)
@@ -86,12 +87,12 @@ func TestReloadUnderLoad(t *testing.T) {
 		})
 	}
 	for _, path := range []string{"numbers", "numbers?limit=3", "kept", "now", "hello"} {
-		ask(func(c *http.Client) (Answer, error) { return TryFetch(t.Context(), c, r.URL(path)) })
+		ask(func(c *http.Client) (apptest.Answer, error) { return apptest.TryFetch(t.Context(), c, r.URL(path)) })
 	}
 	for _, path := range []string{"readings", "spooled"} {
-		ask(func(c *http.Client) (Answer, error) {
+		ask(func(c *http.Client) (apptest.Answer, error) {
 			id := int(next.Add(1))
-			a, err := TryPost(t.Context(), c, r.URL(path), fmt.Sprintf(`{"id":%d}`, id))
+			a, err := apptest.TryPost(t.Context(), c, r.URL(path), fmt.Sprintf(`{"id":%d}`, id))
 			if err == nil && a.Status < 300 {
 				mu.Lock()
 				stored = append(stored, id)
@@ -112,11 +113,11 @@ func TestReloadUnderLoad(t *testing.T) {
 			t.Fatalf("reload: exit %d, %s", code, output)
 		}
 		for _, path := range []string{"numbers?limit=1", "now"} {
-			if a := Fetch(t, r.URL(path)); !strings.Contains(string(a.Body), fmt.Sprintf(`"version":%d}`, version)) {
+			if a := apptest.Fetch(t, r.URL(path)); !strings.Contains(string(a.Body), fmt.Sprintf(`"version":%d}`, version)) {
 				t.Errorf("%s after reload %d: %s", path, version, a.Body)
 			}
 		}
-		if a := Fetch(t, r.URL("extra")); a.Status != []int{404, 200}[version%2] {
+		if a := apptest.Fetch(t, r.URL("extra")); a.Status != []int{404, 200}[version%2] {
 			t.Errorf("/extra after reload %d: %d", version, a.Status)
 		}
 	}
@@ -124,7 +125,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	clients.Wait()
 	slices.Sort(stored)
 	apptest.Await(t, "each acknowledged record is stored once", func() bool { return slices.Equal(r.db.IDs(t), stored) })
-	if n := Metric(t, r.Spillway, `spillway_feed_windows{feed="/kept"}`); n != 1 {
+	if n := apptest.Metric(t, r.Spillway, `spillway_feed_windows{feed="/kept"}`); n != 1 {
 		t.Errorf("the unchanged feed has %v windows", n)
 	}
 }
@@ -133,8 +134,8 @@ func TestReloadUnderLoad(t *testing.T) {
 // names what is wrong.
 func TestReloadRefused(t *testing.T) {
 	t.Parallel()
-	r := newReloadedServer(t, Readings)
-	good := fmt.Sprintf(reloadable, r.db.URL, 0) + Readings
+	r := newReloadedServer(t, apptest.Readings)
+	good := fmt.Sprintf(reloadable, r.db.URL, 0) + apptest.Readings
 	pid := r.PID()
 	for _, c := range []struct {
 		from, to, says string
@@ -154,12 +155,12 @@ func TestReloadRefused(t *testing.T) {
 			t.Errorf("%s: exit %d, want %d and %q: %s", c.to, code, c.code, c.says, output)
 		}
 		for _, path := range []string{"numbers", "kept", "now"} {
-			if a := Fetch(t, r.URL(path)); a.Status != 200 {
+			if a := apptest.Fetch(t, r.URL(path)); a.Status != 200 {
 				t.Errorf("%s: afterwards /%s answers %d %s", c.to, path, a.Status, a.Body)
 			}
 		}
 	}
-	if a := Post(t, r.URL("readings"), `{"id":1}`); a.Status != 200 {
+	if a := apptest.Post(t, r.URL("readings"), `{"id":1}`); a.Status != 200 {
 		t.Errorf("readings: %d %s", a.Status, a.Body)
 	}
 	if err := syscall.Kill(pid, syscall.SIGHUP); err != nil {
@@ -168,7 +169,7 @@ func TestReloadRefused(t *testing.T) {
 	apptest.Await(t, "the log says why the signal has changed nothing", func() bool {
 		return strings.Contains(r.Log(t), "nothing has changed") && strings.Contains(r.Log(t), "widow")
 	})
-	if r.PID() != pid || !IsReady(t, r.Admin) {
+	if r.PID() != pid || !apptest.IsReady(t, r.Admin) {
 		t.Error("the process has not survived SIGHUP")
 	}
 }
@@ -177,15 +178,15 @@ func TestReloadRefused(t *testing.T) {
 // follow each other. A reload while the process stops does not disturb it.
 func TestReloadSettings(t *testing.T) {
 	t.Parallel()
-	r := newReloadedServer(t, Readings)
+	r := newReloadedServer(t, apptest.Readings)
 	const key = "0123456789abcdef"
-	text := strings.Replace(fmt.Sprintf(reloadable, r.db.URL, 1), "http: {", "http: {cors_origins: ['https://a.example'], ", 1) + Readings
+	text := strings.Replace(fmt.Sprintf(reloadable, r.db.URL, 1), "http: {", "http: {cors_origins: ['https://a.example'], ", 1) + apptest.Readings
 	r.write(t, "keys: ["+key+"]\n"+text)
 	if err := syscall.Kill(r.PID(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	apptest.Await(t, "a key is required", func() bool { return Post(t, r.URL("readings"), `{"id":1}`).Status == 401 })
-	if a := Post(t, r.URL("readings"), `{"id":2}`, "Authorization", "Bearer "+key, "Origin", "https://a.example"); a.Status != 200 || a.Header.Get("Access-Control-Allow-Origin") != "https://a.example" {
+	apptest.Await(t, "a key is required", func() bool { return apptest.Post(t, r.URL("readings"), `{"id":1}`).Status == 401 })
+	if a := apptest.Post(t, r.URL("readings"), `{"id":2}`, "Authorization", "Bearer "+key, "Origin", "https://a.example"); a.Status != 200 || a.Header.Get("Access-Control-Allow-Origin") != "https://a.example" {
 		t.Errorf("with the key: %d %v %s", a.Status, a.Header, a.Body)
 	}
 	var reloads sync.WaitGroup
@@ -197,7 +198,7 @@ func TestReloadSettings(t *testing.T) {
 		})
 	}
 	reloads.Wait()
-	r.write(t, fmt.Sprintf(reloadable, r.db.URL, 2)+Readings)
+	r.write(t, fmt.Sprintf(reloadable, r.db.URL, 2)+apptest.Readings)
 	if err := syscall.Kill(r.PID(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +214,7 @@ func TestReloadSettings(t *testing.T) {
 // has its answer, however long that takes and whoever waits for the reload.
 func TestReloadClosesLater(t *testing.T) {
 	t.Parallel()
-	db, gone := PostgresDatabase(t, postgres.Get(t)), PostgresDatabase(t, postgres.Get(t))
+	db, gone := storetest.PostgresDatabase(t, postgres.Get(t)), storetest.PostgresDatabase(t, postgres.Get(t))
 	file := filepath.Join(t.TempDir(), "spillway.yaml")
 	write := func(queries string) {
 		t.Helper()
@@ -226,10 +227,10 @@ func TestReloadClosesLater(t *testing.T) {
 	s := apptest.Serve(t, binary.Path(t), file)
 	s.WaitReady(t)
 	pool := fmt.Sprintf(`spillway_pool_connections_max{database=%q}`, gone.URL)
-	slow := make(chan Answer, 1)
-	go func() { slow <- Fetch(t, s.URL("slow")) }()
-	apptest.Await(t, "a request waits", func() bool { return Metric(t, s, `spillway_query_waiting{query="/slow"}`) == 1 })
-	if Metric(t, s, pool) == 0 {
+	slow := make(chan apptest.Answer, 1)
+	go func() { slow <- apptest.Fetch(t, s.URL("slow")) }()
+	apptest.Await(t, "a request waits", func() bool { return apptest.Metric(t, s, `spillway_query_waiting{query="/slow"}`) == 1 })
+	if apptest.Metric(t, s, pool) == 0 {
 		t.Fatalf("no metric %s", pool)
 	}
 	write("")
@@ -239,5 +240,5 @@ func TestReloadClosesLater(t *testing.T) {
 	if a := <-slow; a.Status != 200 {
 		t.Errorf("/slow: %d %s", a.Status, a.Body)
 	}
-	apptest.Await(t, "the database is closed", func() bool { return Metric(t, s, pool) == 0 })
+	apptest.Await(t, "the database is closed", func() bool { return apptest.Metric(t, s, pool) == 0 })
 }

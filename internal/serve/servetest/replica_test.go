@@ -58,22 +58,22 @@ func newReplicaCase(t *testing.T, settings string) *replicaCase {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	Execute(t, conn, "CREATE TABLE items (id bigint PRIMARY KEY); INSERT INTO items VALUES (1), (2)")
+	apptest.Execute(t, conn, "CREATE TABLE items (id bigint PRIMARY KEY); INSERT INTO items VALUES (1), (2)")
 	replica := primary.Replica(t)
-	s := ServeText(t, &binary, "replica: "+replica.URL("test_1")+"\n"+settings+replicated, database)
+	s := apptest.ServeText(t, &binary, "replica: "+replica.URL("test_1")+"\n"+settings+replicated, database)
 	label := `{database="` + replica.URL("test_1") + `"}`
 	c := &replicaCase{
 		Spillway: s, primary: primary, replica: replica, conn: conn,
 		down: "spillway_replica_down" + label, lag: "spillway_replica_lag_seconds" + label, late: "spillway_replica_late" + label,
 	}
-	Execute(t, conn, "INSERT INTO items VALUES (3)")
+	apptest.Execute(t, conn, "INSERT INTO items VALUES (3)")
 	apptest.Await(t, "the replica's rows are served", func() bool { return c.item(t, 3, true) && c.list(t, true) })
 	return c
 }
 
 func (c *replicaCase) answers(t *testing.T, path, want string) bool {
 	t.Helper()
-	a := Fetch(t, c.URL(path))
+	a := apptest.Fetch(t, c.URL(path))
 	return a.Status == http.StatusOK && string(a.Body) == want
 }
 
@@ -98,10 +98,10 @@ func TestReplica(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !c.item(t, 2, false) {
-		t.Errorf("with the replica down: %s", Fetch(t, c.URL("item?id=2")).Body)
+		t.Errorf("with the replica down: %s", apptest.Fetch(t, c.URL("item?id=2")).Body)
 	}
 	apptest.Await(t, "the primary's rows are served", func() bool { return c.list(t, false) })
-	if n := Metric(t, c.Spillway, c.down); n != 1 || hasMetric(t, c.Spillway, c.lag) {
+	if n := apptest.Metric(t, c.Spillway, c.down); n != 1 || hasMetric(t, c.Spillway, c.lag) {
 		t.Errorf("spillway_replica_down is %v", n)
 	}
 	apptest.Await(t, "the replica is named", func() bool { return c.named(t, "away: ") })
@@ -114,7 +114,7 @@ func TestReplica(t *testing.T) {
 // named reports whether reads are ready and the replica is named with a reason; "": not named.
 func (c *replicaCase) named(t *testing.T, reason string) bool {
 	t.Helper()
-	status, got := Readyz(t, c.Spillway, "/readyz/reads", "replica")
+	status, got := apptest.Readyz(t, c.Spillway, "/readyz/reads", "replica")
 	return status == http.StatusOK && (got == "" && reason == "" || reason != "" && strings.HasPrefix(got, "false "+reason))
 }
 
@@ -123,19 +123,19 @@ func (c *replicaCase) named(t *testing.T, reason string) bool {
 func TestReplicaHangs(t *testing.T) {
 	t.Parallel()
 	c := newReplicaCase(t, "")
-	SignalServer(t, c.replica, syscall.SIGSTOP)
+	apptest.SignalServer(t, c.replica, syscall.SIGSTOP)
 	if !c.item(t, 2, false) {
-		t.Errorf("a query: %s", Fetch(t, c.URL("item?id=2")).Body)
+		t.Errorf("a query: %s", apptest.Fetch(t, c.URL("item?id=2")).Body)
 	}
-	if a := Fetch(t, c.URL("list?before="+listCursor(t, c.Spillway))); a.Status != http.StatusOK {
+	if a := apptest.Fetch(t, c.URL("list?before="+listCursor(t, c.Spillway))); a.Status != http.StatusOK {
 		t.Errorf("an older page: %d %s", a.Status, a.Body)
 	}
-	apptest.Await(t, "the replica is down", func() bool { return Metric(t, c.Spillway, c.down) == 1 && c.list(t, false) })
+	apptest.Await(t, "the replica is down", func() bool { return apptest.Metric(t, c.Spillway, c.down) == 1 && c.list(t, false) })
 	apptest.Await(t, "a request uses the primary at once, without a try of the replica", func() bool {
 		begin := time.Now()
 		return c.item(t, 1, false) && time.Since(begin) < 300*time.Millisecond
 	})
-	SignalServer(t, c.replica, syscall.SIGCONT)
+	apptest.SignalServer(t, c.replica, syscall.SIGCONT)
 	apptest.Await(t, "the replica answers again", func() bool { return c.item(t, 2, true) })
 }
 
@@ -144,22 +144,22 @@ func TestReplicaHangs(t *testing.T) {
 func TestReplicaUsedAfterErrors(t *testing.T) {
 	t.Parallel()
 	c := newReplicaCase(t, "")
-	WantAnswer(t, Fetch(t, c.URL("divided?by=0")), http.StatusBadRequest, "bad-request")
-	WantAnswer(t, Fetch(t, c.URL("wait?s=5")), http.StatusServiceUnavailable, "busy")
-	if !c.item(t, 3, true) || Metric(t, c.Spillway, c.down) != 0 {
-		t.Errorf("after a statement's error: %s, down %v", Fetch(t, c.URL("item?id=3")).Body, Metric(t, c.Spillway, c.down))
+	apptest.WantAnswer(t, apptest.Fetch(t, c.URL("divided?by=0")), http.StatusBadRequest, "bad-request")
+	apptest.WantAnswer(t, apptest.Fetch(t, c.URL("wait?s=5")), http.StatusServiceUnavailable, "busy")
+	if !c.item(t, 3, true) || apptest.Metric(t, c.Spillway, c.down) != 0 {
+		t.Errorf("after a statement's error: %s, down %v", apptest.Fetch(t, c.URL("item?id=3")).Body, apptest.Metric(t, c.Spillway, c.down))
 	}
-	caughtUp := func() bool { return hasMetric(t, c.Spillway, c.lag) && Metric(t, c.Spillway, c.lag) == 0 }
+	caughtUp := func() bool { return hasMetric(t, c.Spillway, c.lag) && apptest.Metric(t, c.Spillway, c.lag) == 0 }
 	apptest.Await(t, "the lag is 0", caughtUp)
 	onReplica, err := pgx.Connect(t.Context(), c.replica.URL("test_1"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer onReplica.Close(context.Background())
-	Execute(t, onReplica, "SELECT pg_wal_replay_pause()")
-	Execute(t, c.conn, "UPDATE items SET id = id")
-	apptest.Await(t, "the lag grows", func() bool { return Metric(t, c.Spillway, c.lag) > 0.5 })
-	Execute(t, onReplica, "SELECT pg_wal_replay_resume()")
+	apptest.Execute(t, onReplica, "SELECT pg_wal_replay_pause()")
+	apptest.Execute(t, c.conn, "UPDATE items SET id = id")
+	apptest.Await(t, "the lag grows", func() bool { return apptest.Metric(t, c.Spillway, c.lag) > 0.5 })
+	apptest.Execute(t, onReplica, "SELECT pg_wal_replay_resume()")
 	apptest.Await(t, "the lag is 0 again", caughtUp)
 }
 
@@ -178,34 +178,34 @@ func TestReplicaCutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer onReplica.Close(context.Background())
-	Execute(t, onReplica, "ALTER SYSTEM SET primary_conninfo = 'host="+host+" port="+port+" user=postgres'")
-	Execute(t, onReplica, "SELECT pg_reload_conf()")
-	Execute(t, c.conn, "INSERT INTO items VALUES (4)")
+	apptest.Execute(t, onReplica, "ALTER SYSTEM SET primary_conninfo = 'host="+host+" port="+port+" user=postgres'")
+	apptest.Execute(t, onReplica, "SELECT pg_reload_conf()")
+	apptest.Execute(t, c.conn, "INSERT INTO items VALUES (4)")
 	apptest.Await(t, "the replica streams over the link", func() bool { return c.item(t, 4, true) })
 	c.checkpoint(t, onReplica)
 
 	link.To("")
-	Execute(t, c.conn, "INSERT INTO items VALUES (5)")
+	apptest.Execute(t, c.conn, "INSERT INTO items VALUES (5)")
 	apptest.Await(t, "the primary answers, and the lag grows", func() bool {
-		return c.item(t, 5, false) && Metric(t, c.Spillway, c.lag) > 2 && Metric(t, c.Spillway, c.late) == 1 && c.named(t, "late: ")
+		return c.item(t, 5, false) && apptest.Metric(t, c.Spillway, c.lag) > 2 && apptest.Metric(t, c.Spillway, c.late) == 1 && c.named(t, "late: ")
 	})
 	if err := c.replica.Restart(); err != nil {
 		t.Fatal(err)
 	}
 	apptest.Await(t, "the lag after the restart", func() bool { return c.item(t, 5, false) && hasMetric(t, c.Spillway, c.lag) })
-	if lag := Metric(t, c.Spillway, c.lag); lag < 2 {
+	if lag := apptest.Metric(t, c.Spillway, c.lag); lag < 2 {
 		t.Errorf("a replica that lacks a row and has replayed nothing since its start reports a lag of %v s", lag)
 	}
 	link.To(c.primary.Addr())
 	apptest.Await(t, "the replica has caught up", func() bool {
-		return c.item(t, 5, true) && hasMetric(t, c.Spillway, c.lag) && Metric(t, c.Spillway, c.lag) == 0 && Metric(t, c.Spillway, c.late) == 0
+		return c.item(t, 5, true) && hasMetric(t, c.Spillway, c.lag) && apptest.Metric(t, c.Spillway, c.lag) == 0 && apptest.Metric(t, c.Spillway, c.late) == 0
 	})
 }
 
 // checkpoint has the replica's next start replay no transaction.
 func (c *replicaCase) checkpoint(t *testing.T, onReplica *pgx.Conn) {
 	t.Helper()
-	Execute(t, c.conn, "CHECKPOINT")
+	apptest.Execute(t, c.conn, "CHECKPOINT")
 	var written string
 	if err := c.conn.QueryRow(t.Context(), "SELECT pg_current_wal_lsn()::text").Scan(&written); err != nil {
 		t.Fatal(err)
@@ -216,7 +216,7 @@ func (c *replicaCase) checkpoint(t *testing.T, onReplica *pgx.Conn) {
 		}
 		return done
 	})
-	Execute(t, onReplica, "CHECKPOINT")
+	apptest.Execute(t, onReplica, "CHECKPOINT")
 }
 
 // TestReplicaWithoutPrimary stops the primary. The replica answers with the age of its rows,
@@ -228,7 +228,7 @@ func TestReplicaWithoutPrimary(t *testing.T) {
 		t.Fatal(err)
 	}
 	aged := func(path string, least int) bool {
-		a := Fetch(t, c.URL(path))
+		a := apptest.Fetch(t, c.URL(path))
 		age, err := strconv.Atoi(a.Header.Get("Age"))
 		if a.Status == http.StatusOK && (err != nil || strings.Contains(string(a.Body), "false")) {
 			t.Errorf("%s: Age %q, %s", path, a.Header.Get("Age"), a.Body)
@@ -236,14 +236,14 @@ func TestReplicaWithoutPrimary(t *testing.T) {
 		return a.Status == http.StatusOK && age >= least
 	}
 	apptest.Await(t, "older rows of the replica", func() bool { return aged("item?id=2", 4) && aged("list", 4) })
-	if a := Fetch(t, c.Admin+"/readyz"); a.Status != http.StatusOK {
+	if a := apptest.Fetch(t, c.Admin+"/readyz"); a.Status != http.StatusOK {
 		t.Errorf("with older rows: %d %s", a.Status, a.Body)
 	}
 	apptest.Await(t, "rows beyond stale_max are refused", func() bool {
-		return Fetch(t, c.URL("item?id=2")).Status == http.StatusServiceUnavailable && Fetch(t, c.URL("list")).Status == http.StatusServiceUnavailable
+		return apptest.Fetch(t, c.URL("item?id=2")).Status == http.StatusServiceUnavailable && apptest.Fetch(t, c.URL("list")).Status == http.StatusServiceUnavailable
 	})
 	apptest.Await(t, "reads are not ready, although the replica answers", func() bool {
-		return Fetch(t, c.Admin+"/readyz/reads").Status == http.StatusServiceUnavailable
+		return apptest.Fetch(t, c.Admin+"/readyz/reads").Status == http.StatusServiceUnavailable
 	})
 	if err := c.primary.Start(); err != nil {
 		t.Fatal(err)
@@ -277,28 +277,28 @@ func TestReplicaOnMariaDB(t *testing.T) {
 	run(primary, "CREATE USER reader@'%' IDENTIFIED BY 'secret'", "GRANT SELECT ON test.* TO reader@'%'",
 		"CREATE TABLE items (id bigint PRIMARY KEY)", "INSERT INTO items VALUES (1)")
 	url := func(server *apptest.Server) string { return "mysql://reader:secret@" + server.Addr() + "/test" }
-	s := ServeText(t, &binary, "replica: "+url(replica)+"\nreplica_lag_max: 2s\n"+`queries:
+	s := apptest.ServeText(t, &binary, "replica: "+url(replica)+"\nreplica_lag_max: 2s\n"+`queries:
   - path: /newest
     sql: SELECT max(id) AS id, @@server_id AS server FROM items
 `, url(primary))
 	answers := func(id, server int) bool {
-		a := Fetch(t, s.URL("newest"))
+		a := apptest.Fetch(t, s.URL("newest"))
 		return string(a.Body) == fmt.Sprintf(`{"data":[{"id":%d,"server":%d}]}`, id, server)
 	}
 	lag := `spillway_replica_lag_seconds{database="mysql://reader:***@` + replica.Addr() + `/test"}`
 	apptest.Await(t, "the replica answers", func() bool { return answers(1, 2) })
 	run(replica, "STOP SLAVE SQL_THREAD")
 	run(primary, "INSERT INTO items VALUES (2)")
-	apptest.Await(t, "the primary answers, and the lag grows", func() bool { return answers(2, 1) && Metric(t, s, lag) > 2 })
+	apptest.Await(t, "the primary answers, and the lag grows", func() bool { return answers(2, 1) && apptest.Metric(t, s, lag) > 2 })
 	run(replica, "START SLAVE SQL_THREAD")
-	apptest.Await(t, "the replica has caught up", func() bool { return answers(2, 2) && hasMetric(t, s, lag) && Metric(t, s, lag) == 0 })
+	apptest.Await(t, "the replica has caught up", func() bool { return answers(2, 2) && hasMetric(t, s, lag) && apptest.Metric(t, s, lag) == 0 })
 }
 
 // listCursor returns the cursor after the newest row.
 func listCursor(t *testing.T, s *apptest.Spillway) string {
 	t.Helper()
 	var page struct{ Next string }
-	if err := json.Unmarshal(Fetch(t, s.URL("list?limit=1")).Body, &page); err != nil || page.Next == "" {
+	if err := json.Unmarshal(apptest.Fetch(t, s.URL("list?limit=1")).Body, &page); err != nil || page.Next == "" {
 		t.Fatalf("no cursor: %v", err)
 	}
 	return page.Next
@@ -307,5 +307,5 @@ func listCursor(t *testing.T, s *apptest.Spillway) string {
 // hasMetric reports whether /metrics shows the series.
 func hasMetric(t *testing.T, s *apptest.Spillway, series string) bool {
 	t.Helper()
-	return strings.Contains(string(Fetch(t, s.Admin+"/metrics").Body), "\n"+series+" ")
+	return strings.Contains(string(apptest.Fetch(t, s.Admin+"/metrics").Body), "\n"+series+" ")
 }

@@ -20,7 +20,7 @@ import (
 // inserted, and kills one replica midway. No row may be repeated or skipped.
 func TestWalkOnTwoReplicas(t *testing.T) {
 	t.Parallel()
-	url, conn := SeedFreight(t, &binary, postgres.Get(t))
+	url, conn := apptest.SeedFreight(t, &binary, postgres.Get(t))
 	replicas := []*apptest.Spillway{
 		apptest.Serve(t, binary.Path(t), "--database", url),
 		apptest.Serve(t, binary.Path(t), "--database", url),
@@ -47,7 +47,7 @@ func TestWalkOnTwoReplicas(t *testing.T) {
 			}
 			replicas[1].WaitReady(t)
 		}
-		g := Page(t, replicas[i%2].URL(query))
+		g := apptest.Page(t, replicas[i%2].URL(query))
 		for _, row := range g.Data {
 			if last != 0 && row.ID >= last {
 				t.Fatalf("row %d after row %d", row.ID, last)
@@ -170,7 +170,7 @@ func TestIdleConnections(t *testing.T) {
 		conns = append(conns, c)
 	}
 	for range 100 {
-		if a := Fetch(t, app.URL("goodslist")); a.Status != http.StatusOK {
+		if a := apptest.Fetch(t, app.URL("goodslist")); a.Status != http.StatusOK {
 			t.Fatalf("%d %s", a.Status, a.Body)
 		}
 	}
@@ -180,7 +180,7 @@ func TestIdleConnections(t *testing.T) {
 		}
 	}
 	for range 100 {
-		if a := Post(t, app.URL("positions"), `{"device_id":1}`); a.Status != http.StatusOK {
+		if a := apptest.Post(t, app.URL("positions"), `{"device_id":1}`); a.Status != http.StatusOK {
 			t.Fatalf("%d %s", a.Status, a.Body)
 		}
 	}

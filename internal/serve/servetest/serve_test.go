@@ -18,25 +18,25 @@ import (
 // insert inserts n orders, one by one.
 func insert(t *testing.T, conn *pgx.Conn, n int) {
 	t.Helper()
-	Execute(t, conn, `INSERT INTO orders (createtime, users_id, goods_name)
+	apptest.Execute(t, conn, `INSERT INTO orders (createtime, users_id, goods_name)
 		SELECT '2016-12-02', 1 + i % 1000, md5(i::text) FROM generate_series(1, $1) AS i`, n)
 }
 
 func TestFreightOnPostgres(t *testing.T) {
 	t.Parallel()
-	url, conn := SeedFreight(t, &binary, postgres.Get(t))
+	url, conn := apptest.SeedFreight(t, &binary, postgres.Get(t))
 	redis := apptest.Redis(t)
 	app := apptest.Serve(t, binary.Path(t), "--database", url, "--redis", redis.URL("0"))
 	app.WaitReady(t)
 	nginx := apptest.Nginx(t, `upstream app { server `+app.Addr()+`; keepalive 8; }
 		server { listen {addr}; location /openapi/ { proxy_pass http://app; proxy_http_version 1.1; proxy_set_header Connection ""; } }`)
 
-	a := Fetch(t, nginx.URL("openapi/goodslist?offset=0"))
+	a := apptest.Fetch(t, nginx.URL("openapi/goodslist?offset=0"))
 	next := regexp.MustCompile(`,"next":"[A-Za-z0-9_-]+"`)
 	if seed := next.ReplaceAll(a.Body, nil); len(seed) != 1524 || !next.Match(a.Body) {
 		t.Errorf("ten rows are %d bytes without next, the reference is 1524:\n%s", len(seed), a.Body)
 	}
-	g := Page(t, app.URL("goodslist"))
+	g := apptest.Page(t, app.URL("goodslist"))
 	var id int64
 	var created, name, nick string
 	if err := conn.QueryRow(t.Context(), `SELECT o.id, o.createtime::text, goods_name, nickname
@@ -47,31 +47,31 @@ func TestFreightOnPostgres(t *testing.T) {
 		t.Errorf("first row %+v, the database says %d %s %s %s", r, id, created, name, nick)
 	}
 	insert(t, conn, 1)
-	apptest.Await(t, "a new order is on page 1", func() bool { return Page(t, app.URL("goodslist")).Data[0].ID == id+1 })
+	apptest.Await(t, "a new order is on page 1", func() bool { return apptest.Page(t, app.URL("goodslist")).Data[0].ID == id+1 })
 	for _, offset := range []int{150, 195, 900, 18_000} {
 		var want int64
 		if err := conn.QueryRow(t.Context(), "SELECT id FROM orders ORDER BY id DESC OFFSET $1 LIMIT 1", offset).Scan(&want); err != nil {
 			t.Fatal(err)
 		}
-		if g := Page(t, app.URL("goodslist?offset="+strconv.Itoa(offset))); g.Data[0].ID != want {
+		if g := apptest.Page(t, app.URL("goodslist?offset="+strconv.Itoa(offset))); g.Data[0].ID != want {
 			t.Errorf("offset %d begins with %d, want %d", offset, g.Data[0].ID, want)
 		}
 	}
-	if a := Fetch(t, app.URL("goodslist?offset=10000000")); string(a.Body) != `{"return_code":"FAIL","data":[]}` {
+	if a := apptest.Fetch(t, app.URL("goodslist?offset=10000000")); string(a.Body) != `{"return_code":"FAIL","data":[]}` {
 		t.Errorf("after the last row: %s", a.Body)
 	}
-	if a := Fetch(t, app.URL("goodslist?limit=1&fields=nickname,id")); !strings.HasPrefix(string(a.Body), fmt.Sprintf(`{"return_code":"SUCCESS","data":[{"id":%d,"nickname":"`, id+1)) {
+	if a := apptest.Fetch(t, app.URL("goodslist?limit=1&fields=nickname,id")); !strings.HasPrefix(string(a.Body), fmt.Sprintf(`{"return_code":"SUCCESS","data":[{"id":%d,"nickname":"`, id+1)) {
 		t.Errorf("two fields: %s", a.Body)
 	}
-	if a := Fetch(t, app.URL("goodslist?offset=0;drop%20table%20users")); a.Status != http.StatusBadRequest {
+	if a := apptest.Fetch(t, app.URL("goodslist?offset=0;drop%20table%20users")); a.Status != http.StatusBadRequest {
 		t.Errorf("injection: %d %s", a.Status, a.Body)
 	}
 	for path, status := range map[string]int{"probe/database": 200, "probe/redis?key=none": 204, "hello": 200} {
-		if a := Fetch(t, app.URL(path)); a.Status != status {
+		if a := apptest.Fetch(t, app.URL(path)); a.Status != status {
 			t.Errorf("%s: %d %s", path, a.Status, a.Body)
 		}
 	}
-	metrics := string(Fetch(t, app.Admin+"/metrics").Body)
+	metrics := string(apptest.Fetch(t, app.Admin+"/metrics").Body)
 	for _, name := range []string{"spillway_http_request_duration_seconds_bucket{route=\"/goodslist\",le=\"5e-05\"}", "spillway_feed_age_seconds", "spillway_pool_connections", "go_goroutines"} {
 		if !strings.Contains(metrics, name) {
 			t.Errorf("/metrics lacks %s", name)
@@ -81,24 +81,24 @@ func TestFreightOnPostgres(t *testing.T) {
 
 func TestThroughPgBouncer(t *testing.T) {
 	t.Parallel()
-	url, conn := SeedFreight(t, &binary, postgres.Get(t))
+	url, conn := apptest.SeedFreight(t, &binary, postgres.Get(t))
 	bouncer := apptest.PgBouncer(t, postgres.Get(t), "transaction")
 	name := url[strings.LastIndexByte(url, '/')+1:]
 	app := apptest.Serve(t, binary.Path(t), "--database", bouncer.URL(name))
 	app.WaitReady(t)
-	first := Page(t, app.URL("goodslist"))
+	first := apptest.Page(t, app.URL("goodslist"))
 	insert(t, conn, 3)
-	apptest.Await(t, "new orders are on page 1", func() bool { return Page(t, app.URL("goodslist")).Data[3].ID == first.Data[0].ID })
+	apptest.Await(t, "new orders are on page 1", func() bool { return apptest.Page(t, app.URL("goodslist")).Data[3].ID == first.Data[0].ID })
 	var walked int
 	for query := "goodslist?limit=100"; walked < 2000; {
-		g := Page(t, app.URL(query))
+		g := apptest.Page(t, app.URL(query))
 		walked += len(g.Data)
 		query = "goodslist?limit=100&before=" + g.Next
 	}
-	if g := Page(t, app.URL("goodslist?offset=15000")); len(g.Data) != 10 {
+	if g := apptest.Page(t, app.URL("goodslist?offset=15000")); len(g.Data) != 10 {
 		t.Errorf("deep offset: %d rows", len(g.Data))
 	}
-	if a := Fetch(t, app.URL("probe/database")); a.Status != http.StatusOK {
+	if a := apptest.Fetch(t, app.URL("probe/database")); a.Status != http.StatusOK {
 		t.Errorf("probe: %d %s", a.Status, a.Body)
 	}
 }
@@ -116,14 +116,14 @@ func TestDatabaseDownAtStart(t *testing.T) {
 	}
 	app := apptest.Serve(t, binary.Path(t), file, "--database", pg.URL("postgres"))
 	apptest.Await(t, "the log says what is waited for", func() bool { return strings.Contains(app.Log(t), pg.Addr()) })
-	if a := Fetch(t, app.Admin+"/readyz"); a.Status != http.StatusServiceUnavailable || !strings.Contains(string(a.Body), "waiting for the database") {
+	if a := apptest.Fetch(t, app.Admin+"/readyz"); a.Status != http.StatusServiceUnavailable || !strings.Contains(string(a.Body), "waiting for the database") {
 		t.Errorf("readyz while the database is down: %d %s", a.Status, a.Body)
 	}
 	if err := pg.Start(); err != nil {
 		t.Fatal(err)
 	}
 	app.WaitReady(t)
-	if a := Fetch(t, app.URL("numbers?limit=1")); !strings.HasPrefix(string(a.Body), `{"data":[{"n":50}]`) {
+	if a := apptest.Fetch(t, app.URL("numbers?limit=1")); !strings.HasPrefix(string(a.Body), `{"data":[{"n":50}]`) {
 		t.Errorf("%s", a.Body)
 	}
 }
@@ -135,8 +135,8 @@ func TestOutage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	Execute(t, conn, "CREATE TABLE t (n int PRIMARY KEY)")
-	Execute(t, conn, "INSERT INTO t SELECT generate_series(1, 500)")
+	apptest.Execute(t, conn, "CREATE TABLE t (n int PRIMARY KEY)")
+	apptest.Execute(t, conn, "INSERT INTO t SELECT generate_series(1, 500)")
 	_ = conn.Close(t.Context())
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	text := "feeds: [{path: /numbers, sql: SELECT n FROM t, key: n, stale_max: 3s}]\n"
@@ -145,13 +145,13 @@ func TestOutage(t *testing.T) {
 	}
 	app := apptest.Serve(t, binary.Path(t), file, "--database", pg.URL("postgres"))
 	app.WaitReady(t)
-	ready := func() int { return Fetch(t, app.Admin+"/readyz").Status }
+	ready := func() int { return apptest.Fetch(t, app.Admin+"/readyz").Status }
 
-	Fetch(t, app.URL("numbers")) // an idle window would not be refreshed
+	apptest.Fetch(t, app.URL("numbers")) // an idle window would not be refreshed
 	pg.Kill()
 	var ages []int
 	apptest.Await(t, "503 past the bound", func() bool {
-		a := Fetch(t, app.URL("numbers"))
+		a := apptest.Fetch(t, app.URL("numbers"))
 		if a.Status == http.StatusOK {
 			age, err := strconv.Atoi(a.Header.Get("Age"))
 			if err != nil {
@@ -171,31 +171,31 @@ func TestOutage(t *testing.T) {
 	if err := pg.Start(); err != nil {
 		t.Fatal(err)
 	}
-	apptest.Await(t, "200 again by itself", func() bool { return Fetch(t, app.URL("numbers")).Status == http.StatusOK })
+	apptest.Await(t, "200 again by itself", func() bool { return apptest.Fetch(t, app.URL("numbers")).Status == http.StatusOK })
 	apptest.Await(t, "ready again", func() bool { return ready() == http.StatusOK })
 }
 
 func TestSlowPlanIsRefused(t *testing.T) {
 	t.Parallel()
-	url, conn := SeedFreight(t, &binary, postgres.Get(t))
-	Execute(t, conn, "ANALYZE")
-	file := FreightFeed(t, "key: [goods_name, id]")
+	url, conn := apptest.SeedFreight(t, &binary, postgres.Get(t))
+	apptest.Execute(t, conn, "ANALYZE")
+	file := apptest.FreightFeed(t, "key: [goods_name, id]")
 	_, stderr, code := binary.Run(t, "serve", "--strict", file, "--database", url, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 	if code != 2 || !strings.Contains(stderr, "CREATE INDEX") || !strings.Contains(stderr, "goods_name") {
 		t.Errorf("exit %d:\n%s", code, stderr)
 	}
-	Execute(t, conn, "CREATE INDEX ON orders (goods_name, id)")
+	apptest.Execute(t, conn, "CREATE INDEX ON orders (goods_name, id)")
 	app := apptest.Serve(t, binary.Path(t), file, "--database", url)
 	app.WaitReady(t)
-	if g := Page(t, app.URL("goodslist")); g.Data[0].Goods_name < g.Data[9].Goods_name {
+	if g := apptest.Page(t, app.URL("goodslist")); g.Data[0].Goods_name < g.Data[9].Goods_name {
 		t.Errorf("order: %s before %s", g.Data[0].Goods_name, g.Data[9].Goods_name)
 	}
 }
 
 func TestParameters(t *testing.T) {
 	t.Parallel()
-	url, conn := SeedFreight(t, &binary, postgres.Get(t))
-	Execute(t, conn, "CREATE INDEX ON orders (users_id, id)")
+	url, conn := apptest.SeedFreight(t, &binary, postgres.Get(t))
+	apptest.Execute(t, conn, "CREATE INDEX ON orders (users_id, id)")
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	text := fmt.Sprintf(`database: %s
 feeds:
@@ -214,13 +214,13 @@ feeds:
 		if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM orders WHERE users_id = $1", user).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
-		g := Page(t, app.URL(fmt.Sprintf("mine?limit=100&user=%d", user)))
+		g := apptest.Page(t, app.URL(fmt.Sprintf("mine?limit=100&user=%d", user)))
 		if len(g.Data) != n {
 			t.Errorf("user %d: %d orders, want %d", user, len(g.Data), n)
 		}
 	}
 	for _, query := range []string{"mine", "mine?user=", "mine?user=x", "mine?user=1%27"} {
-		if a := Fetch(t, app.URL(query)); a.Status != http.StatusBadRequest || !strings.Contains(string(a.Body), "user") {
+		if a := apptest.Fetch(t, app.URL(query)); a.Status != http.StatusBadRequest || !strings.Contains(string(a.Body), "user") {
 			t.Errorf("%s: %d %s", query, a.Status, a.Body)
 		}
 	}

@@ -89,7 +89,7 @@ func TestCertificateRotation(t *testing.T) {
 		return c, c.ConnectionState().PeerCertificates[0].DNSNames[0]
 	}
 	open, name := dial()
-	if Ask(t, open, "/hello"); name != "first.example" {
+	if apptest.Ask(t, open, "/hello"); name != "first.example" {
 		t.Errorf("the certificate is %s", name)
 	}
 	writeCertificate(t, filepath.Join(dir, "other.pem"), key, "other.example")
@@ -99,7 +99,7 @@ func TestCertificateRotation(t *testing.T) {
 	}
 	writeCertificate(t, cert, key, "second.example")
 	apptest.Await(t, "new connections get the new certificate", func() bool { _, name := dial(); return name == "second.example" })
-	if body := Ask(t, open, "/hello"); body != "hello world!!" {
+	if body := apptest.Ask(t, open, "/hello"); body != "hello world!!" {
 		t.Errorf("the open connection answers %s", body)
 	}
 }
@@ -202,10 +202,10 @@ func TestSocketActivation(t *testing.T) {
 	early := dial()
 	s := start()
 	told("READY=1")
-	if body := Ask(t, early, "/hello"); body != "hello world!!" {
+	if body := apptest.Ask(t, early, "/hello"); body != "hello world!!" {
 		t.Errorf("a connection from before the start: %s", body)
 	}
-	if a := Fetch(t, "http://"+addresses[1]+"/readyz"); a.Status != 200 {
+	if a := apptest.Fetch(t, "http://"+addresses[1]+"/readyz"); a.Status != 200 {
 		t.Errorf("readyz: %d %s", a.Status, a.Body)
 	}
 	s.signal(t, syscall.SIGHUP)
@@ -217,7 +217,7 @@ func TestSocketActivation(t *testing.T) {
 	between := dial()
 	s = start()
 	told("READY=1")
-	if body := Ask(t, between, "/hello"); body != "hello world!!" {
+	if body := apptest.Ask(t, between, "/hello"); body != "hello world!!" {
 		t.Errorf("a connection from between two processes: %s", body)
 	}
 	_ = between.Close()
@@ -270,7 +270,7 @@ func TestUnixSockets(t *testing.T) {
 			return false
 		}
 		defer c.Close()
-		Ask(t, c, path)
+		apptest.Ask(t, c, path)
 		return true
 	}
 	s := activate(t, "", "", nil, args...)

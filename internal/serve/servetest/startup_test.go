@@ -14,6 +14,7 @@ import (
 
 	"spillway/internal/apptest"
 	"spillway/internal/exit"
+	"spillway/internal/serve/storetest"
 )
 
 // isolated has parts whose databases answer, reject them, cannot be reached, or do not exist.
@@ -42,7 +43,7 @@ func notReady(t *testing.T, s *apptest.Spillway) map[string]string {
 	var body struct {
 		Reasons []struct{ Name, Reason string }
 	}
-	a := Fetch(t, s.Admin+"/readyz")
+	a := apptest.Fetch(t, s.Admin+"/readyz")
 	if err := json.Unmarshal(a.Body, &body); err != nil {
 		t.Fatalf("readyz: %d %s", a.Status, a.Body)
 	}
@@ -56,12 +57,12 @@ func notReady(t *testing.T, s *apptest.Spillway) map[string]string {
 // wantNotStarted checks the answers of the parts that cannot start.
 func wantNotStarted(t *testing.T, s *apptest.Spillway) {
 	t.Helper()
-	refused := map[string]Answer{}
+	refused := map[string]apptest.Answer{}
 	for _, path := range []string{"rejected", "v1/rejected", "unreachable", "late", "popup?user=1"} {
-		refused["GET /"+path] = Fetch(t, s.URL(path))
+		refused["GET /"+path] = apptest.Fetch(t, s.URL(path))
 	}
 	for _, path := range []string{"rejected", "readings", "popup/click"} {
-		refused["POST /"+path] = Post(t, s.URL(path), `{"id":1}`)
+		refused["POST /"+path] = apptest.Post(t, s.URL(path), `{"id":1}`)
 	}
 	for request, a := range refused {
 		seconds, err := strconv.Atoi(a.Header.Get("Retry-After"))
@@ -78,7 +79,7 @@ func wantNotStarted(t *testing.T, s *apptest.Spillway) {
 // are named by /readyz, while the rest is served. They are served once their cause is fixed.
 func TestPartsStartAlone(t *testing.T) {
 	t.Parallel()
-	db := PostgresDatabase(t, postgres.Get(t))
+	db := storetest.PostgresDatabase(t, postgres.Get(t))
 	missing := filepath.Join(t.TempDir(), "missing")
 	file := filepath.Join(t.TempDir(), "spillway.yaml")
 	own := "sqlite:" + filepath.Join(missing, "own.db")
@@ -86,13 +87,13 @@ func TestPartsStartAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := apptest.Serve(t, binary.Path(t), file)
-	c := NewClient(t)
+	c := apptest.NewClient(t)
 	apptest.Await(t, "the public listener answers", func() bool {
-		a, err := TryFetch(t.Context(), c, s.URL("hello"))
+		a, err := apptest.TryFetch(t.Context(), c, s.URL("hello"))
 		return err == nil && a.Status == 200
 	})
 	apptest.Await(t, "what is in order is served", func() bool {
-		return Fetch(t, s.URL("good")).Status == 200 && Fetch(t, s.URL("answer")).Status == 200
+		return apptest.Fetch(t, s.URL("good")).Status == 200 && apptest.Fetch(t, s.URL("answer")).Status == 200
 	})
 	wantNotStarted(t, s)
 	reasons := notReady(t, s)
@@ -120,29 +121,29 @@ func TestPartsStartAlone(t *testing.T) {
 	if err := os.Mkdir(missing, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	SQLiteFile(filepath.Join(missing, "own.db")).Query(t, "CREATE TABLE readings (id integer)")
+	storetest.SQLiteFile(filepath.Join(missing, "own.db")).Query(t, "CREATE TABLE readings (id integer)")
 	apptest.Await(t, "everything but the unreachable feed is ready", func() bool {
 		reasons := notReady(t, s)
 		return len(reasons) == 1 && reasons["/unreachable"] != ""
 	})
 	for _, path := range []string{"rejected", "v1/rejected", "late"} {
-		if a := Fetch(t, s.URL(path)); a.Status != 200 || !strings.Contains(string(a.Body), `{"id":7}`) {
+		if a := apptest.Fetch(t, s.URL(path)); a.Status != 200 || !strings.Contains(string(a.Body), `{"id":7}`) {
 			t.Errorf("%s: %d %s", path, a.Status, a.Body)
 		}
 	}
-	if a := Post(t, s.URL("readings"), `{"id":1}`); a.Status != 200 {
+	if a := apptest.Post(t, s.URL("readings"), `{"id":1}`); a.Status != 200 {
 		t.Errorf("readings: %d %s", a.Status, a.Body)
 	}
-	if a := Post(t, s.URL("rejected"), `{"id":8}`); a.Status != 200 {
+	if a := apptest.Post(t, s.URL("rejected"), `{"id":8}`); a.Status != 200 {
 		t.Errorf("POST rejected: %d %s", a.Status, a.Body)
 	}
-	if a := Fetch(t, s.URL("popup?user=1")); a.Status != 204 {
+	if a := apptest.Fetch(t, s.URL("popup?user=1")); a.Status != 204 {
 		t.Errorf("popup: %d %s", a.Status, a.Body)
 	}
-	if n := Metric(t, s, `spillway_http_requests_total{code="503",route="/late"}`); n != 1 {
+	if n := apptest.Metric(t, s, `spillway_http_requests_total{code="503",route="/late"}`); n != 1 {
 		t.Errorf("%v refusals of /late are counted, want 1", n)
 	}
-	if n := Metric(t, s, `spillway_http_requests_total{code="200",route="/late"}`); n != 1 {
+	if n := apptest.Metric(t, s, `spillway_http_requests_total{code="200",route="/late"}`); n != 1 {
 		t.Errorf("%v answers of /late are counted, want 1", n)
 	}
 }
@@ -177,10 +178,10 @@ func TestStrict(t *testing.T) {
 // TestServePortZero: the log names the addresses that are in use.
 func TestServePortZero(t *testing.T) {
 	t.Parallel()
-	db := SQLiteDatabase(t)
+	db := storetest.SQLiteDatabase(t)
 	db.Query(t, "CREATE TABLE readings (id bigint NOT NULL, device bigint, value double precision, note varchar(20))")
 	file := filepath.Join(t.TempDir(), "spillway.yaml")
-	if err := os.WriteFile(file, []byte(Readings), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(apptest.Readings), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), binary.Path(t), "serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--database", db.URL, "--data", t.TempDir(), file)
@@ -200,7 +201,7 @@ func TestServePortZero(t *testing.T) {
 		log.WriteString(lines.Text() + "\n")
 	}
 	found := regexp.MustCompile(`msg=serving .*admin=(\S+)`).FindStringSubmatch(log.String())
-	if found == nil || Fetch(t, "http://"+found[1]+"/livez").Status != 200 {
+	if found == nil || apptest.Fetch(t, "http://"+found[1]+"/livez").Status != 200 {
 		t.Errorf("no admin listener is where the log says:\n%s", log.String())
 	}
 }

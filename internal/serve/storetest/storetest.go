@@ -1,6 +1,6 @@
 // Package storetest is the conformance suite of the database adapters. Every adapter
 // passes the same tests on the real database. An adapter's test fills a Backend and calls
-// Feed.
+// Feed. The tests of the built program use its Database and FillSpool.
 //
 // The suite writes SQL that PostgreSQL, MySQL, MariaDB and SQLite accept; Backend holds
 // the differences. It opens a fresh database for each test and expects no goroutine to remain.

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"spillway/internal/apptest"
-	"spillway/internal/serve/servetest"
+	"spillway/internal/serve/storetest"
 )
 
 // TestStreamSpoolDiskFull fills the spool's disk while the database is down, twice. The spool
@@ -16,8 +16,8 @@ import (
 func TestStreamSpoolDiskFull(t *testing.T) {
 	t.Parallel()
 	server := apptest.Postgres(t)
-	db := servetest.PostgresDatabase(t, server)
-	s := db.ServeReadings(t, &binary, servetest.Readings+"    ack: spool\n", "--data", servetest.NewSmallDisk(t, 16).Path)
+	db := storetest.PostgresDatabase(t, server)
+	s := db.ServeReadings(t, &binary, apptest.Readings+"    ack: spool\n", "--data", apptest.NewSmallDisk(t, 16).Path)
 	accepted := 0
 	for range 2 {
 		server.Kill()
@@ -26,10 +26,10 @@ func TestStreamSpoolDiskFull(t *testing.T) {
 			for i := range 1000 {
 				records = append(records, fmt.Sprintf(`{"id":%d,"note":"0123456789"}`, accepted+i))
 			}
-			a := servetest.Post(t, s.URL("readings"), "["+strings.Join(records, ",")+"]")
+			a := apptest.Post(t, s.URL("readings"), "["+strings.Join(records, ",")+"]")
 			switch refused = a.Status != 202; {
 			case refused:
-				servetest.WantAnswer(t, a, 503, "busy disk")
+				apptest.WantAnswer(t, a, 503, "busy disk")
 			default:
 				accepted += len(records)
 			}
@@ -40,13 +40,13 @@ func TestStreamSpoolDiskFull(t *testing.T) {
 		if err := server.Start(); err != nil {
 			t.Fatal(err)
 		}
-		apptest.Await(t, "all records are drained", func() bool { return servetest.Metric(t, s, `spillway_spool_backlog_records{stream="/readings"}`) == 0 })
+		apptest.Await(t, "all records are drained", func() bool { return apptest.Metric(t, s, `spillway_spool_backlog_records{stream="/readings"}`) == 0 })
 		if ids := db.IDs(t); len(ids) != accepted || len(slices.Compact(ids)) != accepted {
 			t.Errorf("%d stored, %d accepted", len(ids), accepted)
 		}
 	}
 	t.Logf("%d records accepted", accepted)
-	if got := servetest.Metric(t, s, `spillway_spool_overloads_total{limit="disk"}`); got != 2 {
+	if got := apptest.Metric(t, s, `spillway_spool_overloads_total{limit="disk"}`); got != 2 {
 		t.Errorf("%v requests refused because of the disk, want 2", got)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"spillway/internal/apptest"
-	"spillway/internal/serve/servetest"
+	"spillway/internal/serve/storetest"
 )
 
 // formats serves the table moments with all formats, filters and parameters, and stores records
@@ -59,7 +59,7 @@ const inSmalls = "IN (:smalls)"
 
 // testFormats reads rows in each format, posts them to tables of equal columns, and expects the
 // same rows there.
-func testFormats(t *testing.T, db servetest.Database, of formatDatabase) {
+func testFormats(t *testing.T, db storetest.Database, of formatDatabase) {
 	for _, table := range []string{"moments", "plain_copies", "exact_copies"} {
 		db.Query(t, "CREATE TABLE "+table+" ("+of.types+")")
 	}
@@ -70,11 +70,11 @@ func testFormats(t *testing.T, db servetest.Database, of formatDatabase) {
 		(2, NULL, NULL, NULL, '2016-11-30 00:00:00.001', NULL, NULL, NULL, NULL, NULL)`))
 	text := strings.Replace(formats, "ANY", of.any, 1)
 	text += formatColumns + "  - path: /exact\n    table: exact_copies\n    columns:\n" + formatColumns
-	s := servetest.ServeText(t, &binary, text, db.URL)
+	s := apptest.ServeText(t, &binary, text, db.URL)
 
 	data := func(path string) string {
 		var a struct{ Data json.RawMessage }
-		if err := json.Unmarshal(servetest.Fetch(t, s.URL(path)).Body, &a); err != nil {
+		if err := json.Unmarshal(apptest.Fetch(t, s.URL(path)).Body, &a); err != nil {
 			t.Fatal(err)
 		}
 		return string(a.Data)
@@ -89,19 +89,19 @@ func testFormats(t *testing.T, db servetest.Database, of formatDatabase) {
 	if part := `{"id":9007199254740993,"small":7,"amount":-0.01,"x":-1.5,"at":"2016-12-02 00:00:00",`; !strings.HasPrefix(plain, "["+part) {
 		t.Errorf("plain: %s, want %s", plain, part)
 	}
-	servetest.WantAnswer(t, servetest.Fetch(t, s.URL("query")), 200, `{"id":"1","amount":"12.50","moment":"2016-12-01T23:59:57.123456Z"}`)
-	if a, b := cursorKey(t, servetest.Fetch(t, s.URL("plain?limit=1")).Body), cursorKey(t, servetest.Fetch(t, s.URL("exact?limit=1")).Body); a != b || a == "" {
+	apptest.WantAnswer(t, apptest.Fetch(t, s.URL("query")), 200, `{"id":"1","amount":"12.50","moment":"2016-12-01T23:59:57.123456Z"}`)
+	if a, b := cursorKey(t, apptest.Fetch(t, s.URL("plain?limit=1")).Body), cursorKey(t, apptest.Fetch(t, s.URL("exact?limit=1")).Body); a != b || a == "" {
 		t.Errorf("cursors of keys %q and %q", a, b)
 	}
 	for path, body := range map[string]string{"plain": plain, "exact": exact} {
-		if a := servetest.Post(t, s.URL(path), body); a.Status != 200 || !strings.HasPrefix(string(a.Body), `{"stored":3,`) {
+		if a := apptest.Post(t, s.URL(path), body); a.Status != 200 || !strings.HasPrefix(string(a.Body), `{"stored":3,`) {
 			t.Errorf("%s: %d %s", body, a.Status, a.Body)
 		}
 		apptest.Await(t, "the copies are like the rows", func() bool { return data(path+"-copies") == plain })
 	}
-	servetest.WantAnswer(t, servetest.Post(t, s.URL("plain"), `{"id":5,"at":1480636797123}`), 422, `records-refused for a number, the stream's owner can set format: unix_ms`)
-	servetest.WantAnswer(t, servetest.Post(t, s.URL("plain"), `{"id":5,"moment":1480636797}`), 422, `records-refused whole milliseconds since 1970`)
-	if a := servetest.Post(t, s.URL("plain"), `{"id":5,"at":"2017-01-01T00:00:00Z","moment":1480636797123}`); a.Status != 200 {
+	apptest.WantAnswer(t, apptest.Post(t, s.URL("plain"), `{"id":5,"at":1480636797123}`), 422, `records-refused for a number, the stream's owner can set format: unix_ms`)
+	apptest.WantAnswer(t, apptest.Post(t, s.URL("plain"), `{"id":5,"moment":1480636797}`), 422, `records-refused whole milliseconds since 1970`)
+	if a := apptest.Post(t, s.URL("plain"), `{"id":5,"at":"2017-01-01T00:00:00Z","moment":1480636797123}`); a.Status != 200 {
 		t.Errorf("%d %s", a.Status, a.Body)
 	}
 	apptest.Await(t, "the number is a time", func() bool { return strings.Contains(data("plain-copies"), "23:59:57.123") })
@@ -137,8 +137,8 @@ func testFilters(t *testing.T, s *apptest.Spillway, data func(path string) strin
 			t.Errorf("%s: ids %q, want %q", path, got, want)
 		}
 	}
-	servetest.WantAnswer(t, servetest.Fetch(t, s.URL("some?small=x")), 400, "bad-request small must be a whole number")
-	servetest.WantAnswer(t, servetest.Fetch(t, s.URL("some?smalls=1&smalls=2&smalls=3&smalls=4&smalls=5")), 400, "bad-request smalls has more than 4 values")
+	apptest.WantAnswer(t, apptest.Fetch(t, s.URL("some?small=x")), 400, "bad-request small must be a whole number")
+	apptest.WantAnswer(t, apptest.Fetch(t, s.URL("some?smalls=1&smalls=2&smalls=3&smalls=4&smalls=5")), 400, "bad-request smalls has more than 4 values")
 }
 
 // cursorKey returns the key in the cursor of a page.

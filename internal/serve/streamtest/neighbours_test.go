@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"spillway/internal/apptest"
-	"spillway/internal/serve/servetest"
+	"spillway/internal/serve/storetest"
 )
 
 // Clients that block the server would block it for an hour: that valid requests are answered
@@ -31,8 +31,8 @@ const (
 func TestStreamNeighbours(t *testing.T) {
 	apptest.Long(t)
 	t.Parallel()
-	db := servetest.PostgresDatabase(t, postgres.Get(t))
-	s := db.ServeReadings(t, &binary, patient+servetest.Readings)
+	db := storetest.PostgresDatabase(t, postgres.Get(t))
+	s := db.ServeReadings(t, &binary, patient+apptest.Readings)
 	good := &goodClients{}
 	without := good.run(t, s)
 
@@ -87,7 +87,7 @@ func (g *goodClients) run(t *testing.T, s *apptest.Spillway) time.Duration {
 			for ctx.Err() == nil {
 				id := g.next.Add(1)
 				start := time.Now()
-				a, err := servetest.TryPost(t.Context(), client, s.URL("readings"), fmt.Sprintf(`[{"id":%d,"device":1},{"id":"no"}]`, id))
+				a, err := apptest.TryPost(t.Context(), client, s.URL("readings"), fmt.Sprintf(`[{"id":%d,"device":1},{"id":"no"}]`, id))
 				took := time.Since(start)
 				if err != nil || a.Status != 200 || !strings.HasPrefix(string(a.Body), `{"stored":1,"ack":"database`) || !strings.Contains(string(a.Body), `"refused":[{"index":1,"field":"id"`) {
 					t.Errorf("%d %s %v", a.Status, a.Body, err)
@@ -227,7 +227,7 @@ func sendGarbage(ctx context.Context, t *testing.T, s *apptest.Spillway, random 
 		if random.IntN(3) == 0 {
 			headers = append(headers, "Content-Type", "application/x-ndjson")
 		}
-		a, err := servetest.TryPost(ctx, client, s.URL("readings"), string(body), headers...)
+		a, err := apptest.TryPost(ctx, client, s.URL("readings"), string(body), headers...)
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:

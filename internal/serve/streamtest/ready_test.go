@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"spillway/internal/apptest"
-	"spillway/internal/serve/servetest"
+	"spillway/internal/serve/storetest"
 )
 
 // TestStreamNotReadyWhileRefused: while the database refuses every record, the process is not
@@ -27,7 +27,7 @@ func TestStreamNotReadyWhileRefused(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			db := servetest.PostgresDatabase(t, postgres.Get(t))
+			db := storetest.PostgresDatabase(t, postgres.Get(t))
 			db.Query(t, `DO $$ BEGIN CREATE ROLE writer LOGIN; EXCEPTION WHEN duplicate_object THEN END $$; GRANT ALL ON SCHEMA public TO writer`)
 			writer, err := url.Parse(db.URL)
 			if err != nil {
@@ -35,33 +35,33 @@ func TestStreamNotReadyWhileRefused(t *testing.T) {
 			}
 			writer.User = url.User("writer")
 			db.Query(t, "CREATE TABLE readings (id bigint NOT NULL, device bigint, value double precision, note varchar(20)); GRANT ALL ON readings TO writer")
-			s := servetest.ServeText(t, &binary, servetest.Readings, writer.String())
-			if a := servetest.Post(t, s.URL("readings"), `{"id":1}`); a.Status != 200 {
+			s := apptest.ServeText(t, &binary, apptest.Readings, writer.String())
+			if a := apptest.Post(t, s.URL("readings"), `{"id":1}`); a.Status != 200 {
 				t.Fatalf("%d %s", a.Status, a.Body)
 			}
 			db.Query(t, c.breakSQL)
 			var readyCount int
 			for id := range 20 { // two seconds, several health checks
-				if a := servetest.Post(t, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, 10+id)); a.Status != 500 {
+				if a := apptest.Post(t, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, 10+id)); a.Status != 500 {
 					t.Fatalf("%d %s", a.Status, a.Body)
 				}
-				if servetest.IsReady(t, s.Admin) {
+				if apptest.IsReady(t, s.Admin) {
 					readyCount++
 				}
-				servetest.Pause(t)
+				apptest.Pause(t)
 			}
 			for range 20 {
-				if servetest.IsReady(t, s.Admin) {
+				if apptest.IsReady(t, s.Admin) {
 					readyCount++
 				}
-				servetest.Pause(t)
+				apptest.Pause(t)
 			}
 			if readyCount > 0 {
 				t.Errorf("ready %d times while every record is refused", readyCount)
 			}
 			db.Query(t, c.repairSQL)
-			apptest.Await(t, "a record is stored again", func() bool { return servetest.Post(t, s.URL("readings"), `{"id":2}`).Status == 200 })
-			if a := servetest.Fetch(t, s.Admin+"/readyz"); a.Status != 200 || !strings.Contains(string(a.Body), `"streams":[{"stream":"/readings","ack":"database`) {
+			apptest.Await(t, "a record is stored again", func() bool { return apptest.Post(t, s.URL("readings"), `{"id":2}`).Status == 200 })
+			if a := apptest.Fetch(t, s.Admin+"/readyz"); a.Status != 200 || !strings.Contains(string(a.Body), `"streams":[{"stream":"/readings","ack":"database`) {
 				t.Errorf("%d %s", a.Status, a.Body)
 			}
 		})
@@ -72,15 +72,15 @@ func TestStreamNotReadyWhileRefused(t *testing.T) {
 // records, and is named before it refuses the first one.
 func TestStreamNamedBeforeRefusing(t *testing.T) {
 	t.Parallel()
-	db := servetest.PostgresDatabase(t, postgres.Get(t))
-	s := db.ServeReadings(t, &binary, servetest.Readings+"    records_max: 100\n    batch_rows: 100\n    queue_rows: 1000\n    wait_max: 2m\n    timeout: 1m\n    commit_timeout: 1m\n")
+	db := storetest.PostgresDatabase(t, postgres.Get(t))
+	s := db.ServeReadings(t, &binary, apptest.Readings+"    records_max: 100\n    batch_rows: 100\n    queue_rows: 1000\n    wait_max: 2m\n    timeout: 1m\n    commit_timeout: 1m\n")
 	conn, err := pgx.Connect(t.Context(), db.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
-	servetest.Execute(t, conn, "BEGIN")
-	servetest.Execute(t, conn, "LOCK TABLE readings")
+	apptest.Execute(t, conn, "BEGIN")
+	apptest.Execute(t, conn, "LOCK TABLE readings")
 	var waiting sync.WaitGroup
 	var stored, refused int
 	var mu sync.Mutex
@@ -90,10 +90,10 @@ func TestStreamNamedBeforeRefusing(t *testing.T) {
 		for i := range 50 {
 			records = append(records, fmt.Sprintf(`{"id":%d}`, 50*request+i))
 		}
-		before := servetest.Metric(t, s, `spillway_stream_queue_rows{stream="/readings"}`) + 100*servetest.Metric(t, s, `spillway_stream_committing{stream="/readings"}`)
-		full := servetest.Metric(t, s, `spillway_stream_overloads_total{limit="queue_rows",stream="/readings"}`)
+		before := apptest.Metric(t, s, `spillway_stream_queue_rows{stream="/readings"}`) + 100*apptest.Metric(t, s, `spillway_stream_committing{stream="/readings"}`)
+		full := apptest.Metric(t, s, `spillway_stream_overloads_total{limit="queue_rows",stream="/readings"}`)
 		waiting.Go(func() {
-			a, err := servetest.TryPost(t.Context(), http.DefaultClient, s.URL("readings"), "["+strings.Join(records, ",")+"]")
+			a, err := apptest.TryPost(t.Context(), http.DefaultClient, s.URL("readings"), "["+strings.Join(records, ",")+"]")
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -106,14 +106,14 @@ func TestStreamNamedBeforeRefusing(t *testing.T) {
 			}
 		})
 		apptest.Await(t, "the request is queued or refused", func() bool {
-			now := servetest.Metric(t, s, `spillway_stream_queue_rows{stream="/readings"}`) + 100*servetest.Metric(t, s, `spillway_stream_committing{stream="/readings"}`)
-			return now > before || servetest.Metric(t, s, `spillway_stream_overloads_total{limit="queue_rows",stream="/readings"}`) > full
+			now := apptest.Metric(t, s, `spillway_stream_queue_rows{stream="/readings"}`) + 100*apptest.Metric(t, s, `spillway_stream_committing{stream="/readings"}`)
+			return now > before || apptest.Metric(t, s, `spillway_stream_overloads_total{limit="queue_rows",stream="/readings"}`) > full
 		})
-		status, reason := servetest.Readyz(t, s, "/readyz/writes", "POST /readings")
+		status, reason := apptest.Readyz(t, s, "/readyz/writes", "POST /readings")
 		if named < 0 && strings.HasPrefix(reason, "true nearly full") {
 			named = request
 		}
-		if servetest.Metric(t, s, `spillway_stream_overloads_total{limit="queue_rows",stream="/readings"}`) > 0 {
+		if apptest.Metric(t, s, `spillway_stream_overloads_total{limit="queue_rows",stream="/readings"}`) > 0 {
 			firstRefused = request
 			break
 		}
@@ -121,7 +121,7 @@ func TestStreamNamedBeforeRefusing(t *testing.T) {
 			t.Errorf("request %d: %d %s, although records are accepted", request, status, reason)
 		}
 	}
-	servetest.Execute(t, conn, "ROLLBACK")
+	apptest.Execute(t, conn, "ROLLBACK")
 	waiting.Wait()
 	if named < 0 || firstRefused < 0 || named >= firstRefused-3 {
 		t.Errorf("named since request %d, first refusal at request %d", named, firstRefused)

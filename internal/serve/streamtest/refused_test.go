@@ -13,7 +13,7 @@ import (
 
 	"spillway/internal/apptest"
 	"spillway/internal/exit"
-	"spillway/internal/serve/servetest"
+	"spillway/internal/serve/storetest"
 )
 
 // spoil makes an insert into a table fail for records with the note spoil, with an error that
@@ -24,8 +24,8 @@ const spoil = "CREATE TRIGGER spoil_%[1]s BEFORE INSERT ON %[1]s WHEN NEW.note =
 // sent at the same time are stored.
 func TestStreamSpoiled(t *testing.T) {
 	t.Parallel()
-	db := servetest.SQLiteDatabase(t)
-	s := db.ServeReadings(t, &binary, servetest.Readings)
+	db := storetest.SQLiteDatabase(t)
+	s := db.ServeReadings(t, &binary, apptest.Readings)
 	db.Query(t, fmt.Sprintf(spoil, "readings"))
 	const rounds, clients = 5, 40
 	var want []int
@@ -39,7 +39,7 @@ func TestStreamSpoiled(t *testing.T) {
 				want = append(want, id)
 			}
 			group.Go(func() {
-				a, err := servetest.TryPost(t.Context(), http.DefaultClient, s.URL("readings"), fmt.Sprintf(`{"id":%d,"note":%q}`, id, note))
+				a, err := apptest.TryPost(t.Context(), http.DefaultClient, s.URL("readings"), fmt.Sprintf(`{"id":%d,"note":%q}`, id, note))
 				if err != nil || a.Status != status {
 					t.Errorf("record %d: %d %s, %v, want %d", id, a.Status, a.Body, err, status)
 				}
@@ -57,29 +57,29 @@ func TestStreamSpoiled(t *testing.T) {
 // a dead letter.
 func TestStreamSpoolHeld(t *testing.T) {
 	t.Parallel()
-	db := servetest.SQLiteDatabase(t)
-	s := db.ServeReadings(t, &binary, servetest.Readings+"    ack: spool\n")
+	db := storetest.SQLiteDatabase(t)
+	s := db.ServeReadings(t, &binary, apptest.Readings+"    ack: spool\n")
 	db.Query(t, fmt.Sprintf(spoil, "readings"))
-	servetest.WantSpooled(t, servetest.Post(t, s.URL("readings"), `[{"id":1},{"id":2,"note":"spoil"}]`), 2)
+	apptest.WantSpooled(t, apptest.Post(t, s.URL("readings"), `[{"id":1},{"id":2,"note":"spoil"}]`), 2)
 	apptest.Await(t, "the drain holds the record", func() bool {
-		a := servetest.Fetch(t, s.Admin+"/readyz")
+		a := apptest.Fetch(t, s.Admin+"/readyz")
 		return a.Status == 503 && strings.Contains(string(a.Body), "a record is refused, and no later one was stored")
 	})
-	if n := servetest.Metric(t, s, `spillway_spool_dead_letters{stream="/readings"}`); n != 0 || len(db.IDs(t)) != 0 {
+	if n := apptest.Metric(t, s, `spillway_spool_dead_letters{stream="/readings"}`); n != 0 || len(db.IDs(t)) != 0 {
 		t.Errorf("%v dead letters, stored %v", n, db.IDs(t))
 	}
-	servetest.WantSpooled(t, servetest.Post(t, s.URL("readings"), `{"id":3}`), 1)
+	apptest.WantSpooled(t, apptest.Post(t, s.URL("readings"), `{"id":3}`), 1)
 	apptest.Await(t, "a later record is stored", func() bool {
-		return slices.Equal(db.IDs(t), []int{1, 3}) && servetest.Metric(t, s, `spillway_spool_dead_letters{stream="/readings"}`) == 1 && servetest.IsReady(t, s.Admin)
+		return slices.Equal(db.IDs(t), []int{1, 3}) && apptest.Metric(t, s, `spillway_spool_dead_letters{stream="/readings"}`) == 1 && apptest.IsReady(t, s.Admin)
 	})
 	// A condition of the server makes no dead letter: the table is missing for every record.
 	db.Query(t, "ALTER TABLE readings RENAME TO elsewhere")
-	servetest.WantSpooled(t, servetest.Post(t, s.URL("readings"), `{"id":4}`), 1)
-	servetest.WantSpooled(t, servetest.Post(t, s.URL("readings"), `{"id":5}`), 1)
-	apptest.Await(t, "the drain waits for the table", func() bool { return !servetest.IsReady(t, s.Admin) })
+	apptest.WantSpooled(t, apptest.Post(t, s.URL("readings"), `{"id":4}`), 1)
+	apptest.WantSpooled(t, apptest.Post(t, s.URL("readings"), `{"id":5}`), 1)
+	apptest.Await(t, "the drain waits for the table", func() bool { return !apptest.IsReady(t, s.Admin) })
 	db.Query(t, "ALTER TABLE elsewhere RENAME TO readings")
-	apptest.Await(t, "the table is back", func() bool { return slices.Equal(db.IDs(t), []int{1, 3, 4, 5}) && servetest.IsReady(t, s.Admin) })
-	if n := servetest.Metric(t, s, `spillway_spool_dead_letters{stream="/readings"}`); n != 1 {
+	apptest.Await(t, "the table is back", func() bool { return slices.Equal(db.IDs(t), []int{1, 3, 4, 5}) && apptest.IsReady(t, s.Admin) })
+	if n := apptest.Metric(t, s, `spillway_spool_dead_letters{stream="/readings"}`); n != 1 {
 		t.Errorf("%v dead letters, want 1", n)
 	}
 }
@@ -88,27 +88,27 @@ func TestStreamSpoolHeld(t *testing.T) {
 // The other stream goes on.
 func TestStreamSpoolShares(t *testing.T) {
 	t.Parallel()
-	db := servetest.SQLiteDatabase(t)
+	db := storetest.SQLiteDatabase(t)
 	db.Query(t, "CREATE TABLE stuck (id bigint NOT NULL, note text)")
 	db.Query(t, fmt.Sprintf(spoil, "stuck"))
-	s := db.ServeReadings(t, &binary, "spool: {bytes: 4194304}\n"+servetest.Readings+"    ack: spool\n"+
+	s := db.ServeReadings(t, &binary, "spool: {bytes: 4194304}\n"+apptest.Readings+"    ack: spool\n"+
 		"  - {path: /stuck, table: stuck, columns: {id: integer, note: text}, ack: spool}\n")
 	var body strings.Builder
 	for id := range 1000 {
 		fmt.Fprintf(&body, "{\"id\":%d,\"note\":\"spoil\"}\n", id)
 	}
-	full := servetest.Answer{}
+	full := apptest.Answer{}
 	for range 500 {
-		if full = servetest.Post(t, s.URL("stuck"), body.String(), "Content-Type", "application/x-ndjson"); full.Status != 202 {
+		if full = apptest.Post(t, s.URL("stuck"), body.String(), "Content-Type", "application/x-ndjson"); full.Status != 202 {
 			break
 		}
 	}
-	servetest.WantAnswer(t, full, 503, "busy spool_bytes")
+	apptest.WantAnswer(t, full, 503, "busy spool_bytes")
 	for id := range 100 {
-		servetest.WantSpooled(t, servetest.Post(t, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, id)), 1)
+		apptest.WantSpooled(t, apptest.Post(t, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, id)), 1)
 	}
 	apptest.Await(t, "the other stream is drained", func() bool { return len(db.IDs(t)) == 100 })
-	if used := servetest.Metric(t, s, "spillway_spool_used_bytes"); used > 3<<20 {
+	if used := apptest.Metric(t, s, "spillway_spool_used_bytes"); used > 3<<20 {
 		t.Errorf("%v bytes in use", used)
 	}
 }
@@ -117,9 +117,9 @@ func TestStreamSpoolShares(t *testing.T) {
 // spool.max_age becomes a dead letter in doubt.
 func TestStreamSpoolMaxAge(t *testing.T) {
 	t.Parallel()
-	db := servetest.SQLiteDatabase(t)
-	s := db.ServeReadings(t, &binary, "spool: {max_age: 1s}\n"+servetest.Readings+"    ack: spool\n    commit_timeout: 100ms\n")
-	servetest.WantSpooled(t, servetest.Post(t, s.URL("readings"), `{"id":1}`), 1)
+	db := storetest.SQLiteDatabase(t)
+	s := db.ServeReadings(t, &binary, "spool: {max_age: 1s}\n"+apptest.Readings+"    ack: spool\n    commit_timeout: 100ms\n")
+	apptest.WantSpooled(t, apptest.Post(t, s.URL("readings"), `{"id":1}`), 1)
 	apptest.Await(t, "the first record is drained", func() bool { return len(db.IDs(t)) == 1 })
 	conn, err := sqlite.OpenConn(strings.TrimPrefix(db.URL, "sqlite:"), sqlite.OpenReadWrite)
 	if err != nil {
@@ -129,16 +129,16 @@ func TestStreamSpoolMaxAge(t *testing.T) {
 	if err := sqlitex.ExecuteTransient(conn, "BEGIN IMMEDIATE", nil); err != nil {
 		t.Fatal(err)
 	}
-	servetest.WantSpooled(t, servetest.Post(t, s.URL("readings"), `{"id":2}`, "Idempotency-Key", "two"), 1)
-	servetest.WantSpooled(t, servetest.Post(t, s.URL("readings"), `{"id":3}`), 1)
+	apptest.WantSpooled(t, apptest.Post(t, s.URL("readings"), `{"id":2}`, "Idempotency-Key", "two"), 1)
+	apptest.WantSpooled(t, apptest.Post(t, s.URL("readings"), `{"id":3}`), 1)
 	apptest.Await(t, "the records are older than max_age", func() bool {
-		return servetest.Metric(t, s, `spillway_spool_backlog_age_seconds{stream="/readings"}`) > 1.5
+		return apptest.Metric(t, s, `spillway_spool_backlog_age_seconds{stream="/readings"}`) > 1.5
 	})
 	if err := sqlitex.ExecuteTransient(conn, "ROLLBACK", nil); err != nil {
 		t.Fatal(err)
 	}
 	apptest.Await(t, "the rest is drained", func() bool {
-		return slices.Equal(db.IDs(t), []int{1, 3}) && servetest.Metric(t, s, `spillway_spool_dead_letters{stream="/readings"}`) == 1
+		return slices.Equal(db.IDs(t), []int{1, 3}) && apptest.Metric(t, s, `spillway_spool_dead_letters{stream="/readings"}`) == 1
 	})
 	stdout, stderr, code := binary.Run(t, "spool", "export", "--dead", "--data", s.Dir()+"/data")
 	if code != exit.OK || !strings.Contains(stdout, "spool.max_age") || !strings.Contains(stdout, `"in_doubt":true`) || !strings.Contains(stdout, `"id":2`) {
@@ -149,9 +149,9 @@ func TestStreamSpoolMaxAge(t *testing.T) {
 // TestStreamKeyEmpty: an empty Idempotency-Key is a mistake of the client.
 func TestStreamKeyEmpty(t *testing.T) {
 	t.Parallel()
-	db := servetest.SQLiteDatabase(t)
-	s := db.ServeReadings(t, &binary, servetest.Readings)
-	servetest.WantAnswer(t, servetest.Post(t, s.URL("readings"), `{"id":1}`, "Idempotency-Key", ""), 400, "bad-request Idempotency-Key is empty")
+	db := storetest.SQLiteDatabase(t)
+	s := db.ServeReadings(t, &binary, apptest.Readings)
+	apptest.WantAnswer(t, apptest.Post(t, s.URL("readings"), `{"id":1}`, "Idempotency-Key", ""), 400, "bad-request Idempotency-Key is empty")
 	if ids := db.IDs(t); len(ids) != 0 {
 		t.Errorf("stored %v", ids)
 	}

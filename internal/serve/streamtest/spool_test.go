@@ -10,7 +10,7 @@ import (
 
 	"spillway/internal/apptest"
 	"spillway/internal/exit"
-	"spillway/internal/serve/servetest"
+	"spillway/internal/serve/storetest"
 )
 
 // TestStreamSpool: the server accepts records while the database is down, is killed, and
@@ -18,17 +18,17 @@ import (
 func TestStreamSpool(t *testing.T) {
 	t.Parallel()
 	server := apptest.Postgres(t)
-	db := servetest.PostgresDatabase(t, server)
-	s := db.ServeReadings(t, &binary, servetest.Readings+"    ack: spool\n")
+	db := storetest.PostgresDatabase(t, server)
+	s := db.ServeReadings(t, &binary, apptest.Readings+"    ack: spool\n")
 	apptest.Await(t, "the durability of the database is known", func() bool {
-		return strings.Contains(string(servetest.Fetch(t, s.Admin+"/readyz").Body), `"ack":"spool, then a database not fsynced: fsync=off, full_page_writes=off"`)
+		return strings.Contains(string(apptest.Fetch(t, s.Admin+"/readyz").Body), `"ack":"spool, then a database not fsynced: fsync=off, full_page_writes=off"`)
 	})
 	var want []int
 	postEach := func(n int) {
 		t.Helper()
 		for range n {
 			id := len(want) + 1
-			servetest.WantSpooled(t, servetest.Post(t, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, id), "Idempotency-Key", fmt.Sprint(id)), 1)
+			apptest.WantSpooled(t, apptest.Post(t, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, id), "Idempotency-Key", fmt.Sprint(id)), 1)
 			want = append(want, id)
 		}
 	}
@@ -36,7 +36,7 @@ func TestStreamSpool(t *testing.T) {
 	apptest.Await(t, "records are drained", func() bool { return len(db.IDs(t)) == 5 })
 	server.Kill()
 	postEach(20)
-	if a := servetest.Fetch(t, s.Admin+"/readyz"); a.Status != 200 {
+	if a := apptest.Fetch(t, s.Admin+"/readyz"); a.Status != 200 {
 		t.Errorf("with the database down: %d %s", a.Status, a.Body)
 	}
 	s.Kill()
@@ -45,8 +45,8 @@ func TestStreamSpool(t *testing.T) {
 	}
 	s.WaitReady(t)
 	postEach(20)
-	servetest.WantAnswer(t, servetest.Post(t, s.URL("readings"), `{"id":45}`, "Idempotency-Key", "45"), 202, `{"stored":1,"ack":"spool","replayed":true}`)
-	if n := servetest.Metric(t, s, `spillway_spool_backlog_records{stream="/readings"}`); n != 40 {
+	apptest.WantAnswer(t, apptest.Post(t, s.URL("readings"), `{"id":45}`, "Idempotency-Key", "45"), 202, `{"stored":1,"ack":"spool","replayed":true}`)
+	if n := apptest.Metric(t, s, `spillway_spool_backlog_records{stream="/readings"}`); n != 40 {
 		t.Errorf("%v records wait, want 40", n)
 	}
 	if err := s.Stop(); err != nil || !strings.Contains(s.Log(t), "records wait in the spool") || !strings.Contains(s.Log(t), "waiting./readings=40") {
@@ -60,10 +60,10 @@ func TestStreamSpool(t *testing.T) {
 		t.Fatal(err)
 	}
 	apptest.Await(t, "all is drained", func() bool { return len(db.IDs(t)) >= len(want) })
-	servetest.WantSpooled(t, servetest.Post(t, s.URL("readings"), `[{"id":46,"value":13},{"id":47}]`), 2)
+	apptest.WantSpooled(t, apptest.Post(t, s.URL("readings"), `[{"id":46,"value":13},{"id":47}]`), 2)
 	want = append(want, 47)
 	apptest.Await(t, "the database refuses one record", func() bool {
-		return servetest.Metric(t, s, `spillway_spool_dead_letters{stream="/readings"}`) == 1 && len(db.IDs(t)) == len(want)
+		return apptest.Metric(t, s, `spillway_spool_dead_letters{stream="/readings"}`) == 1 && len(db.IDs(t)) == len(want)
 	})
 	if ids := db.IDs(t); !slices.Equal(ids, want) {
 		t.Errorf("stored %v", ids)
@@ -81,25 +81,25 @@ func TestStreamSpool(t *testing.T) {
 func TestStreamSpoolBesidePopups(t *testing.T) {
 	t.Parallel()
 	server := apptest.Postgres(t)
-	db := servetest.PostgresDatabase(t, server)
+	db := storetest.PostgresDatabase(t, server)
 	db.Query(t, "CREATE TABLE readings (id bigint NOT NULL, device bigint, value double precision, note varchar(20))")
 	db.Query(t, "CHECKPOINT") // the server does not sync: it would lose the table
 	server.Kill()
 	file := filepath.Join(t.TempDir(), "spillway.yaml")
-	if err := os.WriteFile(file, []byte(servetest.Readings+"    ack: spool\npopups:\n  path: /popup\n  placements: [home]\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(apptest.Readings+"    ack: spool\npopups:\n  path: /popup\n  placements: [home]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s := apptest.Serve(t, binary.Path(t), "--database", db.URL, file)
-	apptest.Await(t, "the stream accepts records", func() bool { return servetest.Fetch(t, s.Admin+"/readyz/writes").Status == 200 })
-	servetest.WantSpooled(t, servetest.Post(t, s.URL("readings"), `{"id":1}`), 1)
-	if a := servetest.Fetch(t, s.URL("popup?user=1")); a.Status != 503 {
+	apptest.Await(t, "the stream accepts records", func() bool { return apptest.Fetch(t, s.Admin+"/readyz/writes").Status == 200 })
+	apptest.WantSpooled(t, apptest.Post(t, s.URL("readings"), `{"id":1}`), 1)
+	if a := apptest.Fetch(t, s.URL("popup?user=1")); a.Status != 503 {
 		t.Errorf("popup: %d %s", a.Status, a.Body)
 	}
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
 	s.WaitReady(t)
-	servetest.WantSpooled(t, servetest.Post(t, s.URL("readings"), `{"id":2}`), 1)
+	apptest.WantSpooled(t, apptest.Post(t, s.URL("readings"), `{"id":2}`), 1)
 	apptest.Await(t, "all is drained", func() bool { return slices.Equal(db.IDs(t), []int{1, 2}) })
 }
 
@@ -108,28 +108,28 @@ func TestStreamSpoolBesidePopups(t *testing.T) {
 func TestStreamSpoolFull(t *testing.T) {
 	t.Parallel()
 	server := apptest.Postgres(t)
-	db := servetest.PostgresDatabase(t, server)
-	s := db.ServeReadings(t, &binary, "spool: {bytes: 1048576}\n"+servetest.Readings+"    ack: spool\n")
+	db := storetest.PostgresDatabase(t, server)
+	s := db.ServeReadings(t, &binary, "spool: {bytes: 1048576}\n"+apptest.Readings+"    ack: spool\n")
 	db.Query(t, "CHECKPOINT") // the server does not sync: it would lose the table
 	server.Kill()
 	named, accepted := -1, 0
-	var full servetest.Answer
+	var full apptest.Answer
 	for request := range 2000 {
 		var records []string
 		for i := range 100 {
 			records = append(records, fmt.Sprintf(`{"id":%d,"note":"0123456789"}`, 100*request+i))
 		}
-		full = servetest.Post(t, s.URL("readings"), "["+strings.Join(records, ",")+"]")
+		full = apptest.Post(t, s.URL("readings"), "["+strings.Join(records, ",")+"]")
 		if full.Status != 202 {
 			break
 		}
 		accepted = request + 1
-		if _, reason := servetest.Readyz(t, s, "/readyz/writes", "POST /readings"); named < 0 && strings.HasPrefix(reason, "true nearly full") {
+		if _, reason := apptest.Readyz(t, s, "/readyz/writes", "POST /readings"); named < 0 && strings.HasPrefix(reason, "true nearly full") {
 			named = request
 		}
 	}
-	servetest.WantAnswer(t, full, 503, "busy spool_bytes")
-	if full.Header.Get("Retry-After") == "" || servetest.Metric(t, s, `spillway_spool_overloads_total{limit="spool_bytes"}`) != 1 {
+	apptest.WantAnswer(t, full, 503, "busy spool_bytes")
+	if full.Header.Get("Retry-After") == "" || apptest.Metric(t, s, `spillway_spool_overloads_total{limit="spool_bytes"}`) != 1 {
 		t.Errorf("%v", full.Header)
 	}
 	if named < 0 || named >= accepted-3 {
@@ -143,6 +143,6 @@ func TestStreamSpoolFull(t *testing.T) {
 		t.Errorf("%d stored, %d accepted", len(ids), 100*accepted)
 	}
 	apptest.Await(t, "there is room again", func() bool {
-		return servetest.Post(t, s.URL("readings"), `{"id":1000000}`).Status == 202 && servetest.IsReady(t, s.Admin)
+		return apptest.Post(t, s.URL("readings"), `{"id":1000000}`).Status == 202 && apptest.IsReady(t, s.Admin)
 	})
 }

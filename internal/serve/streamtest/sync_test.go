@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"spillway/internal/apptest"
-	"spillway/internal/serve/servetest"
+	"spillway/internal/serve/storetest"
 )
 
 // TestStreamSyncsBeforeAnswer traces the server with strace. Between the last write to the
@@ -30,7 +30,7 @@ func TestStreamSyncsBeforeAnswer(t *testing.T) {
 		{"not synced", "    fsync: \"off\"\n", "app.db-wal", syncPosts},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			trace, listener := postTraced(t, servetest.Readings+c.settings)
+			trace, listener := postTraced(t, apptest.Readings+c.settings)
 			answers, unsynced := answersBeforeSync(trace, c.log, listener)
 			if answers != syncPosts || unsynced != c.unsynced {
 				t.Errorf("%d answers, want %d; %d of them before the sync, want %d", answers, syncPosts, unsynced, c.unsynced)
@@ -45,7 +45,7 @@ const syncPosts = 20
 // trace and the server's address.
 func postTraced(t *testing.T, config string) (trace, listener string) {
 	t.Helper()
-	db := servetest.SQLiteDatabase(t)
+	db := storetest.SQLiteDatabase(t)
 	db.Query(t, "CREATE TABLE readings (id bigint NOT NULL, device bigint, value double precision, note varchar(20))")
 	dir := t.TempDir()
 	file, trace, traced := filepath.Join(dir, "spillway.yaml"), filepath.Join(dir, "trace"), filepath.Join(dir, "traced")
@@ -62,7 +62,7 @@ func postTraced(t *testing.T, config string) (trace, listener string) {
 		db.Query(t, "DROP TABLE readings") // otherwise the drain would write to the same WAL
 	}
 	for i := range syncPosts {
-		if a := servetest.Post(t, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, i)); a.Status != 200 && a.Status != 202 {
+		if a := apptest.Post(t, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, i)); a.Status != 200 && a.Status != 202 {
 			t.Fatalf("%d %s", a.Status, a.Body)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 
 	"spillway/internal/apptest"
 	"spillway/internal/exit"
-	"spillway/internal/serve/servetest"
+	"spillway/internal/serve/storetest"
 )
 
 // TestValues checks on each database that numbers and keys arrive as they were sent, or are
@@ -17,7 +17,7 @@ import (
 func TestValues(t *testing.T) {
 	t.Parallel()
 	t.Run("sqlite", func(t *testing.T) {
-		db := servetest.SQLiteDatabase(t)
+		db := storetest.SQLiteDatabase(t)
 		testValues(t, db, "printf('%!.2f', amount)", "text COLLATE NOCASE")
 		testFormats(t, db, formatDatabase{
 			types: "id BIGINT NOT NULL PRIMARY KEY, small SMALLINT, amount DECIMAL_TEXT, x DOUBLE, at DATETIME(3) NOT NULL, moment TIMESTAMP, label TEXT, yes BOOLEAN, doc JSON, guid TEXT",
@@ -25,7 +25,7 @@ func TestValues(t *testing.T) {
 		})
 	})
 	t.Run("postgres", func(t *testing.T) {
-		p := servetest.PostgresDatabase(t, postgres.Get(t))
+		p := storetest.PostgresDatabase(t, postgres.Get(t))
 		p.Query(t, "CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level1', deterministic = false)")
 		testValues(t, p, "amount", "text COLLATE loose")
 		testFormats(t, p, formatDatabase{
@@ -34,7 +34,7 @@ func TestValues(t *testing.T) {
 		})
 	})
 	t.Run("mariadb", func(t *testing.T) {
-		db := servetest.MariaDatabase(t, apptest.MariaDB(t))
+		db := storetest.MariaDatabase(t, apptest.MariaDB(t))
 		testValues(t, db, "amount", "varchar(40) COLLATE utf8mb4_general_ci")
 		testFormats(t, db, formatDatabase{
 			types: "id bigint PRIMARY KEY, small smallint, amount decimal(12,2), x double, at DATETIME(3) NOT NULL, moment TIMESTAMP(6) NULL, label varchar(20), yes boolean, doc JSON, guid char(36)",
@@ -53,7 +53,7 @@ const amounts = `streams:
 `
 
 // testValues reads the amounts by an expression.
-func testValues(t *testing.T, p servetest.Database, shown, insensitive string) {
+func testValues(t *testing.T, p storetest.Database, shown, insensitive string) {
 	p.Query(t, "CREATE TABLE amounts (id bigint NOT NULL UNIQUE, amount decimal(20,2), label "+insensitive+" NOT NULL UNIQUE)")
 	config := func(kind, key, ack string) string {
 		return strings.NewReplacer("TYPE", kind, "KEY", key, "ACK", ack).Replace(amounts)
@@ -83,22 +83,22 @@ func testValues(t *testing.T, p servetest.Database, shown, insensitive string) {
 		return all
 	}
 	want := []string{"1=12345678901234.56", "2=-99.99", "3=1.5"}
-	s := servetest.ServeText(t, &binary, config("decimal", "label", "database")+"    key_collation: accept\n", p.URL)
-	a := servetest.Post(t, s.URL("amounts"), exact, "Content-Type", "application/x-ndjson")
+	s := apptest.ServeText(t, &binary, config("decimal", "label", "database")+"    key_collation: accept\n", p.URL)
+	a := apptest.Post(t, s.URL("amounts"), exact, "Content-Type", "application/x-ndjson")
 	if got := stored(); a.Status != 200 || !strings.HasPrefix(string(a.Body), `{"stored":3,`) || !slices.Equal(got, want) {
 		t.Errorf("%d %s, stored %v", a.Status, a.Body, got)
 	}
-	servetest.WantAnswer(t, servetest.Post(t, s.URL("amounts"), `{"id":4,"amount":10000000000000000.01,"label":"d"}`), 422, `records-refused {"index":0,"field":"amount","reason":"must be at most 1e16"}`)
-	a = servetest.Post(t, s.URL("amounts"), `{"id":4,"amount":0.12345678901234567890,"label":"d"}`)
-	servetest.WantAnswer(t, a, 422, "records-refused amount: 0.12345678901234567890 cannot be stored exactly in a column of type ")
-	servetest.WantAnswer(t, servetest.Post(t, s.URL("amounts"), `{"id":4,"amount":"twelve","label":"d"}`), 422, "records-refused must be a number")
+	apptest.WantAnswer(t, apptest.Post(t, s.URL("amounts"), `{"id":4,"amount":10000000000000000.01,"label":"d"}`), 422, `records-refused {"index":0,"field":"amount","reason":"must be at most 1e16"}`)
+	a = apptest.Post(t, s.URL("amounts"), `{"id":4,"amount":0.12345678901234567890,"label":"d"}`)
+	apptest.WantAnswer(t, a, 422, "records-refused amount: 0.12345678901234567890 cannot be stored exactly in a column of type ")
+	apptest.WantAnswer(t, apptest.Post(t, s.URL("amounts"), `{"id":4,"amount":"twelve","label":"d"}`), 422, "records-refused must be a number")
 	if got := stored(); !slices.Equal(got, want) {
 		t.Errorf("stored %v", got)
 	}
 
 	p.Query(t, "DELETE FROM amounts")
-	s = servetest.ServeText(t, &binary, config("decimal", "id", "spool"), p.URL, "--data", t.TempDir())
-	if a := servetest.Post(t, s.URL("amounts"), exact, "Content-Type", "application/x-ndjson"); a.Status != 202 {
+	s = apptest.ServeText(t, &binary, config("decimal", "id", "spool"), p.URL, "--data", t.TempDir())
+	if a := apptest.Post(t, s.URL("amounts"), exact, "Content-Type", "application/x-ndjson"); a.Status != 202 {
 		t.Errorf("%d %s", a.Status, a.Body)
 	}
 	apptest.Await(t, "the records are drained", func() bool { return len(stored()) == 3 })

@@ -11,8 +11,8 @@ import (
 	driver "zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
 
-	"spillway/internal/serve/servetest"
 	"spillway/internal/serve/spool"
+	"spillway/internal/serve/storetest"
 )
 
 func TestSpoolVerbs(t *testing.T) {
@@ -29,7 +29,7 @@ func TestSpoolVerbs(t *testing.T) {
 	expect(2, "there is no spool in", "status")
 	expect(2, "there is no spool in", "retry")
 
-	servetest.FillSpool(t, data, true, 1, 13, 3)
+	storetest.FillSpool(t, data, true, 1, 13, 3)
 	var status struct{ Streams []spool.NameStatus }
 	if err := json.Unmarshal([]byte(expect(0, "", "status", "--json")), &status); err != nil {
 		t.Fatal(err)
@@ -45,12 +45,12 @@ func TestSpoolVerbs(t *testing.T) {
 	expect(0, "nothing is missing", "repair")
 
 	// One drained record is refused, put back, and refused again.
-	servetest.FillSpool(t, data, false)
+	storetest.FillSpool(t, data, false)
 	expect(1, "1 dead letter", "status")
 	expect(0, `"reason":"no luck","record":{"id":13`, "export", "--dead")
 	expect(0, "1 dead letter put back", "retry")
 	expect(0, `"id":13`, "export")
-	servetest.FillSpool(t, data, false)
+	storetest.FillSpool(t, data, false)
 	expect(0, `"reason":"no luck"`, "export", "--dead", "--stream", "/readings")
 	expect(1, "say --yes", "discard")
 	expect(0, "1 dead letter deleted", "discard", "--yes")
@@ -62,7 +62,7 @@ func TestSpoolVerbs(t *testing.T) {
 func TestSpoolInDoubtVerbs(t *testing.T) {
 	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
-	servetest.FillSpool(t, data, false, 13, 13, 13)
+	storetest.FillSpool(t, data, false, 13, 13, 13)
 	conn, err := driver.OpenConn(spool.Path(data), driver.OpenReadWrite)
 	if err != nil {
 		t.Fatal(err)
@@ -103,7 +103,7 @@ func TestSpoolInDoubtVerbs(t *testing.T) {
 func TestSpoolRepairVerb(t *testing.T) {
 	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
-	servetest.FillSpool(t, data, true, 1, 2, 3, 4)
+	storetest.FillSpool(t, data, true, 1, 2, 3, 4)
 	conn, err := driver.OpenConn(spool.Path(data), driver.OpenReadWrite)
 	if err != nil {
 		t.Fatal(err)

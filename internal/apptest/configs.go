@@ -1,4 +1,4 @@
-package servetest
+package apptest
 
 import (
 	"context"
@@ -10,24 +10,22 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-
-	"spillway/internal/apptest"
 )
 
 // ServeText serves the configuration from the database at the URL.
-func ServeText(t *testing.T, binary *apptest.Binary, text, database string, args ...string) *apptest.Spillway {
+func ServeText(t *testing.T, binary *Binary, text, database string, args ...string) *Spillway {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "spillway.yaml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := apptest.Serve(t, binary.Path(t), append([]string{"--database", database, file}, args...)...)
+	s := Serve(t, binary.Path(t), append([]string{"--database", database, file}, args...)...)
 	s.WaitReady(t)
 	return s
 }
 
 // SeedFreight creates a small freight data set with 8-digit order ids, like the reference data set.
-func SeedFreight(t *testing.T, binary *apptest.Binary, server *apptest.PostgresServer) (url string, conn *pgx.Conn) {
+func SeedFreight(t *testing.T, binary *Binary, server *PostgresServer) (url string, conn *pgx.Conn) {
 	t.Helper()
 	url = server.CreateDatabase(t)
 	if _, stderr, code := binary.Run(t, "seed", "freight", "--database", url, "--users", "1000", "--days", "366", "--per-day", "70"); code != 0 {
@@ -73,7 +71,7 @@ func Page(t *testing.T, url string) Goods {
 	t.Helper()
 	a := Fetch(t, url)
 	if a.Status == http.StatusServiceUnavailable && strings.Contains(string(a.Body), "problem:counting") {
-		apptest.Await(t, "the rows before the offset are counted", func() bool {
+		Await(t, "the rows before the offset are counted", func() bool {
 			a = Fetch(t, url)
 			return a.Status == http.StatusOK
 		})
@@ -92,3 +90,11 @@ const Readings = `streams:
     table: readings
     columns: {id: {type: integer, required: true}, device: integer, value: {type: real, max: 1000}, note: {type: text, max_length: 10, default: none}}
 `
+
+// Execute executes a statement.
+func Execute(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}

@@ -1,4 +1,4 @@
-package servetest
+package apptest
 
 import (
 	"bufio"
@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"spillway/internal/apptest"
 )
 
 // Get requests a path with headers.
@@ -49,7 +47,7 @@ func Dial(t *testing.T, address string) *bufio.ReadWriter {
 }
 
 // Metric returns the value of a series in /metrics; 0 if it is missing.
-func Metric(t *testing.T, s *apptest.Spillway, series string) float64 {
+func Metric(t *testing.T, s *Spillway, series string) float64 {
 	t.Helper()
 	for line := range strings.Lines(string(Fetch(t, s.Admin+"/metrics").Body)) {
 		if value, ok := strings.CutPrefix(line, series+" "); ok {
@@ -75,7 +73,7 @@ type ReadyState struct {
 
 // Readyz returns the status of a path of the admin listener, and what it says of a part; "" if
 // nothing.
-func Readyz(t *testing.T, s *apptest.Spillway, path, part string) (status int, reason string) {
+func Readyz(t *testing.T, s *Spillway, path, part string) (status int, reason string) {
 	t.Helper()
 	a := Fetch(t, s.Admin+path)
 	var state ReadyState
@@ -211,5 +209,14 @@ func WantAnswer(t *testing.T, a Answer, status int, want string) {
 	if a.Status != status || a.Header.Get("Content-Type") != "application/problem+json" ||
 		!strings.Contains(body, `"urn:spillway:problem:`+kind+`"`) || !strings.Contains(body, part) {
 		t.Errorf("%d %s, want %d %s with %q", a.Status, body, status, kind, part)
+	}
+}
+
+// WantSpooled checks that the answer acknowledges records in the spool. It ignores the part
+// about the database.
+func WantSpooled(t *testing.T, a Answer, records int) {
+	t.Helper()
+	if a.Status != 202 || !strings.HasPrefix(string(a.Body), fmt.Sprintf(`{"stored":%d,"ack":"spool`, records)) {
+		t.Errorf("%d %s, want %d in the spool", a.Status, a.Body, records)
 	}
 }

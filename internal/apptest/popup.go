@@ -1,4 +1,4 @@
-package servetest
+package apptest
 
 import (
 	"bytes"
@@ -10,8 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"spillway/internal/apptest"
 )
 
 // ShownPopup is a popup in the answer to GET.
@@ -22,7 +20,7 @@ type ShownPopup struct {
 }
 
 // AskPopup requests a popup and returns the answer and the popup in it.
-func AskPopup(t *testing.T, s *apptest.Spillway, query string) (Answer, ShownPopup) {
+func AskPopup(t *testing.T, s *Spillway, query string) (Answer, ShownPopup) {
 	t.Helper()
 	a := Fetch(t, s.URL("popup?"+query))
 	var shown ShownPopup
@@ -68,7 +66,7 @@ func PostPopup(t *testing.T, url, body string) (int, string) {
 func ShowToken(show string) string { return fmt.Sprintf(`{"show":%q}`, show) }
 
 // SendCampaign sends a campaign to the admin API of a server.
-func SendCampaign(t *testing.T, s *apptest.Spillway, method, path, body string, want int, headers ...string) map[string]any {
+func SendCampaign(t *testing.T, s *Spillway, method, path, body string, want int, headers ...string) map[string]any {
 	t.Helper()
 	status, answer, _, err := SendJSON(t.Context(), http.DefaultClient, method, s.Admin+path, body, headers...)
 	if err != nil {

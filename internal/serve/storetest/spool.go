@@ -1,18 +1,12 @@
-package servetest
+package storetest
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"spillway/internal/apptest"
 	"spillway/internal/serve/spool"
@@ -72,71 +66,10 @@ func FillSpool(t *testing.T, data string, down bool, ids ...int) {
 			t.Fatal(err)
 		}
 	}
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !down && opened.Stats().Names[0].Groups > 0 {
-		<-tick.C
+	if !down {
+		apptest.Await(t, "the records are drained", func() bool { return opened.Stats().Names[0].Groups == 0 })
 	}
 	if err := errors.Join(s.Close(t.Context()), opened.Close()); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// SmallDisk is a small file system that a test can fill.
-type SmallDisk struct{ Path string }
-
-// NewSmallDisk mounts a tmpfs for the duration of a test.
-func NewSmallDisk(t *testing.T, megabytes int) *SmallDisk {
-	t.Helper()
-	apptest.NeedRoot(t)
-	path := t.TempDir()
-	if err := unix.Mount("tmpfs", path, "tmpfs", 0, fmt.Sprintf("size=%dm", megabytes)); err != nil {
-		t.Fatalf("mount a tmpfs of %d MiB (a container needs CAP_SYS_ADMIN): %v", megabytes, err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
-			t.Errorf("unmount %s: %v", path, err)
-		}
-	})
-	return &SmallDisk{path}
-}
-
-func (d *SmallDisk) ballast() string { return filepath.Join(d.Path, "ballast") }
-
-// Fill uses all free space.
-func (d *SmallDisk) Fill(t *testing.T) {
-	t.Helper()
-	f, err := os.Create(d.ballast())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if _, err := io.Copy(f, zeros{}); !errors.Is(err, unix.ENOSPC) {
-		t.Fatalf("fill the disk: %v", err)
-	}
-}
-
-// Empty frees what fill has used.
-func (d *SmallDisk) Empty(t *testing.T) {
-	t.Helper()
-	if err := os.Remove(d.ballast()); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// zeros is an endless reader of zero bytes.
-type zeros struct{}
-
-func (zeros) Read(p []byte) (int, error) {
-	clear(p)
-	return len(p), nil
-}
-
-// WantSpooled checks that the answer acknowledges records in the spool. It ignores the part
-// about the database.
-func WantSpooled(t *testing.T, a Answer, records int) {
-	t.Helper()
-	if a.Status != 202 || !strings.HasPrefix(string(a.Body), fmt.Sprintf(`{"stored":%d,"ack":"spool`, records)) {
-		t.Errorf("%d %s, want %d in the spool", a.Status, a.Body, records)
 	}
 }

@@ -1,16 +1,9 @@
-package servetest
+package storetest
 
 import (
-	"bufio"
 	"context"
-	"errors"
-	"fmt"
-	"net"
-	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -22,57 +15,6 @@ import (
 	"spillway/internal/database"
 )
 
-// EvalRedis runs a script on Redis and returns the answer, one line.
-func EvalRedis(t *testing.T, addr, script string) string {
-	t.Helper()
-	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if _, err := fmt.Fprintf(conn, "EVAL \"%s\" 0\r\n", script); err != nil {
-		t.Fatal(err)
-	}
-	line, err := bufio.NewReader(conn).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.TrimSpace(line)
-}
-
-// SignalServer sends a signal to all processes of a server.
-func SignalServer(t *testing.T, server *apptest.PostgresServer, signal syscall.Signal) {
-	t.Helper()
-	pids := []int{server.PID()}
-	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", server.PID()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for text := range strings.FieldsSeq(string(children)) {
-		pid, err := strconv.Atoi(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pids = append(pids, pid)
-	}
-	for _, pid := range pids {
-		if err := syscall.Kill(pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
-			t.Fatal(err)
-		}
-	}
-	if signal == syscall.SIGSTOP {
-		t.Cleanup(func() { _ = syscall.Kill(-server.PID(), syscall.SIGCONT) }) // so that it can be stopped
-	}
-}
-
-// Execute executes a statement.
-func Execute(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
-	t.Helper()
-	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-}
-
 // MariaDBQuery opens a session on the database of a URL, for direct access by the test.
 func MariaDBQuery(t *testing.T, url string) func(sql string) [][]string {
 	t.Helper()
@@ -80,7 +22,7 @@ func MariaDBQuery(t *testing.T, url string) func(sql string) [][]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	connector, err := database.NewMySQLConnector(parsed, 10*time.Second, 0)
+	connector, err := database.NewMySQLConnector(parsed, time.Minute, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +99,7 @@ func SQLiteFile(file string) Database {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		conn.SetBusyTimeout(10 * time.Second)
+		conn.SetBusyTimeout(time.Minute)
 		var rows [][]string
 		err = sqlitex.ExecuteTransient(conn, sql, &sqlitex.ExecOptions{ResultFunc: func(stmt *sqlite.Stmt) error {
 			var texts []string
@@ -178,7 +120,7 @@ func SQLiteFile(file string) Database {
 func (p Database) ServeReadings(t *testing.T, binary *apptest.Binary, text string, args ...string) *apptest.Spillway {
 	t.Helper()
 	p.Query(t, "CREATE TABLE readings (id bigint NOT NULL, device bigint, value double precision CHECK (value <> 13), note varchar(20))")
-	return ServeText(t, binary, text, p.URL, args...)
+	return apptest.ServeText(t, binary, text, p.URL, args...)
 }
 
 // IDs returns the stored ids in ascending order.
