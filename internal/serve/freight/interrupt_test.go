@@ -47,6 +47,15 @@ func interruptOrders(t *testing.T, url database.URL) {
 	wantInterrupted(ctx, t, url, endless, meter, "100 ms of the orders")
 }
 
+// interruptPooled is interruptOrders for a pooler. It waits until the meter shows orders, because
+// PgBouncer 1.18 ends if a statement is canceled while it connects to the server.
+func interruptPooled(t *testing.T, url database.URL) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	wantInterrupted(ctx, t, url, endless, progress.New(trigger{text: "orders:", do: cancel}), "some of the orders")
+}
+
 func wantInterrupted(ctx context.Context, t *testing.T, url database.URL, dataset Dataset, meter *progress.Meter, after string) {
 	t.Helper()
 	ended := make(chan error, 1)

@@ -97,7 +97,7 @@ func testPooler(t *testing.T, server *apptest.PostgresServer) {
 	pooled := parse(t, apptest.PgBouncer(t, server, "transaction").URL(name))
 	p.seed(t, pooled, small, false, true)
 	p.complete(t, pooled, small)
-	interruptOrders(t, pooled)
+	interruptPooled(t, pooled)
 	p.complete(t, pooled, small)
 	p.seed(t, pooled, medium, true, true)
 	p.complete(t, parse(t, direct), medium)
