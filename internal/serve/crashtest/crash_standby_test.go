@@ -83,9 +83,7 @@ func (x *crashTest) injectPair(t *testing.T, fault string, c *crashClients) {
 func (x *crashTest) waitAway(t *testing.T, c *crashClients) {
 	t.Helper()
 	sent := int(c.next.Load())
-	for range int(outage.Milliseconds() / 100) {
-		apptest.Pause(t)
-	}
+	pause(t, outage)
 	if ids := c.ackedAfter(sent); x.ack == "database" && len(ids) > 0 {
 		t.Errorf("records %v were sent and acknowledged without a standby", ids)
 	}

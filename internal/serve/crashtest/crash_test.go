@@ -198,7 +198,7 @@ func (x *crashTest) run(t *testing.T, rounds int) {
 	if x.disk != nil {
 		args = []string{"--data", x.disk.Path}
 	}
-	s := db.ServeReadings(t, &binary, apptest.Readings+"    order_by: device\n    ack: "+x.ack+"\n", args...)
+	s := db.ServeReadings(t, &binary, "http: {drain_timeout: 1m}\n"+apptest.Readings+"    order_by: device\n    ack: "+x.ack+"\n", args...)
 	if x.addOrderColumn != "" {
 		db.Query(t, x.addOrderColumn)
 	}
@@ -347,14 +347,20 @@ func (x *crashTest) waitDown(t *testing.T, s *apptest.Spillway, c *crashClients)
 	if x.disk != nil {
 		full = apptest.Metric(t, s, diskFull)
 	}
-	select {
-	case <-time.After(length):
-	case <-t.Context().Done():
-	}
+	pause(t, length)
 	if x.ack == "spool" {
 		apptest.Await(t, "records are accepted without a database", func() bool {
 			return c.accepted.Load() > before+50 || x.disk != nil && apptest.Metric(t, s, diskFull) > full
 		})
+	}
+}
+
+// pause waits. A longer wait is as good.
+func pause(t *testing.T, length time.Duration) {
+	t.Helper()
+	select {
+	case <-time.After(length):
+	case <-t.Context().Done():
 	}
 }
 

@@ -77,20 +77,25 @@ func checkStored(t *testing.T, some, all []int) {
 	}
 }
 
-// TestStreamCrash kills the process under load, three times. Acknowledged records must be
+// TestStreamCrash kills the process under load, three times if the test may be long. Acknowledged records must be
 // stored. Unanswered ones are sent again with their keys. Every record is then stored once.
 func TestStreamCrash(t *testing.T) {
 	t.Parallel()
+	rounds := 3
+	if testing.Short() {
+		rounds = 1
+	}
 	for name, db := range map[string]storetest.Database{"sqlite": storetest.SQLiteDatabase(t), "postgres": storetest.PostgresDatabase(t, postgres.Get(t))} {
 		t.Run(name, func(t *testing.T) {
-			s := db.ServeReadings(t, &binary, apptest.Readings+"    order_by: device\n")
+			t.Parallel()
+			s := db.ServeReadings(t, &binary, apptest.Patient(apptest.Readings+"    order_by: device\n"))
 			var next atomic.Int64
 			var all []int
-			for range 3 {
+			for range rounds {
 				w := &writers{path: "readings", next: &next}
 				var load sync.WaitGroup
 				load.Go(func() { w.run(t.Context(), t, s, true) })
-				apptest.Await(t, "records are stored", func() bool { return w.accepted.Load() > 300 })
+				apptest.Await(t, "records are stored", func() bool { return w.accepted.Load() > 100 })
 				s.Kill()
 				load.Wait()
 				if err := s.Start(); err != nil {
@@ -109,7 +114,7 @@ func TestStreamCrash(t *testing.T) {
 			}
 			slices.Sort(all)
 			if stored := db.IDs(t); !slices.Equal(stored, all) {
-				t.Errorf("%d records are stored, %d were sent", len(stored), len(all))
+				t.Errorf("%d records are stored, want each of the %d that were sent once", len(stored), len(all))
 			}
 			t.Logf("%d records", len(all))
 		})
@@ -122,12 +127,13 @@ func TestStreamStop(t *testing.T) {
 	t.Parallel()
 	for _, ack := range []string{"database", "memory"} {
 		t.Run(ack, func(t *testing.T) {
+			t.Parallel()
 			db := storetest.PostgresDatabase(t, postgres.Get(t))
-			s := db.ServeReadings(t, &binary, apptest.Readings+"    ack: "+ack+"\n")
+			s := db.ServeReadings(t, &binary, apptest.Patient(apptest.Readings+"    ack: "+ack+"\n"))
 			w := &writers{path: "readings", next: new(atomic.Int64)}
 			var load sync.WaitGroup
 			load.Go(func() { w.run(t.Context(), t, s, false) })
-			apptest.Await(t, "records are accepted", func() bool { return w.accepted.Load() > 2000 })
+			apptest.Await(t, "records are accepted", func() bool { return w.accepted.Load() > 500 })
 			if err := s.Stop(); err != nil { // an exit code other than 0 is an error
 				t.Errorf("stop: %v\n%s", err, s.Log(t))
 			}

@@ -217,7 +217,7 @@ func drained(t *testing.T, s *apptest.Spillway) {
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	upgradeDatabases(t, func(t *testing.T, db *upgradeDatabase) {
-		s := apptest.ServeText(t, &binary, upgradeStreams+upgradePopups, db.URL, "--data", db.data)
+		s := apptest.ServePatiently(t, &binary, upgradeStreams+upgradePopups, db.URL, "--data", db.data)
 		want := []int{1, 2, 4, 5, 7, 8, 9}
 		check := func(when string) {
 			t.Helper()
@@ -352,7 +352,7 @@ func TestNewerSpool(t *testing.T) {
 func TestTwoVersions(t *testing.T) {
 	t.Parallel()
 	upgradeDatabases(t, func(t *testing.T, db *upgradeDatabase) {
-		s := apptest.ServeText(t, &binary, upgradeStreams, db.URL, "--data", db.data)
+		s := apptest.ServePatiently(t, &binary, upgradeStreams, db.URL, "--data", db.data)
 		drained(t, s)
 		id, key := func(n int) string { return fmt.Sprintf("X'%032d'", n) }, "`key`"
 		if db.name != "mariadb" {
@@ -407,7 +407,7 @@ func TestTwoVersions(t *testing.T) {
 func (db *upgradeDatabase) checkSubjects(t *testing.T) {
 	t.Helper()
 	const subject = "a-key-of-sixteen-bytes"
-	s := apptest.ServeText(t, &binary, "keys: ["+subject+"]\n"+upgradeStreams, db.URL, "--data", filepath.Join(t.TempDir(), "data"))
+	s := apptest.ServePatiently(t, &binary, "keys: ["+subject+"]\n"+upgradeStreams, db.URL, "--data", filepath.Join(t.TempDir(), "data"))
 	send := func(path, key, body string) apptest.Answer {
 		t.Helper()
 		return apptest.Post(t, s.URL(path), body, "Authorization", "Bearer "+subject, "Idempotency-Key", key)

@@ -198,7 +198,7 @@ func TestAuthentication(t *testing.T) {
 			db.Query(t, "INSERT INTO parcels VALUES (1, 'ann', 10), (2, 'bob', 20), (3, 'ann', 30), (4, 'bob', 40), (5, 'ann', 50), (6, 'ann', 60), (7, 'ann', 70), (8, 'bob', 80), (9, 'bob', 90), (10, 'bob', 95)")
 			issuer := newKeyIssuer(t, "one")
 			issuer.secret = true
-			s := apptest.ServeText(t, &binary, fmt.Sprintf(authenticated, issuer.URL), db.URL)
+			s := apptest.ServePatiently(t, &binary, fmt.Sprintf(authenticated, issuer.URL), db.URL)
 			testOwnRows(t, s, issuer)
 			testRefusedTokens(t, s, issuer)
 			testCouriers(t, s, issuer, db)
@@ -374,7 +374,7 @@ func TestKeySetAway(t *testing.T) {
 	issuer.broken.Store(true)
 	db := storetest.SQLiteDatabase(t)
 	createParcels(t, db)
-	s := apptest.ServeText(t, &binary, fmt.Sprintf(authenticated, issuer.URL), db.URL)
+	s := apptest.ServePatiently(t, &binary, fmt.Sprintf(authenticated, issuer.URL), db.URL)
 	ann := issuer.token(t, "one", "ann", nil)
 	a, err := apptest.Get(t.Context(), s.URL("parcels"), ann...)
 	if err != nil || a.Status != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" || !strings.Contains(string(a.Body), "token-keys-down") {
@@ -396,7 +396,7 @@ func TestRateLimit(t *testing.T) {
 	db := storetest.SQLiteDatabase(t)
 	createParcels(t, db)
 	issuer := newKeyIssuer(t, "one")
-	s := apptest.ServeText(t, &binary, fmt.Sprintf(authenticated, issuer.URL)+"http: {rate_per_minute: 1, rate_burst: 3, trusted_proxies: [127.0.0.0/8]}\n", db.URL)
+	s := apptest.ServePatiently(t, &binary, fmt.Sprintf(authenticated, issuer.URL)+"http: {rate_per_minute: 1, rate_burst: 3, trusted_proxies: [127.0.0.0/8]}\n", db.URL)
 	spend := func(path string, headers ...string) {
 		t.Helper()
 		for i := range 4 {

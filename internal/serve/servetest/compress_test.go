@@ -56,7 +56,7 @@ func sendAccept(t *testing.T, s *apptest.Spillway, path, headers string) (*http.
 func TestCompression(t *testing.T) {
 	t.Parallel()
 	db := storetest.SQLiteDatabase(t)
-	replicas := []*apptest.Spillway{db.ServeReadings(t, &binary, compressed), apptest.ServeText(t, &binary, compressed, db.URL)}
+	replicas := []*apptest.Spillway{db.ServeReadings(t, &binary, compressed), apptest.ServePatiently(t, &binary, compressed, db.URL)}
 	db.Query(t, `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200)
 		INSERT INTO readings (id, device, note) SELECT i, i % 7, 'a reading' FROM n`)
 	const control = "public, max-age=0, s-maxage=5, stale-while-revalidate=30"

@@ -15,7 +15,7 @@ import (
 )
 
 // eventFeeds are feeds with parameters over a table with 30 rows for each of 200 values.
-const eventFeeds = `pool: {max: 5, statement_timeout: 5s}
+const eventFeeds = `pool: {max: 5, statement_timeout: 10s}
 feeds:
   - path: /all
     sql: SELECT id FROM events
@@ -36,7 +36,7 @@ feeds:
     sql: SELECT id, v FROM events, (SELECT 1 FROM pg_sleep(0.02)) AS slow WHERE v = :v
     key: id
     params: {v: integer}
-    timeout: 20s
+    timeout: 5m
 `
 
 // serveEvents serves eventFeeds from a database of its own.
@@ -52,7 +52,7 @@ func serveEvents(t *testing.T) *apptest.Spillway {
 	apptest.Execute(t, conn, "INSERT INTO events SELECT n, n % 200, 'name ' || n, '2016-12-01' FROM generate_series(1, 6000) AS n")
 	apptest.Execute(t, conn, "CREATE INDEX ON events (v, id)")
 	apptest.Execute(t, conn, "ANALYZE events")
-	return apptest.ServeText(t, &binary, eventFeeds, url)
+	return apptest.ServePatiently(t, &binary, eventFeeds, url)
 }
 
 // TestBadValueOfAParameter requests values that the database rejects, and one whose statement

@@ -22,9 +22,10 @@ func TestGames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	createMariaDB(t, "games")
 	for name, url := range map[string]string{
 		"postgres": postgres.Get(t).CreateDatabase(t),
-		"mariadb":  apptest.MariaDB(t).URL("test"),
+		"mariadb":  mariadb.Get(t).URL("games"),
 		"sqlite":   "sqlite:" + filepath.Join(t.TempDir(), "games.db"),
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -124,7 +124,7 @@ func TestLiveCrowd(t *testing.T) {
 		rounds, pause = 40, 700*time.Millisecond
 	}
 	url, conn := apptest.SeedFreight(t, &binary, postgres.Get(t))
-	s := apptest.ServeText(t, &binary, fmt.Sprintf("http: {connections: %d}\n", count+100)+freightFeed, url)
+	s := apptest.ServePatiently(t, &binary, fmt.Sprintf("http: {connections: %d}\n", count+100)+freightFeed, url)
 	before, rate := measureIdle(t, s, conn, pause)
 	c := newCrowd(t, s.Addr(), "goodslist", count)
 	defer c.close()

@@ -252,7 +252,7 @@ func TestOpenAPIOff(t *testing.T) {
 	t.Parallel()
 	db := storetest.SQLiteDatabase(t)
 	db.Query(t, "CREATE TABLE n (id integer PRIMARY KEY)")
-	s := apptest.ServeText(t, &binary, "http: {openapi: false}\nfeeds: [{path: /n, sql: SELECT id FROM n, key: id}]\n", db.URL)
+	s := apptest.ServePatiently(t, &binary, "http: {openapi: false}\nfeeds: [{path: /n, sql: SELECT id FROM n, key: id}]\n", db.URL)
 	if a := apptest.Fetch(t, s.URL("openapi.json")); a.Status != http.StatusNotFound {
 		t.Errorf("%d %s", a.Status, a.Body)
 	}

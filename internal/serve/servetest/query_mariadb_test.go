@@ -16,8 +16,9 @@ import (
 // cancelled while their statement runs.
 func TestQueriesOnMariaDB(t *testing.T) {
 	t.Parallel()
-	server := apptest.MariaDB(t)
-	db, err := sql.Open("mysql", "root@tcp("+server.Addr()+")/test")
+	server := mariadb.Get(t)
+	createMariaDB(t, "queries")
+	db, err := sql.Open("mysql", "root@tcp("+server.Addr()+")/queries")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,9 +34,9 @@ func TestQueriesOnMariaDB(t *testing.T) {
   - path: /sleep
     sql: SELECT SLEEP(:s) AS slept
     params: {s: integer}
-    timeout: 20s
+    timeout: 5m
 `
-	s := apptest.ServeText(t, &binary, text, server.URL("test"))
+	s := apptest.ServePatiently(t, &binary, text, server.URL("queries"))
 	testQueries(t, s.URL(""))
 	if a := apptest.Fetch(t, s.URL("minus?a=1")); string(a.Body) != `{"data":[{"n":6}]}` {
 		t.Errorf("5--1: %d %s", a.Status, a.Body)
@@ -61,7 +62,7 @@ func TestQueriesOnMariaDB(t *testing.T) {
 			group, ctx = &staying, last
 		}
 		group.Go(func() {
-			if a, err := apptest.TryFetch(ctx, client, s.URL("sleep?s=15")); err == nil {
+			if a, err := apptest.TryFetch(ctx, client, s.URL("sleep?s=50")); err == nil {
 				t.Errorf("a client that left received an answer: %s", a.Body)
 			}
 		})

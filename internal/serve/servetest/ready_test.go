@@ -20,7 +20,7 @@ func TestReadyNeighbour(t *testing.T) {
 	db := storetest.PostgresDatabase(t, server)
 	db.Query(t, "CREATE TABLE notes (note text); CREATE TABLE others (note text)")
 	const stream = "  - {path: /%[1]s, table: %[1]s, ack: spool, columns: {note: {type: text, max_length: 100000}}%[2]s}\n"
-	s := apptest.ServeText(t, &binary, "streams:\n"+fmt.Sprintf(stream, "notes", ", spool_bytes: 2097152")+fmt.Sprintf(stream, "others", ""), db.URL)
+	s := apptest.ServePatiently(t, &binary, "streams:\n"+fmt.Sprintf(stream, "notes", ", spool_bytes: 2097152")+fmt.Sprintf(stream, "others", ""), db.URL)
 	server.Kill()
 	body := fmt.Sprintf(`{"note":%q}`, strings.Repeat("x", 60_000))
 	var seen []string // what is said of the stream, without numbers
@@ -63,11 +63,14 @@ func TestReadyParts(t *testing.T) {
 		t.Fatal(err)
 	}
 	reads.User = url.UserPassword(reads.User.Username(), "hunter2")
-	s := apptest.ServeText(t, &binary, `feeds: [{path: /numbers, sql: SELECT n FROM secret_table, key: n, stale_max: 5s}]
+	text := `feeds: [{path: /numbers, sql: SELECT n FROM secret_table, key: n, stale_max: 1h}]
 queries: [{path: /count, sql: SELECT count(*) AS n FROM secret_table}]
-streams: [{path: /readings, table: readings, database: '`+writes.URL+`', columns: {id: integer}}]
-`, reads.String())
+streams: [{path: /readings, table: readings, database: '` + writes.URL + `', columns: {id: integer}}]
+`
+	s := apptest.ServePatiently(t, &binary, text, reads.String())
+	strict := apptest.ServePatiently(t, &binary, strings.Replace(text, "stale_max: 1h", "stale_max: 1s", 1), reads.String())
 	apptest.Fetch(t, s.URL("numbers"))
+	apptest.Fetch(t, strict.URL("numbers"))
 	server.Kill()
 	apptest.Await(t, "the query is named", func() bool {
 		status, reason := apptest.Readyz(t, s, "/readyz/reads", "/count")
@@ -80,11 +83,11 @@ streams: [{path: /readings, table: readings, database: '`+writes.URL+`', columns
 		t.Errorf("the feed: %d %q", status, reason)
 	}
 	apptest.Await(t, "rows are too old", func() bool {
-		status, reason := apptest.Readyz(t, s, "/readyz/reads", "/numbers")
+		status, reason := apptest.Readyz(t, strict, "/readyz/reads", "/numbers")
 		return status == 503 && strings.HasPrefix(reason, "false ")
 	})
 	for _, path := range []string{"/readyz", "/readyz/writes"} {
-		a := apptest.Fetch(t, s.Admin+path)
+		a := apptest.Fetch(t, strict.Admin+path)
 		if a.Status != 200 {
 			t.Errorf("%s: %d %s", path, a.Status, a.Body)
 		}
@@ -98,7 +101,7 @@ streams: [{path: /readings, table: readings, database: '`+writes.URL+`', columns
 		t.Fatal(err)
 	}
 	apptest.Await(t, "ready without a request", func() bool {
-		a := apptest.Fetch(t, s.Admin+"/readyz/reads")
+		a := apptest.Fetch(t, strict.Admin+"/readyz/reads")
 		return a.Status == 200 && string(a.Body) == "{\"ready\":true}\n"
 	})
 }

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"spillway/internal/apptest"
 	"spillway/internal/serve/storetest"
 )
@@ -22,7 +24,7 @@ import (
 const reloadable = `database: %[1]s
 probes: true
 pool: {max: 6}
-http: {drain_timeout: 5s}
+http: {drain_timeout: 1m}
 feeds:
   - {path: /numbers, sql: 'SELECT n, %[2]d AS version FROM generate_series(1, 50) AS n', key: n}
   - {path: /kept, sql: 'SELECT n FROM generate_series(1, 50) AS n', key: n}
@@ -49,7 +51,7 @@ func newReloadedServer(t *testing.T, more string) *reloadedServer {
 
 func (r *reloadedServer) write(t *testing.T, text string) {
 	t.Helper()
-	if err := os.WriteFile(r.file, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(r.file, []byte(apptest.Patient(text)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -218,12 +220,18 @@ func TestReloadClosesLater(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "spillway.yaml")
 	write := func(queries string) {
 		t.Helper()
-		text := fmt.Sprintf("database: %s\nhttp: {drain_timeout: 10ms}\nqueries: [{path: /now, sql: SELECT 1 AS n}%s]\n", db.URL, queries)
+		text := apptest.Patient(fmt.Sprintf("database: %s\nhttp: {drain_timeout: 10ms}\nqueries: [{path: /now, sql: SELECT 1 AS n}%s]\n", db.URL, queries))
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	write(fmt.Sprintf(", {path: /slow, database: '%s', sql: SELECT 1 AS n FROM pg_sleep(1)}", gone.URL))
+	conn, err := pgx.Connect(t.Context(), gone.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	apptest.Execute(t, conn, "SELECT pg_advisory_lock(1)")
+	write(fmt.Sprintf(", {path: /slow, database: '%s', sql: SELECT 1 AS n FROM pg_advisory_xact_lock(1)}", gone.URL))
 	s := apptest.Serve(t, binary.Path(t), file)
 	s.WaitReady(t)
 	pool := fmt.Sprintf(`spillway_pool_connections_max{database=%q}`, gone.URL)
@@ -237,7 +245,11 @@ func TestReloadClosesLater(t *testing.T) {
 	if stdout, stderr, code := binary.Run(t, "config", "reload", file, "--admin", strings.TrimPrefix(s.Admin, "http://")); code != 0 {
 		t.Fatalf("exit %d: %s%s", code, stdout, stderr)
 	}
-	if a := <-slow; a.Status != 200 {
+	if apptest.Metric(t, s, pool) == 0 {
+		t.Error("the database is closed before its last request has an answer")
+	}
+	apptest.Execute(t, conn, "SELECT pg_advisory_unlock(1)")
+	if a := apptest.Receive(t, "the answer", slow); a.Status != 200 {
 		t.Errorf("/slow: %d %s", a.Status, a.Body)
 	}
 	apptest.Await(t, "the database is closed", func() bool { return apptest.Metric(t, s, pool) == 0 })

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"spillway/internal/apptest"
+	"spillway/internal/serve/storetest"
 )
 
 // TestWalkOnTwoReplicas pages by cursor, alternating between two replicas, while rows are
@@ -89,31 +90,33 @@ func insertSteadily(ctx context.Context, t *testing.T, url string) {
 	}
 }
 
+// TestStopUnderLoad begins when each client has had its first answers.
+const loadClients, warmRequests = 16, 20
+
 // TestStopUnderLoad stops the process with SIGTERM under load. It must answer every accepted
 // request and exit with 0.
 func TestStopUnderLoad(t *testing.T) {
 	t.Parallel()
-	app := apptest.Serve(t, binary.Path(t))
-	app.WaitReady(t)
+	app := apptest.ServePatiently(t, &binary, plainFeed, storetest.SQLiteDatabase(t).URL)
 	var clients sync.WaitGroup
 	var answered, lost atomic.Int64
-	warm := make(chan struct{}, 32)
-	for range 32 {
+	warm := make(chan struct{}, loadClients)
+	for range loadClients {
 		clients.Go(func() {
 			if !askUntilClosed(app.Addr(), &answered, warm) {
 				lost.Add(1)
 			}
 		})
 	}
-	for range 32 {
+	for range loadClients {
 		<-warm
 	}
 	if err := app.Stop(); err != nil { // an exit code other than 0 is an error
 		t.Errorf("stop: %v\n%s", err, app.Log(t))
 	}
 	clients.Wait()
-	if lost.Load() > 0 || answered.Load() < 3200 {
-		t.Errorf("%d answered, %d clients lost a request", answered.Load(), lost.Load())
+	if lost.Load() > 0 || answered.Load() < loadClients*warmRequests {
+		t.Errorf("%d answered, want at least %d; %d clients lost a request, want none", answered.Load(), loadClients*warmRequests, lost.Load())
 	}
 }
 
@@ -127,10 +130,10 @@ func askUntilClosed(address string, answered *atomic.Int64, warm chan<- struct{}
 	defer c.Close()
 	r := bufio.NewReader(c)
 	for n := 0; ; n++ {
-		if n == 100 {
+		if n == warmRequests {
 			warm <- struct{}{}
 		}
-		if _, err := io.WriteString(c, "GET /goodslist HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+		if _, err := io.WriteString(c, "GET /numbers HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
 			return false
 		}
 		resp, err := http.ReadResponse(r, nil)
@@ -153,8 +156,7 @@ func askUntilClosed(address string, answered *atomic.Int64, warm chan<- struct{}
 func TestIdleConnections(t *testing.T) {
 	apptest.Long(t)
 	t.Parallel()
-	app := apptest.Serve(t, binary.Path(t))
-	app.WaitReady(t)
+	app := storetest.SQLiteDatabase(t).ServeReadings(t, &binary, apptest.Patient("probes: true\nhttp: {read_timeout: 1h}\n"+apptest.Readings+"feeds: [{path: /numbers, sql: SELECT 1 AS n, key: n}]\n"))
 	const idle = 10_000
 	conns := make([]net.Conn, 0, idle)
 	defer func() {
@@ -170,17 +172,17 @@ func TestIdleConnections(t *testing.T) {
 		conns = append(conns, c)
 	}
 	for range 100 {
-		if a := apptest.Fetch(t, app.URL("goodslist")); a.Status != http.StatusOK {
+		if a := apptest.Fetch(t, app.URL("numbers")); a.Status != http.StatusOK {
 			t.Fatalf("%d %s", a.Status, a.Body)
 		}
 	}
 	for _, c := range conns[:100] { // slow clients that send half a body
-		if _, err := io.WriteString(c, "POST /positions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n["); err != nil {
+		if _, err := io.WriteString(c, "POST /readings HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n["); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for range 100 {
-		if a := apptest.Post(t, app.URL("positions"), `{"device_id":1}`); a.Status != http.StatusOK {
+		if a := apptest.Post(t, app.URL("readings"), `{"id":1}`); a.Status != http.StatusOK {
 			t.Fatalf("%d %s", a.Status, a.Body)
 		}
 	}
