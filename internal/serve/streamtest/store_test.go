@@ -75,8 +75,7 @@ func walkAll(t *testing.T, app *apptest.Spillway, want string) {
 // unsupported option.
 func TestRefusedOnMariaDB(t *testing.T) {
 	t.Parallel()
-	server := apptest.MariaDB(t)
-	url := server.URL("test")
+	url := mariaDatabase(t, "refused").URL
 	if _, stderr, code := binary.Run(t, "seed", "freight", "--database", url, "--users", "1000", "--days", "366", "--per-day", "70"); code != 0 {
 		t.Fatalf("seed: exit %d\n%s", code, stderr)
 	}

@@ -34,7 +34,7 @@ func TestValues(t *testing.T) {
 		})
 	})
 	t.Run("mariadb", func(t *testing.T) {
-		db := storetest.MariaDatabase(t, apptest.MariaDB(t))
+		db := mariaDatabase(t, "numbers")
 		testValues(t, db, "amount", "varchar(40) COLLATE utf8mb4_general_ci")
 		testFormats(t, db, formatDatabase{
 			types: "id bigint PRIMARY KEY, small smallint, amount decimal(12,2), x double, at DATETIME(3) NOT NULL, moment TIMESTAMP(6) NULL, label varchar(20), yes boolean, doc JSON, guid char(36)",
