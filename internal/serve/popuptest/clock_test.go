@@ -36,12 +36,10 @@ func testPopupClock(t *testing.T, s *apptest.Spillway, store *apptest.Server, db
 	apptest.SendCampaign(t, s, "POST", "/popups/campaigns", apptest.PopupForAll, 201)
 	expect := func(user, want string) {
 		t.Helper()
-		apptest.Await(t, user+" gets "+want, func() bool { return popupReason(t, s, "user="+user) == want })
+		expectReason(t, s, "user="+user, want)
 	}
-	_, shown := apptest.AskPopup(t, s, "user=clicks")
-	if status, body := apptest.PostPopup(t, s.URL("popup/click"), apptest.ShowToken(shown.Show)); status != 204 {
-		t.Fatalf("click: %d %s", status, body)
-	}
+	clicks, shown := showTo(t, s, "clicks")
+	postShow(t, s.URL("popup/click"), shown.Show)
 	expect("sees", "200 1 first")
 	if skew := apptest.Metric(t, s, "spillway_popup_clock_skew_seconds"); skew < 540 || skew > 660 {
 		t.Errorf("the clock of the store is 600 s behind, and the metric says %v", skew)
@@ -49,7 +47,7 @@ func testPopupClock(t *testing.T, s *apptest.Spillway, store *apptest.Server, db
 	apptest.Await(t, "the log warns", func() bool {
 		return strings.Contains(s.Log(t), "the clock of this machine differs from that of the popups' store")
 	})
-	apptest.Await(t, "the events are in the database", func() bool { return popupCounted(t, db) == 3 })
+	apptest.Await(t, "the events are in the database", func() bool { return popupCounted(t, db) >= 3 })
 	var shownAt float64
 	if _, err := fmt.Sscan(db.Query(t, "SELECT max(extract(epoch FROM shown_at)) FROM popup_events")[0][0], &shownAt); err != nil {
 		t.Fatal(err)
@@ -61,9 +59,9 @@ func testPopupClock(t *testing.T, s *apptest.Spillway, store *apptest.Server, db
 	store.SetClock(t, 45*time.Minute) // 55 minutes pass, and the quiet period is an hour
 	expect("later", "200 1 first")
 	apptest.Await(t, "the popups follow", func() bool { return apptest.Metric(t, s, "spillway_popup_clock_skew_seconds") < 0 })
-	expect("clicks", "204 0 wait-clicked")
+	expect(clicks, "204 0 wait-clicked")
 	store.SetClock(t, 55*time.Minute)
-	expect("clicks", "204 0 none-left")
+	expect(clicks, "204 0 none-left")
 
 	store.SetClock(t, 10*365*24*time.Hour)
 	expect("sees", "200 1 again")

@@ -47,7 +47,7 @@ func TestPopupLists(t *testing.T) {
 	apptest.SendCampaign(t, first, "POST", "/popups/campaigns", campaign, 201)
 	expect := func(s *apptest.Spillway, user int, want string, more ...string) {
 		t.Helper()
-		apptest.Await(t, fmt.Sprintf("user %d gets %s", user, want), func() bool { return popupReason(t, s, fmt.Sprint("user=", user)+strings.Join(more, "")) == want })
+		expectReason(t, s, fmt.Sprint("user=", user)+strings.Join(more, ""), want)
 	}
 	expect(second, 7, "200 1 first")
 	expect(second, 9, "204 0 none-suits")

@@ -181,14 +181,24 @@ func TestPopupCrowd(t *testing.T) {
 	t.Logf("%d clicks were acknowledged before the kill, %d are stored", len(acked), clicks)
 }
 
-// popupCrowd sends 1,000 concurrent requests of one user. Exactly one may get the popup.
+// popupCrowd sends 1,000 concurrent requests of one user. Exactly one may get the popup. A
+// request is repeated while the answer is 503, which a store may get that is late: then the
+// popup may have been shown although no answer says so.
 func popupCrowd(t *testing.T, client *http.Client, replicas []*apptest.Spillway, user string) {
 	t.Helper()
-	var shown, none atomic.Int64
+	var shown, none, unknown atomic.Int64
 	var group sync.WaitGroup
 	for i := range 1000 {
 		group.Go(func() {
-			a, err := apptest.TryFetch(t.Context(), client, replicas[i%len(replicas)].URL("popup?user="+user))
+			var a apptest.Answer
+			var err error
+			for try := range 10 {
+				a, err = apptest.TryFetch(t.Context(), client, replicas[i%len(replicas)].URL("popup?user="+user))
+				if err != nil || a.Status != http.StatusServiceUnavailable || try == 9 {
+					break
+				}
+				unknown.Add(1)
+			}
 			switch {
 			case err == nil && a.Status == http.StatusOK:
 				shown.Add(1)
@@ -200,8 +210,9 @@ func popupCrowd(t *testing.T, client *http.Client, replicas []*apptest.Spillway,
 		})
 	}
 	group.Wait()
-	if shown.Load() != 1 || none.Load() != 999 {
-		t.Errorf("user %s: %d shows, %d answers without a popup", user, shown.Load(), none.Load())
+	lost := shown.Load() == 0 && unknown.Load() > 0
+	if shown.Load() != 1 && !lost || shown.Load()+none.Load() != 1000 {
+		t.Errorf("user %s: %d shows, %d answers without a popup, %d answers of 503; want one show", user, shown.Load(), none.Load(), unknown.Load())
 	}
 }
 
@@ -279,12 +290,10 @@ func TestPopupReplicas(t *testing.T) {
 	defer client.CloseIdleConnections()
 	popupCrowd(t, client, replicas, "one-of-thousand")
 
-	_, shown := apptest.AskPopup(t, replicas[0], "user=7") // shown by one replica, clicked on the other
-	if status, body := apptest.PostPopup(t, replicas[1].URL("popup/click"), apptest.ShowToken(shown.Show)); status != 204 {
-		t.Errorf("click: %d %s", status, body)
-	}
-	if a, _ := apptest.AskPopup(t, replicas[0], "user=7"); a.Header.Get("Spillway-Reason") != "wait-clicked" {
-		t.Errorf("after a click on the other replica: %d %v", a.Status, a.Header)
+	user, shown := showTo(t, replicas[0], "clicks") // shown by one replica, clicked on the other
+	postShow(t, replicas[1].URL("popup/click"), shown.Show)
+	if got := decided(t, replicas[0], "user="+user); got != "204 0 wait-clicked" {
+		t.Errorf("after a click on the other replica: %s, want 204 0 wait-clicked", got)
 	}
 	apptest.SendCampaign(t, replicas[0], "POST", fmt.Sprintf("/popups/campaigns/%v/pause", c["id"]), "", 200)
 	follows(204, "paused")
@@ -294,16 +303,13 @@ func TestPopupReplicas(t *testing.T) {
 
 	store.Kill()
 	apptest.Await(t, "popups are unavailable without Redis", func() bool {
-		a, _ := apptest.AskPopup(t, replicas[0], "user=7")
+		a, _ := apptest.AskPopup(t, replicas[0], "user="+user)
 		return a.Status == 503 && a.Header.Get("Retry-After") != "" && strings.Contains(string(a.Body), "popups-down")
 	})
 	if err := store.Start(); err != nil {
 		t.Fatal(err)
 	}
-	apptest.Await(t, "the empty Redis has the states again", func() bool {
-		a, _ := apptest.AskPopup(t, replicas[0], "user=7")
-		return a.Header.Get("Spillway-Reason") == "wait-clicked"
-	})
+	expectReason(t, replicas[0], "user="+user, "204 0 wait-clicked") // the empty Redis has the states again
 }
 
 // TestPopupOnMariaDB: a click is accepted while the database is down, reaches it later, and
@@ -402,17 +408,18 @@ func TestPopupThreads(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	apptest.Execute(t, conn, "CREATE TABLE items (id int PRIMARY KEY)")
-	serve := func(set string, args ...string) float64 {
+	popups := apptest.PopupConfig(t, "")
+	serve := func(set, database, file string) float64 {
 		t.Setenv("GOMAXPROCS", set)
-		s := apptest.Serve(t, binary.Path(t), args...)
+		s := apptest.Serve(t, binary.Path(t), "--database", database, file)
 		s.WaitReady(t)
 		return apptest.Metric(t, s, "go_sched_gomaxprocs_threads")
 	}
-	without := serve("", "--database", database, feeds)
-	if got := serve(""); without < 2 || got != without+1 {
-		t.Errorf("%v threads with popups, %v without", got, without)
+	without := serve("", database, feeds)
+	if got := serve("", "sqlite:"+filepath.Join(t.TempDir(), "a.db"), popups); without < 2 || got != without+1 {
+		t.Errorf("%v threads with popups, %v without, want 2 or more without, and one more with them", got, without)
 	}
-	if got := serve("5"); got != 5+5+1 {
-		t.Errorf("%v threads with GOMAXPROCS=5", got)
+	if got := serve("5", "sqlite:"+filepath.Join(t.TempDir(), "b.db"), popups); got != 5+5+1 {
+		t.Errorf("%v threads with GOMAXPROCS=5, want 11", got)
 	}
 }

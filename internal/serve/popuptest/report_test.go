@@ -40,15 +40,27 @@ func TestPopupReport(t *testing.T) {
 	t.Parallel()
 	t.Run("memory", func(t *testing.T) {
 		t.Parallel()
-		testPopupReport(t, "sqlite:"+filepath.Join(t.TempDir(), "db"), "")
+		for range 5 {
+			if testPopupReport(t, "sqlite:"+filepath.Join(t.TempDir(), "db"), "") {
+				return
+			}
+		}
+		t.Error("the log of shows was late five times")
 	})
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
-		testPopupReport(t, postgres.Get(t).CreateDatabase(t), "redis: "+apptest.Redis(t).URL("")+"\n")
+		for range 5 {
+			if testPopupReport(t, postgres.Get(t).CreateDatabase(t), "redis: "+apptest.Redis(t).URL("")+"\n") {
+				return
+			}
+		}
+		t.Error("Redis was late five times")
 	})
 }
 
-func testPopupReport(t *testing.T, database, redis string) {
+// testPopupReport returns false if it must be repeated: a store that is late on a busy machine
+// gets a user 503, and nobody knows what will be in the report.
+func testPopupReport(t *testing.T, database, redis string) bool {
 	t.Helper()
 	more := "  user_type: integer\n"
 	if redis != "" {
@@ -65,6 +77,10 @@ func testPopupReport(t *testing.T, database, redis string) {
 	counts := map[string]int{}
 	for user := range 40 {
 		a := apptest.Fetch(t, s.URL(fmt.Sprintf("popup?user=%d", user)))
+		if a.Status == 503 {
+			t.Logf("user %d: %d %s", user, a.Status, a.Body)
+			return false
+		}
 		var shown struct{ Variant, Show string }
 		if a.Status == 200 {
 			if err := json.Unmarshal(a.Body, &shown); err != nil {
@@ -73,11 +89,12 @@ func testPopupReport(t *testing.T, database, redis string) {
 		} else {
 			shown.Variant, shown.Show = "(holdout)", a.Header.Get("Spillway-Show")
 		}
+		if shown.Show == "" {
+			t.Fatalf("user %d: %d %v %s, want a popup or a holdout, with a token", user, a.Status, a.Header, a.Body)
+		}
 		counts[shown.Variant]++
 		for range 2 { // the second one is not counted
-			if status, body := apptest.PostPopup(t, s.URL("popup/convert"), apptest.ShowToken(shown.Show)); status != 204 {
-				t.Fatalf("convert by %d: %d %s", user, status, body)
-			}
+			postShow(t, s.URL("popup/convert"), shown.Show)
 		}
 	}
 	var parts []string
@@ -87,15 +104,16 @@ func testPopupReport(t *testing.T, database, redis string) {
 	}
 	n := counts["(holdout)"]
 	want := strings.Join(append(parts, fmt.Sprintf("(holdout): shows 0 users 0 clicks 0 withheld %d conversions %d to -", n, n)), "; ")
-	var got popupReport
-	apptest.Await(t, "the report is "+want, func() bool {
-		got = popupReport{}
-		return json.Unmarshal(popupGet(t, s, "/popups/campaigns/1/report", bearer...), &got) == nil && got.String() == want
+	apptest.AwaitState(t, "the report is "+want, func() (string, bool) {
+		var got popupReport
+		err := json.Unmarshal(popupGet(t, s, "/popups/campaigns/1/report", bearer...), &got)
+		return got.String(), err == nil && got.String() == want
 	})
 	if text := popupGet(t, s, "/popups/campaigns/1/history", bearer...); !strings.Contains(string(text), `"by":"Ed"`) {
 		t.Errorf("history: %s", text)
 	}
 	testPopupForget(t, s, file)
+	return true
 }
 
 // popupGet returns what the admin listener answers.
@@ -123,7 +141,7 @@ func testPopupForget(t *testing.T, s *apptest.Spillway, file string) {
 	if got := forget("07", "--admin", strings.TrimPrefix(s.Admin, "http://")); got != "user 7: 1 states and 3 rows deleted\n" {
 		t.Error(got)
 	}
-	if reason := popupReason(t, s, "user=7"); reason != "200 1 first" && reason != "204 0 held-out" {
+	if reason := decided(t, s, "user=7"); reason != "200 1 first" && reason != "204 0 held-out" {
 		t.Errorf("a forgotten user is a new one: %s", reason)
 	}
 	if err := s.Stop(); err != nil {
@@ -142,10 +160,10 @@ func testPopupForget(t *testing.T, s *apptest.Spillway, file string) {
 		t.Fatal(err)
 	}
 	s.WaitReady(t)
-	if reason := popupReason(t, s, "user=8"); reason != "200 1 first" && reason != "204 0 held-out" {
+	if reason := decided(t, s, "user=8"); reason != "200 1 first" && reason != "204 0 held-out" {
 		t.Errorf("a user who was forgotten while it was stopped: %s", reason)
 	}
-	if reason := popupReason(t, s, "user=9"); reason != "204 0 wait-shown" && reason != "204 0 none-left" {
+	if reason := decided(t, s, "user=9"); reason != "204 0 wait-shown" && reason != "204 0 none-left" {
 		t.Errorf("another user: %s", reason)
 	}
 }
