@@ -56,7 +56,7 @@ func FreightFeed(t *testing.T, feed string) string {
     envelope: return_code
     sql: SELECT orders.id, orders.createtime, orders.goods_name, users.nickname, users.mobileno FROM orders JOIN users ON users.id = orders.users_id
     ` + strings.ReplaceAll(feed, "\n", "\n    ") + "\n"
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(Patient(text)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return file

@@ -75,7 +75,7 @@ func newGrantsCase(t *testing.T, admin storetest.Database, address, tables strin
 		admin.Query(t, strings.TrimSuffix(sql, ";"))
 	}
 	file, secret := filepath.Join(t.TempDir(), "spillway.yaml"), filepath.Join(t.TempDir(), "password")
-	if err := errors.Join(os.WriteFile(secret, []byte(grantsPassword+"\n"), 0o600), os.WriteFile(file, fmt.Appendf(nil, grantsConfig, address, secret), 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(secret, []byte(grantsPassword+"\n"), 0o600), os.WriteFile(file, []byte(apptest.Patient(fmt.Sprintf(grantsConfig, address, secret))), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	return grantsCase{admin, file}

@@ -98,7 +98,7 @@ func TestOpenAPI(t *testing.T) {
 				test.db.Query(t, sql)
 			}
 			file := filepath.Join(t.TempDir(), "spillway.yaml")
-			if err := os.WriteFile(file, []byte(fmt.Sprintf(described, test.ids)), 0o600); err != nil {
+			if err := os.WriteFile(file, []byte(apptest.Patient(fmt.Sprintf(described, test.ids))), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			s := apptest.Serve(t, binary.Path(t), "--database", test.db.URL, file)

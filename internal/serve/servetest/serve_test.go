@@ -112,7 +112,7 @@ func TestDatabaseDownAtStart(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	text := "feeds: [{path: /numbers, sql: 'SELECT n FROM generate_series(1, 50) AS n', key: n}]\n"
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(apptest.Patient(text)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	app := apptest.Serve(t, binary.Path(t), file, "--database", pg.URL("postgres"))
@@ -141,7 +141,7 @@ func TestOutage(t *testing.T) {
 	_ = conn.Close(t.Context())
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	text := "feeds: [{path: /numbers, sql: SELECT n FROM t, key: n, stale_max: 3s}]\n"
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(apptest.Patient(text)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	app := apptest.Serve(t, binary.Path(t), file, "--database", pg.URL("postgres"))
@@ -171,9 +171,7 @@ func TestOutage(t *testing.T) {
 	if oldest := time.Since(sent) + time.Duration(last+1)*time.Second; oldest < 3*time.Second { // Age is rounded down
 		t.Errorf("refused when rows were at most %s old, limit 3 s", oldest)
 	}
-	if ready() != http.StatusServiceUnavailable {
-		t.Error("ready although pages are older than the limit")
-	}
+	apptest.Await(t, "not ready while pages are older than the limit", func() bool { return ready() == http.StatusServiceUnavailable })
 	if err := pg.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +208,7 @@ feeds:
     key: id
     params: {user: integer}
 `, url)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(apptest.Patient(text)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	app := apptest.Serve(t, binary.Path(t), file)

@@ -28,7 +28,7 @@ const plainFeed = "probes: true\nfeeds: [{path: /numbers, sql: SELECT 1 AS n, ke
 func plainFile(t *testing.T, more string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "spillway.yaml")
-	if err := os.WriteFile(file, []byte(more+plainFeed), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(apptest.Patient(more+plainFeed)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return file
@@ -144,7 +144,7 @@ func (a *activated) signal(t *testing.T, s os.Signal) {
 func (a *activated) end(t *testing.T) {
 	t.Helper()
 	a.signal(t, syscall.SIGTERM)
-	err := <-a.ended
+	err := apptest.Receive(t, "the end of the server", a.ended)
 	a.ended <- err
 	if err != nil {
 		t.Errorf("the server ended with %v", err)
@@ -242,17 +242,9 @@ func TestTwoAdminSockets(t *testing.T) {
 		sockets = append(sockets, file)
 	}
 	s := activate(t, "", "admin:admin", sockets, plainFile(t, ""))
-	apptest.Await(t, "the process ends", func() bool {
-		select {
-		case err := <-s.ended:
-			s.ended <- err
-			return true
-		default:
-			return false
-		}
-	})
+	s.ended <- apptest.Receive(t, "the end of the process", s.ended)
 	if code := s.cmd.ProcessState.ExitCode(); code != 2 {
-		t.Errorf("exit %d", code)
+		t.Errorf("exit %d, want 2", code)
 	}
 }
 
