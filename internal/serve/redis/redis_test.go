@@ -239,8 +239,10 @@ func TestUnixSocketAndTLS(t *testing.T) {
 	secure := ""
 	redisWithPort(t, func(port string) []string {
 		secure = net.JoinHostPort("127.0.0.1", port)
-		return []string{"--unixsocket", socket, "--tls-port", port, "--tls-auth-clients", "no",
-			"--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", certificate}
+		return []string{
+			"--unixsocket", socket, "--tls-port", port, "--tls-auth-clients", "no",
+			"--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", certificate,
+		}
 	})
 	for _, url := range []string{"unix://" + socket, "unix://" + socket + "?db=2", "rediss://" + secure + "/0?skip_verify=true"} {
 		if err := open(t, url).Ping(t.Context()); err != nil {
