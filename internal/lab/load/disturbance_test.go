@@ -20,7 +20,6 @@ func measureDelays() (stop func() time.Duration) {
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		pause := unix.NsecToTimespec(int64(asked))
 		for sum := time.Duration(0); ; {
 			select {
 			case <-ending:
@@ -29,7 +28,7 @@ func measureDelays() (stop func() time.Duration) {
 			default:
 			}
 			began := time.Now()
-			_ = unix.Nanosleep(&pause, nil) // if a signal ends it early, the sum is smaller
+			_, _ = unix.Poll(nil, int(asked.Milliseconds())) // if a signal ends it early, the sum is smaller
 			sum += max(time.Since(began)-asked-usual, 0)
 		}
 	}()
