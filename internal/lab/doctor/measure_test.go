@@ -71,6 +71,9 @@ func TestVerdict(t *testing.T) {
 		return m
 	}
 	wide := disturbed(4)
+	lucky := variant("(b)", 0.09, true, index("b")) // fast in one of its rounds
+	lucky.times[0] = 0.001
+	lucky.summarize(lucky)
 	slow := variant("no index", 1, false)
 	slow.TooLong = true
 	for name, c := range map[string]struct {
@@ -84,6 +87,9 @@ func TestVerdict(t *testing.T) {
 		"3 of 15 rounds disturbed": {[]*Measurement{variant("no index", 0.1, false), disturbed(3)}, 1, "(a): 50 ms in place of 100 ms, 2 times as fast"},
 		"endless without":          {[]*Measurement{slow, wide}, 1, "20 times as fast"},
 		"not worthwhile":           {[]*Measurement{variant("no index", 0.1, false), variant("(a)", 0.09, true, index("a"))}, 0, "is worth its cost: the best, (a), takes 90 ms, without it 100 ms"},
+		"not one that is as fast in one round": {
+			[]*Measurement{variant("no index", 0.1, false), variant("(a, c)", 0.01, true, index("a", "c")), lucky}, 1, "(a, c): 10 ms in place of 100 ms, 10 times as fast",
+		},
 		"two together": {
 			[]*Measurement{variant("no index", 0.1, false), variant("(a)", 0.05, true, index("a")), variant("(a) + (b)", 0.01, true, index("a"), index("b"))},
 			2,

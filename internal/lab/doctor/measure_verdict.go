@@ -9,8 +9,8 @@ import (
 	"spillway/internal/plans"
 )
 
-// judge selects the indexes to build, if any are worth it. The plan must use all of them, and they must be faster in nearly
-// all rounds.
+// judge selects the indexes to build among those that are worth it. The plan must use all of them, and they must be faster in
+// nearly all rounds.
 func (a *analysis) judge(variants []*Measurement) {
 	before := variants[0] // the variant with existing indexes, if there is one
 	var tried []*Measurement
@@ -34,19 +34,23 @@ func (a *analysis) judge(variants []*Measurement) {
 		a.report.Verdict = "no candidate ended in the time allowed"
 		return
 	}
-	best := winner(tried, variants[0].RowsExamined)
+	worth := slices.DeleteFunc(slices.Clone(tried), func(m *Measurement) bool { return before.MedianSeconds < worthwhile*m.MedianSeconds })
+	apart := slices.DeleteFunc(slices.Clone(worth), func(m *Measurement) bool { return !m.apart(before) })
 	switch {
-	case before.MedianSeconds < worthwhile*best.MedianSeconds:
+	case len(worth) == 0:
+		best := winner(tried, variants[0].RowsExamined)
 		a.report.Verdict = fmt.Sprintf("no candidate is worth its cost: the best, %s, takes %s, without it %s", best.Variant, duration(best.MedianSeconds), duration(before.MedianSeconds))
 		return
-	case !best.apart(before):
+	case len(apart) == 0:
+		best := winner(worth, variants[0].RowsExamined)
 		a.report.Verdict = fmt.Sprintf("no candidate is worth its cost: the best, %s, is not faster in enough of its runs, as on a busy host; measure again", best.Variant)
 		return
 	}
+	best := winner(apart, variants[0].RowsExamined)
 	a.report.Winners, a.report.Winner = best.candidates, &best.candidates[0]
 	a.report.Verdict = fmt.Sprintf("%s: %s in place of %s, %s times as fast", best.Variant, duration(best.MedianSeconds), duration(before.MedianSeconds), figure(before.MedianSeconds/best.MedianSeconds))
-	for _, m := range tried {
-		if m.columns() < best.columns() && !m.shortens(best) && before.MedianSeconds >= worthwhile*m.MedianSeconds && m.apart(before) {
+	for _, m := range apart {
+		if m.columns() < best.columns() && !m.shortens(best) {
 			a.report.Verdict += fmt.Sprintf("; the smaller %s takes %s, %s times as fast", m.Variant, duration(m.MedianSeconds), figure(before.MedianSeconds/m.MedianSeconds))
 		}
 	}

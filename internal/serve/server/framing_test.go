@@ -238,7 +238,13 @@ func TestBoundsFollowThePath(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := 0
+	for _, uri := range []string{"/things", "/%74hings", "/things?a", "/a/../things", "http://a/things#b"} {
+		var header fasthttp.RequestHeader
+		header.SetRequestURI(uri)
+		if got, _ := s.entryOf(&header); got == nil {
+			t.Errorf("%s is not served", uri)
+		}
+	}
 	rapid.Check(t, func(t *rapid.T) {
 		parts := rapid.SliceOfN(rapid.SampledFrom([]string{
 			"/", "//", "things", "%74hings", "t%68ings", "hello", "..", ".", "?", "#", "http://a", "://", "@", "%2f", "%2F", "%", "\\", "a", "b=c",
@@ -250,11 +256,5 @@ func TestBoundsFollowThePath(t *testing.T) {
 		if want := s.routes[string(ctx.Path())]; got != want {
 			t.Fatalf("%s is served as %s, and has other bounds", ctx.RequestURI(), ctx.Path())
 		}
-		if got != nil {
-			found++
-		}
 	})
-	if found == 0 {
-		t.Error("no path was served: the test shows nothing")
-	}
 }
