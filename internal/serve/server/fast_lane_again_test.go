@@ -23,7 +23,6 @@ import (
 
 // TestFastLaneAgain: a connection returns when its requests need no waiting any more, each time after twice as many of them.
 func TestFastLaneAgain(t *testing.T) {
-	t.Parallel()
 	l := startLane(t, 1, nil)
 	c, err := net.Dial("tcp", l.address)
 	if err != nil {
@@ -66,7 +65,6 @@ func TestFastLaneAgain(t *testing.T) {
 
 // TestFastLaneAgainBetweenRequests: the server reads the rest of a request in its own lane, also when the connection is due to return.
 func TestFastLaneAgainBetweenRequests(t *testing.T) {
-	t.Parallel()
 	fast, regular := startLanes(t, nil)
 	hits, body := strings.Repeat(get("/hello"), laneStreak), get("/openapi.json")
 	post := fmt.Sprintf("POST /popup/click HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", len(body))

@@ -19,7 +19,6 @@ import (
 // TestFastLaneRepeats: the lanes agree on requests that come again and again, with all settings, and while they stop. With -short,
 // some of the settings are left out.
 func TestFastLaneRepeats(t *testing.T) {
-	t.Parallel()
 	try := func(t *testing.T, fast, regular *lane) {
 		t.Helper()
 		for _, text := range some(quickRequests()) {
@@ -39,7 +38,6 @@ func TestFastLaneRepeats(t *testing.T) {
 	variants["none"] = nil
 	for name, change := range variants {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			fast, regular := startLanes(t, change)
 			try(t, fast, regular)
 			fast.draining.Store(true)

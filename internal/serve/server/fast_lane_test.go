@@ -38,7 +38,8 @@ type lane struct {
 	regular *atomic.Int64 // requests that fasthttp's server answered
 }
 
-// startLanes runs two servers that differ only in their event loops.
+// startLanes runs two servers that differ only in their event loops. Tests that send many requests to them do not run in parallel: a
+// loop keeps a processor while it expects the next request, and loops of several servers take it from each other.
 func startLanes(tb testing.TB, change func(*Config)) (fast, regular *lane) {
 	tb.Helper()
 	return startLane(tb, 1, change), startLane(tb, -1, change)
@@ -399,7 +400,6 @@ func agree(t *testing.T, fast, regular *lane, pieces ...string) {
 
 // TestFastLaneAnswers: event loops answer what needs no waiting, like the regular server.
 func TestFastLaneAnswers(t *testing.T) {
-	t.Parallel()
 	fast, regular := startLanes(t, nil)
 	for name, text := range quickRequests() {
 		agree(t, fast, regular, text) // whoever asks first may have to wait
@@ -438,7 +438,6 @@ func sameRequests(t *testing.T, fast, regular *lane) {
 
 // TestFastLaneAgrees: both lanes answer strange requests, and those that others hide in them, with the same bytes.
 func TestFastLaneAgrees(t *testing.T) {
-	t.Parallel()
 	fast, regular := startLanes(t, nil)
 	for i, line := range strangeLines() {
 		if testing.Short() && i%3 > 0 {
@@ -462,7 +461,6 @@ func TestFastLaneAgrees(t *testing.T) {
 
 // TestFastLaneIsNotSmuggledThrough: requests whose end is ambiguous are answered as by the regular server.
 func TestFastLaneIsNotSmuggledThrough(t *testing.T) {
-	t.Parallel()
 	fast, regular := startLanes(t, nil)
 	for i, header := range smugglers() {
 		for j, body := range smuggled() {
@@ -482,7 +480,6 @@ func TestFastLaneIsNotSmuggledThrough(t *testing.T) {
 
 // TestFastLaneInPieces: it does not matter how a connection's requests arrive.
 func TestFastLaneInPieces(t *testing.T) {
-	t.Parallel()
 	fast, regular := startLanes(t, nil)
 	quick, slow, last := get("/list?limit=2"), get("/probe/database"), get("/hello", "Connection: close\r\n")
 	for i := range len(quick) + 1 {
@@ -540,7 +537,6 @@ func TestFastLaneInPieces(t *testing.T) {
 // TestFastLaneAnyByte puts each byte in each kind of place of a request; with -short, one of the two ways
 // for the bytes with a meaning and the last ones.
 func TestFastLaneAnyByte(t *testing.T) {
-	t.Parallel()
 	fast, regular := startLanes(t, nil)
 	const short = "\x00\t\n\r 1:/Aa\x7f\x80\xff"
 	const text = "GET /list?limit=1 HTTP/1.1\r\nHost: ab\r\nX-y: z\r\n\r\n"
@@ -588,7 +584,6 @@ func laneVariants() map[string]func(*Config) {
 
 // TestFastLaneVariants: the lanes agree with other settings, and while they stop.
 func TestFastLaneVariants(t *testing.T) {
-	t.Parallel()
 	try := func(t *testing.T, fast, regular *lane) {
 		t.Helper()
 		for _, text := range some(quickRequests()) {
@@ -600,13 +595,11 @@ func TestFastLaneVariants(t *testing.T) {
 	}
 	for name, change := range laneVariants() {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			fast, regular := startLanes(t, change)
 			try(t, fast, regular)
 		})
 	}
 	t.Run("draining", func(t *testing.T) {
-		t.Parallel()
 		fast, regular := startLanes(t, nil)
 		agree(t, fast, regular, get("/list"))
 		fast.draining.Store(true)
@@ -617,7 +610,6 @@ func TestFastLaneVariants(t *testing.T) {
 
 // TestFastLaneNotModified: the tags of one lane are those of the other.
 func TestFastLaneNotModified(t *testing.T) {
-	t.Parallel()
 	fast, regular := startLanes(t, nil)
 	for _, target := range []string{"/list", "/list?limit=50", "/list?fields=id", "/bare", "/q?a=1", "/openapi.json", "/list?offset=3000"} {
 		for i, coding := range []string{"", "Accept-Encoding: gzip\r\n", "Accept-Encoding: zstd\r\n", "Accept-Encoding: br\r\n"} {
