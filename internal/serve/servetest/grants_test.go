@@ -186,7 +186,7 @@ func (c grantsCase) start(t *testing.T) string {
 }
 
 // test checks that a new role with exactly the printed privileges serves everything, and that
-// one of them is missed at startup, of each object another one.
+// one of them is missed at startup, of each object another one. With -short, some of the objects are tried.
 func (c grantsCase) test(t *testing.T) {
 	var revoked [][2]string // REVOKE and GRANT
 	for _, sql := range c.statements(t) {
@@ -205,7 +205,10 @@ func (c grantsCase) test(t *testing.T) {
 		t.Errorf("%d grants: %q", len(revoked), revoked)
 	}
 	c.use(t)
-	for _, sql := range revoked {
+	for i, sql := range revoked {
+		if testing.Short() && i%4 > 0 {
+			continue
+		}
 		c.admin.Query(t, sql[0])
 		if text := c.start(t); strings.Contains(text, "msg=serving") {
 			t.Errorf("after %s:\n%s", sql[0], text)
@@ -219,8 +222,8 @@ func (c grantsCase) test(t *testing.T) {
 
 func TestGrantsOnPostgres(t *testing.T) {
 	t.Parallel()
-	server := apptest.Postgres(t)
-	admin := storetest.PostgresDatabase(t, server)
+	admin := storetest.PostgresDatabase(t, postgres.Get(t))
+	defer admin.Query(t, "DROP OWNED BY fresh; DROP ROLE fresh") // the server's other tests have no such role
 	c := newGrantsCase(t, admin, "postgres://"+strings.TrimPrefix(admin.URL, "postgres://postgres@"), `CREATE TABLE positions (id bigserial PRIMARY KEY, truck bigint);
 ALTER TABLE users ADD other text;
 REVOKE ALL ON SCHEMA public FROM PUBLIC;`)

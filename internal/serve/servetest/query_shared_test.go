@@ -78,7 +78,9 @@ func TestExpiryOnTwoServers(t *testing.T) {
 	for i := range 24 {
 		group.Go(func() {
 			path := servers[i%2].URL(fmt.Sprintf("alone?k=%d", i%keys))
-			for !enough.Load() {
+			pace := time.NewTicker(10 * time.Millisecond)
+			defer pace.Stop()
+			for ; !enough.Load(); <-pace.C {
 				if a, err := apptest.TryFetch(t.Context(), http.DefaultClient, path); err != nil || !strings.Contains(string(a.Body), `"alone":true`) {
 					t.Errorf("%d %s, %v", a.Status, a.Body, err)
 					return
@@ -103,7 +105,7 @@ func TestExpiryOnTwoServers(t *testing.T) {
 	}
 
 	// The same statement on another database has its own cached answer.
-	other := apptest.ServePatiently(t, &binary, alone, postgres.Get(t).CreateDatabase(t), "--redis", store.URL(""))
+	other := apptest.ServePatiently(t, &binary, alone, emptyDatabase(t), "--redis", store.URL(""))
 	one, two := apptest.Fetch(t, servers[0].URL("alone?k=9")), apptest.Fetch(t, other.URL("alone?k=9"))
 	if one.Status != http.StatusOK || two.Status != http.StatusOK || string(one.Body) == string(two.Body) {
 		t.Errorf("two databases with one Redis: %s and %s", one.Body, two.Body)

@@ -371,7 +371,6 @@ func TestCrowdOnQuery(t *testing.T) {
 // does not show the statement.
 func TestValueThatTheDatabaseRejects(t *testing.T) {
 	t.Parallel()
-	database := postgres.Get(t).CreateDatabase(t)
 	s := apptest.ServePatiently(t, &binary, `queries:
   - path: /at
     sql: SELECT :t AS secret_column
@@ -382,7 +381,7 @@ func TestValueThatTheDatabaseRejects(t *testing.T) {
   - path: /quotient
     sql: SELECT 1 / :n AS secret_column
     params: {n: integer}
-`, database)
+`, emptyDatabase(t))
 	for _, path := range []string{"at?t=0000-01-01T00:00:00Z", "like?pattern=%5C", "quotient?n=0"} {
 		a := apptest.Fetch(t, s.URL(path))
 		var problem struct{ Type, Detail string }
@@ -407,7 +406,7 @@ func TestWrongQuery(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	database := postgres.Get(t).CreateDatabase(t)
+	database := emptyDatabase(t)
 	_, stderr, code := binary.Run(t, "serve", "--strict", "--database", database, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", t.TempDir(), file)
 	if code != 2 || !strings.Contains(stderr, "query /a") || !strings.Contains(stderr, "nowhere") {
 		t.Errorf("exit %d, %s", code, stderr)

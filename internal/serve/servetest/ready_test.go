@@ -16,12 +16,12 @@ import (
 // else is affected.
 func TestReadyNeighbour(t *testing.T) {
 	t.Parallel()
-	server := apptest.Postgres(t)
-	db := storetest.PostgresDatabase(t, server)
+	server := postgres.Get(t)
+	db, link := storetest.PostgresDatabase(t, server), apptest.NewForward(t, server.Addr())
 	db.Query(t, "CREATE TABLE notes (note text); CREATE TABLE others (note text)")
 	const stream = "  - {path: /%[1]s, table: %[1]s, ack: spool, columns: {note: {type: text, max_length: 100000}}%[2]s}\n"
-	s := apptest.ServePatiently(t, &binary, "streams:\n"+fmt.Sprintf(stream, "notes", ", spool_bytes: 2097152")+fmt.Sprintf(stream, "others", ""), db.URL)
-	server.Kill()
+	s := apptest.ServePatiently(t, &binary, "streams:\n"+fmt.Sprintf(stream, "notes", ", spool_bytes: 2097152")+fmt.Sprintf(stream, "others", ""), strings.Replace(db.URL, server.Addr(), link.Addr(), 1))
+	link.To("")
 	body := fmt.Sprintf(`{"note":%q}`, strings.Repeat("x", 60_000))
 	var seen []string // what is said of the stream, without numbers
 	for range 100 {
@@ -106,13 +106,16 @@ streams: [{path: /readings, table: readings, database: '` + writes.URL + `', col
 	})
 }
 
-// TestMetricConventions checks names and help of all metrics of the freight app, and what is
+// TestMetricConventions checks names and help of the metrics of all kinds of parts, and what is
 // running.
 func TestMetricConventions(t *testing.T) {
 	t.Parallel()
-	s := apptest.Serve(t, binary.Path(t))
-	s.WaitReady(t)
-	for _, path := range []string{"goodslist", "popup?user=7", "hello"} {
+	db := storetest.SQLiteDatabase(t)
+	for _, sql := range append(thingRows, "CREATE TABLE late (id integer PRIMARY KEY)") {
+		db.Query(t, sql)
+	}
+	s := apptest.ServePatiently(t, &binary, fmt.Sprintf("probes: true\n"+described, "IN (:ids)"), db.URL)
+	for _, path := range []string{"things", "one?id=1", "popup?user=7", "hello"} {
 		apptest.Fetch(t, s.URL(path))
 	}
 	metrics := string(apptest.Fetch(t, s.Admin+"/metrics").Body)

@@ -64,7 +64,7 @@ func (r *reloadedServer) reload(t *testing.T) (output string, code int) {
 }
 
 // TestReloadUnderLoad reloads while clients read and write. Every request is answered, on
-// connections that stay open, and every acknowledged record is stored once.
+// connections that stay open, and every acknowledged record is stored once. With -short, there are fewer reloads.
 func TestReloadUnderLoad(t *testing.T) {
 	t.Parallel()
 	streams := apptest.Readings + strings.NewReplacer("streams:\n", "", "/readings", "/spooled", "/v1/readings", "/v1/spooled").Replace(apptest.Readings) + "    ack: spool\n"
@@ -103,7 +103,11 @@ func TestReloadUnderLoad(t *testing.T) {
 			return a, err
 		})
 	}
-	for version := 1; version <= 8; version++ {
+	reloads := 8
+	if testing.Short() {
+		reloads = 4
+	}
+	for version := 1; version <= reloads; version++ {
 		before := answered.Load()
 		apptest.Await(t, "requests are answered", func() bool { return answered.Load() > before+50 })
 		text := fmt.Sprintf(reloadable, r.db.URL, version) + streams

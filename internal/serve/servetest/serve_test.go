@@ -106,23 +106,19 @@ func TestThroughPgBouncer(t *testing.T) {
 
 func TestDatabaseDownAtStart(t *testing.T) {
 	t.Parallel()
-	pg := apptest.Postgres(t)
-	if err := pg.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	server := postgres.Get(t)
+	link := apptest.NewForward(t, "")
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	text := "feeds: [{path: /numbers, sql: 'SELECT n FROM generate_series(1, 50) AS n', key: n}]\n"
 	if err := os.WriteFile(file, []byte(apptest.Patient(text)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	app := apptest.Serve(t, binary.Path(t), file, "--database", pg.URL("postgres"))
-	apptest.Await(t, "the log says what is waited for", func() bool { return strings.Contains(app.Log(t), pg.Addr()) })
+	app := apptest.Serve(t, binary.Path(t), file, "--database", strings.Replace(emptyDatabase(t), server.Addr(), link.Addr(), 1))
+	apptest.Await(t, "the log says what is waited for", func() bool { return strings.Contains(app.Log(t), link.Addr()) })
 	if a := apptest.Fetch(t, app.Admin+"/readyz"); a.Status != http.StatusServiceUnavailable || !strings.Contains(string(a.Body), "waiting for the database") {
 		t.Errorf("readyz while the database is down: %d %s", a.Status, a.Body)
 	}
-	if err := pg.Start(); err != nil {
-		t.Fatal(err)
-	}
+	link.To(server.Addr())
 	app.WaitReady(t)
 	if a := apptest.Fetch(t, app.URL("numbers?limit=1")); !strings.HasPrefix(string(a.Body), `{"data":[{"n":50}]`) {
 		t.Errorf("%s", a.Body)
@@ -131,8 +127,9 @@ func TestDatabaseDownAtStart(t *testing.T) {
 
 func TestOutage(t *testing.T) {
 	t.Parallel()
-	pg := apptest.Postgres(t)
-	conn, err := pgx.Connect(t.Context(), pg.URL("postgres"))
+	server := postgres.Get(t)
+	url, link := server.CreateDatabase(t), apptest.NewForward(t, server.Addr())
+	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,12 +141,12 @@ func TestOutage(t *testing.T) {
 	if err := os.WriteFile(file, []byte(apptest.Patient(text)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	app := apptest.Serve(t, binary.Path(t), file, "--database", pg.URL("postgres"))
+	app := apptest.Serve(t, binary.Path(t), file, "--database", strings.Replace(url, server.Addr(), link.Addr(), 1))
 	app.WaitReady(t)
 	ready := func() int { return apptest.Fetch(t, app.Admin+"/readyz").Status }
 
 	apptest.Fetch(t, app.URL("numbers")) // an idle window would not be refreshed
-	pg.Kill()
+	link.To("")
 	var last int
 	var sent time.Time // of the request with the last page
 	apptest.Await(t, "503 past the bound", func() bool {
@@ -172,9 +169,7 @@ func TestOutage(t *testing.T) {
 		t.Errorf("refused when rows were at most %s old, limit 3 s", oldest)
 	}
 	apptest.Await(t, "not ready while pages are older than the limit", func() bool { return ready() == http.StatusServiceUnavailable })
-	if err := pg.Start(); err != nil {
-		t.Fatal(err)
-	}
+	link.To(server.Addr())
 	apptest.Await(t, "200 again by itself", func() bool { return apptest.Fetch(t, app.URL("numbers")).Status == http.StatusOK })
 	apptest.Await(t, "ready again", func() bool { return ready() == http.StatusOK })
 }

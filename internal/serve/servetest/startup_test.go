@@ -150,7 +150,7 @@ func TestPartsStartAlone(t *testing.T) {
 // database rejects it, so that a service manager does not start it for ever.
 func TestStrict(t *testing.T) {
 	t.Parallel()
-	url := postgres.Get(t).CreateDatabase(t)
+	url := emptyDatabase(t)
 	good := "feeds: [{path: /good, sql: 'SELECT n FROM generate_series(1, 50) AS n', key: n}]\n"
 	for _, c := range []struct {
 		database, text, says string
