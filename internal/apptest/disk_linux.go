@@ -60,3 +60,15 @@ func (zeros) Read(p []byte) (int, error) {
 	clear(p)
 	return len(p), nil
 }
+
+// hasMemory reports whether a directory is one of everybody in a file system in memory that has room for
+// the servers of several test processes.
+func hasMemory(dir string) bool {
+	const room = 4 << 30
+	var disk unix.Statfs_t
+	if err := unix.Statfs(dir, &disk); err != nil || disk.Type != unix.TMPFS_MAGIC {
+		return false
+	}
+	info, err := os.Stat(dir)
+	return err == nil && info.Mode().Perm() == 0o777 && disk.Bavail*uint64(disk.Bsize) >= room
+}

@@ -19,3 +19,6 @@ func (*SmallDisk) Fill(*testing.T) {}
 
 // Empty does nothing.
 func (*SmallDisk) Empty(*testing.T) {}
+
+// hasMemory is false: only Linux has such a directory.
+func hasMemory(string) bool { return false }

@@ -91,7 +91,7 @@ func LogDirectory() string {
 	if dir := os.Getenv(LogsVariable); dir != "" {
 		return dir
 	}
-	return filepath.Join(parentDirectory(nil), fmt.Sprintf("%slogs-%d", directoryPrefix, os.Getuid()))
+	return filepath.Join(os.TempDir(), fmt.Sprintf("%slogs-%d", directoryPrefix, os.Getuid()))
 }
 
 // keepLog copies the server's log to LogDirectory and returns the name of the copy.

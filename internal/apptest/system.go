@@ -39,10 +39,15 @@ func newDirectory(owner *syscall.Credential) (string, error) {
 	return dir, nil
 }
 
-// parentDirectory returns the directory for temporary files. It is /tmp if owner cannot enter
-// the caller's, if that has characters that configuration files must quote, or if it is so
-// long that the path of a Unix socket in it would be too long.
+// parentDirectory returns the directory for the servers' files. It is in memory where the
+// caller's TMPDIR asks for none and there is enough, because servers create and remove
+// thousands of files. It is /tmp if owner cannot enter the caller's, if that has characters
+// that configuration files must quote, or if it is so long that the path of a Unix socket in
+// it would be too long.
 func parentDirectory(owner *syscall.Credential) string {
+	if os.Getenv("TMPDIR") == "" && hasMemory(memoryDirectory) {
+		return memoryDirectory
+	}
 	parent := os.TempDir()
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-"
 	if len(parent) > 50 || strings.Trim(parent, plain) != "" {
@@ -64,6 +69,9 @@ func parentDirectory(owner *syscall.Credential) string {
 		}
 	}
 }
+
+// memoryDirectory is Linux's file system in memory.
+const memoryDirectory = "/dev/shm"
 
 // writeFile writes a file into the server's directory that its user can read, and returns the
 // path.
