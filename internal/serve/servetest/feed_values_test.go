@@ -39,6 +39,14 @@ feeds:
     timeout: 5m
 `
 
+// TestFeedsWithParameters requests bad values, and then more values than there are windows.
+func TestFeedsWithParameters(t *testing.T) {
+	t.Parallel()
+	s := serveEvents(t)
+	t.Run("bad value", func(t *testing.T) { testBadValue(t, s) })
+	t.Run("more values than windows", func(t *testing.T) { testMoreValuesThanWindows(t, s) })
+}
+
 // serveEvents serves eventFeeds from a database of its own.
 func serveEvents(t *testing.T) *apptest.Spillway {
 	t.Helper()
@@ -55,12 +63,11 @@ func serveEvents(t *testing.T) *apptest.Spillway {
 	return apptest.ServePatiently(t, &binary, eventFeeds, url)
 }
 
-// TestBadValueOfAParameter requests values that the database rejects, and one whose statement
+// testBadValue requests values that the database rejects, and one whose statement
 // always times out. They are the client's mistake or the statement's: the process stays ready,
 // answers other values, and forgets these.
-func TestBadValueOfAParameter(t *testing.T) {
-	t.Parallel()
-	s := serveEvents(t)
+func testBadValue(t *testing.T, s *apptest.Spillway) {
+	t.Helper()
 	for _, c := range []struct {
 		path   string
 		status int
@@ -94,12 +101,15 @@ func TestBadValueOfAParameter(t *testing.T) {
 	})
 }
 
-// TestMoreValuesThanWindows has 150 clients ask for 150 values over 100 windows, with
+// testMoreValuesThanWindows has 150 clients ask for 150 values over 100 windows, with
 // statements of 20 ms, and 20 more for one of them. Nobody is refused, and the value that is
 // asked for most has a window.
-func TestMoreValuesThanWindows(t *testing.T) {
-	t.Parallel()
-	s := serveEvents(t)
+func testMoreValuesThanWindows(t *testing.T, s *apptest.Spillway) {
+	t.Helper()
+	rounds := 20
+	if testing.Short() {
+		rounds = 8
+	}
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 200}}
 	defer client.CloseIdleConnections()
 	var all sync.WaitGroup
@@ -110,7 +120,7 @@ func TestMoreValuesThanWindows(t *testing.T) {
 			v = 7
 		}
 		all.Go(func() {
-			for range 20 {
+			for range rounds {
 				a, err := apptest.TryFetch(t.Context(), client, s.URL(fmt.Sprintf("value?v=%d", v)))
 				switch {
 				case err != nil || a.Status != http.StatusOK:
@@ -123,7 +133,7 @@ func TestMoreValuesThanWindows(t *testing.T) {
 	}
 	all.Wait()
 	if n := refused.Load(); n > 0 {
-		t.Errorf("%d of %d requests are refused", n, 170*20)
+		t.Errorf("%d of %d requests are refused", n, 170*rounds)
 	}
 	if n := wrong.Load(); n > 0 {
 		t.Errorf("%d answers are wrong", n)

@@ -123,7 +123,7 @@ func TestLiveCrowd(t *testing.T) {
 		}
 		rounds, pause = 40, 700*time.Millisecond
 	}
-	url, conn := apptest.SeedFreight(t, &binary, postgres.Get(t))
+	url, conn := freightDatabase(t)
 	s := apptest.ServePatiently(t, &binary, fmt.Sprintf("http: {connections: %d}\n", count+100)+freightFeed, url)
 	before, rate := measureIdle(t, s, conn, pause)
 	c := newCrowd(t, s.Addr(), "goodslist", count)

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"spillway/internal/apptest"
+	"spillway/internal/serve/storetest"
 )
 
 // The replica may take two thirds of a request's timeout.
@@ -51,8 +52,8 @@ type replicaCase struct {
 	down, lag, late  string    // the metrics' series
 }
 
-// newReplicaCase starts them. settings are lines of the configuration.
-func newReplicaCase(t *testing.T, settings string) *replicaCase {
+// newReplicaCase starts them.
+func newReplicaCase(t *testing.T) *replicaCase {
 	t.Helper()
 	primary := apptest.Postgres(t, apptest.ReplicaSettings()...)
 	database := primary.CreateDatabase(t)
@@ -63,16 +64,32 @@ func newReplicaCase(t *testing.T, settings string) *replicaCase {
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	apptest.Execute(t, conn, "CREATE TABLE items (id bigint PRIMARY KEY); INSERT INTO items VALUES (1), (2)")
 	replica := primary.Replica(t)
-	s := apptest.ServePatiently(t, &binary, "replica: "+replica.URL("test_1")+"\n"+settings+replicated, database)
 	label := `{database="` + replica.URL("test_1") + `"}`
 	c := &replicaCase{
-		Spillway: s, primary: primary, replica: replica, conn: conn,
+		primary: primary, replica: replica, conn: conn,
 		down: "spillway_replica_down" + label, lag: "spillway_replica_lag_seconds" + label, late: "spillway_replica_late" + label,
 	}
+	c.Spillway = c.serve(t, replicated)
 	apptest.Execute(t, conn, "INSERT INTO items VALUES (3)")
 	apptest.Await(t, "the replica's rows are served", func() bool { return c.item(t, 3, true) && c.list(t, true) })
 	return c
 }
+
+// serve starts a server with a configuration of primary and replica.
+func (c *replicaCase) serve(t *testing.T, text string) *apptest.Spillway {
+	t.Helper()
+	return apptest.ServePatiently(t, &binary, "replica: "+c.replica.URL("test_1")+"\n"+text, c.primary.URL("test_1"))
+}
+
+// withLagMax is c with another server, which tolerates little lag.
+func (c *replicaCase) withLagMax(t *testing.T) *replicaCase {
+	t.Helper()
+	other := *c
+	other.Spillway = c.serve(t, lagMax+replicated)
+	return &other
+}
+
+const lagMax = "replica_lag_max: 2s\n"
 
 func (c *replicaCase) answers(t *testing.T, path, want string) bool {
 	t.Helper()
@@ -92,11 +109,26 @@ func (c *replicaCase) list(t *testing.T, replica bool) bool {
 	return c.answers(t, "list", fmt.Sprintf(`{"data":[{"id":3,"replica":%v},{"id":2,"replica":%[1]v},{"id":1,"replica":%[1]v}]}`, replica))
 }
 
-// TestReplica: reads go to the replica, to the primary while the replica is down, and to the
-// replica again after its restart.
+// TestReplica lets statements fail and the replica lag, go down, and lose its primary.
 func TestReplica(t *testing.T) {
 	t.Parallel()
-	c := newReplicaCase(t, "")
+	c := newReplicaCase(t)
+	t.Run("used after errors", c.testUsedAfterErrors)
+	t.Run("down", c.testDown)
+	t.Run("cut off", c.testCutOff)
+}
+
+// TestReplicaAlone lets the replica hang, and takes the primary away.
+func TestReplicaAlone(t *testing.T) {
+	t.Parallel()
+	c := newReplicaCase(t)
+	t.Run("hangs", c.testHangs)
+	t.Run("without primary", c.testWithoutPrimary)
+}
+
+// testDown: reads go to the replica, to the primary while the replica is down, and to the
+// replica again after its restart.
+func (c *replicaCase) testDown(t *testing.T) {
 	if err := c.replica.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -121,11 +153,9 @@ func (c *replicaCase) named(t *testing.T, reason string) bool {
 	return status == http.StatusOK && (got == "" && reason == "" || reason != "" && strings.HasPrefix(got, "false "+reason))
 }
 
-// TestReplicaHangs stops the replica's processes with SIGSTOP. The current request falls back
+// testHangs stops the replica's processes with SIGSTOP. The current request falls back
 // to the primary, and later requests use it without delay.
-func TestReplicaHangs(t *testing.T) {
-	t.Parallel()
-	c := newReplicaCase(t, "")
+func (c *replicaCase) testHangs(t *testing.T) {
 	apptest.SignalServer(t, c.replica, syscall.SIGSTOP)
 	if !c.item(t, 2, false) {
 		t.Errorf("a query: %s", apptest.Fetch(t, c.URL("item?id=2")).Body)
@@ -142,11 +172,9 @@ func TestReplicaHangs(t *testing.T) {
 	apptest.Await(t, "the replica answers again", func() bool { return c.item(t, 2, true) })
 }
 
-// TestReplicaUsedAfterErrors: the server keeps using the replica after a statement's error,
+// testUsedAfterErrors: the server keeps using the replica after a statement's error,
 // and while the replica lags. The lag is a metric.
-func TestReplicaUsedAfterErrors(t *testing.T) {
-	t.Parallel()
-	c := newReplicaCase(t, "")
+func (c *replicaCase) testUsedAfterErrors(t *testing.T) {
 	// A replica that stops for a second is down for another reason: then the errors come again.
 	apptest.Await(t, "the replica answers at once after a statement's error", func() bool {
 		apptest.WantAnswer(t, apptest.Fetch(t, c.URL("divided?by=0")), http.StatusBadRequest, "bad-request")
@@ -167,11 +195,10 @@ func TestReplicaUsedAfterErrors(t *testing.T) {
 	apptest.Await(t, "the lag is 0 again", caughtUp)
 }
 
-// TestReplicaCutOff cuts the replica off from its primary, and restarts it. The primary
+// testCutOff cuts the replica off from its primary, and restarts it. The primary
 // answers until the replica has caught up.
-func TestReplicaCutOff(t *testing.T) {
-	t.Parallel()
-	c := newReplicaCase(t, "replica_lag_max: 2s\n")
+func (c *replicaCase) testCutOff(t *testing.T) {
+	c = c.withLagMax(t)
 	link := apptest.NewForward(t, c.primary.Addr())
 	host, port, err := net.SplitHostPort(link.Addr())
 	if err != nil {
@@ -223,13 +250,12 @@ func (c *replicaCase) checkpoint(t *testing.T, onReplica *pgx.Conn) {
 	apptest.Execute(t, onReplica, "CHECKPOINT")
 }
 
-// TestReplicaWithoutPrimary stops the primary. The replica answers with the age of its rows,
+// testWithoutPrimary stops the primary. The replica answers with the age of its rows,
 // up to stale_max, and readiness follows.
-func TestReplicaWithoutPrimary(t *testing.T) {
-	t.Parallel()
-	const settings = "replica_lag_max: 2s\n"
-	c := newReplicaCase(t, settings)
-	strict := apptest.ServePatiently(t, &binary, "replica: "+c.replica.URL("test_1")+"\n"+settings+strings.ReplaceAll(replicated, "stale_max: 1h", "stale_max: 3s"), c.primary.URL("test_1"))
+func (c *replicaCase) testWithoutPrimary(t *testing.T) {
+	c = c.withLagMax(t)
+	apptest.Await(t, "the replica's rows are served", func() bool { return c.item(t, 3, true) && c.list(t, true) })
+	strict := c.serve(t, lagMax+strings.ReplaceAll(replicated, "stale_max: 1h", "stale_max: 3s"))
 	if err := c.primary.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -263,11 +289,12 @@ func TestReplicaWithoutPrimary(t *testing.T) {
 // TestReplicaOnMariaDB stops the replica's SQL thread, with a user who may only read.
 func TestReplicaOnMariaDB(t *testing.T) {
 	t.Parallel()
-	primary := apptest.MariaDB(t, "--log-bin=binlog", "--server-id=1")
-	replica := apptest.MariaDB(t, "--server-id=2")
+	primary := mariadb.Get(t)
+	replica := apptest.MariaDB(t, "--server-id=2", "--replicate-do-db=replicated")
+	createMariaDB(t, "replicated")
 	run := func(server *apptest.Server, statements ...string) {
 		t.Helper()
-		db, err := sql.Open("mysql", "root@tcp("+server.Addr()+")/test")
+		db, err := sql.Open("mysql", "root@tcp("+server.Addr()+")/replicated")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -282,11 +309,14 @@ func TestReplicaOnMariaDB(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	storetest.MariaDatabase(t, replica).Query(t, "CREATE DATABASE replicated")
 	run(replica, "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = "+port+", MASTER_USER = 'root', MASTER_USE_GTID = slave_pos", "START SLAVE")
-	run(primary, "CREATE USER reader@'%' IDENTIFIED BY 'secret'", "GRANT SELECT ON test.* TO reader@'%'",
-		"CREATE TABLE items (id bigint PRIMARY KEY)", "INSERT INTO items VALUES (1)")
-	url := func(server *apptest.Server) string { return "mysql://reader:secret@" + server.Addr() + "/test" }
-	s := apptest.ServePatiently(t, &binary, "replica: "+url(replica)+"\nreplica_lag_max: 2s\n"+`queries:
+	for _, server := range []*apptest.Server{primary, replica} {
+		run(server, "CREATE USER IF NOT EXISTS reader@'%' IDENTIFIED BY 'secret'", "GRANT SELECT ON replicated.* TO reader@'%'")
+	}
+	run(primary, "CREATE TABLE items (id bigint PRIMARY KEY)", "INSERT INTO items VALUES (1)")
+	url := func(server *apptest.Server) string { return "mysql://reader:secret@" + server.Addr() + "/replicated" }
+	s := apptest.ServePatiently(t, &binary, "replica: "+url(replica)+"\n"+lagMax+`queries:
   - path: /newest
     sql: SELECT max(id) AS id, @@server_id AS server FROM items
 `, url(primary))
@@ -294,7 +324,7 @@ func TestReplicaOnMariaDB(t *testing.T) {
 		a := apptest.Fetch(t, s.URL("newest"))
 		return string(a.Body) == fmt.Sprintf(`{"data":[{"id":%d,"server":%d}]}`, id, server)
 	}
-	lag := `spillway_replica_lag_seconds{database="mysql://reader:***@` + replica.Addr() + `/test"}`
+	lag := `spillway_replica_lag_seconds{database="mysql://reader:***@` + replica.Addr() + `/replicated"}`
 	apptest.Await(t, "the replica answers", func() bool { return answers(1, 2) })
 	run(replica, "STOP SLAVE SQL_THREAD")
 	run(primary, "INSERT INTO items VALUES (2)")

@@ -21,7 +21,7 @@ import (
 // inserted, and kills one replica midway. No row may be repeated or skipped.
 func TestWalkOnTwoReplicas(t *testing.T) {
 	t.Parallel()
-	url, conn := apptest.SeedFreight(t, &binary, postgres.Get(t))
+	url, conn := freightDatabase(t)
 	replicas := []*apptest.Spillway{
 		apptest.Serve(t, binary.Path(t), "--database", url),
 		apptest.Serve(t, binary.Path(t), "--database", url),

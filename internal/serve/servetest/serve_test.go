@@ -1,6 +1,8 @@
 package servetest
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -8,6 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +18,39 @@ import (
 
 	"spillway/internal/apptest"
 )
+
+// freight is the database of freightDatabase.
+var freight struct {
+	sync.Mutex
+	url string
+}
+
+// freightDatabase returns the database of apptest.SeedFreight, which one test at a time uses. At the end of the test, the new orders
+// are deleted. The test may not change others, and drops its indexes itself.
+func freightDatabase(t *testing.T) (url string, conn *pgx.Conn) {
+	t.Helper()
+	freight.Lock()
+	t.Cleanup(freight.Unlock)
+	if freight.url == "" {
+		freight.url, _ = apptest.SeedFreight(t, &binary, postgres.Get(t))
+	}
+	conn, err := pgx.Connect(t.Context(), freight.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.WithoutCancel(t.Context())
+	var last int64
+	if err := conn.QueryRow(ctx, "SELECT max(id) FROM orders").Scan(&last); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_, err := conn.Exec(ctx, fmt.Sprintf("DELETE FROM orders WHERE id > %d; SELECT setval('orders_id_seq', %[1]d)", last))
+		if err := errors.Join(err, conn.Close(ctx)); err != nil {
+			t.Error(err)
+		}
+	})
+	return freight.url, conn
+}
 
 // insert inserts n orders, one by one.
 func insert(t *testing.T, conn *pgx.Conn, n int) {
@@ -25,7 +61,7 @@ func insert(t *testing.T, conn *pgx.Conn, n int) {
 
 func TestFreightOnPostgres(t *testing.T) {
 	t.Parallel()
-	url, conn := apptest.SeedFreight(t, &binary, postgres.Get(t))
+	url, conn := freightDatabase(t)
 	redis := apptest.Redis(t)
 	app := apptest.Serve(t, binary.Path(t), "--database", url, "--redis", redis.URL("0"))
 	app.WaitReady(t)
@@ -82,7 +118,7 @@ func TestFreightOnPostgres(t *testing.T) {
 
 func TestThroughPgBouncer(t *testing.T) {
 	t.Parallel()
-	url, conn := apptest.SeedFreight(t, &binary, postgres.Get(t))
+	url, conn := freightDatabase(t)
 	bouncer := apptest.PgBouncer(t, postgres.Get(t), "transaction")
 	name := url[strings.LastIndexByte(url, '/')+1:]
 	app := apptest.Serve(t, binary.Path(t), "--database", bouncer.URL(name))
@@ -176,14 +212,15 @@ func TestOutage(t *testing.T) {
 
 func TestSlowPlanIsRefused(t *testing.T) {
 	t.Parallel()
-	url, conn := apptest.SeedFreight(t, &binary, postgres.Get(t))
+	url, conn := freightDatabase(t)
 	apptest.Execute(t, conn, "ANALYZE")
 	file := apptest.FreightFeed(t, "key: [goods_name, id]")
 	_, stderr, code := binary.Run(t, "serve", "--strict", file, "--database", url, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 	if code != 2 || !strings.Contains(stderr, "CREATE INDEX") || !strings.Contains(stderr, "goods_name") {
 		t.Errorf("exit %d:\n%s", code, stderr)
 	}
-	apptest.Execute(t, conn, "CREATE INDEX ON orders (goods_name, id)")
+	apptest.Execute(t, conn, "CREATE INDEX orders_by_name ON orders (goods_name, id)")
+	defer apptest.Execute(t, conn, "DROP INDEX orders_by_name")
 	app := apptest.Serve(t, binary.Path(t), file, "--database", url)
 	app.WaitReady(t)
 	if g := apptest.Page(t, app.URL("goodslist")); g.Data[0].Goods_name < g.Data[9].Goods_name {
@@ -193,8 +230,9 @@ func TestSlowPlanIsRefused(t *testing.T) {
 
 func TestParameters(t *testing.T) {
 	t.Parallel()
-	url, conn := apptest.SeedFreight(t, &binary, postgres.Get(t))
-	apptest.Execute(t, conn, "CREATE INDEX ON orders (users_id, id)")
+	url, conn := freightDatabase(t)
+	apptest.Execute(t, conn, "CREATE INDEX orders_by_user ON orders (users_id, id)")
+	defer apptest.Execute(t, conn, "DROP INDEX orders_by_user")
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	text := fmt.Sprintf(`database: %s
 feeds:
