@@ -39,9 +39,10 @@ func TestPopupFlush(t *testing.T) {
 			t.Parallel()
 			server := apptest.Redis(t)
 			table := newPopupTable()
+			const users, stored = 300, 2100 // together more than one batch
+			table.fill(stored, "stored ")
 			cfg := redis.PopupConfig{Table: table, StateTTL: ttl}
 			replicas := []*popupReplica{startPopups(t, server.URL(""), cfg).waitReady(t), startPopups(t, server.URL(""), cfg).waitReady(t)}
-			const users = 3000 // more than one batch
 			showTo(t, replicas[0], users)
 			apptest.Await(t, "all in the database", func() bool { return table.has(popup.KindClick) == users })
 			rounds := 3
@@ -66,6 +67,11 @@ func TestPopupFlush(t *testing.T) {
 					r := replicas[i%2].waitReady(t)
 					if answer := r.answer(t, fmt.Sprint("user ", i), popupDay); answer.Reason != popup.WaitClicked {
 						t.Fatalf("after the rebuild: %+v", answer)
+					}
+				}
+				for i := 0; i < stored; i += 10 {
+					if answer := replicas[0].answer(t, fmt.Sprint("stored ", i), popupDay); answer.Reason != popup.WaitClicked {
+						t.Fatalf("after the rebuild, a user from before the start: %+v", answer)
 					}
 				}
 			}
@@ -306,12 +312,7 @@ func TestPopupFlushDuringRebuild(t *testing.T) {
 	server := apptest.Redis(t)
 	table := newPopupTable()
 	const users = 2000 // exactly the batches that are written before the loss
-	for i := range users {
-		key := popup.Key{User: fmt.Sprint("user ", i), Placement: "home"}
-		table.newest[key] = popup.Event{State: popup.State{
-			Version: 2, Phase: popup.Clicked, Campaign: 1, Shown: popupDay.UnixMilli(), Answered: popupDay.UnixMilli(), Until: popupDay.UnixMilli(),
-		}}
-	}
+	table.fill(users, "user ")
 	flushed := false
 	table.during = func() {
 		flushed = true

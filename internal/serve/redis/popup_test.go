@@ -35,6 +35,15 @@ func newPopupTable() *popupTable {
 	return &popupTable{events: make(map[[16]byte]popup.Event), newest: make(map[popup.Key]popup.Event)}
 }
 
+// fill adds states of users who have clicked, without events.
+func (d *popupTable) fill(users int, prefix string) {
+	for i := range users {
+		d.newest[popup.Key{User: fmt.Sprint(prefix, i), Placement: "home"}] = popup.Event{State: popup.State{
+			Version: 2, Phase: popup.Clicked, Campaign: 1, Shown: popupDay.UnixMilli(), Answered: popupDay.UnixMilli(), Until: popupDay.UnixMilli(),
+		}}
+	}
+}
+
 func (d *popupTable) fail(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

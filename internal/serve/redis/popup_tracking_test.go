@@ -97,16 +97,15 @@ func TestPopupCacheLost(t *testing.T) {
 func TestPopupCacheWarm(t *testing.T) {
 	t.Parallel()
 	server := apptest.Redis(t)
-	first := startPopups(t, server.URL(""), redis.PopupConfig{Table: newPopupTable()}).waitReady(t)
-	const users = 3000
-	for i := range users {
-		first.ask(t, fmt.Sprint(i), popupDay)
-	}
+	const users = 1500 // more than one page of a scan
+	table := newPopupTable()
+	table.fill(users, "user ")
+	startPopups(t, server.URL(""), redis.PopupConfig{Table: table}).waitReady(t)
 	for limit, most := range map[int]uint64{100_000: 0, 256: users - 1} {
 		second := startPopups(t, server.URL(""), redis.PopupConfig{Table: newPopupTable(), Cache: popup.NewCache(limit)}).waitReady(t)
 		before := second.engine.Stats().Cache
 		for i := range users {
-			if answer := second.answer(t, fmt.Sprint(i), popupDay); answer.Reason != popup.WaitShown {
+			if answer := second.answer(t, fmt.Sprint("user ", i), popupDay); answer.Reason != popup.WaitClicked {
 				t.Fatalf("user %d: %+v", i, answer)
 			}
 		}
