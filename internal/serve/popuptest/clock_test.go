@@ -47,7 +47,8 @@ func testPopupClock(t *testing.T, s *apptest.Spillway, store *apptest.Server, db
 	apptest.Await(t, "the log warns", func() bool {
 		return strings.Contains(s.Log(t), "the clock of this machine differs from that of the popups' store")
 	})
-	apptest.Await(t, "the events are in the database", func() bool { return popupCounted(t, db) >= 3 })
+	counted := popupCount(t, db)
+	apptest.Await(t, "the events are in the database", func() bool { return counted() >= 3 })
 	var shownAt float64
 	if _, err := fmt.Sscan(db.Query(t, "SELECT max(extract(epoch FROM shown_at)) FROM popup_events")[0][0], &shownAt); err != nil {
 		t.Fatal(err)
