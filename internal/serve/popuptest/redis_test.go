@@ -117,8 +117,7 @@ func TestPopupRedisOutage(t *testing.T) {
 			o.known(t, "known", "204 0 wait-shown")
 			counted := popupCount(t, db)
 			apptest.Await(t, "the events are in the database, and the campaign is in Redis", func() bool {
-				return counted() == 1 &&
-					apptest.EvalRedis(t, o.store.Addr(), "return tonumber(redis.call('HGET', '{spillway:popup:00}:campaigns', 'version'))") == ":3"
+				return counted() == 1 && apptest.EvalRedis(t, o.store.Addr(), "return tonumber(redis.call('HGET', '{spillway:popup:00}:campaigns', 'version'))") == ":3"
 			})
 			c.down(t, o.server)
 			o.s.Kill()
