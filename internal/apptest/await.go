@@ -9,8 +9,8 @@ import (
 // never comes reaches it, whatever else the machine does.
 const hangTimeout = time.Minute
 
-// Await returns when holds returns true. It asks every 10 ms, less often the longer it waits,
-// from the test's goroutine, and fails the test if the answer is still false after a minute. what completes the sentence
+// Await returns when holds returns true. It asks every 10 ms, from the test's goroutine, and
+// fails the test if the answer is still false after a minute. what completes the sentence
 // "waited a minute until".
 func Await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
@@ -21,20 +21,21 @@ func Await(t testing.TB, what string, holds func() bool) {
 // a failure.
 func AwaitState(t testing.TB, what string, holds func() (state string, ok bool)) {
 	t.Helper()
-	start := time.Now()
+	deadline := time.Now().Add(hangTimeout)
+	poll := time.NewTicker(pollInterval)
+	defer poll.Stop()
 	for {
 		state, ok := holds()
 		if ok {
 			return
 		}
-		waited := time.Since(start)
-		if waited > hangTimeout {
+		if time.Now().After(deadline) {
 			if state != "" {
 				state = ", but: " + state
 			}
 			t.Fatalf("waited a minute until %s%s (logs of servers: %s)", what, state, LogDirectory())
 		}
-		<-time.After(min(pollInterval+waited/16, 10*pollInterval))
+		<-poll.C
 	}
 }
 
