@@ -8,23 +8,17 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"spillway/internal/apptest"
+	"spillway/internal/lab/cores"
 	"spillway/internal/lab/result"
 )
 
 // cpus returns the cores that this process may use.
-func cpus(t *testing.T) (list []int) {
+func cpus(t *testing.T) cores.Set {
 	t.Helper()
-	var set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &set); err != nil {
+	list, err := cores.Available()
+	if err != nil {
 		t.Fatal(err)
-	}
-	for core := range len(set) * 64 {
-		if set.IsSet(core) {
-			list = append(list, core)
-		}
 	}
 	return list
 }
