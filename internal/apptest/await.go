@@ -9,9 +9,10 @@ import (
 // never comes reaches it, whatever else the machine does.
 const hangTimeout = time.Minute
 
-// Await returns when holds returns true. It asks every 10 ms, from the test's goroutine, and
-// fails the test if the answer is still false after a minute. what completes the sentence
-// "waited a minute until".
+// Await returns when holds returns true. It asks from the test's goroutine, after 10 ms
+// first and less often the longer it waits, up to 100 ms, and fails the test if the answer is
+// still false after a minute. So the state must last once it is reached. what completes the
+// sentence "waited a minute until".
 func Await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	AwaitState(t, what, func() (string, bool) { return "", holds() })
@@ -21,21 +22,20 @@ func Await(t testing.TB, what string, holds func() bool) {
 // a failure.
 func AwaitState(t testing.TB, what string, holds func() (state string, ok bool)) {
 	t.Helper()
-	deadline := time.Now().Add(hangTimeout)
-	poll := time.NewTicker(pollInterval)
-	defer poll.Stop()
+	start := time.Now()
 	for {
 		state, ok := holds()
 		if ok {
 			return
 		}
-		if time.Now().After(deadline) {
+		elapsed := time.Since(start)
+		if elapsed > hangTimeout {
 			if state != "" {
 				state = ", but: " + state
 			}
 			t.Fatalf("waited a minute until %s%s (logs of servers: %s)", what, state, LogDirectory())
 		}
-		<-poll.C
+		<-time.After(min(pollInterval+elapsed/16, 10*pollInterval))
 	}
 }
 

@@ -98,6 +98,7 @@ func postgresArgs(data, socketDir, addr string, settings []string) []string {
 	defaults := []string{
 		"listen_addresses=127.0.0.1", "port=" + portOf(addr), "unix_socket_directories=" + socketDir,
 		"fsync=off", "synchronous_commit=off", "full_page_writes=off",
+		"dynamic_shared_memory_type=mmap", // in the data directory: nothing is left in /dev/shm after a kill
 		"wal_level=minimal", "max_wal_senders=0", "shared_buffers=64MB", "max_connections=100",
 	}
 	for _, setting := range append(defaults, settings...) {

@@ -164,24 +164,19 @@ func TestStreamOverload(t *testing.T) {
 			}
 		})
 	}
-	// Requests that wait for a lock are put aside, so that one more may be accepted. Then two come at once, and so on.
 	var more atomic.Int64
-	together := 0
-	apptest.Await(t, "a request is refused at once, and the server is not ready", func() bool {
-		together = min(together+1, 8)
-		var refused atomic.Bool
-		var clients sync.WaitGroup
-		for range together {
-			clients.Go(func() {
-				a, err := apptest.TryPost(t.Context(), http.DefaultClient, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, 100+more.Add(1)))
-				if err == nil && a.Status == 503 && strings.Contains(string(a.Body), "wait_max") && a.Header.Get("Retry-After") != "" {
-					refused.Store(true)
-				}
-			})
-		}
-		clients.Wait()
-		a := apptest.Fetch(t, s.Admin+"/readyz")
-		return refused.Load() && a.Status == 503 && strings.Contains(string(a.Body), "POST /readings")
+	var refused atomic.Bool
+	notReady := false
+	apptest.AwaitState(t, "a request was refused at once, and the server was not ready", func() (string, bool) {
+		waiting.Go(func() { // one that is accepted waits, while others come
+			a, err := apptest.TryPost(t.Context(), http.DefaultClient, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, 100+more.Add(1)))
+			if err == nil && a.Status == 503 && strings.Contains(string(a.Body), "wait_max") && a.Header.Get("Retry-After") != "" {
+				refused.Store(true)
+			}
+		})
+		status, reason := apptest.Readyz(t, s, "/readyz", "POST /readings")
+		notReady = notReady || status == 503 && reason != ""
+		return fmt.Sprintf("refused: %v, not ready: %v", refused.Load(), notReady), refused.Load() && notReady
 	})
 	waiting.Wait()
 	apptest.Execute(t, conn, "ROLLBACK")
