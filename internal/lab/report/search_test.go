@@ -85,15 +85,17 @@ func (m synthetic) search(t testing.TB, settings peak.Settings, most int, doubts
 
 // searchRun is a search that ends with an answer, in which two probes are not VALID.
 func searchRun(t testing.TB) *result.Run {
-	return searched.get(func() []*result.Run {
+	return madeOnce("search", func() *result.Run {
 		settings := peak.Settings{Errors: 0.005, Quantile: 0.99, Seed: 1}
-		return []*result.Run{synthetic{capacity: 900, base: 2 * time.Millisecond, seconds: 4, slo: true, seed: 8}.search(t, settings, peak.ProbesMax, 7, 9)}
-	})[0]
+		return synthetic{capacity: 900, base: 2 * time.Millisecond, seconds: 4, slo: true, seed: 8}.search(t, settings, peak.ProbesMax, 7, 9)
+	})
 }
 
 // shortSearchRun is a search that is interrupted before any probe missed the SLO.
 func shortSearchRun(t testing.TB) *result.Run {
-	return synthetic{capacity: 900, base: 2 * time.Millisecond, seconds: 8, slo: true, seed: 8}.search(t, peak.Settings{Start: 100, Errors: 0.005, Quantile: 0.99, Seed: 1}, 2)
+	return madeOnce("short search", func() *result.Run {
+		return synthetic{capacity: 900, base: 2 * time.Millisecond, seconds: 8, slo: true, seed: 8}.search(t, peak.Settings{Start: 100, Errors: 0.005, Quantile: 0.99, Seed: 1}, 2)
+	})
 }
 
 func planOf(t testing.TB, run *result.Run) *plan.Plan {

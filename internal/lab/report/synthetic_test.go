@@ -52,6 +52,11 @@ func (m synthetic) header(loop string) result.Header {
 // open is an open-loop run with one step per rate.
 func (m synthetic) open(t testing.TB, rates ...float64) *result.Run {
 	t.Helper()
+	return madeOnce(fmt.Sprintf("open %+v %v", m, rates), func() *result.Run { return m.makeOpen(t, rates) })
+}
+
+func (m synthetic) makeOpen(t testing.TB, rates []float64) *result.Run {
+	t.Helper()
 	run := &result.Run{Header: m.header("rate"), End: result.End{Reason: result.Finished, Elapsed: float64(len(rates) * (m.seconds + 2))}}
 	rnd := rand.New(rand.NewPCG(m.seed, 7))
 	for i, hz := range rates {
@@ -66,6 +71,11 @@ func (m synthetic) open(t testing.TB, rates ...float64) *result.Run {
 
 // closed is a closed-loop run with one step per number of connections.
 func (m synthetic) closed(t testing.TB, connections ...int) *result.Run {
+	t.Helper()
+	return madeOnce(fmt.Sprintf("closed %+v %v", m, connections), func() *result.Run { return m.makeClosed(t, connections) })
+}
+
+func (m synthetic) makeClosed(t testing.TB, connections []int) *result.Run {
 	t.Helper()
 	run := &result.Run{Header: m.header("connections"), End: result.End{Reason: result.Finished, Elapsed: float64(len(connections) * m.seconds)}}
 	rnd := rand.New(rand.NewPCG(m.seed, 8))
@@ -191,20 +201,13 @@ func (m synthetic) close(total *result.Total, plan result.Step, service float64)
 	}
 }
 
-// madeOnce keeps runs that many tests use: most of the time of a test would go into making them.
-type madeOnce struct {
-	once sync.Once
-	runs []*result.Run
-}
+// made holds runs by what they are made of. Most of the time of a test would go into making them.
+var made sync.Map
 
-// get returns copies of the runs, which a test may change.
-func (m *madeOnce) get(make func() []*result.Run) []*result.Run {
-	m.once.Do(func() { m.runs = make() })
-	var copies []*result.Run
-	for _, run := range m.runs {
-		copies = append(copies, copyOf(run))
-	}
-	return copies
+// madeOnce returns a copy of the run, which a test may change.
+func madeOnce(key string, make func() *result.Run) *result.Run {
+	run, _ := made.LoadOrStore(key, sync.OnceValue(make))
+	return copyOf(run.(func() *result.Run)())
 }
 
 // copyOf copies a run with all that tests change.
@@ -226,22 +229,16 @@ func copyOf(run *result.Run) *result.Run {
 	return &c
 }
 
-var staged, twoRuns, searched madeOnce
-
 // The runs that the golden files show.
 func stagedRun(t testing.TB) *result.Run {
-	return staged.get(func() []*result.Run {
-		return []*result.Run{synthetic{capacity: 900, base: 2 * time.Millisecond, seconds: 12, slo: true, seed: 1}.open(t, 100, 500, 1000, 3000)}
-	})[0]
+	return synthetic{capacity: 900, base: 2 * time.Millisecond, seconds: 12, slo: true, seed: 1}.open(t, 100, 500, 1000, 3000)
 }
 
 func compareRuns(t testing.TB) []*result.Run {
-	return twoRuns.get(func() []*result.Run {
-		return []*result.Run{
-			synthetic{label: "before", capacity: 900, base: 2 * time.Millisecond, seconds: 10, slo: true, seed: 1}.open(t, 100, 1000),
-			synthetic{label: "after", capacity: 2600, base: time.Millisecond, seconds: 10, slo: true, seed: 2}.open(t, 100, 1000, 2000),
-		}
-	})
+	return []*result.Run{
+		synthetic{label: "before", capacity: 900, base: 2 * time.Millisecond, seconds: 10, slo: true, seed: 1}.open(t, 100, 1000),
+		synthetic{label: "after", capacity: 2600, base: time.Millisecond, seconds: 10, slo: true, seed: 2}.open(t, 100, 1000, 2000),
+	}
 }
 
 // hangingRun has a step in which 10 % of the requests get no answer, and one in which none does.
