@@ -15,10 +15,25 @@ import (
 func TestPostgres(t *testing.T) {
 	t.Parallel()
 	server := shared.Get(t)
-	t.Run("schema of the search path", func(t *testing.T) { testSearchPath(t, server) })
+	fresh := freshPostgres(t, server)
+	t.Run("schema of the search path", func(t *testing.T) { testSearchPath(t, fresh(t)) })
 	t.Run("minimum grants", func(t *testing.T) { testGrants(t, server) })
 	t.Run("pooler in transaction mode", func(t *testing.T) { testPooler(t, server) })
-	t.Run("dependent view", func(t *testing.T) { testDependent(t, server) })
+	t.Run("pooler, interrupted while it passes on orders", func(t *testing.T) { testPoolerInterrupted(t, server) })
+	t.Run("dependent view", func(t *testing.T) { testDependent(t, fresh(t)) })
+}
+
+// freshPostgres returns a function that returns the URL of an empty database. It is the same
+// one each time, because creating one takes longer than most tests here; so only one test may
+// use it at a time.
+func freshPostgres(t *testing.T, server *apptest.PostgresServer) func(t *testing.T) database.URL {
+	t.Helper()
+	url := parse(t, server.CreateDatabase(t))
+	return func(t *testing.T) database.URL {
+		t.Helper()
+		postgresPlace(t).exec(t, url, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+		return url
+	}
 }
 
 func postgresPlace(t *testing.T) place {
@@ -41,10 +56,9 @@ func refused(t *testing.T, url database.URL, replace bool, texts ...string) {
 	}
 }
 
-func testSearchPath(t *testing.T, server *apptest.PostgresServer) {
+func testSearchPath(t *testing.T, public database.URL) {
 	p := postgresPlace(t)
-	text := server.CreateDatabase(t)
-	public, other := parse(t, text), parse(t, text+"?search_path=other")
+	other := parse(t, public.Raw()+"?search_path=other")
 	p.exec(t, public, "CREATE TABLE users (id integer)")
 	refused(t, public, true, "did not create; use another database, or another schema")
 	refused(t, other, false, "no schema of the search_path exists")
@@ -97,15 +111,24 @@ func testPooler(t *testing.T, server *apptest.PostgresServer) {
 	pooled := parse(t, apptest.PgBouncer(t, server, "transaction").URL(name))
 	p.seed(t, pooled, small, false, true)
 	p.complete(t, pooled, small)
-	interruptPooled(t, pooled)
+	interrupt(t, pooled, medium, "orders")
 	p.complete(t, pooled, small)
 	p.seed(t, pooled, medium, true, true)
 	p.complete(t, parse(t, direct), medium)
 }
 
-func testDependent(t *testing.T, server *apptest.PostgresServer) {
+func testPoolerInterrupted(t *testing.T, server *apptest.PostgresServer) {
+	apptest.Long(t)
 	p := postgresPlace(t)
-	url := parse(t, server.CreateDatabase(t))
+	_, name, _ := strings.Cut(strings.TrimPrefix(server.CreateDatabase(t), "postgres://"), "/")
+	pooled := parse(t, apptest.PgBouncer(t, server, "transaction").URL(name))
+	p.seed(t, pooled, small, false, true)
+	interruptPooled(t, pooled)
+	p.complete(t, pooled, small)
+}
+
+func testDependent(t *testing.T, url database.URL) {
+	p := postgresPlace(t)
 	p.seed(t, url, small, false, true)
 	p.exec(t, url, "CREATE VIEW recent AS SELECT * FROM orders")
 	refused(t, url, true, "other objects depend on it", "drop what depends on the tables first")
