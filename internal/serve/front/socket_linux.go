@@ -56,9 +56,10 @@ func (f *Front) Half() bool {
 		return false
 	}
 	var port int
+	tables := []string{"/proc/net/tcp", "/proc/net/tcp6"} // an IPv6 socket takes both
 	switch name := name.(type) {
 	case *unix.SockaddrInet4:
-		port = name.Port
+		port, tables = name.Port, tables[:1]
 	case *unix.SockaddrInet6:
 		port = name.Port
 	default:
@@ -66,7 +67,7 @@ func (f *Front) Half() bool {
 	}
 	const synReceived = " 03 " // state in the kernel's table of connections: number, local and remote address, state
 	local := fmt.Sprintf(":%04X ", port)
-	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+	for _, table := range tables {
 		text, _ := os.ReadFile(table) // there may be no IPv6
 		for line := range strings.Lines(string(text)) {
 			if at := strings.Index(line, local); at >= 0 && at < strings.Index(line, synReceived) {
