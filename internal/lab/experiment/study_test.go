@@ -30,7 +30,9 @@ func readStudy(t *testing.T, dir string) *Study {
 
 func TestStudyOfAWholeRun(t *testing.T) {
 	t.Parallel()
-	study := readStudy(t, newStudyModel(10).write(t))
+	dir := newStudyModel(10).write(t)
+	study := readStudy(t, dir)
+	t.Run("missing", func(t *testing.T) { testStudyNamesWhatIsMissing(t, dir) })
 	t.Run("published", func(t *testing.T) { testPublishedChecks(t, study) })
 	t.Run("golden", func(t *testing.T) { testStudyGolden(t, study) })
 	if study.Blocks != 10 || study.Whole != 10 || study.Ended != "finished" || len(study.Problems) != 0 || !study.Claims() {
@@ -123,10 +125,8 @@ func TestPublishedChecksNeedValidRuns(t *testing.T) {
 	}
 }
 
-// What is missing or broken is named, and the rest is still there.
-func TestStudyNamesWhatIsMissing(t *testing.T) {
-	t.Parallel()
-	dir := newStudyModel(10).write(t)
+// testStudyNamesWhatIsMissing breaks the directory of a run: what is missing or broken is named, and the rest is still there.
+func testStudyNamesWhatIsMissing(t *testing.T, dir string) {
 	trial := func(block, variant string) string { return filepath.Join(dir, BlocksDir, block, variant) }
 	must := func(err error) {
 		t.Helper()
@@ -188,6 +188,7 @@ func TestAVariantThatFailsLoses(t *testing.T) {
 
 func testVariantThatFails(t *testing.T, class result.ErrorClass) {
 	model := newStudyModel(10)
+	model.only("rate-300")
 	model.broken = map[string]result.ErrorClass{"pooled": class}
 	study := readStudy(t, model.write(t))
 	cell := study.Cell("pooled", "rate-300")
@@ -220,6 +221,7 @@ func testVariantThatFails(t *testing.T, class result.ErrorClass) {
 func TestAbortedLoads(t *testing.T) {
 	t.Parallel()
 	model := newStudyModel(10)
+	model.only("rate-300")
 	model.ended = map[string]string{"pooled": result.AbortPrefix + "errors>20% for 3s", "go": result.AbortPrefix + "p99>1ms for 3s"}
 	model.broken = map[string]result.ErrorClass{"pooled": result.StatusError}
 	study := readStudy(t, model.write(t))
@@ -247,7 +249,7 @@ func TestUnprovedPeaks(t *testing.T) {
 			{Infeasible: 500, Unproved: 250, Attempts: []LevelRun{attempt(500, result.Valid), attempt(250, validity)}},
 		} {
 			model := newStudyModel(10)
-			model.onlyPeaks()
+			model.only()
 			model.peak = map[string]PeakRun{"pooled": peak}
 			study := readStudy(t, model.write(t))
 			cell := study.Cell("pooled", "")
@@ -264,6 +266,7 @@ func TestUnprovedPeaks(t *testing.T) {
 func TestBothSidesFail(t *testing.T) {
 	t.Parallel()
 	model := newStudyModel(10)
+	model.only("rate-300")
 	model.broken = map[string]result.ErrorClass{"php": result.StatusError, "pooled": result.StatusError}
 	study := readStudy(t, model.write(t))
 	c := study.Compared(MetricRate, "rate-300", "pooled")
@@ -349,7 +352,7 @@ func TestQuickClaimsNothing(t *testing.T) {
 	t.Parallel()
 	model := newStudyModel(10)
 	model.manifest.Quick = true
-	model.onlyPeaks()
+	model.only()
 	study := readStudy(t, model.write(t))
 	if study.Claims() {
 		t.Error("a quick run claims something")
