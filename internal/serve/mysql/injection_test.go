@@ -53,6 +53,9 @@ func sqlModes(t *testing.T, se *session) []string {
 	return modes
 }
 
+// multibyte are the character sets besides Unicode's whose characters can have several bytes.
+var multibyte = []string{"gbk", "gb2312", "big5", "sjis", "cp932", "eucjpms", "ujis", "euckr"}
+
 // charsets are those that the server lets a client speak.
 func charsets(t *testing.T, se *session) []string {
 	t.Helper()
@@ -66,7 +69,7 @@ func charsets(t *testing.T, se *session) []string {
 			names = append(names, row[0])
 		}
 	}
-	for _, want := range []string{"gbk", "gb2312", "big5", "sjis", "cp932", "eucjpms", "ujis", "euckr", "latin1", "utf8mb3", "binary"} {
+	for _, want := range append(multibyte, "latin1", "utf8mb3", "binary") {
 		if !slices.Contains(names, want) {
 			t.Errorf("the character set %s is not tested: %v", want, names)
 		}
@@ -134,7 +137,8 @@ func (in injection) ask(ctx context.Context, se *session, id int, text string) e
 
 // TestInjection binds hostile texts under every sql_mode and every character set of the
 // connection, set behind the adapter's back: each finds its own row only. With -short, one of
-// the two is always one that is known to do harm.
+// the two is always one that is known to do harm, and all texts are bound only under the
+// multibyte character sets; elsewhere every fourth, another one each time.
 func TestInjection(t *testing.T) {
 	t.Parallel()
 	url := freshDatabase(t, plainServer(t))
@@ -145,16 +149,25 @@ func TestInjection(t *testing.T) {
 		ctx := t.Context()
 		modes, names := sqlModes(t, se), charsets(t, se)
 		proveHarm(t, se)
+		combinations := 0
 		for _, mode := range modes {
 			for _, charset := range names {
-				if testing.Short() && !slices.Contains([]string{"", "NO_BACKSLASH_ESCAPES"}, mode) && charset != "gbk" {
+				step, usual := 1, slices.Contains([]string{"", "NO_BACKSLASH_ESCAPES"}, mode)
+				if testing.Short() && !usual && charset != "gbk" {
 					continue
 				}
+				if testing.Short() && !(usual && slices.Contains(multibyte, charset)) {
+					step = 4
+				}
+				combinations++
 				if err := se.Exec(ctx, "SET NAMES "+charset+", sql_mode = '"+mode+"'"); err != nil {
 					t.Errorf("%s, %s: %v", mode, charset, err)
 				}
 				clear(se.prepared) // a statement keeps the mode that it was prepared under
 				for id, text := range texts {
+					if (id+combinations)%step != 0 {
+						continue
+					}
 					if text == "" && strings.Contains(mode, "EMPTY_STRING_IS_NULL") {
 						continue // this mode says so; the adapter takes it out
 					}
