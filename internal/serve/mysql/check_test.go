@@ -63,16 +63,16 @@ func TestCheckKey(t *testing.T) {
 	}
 }
 
-// largeFreight makes 100,000 orders of 30,000 users.
+// largeFreight makes 100,000 orders of 30,000 users. A table that is created from a SELECT is
+// filled much faster than by INSERT.
 func largeFreight(t *testing.T, url string) {
 	t.Helper()
 	mustExecute(t, url,
-		"CREATE TABLE `Users` (id int NOT NULL PRIMARY KEY, name varchar(99) NOT NULL, city int NOT NULL)",
-		"CREATE TABLE orders (id int NOT NULL PRIMARY KEY, at datetime NOT NULL, users_id int NOT NULL, city int NOT NULL, state varchar(9) NOT NULL, goods char(32) NOT NULL, KEY (users_id))",
-		"CREATE TABLE notes (orders_id int NOT NULL, note varchar(99) NOT NULL)",
-		"INSERT INTO `Users` SELECT seq, CONCAT('n', seq), seq % 400 FROM seq_1_to_30000",
-		"INSERT INTO orders SELECT seq, '2016-01-01' + INTERVAL seq SECOND, 1 + seq * 7 % 30000, seq % 4, IF(seq % 10 = 0, 'closed', 'open'), MD5(seq) FROM seq_1_to_100000",
-		"INSERT INTO notes SELECT seq, 'note' FROM seq_1_to_60000",
+		"CREATE TABLE `Users` (id int NOT NULL PRIMARY KEY, name varchar(99) NOT NULL, city int NOT NULL)"+
+			" SELECT seq AS id, CONCAT('n', seq) AS name, seq % 400 AS city FROM seq_1_to_30000",
+		"CREATE TABLE orders (id int NOT NULL PRIMARY KEY, at datetime NOT NULL, users_id int NOT NULL, city int NOT NULL, state varchar(9) NOT NULL, goods char(32) NOT NULL, KEY (users_id))"+
+			" SELECT seq AS id, '2016-01-01' + INTERVAL seq SECOND AS at, 1 + seq * 7 % 30000 AS users_id, seq % 4 AS city, IF(seq % 10 = 0, 'closed', 'open') AS state, MD5(seq) AS goods FROM seq_1_to_100000",
+		"CREATE TABLE notes (orders_id int NOT NULL, note varchar(99) NOT NULL) SELECT seq AS orders_id, 'note' AS note FROM seq_1_to_60000",
 		"ANALYZE TABLE `Users`, orders, notes")
 }
 

@@ -19,7 +19,7 @@ func TestQuery(t *testing.T) {
 	mustExecute(t, url,
 		"CREATE TABLE t (id int PRIMARY KEY, flag boolean NOT NULL, doc json, name varchar(99) CHARACTER SET utf8mb4)",
 		"INSERT INTO t VALUES (1, 1, '[1]', 'it''s \\'), (2, 0, NULL, '🚚')",
-		"CREATE TABLE many (n int PRIMARY KEY)", "INSERT INTO many SELECT seq FROM seq_1_to_50000")
+		"CREATE TABLE many (n int PRIMARY KEY) SELECT seq AS n FROM seq_1_to_50000")
 	db := open(t, url, database.Pool{Max: 2})
 	plenty := query.Limit{Rows: 1000, Bytes: 1 << 20}
 	make := func(sql string, params ...feed.Param) *Query {
