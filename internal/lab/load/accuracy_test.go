@@ -58,7 +58,7 @@ func scripted(t testing.TB, secure bool, timeout time.Duration, of func(n int64)
 	}))
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	if secure {
-		server.StartTLS()
+		startTLS(t, server)
 	} else {
 		server.Start()
 	}
@@ -128,7 +128,7 @@ func TestPercentilesOfAllRequests(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) { t.Parallel(); comparePercentiles(t, false, 500, 0, of) })
-		t.Run(name+" over TLS", func(t *testing.T) { t.Parallel(); comparePercentiles(t, true, 250, 2*time.Second, of) })
+		t.Run(name+" over TLS", func(t *testing.T) { t.Parallel(); comparePercentiles(t, true, 250, 1200*time.Millisecond, of) })
 	}
 }
 
@@ -298,19 +298,25 @@ func TestOverload(t *testing.T) {
 func TestFailingTarget(t *testing.T) {
 	t.Parallel()
 	for name, of := range map[string]script{"resets": {end: resets}, "closes": {end: closes}, "hangs": {end: hangs}, "slow resets": {wait: 20 * time.Millisecond, end: resets}} {
-		for _, profile := range []Profile{{}, Constant(300, time.Second/2)} {
-			tg, clock, _ := scripted(t, false, 100*time.Millisecond, func(int64) script { return of })
-			r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Steps: []Step{{Profile: profile, Connections: 10, Duration: time.Second / 2}}})
+		for _, step := range failingSteps() {
+			tg, clock, _ := scripted(t, false, 50*time.Millisecond, func(int64) script { return of })
+			r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Steps: []Step{step}})
 			r.checkFailing(t, name)
 			r.checkLittle(t, 0, false)
 		}
 	}
 	clock := target.NewClock()
 	dead := openTarget(t, target.Config{URL: "http://127.0.0.1:1/"}, clock)
-	for _, profile := range []Profile{{}, Constant(300, time.Second/2)} {
-		r := runLoad(t, t.Context(), Config{Target: dead, Clock: clock, Steps: []Step{{Profile: profile, Connections: 10, Duration: time.Second / 2}}})
+	for _, step := range failingSteps() {
+		r := runLoad(t, t.Context(), Config{Target: dead, Clock: clock, Steps: []Step{step}})
 		r.checkFailing(t, "refused")
 	}
+}
+
+// failingSteps are a closed loop, which fails as fast as the machine can, and an open one.
+func failingSteps() []Step {
+	const length = time.Second / 2
+	return []Step{{Connections: 10, Duration: length / 2}, {Profile: Constant(300, length), Connections: 10, Duration: length}}
 }
 
 func (r *records) checkFailing(t testing.TB, name string) {

@@ -20,7 +20,7 @@ func TestNoAllocation(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		return after.Mallocs - before.Mallocs, uint64(len(r.slices[0]))
 	}
-	const more = 50_000
+	const more = 20_000
 	few, _ := mallocs(1000)
 	// Encoding the histograms of a second allocates by their width.
 	if many, seconds := mallocs(1000 + more); many > few*seconds+more*3/4 {

@@ -26,7 +26,7 @@ func namedTarget(t *testing.T, secure bool) (*target.Target, target.Clock) {
 	mux.HandleFunc("/broken", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
 	server := httptest.NewUnstartedServer(mux)
 	if secure {
-		server.StartTLS()
+		startTLS(t, server)
 	} else {
 		server.Start()
 	}

@@ -158,7 +158,7 @@ func TestOpenLoop(t *testing.T) {
 	for _, workers := range []int{1, 3} {
 		for _, poisson := range []bool{false, true} {
 			_, tg, clock := nullTarget(t, target.Config{})
-			const rate, length = 1000, 1200 * time.Millisecond
+			const rate, length = 400, 1200 * time.Millisecond
 			r := runLoad(t, t.Context(), Config{
 				Target: tg, Clock: clock, Workers: workers, Poisson: poisson, Seed: 5,
 				Steps: []Step{{Profile: Constant(rate, length), Connections: 500, Duration: length}},
@@ -357,7 +357,7 @@ func TestBlockingHTTPS(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") }))
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
-	server.StartTLS()
+	startTLS(t, server)
 	defer server.Close()
 	clock := target.NewClock()
 	tg := openTarget(t, target.Config{URL: server.URL, Insecure: true}, clock)
