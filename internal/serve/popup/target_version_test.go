@@ -68,10 +68,16 @@ func TestTargetVersions(t *testing.T) {
 			if err := a.Replace("city", x); err != nil {
 				t.Fatal(err)
 			}
+			var relations []string
 			for op, want := range map[string]bool{"<": i < j, "<=": i <= j, ">": i > j, ">=": i >= j, "==": i == j, "!=": i != j} {
-				if got := evaluate(t, a, fmt.Sprintf("version(city) %s version(%q)", op, y), ""); got != want {
-					t.Errorf("%s %s %s is %v", x, op, y, got)
+				relation := fmt.Sprintf("(version(city) %s version(%q))", op, y)
+				if !want {
+					relation = "not " + relation
 				}
+				relations = append(relations, relation)
+			}
+			if all := strings.Join(relations, " and "); !evaluate(t, a, all, "") {
+				t.Errorf("with the city %s this does not hold: %s", x, all)
 			}
 		}
 	}

@@ -431,7 +431,7 @@ func TestRulesAgainstModel(t *testing.T) {
 	case *long:
 		rounds = 1000
 	case testing.Short():
-		rounds = 12
+		rounds = 6
 	}
 	schema, base := testSchema(t), rand.Uint64()
 	t.Logf("seeds from %d", base)
