@@ -79,9 +79,9 @@ func (q *queueing) observe(p Probe) Observation {
 
 // longRunPeak is the highest rate that meets the limit in a long run.
 func (q *queueing) longRunPeak() float64 {
-	const requests = 2e5
+	const requests = 1e5
 	low, high := q.capacity/10, q.capacity
-	for high > 1.002*low {
+	for high > 1.01*low {
 		rate := (low + high) / 2
 		o := q.observe(Probe{Rate: rate, Duration: time.Duration(requests / rate * 1e9), Warmup: time.Duration(requests / 10 / rate * 1e9)})
 		if o.Margins[0].Met {
