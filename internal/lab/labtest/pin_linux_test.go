@@ -221,7 +221,7 @@ func (p *pinTarget) disturbed(t *testing.T, core int) (step *report.DocumentStep
 	t.Helper()
 	apptest.AwaitState(t, "a loop runs while a load runs", func() (string, bool) {
 		free, began := occupy(t, core), time.Now()
-		stdout, stderr, code := spillway(t, "load", "--socket", p.socket, "http://nginx/", "--pin", "--workers", "1", "--rate", "300", "-d", "2s", "--json")
+		stdout, stderr, code := spillway(t, "load", "--socket", p.socket, "http://nginx/", "--pin", "--workers", "1", "--rate", "300", "-d", "1s", "--json")
 		used, took := free(), time.Since(began)
 		d := document(t, stdout, stderr)
 		if code != exit.OK || len(d.Steps) != 1 || len(d.Header.Hosts) != 2 || d.Header.Machine.GOMAXPROCS != 1 {

@@ -46,7 +46,7 @@ func TestLoadWatch(t *testing.T) {
 	app := apptest.Serve(t, program.Path(t), "--database", database)
 	app.WaitReady(t)
 	out := filepath.Join(t.TempDir(), "run.ndjson")
-	d, stderr := watchedDocument(t, app.URL("goodslist?offset=300"), "--rate", "400,800", "-d", "4s", "--per-connection", "1", "-o", out,
+	d, stderr := watchedDocument(t, app.URL("goodslist?offset=300"), "--rate", "100,200", "-d", "4s", "--per-connection", "1", "-o", out,
 		"--watch", "app="+app.Addr(), "--watch", "db="+postgres.Get(t).Addr(), "--watch-db", "pg="+database)
 	if len(d.Steps) != 2 || d.Steps[1].Watch == nil {
 		t.Fatalf("document %+v\n%s", d, stderr)
