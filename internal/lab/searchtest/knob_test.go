@@ -197,7 +197,7 @@ func TestPeakKnobClosedPipe(t *testing.T) {
 func TestPeakKnobFails(t *testing.T) {
 	t.Parallel()
 	file, command := setting(t, "1000")
-	d, stderr, code := peakVerb(t, adjustable(t, file, func(float64) {}), "--slo", "p50<5s", "--start", "300", "--max", "300", "--max-time", "30s",
+	d, stderr, code := peakVerb(t, adjustable(t, file, func(float64) {}), "--slo", "p50<5s", "--start", "100", "--max", "100", "--max-time", "30s",
 		"--knob", "capacity=1000,2000: "+command+"; if [ $VALUE = 2000 ]; then echo no such capacity; exit 5; fi")
 	checkSetting(t, file, "1000")
 	if d == nil || len(d.Knobs) != 1 || d.Knobs[0].Moved != peak.NotMeasured {
