@@ -17,6 +17,10 @@ import (
 // postgresBinaries is where Debian installs PostgreSQL's programs, outside of PATH.
 const postgresBinaries = "/usr/lib/postgresql/*/bin/"
 
+// withoutTLS ends the URLs of PostgreSQL. By default, a client asks for TLS first, and connects
+// a second time when that is refused.
+const withoutTLS = "?sslmode=disable"
+
 // PostgresServer is a separate PostgreSQL cluster with superuser postgres and no password.
 // It listens on a loopback port and on a Unix socket in its directory.
 type PostgresServer struct {
@@ -86,6 +90,7 @@ func newPostgres(binary, dir string, credential *syscall.Credential, settings []
 		dir:        dir,
 		addr:       addr,
 		scheme:     "postgres://postgres@",
+		query:      withoutTLS,
 		credential: credential,
 		stopSignal: syscall.SIGINT, // fast shutdown: ends the sessions
 	}}
@@ -119,6 +124,12 @@ func pingPostgres(ctx context.Context, url string) error {
 // SocketURL returns the URL of a database through the Unix socket.
 func (pg *PostgresServer) SocketURL(database string) string {
 	return "postgres://postgres@/" + database + "?host=" + pg.dir + "&port=" + portOf(pg.addr)
+}
+
+// DatabaseName returns the name of the database in a URL.
+func DatabaseName(url string) string {
+	name, _, _ := strings.Cut(url[strings.LastIndexByte(url, '/')+1:], "?")
+	return name
 }
 
 // CreateDatabase creates an empty database, which exists until the server is closed, and

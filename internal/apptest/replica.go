@@ -27,7 +27,7 @@ func (pg *PostgresServer) Replica(t testing.TB) *PostgresServer {
 
 func (pg *PostgresServer) startReplica() (*PostgresServer, error) {
 	replica := &PostgresServer{Server: &Server{
-		name: "postgres", scheme: pg.scheme, credential: pg.credential, stopSignal: pg.stopSignal,
+		name: "postgres", scheme: pg.scheme, query: pg.query, credential: pg.credential, stopSignal: pg.stopSignal,
 	}}
 	replica.ready = func(ctx context.Context) error { return pingPostgres(ctx, replica.URL("postgres")) }
 	return replica, replica.setUp("postgresql", postgresBinaries+"postgres", func() error {

@@ -39,6 +39,7 @@ type Server struct {
 	dir        string   // working directory, removed by Close
 	addr       string   // host:port it listens on
 	scheme     string   // of its URLs, with the user: "postgres://postgres@"
+	query      string   // of its URLs
 	credential *syscall.Credential
 	stopSignal syscall.Signal // requests a fast and clean stop
 	ready      func(ctx context.Context) error
@@ -62,7 +63,7 @@ func (s *Server) Addr() string { return s.addr }
 func (s *Server) Dir() string { return s.dir }
 
 // URL returns the server's URL with a path, such as the name of a database or a page.
-func (s *Server) URL(path string) string { return s.scheme + s.addr + "/" + path }
+func (s *Server) URL(path string) string { return s.scheme + s.addr + "/" + path + s.query }
 
 // PID returns the process id, 0 when the server does not run.
 func (s *Server) PID() int {

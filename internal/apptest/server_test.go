@@ -81,7 +81,7 @@ func TestPostgres(t *testing.T) {
 func TestPgBouncer(t *testing.T) {
 	pg := Postgres(t)
 	pool := PgBouncer(t, pg, "transaction")
-	if got, err := queryText(t, pool.URL("postgres")+"?default_query_exec_mode=exec", "SELECT current_database()::text"); err != nil || got != "postgres" {
+	if got, err := queryText(t, pool.URL("postgres")+"&default_query_exec_mode=exec", "SELECT current_database()::text"); err != nil || got != "postgres" {
 		t.Fatalf("through the pooler: %q, %v", got, err)
 	}
 }

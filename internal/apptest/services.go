@@ -32,7 +32,7 @@ func StartPgBouncer(pg *PostgresServer, mode string) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the user that runs PgBouncer: %w", err)
 	}
-	s := &Server{name: "pgbouncer", scheme: "postgres://postgres@", credential: credential, stopSignal: syscall.SIGTERM}
+	s := &Server{name: "pgbouncer", scheme: "postgres://postgres@", query: withoutTLS, credential: credential, stopSignal: syscall.SIGTERM}
 	s.ready = func(ctx context.Context) error { return pingPostgres(ctx, s.URL("postgres")) }
 	prepare := func() error {
 		users, err := s.writeFile("users", "\"postgres\" \"\"\n")

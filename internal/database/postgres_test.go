@@ -69,7 +69,7 @@ func TestOpenPostgresSettings(t *testing.T) {
 			"application_name": "spillway", "TimeZone": "UTC", "DateStyle": "ISO, DMY", "statement_timeout": "5s", "client_encoding": "UTF8",
 		}},
 		{
-			"?application_name=mine&statement_timeout=7s&TimeZone=Europe/Paris",
+			"&application_name=mine&statement_timeout=7s&TimeZone=Europe/Paris",
 			database.Pool{StatementTimeout: time.Second},
 			map[string]string{"application_name": "mine", "statement_timeout": "7s", "TimeZone": "Europe/Paris"},
 		},
@@ -84,6 +84,10 @@ func TestOpenPostgresSettings(t *testing.T) {
 			}
 		}
 		pool.Close()
+	}
+	refused, _, _ := strings.Cut(pg.URL("postgres"), "?") // TLS is asked for
+	if got, err := setting(t.Context(), openPostgres(t, refused, database.Pool{Max: 3}, log), "TimeZone"); err != nil || got != "UTC" {
+		t.Errorf("on a server that refuses TLS: TimeZone = %q, want UTC: %v", got, err)
 	}
 	pool := openPostgres(t, pg.SocketURL("postgres"), database.Pool{Max: 3}, log)
 	if got, err := setting(t.Context(), pool, "TimeZone"); err != nil || got != "UTC" {
@@ -100,7 +104,7 @@ func TestOpenPostgresBehindPgBouncer(t *testing.T) {
 	pg := postgres.Get(t)
 	bouncer := apptest.PgBouncer(t, pg, "transaction")
 	var text bytes.Buffer
-	pool := openPostgres(t, bouncer.URL("postgres")+"?default_query_exec_mode=exec", database.Pool{Max: 5}, slog.New(slog.NewTextHandler(&text, nil)))
+	pool := openPostgres(t, bouncer.URL("postgres")+"&default_query_exec_mode=exec", database.Pool{Max: 5}, slog.New(slog.NewTextHandler(&text, nil)))
 	var clients sync.WaitGroup
 	for range 5 {
 		clients.Go(func() {

@@ -117,7 +117,7 @@ func TestTimeoutCoversLogin(t *testing.T) {
 	expectTimeout(t, "MariaDB", tg)
 
 	server := sharedPostgres.Get(t)
-	tg = open(t, Config{URL: slowly(server.CreateDatabase(t)) + "?sslmode=disable", SQL: "SELECT pg_sleep(0.6)", Timeout: wholeTimeout})
+	tg = open(t, Config{URL: slowly(server.CreateDatabase(t)), SQL: "SELECT pg_sleep(0.6)", Timeout: wholeTimeout})
 	expectTimeout(t, "PostgreSQL", tg)
 }
 

@@ -354,7 +354,7 @@ func TestStandbyBatchFoundAgain(t *testing.T) {
 func TestStandbyAck(t *testing.T) {
 	t.Parallel()
 	r := newReplicatedPair(t)
-	name := r.db.URL[strings.LastIndexByte(r.db.URL, '/')+1:]
+	name := apptest.DatabaseName(r.db.URL)
 	r.db.Query(t, "CREATE TABLE readings (id bigint NOT NULL, device bigint, value double precision, note varchar(20))")
 	for _, level := range []string{"remote_apply", "on", "remote_write", "local"} {
 		r.db.Query(t, "ALTER DATABASE "+name+" SET synchronous_commit = "+level)

@@ -58,7 +58,7 @@ func refused(t *testing.T, url database.URL, replace bool, texts ...string) {
 
 func testSearchPath(t *testing.T, public database.URL) {
 	p := postgresPlace(t)
-	other := parse(t, public.Raw()+"?search_path=other")
+	other := parse(t, public.Raw()+"&search_path=other")
 	p.exec(t, public, "CREATE TABLE users (id integer)")
 	refused(t, public, true, "did not create; use another database, or another schema")
 	refused(t, other, false, "no schema of the search_path exists")
@@ -75,7 +75,7 @@ func testGrants(t *testing.T, server *apptest.PostgresServer) {
 	text := server.CreateDatabase(t)
 	as := func(role string) database.URL { return parse(t, strings.Replace(text, "postgres@", role+"@", 1)) }
 	owner := as("postgres")
-	name := text[strings.LastIndexByte(text, '/')+1:]
+	name := apptest.DatabaseName(text)
 	loader, reader, writer := "loader_"+name, "reader_"+name, "writer_"+name // roles belong to the server
 	p.exec(t, owner, "CREATE ROLE "+loader+" LOGIN", "CREATE ROLE "+reader+" LOGIN", "CREATE ROLE "+writer+" LOGIN")
 
@@ -107,7 +107,7 @@ func testGrants(t *testing.T, server *apptest.PostgresServer) {
 func testPooler(t *testing.T, server *apptest.PostgresServer) {
 	p := postgresPlace(t)
 	direct := server.CreateDatabase(t)
-	_, name, _ := strings.Cut(strings.TrimPrefix(direct, "postgres://"), "/")
+	name := apptest.DatabaseName(direct)
 	pooled := parse(t, apptest.PgBouncer(t, server, "transaction").URL(name))
 	p.seed(t, pooled, small, false, true)
 	p.complete(t, pooled, small)
@@ -120,7 +120,7 @@ func testPooler(t *testing.T, server *apptest.PostgresServer) {
 func testPoolerInterrupted(t *testing.T, server *apptest.PostgresServer) {
 	apptest.Long(t)
 	p := postgresPlace(t)
-	_, name, _ := strings.Cut(strings.TrimPrefix(server.CreateDatabase(t), "postgres://"), "/")
+	name := apptest.DatabaseName(server.CreateDatabase(t))
 	pooled := parse(t, apptest.PgBouncer(t, server, "transaction").URL(name))
 	p.seed(t, pooled, small, false, true)
 	interruptPooled(t, pooled)

@@ -59,7 +59,7 @@ func TestPopupRedisTwoDatabases(t *testing.T) {
 		t.Errorf("%d of %d events went to one database, %d to the other", users-n, users, n)
 	}
 	for _, database := range []string{own.URL, other.URL} {
-		if name := database[strings.LastIndex(database, "/")+1:]; !strings.Contains(second.Log(t), name) {
+		if name := apptest.DatabaseName(database); !strings.Contains(second.Log(t), name) {
 			t.Errorf("the log does not name the database %s:\n%s", name, second.Log(t))
 		}
 	}

@@ -54,7 +54,7 @@ func testReadsNoMore(t *testing.T, pg *apptest.PostgresServer) {
 	if !strings.Contains(sql, "LIMIT 32)") {
 		t.Fatalf("statement: %s", sql)
 	}
-	mustExecute(t, url, "ALTER DATABASE "+databaseName(url)+" SET plan_cache_mode = force_generic_plan")
+	mustExecute(t, url, "ALTER DATABASE "+apptest.DatabaseName(url)+" SET plan_cache_mode = force_generic_plan")
 	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)

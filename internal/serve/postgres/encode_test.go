@@ -78,7 +78,7 @@ func testTypes(t *testing.T, pg *apptest.PostgresServer) {
 	testFormats(t, db)
 	testSharedText(t, url)
 
-	mustExecute(t, url, "ALTER ROLE postgres IN DATABASE "+databaseName(url)+" SET bytea_output = escape")
+	mustExecute(t, url, "ALTER ROLE postgres IN DATABASE "+apptest.DatabaseName(url)+" SET bytea_output = escape")
 	db = open(t, url, database.Pool{})
 	check(`'\x00ff5c78415c5c'::bytea`, `"AP9ceEFcXA=="`)
 	check(`'\x5c7830'::bytea`, `"XHgw"`)

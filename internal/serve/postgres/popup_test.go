@@ -68,7 +68,7 @@ func TestPopupUpgradeDenied(t *testing.T) {
 	if err := owner.EnsureTables(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	role := "popup_limited_" + databaseName(url)
+	role := "popup_limited_" + apptest.DatabaseName(url)
 	mustExecute(t, url, "CREATE ROLE "+role+" LOGIN; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO "+role+"; ALTER TABLE popup_events DROP COLUMN variant")
 	limited := open(t, strings.Replace(url, "postgres@", role+"@", 1), database.Pool{}).Popups()
 	const statement = "ALTER TABLE popup_events ADD COLUMN IF NOT EXISTS variant smallint NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS first boolean NOT NULL DEFAULT false;"

@@ -33,8 +33,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(apptest.Closing(m, &shared))
 
 // databaseName returns the name of the database of a URL, of which names of roles are made:
 // roles belong to the server.
-func databaseName(url string) string { return url[strings.LastIndexByte(url, '/')+1:] }
-
 // patience bounds what only a hang exceeds.
 const patience = 5 * time.Minute
 

@@ -256,12 +256,12 @@ func TestStreamSweepIndex(t *testing.T) {
 	if got := queryText(t, url, indexes); got != "1" {
 		t.Errorf("a new table has %s indexes", got)
 	}
-	role := "sweep_writer_" + databaseName(url)
+	role := "sweep_writer_" + apptest.DatabaseName(url)
 	mustExecute(t, url, `DROP INDEX spillway_drained_created_at;
 		INSERT INTO spillway_drained (spool, epoch, last, first, sums, created_at) SELECT '02000000-0000-0000-0000-000000000000', '01000000-0000-0000-0000-000000000000', n, n, '',
 			now() - CASE WHEN n <= 3 THEN interval '2 hours' ELSE interval '0' END FROM generate_series(1, 5000) AS n;
 		CREATE ROLE `+role+`; GRANT ALL ON ALL TABLES IN SCHEMA public TO `+role+`; GRANT USAGE ON SCHEMA public TO `+role)
-	limited := open(t, url+"?role="+role, database.Pool{}).Stream(schema)
+	limited := open(t, url+"&role="+role, database.Pool{}).Stream(schema)
 	drain(limited, 2)
 	for i, test := range []struct {
 		sink    *Stream
@@ -289,14 +289,14 @@ func TestStreamOldKeys(t *testing.T) {
 	t.Parallel()
 	url := shared.Get(t).CreateDatabase(t)
 	sink, schema := newIDs(t, url)
-	role := "old_keys_writer_" + databaseName(url)
+	role := "old_keys_writer_" + apptest.DatabaseName(url)
 	mustExecute(t, url, `CREATE TABLE spillway_batches (id uuid PRIMARY KEY, created_at timestamptz NOT NULL DEFAULT now(), results bytea);
 		CREATE TABLE spillway_requests (stream text NOT NULL, key text COLLATE "C" NOT NULL, fingerprint bytea NOT NULL, outcome bytea NOT NULL,
 			expires_at timestamptz NOT NULL, PRIMARY KEY (stream, key));
 		INSERT INTO spillway_requests SELECT '/t', k, '\x0100000000000000000000000000000000000000000000000000000000000000', '{"stored":1}', now() + e
 			FROM (VALUES ('new', interval '30 minutes'), ('old', interval '-30 minutes')) AS v(k, e);
 		CREATE ROLE `+role+`; GRANT ALL ON ALL TABLES IN SCHEMA public TO `+role+`; GRANT ALL ON SCHEMA public TO `+role)
-	limited := open(t, url+"?role="+role, database.Pool{}).Stream(schema)
+	limited := open(t, url+"&role="+role, database.Pool{}).Stream(schema)
 	if err := limited.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "ALTER TABLE spillway_requests ADD COLUMN IF NOT EXISTS accepted_at timestamptz") {
 		t.Errorf("without the right: %v", err)
 	}
@@ -325,7 +325,7 @@ func TestStreamOldKeys(t *testing.T) {
 func TestStreamKeyEncoding(t *testing.T) {
 	t.Parallel()
 	pg := shared.Get(t)
-	latin := "latin_" + databaseName(pg.CreateDatabase(t))
+	latin := "latin_" + apptest.DatabaseName(pg.CreateDatabase(t))
 	mustExecute(t, pg.URL("postgres"), "CREATE DATABASE "+latin+" ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
 	sink, schema := newIDs(t, pg.URL(latin))
 	for i, test := range []struct {

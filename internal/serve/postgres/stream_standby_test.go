@@ -148,7 +148,7 @@ func testStreamStandbyAway(t *testing.T, pg *apptest.PostgresServer) {
 		change    func(*stream.Batch)
 	}{
 		{"direct", a.url, false, func(*stream.Batch) {}},
-		{"quiet", a.url + "?client_min_messages=error", true, func(*stream.Batch) {}},
+		{"quiet", a.url + "&client_min_messages=error", true, func(*stream.Batch) {}},
 		{"stepwise", a.url, true, func(b *stream.Batch) { b.RowByRow = true }},
 		{"keyed", a.url, true, func(b *stream.Batch) { b.Requests[0].Key = "key" }},
 		{"drained", a.url, false, func(b *stream.Batch) {

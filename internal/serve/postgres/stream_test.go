@@ -122,7 +122,7 @@ func TestStreamDurability(t *testing.T) {
 	t.Parallel()
 	pg := apptest.Postgres(t, "fsync=on", "full_page_writes=on", "synchronous_commit=on")
 	url := pg.CreateDatabase(t)
-	name := databaseName(url)
+	name := apptest.DatabaseName(url)
 	mustExecute(t, url, `CREATE TABLE levels (id bigint, level text DEFAULT current_setting('synchronous_commit'));`)
 	tests := []struct {
 		settings string // of the database, or of the server
@@ -227,7 +227,7 @@ func TestStreamRefusals(t *testing.T) {
 	t.Parallel()
 	pg := shared.Get(t)
 	url := pg.CreateDatabase(t)
-	role := "stream_writer_" + databaseName(url)
+	role := "stream_writer_" + apptest.DatabaseName(url)
 	mustExecute(t, url, `CREATE TABLE guarded (id int);
 		CREATE FUNCTION no_sevens() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			IF NEW.id = 7 THEN RAISE 'no sevens' USING ERRCODE = 'AB123'; END IF;
@@ -239,7 +239,7 @@ func TestStreamRefusals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sink := open(t, url+"?role="+role, database.Pool{}).Stream(schema)
+	sink := open(t, url+"&role="+role, database.Pool{}).Stream(schema)
 	commit := func(id byte, body string) (*stream.Batch, error) {
 		records, _, err := schema.Parse([]byte(body), stream.FormJSON, time.Now(), stream.Limits{Bytes: 200, Records: 10, Depth: 1, Fields: 1})
 		if err != nil {
@@ -274,8 +274,8 @@ func TestStreamTimestampWithoutZone(t *testing.T) {
 	bouncer := apptest.PgBouncer(t, pg, "transaction")
 	url := pg.CreateDatabase(t)
 	mustExecute(t, url, "CREATE TABLE moments (id bigint, at timestamp, zoned timestamptz);")
-	mustExecute(t, url, "ALTER DATABASE "+databaseName(url)+" SET timezone = 'America/New_York'")
-	mustExecute(t, url, "ALTER ROLE CURRENT_USER IN DATABASE "+databaseName(url)+" SET timezone = 'Asia/Kolkata'")
+	mustExecute(t, url, "ALTER DATABASE "+apptest.DatabaseName(url)+" SET timezone = 'America/New_York'")
+	mustExecute(t, url, "ALTER ROLE CURRENT_USER IN DATABASE "+apptest.DatabaseName(url)+" SET timezone = 'Asia/Kolkata'")
 	schema, err := stream.NewSchema(stream.Definition{Name: "/moments", Table: "moments", Columns: []stream.Column{
 		{Name: "id", Type: stream.Integer}, {Name: "at", Type: stream.Timestamp}, {Name: "zoned", Type: stream.Timestamp},
 	}})
@@ -285,7 +285,7 @@ func TestStreamTimestampWithoutZone(t *testing.T) {
 	for i, test := range []struct{ url, want string }{
 		{url, "2016-12-01 15:59:57.25"},
 		{strings.Replace(url, pg.Addr(), bouncer.Addr(), 1), "2016-12-01 15:59:57.25"},
-		{url + "?timezone=Asia/Shanghai", "2016-12-01 23:59:57.25"},
+		{url + "&timezone=Asia/Shanghai", "2016-12-01 23:59:57.25"},
 	} {
 		body := fmt.Sprintf(`{"id":%d,"at":"2016-12-01T23:59:57.25+08:00","zoned":"2016-12-01T23:59:57.25+08:00"}`, i)
 		records, _, err := schema.Parse([]byte(body), stream.FormJSON, time.Now(), stream.Limits{Bytes: 200, Records: 1, Depth: 1, Fields: 3})

@@ -120,7 +120,7 @@ func TestThroughPgBouncer(t *testing.T) {
 	t.Parallel()
 	url, conn := freightDatabase(t)
 	bouncer := apptest.PgBouncer(t, postgres.Get(t), "transaction")
-	name := url[strings.LastIndexByte(url, '/')+1:]
+	name := apptest.DatabaseName(url)
 	app := apptest.Serve(t, binary.Path(t), "--database", bouncer.URL(name))
 	app.WaitReady(t)
 	first := apptest.Page(t, app.URL("goodslist"))
