@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"spillway/internal/lab/netstat"
+	"spillway/internal/netstat"
 )
 
 // How a target is probed.

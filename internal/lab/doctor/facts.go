@@ -10,7 +10,7 @@ import (
 
 	"github.com/prometheus/procfs"
 
-	"spillway/internal/lab/netstat"
+	"spillway/internal/netstat"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"spillway/internal/lab/netstat"
+	"spillway/internal/netstat"
 )
 
 // Listener is a listening socket of this host.

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"spillway/internal/lab/netstat"
 	"spillway/internal/lab/result"
+	"spillway/internal/netstat"
 )
 
 // Listeners samples the accept queues of the TCP sockets that listen on the ports, or on any port if none is given, in

@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/procfs"
 
-	"spillway/internal/lab/netstat"
+	"spillway/internal/netstat"
 )
 
 // listensAt is the bit in /proc/net/unix of a socket that accepts connections.

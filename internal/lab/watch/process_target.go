@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
-	"spillway/internal/lab/netstat"
+	"spillway/internal/netstat"
 )
 
 // lookupTimeout bounds the look-up of a host's name.

@@ -7,8 +7,8 @@ import (
 	"runtime"
 	"time"
 
-	"spillway/internal/lab/netstat"
 	"spillway/internal/lab/result"
+	"spillway/internal/netstat"
 )
 
 // TCP samples the TCP of the calling thread's network namespace: states, opens, drops, retransmits and local ports.

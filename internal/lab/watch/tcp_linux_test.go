@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"spillway/internal/apptest"
-	"spillway/internal/lab/netstat"
 	"spillway/internal/lab/result"
+	"spillway/internal/netstat"
 )
 
 // newTCP returns the sampler of the namespace of the calling thread.

@@ -5,15 +5,15 @@ package front
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"os"
-	"strings"
 	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"spillway/internal/netstat"
 )
 
 // The sockets of loops never block, so the scheduler need not be told of these calls (RawSyscall).
@@ -47,7 +47,7 @@ func prepare(socket int, deferred bool) {
 	}
 }
 
-// Half reports whether clients are connected of whom the kernel has not told because they have sent nothing. It tells of them
+// Half reports whether clients may be connected of whom the kernel has not told because they have sent nothing. It tells of them
 // from then on when they do.
 func (f *Front) Half() bool {
 	_ = unix.SetsockoptInt(f.cfg.Socket, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, 0) // a Unix socket does not have it
@@ -56,26 +56,22 @@ func (f *Front) Half() bool {
 		return false
 	}
 	var port int
-	tables := []string{"/proc/net/tcp", "/proc/net/tcp6"} // an IPv6 socket takes both
 	switch name := name.(type) {
 	case *unix.SockaddrInet4:
-		port, tables = name.Port, tables[:1]
+		port = name.Port
 	case *unix.SockaddrInet6:
 		port = name.Port
 	default:
 		return false
 	}
-	const synReceived = " 03 " // state in the kernel's table of connections: number, local and remote address, state
-	local := fmt.Sprintf(":%04X ", port)
-	for _, table := range tables {
-		text, _ := os.ReadFile(table) // there may be no IPv6
-		for line := range strings.Lines(string(text)) {
-			if at := strings.Index(line, local); at >= 0 && at < strings.Index(line, synReceived) {
-				return true
-			}
-		}
+	kernel, err := netstat.Open()
+	if err != nil {
+		return true
 	}
-	return false
+	defer kernel.Close()
+	found := false
+	err = kernel.Sockets(netstat.Arriving(uint16(port)), func(*netstat.Socket) { found = true })
+	return found || err != nil
 }
 
 func read(fd int, p []byte) (n int, errno syscall.Errno) {

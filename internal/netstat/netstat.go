@@ -23,8 +23,10 @@ import (
 // States of a TCP socket, linux/tcp_states.h.
 const (
 	Established = 1
+	synReceived = 3
 	TimeWait    = 6
 	Listen      = 10
+	newReceived = 12 // how the kernel keeps synReceived
 )
 
 // AnyState asks for sockets in every state. A socket that is bound and neither listens nor connects is in no table that
@@ -51,6 +53,11 @@ type Query struct {
 // Listening selects the sockets that listen on a port.
 func Listening(port uint16) Query {
 	return Query{States: 1 << Listen, PortFirst: port, PortLast: port}
+}
+
+// Arriving selects connections to a port that the kernel still opens.
+func Arriving(port uint16) Query {
+	return Query{States: 1<<synReceived | 1<<newReceived, PortFirst: port, PortLast: port}
 }
 
 // Owners returns the processes that have one of the sockets open. denied is how many processes did not let this user
