@@ -575,3 +575,33 @@ func TestDrainAfterAnError(t *testing.T) {
 		t.Errorf("%v, %d connections are open", err, gate.open.Load())
 	}
 }
+
+// TestHalf: the front knows of clients that are connected and have sent nothing, on its own port only.
+func TestHalf(t *testing.T) {
+	for _, address := range []string{"127.0.0.1:0", ":0"} { // the second takes IPv6 too, where there is any
+		t.Run(address, func(t *testing.T) {
+			t.Parallel()
+			start := func() (r *rig) {
+				var port int
+				r = open(t, 1, func(c *Config, _ *fakeGate) {
+					_ = unix.Close(c.Socket)
+					ln, err := net.Listen("tcp", address)
+					if err != nil {
+						t.Fatal(err)
+					}
+					port, c.Socket = ln.Addr().(*net.TCPAddr).Port, takeSocket(t, ln)
+				})
+				r.address = fmt.Sprintf("127.0.0.1:%d", port)
+				return r
+			}
+			apptest.Await(t, "a silent client is known", func() bool { // the kernel hides it for a second
+				r, other := start(), start()
+				r.dial(t)
+				if other.Half() {
+					t.Fatal("a client is known on another port")
+				}
+				return r.Half()
+			})
+		})
+	}
+}
