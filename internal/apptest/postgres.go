@@ -105,6 +105,7 @@ func postgresArgs(data, socketDir, addr string, settings []string) []string {
 		"fsync=off", "synchronous_commit=off", "full_page_writes=off",
 		"dynamic_shared_memory_type=mmap", // in the data directory: nothing is left in /dev/shm after a kill
 		"wal_level=minimal", "max_wal_senders=0", "shared_buffers=64MB", "max_connections=100",
+		"jit=off", "autovacuum=off", // statements plan and cost the same each time
 	}
 	for _, setting := range append(defaults, settings...) {
 		args = append(args, "-c", setting)

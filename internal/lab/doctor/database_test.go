@@ -91,7 +91,7 @@ func parseURL(t *testing.T, text string) database.URL {
 
 // servers are an empty database of each kind for each name asked for.
 func servers(t *testing.T) map[string]func() database.URL {
-	pg := apptest.Postgres(t)
+	pg := apptest.Postgres(t, "autovacuum=on")
 	maria := apptest.MariaDB(t)
 	made := 0
 	return map[string]func() database.URL{
