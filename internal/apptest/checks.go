@@ -2,14 +2,22 @@ package apptest
 
 import (
 	"os"
+	"strconv"
+	"strings"
 	"testing"
 )
 
-// NeedRoot skips the test unless it runs as root. scripts/testrun prints at its end what was
-// skipped and the command that runs it.
+// NeedRoot skips the test unless it runs as root and may mount and change the network, which
+// root of a container usually may not. scripts/testrun prints at its end what was skipped and
+// the command that runs it.
 func NeedRoot(t testing.TB) {
 	t.Helper()
-	if os.Geteuid() != 0 {
+	const netAdmin, sysAdmin = 1 << 12, 1 << 21 // linux/capability.h
+	status, _ := os.ReadFile("/proc/self/status")
+	_, after, _ := strings.Cut(string(status), "\nCapEff:\t")
+	text, _, _ := strings.Cut(after, "\n")
+	capabilities, _ := strconv.ParseUint(text, 16, 64)
+	if os.Geteuid() != 0 || capabilities&(netAdmin|sysAdmin) != netAdmin|sysAdmin {
 		t.Skip("needs root")
 	}
 }

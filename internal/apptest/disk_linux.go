@@ -62,11 +62,11 @@ func (zeros) Read(p []byte) (int, error) {
 }
 
 // hasMemory reports whether a directory is one of everybody in a file system in memory that has room for
-// the servers of several test processes.
+// the servers of several test processes, and from which programs can run.
 func hasMemory(dir string) bool {
 	const room = 4 << 30
 	var disk unix.Statfs_t
-	if err := unix.Statfs(dir, &disk); err != nil || disk.Type != unix.TMPFS_MAGIC {
+	if err := unix.Statfs(dir, &disk); err != nil || disk.Type != unix.TMPFS_MAGIC || disk.Flags&unix.ST_NOEXEC != 0 {
 		return false
 	}
 	info, err := os.Stat(dir)

@@ -58,7 +58,7 @@ func startGalera(settings []string) (c *GaleraCluster, err error) {
 	}
 	var members []string // the addresses of the nodes for each other
 	for range galeraNodes {
-		addr, err := freeAddr()
+		addr, err := FreeAddr()
 		if err != nil {
 			return c, err
 		}
@@ -96,11 +96,11 @@ const newCluster = "--wsrep-new-cluster"
 // galeraArgs sets the arguments of a node for its first start. The first node creates the
 // cluster.
 func (s *Server) galeraArgs(provider string, members []string, number int, settings []string) error {
-	transfer, err := freeAddr()
+	transfer, err := FreeAddr()
 	if err != nil {
 		return err
 	}
-	copies, err := freeAddr()
+	copies, err := FreeAddr()
 	if err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ func Patient(text string) string {
 			set(part, values)
 		}
 	}
-	set(config["popups"], map[string]string{"timeout": "1m"})
+	set(config["popups"], map[string]string{"timeout": "1m", "attributes_timeout": "1m"})
 	patient, err := yaml.Marshal(config)
 	if err != nil {
 		panic(fmt.Sprintf("%v: %s", err, text))

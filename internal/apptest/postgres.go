@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sys/unix"
 )
 
 // postgresBinaries is where Debian installs PostgreSQL's programs, outside of PATH.
@@ -70,7 +71,7 @@ func StartPostgres(settings ...string) (*PostgresServer, error) {
 }
 
 func newPostgres(binary, dir string, credential *syscall.Credential, settings []string) (*PostgresServer, error) {
-	addr, err := freeAddr()
+	addr, err := FreeAddr()
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +96,20 @@ func newPostgres(binary, dir string, credential *syscall.Credential, settings []
 		stopSignal: syscall.SIGINT, // fast shutdown: ends the sessions
 	}}
 	pg.ready = func(ctx context.Context) error { return pingPostgres(ctx, pg.URL("postgres")) }
+	pg.release = func() { releaseMemory(data) }
 	return pg, nil
+}
+
+// releaseMemory removes the System V shared memory of a PostgreSQL that was killed and did not
+// start again. The seventh line of its postmaster.pid has the key and the id.
+func releaseMemory(data string) {
+	text, _ := os.ReadFile(filepath.Join(data, "postmaster.pid")) // absent after a stop
+	if lines := strings.Split(string(text), "\n"); len(lines) > 6 {
+		var key, id int
+		if n, _ := fmt.Sscan(lines[6], &key, &id); n == 2 {
+			_, _ = unix.SysvShmCtl(id, unix.IPC_RMID, nil)
+		}
+	}
 }
 
 func postgresArgs(data, socketDir, addr string, settings []string) []string {

@@ -33,6 +33,7 @@ func (pg *PostgresServer) startReplica() (*PostgresServer, error) {
 	return replica, replica.setUp("postgresql", postgresBinaries+"postgres", func() error {
 		replica.binary = pg.binary // in initdb's directory, not a wrapper
 		data := filepath.Join(replica.dir, "data")
+		replica.release = func() { releaseMemory(data) }
 		host, port, err := net.SplitHostPort(pg.addr)
 		if err != nil {
 			return err

@@ -40,6 +40,7 @@ type Server struct {
 	addr       string   // host:port it listens on
 	scheme     string   // of its URLs, with the user: "postgres://postgres@"
 	query      string   // of its URLs
+	release    func()   // gives back what the kernel keeps of a process that was killed; may be nil
 	credential *syscall.Credential
 	stopSignal syscall.Signal // requests a fast and clean stop
 	ready      func(ctx context.Context) error
@@ -213,6 +214,9 @@ func (s *Server) Restart() error {
 // Close stops the server and removes its directory.
 func (s *Server) Close() error {
 	err := s.Stop()
+	if s.release != nil {
+		s.release()
+	}
 	if removeErr := os.RemoveAll(s.dir); removeErr != nil {
 		err = errors.Join(err, fmt.Errorf("remove %s: %w", s.dir, removeErr))
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -100,6 +101,38 @@ func TestNginx(t *testing.T) {
 	}
 }
 
+// Of a PostgreSQL that was killed and is closed, the kernel keeps no shared memory.
+func TestPostgresKilledForGood(t *testing.T) {
+	pg, err := StartPostgres()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(pg.Dir(), "data", "postmaster.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	memory := strings.Fields(strings.Split(string(text), "\n")[6])
+	known := func() bool {
+		text, err := os.ReadFile("/proc/sysvipc/shm")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(strings.Split(string(text), "\n"), func(line string) bool {
+			fields := strings.Fields(line)
+			return len(fields) > 1 && fields[0] == memory[0] && fields[1] == memory[1]
+		})
+	}
+	if pg.Kill(); !known() {
+		t.Errorf("shared memory %v is gone after the kill: the test proves nothing", memory)
+	}
+	if err := pg.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if known() {
+		t.Errorf("shared memory %v is left", memory)
+	}
+}
+
 func TestRedis(t *testing.T) {
 	s := Redis(t, "--maxmemory", "1mb")
 	if err := s.pingRedis(t.Context()); err != nil {
@@ -136,7 +169,7 @@ func TestStartErrors(t *testing.T) {
 func TestFreeAddr(t *testing.T) {
 	seen := make(map[string]bool)
 	for range 500 {
-		addr, err := freeAddr()
+		addr, err := FreeAddr()
 		if err != nil || seen[addr] {
 			t.Fatalf("%s is given twice, or %v", addr, err)
 		}

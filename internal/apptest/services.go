@@ -148,7 +148,7 @@ func (s *Server) setUp(debianPackage, pattern string, prepare func() error) erro
 // setUpAt is setUp for a program whose path is known.
 func (s *Server) setUpAt(prepare func() error) error {
 	var err error
-	if s.addr, err = freeAddr(); err != nil {
+	if s.addr, err = FreeAddr(); err != nil {
 		return err
 	}
 	if s.dir, err = newDirectory(s.credential); err != nil {

@@ -46,10 +46,10 @@ func Serve(t testing.TB, binary string, args ...string) *Spillway {
 
 func (s *Spillway) setUp(args []string) error {
 	var err error
-	if s.addr, err = freeAddr(); err != nil {
+	if s.addr, err = FreeAddr(); err != nil {
 		return err
 	}
-	admin, err := freeAddr()
+	admin, err := FreeAddr()
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"testing"
 	"time"
 
 	"github.com/prometheus/procfs"
@@ -21,6 +22,18 @@ import (
 // directoryPrefix is the prefix of the names of all directories created here. The id of the
 // test process follows it.
 const directoryPrefix = "spillway-test-"
+
+// Directory returns an empty directory where the servers' files are, which is in memory if
+// there is room. It exists until the test ends.
+func Directory(t testing.TB) string {
+	t.Helper()
+	dir, err := newDirectory(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
 
 // newDirectory creates a directory that owner can write; nil: the caller. It first removes
 // directories of test processes that no longer exist.
@@ -99,10 +112,10 @@ func removeOrphans(parent string) {
 	}
 }
 
-// freeAddr returns a loopback address that nothing listens on. It belongs to this process
+// FreeAddr returns a loopback address that nothing listens on. It belongs to this process
 // until that ends, so that a test can start its server again on it: other test processes do
 // not get it, and the port is outside of the ranges for outgoing connections and of experiments.
-func freeAddr() (string, error) {
+func FreeAddr() (string, error) {
 	last := errors.New("all are taken by other tests")
 	for range 1000 {
 		port := strconv.Itoa(10000 + rand.IntN(6384))

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -72,12 +71,11 @@ http {
 
 func startPinTarget(t *testing.T) *pinTarget {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := apptest.FreeAddr()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, address := t.TempDir(), l.Addr().String()
-	l.Close()
+	dir := t.TempDir()
 	sockets, err := os.MkdirTemp("/tmp", "spillway-pin-") // without blanks, which end a path in the kernel's list of sockets
 	if err != nil {
 		t.Fatal(err)
@@ -91,6 +89,7 @@ func startPinTarget(t *testing.T) *pinTarget {
 	var errs output
 	p.cmd = exec.Command("nginx", "-p", dir, "-c", filepath.Join(dir, "nginx.conf"), "-e", "stderr")
 	p.cmd.Stderr = &errs
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // the end of a load restores what began in its target's session
 	if err := p.cmd.Start(); err != nil {
 		t.Fatalf("%v: apt-get install nginx", err)
 	}
@@ -130,6 +129,8 @@ func (p *pinTarget) cores() []int {
 func (p *pinTarget) pinnedLoad(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	load := exec.Command(program.Path(t), append([]string{"load", "--pin", "--workers", "1", "-c", "2", "--rate", "100", "-d", "1h"}, args...)...)
+	var errs output
+	load.Stderr = &errs
 	if err := load.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +139,7 @@ func (p *pinTarget) pinnedLoad(t *testing.T, args ...string) *exec.Cmd {
 		_ = load.Wait()
 	})
 	want := []int{len(cpus(t)) - 1}
-	apptest.Await(t, "the target is pinned", func() bool { return slices.Equal(p.cores(), want) })
+	apptest.AwaitState(t, "the target is pinned", func() (string, bool) { return fmt.Sprint(p.cores(), " cores; ", errs.String()), slices.Equal(p.cores(), want) })
 	return load
 }
 

@@ -313,7 +313,7 @@ func TestPopupRows(t *testing.T) {
 	if err != nil || conn.Close() != nil {
 		t.Fatal(err)
 	}
-	s := apptest.Serve(t, binary.Path(t), "--database", "sqlite:"+path, apptest.PopupConfig(t, "  attributes_sql: SELECT age, country FROM users WHERE id = :user\n  attributes_ttl: 1h\n"))
+	s := apptest.Serve(t, binary.Path(t), "--database", "sqlite:"+path, apptest.PopupConfig(t, "  attributes_sql: SELECT age, country FROM users WHERE id = :user\n  attributes_ttl: 1h\n  attributes_timeout: 1m\n"))
 	s.WaitReady(t)
 	apptest.SendCampaign(t, s, "POST", "/popups/campaigns", `{"name":"a","placement":"home","payload":1,"status":"active","target":"age == nil and country == \"NO\"","order":1}`, 201)
 	apptest.SendCampaign(t, s, "POST", "/popups/campaigns", `{"name":"b","placement":"home","payload":1,"status":"active","target":"age == 1 and country == nil","order":2}`, 201)

@@ -68,7 +68,7 @@ func testPopupReport(t *testing.T, database, redis string) bool {
 	}
 	data := filepath.Join(t.TempDir(), "data")
 	rest := fmt.Sprintf("data: %s\ndatabase: %q\n%sadmin: {listen: \"127.0.0.1:1\", tokens: [{name: Ed, token: token-of-ed-0123456789, role: admin}]}\n", data, database, redis)
-	file := apptest.PopupConfig(t, more+rest)
+	file := apptest.PopupConfig(t, "  timeout: 1m\n"+more+rest)
 	s := apptest.Serve(t, binary.Path(t), "--data", data, file)
 	s.WaitReady(t)
 	bearer := []string{"Authorization", "Bearer token-of-ed-0123456789"}

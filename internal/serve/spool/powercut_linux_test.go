@@ -16,6 +16,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"spillway/internal/apptest"
 )
 
 // The environment variables of TestPowerCut: the number of seeds; or one seed of a recording
@@ -183,7 +185,7 @@ func cutPower(t *testing.T, rec *recording, seeds []uint64) []cutFailure {
 	var failures []cutFailure
 	var checks sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
-		dir := fastDirectory(t)
+		dir := apptest.Directory(t)
 		checks.Go(func() {
 			for c := range cuts {
 				if c.err = checkImage(t, x, dir, c); c.err != nil {
@@ -261,18 +263,6 @@ func checkImage(t *testing.T, x *expectation, dir string, c powerCut) error {
 		return nil
 	}
 	return errors.Join(x.check(t.Context(), root, c.at), os.RemoveAll(root))
-}
-
-// fastDirectory returns a directory in memory if there is one. What the spool syncs there
-// after a simulated power cut need not survive a real one.
-func fastDirectory(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "spillway-powercut-")
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
 }
 
 // saveRecording keeps a recording for replays, and returns the file.
