@@ -139,7 +139,9 @@ func (p *pinTarget) pinnedLoad(t *testing.T, args ...string) *exec.Cmd {
 		_ = load.Wait()
 	})
 	want := []int{len(cpus(t)) - 1}
-	apptest.AwaitState(t, "the target is pinned", func() (string, bool) { return fmt.Sprint(p.cores(), " cores; ", errs.String()), slices.Equal(p.cores(), want) })
+	apptest.AwaitState(t, "the target is pinned", func() (string, bool) {
+		return fmt.Sprint(p.cores(), " cores; ", errs.String()), slices.Equal(p.cores(), want)
+	})
 	return load
 }
 
