@@ -1,7 +1,6 @@
 # Spillway. `make` lists the targets.
 
 GO      ?= go
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 REVISION ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 ARGS    ?=
 FUZZTIME ?= 10s
@@ -20,7 +19,7 @@ help: ## list the targets
 	@echo 'Variables: ARGS="--listen :8081" (for run)  TESTFLAGS=-v (for test)  FUZZTIME=1m (for fuzz)'
 
 build: ## build bin/spillway, static and stripped
-	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION) -X main.revision=$(REVISION)' -o bin/spillway ./cmd/spillway
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.revision=$(REVISION)' -o bin/spillway ./cmd/spillway
 
 run: build ## build, then serve the freight demo from embedded SQLite
 	bin/spillway serve $(ARGS)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"spillway"
 	"spillway/internal/exit"
 	"spillway/internal/lab/agent"
 	"spillway/internal/lab/result"
@@ -30,7 +31,7 @@ Examples:
 
 // Run serves coordinators until it is interrupted.
 func (c *agentCmd) Run(env *environment) error {
-	config := agent.Config{Token: c.Token, Allow: c.Allow, Header: result.NewHeader(versionText(), env.args), Log: env.log}
+	config := agent.Config{Token: c.Token, Allow: c.Allow, Header: result.NewHeader(spillway.Version(), env.args), Log: env.log}
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		return exit.UsageError(errors.New("agent: --tls-cert and --tls-key belong together: give both"))
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"spillway"
 	"spillway/internal/exit"
 	"spillway/internal/lab/experiment"
 	"spillway/internal/lab/watch"
@@ -39,7 +40,7 @@ Examples:
 func (c *experimentCmd) Run(env *environment) error {
 	command := experiment.Command{
 		File: c.File, Check: c.Check, Quick: c.Quick, Only: c.Only, Seed: c.Seed, Out: c.Out, Resume: c.Resume, Data: c.Data, Install: c.Install, JSON: c.JSON,
-		Tool: versionText(), Args: env.args, Stdout: env.stdout, Stderr: env.stderr, CheckLoad: checkLoad,
+		Tool: spillway.Version(), Args: env.args, Stdout: env.stdout, Stderr: env.stderr, CheckLoad: checkLoad,
 	}
 	code, err := command.Execute(env.ctx)
 	if err == nil && code != exit.OK {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"spillway"
 	"spillway/internal/exit"
 	"spillway/internal/lab/agent"
 	"spillway/internal/lab/cores"
@@ -168,7 +169,7 @@ func (c *loadCmd) Run(env *environment) (err error) {
 	}
 	var watched *watch.Set
 	defer func() { watched.Close() }()
-	run, err := load.Execute(env.ctx, o, generator, result.NewHeader(versionText(), env.args), env.stderr, func() (_ load.Watcher, err error) {
+	run, err := load.Execute(env.ctx, o, generator, result.NewHeader(spillway.Version(), env.args), env.stderr, func() (_ load.Watcher, err error) {
 		spec := watch.Spec(c.watchFlags)
 		if spec.Empty() {
 			return nil, nil

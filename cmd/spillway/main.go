@@ -68,6 +68,8 @@ type cli struct {
 	Doctor     doctorCmd     `cmd:"" help:"Check a host, a database and a query before a load test."`
 	Version    versionCmd    `cmd:"" help:"Print the version."`
 
+	PrintVersion kong.VersionFlag `name:"version" help:"Print the version."`
+
 	RestoreCores restoreCoresCmd `cmd:"" hidden:""`
 }
 
@@ -95,6 +97,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int
 		kong.Name("spillway"),
 		kong.Description("Spillway absorbs traffic spikes on lists, small writes and popups in front of your database, and includes a load-testing lab."),
 		kong.Writers(stdout, stderr),
+		kong.Vars{"version": versionLine()},
 		kong.Exit(func(code int) { panic(exitPanic(code)) }), // --help ends here
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.UsageOnError(),

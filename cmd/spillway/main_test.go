@@ -6,6 +6,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"spillway"
 	"spillway/internal/apptest"
 )
 
@@ -20,7 +21,8 @@ func TestUse(t *testing.T) {
 		code int
 		says string
 	}{
-		{"version", 0, "spillway "},
+		{"version", 0, "spillway " + spillway.Version() + " (revision "},
+		{"--version", 0, "spillway " + spillway.Version() + " (revision "},
 		{"--help", 0, "serve"},
 		{"serve --help", 0, "spillway serve spillway.yaml"},
 		{"seed freight --help", 0, "spillway seed freight --database"},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"spillway"
 	"spillway/internal/exit"
 	"spillway/internal/lab/load"
 	"spillway/internal/lab/peak"
@@ -88,7 +89,7 @@ func (c *peakCmd) Run(env *environment) (err error) {
 	}
 	var watched *watch.Set
 	defer func() { watched.Close() }()
-	outcome, err := peak.Execute(env.ctx, o, result.NewHeader(versionText(), env.args), env.stderr, func() (_ load.Watcher, err error) {
+	outcome, err := peak.Execute(env.ctx, o, result.NewHeader(spillway.Version(), env.args), env.stderr, func() (_ load.Watcher, err error) {
 		if watched, err = c.watch(env, o.LocalPort()); watched == nil {
 			return nil, err
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"spillway"
 	"spillway/internal/serve/app"
 )
 
@@ -29,6 +30,6 @@ Examples:
 func (c *serveCmd) Run(env *environment) error {
 	return app.Serve(env.ctx, app.Options{
 		File: c.File, Listen: c.Listen, Admin: c.Admin, Database: c.Database, Redis: c.Redis, Data: c.Data, Strict: c.Strict,
-		Version: versionText(), Revision: revisionText(), Stdout: env.stdout, Stderr: env.stderr,
+		Version: spillway.Version(), Revision: revisionText(), Stdout: env.stdout, Stderr: env.stderr,
 	})
 }

@@ -4,18 +4,25 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+
+	"spillway"
 )
 
-// version and revision are set by the linker (make build); otherwise the module's own.
-var version, revision string
+// revision is set by the linker (make build); otherwise the Go tool knows it.
+var revision string
 
 type versionCmd struct{}
 
 func (versionCmd) Help() string { return "Example:\n  spillway version" }
 
 func (versionCmd) Run(env *environment) error {
-	_, err := fmt.Fprintf(env.stdout, "spillway %s %s %s/%s\n", versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	_, err := fmt.Fprintln(env.stdout, versionLine())
 	return err
+}
+
+// versionLine is what the command version and the flag --version print.
+func versionLine() string {
+	return fmt.Sprintf("spillway %s (revision %s) %s %s/%s", spillway.Version(), revisionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
 // revisionText returns the revision of the source, for metrics.
@@ -31,15 +38,4 @@ func revisionText() string {
 		}
 	}
 	return "unknown"
-}
-
-// versionText returns the version for people and result files.
-func versionText() string {
-	if version != "" {
-		return version
-	}
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "dev"
 }

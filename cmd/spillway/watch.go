@@ -3,6 +3,7 @@ package main
 import (
 	"time"
 
+	"spillway"
 	"spillway/internal/lab/report"
 	"spillway/internal/lab/result"
 	"spillway/internal/lab/watch"
@@ -49,7 +50,7 @@ func (c *watchCmd) Run(env *environment) error {
 	if c.JSON {
 		lines, format = env.stderr, report.JSON
 	}
-	header := result.NewHeader(versionText(), env.args)
+	header := result.NewHeader(spillway.Version(), env.args)
 	header.Label = c.Label
 	run, err := watch.Execute(env.ctx, o, header, lines, env.stderr, env.log)
 	if err != nil || run == nil {
