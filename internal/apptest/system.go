@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
 )
 
 // directoryPrefix is the prefix of the names of all directories created here. The id of the
@@ -135,25 +137,25 @@ func FreeAddr() (string, error) {
 	return "", fmt.Errorf("find a free port: %w", last)
 }
 
-// claim takes a lock that stands for a port, and holds it until the process ends. It reports
-// whether nobody else has it.
+// claim binds an abstract Unix socket that stands for a port, and holds it until the process
+// ends. It reports whether nobody else has it: the name belongs to the same network namespace
+// as the port, whoever the user is. Other systems than Linux have no such names.
 func claim(port string) (bool, error) {
-	dir := filepath.Join("/tmp", fmt.Sprintf("%sports-%d", directoryPrefix, os.Getuid()))
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if runtime.GOOS != "linux" {
+		return true, nil
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
+	if err != nil {
 		return false, err
 	}
-	file := filepath.Join(dir, port)
-	fd, err := syscall.Open(file, syscall.O_RDONLY|syscall.O_CREAT|syscall.O_CLOEXEC, 0o666)
-	if err != nil {
-		return false, &os.PathError{Op: "open", Path: file, Err: err}
-	}
-	switch err := syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB); {
+	unix.CloseOnExec(fd)
+	switch err := unix.Bind(fd, &unix.SockaddrUnix{Name: "@" + directoryPrefix + "port-" + port}); {
 	case err == nil:
 		return true, nil
-	case errors.Is(err, syscall.EWOULDBLOCK):
-		return false, syscall.Close(fd)
+	case errors.Is(err, unix.EADDRINUSE):
+		return false, unix.Close(fd)
 	default:
-		return false, errors.Join(fmt.Errorf("lock %s: %w", file, err), syscall.Close(fd))
+		return false, errors.Join(err, unix.Close(fd))
 	}
 }
 
