@@ -2,14 +2,18 @@ package apptest
 
 import (
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 )
 
-// NeedRoot skips the test unless it runs as root and may mount and change the network, which
-// root of a container usually may not. scripts/testrun prints at its end what was skipped and
-// the command that runs it.
+var rootMount = regexp.MustCompile(`(?m)^\d+ \d+ \S+ \S+ / `)
+
+// NeedRoot skips the test unless it runs as root, may mount and change the network, which root
+// of a container usually may not, and has a root directory that is a mount and control groups,
+// which a chroot lacks. scripts/testrun prints at its end what was skipped and the command that
+// runs it.
 func NeedRoot(t testing.TB) {
 	t.Helper()
 	const netAdmin, sysAdmin = 1 << 12, 1 << 21 // linux/capability.h
@@ -17,7 +21,9 @@ func NeedRoot(t testing.TB) {
 	_, after, _ := strings.Cut(string(status), "\nCapEff:\t")
 	text, _, _ := strings.Cut(after, "\n")
 	capabilities, _ := strconv.ParseUint(text, 16, 64)
-	if os.Geteuid() != 0 || capabilities&(netAdmin|sysAdmin) != netAdmin|sysAdmin {
+	mounts, _ := os.ReadFile("/proc/self/mountinfo") // number, parent, device, root, where, options, "-", type
+	whole := rootMount.Match(mounts) && strings.Contains(string(mounts), " - cgroup")
+	if os.Geteuid() != 0 || capabilities&(netAdmin|sysAdmin) != netAdmin|sysAdmin || !whole {
 		t.Skip("needs root")
 	}
 }
