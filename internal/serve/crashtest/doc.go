@@ -1,3 +1,3 @@
 // Package crashtest tests what the built program keeps when it, its database or its store is
-// killed, fails over or is replaced by a newer version.
+// killed or fails over.
 package crashtest

@@ -23,12 +23,8 @@ type selection struct {
 }
 
 // where returns the condition of the selected letters behind an id, and its arguments.
-func (f *file) where(s selection, after int64) (string, []any) {
-	doubt := "in_doubt"
-	if f.version == 1 {
-		doubt = "0"
-	}
-	return "id > ? AND id <= ? AND (? = '' OR name = ?) AND (? OR NOT raw) AND (? OR raw OR NOT " + doubt + ")",
+func (s selection) where(after int64) (string, []any) {
+	return "id > ? AND id <= ? AND (? = '' OR name = ?) AND (? OR NOT raw) AND (? OR raw OR NOT in_doubt)",
 		[]any{after, s.Upto, s.Name, s.Name, s.Raw, s.InDoubt}
 }
 
@@ -47,7 +43,7 @@ func (f *file) everything(ctx context.Context, name string) (selection, error) {
 
 // count counts the selected dead letters.
 func (f *file) count(ctx context.Context, s selection) (n int, err error) {
-	condition, args := f.where(s, 0)
+	condition, args := s.where(0)
 	err = f.query(ctx, func(conn *sqlite.Conn) error {
 		return sqlitex.Execute(conn, "SELECT count(*) FROM dead WHERE "+condition, &sqlitex.ExecOptions{
 			Args: args, ResultFunc: func(stmt *sqlite.Stmt) error {
@@ -65,15 +61,11 @@ func (f *file) count(ctx context.Context, s selection) (n int, err error) {
 // selected returns the selected dead letters behind an id, oldest first: at least one if
 // there are any, and then no more than deadAtOnce, and limit bytes together.
 func (f *file) selected(ctx context.Context, s selection, after int64, limit int) ([]queue.DeadLetter, error) {
-	doubt := "in_doubt"
-	if f.version == 1 {
-		doubt = "0"
-	}
-	condition, args := f.where(s, after)
+	condition, args := s.where(after)
 	var letters []queue.DeadLetter
 	size, errEnough := 0, errors.New("enough")
 	err := f.query(ctx, func(conn *sqlite.Conn) error {
-		return sqlitex.Execute(conn, "SELECT id, name, sequence, at, rows, reason, payload, raw, "+doubt+" FROM dead WHERE "+condition+" ORDER BY id", &sqlitex.ExecOptions{
+		return sqlitex.Execute(conn, "SELECT id, name, sequence, at, rows, reason, payload, raw, in_doubt FROM dead WHERE "+condition+" ORDER BY id", &sqlitex.ExecOptions{
 			Args: args, ResultFunc: func(stmt *sqlite.Stmt) error {
 				size += stmt.ColumnLen(6) + len(stmt.ColumnText(1))
 				if len(letters) == deadAtOnce || len(letters) > 0 && size > limit {

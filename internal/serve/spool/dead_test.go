@@ -194,7 +194,7 @@ func TestRetryServerEnds(t *testing.T) {
 	s := openAt(t, file, testConfig())
 	put(t, s, "/a", "x")
 	refuseAll(t, s, "/a")
-	s.stopListening() // as a process that hangs, or an earlier version
+	s.stopListening() // as a process that hangs
 	s.listening.Wait()
 	command, out := testCommand(file)
 	done := make(chan error, 1)

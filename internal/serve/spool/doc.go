@@ -63,9 +63,7 @@
 // adjacent: its row has the sequence of the first. Idempotency keys of groups that wait,
 // dead letters, and the clocks of the databases have tables of their own.
 //
-// The file's user_version is 2. Version 1 had no epochs, clocks and doubts. A file of
-// version 1 is upgraded in one transaction when it is opened for writing: its groups stay as
-// they are, in epoch zero, numbered as their sequence. They have no epoch in the payload.
+// The file's user_version is 1. A file of another version is refused, for reading too.
 //
 // SQLite runs in WAL mode with synchronous=FULL. A COMMIT appends the changed pages to the
 // log, FILE-wal, and returns after one fsync of it. Every 1,000 pages SQLite copies them
@@ -88,7 +86,7 @@
 //	drain.go    Drain reads groups, hands them to a queue.Destination, and has them deleted
 //	group.go    encodes and decodes groups, with their checksums
 //	file.go     opens, locks and reads the file; the only code that opens it
-//	schema.go   the tables of the file, and the upgrade from version 1
+//	schema.go   the tables of the file, and their version
 //	inspect.go  where each name stands; what is missing or damaged
 //	dead.go     dead letters: read, retry, discard
 //	request.go  retry and discard on a spool that another process has open

@@ -7,7 +7,7 @@ import (
 
 // epoch is the groups of a name that one open of the file has written.
 type epoch struct {
-	id    [16]byte // random; zero: of all groups that version 1 has written
+	id    [16]byte // random
 	first uint64   // sequence of the first group
 }
 
@@ -17,8 +17,8 @@ type place struct {
 	number uint64
 }
 
-// place returns the place of the group with a sequence, as the file's table says. A name
-// without epochs is in epoch zero.
+// place returns the place of the group with a sequence, as the file's table says. If the table
+// is damaged, that is epoch zero.
 func (h *head) place(sequence uint64) place {
 	at := place{number: sequence}
 	for _, e := range h.epochs {

@@ -2,7 +2,6 @@ package spool
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
-	"zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
 
 	"spillway/internal/serve/queue"
@@ -276,127 +274,6 @@ func TestSamePlace(t *testing.T) {
 	}
 }
 
-// firstTables are the tables of a file of version 1.
-const firstTables = `CREATE TABLE names (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, id BLOB NOT NULL, drained INTEGER NOT NULL, last INTEGER NOT NULL);
-CREATE TABLE groups (id INTEGER PRIMARY KEY, at INTEGER NOT NULL, rows INTEGER NOT NULL, sum INTEGER NOT NULL, payload BLOB NOT NULL);
-CREATE TABLE keys (number INTEGER NOT NULL, key TEXT NOT NULL, fingerprint BLOB NOT NULL, expires_at INTEGER NOT NULL, sequence INTEGER NOT NULL, PRIMARY KEY (number, key)) WITHOUT ROWID;
-CREATE TABLE dead (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, sequence INTEGER NOT NULL, at INTEGER NOT NULL, rows INTEGER NOT NULL, reason TEXT NOT NULL, payload BLOB NOT NULL, raw INTEGER NOT NULL);
-INSERT INTO names VALUES (1, '/a', x'07070707070707070707070707070707', 4, 6), (2, '/done', x'08080808080808080808080808080808', 3, 3);
-INSERT INTO dead VALUES (1, '/a', 4, 0, 1, 'no luck', 'four', 0);
-PRAGMA application_id = 1400329072; PRAGMA user_version = 1;`
-
-// firstVersion writes a file of version 1 with two groups, the second with a key that was
-// accepted at a time and kept for an hour, and a dead letter.
-func firstVersion(t *testing.T, accepted time.Time) (file string) {
-	t.Helper()
-	file = filepath.Join(t.TempDir(), "s.db")
-	conn, err := sqlite.OpenConn(file, sqlite.OpenReadWrite, sqlite.OpenCreate)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = sqlitex.ExecuteScript(conn, firstTables, nil)
-	for _, g := range []sealedGroup{
-		seal("/a", 5, place{number: 5}, []queue.Entry{{Payload: []byte("five"), Rows: 1, At: accepted}}),
-		seal("/a", 6, place{number: 6}, []queue.Entry{{Payload: []byte("six"), Rows: 1, At: accepted, Key: "k", Expires: accepted.Add(time.Hour)}}),
-	} {
-		if g.payload[0] != 1 {
-			t.Errorf("a group in epoch zero has format %d", g.payload[0])
-		}
-		err = errors.Join(err, sqlitex.Execute(conn, "INSERT INTO groups VALUES (?, ?, 1, ?, ?)", &sqlitex.ExecOptions{
-			Args: []any{groupID(1, g.sequence), accepted.UnixMicro(), int64(g.sum), g.payload},
-		}))
-	}
-	sum := sha256.Sum256([]byte("six"))
-	err = errors.Join(err, sqlitex.Execute(conn, "INSERT INTO keys VALUES (1, 'k', ?, ?, 6)", &sqlitex.ExecOptions{
-		Args: []any{sum[:], accepted.Add(time.Hour).UnixMicro()},
-	}))
-	if err := errors.Join(err, conn.Close()); err != nil {
-		t.Fatal(err)
-	}
-	return file
-}
-
-// A file of version 1 is upgraded. Its groups are in epoch zero, numbered as their sequence.
-func TestVersion1(t *testing.T) {
-	t.Parallel()
-	accepted := time.Now().Add(-30 * time.Minute)
-	file := firstVersion(t, accepted)
-	look, err := inspectFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	heads, err := look.heads(t.Context())
-	if err != nil || len(heads) != 2 || heads[0].groups != 2 || heads[0].dead != 1 || heads[0].place(6) != (place{number: 6}) {
-		t.Errorf("inspected before the upgrade: %+v, %v", heads, err)
-	}
-	err = look.deadLetters(t.Context(), "", func(l queue.DeadLetter) error {
-		if l.InDoubt || l.Reason != "no luck" {
-			t.Errorf("dead letter %+v", l)
-		}
-		return nil
-	})
-	if err := errors.Join(err, look.close()); err != nil {
-		t.Error(err)
-	}
-
-	s := openAt(t, file, testConfig())
-	put(t, s, "/a", "seven")
-	put(t, s, "/done", "four")
-	e := queue.Entry{Payload: []byte("six"), Rows: 1, At: time.Now(), Key: "k", Fingerprint: sha256.Sum256([]byte("six"))}
-	e.Expires = e.At.Add(time.Hour)
-	if replayed, err := s.Append(t.Context(), "/a", e); !replayed || err != nil {
-		t.Errorf("a key of version 1: replayed %v, %v", replayed, err)
-	}
-	closeSpool(t, s)
-	s = openAt(t, file, testConfig())
-	defer closeSpool(t, s)
-	var got []string
-	drainAll(t, s, "/a", destination(func(_ context.Context, groups []queue.Group) (queue.Stored, error) {
-		for _, g := range groups {
-			got = append(got, fmt.Sprintf("%s %v %d/%d", g.Entries[0].Payload, g.Epoch == [16]byte{}, g.Number, g.EpochLast))
-		}
-		return queue.Stored{Groups: len(groups)}, nil
-	}))
-	if want := "five true 5/6|six true 6/6|seven false 1/1"; strings.Join(got, "|") != want {
-		t.Errorf("drained %s, want %s", got, want)
-	}
-	if g := waitingGroups(t, s, "/done"); len(g) != 1 || g[0].Number != 1 || g[0].Epoch == [16]byte{} || g[0].Sequence != 4 {
-		t.Errorf("a name of which nothing waited: %+v", g)
-	}
-}
-
-// An upgrade that fails leaves the file as it was.
-func TestUpgradeFails(t *testing.T) {
-	t.Parallel()
-	file := firstVersion(t, time.Now())
-	run := func(sql string) (n int64) {
-		t.Helper()
-		conn, err := sqlite.OpenConn(file, sqlite.OpenReadWrite)
-		if err == nil {
-			n, err = number(conn, sql)
-			err = errors.Join(err, conn.Close())
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
-	run("CREATE TABLE clocks (x)")
-	if _, err := openFile(t.Context(), file); err == nil || !strings.Contains(err.Error(), "upgrade it from version 1") {
-		t.Errorf("open: %v", err)
-	}
-	version, tables := run("PRAGMA user_version"), run("SELECT count(*) FROM sqlite_schema WHERE name = 'epochs'")
-	if version != 1 || tables != 0 {
-		t.Errorf("version %d, %d tables of epochs after an upgrade that failed", version, tables)
-	}
-	run("DROP TABLE clocks")
-	s := openAt(t, file, testConfig())
-	defer closeSpool(t, s)
-	if got := drainSome(t, s, "/a", 2); !slices.Equal(got, []string{"five", "six"}) {
-		t.Errorf("drained %q", got)
-	}
-}
-
 // Copies of a file are opened, filled, drained, copied again and closed in any order, and
 // what was stored is sometimes not deleted. Everything that was acknowledged is stored once,
 // in the order of its copy, and nothing is in doubt.
@@ -491,26 +368,6 @@ func (m *copies) check() {
 	}
 }
 
-// A file of version 1 that is damaged can be repaired without an upgrade before.
-func TestRepairVersion1(t *testing.T) {
-	t.Parallel()
-	file := firstVersion(t, time.Now())
-	conn, err := sqlite.OpenConn(file, sqlite.OpenReadWrite)
-	if err == nil {
-		err = errors.Join(sqlitex.ExecuteScript(conn, "UPDATE groups SET payload = x'00' WHERE id & 0xff = 5", nil), conn.Close())
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	repairSpool(t, file, "/a 5-5 bad checksum kept 1")
-	s := openAt(t, file, testConfig())
-	defer closeSpool(t, s)
-	groups := waitingGroups(t, s, "/a")
-	if len(groups) != 2 || len(groups[0].Entries) != 0 || groups[0].Number != 5 || groups[0].Epoch != [16]byte{} || string(groups[1].Entries[0].Payload) != "six" {
-		t.Errorf("repaired groups %+v", groups)
-	}
-}
-
 // A file of a later version is refused, for writing and for reading.
 func TestLaterVersion(t *testing.T) {
 	t.Parallel()
@@ -518,11 +375,11 @@ func TestLaterVersion(t *testing.T) {
 	s := openAt(t, file, testConfig())
 	put(t, s, "/a", "x")
 	closeSpool(t, s)
-	damage(t, file, "PRAGMA user_version = 3")
+	damage(t, file, "PRAGMA user_version = 2")
 	_, err := openFile(t.Context(), file)
 	_, errInspect := inspectFile(file)
 	for _, err := range []error{err, errInspect} {
-		if err == nil || !strings.Contains(err.Error(), "the file has version 3, this program supports 1 to 2") {
+		if err == nil || !strings.Contains(err.Error(), "the file has version 2, this program supports version 1") {
 			t.Errorf("a later version: %v", err)
 		}
 	}

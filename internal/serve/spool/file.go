@@ -26,7 +26,6 @@ type file struct {
 	writer  *sqlite.Conn // nil: read only
 	used    int64        // bytes of the file in use
 	free    int64        // bytes of its free pages
-	version int64        // the file's user_version
 	epoch   [16]byte     // of the groups that are written; zero: read only
 	reserve int64        // bytes of the disk that groups leave free
 	changes int          // since used and free were measured
@@ -41,7 +40,7 @@ type file struct {
 // openFile opens a file for writing; directory and file are created if missing. Errors
 // wrap ErrInUse and ErrDamaged.
 func openFile(ctx context.Context, path string) (*file, error) {
-	f := &file{path: path, reserve: reserveBytes, version: version}
+	f := &file{path: path, reserve: reserveBytes}
 	_, _ = rand.Read(f.epoch[:]) // never fails
 	err := makeDirectory(filepath.Dir(path))
 	if err == nil {
@@ -75,7 +74,7 @@ func inspectFile(path string) (*file, error) {
 		err = sqlitex.ExecuteTransient(f.reader, "PRAGMA query_only = ON", nil)
 	}
 	if err == nil {
-		f.version, err = checkVersion(f.reader)
+		_, err = checkVersion(f.reader)
 	}
 	if err == nil {
 		err = f.readNumbers()
@@ -257,9 +256,8 @@ func (f *file) key(name, key string) (*groupKey, error) {
 	var found *groupKey
 	err := sqlitex.Execute(f.writer, "SELECT fingerprint, expires_at, sequence, accepted_at FROM keys WHERE number = ? AND key = ?", &sqlitex.ExecOptions{
 		Args: []any{f.number(name), key}, ResultFunc: func(stmt *sqlite.Stmt) error {
-			found = &groupKey{name: name, key: key, expires: time.UnixMicro(stmt.ColumnInt64(1)), sequence: uint64(stmt.ColumnInt64(2))}
-			if stmt.ColumnType(3) != sqlite.TypeNull {
-				found.accepted = time.UnixMicro(stmt.ColumnInt64(3))
+			found = &groupKey{
+				name: name, key: key, expires: time.UnixMicro(stmt.ColumnInt64(1)), sequence: uint64(stmt.ColumnInt64(2)), accepted: time.UnixMicro(stmt.ColumnInt64(3)),
 			}
 			stmt.ColumnBytes(0, found.fingerprint[:])
 			return nil

@@ -18,16 +18,13 @@ type sealedGroup struct {
 	at       time.Time // of its first entry
 	rows     int
 	sum      uint32 // CRC-32C of name, sequence and payload
-	payload  []byte // the version, the place unless in epoch zero, the number of entries, and the entries
+	payload  []byte // the version, the place, the number of entries, and the entries
 }
 
-// The first byte of a payload.
 const (
-	withoutPlace = 1 // in epoch zero: its number is its sequence
-	withPlace    = 2
+	payloadVersion = 1 // the first byte of a payload
+	entryBytes     = 4 // of an entry at least: time, records, key and payload
 )
-
-const entryBytes = 4 // of an entry at least: time, records, key and payload
 
 // seal encodes the entries of a group.
 func seal(name string, sequence uint64, at place, entries []queue.Entry) sealedGroup {
@@ -36,12 +33,9 @@ func seal(name string, sequence uint64, at place, entries []queue.Entry) sealedG
 	for _, e := range entries {
 		size += len(e.Payload) + len(e.Key) + 64
 	}
-	b := append(make([]byte, 0, size), withoutPlace)
-	if at.epoch != [16]byte{} {
-		b[0] = withPlace
-		b = append(b, at.epoch[:]...)
-		b = binary.AppendUvarint(b, at.number)
-	}
+	b := append(make([]byte, 0, size), payloadVersion)
+	b = append(b, at.epoch[:]...)
+	b = binary.AppendUvarint(b, at.number)
 	b = binary.AppendUvarint(b, uint64(len(entries)))
 	for i, e := range entries {
 		if i == 0 {
@@ -87,15 +81,11 @@ func (g *sealedGroup) open() (queue.Group, error) {
 		return group, fmt.Errorf("%w: group %d of %s has the checksum %08x, not %08x", ErrDamaged, g.sequence, g.name, sum, g.sum)
 	}
 	d := queue.Decoder{Rest: g.payload}
-	switch version := d.Take(1); {
-	case version != nil && version[0] == withoutPlace:
-		group.Number = g.sequence
-	case version != nil && version[0] == withPlace:
-		copy(group.Epoch[:], d.Take(len(group.Epoch)))
-		group.Number = d.Uvarint()
-	default:
+	if first := d.Take(1); first == nil || first[0] != payloadVersion {
 		return group, fmt.Errorf("%w: group %d of %s has a version that this program does not know", ErrDamaged, g.sequence, g.name)
 	}
+	copy(group.Epoch[:], d.Take(len(group.Epoch)))
+	group.Number = d.Uvarint()
 	group.Sum = g.identity(group.Number)
 	n := d.Uvarint()
 	group.Entries = slices.Grow(group.Entries, int(min(n, uint64(len(d.Rest))/entryBytes)))
@@ -122,7 +112,7 @@ func (g *sealedGroup) open() (queue.Group, error) {
 type groupKey struct {
 	name, key   string
 	fingerprint [32]byte
-	accepted    time.Time // zero: unknown, a version without epochs wrote it
+	accepted    time.Time
 	expires     time.Time
 	sequence    uint64
 }
@@ -130,12 +120,7 @@ type groupKey struct {
 // is reports whether a request with the key, the name and the fingerprint is the one that
 // was stored: their acceptance times differ by less than the time that the key is kept.
 func (k *groupKey) is(e *queue.Entry) bool {
-	ttl := e.Expires.Sub(e.At)
-	accepted := k.accepted
-	if accepted.IsZero() {
-		accepted = k.expires.Add(-ttl)
-	}
-	return e.At.Sub(accepted).Abs() < ttl
+	return e.At.Sub(k.accepted).Abs() < e.Expires.Sub(e.At)
 }
 
 // appendKeys appends the idempotency keys of a group's entries.

@@ -49,7 +49,7 @@ func (f *file) heads(ctx context.Context) ([]head, error) {
 		for i := range heads {
 			h := &heads[i]
 			if err == nil {
-				err = h.details(conn, f.number(h.name), f.version)
+				err = h.details(conn, f.number(h.name))
 			}
 			if errors.Is(damaged(err), ErrDamaged) { // groups say themselves where they are
 				err = nil
@@ -90,20 +90,11 @@ func (h *head) count(conn *sqlite.Conn, number int64) error {
 }
 
 // details reads what else the file has of the name with that number.
-func (h *head) details(conn *sqlite.Conn, number, version int64) error {
-	switch {
-	case version > 1:
-		if err := h.readEpochs(conn, number); err != nil {
-			return err
-		}
-	case h.last > h.drained:
-		h.epochs = []epoch{{first: 1}}
+func (h *head) details(conn *sqlite.Conn, number int64) error {
+	if err := h.readEpochs(conn, number); err != nil {
+		return err
 	}
-	dead := "SELECT count(*), total(length(payload)), total(in_doubt) FROM dead WHERE name = ?"
-	if version == 1 {
-		dead = "SELECT count(*), total(length(payload)), 0 FROM dead WHERE name = ?"
-	}
-	err := sqlitex.Execute(conn, dead, &sqlitex.ExecOptions{
+	err := sqlitex.Execute(conn, "SELECT count(*), total(length(payload)), total(in_doubt) FROM dead WHERE name = ?", &sqlitex.ExecOptions{
 		Args: []any{h.name}, ResultFunc: func(stmt *sqlite.Stmt) error {
 			h.dead, h.deadIn, h.inDoubt = stmt.ColumnInt64(0), stmt.ColumnInt64(1), stmt.ColumnInt64(2)
 			return nil

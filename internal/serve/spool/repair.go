@@ -83,11 +83,9 @@ func copyFile(ctx context.Context, from, to string) (flaws []Flaw, err error) {
 		return nil, err
 	}
 	c := &copying{to: fresh, change: change{names: heads, clocks: make(map[string]time.Duration)}}
-	if old.version > 1 {
-		err = old.readClocks(ctx, func(name string, ahead time.Duration) { c.change.clocks[name] = ahead })
-		if err != nil && !errors.Is(err, ErrDamaged) {
-			return nil, err
-		}
+	err = old.readClocks(ctx, func(name string, ahead time.Duration) { c.change.clocks[name] = ahead })
+	if err != nil && !errors.Is(err, ErrDamaged) {
+		return nil, err
 	}
 	for _, h := range heads {
 		c.head = h

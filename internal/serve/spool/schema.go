@@ -11,13 +11,14 @@ import (
 
 const (
 	application  = 0x5377_5370 // "SwSp", the file's application_id
-	version      = 2           // the file's user_version
+	version      = 1           // the file's user_version
 	sequenceBits = 44
 	pageBytes    = 4096
 )
 
 // tables are the tables of a spool's file. Times are microseconds since 1970. A group's id
-// is the number of its name, shifted by sequenceBits, and its sequence.
+// is the number of its name, shifted by sequenceBits, and its sequence. An epoch of a name begins
+// with the sequence first and ends before the next epoch. ahead is in microseconds.
 const tables = `CREATE TABLE names (
 	number INTEGER PRIMARY KEY,
 	name TEXT NOT NULL UNIQUE,
@@ -38,7 +39,7 @@ CREATE TABLE keys (
 	fingerprint BLOB NOT NULL,
 	expires_at INTEGER NOT NULL,
 	sequence INTEGER NOT NULL,
-	accepted_at INTEGER,
+	accepted_at INTEGER NOT NULL,
 	PRIMARY KEY (number, key)
 ) WITHOUT ROWID;
 CREATE TABLE dead (
@@ -50,13 +51,9 @@ CREATE TABLE dead (
 	reason TEXT NOT NULL,
 	payload BLOB NOT NULL,
 	raw INTEGER NOT NULL,
-	in_doubt INTEGER NOT NULL DEFAULT 0
+	in_doubt INTEGER NOT NULL
 );
-` + addedTables
-
-// addedTables are the tables that version 1 did not have. An epoch of a name begins with
-// the sequence first and ends before the next epoch. ahead is in microseconds.
-const addedTables = `CREATE TABLE epochs (
+CREATE TABLE epochs (
 	number INTEGER NOT NULL,
 	first INTEGER NOT NULL,
 	epoch BLOB NOT NULL,
@@ -65,38 +62,31 @@ const addedTables = `CREATE TABLE epochs (
 CREATE TABLE clocks (
 	name TEXT PRIMARY KEY,
 	ahead INTEGER NOT NULL
-) WITHOUT ROWID;
-`
+) WITHOUT ROWID;`
 
-// upgrade makes a file of version 1 one of version 2. All its groups are in epoch zero.
-const upgrade = addedTables + `ALTER TABLE keys ADD COLUMN accepted_at INTEGER;
-ALTER TABLE dead ADD COLUMN in_doubt INTEGER NOT NULL DEFAULT 0;
-INSERT INTO epochs (number, first, epoch) SELECT number, 1, zeroblob(16) FROM names WHERE last > drained;
-`
-
-// checkVersion returns the version of a file; 0 if it is empty. It returns an error unless
-// this program can read the file.
-func checkVersion(conn *sqlite.Conn) (int64, error) {
+// checkVersion reports whether a file is empty. It returns an error unless this program can
+// read the file.
+func checkVersion(conn *sqlite.Conn) (empty bool, err error) {
 	foundApplication, err := number(conn, "PRAGMA application_id")
 	found, errVersion := number(conn, "PRAGMA user_version")
 	tables, errTables := number(conn, "SELECT count(*) FROM sqlite_schema")
 	switch err := errors.Join(err, errVersion, errTables); {
 	case err != nil:
-		return 0, err
+		return false, err
 	case tables == 0:
-		return 0, nil
+		return true, nil
 	case foundApplication != application:
-		return 0, errors.New("the file is not a spool")
-	case found < 1 || found > version:
-		return 0, fmt.Errorf("the file has version %d, this program supports 1 to %d", found, version)
+		return false, errors.New("the file is not a spool")
+	case found != version:
+		return false, fmt.Errorf("the file has version %d, this program supports version %d", found, version)
 	}
-	return found, nil
+	return false, nil
 }
 
 // prepare checks that the file is a spool, sets how it is written, and creates the tables
-// in a new one. It upgrades a file of version 1, in one transaction.
+// in a new one.
 func prepare(ctx context.Context, conn *sqlite.Conn, path string) error {
-	found, err := checkVersion(conn)
+	empty, err := checkVersion(conn)
 	if err != nil {
 		return err
 	}
@@ -116,16 +106,8 @@ func prepare(ctx context.Context, conn *sqlite.Conn, path string) error {
 	if err != nil || wal != 1 {
 		return fmt.Errorf("set WAL mode: the file system does not support it: %w", err)
 	}
-	if err := settle(ctx, conn, path); err != nil {
+	if err := settle(ctx, conn, path); err != nil || !empty {
 		return err
 	}
-	switch found {
-	case 0:
-		return sqlitex.ExecuteScript(conn, fmt.Sprintf("%s PRAGMA application_id = %d; PRAGMA user_version = %d;", tables, application, version), nil)
-	case 1:
-		if err := sqlitex.ExecuteScript(conn, fmt.Sprintf("%s PRAGMA user_version = %d;", upgrade, version), nil); err != nil {
-			return fmt.Errorf("upgrade it from version 1: %w", err)
-		}
-	}
-	return nil
+	return sqlitex.ExecuteScript(conn, fmt.Sprintf("%s PRAGMA application_id = %d; PRAGMA user_version = %d;", tables, application, version), nil)
 }

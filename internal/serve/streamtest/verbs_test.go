@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -11,6 +12,8 @@ import (
 	driver "zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
 
+	"spillway/internal/apptest"
+	"spillway/internal/exit"
 	"spillway/internal/serve/spool"
 	"spillway/internal/serve/storetest"
 )
@@ -57,20 +60,25 @@ func TestSpoolVerbs(t *testing.T) {
 	expect(0, "/readings", "status")
 }
 
+// alterSpool runs SQL on the spool's file in data, which no process has open.
+func alterSpool(t *testing.T, data, sql string) {
+	t.Helper()
+	conn, err := driver.OpenConn(spool.Path(data), driver.OpenReadWrite)
+	if err == nil {
+		err = errors.Join(sqlitex.ExecuteScript(conn, sql, nil), conn.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Dead letters that the database may have are retried with --in-doubt only. A server with
 // the spool open does the work for retry and discard.
 func TestSpoolInDoubtVerbs(t *testing.T) {
 	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
 	storetest.FillSpool(t, data, false, 13, 13, 13)
-	conn, err := driver.OpenConn(spool.Path(data), driver.OpenReadWrite)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = sqlitex.ExecuteScript(conn, "UPDATE dead SET in_doubt = 1 WHERE id > 1", nil)
-	if err := errors.Join(err, conn.Close()); err != nil {
-		t.Fatal(err)
-	}
+	alterSpool(t, data, "UPDATE dead SET in_doubt = 1 WHERE id > 1")
 	held, err := spool.Open(t.Context(), spool.Path(data), spool.Config{Bytes: 1 << 30, QueueBytes: 1, GroupBytes: 1, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -104,14 +112,7 @@ func TestSpoolRepairVerb(t *testing.T) {
 	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
 	storetest.FillSpool(t, data, true, 1, 2, 3, 4)
-	conn, err := driver.OpenConn(spool.Path(data), driver.OpenReadWrite)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = sqlitex.ExecuteScript(conn, "DELETE FROM groups WHERE id & 0xff = 2; UPDATE groups SET payload = x'00' WHERE id & 0xff = 3;", nil)
-	if err := errors.Join(err, conn.Close()); err != nil {
-		t.Fatal(err)
-	}
+	alterSpool(t, data, "DELETE FROM groups WHERE id & 0xff = 2; UPDATE groups SET payload = x'00' WHERE id & 0xff = 3;")
 	stdout, stderr, code := binary.Run(t, "spool", "repair", "--data", data)
 	if code != 1 || !strings.Contains(stdout, "/readings: group 2: missing, accepted after ") ||
 		!strings.Contains(stdout, "/readings: group 3: bad checksum, 1 bytes are kept as a dead letter") || !strings.Contains(stderr, "--yes") {
@@ -144,5 +145,32 @@ func TestSpoolRepairVerb(t *testing.T) {
 	}
 	if stdout, _, code = binary.Run(t, "spool", "repair", "--data", data); code != 0 {
 		t.Errorf("repair: exit %d\n%s", code, stdout)
+	}
+}
+
+// A file of a newer version is refused, by name of both versions, and stays as it is.
+func TestNewerSpool(t *testing.T) {
+	t.Parallel()
+	data := filepath.Join(t.TempDir(), "data")
+	storetest.FillSpool(t, data, true, 1)
+	alterSpool(t, data, "PRAGMA user_version = 99")
+	file := filepath.Join(t.TempDir(), "spillway.yaml")
+	if err := os.WriteFile(file, []byte(apptest.Readings+"    ack: spool\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"serve", "--strict", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--database", "postgres://nobody@127.0.0.1:1/none", file},
+		{"spool", "status"},
+		{"spool", "retry"},
+		{"spool", "repair", "--yes"},
+	} {
+		stdout, stderr, code := binary.Run(t, append(args, "--data", data)...)
+		if code == exit.OK || !strings.Contains(stderr, "the file has version 99, this program supports version 1") {
+			t.Errorf("%s %s: exit %d\n%s%s", args[0], args[1], code, stdout, stderr)
+		}
+	}
+	alterSpool(t, data, "PRAGMA user_version = 1")
+	if stdout, stderr, code := binary.Run(t, "spool", "export", "--data", data); code != exit.OK || strings.Count(stdout, "\n") != 1 {
+		t.Errorf("export: exit %d\n%s%s", code, stdout, stderr)
 	}
 }
