@@ -29,9 +29,7 @@ var (
 		{"spillway_epochs", "stream", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, streamTables[2]},
 		{"spillway_drained", "results", []string{"SELECT", "INSERT", "DELETE"}, streamTables[3]},
 	}
-	// spoolsRights is for the table that an earlier version has left.
-	spoolsRights = rights{"spillway_spools", "results", []string{"SELECT", "UPDATE"}, ""}
-	popupRights  = []rights{
+	popupRights = []rights{
 		{"popup_campaigns", "version", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[0]},
 		{"popup_version", "version", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[1]},
 		{"popup_events", "kind", []string{"SELECT", "INSERT", "DELETE"}, popupTables[2]},
@@ -87,11 +85,8 @@ func checkRights(ctx context.Context, se *session, tables []rights) error {
 
 // ownRights returns the privileges on the stream's own tables.
 func (st *Stream) ownRights() []rights {
-	switch {
-	case !st.def.Spooled:
+	if !st.def.Spooled {
 		return streamRights
-	case st.spools.Load():
-		return append(slices.Concat(streamRights, drainRights), spoolsRights)
 	}
 	return slices.Concat(streamRights, drainRights)
 }
@@ -211,11 +206,7 @@ func (st *Stream) Grants(ctx context.Context) ([]database.Grant, error) {
 			table.Privileges = append(table.Privileges, "SELECT", "UPDATE")
 		}
 		grants = append(grants, table)
-		needs := streamRights
-		if st.def.Spooled {
-			needs = append(slices.Concat(streamRights, drainRights), spoolsRights)
-		}
-		return se.addOwn(ctx, &grants, needs)
+		return se.addOwn(ctx, &grants, st.ownRights())
 	})
 	if err != nil {
 		return nil, fmt.Errorf("stream %s: %w", st.def.Name, err)
@@ -247,7 +238,7 @@ func (p *Popups) Grants(ctx context.Context) ([]database.Grant, error) {
 }
 
 // addOwn adds the privileges on tables of the adapter, with the statements of those that are
-// missing. A table without a statement is left out if it is missing.
+// missing.
 func (se *session) addOwn(ctx context.Context, grants *[]database.Grant, needs []rights) error {
 	for _, need := range needs {
 		rows, err := se.texts(ctx, "SELECT DATABASE(), (SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ?)", need.table)
@@ -256,9 +247,7 @@ func (se *session) addOwn(ctx context.Context, grants *[]database.Grant, needs [
 		}
 		g := database.Grant{Privileges: need.privileges, Object: plans.TableName{Schema: rows[0][0], Name: need.table}.SQL(plans.MySQL)}
 		if rows[0][1] == "0" {
-			if g.Create = need.create; g.Create == "" {
-				continue
-			}
+			g.Create = need.create
 		}
 		*grants = append(*grants, g)
 	}

@@ -39,7 +39,6 @@ type Stream struct {
 	ready    atomic.Bool                            // the tables have been checked
 	drained  atomic.Bool                            // those of a spool exist
 	table    atomic.Pointer[map[string]tableColumn] // as it was checked
-	spools   atomic.Bool                            // an earlier version has left its table of spools
 	semiSync atomic.Bool                            // the server may wait for a replica
 	counter  atomic.Pointer[counter]                // nil: every column is the stream's, or has no counter
 }
@@ -93,24 +92,17 @@ func (st *Stream) Ping(ctx context.Context) error { return st.db.Ping(ctx) }
 func (st *Stream) Close() error { return nil }
 
 // Check has the database prepare the stream's statement, creates the stream's own tables if
-// they are missing, and checks the privileges. The upgrade of a table of an earlier version may
-// take any time.
+// they are missing, and checks the privileges.
 func (st *Stream) Check(ctx context.Context) error {
-	var err error
-	if !st.ready.Load() {
-		err = st.db.onSession(ctx, context.WithCancel, addKeyColumns)
-	}
-	if err == nil {
-		err = st.db.withSession(ctx, func(ctx context.Context, se *session) error {
-			if err := st.prepareTables(ctx, se, st.def.Spooled); err != nil {
-				return err
-			}
-			if _, err := se.prepare(ctx, st.insert(1, false)); err != nil {
-				return err
-			}
-			return checkRights(ctx, se, st.ownRights())
-		})
-	}
+	err := st.db.withSession(ctx, func(ctx context.Context, se *session) error {
+		if err := st.prepareTables(ctx, se, st.def.Spooled); err != nil {
+			return err
+		}
+		if _, err := se.prepare(ctx, st.insert(1, false)); err != nil {
+			return err
+		}
+		return checkRights(ctx, se, st.ownRights())
+	})
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", st.def.Name, err)
 	}

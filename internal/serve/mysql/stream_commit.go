@@ -165,7 +165,7 @@ func (w *batchWriter) finish() error {
 	case err != nil:
 		return err
 	case w.b.Mark != nil:
-		err = w.insertDrained(w.b.Mark.First, w.lastGroup(), w.b.Mark.Sums, results)
+		err = w.insertDrained(results)
 	case results != nil:
 		_, err = w.se.exec(w.ctx, "UPDATE spillway_batches SET results = ? WHERE id = ?", w.values(results, w.b.ID[:]))
 	}

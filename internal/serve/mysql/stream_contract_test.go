@@ -195,25 +195,6 @@ func TestStreamEpochs(t *testing.T) {
 	}
 }
 
-// What an earlier version has noted of a spool is taken over.
-func TestStreamEarlierSpool(t *testing.T) {
-	t.Parallel()
-	url := freshDatabase(t, plainServer(t))
-	mustExecute(t, url, notesTable, oldSpools,
-		"INSERT INTO spillway_spools VALUES (x'09000000000000000000000000000000', '/notes', 3, 5, '{}', UTC_TIMESTAMP(6))")
-	sink, schema := notes(t, url, database.Pool{})
-	again := marked(notesOf(t, schema, 1, `{"id":99}`), 0, 3, 1, 2, 3, 4)
-	mustCommit(t, sink, again)
-	known := again.Mark.Known
-	if len(known) != 3 || known[0].Stored != nil || !known[1].Same || string(known[2].Stored.Results) != "{}" || again.Mark.Last != 5 {
-		t.Errorf("groups 3 to 6 of a spool at 5: %+v", known)
-	}
-	mustCommit(t, sink, marked(notesOf(t, schema, 1, `{"id":6}`), 0, 6, 6))
-	if got := stored(t, url) + " " + value(t, url, "SELECT `last` FROM spillway_epochs"); got != "6 6" {
-		t.Errorf("stored and last: %s", got)
-	}
-}
-
 // keyed commits one request with the key k.
 func keyed(t testing.TB, sink *Stream, schema *stream.Schema, id byte, body string, accepted time.Time) stream.Result {
 	t.Helper()
@@ -224,19 +205,19 @@ func keyed(t testing.TB, sink *Stream, schema *stream.Schema, id byte, body stri
 }
 
 // Two requests with a key are the same if they were accepted less than key_ttl apart,
-// whichever is stored first. The table of an earlier version works.
+// whichever is stored first.
 func TestStreamKeyTimes(t *testing.T) {
 	t.Parallel()
 	url := freshDatabase(t, plainServer(t))
-	mustExecute(t, url, notesTable, oldRequests,
-		"INSERT INTO spillway_requests VALUES ('/notes', x'6bff', REPEAT('x', 32), '{}', UTC_TIMESTAMP(6) + INTERVAL 30 MINUTE)")
+	mustExecute(t, url, notesTable, streamTables[1],
+		"INSERT INTO spillway_requests VALUES ('/notes', x'6bff', REPEAT('x', 32), '{}', UTC_TIMESTAMP(6) + INTERVAL 30 MINUTE, UTC_TIMESTAMP(6) - INTERVAL 30 MINUTE, NULL)")
 	sink, schema := notes(t, url, database.Pool{})
 	now := time.Now()
 	steps := []struct {
 		at    time.Duration
 		found bool
 	}{
-		{0, true}, // accepted half an hour after the row of the earlier version
+		{0, true}, // accepted half an hour after the first request
 		{31 * time.Minute, false},
 		{-91 * time.Minute, false},
 		{-89 * time.Minute, true},
@@ -261,20 +242,6 @@ func TestStreamKeyTimes(t *testing.T) {
 	}
 	if n, err := sink.Sweep(t.Context(), stream.Keep{Keys: -2 * time.Hour, Batches: time.Hour, Marks: time.Hour}, 10); err != nil || n != 1 {
 		t.Errorf("swept %d, %v", n, err)
-	}
-}
-
-// Without the right to add a column, the error has the statement.
-func TestStreamKeyColumnsRight(t *testing.T) {
-	t.Parallel()
-	server := plainServer(t)
-	url := freshDatabase(t, server)
-	name := url[strings.LastIndexByte(url, '/')+1:]
-	mustExecute(t, url, notesTable, oldRequests, streamTables[0], streamTables[2], streamTables[3],
-		"CREATE USER "+name+"@'%' IDENTIFIED BY 'x'", "GRANT SELECT, INSERT, UPDATE, DELETE ON "+name+".* TO "+name+"@'%'")
-	sink, _ := notes(t, "mysql://"+name+":x@"+server.Addr()+"/"+name, database.Pool{})
-	if err := sink.Check(t.Context()); err == nil || !strings.Contains(err.Error(), keyColumns) {
-		t.Errorf("check: %v", err)
 	}
 }
 

@@ -33,14 +33,10 @@ func (w *batchWriter) findKeys(requests []*stream.Entry) error {
 
 func (w *batchWriter) findSomeKeys(requests []*stream.Entry) error {
 	byKey := make(map[string]*stream.Entry, len(requests))
-	old := make(map[string]*keyRow) // by keys of earlier versions
 	args := []any{[]byte(w.st.def.Name)}
 	for _, e := range requests {
 		byKey[e.Key] = e
 		args = append(args, []byte(e.Key))
-		if key := e.Unscoped(); key != "" {
-			args = append(args, []byte(key))
-		}
 	}
 	// The last key is repeated up to a power of two, so that there are few different
 	// statements.
@@ -55,15 +51,12 @@ func (w *batchWriter) findSomeKeys(requests []*stream.Entry) error {
 	}
 	w.b.Progress()
 	for _, row := range rows {
-		found, err := w.readKey(row)
+		found, err := readKeyRow(row)
 		if err != nil {
 			return fmt.Errorf("read spillway_requests: %w", err)
 		}
-		if found.accepted == "" {
-			old[row[0]] = found
-		}
 		e := byKey[row[0]]
-		if e == nil || w.b.Judge(e, found.requests, found.now) {
+		if w.b.Judge(e, found.requests, found.now) {
 			continue
 		}
 		if w.keys == nil {
@@ -71,34 +64,24 @@ func (w *batchWriter) findSomeKeys(requests []*stream.Entry) error {
 		}
 		w.keys[e] = found
 	}
-	for _, e := range requests {
-		if row := old[e.Unscoped()]; row != nil && !e.Known() && w.b.Judge(e, row.requests, row.now) {
-			delete(w.keys, e)
-		}
-	}
 	return nil
 }
 
-// readKey reads the columns that findSomeKeys selects.
-func (w *batchWriter) readKey(row []string) (*keyRow, error) {
-	found, newest := &keyRow{expires: row[3], accepted: row[4]}, stream.StoredKey{Fingerprint: []byte(row[1]), Outcome: []byte(row[2])}
-	var earlier []stream.StoredKey
-	expires, err := parseDatetime(row[3])
+// readKeyRow reads the columns that findSomeKeys selects.
+func readKeyRow(row []string) (*keyRow, error) {
+	accepted, err := parseDatetime(row[4])
 	if err != nil {
 		return nil, err
 	}
-	newest.Accepted = expires.Add(-w.b.KeyTTL) // of a row that an earlier version wrote
-	if row[4] != "" {
-		if newest.Accepted, err = parseDatetime(row[4]); err != nil {
-			return nil, err
-		}
-	}
+	found := &keyRow{expires: row[3], accepted: row[4]}
+	found.requests = []stream.StoredKey{{Accepted: accepted, Fingerprint: []byte(row[1]), Outcome: []byte(row[2])}}
 	if row[5] != "" {
+		var earlier []stream.StoredKey
 		if err := json.Unmarshal([]byte(row[5]), &earlier); err != nil {
 			return nil, err
 		}
+		found.requests = append(found.requests, earlier...)
 	}
-	found.requests = append([]stream.StoredKey{newest}, earlier...)
 	found.now, err = parseDatetime(row[6])
 	return found, err
 }
@@ -160,14 +143,10 @@ func (w *batchWriter) updateKey(e *stream.Entry, row *keyRow) error {
 	if err != nil {
 		return fmt.Errorf("encode earlier requests of a key: %w", err)
 	}
-	var accepted any
-	if row.accepted != "" {
-		accepted = row.accepted
-	}
 	n, err := w.se.exec(w.ctx, "UPDATE spillway_requests SET fingerprint = ?, outcome = ?, expires_at = "+expiry+", accepted_at = ?, earlier = ? "+
-		"WHERE stream = ? AND `key` = ? AND fingerprint = ? AND expires_at = ? AND accepted_at <=> ?",
+		"WHERE stream = ? AND `key` = ? AND fingerprint = ? AND expires_at = ? AND accepted_at = ?",
 		w.values(newest.Fingerprint, newest.Outcome, w.b.KeyTTL.Microseconds(), appendDatetime(nil, newest.Accepted), earlier,
-			[]byte(w.st.def.Name), []byte(e.Key), row.requests[0].Fingerprint, row.expires, accepted))
+			[]byte(w.st.def.Name), []byte(e.Key), row.requests[0].Fingerprint, row.expires, row.accepted))
 	if err == nil && n != 1 {
 		return fmt.Errorf("%w: another request with the same key was stored", stream.ErrTransient)
 	}

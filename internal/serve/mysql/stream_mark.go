@@ -22,14 +22,9 @@ func (w *batchWriter) mark() (known bool, err error) {
 		return false, err
 	}
 	last, present := uint64(0), len(rows) > 0
-	switch {
-	case present:
+	if present {
 		if last, err = strconv.ParseUint(rows[0][0], 10, 64); err != nil {
 			return false, fmt.Errorf("read spillway_epochs: %w", err)
-		}
-	case m.Epoch == [16]byte{} && w.st.spools.Load():
-		if last, present, err = w.takeOver(); err != nil {
-			return false, err
 		}
 	}
 	var batches []queue.StoredBatch
@@ -42,7 +37,7 @@ func (w *batchWriter) mark() (known bool, err error) {
 		return true, nil
 	}
 	if !present {
-		return false, w.insertEpoch(w.lastGroup())
+		return false, w.insertEpoch()
 	}
 	_, err = w.se.exec(w.ctx, "UPDATE spillway_epochs SET `last` = ?, stream = ?, updated_at = UTC_TIMESTAMP(6) WHERE spool = ? AND epoch = ?",
 		w.values(w.lastGroup(), []byte(m.Name), m.Spool[:], m.Epoch[:]))
@@ -52,11 +47,11 @@ func (w *batchWriter) mark() (known bool, err error) {
 // lastGroup returns the number of the batch's last group.
 func (w *batchWriter) lastGroup() uint64 { return w.b.Mark.First + uint64(len(w.b.Mark.Sums)) - 1 }
 
-// insertEpoch stores an epoch whose last stored group is last.
-func (w *batchWriter) insertEpoch(last uint64) error {
+// insertEpoch stores the epoch of the batch.
+func (w *batchWriter) insertEpoch() error {
 	m := w.b.Mark
 	_, err := w.se.exec(w.ctx, "INSERT INTO spillway_epochs (spool, epoch, stream, `last`, updated_at) VALUES (?, ?, ?, ?, UTC_TIMESTAMP(6))",
-		w.values(m.Spool[:], m.Epoch[:], []byte(m.Name), last))
+		w.values(m.Spool[:], m.Epoch[:], []byte(m.Name), w.lastGroup()))
 	return transientDuplicate(err)
 }
 
@@ -68,40 +63,19 @@ func transientDuplicate(err error) error {
 	return err
 }
 
-// takeOver stores what an earlier version has noted of the spool. It kept the last batch
-// only.
-func (w *batchWriter) takeOver() (last uint64, present bool, err error) {
+// insertDrained stores which groups the batch has, and what became of their records.
+func (w *batchWriter) insertDrained(results []byte) error {
 	m := w.b.Mark
-	rows, err := w.se.texts(w.ctx, "SELECT after, sequence, results FROM spillway_spools WHERE id = ? FOR UPDATE", m.Spool[:])
-	if err != nil || len(rows) == 0 {
-		return 0, false, err
-	}
-	after, err := strconv.ParseUint(rows[0][0], 10, 64)
-	if err != nil {
-		return 0, false, fmt.Errorf("read spillway_spools: %w", err)
-	}
-	if last, err = strconv.ParseUint(rows[0][1], 10, 64); err != nil {
-		return 0, false, fmt.Errorf("read spillway_spools: %w", err)
-	}
-	if err := w.insertEpoch(last); err != nil {
-		return 0, false, err
-	}
-	return last, true, w.insertDrained(after+1, last, nil, []byte(rows[0][2]))
-}
-
-// insertDrained stores which groups a batch has, and what became of their records.
-func (w *batchWriter) insertDrained(first, last uint64, sums [][16]byte, results []byte) error {
-	m := w.b.Mark
-	joined := make([]byte, 0, 16*len(sums))
-	for _, sum := range sums {
-		joined = append(joined, sum[:]...)
+	sums := make([]byte, 0, 16*len(m.Sums))
+	for _, sum := range m.Sums {
+		sums = append(sums, sum[:]...)
 	}
 	var stored any
 	if len(results) > 0 {
 		stored = results
 	}
 	_, err := w.se.exec(w.ctx, "INSERT INTO spillway_drained (spool, epoch, `first`, `last`, sums, results, created_at) VALUES (?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6))",
-		w.values(m.Spool[:], m.Epoch[:], first, last, joined, stored))
+		w.values(m.Spool[:], m.Epoch[:], m.First, w.lastGroup(), sums, stored))
 	return transientDuplicate(err)
 }
 

@@ -31,7 +31,7 @@ var streamTables = []string{
 		`	fingerprint BINARY(32) NOT NULL,
 	outcome LONGBLOB NOT NULL,
 	expires_at DATETIME(6) NOT NULL,
-	accepted_at DATETIME(6),
+	accepted_at DATETIME(6) NOT NULL,
 	earlier LONGBLOB,
 	` + "PRIMARY KEY (stream, `key`),\n" + `	KEY expires_at (expires_at)
 ) ENGINE=InnoDB`,
@@ -53,9 +53,6 @@ var streamTables = []string{
 ) ENGINE=InnoDB`,
 }
 
-// keyColumns are columns of spillway_requests that earlier versions lack.
-const keyColumns = "ALTER TABLE spillway_requests ADD COLUMN accepted_at DATETIME(6), ADD COLUMN earlier LONGBLOB"
-
 // batchTables and drainTables are the names of streamTables.
 var (
 	batchTables = []string{"spillway_batches", "spillway_requests"}
@@ -69,7 +66,7 @@ func (st *Stream) prepareTables(ctx context.Context, se *session, drained bool) 
 		return nil
 	}
 	rows, err := se.Query(ctx, "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name IN "+
-		"('spillway_batches', 'spillway_requests', 'spillway_epochs', 'spillway_drained', 'spillway_spools')")
+		"('spillway_batches', 'spillway_requests', 'spillway_epochs', 'spillway_drained')")
 	if err != nil {
 		return err
 	}
@@ -81,9 +78,6 @@ func (st *Stream) prepareTables(ctx context.Context, se *session, drained bool) 
 		if err := createMissing(ctx, se, present, batchTables, streamTables); err != nil {
 			return err
 		}
-		if err := addKeyColumns(ctx, se); err != nil {
-			return err
-		}
 		if err := st.checkTable(ctx, se); err != nil {
 			return err
 		}
@@ -93,7 +87,6 @@ func (st *Stream) prepareTables(ctx context.Context, se *session, drained bool) 
 		if err := createMissing(ctx, se, present, drainTables, streamTables[len(batchTables):]); err != nil {
 			return err
 		}
-		st.spools.Store(present["spillway_spools"])
 		st.drained.Store(true)
 	}
 	return nil
@@ -108,18 +101,6 @@ func createMissing(ctx context.Context, se *session, present map[string]bool, na
 		if err := se.Exec(ctx, statements[i]); err != nil {
 			return fmt.Errorf("create the table %s, or use the one that an administrator has created and granted: %w", name, err)
 		}
-	}
-	return nil
-}
-
-// addKeyColumns adds the columns that the table of an earlier version lacks.
-func addKeyColumns(ctx context.Context, se *session) error {
-	columns, err := se.Query(ctx, "SELECT column_name FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = 'spillway_requests' AND column_name IN ('key', 'accepted_at', 'earlier')")
-	if err != nil || len(columns) == 0 || len(columns) == 3 {
-		return err
-	}
-	if err := se.alter(ctx, keyColumns); err != nil {
-		return fmt.Errorf("%w: add the columns accepted_at and earlier to spillway_requests, by hand if this user may not (%s): %w", errTable, keyColumns, err)
 	}
 	return nil
 }

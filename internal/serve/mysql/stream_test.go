@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -45,23 +44,10 @@ func TestStreamConformance(t *testing.T) {
 		Serial: "bigint NOT NULL AUTO_INCREMENT PRIMARY KEY", Small: "smallint NOT NULL", Short: "varchar(5) CHARACTER SET utf8mb4",
 		SlowLocks: onMySQL(),
 		Spoil:     []string{"CREATE TRIGGER spoil BEFORE INSERT ON readings FOR EACH ROW IF NEW.note = 'spoil' THEN INSERT INTO no_such_table VALUES (1); END IF"},
-		OldMark: func(spool [16]byte, after, sequence uint64, results []byte) []string {
-			return []string{oldSpools, fmt.Sprintf("INSERT INTO spillway_spools VALUES (x'%x', '/readings', %d, %d, x'%x', UTC_TIMESTAMP(6))", spool, after, sequence, results)}
-		},
 		Fixed: "decimal(20,2)", Narrow: "decimal(15,2)", Narrowed: "ALTER TABLE amounts MODIFY amount decimal(20,1)", Inexact: []string{"1.005", "1e18", `"-0.001"`},
 		Insensitive: "varchar(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", Sensitive: "varchar(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
 	})
 }
-
-// oldSpools is the table of spools as versions without epochs created it.
-const oldSpools = `CREATE TABLE IF NOT EXISTS spillway_spools (
-	id BINARY(16) NOT NULL PRIMARY KEY,
-	stream VARBINARY(255) NOT NULL,
-	after BIGINT UNSIGNED NOT NULL,
-	sequence BIGINT UNSIGNED NOT NULL,
-	results LONGBLOB,
-	updated_at DATETIME(6) NOT NULL
-) ENGINE=InnoDB`
 
 // withChecks adds triggers for the CHECK constraints of a table, which MySQL ignores before
 // 8.0.16.
@@ -250,44 +236,6 @@ func TestStreamGrants(t *testing.T) {
 		}
 	}
 }
-
-// The columns that the table of an earlier version lacks are added, however long that
-// takes.
-func TestStreamSlowUpgrade(t *testing.T) {
-	t.Parallel()
-	url := freshDatabase(t, plainServer(t))
-	mustExecute(t, url, notesTable, oldRequests)
-	release := holdLock(t, url, "SELECT * FROM spillway_requests")
-	defer release()
-	pool := database.Pool{StatementTimeout: time.Second}
-	sink, _ := notes(t, url, pool)
-	done := make(chan error, 1)
-	var began atomic.Pointer[time.Time] // the check that is under way
-	go func() {
-		done <- inTime(func() error {
-			now := time.Now()
-			began.Store(&now)
-			return sink.Check(t.Context())
-		})
-	}()
-	name := url[strings.LastIndexByte(url, '/')+1:]
-	apptest.Await(t, "the columns are added", func() bool {
-		return value(t, url, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = '"+name+"' AND (INFO LIKE 'ALTER%' OR INFO LIKE '%FOR ALTER%')") == "1"
-	})
-	apptest.Await(t, "it goes on for longer than a statement may, and others read the table", func() bool {
-		return value(t, url, "SELECT COUNT(*) FROM spillway_requests") == "0" && time.Since(*began.Load()) > 5*pool.StatementTimeout
-	})
-	release()
-	if err := apptest.Receive(t, "the end of the start", done); err != nil {
-		t.Error(err)
-	}
-	if got := value(t, url, "SELECT COUNT(accepted_at) FROM spillway_requests"); got != "0" {
-		t.Errorf("%s rows", got)
-	}
-}
-
-// oldRequests is the table of idempotency keys as versions without accepted_at created it.
-var oldRequests = strings.Replace(streamTables[1], "	accepted_at DATETIME(6),\n	earlier LONGBLOB,\n", "", 1)
 
 // inTime repeats work until it meets the statement timeout, which is short, on a slow machine
 // too.

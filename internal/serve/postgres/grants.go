@@ -26,8 +26,6 @@ type rights struct {
 var (
 	streamRights = []rights{{"spillway_batches", "SELECT, INSERT, UPDATE, DELETE"}, {"spillway_requests", "SELECT, INSERT, UPDATE, DELETE"}}
 	drainRights  = []rights{{"spillway_epochs", "SELECT, INSERT, UPDATE, DELETE"}, {"spillway_drained", "SELECT, INSERT, UPDATE, DELETE"}}
-	// spoolsRights is for the table that an earlier version has left.
-	spoolsRights = rights{"spillway_spools", "SELECT"}
 	popupRights  = []rights{
 		{"popup_campaigns", "SELECT, INSERT, UPDATE"},
 		{"popup_version", "SELECT, UPDATE"},
@@ -126,7 +124,7 @@ func (st *Stream) ownRights() []rights {
 	if !st.def.Spooled {
 		return streamRights
 	}
-	return append(slices.Concat(streamRights, drainRights), spoolsRights)
+	return slices.Concat(streamRights, drainRights)
 }
 
 // Role returns what has to be run first for a role: its creation, CONNECT if not everybody
@@ -299,7 +297,7 @@ func (p *Popups) Grants(ctx context.Context) ([]database.Grant, error) {
 }
 
 // addOwn adds the privileges on tables of the adapter, with the statements of those that are
-// missing or incomplete. A table without a statement is left out if it is missing.
+// missing or incomplete.
 func addOwn(ctx context.Context, conn *pgconn.PgConn, grants *[]database.Grant, needs []rights, own []ownTable) error {
 	creates := make(map[string]string)
 	for _, t := range own {
@@ -312,20 +310,15 @@ func addOwn(ctx context.Context, conn *pgconn.PgConn, grants *[]database.Grant, 
 		}
 	}
 	for _, need := range needs {
-		rows, err := texts(ctx, conn, "SELECT COALESCE((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1::text)), current_schema(), 'public'), "+
-			"to_regclass($1::text) IS NULL", need.table)
+		rows, err := texts(ctx, conn, "SELECT COALESCE((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1::text)), current_schema(), 'public')", need.table)
 		if err != nil {
 			return fmt.Errorf("look up %s: %w", need.table, err)
-		}
-		create, missing := creates[need.table], rows[0][1] == "t"
-		if missing && create == "" {
-			continue
 		}
 		if err := addSchema(ctx, conn, grants, rows[0][0]); err != nil {
 			return err
 		}
 		object := plans.TableName{Schema: rows[0][0], Name: need.table}.SQL(plans.Postgres)
-		*grants = append(*grants, database.Grant{Privileges: strings.Split(need.privileges, ", "), Object: object, Create: create})
+		*grants = append(*grants, database.Grant{Privileges: strings.Split(need.privileges, ", "), Object: object, Create: creates[need.table]})
 	}
 	return nil
 }

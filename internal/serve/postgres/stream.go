@@ -214,10 +214,8 @@ func (st *Stream) Sweep(ctx context.Context, keep stream.Keep, limit int) (int, 
 			{"spillway_drained", "created_at", keep.Marks},
 			{"spillway_epochs", "updated_at", keep.Marks},
 		}
-		if st.tables.drained.Load() {
-			st.indexDrained(ctx, conn)
-		} else {
-			steps = steps[:2]
+		if !st.tables.drained.Load() {
+			steps = steps[:len(batchTables)]
 		}
 		for _, step := range steps {
 			n, err := sweep(ctx, conn, step.table, step.column, step.keep, limit)

@@ -34,7 +34,7 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 	steps := make([]step, 0, 6) // with keys, rows, and what commitSteps appends
 	steps = append(steps, step{st.begin, nil, nil}, step{st.batch, st.batchArgs(b, b.ID), nil})
 	if keyed := b.Keyed(nil); len(keyed) > 0 {
-		args, err := st.encodeKeys(b, keyed, false)
+		args, err := st.encodeKeys(b, keyed)
 		if err != nil {
 			return err
 		}

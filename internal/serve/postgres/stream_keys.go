@@ -19,18 +19,14 @@ import (
 // The statements that write idempotency keys. All times are the server's, except that of the
 // acceptance of a spooled request.
 const (
-	// insertKeys also fails if an earlier version has stored a key unscoped: an outcome must
-	// not be NULL.
 	insertKeys = "INSERT INTO spillway_requests (stream, key, fingerprint, outcome, accepted_at, expires_at) " +
-		"SELECT $1::text, k.key, k.fingerprint, CASE WHEN (SELECT old.accepted_at IS NULL FROM spillway_requests AS old WHERE old.stream = $1::text AND old.key = k.unscoped) " +
-		"THEN NULL ELSE k.outcome END, COALESCE(k.accepted, now()), now() + $2::bigint * interval '1 microsecond' " +
-		"FROM unnest($3::text[], $4::bytea[], $5::bytea[], $6::timestamptz[], $7::text[]) AS k(key, fingerprint, outcome, accepted, unscoped)"
+		"SELECT $1::text, k.key, k.fingerprint, k.outcome, COALESCE(k.accepted, now()), now() + $2::bigint * interval '1 microsecond' " +
+		"FROM unnest($3::text[], $4::bytea[], $5::bytea[], $6::timestamptz[]) AS k(key, fingerprint, outcome, accepted)"
 
 	updateKey = "UPDATE spillway_requests SET fingerprint = $3::bytea, outcome = $4::bytea, accepted_at = $5::timestamptz, earlier = $6::text, " +
 		"expires_at = greatest(expires_at, now() + $7::bigint * interval '1 microsecond') WHERE stream = $1::text AND key = $2::text"
 
-	selectKeys = "SELECT key, fingerprint, outcome, COALESCE(accepted_at, expires_at - $3::bigint * interval '1 microsecond'), " +
-		"earlier, now(), accepted_at IS NULL FROM spillway_requests WHERE stream = $1::text AND key = ANY($2::text[])"
+	selectKeys = "SELECT key, fingerprint, outcome, accepted_at, earlier, now() FROM spillway_requests WHERE stream = $1::text AND key = ANY($2::text[])"
 
 	// lockKeys also waits for other transactions that change the rows, and returns what they
 	// have committed.
@@ -58,14 +54,13 @@ func (st *Stream) storedKey(key string) string {
 	return key
 }
 
-// encodeKeys returns the arguments of insertKeys. judged: findKeys has looked for unscoped keys.
-func (st *Stream) encodeKeys(b *stream.Batch, requests []*stream.Entry, judged bool) ([][]byte, error) {
+// encodeKeys returns the arguments of insertKeys.
+func (st *Stream) encodeKeys(b *stream.Batch, requests []*stream.Entry) ([][]byte, error) {
 	n := len(requests)
 	keys := appendArrayHeader(nil, pgtype.TextOID, n)
 	fingerprints := appendArrayHeader(nil, pgtype.ByteaOID, n)
 	outcomes := appendArrayHeader(nil, pgtype.ByteaOID, n)
 	accepted := appendArrayHeader(nil, pgtype.TimestamptzOID, n)
-	unscoped := appendArrayHeader(nil, pgtype.TextOID, n)
 	for _, e := range requests {
 		outcome, err := e.OutcomeNow()
 		if err != nil {
@@ -74,18 +69,13 @@ func (st *Stream) encodeKeys(b *stream.Batch, requests []*stream.Entry, judged b
 		keys = appendElement(keys, []byte(st.storedKey(e.Key)))
 		fingerprints = appendElement(fingerprints, e.Fingerprint[:])
 		outcomes = appendElement(outcomes, outcome)
-		if key := e.Unscoped(); key == "" || judged {
-			unscoped = binary.BigEndian.AppendUint32(unscoped, math.MaxUint32) // NULL
-		} else {
-			unscoped = appendElement(unscoped, []byte(st.storedKey(key)))
-		}
 		if e.Accepted.IsZero() {
 			accepted = binary.BigEndian.AppendUint32(accepted, math.MaxUint32) // NULL
 			continue
 		}
 		accepted = appendElement(accepted, encodeTime(e.Accepted))
 	}
-	return [][]byte{[]byte(st.def.Name), encodeMicroseconds(b.KeyTTL), keys, fingerprints, outcomes, accepted, unscoped}, nil
+	return [][]byte{[]byte(st.def.Name), encodeMicroseconds(b.KeyTTL), keys, fingerprints, outcomes, accepted}, nil
 }
 
 func encodeMicroseconds(d time.Duration) []byte {
@@ -121,21 +111,13 @@ func (st *Stream) readKeys(ctx context.Context, conn *pgconn.PgConn, b *stream.B
 		return nil, nil
 	}
 	byKey := make(map[string]*stream.Entry, len(keyed))
-	old := make(map[string]*keyRow) // by keys of earlier versions
-	var names []string
+	keys := appendArrayHeader(nil, pgtype.TextOID, len(keyed))
 	for _, e := range keyed {
 		key := st.storedKey(e.Key)
 		byKey[key] = e
-		names = append(names, key)
-		if key := e.Unscoped(); key != "" {
-			names = append(names, st.storedKey(key))
-		}
+		keys = appendElement(keys, []byte(key))
 	}
-	keys := appendArrayHeader(nil, pgtype.TextOID, len(names))
-	for _, name := range names {
-		keys = appendElement(keys, []byte(name))
-	}
-	found := conn.ExecParams(ctx, sql, [][]byte{[]byte(st.def.Name), keys, encodeMicroseconds(b.KeyTTL)}, nil, binaryFormat, binaryFormat).Read()
+	found := conn.ExecParams(ctx, sql, [][]byte{[]byte(st.def.Name), keys}, nil, binaryFormat, binaryFormat).Read()
 	if found.Err != nil {
 		return nil, found.Err
 	}
@@ -145,16 +127,8 @@ func (st *Stream) readKeys(ctx context.Context, conn *pgconn.PgConn, b *stream.B
 		if err != nil {
 			return nil, fmt.Errorf("read spillway_requests: %w", err)
 		}
-		if row[6][0] == 1 {
-			old[string(row[0])] = k
-		}
-		if e := byKey[string(row[0])]; e != nil && !b.Judge(e, k.requests, k.now) {
+		if e := byKey[string(row[0])]; !b.Judge(e, k.requests, k.now) {
 			others[e] = k
-		}
-	}
-	for _, e := range b.Keyed(nil) {
-		if k := old[st.storedKey(e.Unscoped())]; k != nil && b.Judge(e, k.requests, k.now) {
-			delete(others, e)
 		}
 	}
 	return others, nil
@@ -194,7 +168,7 @@ func (st *Stream) storeKeys(ctx context.Context, conn *pgconn.PgConn, b *stream.
 	if len(fresh) == 0 {
 		return nil
 	}
-	args, err := st.encodeKeys(b, fresh, true)
+	args, err := st.encodeKeys(b, fresh)
 	if err != nil {
 		return err
 	}

@@ -45,31 +45,9 @@ func lockEpoch(ctx context.Context, conn *pgconn.PgConn, m *queue.Mark) (last ui
 		return decodeNumber(rows[0][0])
 	}
 	// Another process that inserts the row at the same time fails this transaction.
-	if _, err := rowsOf(ctx, conn, "INSERT INTO spillway_epochs (spool, epoch, stream, last) VALUES ($1::uuid, $2::uuid, $3::text, 0)",
-		m.Spool[:], m.Epoch[:], []byte(m.Name)); err != nil {
-		return 0, err
-	}
-	if m.Epoch != ([16]byte{}) {
-		return 0, nil
-	}
-	return takeOver(ctx, conn, m)
-}
-
-// takeOver moves the mark of an earlier version into the tables of epochs. It returns the
-// last number, 0 without such a mark.
-func takeOver(ctx context.Context, conn *pgconn.PgConn, m *queue.Mark) (last uint64, err error) {
-	present, err := rowsOf(ctx, conn, "SELECT to_regclass('spillway_spools') IS NOT NULL")
-	if err != nil || present[0][0][0] != 1 {
-		return 0, err
-	}
-	rows, err := rowsOf(ctx, conn, `WITH old AS (SELECT after, sequence, results FROM spillway_spools WHERE id = $1::uuid),
-epoch AS (UPDATE spillway_epochs SET last = old.sequence FROM old WHERE spool = $1::uuid AND epoch = $2::uuid)
-INSERT INTO spillway_drained (spool, epoch, last, first, sums, results)
-SELECT $1::uuid, $2::uuid, sequence, after + 1, '', results FROM old RETURNING last`, m.Spool[:], m.Epoch[:])
-	if err != nil || len(rows) == 0 {
-		return 0, err
-	}
-	return decodeNumber(rows[0][0])
+	_, err = rowsOf(ctx, conn, "INSERT INTO spillway_epochs (spool, epoch, stream, last) VALUES ($1::uuid, $2::uuid, $3::text, 0)",
+		m.Spool[:], m.Epoch[:], []byte(m.Name))
+	return 0, err
 }
 
 // readDrained returns the stored batches that overlap with the batch.

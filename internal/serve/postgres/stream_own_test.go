@@ -100,43 +100,6 @@ func TestStreamEpochs(t *testing.T) {
 	}
 }
 
-// TestStreamOldMark: groups without an epoch continue behind the mark that an earlier version
-// has written.
-func TestStreamOldMark(t *testing.T) {
-	t.Parallel()
-	url := shared.Get(t).CreateDatabase(t)
-	sink, schema := newIDs(t, url)
-	mustExecute(t, url, `CREATE TABLE spillway_spools (id uuid PRIMARY KEY, stream text NOT NULL, after bigint NOT NULL, sequence bigint NOT NULL,
-		results bytea, updated_at timestamptz NOT NULL DEFAULT now());
-		INSERT INTO spillway_spools (id, stream, after, sequence, results) VALUES ('07000000-0000-0000-0000-000000000000', '/t', 4, 6, 'earlier')`)
-	commit := func(spool byte, first uint64, groups, id int) *queue.Mark {
-		t.Helper()
-		m := &queue.Mark{Spool: [16]byte{spool}, Name: "/t", First: first, Sums: make([][16]byte, groups)}
-		if err := sink.Commit(t.Context(), &stream.Batch{Mark: m, Requests: []*stream.Entry{idEntry(t, schema, "", id)}}); err != nil {
-			t.Fatal(err)
-		}
-		return m
-	}
-	for range 2 {
-		m := commit(7, 4, 4, 1)
-		if len(m.Known) != 3 || m.Known[0].Stored != nil || m.Known[1].Stored == nil || !m.Known[1].Same || !m.Known[2].Same || string(m.Known[2].Stored.Results) != "earlier" {
-			t.Errorf("known: %+v", m.Known)
-		}
-	}
-	if m := commit(7, 7, 1, 2); m.Known != nil || m.Behind != nil {
-		t.Errorf("the next batch: %+v", m)
-	}
-	if m := commit(7, 7, 1, 3); len(m.Known) != 1 || !m.Known[0].Same {
-		t.Errorf("the same again: %+v", m)
-	}
-	if m := commit(8, 1, 1, 4); m.Known != nil || m.Behind != nil {
-		t.Errorf("another spool: %+v", m)
-	}
-	if got := storedIDs(t, url); got != "2,4" {
-		t.Errorf("stored %s", got)
-	}
-}
-
 // TestStreamKeysByAcceptance: requests with one key are the same if they were accepted within
 // key_ttl, in whichever order they are stored, and however late.
 func TestStreamKeysByAcceptance(t *testing.T) {
@@ -238,86 +201,21 @@ func TestStreamKeyRace(t *testing.T) {
 	}
 }
 
-// TestStreamSweepIndex: a sweep of what was drained reads an index, which is created on a
-// table that lacks it. Without the right to, it reads the table.
+// TestStreamSweepIndex: a sweep of what was drained reads an index.
 func TestStreamSweepIndex(t *testing.T) {
 	t.Parallel()
 	url := shared.Get(t).CreateDatabase(t)
 	sink, schema := newIDs(t, url)
-	drain := func(sink *Stream, first uint64) {
-		t.Helper()
-		m := &queue.Mark{Spool: [16]byte{1}, Epoch: [16]byte{1}, Name: "/t", First: first, Sums: [][16]byte{{1}}}
-		if err := sink.Commit(t.Context(), &stream.Batch{Mark: m, Requests: []*stream.Entry{idEntry(t, schema, "", int(first))}}); err != nil {
-			t.Fatal(err)
-		}
+	m := &queue.Mark{Spool: [16]byte{1}, Epoch: [16]byte{1}, Name: "/t", First: 1, Sums: [][16]byte{{1}}}
+	if err := sink.Commit(t.Context(), &stream.Batch{Mark: m, Requests: []*stream.Entry{idEntry(t, schema, "", 1)}}); err != nil {
+		t.Fatal(err)
 	}
-	drain(sink, 1)
-	const indexes = "SELECT count(*)::text FROM pg_indexes WHERE indexname = 'spillway_drained_created_at'"
-	if got := queryText(t, url, indexes); got != "1" {
-		t.Errorf("a new table has %s indexes", got)
-	}
-	role := "sweep_writer_" + apptest.DatabaseName(url)
-	mustExecute(t, url, `DROP INDEX spillway_drained_created_at;
-		INSERT INTO spillway_drained (spool, epoch, last, first, sums, created_at) SELECT '02000000-0000-0000-0000-000000000000', '01000000-0000-0000-0000-000000000000', n, n, '',
-			now() - CASE WHEN n <= 3 THEN interval '2 hours' ELSE interval '0' END FROM generate_series(1, 5000) AS n;
-		CREATE ROLE `+role+`; GRANT ALL ON ALL TABLES IN SCHEMA public TO `+role+`; GRANT USAGE ON SCHEMA public TO `+role)
-	limited := open(t, url+"&role="+role, database.Pool{}).Stream(schema)
-	drain(limited, 2)
-	for i, test := range []struct {
-		sink    *Stream
-		indexes string
-	}{{limited, "0"}, {limited, "0"}, {sink, "1"}} {
-		n, err := test.sink.Sweep(t.Context(), stream.Keep{Batches: time.Hour, Keys: time.Hour, Marks: time.Hour}, 1)
-		if err != nil || n != 1 {
-			t.Errorf("%d: swept %d, %v", i, n, err)
-		}
-		if got := queryText(t, url, indexes); got != test.indexes {
-			t.Errorf("%d: %s indexes", i, got)
-		}
-	}
+	mustExecute(t, url, `INSERT INTO spillway_drained (spool, epoch, last, first, sums, created_at) SELECT '02000000-0000-0000-0000-000000000000', '01000000-0000-0000-0000-000000000000', n, n, '',
+			now() - CASE WHEN n <= 3 THEN interval '2 hours' ELSE interval '0' END FROM generate_series(1, 5000) AS n`)
 	mustExecute(t, url, "CREATE TABLE plan (line text); DO $$ DECLARE line text; BEGIN FOR line IN EXECUTE $q$EXPLAIN "+
 		deleteOld("spillway_drained", "created_at", time.Hour, 1000)+"$q$ LOOP INSERT INTO plan VALUES (line); END LOOP; END $$")
 	if plan := queryText(t, url, "SELECT string_agg(line, E'\\n') FROM plan"); !strings.Contains(plan, "spillway_drained_created_at") || strings.Contains(plan, "Seq Scan") {
 		t.Errorf("the plan:\n%s", plan)
-	}
-}
-
-// TestStreamOldKeys: the table of an earlier version gets its new columns. A row without a
-// time of acceptance was accepted key_ttl before it expires. Without the right to alter the
-// table, the error names the statement.
-func TestStreamOldKeys(t *testing.T) {
-	t.Parallel()
-	url := shared.Get(t).CreateDatabase(t)
-	sink, schema := newIDs(t, url)
-	role := "old_keys_writer_" + apptest.DatabaseName(url)
-	mustExecute(t, url, `CREATE TABLE spillway_batches (id uuid PRIMARY KEY, created_at timestamptz NOT NULL DEFAULT now(), results bytea);
-		CREATE TABLE spillway_requests (stream text NOT NULL, key text COLLATE "C" NOT NULL, fingerprint bytea NOT NULL, outcome bytea NOT NULL,
-			expires_at timestamptz NOT NULL, PRIMARY KEY (stream, key));
-		INSERT INTO spillway_requests SELECT '/t', k, '\x0100000000000000000000000000000000000000000000000000000000000000', '{"stored":1}', now() + e
-			FROM (VALUES ('new', interval '30 minutes'), ('old', interval '-30 minutes')) AS v(k, e);
-		CREATE ROLE `+role+`; GRANT ALL ON ALL TABLES IN SCHEMA public TO `+role+`; GRANT ALL ON SCHEMA public TO `+role)
-	limited := open(t, url+"&role="+role, database.Pool{}).Stream(schema)
-	if err := limited.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "ALTER TABLE spillway_requests ADD COLUMN IF NOT EXISTS accepted_at timestamptz") {
-		t.Errorf("without the right: %v", err)
-	}
-	for i, test := range []struct {
-		key   string
-		found bool
-	}{{"new", true}, {"old", false}} {
-		e := idEntry(t, schema, test.key, i)
-		e.Fingerprint = [32]byte{1}
-		if err := sink.Commit(t.Context(), &stream.Batch{ID: [16]byte{byte(i)}, KeyTTL: time.Hour, Requests: []*stream.Entry{e}}); err != nil {
-			t.Fatal(err)
-		}
-		if (e.Result.Stored != nil) != test.found {
-			t.Errorf("key %s: %+v", test.key, e.Result)
-		}
-	}
-	if got := storedIDs(t, url); got != "1" {
-		t.Errorf("stored %s", got)
-	}
-	if err := limited.Check(t.Context()); err != nil {
-		t.Errorf("with the columns: %v", err)
 	}
 }
 

@@ -32,16 +32,11 @@ var batchTables = [...]ownTable{
 	fingerprint bytea NOT NULL,
 	outcome bytea NOT NULL,
 	expires_at timestamptz NOT NULL,
-	accepted_at timestamptz,
+	accepted_at timestamptz NOT NULL,
 	earlier text,
 	PRIMARY KEY (stream, key)
 );
 CREATE INDEX IF NOT EXISTS spillway_requests_expires_at ON spillway_requests (expires_at);`, ""},
-	// A table of an earlier version lacks them.
-	{
-		"spillway_requests", hasColumns("spillway_requests", "accepted_at", "earlier"),
-		"ALTER TABLE spillway_requests ADD COLUMN IF NOT EXISTS accepted_at timestamptz, ADD COLUMN IF NOT EXISTS earlier text;", "",
-	},
 }
 
 // drainTables are the tables that streams with a spool need in addition.
@@ -64,13 +59,8 @@ var drainTables = [...]ownTable{
 	created_at timestamptz NOT NULL DEFAULT now(),
 	PRIMARY KEY (spool, epoch, last)
 );
-` + drainedIndex, ""},
+CREATE INDEX IF NOT EXISTS spillway_drained_created_at ON spillway_drained (created_at);`, ""},
 }
-
-const drainedIndex = "CREATE INDEX IF NOT EXISTS spillway_drained_created_at ON spillway_drained (created_at);"
-
-// sweepIndexes are for sweeps of tables that exist without them.
-var sweepIndexes = [...]ownTable{{"spillway_drained", hasTable("spillway_drained_created_at"), drainedIndex, "1s"}}
 
 func hasTable(name string) string { return "to_regclass('" + name + "') IS NOT NULL" }
 
@@ -78,7 +68,6 @@ func hasTable(name string) string { return "to_regclass('" + name + "') IS NOT N
 type tables struct {
 	batches, drained atomic.Bool
 	hashed           atomic.Bool // the database is not UTF-8: see storedKey
-	indexed          atomic.Bool // indexDrained was called
 }
 
 // forget has the tables looked for again: one of them may have been dropped.
@@ -110,16 +99,6 @@ func (st *Stream) prepareTables(ctx context.Context, conn *pgconn.PgConn, draine
 		st.tables.drained.Store(true)
 	}
 	return nil
-}
-
-// indexDrained creates sweepIndexes once. Without them, a sweep takes longer.
-func (st *Stream) indexDrained(ctx context.Context, conn *pgconn.PgConn) {
-	if st.tables.indexed.Swap(true) {
-		return
-	}
-	if err := createMissing(ctx, conn, sweepIndexes[:]); err != nil {
-		st.db.log.Warn("an index is missing; deleting old rows reads the whole table", "stream", st.def.Name, "error", err)
-	}
 }
 
 // createMissing runs the statements of tables that are missing. A lock serializes the

@@ -59,12 +59,6 @@ func streamBackend(pg *apptest.PostgresServer) storetest.StreamBackend {
 			"CREATE FUNCTION spoil() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.note = 'spoil' THEN INSERT INTO no_such_table VALUES (1); END IF; RETURN NEW; END $$",
 			"CREATE TRIGGER spoil BEFORE INSERT ON readings FOR EACH ROW EXECUTE FUNCTION spoil()",
 		},
-		OldMark: func(spool [16]byte, after, sequence uint64, results []byte) []string {
-			return []string{
-				"CREATE TABLE spillway_spools (id uuid PRIMARY KEY, stream text NOT NULL, after bigint NOT NULL, sequence bigint NOT NULL, results bytea, updated_at timestamptz NOT NULL DEFAULT now())",
-				fmt.Sprintf("INSERT INTO spillway_spools (id, stream, after, sequence, results) VALUES ('%x', '/readings', %d, %d, '\\x%x')", spool, after, sequence, results),
-			}
-		},
 	}
 }
 

@@ -28,7 +28,7 @@ type Group struct {
 	Bytes    int
 
 	// Epoch is drawn by each open of a spool: two copies of a file write in different epochs.
-	// It is zero for groups that were written by versions without epochs.
+	// It is zero of an empty group with which a repair replaced one whose epoch it did not know.
 	Epoch  [16]byte
 	Number uint64   // 1, 2, 3… without a gap, of the name in the epoch
 	Sum    [16]byte // of what the file holds: the beginning of a SHA-256
@@ -108,7 +108,7 @@ type Known struct {
 // StoredBatch is a batch of a spool that the database has.
 type StoredBatch struct {
 	First   uint64     // number of the first group
-	Sums    [][16]byte // of its groups; empty of a batch that an earlier version stored
+	Sums    [][16]byte // of its groups
 	Last    uint64     // number of the last group
 	Results []byte     // as the stream encoded them
 }
@@ -138,11 +138,7 @@ func (m *Mark) Judge(last uint64, batches []StoredBatch) bool {
 func judge(number uint64, sum [16]byte, batches []StoredBatch) Known {
 	for i := range batches {
 		b := &batches[i]
-		switch {
-		case number < b.First || number > b.Last:
-		case len(b.Sums) == 0:
-			return Known{Same: true, Stored: b}
-		default:
+		if b.First <= number && number <= b.Last {
 			offset := number - b.First
 			return Known{Same: offset < uint64(len(b.Sums)) && b.Sums[offset] == sum, Stored: b}
 		}

@@ -14,6 +14,7 @@
 package queue
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
@@ -166,4 +167,14 @@ func CheckKey(key string) error {
 		return fmt.Errorf("%w: it is not UTF-8, or contains NUL", ErrBadKey)
 	}
 	return nil
+}
+
+// ScopeKey returns the idempotency key that a subject's key is stored as. A subject contains
+// no colon. A key that is too long then is hashed.
+func ScopeKey(subject, key string) string {
+	scope := "subject/" + subject + ":"
+	if len(scope)+len(key) <= KeyMax {
+		return scope + key
+	}
+	return scope + fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(key)))
 }

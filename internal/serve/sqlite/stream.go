@@ -27,7 +27,7 @@ CREATE TABLE IF NOT EXISTS spillway_requests (
 	fingerprint BLOB NOT NULL,
 	outcome BLOB NOT NULL,
 	expires_at INTEGER NOT NULL,
-	accepted_at INTEGER,
+	accepted_at INTEGER NOT NULL,
 	earlier BLOB,
 	PRIMARY KEY (stream, key)
 ) WITHOUT ROWID;
@@ -51,13 +51,6 @@ CREATE TABLE IF NOT EXISTS spillway_drained (
 	PRIMARY KEY (spool, epoch, last)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS spillway_drained_created_at ON spillway_drained (created_at);`
-
-// requestColumns are the columns of spillway_requests that earlier versions did not create.
-// Rows of these versions have NULL there.
-var requestColumns = []struct{ name, add string }{
-	{"accepted_at", "ALTER TABLE spillway_requests ADD COLUMN accepted_at INTEGER"},
-	{"earlier", "ALTER TABLE spillway_requests ADD COLUMN earlier BLOB"},
-}
 
 // Stream stores the records of one stream. It implements stream.Sink. The owner calls
 // Close.
@@ -119,31 +112,11 @@ func (st *Stream) open(ctx context.Context) (*sqlite.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := createTables(conn); err != nil {
+	if err := sqlitex.ExecuteScript(conn, streamTables, nil); err != nil {
+		err = fmt.Errorf("create the stream's own tables, such as spillway_batches: %w", err)
 		return nil, errors.Join(err, conn.Close())
 	}
 	return conn, nil
-}
-
-// createTables creates the stream's own tables, and the columns that they lack.
-func createTables(conn *sqlite.Conn) error {
-	if err := sqlitex.ExecuteScript(conn, streamTables, nil); err != nil {
-		return fmt.Errorf("create the stream's own tables, such as spillway_batches: %w", err)
-	}
-	for _, c := range requestColumns {
-		present, err := texts(conn, "SELECT 1 FROM pragma_table_info('spillway_requests') WHERE name = ?", c.name)
-		if err != nil {
-			return fmt.Errorf("look up the columns of spillway_requests: %w", err)
-		}
-		if len(present) > 0 {
-			continue
-		}
-		err = sqlitex.ExecuteTransient(conn, c.add, nil)
-		if err != nil && !strings.Contains(err.Error(), "duplicate column") { // another process has added it
-			return fmt.Errorf("add a column to spillway_requests (%s): %w", c.add, err)
-		}
-	}
-	return nil
 }
 
 // Ping implements stream.Database.

@@ -80,9 +80,9 @@ type batchWriter struct {
 	now  time.Time
 	text []byte
 
-	stored   []storedRow                  // in this attempt
-	keys     map[*stream.Entry]*keyRow    // the rows that the requests' keys have
-	spoilers map[rowKey]stream.RowRefusal // rows that make the transaction fail
+	stored   []storedRow                          // in this attempt
+	keys     map[*stream.Entry][]stream.StoredKey // what the file has under the requests' keys, the newest first
+	spoilers map[rowKey]stream.RowRefusal         // rows that make the transaction fail
 }
 
 // attempt runs the transaction. Rows that make it fail are added to spoilers.

@@ -170,28 +170,6 @@ func TestStreamEpochs(t *testing.T) {
 	}
 }
 
-// The mark of a build without epochs is taken over once.
-func TestStreamLegacyMark(t *testing.T) {
-	t.Parallel()
-	e := newEvents(t, plainEvents+`;
-CREATE TABLE spillway_spools (id BLOB PRIMARY KEY, stream TEXT NOT NULL, after INTEGER NOT NULL, sequence INTEGER NOT NULL, results BLOB, updated_at INTEGER NOT NULL) WITHOUT ROWID;
-INSERT INTO spillway_spools VALUES (x'09000000000000000000000000000000', '/events', 2, 4, 'dead', 0);`)
-	old := e.drained(t, 0, 1, "abcdef", `{"id":1}`)
-	e.commit(t, old)
-	m := old.Mark
-	if m.Last != 4 || len(m.Known) != 4 || m.Known[1].Stored != nil || m.Known[2].Stored == nil || !m.Known[3].Same ||
-		m.Known[3].Stored.First != 3 || string(m.Known[3].Stored.Results) != "dead" {
-		t.Fatalf("taken over: last %d, %+v", m.Last, m.Known)
-	}
-	e.commit(t, e.drained(t, 0, 5, "ef", `{"id":1}`))
-	again := e.drained(t, 0, 5, "ef", `{"id":1}`)
-	e.commit(t, again)
-	if m = again.Mark; m.Last != 6 || len(m.Known) != 2 || !m.Known[0].Same {
-		t.Errorf("again: %+v", m)
-	}
-	e.want(t, "1")
-}
-
 // TestStreamKeyTimes stores requests with one key in both orders of acceptance.
 func TestStreamKeyTimes(t *testing.T) {
 	t.Parallel()
@@ -251,28 +229,6 @@ func TestStreamKeyForgets(t *testing.T) {
 		t.Errorf("%s earlier requests are kept, want 1", got)
 	}
 	e.want(t, "0,1,2,3")
-}
-
-// Columns that an earlier build did not create are added, and its keys count.
-func TestStreamLegacyKeys(t *testing.T) {
-	t.Parallel()
-	e := newEvents(t, plainEvents+`;
-CREATE TABLE spillway_requests (stream TEXT NOT NULL, key TEXT NOT NULL, fingerprint BLOB NOT NULL, outcome BLOB NOT NULL, expires_at INTEGER NOT NULL, PRIMARY KEY (stream, key)) WITHOUT ROWID;
-INSERT INTO spillway_requests VALUES ('/events', 'key', zeroblob(32), '{}', `+fmt.Sprint(time.Now().Add(30*time.Minute).UnixMicro())+`);`)
-	b := e.batch(t, `{"id":1}`, `{"id":2}`)
-	b.Requests[0].Key, b.Requests[1].Key = "key", "new"
-	e.commit(t, b)
-	if r := b.Requests[0].Result; string(r.Stored) != "{}" {
-		t.Errorf("the key of an earlier build: %+v", r)
-	}
-	e.want(t, "2")
-	// An earlier build that runs beside this one does not set the columns.
-	script(t, e.writer, `INSERT INTO spillway_requests (stream, key, fingerprint, outcome, expires_at) VALUES ('/events', 'beside', zeroblob(32), '{}', `+fmt.Sprint(time.Now().Add(30*time.Minute).UnixMicro())+`)`)
-	b = e.batch(t, `{"id":3}`)
-	b.Requests[0].Key = "beside"
-	if e.commit(t, b); string(b.Requests[0].Result.Stored) != "{}" {
-		t.Errorf("the key of an earlier build beside this one: %+v", b.Requests[0].Result)
-	}
 }
 
 // TestStreamSweepMarks deletes marks by their age.

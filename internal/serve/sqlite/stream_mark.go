@@ -15,14 +15,9 @@ const sumBytes = len(queue.Group{}.Sum)
 // that it has the first of them: nothing may be stored then.
 func (w *batchWriter) judgeMark() (found bool, err error) {
 	m := w.b.Mark
-	last, known, err := w.lastNumber()
+	last, err := w.lastNumber()
 	if err != nil {
 		return false, err
-	}
-	if !known && m.Epoch == [16]byte{} {
-		if last, err = w.takeOver(); err != nil {
-			return false, err
-		}
 	}
 	batches, err := w.storedBatches()
 	if err != nil {
@@ -31,41 +26,15 @@ func (w *batchWriter) judgeMark() (found bool, err error) {
 	return m.Judge(last, batches), nil
 }
 
-// lastNumber returns the last number of the mark's epoch. known reports whether the epoch
-// has a row.
-func (w *batchWriter) lastNumber() (last uint64, known bool, err error) {
+// lastNumber returns the last number of the mark's epoch.
+func (w *batchWriter) lastNumber() (last uint64, err error) {
 	m := w.b.Mark
 	err = sqlitex.Execute(w.conn, "SELECT last FROM spillway_epochs WHERE spool = ? AND epoch = ?", &sqlitex.ExecOptions{
 		Args: []any{m.Spool[:], m.Epoch[:]}, ResultFunc: func(stmt *sqlite.Stmt) error {
-			last, known = uint64(stmt.ColumnInt64(0)), true
+			last = uint64(stmt.ColumnInt64(0))
 			return nil
 		},
 	})
-	return last, known, err
-}
-
-// takeOver copies the mark that a build without epochs has left, and returns its last group.
-func (w *batchWriter) takeOver() (last uint64, err error) {
-	m := w.b.Mark
-	present, err := integer(w.conn, "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'spillway_spools'")
-	if err != nil || present == 0 {
-		return 0, err
-	}
-	after, found := uint64(0), false
-	var results []byte
-	err = sqlitex.Execute(w.conn, "SELECT after, sequence, results FROM spillway_spools WHERE id = ?", &sqlitex.ExecOptions{
-		Args: []any{m.Spool[:]}, ResultFunc: func(stmt *sqlite.Stmt) error {
-			after, last, found = uint64(stmt.ColumnInt64(0)), uint64(stmt.ColumnInt64(1)), true
-			if stmt.ColumnType(2) != sqlite.TypeNull {
-				results = columnBytes(stmt, 2)
-			}
-			return nil
-		},
-	})
-	if err != nil || !found {
-		return 0, err
-	}
-	err = w.writeBatch(queue.StoredBatch{First: after + 1, Last: last, Results: results})
 	return last, err
 }
 
@@ -91,29 +60,25 @@ func (w *batchWriter) storedBatches() ([]queue.StoredBatch, error) {
 	return batches, err
 }
 
-// writeMark stores which groups the batch contains, and its results.
+// writeMark stores which groups the batch contains, its results, and the last number of its
+// epoch.
 func (w *batchWriter) writeMark(results []byte) error {
 	m := w.b.Mark
-	return w.writeBatch(queue.StoredBatch{First: m.First, Sums: m.Sums, Last: m.First + uint64(len(m.Sums)) - 1, Results: results})
-}
-
-// writeBatch stores a batch and the last number of its epoch.
-func (w *batchWriter) writeBatch(b queue.StoredBatch) error {
-	m := w.b.Mark
-	sums := make([]byte, 0, len(b.Sums)*sumBytes)
-	for _, sum := range b.Sums {
+	last := int64(m.First) + int64(len(m.Sums)) - 1
+	sums := make([]byte, 0, len(m.Sums)*sumBytes)
+	for _, sum := range m.Sums {
 		sums = append(sums, sum[:]...)
 	}
-	var results any
-	if b.Results != nil {
-		results = b.Results
+	var stored any
+	if results != nil {
+		stored = results
 	}
 	err := w.exec("INSERT INTO spillway_drained (spool, epoch, last, first, sums, results, created_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
-		m.Spool[:], m.Epoch[:], int64(b.Last), int64(b.First), sums, results, w.now.UnixMicro())
+		m.Spool[:], m.Epoch[:], last, int64(m.First), sums, stored, w.now.UnixMicro())
 	if err != nil {
 		return err
 	}
 	return w.exec("INSERT INTO spillway_epochs (spool, epoch, stream, last, updated_at) VALUES (?, ?, ?, ?, ?) "+
 		"ON CONFLICT (spool, epoch) DO UPDATE SET stream = excluded.stream, last = excluded.last, updated_at = excluded.updated_at",
-		m.Spool[:], m.Epoch[:], m.Name, int64(b.Last), w.now.UnixMicro())
+		m.Spool[:], m.Epoch[:], m.Name, last, w.now.UnixMicro())
 }

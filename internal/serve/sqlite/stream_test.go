@@ -3,7 +3,6 @@ package sqlite_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -39,12 +38,6 @@ func TestStream(t *testing.T) {
 		Fixed:  "DECIMAL(20,2)", Narrow: "DECIMAL(15,2)", Inexact: []string{"12345678901234567.89", "9223372036854775809", `"0.1234567890123456789"`},
 		Insensitive: "TEXT COLLATE NOCASE", Sensitive: "TEXT",
 		Spoil: []string{"CREATE TRIGGER spoil BEFORE INSERT ON readings WHEN NEW.note = 'spoil' BEGIN SELECT json('{'); END"},
-		OldMark: func(spool [16]byte, after, sequence uint64, results []byte) []string {
-			return []string{
-				"CREATE TABLE spillway_spools (id BLOB PRIMARY KEY, stream TEXT NOT NULL, after INTEGER NOT NULL, sequence INTEGER NOT NULL, results BLOB, updated_at INTEGER NOT NULL) WITHOUT ROWID",
-				fmt.Sprintf("INSERT INTO spillway_spools VALUES (X'%x', '/readings', %d, %d, X'%x', 0)", spool, after, sequence, results),
-			}
-		},
 	})
 }
 

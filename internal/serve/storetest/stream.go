@@ -40,9 +40,6 @@ type StreamBackend struct {
 	// Spoil are statements after which an insert into readings with the note spoil fails with
 	// an error that is not certainly the record's.
 	Spoil []string
-	// OldMark returns statements that create the table spillway_spools as versions without
-	// epochs did, with the mark of a spool; nil: there were none.
-	OldMark func(spool [16]byte, after, sequence uint64, results []byte) []string
 	// Pooled: a pooler that loses prepared statements and session state is in between. With
 	// go test -short only the tests that it can break run.
 	Pooled bool
@@ -92,7 +89,6 @@ func Stream(t *testing.T, b StreamBackend) {
 		{"SpoiledFound", testStreamSpoiledFound, keeps},
 		{"Mark", testStreamMark, breaks},
 		{"MarkRace", testStreamMarkRace, keeps},
-		{"OldMark", testStreamOldMark, keeps},
 		{"Drain", testStreamDrain, breaks},
 		{"DrainAllRefused", testStreamDrainAllRefused, keeps},
 		{"DrainOtherColumns", testStreamDrainOtherColumns, keeps},

@@ -167,39 +167,6 @@ func testStreamMarkRace(t *testing.T, b StreamBackend) {
 	}
 }
 
-// testStreamOldMark drains groups of a spool whose mark an earlier version has written. It
-// knew the last batch only.
-func testStreamOldMark(t *testing.T, b StreamBackend) {
-	if b.OldMark == nil {
-		return
-	}
-	db := b.open(t)
-	m := marks{spool: [16]byte{7, 0, '\'', '\\', 255}}
-	results := `{"dead":[{"sequence":4,"entry":0,"row":0,"reason":"bad"}]}`
-	for _, sql := range b.OldMark(m.spool, 2, 4, []byte(results)) {
-		db.exec(t, sql)
-	}
-	s := db.stream(t, readings(), nil)
-	sink := db.Sink(t, s.Schema())
-	for _, step := range []struct {
-		first uint64
-		sums  []byte
-		want  string
-	}{{1, []byte{1, 2, 3, 4, 5}, "unknown unknown same same"}, {3, []byte{3, 4}, "same same"}, {5, []byte{5}, ""}, {4, []byte{4, 5}, "same same"}, {5, []byte{6}, "other"}} {
-		batch := m.batch(t, s, step.first, step.sums, fmt.Sprintf("{\"id\":%d}", step.first))
-		commitBatch(t, sink, batch)
-		if got := known(batch.Mark); got != step.want {
-			t.Errorf("groups from %d: %q, want %q", step.first, got, step.want)
-		}
-		if step.first == 3 && string(batch.Mark.Known[1].Stored.Results) != results {
-			t.Errorf("results %q", batch.Mark.Known[1].Stored.Results)
-		}
-	}
-	if got := db.column(t, "SELECT id FROM readings"); got != "5" {
-		t.Errorf("stored %s", got)
-	}
-}
-
 // testStreamKeyTimes stores requests with one key in any order of their acceptance. Two are
 // the same request if they were accepted within the time that a key is kept.
 func testStreamKeyTimes(t *testing.T, b StreamBackend) {
@@ -240,43 +207,6 @@ func testStreamKeyTimes(t *testing.T, b StreamBackend) {
 	}
 	if got := db.column(t, "SELECT id FROM readings ORDER BY id"); got != "1,3,6,9" {
 		t.Errorf("stored %s", got)
-	}
-	// A row of an earlier version has no time of acceptance.
-	send("old", time.Time{}, `{"id":20}`)
-	db.exec(t, "UPDATE spillway_requests SET accepted_at = NULL, earlier = NULL")
-	if r := send("old", time.Time{}, `{"id":20}`); r.Stored == nil {
-		t.Errorf("a row of an earlier version is not found: %+v", r)
-	}
-	if r := send("old", time.Now().Add(2*time.Hour), `{"id":21}`); r.Stored != nil || r.Reused {
-		t.Errorf("accepted much later: %+v", r)
-	}
-	checkUnscopedKeys(t, db, send)
-}
-
-// checkUnscopedKeys sends keys of subjects after an earlier version has stored some unscoped.
-// An unscoped key of this version may be that of another subject.
-func checkUnscopedKeys(t *testing.T, db StreamDB, send func(key string, at time.Time, body string) stream.Result) {
-	t.Helper()
-	send(queue.ScopeKey("a", "both"), time.Time{}, `{"id":31}`)
-	send("both", time.Time{}, `{"id":30}`)
-	send("unscoped é", time.Time{}, `{"id":30}`)
-	db.exec(t, "UPDATE spillway_requests SET accepted_at = NULL, earlier = NULL")
-	send("mine", time.Time{}, `{"id":30}`)
-	for _, step := range []struct {
-		subject, key, body string
-		stored, reused     bool
-	}{
-		{"a", "unscoped é", `{"id":30}`, false, false},
-		{"b", "unscoped é", `{"id":32}`, false, true},
-		{"a", "both", `{"id":31}`, false, false},
-		{"a", "mine", `{"id":33}`, true, false},
-		{"a", "mine", `{"id":33}`, false, false},
-		{"b", "mine", `{"id":33}`, true, false},
-	} {
-		r := send(queue.ScopeKey(step.subject, step.key), time.Time{}, step.body)
-		if stored := r.Stored == nil && !r.Reused; stored != step.stored || r.Reused != step.reused {
-			t.Errorf("subject %s, key %s, %s: %+v", step.subject, step.key, step.body, r)
-		}
 	}
 }
 

@@ -69,10 +69,6 @@ var (
 //     updated_at.
 //   - spillway_drained has a row for each batch that was drained: spool, epoch, last, first,
 //     sums, results, created_at.
-//   - spillway_spools is the mark of each name of a spool as earlier versions kept it: id
-//     (Mark.Spool), stream, after, sequence, results. The last drained batch has the groups
-//     behind after, up to sequence. An adapter that finds no row in spillway_epochs for groups
-//     without an epoch reads it.
 type Batch struct {
 	ID       [16]byte
 	Requests []*Entry
@@ -298,12 +294,6 @@ func (e *Entry) acceptedAt(now time.Time) time.Time {
 	}
 	return e.Accepted
 }
-
-// Unscoped returns the key under which an earlier version has stored the request if its key
-// is a subject's (queue.ScopeKey); "" otherwise. If the key itself is not found, a Sink judges
-// the row of this one, but only if accepted_at is NULL there: this version may have stored
-// another subject's request under it.
-func (e *Entry) Unscoped() string { return queue.UnscopedKey(e.Key) }
 
 // keyUsesMax bounds the row of an idempotency key.
 const keyUsesMax = 1000

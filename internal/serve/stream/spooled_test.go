@@ -182,9 +182,6 @@ func (s *spooledTest) close(t *testing.T) {
 func (s *spooledTest) group(t *testing.T, epoch byte, number uint64, entries ...[]int) queue.Group {
 	t.Helper()
 	g := queue.Group{Spool: [16]byte{9}, Name: "/s", Sequence: 100 + number, Number: number, Epoch: [16]byte{epoch}, EpochLast: 1000}
-	if epoch == 0 {
-		g.Sequence = number
-	}
 	for _, numbers := range entries {
 		body := ""
 		for _, n := range numbers {
@@ -309,17 +306,18 @@ func TestSpooledOlderCopyDrained(t *testing.T) {
 	})
 }
 
-// Groups of earlier versions have no epoch. The database knows their last batch only: of
-// groups before it, which an older copy of the file may have, it cannot tell.
-func TestSpooledWithoutEpoch(t *testing.T) {
+// The database forgets old batches. Of their groups, which an older copy of the file may have, it
+// cannot tell.
+func TestSpooledForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := newMarked()
 		s := openSpooledTest(t, sink, &quietSpool{})
-		sink.epochs[[16]byte{}] = &epochRows{last: 4, batches: []queue.StoredBatch{
-			{First: 3, Last: 4, Results: []byte(`{"dead":[{"sequence":3,"entry":0,"row":1,"reason":"negative"}]}`)},
-		}}
-		dead := s.store(t, s.group(t, 0, 2, []int{1}), s.group(t, 0, 3, []int{2, -3}), s.group(t, 0, 4, []int{4}), s.group(t, 0, 5, []int{5}))
-		if dead != `2?{"n":1} 3{"n":-3}` || s.sink.stored() != "5" {
+		groups := []queue.Group{s.group(t, 1, 2, []int{1}), s.group(t, 1, 3, []int{2, -3}), s.group(t, 1, 4, []int{4}), s.group(t, 1, 5, []int{5})}
+		sink.epochs[groups[0].Epoch] = &epochRows{last: 4, batches: []queue.StoredBatch{{
+			First: 3, Last: 4, Sums: [][16]byte{groups[1].Sum, groups[2].Sum}, Results: []byte(`{"dead":[{"sequence":3,"entry":0,"row":1,"reason":"negative"}]}`),
+		}}}
+		dead := s.store(t, groups...)
+		if dead != `102?{"n":1} 103{"n":-3}` || s.sink.stored() != "5" {
 			t.Errorf("dead letters %s, stored %s", dead, s.sink.stored())
 		}
 		s.close(t)
