@@ -24,7 +24,7 @@ var streamTables = []string{
 	created_at DATETIME(6) NOT NULL,
 	results LONGBLOB,
 	KEY created_at (created_at)
-) ENGINE=InnoDB`,
+) ` + tableEnd,
 	"CREATE TABLE IF NOT EXISTS spillway_requests (\n" +
 		"	stream VARBINARY(255) NOT NULL,\n" +
 		"	`key` VARBINARY(255) NOT NULL,\n" +
@@ -34,7 +34,7 @@ var streamTables = []string{
 	accepted_at DATETIME(6) NOT NULL,
 	earlier LONGBLOB,
 	` + "PRIMARY KEY (stream, `key`),\n" + `	KEY expires_at (expires_at)
-) ENGINE=InnoDB`,
+) ` + tableEnd,
 	"CREATE TABLE IF NOT EXISTS spillway_epochs (\n" +
 		`	spool BINARY(16) NOT NULL,
 	epoch BINARY(16) NOT NULL,
@@ -42,7 +42,7 @@ var streamTables = []string{
 	` + "`last` BIGINT UNSIGNED NOT NULL,\n" + `	updated_at DATETIME(6) NOT NULL,
 	PRIMARY KEY (spool, epoch),
 	KEY updated_at (updated_at)
-) ENGINE=InnoDB`,
+) ` + tableEnd,
 	"CREATE TABLE IF NOT EXISTS spillway_drained (\n" +
 		`	spool BINARY(16) NOT NULL,
 	epoch BINARY(16) NOT NULL,
@@ -50,8 +50,11 @@ var streamTables = []string{
 	results LONGBLOB,
 	created_at DATETIME(6) NOT NULL,
 	` + "PRIMARY KEY (spool, epoch, `last`),\n" + `	KEY created_at (created_at)
-) ENGINE=InnoDB`,
+) ` + tableEnd,
 }
+
+// tableEnd ends the statements of streamTables.
+const tableEnd = "ENGINE=InnoDB COMMENT='" + stream.TableComment + "'"
 
 // batchTables and drainTables are the names of streamTables.
 var (
@@ -60,18 +63,21 @@ var (
 )
 
 // prepareTables creates the stream's own tables once, drained also those of a spool, and
-// checks the table of the records.
+// checks the table of the records. Tables of a newer format are refused.
 func (st *Stream) prepareTables(ctx context.Context, se *session, drained bool) error {
 	if st.ready.Load() && (!drained || st.drained.Load()) {
 		return nil
 	}
-	rows, err := se.Query(ctx, "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name IN "+
+	rows, err := se.Query(ctx, "SELECT table_name, table_comment FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name IN "+
 		"('spillway_batches', 'spillway_requests', 'spillway_epochs', 'spillway_drained')")
 	if err != nil {
 		return err
 	}
 	present := make(map[string]bool)
 	for _, row := range rows {
+		if err := stream.CheckFormat(row[0], row[1]); err != nil {
+			return fmt.Errorf("%w: %w", errTable, err)
+		}
 		present[row[0]] = true
 	}
 	if !st.ready.Load() {

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"spillway/internal/serve/stream"
 )
 
 // ownTable is a table of the adapter. Without the right to run its statement, an
@@ -25,7 +27,8 @@ var batchTables = [...]ownTable{
 	id uuid PRIMARY KEY,
 	created_at timestamptz NOT NULL DEFAULT now(),
 	results bytea
-);`, ""},
+);
+` + comment("spillway_batches"), ""},
 	{"spillway_requests", hasTable("spillway_requests"), `CREATE TABLE IF NOT EXISTS spillway_requests (
 	stream text NOT NULL,
 	key text COLLATE "C" NOT NULL,
@@ -36,7 +39,8 @@ var batchTables = [...]ownTable{
 	earlier text,
 	PRIMARY KEY (stream, key)
 );
-CREATE INDEX IF NOT EXISTS spillway_requests_expires_at ON spillway_requests (expires_at);`, ""},
+CREATE INDEX IF NOT EXISTS spillway_requests_expires_at ON spillway_requests (expires_at);
+` + comment("spillway_requests"), ""},
 }
 
 // drainTables are the tables that streams with a spool need in addition.
@@ -48,7 +52,8 @@ var drainTables = [...]ownTable{
 	last bigint NOT NULL,
 	updated_at timestamptz NOT NULL DEFAULT now(),
 	PRIMARY KEY (spool, epoch)
-);`, ""},
+);
+` + comment("spillway_epochs"), ""},
 	{"spillway_drained", hasTable("spillway_drained"), `CREATE TABLE IF NOT EXISTS spillway_drained (
 	spool uuid NOT NULL,
 	epoch uuid NOT NULL,
@@ -59,10 +64,16 @@ var drainTables = [...]ownTable{
 	created_at timestamptz NOT NULL DEFAULT now(),
 	PRIMARY KEY (spool, epoch, last)
 );
-CREATE INDEX IF NOT EXISTS spillway_drained_created_at ON spillway_drained (created_at);`, ""},
+CREATE INDEX IF NOT EXISTS spillway_drained_created_at ON spillway_drained (created_at);
+` + comment("spillway_drained"), ""},
 }
 
 func hasTable(name string) string { return "to_regclass('" + name + "') IS NOT NULL" }
+
+// comment writes the statement that notes the format of a table.
+func comment(name string) string {
+	return "COMMENT ON TABLE " + name + " IS '" + stream.TableComment + "';"
+}
 
 // tables says which of the adapter's tables are known to exist.
 type tables struct {
@@ -103,19 +114,22 @@ func (st *Stream) prepareTables(ctx context.Context, conn *pgconn.PgConn, draine
 
 // createMissing runs the statements of tables that are missing. A lock serializes the
 // streams of one database, because concurrent CREATE IF NOT EXISTS can fail. The transaction
-// waits for no standby: what is stored in the tables does.
+// waits for no standby: what is stored in the tables does. Tables of a newer format are refused.
 func createMissing(ctx context.Context, conn *pgconn.PgConn, own []ownTable) error {
-	conditions := make([]string, len(own))
-	for i := range own {
-		conditions[i] = own[i].present
+	var columns []string
+	for _, t := range own {
+		columns = append(columns, t.present, "obj_description(to_regclass('"+t.name+"'), 'pg_class')")
 	}
 	// Before the first statement, the columns of a missing table are missing too.
-	present := conn.ExecParams(ctx, "SELECT "+strings.Join(conditions, ", "), nil, nil, nil, nil).Read()
-	if present.Err != nil {
-		return present.Err
+	found := conn.ExecParams(ctx, "SELECT "+strings.Join(columns, ", "), nil, nil, nil, nil).Read()
+	if found.Err != nil {
+		return found.Err
 	}
 	for i := range own {
-		if string(present.Rows[0][i]) == "t" {
+		if err := stream.CheckFormat(own[i].name, string(found.Rows[0][2*i+1])); err != nil {
+			return fmt.Errorf("%w: %w", errColumns, err)
+		}
+		if string(found.Rows[0][2*i]) == "t" {
 			continue
 		}
 		const lock = 0x7370696c6c // an advisory lock of this program

@@ -16,12 +16,12 @@ import (
 
 // streamTables are the tables that the streams of a file share. Times are in microseconds
 // since 1970.
-const streamTables = `CREATE TABLE IF NOT EXISTS spillway_batches (
+const streamTables = `CREATE TABLE IF NOT EXISTS spillway_batches ( -- ` + stream.TableComment + `
 	id BLOB PRIMARY KEY,
 	created_at INTEGER NOT NULL,
 	results BLOB
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS spillway_requests (
+CREATE TABLE IF NOT EXISTS spillway_requests ( -- ` + stream.TableComment + `
 	stream TEXT NOT NULL,
 	key TEXT NOT NULL,
 	fingerprint BLOB NOT NULL,
@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS spillway_requests (
 	PRIMARY KEY (stream, key)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS spillway_requests_expires_at ON spillway_requests (expires_at);
-CREATE TABLE IF NOT EXISTS spillway_epochs (
+CREATE TABLE IF NOT EXISTS spillway_epochs ( -- ` + stream.TableComment + `
 	spool BLOB NOT NULL,
 	epoch BLOB NOT NULL,
 	stream TEXT NOT NULL,
@@ -40,7 +40,7 @@ CREATE TABLE IF NOT EXISTS spillway_epochs (
 	updated_at INTEGER NOT NULL,
 	PRIMARY KEY (spool, epoch)
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS spillway_drained (
+CREATE TABLE IF NOT EXISTS spillway_drained ( -- ` + stream.TableComment + `
 	spool BLOB NOT NULL,
 	epoch BLOB NOT NULL,
 	last INTEGER NOT NULL,
@@ -99,7 +99,8 @@ func (db *DB) Stream(schema *stream.Schema) *Stream {
 	return st
 }
 
-// open opens the connection for writing and creates the stream's own tables.
+// open opens the connection for writing and creates the stream's own tables. Tables of a newer
+// format are refused.
 func (st *Stream) open(ctx context.Context) (*sqlite.Conn, error) {
 	pragmas := []string{"foreign_keys = ON"}
 	switch st.def.Fsync {
@@ -112,8 +113,15 @@ func (st *Stream) open(ctx context.Context) (*sqlite.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := sqlitex.ExecuteScript(conn, streamTables, nil); err != nil {
-		err = fmt.Errorf("create the stream's own tables, such as spillway_batches: %w", err)
+	own, err := texts(conn, "SELECT name, sql FROM sqlite_schema WHERE type = 'table' AND name GLOB 'spillway_*'")
+	for _, table := range own {
+		err = errors.Join(err, stream.CheckFormat(table[0], table[1]))
+	}
+	if err == nil {
+		err = sqlitex.ExecuteScript(conn, streamTables, nil)
+	}
+	if err != nil {
+		err = fmt.Errorf("prepare the stream's own tables, such as spillway_batches: %w", err)
 		return nil, errors.Join(err, conn.Close())
 	}
 	return conn, nil

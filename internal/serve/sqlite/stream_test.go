@@ -34,6 +34,7 @@ func TestStream(t *testing.T) {
 			stream.Integer: "INTEGER", stream.Real: "REAL", stream.Text: "TEXT", stream.Boolean: "BOOLEAN",
 			stream.Timestamp: "TIMESTAMP", stream.JSON: "TEXT", stream.UUID: "UUID", stream.Decimal: "DECIMAL_TEXT",
 		},
+		Newer:  []string{"CREATE TABLE spillway_requests (id INTEGER -- spillway format 2\n)"},
 		Serial: "INTEGER PRIMARY KEY",
 		Fixed:  "DECIMAL(20,2)", Narrow: "DECIMAL(15,2)", Inexact: []string{"12345678901234567.89", "9223372036854775809", `"0.1234567890123456789"`},
 		Insensitive: "TEXT COLLATE NOCASE", Sensitive: "TEXT",

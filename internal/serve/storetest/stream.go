@@ -40,6 +40,8 @@ type StreamBackend struct {
 	// Spoil are statements after which an insert into readings with the note spoil fails with
 	// an error that is not certainly the record's.
 	Spoil []string
+	// Newer are statements that create a table spillway_requests of format 2.
+	Newer []string
 	// Pooled: a pooler that loses prepared statements and session state is in between. With
 	// go test -short only the tests that it can break run.
 	Pooled bool
@@ -80,6 +82,7 @@ func Stream(t *testing.T, b StreamBackend) {
 		{"Forget", testStreamForget, keeps},
 		{"Sweep", testStreamSweep, keeps},
 		{"Mistakes", testStreamMistakes, keeps},
+		{"Newer", testStreamNewer, keeps},
 		{"SameBatchTwice", testStreamSameBatch, breaks},
 		{"CommitCut", testStreamCommitCut, keeps},
 		{"Crash", testStreamCrash, keeps},
@@ -210,6 +213,21 @@ func trySend(t testing.TB, s *stream.Stream, key, body string) (stream.Outcome, 
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	return s.Commit(ctx, request(t, s, key, body))
+}
+
+// testStreamNewer finds a table of its own that a newer program has changed.
+func testStreamNewer(t *testing.T, b StreamBackend) {
+	db := b.open(t)
+	for _, sql := range b.Newer {
+		db.exec(t, sql)
+	}
+	_, err := trySend(t, db.stream(t, readings(), nil), "", `{"id":1}`)
+	if err == nil || !strings.Contains(err.Error(), "spillway_requests has format 2, this program supports format 1") || errors.Is(err, stream.ErrUnavailable) || errors.Is(err, queue.ErrUnknown) {
+		t.Errorf("a newer table: %v", err)
+	}
+	if got := db.column(t, "SELECT count(*) FROM readings"); got != "0" {
+		t.Errorf("%s records are stored", got)
+	}
 }
 
 // testStreamMistakes stores into a table that does not exist.

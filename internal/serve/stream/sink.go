@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -69,6 +70,8 @@ var (
 //     updated_at.
 //   - spillway_drained has a row for each batch that was drained: spool, epoch, last, first,
 //     sums, results, created_at.
+//
+// Each of them has the TableComment.
 type Batch struct {
 	ID       [16]byte
 	Requests []*Entry
@@ -97,6 +100,21 @@ type Batch struct {
 
 	drained *drainBatch // of a batch with a Mark; nil: unknown
 	attempt *attempt    // the running call of Commit; nil: unlimited
+}
+
+// TableComment is the comment of each table that a Sink keeps. In SQLite it is a comment in the
+// statement that creates the table.
+const TableComment = "spillway format 1"
+
+var tableFormat = regexp.MustCompile(`spillway format (\d+)`)
+
+// CheckFormat returns an error if the comment of a table says that it has another format than
+// this program knows.
+func CheckFormat(table, comment string) error {
+	if found := tableFormat.FindStringSubmatch(comment); found != nil && found[0] != TableComment {
+		return fmt.Errorf("%s has format %s, this program supports format 1", table, found[1])
+	}
+	return nil
 }
 
 // The levels of a COMMIT: what it waited for before it was answered.
