@@ -190,7 +190,7 @@ func (p *Placement) restart(s *State, a *Attributes, at int64, user uint64) int6
 		if c.again == never || !c.admits(user) {
 			continue
 		}
-		r, known := p.record(s, c)
+		r, known := s.record(c.ID)
 		if !known {
 			continue
 		}
@@ -223,15 +223,6 @@ func (p *Placement) finished(s *State, at int64) (m marks) {
 	for r, ok := all.next(); ok; r, ok = all.next() {
 		p.mark(&m, r, at)
 	}
-	if s.Old {
-		for i, c := range p.alive {
-			if r, ok := p.record(s, c); ok && p.passed(s, c) {
-				if done, _ := c.finished(r, at); done {
-					m.set(i)
-				}
-			}
-		}
-	}
 	return m
 }
 
@@ -256,29 +247,6 @@ func (c *compiled) finished(r record, at int64) (done bool, again int64) {
 // over is finished before the campaign starts over.
 func (c *compiled) over(r record) bool {
 	return r.last > KindShow || r.last == KindShow && c.Cap > 0 && r.shows >= c.Cap
-}
-
-// record returns what the user has done with a campaign. What an earlier version has passed
-// counts as dismissed at the last show.
-func (p *Placement) record(s *State, c *compiled) (r record, known bool) {
-	r, known = s.record(c.ID)
-	if p.passed(s, c) && (!known || r.last == KindShow) {
-		r, known = record{campaign: c.ID, shows: r.shows, last: KindDismiss, at: roundUp(s.Shown)}, true
-	}
-	return r, known
-}
-
-// passed reports whether a campaign came before the last one when an old state was written.
-func (p *Placement) passed(s *State, c *compiled) bool {
-	if !s.Old {
-		return false
-	}
-	order := s.Order
-	if last := p.byID[s.Campaign]; last != nil {
-		order = last.Order
-	}
-	before := c.Order < order || c.Order == order && c.ID < s.Campaign
-	return before && c.created <= s.Shown
 }
 
 // futureMax is how far in the future a time may be. A clock that was further ahead was wrong.
@@ -376,7 +344,7 @@ var (
 // times of shows the state keeps.
 func (p *Placement) show(key Key, s State, c *compiled, d Decision, now time.Time, keep int) (State, Event) {
 	at := now.UnixMilli()
-	_, known := s.record(c.ID)
+	before, known := s.record(c.ID)
 	if d.Reason == HeldOut {
 		next := s
 		next.Version++
@@ -385,7 +353,6 @@ func (p *Placement) show(key Key, s State, c *compiled, d Decision, now time.Tim
 		event.First = !known
 		return next, event
 	}
-	before, _ := p.record(&s, c)
 	shows := before.shows + 1
 	if c.over(before) { // it starts over
 		shows = 1
@@ -415,25 +382,12 @@ func (p *Placement) others(s *State, shown CampaignID, withheld *record) string 
 	}
 	all := records{src: s.others}
 	for r, ok := all.next(); ok; r, ok = all.next() {
-		if c := p.byID[r.campaign]; shown != 0 && c != nil && p.passed(s, c) {
-			r.last = KindDismiss
-		}
 		keep(r)
 	}
 	if withheld != nil {
 		kept = append(kept, *withheld)
-	} else {
-		if r, ok := s.latest(); ok {
-			keep(r)
-		}
-		if s.Old {
-			for _, c := range p.all {
-				if _, known := s.record(c.ID); !known && p.passed(s, c) {
-					r, _ := p.record(s, c)
-					keep(r)
-				}
-			}
-		}
+	} else if r, ok := s.latest(); ok {
+		keep(r)
 	}
 	slices.SortFunc(kept, func(a, b record) int { return int(a.campaign) - int(b.campaign) })
 	if over := len(kept) - RecordsMax; over > 0 {

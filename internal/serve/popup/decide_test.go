@@ -1,7 +1,6 @@
 package popup
 
 import (
-	"encoding/binary"
 	"math"
 	"slices"
 	"strconv"
@@ -93,42 +92,6 @@ func TestOrderIsChanged(t *testing.T) {
 	s.now = s.now.Add(30 * 24 * time.Hour)
 	s.want("a campaign starts over", s.click("1"), 2)
 	s.want("once in that time", s.click("1"), 0)
-}
-
-// States of the earlier format count campaigns as finished up to the position of the last
-// show, as that version did. The next show makes that independent of the order.
-func TestOldState(t *testing.T) {
-	t.Parallel()
-	old := func(id CampaignID, phase Phase, order int64) State {
-		b := []byte{stateFormatOld, byte(phase)}
-		b = binary.AppendUvarint(binary.AppendUvarint(b, 7), uint64(id))
-		b = binary.AppendVarint(binary.AppendVarint(b, order), day0.UnixMilli())
-		b = binary.AppendVarint(binary.AppendVarint(b, day0.UnixMilli()), day0.UnixMilli())
-		s, err := DecodeState(append(b, 0, 0, 0, 1, 0, 2))
-		if err != nil || !s.Old {
-			t.Fatal(s, err)
-		}
-		return s
-	}
-	c := append(threeCampaigns(), threeCampaigns()[0])
-	c[3].ID, c[3].Order, c[3].Created = 4, -5, day0.Add(time.Hour)
-	s := openShop(t, nil, c...)
-	for user, state := range map[string]State{"clicked": old(2, Clicked, 1), "shown": old(2, Shown, 1)} {
-		if err := s.memory.Restore(Key{user, "home"}, state); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s.now = day0.Add(8 * 24 * time.Hour)
-	s.want("not answered", s.click("shown"), 2)
-	s.want("created since", s.click("clicked"), 4)
-	s.campaigns[0].Order = 99 // it was passed
-	s.replace()
-	s.want("the next", s.click("clicked"), 3)
-	s.want("none is left", s.click("clicked"), 0)
-	state, err := s.memory.Get(t.Context(), Key{"clicked", "home"})
-	if r, ok := state.record(1); err != nil || state.Old || !ok || r.last != KindDismiss || r.shows != 2 {
-		t.Errorf("%+v, %+v, %v", state, r, err)
-	}
 }
 
 // A show far in the future, by a clock that was wrong, does not silence the user.
@@ -290,32 +253,6 @@ func TestHoldoutStays(t *testing.T) {
 	if _, answer := s.ask("1"); answer.Shown() {
 		t.Error("shown to a user of the holdout while the store does not answer")
 	}
-}
-
-// What an earlier version has passed starts over with Again, too.
-func TestPassedStartsOver(t *testing.T) {
-	t.Parallel()
-	c := threeCampaigns()
-	c[0].Again = 10 * 24 * time.Hour
-	c[2].Status = Paused
-	s := openShop(t, nil, c...)
-	old := State{Version: 4, Phase: Clicked, Campaign: 2, Shows: 1, Shown: day0.UnixMilli(), Answered: day0.UnixMilli(), Old: true, Order: 1}
-	if err := s.memory.Restore(Key{"1", "home"}, old); err != nil {
-		t.Fatal(err)
-	}
-	s.now = day0.Add(8 * 24 * time.Hour)
-	id, answer := s.ask("1")
-	s.want("before it starts over", id, 0)
-	if want := day0.Add(10 * 24 * time.Hour); !answer.NextAt.Equal(want) {
-		t.Errorf("next at %v, want %v", answer.NextAt, want)
-	}
-	s.now = day0.Add(7*24*time.Hour - time.Second)
-	if _, answer = s.ask("1"); !answer.NextAt.Equal(day0.Add(7 * 24 * time.Hour)) {
-		t.Errorf("a user who waits: next at %v", answer.NextAt)
-	}
-	s.now = day0.Add(10 * 24 * time.Hour)
-	s.want("it starts over", s.click("1"), 1)
-	s.want("once", s.click("1"), 0)
 }
 
 // What was done by a clock that was far ahead does not keep a campaign from starting over, or

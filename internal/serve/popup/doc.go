@@ -43,10 +43,9 @@
 // after its last event, and what was withheld is withheld again.
 //
 // All settings are the current ones. If the set does not have the campaign that was shown
-// last, the wait at its last event applies. Of a State of an earlier version (State.Old), the
-// campaigns that existed and whose Order is before that of the last one count as dismissed at
-// the last show, until the next one. A time more than an hour in the future is not believed: a
-// wait that began then is over, and a campaign with Again that was finished then starts over.
+// last, the wait at its last event applies. A time more than an hour in the future is not
+// believed: a wait that began then is over, and a campaign with Again that was finished then
+// starts over.
 //
 // # Expressions
 //

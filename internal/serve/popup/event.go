@@ -94,16 +94,13 @@ func (e *Event) id() [16]byte {
 	return id
 }
 
-// The first byte of an encoded event.
-const (
-	eventFormat    = 2
-	eventFormatOld = 1
-)
+// eventFormat is the first byte of an encoded event.
+const eventFormat = 1
 
 // EventBytesMax is the maximum size of an encoded event.
 const EventBytesMax = 64 + PlacementBytesMax + UserBytesMax + StateBytesMax
 
-// errEvent is the error of DecodeEvent.
+// errEvent is the error of DecodeEvent, but for an event of another format.
 var errEvent = errors.New("not an encoded popup event")
 
 // AppendEvent appends the encoding of e: a format byte, the kind, the id, placement and user
@@ -159,11 +156,13 @@ func (e *Event) valid() bool {
 	return false
 }
 
-// DecodeEvent decodes an event and refuses any other data. It also reads the format of
-// earlier versions. It does not check the id, which another version may have made in another way.
+// DecodeEvent decodes an event and refuses any other data. It does not check the id.
 func DecodeEvent(src []byte) (Event, error) {
 	const head = 2 + 16
-	if len(src) < head || len(src) > EventBytesMax || src[0] != eventFormat && src[0] != eventFormatOld {
+	switch {
+	case len(src) > 0 && src[0] != eventFormat:
+		return Event{}, otherFormat("event", src[0], eventFormat)
+	case len(src) < head || len(src) > EventBytesMax:
 		return Event{}, errEvent
 	}
 	kind, id, rest := Kind(src[1]), [16]byte(src[2:head]), src[head:]
@@ -172,21 +171,20 @@ func DecodeEvent(src []byte) (Event, error) {
 	if !ok || !also {
 		return Event{}, errEvent
 	}
-	e, err := decodeBody(src[0], kind, Key{User: string(user), Placement: string(placement)}, rest)
-	if e.ID = id; err != nil || !e.valid() {
+	e, err := decodeBody(kind, Key{User: string(user), Placement: string(placement)}, rest)
+	if err != nil {
+		return Event{}, err
+	}
+	if e.ID = id; !e.valid() {
 		return Event{}, errEvent
 	}
 	return e, nil
 }
 
 // decodeBody decodes an event behind its key.
-func decodeBody(format byte, kind Kind, key Key, src []byte) (Event, error) {
+func decodeBody(kind Kind, key Key, src []byte) (Event, error) {
 	r := varints{src: src}
-	var variant, first byte
-	if format == eventFormat {
-		variant, first = r.byte(math.MaxUint8), r.byte(1)
-	}
-	e := Event{Kind: kind, Key: key, Variant: variant, First: first == 1}
+	e := Event{Kind: kind, Key: key, Variant: r.byte(math.MaxUint8), First: r.byte(1) == 1}
 	if kind == KindConvert {
 		e.Sequence = r.unsigned(math.MaxUint64)
 	}
@@ -194,14 +192,11 @@ func decodeBody(format byte, kind Kind, key Key, src []byte) (Event, error) {
 		e.Campaign = CampaignID(r.unsigned(math.MaxInt32))
 		e.ShownAt, e.At = instant(r.signed(math.MinInt64, never)), instant(r.signed(math.MinInt64, never))
 	}
-	if r.bad || format == eventFormatOld && kind > KindDismiss || kind == KindConvert && len(r.src) > 0 {
+	if r.bad || kind == KindConvert && len(r.src) > 0 {
 		return e, errEvent
 	}
 	if kind == KindConvert {
 		return e, nil
-	}
-	if len(r.src) == 0 || (r.src[0] == stateFormatOld) != (format == eventFormatOld) {
-		return e, errEvent
 	}
 	var err error
 	if e.State, err = DecodeState(r.src); err != nil {

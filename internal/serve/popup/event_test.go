@@ -3,6 +3,7 @@ package popup
 import (
 	"bytes"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,9 +17,6 @@ func drawEvent(t *rapid.T) Event {
 		Campaign: CampaignID(rapid.IntRange(1, 1<<31-1).Draw(t, "campaign")), Variant: rapid.Byte().Draw(t, "variant"), Shows: rapid.Uint16().Draw(t, "shows"),
 		Shown: rapid.Int64Range(0, 1<<50).Draw(t, "shown"), Answered: rapid.Int64Range(0, 1<<50).Draw(t, "answered"),
 		Until: rapid.OneOf(rapid.Int64Range(0, 1<<50), rapid.Just(int64(never))).Draw(t, "until"),
-	}
-	if state.Old = rapid.Bool().Draw(t, "old"); state.Old {
-		state.Order = rapid.Int32().Draw(t, "order")
 	}
 	var others []byte
 	last := CampaignID(0)
@@ -90,6 +88,15 @@ func TestEventEncodingRefused(t *testing.T) {
 			t.Errorf("%d of %d bytes are an event", i, len(b))
 		}
 	}
+	b[0]++
+	if _, err := DecodeEvent(b); err == nil || !strings.HasPrefix(err.Error(), "a popup event of format 2, but this version of Spillway reads format 1") {
+		t.Errorf("an event of a newer version: %v", err)
+	}
+	b = AppendState(nil, state)
+	b[0]++
+	if _, err := DecodeState(b); err == nil || !strings.HasPrefix(err.Error(), "a popup state of format 2, but this version of Spillway reads format 1") {
+		t.Errorf("a state of a newer version: %v", err)
+	}
 	for name, change := range map[string]func(*Event){
 		"kind": func(e *Event) { e.Kind = KindShow }, "id": func(e *Event) { e.ID[0]++ }, "sequence": func(e *Event) { e.Sequence++ },
 		"user": func(e *Event) { e.Key.User = "" }, "placement": func(e *Event) { e.Key.Placement = "No" },
@@ -119,10 +126,9 @@ func FuzzDecodeEvent(f *testing.F) {
 			f.Add(b)
 		}
 	}
-	f.Add([]byte("\x02\x030000000000000000\x040000\x010\x00\x00\x01\x03000000")) // a state of an earlier version
 	f.Fuzz(func(t *testing.T, src []byte) {
 		e, err := DecodeEvent(src)
-		if err != nil || src[0] == eventFormatOld {
+		if err != nil {
 			return
 		}
 		e.ID = e.id()

@@ -21,7 +21,6 @@ const (
 	WasClicked   Verdict = "clicked"      // finished; At: when it starts over, zero: never
 	WasDismissed Verdict = "dismissed"    // the same
 	WasWithheld  Verdict = "withheld"     // the same
-	Passed       Verdict = "passed"       // an earlier version showed the user a later one; At: when it starts over
 	IsCapped     Verdict = "capped"       // shown Shows times, Cap allowed; At: when it starts over
 	NotStarted   Verdict = "not-started"  // At: when it starts
 	NotForUser   Verdict = "not-for-user" // a draft of other testers, or outside the rollout
@@ -59,7 +58,7 @@ func Explain(p *Placement, s State, a *Attributes, now, blocked time.Time) []Exp
 	out := make([]Explanation, 0, len(p.all))
 	for _, c := range p.all {
 		e := Explanation{Campaign: &c.Campaign, Variant: c.variant(user)}
-		e.explain(p, c, &s, a, at)
+		e.explain(c, &s, a, at)
 		switch {
 		case e.Verdict != "":
 		case given.Campaign == &c.Campaign && given.Reason == HeldOut:
@@ -77,8 +76,8 @@ func Explain(p *Placement, s State, a *Attributes, now, blocked time.Time) []Exp
 }
 
 // explain sets the verdict if it does not depend on other campaigns or on a wait.
-func (e *Explanation) explain(p *Placement, c *compiled, s *State, a *Attributes, at int64) {
-	r, _ := p.record(s, c)
+func (e *Explanation) explain(c *compiled, s *State, a *Attributes, at int64) {
+	r, _ := s.record(c.ID)
 	e.Shows = r.shows
 	done, again := c.finished(r, at)
 	switch {
@@ -90,8 +89,6 @@ func (e *Explanation) explain(p *Placement, c *compiled, s *State, a *Attributes
 		e.Verdict = IsPaused
 	case at >= c.end && c.Status != Draft:
 		e.Verdict, e.At = HasEnded, c.End
-	case done && p.passed(s, c):
-		e.Verdict, e.At = Passed, instant(again)
 	case done:
 		e.Verdict, e.At = map[Kind]Verdict{KindShow: IsCapped, KindClick: WasClicked, KindDismiss: WasDismissed, KindWithhold: WasWithheld}[r.last], instant(again)
 	case c.Status == Draft:

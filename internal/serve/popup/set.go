@@ -35,7 +35,6 @@ type compiled struct {
 	target       target
 	live         int // index in Placement.alive; -1: it is not active
 	start, end   int64
-	created      int64
 	repeat       int64
 	again        int64
 	quietClick   int64
@@ -143,7 +142,7 @@ func (p *Placement) add(c Campaign, problem error) {
 	c.QuietClick = cmp.Or(c.QuietClick, DefaultQuiet)
 	c.QuietDismiss = cmp.Or(c.QuietDismiss, DefaultQuiet)
 	k := &compiled{
-		Campaign: c, problem: problem, live: -1, start: math.MinInt64, end: never, created: math.MinInt64, again: never,
+		Campaign: c, problem: problem, live: -1, start: math.MinInt64, end: never, again: never,
 		repeat: millis(c.RepeatAfter), quietClick: millis(c.QuietClick), quietDismiss: millis(c.QuietDismiss),
 	}
 	for _, v := range c.Variants {
@@ -151,9 +150,6 @@ func (p *Placement) add(c Campaign, problem error) {
 	}
 	if c.Again != 0 {
 		k.again = millis(c.Again)
-	}
-	if !c.Created.IsZero() {
-		k.created = c.Created.UnixMilli()
 	}
 	if !c.Start.IsZero() {
 		k.start = c.Start.UnixMilli()

@@ -3,6 +3,7 @@ package popup
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 )
 
@@ -42,11 +43,6 @@ type State struct {
 	Shown    int64      // when
 	Answered int64      // when it was clicked or dismissed, 0 before
 	Until    int64      // nothing is shown before, by the rules at the time of the event
-
-	// Old means that the state comes from a version that kept only the position of the last
-	// show: campaigns up to Order, that campaign's order at its show, count as finished.
-	Old   bool
-	Order int32
 
 	others string // records of other campaigns, by ascending id
 	recent string // times of the last shows, the newest first
@@ -161,17 +157,19 @@ func (s *State) withRecent(at int64, keep int) string {
 	return string(append(dst, s.recent[:kept]...))
 }
 
-// The first byte of an encoded state.
-const (
-	stateFormat    = 2
-	stateFormatOld = 1
-)
+// stateFormat is the first byte of an encoded state.
+const stateFormat = 1
 
 // StateBytesMax is the maximum size of an encoded state.
 const StateBytesMax = 96 + RecordsMax*recordBytesMax + RecentMax*recentBytes
 
-// errState is the error of DecodeState.
+// errState is the error of DecodeState, but for a state of another format.
 var errState = errors.New("not an encoded popup state")
+
+// otherFormat returns the error of a state or an event that begins with another format than ours.
+func otherFormat(what string, format, ours byte) error {
+	return fmt.Errorf("a popup %s of format %d, but this version of Spillway reads format %d: a newer version wrote it, or it is damaged", what, format, ours)
+}
 
 // AppendState appends the encoding of s: a format byte, the phase, and varints. The zero
 // State has the format byte and the phase only. The encoding is canonical.
@@ -188,33 +186,22 @@ func AppendState(dst []byte, s State) []byte {
 		dst = binary.AppendVarint(dst, s.Shown)
 		dst = binary.AppendVarint(dst, s.Answered)
 		dst = binary.AppendVarint(dst, s.Until)
-		old := byte(0)
-		if s.Old {
-			old = 1
-		}
-		dst = append(dst, old)
-		if s.Old {
-			dst = binary.AppendVarint(dst, int64(s.Order))
-		}
 	}
 	dst = binary.AppendUvarint(dst, uint64(len(s.recent)))
 	dst = append(dst, s.recent...)
 	return append(dst, s.others...)
 }
 
-// DecodeState decodes a state and refuses any other data. It also reads the format of
-// earlier versions.
+// DecodeState decodes a state and refuses any other data.
 func DecodeState(src []byte) (State, error) {
-	if len(src) < 2 || len(src) > StateBytesMax || src[1] > byte(Dismissed) {
+	switch {
+	case len(src) > 0 && src[0] != stateFormat:
+		return State{}, otherFormat("state", src[0], stateFormat)
+	case len(src) < 2 || len(src) > StateBytesMax || src[1] > byte(Dismissed):
 		return State{}, errState
 	}
 	s, r := State{Phase: Phase(src[1])}, varints{src: src[2:]}
-	switch {
-	case src[0] == stateFormatOld:
-		return decodeOld(s, r)
-	case src[0] != stateFormat:
-		return State{}, errState
-	case s.Phase == Fresh && len(r.src) == 0:
+	if s.Phase == Fresh && len(r.src) == 0 {
 		return s, nil
 	}
 	s.Version = r.unsigned(math.MaxUint64)
@@ -225,9 +212,6 @@ func DecodeState(src []byte) (State, error) {
 		s.Shown = r.signed(math.MinInt64, never)
 		s.Answered = r.signed(math.MinInt64, never)
 		s.Until = r.signed(math.MinInt64, never)
-		if s.Old = r.byte(1) == 1; s.Old {
-			s.Order = int32(r.signed(math.MinInt32, math.MaxInt32))
-		}
 	}
 	s.recent = r.text(int(r.unsigned(RecentMax * recentBytes)))
 	s.others = string(r.src)
@@ -247,46 +231,6 @@ func (s *State) recordsValid() bool {
 		}
 	}
 	return !all.bad
-}
-
-// oldCountBytes is the size of an entry in a state of the old format: a campaign with a cap
-// in 4 bytes and its shows in 2.
-const oldCountBytes = 6
-
-// decodeOld decodes the rest of a state in the old format.
-func decodeOld(s State, r varints) (State, error) {
-	if s.Phase == Fresh {
-		if len(r.src) > 0 {
-			return State{}, errState
-		}
-		return s, nil
-	}
-	s.Old, s.Shows = true, 1
-	s.Version = r.unsigned(math.MaxUint64)
-	s.Campaign = CampaignID(r.unsigned(math.MaxInt32))
-	s.Order = int32(r.signed(math.MinInt32, math.MaxInt32))
-	s.Shown = r.signed(math.MinInt64, never)
-	s.Answered = r.signed(math.MinInt64, never)
-	s.Until = r.signed(math.MinInt64, never)
-	if r.bad || s.Version == 0 || s.Campaign == 0 || len(r.src)%oldCountBytes != 0 {
-		return State{}, errState
-	}
-	var others []byte
-	last, written := CampaignID(0), CampaignID(0)
-	for src := r.src; len(src) > 0; src = src[oldCountBytes:] {
-		id, n := CampaignID(binary.BigEndian.Uint32(src)), binary.BigEndian.Uint16(src[4:])
-		if id <= last || id > math.MaxInt32 || n == 0 {
-			return State{}, errState
-		}
-		if last = id; id == s.Campaign {
-			s.Shows = n
-			continue
-		}
-		others = appendRecord(others, written, record{campaign: id, shows: int(n), last: KindShow, at: roundUp(s.Shown)})
-		written = id
-	}
-	s.others = string(others)
-	return s, nil
 }
 
 // varints reads numbers in their shortest form. bad is set after one that is not.

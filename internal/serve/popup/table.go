@@ -17,11 +17,9 @@ type cell struct {
 	version                uint64
 	shown, answered, until int64
 	campaign               CampaignID
-	order                  int32
 	shows                  uint16
 	phase                  Phase
 	variant                uint8
-	old                    bool
 	tail                   bool
 	recent                 uint8 // bytes of State.recent in the tail
 }
@@ -47,7 +45,7 @@ func (t *table) get(key fingerprint) State {
 	s := &t.cells[t.place(key)]
 	state := State{
 		Version: s.version, Phase: s.phase, Campaign: s.campaign, Variant: s.variant, Shows: s.shows,
-		Shown: s.shown, Answered: s.answered, Until: s.until, Old: s.old, Order: s.order,
+		Shown: s.shown, Answered: s.answered, Until: s.until,
 	}
 	if s.tail {
 		tail := t.tails[key]
@@ -73,7 +71,7 @@ func (t *table) set(key fingerprint, state State) {
 	tail := state.recent + state.others
 	*s = cell{
 		key: key, version: state.Version, phase: state.Phase, campaign: state.Campaign, variant: state.Variant, shows: state.Shows,
-		shown: state.Shown, answered: state.Answered, until: state.Until, old: state.Old, order: state.Order,
+		shown: state.Shown, answered: state.Answered, until: state.Until,
 		tail: tail != "", recent: uint8(len(state.recent)),
 	}
 	switch {

@@ -21,7 +21,7 @@ func TestTable(t *testing.T) {
 			} else {
 				state := State{
 					Version: rapid.Uint64Range(1, 9).Draw(t, "version"), Phase: Clicked, Campaign: 3, Variant: 2, Shows: 9, Shown: 5, Answered: 6,
-					Until: 7, Old: true, Order: -4, others: rapid.SampledFrom([]string{"", "others"}).Draw(t, "others"), recent: rapid.SampledFrom([]string{"", "recent"}).Draw(t, "recent"),
+					Until: 7, others: rapid.SampledFrom([]string{"", "others"}).Draw(t, "others"), recent: rapid.SampledFrom([]string{"", "recent"}).Draw(t, "recent"),
 				}
 				states.set(key, state)
 				model[key] = state

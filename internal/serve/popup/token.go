@@ -17,10 +17,9 @@ const (
 	KeyBytesMin = 32 // of a signing key
 	KeysMax     = 4
 
-	tokenFormat    = 2
-	tokenFormatOld = 1                         // without the variant
-	tokenHead      = 1 + 4 + 8 + 8 + 1 + 1 + 1 // format, campaign, version, time, variant, lengths of the placement and the user
-	tokenMAC       = 16
+	tokenFormat = 1
+	tokenHead   = 1 + 4 + 8 + 8 + 1 + 1 + 1 // format, campaign, version, time, variant, lengths of the placement and the user
+	tokenMAC    = 16
 
 	// TokenBytesMax is the longest token as text.
 	TokenBytesMax = (tokenHead + PlacementBytesMax + UserBytesMax + tokenMAC + 2) / 3 * 4
@@ -103,16 +102,8 @@ func (s *Signer) open(text, user string, now time.Time, ttl time.Duration) (Toke
 		return Token{}, ErrMalformed
 	}
 	body, mac := b[:len(b)-tokenMAC], b[len(b)-tokenMAC:]
-	head, variant := tokenHead, body[tokenHead-3]
-	switch body[0] {
-	case tokenFormat:
-	case tokenFormatOld:
-		head, variant = tokenHead-1, 0
-	default:
-		return Token{}, ErrMalformed
-	}
-	names, cut := body[head:], int(body[head-2])
-	if len(names) != cut+int(body[head-1]) {
+	names, cut := body[tokenHead:], int(body[tokenHead-2])
+	if body[0] != tokenFormat || len(names) != cut+int(body[tokenHead-1]) {
 		return Token{}, ErrMalformed
 	}
 	if !s.signed(body, mac) {
@@ -121,7 +112,7 @@ func (s *Signer) open(text, user string, now time.Time, ttl time.Duration) (Toke
 	t := Token{
 		Key:      Key{Placement: string(names[:cut]), User: string(names[cut:])},
 		Campaign: CampaignID(binary.BigEndian.Uint32(body[1:])),
-		Variant:  variant,
+		Variant:  body[tokenHead-3],
 		Version:  binary.BigEndian.Uint64(body[5:]),
 		At:       instant(int64(binary.BigEndian.Uint64(body[13:]))),
 	}
