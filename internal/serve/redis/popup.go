@@ -109,7 +109,7 @@ type Popups struct {
 	consumer string
 	keys     [popupShards]shardKeys
 
-	swap, record, restore, ready, ack, setAside, again, leave, owner *rueidis.Lua
+	swap, record, restore, ready, ack, setAside, leave, owner *rueidis.Lua
 
 	swapSHA  string // the SHA-1 by which the server knows swapScript
 	pipeline *pipeline
@@ -120,7 +120,6 @@ type Popups struct {
 	wake       chan struct{} // makes watch check the server now
 	lookups    *popup.Lookups
 	opened     time.Time
-	aside      aside        // used by consume only
 	oldest     atomic.Int64 // all waiting events are younger than opened plus these nanoseconds
 
 	database     identity
@@ -182,7 +181,7 @@ func OpenPopups(ctx context.Context, rawURL string, cfg PopupConfig) (*Popups, e
 	p := &Popups{
 		cfg: cfg, consumer: hex.EncodeToString(name[:]), wake: make(chan struct{}, 1), opened: time.Now(), addressField: addressField(cfg.DatabaseAddress),
 		swap: rueidis.NewLuaScript(swapScript), record: rueidis.NewLuaScript(recordScript), restore: rueidis.NewLuaScript(restoreScript), ready: rueidis.NewLuaScript(readyScript),
-		ack: rueidis.NewLuaScript(ackScript), setAside: rueidis.NewLuaScript(setAsideScript), again: rueidis.NewLuaScript(retakeScript), leave: rueidis.NewLuaScript(leaveScript),
+		ack: rueidis.NewLuaScript(ackScript), setAside: rueidis.NewLuaScript(setAsideScript), leave: rueidis.NewLuaScript(leaveScript),
 		owner:  rueidis.NewLuaScript(ownScript),
 		reason: fmt.Errorf("%w: the server has not been checked yet", errNotReady),
 	}

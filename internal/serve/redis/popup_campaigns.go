@@ -123,9 +123,8 @@ func (c *CampaignCopy) stored(ctx context.Context) (int64, []popup.StoredCampaig
 }
 
 // keepCampaigns writes the campaigns that this process has read, unless Redis has them or newer
-// ones. If the database has just said that its version is this one, newer ones are replaced,
-// because it was restored, and so are others of the same version, because another version of
-// this program knows other fields.
+// ones. If the database has just said that its version is this one, newer ones and others of
+// the same version are replaced, because it was restored.
 func (p *Popups) keepCampaigns(ctx context.Context) error {
 	c := p.cfg.Campaigns
 	if c == nil {

@@ -1,7 +1,6 @@
 package redis
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,7 +42,6 @@ func (p *Popups) consume(ctx context.Context) {
 			claimed = time.Now()
 			n, err = p.take(ctx, p.readStale)
 			p.counters.claimed.Add(uint64(n))
-			err = cmp.Or(err, p.retake(ctx))
 			p.removeConsumers(ctx)
 		}
 		if err != nil && ctx.Err() == nil {
@@ -229,60 +227,6 @@ func (p *Popups) decode(ctx context.Context, batch []queued, shard int, entries 
 		}
 	}
 	return batch
-}
-
-// retakeScript moves an event that was set aside back to the others.
-//
-//	KEYS events, bad; ARGV id, event
-const retakeScript = `
-if #redis.call('XRANGE', KEYS[2], ARGV[1], ARGV[1]) == 0 then return 0 end
-redis.call('XADD', KEYS[1], '*', 'e', ARGV[2])
-return redis.call('XDEL', KEYS[2], ARGV[1])`
-
-// aside is up to where the events that were set aside have been read, through a connection.
-type aside struct {
-	dials uint64
-	last  [popupShards]string
-}
-
-// retake moves events that were set aside and can be decoded back to the others. A process of
-// an earlier version has set them aside. Each is read once per connection.
-func (p *Popups) retake(ctx context.Context) error {
-	dials := p.dials.Load()
-	if !p.owns(dials) {
-		return errNotReady
-	}
-	if p.aside.dials != dials { // it may be another server
-		p.aside = aside{dials: dials}
-	}
-	ctx, cancel := context.WithTimeout(ctx, 2*p.cfg.commandTimeout)
-	defer cancel()
-	client, moved := p.db.client, 0
-	var reads rueidis.Commands
-	for i := range p.keys {
-		reads = append(reads, client.B().Xrange().Key(p.keys[i].bad).Start("("+cmp.Or(p.aside.last[i], "0-0")).End("+").Count(readMax).Build())
-	}
-	for i, result := range client.DoMulti(ctx, reads...) {
-		entries, err := result.AsXRange()
-		if err != nil {
-			return p.db.wrap("read events set aside in", err)
-		}
-		for _, entry := range entries {
-			text := entry.FieldValues["e"]
-			if _, bad := popup.DecodeEvent([]byte(text)); bad == nil {
-				n, err := p.again.Exec(ctx, client, []string{p.keys[i].events, p.keys[i].bad}, []string{entry.ID, text}).AsInt64()
-				if err != nil {
-					return p.db.wrap("move events in", err)
-				}
-				moved += int(n)
-			}
-			p.aside.last[i] = entry.ID
-		}
-	}
-	if moved > 0 {
-		p.cfg.Log.Info("popup events that another version of the program set aside are taken again", "events", moved)
-	}
-	return nil
 }
 
 // ackScript deletes events that are stored in the database.

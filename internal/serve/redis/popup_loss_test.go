@@ -355,39 +355,6 @@ func TestPopupBacklog(t *testing.T) {
 	}
 }
 
-// Events that a process of an earlier version set aside, because it could not decode them, reach
-// the database. Those that nobody can decode stay.
-func TestPopupSetAside(t *testing.T) {
-	t.Parallel()
-	server := apptest.Redis(t)
-	table := newPopupTable()
-	r := startPopups(t, server.URL(""), redis.PopupConfig{Table: table}).waitReady(t)
-	table.stick(true)
-	const users = 20
-	for i := range users {
-		if answer := r.ask(t, fmt.Sprint(i), popupDay); !answer.Shown() {
-			t.Fatalf("%+v", answer)
-		}
-	}
-	r.stop()
-	table.stick(false)
-	for i := range 16 {
-		tag := fmt.Sprintf("{spillway:popup:%02d}", i)
-		command(t, server.Addr(), "RENAME "+tag+":events "+tag+":bad")
-		command(t, server.Addr(), "XADD "+tag+":bad * e nonsense")
-	}
-	r = startPopups(t, server.URL(""), redis.PopupConfig{Table: table, ClaimAfter: time.Millisecond}).waitReady(t)
-	apptest.Await(t, "stored", func() bool { return table.has(popup.KindShow) == users })
-	for i := range 16 {
-		apptest.Await(t, "moved", func() bool {
-			return command(t, server.Addr(), fmt.Sprintf("XLEN {spillway:popup:%02d}:bad", i)) == ":1"
-		})
-	}
-	if s := r.Stats(); s.Bad != 0 {
-		t.Errorf("%+v", s)
-	}
-}
-
 // A server that is down at start is used when it is up.
 func TestPopupLateServer(t *testing.T) {
 	t.Parallel()
