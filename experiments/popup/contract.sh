@@ -20,7 +20,7 @@ redis_port=$(free_port)
 redis-server --bind 127.0.0.1 --port "$redis_port" --dir "$folder" --save "" --appendonly yes --appendfsync everysec --maxmemory 1gb --maxmemory-policy noeviction >"$folder/redis.log" &
 pids+=($!)
 
-# A state of the first format and the tokens of its shows, as spillway encodes and signs them.
+# States and the tokens of their shows, as spillway encodes and signs them.
 python3 - "$folder" <<'END'
 import base64, hashlib, hmac, struct, sys, time
 folder, now = sys.argv[1], int(time.time() * 1000)
@@ -33,7 +33,8 @@ def varint(n):
     return out + bytes([n])
 
 def state(campaign, shown, wait):
-    return (bytes([1, 1]) + varint(1) + varint(campaign) + b"".join(varint(2 * n) for n in (campaign, shown, 0, shown + wait))).hex()
+    times = b"".join(varint(2 * n) for n in (shown, 0, shown + wait))
+    return (bytes([1, 1]) + varint(1) + varint(campaign) + bytes([0, 1]) + times + bytes([0])).hex()
 
 hour, day, years = 3_600_000, 86_400_000, 315_360_000_000
 with open(folder + "/states.sql", "w") as sql:
@@ -45,7 +46,7 @@ with open(folder + "/states.sql", "w") as sql:
 with open(folder + "/tokens.csv", "w") as tokens:
     for user in range(1, 900_001):
         name = str(user).encode()
-        body = struct.pack(">BIQQBB", 1, 1, 1, now - hour, 4, len(name)) + b"home" + name
+        body = struct.pack(">BIQQBBB", 1, 1, 1, now - hour, 0, 4, len(name)) + b"home" + name
         mac = hmac.new(key, body, hashlib.sha256).digest()[:16]
         tokens.write(base64.urlsafe_b64encode(body + mac).rstrip(b"=").decode() + "\n")
 END
