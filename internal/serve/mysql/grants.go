@@ -218,18 +218,7 @@ func (st *Stream) Grants(ctx context.Context) ([]database.Grant, error) {
 func (p *Popups) Grants(ctx context.Context) ([]database.Grant, error) {
 	var grants []database.Grant
 	err := p.db.withSession(ctx, func(ctx context.Context, se *session) error {
-		if err := se.addOwn(ctx, &grants, popupRights); err != nil {
-			return err
-		}
-		upgrades, err := missingUpgrades(ctx, se)
-		for _, u := range upgrades {
-			for i, need := range popupRights { // grants has one for each
-				if need.table == u.table {
-					grants[i].Create = u.sql
-				}
-			}
-		}
-		return err
+		return se.addOwn(ctx, &grants, popupRights)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("popups: %w", err)

@@ -330,7 +330,6 @@ func saveCampaign(ctx context.Context, se *session, c *popup.StoredCampaign, rea
 }
 
 // History returns the last changes of a campaign, the newest first, at most limit of them.
-// Changes by earlier versions of the program are not among them.
 func (p *Popups) History(ctx context.Context, id popup.CampaignID, limit int) (all []popup.CampaignChange, err error) {
 	err = p.withSession(ctx, func(ctx context.Context, se *session) error {
 		all = nil

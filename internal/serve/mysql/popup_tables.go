@@ -3,8 +3,9 @@ package mysql
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
+
+	"spillway/internal/serve/popup"
 )
 
 // popupTables are created if they are missing. Without the right to create tables, an
@@ -27,7 +28,7 @@ var popupTables = []string{
 	quiet_dismiss BIGINT NOT NULL,
 	cap INT NOT NULL,
 	version BIGINT NOT NULL,
-	settings MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+	settings MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL
 ) ENGINE=InnoDB`,
 	`CREATE TABLE IF NOT EXISTS popup_version (
 	id TINYINT NOT NULL PRIMARY KEY,
@@ -43,8 +44,8 @@ var popupTables = []string{
 	shown_at DATETIME(3) NOT NULL,
 	at DATETIME(3) NOT NULL,
 	next_at DATETIME(3),
-	variant TINYINT UNSIGNED NOT NULL DEFAULT 0,
-	` + "`first`" + ` TINYINT NOT NULL DEFAULT 0
+	variant TINYINT UNSIGNED NOT NULL,
+	` + "`first`" + ` TINYINT NOT NULL
 ) ENGINE=InnoDB`,
 	`CREATE TABLE IF NOT EXISTS popup_state (
 	user_id VARBINARY(128) NOT NULL,
@@ -87,7 +88,8 @@ var popupTables = []string{
 ) ENGINE=InnoDB`,
 	`CREATE TABLE IF NOT EXISTS popup_identity (
 	id TINYINT NOT NULL PRIMARY KEY,
-	identity VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL
+	identity VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+	format SMALLINT NOT NULL DEFAULT 1
 ) ENGINE=InnoDB`,
 	`CREATE TABLE IF NOT EXISTS popup_history (
 	campaign_id INT NOT NULL,
@@ -118,26 +120,10 @@ var popupNames = []string{
 	"popup_lists", "popup_list_users",
 }
 
-// popupUpgrade changes a table of an earlier version, in which a column is missing or has a
-// smaller maximum size. The server need not rewrite the table (MySQL 5.7 adds columns by
-// rewriting it, while it is in use).
-type popupUpgrade struct {
-	table, column string
-	bytes         int // 0: the column is missing
-	sql           string
-}
-
-var popupUpgrades = []popupUpgrade{
-	{"popup_campaigns", "settings", 0, "ALTER TABLE popup_campaigns ADD COLUMN settings MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"},
-	{"popup_events", "variant", 0, "ALTER TABLE popup_events ADD COLUMN variant TINYINT UNSIGNED NOT NULL DEFAULT 0, ADD COLUMN `first` TINYINT NOT NULL DEFAULT 0"},
-	{"popup_state", "state", 16384, "ALTER TABLE popup_state MODIFY COLUMN state VARBINARY(16384) NOT NULL"},
-}
-
-// EnsureTables creates the tables that are missing, brings those of earlier versions up to
-// date, and checks the privileges. A change of a table may take any time. It waits for
-// transactions that use the table, two seconds at a time, because others wait behind it.
+// EnsureTables creates the tables that are missing, checks the privileges, and refuses tables
+// of a newer version.
 func (p *Popups) EnsureTables(ctx context.Context) error {
-	work := func(ctx context.Context, se *session) error {
+	err := p.withSession(ctx, func(ctx context.Context, se *session) error {
 		engines, err := se.Query(ctx, "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name IN ('"+strings.Join(popupNames, "', '")+"')")
 		if err != nil {
 			return err
@@ -152,48 +138,17 @@ func (p *Popups) EnsureTables(ctx context.Context) error {
 		if err := createMissing(ctx, se, present, popupNames, popupTables); err != nil {
 			return err
 		}
-		upgrades, err := missingUpgrades(ctx, se)
+		if err := checkRights(ctx, se, popupRights); err != nil {
+			return err
+		}
+		rows, err := se.Query(ctx, "SELECT COALESCE(MAX(format), 1) FROM popup_identity")
 		if err != nil {
 			return err
 		}
-		for _, u := range upgrades {
-			if err := se.alter(ctx, u.sql); err != nil {
-				return fmt.Errorf("change the table %s: %w; have an administrator run: %s", u.table, err, u.sql)
-			}
-		}
-		return checkRights(ctx, se, popupRights)
-	}
-	unlimited := func(ctx context.Context) (context.Context, context.CancelFunc) { return context.WithCancel(ctx) }
-	err := p.db.onSession(ctx, unlimited, work)
-	if err != nil && ctx.Err() == nil && worthRetrying(err) {
-		err = p.db.onSession(ctx, unlimited, work)
-	}
+		return popup.CheckFormat(rows[0][0])
+	})
 	if err != nil {
 		return fmt.Errorf("prepare the tables popup_*: %w", err)
 	}
 	return nil
-}
-
-// missingUpgrades returns the upgrades that tables need. A table that is missing needs none.
-func missingUpgrades(ctx context.Context, se *session) ([]popupUpgrade, error) {
-	rows, err := se.Query(ctx, "SELECT table_name, column_name, COALESCE(character_maximum_length, 0) FROM information_schema.columns "+
-		"WHERE table_schema = DATABASE() AND table_name IN ('popup_campaigns', 'popup_events', 'popup_state')")
-	if err != nil {
-		return nil, fmt.Errorf("look up the columns of popup_*: %w", err)
-	}
-	present, columns := make(map[string]bool), make(map[string]int)
-	for _, row := range rows {
-		n, err := strconv.ParseInt(row[2], 10, 64)
-		if err != nil {
-			return nil, fmt.Errorf("look up the columns of popup_*: %w", err)
-		}
-		present[row[0]], columns[row[0]+"."+row[1]] = true, int(n)
-	}
-	var missing []popupUpgrade
-	for _, u := range popupUpgrades {
-		if size, has := columns[u.table+"."+u.column]; present[u.table] && (!has || size < u.bytes) {
-			missing = append(missing, u)
-		}
-	}
-	return missing, nil
 }

@@ -190,9 +190,6 @@ func (c *Campaign) Readable() error { return c.unread }
 // SetSettings is the reverse of Settings. If the text is not valid, or has a field of a newer
 // version, the campaign is not valid either.
 func (c *Campaign) SetSettings(text string) {
-	if text == "" {
-		return
-	}
 	var s settings
 	decoder := json.NewDecoder(strings.NewReader(text))
 	decoder.DisallowUnknownFields()

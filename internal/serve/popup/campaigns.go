@@ -76,6 +76,14 @@ type CampaignTables interface {
 	SaveCampaign(ctx context.Context, c StoredCampaign, checked int64, by string) (StoredCampaign, error)
 }
 
+// CheckFormat refuses tables of a format that this version does not know.
+func CheckFormat(format string) error {
+	if format != "1" {
+		return fmt.Errorf("they have format %s, and this version of Spillway knows format 1: run the newer version that has changed them", format)
+	}
+	return nil
+}
+
 const (
 	pollEvery   = 200 * time.Millisecond // between two reads of the version
 	pollTimeout = 2 * time.Second

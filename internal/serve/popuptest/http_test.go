@@ -124,7 +124,7 @@ func TestPopupFollow(t *testing.T) {
 func popupManySave(t *testing.T, database string, replicas []*apptest.Spillway, saves int) {
 	t.Helper()
 	const most, refused = 500, 8
-	popupStore(t, database, fmt.Sprintf(`INSERT INTO popup_campaigns SELECT 100 + n, 'many', 'checkout', n, payload, '', status, starts_at, ends_at, repeat_after, quiet_click, quiet_dismiss, cap, version
+	popupStore(t, database, fmt.Sprintf(`INSERT INTO popup_campaigns SELECT 100 + n, 'many', 'checkout', n, payload, '', status, starts_at, ends_at, repeat_after, quiet_click, quiet_dismiss, cap, version, settings
 		FROM popup_campaigns, generate_series(1, %d) AS n WHERE id = 1`, most-saves+refused))
 	var mu sync.Mutex
 	statuses := map[int]int{}
@@ -184,7 +184,7 @@ func TestPopupBroken(t *testing.T) {
 	popupStore(t, database,
 		"UPDATE popup_campaigns SET target = 'gone > 1' WHERE id = 1", // an attribute that is no longer configured
 		"UPDATE popup_campaigns SET cap = -7 WHERE id = 2",
-		`INSERT INTO popup_campaigns SELECT 100 + n, 'many', placement, 50 + n, payload, '', status, starts_at, ends_at, repeat_after, quiet_click, quiet_dismiss, 1, version
+		`INSERT INTO popup_campaigns SELECT 100 + n, 'many', placement, 50 + n, payload, '', status, starts_at, ends_at, repeat_after, quiet_click, quiet_dismiss, 1, version, settings
 			FROM popup_campaigns, generate_series(1, 499) AS n WHERE id = 3`)
 	if err := s.Restart(); err != nil {
 		t.Fatal(err)

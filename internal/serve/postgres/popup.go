@@ -257,7 +257,6 @@ func saveCampaign(ctx context.Context, tx pgx.Tx, c *popup.StoredCampaign, read 
 }
 
 // History returns the last changes of a campaign, the newest first, at most limit of them.
-// Changes by earlier versions of the program are not among them.
 func (p *Popups) History(ctx context.Context, id popup.CampaignID, limit int) (all []popup.CampaignChange, err error) {
 	err = p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, "SELECT at, who, campaign FROM popup_history WHERE campaign_id = $1 ORDER BY version DESC LIMIT $2", pgx.QueryExecModeExec, int32(id), limit)

@@ -6,15 +6,11 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"spillway/internal/serve/popup"
 )
 
-// popupLockWait is the lock_timeout of statements that change a table: requests that use it
-// wait behind them.
-const popupLockWait = "2s"
-
-// popupTables are the tables of popups, and the columns that tables of earlier versions lack.
-// Their defaults are constants, so that the server does not rewrite the table. A NULL time in
-// popup_state and popup_events means never.
+// popupTables are the tables of popups. A NULL time in popup_state and popup_events means never.
 var popupTables = [...]ownTable{
 	{"popup_campaigns", hasTable("popup_campaigns"), `CREATE TABLE IF NOT EXISTS popup_campaigns (
 	id integer PRIMARY KEY,
@@ -31,9 +27,8 @@ var popupTables = [...]ownTable{
 	quiet_dismiss bigint NOT NULL,
 	cap integer NOT NULL,
 	version bigint NOT NULL,
-	settings text NOT NULL DEFAULT ''
+	settings text NOT NULL
 );`, ""},
-	{"popup_campaigns", hasColumns("popup_campaigns", "settings"), "ALTER TABLE popup_campaigns ADD COLUMN IF NOT EXISTS settings text NOT NULL DEFAULT '';", popupLockWait},
 	{"popup_version", hasTable("popup_version"), `CREATE TABLE IF NOT EXISTS popup_version (
 	id smallint PRIMARY KEY DEFAULT 1 CHECK (id = 1),
 	version bigint NOT NULL
@@ -49,13 +44,9 @@ INSERT INTO popup_version (version) VALUES (0) ON CONFLICT DO NOTHING;`, ""},
 	shown_at timestamptz NOT NULL,
 	at timestamptz NOT NULL,
 	next_at timestamptz,
-	variant smallint NOT NULL DEFAULT 0,
-	first boolean NOT NULL DEFAULT false
+	variant smallint NOT NULL,
+	first boolean NOT NULL
 );`, ""},
-	{
-		"popup_events", hasColumns("popup_events", "variant", "first"),
-		"ALTER TABLE popup_events ADD COLUMN IF NOT EXISTS variant smallint NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS first boolean NOT NULL DEFAULT false;", popupLockWait,
-	},
 	{"popup_state", hasTable("popup_state"), `CREATE TABLE IF NOT EXISTS popup_state (
 	user_id text COLLATE "C" NOT NULL,
 	placement text COLLATE "C" NOT NULL,
@@ -97,7 +88,8 @@ INSERT INTO popup_version (version) VALUES (0) ON CONFLICT DO NOTHING;`, ""},
 );`, ""},
 	{"popup_identity", hasTable("popup_identity"), `CREATE TABLE IF NOT EXISTS popup_identity (
 	id smallint PRIMARY KEY DEFAULT 1 CHECK (id = 1),
-	identity text NOT NULL
+	identity text NOT NULL,
+	format smallint NOT NULL DEFAULT 1
 );`, ""},
 	{"popup_history", hasTable("popup_history"), `CREATE TABLE IF NOT EXISTS popup_history (
 	campaign_id integer NOT NULL,
@@ -128,15 +120,22 @@ func hasColumns(table string, columns ...string) string {
 		len(columns), table, strings.Join(columns, "', '"))
 }
 
-// EnsureTables creates the tables and columns that are missing, each in a transaction of its
-// own, and checks the privileges. An error of a missing right has the statement to run. The
-// error of a table that others have locked for two seconds is temporary.
+// EnsureTables creates the tables that are missing, each in a transaction of its own, checks
+// the privileges, and refuses tables of a newer version. An error of a missing right has the
+// statement to run.
 func (p *Popups) EnsureTables(ctx context.Context) error {
 	err := p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		if err := createMissing(ctx, conn.PgConn(), popupTables[:]); err != nil {
 			return err
 		}
-		return checkRights(ctx, conn.PgConn(), popupRights)
+		if err := checkRights(ctx, conn.PgConn(), popupRights); err != nil {
+			return err
+		}
+		rows, err := texts(ctx, conn.PgConn(), "SELECT COALESCE(MAX(format), 1) FROM popup_identity")
+		if err != nil {
+			return err
+		}
+		return popup.CheckFormat(rows[0][0])
 	})
 	if err != nil {
 		return fmt.Errorf("prepare the tables popup_*: %w", err)

@@ -185,7 +185,6 @@ func saveCampaign(conn *sqlite.Conn, c *popup.StoredCampaign, read int64, by str
 }
 
 // History returns the last changes of a campaign, the newest first, at most limit of them.
-// Changes by earlier versions of the program are not among them.
 func (p *Popups) History(ctx context.Context, id popup.CampaignID, limit int) (all []popup.CampaignChange, err error) {
 	err = p.db.read(ctx, func(conn *sqlite.Conn) error {
 		return sqlitex.Execute(conn, "SELECT at, who, campaign FROM popup_history WHERE campaign_id = ? ORDER BY version DESC LIMIT ?", &sqlitex.ExecOptions{

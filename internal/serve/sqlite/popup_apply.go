@@ -204,8 +204,7 @@ func (p *Popups) Counts(ctx context.Context) (map[popup.CampaignID]popup.Counts,
 }
 
 // Hours returns what happened with a campaign in the hours that begin from from on and before
-// to, by ascending hour, variant and kind. Events that were stored by earlier versions of the
-// program are not counted.
+// to, by ascending hour, variant and kind.
 func (p *Popups) Hours(ctx context.Context, campaign popup.CampaignID, from, to time.Time) (all []popup.Hour, err error) {
 	err = p.db.read(ctx, func(conn *sqlite.Conn) error {
 		return sqlitex.Execute(conn, "SELECT hour, variant, kind, events, users FROM popup_hours WHERE campaign_id = ? AND hour >= ? AND hour < ? ORDER BY hour, variant, kind", &sqlitex.ExecOptions{

@@ -3,10 +3,13 @@ package sqlite
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
+
+	"spillway/internal/serve/popup"
 )
 
 // popupTables are created if they are missing. Times are in milliseconds since 1970; a
@@ -26,7 +29,7 @@ const popupTables = `CREATE TABLE IF NOT EXISTS popup_campaigns (
 	quiet_dismiss INTEGER NOT NULL,
 	cap INTEGER NOT NULL,
 	version INTEGER NOT NULL,
-	settings TEXT NOT NULL DEFAULT ''
+	settings TEXT NOT NULL
 );
 CREATE TABLE IF NOT EXISTS popup_version (
 	id INTEGER PRIMARY KEY CHECK (id = 1),
@@ -43,8 +46,8 @@ CREATE TABLE IF NOT EXISTS popup_events (
 	shown_at INTEGER NOT NULL,
 	at INTEGER NOT NULL,
 	next_at INTEGER,
-	variant INTEGER NOT NULL DEFAULT 0,
-	first INTEGER NOT NULL DEFAULT 0
+	variant INTEGER NOT NULL,
+	first INTEGER NOT NULL
 );
 CREATE TABLE IF NOT EXISTS popup_state (
 	user_id TEXT NOT NULL,
@@ -79,7 +82,8 @@ CREATE TABLE IF NOT EXISTS popup_queues (
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS popup_identity (
 	id INTEGER PRIMARY KEY CHECK (id = 1),
-	identity TEXT NOT NULL
+	identity TEXT NOT NULL,
+	format INTEGER NOT NULL DEFAULT 1
 );
 INSERT INTO popup_identity (id, identity) VALUES (1, lower(hex(randomblob(16)))) ON CONFLICT DO NOTHING;
 CREATE TABLE IF NOT EXISTS popup_history (
@@ -104,14 +108,7 @@ CREATE TABLE IF NOT EXISTS popup_list_users (
 	PRIMARY KEY (list_id, user_id)
 ) WITHOUT ROWID;`
 
-// popupUpgrades add the columns that tables of earlier versions lack.
-var popupUpgrades = []struct{ table, column, definition string }{
-	{"popup_campaigns", "settings", "TEXT NOT NULL DEFAULT ''"},
-	{"popup_events", "variant", "INTEGER NOT NULL DEFAULT 0"},
-	{"popup_events", "first", "INTEGER NOT NULL DEFAULT 0"},
-}
-
-// EnsureTables creates the tables and columns that are missing.
+// EnsureTables creates the tables that are missing, and refuses tables of a newer version.
 func (p *Popups) EnsureTables(ctx context.Context) error {
 	err := p.transaction(ctx, func(conn *sqlite.Conn) error {
 		for sql := range strings.SplitSeq(popupTables, ";") {
@@ -122,16 +119,11 @@ func (p *Popups) EnsureTables(ctx context.Context) error {
 				return err
 			}
 		}
-		for _, u := range popupUpgrades {
-			present, err := integer(conn, fmt.Sprintf("SELECT count(*) FROM pragma_table_info('%s') WHERE name = '%s'", u.table, u.column))
-			if err == nil && present == 0 {
-				err = sqlitex.ExecuteTransient(conn, fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s %s", u.table, u.column, u.definition), nil)
-			}
-			if err != nil {
-				return err
-			}
+		format, err := integer(conn, "SELECT COALESCE(MAX(format), 1) FROM popup_identity")
+		if err != nil {
+			return err
 		}
-		return nil
+		return popup.CheckFormat(strconv.FormatInt(format, 10))
 	})
 	if err != nil {
 		return fmt.Errorf("prepare the tables popup_*: %w", err)

@@ -67,9 +67,6 @@ type PopupBackend struct {
 	Open func(t testing.TB) PopupDB
 	// Millis writes an expression that is a column's time in milliseconds since 1970.
 	Millis func(column string) string
-	// Downgrade makes tables as earlier versions created them, where only this database's
-	// differ.
-	Downgrade []string
 	// Pooled: a pooler that loses prepared statements and session state is in between. With
 	// go test -short only the tests that it can break run.
 	Pooled bool
@@ -94,7 +91,7 @@ func Popup(t *testing.T, b PopupBackend) {
 		{"AnyOrder", testPopupAnyOrder, keeps},
 		{"AtOnce", testPopupAtOnce, breaks},
 		{"Many", testPopupMany, keeps},
-		{"Upgrade", testPopupUpgrade, keeps},
+		{"Tables", testPopupTables, keeps},
 		{"LargeState", testPopupLargeState, keeps},
 		{"Lists", testPopupLists, breaks},
 		{"ListRace", testPopupListRace, keeps},

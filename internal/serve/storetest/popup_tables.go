@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -32,55 +32,24 @@ func (db PopupDB) number(t *testing.T, sql string) string {
 	return rows[0][0]
 }
 
-// Processes that start at the same time bring the tables of an earlier version up to date. Its
-// rows remain, and it can still write.
-func testPopupUpgrade(t *testing.T, b PopupBackend) {
-	db, tables := openPopups(t, b)
-	saved, err := tables.SaveCampaign(t.Context(), popupCampaign(), 0, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	key := popup.Key{User: "7", Placement: "home"}
-	events := popupHistory(t, popupPlaces(t)[0], key, rand.New(rand.NewPCG(1, 1)), 10)
-	events = slices.DeleteFunc(events, func(e popup.Event) bool { return e.Kind > popup.KindDismiss })
-	if err := tables.Apply(t.Context(), nil, events); err != nil {
-		t.Fatal(err)
-	}
-	db.run(t, b.Downgrade...)
-	db.run(t, "ALTER TABLE popup_campaigns DROP COLUMN settings", "ALTER TABLE popup_events DROP COLUMN variant", "ALTER TABLE popup_events DROP COLUMN first",
-		"DROP TABLE popup_hours", "DROP TABLE popup_history", "DROP TABLE popup_lists", "DROP TABLE popup_list_users")
+// Processes that start at the same time create the tables. Those of a newer version are refused.
+func testPopupTables(t *testing.T, b PopupBackend) {
+	db := b.Open(t)
 	var all sync.WaitGroup
 	for range 4 {
-		again := db.Tables(t)
+		tables := db.Tables(t)
 		all.Go(func() {
-			if err := again.EnsureTables(t.Context()); err != nil {
+			if err := tables.EnsureTables(t.Context()); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	all.Wait()
-	_, campaigns, err := tables.Campaigns(t.Context())
-	if err != nil || len(campaigns) != 1 || campaigns[0].Name != saved.Name || campaigns[0].Priority != 0 {
-		t.Fatalf("campaigns of the earlier version: %v, %v", campaigns, err)
+	db.run(t, "DELETE FROM popup_identity", "INSERT INTO popup_identity (id, identity, format) VALUES (1, 'one', 2)")
+	err := db.Tables(t).EnsureTables(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "they have format 2, and this version of Spillway knows format 1: run the newer version") {
+		t.Errorf("tables of a newer version: %v", err)
 	}
-	var model popupModel
-	model.add(events...)
-	if err := model.check(t.Context(), tables); err != nil {
-		t.Error(err)
-	}
-	if n := db.number(t, "SELECT COUNT(*) FROM popup_events WHERE variant = 0"); n != fmt.Sprint(len(model.events)) {
-		t.Errorf("%s events of the earlier version, want %d", n, len(model.events))
-	}
-	const campaign = "name, placement, position, payload, target, status, starts_at, ends_at, repeat_after, quiet_click, quiet_dismiss, cap, version"
-	db.run(t, "INSERT INTO popup_campaigns (id, "+campaign+") SELECT 2, "+campaign+" FROM popup_campaigns", "DELETE FROM popup_events",
-		"INSERT INTO popup_events (id, user_id, placement, sequence, kind, campaign_id, shown_at, at, next_at) SELECT event_id, user_id, placement, sequence, kind, campaign_id, at, at, next_at FROM popup_state")
-	if n := db.number(t, "SELECT COUNT(*) FROM popup_events"); n != "1" {
-		t.Errorf("the earlier version has added %s events", n)
-	}
-	if saved, err = tables.SaveCampaign(t.Context(), saved, saved.Version, "ann"); err != nil {
-		t.Fatal(err)
-	}
-	checkHistory(t, tables, []popup.CampaignChange{{StoredCampaign: saved, By: "ann"}})
 }
 
 // A state of all campaigns of a placement is stored.
