@@ -1,9 +1,6 @@
 package main
 
 import (
-	"errors"
-
-	"spillway/internal/exit"
 	"spillway/internal/serve/app"
 	"spillway/internal/serve/freight"
 )
@@ -20,7 +17,6 @@ type seedFreightCmd struct {
 	PerDay     int    `help:"Orders per day at most, one per user; 0 to the number of users." default:"30000"`
 	RandomSeed uint64 `help:"Equal random seeds and sizes give equal rows, on every database." default:"1"`
 	Replace    bool   `help:"Drop the freight app's tables first, with every row added to them since."`
-	Upgrade    bool   `help:"Only create tables that the data set of an earlier release lacks; keep every row."`
 }
 
 // Help is shown below the flags.
@@ -30,18 +26,11 @@ func (seedFreightCmd) Help() string {
 Examples:
   spillway seed freight --database postgres://app@db/freight
   spillway seed freight --database mysql://app@db/freight --per-day 3000
-  spillway seed freight --database postgres://app@db/freight --upgrade
   spillway seed freight --database sqlite:freight.db --users 10000 --per-day 560`
 }
 
 // Run creates the data set.
 func (c *seedFreightCmd) Run(env *environment) error {
-	switch {
-	case c.Upgrade && c.Replace:
-		return exit.UsageError(errors.New("--upgrade keeps every row, --replace drops all: give one of them"))
-	case c.Upgrade:
-		return app.UpgradeFreight(env.ctx, c.Database, env.stdout)
-	}
 	dataset := freight.Dataset{Users: c.Users, Days: c.Days, PerDay: c.PerDay, Seed: c.RandomSeed}
 	return app.SeedFreight(env.ctx, c.Database, dataset, c.Replace, env.stdout, env.stderr)
 }

@@ -36,26 +36,6 @@ func SeedFreight(ctx context.Context, address string, dataset freight.Dataset, r
 	return err
 }
 
-// UpgradeFreight brings the schema of an existing data set up to date and keeps its rows.
-func UpgradeFreight(ctx context.Context, address string, stdout io.Writer) error {
-	url, err := database.Parse(address)
-	if err != nil {
-		return exit.UsageError(err)
-	}
-	from, to, err := freight.Migrate(ctx, url)
-	switch {
-	case err != nil:
-		return fmt.Errorf("upgrade freight: %w", err)
-	case to == 0:
-		return fmt.Errorf("upgrade freight: %s does not contain the freight app; create it with spillway seed freight", url)
-	case from == to:
-		_, err = fmt.Fprintf(stdout, "%s is up to date (version %d): nothing to do\n", url, to)
-	default:
-		_, err = fmt.Fprintf(stdout, "%s is now at version %d, before at %d\n", url, to, from)
-	}
-	return err
-}
-
 // SeedGames creates the table game_record, or changes its index, and prints what it did.
 func SeedGames(ctx context.Context, address string, games freight.Games, index freight.GameIndex, replace bool, stdout, stderr io.Writer) error {
 	url, err := database.Parse(address)

@@ -292,11 +292,10 @@ func (a *app) streamAcks() []admin.StreamAck {
 	return acks
 }
 
-// explainStream adds what to run if the freight app's tables are those of an earlier
-// release.
+// explainStream adds what to run if the freight app's tables are missing.
 func (a *app) explainStream(err error) error {
 	if !a.builtIn || a.ctx.Err() != nil {
 		return err
 	}
-	return fmt.Errorf("%w; run spillway seed freight --upgrade --database URL to create missing tables", err)
+	return fmt.Errorf("%w; run spillway seed freight --database URL to create missing tables", err)
 }

@@ -50,17 +50,6 @@ func (c component) foreign() string {
 	return ""
 }
 
-// early returns the name of a table that exists before the migration that creates it, ""
-// if there is none. It has the right columns, so the migration uses it.
-func (c component) early() string {
-	for _, table := range c.app.tables {
-		if c.has(table) && c.app.since[table] > c.version {
-			return table
-		}
-	}
-	return ""
-}
-
 // inspect reads the state of an app in the database. relations selects the existing tables
 // of a list with their columns, joined by commas.
 func inspect(ctx context.Context, tx transaction, a app, relations string) (component, error) {
@@ -76,11 +65,7 @@ func inspect(ctx context.Context, tx transaction, a app, relations string) (comp
 	if !found.has(registryTable) || found.foreign() == registryTable {
 		return found, nil
 	}
-	dataset := "''"
-	if slices.Contains(found.tables[registryTable], "dataset") {
-		dataset = "coalesce(dataset, '')"
-	}
-	rows, err = tx.query(ctx, fmt.Sprintf("SELECT version, state, %s, users, days, per_day, random_seed FROM %s WHERE name = '%s'", dataset, registryTable, a.name))
+	rows, err = tx.query(ctx, fmt.Sprintf("SELECT version, state, coalesce(dataset, ''), users, days, per_day, random_seed FROM %s WHERE name = '%s'", registryTable, a.name))
 	if err != nil {
 		return component{}, fmt.Errorf("read spillway_schema: %w", err)
 	}
@@ -121,33 +106,22 @@ const (
 )
 
 // decide chooses the action for a data set. An error explains why there is none.
-func decide(found component, want string, replace bool, latest int, elsewhere string) (action, error) {
-	taken := func(table string) error {
-		return fmt.Errorf("the name %q belongs to a table that Spillway did not create; %s", table, elsewhere)
-	}
+func decide(found component, want string, replace bool, elsewhere string) (action, error) {
 	if table := found.foreign(); table != "" {
-		return 0, taken(table)
+		return 0, fmt.Errorf("the name %q belongs to a table that Spillway did not create; %s", table, elsewhere)
 	}
-	due, missing := 0, 0
+	missing := 0
 	for _, table := range found.app.tables {
-		if found.version > 0 && found.app.since[table] > found.version {
-			continue // a migration creates it
-		}
-		due++
 		if !found.has(table) {
 			missing++
 		}
 	}
 	switch {
-	case found.version > latest:
+	case found.version > schemaVersion:
 		return 0, errNewer
-	case missing == due || found.state == stateBuilding || replace:
-		if table := found.early(); table != "" { // it would be dropped
-			return 0, taken(table)
-		}
-		if missing == due {
-			return build, nil
-		}
+	case missing == len(found.app.tables):
+		return build, nil
+	case found.state == stateBuilding || replace:
 		return rebuild, nil
 	case missing > 0:
 		return 0, fmt.Errorf("one of the tables %s is missing; --replace creates all of them again", strings.Join(found.app.tables, ", "))
@@ -158,11 +132,11 @@ func decide(found component, want string, replace bool, latest int, elsewhere st
 }
 
 // record returns the statements that write the component's row in spillway_schema.
-func (j job) record(registry string, version int, state string) []string {
+func (j job) record(registry, state string) []string {
 	return []string{
 		fmt.Sprintf("DELETE FROM %s WHERE name = '%s'", registry, j.app.name),
 		fmt.Sprintf("INSERT INTO %s (name, version, state, %s) VALUES ('%s', %d, '%s', %s)",
-			registry, j.columns, j.app.name, version, state, j.values),
+			registry, j.columns, j.app.name, schemaVersion, state, j.values),
 	}
 }
 
@@ -170,27 +144,23 @@ func (j job) record(registry string, version int, state string) []string {
 type app struct {
 	name    string
 	tables  []string            // in the order of loading
-	columns map[string][]string // by which the tables are recognized; migrations may add more
-	since   map[string]int      // the migration that creates a table, if not the first
+	columns map[string][]string // by which the tables are recognized; there may be more
 }
 
 const registryTable = "spillway_schema"
 
-// registryColumns returns the columns by which spillway_schema is recognized. Its column
-// dataset was added later.
+// registryColumns returns the columns by which spillway_schema is recognized.
 func registryColumns() []string {
-	return []string{"name", "version", "state", "applied_at", "users", "days", "per_day", "random_seed"}
+	return []string{"name", "version", "state", "applied_at", "users", "days", "per_day", "random_seed", "dataset"}
 }
 
 func freightApp() app {
 	return app{
 		name:   "freight",
 		tables: []string{"users", "orders", "positions"},
-		since:  map[string]int{"positions": 2},
 		columns: map[string][]string{
-			"users":  {"id", "nickname", "mobileno", "createtime"},
-			"orders": {"id", "createtime", "users_id", "goods_name"},
-
+			"users":     {"id", "nickname", "mobileno", "createtime"},
+			"orders":    {"id", "createtime", "users_id", "goods_name"},
 			"positions": {"id", "device_id", "recorded_at", "latitude", "longitude", "speed"},
 		},
 	}

@@ -213,7 +213,7 @@ func SeedGames(ctx context.Context, url database.URL, games Games, index GameInd
 		indexes: index.create(),
 	}
 	_, made, err := d.seed(ctx, url, j, func(found component) (action, error) {
-		return decide(found, j.dataset, replace, d.games.latest(), d.elsewhere)
+		return decide(found, j.dataset, replace, d.elsewhere)
 	}, meter)
 	if err != nil {
 		return GamesOutcome{}, err

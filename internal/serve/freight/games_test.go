@@ -142,16 +142,9 @@ func (p place) testGames(t *testing.T) {
 	}
 	p.seedGames(t, url, other, SeedIndex, GamesOutcome{})
 	p.complete(t, url, small)
-
-	// A registry from a release without games.
-	url = p.fresh(t)
-	p.seed(t, url, small, false, true)
-	p.exec(t, url, "ALTER TABLE spillway_schema DROP COLUMN dataset")
-	p.seedGames(t, url, g, SeedIndex, GamesOutcome{Made: true, Indexed: true})
-	p.complete(t, url, small)
 	p.seed(t, url, medium, true, true)
 	p.complete(t, url, medium)
-	p.seedGames(t, url, g, SeedIndex, GamesOutcome{})
+	p.seedGames(t, url, other, SeedIndex, GamesOutcome{})
 }
 
 func (p place) testGamesForeign(t *testing.T) {

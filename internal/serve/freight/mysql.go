@@ -159,7 +159,7 @@ func replaceMySQL(ctx context.Context, d dialect, tx transaction, found componen
 			return err
 		}
 	}
-	if err := execAll(ctx, tx, j.record(newPrefix+registryTable, d.schemaOf(j.app).latest(), stateComplete)); err != nil {
+	if err := execAll(ctx, tx, j.record(newPrefix+registryTable, stateComplete)); err != nil {
 		return err
 	}
 	if err := d.fill(ctx, tx, j, staged, meter); err != nil {

@@ -15,7 +15,7 @@ CREATE TABLE IF NOT EXISTS spillway_schema (
     dataset     varchar(255)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='What Spillway made in this database: one row a component';
 
---- migration 1: tables
+--- tables
 CREATE TABLE users (
     id         int NOT NULL AUTO_INCREMENT PRIMARY KEY,
     nickname   varchar(64) NOT NULL,
@@ -28,13 +28,7 @@ CREATE TABLE orders (
     users_id   int NOT NULL COMMENT 'The id of who ordered',
     goods_name varchar(255) NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='Freight orders';
-
---- migration 1: indexes
-ALTER TABLE users ADD UNIQUE KEY users_mobileno_key (mobileno), ADD KEY users_createtime_idx (createtime);
-ALTER TABLE orders ADD KEY orders_createtime_idx (createtime), ADD KEY orders_users_id_idx (users_id);
-
---- migration 2: tables
-CREATE TABLE IF NOT EXISTS positions (
+CREATE TABLE positions (
     id          bigint NOT NULL AUTO_INCREMENT PRIMARY KEY,
     device_id   bigint NOT NULL,
     recorded_at datetime(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) COMMENT 'In UTC, where Spillway stores it',
@@ -42,3 +36,7 @@ CREATE TABLE IF NOT EXISTS positions (
     longitude   double,
     speed       double COMMENT 'In km/h'
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='Where the trucks of the freight app were';
+
+--- indexes
+ALTER TABLE users ADD UNIQUE KEY users_mobileno_key (mobileno), ADD KEY users_createtime_idx (createtime);
+ALTER TABLE orders ADD KEY orders_createtime_idx (createtime), ADD KEY orders_users_id_idx (users_id);

@@ -1,7 +1,7 @@
 -- The table of `spillway seed games`. How this file is read is told at the top of
 -- postgres.sql. Its index is chosen with the data set.
 
---- migration 1: tables
+--- tables
 CREATE TABLE game_record (
     app_id        text NOT NULL,
     token         text NOT NULL,

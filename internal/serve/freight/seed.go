@@ -21,8 +21,8 @@ type Outcome struct {
 }
 
 // Seed creates the data set in the database: tables, rows, indexes and statistics. If the
-// same data set exists, it only updates the schema. It replaces another data set only if
-// replace is set, and never changes tables that Spillway did not create.
+// same data set exists, it does nothing. It replaces another data set only if replace is set,
+// and never changes tables that Spillway did not create.
 //
 // After an interruption, even a crash, the database contains what it contained before: the
 // work is one transaction or, on MySQL, happens under names that start with spillway_new_.
@@ -37,13 +37,12 @@ func Seed(ctx context.Context, url database.URL, dataset Dataset, replace bool, 
 		return Outcome{}, err
 	}
 	return d.seedFreight(ctx, url, dataset, func(found component) (action, error) {
-		return decide(found, dataset.String(), replace, d.schema.latest(), d.elsewhere)
+		return decide(found, dataset.String(), replace, d.elsewhere)
 	}, meter)
 }
 
 // Ensure creates the Demo data set unless the database contains a data set of the freight
-// app, whose schema it then updates. It creates the directory of a SQLite file. It keeps
-// Seed's promises.
+// app. It creates the directory of a SQLite file. It keeps Seed's promises.
 func Ensure(ctx context.Context, url database.URL, meter *progress.Meter) (Outcome, error) {
 	d, err := dialectOf(url.Driver)
 	if err != nil {
@@ -63,7 +62,7 @@ func (d dialect) ensure(ctx context.Context, url database.URL, dataset Dataset, 
 		if found.version > 0 && found.state == stateComplete {
 			want = found.dataset
 		}
-		return decide(found, want, false, d.schema.latest(), d.elsewhere)
+		return decide(found, want, false, d.elsewhere)
 	}, meter)
 }
 
@@ -92,54 +91,6 @@ func (d dialect) seedFreight(ctx context.Context, url database.URL, dataset Data
 	return outcome, nil
 }
 
-// Migrate applies the missing migrations of the freight app in order, and returns the
-// versions before and after. Both are 0 without the freight app. It is one transaction; on
-// MySQL each migration is recorded once it is complete.
-func Migrate(ctx context.Context, url database.URL) (from, to int, err error) {
-	d, err := dialectOf(url.Driver)
-	if err != nil {
-		return 0, 0, err
-	}
-	return d.migrate(ctx, url)
-}
-
-func (d dialect) migrate(ctx context.Context, url database.URL) (from, to int, err error) {
-	err = d.within(ctx, url, func(tx transaction) error {
-		found, err := inspect(ctx, tx, freightApp(), d.relations)
-		if err != nil {
-			return err
-		}
-		from, to = found.version, d.schema.latest()
-		if from == 0 {
-			to = 0
-			return nil
-		}
-		if from > to {
-			return errNewer
-		}
-		return d.upgrade(ctx, tx, found)
-	})
-	if err != nil {
-		return 0, 0, d.explain(ctx, url, err)
-	}
-	return from, to, nil
-}
-
-// upgrade applies the missing migrations.
-func (d dialect) upgrade(ctx context.Context, tx transaction, found component) error {
-	s := d.schemaOf(found.app)
-	for version := found.version; version < s.latest(); version++ {
-		if err := execAll(ctx, tx, s.upgrade(version, version+1)); err != nil {
-			return err
-		}
-		err := execOne(ctx, tx, fmt.Sprintf("UPDATE %s SET version = %d, applied_at = CURRENT_TIMESTAMP WHERE name = '%s'", registryTable, version+1, found.app.name))
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // seed does what choose decides for the state of the database.
 func (d dialect) seed(ctx context.Context, url database.URL, j job, choose func(component) (action, error), meter *progress.Meter) (found component, made bool, err error) {
 	err = d.within(ctx, url, func(tx transaction) error {
@@ -151,7 +102,7 @@ func (d dialect) seed(ctx context.Context, url database.URL, j job, choose func(
 			return err
 		}
 		if todo == keep {
-			return d.upgrade(ctx, tx, found)
+			return nil
 		}
 		made = true
 		if d.replace != nil {
@@ -181,26 +132,20 @@ func (d dialect) build(ctx context.Context, tx transaction, found component, j j
 	if err := execAll(ctx, tx, d.schema.registry); err != nil {
 		return err
 	}
-	if found.has(registryTable) && !slices.Contains(found.tables[registryTable], "dataset") {
-		if err := execOne(ctx, tx, "ALTER TABLE "+registryTable+" ADD COLUMN dataset text"); err != nil {
-			return err
-		}
-	}
-	s := d.schemaOf(j.app)
-	if err := execAll(ctx, tx, j.record(registryTable, s.latest(), stateBuilding)); err != nil {
+	if err := execAll(ctx, tx, j.record(registryTable, stateBuilding)); err != nil {
 		return err
 	}
 	if err := d.fill(ctx, tx, j, func(sql string) string { return sql }, meter); err != nil {
 		return err
 	}
-	return execAll(ctx, tx, j.record(registryTable, s.latest(), stateComplete))
+	return execAll(ctx, tx, j.record(registryTable, stateComplete))
 }
 
 // fill creates the tables, loads them, and builds indexes and statistics. named gives a
 // statement or a table its temporary name.
 func (d dialect) fill(ctx context.Context, tx transaction, j job, named func(string) string, meter *progress.Meter) error {
 	s := d.schemaOf(j.app)
-	for _, sql := range s.tables() {
+	for _, sql := range s.tables {
 		if err := execOne(ctx, tx, named(sql)); err != nil {
 			return err
 		}
@@ -211,7 +156,7 @@ func (d dialect) fill(ctx context.Context, tx transaction, j job, named func(str
 		}
 	}
 	var indexes, finish []string
-	for _, sql := range slices.Concat(s.indexes(), j.indexes) {
+	for _, sql := range slices.Concat(s.indexes, j.indexes) {
 		indexes = append(indexes, named(sql))
 	}
 	for _, name := range j.app.tables {

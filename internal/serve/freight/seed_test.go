@@ -51,7 +51,6 @@ type place struct {
 	fresh    func(t *testing.T) database.URL // an empty database
 	midnight string                          // SQL: the midnight before the time %s
 	indexes  string                          // SQL: the names of the indexes
-	stepwise bool                            // a complete migration is kept if a later one fails
 }
 
 func TestPlaces(t *testing.T) {
@@ -63,7 +62,6 @@ func TestPlaces(t *testing.T) {
 			fresh:    freshMySQL(maria),
 			midnight: "DATE(%s)",
 			indexes:  "SELECT DISTINCT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = DATABASE() AND INDEX_NAME <> 'PRIMARY' ORDER BY 1",
-			stepwise: true,
 		},
 		database.Postgres: {
 			fresh:    freshPostgres(t, server),
@@ -95,7 +93,7 @@ func TestPlaces(t *testing.T) {
 			t.Run("killed", p.testKilled)
 			t.Run("two at once", p.testTwoAtOnce)
 			t.Run("ensure", p.testEnsure)
-			t.Run("migrate", p.testMigrate)
+			t.Run("newer", p.testNewer)
 			t.Run("positions", p.testPositions)
 			t.Run("games", p.testGames)
 			t.Run("games' foreign table", p.testGamesForeign)
@@ -180,7 +178,7 @@ func (p place) complete(t *testing.T, url database.URL, dataset Dataset) {
 	wantRows(t, "users", userRows(g), users)
 	orders := p.rows(t, url, "SELECT id, createtime, users_id, goods_name FROM orders ORDER BY id")
 	wantRows(t, "orders", orderRows(g), orders)
-	want := fmt.Sprintf("2|complete|%d|%d|%d|%d", dataset.Users, dataset.Days, dataset.PerDay, dataset.Seed)
+	want := fmt.Sprintf("1|complete|%d|%d|%d|%d", dataset.Users, dataset.Days, dataset.PerDay, dataset.Seed)
 	rows := p.rows(t, url, "SELECT version, state, users, days, per_day, random_seed FROM spillway_schema WHERE name = 'freight'")
 	if len(rows) != 1 || strings.Join(rows[0], "|") != want {
 		t.Fatalf("spillway_schema %v, want %s", rows, want)
@@ -351,57 +349,25 @@ func (p place) testEnsure(t *testing.T) {
 	p.complete(t, url, small)
 }
 
-func (p place) testMigrate(t *testing.T) {
+// testNewer: the tables of a newer version stay as they are.
+func (p place) testNewer(t *testing.T) {
 	url := p.fresh(t)
-	if from, to, err := Migrate(context.Background(), url); from != 0 || to != 0 || err != nil {
-		t.Fatalf("empty database: %d to %d, %v", from, to, err)
-	}
 	p.seed(t, url, small, false, true)
-	if from, to, err := Migrate(context.Background(), url); from != 2 || to != 2 || err != nil {
-		t.Fatalf("up to date: %d to %d, %v", from, to, err)
+	p.exec(t, url, "UPDATE spillway_schema SET version = 2 WHERE name = 'freight'")
+	for _, replace := range []bool{false, true} {
+		if _, err := Seed(context.Background(), url, small, replace, quiet()); !errors.Is(err, errNewer) {
+			t.Errorf("seed, replace %t: %v", replace, err)
+		}
 	}
-	newer := p.dialect
-	newer.schema.migrations = append(newer.schema.migrations[:2:2],
-		migration{
-			tables:  []string{"ALTER TABLE orders ADD COLUMN weight integer"},
-			indexes: []string{"CREATE INDEX orders_weight_idx ON orders (weight)"},
-		},
-		migration{tables: []string{"CREATE TABLE trucks (id integer)", "ALTER TABLE nowhere ADD COLUMN a integer"}})
-	if _, _, err := newer.migrate(context.Background(), url); err == nil || !strings.Contains(err.Error(), "ALTER TABLE nowhere") {
-		t.Fatalf("broken migration: %v", err)
-	}
-	reached := 2
-	if p.stepwise {
-		reached = 3
-	}
-	if got := p.value(t, url, "SELECT version FROM spillway_schema WHERE name = 'freight'"); got != fmt.Sprint(reached) {
-		t.Errorf("after a broken migration: version %s, want %d", got, reached)
-	}
-	newer.schema.migrations = newer.schema.migrations[:3]
-	if from, to, err := newer.migrate(context.Background(), url); from != reached || to != 3 || err != nil {
-		t.Fatalf("from %d to %d, %v", from, to, err)
-	}
-	if got := p.value(t, url, "SELECT count(*) FROM orders WHERE weight IS NULL"); got != fmt.Sprint(NewGenerator(small).OrderCount()) {
-		t.Errorf("%s orders have the new column", got)
-	}
-	if _, _, err := Migrate(context.Background(), url); !errors.Is(err, errNewer) {
-		t.Errorf("an older program: %v", err)
-	}
-	if _, err := Seed(context.Background(), url, small, true, quiet()); !errors.Is(err, errNewer) {
-		t.Errorf("an older program: %v", err)
+	if _, err := Ensure(context.Background(), url, quiet()); !errors.Is(err, errNewer) {
+		t.Errorf("ensure: %v", err)
 	}
 }
 
-// testPositions upgrades a data set from a release without positions.
+// testPositions: the table is empty, and another application's is never dropped.
 func (p place) testPositions(t *testing.T) {
-	first := []string{"DROP TABLE positions", "UPDATE spillway_schema SET version = 1 WHERE name = 'freight'"}
 	url := p.fresh(t)
 	p.seed(t, url, small, false, true)
-	p.exec(t, url, first...)
-	if outcome, err := Ensure(context.Background(), url, quiet()); err != nil || outcome.Made {
-		t.Fatalf("%+v, %v", outcome, err)
-	}
-	p.complete(t, url, small)
 	p.exec(t, url, "INSERT INTO positions (device_id, speed) VALUES (7, 61.5)")
 	if got := p.value(t, url, "SELECT count(*) FROM positions WHERE id = 1 AND recorded_at IS NOT NULL"); got != "1" {
 		t.Errorf("%s positions", got)
@@ -410,16 +376,9 @@ func (p place) testPositions(t *testing.T) {
 	if got := p.value(t, url, "SELECT count(*) FROM positions"); got != "0" {
 		t.Errorf("%s positions after --replace", got)
 	}
-
-	// A table of another application is never dropped, regardless of its columns.
-	columns := strings.Join(freightApp().ourColumns("positions"), " integer, ") + " integer"
-	for _, columns := range []string{"id integer", columns} {
-		p.exec(t, url, append(first, "CREATE TABLE positions ("+columns+")")...)
-		_, err := Seed(context.Background(), url, small, true, quiet())
-		if err == nil || !strings.Contains(err.Error(), `"positions" belongs to a table that Spillway did not create`) {
-			t.Errorf("%s: %v", columns, err)
-		}
+	p.exec(t, url, "DROP TABLE positions", "CREATE TABLE positions (id integer)")
+	_, err := Seed(context.Background(), url, small, true, quiet())
+	if err == nil || !strings.Contains(err.Error(), `"positions" belongs to a table that Spillway did not create`) {
+		t.Error(err)
 	}
-	p.seed(t, url, small, false, false) // it takes the place of ours
-	p.complete(t, url, small)
 }

@@ -14,7 +14,7 @@ CREATE TABLE IF NOT EXISTS spillway_schema (
     dataset     text
 );
 
---- migration 1: tables
+--- tables
 CREATE TABLE users (
     id         integer NOT NULL PRIMARY KEY,
     nickname   text NOT NULL,
@@ -27,15 +27,7 @@ CREATE TABLE orders (
     users_id   integer NOT NULL,
     goods_name text NOT NULL
 );
-
---- migration 1: indexes
-CREATE UNIQUE INDEX users_mobileno_key ON users (mobileno);
-CREATE INDEX users_createtime_idx ON users (createtime);
-CREATE INDEX orders_createtime_idx ON orders (createtime);
-CREATE INDEX orders_users_id_idx ON orders (users_id);
-
---- migration 2: tables
-CREATE TABLE IF NOT EXISTS positions (
+CREATE TABLE positions (
     id          integer NOT NULL PRIMARY KEY,
     device_id   integer NOT NULL,
     recorded_at timestamp NOT NULL DEFAULT CURRENT_TIMESTAMP,
@@ -43,3 +35,9 @@ CREATE TABLE IF NOT EXISTS positions (
     longitude   real,
     speed       real
 );
+
+--- indexes
+CREATE UNIQUE INDEX users_mobileno_key ON users (mobileno);
+CREATE INDEX users_createtime_idx ON users (createtime);
+CREATE INDEX orders_createtime_idx ON orders (createtime);
+CREATE INDEX orders_users_id_idx ON orders (users_id);

@@ -3,6 +3,7 @@ package freight
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"spillway/internal/database"
 	"spillway/internal/progress"
@@ -17,6 +18,46 @@ type transaction interface {
 	query(ctx context.Context, sql string) ([][]string, error)
 	// load inserts the rows of t into an empty table.
 	load(ctx context.Context, t table, meter *progress.Meter) error
+}
+
+// schemaVersion is the version of each app's tables, which spillway_schema has.
+const schemaVersion = 1
+
+// schema is a parsed .sql file: statements.
+type schema struct {
+	registry []string // create spillway_schema if it is missing
+	tables   []string
+	indexes  []string // run when the tables have their rows
+}
+
+// parseSchema reads an embedded file. Its parts start with a line "--- registry", "--- tables"
+// or "--- indexes".
+func parseSchema(text string) (schema, error) {
+	var s schema
+	parts := map[string]*[]string{"registry": &s.registry, "tables": &s.tables, "indexes": &s.indexes}
+	part := new([]string) // text before the first part is ignored
+	var statement strings.Builder
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, " \n")
+		if title, ok := strings.CutPrefix(line, "--- "); ok {
+			if part = parts[title]; part == nil {
+				return schema{}, fmt.Errorf("unknown part %q", title)
+			}
+			continue
+		}
+		if strings.HasPrefix(line, "--") {
+			continue
+		}
+		statement.WriteString(line + "\n")
+		if strings.HasSuffix(line, ";") {
+			*part = append(*part, strings.TrimSpace(statement.String()))
+			statement.Reset()
+		}
+	}
+	if rest := strings.TrimSpace(statement.String()); rest != "" {
+		return schema{}, fmt.Errorf("statement without a semicolon: %q", rest)
+	}
+	return s, nil
 }
 
 // dialect holds the differences between databases.
@@ -68,7 +109,7 @@ func dialectOf(driver database.Driver) (dialect, error) {
 	return d, nil
 }
 
-// schemaOf returns the migrations of an app.
+// schemaOf returns the tables and indexes of an app.
 func (d dialect) schemaOf(a app) schema {
 	if a.name == gamesApp().name {
 		return d.games
