@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/go-sql-driver/mysql"
 
 	"spillway/internal/plans"
-	"spillway/internal/serve/queue"
 	"spillway/internal/serve/stream"
 )
 
@@ -109,26 +107,6 @@ func createMissing(ctx context.Context, se *session, present map[string]bool, na
 		}
 	}
 	return nil
-}
-
-// alter changes a table. The server does not limit its time, because it may have to write the
-// table anew. But it waits only shortly for transactions that use the table, again and again,
-// because all others would wait behind it. Another process may have made the change.
-func (se *session) alter(ctx context.Context, sql string) error {
-	if se.Server.MariaDB {
-		sql = "SET STATEMENT max_statement_time = 0 FOR " + sql
-	}
-	if err := se.Exec(ctx, "SET SESSION lock_wait_timeout = 2"); err != nil {
-		return err
-	}
-	err := se.Exec(ctx, sql)
-	for ; isRefusal(err, numLockWait) && ctx.Err() == nil; err = se.Exec(ctx, sql) {
-		queue.Sleep(ctx, time.Second)
-	}
-	if isRefusal(err, numDuplicateColumn) { // another process was faster
-		err = nil
-	}
-	return errors.Join(err, se.Exec(ctx, "SET SESSION lock_wait_timeout = DEFAULT"))
 }
 
 // checkTable refuses a table without transactions, and a key column that may be NULL. It

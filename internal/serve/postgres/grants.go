@@ -297,28 +297,25 @@ func (p *Popups) Grants(ctx context.Context) ([]database.Grant, error) {
 }
 
 // addOwn adds the privileges on tables of the adapter, with the statements of those that are
-// missing or incomplete.
+// missing.
 func addOwn(ctx context.Context, conn *pgconn.PgConn, grants *[]database.Grant, needs []rights, own []ownTable) error {
-	creates := make(map[string]string)
-	for _, t := range own {
-		rows, err := texts(ctx, conn, "SELECT "+t.present)
-		if err != nil {
-			return fmt.Errorf("look up %s: %w", t.name, err)
-		}
-		if rows[0][0] != "t" && creates[t.name] == "" { // a second statement upgrades the table
-			creates[t.name] = strings.TrimSuffix(t.create, ";")
-		}
-	}
 	for _, need := range needs {
-		rows, err := texts(ctx, conn, "SELECT COALESCE((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1::text)), current_schema(), 'public')", need.table)
+		rows, err := texts(ctx, conn, "SELECT COALESCE((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1::text)), current_schema(), 'public'), "+
+			"to_regclass($1::text) IS NULL", need.table)
 		if err != nil {
 			return fmt.Errorf("look up %s: %w", need.table, err)
+		}
+		create := ""
+		for _, t := range own {
+			if missing := rows[0][1] == "t"; missing && t.name == need.table {
+				create = strings.TrimSuffix(t.create, ";")
+			}
 		}
 		if err := addSchema(ctx, conn, grants, rows[0][0]); err != nil {
 			return err
 		}
 		object := plans.TableName{Schema: rows[0][0], Name: need.table}.SQL(plans.Postgres)
-		*grants = append(*grants, database.Grant{Privileges: strings.Split(need.privileges, ", "), Object: object, Create: creates[need.table]})
+		*grants = append(*grants, database.Grant{Privileges: strings.Split(need.privileges, ", "), Object: object, Create: create})
 	}
 	return nil
 }

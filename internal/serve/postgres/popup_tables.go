@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -12,7 +11,7 @@ import (
 
 // popupTables are the tables of popups. A NULL time in popup_state and popup_events means never.
 var popupTables = [...]ownTable{
-	{"popup_campaigns", hasTable("popup_campaigns"), `CREATE TABLE IF NOT EXISTS popup_campaigns (
+	{"popup_campaigns", `CREATE TABLE IF NOT EXISTS popup_campaigns (
 	id integer PRIMARY KEY,
 	name text NOT NULL,
 	placement text NOT NULL,
@@ -28,13 +27,13 @@ var popupTables = [...]ownTable{
 	cap integer NOT NULL,
 	version bigint NOT NULL,
 	settings text NOT NULL
-);`, ""},
-	{"popup_version", hasTable("popup_version"), `CREATE TABLE IF NOT EXISTS popup_version (
+);`},
+	{"popup_version", `CREATE TABLE IF NOT EXISTS popup_version (
 	id smallint PRIMARY KEY DEFAULT 1 CHECK (id = 1),
 	version bigint NOT NULL
 );
-INSERT INTO popup_version (version) VALUES (0) ON CONFLICT DO NOTHING;`, ""},
-	{"popup_events", hasTable("popup_events"), `CREATE TABLE IF NOT EXISTS popup_events (
+INSERT INTO popup_version (version) VALUES (0) ON CONFLICT DO NOTHING;`},
+	{"popup_events", `CREATE TABLE IF NOT EXISTS popup_events (
 	id uuid PRIMARY KEY,
 	user_id text COLLATE "C" NOT NULL,
 	placement text COLLATE "C" NOT NULL,
@@ -46,8 +45,8 @@ INSERT INTO popup_version (version) VALUES (0) ON CONFLICT DO NOTHING;`, ""},
 	next_at timestamptz,
 	variant smallint NOT NULL,
 	first boolean NOT NULL
-);`, ""},
-	{"popup_state", hasTable("popup_state"), `CREATE TABLE IF NOT EXISTS popup_state (
+);`},
+	{"popup_state", `CREATE TABLE IF NOT EXISTS popup_state (
 	user_id text COLLATE "C" NOT NULL,
 	placement text COLLATE "C" NOT NULL,
 	sequence bigint NOT NULL,
@@ -58,15 +57,15 @@ INSERT INTO popup_version (version) VALUES (0) ON CONFLICT DO NOTHING;`, ""},
 	event_id uuid NOT NULL,
 	state bytea NOT NULL,
 	PRIMARY KEY (user_id, placement)
-) WITH (fillfactor = 80);`, ""},
-	{"popup_counts", hasTable("popup_counts"), `CREATE TABLE IF NOT EXISTS popup_counts (
+) WITH (fillfactor = 80);`},
+	{"popup_counts", `CREATE TABLE IF NOT EXISTS popup_counts (
 	campaign_id integer NOT NULL,
 	kind smallint NOT NULL,
 	slot smallint NOT NULL,
 	events bigint NOT NULL,
 	PRIMARY KEY (campaign_id, kind, slot)
-) WITH (fillfactor = 50);`, ""},
-	{"popup_hours", hasTable("popup_hours"), `CREATE TABLE IF NOT EXISTS popup_hours (
+) WITH (fillfactor = 50);`},
+	{"popup_hours", `CREATE TABLE IF NOT EXISTS popup_hours (
 	campaign_id integer NOT NULL,
 	hour timestamptz NOT NULL,
 	variant smallint NOT NULL,
@@ -75,49 +74,43 @@ INSERT INTO popup_version (version) VALUES (0) ON CONFLICT DO NOTHING;`, ""},
 	events bigint NOT NULL,
 	users bigint NOT NULL,
 	PRIMARY KEY (campaign_id, hour, variant, kind, slot)
-) WITH (fillfactor = 80);`, ""},
-	{"popup_queues", hasTable("popup_queues"), `CREATE TABLE IF NOT EXISTS popup_queues (
+) WITH (fillfactor = 80);`},
+	{"popup_queues", `CREATE TABLE IF NOT EXISTS popup_queues (
 	queue uuid PRIMARY KEY,
 	sequence bigint NOT NULL
-) WITH (fillfactor = 50);`, ""},
-	{"popup_holder", hasTable("popup_holder"), `CREATE TABLE IF NOT EXISTS popup_holder (
+) WITH (fillfactor = 50);`},
+	{"popup_holder", `CREATE TABLE IF NOT EXISTS popup_holder (
 	id smallint PRIMARY KEY DEFAULT 1 CHECK (id = 1),
 	token uuid NOT NULL,
 	holder text NOT NULL,
 	since timestamptz NOT NULL DEFAULT now()
-);`, ""},
-	{"popup_identity", hasTable("popup_identity"), `CREATE TABLE IF NOT EXISTS popup_identity (
+);`},
+	{"popup_identity", `CREATE TABLE IF NOT EXISTS popup_identity (
 	id smallint PRIMARY KEY DEFAULT 1 CHECK (id = 1),
 	identity text NOT NULL,
 	format smallint NOT NULL DEFAULT 1
-);`, ""},
-	{"popup_history", hasTable("popup_history"), `CREATE TABLE IF NOT EXISTS popup_history (
+);`},
+	{"popup_history", `CREATE TABLE IF NOT EXISTS popup_history (
 	campaign_id integer NOT NULL,
 	version bigint NOT NULL,
 	at timestamptz NOT NULL DEFAULT now(),
 	who text NOT NULL,
 	campaign text NOT NULL,
 	PRIMARY KEY (campaign_id, version)
-);`, ""},
-	{"popup_lists", hasTable("popup_lists"), `CREATE TABLE IF NOT EXISTS popup_lists (
+);`},
+	{"popup_lists", `CREATE TABLE IF NOT EXISTS popup_lists (
 	id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
 	name text COLLATE "C" NOT NULL,
 	version bigint NOT NULL DEFAULT 0,
 	size bigint NOT NULL DEFAULT 0,
 	state smallint NOT NULL DEFAULT 0,
 	touched_at timestamptz NOT NULL DEFAULT now()
-);`, ""},
-	{"popup_list_users", hasTable("popup_list_users"), `CREATE TABLE IF NOT EXISTS popup_list_users (
+);`},
+	{"popup_list_users", `CREATE TABLE IF NOT EXISTS popup_list_users (
 	list_id bigint NOT NULL,
 	user_id text COLLATE "C" NOT NULL,
 	PRIMARY KEY (list_id, user_id)
-);`, ""},
-}
-
-// hasColumns returns the condition that a table has all of some columns.
-func hasColumns(table string, columns ...string) string {
-	return fmt.Sprintf("(SELECT count(*) = %d FROM pg_attribute WHERE attrelid = to_regclass('%s') AND attname IN ('%s') AND NOT attisdropped)",
-		len(columns), table, strings.Join(columns, "', '"))
+);`},
 }
 
 // EnsureTables creates the tables that are missing, each in a transaction of its own, checks

@@ -15,21 +15,19 @@ import (
 // ownTable is a table of the adapter. Without the right to run its statement, an
 // administrator does.
 type ownTable struct {
-	name    string
-	present string // a condition
-	create  string
-	wait    string // lock_timeout of the statement; "": the session's
+	name   string
+	create string
 }
 
 // batchTables are the tables that every stream needs.
 var batchTables = [...]ownTable{
-	{"spillway_batches", hasTable("spillway_batches"), `CREATE TABLE IF NOT EXISTS spillway_batches (
+	{"spillway_batches", `CREATE TABLE IF NOT EXISTS spillway_batches (
 	id uuid PRIMARY KEY,
 	created_at timestamptz NOT NULL DEFAULT now(),
 	results bytea
 );
-` + comment("spillway_batches"), ""},
-	{"spillway_requests", hasTable("spillway_requests"), `CREATE TABLE IF NOT EXISTS spillway_requests (
+` + comment("spillway_batches")},
+	{"spillway_requests", `CREATE TABLE IF NOT EXISTS spillway_requests (
 	stream text NOT NULL,
 	key text COLLATE "C" NOT NULL,
 	fingerprint bytea NOT NULL,
@@ -40,12 +38,12 @@ var batchTables = [...]ownTable{
 	PRIMARY KEY (stream, key)
 );
 CREATE INDEX IF NOT EXISTS spillway_requests_expires_at ON spillway_requests (expires_at);
-` + comment("spillway_requests"), ""},
+` + comment("spillway_requests")},
 }
 
 // drainTables are the tables that streams with a spool need in addition.
 var drainTables = [...]ownTable{
-	{"spillway_epochs", hasTable("spillway_epochs"), `CREATE TABLE IF NOT EXISTS spillway_epochs (
+	{"spillway_epochs", `CREATE TABLE IF NOT EXISTS spillway_epochs (
 	spool uuid NOT NULL,
 	epoch uuid NOT NULL,
 	stream text NOT NULL,
@@ -53,8 +51,8 @@ var drainTables = [...]ownTable{
 	updated_at timestamptz NOT NULL DEFAULT now(),
 	PRIMARY KEY (spool, epoch)
 );
-` + comment("spillway_epochs"), ""},
-	{"spillway_drained", hasTable("spillway_drained"), `CREATE TABLE IF NOT EXISTS spillway_drained (
+` + comment("spillway_epochs")},
+	{"spillway_drained", `CREATE TABLE IF NOT EXISTS spillway_drained (
 	spool uuid NOT NULL,
 	epoch uuid NOT NULL,
 	last bigint NOT NULL,
@@ -65,10 +63,8 @@ var drainTables = [...]ownTable{
 	PRIMARY KEY (spool, epoch, last)
 );
 CREATE INDEX IF NOT EXISTS spillway_drained_created_at ON spillway_drained (created_at);
-` + comment("spillway_drained"), ""},
+` + comment("spillway_drained")},
 }
-
-func hasTable(name string) string { return "to_regclass('" + name + "') IS NOT NULL" }
 
 // comment writes the statement that notes the format of a table.
 func comment(name string) string {
@@ -118,9 +114,8 @@ func (st *Stream) prepareTables(ctx context.Context, conn *pgconn.PgConn, draine
 func createMissing(ctx context.Context, conn *pgconn.PgConn, own []ownTable) error {
 	var columns []string
 	for _, t := range own {
-		columns = append(columns, t.present, "obj_description(to_regclass('"+t.name+"'), 'pg_class')")
+		columns = append(columns, "to_regclass('"+t.name+"') IS NOT NULL", "obj_description(to_regclass('"+t.name+"'), 'pg_class')")
 	}
-	// Before the first statement, the columns of a missing table are missing too.
 	found := conn.ExecParams(ctx, "SELECT "+strings.Join(columns, ", "), nil, nil, nil, nil).Read()
 	if found.Err != nil {
 		return found.Err
@@ -133,11 +128,7 @@ func createMissing(ctx context.Context, conn *pgconn.PgConn, own []ownTable) err
 			continue
 		}
 		const lock = 0x7370696c6c // an advisory lock of this program
-		set := "SET LOCAL synchronous_commit = local"
-		if own[i].wait != "" {
-			set += "; SET LOCAL lock_timeout = '" + own[i].wait + "'"
-		}
-		sql := fmt.Sprintf("BEGIN; %s; SELECT pg_advisory_xact_lock(%d); %s COMMIT", set, lock, own[i].create)
+		sql := fmt.Sprintf("BEGIN; SET LOCAL synchronous_commit = local; SELECT pg_advisory_xact_lock(%d); %s COMMIT", lock, own[i].create)
 		if err := exec(ctx, conn, sql); err != nil {
 			_ = exec(ctx, conn, "ROLLBACK") // the first error is returned
 			var pgErr *pgconn.PgError
