@@ -198,6 +198,7 @@ func occupy(t *testing.T, core int) (free func() time.Duration) {
 
 // TestPinJudges measures through a Unix socket while a loop keeps a core busy: first that of the target, then that of the generator.
 func TestPinJudges(t *testing.T) {
+	apptest.Long(t)
 	t.Parallel()
 	if refusedOnOneCore(t) {
 		return

@@ -195,6 +195,7 @@ func TestPeakKnobClosedPipe(t *testing.T) {
 // TestPeakKnobFails has a command that changes the setting and fails: the original value is in force afterwards, and the peak that
 // was found is printed.
 func TestPeakKnobFails(t *testing.T) {
+	apptest.Long(t)
 	t.Parallel()
 	file, command := setting(t, "1000")
 	d, stderr, code := peakVerb(t, adjustable(t, file, func(float64) {}), "--slo", "p50<5s", "--start", "100", "--max", "100", "--max-time", "30s",

@@ -352,6 +352,7 @@ func TestStandbyBatchFoundAgain(t *testing.T) {
 
 // TestStandbyAck: the ack names what a COMMIT waits for.
 func TestStandbyAck(t *testing.T) {
+	apptest.Long(t)
 	t.Parallel()
 	r := newReplicatedPair(t)
 	name := apptest.DatabaseName(r.db.URL)

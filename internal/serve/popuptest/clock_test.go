@@ -12,6 +12,7 @@ import (
 
 // TestPopupRedisClock: the popups go by the clock of Redis, and go on after that was wild.
 func TestPopupRedisClock(t *testing.T) {
+	apptest.Long(t)
 	t.Parallel()
 	store := apptest.RedisAt(t, -10*time.Minute)
 	db := storetest.PostgresDatabase(t, postgres.Get(t))

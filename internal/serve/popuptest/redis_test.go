@@ -82,6 +82,7 @@ type popupOutage struct {
 // answers from Redis, and known users are answered after a restart of Redis, too. New users are
 // answered at once.
 func TestPopupRedisOutage(t *testing.T) {
+	apptest.Long(t)
 	t.Parallel()
 	for name, c := range map[string]struct {
 		ttl  string

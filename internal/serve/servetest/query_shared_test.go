@@ -59,6 +59,7 @@ const alone = `queries:
 // TestExpiryOnTwoServers lets answers expire under load on two servers with one Redis. There
 // is at most one execution per key at a time, and one per TTL.
 func TestExpiryOnTwoServers(t *testing.T) {
+	apptest.Long(t)
 	t.Parallel()
 	database, store := postgres.Get(t).CreateDatabase(t), apptest.Redis(t)
 	servers := []*apptest.Spillway{

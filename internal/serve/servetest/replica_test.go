@@ -120,6 +120,7 @@ func TestReplica(t *testing.T) {
 
 // TestReplicaAlone lets the replica hang, and takes the primary away.
 func TestReplicaAlone(t *testing.T) {
+	apptest.Long(t)
 	t.Parallel()
 	c := newReplicaCase(t)
 	t.Run("hangs", c.testHangs)
@@ -288,6 +289,7 @@ func (c *replicaCase) testWithoutPrimary(t *testing.T) {
 
 // TestReplicaOnMariaDB stops the replica's SQL thread, with a user who may only read.
 func TestReplicaOnMariaDB(t *testing.T) {
+	apptest.Long(t)
 	t.Parallel()
 	primary := mariadb.Get(t)
 	replica := apptest.MariaDB(t, "--server-id=2", "--replicate-do-db=replicated")

@@ -20,6 +20,7 @@ import (
 // TestWalkOnTwoReplicas pages by cursor, alternating between two replicas, while rows are
 // inserted, and kills one replica midway. No row may be repeated or skipped.
 func TestWalkOnTwoReplicas(t *testing.T) {
+	apptest.Long(t)
 	t.Parallel()
 	url, conn := freightDatabase(t)
 	replicas := []*apptest.Spillway{
