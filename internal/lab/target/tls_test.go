@@ -2,15 +2,10 @@ package target
 
 import (
 	"bufio"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/pem"
 	"io"
 	"log"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -18,26 +13,15 @@ import (
 	"testing"
 	"time"
 
+	"spillway/internal/apptest"
 	"spillway/internal/lab/result"
 )
 
 // clientCertificate writes a new certificate and its key to one file.
 func clientCertificate(t *testing.T) (path string) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
-	certificate, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return writeFile(t, "client.pem", pemText("CERTIFICATE", certificate)+pemText("PRIVATE KEY", private))
+	certificate, key := apptest.Certificate(t, "client")
+	return writeFile(t, "client.pem", string(certificate)+string(key))
 }
 
 func pemText(kind string, bytes []byte) string {
