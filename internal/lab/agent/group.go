@@ -100,7 +100,10 @@ func newRemote(address string, secure bool) (*remote, error) {
 	if err != nil || host == "" || port == "" || strings.ContainsAny(name, "/@?#") || scheme != "http" && scheme != "https" {
 		return nil, fmt.Errorf("--agents %q: write HOST:PORT or https://HOST:PORT, as the agent prints it", result.RedactURL(address))
 	}
-	return &remote{name: name, base: scheme + "://" + name, commands: make(chan []byte, 4), close: func() {}, records: result.NewAssembler()}, nil
+	return &remote{
+		name: name, base: scheme + "://" + name, commands: make(chan []byte, 4), close: func() {},
+		records: result.NewAssembler(),
+	}, nil
 }
 
 // Close ends the exchanges with the agents.
@@ -170,7 +173,8 @@ func (g *Group) check(files map[string][]byte) error {
 		sum += len(content)
 	}
 	if sum > filesMax {
-		return fmt.Errorf("load --agents: the files of the requests are larger than %d MiB, which is the limit for sending them to agents", filesMax>>20)
+		return fmt.Errorf("load --agents: the files of the requests are larger than %d MiB, which is the limit for sending them to agents",
+			filesMax>>20)
 	}
 	n := len(g.remotes)
 	for i := range g.config.Steps {
@@ -237,7 +241,8 @@ func (g *Group) describe(header *result.Header) {
 		clocks = append(clocks, fmt.Sprintf("%s by %v ± %v", r.name, ahead.Round(time.Microsecond), uncertainty.Round(time.Microsecond)))
 	}
 	header.Machine = result.Machine{Host: strings.Join(names, ", "), TCPTWReuse: -1}
-	header.Notes = append(header.Notes, fmt.Sprintf("%d agents made the load; their clocks were ahead of this host's: %s. Start times are corrected for it.", len(names), strings.Join(clocks, ", ")))
+	header.Notes = append(header.Notes, fmt.Sprintf("%d agents made the load; their clocks were ahead of this host's: %s. Start times "+
+		"are corrected for it.", len(names), strings.Join(clocks, ", ")))
 }
 
 // await takes events until done holds for every agent. It returns an error if an

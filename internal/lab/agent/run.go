@@ -272,7 +272,8 @@ func (g *Group) merge(i int, description *result.Step) (*result.StepRun, error) 
 	var reasons []string
 	for _, r := range g.remotes {
 		if r.late > lateMax {
-			reasons = append(reasons, fmt.Sprintf("agent %s began %v late: its host or its network is too slow", r.name, r.late.Round(time.Millisecond)))
+			reasons = append(reasons, fmt.Sprintf("agent %s began %v late: its host or its network is too slow", r.name,
+				r.late.Round(time.Millisecond)))
 		}
 		if r.lost != nil || r.finished <= i {
 			reasons = append(reasons, g.absence(i, r, r.finished > i))
@@ -314,7 +315,8 @@ func (g *Group) absence(i int, r *remote, finished bool) string {
 	if r.lost == nil {
 		return fmt.Sprintf("agent %s ended before the step did; %s", r.name, consequence)
 	}
-	return fmt.Sprintf("agent %s %s %.0f s into the step; %s", r.name, r.lost.text, max(r.lost.at.Sub(g.began)-g.config.Steps[i].Warmup, 0).Seconds(), consequence)
+	return fmt.Sprintf("agent %s %s %.0f s into the step; %s", r.name, r.lost.text,
+		max(r.lost.at.Sub(g.began)-g.config.Steps[i].Warmup, 0).Seconds(), consequence)
 }
 
 // judge completes the verdict on a merged step: what an agent can not judge alone.

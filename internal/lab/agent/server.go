@@ -43,7 +43,8 @@ func Serve(ctx context.Context, listener net.Listener, config Config) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /run", s.run)
 	httpServer := &http.Server{
-		Handler: duplex(peer.Guard("agent", config.Token, mux)), MaxHeaderBytes: 16 << 10, ReadHeaderTimeout: peer.Timeout, IdleTimeout: silenceMax,
+		Handler: duplex(peer.Guard("agent", config.Token,
+			mux)), MaxHeaderBytes: 16 << 10, ReadHeaderTimeout: peer.Timeout, IdleTimeout: silenceMax,
 		ErrorLog: slog.NewLogLogger(config.Log.Handler(), slog.LevelWarn),
 	}
 	if config.TLS != nil {

@@ -129,7 +129,8 @@ func (s *session) execute(ctx context.Context, o *order) error {
 	}
 	s.server.config.Log.Info("run begins", "target", result.RedactURL(options.Target), "share", o.Share.Number+1, "of", o.Share.Of)
 	header := s.server.config.Header
-	header.StartedAt, header.Seed, header.Target, header.SLO, header.Run = s.server.clock.now(), options.RandomSeed, result.RedactURL(options.Target), options.SLO, options.RunID
+	header.StartedAt, header.Seed, header.Run = s.server.clock.now(), options.RandomSeed, options.RunID
+	header.Target, header.SLO = result.RedactURL(options.Target), options.SLO
 	header.Notes = config.Target.Notes()
 	records := result.NewWriter(s.out)
 	if err := records.WriteHeader(header); err != nil {

@@ -33,7 +33,8 @@ func Split(available Set, generator int) (own, target Set, err error) {
 	case len(available) < 2:
 		return nil, nil, errors.New("needs two cores, and this process may use one: run the load generator on another machine")
 	case generator >= len(available):
-		return nil, nil, fmt.Errorf("leaves no core to the target: %d of %d cores are the generator's; use fewer --workers", generator, len(available))
+		return nil, nil, fmt.Errorf("leaves no core to the target: %d of %d cores are the generator's; use fewer --workers", generator,
+			len(available))
 	}
 	rest := len(available) - generator
 	return available[rest:], available[:rest], nil
@@ -50,7 +51,10 @@ func Start(keeper []string, generator, target Set, processes func() ([]int, erro
 	if err != nil {
 		return nil, fmt.Errorf("pin: %w", err)
 	}
-	p := &Pin{Generator: generator, Target: target, processes: processes, moved: map[int]bool{}, before: before, threads: runtime.GOMAXPROCS(0)}
+	p := &Pin{
+		Generator: generator, Target: target, processes: processes, moved: map[int]bool{}, before: before,
+		threads: runtime.GOMAXPROCS(0),
+	}
 	if err := p.startKeeper(keeper); err != nil {
 		return nil, fmt.Errorf("pin: start the process that restores cores: %w", err)
 	}

@@ -44,7 +44,8 @@ func QuotaOf(pids []int) (*Quota, error) {
 }
 
 // ownGroup is how to give a service a control group of its own.
-const ownGroup = "start it in one of its own, as with systemd-run -p CPUQuota=200%, or in a container, or write a command, as in 'cpus=1,2: docker update --cpus \"$VALUE\" app'"
+const ownGroup = "start it in one of its own, as with systemd-run -p CPUQuota=200%, or in a container, or write a command, as in " +
+	"'cpus=1,2: docker update --cpus \"$VALUE\" app'"
 
 func quotaOf(proc, mount string, pids []int, self int) (*Quota, error) {
 	path, root, err := cpuGroup(proc, mount, pids[0])
@@ -85,7 +86,8 @@ func (q *Quota) find() error {
 	var err error
 	q.original, err = q.read()
 	if q.now = q.original; errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("its control group %s has no limit of CPU time: turn the controller on, as with systemctl set-property UNIT CPUQuota=200%%", q.dir)
+		return fmt.Errorf("its control group %s has no limit of CPU time: turn the controller on, as with systemctl set-property UNIT "+
+			"CPUQuota=200%%", q.dir)
 	}
 	if err != nil {
 		return err

@@ -40,7 +40,8 @@ func (c *comparison) cpu() Verdict {
 	case databaseServer:
 		v.Name = DatabaseCPU
 	}
-	if foreign, _ := c.failing.foreign(p); v.Name != UserCPU && math.IsNaN(single) && p.cores < 0.5*use*p.limit && foreign > p.cores && !c.failing.ownQuota(p) {
+	if foreign, _ := c.failing.foreign(p); v.Name != UserCPU && math.IsNaN(single) && p.cores < 0.5*use*p.limit && foreign > p.cores &&
+		!c.failing.ownQuota(p) {
 		v.Name, v.Score = UserCPU, min(v.Score, undecided) // others fill its cores: it is hardly what they are full of
 	}
 	connections := c.failing.findSockets(p.host).perRequest
@@ -64,7 +65,8 @@ func (c *comparison) oneThread() *process {
 	var busiest *process
 	for i := range c.failing.processes {
 		p := &c.failing.processes[i]
-		if p.role == application && p.busiest >= oneThreadShare*p.cores && p.busiest > threadFree && (busiest == nil || p.busiest > busiest.busiest) {
+		if p.role == application && p.busiest >= oneThreadShare*p.cores && p.busiest > threadFree &&
+			(busiest == nil || p.busiest > busiest.busiest) {
 			busiest = p
 		}
 	}
@@ -96,7 +98,8 @@ func (c *comparison) cpuWords(p *process, name string, single, connections float
 	used := fmt.Sprintf("%s uses %s of the %s that it may use %s (%s user, %s system)", p.name, digits(math.Round(p.cores*100)/100),
 		number(p.limit, "cores"), c.at(), number(p.user/(p.user+p.system), "share"), number(p.system/(p.user+p.system), "share"))
 	if !(p.user >= 0) {
-		used = fmt.Sprintf("%s uses %s of the %s that it may use %s", p.name, digits(math.Round(p.cores*100)/100), number(p.limit, "cores"), c.at())
+		used = fmt.Sprintf("%s uses %s of the %s that it may use %s", p.name, digits(math.Round(p.cores*100)/100), number(p.limit, "cores"),
+			c.at())
 	}
 	rest := ", and nothing else is as full."
 	switch {
@@ -108,23 +111,27 @@ func (c *comparison) cpuWords(p *process, name string, single, connections float
 	more := "Make a request cheaper (profile " + p.name + "), give it more CPU, or add a second host."
 	switch {
 	case p.throttled > 0.05:
-		return used + fmt.Sprintf("; its quota stopped it for at least %s of the time.", number(p.throttled, "share")), "Raise the CPU quota of " + p.name + ", or make a request cheaper."
+		return used + fmt.Sprintf("; its quota stopped it for at least %s of the time.",
+			number(p.throttled, "share")), "Raise the CPU quota of " + p.name + ", or make a request cheaper."
 	case p.limit < p.allowed && p.cores >= 0.9*p.limit && name != RedisThread && name != DatabaseCPU:
 		return used + ", which is its quota.", "Raise the CPU quota of " + p.name + ", or make a request cheaper."
 	case name == RedisThread:
-		return used + ", on the one thread that runs commands.", "Find the slow commands (SLOWLOG GET, INFO commandstats), use cheaper ones, or divide the keys among several servers."
+		return used + ", on the one thread that runs commands.", "Find the slow commands (SLOWLOG GET, INFO commandstats), use cheaper " +
+			"ones, or divide the keys among several servers."
 	case name == DatabaseCPU:
 		return used + c.databaseWords(), "Find the statement that uses the CPU of " + p.name +
 			", and EXPLAIN it: look for a missing index, too many rows read, or work that a cache can save."
 	case single > 0:
-		return fmt.Sprintf("One thread of %s uses %s %s, and its other threads %s: more CPUs do not help it.", p.name, number(single, "cores"), c.at(),
+		return fmt.Sprintf("One thread of %s uses %s %s, and its other threads %s: more CPUs do not help it.", p.name, number(single, "cores"),
+				c.at(),
 				number(math.Round(100*max(p.cores-single, 0))/100, "cores")),
 			"Run one process per core (a cluster of workers), or make a request cheaper (profile " + p.name + ")."
 	case name == SystemCPU && connections >= churn:
 		return used + fmt.Sprintf("; with %s new connections per request, the kernel opens and closes connections.", digits(connections)),
 			"Keep connections open between requests (keep-alive in the clients and in " + p.name + ")."
 	case name == SystemCPU:
-		return used + ", most of it in the kernel.", "Find the system calls (strace -c -f -p PID, perf trace -s): larger reads and writes, fewer wake-ups and fewer copies."
+		return used + ", most of it in the kernel.", "Find the system calls (strace -c -f -p PID, perf trace -s): larger reads and writes, " +
+			"fewer wake-ups and fewer copies."
 	}
 	return used + rest, more
 }
@@ -170,13 +177,15 @@ func (c *comparison) redisThread() Verdict {
 		p := &c.failing.processes[i]
 		if score := ramp(p.busiest, threadFree, threadFull); p.role == redisServer && score > v.Score {
 			v.Score = score
-			v.Sentence = fmt.Sprintf("One thread of %s uses %s %s, and Redis runs commands on one thread.", p.name, number(p.busiest, "cores"), c.at())
+			v.Sentence = fmt.Sprintf("One thread of %s uses %s %s, and Redis runs commands on one thread.", p.name, number(p.busiest, "cores"),
+				c.at())
 			v.Evidence = []Figure{
 				c.processFigure(p, "busiest thread", "cores", func(p *process) float64 { return p.busiest }),
 				c.processFigure(p, "CPU", "cores", func(p *process) float64 { return p.cores }),
 			}
 		}
 	}
-	v.Advice = "Find the slow commands (SLOWLOG GET, INFO commandstats), use cheaper ones, keep hot values in the service, or divide the keys among several servers."
+	v.Advice = "Find the slow commands (SLOWLOG GET, INFO commandstats), use cheaper ones, keep hot values in the service, or divide the " +
+		"keys among several servers."
 	return v
 }

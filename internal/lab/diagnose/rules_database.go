@@ -42,7 +42,8 @@ func (c *comparison) databaseLock() Verdict {
 		v.Sentence = fmt.Sprintf("%s of %s running statements of %s wait for a lock that another session holds %s.",
 			digits(d.waitLock), digits(d.active), d.name, c.at()) + d.top(true).sentence(true)
 		v.Evidence = append(append(c.sessionFigures(d), c.statementFigures(d, d.top(true))...), c.processesUsed()...)
-		v.Advice = "Find the row or table that all transactions change, and change it less often (one statement for many records, several rows added up " +
+		v.Advice = "Find the row or table that all transactions change, and change it less often (one statement for many records, several " +
+			"rows added up " +
 			"when read), or as the last statement of a shorter transaction."
 	}
 	return v
@@ -117,10 +118,12 @@ func (c *comparison) databaseReads() Verdict {
 			continue
 		}
 		v.Score = score
-		v.Sentence = fmt.Sprintf("%s of %s running statements of %s wait for a disk %s, and not for the log: they read what does not fit into memory.",
+		v.Sentence = fmt.Sprintf("%s of %s running statements of %s wait for a disk %s, and not for the log: they read what does not fit "+
+			"into memory.",
 			digits(d.waitIO), digits(d.active), d.name, c.at()) + d.top(false).sentence(false)
 		v.Evidence = append(append(c.sessionFigures(d), c.statementFigures(d, d.top(false))...), c.ioFigure(d.host))
-		v.Advice = "EXPLAIN (ANALYZE, BUFFERS) the statement: look for a missing index or too many rows read. Otherwise give the database more memory for its cache."
+		v.Advice = "EXPLAIN (ANALYZE, BUFFERS) the statement: look for a missing index or too many rows read. Otherwise give the database " +
+			"more memory for its cache."
 	}
 	return v
 }
@@ -186,11 +189,13 @@ func (c *comparison) databasePool() Verdict {
 		if s.serverOf(d) == nil {
 			spare = " (its CPU was not watched)"
 		}
-		v.Sentence = fmt.Sprintf("The service has %s connections to %s, and on average %s of them are taken %s%s: requests wait for a connection.",
+		v.Sentence = fmt.Sprintf("The service has %s connections to %s, and on average %s of them are taken %s%s: "+
+			"requests wait for a connection.",
 			digits(d.connections), d.name, digits(d.held), c.at(), spare)
 		v.Sentence += d.top(false).sentence(false)
 		v.Evidence = append(append(c.sessionFigures(d), c.statementFigures(d, d.top(false))...), c.processesUsed()...)
-		v.Advice = "Make the pool larger, step by step, as long as the database has CPU. Or hold a connection for a shorter time: no other work between BEGIN and COMMIT, and cheaper statements."
+		v.Advice = "Make the pool larger, step by step, as long as the database has CPU. Or hold a connection for a shorter time: no other " +
+			"work between BEGIN and COMMIT, and cheaper statements."
 	}
 	return v
 }

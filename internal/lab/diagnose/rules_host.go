@@ -24,7 +24,8 @@ func (c *comparison) generator() Verdict {
 				return s.load.Total.Cost.RunQueueWait / max(s.load.Total.Elapsed, 1e-9)
 			}),
 		},
-		Advice: "Give the load generator more CPU (--workers, --pin, another host, or a higher quota), then search again: the service was not measured.",
+		Advice: "Give the load generator more CPU (--workers, --pin, another host, or a higher quota), then search again: the service was " +
+			"not measured.",
 	}
 	v.Sentence = fmt.Sprintf("The load generator could not offer the load %s: %s.", c.at(), reason(t))
 	if c.failing.targetFull() {
@@ -36,7 +37,8 @@ func (c *comparison) generator() Verdict {
 	if t.Validity == result.HostContended {
 		v.Sentence = fmt.Sprintf("The load generator did not get the CPU that it needs %s: %s.", c.at(), reason(t))
 		if p, use := c.failing.fullest(); p != nil && use >= 0.9 && c.failing.share(p) == nil && !t.OnlyStolen() {
-			v.Advice = "The service and the load generator use the same CPUs. Give each its own with --pin, or load from another host, then search again."
+			v.Advice = "The service and the load generator use the same CPUs. Give each its own with --pin, or load from another host, then " +
+				"search again."
 			v.Evidence = append(v.Evidence, c.processFigure(p, "CPU", "cores", func(p *process) float64 { return p.cores }))
 		}
 	}
@@ -206,9 +208,11 @@ func (c *comparison) descriptors() Verdict {
 	if s := c.failing.load; s != nil && s.Total.Errors[result.NoFile]*1000 > s.Total.Requests() {
 		return Verdict{
 			Name: Descriptors, Score: 1,
-			Sentence: fmt.Sprintf("The load generator ran out of open files %s: %s requests failed for it.", c.at(), digits(float64(s.Total.Errors[result.NoFile]))),
-			Evidence: []Figure{c.figure("requests without a file", "", func(s *step) float64 { return float64(s.load.Total.Errors[result.NoFile]) })},
-			Advice:   "Raise the limit before the load: ulimit -n 65536.",
+			Sentence: fmt.Sprintf("The load generator ran out of open files %s: %s requests failed for it.", c.at(),
+				digits(float64(s.Total.Errors[result.NoFile]))),
+			Evidence: []Figure{c.figure("requests without a file", "",
+				func(s *step) float64 { return float64(s.load.Total.Errors[result.NoFile]) })},
+			Advice: "Raise the limit before the load: ulimit -n 65536.",
 		}
 	}
 	var v Verdict
@@ -227,7 +231,8 @@ func (c *comparison) descriptors() Verdict {
 					c.processFigure(p, "open files", "", func(p *process) float64 { return p.files }),
 					c.processFigure(p, "open files allowed", "", func(p *process) float64 { return p.filesLimit }),
 				},
-				Advice: "Raise the limit of open files of " + p.name + " (ulimit -n, LimitNOFILE= of its systemd unit), and close idle connections earlier.",
+				Advice: "Raise the limit of open files of " + p.name +
+					" (ulimit -n, LimitNOFILE= of its systemd unit), and close idle connections earlier.",
 			}
 		}
 	}

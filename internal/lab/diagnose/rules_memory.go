@@ -99,7 +99,8 @@ func (c *comparison) memoryOf(p *process, pressure float64) Verdict {
 	before := -highest(-c.passing.cost(p), -c.lightest.cost(p)) // the lower one
 	earlier := -highest(-c.passing.find(p).memory, -c.lightest.find(p).memory)
 	heap := ramp(p.memory/p.memoryLimit, 0.8, 0.92) * ramp(p.memory/earlier, 1.1, 1.3) * ramp(s.cost(p)/before, 1.6, 2.4)
-	faults := c.pressure(func(s *step) float64 { return s.find(p).faults }, span{50, 500}) * max(s.room(), pressure) // a full service may read its files
+	// a full service may read its files
+	faults := c.pressure(func(s *step) float64 { return s.find(p).faults }, span{50, 500}) * max(s.room(), pressure)
 	v := Verdict{
 		Name: Memory, Score: highest(heap, faults),
 		Sentence: fmt.Sprintf("%s uses %s of at most %s %s, and a request costs it %s of CPU instead of %s: the time goes into making room.",
@@ -107,7 +108,8 @@ func (c *comparison) memoryOf(p *process, pressure float64) Verdict {
 		Advice: "Raise the memory limit of " + p.name + " (heap limit, container), or allocate less per request.",
 	}
 	if p.faults >= 50 && faults >= heap {
-		v.Sentence = fmt.Sprintf("%s reads %s pages from the disk again %s, because they do not fit into memory.", p.name, number(p.faults, "hz"), c.at())
+		v.Sentence = fmt.Sprintf("%s reads %s pages from the disk again %s, because they do not fit into memory.", p.name, number(p.faults, "hz"),
+			c.at())
 	}
 	return v
 }

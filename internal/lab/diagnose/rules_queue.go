@@ -48,9 +48,11 @@ func (c *comparison) serial() Verdict {
 	}
 	if workers < 1.45 && !c.oneWorker() {
 		v.Name = Lock
-		v.Sentence = fmt.Sprintf("%s: at %s it works on one request at a time (%s x %s = %s), so that a lock or another serial section holds the others up.",
+		v.Sentence = fmt.Sprintf("%s: at %s it works on one request at a time (%s x %s = %s), so that a lock or another serial section "+
+			"holds the others up.",
 			growth, number(s.rate, "hz"), number(s.rate, "hz"), number(c.lightest.floor, "seconds"), digits(workers))
-		v.Advice = "Find the lock (a mutex or block profile, perf lock, a thread dump under load), and hold it shorter, or divide what it protects. No I/O under a lock."
+		v.Advice = "Find the lock (a mutex or block profile, perf lock, a thread dump under load), and hold it shorter, or divide what it " +
+			"protects. No I/O under a lock."
 		return v
 	}
 	atOnce := "one request"
@@ -59,7 +61,8 @@ func (c *comparison) serial() Verdict {
 	}
 	v.Sentence = fmt.Sprintf("%s: at %s it works on %s at once (%s x %s), and the others wait for a worker.",
 		growth, number(s.rate, "hz"), atOnce, number(s.rate, "hz"), number(c.lightest.floor, "seconds"))
-	v.Advice = "Use more workers (threads, processes, max_children, maxconn), as long as what they wait for has room, or make that wait shorter."
+	v.Advice = "Use more workers (threads, processes, max_children, maxconn), as long as what they wait for has room, or make that wait " +
+		"shorter."
 	if len(s.databases) == 0 {
 		v.Advice += " --watch-db shows whether they wait for a database."
 	}
@@ -114,7 +117,8 @@ func (c *comparison) acceptQueue() Verdict {
 			continue
 		}
 		v.Score = score
-		v.Sentence = fmt.Sprintf("The kernel dropped %s connections %s, because a queue of connections to accept was full; each is tried again after a second.",
+		v.Sentence = fmt.Sprintf("The kernel dropped %s connections %s, because a queue of connections to accept was full; each is tried "+
+			"again after a second.",
 			number(t.overflows, "hz"), c.at())
 		v.Evidence = []Figure{
 			c.figure("connections dropped by a full accept queue", "hz", func(s *step) float64 { return s.findSockets(t.host).overflows }),
@@ -257,7 +261,8 @@ func (c *comparison) connections() Verdict {
 		return v
 	}
 	v.Score *= 1 - 0.6*max(c.databaseLock().Score, c.commit().Score, c.databasePool().Score, c.redisThread().Score)
-	v.Sentence = fmt.Sprintf("All %d connections of the load wait for answers %s, and a request takes %s, nearly as with a light load (%s)%s: "+
+	v.Sentence = fmt.Sprintf("All %d connections of the load wait for answers %s, and a request takes %s, "+
+		"nearly as with a light load (%s)%s: "+
 		"the load has too few connections for more than %s.", s.load.Connections, c.at(), number(s.typical, "seconds"),
 		number(floor, "seconds"), s.spare(), number(s.answers, "hz"))
 	v.Advice = "Raise --connections and search again. If the rate stays, the service works on so many requests at once at most."
@@ -284,7 +289,8 @@ func (c *comparison) networkDelay() Verdict {
 		number(s.typical, "seconds"), c.at(), number(floor, "seconds"), s.spare())
 	switch {
 	case distance >= supported:
-		v.Sentence = fmt.Sprintf("Opening a connection alone takes %s, and a request %s %s, nearly as with a light load (%s): the time passes on the way.",
+		v.Sentence = fmt.Sprintf("Opening a connection alone takes %s, and a request %s %s, nearly as with a light load (%s): the time "+
+			"passes on the way.",
 			number(c.connect, "seconds"), number(s.typical, "seconds"), c.at(), number(floor, "seconds"))
 	case crowded >= supported:
 		v.Sentence = fmt.Sprintf("All %d connections wait for answers %s, and a request takes %s, nearly as with a light load (%s)%s: "+
@@ -296,6 +302,7 @@ func (c *comparison) networkDelay() Verdict {
 		c.figure("time in flight, lower quartile", "seconds", func(s *step) float64 { return s.floor }),
 		c.figure("time in flight, median", "seconds", func(s *step) float64 { return s.typical }),
 	}, c.processesUsed()...)
-	v.Advice = "Move the service or what it calls nearer, make fewer round trips per request, or, if only the rate matters, use more connections at once."
+	v.Advice = "Move the service or what it calls nearer, make fewer round trips per request, or, if only the rate matters, use more " +
+		"connections at once."
 	return v
 }

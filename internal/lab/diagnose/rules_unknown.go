@@ -35,7 +35,8 @@ func (c *comparison) unknown() Verdict {
 		v.Advice = "Add a step with a light load, which shows what a request takes alone."
 	}
 	if s.ramped() {
-		v.Sentence = fmt.Sprintf("Not enough evidence: the rate changed %s, so that its means do not show what was full when it was highest.", c.at())
+		v.Sentence = fmt.Sprintf("Not enough evidence: the rate changed %s, so that its means do not show what was full when it was highest.",
+			c.at())
 		v.Advice = "Add steps of constant rates around the highest that was answered."
 		return v
 	}

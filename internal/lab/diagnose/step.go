@@ -240,7 +240,8 @@ func (s *step) process(run *result.Run, u *result.ProcessUsage, r reader) proces
 		host: u.Host, name: u.Name, cores: value(u.CPUCores), user: value(u.CPUUserCores), system: value(u.CPUSystemCores),
 		waiting: value(u.WaitShare), perRequest: value(u.CPUPerRequest), memory: value(u.RSSMax),
 		files: value(u.FDsMax), filesLimit: value(u.FDsLimit), threads: value(u.ThreadsMax), processes: value(u.ProcessesMax),
-		limit: r.last("cpu_limit"), allowed: r.last("cpu_allowed"), allowedBusy: r.rate("cpu_allowed_busy_seconds_total"), busiest: r.mean("busiest_thread_cores"), faults: r.rate("major_faults_total"),
+		limit: r.last("cpu_limit"), allowed: r.last("cpu_allowed"), allowedBusy: r.rate("cpu_allowed_busy_seconds_total"),
+		busiest: r.mean("busiest_thread_cores"), faults: r.rate("major_faults_total"),
 		throttled: r.rate("throttled_seconds_total"), memoryLimit: r.last("memory_limit_bytes"),
 	}
 	if cpus := min(p.allowed, p.threads); cpus > 1 { // the counter adds up what each CPU was kept from running
@@ -357,7 +358,8 @@ func (s *step) find(p *process) *process {
 	}
 	nan := math.NaN()
 	return &process{
-		cores: nan, user: nan, system: nan, limit: nan, allowed: nan, allowedBusy: nan, waiting: nan, busiest: nan, throttled: nan, perRequest: nan, faults: nan,
+		cores: nan, user: nan, system: nan, limit: nan, allowed: nan, allowedBusy: nan, waiting: nan, busiest: nan, throttled: nan,
+		perRequest: nan, faults: nan,
 		memory: nan, memoryLimit: nan, files: nan, filesLimit: nan, threads: nan, processes: nan,
 	}
 }

@@ -28,7 +28,8 @@ func checkFiles(f *Facts) Finding {
 	finding := machine("files", "open files", "/proc/PID/limits")
 	finding.Observed = fmt.Sprintf("soft %s, hard %s for %s", limitText(f.FilesSoft), limitText(f.FilesHard), f.FilesOf)
 	if f.FilesSoft < math.MaxInt64 {
-		finding.Arithmetic = fmt.Sprintf("%d files = at most %d connections, half as many for a proxy, minus other open files", f.FilesSoft, f.FilesSoft)
+		finding.Arithmetic = fmt.Sprintf("%d files = at most %d connections, half as many for a proxy, minus other open files", f.FilesSoft,
+			f.FilesSoft)
 	}
 	finding.Why = "each connection is an open file; Go programs raise the soft limit to the hard one, most other programs do not"
 	fix := fmt.Sprintf("ulimit -n %d in the shell; LimitNOFILE=%d in a systemd unit", filesGood, filesGood)
@@ -68,7 +69,8 @@ func checkConntrack(f *Facts) Finding {
 	share := float64(f.Conntracks) / float64(f.ConntrackMx)
 	finding.Observed = fmt.Sprintf("%d of %d entries", f.Conntracks, f.ConntrackMx)
 	if f.ConntrackTW > 0 {
-		finding.Arithmetic = fmt.Sprintf("%d entries / %d s (nf_conntrack_tcp_timeout_time_wait) = %.0f new connections/s", f.ConntrackMx, f.ConntrackTW, float64(f.ConntrackMx)/float64(f.ConntrackTW))
+		finding.Arithmetic = fmt.Sprintf("%d entries / %d s (nf_conntrack_tcp_timeout_time_wait) = %.0f new connections/s", f.ConntrackMx,
+			f.ConntrackTW, float64(f.ConntrackMx)/float64(f.ConntrackTW))
 	}
 	finding.Why = "a full table drops packets (\"nf_conntrack: table full\" in the kernel log); an entry outlives its connection"
 	if f.Conntracks == 0 {
@@ -108,7 +110,8 @@ func checkCPU(f *Facts) Finding {
 	if f.CPUQuota > 0 && f.CPUQuota < float64(f.Cores) {
 		finding.Status = Note
 		finding.Observed += fmt.Sprintf(", quota %s", figure(f.CPUQuota))
-		finding.Arithmetic = fmt.Sprintf("%s cores x 100 ms = %s ms of CPU per period; then all threads stop until the next period", figure(f.CPUQuota), figure(f.CPUQuota*100))
+		finding.Arithmetic = fmt.Sprintf("%s cores x 100 ms = %s ms of CPU per period; then all threads stop until the next period",
+			figure(f.CPUQuota), figure(f.CPUQuota*100))
 		finding.Why = "a quota adds up to 100 ms of latency long before the average use reaches it"
 		if f.CPUQuota < 1 {
 			finding.Status = Warn
@@ -207,7 +210,8 @@ func checkHugePages(f *Facts) Finding {
 	finding.Why = "programs that benefit from huge pages request them"
 	if f.HugePages == "always" {
 		finding.Status = Note
-		finding.Why = "when Redis forks to save, it copies 2 MiB per page written meanwhile, which adds latency; measure other programs before changing it"
+		finding.Why = "when Redis forks to save, it copies 2 MiB per page written meanwhile, which adds latency; measure other programs " +
+			"before changing it"
 		finding.Fix = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"
 	}
 	return finding

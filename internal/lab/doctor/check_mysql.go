@@ -84,7 +84,8 @@ func (s *Server) mysqlFlush() Finding {
 		f.Arithmetic = "the log is written and flushed once a second: up to 1 s of confirmed commits are lost when mysqld crashes"
 		f.Why = "saves a write and a flush per commit; batches save nearly as much and lose nothing"
 	case "2":
-		f.Arithmetic = "the log is flushed once a second: up to 1 s of confirmed commits are lost when the operating system crashes, none when only mysqld crashes"
+		f.Arithmetic = "the log is flushed once a second: up to 1 s of confirmed commits are lost when the operating system crashes, none " +
+			"when only mysqld crashes"
 		f.Why = "saves a flush per commit; batches save nearly as much and lose nothing"
 	case "3":
 		f.Status, f.Fix = Note, ""

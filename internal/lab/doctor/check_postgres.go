@@ -92,7 +92,8 @@ func (s *Server) postgresCommit() Finding {
 		}
 		f.Status, f.Fix = Warn, alter("synchronous_commit", "on")
 		f.Arithmetic = fmt.Sprintf("3 x wal_writer_delay %d ms = up to %d ms of confirmed commits are lost in a crash", delay, 3*delay)
-		f.Why = "commits do not wait for the disk; a crash loses confirmed commits but corrupts nothing. Committing many records at once saves nearly as much and loses none"
+		f.Why = "commits do not wait for the disk; a crash loses confirmed commits but corrupts nothing. Committing many records at once " +
+			"saves nearly as much and loses none"
 	}
 	return f
 }
@@ -121,7 +122,8 @@ func (s *Server) postgresWorkMem(host *Facts) Finding {
 	}
 	f := s.finding("work_mem")
 	f.Observed = size(bytes)
-	f.Arithmetic = fmt.Sprintf("%s x %d connections = %s, times the number of sorts and hashes per statement", size(bytes), connections, size(bytes*connections))
+	f.Arithmetic = fmt.Sprintf("%s x %d connections = %s, times the number of sorts and hashes per statement", size(bytes), connections,
+		size(bytes*connections))
 	f.Why = "each sort or hash of a statement may use that much before it spills to disk"
 	if host.memory() > 0 && bytes*connections > host.memory() {
 		f.Status, f.Fix = Warn, alter("work_mem", fmt.Sprintf("'%dMB'", max(4, host.memory()/4/connections>>20)))

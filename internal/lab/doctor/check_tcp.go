@@ -48,13 +48,16 @@ func checkPorts(f *Facts) Finding {
 	}
 	finding := tcp("local ports", "net.ipv4.ip_local_port_range")
 	finding.Observed = fmt.Sprintf("%d ports (%d to %d)", f.ports(), f.PortFirst, f.PortLast)
-	finding.Arithmetic = fmt.Sprintf("%d - %d + 1, in steps of two, minus %d reserved = %d per source address, destination address and destination port", f.PortLast, f.PortFirst, f.PortsReserved, f.ports())
+	finding.Arithmetic = fmt.Sprintf("%d - %d + 1, in steps of two, minus %d reserved = %d per source address, destination address and "+
+		"destination port", f.PortLast, f.PortFirst, f.PortsReserved, f.ports())
 	finding.Why = "a connection needs a local port that no other connection to the same target holds, including those in TIME_WAIT"
-	finding.OldAdvice = "1024-65535 (or 1024-65000): gives the ports of your own services (5432, 6379, 8080) to outgoing connections. Start above them, or reserve them in net.ipv4.ip_local_reserved_ports"
+	finding.OldAdvice = "1024-65535 (or 1024-65000): gives the ports of your own services (5432, 6379, 8080) to outgoing connections. " +
+		"Start above them, or reserve them in net.ipv4.ip_local_reserved_ports"
 	switch {
 	case f.PortFirst < portAdvisedFirst && f.PortsReserved == 0:
 		finding.Status = Warn
-		finding.Why = fmt.Sprintf("the range begins at %d, among the ports of services: an outgoing connection can take the port of a service that restarts", f.PortFirst)
+		finding.Why = fmt.Sprintf("the range begins at %d, among the ports of services: an outgoing connection can take the port of a "+
+			"service that restarts", f.PortFirst)
 		finding.set("net.ipv4.ip_local_port_range", portRangeAdvised)
 	case f.ports() < portsFew:
 		finding.Status = Warn
@@ -73,12 +76,14 @@ func checkTimeWait(f *Facts) Finding {
 	}
 	finding := tcp("TIME_WAIT", "/proc/net/sockstat")
 	finding.Observed = fmt.Sprintf("%d sockets now", max(0, f.TimeWait))
-	finding.Arithmetic = fmt.Sprintf("%d ports / %.0f s = %.0f new connections/s that this host can close first, per source address and target", ports, timeWaitSeconds, float64(ports)/timeWaitSeconds)
+	finding.Arithmetic = fmt.Sprintf("%d ports / %.0f s = %.0f new connections/s that this host can close first, "+
+		"per source address and target", ports, timeWaitSeconds, float64(ports)/timeWaitSeconds)
 	finding.Why = "the side that closes first holds the port for 60 s, a constant of the kernel; keep connections open instead"
 	finding.OldAdvice = "lower tcp_fin_timeout: it shortens FIN_WAIT_2, not TIME_WAIT"
 	if float64(f.TimeWait) >= 0.8*float64(ports) {
 		finding.Status = Warn
-		finding.Why = fmt.Sprintf("they are %.0f %% of the local ports: if this host opened them to one target, it is about to run out", 100*float64(f.TimeWait)/float64(ports))
+		finding.Why = fmt.Sprintf("they are %.0f %% of the local ports: if this host opened them to one target, it is about to run out",
+			100*float64(f.TimeWait)/float64(ports))
 	}
 	return finding
 }
@@ -90,7 +95,8 @@ func checkTWReuse(f *Facts) Finding {
 	finding := tcp("tcp_tw_reuse", "net.ipv4.tcp_tw_reuse")
 	finding.Observed = digits(f.TWReuse)
 	_, age := reuse(&Facts{TWReuse: 1, Timestamps: 1, TWReuseDelay: f.TWReuseDelay}, false)
-	finding.Arithmetic = fmt.Sprintf("with reuse a port is held for %s s instead of 60 s: %d ports / %s s = %s new connections/s", figure(age), f.ports(), figure(age), figure(float64(f.ports())/max(age, 0.001)))
+	finding.Arithmetic = fmt.Sprintf("with reuse a port is held for %s s instead of 60 s: %d ports / %s s = %s new connections/s", figure(age),
+		f.ports(), figure(age), figure(float64(f.ports())/max(age, 0.001)))
 	switch {
 	case f.Timestamps == 0:
 		finding.Status = Note
@@ -114,7 +120,8 @@ func checkTWReuse(f *Facts) Finding {
 
 func checkTWRecycle(f *Facts) Finding {
 	finding := tcp("tcp_tw_recycle", "net.ipv4.tcp_tw_recycle")
-	finding.OldAdvice = "set it to 1: it dropped connections of clients behind one NAT address, and is gone since Linux 4.12 without a replacement"
+	finding.OldAdvice = "set it to 1: it dropped connections of clients behind one NAT address, and is gone since Linux 4.12 without a " +
+		"replacement"
 	switch {
 	case f.TWRecycle < 0:
 		finding.Observed = "not in this kernel, " + f.Kernel
@@ -137,12 +144,14 @@ func checkTWBuckets(f *Facts) Finding {
 	}
 	finding := tcp("tcp_max_tw_buckets", "net.ipv4.tcp_max_tw_buckets")
 	finding.Observed = fmt.Sprintf("%d sockets", f.MaxTWBuckets)
-	finding.Arithmetic = fmt.Sprintf("%d / %.0f s = %.0f closes/s; further connections skip TIME_WAIT", f.MaxTWBuckets, timeWaitSeconds, float64(f.MaxTWBuckets)/timeWaitSeconds)
+	finding.Arithmetic = fmt.Sprintf("%d / %.0f s = %.0f closes/s; further connections skip TIME_WAIT", f.MaxTWBuckets, timeWaitSeconds,
+		float64(f.MaxTWBuckets)/timeWaitSeconds)
 	finding.Why = "limits the kernel's memory; a socket in TIME_WAIT takes about 250 bytes"
 	finding.OldAdvice = "6000: it hides port exhaustion by ending TIME_WAIT early, which lets old segments into new connections"
 	if f.MaxTWBuckets < bucketsFew {
 		finding.Status = Warn
-		finding.Why = "TIME_WAIT ends early under load (counter TCPTimeWaitOverflow): a lost last ACK resets the peer, and old segments reach new connections"
+		finding.Why = "TIME_WAIT ends early under load (counter TCPTimeWaitOverflow): a lost last ACK resets the peer, and old segments " +
+			"reach new connections"
 		finding.set("net.ipv4.tcp_max_tw_buckets", fmt.Sprint(bucketsAdvised))
 	}
 	return finding
@@ -154,7 +163,8 @@ func checkSomaxconn(f *Facts) Finding {
 	}
 	finding := tcp("somaxconn", "net.core.somaxconn")
 	finding.Observed = fmt.Sprintf("%d connections", f.Somaxconn)
-	finding.Arithmetic = fmt.Sprintf("%d connections cover a stall of 1 s at %d new connections/s, or of 100 ms at %d", f.Somaxconn, f.Somaxconn, 10*f.Somaxconn)
+	finding.Arithmetic = fmt.Sprintf("%d connections cover a stall of 1 s at %d new connections/s, or of 100 ms at %d", f.Somaxconn,
+		f.Somaxconn, 10*f.Somaxconn)
 	finding.Why = "the largest backlog that listen() can request; a full accept queue delays the client by at least 1 s"
 	if f.Somaxconn < somaxconnFew {
 		finding.Status = Warn

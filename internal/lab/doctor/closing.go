@@ -245,7 +245,8 @@ func (p *Prediction) closingFinding(f *Facts, w *Workload) Finding {
 	finding := prediction("closing side")
 	finding.Source = fmt.Sprintf("%d requests to --target in each way, and the sockets in TIME_WAIT", closingProbes)
 	finding.Observed = "with Connection: close " + w.Closing.WithClose.text() + "; without it " + w.Closing.Without.text()
-	finding.Why = "the side that closes first has TIME_WAIT, which takes local ports at the client only; the prediction counts with Connection: close, which load sends; closes=client or closes=server overrides it"
+	finding.Why = "the side that closes first has TIME_WAIT, which takes local ports at the client only; the prediction counts with " +
+		"Connection: close, which load sends; closes=client or closes=server overrides it"
 	if !w.Closing.Race {
 		return finding
 	}

@@ -217,7 +217,8 @@ func (r *reader) disks(f *Facts) {
 	devices, _ := os.ReadDir(filepath.Join(r.root, "sys/block"))
 	for _, device := range devices {
 		name := device.Name()
-		if strings.HasPrefix(name, "loop") || strings.HasPrefix(name, "ram") || strings.HasPrefix(name, "zram") || strings.HasPrefix(name, "dm-") {
+		if strings.HasPrefix(name, "loop") || strings.HasPrefix(name, "ram") || strings.HasPrefix(name, "zram") ||
+			strings.HasPrefix(name, "dm-") {
 			continue
 		}
 		f.Disks++

@@ -160,7 +160,8 @@ func (b *bench) copyBoth(ctx context.Context, t *plans.Table, i int) error {
 	}
 	b.rows = max(b.rows, parseNumber(rows[0][0]))
 	if b.rows < t.Rows*9/10 {
-		b.report.Notes = append(b.report.Notes, fmt.Sprintf("measured on %d of about %d rows of %s: with all of them the differences are larger", b.rows, t.Rows, t.Name))
+		b.report.Notes = append(b.report.Notes, fmt.Sprintf("measured on %d of about %d rows of %s: with all of them the differences are larger",
+			b.rows, t.Rows, t.Name))
 	}
 	if len(t.Indexes) > 0 {
 		b.copies[i] = b.name()

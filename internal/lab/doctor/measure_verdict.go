@@ -39,19 +39,23 @@ func (a *analysis) judge(variants []*Measurement) {
 	switch {
 	case len(worth) == 0:
 		best := winner(tried, variants[0].RowsExamined)
-		a.report.Verdict = fmt.Sprintf("no candidate is worth its cost: the best, %s, takes %s, without it %s", best.Variant, duration(best.MedianSeconds), duration(before.MedianSeconds))
+		a.report.Verdict = fmt.Sprintf("no candidate is worth its cost: the best, %s, takes %s, without it %s", best.Variant,
+			duration(best.MedianSeconds), duration(before.MedianSeconds))
 		return
 	case len(apart) == 0:
 		best := winner(worth, variants[0].RowsExamined)
-		a.report.Verdict = fmt.Sprintf("no candidate is worth its cost: the best, %s, is not faster in enough of its runs, as on a busy host; measure again", best.Variant)
+		a.report.Verdict = fmt.Sprintf("no candidate is worth its cost: the best, %s, is not faster in enough of its runs, as on a busy "+
+			"host; measure again", best.Variant)
 		return
 	}
 	best := winner(apart, variants[0].RowsExamined)
 	a.report.Winners, a.report.Winner = best.candidates, &best.candidates[0]
-	a.report.Verdict = fmt.Sprintf("%s: %s in place of %s, %s times as fast", best.Variant, duration(best.MedianSeconds), duration(before.MedianSeconds), figure(before.MedianSeconds/best.MedianSeconds))
+	a.report.Verdict = fmt.Sprintf("%s: %s in place of %s, %s times as fast", best.Variant, duration(best.MedianSeconds),
+		duration(before.MedianSeconds), figure(before.MedianSeconds/best.MedianSeconds))
 	for _, m := range apart {
 		if m.columns() < best.columns() && !m.shortens(best) {
-			a.report.Verdict += fmt.Sprintf("; the smaller %s takes %s, %s times as fast", m.Variant, duration(m.MedianSeconds), figure(before.MedianSeconds/m.MedianSeconds))
+			a.report.Verdict += fmt.Sprintf("; the smaller %s takes %s, %s times as fast", m.Variant, duration(m.MedianSeconds),
+				figure(before.MedianSeconds/m.MedianSeconds))
 		}
 	}
 }

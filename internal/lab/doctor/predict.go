@@ -177,7 +177,10 @@ func ceil(x float64) int { return int(math.Ceil(min(x, math.MaxInt32))) }
 
 // Findings returns the findings about the prediction.
 func (p *Prediction) Findings(f *Facts, w *Workload) []Finding {
-	return []Finding{p.portFinding(f, w), p.closingFinding(f, w), p.timeWaitFinding(w), p.backlogFinding(f, w), p.fileFinding(f, w), p.conntrackFinding(f)}
+	return []Finding{
+		p.portFinding(f, w), p.closingFinding(f, w), p.timeWaitFinding(w), p.backlogFinding(f, w), p.fileFinding(f, w),
+		p.conntrackFinding(f),
+	}
 }
 
 func prediction(name string) Finding {
@@ -197,7 +200,8 @@ func (p *Prediction) portFinding(f *Facts, w *Workload) Finding {
 		finding.Why = "a connection needs a local port that no connection to the same target holds"
 		if p.LoopbackHidesReuse {
 			finding.Status = Note
-			finding.Why = "loopback hides a problem: tcp_tw_reuse=2 reuses ports on loopback only, so the same load between two hosts runs out of ports"
+			finding.Why = "loopback hides a problem: tcp_tw_reuse=2 reuses ports on loopback only, so the same load between two hosts runs out " +
+				"of ports"
 		}
 		if p.timeWaitBoundByKnob {
 			finding.Status = Warn
@@ -211,7 +215,8 @@ func (p *Prediction) portFinding(f *Facts, w *Workload) Finding {
 		finding.Status = Warn
 		finding.Observed = fmt.Sprintf("would be used up after %s s, after the end of this run; %s", figure(*p.RunOutSeconds), limit)
 	}
-	finding.Why = "then connect fails with EADDRNOTAVAIL (\"cannot assign requested address\"); keep connections open, since other fixes only delay it"
+	finding.Why = "then connect fails with EADDRNOTAVAIL (\"cannot assign requested address\"); keep connections open, since other fixes " +
+		"only delay it"
 	if w.clientShare() > 0 && f.TWReuse >= 0 && f.TWReuse != 1 && f.Timestamps != 0 && !p.ReuseApplies {
 		finding.set("net.ipv4.tcp_tw_reuse", "1")
 	}
@@ -243,7 +248,8 @@ func maxRateWith(f *Facts, settings []Setting, w *Workload) *float64 {
 }
 
 func (p *Prediction) portArithmetic(f *Facts, w *Workload) string {
-	ports := fmt.Sprintf("%d ports x %s x %s = %d", f.ports(), plural(w.Addresses, "source address", "source addresses"), plural(w.Targets, "target", "targets"), p.LocalPorts)
+	ports := fmt.Sprintf("%d ports x %s x %s = %d", f.ports(), plural(w.Addresses, "source address", "source addresses"),
+		plural(w.Targets, "target", "targets"), p.LocalPorts)
 	if p.NewConnectionsHz == 0 {
 		return fmt.Sprintf("%s; %s requests/s x %s = %d connections kept open", ports, figure(w.Rate), w.Service, p.OpenConnections)
 	}
@@ -284,7 +290,8 @@ func (p *Prediction) timeWaitFinding(w *Workload) Finding {
 		at = append(at, fmt.Sprintf("%d sockets at the server", p.ServerTimeWait))
 	}
 	finding.Observed = strings.Join(at, ", ")
-	finding.Arithmetic = fmt.Sprintf("%s new connections/s x %.0f s, at most one per local port and address", figure(p.NewConnectionsHz), timeWaitSeconds)
+	finding.Arithmetic = fmt.Sprintf("%s new connections/s x %.0f s, at most one per local port and address", figure(p.NewConnectionsHz),
+		timeWaitSeconds)
 	finding.Why = "the side that closes first keeps the connection's addresses for 60 s"
 	if p.ServerTimeWait > 0 {
 		finding.Why += "; at the server they take some memory, but no port of the client"
@@ -334,7 +341,8 @@ func (p *Prediction) conntrackFinding(f *Facts) Finding {
 	}
 	finding := prediction("connection tracking")
 	finding.Observed = fmt.Sprintf("%d entries of %d", p.ConntrackEntries, f.ConntrackMx)
-	finding.Arithmetic = fmt.Sprintf("%s new connections/s x %d s in TIME_WAIT (nf_conntrack_tcp_timeout_time_wait)", figure(p.NewConnectionsHz), f.ConntrackTW)
+	finding.Arithmetic = fmt.Sprintf("%s new connections/s x %d s in TIME_WAIT (nf_conntrack_tcp_timeout_time_wait)",
+		figure(p.NewConnectionsHz), f.ConntrackTW)
 	finding.Why = "a full table drops packets of new connections"
 	if int64(p.ConntrackEntries) > f.ConntrackMx {
 		finding.Status = Warn

@@ -72,7 +72,8 @@ type dialect struct {
 	// analyze gathers statistics.
 	analyze func(ctx context.Context, s session, name string) error
 	// indexBytes returns the size of that index, estimated if the server does not tell.
-	indexBytes func(ctx context.Context, s session, t *plans.Table, table, name string, columns []plans.IndexColumn) (bytes int64, estimated bool, err error)
+	indexBytes func(ctx context.Context, s session, t *plans.Table, table, name string, columns []plans.IndexColumn) (bytes int64,
+		estimated bool, err error)
 	// limit limits the duration of the statements that follow.
 	limit func(ctx context.Context, s session, d time.Duration) error
 	// tooLong reports whether that limit ended a statement.
@@ -268,7 +269,8 @@ func (a *analysis) sample(ctx context.Context, t *plans.Table) (map[string]strin
 		words = append(words, quote(column))
 		set = append(set, quote(column)+" IS NOT NULL")
 	}
-	rows, err := a.session.query(ctx, fmt.Sprintf("SELECT %s FROM %s WHERE %s LIMIT 1", strings.Join(words, ", "), a.quoted(t), strings.Join(set, " AND ")))
+	rows, err := a.session.query(ctx, fmt.Sprintf("SELECT %s FROM %s WHERE %s LIMIT 1", strings.Join(words, ", "), a.quoted(t),
+		strings.Join(set, " AND ")))
 	if err != nil {
 		return nil, fmt.Errorf("read a row of %s: %w", t.Name, err)
 	}

@@ -123,7 +123,10 @@ func mysqlReads(ctx context.Context, s session) (int64, error) {
 // entry holds its columns, the primary key (8 bytes assumed) and a header of 6 bytes;
 // pages are 15/16 full after a build.
 func mysqlIndexBytes(ctx context.Context, s session, t *plans.Table, table, _ string, columns []plans.IndexColumn) (int64, bool, error) {
-	widths := map[string]int{"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8, "float": 4, "double": 8, "date": 3, "datetime": 5, "timestamp": 4, "year": 1}
+	widths := map[string]int{
+		"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8, "float": 4, "double": 8, "date": 3,
+		"datetime": 5, "timestamp": 4, "year": 1,
+	}
 	terms := []string{"14"}
 	for _, c := range columns {
 		info, _ := t.Column(c.Name)
@@ -135,7 +138,8 @@ func mysqlIndexBytes(ctx context.Context, s session, t *plans.Table, table, _ st
 		}
 		terms = append(terms, fmt.Sprintf("COALESCE(LENGTH(%s), 0) + 2", plans.MySQL.QuoteAlways(c.Name)))
 	}
-	rows, err := s.query(ctx, fmt.Sprintf("SELECT CAST(COALESCE(SUM(%s), 0) * 16 / 15 AS UNSIGNED) FROM %s", strings.Join(terms, " + "), table))
+	rows, err := s.query(ctx, fmt.Sprintf("SELECT CAST(COALESCE(SUM(%s), 0) * 16 / 15 AS UNSIGNED) FROM %s", strings.Join(terms, " + "),
+		table))
 	if err != nil {
 		return 0, true, err
 	}

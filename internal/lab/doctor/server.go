@@ -114,12 +114,15 @@ func (s *Server) pool(f *Facts, connections int64) Finding {
 	finding := s.finding("max_connections")
 	finding.Observed = fmt.Sprintf("%d connections", connections)
 	if cores, disks := f.Cores, max(1, f.RotationalDisks); cores > 0 {
-		finding.Arithmetic = fmt.Sprintf("(%d cores x 2) + %s = %d connections, as a first pool size", cores, plural(disks, "disk", "disks"), 2*cores+disks)
+		finding.Arithmetic = fmt.Sprintf("(%d cores x 2) + %s = %d connections, as a first pool size", cores, plural(disks, "disk", "disks"),
+			2*cores+disks)
 	} else {
 		finding.Arithmetic = "(cores x 2) + disks = a first pool size; those of a remote server are unknown"
 	}
-	finding.Why = "measure from there: commits that wait for the disk benefit from many more connections, statements that compute do not. Keep the sum of all pools below this limit"
-	finding.OldAdvice = "pools of 800 idle and 10,000 active connections: statements that the server cannot run at once wait inside it, and cost memory and context switches"
+	finding.Why = "measure from there: commits that wait for the disk benefit from many more connections, statements that compute do " +
+		"not. Keep the sum of all pools below this limit"
+	finding.OldAdvice = "pools of 800 idle and 10,000 active connections: statements that the server cannot run at once wait inside it, " +
+		"and cost memory and context switches"
 	if connections > manyConnections {
 		finding.Status = Warn
 		finding.Why = "with so many connections the server spends its time switching between them; " + finding.Why
@@ -136,11 +139,13 @@ func (s *Server) memory(f *Facts, finding Finding, bytes int64, least, most floa
 	finding.Observed = size(bytes)
 	if f.memory() <= 0 {
 		finding.Status = Note
-		finding.Arithmetic = fmt.Sprintf("start with %.0f to %.0f %% of the server's memory; that of a remote server is unknown", 100*least, 100*most)
+		finding.Arithmetic = fmt.Sprintf("start with %.0f to %.0f %% of the server's memory; that of a remote server is unknown", 100*least,
+			100*most)
 		return finding
 	}
 	share := float64(bytes) / float64(f.memory())
-	finding.Arithmetic = fmt.Sprintf("%s / %s of memory = %.1f %%; start with %.0f to %.0f %%", size(bytes), size(f.memory()), 100*share, 100*least, 100*most)
+	finding.Arithmetic = fmt.Sprintf("%s / %s of memory = %.1f %%; start with %.0f to %.0f %%", size(bytes), size(f.memory()), 100*share,
+		100*least, 100*most)
 	if share < least/2 || share > most+0.1 {
 		finding.Status = Note
 	}
@@ -180,7 +185,8 @@ func checkSQLite(s *Server) []Finding {
 	sync := s.finding("synchronous")
 	levels := map[string]string{"0": "OFF", "1": "NORMAL", "2": "FULL", "3": "EXTRA"}
 	sync.Observed = levels[sync.Observed] + " for a connection that does not set it"
-	sync.Why = "each connection sets it, not the file: FULL keeps every commit; NORMAL with WAL can lose the last commits in a power failure, but corrupts nothing; OFF can corrupt the file"
+	sync.Why = "each connection sets it, not the file: FULL keeps every commit; NORMAL with WAL can lose the last commits in a power " +
+		"failure, but corrupts nothing; OFF can corrupt the file"
 	sync.Status = Note
 	return []Finding{journal, sync}
 }

@@ -76,7 +76,8 @@ func (r *Report) summary() string {
 	for _, f := range r.Findings {
 		counts[f.Status]++
 	}
-	return fmt.Sprintf("%d failed, %s, %s, %d ok", counts[Fail], plural(counts[Warn], "warning", "warnings"), plural(counts[Note], "note", "notes"), counts[OK])
+	return fmt.Sprintf("%d failed, %s, %s, %d ok", counts[Fail], plural(counts[Warn], "warning", "warnings"),
+		plural(counts[Note], "note", "notes"), counts[OK])
 }
 
 func (p *printer) query(q *Query) {

@@ -44,7 +44,8 @@ type Workload struct {
 }
 
 // errWorkload lists the words of the grammar.
-var errWorkload = errors.New("write rate=N and any of short-connections, per-connection=N, keep-alive, addresses=K, targets=M, closes=client|server, loopback|remote, service=5ms, duration=60s, stall=200ms")
+var errWorkload = errors.New("write rate=N and any of short-connections, per-connection=N, keep-alive, addresses=K, targets=M, " +
+	"closes=client|server, loopback|remote, service=5ms, duration=60s, stall=200ms")
 
 // ParseWorkload reads words such as "rate=5000 short-connections
 // closes=client loopback". By default connections are short and the client

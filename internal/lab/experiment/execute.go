@@ -211,7 +211,8 @@ func (c *Command) measure(ctx context.Context, prefix string) error {
 		return err
 	}
 	if len(outcome.Failed) > 0 {
-		return exit.FailedError(fmt.Errorf("%d of %d trials are not complete: see block.json in %s", len(outcome.Failed), outcome.Trials, outcome.Dir))
+		return exit.FailedError(fmt.Errorf("%d of %d trials are not complete: see block.json in %s", len(outcome.Failed), outcome.Trials,
+			outcome.Dir))
 	}
 	return study.nothingValid()
 }
@@ -231,7 +232,8 @@ func (s *Study) nothingValid() error {
 	for _, validity := range slices.Sorted(maps.Keys(runs)) {
 		parts = append(parts, fmt.Sprintf("%d %s", runs[validity], cmp.Or(validity, "not judged")))
 	}
-	return exit.NothingValidError(fmt.Errorf("nothing valid was measured, so the SLO was not judged: runs are %s; 'spillway report' on the directory has the reasons",
+	return exit.NothingValidError(fmt.Errorf("nothing valid was measured, so the SLO was not judged: runs are %s; 'spillway report' on "+
+		"the directory has the reasons",
 		strings.Join(parts, ", ")))
 }
 

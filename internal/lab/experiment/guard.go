@@ -125,7 +125,8 @@ func removeRun(prefix string) error {
 	for _, group := range runGroups(prefix) {
 		errs = append(errs, group.remove())
 	}
-	return errors.Join(append(errs, removeNamespaces(context.Background(), prefix), os.RemoveAll(filepath.Join(os.TempDir(), prefix+"run")))...)
+	return errors.Join(append(errs, removeNamespaces(context.Background(), prefix),
+		os.RemoveAll(filepath.Join(os.TempDir(), prefix+"run")))...)
 }
 
 // removeAbandoned removes what is left of runs whose guard is gone. It ignores errors: what remains belongs to another user.

@@ -58,7 +58,9 @@ func (e *engine) searchPeak(ctx context.Context, t *trial) (*PeakRun, error) {
 }
 
 // attempt runs one attempt of a search and records it.
-func (e *engine) attempt(ctx context.Context, t *trial, found *PeakRun, name string, rate float64, load Load, slo result.SLO) (o peak.Observation, err error) {
+func (e *engine) attempt(ctx context.Context, t *trial, found *PeakRun, name string, rate float64, load Load,
+	slo result.SLO,
+) (o peak.Observation, err error) {
 	t.onLevel(name)
 	began := time.Now()
 	level, err := e.level(ctx, t, name, load)
@@ -166,7 +168,8 @@ func judge(path string, rate float64, slo result.SLO, took time.Duration) (*Peak
 func (p *PeakRun) proof(maximum float64) (result.Validity, string) {
 	for _, rate := range []float64{p.Unproved, p.Feasible, p.Infeasible} {
 		if v := p.validityAt(rate); rate > 0 && v != result.Valid {
-			return v, fmt.Sprintf("not proved: no attempt at %g/s was VALID, the last was %s; proved are %s", rate, cmp.Or(v, "not judged"), p.proved())
+			return v, fmt.Sprintf("not proved: no attempt at %g/s was VALID, the last was %s; proved are %s", rate, cmp.Or(v, "not judged"),
+				p.proved())
 		}
 	}
 	switch p.Stopped {

@@ -98,7 +98,10 @@ func open(ctx context.Context, c Config) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{config: c, data: map[string]*dataFolder{}, network: &network{prefix: c.Prefix}, meter: progress.New(c.Progress), token: crand.Text()}
+	e := &engine{
+		config: c, data: map[string]*dataFolder{}, network: &network{prefix: c.Prefix}, meter: progress.New(c.Progress),
+		token: crand.Text(),
+	}
 	var before *Manifest
 	if c.Resume {
 		before = &Manifest{}
@@ -176,9 +179,11 @@ func (e *engine) describe(programs []Program, o Options) (*Manifest, error) {
 	f := e.file
 	m := &Manifest{
 		Format: Format, Version: Version, Name: f.Name, Title: f.Title, Question: f.Question, Tool: e.config.Tool, Go: runtime.Version(),
-		StartedAt: time.Now(), Command: e.secrets.hideAll(result.RedactArgs(e.config.Command)), Seed: o.Seed, Quick: o.Quick, Sum: sum, File: f.redactedSource(),
-		Machine: result.ReadMachine(), Programs: programs, Baseline: f.Baseline, Variants: slices.Clone(e.plan.Variants), Levels: slices.Clone(e.plan.Levels),
-		SLO: f.Load.SLO, Peak: f.peakFacts(), Charts: f.Charts, Plan: e.plan.Trials,
+		StartedAt: time.Now(), Command: e.secrets.hideAll(result.RedactArgs(e.config.Command)), Seed: o.Seed, Quick: o.Quick, Sum: sum,
+		File:    f.redactedSource(),
+		Machine: result.ReadMachine(), Programs: programs, Baseline: f.Baseline, Variants: slices.Clone(e.plan.Variants),
+		Levels: slices.Clone(e.plan.Levels),
+		SLO:    f.Load.SLO, Peak: f.peakFacts(), Charts: f.Charts, Plan: e.plan.Trials,
 	}
 	for i := range m.Variants {
 		m.Variants[i].Settings = redactValues(m.Variants[i].Settings)
@@ -266,7 +271,8 @@ func (e *engine) setUp(ctx context.Context) error {
 		return err
 	}
 	if before := e.manifest.CPU; e.config.Resume && before != nil && *before != e.cgroups.accounting {
-		return &UseError{fmt.Sprintf("%s counts CPU time by %s, and here it can only be counted by %s: start a new run", e.config.Dir, before.Source, e.cgroups.accounting.Source)}
+		return &UseError{fmt.Sprintf("%s counts CPU time by %s, and here it can only be counted by %s: start a new run", e.config.Dir,
+			before.Source, e.cgroups.accounting.Source)}
 	}
 	if !e.config.Resume {
 		e.manifest.Hosts, e.manifest.CPU = hosts, &e.cgroups.accounting

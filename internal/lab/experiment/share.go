@@ -105,7 +105,8 @@ func (f *File) advice() string {
 	if f.divided() {
 		return ""
 	}
-	return "advice: the load and the services share all cores of this machine, so a run at saturation is HOST_CONTENDED; give each host cpus, as in hosts: {load: {cpus: 1}, app: {cpus: 1}}"
+	return "advice: the load and the services share all cores of this machine, so a run at saturation is HOST_CONTENDED; give each host " +
+		"cpus, as in hosts: {load: {cpus: 1}, app: {cpus: 1}}"
 }
 
 // join is a control group of version 1 that a thread enters to start a process in it, and the one that it returns to.
@@ -119,7 +120,8 @@ type hostGroups struct {
 }
 
 // errShares says what a share of CPU needs.
-var errShares = errors.New("cpus: needs control groups with the controllers cpu and cpuset that spillway may write to; in a container, mount them writable, or remove cpus")
+var errShares = errors.New("cpus: needs control groups with the controllers cpu and cpuset that spillway may write to; in a " +
+	"container, mount them writable, or remove cpus")
 
 // share makes the groups of a host.
 func (c *cgroups) share(name string, cpus float64, set cores.Set) error {

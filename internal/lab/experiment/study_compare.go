@@ -381,7 +381,8 @@ func (s *Study) WhyNoVerdict(c *Comparison) string {
 	case c.Doubtful > 0:
 		return fmt.Sprintf("%d pairs, of which %d are not of VALID runs; %d that are would be needed", c.Pairs, c.Doubtful, stats.MinPairs)
 	case c.Dropped > 0:
-		return fmt.Sprintf("%d pairs of VALID runs, %d are needed; in %d more a figure is missing, 0 or a lower bound", c.Pairs, stats.MinPairs, c.Dropped)
+		return fmt.Sprintf("%d pairs of VALID runs, %d are needed; in %d more a figure is missing, 0 or a lower bound", c.Pairs, stats.MinPairs,
+			c.Dropped)
 	case c.LeftOut > 0:
 		return fmt.Sprintf("%d pairs of VALID runs, %d are needed; %d pairs are left out", c.Pairs, stats.MinPairs, c.LeftOut)
 	}

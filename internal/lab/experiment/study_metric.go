@@ -139,7 +139,10 @@ func KnownMetric(name string, processes []string) bool {
 func observe(run *result.Run, step int) (levelFigures, error) {
 	s := &run.Steps[step]
 	t := &s.Total
-	l := levelFigures{read: true, validity: t.Validity, overloaded: t.Overloaded, errors: t.Errors, statuses: t.Statuses, atLeast: make(map[string]bool)}
+	l := levelFigures{
+		read: true, validity: t.Validity, overloaded: t.Overloaded, errors: t.Errors, statuses: t.Statuses,
+		atLeast: make(map[string]bool),
+	}
 	l.failing = t.ErrorShare() > result.ErrorShareMax
 	l.figures = map[string]float64{
 		MetricRate: t.Rate(), MetricErrors: t.ErrorShare(), Metric502: quotient(float64(t.Statuses[502]), float64(t.Requests())),

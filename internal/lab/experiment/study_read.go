@@ -112,7 +112,8 @@ func (r *studyReader) allocate() {
 
 // problem records a problem of a block.
 func (r *studyReader) problem(missing bool, block int, variant, level, format string, args ...any) {
-	text := strings.ReplaceAll(fmt.Sprintf(format, args...), r.dir+string(filepath.Separator), "") // a committed summary must not name local paths
+	// a committed summary must not name local paths
+	text := strings.ReplaceAll(fmt.Sprintf(format, args...), r.dir+string(filepath.Separator), "")
 	r.study.Problems = append(r.study.Problems, Problem{Block: block, Variant: variant, Level: level, Missing: missing, Text: text})
 }
 

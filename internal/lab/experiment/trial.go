@@ -89,7 +89,10 @@ func (e *engine) newTrial(block, position int, plan TrialPlan) (*trial, error) {
 		return nil, fmt.Errorf("the plan has %s, which is not a variant", plan.Variant)
 	}
 	t := &trial{facts: facts, dir: e.trialDir(block, plan.Variant)}
-	t.record = Trial{Block: block, Variant: plan.Variant, Position: position, StartedAt: time.Now(), Services: []ServiceRun{}, Levels: []LevelRun{}}
+	t.record = Trial{
+		Block: block, Variant: plan.Variant, Position: position, StartedAt: time.Now(), Services: []ServiceRun{},
+		Levels: []LevelRun{},
+	}
 	for _, s := range e.fixed {
 		t.record.Services = append(t.record.Services, s.record)
 	}
@@ -196,7 +199,8 @@ func (e *engine) level(ctx context.Context, t *trial, name string, load Load) (*
 	record.StartedAt = time.Now()
 	log := t.path("load.log")
 	err = e.visit(ctx, host, startSpec{
-		command: command, env: append(e.watchEnv(), e.redactEnv()...), directory: e.layout.source, namespace: e.network.namespace(host), log: log, signal: syscall.SIGINT,
+		command: command, env: append(e.watchEnv(), e.redactEnv()...), directory: e.layout.source, namespace: e.network.namespace(host), log: log,
+		signal: syscall.SIGINT,
 	})
 	record.EndedAt = time.Now()
 	if ctx.Err() != nil {

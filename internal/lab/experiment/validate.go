@@ -108,7 +108,8 @@ func (f *File) has(path string) bool {
 // pathOf returns the path of a value by its text and the end of its path.
 func (f *File) pathOf(suffix, text string) string {
 	for _, path := range slices.Sorted(maps.Keys(f.places)) {
-		if (path == suffix || strings.HasSuffix(path, "."+suffix) || strings.Contains(path, "."+suffix+".") || strings.Contains(path, "."+suffix+"[")) && f.places[path].text == text {
+		if (path == suffix || strings.HasSuffix(path, "."+suffix) || strings.Contains(path, "."+suffix+".") ||
+			strings.Contains(path, "."+suffix+"[")) && f.places[path].text == text {
 			return path
 		}
 	}

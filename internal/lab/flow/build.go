@@ -137,7 +137,8 @@ func (b *builder) data(spec *dataSpec) {
 	for _, column := range d.columns {
 		name := spec.Name + "." + column
 		if _, repeated := b.scope.Names[name]; repeated || !target.IsVariable(name) {
-			b.document.Reject(where, fmt.Sprintf("the column %.40q is there twice, or has other characters than letters, digits, blanks and -_.", column), "")
+			b.document.Reject(where, fmt.Sprintf("the column %.40q is there twice, or has other characters than letters, digits, blanks and -_.",
+				column), "")
 			return
 		}
 		b.variable(name)

@@ -58,7 +58,8 @@ func Open(o Options, render Render, notify func(text string)) (*Server, error) {
 		}
 		listener, err := net.Listen("tcp", one.address)
 		if err == nil && one.flag == "--live" && !listener.Addr().(*net.TCPAddr).IP.IsLoopback() {
-			err = errors.Join(errors.New("the page shows the command line, so it is served on loopback only: use 127.0.0.1:PORT and a tunnel"), listener.Close())
+			err = errors.Join(errors.New("the page shows the command line, so it is served on loopback only: use 127.0.0.1:PORT and a tunnel"),
+				listener.Close())
 		}
 		if err != nil {
 			return nil, exit.UsageError(fmt.Errorf("%s %s: %w", one.flag, one.address, errors.Join(err, s.Close())))

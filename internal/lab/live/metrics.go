@@ -49,16 +49,26 @@ func newCollector(snapshot func() *result.Snapshot) *collector {
 	const counter, gauge = prometheus.CounterValue, prometheus.GaugeValue
 	return &collector{
 		snapshot: snapshot, bounds: bounds(),
-		errors:   desc("errors_total", "Failed requests by class.", "class"),
-		response: desc("response_seconds", "Response time from the intended start. Requests without an answer are in the bucket +Inf only.", nil...),
+		errors: desc("errors_total", "Failed requests by class.", "class"),
+		response: desc("response_seconds", "Response time from the intended start. Requests without an answer are in the bucket +Inf only.",
+			nil...),
 		numbers: []number{
-			{desc("requests_total", "Requests that ended: answered, failed or never sent."), counter, func(s *result.Snapshot) float64 { return float64(s.Sums.Requests()) }},
-			{desc("good_answers_total", "Answers with an expected status that passed every check, within the steps."), counter, func(s *result.Snapshot) float64 { return float64(s.Sums.Completed) }},
+			{
+				desc("requests_total", "Requests that ended: answered, failed or never sent."), counter,
+				func(s *result.Snapshot) float64 { return float64(s.Sums.Requests()) },
+			},
+			{
+				desc("good_answers_total", "Answers with an expected status that passed every check, within the steps."), counter,
+				func(s *result.Snapshot) float64 { return float64(s.Sums.Completed) },
+			},
 			{desc("in_flight", "Requests sent and not answered."), gauge, func(s *result.Snapshot) float64 { return float64(s.Last.InFlight) }},
 			{desc("backlog", "Requests due and not sent."), gauge, func(s *result.Snapshot) float64 { return float64(s.Last.Backlog) }},
 			{desc("connections", "Connections open."), gauge, func(s *result.Snapshot) float64 { return float64(s.Last.Connections) }},
 			{desc("offered_requests_per_second", "Arrival rate of the current step, 0 in a closed loop."), gauge, offered},
-			{desc("step", "Number of the current step, from 0."), gauge, func(s *result.Snapshot) float64 { return float64(max(0, len(s.Run.Steps)-1)) }},
+			{
+				desc("step", "Number of the current step, from 0."), gauge,
+				func(s *result.Snapshot) float64 { return float64(max(0, len(s.Run.Steps)-1)) },
+			},
 		},
 	}
 }

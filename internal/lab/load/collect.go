@@ -128,7 +128,10 @@ func (c *collector) emit(number int) {
 	latency, err := s.latency.encode()
 	slice.Latency = latency
 	if err == nil {
-		err = c.report(&Second{Step: c.step, Elapsed: elapsed, Slice: slice, Response: s.latency.response, Unanswered: s.latency.responseUnanswered})
+		err = c.report(&Second{
+			Step: c.step, Elapsed: elapsed, Slice: slice, Response: s.latency.response,
+			Unanswered: s.latency.responseUnanswered,
+		})
 	}
 	if c.err == nil {
 		c.err = err

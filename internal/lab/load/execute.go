@@ -86,7 +86,9 @@ func (l *local) Run(ctx context.Context, zero time.Time, listener Listener) (end
 // Execute runs the load that the options describe on the generator, shows the
 // progress on w and returns the results. It adds the options to the header. open
 // opens the watcher after the target has answered; it returns nil for none.
-func Execute(ctx context.Context, o Options, generator Generator, header result.Header, w io.Writer, open func() (Watcher, error)) (_ *result.Run, err error) {
+func Execute(ctx context.Context, o Options, generator Generator, header result.Header, w io.Writer,
+	open func() (Watcher, error),
+) (_ *result.Run, err error) {
 	abort, err := parseAbort(o.Abort)
 	if err != nil {
 		return nil, exit.UsageError(err)

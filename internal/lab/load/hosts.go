@@ -109,7 +109,10 @@ func (o *Options) pin(config *Config) ([]cores.Host, func() error, error) {
 		return nil, nil, err
 	}
 	return []cores.Host{
-		{Name: "generator", CPUs: float64(len(own)), Cores: own, Used: func() (time.Duration, error) { return readUsage(unix.RUSAGE_SELF).cpu(), nil }},
+		{
+			Name: "generator", CPUs: float64(len(own)), Cores: own,
+			Used: func() (time.Duration, error) { return readUsage(unix.RUSAGE_SELF).cpu(), nil },
+		},
 		{Name: "target", CPUs: float64(len(others)), Cores: others, Used: used},
 	}, pin.Release, nil
 }

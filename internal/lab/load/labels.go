@@ -32,7 +32,10 @@ func newLabels(names int, seed uint64) *labels {
 	}
 	l := &labels{byName: make([]label, names), random: rand.New(rand.NewPCG(seed, uint64(names)))}
 	for i := range l.byName {
-		l.byName[i] = label{response: histogram.New(), responseUnanswered: histogram.NewSlice(), service: histogram.New(), serviceUnanswered: histogram.NewSlice()}
+		l.byName[i] = label{
+			response: histogram.New(), responseUnanswered: histogram.NewSlice(), service: histogram.New(),
+			serviceUnanswered: histogram.NewSlice(),
+		}
 		for _, h := range l.byName[i].all() {
 			h.Reset() // touches the memory
 		}
@@ -112,7 +115,10 @@ func (s *stepRun) labelTotals(t *result.Total) ([]result.LabelTotal, error) {
 			}
 		}
 		total := result.LabelTotal{Name: name, Counters: sum.counters}
-		for k, field := range []*result.HDR{&total.Latency.Response, &total.Latency.ResponseUnanswered, &total.Latency.Service, &total.Latency.ServiceUnanswered} {
+		for k, field := range []*result.HDR{
+			&total.Latency.Response, &total.Latency.ResponseUnanswered, &total.Latency.Service,
+			&total.Latency.ServiceUnanswered,
+		} {
 			text, err := sum.all()[k].Encode()
 			if err != nil {
 				return nil, err

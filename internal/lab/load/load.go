@@ -299,7 +299,8 @@ func (s *stepRun) start(ctx context.Context, drivers []driver, slots []int) (fin
 	for i, d := range drivers {
 		s.collector.empty <- newTally()
 		s.observers = append(s.observers, &observer{
-			number: i, driver: d, open: s.step.Open(), now: newTally(), served: make([]served, slots[i]), full: s.collector.full, empty: s.collector.empty,
+			number: i, driver: d, open: s.step.Open(), now: newTally(), served: make([]served,
+				slots[i]), full: s.collector.full, empty: s.collector.empty,
 			labels: newLabels(len(c.Target.Names()), c.Seed+uint64(i)),
 		})
 	}

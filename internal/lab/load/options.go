@@ -170,7 +170,8 @@ func (o *Options) open(ctx context.Context, inputs Inputs, share target.Share) (
 	}
 	for _, n := range config.counts() {
 		if config.Target.Slots(n) > ConnectionsMax {
-			err = fmt.Errorf("%d connections with %d streams each: at most %d requests can be in flight; reduce --connections", n, o.Streams, ConnectionsMax)
+			err = fmt.Errorf("%d connections with %d streams each: at most %d requests can be in flight; reduce --connections", n, o.Streams,
+				ConnectionsMax)
 		}
 	}
 	return config, err
@@ -258,8 +259,9 @@ func (o *Options) validate() error {
 // targetConfig parses the description of the target and its requests.
 func (o *Options) targetConfig(clock target.Clock, inputs Inputs) (*target.Config, error) {
 	config := &target.Config{
-		URL: o.Target, Socket: o.Socket, Allow: o.Allow, Timeout: o.Timeout, PerConnection: o.PerConnection, Seed: o.RandomSeed, Clock: clock, DNSRefresh: o.DNSRefresh,
-		Method: o.Method, HTTP2: o.HTTP2, Streams: o.Streams, GRPC: o.GRPC, Proto: o.Proto, SQL: o.SQL, Commands: o.Command,
+		URL: o.Target, Socket: o.Socket, Allow: o.Allow, Timeout: o.Timeout, PerConnection: o.PerConnection, Seed: o.RandomSeed, Clock: clock,
+		DNSRefresh: o.DNSRefresh,
+		Method:     o.Method, HTTP2: o.HTTP2, Streams: o.Streams, GRPC: o.GRPC, Proto: o.Proto, SQL: o.SQL, Commands: o.Command,
 		Insecure: o.Insecure, CACert: o.CACert, Cert: o.Cert, Key: o.Key, Files: inputs.Files, Sent: inputs.Sent,
 	}
 	for _, text := range o.Source {

@@ -89,7 +89,8 @@ func (p *progressDisplay) Second(s *Second) {
 
 // line describes the seconds since the last line.
 func (p *progressDisplay) line(s *Second) string {
-	line := fmt.Sprintf("[%5s] %8.1f/s  p50 %s  p99 %s", s.Elapsed.Round(time.Second), float64(p.counters.Completed)/p.length, p.quantile(0.5), p.quantile(0.99))
+	line := fmt.Sprintf("[%5s] %8.1f/s  p50 %s  p99 %s", s.Elapsed.Round(time.Second), float64(p.counters.Completed)/p.length, p.quantile(0.5),
+		p.quantile(0.99))
 	if p.counters.Reads+p.counters.Writes > 0 {
 		line += fmt.Sprintf("  r/w/o %d/%d/%d", p.counters.Reads, p.counters.Writes, p.counters.Others)
 	}

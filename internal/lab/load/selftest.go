@@ -104,7 +104,10 @@ func try(ctx context.Context, seed uint64, step Step, poisson bool, stallAt, sta
 	if err != nil {
 		return t, err
 	}
-	tg, err := target.Open(ctx, target.Config{URL: "http://" + server.address.String() + "/", Timeout: DefaultTimeout, Clock: clock, Seed: seed})
+	tg, err := target.Open(ctx, target.Config{
+		URL: "http://" + server.address.String() + "/", Timeout: DefaultTimeout, Clock: clock,
+		Seed: seed,
+	})
 	if err == nil && stallAt > 0 {
 		server.stallLater(stallAt, stallFor)
 	}
@@ -153,7 +156,8 @@ func testCeiling(ctx context.Context, seed uint64) (Finding, error) {
 	cpu := (t.total.Cost.CPUUser + t.total.Cost.CPUSystem) / float64(max(t.total.Done, 1))
 	f.Passed = rate >= ceilingMin && t.total.Errors.Total() == 0 && math.Abs(t.total.Little.Ratio-1) <= littleMax
 	f.contended = t.total.Validity == result.HostContended
-	f.Text = fmt.Sprintf("%.0f/s against a server that does nothing, %.2f us of CPU per request; in flight over rate times service time %.3f (1 = Little's law holds), errors %d",
+	f.Text = fmt.Sprintf("%.0f/s against a server that does nothing, %.2f us of CPU per request; in flight over rate times service time "+
+		"%.3f (1 = Little's law holds), errors %d",
 		rate, cpu*1e6, t.total.Little.Ratio, t.total.Errors.Total())
 	return f, nil
 }
@@ -173,7 +177,8 @@ func testStall(ctx context.Context, seed uint64) (Finding, error) {
 	got := t.response.Quantile(0.99).Seconds()
 	f.Passed = math.Abs(got-want) <= stallError*want
 	f.contended = t.total.Validity == result.HostContended
-	f.Text = fmt.Sprintf("a stall of %s in %s at %d/s: p99 %.3f s, computed %.3f s, allowed %.0f %%", stall, length, rate, got, want, 100*stallError)
+	f.Text = fmt.Sprintf("a stall of %s in %s at %d/s: p99 %.3f s, computed %.3f s, allowed %.0f %%", stall, length, rate, got, want,
+		100*stallError)
 	return f, nil
 }
 
@@ -187,7 +192,8 @@ func testPacer(ctx context.Context, seed uint64) (Finding, error) {
 	lag := t.lag.Quantile(0.99)
 	achieved := float64(t.total.Done) / (rate * length.Seconds())
 	f.Passed = lag <= lagP99Max && achieved >= 0.999
-	f.Text = fmt.Sprintf("at %d/s: %.2f %% achieved, pacer lag p50 %s, p99 %s (at most %s)", rate, 100*achieved, round(t.lag.Quantile(0.5)), round(lag), lagP99Max)
+	f.Text = fmt.Sprintf("at %d/s: %.2f %% achieved, pacer lag p50 %s, p99 %s (at most %s)", rate, 100*achieved, round(t.lag.Quantile(0.5)),
+		round(lag), lagP99Max)
 	return f, nil
 }
 
@@ -203,7 +209,8 @@ func testEven(ctx context.Context, seed uint64) (Finding, error) {
 		gaps.add(gap * rate)
 	}
 	f.Passed = math.Abs(gaps.mean()-1) < 0.02 && gaps.stdDev() <= evenSpreadMax
-	f.Text = fmt.Sprintf("%d arrivals at the server: mean gap %.4f, standard deviation %.4f of the intended gap (at most %.2f)", len(t.arrivals), gaps.mean(), gaps.stdDev(), evenSpreadMax)
+	f.Text = fmt.Sprintf("%d arrivals at the server: mean gap %.4f, standard deviation %.4f of the intended gap (at most %.2f)",
+		len(t.arrivals), gaps.mean(), gaps.stdDev(), evenSpreadMax)
 	return f, nil
 }
 
@@ -218,7 +225,8 @@ func testPoisson(ctx context.Context, seed uint64) (Finding, error) {
 	distance := exponentialDistance(gaps, rate)
 	critical := ksCritical / math.Sqrt(float64(len(gaps)))
 	f.Passed = distance <= critical
-	f.Text = fmt.Sprintf("%d arrivals at the server: distance to the exponential distribution %.4f (Kolmogorov-Smirnov, 1 %% at %.4f)", len(t.arrivals), distance, critical)
+	f.Text = fmt.Sprintf("%d arrivals at the server: distance to the exponential distribution %.4f (Kolmogorov-Smirnov, 1 %% at %.4f)",
+		len(t.arrivals), distance, critical)
 	return f, nil
 }
 

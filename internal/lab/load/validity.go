@@ -98,7 +98,8 @@ func (s *stepRun) judgeSendRate(t *result.Total, sums *threadReport) *problem {
 	return nil
 }
 
-// judgeLag checks the lag of the pacer at p99 and at every percentile of the SLO. A lower bound of the response time is short enough to be compared with.
+// judgeLag checks the lag of the pacer at p99 and at every percentile of the SLO. A lower bound of the response time is short enough to be
+// compared with.
 func (s *stepRun) judgeLag(t *result.Total, _ *threadReport) *problem {
 	reason := s.lateness(s.collector.latency.lag, func(label string) histogram.Censored { return s.responses(t, label) })
 	if reason == "" {
@@ -119,13 +120,15 @@ func (s *stepRun) lateness(lags *histogram.Histogram, responses func(label strin
 		}
 		response, _ := responses(p.Label).Quantile(p.Q)
 		if lag > time.Duration(lagShare*float64(response)) {
-			return fmt.Sprintf("requests were sent late: p%g of the pacer lag is %s, p%g of the response time %s", p.Q*100, round(lag), p.Q*100, round(response))
+			return fmt.Sprintf("requests were sent late: p%g of the pacer lag is %s, p%g of the response time %s", p.Q*100, round(lag), p.Q*100,
+				round(response))
 		}
 	}
 	return ""
 }
 
-// sumLag is judgeLag of the sum of shares, which carries percentiles that no share does. The reason may be another program on an agent's host.
+// sumLag is judgeLag of the sum of shares, which carries percentiles that no share does. The reason may be another program on an agent's
+// host.
 func (s *stepRun) sumLag(t *result.Total) (*problem, error) {
 	lags, err := histogram.Decode(string(t.Latency.Lag))
 	if err != nil {
@@ -303,7 +306,8 @@ func (s *stepRun) judgeDrift(t *result.Total, _ *threadReport) *problem {
 	if !changed {
 		return nil
 	}
-	return &problem{result.NotStationary, fmt.Sprintf("the mean response time changed from %s in the first third to %s in the last; use a longer warm-up, as in --warmup %s",
+	return &problem{result.NotStationary, fmt.Sprintf("the mean response time changed from %s in the first third to %s in the last; use "+
+		"a longer warm-up, as in --warmup %s",
 		round(first), round(last), longer(s.step.Warmup+time.Duration(t.Elapsed*float64(time.Second))/3))}
 }
 
@@ -345,7 +349,10 @@ func (c *Config) JudgeSum(step int, t *result.Total) error {
 		problems = append(problems, late)
 	}
 	if late == nil && t.Overloaded && !slices.ContainsFunc(t.SLO, func(c result.Criterion) bool { return !c.Met }) {
-		problems = append(problems, &problem{result.NotStationary, "the backlog grew, and latencies depend on the length of the step; use a lower --rate"})
+		problems = append(problems, &problem{
+			result.NotStationary,
+			"the backlog grew, and latencies depend on the length of the step; use a lower --rate",
+		})
 	}
 	if p := s.tooFew(t); p != nil {
 		problems = append(problems, p)
@@ -378,7 +385,8 @@ func (s *stepRun) tooFew(t *result.Total) *problem {
 	for _, label := range s.config.SLO.Labels() { // a mean, a maximum or a share of errors
 		c := part(t, label).Counters
 		if n := c.Requests(); n < samplesMin && !failsSurely(failedByTarget(&c.Errors)+c.Done-c.Good(), n, result.ErrorShareMax) {
-			return &problem{result.TooFewSamples, fmt.Sprintf("%d requests with the name %s are fewer than %d%s", n, label, samplesMin, s.moreTime(t, n, samplesMin))}
+			return &problem{result.TooFewSamples, fmt.Sprintf("%d requests with the name %s are fewer than %d%s", n, label, samplesMin,
+				s.moreTime(t, n, samplesMin))}
 		}
 	}
 	return nil
@@ -388,7 +396,8 @@ func (s *stepRun) tooFew(t *result.Total) *problem {
 func (s *stepRun) notes(t *result.Total, sums *threadReport) []string {
 	var notes []string
 	if unsent := t.Errors[result.Unsent]; unsent > sums.late && !s.usersShort() {
-		notes = append(notes, fmt.Sprintf("the target did not keep up: %d arrivals found all %d connections busy and were never sent; see --connections and --backlog",
+		notes = append(notes, fmt.Sprintf("the target did not keep up: %d arrivals found all %d connections busy and were never sent; see "+
+			"--connections and --backlog",
 			unsent-sums.late, s.step.Connections))
 	}
 	if f := s.config.Flow; f != nil && f.UsedUp() != "" {

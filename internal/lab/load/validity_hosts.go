@@ -25,7 +25,8 @@ func (s *stepRun) judgeForeign() *problem {
 		h := &s.hosts.shares[i]
 		if share := h.ForeignShare(); share >= min(foreignMax, foreignCoresMax/float64(h.CoreCount)) {
 			return &problem{result.HostContended, fmt.Sprintf(
-				"programs that belong to no host used %.0f %% of the cores of host %s (%s); stop them, or name those of the target with --watch", 100*share, h.Name, h.Cores)}
+				"programs that belong to no host used %.0f %% of the cores of host %s (%s); "+
+					"stop them, or name those of the target with --watch", 100*share, h.Name, h.Cores)}
 		}
 	}
 	return nil
@@ -33,5 +34,6 @@ func (s *stepRun) judgeForeign() *problem {
 
 // ownWait is the verdict on a generator that waited for a CPU though it has cores of its own: its share is too small.
 func (s *stepRun) ownWait(share float64) *problem {
-	return &problem{result.GeneratorLimited, fmt.Sprintf("the generator waited %.0f %% of the time for its own share of CPU; give it more cores", 100*share)}
+	return &problem{result.GeneratorLimited, fmt.Sprintf("the generator waited %.0f %% of the time for its own share of CPU; give it "+
+		"more cores", 100*share)}
 }

@@ -165,7 +165,8 @@ func (s *stepRun) judgeUsers(*result.Total, *threadReport) *problem {
 		return nil
 	}
 	return &problem{result.GeneratorLimited, fmt.Sprintf(
-		"%d iterations were due while none of the %d users was free, and more than a tenth of them paused; use more --connections", s.iterations.short, s.step.Connections)}
+		"%d iterations were due while none of the %d users was free, and more than a tenth of them paused; use more --connections",
+		s.iterations.short, s.step.Connections)}
 }
 
 // visit gives each session a virtual user, if there is a flow.

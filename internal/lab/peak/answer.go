@@ -59,10 +59,12 @@ func (s *Search) earlier(m *proof) *level {
 func (s *Search) warnings(m *proof) []string {
 	var w []string
 	if s.falls > 0 {
-		w = append(w, fmt.Sprintf("the target became slower during the search: rates that had passed were missed later (%d times), and what this contradicts was discarded", s.falls))
+		w = append(w, fmt.Sprintf("the target became slower during the search: rates that had passed were missed later (%d times), and what "+
+			"this contradicts was discarded", s.falls))
 	}
 	if s.rises > 0 {
-		w = append(w, fmt.Sprintf("the target became faster during the search: rates that had been missed passed later (%d times), and what this contradicts was discarded", s.rises))
+		w = append(w, fmt.Sprintf("the target became faster during the search: rates that had been missed passed later (%d times), and what "+
+			"this contradicts was discarded", s.rises))
 	}
 	for _, v := range s.path {
 		if v.Observation.Down {

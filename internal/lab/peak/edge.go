@@ -60,7 +60,8 @@ type doubt struct {
 
 // discards reports whether the visit with that index does not prove anything any more.
 func (d doubt) discards(i int, v *Visit) bool {
-	return i < d.before && v.Observation.Validity == result.Valid && v.Observation.passes() == d.passed && (d.passed && v.Rate >= d.rate || !d.passed && v.Rate <= d.rate)
+	return i < d.before && v.Observation.Validity == result.Valid && v.Observation.passes() == d.passed &&
+		(d.passed && v.Rate >= d.rate || !d.passed && v.Rate <= d.rate)
 }
 
 // Limits of a contradiction that leaves the rest of what was proved.

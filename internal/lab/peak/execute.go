@@ -132,9 +132,12 @@ func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, 
 }
 
 // search runs one search. It is not an error if ctx ends while it runs.
-func search(ctx context.Context, o Options, settings Settings, slo result.SLO, header result.Header, w io.Writer, open func() (load.Watcher, error)) (Answer, *result.Run, error) {
+func search(ctx context.Context, o Options, settings Settings, slo result.SLO, header result.Header, w io.Writer,
+	open func() (load.Watcher, error),
+) (Answer, *result.Run, error) {
 	e := &execution{
-		options: &o, slo: slo, search: NewSearch(settings), display: newDisplay(w, settings.Deadline, settings.Quantile, o.Flow != ""), now: time.Now,
+		options: &o, slo: slo, search: NewSearch(settings), display: newDisplay(w, settings.Deadline, settings.Quantile,
+			o.Flow != ""), now: time.Now,
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -282,7 +285,8 @@ func down(t *result.Total) bool {
 	return sent >= downMin && float64(t.Errors[result.Refused]+t.Errors[result.Reset]) >= downShare*float64(sent)
 }
 
-// idleMax is the share of its time that a generator with CPU to spare uses in its busiest thread, or waits for a CPU in all threads together.
+// idleMax is the share of its time that a generator with CPU to spare uses in its busiest thread, or waits for a CPU in all threads
+// together.
 const idleMax = 0.75
 
 // disturbed reports whether a step is not VALID although the generator had CPU to spare, and connections: the hypervisor, an

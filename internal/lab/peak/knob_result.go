@@ -79,7 +79,8 @@ func (a *Answer) count(passed bool, low, high float64) int {
 	n := 0
 	for i := range a.Path {
 		v := &a.Path[i]
-		if v.Rate >= low && v.Rate <= high && v.Rate > 0 && v.Observation.Validity == result.Valid && !v.Observation.Down && v.Observation.passes() == passed {
+		if v.Rate >= low && v.Rate <= high && v.Rate > 0 && v.Observation.Validity == result.Valid && !v.Observation.Down &&
+			v.Observation.passes() == passed {
 			n++
 		}
 	}
@@ -196,7 +197,8 @@ func (o *Outcome) weigh(knobs []knob) {
 	for i := range o.Knobs {
 		k := &o.Knobs[i]
 		about := slices.ContainsFunc(touches(), func(t touch) bool {
-			return t.verdict == v.Name && slices.ContainsFunc(t.words, func(word string) bool { return strings.Contains(strings.ToLower(k.Name), word) })
+			return t.verdict == v.Name && slices.ContainsFunc(t.words,
+				func(word string) bool { return strings.Contains(strings.ToLower(k.Name), word) })
 		})
 		if at := slices.IndexFunc(knobs, func(one knob) bool { return one.name == k.Name && one.quota != nil }); at >= 0 {
 			about = about && o.isAbout(v, knobs[at].members)
@@ -225,7 +227,8 @@ func (o *Outcome) isAbout(v *diagnose.Verdict, members []int) bool {
 				continue
 			}
 			watched++
-			if w.Host != "" || !slices.ContainsFunc(members, func(pid int) bool { return strings.Contains(" "+s.Detail, fmt.Sprintf(" %d (", pid)) }) {
+			if w.Host != "" || !slices.ContainsFunc(members,
+				func(pid int) bool { return strings.Contains(" "+s.Detail, fmt.Sprintf(" %d (", pid)) }) {
 				return false
 			}
 		}

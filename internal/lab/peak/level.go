@@ -133,10 +133,12 @@ func (l *level) generatorLimited() bool {
 		return false
 	}
 	n := len(l.invalid)
-	if n >= disturbedAttempts && !slices.ContainsFunc(l.invalid, func(v *Visit) bool { return v.Observation.Validity != result.GeneratorLimited }) {
+	if n >= disturbedAttempts && !slices.ContainsFunc(l.invalid,
+		func(v *Visit) bool { return v.Observation.Validity != result.GeneratorLimited }) {
 		return true
 	}
-	return n > 1 && l.invalid[n-1].Observation.obstacle() == result.GeneratorLimited && l.invalid[n-2].Observation.obstacle() == result.GeneratorLimited
+	return n > 1 && l.invalid[n-1].Observation.obstacle() == result.GeneratorLimited &&
+		l.invalid[n-2].Observation.obstacle() == result.GeneratorLimited
 }
 
 // margin returns the mean margin of the criterion and its standard error. ok is false if no visit has it.

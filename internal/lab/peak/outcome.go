@@ -113,7 +113,8 @@ func (o *Outcome) Met(step int) (met, missed bool) {
 	return proves && v.Observation.passes(), proves && !v.Observation.passes()
 }
 
-// Judge returns Problem if there is one. Otherwise it returns nil if a rate is proved to meet the SLO, an error with the code exit.Failed if only rates that miss it are proved,
+// Judge returns Problem if there is one. Otherwise it returns nil if a rate is proved to meet the SLO, an error with the code exit.Failed
+// if only rates that miss it are proved,
 // and one with exit.NothingValid if nothing is.
 func (o *Outcome) Judge() error {
 	switch a := &o.Answer; {

@@ -63,7 +63,8 @@ func isSearch(run *result.Run) bool {
 func purposeOf(s *result.Step) Purpose {
 	word, _, _ := strings.Cut(s.Name, " ")
 	p := Purpose(word)
-	if !slices.Contains([]Purpose{Closed, Bracket, Refine, Repeat, ConfirmBelow, ConfirmAbove}, p) || (p == Closed) != (s.Loop == result.LoopClosed) {
+	if !slices.Contains([]Purpose{Closed, Bracket, Refine, Repeat, ConfirmBelow, ConfirmAbove}, p) ||
+		(p == Closed) != (s.Loop == result.LoopClosed) {
 		return ""
 	}
 	return p

@@ -66,8 +66,10 @@ func (o *Outcome) Document(file string) *Document {
 	d := &Document{
 		Format: "spillway-peak", Version: "1.0", Target: o.Run.Header.Target, SLO: o.Run.Header.SLO, Label: o.Run.Header.Label, Unit: o.unit(),
 		FeasibleMax: known(a.Feasible), InfeasibleMin: known(a.Infeasible), IntervalLow: known(a.Low), IntervalHigh: known(a.High),
-		Binding: known(a.Binding), Boundary: known(a.Boundary), Confirmed: a.Confirmed, Stopped: a.Stopped, Warnings: append([]string{}, a.Warnings...),
-		Seconds: a.Took.Seconds(), Requests: a.Requests, Others: []diagnose.Verdict{}, Ceilings: append([]Ceiling{}, o.Ceilings...), Knobs: []DocumentKnob{},
+		Binding: known(a.Binding), Boundary: known(a.Boundary), Confirmed: a.Confirmed, Stopped: a.Stopped, Warnings: append([]string{},
+			a.Warnings...),
+		Seconds: a.Took.Seconds(), Requests: a.Requests, Others: []diagnose.Verdict{}, Ceilings: append([]Ceiling{},
+			o.Ceilings...), Knobs: []DocumentKnob{},
 		Probes: documentProbes(a), File: file,
 	}
 	if len(o.Verdicts) > 0 {
@@ -186,7 +188,8 @@ func (o *Outcome) Facts() [][2]string {
 		facts = append(facts, [2]string{"ceiling", c.Sentence})
 	}
 	facts = append(facts, [2]string{"stopped", o.stoppedText()})
-	facts = append(facts, [2]string{"cost", fmt.Sprintf("%s, %s requests in %d probes", a.Took.Round(time.Second), count(float64(a.Requests)), a.Probes)})
+	facts = append(facts, [2]string{"cost", fmt.Sprintf("%s, %s requests in %d probes", a.Took.Round(time.Second), count(float64(a.Requests)),
+		a.Probes)})
 	return facts
 }
 

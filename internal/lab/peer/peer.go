@@ -82,7 +82,8 @@ func Guard(name, token string, next http.Handler) http.Handler {
 				host = strings.Trim(r.Host, "[]") // no port
 			}
 			if host != "localhost" && !isLoopback(host) {
-				http.Error(w, fmt.Sprintf("without a token, %s answers requests for 127.0.0.1, [::1] and localhost only", name), http.StatusMisdirectedRequest)
+				http.Error(w, fmt.Sprintf("without a token, %s answers requests for 127.0.0.1, [::1] and localhost only", name),
+					http.StatusMisdirectedRequest)
 				return
 			}
 			ofThisHost.ServeHTTP(w, r)

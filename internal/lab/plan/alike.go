@@ -27,7 +27,8 @@ func (p *Plan) alike(every []observation, basis *observation) []observation {
 // unlike tells why a step does not count besides the basis, "" if it does.
 func (p *Plan) unlike(o, basis *observation) string {
 	if connectionsOf(o.step) != connectionsOf(basis.step) {
-		return fmt.Sprintf("Steps of %s with %s connections are left out, because the plan is for %s ones: choose with --connections.", o.source.File, connectionsOf(o.step), connectionsOf(basis.step))
+		return fmt.Sprintf("Steps of %s with %s connections are left out, because the plan is for %s ones: choose with --connections.",
+			o.source.File, connectionsOf(o.step), connectionsOf(basis.step))
 	}
 	for i := range o.ceilings {
 		c := &o.ceilings[i]

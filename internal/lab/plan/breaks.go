@@ -11,16 +11,19 @@ import (
 
 // What takes over when a resource is used up.
 const (
-	nextHosts    = "more hosts behind a load balancer such as nginx, HAProxy or Envoy, if the application keeps no state of its own"
-	nextReads    = "read replicas of PostgreSQL or MySQL, or a cache in Redis; first the indexes: spillway doctor --query"
-	nextWrites   = "several databases: partitioning with Citus (PostgreSQL) or Vitess (MySQL), or a distributed one such as CockroachDB, TiDB or YugabyteDB"
-	nextCommits  = "more records per transaction; then a log such as Apache Kafka or Redpanda in front of the database, or partitioning with Citus or Vitess"
+	nextHosts  = "more hosts behind a load balancer such as nginx, HAProxy or Envoy, if the application keeps no state of its own"
+	nextReads  = "read replicas of PostgreSQL or MySQL, or a cache in Redis; first the indexes: spillway doctor --query"
+	nextWrites = "several databases: partitioning with Citus (PostgreSQL) or Vitess (MySQL), or a distributed one such as CockroachDB, " +
+		"TiDB or YugabyteDB"
+	nextCommits = "more records per transaction; then a log such as Apache Kafka or Redpanda in front of the database, or partitioning " +
+		"with Citus or Vitess"
 	nextRedis    = "Redis Cluster or Valkey Cluster, replicas for reads, or client-side caching"
 	nextSessions = "a pooler: PgBouncer or PgCat for PostgreSQL, ProxySQL for MySQL"
-	nextPorts    = "connections that are kept open to the target; otherwise more source addresses (proxy_bind in nginx, source in HAProxy), a wider net.ipv4.ip_local_port_range, or net.ipv4.tcp_tw_reuse=1"
-	nextFiles    = "a higher limit of open files (LimitNOFILE, ulimit -n)"
-	nextNetwork  = "compression and a CDN such as Cloudflare, Fastly or Amazon CloudFront, or a faster link"
-	nextShared   = "more processes of it, or more hosts"
+	nextPorts    = "connections that are kept open to the target; otherwise more source addresses (proxy_bind in nginx, source in " +
+		"HAProxy), a wider net.ipv4.ip_local_port_range, or net.ipv4.tcp_tw_reuse=1"
+	nextFiles   = "a higher limit of open files (LimitNOFILE, ulimit -n)"
+	nextNetwork = "compression and a CDN such as Cloudflare, Fastly or Amazon CloudFront, or a faster link"
+	nextShared  = "more processes of it, or more hosts"
 )
 
 // assumedLink is the payload of a link of 1 Gbit/s in bytes per second, in one direction: Ethernet, IP and TCP headers take 5 %.
@@ -56,7 +59,8 @@ func (b *builder) breaks() {
 	n := b.plan.hosts
 	for i := range b.pools {
 		p := &b.pools[i]
-		b.breaksAt(n*p.rate(), GroundSLO, nextHosts, "CPU of %s on %s of %s: %s busy when the SLO was met", p.subject(), plural(n, "host"), cores(p.cores), share(p.used))
+		b.breaksAt(n*p.rate(), GroundSLO, nextHosts, "CPU of %s on %s of %s: %s busy when the SLO was met", p.subject(), plural(n, "host"),
+			cores(p.cores), share(p.used))
 	}
 	for i := range b.basis.ceilings {
 		c := &b.basis.ceilings[i]
@@ -64,7 +68,8 @@ func (b *builder) breaks() {
 		case c.Resource == Descriptors && b.kind(c) == kindApplication:
 			b.breaksAt(n*c.RateHz, GroundCeiling, nextFiles, "open files of %s on %s of %s", c.Subject, plural(n, "host"), number(c.Capacity))
 		case c.Resource == Ports:
-			b.breaksAt(n*c.RateHz, GroundAssumed, nextPorts, "%s local ports on each of %s, if the application closes first", number(c.Capacity), plural(n, "host"))
+			b.breaksAt(n*c.RateHz, GroundAssumed, nextPorts, "%s local ports on each of %s, if the application closes first", number(c.Capacity),
+				plural(n, "host"))
 		case b.isShared(c):
 			b.breaksAt(c.RateHz, GroundCeiling, b.next(c), "%s", c.Sentence())
 		}
@@ -108,7 +113,8 @@ func connectionHosts(d *result.DatabaseUsage) float64 {
 // connectionsUsed says how many connections so many application hosts use.
 func connectionsUsed(d *result.DatabaseUsage, hosts float64) string {
 	each := value(d.ConnectionsMax)
-	return fmt.Sprintf("%s of %s connections are used by %s with up to %s each", number(hosts*each), number(value(d.ConnectionsLimit)), plural(hosts, "application host"), number(each))
+	return fmt.Sprintf("%s of %s connections are used by %s with up to %s each", number(hosts*each), number(value(d.ConnectionsLimit)),
+		plural(hosts, "application host"), number(each))
 }
 
 // databaseBreaks adds the connections of a database, which grow with the hosts, and the commits that were seen.
@@ -119,8 +125,10 @@ func (b *builder) databaseBreaks(d *result.DatabaseUsage) {
 	if hosts := connectionHosts(d); hosts >= 1 {
 		b.breaksAt(hosts*b.rate.Value, GroundCeiling, nextSessions, "%s", connectionsUsed(d, hosts))
 	}
-	if commits := b.highest(d, func(d *result.DatabaseUsage) *float64 { return d.Commits }); commits > 0 && writes(d) && waitsForCommit(d) && value(d.CommitsPerRequest) > 0 {
-		b.breaksAt(commits/value(d.CommitsPerRequest), GroundSeen, nextCommits, "%s: %s commits/s, while %s sessions waited for %s", d.Name, number(commits),
+	if commits := b.highest(d, func(d *result.DatabaseUsage) *float64 { return d.Commits }); commits > 0 && writes(d) && waitsForCommit(d) &&
+		value(d.CommitsPerRequest) > 0 {
+		b.breaksAt(commits/value(d.CommitsPerRequest), GroundSeen, nextCommits, "%s: %s commits/s, while %s sessions waited for %s", d.Name,
+			number(commits),
 			significant(value(d.BusiestWaitMean)), d.BusiestWait)
 	}
 }
@@ -141,7 +149,8 @@ func (b *builder) ports() {
 		f.Name, f.Unit = fmt.Sprintf("connections opened per request x %d s", TimeWait), "seconds"
 		l := Line{Name: "local ports to backends", Unit: "ports", Need: b.need(f), Figures: []Figure{f}}
 		per := l.Need.Value / b.plan.hosts
-		l.Formula = fmt.Sprintf("%s x %s connections x %d s = %s; per host %s of %s: %s for each backend address", b.times(), significant(c.Demand/TimeWait), TimeWait, whole(l.Need.Value),
+		l.Formula = fmt.Sprintf("%s x %s connections x %d s = %s; per host %s of %s: %s for each backend address", b.times(),
+			significant(c.Demand/TimeWait), TimeWait, whole(l.Need.Value),
 			whole(per), number(c.Capacity), plural(math.Ceil(per/c.Capacity), "source address"))
 		l.Note = "If the application closes first, which was not measured. Connections that are kept open need none of this."
 		b.add(l)
@@ -158,9 +167,11 @@ func (b *builder) ports() {
 	l := Line{Name: "local ports of a proxy in front", Unit: "ports", Figures: []Figure{f}, Need: b.need(f)}
 	l.Need = Estimate{l.Need.Value * TimeWait, l.Need.Low * TimeWait, l.Need.High * TimeWait}
 	addresses := math.Ceil(l.Need.Value / ports / b.plan.hosts)
-	l.Formula = fmt.Sprintf("%s x %s connections x %d s = %s; / %s ports / %s = %s", b.times(), significant(f.Value), TimeWait, whole(l.Need.Value), number(ports),
+	l.Formula = fmt.Sprintf("%s x %s connections x %d s = %s; / %s ports / %s = %s", b.times(), significant(f.Value), TimeWait,
+		whole(l.Need.Value), number(ports),
 		plural(b.plan.hosts, "application host"), plural(addresses, "source address"))
-	l.Note = "If a proxy opens a connection per request and closes first. The range is that of the load generator's host. With keep-alive to the application: " + whole(b.inFlight()) + " ports."
+	l.Note = "If a proxy opens a connection per request and closes first. The range is that of the load generator's host. With " +
+		"keep-alive to the application: " + whole(b.inFlight()) + " ports."
 	b.add(l)
 }
 
@@ -218,7 +229,8 @@ func (b *builder) missingPorts(missing func(format string, args ...any)) {
 	for i := range b.basis.usage.TCP {
 		t := &b.basis.usage.TCP[i]
 		if opens := m.opened(t); opens >= opensMin && b.basis.ceiling(&Ceiling{Resource: Ports, Host: t.Host}) == nil {
-			missing("ports of connections to backends (%s opened per request) over a network: in the runs few were held, because the other side closed first or the loopback interface reuses them", significant(opens))
+			missing("ports of connections to backends (%s opened per request) over a network: in the runs few were held, because the other "+
+				"side closed first or the loopback interface reuses them", significant(opens))
 		}
 	}
 }

@@ -108,14 +108,17 @@ func (c *Ceiling) Sentence() string {
 	need := bound + seconds(c.Demand)
 	switch c.Resource {
 	case Sessions:
-		return fmt.Sprintf("%s: a session is busy for %s per request; %s sessions last for %s%s", c.Subject, need, number(c.Capacity), least, rate(c.RateHz))
+		return fmt.Sprintf("%s: a session is busy for %s per request; %s sessions last for %s%s", c.Subject, need, number(c.Capacity), least,
+			rate(c.RateHz))
 	case Descriptors:
-		return fmt.Sprintf("%s: a file is open for %s per request; %s files last for %s%s", c.Subject, need, number(c.Capacity), least, rate(c.RateHz))
+		return fmt.Sprintf("%s: a file is open for %s per request; %s files last for %s%s", c.Subject, need, number(c.Capacity), least,
+			rate(c.RateHz))
 	case Ports:
 		return fmt.Sprintf("local ports%s: %s connections opened per request hold a port for %d s; %s ports last for %s%s",
 			on(c.Host), significant(c.Demand/TimeWait), TimeWait, number(c.Capacity), least, rate(c.RateHz))
 	case HostCPU:
-		return fmt.Sprintf("host%s: %s CPU per request in all; %s %s for %s%s", on(c.Host), need, cores(c.Capacity), last(c.Capacity), least, rate(c.RateHz))
+		return fmt.Sprintf("host%s: %s CPU per request in all; %s %s for %s%s", on(c.Host), need, cores(c.Capacity), last(c.Capacity), least,
+			rate(c.RateHz))
 	case RedisThread:
 		return fmt.Sprintf("%s: %s CPU of the main thread per request; one core lasts for %s%s", c.Subject, need, least, rate(c.RateHz))
 	}
@@ -182,7 +185,10 @@ func (m *meter) processes() {
 			})
 		}
 		if short {
-			m.add(Ceiling{Resource: Descriptors, Host: p.Host, Subject: p.Name, Demand: value(p.FDsMax) / m.rate, Capacity: value(p.FDsLimit), Basis: "its limit of open files"})
+			m.add(Ceiling{
+				Resource: Descriptors, Host: p.Host, Subject: p.Name, Demand: value(p.FDsMax) / m.rate, Capacity: value(p.FDsLimit),
+				Basis: "its limit of open files",
+			})
 		}
 	}
 }
@@ -298,7 +304,10 @@ func (m *meter) hosts() {
 			continue
 		}
 		busy := 1 - *h.Idle - value(h.IOWait)
-		m.add(Ceiling{Resource: HostCPU, Host: h.Host, Demand: busy * *h.Cores / m.rate, Capacity: *h.Cores, Basis: "its cores", pool: hostPool(h.Host)})
+		m.add(Ceiling{
+			Resource: HostCPU, Host: h.Host, Demand: busy * *h.Cores / m.rate, Capacity: *h.Cores, Basis: "its cores",
+			pool: hostPool(h.Host),
+		})
 	}
 }
 
@@ -306,7 +315,10 @@ func (m *meter) databases() {
 	for i := range m.usage.Databases {
 		d := &m.usage.Databases[i]
 		if d.Kind != result.SamplerRedis {
-			m.add(Ceiling{Resource: Sessions, Host: d.Host, Subject: d.Name, Demand: value(d.ActiveMean) / m.rate, Capacity: value(d.ConnectionsLimit), Basis: "its connection limit"})
+			m.add(Ceiling{
+				Resource: Sessions, Host: d.Host, Subject: d.Name, Demand: value(d.ActiveMean) / m.rate,
+				Capacity: value(d.ConnectionsLimit), Basis: "its connection limit",
+			})
 			continue
 		}
 		c := Ceiling{Resource: RedisThread, Host: d.Host, Subject: d.Name, Capacity: 1, Basis: redisThreadBasis}
@@ -327,7 +339,8 @@ func (m *meter) mainThread(d *result.DatabaseUsage) float64 {
 	for _, t := range m.series {
 		if t.Sampler == result.SamplerRedis && t.Host == d.Host && t.Subject == d.Name {
 			from, to := m.usage.From, m.usage.To
-			return (t.StepGrowth("main_thread_user_seconds_total", from, to) + t.StepGrowth("main_thread_system_seconds_total", from, to)) / (to - from)
+			return (t.StepGrowth("main_thread_user_seconds_total", from, to) +
+				t.StepGrowth("main_thread_system_seconds_total", from, to)) / (to - from)
 		}
 	}
 	return math.NaN()

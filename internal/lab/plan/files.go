@@ -86,7 +86,8 @@ func ParseOptions(text string) (Options, error) {
 			err = errors.New("unknown name")
 		}
 		if err != nil {
-			return o, exit.UsageError(fmt.Errorf("--plan %q: %q: write rate=R or hosts=N, and headroom=30%% and connections=short|keep-alive if needed", text, word))
+			return o, exit.UsageError(fmt.Errorf("--plan %q: %q: write rate=R or hosts=N, and headroom=30%% and connections=short|keep-alive "+
+				"if needed", text, word))
 		}
 	}
 	return o, nil
@@ -151,7 +152,8 @@ func readSources(from []string, variant string) ([]Source, error) {
 
 func readRun(path string) (*result.Run, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		return nil, exit.UsageError(fmt.Errorf("%s is not the directory of a run of spillway experiment (it has no %s): name such a directory, or result files", path, experiment.ManifestFile))
+		return nil, exit.UsageError(fmt.Errorf("%s is not the directory of a run of spillway experiment (it has no %s): name such a "+
+			"directory, or result files", path, experiment.ManifestFile))
 	}
 	run, err := result.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, result.ErrNotResult) || errors.Is(err, result.ErrVersion) {

@@ -55,11 +55,13 @@ func (b *builder) build() error {
 	}
 	b.findPools()
 	if len(b.pools) == 0 {
-		return exit.NothingValidError(errors.New("the runs have no samples of the CPU of the application and its cores: run load with --watch app=:PORT, or name its cores with --cpus app=N"))
+		return exit.NothingValidError(errors.New("the runs have no samples of the CPU of the application and its cores: run load with " +
+			"--watch app=:PORT, or name its cores with --cpus app=N"))
 	}
 	b.scale()
 	if c := b.plan.Capacity; !(b.plan.hosts >= 1 && b.plan.hosts <= hostsMax) || c != nil && !c.RateHz.finite() {
-		return exit.NothingValidError(fmt.Errorf("the figures of %s make %g hosts: repeat the run, or plan for a lower rate", b.basis.source.File, b.plan.hosts))
+		return exit.NothingValidError(fmt.Errorf("the figures of %s make %g hosts: repeat the run, or plan for a lower rate", b.basis.source.File,
+			b.plan.hosts))
 	}
 	b.extrapolation()
 	for i := range b.pools {
@@ -92,7 +94,8 @@ func (b *builder) operatingRate() {
 	if missed == nil || missed.offered > b.basis.offered {
 		return
 	}
-	text := fmt.Sprintf("%s of %s missed the SLO (%s), below the rate of the plan, %s of %s", rate(missed.offered), missed.source.File, missed.missed, rate(b.rate.Value), b.basis.source.File)
+	text := fmt.Sprintf("%s of %s missed the SLO (%s), below the rate of the plan, %s of %s", rate(missed.offered), missed.source.File,
+		missed.missed, rate(b.rate.Value), b.basis.source.File)
 	if met == nil {
 		b.rate.Low = min(b.rate.Low, missed.rate)
 		b.note("%s, and no lower rate met it: repeat the runs, from lower rates on.", text)
@@ -116,7 +119,8 @@ func (b *builder) oneHost() error {
 		}
 		if other, found := hosts[c.Subject]; found && other != c.Host {
 			one, two := cmp.Or(other, generatorPool), cmp.Or(c.Host, generatorPool)
-			return fmt.Errorf("%s watched %s on %s and on %s, and a plan multiplies one application host: measure one alone", b.basis.source.File, c.Subject, one, two)
+			return fmt.Errorf("%s watched %s on %s and on %s, and a plan multiplies one application host: measure one alone", b.basis.source.File,
+				c.Subject, one, two)
 		}
 		hosts[c.Subject] = c.Host
 	}
@@ -131,7 +135,8 @@ func (b *builder) givenCores() error {
 	for i := range b.all {
 		for j := range b.all[i].ceilings {
 			c := &b.all[i].ceilings[j]
-			if given, found := b.plan.settings.CPUs[c.Subject]; found && c.Resource == ProcessCPU && c.Basis == givenBasis && c.Utilization > overGiven {
+			if given, found := b.plan.settings.CPUs[c.Subject]; found && c.Resource == ProcessCPU && c.Basis == givenBasis &&
+				c.Utilization > overGiven {
 				return fmt.Errorf("--cpus %s=%g: it used %s in %s of %s: give the cores that it could use", c.Subject, given,
 					cores(c.Utilization*c.Capacity), b.all[i].name(), b.all[i].source.File)
 			}
@@ -211,7 +216,8 @@ const farBeyond = 10
 // extrapolation notes what a plan does not know of rates far from the measured ones.
 func (b *builder) extrapolation() {
 	if times := b.planned() / b.rate.Value; times >= farBeyond {
-		b.note("The plan with its headroom is %s times the rate that was measured, %s: costs per request may change on the way; measure again at a higher rate.", number(math.Round(times)), rate(b.rate.Value))
+		b.note("The plan with its headroom is %s times the rate that was measured, %s: costs per request may change on the way; measure "+
+			"again at a higher rate.", number(math.Round(times)), rate(b.rate.Value))
 	}
 	if b.figure("", "", 0, false, func(*observation) float64 { return 0 }).Steps < 2 {
 		b.note("The figures rest on one step alone, so that their intervals are not known: measure at several rates.")
@@ -235,7 +241,8 @@ func (b *builder) sharedLimits(c *Capacity) {
 	})
 	for i := range b.basis.ceilings {
 		if s := &b.basis.ceilings[i]; b.isShared(s) {
-			limit(s.RateHz, b.rate.Low, s.Sentence()+", all busy; latencies rise before that, and the SLO was measured only up to "+rate(b.rate.Value))
+			limit(s.RateHz, b.rate.Low, s.Sentence()+", all busy; "+
+				"latencies rise before that, and the SLO was measured only up to "+rate(b.rate.Value))
 		}
 	}
 	for i := range b.basis.ceilings {
@@ -355,20 +362,24 @@ func (b *builder) application(p *pool) {
 // lightNote tells why the operating point used only a part of the cores, "" if it used most of them.
 func (b *builder) lightNote(p *pool) string {
 	if p.others > 0.005 {
-		return fmt.Sprintf("Other watched processes used %s of the same cores; the plan counts them on their own. That a host takes more without them was not measured.", share(p.others))
+		return fmt.Sprintf("Other watched processes used %s of the same cores; the plan counts them on their own. That a host takes more "+
+			"without them was not measured.", share(p.others))
 	}
 	if p.used >= lightLoad {
 		return ""
 	}
 	if b.open {
-		return fmt.Sprintf("The runs used only %s of the cores of %s, so that fewer hosts may do: add runs at higher rates.", share(p.used), p.subject())
+		return fmt.Sprintf("The runs used only %s of the cores of %s, so that fewer hosts may do: add runs at higher rates.", share(p.used),
+			p.subject())
 	}
 	for _, s := range searches(b.all, b.every) {
 		if s.met == b.basis && s.missed != nil && s.missed.used(p.name, p.processes) >= fullLoad {
-			return fmt.Sprintf("At the next rate, %s, %s used %s of the cores and missed the SLO: add a run at rates in between.", rate(s.missed.offered), p.subject(), share(s.missed.used(p.name, p.processes)))
+			return fmt.Sprintf("At the next rate, %s, %s used %s of the cores and missed the SLO: add a run at rates in between.",
+				rate(s.missed.offered), p.subject(), share(s.missed.used(p.name, p.processes)))
 		}
 	}
-	return fmt.Sprintf("Something else missed the SLO while %s used %s of the cores, so that fewer hosts may do: see what breaks first.", p.subject(), share(p.used))
+	return fmt.Sprintf("Something else missed the SLO while %s used %s of the cores, so that fewer hosts may do: see what breaks first.",
+		p.subject(), share(p.used))
 }
 
 // memory adds the memory of the application's processes on one host.
@@ -426,7 +437,8 @@ func (b *builder) sharedCPU(c *Ceiling) {
 		l.Figures = []Figure{f}
 		l.Formula = fmt.Sprintf("%s x %s CPU of the main thread = %s of one core", b.times(), seconds(f.Value), share(l.Need.Value))
 		if l.Need.Value > 1 {
-			l.Note = fmt.Sprintf("One Redis is not enough: Redis Cluster with at least %s, if the keys spread evenly.", plural(math.Ceil(l.Need.Value), "primary shard"))
+			l.Note = fmt.Sprintf("One Redis is not enough: Redis Cluster with at least %s, if the keys spread evenly.",
+				plural(math.Ceil(l.Need.Value), "primary shard"))
 		}
 	case kind == kindDatabase:
 		l.Name = "database CPU"
@@ -447,7 +459,8 @@ func (b *builder) redisMemory() {
 		})
 		b.add(Line{
 			Name: "Redis memory", Subject: d.Name, Unit: "bytes", Need: Estimate{f.High, f.Low, f.High}, Figures: []Figure{f},
-			Formula: size(f.High) + " were used at most", Note: "Memory grows with the keys, not with the rate: multiply it by the users of the target over those of the runs.",
+			Formula: size(f.High) + " were used at most", Note: "Memory grows with the keys, not with the rate: multiply it by the users of " +
+				"the target over those of the runs.",
 		})
 	})
 }
@@ -486,7 +499,8 @@ func (b *builder) connections() {
 	if r := service(b.basis); !math.IsNaN(r) {
 		f := b.figure("mean service time", "seconds", r, false, service)
 		l := Line{Name: "requests in flight", Unit: "requests", Need: b.need(f), Figures: []Figure{f}}
-		l.Formula = fmt.Sprintf("%s x %s = %s, %s per application host (Little's law)", b.times(), seconds(f.Value), whole(l.Need.Value), whole(l.Need.Value/b.plan.hosts))
+		l.Formula = fmt.Sprintf("%s x %s = %s, %s per application host (Little's law)", b.times(), seconds(f.Value), whole(l.Need.Value),
+			whole(l.Need.Value/b.plan.hosts))
 		l.Note = "Each has a connection or stream. Idle keep-alive connections of clients come on top: one per client."
 		if b.plan.Connections == Short {
 			l.Note = "Each has a connection."
@@ -510,7 +524,10 @@ func (b *builder) connections() {
 		f := b.figure("connections of "+d.Name, "connections", *d.ConnectionsMax, false, func(o *observation) float64 {
 			return o.database(d, func(d *result.DatabaseUsage) *float64 { return d.ConnectionsMax })
 		})
-		l := Line{Name: "database connections", Subject: d.Name, Unit: "connections", Need: Estimate{b.plan.hosts * f.High, b.plan.hosts * f.Low, b.plan.hosts * f.High}, Figures: []Figure{f}}
+		l := Line{
+			Name: "database connections", Subject: d.Name, Unit: "connections",
+			Need: Estimate{b.plan.hosts * f.High, b.plan.hosts * f.Low, b.plan.hosts * f.High}, Figures: []Figure{f},
+		}
 		l.Formula = fmt.Sprintf("%s x %s at most", plural(b.plan.hosts, "host"), plural(f.High, "connection"))
 		if d.ConnectionsLimit != nil && l.Need.Value > *d.ConnectionsLimit {
 			l.Note = fmt.Sprintf("More than the limit of %s: %s.", number(*d.ConnectionsLimit), nextSessions)
@@ -526,7 +543,10 @@ func (b *builder) network() {
 	}
 	if v := bytes(b.basis); v > 0 {
 		f := b.figure("payload per request, both directions", "bytes", v, false, bytes)
-		l := Line{Name: "network", Unit: "bytes per second", Need: b.need(f), Figures: []Figure{f}, Note: "Without headers of TCP, IP and Ethernet. TLS is included if the runs used it."}
+		l := Line{
+			Name: "network", Unit: "bytes per second", Need: b.need(f), Figures: []Figure{f},
+			Note: "Without headers of TCP, IP and Ethernet. TLS is included if the runs used it.",
+		}
 		l.Formula = fmt.Sprintf("%s x %s = %s/s (%s Mbit/s)", b.times(), size(f.Value), size(l.Need.Value), significant(l.Need.Value*8/1e6))
 		b.add(l)
 	}
@@ -540,14 +560,21 @@ func (b *builder) commits() {
 			each func(*result.DatabaseUsage) *float64
 			rate func(*result.DatabaseUsage) *float64
 		}{
-			{"commits", func(d *result.DatabaseUsage) *float64 { return d.CommitsPerRequest }, func(d *result.DatabaseUsage) *float64 { return d.Commits }},
-			{"fsyncs", func(d *result.DatabaseUsage) *float64 { return d.FsyncsPerRequest }, func(d *result.DatabaseUsage) *float64 { return d.Fsyncs }},
+			{
+				"commits", func(d *result.DatabaseUsage) *float64 { return d.CommitsPerRequest },
+				func(d *result.DatabaseUsage) *float64 { return d.Commits },
+			},
+			{
+				"fsyncs", func(d *result.DatabaseUsage) *float64 { return d.FsyncsPerRequest },
+				func(d *result.DatabaseUsage) *float64 { return d.Fsyncs },
+			},
 		} {
 			v := value(kind.each(d))
 			if v < 0.001 || kind.name == "commits" && !writes(d) {
 				continue
 			}
-			f := b.figure(kind.name+" of "+d.Name+" per request", "count", v, false, func(o *observation) float64 { return o.database(d, kind.each) })
+			f := b.figure(kind.name+" of "+d.Name+" per request", "count", v, false,
+				func(o *observation) float64 { return o.database(d, kind.each) })
 			l := Line{Name: kind.name + " of the database", Subject: d.Name, Unit: "per second", Need: b.need(f), Figures: []Figure{f}}
 			l.Formula = fmt.Sprintf("%s x %s = %s", b.times(), significant(v), rate(l.Need.Value))
 			if seen := b.highest(d, kind.rate); l.Need.Value > seen {

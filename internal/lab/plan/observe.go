@@ -105,7 +105,8 @@ func (p *Plan) observe(sources []Source, slo result.SLO) ([]observation, error) 
 			}
 			o := observation{
 				source: s, step: step, rate: step.Total.Rate(), open: step.Loop == result.LoopOpen,
-				offered: max(step.Total.Rate(), step.OfferedHz*requests), cost: !step.Total.Overloaded && step.Total.ErrorShare() <= result.ErrorShareMax,
+				offered: max(step.Total.Rate(), step.OfferedHz*requests), cost: !step.Total.Overloaded &&
+					step.Total.ErrorShare() <= result.ErrorShareMax,
 			}
 			if err := o.judge(slo); err != nil {
 				return nil, exit.UsageError(err)
@@ -123,11 +124,13 @@ func (p *Plan) observe(sources []Source, slo result.SLO) ([]observation, error) 
 	case len(all) > 0:
 		return all, nil
 	case other > 0:
-		return nil, exit.NothingValidError(fmt.Errorf("no VALID step has %s connections: measure them with 'spillway load --per-connection %s'", p.settings.Connections,
+		return nil, exit.NothingValidError(fmt.Errorf("no VALID step has %s connections: measure them with 'spillway load --per-connection %s'",
+			p.settings.Connections,
 			map[string]string{Short: "1", KeepAlive: "0"}[p.settings.Connections]))
 	}
 	if ramps > 0 {
-		return nil, exit.NothingValidError(errors.New("the VALID steps are ramps, which have no rate to plan from: add a run of 'spillway load --rate' or 'spillway peak'"))
+		return nil, exit.NothingValidError(errors.New("the VALID steps are ramps, which have no rate to plan from: add a run of 'spillway " +
+			"load --rate' or 'spillway peak'"))
 	}
 	return nil, exit.NothingValidError(errors.New("no step is VALID: 'spillway report' names the reasons; repeat the runs"))
 }
@@ -262,7 +265,9 @@ func noOperatingPoint(all []observation, slo string) error {
 		}
 	}
 	if lowest == nil {
-		return exit.NothingValidError(errors.New("no VALID step has an open loop, which alone tells the rate that meets an SLO: add a run of 'spillway load --rate' or 'spillway peak'"))
+		return exit.NothingValidError(errors.New("no VALID step has an open loop, which alone tells the rate that meets an SLO: add a run " +
+			"of 'spillway load --rate' or 'spillway peak'"))
 	}
-	return exit.FailedError(fmt.Errorf("no VALID step met %s: %s in %s missed it (%s); add a run at lower rates", slo, lowest.name(), lowest.source.File, lowest.missed))
+	return exit.FailedError(fmt.Errorf("no VALID step met %s: %s in %s missed it (%s); add a run at lower rates", slo, lowest.name(),
+		lowest.source.File, lowest.missed))
 }

@@ -67,7 +67,8 @@ func (p *Plan) grounds() []string {
 	var lines []string
 	if c := p.Capacity; c != nil {
 		lines = append(lines, fmt.Sprintf("%s: up to %s%s; %s with %s headroom. Limit: %s.",
-			capitalized(plural(float64(c.Hosts), "host")), rate(c.RateHz.Value), c.RateHz.bracketed(rate), rate(c.WithHeadroomHz), share(p.Headroom), c.Binding))
+			capitalized(plural(float64(c.Hosts), "host")), rate(c.RateHz.Value), c.RateHz.bracketed(rate),
+			rate(c.WithHeadroomHz), share(p.Headroom), c.Binding))
 	}
 	for _, s := range p.Sources {
 		lines = append(lines, fmt.Sprintf("From %s: %d of %s VALID, %d met the SLO", s.File, s.Valid, plural(float64(s.Steps), "step"), s.Met))

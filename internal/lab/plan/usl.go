@@ -79,11 +79,13 @@ func FitUSL(points []Point, seed uint64) (*USL, error) {
 		}
 	}
 	if different < ConcurrenciesMin {
-		return nil, fmt.Errorf("fit the scalability law: %d VALID concurrencies of a closed loop; it needs %d, as in load -c 1,2,4,8,16,32,64", different, ConcurrenciesMin)
+		return nil, fmt.Errorf("fit the scalability law: %d VALID concurrencies of a closed loop; it needs %d, as in load -c 1,2,4,8,16,32,64",
+			different, ConcurrenciesMin)
 	}
 	knee := kneeOf(points)
 	if last := points[len(points)-1].Connections; knee >= last {
-		return nil, fmt.Errorf("fit the scalability law: the knee is not below the highest concurrency, %g: add a step of %g connections", last, 2*last)
+		return nil, fmt.Errorf("fit the scalability law: the knee is not below the highest concurrency, %g: add a step of %g connections", last,
+			2*last)
 	}
 	fit, determined := fitCurve(points)
 	if !determined {
@@ -110,7 +112,8 @@ func kneeOf(points []Point) float64 {
 func (u *USL) At(connections float64) (Estimate, error) {
 	measured := u.Points[len(u.Points)-1].Connections
 	if !(connections >= 1 && connections <= ExtrapolationMax*measured) {
-		return Estimate{}, fmt.Errorf("%g connections: the sweep measured up to %g, and the law is not read outside of 1 to %g", connections, measured, ExtrapolationMax*measured)
+		return Estimate{}, fmt.Errorf("%g connections: the sweep measured up to %g, and the law is not read outside of 1 to %g", connections,
+			measured, ExtrapolationMax*measured)
 	}
 	return u.estimate(func(c curve) float64 { return c.at(connections) }), nil
 }

@@ -48,7 +48,10 @@ func benchStep(out *bytes.Buffer, s *step) error {
 		n--
 	}
 	if n == 0 {
-		whole := bin{Counters: s.Total.Counters, response: s.response, length: s.Total.Elapsed, cpu: s.Total.Cost.CPUUser + s.Total.Cost.CPUSystem}
+		whole := bin{
+			Counters: s.Total.Counters, response: s.response, length: s.Total.Elapsed,
+			cpu: s.Total.Cost.CPUUser + s.Total.Cost.CPUSystem,
+		}
 		benchLine(out, name, &whole)
 		return nil
 	}

@@ -274,7 +274,10 @@ func watchRows(u *result.Usage, step string) []watchRow {
 		d := &u.Databases[i]
 		rows = append(rows, figureRows(watchRow{step: step, host: d.Host, kind: d.Kind, name: d.Name}, *d)...)
 		if d.BusiestWait != "" {
-			rows = append(rows, watchRow{step: step, host: d.Host, kind: d.Kind, name: d.Name, figure: "busiest_wait", value: escapeFormula(d.BusiestWait)})
+			rows = append(rows, watchRow{
+				step: step, host: d.Host, kind: d.Kind, name: d.Name, figure: "busiest_wait",
+				value: escapeFormula(d.BusiestWait),
+			})
 		}
 	}
 	for i := range u.Watch {

@@ -172,7 +172,8 @@ func readRuns(files []string) ([]*result.Run, error) {
 		run, err := result.ReadFile(path)
 		switch {
 		case isDirectory(path):
-			return nil, exit.UsageError(fmt.Errorf("%s is not the directory of a run of spillway experiment (it has no %s): name such a directory alone, or result files", path, experiment.ManifestFile))
+			return nil, exit.UsageError(fmt.Errorf("%s is not the directory of a run of spillway experiment (it has no %s): name such a "+
+				"directory alone, or result files", path, experiment.ManifestFile))
 		case errors.Is(err, os.ErrNotExist), errors.Is(err, result.ErrNotResult), errors.Is(err, result.ErrVersion):
 			return nil, exit.UsageError(err)
 		case err != nil:

@@ -66,7 +66,8 @@ func (r *run) headline() headline {
 	}
 	h := headline{Mood: doubt, Text: "Nothing was measured."}
 	valid := slices.DeleteFunc(slices.Clone(r.steps), func(s step) bool { return !s.valid() })
-	open := slices.DeleteFunc(slices.Clone(valid), func(s step) bool { return s.Loop != result.LoopOpen }) // a peak search begins with closed loops
+	// a peak search begins with closed loops
+	open := slices.DeleteFunc(slices.Clone(valid), func(s step) bool { return s.Loop != result.LoopOpen })
 	failed := r.allFailed()
 	switch {
 	case r.usage != nil:
@@ -252,7 +253,8 @@ func closedHeadline(steps []step, slo string) headline {
 	if len(steps) > 1 {
 		verb = "Answers at most"
 	}
-	h := headline{Mood: good, Text: fmt.Sprintf("%s %s with %s%s: %s.", verb, rate(steps[best].Total.Rate()), steps[best].load(), within, steps[best].latencyAndErrors())}
+	h := headline{Mood: good, Text: fmt.Sprintf("%s %s with %s%s: %s.", verb, rate(steps[best].Total.Rate()), steps[best].load(), within,
+		steps[best].latencyAndErrors())}
 	if slices.ContainsFunc(steps, func(s step) bool { return !s.holds() }) && slo != "" {
 		h.Mood = bad
 	}

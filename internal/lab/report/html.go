@@ -172,7 +172,8 @@ func writeHTML(w io.Writer, runs []run, planned *plan.Plan) error {
 		}
 	}
 	if heads, rows := sideBySide(runs); heads != nil {
-		p.SideBySide = newPageTable(append([][]string{heads}, rows...), "One run of each is no evidence that one is better: repeat both, interleaved.")
+		p.SideBySide = newPageTable(append([][]string{heads}, rows...),
+			"One run of each is no evidence that one is better: repeat both, interleaved.")
 	}
 	live := slices.ContainsFunc(runs, func(r run) bool { return r.underWay() })
 	document, err := json.Marshal(documents(runs))
@@ -190,7 +191,8 @@ func newPageRun(runs []run, i int) pageRun {
 	r := &runs[i]
 	view := pageRun{
 		Header:   pageHeader{headline: r.headline(), Label: r.label},
-		Manifest: r.manifest(), Costs: r.costs(), Used: r.usageSummaries(), UsedByStep: newPageTable(r.watchTable(), watchTableNote), Unread: r.watchRemarks(),
+		Manifest: r.manifest(), Costs: r.costs(), Used: r.usageSummaries(), UsedByStep: newPageTable(r.watchTable(),
+			watchTableNote), Unread: r.watchRemarks(),
 	}
 	view.Header.Subtitle = fmt.Sprintf("%s, from %s", r.Header.StartedAt.UTC().Format("2006-01-02 15:04 UTC"), r.Header.Machine.Host)
 	if r.search != nil {
@@ -347,7 +349,8 @@ func (r *run) costs() *pageTable {
 			share(t.Cost.ThreadBusyMax), seconds(t.Cost.RunQueueWait), size(float64(t.Cost.MemoryMax)),
 		})
 	}
-	return newPageTable(rows, "N / (X R): requests in flight over rate times service time, 1 if Little's law holds. lag: from the intended start until the "+
+	return newPageTable(rows, "N / (X R): requests in flight over rate times service time, 1 if Little's law holds. lag: from the "+
+		"intended start until the "+
 		"pacer took the request up.")
 }
 

@@ -39,7 +39,8 @@ func (i *Iterations) text() string {
 	line := fmt.Sprintf("iterations of the flow: %s completed (%s), %s failed, %s in progress at the end",
 		integer(i.Completed), rate(i.Rate), integer(i.Failed), integer(i.Unfinished))
 	if i.Duration.Mean != nil {
-		line += fmt.Sprintf("; mean duration %s, p50 %s, p99 %s", i.Duration.text(figureMean), i.Duration.text(figureP50), i.Duration.text(figureP99))
+		line += fmt.Sprintf("; mean duration %s, p50 %s, p99 %s", i.Duration.text(figureMean), i.Duration.text(figureP50),
+			i.Duration.text(figureP99))
 	}
 	return line
 }

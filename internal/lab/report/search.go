@@ -84,7 +84,8 @@ func (r *run) pageVerdicts() []pageVerdict {
 	for i := range d.Verdicts {
 		v := &d.Verdicts[i]
 		all = append(all, pageVerdict{
-			Title: fmt.Sprintf("%d. %s%s", i+1, v.Name, v.Confidence()), Sentence: v.Sentence, Advice: v.Advice + noted(&d), Evidence: newPageTable(r.evidenceRows(&d, v), ""),
+			Title: fmt.Sprintf("%d. %s%s", i+1, v.Name, v.Confidence()), Sentence: v.Sentence, Advice: v.Advice +
+				noted(&d), Evidence: newPageTable(r.evidenceRows(&d, v), ""),
 		})
 	}
 	return all

@@ -35,7 +35,10 @@ func searchPanels(r *run) []panel {
 	if close := searchLatency(r, near); len(near) >= nearLeast && len(near) < len(steps) && len(close.Tables) > 0 {
 		close.Title = "response time over rate near the peak"
 		close.X = axis{Title: "offered rate, per second", Unit: unitNumber, Min: low, Max: high}
-		panels = append(panels, panel{Title: "Near the peak", Half: true, Caption: "the same around the interval, on a linear axis", Charts: []chart{close}})
+		panels = append(panels, panel{
+			Title: "Near the peak", Half: true, Caption: "the same around the interval, on a linear axis",
+			Charts: []chart{close},
+		})
 	} else {
 		panels[len(panels)-1].Half = false
 	}
@@ -131,9 +134,13 @@ func searchPath(r *run) panel {
 	positive := slices.DeleteFunc(rates, func(v float64) bool { return !(v > 0) })
 	c := chart{
 		Title: "rate of each probe", Height: pathHeight, X: axis{Title: "probe", Unit: unitCount, Max: xs[len(xs)-1]},
-		Y: axis{Title: "rate per second", Unit: unitNumber, Log: len(positive) > 0 && isWide(slices.Min(positive), slices.Max(positive))}, Tables: []table{t},
+		Y: axis{Title: "rate per second", Unit: unitNumber, Log: len(positive) > 0 &&
+			isWide(slices.Min(positive), slices.Max(positive))}, Tables: []table{t},
 	}
-	return panel{Title: "Search path", Caption: "the shaded interval between the bounds closes in; hollow: not VALID, moves no bound", Charts: []chart{c}}
+	return panel{
+		Title: "Search path", Caption: "the shaded interval between the bounds closes in; hollow: not VALID, moves no bound",
+		Charts: []chart{c},
+	}
 }
 
 // searchLatency has a dot for each probe: the percentile that the SLO limits, by what it proved, and the median of VALID ones.

@@ -190,7 +190,10 @@ func levelChart(s *experiment.Study, metric *experiment.Metric) chart {
 		loop = result.LoopClosed
 	}
 	return chart{
-		Title: metric.Title + " over the load", Height: chartHeight, X: loadAxis(loop, t.X), Y: axis{Title: metric.Title, Unit: studyUnit(metric.Unit)},
+		Title: metric.Title + " over the load", Height: chartHeight, X: loadAxis(loop, t.X), Y: axis{
+			Title: metric.Title,
+			Unit:  studyUnit(metric.Unit),
+		},
 		Tables: []table{t},
 	}
 }

@@ -97,7 +97,8 @@ func failure(s *experiment.Study, variant, level string) string {
 	if level == "" {
 		return "no rate met " + s.Manifest.SLO
 	}
-	return fmt.Sprintf("%s of its requests%s (%s)", share(cell.Figures[experiment.MetricErrors].Median), atLevelOf(s, level), errorClasses(cell))
+	return fmt.Sprintf("%s of its requests%s (%s)", share(cell.Figures[experiment.MetricErrors].Median), atLevelOf(s, level),
+		errorClasses(cell))
 }
 
 // bestVariant is the variant with the best median of those that do not fail, A/A controls excluded.
@@ -231,7 +232,8 @@ func finding(s *experiment.Study, v *experiment.VariantFacts) string {
 			parts = append(parts, fmt.Sprintf("%s: %s", metricAt(s, metric, level), verdictWords(s, c)))
 			continue
 		}
-		parts = append(parts, fmt.Sprintf("%s %s (%s), %s", metricAt(s, metric, level), ratioText(s, c), spanText(s, c), shortVerdict(s, c)+doubtfulPairs(c)))
+		parts = append(parts, fmt.Sprintf("%s %s (%s), %s", metricAt(s, metric, level), ratioText(s, c), spanText(s, c),
+			shortVerdict(s, c)+doubtfulPairs(c)))
 	}
 	if len(parts) == 0 {
 		return ""

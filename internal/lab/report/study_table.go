@@ -70,7 +70,10 @@ func peakSection(s *experiment.Study) studySection {
 	}
 	for _, name := range shownVariants(s, "") {
 		cell := s.Cell(name, "")
-		row := []string{name, studyRange(s.Figure(experiment.MetricPeak, name, ""), experiment.UnitRate), integer(int64(cell.Runs)), "-", "-", "-", "-", "-"}
+		row := []string{
+			name, studyRange(s.Figure(experiment.MetricPeak, name, ""), experiment.UnitRate), integer(int64(cell.Runs)), "-", "-",
+			"-", "-", "-",
+		}
 		if c := s.Compared(experiment.MetricPeak, "", name); c != nil {
 			row[3], row[4], row[5], row[6], row[7] = c.Baseline, ratioText(s, c), spanText(s, c), controlText(s, c), verdictWords(s, c)
 		}
@@ -175,9 +178,15 @@ func costColumns(s *experiment.Study) []studyColumn {
 		name := func(metric string) string { return metric + "." + process }
 		cols = append(cols,
 			studyColumn{title: process + " CPU", metric: name(experiment.MetricCores), unit: experiment.UnitPercent},
-			studyColumn{title: "user + sys", metric: name(experiment.MetricCoreUser), plus: name(experiment.MetricCoreSystem), unit: experiment.UnitPercent},
+			studyColumn{
+				title: "user + sys", metric: name(experiment.MetricCoreUser), plus: name(experiment.MetricCoreSystem),
+				unit: experiment.UnitPercent,
+			},
 			studyColumn{title: process + " CPU/req", metric: name(experiment.MetricCPU), unit: experiment.UnitSeconds},
-			studyColumn{title: "user + sys", metric: name(experiment.MetricCPUUser), plus: name(experiment.MetricCPUSystem), unit: experiment.UnitSeconds},
+			studyColumn{
+				title: "user + sys", metric: name(experiment.MetricCPUUser), plus: name(experiment.MetricCPUSystem),
+				unit: experiment.UnitSeconds,
+			},
 		)
 	}
 	for _, h := range s.Manifest.Hosts {
@@ -282,7 +291,10 @@ func byLevelSections(s *experiment.Study) []studySection {
 
 // byLevelSection has the medians of one metric with levels as columns.
 func byLevelSection(s *experiment.Study, metric *experiment.Metric) studySection {
-	section := studySection{title: metric.Title + " by level", note: "Medians over the VALID runs. *: over all, because none supports the figure."}
+	section := studySection{
+		title: metric.Title + " by level",
+		note:  "Medians over the VALID runs. *: over all, because none supports the figure.",
+	}
 	heads := []string{"variant"}
 	for _, level := range s.Manifest.Levels {
 		heads = append(heads, level.Name)
@@ -327,7 +339,8 @@ func keyComparisons(s *experiment.Study) []experiment.Comparison {
 
 // comparisonNote explains comparisonSection.
 func comparisonNote() string {
-	return fmt.Sprintf("ratio: variant over baseline, geometric mean of the blocks that have both. interval: %d %% t interval of its logarithm for this "+
+	return fmt.Sprintf("ratio: variant over baseline, geometric mean of the blocks that have both. interval: %d %% t interval of its "+
+		"logarithm for this "+
 		"comparison alone, or the range of the blocks if nothing is claimed. p: adjusted by Holm over the comparisons of the metric "+
 		"(for A/A controls over all metrics); below %g is a difference. could have seen: smallest effect detectable with %d %% power. "+
 		"Only pairs of VALID runs count, and none in which a side fails more than %g %% of its requests. %s",
@@ -358,13 +371,17 @@ func comparisonSection(s *experiment.Study, comparisons []experiment.Comparison,
 }
 
 // publishedNote explains publishedSection.
-const publishedNote = "Ratios are to the named baseline, there and here. direction: both ratios are on the same side of 1; - if theirs is within 5 % of 1. " +
+const publishedNote = "Ratios are to the named baseline, there and here. direction: both ratios are on the same side of 1; - if " +
+	"theirs is within 5 % of 1. " +
 	"ratio: one is at most twice the other. Absolute figures come from different machines and need not agree."
 
 func publishedSection(s *experiment.Study) studySection {
 	section := studySection{
 		title: "Beside published figures", words: true, note: publishedNote,
-		rows: [][]string{{"variant", "metric", "level", "published", "measured", "against", "ratio there", "ratio here", "direction", "ratio", "note"}},
+		rows: [][]string{{
+			"variant", "metric", "level", "published", "measured", "against", "ratio there", "ratio here", "direction", "ratio",
+			"note",
+		}},
 	}
 	unmeasured := 0
 	for _, p := range s.Published {

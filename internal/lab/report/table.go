@@ -81,7 +81,8 @@ func tableNote(runs []run) string {
 	if anyStep(runs, (*step).saturates) {
 		note = closedLoopNote(result.LoopClosed) + ". " + note
 	}
-	return note + "connect, first byte: mean. parallel: most connections open at once. own CPU: CPU time of the load generator per good answer."
+	return note + "connect, first byte: mean. parallel: most connections open at once. own CPU: CPU time of the load generator per good " +
+		"answer."
 }
 
 // sideBySide is a table of several runs by load level, grouped by figure. It is nil for a single run.

@@ -218,7 +218,8 @@ func (t *timeline) loadCharts(limits []mark) []chart {
 		latency,
 	}
 	if t.errors() {
-		charts = append(charts, t.chart("errors/s", unitNumber, smallHeight, []binLine{{"errors", "bad", styleBars, failed}}, []binLine{{value: failed}}))
+		charts = append(charts, t.chart("errors/s", unitNumber, smallHeight, []binLine{{"errors", "bad", styleBars, failed}},
+			[]binLine{{value: failed}}))
 	}
 	flight := "in flight"
 	if len(t.runs) == 1 {

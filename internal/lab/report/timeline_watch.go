@@ -176,7 +176,13 @@ func (g *grid) processWait() draft {
 func (g *grid) hostCPU(host string) draft {
 	d := draft{title: g.title(host, "host CPU, share of all cores"), share: true}
 	s := g.onHost(result.SamplerHost, host)
-	for _, mode := range []struct{ name, color string }{{"user", "r0"}, {"system", "r4"}, {"softirq", "r6"}, {"iowait", "r2"}, {"steal", "r7"}} {
+	for _, mode := range []struct{ name, color string }{
+		{"user", "r0"},
+		{"system", "r4"},
+		{"softirq", "r6"},
+		{"iowait", "r2"},
+		{"steal", "r7"},
+	} {
 		d.lines = append(d.lines, line{Name: mode.name, Color: mode.color, Style: styleStack, Y: g.of(s, "cpu_"+mode.name+"_seconds_total")})
 	}
 	all := g.of(s, "cpu_idle_seconds_total")

@@ -230,7 +230,8 @@ func bounded(u *result.ProcessUsage, name string, write func(float64) string, v 
 
 // splitPerRequest writes user and system time per request: "250 µs user + 150 µs sys".
 func splitPerRequest(u *result.ProcessUsage, system string) string {
-	return split(u, "cpu_user_seconds_per_request", "cpu_system_seconds_per_request", system, seconds, u.CPUUserPerRequest, u.CPUSystemPerRequest)
+	return split(u, "cpu_user_seconds_per_request", "cpu_system_seconds_per_request", system, seconds, u.CPUUserPerRequest,
+		u.CPUSystemPerRequest)
 }
 
 // splitCores writes user and system time per second.
@@ -385,14 +386,18 @@ func (r *run) watchTable() [][]string {
 		)
 	}
 	for i := range first.Hosts {
-		cols = append(cols, column{name: r.subject(first.Hosts[i].Host, "load average"), value: func(s *step) string { return known(significant, s.usage.Hosts[i].Load1) }})
+		cols = append(cols, column{
+			name:  r.subject(first.Hosts[i].Host, "load average"),
+			value: func(s *step) string { return known(significant, s.usage.Hosts[i].Load1) },
+		})
 	}
 	rows, _ := stepTable(cols, r.steps)
 	return rows
 }
 
 // watchTableNote explains watchTable.
-const watchTableNote = "CPU: percent of one core, user + system = total. TIME_WAIT, ports used: highest value. Load average: mean over the step."
+const watchTableNote = "CPU: percent of one core, user + system = total. TIME_WAIT, ports used: highest value. Load average: mean " +
+	"over the step."
 
 func errorsByClass(s *step) string {
 	if s.Total.Errors.Total() == 0 {
@@ -416,7 +421,8 @@ func corePercent(p *result.ProcessUsage) string {
 	if p.Below("cpu_user_cores") && p.Below("cpu_system_cores") {
 		return whole
 	}
-	return bounded(p, "cpu_user_cores", percent, *p.CPUUserCores) + " + " + bounded(p, "cpu_system_cores", percent, *p.CPUSystemCores) + " = " + whole
+	return bounded(p, "cpu_user_cores", percent, *p.CPUUserCores) + " + " + bounded(p, "cpu_system_cores", percent, *p.CPUSystemCores) +
+		" = " + whole
 }
 
 // known writes a figure, or "-" for nil.

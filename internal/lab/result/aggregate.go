@@ -21,7 +21,8 @@ func UsageOf(watched []*Series, from, to float64, answered int64) *Usage {
 	}
 	u := &Usage{
 		From: from, To: to, Requests: answered,
-		Processes: []ProcessUsage{}, Hosts: []HostUsage{}, TCP: []TCPUsage{}, Listeners: []ListenerUsage{}, Databases: []DatabaseUsage{}, Watch: []WatchUsage{},
+		Processes: []ProcessUsage{}, Hosts: []HostUsage{}, TCP: []TCPUsage{}, Listeners: []ListenerUsage{}, Databases: []DatabaseUsage{},
+		Watch: []WatchUsage{},
 	}
 	for _, t := range watched {
 		s := interval{t, from, to, float64(answered)}
@@ -148,7 +149,8 @@ func (i interval) database() DatabaseUsage {
 		StatementsPerRequest: i.perRequest(i.growth("statements_total")), CommandsPerRequest: i.perRequest(i.growth("commands_total")),
 		CommitsPerRequest: i.perRequest(i.growth("commits_total")), RollbacksPerRequest: i.perRequest(i.growth("rollbacks_total")),
 		FsyncsPerRequest: i.perRequest(i.growth("fsyncs_total")), WALPerRequest: i.perRequest(i.growth("wal_bytes_total")),
-		Statements: i.rate("statements_total"), Commands: i.rate("commands_total"), Commits: i.rate("commits_total"), Fsyncs: i.rate("fsyncs_total"),
+		Statements: i.rate("statements_total"), Commands: i.rate("commands_total"), Commits: i.rate("commits_total"),
+		Fsyncs:         i.rate("fsyncs_total"),
 		ConnectionsMax: i.max("connections"), ConnectionsLimit: i.last("connections_limit"), ActiveMean: i.mean("connections_active"),
 		CPUCores:  i.perSecond(plus(i.growth("cpu_user_seconds_total"), i.growth("cpu_system_seconds_total"))),
 		MemoryMax: i.max("memory_bytes"),

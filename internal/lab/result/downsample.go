@@ -9,7 +9,8 @@ import (
 // Downsample removes about every second sample of each subject, so that samples kept in memory stay bounded.
 //
 // starts are the times at which phases begin, in ascending order. In each phase, Downsample keeps the first and last
-// sample of a subject, the extremes of each gauge, and samples with an error, after a gap or at the border of a step. Growth and extremes do not change; means
+// sample of a subject, the extremes of each gauge, and samples with an error, after a gap or at the border of a step. Growth and extremes
+// do not change; means
 // are of fewer samples. The order of samples does not change.
 func Downsample(samples []Sample, starts []float64) []Sample {
 	type key struct {

@@ -14,7 +14,8 @@ import (
 // Merge combines the files that several hosts wrote of the same run. Offered rates, connections and counters are added.
 // Histograms are added bucket by bucket, and percentiles are read from the sums. Seconds are matched by their distance
 // from the start of the step on each host. Header.Parts has the offset between the hosts' starts, which is not corrected.
-// A step is as valid as its least valid part, and NOT_STATIONARY if its parts hardly ran at the same time. Named requests are added by name, and the SLO is judged on the sums.
+// A step is as valid as its least valid part, and NOT_STATIONARY if its parts hardly ran at the same time. Named requests are added by
+// name, and the SLO is judged on the sums.
 //
 // Runs that are not shares of one run are an error: the same run twice, other identities (Header.Run), SLOs or kinds of
 // step, and steps that did not overlap. Steps that a file lacks are left out with a note. Watches and samples of all files
@@ -40,7 +41,8 @@ func Merge(runs []*Run) (*Run, error) {
 	}
 	for _, run := range ordered {
 		if len(run.Steps) > steps {
-			merged.Header.Notes = append(merged.Header.Notes, fmt.Sprintf("%s has %d steps; only the first %d are in all files", run.Header.Machine.Host, len(run.Steps), steps))
+			merged.Header.Notes = append(merged.Header.Notes,
+				fmt.Sprintf("%s has %d steps; only the first %d are in all files", run.Header.Machine.Host, len(run.Steps), steps))
 		}
 	}
 	merged.addWatches(ordered)
@@ -75,7 +77,8 @@ func mergeHeaders(runs []*Run) (Header, error) {
 			return Header{}, fmt.Errorf("%s has run %q and %s has run %q: not the same run", first.Machine.Host, first.Run, h.Machine.Host, h.Run)
 		}
 		if h.SLO != first.SLO {
-			return Header{}, fmt.Errorf("%s has the SLO %q and %s the SLO %q: judge the shares of one run alike", first.Machine.Host, first.SLO, h.Machine.Host, h.SLO)
+			return Header{}, fmt.Errorf("%s has the SLO %q and %s the SLO %q: judge the shares of one run alike", first.Machine.Host, first.SLO,
+				h.Machine.Host, h.SLO)
 		}
 		if h.Target != first.Target {
 			header.Notes = append(header.Notes, fmt.Sprintf("%s loaded %s", h.Machine.Host, h.Target))

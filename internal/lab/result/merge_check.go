@@ -75,7 +75,8 @@ func overlap(parts []*StepRun, runs []*Run) (least float64, err error) {
 			together := to.Sub(from).Seconds()
 			if together < overlapMin*shorter {
 				const clock = "15:04:05.0"
-				return 0, fmt.Errorf("%s ran it from %s to %s and %s from %s to %s by their own clocks: shares of one run overlap by at least half of the step, so these are other runs, or a clock is off",
+				return 0, fmt.Errorf("%s ran it from %s to %s and %s from %s to %s by their own clocks: shares of one run overlap by at least "+
+					"half of the step, so these are other runs, or a clock is off",
 					runs[k].Header.Machine.Host, b.from.UTC().Format(clock), b.to.UTC().Format(clock),
 					runs[i].Header.Machine.Host, a.from.UTC().Format(clock), a.to.UTC().Format(clock))
 			}
@@ -93,7 +94,8 @@ func (t *Total) noteOffset(together float64) {
 	if together >= shortShare {
 		return
 	}
-	t.Reasons = append(t.Reasons, fmt.Sprintf("the hosts ran it at the same time for %.0f %% of it by their own clocks, and only then did the target have the sum of their loads", 100*together))
+	t.Reasons = append(t.Reasons, fmt.Sprintf("the hosts ran it at the same time for %.0f %% of it by their own clocks, and only then "+
+		"did the target have the sum of their loads", 100*together))
 	if NotStationary.worse(t.Validity) {
 		t.Validity = NotStationary
 	}

@@ -325,7 +325,10 @@ func (t *Total) check() error {
 }
 
 func (c *Counters) check() error {
-	for _, n := range []int64{c.Due, c.Sent, c.Done, c.Completed, c.BytesIn, c.BytesOut, c.Connects, c.Reconnects, c.Reads, c.Writes, c.Others} {
+	for _, n := range []int64{
+		c.Due, c.Sent, c.Done, c.Completed, c.BytesIn, c.BytesOut, c.Connects, c.Reconnects, c.Reads, c.Writes,
+		c.Others,
+	} {
 		if n < 0 {
 			return errNegative
 		}

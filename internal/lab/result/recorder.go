@@ -18,7 +18,8 @@ import (
 const samplesMax = 20_000
 
 // downsampledNote is the note in a run whose samples were downsampled.
-const downsampledNote = "means are computed from part of the samples, to limit memory; growth and extremes are exact, and the result file has all samples"
+const downsampledNote = "means are computed from part of the samples, to limit memory; growth and extremes are exact, and the result " +
+	"file has all samples"
 
 // NewHeader returns the header of a run on this host. tool is the program's version
 // and args is the command line, without the program's name.
@@ -44,12 +45,16 @@ type Recorder struct {
 }
 
 // NewRecorder starts a run. It removes the secrets of RedactVariable from the
-// header, from reasons, which quote answers, and from errors of samplers. path is the result file, or "" for none. report receives each error of
+// header, from reasons, which quote answers, and from errors of samplers. path is the result file, or "" for none. report receives each
+// error of
 // a sampler once, and each gap.
 func NewRecorder(path string, header Header, watches []Watch, report func(text string)) (*Recorder, error) {
 	known := parseKnown(os.Getenv(RedactVariable))
 	header.Target, header.Command = known.hide(header.Target), known.hideAll(header.Command)
-	r := &Recorder{report: report, known: known, run: Run{Header: header, Watches: watches}, reported: make(map[string]bool), limit: samplesMax}
+	r := &Recorder{
+		report: report, known: known, run: Run{Header: header, Watches: watches}, reported: make(map[string]bool),
+		limit: samplesMax,
+	}
 	if path == "" {
 		return r, nil
 	}

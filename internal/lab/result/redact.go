@@ -13,7 +13,8 @@ const redacted = "xxxxx"
 
 // Patterns of secrets on a command line. They match too much rather than too little.
 var (
-	secretName   = regexp.MustCompile(`(?i)pass(word|wd|phrase)?$|^pwd$|token|secret|api[-_]?key|access[-_]?key|authori[sz]ation|cookie|credential|signature|^auth$|^sig$|^key$`)
+	secretName = regexp.MustCompile(`(?i)pass(word|wd|phrase)?$|^pwd$|token|secret|api[-_]?key|access[-_]?key|` +
+		`authori[sz]ation|cookie|credential|signature|^auth$|^sig$|^key$`)
 	urlPassword  = regexp.MustCompile(`//([^/@:\s]*):[^@\s]*@`)               // in a URL, even an invalid one
 	dsnPassword  = regexp.MustCompile(`([^/@:=\s]+):[^@\s]*@(tcp|unix|/|\()`) // in a MySQL DSN
 	assignment   = regexp.MustCompile(`([A-Za-z0-9_-]+)=('[^']*'|"[^"]*"|[^\s&;]+)`)

@@ -66,7 +66,8 @@ type criterion struct {
 // Every step meets an empty SLO.
 func ParseSLO(text string) (SLO, error) {
 	slo, err := parseCriteria(text)
-	if err != nil || len(slo.criteria) == 0 || slices.ContainsFunc(slo.criteria, func(c criterion) bool { return c.figure == figureErrors && c.label == "" }) {
+	if err != nil || len(slo.criteria) == 0 || slices.ContainsFunc(slo.criteria,
+		func(c criterion) bool { return c.figure == figureErrors && c.label == "" }) {
 		return slo, err
 	}
 	implied, err := parseCriterion(defaultErrors)

@@ -21,7 +21,8 @@ import (
 func (t *Target) parse() (location, error) {
 	scheme, _, found := strings.Cut(t.config.URL, ":")
 	if !found {
-		return location{}, fmt.Errorf("target %q has no scheme; write http://HOST:PORT/PATH, postgres://…, mysql://…, sqlite:PATH or redis://…", t.config.URL)
+		return location{}, fmt.Errorf("target %q has no scheme; write http://HOST:PORT/PATH, postgres://…, mysql://…, sqlite:PATH or redis://…",
+			t.config.URL)
 	}
 	if err := t.checkForeignOptions(scheme); err != nil {
 		return location{}, err
@@ -34,7 +35,8 @@ func (t *Target) parse() (location, error) {
 	case "postgres", "postgresql", "mysql", "mariadb", "sqlite", "sqlite3", "file":
 		return t.parseDatabase()
 	}
-	return location{}, fmt.Errorf("target: unknown scheme %q; write http://, https://, http+unix://, postgres://, mysql://, sqlite:, redis:// or rediss://", scheme)
+	return location{}, fmt.Errorf("target: unknown scheme %q; write http://, https://, http+unix://, postgres://, mysql://, sqlite:, "+
+		"redis:// or rediss://", scheme)
 }
 
 // checkForeignOptions rejects options that do not apply to the scheme.
@@ -44,7 +46,8 @@ func (t *Target) checkForeignOptions(scheme string) error {
 	isHTTP := strings.HasPrefix(scheme, "http")
 	isRedis := strings.HasPrefix(scheme, "redis")
 	switch {
-	case !isHTTP && (len(c.Requests) > 0 || c.Method != "" || len(c.Headers) > 0 || len(c.Body.parts) > 0 || len(c.Checks.statuses) > 0 || c.Checks.wantBody()):
+	case !isHTTP && (len(c.Requests) > 0 || c.Method != "" || len(c.Headers) > 0 || len(c.Body.parts) > 0 || len(c.Checks.statuses) > 0 ||
+		c.Checks.wantBody()):
 		return fmt.Errorf("method, headers, body, requests file and checks are for HTTP, not for scheme %s", scheme)
 	case (isHTTP || isRedis) && (c.SQL != "" || len(c.Params) > 0):
 		return fmt.Errorf("--sql and --param are for postgres:, mysql: and sqlite:, not for scheme %s", scheme)
@@ -167,7 +170,8 @@ func (t *Target) parseRequests(path string) (err error) {
 // parseCalls prepares the target for Session.Call.
 func (t *Target) parseCalls(path string) error {
 	c := &t.config
-	if path != "/" || c.Method != "" || len(c.Body.parts) > 0 || c.GRPC != "" || len(c.Requests) > 0 || len(c.Checks.statuses) > 0 || c.Checks.wantBody() {
+	if path != "/" || c.Method != "" || len(c.Body.parts) > 0 || c.GRPC != "" || len(c.Requests) > 0 || len(c.Checks.statuses) > 0 ||
+		c.Checks.wantBody() {
 		return errors.New("with --flow, write the target without a path, and methods, bodies and checks in the file")
 	}
 	headers, err := compileHeaders(c.Headers, t.config.Files)

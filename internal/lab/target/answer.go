@@ -43,7 +43,8 @@ type answerError struct{ answer }
 // that a failing target costs no memory per request.
 func (a *answer) failure(last *answerError) *answerError {
 	body := a.body[:min(len(a.body), failedBodyMax)]
-	if last != nil && last.status == a.status && last.problem == a.problem && bytes.Equal(last.body, body) && bytes.Equal(last.location, a.location) {
+	if last != nil && last.status == a.status && last.problem == a.problem && bytes.Equal(last.body, body) &&
+		bytes.Equal(last.location, a.location) {
 		return last
 	}
 	return &answerError{answer{a.status, a.problem, bytes.Clone(a.location), bytes.Clone(body)}}

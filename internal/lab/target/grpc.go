@@ -40,7 +40,8 @@ const grpcHeaderBytes = 5
 // FileDescriptorSet.
 func openGRPC(name, path string, files Files) (*grpcMethod, error) {
 	if path == "" {
-		return nil, errors.New("--grpc requires --proto FILE, as protoc --include_imports --descriptor_set_out=FILE or buf build -o FILE.binpb write it")
+		return nil, errors.New("--grpc requires --proto FILE, as protoc --include_imports --descriptor_set_out=FILE or buf build -o " +
+			"FILE.binpb write it")
 	}
 	text, err := files.Read(path)
 	if err != nil {
@@ -48,7 +49,8 @@ func openGRPC(name, path string, files Files) (*grpcMethod, error) {
 	}
 	var set descriptorpb.FileDescriptorSet
 	if err := proto.Unmarshal(text, &set); err != nil || len(set.File) == 0 {
-		return nil, fmt.Errorf("--proto %s: not a file descriptor set; write it with protoc --include_imports --descriptor_set_out=FILE or buf build -o FILE.binpb", path)
+		return nil, fmt.Errorf("--proto %s: not a file descriptor set; write it with protoc --include_imports --descriptor_set_out=FILE or "+
+			"buf build -o FILE.binpb", path)
 	}
 	descriptors, err := protodesc.NewFiles(&set)
 	if err != nil {
@@ -177,7 +179,8 @@ func (e grpcError) Is(target error) bool { return target == errStatus }
 // Error describes the status: "grpc-status 5 NOT_FOUND: no such order".
 func (e grpcError) Error() string {
 	names := []string{
-		"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED",
+		"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED",
+		"RESOURCE_EXHAUSTED",
 		"FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
 	}
 	text := "grpc-status " + strconv.Itoa(e.code)
@@ -216,7 +219,9 @@ func (t *Target) parseGRPC(path string) error {
 		return err
 	}
 	timeout := strconv.FormatInt(max(c.Timeout.Milliseconds(), 1), 10) + "m"
-	headers := append(slices.Clone(c.Headers), Header{"Content-Type", "application/grpc"}, Header{"Te", "trailers"}, Header{"Grpc-Timeout", timeout})
-	t.http, err = newHTTPMix([]HTTPRequest{{Method: http.MethodPost, Path: PlainTemplate(t.grpc.path), Body: c.Body}}, t.host, headers, c.Files)
+	headers := append(slices.Clone(c.Headers), Header{"Content-Type", "application/grpc"}, Header{"Te", "trailers"},
+		Header{"Grpc-Timeout", timeout})
+	t.http, err = newHTTPMix([]HTTPRequest{{Method: http.MethodPost, Path: PlainTemplate(t.grpc.path), Body: c.Body}}, t.host, headers,
+		c.Files)
 	return err
 }

@@ -120,7 +120,8 @@ func mayLoad(host string, address netip.Addr, allow []string) error {
 	if where != address.String() {
 		where += " (" + address.String() + ")"
 	}
-	return fmt.Errorf("not allowed: %s is neither this machine nor a private address; a load test can take a service down: if you may test this host, add --allow %s",
+	return fmt.Errorf("not allowed: %s is neither this machine nor a private address; a load test can take a service down: if you may "+
+		"test this host, add --allow %s",
 		where, host)
 }
 

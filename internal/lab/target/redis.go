@@ -80,12 +80,15 @@ func splitWords(text string) ([]string, error) {
 func commandKind(name string) Kind {
 	reads := []string{
 		"BITCOUNT", "EXISTS", "GEOSEARCH", "GET", "GETBIT", "GETRANGE", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "HVALS", "LINDEX",
-		"LLEN", "LRANGE", "MGET", "PFCOUNT", "PTTL", "SCARD", "SISMEMBER", "SMEMBERS", "STRLEN", "TTL", "TYPE", "XLEN", "XRANGE", "XREVRANGE", "ZCARD",
+		"LLEN", "LRANGE", "MGET", "PFCOUNT", "PTTL", "SCARD", "SISMEMBER", "SMEMBERS", "STRLEN", "TTL", "TYPE", "XLEN", "XRANGE", "XREVRANGE",
+		"ZCARD",
 		"ZCOUNT", "ZRANGE", "ZRANGEBYSCORE", "ZRANK", "ZREVRANGE", "ZSCORE",
 	}
 	writes := []string{
-		"APPEND", "DECR", "DECRBY", "DEL", "EXPIRE", "GETDEL", "GETSET", "HDEL", "HINCRBY", "HMSET", "HSET", "HSETNX", "INCR", "INCRBY", "LPOP", "LPUSH",
-		"LREM", "LSET", "LTRIM", "MSET", "PEXPIRE", "PFADD", "PSETEX", "RPOP", "RPUSH", "SADD", "SET", "SETBIT", "SETEX", "SETNX", "SETRANGE", "SPOP", "SREM",
+		"APPEND", "DECR", "DECRBY", "DEL", "EXPIRE", "GETDEL", "GETSET", "HDEL", "HINCRBY", "HMSET", "HSET", "HSETNX", "INCR", "INCRBY", "LPOP",
+		"LPUSH",
+		"LREM", "LSET", "LTRIM", "MSET", "PEXPIRE", "PFADD", "PSETEX", "RPOP", "RPUSH", "SADD", "SET", "SETBIT", "SETEX", "SETNX", "SETRANGE",
+		"SPOP", "SREM",
 		"UNLINK", "XADD", "XDEL", "XTRIM", "ZADD", "ZINCRBY", "ZPOPMAX", "ZPOPMIN", "ZREM",
 	}
 	name = strings.ToUpper(name)

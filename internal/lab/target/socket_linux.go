@@ -93,9 +93,11 @@ func (p *poller) waitFine(d time.Duration) (int, error) {
 	var n uintptr
 	var errno unix.Errno
 	if d <= shortWait {
-		n, _, errno = unix.RawSyscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.fd), uintptr(unsafe.Pointer(&p.events[0])), batchMax, uintptr(unsafe.Pointer(&ts)), 0, 0)
+		n, _, errno = unix.RawSyscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.fd), uintptr(unsafe.Pointer(&p.events[0])), batchMax,
+			uintptr(unsafe.Pointer(&ts)), 0, 0)
 	} else {
-		n, _, errno = unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.fd), uintptr(unsafe.Pointer(&p.events[0])), batchMax, uintptr(unsafe.Pointer(&ts)), 0, 0)
+		n, _, errno = unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.fd), uintptr(unsafe.Pointer(&p.events[0])), batchMax,
+			uintptr(unsafe.Pointer(&ts)), 0, 0)
 	}
 	if errno != 0 && errno != unix.EINTR {
 		return 0, fmt.Errorf("wait for epoll: %w", errno)

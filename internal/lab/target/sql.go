@@ -35,7 +35,8 @@ func parseSQL(text string, dialect plans.Dialect, params map[string]Value) (stat
 		}
 		v, found := params[t.Text]
 		if !found {
-			return s, fmt.Errorf("the statement has :%s but there is no --param %s=…; add one with random(1,1000), sequence, file:PATH:COLUMN or a constant", t.Text, t.Text)
+			return s, fmt.Errorf("the statement has :%s but there is no --param %s=…; add one with random(1,1000), sequence, file:PATH:COLUMN "+
+				"or a constant", t.Text, t.Text)
 		}
 		s.texts = append(s.texts, text[start:t.Start])
 		s.names = append(s.names, t.Text)

@@ -67,7 +67,8 @@ func (s Scope) Parse(text string) (Template, error) {
 			return Template{}, err
 		}
 		if !known {
-			return Template{}, fmt.Errorf("unknown value {%s}; write %s{random(LOW,HIGH)}, {sequence} or {file:PATH:COLUMN}, and {{ for a brace", word, s.list())
+			return Template{}, fmt.Errorf("unknown value {%s}; write %s{random(LOW,HIGH)}, {sequence} or {file:PATH:COLUMN}, and {{ for a brace",
+				word, s.list())
 		}
 		t.parts = append(t.parts, templatePart{literal.String(), &v})
 		literal.Reset()

@@ -118,7 +118,8 @@ func (t *Target) NewWorker(number, connections int, observe func(*Outcome)) (*Wo
 	}
 	w := &Worker{
 		clock: t.config.Clock, perConnection: t.config.PerConnection, timeout: int64(t.config.Timeout),
-		observe: observe, network: &t.network, mix: &t.mix, source: t.source(number), poller: p, connections: make([]connection, connections), free: make([]*connection, 0, connections),
+		observe: observe, network: &t.network, mix: &t.mix, source: t.source(number), poller: p, connections: make([]connection,
+			connections), free: make([]*connection, 0, connections),
 		buffer: make([]byte, readBytes), number: number, changed: t.config.Clock.Now(),
 	}
 	if t.network.kind == "unix" {

@@ -84,7 +84,8 @@ func isUncertain(sql string, t plans.Token, dialect plans.Dialect) bool {
 	}
 	switch t.Kind {
 	case plans.Comment: // MySQL runs the text of /*! and /*M!, and reads strings in that of /*+
-		return dialect == plans.MySQL && (strings.HasPrefix(source, "/*!") || strings.HasPrefix(source, "/*M!") || strings.HasPrefix(source, "/*+"))
+		return dialect == plans.MySQL && (strings.HasPrefix(source, "/*!") || strings.HasPrefix(source, "/*M!") ||
+			strings.HasPrefix(source, "/*+"))
 	case plans.Name: // ` is an operator of PostgreSQL
 		return dialect == plans.Postgres && source[0] == '`'
 	case plans.Word: // in some character sets, other characters are blanks

@@ -56,7 +56,8 @@ const (
 	mysqlStatus  = `SHOW GLOBAL STATUS WHERE variable_name IN (
 'Threads_connected', 'Threads_running', 'Questions', 'Innodb_max_trx_id', 'Innodb_data_fsyncs', 'Binlog_group_commits',
 'Innodb_log_writes', 'Innodb_row_lock_waits', 'Innodb_row_lock_current_waits', 'Innodb_row_lock_time',
-'Innodb_rows_inserted', 'Innodb_rows_read', 'Handler_write', 'Rows_read', 'Com_rollback', 'Aborted_connects', 'Connections', 'Connection_errors_max_connections')`
+'Innodb_rows_inserted', 'Innodb_rows_read', 'Handler_write', 'Rows_read', 'Com_rollback',
+'Aborted_connects', 'Connections', 'Connection_errors_max_connections')`
 )
 
 func newMySQL(url database.URL) (*mysqlReader, error) {

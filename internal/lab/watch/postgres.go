@@ -46,7 +46,8 @@ const postgresReading = "reading"
 const postgresStartup = `
 SELECT current_setting('server_version_num'), current_setting('max_connections'), quote_ident(current_user),
   CASE WHEN current_setting('pg_stat_statements.max', true) IS NOT NULL THEN
-    (SELECT quote_ident(nspname) FROM pg_extension JOIN pg_namespace ON pg_namespace.oid = extnamespace WHERE extname = 'pg_stat_statements')
+    (SELECT quote_ident(nspname) FROM pg_extension JOIN pg_namespace ON pg_namespace.oid = extnamespace
+     WHERE extname = 'pg_stat_statements')
   END,
   (SELECT has_schema_privilege(extnamespace, 'USAGE') FROM pg_extension WHERE extname = 'pg_stat_statements'),
   (SELECT current_setting('pg_stat_statements.track_planning', true) = 'on' AND string_to_array(extversion, '.')::int[] >= '{1,8}'

@@ -42,7 +42,8 @@ type limits struct {
 	busy        busyCores
 }
 
-// read sets cpu_limit, cpu_allowed, cpu_allowed_busy_seconds_total, throttled_seconds_total and memory_limit_bytes. A figure that does not exist is left out.
+// read sets cpu_limit, cpu_allowed, cpu_allowed_busy_seconds_total, throttled_seconds_total and memory_limit_bytes. A figure that does not
+// exist is left out.
 func (l *limits) read(pid int, values map[string]float64) {
 	cpus, memory := math.Inf(1), math.Inf(1)
 	if affinity, err := cores.AffinityOf(pid); err == nil {

@@ -38,7 +38,8 @@ func (t ProcessTarget) socketProcesses(proc procfs.FS) ([]int, error) {
 		return nil, fmt.Errorf("find the owner of %s: %w", t.socket, err)
 	}
 	if len(owners) == 0 && denied > 0 {
-		return nil, fmt.Errorf("the process that listens on %s belongs to another user: run as that user or as root, or name the process by its PID", t.socket)
+		return nil, fmt.Errorf("the process that listens on %s belongs to another user: run as that user or as root, or name the process by "+
+			"its PID", t.socket)
 	}
 	if len(owners) == 0 {
 		return nil, fmt.Errorf("no process of this machine owns the socket %s: name the process by its PID", t.socket)

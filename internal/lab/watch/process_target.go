@@ -307,9 +307,11 @@ func (t ProcessTarget) listening(proc procfs.FS) ([]int, error) {
 	case len(owners) > 0:
 		return nil, fmt.Errorf("systemd listens on port %d for a service that has not started yet: send it one request first", t.port)
 	case denied > 0:
-		return nil, fmt.Errorf("the process that listens on port %d belongs to another user: run as that user or as root, or name the process by its PID", t.port)
+		return nil, fmt.Errorf("the process that listens on port %d belongs to another user: run as that user or as root, or name the "+
+			"process by its PID", t.port)
 	}
-	return nil, fmt.Errorf("no process owns the socket that listens on port %d: it belongs to the kernel or to another container; name the process by its PID", t.port)
+	return nil, fmt.Errorf("no process owns the socket that listens on port %d: it belongs to the kernel or to another container; name "+
+		"the process by its PID", t.port)
 }
 
 // listeningSockets returns the inode numbers of the sockets that listen on the target's port: those at its address, or else

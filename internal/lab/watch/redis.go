@@ -20,7 +20,8 @@ import (
 const redisInfoMax = 1 << 20
 
 // errRedisURL does not quote the address: in a malformed one, any part may be the password.
-var errRedisURL = errors.New("parse Redis URL: write redis://[USER:PASSWORD@]HOST:PORT, rediss:// for TLS or unix://[USER:PASSWORD@]/PATH; " +
+var errRedisURL = errors.New("parse Redis URL: write redis://[USER:PASSWORD@]HOST:PORT, " +
+	"rediss:// for TLS or unix://[USER:PASSWORD@]/PATH; " +
 	"in a password write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23 and % as %25")
 
 // redisReader reads Redis and compatible servers with one INFO per reading. It implements the protocol itself, because a client

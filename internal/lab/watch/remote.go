@@ -50,12 +50,16 @@ type RemoteWatch struct {
 // call Close.
 func Remote(ctx context.Context, rawURL, token string, start time.Time) (*RemoteWatch, error) {
 	u, err := url.Parse(rawURL)
-	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" ||
+		u.RawQuery != "" {
 		return nil, errors.New("watch from: write http://HOST:PORT, as watch --listen prints it, without a path and without the token")
 	}
-	r := &RemoteWatch{base: u.Scheme + "://" + u.Host, host: u.Host, token: token, start: start, marks: make(chan time.Time, marksMax), read: map[string]float64{}, client: &http.Client{
-		Transport: peer.NewTransport(), CheckRedirect: peer.NoRedirect,
-	}}
+	r := &RemoteWatch{
+		base: u.Scheme + "://" + u.Host, host: u.Host, token: token, start: start, marks: make(chan time.Time, marksMax),
+		read: map[string]float64{}, client: &http.Client{
+			Transport: peer.NewTransport(), CheckRedirect: peer.NoRedirect,
+		},
+	}
 	if err := r.join(ctx); err != nil {
 		r.Close()
 		return nil, err
@@ -289,7 +293,8 @@ func (r *RemoteWatch) compareClocks(ctx context.Context, report func(*result.Sam
 		ahead, uncertainty := r.offsets.Best()
 		r.mu.Unlock()
 		report(&result.Sample{At: time.Since(r.start).Seconds(), Sampler: result.SamplerWatch, Subject: "clock", Values: map[string]float64{
-			"clock_offset_seconds": ahead.Seconds(), "clock_uncertainty_seconds": uncertainty.Seconds(), "round_trip_seconds": one.RoundTrip.Seconds(),
+			"clock_offset_seconds": ahead.Seconds(), "clock_uncertainty_seconds": uncertainty.Seconds(),
+			"round_trip_seconds": one.RoundTrip.Seconds(),
 		}})
 	}
 }

@@ -141,7 +141,6 @@ func TestPopupRedisOutage(t *testing.T) {
 			}
 			o.known(t, "known", "204 0 wait-shown")
 			o.refusesNew(t)
-
 			c.up(t, o.server)
 			o.known(t, "later", "200 1 first")
 			o.known(t, "known&placement=checkout", "200 2 first")
