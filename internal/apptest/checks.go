@@ -10,9 +10,9 @@ import (
 
 var rootMount = regexp.MustCompile(`(?m)^\d+ \d+ \S+ \S+ / `)
 
-// NeedRoot skips the test unless it runs as root, may mount and change the network, which root
-// of a container usually may not, and has a root directory that is a mount and control groups,
-// which a chroot lacks. scripts/testrun prints at its end what was skipped and the command that
+// NeedRoot skips the test unless it runs as root and may mount and change the network, which root
+// of a container usually may not. It also needs a root directory that is a mount and control
+// groups, which a chroot lacks. scripts/testrun prints at its end what was skipped and the command that
 // runs it.
 func NeedRoot(t testing.TB) {
 	t.Helper()

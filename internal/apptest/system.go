@@ -56,9 +56,9 @@ func newDirectory(owner *syscall.Credential) (string, error) {
 
 // parentDirectory returns the directory for the servers' files. It is in memory where the
 // caller's TMPDIR asks for none and there is enough, because servers create and remove
-// thousands of files. It is /tmp if owner cannot enter the caller's, if that has characters
-// that configuration files must quote, or if it is so long that the path of a Unix socket in
-// it would be too long.
+// thousands of files. It is /tmp if owner cannot enter the caller's, or if that has characters
+// that configuration files must quote. A directory whose name makes the path of a Unix socket
+// too long is replaced by /tmp, too.
 func parentDirectory(owner *syscall.Credential) string {
 	if os.Getenv("TMPDIR") == "" && hasMemory(memoryDirectory) {
 		return memoryDirectory

@@ -15,9 +15,9 @@ type Share struct {
 	High  float64 // upper end of the interval; 1 without cases
 }
 
-// NewShare returns a share with the score interval (Wilson, "Probable inference, the law of succession, and statistical
-// inference", Journal of the American Statistical Association 22, 1927), which is within 0 and 1 and also holds for few
-// cases. have counts as at most cases. It panics if level is not between 0 and 1.
+// NewShare returns a share with the score interval, which is within 0 and 1 and also holds for few cases. See Wilson,
+// "Probable inference, the law of succession, and statistical inference", Journal of the American Statistical Association
+// 22, 1927. have counts as at most cases. It panics if level is not between 0 and 1.
 func NewShare(have, cases uint64, level float64) Share {
 	checkLevel(level)
 	have = min(have, cases)

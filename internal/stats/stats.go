@@ -1,9 +1,9 @@
 // Package stats compares measurements that were taken in blocks. Each block measures the baseline and every variant once
 // under the same conditions, so that a disturbance affects both sides of a pair. It also compares shares of users.
 //
-// It provides the t interval of a paired ratio, the smallest detectable effect, Holm's correction for a family of
-// comparisons, the median with its order-statistic interval, the rules for a verdict, which can be "no verdict", and the
-// intervals of a share and of the difference of two.
+// It provides the t interval of a paired ratio, the smallest detectable effect, and Holm's correction for a family of
+// comparisons. The rules for a verdict, which can be "no verdict", use them. For other figures there are the median with
+// its order-statistic interval, and the intervals of a share and of the difference of two.
 // Functions are pure. Distributions come from go-moremath, the interval of the median from golang.org/x/perf/benchmath.
 // The caller decides whether a higher figure is better. The package does not remove outliers and does not repeat a
 // comparison until it is significant.

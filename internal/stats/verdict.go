@@ -70,8 +70,8 @@ func verdict(ratio, adjusted float64) Verdict {
 }
 
 // Holm adjusts the p values of a family of comparisons. If adjusted values below alpha count as differences, the
-// probability of any false difference in the family is below alpha, however the comparisons depend on each other (Holm,
-// "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979). The smallest of
+// probability of any false difference in the family is below alpha, however the comparisons depend on each other. See Holm,
+// "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979. The smallest of
 // m values is multiplied by m, the next by m-1, and so on. An adjusted value is at most 1 and at least that of any smaller
 // value. The order is kept. NaN stands for a comparison that was not made; it stays NaN and does not count in m.
 func Holm(p []float64) []float64 {

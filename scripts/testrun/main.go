@@ -1,6 +1,6 @@
 // Command testrun runs go test with its arguments and reports what a person wants to know:
-// what runs while it runs, each failure with its first message and with the place of the
-// servers' logs, the tests that were not run and the command that runs them, and one last
+// what runs while it runs, and each failure with its first message and with the place of the
+// servers' logs. At its end come the tests that were not run and the command that runs them, and one last
 // line with the counts, the time and the slowest packages.
 package main
 

@@ -1,6 +1,6 @@
 // Command freshness measures how long after its commit an order shows on page 1.
-// One connection inserts orders one by one at random moments, one HTTP
-// connection fetches page 1 without pause, and each order's delay runs from the
+// One connection inserts orders one by one at random moments, and one HTTP
+// connection fetches page 1 without pause. Each order's delay runs from the
 // return of its commit to the end of the first answer that holds it. The load
 // beside it comes from another program. It deletes the orders at the end.
 //

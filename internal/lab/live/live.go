@@ -1,7 +1,7 @@
 // Package live shows a run while it is under way: the report page, and metrics for Prometheus.
 //
 // Everything is made when somebody asks for it, from a snapshot of the recorder, so that a run that nobody looks at is not
-// disturbed. The page is made at most once per second and in at most 2 % of the time, on a thread of the lowest priority,
+// disturbed. The page is made at most once per second and in at most 2 % of the time. Its thread has the lowest priority,
 // which leaves the cores of the load generator's threads alone while another core is idle.
 package live
 

@@ -177,9 +177,9 @@ func Broken(run *result.Run) error {
 	return fmt.Errorf("load: the run ended early: %s", run.End.Reason)
 }
 
-// Judge returns an error with the code exit.Failed if a VALID step missed the SLO,
-// and one with the code exit.NothingValid if none did, but a step that is not VALID
-// missed it or no step is VALID. Without an SLO it returns nil, unless the run was
+// Judge returns an error with the code exit.Failed if a VALID step missed the SLO.
+// If none did, but a step that is not VALID missed it or no step is VALID, the code
+// is exit.NothingValid. Without an SLO it returns nil, unless the run was
 // aborted, which is exit.Failed.
 func Judge(run *result.Run) error {
 	switch {

@@ -10,8 +10,8 @@ import (
 // otherwise keeps its CPU for some milliseconds (PREEMPT_SHORT, Linux 6.12).
 const slice = 100 * time.Microsecond
 
-// beginPromptly makes the kernel end the calling thread's waits on time instead of up to 50 us later, and run it before other
-// threads that have used their CPU for a while, such as those that read what is watched. restore undoes both. If the kernel
+// beginPromptly makes the kernel end the calling thread's waits on time instead of up to 50 us later. The thread
+// then runs before others that have used their CPU for a while, such as those that read what is watched. restore undoes both. If the kernel
 // refuses, the lag histogram shows the delay.
 func beginPromptly() (restore func()) {
 	slack, slackErr := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)

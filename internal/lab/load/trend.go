@@ -133,8 +133,8 @@ func (t *trend) judged() bool { return int64(len(t.points))*t.period >= int64(tr
 // drift compares the mean response times of the first and the last third. changed is
 // true if the difference is large and clear. The noise of the means, each over up to a
 // twelfth of the time, is that of their second differences, which a slow change does not
-// affect (von Neumann, "Distribution of the ratio of the mean square successive
-// difference to the variance", 1941).
+// affect. See von Neumann, "Distribution of the ratio of the mean square successive
+// difference to the variance", 1941.
 func (t *trend) drift() (first, last time.Duration, changed bool) {
 	var means []float64
 	for _, p := range joined(t.points, max(1, len(t.points)/driftGroups)) {

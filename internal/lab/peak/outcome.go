@@ -49,8 +49,8 @@ func (o *Outcome) diagnose() {
 	}
 }
 
-// invalidStep is the last step above the highest rate that met the SLO which was not VALID, failed, and says something about the target,
-// or else the last that the generator could not make, or that was disturbed; -1 if there is none.
+// invalidStep is the last step above the highest rate that met the SLO which was not VALID, failed, and says something about the target.
+// Failing that, it is the last that the generator could not make, or that was disturbed; -1 if there is none.
 func (o *Outcome) invalidStep() int {
 	invalid := -1
 	for i, v := range slices.Backward(o.Answer.Path) {

@@ -1,5 +1,5 @@
 // Package report writes load results and studies as a terminal table, Markdown, JSON, CSV, Go benchmark text, an
-// HdrHistogram log, JUnit XML or one HTML page that works offline, and compares a run with a base (WriteAgainst).
+// HdrHistogram log, JUnit XML or one HTML page that works offline. WriteAgainst compares a run with a base.
 //
 // Every percentile is read from a histogram and left out if the sample is too small for it. A step that is not a valid
 // measurement is marked. The output depends only on the runs given. Several runs appear side by side without a verdict,

@@ -176,7 +176,7 @@ const (
 //   - opens minus closes miss the ports that tcp_tw_reuse gave out again.
 //
 // The kernel selects the sockets by port. That costs it a walk through its table of connections and some time per selected
-// socket, so ports are counted at most once a second, and less often if that would cost more than portsShare of a core.
+// socket. So ports are counted at most once a second, and less often if that would cost more than portsShare of a core.
 // Readings in between have no count.
 //
 // A port in use may still serve a connection to another address or port. Sockets that are bound and neither listen nor
