@@ -78,7 +78,7 @@ func TestLoadAgents(t *testing.T) {
 		agents = append(agents, startAgent(t, nil, "127.0.0.1:0"))
 	}
 	out := filepath.Join(t.TempDir(), "run")
-	flags := []string{"load", url + "/ok", "--agents", addresses(agents), "-H", "Authorization: Bearer hush", "-o", out}
+	flags := []string{"load", url + "/ok", "--timeout", "1m", "--agents", addresses(agents), "-H", "Authorization: Bearer hush", "-o", out}
 	stdout, stderr, code := spillway(t, append(flags, "--agents-token", agentToken, "--rate", "200,400", "-n", "300", "--arrival", "poisson", "--slo", "errors<50%")...)
 	kept, err := result.ReadFile(out)
 	judged := code == exit.OK || code == exit.NothingValid // on a busy machine

@@ -47,9 +47,7 @@ func TestDiagnose(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer server.Close()
 	file := filepath.Join(t.TempDir(), "run.ndjson")
-	if stdout, stderr, code := spillway(t, "load", server.URL, "--rate", "20,50", "-d", "2s", "-o", file, "--watch", "app="+strconv.Itoa(fullOfFiles(t))); code != exit.OK {
-		t.Fatalf("load: exit %d\n%s%s", code, stdout, stderr)
-	}
+	watchedDocument(t, server.URL, "--rate", "20,50", "-d", "2s", "-o", file, "--watch", "app="+strconv.Itoa(fullOfFiles(t)))
 	stdout, stderr, code := spillway(t, "diagnose", file, "--json", "--passing", "20/s", "--failing", "1")
 	if code != exit.OK {
 		t.Fatalf("exit %d\n%s%s", code, stdout, stderr)

@@ -243,12 +243,21 @@ func TestLoadFlowMistakes(t *testing.T) {
 }
 
 // TestLoadFlowUsers has too few users for their think times, which is the fault of
-// the load and not of the shop.
+// the load and not of the shop. While other programs leave no CPU to the load, that is found first.
 func TestLoadFlowUsers(t *testing.T) {
 	t.Parallel()
 	_, url := openShop(t)
 	flow := strings.Replace(documentedFlow(t), "think: 1ms..3ms", "think: 300ms", 1)
-	step := flowLoad(t, exit.OK, flow, url, "--rate", "200", "-c", "2", "-d", "1s")
+	var step report.DocumentStep
+	for range 10 {
+		if step = flowLoad(t, exit.OK, flow, url, "--rate", "200", "-c", "2", "-d", "1s"); step.Validity != result.HostContended {
+			break
+		}
+	}
+	if step.Validity == result.HostContended {
+		t.Logf("not judged, because ten loads were disturbed: %s", step.Reasons)
+		return
+	}
 	if reasons := strings.Join(step.Reasons, "; "); step.Validity != result.GeneratorLimited || !strings.Contains(reasons, "none of the 2 users was free") ||
 		strings.Contains(reasons, "the target did not keep up") {
 		t.Errorf("%s: %s", step.Validity, reasons)

@@ -3,6 +3,7 @@ package labtest
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,14 +15,26 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// watchedDocument runs load --json with further arguments and parses the output.
+// watchedDocument runs load --json with further arguments and parses the output. It loads again, at most five times, while the watch
+// had no CPU to read the processes in each step.
 func watchedDocument(t *testing.T, args ...string) (d report.Document, stderr string) {
 	t.Helper()
-	stdout, stderr, code := spillway(t, append([]string{"load", "--json"}, args...)...)
-	if code != exit.OK {
-		t.Fatalf("exit %d\n%s%s", code, stdout, stderr)
+	for range 5 {
+		stdout, text, code := spillway(t, append([]string{"load", "--json"}, args...)...)
+		if code != exit.OK {
+			t.Fatalf("exit %d\n%s%s", code, stdout, text)
+		}
+		if d, stderr = document(t, stdout, text), text; !slices.ContainsFunc(d.Steps, hardlyRead) {
+			break
+		}
 	}
-	return document(t, stdout, stderr), stderr
+	return d, stderr
+}
+
+// hardlyRead says whether a step that other programs disturbed has a process without CPU figures.
+func hardlyRead(step report.DocumentStep) bool {
+	unread := func(p result.ProcessUsage) bool { return p.CPUPerRequest == nil || p.BorderError == nil }
+	return step.Validity == result.HostContended && (step.Watch == nil || slices.ContainsFunc(step.Watch.Processes, unread))
 }
 
 // atLeast checks that there is a figure and that it is at least low. What a machine with other work makes larger has no other bound.
@@ -137,8 +150,7 @@ func TestWatchMistakes(t *testing.T) {
 // TestWatchRecords records a process until SIGINT. The file must be complete, and report must print it.
 func TestWatchRecords(t *testing.T) {
 	t.Parallel()
-	app := apptest.Serve(t, program.Path(t))
-	app.WaitReady(t)
+	app := apptest.Redis(t)
 	out := filepath.Join(t.TempDir(), "watch.ndjson.gz")
 	p := command(t, "watch", "--watch", "app="+app.Addr(), "-o", out, "--report-interval", "1s")
 	p.start(t)
