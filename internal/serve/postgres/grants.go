@@ -119,7 +119,7 @@ func (st *Stream) checkRights(ctx context.Context, conn *pgconn.PgConn) error {
 func rightsOf(all []tables.Table) (needs []rights, own []ownTable) {
 	for _, t := range all {
 		needs = append(needs, rights{t.Name, strings.Join(t.Privileges, ", ")})
-		own = append(own, ownTable{t.Name, t.DDL(&dialect)})
+		own = append(own, ownTable{t.Name, t.DDL(dialect)})
 	}
 	return needs, own
 }

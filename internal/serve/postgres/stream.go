@@ -202,7 +202,7 @@ func (st *Stream) Sweep(ctx context.Context, keep stream.Keep, limit int) (delet
 		}
 		err := exec(ctx, conn, "BEGIN; SET LOCAL synchronous_commit = off")
 		if err == nil {
-			deleted, err = streamtables.Sweep(ctx, tableSession{conn}, &dialect, st.drained.Load(), keep, limit)
+			deleted, err = streamtables.Sweep(ctx, tableSession{conn}, dialect, st.drained.Load(), keep, limit)
 		}
 		if err != nil {
 			return errors.Join(err, exec(ctx, conn, "ROLLBACK"))

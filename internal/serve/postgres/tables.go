@@ -39,7 +39,7 @@ var dialect = tables.Dialect{
 // ensureTables creates the server's own tables that are missing, and refuses those of another
 // format.
 func ensureTables(ctx context.Context, conn *pgconn.PgConn, own []tables.Table) error {
-	err := tables.Ensure(ctx, tableSession{conn}, &dialect, own)
+	err := tables.Ensure(ctx, tableSession{conn}, dialect, own)
 	if err != nil && conn.TxStatus() != 'I' && !conn.IsClosed() {
 		err = errors.Join(err, exec(ctx, conn, "ROLLBACK"))
 	}

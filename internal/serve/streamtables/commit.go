@@ -27,7 +27,7 @@ type Session interface {
 // Commit stores a batch of the stream with that name in one transaction, as stream.Sink says.
 // After an error the transaction may be open: the caller ends it, and classifies the error if
 // it wraps none of the package stream.
-func Commit(ctx context.Context, s Session, d *tables.Dialect, name string, b *stream.Batch) error {
+func Commit(ctx context.Context, s Session, d tables.Dialect, name string, b *stream.Batch) error {
 	w := &writer{Session: s, d: d, name: name, b: b}
 	if err := s.Begin(ctx); err != nil {
 		return err
@@ -55,7 +55,7 @@ func Commit(ctx context.Context, s Session, d *tables.Dialect, name string, b *s
 // writer writes one batch.
 type writer struct {
 	Session
-	d    *tables.Dialect
+	d    tables.Dialect
 	name string // of the stream
 	b    *stream.Batch
 }

@@ -82,7 +82,7 @@ var allRights = []string{"SELECT", "INSERT", "UPDATE", "DELETE"}
 
 // Sweep deletes up to limit rows of each table that are older than keep says. The columns with
 // an index tell the age.
-func Sweep(ctx context.Context, s tables.Session, d *tables.Dialect, spooled bool, keep stream.Keep, limit int) (int, error) {
+func Sweep(ctx context.Context, s tables.Session, d tables.Dialect, spooled bool, keep stream.Keep, limit int) (int, error) {
 	ages := map[string]time.Duration{
 		"spillway_batches": keep.Batches, "spillway_requests": keep.Keys, "spillway_epochs": keep.Marks, "spillway_drained": keep.Marks,
 	}
@@ -100,7 +100,7 @@ func Sweep(ctx context.Context, s tables.Session, d *tables.Dialect, spooled boo
 // DeleteOld writes the statement that deletes the oldest rows of a table. Its parameters are
 // their age, and how many. In PostgreSQL the order makes the server use the index, whatever it
 // knows about the values.
-func DeleteOld(d *tables.Dialect, t *tables.Table) string {
+func DeleteOld(d tables.Dialect, t *tables.Table) string {
 	old := t.Index + " < " + d.Later
 	switch d.SQL {
 	case plans.Postgres:

@@ -117,7 +117,7 @@ func checkFormat(table, comment string) error {
 }
 
 // DDL returns the statements that create the table if it is missing.
-func (t *Table) DDL(d *Dialect) string {
+func (t *Table) DDL(d Dialect) string {
 	var lines, tail []string
 	for _, c := range t.Columns {
 		line := c.Name + " " + d.Types[c.Type]
@@ -155,7 +155,7 @@ func (t *Table) DDL(d *Dialect) string {
 
 // Ensure creates those of the tables that are missing, and refuses tables of another format.
 // An error of a missing right has the statements to run.
-func Ensure(ctx context.Context, s Session, d *Dialect, all []Table) error {
+func Ensure(ctx context.Context, s Session, d Dialect, all []Table) error {
 	names := make([]string, len(all))
 	for i := range all {
 		names[i] = "'" + all[i].Name + "'"
