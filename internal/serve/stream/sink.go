@@ -228,4 +228,3 @@ func (d Durability) String() string {
 	}
 	return AckDatabase + ", " + d.Level
 }
-
