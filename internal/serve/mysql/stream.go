@@ -11,13 +11,14 @@ import (
 
 	"spillway/internal/plans"
 	"spillway/internal/serve/stream"
+	"spillway/internal/serve/streamtables"
+	"spillway/internal/serve/tables"
 )
 
 // Stream stores the records of one stream. It implements stream.Sink.
 //
-// A batch is one transaction of several round trips: START TRANSACTION, the batch id or the
-// mark of the spool, the rows, the idempotency keys and COMMIT. No timeout ends the COMMIT. Rows are multi-row INSERTs prepared for powers of
-// two: 300 rows are statements of 256, 32, 8 and 4. InnoDB rolls back a failed statement
+// A batch is one transaction of several round trips, as streamtables has them. No timeout ends
+// the COMMIT. Rows are multi-row INSERTs prepared for powers of two: 300 rows are statements of 256, 32, 8 and 4. InnoDB rolls back a failed statement
 // alone, so the halves of a refused one are tried without savepoints. INSERT IGNORE is
 // never used, because it changes values to fit. Tables of engines other than InnoDB are
 // refused.
@@ -40,7 +41,6 @@ type Stream struct {
 	drained  atomic.Bool                            // those of a spool exist
 	table    atomic.Pointer[map[string]tableColumn] // as it was checked
 	semiSync atomic.Bool                            // the server may wait for a replica
-	counter  atomic.Pointer[counter]                // nil: every column is the stream's, or has no counter
 }
 
 var _ stream.Sink = (*Stream)(nil)
@@ -67,7 +67,8 @@ func (st *Stream) insert(n int, plain bool) string {
 	for _, c := range st.columns {
 		names = append(names, quoteName(c.Name))
 	}
-	sql := fmt.Sprintf("INSERT INTO %s (%s) VALUES %s", plans.ParseTableName(st.def.Table).SQL(plans.MySQL), strings.Join(names, ", "), tuples(n, len(st.columns)))
+	table := plans.ParseTableName(st.def.Table).SQL(plans.MySQL)
+	sql := fmt.Sprintf("INSERT INTO %s (%s) VALUES %s", table, strings.Join(names, ", "), tuples(n, len(st.columns)))
 	if len(st.def.Key) == 0 || plain {
 		return sql
 	}
@@ -101,10 +102,31 @@ func (st *Stream) Check(ctx context.Context) error {
 		if _, err := se.prepare(ctx, st.insert(1, false)); err != nil {
 			return err
 		}
-		return checkRights(ctx, se, st.ownRights())
+		return checkRights(ctx, se, rightsOf(streamtables.Own(st.def.Spooled)))
 	})
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", st.def.Name, err)
+	}
+	return nil
+}
+
+// prepareTables creates the stream's own tables once, drained also those of a spool, and
+// checks the table of the records.
+func (st *Stream) prepareTables(ctx context.Context, se *session, drained bool) error {
+	if st.ready.Load() && (!drained || st.drained.Load()) {
+		return nil
+	}
+	if err := tables.Ensure(ctx, tableSession{se}, dialect, streamtables.Own(drained)); err != nil {
+		return err
+	}
+	if !st.ready.Load() {
+		if err := st.checkTable(ctx, se); err != nil {
+			return err
+		}
+	}
+	st.ready.Store(true)
+	if drained {
+		st.drained.Store(true)
 	}
 	return nil
 }
@@ -163,27 +185,9 @@ func (st *Stream) Sweep(ctx context.Context, keep stream.Keep, limit int) (int, 
 		if err := st.prepareTables(ctx, se, false); err != nil {
 			return err
 		}
-		steps := []struct {
-			from, column string
-			keep         time.Duration
-		}{
-			{"spillway_batches", "created_at", keep.Batches},
-			{"spillway_requests", "expires_at", keep.Keys},
-			{"spillway_epochs", "updated_at", keep.Marks},
-			{"spillway_drained", "created_at", keep.Marks},
-		}
-		if !st.drained.Load() {
-			steps = steps[:len(batchTables)]
-		}
-		for _, step := range steps {
-			n, err := se.exec(ctx, "DELETE FROM "+step.from+" WHERE "+step.column+" < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND LIMIT ?",
-				namedValues([]any{step.keep.Microseconds(), int64(limit)}))
-			if err != nil {
-				return err
-			}
-			total += int(n)
-		}
-		return nil
+		var err error
+		total, err = streamtables.Sweep(ctx, tableSession{se}, dialect, st.drained.Load(), keep, limit)
+		return err
 	})
 	return total, err
 }

@@ -13,7 +13,35 @@ import (
 
 	"spillway/internal/plans"
 	"spillway/internal/serve/stream"
+	"spillway/internal/serve/tables"
 )
+
+// checkTable refuses a table without transactions, and a key column that may be NULL.
+func (st *Stream) checkTable(ctx context.Context, se *session) error {
+	database, table, named := strings.Cut(st.def.Table, ".")
+	if !named {
+		database, table = "", st.def.Table
+	}
+	const where = " WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?"
+	engines, err := se.texts(ctx, "SELECT engine FROM information_schema.tables"+where, database, table)
+	if err != nil {
+		return err
+	}
+	if len(engines) == 1 && engines[0][0] != "" && engines[0][0] != "InnoDB" {
+		return fmt.Errorf("%w: %s is of engine %s, which has no transactions; run ALTER TABLE %s ENGINE=InnoDB",
+			tables.ErrUnusable, st.def.Table, engines[0][0], plans.ParseTableName(st.def.Table).SQL(plans.MySQL))
+	}
+	for _, name := range st.def.Key {
+		nullable, err := se.texts(ctx, "SELECT is_nullable FROM information_schema.columns"+where+" AND column_name = ?", database, table, name)
+		if err != nil {
+			return err
+		}
+		if len(nullable) == 1 && nullable[0][0] == "YES" {
+			return fmt.Errorf("%w: the key column %s of %s may be NULL; make it NOT NULL", tables.ErrUnusable, name, st.def.Table)
+		}
+	}
+	return st.checkColumns(ctx, se)
+}
 
 // tableColumn is a column of the stream's table, as far as the stream must know it.
 type tableColumn struct {
@@ -27,7 +55,8 @@ type tableColumn struct {
 // readColumns reads the columns of the stream's table by their names in lower case.
 func (st *Stream) readColumns(ctx context.Context, se *session) (map[string]tableColumn, error) {
 	name := plans.ParseTableName(st.def.Table)
-	rows, err := se.texts(ctx, "SELECT column_name, data_type, COALESCE(numeric_precision, 0), COALESCE(numeric_scale, 0), COALESCE(character_set_name, ''), COALESCE(collation_name, ''), COALESCE(character_maximum_length, 0) "+
+	rows, err := se.texts(ctx, "SELECT column_name, data_type, COALESCE(numeric_precision, 0), COALESCE(numeric_scale, 0), "+
+		"COALESCE(character_set_name, ''), COALESCE(collation_name, ''), COALESCE(character_maximum_length, 0) "+
 		"FROM information_schema.columns WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?", name.Schema, name.Name)
 	if err != nil {
 		return nil, fmt.Errorf("look up the columns of %s: %w", st.def.Table, err)
@@ -40,7 +69,9 @@ func (st *Stream) readColumns(ctx context.Context, se *session) (map[string]tabl
 		if err := errors.Join(errPrecision, errScale, errLength); err != nil {
 			return nil, fmt.Errorf("look up the columns of %s: %w", st.def.Table, err)
 		}
-		columns[strings.ToLower(row[0])] = tableColumn{kind: strings.ToLower(row[1]), precision: precision, scale: scale, charset: row[4], collation: row[5], length: int(length)}
+		columns[strings.ToLower(row[0])] = tableColumn{
+			kind: strings.ToLower(row[1]), precision: precision, scale: scale, charset: row[4], collation: row[5], length: int(length),
+		}
 	}
 	return columns, nil
 }
@@ -59,19 +90,21 @@ func (st *Stream) checkColumns(ctx context.Context, se *session) error {
 			continue // the database names it when the INSERT is prepared
 		}
 		if c.Type == stream.Real && found.kind == "decimal" && found.precision > stream.RealDigits {
-			return fmt.Errorf("%w: %s", errTable, stream.RealOnDecimal(c.Name, fmt.Sprintf("decimal(%d,%d)", found.precision, found.scale)))
+			kind := fmt.Sprintf("decimal(%d,%d)", found.precision, found.scale)
+			return fmt.Errorf("%w: %s", tables.ErrUnusable, stream.RealOnDecimal(c.Name, kind))
 		}
 		if c.Type == stream.Real && found.kind == "float" {
-			return fmt.Errorf("%w: column %s is float, which keeps about 7 digits of a real: make it double, or decimal in the table and in the stream's columns", errTable, c.Name)
+			return fmt.Errorf("%w: column %s is float, which keeps about 7 digits of a real: "+
+				"make it double, or decimal in the table and in the stream's columns", tables.ErrUnusable, c.Name)
 		}
 		if c.Type == stream.Decimal && !holdsDecimals(found.kind) {
-			return fmt.Errorf("%w: %s", errTable, stream.DecimalOnOther(c.Name, found.kind))
+			return fmt.Errorf("%w: %s", tables.ErrUnusable, stream.DecimalOnOther(c.Name, found.kind))
 		}
 	}
 	st.table.Store(&table)
 	for _, name := range st.textKey {
 		if found := table[strings.ToLower(name)]; !found.exact() {
-			return fmt.Errorf("%w: %s", errTable, stream.InexactKey(name, found.collation, "COLLATE "+found.charset+"_bin"))
+			return fmt.Errorf("%w: %s", tables.ErrUnusable, stream.InexactKey(name, found.collation, "COLLATE "+found.charset+"_bin"))
 		}
 	}
 	return nil
@@ -125,13 +158,13 @@ func (st *Stream) inexact(r stream.Row) string {
 
 // verifyColumns fails a batch with decimals if a column has changed since it was read. It
 // runs behind the INSERTs, while their locks keep the table as it is.
-func (w *batchWriter) verifyColumns() error {
+func (w *batchWriter) verifyColumns(ctx context.Context) error {
 	st := w.st
 	table := st.table.Load()
 	if table == nil || !st.schema.Has(stream.Decimal) {
 		return nil
 	}
-	now, err := st.readColumns(w.ctx, w.se)
+	now, err := st.readColumns(ctx, w.session)
 	if err != nil || maps.Equal(now, *table) {
 		return err
 	}

@@ -44,8 +44,8 @@ type Spool interface {
 //     does. If the key comes again after that with another body, the request is
 //     acknowledged and its records become dead letters.
 //   - A record becomes a dead letter in doubt if it cannot be told whether the database has
-//     it: its group's number belongs to another group in the database, or its idempotency
-//     key was accepted longer than Config.SpoolMaxAge ago and may be forgotten.
+//     it. Its group's number belongs to another group in the database then, or its
+//     idempotency key was accepted longer than Config.SpoolMaxAge ago and may be forgotten.
 type Spooled struct {
 	cfg    Config
 	schema *Schema
@@ -73,10 +73,7 @@ type Spooled struct {
 
 // OpenSpooled starts to drain a stream. Of Config it requires BatchRows, BatchBytes,
 // CommitTimeout, KeyTTL and Log. The owner must call Close before it closes the spool.
-func OpenSpooled(cfg Config, schema *Schema, spool Spool, sink Sink) (*Spooled, error) {
-	if cfg.BatchRows < 1 || cfg.BatchBytes < 1 || cfg.CommitTimeout <= 0 || cfg.KeyTTL <= 0 || cfg.Log == nil {
-		return nil, fmt.Errorf("stream %s: batch_rows, batch_bytes, commit_timeout, key_ttl and a log are required", schema.def.Name)
-	}
+func OpenSpooled(cfg Config, schema *Schema, spool Spool, sink Sink) *Spooled {
 	cfg.SpoolMaxAge = cmp.Or(cfg.SpoolMaxAge, DefaultSpoolMaxAge)
 	s := &Spooled{cfg: cfg, schema: schema, spool: spool, sink: sink}
 	s.base, s.abort = context.WithCancel(context.Background())
@@ -87,7 +84,7 @@ func OpenSpooled(cfg Config, schema *Schema, spool Spool, sink Sink) (*Spooled, 
 		_ = spool.Drain(s.draining, schema.def.Name, cfg.BatchBytes, s) // the spool logs and reports the error
 	})
 	s.workers.Go(func() { s.maintenance.run(s.draining) })
-	return s, nil
+	return s
 }
 
 // Close ends the drain. It finishes a batch that is being committed unless ctx ends first.
@@ -191,7 +188,8 @@ func (s *Spooled) stored(b *drainBatch, took time.Duration) queue.Stored {
 		return s.known(b, took)
 	}
 	if behind := b.Mark.Behind; behind != nil {
-		s.cfg.Log.Error("database lacks groups that were stored: it is another one or an older copy, it lost an acknowledged commit, or the mark has expired",
+		s.cfg.Log.Error("database lacks groups that were stored: it is another one or an older copy, "+
+			"it lost an acknowledged commit, or the mark has expired",
 			"stream", s.schema.def.Name, "epoch", fmt.Sprintf("%x", b.Mark.Epoch), "database", *behind, "spool", b.Mark.First-1)
 	}
 	dead := s.deadLetters(b, b.dead())
@@ -226,9 +224,9 @@ func (s *Spooled) Schema() *Schema { return s.schema }
 // Stream.Durability.
 func (s *Spooled) Durability() (Durability, bool) { return s.maintenance.durability() }
 
-// Ack returns what an acknowledgement is worth, in words: "spool", or "spool, then a
-// database not fsynced: innodb_flush_log_at_trx_commit=2" if a crash of the database can
-// lose records that were drained and are no longer in the spool.
+// Ack returns what an acknowledgement is worth, in words. It is "spool", or "spool, then a
+// database not fsynced: innodb_flush_log_at_trx_commit=2". A crash of that database can lose
+// records that were drained and are no longer in the spool.
 func (s *Spooled) Ack() string {
 	if d, ok := s.Durability(); ok && len(d.Unsafe) > 0 {
 		return AckSpool + ", then a database not fsynced: " + strings.Join(d.Unsafe, ", ")
@@ -256,7 +254,8 @@ func (s *Spooled) Stats() Stats {
 	c := &s.counters
 	return Stats{
 		Name: s.schema.def.Name, Stored: c.stored.Load(), RefusedSchema: c.refusedSchema.Load(), RefusedDatabase: c.refusedDatabase.Load(),
-		Overloaded: c.overloads.Read(), KeyReused: c.keyReused.Load(), TooLarge: c.tooLarge.Load(), Replayed: c.replayed.Load(), Batches: c.batches.Load(), BatchRows: c.batchRows.Load(),
+		Overloaded: c.overloads.Read(), KeyReused: c.keyReused.Load(), TooLarge: c.tooLarge.Load(), Replayed: c.replayed.Load(),
+		Batches: c.batches.Load(), BatchRows: c.batchRows.Load(),
 		Retries: c.retries.Load(), Swept: c.swept.Load(),
 	}
 }

@@ -90,7 +90,7 @@ func (m *marked) Commit(_ context.Context, b *Batch) error {
 		return nil
 	}
 	for _, e := range b.Keyed(nil) {
-		b.Judge(e, m.keys[e.Key], time.Now().Add(m.ahead))
+		b.FindKey(e, m.keys[e.Key], time.Now().Add(m.ahead))
 	}
 	stored := m.insert(b.Rows(nil))
 	if err := b.Verify(); err != nil {
@@ -164,10 +164,7 @@ func openSpooledTest(t *testing.T, sink *marked, spool *quietSpool) *spooledTest
 	t.Helper()
 	log := &bytes.Buffer{}
 	cfg := Config{BatchRows: 10, BatchBytes: 1 << 20, CommitTimeout: time.Second, KeyTTL: 24 * time.Hour, Log: slog.New(slog.NewTextHandler(log, nil))}
-	s, err := OpenSpooled(cfg, spooledSchema(t, "n integer"), spool, sink)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := OpenSpooled(cfg, spooledSchema(t, "n integer"), spool, sink)
 	return &spooledTest{Spooled: s, sink: sink, spool: spool, log: log}
 }
 
@@ -524,7 +521,7 @@ func TestKeyUsesAge(t *testing.T) {
 		stored = append(stored, StoredKey{Accepted: now.Add(-time.Duration(i+2) * time.Hour), Fingerprint: []byte{byte(i)}})
 	}
 	e := &Entry{Records: records, Key: "k"}
-	if b.Judge(e, stored, now) {
+	if b.FindKey(e, stored, now) {
 		t.Errorf("refused although most requests have aged out: %+v", e.Result)
 	}
 	newest, earlier, err := b.AddKey(e, stored, now)
@@ -536,7 +533,7 @@ func TestKeyUsesAge(t *testing.T) {
 		t.Errorf("an earlier request: %+v before %+v, %v", newest, earlier, err)
 	}
 	b.KeyKeep = 0 // unknown
-	if !b.Judge(e, stored, now) || !e.Result.Reused {
+	if !b.FindKey(e, stored, now) || !e.Result.Reused {
 		t.Errorf("not refused: %+v", e.Result)
 	}
 }
