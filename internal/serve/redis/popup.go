@@ -86,7 +86,6 @@ const (
 	defaultBacklogMax = 4_000_000
 	defaultClaimAfter = 30 * time.Second
 	defaultTimeout    = 5 * time.Second
-	stateTTLMin       = time.Hour
 )
 
 // Popups is a popup.Store for any number of processes. Calls fail unless Run is running.
@@ -151,30 +150,12 @@ var (
 // errNotReady: the states may be incomplete.
 var errNotReady = errors.New("popup states in Redis are not ready")
 
-// OpenPopups prepares popups on the server at rawURL, as for Open. If the server does not
-// answer, that is logged, and Run keeps trying. An error that wraps ErrPopupServer means
-// that the server cannot be used. The caller calls Run, and Close after it.
-func OpenPopups(ctx context.Context, rawURL string, cfg PopupConfig) (*Popups, error) {
-	if cfg.Table == nil || cfg.Log == nil {
-		return nil, errors.New("open popups in Redis: a table and a log are required")
-	}
-	if cfg.StateTTL != 0 && cfg.StateTTL < stateTTLMin {
-		return nil, fmt.Errorf("open popups in Redis: the TTL of states must be %s or more, or 0", stateTTLMin)
-	}
+// NewPopups returns a store whose calls fail until it is opened and runs.
+func NewPopups(cfg PopupConfig) *Popups {
 	cfg.Namespace = cmp.Or(cfg.Namespace, defaultNamespace)
-	if !popup.IsPlacement(cfg.Namespace) {
-		return nil, fmt.Errorf("open popups in Redis: the namespace must be 1 to %d lower-case letters, digits and -, not - first", popup.PlacementBytesMax)
-	}
-	option, err := parse(rawURL)
-	if err != nil {
-		return nil, err
-	}
 	cfg.BacklogMax = cmp.Or(cfg.BacklogMax, defaultBacklogMax)
 	cfg.ClaimAfter = cmp.Or(cfg.ClaimAfter, defaultClaimAfter)
 	cfg.Timeout = cmp.Or(cfg.Timeout, defaultTimeout)
-	option.Dialer.Timeout = cmp.Or(cfg.commandTimeout, dialTimeout)
-	cfg.commandTimeout = cmp.Or(cfg.commandTimeout, commandTimeout)
-	option.ConnWriteTimeout = cfg.commandTimeout
 	var name [8]byte
 	_, _ = rand.Read(name[:]) // never fails
 	p := &Popups{
@@ -195,13 +176,27 @@ func OpenPopups(ctx context.Context, rawURL string, cfg PopupConfig) (*Popups, e
 			database: tag + ":database", campaigns: tag + ":campaigns", probe: tag + ":probe",
 		}
 	}
+	return p
+}
+
+// Open connects to the server at rawURL, as the function Open does. If the server does not answer, that is
+// logged, and Run keeps trying. An error that wraps ErrPopupServer means that the server
+// cannot be used. The caller then calls Run, and Close after it; Open may follow Close.
+func (p *Popups) Open(ctx context.Context, rawURL string) error {
+	option, err := parse(rawURL)
+	if err != nil {
+		return err
+	}
+	option.Dialer.Timeout = cmp.Or(p.cfg.commandTimeout, dialTimeout)
+	p.cfg.commandTimeout = cmp.Or(p.cfg.commandTimeout, commandTimeout)
+	option.ConnWriteTimeout = p.cfg.commandTimeout
 	if err := p.connect(ctx, option); err != nil {
-		return nil, err
+		return err
 	}
-	if cfg.Campaigns != nil {
-		cfg.Campaigns.store.Store(p)
+	if p.cfg.Campaigns != nil {
+		p.cfg.Campaigns.store.Store(p)
 	}
-	return p, nil
+	return nil
 }
 
 // connect makes the client and checks the server.
@@ -325,7 +320,7 @@ func (p *Popups) unready(reason error) {
 }
 
 // Run checks the server, restores states and moves events to the database until ctx ends.
-// It is called once. Calls fail before and after it.
+// It is called once after Open. Calls fail before and after it.
 func (p *Popups) Run(ctx context.Context) {
 	go p.pipeline.run()
 	defer p.pipeline.close()
