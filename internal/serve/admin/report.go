@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"time"
 
 	"spillway/internal/serve/popup"
@@ -23,19 +24,13 @@ type ReportTables interface {
 
 // figures are the events of a campaign in some time.
 type figures struct {
-	Shows       uint64 `json:"shows"`
-	Users       uint64 `json:"users"` // whom it was shown for the first time
-	Clicks      uint64 `json:"clicks"`
-	Dismissals  uint64 `json:"dismissals"`
-	Withheld    uint64 `json:"withheld"`
-	Conversions uint64 `json:"conversions"`
+	popup.Counts
+	Users uint64 `json:"users"` // whom it was shown for the first time
 }
 
 // add adds the events of an hour.
 func (f *figures) add(h popup.Hour) {
-	counts := popup.Counts{Shows: f.Shows, Clicks: f.Clicks, Dismissals: f.Dismissals, Withheld: f.Withheld, Conversions: f.Conversions}
-	counts.Add(h.Kind, h.Events)
-	f.Shows, f.Clicks, f.Dismissals, f.Withheld, f.Conversions = counts.Shows, counts.Clicks, counts.Dismissals, counts.Withheld, counts.Conversions
+	f.Add(h.Kind, h.Events)
 	if h.Kind == popup.KindShow {
 		f.Users += h.Users
 	}
@@ -83,7 +78,7 @@ func (p *Popups) report(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	from, to, flaws := p.reported(c.Created, r.URL.Query())
+	from, to, flaws := p.reported(c.Created.Time, r.URL.Query())
 	if len(flaws) > 0 {
 		writeFlaws(w, http.StatusBadRequest, flaws...)
 		return
@@ -202,5 +197,44 @@ func reportName(c *popup.Campaign, variant uint8) string {
 	if variant > 0 && int(variant) > len(c.Variants) {
 		return fmt.Sprintf("#%d", variant)
 	}
-	return variantName(c, variant)
+	return c.VariantName(variant)
+}
+
+// historyMax is the maximum of changes in one answer.
+const historyMax = 100
+
+// change is an entry of a campaign's history.
+type change struct {
+	Version  int64     `json:"version"`
+	At       time.Time `json:"at"`
+	By       string    `json:"by"` // the name of the token; "" without one
+	Campaign fields    `json:"campaign"`
+}
+
+// history answers with the last changes of a campaign, the newest first.
+func (p *Popups) history(w http.ResponseWriter, r *http.Request) {
+	c, _, ok := p.find(w, r)
+	if !ok {
+		return
+	}
+	limit := historyMax
+	if text := r.URL.Query().Get("limit"); text != "" {
+		var err error
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > historyMax {
+			writeFlaws(w, http.StatusBadRequest, flaw{Field: "limit", Message: "limit must be from 1 to " + strconv.Itoa(historyMax)})
+			return
+		}
+	}
+	changes, err := p.Reports.History(r.Context(), c.ID, limit)
+	if err != nil {
+		writeDown(w, err)
+		return
+	}
+	all := []change{}
+	for _, one := range changes {
+		all = append(all, change{one.Version, one.At.UTC(), one.By, writableFields(one.StoredCampaign)})
+	}
+	writeJSON(w, "application/json", http.StatusOK, struct {
+		Changes []change `json:"changes"`
+	}{all})
 }

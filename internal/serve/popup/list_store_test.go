@@ -144,7 +144,7 @@ func openListed(t *testing.T, targets ...string) *listPopup {
 	l.popup = openTest(t, NewMemory(9, nil), nil)
 	for i, target := range targets {
 		l.listTables.campaigns = append(l.listTables.campaigns, StoredCampaign{Campaign: Campaign{
-			ID: CampaignID(i + 1), Name: "a", Placement: "home", Payload: []byte("1"), Status: Active, Target: target, Cap: 1,
+			ID: CampaignID(i + 1), Name: "a", Placement: "home", Payload: []byte("1"), Status: Active, Rollout: 100, Target: target, Cap: 1,
 		}})
 	}
 	l.version = 1
@@ -162,7 +162,7 @@ func (l *listPopup) decides(t *testing.T, user string) string {
 	defer l.popup.Release(a)
 	key := Key{User: user, Placement: "home"}
 	l.popup.begin(a, user)
-	d, _, detail, err := l.popup.decide(t.Context(), l.popup.Set().Placement("home"), key, State{}, a, day0)
+	d, _, err := l.popup.decide(t.Context(), l.popup.Set().Placement("home"), key, State{}, a, day0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,8 +170,8 @@ func (l *listPopup) decides(t *testing.T, user string) string {
 	if d.Campaign != nil {
 		text = fmt.Sprint("campaign ", d.Campaign.ID)
 	}
-	if detail != "" {
-		text += ": " + detail
+	if d.Detail != "" {
+		text += ": " + d.Detail
 	}
 	all, _, err := l.popup.Explain(t.Context(), key, a, day0)
 	if err != nil {
@@ -179,9 +179,9 @@ func (l *listPopup) decides(t *testing.T, user string) string {
 	}
 	for _, e := range all {
 		if e.Problem != "" {
-			text += fmt.Sprintf(" (%d: %s)", e.Campaign.ID, e.Problem)
+			text += fmt.Sprintf(" (%d: %s)", e.Campaign, e.Problem)
 		}
-		if (e.Verdict == IsGiven) != (d.Campaign == e.Campaign) {
+		if (e.Verdict == IsGiven) != (d.Campaign != nil && d.Campaign.ID == e.Campaign) {
 			t.Errorf("user %s: explained as %s, but decided %s", user, e.Verdict, text)
 		}
 	}
@@ -217,9 +217,13 @@ func TestListsDecide(t *testing.T) {
 		t.Error(err)
 	}
 	l.expect(t, map[string]string{"7": "none-suits", "9": "campaign 2"})
-	d, err := l.popup.Preview(t.Context(), l.listTables.campaigns[0].Campaign, "7", l.popup.Attributes())
-	if err != nil || d.Condition != "list vip does not exist" {
-		t.Errorf("preview: %q, %v", d.Condition, err)
+	l.listTables.campaigns[0].Status = Paused
+	if err := l.campaigns.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	all, _, err := l.popup.Explain(t.Context(), Key{"7", "home"}, l.popup.Attributes(), day0)
+	if err != nil || all[0].Verdict != IsPaused || all[0].Problem != "list vip does not exist" {
+		t.Errorf("paused: %+v, %v", all, err)
 	}
 }
 

@@ -19,8 +19,8 @@ func threeCampaigns() []Campaign {
 	var out []Campaign
 	for i := range 3 {
 		out = append(out, Campaign{
-			ID: CampaignID(i + 1), Name: "c", Placement: "home", Order: int32(i), Payload: []byte(`{}`), Status: Active,
-			QuietClick: 7 * 24 * time.Hour, QuietDismiss: 24 * time.Hour,
+			ID: CampaignID(i + 1), Name: "c", Placement: "home", Order: int32(i), Payload: []byte(`{}`), Status: Active, Rollout: 100,
+			QuietClick: Period(7 * 24 * time.Hour), QuietDismiss: Period(24 * time.Hour),
 		})
 	}
 	return out
@@ -283,8 +283,8 @@ func TestExplain(t *testing.T) {
 		campaigns = append(campaigns, c)
 	}
 	campaigns[1].Target = `level > 3 and country == "CN"`
-	campaigns[3].Start = day0.Add(time.Hour * 1000)
-	campaigns[4].End = day0.Add(-time.Hour)
+	campaigns[3].Start = Moment{day0.Add(time.Hour * 1000)}
+	campaigns[4].End = Moment{day0.Add(-time.Hour)}
 	p := openTest(t, NewMemory(9, &ledger{}), nil, campaigns...)
 	click := askTest(t, p, "1", day0).Token
 	if err := p.Click(t.Context(), click, "", day0); err != nil {
@@ -312,11 +312,38 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// The first false condition of a paused campaign and of a draft is named, for testers too.
+func TestExplainBeforeStart(t *testing.T) {
+	t.Parallel()
+	c := threeCampaigns()
+	c[0].Status, c[0].Target = Paused, `country == "CN" and level > 3`
+	c[1].Status, c[1].Target, c[1].Testers = Draft, `level > 3`, []string{"tester"}
+	p := openTest(t, NewMemory(9, &ledger{}), nil, c...)
+	for _, test := range []struct{ user, level, want string }{
+		{"1", "3", `paused "level > 3" not-for-user "level > 3" given ""`},
+		{"tester", "3", `paused "level > 3" given "level > 3" behind ""`},
+		{"1", "4", `paused "" not-for-user "" given ""`},
+	} {
+		a := p.Attributes()
+		if err := errors.Join(a.Add("level", test.level), a.Add("country", "CN")); err != nil {
+			t.Fatal(err)
+		}
+		list, _, err := p.Explain(t.Context(), Key{test.user, "home"}, a, day0)
+		var got []string
+		for _, e := range list {
+			got = append(got, fmt.Sprintf("%s %q", e.Verdict, e.Condition))
+		}
+		if strings.Join(got, " ") != test.want || err != nil {
+			t.Errorf("user %s, level %s: %v, %v", test.user, test.level, got, err)
+		}
+	}
+}
+
 func TestCampaignValidate(t *testing.T) {
 	t.Parallel()
 	c := Campaign{
-		Placement: "Home", Payload: []byte("{"), Status: "on", Start: day0, End: day0, Cap: -1,
-		RepeatAfter: time.Millisecond, QuietClick: -1, QuietDismiss: DurationMax + 1,
+		Placement: "Home", Payload: []byte("{"), Status: "on", Start: Moment{day0}, End: Moment{day0}, Cap: -1,
+		RepeatAfter: Period(time.Millisecond), QuietClick: -1, QuietDismiss: Period(DurationMax + 1),
 	}
 	err := c.Validate()
 	for _, want := range []string{"id ", "name ", "placement ", "payload ", "status ", "end must", "cap ", "repeat_after ", "quiet_click ", "quiet_dismiss "} {

@@ -1,6 +1,7 @@
 package popup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,11 +60,7 @@ const tokenTTL = 1000 * time.Hour
 
 func testSigner(tb testing.TB) *Signer {
 	tb.Helper()
-	s, err := NewSigner([][]byte{[]byte("0123456789abcdef0123456789abcdef")}, tokenTTL)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return s
+	return NewSigner([][]byte{[]byte("0123456789abcdef0123456789abcdef")}, tokenTTL)
 }
 
 func newWalk(t *testing.T, schema *Schema, seed uint64) *walk {
@@ -100,22 +97,22 @@ func (w *walk) duration(most time.Duration) time.Duration {
 	return time.Duration(w.rng.Int64N(int64(most/time.Millisecond))) * time.Millisecond
 }
 
-func (w *walk) quiet() time.Duration {
+func (w *walk) quiet() Period {
 	switch w.rng.IntN(6) {
 	case 0:
 		return 0
 	case 1:
 		return Forever
 	}
-	return time.Second + w.duration(100*time.Hour)
+	return Period(time.Second + w.duration(100*time.Hour))
 }
 
 // again returns when a campaign starts over; 0: never.
-func (w *walk) again() time.Duration {
+func (w *walk) again() Period {
 	if w.rng.IntN(2) == 0 {
 		return 0
 	}
-	return time.Second + w.duration(300*time.Hour)
+	return Period(time.Second + w.duration(300*time.Hour))
 }
 
 // part returns a percentage; 0 in most cases.
@@ -130,9 +127,9 @@ func (w *walk) add() {
 	w.next++
 	c := Campaign{
 		ID: w.next, Name: "x", Placement: []string{"home", "list"}[w.rng.IntN(2)], Order: int32(w.next)/2 + int32(w.rng.IntN(6)),
-		Payload: []byte("1"), Status: Active, RepeatAfter: time.Second + w.duration(48*time.Hour),
+		Payload: []byte("1"), Status: Active, RepeatAfter: Period(time.Second + w.duration(48*time.Hour)),
 		QuietClick: w.quiet(), QuietDismiss: w.quiet(), Cap: max(0, w.rng.IntN(6)-2),
-		Again: w.again(), Priority: int32(w.rng.IntN(3)), Rollout: w.part(), Holdout: w.part(), Created: w.now,
+		Again: w.again(), Priority: int32(w.rng.IntN(3)), Rollout: cmp.Or(w.part(), 100), Holdout: w.part(),
 	}
 	if w.rng.IntN(8) == 0 {
 		c.Status, c.Testers = Draft, []string{"3", "5"}
@@ -147,10 +144,10 @@ func (w *walk) add() {
 	slices.Sort(names)
 	c.Target = names[w.rng.IntN(len(names))]
 	if w.rng.IntN(3) == 0 {
-		c.Start = w.now.Add(w.duration(200*time.Hour) - 50*time.Hour)
+		c.Start = Moment{w.now.Add(w.duration(200*time.Hour) - 50*time.Hour)}
 	}
 	if w.rng.IntN(3) == 0 {
-		c.End = w.now.Add(200*time.Hour + w.duration(400*time.Hour))
+		c.End = Moment{w.now.Add(200*time.Hour + w.duration(400*time.Hour))}
 	}
 	w.model.campaigns = append(w.model.campaigns, c)
 }
@@ -171,7 +168,7 @@ func (w *walk) change() {
 	case 8:
 		c.Again = w.again()
 	case 9:
-		c.Rollout, c.Holdout = w.part(), w.part()
+		c.Rollout, c.Holdout = cmp.Or(w.part(), 100), w.part()
 	case 10: // the order of all
 		for i := range w.model.campaigns {
 			w.model.campaigns[i].Order = int32(w.rng.IntN(9))
@@ -190,7 +187,7 @@ func (w *walk) change() {
 	case 3:
 		c.QuietClick, c.QuietDismiss = w.quiet(), w.quiet()
 	case 4:
-		c.RepeatAfter = time.Second + w.duration(48*time.Hour)
+		c.RepeatAfter = Period(time.Second + w.duration(48*time.Hour))
 	case 5:
 		c.Cap = max(0, w.rng.IntN(6)-2)
 	case 6:
@@ -295,11 +292,11 @@ func (w *walk) explain(key Key, state State, a *Attributes, id CampaignID, reaso
 	}
 	for _, e := range Explain(w.popup.Set().Placement(key.Placement), state, a, w.now, blocked) {
 		want := Verdict("")
-		if e.Campaign.ID == id {
+		if e.Campaign == id {
 			want = map[bool]Verdict{false: IsGiven, true: IsHeldOut}[reason == HeldOut]
 		}
 		if (e.Verdict == IsGiven || e.Verdict == IsHeldOut || want != "") && e.Verdict != want {
-			w.t.Fatalf("campaign %d is %s where the model gives %d, %s", e.Campaign.ID, e.Verdict, id, reason)
+			w.t.Fatalf("campaign %d is %s where the model gives %d, %s", e.Campaign, e.Verdict, id, reason)
 		}
 	}
 }
@@ -368,7 +365,7 @@ func (w *walk) jump() {
 	to := w.comeAt
 	if n := len(w.model.campaigns); n > 0 && w.rng.IntN(2) == 0 {
 		c := w.model.campaigns[w.rng.IntN(n)]
-		to = []time.Time{c.Start, c.End}[w.rng.IntN(2)]
+		to = []time.Time{c.Start.Time, c.End.Time}[w.rng.IntN(2)]
 	}
 	to = to.Add(-time.Duration(w.rng.IntN(2)) * time.Millisecond)
 	if to.After(w.now) {

@@ -44,14 +44,11 @@ func popupLogged(t *testing.T, data string, users ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, err := popup.NewSet(schema, []popup.Campaign{{ID: 1, Name: "a", Placement: "home", Payload: []byte("1"), Status: popup.Active}})
+	set, err := popup.NewSet(schema, []popup.Campaign{{ID: 1, Name: "a", Placement: "home", Payload: []byte("1"), Status: popup.Active, Rollout: 100}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	signer, err := popup.NewSigner([][]byte{make([]byte, popup.KeyBytesMin)}, time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	signer := popup.NewSigner([][]byte{make([]byte, popup.KeyBytesMin)}, time.Hour)
 	engine, err := popup.Open(popup.Config{Store: memory, Signer: signer, Log: log}, set)
 	if err != nil {
 		t.Fatal(err)

@@ -41,8 +41,8 @@ func popupRoute(t *testing.T, recorder popup.Recorder) PopupRoute {
 // popupCampaign returns a campaign for everybody.
 func popupCampaign(id popup.CampaignID) popup.Campaign {
 	return popup.Campaign{
-		ID: id, Name: "c", Placement: "home", Order: int32(id), Status: popup.Active, Payload: json.RawMessage(`{"text":"hello"}`),
-		QuietClick: time.Hour, QuietDismiss: 2 * time.Hour,
+		ID: id, Name: "c", Placement: "home", Order: int32(id), Status: popup.Active, Rollout: 100, Payload: json.RawMessage(`{"text":"hello"}`),
+		QuietClick: popup.Period(time.Hour), QuietDismiss: popup.Period(2 * time.Hour),
 	}
 }
 
@@ -56,10 +56,7 @@ func popupRouteOf(tb testing.TB, cfg popup.Config, campaigns ...popup.Campaign) 
 	if err != nil {
 		tb.Fatal(err)
 	}
-	signer, err := popup.NewSigner([][]byte{[]byte("0123456789abcdef0123456789abcdef")}, 24*time.Hour)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	signer := popup.NewSigner([][]byte{[]byte("0123456789abcdef0123456789abcdef")}, 24*time.Hour)
 	cfg.Signer, cfg.ConvertTTL, cfg.Log = signer, 48*time.Hour, slog.New(slog.DiscardHandler)
 	p, err := popup.Open(cfg, set)
 	if err != nil {
