@@ -341,7 +341,7 @@ func (w *walk) shown(c *campaignAPI) {
 	place := c.popup.Set().Placement("home")
 	_, event, err := popup.Show(place, key, popup.State{}, popup.Decide(place, popup.State{}, a, now), now)
 	if err == nil {
-		err = c.tables.Apply(w.t.Context(), nil, []popup.Event{event})
+		err = c.tables.Apply(w.t.Context(), []popup.Event{event})
 	}
 	if err != nil {
 		w.t.Fatal(err)

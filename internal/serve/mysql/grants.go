@@ -36,12 +36,11 @@ var (
 		{"popup_state", "state", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, popupTables[3]},
 		{"popup_counts", "events", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[4]},
 		{"popup_hours", "events", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[5]},
-		{"popup_queues", "sequence", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[6]},
-		{"popup_holder", "holder", []string{"SELECT", "INSERT", "DELETE"}, popupTables[7]}, // REPLACE deletes
-		{"popup_identity", "identity", []string{"SELECT", "INSERT"}, popupTables[8]},
-		{"popup_history", "version", []string{"SELECT", "INSERT"}, popupTables[9]},
-		{"popup_lists", "version", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, popupTables[10]},
-		{"popup_list_users", "user_id", []string{"SELECT", "INSERT", "DELETE"}, popupTables[11]},
+		{"popup_holder", "holder", []string{"SELECT", "INSERT", "DELETE"}, popupTables[6]}, // REPLACE deletes
+		{"popup_identity", "identity", []string{"SELECT", "INSERT"}, popupTables[7]},
+		{"popup_history", "version", []string{"SELECT", "INSERT"}, popupTables[8]},
+		{"popup_lists", "version", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, popupTables[9]},
+		{"popup_list_users", "user_id", []string{"SELECT", "INSERT", "DELETE"}, popupTables[10]},
 	}
 )
 

@@ -24,15 +24,12 @@ const countSlots = 64
 // processes can call its methods concurrently.
 type Popups struct {
 	db   *DB
-	slot int64    // the slot of popup_counts and popup_hours for this process
-	own  [16]byte // a row of popup_queues that no other process writes
+	slot int64 // the slot of popup_counts and popup_hours for this process
 }
 
 // Popups returns the popup tables of the database. Call EnsureTables first.
 func (db *DB) Popups() *Popups {
-	p := &Popups{db: db, slot: rand.Int64N(countSlots)}
-	_, _ = cryptorand.Read(p.own[:]) // never fails
-	return p
+	return &Popups{db: db, slot: rand.Int64N(countSlots)}
 }
 
 // Close does nothing: the connections belong to the DB.

@@ -14,7 +14,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"spillway/internal/serve/popup"
-	"spillway/internal/serve/queue"
 )
 
 const (
@@ -36,15 +35,15 @@ func upsertStates() string {
 	return " ON DUPLICATE KEY UPDATE " + strings.Join(set, ", ")
 }
 
-// Apply stores events and their queue's position atomically. Each event counts once,
-// however often it is applied, and the newest event decides a user's state, whatever the
-// order. More than popup.ApplyMax events take several transactions, with the position in
-// the last. After an error some of the events may be stored: apply all of them again.
+// Apply stores events. Each event counts once, however often it is applied, and the newest
+// event decides a user's state, whatever the order. More than popup.ApplyMax events take
+// several transactions. After an error some of the events may be stored: apply all of them
+// again.
 //
 // The commit is durable only if the server has innodb_flush_log_at_trx_commit = 1.
-func (p *Popups) Apply(ctx context.Context, mark *queue.Mark, events []popup.Event) error {
-	return popup.InTransactions(mark, events, func(mark *queue.Mark, events []popup.Event) error {
-		a := applier{slot: p.slot, own: p.own, mark: mark, events: popup.Distinct(events), newest: popup.Newest(events)}
+func (p *Popups) Apply(ctx context.Context, events []popup.Event) error {
+	return popup.InTransactions(events, func(events []popup.Event) error {
+		a := applier{slot: p.slot, events: popup.Distinct(events), newest: popup.Newest(events)}
 		return p.transaction(ctx, a.apply)
 	})
 }
@@ -52,8 +51,6 @@ func (p *Popups) Apply(ctx context.Context, mark *queue.Mark, events []popup.Eve
 // applier stores some events in one transaction.
 type applier struct {
 	slot   int64
-	own    [16]byte       // Popups.own
-	mark   *queue.Mark    // nil: none
 	events []*popup.Event // by id
 	newest []*popup.Event // ordered by user and placement
 
@@ -84,19 +81,14 @@ func (a *applier) apply(ctx context.Context, se *session) error {
 	if err == nil && len(added) == 0 {
 		err = a.writeSomething(ctx, se)
 	}
-	if err != nil || a.mark == nil {
-		return err
-	}
-	_, err = se.exec(ctx, "INSERT INTO popup_queues (queue, sequence) VALUES (?, ?) ON DUPLICATE KEY UPDATE sequence = GREATEST(sequence, VALUES(sequence))",
-		namedValues([]any{a.mark.Spool[:], int64(a.mark.Last)}))
 	return err
 }
 
 // writeSomething makes a transaction that may change nothing reach the server's logs. What
-// earlier transactions have stored is durable, and replicated, once a later one is. The row
-// is this process's own.
+// earlier transactions have stored is durable, and replicated, once a later one is. It counts
+// for campaign 0, which there is not.
 func (a *applier) writeSomething(ctx context.Context, se *session) error {
-	_, err := se.exec(ctx, "INSERT INTO popup_queues (queue, sequence) VALUES (?, 1) ON DUPLICATE KEY UPDATE sequence = sequence + 1", namedValues([]any{a.own[:]}))
+	_, err := se.exec(ctx, "INSERT INTO popup_counts (campaign_id, kind, slot, events) VALUES (0, 0, ?, 1) ON DUPLICATE KEY UPDATE events = events + 1", namedValues([]any{a.slot}))
 	return err
 }
 
@@ -215,23 +207,6 @@ func knownEvents(ctx context.Context, se *session, events []*popup.Event) (map[[
 	return known, nil
 }
 
-// Mark returns the position up to which a queue has been applied, 0 for an unknown queue.
-func (p *Popups) Mark(ctx context.Context, queue [16]byte) (uint64, error) {
-	sequence := uint64(0)
-	err := p.withSession(ctx, func(ctx context.Context, se *session) error {
-		rows, err := se.texts(ctx, "SELECT sequence FROM popup_queues WHERE queue = ?", queue[:])
-		if err != nil || len(rows) == 0 {
-			return err
-		}
-		sequence, err = strconv.ParseUint(rows[0][0], 10, 64)
-		return err
-	})
-	if err != nil {
-		return 0, fmt.Errorf("read the position of a queue: %w", err)
-	}
-	return sequence, nil
-}
-
 // Restore calls yield for the state of each user and placement, in no set order, until
 // yield returns an error. It may miss what is applied meanwhile. yield may keep its
 // arguments.
@@ -282,7 +257,7 @@ func (p *Popups) Counts(ctx context.Context) (map[popup.CampaignID]popup.Counts,
 	all := make(map[popup.CampaignID]popup.Counts)
 	err := p.withSession(ctx, func(ctx context.Context, se *session) error {
 		clear(all)
-		rows, err := se.texts(ctx, "SELECT campaign_id, kind, CAST(SUM(events) AS SIGNED) FROM popup_counts GROUP BY campaign_id, kind")
+		rows, err := se.texts(ctx, "SELECT campaign_id, kind, CAST(SUM(events) AS SIGNED) FROM popup_counts WHERE campaign_id > 0 GROUP BY campaign_id, kind")
 		if err != nil {
 			return err
 		}

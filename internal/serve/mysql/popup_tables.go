@@ -76,10 +76,6 @@ var popupTables = []string{
 	users BIGINT NOT NULL,
 	PRIMARY KEY (campaign_id, hour, variant, kind, slot)
 ) ENGINE=InnoDB`,
-	`CREATE TABLE IF NOT EXISTS popup_queues (
-	queue BINARY(16) NOT NULL PRIMARY KEY,
-	sequence BIGINT NOT NULL
-) ENGINE=InnoDB`,
 	`CREATE TABLE IF NOT EXISTS popup_holder (
 	id TINYINT NOT NULL PRIMARY KEY,
 	token BINARY(16) NOT NULL,
@@ -116,7 +112,7 @@ var popupTables = []string{
 
 // popupNames are the names of popupTables.
 var popupNames = []string{
-	"popup_campaigns", "popup_version", "popup_events", "popup_state", "popup_counts", "popup_hours", "popup_queues", "popup_holder", "popup_identity", "popup_history",
+	"popup_campaigns", "popup_version", "popup_events", "popup_state", "popup_counts", "popup_hours", "popup_holder", "popup_identity", "popup_history",
 	"popup_lists", "popup_list_users",
 }
 

@@ -33,7 +33,6 @@ var (
 		{"popup_state", "SELECT, INSERT, UPDATE, DELETE"},
 		{"popup_counts", "SELECT, INSERT, UPDATE"},
 		{"popup_hours", "SELECT, INSERT, UPDATE"},
-		{"popup_queues", "SELECT, INSERT, UPDATE"},
 		{"popup_holder", "SELECT, INSERT, UPDATE"},
 		{"popup_identity", "SELECT, INSERT"},
 		{"popup_history", "SELECT, INSERT"},

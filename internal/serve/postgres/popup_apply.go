@@ -13,14 +13,13 @@ import (
 
 	"spillway/internal/database"
 	"spillway/internal/serve/popup"
-	"spillway/internal/serve/queue"
 )
 
 const (
 	// commitLocally is for what the server's own disk has to keep.
 	commitLocally = "SELECT set_config('synchronous_commit', 'local', true)"
 
-	// The commit must be durable, because the queue forgets its events after it.
+	// The commit must be durable, because the spool or Redis forgets its events after it.
 	pinCommit = "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)"
 
 	insertEvents = `WITH added AS (
@@ -44,9 +43,6 @@ ON CONFLICT (user_id, placement) DO UPDATE SET event_id = excluded.event_id, seq
 	campaign_id = excluded.campaign_id, at = excluded.at, next_at = excluded.next_at, state = excluded.state
 WHERE (s.sequence, s.at, s.event_id) < (excluded.sequence, excluded.at, excluded.event_id)`
 
-	upsertQueue = `INSERT INTO popup_queues AS q (queue, sequence) VALUES ($1, $2)
-ON CONFLICT (queue) DO UPDATE SET sequence = greatest(q.sequence, excluded.sequence)`
-
 	// writeSomething makes the transaction write to the log, which waits for a standby then.
 	writeSomething = "SELECT pg_logical_emit_message(true, 'spillway', '')"
 )
@@ -54,39 +50,36 @@ ON CONFLICT (queue) DO UPDATE SET sequence = greatest(q.sequence, excluded.seque
 // attemptsMax is the number of attempts of a transaction that conflicts with others.
 const attemptsMax = 5
 
-// Apply stores events and their queue's position atomically. Each event counts once,
-// however often it is applied, and the newest event decides a user's state, whatever the
-// order. More than popup.ApplyMax events take several transactions, with the position in
-// the last. After an error some of the events may be stored: apply all of them again.
+// Apply stores events. Each event counts once, however often it is applied, and the newest
+// event decides a user's state, whatever the order. More than popup.ApplyMax events take
+// several transactions. After an error some of the events may be stored: apply all of them
+// again.
 //
 // Each transaction is one round trip. The commit is durable even if the server's default
 // is synchronous_commit = off. It waits for a synchronous standby until ctx ends, which
 // closes the connection: ctx should end only when the process stops. Events that are stored
 // already may not have reached the standby. Their transaction waits for it too, because the
-// log records at least the position, the locks on the users' states, or a message.
-func (p *Popups) Apply(ctx context.Context, mark *queue.Mark, events []popup.Event) error {
-	return popup.InTransactions(mark, events, func(mark *queue.Mark, events []popup.Event) error { return p.apply(ctx, mark, events) })
+// log records at least the locks on the users' states, or a message.
+func (p *Popups) Apply(ctx context.Context, events []popup.Event) error {
+	return popup.InTransactions(events, func(events []popup.Event) error { return p.apply(ctx, events) })
 }
 
-func (p *Popups) apply(ctx context.Context, mark *queue.Mark, events []popup.Event) error {
+func (p *Popups) apply(ctx context.Context, events []popup.Event) error {
 	timeout := strconv.FormatInt(max(1, p.db.bounds.StatementTimeout.Milliseconds()), 10)
-	statements := []popupStatement{{sql: "BEGIN"}, {sql: pinCommit + ", set_config('statement_timeout', '" + timeout + "', true)"}}
-	if len(events) > 0 {
-		distinct, newest := popup.Distinct(events), popup.Newest(events)
-		e, s := newEventArrays(distinct), newEventArrays(newest)
-		e.kinds = packedKinds(distinct)
-		statements = append(statements,
-			popupStatement{insertEvents, append(e.key(),
-				argument{pgtype.TimestamptzArrayOID, e.shown}, argument{pgtype.TimestamptzArrayOID, e.at}, argument{pgtype.TimestamptzArrayOID, e.next},
-				argument{pgtype.Int2OID, p.slot})},
-			popupStatement{upsertStates, append(s.key(),
-				argument{pgtype.TimestamptzArrayOID, s.at}, argument{pgtype.TimestamptzArrayOID, s.next}, argument{pgtype.ByteaArrayOID, encodedStates(newest)})})
-		if len(newest) == 0 && mark == nil {
-			statements = append(statements, popupStatement{sql: writeSomething})
-		}
+	distinct, newest := popup.Distinct(events), popup.Newest(events)
+	e, s := newEventArrays(distinct), newEventArrays(newest)
+	e.kinds = packedKinds(distinct)
+	statements := []popupStatement{
+		{sql: "BEGIN"},
+		{sql: pinCommit + ", set_config('statement_timeout', '" + timeout + "', true)"},
+		{insertEvents, append(e.key(),
+			argument{pgtype.TimestamptzArrayOID, e.shown}, argument{pgtype.TimestamptzArrayOID, e.at}, argument{pgtype.TimestamptzArrayOID, e.next},
+			argument{pgtype.Int2OID, p.slot})},
+		{upsertStates, append(s.key(),
+			argument{pgtype.TimestamptzArrayOID, s.at}, argument{pgtype.TimestamptzArrayOID, s.next}, argument{pgtype.ByteaArrayOID, encodedStates(newest)})},
 	}
-	if mark != nil {
-		statements = append(statements, popupStatement{upsertQueue, []argument{{pgtype.UUIDOID, mark.Spool}, {pgtype.Int8OID, int64(mark.Last)}}})
+	if len(newest) == 0 {
+		statements = append(statements, popupStatement{sql: writeSomething})
 	}
 	var err error
 	for range attemptsMax {
@@ -247,22 +240,6 @@ func (a *eventArrays) key() []argument {
 		{pgtype.Int2ArrayOID, a.kinds},
 		{pgtype.Int4ArrayOID, a.campaigns},
 	}
-}
-
-// Mark returns the position up to which a queue has been applied, 0 for an unknown queue.
-func (p *Popups) Mark(ctx context.Context, queue [16]byte) (uint64, error) {
-	var sequence int64
-	err := p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		err := conn.QueryRow(ctx, "SELECT sequence FROM popup_queues WHERE queue = $1", pgx.QueryExecModeExec, uuid(queue)).Scan(&sequence)
-		if errors.Is(err, pgx.ErrNoRows) {
-			sequence, err = 0, nil
-		}
-		return err
-	})
-	if err != nil {
-		return 0, fmt.Errorf("read the position of a queue: %w", err)
-	}
-	return uint64(sequence), nil
 }
 
 // Restore calls yield for the state of each user and placement, in no set order, until

@@ -75,10 +75,6 @@ INSERT INTO popup_version (version) VALUES (0) ON CONFLICT DO NOTHING;`},
 	users bigint NOT NULL,
 	PRIMARY KEY (campaign_id, hour, variant, kind, slot)
 ) WITH (fillfactor = 80);`},
-	{"popup_queues", `CREATE TABLE IF NOT EXISTS popup_queues (
-	queue uuid PRIMARY KEY,
-	sequence bigint NOT NULL
-) WITH (fillfactor = 50);`},
 	{"popup_holder", `CREATE TABLE IF NOT EXISTS popup_holder (
 	id smallint PRIMARY KEY DEFAULT 1 CHECK (id = 1),
 	token uuid NOT NULL,

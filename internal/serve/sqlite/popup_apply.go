@@ -9,7 +9,6 @@ import (
 	"zombiezen.com/go/sqlite/sqlitex"
 
 	"spillway/internal/serve/popup"
-	"spillway/internal/serve/queue"
 )
 
 const (
@@ -24,22 +23,15 @@ WHERE (s.sequence, s.at, s.event_id) < (excluded.sequence, excluded.at, excluded
 
 	upsertHour = `INSERT INTO popup_hours AS h (campaign_id, hour, variant, kind, events, users) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (campaign_id, hour, variant, kind) DO UPDATE SET events = h.events + excluded.events, users = h.users + excluded.users`
-
-	upsertQueue = "INSERT INTO popup_queues AS q (queue, sequence) VALUES (?, ?) ON CONFLICT (queue) DO UPDATE SET sequence = max(q.sequence, excluded.sequence)"
 )
 
-// Apply stores events and their queue's position atomically. Each event counts once,
-// however often it is applied, and the newest event decides a user's state, whatever the
-// order. More than popup.ApplyMax events take several transactions, with the position in
-// the last. After an error some of the events may be stored: apply all of them again.
-func (p *Popups) Apply(ctx context.Context, mark *queue.Mark, events []popup.Event) error {
-	return popup.InTransactions(mark, events, func(mark *queue.Mark, events []popup.Event) error {
-		return p.transaction(ctx, func(conn *sqlite.Conn) error {
-			if err := applyEvents(conn, events); err != nil || mark == nil {
-				return err
-			}
-			return sqlitex.Execute(conn, upsertQueue, &sqlitex.ExecOptions{Args: []any{mark.Spool[:], int64(mark.Last)}})
-		})
+// Apply stores events. Each event counts once, however often it is applied, and the newest
+// event decides a user's state, whatever the order. More than popup.ApplyMax events take
+// several transactions. After an error some of the events may be stored: apply all of them
+// again.
+func (p *Popups) Apply(ctx context.Context, events []popup.Event) error {
+	return popup.InTransactions(events, func(events []popup.Event) error {
+		return p.transaction(ctx, func(conn *sqlite.Conn) error { return applyEvents(conn, events) })
 	})
 }
 
@@ -125,23 +117,6 @@ func stepOnce(stmt *sqlite.Stmt) error {
 		err = resetErr
 	}
 	return err
-}
-
-// Mark returns the position up to which a queue has been applied, 0 for an unknown queue.
-func (p *Popups) Mark(ctx context.Context, queue [16]byte) (uint64, error) {
-	sequence := uint64(0)
-	err := p.db.read(ctx, func(conn *sqlite.Conn) error {
-		return sqlitex.Execute(conn, "SELECT sequence FROM popup_queues WHERE queue = ?", &sqlitex.ExecOptions{
-			Args: []any{queue[:]}, ResultFunc: func(stmt *sqlite.Stmt) error {
-				sequence = uint64(stmt.ColumnInt64(0))
-				return nil
-			},
-		})
-	})
-	if err != nil {
-		return 0, fmt.Errorf("read the position of a queue: %w", err)
-	}
-	return sequence, nil
 }
 
 // Restore calls yield for the state of each user and placement, in no set order, until

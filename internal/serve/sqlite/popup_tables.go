@@ -76,10 +76,6 @@ CREATE TABLE IF NOT EXISTS popup_hours (
 	users INTEGER NOT NULL,
 	PRIMARY KEY (campaign_id, hour, variant, kind)
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS popup_queues (
-	queue BLOB PRIMARY KEY,
-	sequence INTEGER NOT NULL
-) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS popup_identity (
 	id INTEGER PRIMARY KEY CHECK (id = 1),
 	identity TEXT NOT NULL,

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"spillway/internal/serve/popup"
-	"spillway/internal/serve/queue"
 )
 
 // PopupCampaigns keeps campaigns.
@@ -27,8 +26,7 @@ type PopupCampaigns interface {
 
 // PopupEvents keeps events.
 type PopupEvents interface {
-	Apply(ctx context.Context, mark *queue.Mark, events []popup.Event) error
-	Mark(ctx context.Context, queue [16]byte) (uint64, error)
+	Apply(ctx context.Context, events []popup.Event) error
 	Counts(ctx context.Context) (map[popup.CampaignID]popup.Counts, error)
 	Hours(ctx context.Context, campaign popup.CampaignID, from, to time.Time) ([]popup.Hour, error)
 	DeleteEvents(ctx context.Context, before time.Time, limit int) (deleted int, err error)
@@ -97,7 +95,7 @@ func Popup(t *testing.T, b PopupBackend) {
 		{"ListRace", testPopupListRace, keeps},
 		{"Forget", testPopupForget, keeps},
 		{"DeleteEvents", testPopupDeleteEvents, keeps},
-		{"Mark", testPopupMark, breaks},
+		{"Cancelled", testPopupCancelled, breaks},
 		{"Lock", testPopupLock, breaks},
 		{"LockForgotten", testPopupLockForgotten, keeps},
 		{"Crash", testPopupCrash, keeps},
@@ -397,7 +395,7 @@ func PopupApply(b *testing.B, backend PopupBackend) {
 			events = append(events, event)
 		}
 		b.StartTimer()
-		if err := tables.Apply(b.Context(), &queue.Mark{Spool: [16]byte{1}, Last: uint64(n)}, events); err != nil {
+		if err := tables.Apply(b.Context(), events); err != nil {
 			b.Fatal(err)
 		}
 	}

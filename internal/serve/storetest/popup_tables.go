@@ -81,7 +81,7 @@ func testPopupLargeState(t *testing.T, b PopupBackend) {
 	if n := len(popup.AppendState(nil, state)); n < 3000 {
 		t.Errorf("the state has only %d bytes", n)
 	}
-	if err := tables.Apply(t.Context(), nil, []popup.Event{event}); err != nil {
+	if err := tables.Apply(t.Context(), []popup.Event{event}); err != nil {
 		t.Fatal(err)
 	}
 	if states, err := tables.States(t.Context(), []popup.Key{key}); err != nil || states[0] != state {
@@ -107,7 +107,7 @@ func testPopupForget(t *testing.T, b PopupBackend) {
 		some := popupHistory(t, popupPlaces(t)[0], popup.Key{User: fmt.Sprint("u", i), Placement: "home"}, rand.New(rand.NewPCG(uint64(i), 4)), 1)
 		events, kept = append(events, some...), append(kept, some...)
 	}
-	if err := tables.Apply(t.Context(), nil, events); err != nil {
+	if err := tables.Apply(t.Context(), events); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"one", "two"} {
@@ -160,7 +160,7 @@ func testPopupDeleteEvents(t *testing.T, b PopupBackend) {
 		}
 		events = append(events, event)
 	}
-	if err := tables.Apply(t.Context(), nil, events); err != nil {
+	if err := tables.Apply(t.Context(), events); err != nil {
 		t.Fatal(err)
 	}
 	before := popupDay.Add(5 * time.Hour) // the sixth event is not before
