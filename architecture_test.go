@@ -30,6 +30,7 @@ const (
 	shared     layer = "shared"     // used by both halves; imports other shared packages only
 	part       layer = "part"       // a small part of the server; imports shared packages and other parts
 	engine     layer = "engine"     // the server's logic: no HTTP, no driver, no other engine
+	table      layer = "table"      // the statements of the server's own tables, for every database: no driver
 	adapter    layer = "adapter"    // one database or store behind the engines' interfaces
 	edge       layer = "edge"       // the listeners
 	demo       layer = "demo"       // the freight app
@@ -61,6 +62,7 @@ var layers = map[string]layer{
 	"internal/serve/param":    part,
 	"internal/serve/queue":    part,
 	"internal/serve/standby":  part,
+	"internal/serve/tables":   part,
 	"internal/serve/token":    part,
 
 	"internal/serve/feed":   engine,
@@ -68,6 +70,8 @@ var layers = map[string]layer{
 	"internal/serve/query":  engine,
 	"internal/serve/spool":  engine,
 	"internal/serve/stream": engine,
+
+	"internal/serve/streamtables": table,
 
 	"internal/serve/mysql":    adapter,
 	"internal/serve/postgres": adapter,
@@ -116,7 +120,8 @@ var mayImport = map[layer][]layer{
 	shared:     {shared},
 	part:       {shared, part},
 	engine:     {shared, part},
-	adapter:    {shared, part, engine},
+	table:      {shared, part, engine},
+	adapter:    {shared, part, engine, table},
 	edge:       {shared, part, engine},
 	demo:       {shared},
 	app:        {shared, part, engine, adapter, edge, demo},

@@ -1,0 +1,182 @@
+// Package tables describes the tables that the server keeps for itself in a database: once
+// for all databases, as columns, keys and privileges. The statement that creates a table, the
+// check at start and the grants come from this description.
+//
+// An adapter has a Dialect and a Session. The packages streamtables and popuptables have the
+// statements, which read alike for all databases, and know no driver.
+package tables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"spillway/internal/plans"
+)
+
+// Session is one connection of a database. Statements mark each parameter with ?, and contain
+// no other question mark. An argument is nil, an int64, a bool, a string, a []byte, a [16]byte
+// (of a column of type UUID) or a time.Time.
+type Session interface {
+	// Exec runs a statement and returns how many rows it changed. Without arguments it may be
+	// one that cannot be prepared, such as SAVEPOINT.
+	Exec(ctx context.Context, sql string, args ...any) (changed int64, err error)
+	// Rows runs a statement and returns all of its rows.
+	Rows(ctx context.Context, sql string, args ...any) ([]Row, error)
+}
+
+// Row is a row of a result, with a text for each value: "" for NULL, the bytes of UUID and
+// Bytes, and the microseconds since 1970 of Time.
+type Row []string
+
+// Integer returns a value of an integer type.
+func (r Row) Integer(column int) (int64, error) {
+	n, err := strconv.ParseInt(r[column], 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("read a number of the database: %w", err)
+	}
+	return n, nil
+}
+
+// Time returns a value of type Time, the zero time for NULL.
+func (r Row) Time(column int) (time.Time, error) {
+	if r[column] == "" {
+		return time.Time{}, nil
+	}
+	micros, err := r.Integer(column)
+	return time.UnixMicro(micros).UTC(), err
+}
+
+// Type is the type of a column. Each adapter has a type of its database for it.
+type Type uint8
+
+// The types of columns.
+const (
+	UUID    Type = iota // 16 bytes
+	Name                // a text of up to 255 bytes, which is compared byte by byte
+	Text                // a text of any length
+	Bytes               // bytes of any length
+	Integer             // of 64 bits
+	Time                // in microseconds
+)
+
+// Column is a column of a table. Its name needs no quotes in any database.
+type Column struct {
+	Name string
+	Type Type
+	Null bool // it may be NULL
+}
+
+// Table is a table that the server keeps for itself.
+type Table struct {
+	Name    string
+	Columns []Column
+	Key     []string // columns of the primary key
+	// Index is a column with an index; "" for none. If the table is Small, only MySQL needs
+	// the index: its DELETE locks every row that it looks at.
+	Index      string
+	Small      bool
+	Privileges []string // that the server needs, as GRANT takes them
+}
+
+// Dialect is how a database writes what the statements need. Expressions of time have the
+// type Time.
+type Dialect struct {
+	SQL       plans.Dialect
+	Types     map[Type]string
+	Now       string // the time of the database
+	Later     string // Now and a parameter: microseconds, which may be negative
+	ForUpdate string // the end of a SELECT that locks its rows; "" if a transaction locks all
+	// Find selects the name and the comment of those tables that exist. %s is the list of
+	// names, as literals. In SQLite the comment is the text that created the table.
+	Find string
+	// Create surrounds the statements that create a table, which are %s.
+	Create string
+}
+
+// Comment is the comment of each table: its format.
+const Comment = "spillway format 1"
+
+var tableFormat = regexp.MustCompile(`spillway format (\d+)`)
+
+// checkFormat returns an error if the comment of a table names another format than Comment.
+func checkFormat(table, comment string) error {
+	if found := tableFormat.FindStringSubmatch(comment); found != nil && found[0] != Comment {
+		return fmt.Errorf("%s has format %s, this program supports format 1", table, found[1])
+	}
+	return nil
+}
+
+// DDL returns the statements that create the table if it is missing.
+func (t *Table) DDL(d *Dialect) string {
+	var lines, tail []string
+	for _, c := range t.Columns {
+		line := c.Name + " " + d.Types[c.Type]
+		if !c.Null {
+			line += " NOT NULL"
+		}
+		lines = append(lines, line)
+	}
+	lines = append(lines, "PRIMARY KEY ("+strings.Join(t.Key, ", ")+")")
+	begin, end := "(", ")"
+	index := fmt.Sprintf("CREATE INDEX IF NOT EXISTS %[1]s_%[2]s ON %[1]s (%[2]s)", t.Name, t.Index)
+	if t.Index == "" || t.Small {
+		index = ""
+	}
+	switch d.SQL {
+	case plans.Postgres:
+		tail = []string{index, "COMMENT ON TABLE " + t.Name + " IS '" + Comment + "'"}
+	case plans.MySQL:
+		if t.Index != "" {
+			lines = append(lines, "KEY "+t.Index+" ("+t.Index+")")
+		}
+		end = ") ENGINE=InnoDB COMMENT='" + Comment + "'"
+	default:
+		begin, end = "( -- "+Comment, ") WITHOUT ROWID"
+		tail = []string{index}
+	}
+	sql := "CREATE TABLE IF NOT EXISTS " + t.Name + " " + begin + "\n\t" + strings.Join(lines, ",\n\t") + "\n" + end
+	for _, statement := range tail {
+		if statement != "" {
+			sql += ";\n" + statement
+		}
+	}
+	return sql
+}
+
+// Ensure creates those of the tables that are missing, and refuses tables of another format.
+// An error of a missing right has the statements to run.
+func Ensure(ctx context.Context, s Session, d *Dialect, all []Table) error {
+	names := make([]string, len(all))
+	for i := range all {
+		names[i] = "'" + all[i].Name + "'"
+	}
+	rows, err := s.Rows(ctx, fmt.Sprintf(d.Find, strings.Join(names, ", ")))
+	if err != nil {
+		return fmt.Errorf("look up the server's own tables: %w", err)
+	}
+	present := make(map[string]bool)
+	for _, row := range rows {
+		if err := checkFormat(row[0], row[1]); err != nil {
+			return fmt.Errorf("%w: %w", ErrFormat, err)
+		}
+		present[row[0]] = true
+	}
+	for i := range all {
+		t := &all[i]
+		if present[t.Name] {
+			continue
+		}
+		if _, err := s.Exec(ctx, fmt.Sprintf(d.Create, t.DDL(d))); err != nil {
+			return fmt.Errorf("create the table %s: %w; without the right to do so, have an administrator run what spillway grants prints", t.Name, err)
+		}
+	}
+	return nil
+}
+
+// ErrFormat is the error of a table of a format that this program does not know.
+var ErrFormat = errors.New("the table cannot be used")
