@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -13,6 +12,8 @@ import (
 	"spillway/internal/plans"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
+	"spillway/internal/serve/streamtables"
+	"spillway/internal/serve/tables"
 )
 
 // rights are the privileges that the adapter needs on a table of its own.
@@ -21,25 +22,19 @@ type rights struct {
 	privileges string // separated by commas
 }
 
-// streamRights are for every stream, drainRights in addition for those with a spool. A DELETE
-// that skips locked rows also needs UPDATE.
-var (
-	streamRights = []rights{{"spillway_batches", "SELECT, INSERT, UPDATE, DELETE"}, {"spillway_requests", "SELECT, INSERT, UPDATE, DELETE"}}
-	drainRights  = []rights{{"spillway_epochs", "SELECT, INSERT, UPDATE, DELETE"}, {"spillway_drained", "SELECT, INSERT, UPDATE, DELETE"}}
-	popupRights  = []rights{
-		{"popup_campaigns", "SELECT, INSERT, UPDATE"},
-		{"popup_version", "SELECT, UPDATE"},
-		{"popup_events", "SELECT, INSERT, DELETE"},
-		{"popup_state", "SELECT, INSERT, UPDATE, DELETE"},
-		{"popup_counts", "SELECT, INSERT, UPDATE"},
-		{"popup_hours", "SELECT, INSERT, UPDATE"},
-		{"popup_holder", "SELECT, INSERT, UPDATE"},
-		{"popup_identity", "SELECT, INSERT"},
-		{"popup_history", "SELECT, INSERT"},
-		{"popup_lists", "SELECT, INSERT, UPDATE, DELETE"},
-		{"popup_list_users", "SELECT, INSERT, DELETE"},
-	}
-)
+var popupRights = []rights{
+	{"popup_campaigns", "SELECT, INSERT, UPDATE"},
+	{"popup_version", "SELECT, UPDATE"},
+	{"popup_events", "SELECT, INSERT, DELETE"},
+	{"popup_state", "SELECT, INSERT, UPDATE, DELETE"},
+	{"popup_counts", "SELECT, INSERT, UPDATE"},
+	{"popup_hours", "SELECT, INSERT, UPDATE"},
+	{"popup_holder", "SELECT, INSERT, UPDATE"},
+	{"popup_identity", "SELECT, INSERT"},
+	{"popup_history", "SELECT, INSERT"},
+	{"popup_lists", "SELECT, INSERT, UPDATE, DELETE"},
+	{"popup_list_users", "SELECT, INSERT, DELETE"},
+}
 
 // errRights is the error of a role without a privilege that the server needs.
 var errRights = errors.New("the role lacks privileges")
@@ -115,15 +110,17 @@ func (st *Stream) checkRights(ctx context.Context, conn *pgconn.PgConn) error {
 			return err
 		}
 	}
-	return checkRights(ctx, conn, st.ownRights())
+	needs, _ := rightsOf(streamtables.Own(st.def.Spooled))
+	return checkRights(ctx, conn, needs)
 }
 
-// ownRights returns the privileges on the stream's own tables.
-func (st *Stream) ownRights() []rights {
-	if !st.def.Spooled {
-		return streamRights
+// rightsOf returns the privileges on tables, and the statements that create them.
+func rightsOf(all []tables.Table) (needs []rights, own []ownTable) {
+	for _, t := range all {
+		needs = append(needs, rights{t.Name, strings.Join(t.Privileges, ", ")})
+		own = append(own, ownTable{t.Name, t.DDL(dialect)})
 	}
-	return slices.Concat(streamRights, drainRights)
+	return needs, own
 }
 
 // Role returns what has to be run first for a role: its creation, CONNECT if not everybody
@@ -271,11 +268,8 @@ func (st *Stream) Grants(ctx context.Context) ([]database.Grant, error) {
 		for _, name := range sequences {
 			grants = append(grants, database.Grant{Privileges: []string{"USAGE"}, Object: "SEQUENCE " + name})
 		}
-		own := batchTables[:]
-		if st.def.Spooled {
-			own = slices.Concat(own, drainTables[:])
-		}
-		return addOwn(ctx, conn, &grants, st.ownRights(), own)
+		needs, own := rightsOf(streamtables.Own(st.def.Spooled))
+		return addOwn(ctx, conn, &grants, needs, own)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("stream %s: %w", st.def.Name, err)

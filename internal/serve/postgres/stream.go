@@ -13,13 +13,15 @@ import (
 
 	"spillway/internal/plans"
 	"spillway/internal/serve/stream"
+	"spillway/internal/serve/streamtables"
+	"spillway/internal/serve/tables"
 )
 
 // Stream stores the records of one stream. It implements stream.Sink.
 //
 // A batch is one round trip: BEGIN, the batch id, the idempotency keys, the rows and
-// COMMIT are sent together. If the server refuses one of them, the batch is repeated step
-// by step. The rows are one INSERT ... SELECT FROM unnest(...) with one array per column,
+// COMMIT are sent together. If the server refuses one of them, the batch is repeated by
+// streamtables, step by step. The rows are one INSERT ... SELECT FROM unnest(...) with one array per column,
 // prepared once for any number of rows. COPY is not used, because it has no ON CONFLICT
 // and needs three more round trips.
 //
@@ -30,13 +32,13 @@ type Stream struct {
 	schema *stream.Schema
 	def    stream.Definition
 
-	begin, commit, batch, settings     *statement
-	finish, finishForget               *statement
-	keys, moveKey, mark, drained, rows *statement
-	savepoint, release, back           *statement
+	begin, commit, batch     *statement
+	finish, finishForget     *statement
+	keys, rows               *statement
+	savepoint, release, back *statement
 
-	tables   tables
-	timeouts atomic.Pointer[timeouts] // of the last batch; nil: none yet
+	ready, drained atomic.Bool              // the tables have been checked, and also those of a spool
+	timeouts       atomic.Pointer[timeouts] // of the last batch; nil: none yet
 }
 
 var _ stream.Sink = (*Stream)(nil)
@@ -46,24 +48,18 @@ var _ stream.Sink = (*Stream)(nil)
 func (db *DB) Stream(schema *stream.Schema) *Stream {
 	def := schema.Definition()
 	none := func([]pgconn.FieldDescription) (*columns, error) { return &columns{}, nil }
-	settings := settingsList + pinned(def.Fsync)
 	return &Stream{
 		db: db, schema: schema, def: def,
 		begin:        newStatement("BEGIN", none),
 		commit:       newStatement("COMMIT", none),
-		batch:        newStatement("INSERT INTO spillway_batches (id) SELECT pinned.id FROM (SELECT $3::uuid AS id, "+settings+") AS pinned", none),
-		settings:     newStatement("SELECT "+settings, none),
+		batch:        newStatement("INSERT INTO spillway_batches (id, created_at) SELECT pinned.id, now() FROM (SELECT $3::uuid AS id, "+settingsList+pinned(def.Fsync)+") AS pinned", none),
 		finish:       newStatement("SELECT "+finishList, none),
 		finishForget: newStatement("WITH gone AS (DELETE FROM spillway_batches WHERE id = ANY($1::uuid[])) SELECT "+finishList, none),
 		keys:         newStatement(insertKeys, none),
-		moveKey:      newStatement(updateKey, none),
-		mark:         newStatement("UPDATE spillway_epochs SET stream = $3::text, last = $4::bigint, updated_at = now() WHERE spool = $1::uuid AND epoch = $2::uuid", none),
-		drained: newStatement("INSERT INTO spillway_drained (spool, epoch, last, first, sums, results) "+
-			"VALUES ($1::uuid, $2::uuid, $3::bigint, $4::bigint, $5::bytea, $6::bytea)", none),
-		rows:      newStatement(insertRows(schema), none),
-		savepoint: newStatement("SAVEPOINT part", none),
-		release:   newStatement("RELEASE SAVEPOINT part", none),
-		back:      newStatement("ROLLBACK TO SAVEPOINT part", none),
+		rows:         newStatement(insertRows(schema), none),
+		savepoint:    newStatement("SAVEPOINT part", none),
+		release:      newStatement("RELEASE SAVEPOINT part", none),
+		back:         newStatement("ROLLBACK TO SAVEPOINT part", none),
 	}
 }
 
@@ -199,57 +195,50 @@ func levelOf(synchronousCommit, standbys string) string {
 }
 
 // Sweep implements stream.Sink. It waits for no standby.
-func (st *Stream) Sweep(ctx context.Context, keep stream.Keep, limit int) (int, error) {
-	total := 0
-	err := st.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+func (st *Stream) Sweep(ctx context.Context, keep stream.Keep, limit int) (deleted int, err error) {
+	err = st.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
 		if err := st.prepareTables(ctx, conn, false); err != nil {
 			return err
 		}
-		steps := []struct {
-			table, column string
-			keep          time.Duration
-		}{
-			{"spillway_batches", "created_at", keep.Batches},
-			{"spillway_requests", "expires_at", keep.Keys},
-			{"spillway_drained", "created_at", keep.Marks},
-			{"spillway_epochs", "updated_at", keep.Marks},
+		err := exec(ctx, conn, "BEGIN; SET LOCAL synchronous_commit = off")
+		if err == nil {
+			deleted, err = streamtables.Sweep(ctx, tableSession{conn}, dialect, st.drained.Load(), keep, limit)
 		}
-		if !st.tables.drained.Load() {
-			steps = steps[:len(batchTables)]
+		if err != nil {
+			return errors.Join(err, exec(ctx, conn, "ROLLBACK"))
 		}
-		for _, step := range steps {
-			n, err := sweep(ctx, conn, step.table, step.column, step.keep, limit)
-			if err != nil {
-				return err
-			}
-			total += n
-		}
-		return nil
+		return exec(ctx, conn, "COMMIT")
 	})
-	return total, err
+	return deleted, err
 }
 
-// sweep deletes up to limit rows of a table that are older than keep by a column.
-func sweep(ctx context.Context, conn *pgconn.PgConn, table, column string, keep time.Duration, limit int) (int, error) {
-	results, err := conn.Exec(ctx, "SELECT set_config('synchronous_commit', 'off', true); "+deleteOld(table, column, keep, limit)).ReadAll()
-	if err != nil {
-		return 0, fmt.Errorf("sweep %s: %w", table, err)
+// prepareTables creates the stream's own tables once, drained also those of a spool, and checks
+// the table of the records.
+func (st *Stream) prepareTables(ctx context.Context, conn *pgconn.PgConn, drained bool) error {
+	if st.ready.Load() && (!drained || st.drained.Load()) {
+		return nil
 	}
-	return int(results[1].CommandTag.RowsAffected()), nil
-}
-
-// deleteOld writes the statement of sweep. The order makes the server use an index of the
-// column, whatever it knows about the values.
-func deleteOld(table, column string, keep time.Duration, limit int) string {
-	return fmt.Sprintf("DELETE FROM %[1]s WHERE ctid = ANY(ARRAY(SELECT ctid FROM %[1]s WHERE %[2]s < now() - %[3]d * interval '1 microsecond' "+
-		"ORDER BY %[2]s LIMIT %[4]d FOR UPDATE SKIP LOCKED))", table, column, keep.Microseconds(), limit)
+	if err := ensureTables(ctx, conn, streamtables.Own(drained)); err != nil {
+		return err
+	}
+	if !st.ready.Load() {
+		if err := st.checkColumns(ctx, conn); err != nil {
+			return err
+		}
+	}
+	st.ready.Store(true)
+	if drained {
+		st.drained.Store(true)
+	}
+	return nil
 }
 
 // SQLSTATEs that a stream distinguishes.
 const (
-	stateUniqueViolation = "23505"
-	stateLockTimeout     = "55P03"
-	stateUndefinedTable  = "42P01"
+	stateUniqueViolation       = "23505"
+	stateLockTimeout           = "55P03"
+	stateUndefinedTable        = "42P01"
+	stateInsufficientPrivilege = "42501"
 	// stateSequenceExhausted is a data exception, but of the sequence.
 	stateSequenceExhausted = "2200H"
 	classConstraint        = "23"
@@ -317,7 +306,7 @@ func isDefinite(err error, to **pgconn.PgError) bool {
 // classify wraps the server's error about a transaction that was not committed.
 func (st *Stream) classify(err error) error {
 	var pgErr *pgconn.PgError
-	if errors.Is(err, errColumns) {
+	if errors.Is(err, errColumns) || errors.Is(err, tables.ErrFormat) {
 		return err
 	}
 	if !errors.As(err, &pgErr) {
@@ -328,7 +317,8 @@ func (st *Stream) classify(err error) error {
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
 	}
 	if pgErr.Code == stateUndefinedTable || pgErr.Code == stateUndefinedColumn {
-		st.tables.forget()
+		st.ready.Store(false) // one of them may have been dropped
+		st.drained.Store(false)
 	}
 	if isOutdated(pgErr) {
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)

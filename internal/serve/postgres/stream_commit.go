@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,10 +9,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"spillway/internal/database"
 	"spillway/internal/serve/stream"
+	"spillway/internal/serve/streamtables"
 )
 
 // Commit implements stream.Sink.
@@ -31,8 +30,9 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 	if b.Mark != nil || b.RowByRow {
 		return st.stepwise(ctx, conn, b)
 	}
+	t := st.timeoutsOf(b)
 	steps := make([]step, 0, 6) // with keys, rows, and what commitSteps appends
-	steps = append(steps, step{st.begin, nil, nil}, step{st.batch, st.batchArgs(b, b.ID), nil})
+	steps = append(steps, step{st.begin, nil, nil}, step{st.batch, [][]byte{t.texts[0], t.texts[1], b.ID[:]}, nil})
 	if keyed := b.Keyed(nil); len(keyed) > 0 {
 		args, err := st.encodeKeys(b, keyed)
 		if err != nil {
@@ -43,7 +43,11 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 	if rows := b.Rows(nil); len(rows) > 0 {
 		steps = append(steps, step{st.rows, encodeRows(st.schema.Columns(), rows), nil})
 	}
-	failed, err := st.commitSteps(ctx, conn, b, steps)
+	finish := step{statement: st.finish}
+	if len(b.Forget) > 0 {
+		finish = step{st.finishForget, [][]byte{encodeIDs(b.Forget)}, nil}
+	}
+	failed, err := st.commitSteps(ctx, conn, b, steps, finish)
 	if err == nil || errors.Is(err, stream.ErrUnconfirmed) || errors.Is(err, stream.ErrTransient) {
 		return err
 	}
@@ -79,21 +83,11 @@ func milliseconds(d time.Duration) []byte {
 	return strconv.AppendInt(nil, max(1, d.Milliseconds()), 10)
 }
 
-// batchArgs returns the arguments of the statement that stores a batch id.
-func (st *Stream) batchArgs(b *stream.Batch, id [16]byte) [][]byte {
-	t := st.timeoutsOf(b)
-	return [][]byte{t.texts[0], t.texts[1], id[:]}
-}
-
-// commitSteps runs the last steps of a transaction and COMMIT in one round trip, and waits
+// commitSteps runs the last steps of a transaction, finish and COMMIT in one round trip, and waits
 // for the answer to COMMIT for as long as the connection lasts. On an error it returns the
 // step that failed, or -1 if nothing was sent. If COMMIT may have been executed, the error
 // wraps ErrUnconfirmed.
-func (st *Stream) commitSteps(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch, steps []step) (failed int, err error) {
-	finish := step{statement: st.finish}
-	if len(b.Forget) > 0 {
-		finish = step{st.finishForget, [][]byte{encodeIDs(b.Forget)}, nil}
-	}
+func (st *Stream) commitSteps(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch, steps []step, finish step) (failed int, err error) {
 	c := commit{conn: conn, guard: database.CommitGuardOf(conn)}
 	steps = c.append(steps, finish, st.commit)
 	descriptions, err := st.describe(ctx, conn, steps)
@@ -130,27 +124,15 @@ func (st *Stream) recover(ctx context.Context, conn *pgconn.PgConn, b *stream.Ba
 	if isOutdated(pgErr) || pgErr.Code == stateNoPreparedStatement {
 		st.dropPrepared(ctx, conn)
 	}
-	if failed == 1 && pgErr.Code == stateUniqueViolation {
-		return st.replay(ctx, conn, b)
-	}
-	if failed > 1 && isData(pgErr) {
+	if failed == 1 && pgErr.Code == stateUniqueViolation || failed > 1 && isData(pgErr) {
 		b.Progress()
 		return st.stepwise(ctx, conn, b)
 	}
-	if failed > 1 {
-		err = blocked(err)
+	// A lock timeout while the id is stored is due to another attempt of the same batch.
+	if failed > 1 && dialect.Locked(err) {
+		err = fmt.Errorf("%w: %w", stream.ErrBlocked, err)
 	}
 	return st.classify(err)
-}
-
-// blocked marks a lock timeout as one of a request of the batch. A lock timeout while the
-// batch id is stored is due to another attempt of the same batch.
-func blocked(err error) error {
-	var pgErr *pgconn.PgError
-	if isDefinite(err, &pgErr) && pgErr.Code == stateLockTimeout {
-		return fmt.Errorf("%w: %w", stream.ErrBlocked, err)
-	}
-	return err
 }
 
 // reset makes the pool check its idle connections if this one is closed.
@@ -163,8 +145,7 @@ func (st *Stream) reset(conn *pgconn.PgConn) {
 func (st *Stream) dropPrepared(ctx context.Context, conn *pgconn.PgConn) {
 	se := sessionOf(conn)
 	for _, s := range []*statement{
-		st.begin, st.commit, st.batch, st.settings, st.finish, st.finishForget, st.keys, st.moveKey, st.mark, st.drained, st.rows,
-		st.savepoint, st.release, st.back,
+		st.begin, st.commit, st.batch, st.finish, st.finishForget, st.keys, st.rows, st.savepoint, st.release, st.back,
 	} {
 		if _, ok := se.prepared[s.name]; ok {
 			_ = se.drop(ctx, conn, s.name) // the next use reports an error
@@ -197,139 +178,54 @@ func (st *Stream) describe(ctx context.Context, conn *pgconn.PgConn, steps []ste
 	return descriptions, nil
 }
 
-// replay takes the results of the attempt that was committed. What it has stored may not
-// have reached a standby yet, so a commit of its own confirms it.
-func (st *Stream) replay(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch) error {
-	result := conn.ExecParams(ctx, "SELECT results FROM spillway_batches WHERE id = $1", [][]byte{b.ID[:]},
-		[]uint32{pgtype.UUIDOID}, binaryFormat, binaryFormat).Read()
-	if result.Err != nil {
-		return fmt.Errorf("%w: read the results of a committed batch: %w", stream.ErrUnconfirmed, result.Err)
-	}
-	if len(result.Rows) == 0 {
-		return fmt.Errorf("%w: the batch id no longer exists", stream.ErrTransient)
-	}
-	if err := b.SetResults(result.Rows[0][0]); err != nil {
-		return err
-	}
-	return st.confirmEarlier(ctx, conn, b)
-}
-
-// confirmEarlier commits a write of its own: a batch id that nothing else uses. When it
-// returns nil, all that was committed before is as safe as that. No transaction is open.
-func (st *Stream) confirmEarlier(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch) error {
-	var id [16]byte
-	_, _ = rand.Read(id[:]) // never fails
-	var err error
-	for range 2 { // a pooler may lose a prepared statement
-		b.Progress()
-		var failed int
-		if failed, err = st.commitSteps(ctx, conn, b, []step{{st.begin, nil, nil}, {st.batch, st.batchArgs(b, id), nil}}); err == nil {
-			return nil
-		}
-		var pgErr *pgconn.PgError
-		if !isDefinite(err, &pgErr) {
-			break
-		}
-		if failed >= 0 && exec(ctx, conn, "ROLLBACK") != nil || !st.db.worthRetrying(err) {
-			break
-		}
-	}
-	return fmt.Errorf("%w: confirm an earlier attempt: %w", stream.ErrUnconfirmed, err)
-}
-
-// stepwise stores a batch that contains something the database refuses: an existing
-// idempotency key, or rows. Each step is a round trip.
+// stepwise stores a batch that comes from a spool, or that contains something the database
+// refuses: an existing id or idempotency key, or rows. Each step is a round trip.
 func (st *Stream) stepwise(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch) error {
-	known, err := st.tryStepwise(ctx, conn, b)
-	if err == nil && !known {
+	b.Reset()
+	err := streamtables.Commit(ctx, batchSession{tableSession{conn}, st, b}, dialect, st.def.Name, b)
+	if err == nil {
 		return nil
 	}
-	if errors.Is(err, stream.ErrUnconfirmed) {
+	st.reset(conn)
+	if !conn.IsClosed() && conn.TxStatus() != 'I' {
+		if rollback := exec(ctx, conn, "ROLLBACK"); rollback != nil && !errors.Is(err, stream.ErrUnconfirmed) {
+			return fmt.Errorf("%w: %w", stream.ErrTransient, errors.Join(err, rollback))
+		}
+	}
+	if errors.Is(err, stream.ErrUnconfirmed) || errors.Is(err, stream.ErrHeld) {
 		return err
-	}
-	var pgErr *pgconn.PgError
-	answered := err == nil || errors.Is(err, stream.ErrHeld) || isDefinite(err, &pgErr)
-	if !answered {
-		st.reset(conn)
-		return st.classify(err)
-	}
-	if rollback := exec(ctx, conn, "ROLLBACK"); rollback != nil {
-		return fmt.Errorf("%w: %w", stream.ErrTransient, errors.Join(err, rollback))
-	}
-	switch {
-	case known && b.Mark != nil:
-		return st.confirmEarlier(ctx, conn, b)
-	case known:
-		return st.replay(ctx, conn, b)
-	case errors.Is(err, stream.ErrHeld):
-		return err
-	case pgErr.Code == stateUniqueViolation: // another process has stored the idempotency key, or the epoch
-		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
 	}
 	return st.classify(err)
 }
 
-// tryStepwise returns true if the database has the batch, or groups of it. The caller then
-// ends the transaction, as after an error.
-func (st *Stream) tryStepwise(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch) (known bool, err error) {
-	b.Reset()
-	// A constraint that is checked at COMMIT would fail the whole batch.
-	if err := exec(ctx, conn, "BEGIN; SET CONSTRAINTS ALL IMMEDIATE"); err != nil {
-		return false, err
-	}
-	if b.Mark != nil {
-		if known, err = st.judgeMark(ctx, conn, b); known || err != nil {
-			return known, err
-		}
-	} else if err := st.run(ctx, conn, step{st.batch, st.batchArgs(b, b.ID), nil}); err != nil {
-		var pgErr *pgconn.PgError
-		return isDefinite(err, &pgErr) && pgErr.Code == stateUniqueViolation, err
-	}
-	b.Progress()
-	if err := st.fill(ctx, conn, b); err != nil {
-		return false, blocked(err)
-	}
-	b.Progress()
-	results, err := b.Results()
-	if err != nil {
-		return false, err
-	}
-	var last []step
-	switch {
-	case b.Mark != nil:
-		if err := st.verify(ctx, conn, b); err != nil {
-			return false, err
-		}
-		last = st.markSteps(b.Mark, results)
-	case results != nil:
-		r := conn.ExecParams(ctx, "UPDATE spillway_batches SET results = $2 WHERE id = $1", [][]byte{b.ID[:], results},
-			[]uint32{pgtype.UUIDOID, pgtype.ByteaOID}, binaryFormat, nil).Read()
-		if r.Err != nil {
-			return false, r.Err
-		}
-	}
-	_, err = st.commitSteps(ctx, conn, b, last)
-	return false, err
+// batchSession is a connection on which a batch is stored step by step. It implements
+// streamtables.Session.
+type batchSession struct {
+	tableSession
+	st *Stream
+	b  *stream.Batch
 }
 
-// fill stores the rows and the idempotency keys.
-func (st *Stream) fill(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch) error {
-	found, err := st.findKeys(ctx, conn, b)
-	if err != nil {
-		return err
+// Begin implements streamtables.Session. A constraint that is checked at COMMIT would fail the
+// whole batch.
+func (s batchSession) Begin(ctx context.Context) error {
+	sql := "BEGIN; SET CONSTRAINTS ALL IMMEDIATE"
+	t := s.st.timeoutsOf(s.b)
+	for i, name := range []string{"lock_timeout", "statement_timeout"} {
+		if len(t.texts[i]) > 0 {
+			sql += fmt.Sprintf("; SET LOCAL %s = %s", name, t.texts[i])
+		}
 	}
-	if err := st.insertRows(ctx, conn, b, b.Rows(nil)); err != nil {
-		return err
-	}
-	return st.storeKeys(ctx, conn, b, found)
+	return exec(ctx, s.conn, sql+"; SELECT true"+pinned(s.st.def.Fsync))
 }
 
-// run runs one step.
-func (st *Stream) run(ctx context.Context, conn *pgconn.PgConn, s step) error {
-	descriptions, err := st.describe(ctx, conn, []step{s})
-	if err != nil {
-		return err
-	}
-	_, err = pipeline(ctx, conn, []step{s}, descriptions)
+// InsertRows implements streamtables.Session.
+func (s batchSession) InsertRows(ctx context.Context, rows []stream.Row) error {
+	return s.st.insertRows(ctx, s.conn, s.b, rows)
+}
+
+// Commit implements streamtables.Session.
+func (s batchSession) Commit(ctx context.Context) error {
+	_, err := s.st.commitSteps(ctx, s.conn, s.b, nil, step{statement: s.st.finish})
 	return err
 }

@@ -14,6 +14,7 @@ import (
 	"spillway/internal/database"
 	"spillway/internal/serve/queue"
 	"spillway/internal/serve/stream"
+	"spillway/internal/serve/streamtables"
 )
 
 // newIDs opens an empty database with the table t (id bigint).
@@ -169,8 +170,8 @@ func TestStreamKeyRace(t *testing.T) {
 		if err := sink.Commit(t.Context(), first); err != nil {
 			t.Fatal(err)
 		}
-		mustExecute(t, url, "UPDATE spillway_requests SET accepted_at = accepted_at - interval '2 hours' WHERE key = '"+key+"'")
-		release := holdLock(t, url, "SELECT FROM spillway_requests WHERE key = '"+key+"' FOR UPDATE")
+		mustExecute(t, url, "UPDATE spillway_requests SET accepted_at = accepted_at - interval '2 hours' WHERE request_key = '"+key+"'")
+		release := holdLock(t, url, "SELECT FROM spillway_requests WHERE request_key = '"+key+"' FOR UPDATE")
 		errs := make(chan error, 2)
 		found := 0
 		var batches []*stream.Batch
@@ -212,8 +213,10 @@ func TestStreamSweepIndex(t *testing.T) {
 	}
 	mustExecute(t, url, `INSERT INTO spillway_drained (spool, epoch, last, first, sums, created_at) SELECT '02000000-0000-0000-0000-000000000000', '01000000-0000-0000-0000-000000000000', n, n, '',
 			now() - CASE WHEN n <= 3 THEN interval '2 hours' ELSE interval '0' END FROM generate_series(1, 5000) AS n`)
+	drained := &streamtables.Own(true)[3]
+	sweep := strings.Replace(strings.Replace(streamtables.DeleteOld(dialect, drained), "?", "-3600000000", 1), "?", "1000", 1)
 	mustExecute(t, url, "CREATE TABLE plan (line text); DO $$ DECLARE line text; BEGIN FOR line IN EXECUTE $q$EXPLAIN "+
-		deleteOld("spillway_drained", "created_at", time.Hour, 1000)+"$q$ LOOP INSERT INTO plan VALUES (line); END LOOP; END $$")
+		sweep+"$q$ LOOP INSERT INTO plan VALUES (line); END LOOP; END $$")
 	if plan := queryText(t, url, "SELECT string_agg(line, E'\\n') FROM plan"); !strings.Contains(plan, "spillway_drained_created_at") || strings.Contains(plan, "Seq Scan") {
 		t.Errorf("the plan:\n%s", plan)
 	}

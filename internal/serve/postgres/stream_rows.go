@@ -17,24 +17,6 @@ const (
 	singlyMax = 128  // rows inserted one by one in one round trip
 )
 
-// verify makes sure that no record is refused for a condition of the server.
-func (st *Stream) verify(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch) error {
-	held := b.Verify()
-	if held == nil || len(b.Trial) == 0 {
-		return held
-	}
-	if err := exec(ctx, conn, "SAVEPOINT trial"); err != nil {
-		return err
-	}
-	if err := st.insertRows(ctx, conn, b, b.TrialRows()); err != nil {
-		return err
-	}
-	if err := exec(ctx, conn, "ROLLBACK TO SAVEPOINT trial"); err != nil {
-		return err
-	}
-	return b.VerifyTrial(held)
-}
-
 // insertRows inserts rows of a batch, or of its Trial. It halves a part that the server
 // refuses until one round trip can insert its rows one by one.
 func (st *Stream) insertRows(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch, rows []stream.Row) error {
@@ -279,4 +261,34 @@ func encodeIDs(ids [][16]byte) []byte {
 		dst = appendElement(dst, id[:])
 	}
 	return dst
+}
+
+// insertKeys stores idempotency keys that have no row. All times are the server's, except that
+// of the acceptance of a spooled request.
+const insertKeys = "INSERT INTO spillway_requests (stream, request_key, fingerprint, outcome, accepted_at, expires_at) " +
+	"SELECT $1::text, k.key, k.fingerprint, k.outcome, COALESCE(k.accepted, now()), now() + $2::bigint * interval '1 microsecond' " +
+	"FROM unnest($3::bytea[], $4::bytea[], $5::bytea[], $6::timestamptz[]) AS k(key, fingerprint, outcome, accepted)"
+
+// encodeKeys returns the arguments of insertKeys.
+func (st *Stream) encodeKeys(b *stream.Batch, requests []*stream.Entry) ([][]byte, error) {
+	n := len(requests)
+	keys := appendArrayHeader(nil, pgtype.ByteaOID, n)
+	fingerprints := appendArrayHeader(nil, pgtype.ByteaOID, n)
+	outcomes := appendArrayHeader(nil, pgtype.ByteaOID, n)
+	accepted := appendArrayHeader(nil, pgtype.TimestamptzOID, n)
+	for _, e := range requests {
+		outcome, err := e.OutcomeNow()
+		if err != nil {
+			return nil, err
+		}
+		keys = appendElement(keys, []byte(e.Key))
+		fingerprints = appendElement(fingerprints, e.Fingerprint[:])
+		outcomes = appendElement(outcomes, outcome)
+		if e.Accepted.IsZero() {
+			accepted = binary.BigEndian.AppendUint32(accepted, math.MaxUint32) // NULL
+			continue
+		}
+		accepted = appendElement(accepted, binary.BigEndian.AppendUint64(nil, uint64(e.Accepted.UnixMicro()-postgresEpoch)))
+	}
+	return [][]byte{[]byte(st.def.Name), binary.BigEndian.AppendUint64(nil, uint64(b.KeyTTL.Microseconds())), keys, fingerprints, outcomes, accepted}, nil
 }

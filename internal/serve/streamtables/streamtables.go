@@ -2,10 +2,28 @@
 // idempotency keys and the marks of spools, for every database.
 package streamtables
 
-import "spillway/internal/serve/tables"
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
 
-// Batch are the tables that every stream needs.
-var Batch = []tables.Table{
+	"spillway/internal/plans"
+	"spillway/internal/serve/stream"
+	"spillway/internal/serve/tables"
+)
+
+// Own returns the tables that a stream needs, with a spool or without one.
+func Own(spooled bool) []tables.Table {
+	if !spooled {
+		return batchTables
+	}
+	return slices.Concat(batchTables, drainTables)
+}
+
+// batchTables are the tables that every stream needs.
+var batchTables = []tables.Table{
 	{
 		Name: "spillway_batches",
 		Columns: []tables.Column{
@@ -19,8 +37,8 @@ var Batch = []tables.Table{
 		Name: "spillway_requests",
 		Columns: []tables.Column{
 			{Name: "stream", Type: tables.Name},
-			{Name: "request_key", Type: tables.Name},
-			{Name: "fingerprint", Type: tables.Bytes},
+			{Name: "request_key", Type: tables.ShortBytes}, // no encoding of the database limits it
+			{Name: "fingerprint", Type: tables.ShortBytes},
 			{Name: "outcome", Type: tables.Bytes},
 			{Name: "expires_at", Type: tables.Time},
 			{Name: "accepted_at", Type: tables.Time},
@@ -30,8 +48,8 @@ var Batch = []tables.Table{
 	},
 }
 
-// Drain are the tables that streams with a spool need in addition.
-var Drain = []tables.Table{
+// drainTables are the tables that streams with a spool need in addition.
+var drainTables = []tables.Table{
 	{
 		Name: "spillway_epochs",
 		Columns: []tables.Column{
@@ -61,3 +79,35 @@ var Drain = []tables.Table{
 // allRights are the privileges on each of the tables. In PostgreSQL a DELETE that skips locked
 // rows also needs UPDATE.
 var allRights = []string{"SELECT", "INSERT", "UPDATE", "DELETE"}
+
+// Sweep deletes up to limit rows of each table that are older than keep says. The columns with
+// an index tell the age.
+func Sweep(ctx context.Context, s tables.Session, d tables.Dialect, spooled bool, keep stream.Keep, limit int) (int, error) {
+	ages := map[string]time.Duration{
+		"spillway_batches": keep.Batches, "spillway_requests": keep.Keys, "spillway_epochs": keep.Marks, "spillway_drained": keep.Marks,
+	}
+	total := 0
+	for _, t := range Own(spooled) {
+		n, err := s.Exec(ctx, DeleteOld(d, &t), -ages[t.Name].Microseconds(), int64(limit))
+		if err != nil {
+			return total, fmt.Errorf("sweep %s: %w", t.Name, err)
+		}
+		total += int(n)
+	}
+	return total, nil
+}
+
+// DeleteOld writes the statement that deletes the oldest rows of a table. Its parameters are
+// their age, and how many. In PostgreSQL the order makes the server use the index, whatever it
+// knows about the values.
+func DeleteOld(d tables.Dialect, t *tables.Table) string {
+	old := t.Index + " < " + d.Later
+	switch d.SQL {
+	case plans.Postgres:
+		return fmt.Sprintf("DELETE FROM %[1]s WHERE ctid = ANY(ARRAY(SELECT ctid FROM %[1]s WHERE %[2]s ORDER BY %[3]s LIMIT ? FOR UPDATE SKIP LOCKED))", t.Name, old, t.Index)
+	case plans.MySQL:
+		return fmt.Sprintf("DELETE FROM %s WHERE %s LIMIT ?", t.Name, old)
+	}
+	key := strings.Join(t.Key, ", ")
+	return fmt.Sprintf("DELETE FROM %[1]s WHERE (%[2]s) IN (SELECT %[2]s FROM %[1]s WHERE %[3]s LIMIT ?)", t.Name, key, old)
+}

@@ -29,8 +29,8 @@ type Session interface {
 	Rows(ctx context.Context, sql string, args ...any) ([]Row, error)
 }
 
-// Row is a row of a result, with a text for each value: "" for NULL, the bytes of UUID and
-// Bytes, and the microseconds since 1970 of Time.
+// Row is a row of a result, with a text for each value: "" for NULL, the bytes of UUID,
+// ShortBytes and Bytes, and the microseconds since 1970 of Time.
 type Row []string
 
 // Integer returns a value of an integer type.
@@ -56,12 +56,12 @@ type Type uint8
 
 // The types of columns.
 const (
-	UUID    Type = iota // 16 bytes
-	Name                // a text of up to 255 bytes, which is compared byte by byte
-	Text                // a text of any length
-	Bytes               // bytes of any length
-	Integer             // of 64 bits
-	Time                // in microseconds
+	UUID       Type = iota // 16 bytes
+	Name                   // a text of up to 255 bytes, which is compared byte by byte
+	ShortBytes             // up to 255 bytes
+	Bytes                  // bytes of any length
+	Integer                // of 64 bits
+	Time                   // in microseconds
 )
 
 // Column is a column of a table. Its name needs no quotes in any database.
@@ -96,6 +96,11 @@ type Dialect struct {
 	Find string
 	// Create surrounds the statements that create a table, which are %s.
 	Create string
+
+	// What the database says with an error.
+	Duplicate func(error) bool // a row with the key exists
+	Locked    func(error) bool // a lock was not free in time
+	Denied    func(error) bool // a privilege is missing
 }
 
 // Comment is the comment of each table: its format.
@@ -112,7 +117,7 @@ func checkFormat(table, comment string) error {
 }
 
 // DDL returns the statements that create the table if it is missing.
-func (t *Table) DDL(d *Dialect) string {
+func (t *Table) DDL(d Dialect) string {
 	var lines, tail []string
 	for _, c := range t.Columns {
 		line := c.Name + " " + d.Types[c.Type]
@@ -150,7 +155,7 @@ func (t *Table) DDL(d *Dialect) string {
 
 // Ensure creates those of the tables that are missing, and refuses tables of another format.
 // An error of a missing right has the statements to run.
-func Ensure(ctx context.Context, s Session, d *Dialect, all []Table) error {
+func Ensure(ctx context.Context, s Session, d Dialect, all []Table) error {
 	names := make([]string, len(all))
 	for i := range all {
 		names[i] = "'" + all[i].Name + "'"
@@ -171,8 +176,12 @@ func Ensure(ctx context.Context, s Session, d *Dialect, all []Table) error {
 		if present[t.Name] {
 			continue
 		}
-		if _, err := s.Exec(ctx, fmt.Sprintf(d.Create, t.DDL(d))); err != nil {
-			return fmt.Errorf("create the table %s: %w; without the right to do so, have an administrator run what spillway grants prints", t.Name, err)
+		_, err := s.Exec(ctx, fmt.Sprintf(d.Create, t.DDL(d)))
+		if err != nil && d.Denied(err) {
+			return fmt.Errorf("create the table %s: %w; have an administrator run: %s", t.Name, err, strings.Join(strings.Fields(t.DDL(d)), " "))
+		}
+		if err != nil {
+			return fmt.Errorf("create the table %s: %w", t.Name, err)
 		}
 	}
 	return nil
