@@ -42,7 +42,7 @@ with open(folder + "/states.sql", "w") as sql:
         for low in range(first, last + 1, 100_000):
             sql.write(f"UPDATE popup_state SET state = x'{state(campaign, shown, wait)}', campaign_id = {campaign}, at = FROM_UNIXTIME({shown / 1000}), "
                       f"next_at = FROM_UNIXTIME({(shown + wait) / 1000}) WHERE CAST(user_id AS UNSIGNED) BETWEEN {low} AND {low + 99_999};\n")
-    sql.write(f"UPDATE popup_campaigns SET repeat_after = {day} WHERE id = 2;\n")
+    sql.write(f"UPDATE popup_campaigns SET campaign = JSON_SET(campaign, '$.repeat_after', '{day // 3_600_000}h') WHERE id = 2;\n")
 with open(folder + "/tokens.csv", "w") as tokens:
     for user in range(1, 900_001):
         name = str(user).encode()

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,7 +15,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"spillway/internal/serve/popup"
 )
@@ -60,19 +60,21 @@ func readFields(w http.ResponseWriter, r *http.Request, media string) (fields, b
 // fill sets the fields of a campaign. If one of required is missing, or a field is unknown or
 // of another type, it has answered the request with all that is wrong.
 func (p *Popups) fill(w http.ResponseWriter, c *popup.StoredCampaign, body fields, required ...string) bool {
-	view := campaignView{Rollout: everybodyRollout}
+	view := campaignView{Campaign: newCampaign()}
 	flaws := view.set(body)
 	for _, name := range required {
 		if body[name] == nil && name != "target" {
 			flaws = append(flaws, flaw{Field: name, Message: name + " is required"})
 		}
 	}
-	if body["target"] != nil || slices.Contains(required, "target") {
-		if strings.TrimSpace(view.Target) == "" && !has(flaws, "target") {
+	if blank := strings.TrimSpace(view.Target) == ""; blank || body["target"] == nil && slices.Contains(required, "target") {
+		if !has(flaws, "target") {
 			flaws = append(flaws, flaw{Field: "target", Message: `target is required: an expression over the attributes, or "true" for everybody`})
 		}
 	}
-	view.fill(c)
+	changed := view.Campaign
+	changed.ID, changed.Status = c.ID, cmp.Or(changed.Status, c.Status)
+	c.Campaign = changed
 	if len(flaws) == 0 {
 		return true
 	}
@@ -95,13 +97,22 @@ func (v *campaignView) set(body fields) []flaw {
 	var flaws []flaw
 	view := reflect.ValueOf(v).Elem()
 	for _, name := range slices.Sorted(maps.Keys(body)) {
-		i := slices.IndexFunc(reflect.VisibleFields(view.Type()), func(f reflect.StructField) bool { return fieldName(f) == name })
+		known := reflect.VisibleFields(view.Type())
+		i := slices.IndexFunc(known, func(f reflect.StructField) bool { return fieldName(f) == name && !f.Anonymous })
 		if i < 0 {
 			flaws = append(flaws, flaw{Field: name, Message: name + " is not a field of a campaign"})
 			continue
 		}
-		field, value := view.Field(i), body[name]
-		isNull := string(value) == "null" && field.Kind() != reflect.Pointer && field.Kind() != reflect.Slice
+		field, value := view.FieldByIndex(known[i].Index), body[name]
+		isNull := string(value) == "null"
+		switch field.Interface().(type) {
+		case popup.Moment, popup.Period, []popup.Variant, []string:
+			if isNull {
+				continue // as if it were absent
+			}
+		case json.RawMessage:
+			isNull = false
+		}
 		if err := unmarshal(withoutFraction(value, field.Type()), field.Addr().Interface()); err != nil || isNull {
 			flaws = append(flaws, flaw{Field: name, Message: name + " must be " + expected(field, err)})
 		}
@@ -119,9 +130,6 @@ func unmarshal(text []byte, to any) error {
 // withoutFraction returns the value of an integer field as encoding/json reads it: in JSON, 1.0
 // and 1e2 are integers too.
 func withoutFraction(value []byte, field reflect.Type) []byte {
-	if field.Kind() == reflect.Pointer {
-		field = field.Elem()
-	}
 	if !reflect.Zero(field).CanInt() || !bytes.ContainsAny(value, ".eE") {
 		return value
 	}
@@ -140,22 +148,19 @@ func fieldName(f reflect.StructField) string {
 
 // expected returns what a field's value must be.
 func expected(field reflect.Value, err error) string {
-	if errors.Is(err, errPeriod) {
-		return errPeriod.Error()
+	if errors.Is(err, popup.ErrPeriod) {
+		return popup.ErrPeriod.Error()
 	}
 	kind := field.Type()
-	if kind.Kind() == reflect.Pointer {
-		kind = kind.Elem()
-	}
 	switch {
 	case kind == reflect.TypeFor[[]popup.Variant]():
 		return `a list of {"name": TEXT, "weight": WHOLE NUMBER, "payload": JSON}`
 	case kind == reflect.TypeFor[[]string]():
 		return "a list of texts"
-	case kind == reflect.TypeFor[time.Time]():
+	case kind == reflect.TypeFor[popup.Moment]():
 		return "a time of RFC 3339, as 2026-01-02T03:04:05Z, or null"
-	case kind == reflect.TypeFor[period]():
-		return errPeriod.Error()
+	case kind == reflect.TypeFor[popup.Period]():
+		return popup.ErrPeriod.Error()
 	case kind.Kind() == reflect.Int32:
 		return "a whole number of 32 bits"
 	case kind.Kind() == reflect.String:

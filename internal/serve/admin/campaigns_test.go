@@ -30,23 +30,22 @@ import (
 type campaignAPI struct {
 	base   string
 	config Config
-	tables *settingsTables
+	tables *recordedTables
 	popup  *popup.Popup
 	schema *popup.Schema
 }
 
-// settingsTables keep the settings of campaigns in memory.
-type settingsTables struct {
+// recordedTables record who saved which campaign.
+type recordedTables struct {
 	*sqlite.Popups
-	mu       sync.Mutex
-	settings map[popup.CampaignID]string
-	by       []string // who saved, in order
-	history  []popup.CampaignChange
-	hours    []popup.Hour
+	mu      sync.Mutex
+	by      []string // who saved, in order
+	history []popup.CampaignChange
+	hours   []popup.Hour
 }
 
 // Hours implements ReportTables.
-func (s *settingsTables) Hours(_ context.Context, _ popup.CampaignID, from, to time.Time) (all []popup.Hour, err error) {
+func (s *recordedTables) Hours(_ context.Context, _ popup.CampaignID, from, to time.Time) (all []popup.Hour, err error) {
 	for _, h := range s.hours {
 		if !h.Hour.Before(from) && h.Hour.Before(to) {
 			all = append(all, h)
@@ -56,7 +55,7 @@ func (s *settingsTables) Hours(_ context.Context, _ popup.CampaignID, from, to t
 }
 
 // History implements ReportTables.
-func (s *settingsTables) History(_ context.Context, id popup.CampaignID, limit int) (all []popup.CampaignChange, err error) {
+func (s *recordedTables) History(_ context.Context, id popup.CampaignID, limit int) (all []popup.CampaignChange, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, one := range slices.Backward(s.history) {
@@ -67,17 +66,7 @@ func (s *settingsTables) History(_ context.Context, id popup.CampaignID, limit i
 	return all, nil
 }
 
-func (s *settingsTables) Campaigns(ctx context.Context) (int64, []popup.StoredCampaign, error) {
-	version, all, err := s.Popups.Campaigns(ctx)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i := range all {
-		all[i].SetSettings(s.settings[all[i].ID])
-	}
-	return version, all, err
-}
-
-func (s *settingsTables) SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64, by string) (popup.StoredCampaign, error) {
+func (s *recordedTables) SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64, by string) (popup.StoredCampaign, error) {
 	saved, err := s.Popups.SaveCampaign(ctx, c, checked, by)
 	if err != nil {
 		return saved, err
@@ -86,8 +75,7 @@ func (s *settingsTables) SaveCampaign(ctx context.Context, c popup.StoredCampaig
 	defer s.mu.Unlock()
 	s.by = append(s.by, by)
 	s.history = append(s.history, popup.CampaignChange{StoredCampaign: saved, At: time.Now(), By: by})
-	s.settings[saved.ID], err = saved.Settings()
-	return saved, err
+	return saved, nil
 }
 
 func startCampaigns(t *testing.T) *campaignAPI {
@@ -101,7 +89,7 @@ func startCampaigns(t *testing.T) *campaignAPI {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &campaignAPI{tables: &settingsTables{Popups: db.Popups(), settings: map[popup.CampaignID]string{}}}
+	c := &campaignAPI{tables: &recordedTables{Popups: db.Popups()}}
 	t.Cleanup(func() {
 		if err := errors.Join(c.tables.Close(), db.Close()); err != nil {
 			t.Error(err)
@@ -281,7 +269,7 @@ func TestCampaignSettings(t *testing.T) {
 func TestCampaignsPlacementGone(t *testing.T) {
 	t.Parallel()
 	c := startCampaigns(t)
-	gone := popup.StoredCampaign{Campaign: popup.Campaign{Name: "a", Placement: "gone", Payload: []byte("1"), Status: popup.Active}}
+	gone := popup.StoredCampaign{Campaign: popup.Campaign{Name: "a", Placement: "gone", Payload: []byte("1"), Status: popup.Active, Rollout: 100}}
 	if _, err := c.tables.SaveCampaign(t.Context(), gone, 0, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -390,7 +378,7 @@ func TestCampaignTarget(t *testing.T) {
 		t.Errorf("a refused replacement changed the target: %v", now)
 	}
 	now, _ := c.send(t, "PUT", "/popups/campaigns/1", `{`+rest+`,"target":"true"}`, 200, "If-Match", `"1"`)
-	if _, stored, err := c.tables.Campaigns(t.Context()); now["target"] != "true" || err != nil || stored[0].Target != "" {
+	if _, stored, err := c.tables.Campaigns(t.Context()); now["target"] != "true" || err != nil || stored[0].Target != popup.Everybody {
 		t.Errorf("everybody: %v, stored %v, %v", now, stored, err)
 	}
 	if fresh, _ := c.send(t, "POST", "/popups/campaigns", `{`+rest+`}`, 201); fresh["target"] != "true" || fresh["status"] != "paused" {
@@ -627,7 +615,7 @@ func TestCampaignCounts(t *testing.T) {
 	if got["shows"] != 4.0 || got["clicks"] != 1.0 || got["click_rate"] != 0.25 {
 		t.Errorf("%v shows, %v clicks, rate %v", got["shows"], got["clicks"], got["click_rate"])
 	}
-	set, _ := popup.UsableSet(c.schema, []popup.Campaign{{ID: 1, Name: "a", Placement: "home", Payload: []byte("1"), Status: popup.Active, Target: "gone"}})
+	set, _ := popup.UsableSet(c.schema, []popup.Campaign{{ID: 1, Name: "a", Placement: "home", Payload: []byte("1"), Status: popup.Active, Rollout: 100, Target: "gone"}})
 	if err := c.popup.Replace(set); err != nil {
 		t.Fatal(err)
 	}

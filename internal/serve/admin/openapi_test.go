@@ -316,7 +316,7 @@ func decodeInto(text []byte, to any) error { return json.Unmarshal(text, to) }
 // shown shows campaigns to a user, so that all fields of explanations and campaigns occur.
 func (w *walk) shown(c *campaignAPI) {
 	w.t.Helper()
-	gone := popup.StoredCampaign{Campaign: popup.Campaign{Name: "gone", Placement: "gone", Payload: []byte("1"), Status: popup.Paused}}
+	gone := popup.StoredCampaign{Campaign: popup.Campaign{Name: "gone", Placement: "gone", Payload: []byte("1"), Status: popup.Paused, Rollout: 100}}
 	saved, err := c.tables.SaveCampaign(w.t.Context(), gone, w.latest(c), "")
 	if err != nil {
 		w.t.Fatal(err)
@@ -362,7 +362,7 @@ func (w *walk) shown(c *campaignAPI) {
 		w.send("", "GET", "/popups/explain", "/popups/explain?"+query, "")
 	}
 	// A campaign whose attribute is gone has a problem.
-	bad := popup.StoredCampaign{Campaign: popup.Campaign{Name: "bad", Placement: "home", Payload: []byte("1"), Status: popup.Active, Target: "gone"}}
+	bad := popup.StoredCampaign{Campaign: popup.Campaign{Name: "bad", Placement: "home", Payload: []byte("1"), Status: popup.Active, Rollout: 100, Target: "gone"}}
 	invalid, err := c.tables.SaveCampaign(w.t.Context(), bad, w.latest(c), "")
 	if err != nil {
 		w.t.Fatal(err)

@@ -54,7 +54,8 @@ func (p *Popups) dryRun(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	view := campaignView{Name: "dry run", Placement: p.Placements[0], Payload: json.RawMessage("null"), Rollout: everybodyRollout, Status: popup.Active}
+	view := campaignView{Campaign: newCampaign()}
+	view.Name, view.Placement, view.Payload, view.Status = "dry run", p.Placements[0], json.RawMessage("null"), popup.Active
 	for name := range body {
 		if !slices.Contains([]string{"placement", "target", "zone", "rollout"}, name) {
 			writeFlaws(w, http.StatusBadRequest, flaw{Field: name, Message: name + " does not belong to a dry run: placement, target, zone and rollout do"})
@@ -65,13 +66,11 @@ func (p *Popups) dryRun(w http.ResponseWriter, r *http.Request) {
 		writeFlaws(w, http.StatusBadRequest, flaws...)
 		return
 	}
-	var c popup.StoredCampaign
-	view.fill(&c)
-	if flaws := p.flaws(c.Campaign); len(flaws) > 0 {
+	if flaws := p.flaws(view.Campaign); len(flaws) > 0 {
 		writeFlaws(w, http.StatusUnprocessableEntity, flaws...)
 		return
 	}
-	d, err := p.Popup.DryRun(r.Context(), c.Campaign)
+	d, err := p.Popup.DryRun(r.Context(), view.Campaign)
 	if err != nil {
 		w.Header().Set("Retry-After", "1")
 		writeProblem(w, http.StatusServiceUnavailable, err.Error())

@@ -83,7 +83,7 @@ func (p *Popups) report(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	from, to, flaws := p.reported(c.Created, r.URL.Query())
+	from, to, flaws := p.reported(c.Created.Time, r.URL.Query())
 	if len(flaws) > 0 {
 		writeFlaws(w, http.StatusBadRequest, flaws...)
 		return

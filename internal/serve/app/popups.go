@@ -153,7 +153,7 @@ func (a *app) openPopups() error {
 	if p.copy != nil {
 		campaigns = p.copy
 	}
-	p.campaigns = popup.NewCampaigns(campaigns, p.tables, p.popup, popup.Defaults{RepeatAfter: c.RepeatAfter, Quiet: c.QuietAfter}, a.log)
+	p.campaigns = popup.NewCampaigns(campaigns, p.tables, p.popup, popup.Defaults{RepeatAfter: popup.Period(c.RepeatAfter), Quiet: popup.Period(c.QuietAfter)}, a.log)
 	return p.openLists()
 }
 
@@ -463,8 +463,9 @@ func demoCampaigns() []popup.Campaign {
 	var all []popup.Campaign
 	for _, d := range freight.DefaultCampaigns() {
 		all = append(all, popup.Campaign{
-			Name: d.Name, Placement: d.Placement, Order: d.Order, Payload: []byte(d.Payload), Target: d.Target, Status: popup.Active,
-			QuietClick: d.QuietClick, QuietDismiss: d.QuietDismiss, Cap: d.Cap,
+			Name: d.Name, Placement: d.Placement, Order: d.Order, Payload: []byte(d.Payload),
+			Target: d.Target, Rollout: 100, Status: popup.Active,
+			QuietClick: popup.Period(d.QuietClick), QuietDismiss: popup.Period(d.QuietDismiss), Cap: d.Cap,
 		})
 	}
 	return all

@@ -184,7 +184,7 @@ func readVersion(ctx context.Context, se *session) (int64, error) {
 }
 
 // campaignColumns are the columns of popup_campaigns in the order in which they are read.
-const campaignColumns = "id, name, placement, position, payload, target, status, starts_at, ends_at, repeat_after, quiet_click, quiet_dismiss, cap, version, settings"
+const campaignColumns = "id, name, placement, status, version, campaign"
 
 // Campaigns returns all campaigns, archived ones too, in the order of their ids, and the
 // version of all.
@@ -216,27 +216,13 @@ func (p *Popups) Campaigns(ctx context.Context) (version int64, all []popup.Stor
 }
 
 func parseCampaign(row []string) (popup.StoredCampaign, error) {
-	var bad error
-	number := func(i int) int64 {
-		n, err := strconv.ParseInt(row[i], 10, 64)
-		bad = errors.Join(bad, err)
-		return n
-	}
-	instant := func(i int) time.Time {
-		if row[i] == "" {
-			return time.Time{}
-		}
-		t, err := parseDatetime(row[i])
-		bad = errors.Join(bad, err)
-		return t
-	}
-	c := popup.StoredCampaign{Version: number(13), Campaign: popup.Campaign{
-		ID: popup.CampaignID(number(0)), Name: row[1], Placement: row[2], Order: int32(number(3)), Payload: []byte(row[4]),
-		Target: row[5], Status: popup.Status(row[6]), Start: instant(7), End: instant(8), RepeatAfter: popup.FromMilliseconds(number(9)),
-		QuietClick: popup.FromMilliseconds(number(10)), QuietDismiss: popup.FromMilliseconds(number(11)), Cap: int(number(12)),
+	id, err := strconv.ParseUint(row[0], 10, 32)
+	version, err2 := strconv.ParseInt(row[4], 10, 64)
+	c := popup.StoredCampaign{Version: version, Campaign: popup.Campaign{
+		ID: popup.CampaignID(id), Name: row[1], Placement: row[2], Status: popup.Status(row[3]),
 	}}
-	c.SetSettings(row[14])
-	return c, bad
+	c.Decode(row[5])
+	return c, errors.Join(err, err2)
 }
 
 // SaveCampaign stores a valid campaign and returns it as stored. A campaign with id 0 gets
@@ -246,7 +232,7 @@ func parseCampaign(row []string) (popup.StoredCampaign, error) {
 // popup.ErrOutdated, popup.ErrChanged and popup.ErrNoCampaign. After an error of the
 // connection the change may be stored: read the campaign again.
 func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64, by string) (popup.StoredCampaign, error) {
-	c, err := c.Storable()
+	c, err := c.Storable(by)
 	if err != nil {
 		return c, fmt.Errorf("save campaign: %w", err)
 	}
@@ -302,19 +288,12 @@ func saveCampaign(ctx context.Context, se *session, c *popup.StoredCampaign, rea
 		}
 		sql, where = "UPDATE", " WHERE id = ?"
 	}
-	settings, err := c.Settings()
-	if err != nil {
-		return err
-	}
-	change, err := popup.EncodeChange(*c, by)
+	text, err := c.Encode()
 	if err != nil {
 		return err
 	}
 	sql += " popup_campaigns SET " + strings.ReplaceAll(campaignColumns, ",", " = ?,") + " = ?" + where
-	args := []any{
-		int64(c.ID), []byte(c.Name), c.Placement, int64(c.Order), []byte(c.Payload), []byte(c.Target), string(c.Status), datetimeOrNull(c.Start), datetimeOrNull(c.End),
-		popup.Milliseconds(c.RepeatAfter), popup.Milliseconds(c.QuietClick), popup.Milliseconds(c.QuietDismiss), int64(c.Cap), c.Version, []byte(settings),
-	}
+	args := []any{int64(c.ID), []byte(c.Name), c.Placement, string(c.Status), c.Version, []byte(text)}
 	if where != "" {
 		args = append(args, int64(c.ID))
 	}
@@ -322,7 +301,7 @@ func saveCampaign(ctx context.Context, se *session, c *popup.StoredCampaign, rea
 		return err
 	}
 	_, err = se.exec(ctx, "INSERT INTO popup_history (campaign_id, version, at, who, campaign) VALUES (?, ?, UTC_TIMESTAMP(3), ?, ?)",
-		namedValues([]any{int64(c.ID), c.Version, []byte(by), []byte(change)}))
+		namedValues([]any{int64(c.ID), c.Version, []byte(by), []byte(text)}))
 	return err
 }
 

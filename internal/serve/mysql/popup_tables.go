@@ -17,18 +17,9 @@ var popupTables = []string{
 	id INT NOT NULL PRIMARY KEY,
 	name VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
 	placement VARCHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-	position INT NOT NULL,
-	payload MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-	target MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
 	status VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-	starts_at DATETIME(3),
-	ends_at DATETIME(3),
-	repeat_after BIGINT NOT NULL,
-	quiet_click BIGINT NOT NULL,
-	quiet_dismiss BIGINT NOT NULL,
-	cap INT NOT NULL,
 	version BIGINT NOT NULL,
-	settings MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL
+	campaign MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL
 ) ENGINE=InnoDB`,
 	`CREATE TABLE IF NOT EXISTS popup_version (
 	id TINYINT NOT NULL PRIMARY KEY,

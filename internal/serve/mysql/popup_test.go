@@ -49,7 +49,7 @@ func TestPopupCommitUnanswered(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxy.Arm(storetest.CutAfter)
-	c := popup.StoredCampaign{Campaign: popup.Campaign{Name: "once", Placement: "home", Payload: []byte("1"), Status: popup.Active}}
+	c := popup.StoredCampaign{Campaign: popup.Campaign{Name: "once", Placement: "home", Payload: []byte("1"), Status: popup.Active, Rollout: 100}}
 	if _, err := p.SaveCampaign(t.Context(), c, 0, ""); err == nil || !strings.Contains(err.Error(), "may have succeeded") {
 		t.Errorf("the answer was cut off: %v", err)
 	}
@@ -63,7 +63,7 @@ func TestPopupCommitUnanswered(t *testing.T) {
 func TestPopupCommitWaits(t *testing.T) {
 	t.Parallel()
 	server := apptest.MariaDB(t)
-	c := popup.StoredCampaign{Campaign: popup.Campaign{Name: "once", Placement: "home", Payload: []byte("1"), Status: popup.Active}}
+	c := popup.StoredCampaign{Campaign: popup.Campaign{Name: "once", Placement: "home", Payload: []byte("1"), Status: popup.Active, Rollout: 100}}
 	for _, test := range []struct {
 		name    string
 		timeout time.Duration

@@ -10,7 +10,11 @@ import (
 
 // Counts are a campaign's events in the database, by kind.
 type Counts struct {
-	Shows, Clicks, Dismissals, Withheld, Conversions uint64
+	Shows       uint64 `json:"shows"`
+	Clicks      uint64 `json:"clicks"`
+	Dismissals  uint64 `json:"dismissals"`
+	Withheld    uint64 `json:"withheld"`
+	Conversions uint64 `json:"conversions"`
 }
 
 // Add adds n events of a kind.

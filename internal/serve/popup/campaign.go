@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -17,8 +16,8 @@ const (
 	PlacementBytesMax  = 32
 	CapMax             = math.MaxUint16
 	DurationMax        = 10 * 365 * 24 * time.Hour
-	DefaultRepeatAfter = 24 * time.Hour
-	DefaultQuiet       = 24 * time.Hour
+	DefaultRepeatAfter = Period(24 * time.Hour)
+	DefaultQuiet       = Period(24 * time.Hour)
 	VariantsMax        = 16
 	VariantNameMax     = 32
 	WeightMax          = 10_000
@@ -26,8 +25,8 @@ const (
 	PriorityMax        = 1000
 )
 
-// Forever is a quiet period that does not end.
-const Forever time.Duration = math.MaxInt64
+// Everybody is the expression of a campaign for all users.
+const Everybody = "true"
 
 // CampaignID is the permanent id of a campaign, from 1.
 type CampaignID uint32
@@ -44,33 +43,33 @@ const (
 	Archived Status = "archived"
 )
 
-// Campaign is one popup and the rules for showing it.
+// Campaign is one popup and the rules for showing it. It has one form in JSON: in the API, in
+// databases and in Redis.
 type Campaign struct {
-	ID        CampaignID
-	Name      string // for people, not unique
-	Placement string // where it is shown; each placement has its own order and states
-	Priority  int32  // descending, before Order
-	Order     int32  // ascending; equal ones by ID
-	Payload   json.RawMessage
-	Target    string // expression over the schema's attributes; empty: all users
-	Status    Status
+	ID        CampaignID      `json:"id"`
+	Name      string          `json:"name"`      // for people, not unique
+	Placement string          `json:"placement"` // where it is shown; each placement has its own order and states
+	Priority  int32           `json:"priority"`  // descending, before Order
+	Order     int32           `json:"order"`     // ascending; equal ones by ID
+	Payload   json.RawMessage `json:"payload"`
+	Variants  []Variant       `json:"variants"` // payloads that share the users by weight; none: Payload for all
+	Target    string          `json:"target"`   // expression over the schema's attributes; Everybody or "": all users
+	Zone      string          `json:"zone"`     // IANA time zone of hour() and weekday() in Target; "": UTC
+	Rollout   float64         `json:"rollout"`  // percent of users who may get it, by a hash of user and campaign; above 0
+	Holdout   float64         `json:"holdout"`  // percent of those from whom it is withheld, for comparison
+	Status    Status          `json:"status"`
+	Testers   []string        `json:"testers"` // users to whom a draft is shown
 
-	Start, End time.Time // runs from Start until before End; zero: no limit
+	Start Moment `json:"start"` // runs from then
+	End   Moment `json:"end"`   // until before then
 
-	RepeatAfter  time.Duration // until an unanswered show is repeated; 0: DefaultRepeatAfter
-	QuietClick   time.Duration // without any popup after a click; Forever is allowed; 0: DefaultQuiet
-	QuietDismiss time.Duration // the same after a dismissal
-	Cap          int           // shows to one user; 0: no limit
-	Again        time.Duration // after a click, dismissal or the last show that Cap allows, the campaign starts over; 0: never
+	RepeatAfter  Period `json:"repeat_after"`  // until an unanswered show is repeated; none: DefaultRepeatAfter
+	QuietClick   Period `json:"quiet_click"`   // without any popup after a click; Forever is allowed; none: DefaultQuiet
+	QuietDismiss Period `json:"quiet_dismiss"` // the same after a dismissal
+	Cap          int    `json:"cap"`           // shows to one user; 0: no limit
+	Again        Period `json:"again"`         // after a click, dismissal or the last show that Cap allows, the campaign starts over; none: never
 
-	Rollout  float64   // percent of users who may get it, by a hash of user and campaign; 0: all
-	Holdout  float64   // percent of those from whom it is withheld, for comparison
-	Variants []Variant // payloads that share the users by weight; none: Payload for all
-	Zone     string    // IANA time zone of hour() and weekday() in Target; "": UTC
-	Testers  []string  // users to whom a draft is shown
-	Created  time.Time // when it was saved first; zero: not known
-
-	unread error // why SetSettings failed
+	unread error // why Decode failed
 }
 
 // Variant is one payload of a campaign. Variants are numbered from 1.
@@ -106,7 +105,7 @@ func (c *Campaign) Validate() error {
 			problems = append(problems, &FieldError{field, field + " " + fmt.Sprintf(format, args...)})
 		}
 	}
-	refuse(c.unread != nil, "settings", "cannot be read: %v", c.unread)
+	refuse(c.unread != nil, "campaign", "cannot be read: %v", c.unread)
 	refuse(c.ID == 0 || c.ID > math.MaxInt32, "id", "must be 1 to %d", math.MaxInt32)
 	refuse(c.Name == "" || utf8.RuneCountInString(c.Name) > CampaignNameMax || !isText(c.Name), "name", "must be UTF-8 text of 1 to %d characters without zero bytes", CampaignNameMax)
 	refuse(!IsPlacement(c.Placement), "placement", "must be 1 to %d lower-case letters, digits and -, not - first", PlacementBytesMax)
@@ -118,16 +117,16 @@ func (c *Campaign) Validate() error {
 	default:
 		refuse(true, "status", "must be draft, active, paused or archived, not %q", c.Status)
 	}
-	refuse(!c.Start.IsZero() && !inYears(c.Start), "start", "must be from %d to %d", yearMin, yearMax)
-	refuse(!c.End.IsZero() && !inYears(c.End), "end", "must be from %d to %d", yearMin, yearMax)
-	refuse(!c.Start.IsZero() && !c.End.IsZero() && !c.Start.Before(c.End), "end", "must be after start")
+	refuse(!c.Start.IsZero() && !inYears(c.Start.Time), "start", "must be from %d to %d", yearMin, yearMax)
+	refuse(!c.End.IsZero() && !inYears(c.End.Time), "end", "must be from %d to %d", yearMin, yearMax)
+	refuse(!c.Start.IsZero() && !c.End.IsZero() && !c.Start.Before(c.End.Time), "end", "must be after start")
 	refuse(c.RepeatAfter != 0 && !between(c.RepeatAfter, time.Second), "repeat_after", "must be 1s to %s, or forever", DurationMax)
 	refuse(c.QuietClick != 0 && !between(c.QuietClick, time.Second), "quiet_click", "must be 1s to %s, or forever", DurationMax)
 	refuse(c.QuietDismiss != 0 && !between(c.QuietDismiss, time.Second), "quiet_dismiss", "must be 1s to %s, or forever", DurationMax)
 	refuse(c.Cap < 0 || c.Cap > CapMax, "cap", "must be 0 to %d", CapMax)
 	refuse(c.Again != 0 && (c.Again == Forever || !between(c.Again, time.Second)), "again", "must be 1s to %s, or null", DurationMax)
 	refuse(c.Priority < -PriorityMax || c.Priority > PriorityMax, "priority", "must be %d to %d", -PriorityMax, PriorityMax)
-	refuse(!(c.Rollout >= 0 && c.Rollout <= 100), "rollout", "must be more than 0 and at most 100 percent; pause a campaign to show it to nobody")
+	refuse(!(c.Rollout > 0 && c.Rollout <= 100), "rollout", "must be more than 0 and at most 100 percent; pause a campaign to show it to nobody")
 	refuse(!(c.Holdout >= 0 && c.Holdout < 100), "holdout", "must be 0 to less than 100 percent")
 	refuse(c.Zone != "" && !IsZone(c.Zone), "zone", "must be a time zone of the IANA database, as Europe/Oslo, or UTC, not %q", c.Zone)
 	refuse(len(c.Testers) > TestersMax, "testers", "must be at most %d users", TestersMax)
@@ -154,58 +153,10 @@ func (c *Campaign) validateVariants(refuse func(bad bool, field, format string, 
 	refuse(bytes > PayloadBytesMax, "variants", "have payloads of %d bytes, more than %d together", bytes, PayloadBytesMax)
 }
 
-// settings are the fields of a campaign that databases keep in one JSON object.
-type settings struct {
-	Priority int32     `json:"priority,omitempty"`
-	Again    int64     `json:"again_ms,omitempty"`
-	Rollout  float64   `json:"rollout,omitempty"`
-	Holdout  float64   `json:"holdout,omitempty"`
-	Variants []Variant `json:"variants,omitempty"`
-	Zone     string    `json:"zone,omitempty"`
-	Testers  []string  `json:"testers,omitempty"`
-	Created  int64     `json:"created_ms,omitempty"`
-}
-
-// Settings returns the fields of c that have no column of their own, as a JSON object.
-func (c *Campaign) Settings() (string, error) {
-	s := settings{
-		Priority: c.Priority, Again: c.Again.Milliseconds(), Rollout: c.Rollout, Holdout: c.Holdout,
-		Variants: c.Variants, Zone: c.Zone, Testers: c.Testers,
-	}
-	if !c.Created.IsZero() {
-		s.Created = c.Created.UnixMilli()
-	}
-	var text strings.Builder
-	encoder := json.NewEncoder(&text)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(s); err != nil {
-		return "", fmt.Errorf("encode the settings of a campaign: %w", err)
-	}
-	return strings.TrimSpace(text.String()), nil
-}
-
-// Readable returns why the settings of c could not be read; nil if they were.
-func (c *Campaign) Readable() error { return c.unread }
-
-// SetSettings is the reverse of Settings. If the text is not valid, or has a field of a newer
-// version, the campaign is not valid either.
-func (c *Campaign) SetSettings(text string) {
-	var s settings
-	decoder := json.NewDecoder(strings.NewReader(text))
-	decoder.DisallowUnknownFields()
-	if c.unread = decoder.Decode(&s); c.unread != nil {
-		return
-	}
-	c.Priority, c.Again, c.Rollout, c.Holdout = s.Priority, time.Duration(s.Again)*time.Millisecond, s.Rollout, s.Holdout
-	c.Variants, c.Zone, c.Testers = s.Variants, s.Zone, s.Testers
-	if s.Created != 0 {
-		c.Created = time.UnixMilli(s.Created).UTC()
-	}
-}
-
-// between reports whether d is whole milliseconds from low to DurationMax, or Forever.
-func between(d, low time.Duration) bool {
-	return d == Forever || low <= d && d <= DurationMax && d%time.Millisecond == 0
+// between reports whether p is whole milliseconds from low to DurationMax, or Forever.
+func between(p Period, low time.Duration) bool {
+	d := time.Duration(p)
+	return p == Forever || low <= d && d <= DurationMax && d%time.Millisecond == 0
 }
 
 // IsPlacement reports whether name is a valid name of a placement.

@@ -24,46 +24,6 @@ var (
 	ErrNoCampaign = errors.New("no such campaign")
 )
 
-// StoredCampaign is a campaign as a database stores it.
-type StoredCampaign struct {
-	Campaign
-	// Version is the version of all campaigns at the last change of this one. It grows
-	// with each change. A change names the version that was read.
-	Version int64
-}
-
-// Storable returns c with its times in UTC and whole milliseconds, as databases store
-// them. It refuses texts that some databases do not accept.
-func (c StoredCampaign) Storable() (StoredCampaign, error) {
-	for field, text := range map[string]string{"name": c.Name, "payload": string(c.Payload), "target": c.Target} {
-		if !isText(text) {
-			return c, fmt.Errorf("%s must be UTF-8 text without zero bytes", field)
-		}
-	}
-	for _, t := range []*time.Time{&c.Start, &c.End} {
-		if !t.IsZero() {
-			*t = time.UnixMilli(t.UnixMilli()).UTC()
-		}
-	}
-	return c, nil
-}
-
-// Milliseconds returns d as databases store it: Forever is -1.
-func Milliseconds(d time.Duration) int64 {
-	if d == Forever {
-		return -1
-	}
-	return d.Milliseconds()
-}
-
-// FromMilliseconds is the reverse of Milliseconds.
-func FromMilliseconds(n int64) time.Duration {
-	if n < 0 {
-		return Forever
-	}
-	return time.Duration(n) * time.Millisecond
-}
-
 // CampaignTables is where a database stores campaigns.
 type CampaignTables interface {
 	// Version returns the version of all campaigns.
@@ -111,8 +71,8 @@ type Campaigns struct {
 
 // Defaults are the times of campaigns that have none.
 type Defaults struct {
-	RepeatAfter time.Duration // 0: DefaultRepeatAfter
-	Quiet       time.Duration // QuietClick and QuietDismiss; 0: DefaultQuiet
+	RepeatAfter Period // 0: DefaultRepeatAfter
+	Quiet       Period // QuietClick and QuietDismiss; 0: DefaultQuiet
 }
 
 // NewCampaigns returns Campaigns for a Popup, and the lists of users that their targets name.
@@ -244,7 +204,7 @@ func (c *Campaigns) store(ctx context.Context, changed StoredCampaign, by string
 	if err != nil {
 		return changed, err
 	}
-	changed.Created = c.popup.Now().UTC().Truncate(time.Millisecond)
+	changed.Created = Moment{c.popup.Now()}
 	for i := range all {
 		if all[i].ID == changed.ID {
 			changed.Created = all[i].Created

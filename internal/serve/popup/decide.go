@@ -305,7 +305,7 @@ func percent(purpose, user uint64, campaign CampaignID) float64 {
 
 // admits reports whether a user is in the campaign's rollout.
 func (c *compiled) admits(user uint64) bool {
-	return c.Rollout == 0 || percent(purposeRollout, user, c.ID) < c.Rollout
+	return c.Rollout == 100 || percent(purposeRollout, user, c.ID) < c.Rollout
 }
 
 // withholds reports whether a user is in the campaign's holdout.
@@ -441,7 +441,7 @@ func AnswerShow(p *Placement, s State, t Token, kind Kind, now time.Time) (State
 	if s.Shown <= later(next.Answered, futureMax) { // clocks may differ a little
 		next.Answered = max(next.Answered, s.Shown)
 	}
-	quiet := DefaultQuiet.Milliseconds()
+	quiet := DefaultQuiet.millis()
 	next.Phase = Clicked
 	if kind == KindDismiss {
 		next.Phase = Dismissed

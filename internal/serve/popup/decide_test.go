@@ -87,7 +87,7 @@ func TestOrderIsChanged(t *testing.T) {
 	s.campaigns[0].Priority = 1
 	s.replace()
 	s.want("priority comes before order", s.click("3"), 1)
-	s.campaigns[1].Again = 30 * 24 * time.Hour
+	s.campaigns[1].Again = Period(30 * 24 * time.Hour)
 	s.replace()
 	s.now = s.now.Add(30 * 24 * time.Hour)
 	s.want("a campaign starts over", s.click("1"), 2)
@@ -234,7 +234,7 @@ func TestVariants(t *testing.T) {
 func TestHoldoutStays(t *testing.T) {
 	t.Parallel()
 	c := threeCampaigns()[:1]
-	c[0].Holdout, c[0].Again = 99.9, time.Hour
+	c[0].Holdout, c[0].Again = 99.9, Period(time.Hour)
 	s := openShop(t, nil, c...)
 	for i := range 4 {
 		if _, answer := s.ask("1"); answer.Reason != HeldOut {
@@ -260,7 +260,7 @@ func TestHoldoutStays(t *testing.T) {
 func TestRecordOfTheFuture(t *testing.T) {
 	t.Parallel()
 	c := threeCampaigns()[:2]
-	c[0].Again = time.Hour
+	c[0].Again = Period(time.Hour)
 	c[1].Status, c[1].Testers = Draft, []string{"tester"}
 	s := openShop(t, nil, c...)
 	s.now = day0.AddDate(10, 0, 0)
@@ -277,7 +277,7 @@ func TestRecordOfTheFuture(t *testing.T) {
 func TestDraft(t *testing.T) {
 	t.Parallel()
 	c := threeCampaigns()
-	c[2].Status, c[2].Testers, c[2].Target, c[2].Start = Draft, []string{"tester"}, "level > 3", day0.AddDate(1, 0, 0)
+	c[2].Status, c[2].Testers, c[2].Target, c[2].Start = Draft, []string{"tester"}, "level > 3", Moment{day0.AddDate(1, 0, 0)}
 	s := openShop(t, nil, c...)
 	s.want("another user", s.click("1"), 1)
 	s.want("a tester", s.click("tester"), 3)

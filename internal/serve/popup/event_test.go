@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 )
@@ -178,15 +177,6 @@ func TestNewestDistinct(t *testing.T) {
 			t.Fatalf("%d and %d, want %d and %d", len(distinct), len(kept), len(ids), len(newest))
 		}
 	})
-}
-
-func TestMilliseconds(t *testing.T) {
-	t.Parallel()
-	for _, d := range []time.Duration{0, time.Millisecond, DurationMax, Forever} {
-		if got := FromMilliseconds(Milliseconds(d)); got != d {
-			t.Errorf("%v comes back as %v", d, got)
-		}
-	}
 }
 
 // Ids ascend with the time of the show, for all users.

@@ -88,7 +88,7 @@ func (e *Explanation) explain(c *compiled, s *State, a *Attributes, at int64) {
 	case c.Status == Paused:
 		e.Verdict = IsPaused
 	case at >= c.end && c.Status != Draft:
-		e.Verdict, e.At = HasEnded, c.End
+		e.Verdict, e.At = HasEnded, c.End.Time
 	case done:
 		e.Verdict, e.At = map[Kind]Verdict{KindShow: IsCapped, KindClick: WasClicked, KindDismiss: WasDismissed, KindWithhold: WasWithheld}[r.last], instant(again)
 	case c.Status == Draft:
@@ -96,7 +96,7 @@ func (e *Explanation) explain(c *compiled, s *State, a *Attributes, at int64) {
 			e.Verdict = NotForUser
 		}
 	case at < c.start:
-		e.Verdict, e.At = NotStarted, c.Start
+		e.Verdict, e.At = NotStarted, c.Start.Time
 	case !c.admits(xxhash.Sum64String(a.user)):
 		e.Verdict = NotForUser
 	case c.listProblem(a) != "":

@@ -144,7 +144,7 @@ func openListed(t *testing.T, targets ...string) *listPopup {
 	l.popup = openTest(t, NewMemory(9, nil), nil)
 	for i, target := range targets {
 		l.listTables.campaigns = append(l.listTables.campaigns, StoredCampaign{Campaign: Campaign{
-			ID: CampaignID(i + 1), Name: "a", Placement: "home", Payload: []byte("1"), Status: Active, Target: target, Cap: 1,
+			ID: CampaignID(i + 1), Name: "a", Placement: "home", Payload: []byte("1"), Status: Active, Rollout: 100, Target: target, Cap: 1,
 		}})
 	}
 	l.version = 1

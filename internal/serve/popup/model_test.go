@@ -92,7 +92,7 @@ func (s *story) over(c Campaign) (bool, time.Time) {
 	if c.Again == 0 {
 		return true, time.Time{}
 	}
-	return true, whole(h.at).Add(c.Again)
+	return true, whole(h.at).Add(time.Duration(c.Again))
 }
 
 // finished reports whether the user has finished a campaign at a time.
@@ -136,11 +136,11 @@ func (m *model) wait(s *story) (until time.Time, ok bool) {
 	if wait == 0 {
 		wait = DefaultQuiet
 	}
-	return from.Add(wait), wait != Forever
+	return from.Add(time.Duration(wait)), wait != Forever
 }
 
 func runs(c Campaign, at time.Time) bool {
-	return (c.Start.IsZero() || !at.Before(c.Start)) && (c.End.IsZero() || at.Before(c.End))
+	return (c.Start.IsZero() || !at.Before(c.Start.Time)) && (c.End.IsZero() || at.Before(c.End.Time))
 }
 
 func latest(times ...time.Time) (out time.Time) {
@@ -161,7 +161,7 @@ func earlier(a, b time.Time) time.Time {
 }
 
 func (m *model) inRollout(c Campaign, user string) bool {
-	return c.Rollout == 0 || percent(purposeRollout, xxhash.Sum64String(user), c.ID) < c.Rollout
+	return percent(purposeRollout, xxhash.Sum64String(user), c.ID) < c.Rollout
 }
 
 // waits decides for a user who waits after the last show.
@@ -182,15 +182,15 @@ func (m *model) waits(key Key, s *story, now time.Time) (reason Reason, next tim
 	if len(list) == 0 || !ok {
 		return reason, next, true
 	}
-	opens, closes := list[0].Start, list[0].End
+	opens, closes := list[0].Start.Time, list[0].End.Time
 	for _, c := range list {
 		if c.Start.Before(opens) {
-			opens = c.Start
+			opens = c.Start.Time
 		}
 		if closes.IsZero() || c.End.IsZero() {
 			closes = time.Time{}
 		} else {
-			closes = latest(closes, c.End)
+			closes = latest(closes, c.End.Time)
 		}
 	}
 	if at := latest(until, opens); closes.IsZero() || at.Before(closes) {
@@ -231,7 +231,7 @@ func (m *model) decide(key Key, p person, now time.Time) (CampaignID, Reason, ti
 			if s.campaign == c.ID {
 				shown = s.shown
 			}
-			open = now.Before(shown.Add(c.RepeatAfter))
+			open = now.Before(shown.Add(time.Duration(c.RepeatAfter)))
 		}
 		if slices.Contains(c.Testers, key.User) && !s.finished(c, now) && !open {
 			return c.ID, Test, time.Time{}
@@ -260,8 +260,8 @@ func (m *model) choose(key Key, s *story, p person, now time.Time) (CampaignID, 
 	reason, next := NoneLeft, time.Time{}
 	for _, c := range list {
 		if s.finished(c, now) {
-			if _, again := s.over(c); !again.IsZero() && may(c) && runs(c, latest(again, c.Start)) {
-				next = earlier(next, latest(again, c.Start))
+			if _, again := s.over(c); !again.IsZero() && may(c) && runs(c, latest(again, c.Start.Time)) {
+				next = earlier(next, latest(again, c.Start.Time))
 			}
 			continue
 		}
@@ -281,7 +281,7 @@ func (m *model) choose(key Key, s *story, p person, now time.Time) (CampaignID, 
 				reason = NoneRuns
 			}
 			if may(c) {
-				next = earlier(next, c.Start)
+				next = earlier(next, c.Start.Time)
 			}
 		}
 	}
@@ -289,14 +289,14 @@ func (m *model) choose(key Key, s *story, p person, now time.Time) (CampaignID, 
 }
 
 // ended returns at + d; zero for forever.
-func ended(at time.Time, d time.Duration) time.Time {
+func ended(at time.Time, d Period) time.Time {
 	if d == Forever {
 		return time.Time{}
 	}
 	if d == 0 {
 		d = DefaultQuiet
 	}
-	return at.Add(d)
+	return at.Add(time.Duration(d))
 }
 
 func (m *model) show(key Key, id CampaignID, now time.Time) {

@@ -19,8 +19,8 @@ func threeCampaigns() []Campaign {
 	var out []Campaign
 	for i := range 3 {
 		out = append(out, Campaign{
-			ID: CampaignID(i + 1), Name: "c", Placement: "home", Order: int32(i), Payload: []byte(`{}`), Status: Active,
-			QuietClick: 7 * 24 * time.Hour, QuietDismiss: 24 * time.Hour,
+			ID: CampaignID(i + 1), Name: "c", Placement: "home", Order: int32(i), Payload: []byte(`{}`), Status: Active, Rollout: 100,
+			QuietClick: Period(7 * 24 * time.Hour), QuietDismiss: Period(24 * time.Hour),
 		})
 	}
 	return out
@@ -283,8 +283,8 @@ func TestExplain(t *testing.T) {
 		campaigns = append(campaigns, c)
 	}
 	campaigns[1].Target = `level > 3 and country == "CN"`
-	campaigns[3].Start = day0.Add(time.Hour * 1000)
-	campaigns[4].End = day0.Add(-time.Hour)
+	campaigns[3].Start = Moment{day0.Add(time.Hour * 1000)}
+	campaigns[4].End = Moment{day0.Add(-time.Hour)}
 	p := openTest(t, NewMemory(9, &ledger{}), nil, campaigns...)
 	click := askTest(t, p, "1", day0).Token
 	if err := p.Click(t.Context(), click, "", day0); err != nil {
@@ -315,8 +315,8 @@ func TestExplain(t *testing.T) {
 func TestCampaignValidate(t *testing.T) {
 	t.Parallel()
 	c := Campaign{
-		Placement: "Home", Payload: []byte("{"), Status: "on", Start: day0, End: day0, Cap: -1,
-		RepeatAfter: time.Millisecond, QuietClick: -1, QuietDismiss: DurationMax + 1,
+		Placement: "Home", Payload: []byte("{"), Status: "on", Start: Moment{day0}, End: Moment{day0}, Cap: -1,
+		RepeatAfter: Period(time.Millisecond), QuietClick: -1, QuietDismiss: Period(DurationMax + 1),
 	}
 	err := c.Validate()
 	for _, want := range []string{"id ", "name ", "placement ", "payload ", "status ", "end must", "cap ", "repeat_after ", "quiet_click ", "quiet_dismiss "} {

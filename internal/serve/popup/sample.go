@@ -1,6 +1,7 @@
 package popup
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -121,7 +122,7 @@ type DryRun struct {
 // DryRun returns how many recent users a campaign would match, whatever its status. Only its
 // Placement, Target, Zone and Rollout matter. The error is a TargetError, or ctx's.
 func (p *Popup) DryRun(ctx context.Context, c Campaign) (DryRun, error) {
-	k, problem := p.alone(Campaign{ID: 1, Name: "dry run", Placement: c.Placement, Payload: []byte("null"), Target: c.Target, Zone: c.Zone, Rollout: c.Rollout})
+	k, problem := p.alone(Campaign{ID: 1, Name: "dry run", Placement: c.Placement, Payload: []byte("null"), Target: c.Target, Zone: c.Zone, Rollout: cmp.Or(c.Rollout, 100)})
 	if problem != nil {
 		return DryRun{}, problem
 	}

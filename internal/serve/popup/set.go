@@ -46,14 +46,6 @@ type compiled struct {
 // never is later than any time.
 const never = math.MaxInt64
 
-// millis returns d in milliseconds.
-func millis(d time.Duration) int64 {
-	if d == Forever {
-		return never
-	}
-	return d.Milliseconds()
-}
-
 // later returns t + d; never on overflow.
 func later(t, d int64) int64 {
 	if d == never || t > never-d {
@@ -143,13 +135,13 @@ func (p *Placement) add(c Campaign, problem error) {
 	c.QuietDismiss = cmp.Or(c.QuietDismiss, DefaultQuiet)
 	k := &compiled{
 		Campaign: c, problem: problem, live: -1, start: math.MinInt64, end: never, again: never,
-		repeat: millis(c.RepeatAfter), quietClick: millis(c.QuietClick), quietDismiss: millis(c.QuietDismiss),
+		repeat: c.RepeatAfter.millis(), quietClick: c.QuietClick.millis(), quietDismiss: c.QuietDismiss.millis(),
 	}
 	for _, v := range c.Variants {
 		k.weights += v.Weight
 	}
 	if c.Again != 0 {
-		k.again = millis(c.Again)
+		k.again = c.Again.millis()
 	}
 	if !c.Start.IsZero() {
 		k.start = c.Start.UnixMilli()

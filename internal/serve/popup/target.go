@@ -46,7 +46,7 @@ func (s *Schema) CheckTarget(source, zone string, lists []string) error {
 
 // target is a compiled expression.
 type target struct {
-	holds      *vm.Program // nil for an empty expression, which is true
+	holds      *vm.Program // nil for all users
 	conditions []condition // the operands of the outermost "and", for Explain
 	uses       attributeSet
 	lists      []string // of users that in_list names
@@ -102,6 +102,9 @@ func compileTarget(schema *Schema, source, zone string, isList func(string) bool
 	t.uses, t.lists, t.clock, t.request = rules.uses, rules.lists, rules.clock, rules.request
 	if err := t.compile(tree, config); err != nil {
 		return target{}, placed(err)
+	}
+	if strings.TrimSpace(source) == Everybody {
+		t.holds = nil
 	}
 	return t, nil
 }

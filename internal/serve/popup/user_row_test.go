@@ -37,7 +37,7 @@ func newFillCase(t *testing.T) *fillCase {
 // matches reports whether a target holds for a row.
 func (c *fillCase) matches(t *testing.T, target, row string) bool {
 	t.Helper()
-	set, err := NewSet(c.schema, []Campaign{{ID: 1, Name: "a", Placement: "home", Status: Active, Payload: []byte("1"), Target: target}})
+	set, err := NewSet(c.schema, []Campaign{{ID: 1, Name: "a", Placement: "home", Status: Active, Rollout: 100, Payload: []byte("1"), Target: target}})
 	if err != nil {
 		t.Fatal(err)
 	}

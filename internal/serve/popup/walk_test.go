@@ -1,6 +1,7 @@
 package popup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,22 +101,22 @@ func (w *walk) duration(most time.Duration) time.Duration {
 	return time.Duration(w.rng.Int64N(int64(most/time.Millisecond))) * time.Millisecond
 }
 
-func (w *walk) quiet() time.Duration {
+func (w *walk) quiet() Period {
 	switch w.rng.IntN(6) {
 	case 0:
 		return 0
 	case 1:
 		return Forever
 	}
-	return time.Second + w.duration(100*time.Hour)
+	return Period(time.Second + w.duration(100*time.Hour))
 }
 
 // again returns when a campaign starts over; 0: never.
-func (w *walk) again() time.Duration {
+func (w *walk) again() Period {
 	if w.rng.IntN(2) == 0 {
 		return 0
 	}
-	return time.Second + w.duration(300*time.Hour)
+	return Period(time.Second + w.duration(300*time.Hour))
 }
 
 // part returns a percentage; 0 in most cases.
@@ -130,9 +131,9 @@ func (w *walk) add() {
 	w.next++
 	c := Campaign{
 		ID: w.next, Name: "x", Placement: []string{"home", "list"}[w.rng.IntN(2)], Order: int32(w.next)/2 + int32(w.rng.IntN(6)),
-		Payload: []byte("1"), Status: Active, RepeatAfter: time.Second + w.duration(48*time.Hour),
+		Payload: []byte("1"), Status: Active, RepeatAfter: Period(time.Second + w.duration(48*time.Hour)),
 		QuietClick: w.quiet(), QuietDismiss: w.quiet(), Cap: max(0, w.rng.IntN(6)-2),
-		Again: w.again(), Priority: int32(w.rng.IntN(3)), Rollout: w.part(), Holdout: w.part(), Created: w.now,
+		Again: w.again(), Priority: int32(w.rng.IntN(3)), Rollout: cmp.Or(w.part(), 100), Holdout: w.part(),
 	}
 	if w.rng.IntN(8) == 0 {
 		c.Status, c.Testers = Draft, []string{"3", "5"}
@@ -147,10 +148,10 @@ func (w *walk) add() {
 	slices.Sort(names)
 	c.Target = names[w.rng.IntN(len(names))]
 	if w.rng.IntN(3) == 0 {
-		c.Start = w.now.Add(w.duration(200*time.Hour) - 50*time.Hour)
+		c.Start = Moment{w.now.Add(w.duration(200*time.Hour) - 50*time.Hour)}
 	}
 	if w.rng.IntN(3) == 0 {
-		c.End = w.now.Add(200*time.Hour + w.duration(400*time.Hour))
+		c.End = Moment{w.now.Add(200*time.Hour + w.duration(400*time.Hour))}
 	}
 	w.model.campaigns = append(w.model.campaigns, c)
 }
@@ -171,7 +172,7 @@ func (w *walk) change() {
 	case 8:
 		c.Again = w.again()
 	case 9:
-		c.Rollout, c.Holdout = w.part(), w.part()
+		c.Rollout, c.Holdout = cmp.Or(w.part(), 100), w.part()
 	case 10: // the order of all
 		for i := range w.model.campaigns {
 			w.model.campaigns[i].Order = int32(w.rng.IntN(9))
@@ -190,7 +191,7 @@ func (w *walk) change() {
 	case 3:
 		c.QuietClick, c.QuietDismiss = w.quiet(), w.quiet()
 	case 4:
-		c.RepeatAfter = time.Second + w.duration(48*time.Hour)
+		c.RepeatAfter = Period(time.Second + w.duration(48*time.Hour))
 	case 5:
 		c.Cap = max(0, w.rng.IntN(6)-2)
 	case 6:
@@ -368,7 +369,7 @@ func (w *walk) jump() {
 	to := w.comeAt
 	if n := len(w.model.campaigns); n > 0 && w.rng.IntN(2) == 0 {
 		c := w.model.campaigns[w.rng.IntN(n)]
-		to = []time.Time{c.Start, c.End}[w.rng.IntN(2)]
+		to = []time.Time{c.Start.Time, c.End.Time}[w.rng.IntN(2)]
 	}
 	to = to.Add(-time.Duration(w.rng.IntN(2)) * time.Millisecond)
 	if to.After(w.now) {

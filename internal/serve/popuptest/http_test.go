@@ -124,7 +124,7 @@ func TestPopupFollow(t *testing.T) {
 func popupManySave(t *testing.T, database string, replicas []*apptest.Spillway, saves int) {
 	t.Helper()
 	const most, refused = 500, 8
-	popupStore(t, database, fmt.Sprintf(`INSERT INTO popup_campaigns SELECT 100 + n, 'many', 'checkout', n, payload, '', status, starts_at, ends_at, repeat_after, quiet_click, quiet_dismiss, cap, version, settings
+	popupStore(t, database, fmt.Sprintf(`INSERT INTO popup_campaigns SELECT 100 + n, 'many', 'checkout', status, version, (campaign::jsonb || jsonb_build_object('order', n, 'target', 'true'))::text
 		FROM popup_campaigns, generate_series(1, %d) AS n WHERE id = 1`, most-saves+refused))
 	var mu sync.Mutex
 	statuses := map[int]int{}
@@ -182,9 +182,9 @@ func TestPopupBroken(t *testing.T) {
 	apptest.SendCampaign(t, s, "POST", "/popups/campaigns", `{"name":"odd","placement":"home","payload":1,"status":"active","order":2}`, 201)
 	apptest.SendCampaign(t, s, "POST", "/popups/campaigns", apptest.PopupForAll, 201)
 	popupStore(t, database,
-		"UPDATE popup_campaigns SET target = 'gone > 1' WHERE id = 1", // an attribute that is no longer configured
-		"UPDATE popup_campaigns SET cap = -7 WHERE id = 2",
-		`INSERT INTO popup_campaigns SELECT 100 + n, 'many', placement, 50 + n, payload, '', status, starts_at, ends_at, repeat_after, quiet_click, quiet_dismiss, 1, version, settings
+		`UPDATE popup_campaigns SET campaign = (campaign::jsonb || '{"target":"gone > 1"}')::text WHERE id = 1`, // an attribute that is no longer configured
+		`UPDATE popup_campaigns SET campaign = (campaign::jsonb || '{"cap":-7}')::text WHERE id = 2`,
+		`INSERT INTO popup_campaigns SELECT 100 + n, 'many', placement, status, version, (campaign::jsonb || jsonb_build_object('order', 50 + n, 'cap', 1, 'target', 'true'))::text
 			FROM popup_campaigns, generate_series(1, 499) AS n WHERE id = 3`)
 	if err := s.Restart(); err != nil {
 		t.Fatal(err)

@@ -44,7 +44,7 @@ func popupLogged(t *testing.T, data string, users ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, err := popup.NewSet(schema, []popup.Campaign{{ID: 1, Name: "a", Placement: "home", Payload: []byte("1"), Status: popup.Active}})
+	set, err := popup.NewSet(schema, []popup.Campaign{{ID: 1, Name: "a", Placement: "home", Payload: []byte("1"), Status: popup.Active, Rollout: 100}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -91,7 +91,7 @@ func (p *Popups) Version(ctx context.Context) (int64, error) {
 }
 
 // campaignColumns are the columns of popup_campaigns in the order in which they are read.
-const campaignColumns = "id, name, placement, position, payload, target, status, starts_at, ends_at, repeat_after, quiet_click, quiet_dismiss, cap, version, settings"
+const campaignColumns = "id, name, placement, status, version, campaign"
 
 // Campaigns returns all campaigns, archived ones too, in the order of their ids, and the
 // version of all.
@@ -107,8 +107,7 @@ func (p *Popups) Campaigns(ctx context.Context) (version int64, all []popup.Stor
 		defer rows.Close()
 		for rows.Next() {
 			var r campaignRow
-			if err := rows.Scan(&version, &r.ID, &r.Name, &r.Placement, &r.Position, &r.Payload, &r.Target, &r.Status,
-				&r.Start, &r.End, &r.RepeatAfter, &r.QuietClick, &r.QuietDismiss, &r.Cap, &r.Version, &r.Settings); err != nil {
+			if err := rows.Scan(&version, &r.ID, &r.Name, &r.Placement, &r.Status, &r.Version, &r.Campaign); err != nil {
 				return err
 			}
 			if r.ID != nil {
@@ -125,26 +124,16 @@ func (p *Popups) Campaigns(ctx context.Context) (version int64, all []popup.Stor
 
 // campaignRow is a row of popup_campaigns; all NULL if there is no campaign.
 type campaignRow struct {
-	ID, Position, Cap                              *int32
-	Name, Placement, Payload, Target, Status       *string
-	Settings                                       *string
-	Start, End                                     *time.Time
-	RepeatAfter, QuietClick, QuietDismiss, Version *int64
+	ID                                *int32
+	Version                           *int64
+	Name, Placement, Status, Campaign *string
 }
 
 func (r *campaignRow) campaign() popup.StoredCampaign {
 	c := popup.StoredCampaign{Version: *r.Version, Campaign: popup.Campaign{
-		ID: popup.CampaignID(*r.ID), Name: *r.Name, Placement: *r.Placement, Order: *r.Position, Payload: []byte(*r.Payload),
-		Target: *r.Target, Status: popup.Status(*r.Status), Cap: int(*r.Cap), RepeatAfter: popup.FromMilliseconds(*r.RepeatAfter),
-		QuietClick: popup.FromMilliseconds(*r.QuietClick), QuietDismiss: popup.FromMilliseconds(*r.QuietDismiss),
+		ID: popup.CampaignID(*r.ID), Name: *r.Name, Placement: *r.Placement, Status: popup.Status(*r.Status),
 	}}
-	if r.Start != nil {
-		c.Start = r.Start.UTC()
-	}
-	if r.End != nil {
-		c.End = r.End.UTC()
-	}
-	c.SetSettings(*r.Settings)
+	c.Decode(*r.Campaign)
 	return c
 }
 
@@ -155,7 +144,7 @@ func (r *campaignRow) campaign() popup.StoredCampaign {
 // popup.ErrOutdated, popup.ErrChanged and popup.ErrNoCampaign. After an error of the
 // connection the change may be stored: read the campaign again.
 func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64, by string) (popup.StoredCampaign, error) {
-	c, err := c.Storable()
+	c, err := c.Storable(by)
 	if err != nil {
 		return c, fmt.Errorf("save campaign: %w", err)
 	}
@@ -221,7 +210,7 @@ func (p *Popups) change(ctx context.Context, work func(context.Context, pgx.Tx) 
 
 // saveCampaign writes one row, and one of its history; read is the version known to the caller.
 func saveCampaign(ctx context.Context, tx pgx.Tx, c *popup.StoredCampaign, read int64, by string) error {
-	sql := "INSERT INTO popup_campaigns (" + campaignColumns + ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"
+	sql := "INSERT INTO popup_campaigns (" + campaignColumns + ") VALUES ($1, $2, $3, $4, $5, $6)"
 	if c.ID == 0 {
 		if err := tx.QueryRow(ctx, "SELECT COALESCE(max(id), 0) + 1 FROM popup_campaigns", pgx.QueryExecModeExec).Scan(&c.ID); err != nil {
 			return err
@@ -237,22 +226,17 @@ func saveCampaign(ctx context.Context, tx pgx.Tx, c *popup.StoredCampaign, read 
 		case stored != read:
 			return popup.ErrChanged
 		}
-		sql = "UPDATE popup_campaigns SET (" + campaignColumns + ") = ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) WHERE id = $1"
+		sql = "UPDATE popup_campaigns SET (" + campaignColumns + ") = ($1, $2, $3, $4, $5, $6) WHERE id = $1"
 	}
-	settings, err := c.Settings()
+	text, err := c.Encode()
 	if err != nil {
 		return err
 	}
-	change, err := popup.EncodeChange(*c, by)
+	_, err = tx.Exec(ctx, sql, pgx.QueryExecModeExec, int32(c.ID), c.Name, c.Placement, string(c.Status), c.Version, text)
 	if err != nil {
 		return err
 	}
-	_, err = tx.Exec(ctx, sql, pgx.QueryExecModeExec, int32(c.ID), c.Name, c.Placement, c.Order, string(c.Payload), c.Target, string(c.Status),
-		orNull(c.Start), orNull(c.End), popup.Milliseconds(c.RepeatAfter), popup.Milliseconds(c.QuietClick), popup.Milliseconds(c.QuietDismiss), int32(c.Cap), c.Version, settings)
-	if err != nil {
-		return err
-	}
-	_, err = tx.Exec(ctx, "INSERT INTO popup_history (campaign_id, version, who, campaign) VALUES ($1, $2, $3, $4)", pgx.QueryExecModeExec, int32(c.ID), c.Version, by, change)
+	_, err = tx.Exec(ctx, "INSERT INTO popup_history (campaign_id, version, who, campaign) VALUES ($1, $2, $3, $4)", pgx.QueryExecModeExec, int32(c.ID), c.Version, by, text)
 	return err
 }
 

@@ -15,18 +15,9 @@ var popupTables = [...]ownTable{
 	id integer PRIMARY KEY,
 	name text NOT NULL,
 	placement text NOT NULL,
-	position integer NOT NULL,
-	payload text NOT NULL,
-	target text NOT NULL,
 	status text NOT NULL,
-	starts_at timestamptz,
-	ends_at timestamptz,
-	repeat_after bigint NOT NULL,
-	quiet_click bigint NOT NULL,
-	quiet_dismiss bigint NOT NULL,
-	cap integer NOT NULL,
 	version bigint NOT NULL,
-	settings text NOT NULL
+	campaign text NOT NULL
 );`},
 	{"popup_version", `CREATE TABLE IF NOT EXISTS popup_version (
 	id smallint PRIMARY KEY DEFAULT 1 CHECK (id = 1),

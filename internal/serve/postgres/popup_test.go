@@ -83,7 +83,7 @@ func TestPopupOutdatedKeepsConnection(t *testing.T) {
 	if err := p.EnsureTables(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	campaign := popup.StoredCampaign{Campaign: popup.Campaign{Name: "c", Placement: "home", Payload: []byte("{}"), Status: popup.Active}}
+	campaign := popup.StoredCampaign{Campaign: popup.Campaign{Name: "c", Placement: "home", Payload: []byte("{}"), Status: popup.Active, Rollout: 100}}
 	before := db.Stats().Connects
 	for range 3 {
 		if _, err := p.SaveCampaign(t.Context(), campaign, 7, ""); !errors.Is(err, popup.ErrOutdated) {

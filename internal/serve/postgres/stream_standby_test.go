@@ -330,7 +330,7 @@ func testPopupStandbyAway(t *testing.T, pg *apptest.PostgresServer) {
 		t.Error(err)
 	}
 	a.require(t, "nobody")
-	campaign := popup.StoredCampaign{Campaign: popup.Campaign{Name: "c", Placement: "home", Payload: []byte("{}"), Status: popup.Active}}
+	campaign := popup.StoredCampaign{Campaign: popup.Campaign{Name: "c", Placement: "home", Payload: []byte("{}"), Status: popup.Active, Rollout: 100}}
 	version, _, err := unhurried.Campaigns(t.Context())
 	if err != nil {
 		t.Fatal(err)

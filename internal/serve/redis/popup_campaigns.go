@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -157,36 +158,30 @@ func (p *Popups) keepCampaigns(ctx context.Context) error {
 	return nil
 }
 
-// storedCampaign is a campaign with its payload as text, because JSON within JSON would be
-// written in another form.
-type storedCampaign struct {
-	popup.StoredCampaign
-	Payload string
-}
-
+// encodeCampaigns returns the campaigns that could be decoded, one a line.
 func encodeCampaigns(all []popup.StoredCampaign) ([]byte, error) {
-	stored := make([]storedCampaign, 0, len(all))
+	lines := []byte{} // not nil: they have been read
 	for _, c := range all {
-		if c.Readable() == nil {
-			stored = append(stored, storedCampaign{StoredCampaign: c, Payload: string(c.Payload)})
+		if c.Readable() != nil {
+			continue
 		}
+		line, err := c.Encode()
+		if err != nil {
+			return nil, err
+		}
+		lines = append(append(lines, line...), '\n')
 	}
-	encoded, err := json.Marshal(stored)
-	if err != nil {
-		return nil, fmt.Errorf("encode campaigns: %w", err)
-	}
-	return encoded, nil
+	return lines, nil
 }
 
-func decodeCampaigns(text string) ([]popup.StoredCampaign, error) {
-	var stored []storedCampaign
-	if err := json.Unmarshal([]byte(text), &stored); err != nil {
-		return nil, fmt.Errorf("decode campaigns: %w", err)
-	}
-	all := make([]popup.StoredCampaign, len(stored))
-	for i, c := range stored {
-		all[i] = c.StoredCampaign
-		all[i].Payload = json.RawMessage(c.Payload)
+func decodeCampaigns(lines string) ([]popup.StoredCampaign, error) {
+	var all []popup.StoredCampaign
+	for decoder := json.NewDecoder(strings.NewReader(lines)); decoder.More(); {
+		var c popup.StoredCampaign
+		if err := decoder.Decode(&c); err != nil {
+			return nil, fmt.Errorf("decode campaigns: %w", err)
+		}
+		all = append(all, c)
 	}
 	return all, nil
 }

@@ -249,7 +249,7 @@ func fullCampaign(t *testing.T) popup.StoredCampaign {
 	t.Helper()
 	var c popup.StoredCampaign
 	fill(t, reflect.ValueOf(&c).Elem(), "StoredCampaign")
-	c.Payload = []byte(`{"n":  1.50, "html": "<b>&</b> ü"}`)
+	c.Payload = []byte(`{"n":1.50,"html":"<b>&</b> ü"}`)
 	return c
 }
 
@@ -260,7 +260,7 @@ func fill(t *testing.T, v reflect.Value, name string) {
 	case time.Time:
 		v.Set(reflect.ValueOf(time.Date(9999, 12, 31, 23, 59, 59, 999_000_000, time.UTC)))
 		return
-	case time.Duration:
+	case popup.Period:
 		v.Set(reflect.ValueOf(popup.Forever))
 		return
 	case json.RawMessage:

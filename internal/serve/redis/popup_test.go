@@ -166,7 +166,7 @@ func popupEngine(t testing.TB, store popup.Store, cache *popup.Cache) *popup.Pop
 	var campaigns []popup.Campaign
 	for i := range 3 {
 		campaigns = append(campaigns, popup.Campaign{
-			ID: popup.CampaignID(i + 1), Name: "c", Placement: "home", Order: int32(i), Payload: []byte("{}"), Status: popup.Active, QuietClick: time.Second,
+			ID: popup.CampaignID(i + 1), Name: "c", Placement: "home", Order: int32(i), Payload: []byte("{}"), Status: popup.Active, Rollout: 100, QuietClick: popup.Period(time.Second),
 		})
 	}
 	set, err := popup.NewSet(schema, campaigns)

@@ -41,8 +41,8 @@ func popupRoute(t *testing.T, recorder popup.Recorder) PopupRoute {
 // popupCampaign returns a campaign for everybody.
 func popupCampaign(id popup.CampaignID) popup.Campaign {
 	return popup.Campaign{
-		ID: id, Name: "c", Placement: "home", Order: int32(id), Status: popup.Active, Payload: json.RawMessage(`{"text":"hello"}`),
-		QuietClick: time.Hour, QuietDismiss: 2 * time.Hour,
+		ID: id, Name: "c", Placement: "home", Order: int32(id), Status: popup.Active, Rollout: 100, Payload: json.RawMessage(`{"text":"hello"}`),
+		QuietClick: popup.Period(time.Hour), QuietDismiss: popup.Period(2 * time.Hour),
 	}
 }
 

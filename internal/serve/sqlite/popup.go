@@ -68,7 +68,7 @@ func readVersion(conn *sqlite.Conn) (version int64, err error) {
 }
 
 // campaignColumns are the columns of popup_campaigns in the order in which they are read.
-const campaignColumns = "id, name, placement, position, payload, target, status, starts_at, ends_at, repeat_after, quiet_click, quiet_dismiss, cap, version, settings"
+const campaignColumns = "id, name, placement, status, version, campaign"
 
 // Campaigns returns all campaigns, archived ones too, in the order of their ids, and the
 // version of all.
@@ -93,19 +93,10 @@ func (p *Popups) Campaigns(ctx context.Context) (version int64, all []popup.Stor
 }
 
 func readCampaign(stmt *sqlite.Stmt) popup.StoredCampaign {
-	instant := func(column int) time.Time {
-		if stmt.ColumnIsNull(column) {
-			return time.Time{}
-		}
-		return time.UnixMilli(stmt.ColumnInt64(column)).UTC()
-	}
-	c := popup.StoredCampaign{Version: stmt.ColumnInt64(13), Campaign: popup.Campaign{
-		ID: popup.CampaignID(stmt.ColumnInt64(0)), Name: stmt.ColumnText(1), Placement: stmt.ColumnText(2), Order: stmt.ColumnInt32(3),
-		Payload: []byte(stmt.ColumnText(4)), Target: stmt.ColumnText(5), Status: popup.Status(stmt.ColumnText(6)),
-		Start: instant(7), End: instant(8), RepeatAfter: popup.FromMilliseconds(stmt.ColumnInt64(9)),
-		QuietClick: popup.FromMilliseconds(stmt.ColumnInt64(10)), QuietDismiss: popup.FromMilliseconds(stmt.ColumnInt64(11)), Cap: stmt.ColumnInt(12),
+	c := popup.StoredCampaign{Version: stmt.ColumnInt64(4), Campaign: popup.Campaign{
+		ID: popup.CampaignID(stmt.ColumnInt64(0)), Name: stmt.ColumnText(1), Placement: stmt.ColumnText(2), Status: popup.Status(stmt.ColumnText(3)),
 	}}
-	c.SetSettings(stmt.ColumnText(14))
+	c.Decode(stmt.ColumnText(5))
 	return c
 }
 
@@ -116,7 +107,7 @@ func readCampaign(stmt *sqlite.Stmt) popup.StoredCampaign {
 // popup.ErrOutdated, popup.ErrChanged and popup.ErrNoCampaign. After an error of the
 // connection the change may be stored: read the campaign again.
 func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64, by string) (popup.StoredCampaign, error) {
-	c, err := c.Storable()
+	c, err := c.Storable(by)
 	if err != nil {
 		return c, fmt.Errorf("save campaign: %w", err)
 	}
@@ -164,24 +155,17 @@ func saveCampaign(conn *sqlite.Conn, c *popup.StoredCampaign, read int64, by str
 	case stored != read:
 		return popup.ErrChanged
 	}
-	settings, err := c.Settings()
+	text, err := c.Encode()
 	if err != nil {
 		return err
 	}
-	change, err := popup.EncodeChange(*c, by)
-	if err != nil {
-		return err
-	}
-	err = sqlitex.Execute(conn, "INSERT OR REPLACE INTO popup_campaigns ("+campaignColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-		&sqlitex.ExecOptions{Args: []any{
-			int64(c.ID), c.Name, c.Placement, int64(c.Order), string(c.Payload), c.Target, string(c.Status), millisOrNull(c.Start), millisOrNull(c.End),
-			popup.Milliseconds(c.RepeatAfter), popup.Milliseconds(c.QuietClick), popup.Milliseconds(c.QuietDismiss), c.Cap, c.Version, settings,
-		}})
+	err = sqlitex.Execute(conn, "INSERT OR REPLACE INTO popup_campaigns ("+campaignColumns+") VALUES (?, ?, ?, ?, ?, ?)",
+		&sqlitex.ExecOptions{Args: []any{int64(c.ID), c.Name, c.Placement, string(c.Status), c.Version, text}})
 	if err != nil {
 		return err
 	}
 	return sqlitex.Execute(conn, "INSERT INTO popup_history (campaign_id, version, at, who, campaign) VALUES (?, ?, ?, ?, ?)",
-		&sqlitex.ExecOptions{Args: []any{int64(c.ID), c.Version, time.Now().UnixMilli(), by, change}})
+		&sqlitex.ExecOptions{Args: []any{int64(c.ID), c.Version, time.Now().UnixMilli(), by, text}})
 }
 
 // History returns the last changes of a campaign, the newest first, at most limit of them.
@@ -203,11 +187,3 @@ func (p *Popups) History(ctx context.Context, id popup.CampaignID, limit int) (a
 
 // Now returns the time of this process, in which the database runs.
 func (p *Popups) Now(context.Context) (time.Time, error) { return time.Now(), nil }
-
-// millisOrNull returns NULL for the zero time.
-func millisOrNull(t time.Time) any {
-	if t.IsZero() {
-		return nil
-	}
-	return t.UnixMilli()
-}

@@ -18,18 +18,9 @@ const popupTables = `CREATE TABLE IF NOT EXISTS popup_campaigns (
 	id INTEGER PRIMARY KEY,
 	name TEXT NOT NULL,
 	placement TEXT NOT NULL,
-	position INTEGER NOT NULL,
-	payload TEXT NOT NULL,
-	target TEXT NOT NULL,
 	status TEXT NOT NULL,
-	starts_at INTEGER,
-	ends_at INTEGER,
-	repeat_after INTEGER NOT NULL,
-	quiet_click INTEGER NOT NULL,
-	quiet_dismiss INTEGER NOT NULL,
-	cap INTEGER NOT NULL,
 	version INTEGER NOT NULL,
-	settings TEXT NOT NULL
+	campaign TEXT NOT NULL
 );
 CREATE TABLE IF NOT EXISTS popup_version (
 	id INTEGER PRIMARY KEY CHECK (id = 1),

@@ -162,7 +162,7 @@ func popupPlaces(t testing.TB) []*popup.Placement {
 	for i := range 6 {
 		c := popup.Campaign{
 			ID: popup.CampaignID(i + 1), Name: "c", Placement: []string{"home", "cart"}[i%2], Order: int32(i), Payload: []byte(`{}`),
-			Status: popup.Active, RepeatAfter: time.Hour, QuietClick: time.Duration(i) * time.Hour, QuietDismiss: popup.Forever,
+			Status: popup.Active, Rollout: 100, RepeatAfter: popup.Period(time.Hour), QuietClick: popup.Period(i) * popup.Period(time.Hour), QuietDismiss: popup.Forever,
 		}
 		if i < 4 {
 			c.Cap, c.QuietDismiss = 3, 0

@@ -17,14 +17,18 @@ import (
 )
 
 func popupCampaign() popup.StoredCampaign {
-	return popup.StoredCampaign{Campaign: popup.Campaign{
+	return popup.StoredCampaign{Created: moment(2026, 3, 1, 8, 0, 0, 123_000_000, time.UTC), Campaign: popup.Campaign{
 		Name: "spring 🚚 'sale'", Placement: "home", Order: -7, Payload: []byte(`{"text": "it's \"here\" \\ 50 %",  "n": 1.50}`),
 		Target: `country == "CN" and level >= 3`, Status: popup.Active,
-		Start: time.Date(2026, 3, 1, 12, 0, 0, 123_456_789, time.FixedZone("", 3600)), End: time.Date(9999, 12, 31, 23, 59, 59, 999_000_000, time.UTC),
-		RepeatAfter: 24 * time.Hour, QuietClick: popup.Forever, QuietDismiss: 1500 * time.Millisecond, Cap: popup.CapMax,
-		Priority: -3, Again: time.Hour, Rollout: 12.5, Holdout: 5, Zone: "Asia/Shanghai", Testers: []string{"it's ü 🚚"},
-		Variants: []popup.Variant{{Name: "a", Weight: 2, Payload: []byte(`{"n":1.50,"html":"<b>"}`)}}, Created: time.Date(2026, 3, 1, 8, 0, 0, 123_000_000, time.UTC),
+		Start: moment(2026, 3, 1, 12, 0, 0, 123_456_789, time.FixedZone("", 3600)), End: moment(9999, 12, 31, 23, 59, 59, 999_000_000, time.UTC),
+		RepeatAfter: popup.Period(24 * time.Hour), QuietClick: popup.Forever, QuietDismiss: popup.Period(1500 * time.Millisecond), Cap: popup.CapMax,
+		Priority: -3, Again: popup.Period(time.Hour), Rollout: 12.5, Holdout: 5, Zone: "Asia/Shanghai", Testers: []string{"it's ü 🚚"},
+		Variants: []popup.Variant{{Name: "a", Weight: 2, Payload: []byte(`{"n":1.50,"html":"<b>"}`)}},
 	}}
+}
+
+func moment(year int, month time.Month, day, hour, minute, second, nanosecond int, zone *time.Location) popup.Moment {
+	return popup.Moment{Time: time.Date(year, month, day, hour, minute, second, nanosecond, zone)}
 }
 
 func testPopupCampaigns(t *testing.T, b PopupBackend) {
@@ -49,12 +53,13 @@ func testPopupCampaigns(t *testing.T, b PopupBackend) {
 	}
 	changed()
 	want := popupCampaign()
-	want.ID, want.Version, want.Start = 1, first.Version, time.Date(2026, 3, 1, 11, 0, 0, 123_000_000, time.UTC)
+	want.ID, want.Version, want.Start = 1, first.Version, moment(2026, 3, 1, 11, 0, 0, 123_000_000, time.UTC)
+	want.Payload = []byte(`{"text":"it's \"here\" \\ 50 %","n":1.50}`)
 	if diff := cmp.Diff(want, first, sameCampaign); diff != "" {
 		t.Errorf("saved: %s", diff)
 	}
 	plain := popup.StoredCampaign{Campaign: popup.Campaign{
-		Name: "plain", Placement: strings.Repeat("p", popup.PlacementBytesMax), Status: popup.Paused,
+		Name: "plain", Placement: strings.Repeat("p", popup.PlacementBytesMax), Status: popup.Paused, Rollout: 100,
 		Payload: []byte(`"` + strings.Repeat("ü", popup.PayloadBytesMax/2-1) + `"`), Target: strings.Repeat("x", 10_000),
 	}}
 	second, err := tables.SaveCampaign(t.Context(), plain, last, "ann")
@@ -62,7 +67,7 @@ func testPopupCampaigns(t *testing.T, b PopupBackend) {
 		t.Fatalf("second: %d, %v", second.ID, err)
 	}
 	changed()
-	first.Status, first.Start, first.QuietClick, first.Name = popup.Archived, time.Time{}, 0, "renamed"
+	first.Status, first.Start, first.QuietClick, first.Name = popup.Archived, popup.Moment{}, 0, "renamed"
 	updated, err := other.SaveCampaign(t.Context(), first, last, "ann")
 	if err != nil {
 		t.Fatal(err)

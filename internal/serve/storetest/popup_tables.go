@@ -62,7 +62,7 @@ func testPopupLargeState(t *testing.T, b PopupBackend) {
 	var campaigns []popup.Campaign
 	for i := range popup.CampaignsMax {
 		campaigns = append(campaigns, popup.Campaign{
-			ID: popup.CampaignID(1 + i*1000), Name: "c", Placement: "home", Payload: []byte("1"), Status: popup.Active, RepeatAfter: time.Hour, Cap: 1,
+			ID: popup.CampaignID(1 + i*1000), Name: "c", Placement: "home", Payload: []byte("1"), Status: popup.Active, Rollout: 100, RepeatAfter: popup.Period(time.Hour), Cap: 1,
 		})
 	}
 	set, err := popup.NewSet(schema, campaigns)
