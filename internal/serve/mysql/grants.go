@@ -10,6 +10,8 @@ import (
 
 	"spillway/internal/database"
 	"spillway/internal/plans"
+	"spillway/internal/serve/streamtables"
+	"spillway/internal/serve/tables"
 )
 
 // rights are the privileges that the adapter needs on a table of its own.
@@ -19,38 +21,28 @@ type rights struct {
 	create        string
 }
 
-// streamRights are for every stream, drainRights in addition for those with a spool.
-var (
-	streamRights = []rights{
-		{"spillway_batches", "results", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, streamTables[0]},
-		{"spillway_requests", "outcome", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, streamTables[1]},
-	}
-	drainRights = []rights{
-		{"spillway_epochs", "stream", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, streamTables[2]},
-		{"spillway_drained", "results", []string{"SELECT", "INSERT", "DELETE"}, streamTables[3]},
-	}
-	popupRights = []rights{
-		{"popup_campaigns", "version", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[0]},
-		{"popup_version", "version", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[1]},
-		{"popup_events", "kind", []string{"SELECT", "INSERT", "DELETE"}, popupTables[2]},
-		{"popup_state", "state", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, popupTables[3]},
-		{"popup_counts", "events", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[4]},
-		{"popup_hours", "events", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[5]},
-		{"popup_holder", "holder", []string{"SELECT", "INSERT", "DELETE"}, popupTables[6]}, // REPLACE deletes
-		{"popup_identity", "identity", []string{"SELECT", "INSERT"}, popupTables[7]},
-		{"popup_history", "version", []string{"SELECT", "INSERT"}, popupTables[8]},
-		{"popup_lists", "version", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, popupTables[9]},
-		{"popup_list_users", "user_id", []string{"SELECT", "INSERT", "DELETE"}, popupTables[10]},
-	}
-)
+var popupRights = []rights{
+	{"popup_campaigns", "version", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[0]},
+	{"popup_version", "version", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[1]},
+	{"popup_events", "kind", []string{"SELECT", "INSERT", "DELETE"}, popupTables[2]},
+	{"popup_state", "state", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, popupTables[3]},
+	{"popup_counts", "events", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[4]},
+	{"popup_hours", "events", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[5]},
+	{"popup_holder", "holder", []string{"SELECT", "INSERT", "DELETE"}, popupTables[6]}, // REPLACE deletes
+	{"popup_identity", "identity", []string{"SELECT", "INSERT"}, popupTables[7]},
+	{"popup_history", "version", []string{"SELECT", "INSERT"}, popupTables[8]},
+	{"popup_lists", "version", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, popupTables[9]},
+	{"popup_list_users", "user_id", []string{"SELECT", "INSERT", "DELETE"}, popupTables[10]},
+}
 
 // errRights is the error of a user without a privilege that the server needs.
 var errRights = errors.New("the user lacks privileges")
 
 // Error numbers of a missing privilege.
 const (
-	numTableDenied  = 1142
-	numColumnDenied = 1143
+	numTableDenied    = 1142
+	numColumnDenied   = 1143
+	numDatabaseDenied = 1044
 )
 
 // checkRights returns an error that names the privileges which the user lacks on tables that
@@ -82,12 +74,13 @@ func checkRights(ctx context.Context, se *session, tables []rights) error {
 	return fmt.Errorf("%w: %s; spillway grants prints all that it needs", errRights, strings.Join(missing, ", "))
 }
 
-// ownRights returns the privileges on the stream's own tables.
-func (st *Stream) ownRights() []rights {
-	if !st.def.Spooled {
-		return streamRights
+// rightsOf returns the privileges on tables.
+func rightsOf(all []tables.Table) []rights {
+	needs := make([]rights, len(all))
+	for i, t := range all {
+		needs[i] = rights{t.Name, t.Columns[0].Name, t.Privileges, t.DDL(dialect)}
 	}
-	return slices.Concat(streamRights, drainRights)
+	return needs
 }
 
 // Role returns what has to be run first for a user, USER or USER@HOST: its creation, locked
@@ -205,7 +198,7 @@ func (st *Stream) Grants(ctx context.Context) ([]database.Grant, error) {
 			table.Privileges = append(table.Privileges, "SELECT", "UPDATE")
 		}
 		grants = append(grants, table)
-		return se.addOwn(ctx, &grants, st.ownRights())
+		return se.addOwn(ctx, &grants, rightsOf(streamtables.Own(st.def.Spooled)))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("stream %s: %w", st.def.Name, err)

@@ -11,6 +11,7 @@ import (
 
 	"spillway/internal/plans"
 	"spillway/internal/serve/stream"
+	"spillway/internal/serve/streamtables"
 )
 
 // Stream stores the records of one stream. It implements stream.Sink.
@@ -101,7 +102,7 @@ func (st *Stream) Check(ctx context.Context) error {
 		if _, err := se.prepare(ctx, st.insert(1, false)); err != nil {
 			return err
 		}
-		return checkRights(ctx, se, st.ownRights())
+		return checkRights(ctx, se, rightsOf(streamtables.Own(st.def.Spooled)))
 	})
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", st.def.Name, err)
@@ -163,27 +164,9 @@ func (st *Stream) Sweep(ctx context.Context, keep stream.Keep, limit int) (int, 
 		if err := st.prepareTables(ctx, se, false); err != nil {
 			return err
 		}
-		steps := []struct {
-			from, column string
-			keep         time.Duration
-		}{
-			{"spillway_batches", "created_at", keep.Batches},
-			{"spillway_requests", "expires_at", keep.Keys},
-			{"spillway_epochs", "updated_at", keep.Marks},
-			{"spillway_drained", "created_at", keep.Marks},
-		}
-		if !st.drained.Load() {
-			steps = steps[:len(batchTables)]
-		}
-		for _, step := range steps {
-			n, err := se.exec(ctx, "DELETE FROM "+step.from+" WHERE "+step.column+" < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND LIMIT ?",
-				namedValues([]any{step.keep.Microseconds(), int64(limit)}))
-			if err != nil {
-				return err
-			}
-			total += int(n)
-		}
-		return nil
+		var err error
+		total, err = streamtables.Sweep(ctx, tableSession{se}, dialect, st.drained.Load(), keep, limit)
+		return err
 	})
 	return total, err
 }

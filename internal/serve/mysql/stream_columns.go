@@ -125,13 +125,13 @@ func (st *Stream) inexact(r stream.Row) string {
 
 // verifyColumns fails a batch with decimals if a column has changed since it was read. It
 // runs behind the INSERTs, while their locks keep the table as it is.
-func (w *batchWriter) verifyColumns() error {
+func (w *batchWriter) verifyColumns(ctx context.Context) error {
 	st := w.st
 	table := st.table.Load()
 	if table == nil || !st.schema.Has(stream.Decimal) {
 		return nil
 	}
-	now, err := st.readColumns(w.ctx, w.se)
+	now, err := st.readColumns(ctx, w.session)
 	if err != nil || maps.Equal(now, *table) {
 		return err
 	}

@@ -2,38 +2,37 @@ package mysql
 
 import (
 	"context"
-	"crypto/rand"
 	"database/sql/driver"
 	"errors"
 	"fmt"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-
 	"spillway/internal/serve/stream"
+	"spillway/internal/serve/streamtables"
 )
 
 // Commit implements stream.Sink.
 func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 	w := &batchWriter{st: st, b: b}
+	b.Level = stream.LevelLocal
 	// A batch is many statements. The server bounds each of them, and ctx ends if there is
 	// no progress.
 	err := st.db.onSession(ctx, context.WithCancel, func(ctx context.Context, se *session) error {
-		w.ctx, w.se = ctx, se
+		w.tableSession = tableSession{se}
 		b.Session = se.ID
 		if err := st.prepareTables(ctx, se, b.Mark != nil); err != nil {
 			return err
 		}
-		if err := w.boundLocks(); err != nil {
+		if err := w.boundLocks(ctx); err != nil {
 			return err
 		}
-		err := w.write()
+		err := streamtables.Commit(ctx, w, dialect, st.def.Name, b)
 		if err != nil && se.IsValid() {
 			if rollback := se.Exec(ctx, "ROLLBACK"); rollback != nil {
 				err = errors.Join(err, se.Close()) // the server rolls back
 			}
 		}
-		w.unboundLocks()
+		w.unboundLocks(ctx)
 		return err
 	})
 	if err != nil && w.sent {
@@ -42,16 +41,13 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 	return st.classify(err)
 }
 
-// batchWriter writes one batch inside a transaction.
+// batchWriter writes one batch inside a transaction. It implements streamtables.Session.
 type batchWriter struct {
+	tableSession
 	st   *Stream
 	b    *stream.Batch
-	ctx  context.Context // for the duration of write
-	se   *session
 	sent bool // COMMIT was sent and not answered
 	args []driver.NamedValue
-
-	keys map[*stream.Entry]*keyRow // rows that keys have, of other requests
 
 	unsure bool // the last refusal may be the server's
 
@@ -66,20 +62,20 @@ const (
 
 // boundLocks sets how long the session waits for a lock, approximately. waitSecond is run
 // once per session, and is prepared there afterwards.
-func (w *batchWriter) boundLocks() error {
+func (w *batchWriter) boundLocks(ctx context.Context) error {
 	if w.b.LockWait == 0 {
 		return nil
 	}
-	if _, done := w.se.prepared[waitSecond]; !done {
-		if _, err := w.se.exec(w.ctx, waitSecond, nil); err != nil {
+	if _, done := w.prepared[waitSecond]; !done {
+		if _, err := w.exec(ctx, waitSecond, nil); err != nil {
 			return err
 		}
 	}
-	if w.b.LockWait >= time.Second/4 || !w.se.Server.MariaDB || w.manyRows() {
+	if w.b.LockWait >= time.Second/4 || !w.Server.MariaDB || w.manyRows() {
 		return nil
 	}
 	w.noLockWait = true
-	return w.se.Exec(w.ctx, waitNothing)
+	return w.session.Exec(ctx, waitNothing)
 }
 
 // manyRows reports whether a batch is too large to be given up for any lock, which may be
@@ -93,122 +89,33 @@ func (w *batchWriter) manyRows() bool {
 }
 
 // unboundLocks lets the session wait for locks again.
-func (w *batchWriter) unboundLocks() {
-	if w.noLockWait && w.se.IsValid() && w.se.Exec(w.ctx, waitSecond) != nil {
-		_ = w.se.Close() // the pool opens a new one
+func (w *batchWriter) unboundLocks(ctx context.Context) {
+	if w.noLockWait && w.IsValid() && w.session.Exec(ctx, waitSecond) != nil {
+		_ = w.Close() // the pool opens a new one
 	}
 }
 
-func (w *batchWriter) write() error {
-	w.b.Level = stream.LevelLocal
-	if err := w.se.Exec(w.ctx, "START TRANSACTION"); err != nil {
-		return err
-	}
-	found, err := w.identify()
-	switch {
-	case err != nil:
-		return err
-	case found:
-		// What an earlier transaction has stored is known to be durable, and replicated, once
-		// a later one is.
-		var id [16]byte
-		_, _ = rand.Read(id[:]) // never fails
-		if err := w.insertID(id); err != nil {
-			return err
-		}
-		return w.commit()
-	}
-	w.b.Progress()
-	if err := w.fill(); err != nil {
-		if isRefusal(err, numLockWait) {
-			return fmt.Errorf("%w: %w", stream.ErrBlocked, err)
-		}
-		return err
-	}
-	if err := w.finish(); err != nil {
-		return err
-	}
-	return w.commit()
+// Begin implements streamtables.Session.
+func (w *batchWriter) Begin(ctx context.Context) error {
+	return w.session.Exec(ctx, "START TRANSACTION")
 }
 
-// identify inserts the batch's id, or compares its Mark. found reports that nothing of the
-// batch is to be stored; the transaction has written nothing then.
-func (w *batchWriter) identify() (found bool, err error) {
-	if w.b.Mark != nil {
-		return w.mark()
-	}
-	err = w.insertID(w.b.ID)
-	var refused *mysql.MySQLError
-	if !errors.As(err, &refused) || refused.Number != numDuplicate {
-		return false, err
-	}
-	if err := w.readResults(); err != nil {
-		return false, err
-	}
-	return true, w.se.Exec(w.ctx, "START TRANSACTION")
-}
-
-func (w *batchWriter) insertID(id [16]byte) error {
-	_, err := w.se.exec(w.ctx, "INSERT INTO spillway_batches (id, created_at) VALUES (?, UTC_TIMESTAMP(6))", w.values(id[:]))
-	return err
-}
-
-// finish stores what became of the records, and deletes the ids of earlier batches.
-func (w *batchWriter) finish() error {
-	if w.b.Mark != nil {
-		if err := w.verify(); err != nil {
-			return err
-		}
-	}
-	results, err := w.b.Results()
-	switch {
-	case err != nil:
-		return err
-	case w.b.Mark != nil:
-		err = w.insertDrained(results)
-	case results != nil:
-		_, err = w.se.exec(w.ctx, "UPDATE spillway_batches SET results = ? WHERE id = ?", w.values(results, w.b.ID[:]))
-	}
-	if err != nil {
-		return err
-	}
-	return w.forget()
-}
-
-// verify makes sure that no record is refused for a condition of the server.
-func (w *batchWriter) verify() error {
-	held := w.b.Verify()
-	if held == nil || len(w.b.Trial) == 0 {
-		return held
-	}
-	if err := w.se.Exec(w.ctx, "SAVEPOINT trial"); err != nil {
-		return err
-	}
-	if err := w.insertRows(w.b.TrialRows()); err != nil {
-		return err
-	}
-	if err := w.se.Exec(w.ctx, "ROLLBACK TO SAVEPOINT trial"); err != nil {
-		return err
-	}
-	return w.b.VerifyTrial(held)
-}
-
-// commit commits the transaction, and sets the batch's Level.
-func (w *batchWriter) commit() error {
+// Commit implements streamtables.Session.
+func (w *batchWriter) Commit(ctx context.Context) error {
 	var before semiSync
 	counted := w.st.semiSync.Load()
 	if counted {
 		var err error
-		if before, err = readSemiSyncStatus(w.ctx, w.se); err != nil {
+		if before, err = readSemiSyncStatus(ctx, w.session); err != nil {
 			return err
 		}
 	}
 	w.b.Committing()
-	if w.ctx.Err() != nil {
-		return context.Cause(w.ctx)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
 	w.sent = true
-	if err := w.se.commit(w.ctx); err != nil {
+	if err := w.commit(ctx); err != nil {
 		w.sent = !isRolledBack(err)
 		return err
 	}
@@ -216,63 +123,9 @@ func (w *batchWriter) commit() error {
 	if !counted || !before.on {
 		return nil
 	}
-	after, err := readSemiSyncStatus(w.ctx, w.se) // an error leaves the level that is certain
+	after, err := readSemiSyncStatus(ctx, w.session) // an error leaves the level that is certain
 	if err == nil && before.covers(after) {
 		w.b.Level = stream.LevelSemiSync
 	}
 	return nil
-}
-
-// fill stores the rows and the idempotency keys.
-func (w *batchWriter) fill() error {
-	if err := w.findKeys(w.b.Keyed(nil)); err != nil {
-		return err
-	}
-	if err := w.insertRows(w.b.Rows(nil)); err != nil {
-		return err
-	}
-	return w.insertKeys(w.b.Keyed(nil))
-}
-
-// values returns the arguments of a statement. They are valid until the next call.
-func (w *batchWriter) values(values ...any) []driver.NamedValue {
-	w.args = w.args[:0]
-	for _, v := range values {
-		w.push(v)
-	}
-	return w.args
-}
-
-func (w *batchWriter) push(v driver.Value) {
-	w.args = append(w.args, driver.NamedValue{Ordinal: len(w.args) + 1, Value: v})
-}
-
-// readResults reads the results of the attempt that was committed.
-func (w *batchWriter) readResults() error {
-	if err := w.se.Exec(w.ctx, "ROLLBACK"); err != nil {
-		return err
-	}
-	rows, err := w.se.texts(w.ctx, "SELECT results FROM spillway_batches WHERE id = ?", w.b.ID[:])
-	if err != nil {
-		return fmt.Errorf("%w: read the results of a committed batch: %w", stream.ErrUnconfirmed, err)
-	}
-	if len(rows) != 1 {
-		return fmt.Errorf("%w: the batch id no longer exists", stream.ErrTransient)
-	}
-	return w.b.SetResults([]byte(rows[0][0]))
-}
-
-// forget deletes the ids of batches that are no longer needed.
-func (w *batchWriter) forget() error {
-	if len(w.b.Forget) == 0 {
-		return nil
-	}
-	sql := []byte("DELETE FROM spillway_batches WHERE id IN (")
-	for i, id := range w.b.Forget {
-		if i > 0 {
-			sql = append(sql, ',')
-		}
-		sql = fmt.Appendf(sql, "x'%x'", id[:])
-	}
-	return w.se.Exec(w.ctx, string(append(sql, ')')))
 }

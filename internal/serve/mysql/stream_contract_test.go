@@ -209,7 +209,7 @@ func keyed(t testing.TB, sink *Stream, schema *stream.Schema, id byte, body stri
 func TestStreamKeyTimes(t *testing.T) {
 	t.Parallel()
 	url := freshDatabase(t, plainServer(t))
-	mustExecute(t, url, notesTable, streamTables[1],
+	mustExecute(t, url, notesTable, ownTables()[1],
 		"INSERT INTO spillway_requests VALUES ('/notes', x'6bff', REPEAT('x', 32), '{}', UTC_TIMESTAMP(6) + INTERVAL 30 MINUTE, UTC_TIMESTAMP(6) - INTERVAL 30 MINUTE, NULL)")
 	sink, schema := notes(t, url, database.Pool{})
 	now := time.Now()

@@ -8,6 +8,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"spillway/internal/serve/stream"
+	"spillway/internal/serve/tables"
 )
 
 // Error numbers of the server that a stream distinguishes.
@@ -130,7 +131,7 @@ func (w *batchWriter) isServers(err *mysql.MySQLError) bool {
 // classify wraps the server's error about a transaction that was not committed.
 func (st *Stream) classify(err error) error {
 	if err == nil || errors.Is(err, stream.ErrUnconfirmed) || errors.Is(err, stream.ErrTransient) || errors.Is(err, stream.ErrHeld) ||
-		errors.Is(err, errClosed) || errors.Is(err, errTable) || errors.Is(err, mysql.ErrPktTooLarge) {
+		errors.Is(err, errClosed) || errors.Is(err, errTable) || errors.Is(err, tables.ErrFormat) || errors.Is(err, mysql.ErrPktTooLarge) {
 		return err
 	}
 	var refused *mysql.MySQLError

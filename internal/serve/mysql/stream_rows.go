@@ -1,7 +1,10 @@
 package mysql
 
 import (
+	"context"
 	"database/sql/driver"
+	"errors"
+	"strconv"
 
 	"spillway/internal/serve/stream"
 )
@@ -10,9 +13,9 @@ import (
 // instead of halved.
 const singlyMax = 8
 
-// insertRows inserts rows in statements of powers of two, and halves those that the server
-// refuses.
-func (w *batchWriter) insertRows(rows []stream.Row) error {
+// InsertRows inserts rows in statements of powers of two, and halves those that the server
+// refuses. It implements streamtables.Session.
+func (w *batchWriter) InsertRows(ctx context.Context, rows []stream.Row) error {
 	for len(rows) > 0 {
 		n := powerBelow(min(len(rows), w.st.most))
 		part := rows[:n]
@@ -20,21 +23,21 @@ func (w *batchWriter) insertRows(rows []stream.Row) error {
 			if w.b.RowByRow {
 				return &stream.Refused{}, nil
 			}
-			return w.insertRange(part[low:high])
+			return w.insertRange(ctx, part[low:high])
 		}
-		singly := func(low, high int) error { return w.insertSingly(part[low:high]) }
+		singly := func(low, high int) error { return w.insertSingly(ctx, part[low:high]) }
 		if err := stream.Bisect(n, singlyMax, insert, singly); err != nil {
 			return err
 		}
 		rows = rows[n:]
 	}
-	return w.verifyColumns()
+	return w.verifyColumns(ctx)
 }
 
 // insertSingly inserts the rows one by one.
-func (w *batchWriter) insertSingly(rows []stream.Row) error {
+func (w *batchWriter) insertSingly(ctx context.Context, rows []stream.Row) error {
 	for i, r := range rows {
-		refused, err := w.insertRange(rows[i : i+1])
+		refused, err := w.insertRange(ctx, rows[i:i+1])
 		if err != nil {
 			return err
 		}
@@ -46,19 +49,19 @@ func (w *batchWriter) insertSingly(rows []stream.Row) error {
 }
 
 // insertRange inserts all of the rows, a power of two, or none.
-func (w *batchWriter) insertRange(rows []stream.Row) (*stream.Refused, error) {
+func (w *batchWriter) insertRange(ctx context.Context, rows []stream.Row) (*stream.Refused, error) {
 	w.args, w.unsure = w.args[:0], false
 	for _, r := range rows {
 		if reason := w.st.inexact(r); reason != "" {
 			return &stream.Refused{Reason: reason}, nil
 		}
 		for i, c := range w.st.columns {
-			w.push(valueOf(r, i, c.Type))
+			w.args = append(w.args, driver.NamedValue{Ordinal: len(w.args) + 1, Value: valueOf(r, i, c.Type)})
 		}
 	}
-	changed, err := w.se.exec(w.ctx, w.st.insert(len(rows), false), w.args)
+	changed, err := w.exec(ctx, w.st.insert(len(rows), false), w.args)
 	w.b.Progress()
-	refused, err := w.refused(err)
+	refused, err := w.refused(ctx, err)
 	if err == nil && refused == nil {
 		w.noteFound(rows, changed)
 	}
@@ -66,8 +69,8 @@ func (w *batchWriter) insertRange(rows []stream.Row) (*stream.Refused, error) {
 		return refused, err
 	}
 	// The clause for the key has hidden the error; the plain statement shows it.
-	_, err = w.se.exec(w.ctx, w.st.insert(1, true), w.args)
-	return w.refused(err)
+	_, err = w.exec(ctx, w.st.insert(1, true), w.args)
+	return w.refused(ctx, err)
 }
 
 // noteFound notes the rows of a statement that it has not certainly inserted. The server
@@ -81,7 +84,7 @@ func (w *batchWriter) noteFound(rows []stream.Row, changed int64) {
 
 // refused returns a *stream.Refused if the rows of a statement are refused, and sets unsure.
 // It returns any other error.
-func (w *batchWriter) refused(err error) (*stream.Refused, error) {
+func (w *batchWriter) refused(ctx context.Context, err error) (*stream.Refused, error) {
 	w.unsure = false
 	if err == nil {
 		return nil, nil
@@ -91,7 +94,7 @@ func (w *batchWriter) refused(err error) (*stream.Refused, error) {
 		return nil, err
 	}
 	if unsure {
-		if err := w.checkAlive(); err != nil {
+		if err := w.checkAlive(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -119,4 +122,21 @@ func valueOf(r stream.Row, column int, t stream.Type) driver.Value {
 		return r.AppendUUID(nil, r.Row, column)
 	}
 	return r.Bytes(r.Row, column)
+}
+
+// errEnded is the error of a transaction that the server has ended on its own.
+var errEnded = errors.New("the server has ended the transaction")
+
+// checkAlive returns an error if the transaction of a batch with a Mark no longer runs. The
+// next statement would then be committed alone.
+func (w *batchWriter) checkAlive(ctx context.Context) error {
+	m := w.b.Mark
+	rows, err := w.Rows(ctx, "SELECT last FROM spillway_epochs WHERE spool = ? AND epoch = ?", m.Spool, m.Epoch)
+	if err != nil {
+		return err
+	}
+	if len(rows) != 1 || rows[0][0] != strconv.FormatUint(m.First+uint64(len(m.Sums))-1, 10) {
+		return errors.Join(errEnded, w.Close())
+	}
+	return nil
 }

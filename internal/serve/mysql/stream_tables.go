@@ -11,100 +11,27 @@ import (
 
 	"spillway/internal/plans"
 	"spillway/internal/serve/stream"
-)
-
-// streamTables are created if they are missing. Without the right to create tables, an
-// administrator creates them. Every stream needs the first two, and those with a spool the
-// others.
-var streamTables = []string{
-	`CREATE TABLE IF NOT EXISTS spillway_batches (
-	id BINARY(16) NOT NULL PRIMARY KEY,
-	created_at DATETIME(6) NOT NULL,
-	results LONGBLOB,
-	KEY created_at (created_at)
-) ` + tableEnd,
-	"CREATE TABLE IF NOT EXISTS spillway_requests (\n" +
-		"	stream VARBINARY(255) NOT NULL,\n" +
-		"	`key` VARBINARY(255) NOT NULL,\n" +
-		`	fingerprint BINARY(32) NOT NULL,
-	outcome LONGBLOB NOT NULL,
-	expires_at DATETIME(6) NOT NULL,
-	accepted_at DATETIME(6) NOT NULL,
-	earlier LONGBLOB,
-	` + "PRIMARY KEY (stream, `key`),\n" + `	KEY expires_at (expires_at)
-) ` + tableEnd,
-	"CREATE TABLE IF NOT EXISTS spillway_epochs (\n" +
-		`	spool BINARY(16) NOT NULL,
-	epoch BINARY(16) NOT NULL,
-	stream VARBINARY(255) NOT NULL,
-	` + "`last` BIGINT UNSIGNED NOT NULL,\n" + `	updated_at DATETIME(6) NOT NULL,
-	PRIMARY KEY (spool, epoch),
-	KEY updated_at (updated_at)
-) ` + tableEnd,
-	"CREATE TABLE IF NOT EXISTS spillway_drained (\n" +
-		`	spool BINARY(16) NOT NULL,
-	epoch BINARY(16) NOT NULL,
-	` + "`last` BIGINT UNSIGNED NOT NULL,\n	`first` BIGINT UNSIGNED NOT NULL,\n" + `	sums LONGBLOB NOT NULL,
-	results LONGBLOB,
-	created_at DATETIME(6) NOT NULL,
-	` + "PRIMARY KEY (spool, epoch, `last`),\n" + `	KEY created_at (created_at)
-) ` + tableEnd,
-}
-
-// tableEnd ends the statements of streamTables.
-const tableEnd = "ENGINE=InnoDB COMMENT='" + stream.TableComment + "'"
-
-// batchTables and drainTables are the names of streamTables.
-var (
-	batchTables = []string{"spillway_batches", "spillway_requests"}
-	drainTables = []string{"spillway_epochs", "spillway_drained"}
+	"spillway/internal/serve/streamtables"
+	"spillway/internal/serve/tables"
 )
 
 // prepareTables creates the stream's own tables once, drained also those of a spool, and
-// checks the table of the records. Tables of a newer format are refused.
+// checks the table of the records.
 func (st *Stream) prepareTables(ctx context.Context, se *session, drained bool) error {
 	if st.ready.Load() && (!drained || st.drained.Load()) {
 		return nil
 	}
-	rows, err := se.Query(ctx, "SELECT table_name, table_comment FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name IN "+
-		"('spillway_batches', 'spillway_requests', 'spillway_epochs', 'spillway_drained')")
-	if err != nil {
+	if err := tables.Ensure(ctx, tableSession{se}, dialect, streamtables.Own(drained)); err != nil {
 		return err
 	}
-	present := make(map[string]bool)
-	for _, row := range rows {
-		if err := stream.CheckFormat(row[0], row[1]); err != nil {
-			return fmt.Errorf("%w: %w", errTable, err)
-		}
-		present[row[0]] = true
-	}
 	if !st.ready.Load() {
-		if err := createMissing(ctx, se, present, batchTables, streamTables); err != nil {
-			return err
-		}
 		if err := st.checkTable(ctx, se); err != nil {
 			return err
 		}
-		st.ready.Store(true)
 	}
-	if drained && !st.drained.Load() {
-		if err := createMissing(ctx, se, present, drainTables, streamTables[len(batchTables):]); err != nil {
-			return err
-		}
+	st.ready.Store(true)
+	if drained {
 		st.drained.Store(true)
-	}
-	return nil
-}
-
-// createMissing runs the statements of those tables that are not present.
-func createMissing(ctx context.Context, se *session, present map[string]bool, names, statements []string) error {
-	for i, name := range names {
-		if present[name] {
-			continue
-		}
-		if err := se.Exec(ctx, statements[i]); err != nil {
-			return fmt.Errorf("create the table %s, or use the one that an administrator has created and granted: %w", name, err)
-		}
 	}
 	return nil
 }

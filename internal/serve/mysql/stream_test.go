@@ -16,6 +16,7 @@ import (
 	"spillway/internal/serve/queue"
 	"spillway/internal/serve/storetest"
 	"spillway/internal/serve/stream"
+	"spillway/internal/serve/streamtables"
 )
 
 func TestStreamConformance(t *testing.T) {
@@ -150,6 +151,14 @@ func TestStreamDurability(t *testing.T) {
 	}
 }
 
+// ownTables are the statements that create the tables of a stream with a spool.
+func ownTables() (all []string) {
+	for _, t := range streamtables.Own(true) {
+		all = append(all, t.DDL(dialect))
+	}
+	return all
+}
+
 // A drain needs no right to create the table of spools where that is there, and a batch
 // may take longer than one statement.
 func TestStreamDrainRights(t *testing.T) {
@@ -157,7 +166,9 @@ func TestStreamDrainRights(t *testing.T) {
 	server := plainServer(t)
 	url := freshDatabase(t, server)
 	name := url[strings.LastIndexByte(url, '/')+1:]
-	mustExecute(t, url, "CREATE TABLE slow (id bigint)", "CREATE TRIGGER slow BEFORE INSERT ON slow FOR EACH ROW DO SLEEP(0.4)", streamTables[0], streamTables[1], streamTables[2], streamTables[3],
+	mustExecute(t, url, "CREATE TABLE slow (id bigint)", "CREATE TRIGGER slow BEFORE INSERT ON slow FOR EACH ROW DO SLEEP(0.4)")
+	mustExecute(t, url, ownTables()...)
+	mustExecute(t, url,
 		"CREATE USER "+name+"@'%' IDENTIFIED BY 'x'", "GRANT SELECT, INSERT, UPDATE, DELETE ON "+name+".* TO "+name+"@'%'")
 	schema, err := stream.NewSchema(stream.Definition{Name: "/slow", Table: "slow", Columns: []stream.Column{{Name: "id", Type: stream.Integer}}})
 	if err != nil {
@@ -199,7 +210,7 @@ func TestStreamGrants(t *testing.T) {
 		if first {
 			rights = "CREATE, " + rights
 		} else {
-			mustExecute(t, url, streamTables...)
+			mustExecute(t, url, ownTables()...)
 		}
 		grant := func(tables ...string) {
 			for _, table := range tables {

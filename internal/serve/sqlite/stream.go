@@ -5,52 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
 
 	"spillway/internal/plans"
 	"spillway/internal/serve/stream"
+	"spillway/internal/serve/streamtables"
+	"spillway/internal/serve/tables"
 )
-
-// streamTables are the tables that the streams of a file share. Times are in microseconds
-// since 1970.
-const streamTables = `CREATE TABLE IF NOT EXISTS spillway_batches ( -- ` + stream.TableComment + `
-	id BLOB PRIMARY KEY,
-	created_at INTEGER NOT NULL,
-	results BLOB
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS spillway_requests ( -- ` + stream.TableComment + `
-	stream TEXT NOT NULL,
-	key TEXT NOT NULL,
-	fingerprint BLOB NOT NULL,
-	outcome BLOB NOT NULL,
-	expires_at INTEGER NOT NULL,
-	accepted_at INTEGER NOT NULL,
-	earlier BLOB,
-	PRIMARY KEY (stream, key)
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS spillway_requests_expires_at ON spillway_requests (expires_at);
-CREATE TABLE IF NOT EXISTS spillway_epochs ( -- ` + stream.TableComment + `
-	spool BLOB NOT NULL,
-	epoch BLOB NOT NULL,
-	stream TEXT NOT NULL,
-	last INTEGER NOT NULL,
-	updated_at INTEGER NOT NULL,
-	PRIMARY KEY (spool, epoch)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS spillway_drained ( -- ` + stream.TableComment + `
-	spool BLOB NOT NULL,
-	epoch BLOB NOT NULL,
-	last INTEGER NOT NULL,
-	first INTEGER NOT NULL,
-	sums BLOB NOT NULL,
-	results BLOB,
-	created_at INTEGER NOT NULL,
-	PRIMARY KEY (spool, epoch, last)
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS spillway_drained_created_at ON spillway_drained (created_at);`
 
 // Stream stores the records of one stream. It implements stream.Sink. The owner calls
 // Close.
@@ -113,15 +76,7 @@ func (st *Stream) open(ctx context.Context) (*sqlite.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	own, err := texts(conn, "SELECT name, sql FROM sqlite_schema WHERE type = 'table' AND name GLOB 'spillway_*'")
-	for _, table := range own {
-		err = errors.Join(err, stream.CheckFormat(table[0], table[1]))
-	}
-	if err == nil {
-		err = sqlitex.ExecuteScript(conn, streamTables, nil)
-	}
-	if err != nil {
-		err = fmt.Errorf("prepare the stream's own tables, such as spillway_batches: %w", err)
+	if err := tables.Ensure(ctx, tableSession{conn}, dialect, streamtables.Own(true)); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return conn, nil
@@ -185,27 +140,10 @@ func (st *Stream) Durability(ctx context.Context) (stream.Durability, error) {
 }
 
 // Sweep implements stream.Sink.
-func (st *Stream) Sweep(ctx context.Context, keep stream.Keep, limit int) (int, error) {
-	now := time.Now()
-	batches, keys, marks := now.Add(-keep.Batches), now.Add(-keep.Keys), now.Add(-keep.Marks)
-	total := 0
-	err := st.run(ctx, func(conn *sqlite.Conn) error {
-		steps := []struct {
-			sql    string
-			before time.Time
-		}{
-			{"DELETE FROM spillway_batches WHERE id IN (SELECT id FROM spillway_batches WHERE created_at < ? LIMIT ?)", batches},
-			{"DELETE FROM spillway_requests WHERE (stream, key) IN (SELECT stream, key FROM spillway_requests WHERE expires_at < ? LIMIT ?)", keys},
-			{"DELETE FROM spillway_drained WHERE (spool, epoch, last) IN (SELECT spool, epoch, last FROM spillway_drained WHERE created_at < ? LIMIT ?)", marks},
-			{"DELETE FROM spillway_epochs WHERE (spool, epoch) IN (SELECT spool, epoch FROM spillway_epochs WHERE updated_at < ? LIMIT ?)", marks},
-		}
-		for _, step := range steps {
-			if err := sqlitex.Execute(conn, step.sql, &sqlitex.ExecOptions{Args: []any{step.before.UnixMicro(), limit}}); err != nil {
-				return err
-			}
-			total += conn.Changes()
-		}
-		return nil
+func (st *Stream) Sweep(ctx context.Context, keep stream.Keep, limit int) (deleted int, err error) {
+	err = st.run(ctx, func(conn *sqlite.Conn) error {
+		deleted, err = streamtables.Sweep(ctx, tableSession{conn}, dialect, true, keep, limit)
+		return err
 	})
-	return total, err
+	return deleted, err
 }

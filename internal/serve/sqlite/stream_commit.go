@@ -2,26 +2,25 @@ package sqlite
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
 
 	"spillway/internal/serve/stream"
+	"spillway/internal/serve/streamtables"
 )
 
 // Commit implements stream.Sink.
 func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 	err := st.run(ctx, func(conn *sqlite.Conn) error {
-		w := &batchWriter{st: st, ctx: ctx, conn: conn, b: b, now: time.Now(), spoilers: make(map[rowKey]stream.RowRefusal)}
+		w := &batchWriter{tableSession: tableSession{conn}, st: st, b: b, spoilers: make(map[rowKey]stream.RowRefusal)}
 		for {
 			known := len(w.spoilers)
 			conn.SetInterrupt(ctx.Done())
-			err := w.attempt()
+			err := w.attempt(ctx)
 			if len(w.spoilers) == known {
 				return err
 			}
@@ -71,59 +70,42 @@ func message(err error) string {
 	return text
 }
 
-// batchWriter writes one batch inside a transaction.
+// batchWriter writes one batch inside a transaction. It implements streamtables.Session.
 type batchWriter struct {
+	tableSession
 	st   *Stream
-	ctx  context.Context // of the call of Commit
-	conn *sqlite.Conn
 	b    *stream.Batch
-	now  time.Time
 	text []byte
 
-	stored   []storedRow                          // in this attempt
-	keys     map[*stream.Entry][]stream.StoredKey // what the file has under the requests' keys, the newest first
-	spoilers map[rowKey]stream.RowRefusal         // rows that make the transaction fail
+	stored   []storedRow                  // in this attempt
+	spoilers map[rowKey]stream.RowRefusal // rows that make the transaction fail
 }
 
 // attempt runs the transaction. Rows that make it fail are added to spoilers.
-func (w *batchWriter) attempt() (err error) {
-	w.stored, w.keys = w.stored[:0], nil
+func (w *batchWriter) attempt(ctx context.Context) error {
+	w.stored = w.stored[:0]
+	err := streamtables.Commit(ctx, w, dialect, w.st.def.Name, w.b)
+	if !w.conn.AutocommitEnabled() {
+		w.conn.SetInterrupt(nil) // the end of ctx must not leave the transaction open
+		err = errors.Join(err, w.exec("ROLLBACK"))
+	}
+	return err
+}
+
+// Begin implements streamtables.Session.
+func (w *batchWriter) Begin(context.Context) error {
 	if err := w.exec("BEGIN IMMEDIATE"); err != nil {
 		return err
 	}
-	defer func() {
-		if !w.conn.AutocommitEnabled() {
-			w.conn.SetInterrupt(nil) // the end of ctx must not leave the transaction open
-			err = errors.Join(err, w.exec("ROLLBACK"))
-		}
-	}()
-	if err := w.st.checkSchema(w.conn); err != nil {
-		return err
-	}
-	found, err := w.fill()
-	if err == nil && found {
-		err = w.confirm()
-	}
-	if err != nil {
-		return err
-	}
-	return w.commit()
+	return w.st.checkSchema(w.conn)
 }
 
-// confirm writes a row of its own. Its COMMIT makes what an earlier transaction has stored as
-// safe as itself: that transaction may be in the log and not on the disk.
-func (w *batchWriter) confirm() error {
-	var id [16]byte
-	_, _ = rand.Read(id[:]) // never fails
-	return w.exec("INSERT INTO spillway_batches (id, created_at) VALUES (?, ?)", id[:], w.now.UnixMicro())
-}
-
-// commit sends COMMIT, which nothing interrupts.
-func (w *batchWriter) commit() error {
+// Commit implements streamtables.Session. Nothing interrupts a COMMIT.
+func (w *batchWriter) Commit(ctx context.Context) error {
 	w.conn.SetInterrupt(nil)
 	w.b.Committing()
-	if w.ctx.Err() != nil {
-		return context.Cause(w.ctx)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
 	err := w.exec("COMMIT")
 	switch code := sqlite.ErrCode(err); {
@@ -136,6 +118,8 @@ func (w *batchWriter) commit() error {
 	}
 	return err
 }
+
+func (w *batchWriter) exec(sql string) error { return sqlitex.Execute(w.conn, sql, nil) }
 
 // findBroken adds the rows to spoilers that break a DEFERRED foreign key of the table. Only
 // at COMMIT does SQLite report that there is one. If no row is found, because a trigger has
@@ -166,104 +150,4 @@ func (w *batchWriter) findBroken(cause error) error {
 		w.spoilers[rowOf(r.Row)] = refused
 	}
 	return nil
-}
-
-// fill writes the batch. found reports that an earlier attempt was committed; the results
-// are then set.
-func (w *batchWriter) fill() (found bool, err error) {
-	if w.b.Mark != nil {
-		found, err = w.judgeMark()
-	} else {
-		found, err = w.writeID()
-	}
-	if found || err != nil {
-		return found, err
-	}
-	if err := w.findKeys(); err != nil {
-		return false, err
-	}
-	if err := w.insertRows(w.b.Rows(nil)); err != nil {
-		return false, err
-	}
-	if w.b.Mark != nil {
-		if err := w.verify(); err != nil {
-			return false, err
-		}
-	}
-	if err := w.writeKeys(); err != nil {
-		return false, err
-	}
-	return false, w.finish()
-}
-
-// verify makes sure that no record is refused for a condition of the database.
-func (w *batchWriter) verify() error {
-	held := w.b.Verify()
-	if held == nil || len(w.b.Trial) == 0 {
-		return held
-	}
-	stored := len(w.stored)
-	if err := w.exec("SAVEPOINT trial"); err != nil {
-		return err
-	}
-	if err := w.insertRows(w.b.TrialRows()); err != nil {
-		return err
-	}
-	w.stored = w.stored[:stored]
-	if err := w.exec("ROLLBACK TO trial"); err != nil {
-		return err
-	}
-	return w.b.VerifyTrial(held)
-}
-
-// writeID stores the batch's id. If it is there, writeID sets the results of the attempt
-// that was committed.
-func (w *batchWriter) writeID() (found bool, err error) {
-	err = w.exec("INSERT INTO spillway_batches (id, created_at) VALUES (?, ?)", w.b.ID[:], w.now.UnixMicro())
-	if sqlite.ErrCode(err).ToPrimary() != sqlite.ResultConstraint {
-		return false, err
-	}
-	var results []byte
-	err = sqlitex.Execute(w.conn, "SELECT results FROM spillway_batches WHERE id = ?", &sqlitex.ExecOptions{
-		Args: []any{w.b.ID[:]}, ResultFunc: func(stmt *sqlite.Stmt) error {
-			results = columnBytes(stmt, 0)
-			return nil
-		},
-	})
-	if err != nil {
-		return false, err
-	}
-	return true, w.b.SetResults(results)
-}
-
-// finish stores the results in the row that identifies the batch.
-func (w *batchWriter) finish() error {
-	results, err := w.b.Results()
-	if err != nil {
-		return err
-	}
-	if w.b.Mark != nil {
-		err = w.writeMark(results)
-	} else if results != nil {
-		err = w.exec("UPDATE spillway_batches SET results = ? WHERE id = ?", results, w.b.ID[:])
-	}
-	if err != nil {
-		return err
-	}
-	for _, id := range w.b.Forget {
-		if err := w.exec("DELETE FROM spillway_batches WHERE id = ?", id[:]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (w *batchWriter) exec(sql string, args ...any) error {
-	return sqlitex.Execute(w.conn, sql, &sqlitex.ExecOptions{Args: args})
-}
-
-func columnBytes(stmt *sqlite.Stmt, column int) []byte {
-	data := make([]byte, stmt.ColumnLen(column))
-	stmt.ColumnBytes(column, data)
-	return data
 }

@@ -1,6 +1,9 @@
 package sqlite
 
 import (
+	"context"
+	"slices"
+
 	"zombiezen.com/go/sqlite"
 
 	"spillway/internal/serve/stream"
@@ -15,8 +18,9 @@ type storedRow struct {
 	stream.Row
 }
 
-// insertRows inserts the rows one by one. A refused row is undone alone.
-func (w *batchWriter) insertRows(rows []stream.Row) error {
+// InsertRows inserts the rows one by one. A refused row is undone alone. It implements
+// streamtables.Session.
+func (w *batchWriter) InsertRows(_ context.Context, rows []stream.Row) error {
 	if len(rows) == 0 {
 		return nil
 	}
@@ -62,7 +66,9 @@ func (w *batchWriter) insertRow(stmt *sqlite.Stmt, r stream.Row) error {
 	if err == nil {
 		switch {
 		case w.conn.Changes() > 0:
-			w.stored = append(w.stored, storedRow{w.conn.LastInsertRowID(), r})
+			if !slices.Contains(w.b.Trial, r.Entry) { // which is taken back before COMMIT
+				w.stored = append(w.stored, storedRow{w.conn.LastInsertRowID(), r})
+			}
 		case w.b.Mark != nil: // its key was there
 			stream.NoteFound([]stream.Row{r})
 		}
