@@ -59,7 +59,7 @@ func checkRights(ctx context.Context, se *session, tables []rights) error {
 			}[privilege]
 			stmt, err := se.Conn.(driver.ConnPrepareContext).PrepareContext(ctx, sql)
 			switch {
-			case isRefusal(err, numTableDenied) || isRefusal(err, numColumnDenied):
+			case isRefusal(err, numTableDenied, numColumnDenied):
 				missing = append(missing, privilege+" on "+t.table)
 			case err != nil:
 				return fmt.Errorf("check %s on %s: %w", privilege, t.table, err)

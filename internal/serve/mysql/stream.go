@@ -12,6 +12,7 @@ import (
 	"spillway/internal/plans"
 	"spillway/internal/serve/stream"
 	"spillway/internal/serve/streamtables"
+	"spillway/internal/serve/tables"
 )
 
 // Stream stores the records of one stream. It implements stream.Sink.
@@ -41,7 +42,6 @@ type Stream struct {
 	drained  atomic.Bool                            // those of a spool exist
 	table    atomic.Pointer[map[string]tableColumn] // as it was checked
 	semiSync atomic.Bool                            // the server may wait for a replica
-	counter  atomic.Pointer[counter]                // nil: every column is the stream's, or has no counter
 }
 
 var _ stream.Sink = (*Stream)(nil)
@@ -106,6 +106,27 @@ func (st *Stream) Check(ctx context.Context) error {
 	})
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", st.def.Name, err)
+	}
+	return nil
+}
+
+// prepareTables creates the stream's own tables once, drained also those of a spool, and
+// checks the table of the records.
+func (st *Stream) prepareTables(ctx context.Context, se *session, drained bool) error {
+	if st.ready.Load() && (!drained || st.drained.Load()) {
+		return nil
+	}
+	if err := tables.Ensure(ctx, tableSession{se}, dialect, streamtables.Own(drained)); err != nil {
+		return err
+	}
+	if !st.ready.Load() {
+		if err := st.checkTable(ctx, se); err != nil {
+			return err
+		}
+	}
+	st.ready.Store(true)
+	if drained {
+		st.drained.Store(true)
 	}
 	return nil
 }

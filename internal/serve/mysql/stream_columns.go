@@ -13,7 +13,34 @@ import (
 
 	"spillway/internal/plans"
 	"spillway/internal/serve/stream"
+	"spillway/internal/serve/tables"
 )
+
+// checkTable refuses a table without transactions, and a key column that may be NULL.
+func (st *Stream) checkTable(ctx context.Context, se *session) error {
+	database, table, named := strings.Cut(st.def.Table, ".")
+	if !named {
+		database, table = "", st.def.Table
+	}
+	const where = " WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?"
+	engines, err := se.texts(ctx, "SELECT engine FROM information_schema.tables"+where, database, table)
+	if err != nil {
+		return err
+	}
+	if len(engines) == 1 && engines[0][0] != "" && engines[0][0] != "InnoDB" {
+		return fmt.Errorf("%w: %s is of engine %s, which has no transactions; run ALTER TABLE %s ENGINE=InnoDB", tables.ErrUnusable, st.def.Table, engines[0][0], plans.ParseTableName(st.def.Table).SQL(plans.MySQL))
+	}
+	for _, name := range st.def.Key {
+		nullable, err := se.texts(ctx, "SELECT is_nullable FROM information_schema.columns"+where+" AND column_name = ?", database, table, name)
+		if err != nil {
+			return err
+		}
+		if len(nullable) == 1 && nullable[0][0] == "YES" {
+			return fmt.Errorf("%w: the key column %s of %s may be NULL; make it NOT NULL", tables.ErrUnusable, name, st.def.Table)
+		}
+	}
+	return st.checkColumns(ctx, se)
+}
 
 // tableColumn is a column of the stream's table, as far as the stream must know it.
 type tableColumn struct {
@@ -59,19 +86,19 @@ func (st *Stream) checkColumns(ctx context.Context, se *session) error {
 			continue // the database names it when the INSERT is prepared
 		}
 		if c.Type == stream.Real && found.kind == "decimal" && found.precision > stream.RealDigits {
-			return fmt.Errorf("%w: %s", errTable, stream.RealOnDecimal(c.Name, fmt.Sprintf("decimal(%d,%d)", found.precision, found.scale)))
+			return fmt.Errorf("%w: %s", tables.ErrUnusable, stream.RealOnDecimal(c.Name, fmt.Sprintf("decimal(%d,%d)", found.precision, found.scale)))
 		}
 		if c.Type == stream.Real && found.kind == "float" {
-			return fmt.Errorf("%w: column %s is float, which keeps about 7 digits of a real: make it double, or decimal in the table and in the stream's columns", errTable, c.Name)
+			return fmt.Errorf("%w: column %s is float, which keeps about 7 digits of a real: make it double, or decimal in the table and in the stream's columns", tables.ErrUnusable, c.Name)
 		}
 		if c.Type == stream.Decimal && !holdsDecimals(found.kind) {
-			return fmt.Errorf("%w: %s", errTable, stream.DecimalOnOther(c.Name, found.kind))
+			return fmt.Errorf("%w: %s", tables.ErrUnusable, stream.DecimalOnOther(c.Name, found.kind))
 		}
 	}
 	st.table.Store(&table)
 	for _, name := range st.textKey {
 		if found := table[strings.ToLower(name)]; !found.exact() {
-			return fmt.Errorf("%w: %s", errTable, stream.InexactKey(name, found.collation, "COLLATE "+found.charset+"_bin"))
+			return fmt.Errorf("%w: %s", tables.ErrUnusable, stream.InexactKey(name, found.collation, "COLLATE "+found.charset+"_bin"))
 		}
 	}
 	return nil

@@ -116,7 +116,8 @@ func (w *batchWriter) Commit(ctx context.Context) error {
 	}
 	w.sent = true
 	if err := w.commit(ctx); err != nil {
-		w.sent = !isRolledBack(err)
+		// After a conflict with another node of a cluster, or a lock, the transaction was undone.
+		w.sent = !isRefusal(err, numDeadlock, numLockWait, numRolledBack)
 		return err
 	}
 	w.sent = false

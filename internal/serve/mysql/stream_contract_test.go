@@ -304,23 +304,6 @@ func TestStreamFoundCounts(t *testing.T) {
 	}
 }
 
-// An AUTO_INCREMENT column whose type is used up is the table's fault.
-func TestStreamCounterUsedUp(t *testing.T) {
-	t.Parallel()
-	url := freshDatabase(t, plainServer(t))
-	mustExecute(t, url, strings.Replace(notesTable, "seq int", "seq tinyint", 1), "INSERT INTO notes (seq, id) VALUES (127, 1)")
-	sink, schema := notes(t, url, database.Pool{})
-	if err := sink.Commit(t.Context(), marked(notesOf(t, schema, 1, `{"id":2}`, `{"id":3}`), 1, 1, 1)); !errors.Is(err, stream.ErrHeld) {
-		t.Errorf("the column is used up: %v", err)
-	}
-	mustExecute(t, url, "ALTER TABLE notes MODIFY seq int AUTO_INCREMENT")
-	b := marked(notesOf(t, schema, 1, `{"id":1}`, `{"id":2}`), 1, 1, 1)
-	mustCommit(t, sink, b)
-	if r := b.Requests[0].Result.Refused; len(r) != 1 || r[0].Unsure || stored(t, url) != "1,2" {
-		t.Errorf("a duplicate of the record's own key: %+v", r)
-	}
-}
-
 // A record over max_allowed_packet is refused alone; several that exceed it together are
 // stored.
 func TestStreamPacket(t *testing.T) {

@@ -3,6 +3,7 @@ package mysql
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
@@ -15,8 +16,6 @@ import (
 const (
 	numDuplicate       = 1062
 	numNotNull         = 1048
-	numOutOfRange      = 1264
-	numCounterRange    = 167 // MariaDB: of an AUTO_INCREMENT column
 	numNoSuchTable     = 1146
 	numWrongValue      = 1366
 	numNoDefault       = 1364
@@ -49,10 +48,10 @@ const (
 	numRolledBack      = 3101 // and this commit conflicted with another
 )
 
-// isRefusal reports whether an error is the server's with a number.
-func isRefusal(err error, number uint16) bool {
+// isRefusal reports whether an error is the server's with one of these numbers.
+func isRefusal(err error, numbers ...uint16) bool {
 	var refused *mysql.MySQLError
-	return errors.As(err, &refused) && refused.Number == number
+	return errors.As(err, &refused) && slices.Contains(numbers, refused.Number)
 }
 
 // isData reports whether the server refuses the rows themselves.
@@ -88,20 +87,6 @@ func isTemporary(number uint16) bool {
 	return false
 }
 
-// isRolledBack reports whether the error of a COMMIT says that the transaction was undone:
-// a conflict with another node of a cluster, or a lock.
-func isRolledBack(err error) bool {
-	var refused *mysql.MySQLError
-	if !errors.As(err, &refused) {
-		return false
-	}
-	switch refused.Number {
-	case numDeadlock, numLockWait, numRolledBack:
-		return true
-	}
-	return false
-}
-
 // refusal says whether rows of a batch are refused, and why. unsure reports that the reason
 // may be a condition of the server; only rows from a spool are refused then.
 func (w *batchWriter) refusal(err error) (reason string, unsure, ok bool) {
@@ -113,8 +98,10 @@ func (w *batchWriter) refusal(err error) (reason string, unsure, ok bool) {
 	if w.b.Mark == nil {
 		return reason, false, data
 	}
+	// These errors name the rows, but come from the definition of the table and from a setting.
+	servers := refused.Number == numNoDefault || isTooLarge(refused)
 	switch {
-	case data && !w.isServers(refused):
+	case data && !servers:
 		return reason, false, true
 	case !data && isTemporary(refused.Number):
 		return "", false, false
@@ -122,16 +109,10 @@ func (w *batchWriter) refusal(err error) (reason string, unsure, ok bool) {
 	return refused.Message, true, true
 }
 
-// isServers reports whether an error that names the rows may come from the server's
-// settings or from the definition of the table.
-func (w *batchWriter) isServers(err *mysql.MySQLError) bool {
-	return err.Number == numNoDefault || isTooLarge(err) || w.st.counter.Load().causes(err)
-}
-
 // classify wraps the server's error about a transaction that was not committed.
 func (st *Stream) classify(err error) error {
 	if err == nil || errors.Is(err, stream.ErrUnconfirmed) || errors.Is(err, stream.ErrTransient) || errors.Is(err, stream.ErrHeld) ||
-		errors.Is(err, errClosed) || errors.Is(err, errTable) || errors.Is(err, tables.ErrFormat) || errors.Is(err, mysql.ErrPktTooLarge) {
+		errors.Is(err, errClosed) || errors.Is(err, tables.ErrUnusable) || errors.Is(err, mysql.ErrPktTooLarge) {
 		return err
 	}
 	var refused *mysql.MySQLError

@@ -44,9 +44,8 @@ func TestStreamConformance(t *testing.T) {
 		},
 		Newer:  []string{"CREATE TABLE spillway_requests (id int) COMMENT='spillway format 2'"},
 		Serial: "bigint NOT NULL AUTO_INCREMENT PRIMARY KEY", Small: "smallint NOT NULL", Short: "varchar(5) CHARACTER SET utf8mb4",
-		SlowLocks: onMySQL(),
-		Spoil:     []string{"CREATE TRIGGER spoil BEFORE INSERT ON readings FOR EACH ROW IF NEW.note = 'spoil' THEN INSERT INTO no_such_table VALUES (1); END IF"},
-		Fixed:     "decimal(20,2)", Narrow: "decimal(15,2)", Narrowed: "ALTER TABLE amounts MODIFY amount decimal(20,1)", Inexact: []string{"1.005", "1e18", `"-0.001"`},
+		Spoil: []string{"CREATE TRIGGER spoil BEFORE INSERT ON readings FOR EACH ROW IF NEW.note = 'spoil' THEN INSERT INTO no_such_table VALUES (1); END IF"},
+		Fixed: "decimal(20,2)", Narrow: "decimal(15,2)", Narrowed: "ALTER TABLE amounts MODIFY amount decimal(20,1)", Inexact: []string{"1.005", "1e18", `"-0.001"`},
 		Insensitive: "varchar(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", Sensitive: "varchar(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
 	})
 }

@@ -27,7 +27,7 @@ var dialect = tables.Dialect{
 	Create:    "%s",
 	Duplicate: func(err error) bool { return isRefusal(err, numDuplicate) },
 	Locked:    func(err error) bool { return isRefusal(err, numLockWait) },
-	Denied:    func(err error) bool { return isRefusal(err, numTableDenied) || isRefusal(err, numDatabaseDenied) },
+	Denied:    func(err error) bool { return isRefusal(err, numTableDenied, numDatabaseDenied) },
 }
 
 // tableSession is a connection that runs statements of the server's own tables. It implements

@@ -306,7 +306,7 @@ func isDefinite(err error, to **pgconn.PgError) bool {
 // classify wraps the server's error about a transaction that was not committed.
 func (st *Stream) classify(err error) error {
 	var pgErr *pgconn.PgError
-	if errors.Is(err, errColumns) || errors.Is(err, tables.ErrFormat) {
+	if errors.Is(err, tables.ErrUnusable) {
 		return err
 	}
 	if !errors.As(err, &pgErr) {

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -12,10 +11,8 @@ import (
 
 	"spillway/internal/plans"
 	"spillway/internal/serve/stream"
+	"spillway/internal/serve/tables"
 )
-
-// errColumns is the error of a table whose columns do not suit the stream's.
-var errColumns = errors.New("the table cannot be used")
 
 // baseTypes and the end of it, with a condition between them, are the start of a statement: the
 // table b has the columns that meet the condition, with their base type below any number of
@@ -64,7 +61,7 @@ func (st *Stream) checkColumns(ctx context.Context, conn *pgconn.PgConn) error {
 			reason = found.merges(c)
 		}
 		if reason != "" {
-			return fmt.Errorf("%w: %s", errColumns, reason)
+			return fmt.Errorf("%w: %s", tables.ErrUnusable, reason)
 		}
 	}
 	return nil

@@ -11,6 +11,28 @@
 //     the engine that stores them. They are here, and not in package spool, because an
 //     engine imports no other engine.
 //   - Decoder and AppendBytes read and write the encoding of groups and payloads.
+//
+// # Each group once
+//
+// A spool that has crashed hands groups over again that the database has stored. Five words
+// say how the database recognizes them:
+//
+//   - epoch: what one open of a spool's file has written for a name. It has a random id, so
+//     that two copies of a file write in different epochs.
+//   - place: the epoch of a group, and its number there: 1, 2, 3… Group has it as Epoch and
+//     Number, and a Sum of its content.
+//   - mark: the places and sums of the groups of one batch. A Mark is committed with the batch.
+//   - judge: to compare a mark with the last number that the database has of the epoch, and
+//     with the sums that it has kept. Mark.Judge does that before anything is stored.
+//   - known: a group whose number the database has, or had. Known says whether it is the same
+//     group, and what became of its records.
+//
+// For example, groups 1 to 3 of epoch e are stored in one batch, and the process is killed
+// before the spool notes it. The next one hands over groups 1 to 5. The database has the number
+// 3 for e: groups 1 to 3 are known and nothing is stored. The spool deletes them, and hands over
+// 4 and 5, which are stored. If the file was put back to an older state meanwhile and has
+// another group 3, then its sum differs: its records become dead letters in doubt. New groups
+// are in the epoch f of the new process, whose numbers begin at 1.
 package queue
 
 import (

@@ -5,7 +5,8 @@ import (
 	"zombiezen.com/go/sqlite/sqlitex"
 )
 
-// epoch is the groups of a name that one open of the file has written.
+// epoch is the groups of a name that one open of the file has written. The comment of the package
+// queue says what epochs, places and marks are for.
 type epoch struct {
 	id    [16]byte // random
 	first uint64   // sequence of the first group

@@ -26,8 +26,6 @@ type StreamBackend struct {
 	// Small is a whole number of 16 bits, and Short a text of at most 5 characters;
 	// empty where the database has no such bounds.
 	Small, Short string
-	// SlowLocks: a statement waits for a lock for a second or two at least.
-	SlowLocks bool
 	// Fixed is a column type of decimals with 20 digits, 2 of them behind the point, and
 	// Inexact are decimals that it cannot hold. Narrow is one of 15 digits.
 	// Narrowed leaves the column amount of the table amounts one digit behind the point; ""

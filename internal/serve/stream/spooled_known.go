@@ -20,7 +20,7 @@ const (
 //
 // A group with the same content was stored, and its dead letters are those of its batch. Of
 // another group under the same number it cannot be told what the database has: all of it
-// becomes dead letters in doubt.
+// becomes dead letters in doubt. The comment of the package queue explains the words.
 func (s *Spooled) known(b *drainBatch, took time.Duration) queue.Stored {
 	s.checkOlder(b.Mark, b.groups[0].EpochLast)
 	results := make(map[*queue.StoredBatch]*drainResults)

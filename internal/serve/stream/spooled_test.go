@@ -90,7 +90,7 @@ func (m *marked) Commit(_ context.Context, b *Batch) error {
 		return nil
 	}
 	for _, e := range b.Keyed(nil) {
-		b.Judge(e, m.keys[e.Key], time.Now().Add(m.ahead))
+		b.FindKey(e, m.keys[e.Key], time.Now().Add(m.ahead))
 	}
 	stored := m.insert(b.Rows(nil))
 	if err := b.Verify(); err != nil {
@@ -524,7 +524,7 @@ func TestKeyUsesAge(t *testing.T) {
 		stored = append(stored, StoredKey{Accepted: now.Add(-time.Duration(i+2) * time.Hour), Fingerprint: []byte{byte(i)}})
 	}
 	e := &Entry{Records: records, Key: "k"}
-	if b.Judge(e, stored, now) {
+	if b.FindKey(e, stored, now) {
 		t.Errorf("refused although most requests have aged out: %+v", e.Result)
 	}
 	newest, earlier, err := b.AddKey(e, stored, now)
@@ -536,7 +536,7 @@ func TestKeyUsesAge(t *testing.T) {
 		t.Errorf("an earlier request: %+v before %+v, %v", newest, earlier, err)
 	}
 	b.KeyKeep = 0 // unknown
-	if !b.Judge(e, stored, now) || !e.Result.Reused {
+	if !b.FindKey(e, stored, now) || !e.Result.Reused {
 		t.Errorf("not refused: %+v", e.Result)
 	}
 }

@@ -63,7 +63,7 @@ func (w *writer) readKeys(ctx context.Context, requests []*stream.Entry, end str
 			if err != nil {
 				return nil, fmt.Errorf("read spillway_requests: %w", err)
 			}
-			if e := byKey[row[0]]; !w.b.Judge(e, k.requests, k.now) {
+			if e := byKey[row[0]]; !w.b.FindKey(e, k.requests, k.now) {
 				others[e] = k
 			}
 		}

@@ -12,7 +12,7 @@ import (
 
 // judgeMark compares the groups of the batch with those that the database has. It locks the row
 // of their epoch until the transaction ends, and notes the batch's last number in it, unless it
-// returns true.
+// returns true. The comment of the package queue explains the words.
 func (w *writer) judgeMark(ctx context.Context) (known bool, err error) {
 	m := w.b.Mark
 	rows, err := w.Rows(ctx, "SELECT last FROM spillway_epochs WHERE spool = ? AND epoch = ?"+w.d.ForUpdate, m.Spool, m.Epoch)

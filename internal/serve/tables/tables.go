@@ -167,7 +167,7 @@ func Ensure(ctx context.Context, s Session, d Dialect, all []Table) error {
 	present := make(map[string]bool)
 	for _, row := range rows {
 		if err := checkFormat(row[0], row[1]); err != nil {
-			return fmt.Errorf("%w: %w", ErrFormat, err)
+			return fmt.Errorf("%w: %w", ErrUnusable, err)
 		}
 		present[row[0]] = true
 	}
@@ -187,5 +187,6 @@ func Ensure(ctx context.Context, s Session, d Dialect, all []Table) error {
 	return nil
 }
 
-// ErrFormat is the error of a table of a format that this program does not know.
-var ErrFormat = errors.New("the table cannot be used")
+// ErrUnusable is the error of a table that an administrator has to change: one of another format
+// than this program knows, or one that would change what is stored in it.
+var ErrUnusable = errors.New("the table cannot be used")
