@@ -14,7 +14,7 @@ type popupsForgetCmd struct {
 
 // Help is shown below the flags.
 func (popupsForgetCmd) Help() string {
-	return `Deletes the user's states, in memory or Redis, and after the waiting events have reached the database, the states, events and list entries there. If no server answers at the admin listener of the configuration, the command does that itself. Stop the requests of the user before.
+	return `Deletes the user's states, in memory or Redis, and after the waiting events have reached the database, the states, events and list entries there. The server must run. Stop the requests of the user before.
 
 Examples:
   spillway popups forget 7 --config spillway.yaml
@@ -23,5 +23,5 @@ Examples:
 
 // Run forgets a user.
 func (c *popupsForgetCmd) Run(env *environment) error {
-	return app.ForgetUser(env.ctx, app.ForgetOptions{User: c.User, File: c.Config, Admin: c.Admin, Stdout: env.stdout, Stderr: env.stderr})
+	return app.ForgetUser(env.ctx, app.ForgetOptions{User: c.User, File: c.Config, Admin: c.Admin, Stdout: env.stdout})
 }

@@ -44,12 +44,10 @@ func (p *Popups) routes() []route {
 	routes := []route{
 		{"GET", "/popups/campaigns", RoleRead, p.list},
 		{"GET", "/popups/campaigns/{id}", RoleRead, p.get},
-		{"GET", "/popups/campaigns/{id}/preview", RoleRead, p.preview},
 		{"GET", "/popups/explain", RoleRead, p.explain},
 		{"GET", "/popups/lists", RoleRead, p.lists},
 		change("PUT", "/popups/lists/{list}", p.replaceList),
 		change("DELETE", "/popups/lists/{list}", p.deleteList),
-		change("POST", "/popups/dry-run", p.dryRun),
 		change("POST", "/popups/campaigns", p.create),
 		change("PUT", "/popups/campaigns/{id}", p.replace),
 		change("PATCH", "/popups/campaigns/{id}", p.patch),

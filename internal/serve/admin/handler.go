@@ -27,10 +27,9 @@ const index = `Spillway, admin listener
 
 const popupIndex = `
 /popups/campaigns   the campaigns: list, create, update, pause, resume, archive;
-                    below each: report, history, preview
+                    below each: report, history
 /popups/lists       the lists of users that targets name
 /popups/lists/NAME  PUT: replace, one id per line; DELETE
-/popups/dry-run     POST: how many recent users a target matches
 /popups/users/USER  DELETE: delete all that is known about a user
 /popups/explain     ?user=...&placement=...&at=...: why a user gets each campaign or not
 `

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"time"
 
 	"spillway/internal/serve/popup"
@@ -203,4 +204,43 @@ func reportName(c *popup.Campaign, variant uint8) string {
 		return fmt.Sprintf("#%d", variant)
 	}
 	return variantName(c, variant)
+}
+
+// historyMax is the maximum of changes in one answer.
+const historyMax = 100
+
+// change is an entry of a campaign's history.
+type change struct {
+	Version  int64     `json:"version"`
+	At       time.Time `json:"at"`
+	By       string    `json:"by"` // the name of the token; "" without one
+	Campaign fields    `json:"campaign"`
+}
+
+// history answers with the last changes of a campaign, the newest first.
+func (p *Popups) history(w http.ResponseWriter, r *http.Request) {
+	c, _, ok := p.find(w, r)
+	if !ok {
+		return
+	}
+	limit := historyMax
+	if text := r.URL.Query().Get("limit"); text != "" {
+		var err error
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > historyMax {
+			writeFlaws(w, http.StatusBadRequest, flaw{Field: "limit", Message: "limit must be from 1 to " + strconv.Itoa(historyMax)})
+			return
+		}
+	}
+	changes, err := p.Reports.History(r.Context(), c.ID, limit)
+	if err != nil {
+		writeDown(w, err)
+		return
+	}
+	all := []change{}
+	for _, one := range changes {
+		all = append(all, change{one.Version, one.At.UTC(), one.By, writableFields(one.StoredCampaign)})
+	}
+	writeJSON(w, "application/json", http.StatusOK, struct {
+		Changes []change `json:"changes"`
+	}{all})
 }

@@ -2,11 +2,9 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -146,71 +144,4 @@ func TestForgetUser(t *testing.T) {
 			t.Errorf("user %q: %+v %v", user, done, err)
 		}
 	}
-}
-
-// A preview shows a campaign whatever its status.
-func TestPreview(t *testing.T) {
-	t.Parallel()
-	c := startCampaigns(t)
-	c.send(t, "POST", "/popups/campaigns", strings.Replace(birthday, `"status":"active"`, `"status":"draft","holdout":99.9999`, 1), 201)
-	preview := func(query string, want int) string {
-		t.Helper()
-		got, _ := c.send(t, "GET", "/popups/campaigns/1/preview?"+query, "", want)
-		payload, err := json.Marshal(got["payload"])
-		if err != nil {
-			t.Fatal(err)
-		}
-		return fmt.Sprintf("%s matches %v %v, rollout %v, holdout %v", payload, got["matches"], got["condition"], got["rollout"], got["holdout"])
-	}
-	if got := preview("user=007&age=18", 200); got != `{"a":[1,2]} matches true <nil>, rollout true, holdout true` {
-		t.Error(got)
-	}
-	if got := preview("user=7&age=17", 200); got != `{"a":[1,2]} matches false age > 17, rollout true, holdout true` {
-		t.Error(got)
-	}
-	preview("age=17", 400)
-	preview("user=x", 400)
-	preview("user=7&age=x", 400)
-}
-
-// A dry run counts the recent users whom a target would match.
-func TestDryRun(t *testing.T) {
-	t.Parallel()
-	c := startCampaigns(t)
-	c.send(t, "POST", "/popups/campaigns", birthday, 201)
-	run := func(body string) string {
-		t.Helper()
-		got, _ := c.send(t, "POST", "/popups/dry-run", body, 200)
-		return fmt.Sprintf("%v of %v, %v undecided", got["matched"], got["users"], got["undecided"])
-	}
-	if got := run(`{}`); got != "0 of 0, 0 undecided" {
-		t.Error(got)
-	}
-	for user := range 8 {
-		a := c.popup.Attributes()
-		if err := a.Add("age", fmt.Sprint(10+user)); err != nil {
-			t.Fatal(err)
-		}
-		for range 2 {
-			if _, err := c.popup.Ask(t.Context(), popup.Key{User: fmt.Sprint(user), Placement: "home"}, a, time.Now()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		c.popup.Release(a)
-	}
-	for body, want := range map[string]string{
-		`{"target":"age >= 15"}`:                        "3 of 8, 0 undecided",
-		`{"placement":"home","target":"age != 10"}`:     "7 of 8, 0 undecided",
-		`{"placement":"checkout","target":"age != 10"}`: "0 of 0, 0 undecided",
-		`{"rollout":0.000001}`:                          "0 of 8, 0 undecided",
-		`{"target":"true"}`:                             "8 of 8, 0 undecided",
-	} {
-		if got := run(body); got != want {
-			t.Errorf("%s: %s, want %s", body, got, want)
-		}
-	}
-	for body, want := range map[string]int{`{"target":"agee > 1"}`: 422, `{"placement":"nowhere"}`: 422, `{"rollout":0}`: 422, `{"cap":1}`: 400, `{"target":1}`: 400} {
-		c.send(t, "POST", "/popups/dry-run", body, want)
-	}
-	c.send(t, "POST", "/popups/dry-run", `{}`, http.StatusForbidden, "Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site")
 }

@@ -7,14 +7,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"slices"
 	"syscall"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"spillway/internal/database"
 	"spillway/internal/exit"
 	"spillway/internal/serve/admin"
 	"spillway/internal/serve/config"
@@ -28,12 +24,11 @@ type ForgetOptions struct {
 	File  string // configuration file; "": the process is at Admin or at the default address
 	Admin string // admin listener; "": that of the configuration
 
-	Stdout, Stderr io.Writer
+	Stdout io.Writer
 }
 
 // ForgetUser deletes all that is known about a user of popups and prints how much that was. It
-// asks the process at the admin listener. If none answers, it works on the database and the
-// store of states itself.
+// asks the process at the admin listener.
 func ForgetUser(ctx context.Context, o ForgetOptions) error {
 	cfg := config.Default()
 	if o.File != "" {
@@ -44,11 +39,8 @@ func ForgetUser(ctx context.Context, o ForgetOptions) error {
 	}
 	address := cmp.Or(o.Admin, cfg.Admin.Listen)
 	done, err := admin.ForgetUser(ctx, address, adminToken(cfg.Admin), o.User)
-	if nobody := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist); nobody && o.Admin == "" {
-		if o.File == "" {
-			return exit.UsageError(fmt.Errorf("no process answers at %s: name its admin listener with --admin, or its configuration with --config", address))
-		}
-		done, err = forgetAlone(ctx, o)
+	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
+		return exit.UsageError(fmt.Errorf("no process answers at %s: start the server, or name its admin listener with --admin or its configuration with --config", address))
 	}
 	if errors.Is(err, popup.ErrRequest) {
 		return exit.UsageError(err)
@@ -58,45 +50,6 @@ func ForgetUser(ctx context.Context, o ForgetOptions) error {
 	}
 	_, err = fmt.Fprintf(o.Stdout, "user %s: %d states and %d rows deleted\n", done.User, done.States, done.Rows)
 	return err
-}
-
-// forgetAlone starts the popups of a configuration without serving them, and has them forget a
-// user.
-func forgetAlone(ctx context.Context, o ForgetOptions) (admin.Forgotten, error) {
-	var none admin.Forgotten
-	cfg, _, err := Options{File: o.File, defaults: config.Default()}.load()
-	if err != nil {
-		return none, err
-	}
-	if cfg.Popups.Path == "" {
-		return none, exit.UsageError(fmt.Errorf("%s has no popups", o.File))
-	}
-	log, _, err := newLogger(config.Log{Level: "warn", Format: cfg.Log.Format}, o.Stderr)
-	if err != nil {
-		return none, err
-	}
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	metrics := prometheus.NewRegistry()
-	a := &app{
-		ctx: ctx, log: log, stdout: o.Stdout, stderr: o.Stderr, cfg: cfg, metrics: metrics,
-		stores: stores{pool: database.Pool(cfg.Pool), log: log, metrics: metrics, open: make(map[string]*store)},
-	}
-	defer a.close()
-	if err := os.MkdirAll(cfg.Data, 0o750); err != nil {
-		return none, fmt.Errorf("make data directory: %w", err)
-	}
-	if err := a.openPopups(); err != nil {
-		return none, err
-	}
-	a.popups.failed = stop
-	if err := a.popups.start(ctx); err != nil {
-		return none, err
-	}
-	if err := await(ctx, a.popups.storeReady); err != nil {
-		return none, err
-	}
-	return a.popups.forget(ctx, o.User)
 }
 
 // forgetWait is how long states may take to be ready, and events to reach the database.
@@ -143,7 +96,6 @@ func (p *popupPart) forget(ctx context.Context, user string) (admin.Forgotten, e
 
 // forgetStates removes a user's states from memory or Redis.
 func (p *popupPart) forgetStates(ctx context.Context, user string, placements []string) (int, error) {
-	p.popup.Forget(user)
 	if p.local != nil {
 		return p.local.Forget(user, placements), nil
 	}

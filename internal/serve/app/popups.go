@@ -497,11 +497,6 @@ func (p *popupPart) ready() error {
 	if err := p.failure(); err != nil {
 		return err
 	}
-	return p.storeReady()
-}
-
-// storeReady is ready without the start of the part.
-func (p *popupPart) storeReady() error {
 	if p.redis != nil {
 		states := p.redis.open.Load()
 		if states == nil {

@@ -1,8 +1,6 @@
 package popup
 
 import (
-	"cmp"
-	"context"
 	"slices"
 	"time"
 
@@ -36,8 +34,8 @@ type Explanation struct {
 	Campaign  *Campaign // shared; must not be changed
 	Verdict   Verdict
 	At        time.Time // the time that decided, if any
-	Problem   string    // with HasProblem
-	Condition string    // with DoesNotMatch: the first condition that is false
+	Problem   string    // with HasProblem, and of a paused campaign or a draft: which list is not there
+	Condition string    // the first condition that is false, with DoesNotMatch, and of a paused campaign or a draft
 	Shows     int       // to this user, since it last started over
 	Variant   uint8     // that the user gets; 0: the campaign has none
 }
@@ -80,6 +78,11 @@ func (e *Explanation) explain(c *compiled, s *State, a *Attributes, at int64) {
 	r, _ := s.record(c.ID)
 	e.Shows = r.shows
 	done, again := c.finished(r, at)
+	if c.problem == nil && (c.Status == Paused || c.Status == Draft) { // whom it would not match
+		if e.Problem = c.listProblem(a); e.Problem == "" {
+			e.Condition = c.target.failing(a)
+		}
+	}
 	switch {
 	case c.Status == Archived:
 		e.Verdict = IsArchived
@@ -117,49 +120,4 @@ func (c *compiled) listProblem(a *Attributes) string {
 		return "list " + name + " does not exist"
 	}
 	return ""
-}
-
-// alone returns a campaign as if it were active and the only one, or why it is not valid.
-func (p *Popup) alone(c Campaign) (*compiled, error) {
-	c.Status = Active
-	set, problems := UsableSet(p.set.Load().schema, []Campaign{c})
-	if problem := problems[c.ID]; problem != nil {
-		return nil, problem
-	}
-	return set.Placement(c.Placement).byID[c.ID], nil
-}
-
-// Preview is what a user would get of a campaign, whatever its status.
-type Preview struct {
-	Decision         // with the payload
-	Rollout   bool   // the user is in the rollout
-	Holdout   bool   // the user is in the holdout
-	Condition string // the first condition of the target that is false, or which list is not there; "": it matches
-}
-
-// Preview returns what a user with attributes would get of a campaign if nothing else
-// counted. Errors wrap ErrRequest or ErrUnavailable, say why the campaign is not valid, or
-// are ctx's.
-func (p *Popup) Preview(ctx context.Context, c Campaign, user string, a *Attributes) (Preview, error) {
-	if err := (Key{User: user, Placement: c.Placement}).check(); err != nil {
-		return Preview{}, err
-	}
-	k, problem := p.alone(c)
-	if problem != nil {
-		return Preview{}, problem
-	}
-	p.begin(a, user)
-	a.At(p.Now())
-	if a.lacksRow(k) {
-		if err := p.fill(ctx, user, a); err != nil {
-			return Preview{}, p.unavailable(ctx, err)
-		}
-	}
-	hash := xxhash.Sum64String(user)
-	return Preview{
-		Decision:  Decision{Campaign: &k.Campaign, Variant: k.variant(hash)},
-		Rollout:   k.admits(hash),
-		Holdout:   k.withholds(hash),
-		Condition: cmp.Or(k.listProblem(a), k.target.failing(a)),
-	}, nil
 }

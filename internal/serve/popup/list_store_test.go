@@ -217,9 +217,13 @@ func TestListsDecide(t *testing.T) {
 		t.Error(err)
 	}
 	l.expect(t, map[string]string{"7": "none-suits", "9": "campaign 2"})
-	d, err := l.popup.Preview(t.Context(), l.listTables.campaigns[0].Campaign, "7", l.popup.Attributes())
-	if err != nil || d.Condition != "list vip does not exist" {
-		t.Errorf("preview: %q, %v", d.Condition, err)
+	l.listTables.campaigns[0].Status = Paused
+	if err := l.campaigns.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	all, _, err := l.popup.Explain(t.Context(), Key{"7", "home"}, l.popup.Attributes(), day0)
+	if err != nil || all[0].Verdict != IsPaused || all[0].Problem != "list vip does not exist" {
+		t.Errorf("paused: %+v, %v", all, err)
 	}
 }
 

@@ -91,7 +91,6 @@ type Popup struct {
 	conversions *lru.Cache[[16]byte, struct{}] // the last ones that were recorded
 
 	rows     userRows
-	sample   sample
 	keep     int // times of shows that states keep
 	counters counters
 }
@@ -242,9 +241,6 @@ func (p *Popup) Nothing(key Key, a *Attributes, now time.Time) (Answer, bool) {
 	if !decided && len(p.cfg.Limits) == 0 {
 		d = place.choose(state, a, now)
 		decided = !d.needsRow && d.Reason != Unavailable
-		if decided && d.Campaign == nil {
-			p.sample.add(place, a, now)
-		}
 	}
 	if !decided || d.Campaign != nil {
 		return Answer{}, false
@@ -283,7 +279,6 @@ func (p *Popup) decide(ctx context.Context, place *Placement, key Key, state Sta
 	if decided {
 		return d, nil, "", nil
 	}
-	p.sample.add(place, a, now)
 	if len(p.cfg.Limits) > 0 {
 		var until int64
 		if guards, until, err = p.limit(ctx, key, state, now); err != nil {

@@ -312,6 +312,33 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// The first false condition of a paused campaign and of a draft is named, for testers too.
+func TestExplainBeforeStart(t *testing.T) {
+	t.Parallel()
+	c := threeCampaigns()
+	c[0].Status, c[0].Target = Paused, `country == "CN" and level > 3`
+	c[1].Status, c[1].Target, c[1].Testers = Draft, `level > 3`, []string{"tester"}
+	p := openTest(t, NewMemory(9, &ledger{}), nil, c...)
+	for _, test := range []struct{ user, level, want string }{
+		{"1", "3", `paused "level > 3" not-for-user "level > 3" given ""`},
+		{"tester", "3", `paused "level > 3" given "level > 3" behind ""`},
+		{"1", "4", `paused "" not-for-user "" given ""`},
+	} {
+		a := p.Attributes()
+		if err := errors.Join(a.Add("level", test.level), a.Add("country", "CN")); err != nil {
+			t.Fatal(err)
+		}
+		list, _, err := p.Explain(t.Context(), Key{test.user, "home"}, a, day0)
+		var got []string
+		for _, e := range list {
+			got = append(got, fmt.Sprintf("%s %q", e.Verdict, e.Condition))
+		}
+		if strings.Join(got, " ") != test.want || err != nil {
+			t.Errorf("user %s, level %s: %v, %v", test.user, test.level, got, err)
+		}
+	}
+}
+
 func TestCampaignValidate(t *testing.T) {
 	t.Parallel()
 	c := Campaign{

@@ -126,8 +126,8 @@ func popupGet(t *testing.T, s *apptest.Spillway, path string, headers ...string)
 	return body
 }
 
-// testPopupForget forgets a user of s, and another one when it has stopped. Each has a state
-// and two events.
+// testPopupForget forgets a user of s, who has a state and two events. Without a process the
+// command says what to do.
 func testPopupForget(t *testing.T, s *apptest.Spillway, file string) {
 	t.Helper()
 	forget := func(args ...string) string {
@@ -144,24 +144,29 @@ func testPopupForget(t *testing.T, s *apptest.Spillway, file string) {
 	if reason := decided(t, s, "user=7"); reason != "200 1 first" && reason != "204 0 held-out" {
 		t.Errorf("a forgotten user is a new one: %s", reason)
 	}
+	admin := strings.TrimPrefix(s.Admin, "http://")
+	if got := forget("8", "--admin", admin); got != "user 8: 1 states and 3 rows deleted\n" {
+		t.Error(got)
+	}
+	if got := forget("8", "--admin", admin); got != "user 8: 0 states and 0 rows deleted\n" {
+		t.Error(got)
+	}
+	if _, errs, code := binary.Run(t, "popups", "forget", "x", "--config", file, "--admin", admin); code != exit.Usage || !strings.Contains(errs, "whole number") {
+		t.Errorf("an id that is no number: exit code %d\n%s", code, errs)
+	}
 	if err := s.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	if got := forget("8"); got != "user 8: 1 states and 3 rows deleted\n" {
-		t.Error(got)
-	}
-	if got := forget("8"); got != "user 8: 0 states and 0 rows deleted\n" {
-		t.Error(got)
-	}
-	if _, errs, code := binary.Run(t, "popups", "forget", "x", "--config", file); code != exit.Usage || !strings.Contains(errs, "whole number") {
-		t.Errorf("an id that is no number: exit code %d\n%s", code, errs)
+	_, errs, code := binary.Run(t, "popups", "forget", "8", "--config", file, "--admin", admin)
+	if code != exit.Usage || !strings.Contains(errs, "no process answers at "+admin+": start the server") || strings.Count(errs, "\n") != 1 {
+		t.Errorf("without a process: exit code %d\n%s", code, errs)
 	}
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
 	s.WaitReady(t)
 	if reason := decided(t, s, "user=8"); reason != "200 1 first" && reason != "204 0 held-out" {
-		t.Errorf("a user who was forgotten while it was stopped: %s", reason)
+		t.Errorf("a user who was forgotten before it stopped: %s", reason)
 	}
 	if reason := decided(t, s, "user=9"); reason != "204 0 wait-shown" && reason != "204 0 none-left" {
 		t.Errorf("another user: %s", reason)

@@ -113,13 +113,12 @@ type Popups struct {
 	swapSHA  string // the SHA-1 by which the server knows swapScript
 	pipeline *pipeline
 
-	dials      atomic.Uint64 // connections made
-	verified   atomic.Uint64 // dials at the last successful check; 0: the last check failed
-	prefetched bool          // the cache was filled; used by watch only
-	wake       chan struct{} // makes watch check the server now
-	lookups    *popup.Lookups
-	opened     time.Time
-	oldest     atomic.Int64 // all waiting events are younger than opened plus these nanoseconds
+	dials    atomic.Uint64 // connections made
+	verified atomic.Uint64 // dials at the last successful check; 0: the last check failed
+	wake     chan struct{} // makes watch check the server now
+	lookups  *popup.Lookups
+	opened   time.Time
+	oldest   atomic.Int64 // all waiting events are younger than opened plus these nanoseconds
 
 	database     identity
 	addressField string        // of the key that names the database

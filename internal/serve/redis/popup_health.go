@@ -155,10 +155,6 @@ func (p *Popups) verify(ctx context.Context) error {
 	if err := p.complete(ctx, p.mark(server)); err != nil {
 		return err
 	}
-	if p.cfg.Cache != nil && !p.prefetched {
-		p.prefetched = true
-		p.prefetch(ctx)
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.reason = nil

@@ -93,28 +93,6 @@ func TestPopupCacheLost(t *testing.T) {
 	}
 }
 
-// A process fills its cache before it is ready.
-func TestPopupCacheWarm(t *testing.T) {
-	t.Parallel()
-	server := apptest.Redis(t)
-	const users = 1500 // more than one page of a scan
-	table := newPopupTable()
-	table.fill(users, "user ")
-	startPopups(t, server.URL(""), redis.PopupConfig{Table: table}).waitReady(t)
-	for limit, most := range map[int]uint64{100_000: 0, 256: users - 1} {
-		second := startPopups(t, server.URL(""), redis.PopupConfig{Table: newPopupTable(), Cache: popup.NewCache(limit)}).waitReady(t)
-		before := second.engine.Stats().Cache
-		for i := range users {
-			if answer := second.answer(t, fmt.Sprint("user ", i), popupDay); answer.Reason != popup.WaitClicked {
-				t.Fatalf("user %d: %+v", i, answer)
-			}
-		}
-		if s := second.engine.Stats().Cache; s.States > limit || before.States == 0 || s.Misses > most || s.Hits+s.Misses != users {
-			t.Errorf("%d states at most: %+v at first, then %+v", limit, before, s)
-		}
-	}
-}
-
 // A process that stops answers requests that wait for Redis.
 func TestPopupStopUnderLoad(t *testing.T) {
 	t.Parallel()
