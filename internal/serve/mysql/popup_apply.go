@@ -3,33 +3,29 @@ package mysql
 import (
 	"context"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"math/bits"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-
 	"spillway/internal/serve/popup"
 )
 
+// The columns in the order of appendEvent and appendNewest.
 const (
-	eventColumns = "id, user_id, placement, sequence, kind, campaign_id, shown_at, at, next_at, variant, `first`"
+	eventColumns = "id, user_id, placement, sequence, kind, campaign_id, shown_at, at, next_at, variant, first"
 	stateColumns = "event_id, user_id, placement, sequence, kind, campaign_id, at, next_at, state"
-
-	// isNewer compares with the existing row. The server assigns columns from left to
-	// right, and later conditions see the new values. The columns that isNewer reads are
-	// therefore assigned last, the most significant one at the very end.
-	isNewer = "(sequence < VALUES(sequence) OR sequence = VALUES(sequence) AND (at < VALUES(at) OR at = VALUES(at) AND event_id < VALUES(event_id)))"
 )
 
-// upsertStates returns the end of the statement that stores states.
+// upsertStates returns the end of the statement that stores states, which replaces an older row.
 func upsertStates() string {
+	const isNewer = "(sequence < VALUES(sequence) OR sequence = VALUES(sequence) AND (at < VALUES(at) OR at = VALUES(at) AND event_id < VALUES(event_id)))"
+	// The server assigns columns from left to right, and later conditions see the new values.
+	// Those that isNewer reads are therefore last, the most significant one at the very end.
+	columns := []string{"state", "next_at", "kind", "campaign_id", "event_id", "at", "sequence"}
 	var set []string
-	for _, column := range []string{"state", "next_at", "kind", "campaign_id", "event_id", "at", "sequence"} {
+	for _, column := range columns {
 		set = append(set, fmt.Sprintf("%s = IF(%s, VALUES(%s), %s)", column, isNewer, column, column))
 	}
 	return " ON DUPLICATE KEY UPDATE " + strings.Join(set, ", ")
@@ -44,7 +40,7 @@ func upsertStates() string {
 func (p *Popups) Apply(ctx context.Context, events []popup.Event) error {
 	return popup.InTransactions(events, func(events []popup.Event) error {
 		a := applier{slot: p.slot, events: popup.Distinct(events), newest: popup.Newest(events)}
-		return p.transaction(ctx, a.apply)
+		return popupDatabase{p.db}.transaction(ctx, a.apply)
 	})
 }
 
@@ -53,23 +49,16 @@ type applier struct {
 	slot   int64
 	events []*popup.Event // by id
 	newest []*popup.Event // ordered by user and placement
-
-	repeated bool // some events are already stored
 }
 
 func (a *applier) apply(ctx context.Context, se *session) error {
 	added := a.events
-	if a.repeated {
-		known, err := knownEvents(ctx, se, a.events)
-		if err != nil {
-			return err
+	err := insertEvents(ctx, se, added)
+	if isRefusal(err, numDuplicate) { // some are stored already: begin again without them
+		added, err = a.unknown(ctx, se)
+		if err == nil {
+			err = insertEvents(ctx, se, added)
 		}
-		added = slices.DeleteFunc(slices.Clone(a.events), func(e *popup.Event) bool { return known[e.ID] })
-	}
-	var refused *mysql.MySQLError
-	err := insertRows(ctx, se, "INSERT INTO popup_events ("+eventColumns+") VALUES ", "", added, appendEvent)
-	if errors.As(err, &refused) && refused.Number == numDuplicate {
-		a.repeated = true
 	}
 	if err != nil {
 		return err
@@ -82,6 +71,24 @@ func (a *applier) apply(ctx context.Context, se *session) error {
 		err = a.writeSomething(ctx, se)
 	}
 	return err
+}
+
+func insertEvents(ctx context.Context, se *session, events []*popup.Event) error {
+	return insertRows(ctx, se, "INSERT INTO popup_events ("+eventColumns+") VALUES ", "", events, appendEvent)
+}
+
+// unknown begins a new transaction and returns the events that are not stored.
+func (a *applier) unknown(ctx context.Context, se *session) ([]*popup.Event, error) {
+	for _, sql := range []string{"ROLLBACK", "START TRANSACTION"} {
+		if err := se.Exec(ctx, sql); err != nil {
+			return nil, err
+		}
+	}
+	known, err := knownEvents(ctx, se, a.events)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(slices.Clone(a.events), func(e *popup.Event) bool { return known[e.ID] }), nil
 }
 
 // writeSomething makes a transaction that may change nothing reach the server's logs. What
@@ -137,7 +144,7 @@ func insertRows[T any](ctx context.Context, se *session, head, tail string, item
 }
 
 func appendEvent(b []byte, e *popup.Event) []byte {
-	b = append(AppendKey(b, e), ',')
+	b = append(appendKey(b, e), ',')
 	b = append(appendMoment(b, e.ShownAt), ',')
 	b = append(appendMoment(b, e.At), ',')
 	b = append(appendMoment(b, e.NextAt), ',')
@@ -149,14 +156,14 @@ func appendEvent(b []byte, e *popup.Event) []byte {
 }
 
 func appendNewest(b []byte, e *popup.Event) []byte {
-	b = append(AppendKey(b, e), ',')
+	b = append(appendKey(b, e), ',')
 	b = append(appendMoment(b, e.At), ',')
 	b = append(appendMoment(b, e.NextAt), ',')
 	return appendHex(b, popup.AppendState(nil, e.State))
 }
 
-// appendEventKey appends the first columns of both statements.
-func AppendKey(b []byte, e *popup.Event) []byte {
+// appendKey appends the first columns of both statements.
+func appendKey(b []byte, e *popup.Event) []byte {
 	b = append(appendHex(b, e.ID[:]), ',')
 	b = append(appendHex(b, []byte(e.Key.User)), ',')
 	b = append(appendHex(b, []byte(e.Key.Placement)), ',')
@@ -205,110 +212,4 @@ func knownEvents(ctx context.Context, se *session, events []*popup.Event) (map[[
 		events = events[n:]
 	}
 	return known, nil
-}
-
-// Restore calls yield for the state of each user and placement, in no set order, until
-// yield returns an error. It may miss what is applied meanwhile. yield may keep its
-// arguments.
-func (p *Popups) Restore(ctx context.Context, yield func(popup.Key, popup.State) error) error {
-	return popup.Restore(func(after popup.Key, limit int) ([]popup.Row, error) {
-		user := []byte(after.User)
-		return p.states(ctx, "WHERE user_id >= ? AND (user_id > ? OR placement > ?) ORDER BY user_id, placement LIMIT ?",
-			user, user, after.Placement, int64(limit))
-	}, yield)
-}
-
-// states reads the rows of popup_state that a condition selects.
-func (p *Popups) states(ctx context.Context, where string, args ...any) (rows []popup.Row, err error) {
-	err = p.withSession(ctx, func(ctx context.Context, se *session) error {
-		texts, err := se.texts(ctx, "SELECT user_id, placement, state FROM popup_state "+where, args...)
-		rows = nil
-		for _, t := range texts {
-			rows = append(rows, popup.Row{Key: popup.Key{User: t[0], Placement: t[1]}, State: []byte(t[2])})
-		}
-		return err
-	})
-	return rows, err
-}
-
-// States returns the states of keys in their order; the zero State for an unknown key.
-func (p *Popups) States(ctx context.Context, keys []popup.Key) ([]popup.State, error) {
-	var rows []popup.Row
-	for some := range slices.Chunk(keys, rowsMax) {
-		// The last key is repeated up to a power of two, so that there are few different
-		// statements.
-		n := 1 << bits.Len(uint(len(some)-1))
-		var args []any
-		for i := range n {
-			key := some[min(i, len(some)-1)]
-			args = append(args, []byte(key.User), key.Placement)
-		}
-		read, err := p.states(ctx, "WHERE (user_id, placement) IN ("+tuples(n, 2)+")", args...)
-		if err != nil {
-			return nil, fmt.Errorf("read popup states: %w", err)
-		}
-		rows = append(rows, read...)
-	}
-	return popup.States(keys, rows)
-}
-
-// Counts returns how many events of each kind each campaign had.
-func (p *Popups) Counts(ctx context.Context) (map[popup.CampaignID]popup.Counts, error) {
-	all := make(map[popup.CampaignID]popup.Counts)
-	err := p.withSession(ctx, func(ctx context.Context, se *session) error {
-		clear(all)
-		rows, err := se.texts(ctx, "SELECT campaign_id, kind, CAST(SUM(events) AS SIGNED) FROM popup_counts WHERE campaign_id > 0 GROUP BY campaign_id, kind")
-		if err != nil {
-			return err
-		}
-		for _, row := range rows {
-			var numbers [3]uint64
-			for i, text := range row {
-				if numbers[i], err = strconv.ParseUint(text, 10, 64); err != nil {
-					return err
-				}
-			}
-			c := all[popup.CampaignID(numbers[0])]
-			c.Add(popup.Kind(numbers[1]), numbers[2])
-			all[popup.CampaignID(numbers[0])] = c
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read popup counts: %w", err)
-	}
-	return all, nil
-}
-
-// Hours returns what happened with a campaign in the hours that begin from from on and before
-// to, by ascending hour, variant and kind.
-func (p *Popups) Hours(ctx context.Context, campaign popup.CampaignID, from, to time.Time) (all []popup.Hour, err error) {
-	err = p.withSession(ctx, func(ctx context.Context, se *session) error {
-		all = nil
-		rows, err := se.texts(ctx, "SELECT hour, variant, kind, CAST(SUM(events) AS SIGNED), CAST(SUM(users) AS SIGNED) FROM popup_hours "+
-			"WHERE campaign_id = ? AND hour >= ? AND hour < ? GROUP BY hour, variant, kind ORDER BY hour, variant, kind",
-			int64(campaign), appendDatetime(nil, from), appendDatetime(nil, to))
-		if err != nil {
-			return err
-		}
-		for _, row := range rows {
-			h := popup.Hour{}
-			if h.Hour, err = parseDatetime(row[0]); err != nil {
-				return err
-			}
-			var numbers [4]uint64
-			for i, text := range row[1:] {
-				if numbers[i], err = strconv.ParseUint(text, 10, 64); err != nil {
-					return err
-				}
-			}
-			h.Variant, h.Kind, h.Events, h.Users = uint8(numbers[0]), popup.Kind(numbers[1]), numbers[2], numbers[3]
-			all = append(all, h)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read the hours of a campaign: %w", err)
-	}
-	return all, nil
 }

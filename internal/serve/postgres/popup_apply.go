@@ -242,99 +242,10 @@ func (a *eventArrays) key() []argument {
 	}
 }
 
-// Restore calls yield for the state of each user and placement, in no set order, until
-// yield returns an error. It may miss what is applied meanwhile. yield may keep its
-// arguments.
-func (p *Popups) Restore(ctx context.Context, yield func(popup.Key, popup.State) error) error {
-	return popup.Restore(func(after popup.Key, limit int) ([]popup.Row, error) {
-		return p.states(ctx, "SELECT user_id, placement, state FROM popup_state WHERE (user_id, placement) > ($1, $2) ORDER BY user_id, placement LIMIT $3",
-			after.User, after.Placement, limit)
-	}, yield)
-}
-
-// states reads user, placement and state.
-func (p *Popups) states(ctx context.Context, sql string, args ...any) (all []popup.Row, err error) {
-	err = p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		rows, err := conn.Query(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...)
-		if err != nil {
-			return err
-		}
-		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r popup.Row, err error) {
-			err = row.Scan(&r.Key.User, &r.Key.Placement, &r.State)
-			return r, err
-		})
-		return err
-	})
-	return all, err
-}
-
-// States returns the states of keys in their order; the zero State for an unknown key.
-func (p *Popups) States(ctx context.Context, keys []popup.Key) ([]popup.State, error) {
-	var users, placements []string
-	for _, key := range keys {
-		users, placements = append(users, key.User), append(placements, key.Placement)
+// orNull returns NULL for the zero time.
+func orNull(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
 	}
-	rows, err := p.states(ctx, `SELECT s.user_id, s.placement, s.state FROM unnest($1::text[], $2::text[]) AS k(user_id, placement)
-		JOIN popup_state AS s ON s.user_id = k.user_id AND s.placement = k.placement`, users, placements)
-	if err != nil {
-		return nil, fmt.Errorf("read popup states: %w", err)
-	}
-	return popup.States(keys, rows)
+	return &t
 }
-
-// Counts returns how many events of each kind each campaign had.
-func (p *Popups) Counts(ctx context.Context) (map[popup.CampaignID]popup.Counts, error) {
-	all := make(map[popup.CampaignID]popup.Counts)
-	err := p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		clear(all)
-		rows, err := conn.Query(ctx, "SELECT campaign_id, kind, sum(events)::bigint FROM popup_counts GROUP BY campaign_id, kind", pgx.QueryExecModeExec)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var campaign int32
-			var kind int16
-			var n int64
-			if err := rows.Scan(&campaign, &kind, &n); err != nil {
-				return err
-			}
-			c := all[popup.CampaignID(campaign)]
-			c.Add(popup.Kind(kind), uint64(n))
-			all[popup.CampaignID(campaign)] = c
-		}
-		return rows.Err()
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read popup counts: %w", err)
-	}
-	return all, nil
-}
-
-// Hours returns what happened with a campaign in the hours that begin from from on and before
-// to, by ascending hour, variant and kind.
-func (p *Popups) Hours(ctx context.Context, campaign popup.CampaignID, from, to time.Time) (all []popup.Hour, err error) {
-	err = p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		rows, err := conn.Query(ctx, `SELECT hour, variant, kind, sum(events)::bigint, sum(users)::bigint FROM popup_hours
-			WHERE campaign_id = $1 AND hour >= $2 AND hour < $3 GROUP BY hour, variant, kind ORDER BY hour, variant, kind`,
-			pgx.QueryExecModeExec, int32(campaign), from, to)
-		if err != nil {
-			return err
-		}
-		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (popup.Hour, error) {
-			var h popup.Hour
-			var variant, kind int16
-			var events, users int64
-			err := row.Scan(&h.Hour, &variant, &kind, &events, &users)
-			h.Hour, h.Variant, h.Kind, h.Events, h.Users = h.Hour.UTC(), uint8(variant), popup.Kind(kind), uint64(events), uint64(users)
-			return h, err
-		})
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read the hours of a campaign: %w", err)
-	}
-	return all, nil
-}
-
-func uuid(id [16]byte) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }

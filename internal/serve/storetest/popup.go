@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -36,8 +35,8 @@ type PopupEvents interface {
 // PopupLists keeps lists of users.
 type PopupLists interface {
 	Lists(ctx context.Context) ([]popup.ListVersion, error)
-	ListUsers(ctx context.Context, name string, yield func(user string) error) error
-	ReplaceList(ctx context.Context, name string, users iter.Seq2[string, error]) (popup.ListVersion, error)
+	ListUsers(ctx context.Context, name string) (popup.ListVersion, []uint64, error)
+	ReplaceList(ctx context.Context, name string, hashes []uint64) (popup.ListVersion, error)
 	DeleteList(ctx context.Context, name string) error
 }
 
@@ -65,6 +64,8 @@ type PopupBackend struct {
 	Open func(t testing.TB) PopupDB
 	// Millis writes an expression that is a column's time in milliseconds since 1970.
 	Millis func(column string) string
+	// Newer are statements that create a table popup_history of format 2.
+	Newer []string
 	// Pooled: a pooler that loses prepared statements and session state is in between. With
 	// go test -short only the tests that it can break run.
 	Pooled bool
