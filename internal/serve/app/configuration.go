@@ -15,7 +15,6 @@ import (
 	"spillway/internal/serve/admin"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/freight"
-	"spillway/internal/serve/stream"
 	"spillway/internal/yaml"
 )
 
@@ -222,7 +221,7 @@ func checkParams(path string, names, params []string) []config.Mistake {
 	return found
 }
 
-// checkStreams rejects columns of streams that are wrong each by itself, or together.
+// checkStreams rejects columns of streams whose defaults or bounds are wrong.
 func checkStreams(c config.Config) []config.Mistake {
 	var found []config.Mistake
 	for i := range c.Streams {
@@ -230,16 +229,10 @@ func checkStreams(c config.Config) []config.Mistake {
 		if s.Incomplete() {
 			continue // Validate reports it
 		}
-		path, before := fmt.Sprintf("streams[%d].columns", i), len(found)
-		all := streamDefinition(s)
-		for _, column := range all.Columns {
-			one := stream.Definition{Name: s.Path, Table: s.Table, Columns: []stream.Column{column}}
-			if _, err := stream.NewSchema(one); err != nil {
-				found = append(found, config.Mistake{Path: path + "." + column.Name, Rule: cause(err)})
+		for _, column := range streamDefinition(s).Columns {
+			if err := column.Check(); err != nil {
+				found = append(found, config.Mistake{Path: fmt.Sprintf("streams[%d].columns.%s", i, column.Name), Rule: fmt.Sprintf("column %s: %v", column.Name, err)})
 			}
-		}
-		if _, err := stream.NewSchema(all); err != nil && len(found) == before {
-			found = append(found, config.Mistake{Path: path, Rule: cause(err)})
 		}
 	}
 	return found

@@ -58,9 +58,6 @@ func (a *app) openStreams() error {
 			return exit.UsageError(err)
 		}
 		p := &streamPart{cfg: a.streamConfig(c, st), ack: c.Ack, access: c.Auth, schema: schema, log: a.log, database: st.stream(schema)}
-		if err := p.cfg.Validate(); err != nil && c.Ack != stream.AckSpool {
-			return exit.UsageError(fmt.Errorf("stream %s: %w", c.Path, err))
-		}
 		paths := append([]string{c.Path}, c.Aliases...)
 		p.part = newPart("POST "+c.Path, st, server.DownRoute{Writes: paths}, func(ctx context.Context) error { return a.startStream(ctx, p) })
 		p.alone = c.Ack == stream.AckSpool
@@ -179,12 +176,9 @@ func (p *streamPart) start(ctx context.Context, local *spool.Spool) (runningStre
 		} else if err := p.database.Check(ctx); err != nil {
 			return nil, err
 		}
-		return stream.OpenSpooled(p.cfg, p.schema, local, p.database)
+		return stream.OpenSpooled(p.cfg, p.schema, local, p.database), nil
 	}
-	s, err := stream.Open(p.cfg, p.schema, p.database)
-	if err != nil {
-		return nil, err
-	}
+	s := stream.Open(p.cfg, p.schema, p.database)
 	if err := s.Start(ctx, p.database); err != nil {
 		return nil, errors.Join(err, s.Close(ctx))
 	}

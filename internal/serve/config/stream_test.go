@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -75,7 +76,7 @@ func TestValidateStream(t *testing.T) {
 	valid := func(change func(*Config, *Stream)) error {
 		c := Default()
 		s := DefaultStream()
-		s.Path, s.Table, s.Columns = "/orders", "orders", Columns{{Name: "id", Type: "integer"}, {Name: "note", Type: "text"}}
+		s.Path, s.Table, s.Columns = "/orders", "orders", Columns{{Name: "id", Type: "integer", Required: true}, {Name: "note", Type: "text"}}
 		feed := DefaultFeed()
 		feed.Path, feed.SQL, feed.Key = "/orders", "SELECT id FROM orders", Keys{{Name: "id"}}
 		c.Feeds = []Feed{feed}
@@ -110,6 +111,13 @@ func TestValidateStream(t *testing.T) {
 	refused("streams[0].columns.note.max_length: must be at least 1", func(_ *Config, s *Stream) { s.Columns[1].MaxLength = -1 })
 	refused(`streams[0].extra: must name a column that is not in columns, not "id"`, func(_ *Config, s *Stream) { s.Extra = "id" })
 	refused(`streams[0].key[1]: must be one of columns, without repetition, not "id"`, func(_ *Config, s *Stream) { s.Key = []string{"id", "id"} })
+	refused(`streams[0].key[0]: must be a column that is required or has a default or a claim, not "note"`, func(_ *Config, s *Stream) { s.Key = []string{"note"} })
+	refused(`streams[0].columns: must name at most 500 columns, not "501"`, func(_ *Config, s *Stream) {
+		for i := range 499 {
+			s.Columns = append(s.Columns, Column{Name: fmt.Sprint("c", i), Type: "text"})
+		}
+	})
+	refused(`streams[0].fsync: must be on, server or off, not "no"`, func(_ *Config, s *Stream) { s.Fsync = "no" })
 	refused(`streams[0].order_by: must be one of columns, not "x"`, func(_ *Config, s *Stream) { s.OrderBy = "x" })
 	refused(`streams[0].queue_rows: must not be less than batch_rows, which is 200000, not "100000"`, func(_ *Config, s *Stream) { s.BatchRows = 200_000 })
 	refused("streams[0].queue_rows: must not be less than records_max", func(_ *Config, s *Stream) { s.RecordsMax = 200_000 })

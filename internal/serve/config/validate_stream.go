@@ -12,6 +12,9 @@ import (
 // columnTypes are the column types of the stream engine.
 const columnTypes = "integer,real,decimal,text,boolean,timestamp,json,uuid"
 
+// columnsMax is the maximum number of columns of a stream, without extra.
+const columnsMax = 500
+
 // minKey is the minimum length of a write key.
 const minKey = 16
 
@@ -135,8 +138,11 @@ func (v *validator) atLeast(path string, n int, other string, least int) {
 // defaults and bounds.
 func (v *validator) columns(at string, s Stream) {
 	path := yaml.Join(at, "columns")
-	if len(s.Columns) == 0 {
+	switch n := len(s.Columns); {
+	case n == 0:
 		v.add(path, "must name at least one column", "")
+	case n > columnsMax:
+		v.add(path, fmt.Sprintf("must name at most %d columns", columnsMax), strconv.Itoa(n))
 	}
 	var names []string
 	for _, c := range s.Columns {
@@ -155,8 +161,11 @@ func (v *validator) columns(at string, s Stream) {
 		v.add(yaml.Join(at, "extra"), "must name a column that is not in columns", s.Extra)
 	}
 	for i, name := range s.Key {
-		if !slices.Contains(names, name) || slices.Contains(s.Key[:i], name) {
-			v.add(yaml.Index(yaml.Join(at, "key"), i), "must be one of columns, without repetition", name)
+		at, column := yaml.Index(yaml.Join(at, "key"), i), slices.Index(names, name)
+		if column < 0 || slices.Contains(s.Key[:i], name) {
+			v.add(at, "must be one of columns, without repetition", name)
+		} else if c := s.Columns[column]; !c.Required && !c.Default.Given && c.Claim == "" {
+			v.add(at, "must be a column that is required or has a default or a claim", name)
 		}
 	}
 	if s.OrderBy != "" && !slices.Contains(names, s.OrderBy) {

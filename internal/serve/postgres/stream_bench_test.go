@@ -136,13 +136,10 @@ func BenchmarkStreamCallers(b *testing.B) {
 	for _, committers := range []int{1, 2, 4} {
 		b.Run(fmt.Sprintf("stream/%d", committers), func(b *testing.B) {
 			db := open(b, url, database.Pool{Max: committers, AcquireTimeout: time.Minute})
-			s, err := stream.Open(stream.Config{
+			s := stream.Open(stream.Config{
 				Committers: committers, BatchRows: 1000, BatchBytes: 1 << 20, QueueRows: 100000, QueueBytes: 64 << 20,
 				WaitMax: time.Minute, CommitTimeout: 10 * time.Second, RetryFor: time.Minute, KeyTTL: time.Hour, Log: slog.New(slog.DiscardHandler),
 			}, schema, db.Stream(schema))
-			if err != nil {
-				b.Fatal(err)
-			}
 			callers(b, func(ctx context.Context) error {
 				_, err := s.Commit(ctx, stream.Request{Records: records})
 				return err

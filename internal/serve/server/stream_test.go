@@ -59,13 +59,10 @@ func openStream(tb testing.TB, sink *streamSink) StreamRoute {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	s, err := stream.Open(stream.Config{
+	s := stream.Open(stream.Config{
 		Committers: 2, BatchRows: 1000, BatchBytes: 1 << 20, QueueRows: 100_000, QueueBytes: 64 << 20, WaitMax: time.Hour,
 		CommitTimeout: time.Hour, RetryFor: time.Millisecond, KeyTTL: time.Hour, Log: slog.New(slog.DiscardHandler),
 	}, schema, sink)
-	if err != nil {
-		tb.Fatal(err)
-	}
 	tb.Cleanup(func() { _ = s.Close(context.Background()) })
 	return StreamRoute{
 		Paths: []string{"/things", "/v1/things"}, Schema: schema, Timeout: time.Hour,

@@ -215,11 +215,33 @@ func (s *Spool) answer(t *ticket, err error) {
 	t.Answer(err)
 }
 
-// commit runs one transaction. The caller holds mu; commit releases it during the transaction.
+// commit stores entries and removals, and answers them. The caller holds mu, which is not held
+// during a transaction.
 func (s *Spool) commit(tickets []*ticket, removals []*removal) {
 	if len(tickets) == 0 && len(removals) == 0 {
 		return
 	}
+	err := s.write(tickets, removals)
+	failed := err
+	if err != nil {
+		s.refuse(tickets, err)
+	}
+	if err != nil && len(tickets) > 0 && len(removals) > 0 {
+		// Deletions, which free room, must not fail because of entries, which need it.
+		err = s.write(nil, removals)
+	}
+	if err != nil {
+		for _, r := range removals {
+			r.err = err
+			close(r.done)
+		}
+	}
+	s.failing, s.failedAt = failed, time.Now()
+}
+
+// write makes one transaction, and answers its entries and removals when it is on disk. The
+// caller holds mu; write releases it during the transaction.
+func (s *Spool) write(tickets []*ticket, removals []*removal) error {
 	s.gather.Begin()
 	c := s.change(tickets, removals)
 	s.mu.Unlock()
@@ -228,21 +250,8 @@ func (s *Spool) commit(tickets []*ticket, removals []*removal) {
 	took := time.Since(start)
 	s.mu.Lock()
 	s.gather.End(len(tickets) + len(s.pending))
-	if err != nil && len(removals) > 0 && len(tickets) > 0 {
-		// Deletions, which free room, must not fail because of entries, which need it.
-		s.refuse(tickets, err)
-		s.commit(nil, removals)
-		s.failing, s.failedAt = err, time.Now()
-		return
-	}
-	s.failing, s.failedAt = err, time.Now()
 	if err != nil {
-		s.refuse(tickets, err)
-		for _, r := range removals {
-			r.err = err
-			close(r.done)
-		}
-		return
+		return err
 	}
 	s.used = used
 	s.added(c)
@@ -254,6 +263,7 @@ func (s *Spool) commit(tickets []*ticket, removals []*removal) {
 	for _, t := range tickets {
 		s.answer(t, nil)
 	}
+	return nil
 }
 
 // change makes a group of the entries of each name, and adds the removals. The caller

@@ -25,7 +25,7 @@ var (
 	ErrInUse = errors.New("the spool is in use by another process")
 )
 
-// Config bounds a spool. Bytes, QueueBytes, GroupBytes and Log are required.
+// Config bounds a spool. Bytes, at least 1 MiB, QueueBytes, GroupBytes and Log are required.
 type Config struct {
 	Bytes      int64 // of the file in use, dead letters included
 	QueueBytes int   // that wait for the next fsync
@@ -39,26 +39,6 @@ type Config struct {
 	// Synced, if set, is called after each transaction with the entries and records in it,
 	// and the time until it was on disk.
 	Synced func(entries, rows int, took time.Duration)
-}
-
-// Validate returns an error that names the first field that is not valid.
-func (c Config) Validate() error {
-	switch {
-	case c.Bytes < 1<<20:
-		return errors.New("spool_bytes must be at least 1 MiB")
-	case c.QueueBytes < 1:
-		return errors.New("queue_bytes must be at least 1")
-	case c.GroupBytes < 1:
-		return errors.New("batch_bytes must be at least 1")
-	case c.Log == nil:
-		return errors.New("a log is required")
-	}
-	for name, share := range c.Shares {
-		if share < 0 {
-			return fmt.Errorf("spool_bytes of %s must not be negative", name)
-		}
-	}
-	return nil
 }
 
 // Spool is an open spool. Use Open. Its methods may be called concurrently.
@@ -108,9 +88,6 @@ type nameState struct {
 // missing. Errors wrap ErrInUse and ErrDamaged. The owner must call Close when the drains
 // have ended.
 func Open(ctx context.Context, path string, cfg Config) (*Spool, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, fmt.Errorf("spool: %w", err)
-	}
 	f, err := openFile(ctx, path)
 	if err != nil {
 		return nil, err

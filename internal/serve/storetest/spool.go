@@ -52,10 +52,7 @@ func FillSpool(t *testing.T, data string, down bool, ids ...int) {
 		t.Fatal(err)
 	}
 	cfg := stream.Config{BatchRows: 100, BatchBytes: 1 << 20, CommitTimeout: time.Minute, KeyTTL: time.Hour, Log: log}
-	s, err := stream.OpenSpooled(cfg, schema, opened, sink{down: down})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := stream.OpenSpooled(cfg, schema, opened, sink{down: down})
 	for _, id := range ids {
 		body := fmt.Appendf(nil, `{"id":%d,"at":"2016-12-01T10:00:00Z","note":"é"}`, id)
 		records, _, err := schema.Parse(body, stream.FormJSON, time.Now(), stream.Limits{Bytes: 1000, Records: 10, Depth: 5, Fields: 10})

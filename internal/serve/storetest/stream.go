@@ -141,10 +141,7 @@ func (db StreamDB) stream(t testing.TB, def stream.Definition, change func(*stre
 	if change != nil {
 		change(&cfg)
 	}
-	s, err := stream.Open(cfg, schema, db.Sink(t, schema))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := stream.Open(cfg, schema, db.Sink(t, schema))
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()

@@ -121,11 +121,7 @@ func openTest(t *testing.T, sink Sink, change func(*Config, *Definition)) *Strea
 	if change != nil {
 		change(&cfg, &def)
 	}
-	s, err := Open(cfg, mustSchema(t, def), sink)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return Open(cfg, mustSchema(t, def), sink)
 }
 
 func closeTest(t *testing.T, s *Stream) {
@@ -481,13 +477,10 @@ func TestMaintenance(t *testing.T) {
 }
 
 func BenchmarkCommit(b *testing.B) {
-	s, err := Open(Config{
+	s := Open(Config{
 		Committers: 2, BatchRows: 1000, BatchBytes: 1 << 20, QueueRows: 100000, QueueBytes: 64 << 20, WaitMax: time.Minute,
 		CommitTimeout: time.Second, RetryFor: time.Second, KeyTTL: time.Hour, Log: slog.New(slog.DiscardHandler),
 	}, mustSchema(b, Definition{Columns: []Column{{Name: "n", Type: Integer}}}), newMemory(0))
-	if err != nil {
-		b.Fatal(err)
-	}
 	r := testRequest(b, s, "", number(1))
 	b.SetParallelism(500)
 	b.ReportAllocs()

@@ -99,63 +99,35 @@ type column struct {
 	wrongType, belowMin, aboveMax, tooLong string
 }
 
-const columnsMax = 500
-
-// NewSchema checks a definition. Errors name the column and what to change.
+// NewSchema returns the schema of a definition, whose names the configuration has checked. An error
+// names the column whose default or bounds are wrong, and what to change.
 func NewSchema(def Definition) (*Schema, error) {
 	s := &Schema{def: def, byName: make(map[string]int), extra: -1, orderBy: -1}
-	if err := s.build(); err != nil {
-		return nil, fmt.Errorf("stream %s: %w", def.Name, err)
-	}
-	return s, nil
-}
-
-func (s *Schema) build() error {
-	columns := slices.Clone(s.def.Columns)
-	if s.def.Extra != "" {
+	columns := def.Columns
+	if def.Extra != "" {
 		s.extra = len(columns)
-		columns = append(columns, Column{Name: s.def.Extra, Type: JSON})
-	}
-	switch {
-	case s.def.Table == "":
-		return errors.New("no table is named")
-	case len(s.def.Columns) == 0:
-		return errors.New("no columns are listed")
-	case len(columns) > columnsMax:
-		return fmt.Errorf("%d columns, more than %d", len(columns), columnsMax)
+		columns = append(slices.Clip(columns), Column{Name: def.Extra, Type: JSON})
 	}
 	for i, c := range columns {
-		if _, twice := s.byName[c.Name]; twice || c.Name == "" {
-			return fmt.Errorf("column %q is listed twice or has no name", c.Name)
-		}
 		compiled, err := compile(c)
 		if err != nil {
-			return fmt.Errorf("column %s: %w", c.Name, err)
+			return nil, fmt.Errorf("stream %s: column %s: %w", def.Name, c.Name, err)
 		}
 		s.byName[c.Name] = i
 		s.columns = append(s.columns, compiled)
 	}
-	for _, name := range s.def.Key {
-		i, ok := s.byName[name]
-		if !ok || !s.columns[i].Required && !s.columns[i].hasDefault && s.columns[i].Claim == "" {
-			return fmt.Errorf("key column %s must be listed as a column that is required or has a default", name)
-		}
+	if def.OrderBy != "" {
+		s.orderBy = s.byName[def.OrderBy]
 	}
-	if s.def.OrderBy != "" {
-		i, ok := s.byName[s.def.OrderBy]
-		if !ok || i == s.extra {
-			return fmt.Errorf("order_by %s is not listed as a column", s.def.OrderBy)
-		}
-		s.orderBy = i
-	}
-	if s.extra >= 0 {
-		delete(s.byName, s.def.Extra) // a field of that name is kept like any other
-	}
-	switch s.def.Fsync {
-	case FsyncOn, FsyncServer, FsyncOff:
-		return nil
-	}
-	return fmt.Errorf("unknown fsync %q: remove it, or use server or off", s.def.Fsync)
+	delete(s.byName, def.Extra) // a field of that name is kept like any other
+	return s, nil
+}
+
+// Check returns an error if a default or a bound of the column is wrong, or does not go with its
+// type.
+func (c Column) Check() error {
+	_, err := compile(c)
+	return err
 }
 
 // Definition returns the definition. It must not be changed.
@@ -172,14 +144,11 @@ func (s *Schema) Columns() []Column {
 
 func compile(c Column) (column, error) {
 	compiled := column{Column: c, wrongType: "must be " + c.Type.describe()}
-	if c.Type.describe() == "" {
-		return compiled, fmt.Errorf("unknown type %q: use integer, real, decimal, text, boolean, timestamp, json or uuid", c.Type)
-	}
 	if (c.Min != "" || c.Max != "") && c.Type != Integer && c.Type != Real && c.Type != Decimal && c.Type != Timestamp {
 		return compiled, fmt.Errorf("min and max are for integer, real, decimal and timestamp, not for %s", c.Type)
 	}
-	if c.MaxLength != 0 && c.Type != Text && c.Type != JSON || c.MaxLength < 0 {
-		return compiled, errors.New("max_length is a positive number, for text and json")
+	if c.MaxLength != 0 && c.Type != Text && c.Type != JSON {
+		return compiled, errors.New("max_length is for text and json")
 	}
 	if c.Claim != "" && (c.Type != Text && c.Type != Integer && c.Type != UUID || c.Default != nil) {
 		return compiled, errors.New("a column with a claim must be text, integer or uuid, without a default")

@@ -73,10 +73,7 @@ type Spooled struct {
 
 // OpenSpooled starts to drain a stream. Of Config it requires BatchRows, BatchBytes,
 // CommitTimeout, KeyTTL and Log. The owner must call Close before it closes the spool.
-func OpenSpooled(cfg Config, schema *Schema, spool Spool, sink Sink) (*Spooled, error) {
-	if cfg.BatchRows < 1 || cfg.BatchBytes < 1 || cfg.CommitTimeout <= 0 || cfg.KeyTTL <= 0 || cfg.Log == nil {
-		return nil, fmt.Errorf("stream %s: batch_rows, batch_bytes, commit_timeout, key_ttl and a log are required", schema.def.Name)
-	}
+func OpenSpooled(cfg Config, schema *Schema, spool Spool, sink Sink) *Spooled {
 	cfg.SpoolMaxAge = cmp.Or(cfg.SpoolMaxAge, DefaultSpoolMaxAge)
 	s := &Spooled{cfg: cfg, schema: schema, spool: spool, sink: sink}
 	s.base, s.abort = context.WithCancel(context.Background())
@@ -87,7 +84,7 @@ func OpenSpooled(cfg Config, schema *Schema, spool Spool, sink Sink) (*Spooled, 
 		_ = spool.Drain(s.draining, schema.def.Name, cfg.BatchBytes, s) // the spool logs and reports the error
 	})
 	s.workers.Go(func() { s.maintenance.run(s.draining) })
-	return s, nil
+	return s
 }
 
 // Close ends the drain. It finishes a batch that is being committed unless ctx ends first.

@@ -63,6 +63,9 @@ func appendRecords(b []byte, r *Records, rows []int, refused []Refusal) ([]byte,
 	return queue.AppendBytes(b, text), nil
 }
 
+// columnsMax is the maximum number of columns of a configuration, without Definition.Extra.
+const columnsMax = 500
+
 // allRows returns the numbers of n rows.
 func allRows(n int) []int {
 	rows := make([]int, n)

@@ -164,10 +164,7 @@ func openSpooledTest(t *testing.T, sink *marked, spool *quietSpool) *spooledTest
 	t.Helper()
 	log := &bytes.Buffer{}
 	cfg := Config{BatchRows: 10, BatchBytes: 1 << 20, CommitTimeout: time.Second, KeyTTL: 24 * time.Hour, Log: slog.New(slog.NewTextHandler(log, nil))}
-	s, err := OpenSpooled(cfg, spooledSchema(t, "n integer"), spool, sink)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := OpenSpooled(cfg, spooledSchema(t, "n integer"), spool, sink)
 	return &spooledTest{Spooled: s, sink: sink, spool: spool, log: log}
 }
 

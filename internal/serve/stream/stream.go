@@ -8,7 +8,7 @@
 // Spool, from which they are drained into the Sink.
 //
 //	schema, err := stream.NewSchema(definition)
-//	s, err := stream.Open(config, schema, sink)
+//	s := stream.Open(config, schema, sink)
 //	records, refused, err := schema.Parse(body, stream.FormOf(contentType), now, limits)
 //	receipt, err := s.Store(ctx, stream.Request{Records: records, Refused: refused, Key: key, Fingerprint: stream.FingerprintOf(body)})
 //
@@ -65,7 +65,9 @@ const (
 	AckMemory   = "memory"   // the records are queued in this process
 )
 
-// Config bounds a stream. All fields are required but the last three.
+// Config bounds a stream. All fields are required but the last four. The configuration has
+// checked them: QueueRows is at least BatchRows, QueueBytes at least BatchBytes, and Committers
+// at most 64.
 type Config struct {
 	Committers    int           // concurrent commits, each on a connection of the pool
 	BatchRows     int           // records of one transaction, unless one request has more
@@ -93,31 +95,6 @@ type Config struct {
 
 // DefaultSpoolMaxAge is the default of Config.SpoolMaxAge.
 const DefaultSpoolMaxAge = 7 * 24 * time.Hour
-
-// Validate returns an error that names the first field that is not valid.
-func (c Config) Validate() error {
-	checks := []struct {
-		name string
-		ok   bool
-	}{
-		{"committers must be 1 to 64", c.Committers >= 1 && c.Committers <= lanesMax},
-		{"batch_rows must be at least 1", c.BatchRows >= 1},
-		{"batch_bytes must be at least 1", c.BatchBytes >= 1},
-		{"queue_rows must be at least batch_rows", c.QueueRows >= c.BatchRows},
-		{"queue_bytes must be at least batch_bytes", c.QueueBytes >= c.BatchBytes},
-		{"wait_max must be positive", c.WaitMax > 0},
-		{"commit_timeout must be positive", c.CommitTimeout > 0},
-		{"retry_for must not be negative", c.RetryFor >= 0},
-		{"key_ttl must be positive", c.KeyTTL > 0},
-		{"a log is required", c.Log != nil},
-	}
-	for _, check := range checks {
-		if !check.ok {
-			return errors.New(check.name)
-		}
-	}
-	return nil
-}
 
 // ErrUnavailable: nothing was stored, because the database does not accept it now.
 //
@@ -161,10 +138,7 @@ type Stream struct {
 
 // Open starts a stream that stores in sink. It does not need the database to answer. The
 // owner must call Close, and close the sink afterwards if the sink requires it.
-func Open(cfg Config, schema *Schema, sink Sink) (*Stream, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, fmt.Errorf("stream %s: %w", schema.def.Name, err)
-	}
+func Open(cfg Config, schema *Schema, sink Sink) *Stream {
 	cfg.SpoolMaxAge = cmp.Or(cfg.SpoolMaxAge, DefaultSpoolMaxAge)
 	s := &Stream{cfg: cfg, schema: schema, sink: sink, keys: make(map[string]*ticket)}
 	s.wake.L = &s.mu
@@ -176,7 +150,7 @@ func Open(cfg Config, schema *Schema, sink Sink) (*Stream, error) {
 	for n := range cfg.Committers {
 		s.workers.Go(func() { s.committer(n) })
 	}
-	return s, nil
+	return s
 }
 
 // Close refuses new requests, stores what was accepted and returns when that is done. If
