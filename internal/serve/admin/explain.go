@@ -13,20 +13,6 @@ import (
 	"spillway/internal/serve/popup"
 )
 
-// explanation says why a user does or does not get a campaign.
-type explanation struct {
-	Campaign  popup.CampaignID `json:"campaign"`
-	Name      string           `json:"name"`
-	Priority  int32            `json:"priority"`
-	Order     int32            `json:"order"`
-	Verdict   popup.Verdict    `json:"verdict"`
-	At        *time.Time       `json:"at,omitempty"`        // the time to which the verdict refers
-	Problem   string           `json:"problem,omitempty"`   // why it is never shown
-	Condition string           `json:"condition,omitempty"` // the first one that is false
-	Shows     int              `json:"shows,omitempty"`     // to this user, since it last started over
-	Variant   string           `json:"variant,omitempty"`   // that the user gets
-}
-
 // userState is a user's state at a placement.
 type userState struct {
 	Version  uint64           `json:"version"`
@@ -66,14 +52,6 @@ func (p *Popups) explain(w http.ResponseWriter, r *http.Request) {
 	default:
 		writeExplanations(w, key, now, state, all)
 	}
-}
-
-// variantName returns the name of a variant of a campaign; "" if it has none.
-func variantName(c *popup.Campaign, variant uint8) string {
-	if variant == 0 || int(variant) > len(c.Variants) {
-		return ""
-	}
-	return c.Variants[variant-1].Name
 }
 
 // withoutClass returns the text of an error that wraps popup.ErrRequest, without that.
@@ -126,12 +104,12 @@ func (p *Popups) readAttributes(key *popup.Key, query url.Values, attributes *po
 
 func writeExplanations(w http.ResponseWriter, key popup.Key, now time.Time, s popup.State, all []popup.Explanation) {
 	answer := struct {
-		User      string        `json:"user"`
-		Placement string        `json:"placement"`
-		Now       time.Time     `json:"now"`
-		State     userState     `json:"state"`
-		Campaigns []explanation `json:"campaigns"`
-	}{key.User, key.Placement, now.UTC(), userState{Version: s.Version, Phase: s.Phase.String(), Campaign: s.Campaign}, []explanation{}}
+		User      string              `json:"user"`
+		Placement string              `json:"placement"`
+		Now       time.Time           `json:"now"`
+		State     userState           `json:"state"`
+		Campaigns []popup.Explanation `json:"campaigns"`
+	}{key.User, key.Placement, now.UTC(), userState{Version: s.Version, Phase: s.Phase.String(), Campaign: s.Campaign}, all}
 	if s.Phase != popup.Fresh {
 		answer.State.Shown = orNil(time.UnixMilli(s.Shown).UTC())
 	}
@@ -140,12 +118,6 @@ func writeExplanations(w http.ResponseWriter, key popup.Key, now time.Time, s po
 	}
 	if until := time.UnixMilli(s.Until).UTC(); s.Phase != popup.Fresh && until.Year() < 10000 {
 		answer.State.Until = &until
-	}
-	for _, e := range all {
-		answer.Campaigns = append(answer.Campaigns, explanation{
-			Campaign: e.Campaign.ID, Name: e.Campaign.Name, Priority: e.Campaign.Priority, Order: e.Campaign.Order, Verdict: e.Verdict,
-			At: orNil(e.At), Problem: e.Problem, Condition: e.Condition, Shows: e.Shows, Variant: variantName(e.Campaign, e.Variant),
-		})
 	}
 	writeJSON(w, "application/json", http.StatusOK, answer)
 }

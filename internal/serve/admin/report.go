@@ -24,19 +24,13 @@ type ReportTables interface {
 
 // figures are the events of a campaign in some time.
 type figures struct {
-	Shows       uint64 `json:"shows"`
-	Users       uint64 `json:"users"` // whom it was shown for the first time
-	Clicks      uint64 `json:"clicks"`
-	Dismissals  uint64 `json:"dismissals"`
-	Withheld    uint64 `json:"withheld"`
-	Conversions uint64 `json:"conversions"`
+	popup.Counts
+	Users uint64 `json:"users"` // whom it was shown for the first time
 }
 
 // add adds the events of an hour.
 func (f *figures) add(h popup.Hour) {
-	counts := popup.Counts{Shows: f.Shows, Clicks: f.Clicks, Dismissals: f.Dismissals, Withheld: f.Withheld, Conversions: f.Conversions}
-	counts.Add(h.Kind, h.Events)
-	f.Shows, f.Clicks, f.Dismissals, f.Withheld, f.Conversions = counts.Shows, counts.Clicks, counts.Dismissals, counts.Withheld, counts.Conversions
+	f.Add(h.Kind, h.Events)
 	if h.Kind == popup.KindShow {
 		f.Users += h.Users
 	}
@@ -203,7 +197,7 @@ func reportName(c *popup.Campaign, variant uint8) string {
 	if variant > 0 && int(variant) > len(c.Variants) {
 		return fmt.Sprintf("#%d", variant)
 	}
-	return variantName(c, variant)
+	return c.VariantName(variant)
 }
 
 // historyMax is the maximum of changes in one answer.

@@ -99,11 +99,7 @@ func (p *popupPart) forgetStates(ctx context.Context, user string, placements []
 	if p.local != nil {
 		return p.local.Forget(user, placements), nil
 	}
-	states := p.redis.open.Load()
-	if states == nil {
-		return 0, errStopped
-	}
-	return states.Forget(ctx, user, placements)
+	return p.redis.Forget(ctx, user, placements)
 }
 
 // errEventsWait: the database does not have all events yet.
@@ -112,7 +108,7 @@ var errEventsWait = errors.New("events wait for the database")
 // drained returns nil once the database has all events that were recorded before a time.
 func (p *popupPart) drained(since time.Time) error {
 	if p.redis != nil {
-		if states := p.redis.open.Load(); states == nil || !states.Drained(since) {
+		if !p.redis.Drained(since) {
 			return errEventsWait
 		}
 		return nil

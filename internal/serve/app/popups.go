@@ -60,9 +60,10 @@ type popupPart struct {
 	local *popup.Local                // nil with Redis
 	lock  *popup.Lock                 // with local, from start on
 	spool atomic.Pointer[spool.Spool] // with local, from start on
-	redis *redisStates                // nil with local
+	redis *redis.Popups               // nil with local
 	copy  *redis.CampaignCopy         // nil with local
 
+	connected atomic.Bool           // redis is open
 	prepared  atomic.Bool           // the tables and the statement of userRow are checked
 	preparing sync.Mutex            // one late attempt at a time
 	refused   atomic.Pointer[error] // why the database refuses the late preparation
@@ -73,36 +74,6 @@ type popupPart struct {
 	working context.CancelFunc      // ends the background work; nil before start
 	work    sync.WaitGroup
 	closed  sync.Once
-}
-
-// redisStates is the popup.Store in Redis. Its calls fail until it is opened.
-type redisStates struct {
-	settings redis.PopupConfig
-	open     atomic.Pointer[redis.Popups]
-}
-
-// Get implements popup.Store.
-func (s *redisStates) Get(ctx context.Context, key popup.Key) (popup.State, error) {
-	if p := s.open.Load(); p != nil {
-		return p.Get(ctx, key)
-	}
-	return popup.State{}, errStarting
-}
-
-// Swap implements popup.Store.
-func (s *redisStates) Swap(ctx context.Context, key popup.Key, version uint64, next popup.State, event popup.Event, guards ...popup.Guard) (bool, error) {
-	if p := s.open.Load(); p != nil {
-		return p.Swap(ctx, key, version, next, event, guards...)
-	}
-	return false, errStarting
-}
-
-// Record implements popup.Store.
-func (s *redisStates) Record(ctx context.Context, event popup.Event) error {
-	if p := s.open.Load(); p != nil {
-		return p.Record(ctx, event)
-	}
-	return errStarting
 }
 
 // openPopups returns the part of the popups.
@@ -173,11 +144,11 @@ func (p *popupPart) openStore(settings *popup.Config) error {
 		settings.Cache = popup.NewCache(p.cfg.CacheUsers)
 	}
 	p.copy = redis.NewCampaignCopy(p.tables)
-	p.redis = &redisStates{settings: redis.PopupConfig{
+	p.redis = redis.NewPopups(redis.PopupConfig{
 		Table: lateTables{p.tables, p}, DatabaseAddress: p.store.url.Identity(), DatabaseName: p.store.url.String(), Namespace: p.cfg.RedisPrefix,
 		Campaigns: p.copy, Clock: p.clock, Cache: settings.Cache, Log: p.app.log,
 		StateTTL: p.cfg.StateTTL, Timeout: p.cfg.Timeout, BacklogMax: p.cfg.BacklogMax,
-	}}
+	})
 	settings.Store = p.redis
 	return nil
 }
@@ -275,8 +246,9 @@ func ownKey(file string) ([]byte, error) {
 // after them nothing can fail.
 func (p *popupPart) start(ctx context.Context) error {
 	var err error
-	if p.redis != nil {
-		err = p.startRedis(ctx)
+	if p.redis != nil && !p.connected.Load() {
+		err = p.redis.Open(ctx, p.app.cfg.Redis.Reveal())
+		p.connected.Store(err == nil)
 	}
 	if err == nil {
 		err = p.startCampaigns(ctx)
@@ -297,7 +269,7 @@ func (p *popupPart) start(ctx context.Context) error {
 		p.work.Go(func() { p.retention.Run(working) })
 	}
 	if p.redis != nil {
-		p.work.Go(func() { p.redis.open.Load().Run(working) })
+		p.work.Go(func() { p.redis.Run(working) })
 	} else {
 		p.work.Go(func() { p.local.Run(working, p.failed) })
 	}
@@ -398,26 +370,11 @@ func (t lateTables) Identity(ctx context.Context) (string, error) {
 	return t.popupTables.Identity(ctx)
 }
 
-// startRedis connects to Redis.
-func (p *popupPart) startRedis(ctx context.Context) error {
-	if p.redis.open.Load() != nil {
-		return nil
-	}
-	states, err := redis.OpenPopups(ctx, p.app.cfg.Redis.Reveal(), p.redis.settings)
-	if err != nil {
-		return err
-	}
-	p.redis.open.Store(states)
-	return nil
-}
-
 // release gives up what start has taken.
 func (p *popupPart) release() error {
 	var err error
-	if p.redis != nil {
-		if states := p.redis.open.Swap(nil); states != nil {
-			states.Close()
-		}
+	if p.connected.Swap(false) {
+		p.redis.Close()
 	}
 	if events := p.spool.Swap(nil); events != nil {
 		err = events.Close()
@@ -498,14 +455,13 @@ func (p *popupPart) ready() error {
 		return err
 	}
 	if p.redis != nil {
-		states := p.redis.open.Load()
-		if states == nil {
+		if !p.connected.Load() {
 			return errStopped
 		}
 		if refused := p.refused.Load(); refused != nil {
 			return fmt.Errorf("%w: %w", errNotStarted, *refused)
 		}
-		return states.Ready()
+		return p.redis.Ready()
 	}
 	if err := p.local.Ready(); err != nil {
 		return err
@@ -551,11 +507,7 @@ func (p *popupPart) figures() admin.PopupFigures {
 		f.Deleted = p.retention.Deleted()
 	}
 	if p.redis != nil {
-		states := p.redis.open.Load()
-		if states == nil {
-			return f
-		}
-		s := states.Stats()
+		s := p.redis.Stats()
 		f.Waiting, f.WaitingAge, f.SetAside, f.Durable = s.Backlog, s.Oldest.Seconds(), int64(s.Bad), s.Durable
 		return f
 	}

@@ -87,6 +87,14 @@ func (c *Campaign) payload(variant uint8) json.RawMessage {
 	return c.Variants[variant-1].Payload
 }
 
+// VariantName returns the name of a variant; "" if the campaign has no such one.
+func (c *Campaign) VariantName(variant uint8) string {
+	if variant == 0 || int(variant) > len(c.Variants) {
+		return ""
+	}
+	return c.Variants[variant-1].Name
+}
+
 // FieldError is an error in a field of a campaign.
 type FieldError struct {
 	Field   string // as the API names it

@@ -15,8 +15,6 @@ const (
 
 	roundTripMax = time.Second // a longer one says too little about the store's clock
 	driftMax     = 500e-6      // of two clocks; NTP does not adjust faster
-	rateErrorMax = 20e-6       // of a rate that is used
-	baselineMax  = time.Hour   // over which the rate is measured
 )
 
 // Clock tells the time of a store, so that all replicas use one clock. It measures the store's
@@ -30,8 +28,8 @@ const (
 // set, and Clock follows at once, by whatever it was set. Nothing is smoothed: due times are
 // compared in seconds or more.
 type Clock struct {
-	origin   time.Time // local times are monotonic times since then
-	estimate atomic.Pointer[estimate]
+	origin time.Time                   // local times are monotonic times since then
+	last   atomic.Pointer[measurement] // the one that is extrapolated
 
 	mu     sync.Mutex // one Sample or Report at a time
 	skewed bool       // the last report said so
@@ -43,8 +41,8 @@ func NewClock() *Clock { return &Clock{origin: time.Now()} }
 // Now returns the store's time.
 func (c *Clock) Now() time.Time {
 	if c != nil {
-		if e := c.estimate.Load(); e != nil {
-			return time.Unix(0, e.at(time.Since(c.origin))).UTC()
+		if m := c.last.Load(); m != nil {
+			return time.Unix(0, m.at(time.Since(c.origin))).UTC()
 		}
 	}
 	return time.Now()
@@ -55,12 +53,12 @@ func (c *Clock) Skew() time.Duration {
 	if c == nil {
 		return 0
 	}
-	e := c.estimate.Load()
-	if e == nil {
+	m := c.last.Load()
+	if m == nil {
 		return 0
 	}
 	now := time.Now()
-	return time.Duration(now.UnixNano() - e.at(now.Sub(c.origin)))
+	return time.Duration(now.UnixNano() - m.at(now.Sub(c.origin)))
 }
 
 // Sample notes a measurement: the store said that its time was storeTime, between sent and
@@ -70,7 +68,7 @@ func (c *Clock) Sample(sent, received, storeTime time.Time) {
 	defer c.mu.Unlock()
 	m, ok := measure(sent.Sub(c.origin), received.Sub(c.origin), storeTime.UnixNano())
 	if ok {
-		c.estimate.Store(c.estimate.Load().next(m))
+		c.last.Store(c.last.Load().better(m))
 	}
 }
 
@@ -91,7 +89,7 @@ func (c *Clock) Report(log *slog.Logger) {
 	c.skewed = skewed
 }
 
-// measurement is the store's time, in nanoseconds since 1970, at a local time.
+// measurement is the store's time, in nanoseconds since 1970, at a local time. It is immutable.
 type measurement struct {
 	local time.Duration
 	store int64
@@ -99,52 +97,31 @@ type measurement struct {
 }
 
 // measure returns a measurement, or false if it took too long.
-func measure(sent, received time.Duration, store int64) (measurement, bool) {
+func measure(sent, received time.Duration, store int64) (*measurement, bool) {
 	trip := received - sent
 	if trip < 0 || trip > roundTripMax {
-		return measurement{}, false
+		return nil, false
 	}
-	return measurement{local: sent + trip/2, store: store, bound: trip/2 + trip/1000 + time.Microsecond}, true // and the drift meanwhile
-}
-
-// estimate is what a Clock knows. It is immutable.
-type estimate struct {
-	measurement             // the one that is extrapolated
-	base        measurement // an earlier one, for the rate
-	rate        float64     // what the store's clock gains, per local time
+	return &measurement{local: sent + trip/2, store: store, bound: trip/2 + trip/1000 + time.Microsecond}, true // and the drift meanwhile
 }
 
 // at returns the store's time at a local time.
-func (e *estimate) at(local time.Duration) int64 {
-	passed := local - e.local
-	return e.store + int64(passed) + int64(e.rate*float64(passed))
-}
+func (m *measurement) at(local time.Duration) int64 { return m.store + int64(local-m.local) }
 
 // errorAt returns by how much at may be wrong.
-func (e *estimate) errorAt(local time.Duration) time.Duration {
-	return e.bound + time.Duration(driftMax*math.Abs(float64(local-e.local)))
+func (m *measurement) errorAt(local time.Duration) time.Duration {
+	return m.bound + time.Duration(driftMax*math.Abs(float64(local-m.local)))
 }
 
-// next returns the estimate after a measurement. e may be nil.
-func (e *estimate) next(m measurement) *estimate {
-	if e == nil {
-		return &estimate{measurement: m, base: m}
+// better returns the one to extrapolate after a newer measurement. m may be nil.
+func (m *measurement) better(newer *measurement) *measurement {
+	if m == nil {
+		return newer
 	}
-	known := e.errorAt(m.local)
-	if off := time.Duration(m.store - e.at(m.local)); off.Abs() > known+m.bound {
-		return &estimate{measurement: m, base: m} // the store's clock was set
+	known := m.errorAt(newer.local)
+	wasSet := time.Duration(newer.store-m.at(newer.local)).Abs() > known+newer.bound
+	if !wasSet && newer.bound > known {
+		return m
 	}
-	if m.bound > known {
-		return e
-	}
-	n := &estimate{measurement: m, base: e.base, rate: e.rate}
-	baseline := m.local - e.base.local
-	if float64(m.bound+e.base.bound) < rateErrorMax*float64(baseline) {
-		n.rate = float64(m.store-e.base.store)/float64(baseline) - 1
-		n.rate = max(-driftMax, min(n.rate, driftMax))
-	}
-	if baseline > baselineMax {
-		n.base = m
-	}
-	return n
+	return newer
 }

@@ -30,7 +30,7 @@ func TestClockError(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 3))
 		store := drifting{drift: (random.Float64() - 0.5) * 400e-6} // up to 200 ppm
-		var e *estimate
+		var e *measurement
 		var local time.Duration
 		last := int64(math.MinInt64)
 		for range 2000 {
@@ -42,7 +42,7 @@ func TestClockError(t *testing.T) {
 			}
 			before := e
 			if m, ok := measure(sent, sent+there+back, store.at(sent+there)); ok {
-				e = e.next(m)
+				e = e.better(m)
 			} else if there+back <= roundTripMax {
 				t.Fatalf("seed %d: a round trip of %s is refused", seed, there+back)
 			}
@@ -70,35 +70,15 @@ func TestClockError(t *testing.T) {
 	}
 }
 
-// After an hour of samples an outage of a day costs less than with an unknown rate.
-func TestClockRate(t *testing.T) {
-	t.Parallel()
-	store := drifting{drift: 120e-6}
-	var e *estimate
-	var local time.Duration
-	for local < 2*time.Hour {
-		m, ok := measure(local, local+time.Millisecond, store.at(local+300*time.Microsecond))
-		if !ok {
-			t.Fatal("refused")
-		}
-		e = e.next(m)
-		local += 500 * time.Millisecond
-	}
-	local += 24 * time.Hour
-	if off := time.Duration(e.at(local) - store.at(local)); off.Abs() > time.Second {
-		t.Errorf("off by %s after a day, with a drift of 10 s per day", off)
-	}
-}
-
 // When the store's clock is set, by seconds or hours, the next sample is followed.
 func TestClockJump(t *testing.T) {
 	t.Parallel()
 	for _, jump := range []time.Duration{5 * time.Hour, -5 * time.Hour, 3 * time.Second, -3 * time.Second, 100 * time.Millisecond} {
 		store := drifting{}
-		var e *estimate
+		var e *measurement
 		sample := func(local time.Duration) {
 			m, _ := measure(local, local+2*time.Millisecond, store.at(local+time.Millisecond))
-			e = e.next(m)
+			e = e.better(m)
 		}
 		sample(0)
 		sample(time.Second)

@@ -103,15 +103,14 @@ const EventBytesMax = 64 + PlacementBytesMax + UserBytesMax + StateBytesMax
 // errEvent is the error of DecodeEvent, but for an event of another format.
 var errEvent = errors.New("not an encoded popup event")
 
-// AppendEvent appends the encoding of e: a format byte, the kind, the id, placement and user
-// behind their lengths, what the state does not say, and the state. It returns an error
+// AppendEvent appends the encoding of e: a format byte, the kind, placement and user behind
+// their lengths, the other fields, and the state unless it is a conversion. It returns an error
 // unless e is as Show, Withhold, AnswerShow and Convert return it.
 func AppendEvent(dst []byte, e Event) ([]byte, error) {
 	if !e.valid() || e.ID != e.id() {
 		return dst, fmt.Errorf("encode %s %d: the event does not fit its state", e.Kind, e.Sequence)
 	}
 	dst = append(dst, eventFormat, byte(e.Kind))
-	dst = append(dst, e.ID[:]...)
 	dst = append(append(dst, byte(len(e.Key.Placement))), e.Key.Placement...)
 	dst = append(append(dst, byte(len(e.Key.User))), e.Key.User...)
 	first := byte(0)
@@ -119,97 +118,60 @@ func AppendEvent(dst []byte, e Event) ([]byte, error) {
 		first = 1
 	}
 	dst = append(dst, e.Variant, first)
-	switch e.Kind {
-	case KindConvert:
-		dst = binary.AppendUvarint(dst, e.Sequence)
-		fallthrough
-	case KindWithhold:
-		dst = binary.AppendUvarint(dst, uint64(e.Campaign))
-		dst = binary.AppendVarint(dst, e.ShownAt.UnixMilli())
-		dst = binary.AppendVarint(dst, e.At.UnixMilli())
-	}
+	dst = binary.AppendUvarint(dst, e.Sequence)
+	dst = binary.AppendUvarint(dst, uint64(e.Campaign))
+	dst = binary.AppendVarint(dst, e.ShownAt.UnixMilli())
+	dst = binary.AppendVarint(dst, e.At.UnixMilli())
 	if e.Kind == KindConvert {
 		return dst, nil
 	}
 	return AppendState(dst, e.State), nil
 }
 
-// valid reports whether the key is valid and the kind fits the state.
+// valid reports whether the key is valid and the event fits its state.
 func (e *Event) valid() bool {
-	s := &e.State
-	if e.Key.check() != nil || e.Campaign == 0 || e.Sequence == 0 {
+	if e.Key.check() != nil || e.Campaign == 0 || e.Sequence == 0 || e.Kind < KindShow || e.Kind > KindConvert {
 		return false
 	}
-	switch e.Kind {
-	case KindShow, KindClick, KindDismiss:
-		at := s.Shown
-		if e.Kind != KindShow {
-			at = s.Answered
-		}
-		return s.Phase == Phase(e.Kind) && e.Campaign == s.Campaign && e.Sequence == s.Version && e.Variant == s.Variant &&
-			e.ShownAt.Equal(instant(s.Shown)) && e.At.Equal(instant(at))
-	case KindWithhold:
-		return e.Sequence == s.Version
-	case KindConvert:
-		return *s == State{}
+	if e.Kind == KindConvert {
+		return e.State == State{}
 	}
-	return false
+	return e.Sequence == e.State.Version
 }
 
-// DecodeEvent decodes an event and refuses any other data. It does not check the id.
+// DecodeEvent decodes an event and refuses any other data.
 func DecodeEvent(src []byte) (Event, error) {
-	const head = 2 + 16
 	switch {
 	case len(src) > 0 && src[0] != eventFormat:
 		return Event{}, otherFormat("event", src[0], eventFormat)
-	case len(src) < head || len(src) > EventBytesMax:
+	case len(src) < 2 || len(src) > EventBytesMax:
 		return Event{}, errEvent
 	}
-	kind, id, rest := Kind(src[1]), [16]byte(src[2:head]), src[head:]
-	placement, rest, ok := cutText(rest)
+	placement, rest, ok := cutText(src[2:])
 	user, rest, also := cutText(rest)
 	if !ok || !also {
 		return Event{}, errEvent
 	}
-	e, err := decodeBody(kind, Key{User: string(user), Placement: string(placement)}, rest)
-	if err != nil {
-		return Event{}, err
+	r := varints{src: rest}
+	e := Event{
+		Kind: Kind(src[1]), Key: Key{User: string(user), Placement: string(placement)}, Variant: r.byte(math.MaxUint8), First: r.byte(1) == 1,
+		Sequence: r.unsigned(math.MaxUint64), Campaign: CampaignID(r.unsigned(math.MaxInt32)),
+		ShownAt: instant(r.signed(math.MinInt64, never-1)), At: instant(r.signed(math.MinInt64, never-1)),
 	}
-	if e.ID = id; !e.valid() {
+	switch {
+	case r.bad || e.Kind == KindConvert && len(r.src) > 0:
+		return Event{}, errEvent
+	case e.Kind != KindConvert:
+		var err error
+		if e.State, err = DecodeState(r.src); err != nil {
+			return Event{}, err
+		}
+		e.NextAt = instant(e.State.Until)
+	}
+	if !e.valid() {
 		return Event{}, errEvent
 	}
-	return e, nil
-}
-
-// decodeBody decodes an event behind its key.
-func decodeBody(kind Kind, key Key, src []byte) (Event, error) {
-	r := varints{src: src}
-	e := Event{Kind: kind, Key: key, Variant: r.byte(math.MaxUint8), First: r.byte(1) == 1}
-	if kind == KindConvert {
-		e.Sequence = r.unsigned(math.MaxUint64)
-	}
-	if kind == KindConvert || kind == KindWithhold {
-		e.Campaign = CampaignID(r.unsigned(math.MaxInt32))
-		e.ShownAt, e.At = instant(r.signed(math.MinInt64, never)), instant(r.signed(math.MinInt64, never))
-	}
-	if r.bad || kind == KindConvert && len(r.src) > 0 {
-		return e, errEvent
-	}
-	if kind == KindConvert {
-		return e, nil
-	}
-	var err error
-	if e.State, err = DecodeState(r.src); err != nil {
-		return e, err
-	}
-	s := &e.State
-	e.Sequence, e.NextAt = s.Version, instant(s.Until)
-	if kind != KindWithhold {
-		e.Campaign, e.ShownAt, e.At = s.Campaign, instant(s.Shown), instant(s.Shown)
-		if kind != KindShow {
-			e.At = instant(s.Answered)
-		}
-	}
+	e.ID = e.id()
 	return e, nil
 }
 

@@ -31,13 +31,16 @@ const (
 
 // Explanation says why a user does or does not get one campaign.
 type Explanation struct {
-	Campaign  *Campaign // shared; must not be changed
-	Verdict   Verdict
-	At        time.Time // the time that decided, if any
-	Problem   string    // with HasProblem, and of a paused campaign or a draft: which list is not there
-	Condition string    // the first condition that is false, with DoesNotMatch, and of a paused campaign or a draft
-	Shows     int       // to this user, since it last started over
-	Variant   uint8     // that the user gets; 0: the campaign has none
+	Campaign  CampaignID `json:"campaign"`
+	Name      string     `json:"name"`
+	Priority  int32      `json:"priority"`
+	Order     int32      `json:"order"`
+	Verdict   Verdict    `json:"verdict"`
+	At        Moment     `json:"at,omitzero"`         // the time that decided, if any
+	Problem   string     `json:"problem,omitempty"`   // with HasProblem, and of a paused campaign or a draft: which list is not there
+	Condition string     `json:"condition,omitempty"` // the first condition that is false, with DoesNotMatch, and of a paused campaign or a draft
+	Shows     int        `json:"shows,omitempty"`     // to this user, since it last started over
+	Variant   string     `json:"variant,omitempty"`   // that the user gets; "": the campaign has none
 }
 
 // Explain returns for each campaign of p, archived ones too, why the user does or does not
@@ -45,7 +48,7 @@ type Explanation struct {
 // placements together forbid a show; zero: they do not.
 func Explain(p *Placement, s State, a *Attributes, now, blocked time.Time) []Explanation {
 	if p == nil {
-		return nil
+		return []Explanation{}
 	}
 	a.At(now)
 	user, at := xxhash.Sum64String(a.user), now.UnixMilli()
@@ -55,7 +58,7 @@ func Explain(p *Placement, s State, a *Attributes, now, blocked time.Time) []Exp
 	}
 	out := make([]Explanation, 0, len(p.all))
 	for _, c := range p.all {
-		e := Explanation{Campaign: &c.Campaign, Variant: c.variant(user)}
+		e := Explanation{Campaign: c.ID, Name: c.Name, Priority: c.Priority, Order: c.Order, Variant: c.VariantName(c.variant(user))}
 		e.explain(c, &s, a, at)
 		switch {
 		case e.Verdict != "":
@@ -64,7 +67,7 @@ func Explain(p *Placement, s State, a *Attributes, now, blocked time.Time) []Exp
 		case given.Campaign == &c.Campaign:
 			e.Verdict = IsGiven
 		case at < due:
-			e.Verdict, e.At = UserWaits, instant(due)
+			e.Verdict, e.At = UserWaits, Moment{instant(due)}
 		default:
 			e.Verdict = BehindOthers
 		}
@@ -91,15 +94,15 @@ func (e *Explanation) explain(c *compiled, s *State, a *Attributes, at int64) {
 	case c.Status == Paused:
 		e.Verdict = IsPaused
 	case at >= c.end && c.Status != Draft:
-		e.Verdict, e.At = HasEnded, c.End.Time
+		e.Verdict, e.At = HasEnded, c.End
 	case done:
-		e.Verdict, e.At = map[Kind]Verdict{KindShow: IsCapped, KindClick: WasClicked, KindDismiss: WasDismissed, KindWithhold: WasWithheld}[r.last], instant(again)
+		e.Verdict, e.At = map[Kind]Verdict{KindShow: IsCapped, KindClick: WasClicked, KindDismiss: WasDismissed, KindWithhold: WasWithheld}[r.last], Moment{instant(again)}
 	case c.Status == Draft:
 		if !slices.Contains(c.Testers, a.user) {
 			e.Verdict = NotForUser
 		}
 	case at < c.start:
-		e.Verdict, e.At = NotStarted, c.Start.Time
+		e.Verdict, e.At = NotStarted, c.Start
 	case !c.admits(xxhash.Sum64String(a.user)):
 		e.Verdict = NotForUser
 	case c.listProblem(a) != "":

@@ -168,9 +168,9 @@ func (l *listPopup) decides(t *testing.T, user string) string {
 	}
 	for _, e := range all {
 		if e.Problem != "" {
-			text += fmt.Sprintf(" (%d: %s)", e.Campaign.ID, e.Problem)
+			text += fmt.Sprintf(" (%d: %s)", e.Campaign, e.Problem)
 		}
-		if (e.Verdict == IsGiven) != (d.Campaign == e.Campaign) {
+		if (e.Verdict == IsGiven) != (d.Campaign != nil && d.Campaign.ID == e.Campaign) {
 			t.Errorf("user %s: explained as %s, but decided %s", user, e.Verdict, text)
 		}
 	}

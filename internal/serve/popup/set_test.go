@@ -41,9 +41,9 @@ func TestUsableSet(t *testing.T) {
 		t.Fatalf("%d of %d campaigns are explained", len(explained), len(campaigns))
 	}
 	for _, e := range explained {
-		problem, broken := want[e.Campaign.ID]
+		problem, broken := want[e.Campaign]
 		if broken != (e.Verdict == HasProblem) || !strings.HasPrefix(e.Problem, problem) || (e.Problem != "") != broken {
-			t.Errorf("campaign %d: %s, %q", e.Campaign.ID, e.Verdict, e.Problem)
+			t.Errorf("campaign %d: %s, %q", e.Campaign, e.Verdict, e.Problem)
 		}
 	}
 	// The quiet period of a campaign with a problem continues, and so does the count of its shows.

@@ -1,9 +1,8 @@
 package popup
 
 import (
-	"maps"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 	_ "time/tzdata" // for systems without time zones
 )
@@ -43,40 +42,30 @@ func isZoneName(name string) bool {
 	return true
 }
 
-// zones loads each time zone once. Its methods may be called concurrently and do not wait
-// for each other.
+// zones loads each time zone once. Its methods may be called concurrently.
 type zones struct {
-	loaded atomic.Pointer[map[string]*time.Location] // replaced when a zone is added
+	mu     sync.RWMutex
+	loaded map[string]*time.Location
 }
 
 // find returns a time zone; nil if there is none with this name. It does not keep name.
 func (z *zones) find(name string) *time.Location {
-	if loaded := z.loaded.Load(); loaded != nil {
-		if zone := (*loaded)[name]; zone != nil {
-			return zone
-		}
+	z.mu.RLock()
+	zone := z.loaded[name]
+	z.mu.RUnlock()
+	if zone != nil {
+		return zone
 	}
 	name = strings.Clone(name)
-	zone := loadZone(name)
-	if zone != nil {
-		z.add(name, zone)
+	if zone = loadZone(name); zone != nil {
+		z.mu.Lock()
+		defer z.mu.Unlock()
+		if z.loaded == nil {
+			z.loaded = map[string]*time.Location{}
+		}
+		if len(z.loaded) < zonesMax {
+			z.loaded[name] = zone
+		}
 	}
 	return zone
-}
-
-func (z *zones) add(name string, zone *time.Location) {
-	for {
-		old := z.loaded.Load()
-		next := map[string]*time.Location{}
-		if old != nil {
-			if len(*old) >= zonesMax {
-				return
-			}
-			next = maps.Clone(*old)
-		}
-		next[name] = zone
-		if z.loaded.CompareAndSwap(old, &next) {
-			return
-		}
-	}
 }

@@ -296,11 +296,11 @@ func (w *walk) explain(key Key, state State, a *Attributes, id CampaignID, reaso
 	}
 	for _, e := range Explain(w.popup.Set().Placement(key.Placement), state, a, w.now, blocked) {
 		want := Verdict("")
-		if e.Campaign.ID == id {
+		if e.Campaign == id {
 			want = map[bool]Verdict{false: IsGiven, true: IsHeldOut}[reason == HeldOut]
 		}
 		if (e.Verdict == IsGiven || e.Verdict == IsHeldOut || want != "") && e.Verdict != want {
-			w.t.Fatalf("campaign %d is %s where the model gives %d, %s", e.Campaign.ID, e.Verdict, id, reason)
+			w.t.Fatalf("campaign %d is %s where the model gives %d, %s", e.Campaign, e.Verdict, id, reason)
 		}
 	}
 }

@@ -85,7 +85,6 @@ const (
 	defaultBacklogMax = 4_000_000
 	defaultClaimAfter = 30 * time.Second
 	defaultTimeout    = 5 * time.Second
-	stateTTLMin       = time.Hour
 )
 
 // Popups is a popup.Store for any number of processes. Calls fail unless Run is running.
@@ -150,30 +149,12 @@ var (
 // errNotReady: the states may be incomplete.
 var errNotReady = errors.New("popup states in Redis are not ready")
 
-// OpenPopups prepares popups on the server at rawURL, as for Open. If the server does not
-// answer, that is logged, and Run keeps trying. An error that wraps ErrPopupServer means
-// that the server cannot be used. The caller calls Run, and Close after it.
-func OpenPopups(ctx context.Context, rawURL string, cfg PopupConfig) (*Popups, error) {
-	if cfg.Table == nil || cfg.Log == nil {
-		return nil, errors.New("open popups in Redis: a table and a log are required")
-	}
-	if cfg.StateTTL != 0 && cfg.StateTTL < stateTTLMin {
-		return nil, fmt.Errorf("open popups in Redis: the TTL of states must be %s or more, or 0", stateTTLMin)
-	}
+// NewPopups returns a store whose calls fail until it is opened and runs.
+func NewPopups(cfg PopupConfig) *Popups {
 	cfg.Namespace = cmp.Or(cfg.Namespace, defaultNamespace)
-	if !popup.IsPlacement(cfg.Namespace) {
-		return nil, fmt.Errorf("open popups in Redis: the namespace must be 1 to %d lower-case letters, digits and -, not - first", popup.PlacementBytesMax)
-	}
-	option, err := parse(rawURL)
-	if err != nil {
-		return nil, err
-	}
 	cfg.BacklogMax = cmp.Or(cfg.BacklogMax, defaultBacklogMax)
 	cfg.ClaimAfter = cmp.Or(cfg.ClaimAfter, defaultClaimAfter)
 	cfg.Timeout = cmp.Or(cfg.Timeout, defaultTimeout)
-	option.Dialer.Timeout = cmp.Or(cfg.commandTimeout, dialTimeout)
-	cfg.commandTimeout = cmp.Or(cfg.commandTimeout, commandTimeout)
-	option.ConnWriteTimeout = cfg.commandTimeout
 	var name [8]byte
 	_, _ = rand.Read(name[:]) // never fails
 	p := &Popups{
@@ -194,13 +175,27 @@ func OpenPopups(ctx context.Context, rawURL string, cfg PopupConfig) (*Popups, e
 			database: tag + ":database", campaigns: tag + ":campaigns", probe: tag + ":probe",
 		}
 	}
+	return p
+}
+
+// Open connects to the server at rawURL, as the function Open does. If the server does not answer, that is
+// logged, and Run keeps trying. An error that wraps ErrPopupServer means that the server
+// cannot be used. The caller then calls Run, and Close after it; Open may follow Close.
+func (p *Popups) Open(ctx context.Context, rawURL string) error {
+	option, err := parse(rawURL)
+	if err != nil {
+		return err
+	}
+	option.Dialer.Timeout = cmp.Or(p.cfg.commandTimeout, dialTimeout)
+	p.cfg.commandTimeout = cmp.Or(p.cfg.commandTimeout, commandTimeout)
+	option.ConnWriteTimeout = p.cfg.commandTimeout
 	if err := p.connect(ctx, option); err != nil {
-		return nil, err
+		return err
 	}
-	if cfg.Campaigns != nil {
-		cfg.Campaigns.store.Store(p)
+	if p.cfg.Campaigns != nil {
+		p.cfg.Campaigns.store.Store(p)
 	}
-	return p, nil
+	return nil
 }
 
 // connect makes the client and checks the server.
@@ -324,7 +319,7 @@ func (p *Popups) unready(reason error) {
 }
 
 // Run checks the server, restores states and moves events to the database until ctx ends.
-// It is called once. Calls fail before and after it.
+// It is called once after Open. Calls fail before and after it.
 func (p *Popups) Run(ctx context.Context) {
 	go p.pipeline.run()
 	defer p.pipeline.close()
@@ -568,4 +563,75 @@ func (p *Popups) Stats() PopupStats {
 		s.Oldest = p.oldestAge()
 	}
 	return s
+}
+
+// track removes states from the cache when another process writes them: client-side caching
+// in broadcasting mode (https://redis.io/docs/latest/develop/reference/client-side-caching).
+// The cache is cleared when the connection ends.
+//
+// Writes of this connection are not announced (NOLOOP). popup.Popup removes what it swaps
+// itself, and nothing else writes over a state while calls are answered.
+func (p *Popups) track(option *rueidis.ClientOption) {
+	cache := p.cfg.Cache
+	option.DisableCache = cache == nil
+	if cache == nil {
+		return
+	}
+	option.ClientTrackingOptions = []string{"BCAST", "NOLOOP"}
+	for i := range p.keys {
+		option.ClientTrackingOptions = append(option.ClientTrackingOptions, "PREFIX", p.keys[i].state)
+	}
+	option.OnInvalidations = func(keys []rueidis.RedisMessage) {
+		if keys == nil { // FLUSHALL, or the connection ended
+			cache.Clear()
+			return
+		}
+		for i := range keys {
+			name, err := keys[i].ToString()
+			key, ok := p.keyOf(name)
+			if err != nil || !ok {
+				cache.Clear() // an unknown key changed
+				continue
+			}
+			cache.Forget(key)
+		}
+	}
+}
+
+// keyOf is the reverse of stateKey.
+func (p *Popups) keyOf(name string) (popup.Key, bool) {
+	prefix := len(p.keys[0].state) // of each shard
+	if len(name) < prefix {
+		return popup.Key{}, false
+	}
+	placement, user, ok := strings.Cut(name[prefix:], ":")
+	return popup.Key{Placement: placement, User: user}, ok
+}
+
+// Forget removes the states of a user at placements and returns how many there were. Their
+// events stay.
+func (p *Popups) Forget(ctx context.Context, user string, placements []string) (int, error) {
+	if err := p.available(); err != nil {
+		return 0, err
+	}
+	keys := &p.keys[shardOf(user)]
+	var names []string
+	for _, placement := range placements {
+		names = append(names, keys.stateKey(popup.Key{User: user, Placement: placement}))
+	}
+	n, err := p.db.client.Do(ctx, p.db.client.B().Del().Key(names...).Build()).AsInt64()
+	if p.cfg.Cache != nil { // other processes are told
+		for _, placement := range placements {
+			p.cfg.Cache.Forget(popup.Key{User: user, Placement: placement})
+		}
+	}
+	if err != nil {
+		return 0, p.db.wrap("del", err)
+	}
+	return int(n), nil
+}
+
+// Drained reports whether the database has all events that were recorded before a time.
+func (p *Popups) Drained(since time.Time) bool {
+	return p.counters.backlog.Load() != unknown && p.oldestAge() < time.Since(since)
 }

@@ -26,7 +26,7 @@ const confirmedFor = time.Second
 // concurrently.
 type CampaignCopy struct {
 	tables popup.CampaignTables
-	store  atomic.Pointer[Popups] // set by OpenPopups
+	store  atomic.Pointer[Popups] // set by Popups.Open
 	away   atomic.Bool            // Campaigns returns the copy
 
 	mu        sync.Mutex
@@ -37,8 +37,8 @@ type CampaignCopy struct {
 	confirmed time.Time // when the database last said that this version is its current one
 }
 
-// NewCampaignCopy returns a CampaignCopy. Until it is part of the PopupConfig of an
-// OpenPopups, it is just the database's campaigns.
+// NewCampaignCopy returns a CampaignCopy. Until the Popups of whose PopupConfig it is part are
+// opened, it is just the database's campaigns.
 func NewCampaignCopy(tables popup.CampaignTables) *CampaignCopy { return &CampaignCopy{tables: tables} }
 
 // SetAway chooses whether Campaigns returns the copy in Redis. Versions cannot be read then,

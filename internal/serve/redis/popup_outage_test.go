@@ -211,7 +211,7 @@ func TestPopupCampaignCopy(t *testing.T) {
 		t.Error("campaigns without Redis")
 	}
 	cfg.Campaigns, cfg.Log = late, slog.New(slog.DiscardHandler)
-	p, err := redis.OpenPopups(t.Context(), server.URL(""), redis.Patient(cfg))
+	p, err := openPopups(t.Context(), server.URL(""), redis.Patient(cfg))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -132,6 +132,11 @@ type popupReplica struct {
 	stop   func()
 }
 
+func openPopups(ctx context.Context, url string, cfg redis.PopupConfig) (*redis.Popups, error) {
+	p := redis.NewPopups(cfg)
+	return p, p.Open(ctx, url)
+}
+
 func startPopups(t testing.TB, url string, cfg redis.PopupConfig) *popupReplica {
 	t.Helper()
 	if cfg.Log == nil {
@@ -140,7 +145,7 @@ func startPopups(t testing.TB, url string, cfg redis.PopupConfig) *popupReplica 
 	if cfg.Cache == nil {
 		cfg.Cache = popup.NewCache(100_000)
 	}
-	p, err := redis.OpenPopups(t.Context(), url, redis.Patient(cfg))
+	p, err := openPopups(t.Context(), url, redis.Patient(cfg))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -334,7 +339,7 @@ func TestPopupServerRefused(t *testing.T) {
 	t.Parallel()
 	server := apptest.Redis(t, "--maxmemory-policy", "allkeys-lru")
 	cfg := redis.PopupConfig{Table: newPopupTable(), Log: slog.New(slog.DiscardHandler)}
-	_, err := redis.OpenPopups(t.Context(), server.URL(""), redis.Patient(cfg))
+	_, err := openPopups(t.Context(), server.URL(""), redis.Patient(cfg))
 	if !errors.Is(err, redis.ErrPopupServer) || !strings.Contains(err.Error(), "CONFIG SET maxmemory-policy noeviction") {
 		t.Errorf("allkeys-lru: %v", err)
 	}
@@ -342,11 +347,11 @@ func TestPopupServerRefused(t *testing.T) {
 	command(t, server.Addr(), "ACL SETUSER limited on >secret ~* &* +@all -client|tracking")
 	limited, cached := "redis://limited:secret@"+server.Addr(), cfg
 	cached.Cache = popup.NewCache(1000)
-	_, err = redis.OpenPopups(t.Context(), limited, redis.Patient(cached))
+	_, err = openPopups(t.Context(), limited, redis.Patient(cached))
 	if !errors.Is(err, redis.ErrPopupServer) || !strings.Contains(err.Error(), "+client|tracking") || strings.Contains(err.Error(), "secret") {
 		t.Errorf("no CLIENT TRACKING: %v", err)
 	}
-	if p, err := redis.OpenPopups(t.Context(), limited, redis.Patient(cfg)); err != nil {
+	if p, err := openPopups(t.Context(), limited, redis.Patient(cfg)); err != nil {
 		t.Errorf("without a cache: %v", err)
 	} else {
 		p.Close()
@@ -365,9 +370,5 @@ func TestPopupServerRefused(t *testing.T) {
 	apptest.Await(t, "the change is noticed", func() bool { return errors.Is(r.Ready(), redis.ErrPopupServer) })
 	if answer := r.ask(t, "7", popupDay); answer.Reason != popup.Unavailable {
 		t.Errorf("meanwhile: %+v", answer)
-	}
-	cfg.StateTTL = time.Minute
-	if _, err := redis.OpenPopups(t.Context(), server.URL(""), cfg); err == nil || !strings.Contains(err.Error(), "1h0m0s") {
-		t.Errorf("short TTL: %v", err)
 	}
 }

@@ -6,15 +6,13 @@
 //
 // Popups:
 //
-//	popup.go              the store: reads and swaps states
-//	popup_pipeline.go     sends commands of concurrent requests together
-//	popup_database.go     asks the database for its id, and Redis for the one of the keys
-//	popup_readthrough.go  reads states that Redis does not have from the database
-//	popup_consumer.go     moves events to the database
-//	popup_health.go       checks the server
-//	popup_rebuild.go      restores states after a loss
-//	popup_campaigns.go    keeps a copy of the campaigns
-//	popup_tracking.go     keeps the cache of this process current
+//	popup.go             the store: reads, swaps and forgets states, and keeps a cache current
+//	popup_pipeline.go    sends commands of concurrent requests together
+//	popup_database.go    asks the database for its id, and for states that Redis does not have
+//	popup_consumer.go    moves events to the database
+//	popup_health.go      checks the server
+//	popup_rebuild.go     restores states after a loss
+//	popup_campaigns.go   keeps a copy of the campaigns
 package redis
 
 import (

@@ -131,7 +131,7 @@ func (h *popupHandler) show(ctx *fasthttp.RequestCtx, a *popup.Answer) {
 	body = append(body, `{"campaign":`...)
 	body = strconv.AppendUint(body, uint64(a.Campaign.ID), 10)
 	if a.Variant > 0 {
-		name := a.Campaign.Variants[a.Variant-1].Name // letters, digits and -: needs no escaping
+		name := a.Campaign.VariantName(a.Variant) // letters, digits and -: needs no escaping
 		body = append(append(append(body, `,"variant":"`...), name...), '"')
 	}
 	body = append(append(body, `,"payload":`...), a.Payload()...)

@@ -187,7 +187,7 @@ func TestPopupOldRedis(t *testing.T) {
 		t.Errorf("%s %v", answer, err)
 	}
 	conn.Close()
-	p, err := redis.OpenPopups(t.Context(), "redis://"+addr, redis.Patient(redis.PopupConfig{Table: newPopupTable(), Log: slog.New(slog.DiscardHandler)}))
+	p, err := openPopups(t.Context(), "redis://"+addr, redis.Patient(redis.PopupConfig{Table: newPopupTable(), Log: slog.New(slog.DiscardHandler)}))
 	if p != nil {
 		p.Close()
 	}
