@@ -17,9 +17,8 @@ import (
 
 // Stream stores the records of one stream. It implements stream.Sink.
 //
-// A batch is one transaction of several round trips: START TRANSACTION, the batch id or the
-// mark of the spool, the rows, the idempotency keys and COMMIT. No timeout ends the COMMIT. Rows are multi-row INSERTs prepared for powers of
-// two: 300 rows are statements of 256, 32, 8 and 4. InnoDB rolls back a failed statement
+// A batch is one transaction of several round trips, as streamtables has them. No timeout ends
+// the COMMIT. Rows are multi-row INSERTs prepared for powers of two: 300 rows are statements of 256, 32, 8 and 4. InnoDB rolls back a failed statement
 // alone, so the halves of a refused one are tried without savepoints. INSERT IGNORE is
 // never used, because it changes values to fit. Tables of engines other than InnoDB are
 // refused.
@@ -68,7 +67,8 @@ func (st *Stream) insert(n int, plain bool) string {
 	for _, c := range st.columns {
 		names = append(names, quoteName(c.Name))
 	}
-	sql := fmt.Sprintf("INSERT INTO %s (%s) VALUES %s", plans.ParseTableName(st.def.Table).SQL(plans.MySQL), strings.Join(names, ", "), tuples(n, len(st.columns)))
+	table := plans.ParseTableName(st.def.Table).SQL(plans.MySQL)
+	sql := fmt.Sprintf("INSERT INTO %s (%s) VALUES %s", table, strings.Join(names, ", "), tuples(n, len(st.columns)))
 	if len(st.def.Key) == 0 || plain {
 		return sql
 	}

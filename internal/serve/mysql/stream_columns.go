@@ -28,7 +28,8 @@ func (st *Stream) checkTable(ctx context.Context, se *session) error {
 		return err
 	}
 	if len(engines) == 1 && engines[0][0] != "" && engines[0][0] != "InnoDB" {
-		return fmt.Errorf("%w: %s is of engine %s, which has no transactions; run ALTER TABLE %s ENGINE=InnoDB", tables.ErrUnusable, st.def.Table, engines[0][0], plans.ParseTableName(st.def.Table).SQL(plans.MySQL))
+		return fmt.Errorf("%w: %s is of engine %s, which has no transactions; run ALTER TABLE %s ENGINE=InnoDB",
+			tables.ErrUnusable, st.def.Table, engines[0][0], plans.ParseTableName(st.def.Table).SQL(plans.MySQL))
 	}
 	for _, name := range st.def.Key {
 		nullable, err := se.texts(ctx, "SELECT is_nullable FROM information_schema.columns"+where+" AND column_name = ?", database, table, name)
@@ -54,7 +55,8 @@ type tableColumn struct {
 // readColumns reads the columns of the stream's table by their names in lower case.
 func (st *Stream) readColumns(ctx context.Context, se *session) (map[string]tableColumn, error) {
 	name := plans.ParseTableName(st.def.Table)
-	rows, err := se.texts(ctx, "SELECT column_name, data_type, COALESCE(numeric_precision, 0), COALESCE(numeric_scale, 0), COALESCE(character_set_name, ''), COALESCE(collation_name, ''), COALESCE(character_maximum_length, 0) "+
+	rows, err := se.texts(ctx, "SELECT column_name, data_type, COALESCE(numeric_precision, 0), COALESCE(numeric_scale, 0), "+
+		"COALESCE(character_set_name, ''), COALESCE(collation_name, ''), COALESCE(character_maximum_length, 0) "+
 		"FROM information_schema.columns WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?", name.Schema, name.Name)
 	if err != nil {
 		return nil, fmt.Errorf("look up the columns of %s: %w", st.def.Table, err)
@@ -67,7 +69,9 @@ func (st *Stream) readColumns(ctx context.Context, se *session) (map[string]tabl
 		if err := errors.Join(errPrecision, errScale, errLength); err != nil {
 			return nil, fmt.Errorf("look up the columns of %s: %w", st.def.Table, err)
 		}
-		columns[strings.ToLower(row[0])] = tableColumn{kind: strings.ToLower(row[1]), precision: precision, scale: scale, charset: row[4], collation: row[5], length: int(length)}
+		columns[strings.ToLower(row[0])] = tableColumn{
+			kind: strings.ToLower(row[1]), precision: precision, scale: scale, charset: row[4], collation: row[5], length: int(length),
+		}
 	}
 	return columns, nil
 }
@@ -86,10 +90,12 @@ func (st *Stream) checkColumns(ctx context.Context, se *session) error {
 			continue // the database names it when the INSERT is prepared
 		}
 		if c.Type == stream.Real && found.kind == "decimal" && found.precision > stream.RealDigits {
-			return fmt.Errorf("%w: %s", tables.ErrUnusable, stream.RealOnDecimal(c.Name, fmt.Sprintf("decimal(%d,%d)", found.precision, found.scale)))
+			kind := fmt.Sprintf("decimal(%d,%d)", found.precision, found.scale)
+			return fmt.Errorf("%w: %s", tables.ErrUnusable, stream.RealOnDecimal(c.Name, kind))
 		}
 		if c.Type == stream.Real && found.kind == "float" {
-			return fmt.Errorf("%w: column %s is float, which keeps about 7 digits of a real: make it double, or decimal in the table and in the stream's columns", tables.ErrUnusable, c.Name)
+			return fmt.Errorf("%w: column %s is float, which keeps about 7 digits of a real: "+
+				"make it double, or decimal in the table and in the stream's columns", tables.ErrUnusable, c.Name)
 		}
 		if c.Type == stream.Decimal && !holdsDecimals(found.kind) {
 			return fmt.Errorf("%w: %s", tables.ErrUnusable, stream.DecimalOnOther(c.Name, found.kind))

@@ -80,7 +80,8 @@ func isTooLarge(err *mysql.MySQLError) bool {
 func isTemporary(number uint16) bool {
 	switch number {
 	case numLockWait, numDeadlock, numLockTable, numChanged, numConnections, numOutOfResources, numUserConnections, numUserLimit, numNotReady,
-		numReadOnlyOption, numReadOnly, numReadOnlyNow, numReadLock, numTableFull, numDiskFull, numTransactions, numReplicationHook, numRolledBack,
+		numReadOnlyOption, numReadOnly, numReadOnlyNow, numReadLock, numTableFull, numDiskFull, numTransactions, numReplicationHook,
+		numRolledBack,
 		numShutdown, numUnknownStatement, numInterrupted, numNeedsPreparing, numKilled, numStatementTimeout, numQueryTimeout, numDisconnectedIdle:
 		return true
 	}

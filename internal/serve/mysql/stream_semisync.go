@@ -19,13 +19,15 @@ type semiSync struct {
 }
 
 // semiSyncStatus selects the status variables of a source.
-const semiSyncStatus = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Rpl_semi_sync_master_status', 'Rpl_semi_sync_master_yes_tx', 'Rpl_semi_sync_master_no_tx', " +
+const semiSyncStatus = "SHOW GLOBAL STATUS WHERE Variable_name IN (" +
+	"'Rpl_semi_sync_master_status', 'Rpl_semi_sync_master_yes_tx', 'Rpl_semi_sync_master_no_tx', " +
 	"'Rpl_semi_sync_source_status', 'Rpl_semi_sync_source_yes_tx', 'Rpl_semi_sync_source_no_tx')"
 
 // readSemiSync returns the zero value if the server has no semi-synchronous replication.
 func readSemiSync(ctx context.Context, se *session) (semiSync, error) {
 	var s semiSync
-	settings, err := se.Query(ctx, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled')")
+	settings, err := se.Query(ctx, "SHOW GLOBAL VARIABLES "+
+		"WHERE Variable_name IN ('rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled')")
 	if err != nil {
 		return s, err
 	}

@@ -50,9 +50,10 @@ func (db *DB) Stream(schema *stream.Schema) *Stream {
 	none := func([]pgconn.FieldDescription) (*columns, error) { return &columns{}, nil }
 	return &Stream{
 		db: db, schema: schema, def: def,
-		begin:        newStatement("BEGIN", none),
-		commit:       newStatement("COMMIT", none),
-		batch:        newStatement("INSERT INTO spillway_batches (id, created_at) SELECT pinned.id, now() FROM (SELECT $3::uuid AS id, "+settingsList+pinned(def.Fsync)+") AS pinned", none),
+		begin:  newStatement("BEGIN", none),
+		commit: newStatement("COMMIT", none),
+		batch: newStatement("INSERT INTO spillway_batches (id, created_at) "+
+			"SELECT pinned.id, now() FROM (SELECT $3::uuid AS id, "+settingsList+pinned(def.Fsync)+") AS pinned", none),
 		finish:       newStatement("SELECT "+finishList, none),
 		finishForget: newStatement("WITH gone AS (DELETE FROM spillway_batches WHERE id = ANY($1::uuid[])) SELECT "+finishList, none),
 		keys:         newStatement(insertKeys, none),
@@ -71,7 +72,8 @@ const settingsList = "set_config('lock_timeout', COALESCE(NULLIF($1::text, ''), 
 func pinned(fsync stream.Fsync) string {
 	switch fsync {
 	case stream.FsyncOn:
-		return ", set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)"
+		return ", set_config('synchronous_commit', " +
+			"CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)"
 	case stream.FsyncOff:
 		return ", set_config('synchronous_commit', 'off', true)"
 	}
@@ -149,7 +151,8 @@ func (st *Stream) Durability(ctx context.Context) (stream.Durability, error) {
 	var d stream.Durability
 	err := st.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
 		sent := time.Now()
-		result := conn.ExecParams(ctx, "SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'), "+
+		result := conn.ExecParams(ctx, "SELECT current_setting('fsync'), current_setting('full_page_writes'), "+
+			"current_setting('synchronous_commit'), "+
 			standbyNames+", (extract(epoch FROM clock_timestamp()) * 1000000)::bigint", nil, nil, nil, nil).Read()
 		if result.Err != nil {
 			return result.Err

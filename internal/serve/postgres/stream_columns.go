@@ -21,17 +21,20 @@ const (
 	baseTypes = `WITH RECURSIVE b (attrelid, attnum, type, modifier) AS (
 	SELECT attrelid, attnum, atttypid, atttypmod FROM pg_attribute WHERE attnum > 0 AND NOT attisdropped AND `
 	baseTypesEnd = `
-	UNION ALL SELECT b.attrelid, b.attnum, t.typbasetype, COALESCE(NULLIF(b.modifier, -1), t.typtypmod) FROM b JOIN pg_type t ON t.oid = b.type AND t.typtype = 'd')`
+	UNION ALL SELECT b.attrelid, b.attnum, t.typbasetype, COALESCE(NULLIF(b.modifier, -1), t.typtypmod)
+	FROM b JOIN pg_type t ON t.oid = b.type AND t.typtype = 'd')`
 )
 
 // tableColumns yields for each column of a table: its name, its type as written in SQL, its
 // base type, the digits of a numeric or the characters of a varchar (0 if they are unlimited),
 // and whether a collation of the column or of a unique index on it takes different texts as
 // equal.
-const tableColumns = baseTypes + "attrelid = to_regclass($1::text)" + baseTypesEnd + ` SELECT a.attname, format_type(a.atttypid, a.atttypmod), base.typname,
+const tableColumns = baseTypes + "attrelid = to_regclass($1::text)" + baseTypesEnd + `
+SELECT a.attname, format_type(a.atttypid, a.atttypmod), base.typname,
 	CASE WHEN b.modifier < 4 THEN 0 WHEN base.typname = 'numeric' THEN ((b.modifier - 4) >> 16) & 65535 ELSE b.modifier - 4 END::text,
 	COALESCE((SELECT c.collname FROM pg_collation c WHERE to_jsonb(c) ->> 'collisdeterministic' = 'false'
-		AND (c.oid = a.attcollation OR c.oid IN (SELECT unnest(i.indcollation) FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisunique AND a.attnum = ANY(i.indkey))) LIMIT 1), '')
+		AND (c.oid = a.attcollation
+			OR c.oid IN (SELECT unnest(i.indcollation) FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisunique AND a.attnum = ANY(i.indkey))) LIMIT 1), '')
 FROM b JOIN pg_attribute a USING (attrelid, attnum) JOIN pg_type base ON base.oid = b.type AND base.typtype <> 'd'`
 
 // checkColumns refuses columns whose values would not arrive as they were sent: numbers
@@ -79,7 +82,8 @@ func (t tableColumn) alters(c stream.Column) string {
 	case c.Type == stream.Real && t.base == "numeric" && (t.size == 0 || t.size > stream.RealDigits):
 		return stream.RealOnDecimal(c.Name, t.kind)
 	case c.Type == stream.Real && t.base == "float4":
-		return fmt.Sprintf("column %s is %s, which keeps only 6 digits: use double precision, or numeric and declare it as decimal in the stream's columns", c.Name, t.kind)
+		return fmt.Sprintf("column %s is %s, which keeps only 6 digits: "+
+			"use double precision, or numeric and declare it as decimal in the stream's columns", c.Name, t.kind)
 	case c.Type == stream.Decimal && !holdsDecimals(t.base):
 		return stream.DecimalOnOther(c.Name, t.kind)
 	}
@@ -96,10 +100,12 @@ func (t tableColumn) merges(c stream.Column) string {
 	case collation != "":
 		return stream.InexactKey(c.Name, collation, `type text COLLATE "C"`)
 	case t.base == "bpchar", t.base == "name", t.base == "char":
-		return fmt.Sprintf("key column %s is %s, in which texts that differ only at the end, such as in spaces, can be equal, so records would be lost: use text or varchar, or set key_collation: accept",
+		return fmt.Sprintf("key column %s is %s, in which texts that differ only at the end, such as in spaces, can be equal, "+
+			"so records would be lost: use text or varchar, or set key_collation: accept",
 			c.Name, t.kind)
 	case t.base == "varchar" && t.size > 0 && (c.MaxLength == 0 || c.MaxLength > t.size):
-		return fmt.Sprintf("key column %s is %s, which cuts spaces off a longer text, so records would be lost: set max_length: %d in the stream's columns, use text, or set key_collation: accept",
+		return fmt.Sprintf("key column %s is %s, which cuts spaces off a longer text, so records would be lost: "+
+			"set max_length: %d in the stream's columns, use text, or set key_collation: accept",
 			c.Name, t.kind, t.size)
 	}
 	return ""
@@ -142,7 +148,8 @@ func exactRows(table string, columns []stream.Column, arrays, names []string) st
 		}
 		name := fmt.Sprintf("m.m%d", i)
 		scale, precision := fmt.Sprintf("((%s & 2047) # 1024) - 1024", name), fmt.Sprintf("((%s >> 16) & 65535)", name)
-		values = append(values, fmt.Sprintf("CASE WHEN %[1]s IS NULL OR round(%[2]s, %[3]s) = %[2]s AND abs(%[2]s) < ('1e' || (%[4]s - (%[3]s)))::numeric THEN %[2]s "+
+		values = append(values, fmt.Sprintf("CASE WHEN %[1]s IS NULL OR round(%[2]s, %[3]s) = %[2]s "+
+			"AND abs(%[2]s) < ('1e' || (%[4]s - (%[3]s)))::numeric THEN %[2]s "+
 			"ELSE (%[5]s || left(%[2]s::text, 50) || %[6]s || %[4]s || ',' || (%[3]s) || ')')::numeric END",
 			name, value, scale, precision, quoteText(c.Name+": "), quoteText(notExact)))
 		modifiers = append(modifiers, fmt.Sprintf("%s AS m%d", modifier(table, c.Name), i))

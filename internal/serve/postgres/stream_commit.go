@@ -87,7 +87,9 @@ func milliseconds(d time.Duration) []byte {
 // for the answer to COMMIT for as long as the connection lasts. On an error it returns the
 // step that failed, or -1 if nothing was sent. If COMMIT may have been executed, the error
 // wraps ErrUnconfirmed.
-func (st *Stream) commitSteps(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch, steps []step, finish step) (failed int, err error) {
+func (st *Stream) commitSteps(
+	ctx context.Context, conn *pgconn.PgConn, b *stream.Batch, steps []step, finish step,
+) (failed int, err error) {
 	c := commit{conn: conn, guard: database.CommitGuardOf(conn)}
 	steps = c.append(steps, finish, st.commit)
 	descriptions, err := st.describe(ctx, conn, steps)

@@ -290,5 +290,6 @@ func (st *Stream) encodeKeys(b *stream.Batch, requests []*stream.Entry) ([][]byt
 		}
 		accepted = appendElement(accepted, binary.BigEndian.AppendUint64(nil, uint64(e.Accepted.UnixMicro()-postgresEpoch)))
 	}
-	return [][]byte{[]byte(st.def.Name), binary.BigEndian.AppendUint64(nil, uint64(b.KeyTTL.Microseconds())), keys, fingerprints, outcomes, accepted}, nil
+	ttl := binary.BigEndian.AppendUint64(nil, uint64(b.KeyTTL.Microseconds()))
+	return [][]byte{[]byte(st.def.Name), ttl, keys, fingerprints, outcomes, accepted}, nil
 }

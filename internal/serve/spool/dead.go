@@ -65,7 +65,8 @@ func (f *file) selected(ctx context.Context, s selection, after int64, limit int
 	var letters []queue.DeadLetter
 	size, errEnough := 0, errors.New("enough")
 	err := f.query(ctx, func(conn *sqlite.Conn) error {
-		return sqlitex.Execute(conn, "SELECT id, name, sequence, at, rows, reason, payload, raw, in_doubt FROM dead WHERE "+condition+" ORDER BY id", &sqlitex.ExecOptions{
+		return sqlitex.Execute(conn, "SELECT id, name, sequence, at, rows, reason, payload, raw, in_doubt FROM dead "+
+			"WHERE "+condition+" ORDER BY id", &sqlitex.ExecOptions{
 			Args: args, ResultFunc: func(stmt *sqlite.Stmt) error {
 				size += stmt.ColumnLen(6) + len(stmt.ColumnText(1))
 				if len(letters) == deadAtOnce || len(letters) > 0 && size > limit {
@@ -73,7 +74,8 @@ func (f *file) selected(ctx context.Context, s selection, after int64, limit int
 				}
 				letters = append(letters, queue.DeadLetter{
 					ID: stmt.ColumnInt64(0), Name: stmt.ColumnText(1), Sequence: uint64(stmt.ColumnInt64(2)), At: time.UnixMicro(stmt.ColumnInt64(3)),
-					Rows: stmt.ColumnInt(4), Reason: stmt.ColumnText(5), Payload: columnBytes(stmt, 6), Raw: stmt.ColumnBool(7), InDoubt: stmt.ColumnBool(8),
+					Rows: stmt.ColumnInt(4), Reason: stmt.ColumnText(5), Payload: columnBytes(stmt, 6), Raw: stmt.ColumnBool(7),
+					InDoubt: stmt.ColumnBool(8),
 				})
 				return nil
 			},

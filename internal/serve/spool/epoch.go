@@ -88,5 +88,6 @@ func (t *transaction) addEpoch(number int64, e epoch) error {
 
 // deleteEpochs deletes the epochs of a name whose groups were all drained, as current does.
 func (t *transaction) deleteEpochs(number int64, drained uint64) error {
-	return t.exec("DELETE FROM epochs WHERE number = ?1 AND first < (SELECT max(first) FROM epochs WHERE number = ?1 AND first <= ?2)", number, int64(drained+1))
+	return t.exec("DELETE FROM epochs WHERE number = ?1 AND first < (SELECT max(first) FROM epochs WHERE number = ?1 AND first <= ?2)",
+		number, int64(drained+1))
 }

@@ -254,15 +254,17 @@ func (f *file) number(name string) int64 {
 // key returns an idempotency key; nil if no group that waits has it.
 func (f *file) key(name, key string) (*groupKey, error) {
 	var found *groupKey
-	err := sqlitex.Execute(f.writer, "SELECT fingerprint, expires_at, sequence, accepted_at FROM keys WHERE number = ? AND key = ?", &sqlitex.ExecOptions{
-		Args: []any{f.number(name), key}, ResultFunc: func(stmt *sqlite.Stmt) error {
-			found = &groupKey{
-				name: name, key: key, expires: time.UnixMicro(stmt.ColumnInt64(1)), sequence: uint64(stmt.ColumnInt64(2)), accepted: time.UnixMicro(stmt.ColumnInt64(3)),
-			}
-			stmt.ColumnBytes(0, found.fingerprint[:])
-			return nil
-		},
-	})
+	err := sqlitex.Execute(f.writer, "SELECT fingerprint, expires_at, sequence, accepted_at FROM keys WHERE number = ? AND key = ?",
+		&sqlitex.ExecOptions{
+			Args: []any{f.number(name), key}, ResultFunc: func(stmt *sqlite.Stmt) error {
+				found = &groupKey{
+					name: name, key: key, expires: time.UnixMicro(stmt.ColumnInt64(1)), sequence: uint64(stmt.ColumnInt64(2)),
+					accepted: time.UnixMicro(stmt.ColumnInt64(3)),
+				}
+				stmt.ColumnBytes(0, found.fingerprint[:])
+				return nil
+			},
+		})
 	return found, damaged(err)
 }
 

@@ -72,12 +72,13 @@ func (f *file) heads(ctx context.Context) ([]head, error) {
 // count counts what waits under the name with that number.
 func (h *head) count(conn *sqlite.Conn, number int64) error {
 	waiting := []any{groupID(number, h.drained), groupID(number+1, 0)}
-	err := sqlitex.Execute(conn, "SELECT count(*), total(rows), total(length(payload)) FROM groups WHERE id > ? AND id < ?", &sqlitex.ExecOptions{
-		Args: waiting, ResultFunc: func(stmt *sqlite.Stmt) error {
-			h.groups, h.rows, h.bytes = stmt.ColumnInt64(0), stmt.ColumnInt64(1), stmt.ColumnInt64(2)
-			return nil
-		},
-	})
+	err := sqlitex.Execute(conn, "SELECT count(*), total(rows), total(length(payload)) FROM groups WHERE id > ? AND id < ?",
+		&sqlitex.ExecOptions{
+			Args: waiting, ResultFunc: func(stmt *sqlite.Stmt) error {
+				h.groups, h.rows, h.bytes = stmt.ColumnInt64(0), stmt.ColumnInt64(1), stmt.ColumnInt64(2)
+				return nil
+			},
+		})
 	if err != nil {
 		return err
 	}

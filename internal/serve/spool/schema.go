@@ -109,5 +109,6 @@ func prepare(ctx context.Context, conn *sqlite.Conn, path string) error {
 	if err := settle(ctx, conn, path); err != nil || !empty {
 		return err
 	}
-	return sqlitex.ExecuteScript(conn, fmt.Sprintf("%s PRAGMA application_id = %d; PRAGMA user_version = %d;", tables, application, version), nil)
+	return sqlitex.ExecuteScript(conn, fmt.Sprintf("%s PRAGMA application_id = %d; PRAGMA user_version = %d;",
+		tables, application, version), nil)
 }

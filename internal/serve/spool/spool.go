@@ -94,7 +94,8 @@ func Open(ctx context.Context, path string, cfg Config) (*Spool, error) {
 	}
 	s := &Spool{
 		cfg: cfg, file: f, done: make(chan struct{}),
-		names: make(map[string]*nameState), clocks: make(map[string]*clock), keys: make(map[nameKey]*ticket), gather: queue.Gather{Every: gatherEvery},
+		names: make(map[string]*nameState), clocks: make(map[string]*clock), keys: make(map[nameKey]*ticket),
+		gather: queue.Gather{Every: gatherEvery},
 	}
 	s.wake.L = &s.mu
 	heads, err := f.heads(ctx)

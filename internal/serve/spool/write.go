@@ -176,7 +176,8 @@ func (t *transaction) number(name string) int64 {
 
 func (t *transaction) apply(c change) error {
 	for _, h := range c.names {
-		if err := t.exec("INSERT INTO names (name, id, drained, last) VALUES (?, ?, ?, ?)", h.name, h.id[:], int64(h.drained), int64(h.last)); err != nil {
+		err := t.exec("INSERT INTO names (name, id, drained, last) VALUES (?, ?, ?, ?)", h.name, h.id[:], int64(h.drained), int64(h.last))
+		if err != nil {
 			return err
 		}
 		t.numbers[h.name] = t.conn.LastInsertRowID()

@@ -52,7 +52,8 @@ func (db *DB) Stream(schema *stream.Schema) *Stream {
 		names = append(names, quote(c.Name))
 		marks = append(marks, "?")
 	}
-	st.insert = fmt.Sprintf("INSERT INTO %s (%s) VALUES (%s)", st.table.SQL(plans.SQLite), strings.Join(names, ", "), strings.Join(marks, ", "))
+	list, values := strings.Join(names, ", "), strings.Join(marks, ", ")
+	st.insert = fmt.Sprintf("INSERT INTO %s (%s) VALUES (%s)", st.table.SQL(plans.SQLite), list, values)
 	for _, name := range st.def.Key {
 		key = append(key, quote(name))
 	}
@@ -117,7 +118,8 @@ func (st *Stream) checkForeignKeys(conn *sqlite.Conn) error {
 		return err
 	}
 	if strings.Contains(strings.ToUpper(strings.Join(strings.Fields(definition), " ")), "INITIALLY DEFERRED") {
-		return fmt.Errorf("%s has a foreign key that is INITIALLY DEFERRED, so one record could fail others at COMMIT; make it immediate", st.def.Table)
+		return fmt.Errorf("%s has a foreign key that is INITIALLY DEFERRED, so one record could fail others at COMMIT; make it immediate",
+			st.def.Table)
 	}
 	return nil
 }

@@ -111,7 +111,8 @@ func digitsOf(declared string) int {
 // checkKey refuses a unique index of the key that compares texts by another collation than
 // BINARY.
 func (st *Stream) checkKey(conn *sqlite.Conn) error {
-	rows, err := texts(conn, `SELECT i.name, c.name, c.coll FROM pragma_index_list(?, NULLIF(?, '')) AS i, pragma_index_xinfo(i.name, NULLIF(?, '')) AS c
+	rows, err := texts(conn, `SELECT i.name, c.name, c.coll
+FROM pragma_index_list(?, NULLIF(?, '')) AS i, pragma_index_xinfo(i.name, NULLIF(?, '')) AS c
 WHERE i."unique" AND c.key ORDER BY i.seq, c.seqno`, st.table.Name, st.table.Schema, st.table.Schema)
 	if err != nil {
 		return fmt.Errorf("look up the indexes of %s: %w", st.def.Table, err)

@@ -127,12 +127,13 @@ func (w *batchWriter) exec(sql string) error { return sqlitex.Execute(w.conn, sq
 // drained batch is held.
 func (w *batchWriter) findBroken(cause error) error {
 	broken := make(map[int64]bool)
-	err := sqlitex.Execute(w.conn, "SELECT rowid FROM pragma_foreign_key_check(?, NULLIF(?, '')) WHERE rowid IS NOT NULL", &sqlitex.ExecOptions{
-		Args: []any{w.st.table.Name, w.st.table.Schema}, ResultFunc: func(stmt *sqlite.Stmt) error {
-			broken[stmt.ColumnInt64(0)] = true
-			return nil
-		},
-	})
+	err := sqlitex.Execute(w.conn, "SELECT rowid FROM pragma_foreign_key_check(?, NULLIF(?, '')) WHERE rowid IS NOT NULL",
+		&sqlitex.ExecOptions{
+			Args: []any{w.st.table.Name, w.st.table.Schema}, ResultFunc: func(stmt *sqlite.Stmt) error {
+				broken[stmt.ColumnInt64(0)] = true
+				return nil
+			},
+		})
 	if err != nil {
 		return fmt.Errorf("find the rows that break a foreign key: %w", err)
 	}

@@ -189,7 +189,8 @@ func (s *Stream) attempt(b *Batch, tickets []*ticket) (late bool, err error) {
 		}
 		late = true
 		s.hanging.Add(1)
-		s.cfg.Log.Error("COMMIT not answered within commit_timeout: the connection waits for it", "stream", s.schema.def.Name, "requests", len(tickets))
+		s.cfg.Log.Error("COMMIT not answered within commit_timeout: the connection waits for it",
+			"stream", s.schema.def.Name, "requests", len(tickets))
 	})
 	if late {
 		s.hanging.Add(-1)

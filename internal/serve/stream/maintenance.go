@@ -123,7 +123,8 @@ func (m *maintenance) setDurability(d Durability) {
 func (m *maintenance) sweep(ctx context.Context) {
 	for range sweepSteps {
 		limited, cancel := context.WithTimeout(ctx, m.cfg.CommitTimeout)
-		n, err := m.sink.Sweep(limited, Keep{Batches: batchesKept, Keys: m.cfg.SpoolMaxAge, Marks: max(m.cfg.KeyTTL, m.cfg.KeyTTLMost) + m.cfg.SpoolMaxAge}, sweepRows)
+		marks := max(m.cfg.KeyTTL, m.cfg.KeyTTLMost) + m.cfg.SpoolMaxAge
+		n, err := m.sink.Sweep(limited, Keep{Batches: batchesKept, Keys: m.cfg.SpoolMaxAge, Marks: marks}, sweepRows)
 		cancel()
 		if err != nil {
 			if ctx.Err() == nil {

@@ -188,7 +188,8 @@ func (s *Spooled) stored(b *drainBatch, took time.Duration) queue.Stored {
 		return s.known(b, took)
 	}
 	if behind := b.Mark.Behind; behind != nil {
-		s.cfg.Log.Error("database lacks groups that were stored: it is another one or an older copy, it lost an acknowledged commit, or the mark has expired",
+		s.cfg.Log.Error("database lacks groups that were stored: it is another one or an older copy, "+
+			"it lost an acknowledged commit, or the mark has expired",
 			"stream", s.schema.def.Name, "epoch", fmt.Sprintf("%x", b.Mark.Epoch), "database", *behind, "spool", b.Mark.First-1)
 	}
 	dead := s.deadLetters(b, b.dead())
@@ -253,7 +254,8 @@ func (s *Spooled) Stats() Stats {
 	c := &s.counters
 	return Stats{
 		Name: s.schema.def.Name, Stored: c.stored.Load(), RefusedSchema: c.refusedSchema.Load(), RefusedDatabase: c.refusedDatabase.Load(),
-		Overloaded: c.overloads.Read(), KeyReused: c.keyReused.Load(), TooLarge: c.tooLarge.Load(), Replayed: c.replayed.Load(), Batches: c.batches.Load(), BatchRows: c.batchRows.Load(),
+		Overloaded: c.overloads.Read(), KeyReused: c.keyReused.Load(), TooLarge: c.tooLarge.Load(), Replayed: c.replayed.Load(),
+		Batches: c.batches.Load(), BatchRows: c.batchRows.Load(),
 		Retries: c.retries.Load(), Swept: c.swept.Load(),
 	}
 }

@@ -112,7 +112,10 @@ func repeats(keys map[string]bool, g *queue.Group) bool {
 func (s *Spooled) addEntry(b *drainBatch, g *queue.Group, number int, now time.Time) {
 	e := &g.Entries[number]
 	if e.Key != "" && now.Sub(e.At) > s.cfg.SpoolMaxAge {
-		b.unfit = append(b.unfit, deadRecord{g.Number, number, wholeEntry, "the record waited longer than spool.max_age: the database may have forgotten its idempotency key", true})
+		b.unfit = append(b.unfit, deadRecord{
+			g.Number, number, wholeEntry,
+			"the record waited longer than spool.max_age: the database may have forgotten its idempotency key", true,
+		})
 		return
 	}
 	source, err := decodeRecords(e.Payload)
@@ -184,7 +187,8 @@ func (s *Spooled) deadLetters(b *drainBatch, dead []deadRecord) []queue.DeadLett
 	for _, d := range dead {
 		g := b.group(d.Number)
 		if g == nil || d.Entry < 0 || d.Entry >= len(g.Entries) { // repaired since: what was left of it is a dead letter
-			s.cfg.Log.Warn("record that the database refused is no longer in the spool", "stream", s.schema.def.Name, "group", d.Number, "reason", d.Reason)
+			s.cfg.Log.Warn("record that the database refused is no longer in the spool",
+				"stream", s.schema.def.Name, "group", d.Number, "reason", d.Reason)
 			continue
 		}
 		e := &g.Entries[d.Entry]

@@ -12,7 +12,8 @@ import (
 // The reasons of dead letters that are in doubt.
 const (
 	reasonUnread  = "an earlier run stored this, in whole or in part: compare with the table before you retry it"
-	reasonAnother = "the database has another group under this number: the spool's file is an older copy, or the disk lost writes; compare with the table before you retry it"
+	reasonAnother = "the database has another group under this number: the spool's file is an older copy, or the disk lost writes; " +
+		"compare with the table before you retry it"
 )
 
 // known returns what became of the first groups of a batch, which the database has, or had.
@@ -72,7 +73,8 @@ func (s *Spooled) checkOlder(m *queue.Mark, has uint64) {
 	if has == 0 || m.Last <= has {
 		return
 	}
-	err := fmt.Errorf("the spool file is older than what the database has of it: epoch %x of %s has %d groups in the file and %d in the database",
+	err := fmt.Errorf("the spool file is older than what the database has of it: "+
+		"epoch %x of %s has %d groups in the file and %d in the database",
 		m.Epoch, s.schema.def.Name, has, m.Last)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -94,7 +94,8 @@ func (s *Stream) Stats() Stats {
 	stats := Stats{
 		Name: s.schema.def.Name, Stored: c.stored.Load(), RefusedSchema: c.refusedSchema.Load(),
 		RefusedDatabase: c.refusedDatabase.Load(), Failed: c.failed.Load(), Unknown: c.unknown.Load(),
-		Overloaded: c.overloads.Read(), KeyReused: c.keyReused.Load(), TooLarge: c.tooLarge.Load(), Replayed: c.replayed.Load(), Batches: c.batches.Load(),
+		Overloaded: c.overloads.Read(), KeyReused: c.keyReused.Load(), TooLarge: c.tooLarge.Load(), Replayed: c.replayed.Load(),
+		Batches:   c.batches.Load(),
 		BatchRows: c.batchRows.Load(),
 		Retries:   c.retries.Load(), Swept: c.swept.Load(),
 	}

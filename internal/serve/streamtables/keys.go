@@ -52,7 +52,8 @@ func (w *writer) readKeys(ctx context.Context, requests []*stream.Entry, end str
 			keys = append(keys, []byte(e.Key))
 		}
 		list, keys := inList(keys)
-		rows, err := w.Rows(ctx, "SELECT request_key, fingerprint, outcome, accepted_at, earlier, "+w.d.Now+" FROM spillway_requests WHERE stream = ? AND request_key IN "+list+end,
+		rows, err := w.Rows(ctx, "SELECT request_key, fingerprint, outcome, accepted_at, earlier, "+w.d.Now+
+			" FROM spillway_requests WHERE stream = ? AND request_key IN "+list+end,
 			append([]any{w.name}, keys...)...)
 		if err != nil {
 			return nil, err
@@ -144,7 +145,8 @@ func (w *writer) updateKey(ctx context.Context, e *stream.Entry, row *keyRow) er
 	if err != nil {
 		return fmt.Errorf("encode earlier requests of a key: %w", err)
 	}
-	_, err = w.Exec(ctx, "UPDATE spillway_requests SET fingerprint = ?, outcome = ?, accepted_at = ?, earlier = ?, expires_at = "+w.d.Later+" WHERE stream = ? AND request_key = ?",
+	_, err = w.Exec(ctx, "UPDATE spillway_requests SET fingerprint = ?, outcome = ?, accepted_at = ?, earlier = ?, "+
+		"expires_at = "+w.d.Later+" WHERE stream = ? AND request_key = ?",
 		newest.Fingerprint, newest.Outcome, newest.Accepted, earlier, w.b.KeyTTL.Microseconds(), w.name, []byte(e.Key))
 	w.b.Progress()
 	return err

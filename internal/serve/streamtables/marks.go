@@ -48,7 +48,8 @@ func lastOf(m *queue.Mark) int64 { return int64(m.First) + int64(len(m.Sums)) - 
 // storedBatches returns the batches that overlap with the batch.
 func (w *writer) storedBatches(ctx context.Context) ([]queue.StoredBatch, error) {
 	m := w.b.Mark
-	rows, err := w.Rows(ctx, "SELECT first, last, sums, results FROM spillway_drained WHERE spool = ? AND epoch = ? AND last >= ? AND first <= ? ORDER BY last",
+	rows, err := w.Rows(ctx, "SELECT first, last, sums, results FROM spillway_drained "+
+		"WHERE spool = ? AND epoch = ? AND last >= ? AND first <= ? ORDER BY last",
 		m.Spool, m.Epoch, int64(m.First), lastOf(m))
 	if err != nil {
 		return nil, err
@@ -90,7 +91,8 @@ func (w *writer) insertDrained(ctx context.Context, results []byte) error {
 	if results != nil {
 		stored = results
 	}
-	_, err := w.Exec(ctx, "INSERT INTO spillway_drained (spool, epoch, last, first, sums, results, created_at) VALUES (?, ?, ?, ?, ?, ?, "+w.d.Now+")",
+	_, err := w.Exec(ctx, "INSERT INTO spillway_drained (spool, epoch, last, first, sums, results, created_at) "+
+		"VALUES (?, ?, ?, ?, ?, ?, "+w.d.Now+")",
 		m.Spool, m.Epoch, lastOf(m), int64(m.First), sums, stored)
 	return w.raced(err)
 }

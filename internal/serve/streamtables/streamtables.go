@@ -104,7 +104,8 @@ func DeleteOld(d tables.Dialect, t *tables.Table) string {
 	old := t.Index + " < " + d.Later
 	switch d.SQL {
 	case plans.Postgres:
-		return fmt.Sprintf("DELETE FROM %[1]s WHERE ctid = ANY(ARRAY(SELECT ctid FROM %[1]s WHERE %[2]s ORDER BY %[3]s LIMIT ? FOR UPDATE SKIP LOCKED))", t.Name, old, t.Index)
+		return fmt.Sprintf("DELETE FROM %[1]s WHERE ctid = ANY(ARRAY("+
+			"SELECT ctid FROM %[1]s WHERE %[2]s ORDER BY %[3]s LIMIT ? FOR UPDATE SKIP LOCKED))", t.Name, old, t.Index)
 	case plans.MySQL:
 		return fmt.Sprintf("DELETE FROM %s WHERE %s LIMIT ?", t.Name, old)
 	}
