@@ -105,10 +105,7 @@ func startCampaigns(t *testing.T) *campaignAPI {
 	if err != nil {
 		t.Fatal(err)
 	}
-	signer, err := popup.NewSigner([][]byte{make([]byte, 32)}, time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	signer := popup.NewSigner([][]byte{make([]byte, 32)}, time.Hour)
 	if c.popup, err = popup.Open(popup.Config{Store: popup.NewMemory(10, nil), Signer: signer, Log: log}, set); err != nil {
 		t.Fatal(err)
 	}

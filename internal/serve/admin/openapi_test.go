@@ -100,10 +100,7 @@ func (w *walk) startOthers(t *testing.T, c *campaignAPI) {
 	down := errors.New("down")
 	popups := *c.config.Popups
 	popups.Counts = func(context.Context) (map[popup.CampaignID]popup.Counts, error) { return nil, down }
-	signer, err := popup.NewSigner([][]byte{make([]byte, 32)}, time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	signer := popup.NewSigner([][]byte{make([]byte, 32)}, time.Hour)
 	broken, err := popup.Open(popup.Config{Store: popup.NewLocal(10, time.Second, nil, nil, c.config.Log), Signer: signer, Log: c.config.Log}, c.popup.Set())
 	if err != nil {
 		t.Fatal(err)

@@ -215,11 +215,7 @@ func (a *app) popupSigner() (*popup.Signer, error) {
 		}
 		keys = [][]byte{key}
 	}
-	signer, err := popup.NewSigner(keys, a.cfg.Popups.TokenTTL)
-	if err != nil {
-		return nil, exit.UsageError(fmt.Errorf("popups.keys: %w", err))
-	}
-	return signer, nil
+	return popup.NewSigner(keys, a.cfg.Popups.TokenTTL), nil
 }
 
 // ownKey reads the key in a file, or creates it.

@@ -41,10 +41,12 @@ func TestPopups(t *testing.T) {
 	}
 	const with = "popups:\n  path: /popup\n"
 	for text, want := range map[string]string{
-		"popups:\n  path: popup\n":                                         "2:9: popups.path: must start with /, contain only letters, digits and -._~/ without // and .., and not end with /, not \"popup\"",
-		"popups:\n  placements: [home]\n":                                  "2:3: popups.path: must be given, as /popup",
-		with + "  store: redis\n":                                          "2:3: popups.keys: must be given with store: redis, because replicas need the same key",
-		with + "  keys: [short]\n":                                         "3:10: popups.keys[0]: must have at least 32 characters, as from openssl rand -hex 32",
+		"popups:\n  path: popup\n":        "2:9: popups.path: must start with /, contain only letters, digits and -._~/ without // and .., and not end with /, not \"popup\"",
+		"popups:\n  placements: [home]\n": "2:3: popups.path: must be given, as /popup",
+		with + "  store: redis\n":         "2:3: popups.keys: must be given with store: redis, because replicas need the same key",
+		with + "  keys: [short]\n":        "3:10: popups.keys[0]: must have at least 32 characters, as from openssl rand -hex 32",
+		with + "  keys: [" + strings.Repeat("0123456789abcdef0123456789abcdef, ", 5) + "]\n": "3:9: popups.keys: must be at most 4 keys",
+		with + "  state_ttl: 30m\n":                                        "3:14: popups.state_ttl: must be at least 1h, or 0s, not \"30m0s\"",
 		with + "  placements: [home, Home]\n":                              "3:22: popups.placements[1]: must be 1 to 32 lower-case letters, digits and -, without - at the start, not \"Home\"",
 		with + "  redis_prefix: Shop\n":                                    "3:17: popups.redis_prefix: must be 1 to 32 lower-case letters, digits and -, without - at the start, not \"Shop\"",
 		with + "  redis_prefix: \"\"\n":                                    "3:17: popups.redis_prefix: must be 1 to 32 lower-case letters, digits and -, without - at the start",

@@ -109,9 +109,6 @@ func isName(s string, joint byte, max int) bool {
 	return true
 }
 
-// Attributes returns a copy of the attributes in their order.
-func (s *Schema) Attributes() []Attribute { return slices.Clone(s.attributes) }
-
 // set returns the attributes with these names. Names that are not declared are ignored.
 func (s *Schema) set(names []string) attributeSet {
 	var set attributeSet

@@ -44,9 +44,6 @@ func NewCache(limit int) *Cache {
 	return &Cache{limit: max(1, limit/shards), seeds: newSeeds()}
 }
 
-// Limit returns the maximum of states.
-func (c *Cache) Limit() int { return c.limit * shards }
-
 func (c *Cache) find(key Key) (fingerprint, *cacheShard) {
 	f, i := c.seeds.of(key)
 	return f, &c.shards[i]

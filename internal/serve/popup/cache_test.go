@@ -50,8 +50,8 @@ func TestCache(t *testing.T) {
 					}
 				}
 			}
-			if n := c.Stats().States; n > c.Limit() {
-				t.Fatalf("%d states of at most %d", n, c.Limit())
+			if n := c.Stats().States; n > c.limit*shards {
+				t.Fatalf("%d states of at most %d", n, c.limit*shards)
 			}
 		}
 	})
@@ -69,8 +69,8 @@ func TestCacheFull(t *testing.T) {
 			t.Fatalf("user %d was not kept: %+v", i, state)
 		}
 	}
-	if s := c.Stats(); s.States > c.Limit() || s.States < c.Limit()*9/10 || s.Hits != users {
-		t.Errorf("%+v of at most %d", s, c.Limit())
+	if s := c.Stats(); s.States > c.limit*shards || s.States < c.limit*shards*9/10 || s.Hits != users {
+		t.Errorf("%+v of at most %d", s, c.limit*shards)
 	}
 }
 

@@ -348,7 +348,7 @@ func (p *Placement) show(key Key, s State, c *compiled, d Decision, now time.Tim
 	if d.Reason == HeldOut {
 		next := s
 		next.Version++
-		next.others = p.others(&s, 0, &record{campaign: c.ID, last: KindWithhold, at: roundUp(at)})
+		next.others = p.encode(append(s.without(c.ID), record{campaign: c.ID, last: KindWithhold, at: roundUp(at)}))
 		event := next.event(key, KindWithhold, c.ID, at, at)
 		event.First = !known
 		return next, event
@@ -359,36 +359,41 @@ func (p *Placement) show(key Key, s State, c *compiled, d Decision, now time.Tim
 	}
 	next := State{
 		Version: s.Version + 1, Phase: Shown, Campaign: c.ID, Variant: d.Variant, Shows: uint16(min(shows, CapMax)),
-		Shown: at, Until: later(at, c.repeat), others: p.others(&s, c.ID, nil), recent: s.withRecent(at, keep),
+		Shown: at, Until: later(at, c.repeat), others: p.encode(s.behind(c.ID)), recent: s.withRecent(at, keep),
 	}
 	event := next.event(key, KindShow, c.ID, at, at)
 	event.First = !known
 	return next, event
 }
 
-// others returns the records of the campaigns that s knows, but for one that is shown now,
-// or with one that is withheld now. Those of archived campaigns are removed. Those of
-// campaigns that p does not know stay, because p can be older than the state.
-func (p *Placement) others(s *State, shown CampaignID, withheld *record) string {
+// without returns the records of s, but for that of the last show and that of a campaign.
+func (s *State) without(campaign CampaignID) []record {
 	kept := make([]record, 0, 16)
-	replaced := shown
-	if withheld != nil {
-		replaced = withheld.campaign
-	}
-	keep := func(r record) {
-		if c := p.byID[r.campaign]; r.campaign != replaced && (c == nil || c.Status != Archived) {
+	all := records{src: s.others}
+	for r, ok := all.next(); ok; r, ok = all.next() {
+		if r.campaign != campaign {
 			kept = append(kept, r)
 		}
 	}
-	all := records{src: s.others}
-	for r, ok := all.next(); ok; r, ok = all.next() {
-		keep(r)
+	return kept
+}
+
+// behind returns the records of s, but for that of a campaign, which is shown after s.
+func (s *State) behind(campaign CampaignID) []record {
+	kept := s.without(campaign)
+	if r, ok := s.latest(); ok && r.campaign != campaign {
+		kept = append(kept, r)
 	}
-	if withheld != nil {
-		kept = append(kept, *withheld)
-	} else if r, ok := s.latest(); ok {
-		keep(r)
-	}
+	return kept
+}
+
+// encode encodes records for a state. Those of archived campaigns are removed. Those of campaigns
+// that p does not know stay while there is room, because p can be older than the state.
+func (p *Placement) encode(kept []record) string {
+	kept = slices.DeleteFunc(kept, func(r record) bool {
+		c := p.byID[r.campaign]
+		return c != nil && c.Status == Archived
+	})
 	slices.SortFunc(kept, func(a, b record) int { return int(a.campaign) - int(b.campaign) })
 	if over := len(kept) - RecordsMax; over > 0 {
 		kept = slices.DeleteFunc(kept, func(r record) bool {

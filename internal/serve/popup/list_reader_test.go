@@ -151,7 +151,7 @@ func (l *listPopup) decides(t *testing.T, user string) string {
 	defer l.popup.Release(a)
 	key := Key{User: user, Placement: "home"}
 	l.popup.begin(a, user)
-	d, _, detail, err := l.popup.decide(t.Context(), l.popup.Set().Placement("home"), key, State{}, a, day0)
+	d, _, err := l.popup.decide(t.Context(), l.popup.Set().Placement("home"), key, State{}, a, day0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,8 +159,8 @@ func (l *listPopup) decides(t *testing.T, user string) string {
 	if d.Campaign != nil {
 		text = fmt.Sprint("campaign ", d.Campaign.ID)
 	}
-	if detail != "" {
-		text += ": " + detail
+	if d.Detail != "" {
+		text += ": " + d.Detail
 	}
 	all, _, err := l.popup.Explain(t.Context(), key, a, day0)
 	if err != nil {

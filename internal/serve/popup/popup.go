@@ -187,29 +187,30 @@ func (p *Popup) Ask(ctx context.Context, key Key, a *Attributes, now time.Time) 
 		if err != nil {
 			return p.without(ctx, place, key, a, now, fmt.Errorf("read popup state: %w", err))
 		}
-		d, guards, detail, err := p.decide(ctx, place, key, state, a, now)
+		answer, guards, err := p.decide(ctx, place, key, state, a, now)
 		switch {
 		case err != nil:
 			return p.without(ctx, place, key, a, now, err)
-		case d.Reason == Unavailable:
+		case answer.Reason == Unavailable:
 			if a.rowError == nil { // that one is counted
-				p.failed(errors.New(detail))
+				p.failed(errors.New(answer.Detail))
 			}
-			return Answer{Decision: d, Detail: detail}, ctx.Err()
-		case d.Campaign == nil:
+			return answer, ctx.Err()
+		case answer.Campaign == nil:
 			remember.put(key, state)
-			p.counters.nothingShown(d.Reason <= WaitLimit)
-			return Answer{Decision: d, Detail: detail}, nil
+			p.counters.nothingShown(answer.Reason <= WaitLimit)
+			return answer, nil
 		}
 		own := Key{User: strings.Clone(key.User), Placement: place.name}
-		next, event := place.show(own, state, place.byID[d.Campaign.ID], d, now, p.keep)
+		next, event := place.show(own, state, place.byID[answer.Campaign.ID], answer.Decision, now, p.keep)
 		switch ok, err := p.swap(ctx, own, state.Version, next, event, guards); {
 		case err != nil:
 			return p.without(ctx, place, key, a, now, err)
 		case ok:
-			p.counters.given(d.Reason)
+			p.counters.given(answer.Reason)
 			token := Token{Key: own, Campaign: event.Campaign, Variant: event.Variant, Version: next.Version, At: event.ShownAt}
-			return Answer{Decision: d, Token: p.cfg.Signer.Sign(token), Detail: detail}, nil
+			answer.Token = p.cfg.Signer.Sign(token)
+			return answer, nil
 		}
 		p.counters.conflicts.Add(1)
 	}
@@ -273,19 +274,19 @@ func (p *Popup) begin(a *Attributes, user string) {
 }
 
 // decide decides with the user's row, if it is needed, and by the limits of all placements,
-// which the guards make hold. detail says which campaigns could not be decided.
-func (p *Popup) decide(ctx context.Context, place *Placement, key Key, state State, a *Attributes, now time.Time) (d Decision, guards []Guard, detail string, err error) {
+// which the guards make hold. The answer has no token.
+func (p *Popup) decide(ctx context.Context, place *Placement, key Key, state State, a *Attributes, now time.Time) (answer Answer, guards []Guard, err error) {
 	d, decided := Wait(place, state, key.User, now)
 	if decided {
-		return d, nil, "", nil
+		return Answer{Decision: d}, nil, nil
 	}
 	if len(p.cfg.Limits) > 0 {
 		var until int64
 		if guards, until, err = p.limit(ctx, key, state, now); err != nil {
-			return d, nil, "", err
+			return Answer{}, nil, err
 		}
 		if now.UnixMilli() < until {
-			return Decision{Reason: WaitLimit, NextAt: instant(until)}, nil, "", nil
+			return Answer{Decision: Decision{Reason: WaitLimit, NextAt: instant(until)}}, nil, nil
 		}
 	}
 	if d = place.choose(state, a, now); d.needsRow {
@@ -294,10 +295,11 @@ func (p *Popup) decide(ctx context.Context, place *Placement, key Key, state Sta
 			p.failed(fmt.Errorf("%w; not decided: %s", failed, campaignList(a.skipped)))
 		}
 	}
+	answer.Decision = d
 	if ctx.Err() == nil {
-		detail = place.undecided(a)
+		answer.Detail = place.undecided(a)
 	}
-	return d, guards, detail, nil
+	return answer, guards, nil
 }
 
 // undecided says which campaigns choose has skipped, and why; "" if none.

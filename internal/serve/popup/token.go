@@ -6,8 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
-	"fmt"
-	"slices"
 	"strings"
 	"time"
 )
@@ -15,7 +13,6 @@ import (
 // Bounds of tokens.
 const (
 	KeyBytesMin = 32 // of a signing key
-	KeysMax     = 4
 
 	tokenFormat = 1
 	tokenHead   = 1 + 4 + 8 + 8 + 1 + 1 + 1 // format, campaign, version, time, variant, lengths of the placement and the user
@@ -52,25 +49,10 @@ type Signer struct {
 	ttl  time.Duration
 }
 
-// NewSigner returns a signer that signs with the first key and accepts all keys. To replace a
-// key, append the new one on every replica, then move it to the front, and remove the old
-// one after ttl, the time to live of tokens.
-func NewSigner(keys [][]byte, ttl time.Duration) (*Signer, error) {
-	if len(keys) == 0 || len(keys) > KeysMax {
-		return nil, fmt.Errorf("%d keys: 1 to %d are needed", len(keys), KeysMax)
-	}
-	if ttl <= 0 {
-		return nil, errors.New("the time to live of show tokens must be positive")
-	}
-	s := &Signer{ttl: ttl}
-	for i, key := range keys {
-		if len(key) < KeyBytesMin {
-			return nil, fmt.Errorf("key %d has %d bytes, fewer than %d", i+1, len(key), KeyBytesMin)
-		}
-		s.keys = append(s.keys, slices.Clone(key))
-	}
-	return s, nil
-}
+// NewSigner returns a signer that signs with the first key and accepts all keys. There must be at
+// least one, each of at least KeyBytesMin bytes. To replace a key, append the new one on every
+// replica, then move it to the front, and remove the old one after ttl, the time to live of tokens.
+func NewSigner(keys [][]byte, ttl time.Duration) *Signer { return &Signer{keys: keys, ttl: ttl} }
 
 // Sign returns the token as text that is safe in a URL. User and placement must have the
 // sizes that Ask accepts.

@@ -10,13 +10,7 @@ import (
 func TestToken(t *testing.T) {
 	t.Parallel()
 	a, b := bytes.Repeat([]byte("a"), 32), bytes.Repeat([]byte("b"), 40)
-	signer := func(keys ...[]byte) *Signer {
-		s, err := NewSigner(keys, time.Hour)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s
-	}
+	signer := func(keys ...[]byte) *Signer { return NewSigner(keys, time.Hour) }
 	want := Token{Key: Key{User: "ä7", Placement: "home"}, Campaign: 3, Version: 1 << 40, At: day0}
 	text := signer(a).Sign(want)
 	for name, s := range map[string]*Signer{"same key": signer(a), "old key": signer(b, a)} {
@@ -52,11 +46,6 @@ func TestToken(t *testing.T) {
 		forged := text[:i] + string(letter) + text[i+1:]
 		if _, err := signer(a).Open(forged, "", day0); !errors.Is(err, ErrForged) && !errors.Is(err, ErrMalformed) {
 			t.Errorf("character %d changed: %v", i, err)
-		}
-	}
-	for _, keys := range [][][]byte{nil, {a[:31]}, {a, a, a, a, a}} {
-		if _, err := NewSigner(keys, time.Hour); err == nil {
-			t.Errorf("NewSigner takes %d keys", len(keys))
 		}
 	}
 }

@@ -60,11 +60,7 @@ const tokenTTL = 1000 * time.Hour
 
 func testSigner(tb testing.TB) *Signer {
 	tb.Helper()
-	s, err := NewSigner([][]byte{[]byte("0123456789abcdef0123456789abcdef")}, tokenTTL)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return s
+	return NewSigner([][]byte{[]byte("0123456789abcdef0123456789abcdef")}, tokenTTL)
 }
 
 func newWalk(t *testing.T, schema *Schema, seed uint64) *walk {

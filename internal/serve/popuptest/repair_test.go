@@ -48,10 +48,7 @@ func popupLogged(t *testing.T, data string, users ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	signer, err := popup.NewSigner([][]byte{make([]byte, popup.KeyBytesMin)}, time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	signer := popup.NewSigner([][]byte{make([]byte, popup.KeyBytesMin)}, time.Hour)
 	engine, err := popup.Open(popup.Config{Store: memory, Signer: signer, Log: log}, set)
 	if err != nil {
 		t.Fatal(err)

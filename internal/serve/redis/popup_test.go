@@ -178,10 +178,7 @@ func popupEngine(t testing.TB, store popup.Store, cache *popup.Cache) *popup.Pop
 	if err != nil {
 		t.Fatal(err)
 	}
-	signer, err := popup.NewSigner([][]byte{[]byte("0123456789abcdef0123456789abcdef")}, time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	signer := popup.NewSigner([][]byte{[]byte("0123456789abcdef0123456789abcdef")}, time.Hour)
 	engine, err := popup.Open(popup.Config{Store: store, Cache: cache, Signer: signer, Log: slog.New(slog.DiscardHandler)}, set)
 	if err != nil {
 		t.Fatal(err)

@@ -56,10 +56,7 @@ func popupRouteOf(tb testing.TB, cfg popup.Config, campaigns ...popup.Campaign) 
 	if err != nil {
 		tb.Fatal(err)
 	}
-	signer, err := popup.NewSigner([][]byte{[]byte("0123456789abcdef0123456789abcdef")}, 24*time.Hour)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	signer := popup.NewSigner([][]byte{[]byte("0123456789abcdef0123456789abcdef")}, 24*time.Hour)
 	cfg.Signer, cfg.ConvertTTL, cfg.Log = signer, 48*time.Hour, slog.New(slog.DiscardHandler)
 	p, err := popup.Open(cfg, set)
 	if err != nil {
