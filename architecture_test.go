@@ -71,6 +71,7 @@ var layers = map[string]layer{
 	"internal/serve/spool":  engine,
 	"internal/serve/stream": engine,
 
+	"internal/serve/popuptables":  table,
 	"internal/serve/streamtables": table,
 
 	"internal/serve/mysql":    adapter,

@@ -9,7 +9,7 @@ INSERT IGNORE INTO popups.campaigns SELECT seq, CONCAT('{"title":"Offer ', seq, 
 CREATE TABLE IF NOT EXISTS popups.shows (id BIGINT AUTO_INCREMENT PRIMARY KEY, user_id BIGINT NOT NULL, campaign_id INT NOT NULL, shown_at DATETIME(3) NOT NULL, clicked_at DATETIME(3), KEY user_shows (user_id, shown_at)) ENGINE=InnoDB;
 TRUNCATE popups.shows;
 INSERT INTO popups.shows (user_id, campaign_id, shown_at) SELECT seq, 1, UTC_TIMESTAMP(3) FROM popups.seq_1_to_1000000;
-DROP TABLE IF EXISTS popups.popup_events, popups.popup_state, popups.popup_counts, popups.popup_queues, popups.popup_holder;
+DROP TABLE IF EXISTS popups.popup_events, popups.popup_state, popups.popup_counts, popups.popup_holder;
 CREATE TABLE IF NOT EXISTS popups.popup_campaigns ( id INT NOT NULL PRIMARY KEY, name VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, placement VARCHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, status VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, version BIGINT NOT NULL, campaign MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL ) ENGINE=InnoDB;
 CREATE TABLE IF NOT EXISTS popups.popup_version ( id TINYINT NOT NULL PRIMARY KEY, version BIGINT NOT NULL ) ENGINE=InnoDB;
 INSERT IGNORE INTO popups.popup_version VALUES (1, 1);

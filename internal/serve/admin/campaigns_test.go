@@ -605,7 +605,7 @@ func TestCampaignCounts(t *testing.T) {
 			}
 		}
 	}
-	if err := c.tables.Apply(t.Context(), nil, events); err != nil {
+	if err := c.tables.Apply(t.Context(), events); err != nil {
 		t.Fatal(err)
 	}
 	got, _ := c.send(t, "GET", "/popups/campaigns/1", "", 200)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -136,14 +135,11 @@ func (d downTables) SaveCampaign(_ context.Context, c popup.StoredCampaign, _ in
 
 func (d downTables) Lists(context.Context) ([]popup.ListVersion, error) { return nil, d.err }
 
-func (d downTables) ListUsers(context.Context, string, func(string) error) error { return d.err }
+func (d downTables) ListUsers(context.Context, string) (popup.ListVersion, []uint64, error) {
+	return popup.ListVersion{}, nil, d.err
+}
 
-func (d downTables) ReplaceList(_ context.Context, _ string, users iter.Seq2[string, error]) (popup.ListVersion, error) {
-	for _, err := range users {
-		if err != nil {
-			return popup.ListVersion{}, err
-		}
-	}
+func (d downTables) ReplaceList(context.Context, string, []uint64) (popup.ListVersion, error) {
 	return popup.ListVersion{}, d.err
 }
 
@@ -334,7 +330,7 @@ func (w *walk) shown(c *campaignAPI) {
 	place := c.popup.Set().Placement("home")
 	_, event, err := popup.Show(place, key, popup.State{}, popup.Decide(place, popup.State{}, a, now), now)
 	if err == nil {
-		err = c.tables.Apply(w.t.Context(), nil, []popup.Event{event})
+		err = c.tables.Apply(w.t.Context(), []popup.Event{event})
 	}
 	if err != nil {
 		w.t.Fatal(err)

@@ -14,28 +14,6 @@ import (
 	"spillway/internal/serve/tables"
 )
 
-// rights are the privileges that the adapter needs on a table of its own.
-type rights struct {
-	table, column string   // some column
-	privileges    []string // of the table
-	create        string
-}
-
-var popupRights = []rights{
-	{"popup_campaigns", "version", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[0]},
-	{"popup_version", "version", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[1]},
-	{"popup_events", "kind", []string{"SELECT", "INSERT", "DELETE"}, popupTables[2]},
-	{"popup_state", "state", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, popupTables[3]},
-	{"popup_counts", "events", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[4]},
-	{"popup_hours", "events", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[5]},
-	{"popup_queues", "sequence", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[6]},
-	{"popup_holder", "holder", []string{"SELECT", "INSERT", "DELETE"}, popupTables[7]}, // REPLACE deletes
-	{"popup_identity", "identity", []string{"SELECT", "INSERT"}, popupTables[8]},
-	{"popup_history", "version", []string{"SELECT", "INSERT"}, popupTables[9]},
-	{"popup_lists", "version", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, popupTables[10]},
-	{"popup_list_users", "user_id", []string{"SELECT", "INSERT", "DELETE"}, popupTables[11]},
-}
-
 // errRights is the error of a user without a privilege that the server needs.
 var errRights = errors.New("the user lacks privileges")
 
@@ -48,22 +26,23 @@ const (
 
 // checkRights returns an error that names the privileges which the user lacks on tables that
 // exist. Preparing a statement checks them, whatever role or schema they come from.
-func checkRights(ctx context.Context, se *session, tables []rights) error {
+func checkRights(ctx context.Context, se *session, own []tables.Table) error {
 	var missing []string
-	for _, t := range tables {
-		for _, privilege := range t.privileges {
+	for _, t := range own {
+		column := t.Columns[0].Name
+		for _, privilege := range t.Privileges {
 			sql := map[string]string{
-				"SELECT": "SELECT " + t.column + " FROM " + t.table,
-				"INSERT": "INSERT INTO " + t.table + " (" + t.column + ") VALUES (?)",
-				"UPDATE": "UPDATE " + t.table + " SET " + t.column + " = ?",
-				"DELETE": "DELETE FROM " + t.table,
+				"SELECT": "SELECT " + column + " FROM " + t.Name,
+				"INSERT": "INSERT INTO " + t.Name + " (" + column + ") VALUES (?)",
+				"UPDATE": "UPDATE " + t.Name + " SET " + column + " = ?",
+				"DELETE": "DELETE FROM " + t.Name,
 			}[privilege]
 			stmt, err := se.Conn.(driver.ConnPrepareContext).PrepareContext(ctx, sql)
 			switch {
 			case isRefusal(err, numTableDenied, numColumnDenied):
-				missing = append(missing, privilege+" on "+t.table)
+				missing = append(missing, privilege+" on "+t.Name)
 			case err != nil:
-				return fmt.Errorf("check %s on %s: %w", privilege, t.table, err)
+				return fmt.Errorf("check %s on %s: %w", privilege, t.Name, err)
 			default:
 				_ = stmt.Close() // the server does not answer
 			}
@@ -73,15 +52,6 @@ func checkRights(ctx context.Context, se *session, tables []rights) error {
 		return nil
 	}
 	return fmt.Errorf("%w: %s; spillway grants prints all that it needs", errRights, strings.Join(missing, ", "))
-}
-
-// rightsOf returns the privileges on tables.
-func rightsOf(all []tables.Table) []rights {
-	needs := make([]rights, len(all))
-	for i, t := range all {
-		needs[i] = rights{t.Name, t.Columns[0].Name, t.Privileges, t.DDL(dialect)}
-	}
-	return needs
 }
 
 // Role returns what has to be run first for a user, USER or USER@HOST: its creation, locked
@@ -199,7 +169,7 @@ func (st *Stream) Grants(ctx context.Context) ([]database.Grant, error) {
 			table.Privileges = append(table.Privileges, "SELECT", "UPDATE")
 		}
 		grants = append(grants, table)
-		return se.addOwn(ctx, &grants, rightsOf(streamtables.Own(st.def.Spooled)))
+		return se.addOwn(ctx, &grants, streamtables.Own(st.def.Spooled))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("stream %s: %w", st.def.Name, err)
@@ -207,29 +177,17 @@ func (st *Stream) Grants(ctx context.Context) ([]database.Grant, error) {
 	return grants, nil
 }
 
-// Grants returns what the popups need.
-func (p *Popups) Grants(ctx context.Context) ([]database.Grant, error) {
-	var grants []database.Grant
-	err := p.db.withSession(ctx, func(ctx context.Context, se *session) error {
-		return se.addOwn(ctx, &grants, popupRights)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("popups: %w", err)
-	}
-	return grants, nil
-}
-
 // addOwn adds the privileges on tables of the adapter, with the statements of those that are
 // missing.
-func (se *session) addOwn(ctx context.Context, grants *[]database.Grant, needs []rights) error {
-	for _, need := range needs {
-		rows, err := se.texts(ctx, "SELECT DATABASE(), (SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ?)", need.table)
+func (se *session) addOwn(ctx context.Context, grants *[]database.Grant, own []tables.Table) error {
+	for _, t := range own {
+		rows, err := se.texts(ctx, "SELECT DATABASE(), (SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ?)", t.Name)
 		if err != nil {
-			return fmt.Errorf("look up %s: %w", need.table, err)
+			return fmt.Errorf("look up %s: %w", t.Name, err)
 		}
-		g := database.Grant{Privileges: need.privileges, Object: plans.TableName{Schema: rows[0][0], Name: need.table}.SQL(plans.MySQL)}
+		g := database.Grant{Privileges: t.Privileges, Object: plans.TableName{Schema: rows[0][0], Name: t.Name}.SQL(plans.MySQL)}
 		if rows[0][1] == "0" {
-			g.Create = need.create
+			g.Create = t.DDL(dialect)
 		}
 		*grants = append(*grants, g)
 	}

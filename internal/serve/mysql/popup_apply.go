@@ -3,76 +3,62 @@ package mysql
 import (
 	"context"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"math/bits"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-
 	"spillway/internal/serve/popup"
-	"spillway/internal/serve/queue"
 )
 
+// The columns in the order of appendEvent and appendNewest.
 const (
-	eventColumns = "id, user_id, placement, sequence, kind, campaign_id, shown_at, at, next_at, variant, `first`"
+	eventColumns = "id, user_id, placement, sequence, kind, campaign_id, shown_at, at, next_at, variant, first"
 	stateColumns = "event_id, user_id, placement, sequence, kind, campaign_id, at, next_at, state"
-
-	// isNewer compares with the existing row. The server assigns columns from left to
-	// right, and later conditions see the new values. The columns that isNewer reads are
-	// therefore assigned last, the most significant one at the very end.
-	isNewer = "(sequence < VALUES(sequence) OR sequence = VALUES(sequence) AND (at < VALUES(at) OR at = VALUES(at) AND event_id < VALUES(event_id)))"
 )
 
-// upsertStates returns the end of the statement that stores states.
+// upsertStates returns the end of the statement that stores states, which replaces an older row.
 func upsertStates() string {
+	const isNewer = "(sequence < VALUES(sequence) OR sequence = VALUES(sequence) AND (at < VALUES(at) OR at = VALUES(at) AND event_id < VALUES(event_id)))"
+	// The server assigns columns from left to right, and later conditions see the new values.
+	// Those that isNewer reads are therefore last, the most significant one at the very end.
+	columns := []string{"state", "next_at", "kind", "campaign_id", "event_id", "at", "sequence"}
 	var set []string
-	for _, column := range []string{"state", "next_at", "kind", "campaign_id", "event_id", "at", "sequence"} {
+	for _, column := range columns {
 		set = append(set, fmt.Sprintf("%s = IF(%s, VALUES(%s), %s)", column, isNewer, column, column))
 	}
 	return " ON DUPLICATE KEY UPDATE " + strings.Join(set, ", ")
 }
 
-// Apply stores events and their queue's position atomically. Each event counts once,
-// however often it is applied, and the newest event decides a user's state, whatever the
-// order. More than popup.ApplyMax events take several transactions, with the position in
-// the last. After an error some of the events may be stored: apply all of them again.
+// Apply stores events. Each event counts once, however often it is applied, and the newest
+// event decides a user's state, whatever the order. More than popup.ApplyMax events take
+// several transactions. After an error some of the events may be stored: apply all of them
+// again.
 //
 // The commit is durable only if the server has innodb_flush_log_at_trx_commit = 1.
-func (p *Popups) Apply(ctx context.Context, mark *queue.Mark, events []popup.Event) error {
-	return popup.InTransactions(mark, events, func(mark *queue.Mark, events []popup.Event) error {
-		a := applier{slot: p.slot, own: p.own, mark: mark, events: popup.Distinct(events), newest: popup.Newest(events)}
-		return p.transaction(ctx, a.apply)
+func (p *Popups) Apply(ctx context.Context, events []popup.Event) error {
+	return popup.InTransactions(events, func(events []popup.Event) error {
+		a := applier{slot: p.slot, events: popup.Distinct(events), newest: popup.Newest(events)}
+		return popupDatabase{p.db}.transaction(ctx, a.apply)
 	})
 }
 
 // applier stores some events in one transaction.
 type applier struct {
 	slot   int64
-	own    [16]byte       // Popups.own
-	mark   *queue.Mark    // nil: none
 	events []*popup.Event // by id
 	newest []*popup.Event // ordered by user and placement
-
-	repeated bool // some events are already stored
 }
 
 func (a *applier) apply(ctx context.Context, se *session) error {
 	added := a.events
-	if a.repeated {
-		known, err := knownEvents(ctx, se, a.events)
-		if err != nil {
-			return err
+	err := insertEvents(ctx, se, added)
+	if isRefusal(err, numDuplicate) { // some are stored already: begin again without them
+		added, err = a.unknown(ctx, se)
+		if err == nil {
+			err = insertEvents(ctx, se, added)
 		}
-		added = slices.DeleteFunc(slices.Clone(a.events), func(e *popup.Event) bool { return known[e.ID] })
-	}
-	var refused *mysql.MySQLError
-	err := insertRows(ctx, se, "INSERT INTO popup_events ("+eventColumns+") VALUES ", "", added, appendEvent)
-	if errors.As(err, &refused) && refused.Number == numDuplicate {
-		a.repeated = true
 	}
 	if err != nil {
 		return err
@@ -84,19 +70,32 @@ func (a *applier) apply(ctx context.Context, se *session) error {
 	if err == nil && len(added) == 0 {
 		err = a.writeSomething(ctx, se)
 	}
-	if err != nil || a.mark == nil {
-		return err
-	}
-	_, err = se.exec(ctx, "INSERT INTO popup_queues (queue, sequence) VALUES (?, ?) ON DUPLICATE KEY UPDATE sequence = GREATEST(sequence, VALUES(sequence))",
-		namedValues([]any{a.mark.Spool[:], int64(a.mark.Last)}))
 	return err
 }
 
+func insertEvents(ctx context.Context, se *session, events []*popup.Event) error {
+	return insertRows(ctx, se, "INSERT INTO popup_events ("+eventColumns+") VALUES ", "", events, appendEvent)
+}
+
+// unknown begins a new transaction and returns the events that are not stored.
+func (a *applier) unknown(ctx context.Context, se *session) ([]*popup.Event, error) {
+	for _, sql := range []string{"ROLLBACK", "START TRANSACTION"} {
+		if err := se.Exec(ctx, sql); err != nil {
+			return nil, err
+		}
+	}
+	known, err := knownEvents(ctx, se, a.events)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(slices.Clone(a.events), func(e *popup.Event) bool { return known[e.ID] }), nil
+}
+
 // writeSomething makes a transaction that may change nothing reach the server's logs. What
-// earlier transactions have stored is durable, and replicated, once a later one is. The row
-// is this process's own.
+// earlier transactions have stored is durable, and replicated, once a later one is. It counts
+// for campaign 0, which there is not.
 func (a *applier) writeSomething(ctx context.Context, se *session) error {
-	_, err := se.exec(ctx, "INSERT INTO popup_queues (queue, sequence) VALUES (?, 1) ON DUPLICATE KEY UPDATE sequence = sequence + 1", namedValues([]any{a.own[:]}))
+	_, err := se.exec(ctx, "INSERT INTO popup_counts (campaign_id, kind, slot, events) VALUES (0, 0, ?, 1) ON DUPLICATE KEY UPDATE events = events + 1", namedValues([]any{a.slot}))
 	return err
 }
 
@@ -145,7 +144,7 @@ func insertRows[T any](ctx context.Context, se *session, head, tail string, item
 }
 
 func appendEvent(b []byte, e *popup.Event) []byte {
-	b = append(AppendKey(b, e), ',')
+	b = append(appendKey(b, e), ',')
 	b = append(appendMoment(b, e.ShownAt), ',')
 	b = append(appendMoment(b, e.At), ',')
 	b = append(appendMoment(b, e.NextAt), ',')
@@ -157,14 +156,14 @@ func appendEvent(b []byte, e *popup.Event) []byte {
 }
 
 func appendNewest(b []byte, e *popup.Event) []byte {
-	b = append(AppendKey(b, e), ',')
+	b = append(appendKey(b, e), ',')
 	b = append(appendMoment(b, e.At), ',')
 	b = append(appendMoment(b, e.NextAt), ',')
 	return appendHex(b, popup.AppendState(nil, e.State))
 }
 
-// appendEventKey appends the first columns of both statements.
-func AppendKey(b []byte, e *popup.Event) []byte {
+// appendKey appends the first columns of both statements.
+func appendKey(b []byte, e *popup.Event) []byte {
 	b = append(appendHex(b, e.ID[:]), ',')
 	b = append(appendHex(b, []byte(e.Key.User)), ',')
 	b = append(appendHex(b, []byte(e.Key.Placement)), ',')
@@ -213,127 +212,4 @@ func knownEvents(ctx context.Context, se *session, events []*popup.Event) (map[[
 		events = events[n:]
 	}
 	return known, nil
-}
-
-// Mark returns the position up to which a queue has been applied, 0 for an unknown queue.
-func (p *Popups) Mark(ctx context.Context, queue [16]byte) (uint64, error) {
-	sequence := uint64(0)
-	err := p.withSession(ctx, func(ctx context.Context, se *session) error {
-		rows, err := se.texts(ctx, "SELECT sequence FROM popup_queues WHERE queue = ?", queue[:])
-		if err != nil || len(rows) == 0 {
-			return err
-		}
-		sequence, err = strconv.ParseUint(rows[0][0], 10, 64)
-		return err
-	})
-	if err != nil {
-		return 0, fmt.Errorf("read the position of a queue: %w", err)
-	}
-	return sequence, nil
-}
-
-// Restore calls yield for the state of each user and placement, in no set order, until
-// yield returns an error. It may miss what is applied meanwhile. yield may keep its
-// arguments.
-func (p *Popups) Restore(ctx context.Context, yield func(popup.Key, popup.State) error) error {
-	return popup.Restore(func(after popup.Key, limit int) ([]popup.Row, error) {
-		user := []byte(after.User)
-		return p.states(ctx, "WHERE user_id >= ? AND (user_id > ? OR placement > ?) ORDER BY user_id, placement LIMIT ?",
-			user, user, after.Placement, int64(limit))
-	}, yield)
-}
-
-// states reads the rows of popup_state that a condition selects.
-func (p *Popups) states(ctx context.Context, where string, args ...any) (rows []popup.Row, err error) {
-	err = p.withSession(ctx, func(ctx context.Context, se *session) error {
-		texts, err := se.texts(ctx, "SELECT user_id, placement, state FROM popup_state "+where, args...)
-		rows = nil
-		for _, t := range texts {
-			rows = append(rows, popup.Row{Key: popup.Key{User: t[0], Placement: t[1]}, State: []byte(t[2])})
-		}
-		return err
-	})
-	return rows, err
-}
-
-// States returns the states of keys in their order; the zero State for an unknown key.
-func (p *Popups) States(ctx context.Context, keys []popup.Key) ([]popup.State, error) {
-	var rows []popup.Row
-	for some := range slices.Chunk(keys, rowsMax) {
-		// The last key is repeated up to a power of two, so that there are few different
-		// statements.
-		n := 1 << bits.Len(uint(len(some)-1))
-		var args []any
-		for i := range n {
-			key := some[min(i, len(some)-1)]
-			args = append(args, []byte(key.User), key.Placement)
-		}
-		read, err := p.states(ctx, "WHERE (user_id, placement) IN ("+tuples(n, 2)+")", args...)
-		if err != nil {
-			return nil, fmt.Errorf("read popup states: %w", err)
-		}
-		rows = append(rows, read...)
-	}
-	return popup.States(keys, rows)
-}
-
-// Counts returns how many events of each kind each campaign had.
-func (p *Popups) Counts(ctx context.Context) (map[popup.CampaignID]popup.Counts, error) {
-	all := make(map[popup.CampaignID]popup.Counts)
-	err := p.withSession(ctx, func(ctx context.Context, se *session) error {
-		clear(all)
-		rows, err := se.texts(ctx, "SELECT campaign_id, kind, CAST(SUM(events) AS SIGNED) FROM popup_counts GROUP BY campaign_id, kind")
-		if err != nil {
-			return err
-		}
-		for _, row := range rows {
-			var numbers [3]uint64
-			for i, text := range row {
-				if numbers[i], err = strconv.ParseUint(text, 10, 64); err != nil {
-					return err
-				}
-			}
-			c := all[popup.CampaignID(numbers[0])]
-			c.Add(popup.Kind(numbers[1]), numbers[2])
-			all[popup.CampaignID(numbers[0])] = c
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read popup counts: %w", err)
-	}
-	return all, nil
-}
-
-// Hours returns what happened with a campaign in the hours that begin from from on and before
-// to, by ascending hour, variant and kind.
-func (p *Popups) Hours(ctx context.Context, campaign popup.CampaignID, from, to time.Time) (all []popup.Hour, err error) {
-	err = p.withSession(ctx, func(ctx context.Context, se *session) error {
-		all = nil
-		rows, err := se.texts(ctx, "SELECT hour, variant, kind, CAST(SUM(events) AS SIGNED), CAST(SUM(users) AS SIGNED) FROM popup_hours "+
-			"WHERE campaign_id = ? AND hour >= ? AND hour < ? GROUP BY hour, variant, kind ORDER BY hour, variant, kind",
-			int64(campaign), appendDatetime(nil, from), appendDatetime(nil, to))
-		if err != nil {
-			return err
-		}
-		for _, row := range rows {
-			h := popup.Hour{}
-			if h.Hour, err = parseDatetime(row[0]); err != nil {
-				return err
-			}
-			var numbers [4]uint64
-			for i, text := range row[1:] {
-				if numbers[i], err = strconv.ParseUint(text, 10, 64); err != nil {
-					return err
-				}
-			}
-			h.Variant, h.Kind, h.Events, h.Users = uint8(numbers[0]), popup.Kind(numbers[1]), numbers[2], numbers[3]
-			all = append(all, h)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read the hours of a campaign: %w", err)
-	}
-	return all, nil
 }

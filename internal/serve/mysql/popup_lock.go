@@ -84,7 +84,8 @@ func (h *heldLock) take(ctx context.Context, token [16]byte, holder string, agai
 		return errOldSession
 	}
 	holder = holder[:min(len(holder), holderMax)]
-	_, err = h.se.exec(ctx, "REPLACE INTO popup_holder (id, token, holder, since) VALUES (1, ?, ?, UTC_TIMESTAMP(3))",
+	_, err = h.se.exec(ctx, "INSERT INTO popup_holder (id, token, holder, since) VALUES (1, ?, ?, UTC_TIMESTAMP(3)) "+
+		"ON DUPLICATE KEY UPDATE token = VALUES(token), holder = VALUES(holder), since = VALUES(since)",
 		namedValues([]any{token[:], []byte(strings.ToValidUTF8(holder, "?"))}))
 	return err
 }

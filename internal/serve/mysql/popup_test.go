@@ -35,6 +35,7 @@ func popupBackend(server *apptest.Server) storetest.PopupBackend {
 			}
 		},
 		Millis: func(column string) string { return fmt.Sprintf("CAST(UNIX_TIMESTAMP(%s) * 1000 AS SIGNED)", column) },
+		Newer:  []string{"CREATE TABLE popup_history (id int) COMMENT='spillway format 2'"},
 	}
 }
 

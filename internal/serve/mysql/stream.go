@@ -102,7 +102,7 @@ func (st *Stream) Check(ctx context.Context) error {
 		if _, err := se.prepare(ctx, st.insert(1, false)); err != nil {
 			return err
 		}
-		return checkRights(ctx, se, rightsOf(streamtables.Own(st.def.Spooled)))
+		return checkRights(ctx, se, streamtables.Own(st.def.Spooled))
 	})
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", st.def.Name, err)

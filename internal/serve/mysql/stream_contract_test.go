@@ -108,7 +108,7 @@ func TestStreamCommitUnlimited(t *testing.T) {
 	event := popup.Event{ID: [16]byte{1}, Key: popup.Key{User: "u", Placement: "p"}, ShownAt: time.Now(), At: time.Now()}
 	go func() {
 		results <- inTime(func() error {
-			return p.Apply(t.Context(), &queue.Mark{Spool: [16]byte{1}, Last: 1}, []popup.Event{event})
+			return p.Apply(t.Context(), []popup.Event{event})
 		})
 	}()
 	stopAtCommit(t, func(ctx context.Context) error { return commit(ctx, last) }, func() string { return committing(t, url, long) })
@@ -395,8 +395,7 @@ func testUnloggedCommit(t *testing.T, url string) {
 	}
 }
 
-// Popup events that are stored already, and a mark that has not moved, are still a
-// transaction that reaches the log.
+// Popup events that are stored already are still a transaction that reaches the log.
 func TestPopupRepeatedWrites(t *testing.T) {
 	t.Parallel()
 	url := freshDatabase(t, apptest.MariaDB(t, "--log-bin=binlog"))
@@ -404,15 +403,10 @@ func TestPopupRepeatedWrites(t *testing.T) {
 	if err := p.EnsureTables(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	events := []popup.Event{{ID: [16]byte{1}, Key: popup.Key{User: "u", Placement: "p"}, ShownAt: time.Now(), At: time.Now()}}
-	mark := &queue.Mark{Spool: [16]byte{1}, Last: 1}
+	events := []popup.Event{{ID: [16]byte{1}, Key: popup.Key{User: "u", Placement: "p"}, Kind: popup.KindShow, Campaign: 1, ShownAt: time.Now(), At: time.Now()}}
 	position := ""
 	for i := range 3 {
-		m := mark
-		if i == 2 {
-			m = nil
-		}
-		if err := p.Apply(t.Context(), m, events); err != nil {
+		if err := p.Apply(t.Context(), events); err != nil {
 			t.Fatal(err)
 		}
 		now := value(t, url, "SELECT @@gtid_binlog_pos")
@@ -421,7 +415,10 @@ func TestPopupRepeatedWrites(t *testing.T) {
 		}
 		position = now
 	}
-	if got := value(t, url, "SELECT CONCAT((SELECT COUNT(*) FROM popup_events), ' ', (SELECT COUNT(*) FROM popup_queues))"); got != "1 2" {
-		t.Errorf("events and queues: %s", got)
+	if got := value(t, url, "SELECT COUNT(*) FROM popup_events"); got != "1" {
+		t.Errorf("events: %s", got)
+	}
+	if counts, err := p.Counts(t.Context()); err != nil || len(counts) != 1 {
+		t.Errorf("counts: %v, %v", counts, err)
 	}
 }

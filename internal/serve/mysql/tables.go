@@ -18,7 +18,8 @@ var dialect = tables.Dialect{
 	SQL: plans.MySQL,
 	Types: map[tables.Type]string{
 		tables.UUID: "BINARY(16)", tables.Name: "VARBINARY(255)", tables.ShortBytes: "VARBINARY(255)", tables.Bytes: "LONGBLOB",
-		tables.Integer: "BIGINT", tables.Time: "DATETIME(6)",
+		tables.Integer: "BIGINT", tables.Number: "INT", tables.Small: "SMALLINT", tables.Boolean: "BOOLEAN", tables.Time: "DATETIME(6)",
+		tables.Text: "MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", tables.Word: "VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin",
 	},
 	Now:       "UTC_TIMESTAMP(6)",
 	Later:     "UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND",

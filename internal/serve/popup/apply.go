@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-
-	"spillway/internal/serve/queue"
 )
 
 // Counts are a campaign's events in the database, by kind.
@@ -106,21 +104,12 @@ func Totals(hours []CampaignHour) []CampaignCount {
 // ApplyMax is the maximum of events in one transaction.
 const ApplyMax = 1000
 
-// InTransactions calls apply for each transaction that stores events, at least once. The
-// last one also stores the mark, which can be nil.
-func InTransactions(mark *queue.Mark, events []Event, apply func(mark *queue.Mark, events []Event) error) error {
-	for len(events) > ApplyMax {
-		if err := inTransaction(nil, events[:ApplyMax], apply); err != nil {
-			return err
+// InTransactions calls apply for each transaction that stores events.
+func InTransactions(events []Event, apply func(events []Event) error) error {
+	for some := range slices.Chunk(events, ApplyMax) {
+		if err := apply(some); err != nil {
+			return fmt.Errorf("apply %d popup events: %w", len(some), err)
 		}
-		events = events[ApplyMax:]
-	}
-	return inTransaction(mark, events, apply)
-}
-
-func inTransaction(mark *queue.Mark, events []Event, apply func(*queue.Mark, []Event) error) error {
-	if err := apply(mark, events); err != nil {
-		return fmt.Errorf("apply %d popup events: %w", len(events), err)
 	}
 	return nil
 }

@@ -36,14 +36,6 @@ type CampaignTables interface {
 	SaveCampaign(ctx context.Context, c StoredCampaign, checked int64, by string) (StoredCampaign, error)
 }
 
-// CheckFormat refuses tables of a format that this version does not know.
-func CheckFormat(format string) error {
-	if format != "1" {
-		return fmt.Errorf("they have format %s, and this version of Spillway knows format 1: run the newer version that has changed them", format)
-	}
-	return nil
-}
-
 const (
 	pollEvery   = 200 * time.Millisecond // between two reads of the version
 	pollTimeout = 2 * time.Second
@@ -59,9 +51,8 @@ type Campaigns struct {
 	errors atomic.Uint64
 	lists  *listReader
 
-	queryEvery time.Duration // of lists by SQL
-
-	saving sync.Mutex // one save at a time: only those of other replicas conflict
+	saving    sync.Mutex    // one save at a time: only those of other replicas conflict
+	uploading chan struct{} // holds a value while a list is uploaded
 
 	mu       sync.Mutex // guards the fields below and the Popup's set
 	version  int64      // in force; 0: none was read
@@ -80,12 +71,12 @@ type Defaults struct {
 func NewCampaigns(tables CampaignTables, lists ListTables, p *Popup, unset Defaults, log *slog.Logger) *Campaigns {
 	return &Campaigns{
 		tables: tables, popup: p, unset: unset, log: log,
-		lists: &listReader{tables: lists, popup: p, log: log, read: map[string]int64{}, queried: map[string][]uint64{}},
+		lists: newListReader(lists, p, log), uploading: make(chan struct{}, 1),
 	}
 }
 
 // Reload puts the campaigns of the database in force, and before them lists of up to
-// 100,000 users together. A campaign that is not valid is logged and skipped. Lists that cannot be read
+// 100,000 users. A campaign that is not valid is logged and skipped. Lists that cannot be read
 // are logged; Run reads them later, and the larger ones.
 func (c *Campaigns) Reload(ctx context.Context) error {
 	c.mu.Lock()
@@ -128,7 +119,6 @@ func (c *Campaigns) Reload(ctx context.Context) error {
 func (c *Campaigns) Run(ctx context.Context) {
 	var lists sync.WaitGroup
 	lists.Go(func() { c.lists.run(ctx) })
-	lists.Go(func() { c.lists.query(ctx, c.queryEvery) })
 	defer lists.Wait()
 	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()

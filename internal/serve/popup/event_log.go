@@ -33,11 +33,11 @@ type Spool interface {
 
 // EventTables is where a database stores events.
 type EventTables interface {
-	// Apply stores events and the states after them, and a mark, if there is one, in the same transaction.
-	// An event that is stored already is skipped. It returns nil only after a COMMIT of its own
-	// was answered without a warning. It ends no COMMIT, also if ctx has a deadline: ctx ends
-	// the wait for it only when the process stops.
-	Apply(ctx context.Context, mark *queue.Mark, events []Event) error
+	// Apply stores events and the states after them. An event that is stored already is
+	// skipped. It returns nil only after a COMMIT of its own was answered without a warning.
+	// It ends no COMMIT, also if ctx has a deadline: ctx ends the wait for it only when the
+	// process stops.
+	Apply(ctx context.Context, events []Event) error
 }
 
 // EventLog records events in a spool until the database has them.
@@ -112,8 +112,7 @@ func (l *EventLog) StoreGroups(ctx context.Context, groups []queue.Group) (queue
 		good, dead := decodeEvents(group)
 		events, stored.Dead = append(events, good...), append(stored.Dead, dead...)
 	}
-	last := groups[len(groups)-1]
-	err := l.tables.Apply(ctx, &queue.Mark{Spool: last.Spool, Last: last.Sequence}, events)
+	err := l.tables.Apply(ctx, events)
 	if err == nil && l.memory != nil {
 		l.memory.stored(events)
 	}

@@ -1,8 +1,6 @@
 package popup
 
 import (
-	"fmt"
-	"iter"
 	"maps"
 	"slices"
 
@@ -27,26 +25,18 @@ type Lists struct {
 // IsList reports whether name is a valid name of a list.
 func IsList(name string) bool { return isName(name, '-', ListBytesMax) }
 
-// With returns lists in which name has exactly these users. They may be in any order and
-// repeated; repeated ones count towards ListUsersMax. l does not change. Errors name the list
-// and wrap one that users yields.
-func (l *Lists) With(name string, users iter.Seq2[string, error]) (*Lists, error) {
-	if !IsList(name) {
-		return nil, fmt.Errorf("list %q: a name is 1 to %d lower-case letters, digits and -, not - first", name, ListBytesMax)
-	}
-	if _, known := l.find(name); !known && len(l.Names()) >= ListsMax {
-		return nil, fmt.Errorf("list %s: there are %d lists, the maximum", name, ListsMax)
-	}
-	hashes, err := hashUsers(users, ListUsersMax)
-	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", name, err)
-	}
-	return l.with(name, hashes), nil
-}
+// UserHash returns what lists keep of a user.
+func UserHash(user string) uint64 { return xxhash.Sum64String(user) }
 
+// with returns lists in which name has exactly the users with these sorted hashes.
 func (l *Lists) with(name string, hashes []uint64) *Lists {
-	next := l.Without(name)
+	next := &Lists{hashes: map[string][]uint64{}, waiting: map[string]bool{}}
+	if l != nil {
+		maps.Copy(next.hashes, l.hashes)
+		maps.Copy(next.waiting, l.waiting)
+	}
 	next.hashes[name] = hashes
+	delete(next.waiting, name)
 	return next
 }
 
@@ -84,43 +74,13 @@ func (l *Lists) absent(names []string) string {
 	return ""
 }
 
-// hashUsers returns the sorted hashes of at most limit users.
-func hashUsers(users iter.Seq2[string, error], limit int) ([]uint64, error) {
-	var hashes []uint64
-	for user, err := range users {
-		switch {
-		case err != nil:
-			return nil, fmt.Errorf("read users: %w", err)
-		case len(hashes) == limit:
-			return nil, fmt.Errorf("more than %d users", limit)
-		case user == "" || len(user) > UserBytesMax || !isText(user):
-			return nil, fmt.Errorf("user %d must be UTF-8 text of 1 to %d bytes without NUL", len(hashes)+1, UserBytesMax)
-		}
-		hashes = append(hashes, xxhash.Sum64String(user))
-	}
-	slices.Sort(hashes)
-	return slices.Clone(slices.Compact(hashes)), nil
-}
-
-// Without returns lists without this one.
-func (l *Lists) Without(name string) *Lists {
-	next := &Lists{hashes: map[string][]uint64{}, waiting: map[string]bool{}}
-	if l != nil {
-		maps.Copy(next.hashes, l.hashes)
-		maps.Copy(next.waiting, l.waiting)
-	}
-	delete(next.hashes, name)
-	delete(next.waiting, name)
-	return next
-}
-
 // Contains reports whether a user is on a list. No user is on one that does not exist.
 func (l *Lists) Contains(name, user string) bool {
 	hashes, known := l.find(name)
 	if !known || user == "" {
 		return false
 	}
-	_, found := slices.BinarySearch(hashes, xxhash.Sum64String(user))
+	_, found := slices.BinarySearch(hashes, UserHash(user))
 	return found
 }
 

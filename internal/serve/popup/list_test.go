@@ -1,15 +1,34 @@
 package popup
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"iter"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"pgregory.net/rapid"
 )
+
+// hashesOf returns the sorted hashes of users.
+func hashesOf(ids ...string) []uint64 {
+	b := listBuilder{limit: len(ids)}
+	for _, id := range ids {
+		if err := b.add(id); err != nil {
+			panic(err)
+		}
+	}
+	return b.sorted()
+}
+
+// without returns lists without one.
+func (l *Lists) without(name string) *Lists {
+	return l.only(slices.DeleteFunc(l.Names(), func(other string) bool { return other == name }))
+}
 
 // users yields ids.
 func users(ids ...string) iter.Seq2[string, error] {
@@ -33,16 +52,12 @@ func TestLists(t *testing.T) {
 			name := pick(t, "a", "b", "c")
 			before, beforeNames = lists, lists.Names()
 			if rapid.IntRange(0, 3).Draw(t, "remove") == 0 {
-				lists = lists.Without(name)
+				lists = lists.without(name)
 				delete(want, name)
 			} else {
 				ids := rapid.SliceOf(rapid.StringN(1, 3, UserBytesMax)).Draw(t, "users")
 				ids = slices.DeleteFunc(ids, func(id string) bool { return !isText(id) })
-				next, err := lists.With(name, users(ids...))
-				if err != nil {
-					t.Fatal(err)
-				}
-				lists, want[name] = next, ids
+				lists, want[name] = lists.with(name, hashesOf(ids...)), ids
 			}
 			if !slices.Equal(before.Names(), beforeNames) {
 				t.Fatalf("earlier lists %v became %v", beforeNames, before.Names())
@@ -65,48 +80,82 @@ func TestLists(t *testing.T) {
 func TestListsRefused(t *testing.T) {
 	t.Parallel()
 	failed := errors.New("the file is cut")
-	for want, build := range map[string]func(l *Lists) (*Lists, error){
-		`list "Gold": a name is 1 to 64 lower-case letters, digits and -, not - first`: func(l *Lists) (*Lists, error) { return l.With("Gold", users("7")) },
-		"list gold: there are 100 lists, the maximum":                                  func(l *Lists) (*Lists, error) { return l.With("gold", users("7")) },
-		"list list-7: user 2 must be UTF-8 text of 1 to 128 bytes without NUL":         func(l *Lists) (*Lists, error) { return l.With("list-7", users("7", "")) },
-		"list list-8: user 1 must be UTF-8 text of 1 to 128 bytes without NUL":         func(l *Lists) (*Lists, error) { return l.With("list-8", users(strings.Repeat("x", 129))) },
-		"list list-9: read users: the file is cut": func(l *Lists) (*Lists, error) {
-			return l.With("list-9", func(yield func(string, error) bool) { yield("", failed) })
-		},
+	l := openListed(t)
+	for i := range ListsMax {
+		l.set(fmt.Sprintf("list-%d", i), "7")
+	}
+	for want, upload := range map[string]struct {
+		name  string
+		users iter.Seq2[string, error]
+	}{
+		`the list is refused: a name is 1 to 64 lower-case letters, digits and -, not - first`: {"Gold", users("7")},
+		"the list is refused: there are 100 lists, the maximum":                                {"gold", users("7")},
+		"the list is refused: user 2 must be UTF-8 text of 1 to 128 bytes without zero bytes":  {"list-7", users("7", "")},
+		"the list is refused: user 1 must be UTF-8 text of 1 to 128 bytes without zero bytes":  {"list-8", users(strings.Repeat("x", 129))},
+		"the list is refused: user 3 must be UTF-8 text of 1 to 128 bytes without zero bytes":  {"list-8", users("1", "2", "a\x00")},
+		"the list is refused: user 4 must be UTF-8 text of 1 to 128 bytes without zero bytes":  {"list-8", users("1", "2", "3", "\xff")},
+		"read users of the list: the file is cut":                                              {"list-9", func(yield func(string, error) bool) { yield("", failed) }},
 	} {
-		lists := &Lists{}
-		for i := range ListsMax {
-			var err error
-			if lists, err = lists.With(fmt.Sprintf("list-%d", i), users("7")); err != nil {
-				t.Fatal(err)
-			}
-		}
-		got, err := build(lists)
-		if got != nil || err == nil || err.Error() != want || errors.Is(err, failed) != strings.Contains(want, "cut") {
-			t.Errorf("%v, %v, want %s", got, err, want)
+		_, err := l.campaigns.ReplaceList(t.Context(), upload.name, upload.users)
+		if err == nil || err.Error() != want || errors.Is(err, failed) == errors.Is(err, ErrList) {
+			t.Errorf("%v, want %s", err, want)
 		}
 	}
-	if _, err := hashUsers(users("1", "2", "2"), 2); err == nil || err.Error() != "more than 2 users" {
+	if version, _ := l.Version(t.Context()); version != 1+ListsMax {
+		t.Errorf("version %d: a refused list changed something", version)
+	}
+	b := listBuilder{limit: 2}
+	if err := errors.Join(b.add("1"), b.add("2")); err != nil {
+		t.Error(err)
+	}
+	if err := b.add("2"); !errors.Is(err, ErrList) || !strings.HasSuffix(err.Error(), "more than 2 users") {
 		t.Errorf("three users: %v", err)
 	}
-	if hashes, err := hashUsers(users("1", "2", "2"), 3); err != nil || len(hashes) != 2 {
-		t.Errorf("two users: %v, %v", hashes, err)
+	if got := hashesOf("1", "2", "2"); len(got) != 2 {
+		t.Errorf("two users: %v", got)
 	}
+}
+
+// A second upload waits for the first, also if that is slow, and its client can give up.
+func TestListUploadsWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := openListed(t)
+		more, done := make(chan struct{}), make(chan error)
+		go func() {
+			_, err := l.campaigns.ReplaceList(t.Context(), "vip", func(yield func(string, error) bool) {
+				<-more
+				yield("7", nil)
+			})
+			done <- err
+		}()
+		synctest.Wait()
+		ctx, leave := context.WithTimeout(t.Context(), time.Minute)
+		defer leave()
+		if _, err := l.campaigns.ReplaceList(ctx, "gold", users("8")); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("beside another upload: %v", err)
+		}
+		close(more)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if _, err := l.campaigns.ReplaceList(t.Context(), "gold", users("8")); err != nil {
+			t.Error(err)
+		}
+		if lists := l.popup.Lists(); !lists.Contains("vip", "7") || !lists.Contains("gold", "8") {
+			t.Errorf("lists %v", lists.Names())
+		}
+	})
 }
 
 func BenchmarkListsContains(b *testing.B) {
 	for _, n := range []int{1000, 1_000_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			lists, err := (*Lists)(nil).With("all", func(yield func(string, error) bool) {
-				for i := range n {
-					if !yield(fmt.Sprint(i), nil) {
-						return
-					}
-				}
-			})
-			if err != nil {
-				b.Fatal(err)
+			ids := make([]string, n)
+			for i := range ids {
+				ids[i] = fmt.Sprint(i)
 			}
+			lists := (*Lists)(nil).with("all", hashesOf(ids...))
 			names := make([]string, 4096)
 			for i := range names {
 				names[i] = fmt.Sprint(i * 7919 % n)

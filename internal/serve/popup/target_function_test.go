@@ -336,10 +336,7 @@ func TestZones(t *testing.T) {
 func TestTargetLowerAndLists(t *testing.T) {
 	t.Parallel()
 	a := testSchema(t).New()
-	lists, err := (*Lists)(nil).With("vips", users("7", "8"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	lists := (*Lists)(nil).with("vips", hashesOf("7", "8"))
 	for user, source := range map[string]string{
 		"":  `not in_list("vips")`,
 		"7": `in_list("vips") and not in_list("gone") and (in_list("gone") ? false : true)`,

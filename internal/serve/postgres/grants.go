@@ -16,37 +16,16 @@ import (
 	"spillway/internal/serve/tables"
 )
 
-// rights are the privileges that the adapter needs on a table of its own.
-type rights struct {
-	table      string
-	privileges string // separated by commas
-}
-
-var popupRights = []rights{
-	{"popup_campaigns", "SELECT, INSERT, UPDATE"},
-	{"popup_version", "SELECT, UPDATE"},
-	{"popup_events", "SELECT, INSERT, DELETE"},
-	{"popup_state", "SELECT, INSERT, UPDATE, DELETE"},
-	{"popup_counts", "SELECT, INSERT, UPDATE"},
-	{"popup_hours", "SELECT, INSERT, UPDATE"},
-	{"popup_queues", "SELECT, INSERT, UPDATE"},
-	{"popup_holder", "SELECT, INSERT, UPDATE"},
-	{"popup_identity", "SELECT, INSERT"},
-	{"popup_history", "SELECT, INSERT"},
-	{"popup_lists", "SELECT, INSERT, UPDATE, DELETE"},
-	{"popup_list_users", "SELECT, INSERT, DELETE"},
-}
-
 // errRights is the error of a role without a privilege that the server needs.
 var errRights = errors.New("the role lacks privileges")
 
 // checkRights returns an error that names the privileges which the role of the session lacks
 // on tables that exist.
-func checkRights(ctx context.Context, conn *pgconn.PgConn, tables []rights) error {
+func checkRights(ctx context.Context, conn *pgconn.PgConn, own []tables.Table) error {
 	var needs []string
-	for _, t := range tables {
-		for privilege := range strings.SplitSeq(t.privileges, ", ") {
-			needs = append(needs, fmt.Sprintf("('%s', '%s')", t.table, privilege))
+	for _, t := range own {
+		for _, privilege := range t.Privileges {
+			needs = append(needs, fmt.Sprintf("('%s', '%s')", t.Name, privilege))
 		}
 	}
 	rows, err := texts(ctx, conn, "SELECT format('GRANT %s ON %s TO %I', privilege, name, current_user) FROM (VALUES "+strings.Join(needs, ", ")+
@@ -111,17 +90,7 @@ func (st *Stream) checkRights(ctx context.Context, conn *pgconn.PgConn) error {
 			return err
 		}
 	}
-	needs, _ := rightsOf(streamtables.Own(st.def.Spooled))
-	return checkRights(ctx, conn, needs)
-}
-
-// rightsOf returns the privileges on tables, and the statements that create them.
-func rightsOf(all []tables.Table) (needs []rights, own []ownTable) {
-	for _, t := range all {
-		needs = append(needs, rights{t.Name, strings.Join(t.Privileges, ", ")})
-		own = append(own, ownTable{t.Name, t.DDL(dialect)})
-	}
-	return needs, own
+	return checkRights(ctx, conn, streamtables.Own(st.def.Spooled))
 }
 
 // Role returns what has to be run first for a role: its creation, CONNECT if not everybody
@@ -269,8 +238,7 @@ func (st *Stream) Grants(ctx context.Context) ([]database.Grant, error) {
 		for _, name := range sequences {
 			grants = append(grants, database.Grant{Privileges: []string{"USAGE"}, Object: "SEQUENCE " + name})
 		}
-		needs, own := rightsOf(streamtables.Own(st.def.Spooled))
-		return addOwn(ctx, conn, &grants, needs, own)
+		return addOwn(ctx, conn, &grants, streamtables.Own(st.def.Spooled))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("stream %s: %w", st.def.Name, err)
@@ -278,38 +246,24 @@ func (st *Stream) Grants(ctx context.Context) ([]database.Grant, error) {
 	return grants, nil
 }
 
-// Grants returns what the popups need.
-func (p *Popups) Grants(ctx context.Context) ([]database.Grant, error) {
-	var grants []database.Grant
-	err := p.db.ask(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
-		return addOwn(ctx, conn, &grants, popupRights, popupTables[:])
-	})
-	if err != nil {
-		return nil, fmt.Errorf("popups: %w", err)
-	}
-	return grants, nil
-}
-
 // addOwn adds the privileges on tables of the adapter, with the statements of those that are
 // missing.
-func addOwn(ctx context.Context, conn *pgconn.PgConn, grants *[]database.Grant, needs []rights, own []ownTable) error {
-	for _, need := range needs {
+func addOwn(ctx context.Context, conn *pgconn.PgConn, grants *[]database.Grant, own []tables.Table) error {
+	for _, t := range own {
 		rows, err := texts(ctx, conn, "SELECT COALESCE((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1::text)), current_schema(), 'public'), "+
-			"to_regclass($1::text) IS NULL", need.table)
+			"to_regclass($1::text) IS NULL", t.Name)
 		if err != nil {
-			return fmt.Errorf("look up %s: %w", need.table, err)
+			return fmt.Errorf("look up %s: %w", t.Name, err)
 		}
 		create := ""
-		for _, t := range own {
-			if missing := rows[0][1] == "t"; missing && t.name == need.table {
-				create = strings.TrimSuffix(t.create, ";")
-			}
+		if rows[0][1] == "t" {
+			create = t.DDL(dialect)
 		}
 		if err := addSchema(ctx, conn, grants, rows[0][0]); err != nil {
 			return err
 		}
-		object := plans.TableName{Schema: rows[0][0], Name: need.table}.SQL(plans.Postgres)
-		*grants = append(*grants, database.Grant{Privileges: strings.Split(need.privileges, ", "), Object: object, Create: create})
+		object := plans.TableName{Schema: rows[0][0], Name: t.Name}.SQL(plans.Postgres)
+		*grants = append(*grants, database.Grant{Privileges: t.Privileges, Object: object, Create: create})
 	}
 	return nil
 }

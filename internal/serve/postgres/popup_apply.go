@@ -13,14 +13,13 @@ import (
 
 	"spillway/internal/database"
 	"spillway/internal/serve/popup"
-	"spillway/internal/serve/queue"
 )
 
 const (
 	// commitLocally is for what the server's own disk has to keep.
 	commitLocally = "SELECT set_config('synchronous_commit', 'local', true)"
 
-	// The commit must be durable, because the queue forgets its events after it.
+	// The commit must be durable, because the spool or Redis forgets its events after it.
 	pinCommit = "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)"
 
 	insertEvents = `WITH added AS (
@@ -44,9 +43,6 @@ ON CONFLICT (user_id, placement) DO UPDATE SET event_id = excluded.event_id, seq
 	campaign_id = excluded.campaign_id, at = excluded.at, next_at = excluded.next_at, state = excluded.state
 WHERE (s.sequence, s.at, s.event_id) < (excluded.sequence, excluded.at, excluded.event_id)`
 
-	upsertQueue = `INSERT INTO popup_queues AS q (queue, sequence) VALUES ($1, $2)
-ON CONFLICT (queue) DO UPDATE SET sequence = greatest(q.sequence, excluded.sequence)`
-
 	// writeSomething makes the transaction write to the log, which waits for a standby then.
 	writeSomething = "SELECT pg_logical_emit_message(true, 'spillway', '')"
 )
@@ -54,39 +50,36 @@ ON CONFLICT (queue) DO UPDATE SET sequence = greatest(q.sequence, excluded.seque
 // attemptsMax is the number of attempts of a transaction that conflicts with others.
 const attemptsMax = 5
 
-// Apply stores events and their queue's position atomically. Each event counts once,
-// however often it is applied, and the newest event decides a user's state, whatever the
-// order. More than popup.ApplyMax events take several transactions, with the position in
-// the last. After an error some of the events may be stored: apply all of them again.
+// Apply stores events. Each event counts once, however often it is applied, and the newest
+// event decides a user's state, whatever the order. More than popup.ApplyMax events take
+// several transactions. After an error some of the events may be stored: apply all of them
+// again.
 //
 // Each transaction is one round trip. The commit is durable even if the server's default
 // is synchronous_commit = off. It waits for a synchronous standby until ctx ends, which
 // closes the connection: ctx should end only when the process stops. Events that are stored
 // already may not have reached the standby. Their transaction waits for it too, because the
-// log records at least the position, the locks on the users' states, or a message.
-func (p *Popups) Apply(ctx context.Context, mark *queue.Mark, events []popup.Event) error {
-	return popup.InTransactions(mark, events, func(mark *queue.Mark, events []popup.Event) error { return p.apply(ctx, mark, events) })
+// log records at least the locks on the users' states, or a message.
+func (p *Popups) Apply(ctx context.Context, events []popup.Event) error {
+	return popup.InTransactions(events, func(events []popup.Event) error { return p.apply(ctx, events) })
 }
 
-func (p *Popups) apply(ctx context.Context, mark *queue.Mark, events []popup.Event) error {
+func (p *Popups) apply(ctx context.Context, events []popup.Event) error {
 	timeout := strconv.FormatInt(max(1, p.db.bounds.StatementTimeout.Milliseconds()), 10)
-	statements := []popupStatement{{sql: "BEGIN"}, {sql: pinCommit + ", set_config('statement_timeout', '" + timeout + "', true)"}}
-	if len(events) > 0 {
-		distinct, newest := popup.Distinct(events), popup.Newest(events)
-		e, s := newEventArrays(distinct), newEventArrays(newest)
-		e.kinds = packedKinds(distinct)
-		statements = append(statements,
-			popupStatement{insertEvents, append(e.key(),
-				argument{pgtype.TimestamptzArrayOID, e.shown}, argument{pgtype.TimestamptzArrayOID, e.at}, argument{pgtype.TimestamptzArrayOID, e.next},
-				argument{pgtype.Int2OID, p.slot})},
-			popupStatement{upsertStates, append(s.key(),
-				argument{pgtype.TimestamptzArrayOID, s.at}, argument{pgtype.TimestamptzArrayOID, s.next}, argument{pgtype.ByteaArrayOID, encodedStates(newest)})})
-		if len(newest) == 0 && mark == nil {
-			statements = append(statements, popupStatement{sql: writeSomething})
-		}
+	distinct, newest := popup.Distinct(events), popup.Newest(events)
+	e, s := newEventArrays(distinct), newEventArrays(newest)
+	e.kinds = packedKinds(distinct)
+	statements := []popupStatement{
+		{sql: "BEGIN"},
+		{sql: pinCommit + ", set_config('statement_timeout', '" + timeout + "', true)"},
+		{insertEvents, append(e.key(),
+			argument{pgtype.TimestamptzArrayOID, e.shown}, argument{pgtype.TimestamptzArrayOID, e.at}, argument{pgtype.TimestamptzArrayOID, e.next},
+			argument{pgtype.Int2OID, p.slot})},
+		{upsertStates, append(s.key(),
+			argument{pgtype.TimestamptzArrayOID, s.at}, argument{pgtype.TimestamptzArrayOID, s.next}, argument{pgtype.ByteaArrayOID, encodedStates(newest)})},
 	}
-	if mark != nil {
-		statements = append(statements, popupStatement{upsertQueue, []argument{{pgtype.UUIDOID, mark.Spool}, {pgtype.Int8OID, int64(mark.Last)}}})
+	if len(newest) == 0 {
+		statements = append(statements, popupStatement{sql: writeSomething})
 	}
 	var err error
 	for range attemptsMax {
@@ -249,115 +242,10 @@ func (a *eventArrays) key() []argument {
 	}
 }
 
-// Mark returns the position up to which a queue has been applied, 0 for an unknown queue.
-func (p *Popups) Mark(ctx context.Context, queue [16]byte) (uint64, error) {
-	var sequence int64
-	err := p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		err := conn.QueryRow(ctx, "SELECT sequence FROM popup_queues WHERE queue = $1", pgx.QueryExecModeExec, uuid(queue)).Scan(&sequence)
-		if errors.Is(err, pgx.ErrNoRows) {
-			sequence, err = 0, nil
-		}
-		return err
-	})
-	if err != nil {
-		return 0, fmt.Errorf("read the position of a queue: %w", err)
+// orNull returns NULL for the zero time.
+func orNull(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
 	}
-	return uint64(sequence), nil
+	return &t
 }
-
-// Restore calls yield for the state of each user and placement, in no set order, until
-// yield returns an error. It may miss what is applied meanwhile. yield may keep its
-// arguments.
-func (p *Popups) Restore(ctx context.Context, yield func(popup.Key, popup.State) error) error {
-	return popup.Restore(func(after popup.Key, limit int) ([]popup.Row, error) {
-		return p.states(ctx, "SELECT user_id, placement, state FROM popup_state WHERE (user_id, placement) > ($1, $2) ORDER BY user_id, placement LIMIT $3",
-			after.User, after.Placement, limit)
-	}, yield)
-}
-
-// states reads user, placement and state.
-func (p *Popups) states(ctx context.Context, sql string, args ...any) (all []popup.Row, err error) {
-	err = p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		rows, err := conn.Query(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...)
-		if err != nil {
-			return err
-		}
-		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r popup.Row, err error) {
-			err = row.Scan(&r.Key.User, &r.Key.Placement, &r.State)
-			return r, err
-		})
-		return err
-	})
-	return all, err
-}
-
-// States returns the states of keys in their order; the zero State for an unknown key.
-func (p *Popups) States(ctx context.Context, keys []popup.Key) ([]popup.State, error) {
-	var users, placements []string
-	for _, key := range keys {
-		users, placements = append(users, key.User), append(placements, key.Placement)
-	}
-	rows, err := p.states(ctx, `SELECT s.user_id, s.placement, s.state FROM unnest($1::text[], $2::text[]) AS k(user_id, placement)
-		JOIN popup_state AS s ON s.user_id = k.user_id AND s.placement = k.placement`, users, placements)
-	if err != nil {
-		return nil, fmt.Errorf("read popup states: %w", err)
-	}
-	return popup.States(keys, rows)
-}
-
-// Counts returns how many events of each kind each campaign had.
-func (p *Popups) Counts(ctx context.Context) (map[popup.CampaignID]popup.Counts, error) {
-	all := make(map[popup.CampaignID]popup.Counts)
-	err := p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		clear(all)
-		rows, err := conn.Query(ctx, "SELECT campaign_id, kind, sum(events)::bigint FROM popup_counts GROUP BY campaign_id, kind", pgx.QueryExecModeExec)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var campaign int32
-			var kind int16
-			var n int64
-			if err := rows.Scan(&campaign, &kind, &n); err != nil {
-				return err
-			}
-			c := all[popup.CampaignID(campaign)]
-			c.Add(popup.Kind(kind), uint64(n))
-			all[popup.CampaignID(campaign)] = c
-		}
-		return rows.Err()
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read popup counts: %w", err)
-	}
-	return all, nil
-}
-
-// Hours returns what happened with a campaign in the hours that begin from from on and before
-// to, by ascending hour, variant and kind.
-func (p *Popups) Hours(ctx context.Context, campaign popup.CampaignID, from, to time.Time) (all []popup.Hour, err error) {
-	err = p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		rows, err := conn.Query(ctx, `SELECT hour, variant, kind, sum(events)::bigint, sum(users)::bigint FROM popup_hours
-			WHERE campaign_id = $1 AND hour >= $2 AND hour < $3 GROUP BY hour, variant, kind ORDER BY hour, variant, kind`,
-			pgx.QueryExecModeExec, int32(campaign), from, to)
-		if err != nil {
-			return err
-		}
-		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (popup.Hour, error) {
-			var h popup.Hour
-			var variant, kind int16
-			var events, users int64
-			err := row.Scan(&h.Hour, &variant, &kind, &events, &users)
-			h.Hour, h.Variant, h.Kind, h.Events, h.Users = h.Hour.UTC(), uint8(variant), popup.Kind(kind), uint64(events), uint64(users)
-			return h, err
-		})
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read the hours of a campaign: %w", err)
-	}
-	return all, nil
-}
-
-func uuid(id [16]byte) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }

@@ -12,7 +12,7 @@ import (
 	"spillway/internal/serve/popup"
 )
 
-const upsertHolder = `INSERT INTO popup_holder (token, holder) VALUES ($1, $2)
+const upsertHolder = `INSERT INTO popup_holder (id, token, holder, since) VALUES (1, $1, $2, now())
 ON CONFLICT (id) DO UPDATE SET token = excluded.token, holder = excluded.holder, since = excluded.since`
 
 // popupLock is the number of the advisory lock. No other program should use it.
@@ -65,7 +65,7 @@ func (p *Popups) takeLock(ctx context.Context, token [16]byte, holder string, ag
 		// The commit must survive a crash of the server, or the lock would seem to have
 		// another holder. It does not wait for a standby, which may be away.
 		statements := []popupStatement{{sql: commitLocally}, {upsertHolder, []argument{{pgtype.UUIDOID, token}, {pgtype.TextOID, holder}}}}
-		err = p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error { return execTogether(ctx, conn, statements) })
+		err = p.db.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error { return execTogether(ctx, conn, statements) })
 	}
 	if err != nil {
 		held.Release()
@@ -94,7 +94,7 @@ func (p *Popups) begin(ctx context.Context) (*heldLock, error) {
 
 // holder reads who took the lock last. Without a row it leaves token and holder unchanged.
 func (p *Popups) holder(ctx context.Context, token *[16]byte, holder *string) error {
-	return p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+	return p.db.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		err := conn.QueryRow(ctx, "SELECT token, holder FROM popup_holder", pgx.QueryExecModeExec).Scan(token, holder)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil

@@ -53,6 +53,7 @@ func popupBackend(pg *apptest.PostgresServer, via func(string) string) storetest
 			}
 		},
 		Millis: func(column string) string { return fmt.Sprintf("(extract(epoch FROM %s) * 1000)::bigint", column) },
+		Newer:  []string{"CREATE TABLE popup_history (id int)", "COMMENT ON TABLE popup_history IS 'spillway format 2'"},
 	}
 }
 

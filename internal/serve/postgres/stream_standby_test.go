@@ -309,26 +309,22 @@ func testPopupStandbyAway(t *testing.T, pg *apptest.PostgresServer) {
 	a.require(t, "nobody")
 	at := time.UnixMilli(1e12)
 	events := []popup.Event{{ID: [16]byte{1}, Key: popup.Key{User: "u", Placement: "home"}, Sequence: 1, Kind: popup.KindShow, Campaign: 1, ShownAt: at, At: at}}
-	apply := func(mark *queue.Mark, events []popup.Event) chan error {
+	apply := func(events []popup.Event) chan error {
 		done := make(chan error, 1)
-		go func() { done <- inTime(func() error { return p.Apply(t.Context(), mark, events) }) }()
+		go func() { done <- inTime(func() error { return p.Apply(t.Context(), events) }) }()
 		a.untilWaiting(t, done)
 		wantWaiting(t, done, time.Second) // longer than the statement timeout
 		return done
 	}
 	conversion := []popup.Event{{ID: [16]byte{2}, Key: events[0].Key, Sequence: 1, Kind: popup.KindConvert, Campaign: 1, ShownAt: at, At: at}}
-	mark := &queue.Mark{Spool: [16]byte{1}, Last: 1}
-	for i, step := range []struct {
-		mark   *queue.Mark
-		events []popup.Event
-	}{{mark, events}, {mark, events}, {nil, events}, {nil, conversion}, {nil, conversion}} {
-		done := apply(step.mark, step.events)
+	for i, some := range [][]popup.Event{events, events, conversion, conversion} {
+		done := apply(some)
 		a.cancel(t)
 		if err := answered(t, done); !errors.Is(err, stream.ErrUnconfirmed) {
 			t.Errorf("%d, cancelled: %v", i, err)
 		}
 	}
-	done := apply(nil, events)
+	done := apply(events)
 	a.require(t, "")
 	if err := answered(t, done); err != nil {
 		t.Error(err)

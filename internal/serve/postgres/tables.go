@@ -23,7 +23,9 @@ import (
 var dialect = tables.Dialect{
 	SQL: plans.Postgres,
 	Types: map[tables.Type]string{
-		tables.UUID: "uuid", tables.Name: `text COLLATE "C"`, tables.ShortBytes: "bytea", tables.Bytes: "bytea", tables.Integer: "bigint", tables.Time: "timestamptz",
+		tables.UUID: "uuid", tables.ShortBytes: "bytea", tables.Bytes: "bytea", tables.Time: "timestamptz", tables.Boolean: "boolean",
+		tables.Name: `text COLLATE "C"`, tables.Word: `text COLLATE "C"`, tables.Text: "text",
+		tables.Integer: "bigint", tables.Number: "integer", tables.Small: "smallint",
 	},
 	Now:       "now()",
 	Later:     "now() + ? * interval '1 microsecond'",
@@ -121,6 +123,10 @@ func textOf(oid uint32, value []byte) string {
 		return strconv.FormatInt(int64(binary.BigEndian.Uint64(value))+postgresEpoch, 10)
 	case oid == pgtype.Int8OID:
 		return strconv.FormatInt(int64(binary.BigEndian.Uint64(value)), 10)
+	case oid == pgtype.Int4OID:
+		return strconv.FormatInt(int64(int32(binary.BigEndian.Uint32(value))), 10)
+	case oid == pgtype.Int2OID:
+		return strconv.FormatInt(int64(int16(binary.BigEndian.Uint16(value))), 10)
 	}
 	return string(value)
 }

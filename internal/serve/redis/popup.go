@@ -22,7 +22,6 @@ import (
 	"github.com/redis/rueidis"
 
 	"spillway/internal/serve/popup"
-	"spillway/internal/serve/queue"
 )
 
 // popupShards is the number of shards. Users are assigned to them by a hash of their id. It
@@ -31,8 +30,8 @@ const popupShards = 16
 
 // PopupTable is the database that stores events and states.
 type PopupTable interface {
-	// Apply stores events, and a mark unless it is nil. An event that is stored already is skipped.
-	Apply(ctx context.Context, mark *queue.Mark, events []popup.Event) error
+	// Apply stores events. An event that is stored already is skipped.
+	Apply(ctx context.Context, events []popup.Event) error
 	// Restore yields all states.
 	Restore(ctx context.Context, yield func(popup.Key, popup.State) error) error
 	// States returns the states of keys, in the same order.

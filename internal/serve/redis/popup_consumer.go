@@ -106,7 +106,7 @@ func (p *Popups) store(ctx context.Context, database string, batch []queued) boo
 			err = p.sameDatabase(limited, database)
 		}
 		if err == nil {
-			err = p.cfg.Table.Apply(limited, nil, events)
+			err = p.cfg.Table.Apply(limited, events)
 		}
 		last = last || limited.Err() != nil && ctx.Err() != nil
 		cancel()

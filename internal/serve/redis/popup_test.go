@@ -15,7 +15,6 @@ import (
 
 	"spillway/internal/apptest"
 	"spillway/internal/serve/popup"
-	"spillway/internal/serve/queue"
 	"spillway/internal/serve/redis"
 )
 
@@ -50,7 +49,7 @@ func (d *popupTable) fail(err error) {
 	d.err = err
 }
 
-func (d *popupTable) Apply(_ context.Context, _ *queue.Mark, events []popup.Event) error {
+func (d *popupTable) Apply(_ context.Context, events []popup.Event) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.stuck {

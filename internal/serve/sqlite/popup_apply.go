@@ -2,14 +2,11 @@ package sqlite
 
 import (
 	"context"
-	"fmt"
-	"time"
 
 	"zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
 
 	"spillway/internal/serve/popup"
-	"spillway/internal/serve/queue"
 )
 
 const (
@@ -20,26 +17,19 @@ ON CONFLICT (user_id, placement) DO UPDATE SET event_id = excluded.event_id, seq
 	campaign_id = excluded.campaign_id, at = excluded.at, next_at = excluded.next_at, state = excluded.state
 WHERE (s.sequence, s.at, s.event_id) < (excluded.sequence, excluded.at, excluded.event_id)`
 
-	upsertCount = "INSERT INTO popup_counts AS c (campaign_id, kind, events) VALUES (?, ?, ?) ON CONFLICT (campaign_id, kind) DO UPDATE SET events = c.events + excluded.events"
+	upsertCount = "INSERT INTO popup_counts AS c (campaign_id, kind, slot, events) VALUES (?, ?, 0, ?) ON CONFLICT (campaign_id, kind, slot) DO UPDATE SET events = c.events + excluded.events"
 
-	upsertHour = `INSERT INTO popup_hours AS h (campaign_id, hour, variant, kind, events, users) VALUES (?, ?, ?, ?, ?, ?)
-ON CONFLICT (campaign_id, hour, variant, kind) DO UPDATE SET events = h.events + excluded.events, users = h.users + excluded.users`
-
-	upsertQueue = "INSERT INTO popup_queues AS q (queue, sequence) VALUES (?, ?) ON CONFLICT (queue) DO UPDATE SET sequence = max(q.sequence, excluded.sequence)"
+	upsertHour = `INSERT INTO popup_hours AS h (campaign_id, hour, variant, kind, slot, events, users) VALUES (?, ?, ?, ?, 0, ?, ?)
+ON CONFLICT (campaign_id, hour, variant, kind, slot) DO UPDATE SET events = h.events + excluded.events, users = h.users + excluded.users`
 )
 
-// Apply stores events and their queue's position atomically. Each event counts once,
-// however often it is applied, and the newest event decides a user's state, whatever the
-// order. More than popup.ApplyMax events take several transactions, with the position in
-// the last. After an error some of the events may be stored: apply all of them again.
-func (p *Popups) Apply(ctx context.Context, mark *queue.Mark, events []popup.Event) error {
-	return popup.InTransactions(mark, events, func(mark *queue.Mark, events []popup.Event) error {
-		return p.transaction(ctx, func(conn *sqlite.Conn) error {
-			if err := applyEvents(conn, events); err != nil || mark == nil {
-				return err
-			}
-			return sqlitex.Execute(conn, upsertQueue, &sqlitex.ExecOptions{Args: []any{mark.Spool[:], int64(mark.Last)}})
-		})
+// Apply stores events. Each event counts once, however often it is applied, and the newest
+// event decides a user's state, whatever the order. More than popup.ApplyMax events take
+// several transactions. After an error some of the events may be stored: apply all of them
+// again.
+func (p *Popups) Apply(ctx context.Context, events []popup.Event) error {
+	return popup.InTransactions(events, func(events []popup.Event) error {
+		return p.transaction(ctx, func(conn *sqlite.Conn) error { return applyEvents(conn, events) })
 	})
 }
 
@@ -52,8 +42,8 @@ func applyEvents(conn *sqlite.Conn, events []popup.Event) error {
 	}
 	for _, e := range popup.Distinct(events) {
 		bindEvent(insert, e)
-		insert.BindInt64(7, e.ShownAt.UnixMilli())
-		insert.BindInt64(8, e.At.UnixMilli())
+		insert.BindInt64(7, e.ShownAt.UnixMicro())
+		insert.BindInt64(8, e.At.UnixMicro())
 		bindNext(insert, 9, e)
 		insert.BindInt64(10, int64(e.Variant))
 		insert.BindBool(11, e.First)
@@ -70,7 +60,7 @@ func applyEvents(conn *sqlite.Conn, events []popup.Event) error {
 	}
 	for _, e := range popup.Newest(events) {
 		bindEvent(upsert, e)
-		upsert.BindInt64(7, e.At.UnixMilli())
+		upsert.BindInt64(7, e.At.UnixMicro())
 		bindNext(upsert, 8, e)
 		upsert.BindBytes(9, popup.AppendState(nil, e.State))
 		if err := stepOnce(upsert); err != nil {
@@ -90,7 +80,7 @@ func count(conn *sqlite.Conn, events []*popup.Event) error {
 	}
 	for _, h := range hours {
 		err := sqlitex.Execute(conn, upsertHour, &sqlitex.ExecOptions{Args: []any{
-			int64(h.Campaign), h.Hour.Hour.UnixMilli(), int64(h.Variant), int64(h.Kind), int64(h.Events), int64(h.Users),
+			int64(h.Campaign), h.Hour.Hour.UnixMicro(), int64(h.Variant), int64(h.Kind), int64(h.Events), int64(h.Users),
 		}})
 		if err != nil {
 			return err
@@ -114,7 +104,7 @@ func bindNext(stmt *sqlite.Stmt, param int, e *popup.Event) {
 		stmt.BindNull(param)
 		return
 	}
-	stmt.BindInt64(param, e.NextAt.UnixMilli())
+	stmt.BindInt64(param, e.NextAt.UnixMicro())
 }
 
 // stepOnce runs a statement that returns no rows.
@@ -125,100 +115,4 @@ func stepOnce(stmt *sqlite.Stmt) error {
 		err = resetErr
 	}
 	return err
-}
-
-// Mark returns the position up to which a queue has been applied, 0 for an unknown queue.
-func (p *Popups) Mark(ctx context.Context, queue [16]byte) (uint64, error) {
-	sequence := uint64(0)
-	err := p.db.read(ctx, func(conn *sqlite.Conn) error {
-		return sqlitex.Execute(conn, "SELECT sequence FROM popup_queues WHERE queue = ?", &sqlitex.ExecOptions{
-			Args: []any{queue[:]}, ResultFunc: func(stmt *sqlite.Stmt) error {
-				sequence = uint64(stmt.ColumnInt64(0))
-				return nil
-			},
-		})
-	})
-	if err != nil {
-		return 0, fmt.Errorf("read the position of a queue: %w", err)
-	}
-	return sequence, nil
-}
-
-// Restore calls yield for the state of each user and placement, in no set order, until
-// yield returns an error. It may miss what is applied meanwhile. yield may keep its
-// arguments.
-func (p *Popups) Restore(ctx context.Context, yield func(popup.Key, popup.State) error) error {
-	return popup.Restore(func(after popup.Key, limit int) (rows []popup.Row, err error) {
-		err = p.db.read(ctx, func(conn *sqlite.Conn) error {
-			rows, err = readStates(conn, nil, "(user_id, placement) > (?, ?) ORDER BY user_id, placement LIMIT ?", after.User, after.Placement, limit)
-			return err
-		})
-		return rows, err
-	}, yield)
-}
-
-// readStates appends the rows of popup_state that a condition selects.
-func readStates(conn *sqlite.Conn, rows []popup.Row, where string, args ...any) ([]popup.Row, error) {
-	err := sqlitex.Execute(conn, "SELECT user_id, placement, state FROM popup_state WHERE "+where, &sqlitex.ExecOptions{
-		Args: args, ResultFunc: func(stmt *sqlite.Stmt) error {
-			rows = append(rows, popup.Row{Key: popup.Key{User: stmt.ColumnText(0), Placement: stmt.ColumnText(1)}, State: columnBytes(stmt, 2)})
-			return nil
-		},
-	})
-	return rows, err
-}
-
-// States returns the states of keys in their order; the zero State for an unknown key.
-func (p *Popups) States(ctx context.Context, keys []popup.Key) ([]popup.State, error) {
-	var rows []popup.Row
-	err := p.db.read(ctx, func(conn *sqlite.Conn) (err error) {
-		for _, key := range keys {
-			if rows, err = readStates(conn, rows, "user_id = ? AND placement = ?", key.User, key.Placement); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read popup states: %w", err)
-	}
-	return popup.States(keys, rows)
-}
-
-// Counts returns how many events of each kind each campaign had.
-func (p *Popups) Counts(ctx context.Context) (map[popup.CampaignID]popup.Counts, error) {
-	all := make(map[popup.CampaignID]popup.Counts)
-	err := p.db.read(ctx, func(conn *sqlite.Conn) error {
-		return sqlitex.Execute(conn, "SELECT campaign_id, kind, events FROM popup_counts", &sqlitex.ExecOptions{ResultFunc: func(stmt *sqlite.Stmt) error {
-			id := popup.CampaignID(stmt.ColumnInt64(0))
-			c := all[id]
-			c.Add(popup.Kind(stmt.ColumnInt64(1)), uint64(stmt.ColumnInt64(2)))
-			all[id] = c
-			return nil
-		}})
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read popup counts: %w", err)
-	}
-	return all, nil
-}
-
-// Hours returns what happened with a campaign in the hours that begin from from on and before
-// to, by ascending hour, variant and kind.
-func (p *Popups) Hours(ctx context.Context, campaign popup.CampaignID, from, to time.Time) (all []popup.Hour, err error) {
-	err = p.db.read(ctx, func(conn *sqlite.Conn) error {
-		return sqlitex.Execute(conn, "SELECT hour, variant, kind, events, users FROM popup_hours WHERE campaign_id = ? AND hour >= ? AND hour < ? ORDER BY hour, variant, kind", &sqlitex.ExecOptions{
-			Args: []any{int64(campaign), from.UnixMilli(), to.UnixMilli()}, ResultFunc: func(stmt *sqlite.Stmt) error {
-				all = append(all, popup.Hour{
-					Hour: time.UnixMilli(stmt.ColumnInt64(0)).UTC(), Variant: uint8(stmt.ColumnInt64(1)), Kind: popup.Kind(stmt.ColumnInt64(2)),
-					Events: uint64(stmt.ColumnInt64(3)), Users: uint64(stmt.ColumnInt64(4)),
-				})
-				return nil
-			},
-		})
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read the hours of a campaign: %w", err)
-	}
-	return all, nil
 }

@@ -32,6 +32,7 @@ func popupBackend() storetest.PopupBackend {
 				Rows: func(_ context.Context, sql string) ([][]string, error) { return streamRows(reader, sql) },
 			}
 		},
-		Millis: func(column string) string { return column },
+		Millis: func(column string) string { return column + " / 1000" },
+		Newer:  []string{"CREATE TABLE popup_history (id INTEGER -- spillway format 2\n)"},
 	}
 }

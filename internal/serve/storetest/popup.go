@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"spillway/internal/serve/popup"
-	"spillway/internal/serve/queue"
 )
 
 // PopupCampaigns keeps campaigns.
@@ -27,8 +25,7 @@ type PopupCampaigns interface {
 
 // PopupEvents keeps events.
 type PopupEvents interface {
-	Apply(ctx context.Context, mark *queue.Mark, events []popup.Event) error
-	Mark(ctx context.Context, queue [16]byte) (uint64, error)
+	Apply(ctx context.Context, events []popup.Event) error
 	Counts(ctx context.Context) (map[popup.CampaignID]popup.Counts, error)
 	Hours(ctx context.Context, campaign popup.CampaignID, from, to time.Time) ([]popup.Hour, error)
 	DeleteEvents(ctx context.Context, before time.Time, limit int) (deleted int, err error)
@@ -38,8 +35,8 @@ type PopupEvents interface {
 // PopupLists keeps lists of users.
 type PopupLists interface {
 	Lists(ctx context.Context) ([]popup.ListVersion, error)
-	ListUsers(ctx context.Context, name string, yield func(user string) error) error
-	ReplaceList(ctx context.Context, name string, users iter.Seq2[string, error]) (popup.ListVersion, error)
+	ListUsers(ctx context.Context, name string) (popup.ListVersion, []uint64, error)
+	ReplaceList(ctx context.Context, name string, hashes []uint64) (popup.ListVersion, error)
 	DeleteList(ctx context.Context, name string) error
 }
 
@@ -67,6 +64,8 @@ type PopupBackend struct {
 	Open func(t testing.TB) PopupDB
 	// Millis writes an expression that is a column's time in milliseconds since 1970.
 	Millis func(column string) string
+	// Newer are statements that create a table popup_history of format 2.
+	Newer []string
 	// Pooled: a pooler that loses prepared statements and session state is in between. With
 	// go test -short only the tests that it can break run.
 	Pooled bool
@@ -97,7 +96,7 @@ func Popup(t *testing.T, b PopupBackend) {
 		{"ListRace", testPopupListRace, keeps},
 		{"Forget", testPopupForget, keeps},
 		{"DeleteEvents", testPopupDeleteEvents, keeps},
-		{"Mark", testPopupMark, breaks},
+		{"Cancelled", testPopupCancelled, breaks},
 		{"Lock", testPopupLock, breaks},
 		{"LockForgotten", testPopupLockForgotten, keeps},
 		{"Crash", testPopupCrash, keeps},
@@ -397,7 +396,7 @@ func PopupApply(b *testing.B, backend PopupBackend) {
 			events = append(events, event)
 		}
 		b.StartTimer()
-		if err := tables.Apply(b.Context(), &queue.Mark{Spool: [16]byte{1}, Last: uint64(n)}, events); err != nil {
+		if err := tables.Apply(b.Context(), events); err != nil {
 			b.Fatal(err)
 		}
 	}

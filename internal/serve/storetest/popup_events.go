@@ -14,7 +14,6 @@ import (
 
 	"spillway/internal/apptest"
 	"spillway/internal/serve/popup"
-	"spillway/internal/serve/queue"
 )
 
 // The columns for readers show the event; never is NULL.
@@ -24,7 +23,7 @@ func testPopupColumns(t *testing.T, b PopupBackend) {
 	events := popupHistory(t, popupPlaces(t)[1], key, rand.New(rand.NewPCG(5, 5)), 40)
 	upper := popup.Key{User: "IT'S ü 🚚 ", Placement: "cart"}
 	events = append(events, popupHistory(t, popupPlaces(t)[1], upper, rand.New(rand.NewPCG(1, 1)), 1)...)
-	if err := tables.Apply(t.Context(), nil, events); err != nil {
+	if err := tables.Apply(t.Context(), events); err != nil {
 		t.Fatal(err)
 	}
 	var model popupModel
@@ -96,7 +95,7 @@ func testPopupAnyOrder(t *testing.T, b PopupBackend) {
 		random.Shuffle(len(events), func(i, j int) { events[i], events[j] = events[j], events[i] })
 		for len(events) > 0 {
 			n := 1 + random.IntN(len(events))
-			if err := tables.Apply(t.Context(), nil, events[:n]); err != nil {
+			if err := tables.Apply(t.Context(), events[:n]); err != nil {
 				rt.Fatal(err)
 			}
 			events = events[n:]
@@ -134,7 +133,7 @@ func testPopupAtOnce(t *testing.T, b PopupBackend) {
 			for rest := mine; len(rest) > 0; {
 				n := min(len(rest), 97)
 				for tries := 0; ; tries++ {
-					err := tables[i].Apply(t.Context(), nil, rest[:n])
+					err := tables[i].Apply(t.Context(), rest[:n])
 					if err == nil {
 						break
 					}
@@ -162,7 +161,7 @@ func testPopupMany(t *testing.T, b PopupBackend) {
 		key := popup.Key{User: fmt.Sprint(user % 3000), Placement: []string{"home", "cart"}[user/3000]}
 		events = append(events, popupHistory(t, place, key, rand.New(rand.NewPCG(uint64(user), 1)), 1)...)
 	}
-	if err := tables.Apply(t.Context(), &queue.Mark{Spool: [16]byte{1}, Last: 5}, events); err != nil {
+	if err := tables.Apply(t.Context(), events); err != nil {
 		t.Fatal(err)
 	}
 	var model popupModel
@@ -176,44 +175,24 @@ func testPopupMany(t *testing.T, b PopupBackend) {
 	}
 }
 
-// The position of a queue only increases, independently of other queues, and is stored
-// with the events.
-func testPopupMark(t *testing.T, b PopupBackend) {
+// A call whose time is up stores nothing, and one without events changes nothing.
+func testPopupCancelled(t *testing.T, b PopupBackend) {
 	db, tables := openPopups(t, b)
 	events := popupHistory(t, popupPlaces(t)[0], popup.Key{User: "7", Placement: "home"}, rand.New(rand.NewPCG(1, 1)), 5)
-	one, two := [16]byte{1, 0xff}, [16]byte{2}
-	for _, step := range []struct {
-		mark     *queue.Mark
-		events   []popup.Event
-		one, two uint64
-	}{
-		{nil, nil, 0, 0},
-		{&queue.Mark{Spool: one, Last: 3}, events[:1], 3, 0},
-		{&queue.Mark{Spool: two, Last: 1}, nil, 3, 1},
-		{&queue.Mark{Spool: one, Last: 2}, events[:1], 3, 1},
-		{&queue.Mark{Spool: one, Last: 4}, events, 4, 1},
-	} {
-		if err := tables.Apply(t.Context(), step.mark, step.events); err != nil {
-			t.Fatal(err)
-		}
-		a, err := tables.Mark(t.Context(), one)
-		c, err2 := db.Tables(t).Mark(t.Context(), two)
-		if err := errors.Join(err, err2); err != nil || a != step.one || c != step.two {
-			t.Fatalf("after %v: %d and %d, %v", step.mark, a, c, err)
-		}
-	}
-	// A failed call stores neither events nor the position.
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := tables.Apply(cancelled, &queue.Mark{Spool: one, Last: 9}, events); err == nil {
+	if err := tables.Apply(cancelled, events); err == nil {
 		t.Error("a call whose time is up went through")
 	}
-	if a, err := tables.Mark(t.Context(), one); err != nil || a != 4 {
-		t.Errorf("after a failed call: %d, %v", a, err)
+	if err := tables.Apply(t.Context(), nil); err != nil {
+		t.Error(err)
 	}
 	var model popupModel
-	model.add(events...)
 	if err := model.checkAll(t.Context(), db, tables); err != nil {
+		t.Error(err)
+	}
+	model.add(events...)
+	if err := errors.Join(tables.Apply(t.Context(), events), model.checkAll(t.Context(), db, tables)); err != nil {
 		t.Error(err)
 	}
 }
@@ -274,7 +253,8 @@ func testPopupLockForgotten(t *testing.T, b PopupBackend) {
 	if _, err := db.Rows(t.Context(), "DELETE FROM popup_holder"); err != nil {
 		t.Fatal(err)
 	}
-	if err := tables.Apply(t.Context(), &queue.Mark{Spool: [16]byte{1}, Last: 1}, nil); err != nil { // synced with everything before it
+	events := popupHistory(t, popupPlaces(t)[0], popup.Key{User: "7", Placement: "home"}, rand.New(rand.NewPCG(1, 1)), 5)
+	if err := tables.Apply(t.Context(), events); err != nil { // synced with everything before it
 		t.Fatal(err)
 	}
 	db.Kill()
@@ -352,7 +332,7 @@ func applyUntilDone(ctx context.Context, tables PopupTables, events []popup.Even
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
-		err := tables.Apply(ctx, nil, events)
+		err := tables.Apply(ctx, events)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}

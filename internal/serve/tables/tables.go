@@ -23,7 +23,7 @@ import (
 // (of a column of type UUID) or a time.Time.
 type Session interface {
 	// Exec runs a statement and returns how many rows it changed. Without arguments it may be
-	// one that cannot be prepared, such as SAVEPOINT.
+	// one that cannot be prepared, such as SAVEPOINT, and changed is 0.
 	Exec(ctx context.Context, sql string, args ...any) (changed int64, err error)
 	// Rows runs a statement and returns all of its rows.
 	Rows(ctx context.Context, sql string, args ...any) ([]Row, error)
@@ -62,6 +62,11 @@ const (
 	Bytes                  // bytes of any length
 	Integer                // of 64 bits
 	Time                   // in microseconds
+	Text                   // a text of any length
+	Word                   // a text of up to 64 ASCII characters
+	Small                  // an integer of 16 bits
+	Number                 // an integer of 32 bits
+	Boolean
 )
 
 // Column is a column of a table. Its name needs no quotes in any database.
@@ -80,6 +85,7 @@ type Table struct {
 	// the index: its DELETE locks every row that it looks at.
 	Index      string
 	Small      bool
+	FillFactor int      // of PostgreSQL, for rows that change often; 0: its default
 	Privileges []string // that the server needs, as GRANT takes them
 }
 
@@ -134,6 +140,9 @@ func (t *Table) DDL(d Dialect) string {
 	}
 	switch d.SQL {
 	case plans.Postgres:
+		if t.FillFactor > 0 {
+			end = fmt.Sprintf(") WITH (fillfactor = %d)", t.FillFactor)
+		}
 		tail = []string{index, "COMMENT ON TABLE " + t.Name + " IS '" + Comment + "'"}
 	case plans.MySQL:
 		if t.Index != "" {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"log/slog"
 	"slices"
 	"strings"
@@ -20,7 +19,7 @@ type listTables struct {
 	mu        sync.Mutex
 	version   int64
 	campaigns []StoredCampaign
-	lists     map[string][]string
+	lists     map[string][]uint64
 	versions  map[string]int64
 	size      map[string]int64 // if it is not that of lists
 	err       error            // of reading lists
@@ -62,37 +61,25 @@ func (l *listTables) Lists(context.Context) (all []ListVersion, err error) {
 	return all, l.err
 }
 
-func (l *listTables) ListUsers(_ context.Context, name string, yield func(string) error) error {
+func (l *listTables) ListUsers(_ context.Context, name string) (ListVersion, []uint64, error) {
 	l.mu.Lock()
 	l.reads = append(l.reads, name)
-	users, version, err, read := l.lists[name], l.versions[name], l.err, l.read
+	hashes, version, err, read := l.lists[name], l.versions[name], l.err, l.read
 	l.mu.Unlock()
 	if read != nil {
 		read()
-	}
-	for _, user := range users {
-		if err := yield(user); err != nil {
-			return err
-		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.versions[name] != version {
 		err = ErrListChanged
 	}
-	return err
+	return ListVersion{Name: name, Version: version}, hashes, err
 }
 
-func (l *listTables) ReplaceList(_ context.Context, name string, users iter.Seq2[string, error]) (ListVersion, error) {
-	var all []string
-	for user, err := range users {
-		if err != nil {
-			return ListVersion{}, err
-		}
-		all = append(all, user)
-	}
-	l.set(name, all...)
-	return ListVersion{Name: name, Size: int64(len(all))}, nil
+func (l *listTables) ReplaceList(_ context.Context, name string, hashes []uint64) (ListVersion, error) {
+	l.replace(name, hashes)
+	return ListVersion{Name: name, Size: int64(len(hashes))}, nil
 }
 
 func (l *listTables) DeleteList(_ context.Context, name string) error {
@@ -104,11 +91,13 @@ func (l *listTables) DeleteList(_ context.Context, name string) error {
 	return nil
 }
 
-func (l *listTables) set(name string, users ...string) {
+func (l *listTables) set(name string, users ...string) { l.replace(name, hashesOf(users...)) }
+
+func (l *listTables) replace(name string, hashes []uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.version++
-	l.lists[name], l.versions[name] = users, l.version
+	l.lists[name], l.versions[name] = hashes, l.version
 }
 
 func (l *listTables) fail(err error) {
@@ -127,7 +116,7 @@ func (l *listTables) takeReads() string {
 }
 
 func newListTables() *listTables {
-	return &listTables{lists: map[string][]string{}, versions: map[string]int64{}, size: map[string]int64{}}
+	return &listTables{lists: map[string][]uint64{}, versions: map[string]int64{}, size: map[string]int64{}}
 }
 
 // listPopup is a Popup whose campaigns are those of listTables.
@@ -249,7 +238,7 @@ func TestListsFollow(t *testing.T) {
 		l.set("vip", "7")
 		l.set("big", "8")
 		l.mu.Lock()
-		l.size["big"] = smallLists + 1
+		l.size["big"] = smallList + 1
 		l.mu.Unlock()
 		wait(2 * listRetry)
 		if got := l.takeReads(); got != "vip big" && got != "big vip" {

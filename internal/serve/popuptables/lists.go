@@ -1,0 +1,152 @@
+package popuptables
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"spillway/internal/serve/popup"
+	"spillway/internal/serve/tables"
+)
+
+// partUsers is the number of users in a part of a list, of 8 bytes each, in ascending order.
+const partUsers = 1 << 17
+
+// Lists returns the lists by name.
+func (t *Tables) Lists(ctx context.Context) (all []popup.ListVersion, err error) {
+	rows, err := t.rows(ctx, "SELECT name, version, size FROM popup_lists ORDER BY name")
+	for _, row := range rows {
+		list, readErr := readList(row)
+		if err = readErr; err != nil {
+			break
+		}
+		all = append(all, list)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the lists: %w", err)
+	}
+	return all, nil
+}
+
+func readList(row tables.Row) (list popup.ListVersion, err error) {
+	list.Name = row[0]
+	if list.Version, err = row.Integer(1); err != nil {
+		return list, err
+	}
+	list.Size, err = row.Integer(2)
+	return list, err
+}
+
+// ListUsers returns the hashes of a list's users, in ascending order. Errors wrap
+// popup.ErrNoList or popup.ErrListChanged.
+func (t *Tables) ListUsers(ctx context.Context, name string) (popup.ListVersion, []uint64, error) {
+	list, hashes, err := t.readParts(ctx, name)
+	if err != nil {
+		return list, nil, fmt.Errorf("read the users of a list: %w", err)
+	}
+	return list, hashes, nil
+}
+
+// readParts reads one part of a list after the other, each with the list's version.
+func (t *Tables) readParts(ctx context.Context, name string) (list popup.ListVersion, hashes []uint64, err error) {
+	for part := int64(0); part == 0 || int64(len(hashes)) < list.Size; part++ {
+		rows, err := t.rows(ctx, "SELECT l.name, l.version, l.size, p.hashes FROM popup_lists AS l "+
+			"LEFT JOIN popup_list_parts AS p ON p.name = l.name AND p.part = ? WHERE l.name = ?", part, name)
+		if err != nil {
+			return list, nil, err
+		}
+		if len(rows) == 0 {
+			return list, nil, popup.ErrNoList
+		}
+		now, err := readList(rows[0])
+		switch {
+		case err != nil:
+			return list, nil, err
+		case part == 0:
+			list, hashes = now, make([]uint64, 0, now.Size)
+		case now != list:
+			return list, nil, popup.ErrListChanged
+		}
+		more := rows[0][3]
+		if more == "" && list.Size > 0 {
+			return list, nil, fmt.Errorf("part %d of the list %s is missing", part, name)
+		}
+		hashes = appendHashes(hashes, more)
+	}
+	return list, hashes, nil
+}
+
+// appendHashes appends the hashes of a part.
+func appendHashes(hashes []uint64, part string) []uint64 {
+	for ; len(part) >= 8; part = part[8:] {
+		hashes = append(hashes, binary.BigEndian.Uint64([]byte(part[:8])))
+	}
+	return hashes
+}
+
+// encodePart returns the hashes of a part as the database has them.
+func encodePart(hashes []uint64) []byte {
+	part := make([]byte, 0, 8*len(hashes))
+	for _, hash := range hashes {
+		part = binary.BigEndian.AppendUint64(part, hash)
+	}
+	return part
+}
+
+// ReplaceList makes a list have the users with these hashes, which are in ascending order and
+// not repeated, or creates it. Readers see the old list or the new one. After an error the list
+// may be replaced.
+func (t *Tables) ReplaceList(ctx context.Context, name string, hashes []uint64) (popup.ListVersion, error) {
+	var saved popup.ListVersion // read only after Change has returned nil
+	err := t.db.Change(ctx, 1+len(hashes)/partUsers, func(ctx context.Context, s tables.Session) error {
+		version, err := t.nextVersion(ctx, s)
+		if err != nil {
+			return err
+		}
+		if _, err := deleteList(ctx, s, name); err != nil {
+			return err
+		}
+		part := int64(0)
+		for some := range slices.Chunk(hashes, partUsers) {
+			if _, err := s.Exec(ctx, "INSERT INTO popup_list_parts (name, part, hashes) VALUES (?, ?, ?)", name, part, encodePart(some)); err != nil {
+				return err
+			}
+			part++
+		}
+		_, err = s.Exec(ctx, "INSERT INTO popup_lists (name, version, size) VALUES (?, ?, ?)", name, version, int64(len(hashes)))
+		saved = popup.ListVersion{Name: name, Version: version, Size: int64(len(hashes))}
+		return err
+	})
+	if err != nil {
+		return popup.ListVersion{}, fmt.Errorf("replace the list %s: %w", name, err)
+	}
+	return saved, nil
+}
+
+// deleteList deletes the rows of a list, and returns how many lists it has deleted.
+func deleteList(ctx context.Context, s tables.Session, name string) (int64, error) {
+	if _, err := s.Exec(ctx, "DELETE FROM popup_list_parts WHERE name = ?", name); err != nil {
+		return 0, err
+	}
+	return s.Exec(ctx, "DELETE FROM popup_lists WHERE name = ?", name)
+}
+
+// DeleteList deletes a list. The error wraps popup.ErrNoList if there is none. After any other
+// error it may be deleted.
+func (t *Tables) DeleteList(ctx context.Context, name string) error {
+	err := t.db.Change(ctx, 1, func(ctx context.Context, s tables.Session) error {
+		if _, err := t.nextVersion(ctx, s); err != nil {
+			return err
+		}
+		deleted, err := deleteList(ctx, s, name)
+		if err == nil && deleted == 0 {
+			err = popup.ErrNoList
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("delete the list %s: %w", name, err)
+	}
+	return nil
+}
