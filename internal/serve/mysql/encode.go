@@ -19,7 +19,7 @@ type columns struct {
 	names  []string
 	types  []string // as the driver names them
 	digits []int64  // of the fractions of times; nil if they do not matter
-	prefix [][]byte // the text before each value: {"id": or ,"name":
+	labels [][]byte
 	encode []encoder
 	key    []keyColumn
 	keys   *columns // of the statement that selects the key alone
@@ -66,28 +66,22 @@ const (
 // missing or has a type that cannot be a key.
 func newColumns(def feed.Definition, list []metadata, subtypes map[string]subtype) (*columns, error) {
 	c := &columns{decimals: make(map[string]string)}
-	index := make(map[string]int, len(list))
-	for i, m := range list {
-		index[m.name] = i
+	for _, m := range list {
 		if m.typ == "DECIMAL" {
 			c.decimals[m.name] = m.decimal()
 		}
-		prefix := []byte{','}
-		if i == 0 {
-			prefix = []byte{'{'}
-		}
 		c.names, c.types = append(c.names, m.name), append(c.types, m.typ)
-		c.prefix = append(c.prefix, append(feed.AppendString(prefix, []byte(m.name)), ':'))
 		c.encode = append(c.encode, formatOf(def, m).encoder(m.typ, subtypes[m.name]))
 		if def.RFC3339 {
 			c.digits = append(c.digits, m.scale)
 		}
 	}
-	for _, column := range def.Key {
-		i, ok := index[column.Name]
-		if !ok {
-			return nil, fmt.Errorf("the key column %s is not among the columns that the statement selects", column.Name)
-		}
+	c.labels = feed.Labels(c.names)
+	positions, err := def.KeyPositions(c.names)
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range positions {
 		k, err := newKeyColumn(i, list[i])
 		if err != nil {
 			return nil, err
@@ -138,23 +132,29 @@ func (c *columns) keysOnly() *columns {
 	return keys
 }
 
-// AppendObject appends a row as a JSON object.
-func (c *columns) AppendObject(dst []byte, values []driver.Value) []byte {
-	for i, value := range values {
-		dst = append(dst, c.prefix[i]...)
+// row is the current row of a statement. It implements feed.Row.
+type row struct {
+	*columns
+	values []driver.Value
+}
+
+// AppendObject implements feed.Row.
+func (r *row) AppendObject(dst []byte) []byte {
+	for i, value := range r.values {
+		dst = append(dst, r.labels[i]...)
 		if value == nil {
 			dst = append(dst, "null"...)
 			continue
 		}
-		dst = c.encode[i](dst, value)
+		dst = r.encode[i](dst, value)
 	}
 	return append(dst, '}')
 }
 
-// AppendKey appends the key of a row.
-func (c *columns) AppendKey(dst []byte, values []driver.Value) ([]byte, error) {
-	for _, column := range c.key {
-		value := values[column.index]
+// AppendKey implements feed.Row.
+func (r *row) AppendKey(dst []byte) ([]byte, error) {
+	for _, column := range r.key {
+		value := r.values[column.index]
 		if value == nil {
 			return dst, fmt.Errorf("the key column %s is NULL in a row; exclude such rows from the statement", column.name)
 		}

@@ -16,7 +16,8 @@ import (
 // immutable.
 type columns struct {
 	fields []pgconn.FieldDescription
-	prefix [][]byte // the text before each value: {"id": or ,"name":
+	names  []string
+	labels [][]byte
 	encode []encoder
 	json   []feed.JSONType
 	key    []keyColumn
@@ -35,72 +36,55 @@ type encoder func(dst, text []byte) []byte
 // newColumns prepares the columns of a result. It returns an error if a key column is
 // missing or two columns have one name.
 func newColumns(def feed.Definition, fields []pgconn.FieldDescription) (*columns, error) {
-	c := &columns{fields: make([]pgconn.FieldDescription, len(fields))}
-	copy(c.fields, fields) // the slice belongs to the connection
-	index := make(map[string]int, len(fields))
-	for i, field := range fields {
-		if _, ok := index[field.Name]; ok {
+	c := &columns{fields: slices.Clone(fields)} // the slice belongs to the connection
+	for _, field := range fields {
+		if slices.Contains(c.names, field.Name) {
 			return nil, fmt.Errorf("the statement has two columns named %s; rename one with AS", field.Name)
 		}
-		index[field.Name] = i
-		prefix := []byte{','}
-		if i == 0 {
-			prefix = []byte{'{'}
-		}
-		prefix = append(feed.AppendString(prefix, []byte(field.Name)), ':')
-		c.prefix = append(c.prefix, prefix)
 		format := formatOf(def, field.TypeModifier)
-		c.encode, c.json = append(c.encode, format.encoder(field.DataTypeOID)), append(c.json, format.jsonOf(field.DataTypeOID))
+		c.names, c.encode, c.json = append(c.names, field.Name), append(c.encode, format.encoder(field.DataTypeOID)), append(c.json, format.jsonOf(field.DataTypeOID))
 	}
-	for _, column := range def.Key {
-		i, ok := index[column.Name]
-		if !ok {
-			return nil, fmt.Errorf("the key column %s is not among the columns that the statement selects", column.Name)
-		}
-		c.key = append(c.key, keyColumn{index: i, kind: keyKindOf(fields[i].DataTypeOID), name: column.Name})
+	c.labels = feed.Labels(c.names)
+	positions, err := def.KeyPositions(c.names)
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range positions {
+		c.key = append(c.key, keyColumn{index: i, kind: keyKindOf(fields[i].DataTypeOID), name: fields[i].Name})
 	}
 	return c, nil
 }
 
 // matches reports whether fields are those that c was made for.
 func (c *columns) matches(fields []pgconn.FieldDescription) bool {
-	if len(fields) != len(c.fields) {
-		return false
-	}
-	for i, field := range fields {
-		if of := c.fields[i]; field.DataTypeOID != of.DataTypeOID || field.TypeModifier != of.TypeModifier || field.Name != of.Name {
-			return false
-		}
-	}
-	return true
+	return slices.EqualFunc(fields, c.fields, func(field, of pgconn.FieldDescription) bool {
+		return field.DataTypeOID == of.DataTypeOID && field.TypeModifier == of.TypeModifier && field.Name == of.Name
+	})
 }
 
-// names returns the names of the columns.
-func (c *columns) names() []string {
-	names := make([]string, len(c.fields))
-	for i, field := range c.fields {
-		names[i] = field.Name
-	}
-	return names
+// row is the current row of a statement. It implements feed.Row.
+type row struct {
+	*columns
+	values [][]byte
 }
 
-// AppendObject appends a row as a JSON object.
-func (c *columns) AppendObject(dst []byte, values [][]byte) []byte {
-	for i, value := range values {
-		dst = append(dst, c.prefix[i]...)
+// AppendObject implements feed.Row.
+func (r *row) AppendObject(dst []byte) []byte {
+	for i, value := range r.values {
+		dst = append(dst, r.labels[i]...)
 		if value == nil {
 			dst = append(dst, "null"...)
 			continue
 		}
-		dst = c.encode[i](dst, value)
+		dst = r.encode[i](dst, value)
 	}
 	return append(dst, '}')
 }
 
-// AppendKey appends the key of a row.
-func (c *columns) AppendKey(dst []byte, values [][]byte) ([]byte, error) {
-	for _, column := range c.key {
-		value := values[column.index]
+// AppendKey implements feed.Row.
+func (r *row) AppendKey(dst []byte) ([]byte, error) {
+	for _, column := range r.key {
+		value := r.values[column.index]
 		if value == nil {
 			return dst, fmt.Errorf("the key column %s is NULL in a row; exclude such rows from the statement", column.name)
 		}
