@@ -107,7 +107,7 @@ func (s *source) Columns() []feed.Column {
 	var all []feed.Column
 	for i, name := range d.columns.names {
 		isKey := slices.ContainsFunc(d.columns.key, func(k keyColumn) bool { return k.index == i })
-		json := formatOf(s.def, metadata{}).jsonOf(d.columns.types[i], d.subtypes[name])
+		json := d.columns.forms[i].json
 		zeroDate := strings.HasPrefix(d.columns.types[i], "DATE") || json == feed.JSONTimestamp
 		all = append(all, feed.Column{Name: name, JSON: json, Null: !isKey || zeroDate})
 	}

@@ -91,7 +91,7 @@ func (db *DB) Ping(ctx context.Context) error {
 // probeStatement returns the statement that Probe runs.
 func probeStatement() *statement {
 	return newStatement("SELECT 1", func(fields []pgconn.FieldDescription) (*columns, error) {
-		return &columns{fields: fields, encode: make([]encoder, len(fields))}, nil
+		return &columns{fields: fields, forms: make([]form, len(fields))}, nil
 	})
 }
 

@@ -132,8 +132,8 @@ func (r *execution) takeRows(result *pgconn.ResultReader, c *columns) error {
 	current := &row{columns: c}
 	for err == nil && result.NextRow() {
 		current.values = result.Values()
-		if len(current.values) != len(c.encode) {
-			err = fmt.Errorf("a row has %d columns instead of %d", len(current.values), len(c.encode))
+		if len(current.values) != len(c.forms) {
+			err = fmt.Errorf("a row has %d columns instead of %d", len(current.values), len(c.forms))
 			break
 		}
 		if refused := r.to.Row(current); refused != nil {

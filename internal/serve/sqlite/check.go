@@ -28,7 +28,7 @@ func (s *source) Check(ctx context.Context, window int) error {
 
 // explain judges the plans of a feed's statements.
 func (s *source) explain(conn *sqlite.Conn, shape *shape, window int) error {
-	if err := s.def.CheckFilters(shape.names()); err != nil {
+	if err := s.def.CheckFilters(shape.names); err != nil {
 		return err
 	}
 	check := plans.Check{Window: window, SQL: s.inner, Catalog: plans.Catalog{

@@ -7,7 +7,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 
 	"zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
@@ -19,6 +18,8 @@ import (
 // immutable.
 type shape struct {
 	version      int64 // of the schema
+	names        []string
+	labels       [][]byte // by feed.Labels
 	columns      []column
 	keys         []int // positions in columns of the key's columns
 	firstColumns []int // 0, 1, ...: their positions in a statement of keys only
@@ -27,11 +28,10 @@ type shape struct {
 // column is one output column of a statement.
 type column struct {
 	name   string
-	label  []byte // the name as a JSON string, with the colon
 	kind   columnKind
-	text   bool   // numbers are written as strings
-	digits int    // of the fraction of a moment
-	holds  string // the kinds that a key of this column can have; "" means any
+	text   bool // numbers are written as strings
+	digits int  // of the fraction of a moment
+	holds  affinity
 	json   feed.JSONType
 }
 
@@ -82,6 +82,7 @@ func (s *source) describe(conn *sqlite.Conn) (*shape, error) {
 			return nil, fmt.Errorf("two output columns are named %q; rename one with AS", cmp.Or(names[i], c.name))
 		}
 	}
+	current.names, current.labels = names, feed.Labels(names)
 	if current.keys, err = s.def.KeyPositions(names); err != nil {
 		return nil, err
 	}
@@ -124,9 +125,8 @@ func (s *source) declared(conn *sqlite.Conn) (columns []column, err error) {
 			name, declared := stmt.ColumnText(1), stmt.ColumnText(2)
 			columns = append(columns, column{
 				name:  name,
-				label: append(feed.AppendString(nil, []byte(name)), ':'),
 				kind:  kindOf(declared),
-				holds: keyKinds(declared),
+				holds: affinityOf(declared),
 			})
 			s.format(&columns[len(columns)-1], declared)
 			return nil
@@ -138,37 +138,16 @@ func (s *source) declared(conn *sqlite.Conn) (columns []column, err error) {
 	return columns, nil
 }
 
-// names returns the names of the columns.
-func (s *shape) names() []string {
-	names := make([]string, len(s.columns))
-	for i, c := range s.columns {
-		names[i] = c.name
-	}
-	return names
-}
-
-// keyKinds returns the kinds of key values that a column of a declared type can have, by
-// SQLite's rules of affinity; "" if the type promises nothing.
-func keyKinds(declared string) string {
-	declared = strings.ToUpper(declared)
-	contains := func(part string) bool { return strings.Contains(declared, part) }
-	numbers := string([]byte{byte(feed.KeyInteger), byte(feed.KeyReal)})
-	switch {
-	case contains("INT"):
-		return numbers
-	case contains("CHAR"), contains("CLOB"), contains("TEXT"):
-		return string([]byte{byte(feed.KeyText)})
-	case contains("BLOB"):
-		return ""
-	case contains("REAL"), contains("FLOA"), contains("DOUB"):
-		return numbers
-	}
-	return ""
-}
-
 // accepts reports whether the column can hold a key value of that kind.
 func (c column) accepts(kind feed.KeyKind) bool {
-	return c.holds == "" || strings.IndexByte(c.holds, byte(kind)) >= 0
+	switch c.holds {
+	case asInteger, asReal:
+		return kind == feed.KeyInteger || kind == feed.KeyReal
+	case asText:
+		return kind == feed.KeyText
+	case asNumber, asBound:
+	}
+	return true
 }
 
 // bindKey binds the values of key to the parameters from number on, each as the class it

@@ -52,19 +52,46 @@ func jsonOf(declared string) feed.JSONType {
 		return feed.JSONAny
 	case plain, moment:
 	}
-	declared = strings.ToUpper(declared)
-	contains := func(part string) bool { return strings.Contains(declared, part) }
-	switch {
-	case contains("INT"):
+	switch affinityOf(declared) {
+	case asInteger:
 		return feed.JSONInteger
-	case contains("CHAR"), contains("CLOB"), contains("TEXT"):
-		return feed.JSONString
-	case contains("BLOB"):
-		return feed.JSONAny
-	case contains("REAL"), contains("FLOA"), contains("DOUB"):
+	case asReal:
 		return feed.JSONFloat
+	case asText:
+		return feed.JSONString
+	case asNumber, asBound:
 	}
 	return feed.JSONAny
+}
+
+// affinity says how a column's declared type changes values.
+type affinity int
+
+const (
+	asNumber  affinity = iota // integers and reals, as which text is stored too
+	asInteger                 // the same
+	asReal                    // reals
+	asText                    // text
+	asBound                   // as bound
+)
+
+// affinityOf follows SQLite's rules for declared types.
+func affinityOf(declared string) affinity {
+	declared = strings.ToUpper(declared)
+	contains := func(parts ...string) bool {
+		return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(declared, part) })
+	}
+	switch {
+	case contains("INT"):
+		return asInteger
+	case contains("CHAR", "CLOB", "TEXT"):
+		return asText
+	case contains("BLOB") || declared == "":
+		return asBound
+	case contains("REAL", "FLOA", "DOUB"):
+		return asReal
+	}
+	return asNumber
 }
 
 // smallInteger matches declared types of integers that need fewer than 64 bits.
@@ -103,13 +130,9 @@ type row struct {
 
 // AppendObject implements feed.Row.
 func (r *row) AppendObject(dst []byte) []byte {
-	dst = append(dst, '{')
 	for i := range r.shape.columns {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		c := &r.shape.columns[i]
-		dst = r.appendValue(append(dst, c.label...), i, c)
+		dst = append(dst, r.shape.labels[i]...)
+		dst = r.appendValue(dst, i, &r.shape.columns[i])
 	}
 	return append(dst, '}')
 }
