@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"spillway/internal/plans"
 	"spillway/internal/serve/feed"
@@ -75,28 +74,11 @@ type checker struct {
 // checkTables judges the key's columns by their tables, and the tables' engines.
 func (ck *checker) checkTables(ctx context.Context, se *session, o *origins) error {
 	log := ck.feed.db.log.With("feed", ck.feed.def.Name)
-	catalog := se.catalog(ctx)
-	one, unique := true, false
-	var names []string
-	for _, k := range ck.check.Key {
-		names = append(names, k.Column)
+	unguarded, err := se.catalog(ctx).CheckKey(ck.check.Key)
+	if err != nil {
+		return err
 	}
-	for _, k := range ck.check.Key {
-		one = one && k.Column != "" && k.Table == ck.check.Key[0].Table
-		if k.Column == "" {
-			continue
-		}
-		t, err := catalog.Table(k.Table)
-		if err != nil {
-			return err
-		}
-		if c := o.outputs[k.Output]; c.Nullable {
-			return fmt.Errorf("the key column %s may be NULL; run ALTER TABLE %s MODIFY %s %s NOT NULL",
-				k.Output, t.SQL(plans.MySQL), plans.MySQL.Quote(c.Name), c.Type)
-		}
-		unique = unique || slices.ContainsFunc(t.Indexes, func(index plans.Index) bool { return index.Unique && index.Within(names) })
-	}
-	if one && !unique {
+	if unguarded {
 		log.Warn("no unique index covers the feed's key; rows with equal keys can be lost between pages", "table", ck.check.Key[0].Table.Name)
 	}
 	for _, t := range o.tables {

@@ -117,7 +117,6 @@ func adviseArray(params []param.Param, err error) error {
 // NULL, and logs a warning if no unique index covers the key.
 func (s *source) readKey(catalog plans.Catalog, c *columns) ([]plans.KeyColumn, error) {
 	var key []plans.KeyColumn
-	var names []string
 	for i, column := range c.key {
 		k := plans.KeyColumn{Output: column.name, Desc: !s.def.Key[i].Ascending}
 		field := c.fields[column.index]
@@ -130,31 +129,13 @@ func (s *source) readKey(catalog plans.Catalog, c *columns) ([]plans.KeyColumn, 
 		if len(rows) == 1 {
 			k.Table, k.Column = plans.TableName{Schema: rows[0][0], Name: rows[0][1]}, rows[0][2]
 		}
-		key, names = append(key, k), append(names, k.Column)
+		key = append(key, k)
 	}
-	unique := false
-	one := true
-	for _, k := range key {
-		one = one && k.Table == key[0].Table
-		if k.Column == "" {
-			one = false
-			continue
-		}
-		t, err := catalog.Table(k.Table)
-		if err != nil {
-			return nil, err
-		}
-		column, known := t.Column(k.Column) // otherwise it belongs to a view
-		if known && column.Nullable {
-			return nil, fmt.Errorf("the key column %s may be NULL; run ALTER TABLE %s ALTER COLUMN %s SET NOT NULL",
-				k.Output, t.SQL(plans.Postgres), plans.Postgres.Quote(column.Name))
-		}
-		one = one && known && !t.View
-		for _, index := range t.Indexes {
-			unique = unique || index.Unique && index.Whole && index.Within(names)
-		}
+	unguarded, err := catalog.CheckKey(key)
+	if err != nil {
+		return nil, err
 	}
-	if one && !unique {
+	if unguarded {
 		s.db.log.Warn("no unique index covers the feed's key; rows with equal keys can be lost between pages",
 			"feed", s.def.Name, "table", key[0].Table.String())
 	}
