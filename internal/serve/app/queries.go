@@ -58,7 +58,8 @@ func (a *app) openQuery(c config.Query) (*queryPart, error) {
 	}
 	settings.Database, settings.Gate = st.url.Identity(), st.gate.Entrance()
 	p := &queryPart{cfg: c}
-	p.part = newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, func(ctx context.Context) error { return p.source.Check(ctx, 0) })
+	check := func(ctx context.Context) error { return p.source.Check(ctx, 0) }
+	p.part = newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, check)
 	if p.source, err = a.openSource(p.part, c.Database, settings.Definition, settings.Timeout, c.StaleMax); err != nil {
 		return nil, err
 	}
@@ -100,7 +101,9 @@ func (a *app) queryConfig(c *config.Query) (query.Config, error) {
 // queryDefinition turns the configuration's query into the engine's.
 func queryDefinition(c *config.Query) (feed.Definition, error) {
 	params, err := c.Params.All()
-	return feed.Definition{Name: c.Path, SQL: c.SQL, Params: params, RFC3339: c.Timestamps == "rfc3339", NumbersAsText: c.Numbers == "text"}, err
+	d := feed.Definition{Name: c.Path, SQL: c.SQL, Params: params}
+	d.RFC3339, d.NumbersAsText = c.Timestamps == "rfc3339", c.Numbers == "text"
+	return d, err
 }
 
 func (a *app) queryStats() []query.Stats {

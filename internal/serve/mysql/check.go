@@ -82,7 +82,8 @@ func (ck *checker) checkTables(ctx context.Context, se *session, o *origins) err
 		log.Warn("no unique index covers the feed's key; rows with equal keys can be lost between pages", "table", ck.check.Key[0].Table.Name)
 	}
 	for _, t := range o.tables {
-		rows, err := se.texts(ctx, "SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? AND TABLE_TYPE = 'BASE TABLE'", t.Schema, t.Name)
+		rows, err := se.texts(ctx, "SELECT ENGINE FROM information_schema.TABLES "+
+			"WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? AND TABLE_TYPE = 'BASE TABLE'", t.Schema, t.Name)
 		if err != nil {
 			return fmt.Errorf("look up the engine of %s: %w", t, err)
 		}
@@ -128,7 +129,8 @@ func (ck *checker) judgeRange(ctx context.Context, r feed.Range, straight bool) 
 		for i, arg := range args {
 			values[i] = arg.Value
 		}
-		rows, rewritten, err := se.explain(ctx, ck.feed.writer(ck.columns).write(shape{after: r.After != "", straight: straight, filters: param.Given(ck.feed.def.Params, r.Args)}), values)
+		of := shape{after: r.After != "", straight: straight, filters: param.Given(ck.feed.def.Params, r.Args)}
+		rows, rewritten, err := se.explain(ctx, ck.feed.writer(ck.columns).write(of), values)
 		if err != nil {
 			return err
 		}

@@ -224,7 +224,8 @@ func (se *session) columnsOf(ctx context.Context, t plans.TableName) ([]origin, 
 		return columns, nil
 	}
 	// MariaDB's JSON is LONGTEXT with a constraint of the column's name.
-	rows, err := se.texts(ctx, "SELECT CONSTRAINT_NAME, CHECK_CLAUSE FROM information_schema.CHECK_CONSTRAINTS WHERE CONSTRAINT_SCHEMA = ? AND TABLE_NAME = ?", t.Schema, t.Name)
+	rows, err := se.texts(ctx, "SELECT CONSTRAINT_NAME, CHECK_CLAUSE FROM information_schema.CHECK_CONSTRAINTS "+
+		"WHERE CONSTRAINT_SCHEMA = ? AND TABLE_NAME = ?", t.Schema, t.Name)
 	for _, row := range rows {
 		i := slices.IndexFunc(columns, func(c origin) bool { return c.Name == row[0] })
 		if i >= 0 && plans.ChecksJSON(row[1], row[0]) {

@@ -102,7 +102,8 @@ func (c *columns) typeOf(name string) string {
 
 // same reports whether c and other describe the same rows.
 func (c *columns) same(other *columns) bool {
-	return slices.Equal(c.names, other.names) && slices.Equal(c.types, other.types) && slices.Equal(c.digits, other.digits) && slices.Equal(c.key, other.key)
+	return slices.Equal(c.names, other.names) && slices.Equal(c.types, other.types) &&
+		slices.Equal(c.digits, other.digits) && slices.Equal(c.key, other.key)
 }
 
 // matches reports whether rows have the columns that c was made for.
