@@ -187,22 +187,22 @@ func (db *DB) onSession(ctx context.Context, limit func(context.Context) (contex
 	defer conn.Close()
 	limited, cancel := limit(ctx)
 	defer cancel()
-	var work1 error
+	var result error
 	err = conn.Raw(func(raw any) error {
 		se := raw.(*session) // the connector creates no other type
-		work1 = work(limited, se)
-		if work1 != nil && limited.Err() != nil {
-			work1 = fmt.Errorf("%w: %w", context.Cause(limited), errors.Join(work1, db.abandon(se)))
+		result = work(limited, se)
+		if result != nil && limited.Err() != nil {
+			result = fmt.Errorf("%w: %w", context.Cause(limited), errors.Join(result, db.abandon(se)))
 		}
 		if !se.IsValid() {
 			return driver.ErrBadConn // the pool discards it
 		}
 		return nil
 	})
-	if work1 == nil && err != nil && !errors.Is(err, driver.ErrBadConn) {
+	if result == nil && err != nil && !errors.Is(err, driver.ErrBadConn) {
 		return err
 	}
-	return work1
+	return result
 }
 
 // unlimited returns a context for a COMMIT: it ends when ctx is cancelled, but not at ctx's
