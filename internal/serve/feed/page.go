@@ -339,11 +339,10 @@ func (f *Feed) olderPage(ctx context.Context, w *window, s *snapshot, r Request)
 	at := location{}
 	switch {
 	case r.Before != "":
-		key, skip, err := parseCursor(r.Before, f.fingerprint, len(f.cfg.Key))
-		if err != nil {
+		var err error
+		if at.after, err = parseCursor(r.Before, f.fingerprint, len(f.cfg.Key)); err != nil {
 			return Page{}, err
 		}
-		at.after, at.skip = key, skip
 	case r.Offset > 0 && r.Offset <= s.rows.Len():
 		at.after = s.rows.Keys[r.Offset-1] // exact: the row before is in the window
 	case r.Offset > 0:
@@ -355,12 +354,11 @@ func (f *Feed) olderPage(ctx context.Context, w *window, s *snapshot, r Request)
 			return Page{Source: FromDatabase, ReadAt: s.readAt, CountedAt: at.readAt}, nil
 		}
 	}
-	q := Range{Args: w.args, After: at.after, Skip: at.skip, Limit: r.Limit + 1}
-	got, err := f.read(ctx, w.name, q)
+	got, err := f.read(ctx, w.name, Range{Args: w.args, After: at.after, Skip: at.skip, Limit: r.Limit + 1})
 	if err != nil {
 		return Page{}, err
 	}
-	p, err := f.cut(q, got, 0, r.Limit)
+	p, err := f.cut(got, 0, r.Limit)
 	p.CountedAt = at.readAt
 	return p, err
 }
@@ -373,7 +371,7 @@ func (f *Feed) outsidePage(ctx context.Context, r Request) (Page, error) {
 	name, q := string(appendArgs(nil, r.Args)), Range{Args: cloneArgs(r.Args)}
 	if r.Before != "" {
 		var err error
-		if q.After, q.Skip, err = parseCursor(r.Before, f.fingerprint, len(f.cfg.Key)); err != nil {
+		if q.After, err = parseCursor(r.Before, f.fingerprint, len(f.cfg.Key)); err != nil {
 			return Page{}, err
 		}
 		q.Limit = r.Limit + 1
@@ -381,7 +379,7 @@ func (f *Feed) outsidePage(ctx context.Context, r Request) (Page, error) {
 		if err != nil {
 			return Page{}, err
 		}
-		return f.cut(q, got, 0, r.Limit)
+		return f.cut(got, 0, r.Limit)
 	}
 	if r.Offset > f.cfg.Window {
 		return Page{}, fmt.Errorf("%w: more values of the parameters are in use than windows are kept; use next", ErrCounting)
@@ -392,16 +390,16 @@ func (f *Feed) outsidePage(ctx context.Context, r Request) (Page, error) {
 		return Page{}, err
 	}
 	f.countOutside(name)
-	return f.cut(q, got, r.Offset, r.Limit)
+	return f.cut(got, r.Offset, r.Limit)
 }
 
 // roundRows returns the power of two that is at least n, so that requests for other pages
 // share a statement.
 func roundRows(n int) int { return 1 << bits.Len(uint(n-1)) }
 
-// cut returns the page of up to limit rows from start in what q has read. One more row was
+// cut returns the page of up to limit rows from start in what was read. One more row was
 // asked for: it shows that a next page exists.
-func (f *Feed) cut(q Range, got *pageRead, start, limit int) (Page, error) {
+func (f *Feed) cut(got *pageRead, start, limit int) (Page, error) {
 	start = min(start, got.rows.Len())
 	end := min(start+limit, got.rows.Len())
 	p := Page{Data: got.rows.Slice(start, end), Rows: end - start, Source: FromDatabase, ReadAt: got.readAt}
@@ -409,9 +407,11 @@ func (f *Feed) cut(q Range, got *pageRead, start, limit int) (Page, error) {
 		p.Data = bytes.Clone(p.Data) // a slow client must not keep the other rows
 	}
 	if end < got.rows.Len() && end > start {
-		if p.Next = f.next(q, got.rows.Keys[:end]); p.Next == "" {
+		last := got.rows.Keys[end-1]
+		if !cursorFits(last, f.cfg.CursorMax) {
 			return Page{}, ErrLongKeys
 		}
+		p.Next = string(appendCursor(nil, f.fingerprint, last))
 	}
 	return p, nil
 }
@@ -440,20 +440,6 @@ func (f *Feed) read(ctx context.Context, name string, q Range) (*pageRead, error
 		return read, nil
 	})
 	return got, err
-}
-
-// next returns the cursor of the last of the first rows that q has read, with those keys; ""
-// if there is none.
-func (f *Feed) next(q Range, keys []Key) string {
-	for i := len(keys) - 1; i >= 0; i-- {
-		if cursorFits(keys[i], f.cfg.CursorMax) {
-			return string(appendSkip(nil, f.fingerprint, keys[i], len(keys)-1-i))
-		}
-	}
-	if !cursorFits(q.After, f.cfg.CursorMax) {
-		return ""
-	}
-	return string(appendSkip(nil, f.fingerprint, q.After, q.Skip+len(keys)))
 }
 
 // pageName returns the key that identical statements share.

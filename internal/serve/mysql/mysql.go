@@ -117,7 +117,7 @@ func (db *DB) Ping(ctx context.Context) error {
 // round trip.
 func (db *DB) Probe(ctx context.Context) error {
 	s := &statement{sql: "SELECT 1", columns: func(driver.Rows) (*columns, error) { return nil, nil }}
-	if err := db.query(ctx, s, nil, feed.Discard[driver.Value]{}); err != nil {
+	if err := db.query(ctx, s, nil, feed.Discard{}); err != nil {
 		return fmt.Errorf("probe: %w", err)
 	}
 	return nil
@@ -187,22 +187,22 @@ func (db *DB) onSession(ctx context.Context, limit func(context.Context) (contex
 	defer conn.Close()
 	limited, cancel := limit(ctx)
 	defer cancel()
-	var work1 error
+	var result error
 	err = conn.Raw(func(raw any) error {
 		se := raw.(*session) // the connector creates no other type
-		work1 = work(limited, se)
-		if work1 != nil && limited.Err() != nil {
-			work1 = fmt.Errorf("%w: %w", context.Cause(limited), errors.Join(work1, db.abandon(se)))
+		result = work(limited, se)
+		if result != nil && limited.Err() != nil {
+			result = fmt.Errorf("%w: %w", context.Cause(limited), errors.Join(result, db.abandon(se)))
 		}
 		if !se.IsValid() {
 			return driver.ErrBadConn // the pool discards it
 		}
 		return nil
 	})
-	if work1 == nil && err != nil && !errors.Is(err, driver.ErrBadConn) {
+	if result == nil && err != nil && !errors.Is(err, driver.ErrBadConn) {
 		return err
 	}
-	return work1
+	return result
 }
 
 // unlimited returns a context for a COMMIT: it ends when ctx is cancelled, but not at ctx's
@@ -244,7 +244,7 @@ func (db *DB) abandon(se *session) error {
 
 // query runs s and passes its rows to the handler. It retries once if the connection is
 // dead or if a change of a table has made the prepared statement invalid.
-func (db *DB) query(ctx context.Context, s *statement, args []driver.NamedValue, to feed.RowHandler[driver.Value]) error {
+func (db *DB) query(ctx context.Context, s *statement, args []driver.NamedValue, to feed.RowHandler) error {
 	run := func(ctx context.Context, se *session) error { return se.run(ctx, s, args, to) }
 	err := db.withSession(ctx, run)
 	if err == nil || ctx.Err() != nil || !worthRetrying(err) {

@@ -66,7 +66,7 @@ func (w *batchWriter) boundLocks(ctx context.Context) error {
 	if w.b.LockWait == 0 {
 		return nil
 	}
-	if _, done := w.prepared[waitSecond]; !done {
+	if !w.prepared.Contains(waitSecond) {
 		if _, err := w.exec(ctx, waitSecond, nil); err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"spillway/internal/serve/feed"
@@ -20,8 +21,7 @@ const sessionKey = "spillway.session"
 // session holds the statements prepared on one connection. It belongs to the holder of the
 // connection.
 type session struct {
-	prepared map[string]*prepared // by statement.name; feeds with one text and format share it
-	clock    uint64
+	prepared *simplelru.LRU[string, *prepared] // by statement.name; feeds with one text and format share it
 
 	descriptions []*pgconn.StatementDescription // of Stream.describe
 }
@@ -30,7 +30,6 @@ type session struct {
 type prepared struct {
 	description *pgconn.StatementDescription
 	columns     *columns
-	used        uint64 // session.clock at the last use
 }
 
 func sessionOf(conn *pgconn.PgConn) *session {
@@ -38,20 +37,22 @@ func sessionOf(conn *pgconn.PgConn) *session {
 	if s, ok := data[sessionKey].(*session); ok {
 		return s
 	}
-	s := &session{prepared: make(map[string]*prepared)}
+	kept, err := simplelru.NewLRU[string, *prepared](preparedPerConnection, nil)
+	if err != nil {
+		panic("bug: a connection keeps no statements: " + err.Error())
+	}
+	s := &session{prepared: kept}
 	data[sessionKey] = s
 	return s
 }
 
 // prepare returns s prepared on the connection.
 func (se *session) prepare(ctx context.Context, conn *pgconn.PgConn, s *statement) (*prepared, error) {
-	se.clock++
-	if p, ok := se.prepared[s.name]; ok {
-		p.used = se.clock
+	if p, ok := se.prepared.Get(s.name); ok {
 		return p, nil
 	}
-	if len(se.prepared) >= preparedPerConnection {
-		if err := se.dropOldest(ctx, conn); err != nil {
+	if oldest, _, ok := se.prepared.GetOldest(); ok && se.prepared.Len() >= preparedPerConnection {
+		if err := se.drop(ctx, conn, oldest); err != nil {
 			return nil, err
 		}
 	}
@@ -63,23 +64,13 @@ func (se *session) prepare(ctx context.Context, conn *pgconn.PgConn, s *statemen
 	if err != nil {
 		return nil, errors.Join(err, conn.Deallocate(ctx, s.name))
 	}
-	p := &prepared{description: description, columns: c, used: se.clock}
-	se.prepared[s.name] = p
+	p := &prepared{description: description, columns: c}
+	se.prepared.Add(s.name, p)
 	return p, nil
 }
 
-func (se *session) dropOldest(ctx context.Context, conn *pgconn.PgConn) error {
-	var oldest string
-	for name, p := range se.prepared {
-		if oldest == "" || p.used < se.prepared[oldest].used {
-			oldest = name
-		}
-	}
-	return se.drop(ctx, conn, oldest)
-}
-
 func (se *session) drop(ctx context.Context, conn *pgconn.PgConn, name string) error {
-	delete(se.prepared, name)
+	se.prepared.Remove(name)
 	if err := conn.Deallocate(ctx, name); err != nil {
 		return fmt.Errorf("drop a prepared statement: %w", err)
 	}
@@ -90,7 +81,7 @@ func (se *session) drop(ctx context.Context, conn *pgconn.PgConn, name string) e
 type execution struct {
 	conn   *pgconn.PgConn
 	giveUp context.CancelFunc // ends the context that the statement runs in
-	to     feed.RowHandler[[]byte]
+	to     feed.RowHandler
 }
 
 func (r *execution) prepared(ctx context.Context, s *statement, args [][]byte) error {
@@ -138,13 +129,14 @@ func (e *handlerError) Unwrap() error { return e.err }
 // error, the statement is cancelled, because millions of rows may remain.
 func (r *execution) takeRows(result *pgconn.ResultReader, c *columns) error {
 	var err error
+	current := &row{columns: c}
 	for err == nil && result.NextRow() {
-		values := result.Values()
-		if len(values) != len(c.encode) {
-			err = fmt.Errorf("a row has %d columns instead of %d", len(values), len(c.encode))
+		current.values = result.Values()
+		if len(current.values) != len(c.forms) {
+			err = fmt.Errorf("a row has %d columns instead of %d", len(current.values), len(c.forms))
 			break
 		}
-		if refused := r.to.Row(c, values); refused != nil {
+		if refused := r.to.Row(current); refused != nil {
 			r.giveUp()
 			_, _ = result.Close() // the remaining rows and the confirmation of the cancel request
 			return &handlerError{refused}

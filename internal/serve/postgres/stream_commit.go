@@ -149,7 +149,7 @@ func (st *Stream) dropPrepared(ctx context.Context, conn *pgconn.PgConn) {
 	for _, s := range []*statement{
 		st.begin, st.commit, st.batch, st.finish, st.finishForget, st.keys, st.rows, st.savepoint, st.release, st.back,
 	} {
-		if _, ok := se.prepared[s.name]; ok {
+		if se.prepared.Contains(s.name) {
 			_ = se.drop(ctx, conn, s.name) // the next use reports an error
 		}
 	}
