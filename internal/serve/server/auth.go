@@ -176,7 +176,7 @@ func (s *Server) guardQuick(r *route, quick func(*fasthttp.RequestCtx) bool) fun
 // the route's cookie were sent there. Only routes of GET have a cookie, because a browser adds
 // it to requests of foreign pages too.
 func (s *Server) credential(r *route, h *fasthttp.RequestHeader) []byte {
-	header := h.PeekBytes(s.names.authorization)
+	header := h.PeekBytes(headerAuthorization)
 	if len(header) > 0 || r.cookie == "" {
 		return header
 	}
@@ -236,7 +236,7 @@ func (s *Server) identify(ctx *fasthttp.RequestCtx, r *route) (who caller, denie
 		if len(r.keys) > 0 {
 			return who, errNoKey
 		}
-		if origin := h.PeekBytes(s.names.originHeader); len(origin) > 0 && !s.allowsOrigin(string(origin)) {
+		if origin := h.PeekBytes(headerOrigin); len(origin) > 0 && !s.allowsOrigin(string(origin)) {
 			return who, errOrigin
 		}
 		return who, nil
@@ -385,7 +385,7 @@ func (s *Server) allowsOrigin(origin string) bool {
 // lacksKey returns why the header of a request to a route does not have the key or the token
 // that the route requires; nil if it does.
 func (s *Server) lacksKey(r *route, h *fasthttp.RequestHeader) error {
-	credential := h.PeekBytes(s.names.authorization)
+	credential := h.PeekBytes(headerAuthorization)
 	switch {
 	case r.access == Open, r.access == Key && len(r.keys) == 0, r.access != Token && r.keys.accepts(credential):
 		return nil

@@ -134,11 +134,11 @@ func (h *feedHandler) write(ctx *fasthttp.RequestCtx, r *feed.Request, p *feed.P
 	header := &ctx.Response.Header
 	var room [24]byte
 	age := max(arrival(ctx).Sub(p.ReadAt), 0)
-	header.SetCanonical(h.server.names.age, strconv.AppendInt(room[:0], int64(age/time.Second), 10))
-	header.SetCanonical(h.server.names.cacheControl, h.control)
-	header.SetCanonical(h.server.names.source, h.server.names.sources[p.Source])
+	header.SetCanonical(headerAge, strconv.AppendInt(room[:0], int64(age/time.Second), 10))
+	header.SetCanonical(headerCacheControl, h.control)
+	header.SetCanonical(headerSource, feedSources[p.Source])
 	if p.Source == feed.FromDatabase && r.Offset > 0 {
-		header.SetCanonical(h.server.names.offset, offsetExactness(p, arrival(ctx)))
+		header.SetCanonical(headerOffset, offsetExactness(p, arrival(ctx)))
 	}
 	var forms *compress.Forms
 	var tag []byte
@@ -152,7 +152,7 @@ func (h *feedHandler) write(ctx *fasthttp.RequestCtx, r *feed.Request, p *feed.P
 		h.feed.CountNotModified()
 		return
 	}
-	header.SetContentTypeBytes(h.server.names.json)
+	header.SetContentTypeBytes(typeJSON)
 	if p.Envelope == feed.EnvelopeNone && p.Next != "" {
 		h.link(ctx, fields, p.Next)
 	}
@@ -183,7 +183,7 @@ func fieldsOf(ctx *fasthttp.RequestCtx, columns feed.Columns) (feed.Fields, erro
 // own path, so that it also holds for an alias and behind a proxy that changes the path.
 func (h *feedHandler) link(ctx *fasthttp.RequestCtx, fields feed.Fields, next string) {
 	var room [512]byte
-	ctx.Response.Header.SetCanonical(h.server.names.link, appendLink(room[:0], ctx.QueryArgs(), h.params, fields, next))
+	ctx.Response.Header.SetCanonical(headerLink, appendLink(room[:0], ctx.QueryArgs(), h.params, fields, next))
 }
 
 // appendLink appends the value of the header Link to the page that begins at a cursor. The

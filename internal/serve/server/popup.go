@@ -126,7 +126,7 @@ func (h *popupHandler) quick(ctx *fasthttp.RequestCtx) bool {
 // show answers with a campaign's payload, and its token if the show was recorded.
 func (h *popupHandler) show(ctx *fasthttp.RequestCtx, a *popup.Answer) {
 	h.head(ctx, a)
-	ctx.Response.Header.SetContentTypeBytes(h.server.names.json)
+	ctx.Response.Header.SetContentTypeBytes(typeJSON)
 	body := ctx.Response.SwapBody(nil)[:0] // reuses the connection's buffer
 	body = append(body, `{"campaign":`...)
 	body = strconv.AppendUint(body, uint64(a.Campaign.ID), 10)
@@ -151,16 +151,15 @@ func (h *popupHandler) nothing(ctx *fasthttp.RequestCtx, a *popup.Answer) {
 	}
 	if !a.NextAt.IsZero() {
 		var room [40]byte
-		ctx.Response.Header.SetCanonical(h.server.names.nextAt, a.NextAt.AppendFormat(room[:0], time.RFC3339Nano))
+		ctx.Response.Header.SetCanonical(headerNextAt, a.NextAt.AppendFormat(room[:0], time.RFC3339Nano))
 	}
 }
 
 // head sets the headers of an answer: its reason, which campaigns could not be decided, and
 // that it must not be cached.
 func (h *popupHandler) head(ctx *fasthttp.RequestCtx, a *popup.Answer) {
-	names := &h.server.names
-	ctx.Response.Header.SetCanonical(names.cacheControl, names.noStore)
-	ctx.Response.Header.SetCanonical(names.reason, names.reasons[a.Reason])
+	ctx.Response.Header.SetCanonical(headerCacheControl, noStore)
+	ctx.Response.Header.SetCanonical(headerReason, []byte(a.Reason.String()))
 	if a.Detail != "" {
 		ctx.Response.Header.Set("Spillway-Detail", a.Detail)
 	}
@@ -280,7 +279,7 @@ func (h *popupHandler) answered(record func(ctx context.Context, token, user str
 			h.fail(ctx, err)
 			return
 		}
-		ctx.Response.Header.SetCanonical(h.server.names.cacheControl, h.server.names.noStore)
+		ctx.Response.Header.SetCanonical(headerCacheControl, noStore)
 		ctx.SetStatusCode(fasthttp.StatusNoContent)
 	}
 }

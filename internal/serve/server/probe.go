@@ -41,7 +41,7 @@ func (s *Server) addProbes(probes Probes) {
 
 // hello serves the empty endpoint.
 func (p *prober) hello(ctx *fasthttp.RequestCtx) {
-	ctx.Response.Header.SetContentTypeBytes(p.server.names.text)
+	ctx.Response.Header.SetContentTypeBytes(typeText)
 	ctx.Response.AppendBodyString("hello world!!")
 }
 
@@ -51,7 +51,7 @@ func (p *prober) database(ctx *fasthttp.RequestCtx) {
 		p.server.unavailable(ctx, databaseDown, "the database does not answer", err)
 		return
 	}
-	ctx.Response.Header.SetContentTypeBytes(p.server.names.json)
+	ctx.Response.Header.SetContentTypeBytes(typeJSON)
 	ctx.Response.AppendBodyString(`{"return_code":"SUCCESS","data":1}`)
 }
 
@@ -73,7 +73,7 @@ func (p *prober) redis(ctx *fasthttp.RequestCtx) {
 	case !found:
 		ctx.SetStatusCode(fasthttp.StatusNoContent)
 	default:
-		ctx.Response.Header.SetContentTypeBytes(p.server.names.bytes)
+		ctx.Response.Header.SetContentTypeBytes(typeBytes)
 		ctx.Response.SetBodyRaw(value)
 	}
 }

@@ -155,7 +155,7 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, kind problemKind, detail strin
 	}
 	ctx.Response.Header.Set("X-Request-Id", id)
 	ctx.Response.Header.SetContentType("application/problem+json")
-	ctx.Response.Header.SetCanonical(s.names.cacheControl, s.names.noStore)
+	ctx.Response.Header.SetCanonical(headerCacheControl, noStore)
 	ctx.SetStatusCode(p.status)
 	ctx.SetBody(append(body, '\n'))
 }

@@ -93,12 +93,12 @@ func (h *queryHandler) write(ctx *fasthttp.RequestCtx, a *query.Answer, from que
 		h.server.problem(ctx, notFound, "no row has these values")
 		return
 	}
-	header, names := &ctx.Response.Header, &h.server.names
+	header := &ctx.Response.Header
 	var room [24]byte
 	age := max(arrival(ctx).Sub(a.ReadAt), 0)
-	header.SetCanonical(names.age, strconv.AppendInt(room[:0], int64(age/time.Second), 10))
-	header.SetCanonical(names.cacheControl, h.control)
-	header.SetCanonical(names.source, names.origins[from])
+	header.SetCanonical(headerAge, strconv.AppendInt(room[:0], int64(age/time.Second), 10))
+	header.SetCanonical(headerCacheControl, h.control)
+	header.SetCanonical(headerSource, querySources[from])
 	p := feed.NewPage(a.Data, a.Rows, a.Tag, h.envelope)
 	p.Select(fields)
 	var forms *compress.Forms
@@ -114,7 +114,7 @@ func (h *queryHandler) write(ctx *fasthttp.RequestCtx, a *query.Answer, from que
 		h.query.CountNotModified()
 		return
 	}
-	header.SetContentTypeBytes(names.json)
+	header.SetContentTypeBytes(typeJSON)
 	if body != nil {
 		ctx.Response.SetBodyRaw(body)
 		return

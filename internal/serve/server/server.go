@@ -94,7 +94,6 @@ type Server struct {
 	keys     keyring // of write paths
 	readKeys keyring // of feeds and queries
 	hosts    hosts
-	names    names
 	ended    chan struct{} // closed when listeners must end
 	endOnce  sync.Once
 
@@ -166,7 +165,6 @@ func newGeneration(l *live, cfg Config) (*Server, error) {
 		keys:     newKeyring(cfg.Keys),
 		readKeys: newKeyring(cfg.ReadKeys),
 		hosts:    newHosts(cfg.Hosts),
-		names:    newNames(),
 		ended:    make(chan struct{}),
 
 		anyOrigin: slices.Contains(cfg.CORSOrigins, "*"),
@@ -258,13 +256,13 @@ func (s *Server) addDocument(text []byte) {
 	tag := feed.AppendETag(nil, xxhash.Sum64(text))
 	s.addQuick(documentPath, func(ctx *fasthttp.RequestCtx) {
 		header := &ctx.Response.Header
-		header.SetCanonical(s.names.etag, tag)
-		header.SetCanonical(s.names.cacheControl, []byte("no-cache"))
+		header.SetCanonical(headerETag, tag)
+		header.SetCanonical(headerCacheControl, []byte("no-cache"))
 		if unchanged(&ctx.Request.Header, tag) {
 			ctx.SetStatusCode(fasthttp.StatusNotModified)
 			return
 		}
-		header.SetContentTypeBytes(s.names.json)
+		header.SetContentTypeBytes(typeJSON)
 		ctx.Response.SetBodyRaw(text)
 	})
 }
