@@ -3,7 +3,7 @@
 // effective configuration, and a JSON Schema of it.
 //
 // The types below define all keys. Their tags doc (meaning), range, enum and over (what
-// happens beyond the range) are the source of Validate, Schema and Manual. The package does
+// happens beyond the range) are the source of Validate, Schema and the tables of the manual. The package does
 // not parse SQL and opens no database; such rules are passed as Checks.
 package config
 
