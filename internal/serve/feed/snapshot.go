@@ -85,6 +85,18 @@ func (s *snapshot) release(next *snapshot) {
 	}
 }
 
+// find returns the page that r asks for; false if some of it is not in the snapshot.
+func (s *snapshot) find(r *Request) (Page, bool) {
+	if r.Before == "" {
+		return s.page(r.Offset, r.Limit)
+	}
+	i, ok := s.cursors[r.Before]
+	if !ok {
+		return Page{}, false
+	}
+	return s.page(i+1, r.Limit)
+}
+
 // page returns up to limit rows from start. It returns false if some of them are beyond the
 // snapshot, or if the page has no cursor. The page shares the snapshot's memory.
 func (s *snapshot) page(start, limit int) (Page, bool) {

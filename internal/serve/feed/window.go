@@ -374,7 +374,7 @@ func (w *window) end() {
 	w.sweeps.Wait()
 }
 
-// retire has Held.Again find nothing in the window any more, and returns its last snapshot, or nil.
+// retire has Repeat.Now find nothing in the window any more, and returns its last snapshot, or nil.
 func (w *window) retire() *snapshot {
 	s := w.current.Load()
 	if s != nil {

@@ -142,33 +142,27 @@ func (q *Query) Caches() bool { return q.cache != nil }
 // Params returns the query's parameters.
 func (q *Query) Params() []param.Param { return q.cfg.Params }
 
-// Cached returns the cached answer for args if it may be served at now, else nil. It does
-// not wait and allocates nothing.
-func (q *Query) Cached(now time.Time, args []string) *Answer {
-	return q.CachedUpTo(now, args, math.MaxInt)
-}
-
-// CachedUpTo is Cached for an answer of at most so many bytes. It returns nil for a larger one, and counts nothing.
-func (q *Query) CachedUpTo(now time.Time, args []string, bytes int) *Answer {
+// Now returns the cached answer for args if it may be served at now and has at most bytes bytes. It does not wait and allocates
+// nothing. Otherwise nothing is counted, and Ask will tell.
+func (q *Query) Now(now time.Time, args []string, bytes int) (a *Answer, ok bool) {
 	if q.cache == nil {
-		return nil
+		return nil, false
 	}
 	var room [128]byte // most parameter values fit
 	name := appendArgs(room[:0], args)
-	a := q.cache.get(name)
-	if a == nil || len(a.Data) > bytes {
-		return nil
+	if a = q.cache.get(name); a == nil || len(a.Data) > bytes {
+		return nil, false
 	}
 	switch age := now.Sub(a.CameAt); {
 	case age < q.cfg.TTL:
 		q.counters.hits.Add(1)
-		return a
+		return a, true
 	case age < q.cfg.TTL+q.cfg.Stale:
 		q.counters.stale.Add(1)
 		q.renew(now, a, name, args)
-		return a
+		return a, true
 	}
-	return nil
+	return nil, false
 }
 
 // Ask answers a request. args are the arguments of the parameters in their order, as
@@ -178,7 +172,7 @@ func (q *Query) Ask(ctx context.Context, now time.Time, args []string) (*Answer,
 	if len(args) != len(q.cfg.Params) {
 		return nil, 0, fmt.Errorf("%w: %d parameters where the query has %d", ErrRequest, len(args), len(q.cfg.Params))
 	}
-	if a := q.Cached(now, args); a != nil {
+	if a, ok := q.Now(now, args, math.MaxInt); ok {
 		return a, FromMemory, nil
 	}
 	name := appendArgs(nil, args)

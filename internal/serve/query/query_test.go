@@ -359,9 +359,9 @@ func TestNamesProperty(t *testing.T) {
 	})
 }
 
-// TestCachedUpTo: an answer that is not larger than asked for is counted once, and is renewed when it is stale. A larger one is
+// TestNow: an answer that is not larger than asked for is counted once, and is renewed when it is stale. A larger one is
 // as if it were not cached.
-func TestCachedUpTo(t *testing.T) {
+func TestNow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		source := &counting{takes: time.Millisecond}
@@ -370,7 +370,7 @@ func TestCachedUpTo(t *testing.T) {
 		q := Open(cfg, source)
 		defer q.Close()
 		args := []string{"7"}
-		if a := q.CachedUpTo(time.Now(), args, 1000); a != nil {
+		if a, ok := q.Now(time.Now(), args, 1000); ok {
 			t.Errorf("before the first execution: %s", a.Data)
 		}
 		first, _, err := q.Ask(t.Context(), time.Now(), args)
@@ -380,7 +380,7 @@ func TestCachedUpTo(t *testing.T) {
 		size := len(first.Data)
 		for _, stale := range []bool{false, true} {
 			before := q.Stats()
-			if a := q.CachedUpTo(time.Now(), args, size-1); a != nil || q.Stats() != before {
+			if a, ok := q.Now(time.Now(), args, size-1); ok || q.Stats() != before {
 				t.Errorf("larger than asked for: %v, %+v after %+v", a, q.Stats(), before)
 			}
 			synctest.Wait()
@@ -392,12 +392,12 @@ func TestCachedUpTo(t *testing.T) {
 			} else {
 				before.Hits++
 			}
-			if a := q.CachedUpTo(time.Now(), args, size); a != first || q.Stats().Hits != before.Hits || q.Stats().Stale != before.Stale {
+			if a, _ := q.Now(time.Now(), args, size); a != first || q.Stats().Hits != before.Hits || q.Stats().Stale != before.Stale {
 				t.Errorf("as large as asked for: %v, %+v, want %+v", a, q.Stats(), before)
 			}
 			<-time.After(cfg.TTL)
 		}
-		if a := q.Cached(time.Now(), args); a == nil || a == first || source.executions.Load() < 2 {
+		if a, ok := q.Now(time.Now(), args, size); !ok || a == first || source.executions.Load() < 2 {
 			t.Errorf("the stale answer was not renewed: %v, %d executions", a, source.executions.Load())
 		}
 	})

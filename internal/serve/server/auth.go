@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -101,7 +100,6 @@ func (s *Server) protect() error {
 			if r != nil && !guarded[r] && (r.access != Open || s.rate != nil) {
 				guarded[r] = true
 				r.handle = s.guard(r, r.handle)
-				r.quick = s.guardQuick(r, r.quick)
 			}
 		}
 	}
@@ -144,31 +142,22 @@ func (r *route) require(access Access, s *Server) {
 	}
 }
 
-// guard returns a handler that serves only requests that may pass. The others are answered.
-func (s *Server) guard(r *route, handle func(*fasthttp.RequestCtx)) func(*fasthttp.RequestCtx) {
-	return func(ctx *fasthttp.RequestCtx) {
-		if s.admit(ctx, r) {
-			handle(ctx)
-		}
-	}
-}
-
-// guardQuick is guard for route.quick. If something must be proved, it returns nil.
-func (s *Server) guardQuick(r *route, quick func(*fasthttp.RequestCtx) bool) func(*fasthttp.RequestCtx) bool {
-	if quick == nil || r.access != Open {
-		return nil
-	}
-	return func(ctx *fasthttp.RequestCtx) bool {
-		client := s.rateClient(ctx, "")
-		if wait, ok := s.rate.take(client, time.Now()); !ok {
-			s.refuseRate(ctx, wait)
-			return true
-		}
-		if !quick(ctx) {
-			s.rate.giveBack(client) // guard takes it
+// guard returns a handler that serves only requests that may pass. The others are answered. What must be proved may need
+// waiting.
+func (s *Server) guard(r *route, handle handler) handler {
+	open := r.access == Open
+	return func(ctx *fasthttp.RequestCtx, wait bool) (quick bool) {
+		if !open && !wait {
 			return false
 		}
-		return true
+		if !s.admit(ctx, r) {
+			return open
+		}
+		quick = handle(ctx, wait)
+		if !quick && !wait {
+			s.rate.giveBack(s.rateClient(ctx, "")) // the request comes again
+		}
+		return quick && open
 	}
 }
 

@@ -216,7 +216,7 @@ func (s *Server) addDown(d DownRoute) error {
 		ctx.Response.Header.Set("Retry-After", retryText(d.Retry()))
 	}
 	if len(d.Reads) > 0 {
-		if err := s.addAll(d.Reads, handle); err != nil {
+		if err := s.addAll(d.Reads, waiting(handle)); err != nil {
 			return err
 		}
 		s.compressible(d.Reads[0])

@@ -51,13 +51,10 @@ func (s *Server) addPopup(r PopupRoute) error {
 		r.RetryAfter = retryAfter
 	}
 	h := &popupHandler{PopupRoute: r, server: s}
-	if err := s.addAll([]string{r.Path}, h.ask); err != nil {
+	if err := s.addAll([]string{r.Path}, h.serve); err != nil {
 		return err
 	}
 	h.entry = s.entry(r.Path)
-	if r.Identity == nil {
-		h.entry.read.quick = h.quick
-	}
 	h.entry.allow = strings.Replace(h.entry.allow, "HEAD, ", "", 1)
 	for path, answer := range map[string]func(context.Context, string, string, time.Time) error{
 		"/click": r.Popup.Click, "/dismiss": r.Popup.Dismiss, "/convert": r.Popup.Convert,
@@ -70,24 +67,40 @@ func (s *Server) addPopup(r PopupRoute) error {
 	return nil
 }
 
-// ask answers GET. HEAD is refused, because a show changes the state.
-func (h *popupHandler) ask(ctx *fasthttp.RequestCtx) {
-	if ctx.IsHead() {
+// serve is a handler of GET. It needs no waiting to answer that there is no popup for a user whose state is known.
+func (h *popupHandler) serve(ctx *fasthttp.RequestCtx, wait bool) (quick bool) {
+	if !wait && (ctx.IsHead() || h.Identity != nil) {
+		return false
+	}
+	if ctx.IsHead() { // a show changes the state
 		h.server.otherMethod(ctx, h.entry)
-		return
+		return false
 	}
 	attributes := h.Popup.Attributes()
 	defer h.Popup.Release(attributes)
 	key, err := h.read(ctx, attributes)
-	if err != nil {
-		h.fail(ctx, err)
-		return
+	var now time.Time
+	if err == nil {
+		now, err = h.now(ctx)
 	}
-	now, err := h.now(ctx)
-	if err != nil {
-		h.fail(ctx, err)
-		return
+	if err == nil && h.Identity == nil {
+		if answer, ok := h.Popup.Nothing(key, attributes, now); ok {
+			h.nothing(ctx, &answer)
+			return true
+		}
 	}
+	switch {
+	case !wait:
+	case err != nil:
+		h.fail(ctx, err)
+	default:
+		h.ask(ctx, key, attributes, now)
+	}
+	return false
+}
+
+// ask responds with a decision that may have to be waited for.
+func (h *popupHandler) ask(ctx *fasthttp.RequestCtx, key popup.Key, attributes *popup.Attributes, now time.Time) {
 	answer, err := h.Popup.Ask(h.server.base, key, attributes, now)
 	switch {
 	case err != nil:
@@ -99,28 +112,6 @@ func (h *popupHandler) ask(ctx *fasthttp.RequestCtx) {
 	default:
 		h.nothing(ctx, &answer)
 	}
-}
-
-// quick answers that there is no popup for a user whose state is known.
-func (h *popupHandler) quick(ctx *fasthttp.RequestCtx) bool {
-	if ctx.IsHead() {
-		return false
-	}
-	attributes := h.Popup.Attributes()
-	defer h.Popup.Release(attributes)
-	key, err := h.read(ctx, attributes)
-	if err != nil {
-		return false
-	}
-	now, err := h.now(ctx)
-	if err != nil {
-		return false
-	}
-	answer, ok := h.Popup.Nothing(key, attributes, now)
-	if ok {
-		h.nothing(ctx, &answer)
-	}
-	return ok
 }
 
 // show answers with a campaign's payload, and its token if the show was recorded.

@@ -33,16 +33,17 @@ type prober struct {
 // addProbes adds the routes of the probes.
 func (s *Server) addProbes(probes Probes) {
 	p := &prober{Probes: probes, server: s, deadlines: newSharedDeadline(s.base, probeTimeout)}
-	s.addQuick("/hello", p.hello)
-	s.addQuick("/probe/empty", p.hello)
-	s.add("/probe/database", p.database)
-	s.add("/probe/redis", p.redis)
+	s.add("/hello", p.hello)
+	s.add("/probe/empty", p.hello)
+	s.add("/probe/database", waiting(p.database))
+	s.add("/probe/redis", waiting(p.redis))
 }
 
-// hello serves the empty endpoint.
-func (p *prober) hello(ctx *fasthttp.RequestCtx) {
+// hello is the handler of the empty endpoint.
+func (p *prober) hello(ctx *fasthttp.RequestCtx, _ bool) (quick bool) {
 	ctx.Response.Header.SetContentTypeBytes(typeText)
 	ctx.Response.AppendBodyString("hello world!!")
+	return true
 }
 
 // database runs one trivial statement through the pool.

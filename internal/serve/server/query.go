@@ -28,41 +28,32 @@ type queryHandler struct {
 	rejected query.LogLimit // of values that the database rejects
 }
 
-// quick serves an answer from the memory.
-func (h *queryHandler) quick(ctx *fasthttp.RequestCtx) bool {
+// serve is a handler. It needs no waiting for a cached answer.
+func (h *queryHandler) serve(ctx *fasthttp.RequestCtx, wait bool) (quick bool) {
 	var room [paramsMax]string
 	args, err := h.arguments(ctx, room[:0])
-	if err != nil {
-		return false
+	var fields feed.Fields
+	if err == nil {
+		fields, err = fieldsOf(ctx, h.columns)
 	}
-	fields, err := fieldsOf(ctx, h.columns)
-	if err != nil {
-		return false
+	if err == nil {
+		if a, ok := h.query.Now(arrival(ctx), args, quickBytes); ok {
+			h.write(ctx, a, query.FromMemory, fields)
+			return true
+		}
 	}
-	a := h.query.CachedUpTo(arrival(ctx), args, quickBytes)
-	if a == nil {
-		return false
+	switch {
+	case !wait:
+	case err != nil:
+		h.fail(ctx, err)
+	default:
+		h.ask(ctx, args, fields)
 	}
-	h.write(ctx, a, query.FromMemory, fields)
-	return true
+	return false
 }
 
-func (h *queryHandler) serve(ctx *fasthttp.RequestCtx) {
-	var room [paramsMax]string
-	args, err := h.arguments(ctx, room[:0])
-	if err != nil {
-		h.fail(ctx, err)
-		return
-	}
-	fields, err := fieldsOf(ctx, h.columns)
-	if err != nil {
-		h.fail(ctx, err)
-		return
-	}
-	if a := h.query.Cached(ctx.Time(), args); a != nil {
-		h.write(ctx, a, query.FromMemory, fields)
-		return
-	}
+// ask responds with an answer that may have to be waited for.
+func (h *queryHandler) ask(ctx *fasthttp.RequestCtx, args []string, fields feed.Fields) {
 	waiting, stop := h.server.clientContext(ctx)
 	a, from, err := h.query.Ask(waiting, ctx.Time(), args)
 	stop()

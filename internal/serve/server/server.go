@@ -119,11 +119,22 @@ type route struct {
 	keys   keyring       // that access requires
 	cookie string        // may carry the key or the JWT; "": none
 	claims []param.Param // that requests need
-	handle func(*fasthttp.RequestCtx)
-	// quick, if set, responds if that needs no waiting. Otherwise it returns false, and has neither counted anything nor changed
-	// the response.
-	quick func(*fasthttp.RequestCtx) bool
-	meter *meter
+	handle handler
+	meter  *meter
+}
+
+// handler responds to a request, and returns true if that has needed no waiting. With wait false, it responds only then;
+// otherwise it has neither counted anything nor changed the response.
+type handler func(ctx *fasthttp.RequestCtx, wait bool) (quick bool)
+
+// waiting returns the handler for a function that may always have to wait.
+func waiting(handle func(*fasthttp.RequestCtx)) handler {
+	return func(ctx *fasthttp.RequestCtx, wait bool) bool {
+		if wait {
+			handle(ctx)
+		}
+		return false
+	}
 }
 
 // pauses are times that no setting changes, but tests do, before Run.
@@ -182,7 +193,6 @@ func newGeneration(l *live, cfg Config) (*Server, error) {
 		}
 		s.compressible(f.Paths[0])
 		s.routes[f.Paths[0]].read.events = true
-		s.routes[f.Paths[0]].read.quick = h.quick
 	}
 	for _, q := range cfg.Queries {
 		h := &queryHandler{server: s, query: q.Query, envelope: q.Envelope, columns: q.Columns, control: q.Caching.control(q.Access)}
@@ -191,7 +201,6 @@ func newGeneration(l *live, cfg Config) (*Server, error) {
 		}
 		if q.Query.Caches() {
 			s.compressible(q.Paths[0])
-			s.routes[q.Paths[0]].read.quick = h.quick
 		}
 	}
 	for _, r := range cfg.Streams {
@@ -225,7 +234,7 @@ func newGeneration(l *live, cfg Config) (*Server, error) {
 }
 
 // addAll serves one handler at several paths, counted under the first.
-func (s *Server) addAll(paths []string, handle func(*fasthttp.RequestCtx)) error {
+func (s *Server) addAll(paths []string, handle handler) error {
 	r := &route{name: paths[0], handle: handle}
 	for _, path := range paths {
 		if !s.entry(path).setRead(r) {
@@ -239,7 +248,7 @@ func (s *Server) addAll(paths []string, handle func(*fasthttp.RequestCtx)) error
 // a key. A body that declares more than body bytes is refused before it is read, and a
 // chunked one when more have arrived.
 func (s *Server) addWrite(paths []string, body int, handle func(*fasthttp.RequestCtx)) error {
-	r := &route{name: "POST " + paths[0], body: body, access: Key, keys: s.keys, handle: handle}
+	r := &route{name: "POST " + paths[0], body: body, access: Key, keys: s.keys, handle: waiting(handle)}
 	for _, path := range paths {
 		if !s.entry(path).setWrite(r) {
 			return fmt.Errorf("POST %s is served twice", path)
@@ -254,30 +263,22 @@ const documentPath = "/openapi.json"
 // addDocument serves the OpenAPI document to everybody.
 func (s *Server) addDocument(text []byte) {
 	tag := feed.AppendETag(nil, xxhash.Sum64(text))
-	s.addQuick(documentPath, func(ctx *fasthttp.RequestCtx) {
+	s.add(documentPath, func(ctx *fasthttp.RequestCtx, _ bool) (quick bool) {
 		header := &ctx.Response.Header
 		header.SetCanonical(headerETag, tag)
 		header.SetCanonical(headerCacheControl, []byte("no-cache"))
 		if unchanged(&ctx.Request.Header, tag) {
 			ctx.SetStatusCode(fasthttp.StatusNotModified)
-			return
+			return true
 		}
 		header.SetContentTypeBytes(typeJSON)
 		ctx.Response.SetBodyRaw(text)
+		return true
 	})
 }
 
-func (s *Server) add(path string, handle func(*fasthttp.RequestCtx)) {
+func (s *Server) add(path string, handle handler) {
 	s.entry(path).setRead(&route{name: path, handle: handle})
-}
-
-// addQuick is add for a handler that never waits.
-func (s *Server) addQuick(path string, handle func(*fasthttp.RequestCtx)) {
-	s.add(path, handle)
-	s.entry(path).read.quick = func(ctx *fasthttp.RequestCtx) bool {
-		handle(ctx)
-		return true
-	}
 }
 
 // entry returns the entry of a path, an empty one if there is none yet.
@@ -375,19 +376,17 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		s.problem(ctx, notFound, "there is nothing at this path")
 	case e.read != nil && (ctx.IsGet() || ctx.IsHead()):
 		r = e.read
-		if quick = s.quick(ctx, r); !quick {
-			r.handle(ctx)
-		}
+		quick = r.handle(ctx, true)
 	case e.write != nil && ctx.IsPost():
 		r = e.write
-		r.handle(ctx)
+		r.handle(ctx, true)
 	default:
 		r = s.other(ctx, e)
 		s.otherMethod(ctx, e)
 	}
 	s.finish(ctx, e)
 	if c := connOf(ctx); c != nil {
-		c.stay.answered(quick)
+		c.stay.answered(quick && !s.cfg.AccessLog)
 	}
 	took := time.Since(began)
 	r.meter.observe(ctx.Response.StatusCode(), took)
@@ -402,12 +401,6 @@ func (s *Server) finish(ctx *fasthttp.RequestCtx, e *entry) {
 	s.cors(ctx, e)
 	s.dropBody(ctx)
 	s.echoID(ctx)
-}
-
-// quick answers a GET on a connection of the fast lane if that needs no waiting.
-func (s *Server) quick(ctx *fasthttp.RequestCtx, r *route) bool {
-	c := connOf(ctx)
-	return c != nil && c.stay.conn != nil && !s.cfg.AccessLog && r.quick != nil && r.quick(ctx)
 }
 
 // other returns the route that counts a request with another method than its path's.
