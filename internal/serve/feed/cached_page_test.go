@@ -41,7 +41,7 @@ func newHolding(t *testing.T, seed uint64, seen map[string]int) *holding {
 	cfg.Envelope = Envelope(h.rng.IntN(3))
 	cfg.Params, cfg.LiveMax = []Param{{Name: "v", Type: Text}}, 1
 	if h.rng.IntN(3) == 0 {
-		cfg.CursorMax = 20 // some rows have no cursor of their own
+		cfg.CursorMax = 18 // some rows have no cursor
 	}
 	h.feed = Open(cfg, h.tab)
 	return h

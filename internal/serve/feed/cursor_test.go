@@ -22,13 +22,12 @@ func TestCursorRoundTrip(t *testing.T) {
 			want = append(want, v)
 			raw = AppendKey(raw, v.Kind, []byte(v.Text))
 		}
-		skip := rapid.IntRange(0, cursorSkipMax).Draw(t, "skip")
-		cursor := string(appendSkip(nil, 7, Key(raw), skip))
-		got, behind, err := parseCursor(cursor, 7, n)
-		if err != nil || string(got) != string(raw) || behind != skip {
-			t.Fatalf("parseCursor = %q, %d, %v; want %q, %d", got, behind, err, raw, skip)
+		cursor := string(appendCursor(nil, 7, Key(raw)))
+		got, err := parseCursor(cursor, 7, n)
+		if err != nil || string(got) != string(raw) {
+			t.Fatalf("parseCursor = %q, %v; want %q", got, err, raw)
 		}
-		if fits := cursorFits(Key(raw), len(cursor)); skip > 0 && !fits || cursorFits(Key(raw), len(cursor)-1) && skip > 0 {
+		if fits := cursorFits(Key(raw), len(cursor)); !fits || cursorFits(Key(raw), len(cursor)-1) {
 			t.Fatalf("a cursor of %d characters fits %d: %v", len(cursor), len(cursor), fits)
 		}
 		values, err := got.Values(n)
@@ -40,17 +39,17 @@ func TestCursorRoundTrip(t *testing.T) {
 				t.Fatalf("value %d = %v, want %v", i, values[i], want[i])
 			}
 		}
-		if _, _, err := parseCursor(cursor, 8, n); !errors.Is(err, ErrCursor) {
+		if _, err := parseCursor(cursor, 8, n); !errors.Is(err, ErrCursor) {
 			t.Fatalf("another feed's cursor: %v", err)
 		}
-		if _, _, err := parseCursor(cursor, 7, n+1); !errors.Is(err, ErrCursor) {
+		if _, err := parseCursor(cursor, 7, n+1); !errors.Is(err, ErrCursor) {
 			t.Fatalf("a cursor of fewer columns: %v", err)
 		}
 		// Every change of one character is detected.
 		i := rapid.IntRange(0, len(cursor)-1).Draw(t, "position")
 		c := rapid.SampledFrom([]byte("ABCabc012-_ %")).Draw(t, "character")
 		if damaged := cursor[:i] + string(c) + cursor[i+1:]; damaged != cursor {
-			if _, _, err := parseCursor(damaged, 7, n); !errors.Is(err, ErrCursor) {
+			if _, err := parseCursor(damaged, 7, n); !errors.Is(err, ErrCursor) {
 				t.Fatalf("damaged cursor %q: %v", damaged, err)
 			}
 		}
@@ -77,18 +76,16 @@ func TestFingerprint(t *testing.T) {
 func FuzzParseCursor(f *testing.F) {
 	f.Add("")
 	f.Add(string(appendCursor(nil, 7, key(42))))
-	f.Add(string(appendSkip(nil, 7, key(42), 9)))
-	f.Add(string(appendSkip(nil, 7, "", 1000)))
 	f.Add(strings.Repeat("A", CursorMax+1))
 	f.Fuzz(func(t *testing.T, cursor string) {
-		k, skip, err := parseCursor(cursor, 7, 1)
+		k, err := parseCursor(cursor, 7, 1)
 		if err != nil {
 			if !errors.Is(err, ErrCursor) {
 				t.Errorf("error %v does not wrap ErrCursor", err)
 			}
 			return
 		}
-		if again := string(appendSkip(nil, 7, k, skip)); again != cursor {
+		if again := string(appendCursor(nil, 7, k)); again != cursor {
 			t.Errorf("cursor %q has a second form %q", cursor, again)
 		}
 	})

@@ -116,7 +116,7 @@ func (f *Feed) pageFromDatabase(ctx context.Context, w *window, s *snapshot, r R
 	var err error
 	switch {
 	case r.Before != "":
-		at.after, at.skip, err = parseCursor(r.Before, f.fingerprint, len(f.cfg.Key))
+		at.after, err = parseCursor(r.Before, f.fingerprint, len(f.cfg.Key))
 	case w == nil && r.Offset > f.cfg.Window:
 		err = fmt.Errorf("%w: more values of the parameters are in use than windows are kept; use next", ErrCounting)
 	case w == nil:
@@ -145,7 +145,7 @@ func (f *Feed) pageFromDatabase(ctx context.Context, w *window, s *snapshot, r R
 	if first {
 		f.countOutside(name)
 	}
-	p, err := f.cut(q, got, passed, r.Limit)
+	p, err := f.cut(got, passed, r.Limit)
 	p.CountedAt = at.readAt
 	return p, err
 }
@@ -154,9 +154,9 @@ func (f *Feed) pageFromDatabase(ctx context.Context, w *window, s *snapshot, r R
 // share a statement.
 func roundRows(n int) int { return 1 << bits.Len(uint(n-1)) }
 
-// cut returns the page of up to limit rows from start in what q has read. One more row was
+// cut returns the page of up to limit rows from start in what was read. One more row was
 // asked for: it shows that a next page exists.
-func (f *Feed) cut(q Range, got *pageRead, start, limit int) (Page, error) {
+func (f *Feed) cut(got *pageRead, start, limit int) (Page, error) {
 	start = min(start, got.rows.Len())
 	end := min(start+limit, got.rows.Len())
 	p := Page{Data: got.rows.Slice(start, end), Rows: end - start, Source: FromDatabase, ReadAt: got.readAt}
@@ -164,9 +164,11 @@ func (f *Feed) cut(q Range, got *pageRead, start, limit int) (Page, error) {
 		p.Data = bytes.Clone(p.Data) // a slow client must not keep the other rows
 	}
 	if end < got.rows.Len() && end > start {
-		if p.Next = f.next(q, got.rows.Keys[:end]); p.Next == "" {
+		last := got.rows.Keys[end-1]
+		if !cursorFits(last, f.cfg.CursorMax) {
 			return Page{}, ErrLongKeys
 		}
+		p.Next = string(appendCursor(nil, f.fingerprint, last))
 	}
 	return p, nil
 }
@@ -201,20 +203,6 @@ func (f *Feed) read(ctx context.Context, name string, q Range) (*pageRead, error
 		return read, nil
 	})
 	return got, err
-}
-
-// next returns the cursor of the last of the first rows that q has read, with those keys; ""
-// if there is none.
-func (f *Feed) next(q Range, keys []Key) string {
-	for i := len(keys) - 1; i >= 0; i-- {
-		if cursorFits(keys[i], f.cfg.CursorMax) {
-			return string(appendSkip(nil, f.fingerprint, keys[i], len(keys)-1-i))
-		}
-	}
-	if !cursorFits(q.After, f.cfg.CursorMax) {
-		return ""
-	}
-	return string(appendSkip(nil, f.fingerprint, q.After, q.Skip+len(keys)))
 }
 
 // pageName returns the key that identical statements share.

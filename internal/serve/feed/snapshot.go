@@ -11,7 +11,7 @@ import (
 // requests read it without a lock.
 type snapshot struct {
 	rows    Rows
-	next    []string       // next[i] is the cursor of row i; "" if there is none
+	next    []string       // next[i] is the cursor of row i; "" if its key is too long
 	index   map[Key]int    // position of each key
 	cursors map[string]int // position of each cursor: one in the window needs no decoding
 	usual   int            // the default page size
@@ -44,19 +44,16 @@ func newSnapshot(rows Rows, window, usual int, fingerprint uint32, cursorMax int
 		readAt:  readAt,
 	}
 	var cursor []byte
-	var known Key // the last one that fits into a cursor, of row last
-	last := -1
 	for i, key := range rows.Keys {
 		if _, twice := s.index[key]; twice {
 			return nil, fmt.Errorf("read window: two rows have the same key; make the feed's key unique, for example with another column")
 		}
 		s.index[key] = i
 		if cursorFits(key, cursorMax) {
-			known, last = key, i
+			cursor = appendCursor(cursor[:0], fingerprint, key)
+			s.next[i] = string(cursor)
+			s.cursors[s.next[i]] = i
 		}
-		cursor = appendSkip(cursor[:0], fingerprint, known, i-last)
-		s.next[i] = string(cursor)
-		s.cursors[s.next[i]] = i
 	}
 	for i := range s.tags {
 		if p, ok := s.page(i, usual); ok {

@@ -97,8 +97,8 @@ func testStatements(t *testing.T, _ *apptest.Server, url string) {
 		}
 	}
 	err := db.withSession(t.Context(), func(ctx context.Context, se *session) error {
-		if len(se.prepared) != preparedPerConnection {
-			t.Errorf("%d statements prepared here, want %d", len(se.prepared), preparedPerConnection)
+		if se.prepared.Len() != preparedPerConnection {
+			t.Errorf("%d statements prepared here, want %d", se.prepared.Len(), preparedPerConnection)
 		}
 		var err error
 		apptest.AwaitState(t, "the server has as many statements", func() (string, bool) { // it may not have ended other sessions yet

@@ -163,7 +163,7 @@ func TestInjection(t *testing.T) {
 				if err := se.Exec(ctx, "SET NAMES "+charset+", sql_mode = '"+mode+"'"); err != nil {
 					t.Errorf("%s, %s: %v", mode, charset, err)
 				}
-				clear(se.prepared) // a statement keeps the mode that it was prepared under
+				se.prepared.Purge() // a statement keeps the mode that it was prepared under
 				for id, text := range texts {
 					if (id+combinations)%step != 0 {
 						continue

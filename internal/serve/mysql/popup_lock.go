@@ -47,7 +47,7 @@ func (p *Popups) takeLock(ctx context.Context, token [16]byte, holder string, ag
 	if err != nil {
 		return nil, err
 	}
-	held := &heldLock{&session{MySQLSession: s, prepared: make(map[string]*prepared)}}
+	held := &heldLock{newSession(s)}
 	if err := held.take(ctx, token, holder, again); err != nil {
 		held.Release()
 		return nil, err

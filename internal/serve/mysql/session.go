@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/go-sql-driver/mysql"
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
@@ -30,7 +31,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, err
 	}
 	c.connects.Add(1)
-	return &session{MySQLSession: s, prepared: make(map[string]*prepared)}, nil
+	return newSession(s), nil
 }
 
 // Driver implements driver.Connector.
@@ -40,11 +41,19 @@ func (c *connector) Driver() driver.Driver { return mysql.MySQLDriver{} }
 // the connection. It is a driver.Conn only so that database/sql pools it.
 type session struct {
 	*database.MySQLSession
-	prepared map[string]*prepared // feeds with one text share it
-	clock    uint64
-	values   []driver.Value // of the current row
+	prepared *simplelru.LRU[string, driver.Stmt] // by text, which feeds share
+	values   []driver.Value                      // of the current row
 
 	committing bool // a COMMIT was sent and not answered
+}
+
+func newSession(s *database.MySQLSession) *session {
+	// The server sends no answer when a statement is closed.
+	kept, err := simplelru.NewLRU(preparedPerConnection, func(_ string, stmt driver.Stmt) { _ = stmt.Close() })
+	if err != nil {
+		panic("bug: a connection keeps no statements: " + err.Error())
+	}
+	return &session{MySQLSession: s, prepared: kept}
 }
 
 // commit commits the transaction. No timeout of the server ends it. If ctx ends, the
@@ -58,12 +67,6 @@ func (se *session) commit(ctx context.Context) error {
 	err := se.Exec(ctx, sql)
 	se.committing = err != nil && !se.IsValid()
 	return err
-}
-
-// prepared is a statement on one connection.
-type prepared struct {
-	stmt driver.Stmt
-	used uint64 // session.clock at the last use
 }
 
 // Prepare implements driver.Conn.
@@ -102,39 +105,15 @@ func (se *session) Ping(ctx context.Context) error {
 
 // prepare returns the statement prepared on the connection.
 func (se *session) prepare(ctx context.Context, sql string) (driver.StmtQueryContext, error) {
-	se.clock++
-	p, ok := se.prepared[sql]
+	stmt, ok := se.prepared.Get(sql)
 	if !ok {
-		if len(se.prepared) >= preparedPerConnection {
-			se.dropOldest()
-		}
-		stmt, err := se.Conn.(driver.ConnPrepareContext).PrepareContext(ctx, sql)
-		if err != nil {
+		var err error
+		if stmt, err = se.Conn.(driver.ConnPrepareContext).PrepareContext(ctx, sql); err != nil {
 			return nil, err
 		}
-		p = &prepared{stmt: stmt}
-		se.prepared[sql] = p
+		se.prepared.Add(sql, stmt)
 	}
-	p.used = se.clock
-	return p.stmt.(driver.StmtQueryContext), nil
-}
-
-func (se *session) dropOldest() {
-	var oldest string
-	for sql, p := range se.prepared {
-		if oldest == "" || p.used < se.prepared[oldest].used {
-			oldest = sql
-		}
-	}
-	se.drop(oldest)
-}
-
-// drop closes a prepared statement. The server sends no answer to that.
-func (se *session) drop(sql string) {
-	if p, ok := se.prepared[sql]; ok {
-		_ = p.stmt.Close()
-		delete(se.prepared, sql)
-	}
+	return stmt.(driver.StmtQueryContext), nil
 }
 
 // run runs a statement and passes its rows to the handler.
@@ -198,7 +177,7 @@ func (se *session) texts(ctx context.Context, sql string, args ...any) (all [][]
 func (se *session) forget(sql string, err error) error {
 	var refused *mysql.MySQLError
 	if errors.As(err, &refused) && (refused.Number == numNeedsPreparing || refused.Number == numUnknownStatement || isTooLarge(refused)) {
-		se.drop(sql)
+		se.prepared.Remove(sql)
 	}
 	return err
 }

@@ -70,7 +70,7 @@ func (w *batchWriter) boundLocks() error {
 	if w.b.LockWait == 0 {
 		return nil
 	}
-	if _, done := w.se.prepared[waitSecond]; !done {
+	if !w.se.prepared.Contains(waitSecond) {
 		if _, err := w.se.exec(w.ctx, waitSecond, nil); err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"spillway/internal/serve/feed"
@@ -20,8 +21,7 @@ const sessionKey = "spillway.session"
 // session holds the statements prepared on one connection. It belongs to the holder of the
 // connection.
 type session struct {
-	prepared map[string]*prepared // by statement.name; feeds with one text and format share it
-	clock    uint64
+	prepared *simplelru.LRU[string, *prepared] // by statement.name; feeds with one text and format share it
 
 	descriptions []*pgconn.StatementDescription // of Stream.describe
 }
@@ -30,7 +30,6 @@ type session struct {
 type prepared struct {
 	description *pgconn.StatementDescription
 	columns     *columns
-	used        uint64 // session.clock at the last use
 }
 
 func sessionOf(conn *pgconn.PgConn) *session {
@@ -38,20 +37,22 @@ func sessionOf(conn *pgconn.PgConn) *session {
 	if s, ok := data[sessionKey].(*session); ok {
 		return s
 	}
-	s := &session{prepared: make(map[string]*prepared)}
+	kept, err := simplelru.NewLRU[string, *prepared](preparedPerConnection, nil)
+	if err != nil {
+		panic("bug: a connection keeps no statements: " + err.Error())
+	}
+	s := &session{prepared: kept}
 	data[sessionKey] = s
 	return s
 }
 
 // prepare returns s prepared on the connection.
 func (se *session) prepare(ctx context.Context, conn *pgconn.PgConn, s *statement) (*prepared, error) {
-	se.clock++
-	if p, ok := se.prepared[s.name]; ok {
-		p.used = se.clock
+	if p, ok := se.prepared.Get(s.name); ok {
 		return p, nil
 	}
-	if len(se.prepared) >= preparedPerConnection {
-		if err := se.dropOldest(ctx, conn); err != nil {
+	if oldest, _, ok := se.prepared.GetOldest(); ok && se.prepared.Len() >= preparedPerConnection {
+		if err := se.drop(ctx, conn, oldest); err != nil {
 			return nil, err
 		}
 	}
@@ -63,23 +64,13 @@ func (se *session) prepare(ctx context.Context, conn *pgconn.PgConn, s *statemen
 	if err != nil {
 		return nil, errors.Join(err, conn.Deallocate(ctx, s.name))
 	}
-	p := &prepared{description: description, columns: c, used: se.clock}
-	se.prepared[s.name] = p
+	p := &prepared{description: description, columns: c}
+	se.prepared.Add(s.name, p)
 	return p, nil
 }
 
-func (se *session) dropOldest(ctx context.Context, conn *pgconn.PgConn) error {
-	var oldest string
-	for name, p := range se.prepared {
-		if oldest == "" || p.used < se.prepared[oldest].used {
-			oldest = name
-		}
-	}
-	return se.drop(ctx, conn, oldest)
-}
-
 func (se *session) drop(ctx context.Context, conn *pgconn.PgConn, name string) error {
-	delete(se.prepared, name)
+	se.prepared.Remove(name)
 	if err := conn.Deallocate(ctx, name); err != nil {
 		return fmt.Errorf("drop a prepared statement: %w", err)
 	}

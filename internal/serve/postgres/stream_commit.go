@@ -166,7 +166,7 @@ func (st *Stream) dropPrepared(ctx context.Context, conn *pgconn.PgConn) {
 		st.begin, st.commit, st.batch, st.settings, st.finish, st.finishForget, st.keys, st.moveKey, st.mark, st.drained, st.rows,
 		st.savepoint, st.release, st.back,
 	} {
-		if _, ok := se.prepared[s.name]; ok {
+		if se.prepared.Contains(s.name) {
 			_ = se.drop(ctx, conn, s.name) // the next use reports an error
 		}
 	}
