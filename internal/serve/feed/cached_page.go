@@ -7,7 +7,7 @@ import (
 
 // Now returns the page that r asks for if a window holds it and it has at most bytes bytes. It takes no lock, does not wait, and
 // allocates nothing. Otherwise nothing is counted, and Page will tell.
-func (f *Feed) Now(now time.Time, r Request, bytes int) (Page, bool) {
+func (f *Feed) Now(now time.Time, r Request, bytes int) (p Page, ok bool) {
 	if f.complete(&r) != nil {
 		return Page{}, false
 	}
@@ -20,8 +20,7 @@ func (f *Feed) Now(now time.Time, r Request, bytes int) (Page, bool) {
 	if s == nil || s.parked || w.tooOld(s, now) {
 		return Page{}, false
 	}
-	p, ok := s.find(&r)
-	if !ok || p.Size() > bytes {
+	if p, ok = s.page(&r); !ok || p.Size() > bytes {
 		return Page{}, false
 	}
 	p.Cached = CachedPage{w, s}

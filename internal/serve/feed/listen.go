@@ -33,7 +33,7 @@ func newEvent(s *snapshot, previous *Event) *Event {
 	var p Page
 	ok := s != nil
 	if ok {
-		p, ok = s.page(0, s.usual)
+		p, ok = s.page(&Request{Limit: s.usual})
 	}
 	if !ok {
 		return &Event{next: make(chan struct{})}

@@ -44,7 +44,7 @@ func (f *Feed) Page(ctx context.Context, now time.Time, r Request) (Page, error)
 		}
 		s, err := w.get(ctx, now)
 		if err == nil {
-			if p, ok := s.find(&r); ok {
+			if p, ok := s.page(&r); ok {
 				w.hits.Add(1)
 				return p, nil
 			}
