@@ -32,11 +32,6 @@ func (c SharedCaching) control(access Access) []byte {
 	return text
 }
 
-// compressible says that the responses of a path depend on Accept-Encoding.
-func (s *Server) compressible(path string) {
-	s.routes[path].read.coded = s.compressor != nil
-}
-
 // vary returns the Vary header of all responses at a path: the request headers that they
 // depend on. e is nil if the path is not known.
 func (s *Server) vary(e *entry) []byte {

@@ -46,25 +46,19 @@ type popupHandler struct {
 }
 
 // addPopup adds the routes of popups.
-func (s *Server) addPopup(r PopupRoute) error {
+func (s *Server) addPopup(r PopupRoute) {
 	if r.RetryAfter == 0 {
 		r.RetryAfter = retryAfter
 	}
 	h := &popupHandler{PopupRoute: r, server: s}
-	if err := s.addAll([]string{r.Path}, h.serve); err != nil {
-		return err
-	}
+	s.addRead([]string{r.Path}, Open, h.serve)
 	h.entry = s.entry(r.Path)
 	h.entry.allow = strings.Replace(h.entry.allow, "HEAD, ", "", 1)
 	for path, answer := range map[string]func(context.Context, string, string, time.Time) error{
 		"/click": r.Popup.Click, "/dismiss": r.Popup.Dismiss, "/convert": r.Popup.Convert,
 	} {
-		if err := s.addWrite([]string{r.Path + path}, answerBytesMax, h.answered(answer)); err != nil {
-			return err
-		}
-		s.entry(r.Path + path).write.access = Open // the show token is the key
+		s.addWrite([]string{r.Path + path}, Open, answerBytesMax, h.answered(answer)) // the show token is the key
 	}
-	return nil
 }
 
 // serve is a handler of GET. It needs no waiting to answer that there is no popup for a user whose state is known.

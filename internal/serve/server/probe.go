@@ -33,10 +33,10 @@ type prober struct {
 // addProbes adds the routes of the probes.
 func (s *Server) addProbes(probes Probes) {
 	p := &prober{Probes: probes, server: s, deadlines: newSharedDeadline(s.base, probeTimeout)}
-	s.add("/hello", p.hello)
-	s.add("/probe/empty", p.hello)
-	s.add("/probe/database", waiting(p.database))
-	s.add("/probe/redis", waiting(p.redis))
+	s.addRead([]string{"/hello"}, Open, p.hello)
+	s.addRead([]string{"/probe/empty"}, Open, p.hello)
+	s.addRead([]string{"/probe/database"}, Open, waiting(p.database))
+	s.addRead([]string{"/probe/redis"}, Open, waiting(p.redis))
 }
 
 // hello is the handler of the empty endpoint.

@@ -155,20 +155,16 @@ func usualPauses() pauses {
 	return pauses{acceptDrain: 50 * time.Millisecond, drainIdle: time.Second, clientCheck: 200 * time.Millisecond, linger: time.Second}
 }
 
-// New returns a server for cfg.
-func New(cfg Config) (*Server, error) {
+// New returns a server for cfg, which must be valid: no path is served twice, and there are the keys or Tokens that paths require.
+func New(cfg Config) *Server {
 	l := newLive(cfg)
-	s, err := newGeneration(l, cfg)
-	if err != nil {
-		l.stop()
-		return nil, err
-	}
+	s := newGeneration(l, cfg)
 	l.current.Store(s)
-	return s, nil
+	return s
 }
 
 // newGeneration returns a Server with the routes and settings of cfg on the connections of l.
-func newGeneration(l *live, cfg Config) (*Server, error) {
+func newGeneration(l *live, cfg Config) *Server {
 	s := &Server{
 		live:     l,
 		cfg:      cfg,
@@ -187,74 +183,64 @@ func newGeneration(l *live, cfg Config) (*Server, error) {
 		s.addDocument(cfg.Document)
 	}
 	for _, f := range cfg.Feeds {
-		h := newFeedHandler(s, f)
-		if err := s.addAll(f.Paths, h.serve); err != nil {
-			return nil, err
-		}
-		s.compressible(f.Paths[0])
-		s.routes[f.Paths[0]].read.events = true
+		r := s.addRead(f.Paths, f.Access, newFeedHandler(s, f).serve)
+		r.claims = claimsOf(f.Feed.Params())
+		r.coded, r.events = s.compressor != nil, true
 	}
 	for _, q := range cfg.Queries {
 		h := &queryHandler{server: s, query: q.Query, envelope: q.Envelope, columns: q.Columns, control: q.Caching.control(q.Access)}
-		if err := s.addAll(q.Paths, h.serve); err != nil {
-			return nil, err
-		}
-		if q.Query.Caches() {
-			s.compressible(q.Paths[0])
-		}
+		r := s.addRead(q.Paths, q.Access, h.serve)
+		r.claims = claimsOf(q.Query.Params())
+		r.coded = s.compressor != nil && q.Query.Caches()
 	}
-	for _, r := range cfg.Streams {
-		if err := s.addWrite(r.Paths, r.Limits.Bytes, newStreamHandler(s, r).serve); err != nil {
-			return nil, err
-		}
+	for _, c := range cfg.Streams {
+		r := s.addWrite(c.Paths, max(c.Access, Key), c.Limits.Bytes, newStreamHandler(s, c).serve)
+		r.claims = c.Schema.Claims()
 	}
 	if cfg.Popup != nil {
-		if err := s.addPopup(*cfg.Popup); err != nil {
-			return nil, err
-		}
+		s.addPopup(*cfg.Popup)
 	}
 	for _, d := range cfg.Down {
-		if err := s.addDown(d); err != nil {
-			return nil, err
-		}
-	}
-	if err := s.protect(); err != nil {
-		return nil, err
+		s.addDown(d)
 	}
 	s.varyUnknown = s.vary(nil)
+	prepared := make(map[*route]bool) // aliases share a route
 	for _, e := range s.routes {
 		e.vary = s.vary(e)
 		for _, r := range []*route{e.read, e.write} {
-			if r != nil && r.meter == nil {
+			if r != nil && !prepared[r] {
+				prepared[r] = true
 				r.meter = s.meter(r.name)
+				s.guard(r)
 			}
 		}
 	}
-	return s, nil
+	return s
 }
 
-// addAll serves one handler at several paths, counted under the first.
-func (s *Server) addAll(paths []string, handle handler) error {
-	r := &route{name: paths[0], handle: handle}
-	for _, path := range paths {
-		if !s.entry(path).setRead(r) {
-			return fmt.Errorf("path %s is served twice", path)
-		}
+// addRead serves GET and HEAD at several paths, counted under the first.
+func (s *Server) addRead(paths []string, access Access, handle handler) *route {
+	r := &route{name: paths[0], access: access, keys: s.readKeys, handle: handle}
+	if access != Open {
+		r.cookie = s.cfg.Cookie
 	}
-	return nil
+	for _, path := range paths {
+		s.entry(path).setRead(r)
+	}
+	return r
 }
 
-// addWrite serves POST at several paths, counted under "POST " and the first. Requests need
-// a key. A body that declares more than body bytes is refused before it is read, and a
-// chunked one when more have arrived.
-func (s *Server) addWrite(paths []string, body int, handle func(*fasthttp.RequestCtx)) error {
-	r := &route{name: "POST " + paths[0], body: body, access: Key, keys: s.keys, handle: waiting(handle)}
-	for _, path := range paths {
-		if !s.entry(path).setWrite(r) {
-			return fmt.Errorf("POST %s is served twice", path)
-		}
+// addWrite serves POST at several paths, counted under "POST " and the first. A body that declares more than body bytes is
+// refused before it is read, and a chunked one when more have arrived.
+func (s *Server) addWrite(paths []string, access Access, body int, handle func(*fasthttp.RequestCtx)) *route {
+	if access == Key && len(s.keys) == 0 {
+		access = keyless
 	}
-	return nil
+	r := &route{name: "POST " + paths[0], body: body, access: access, keys: s.keys, handle: waiting(handle)}
+	for _, path := range paths {
+		s.entry(path).setWrite(r)
+	}
+	return r
 }
 
 // documentPath is where the OpenAPI document is served.
@@ -263,7 +249,7 @@ const documentPath = "/openapi.json"
 // addDocument serves the OpenAPI document to everybody.
 func (s *Server) addDocument(text []byte) {
 	tag := feed.AppendETag(nil, xxhash.Sum64(text))
-	s.add(documentPath, func(ctx *fasthttp.RequestCtx, _ bool) (quick bool) {
+	s.addRead([]string{documentPath}, Open, func(ctx *fasthttp.RequestCtx, _ bool) (quick bool) {
 		header := &ctx.Response.Header
 		header.SetCanonical(headerETag, tag)
 		header.SetCanonical(headerCacheControl, []byte("no-cache"))
@@ -277,10 +263,6 @@ func (s *Server) addDocument(text []byte) {
 	})
 }
 
-func (s *Server) add(path string, handle handler) {
-	s.entry(path).setRead(&route{name: path, handle: handle})
-}
-
 // entry returns the entry of a path, an empty one if there is none yet.
 func (s *Server) entry(path string) *entry {
 	e, ok := s.routes[path]
@@ -291,18 +273,14 @@ func (s *Server) entry(path string) *entry {
 	return e
 }
 
-func (e *entry) setRead(r *route) bool {
-	free := e.read == nil
+func (e *entry) setRead(r *route) {
 	e.read = r
 	e.allow = "GET, HEAD, " + e.allow
-	return free
 }
 
-func (e *entry) setWrite(r *route) bool {
-	free := e.write == nil
+func (e *entry) setWrite(r *route) {
 	e.write = r
 	e.allow = strings.Replace(e.allow, "OPTIONS", "POST, OPTIONS", 1)
-	return free
 }
 
 // Run serves on ln until ctx ends, then drains. It returns when every connection is
