@@ -303,28 +303,3 @@ func (h *popupHandler) unavailable(ctx *fasthttp.RequestCtx, detail string, err 
 	h.server.unavailable(ctx, popupsDown, detail, err)
 	ctx.Response.Header.Set("Retry-After", strconv.Itoa(retrySeconds(h.RetryAfter)))
 }
-
-// describePopup returns the problems of popups.
-func (k problemKind) describePopup() problem {
-	switch k {
-	case notIdentified:
-		return problem{"not-identified", fasthttp.StatusUnauthorized, "It is not known who the user is"}
-	case otherUser:
-		return problem{"other-user", fasthttp.StatusForbidden, "It is another user's"}
-	case showMalformed:
-		return problem{"show-malformed", fasthttp.StatusBadRequest, "This is not a show token"}
-	case showForged:
-		return problem{"show-forged", fasthttp.StatusForbidden, "The show token is not ours"}
-	case showExpired:
-		return problem{"show-expired", fasthttp.StatusGone, "The show token has expired"}
-	case showLate:
-		return problem{"show-late", fasthttp.StatusGone, "The show is not the last one any more"}
-	case showRepeated:
-		return problem{"show-repeated", fasthttp.StatusConflict, "The show was answered before"}
-	case showUnknown:
-		return problem{"show-unknown", fasthttp.StatusNotFound, "The show is not known"}
-	case popupsDown:
-		return problem{"popups-down", fasthttp.StatusServiceUnavailable, "Popups are not available"}
-	}
-	panic("bug: problem without a description")
-}

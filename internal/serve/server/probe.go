@@ -78,14 +78,3 @@ func (p *prober) redis(ctx *fasthttp.RequestCtx) {
 		ctx.Response.SetBodyRaw(value)
 	}
 }
-
-// describeProbe returns the problems of probes, and of popups.
-func (k problemKind) describeProbe() problem {
-	switch k {
-	case redisDown:
-		return problem{"redis-down", fasthttp.StatusServiceUnavailable, "Redis does not answer"}
-	case noRedis:
-		return problem{"no-redis", fasthttp.StatusServiceUnavailable, "No Redis is configured"}
-	}
-	return k.describePopup()
-}
