@@ -21,7 +21,6 @@ import (
 	"spillway/internal/database"
 	"spillway/internal/exit"
 	"spillway/internal/serve/config"
-	"spillway/internal/serve/freight"
 	"spillway/internal/serve/front"
 )
 
@@ -148,7 +147,8 @@ func (o Options) load() (cfg config.Config, demo bool, err error) {
 
 // servesFreight reports whether the configuration is the built-in one, or a changed copy of what `config print` prints of it.
 func servesFreight(cfg config.Config) bool {
-	return slices.ContainsFunc(cfg.Feeds, func(f config.Feed) bool { return f.SQL == freight.DefaultFeed().SQL })
+	sql := BuiltIn().Feeds[0].SQL
+	return slices.ContainsFunc(cfg.Feeds, func(f config.Feed) bool { return f.SQL == sql })
 }
 
 // newLogger returns the logger of the process, and its level.
