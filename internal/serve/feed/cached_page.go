@@ -3,6 +3,8 @@ package feed
 import (
 	"time"
 	"weak"
+
+	"spillway/internal/serve/param"
 )
 
 // Now returns the page that r asks for if a window holds it and it has at most bytes bytes. It takes no lock, does not wait, and
@@ -12,7 +14,7 @@ func (f *Feed) Now(now time.Time, r Request, bytes int) (p Page, ok bool) {
 		return Page{}, false
 	}
 	var room [128]byte // most parameter values fit
-	w := (*f.windows.Load())[string(appendArgs(room[:0], r.Args))]
+	w := (*f.windows.Load())[string(param.AppendArgs(room[:0], r.Args))]
 	if w == nil {
 		return Page{}, false
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"spillway/internal/serve/param"
 )
 
 // holding is a random run of a feed in which each request asks Now and then Page.
@@ -55,7 +57,7 @@ func (h *holding) request() Request {
 	case 0, 1, 2:
 		r.Offset = h.rng.IntN(len(newest) + 5)
 	case 3, 4:
-		if w := (*h.feed.windows.Load())[string(appendArgs(nil, r.Args))]; w != nil && w.current.Load() != nil && len(w.current.Load().next) > 0 {
+		if w := (*h.feed.windows.Load())[string(param.AppendArgs(nil, r.Args))]; w != nil && w.current.Load() != nil && len(w.current.Load().next) > 0 {
 			next := w.current.Load().next
 			r.Before = next[h.rng.IntN(len(next))]
 		}
@@ -179,7 +181,7 @@ func (h *holding) asked() map[string]int64 {
 
 // checkAsked checks that a request keeps its window active as long as after Page.
 func (h *holding) checkAsked(r Request, now time.Time) {
-	w := (*h.feed.windows.Load())[string(appendArgs(nil, r.Args))]
+	w := (*h.feed.windows.Load())[string(param.AppendArgs(nil, r.Args))]
 	if late := now.UnixNano() - w.asked.Load(); late > int64(h.feed.cfg.IdleAfter)/askedPortion {
 		h.t.Fatalf("Now(%+v): the last request of the window is noted %v late", r, time.Duration(late))
 	}

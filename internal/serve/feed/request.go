@@ -109,7 +109,7 @@ func (f *Feed) pageFromDatabase(ctx context.Context, w *window, s *snapshot, r R
 	if w != nil {
 		name, args = w.name, w.args
 	} else {
-		name, args = string(appendArgs(nil, r.Args)), cloneArgs(r.Args)
+		name, args = string(param.AppendArgs(nil, r.Args)), param.CloneArgs(r.Args)
 	}
 	var at location // the page follows this row and
 	var passed int  // as many rows of the result
@@ -207,18 +207,9 @@ func (f *Feed) read(ctx context.Context, name string, q Range) (*pageRead, error
 
 // pageName returns the key that identical statements share.
 func pageName(q Range) string {
-	b := appendArgs(make([]byte, 0, 64), q.Args)
+	b := param.AppendArgs(make([]byte, 0, 64), q.Args)
 	b = append(append(b, byte(len(q.After)>>8), byte(len(q.After))), q.After...)
 	b = binary.AppendUvarint(b, uint64(q.Skip))
 	b = binary.AppendUvarint(b, uint64(q.Limit))
 	return string(b)
-}
-
-// appendArgs appends an unambiguous encoding of args.
-func appendArgs(dst []byte, args []string) []byte {
-	for _, a := range args {
-		dst = binary.AppendUvarint(dst, uint64(len(a)))
-		dst = append(dst, a...)
-	}
-	return dst
 }

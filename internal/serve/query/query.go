@@ -28,7 +28,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"strings"
 	"sync"
 	"time"
 
@@ -149,7 +148,7 @@ func (q *Query) Now(now time.Time, args []string, bytes int) (a *Answer, ok bool
 		return nil, false
 	}
 	var room [128]byte // most parameter values fit
-	name := appendArgs(room[:0], args)
+	name := param.AppendArgs(room[:0], args)
 	if a = q.cache.get(name); a == nil || len(a.Data) > bytes {
 		return nil, false
 	}
@@ -175,26 +174,16 @@ func (q *Query) Ask(ctx context.Context, now time.Time, args []string) (*Answer,
 	if a, ok := q.Now(now, args, math.MaxInt); ok {
 		return a, FromMemory, nil
 	}
-	name := appendArgs(nil, args)
+	name := param.AppendArgs(nil, args)
 	ctx, cancel := context.WithTimeout(ctx, q.cfg.Timeout)
 	defer cancel()
-	a, err := q.share(ctx, string(name), clone(args))
+	a, err := q.share(ctx, string(name), param.CloneArgs(args))
 	if err != nil {
 		q.counters.refused.Add(1)
 		return nil, 0, err
 	}
 	q.counters.misses.Add(1)
 	return a, a.from, nil
-}
-
-// clone copies args, which may be in a request's buffer. An execution may outlive the
-// request that started it.
-func clone(args []string) []string {
-	own := make([]string, len(args))
-	for i, arg := range args {
-		own[i] = strings.Clone(arg)
-	}
-	return own
 }
 
 // share returns the answer of the execution that requests with args share.
@@ -242,13 +231,4 @@ func (q *Query) execute(ctx context.Context, args []string) (*Answer, error) {
 
 func newAnswer(rows Rows, readAt, cameAt time.Time, from From) *Answer {
 	return &Answer{Data: rows.Data, Rows: rows.Count, ReadAt: readAt, CameAt: cameAt, Tag: xxhash.Sum64(rows.Data), from: from}
-}
-
-// appendArgs appends an encoding of args, from which they could be read again: no two lists of
-// arguments have the same name.
-func appendArgs(dst []byte, args []string) []byte {
-	for _, arg := range args {
-		dst = queue.AppendBytes(dst, arg)
-	}
-	return dst
 }

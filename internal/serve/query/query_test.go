@@ -328,7 +328,7 @@ func FuzzNames(f *testing.F) {
 	f.Add("ab\x7f\x00"+second+"\x80\xfc"+third, "ab\xff"+second+"\xff"+third)
 	f.Fuzz(func(t *testing.T, a, b string) {
 		first, second := strings.Split(a, "\xff"), strings.Split(b, "\xff")
-		same := string(appendArgs(nil, first)) == string(appendArgs(nil, second))
+		same := string(param.AppendArgs(nil, first)) == string(param.AppendArgs(nil, second))
 		if same != slices.Equal(first, second) {
 			t.Errorf("%q and %q: same name %v", first, second, same)
 		}
@@ -353,7 +353,7 @@ func TestNamesProperty(t *testing.T) {
 	args := rapid.SliceOfN(rapid.OneOf(text, rapid.Map(rapid.SliceOfN(text, 1, 3), list)), 0, 4)
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := args.Draw(t, "a"), args.Draw(t, "b")
-		if same := string(appendArgs(nil, a)) == string(appendArgs(nil, b)); same != slices.Equal(a, b) {
+		if same := string(param.AppendArgs(nil, a)) == string(param.AppendArgs(nil, b)); same != slices.Equal(a, b) {
 			t.Fatalf("%.99q and %.99q: same name %v", a, b, same)
 		}
 	})
