@@ -66,6 +66,46 @@ func (c Check) Judge(p *Plan) error {
 	return c.advise(found)
 }
 
+// CheckKey returns an error if a column of a feed's key may be NULL. unguarded reports whether
+// all of them are of one table, and no unique index covers them: rows with equal keys can be
+// lost between pages. Of a view's columns neither is known.
+func (c Catalog) CheckKey(key []KeyColumn) (unguarded bool, err error) {
+	one, unique := true, false
+	var names []string
+	for _, k := range key {
+		names = append(names, k.Column)
+	}
+	for _, k := range key {
+		one = one && k.Column != "" && k.Table == key[0].Table
+		if k.Column == "" {
+			continue
+		}
+		t, err := c.Table(k.Table)
+		if err != nil {
+			return false, err
+		}
+		column, known := t.Column(k.Column)
+		if known && column.Nullable {
+			return false, fmt.Errorf("the key column %s may be NULL; run %s", k.Output, c.notNull(t, column))
+		}
+		one = one && known && !t.View
+		unique = unique || slices.ContainsFunc(t.Indexes, func(index Index) bool {
+			// On MySQL, a unique index of a column's first bytes is one of the column too.
+			return index.Unique && (index.Whole || c.Dialect.has(MySQL)) && index.Within(names)
+		})
+	}
+	return one && !unique, nil
+}
+
+// notNull returns the statement that refuses NULL in a column.
+func (c Catalog) notNull(t *Table, column Column) string {
+	name := c.Dialect.Quote(column.Name)
+	if c.Dialect.has(MySQL) {
+		return fmt.Sprintf("ALTER TABLE %s MODIFY %s %s NOT NULL", t.SQL(c.Dialect), name, column.Type)
+	}
+	return fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s SET NOT NULL", t.SQL(c.Dialect), name)
+}
+
 // keyTable returns the table that all key columns are of.
 func (c Check) keyTable() (TableName, bool) {
 	t := c.Key[0].Table

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync/atomic"
+	"time"
 
 	"spillway/internal/exit"
 	"spillway/internal/serve/config"
@@ -21,7 +22,6 @@ type feedPart struct {
 	cfg      config.Feed
 	settings feed.Config
 	source   feed.Source
-	columns  []feed.Described          // that know the columns
 	feed     atomic.Pointer[feed.Feed] // nil before it is started
 }
 
@@ -43,23 +43,31 @@ func (a *app) openFeed(c config.Feed) (*feedPart, error) {
 	p.settings.Refreshes, p.settings.ValueCalls = st.refreshes, max(1, (a.cfg.Pool.Max-1)/2)
 	p.settings.Down = func() bool { return p.noAnswer() != nil }
 	p.part = newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, p.start)
-	p.reads = []*store{st}
-	primary, err := st.feed(p.settings.Definition)
-	if err != nil {
-		return nil, exit.UsageError(fmt.Errorf("feed %s: %w", c.Path, err))
-	}
-	p.source, p.columns = primary, []feed.Described{primary}
-	if r := a.replica; r != nil && c.Database == "" {
-		replica, err := r.store.feed(p.settings.Definition)
-		if err != nil {
-			return nil, exit.UsageError(fmt.Errorf("feed %s on the replica: %w", c.Path, err))
-		}
-		p.reads = append(p.reads, r.store)
-		p.spare = func() bool { return r.usable(c.StaleMax) }
-		p.columns = append(p.columns, replica)
-		p.source = &feed.Replicated{Replica: replica, Primary: primary, Switch: r.reads, Timeout: p.settings.Timeout, StaleMax: p.settings.StaleMax}
+	if p.source, err = a.openSource(p.part, c.Database, p.settings.Definition, p.settings.Timeout, c.StaleMax); err != nil {
+		return nil, err
 	}
 	return p, nil
+}
+
+// openSource returns the source of a feed or a query in the store of its part, and beside it in
+// the replica if there is one and the definition names no database of its own.
+func (a *app) openSource(p *part, own config.Address, d feed.Definition, timeout, staleMax time.Duration) (feed.Source, error) {
+	p.reads = []*store{p.store}
+	primary, err := p.store.source(d)
+	if err != nil {
+		return nil, exit.UsageError(err)
+	}
+	r := a.replica
+	if r == nil || own != "" {
+		return primary, nil
+	}
+	replica, err := r.store.source(d)
+	if err != nil {
+		return nil, exit.UsageError(fmt.Errorf("on the replica: %w", err))
+	}
+	p.reads = append(p.reads, r.store)
+	p.spare = func() bool { return r.usable(staleMax) }
+	return &feed.Replicated{Replica: replica, Primary: primary, Switch: r.reads, Timeout: timeout, StaleMax: staleMax}, nil
 }
 
 // start checks the feed's plans and reads its window.

@@ -14,10 +14,10 @@ import (
 	"spillway/internal/database"
 	"spillway/internal/exit"
 	"spillway/internal/serve/config"
+	"spillway/internal/serve/feed"
 	"spillway/internal/serve/mysql"
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/postgres"
-	"spillway/internal/serve/query"
 	"spillway/internal/serve/stream"
 )
 
@@ -44,7 +44,19 @@ type roles interface {
 type grantDatabase interface {
 	roles
 	grantor // for the lag of a replica
+	ReadGrants(context.Context, feed.Definition) ([]database.Grant, error)
 	Close() error
+}
+
+// reading is a feed or a query.
+type reading struct {
+	db         grantDatabase
+	definition feed.Definition
+}
+
+// Grants implements grantor.
+func (r reading) Grants(ctx context.Context) ([]database.Grant, error) {
+	return r.db.ReadGrants(ctx, r.definition)
 }
 
 // grantPart is a part of the configuration that needs a database.
@@ -100,22 +112,22 @@ func grantParts(cfg *config.Config) []grantPart {
 	var parts []grantPart
 	for i := range cfg.Feeds {
 		c := &cfg.Feeds[i]
-		parts = append(parts, grantPart{"feed " + c.Path, c.Database, func(_ grantDatabase, in tables) (any, error) {
+		parts = append(parts, grantPart{"feed " + c.Path, c.Database, func(db grantDatabase, _ tables) (any, error) {
 			d, err := feedDefinition(c)
 			if err != nil {
 				return nil, err
 			}
-			return in.feed(d)
+			return reading{db, d}, nil
 		}})
 	}
 	for i := range cfg.Queries {
 		c := &cfg.Queries[i]
-		parts = append(parts, grantPart{"query " + c.Path, c.Database, func(_ grantDatabase, in tables) (any, error) {
+		parts = append(parts, grantPart{"query " + c.Path, c.Database, func(db grantDatabase, _ tables) (any, error) {
 			d, err := queryDefinition(c)
 			if err != nil {
 				return nil, err
 			}
-			return in.query(d)
+			return reading{db, d}, nil
 		}})
 	}
 	for i := range cfg.Streams {
@@ -131,13 +143,13 @@ func grantParts(cfg *config.Config) []grantPart {
 	if c := &cfg.Popups; c.Path != "" {
 		parts = append(parts, grantPart{"popups", c.Database, func(_ grantDatabase, in tables) (any, error) { return in.popups(), nil }})
 		if c.AttributesSQL != "" {
-			d := query.Definition{Name: "attributes_sql", SQL: c.AttributesSQL, Params: []param.Param{{Name: "user", Type: param.Type(c.UserType)}}}
-			parts = append(parts, grantPart{"attributes_sql", c.Database, func(_ grantDatabase, in tables) (any, error) { return in.query(d) }})
+			d := feed.Definition{Name: "attributes_sql", SQL: c.AttributesSQL, Params: []param.Param{{Name: "user", Type: param.Type(c.UserType)}}}
+			parts = append(parts, grantPart{"attributes_sql", c.Database, func(db grantDatabase, _ tables) (any, error) { return reading{db, d}, nil }})
 		}
 	}
 	if cfg.Popups.Path != "" {
 		for _, list := range cfg.Popups.Lists {
-			parts = append(parts, grantPart{"lists." + list.Name, cfg.Popups.Database, func(_ grantDatabase, in tables) (any, error) { return in.query(listDefinition(list)) }})
+			parts = append(parts, grantPart{"lists." + list.Name, cfg.Popups.Database, func(db grantDatabase, _ tables) (any, error) { return reading{db, listDefinition(list)}, nil }})
 		}
 	}
 	if cfg.Replica != "" { // roles are replicated
@@ -152,15 +164,15 @@ func openGrants(ctx context.Context, url database.URL, pool database.Pool) (gran
 	if url.Driver == database.MySQL {
 		db, err := mysql.Open(ctx, url, pool, log)
 		if err != nil {
-			return nil, nil, exit.UsageError(err)
+			return nil, tables{}, exit.UsageError(err)
 		}
-		return db, adapt(db), nil
+		return db, mysqlTables(db), nil
 	}
 	db, err := postgres.Open(ctx, url, pool, log)
 	if err != nil {
-		return nil, nil, err
+		return nil, tables{}, err
 	}
-	return db, adapt(db), nil
+	return db, postgresTables(db), nil
 }
 
 // printGrants prints the statements for one database.

@@ -84,7 +84,7 @@ func (a *app) addRoutes(cfg *server.Config, r *reads) error {
 	for _, p := range r.feeds {
 		if access := accessOf(r.cfg.ReadAccess(p.cfg.Auth)); serves(p.part, access) {
 			cfg.Feeds = append(cfg.Feeds, server.FeedRoute{
-				Paths: p.down.Reads, Access: access, Feed: p.feed.Load(), Columns: namesOf(p.knownColumns()),
+				Paths: p.down.Reads, Access: access, Feed: p.feed.Load(), Columns: namesOf(p.source.Columns()),
 				Caching: server.SharedCaching{MaxAge: p.cfg.SMaxAge, StaleWhileRevalidate: p.cfg.Revalidate},
 			})
 		}
@@ -92,7 +92,7 @@ func (a *app) addRoutes(cfg *server.Config, r *reads) error {
 	for _, p := range r.queries {
 		if access := accessOf(r.cfg.ReadAccess(p.cfg.Auth)); serves(p.part, access) {
 			cfg.Queries = append(cfg.Queries, server.QueryRoute{
-				Paths: p.down.Reads, Access: access, Query: p.query, Envelope: p.envelope(), Columns: namesOf(p.columns()),
+				Paths: p.down.Reads, Access: access, Query: p.query, Envelope: p.envelope(), Columns: namesOf(p.source.Columns()),
 				Caching: server.SharedCaching{MaxAge: p.cfg.SMaxAge, StaleWhileRevalidate: p.cfg.Revalidate},
 			})
 		}

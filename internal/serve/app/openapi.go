@@ -14,13 +14,13 @@ func (a *app) describe(r *reads) *openapi.Listener {
 	for _, p := range r.feeds {
 		l.Feeds = append(l.Feeds, openapi.Feed{
 			Paths: p.down.Reads, Access: r.cfg.ReadAccess(p.cfg.Auth), Params: p.settings.Definition.Params,
-			Limit: p.cfg.Limit, LimitMax: p.cfg.LimitMax, OffsetMax: p.cfg.OffsetMax, Columns: p.knownColumns(), Envelope: p.settings.Envelope,
+			Limit: p.cfg.Limit, LimitMax: p.cfg.LimitMax, OffsetMax: p.cfg.OffsetMax, Columns: p.source.Columns(), Envelope: p.settings.Envelope,
 			Live: p.cfg.Window >= p.cfg.Limit && (p.cfg.LiveMax > 0 || len(p.settings.Definition.Params) == 0),
 		})
 	}
 	for _, p := range r.queries {
 		l.Queries = append(l.Queries, openapi.Query{
-			Paths: p.down.Reads, Access: r.cfg.ReadAccess(p.cfg.Auth), Params: p.params, Envelope: p.envelope(), RowsMax: p.cfg.RowsMax, Columns: p.columns(),
+			Paths: p.down.Reads, Access: r.cfg.ReadAccess(p.cfg.Auth), Params: p.query.Params(), Envelope: p.envelope(), RowsMax: p.cfg.RowsMax, Columns: p.source.Columns(),
 		})
 	}
 	for _, p := range a.streams {
@@ -33,16 +33,6 @@ func (a *app) describe(r *reads) *openapi.Listener {
 		l.Popup = describePopups(a.popups.cfg, a.demo)
 	}
 	return l
-}
-
-// knownColumns returns the feed's columns, as the first database says that has read them.
-func (p *feedPart) knownColumns() []feed.Column {
-	for _, source := range p.columns {
-		if columns := source.Columns(); columns != nil {
-			return columns
-		}
-	}
-	return nil
 }
 
 // namesOf returns the names of columns.

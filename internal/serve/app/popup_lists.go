@@ -9,21 +9,21 @@ import (
 
 	"spillway/internal/exit"
 	"spillway/internal/serve/config"
+	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/popup"
-	"spillway/internal/serve/query"
 )
 
 // listDefinition describes the statement of a list of users.
-func listDefinition(s config.Statement) query.Definition {
-	return query.Definition{Name: "popups.lists." + s.Name, SQL: s.SQL}
+func listDefinition(s config.Statement) feed.Definition {
+	return feed.Definition{Name: "popups.lists." + s.Name, SQL: s.SQL}
 }
 
 // openLists has the campaigns read the lists by SQL.
 func (p *popupPart) openLists() error {
 	var queries []popup.ListQuery
 	for _, s := range p.cfg.Lists {
-		source, err := p.store.query(listDefinition(s))
+		source, err := p.store.source(listDefinition(s))
 		if err != nil {
 			return exit.UsageError(err)
 		}
@@ -39,7 +39,7 @@ func (p *popupPart) openLists() error {
 // checkLists checks the statements of lists.
 func (p *popupPart) checkLists(ctx context.Context) error {
 	for i, source := range p.listSources {
-		if err := source.Check(ctx); err != nil {
+		if err := source.Check(ctx, 0); err != nil {
 			return err
 		}
 		if n := len(source.Columns()); n != 1 {
@@ -53,7 +53,7 @@ func (p *popupPart) checkLists(ctx context.Context) error {
 var errRestarted = errors.New("the connection was lost between rows")
 
 // listUsers yields the canonical ids that a statement returns.
-func (p *popupPart) listUsers(ctx context.Context, source querySource, yield func(string) error) (skipped int, err error) {
+func (p *popupPart) listUsers(ctx context.Context, source feed.Source, yield func(string) error) (skipped int, err error) {
 	if !p.prepared.Load() {
 		return 0, errWaiting
 	}
@@ -62,9 +62,9 @@ func (p *popupPart) listUsers(ctx context.Context, source querySource, yield fun
 	}
 	defer p.store.refreshes.Release(1)
 	seen := 0
-	var rows query.Rows
+	rows := feed.Rows{Limit: feed.Limit{Rows: math.MaxInt, Bytes: userRowBytes}}
 	rows.Each = func(object []byte) error {
-		if seen++; rows.Count != seen {
+		if seen++; rows.Len() != seen {
 			return errRestarted
 		}
 		id, ok := p.userOf(object)
@@ -74,7 +74,7 @@ func (p *popupPart) listUsers(ctx context.Context, source querySource, yield fun
 		}
 		return yield(id)
 	}
-	err = source.Run(ctx, nil, query.Limit{Rows: math.MaxInt, Bytes: userRowBytes}, &rows)
+	err = source.Read(ctx, feed.Range{}, &rows)
 	return skipped, err
 }
 

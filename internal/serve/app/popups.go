@@ -19,6 +19,7 @@ import (
 	"spillway/internal/exit"
 	"spillway/internal/serve/admin"
 	"spillway/internal/serve/config"
+	"spillway/internal/serve/feed"
 	"spillway/internal/serve/freight"
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/popup"
@@ -52,9 +53,9 @@ type popupPart struct {
 	popup     *popup.Popup
 	campaigns *popup.Campaigns
 	userRow   *query.Query // attributes_sql; nil: none
-	rowSource querySource  // of userRow
+	rowSource feed.Source  // of userRow
 
-	listSources []querySource // of popups.lists, in their order
+	listSources []feed.Source // of popups.lists, in their order
 
 	clock *popup.Clock                // of the store
 	local *popup.Local                // nil with Redis
@@ -195,16 +196,16 @@ func (p *popupPart) openUserRow(settings *popup.Config) error {
 	if c.AttributesSQL == "" {
 		return nil
 	}
-	d := query.Definition{
+	d := feed.Definition{
 		Name: "popups.attributes_sql", SQL: c.AttributesSQL,
 		Params: []param.Param{{Name: "user", Type: param.Type(c.UserType)}},
 	}
-	source, err := p.store.query(d)
+	source, err := p.store.source(d)
 	if err != nil {
 		return exit.UsageError(err)
 	}
 	q := query.Open(query.Config{
-		Definition: d, Limit: query.Limit{Rows: 1, Bytes: userRowBytes}, Timeout: c.AttributesTimeout, TTL: c.AttributesTTL,
+		Definition: d, Limit: feed.Limit{Rows: 1, Bytes: userRowBytes}, Timeout: c.AttributesTimeout, TTL: c.AttributesTTL,
 		CacheBytes: c.AttributesBytes, WaitersMax: userWaiters, Log: p.app.log, Gate: p.store.gate.Entrance(),
 	}, source)
 	p.userRow, p.rowSource = q, source
@@ -355,7 +356,7 @@ func (p *popupPart) prepare(ctx context.Context) error {
 
 // checkRow checks the statement of attributes_sql. Its columns are known afterwards.
 func (p *popupPart) checkRow(ctx context.Context) error {
-	if err := p.rowSource.Check(ctx); err != nil {
+	if err := p.rowSource.Check(ctx, 0); err != nil {
 		return err
 	}
 	var names []string

@@ -2,12 +2,12 @@ package app
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 
 	"spillway/internal/exit"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/feed"
-	"spillway/internal/serve/param"
 	"spillway/internal/serve/query"
 	"spillway/internal/serve/redis"
 	"spillway/internal/serve/server"
@@ -16,10 +16,9 @@ import (
 // queryPart is a configured query.
 type queryPart struct {
 	*part
-	cfg     config.Query
-	query   *query.Query
-	params  []param.Param
-	columns func() []feed.Column // nil while they are not known
+	cfg    config.Query
+	query  *query.Query
+	source feed.Source
 }
 
 // envelope returns the form of the query's responses.
@@ -58,23 +57,12 @@ func (a *app) openQuery(c config.Query) (*queryPart, error) {
 		return nil, exit.UsageError(fmt.Errorf("query %s: %w", c.Path, err))
 	}
 	settings.Database, settings.Gate = st.url.Identity(), st.gate.Entrance()
-	primary, err := st.query(settings.Definition)
-	if err != nil {
-		return nil, exit.UsageError(err)
+	p := &queryPart{cfg: c}
+	p.part = newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, func(ctx context.Context) error { return p.source.Check(ctx, 0) })
+	if p.source, err = a.openSource(p.part, c.Database, settings.Definition, settings.Timeout, c.StaleMax); err != nil {
+		return nil, err
 	}
-	p := &queryPart{part: newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, primary.Check), cfg: c}
-	p.reads, p.params, p.columns = []*store{st}, settings.Definition.Params, primary.Columns
-	var source query.Source = primary
-	if r := a.replica; r != nil && c.Database == "" {
-		replica, err := r.store.query(settings.Definition)
-		if err != nil {
-			return nil, exit.UsageError(fmt.Errorf("on the replica: %w", err))
-		}
-		p.reads = append(p.reads, r.store)
-		p.spare = func() bool { return r.usable(c.StaleMax) }
-		source = &query.Replicated{Replica: replica, Primary: primary, Switch: r.reads, Timeout: settings.Timeout, StaleMax: c.StaleMax}
-	}
-	p.query = query.Open(settings, source)
+	p.query = query.Open(settings, p.source)
 	return p, nil
 }
 
@@ -92,7 +80,7 @@ func (a *app) queryConfig(c *config.Query) (query.Config, error) {
 	}
 	cfg := query.Config{
 		Definition: d,
-		Limit:      query.Limit{Rows: c.RowsMax, Bytes: c.BytesMax},
+		Limit:      feed.Limit{Rows: c.RowsMax, Bytes: c.BytesMax},
 		Timeout:    c.Timeout,
 		TTL:        c.TTL,
 		Stale:      c.Stale,
@@ -110,9 +98,9 @@ func (a *app) queryConfig(c *config.Query) (query.Config, error) {
 }
 
 // queryDefinition turns the configuration's query into the engine's.
-func queryDefinition(c *config.Query) (query.Definition, error) {
+func queryDefinition(c *config.Query) (feed.Definition, error) {
 	params, err := c.Params.All()
-	return query.Definition{Name: c.Path, SQL: c.SQL, Params: params, RFC3339: c.Timestamps == "rfc3339", NumbersAsText: c.Numbers == "text"}, err
+	return feed.Definition{Name: c.Path, SQL: c.SQL, Params: params, RFC3339: c.Timestamps == "rfc3339", NumbersAsText: c.Numbers == "text"}, err
 }
 
 func (a *app) queryStats() []query.Stats {

@@ -16,7 +16,6 @@ import (
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/mysql"
 	"spillway/internal/serve/postgres"
-	"spillway/internal/serve/query"
 	"spillway/internal/serve/queue"
 	"spillway/internal/serve/sqlite"
 	"spillway/internal/serve/standby"
@@ -60,18 +59,34 @@ type connection interface {
 }
 
 // tables creates the engines' sources and sinks in a database.
-type tables interface {
-	feed(feed.Definition) (feed.Described, error)
-	query(query.Definition) (querySource, error)
-	stream(*stream.Schema) streamDatabase
-	popups() popupTables
+type tables struct {
+	source func(feed.Definition) (feed.Source, error)
+	stream func(*stream.Schema) streamDatabase
+	popups func() popupTables
 }
 
-// querySource is a query's source that can check its statement, and then knows its columns.
-type querySource interface {
-	query.Source
-	Check(context.Context) error
-	Columns() []feed.Column
+func postgresTables(db *postgres.DB) tables {
+	return tables{
+		source: db.Source,
+		stream: func(schema *stream.Schema) streamDatabase { return db.Stream(schema) },
+		popups: func() popupTables { return db.Popups() },
+	}
+}
+
+func mysqlTables(db *mysql.DB) tables {
+	return tables{
+		source: db.Source,
+		stream: func(schema *stream.Schema) streamDatabase { return db.Stream(schema) },
+		popups: func() popupTables { return db.Popups() },
+	}
+}
+
+func sqliteTables(db *sqlite.DB) tables {
+	return tables{
+		source: db.Source,
+		stream: func(schema *stream.Schema) streamDatabase { return db.Stream(schema) },
+		popups: func() popupTables { return db.Popups() },
+	}
 }
 
 // stores opens each database once, by its URL.
@@ -101,17 +116,17 @@ func (s *stores) get(ctx context.Context, text string) (*store, error) {
 	case database.Postgres:
 		var db *postgres.DB
 		db, err = postgres.Open(ctx, url, s.pool, s.log)
-		st.connection, st.tables = db, adapt(db)
+		st.connection, st.tables = db, postgresTables(db)
 	case database.SQLite:
 		var db *sqlite.DB
 		db, err = sqlite.New(url, s.pool, s.log)
-		st.connection, st.tables = db, adapt(db)
+		st.connection, st.tables = db, sqliteTables(db)
 	case database.MySQL:
 		var db *mysql.DB
 		if db, err = mysql.Open(ctx, url, s.pool, s.log); err != nil {
 			err = exit.UsageError(err) // it connects later, so the URL is wrong
 		}
-		st.connection, st.tables = db, adapt(db)
+		st.connection, st.tables = db, mysqlTables(db)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("database %s: %w", url, err)
@@ -145,33 +160,6 @@ func (s *stores) retain(used map[*store]bool) {
 		st.registered = st.registered || s.metrics.Register(st.metrics) == nil
 	}
 }
-
-// adapter is an open database with the types of one adapter.
-type adapter[F feed.Described, Q querySource, S streamDatabase, P popupTables] interface {
-	connection
-	Feed(feed.Definition) (F, error)
-	Query(query.Definition) (Q, error)
-	Stream(*stream.Schema) S
-	Popups() P
-}
-
-// adapted gives an adapter the interface tables.
-type adapted[F feed.Described, Q querySource, S streamDatabase, P popupTables] struct {
-	db adapter[F, Q, S, P]
-}
-
-// adapt lets Go infer the types of adapted.
-func adapt[F feed.Described, Q querySource, S streamDatabase, P popupTables](db adapter[F, Q, S, P]) tables {
-	return adapted[F, Q, S, P]{db}
-}
-
-func (a adapted[F, Q, S, P]) feed(d feed.Definition) (feed.Described, error) { return a.db.Feed(d) }
-
-func (a adapted[F, Q, S, P]) query(d query.Definition) (querySource, error) { return a.db.Query(d) }
-
-func (a adapted[F, Q, S, P]) stream(schema *stream.Schema) streamDatabase { return a.db.Stream(schema) }
-
-func (a adapted[F, Q, S, P]) popups() popupTables { return a.db.Popups() }
 
 // streamDatabase is a stream's table and its database.
 type streamDatabase interface {

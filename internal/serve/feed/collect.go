@@ -2,35 +2,35 @@ package feed
 
 import "fmt"
 
-// RowEncoder turns the values of one row into JSON and into a key.
-type RowEncoder[V any] interface {
-	AppendObject(dst []byte, values []V) []byte
-	AppendKey(dst []byte, values []V) ([]byte, error)
+// Row is the current row of a statement.
+type Row interface {
+	AppendObject(dst []byte) []byte
+	AppendKey(dst []byte) ([]byte, error)
 }
 
-// RowHandler takes the rows of one statement. The values are valid during the
-// call. Reset forgets the rows taken, because the statement is run again.
-type RowHandler[V any] interface {
-	Row(e RowEncoder[V], values []V) error
+// RowHandler takes the rows of one statement, which are valid during the call. Reset forgets
+// the rows taken, because the statement is run again.
+type RowHandler interface {
+	Row(r Row) error
 	Reset()
 }
 
 // Discard is the handler of rows that are not needed.
-type Discard[V any] struct{}
+type Discard struct{}
 
 // Row does nothing.
-func (Discard[V]) Row(RowEncoder[V], []V) error { return nil }
+func (Discard) Row(Row) error { return nil }
 
 // Reset does nothing.
-func (Discard[V]) Reset() {}
+func (Discard) Reset() {}
 
-// Collect appends the rows of a feed's statement to rows. run runs the statement. An error
-// leaves rows unchanged.
-func Collect[V any](name string, rows *Rows, run func(RowHandler[V]) error) error {
-	to := &collector[V]{rows: rows, start: rows.Len(), data: len(rows.Data)}
+// Collect appends the rows of a statement to rows. run runs the statement. An error leaves
+// rows unchanged.
+func Collect(def *Definition, rows *Rows, run func(RowHandler) error) error {
+	to := &collector{rows: rows, start: rows.Len(), data: len(rows.Data), keyed: !def.IsQuery()}
 	if err := run(to); err != nil {
 		to.Reset()
-		return fmt.Errorf("read feed %s: %w", name, err)
+		return fmt.Errorf("read %s: %w", def, err)
 	}
 	to.finish()
 	return nil
@@ -38,51 +38,55 @@ func Collect[V any](name string, rows *Rows, run func(RowHandler[V]) error) erro
 
 // CollectKeys keeps the key of each every-th row of a feed's statement, and of the last.
 // run runs the statement.
-func CollectKeys[V any](name string, every int, run func(RowHandler[V]) error) (Walk, error) {
+func CollectKeys(def *Definition, every int, run func(RowHandler) error) (Walk, error) {
 	if every < 1 {
-		return Walk{}, fmt.Errorf("walk feed %s: every %d-th row", name, every)
+		return Walk{}, fmt.Errorf("walk %s: every %d-th row", def, every)
 	}
-	to := &walker[V]{every: every}
+	to := &walker{every: every}
 	if err := run(to); err != nil {
-		return Walk{}, fmt.Errorf("walk feed %s: %w", name, err)
+		return Walk{}, fmt.Errorf("walk %s: %w", def, err)
 	}
 	to.walk.Last = Key(to.last)
 	return to.walk, nil
 }
 
 // collector appends the rows of a statement to Rows.
-type collector[V any] struct {
+type collector struct {
 	rows  *Rows
 	start int // rows, and
 	data  int // bytes, that were there before
 
-	keys []byte // the keys of the new rows, one after the other
-	ends []int  // where each ends
+	keyed bool
+	keys  []byte // the keys of the new rows, one after the other
+	ends  []int  // where each ends
 }
 
 // Row appends a row.
-func (c *collector[V]) Row(e RowEncoder[V], values []V) error {
+func (c *collector) Row(r Row) error {
+	if !c.keyed {
+		c.rows.Begin()
+		c.rows.Data = r.AppendObject(c.rows.Data)
+		return c.rows.EndUnkeyed()
+	}
 	var err error
-	if c.keys, err = e.AppendKey(c.keys, values); err != nil {
+	if c.keys, err = r.AppendKey(c.keys); err != nil {
 		return err
 	}
 	c.ends = append(c.ends, len(c.keys))
 	c.rows.Begin()
-	c.rows.Data = e.AppendObject(c.rows.Data, values)
+	c.rows.Data = r.AppendObject(c.rows.Data)
 	c.rows.End("") // until finish
 	return nil
 }
 
 // Reset removes the rows appended. The statement failed or is run again.
-func (c *collector[V]) Reset() {
-	c.rows.Data = c.rows.Data[:c.data]
-	c.rows.Ends = c.rows.Ends[:c.start]
-	c.rows.Keys = c.rows.Keys[:c.start]
+func (c *collector) Reset() {
+	c.rows.truncate(c.start, c.data)
 	c.keys, c.ends = c.keys[:0], c.ends[:0]
 }
 
 // finish sets the keys of all rows appended. They share one allocation.
-func (c *collector[V]) finish() {
+func (c *collector) finish() {
 	all := Key(c.keys)
 	start := 0
 	for i, end := range c.ends {
@@ -92,16 +96,16 @@ func (c *collector[V]) finish() {
 }
 
 // walker keeps the key of every n-th row of a statement, and of the last.
-type walker[V any] struct {
+type walker struct {
 	every int
 	walk  Walk
 	last  []byte
 }
 
 // Row counts a row.
-func (w *walker[V]) Row(e RowEncoder[V], values []V) error {
+func (w *walker) Row(r Row) error {
 	var err error
-	if w.last, err = e.AppendKey(w.last[:0], values); err != nil {
+	if w.last, err = r.AppendKey(w.last[:0]); err != nil {
 		return err
 	}
 	w.walk.Count++
@@ -112,4 +116,4 @@ func (w *walker[V]) Row(e RowEncoder[V], values []V) error {
 }
 
 // Reset forgets the rows counted. The statement failed or is run again.
-func (w *walker[V]) Reset() { w.walk, w.last = Walk{}, w.last[:0] }
+func (w *walker) Reset() { w.walk, w.last = Walk{}, w.last[:0] }

@@ -9,50 +9,41 @@ import (
 	"spillway/internal/serve/param"
 )
 
-// expanded is the source of a feed with lists on a database that has no arrays: one source for
-// each of param.Expand's statements.
+// expanded is a source with lists on a database that has no arrays: one source for each of
+// param.Expand's statements. All have the same tables and columns.
 type expanded struct {
-	name    string
-	params  []Param
+	def     Definition
 	sources []Source
 }
 
-// Expanded is the source of a feed on a database that has no arrays.
-type Expanded[F Described] struct {
-	Source
-	One F // the source of one width of the lists, which Check checks; all widths have the same tables and columns
-}
-
-// Columns implements Described.
-func (e *Expanded[F]) Columns() []Column { return e.One.Columns() }
-
-// Expand returns the source of a feed. open returns the one of a definition without lists.
-func Expand[F Described](def Definition, d plans.Dialect, open func(Definition) (F, error)) (*Expanded[F], error) {
+// Expand returns a source on a database that has no arrays. open returns the one of a
+// definition without lists.
+func Expand(def Definition, d plans.Dialect, open func(Definition) (Source, error)) (Source, error) {
 	expansions, err := param.Expand(def.SQL, d, def.Params)
 	if err != nil {
-		return nil, fmt.Errorf("feed %s: %w", def.Name, err)
+		return nil, fmt.Errorf("%s: %w", &def, err)
 	}
-	var one F
-	e := &expanded{name: def.Name, params: def.Params}
+	e := &expanded{def: def}
 	for _, expansion := range expansions {
 		of := def
 		of.SQL, of.Params = expansion.SQL, expansion.Params
-		if one, err = open(of); err != nil {
-			return nil, fmt.Errorf("feed %s: %w", def.Name, err)
+		source, err := open(of)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", &def, err)
 		}
-		e.sources = append(e.sources, one)
+		e.sources = append(e.sources, source)
 	}
 	if !slices.ContainsFunc(def.Params, func(p Param) bool { return p.ListMax > 0 }) {
-		return &Expanded[F]{Source: one, One: one}, nil
+		return e.sources[0], nil
 	}
-	return &Expanded[F]{Source: e, One: one}, nil
+	return e, nil
 }
 
 // source returns the source for the arguments of r, and r with the arguments for it.
 func (e *expanded) source(r Range) (Source, Range, error) {
-	n, args, err := param.ExpandArguments(e.params, r.Args)
+	n, args, err := param.ExpandArguments(e.def.Params, r.Args)
 	if err != nil {
-		return nil, r, fmt.Errorf("feed %s: %w", e.name, err)
+		return nil, r, fmt.Errorf("%s: %w", &e.def, err)
 	}
 	r.Args = args
 	return e.sources[n], r, nil
@@ -82,4 +73,14 @@ func (e *expanded) Check(ctx context.Context, window int) error {
 		return err
 	}
 	return e.sources[len(e.sources)-1].Check(ctx, window)
+}
+
+// Columns implements Source.
+func (e *expanded) Columns() []Column {
+	for _, source := range e.sources {
+		if columns := source.Columns(); columns != nil {
+			return columns
+		}
+	}
+	return nil
 }

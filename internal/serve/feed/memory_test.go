@@ -171,6 +171,8 @@ func (t *table) Keys(ctx context.Context, r Range, every int) (Walk, error) {
 
 func (t *table) Check(context.Context, int) error { return nil }
 
+func (t *table) Columns() []Column { return nil }
+
 var errDown = errors.New("connection refused")
 
 func testConfig() Config {

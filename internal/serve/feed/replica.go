@@ -11,7 +11,7 @@ import (
 
 // Replicated is a Source that reads from a replica while its rows are young enough, else from
 // the primary, or from the replica again if the primary is away. Both must have the same
-// tables. It sets ReadAt.
+// tables. It sets ReadAt. It does not use Rows.Each.
 type Replicated struct {
 	Replica, Primary Source
 	Switch           *standby.Switch
@@ -22,7 +22,9 @@ type Replicated struct {
 var _ Source = (*Replicated)(nil)
 
 func (r *Replicated) bounds() standby.Bounds {
-	own := func(err error) bool { return errors.Is(err, ErrCursor) || errors.Is(err, param.ErrValue) }
+	own := func(err error) bool {
+		return errors.Is(err, ErrCursor) || errors.Is(err, param.ErrValue) || errors.Is(err, ErrTooLarge)
+	}
 	return standby.Bounds{Timeout: r.Timeout, StaleMax: r.StaleMax, Own: own}
 }
 
@@ -30,7 +32,7 @@ func (r *Replicated) bounds() standby.Bounds {
 func (r *Replicated) Read(ctx context.Context, span Range, rows *Rows) error {
 	ask := func(source Source) func(context.Context) (*Rows, error) {
 		return func(ctx context.Context) (*Rows, error) {
-			own := new(Rows) // an abandoned read may still write
+			own := &Rows{Limit: rows.Limit} // an abandoned read may still write
 			err := source.Read(ctx, span, own)
 			return own, err
 		}
@@ -80,4 +82,12 @@ func readAt(start, said time.Time) time.Time {
 // plans.
 func (r *Replicated) Check(ctx context.Context, window int) error {
 	return r.Primary.Check(ctx, window)
+}
+
+// Columns implements Source, as the first database says that has read them.
+func (r *Replicated) Columns() []Column {
+	if columns := r.Primary.Columns(); columns != nil {
+		return columns
+	}
+	return r.Replica.Columns()
 }

@@ -2,24 +2,64 @@ package feed
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"spillway/internal/serve/param"
 )
 
-// Definition is the part of a feed's configuration that its Source needs: one SELECT, and
-// the columns of its result that order it. An adapter turns it into statements of its
-// dialect.
+// Definition is the part of a feed's or a query's configuration that its Source needs: one
+// SELECT, and of a feed the columns of its result that order it. A query is a feed without a
+// key: its statement runs as it is, with its own order. An adapter turns a feed's into
+// statements of its dialect.
 type Definition struct {
-	Name   string      // the feed's path, for messages, metrics and cursors
-	SQL    string      // a SELECT without ORDER BY and LIMIT; parameters as :name
-	Key    []KeyColumn // at least one; together unique and NOT NULL
+	Name   string      // the path, for messages, metrics, cursors and cache keys
+	SQL    string      // a SELECT, of a feed without ORDER BY and LIMIT; parameters as :name
+	Key    []KeyColumn // of a feed: at least one; together unique and NOT NULL
 	Params []Param     // in the order of Range.Args
 
 	RFC3339       bool // timestamps in UTC with Z and a fixed number of digits
 	NumbersAsText bool // decimals and integers of 64 bits as strings
+}
+
+// IsQuery reports whether d has no key.
+func (d *Definition) IsQuery() bool { return len(d.Key) == 0 }
+
+// String names the feed or the query in errors.
+func (d *Definition) String() string {
+	if d.IsQuery() {
+		return "query " + d.Name
+	}
+	return "feed " + d.Name
+}
+
+// KeyPositions returns where the columns of the key are among the columns of a result.
+func (d *Definition) KeyPositions(columns []string) ([]int, error) {
+	var positions []int
+	for _, k := range d.Key {
+		i := slices.Index(columns, k.Name)
+		if i < 0 {
+			return nil, fmt.Errorf("the key column %q is not an output column; the statement yields %s", k.Name, strings.Join(columns, ", "))
+		}
+		positions = append(positions, i)
+	}
+	return positions, nil
+}
+
+// Labels returns the text before each value of a row's JSON object: {"id": or ,"name":
+func Labels(columns []string) [][]byte {
+	labels := make([][]byte, len(columns))
+	for i, name := range columns {
+		label := []byte{','}
+		if i == 0 {
+			label = []byte{'{'}
+		}
+		labels[i] = append(AppendString(label, []byte(name)), ':')
+	}
+	return labels
 }
 
 // CheckFilters returns an error if a filter is not one of the output columns.
@@ -72,7 +112,7 @@ const (
 	UUID      = param.UUID
 )
 
-// Range is a run of rows in the feed's order.
+// Range is a run of rows in the feed's order. A query has all its rows: it has only Args.
 type Range struct {
 	Args  []string // one argument (param.Argument) for each of Definition.Params
 	After Key      // only rows after this key; "": from the first row
@@ -81,26 +121,29 @@ type Range struct {
 	Limit int      // rows at most; always > 0
 }
 
-// Source reads a feed's rows from a database. Its methods may be called concurrently. An
-// error caused by the request's key, such as a forged cursor, wraps ErrCursor, and one caused
-// by the values of Range.Args param.ErrValue. Other errors are the database's.
+// Source reads the rows of a feed or a query from a database. Its methods may be called
+// concurrently. An error caused by the request's key, such as a forged cursor, wraps ErrCursor,
+// and one caused by the values of Range.Args param.ErrValue. Other errors are the database's.
+// Every error names the feed or the query.
 type Source interface {
-	// Read appends the rows of r to rows, first row first.
-	Read(ctx context.Context, r Range, rows *Rows) error
+	Reader
 	// Keys counts the rows of r. It returns the count, the key of each every-th row (the
 	// every-th, the 2*every-th, ...) and the key of the last row. It reads only key columns.
 	Keys(ctx context.Context, r Range, every int) (Walk, error)
 	// Check has the database explain the statements for a window of that many rows. If a
 	// table of more than 10,000 rows would be sorted or scanned, the error names the index
-	// to add. Every error names the feed.
+	// to add. The statement of a query is only prepared.
 	Check(ctx context.Context, window int) error
+	// Columns returns the columns of the rows; nil if they are not known yet. They are after
+	// Check.
+	Columns() []Column
 }
 
-// Described is a source that knows its columns from its check on.
-type Described interface {
-	Source
-	// Columns returns the columns of the rows; nil if they are not known yet.
-	Columns() []Column
+// Reader is the part of a Source that a query needs.
+type Reader interface {
+	// Read appends the rows of r to rows, first row first. An error leaves rows unchanged.
+	// When ctx ends, the statement is cancelled in the database.
+	Read(ctx context.Context, r Range, rows *Rows) error
 }
 
 // Walk is the result of Source.Keys.
@@ -112,22 +155,41 @@ type Walk struct {
 	ReadAt time.Time // as in Rows
 }
 
-// Rows are rows of a feed as JSON objects.
+// Rows are rows as JSON objects. Only those of a feed have keys.
 type Rows struct {
 	Data []byte // the objects, joined by commas
-	Ends []int  // Ends[i] is the end of row i in Data
-	Keys []Key  // Keys[i] is the key of row i
+	Ends []int  // of a feed: Ends[i] is the end of row i in Data
+	Keys []Key  // of a feed: Keys[i] is the key of row i
+
+	// Limit bounds the rows of a query. At the first row beyond it, Read ends with an error
+	// that wraps ErrTooLarge.
+	Limit Limit
+	// Each, if it is not nil, takes each row of a query, which it must not keep; Data is empty
+	// then. Its error ends Read. A source that starts again counts from 0 again.
+	Each func(object []byte) error
 
 	// ReadAt is a time that the rows are no older than; zero: the start of the read.
 	ReadAt time.Time
+
+	count int
 }
 
+// Limit bounds the result of a query.
+type Limit struct {
+	Rows  int
+	Bytes int // of the encoded rows
+}
+
+// ErrTooLarge means that a result exceeds Rows.Limit.
+var ErrTooLarge = errors.New("the result is too large")
+
 // Len returns the number of rows.
-func (r *Rows) Len() int { return len(r.Ends) }
+func (r *Rows) Len() int { return r.count }
 
 // Reset empties r and keeps its memory.
 func (r *Rows) Reset() {
-	r.Data, r.Ends, r.Keys, r.ReadAt = r.Data[:0], r.Ends[:0], r.Keys[:0], time.Time{}
+	r.truncate(0, 0)
+	r.ReadAt = time.Time{}
 }
 
 // Slice returns the bytes of rows i to j-1 with commas between them. They must not be
@@ -143,17 +205,42 @@ func (r *Rows) Slice(i, j int) []byte {
 	return r.Data[start:r.Ends[j-1]]
 }
 
-// Begin starts a row. The source then appends one JSON object to r.Data and calls End.
+// Begin starts a row. One JSON object is then appended to r.Data, and End called.
 func (r *Rows) Begin() {
-	if len(r.Ends) > 0 {
+	if len(r.Data) > 0 {
 		r.Data = append(r.Data, ',')
 	}
 }
 
-// End closes the row that Begin started, with its key.
+// End closes the row of a feed that Begin started, with its key.
 func (r *Rows) End(key Key) {
+	r.count++
 	r.Ends = append(r.Ends, len(r.Data))
 	r.Keys = append(r.Keys, key)
+}
+
+// EndUnkeyed closes the row of a query that Begin started. Its error ends the read.
+func (r *Rows) EndUnkeyed() error {
+	r.count++
+	switch {
+	case r.count > r.Limit.Rows:
+		return fmt.Errorf("%w: more than %d rows (rows_max)", ErrTooLarge, r.Limit.Rows)
+	case len(r.Data) > r.Limit.Bytes:
+		return fmt.Errorf("%w: more than %d bytes (bytes_max)", ErrTooLarge, r.Limit.Bytes)
+	case r.Each != nil:
+		row := r.Data
+		r.Data = r.Data[:0]
+		return r.Each(row)
+	}
+	return nil
+}
+
+// truncate removes the rows from n on. They begin behind so many bytes.
+func (r *Rows) truncate(n, bytes int) {
+	r.Data, r.count = r.Data[:bytes], n
+	if r.Keys != nil {
+		r.Ends, r.Keys = r.Ends[:n], r.Keys[:n]
+	}
 }
 
 // Column is one column of a statement's rows.

@@ -4,41 +4,49 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"spillway/internal/plans"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
 )
 
-// Check implements feed.Source. It explains the statement for a window, and the
-// one for the rows after a key that it reads for the purpose. The feed's
-// parameters have made-up values. It does so without filters and with each of them. At first the tables are read in the order in
-// which the feed names them; if that is refused, the optimizer may order them.
+// Check implements feed.Source. It explains a feed's statement for a window, and the one for
+// the rows after a key that it reads for the purpose. The feed's parameters have made-up
+// values. It does so without filters and with each of them. At first the tables are read in
+// the order in which the feed names them; if that is refused, the optimizer may order them.
 // The feed is read in the way that passes.
 //
-// Check also returns an error if a key column's table lets it be NULL. It logs
-// a warning if no unique index covers the key, and if a table is not InnoDB's.
-func (f *Feed) Check(ctx context.Context, window int) error {
-	if err := f.check(ctx, window); err != nil {
-		return fmt.Errorf("check feed %s: %w", f.def.Name, err)
+// Check also returns an error if a key column's table lets it be NULL. It logs a warning if no
+// unique index covers the key, and if a table is not InnoDB's.
+//
+// A query's statement is prepared.
+func (s *source) Check(ctx context.Context, window int) error {
+	var err error
+	if s.def.IsQuery() {
+		_, err = s.describe(ctx)
+		err = s.explainError(feed.Range{}, err)
+	} else {
+		err = s.checkFeed(ctx, window)
+	}
+	if err != nil {
+		return fmt.Errorf("check %s: %w", &s.def, err)
 	}
 	return nil
 }
 
-func (f *Feed) check(ctx context.Context, window int) error {
-	ck := &checker{feed: f}
-	err := f.db.withSession(ctx, func(ctx context.Context, se *session) error {
-		d, o, err := f.ask(ctx, se)
+func (s *source) checkFeed(ctx context.Context, window int) error {
+	ck := &checker{feed: s}
+	err := s.db.withSession(ctx, func(ctx context.Context, se *session) error {
+		d, o, err := s.ask(ctx, se)
 		if err != nil {
-			return f.explainError(feed.Range{}, err)
+			return s.explainError(feed.Range{}, err)
 		}
-		f.known.Store(d)
+		s.known.Store(d)
 		ck.columns = d.columns
-		if err := f.def.CheckFilters(d.columns.names); err != nil {
+		if err := s.def.CheckFilters(d.columns.names); err != nil {
 			return err
 		}
-		ck.check = plans.Check{Key: o.key(f.def), Window: window, Tables: o.tables, Descending: se.Server.DescendingIndexes()}
+		ck.check = plans.Check{Key: o.key(s.def), Window: window, Tables: o.tables, Descending: se.Server.DescendingIndexes()}
 		return ck.checkTables(ctx, se, o)
 	})
 	if err != nil {
@@ -46,19 +54,19 @@ func (f *Feed) check(ctx context.Context, window int) error {
 	}
 	straight := ck.judge(ctx, true)
 	if straight == nil {
-		f.optimizer.Store(false)
+		s.optimizer.Store(false)
 		return nil
 	}
 	if ctx.Err() != nil || ck.judge(ctx, false) != nil {
 		return straight
 	}
-	f.optimizer.Store(true)
+	s.optimizer.Store(true)
 	return nil
 }
 
 // checker checks one feed.
 type checker struct {
-	feed    *Feed
+	feed    *source
 	columns *columns
 	check   plans.Check
 }
@@ -66,28 +74,11 @@ type checker struct {
 // checkTables judges the key's columns by their tables, and the tables' engines.
 func (ck *checker) checkTables(ctx context.Context, se *session, o *origins) error {
 	log := ck.feed.db.log.With("feed", ck.feed.def.Name)
-	catalog := se.catalog(ctx)
-	one, unique := true, false
-	var names []string
-	for _, k := range ck.check.Key {
-		names = append(names, k.Column)
+	unguarded, err := se.catalog(ctx).CheckKey(ck.check.Key)
+	if err != nil {
+		return err
 	}
-	for _, k := range ck.check.Key {
-		one = one && k.Column != "" && k.Table == ck.check.Key[0].Table
-		if k.Column == "" {
-			continue
-		}
-		t, err := catalog.Table(k.Table)
-		if err != nil {
-			return err
-		}
-		if c := o.outputs[k.Output]; c.Nullable {
-			return fmt.Errorf("the key column %s may be NULL; run ALTER TABLE %s MODIFY %s %s NOT NULL",
-				k.Output, t.SQL(plans.MySQL), plans.MySQL.Quote(c.Name), c.Type)
-		}
-		unique = unique || slices.ContainsFunc(t.Indexes, func(index plans.Index) bool { return index.Unique && index.Within(names) })
-	}
-	if one && !unique {
+	if unguarded {
 		log.Warn("no unique index covers the feed's key; rows with equal keys can be lost between pages", "table", ck.check.Key[0].Table.Name)
 	}
 	for _, t := range o.tables {

@@ -21,7 +21,7 @@ func checkFeed(t *testing.T, url string, def feed.Definition) (string, string) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	source, err := db.Feed(def)
+	source, err := db.source(def)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +178,7 @@ func key(parts ...any) feed.Key {
 	return feed.Key(k)
 }
 
-func readKey(t *testing.T, f *Feed, r feed.Range) feed.Key {
+func readKey(t *testing.T, f *source, r feed.Range) feed.Key {
 	t.Helper()
 	walk, err := f.Keys(t.Context(), r, 1)
 	if err != nil || walk.Count != 1 {

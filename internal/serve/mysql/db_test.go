@@ -70,7 +70,7 @@ func testSession(t *testing.T, _ *apptest.Server, url string) {
 func testFilterOfFloat(t *testing.T, _ *apptest.Server, url string) {
 	mustExecute(t, url, "CREATE TABLE floats (id bigint NOT NULL PRIMARY KEY, v float)", "INSERT INTO floats VALUES (1, 0.1), (2, 16777216), (3, 0.2)")
 	filter := param.Filter("v", feed.Real)
-	source, err := open(t, url, database.Pool{}).Feed(feed.Definition{Name: "/floats", SQL: "SELECT id, v FROM floats", Key: keyOf("id"), Params: []feed.Param{filter}})
+	source, err := open(t, url, database.Pool{}).source(feed.Definition{Name: "/floats", SQL: "SELECT id, v FROM floats", Key: keyOf("id"), Params: []feed.Param{filter}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func testFilterOfFloat(t *testing.T, _ *apptest.Server, url string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := readAll(t, source.One, feed.Range{Args: []string{arg}, Limit: 10}); got != want {
+		if got := readAll(t, source, feed.Range{Args: []string{arg}, Limit: 10}); got != want {
 			t.Errorf("%s: %s, want %s", text, got, want)
 		}
 	}
@@ -140,7 +140,7 @@ func testTableChanged(t *testing.T, _ *apptest.Server, url string) {
 // A column that shows a parameter has a type that depends on its value.
 func testShownParameter(t *testing.T, _ *apptest.Server, url string) {
 	db := open(t, url, database.Pool{})
-	f, err := db.statement(feed.Definition{Name: "/test", SQL: "SELECT :s AS s, :i AS id, :t AS at", Key: keyOf("id"), Params: []feed.Param{
+	f, err := db.source(feed.Definition{Name: "/test", SQL: "SELECT :s AS s, :i AS id, :t AS at", Key: keyOf("id"), Params: []feed.Param{
 		{Name: "s", Type: feed.Text}, {Name: "i", Type: feed.Integer}, {Name: "t", Type: feed.Timestamp},
 	}})
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 // variantsMax is the number of variants that one feed remembers.
 const variantsMax = 16
 
-// description holds the columns of a feed for sample parameters, and the variants seen
+// description holds the columns of a feed or a query for sample parameters, and the variants seen
 // since. A column that shows a parameter has a type that depends on the value.
 type description struct {
 	columns  *columns
@@ -73,41 +73,41 @@ func (d *description) adapt(def feed.Definition, rows driver.Rows, keysOnly bool
 
 // describe returns the description of the feed. It asks the database the first time and
 // when the description is stale.
-func (f *Feed) describe(ctx context.Context) (*description, error) {
-	old := f.known.Load()
-	if old != nil && !f.stale.Load() {
+func (s *source) describe(ctx context.Context) (*description, error) {
+	old := s.known.Load()
+	if old != nil && !s.stale.Load() {
 		return old, nil
 	}
 	var d *description
 	ask := func(ctx context.Context, se *session) (err error) {
-		d, _, err = f.ask(ctx, se)
+		d, _, err = s.ask(ctx, se)
 		return err
 	}
-	err := f.db.withSession(ctx, ask)
+	err := s.db.withSession(ctx, ask)
 	if err != nil && ctx.Err() == nil && worthRetrying(err) {
-		err = f.db.withSession(ctx, ask)
+		err = s.db.withSession(ctx, ask)
 	}
 	if err != nil {
 		return nil, err
 	}
-	f.stale.Store(false)
+	s.stale.Store(false)
 	if old != nil && old.columns.same(d.columns) && maps.Equal(old.subtypes, d.subtypes) {
 		return old, nil // keeps the variants seen
 	}
-	f.known.Store(d)
+	s.known.Store(d)
 	return d, nil
 }
 
 // Columns returns the columns of the rows; nil if they are not known yet.
-func (f *Feed) Columns() []feed.Column {
-	d := f.known.Load()
+func (s *source) Columns() []feed.Column {
+	d := s.known.Load()
 	if d == nil {
 		return nil
 	}
 	var all []feed.Column
 	for i, name := range d.columns.names {
 		isKey := slices.ContainsFunc(d.columns.key, func(k keyColumn) bool { return k.index == i })
-		json := formatOf(f.def, metadata{}).jsonOf(d.columns.types[i], d.subtypes[name])
+		json := d.columns.forms[i].json
 		zeroDate := strings.HasPrefix(d.columns.types[i], "DATE") || json == feed.JSONTimestamp
 		all = append(all, feed.Column{Name: name, JSON: json, Null: !isKey || zeroDate})
 	}
@@ -116,26 +116,26 @@ func (f *Feed) Columns() []feed.Column {
 
 // ask reads the feed's columns: their types from an empty result, and the rest from their
 // tables.
-func (f *Feed) ask(ctx context.Context, se *session) (*description, *origins, error) {
-	args, err := f.bindParams(f.samples(-1, nil), nil, nil)
+func (s *source) ask(ctx context.Context, se *session) (*description, *origins, error) {
+	args, err := s.bindParams(s.samples(-1, nil), nil, nil)
 	if err != nil {
 		return nil, nil, err
 	}
-	empty := "SELECT * FROM " + writer{body: f.body}.derived() + " LIMIT 0"
+	empty := "SELECT * FROM " + writer{body: s.body}.derived() + " LIMIT 0"
 	var list []metadata
-	s := &statement{sql: empty, columns: func(rows driver.Rows) (*columns, error) {
+	st := &statement{sql: empty, columns: func(rows driver.Rows) (*columns, error) {
 		list = metadataOf(rows)
 		return nil, nil
 	}}
-	if err := se.run(ctx, s, namedValues(args), feed.Discard[driver.Value]{}); err != nil {
+	if err := se.run(ctx, st, namedValues(args), feed.Discard{}); err != nil {
 		return nil, nil, err
 	}
-	o, err := f.readOrigins(ctx, se, empty, args)
+	o, err := s.readOrigins(ctx, se, empty, args)
 	if err != nil {
 		return nil, nil, err
 	}
 	subtypes := o.subtypes()
-	c, err := newColumns(f.def, list, subtypes)
+	c, err := newColumns(s.def, list, subtypes)
 	return &description{columns: c, subtypes: subtypes}, o, err
 }
 
@@ -155,7 +155,7 @@ type origin struct {
 
 // readOrigins explains the statement and reads what the server made of it: every
 // column comes with its table.
-func (f *Feed) readOrigins(ctx context.Context, se *session, sql string, args []any) (*origins, error) {
+func (s *source) readOrigins(ctx context.Context, se *session, sql string, args []any) (*origins, error) {
 	_, text, err := se.explain(ctx, sql, args)
 	if err != nil {
 		return nil, err

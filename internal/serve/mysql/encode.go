@@ -19,8 +19,8 @@ type columns struct {
 	names  []string
 	types  []string // as the driver names them
 	digits []int64  // of the fractions of times; nil if they do not matter
-	prefix [][]byte // the text before each value: {"id": or ,"name":
-	encode []encoder
+	labels [][]byte // by feed.Labels
+	forms  []form
 	key    []keyColumn
 	keys   *columns // of the statement that selects the key alone
 
@@ -66,28 +66,22 @@ const (
 // missing or has a type that cannot be a key.
 func newColumns(def feed.Definition, list []metadata, subtypes map[string]subtype) (*columns, error) {
 	c := &columns{decimals: make(map[string]string)}
-	index := make(map[string]int, len(list))
-	for i, m := range list {
-		index[m.name] = i
+	for _, m := range list {
 		if m.typ == "DECIMAL" {
 			c.decimals[m.name] = m.decimal()
 		}
-		prefix := []byte{','}
-		if i == 0 {
-			prefix = []byte{'{'}
-		}
 		c.names, c.types = append(c.names, m.name), append(c.types, m.typ)
-		c.prefix = append(c.prefix, append(feed.AppendString(prefix, []byte(m.name)), ':'))
-		c.encode = append(c.encode, formatOf(def, m).encoder(m.typ, subtypes[m.name]))
+		c.forms = append(c.forms, formatOf(def, m).formOf(m.typ, subtypes[m.name]))
 		if def.RFC3339 {
 			c.digits = append(c.digits, m.scale)
 		}
 	}
-	for _, column := range def.Key {
-		i, ok := index[column.Name]
-		if !ok {
-			return nil, fmt.Errorf("the key column %s is not among the columns that the statement selects", column.Name)
-		}
+	c.labels = feed.Labels(c.names)
+	positions, err := def.KeyPositions(c.names)
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range positions {
 		k, err := newKeyColumn(i, list[i])
 		if err != nil {
 			return nil, err
@@ -138,23 +132,29 @@ func (c *columns) keysOnly() *columns {
 	return keys
 }
 
-// AppendObject appends a row as a JSON object.
-func (c *columns) AppendObject(dst []byte, values []driver.Value) []byte {
-	for i, value := range values {
-		dst = append(dst, c.prefix[i]...)
+// row is the current row of a statement. It implements feed.Row.
+type row struct {
+	*columns
+	values []driver.Value
+}
+
+// AppendObject implements feed.Row.
+func (r *row) AppendObject(dst []byte) []byte {
+	for i, value := range r.values {
+		dst = append(dst, r.labels[i]...)
 		if value == nil {
 			dst = append(dst, "null"...)
 			continue
 		}
-		dst = c.encode[i](dst, value)
+		dst = r.forms[i].encode(dst, value)
 	}
 	return append(dst, '}')
 }
 
-// AppendKey appends the key of a row.
-func (c *columns) AppendKey(dst []byte, values []driver.Value) ([]byte, error) {
-	for _, column := range c.key {
-		value := values[column.index]
+// AppendKey implements feed.Row.
+func (r *row) AppendKey(dst []byte) ([]byte, error) {
+	for _, column := range r.key {
+		value := r.values[column.index]
 		if value == nil {
 			return dst, fmt.Errorf("the key column %s is NULL in a row; exclude such rows from the statement", column.name)
 		}
@@ -167,7 +167,7 @@ func (c *columns) AppendKey(dst []byte, values []driver.Value) ([]byte, error) {
 	return dst, nil
 }
 
-// format says how the values of a column are written.
+// format says how a source writes the values of a column.
 type format struct {
 	rfc3339       bool
 	digits        int // of a time's fraction, with rfc3339
@@ -185,76 +185,84 @@ func formatOf(def feed.Definition, m metadata) format {
 
 func isInstant(typ string) bool { return typ == "DATETIME" || typ == "TIMESTAMP" }
 
-// encoder returns the encoder of a type. Character strings, enumerations, sets and types
-// without an encoder become strings.
-func (o format) encoder(typ string, f subtype) encoder {
-	switch {
-	case o.numbersAsText && (typ == "BIGINT" || typ == "UNSIGNED BIGINT" || typ == "DECIMAL"):
-		return func(dst []byte, value driver.Value) []byte { return append(appendNumber(append(dst, '"'), value), '"') }
-	case o.rfc3339 && isInstant(typ):
-		return o.appendTime
-	}
-	switch typ {
-	case "TINYINT", "UNSIGNED TINYINT":
-		if f == boolean {
-			return appendBoolean
-		}
-		return appendNumber
-	case "SMALLINT", "UNSIGNED SMALLINT", "MEDIUMINT", "UNSIGNED MEDIUMINT", "INT", "UNSIGNED INT",
-		"BIGINT", "UNSIGNED BIGINT", "YEAR", "FLOAT", "DOUBLE", "DECIMAL":
-		return appendNumber
-	case "BIT":
-		return func(dst []byte, value driver.Value) []byte {
-			return strconv.AppendUint(dst, bitsOf(bytesOf(value)), 10)
-		}
-	case "DATE", "DATETIME":
-		return appendTime
-	case "TIMESTAMP":
-		return appendInstant
-	case "TIME":
-		return func(dst []byte, value driver.Value) []byte { return appendQuoted(dst, trimFraction(bytesOf(value))) }
-	case "JSON":
-		return func(dst []byte, value driver.Value) []byte { return append(dst, bytesOf(value)...) }
-	case "BINARY", "VARBINARY", "BLOB", "TINYBLOB", "MEDIUMBLOB", "LONGBLOB", "GEOMETRY", "VECTOR":
-		return func(dst []byte, value driver.Value) []byte { return feed.AppendBase64(dst, bytesOf(value)) }
-	}
-	if f == document {
-		return appendDocument
-	}
-	return func(dst []byte, value driver.Value) []byte { return feed.AppendString(dst, bytesOf(value)) }
+// form is how the values of a type are written.
+type form struct {
+	encode encoder
+	json   feed.JSONType
 }
 
-// jsonOf returns the JSON type of what the encoder of a type writes. With rfc3339, dates that
-// have some zero parts are strings too.
-func (o format) jsonOf(typ string, f subtype) feed.JSONType {
-	switch {
-	case o.numbersAsText && (typ == "BIGINT" || typ == "UNSIGNED BIGINT" || typ == "DECIMAL"):
-		return feed.JSONString
-	case o.rfc3339 && isInstant(typ):
-		return feed.JSONTimestamp
-	}
+// formOf returns the form of a type. Character strings, enumerations, sets and types that are
+// not listed become strings. So do dates, which may have parts that are zero.
+func (o format) formOf(typ string, f subtype) form {
 	switch typ {
 	case "TINYINT", "UNSIGNED TINYINT":
 		if f == boolean {
-			return feed.JSONFlag
+			return form{appendBoolean, feed.JSONFlag}
 		}
-		return feed.JSONInteger
-	case "SMALLINT", "UNSIGNED SMALLINT", "MEDIUMINT", "UNSIGNED MEDIUMINT", "INT", "UNSIGNED INT",
-		"BIGINT", "UNSIGNED BIGINT", "YEAR", "BIT":
-		return feed.JSONInteger
-	case "FLOAT", "DOUBLE", "DECIMAL":
-		return feed.JSONNumber
+		return form{appendNumber, feed.JSONInteger}
+	case "SMALLINT", "UNSIGNED SMALLINT", "MEDIUMINT", "UNSIGNED MEDIUMINT", "INT", "UNSIGNED INT", "YEAR":
+		return form{appendNumber, feed.JSONInteger}
+	case "BIGINT", "UNSIGNED BIGINT":
+		if o.numbersAsText {
+			return form{appendQuotedNumber, feed.JSONString}
+		}
+		return form{appendNumber, feed.JSONInteger}
+	case "DECIMAL":
+		if o.numbersAsText {
+			return form{appendQuotedNumber, feed.JSONString}
+		}
+		return form{appendNumber, feed.JSONNumber}
+	case "FLOAT", "DOUBLE":
+		return form{appendNumber, feed.JSONNumber}
+	case "BIT":
+		return form{appendBits, feed.JSONInteger}
+	case "DATE":
+		return form{appendTime, feed.JSONString}
+	case "DATETIME":
+		if o.rfc3339 {
+			return form{o.appendTime, feed.JSONTimestamp}
+		}
+		return form{appendTime, feed.JSONString}
 	case "TIMESTAMP":
-		return feed.JSONTimestamp
-	case "JSON", "NULL":
-		return feed.JSONAny
+		if o.rfc3339 {
+			return form{o.appendTime, feed.JSONTimestamp}
+		}
+		return form{appendInstant, feed.JSONTimestamp}
+	case "TIME":
+		return form{appendClock, feed.JSONString}
+	case "JSON":
+		return form{appendRaw, feed.JSONAny}
+	case "NULL":
+		return form{appendText, feed.JSONAny}
 	case "BINARY", "VARBINARY", "BLOB", "TINYBLOB", "MEDIUMBLOB", "LONGBLOB", "GEOMETRY", "VECTOR":
-		return feed.JSONBytes
+		return form{appendBytes, feed.JSONBytes}
 	}
 	if f == document {
-		return feed.JSONAny
+		return form{appendDocument, feed.JSONAny}
 	}
-	return feed.JSONString // dates too: they may have parts that are zero
+	return form{appendText, feed.JSONString}
+}
+
+func appendText(dst []byte, value driver.Value) []byte {
+	return feed.AppendString(dst, bytesOf(value))
+}
+
+func appendBytes(dst []byte, value driver.Value) []byte {
+	return feed.AppendBase64(dst, bytesOf(value))
+}
+
+func appendRaw(dst []byte, value driver.Value) []byte { return append(dst, bytesOf(value)...) }
+
+func appendBits(dst []byte, value driver.Value) []byte {
+	return strconv.AppendUint(dst, bitsOf(bytesOf(value)), 10)
+}
+
+func appendClock(dst []byte, value driver.Value) []byte {
+	return appendQuoted(dst, trimFraction(bytesOf(value)))
+}
+
+func appendQuotedNumber(dst []byte, value driver.Value) []byte {
+	return append(appendNumber(append(dst, '"'), value), '"')
 }
 
 // bytesOf returns the text of a value.

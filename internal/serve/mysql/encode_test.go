@@ -91,12 +91,12 @@ func TestTypes(t *testing.T) {
 // testFormats reads timestamps as RFC 3339 and large numbers as text.
 func testFormats(t *testing.T, db *DB, url string) {
 	def := feed.Definition{Name: "/formats", SQL: "SELECT id, v, -v AS computed FROM formats", Key: keyOf("id"), RFC3339: true, NumbersAsText: true}
-	exact, err := db.statement(def)
+	exact, err := db.source(def)
 	if err != nil {
 		t.Fatal(err)
 	}
 	def.SQL = "SELECT id, v FROM formats"
-	times, err := db.statement(def)
+	times, err := db.source(def)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +178,7 @@ func TestKeyTypes(t *testing.T) {
 }
 
 // checkWalk walks n rows one by one, and asks for each once more by Until.
-func checkWalk(t *testing.T, name string, f *Feed, n int, ascending bool) {
+func checkWalk(t *testing.T, name string, f *source, n int, ascending bool) {
 	t.Helper()
 	r := feed.Range{Limit: 1}
 	for i := range n {

@@ -10,6 +10,7 @@ import (
 
 	"spillway/internal/database"
 	"spillway/internal/plans"
+	"spillway/internal/serve/feed"
 )
 
 // rights are the privileges that the adapter needs on a table of its own.
@@ -136,24 +137,19 @@ func (db *DB) Grants(ctx context.Context) ([]database.Grant, error) {
 	return grants, err
 }
 
-// Grants returns what reading the feed needs.
-func (f *Feed) Grants(ctx context.Context) ([]database.Grant, error) {
+// ReadGrants returns what reading a feed or a query needs.
+func (db *DB) ReadGrants(ctx context.Context, def feed.Definition) ([]database.Grant, error) {
+	if _, err := db.Source(def); err != nil {
+		return nil, err
+	}
 	var grants []database.Grant
-	err := f.db.withSession(ctx, func(ctx context.Context, se *session) error {
-		return se.addReads(ctx, &grants, f.def.SQL, "")
+	err := db.withSession(ctx, func(ctx context.Context, se *session) error {
+		return se.addReads(ctx, &grants, def.SQL, "")
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: find the tables of the statement: %w", f.def.Name, err)
+		return nil, fmt.Errorf("%s: find the tables of the statement: %w", &def, err)
 	}
 	return grants, nil
-}
-
-// Grants returns what reading the feed needs.
-func (e *Expanded) Grants(ctx context.Context) ([]database.Grant, error) { return e.One.Grants(ctx) }
-
-// Grants returns what the query needs.
-func (q *Query) Grants(ctx context.Context) ([]database.Grant, error) {
-	return q.expansions[0].Grants(ctx)
 }
 
 // addReads adds what reading with a statement needs. EXPLAIN, which checks statements at

@@ -80,14 +80,14 @@ func charsets(t *testing.T, se *session) []string {
 // injection is a feed whose parameter is compared with a column of bytes.
 type injection struct {
 	db *DB
-	f  *Feed
+	f  *source
 }
 
 func newInjection(t testing.TB, url string) injection {
 	t.Helper()
 	mustExecute(t, url, "CREATE TABLE secrets (id bigint NOT NULL PRIMARY KEY, v longblob NOT NULL)")
 	db := open(t, url, database.Pool{})
-	f, err := db.statement(feed.Definition{
+	f, err := db.source(feed.Definition{
 		Name:   "/secrets",
 		SQL:    "SELECT id, HEX(v) AS stored, HEX(:v) AS bound FROM secrets WHERE v = :v OR :v IS NULL",
 		Key:    keyOf("id"),
@@ -246,7 +246,7 @@ func FuzzBound(f *testing.F) {
 		Name: "/echo", SQL: "SELECT HEX(:v) AS bound, CAST(:v AS BINARY) AS k",
 		Key: keyOf("k"), Params: []feed.Param{{Name: "v", Type: feed.Text}},
 	}
-	echo, err := db.Feed(def)
+	echo, err := db.source(def)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -117,7 +117,7 @@ func (db *DB) Ping(ctx context.Context) error {
 // round trip.
 func (db *DB) Probe(ctx context.Context) error {
 	s := &statement{sql: "SELECT 1", columns: func(driver.Rows) (*columns, error) { return nil, nil }}
-	if err := db.query(ctx, s, nil, feed.Discard[driver.Value]{}); err != nil {
+	if err := db.query(ctx, s, nil, feed.Discard{}); err != nil {
 		return fmt.Errorf("probe: %w", err)
 	}
 	return nil
@@ -244,7 +244,7 @@ func (db *DB) abandon(se *session) error {
 
 // query runs s and passes its rows to the handler. It retries once if the connection is
 // dead or if a change of a table has made the prepared statement invalid.
-func (db *DB) query(ctx context.Context, s *statement, args []driver.NamedValue, to feed.RowHandler[driver.Value]) error {
+func (db *DB) query(ctx context.Context, s *statement, args []driver.NamedValue, to feed.RowHandler) error {
 	run := func(ctx context.Context, se *session) error { return se.run(ctx, s, args, to) }
 	err := db.withSession(ctx, run)
 	if err == nil || ctx.Err() != nil || !worthRetrying(err) {

@@ -15,7 +15,6 @@ import (
 	"spillway/internal/apptest"
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
-	"spillway/internal/serve/query"
 	"spillway/internal/serve/storetest"
 )
 
@@ -68,8 +67,7 @@ func TestConformance(t *testing.T) {
 			url := freshDatabase(t, server)
 			db := open(t, url, pool)
 			return storetest.DB{
-				Feed:    func(def feed.Definition) (feed.Source, error) { return db.Feed(def) },
-				Query:   func(def query.Definition) (query.Source, error) { return db.Query(def) },
+				Source:  db.Source,
 				InList:  "IN (:list)",
 				Exec:    func(ctx context.Context, sql string) error { return execute(ctx, url, sql) },
 				Restart: server.Restart,
@@ -190,9 +188,9 @@ func keyOf(columns ...string) []feed.KeyColumn {
 	return key
 }
 
-func mustFeed(t testing.TB, db *DB, sql string, key ...string) *Feed {
+func mustFeed(t testing.TB, db *DB, sql string, key ...string) *source {
 	t.Helper()
-	source, err := db.statement(feed.Definition{Name: "/test", SQL: sql, Key: keyOf(key...)})
+	source, err := db.source(feed.Definition{Name: "/test", SQL: sql, Key: keyOf(key...)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +198,7 @@ func mustFeed(t testing.TB, db *DB, sql string, key ...string) *Feed {
 }
 
 // readAll returns the rows of a feed.
-func readAll(t testing.TB, f *Feed, r feed.Range) string {
+func readAll(t testing.TB, f *source, r feed.Range) string {
 	t.Helper()
 	var rows feed.Rows
 	if err := f.Read(t.Context(), r, &rows); err != nil {

@@ -10,7 +10,6 @@ import (
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
-	"spillway/internal/serve/query"
 )
 
 func TestQuery(t *testing.T) {
@@ -21,10 +20,10 @@ func TestQuery(t *testing.T) {
 		"INSERT INTO t VALUES (1, 1, '[1]', 'it''s \\'), (2, 0, NULL, '🚚')",
 		"CREATE TABLE many (n int PRIMARY KEY) SELECT seq AS n FROM seq_1_to_50000")
 	db := open(t, url, database.Pool{Max: 2})
-	plenty := query.Limit{Rows: 1000, Bytes: 1 << 20}
-	make := func(sql string, params ...feed.Param) *Query {
+	plenty := feed.Limit{Rows: 1000, Bytes: 1 << 20}
+	make := func(sql string, params ...feed.Param) *source {
 		t.Helper()
-		q, err := db.Query(query.Definition{Name: "/q", SQL: sql, Params: params})
+		q, err := db.source(feed.Definition{Name: "/q", SQL: sql, Params: params})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -32,7 +31,7 @@ func TestQuery(t *testing.T) {
 	}
 	id, name := feed.Param{Name: "id", Type: feed.Integer}, feed.Param{Name: "name", Type: feed.Text}
 	for _, test := range []struct {
-		q    *Query
+		q    *source
 		args []string
 		want string
 	}{
@@ -44,17 +43,17 @@ func TestQuery(t *testing.T) {
 		{make("SELECT flag, COUNT(*) AS n FROM t GROUP BY flag ORDER BY flag"), nil, `{"flag":false,"n":1},{"flag":true,"n":1}`},
 	} {
 		for range 2 {
-			var rows query.Rows
-			if err := test.q.Run(t.Context(), test.args, plenty, &rows); err != nil || string(rows.Data) != test.want {
-				t.Errorf("%s: %s, %v, want %s", test.q.expansions[0].body, rows.Data, err, test.want)
+			rows := feed.Rows{Limit: plenty}
+			if err := test.q.Read(t.Context(), feed.Range{Args: test.args}, &rows); err != nil || string(rows.Data) != test.want {
+				t.Errorf("%s: %s, %v, want %s", test.q.body, rows.Data, err, test.want)
 			}
 		}
-		if err := test.q.Check(t.Context()); err != nil {
+		if err := test.q.Check(t.Context(), 0); err != nil {
 			t.Error(err)
 		}
 	}
 	for sql, want := range map[string]string{"SELECT id, name AS id FROM t": "one name", "SELECT nope FROM t": "nope"} {
-		if err := make(sql).Check(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+		if err := make(sql).Check(t.Context(), 0); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", sql, err, want)
 		}
 	}
@@ -66,26 +65,28 @@ func TestQuery(t *testing.T) {
 	}
 	many := make("SELECT a.n FROM many a, many b")
 	for range 5 { // all of its 2.5 billion rows would take minutes
-		var rows query.Rows
-		if err := many.Run(t.Context(), nil, query.Limit{Rows: 10, Bytes: 1 << 20}, &rows); !errors.Is(err, query.ErrTooLarge) || rows.Count != 11 {
-			t.Errorf("too large: %d rows, %v", rows.Count, err)
+		read := 0
+		each := func([]byte) error { read++; return nil }
+		rows := feed.Rows{Limit: feed.Limit{Rows: 10, Bytes: 1 << 20}, Each: each}
+		if err := many.Read(t.Context(), feed.Range{}, &rows); !errors.Is(err, feed.ErrTooLarge) || read != 10 {
+			t.Errorf("too large: %d rows, %v", read, err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	slow := make("SELECT n FROM many WHERE SLEEP(3600) = 0")
-	if err := slow.Run(ctx, nil, plenty, new(query.Rows)); !errors.Is(err, context.DeadlineExceeded) {
+	if err := slow.Read(ctx, feed.Range{}, &feed.Rows{Limit: plenty}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("deadline: %v", err)
 	}
 }
 
 // testRejected runs a query with a value that the server rejects, and with another one.
-func testRejected(t *testing.T, q *Query, value string) {
+func testRejected(t *testing.T, q *source, value string) {
 	t.Helper()
 	for _, arg := range []string{value, "a"} {
-		err := q.Run(t.Context(), []string{arg}, query.Limit{Rows: 9, Bytes: 1 << 20}, new(query.Rows))
+		err := q.Read(t.Context(), feed.Range{Args: []string{arg}}, &feed.Rows{Limit: feed.Limit{Rows: 9, Bytes: 1 << 20}})
 		if rejected := errors.Is(err, param.ErrValue); rejected != (arg == value) {
-			t.Errorf("%s with %q: %v", q.expansions[0].body, arg, err)
+			t.Errorf("%s with %q: %v", q.body, arg, err)
 		}
 	}
 }

@@ -117,7 +117,7 @@ func (se *session) prepare(ctx context.Context, sql string) (driver.StmtQueryCon
 }
 
 // run runs a statement and passes its rows to the handler.
-func (se *session) run(ctx context.Context, s *statement, args []driver.NamedValue, to feed.RowHandler[driver.Value]) error {
+func (se *session) run(ctx context.Context, s *statement, args []driver.NamedValue, to feed.RowHandler) error {
 	stmt, err := se.prepare(ctx, s.sql)
 	if err != nil {
 		return err
@@ -135,7 +135,7 @@ func (se *session) run(ctx context.Context, s *statement, args []driver.NamedVal
 }
 
 // takeRows passes all rows to the handler.
-func (se *session) takeRows(rows driver.Rows, s *statement, to feed.RowHandler[driver.Value]) error {
+func (se *session) takeRows(rows driver.Rows, s *statement, to feed.RowHandler) error {
 	c, err := s.columns(rows)
 	if err != nil {
 		return err
@@ -144,15 +144,15 @@ func (se *session) takeRows(rows driver.Rows, s *statement, to feed.RowHandler[d
 	if cap(se.values) < n {
 		se.values = make([]driver.Value, n)
 	}
-	values := se.values[:n]
+	current := &row{columns: c, values: se.values[:n]}
 	for {
-		if err := rows.Next(values); err != nil {
+		if err := rows.Next(current.values); err != nil {
 			if errors.Is(err, io.EOF) {
 				return nil
 			}
 			return err
 		}
-		if err := to.Row(c, values); err != nil {
+		if err := to.Row(current); err != nil {
 			return err
 		}
 	}

@@ -8,46 +8,29 @@ import (
 	"spillway/internal/serve/feed"
 )
 
-// elementOf returns the element type of the arrays that become JSON arrays. Other arrays
-// become strings.
-func elementOf(array uint32) (uint32, bool) {
-	switch array {
-	case pgtype.Int2ArrayOID:
-		return pgtype.Int2OID, true
-	case pgtype.Int4ArrayOID:
-		return pgtype.Int4OID, true
-	case pgtype.Int8ArrayOID:
-		return pgtype.Int8OID, true
-	case pgtype.OIDArrayOID:
-		return pgtype.OIDOID, true
-	case pgtype.Float4ArrayOID:
-		return pgtype.Float4OID, true
-	case pgtype.Float8ArrayOID:
-		return pgtype.Float8OID, true
-	case pgtype.NumericArrayOID:
-		return pgtype.NumericOID, true
-	case pgtype.BoolArrayOID:
-		return pgtype.BoolOID, true
-	case pgtype.TextArrayOID, pgtype.VarcharArrayOID, pgtype.BPCharArrayOID, pgtype.NameArrayOID:
-		return pgtype.TextOID, true
-	case pgtype.UUIDArrayOID:
-		return pgtype.UUIDOID, true
-	case pgtype.DateArrayOID:
-		return pgtype.DateOID, true
-	case pgtype.TimeArrayOID:
-		return pgtype.TimeOID, true
-	case pgtype.TimestampArrayOID:
-		return pgtype.TimestampOID, true
-	case pgtype.TimestamptzArrayOID:
-		return pgtype.TimestamptzOID, true
-	case pgtype.JSONArrayOID:
-		return pgtype.JSONOID, true
-	case pgtype.JSONBArrayOID:
-		return pgtype.JSONBOID, true
-	case pgtype.ByteaArrayOID:
-		return pgtype.ByteaOID, true
-	}
-	return 0, false
+// elements are the types of the elements of arrays that become JSON arrays. Other arrays become
+// strings.
+var elements = map[uint32]uint32{
+	pgtype.Int2ArrayOID:        pgtype.Int2OID,
+	pgtype.Int4ArrayOID:        pgtype.Int4OID,
+	pgtype.Int8ArrayOID:        pgtype.Int8OID,
+	pgtype.OIDArrayOID:         pgtype.OIDOID,
+	pgtype.Float4ArrayOID:      pgtype.Float4OID,
+	pgtype.Float8ArrayOID:      pgtype.Float8OID,
+	pgtype.NumericArrayOID:     pgtype.NumericOID,
+	pgtype.BoolArrayOID:        pgtype.BoolOID,
+	pgtype.TextArrayOID:        pgtype.TextOID,
+	pgtype.VarcharArrayOID:     pgtype.TextOID,
+	pgtype.BPCharArrayOID:      pgtype.TextOID,
+	pgtype.NameArrayOID:        pgtype.TextOID,
+	pgtype.UUIDArrayOID:        pgtype.UUIDOID,
+	pgtype.DateArrayOID:        pgtype.DateOID,
+	pgtype.TimeArrayOID:        pgtype.TimeOID,
+	pgtype.TimestampArrayOID:   pgtype.TimestampOID,
+	pgtype.TimestamptzArrayOID: pgtype.TimestamptzOID,
+	pgtype.JSONArrayOID:        pgtype.JSONOID,
+	pgtype.JSONBArrayOID:       pgtype.JSONBOID,
+	pgtype.ByteaArrayOID:       pgtype.ByteaOID,
 }
 
 // appendArray appends an array as a JSON array; dimensions are nested. Text that is not an

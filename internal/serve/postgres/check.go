@@ -4,87 +4,121 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"spillway/internal/plans"
+	"spillway/internal/serve/param"
 )
 
 // explainName is the prepared statement that Check explains.
 const explainName = "spillway_explain"
 
-// Check implements feed.Source. It explains the statement for a window and the
-// one for the rows after a key, as they are planned for unknown parameters. It does
-// so without filters and with each of them. It also returns an error if a key column's table lets it be NULL, and logs a
-// warning if no unique index covers the key.
-func (f *Feed) Check(ctx context.Context, window int) error {
-	if err := f.check(ctx, window); err != nil {
-		return fmt.Errorf("check feed %s: %w", f.def.Name, err)
+// Check implements feed.Source. It explains a feed's statement for a window and the one for
+// the rows after a key, as they are planned for unknown parameters. It does so without filters
+// and with each of them. It also returns an error if a key column's table lets it be NULL, and
+// logs a warning if no unique index covers the key.
+//
+// A query's statement is prepared and explained, which checks the privileges.
+func (s *source) Check(ctx context.Context, window int) error {
+	pooled, err := s.db.acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("check %s: %w", &s.def, err)
+	}
+	defer pooled.Release()
+	limited, cancel := context.WithTimeout(ctx, s.db.bounds.StatementTimeout+clientGrace)
+	defer cancel()
+	if s.def.IsQuery() {
+		err = s.checkQuery(limited, pooled.Conn().PgConn())
+	} else {
+		err = s.checkFeed(limited, pooled.Conn().PgConn(), window)
+	}
+	if err != nil {
+		return fmt.Errorf("check %s: %w", &s.def, err)
 	}
 	return nil
 }
 
-func (f *Feed) check(ctx context.Context, window int) error {
-	pooled, err := f.db.acquire(ctx)
+func (s *source) checkQuery(ctx context.Context, conn *pgconn.PgConn) error {
+	statement := s.statement(shape{})
+	description, err := conn.Prepare(ctx, "", statement.sql, nil)
+	err = adviseArray(s.def.Params, err)
+	if err == nil {
+		_, err = statement.columns(description.Fields)
+	}
+	if err == nil {
+		_, err = explain(ctx, conn, statement.sql, len(s.def.Params))
+	}
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, classDataException) {
+		return nil // of a constant in the statement; running it may be fine
+	}
+	return err
+}
+
+func (s *source) checkFeed(ctx context.Context, conn *pgconn.PgConn, window int) error {
+	description, err := s.describe(ctx, conn)
+	if err != nil {
+		return adviseArray(s.def.Params, err)
+	}
+	c, err := newColumns(s.def, description.Fields)
 	if err != nil {
 		return err
 	}
-	defer pooled.Release()
-	limited, cancel := context.WithTimeout(ctx, f.db.bounds.StatementTimeout+clientGrace)
-	defer cancel()
-	conn := pooled.Conn().PgConn()
-	description, err := f.describe(limited, conn)
-	if err != nil {
-		return adviseArray(f.def.Params, err)
-	}
-	c, err := newColumns(f.def, description.Fields)
-	if err != nil {
-		return err
-	}
-	f.known.Store(c)
+	s.known.Store(c)
 	check := plans.Check{Window: window, Catalog: plans.Catalog{
 		Dialect: plans.Postgres,
 		Query: func(sql string, args ...string) ([][]string, error) {
-			return texts(limited, conn, sql, args...)
+			return texts(ctx, conn, sql, args...)
 		},
 	}}
-	if check.Key, err = f.readKey(check.Catalog, c); err != nil {
+	if check.Key, err = s.readKey(check.Catalog, c); err != nil {
 		return err
 	}
-	if err := f.def.CheckFilters(c.names()); err != nil {
+	if err := s.def.CheckFilters(c.names); err != nil {
 		return err
 	}
-	explained := func(s shape) error {
-		w := f.writer()
-		text := w.write(s)
-		plan, err := explain(limited, conn, text, w.parameters())
+	explained := func(of shape) error {
+		w := s.writer()
+		text := w.write(of)
+		plan, err := explain(ctx, conn, text, w.parameters())
 		if err != nil {
 			return err
 		}
-		check.Window = s.rows
+		check.Window = of.rows
 		return check.Judge(plan)
 	}
-	return f.def.EachFilter(func(position int) error {
-		s := shape{rows: powerOfTwo(window)}
+	return s.def.EachFilter(func(position int) error {
+		of := shape{rows: powerOfTwo(window)}
 		if position >= 0 {
-			s.filters = 1 << position
+			of.filters = 1 << position
 		}
-		if err := explained(s); err != nil {
+		if err := explained(of); err != nil {
 			return err
 		}
-		s.after = true
-		return explained(s)
+		of.after = true
+		return explained(of)
 	})
+}
+
+// adviseArray adds to an error how to compare with a list.
+func adviseArray(params []param.Param, err error) error {
+	var pgErr *pgconn.PgError
+	list := slices.IndexFunc(params, func(p param.Param) bool { return p.ListMax > 0 })
+	if errors.As(err, &pgErr) && pgErr.Code == stateUndefinedFunction && list >= 0 && strings.Contains(pgErr.Message, "[]") {
+		return fmt.Errorf("%w; write = ANY(:%[2]s) instead of IN (:%[2]s)", err, params[list].Name)
+	}
+	return err
 }
 
 // readKey looks up the tables of the key's columns. It checks that the columns are NOT
 // NULL, and logs a warning if no unique index covers the key.
-func (f *Feed) readKey(catalog plans.Catalog, c *columns) ([]plans.KeyColumn, error) {
+func (s *source) readKey(catalog plans.Catalog, c *columns) ([]plans.KeyColumn, error) {
 	var key []plans.KeyColumn
-	var names []string
 	for i, column := range c.key {
-		k := plans.KeyColumn{Output: column.name, Desc: !f.def.Key[i].Ascending}
+		k := plans.KeyColumn{Output: column.name, Desc: !s.def.Key[i].Ascending}
 		field := c.fields[column.index]
 		rows, err := catalog.Query(`SELECT n.nspname, c.relname, a.attname
 			FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -95,33 +129,15 @@ func (f *Feed) readKey(catalog plans.Catalog, c *columns) ([]plans.KeyColumn, er
 		if len(rows) == 1 {
 			k.Table, k.Column = plans.TableName{Schema: rows[0][0], Name: rows[0][1]}, rows[0][2]
 		}
-		key, names = append(key, k), append(names, k.Column)
+		key = append(key, k)
 	}
-	unique := false
-	one := true
-	for _, k := range key {
-		one = one && k.Table == key[0].Table
-		if k.Column == "" {
-			one = false
-			continue
-		}
-		t, err := catalog.Table(k.Table)
-		if err != nil {
-			return nil, err
-		}
-		column, known := t.Column(k.Column) // otherwise it belongs to a view
-		if known && column.Nullable {
-			return nil, fmt.Errorf("the key column %s may be NULL; run ALTER TABLE %s ALTER COLUMN %s SET NOT NULL",
-				k.Output, t.SQL(plans.Postgres), plans.Postgres.Quote(column.Name))
-		}
-		one = one && known && !t.View
-		for _, index := range t.Indexes {
-			unique = unique || index.Unique && index.Whole && index.Within(names)
-		}
+	unguarded, err := catalog.CheckKey(key)
+	if err != nil {
+		return nil, err
 	}
-	if one && !unique {
-		f.db.log.Warn("no unique index covers the feed's key; rows with equal keys can be lost between pages",
-			"feed", f.def.Name, "table", key[0].Table.String())
+	if unguarded {
+		s.db.log.Warn("no unique index covers the feed's key; rows with equal keys can be lost between pages",
+			"feed", s.def.Name, "table", key[0].Table.String())
 	}
 	return key, nil
 }

@@ -27,7 +27,7 @@ func checkFeed(t *testing.T, url string, def feed.Definition) (string, string) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	source, err := db.Feed(def)
+	source, err := db.source(def)
 	if err != nil {
 		t.Fatal(err)
 	}

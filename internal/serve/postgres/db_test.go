@@ -32,9 +32,9 @@ func queryText(t testing.TB, url, sql string) string {
 	return text
 }
 
-func mustFeed(t testing.TB, db *DB, sql string, key ...string) *Feed {
+func mustFeed(t testing.TB, db *DB, sql string, key ...string) *source {
 	t.Helper()
-	source, err := db.Feed(feed.Definition{Name: "/test", SQL: sql, Key: keyOf(key...)})
+	source, err := db.source(feed.Definition{Name: "/test", SQL: sql, Key: keyOf(key...)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,9 +16,9 @@ import (
 // immutable.
 type columns struct {
 	fields []pgconn.FieldDescription
-	prefix [][]byte // the text before each value: {"id": or ,"name":
-	encode []encoder
-	json   []feed.JSONType
+	names  []string
+	labels [][]byte // by feed.Labels
+	forms  []form
 	key    []keyColumn
 }
 
@@ -35,72 +35,55 @@ type encoder func(dst, text []byte) []byte
 // newColumns prepares the columns of a result. It returns an error if a key column is
 // missing or two columns have one name.
 func newColumns(def feed.Definition, fields []pgconn.FieldDescription) (*columns, error) {
-	c := &columns{fields: make([]pgconn.FieldDescription, len(fields))}
-	copy(c.fields, fields) // the slice belongs to the connection
-	index := make(map[string]int, len(fields))
-	for i, field := range fields {
-		if _, ok := index[field.Name]; ok {
+	c := &columns{fields: slices.Clone(fields)} // the slice belongs to the connection
+	for _, field := range fields {
+		if slices.Contains(c.names, field.Name) {
 			return nil, fmt.Errorf("the statement has two columns named %s; rename one with AS", field.Name)
 		}
-		index[field.Name] = i
-		prefix := []byte{','}
-		if i == 0 {
-			prefix = []byte{'{'}
-		}
-		prefix = append(feed.AppendString(prefix, []byte(field.Name)), ':')
-		c.prefix = append(c.prefix, prefix)
-		format := formatOf(def, field.TypeModifier)
-		c.encode, c.json = append(c.encode, format.encoder(field.DataTypeOID)), append(c.json, format.jsonOf(field.DataTypeOID))
+		c.names = append(c.names, field.Name)
+		c.forms = append(c.forms, formatOf(def, field.TypeModifier).formOf(field.DataTypeOID))
 	}
-	for _, column := range def.Key {
-		i, ok := index[column.Name]
-		if !ok {
-			return nil, fmt.Errorf("the key column %s is not among the columns that the statement selects", column.Name)
-		}
-		c.key = append(c.key, keyColumn{index: i, kind: keyKindOf(fields[i].DataTypeOID), name: column.Name})
+	c.labels = feed.Labels(c.names)
+	positions, err := def.KeyPositions(c.names)
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range positions {
+		c.key = append(c.key, keyColumn{index: i, kind: c.forms[i].key, name: c.names[i]})
 	}
 	return c, nil
 }
 
 // matches reports whether fields are those that c was made for.
 func (c *columns) matches(fields []pgconn.FieldDescription) bool {
-	if len(fields) != len(c.fields) {
-		return false
-	}
-	for i, field := range fields {
-		if of := c.fields[i]; field.DataTypeOID != of.DataTypeOID || field.TypeModifier != of.TypeModifier || field.Name != of.Name {
-			return false
-		}
-	}
-	return true
+	return slices.EqualFunc(fields, c.fields, func(field, of pgconn.FieldDescription) bool {
+		return field.DataTypeOID == of.DataTypeOID && field.TypeModifier == of.TypeModifier && field.Name == of.Name
+	})
 }
 
-// names returns the names of the columns.
-func (c *columns) names() []string {
-	names := make([]string, len(c.fields))
-	for i, field := range c.fields {
-		names[i] = field.Name
-	}
-	return names
+// row is the current row of a statement. It implements feed.Row.
+type row struct {
+	*columns
+	values [][]byte
 }
 
-// AppendObject appends a row as a JSON object.
-func (c *columns) AppendObject(dst []byte, values [][]byte) []byte {
-	for i, value := range values {
-		dst = append(dst, c.prefix[i]...)
+// AppendObject implements feed.Row.
+func (r *row) AppendObject(dst []byte) []byte {
+	for i, value := range r.values {
+		dst = append(dst, r.labels[i]...)
 		if value == nil {
 			dst = append(dst, "null"...)
 			continue
 		}
-		dst = c.encode[i](dst, value)
+		dst = r.forms[i].encode(dst, value)
 	}
 	return append(dst, '}')
 }
 
-// AppendKey appends the key of a row.
-func (c *columns) AppendKey(dst []byte, values [][]byte) ([]byte, error) {
-	for _, column := range c.key {
-		value := values[column.index]
+// AppendKey implements feed.Row.
+func (r *row) AppendKey(dst []byte) ([]byte, error) {
+	for _, column := range r.key {
+		value := r.values[column.index]
 		if value == nil {
 			return dst, fmt.Errorf("the key column %s is NULL in a row; exclude such rows from the statement", column.name)
 		}
@@ -109,15 +92,7 @@ func (c *columns) AppendKey(dst []byte, values [][]byte) ([]byte, error) {
 	return dst, nil
 }
 
-func keyKindOf(oid uint32) feed.KeyKind {
-	switch oid {
-	case pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.OIDOID:
-		return feed.KeyInteger
-	}
-	return feed.KeyText
-}
-
-// format says how the values of a column are written.
+// format says how a source writes the values of a column.
 type format struct {
 	rfc3339       bool
 	digits        int // of a timestamp's fraction, with rfc3339
@@ -134,34 +109,60 @@ func formatOf(def feed.Definition, modifier int32) format {
 	return f
 }
 
-// encoder returns the encoder of a type. Types without an encoder, such as enumerations,
-// composites and ranges, become strings.
-func (f format) encoder(oid uint32) encoder {
-	switch {
-	case f.numbersAsText && (oid == pgtype.Int8OID || oid == pgtype.NumericOID):
-		return appendPlain
-	case f.rfc3339 && (oid == pgtype.TimestampOID || oid == pgtype.TimestamptzOID):
-		return f.appendTime
-	}
+// form is how the values of a type are written, and their kind in a key.
+type form struct {
+	encode encoder
+	json   feed.JSONType
+	key    feed.KeyKind
+}
+
+// formOf returns the form of a type. Types that are not listed, such as enumerations,
+// composites and ranges, become strings. Dates and times that a standard format lacks
+// (infinity, years BC) are strings too.
+func (f format) formOf(oid uint32) form {
 	switch oid {
-	case pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.OIDOID, pgtype.JSONOID, pgtype.JSONBOID:
-		return appendRaw
-	case pgtype.NumericOID, pgtype.Float4OID, pgtype.Float8OID:
-		return appendNumber
+	case pgtype.Int2OID, pgtype.Int4OID, pgtype.OIDOID:
+		return form{appendRaw, feed.JSONInteger, feed.KeyInteger}
+	case pgtype.Int8OID:
+		if f.numbersAsText {
+			return form{appendPlain, feed.JSONString, feed.KeyInteger}
+		}
+		return form{appendRaw, feed.JSONInteger, feed.KeyInteger}
+	case pgtype.NumericOID:
+		if f.numbersAsText {
+			return form{appendPlain, feed.JSONString, feed.KeyText}
+		}
+		return form{appendNumber, feed.JSONFloat, feed.KeyText}
+	case pgtype.Float4OID, pgtype.Float8OID:
+		return form{appendNumber, feed.JSONFloat, feed.KeyText}
+	case pgtype.JSONOID, pgtype.JSONBOID:
+		return form{appendRaw, feed.JSONAny, feed.KeyText}
 	case pgtype.BoolOID:
-		return appendBool
-	case pgtype.DateOID, pgtype.TimeOID, pgtype.TimestampOID, pgtype.UUIDOID:
-		return appendPlain
-	case pgtype.TimestamptzOID:
-		return appendTimestampTZ
+		return form{appendBool, feed.JSONBoolean, feed.KeyText}
+	case pgtype.UUIDOID:
+		return form{appendPlain, feed.JSONUUID, feed.KeyText}
 	case pgtype.ByteaOID:
-		return appendBytea
+		return form{appendBytea, feed.JSONBytes, feed.KeyText}
+	case pgtype.DateOID:
+		return form{appendPlain, feed.JSONDate, feed.KeyText}
+	case pgtype.TimeOID:
+		return form{appendPlain, feed.JSONString, feed.KeyText}
+	case pgtype.TimestampOID:
+		if f.rfc3339 {
+			return form{f.appendTime, feed.JSONTimestamp, feed.KeyText}
+		}
+		return form{appendPlain, feed.JSONString, feed.KeyText}
+	case pgtype.TimestamptzOID:
+		if f.rfc3339 {
+			return form{f.appendTime, feed.JSONTimestamp, feed.KeyText}
+		}
+		return form{appendTimestampTZ, feed.JSONTimestamp, feed.KeyText}
 	}
-	if element, ok := elementOf(oid); ok {
-		encode := f.encoder(element)
-		return func(dst, text []byte) []byte { return appendArray(dst, text, encode) }
+	if element, ok := elements[oid]; ok {
+		encode := f.formOf(element).encode
+		return form{func(dst, text []byte) []byte { return appendArray(dst, text, encode) }, feed.JSONArray, feed.KeyText}
 	}
-	return feed.AppendString
+	return form{feed.AppendString, feed.JSONString, feed.KeyText}
 }
 
 // described returns the columns as documents name them.
@@ -172,42 +173,9 @@ func (c *columns) described() []feed.Column {
 	var all []feed.Column
 	for i, field := range c.fields {
 		isKey := slices.ContainsFunc(c.key, func(k keyColumn) bool { return k.index == i })
-		all = append(all, feed.Column{Name: field.Name, JSON: c.json[i], Null: !isKey})
+		all = append(all, feed.Column{Name: field.Name, JSON: c.forms[i].json, Null: !isKey})
 	}
 	return all
-}
-
-// jsonOf returns the JSON type of what the encoder of a type writes. Dates and times that a
-// standard format lacks (infinity, years BC) are strings too.
-func (f format) jsonOf(oid uint32) feed.JSONType {
-	switch {
-	case f.numbersAsText && (oid == pgtype.Int8OID || oid == pgtype.NumericOID):
-		return feed.JSONString
-	case f.rfc3339 && oid == pgtype.TimestampOID:
-		return feed.JSONTimestamp
-	}
-	switch oid {
-	case pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.OIDOID:
-		return feed.JSONInteger
-	case pgtype.JSONOID, pgtype.JSONBOID:
-		return feed.JSONAny
-	case pgtype.NumericOID, pgtype.Float4OID, pgtype.Float8OID:
-		return feed.JSONFloat
-	case pgtype.BoolOID:
-		return feed.JSONBoolean
-	case pgtype.DateOID:
-		return feed.JSONDate
-	case pgtype.TimestamptzOID:
-		return feed.JSONTimestamp
-	case pgtype.UUIDOID:
-		return feed.JSONUUID
-	case pgtype.ByteaOID:
-		return feed.JSONBytes
-	}
-	if _, isArray := elementOf(oid); isArray {
-		return feed.JSONArray
-	}
-	return feed.JSONString
 }
 
 func appendRaw(dst, text []byte) []byte { return append(dst, text...) }

@@ -10,7 +10,6 @@ import (
 	"spillway/internal/apptest"
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
-	"spillway/internal/serve/query"
 )
 
 // testTypes reads values of the types that PostgreSQL alone has.
@@ -109,7 +108,7 @@ func testFormats(t *testing.T, db *DB) {
 		{`'{5,6}'::bigint[]`, `["5","6"]`},
 		{`sum(7::int)`, `"7"`},
 	} {
-		source, err := db.Feed(feed.Definition{Name: "/test", SQL: "SELECT 1 AS id, " + test.expression + " AS v", Key: keyOf("id"), RFC3339: true, NumbersAsText: true})
+		source, err := db.source(feed.Definition{Name: "/test", SQL: "SELECT 1 AS id, " + test.expression + " AS v", Key: keyOf("id"), RFC3339: true, NumbersAsText: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,17 +136,17 @@ func testSharedText(t *testing.T, url string) {
 		{true, true, `{"id":"7","at":"2016-12-01T23:59:57Z"}`},
 	} {
 		def.RFC3339, def.NumbersAsText = test.rfc3339, test.text
-		f, err := db.Feed(def)
+		f, err := db.source(def)
 		if err != nil {
 			t.Fatal(err)
 		}
-		q, err := db.Query(query.Definition{Name: "/test", SQL: def.SQL, RFC3339: test.rfc3339, NumbersAsText: test.text})
+		q, err := db.Source(feed.Definition{Name: "/test", SQL: def.SQL, RFC3339: test.rfc3339, NumbersAsText: test.text})
 		if err != nil {
 			t.Fatal(err)
 		}
 		var rows feed.Rows
-		var answer query.Rows
-		if err := errors.Join(f.Read(t.Context(), feed.Range{Limit: 1}, &rows), q.Run(t.Context(), nil, query.Limit{Rows: 1, Bytes: 1000}, &answer)); err != nil {
+		answer := feed.Rows{Limit: feed.Limit{Rows: 1, Bytes: 1000}}
+		if err := errors.Join(f.Read(t.Context(), feed.Range{Limit: 1}, &rows), q.Read(t.Context(), feed.Range{}, &answer)); err != nil {
 			t.Fatal(err)
 		}
 		if string(rows.Data) != test.want || string(answer.Data) != test.want {

@@ -166,16 +166,6 @@ func (db *DB) ask(ctx context.Context, work func(context.Context, *pgconn.PgConn
 // Grants returns what measuring the lag of a replica needs: nothing.
 func (*DB) Grants(context.Context) ([]database.Grant, error) { return nil, nil }
 
-// Grants returns what reading the feed needs.
-func (f *Feed) Grants(ctx context.Context) ([]database.Grant, error) {
-	return f.db.readGrants(ctx, f.def.Name, f.def.SQL, f.def.Params)
-}
-
-// Grants returns what the query needs.
-func (q *Query) Grants(ctx context.Context) ([]database.Grant, error) {
-	return q.db.readGrants(ctx, q.def.Name, q.def.SQL, q.def.Params)
-}
-
 // dependencies selects what a view depends on: its kind, as GRANT names it, its schema, its
 // name, and whether everybody may use it. Of views that run with the rights of the caller, it
 // also selects what these depend on.
@@ -193,15 +183,18 @@ SELECT DISTINCT 'FUNCTION', n.nspname, f.proname, pg_get_function_identity_argum
 FROM used JOIN pg_proc f ON class = 'pg_proc'::regclass AND f.oid = used.oid JOIN pg_namespace n ON n.oid = f.pronamespace
 ORDER BY 1 DESC, 2, 3`
 
-// readGrants returns what reading with a statement needs. A temporary view, which is rolled
+// ReadGrants returns what reading a feed or a query needs. A temporary view, which is rolled
 // back, makes the database resolve the statement's names.
-func (db *DB) readGrants(ctx context.Context, name, sql string, params []feed.Param) ([]database.Grant, error) {
-	parsed, err := plans.ParseStatement(sql, plans.Postgres)
+func (db *DB) ReadGrants(ctx context.Context, def feed.Definition) ([]database.Grant, error) {
+	parsed, err := plans.ParseStatement(def.SQL, plans.Postgres)
+	if err == nil {
+		err = param.Match(parsed, def.Params)
+	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", &def, err)
 	}
 	body := parsed.Render(func(name string) string {
-		return "NULL::" + castOf(params[param.Index(params, name)])
+		return "NULL::" + castOf(def.Params[param.Index(def.Params, name)])
 	})
 	var grants []database.Grant
 	err = db.ask(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
@@ -211,7 +204,7 @@ func (db *DB) readGrants(ctx context.Context, name, sql string, params []feed.Pa
 			rows, err = texts(ctx, conn, dependencies)
 		}
 		if err = errors.Join(err, exec(ctx, conn, "ROLLBACK")); err != nil {
-			return fmt.Errorf("%s: find the tables of the statement: %w", name, err)
+			return fmt.Errorf("%s: find the tables of the statement: %w", &def, err)
 		}
 		for _, row := range rows {
 			object := plans.TableName{Schema: row[1], Name: row[2]}.SQL(plans.Postgres)

@@ -55,7 +55,7 @@ func TestPooler(t *testing.T) {
 	clients.Wait()
 }
 
-func readThroughPooler(t *testing.T, source *Feed, first string) {
+func readThroughPooler(t *testing.T, source *source, first string) {
 	for i := range 40 {
 		var rows feed.Rows
 		if err := source.Read(t.Context(), feed.Range{Limit: 1 + i}, &rows); err != nil {

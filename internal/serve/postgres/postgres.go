@@ -91,14 +91,14 @@ func (db *DB) Ping(ctx context.Context) error {
 // probeStatement returns the statement that Probe runs.
 func probeStatement() *statement {
 	return newStatement("SELECT 1", func(fields []pgconn.FieldDescription) (*columns, error) {
-		return &columns{fields: fields, encode: make([]encoder, len(fields))}, nil
+		return &columns{fields: fields, forms: make([]form, len(fields))}, nil
 	})
 }
 
 // Probe runs one trivial prepared statement through the pool. It measures the cost of one
 // round trip.
 func (db *DB) Probe(ctx context.Context) error {
-	if err := db.query(ctx, db.probe, nil, feed.Discard[[]byte]{}); err != nil {
+	if err := db.query(ctx, db.probe, nil, feed.Discard{}); err != nil {
 		return fmt.Errorf("probe: %w", err)
 	}
 	return nil
@@ -188,7 +188,7 @@ func (db *DB) waitedFor(err error) error {
 // query runs s and passes its rows to the handler. It retries once if the connection is
 // dead, if a change of a table has made the prepared statement invalid, or if prepared
 // statements do not work.
-func (db *DB) query(ctx context.Context, s *statement, args [][]byte, to feed.RowHandler[[]byte]) error {
+func (db *DB) query(ctx context.Context, s *statement, args [][]byte, to feed.RowHandler) error {
 	err := db.queryOnce(ctx, s, args, to)
 	if err == nil || ctx.Err() != nil || !db.worthRetrying(err) {
 		return err
@@ -197,7 +197,7 @@ func (db *DB) query(ctx context.Context, s *statement, args [][]byte, to feed.Ro
 	return db.queryOnce(ctx, s, args, to)
 }
 
-func (db *DB) queryOnce(ctx context.Context, s *statement, args [][]byte, to feed.RowHandler[[]byte]) error {
+func (db *DB) queryOnce(ctx context.Context, s *statement, args [][]byte, to feed.RowHandler) error {
 	pooled, err := db.acquire(ctx)
 	if err != nil {
 		return err

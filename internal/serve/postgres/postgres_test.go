@@ -15,7 +15,6 @@ import (
 	"spillway/internal/apptest"
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
-	"spillway/internal/serve/query"
 	"spillway/internal/serve/storetest"
 )
 
@@ -67,8 +66,7 @@ func backend(pg *apptest.PostgresServer, via func(string) string) storetest.Back
 			url := pg.CreateDatabase(t)
 			db := open(t, via(url), pool)
 			return storetest.DB{
-				Feed:    func(def feed.Definition) (feed.Source, error) { return db.Feed(def) },
-				Query:   func(def query.Definition) (query.Source, error) { return db.Query(def) },
+				Source:  db.Source,
 				InList:  "= ANY(:list)",
 				Exec:    func(ctx context.Context, sql string) error { return execute(ctx, url, sql) },
 				Restart: pg.Restart,
@@ -134,7 +132,7 @@ func mustExecute(t testing.TB, url, sql string) {
 // readAll returns the rows of a feed with the key id.
 func readAll(t testing.TB, db *DB, sql string) string {
 	t.Helper()
-	source, err := db.Feed(feed.Definition{Name: "/test", SQL: sql, Key: []feed.KeyColumn{{Name: "id"}}})
+	source, err := db.source(feed.Definition{Name: "/test", SQL: sql, Key: []feed.KeyColumn{{Name: "id"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -81,7 +81,7 @@ func (se *session) drop(ctx context.Context, conn *pgconn.PgConn, name string) e
 type execution struct {
 	conn   *pgconn.PgConn
 	giveUp context.CancelFunc // ends the context that the statement runs in
-	to     feed.RowHandler[[]byte]
+	to     feed.RowHandler
 }
 
 func (r *execution) prepared(ctx context.Context, s *statement, args [][]byte) error {
@@ -129,13 +129,14 @@ func (e *handlerError) Unwrap() error { return e.err }
 // error, the statement is cancelled, because millions of rows may remain.
 func (r *execution) takeRows(result *pgconn.ResultReader, c *columns) error {
 	var err error
+	current := &row{columns: c}
 	for err == nil && result.NextRow() {
-		values := result.Values()
-		if len(values) != len(c.encode) {
-			err = fmt.Errorf("a row has %d columns instead of %d", len(values), len(c.encode))
+		current.values = result.Values()
+		if len(current.values) != len(c.forms) {
+			err = fmt.Errorf("a row has %d columns instead of %d", len(current.values), len(c.forms))
 			break
 		}
-		if refused := r.to.Row(c, values); refused != nil {
+		if refused := r.to.Row(current); refused != nil {
 			r.giveUp()
 			_, _ = result.Close() // the remaining rows and the confirmation of the cancel request
 			return &handlerError{refused}

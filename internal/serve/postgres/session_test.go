@@ -13,7 +13,6 @@ import (
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
-	"spillway/internal/serve/query"
 )
 
 // TestLargeResultEndsSoon asks for millions of rows where ten are wanted: the
@@ -27,7 +26,7 @@ func TestLargeResultEndsSoon(t *testing.T) {
 			if unprepared {
 				db.unprepared.start(time.Now())
 			}
-			large, err := db.Query(query.Definition{Name: "/large", SQL: "SELECT repeat('x', 100) AS x FROM generate_series(1, 3000) a, generate_series(1, 3000) b, generate_series(1, 3000) c"})
+			large, err := db.Source(feed.Definition{Name: "/large", SQL: "SELECT repeat('x', 100) AS x FROM generate_series(1, 3000) a, generate_series(1, 3000) b, generate_series(1, 3000) c"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -38,8 +37,8 @@ func TestLargeResultEndsSoon(t *testing.T) {
 			apptest.AwaitState(t, "5 results over the limit are stopped on one connection", func() (string, bool) {
 				before := db.Stats()
 				for range 5 {
-					var rows query.Rows
-					if err := large.Run(t.Context(), nil, query.Limit{Rows: 10, Bytes: 1 << 20}, &rows); !errors.Is(err, query.ErrTooLarge) {
+					rows := feed.Rows{Limit: feed.Limit{Rows: 10, Bytes: 1 << 20}}
+					if err := large.Read(t.Context(), feed.Range{}, &rows); !errors.Is(err, feed.ErrTooLarge) {
 						t.Fatal(err)
 					}
 					if err := db.Probe(t.Context()); err != nil {
@@ -81,12 +80,12 @@ func TestPoolerRefusals(t *testing.T) {
 // testQueryRejectsValue runs a query with values that the server rejects.
 func testQueryRejectsValue(t *testing.T, pg *apptest.PostgresServer) {
 	db := open(t, pg.CreateDatabase(t), database.Pool{})
-	q, err := db.Query(query.Definition{Name: "/q", SQL: "SELECT 'a' LIKE :text AS v", Params: []feed.Param{{Name: "text", Type: feed.Text}}})
+	q, err := db.Source(feed.Definition{Name: "/q", SQL: "SELECT 'a' LIKE :text AS v", Params: []feed.Param{{Name: "text", Type: feed.Text}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for value, rejected := range map[string]bool{"a%": false, `\`: true} {
-		err := q.Run(t.Context(), []string{value}, query.Limit{Rows: 1, Bytes: 99}, new(query.Rows))
+		err := q.Read(t.Context(), feed.Range{Args: []string{value}}, &feed.Rows{Limit: feed.Limit{Rows: 1, Bytes: 99}})
 		if (err != nil) != rejected || errors.Is(err, param.ErrValue) != rejected {
 			t.Errorf("%q: %v", value, err)
 		}

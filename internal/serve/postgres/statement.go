@@ -64,12 +64,16 @@ type shape struct {
 // rowsMin is the smallest shape.rows.
 const rowsMin = 16
 
-func (f *Feed) shape(r feed.Range, keysOnly bool) shape {
-	s := shape{after: r.After != "", until: r.Until != "", keysOnly: keysOnly, rows: powerOfTwo(r.Skip + r.Limit)}
-	for _, i := range param.Given(f.def.Params, r.Args) {
-		s.filters |= 1 << i
+// shape returns the shape of the statement for r. A query has one, the zero value.
+func (s *source) shape(r feed.Range, keysOnly bool) shape {
+	if s.def.IsQuery() {
+		return shape{}
 	}
-	return s
+	of := shape{after: r.After != "", until: r.Until != "", keysOnly: keysOnly, rows: powerOfTwo(r.Skip + r.Limit)}
+	for _, i := range param.Given(s.def.Params, r.Args) {
+		of.filters |= 1 << i
+	}
+	return of
 }
 
 // powerOfTwo returns the smallest power of two that is at least n and rowsMin.
@@ -80,7 +84,7 @@ func powerOfTwo(n int) int {
 	return 1 << min(bits.Len(uint(n-1)), 62)
 }
 
-// writer writes the statement of one shape. Its parameters are those of the feed, the values of
+// writer writes the statement of one shape. That of a query is its own. Its parameters are those of the feed, the values of
 // filters, the values of After, the values of Until, the limit and the offset.
 type writer struct {
 	def  feed.Definition
@@ -89,6 +93,9 @@ type writer struct {
 }
 
 func (w *writer) write(s shape) string {
+	if w.def.IsQuery() {
+		return w.body
+	}
 	selected := "*"
 	if s.keysOnly {
 		selected = w.keyset().Columns()

@@ -54,7 +54,7 @@ func TestCacheAgainstList(t *testing.T) {
 }
 
 func FuzzDecodeAnswer(f *testing.F) {
-	f.Add("name", encodeAnswer("name", newAnswer(Rows{Data: []byte(`{"a":1}`), Count: 1}, time.Unix(3, 4), time.Unix(5, 6), FromDatabase)))
+	f.Add("name", encodeAnswer("name", newAnswer([]byte(`{"a":1}`), 1, time.Unix(3, 4), time.Unix(5, 6), FromDatabase)))
 	f.Fuzz(func(t *testing.T, name string, b []byte) {
 		a, err := decodeAnswer(name, b)
 		if err != nil {
@@ -69,7 +69,7 @@ func FuzzDecodeAnswer(f *testing.F) {
 
 func TestAnswerToAnotherQuestion(t *testing.T) {
 	t.Parallel()
-	b := encodeAnswer("one", newAnswer(Rows{Data: []byte("{}"), Count: 1}, time.Unix(3, 4), time.Unix(5, 6), FromDatabase))
+	b := encodeAnswer("one", newAnswer([]byte("{}"), 1, time.Unix(3, 4), time.Unix(5, 6), FromDatabase))
 	if _, err := decodeAnswer("two", b); err == nil {
 		t.Error("the answer to another question was taken")
 	}

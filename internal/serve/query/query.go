@@ -15,11 +15,11 @@
 //   - While the database is down or slow, answers younger than TTL plus Stale are served.
 //     Other requests get the database's error, or ErrBusy after Config.Timeout. An execution
 //     that is predicted to end later than that is refused at once, with ErrBusy.
-//   - If a result is too large, requests get ErrTooLarge, and nothing is cached.
+//   - If a result is too large, requests get feed.ErrTooLarge, and nothing is cached.
 //   - If the shared cache is down, the database is used directly, and the error is counted.
 //
-// The package contains no SQL and no HTTP: a Source runs the statement, and package server
-// answers requests.
+// The package contains no SQL and no HTTP: a feed.Reader runs the statement, and package
+// server answers requests.
 package query
 
 import (
@@ -35,6 +35,7 @@ import (
 
 	"spillway/internal/serve/coalesce"
 	"spillway/internal/serve/compress"
+	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/queue"
 )
@@ -42,8 +43,8 @@ import (
 // Config is a query's configuration. All fields except the last three are required; package
 // config has the defaults.
 type Config struct {
-	Definition
-	Limit      Limit
+	feed.Definition
+	Limit      feed.Limit
 	Timeout    time.Duration // longest wait of a request
 	TTL        time.Duration // an answer is fresh for this long after its execution; 0: it is not cached
 	Stale      time.Duration // and served for this much longer while it is renewed
@@ -62,13 +63,7 @@ var (
 	// ErrBusy means that too many requests wait, or that the database is slow. Retry later:
 	// if the error also is a *queue.Overload, after its RetryAfter.
 	ErrBusy = errors.New("too many requests wait for the database")
-	// ErrTooLarge means that the result exceeds Config.Limit.
-	ErrTooLarge = errors.New("the result is too large")
 )
-
-func tooLarge(name string, limit int, unit string) error {
-	return fmt.Errorf("%w: more than %d %s (%s)", ErrTooLarge, limit, unit, name)
-}
 
 // From is the origin of an answer.
 type From uint8
@@ -97,7 +92,7 @@ type Answer struct {
 // Query is one query. Use Open. Its methods may be called concurrently.
 type Query struct {
 	cfg    Config
-	source Source
+	source feed.Reader
 	group  *coalesce.Group[*Answer]
 	cache  *cache // nil: nothing is cached
 
@@ -113,7 +108,7 @@ type Query struct {
 
 // Open returns a query that runs on source. It does not use the database yet. The owner must
 // call Close.
-func Open(cfg Config, source Source) *Query {
+func Open(cfg Config, source feed.Reader) *Query {
 	q := &Query{cfg: cfg, source: source, group: coalesce.New[*Answer](cfg.WaitersMax), shareKey: shareKey(&cfg)}
 	if cfg.TTL > 0 {
 		q.cache = newCache(cfg.CacheBytes)
@@ -166,7 +161,7 @@ func (q *Query) Now(now time.Time, args []string, bytes int) (a *Answer, ok bool
 
 // Ask answers a request. args are the arguments of the parameters in their order, as
 // param.Argument returns them, and now is the request's time. Errors wrap ErrRequest, ErrBusy
-// or ErrTooLarge. Others are the database's, or ctx's if the caller has left.
+// or feed.ErrTooLarge. Others are the database's, or ctx's if the caller has left.
 func (q *Query) Ask(ctx context.Context, now time.Time, args []string) (*Answer, From, error) {
 	if len(args) != len(q.cfg.Params) {
 		return nil, 0, fmt.Errorf("%w: %d parameters where the query has %d", ErrRequest, len(args), len(q.cfg.Params))
@@ -215,20 +210,21 @@ func (q *Query) execute(ctx context.Context, args []string) (*Answer, error) {
 	}
 	defer leave()
 	begin := time.Now()
-	var rows Rows
-	err = q.source.Run(ctx, args, q.cfg.Limit, &rows)
+	rows := feed.Rows{Limit: q.cfg.Limit}
+	err = q.source.Read(ctx, feed.Range{Args: args}, &rows)
 	end := time.Now()
 	q.counters.executed(end.Sub(begin), err)
 	if err != nil {
-		return nil, fmt.Errorf("query %s: %w", q.cfg.Name, err)
+		return nil, err
 	}
 	readAt := begin
 	if !rows.ReadAt.IsZero() {
 		readAt = rows.ReadAt
 	}
-	return newAnswer(rows, readAt, end, FromDatabase), nil
+	return newAnswer(rows.Data, rows.Len(), readAt, end, FromDatabase), nil
 }
 
-func newAnswer(rows Rows, readAt, cameAt time.Time, from From) *Answer {
-	return &Answer{Data: rows.Data, Rows: rows.Count, ReadAt: readAt, CameAt: cameAt, Tag: xxhash.Sum64(rows.Data), from: from}
+// newAnswer returns an answer with so many rows in data.
+func newAnswer(data []byte, rows int, readAt, cameAt time.Time, from From) *Answer {
+	return &Answer{Data: data, Rows: rows, ReadAt: readAt, CameAt: cameAt, Tag: xxhash.Sum64(data), from: from}
 }

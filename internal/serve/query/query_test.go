@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/queue"
 )
@@ -34,8 +35,8 @@ type counting struct {
 	err        error
 }
 
-func (s *counting) Run(ctx context.Context, args []string, limit Limit, rows *Rows) error {
-	key := fmt.Sprint(args)
+func (s *counting) Read(ctx context.Context, r feed.Range, rows *feed.Rows) error {
+	key := fmt.Sprint(r.Args)
 	if _, already := s.running.LoadOrStore(key, true); already {
 		s.twice.Store(true)
 	}
@@ -54,17 +55,17 @@ func (s *counting) Run(ctx context.Context, args []string, limit Limit, rows *Ro
 	}
 	rows.Begin()
 	rows.Data = append(rows.Data, fmt.Sprintf(`{"args":%q,"n":%d}`, key, n)...)
-	return rows.End(limit)
+	return rows.EndUnkeyed()
 }
 
 func testConfig() Config {
 	return Config{
-		Definition: Definition{Name: "/q", Params: []param.Param{{Name: "a", Type: param.Integer}}},
-		Limit:      Limit{Rows: 10, Bytes: 1000}, Timeout: 5 * time.Second, CacheBytes: 1 << 20, WaitersMax: 5000, Log: slog.New(slog.DiscardHandler),
+		Definition: feed.Definition{Name: "/q", Params: []param.Param{{Name: "a", Type: param.Integer}}},
+		Limit:      feed.Limit{Rows: 10, Bytes: 1000}, Timeout: 5 * time.Second, CacheBytes: 1 << 20, WaitersMax: 5000, Log: slog.New(slog.DiscardHandler),
 	}
 }
 
-func open(t testing.TB, cfg Config, source Source) *Query {
+func open(t testing.TB, cfg Config, source feed.Reader) *Query {
 	q := Open(cfg, source)
 	t.Cleanup(q.Close)
 	return q
@@ -192,7 +193,7 @@ func TestErrors(t *testing.T) {
 		}
 		source.err = nil
 		q.cfg.Limit.Bytes = 5
-		if _, _, err := q.Ask(t.Context(), time.Now(), []string{"1"}); !errors.Is(err, ErrTooLarge) {
+		if _, _, err := q.Ask(t.Context(), time.Now(), []string{"1"}); !errors.Is(err, feed.ErrTooLarge) {
 			t.Error(err)
 		}
 		if _, _, err := q.Ask(t.Context(), time.Now(), nil); !errors.Is(err, ErrRequest) {
@@ -237,7 +238,7 @@ func TestTooManyWait(t *testing.T) {
 // dated is a source whose rows are as old as a replica's.
 type dated struct{ readAt time.Time }
 
-func (d dated) Run(_ context.Context, _ []string, _ Limit, rows *Rows) error {
+func (d dated) Read(_ context.Context, _ feed.Range, rows *feed.Rows) error {
 	rows.ReadAt = d.readAt
 	return nil
 }

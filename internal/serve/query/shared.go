@@ -252,5 +252,5 @@ func decodeAnswer(name string, b []byte) (*Answer, error) {
 	if n <= 0 || length > uint64(len(b)-n) || string(b[n:n+int(length)]) != name {
 		return nil, errors.New("decode a shared answer: it belongs to other arguments")
 	}
-	return newAnswer(Rows{Data: b[n+int(length):], Count: int(rows)}, readAt, cameAt, FromShared), nil
+	return newAnswer(b[n+int(length):], int(rows), readAt, cameAt, FromShared), nil
 }

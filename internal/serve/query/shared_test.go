@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
 )
 
@@ -211,7 +212,7 @@ func TestClockOfAnotherReplica(t *testing.T) {
 		args := []string{"1"}
 		name := string(param.AppendArgs(nil, args))
 		ahead := time.Now().Add(time.Hour)
-		b := encodeAnswer(name, newAnswer(Rows{Data: []byte("{}"), Count: 1}, ahead, ahead, FromDatabase))
+		b := encodeAnswer(name, newAnswer([]byte("{}"), 1, ahead, ahead, FromDatabase))
 		if err := cfg.Shared.Put(t.Context(), q.sharedKey(name), b, cfg.TTL); err != nil {
 			t.Fatal(err)
 		}
@@ -252,7 +253,7 @@ func TestReleaseIsTheOwners(t *testing.T) {
 
 type sourceFunc func(context.Context) error
 
-func (f sourceFunc) Run(ctx context.Context, _ []string, _ Limit, _ *Rows) error { return f(ctx) }
+func (f sourceFunc) Read(ctx context.Context, _ feed.Range, _ *feed.Rows) error { return f(ctx) }
 
 // TestNamesInSharedCache: each difference between two queries gives another name.
 func TestNamesInSharedCache(t *testing.T) {

@@ -210,24 +210,22 @@ func TestEveryPageHasATag(t *testing.T) {
 // answers is a query's source. Its rows depend on the argument.
 type answers struct{ rows int }
 
-func (a *answers) Run(_ context.Context, args []string, limit query.Limit, to *query.Rows) error {
+func (a *answers) Read(_ context.Context, r feed.Range, to *feed.Rows) error {
 	for i := range a.rows {
 		to.Begin()
-		to.Data = fmt.Appendf(to.Data, `{"id":%d,"of":%q%s}`, i, args[0], orderPad)
-		if err := to.End(limit); err != nil {
+		to.Data = fmt.Appendf(to.Data, `{"id":%d,"of":%q%s}`, i, r.Args[0], orderPad)
+		if err := to.EndUnkeyed(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (a *answers) Check(context.Context) error { return nil }
-
 func openQuery(tb testing.TB, source *answers, change func(*query.Config)) *query.Query {
 	tb.Helper()
 	cfg := query.Config{
-		Definition: query.Definition{Name: "/q", SQL: "SELECT", Params: []feed.Param{{Name: "a", Type: "text"}}},
-		Limit:      query.Limit{Rows: 1000, Bytes: 1 << 20}, Timeout: time.Hour, TTL: time.Hour, CacheBytes: 1 << 20, WaitersMax: 10,
+		Definition: feed.Definition{Name: "/q", SQL: "SELECT", Params: []feed.Param{{Name: "a", Type: "text"}}},
+		Limit:      feed.Limit{Rows: 1000, Bytes: 1 << 20}, Timeout: time.Hour, TTL: time.Hour, CacheBytes: 1 << 20, WaitersMax: 10,
 		Gate: queue.NewGate(4).Entrance(), Log: slog.New(slog.DiscardHandler),
 	}
 	if change != nil {

@@ -120,7 +120,7 @@ func (h *queryHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 		h.server.problem(ctx, badRequest, clientText(err))
 	case errors.Is(err, query.ErrRequest):
 		h.server.problem(ctx, badRequest, strings.TrimPrefix(err.Error(), query.ErrRequest.Error()+": "))
-	case errors.Is(err, query.ErrTooLarge):
+	case errors.Is(err, feed.ErrTooLarge):
 		detail := "the result exceeds the limit of this query; its owner can raise rows_max or bytes_max, or add a LIMIT"
 		if h.envelope == feed.EnvelopeOne {
 			detail = "the result has several rows, or exceeds bytes_max; the query's owner can add LIMIT 1, or raise bytes_max"

@@ -99,6 +99,8 @@ func (s *rows) Keys(_ context.Context, r feed.Range, every int) (feed.Walk, erro
 
 func (s *rows) Check(context.Context, int) error { return nil }
 
+func (s *rows) Columns() []feed.Column { return nil }
+
 // listConfig returns the configuration of the feed of start. Its window is read once.
 func listConfig() feed.Config {
 	return feed.Config{

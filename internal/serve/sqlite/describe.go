@@ -7,7 +7,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 
 	"zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
@@ -15,83 +14,83 @@ import (
 	"spillway/internal/serve/feed"
 )
 
-// shape describes the columns of a feed's statement under one version of the schema. It is
+// shape describes the columns of a source's statement under one version of the schema. It is
 // immutable.
 type shape struct {
 	version      int64 // of the schema
+	names        []string
+	labels       [][]byte // by feed.Labels
 	columns      []column
 	keys         []int // positions in columns of the key's columns
 	firstColumns []int // 0, 1, ...: their positions in a statement of keys only
 }
 
-// column is one output column of a feed's statement.
+// column is one output column of a statement.
 type column struct {
 	name   string
-	label  []byte // the name as a JSON string, with the colon
 	kind   columnKind
-	text   bool   // numbers are written as strings
-	digits int    // of the fraction of a moment
-	holds  string // the kinds that a key of this column can have; "" means any
+	text   bool // numbers are written as strings
+	digits int  // of the fraction of a moment
+	holds  affinity
 	json   feed.JSONType
 }
 
 // Columns returns the columns of the rows; nil if they are not known yet. SQLite checks no
 // types: a column can have values that its declared type does not promise.
-func (f *Feed) Columns() []feed.Column {
-	s := f.shape.Load()
-	if s == nil {
+func (s *source) Columns() []feed.Column {
+	shape := s.shape.Load()
+	if shape == nil {
 		return nil
 	}
 	var all []feed.Column
-	for i, c := range s.columns {
-		all = append(all, feed.Column{Name: c.name, JSON: c.json, Null: !slices.Contains(s.keys, i)})
+	for i, c := range shape.columns {
+		all = append(all, feed.Column{Name: c.name, JSON: c.json, Null: !slices.Contains(shape.keys, i)})
 	}
 	return all
 }
 
-// describe returns the feed's current shape. It reads the columns only if the version of
+// describe returns the source's current shape. It reads the columns only if the version of
 // the schema has changed: SQLite prepares a statement again when a table changes, and a
 // SELECT * would then have other columns.
-func (f *Feed) describe(conn *sqlite.Conn) (*shape, error) {
+func (s *source) describe(conn *sqlite.Conn) (*shape, error) {
 	version, err := schemaVersion(conn)
 	if err != nil {
 		return nil, fmt.Errorf("read the schema's version: %w", err)
 	}
-	if s := f.shape.Load(); s != nil && s.version == version {
-		return s, nil
+	if known := s.shape.Load(); known != nil && known.version == version {
+		return known, nil
 	}
-	s := &shape{version: version}
+	current := &shape{version: version}
 	// A connection loads a new schema when it runs a statement on the file, not when it
 	// prepares one.
 	if _, err := integer(conn, "SELECT count(*) FROM sqlite_schema"); err != nil {
 		return nil, fmt.Errorf("load the schema: %w", err)
 	}
-	names, err := outputNames(conn, f.inner)
+	names, err := outputNames(conn, s.inner)
 	if err != nil {
 		return nil, err
 	}
-	if s.columns, err = f.declared(conn); err != nil {
+	if current.columns, err = s.declared(conn); err != nil {
 		return nil, err
 	}
-	if len(names) != len(s.columns) {
-		return nil, fmt.Errorf("the statement has %d columns and %d as a view", len(names), len(s.columns))
+	if len(names) != len(current.columns) {
+		return nil, fmt.Errorf("the statement has %d columns and %d as a view", len(names), len(current.columns))
 	}
-	for i, c := range s.columns {
+	for i, c := range current.columns {
 		// Of two columns with one name, SQLite renames one in a derived table.
 		if names[i] != c.name {
 			return nil, fmt.Errorf("two output columns are named %q; rename one with AS", cmp.Or(names[i], c.name))
 		}
 	}
-	for i, key := range f.def.Key {
-		position := slices.Index(names, key.Name)
-		if position < 0 {
-			return nil, fmt.Errorf("the key column %q is not an output column; the statement yields %s", key.Name, strings.Join(names, ", "))
-		}
-		s.keys = append(s.keys, position)
-		s.firstColumns = append(s.firstColumns, i)
+	current.names, current.labels = names, feed.Labels(names)
+	if current.keys, err = s.def.KeyPositions(names); err != nil {
+		return nil, err
 	}
-	f.shape.Store(s)
-	return s, nil
+	for i := range current.keys {
+		current.firstColumns = append(current.firstColumns, i)
+	}
+	s.shape.Store(current)
+	return current, nil
 }
 
 // outputNames returns the names of a statement's columns. Of several columns with one
@@ -108,11 +107,11 @@ func outputNames(conn *sqlite.Conn, sql string) ([]string, error) {
 	return names, stmt.Finalize()
 }
 
-// declared returns the feed's columns with their declared types. The driver does not show
+// declared returns the source's columns with their declared types. The driver does not show
 // those of a statement, so it creates a temporary view of the statement for a moment. A
 // column of a table has the type of its CREATE TABLE; an expression has none.
-func (f *Feed) declared(conn *sqlite.Conn) (columns []column, err error) {
-	create := "CREATE TEMP VIEW spillway_feed AS SELECT * FROM (\n" + f.viewed + "\n) AS feed"
+func (s *source) declared(conn *sqlite.Conn) (columns []column, err error) {
+	create := "CREATE TEMP VIEW spillway_feed AS SELECT * FROM (\n" + s.viewed + "\n) AS feed"
 	if err := sqlitex.ExecuteTransient(conn, create, nil); err != nil {
 		return nil, fmt.Errorf("find the columns' types: %w", err)
 	}
@@ -126,11 +125,10 @@ func (f *Feed) declared(conn *sqlite.Conn) (columns []column, err error) {
 			name, declared := stmt.ColumnText(1), stmt.ColumnText(2)
 			columns = append(columns, column{
 				name:  name,
-				label: append(feed.AppendString(nil, []byte(name)), ':'),
 				kind:  kindOf(declared),
-				holds: keyKinds(declared),
+				holds: affinityOf(declared),
 			})
-			f.format(&columns[len(columns)-1], declared)
+			s.format(&columns[len(columns)-1], declared)
 			return nil
 		},
 	})
@@ -140,37 +138,16 @@ func (f *Feed) declared(conn *sqlite.Conn) (columns []column, err error) {
 	return columns, nil
 }
 
-// names returns the names of the columns.
-func (s *shape) names() []string {
-	names := make([]string, len(s.columns))
-	for i, c := range s.columns {
-		names[i] = c.name
-	}
-	return names
-}
-
-// keyKinds returns the kinds of key values that a column of a declared type can have, by
-// SQLite's rules of affinity; "" if the type promises nothing.
-func keyKinds(declared string) string {
-	declared = strings.ToUpper(declared)
-	contains := func(part string) bool { return strings.Contains(declared, part) }
-	numbers := string([]byte{byte(feed.KeyInteger), byte(feed.KeyReal)})
-	switch {
-	case contains("INT"):
-		return numbers
-	case contains("CHAR"), contains("CLOB"), contains("TEXT"):
-		return string([]byte{byte(feed.KeyText)})
-	case contains("BLOB"):
-		return ""
-	case contains("REAL"), contains("FLOA"), contains("DOUB"):
-		return numbers
-	}
-	return ""
-}
-
 // accepts reports whether the column can hold a key value of that kind.
 func (c column) accepts(kind feed.KeyKind) bool {
-	return c.holds == "" || strings.IndexByte(c.holds, byte(kind)) >= 0
+	switch c.holds {
+	case asInteger, asReal:
+		return kind == feed.KeyInteger || kind == feed.KeyReal
+	case asText:
+		return kind == feed.KeyText
+	case asNumber, asBound:
+	}
+	return true
 }
 
 // bindKey binds the values of key to the parameters from number on, each as the class it

@@ -32,7 +32,7 @@ func TestDescribeInterrupted(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	source, err := db.Feed(feed.Definition{Name: "/t", SQL: "SELECT 1 AS id", Key: []feed.KeyColumn{{Name: "id"}}})
+	source, err := db.source(feed.Definition{Name: "/t", SQL: "SELECT 1 AS id", Key: []feed.KeyColumn{{Name: "id"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func TestDescribeInterrupted(t *testing.T) {
 		})
 		err := conn.SetAuthorizer(left)
 		if err == nil {
-			_, err = source.One.declared(conn)
+			_, err = source.declared(conn)
 		}
 		return errors.Join(err, conn.SetAuthorizer(nil))
 	})

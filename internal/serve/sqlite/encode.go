@@ -52,19 +52,46 @@ func jsonOf(declared string) feed.JSONType {
 		return feed.JSONAny
 	case plain, moment:
 	}
-	declared = strings.ToUpper(declared)
-	contains := func(part string) bool { return strings.Contains(declared, part) }
-	switch {
-	case contains("INT"):
+	switch affinityOf(declared) {
+	case asInteger:
 		return feed.JSONInteger
-	case contains("CHAR"), contains("CLOB"), contains("TEXT"):
-		return feed.JSONString
-	case contains("BLOB"):
-		return feed.JSONAny
-	case contains("REAL"), contains("FLOA"), contains("DOUB"):
+	case asReal:
 		return feed.JSONFloat
+	case asText:
+		return feed.JSONString
+	case asNumber, asBound:
 	}
 	return feed.JSONAny
+}
+
+// affinity says how a column's declared type changes values.
+type affinity int
+
+const (
+	asNumber  affinity = iota // integers and reals, as which text is stored too
+	asInteger                 // the same
+	asReal                    // reals
+	asText                    // text
+	asBound                   // as bound
+)
+
+// affinityOf follows SQLite's rules for declared types.
+func affinityOf(declared string) affinity {
+	declared = strings.ToUpper(declared)
+	contains := func(parts ...string) bool {
+		return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(declared, part) })
+	}
+	switch {
+	case contains("INT"):
+		return asInteger
+	case contains("CHAR", "CLOB", "TEXT"):
+		return asText
+	case contains("BLOB") || declared == "":
+		return asBound
+	case contains("REAL", "FLOA", "DOUB"):
+		return asReal
+	}
+	return asNumber
 }
 
 // smallInteger matches declared types of integers that need fewer than 64 bits.
@@ -73,18 +100,18 @@ var smallInteger = regexp.MustCompile(`^(TINY|SMALL|MEDIUM)INT|^INT[24]\b`)
 // momentType matches declared types of times, with the digits of their fraction.
 var momentType = regexp.MustCompile(`^(?:DATETIME|TIMESTAMP)\s*(?:\(\s*([0-9])\s*\))?`)
 
-// format sets how the feed writes a column of a declared type, and the JSON type of that. A time
+// format sets how the source writes a column of a declared type, and the JSON type of that. A time
 // has as many digits as its type says, or 6. Integers have 64 bits, unless the column is declared
 // as smaller or BOOLEAN.
-func (f *Feed) format(c *column, declared string) {
+func (s *source) format(c *column, declared string) {
 	declared = strings.ToUpper(declared)
-	if match := momentType.FindStringSubmatch(declared); match != nil && f.def.RFC3339 {
+	if match := momentType.FindStringSubmatch(declared); match != nil && s.def.RFC3339 {
 		c.kind, c.digits = moment, 6
 		if match[1] != "" {
 			c.digits = int(match[1][0] - '0')
 		}
 	}
-	c.text = f.def.NumbersAsText && c.kind != boolean && !smallInteger.MatchString(declared)
+	c.text = s.def.NumbersAsText && c.kind != boolean && !smallInteger.MatchString(declared)
 	switch c.json = jsonOf(declared); {
 	case c.kind == moment:
 		c.json = feed.JSONTimestamp
@@ -93,42 +120,26 @@ func (f *Feed) format(c *column, declared string) {
 	}
 }
 
-// rowReader encodes the current row of a statement.
-type rowReader struct {
+// row is the current row of a statement. It implements feed.Row.
+type row struct {
 	stmt  *sqlite.Stmt
 	shape *shape
+	keys  []int  // positions of the key's columns in the statement
 	text  []byte // the current value
-	key   []byte // the key of the last row
 }
 
-// appendRow appends the current row as a JSON object, with its key.
-func (r *rowReader) appendRow(rows *feed.Rows) error {
-	rows.Begin()
-	rows.Data = r.appendObject(rows.Data)
-	if err := r.readKey(r.shape.keys); err != nil {
-		return err
-	}
-	rows.End(feed.Key(r.key))
-	return nil
-}
-
-// appendObject appends the current row as a JSON object.
-func (r *rowReader) appendObject(dst []byte) []byte {
-	dst = append(dst, '{')
+// AppendObject implements feed.Row.
+func (r *row) AppendObject(dst []byte) []byte {
 	for i := range r.shape.columns {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		c := &r.shape.columns[i]
-		dst = r.appendValue(append(dst, c.label...), i, c)
+		dst = append(dst, r.shape.labels[i]...)
+		dst = r.appendValue(dst, i, &r.shape.columns[i])
 	}
 	return append(dst, '}')
 }
 
-// readKey reads the key of the current row from the columns at positions.
-func (r *rowReader) readKey(positions []int) error {
-	r.key = r.key[:0]
-	for i, position := range positions {
+// AppendKey implements feed.Row.
+func (r *row) AppendKey(dst []byte) ([]byte, error) {
+	for i, position := range r.keys {
 		c := r.shape.columns[r.shape.keys[i]]
 		kind := feed.KeyText
 		switch r.stmt.ColumnType(position) {
@@ -144,17 +155,17 @@ func (r *rowReader) readKey(positions []int) error {
 			kind = feed.KeyBlob
 			r.readBytes(position)
 		default:
-			return fmt.Errorf("the key column %s is NULL in a row; a key needs NOT NULL columns", c.name)
+			return dst, fmt.Errorf("the key column %s is NULL in a row; a key needs NOT NULL columns", c.name)
 		}
 		if !c.accepts(kind) {
-			return fmt.Errorf("the key column %s holds a value that is not of its declared type", c.name)
+			return dst, fmt.Errorf("the key column %s holds a value that is not of its declared type", c.name)
 		}
-		r.key = feed.AppendKey(r.key, kind, r.text)
+		dst = feed.AppendKey(dst, kind, r.text)
 	}
-	return nil
+	return dst, nil
 }
 
-func (r *rowReader) appendValue(dst []byte, i int, c *column) []byte {
+func (r *row) appendValue(dst []byte, i int, c *column) []byte {
 	switch class := r.stmt.ColumnType(i); class {
 	case sqlite.TypeInteger, sqlite.TypeFloat:
 		start := len(dst)
@@ -181,7 +192,7 @@ func (r *rowReader) appendValue(dst []byte, i int, c *column) []byte {
 	return append(dst, "null"...)
 }
 
-func (r *rowReader) appendNumber(dst []byte, i int, kind columnKind) []byte {
+func (r *row) appendNumber(dst []byte, i int, kind columnKind) []byte {
 	if r.stmt.ColumnType(i) == sqlite.TypeFloat {
 		return appendReal(dst, r.stmt.ColumnFloat(i))
 	}
@@ -194,7 +205,7 @@ func (r *rowReader) appendNumber(dst []byte, i int, kind columnKind) []byte {
 
 // readBytes copies a text or a blob to r.text. The length is read first, because that
 // makes SQLite convert the text of a UTF-16 file.
-func (r *rowReader) readBytes(i int) {
+func (r *row) readBytes(i int) {
 	n := r.stmt.ColumnLen(i)
 	r.text = slices.Grow(r.text[:0], n)[:n]
 	r.stmt.ColumnBytes(i, r.text)

@@ -76,7 +76,7 @@ func TestEncode(t *testing.T) {
 					continue // bytes of that encoding
 				}
 				script(t, writer, fmt.Sprintf("CREATE TABLE t%d (id INTEGER PRIMARY KEY, v %s); INSERT INTO t%d VALUES (1, %s)", i, test.declared, i, test.literal))
-				source, err := db.Feed(feed.Definition{Name: "/t", SQL: fmt.Sprintf("SELECT v, id FROM t%d", i), Key: []feed.KeyColumn{{Name: "id"}}})
+				source, err := db.Source(feed.Definition{Name: "/t", SQL: fmt.Sprintf("SELECT v, id FROM t%d", i), Key: []feed.KeyColumn{{Name: "id"}}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -120,7 +120,7 @@ func TestFormats(t *testing.T) {
 		{"JSON", "'[7]'", "[7]"},
 	} {
 		script(t, writer, fmt.Sprintf("CREATE TABLE t%d (id SMALLINT PRIMARY KEY, v %s); INSERT INTO t%d VALUES (1, %s)", i, test.declared, i, test.literal))
-		source, err := db.Feed(feed.Definition{Name: "/t", SQL: fmt.Sprintf("SELECT v, id FROM t%d", i), Key: []feed.KeyColumn{{Name: "id"}}, RFC3339: true, NumbersAsText: true})
+		source, err := db.Source(feed.Definition{Name: "/t", SQL: fmt.Sprintf("SELECT v, id FROM t%d", i), Key: []feed.KeyColumn{{Name: "id"}}, RFC3339: true, NumbersAsText: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,7 +138,7 @@ func TestKeyClasses(t *testing.T) {
 	db, writer := open(t, database.Pool{})
 	script(t, writer, `CREATE TABLE t (k PRIMARY KEY NOT NULL);
 		INSERT INTO t VALUES (1), (1.5), (2), (-9e999), (9223372036854775807), ('1'), ('a' || char(0)), (''), (x'61'), (x''), ('é')`)
-	source, err := db.Feed(feed.Definition{Name: "/t", SQL: "SELECT k, typeof(k) AS class FROM t", Key: []feed.KeyColumn{{Name: "k", Ascending: true}}})
+	source, err := db.Source(feed.Definition{Name: "/t", SQL: "SELECT k, typeof(k) AS class FROM t", Key: []feed.KeyColumn{{Name: "k", Ascending: true}}})
 	if err != nil {
 		t.Fatal(err)
 	}

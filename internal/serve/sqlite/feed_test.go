@@ -13,7 +13,6 @@ import (
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
-	"spillway/internal/serve/query"
 	"spillway/internal/serve/sqlite"
 )
 
@@ -30,7 +29,7 @@ func newestFirst(sql string, key ...string) feed.Definition {
 
 func source(t testing.TB, db *sqlite.DB, def feed.Definition) feed.Source {
 	t.Helper()
-	f, err := db.Feed(def)
+	f, err := db.Source(def)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +136,7 @@ func TestDefinitionErrors(t *testing.T) {
 		{newestFirst("SELECT id FROM a; SELECT 1", "id"), "feed /goodslist: 1:"},
 	}
 	for _, test := range tests {
-		f, err := db.Feed(test.def)
+		f, err := db.Source(test.def)
 		if err == nil {
 			err = f.Read(t.Context(), feed.Range{Limit: 1}, new(feed.Rows))
 		}
@@ -309,12 +308,12 @@ func TestTies(t *testing.T) {
 func TestQueryRejectsValue(t *testing.T) {
 	t.Parallel()
 	db, _ := openFreight(t, 10)
-	q, err := db.Query(query.Definition{Name: "/q", SQL: "SELECT json_extract('{}', :path) AS v", Params: []param.Param{{Name: "path", Type: param.Text}}})
+	q, err := db.Source(feed.Definition{Name: "/q", SQL: "SELECT json_extract('{}', :path) AS v", Params: []param.Param{{Name: "path", Type: param.Text}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for value, rejected := range map[string]bool{"$.a": false, "a[": true} {
-		err := q.Run(t.Context(), []string{value}, query.Limit{Rows: 1, Bytes: 99}, new(query.Rows))
+		err := q.Read(t.Context(), feed.Range{Args: []string{value}}, &feed.Rows{Limit: feed.Limit{Rows: 1, Bytes: 99}})
 		if (err != nil) != rejected || errors.Is(err, param.ErrValue) != rejected {
 			t.Errorf("%q: %v", value, err)
 		}

@@ -117,7 +117,7 @@ func TestPool(t *testing.T) {
 	if s := db.Stats(); s.Idle != 1 || s.InUse != 0 || s.Max != 2 || s.Connects != 1 {
 		t.Errorf("at start: %+v", s)
 	}
-	source, err := db.Feed(endless())
+	source, err := db.Source(endless())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestPool(t *testing.T) {
 func TestPoolDeadline(t *testing.T) {
 	t.Parallel()
 	db, _ := open(t, database.Pool{Max: 1, AcquireTimeout: time.Hour, StatementTimeout: time.Hour})
-	source, err := db.Feed(endless())
+	source, err := db.Source(endless())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +178,7 @@ func TestPoolDeadline(t *testing.T) {
 func TestStatementTimeoutSaysSo(t *testing.T) {
 	t.Parallel()
 	db, _ := open(t, database.Pool{StatementTimeout: 30 * time.Millisecond})
-	source, err := db.Feed(endless())
+	source, err := db.Source(endless())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +197,7 @@ func TestClose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source, err := db.Feed(endless())
+	source, err := db.Source(endless())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +233,7 @@ func TestReadOnly(t *testing.T) {
 		"SELECT 1 AS id) AS feed; DROP TABLE t; --",
 		"DELETE FROM t RETURNING id",
 	} {
-		source, err := db.Feed(feed.Definition{Name: "/t", SQL: sql, Key: []feed.KeyColumn{{Name: "id"}}})
+		source, err := db.Source(feed.Definition{Name: "/t", SQL: sql, Key: []feed.KeyColumn{{Name: "id"}}})
 		if err == nil {
 			err = source.Read(t.Context(), feed.Range{Limit: 1}, new(feed.Rows))
 		}

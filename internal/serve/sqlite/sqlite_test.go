@@ -14,8 +14,6 @@ import (
 	"zombiezen.com/go/sqlite/sqlitex"
 
 	"spillway/internal/database"
-	"spillway/internal/serve/feed"
-	"spillway/internal/serve/query"
 	"spillway/internal/serve/sqlite"
 	"spillway/internal/serve/storetest"
 )
@@ -28,8 +26,7 @@ func TestFeed(t *testing.T) {
 		Open: func(t testing.TB, pool database.Pool) storetest.DB {
 			db, writer := open(t, pool)
 			return storetest.DB{
-				Feed:   func(def feed.Definition) (feed.Source, error) { return db.Feed(def) },
-				Query:  func(def query.Definition) (query.Source, error) { return db.Query(def) },
+				Source: db.Source,
 				InList: "IN (:list)",
 				Exec:   func(_ context.Context, sql string) error { return sqlitex.ExecuteTransient(writer, sql, nil) },
 			}

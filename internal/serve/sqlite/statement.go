@@ -10,10 +10,10 @@ import (
 // text returns one statement with the filters at some positions. Its parameters are those of the
 // feed, the values of the filters, of After and of Until, the limit and the offset. Limit and offset are sums: SQLite
 // prepares a statement again for each value of a bare parameter there.
-func (f *Feed) text(bits int, filters []int) string {
-	key := f.def.Key
+func (s *source) text(bits int, filters []int) string {
+	key := s.def.Key
 	keys := feed.Keyset{Key: key, Quote: quote}
-	after := len(f.args) + len(filters) + 1
+	after := len(s.args) + len(filters) + 1
 	until := after + len(key)
 	limit := until + len(key)
 	columns := "*"
@@ -23,10 +23,10 @@ func (f *Feed) text(bits int, filters []int) string {
 	if bits&withUntil != 0 {
 		columns += ", " + keys.Compare(true, func(column int) string { return fmt.Sprintf("?%d", until+column) }) + " AS spillway_until"
 	}
-	branch := fmt.Sprintf("SELECT %s FROM (\n%s\n) AS feed", columns, f.inner)
+	branch := fmt.Sprintf("SELECT %s FROM (\n%s\n) AS feed", columns, s.inner)
 	where := " WHERE "
 	for i, position := range filters {
-		branch += fmt.Sprintf("%s%s = ?%d", where, quote(f.def.Params[position].Name), len(f.args)+1+i)
+		branch += fmt.Sprintf("%s%s = ?%d", where, quote(s.def.Params[position].Name), len(s.args)+1+i)
 		where = " AND "
 	}
 	branches := []string{branch}

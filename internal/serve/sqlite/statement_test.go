@@ -42,7 +42,7 @@ func TestPreparedStatements(t *testing.T) {
 		{Name: "ids", Type: feed.Integer, ListMax: 300},
 		param.Filter("a", feed.Integer), param.Filter("b", feed.Integer), param.Filter("c", feed.Integer),
 	}
-	source, err := db.Feed(def)
+	source, err := db.Source(def)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,33 +12,6 @@ import (
 	"spillway/internal/serve/stream"
 )
 
-// affinity says how a column's declared type changes values.
-type affinity int
-
-const (
-	asText    affinity = iota // text, or as bound
-	asNumber                  // integers and reals, as which text is stored too
-	asInteger                 // the same
-	asReal                    // reals
-)
-
-// affinityOf follows SQLite's rules for declared types.
-func affinityOf(declared string) affinity {
-	declared = strings.ToUpper(declared)
-	contains := func(parts ...string) bool {
-		return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(declared, part) })
-	}
-	switch {
-	case contains("INT"):
-		return asInteger
-	case contains("CHAR", "CLOB", "TEXT", "BLOB") || declared == "":
-		return asText
-	case contains("REAL", "FLOA", "DOUB"):
-		return asReal
-	}
-	return asNumber
-}
-
 // declaredTypes returns the declared types of the columns of the stream's table, by their
 // names in lower case.
 func (st *Stream) declaredTypes(conn *sqlite.Conn) (map[string]string, error) {
@@ -170,12 +143,11 @@ func (st *Stream) decimalColumns(conn *sqlite.Conn) (map[int]decimalColumn, erro
 // text that stands for the double is the decimal.
 func (c decimalColumn) bind(stmt *sqlite.Stmt, param int, text []byte) bool {
 	short := string(stream.TrimDecimal(text))
-	switch {
-	case c.held == asText && c.key:
+	if c.held == asText || c.held == asBound {
+		if !c.key {
+			short = string(text)
+		}
 		stmt.BindText(param, short)
-		return true
-	case c.held == asText:
-		stmt.BindText(param, string(text))
 		return true
 	}
 	if n, err := strconv.ParseInt(short, 10, 64); err == nil && c.held != asReal {

@@ -13,7 +13,7 @@ import (
 // firstError returns the error of making a feed, of checking it, or of its first read.
 func firstError(t testing.TB, db DB, def feed.Definition) error {
 	t.Helper()
-	source, err := db.Feed(def)
+	source, err := db.Source(def)
 	if err != nil {
 		return err
 	}
@@ -41,7 +41,6 @@ func testDefinition(t *testing.T, b Backend) {
 		{"no such table", definition("SELECT id FROM no_such_table", "id"), "no_such_table"},
 		{"no such column", definition("SELECT id, no_such_column FROM items", "id"), "no_such_column"},
 		{"no SELECT", definition("SELEKT id FROM items", "id"), ""},
-		{"no key", definition(selectItems), "key"},
 		{"parameter without a type", definition(selectItems+" WHERE grp = :mystery", "id"), "mystery"},
 	}
 	for _, test := range tests {

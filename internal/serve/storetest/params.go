@@ -9,7 +9,6 @@ import (
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
-	"spillway/internal/serve/query"
 )
 
 // ids returns the ids of the rows of r.
@@ -138,7 +137,7 @@ func testLists(t *testing.T, b Backend) {
 			db.exec(t, fmt.Sprintf("INSERT INTO %s VALUES (%d, %s)", table, id+1, literal))
 		}
 		params := []param.Param{{Name: "low", Type: param.Integer}, {Name: "list", Type: test.param, ListMax: 5}}
-		source, err := db.Query(query.Definition{
+		source, err := db.Source(feed.Definition{
 			Name: "/lists", Params: params,
 			SQL: fmt.Sprintf("SELECT id FROM %s WHERE v %s AND id >= :low AND v %s ORDER BY id", table, db.InList, db.InList),
 		})
@@ -157,13 +156,13 @@ func testLists(t *testing.T, b Backend) {
 }
 
 // testList expects the rows with the ids in want.
-func testList(t *testing.T, source query.Source, list param.Param, texts []string, want string) {
+func testList(t *testing.T, source feed.Source, list param.Param, texts []string, want string) {
 	arg, err := param.Argument(list, texts...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var rows query.Rows
-	if err := source.Run(t.Context(), []string{"0", arg}, query.Limit{Rows: 10, Bytes: 1000}, &rows); err != nil {
+	rows := feed.Rows{Limit: feed.Limit{Rows: 10, Bytes: 1000}}
+	if err := source.Read(t.Context(), feed.Range{Args: []string{"0", arg}}, &rows); err != nil {
 		t.Fatal(err)
 	}
 	got := strings.NewReplacer(`{"id":`, "", "}", "").Replace(string(rows.Data))
@@ -171,7 +170,7 @@ func testList(t *testing.T, source query.Source, list param.Param, texts []strin
 		t.Errorf("ids %s, want %s", got, want)
 	}
 	for _, args := range [][]string{{"0"}, {"0", ""}, {"0", "\x05a"}} {
-		if err := source.Run(t.Context(), args, query.Limit{Rows: 10, Bytes: 1000}, new(query.Rows)); err == nil {
+		if err := source.Read(t.Context(), feed.Range{Args: args}, &feed.Rows{Limit: feed.Limit{Rows: 10, Bytes: 1000}}); err == nil {
 			t.Errorf("arguments %q: no error", args)
 		}
 	}
@@ -229,7 +228,7 @@ func testFilters(t *testing.T, b Backend) {
 	if err := source.Check(t.Context(), 10); err != nil {
 		t.Fatal(err)
 	}
-	if described, ok := source.(feed.Described); !ok || len(described.Columns()) != 4 {
+	if len(source.Columns()) != 4 {
 		t.Error("the source does not know its columns after the check")
 	}
 	var list []string

@@ -18,7 +18,6 @@ import (
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
-	"spillway/internal/serve/query"
 )
 
 // Backend is the database under test.
@@ -45,8 +44,7 @@ type Backend struct {
 
 // DB is one open database.
 type DB struct {
-	Feed    func(def feed.Definition) (feed.Source, error)
-	Query   func(def query.Definition) (query.Source, error)
+	Source  func(def feed.Definition) (feed.Source, error)
 	InList  string                                      // compares with the values of the parameter list: IN (:list)
 	Exec    func(ctx context.Context, sql string) error // one statement, on a connection that is not the adapter's
 	Restart func() error                                // restarts the server; nil: there is no server
@@ -70,7 +68,7 @@ const (
 	UUID        Kind = "uuid"
 )
 
-// Feed tests the adapter's feed.Source, and how its query.Source takes lists.
+// Feed tests the adapter's feed.Source, for feeds and for queries.
 func Feed(t *testing.T, b Backend) {
 	runParts(t, b, b.Pooled, []part[Backend]{
 		{"Order", testOrder, keeps},
@@ -157,7 +155,7 @@ func (db DB) exec(t testing.TB, sql string) {
 // source returns the source of a feed whose definition is right.
 func (db DB) source(t testing.TB, def feed.Definition) feed.Source {
 	t.Helper()
-	source, err := db.Feed(def)
+	source, err := db.Source(def)
 	if err != nil {
 		t.Fatalf("feed %s: %v", def.SQL, err)
 	}

@@ -115,11 +115,7 @@ func testTypes(t *testing.T, b Backend) {
 				}
 				checkValue(t, kind, v.literal, rows.Slice(i, i+1), fmt.Sprintf(`{"id":%d,"v":%s}`, i, want))
 			}
-			if described, ok := source.(interface{ Columns() []feed.Column }); ok {
-				CheckColumns(t, described.Columns(), rows.Data)
-			} else {
-				t.Error("the source does not know its columns")
-			}
+			CheckColumns(t, source.Columns(), rows.Data)
 			testFormat(t, db, kind, table)
 		})
 	}
@@ -130,10 +126,7 @@ func testFormat(t *testing.T, db DB, kind Kind, table string) {
 	t.Helper()
 	def := definition("SELECT id, v FROM "+table, "id asc")
 	def.RFC3339, def.NumbersAsText = true, true
-	source, ok := db.source(t, def).(feed.Described)
-	if !ok {
-		t.Fatal("the source does not know its columns")
-	}
+	source := db.source(t, def)
 	rows := read(t, source, feed.Range{Limit: 100})
 	columns := source.Columns()
 	CheckColumns(t, columns, rows.Data)

@@ -18,8 +18,8 @@ import (
 	"spillway/internal/serve/param"
 )
 
-// Feed reads one feed. It implements feed.Source.
-type Feed struct {
+// source reads the rows of a feed or a query without lists. It implements feed.Source.
+type source struct {
 	db   *DB
 	def  feed.Definition
 	body string // the SELECT with ? for its parameters
@@ -30,33 +30,22 @@ type Feed struct {
 	optimizer atomic.Bool // the optimizer chooses the order of the tables; Check decides
 }
 
-var _ feed.Source = (*Feed)(nil)
-
 // errOutdated is the error of rows whose columns differ from the description.
 var errOutdated = errors.New("the columns changed")
 
-// Feed returns the source of the feed that def describes. Mistakes that only the database
-// can find are errors of Read and Check.
+// Source returns the source of the feed or the query that def describes. Mistakes that only
+// the database can find are errors of Read and Check.
 //
-// A list becomes placeholders, as in Query. Text and UUIDs are bound as strings, integers and
-// reals as numbers, booleans as 0 or 1, and timestamps as DATETIME in UTC. A backslash in the
-// statement's strings is a character.
-func (db *DB) Feed(def feed.Definition) (*Expanded, error) {
-	if len(def.Key) == 0 {
-		return nil, fmt.Errorf("feed %s: the key names no column", def.Name)
-	}
-	e, err := feed.Expand(def, plans.MySQL, db.statement)
-	if err != nil {
-		return nil, err
-	}
-	return &Expanded{e}, nil
+// A list becomes placeholders, IN (?, ?), because JSON_TABLE is missing before MySQL 8.0 and
+// MariaDB 10.6, and would convert the values' types and collations. Text and UUIDs are bound as
+// strings, integers and reals as numbers, booleans as 0 or 1, and timestamps as DATETIME in
+// UTC. A backslash in the statement's strings is a character.
+func (db *DB) Source(def feed.Definition) (feed.Source, error) {
+	return feed.Expand(def, plans.MySQL, func(def feed.Definition) (feed.Source, error) { return db.source(def) })
 }
 
-// Expanded is a feed with lists of any length.
-type Expanded struct{ *feed.Expanded[*Feed] }
-
-// statement reads a definition's SELECT. The definition may lack a key.
-func (db *DB) statement(def feed.Definition) (*Feed, error) {
+// source returns the source of a definition without lists.
+func (db *DB) source(def feed.Definition) (*source, error) {
 	parsed, err := plans.ParseStatement(def.SQL, plans.MySQL)
 	if err != nil {
 		return nil, err
@@ -64,13 +53,13 @@ func (db *DB) statement(def feed.Definition) (*Feed, error) {
 	if err := param.Match(parsed, def.Params); err != nil {
 		return nil, err
 	}
-	f := &Feed{db: db, def: def}
-	f.body = parsed.Render(func(name string) string {
+	s := &source{db: db, def: def}
+	s.body = parsed.Render(func(name string) string {
 		i := param.Index(def.Params, name)
-		f.uses = append(f.uses, i)
+		s.uses = append(s.uses, i)
 		return placeholder(def.Params[i])
 	})
-	return f, nil
+	return s, nil
 }
 
 // placeholder stands for the value of a parameter.
@@ -82,44 +71,47 @@ func placeholder(p feed.Param) string {
 }
 
 // Read implements feed.Source. An error leaves rows unchanged.
-func (f *Feed) Read(ctx context.Context, r feed.Range, rows *feed.Rows) error {
-	return feed.Collect(f.def.Name, rows, func(to feed.RowHandler[driver.Value]) error { return f.run(ctx, r, false, to) })
+func (s *source) Read(ctx context.Context, r feed.Range, rows *feed.Rows) error {
+	return feed.Collect(&s.def, rows, func(to feed.RowHandler) error { return s.run(ctx, r, false, to) })
 }
 
 // Keys implements feed.Source.
-func (f *Feed) Keys(ctx context.Context, r feed.Range, every int) (feed.Walk, error) {
-	return feed.CollectKeys(f.def.Name, every, func(to feed.RowHandler[driver.Value]) error { return f.run(ctx, r, true, to) })
+func (s *source) Keys(ctx context.Context, r feed.Range, every int) (feed.Walk, error) {
+	return feed.CollectKeys(&s.def, every, func(to feed.RowHandler) error { return s.run(ctx, r, true, to) })
 }
 
 // run runs the statement for r. It describes the feed first if necessary, and again if the
 // rows differ from the description.
-func (f *Feed) run(ctx context.Context, r feed.Range, keysOnly bool, to feed.RowHandler[driver.Value]) error {
-	err := f.runOnce(ctx, r, keysOnly, false, to)
+func (s *source) run(ctx context.Context, r feed.Range, keysOnly bool, to feed.RowHandler) error {
+	err := s.runOnce(ctx, r, keysOnly, false, to)
 	if errors.Is(err, errOutdated) {
-		f.stale.Store(true)
+		s.stale.Store(true)
 		to.Reset()
-		err = f.runOnce(ctx, r, keysOnly, true, to)
+		err = s.runOnce(ctx, r, keysOnly, true, to)
 	}
-	return f.explainError(r, err)
+	return s.explainError(r, err)
 }
 
-func (f *Feed) runOnce(ctx context.Context, r feed.Range, keysOnly, adapt bool, to feed.RowHandler[driver.Value]) error {
-	d, err := f.describe(ctx)
+func (s *source) runOnce(ctx context.Context, r feed.Range, keysOnly, adapt bool, to feed.RowHandler) error {
+	d, err := s.describe(ctx)
 	if err != nil {
 		return err
 	}
-	args, err := f.arguments(d.columns, r)
+	args, err := s.arguments(d.columns, r)
 	if err != nil {
 		return err
 	}
-	s := shape{after: r.After != "", until: r.Until != "", keysOnly: keysOnly, straight: !f.optimizer.Load(), filters: param.Given(f.def.Params, r.Args)}
-	read := f.reading(d, keysOnly, adapt)
-	return f.db.query(ctx, &statement{sql: f.writer(d.columns).write(s), columns: read}, args, to)
+	st := &statement{sql: s.body, columns: s.reading(d, keysOnly, adapt), endless: true}
+	if !s.def.IsQuery() {
+		of := shape{after: r.After != "", until: r.Until != "", keysOnly: keysOnly, straight: !s.optimizer.Load(), filters: param.Given(s.def.Params, r.Args)}
+		st.sql, st.endless = s.writer(d.columns).write(of), false
+	}
+	return s.db.query(ctx, st, args, to)
 }
 
 // reading returns how rows are read with the description d. Rows that differ from d are
 // errOutdated, unless adapt is set.
-func (f *Feed) reading(d *description, keysOnly, adapt bool) func(driver.Rows) (*columns, error) {
+func (s *source) reading(d *description, keysOnly, adapt bool) func(driver.Rows) (*columns, error) {
 	return func(rows driver.Rows) (*columns, error) {
 		if c := d.match(rows, keysOnly); c != nil {
 			return c, nil
@@ -127,16 +119,16 @@ func (f *Feed) reading(d *description, keysOnly, adapt bool) func(driver.Rows) (
 		if !adapt {
 			return nil, errOutdated
 		}
-		return d.adapt(f.def, rows, keysOnly)
+		return d.adapt(s.def, rows, keysOnly)
 	}
 }
 
-func (f *Feed) writer(c *columns) writer {
-	return writer{def: f.def, body: f.body, key: c.key, decimals: c.decimals}
+func (s *source) writer(c *columns) writer {
+	return writer{def: s.def, body: s.body, key: c.key, decimals: c.decimals}
 }
 
 // explainError adds the cause to an error of the server.
-func (f *Feed) explainError(r feed.Range, err error) error {
+func (s *source) explainError(r feed.Range, err error) error {
 	var refused *mysql.MySQLError
 	if !errors.As(err, &refused) {
 		return err
@@ -149,9 +141,9 @@ func (f *Feed) explainError(r feed.Range, err error) error {
 	case numDuplicateColumn:
 		return fmt.Errorf("the statement has two columns with one name; rename one with AS (%w)", err)
 	case numStatementTimeout, numQueryTimeout, numInterrupted:
-		return fmt.Errorf("the server stopped the statement after the statement timeout of %v: %w", f.db.bounds.StatementTimeout, err)
+		return fmt.Errorf("the server stopped the statement after the statement timeout of %v: %w", s.db.bounds.StatementTimeout, err)
 	}
-	if len(f.def.Params) > 0 && rejectsValue(refused) {
+	if len(s.def.Params) > 0 && rejectsValue(refused) {
 		return fmt.Errorf("%w: %w", param.ErrValue, err)
 	}
 	return err
@@ -170,19 +162,22 @@ func rejectsValue(err *mysql.MySQLError) bool {
 }
 
 // arguments returns the statement's parameters in the order of writer.write.
-func (f *Feed) arguments(c *columns, r feed.Range) ([]driver.NamedValue, error) {
-	if r.Skip < 0 || r.Limit < 1 || r.Skip > math.MaxInt-r.Limit {
-		return nil, fmt.Errorf("skip %d, limit %d", r.Skip, r.Limit)
-	}
-	args, err := f.bindParams(r.Args, param.Given(f.def.Params, r.Args), c)
+func (s *source) arguments(c *columns, r feed.Range) ([]driver.NamedValue, error) {
+	args, err := s.bindParams(r.Args, param.Given(s.def.Params, r.Args), c)
 	if err != nil {
 		return nil, err
+	}
+	if s.def.IsQuery() {
+		return namedValues(args), nil
+	}
+	if r.Skip < 0 || r.Limit < 1 || r.Skip > math.MaxInt-r.Limit {
+		return nil, fmt.Errorf("skip %d, limit %d", r.Skip, r.Limit)
 	}
 	for _, key := range []feed.Key{r.After, r.Until} {
 		if key == "" {
 			continue
 		}
-		values, err := key.Values(len(f.def.Key))
+		values, err := key.Values(len(s.def.Key))
 		if err != nil {
 			return nil, err
 		}
@@ -199,22 +194,22 @@ func (f *Feed) arguments(c *columns, r feed.Range) ([]driver.NamedValue, error) 
 
 // bindParams returns the values for the parameters of the feed's own statement, and for the
 // filters at some positions, which compare with c's columns.
-func (f *Feed) bindParams(texts []string, filters []int, c *columns) ([]any, error) {
-	if len(texts) != len(f.def.Params) {
-		return nil, fmt.Errorf("%d arguments for %d parameters", len(texts), len(f.def.Params))
+func (s *source) bindParams(texts []string, filters []int, c *columns) ([]any, error) {
+	if len(texts) != len(s.def.Params) {
+		return nil, fmt.Errorf("%d arguments for %d parameters", len(texts), len(s.def.Params))
 	}
-	args := make([]any, 0, len(f.uses)+4*len(f.def.Key)+2)
-	for _, i := range f.uses {
-		value, err := bindParam(f.def.Params[i].Type, texts[i])
+	args := make([]any, 0, len(s.uses)+4*len(s.def.Key)+2)
+	for _, i := range s.uses {
+		value, err := bindParam(s.def.Params[i].Type, texts[i])
 		if err != nil {
-			return nil, fmt.Errorf("parameter %s: %w", f.def.Params[i].Name, err)
+			return nil, fmt.Errorf("parameter %s: %w", s.def.Params[i].Name, err)
 		}
 		args = append(args, value)
 	}
 	for _, i := range filters {
-		value, err := bindFilter(f.def.Params[i], texts[i], c.typeOf(f.def.Params[i].Name))
+		value, err := bindFilter(s.def.Params[i], texts[i], c.typeOf(s.def.Params[i].Name))
 		if err != nil {
-			return nil, fmt.Errorf("filter %s: %w", f.def.Params[i].Name, err)
+			return nil, fmt.Errorf("filter %s: %w", s.def.Params[i].Name, err)
 		}
 		args = append(args, value)
 	}
@@ -280,9 +275,9 @@ func sampleOf(kind feed.ParamType) string {
 
 // samples returns sample values for the feed's parameters. Of the filters, only the one at a
 // position has one, which its column in c can hold.
-func (f *Feed) samples(filter int, c *columns) []string {
-	texts := make([]string, len(f.def.Params))
-	for i, p := range f.def.Params {
+func (s *source) samples(filter int, c *columns) []string {
+	texts := make([]string, len(s.def.Params))
+	for i, p := range s.def.Params {
 		texts[i] = sampleOf(p.Type)
 		switch {
 		case p.Filter && i != filter:

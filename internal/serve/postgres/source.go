@@ -1,0 +1,214 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"spillway/internal/plans"
+	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
+)
+
+// source reads the rows of a feed or a query. It implements feed.Source.
+type source struct {
+	db   *DB
+	def  feed.Definition
+	body string // the SELECT with its parameters numbered and cast
+
+	known atomic.Pointer[columns] // of the rows; nil before the first check or read
+
+	mu         sync.Mutex
+	statements map[shape]*statement // at most a few dozen per combination of filters, because shape.rows is a power of two
+}
+
+// Source returns the source of the feed or the query that def describes. Mistakes that only
+// the database can find are errors of Read and Check.
+//
+// Parameters are passed as text, bigint, double precision, boolean, timestamptz and uuid, lists
+// as arrays of these, so that a statement compares with = ANY(:ids), and filters as bigint or
+// as the type of their column.
+func (db *DB) Source(def feed.Definition) (feed.Source, error) {
+	s, err := db.source(def)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (db *DB) source(def feed.Definition) (*source, error) {
+	body, err := numbered(def.SQL, def.Params)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", &def, err)
+	}
+	return &source{db: db, def: def, body: body, statements: make(map[shape]*statement)}, nil
+}
+
+// numbered returns a statement with its parameters numbered and cast.
+func numbered(sql string, params []feed.Param) (string, error) {
+	parsed, err := plans.ParseStatement(sql, plans.Postgres)
+	if err != nil {
+		return "", err
+	}
+	if err := param.Match(parsed, params); err != nil {
+		return "", err
+	}
+	return parsed.Render(func(name string) string {
+		i := param.Index(params, name)
+		return fmt.Sprintf("$%d::%s", i+1, castOf(params[i])) // filters are behind the statement's parameters
+	}), nil
+}
+
+// Read implements feed.Source. An error leaves rows unchanged.
+func (s *source) Read(ctx context.Context, r feed.Range, rows *feed.Rows) error {
+	return feed.Collect(&s.def, rows, func(to feed.RowHandler) error { return s.run(ctx, r, false, to) })
+}
+
+// Keys implements feed.Source.
+func (s *source) Keys(ctx context.Context, r feed.Range, every int) (feed.Walk, error) {
+	return feed.CollectKeys(&s.def, every, func(to feed.RowHandler) error { return s.run(ctx, r, true, to) })
+}
+
+func (s *source) run(ctx context.Context, r feed.Range, keysOnly bool, to feed.RowHandler) error {
+	args, err := s.arguments(r)
+	if err != nil {
+		return err
+	}
+	err = s.db.query(ctx, s.statement(s.shape(r, keysOnly)), args, to)
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
+		return err
+	}
+	hasKey := r.After != "" || r.Until != ""
+	if hasKey && strings.HasPrefix(pgErr.Code, classDataException) && pgErr.Code != stateDivisionByZero {
+		return fmt.Errorf("%w: %w", feed.ErrCursor, err)
+	}
+	if rejected := valueError(s.def.Params, err); rejected != nil {
+		return rejected
+	}
+	if !s.def.IsQuery() && (pgErr.Code == stateUndefinedColumn || pgErr.Code == stateAmbiguousColumn) {
+		if keyErr := s.checkColumns(ctx); keyErr != nil {
+			return keyErr
+		}
+	}
+	return err
+}
+
+// valueError returns err as param.ErrValue if the server rejects the value of a parameter, else
+// nil. Errors of class 22 are about data; without parameters it is the tables' own.
+func valueError(params []feed.Param, err error) error {
+	var pgErr *pgconn.PgError
+	if len(params) > 0 && errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, classDataException) {
+		return fmt.Errorf("%w: %w", param.ErrValue, err)
+	}
+	return nil
+}
+
+// arguments returns the statement's parameters in the order of writer.write.
+func (s *source) arguments(r feed.Range) ([][]byte, error) {
+	args, err := bound(s.def.Params, r.Args)
+	if err != nil || s.def.IsQuery() {
+		return args, err
+	}
+	if r.Skip < 0 || r.Limit < 1 || r.Skip > math.MaxInt-r.Limit {
+		return nil, fmt.Errorf("skip %d, limit %d", r.Skip, r.Limit)
+	}
+	for _, key := range []feed.Key{r.After, r.Until} {
+		if key == "" {
+			continue
+		}
+		values, err := key.Values(len(s.def.Key))
+		if err != nil {
+			return nil, err
+		}
+		for _, value := range values {
+			args = append(args, []byte(value.Text))
+		}
+	}
+	return append(args, strconv.AppendInt(nil, int64(r.Limit), 10), strconv.AppendInt(nil, int64(r.Skip), 10)), nil
+}
+
+// bound returns the values to pass for arguments. Filters without one are left out.
+func bound(params []param.Param, args []string) ([][]byte, error) {
+	if len(args) != len(params) {
+		return nil, fmt.Errorf("%d arguments for %d parameters", len(args), len(params))
+	}
+	values := make([][]byte, 0, len(args)+8) // of a key, limit and offset
+	for i, arg := range args {
+		switch p := params[i]; {
+		case p.Filter && arg == param.Absent:
+		case p.Filter && param.Finer(p, arg):
+			values = append(values, nil) // which equals nothing
+		case p.ListMax == 0:
+			values = append(values, []byte(arg))
+		default:
+			list, err := param.Values(arg)
+			if err != nil {
+				return nil, fmt.Errorf("parameter %s: %w", p.Name, err)
+			}
+			values = append(values, arrayOf(list))
+		}
+	}
+	return values, nil
+}
+
+// arrayOf returns values as an array in PostgreSQL's text format.
+func arrayOf(values []string) []byte {
+	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+	array := []byte{'{'}
+	for i, value := range values {
+		if i > 0 {
+			array = append(array, ',')
+		}
+		array = append(append(append(array, '"'), escape.Replace(value)...), '"')
+	}
+	return append(array, '}')
+}
+
+func (s *source) writer() *writer { return &writer{def: s.def, body: s.body} }
+
+func (s *source) statement(of shape) *statement {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st, ok := s.statements[of]; ok {
+		return st
+	}
+	known := &s.known
+	if of.keysOnly {
+		known = nil
+	}
+	st := readStatement(s.def, s.writer().write(of), known)
+	s.statements[of] = st
+	return st
+}
+
+// Columns returns the columns of the rows; nil if they are not known yet.
+func (s *source) Columns() []feed.Column { return s.known.Load().described() }
+
+// checkColumns describes a feed's own statement and returns what is wrong with its
+// columns. It returns nil if it finds nothing or cannot describe the statement.
+func (s *source) checkColumns(ctx context.Context) error {
+	conn, err := s.db.acquire(ctx)
+	if err != nil {
+		return nil
+	}
+	defer conn.Release()
+	description, err := s.describe(ctx, conn.Conn().PgConn())
+	if err != nil {
+		return nil
+	}
+	_, err = newColumns(s.def, description.Fields)
+	return err
+}
+
+// describe returns the columns of a feed's own statement as a derived table.
+func (s *source) describe(ctx context.Context, conn *pgconn.PgConn) (*pgconn.StatementDescription, error) {
+	return conn.Prepare(ctx, "", "SELECT * FROM ("+s.body+") AS feed", nil)
+}

@@ -1,0 +1,231 @@
+package sqlite
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"zombiezen.com/go/sqlite"
+
+	"spillway/internal/plans"
+	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
+)
+
+// source reads the rows of a feed or a query without lists. It implements feed.Source.
+//
+// A feed's statement becomes a derived table, which SQLite flattens. The rows after a key
+// (a, b) are a UNION ALL of two searches, a = ? AND b < ? and a < ?, which SQLite merges. Each
+// search is a range of the index (a, b), whatever the directions; for (a, b) < (?, ?), SQLite
+// may search a alone. Until is one more output column, which is false from the first row after
+// it; reading stops there.
+//
+// There are eight such statements (rows or keys, with and without After and Until) for each
+// combination of filters, and each connection keeps those that it has run last prepared.
+//
+// Integers and reals are bound as numbers, booleans as 0 or 1, timestamps as text like
+// 2016-12-01 23:59:57 (with a fraction only if there is one), text and UUIDs as text.
+type source struct {
+	db     *DB
+	def    feed.Definition
+	args   []int // args[i] is the position in Range.Args of the statement's parameter ?i+1
+	inner  string
+	viewed string    // inner with NULL for each parameter, because views have none
+	texts  [8]string // of a feed, without filters
+	shape  atomic.Pointer[shape]
+}
+
+// The bits of an index into source.texts.
+const (
+	keysOnly = 1 << iota
+	withAfter
+	withUntil
+)
+
+// Source returns the source of the feed or the query that def describes. It does not open the
+// database: mistakes that only SQLite can find are errors of Check, Read and Keys.
+//
+// A list becomes parameters, IN (?1, ?2), as on MySQL. json_each would read reals from text.
+func (db *DB) Source(def feed.Definition) (feed.Source, error) {
+	return feed.Expand(def, plans.SQLite, func(def feed.Definition) (feed.Source, error) { return db.source(def) })
+}
+
+// source returns the source of a definition without lists.
+func (db *DB) source(def feed.Definition) (*source, error) {
+	parsed, err := plans.ParseStatement(def.SQL, plans.SQLite)
+	if err != nil {
+		return nil, err
+	}
+	if err := param.Match(parsed, def.Params); err != nil {
+		return nil, err
+	}
+	s := &source{db: db, def: def}
+	names := parsed.Names()
+	for _, name := range names {
+		s.args = append(s.args, param.Index(def.Params, name))
+	}
+	s.inner = parsed.Render(func(name string) string { return "?" + strconv.Itoa(slices.Index(names, name)+1) })
+	s.viewed = parsed.Render(func(string) string { return "NULL" })
+	if !def.IsQuery() {
+		for i := range s.texts {
+			s.texts[i] = s.text(i, nil)
+		}
+	}
+	return s, nil
+}
+
+// Read implements feed.Source. A key of r that its column's declared type cannot hold wraps
+// feed.ErrCursor. In a column whose declared type says nothing, SQLite orders values of all
+// kinds, so a forged key only names another place in the feed.
+func (s *source) Read(ctx context.Context, r feed.Range, rows *feed.Rows) error {
+	return feed.Collect(&s.def, rows, func(to feed.RowHandler) error { return s.run(ctx, r, 0, to) })
+}
+
+// Keys implements feed.Source.
+func (s *source) Keys(ctx context.Context, r feed.Range, every int) (feed.Walk, error) {
+	return feed.CollectKeys(&s.def, every, func(to feed.RowHandler) error { return s.run(ctx, r, keysOnly, to) })
+}
+
+// run runs the statement for r and passes its rows to the handler.
+func (s *source) run(ctx context.Context, r feed.Range, bits int, to feed.RowHandler) error {
+	return s.db.read(ctx, func(conn *sqlite.Conn) error {
+		shape, err := s.describe(conn)
+		if err != nil {
+			return err
+		}
+		stmt, err := s.prepare(conn, shape, r, bits)
+		if err != nil {
+			return err
+		}
+		current, columns := &row{stmt: stmt, shape: shape, keys: shape.keys}, len(shape.columns)
+		if bits&keysOnly != 0 {
+			current.keys, columns = shape.firstColumns, len(shape.keys)
+		}
+		for {
+			found, err := s.nextRow(stmt, columns, r.Until != "")
+			if !found {
+				return err
+			}
+			if err := to.Row(current); err != nil {
+				return err
+			}
+		}
+	})
+}
+
+// prepare prepares the statement for r and binds its parameters.
+func (s *source) prepare(conn *sqlite.Conn, shape *shape, r feed.Range, bits int) (*sqlite.Stmt, error) {
+	if r.After != "" {
+		bits |= withAfter
+	}
+	if r.Until != "" {
+		bits |= withUntil
+	}
+	filters := param.Given(s.def.Params, r.Args)
+	text := s.texts[bits]
+	switch {
+	case s.def.IsQuery():
+		text = s.inner
+	case len(filters) > 0:
+		text = s.text(bits, filters)
+	}
+	stmt, err := s.db.prepareOn(conn, text)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.bindArgs(stmt, r.Args, filters); err != nil || s.def.IsQuery() {
+		return stmt, err
+	}
+	next := len(s.args) + len(filters) + 1
+	for _, key := range []feed.Key{r.After, r.Until} {
+		if key != "" {
+			if err := shape.bindKey(stmt, next, key); err != nil {
+				return nil, err
+			}
+		}
+		next += len(s.def.Key)
+	}
+	stmt.BindInt64(next, int64(r.Limit))
+	stmt.BindInt64(next+1, int64(r.Skip))
+	return stmt, nil
+}
+
+// nextRow moves to the next row of the range. A row has the given number of columns and,
+// with until, one more that says whether the row is in the range.
+func (s *source) nextRow(stmt *sqlite.Stmt, columns int, until bool) (bool, error) {
+	found, err := stmt.Step()
+	if err != nil && len(s.def.Params) > 0 && rejectsValue(err) {
+		err = fmt.Errorf("%w: %w", param.ErrValue, err)
+	}
+	if !found {
+		return false, err
+	}
+	have := stmt.DataCount()
+	if until {
+		have--
+	}
+	if have != columns {
+		return false, fmt.Errorf("the columns changed while the statement started: it has %d, not %d", have, columns)
+	}
+	// NULL belongs to a key with a NULL, which is refused when the row is read.
+	if until && stmt.ColumnType(columns) != sqlite.TypeNull && !stmt.ColumnBool(columns) {
+		return false, nil
+	}
+	return true, nil
+}
+
+// rejectsValue reports whether a function does not accept a value. The statement itself is
+// right, because it was prepared.
+func rejectsValue(err error) bool {
+	switch sqlite.ErrCode(err).ToPrimary() {
+	case sqlite.ResultError, sqlite.ResultTooBig, sqlite.ResultMismatch:
+		return true
+	}
+	return false
+}
+
+// bindArgs binds the arguments of the statement's parameters, and of the filters at some
+// positions.
+func (s *source) bindArgs(stmt *sqlite.Stmt, args []string, filters []int) error {
+	if len(args) != len(s.def.Params) {
+		return fmt.Errorf("%d arguments for %d parameters", len(args), len(s.def.Params))
+	}
+	for i, position := range slices.Concat(s.args, filters) {
+		param, text := s.def.Params[position], args[position]
+		if err := bindArg(stmt, i+1, param.Type, text); err != nil {
+			return fmt.Errorf("parameter %s: %w", param.Name, err)
+		}
+	}
+	return nil
+}
+
+func bindArg(stmt *sqlite.Stmt, number int, kind feed.ParamType, text string) error {
+	switch kind {
+	case feed.Integer:
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return err
+		}
+		stmt.BindInt64(number, n)
+	case feed.Real:
+		x, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return err
+		}
+		stmt.BindFloat(number, x)
+	case feed.Boolean:
+		stmt.BindBool(number, text == "true")
+	case feed.Timestamp:
+		t, err := time.Parse(time.RFC3339Nano, text)
+		if err != nil {
+			return err
+		}
+		stmt.BindText(number, t.UTC().Format("2006-01-02 15:04:05.999999999"))
+	default:
+		stmt.BindText(number, text)
+	}
+	return nil
+}
