@@ -19,7 +19,7 @@
 //	spillway report result.ndjson --format html -o report.html
 //
 // Each command explains itself with --help. Exit codes: 0 success, 1 an SLO or a check
-// failed, 2 wrong use, 3 could not run.
+// failed, 2 wrong use, 3 could not run, 4 no measurement can be judged.
 package main
 
 import (

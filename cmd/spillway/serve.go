@@ -17,7 +17,7 @@ type serveCmd struct {
 
 // Help is shown below the flags.
 func (serveCmd) Help() string {
-	return `Flags override the file. SIGHUP applies a changed file. Without a file and a database, the freight app is created on embedded SQLite in the data directory and served.
+	return `Flags override the file. SIGHUP applies a changed file. Without a file and a database, the freight app is created on embedded SQLite in the data directory and served. So it is with a file that config print has printed without one.
 
 Examples:
   spillway serve

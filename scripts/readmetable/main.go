@@ -33,7 +33,6 @@ import (
 
 	"spillway/internal/lab/experiment"
 	"spillway/internal/lab/report"
-	"spillway/internal/serve/config"
 )
 
 func main() {
@@ -187,7 +186,7 @@ func render(root, directive string, language map[string]string) (string, error) 
 		return "", errors.New("a table without a name")
 	}
 	if fields[0] == "configuration" {
-		return config.Manual(), nil
+		return manual(), nil
 	}
 	if len(fields) == 2 && strings.HasPrefix(fields[1], "rows=") {
 		return renderRows(root, fields[0], strings.TrimPrefix(fields[1], "rows="))

@@ -226,11 +226,7 @@ func (a *app) publishLocked(r *reads) error {
 	if err != nil {
 		return err
 	}
-	next, err := a.public.Next(cfg)
-	if err != nil {
-		return err
-	}
-	a.public.Switch(next)
+	a.public.Switch(a.public.Next(cfg))
 	return nil
 }
 

@@ -53,10 +53,7 @@ func (a *app) openAuth() error {
 		})
 		settings.Set = a.keySet
 	}
-	var err error
-	if a.tokens, err = token.NewVerifier(settings); err != nil {
-		return exit.UsageError(fmt.Errorf("auth.jwt: %w", err))
-	}
+	a.tokens = token.NewVerifier(settings)
 	return nil
 }
 

@@ -20,33 +20,12 @@ import (
 
 // BuiltIn returns the configuration without a file: the freight app.
 func BuiltIn() config.Config {
-	cfg := config.Default()
-	cfg.Probes = true
-	f, d := config.DefaultFeed(), freight.DefaultFeed()
-	f.Path, f.Aliases, f.SQL, f.Key = d.Path, d.Aliases, d.SQL, config.Keys{{Name: d.Key}}
-	f.Envelope = "return_code"
-	cfg.Feeds = []config.Feed{f}
-	for _, d := range freight.DefaultStreams() {
-		cfg.Streams = append(cfg.Streams, builtInStream(d))
-	}
-	cfg.Popups.Path, cfg.Popups.UserType, cfg.Popups.AttributesSQL = "/popup", "integer", freight.CampaignSQL
-	for _, attribute := range freight.CampaignAttributes() {
-		cfg.Popups.Attributes = append(cfg.Popups.Attributes, config.Typed(attribute))
+	none := func(string) (string, bool) { return "", false }
+	cfg, err := config.Read("the built-in configuration", freight.Configuration, none, nil)
+	if err != nil {
+		panic("bug: " + err.Error())
 	}
 	return cfg
-}
-
-func builtInStream(d freight.Stream) config.Stream {
-	s := config.DefaultStream()
-	s.Path, s.Table, s.OrderBy = d.Path, d.Table, d.OrderBy
-	literal := func(text string) config.Literal { return config.Literal{Text: text, Given: text != ""} }
-	for _, c := range d.Columns {
-		s.Columns = append(s.Columns, config.Column{
-			Name: c.Name, Type: c.Type, Required: c.Required, MaxLength: c.MaxLength,
-			Default: literal(c.Default), Min: literal(c.Min), Max: literal(c.Max),
-		})
-	}
-	return s
 }
 
 // LoadConfig reads and checks a configuration file. It opens no database. The error is an

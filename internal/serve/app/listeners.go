@@ -22,8 +22,8 @@ func (a *app) openServer() error {
 	if a.certificate != nil {
 		cfg.TLS = a.certificate.config()
 	}
-	a.public, err = server.New(cfg)
-	return err
+	a.public = server.New(cfg)
+	return nil
 }
 
 // serverConfig returns the configuration of the public listener with these feeds and queries,
@@ -62,11 +62,7 @@ func (a *app) serverConfig(r *reads) (server.Config, error) {
 		}
 	}
 	for _, text := range h.TrustedProxies {
-		p, err := parsePrefix(text)
-		if err != nil {
-			return cfg, exit.UsageError(fmt.Errorf("trusted proxy: %w", err))
-		}
-		cfg.Proxies = append(cfg.Proxies, p)
+		cfg.Proxies = append(cfg.Proxies, proxyPrefix(text))
 	}
 	if h.OpenAPI {
 		cfg.Document = a.describe(r).Document()
@@ -116,12 +112,12 @@ func (a *app) addRoutes(cfg *server.Config, r *reads) error {
 	return err
 }
 
-// parsePrefix parses an address or a CIDR.
-func parsePrefix(text string) (netip.Prefix, error) {
+// proxyPrefix returns a trusted proxy, an address or a CIDR of a valid configuration.
+func proxyPrefix(text string) netip.Prefix {
 	if addr, err := netip.ParseAddr(text); err == nil {
-		return netip.PrefixFrom(addr, addr.BitLen()), nil
+		return netip.PrefixFrom(addr, addr.BitLen())
 	}
-	return netip.ParsePrefix(text) // its text names the value
+	return netip.MustParsePrefix(text)
 }
 
 // newAdmin creates the admin listener with the metrics of all parts.

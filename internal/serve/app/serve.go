@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -110,8 +111,8 @@ func stopped(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && errors.Is(err, context.Canceled)
 }
 
-// load returns the configuration of file and flags, and whether it is the freight app on its
-// own SQLite.
+// load returns the configuration of file and flags, and whether it is the freight app on SQLite
+// in the data directory, which is then created.
 func (o Options) load() (cfg config.Config, demo bool, err error) {
 	if o.File == "" {
 		cfg = BuiltIn()
@@ -139,9 +140,15 @@ func (o Options) load() (cfg config.Config, demo bool, err error) {
 	}
 	if cfg.Database == "" {
 		cfg.Database = config.Address("sqlite:" + filepath.Join(cfg.Data, "spillway.db"))
-		demo = o.File == ""
+		demo = servesFreight(cfg)
 	}
 	return cfg, demo, nil
+}
+
+// servesFreight reports whether the configuration is the built-in one, or a changed copy of what `config print` prints of it.
+func servesFreight(cfg config.Config) bool {
+	sql := BuiltIn().Feeds[0].SQL
+	return slices.ContainsFunc(cfg.Feeds, func(f config.Feed) bool { return f.SQL == sql })
 }
 
 // newLogger returns the logger of the process, and its level.

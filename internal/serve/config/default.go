@@ -47,8 +47,8 @@ func Default() Config {
 	}
 }
 
-// preset returns the defaults of a list's block type; false if t is no such type.
-func preset(t reflect.Type) (reflect.Value, bool) {
+// Preset returns the defaults of a list's block type; false if t is no such type.
+func Preset(t reflect.Type) (reflect.Value, bool) {
 	switch t {
 	case reflect.TypeFor[Feed]():
 		return reflect.ValueOf(DefaultFeed()), true

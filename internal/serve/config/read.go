@@ -46,7 +46,7 @@ func Read(name string, src []byte, env func(string) (string, bool), readFile fun
 
 // decode reads a configuration over its defaults.
 func decode(name string, src []byte, c Config, options yaml.Options, checks []Check) (Config, error) {
-	options.Empty, options.Preset = "; for the built-in configuration give no file", preset
+	options.Empty, options.Preset = "; for the built-in configuration give no file", Preset
 	document, err := yaml.Parse(name, src, options)
 	if err != nil {
 		return Config{}, err

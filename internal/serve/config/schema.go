@@ -113,7 +113,7 @@ func valueSchema(v reflect.Value, tag reflect.StructTag) map[string]any {
 		return blockSchema(v)
 	}
 	if v.Kind() == reflect.Slice {
-		block, _ := preset(v.Type().Elem())
+		block, _ := Preset(v.Type().Elem())
 		return map[string]any{"type": "array", "items": blockSchema(block)}
 	}
 	kind := map[string]any{"type": map[reflect.Kind]string{reflect.Bool: "boolean", reflect.Int: "integer", reflect.Float64: "number"}[v.Kind()]}

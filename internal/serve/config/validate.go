@@ -106,7 +106,7 @@ func (v *validator) bounds(path string, value reflect.Value) {
 		if field.Kind() != reflect.Slice {
 			continue
 		}
-		if _, ok := preset(field.Type().Elem()); ok {
+		if _, ok := Preset(field.Type().Elem()); ok {
 			for j := range field.Len() {
 				v.bounds(yaml.Index(at, j), field.Index(j))
 			}

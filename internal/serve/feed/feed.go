@@ -45,6 +45,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"spillway/internal/serve/coalesce"
+	"spillway/internal/serve/param"
 	"spillway/internal/serve/queue"
 )
 
@@ -208,7 +209,7 @@ func (f *Feed) Ready(now time.Time) error {
 // values deserve the windows more.
 func (f *Feed) window(args []string, now time.Time) (*window, error) {
 	var room [128]byte // most parameter values fit, so that a hit allocates nothing
-	name := appendArgs(room[:0], args)
+	name := param.AppendArgs(room[:0], args)
 	if w, ok := (*f.windows.Load())[string(name)]; ok {
 		return w, nil
 	}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"spillway/internal/serve/param"
 )
 
 // ErrLive means that as many values of the parameters have listeners as may. Retry later.
@@ -33,7 +35,7 @@ func newEvent(s *snapshot, previous *Event) *Event {
 	var p Page
 	ok := s != nil
 	if ok {
-		p, ok = s.page(0, s.usual)
+		p, ok = s.page(&Request{Limit: s.usual})
 	}
 	if !ok {
 		return &Event{next: make(chan struct{})}
@@ -109,7 +111,7 @@ func (f *Feed) listen(ctx context.Context, now time.Time, args []string) (*Liste
 
 // join returns the window for args with one more listener.
 func (f *Feed) join(args []string, now time.Time) (*window, error) {
-	name := string(appendArgs(nil, args))
+	name := string(param.AppendArgs(nil, args))
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(args) > 0 && f.cfg.LiveMax == 0 {

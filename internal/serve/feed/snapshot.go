@@ -56,11 +56,11 @@ func newSnapshot(rows Rows, window, usual int, fingerprint uint32, cursorMax int
 		}
 	}
 	for i := range s.tags {
-		if p, ok := s.page(i, usual); ok {
+		if p, ok := s.page(&Request{Offset: i, Limit: usual}); ok {
 			s.tags[i] = p.Tag()
 		}
 	}
-	if p, ok := s.page(0, usual); ok && p.Rows > 0 {
+	if p, ok := s.page(&Request{Limit: usual}); ok && p.Rows > 0 {
 		s.first = &Rendered{Body: p.Append(nil), ETag: AppendETag(nil, p.Tag())}
 	}
 	return s, nil
@@ -82,9 +82,17 @@ func (s *snapshot) release(next *snapshot) {
 	}
 }
 
-// page returns up to limit rows from start. It returns false if some of them are beyond the
+// page returns the page that r asks for. It returns false if some of it is beyond the
 // snapshot, or if the page has no cursor. The page shares the snapshot's memory.
-func (s *snapshot) page(start, limit int) (Page, bool) {
+func (s *snapshot) page(r *Request) (Page, bool) {
+	start, limit := r.Offset, r.Limit
+	if r.Before != "" {
+		before, ok := s.cursors[r.Before]
+		if !ok {
+			return Page{}, false
+		}
+		start = before + 1
+	}
 	n := s.rows.Len()
 	end := start + limit
 	if end > n {

@@ -25,7 +25,7 @@ func byCity(windows int) Config {
 
 // windowOf returns the window of a city, or nil.
 func windowOf(f *Feed, city string) *window {
-	return (*f.windows.Load())[string(appendArgs(nil, []string{city}))]
+	return (*f.windows.Load())[string(param.AppendArgs(nil, []string{city}))]
 }
 
 func TestWindowsPerParameter(t *testing.T) {

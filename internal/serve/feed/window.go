@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -70,7 +69,7 @@ func newWindow(f *Feed, name string, args []string, now time.Time) *window {
 	w := &window{
 		feed:    f,
 		name:    name,
-		args:    cloneArgs(args),
+		args:    param.CloneArgs(args),
 		wake:    make(chan struct{}, 1),
 		outcome: &outcome{done: make(chan struct{})},
 	}
@@ -374,7 +373,7 @@ func (w *window) end() {
 	w.sweeps.Wait()
 }
 
-// retire has Held.Again find nothing in the window any more, and returns its last snapshot, or nil.
+// retire has Repeat.Now find nothing in the window any more, and returns its last snapshot, or nil.
 func (w *window) retire() *snapshot {
 	s := w.current.Load()
 	if s != nil {
@@ -401,13 +400,4 @@ func (w *window) ready(now time.Time) error {
 		return fmt.Errorf("window not read yet: %s", reason)
 	}
 	return fmt.Errorf("window is %s old, bound %s: %s", now.Sub(s.readAt).Round(time.Second), w.feed.cfg.StaleMax, reason)
-}
-
-// cloneArgs copies args and their texts, which may be in a request's buffer.
-func cloneArgs(args []string) []string {
-	c := slices.Clone(args)
-	for i := range c {
-		c[i] = string(append([]byte(nil), c[i]...))
-	}
-	return c
 }

@@ -3,81 +3,26 @@
 // positions.
 //
 // The package contains the schema for each kind of database, generates data sets that are
-// identical on every database, and loads them in bulk. It serves nothing: Feed, Stream and
+// identical on every database, and loads them in bulk. It serves nothing: Configuration and
 // Campaign only describe what is served.
 //
 // It recognizes its tables by a row in the table spillway_schema and changes no others.
 package freight
 
 import (
+	_ "embed"
 	"fmt"
 	"time"
 )
 
-// Feed describes the default feed for a configuration.
-type Feed struct {
-	Path    string   // of the list
-	Aliases []string // further paths of it
-	SQL     string   // the feed's statement
-	Key     string   // its key column
-}
-
-// DefaultFeed returns the newest orders joined to their users.
-func DefaultFeed() Feed {
-	return Feed{
-		Path:    "/goodslist",
-		Aliases: []string{"/openapi/goodslist"},
-		SQL: "SELECT orders.id, orders.createtime, orders.goods_name, users.nickname, users.mobileno" +
-			" FROM orders JOIN users ON users.id = orders.users_id",
-		Key: "id",
-	}
-}
+// Configuration is the app's configuration file: its feed, its streams and its popups.
+//
+//go:embed configuration.yaml
+var Configuration []byte
 
 // Demo is the data set that `spillway serve` creates without a configuration: 10,000 users
 // and, with this random seed, exactly 200,000 orders.
 func Demo() Dataset { return Dataset{Users: 10_000, Days: 366, PerDay: 563, Seed: 77} }
-
-// Stream describes a default stream for a configuration.
-type Stream struct {
-	Path    string   // that records are posted to
-	Table   string   // that takes them
-	Columns []Column // in the order of the table
-	OrderBy string   // column whose equal values keep their order; empty: none
-}
-
-// Column describes one column of a Stream in terms of the configuration.
-type Column struct {
-	Name      string
-	Type      string
-	Required  bool
-	Default   string // empty: NULL
-	Min, Max  string // empty: none
-	MaxLength int    // 0: none
-}
-
-// DefaultStreams returns the streams of new orders and of truck positions.
-func DefaultStreams() []Stream {
-	return []Stream{
-		{
-			Path: "/orders", Table: "orders",
-			Columns: []Column{
-				{Name: "users_id", Type: "integer", Required: true, Min: "1", Max: "2147483647"},
-				{Name: "goods_name", Type: "text", Required: true, MaxLength: 255},
-				{Name: "createtime", Type: "timestamp", Default: "now"},
-			},
-		},
-		{
-			Path: "/positions", Table: "positions", OrderBy: "device_id",
-			Columns: []Column{
-				{Name: "device_id", Type: "integer", Required: true},
-				{Name: "recorded_at", Type: "timestamp", Default: "now"},
-				{Name: "latitude", Type: "real", Min: "-90", Max: "90"},
-				{Name: "longitude", Type: "real", Min: "-180", Max: "180"},
-				{Name: "speed", Type: "real"},
-			},
-		},
-	}
-}
 
 // Campaign describes a popup for a configuration. The app shows it to drivers on its home
 // page.
@@ -86,26 +31,11 @@ type Campaign struct {
 	Placement    string
 	Order        int32
 	Payload      string // JSON
-	Target       string // an expression over CampaignAttributes; empty: everybody
+	Target       string // an expression over the attributes; empty: everybody
 	QuietClick   time.Duration
 	QuietDismiss time.Duration
 	Cap          int
 }
-
-// CampaignAttribute is an attribute of a driver that campaigns can use.
-type CampaignAttribute struct {
-	Name string
-	Type string
-}
-
-// CampaignAttributes returns the attributes that the app sends with each request, and
-// joined, which CampaignSQL reads.
-func CampaignAttributes() []CampaignAttribute {
-	return []CampaignAttribute{{"app_version", "integer"}, {"city", "text"}, {"joined", "timestamp"}}
-}
-
-// CampaignSQL reads the attributes of a driver that are in the database.
-const CampaignSQL = "SELECT createtime AS joined FROM users WHERE id = :user"
 
 // DefaultCampaigns returns three popups: for old versions of the app, for drivers who
 // joined in the last summer of the data set, and for everybody.

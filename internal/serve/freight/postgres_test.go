@@ -94,7 +94,9 @@ func testGrants(t *testing.T, server *apptest.PostgresServer) {
 	}
 	defer conn.Close(ctx)
 	var goods string
-	row := conn.QueryRow(ctx, fmt.Sprintf("SELECT goods_name FROM (%s) AS feed ORDER BY id DESC LIMIT 1", DefaultFeed().SQL))
+	_, sql, _ := strings.Cut(string(Configuration), "\n    sql: ")
+	sql, _, _ = strings.Cut(sql, "\n")
+	row := conn.QueryRow(ctx, fmt.Sprintf("SELECT goods_name FROM (%s) AS feed ORDER BY id DESC LIMIT 1", sql))
 	if err := row.Scan(&goods); err != nil || len(goods) != 32 {
 		t.Errorf("the feed's statement as reader: %q, %v", goods, err)
 	}

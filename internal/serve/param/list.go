@@ -142,3 +142,20 @@ func ExpandArguments(params []Param, args []string) (expansion int, expanded []s
 	}
 	return expansion, expanded, nil
 }
+
+// AppendArgs appends an encoding of arguments. No two lists of arguments have the same one.
+func AppendArgs(dst []byte, args []string) []byte {
+	for _, arg := range args {
+		dst = queue.AppendBytes(dst, arg)
+	}
+	return dst
+}
+
+// CloneArgs copies arguments and their texts, which may be in a request's buffer.
+func CloneArgs(args []string) []string {
+	own := make([]string, len(args))
+	for i, arg := range args {
+		own[i] = strings.Clone(arg)
+	}
+	return own
+}

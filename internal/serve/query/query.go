@@ -28,7 +28,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"strings"
 	"sync"
 	"time"
 
@@ -137,33 +136,27 @@ func (q *Query) Caches() bool { return q.cache != nil }
 // Params returns the query's parameters.
 func (q *Query) Params() []param.Param { return q.cfg.Params }
 
-// Cached returns the cached answer for args if it may be served at now, else nil. It does
-// not wait and allocates nothing.
-func (q *Query) Cached(now time.Time, args []string) *Answer {
-	return q.CachedUpTo(now, args, math.MaxInt)
-}
-
-// CachedUpTo is Cached for an answer of at most so many bytes. It returns nil for a larger one, and counts nothing.
-func (q *Query) CachedUpTo(now time.Time, args []string, bytes int) *Answer {
+// Now returns the cached answer for args if it may be served at now and has at most bytes bytes. It does not wait and allocates
+// nothing. Otherwise nothing is counted, and Ask will tell.
+func (q *Query) Now(now time.Time, args []string, bytes int) (a *Answer, ok bool) {
 	if q.cache == nil {
-		return nil
+		return nil, false
 	}
 	var room [128]byte // most parameter values fit
-	name := appendArgs(room[:0], args)
-	a := q.cache.get(name)
-	if a == nil || len(a.Data) > bytes {
-		return nil
+	name := param.AppendArgs(room[:0], args)
+	if a = q.cache.get(name); a == nil || len(a.Data) > bytes {
+		return nil, false
 	}
 	switch age := now.Sub(a.CameAt); {
 	case age < q.cfg.TTL:
 		q.counters.hits.Add(1)
-		return a
+		return a, true
 	case age < q.cfg.TTL+q.cfg.Stale:
 		q.counters.stale.Add(1)
 		q.renew(now, a, name, args)
-		return a
+		return a, true
 	}
-	return nil
+	return nil, false
 }
 
 // Ask answers a request. args are the arguments of the parameters in their order, as
@@ -173,29 +166,19 @@ func (q *Query) Ask(ctx context.Context, now time.Time, args []string) (*Answer,
 	if len(args) != len(q.cfg.Params) {
 		return nil, 0, fmt.Errorf("%w: %d parameters where the query has %d", ErrRequest, len(args), len(q.cfg.Params))
 	}
-	if a := q.Cached(now, args); a != nil {
+	if a, ok := q.Now(now, args, math.MaxInt); ok {
 		return a, FromMemory, nil
 	}
-	name := appendArgs(nil, args)
+	name := param.AppendArgs(nil, args)
 	ctx, cancel := context.WithTimeout(ctx, q.cfg.Timeout)
 	defer cancel()
-	a, err := q.share(ctx, string(name), clone(args))
+	a, err := q.share(ctx, string(name), param.CloneArgs(args))
 	if err != nil {
 		q.counters.refused.Add(1)
 		return nil, 0, err
 	}
 	q.counters.misses.Add(1)
 	return a, a.from, nil
-}
-
-// clone copies args, which may be in a request's buffer. An execution may outlive the
-// request that started it.
-func clone(args []string) []string {
-	own := make([]string, len(args))
-	for i, arg := range args {
-		own[i] = strings.Clone(arg)
-	}
-	return own
 }
 
 // share returns the answer of the execution that requests with args share.
@@ -244,13 +227,4 @@ func (q *Query) execute(ctx context.Context, args []string) (*Answer, error) {
 // newAnswer returns an answer with so many rows in data.
 func newAnswer(data []byte, rows int, readAt, cameAt time.Time, from From) *Answer {
 	return &Answer{Data: data, Rows: rows, ReadAt: readAt, CameAt: cameAt, Tag: xxhash.Sum64(data), from: from}
-}
-
-// appendArgs appends an encoding of args, from which they could be read again: no two lists of
-// arguments have the same name.
-func appendArgs(dst []byte, args []string) []byte {
-	for _, arg := range args {
-		dst = queue.AppendBytes(dst, arg)
-	}
-	return dst
 }

@@ -329,7 +329,7 @@ func FuzzNames(f *testing.F) {
 	f.Add("ab\x7f\x00"+second+"\x80\xfc"+third, "ab\xff"+second+"\xff"+third)
 	f.Fuzz(func(t *testing.T, a, b string) {
 		first, second := strings.Split(a, "\xff"), strings.Split(b, "\xff")
-		same := string(appendArgs(nil, first)) == string(appendArgs(nil, second))
+		same := string(param.AppendArgs(nil, first)) == string(param.AppendArgs(nil, second))
 		if same != slices.Equal(first, second) {
 			t.Errorf("%q and %q: same name %v", first, second, same)
 		}
@@ -354,15 +354,15 @@ func TestNamesProperty(t *testing.T) {
 	args := rapid.SliceOfN(rapid.OneOf(text, rapid.Map(rapid.SliceOfN(text, 1, 3), list)), 0, 4)
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := args.Draw(t, "a"), args.Draw(t, "b")
-		if same := string(appendArgs(nil, a)) == string(appendArgs(nil, b)); same != slices.Equal(a, b) {
+		if same := string(param.AppendArgs(nil, a)) == string(param.AppendArgs(nil, b)); same != slices.Equal(a, b) {
 			t.Fatalf("%.99q and %.99q: same name %v", a, b, same)
 		}
 	})
 }
 
-// TestCachedUpTo: an answer that is not larger than asked for is counted once, and is renewed when it is stale. A larger one is
+// TestNow: an answer that is not larger than asked for is counted once, and is renewed when it is stale. A larger one is
 // as if it were not cached.
-func TestCachedUpTo(t *testing.T) {
+func TestNow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		source := &counting{takes: time.Millisecond}
@@ -371,7 +371,7 @@ func TestCachedUpTo(t *testing.T) {
 		q := Open(cfg, source)
 		defer q.Close()
 		args := []string{"7"}
-		if a := q.CachedUpTo(time.Now(), args, 1000); a != nil {
+		if a, ok := q.Now(time.Now(), args, 1000); ok {
 			t.Errorf("before the first execution: %s", a.Data)
 		}
 		first, _, err := q.Ask(t.Context(), time.Now(), args)
@@ -381,7 +381,7 @@ func TestCachedUpTo(t *testing.T) {
 		size := len(first.Data)
 		for _, stale := range []bool{false, true} {
 			before := q.Stats()
-			if a := q.CachedUpTo(time.Now(), args, size-1); a != nil || q.Stats() != before {
+			if a, ok := q.Now(time.Now(), args, size-1); ok || q.Stats() != before {
 				t.Errorf("larger than asked for: %v, %+v after %+v", a, q.Stats(), before)
 			}
 			synctest.Wait()
@@ -393,12 +393,12 @@ func TestCachedUpTo(t *testing.T) {
 			} else {
 				before.Hits++
 			}
-			if a := q.CachedUpTo(time.Now(), args, size); a != first || q.Stats().Hits != before.Hits || q.Stats().Stale != before.Stale {
+			if a, _ := q.Now(time.Now(), args, size); a != first || q.Stats().Hits != before.Hits || q.Stats().Stale != before.Stale {
 				t.Errorf("as large as asked for: %v, %+v, want %+v", a, q.Stats(), before)
 			}
 			<-time.After(cfg.TTL)
 		}
-		if a := q.Cached(time.Now(), args); a == nil || a == first || source.executions.Load() < 2 {
+		if a, ok := q.Now(time.Now(), args, size); !ok || a == first || source.executions.Load() < 2 {
 			t.Errorf("the stale answer was not renewed: %v, %d executions", a, source.executions.Load())
 		}
 	})

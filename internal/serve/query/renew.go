@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	"spillway/internal/serve/param"
 )
 
 // After a failed renewal the next one waits: renewFirst at first, then twice as long after
@@ -42,7 +44,7 @@ func (q *Query) renew(now time.Time, a *Answer, name []byte, args []string) {
 	if !a.renewal.begin(now) {
 		return
 	}
-	key, own := string(name), clone(args)
+	key, own := string(name), param.CloneArgs(args)
 	q.renewals.Go(func() {
 		ctx, cancel := context.WithTimeout(q.base, q.cfg.Timeout)
 		defer cancel()

@@ -210,7 +210,7 @@ func TestClockOfAnotherReplica(t *testing.T) {
 		q := Open(cfg, &counting{})
 		defer q.Close()
 		args := []string{"1"}
-		name := string(appendArgs(nil, args))
+		name := string(param.AppendArgs(nil, args))
 		ahead := time.Now().Add(time.Hour)
 		b := encodeAnswer(name, newAnswer([]byte("{}"), 1, ahead, ahead, FromDatabase))
 		if err := cfg.Shared.Put(t.Context(), q.sharedKey(name), b, cfg.TTL); err != nil {

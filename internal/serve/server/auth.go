@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -25,10 +24,11 @@ type Access uint8
 
 // The kinds of access.
 const (
-	Open  Access = iota // nothing
-	Key                 // one of the keys; on a write path without configured keys, nothing
-	Token               // a JWT
-	Any                 // a key or a JWT
+	Open    Access = iota // nothing
+	Key                   // one of the keys; on a write path without configured keys, as keyless
+	Token                 // a JWT
+	Any                   // a key or a JWT
+	keyless               // nothing, but pages of foreign origins may not write
 )
 
 // keyring holds the hashes of bearer keys. Hashes have equal lengths, so that the time of a
@@ -64,111 +64,36 @@ func bearer(header []byte) (key []byte, ok bool) {
 	return bytes.TrimSpace(key), bytes.EqualFold(scheme, []byte("Bearer"))
 }
 
-// protect has each path that needs a key or a token, or all if there is a rate limit, check
-// its requests before they are handled.
-func (s *Server) protect() error {
-	for _, f := range s.cfg.Feeds {
-		if err := s.protectRead(f.Paths[0], f.Access, f.Feed.Params()); err != nil {
-			return err
-		}
-	}
-	for _, q := range s.cfg.Queries {
-		if err := s.protectRead(q.Paths[0], q.Access, q.Query.Params()); err != nil {
-			return err
-		}
-	}
-	for _, c := range s.cfg.Streams {
-		r := s.entry(c.Paths[0]).write
-		r.access, r.claims = max(c.Access, Key), c.Schema.Claims() // Key is open if there are no keys
-		if len(r.claims) > 0 && r.access != Token {
-			return fmt.Errorf("path %s has a column with a claim and must require a JWT", c.Paths[0])
-		}
-	}
-	for _, d := range s.cfg.Down {
-		if len(d.Reads) > 0 {
-			s.entry(d.Reads[0]).read.require(d.Access, s)
-		}
-		if len(d.Writes) > 0 {
-			s.entry(d.Writes[0]).write.access = d.Access
-		}
-	}
-	if s.cfg.Tokens == nil && s.needsTokens() {
-		return errors.New("a path requires JWTs, and nothing verifies them")
-	}
-	guarded := make(map[*route]bool) // aliases share a route
-	for _, e := range s.routes {
-		for _, r := range []*route{e.read, e.write} {
-			if r != nil && !guarded[r] && (r.access != Open || s.rate != nil) {
-				guarded[r] = true
-				r.handle = s.guard(r, r.handle)
-				r.quick = s.guardQuick(r, r.quick)
-			}
-		}
-	}
-	return nil
-}
-
-// needsTokens reports whether a path may be used with a JWT.
-func (s *Server) needsTokens() bool {
-	for _, e := range s.routes {
-		if e.read != nil && e.read.access >= Token || e.write != nil && e.write.access >= Token {
-			return true
-		}
-	}
-	return false
-}
-
-// protectRead sets what a feed or a query requires.
-func (s *Server) protectRead(path string, access Access, params []param.Param) error {
-	r := s.entry(path).read
-	r.require(access, s)
-	if access == Key && len(s.readKeys) == 0 {
-		return fmt.Errorf("path %s requires a key, and there is none", path)
-	}
+// claimsOf returns the parameters that are claims of a JWT.
+func claimsOf(params []param.Param) []param.Param {
+	var claims []param.Param
 	for _, p := range params {
 		if _, isClaim := p.Claim(); isClaim {
-			r.claims = append(r.claims, p)
+			claims = append(claims, p)
 		}
 	}
-	if len(r.claims) > 0 && access != Token {
-		return fmt.Errorf("path %s has the parameter :%s and must require a JWT", path, r.claims[0].Name)
-	}
-	return nil
+	return claims
 }
 
-// require sets the access of a route of GET, and what may prove it.
-func (r *route) require(access Access, s *Server) {
-	r.access, r.keys = access, s.readKeys
-	if access != Open {
-		r.cookie = s.cfg.Cookie
+// guard has a route serve only requests that may pass, if it needs a key or a token or there is a rate limit. The others are
+// answered. What must be proved may need waiting.
+func (s *Server) guard(r *route) {
+	open, handle := r.access == Open, r.handle
+	if open && s.rate == nil {
+		return
 	}
-}
-
-// guard returns a handler that serves only requests that may pass. The others are answered.
-func (s *Server) guard(r *route, handle func(*fasthttp.RequestCtx)) func(*fasthttp.RequestCtx) {
-	return func(ctx *fasthttp.RequestCtx) {
-		if s.admit(ctx, r) {
-			handle(ctx)
-		}
-	}
-}
-
-// guardQuick is guard for route.quick. If something must be proved, it returns nil.
-func (s *Server) guardQuick(r *route, quick func(*fasthttp.RequestCtx) bool) func(*fasthttp.RequestCtx) bool {
-	if quick == nil || r.access != Open {
-		return nil
-	}
-	return func(ctx *fasthttp.RequestCtx) bool {
-		client := s.rateClient(ctx, "")
-		if wait, ok := s.rate.take(client, time.Now()); !ok {
-			s.refuseRate(ctx, wait)
-			return true
-		}
-		if !quick(ctx) {
-			s.rate.giveBack(client) // guard takes it
+	r.handle = func(ctx *fasthttp.RequestCtx, wait bool) (quick bool) {
+		if !open && !wait {
 			return false
 		}
-		return true
+		if !s.admit(ctx, r) {
+			return open
+		}
+		quick = handle(ctx, wait)
+		if !quick && !wait {
+			s.rate.giveBack(s.rateClient(ctx, "")) // the request comes again
+		}
+		return quick && open
 	}
 }
 
@@ -176,7 +101,7 @@ func (s *Server) guardQuick(r *route, quick func(*fasthttp.RequestCtx) bool) fun
 // the route's cookie were sent there. Only routes of GET have a cookie, because a browser adds
 // it to requests of foreign pages too.
 func (s *Server) credential(r *route, h *fasthttp.RequestHeader) []byte {
-	header := h.PeekBytes(s.names.authorization)
+	header := h.PeekBytes(headerAuthorization)
 	if len(header) > 0 || r.cookie == "" {
 		return header
 	}
@@ -227,19 +152,19 @@ func (s *Server) identify(ctx *fasthttp.RequestCtx, r *route) (who caller, denie
 		return who, nil
 	}
 	h := &ctx.Request.Header
+	if r.access == keyless {
+		if origin := h.PeekBytes(headerOrigin); len(origin) > 0 && !s.allowsOrigin(string(origin)) {
+			return who, errOrigin
+		}
+		return who, nil
+	}
 	credential := s.credential(r, h)
 	if r.access != Token && r.keys.accepts(credential) {
 		key, _ := bearer(credential)
 		return caller{name: string(key)}, nil
 	}
 	if r.access == Key {
-		if len(r.keys) > 0 {
-			return who, errNoKey
-		}
-		if origin := h.PeekBytes(s.names.originHeader); len(origin) > 0 && !s.allowsOrigin(string(origin)) {
-			return who, errOrigin
-		}
-		return who, nil
+		return who, errNoKey
 	}
 	claims, err := s.verify(credential)
 	if err != nil {
@@ -385,9 +310,9 @@ func (s *Server) allowsOrigin(origin string) bool {
 // lacksKey returns why the header of a request to a route does not have the key or the token
 // that the route requires; nil if it does.
 func (s *Server) lacksKey(r *route, h *fasthttp.RequestHeader) error {
-	credential := h.PeekBytes(s.names.authorization)
+	credential := h.PeekBytes(headerAuthorization)
 	switch {
-	case r.access == Open, r.access == Key && len(r.keys) == 0, r.access != Token && r.keys.accepts(credential):
+	case r.access == Open, r.access == keyless, r.access != Token && r.keys.accepts(credential):
 		return nil
 	case r.access == Key:
 		return errNoKey

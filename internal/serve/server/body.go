@@ -100,8 +100,12 @@ func (b bodyBounds) size(h *fasthttp.RequestHeader) int64 {
 // fasthttp reads a small body before it calls serve. It leaves a large one for
 // receiveBody, except for the first byte.
 //
-// If the headers are enough to refuse the request, received adds "Expect: 100-continue", and
-// fasthttp asks expected for the answer before it reads anything.
+// # Refusing a body before it is read
+//
+// fasthttp has no hook that answers a request by its headers, except for requests with "Expect: 100-continue": it calls
+// ExpectHandler, and reads no body if that does not return 100 (func serveConnCounted in
+// https://github.com/valyala/fasthttp/blob/v1.74.0/server.go). So if the headers are enough to refuse a request, received adds
+// that header, and expected answers. The client never sees it.
 func (s *Server) received(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	if n := h.ContentLength(); (n == 0 || n < chunked) && framingFault(h) == "" {
 		return fasthttp.RequestConfig{} // no body

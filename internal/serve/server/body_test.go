@@ -267,10 +267,7 @@ func TestRefusedBodiesHaveTheirOwnIDs(t *testing.T) {
 // lookup of path and method.
 func BenchmarkReceived(b *testing.B) {
 	route := openStream(b, &streamSink{})
-	s, err := New(Config{Streams: []StreamRoute{route}, BodyBytes: 1000, BodiesBytes: 1 << 20, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		b.Fatal(err)
-	}
+	s := New(Config{Streams: []StreamRoute{route}, BodyBytes: 1000, BodiesBytes: 1 << 20, Log: slog.New(slog.DiscardHandler)})
 	var ctx fasthttp.RequestCtx
 	ctx.Request.Header.SetMethod("POST")
 	ctx.Request.Header.SetRequestURI("/things")
@@ -284,10 +281,7 @@ func BenchmarkReceived(b *testing.B) {
 
 // BenchmarkReceivedGet measures the checks of a GET from a browser, on top of fasthttp's.
 func BenchmarkReceivedGet(b *testing.B) {
-	s, err := New(Config{BodyBytes: 1000, BodiesBytes: 1 << 20, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		b.Fatal(err)
-	}
+	s := New(Config{BodyBytes: 1000, BodiesBytes: 1 << 20, Log: slog.New(slog.DiscardHandler)})
 	for name, headers := range map[string]string{
 		"lines=1": "",
 		"lines=8": "User-Agent: Mozilla/5.0 (X11; Linux x86_64) Chrome/140\r\nAccept: application/json\r\nAccept-Encoding: gzip, br, zstd\r\n" +

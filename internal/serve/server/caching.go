@@ -32,11 +32,6 @@ func (c SharedCaching) control(access Access) []byte {
 	return text
 }
 
-// compressible says that the responses of a path depend on Accept-Encoding.
-func (s *Server) compressible(path string) {
-	s.routes[path].read.coded = s.compressor != nil
-}
-
 // vary returns the Vary header of all responses at a path: the request headers that they
 // depend on. e is nil if the path is not known.
 func (s *Server) vary(e *entry) []byte {
@@ -70,10 +65,10 @@ func (s *Server) restrict(ctx *fasthttp.RequestCtx, e *entry) {
 		vary = e.vary
 	}
 	if len(vary) > 0 {
-		h.SetCanonical(s.names.vary, vary)
+		h.SetCanonical(headerVary, vary)
 	}
 	if ctx.Response.StatusCode() >= fasthttp.StatusBadRequest && e.private() {
-		h.SetCanonical(s.names.cacheControl, s.names.privateNoStore)
+		h.SetCanonical(headerCacheControl, privateNoStore)
 	}
 }
 
@@ -104,7 +99,7 @@ func (s *Server) represent(ctx *fasthttp.RequestCtx, tag []byte, forms *compress
 			return nil, !s.unmodified(ctx, tag, compress.Identity)
 		}
 	}
-	ctx.Response.Header.SetContentEncodingBytes(s.names.codings[coding])
+	ctx.Response.Header.SetContentEncodingBytes([]byte(coding.String()))
 	return body, true
 }
 
@@ -113,9 +108,10 @@ func (s *Server) represent(ctx *fasthttp.RequestCtx, tag []byte, forms *compress
 func (s *Server) unmodified(ctx *fasthttp.RequestCtx, tag []byte, coding compress.Coding) bool {
 	var room [32]byte
 	if coding != compress.Identity {
-		tag = append(append(room[:0], tag[:len(tag)-1]...), s.names.tagEnds[coding]...)
+		tag = append(room[:0], tag[:len(tag)-1]...)
+		tag = append(append(append(tag, '-'), coding.String()...), '"')
 	}
-	ctx.Response.Header.SetCanonical(s.names.etag, tag)
+	ctx.Response.Header.SetCanonical(headerETag, tag)
 	if !unchanged(&ctx.Request.Header, tag) {
 		return false
 	}

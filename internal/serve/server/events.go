@@ -116,7 +116,7 @@ func (h *feedHandler) serveEvents(ctx *fasthttp.RequestCtx, r *feed.Request, fie
 	}
 	header := &ctx.Response.Header
 	header.SetContentType("text/event-stream")
-	header.SetCanonical(h.server.names.cacheControl, h.server.names.noStore)
+	header.SetCanonical(headerCacheControl, noStore)
 	header.Set("X-Accel-Buffering", "no") // nginx passes each event on at once
 	ctx.SetConnectionClose()
 	ctx.HijackSetNoResponse(true)

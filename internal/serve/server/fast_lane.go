@@ -208,7 +208,7 @@ func (a *answerer) Answer(dst, request []byte, peer netip.AddrPort) (response []
 	}
 	s := a.live.enter(a.stripe)
 	defer func() {
-		a.conn.hit = feed.Hit{} // it keeps the rows in memory
+		a.conn.page = feed.CachedPage{} // it keeps the rows in memory
 		s.leave(a.stripe)
 	}()
 	if !s.serveQuick(ctx) {
@@ -233,7 +233,7 @@ func (a *answerer) Answer(dst, request []byte, peer netip.AddrPort) (response []
 		return dst, false, false // only a body that ends early
 	}
 	a.stamp(response[len(dst):], arrival(ctx))
-	if a.conn.hit != (feed.Hit{}) && ctx.Response.StatusCode() == fasthttp.StatusOK && a.live.rate == nil {
+	if a.conn.page != (feed.CachedPage{}) && ctx.Response.StatusCode() == fasthttp.StatusOK && a.live.rate == nil {
 		a.remember(s, request, response[len(dst):], keep)
 	}
 	return response, keep, true
@@ -253,13 +253,13 @@ func (a *answerer) stamp(response []byte, now time.Time) {
 // serveQuick is serve for a request that needs no waiting. Otherwise it returns false, and nothing has been counted.
 func (s *Server) serveQuick(ctx *fasthttp.RequestCtx) bool {
 	e, ok := s.routes[string(ctx.Path())]
-	if !ok || e.read == nil || e.read.quick == nil || s.cfg.AccessLog || !s.hosts.serve(ctx.Host()) {
+	if !ok || e.read == nil || s.cfg.AccessLog || !s.hosts.serve(ctx.Host()) {
 		return false
 	}
 	if s.draining.Load() {
 		ctx.SetConnectionClose()
 	}
-	if !e.read.quick(ctx) {
+	if !e.read.handle(ctx, false) {
 		return false
 	}
 	s.finish(ctx, e)
@@ -288,7 +288,7 @@ func (s *sink) Write(p []byte) (int, error) {
 type loopConn struct {
 	net.Conn
 	peer netip.AddrPort
-	hit  feed.Hit // where the page was found; the zero value: the response is none
+	page feed.CachedPage // in the response; the zero value: none
 }
 
 // RemoteAddr implements net.Conn.

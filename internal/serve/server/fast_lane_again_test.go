@@ -151,10 +151,7 @@ func runLane(t *testing.T, loops int, wait time.Duration, change func(*Config)) 
 	if change != nil {
 		change(&cfg)
 	}
-	s, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := New(cfg)
 	if wait > 0 {
 		s.pauses.acceptDrain, s.pauses.drainIdle = wait, 20*wait
 	}

@@ -30,7 +30,7 @@ type repeat struct {
 	keep     bool   // the connection stays open
 	server   weak.Pointer[Server]
 	meter    *meter
-	page     feed.Held
+	page     feed.Repeat
 	until    time.Time // when the Date changes
 }
 
@@ -51,7 +51,7 @@ func (a *answerer) repeat(dst, request []byte, now time.Time) (response []byte, 
 		return dst, false, false
 	}
 	s := a.live.enter(a.stripe)
-	ok = s == r.server.Value() && !s.draining.Load() && now.Before(r.until) && r.page.Again(now)
+	ok = s == r.server.Value() && !s.draining.Load() && now.Before(r.until) && r.page.Now(now)
 	s.leave(a.stripe)
 	if !ok {
 		return dst, false, false
@@ -72,6 +72,6 @@ func (a *answerer) remember(s *Server, request, response []byte, keep bool) {
 	r.bytes = append(append(r.bytes, request...), response...)
 	r.response, r.keep = len(request), keep
 	now := arrival(&a.ctx)
-	r.server, r.meter, r.page = weak.Make(s), s.routes[string(a.ctx.Path())].read.meter, a.conn.hit.Hold(now)
+	r.server, r.meter, r.page = weak.Make(s), s.routes[string(a.ctx.Path())].read.meter, a.conn.page.Repeat(now)
 	r.until = now.Add(time.Second - time.Duration(now.Nanosecond()))
 }

@@ -178,10 +178,7 @@ func TestRepeatNotAfter(t *testing.T) {
 
 // reload replaces the generation by an equal one.
 func (l *lane) reload(t *testing.T) {
-	next, err := l.Next(l.cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := l.Next(l.cfg)
 	l.Switch(next)
 }
 
@@ -197,20 +194,14 @@ func TestRepeatRetainsNothing(t *testing.T) {
 		base := Config{Connections: 100, HeaderBytes: laneHeaderBytes, Log: slog.New(slog.DiscardHandler)}
 		with := base
 		with.Feeds = []FeedRoute{{Paths: []string{"/list"}, Feed: f}}
-		s, err := New(with)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := New(with)
 		a = newAnswerer(s.live, laneHeaderBytes)
 		r := repeater{a, t}
 		r.answer(get("/list"))
 		if _, at := r.answer(get("/list")); !r.repeats(get("/list"), at) {
 			t.Fatal("not repeated")
 		}
-		next, err := s.Next(base)
-		if err != nil {
-			t.Fatal(err)
-		}
+		next := s.Next(base)
 		s.Switch(next)
 		if !s.AwaitRetired(t.Context()) {
 			t.Fatal("not retired")

@@ -74,10 +74,7 @@ func startLane(tb testing.TB, loops int, change func(*Config)) *lane {
 	if change != nil {
 		change(&cfg)
 	}
-	s, err := New(cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	s := New(cfg)
 	s.ids.last.Store(1 << 40) // so that all ids have the same length
 	s.pauses.clientCheck = time.Hour
 	s.pauses.linger = time.Minute

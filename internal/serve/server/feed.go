@@ -39,52 +39,47 @@ func newFeedHandler(s *Server, r FeedRoute) *feedHandler {
 	}
 }
 
-// quick serves a page of a window.
-func (h *feedHandler) quick(ctx *fasthttp.RequestCtx) bool {
+// serve is a handler. It needs no waiting for a page of a window.
+func (h *feedHandler) serve(ctx *fasthttp.RequestCtx, wait bool) (quick bool) {
 	var args [paramsMax]string
 	r, problem := h.parse(ctx, args[:0])
-	if problem != "" || asksForEvents(ctx) {
-		return false
-	}
 	fields, err := fieldsOf(ctx, h.columns)
-	if err != nil {
+	events := asksForEvents(ctx)
+	if problem == "" && err == nil && !events {
+		if p, ok := h.feed.Now(arrival(ctx), r, quickBytes); ok {
+			if c, ok := ctx.Conn().(*loopConn); ok {
+				c.page = p.Cached
+			}
+			p.Select(fields)
+			h.write(ctx, &r, &p, fields)
+			return true
+		}
+	}
+	if !wait {
 		return false
 	}
-	p, hit, ok := h.feed.Held(arrival(ctx), r, quickBytes)
-	if !ok {
-		return false
+	switch {
+	case problem != "":
+		h.server.problem(ctx, badRequest, problem)
+	case err != nil:
+		h.fail(ctx, err)
+	case events:
+		h.serveEvents(ctx, &r, fields)
+	default:
+		h.servePage(ctx, &r, fields)
 	}
-	p.Select(fields)
-	h.write(ctx, &r, &p, fields)
-	if c, ok := ctx.Conn().(*loopConn); ok {
-		c.hit = hit
-	}
-	return true
+	return false
 }
 
-func (h *feedHandler) serve(ctx *fasthttp.RequestCtx) {
-	var args [paramsMax]string
-	r, problem := h.parse(ctx, args[:0])
-	if problem != "" {
-		h.server.problem(ctx, badRequest, problem)
-		return
-	}
-	fields, err := fieldsOf(ctx, h.columns)
-	if err != nil {
-		h.fail(ctx, err)
-		return
-	}
-	if asksForEvents(ctx) {
-		h.serveEvents(ctx, &r, fields)
-		return
-	}
-	p, err := h.feed.Page(h.server.base, ctx.Time(), r)
+// servePage responds with a page that may have to be waited for.
+func (h *feedHandler) servePage(ctx *fasthttp.RequestCtx, r *feed.Request, fields feed.Fields) {
+	p, err := h.feed.Page(h.server.base, ctx.Time(), *r)
 	if err != nil {
 		h.fail(ctx, err)
 		return
 	}
 	p.Select(fields)
-	h.write(ctx, &r, &p, fields)
+	h.write(ctx, r, &p, fields)
 }
 
 // parse reads which page a request asks for. The returned texts share the request's memory.
@@ -134,11 +129,11 @@ func (h *feedHandler) write(ctx *fasthttp.RequestCtx, r *feed.Request, p *feed.P
 	header := &ctx.Response.Header
 	var room [24]byte
 	age := max(arrival(ctx).Sub(p.ReadAt), 0)
-	header.SetCanonical(h.server.names.age, strconv.AppendInt(room[:0], int64(age/time.Second), 10))
-	header.SetCanonical(h.server.names.cacheControl, h.control)
-	header.SetCanonical(h.server.names.source, h.server.names.sources[p.Source])
+	header.SetCanonical(headerAge, strconv.AppendInt(room[:0], int64(age/time.Second), 10))
+	header.SetCanonical(headerCacheControl, h.control)
+	header.SetCanonical(headerSource, feedSources[p.Source])
 	if p.Source == feed.FromDatabase && r.Offset > 0 {
-		header.SetCanonical(h.server.names.offset, offsetExactness(p, arrival(ctx)))
+		header.SetCanonical(headerOffset, offsetExactness(p, arrival(ctx)))
 	}
 	var forms *compress.Forms
 	var tag []byte
@@ -152,7 +147,7 @@ func (h *feedHandler) write(ctx *fasthttp.RequestCtx, r *feed.Request, p *feed.P
 		h.feed.CountNotModified()
 		return
 	}
-	header.SetContentTypeBytes(h.server.names.json)
+	header.SetContentTypeBytes(typeJSON)
 	if p.Envelope == feed.EnvelopeNone && p.Next != "" {
 		h.link(ctx, fields, p.Next)
 	}
@@ -183,7 +178,7 @@ func fieldsOf(ctx *fasthttp.RequestCtx, columns feed.Columns) (feed.Fields, erro
 // own path, so that it also holds for an alias and behind a proxy that changes the path.
 func (h *feedHandler) link(ctx *fasthttp.RequestCtx, fields feed.Fields, next string) {
 	var room [512]byte
-	ctx.Response.Header.SetCanonical(h.server.names.link, appendLink(room[:0], ctx.QueryArgs(), h.params, fields, next))
+	ctx.Response.Header.SetCanonical(headerLink, appendLink(room[:0], ctx.QueryArgs(), h.params, fields, next))
 }
 
 // appendLink appends the value of the header Link to the page that begins at a cursor. The

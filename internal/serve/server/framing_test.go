@@ -157,14 +157,11 @@ func TestFraming(t *testing.T) {
 // FuzzFraming: the requests that the server sees are those that net/http sees, one by one,
 // until either of them refuses one.
 func FuzzFraming(f *testing.F) {
-	s, err := New(Config{
+	s := New(Config{
 		Connections: 1000, HeaderBytes: 8192, BodyBytes: 4096, BodiesBytes: 1 << 20,
 		ReadTimeout: time.Hour, WriteTimeout: time.Hour, IdleTimeout: time.Hour, DrainTimeout: time.Minute,
 		Log: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		f.Fatal(err)
-	}
 	var mu sync.Mutex
 	var seen []string
 	s.http.Handler = func(ctx *fasthttp.RequestCtx) {
@@ -234,10 +231,7 @@ func serveOn(tb testing.TB, s *Server) string {
 // TestBoundsFollowThePath: the bounds of a body are those of the path at which it is served.
 func TestBoundsFollowThePath(t *testing.T) {
 	t.Parallel()
-	s, err := New(Config{Streams: []StreamRoute{openStream(t, &streamSink{})}, Probes: &Probes{}, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := New(Config{Streams: []StreamRoute{openStream(t, &streamSink{})}, Probes: &Probes{}, Log: slog.New(slog.DiscardHandler)})
 	for _, uri := range []string{"/things", "/%74hings", "/things?a", "/a/../things", "http://a/things#b"} {
 		var header fasthttp.RequestHeader
 		header.SetRequestURI(uri)

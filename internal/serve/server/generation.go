@@ -131,7 +131,7 @@ func (s *Server) leave(stripe uint64) { s.underway[stripe].requests.Add(-1) }
 // Next returns a server with the routes and settings of cfg that shares the connections of s.
 // Connections, HeaderBytes, BodyBytes, BodiesBytes, Compressed, Rate, TLS, Loops and the timeouts stay those of New.
 // It answers requests after Switch.
-func (s *Server) Next(cfg Config) (*Server, error) { return newGeneration(s.live, cfg) }
+func (s *Server) Next(cfg Config) *Server { return newGeneration(s.live, cfg) }
 
 // Switch makes next, which Next has returned, answer all later requests. Requests that are
 // being answered are not disturbed; see AwaitRetired. Listeners are: their clients connect
@@ -210,19 +210,15 @@ type DownRoute struct {
 }
 
 // addDown adds the routes of a part that cannot be served yet.
-func (s *Server) addDown(d DownRoute) error {
+func (s *Server) addDown(d DownRoute) {
 	handle := func(ctx *fasthttp.RequestCtx) {
 		s.problem(ctx, notStarted, "this path cannot be served yet: its database does not answer, or rejects it; the log and /readyz of the admin listener say why")
 		ctx.Response.Header.Set("Retry-After", retryText(d.Retry()))
 	}
 	if len(d.Reads) > 0 {
-		if err := s.addAll(d.Reads, handle); err != nil {
-			return err
-		}
-		s.compressible(d.Reads[0])
+		s.addRead(d.Reads, d.Access, waiting(handle)).coded = s.compressor != nil
 	}
-	if len(d.Writes) == 0 {
-		return nil
+	if len(d.Writes) > 0 {
+		s.addWrite(d.Writes, d.Access, s.cfg.BodyBytes, handle)
 	}
-	return s.addWrite(d.Writes, s.cfg.BodyBytes, handle)
 }

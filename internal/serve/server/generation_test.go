@@ -39,10 +39,7 @@ func TestSwitch(t *testing.T) {
 			return nil
 		})
 	}
-	s, err := New(generation(0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := New(generation(0))
 	s.pauses.drainIdle = time.Minute // until a slow client sends the request whose response says goodbye
 	ln, err := Listen(t.Context(), "127.0.0.1:0")
 	if err != nil {
@@ -63,10 +60,7 @@ func TestSwitch(t *testing.T) {
 		for before := answered.Load(); answered.Load() < before+20; {
 			runtime.Gosched()
 		}
-		next, err := s.Next(generation(n))
-		if err != nil {
-			t.Fatal(err)
-		}
+		next := s.Next(generation(n))
 		s.Switch(next)
 		if !s.AwaitRetired(t.Context()) {
 			t.Fatal("the requests do not end")
@@ -113,10 +107,7 @@ func probeUntilClosed(address string, answered *atomic.Int64) error {
 func TestAwaitRetired(t *testing.T) {
 	t.Parallel()
 	began, end := make(chan struct{}), make(chan struct{})
-	s, err := New(probing(func(context.Context) error { close(began); <-end; return nil }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := New(probing(func(context.Context) error { close(began); <-end; return nil }))
 	ln, err := Listen(t.Context(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -137,10 +128,7 @@ func TestAwaitRetired(t *testing.T) {
 	}
 	go ask()
 	<-began
-	next, err := s.Next(probing(func(context.Context) error { return io.EOF }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := s.Next(probing(func(context.Context) error { return io.EOF }))
 	s.Switch(next)
 	short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()

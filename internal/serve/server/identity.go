@@ -64,10 +64,7 @@ func NewIdentity(cfg IdentityConfig) (*Identity, error) {
 	if err != nil {
 		return nil, fmt.Errorf("identity: %w", err)
 	}
-	verifier, err := token.NewVerifier(token.Config{Keys: []token.Key{key}, Issuer: cfg.Issuer, Audience: cfg.Audience, Leeway: identityLeeway})
-	if err != nil {
-		return nil, fmt.Errorf("identity: %w", err)
-	}
+	verifier := token.NewVerifier(token.Config{Keys: []token.Key{key}, Issuer: cfg.Issuer, Audience: cfg.Audience, Leeway: identityLeeway})
 	return &Identity{cfg: cfg, verifier: verifier}, nil
 }
 

@@ -26,14 +26,11 @@ import (
 // connection must get a complete answer.
 func TestDrain(t *testing.T) {
 	t.Parallel()
-	s, err := New(Config{
+	s := New(Config{
 		Probes: &Probes{}, Connections: 1000, HeaderBytes: 4096, BodyBytes: 1000,
 		ReadTimeout: time.Hour, WriteTimeout: time.Hour, IdleTimeout: time.Hour, DrainTimeout: time.Minute,
 		Log: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	s.pauses.drainIdle = time.Minute // until a slow client sends the request whose response says goodbye
 	ln, err := Listen(t.Context(), "127.0.0.1:0")
 	if err != nil {

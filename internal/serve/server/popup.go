@@ -46,48 +46,55 @@ type popupHandler struct {
 }
 
 // addPopup adds the routes of popups.
-func (s *Server) addPopup(r PopupRoute) error {
+func (s *Server) addPopup(r PopupRoute) {
 	if r.RetryAfter == 0 {
 		r.RetryAfter = retryAfter
 	}
 	h := &popupHandler{PopupRoute: r, server: s}
-	if err := s.addAll([]string{r.Path}, h.ask); err != nil {
-		return err
-	}
+	s.addRead([]string{r.Path}, Open, h.serve)
 	h.entry = s.entry(r.Path)
-	if r.Identity == nil {
-		h.entry.read.quick = h.quick
-	}
 	h.entry.allow = strings.Replace(h.entry.allow, "HEAD, ", "", 1)
 	for path, answer := range map[string]func(context.Context, string, string, time.Time) error{
 		"/click": r.Popup.Click, "/dismiss": r.Popup.Dismiss, "/convert": r.Popup.Convert,
 	} {
-		if err := s.addWrite([]string{r.Path + path}, answerBytesMax, h.answered(answer)); err != nil {
-			return err
-		}
-		s.entry(r.Path + path).write.access = Open // the show token is the key
+		s.addWrite([]string{r.Path + path}, Open, answerBytesMax, h.answered(answer)) // the show token is the key
 	}
-	return nil
 }
 
-// ask answers GET. HEAD is refused, because a show changes the state.
-func (h *popupHandler) ask(ctx *fasthttp.RequestCtx) {
-	if ctx.IsHead() {
+// serve is a handler of GET. It needs no waiting to answer that there is no popup for a user whose state is known.
+func (h *popupHandler) serve(ctx *fasthttp.RequestCtx, wait bool) (quick bool) {
+	if !wait && (ctx.IsHead() || h.Identity != nil) {
+		return false
+	}
+	if ctx.IsHead() { // a show changes the state
 		h.server.otherMethod(ctx, h.entry)
-		return
+		return false
 	}
 	attributes := h.Popup.Attributes()
 	defer h.Popup.Release(attributes)
 	key, err := h.read(ctx, attributes)
-	if err != nil {
-		h.fail(ctx, err)
-		return
+	var now time.Time
+	if err == nil {
+		now, err = h.now(ctx)
 	}
-	now, err := h.now(ctx)
-	if err != nil {
-		h.fail(ctx, err)
-		return
+	if err == nil && h.Identity == nil {
+		if answer, ok := h.Popup.Nothing(key, attributes, now); ok {
+			h.nothing(ctx, &answer)
+			return true
+		}
 	}
+	switch {
+	case !wait:
+	case err != nil:
+		h.fail(ctx, err)
+	default:
+		h.ask(ctx, key, attributes, now)
+	}
+	return false
+}
+
+// ask responds with a decision that may have to be waited for.
+func (h *popupHandler) ask(ctx *fasthttp.RequestCtx, key popup.Key, attributes *popup.Attributes, now time.Time) {
 	answer, err := h.Popup.Ask(h.server.base, key, attributes, now)
 	switch {
 	case err != nil:
@@ -101,32 +108,10 @@ func (h *popupHandler) ask(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// quick answers that there is no popup for a user whose state is known.
-func (h *popupHandler) quick(ctx *fasthttp.RequestCtx) bool {
-	if ctx.IsHead() {
-		return false
-	}
-	attributes := h.Popup.Attributes()
-	defer h.Popup.Release(attributes)
-	key, err := h.read(ctx, attributes)
-	if err != nil {
-		return false
-	}
-	now, err := h.now(ctx)
-	if err != nil {
-		return false
-	}
-	answer, ok := h.Popup.Nothing(key, attributes, now)
-	if ok {
-		h.nothing(ctx, &answer)
-	}
-	return ok
-}
-
 // show answers with a campaign's payload, and its token if the show was recorded.
 func (h *popupHandler) show(ctx *fasthttp.RequestCtx, a *popup.Answer) {
 	h.head(ctx, a)
-	ctx.Response.Header.SetContentTypeBytes(h.server.names.json)
+	ctx.Response.Header.SetContentTypeBytes(typeJSON)
 	body := ctx.Response.SwapBody(nil)[:0] // reuses the connection's buffer
 	body = append(body, `{"campaign":`...)
 	body = strconv.AppendUint(body, uint64(a.Campaign.ID), 10)
@@ -151,16 +136,15 @@ func (h *popupHandler) nothing(ctx *fasthttp.RequestCtx, a *popup.Answer) {
 	}
 	if !a.NextAt.IsZero() {
 		var room [40]byte
-		ctx.Response.Header.SetCanonical(h.server.names.nextAt, a.NextAt.AppendFormat(room[:0], time.RFC3339Nano))
+		ctx.Response.Header.SetCanonical(headerNextAt, a.NextAt.AppendFormat(room[:0], time.RFC3339Nano))
 	}
 }
 
 // head sets the headers of an answer: its reason, which campaigns could not be decided, and
 // that it must not be cached.
 func (h *popupHandler) head(ctx *fasthttp.RequestCtx, a *popup.Answer) {
-	names := &h.server.names
-	ctx.Response.Header.SetCanonical(names.cacheControl, names.noStore)
-	ctx.Response.Header.SetCanonical(names.reason, names.reasons[a.Reason])
+	ctx.Response.Header.SetCanonical(headerCacheControl, noStore)
+	ctx.Response.Header.SetCanonical(headerReason, []byte(a.Reason.String()))
 	if a.Detail != "" {
 		ctx.Response.Header.Set("Spillway-Detail", a.Detail)
 	}
@@ -280,7 +264,7 @@ func (h *popupHandler) answered(record func(ctx context.Context, token, user str
 			h.fail(ctx, err)
 			return
 		}
-		ctx.Response.Header.SetCanonical(h.server.names.cacheControl, h.server.names.noStore)
+		ctx.Response.Header.SetCanonical(headerCacheControl, noStore)
 		ctx.SetStatusCode(fasthttp.StatusNoContent)
 	}
 }
@@ -318,29 +302,4 @@ func (h *popupHandler) unavailable(ctx *fasthttp.RequestCtx, detail string, err 
 	detail = cmp.Or(detail, "the users' states or the event log do not answer; nothing is shown or recorded")
 	h.server.unavailable(ctx, popupsDown, detail, err)
 	ctx.Response.Header.Set("Retry-After", strconv.Itoa(retrySeconds(h.RetryAfter)))
-}
-
-// describePopup returns the problems of popups.
-func (k problemKind) describePopup() problem {
-	switch k {
-	case notIdentified:
-		return problem{"not-identified", fasthttp.StatusUnauthorized, "It is not known who the user is"}
-	case otherUser:
-		return problem{"other-user", fasthttp.StatusForbidden, "It is another user's"}
-	case showMalformed:
-		return problem{"show-malformed", fasthttp.StatusBadRequest, "This is not a show token"}
-	case showForged:
-		return problem{"show-forged", fasthttp.StatusForbidden, "The show token is not ours"}
-	case showExpired:
-		return problem{"show-expired", fasthttp.StatusGone, "The show token has expired"}
-	case showLate:
-		return problem{"show-late", fasthttp.StatusGone, "The show is not the last one any more"}
-	case showRepeated:
-		return problem{"show-repeated", fasthttp.StatusConflict, "The show was answered before"}
-	case showUnknown:
-		return problem{"show-unknown", fasthttp.StatusNotFound, "The show is not known"}
-	case popupsDown:
-		return problem{"popups-down", fasthttp.StatusServiceUnavailable, "Popups are not available"}
-	}
-	panic("bug: problem without a description")
 }

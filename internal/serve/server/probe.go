@@ -33,16 +33,17 @@ type prober struct {
 // addProbes adds the routes of the probes.
 func (s *Server) addProbes(probes Probes) {
 	p := &prober{Probes: probes, server: s, deadlines: newSharedDeadline(s.base, probeTimeout)}
-	s.addQuick("/hello", p.hello)
-	s.addQuick("/probe/empty", p.hello)
-	s.add("/probe/database", p.database)
-	s.add("/probe/redis", p.redis)
+	s.addRead([]string{"/hello"}, Open, p.hello)
+	s.addRead([]string{"/probe/empty"}, Open, p.hello)
+	s.addRead([]string{"/probe/database"}, Open, waiting(p.database))
+	s.addRead([]string{"/probe/redis"}, Open, waiting(p.redis))
 }
 
-// hello serves the empty endpoint.
-func (p *prober) hello(ctx *fasthttp.RequestCtx) {
-	ctx.Response.Header.SetContentTypeBytes(p.server.names.text)
+// hello is the handler of the empty endpoint.
+func (p *prober) hello(ctx *fasthttp.RequestCtx, _ bool) (quick bool) {
+	ctx.Response.Header.SetContentTypeBytes(typeText)
 	ctx.Response.AppendBodyString("hello world!!")
+	return true
 }
 
 // database runs one trivial statement through the pool.
@@ -51,7 +52,7 @@ func (p *prober) database(ctx *fasthttp.RequestCtx) {
 		p.server.unavailable(ctx, databaseDown, "the database does not answer", err)
 		return
 	}
-	ctx.Response.Header.SetContentTypeBytes(p.server.names.json)
+	ctx.Response.Header.SetContentTypeBytes(typeJSON)
 	ctx.Response.AppendBodyString(`{"return_code":"SUCCESS","data":1}`)
 }
 
@@ -73,18 +74,7 @@ func (p *prober) redis(ctx *fasthttp.RequestCtx) {
 	case !found:
 		ctx.SetStatusCode(fasthttp.StatusNoContent)
 	default:
-		ctx.Response.Header.SetContentTypeBytes(p.server.names.bytes)
+		ctx.Response.Header.SetContentTypeBytes(typeBytes)
 		ctx.Response.SetBodyRaw(value)
 	}
-}
-
-// describeProbe returns the problems of probes, and of popups.
-func (k problemKind) describeProbe() problem {
-	switch k {
-	case redisDown:
-		return problem{"redis-down", fasthttp.StatusServiceUnavailable, "Redis does not answer"}
-	case noRedis:
-		return problem{"no-redis", fasthttp.StatusServiceUnavailable, "No Redis is configured"}
-	}
-	return k.describePopup()
 }

@@ -65,68 +65,48 @@ const (
 	popupsDown
 )
 
-func (k problemKind) describe() problem {
-	switch k {
-	case badRequest:
-		return problem{"bad-request", fasthttp.StatusBadRequest, "The request is wrong"}
-	case badCursor:
-		return problem{"bad-cursor", fasthttp.StatusBadRequest, "The cursor is wrong"}
-	case notFound:
-		return problem{"not-found", fasthttp.StatusNotFound, "Not found"}
-	case badMethod:
-		return problem{"method-not-allowed", fasthttp.StatusMethodNotAllowed, "Method not allowed"}
-	case wrongHost:
-		return problem{"wrong-host", fasthttp.StatusMisdirectedRequest, "The host is not served here"}
-	case headersTooLarge:
-		return problem{"headers-too-large", fasthttp.StatusRequestHeaderFieldsTooLarge, "Headers too large"}
-	case bodyTooLarge:
-		return problem{"body-too-large", fasthttp.StatusRequestEntityTooLarge, "Body too large"}
-	case requestTimeout:
-		return problem{"request-timeout", fasthttp.StatusRequestTimeout, "The request came too slowly"}
-	case busy:
-		return problem{"busy", fasthttp.StatusServiceUnavailable, "Too busy"}
-	case counting:
-		return problem{"counting", fasthttp.StatusServiceUnavailable, "The offset is not known yet"}
-	case stale:
-		return problem{"stale", fasthttp.StatusServiceUnavailable, "The data is too old"}
-	case databaseDown:
-		return problem{"database-down", fasthttp.StatusServiceUnavailable, "The database does not answer"}
-	case full:
-		return problem{"too-many-connections", fasthttp.StatusServiceUnavailable, "Too many connections"}
-	case bodiesFull:
-		return problem{"too-many-bodies", fasthttp.StatusServiceUnavailable, "Too many bodies"}
-	case resultTooLarge:
-		return problem{"result-too-large", fasthttp.StatusInternalServerError, "The result is too large"}
-	case keysTooLong:
-		return problem{"keys-too-long", fasthttp.StatusInternalServerError, "The keys of the rows are too long"}
-	case noKey:
-		return problem{"unauthorized", fasthttp.StatusUnauthorized, "A key or a token is needed"}
-	case noClaim:
-		return problem{"claim-missing", fasthttp.StatusForbidden, "The token lacks a claim"}
-	case keysAway:
-		return problem{"token-keys-down", fasthttp.StatusServiceUnavailable, "Tokens cannot be verified"}
-	case limited:
-		return problem{"rate-limited", fasthttp.StatusTooManyRequests, "Too many requests"}
-	case badOrigin:
-		return problem{"origin-not-allowed", fasthttp.StatusForbidden, "The origin is not allowed"}
-	case badMedia:
-		return problem{"unsupported-media-type", fasthttp.StatusUnsupportedMediaType, "The body's type is not read"}
-	case badBody:
-		return problem{"bad-body", fasthttp.StatusBadRequest, "The body cannot be read"}
-	case keyReused:
-		return problem{"key-reused", fasthttp.StatusConflict, "The Idempotency-Key is taken"}
-	case noneStored:
-		return problem{"records-refused", fasthttp.StatusUnprocessableEntity, "Every record is refused"}
-	case notStored:
-		return problem{"not-stored", fasthttp.StatusInternalServerError, "The database refuses the transaction"}
-	case unknownOutcome:
-		return problem{"unknown-outcome", fasthttp.StatusGatewayTimeout, "The outcome is unknown"}
-	case stopping:
-		return problem{"stopping", fasthttp.StatusServiceUnavailable, "The server stops"}
-	case notStarted:
-		return problem{"not-started", fasthttp.StatusServiceUnavailable, "This path cannot be served yet"}
-	}
-	return k.describeProbe()
+// problems describes all kinds.
+var problems = [...]problem{
+	badRequest:      {"bad-request", fasthttp.StatusBadRequest, "The request is wrong"},
+	badCursor:       {"bad-cursor", fasthttp.StatusBadRequest, "The cursor is wrong"},
+	notFound:        {"not-found", fasthttp.StatusNotFound, "Not found"},
+	badMethod:       {"method-not-allowed", fasthttp.StatusMethodNotAllowed, "Method not allowed"},
+	wrongHost:       {"wrong-host", fasthttp.StatusMisdirectedRequest, "The host is not served here"},
+	headersTooLarge: {"headers-too-large", fasthttp.StatusRequestHeaderFieldsTooLarge, "Headers too large"},
+	bodyTooLarge:    {"body-too-large", fasthttp.StatusRequestEntityTooLarge, "Body too large"},
+	requestTimeout:  {"request-timeout", fasthttp.StatusRequestTimeout, "The request came too slowly"},
+	busy:            {"busy", fasthttp.StatusServiceUnavailable, "Too busy"},
+	counting:        {"counting", fasthttp.StatusServiceUnavailable, "The offset is not known yet"},
+	stale:           {"stale", fasthttp.StatusServiceUnavailable, "The data is too old"},
+	databaseDown:    {"database-down", fasthttp.StatusServiceUnavailable, "The database does not answer"},
+	full:            {"too-many-connections", fasthttp.StatusServiceUnavailable, "Too many connections"},
+	bodiesFull:      {"too-many-bodies", fasthttp.StatusServiceUnavailable, "Too many bodies"},
+	redisDown:       {"redis-down", fasthttp.StatusServiceUnavailable, "Redis does not answer"},
+	noRedis:         {"no-redis", fasthttp.StatusServiceUnavailable, "No Redis is configured"},
+	resultTooLarge:  {"result-too-large", fasthttp.StatusInternalServerError, "The result is too large"},
+	keysTooLong:     {"keys-too-long", fasthttp.StatusInternalServerError, "The keys of the rows are too long"},
+	noKey:           {"unauthorized", fasthttp.StatusUnauthorized, "A key or a token is needed"},
+	noClaim:         {"claim-missing", fasthttp.StatusForbidden, "The token lacks a claim"},
+	keysAway:        {"token-keys-down", fasthttp.StatusServiceUnavailable, "Tokens cannot be verified"},
+	limited:         {"rate-limited", fasthttp.StatusTooManyRequests, "Too many requests"},
+	badOrigin:       {"origin-not-allowed", fasthttp.StatusForbidden, "The origin is not allowed"},
+	badMedia:        {"unsupported-media-type", fasthttp.StatusUnsupportedMediaType, "The body's type is not read"},
+	badBody:         {"bad-body", fasthttp.StatusBadRequest, "The body cannot be read"},
+	keyReused:       {"key-reused", fasthttp.StatusConflict, "The Idempotency-Key is taken"},
+	noneStored:      {"records-refused", fasthttp.StatusUnprocessableEntity, "Every record is refused"},
+	notStored:       {"not-stored", fasthttp.StatusInternalServerError, "The database refuses the transaction"},
+	unknownOutcome:  {"unknown-outcome", fasthttp.StatusGatewayTimeout, "The outcome is unknown"},
+	stopping:        {"stopping", fasthttp.StatusServiceUnavailable, "The server stops"},
+	notStarted:      {"not-started", fasthttp.StatusServiceUnavailable, "This path cannot be served yet"},
+	notIdentified:   {"not-identified", fasthttp.StatusUnauthorized, "It is not known who the user is"},
+	otherUser:       {"other-user", fasthttp.StatusForbidden, "It is another user's"},
+	showMalformed:   {"show-malformed", fasthttp.StatusBadRequest, "This is not a show token"},
+	showForged:      {"show-forged", fasthttp.StatusForbidden, "The show token is not ours"},
+	showExpired:     {"show-expired", fasthttp.StatusGone, "The show token has expired"},
+	showLate:        {"show-late", fasthttp.StatusGone, "The show is not the last one any more"},
+	showRepeated:    {"show-repeated", fasthttp.StatusConflict, "The show was answered before"},
+	showUnknown:     {"show-unknown", fasthttp.StatusNotFound, "The show is not known"},
+	popupsDown:      {"popups-down", fasthttp.StatusServiceUnavailable, "Popups are not available"},
 }
 
 // problem responds with kind. detail says what to change in this request.
@@ -136,7 +116,7 @@ func (s *Server) problem(ctx *fasthttp.RequestCtx, kind problemKind, detail stri
 
 // refuse responds with kind and the rejected records.
 func (s *Server) refuse(ctx *fasthttp.RequestCtx, kind problemKind, detail string, refused []stream.Refusal) {
-	p := kind.describe()
+	p := problems[kind]
 	id := s.id(ctx)
 	body, err := json.Marshal(struct {
 		Type     string           `json:"type"`
@@ -155,7 +135,7 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, kind problemKind, detail strin
 	}
 	ctx.Response.Header.Set("X-Request-Id", id)
 	ctx.Response.Header.SetContentType("application/problem+json")
-	ctx.Response.Header.SetCanonical(s.names.cacheControl, s.names.noStore)
+	ctx.Response.Header.SetCanonical(headerCacheControl, noStore)
 	ctx.SetStatusCode(p.status)
 	ctx.SetBody(append(body, '\n'))
 }
@@ -163,7 +143,7 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, kind problemKind, detail strin
 // refusal returns the response to a connection beyond the limit. It is made once, because
 // no request has been read at that time.
 func (s *Server) refusal() []byte {
-	p := full.describe()
+	p := problems[full]
 	body := fmt.Sprintf(`{"type":"urn:spillway:problem:%s","title":%q,"status":%d,"detail":"%d connections are open, the limit (http.connections)"}`+"\n",
 		p.code, p.title, p.status, s.cfg.Connections)
 	return fmt.Appendf(nil, "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nCache-Control: no-store\r\nRetry-After: %d\r\nContent-Type: application/problem+json\r\nContent-Length: %d\r\n\r\n%s",

@@ -28,41 +28,32 @@ type queryHandler struct {
 	rejected query.LogLimit // of values that the database rejects
 }
 
-// quick serves an answer from the memory.
-func (h *queryHandler) quick(ctx *fasthttp.RequestCtx) bool {
+// serve is a handler. It needs no waiting for a cached answer.
+func (h *queryHandler) serve(ctx *fasthttp.RequestCtx, wait bool) (quick bool) {
 	var room [paramsMax]string
 	args, err := h.arguments(ctx, room[:0])
-	if err != nil {
-		return false
+	var fields feed.Fields
+	if err == nil {
+		fields, err = fieldsOf(ctx, h.columns)
 	}
-	fields, err := fieldsOf(ctx, h.columns)
-	if err != nil {
-		return false
+	if err == nil {
+		if a, ok := h.query.Now(arrival(ctx), args, quickBytes); ok {
+			h.write(ctx, a, query.FromMemory, fields)
+			return true
+		}
 	}
-	a := h.query.CachedUpTo(arrival(ctx), args, quickBytes)
-	if a == nil {
-		return false
+	switch {
+	case !wait:
+	case err != nil:
+		h.fail(ctx, err)
+	default:
+		h.ask(ctx, args, fields)
 	}
-	h.write(ctx, a, query.FromMemory, fields)
-	return true
+	return false
 }
 
-func (h *queryHandler) serve(ctx *fasthttp.RequestCtx) {
-	var room [paramsMax]string
-	args, err := h.arguments(ctx, room[:0])
-	if err != nil {
-		h.fail(ctx, err)
-		return
-	}
-	fields, err := fieldsOf(ctx, h.columns)
-	if err != nil {
-		h.fail(ctx, err)
-		return
-	}
-	if a := h.query.Cached(ctx.Time(), args); a != nil {
-		h.write(ctx, a, query.FromMemory, fields)
-		return
-	}
+// ask responds with an answer that may have to be waited for.
+func (h *queryHandler) ask(ctx *fasthttp.RequestCtx, args []string, fields feed.Fields) {
 	waiting, stop := h.server.clientContext(ctx)
 	a, from, err := h.query.Ask(waiting, ctx.Time(), args)
 	stop()
@@ -93,12 +84,12 @@ func (h *queryHandler) write(ctx *fasthttp.RequestCtx, a *query.Answer, from que
 		h.server.problem(ctx, notFound, "no row has these values")
 		return
 	}
-	header, names := &ctx.Response.Header, &h.server.names
+	header := &ctx.Response.Header
 	var room [24]byte
 	age := max(arrival(ctx).Sub(a.ReadAt), 0)
-	header.SetCanonical(names.age, strconv.AppendInt(room[:0], int64(age/time.Second), 10))
-	header.SetCanonical(names.cacheControl, h.control)
-	header.SetCanonical(names.source, names.origins[from])
+	header.SetCanonical(headerAge, strconv.AppendInt(room[:0], int64(age/time.Second), 10))
+	header.SetCanonical(headerCacheControl, h.control)
+	header.SetCanonical(headerSource, querySources[from])
 	p := feed.NewPage(a.Data, a.Rows, a.Tag, h.envelope)
 	p.Select(fields)
 	var forms *compress.Forms
@@ -114,7 +105,7 @@ func (h *queryHandler) write(ctx *fasthttp.RequestCtx, a *query.Answer, from que
 		h.query.CountNotModified()
 		return
 	}
-	header.SetContentTypeBytes(names.json)
+	header.SetContentTypeBytes(typeJSON)
 	if body != nil {
 		ctx.Response.SetBodyRaw(body)
 		return

@@ -37,10 +37,7 @@ type bothLanes struct {
 // newLanes returns the lanes of a server that is not running.
 func newLanes(t *testing.T, cfg Config) *bothLanes {
 	t.Helper()
-	s, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := New(cfg)
 	t.Cleanup(s.stop)
 	return &bothLanes{newAnswerer(s.live, cfg.HeaderBytes), s, netip.MustParseAddrPort("127.0.0.1:4711")}
 }
@@ -190,10 +187,7 @@ func TestQuickNeedsNoProof(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	verifier, err := token.NewVerifier(token.Config{Keys: []token.Key{key}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	verifier := token.NewVerifier(token.Config{Keys: []token.Key{key}})
 	jwt := signedHS256(secret, fmt.Sprintf(`{"sub":"1","exp":%d}`, time.Now().Add(time.Hour).Unix()))
 	identity, err := NewIdentity(IdentityConfig{Header: "Authorization", Algorithm: "HS256", Key: secret, Claim: "sub"})
 	if err != nil {
@@ -412,10 +406,7 @@ func (v versioned) config() Config {
 func TestSwitchEngines(t *testing.T) {
 	t.Parallel()
 	engines := newVersioned(t, 0)
-	s, err := New(engines.config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := New(engines.config())
 	ln, err := Listen(t.Context(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -437,10 +428,7 @@ func TestSwitchEngines(t *testing.T) {
 		before := answered.Load()
 		apptest.Await(t, "60 more requests are answered", func() bool { return answered.Load() > before+60 || t.Failed() })
 		fresh := newVersioned(t, n)
-		next, err := s.Next(fresh.config())
-		if err != nil {
-			t.Fatal(err)
-		}
+		next := s.Next(fresh.config())
 		s.Switch(next)
 		version.Store(int64(n))
 		if !s.AwaitRetired(t.Context()) {
@@ -515,7 +503,7 @@ func TestAwaitRetiredOfLoops(t *testing.T) {
 	t.Parallel()
 	l := newLanes(t, probing(nil))
 	began, end := make(chan struct{}), make(chan struct{})
-	l.server.routes["/hello"].read.quick = func(*fasthttp.RequestCtx) bool {
+	l.server.routes["/hello"].read.handle = func(*fasthttp.RequestCtx, bool) bool {
 		close(began)
 		<-end
 		return false
@@ -526,10 +514,7 @@ func TestAwaitRetiredOfLoops(t *testing.T) {
 		answered <- ok
 	}()
 	<-began
-	next, err := l.server.Next(probing(nil))
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := l.server.Next(probing(nil))
 	l.server.Switch(next)
 	short, cancel := context.WithTimeout(t.Context(), 4*retiredCheck)
 	defer cancel()

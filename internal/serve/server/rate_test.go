@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
-
-	"spillway/internal/serve/token"
 )
 
 // A client gets its burst and then its rate, however it spreads its requests; a bucket of
@@ -108,34 +106,6 @@ func TestClientAddress(t *testing.T) {
 		if got := s.client(&ctx); got != c.want {
 			t.Errorf("%q: %s, want %s", c.lines, got, c.want)
 		}
-	}
-}
-
-// A path that needs what is not configured is refused at start.
-func TestProtectRefuses(t *testing.T) {
-	t.Parallel()
-	key, err := token.NewKey("", token.HS256, make([]byte, 32))
-	if err != nil {
-		t.Fatal(err)
-	}
-	verifier, err := token.NewVerifier(token.Config{Keys: []token.Key{key}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, access := range []Access{Key, Token, Any} {
-		var cfg Config
-		start(t, &rows{n: 10}, func(c *Config) { cfg = *c })
-		cfg.Feeds = []FeedRoute{{Paths: cfg.Feeds[0].Paths, Feed: cfg.Feeds[0].Feed, Access: access}}
-		if _, err := New(cfg); err == nil {
-			t.Errorf("%d without keys", access)
-		}
-		cfg.Tokens, cfg.ReadKeys = verifier, []string{"a"}
-		s, err := New(cfg)
-		if err != nil {
-			t.Error(err)
-			continue
-		}
-		s.stop()
 	}
 }
 

@@ -9,9 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"spillway/internal/serve/compress"
 	"spillway/internal/serve/feed"
-	"spillway/internal/serve/popup"
 	"spillway/internal/serve/query"
 
 	"github.com/valyala/fasthttp"
@@ -31,7 +29,7 @@ const idMax = 128 // bytes of a client's own request id
 
 // id returns the request's id: the client's X-Request-Id if it is valid, else a new one.
 func (s *Server) id(ctx *fasthttp.RequestCtx) string {
-	if id := ctx.Request.Header.PeekBytes(s.names.requestID); isID(id) {
+	if id := ctx.Request.Header.PeekBytes(headerRequestID); isID(id) {
 		return string(id)
 	}
 	if id, ok := ctx.UserValue(idKey{}).(string); ok {
@@ -59,8 +57,8 @@ func isID(id []byte) bool {
 
 // echoID copies the client's request id to the response.
 func (s *Server) echoID(ctx *fasthttp.RequestCtx) {
-	if id := ctx.Request.Header.PeekBytes(s.names.requestID); isID(id) {
-		ctx.Response.Header.SetCanonical(s.names.requestID, id)
+	if id := ctx.Request.Header.PeekBytes(headerRequestID); isID(id) {
+		ctx.Response.Header.SetCanonical(headerRequestID, id)
 	}
 }
 
@@ -84,7 +82,7 @@ func (s *Server) cors(ctx *fasthttp.RequestCtx, e *entry) {
 	h := &ctx.Response.Header
 	allowed := "*"
 	if !s.anyOrigin {
-		allowed = string(ctx.Request.Header.PeekBytes(s.names.originHeader))
+		allowed = string(ctx.Request.Header.PeekBytes(headerOrigin))
 		if !slices.ContainsFunc(s.cfg.CORSOrigins, func(o string) bool { return strings.EqualFold(o, allowed) }) {
 			return
 		}
@@ -176,61 +174,29 @@ func (s *Server) trusts(a netip.Addr) bool {
 	return false
 }
 
-// names holds canonical header names and values as bytes. fasthttp uses them without
-// allocation or normalization.
-type names struct {
-	age, cacheControl, etag, source, offset, requestID, vary, link []byte
+// Names and values of headers. fasthttp uses them without allocation or normalization.
+var (
+	headerAge            = []byte("Age")
+	headerAuthorization  = []byte("Authorization")
+	headerCacheControl   = []byte("Cache-Control")
+	headerETag           = []byte("ETag") // canonical in HTTP's own spelling
+	headerIdempotencyKey = []byte("Idempotency-Key")
+	headerLink           = []byte("Link")
+	headerNextAt         = []byte("Spillway-Next-At")
+	headerOffset         = []byte("Spillway-Offset")
+	headerOrigin         = []byte("Origin")
+	headerReason         = []byte("Spillway-Reason")
+	headerRequestID      = []byte("X-Request-Id")
+	headerSource         = []byte("Spillway-Source")
+	headerVary           = []byte("Vary")
 
-	authorization, originHeader, idempotencyKey []byte
+	typeBytes = []byte("application/octet-stream")
+	typeJSON  = []byte("application/json")
+	typeText  = []byte("text/plain; charset=utf-8")
 
-	json, text, bytes []byte
+	noStore        = []byte("no-store")
+	privateNoStore = []byte("private, no-store")
 
-	nextAt, reason, noStore, privateNoStore []byte
-
-	codings, tagEnds [compress.Zstd + 1][]byte // Content-Encoding; ends of the ETags
-
-	reasons [popup.Unavailable + 1][]byte // of popups
-
-	sources [2][]byte // by feed.From
-	origins [3][]byte // by query.From
-}
-
-func newNames() names {
-	n := names{
-		age:          []byte("Age"),
-		cacheControl: []byte("Cache-Control"),
-		etag:         []byte("ETag"), // canonical in HTTP's own spelling
-		source:       []byte("Spillway-Source"),
-		offset:       []byte("Spillway-Offset"),
-		requestID:    []byte("X-Request-Id"),
-		vary:         []byte("Vary"),
-		link:         []byte("Link"),
-
-		authorization:  []byte("Authorization"),
-		originHeader:   []byte("Origin"),
-		idempotencyKey: []byte(headerKey),
-
-		nextAt:  []byte("Spillway-Next-At"),
-		reason:  []byte("Spillway-Reason"),
-		noStore: []byte("no-store"),
-
-		json:  []byte("application/json"),
-		text:  []byte("text/plain; charset=utf-8"),
-		bytes: []byte("application/octet-stream"),
-
-		privateNoStore: []byte("private, no-store"),
-	}
-	for c := range n.codings {
-		n.codings[c] = []byte(compress.Coding(c).String())
-		n.tagEnds[c] = []byte("-" + compress.Coding(c).String() + `"`)
-	}
-	for r := range n.reasons {
-		n.reasons[r] = []byte(popup.Reason(r).String())
-	}
-	n.sources[feed.FromWindow] = []byte("window")
-	n.sources[feed.FromDatabase] = []byte("database")
-	n.origins[query.FromDatabase] = []byte("database")
-	n.origins[query.FromMemory] = []byte("memory")
-	n.origins[query.FromShared] = []byte("redis")
-	return n
-}
+	feedSources  = [...][]byte{feed.FromWindow: []byte("window"), feed.FromDatabase: []byte("database")}
+	querySources = [...][]byte{query.FromDatabase: []byte("database"), query.FromMemory: []byte("memory"), query.FromShared: []byte("redis")}
+)

@@ -94,7 +94,6 @@ type Server struct {
 	keys     keyring // of write paths
 	readKeys keyring // of feeds and queries
 	hosts    hosts
-	names    names
 	ended    chan struct{} // closed when listeners must end
 	endOnce  sync.Once
 
@@ -120,11 +119,22 @@ type route struct {
 	keys   keyring       // that access requires
 	cookie string        // may carry the key or the JWT; "": none
 	claims []param.Param // that requests need
-	handle func(*fasthttp.RequestCtx)
-	// quick, if set, responds if that needs no waiting. Otherwise it returns false, and has neither counted anything nor changed
-	// the response.
-	quick func(*fasthttp.RequestCtx) bool
-	meter *meter
+	handle handler
+	meter  *meter
+}
+
+// handler responds to a request, and returns true if that has needed no waiting. With wait false, it responds only then;
+// otherwise it has neither counted anything nor changed the response.
+type handler func(ctx *fasthttp.RequestCtx, wait bool) (quick bool)
+
+// waiting returns the handler for a function that may always have to wait.
+func waiting(handle func(*fasthttp.RequestCtx)) handler {
+	return func(ctx *fasthttp.RequestCtx, wait bool) bool {
+		if wait {
+			handle(ctx)
+		}
+		return false
+	}
 }
 
 // pauses are times that no setting changes, but tests do, before Run.
@@ -145,20 +155,16 @@ func usualPauses() pauses {
 	return pauses{acceptDrain: 50 * time.Millisecond, drainIdle: time.Second, clientCheck: 200 * time.Millisecond, linger: time.Second}
 }
 
-// New returns a server for cfg.
-func New(cfg Config) (*Server, error) {
+// New returns a server for cfg, which must be valid: no path is served twice, and there are the keys or Tokens that paths require.
+func New(cfg Config) *Server {
 	l := newLive(cfg)
-	s, err := newGeneration(l, cfg)
-	if err != nil {
-		l.stop()
-		return nil, err
-	}
+	s := newGeneration(l, cfg)
 	l.current.Store(s)
-	return s, nil
+	return s
 }
 
 // newGeneration returns a Server with the routes and settings of cfg on the connections of l.
-func newGeneration(l *live, cfg Config) (*Server, error) {
+func newGeneration(l *live, cfg Config) *Server {
 	s := &Server{
 		live:     l,
 		cfg:      cfg,
@@ -166,7 +172,6 @@ func newGeneration(l *live, cfg Config) (*Server, error) {
 		keys:     newKeyring(cfg.Keys),
 		readKeys: newKeyring(cfg.ReadKeys),
 		hosts:    newHosts(cfg.Hosts),
-		names:    newNames(),
 		ended:    make(chan struct{}),
 
 		anyOrigin: slices.Contains(cfg.CORSOrigins, "*"),
@@ -178,76 +183,64 @@ func newGeneration(l *live, cfg Config) (*Server, error) {
 		s.addDocument(cfg.Document)
 	}
 	for _, f := range cfg.Feeds {
-		h := newFeedHandler(s, f)
-		if err := s.addAll(f.Paths, h.serve); err != nil {
-			return nil, err
-		}
-		s.compressible(f.Paths[0])
-		s.routes[f.Paths[0]].read.events = true
-		s.routes[f.Paths[0]].read.quick = h.quick
+		r := s.addRead(f.Paths, f.Access, newFeedHandler(s, f).serve)
+		r.claims = claimsOf(f.Feed.Params())
+		r.coded, r.events = s.compressor != nil, true
 	}
 	for _, q := range cfg.Queries {
 		h := &queryHandler{server: s, query: q.Query, envelope: q.Envelope, columns: q.Columns, control: q.Caching.control(q.Access)}
-		if err := s.addAll(q.Paths, h.serve); err != nil {
-			return nil, err
-		}
-		if q.Query.Caches() {
-			s.compressible(q.Paths[0])
-			s.routes[q.Paths[0]].read.quick = h.quick
-		}
+		r := s.addRead(q.Paths, q.Access, h.serve)
+		r.claims = claimsOf(q.Query.Params())
+		r.coded = s.compressor != nil && q.Query.Caches()
 	}
-	for _, r := range cfg.Streams {
-		if err := s.addWrite(r.Paths, r.Limits.Bytes, newStreamHandler(s, r).serve); err != nil {
-			return nil, err
-		}
+	for _, c := range cfg.Streams {
+		r := s.addWrite(c.Paths, max(c.Access, Key), c.Limits.Bytes, newStreamHandler(s, c).serve)
+		r.claims = c.Schema.Claims()
 	}
 	if cfg.Popup != nil {
-		if err := s.addPopup(*cfg.Popup); err != nil {
-			return nil, err
-		}
+		s.addPopup(*cfg.Popup)
 	}
 	for _, d := range cfg.Down {
-		if err := s.addDown(d); err != nil {
-			return nil, err
-		}
-	}
-	if err := s.protect(); err != nil {
-		return nil, err
+		s.addDown(d)
 	}
 	s.varyUnknown = s.vary(nil)
+	prepared := make(map[*route]bool) // aliases share a route
 	for _, e := range s.routes {
 		e.vary = s.vary(e)
 		for _, r := range []*route{e.read, e.write} {
-			if r != nil && r.meter == nil {
+			if r != nil && !prepared[r] {
+				prepared[r] = true
 				r.meter = s.meter(r.name)
+				s.guard(r)
 			}
 		}
 	}
-	return s, nil
+	return s
 }
 
-// addAll serves one handler at several paths, counted under the first.
-func (s *Server) addAll(paths []string, handle func(*fasthttp.RequestCtx)) error {
-	r := &route{name: paths[0], handle: handle}
-	for _, path := range paths {
-		if !s.entry(path).setRead(r) {
-			return fmt.Errorf("path %s is served twice", path)
-		}
+// addRead serves GET and HEAD at several paths, counted under the first.
+func (s *Server) addRead(paths []string, access Access, handle handler) *route {
+	r := &route{name: paths[0], access: access, keys: s.readKeys, handle: handle}
+	if access != Open {
+		r.cookie = s.cfg.Cookie
 	}
-	return nil
+	for _, path := range paths {
+		s.entry(path).setRead(r)
+	}
+	return r
 }
 
-// addWrite serves POST at several paths, counted under "POST " and the first. Requests need
-// a key. A body that declares more than body bytes is refused before it is read, and a
-// chunked one when more have arrived.
-func (s *Server) addWrite(paths []string, body int, handle func(*fasthttp.RequestCtx)) error {
-	r := &route{name: "POST " + paths[0], body: body, access: Key, keys: s.keys, handle: handle}
-	for _, path := range paths {
-		if !s.entry(path).setWrite(r) {
-			return fmt.Errorf("POST %s is served twice", path)
-		}
+// addWrite serves POST at several paths, counted under "POST " and the first. A body that declares more than body bytes is
+// refused before it is read, and a chunked one when more have arrived.
+func (s *Server) addWrite(paths []string, access Access, body int, handle func(*fasthttp.RequestCtx)) *route {
+	if access == Key && len(s.keys) == 0 {
+		access = keyless
 	}
-	return nil
+	r := &route{name: "POST " + paths[0], body: body, access: access, keys: s.keys, handle: waiting(handle)}
+	for _, path := range paths {
+		s.entry(path).setWrite(r)
+	}
+	return r
 }
 
 // documentPath is where the OpenAPI document is served.
@@ -256,30 +249,18 @@ const documentPath = "/openapi.json"
 // addDocument serves the OpenAPI document to everybody.
 func (s *Server) addDocument(text []byte) {
 	tag := feed.AppendETag(nil, xxhash.Sum64(text))
-	s.addQuick(documentPath, func(ctx *fasthttp.RequestCtx) {
+	s.addRead([]string{documentPath}, Open, func(ctx *fasthttp.RequestCtx, _ bool) (quick bool) {
 		header := &ctx.Response.Header
-		header.SetCanonical(s.names.etag, tag)
-		header.SetCanonical(s.names.cacheControl, []byte("no-cache"))
+		header.SetCanonical(headerETag, tag)
+		header.SetCanonical(headerCacheControl, []byte("no-cache"))
 		if unchanged(&ctx.Request.Header, tag) {
 			ctx.SetStatusCode(fasthttp.StatusNotModified)
-			return
+			return true
 		}
-		header.SetContentTypeBytes(s.names.json)
+		header.SetContentTypeBytes(typeJSON)
 		ctx.Response.SetBodyRaw(text)
-	})
-}
-
-func (s *Server) add(path string, handle func(*fasthttp.RequestCtx)) {
-	s.entry(path).setRead(&route{name: path, handle: handle})
-}
-
-// addQuick is add for a handler that never waits.
-func (s *Server) addQuick(path string, handle func(*fasthttp.RequestCtx)) {
-	s.add(path, handle)
-	s.entry(path).read.quick = func(ctx *fasthttp.RequestCtx) bool {
-		handle(ctx)
 		return true
-	}
+	})
 }
 
 // entry returns the entry of a path, an empty one if there is none yet.
@@ -292,18 +273,14 @@ func (s *Server) entry(path string) *entry {
 	return e
 }
 
-func (e *entry) setRead(r *route) bool {
-	free := e.read == nil
+func (e *entry) setRead(r *route) {
 	e.read = r
 	e.allow = "GET, HEAD, " + e.allow
-	return free
 }
 
-func (e *entry) setWrite(r *route) bool {
-	free := e.write == nil
+func (e *entry) setWrite(r *route) {
 	e.write = r
 	e.allow = strings.Replace(e.allow, "OPTIONS", "POST, OPTIONS", 1)
-	return free
 }
 
 // Run serves on ln until ctx ends, then drains. It returns when every connection is
@@ -377,19 +354,17 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		s.problem(ctx, notFound, "there is nothing at this path")
 	case e.read != nil && (ctx.IsGet() || ctx.IsHead()):
 		r = e.read
-		if quick = s.quick(ctx, r); !quick {
-			r.handle(ctx)
-		}
+		quick = r.handle(ctx, true)
 	case e.write != nil && ctx.IsPost():
 		r = e.write
-		r.handle(ctx)
+		r.handle(ctx, true)
 	default:
 		r = s.other(ctx, e)
 		s.otherMethod(ctx, e)
 	}
 	s.finish(ctx, e)
 	if c := connOf(ctx); c != nil {
-		c.stay.answered(quick)
+		c.stay.answered(quick && !s.cfg.AccessLog)
 	}
 	took := time.Since(began)
 	r.meter.observe(ctx.Response.StatusCode(), took)
@@ -404,12 +379,6 @@ func (s *Server) finish(ctx *fasthttp.RequestCtx, e *entry) {
 	s.cors(ctx, e)
 	s.dropBody(ctx)
 	s.echoID(ctx)
-}
-
-// quick answers a GET on a connection of the fast lane if that needs no waiting.
-func (s *Server) quick(ctx *fasthttp.RequestCtx, r *route) bool {
-	c := connOf(ctx)
-	return c != nil && c.stay.conn != nil && !s.cfg.AccessLog && r.quick != nil && r.quick(ctx)
 }
 
 // other returns the route that counts a request with another method than its path's.

@@ -147,10 +147,7 @@ func startList(t *testing.T, source *rows, list feed.Config, change func(*Config
 	if change != nil {
 		change(&cfg)
 	}
-	s, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := New(cfg)
 	ln, err := Listen(t.Context(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -496,13 +493,10 @@ func BenchmarkServe(b *testing.B) {
 		Gate: queue.NewGate(4).Entrance(), Log: slog.New(slog.DiscardHandler),
 	}, &rows{n: 5000, pad: orderPad})
 	defer f.Close()
-	s, err := New(Config{
+	s := New(Config{
 		Feeds: []FeedRoute{{Paths: []string{"/list"}, Feed: f}}, Probes: &Probes{}, Connections: 1, Compressed: 1 << 20,
 		Log: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
 	for _, c := range []struct{ path, accept string }{
 		{"/list", ""},
 		{"/list", "gzip, deflate, br, zstd"},
@@ -589,12 +583,12 @@ func BenchmarkContext(b *testing.B) {
 func TestProblemsAreDocumented(t *testing.T) {
 	t.Parallel()
 	for k := badRequest; k <= popupsDown; k++ {
-		p := k.describe()
+		p := problems[k]
 		switch k {
 		case badMethod, redisDown, noRedis: // of other methods, and of probes
 			continue
 		}
-		if status := openapi.Status(p.code); status != p.status {
+		if status := openapi.Status(p.code); status != p.status || p.code == "" {
 			t.Errorf("the status of %s is %d, and documented as %d", p.code, p.status, status)
 		}
 	}

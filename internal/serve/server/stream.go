@@ -57,7 +57,7 @@ func (h *streamHandler) serve(ctx *fasthttp.RequestCtx) {
 		h.server.problem(ctx, badMedia, "send JSON as Content-Type application/json, or one record per line as application/x-ndjson")
 		return
 	}
-	key := ctx.Request.Header.PeekBytes(h.server.names.idempotencyKey)
+	key := ctx.Request.Header.PeekBytes(headerIdempotencyKey)
 	if len(key) == 0 && len(ctx.Request.Header.PeekAll(headerKey)) > 0 {
 		h.server.problem(ctx, badRequest, "Idempotency-Key is empty: omit the header, or send a key")
 		return
@@ -152,7 +152,7 @@ func (h *streamHandler) write(ctx *fasthttp.RequestCtx, r *stream.Receipt) {
 	if r.Pending {
 		ctx.SetStatusCode(fasthttp.StatusAccepted)
 	}
-	ctx.Response.Header.SetContentTypeBytes(h.server.names.json)
+	ctx.Response.Header.SetContentTypeBytes(typeJSON)
 	own := ctx.Response.SwapBody(nil)[:0] // the connection's buffer
 	own = append(own, `{"stored":`...)
 	own = strconv.AppendInt(own, int64(r.Stored), 10)

@@ -146,6 +146,30 @@ func TestPartsStartAlone(t *testing.T) {
 	})
 }
 
+// TestServePrintedConfiguration: what `config print` prints without a file is served with the same data as without one.
+func TestServePrintedConfiguration(t *testing.T) {
+	t.Parallel()
+	printed, stderr, code := binary.Run(t, "config", "print")
+	if code != exit.OK {
+		t.Fatalf("exit %d\n%s", code, stderr)
+	}
+	file := filepath.Join(t.TempDir(), "f.yaml")
+	if err := os.WriteFile(file, []byte(printed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := apptest.Serve(t, binary.Path(t), file)
+	s.WaitReady(t)
+	if g := apptest.Page(t, s.URL("goodslist?offset=150000")); len(g.Data) != 10 {
+		t.Errorf("rows at offset 150000: %v", g.Data)
+	}
+	if a := apptest.Post(t, s.URL("orders"), `{"users_id": 7, "goods_name": "steel pipes"}`); a.Status != 200 {
+		t.Errorf("order: %d %s", a.Status, a.Body)
+	}
+	if a := apptest.Fetch(t, s.URL("popup?user=7&app_version=29")); a.Status != 200 {
+		t.Errorf("popup: %d %s", a.Status, a.Body)
+	}
+}
+
 // TestStrict: with --strict a part that does not start ends the process, with 2 if its
 // database rejects it, so that a service manager does not start it for ever.
 func TestStrict(t *testing.T) {

@@ -103,10 +103,7 @@ func (i *issuer) publish(data []byte) { i.keys.Store(&data) }
 func runSet(t *testing.T, i *issuer) (*Verifier, *Set) {
 	t.Helper()
 	set := NewSet(SetConfig{Fetch: i.fetch, Refresh: time.Hour, Pause: 10 * time.Second, Timeout: 5 * time.Second, Log: discard()})
-	v, err := NewVerifier(Config{Set: set})
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := NewVerifier(Config{Set: set})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { set.Run(ctx); close(done) }()

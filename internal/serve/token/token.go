@@ -69,20 +69,13 @@ type Verifier struct {
 	leeway time.Duration
 }
 
-// NewVerifier checks that the keys can be told apart.
-func NewVerifier(cfg Config) (*Verifier, error) {
+// NewVerifier returns a verifier. Keys for the same algorithm must have different kids, and there must be a key or a set.
+func NewVerifier(cfg Config) *Verifier {
 	v := &Verifier{keys: make(map[keyID]Key), set: cfg.Set, leeway: cfg.Leeway}
 	for _, key := range cfg.Keys {
-		id := keyID{key.Kid, key.Algorithm}
-		if _, twice := v.keys[id]; twice {
-			return nil, fmt.Errorf("two keys for %s have the kid %q", key.Algorithm, key.Kid)
-		}
-		v.keys[id] = key
+		v.keys[keyID{key.Kid, key.Algorithm}] = key
 	}
-	switch {
-	case len(cfg.Keys) == 0 && cfg.Set == nil:
-		return nil, errors.New("there is no key to verify JWTs with")
-	case len(cfg.Keys) == 1 && cfg.Set == nil && cfg.Keys[0].Kid == "":
+	if len(cfg.Keys) == 1 && cfg.Set == nil && cfg.Keys[0].Kid == "" {
 		v.only = &cfg.Keys[0]
 	}
 	options := []jwt.ParserOption{
@@ -101,7 +94,7 @@ func NewVerifier(cfg Config) (*Verifier, error) {
 		options = append(options, jwt.WithAudience(cfg.Audience))
 	}
 	v.parser = jwt.NewParser(options...)
-	return v, nil
+	return v
 }
 
 // Verify returns the claims of a valid token. It waits only for a fetch of the key set, until

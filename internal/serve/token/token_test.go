@@ -138,10 +138,7 @@ func fetchedVerifier(tb testing.TB, keys testKeys) *Verifier {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	v, err := NewVerifier(Config{Keys: []Key{secret}, Set: set, Issuer: "us", Audience: "spillway", Leeway: 30 * time.Second})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	v := NewVerifier(Config{Keys: []Key{secret}, Set: set, Issuer: "us", Audience: "spillway", Leeway: 30 * time.Second})
 	return v
 }
 
@@ -244,10 +241,7 @@ func TestVerifyOneKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := NewVerifier(Config{Keys: []Key{key}, ExpiryOptional: true, NotBeforeRequired: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := NewVerifier(Config{Keys: []Key{key}, ExpiryOptional: true, NotBeforeRequired: true})
 	for _, kid := range []string{"", "any"} {
 		if _, err := v.Verify(t.Context(), signed(t, ES256, kid, keys.ec, jwt.MapClaims{"nbf": in(-time.Second)})); err != nil {
 			t.Error(err)
@@ -260,12 +254,6 @@ func TestVerifyOneKey(t *testing.T) {
 		if _, err := v.Verify(t.Context(), text); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
-	}
-	if _, err := NewVerifier(Config{}); err == nil {
-		t.Error("a verifier without keys")
-	}
-	if _, err := NewVerifier(Config{Keys: []Key{key, key}}); err == nil {
-		t.Error("two keys with the same kid")
 	}
 }
 
@@ -318,10 +306,7 @@ func FuzzVerify(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	v, err := NewVerifier(Config{Keys: []Key{key}})
-	if err != nil {
-		f.Fatal(err)
-	}
+	v := NewVerifier(Config{Keys: []Key{key}})
 	f.Add("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIiwiZXhwIjo5OTk5OTk5OTk5fQ.AAAA", `{"alg":"HS256"}`, `{"sub":"1","exp":9999999999,"aud":["a"]}`)
 	f.Add("a.b.c", `{"alg":"HS256","kid":1}`, `{"sub":1,"exp":1e300,"nbf":null}`)
 	f.Fuzz(func(t *testing.T, text, header, payload string) {

@@ -9,9 +9,11 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"spillway/internal/serve/param"
 )
 
-// holding is a random run of a feed in which each request asks Held and then Page.
+// holding is a random run of a feed in which each request asks Now and then Page.
 type holding struct {
 	t    *testing.T
 	rng  *rand.Rand
@@ -21,12 +23,12 @@ type holding struct {
 	seen map[string]int // what happened, over all runs
 }
 
-// kept is a page that Held has found, by which it may be found again.
+// kept is a page that Now has found, by which it may be found again.
 type kept struct {
 	request Request
 	page    Page
 	age     time.Duration // in whole seconds
-	held    Held
+	repeat  Repeat
 }
 
 // values of the parameter: more than there are windows.
@@ -55,7 +57,7 @@ func (h *holding) request() Request {
 	case 0, 1, 2:
 		r.Offset = h.rng.IntN(len(newest) + 5)
 	case 3, 4:
-		if w := (*h.feed.windows.Load())[string(appendArgs(nil, r.Args))]; w != nil && w.current.Load() != nil && len(w.current.Load().next) > 0 {
+		if w := (*h.feed.windows.Load())[string(param.AppendArgs(nil, r.Args))]; w != nil && w.current.Load() != nil && len(w.current.Load().next) > 0 {
 			next := w.current.Load().next
 			r.Before = next[h.rng.IntN(len(next))]
 		}
@@ -80,7 +82,7 @@ func (h *holding) request() Request {
 	return r
 }
 
-// ask asks Held and Page. Held has the page exactly if Page has it from a window without waiting, and it is not too large.
+// ask asks Now and Page. Now has the page exactly if Page has it from a window without waiting, and it is not too large.
 func (h *holding) ask() {
 	synctest.Wait()
 	h.again()
@@ -89,30 +91,30 @@ func (h *holding) ask() {
 		bytes = h.rng.IntN(600)
 	}
 	now, before, asked := time.Now(), h.feed.Stats(), h.asked()
-	held, hit, ok := h.feed.Held(now, r, bytes)
+	held, ok := h.feed.Now(now, r, bytes)
 	synctest.Wait()
 	if ok {
-		h.kept = append(h.kept, kept{r, held, ageOf(held, now), hit.Hold(now)})
+		h.kept = append(h.kept, kept{r, held, ageOf(held, now), held.Cached.Repeat(now)})
 		before.WindowPages++
 	}
 	if after := h.feed.Stats(); after != before {
-		h.t.Fatalf("Held(%+v): %v, and counts %+v after %+v", r, ok, after, before)
+		h.t.Fatalf("Now(%+v): %v, and counts %+v after %+v", r, ok, after, before)
 	}
 	if ok {
 		h.checkAsked(r, now)
 	} else if got := h.asked(); !reflect.DeepEqual(got, asked) {
-		h.t.Fatalf("Held(%+v) says no and has noted a request: %v after %v", r, got, asked)
+		h.t.Fatalf("Now(%+v) says no and has noted a request: %v after %v", r, got, asked)
 	}
 	page, err := h.feed.Page(h.t.Context(), now, r)
 	fromWindow := err == nil && page.Source == FromWindow && time.Now().Equal(now)
 	if want := fromWindow && page.Size() <= bytes; ok != want {
-		h.t.Fatalf("Held(%+v, %d bytes): %v, want %v; Page: %+v, %v", r, bytes, ok, want, page, err)
+		h.t.Fatalf("Now(%+v, %d bytes): %v, want %v; Page: %+v, %v", r, bytes, ok, want, page, err)
 	}
 	if ok && !reflect.DeepEqual(held, page) {
-		h.t.Fatalf("Held(%+v): %+v, want %+v", r, held, page)
+		h.t.Fatalf("Now(%+v): %+v, want %+v", r, held, page)
 	}
 	if ok && string(held.Append(nil)) != string(page.Append(nil)) {
-		h.t.Fatalf("Held(%+v): %s, want %s", r, held.Append(nil), page.Append(nil))
+		h.t.Fatalf("Now(%+v): %s, want %s", r, held.Append(nil), page.Append(nil))
 	}
 	h.note(r, ok, fromWindow, err)
 }
@@ -122,14 +124,14 @@ func ageOf(p Page, now time.Time) time.Duration {
 	return max(now.Sub(p.ReadAt), 0).Truncate(time.Second)
 }
 
-// again asks whether a page is still what Held finds. It is exactly if Held finds a page that was read at the same time, of the same age.
+// again asks whether a page is still what Now finds. It is exactly if Now finds a page that was read at the same time, of the same age.
 func (h *holding) again() {
 	if len(h.kept) == 0 {
 		return
 	}
 	k := &h.kept[len(h.kept)-1-h.rng.IntN(min(len(h.kept), 20))]
 	now, before := time.Now(), h.feed.Stats()
-	again := k.held.Again(now)
+	again := k.repeat.Now(now)
 	synctest.Wait()
 	if again {
 		before.WindowPages++
@@ -137,15 +139,15 @@ func (h *holding) again() {
 		h.seen["again"]++
 	}
 	if after := h.feed.Stats(); after != before {
-		h.t.Fatalf("Again(%+v): %v, and counts %+v after %+v", k.request, again, after, before)
+		h.t.Fatalf("Repeat.Now(%+v): %v, and counts %+v after %+v", k.request, again, after, before)
 	}
-	held, _, ok := h.feed.Held(now, k.request, math.MaxInt)
+	held, ok := h.feed.Now(now, k.request, math.MaxInt)
 	same := ok && held.ReadAt.Equal(k.page.ReadAt) && ageOf(held, now) == k.age
 	if atBound := ok && now.Sub(held.ReadAt) == h.feed.cfg.StaleMax; again != same && !atBound {
-		h.t.Fatalf("Again(%+v): %v, want %v: %+v at %v, and then %+v", k.request, again, same, held, now, k.page)
+		h.t.Fatalf("Repeat.Now(%+v): %v, want %v: %+v at %v, and then %+v", k.request, again, same, held, now, k.page)
 	}
 	if again && !reflect.DeepEqual(held, k.page) {
-		h.t.Fatalf("Again(%+v): %+v, and then %+v", k.request, held, k.page)
+		h.t.Fatalf("Repeat.Now(%+v): %+v, and then %+v", k.request, held, k.page)
 	}
 	if !again {
 		h.seen["not again"]++
@@ -179,12 +181,12 @@ func (h *holding) asked() map[string]int64 {
 
 // checkAsked checks that a request keeps its window active as long as after Page.
 func (h *holding) checkAsked(r Request, now time.Time) {
-	w := (*h.feed.windows.Load())[string(appendArgs(nil, r.Args))]
+	w := (*h.feed.windows.Load())[string(param.AppendArgs(nil, r.Args))]
 	if late := now.UnixNano() - w.asked.Load(); late > int64(h.feed.cfg.IdleAfter)/askedPortion {
-		h.t.Fatalf("Held(%+v): the last request of the window is noted %v late", r, time.Duration(late))
+		h.t.Fatalf("Now(%+v): the last request of the window is noted %v late", r, time.Duration(late))
 	}
 	if s := w.current.Load(); s.parked || w.tooOld(s, now) {
-		h.t.Fatalf("Held(%+v): parked %v, read at %v, now %v", r, s.parked, s.readAt, now)
+		h.t.Fatalf("Now(%+v): parked %v, read at %v, now %v", r, s.parked, s.readAt, now)
 	}
 }
 
@@ -233,8 +235,8 @@ func (h *holding) listen() {
 	h.ask()
 }
 
-// TestHeldAgainstPage compares Held with Page while rows change, windows are parked, leave and get too old.
-func TestHeldAgainstPage(t *testing.T) {
+// TestNowAgainstPage compares Now with Page while rows change, windows are parked, leave and get too old.
+func TestNowAgainstPage(t *testing.T) {
 	t.Parallel()
 	seed, seen := rand.Uint64(), map[string]int{}
 	t.Logf("seeds from %d", seed)
@@ -258,26 +260,26 @@ func TestHeldAgainstPage(t *testing.T) {
 	t.Log(seen)
 }
 
-// Held finds no window of a feed that is closed.
-func TestHeldAfterClose(t *testing.T) {
+// Now finds no window of a feed that is closed.
+func TestNowAfterClose(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, testHeldAfterClose)
+	synctest.Test(t, testNowAfterClose)
 }
 
-func testHeldAfterClose(t *testing.T) {
+func testNowAfterClose(t *testing.T) {
 	f := Open(testConfig(), newTable(50))
 	get(t, f, Request{})
-	if _, _, ok := f.Held(time.Now(), Request{}, math.MaxInt); !ok {
+	if _, ok := f.Now(time.Now(), Request{}, math.MaxInt); !ok {
 		t.Error("the page is not held")
 	}
 	f.Close()
-	if p, _, ok := f.Held(time.Now(), Request{}, math.MaxInt); ok {
+	if p, ok := f.Now(time.Now(), Request{}, math.MaxInt); ok {
 		t.Errorf("a closed feed holds %s", p.Data)
 	}
 }
 
-// TestAgainAfterRemoval: a page of a window that was removed is not found again, also while its last refresh is still being read.
-func TestAgainAfterRemoval(t *testing.T) {
+// TestRepeatAfterRemoval: a page of a window that was removed is not found again, also while its last refresh is still being read.
+func TestRepeatAfterRemoval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tab := newTable(50)
@@ -294,11 +296,11 @@ func TestAgainAfterRemoval(t *testing.T) {
 		defer close(release)
 		a, b := Request{Args: []string{"a"}}, Request{Args: []string{"b"}}
 		get(t, f, a)
-		_, hit, ok := f.Held(time.Now(), a, math.MaxInt)
+		p, ok := f.Now(time.Now(), a, math.MaxInt)
 		if !ok {
 			t.Fatal("a is not held")
 		}
-		held := hit.Hold(time.Now())
+		repeat := p.Cached.Repeat(time.Now())
 		block.Store(true)
 		<-time.After(150 * time.Millisecond)
 		synctest.Wait() // the refresh of a hangs
@@ -308,12 +310,12 @@ func TestAgainAfterRemoval(t *testing.T) {
 		if windowOf(f, "a") != nil {
 			t.Fatal("a has a window")
 		}
-		if _, _, ok := f.Held(time.Now(), a, math.MaxInt); ok {
+		if _, ok := f.Now(time.Now(), a, math.MaxInt); ok {
 			t.Fatal("a is held")
 		}
 		before := f.Stats()
-		if held.Again(time.Now()) {
-			t.Errorf("the window was removed, Held does not find the page, and Again does; %d pages are counted after it, %d before",
+		if repeat.Now(time.Now()) {
+			t.Errorf("the window was removed, Now does not find the page, and its Repeat does; %d pages are counted after it, %d before",
 				f.Stats().WindowPages, before.WindowPages)
 		}
 		tab.insert(100_000)
@@ -324,8 +326,8 @@ func TestAgainAfterRemoval(t *testing.T) {
 		if p.Source != FromWindow || windowOf(f, "a") == nil {
 			t.Fatal("a did not get a window again: the test shows nothing")
 		}
-		if held.Again(time.Now()) {
-			t.Errorf("a has a new window, which begins with %d, and Again still finds the page of the old one", got[0])
+		if repeat.Now(time.Now()) {
+			t.Errorf("a has a new window, which begins with %d, and its Repeat still finds the page of the old one", got[0])
 		}
 	})
 }

@@ -1,4 +1,4 @@
-package config
+package main
 
 import (
 	"fmt"
@@ -6,14 +6,15 @@ import (
 	"strings"
 	"time"
 
+	"spillway/internal/serve/config"
 	"spillway/internal/yaml"
 )
 
-// Manual returns the tables of docs/configuration.md: one for each block, with the type,
+// manual returns the tables of docs/configuration.md: one for each block, with the type,
 // the default and the meaning of each key.
-func Manual() string {
+func manual() string {
 	var b strings.Builder
-	writeTable(&b, "", "The top level of the file.", reflect.ValueOf(Default()))
+	writeTable(&b, "", "The top level of the file.", reflect.ValueOf(config.Default()))
 	return b.String()
 }
 
@@ -60,11 +61,12 @@ func writeTable(b *strings.Builder, path, doc string, v reflect.Value) {
 	}
 }
 
+// elementPreset returns the defaults of a list of blocks; false if t is no such list.
 func elementPreset(t reflect.Type) (reflect.Value, bool) {
 	if t.Kind() != reflect.Slice {
 		return reflect.Value{}, false
 	}
-	return preset(t.Elem())
+	return config.Preset(t.Elem())
 }
 
 // sentence writes a doc tag as a sentence.
@@ -76,24 +78,25 @@ func values(t reflect.Type, tag reflect.StructTag) string {
 		return low + " to " + high
 	}
 	if allowed, ok := tag.Lookup("enum"); ok {
-		return orList(allowed)
+		last := strings.LastIndexByte(allowed, ',')
+		return strings.ReplaceAll(allowed[:last], ",", ", ") + " or " + allowed[last+1:]
 	}
 	switch t {
-	case reflect.TypeFor[Secret]():
+	case reflect.TypeFor[config.Secret]():
 		return "secret"
-	case reflect.TypeFor[Address]():
+	case reflect.TypeFor[config.Address]():
 		return "address"
-	case reflect.TypeFor[[]Secret]():
+	case reflect.TypeFor[[]config.Secret]():
 		return "secrets"
-	case reflect.TypeFor[Keys]():
+	case reflect.TypeFor[config.Keys]():
 		return "column or columns"
-	case reflect.TypeFor[Params](), reflect.TypeFor[Types]():
+	case reflect.TypeFor[config.Params](), reflect.TypeFor[config.Types]():
 		return "names and types"
-	case reflect.TypeFor[Statements]():
+	case reflect.TypeFor[config.Statements]():
 		return "names and statements"
-	case reflect.TypeFor[Caps]():
+	case reflect.TypeFor[config.Caps]():
 		return "durations and counts"
-	case reflect.TypeFor[Columns]():
+	case reflect.TypeFor[config.Columns]():
 		return "columns"
 	case reflect.TypeFor[bool]():
 		return "true or false"
@@ -108,7 +111,7 @@ func fallback(path string, v reflect.Value) string {
 	text := ""
 	switch x := v.Interface().(type) {
 	case time.Duration:
-		text = shortDuration(x)
+		text = duration(x)
 	case int, float64, bool:
 		text = fmt.Sprint(x)
 	case string:
@@ -121,4 +124,16 @@ func fallback(path string, v reflect.Value) string {
 		return ""
 	}
 	return "`" + text + "`"
+}
+
+// duration writes 5m0s as 5m and 1h0m0s as 1h.
+func duration(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
 }
