@@ -104,7 +104,8 @@ func prove(ctx context.Context, p plan, spillway, out string, progress io.Writer
 	if err != nil {
 		return fmt.Errorf("calibrate: %w", err)
 	}
-	fmt.Fprintf(progress, "a request costs %.1f µs of CPU; %d rounds of work make it %.0f %% more than %d do\n", base*1e6, slower, p.Effect*100, p.Work)
+	fmt.Fprintf(progress, "a request costs %.1f µs of CPU; %d rounds of work make it %.0f %% more than %d do\n", base*1e6, slower,
+		p.Effect*100, p.Work)
 	result := &proof{Plan: p, Started: started.UTC(), Base: base}
 	random := rand.New(rand.NewPCG(p.Seed, 0))
 	kinds := make([]bool, p.Same+p.Planted) // whether an effect is planted; in random order, so that a change of the host affects both
@@ -138,7 +139,8 @@ func (o outcome) String() string {
 	if o.Planted {
 		kind = "planted"
 	}
-	return fmt.Sprintf("%s: ratio %.3f (%.3f to %.3f), p %.4f, %s, could have seen %.1f %%", kind, o.Ratio, o.Low, o.High, o.P, o.Verdict, 100*(o.MinimumEffect-1))
+	return fmt.Sprintf("%s: ratio %.3f (%.3f to %.3f), p %.4f, %s, could have seen %.1f %%", kind, o.Ratio, o.Low, o.High, o.P, o.Verdict,
+		100*(o.MinimumEffect-1))
 }
 
 func (r *proof) add(o outcome) {
@@ -168,7 +170,10 @@ func (r *proof) write(out string, progress io.Writer) error {
 		Columns: []string{"variants", "comparisons", "difference seen", "bound"},
 		Rows: [][]string{
 			{"the same twice", fmt.Sprint(r.Plan.Same), fmt.Sprint(r.False), fmt.Sprintf("at most %d", r.Allowed)},
-			{fmt.Sprintf("%.0f %% more CPU planted", r.Plan.Effect*100), fmt.Sprint(r.Plan.Planted), fmt.Sprint(r.Found), fmt.Sprintf("at least %d", r.Wanted)},
+			{
+				fmt.Sprintf("%.0f %% more CPU planted", r.Plan.Effect*100), fmt.Sprint(r.Plan.Planted), fmt.Sprint(r.Found),
+				fmt.Sprintf("at least %d", r.Wanted),
+			},
 		},
 	}}
 	for _, row := range r.Tables["verdicts"].Rows {

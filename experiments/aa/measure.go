@@ -97,7 +97,10 @@ func (m *measurer) compare(ctx context.Context, random *rand.Rand, work int) (ou
 	if c.N < 2 {
 		return outcome{}, fmt.Errorf("%d pairs of blocks: an interval needs two", c.N)
 	}
-	return outcome{Ratio: c.Ratio.Ratio, Low: c.Low, High: c.High, P: c.P, MinimumEffect: c.MinimumEffect, Verdict: c.Verdict, Repeated: repeated}, nil
+	return outcome{
+		Ratio: c.Ratio.Ratio, Low: c.Low, High: c.High, P: c.P, MinimumEffect: c.MinimumEffect, Verdict: c.Verdict,
+		Repeated: repeated,
+	}, nil
 }
 
 // block measures the baseline and the server with that work, in random order.

@@ -70,7 +70,8 @@ func run(m *measurer, rounds int, out string) error {
 		t.print(os.Stdout)
 	}
 	if n := contended(r); n > 0 {
-		fmt.Fprintf(os.Stderr, "accept: in %d of %d measurements of CPU, other programs took the server's core for more than 5 %% of the time: repeat them on a quiet machine\n", n, len(r.Costs))
+		fmt.Fprintf(os.Stderr, "accept: in %d of %d measurements of CPU, other programs took the server's core for more than 5 %% of the "+
+			"time: repeat them on a quiet machine\n", n, len(r.Costs))
 	}
 	if out == "" {
 		return nil

@@ -141,7 +141,8 @@ func (m *measurer) cost(name string, short bool) (c cost, err error) {
 	total := after.total - before.total
 	return cost{
 		Server: name, Short: short, Rate: step.Rate, Micros: float64(total.Nanoseconds()) / 1e3 / step.Done,
-		System: float64(system) / float64(max(1, user+system)), Busy: total.Seconds() / took, Waited: (after.waited - before.waited).Seconds() / took,
+		System: float64(system) / float64(max(1, user+system)), Busy: total.Seconds() / took,
+		Waited: (after.waited - before.waited).Seconds() / took,
 	}, nil
 }
 
@@ -224,7 +225,10 @@ func startServer(core int, name string, loops int, counts bool) (*server, error)
 		return nil, fmt.Errorf("start server: %w", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &server{cmd: exec.CommandContext(ctx, program, "-serve", name, "-loops", strconv.Itoa(loops), "-counts="+strconv.FormatBool(counts)), cancel: cancel}
+	s := &server{
+		cmd:    exec.CommandContext(ctx, program, "-serve", name, "-loops", strconv.Itoa(loops), "-counts="+strconv.FormatBool(counts)),
+		cancel: cancel,
+	}
 	s.cmd.Stderr = os.Stderr
 	out, err := s.cmd.StdoutPipe()
 	if err == nil {

@@ -33,7 +33,10 @@ func (t table) print(out io.Writer) {
 
 // costTable has a row for each server and kind of connection.
 func costTable(r *result) table {
-	t := table{Columns: []string{fmt.Sprintf("closed loop, %d connections, n = %d", connections, r.Rounds), "us per request (min–max)", "of it in the kernel", "server busy", "requests/s", "of epoll's (min–max)"}}
+	t := table{Columns: []string{
+		fmt.Sprintf("closed loop, %d connections, n = %d", connections, r.Rounds), "us per request (min–max)",
+		"of it in the kernel", "server busy", "requests/s", "of epoll's (min–max)",
+	}}
 	for _, kind := range []struct {
 		name  string
 		short bool
@@ -76,7 +79,8 @@ func costsOf(r *result, server string, short bool) []cost {
 // balanceTable has a row for each number of connections and loops.
 func balanceTable(r *result) table {
 	t := table{Columns: []string{
-		fmt.Sprintf("connections of the busiest loop, n = %d", r.Rounds), "even", "a socket per loop, `SO_REUSEPORT`", "one socket, `EPOLLEXCLUSIVE`", "one socket, `front`",
+		fmt.Sprintf("connections of the busiest loop, n = %d", r.Rounds), "even", "a socket per loop, `SO_REUSEPORT`",
+		"one socket, `EPOLLEXCLUSIVE`", "one socket, `front`",
 	}}
 	for _, open := range openCounts() {
 		for _, loops := range loopCounts() {
@@ -137,5 +141,6 @@ func describeMachine() (string, error) {
 	if err != nil || len(processors) == 0 {
 		return "", fmt.Errorf("read processor: %w", err)
 	}
-	return fmt.Sprintf("%d cores (%s), Linux %s; server on core %d, load on core %d", runtime.NumCPU(), processors[0].ModelName, unix.ByteSliceToString(name.Release[:]), serverCore, loadCore), nil
+	return fmt.Sprintf("%d cores (%s), Linux %s; server on core %d, load on core %d", runtime.NumCPU(), processors[0].ModelName,
+		unix.ByteSliceToString(name.Release[:]), serverCore, loadCore), nil
 }

@@ -149,7 +149,8 @@ func (r *ring) mapMemory(p *params) error {
 	if r.memory, err = unix.Mmap(r.fd, offsetRings, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE); err != nil {
 		return fmt.Errorf("map ring: %w", err)
 	}
-	if r.sqMemory, err = unix.Mmap(r.fd, offsetSQEs, int(p.sqEntries)*int(unsafe.Sizeof(sqe{})), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE); err != nil {
+	if r.sqMemory, err = unix.Mmap(r.fd, offsetSQEs, int(p.sqEntries)*int(unsafe.Sizeof(sqe{})), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED|unix.MAP_POPULATE); err != nil {
 		return fmt.Errorf("map requests: %w", err)
 	}
 	word := func(offset uint32) *uint32 { return (*uint32)(unsafe.Pointer(&r.memory[offset])) }
@@ -196,7 +197,8 @@ func (r *ring) registerSlots(n uint32) error {
 // registerBuffers gives the kernel n buffers of a size to receive into, as group 0. n is a power of two.
 func (r *ring) registerBuffers(n, size int) error {
 	var err error
-	if r.bufferMemory, err = unix.Mmap(-1, 0, max(n*16, os.Getpagesize()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
+	if r.bufferMemory, err = unix.Mmap(-1, 0, max(n*16, os.Getpagesize()), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
 		return fmt.Errorf("map buffers: %w", err)
 	}
 	arg := struct {
@@ -257,9 +259,11 @@ func (r *ring) enter(results uintptr, arg *eventsArg, brief bool) syscall.Errno 
 	const flags = enterGetEvents | enterExtArg | enterRegisteredRing
 	var errno syscall.Errno
 	if brief {
-		_, _, errno = syscall.RawSyscall6(unix.SYS_IO_URING_ENTER, uintptr(r.enterFd), requests, results, flags, uintptr(unsafe.Pointer(arg)), unsafe.Sizeof(*arg))
+		_, _, errno = syscall.RawSyscall6(unix.SYS_IO_URING_ENTER, uintptr(r.enterFd), requests, results, flags, uintptr(unsafe.Pointer(arg)),
+			unsafe.Sizeof(*arg))
 	} else {
-		_, _, errno = syscall.Syscall6(unix.SYS_IO_URING_ENTER, uintptr(r.enterFd), requests, results, flags, uintptr(unsafe.Pointer(arg)), unsafe.Sizeof(*arg))
+		_, _, errno = syscall.Syscall6(unix.SYS_IO_URING_ENTER, uintptr(r.enterFd), requests, results, flags, uintptr(unsafe.Pointer(arg)),
+			unsafe.Sizeof(*arg))
 	}
 	return errno
 }

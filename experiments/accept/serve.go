@@ -192,7 +192,8 @@ type answerer struct {
 
 func newAnswerer(counts bool) *answerer {
 	body := strings.Repeat("x", 1500-len(bodyEnd)) + bodyEnd
-	head := fmt.Sprintf("HTTP/1.1 200 OK\r\nServer: accept\r\nDate: Fri, 01 Jan 2027 00:00:00 GMT\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nCache-Control: no-cache\r\n", len(body))
+	head := fmt.Sprintf("HTTP/1.1 200 OK\r\nServer: accept\r\nDate: Fri, 01 Jan 2027 00:00:00 GMT\r\nContent-Type: text/plain; "+
+		"charset=utf-8\r\nContent-Length: %d\r\nCache-Control: no-cache\r\n", len(body))
 	a := &answerer{keep: []byte(head + "\r\n" + body), last: []byte(head + "Connection: close\r\n\r\n" + body)}
 	if counts {
 		a.peers = map[netip.AddrPort]int{}

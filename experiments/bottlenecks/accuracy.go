@@ -84,7 +84,8 @@ func (o outcome) String() string {
 	case o.close():
 		text = "close"
 	}
-	return fmt.Sprintf("%-9s %10.5g %10.5g %10.5g %7.3f %8s  %s", o.server, o.capacity, o.analytic(), o.peak, o.ratio(), o.took.Round(time.Second), text)
+	return fmt.Sprintf("%-9s %10.5g %10.5g %10.5g %7.3f %8s  %s", o.server, o.capacity, o.analytic(), o.peak, o.ratio(),
+		o.took.Round(time.Second), text)
 }
 
 // locate starts a server and searches for its peak.

@@ -14,7 +14,10 @@ func healthy() []scenario {
 	return []scenario{
 		{"healthy-user", cpu, "nothing: 0.4 ms of CPU time per request", "one core", startHealthyUser},
 		{"healthy-system", cpu, "nothing: reads 2 MB of the page cache per request, on keep-alive", "one core", startHealthySystem},
-		{"healthy-database", cpu, "nothing: 0.4 ms of CPU time beside a database that answers by its index", "one core for both", startHealthyDatabase},
+		{
+			"healthy-database", cpu, "nothing: 0.4 ms of CPU time beside a database that answers by its index", "one core for both",
+			startHealthyDatabase,
+		},
 	}
 }
 

@@ -74,7 +74,8 @@ func (s *stage) twoNamespaces() (client, server *process, err error) {
 
 // cable connects two namespaces by a pair of virtual Ethernet devices, which are named eth0 in both.
 func (s *stage) cable(client, server *process) error {
-	if err := s.inside(client, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", strconv.Itoa(server.pid)); err != nil {
+	if err := s.inside(client, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns",
+		strconv.Itoa(server.pid)); err != nil {
 		return err
 	}
 	for _, end := range []struct {

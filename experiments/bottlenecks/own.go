@@ -84,7 +84,8 @@ func ownQuery(*stage) ([]string, error) {
 
 func ownStream(*stage) ([]string, error) {
 	return []string{
-		"--method", "POST", "-H", "Content-Type: application/json", "--body", `{{"device_id":{random(1,100000)},"latitude":31.2,"longitude":121.5}`, "/positions",
+		"--method", "POST", "-H", "Content-Type: application/json", "--body",
+		`{{"device_id":{random(1,100000)},"latitude":31.2,"longitude":121.5}`, "/positions",
 	}, nil
 }
 

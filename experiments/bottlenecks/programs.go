@@ -71,7 +71,8 @@ func startPHP(s *stage) (*setup, error) {
 	if err != nil {
 		return nil, err
 	}
-	config, err := s.write("php-fpm.conf", fmt.Sprintf("[global]\nerror_log = /dev/stderr\n[www]\nlisten = %s\npm = static\npm.max_children = 4\n", backend))
+	config, err := s.write("php-fpm.conf", fmt.Sprintf("[global]\nerror_log = /dev/stderr\n[www]\nlisten = %s\npm = "+
+		"static\npm.max_children = 4\n", backend))
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +129,10 @@ max_client_conn = 1000
 	if err != nil {
 		return nil, err
 	}
-	bouncer, err := s.start(command{name: "pgbouncer", args: []string{binary, config}, user: user, stop: syscall.SIGINT, ready: answers(address)})
+	bouncer, err := s.start(command{
+		name: "pgbouncer", args: []string{binary, config}, user: user, stop: syscall.SIGINT,
+		ready: answers(address),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +200,10 @@ def application(environ, start_response):
 `); err != nil {
 		return nil, err
 	}
-	gunicorn, err := s.start(command{name: "gunicorn", args: []string{binary, "--workers", "1", "--bind", address, "app:application"}, ready: answers(address)})
+	gunicorn, err := s.start(command{
+		name: "gunicorn", args: []string{binary, "--workers", "1", "--bind", address, "app:application"},
+		ready: answers(address),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -228,7 +235,10 @@ http.createServer((request, response) => {
 	if err != nil {
 		return nil, err
 	}
-	return &setup{url: "http://" + address + "/", slo: "p95<50ms errors<1%", rates: []int{200, 500, 4000}, flags: append(watch(node), "--pin")}, nil
+	return &setup{
+		url: "http://" + address + "/", slo: "p95<50ms errors<1%", rates: []int{200, 500, 4000},
+		flags: append(watch(node), "--pin"),
+	}, nil
 }
 
 func startRedisProgram(s *stage) (*setup, error) {
@@ -238,7 +248,8 @@ func startRedisProgram(s *stage) (*setup, error) {
 	}
 	return &setup{
 		url: r.url + "/", slo: "p95<20ms errors<1%", rates: []int{10000, 30000, 400000},
-		flags: append(watch(r.process), "--watch-db", "redis-stats="+r.url, "--command", "GET key:{random(1,1000)}", "--pin", "--connections", "50"),
+		flags: append(watch(r.process), "--watch-db", "redis-stats="+r.url, "--command", "GET key:{random(1,1000)}", "--pin", "--connections",
+			"50"),
 	}, nil
 }
 

@@ -75,7 +75,8 @@ func startMissingIndex(s *stage) (*setup, error) {
 }
 
 func startRowLock(s *stage) (*setup, error) {
-	db, err := s.postgres(nil, []string{"synchronous_commit=off"}, "CREATE TABLE stock (id int PRIMARY KEY, n int NOT NULL)", "INSERT INTO stock VALUES (1, 0)")
+	db, err := s.postgres(nil, []string{"synchronous_commit=off"}, "CREATE TABLE stock (id int PRIMARY KEY, n int NOT NULL)",
+		"INSERT INTO stock VALUES (1, 0)")
 	if err != nil {
 		return nil, err
 	}

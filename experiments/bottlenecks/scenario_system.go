@@ -97,10 +97,12 @@ func startBandwidth(s *stage) (*setup, error) {
 	if err := s.cable(client, server); err != nil {
 		return nil, err
 	}
-	if err := s.inside(server, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "20mbit", "burst", "16kb", "latency", "100ms"); err != nil {
+	if err := s.inside(server, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "20mbit", "burst", "16kb", "latency",
+		"100ms"); err != nil {
 		return nil, err
 	}
-	app, url, err := s.serve(plant{kind: plantBody, listen: net.JoinHostPort(serverAddress, "8080"), size: 10_000}, command{network: server.pid})
+	app, url, err := s.serve(plant{kind: plantBody, listen: net.JoinHostPort(serverAddress, "8080"), size: 10_000},
+		command{network: server.pid})
 	if err != nil {
 		return nil, err
 	}

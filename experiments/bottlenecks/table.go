@@ -56,7 +56,8 @@ func (t *table) add(s scenario, r report) {
 	case r.err == nil && s.right(r.verdict):
 		judged = "right"
 	}
-	fmt.Fprintf(t.out, "%-18s %-14s expected %-14s %-5s  %s  %s\n", s.name, r.name(), s.expected(), judged, r.rates(), r.took.Round(time.Second))
+	fmt.Fprintf(t.out, "%-18s %-14s expected %-14s %-5s  %s  %s\n", s.name, r.name(), s.expected(), judged, r.rates(),
+		r.took.Round(time.Second))
 	if r.busy > busyMost {
 		fmt.Fprintf(t.out, "    other programs used %.0f %% of the CPUs when it started: run it again on an idle machine\n", 100*r.busy)
 	}

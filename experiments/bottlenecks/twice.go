@@ -32,7 +32,11 @@ type twin struct {
 func twins() []twin {
 	return []twin{
 		{"1 ms of CPU time", "/", "p95<100ms errors<1%", nil, startHalfBurner},
-		{"spillway, a query that counts 20,000 rows", fmt.Sprintf("/count?id={random(20000,%d)}", freightOrders), "p95<100ms errors<1%", []string{"--check", "body~=20000"}, startHalfSpillway},
+		{
+			"spillway, a query that counts 20,000 rows", fmt.Sprintf("/count?id={random(20000,%d)}", freightOrders), "p95<100ms errors<1%",
+			[]string{"--check", "body~=20000"},
+			startHalfSpillway,
+		},
 	}
 }
 

@@ -28,7 +28,8 @@ func main() {
 	spillway := flag.String("spillway", "bin/spillway", "the program to measure")
 	rounds := flag.Int("rounds", 7, "rounds, interleaved")
 	seconds := flag.Int("seconds", 4, "seconds a run")
-	database := flag.String("database", "", "compare SQL instead: with pgbench on this postgres:// filled by 'pgbench -i', or with sysbench on this mysql://")
+	database := flag.String("database", "", "compare SQL instead: with pgbench on this postgres:// filled by 'pgbench -i', or with "+
+		"sysbench on this mysql://")
 	flag.Parse()
 	measure := func() error { return run(*spillway, *rounds, *seconds) }
 	if *database != "" {
@@ -74,9 +75,17 @@ func run(spillway string, rounds, seconds int) error {
 			{"spillway load -c 32", []string{spillway, "load", url, "-c", "32", "-d", d + "s", "--json"}, document},
 		}},
 		{"short connections, 32 at once", []tool{
-			{"wrk -t1 -c32, Connection: close", []string{"wrk", "-t1", "-c32", "-d" + d, "-H", "Connection: close", url}, countedBy(`(\d+) requests in`)},
+			{
+				"wrk -t1 -c32, Connection: close",
+				[]string{"wrk", "-t1", "-c32", "-d" + d, "-H", "Connection: close", url},
+				countedBy(`(\d+) requests in`),
+			},
 			{"ab -c 32", []string{"ab", "-q", "-c", "32", "-t", d, "-n", "100000000", url}, countedBy(`Complete requests:\s+(\d+)`)},
-			{"spillway load -c 32 --per-connection 1", []string{spillway, "load", url, "-c", "32", "--per-connection", "1", "-d", d + "s", "--json"}, document},
+			{
+				"spillway load -c 32 --per-connection 1",
+				[]string{spillway, "load", url, "-c", "32", "--per-connection", "1", "-d", d + "s", "--json"},
+				document,
+			},
 		}},
 	} {
 		if err := compare(comparison.title, comparison.tools, rounds); err != nil {

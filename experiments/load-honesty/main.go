@@ -150,10 +150,12 @@ func stalls(spillway string, seconds int) error {
 	got := open.Steps[0].Response.P99
 	fmt.Printf("a stall of %s in every %s, %d s\n", stall, period, seconds)
 	fmt.Printf("  computed p99 at %d/s              %8.1f ms\n", rate, want*1e3)
-	fmt.Printf("  spillway load --rate %d           %8.1f ms  (%+.1f %%)  p50 %.2f ms  %s\n", rate, got*1e3, 100*(got/want-1), open.Steps[0].Response.P50*1e3, open.Steps[0].Validity)
+	fmt.Printf("  spillway load --rate %d           %8.1f ms  (%+.1f %%)  p50 %.2f ms  %s\n", rate, got*1e3, 100*(got/want-1),
+		open.Steps[0].Response.P50*1e3, open.Steps[0].Validity)
 	fmt.Printf("  spillway load -c 10, a closed loop  %8.1f ms\n", closed.Steps[0].Response.P99*1e3)
 	fmt.Printf("  ab -k -c 10, a closed loop          %8s ms\n", word(ab, `(?m)^\s+99%\s+(\S+)`))
-	fmt.Printf("  wrk -t1 -c10, a closed loop         %8s     (wrk makes up the requests that it did not send)\n", word(wrk, `(?m)^\s+99%\s+(\S+)`))
+	fmt.Printf("  wrk -t1 -c10, a closed loop         %8s     (wrk makes up the requests that it did not send)\n",
+		word(wrk, `(?m)^\s+99%\s+(\S+)`))
 	if got < 0.95*want || got > 1.05*want {
 		return fmt.Errorf("p99 %.3f s is not within 5 %% of %.3f s", got, want)
 	}
@@ -186,7 +188,8 @@ func little(spillway string, rounds int) error {
 			return err
 		}
 		l := ours.Steps[0].Little
-		fmt.Printf("  spillway load     %8.0f/s x %6.2f ms, %6.1f in flight, N/(XR) = %.3f\n", ours.Steps[0].Rate, l.Service*1e3, l.InFlight, l.Ratio)
+		fmt.Printf("  spillway load     %8.0f/s x %6.2f ms, %6.1f in flight, N/(XR) = %.3f\n", ours.Steps[0].Rate, l.Service*1e3, l.InFlight,
+			l.Ratio)
 		if l.Ratio < 0.9 || l.Ratio > 1.1 {
 			return fmt.Errorf("the books do not balance: N/(XR) = %.3f", l.Ratio)
 		}

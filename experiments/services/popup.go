@@ -197,7 +197,8 @@ func (p *popups) decide(ctx context.Context, user int64, q *fasthttp.Args) (*cam
 	age, _ := strconv.Atoi(string(q.Peek("age"))) // 0 suits nobody
 	for i := range campaigns {
 		c := &campaigns[i]
-		if c.city == string(q.Peek("city")) && c.channel == string(q.Peek("channel")) && age >= c.age && age < c.before && c.vip == (string(q.Peek("vip")) == "true") {
+		if c.city == string(q.Peek("city")) && c.channel == string(q.Peek("channel")) && age >= c.age && age < c.before &&
+			c.vip == (string(q.Peek("vip")) == "true") {
 			return c, p.record(ctx, user, c.id, now)
 		}
 	}

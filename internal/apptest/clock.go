@@ -28,7 +28,8 @@ func (s *Server) SetClock(t testing.TB, offset time.Duration) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	libc, err := findBinary("libc.so.6", "libc6", "/lib/*/libc.so.6") // its malloc, because jemalloc asks for the time before libfaketime is ready
+	// its malloc, because jemalloc asks for the time before libfaketime is ready
+	libc, err := findBinary("libc.so.6", "libc6", "/lib/*/libc.so.6")
 	if err != nil {
 		t.Fatal(err)
 	}

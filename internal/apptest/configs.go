@@ -34,7 +34,8 @@ func ServePatiently(t *testing.T, binary *Binary, text, database string, args ..
 func SeedFreight(t *testing.T, binary *Binary, server *PostgresServer) (url string, conn *pgx.Conn) {
 	t.Helper()
 	url = server.CreateDatabase(t)
-	if _, stderr, code := binary.Run(t, "seed", "freight", "--database", url, "--users", "1000", "--days", "366", "--per-day", "70"); code != 0 {
+	if _, stderr, code := binary.Run(t, "seed", "freight", "--database", url, "--users", "1000", "--days", "366", "--per-day",
+		"70"); code != 0 {
 		t.Fatalf("seed: exit %d\n%s", code, stderr)
 	}
 	conn, err := pgx.Connect(t.Context(), url)

@@ -114,7 +114,8 @@ func (s *Server) galeraArgs(provider string, members []string, number int, setti
 	}
 	s.args = append(s.mariaDBArgs(), append(s.args,
 		"--wsrep-on=ON", "--wsrep-provider="+provider, "--wsrep-cluster-address="+cluster, "--wsrep-provider-options="+strings.Join(options, ";"),
-		"--wsrep-node-address=127.0.0.1", "--wsrep-node-name="+fmt.Sprint("node", number+1), "--wsrep-sst-method=rsync", "--wsrep-sst-receive-address="+copies,
+		"--wsrep-node-address=127.0.0.1", "--wsrep-node-name="+fmt.Sprint("node", number+1), "--wsrep-sst-method=rsync",
+		"--wsrep-sst-receive-address="+copies,
 		"--binlog-format=ROW", "--innodb-autoinc-lock-mode=2")...)
 	for _, setting := range settings {
 		if !strings.HasPrefix(setting, "--default-storage-engine=") { // only InnoDB is replicated

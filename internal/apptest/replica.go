@@ -45,7 +45,8 @@ func (pg *PostgresServer) startReplica() (*PostgresServer, error) {
 		if output, err := backup.CombinedOutput(); err != nil {
 			return fmt.Errorf("pg_basebackup: %w\n%s", err, output)
 		}
-		replica.args = postgresArgs(data, replica.dir, replica.addr, append(ReplicaSettings(), "max_connections=200", "wal_retrieve_retry_interval=200ms"))
+		replica.args = postgresArgs(data, replica.dir, replica.addr,
+			append(ReplicaSettings(), "max_connections=200", "wal_retrieve_retry_interval=200ms"))
 		return nil
 	})
 }

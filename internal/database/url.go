@@ -52,7 +52,8 @@ type URL struct {
 // Errors name the expected form. None quotes the address, because any part of a malformed
 // one can be the password.
 var (
-	errScheme = errors.New("unknown kind of database; write postgres://USER:PASSWORD@HOST:PORT/NAME, mysql://USER:PASSWORD@HOST:PORT/NAME or sqlite:PATH")
+	errScheme = errors.New("unknown kind of database; write postgres://USER:PASSWORD@HOST:PORT/NAME, " +
+		"mysql://USER:PASSWORD@HOST:PORT/NAME or sqlite:PATH")
 	errAt     = errors.New("more than one @, or an @ behind the host; in a user or password write @ as %40, / as %2F, ? as %3F and # as %23")
 	errText   = errors.New("contains a space, a control character or invalid UTF-8; write such characters percent-encoded (a space is %20)")
 	errEscape = errors.New("a % that two hexadecimal digits do not follow; write % itself as %25")

@@ -142,7 +142,10 @@ func (p *picture) bars(study *experiment.Study) ([]bar, error) {
 		if study.Cell(v.Name, level).Fails() {
 			return nil, fmt.Errorf("%s at %q fails its requests; leave it out of variants", v.Name, level)
 		}
-		bars = append(bars, bar{name: v.Name, text: report.FormatValue(figure.Median, metric.Unit), value: figure.Median, least: figure.Min, most: figure.Max})
+		bars = append(bars, bar{
+			name: v.Name, text: report.FormatValue(figure.Median, metric.Unit), value: figure.Median, least: figure.Min,
+			most: figure.Max,
+		})
 	}
 	if len(bars) == 0 {
 		return nil, fmt.Errorf("no variant has %s at level %q", metric.Name, level)

@@ -218,7 +218,8 @@ func notRun(reason string, names []name) string {
 			list = append(list, short(n.pkg)+" "+n.test)
 		}
 		slices.Sort(list)
-		return fmt.Sprintf("Not run, because they need root (control groups, network namespaces, other users); run them with: sudo make test\n  %s\n", strings.Join(list, "\n  "))
+		return fmt.Sprintf("Not run, because they need root (control groups, network namespaces, other users); run them with: sudo make "+
+			"test\n  %s\n", strings.Join(list, "\n  "))
 	case "long":
 		return fmt.Sprintf("%d long tests were left to: make race\n", len(names))
 	}

@@ -44,7 +44,8 @@ func newCampaign() popup.Campaign {
 }
 
 func compareViews(a, b campaignView) int {
-	return cmp.Or(cmp.Compare(a.Placement, b.Placement), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Order, b.Order), cmp.Compare(a.ID, b.ID))
+	return cmp.Or(cmp.Compare(a.Placement, b.Placement), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Order, b.Order),
+		cmp.Compare(a.ID, b.ID))
 }
 
 func orNil(t time.Time) *time.Time {
@@ -213,7 +214,8 @@ func (p *Popups) flaws(c popup.Campaign) []flaw {
 	}
 	found := flawsOf(p.Campaigns.Check(c))
 	if popup.IsPlacement(c.Placement) && !slices.Contains(p.Placements, c.Placement) {
-		found = append(found, flaw{Field: "placement", Message: "placement must be " + strings.Join(p.Placements, " or ") + ": popups.placements of the configuration"})
+		found = append(found, flaw{Field: "placement", Message: "placement must be " + strings.Join(p.Placements, " or ") +
+			": popups.placements of the configuration"})
 	}
 	return found
 }

@@ -56,7 +56,8 @@ func (p *Popups) routes() []route {
 		change("POST", "/popups/campaigns/{id}/archive", p.setStatus(popup.Archived)),
 	}
 	if p.Reports != nil {
-		routes = append(routes, route{"GET", "/popups/campaigns/{id}/report", RoleRead, p.report}, route{"GET", "/popups/campaigns/{id}/history", RoleRead, p.history})
+		routes = append(routes, route{"GET", "/popups/campaigns/{id}/report", RoleRead, p.report},
+			route{"GET", "/popups/campaigns/{id}/history", RoleRead, p.history})
 	}
 	if p.Forget != nil {
 		routes = append(routes, route{"DELETE", "/popups/users/{user}", RoleAdmin, own.Handler(http.HandlerFunc(p.forget)).ServeHTTP})

@@ -70,9 +70,15 @@ func FeedStats(stats func() []feed.Stats) prometheus.Collector {
 		{"refresh_errors_total", counter, func(s s) float64 { return float64(s.RefreshErrors) }, "Refreshes that failed.", nil},
 		{"refresh_seconds_total", counter, func(s s) float64 { return s.RefreshSeconds }, "Time spent in refreshes.", nil},
 		{"pages_total", counter, func(s s) float64 { return float64(s.WindowPages) }, "Pages answered.", prometheus.Labels{"source": "window"}},
-		{"pages_total", counter, func(s s) float64 { return float64(s.DatabasePages) }, "Pages answered.", prometheus.Labels{"source": "database"}},
+		{
+			"pages_total", counter, func(s s) float64 { return float64(s.DatabasePages) }, "Pages answered.",
+			prometheus.Labels{"source": "database"},
+		},
 		{"not_modified_total", counter, func(s s) float64 { return float64(s.NotModified) }, "Pages answered with 304.", nil},
-		{"refused_total", counter, func(s s) float64 { return float64(s.Refused) }, "Pages not answered: database unavailable or too many waiting.", nil},
+		{
+			"refused_total", counter, func(s s) float64 { return float64(s.Refused) },
+			"Pages not answered: database unavailable or too many waiting.", nil,
+		},
 		{"coalesced_total", counter, func(s s) float64 { return float64(s.Coalesced) }, "Pages that shared another request's statement.", nil},
 		{"waiting", gauge, func(s s) float64 { return float64(s.Waiting) }, "Requests waiting for the database.", nil},
 		{"segment_rows", gauge, func(s s) float64 { return float64(s.SegmentRows) }, "Rows counted for deep offsets.", nil},
@@ -81,7 +87,10 @@ func FeedStats(stats func() []feed.Stats) prometheus.Collector {
 		{"evictions_total", counter, func(s s) float64 { return float64(s.Evictions) }, "Windows dropped for others.", nil},
 		{"listeners", gauge, func(s s) float64 { return float64(s.Listeners) }, "Listeners of events now.", nil},
 		{"events_total", counter, func(s s) float64 { return float64(s.Events) }, "Events that listeners got.", nil},
-		{"listeners_dropped_total", counter, func(s s) float64 { return float64(s.ListenersDropped) }, "Listeners dropped because their clients did not read.", nil},
+		{
+			"listeners_dropped_total", counter, func(s s) float64 { return float64(s.ListenersDropped) },
+			"Listeners dropped because their clients did not read.", nil,
+		},
 	})
 }
 
@@ -92,7 +101,10 @@ func ReplicaStats(name string, reads *standby.Switch) prometheus.Collector {
 	return c.describe([]metric[s]{
 		{"fallbacks_total", counter, func(s s) float64 { return float64(s.Fallbacks()) }, "Reads answered by the primary instead.", nil},
 		{"down", gauge, func(s s) float64 { return flag(s.Down()) }, "1 while only the primary is used.", nil},
-		{"late", gauge, func(s s) float64 { return flag(s.Late()) }, "1 if the replica's rows are older than replica_lag_max, or of unknown age: the primary answers, unless it is away.", nil},
+		{
+			"late", gauge, func(s s) float64 { return flag(s.Late()) },
+			"1 if the replica's rows are older than replica_lag_max, or of unknown age: the primary answers, unless it is away.", nil,
+		},
 		{"lag_seconds", gauge, func(s s) float64 {
 			lag, known := s.Lag()
 			if !known {
@@ -141,7 +153,10 @@ func QueryStats(stats func() []query.Stats) prometheus.Collector {
 		{"shared_errors_total", counter, func(s s) float64 { return float64(s.SharedErrors) }, "Calls of the shared cache that failed.", nil},
 		{"coalesced_total", counter, func(s s) float64 { return float64(s.Coalesced) }, "Requests that shared another request's execution.", nil},
 		{"waiting", gauge, func(s s) float64 { return float64(s.Waiting) }, "Requests waiting for the database.", nil},
-		{"predicted_wait_seconds", gauge, func(s s) float64 { return s.PredictedWait.Seconds() }, "Predicted time until the answer to a request that needs the database.", nil},
+		{
+			"predicted_wait_seconds", gauge, func(s s) float64 { return s.PredictedWait.Seconds() },
+			"Predicted time until the answer to a request that needs the database.", nil,
+		},
 		{"cache_entries", gauge, func(s s) float64 { return float64(s.CacheEntries) }, "Answers cached in memory.", nil},
 		{"cache_bytes", gauge, func(s s) float64 { return float64(s.CacheBytes) }, "Memory of cached answers.", nil},
 		{"evictions_total", counter, func(s s) float64 { return float64(s.Evictions) }, "Answers dropped for others.", nil},

@@ -29,15 +29,21 @@ func PopupListStats(read func() *popup.Lists) prometheus.Collector {
 		name  string
 		users int
 	}
-	c := &snapshots[list]{prefix: "spillway_popup_list_", label: "list", name: func(l list) string { return l.name }, read: func() (all []list) {
-		lists := read()
-		for _, name := range lists.Names() {
-			all = append(all, list{name, lists.Len(name)})
-		}
-		return all
-	}}
+	c := &snapshots[list]{
+		prefix: "spillway_popup_list_", label: "list", name: func(l list) string { return l.name },
+		read: func() (all []list) {
+			lists := read()
+			for _, name := range lists.Names() {
+				all = append(all, list{name, lists.Len(name)})
+			}
+			return all
+		},
+	}
 	return c.describe([]metric[list]{
-		{"users", gauge, func(l list) float64 { return float64(l.users) }, "Users of each list in force, 8 bytes of memory each; 0 until it was read.", nil},
+		{
+			"users", gauge, func(l list) float64 { return float64(l.users) },
+			"Users of each list in force, 8 bytes of memory each; 0 until it was read.", nil,
+		},
 	})
 }
 
@@ -63,26 +69,68 @@ func PopupStats(read func() PopupFigures) prometheus.Collector {
 		{"refused_total", counter, func(s s) float64 { return float64(s.Late) }, refused, reason("late")},
 		{"refused_total", counter, func(s s) float64 { return float64(s.Unknown) }, refused, reason("unknown")},
 		{"refused_total", counter, func(s s) float64 { return float64(s.Refused) }, refused, reason("not_ours")},
-		{"conflicts_total", counter, func(s s) float64 { return float64(s.Conflicts) }, "Lost races between requests of one user, decided again.", nil},
-		{"unavailable_total", counter, func(s s) float64 { return float64(s.Unavailable) }, "Requests that met a failure of the states, the event log or attributes_sql.", nil},
+		{
+			"conflicts_total", counter, func(s s) float64 { return float64(s.Conflicts) }, "Lost races between requests of one user, decided again.",
+			nil,
+		},
+		{
+			"unavailable_total", counter, func(s s) float64 { return float64(s.Unavailable) },
+			"Requests that met a failure of the states, the event log or attributes_sql.", nil,
+		},
 		{"record_errors_total", counter, func(s s) float64 { return float64(s.RecordErrors) }, "Events that could not be recorded.", nil},
-		{"cache_hits_total", counter, func(s s) float64 { return float64(s.Cache.Hits) }, "Requests answered from the cache; 0 without one.", nil},
-		{"cache_misses_total", counter, func(s s) float64 { return float64(s.Cache.Misses) }, "Requests that read Redis; 0 without a cache.", nil},
+		{
+			"cache_hits_total", counter, func(s s) float64 { return float64(s.Cache.Hits) }, "Requests answered from the cache; 0 without one.",
+			nil,
+		},
+		{
+			"cache_misses_total", counter, func(s s) float64 { return float64(s.Cache.Misses) }, "Requests that read Redis; 0 without a cache.",
+			nil,
+		},
 		{"cache_states", gauge, func(s s) float64 { return float64(s.Cache.States) }, "States in the cache of this process.", nil},
 		{"states", gauge, func(s s) float64 { return float64(s.States) }, "States of users in memory.", nil},
-		{"states_evicted_total", counter, func(s s) float64 { return float64(s.Evicted) }, "States that were left to the database, because there were more than memory_users; 0 with Redis.", nil},
-		{"events_waiting", gauge, func(s s) float64 { return float64(s.Waiting) }, "Durable events that the database does not have yet; -1 if not known.", nil},
+		{
+			"states_evicted_total", counter, func(s s) float64 { return float64(s.Evicted) },
+			"States that were left to the database, because there were more than memory_users; 0 with Redis.", nil,
+		},
+		{
+			"events_waiting", gauge, func(s s) float64 { return float64(s.Waiting) },
+			"Durable events that the database does not have yet; -1 if not known.", nil,
+		},
 		{"events_waiting_seconds", gauge, func(s s) float64 { return s.WaitingAge }, "Age of the oldest of them.", nil},
-		{"events_set_aside", gauge, func(s s) float64 { return float64(s.SetAside) }, "Events that could not be decoded and must be repaired by hand.", nil},
-		{"events_deleted_total", counter, func(s s) float64 { return float64(s.Deleted) }, "Events deleted from the database because they were older than events_days.", nil},
-		{"attributes_refused_total", counter, func(s s) float64 { return float64(s.RowRefused) }, "Values of attributes_sql that are not of their attribute's type; they count as missing.", nil},
+		{
+			"events_set_aside", gauge, func(s s) float64 { return float64(s.SetAside) },
+			"Events that could not be decoded and must be repaired by hand.", nil,
+		},
+		{
+			"events_deleted_total", counter, func(s s) float64 { return float64(s.Deleted) },
+			"Events deleted from the database because they were older than events_days.", nil,
+		},
+		{
+			"attributes_refused_total", counter, func(s s) float64 { return float64(s.RowRefused) },
+			"Values of attributes_sql that are not of their attribute's type; they count as missing.", nil,
+		},
 		{"campaigns", gauge, func(s s) float64 { return float64(s.Campaigns.Active) }, "Active campaigns in force.", nil},
-		{"campaigns_version", gauge, func(s s) float64 { return float64(s.Campaigns.Version) }, "Version of the campaigns in force; replicas differ for at most a second.", nil},
-		{"campaigns_read_errors_total", counter, func(s s) float64 { return float64(s.Campaigns.PollErrors) }, "Failed reads of the campaigns.", nil},
+		{
+			"campaigns_version", gauge, func(s s) float64 { return float64(s.Campaigns.Version) },
+			"Version of the campaigns in force; replicas differ for at most a second.", nil,
+		},
+		{
+			"campaigns_read_errors_total", counter, func(s s) float64 { return float64(s.Campaigns.PollErrors) }, "Failed reads of the campaigns.",
+			nil,
+		},
 		{"list_read_errors_total", counter, func(s s) float64 { return float64(s.Campaigns.ListErrors) }, "Failed reads of lists of users.", nil},
 		{"down", gauge, func(s s) float64 { return flag(s.Down) }, "1 while the states do not answer.", nil},
-		{"events_durable", gauge, func(s s) float64 { return flag(s.Durable) }, "1 if acknowledged events survive a crash; 0 if Redis does not sync, or if that is not known.", nil},
-		{"lock_unverified_seconds", gauge, func(s s) float64 { return s.LockAge }, "Time since the database last confirmed the lock; 0 with Redis.", nil},
-		{"clock_skew_seconds", gauge, func(s s) float64 { return s.ClockSkew }, "Time by which this machine's clock is ahead of the one that decides, that of the store.", nil},
+		{
+			"events_durable", gauge, func(s s) float64 { return flag(s.Durable) },
+			"1 if acknowledged events survive a crash; 0 if Redis does not sync, or if that is not known.", nil,
+		},
+		{
+			"lock_unverified_seconds", gauge, func(s s) float64 { return s.LockAge },
+			"Time since the database last confirmed the lock; 0 with Redis.", nil,
+		},
+		{
+			"clock_skew_seconds", gauge, func(s s) float64 { return s.ClockSkew },
+			"Time by which this machine's clock is ahead of the one that decides, that of the store.", nil,
+		},
 	})
 }

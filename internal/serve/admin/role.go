@@ -87,7 +87,8 @@ func (s *Server) checkToken(next http.Handler) http.Handler {
 func (role Role) require(handle http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if c := callerOf(r); c.role < role {
-			writeProblem(w, http.StatusForbidden, fmt.Sprintf("this requires a token with the role %s; that of %s has the role %s", role, c.name, c.role))
+			writeProblem(w, http.StatusForbidden, fmt.Sprintf("this requires a token with the role %s; that of %s has the role %s", role, c.name,
+				c.role))
 			return
 		}
 		handle(w, r)

@@ -173,7 +173,10 @@ func SpoolNameStats(stats func() []spool.Stats) prometheus.Collector {
 		{"drain_retries_total", counter, func(s s) float64 { return float64(s.Retries) }, "Failed attempts to drain.", nil},
 		{"drain_retrying", gauge, state(spool.DrainRetrying), "1 while the database does not accept drained records.", nil},
 		{"drain_stopped", gauge, state(spool.DrainStopped), "1 if groups are missing or damaged; use spillway spool repair.", nil},
-		{"share_used_bytes", gauge, func(s s) float64 { return float64(s.UsedBytes) }, "Bytes of the file that count for the stream's share.", nil},
+		{
+			"share_used_bytes", gauge, func(s s) float64 { return float64(s.UsedBytes) }, "Bytes of the file that count for the stream's share.",
+			nil,
+		},
 		{"share_limit_bytes", gauge, func(s s) float64 { return float64(s.LimitBytes) }, "The stream's share of the file.", nil},
 		{"dead_letters", gauge, func(s s) float64 { return float64(s.Dead) }, "Records rejected by the database, kept in the file.", nil},
 	})

@@ -109,7 +109,9 @@ func (g *Group[V]) DoClass(ctx context.Context, name, key string, fn func(contex
 
 // joinLocked adds the caller to the call for key: the running one, or a new one after a
 // cancelled one has ended. It unlocks while it waits.
-func (g *Group[V]) joinLocked(ctx context.Context, name, key string, fn func(context.Context) (V, error)) (c *call[V], shared bool, err error) {
+func (g *Group[V]) joinLocked(ctx context.Context, name, key string, fn func(context.Context) (V, error)) (c *call[V], shared bool,
+	err error,
+) {
 	for {
 		if g.base.Err() != nil {
 			return nil, false, context.Canceled

@@ -65,7 +65,8 @@ func inspect(ctx context.Context, tx transaction, a app, relations string) (comp
 	if !found.has(registryTable) || found.foreign() == registryTable {
 		return found, nil
 	}
-	rows, err = tx.query(ctx, fmt.Sprintf("SELECT version, state, coalesce(dataset, ''), users, days, per_day, random_seed FROM %s WHERE name = '%s'", registryTable, a.name))
+	rows, err = tx.query(ctx, fmt.Sprintf("SELECT version, state, coalesce(dataset, ''), users, days, per_day, random_seed FROM %s WHERE "+
+		"name = '%s'", registryTable, a.name))
 	if err != nil {
 		return component{}, fmt.Errorf("read spillway_schema: %w", err)
 	}
@@ -126,7 +127,8 @@ func decide(found component, want string, replace bool, elsewhere string) (actio
 	case missing > 0:
 		return 0, fmt.Errorf("one of the tables %s is missing; --replace creates all of them again", strings.Join(found.app.tables, ", "))
 	case found.dataset != want:
-		return 0, fmt.Errorf("the database contains another data set (%s); --replace drops it, with all rows added since, and creates this one", found.dataset)
+		return 0, fmt.Errorf("the database contains another data set (%s); --replace drops it, with all rows added since, and creates this one",
+			found.dataset)
 	}
 	return keep, nil
 }

@@ -120,7 +120,10 @@ func (g Games) records() iter.Seq[record] {
 			if g.Apps > 1 {
 				app := 1 + int(below(random, uint64(g.Apps)))
 				player := strconv.Itoa(1 + int(below(random, gamePlayers)))
-				r.texts = [6]string{"app-" + strconv.Itoa(app), gameToken(app), r.texts[2], "player-" + player, "nickname-" + player, "device-" + player}
+				r.texts = [6]string{
+					"app-" + strconv.Itoa(app), gameToken(app), r.texts[2], "player-" + player, "nickname-" + player,
+					"device-" + player,
+				}
 				r.grade = 1 + int(below(random, gameGrades))
 				r.start += int64(below(random, 365*daySeconds))
 				if r.score = int(below(random, gameScores)); below(random, unfinished) == 0 {
@@ -192,7 +195,9 @@ type GamesOutcome struct {
 
 // SeedGames creates the data set in the database with one index or none. It keeps Seed's
 // promises. If the same data set exists, it changes only the index.
-func SeedGames(ctx context.Context, url database.URL, games Games, index GameIndex, replace bool, meter *progress.Meter) (GamesOutcome, error) {
+func SeedGames(ctx context.Context, url database.URL, games Games, index GameIndex, replace bool, meter *progress.Meter) (GamesOutcome,
+	error,
+) {
 	start := time.Now()
 	d, err := dialectOf(url.Driver)
 	if err != nil {

@@ -80,7 +80,8 @@ func withinMySQL(ctx context.Context, url database.URL, work func(transaction) e
 }
 
 func (tx *mysqlTx) begin(ctx context.Context) error {
-	rows, err := tx.query(ctx, fmt.Sprintf("SELECT DATABASE(), GET_LOCK(LEFT(CONCAT('spillway_schema.', DATABASE()), 64), %d), @@local_infile", int(lockWait.Seconds())))
+	rows, err := tx.query(ctx, fmt.Sprintf("SELECT DATABASE(), GET_LOCK(LEFT(CONCAT('spillway_schema.', DATABASE()), 64), %d), @@local_infile",
+		int(lockWait.Seconds())))
 	switch {
 	case err != nil:
 		return fmt.Errorf("begin: %w", err)
@@ -134,7 +135,8 @@ func (tx *mysqlTx) dropStaged(ctx context.Context) error {
 	return execOne(ctx, tx, "DROP TABLE IF EXISTS "+strings.Join(stagedTables(), ", "))
 }
 
-var ourNames = regexp.MustCompile(`\b(` + registryTable + `|` + strings.Join(slices.Concat(freightApp().tables, gamesApp().tables), "|") + `)\b`)
+var ourNames = regexp.MustCompile(`\b(` + registryTable + `|` + strings.Join(slices.Concat(freightApp().tables, gamesApp().tables), "|") +
+	`)\b`)
 
 // staged replaces the table names in a statement by their temporary names.
 func staged(sql string) string { return ourNames.ReplaceAllString(sql, newPrefix+"$1") }
@@ -155,7 +157,8 @@ func replaceMySQL(ctx context.Context, d dialect, tx transaction, found componen
 	}
 	if found.has(registryTable) {
 		names := strings.Join(found.tables[registryTable], ", ")
-		if err := execOne(ctx, tx, fmt.Sprintf("INSERT INTO %s%s (%s) SELECT %s FROM %s", newPrefix, registryTable, names, names, registryTable)); err != nil {
+		if err := execOne(ctx, tx, fmt.Sprintf("INSERT INTO %s%s (%s) SELECT %s FROM %s", newPrefix, registryTable, names, names,
+			registryTable)); err != nil {
 			return err
 		}
 	}

@@ -39,7 +39,8 @@ func (tx *mysqlTx) loadLocal(ctx context.Context, into string, source *lineReade
 	mysql.RegisterReaderHandler(name, func() io.Reader { return source })
 	defer mysql.DeregisterReaderHandler(name)
 	columns := strings.Index(into, " (")
-	sql := fmt.Sprintf("LOAD DATA LOCAL INFILE 'Reader::%s' INTO TABLE %s CHARACTER SET utf8mb4 FIELDS TERMINATED BY '\\t' ESCAPED BY '' LINES TERMINATED BY '\\n'%s", name, into[:columns], into[columns:])
+	sql := fmt.Sprintf("LOAD DATA LOCAL INFILE 'Reader::%s' INTO TABLE %s CHARACTER SET utf8mb4 FIELDS TERMINATED BY '\\t' ESCAPED BY '' "+
+		"LINES TERMINATED BY '\\n'%s", name, into[:columns], into[columns:])
 	sql = strings.NewReplacer(`'\t'`, "0x09", `'\n'`, "0x0A").Replace(sql) // a backslash is a character
 	for !source.done() {
 		sent := source.rows

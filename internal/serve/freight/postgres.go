@@ -41,7 +41,10 @@ func postgresDialect() dialect {
 			if !counted {
 				return []string{analyze}
 			}
-			return []string{fmt.Sprintf("SELECT setval(pg_get_serial_sequence('%[1]s', 'id'), coalesce(max(id), 0) + 1, false) FROM %[1]s", table), analyze}
+			return []string{
+				fmt.Sprintf("SELECT setval(pg_get_serial_sequence('%[1]s', 'id'), coalesce(max(id), 0) + 1, false) FROM %[1]s", table),
+				analyze,
+			}
 		},
 		dropIndex: func(_, index string) string { return "DROP INDEX " + index },
 		elsewhere: "use another database, or another schema (append search_path=NAME to the parameters of the URL)",

@@ -66,7 +66,9 @@ func (d dialect) ensure(ctx context.Context, url database.URL, dataset Dataset, 
 	}, meter)
 }
 
-func (d dialect) seedFreight(ctx context.Context, url database.URL, dataset Dataset, choose func(component) (action, error), meter *progress.Meter) (Outcome, error) {
+func (d dialect) seedFreight(ctx context.Context, url database.URL, dataset Dataset, choose func(component) (action, error),
+	meter *progress.Meter,
+) (Outcome, error) {
 	start := time.Now()
 	outcome := Outcome{Dataset: dataset}
 	j := job{
@@ -92,7 +94,9 @@ func (d dialect) seedFreight(ctx context.Context, url database.URL, dataset Data
 }
 
 // seed does what choose decides for the state of the database.
-func (d dialect) seed(ctx context.Context, url database.URL, j job, choose func(component) (action, error), meter *progress.Meter) (found component, made bool, err error) {
+func (d dialect) seed(ctx context.Context, url database.URL, j job, choose func(component) (action, error),
+	meter *progress.Meter,
+) (found component, made bool, err error) {
 	err = d.within(ctx, url, func(tx transaction) error {
 		if found, err = inspect(ctx, tx, j.app, d.relations); err != nil {
 			return err

@@ -295,7 +295,8 @@ func (l *loop) wait(timeout int) int {
 	if timeout < 0 || timeout > shortWait {
 		first = shortWait
 	}
-	n, _, errno := syscall.RawSyscall6(syscall.SYS_EPOLL_PWAIT, uintptr(l.poller), uintptr(unsafe.Pointer(&l.events[0])), eventsMax, uintptr(first), 0, 0)
+	n, _, errno := syscall.RawSyscall6(syscall.SYS_EPOLL_PWAIT, uintptr(l.poller), uintptr(unsafe.Pointer(&l.events[0])), eventsMax,
+		uintptr(first), 0, 0)
 	if errno != 0 {
 		return 0 // interrupted
 	}
@@ -305,7 +306,8 @@ func (l *loop) wait(timeout int) int {
 	if timeout > 0 {
 		timeout -= first
 	}
-	n, _, errno = syscall.Syscall6(syscall.SYS_EPOLL_PWAIT, uintptr(l.poller), uintptr(unsafe.Pointer(&l.events[0])), eventsMax, uintptr(timeout), 0, 0)
+	n, _, errno = syscall.Syscall6(syscall.SYS_EPOLL_PWAIT, uintptr(l.poller), uintptr(unsafe.Pointer(&l.events[0])), eventsMax,
+		uintptr(timeout), 0, 0)
 	if errno != 0 {
 		return 0 // as above
 	}

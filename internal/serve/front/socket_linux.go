@@ -23,7 +23,8 @@ import (
 func accept(socket int) (fd int, peer netip.AddrPort, errno syscall.Errno) {
 	var name unix.RawSockaddrInet6 // has room for the other kinds
 	size := uint32(unsafe.Sizeof(name))
-	n, _, errno := syscall.RawSyscall6(syscall.SYS_ACCEPT4, uintptr(socket), uintptr(unsafe.Pointer(&name)), uintptr(unsafe.Pointer(&size)), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
+	n, _, errno := syscall.RawSyscall6(syscall.SYS_ACCEPT4, uintptr(socket), uintptr(unsafe.Pointer(&name)), uintptr(unsafe.Pointer(&size)),
+		unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
 	if errno != 0 {
 		return -1, peer, errno
 	}
@@ -95,7 +96,8 @@ func endSending(fd int) {
 // transfer reads or writes. Only sendto has flags.
 func transfer(trap uintptr, fd int, p []byte) (int, syscall.Errno) {
 	for {
-		n, _, errno := syscall.RawSyscall6(trap, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), unix.MSG_MORE|unix.MSG_NOSIGNAL, 0, 0)
+		n, _, errno := syscall.RawSyscall6(trap, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)),
+			unix.MSG_MORE|unix.MSG_NOSIGNAL, 0, 0)
 		switch errno {
 		case 0:
 			return int(n), 0

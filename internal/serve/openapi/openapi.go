@@ -175,7 +175,8 @@ func (l *Listener) Document() []byte {
 		"3.1.0",
 		object{
 			"title": "Spillway", "version": "1",
-			"description": "GET paths also answer HEAD, except those of popups. A response repeats the X-Request-Id of its request. Parameters that are not listed are ignored.",
+			"description": "GET paths also answer HEAD, except those of popups. A response repeats the X-Request-Id of its request. Parameters " +
+				"that are not listed are ignored.",
 		},
 		operations,
 		object{"schemas": d.schemas, "responses": d.problems, "headers": headers(), "securitySchemes": l.schemes()},

@@ -29,12 +29,14 @@ func (d *document) feed(f *Feed) operation {
 	codes = append(codes, "bad-cursor", "keys-too-long", "busy", "counting", "stale", "not-started")
 	own := []object{
 		queryParameter("limit", "Rows of the page", false, object{"type": "integer", "minimum": 1, "maximum": f.LimitMax, "default": f.Limit}),
-		queryParameter("offset", "Rows to skip from the first; not together with before", false, object{"type": "integer", "minimum": 0, "maximum": f.OffsetMax, "default": 0}),
+		queryParameter("offset", "Rows to skip from the first; not together with before", false,
+			object{"type": "integer", "minimum": 0, "maximum": f.OffsetMax, "default": 0}),
 		queryParameter("before", "The cursor of another page: its member next, or in its header Link", false, object{"type": "string"}),
 	}
 	description := "A page"
 	if f.Live {
-		description = "A page. With Accept: text/event-stream and without limit, offset, before and fields, the first page as a server-sent event whenever it changes."
+		description = "A page. With Accept: text/event-stream and without limit, offset, before and fields, the first page as a server-sent " +
+			"event whenever it changes."
 	}
 	for _, p := range own {
 		p["allowEmptyValue"] = true // the default
@@ -43,7 +45,8 @@ func (d *document) feed(f *Feed) operation {
 		Tags: []string{"feeds"}, Summary: "A page of the newest rows", Security: required,
 		Parameters: append(append(own, parameters(f.Params)...), fieldsParameter(f.Columns), ifNoneMatch()),
 		Responses: d.responses(map[string]object{
-			"200": readResponse(description, pageSchema(f.Envelope, d.row(f.Paths[0], f.Columns), f.LimitMax, true), "Spillway-Offset", "Content-Encoding", "Link"),
+			"200": readResponse(description, pageSchema(f.Envelope, d.row(f.Paths[0], f.Columns), f.LimitMax, true), "Spillway-Offset",
+				"Content-Encoding", "Link"),
 			"304": readResponse("The page is unchanged", nil),
 		}, codes...),
 	}
@@ -71,7 +74,10 @@ func (d *document) query(q *Query) operation {
 
 // ifNoneMatch returns the header parameter of reads.
 func ifNoneMatch() object {
-	return object{"name": "If-None-Match", "in": "header", "required": false, "schema": object{"type": "string"}, "description": "The ETag of an earlier response"}
+	return object{
+		"name": "If-None-Match", "in": "header", "required": false, "schema": object{"type": "string"},
+		"description": "The ETag of an earlier response",
+	}
 }
 
 // readResponse returns a response with rows; nil: without a body.
@@ -143,8 +149,9 @@ func (d *document) stream(s *Stream) operation {
 			"description": "A repeated request with the same key stores nothing and gets the first response again. UTF-8 is accepted too.",
 		}},
 		RequestBody: object{
-			"required":    true,
-			"description": fmt.Sprintf("At most %d records and %d bytes; Content-Encoding may be gzip. Types of NDJSON: application/x-ndjson, ndjson, jsonl and x-jsonlines.", s.RecordsMax, s.BodyBytes),
+			"required": true,
+			"description": fmt.Sprintf("At most %d records and %d bytes; Content-Encoding may be gzip. Types of NDJSON: application/x-ndjson, "+
+				"ndjson, jsonl and x-jsonlines.", s.RecordsMax, s.BodyBytes),
 			"content": object{
 				"application/json": object{"schema": object{"oneOf": []object{
 					record, {"type": "array", "minItems": 1, "maxItems": s.RecordsMax, "items": record},
@@ -167,7 +174,10 @@ func receiptResponse(description string) object {
 			"stored":   object{"type": "integer", "minimum": 0},
 			"ack":      object{"type": "string", "description": "How safe the records are"},
 			"replayed": object{"type": "boolean", "description": "The Idempotency-Key was known"},
-			"refused":  object{"type": "array", "items": object{"$ref": "#/components/schemas/Refusal"}, "description": "The rejected records; the others are stored"},
+			"refused": object{
+				"type": "array", "items": object{"$ref": "#/components/schemas/Refusal"},
+				"description": "The rejected records; the others are stored",
+			},
 		},
 	}}}}
 }
@@ -201,7 +211,8 @@ func (d *document) popup(p *Popup) operation {
 					},
 				}}},
 			},
-			"204": {"description": "No popup", "headers": refer("Spillway-Reason", "Cache-Control", "Spillway-Next-At", "Spillway-Detail", "Spillway-Show")},
+			"204": {"description": "No popup", "headers": refer("Spillway-Reason", "Cache-Control", "Spillway-Next-At", "Spillway-Detail",
+				"Spillway-Show")},
 		}, append(codes, "popups-down", "not-started")...),
 	}
 }
@@ -245,7 +256,10 @@ func (p *Popup) user() ([]object, []map[string][]string, []string) {
 	if p.TokenHeader == "" {
 		return []object{queryParameter("user", "Id of the user", true, schema)}, security(), nil
 	}
-	return []object{queryParameter("user", "Equal to the user of the JWT", false, schema)}, security(userJWT), []string{"not-identified", "other-user"}
+	return []object{queryParameter("user", "Equal to the user of the JWT", false, schema)}, security(userJWT), []string{
+		"not-identified",
+		"other-user",
+	}
 }
 
 // attributeSchema returns the schema of an attribute's values.
@@ -262,5 +276,6 @@ func attributeSchema(kind string) object {
 
 // clockOffset returns the parameter that shifts the clock.
 func clockOffset() object {
-	return queryParameter("clock_offset", "Added to the clock, as 25h; only in the demo", false, object{"type": "string", "pattern": "^-?[0-9]{1,4}[hms]$"})
+	return queryParameter("clock_offset", "Added to the clock, as 25h; only in the demo", false,
+		object{"type": "string", "pattern": "^-?[0-9]{1,4}[hms]$"})
 }

@@ -123,7 +123,8 @@ func headers() object {
 		"Content-Encoding": header(false, "gzip or zstd, if the response is compressed", text),
 		"Link":             header(false, "The next page (rel=next) of a bare array", text),
 		"Spillway-Source":  header(true, "Where the rows come from", object{"enum": []string{"window", "database", "memory", "redis"}}),
-		"Spillway-Offset":  header(false, "How the offset of a page beyond the window was found: exact, or counted and the age of the oldest count", text),
+		"Spillway-Offset": header(false, "How the offset of a page beyond the window was found: exact, or counted and the age of the "+
+			"oldest count", text),
 		"Spillway-Reason":  header(true, "Why this popup, or none", text),
 		"Spillway-Detail":  header(false, "Which campaigns could not be decided, and why", text),
 		"Spillway-Show":    header(false, "The token of convert, if the popup is withheld for comparison", text),

@@ -74,7 +74,8 @@ func Tally(events []*Event) []CampaignHour {
 		}
 	}
 	slices.SortFunc(all, func(a, b CampaignHour) int {
-		return cmp.Or(cmp.Compare(a.Campaign, b.Campaign), a.Hour.Hour.Compare(b.Hour.Hour), cmp.Compare(a.Variant, b.Variant), cmp.Compare(a.Kind, b.Kind))
+		return cmp.Or(cmp.Compare(a.Campaign, b.Campaign), a.Hour.Hour.Compare(b.Hour.Hour), cmp.Compare(a.Variant, b.Variant),
+			cmp.Compare(a.Kind, b.Kind))
 	})
 	return all
 }

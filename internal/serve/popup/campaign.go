@@ -115,7 +115,8 @@ func (c *Campaign) Validate() error {
 	}
 	refuse(c.unread != nil, "campaign", "cannot be read: %v", c.unread)
 	refuse(c.ID == 0 || c.ID > math.MaxInt32, "id", "must be 1 to %d", math.MaxInt32)
-	refuse(c.Name == "" || utf8.RuneCountInString(c.Name) > CampaignNameMax || !isText(c.Name), "name", "must be UTF-8 text of 1 to %d characters without zero bytes", CampaignNameMax)
+	refuse(c.Name == "" || utf8.RuneCountInString(c.Name) > CampaignNameMax || !isText(c.Name), "name",
+		"must be UTF-8 text of 1 to %d characters without zero bytes", CampaignNameMax)
 	refuse(!IsPlacement(c.Placement), "placement", "must be 1 to %d lower-case letters, digits and -, not - first", PlacementBytesMax)
 	refuse(len(c.Payload) > PayloadBytesMax, "payload", "has %d bytes, more than %d", len(c.Payload), PayloadBytesMax)
 	refuse(!json.Valid(c.Payload) || !isText(string(c.Payload)), "payload", "must be JSON in UTF-8")
@@ -134,12 +135,14 @@ func (c *Campaign) Validate() error {
 	refuse(c.Cap < 0 || c.Cap > CapMax, "cap", "must be 0 to %d", CapMax)
 	refuse(c.Again != 0 && (c.Again == Forever || !between(c.Again, time.Second)), "again", "must be 1s to %s, or null", DurationMax)
 	refuse(c.Priority < -PriorityMax || c.Priority > PriorityMax, "priority", "must be %d to %d", -PriorityMax, PriorityMax)
-	refuse(!(c.Rollout > 0 && c.Rollout <= 100), "rollout", "must be more than 0 and at most 100 percent; pause a campaign to show it to nobody")
+	refuse(!(c.Rollout > 0 && c.Rollout <= 100), "rollout",
+		"must be more than 0 and at most 100 percent; pause a campaign to show it to nobody")
 	refuse(!(c.Holdout >= 0 && c.Holdout < 100), "holdout", "must be 0 to less than 100 percent")
 	refuse(c.Zone != "" && !IsZone(c.Zone), "zone", "must be a time zone of the IANA database, as Europe/Oslo, or UTC, not %q", c.Zone)
 	refuse(len(c.Testers) > TestersMax, "testers", "must be at most %d users", TestersMax)
 	for _, user := range c.Testers {
-		refuse(user == "" || len(user) > UserBytesMax || !isText(user), "testers", "must be UTF-8 texts of 1 to %d bytes without zero bytes", UserBytesMax)
+		refuse(user == "" || len(user) > UserBytesMax || !isText(user), "testers", "must be UTF-8 texts of 1 to %d bytes without zero bytes",
+			UserBytesMax)
 	}
 	c.validateVariants(refuse)
 	return errors.Join(problems...)
@@ -150,7 +153,8 @@ func (c *Campaign) validateVariants(refuse func(bad bool, field, format string, 
 	refuse(len(c.Variants) > VariantsMax, "variants", "must be at most %d", VariantsMax)
 	names, sum, bytes := map[string]bool{}, 0, 0
 	for _, v := range c.Variants {
-		refuse(!isName(v.Name, '-', VariantNameMax), "variants", "must have names of 1 to %d lower-case letters, digits and -, not - first", VariantNameMax)
+		refuse(!isName(v.Name, '-', VariantNameMax), "variants", "must have names of 1 to %d lower-case letters, digits and -, not - first",
+			VariantNameMax)
 		refuse(names[v.Name], "variants", "has the name %q twice", v.Name)
 		refuse(v.Weight < 0 || v.Weight > WeightMax, "variants", "must have weights of 0 to %d", WeightMax)
 		refuse(!json.Valid(v.Payload) || !isText(string(v.Payload)), "variants", "must have payloads that are JSON in UTF-8")

@@ -87,7 +87,8 @@ func (c *Campaigns) Reload(ctx context.Context) error {
 	}
 	c.lists.follow(ctx)      // after the version was read, so that no later change is missed
 	if version < c.version { // it was read under the lock, so no older read came late
-		c.log.Warn("campaigns in the database are older than those in force and replace them: it was restored, or is another server", "version", version, "was", c.version)
+		c.log.Warn("campaigns in the database are older than those in force and replace them: it was restored, or is another server", "version",
+			version, "was", c.version)
 	}
 	campaigns := make([]Campaign, len(all))
 	for i := range all {

@@ -82,7 +82,8 @@ func (c *Clock) Report(log *slog.Logger) {
 	case skewed == c.skewed:
 		return
 	case skewed:
-		log.Warn("the clock of this machine differs from that of the popups' store, which decides: synchronize both with NTP", "ahead", skew.Round(time.Millisecond))
+		log.Warn("the clock of this machine differs from that of the popups' store, which decides: synchronize both with NTP", "ahead",
+			skew.Round(time.Millisecond))
 	default:
 		log.Info("the clock of this machine agrees with that of the popups' store")
 	}

@@ -96,7 +96,10 @@ func (e *Explanation) explain(c *compiled, s *State, a *Attributes, at int64) {
 	case at >= c.end && c.Status != Draft:
 		e.Verdict, e.At = HasEnded, c.End
 	case done:
-		e.Verdict, e.At = map[Kind]Verdict{KindShow: IsCapped, KindClick: WasClicked, KindDismiss: WasDismissed, KindWithhold: WasWithheld}[r.last], Moment{instant(again)}
+		e.Verdict, e.At = map[Kind]Verdict{
+			KindShow: IsCapped, KindClick: WasClicked, KindDismiss: WasDismissed,
+			KindWithhold: WasWithheld,
+		}[r.last], Moment{instant(again)}
 	case c.Status == Draft:
 		if !slices.Contains(c.Testers, a.user) {
 			e.Verdict = NotForUser

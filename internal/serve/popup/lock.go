@@ -21,7 +21,8 @@ func (e *LockedError) Error() string {
 	if e.Holder != "" {
 		who = e.Holder
 	}
-	return fmt.Sprintf("%s keeps the popup states of this database in its memory, and only one process may: stop it, or store them in Redis (popups.store: redis)", who)
+	return fmt.Sprintf("%s keeps the popup states of this database in its memory, and only one process may: stop it, or store them in "+
+		"Redis (popups.store: redis)", who)
 }
 
 // Holding is a lock of a database session.

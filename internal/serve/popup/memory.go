@@ -170,7 +170,9 @@ type replaced struct {
 
 // replace puts next in the place of the state before, if that has this version, and the
 // guards hold.
-func (m *Memory) replace(s *shard, f fingerprint, version uint64, next State, user string, guards []Guard) (before replaced, ok bool, err error) {
+func (m *Memory) replace(s *shard, f fingerprint, version uint64, next State, user string, guards []Guard) (before replaced, ok bool,
+	err error,
+) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if before.State = s.states.get(f); before.Version != version || version == 0 && s.wasEvicted(f) {

@@ -275,7 +275,9 @@ func (p *Popup) begin(a *Attributes, user string) {
 
 // decide decides with the user's row, if it is needed, and by the limits of all placements,
 // which the guards make hold. The answer has no token.
-func (p *Popup) decide(ctx context.Context, place *Placement, key Key, state State, a *Attributes, now time.Time) (answer Answer, guards []Guard, err error) {
+func (p *Popup) decide(ctx context.Context, place *Placement, key Key, state State, a *Attributes, now time.Time) (answer Answer,
+	guards []Guard, err error,
+) {
 	d, decided := Wait(place, state, key.User, now)
 	if decided {
 		return Answer{Decision: d}, nil, nil

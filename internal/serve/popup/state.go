@@ -168,7 +168,8 @@ var errState = errors.New("not an encoded popup state")
 
 // otherFormat returns the error of a state or an event that begins with another format than ours.
 func otherFormat(what string, format, ours byte) error {
-	return fmt.Errorf("a popup %s of format %d, but this version of Spillway reads format %d: a newer version wrote it, or it is damaged", what, format, ours)
+	return fmt.Errorf("a popup %s of format %d, but this version of Spillway reads format %d: a newer version wrote it, or it is damaged",
+		what, format, ours)
 }
 
 // AppendState appends the encoding of s: a format byte, the phase, and varints. The zero

@@ -143,7 +143,10 @@ func conjuncts(node ast.Node, to []ast.Node) []ast.Node {
 // parseTarget parses an expression.
 func parseTarget(schema *Schema, source string) (*parser.Tree, *conf.Config, error) {
 	if len(source) > TargetBytesMax {
-		return nil, nil, &TargetError{Line: 1, Column: 1, Message: fmt.Sprintf("the expression has %d bytes, more than %d", len(source), TargetBytesMax)}
+		return nil, nil, &TargetError{
+			Line: 1, Column: 1,
+			Message: fmt.Sprintf("the expression has %d bytes, more than %d", len(source), TargetBytesMax),
+		}
 	}
 	if !utf8.ValidString(source) {
 		return nil, nil, &TargetError{Line: 1, Column: 1, Message: "the expression is not UTF-8"}

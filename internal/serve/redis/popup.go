@@ -142,7 +142,8 @@ var ErrPopupServer = errors.New("this Redis cannot keep popups")
 
 // Why the server does not write states.
 var (
-	errOOM     = errors.New("out of memory: Redis keeps no further state, so no popup is shown and no click is taken; raise its maxmemory, or lower popups.state_ttl")
+	errOOM = errors.New("out of memory: Redis keeps no further state, so no popup is shown and no click is taken; raise its " +
+		"maxmemory, or lower popups.state_ttl")
 	errNoWrite = errors.New("the server refuses to write, so no popup is shown and no click is taken")
 )
 
@@ -158,9 +159,11 @@ func NewPopups(cfg PopupConfig) *Popups {
 	var name [8]byte
 	_, _ = rand.Read(name[:]) // never fails
 	p := &Popups{
-		cfg: cfg, consumer: hex.EncodeToString(name[:]), wake: make(chan struct{}, 1), opened: time.Now(), addressField: addressField(cfg.DatabaseAddress),
-		swap: rueidis.NewLuaScript(swapScript), record: rueidis.NewLuaScript(recordScript), restore: rueidis.NewLuaScript(restoreScript), ready: rueidis.NewLuaScript(readyScript),
-		ack: rueidis.NewLuaScript(ackScript), setAside: rueidis.NewLuaScript(setAsideScript), leave: rueidis.NewLuaScript(leaveScript),
+		cfg: cfg, consumer: hex.EncodeToString(name[:]), wake: make(chan struct{}, 1), opened: time.Now(),
+		addressField: addressField(cfg.DatabaseAddress),
+		swap:         rueidis.NewLuaScript(swapScript), record: rueidis.NewLuaScript(recordScript), restore: rueidis.NewLuaScript(restoreScript),
+		ready: rueidis.NewLuaScript(readyScript),
+		ack:   rueidis.NewLuaScript(ackScript), setAside: rueidis.NewLuaScript(setAsideScript), leave: rueidis.NewLuaScript(leaveScript),
 		owner:  rueidis.NewLuaScript(ownScript),
 		reason: fmt.Errorf("%w: the server has not been checked yet", errNotReady),
 	}
@@ -236,7 +239,8 @@ func (p *Popups) connect(ctx context.Context, option rueidis.ClientOption) error
 		_, err = p.server(ctx)
 	}
 	if errors.Is(err, rueidis.ErrNoCache) {
-		err = fmt.Errorf("%w: it does not let this user run CLIENT TRACKING; run ACL SETUSER with +client|tracking, or set popups.cache_users to 0", ErrPopupServer)
+		err = fmt.Errorf("%w: it does not let this user run CLIENT TRACKING; run ACL SETUSER with +client|tracking, or set "+
+			"popups.cache_users to 0", ErrPopupServer)
 	}
 	if errors.Is(err, ErrPopupServer) {
 		client.Close()
@@ -389,7 +393,9 @@ redis.call('XADD', KEYS[3], '*', 'e', ARGV[4])
 return 1`
 
 // Swap implements popup.Store.
-func (p *Popups) Swap(ctx context.Context, key popup.Key, version uint64, next popup.State, event popup.Event, guards ...popup.Guard) (bool, error) {
+func (p *Popups) Swap(ctx context.Context, key popup.Key, version uint64, next popup.State, event popup.Event, guards ...popup.Guard) (bool,
+	error,
+) {
 	dials := p.dials.Load() // read first, so that a new connection is detected below
 	if err := p.available(); err != nil {
 		return false, err

@@ -88,7 +88,9 @@ func (c *CampaignCopy) Campaigns(ctx context.Context) (int64, []popup.StoredCamp
 }
 
 // SaveCampaign implements popup.CampaignTables.
-func (c *CampaignCopy) SaveCampaign(ctx context.Context, changed popup.StoredCampaign, checked int64, by string) (popup.StoredCampaign, error) {
+func (c *CampaignCopy) SaveCampaign(ctx context.Context, changed popup.StoredCampaign, checked int64, by string) (popup.StoredCampaign,
+	error,
+) {
 	if c.away.Load() {
 		return changed, errNoDatabase
 	}

@@ -61,7 +61,8 @@ func (p *Popups) consume(ctx context.Context) {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
 	defer cancel()
 	for i := range p.keys {
-		_ = p.leave.Exec(last, p.db.client, []string{p.keys[i].events}, []string{popupGroup, p.consumer}).Error() // other processes remove it later
+		// other processes remove it later
+		_ = p.leave.Exec(last, p.db.client, []string{p.keys[i].events}, []string{popupGroup, p.consumer}).Error()
 	}
 }
 
@@ -142,7 +143,8 @@ func (p *Popups) readNew(ctx context.Context) ([]queued, error) {
 	client := p.db.client
 	var reads rueidis.Commands
 	for i := range p.keys {
-		reads = append(reads, client.B().Xreadgroup().Group(popupGroup, p.consumer).Count(readMax).Streams().Key(p.keys[i].events).Id(">").Build())
+		reads = append(reads, client.B().Xreadgroup().Group(popupGroup,
+			p.consumer).Count(readMax).Streams().Key(p.keys[i].events).Id(">").Build())
 	}
 	var batch []queued
 	for i, result := range client.DoMulti(ctx, reads...) {

@@ -89,7 +89,8 @@ func (p *Popups) watchDatabase(ctx context.Context, identified chan<- struct{}) 
 		case ctx.Err() != nil:
 			return
 		case err != nil && !failing:
-			p.cfg.Log.Warn("the database of the popups does not answer: known users are answered from Redis, and events wait there", "database", p.cfg.DatabaseName, "error", err)
+			p.cfg.Log.Warn("the database of the popups does not answer: known users are answered from Redis, and events wait there", "database",
+				p.cfg.DatabaseName, "error", err)
 		case err == nil && failing:
 			p.cfg.Log.Info("the database of the popups answers", "database", p.cfg.DatabaseName)
 		}
@@ -161,7 +162,8 @@ func (p *Popups) own(ctx context.Context) error {
 	case known == "":
 		return fmt.Errorf("%w, and Redis has popup states of %s, which is not known to be %s", errNoDatabase, name, p.cfg.DatabaseName)
 	}
-	return fmt.Errorf("%w; the prefix %s is used by %s, and this process has %s. If that is the same database, moved or restored, run DEL %s on %s",
+	return fmt.Errorf("%w; the prefix %s is used by %s, and this process has %s. If that is the same database, moved or restored, run "+
+		"DEL %s on %s",
 		ErrPopupDatabase, p.cfg.Namespace, name, p.cfg.DatabaseName, p.keys[0].database, p.db.addr)
 }
 
@@ -225,7 +227,8 @@ func (p *Popups) lookup(ctx context.Context, key popup.Key) (popup.State, error)
 // of StateTTL is the margin for clocks.
 func (p *Popups) databaseCurrent() error {
 	if age := p.oldestAge(); age > p.cfg.StateTTL/2 {
-		return fmt.Errorf("popup events have waited for the database for %s, more than half of popups.state_ttl: its states may be old", age.Round(time.Second))
+		return fmt.Errorf("popup events have waited for the database for %s, more than half of popups.state_ttl: its states may be old",
+			age.Round(time.Second))
 	}
 	return nil
 }

@@ -16,7 +16,8 @@ import (
 )
 
 // slowRecursion is the default of Backend.Slow.
-const slowRecursion = "SELECT id FROM items WHERE id < (WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 1000000000) SELECT max(n) FROM s)"
+const slowRecursion = "SELECT id FROM items WHERE id < (WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < " +
+	"1000000000) SELECT max(n) FROM s)"
 
 // testChanges changes rows between two reads. A source must not cache.
 func testChanges(t *testing.T, b Backend) {

@@ -95,7 +95,8 @@ func testRejectedValue(t *testing.T, b Backend) {
 	source := db.source(t, def)
 	const least = "-9223372036854775808" // its absolute value needs 65 bits
 	for range 2 {
-		if rows, err := tryRead(t, source, feed.Range{Args: []string{least}, Limit: 5}); !errors.Is(err, param.ErrValue) || errors.Is(err, feed.ErrCursor) {
+		if rows, err := tryRead(t, source, feed.Range{Args: []string{least}, Limit: 5}); !errors.Is(err, param.ErrValue) ||
+			errors.Is(err, feed.ErrCursor) {
 			t.Errorf("read: %s, %v", rows.Data, err)
 		}
 		if walk, err := source.Keys(t.Context(), feed.Range{Args: []string{least}, Limit: 5}, 1); !errors.Is(err, param.ErrValue) {

@@ -39,8 +39,20 @@ func testParams(t *testing.T, b Backend) {
 		{Text, feed.Text, []string{"'a'", "''", "'b'"}, "=", "", []int{2}},
 		{Boolean, feed.Boolean, []string{"TRUE", "FALSE", "TRUE"}, "=", "true", []int{3, 1}},
 		{Boolean, feed.Boolean, []string{"TRUE", "FALSE", "TRUE"}, "=", "false", []int{2}},
-		{Timestamp, feed.Timestamp, []string{"'2016-12-01 23:59:57'", "'2016-12-02 00:00:00'", "'2016-12-02 00:00:01'"}, ">=", "2016-12-02T00:00:00Z", []int{3, 2}},
-		{UUID, feed.UUID, []string{"'6ba7b810-9dad-11d1-80b4-00c04fd430c8'", "'6ba7b811-9dad-11d1-80b4-00c04fd430c8'"}, "=", "6ba7b811-9dad-11d1-80b4-00c04fd430c8", []int{2}},
+		{
+			Timestamp, feed.Timestamp,
+			[]string{"'2016-12-01 23:59:57'", "'2016-12-02 00:00:00'", "'2016-12-02 00:00:01'"},
+			">=",
+			"2016-12-02T00:00:00Z",
+			[]int{3, 2},
+		},
+		{
+			UUID, feed.UUID,
+			[]string{"'6ba7b810-9dad-11d1-80b4-00c04fd430c8'", "'6ba7b811-9dad-11d1-80b4-00c04fd430c8'"},
+			"=",
+			"6ba7b811-9dad-11d1-80b4-00c04fd430c8",
+			[]int{2},
+		},
 	}
 	for i, test := range tests {
 		columnType, ok := b.Types[test.kind]
@@ -116,14 +128,22 @@ func testLists(t *testing.T, b Backend) {
 		lists    map[string][]string
 	}{
 		{Integer, param.Integer, []string{"7", "-9223372036854775808", "9223372036854775807", "10"}, map[string][]string{
-			"1": {"7"}, "": {"8"}, "1,4": {"10", "7"}, "2,3": {"9223372036854775807", "5", "-9223372036854775808"}, "1,2,3,4": {"1", "7", "9223372036854775807", "-9223372036854775808", "10"},
+			"1": {"7"}, "": {"8"}, "1,4": {"10", "7"}, "2,3": {"9223372036854775807", "5", "-9223372036854775808"},
+			"1,2,3,4": {"1", "7", "9223372036854775807", "-9223372036854775808", "10"},
 		}},
 		{Real, param.Real, []string{"0.1", "1.5", "1e300"}, map[string][]string{"1,3": {"0.1", "1e300"}, "2": {"1.5"}}},
 		{Text, param.Text, []string{"'a'", "''", "'集装箱'", quote(`"{a,b}\`), "'NULL'"}, map[string][]string{
 			"1,3": {"集装箱", "a"}, "2": {""}, "4": {`"{a,b}\`}, "2,5": {"", "NULL", "' OR 1=1 --"}, "": {"a,b"},
 		}},
 		{Boolean, param.Boolean, []string{"TRUE", "FALSE"}, map[string][]string{"1": {"true"}, "2": {"0"}, "1,2": {"false", "true"}}},
-		{Timestamp, param.Timestamp, []string{"'2016-12-01 23:59:57'", "'2016-12-02 00:00:00'"}, map[string][]string{"1": {"2016-12-02T00:59:57+01:00"}, "1,2": {"2016-12-02T00:00:00Z", "2016-12-01T23:59:57Z", "2017-01-01T00:00:00Z"}}},
+		{
+			Timestamp, param.Timestamp,
+			[]string{"'2016-12-01 23:59:57'", "'2016-12-02 00:00:00'"},
+			map[string][]string{
+				"1":   {"2016-12-02T00:59:57+01:00"},
+				"1,2": {"2016-12-02T00:00:00Z", "2016-12-01T23:59:57Z", "2017-01-01T00:00:00Z"},
+			},
+		},
 		{UUID, param.UUID, []string{"'" + uuid + "8'", "'" + uuid + "9'"}, map[string][]string{"2": {uuid + "9", uuid + "a"}}},
 	}
 	for i, test := range tests {
@@ -277,7 +297,8 @@ func testFilters(t *testing.T, b Backend) {
 		}
 	}
 	def.Params = append(def.Params, param.Filter("grp", feed.Integer))
-	if err := db.source(t, def).Check(t.Context(), 10); err == nil || !strings.Contains(err.Error(), "the filter grp is not among the columns") {
+	if err := db.source(t, def).Check(t.Context(), 10); err == nil ||
+		!strings.Contains(err.Error(), "the filter grp is not among the columns") {
 		t.Errorf("a filter that is no output column: %v", err)
 	}
 }
@@ -296,11 +317,19 @@ func testFilterValues(t *testing.T, b Backend) {
 	}{
 		{Integer, param.Integer, numbers, map[string][]int{"9007199254740993": {2}, "-9223372036854775808": {3}, "9223372036854775807": nil}},
 		{Integer, param.Text, numbers, map[string][]int{"9007199254740993": {2}}},
-		{Decimal, param.Integer, []string{"9007199254740992", "9007199254740993", "9007199254740993.5"}, map[string][]int{"9007199254740993": {2}}},
+		{
+			Decimal, param.Integer,
+			[]string{"9007199254740992", "9007199254740993", "9007199254740993.5"},
+			map[string][]int{"9007199254740993": {2}},
+		},
 		{Decimal, param.Text, []string{"12345678901234567890.123456", "12345678901234567890.123457", "0"}, map[string][]int{
 			"12345678901234567890.123457": {2}, "12345678901234567890.1234569": nil, "0.00": {3}, "-0": {3},
 		}},
-		{Decimal, param.Real, []string{"0.1", "12345678901234567890.123456"}, map[string][]int{"0.10": {1}, "12345678901234567890.123456": nil, "0.1000001": nil}},
+		{
+			Decimal, param.Real,
+			[]string{"0.1", "12345678901234567890.123456"},
+			map[string][]int{"0.10": {1}, "12345678901234567890.123456": nil, "0.1000001": nil},
+		},
 		{Text, param.Text, []string{"'a'", "''", "'7'"}, map[string][]int{"": {2}, "7": {3}, "07": nil}},
 		{Boolean, param.Boolean, []string{"TRUE", "FALSE"}, map[string][]int{"1": {1}, "false": {2}}},
 		{Timestamp, param.Timestamp, times, map[string][]int{

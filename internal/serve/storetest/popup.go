@@ -163,7 +163,8 @@ func popupPlaces(t testing.TB) []*popup.Placement {
 	for i := range 6 {
 		c := popup.Campaign{
 			ID: popup.CampaignID(i + 1), Name: "c", Placement: []string{"home", "cart"}[i%2], Order: int32(i), Payload: []byte(`{}`),
-			Status: popup.Active, Rollout: 100, RepeatAfter: popup.Period(time.Hour), QuietClick: popup.Period(i) * popup.Period(time.Hour), QuietDismiss: popup.Forever,
+			Status: popup.Active, Rollout: 100, RepeatAfter: popup.Period(time.Hour), QuietClick: popup.Period(i) * popup.Period(time.Hour),
+			QuietDismiss: popup.Forever,
 		}
 		if i < 4 {
 			c.Cap, c.QuietDismiss = 3, 0
@@ -234,14 +235,17 @@ func later(a, b time.Time) time.Time {
 // conversionAfter returns the event of a conversion after a show.
 func conversionAfter(show popup.Event, at time.Time) popup.Event {
 	e := popup.Event{
-		ID: show.ID, Kind: popup.KindConvert, Key: show.Key, Sequence: show.Sequence, Campaign: show.Campaign, Variant: show.Variant, ShownAt: show.ShownAt, At: at,
+		ID: show.ID, Kind: popup.KindConvert, Key: show.Key, Sequence: show.Sequence, Campaign: show.Campaign, Variant: show.Variant,
+		ShownAt: show.ShownAt, At: at,
 	}
 	e.ID[15]++
 	return e
 }
 
 // popupStep makes a user do one thing. It returns an error if that is not possible.
-func popupStep(place *popup.Placement, key popup.Key, state popup.State, a *popup.Attributes, what int, now time.Time) (popup.State, popup.Event, error) {
+func popupStep(place *popup.Placement, key popup.Key, state popup.State, a *popup.Attributes, what int, now time.Time) (popup.State,
+	popup.Event, error,
+) {
 	token := popup.Token{Key: key, Campaign: state.Campaign, Version: state.Version, At: time.UnixMilli(state.Shown).UTC()}
 	switch {
 	case what == 1 && state.Phase == popup.Shown:
@@ -388,7 +392,8 @@ func PopupApply(b *testing.B, backend PopupBackend) {
 			key := popup.Key{User: fmt.Sprint("user-", n+random.IntN(1000)-500), Placement: "home"}
 			n++
 			state := states[key]
-			next, event, err := popup.Show(place, key, state, popup.Decide(place, popup.State{}, noAttributes(b), popupDay), popupDay.Add(time.Duration(n)*time.Second))
+			next, event, err := popup.Show(place, key, state, popup.Decide(place, popup.State{}, noAttributes(b), popupDay),
+				popupDay.Add(time.Duration(n)*time.Second))
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -21,7 +21,8 @@ func popupCampaign() popup.StoredCampaign {
 		Name: "spring 🚚 'sale'", Placement: "home", Order: -7, Payload: []byte(`{"text": "it's \"here\" \\ 50 %",  "n": 1.50}`),
 		Target: `country == "CN" and level >= 3`, Status: popup.Active,
 		Start: moment(2026, 3, 1, 12, 0, 0, 123_456_789, time.FixedZone("", 3600)), End: moment(9999, 12, 31, 23, 59, 59, 999_000_000, time.UTC),
-		RepeatAfter: popup.Period(24 * time.Hour), QuietClick: popup.Forever, QuietDismiss: popup.Period(1500 * time.Millisecond), Cap: popup.CapMax,
+		RepeatAfter: popup.Period(24 * time.Hour), QuietClick: popup.Forever, QuietDismiss: popup.Period(1500 * time.Millisecond),
+		Cap:      popup.CapMax,
 		Priority: -3, Again: popup.Period(time.Hour), Rollout: 12.5, Holdout: 5, Zone: "Asia/Shanghai", Testers: []string{"it's ü 🚚"},
 		Variants: []popup.Variant{{Name: "a", Weight: 2, Payload: []byte(`{"n":1.50,"html":"<b>"}`)}},
 	}}

@@ -29,7 +29,8 @@ func testPopupColumns(t *testing.T, b PopupBackend) {
 	var model popupModel
 	model.add(events...)
 	columns := "kind, sequence, campaign_id, " + b.Millis("at") + ", COALESCE(" + b.Millis("next_at") + ", -1)"
-	rows, err := db.Rows(t.Context(), "SELECT "+columns+", "+b.Millis("shown_at")+", variant, CASE WHEN first THEN 'first' ELSE '' END FROM popup_events")
+	rows, err := db.Rows(t.Context(), "SELECT "+columns+", "+b.Millis("shown_at")+", variant, CASE WHEN first THEN 'first' ELSE '' END "+
+		"FROM popup_events")
 	if err != nil {
 		t.Fatal(err)
 	}

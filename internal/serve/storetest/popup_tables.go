@@ -62,7 +62,8 @@ func testPopupLargeState(t *testing.T, b PopupBackend) {
 	var campaigns []popup.Campaign
 	for i := range popup.CampaignsMax {
 		campaigns = append(campaigns, popup.Campaign{
-			ID: popup.CampaignID(1 + i*1000), Name: "c", Placement: "home", Payload: []byte("1"), Status: popup.Active, Rollout: 100, RepeatAfter: popup.Period(time.Hour), Cap: 1,
+			ID: popup.CampaignID(1 + i*1000), Name: "c", Placement: "home", Payload: []byte("1"), Status: popup.Active, Rollout: 100,
+			RepeatAfter: popup.Period(time.Hour), Cap: 1,
 		})
 	}
 	set, err := popup.NewSet(schema, campaigns)
@@ -133,7 +134,8 @@ func testPopupForget(t *testing.T, b PopupBackend) {
 		t.Errorf("%s events are left, want %d", n, len(model.events))
 	}
 	lists, err := tables.Lists(t.Context())
-	if err != nil || len(lists) != 3 || lists[0].Size != 1 || lists[2].Size != 1 || lists[0].Version != other.Version+1 || lists[2].Version != other.Version+1 || lists[1] != other {
+	if err != nil || len(lists) != 3 || lists[0].Size != 1 || lists[2].Size != 1 || lists[0].Version != other.Version+1 ||
+		lists[2].Version != other.Version+1 || lists[1] != other {
 		t.Errorf("lists %v, of which %v does not change, %v", lists, other, err)
 	}
 	version, err := tables.Version(t.Context())

@@ -105,7 +105,8 @@ func (b StreamBackend) open(t testing.TB) StreamDB {
 	db := b.Open(t, streamPool)
 	db.exec(t, fmt.Sprintf("CREATE TABLE devices (id %s NOT NULL PRIMARY KEY)", b.Types[stream.Integer]))
 	db.exec(t, "INSERT INTO devices (id) VALUES (1), (2), (3), (4), (5), (6), (7), (8)")
-	db.exec(t, fmt.Sprintf("CREATE TABLE readings (seq %s, id %s NOT NULL UNIQUE, device %s, note %s CHECK (note <> 'bad'), FOREIGN KEY (device) REFERENCES devices (id))",
+	db.exec(t, fmt.Sprintf("CREATE TABLE readings (seq %s, id %s NOT NULL UNIQUE, device %s, note %s CHECK (note <> 'bad'), FOREIGN KEY "+
+		"(device) REFERENCES devices (id))",
 		b.Serial, b.Types[stream.Integer], b.Types[stream.Integer], b.Types[stream.Text]))
 	return db
 }
@@ -217,7 +218,8 @@ func testStreamNewer(t *testing.T, b StreamBackend) {
 		db.exec(t, sql)
 	}
 	_, err := trySend(t, db.stream(t, readings(), nil), "", `{"id":1}`)
-	if err == nil || !strings.Contains(err.Error(), "spillway_requests has format 2, this program supports format 1") || errors.Is(err, stream.ErrUnavailable) || errors.Is(err, queue.ErrUnknown) {
+	if err == nil || !strings.Contains(err.Error(), "spillway_requests has format 2, this program supports format 1") ||
+		errors.Is(err, stream.ErrUnavailable) || errors.Is(err, queue.ErrUnknown) {
 		t.Errorf("a newer table: %v", err)
 	}
 	if got := db.column(t, "SELECT count(*) FROM readings"); got != "0" {
@@ -232,7 +234,8 @@ func testStreamMistakes(t *testing.T, b StreamBackend) {
 	def.Table = "no_such_table"
 	s := db.stream(t, def, nil)
 	_, err := trySend(t, s, "", `{"id":1}`)
-	if err == nil || !strings.Contains(err.Error(), "no_such_table") || errors.Is(err, stream.ErrUnavailable) || errors.Is(err, queue.ErrUnknown) {
+	if err == nil || !strings.Contains(err.Error(), "no_such_table") || errors.Is(err, stream.ErrUnavailable) ||
+		errors.Is(err, queue.ErrUnknown) {
 		t.Errorf("no such table: %v", err)
 	}
 	def = readings()

@@ -74,7 +74,8 @@ func testStreamAllRefused(t *testing.T, b StreamBackend) {
 		case r.took > most:
 			why = fmt.Sprintf("all records took %v: want at most 20 times as long as a fifth, %v", r.took, most)
 		default:
-			t.Logf("%d refused records took %v with a timeout of %v, %d neighbours meanwhile, the slowest %v", refusedMax(), r.took, timeout, r.neighbours, r.slowest)
+			t.Logf("%d refused records took %v with a timeout of %v, %d neighbours meanwhile, the slowest %v", refusedMax(), r.took, timeout,
+				r.neighbours, r.slowest)
 			return
 		}
 	}
@@ -143,7 +144,8 @@ func testStreamDrainAllRefused(t *testing.T, b StreamBackend) {
 	db := b.open(t)
 	// A statement of the batch meets this on most machines, and the whole does not.
 	timeout := max(250*time.Millisecond, refusedFifth(t, db.stream(t, readings(), nil)))
-	d := db.spooledWith(t, readings(), filepath.Join(t.TempDir(), "s.db"), false, immortal, func(c *stream.Config) { c.CommitTimeout = timeout })
+	d := db.spooledWith(t, readings(), filepath.Join(t.TempDir(), "s.db"), false, immortal,
+		func(c *stream.Config) { c.CommitTimeout = timeout })
 	defer d.close(t)
 	n := refusedMax()
 	d.send(t, "", orphans(100000, n))

@@ -66,7 +66,9 @@ func (db StreamDB) spooled(t testing.TB, def stream.Definition, path string, shu
 }
 
 // spooledWith does the same with another configuration.
-func (db StreamDB) spooledWith(t testing.TB, def stream.Definition, path string, shut bool, lives int64, change func(*stream.Config)) *drained {
+func (db StreamDB) spooledWith(t testing.TB, def stream.Definition, path string, shut bool, lives int64,
+	change func(*stream.Config),
+) *drained {
 	t.Helper()
 	schema, err := stream.NewSchema(def)
 	if err != nil {
@@ -251,7 +253,8 @@ func testStreamRetry(t *testing.T, db StreamDB, path string, letters int) {
 	d.empty(t)
 	got := d.deadLetters(t)
 	for _, l := range got[:len(got)-1] {
-		if !strings.Contains(l, "the stream no longer has a column note") && !strings.Contains(strings.ToLower(l), "unique") && !strings.Contains(l, "Duplicate") {
+		if !strings.Contains(l, "the stream no longer has a column note") && !strings.Contains(strings.ToLower(l), "unique") &&
+			!strings.Contains(l, "Duplicate") {
 			t.Errorf("dead letter %s", l)
 		}
 	}

@@ -90,7 +90,8 @@ func testStreamMark(t *testing.T, b StreamBackend) {
 	}
 	again := one.batch(t, s, 1, []byte{1, 2, 3, 4}, `{"id":99}`)
 	commitBatch(t, sink, again)
-	if stored := again.Mark.Known[0].Stored; string(stored.Results) != string(results) || stored.First != 1 || stored.Last != 4 || again.Mark.Last != 4 {
+	if stored := again.Mark.Known[0].Stored; string(stored.Results) != string(results) || stored.First != 1 || stored.Last != 4 ||
+		again.Mark.Last != 4 {
 		t.Errorf("the same again: %+v with %q, want %q", stored, stored.Results, results)
 	}
 	for _, step := range []struct {
@@ -115,7 +116,8 @@ func testStreamMark(t *testing.T, b StreamBackend) {
 		{one, 0, nil, "", ""}, // asks
 		{marks{spool: one.spool, epoch: [16]byte{3}}, 0, nil, "", ""},
 	} {
-		batch := step.marks.batch(t, s, step.first, step.sums, fmt.Sprintf("{\"id\":%d}", 100*int(step.marks.epoch[0])+int(step.marks.spool[0])*1000+int(step.first)))
+		batch := step.marks.batch(t, s, step.first, step.sums,
+			fmt.Sprintf("{\"id\":%d}", 100*int(step.marks.epoch[0])+int(step.marks.spool[0])*1000+int(step.first)))
 		if len(step.sums) == 0 {
 			batch.Requests = nil
 		}
@@ -235,7 +237,8 @@ func testStreamSpoiled(t *testing.T, b StreamBackend) {
 				key = fmt.Sprint("spoil ", client)
 			}
 			o, err := trySend(t, s, key, fmt.Sprintf("{\"id\":%d,\"note\":%q}", client, note))
-			if !bad && (err != nil || o.Stored != 1) || bad && (err == nil || errors.Is(err, stream.ErrUnavailable) || errors.Is(err, queue.ErrUnknown)) {
+			if !bad && (err != nil || o.Stored != 1) || bad &&
+				(err == nil || errors.Is(err, stream.ErrUnavailable) || errors.Is(err, queue.ErrUnknown)) {
 				t.Errorf("record %d: %+v, %v", client, o, err)
 			}
 		})

@@ -49,7 +49,8 @@ func testStreamNeighbours(t *testing.T, b StreamBackend) {
 	if got := db.column(t, "SELECT count(*) FROM readings"); got != fmt.Sprint(want) {
 		t.Errorf("%s rows, want %d", got, want)
 	}
-	if stats := s.Stats(); int(stats.Stored) != want-1 || int(stats.RefusedDatabase) != 3*each || int(stats.RefusedSchema) != each || stats.Failed != 0 {
+	if stats := s.Stats(); int(stats.Stored) != want-1 || int(stats.RefusedDatabase) != 3*each || int(stats.RefusedSchema) != each ||
+		stats.Failed != 0 {
 		t.Errorf("stats %+v", stats)
 	}
 	// All of a batch refused, and one alone.

@@ -20,14 +20,23 @@ import (
 func testStreamTypes(t *testing.T, b StreamBackend) {
 	db := b.Open(t, streamPool)
 	values := map[stream.Type][]string{
-		stream.Integer:   {"0", "-1", "9223372036854775807", "-9223372036854775808"},
-		stream.Real:      {"0", "-0.5", "1.7976931348623157e308", "2.2250738585072014e-308", "0.1", "3e-5", "123456789.123456789"},
-		stream.Text:      {`""`, `"a"`, `"集装箱 \ud83d\ude00"`, `"'\"\\\\%_\n\t\u0001"`, `"` + strings.Repeat("x", 5000) + `"`, `"NULL"`, `" "`},
-		stream.Boolean:   {"true", "false"},
-		stream.Timestamp: {`"2016-12-01T23:59:57Z"`, `"2016-12-02T07:59:57.000001+08:00"`, `"1970-01-01T00:00:00Z"`, `"1000-01-01T00:00:00Z"`, `"9999-12-31T23:59:59.999999Z"`, `"1969-12-31T23:59:59.5Z"`},
-		stream.JSON:      {`{}`, `[]`, `1`, `"x"`, `{"a":[1,2.5,{"b":null}],"c":"集'\\\""}`, `true`, `"` + strings.Repeat("y", 5000) + `"`},
-		stream.Decimal:   {"0", "-0.01", "12345678901234.56", "1.50", "1.5e3", `"99999999999999999999.999999"`, `"-1e-9"`, "123456789012345678901234567890"},
-		stream.UUID:      {`"6ba7b810-9dad-11d1-80b4-00c04fd430c8"`, `"00000000-0000-0000-0000-000000000000"`, `"FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFFFF"`},
+		stream.Integer: {"0", "-1", "9223372036854775807", "-9223372036854775808"},
+		stream.Real:    {"0", "-0.5", "1.7976931348623157e308", "2.2250738585072014e-308", "0.1", "3e-5", "123456789.123456789"},
+		stream.Text:    {`""`, `"a"`, `"集装箱 \ud83d\ude00"`, `"'\"\\\\%_\n\t\u0001"`, `"` + strings.Repeat("x", 5000) + `"`, `"NULL"`, `" "`},
+		stream.Boolean: {"true", "false"},
+		stream.Timestamp: {
+			`"2016-12-01T23:59:57Z"`, `"2016-12-02T07:59:57.000001+08:00"`, `"1970-01-01T00:00:00Z"`, `"1000-01-01T00:00:00Z"`,
+			`"9999-12-31T23:59:59.999999Z"`, `"1969-12-31T23:59:59.5Z"`,
+		},
+		stream.JSON: {`{}`, `[]`, `1`, `"x"`, `{"a":[1,2.5,{"b":null}],"c":"集'\\\""}`, `true`, `"` + strings.Repeat("y", 5000) + `"`},
+		stream.Decimal: {
+			"0", "-0.01", "12345678901234.56", "1.50", "1.5e3", `"99999999999999999999.999999"`, `"-1e-9"`,
+			"123456789012345678901234567890",
+		},
+		stream.UUID: {
+			`"6ba7b810-9dad-11d1-80b4-00c04fd430c8"`, `"00000000-0000-0000-0000-000000000000"`,
+			`"FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFFFF"`,
+		},
 	}
 	for kind, columnType := range b.Types {
 		t.Run(string(kind), func(t *testing.T) {
@@ -114,7 +123,10 @@ func (b StreamBackend) amounts(t testing.TB) (StreamDB, stream.Definition) {
 }
 
 // exact are decimals that a column of 20 digits, 2 of them behind the point, holds.
-var exact = []string{"12345678901234.56", "-12345678901234.56", "0", "-0.01", "1.50", "1.5000", "15e-1", "1e3", `"99.99"`, "null", "100000000000000.25"}
+var exact = []string{
+	"12345678901234.56", "-12345678901234.56", "0", "-0.01", "1.50", "1.5000", "15e-1", "1e3", `"99.99"`, "null",
+	"100000000000000.25",
+}
 
 // testStreamDecimals stores exact decimals between some that the column would round.
 func testStreamDecimals(t *testing.T, b StreamBackend) {
@@ -157,7 +169,8 @@ func testStreamDecimals(t *testing.T, b StreamBackend) {
 	// The table changes while the stream runs.
 	db.exec(t, "DELETE FROM amounts")
 	db.exec(t, b.Narrowed)
-	if o := send(t, s, "", `{"id":1,"amount":1.25}`+"\n"+`{"id":2,"amount":1.5}`); o.Stored != 1 || len(o.Refused) != 1 || o.Refused[0].Index != 0 {
+	if o := send(t, s, "", `{"id":1,"amount":1.25}`+"\n"+`{"id":2,"amount":1.5}`); o.Stored != 1 || len(o.Refused) != 1 ||
+		o.Refused[0].Index != 0 {
 		t.Errorf("after ALTER TABLE: %+v", o)
 	}
 	checkAmounts(t, db, []string{"1.5"})
@@ -186,7 +199,8 @@ func testStreamDecimalsSpooled(t *testing.T, b StreamBackend) {
 	d.send(t, "", `{"id":1,"amount":12345678901234.56}`+"\n"+`{"id":2,"amount":`+b.Inexact[0]+"}\n"+`{"id":3,"amount":"-1.5e1"}`)
 	d.empty(t)
 	checkAmounts(t, db, []string{"12345678901234.56", "-15"})
-	if letters := d.deadLetters(t); len(letters) != 1 || !strings.Contains(letters[0], `{"id":2,"amount":`) || !strings.Contains(letters[0], "amount: ") {
+	if letters := d.deadLetters(t); len(letters) != 1 || !strings.Contains(letters[0], `{"id":2,"amount":`) ||
+		!strings.Contains(letters[0], "amount: ") {
 		t.Errorf("dead letters %q", letters)
 	}
 }
@@ -245,9 +259,12 @@ func testStreamKeyCollation(t *testing.T, b StreamBackend) {
 	if b.Setup != "" {
 		db.exec(t, b.Setup)
 	}
-	db.exec(t, fmt.Sprintf("CREATE TABLE labels (loose %s NOT NULL UNIQUE, strict %s NOT NULL UNIQUE, id %s NOT NULL UNIQUE)", b.Insensitive, b.Sensitive, b.Types[stream.Integer]))
+	db.exec(t, fmt.Sprintf("CREATE TABLE labels (loose %s NOT NULL UNIQUE, strict %s NOT NULL UNIQUE, id %s NOT NULL UNIQUE)", b.Insensitive,
+		b.Sensitive, b.Types[stream.Integer]))
 	def := stream.Definition{Name: "/labels", Table: "labels", Columns: []stream.Column{
-		{Name: "loose", Type: stream.Text, Required: true}, {Name: "strict", Type: stream.Text, Required: true}, {Name: "id", Type: stream.Integer, Required: true},
+		{Name: "loose", Type: stream.Text, Required: true},
+		{Name: "strict", Type: stream.Text, Required: true},
+		{Name: "id", Type: stream.Integer, Required: true},
 	}}
 	for _, test := range []struct {
 		key    string
@@ -261,7 +278,8 @@ func testStreamKeyCollation(t *testing.T, b StreamBackend) {
 	} {
 		def.Key, def.AnyKeyCollation = []string{test.key}, test.accept
 		err := db.check(t, def)
-		if (err == nil) != (test.want == "") || err != nil && (!strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), "key column loose")) {
+		if (err == nil) != (test.want == "") || err != nil &&
+			(!strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), "key column loose")) {
 			t.Errorf("key %s, accepted %v: %v, want %q", test.key, test.accept, err, test.want)
 		}
 	}
@@ -286,7 +304,8 @@ func testStreamKeyCollation(t *testing.T, b StreamBackend) {
 	}
 	for _, step := range []struct{ sql, want string }{
 		{"", "later"},
-		{fmt.Sprintf("CREATE TABLE later (loose %s NOT NULL UNIQUE, strict %s NOT NULL, id %s)", b.Insensitive, b.Sensitive, b.Types[stream.Integer]), "key_collation: accept"},
+		{fmt.Sprintf("CREATE TABLE later (loose %s NOT NULL UNIQUE, strict %s NOT NULL, id %s)", b.Insensitive, b.Sensitive,
+			b.Types[stream.Integer]), "key_collation: accept"},
 	} {
 		if step.sql != "" {
 			db.exec(t, step.sql)

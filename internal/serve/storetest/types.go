@@ -130,7 +130,10 @@ func testFormat(t *testing.T, db DB, kind Kind, table string) {
 	rows := read(t, source, feed.Range{Limit: 100})
 	columns := source.Columns()
 	CheckColumns(t, columns, rows.Data)
-	want := map[Kind]feed.JSONType{Integer: feed.JSONString, Decimal: feed.JSONString, Timestamp: feed.JSONTimestamp, TimestampTZ: feed.JSONTimestamp}
+	want := map[Kind]feed.JSONType{
+		Integer: feed.JSONString, Decimal: feed.JSONString, Timestamp: feed.JSONTimestamp,
+		TimestampTZ: feed.JSONTimestamp,
+	}
 	if c := columns[1]; want[kind] != "" && c.JSON != want[kind] {
 		t.Errorf("%s: %+v, want %s", kind, c, want[kind])
 	}
