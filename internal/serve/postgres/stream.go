@@ -270,10 +270,9 @@ func isData(err *pgconn.PgError) bool {
 	return true
 }
 
-// isRefusal reports whether a row that is inserted alone is refused with this error. unsure
-// means that the reason may be the server's: of a batch with a Mark, any error that is not
-// temporary counts as a refusal, and only a data exception or a constraint is certainly the
-// row's own.
+// isRefusal reports whether a row that is inserted alone is refused with this error. Of a batch
+// with a Mark, any error that is not temporary counts as a refusal. It is unsure, because its
+// reason may be the server's, unless it is a data exception or a constraint.
 func isRefusal(err *pgconn.PgError, marked bool) (refused, unsure bool) {
 	if !marked {
 		return isData(err), false

@@ -14,7 +14,7 @@ import (
 	"spillway/internal/serve/tables"
 )
 
-// baseTypes and the end of it, with a condition between them, are the start of a statement: the
+// baseTypes and the end of it, with a condition between them, are the start of a statement. The
 // table b has the columns that meet the condition, with their base type below any number of
 // domains, and its modifier. It has rows of these domains too.
 const (
@@ -25,10 +25,10 @@ const (
 	FROM b JOIN pg_type t ON t.oid = b.type AND t.typtype = 'd')`
 )
 
-// tableColumns yields for each column of a table: its name, its type as written in SQL, its
-// base type, the digits of a numeric or the characters of a varchar (0 if they are unlimited),
-// and whether a collation of the column or of a unique index on it takes different texts as
-// equal.
+// tableColumns yields the name of each column of a table, its type as written in SQL, its base
+// type, and its size: the digits of a numeric or the characters of a varchar, 0 if unlimited.
+// The last value is a collation, of the column or of a unique index on it, that takes different
+// texts as equal.
 const tableColumns = baseTypes + "attrelid = to_regclass($1::text)" + baseTypesEnd + `
 SELECT a.attname, format_type(a.atttypid, a.atttypmod), base.typname,
 	CASE WHEN b.modifier < 4 THEN 0 WHEN base.typname = 'numeric' THEN ((b.modifier - 4) >> 16) & 65535 ELSE b.modifier - 4 END::text,

@@ -80,8 +80,8 @@ func (s *Stream) setProbe(now *probe) {
 // already.
 //
 // If the database was away, that shows that it is back. If it refused the batch, it may
-// refuse the next one for the same reason, which an empty batch need not show (a trigger,
-// for example): then only a request can tell, and may try when none has failed for a while.
+// refuse the next one for the same reason, such as a trigger, which an empty batch does not
+// show. Then only a request can tell, and may try when none has failed for a while.
 func (s *Stream) probeDatabase(database Database) *probe {
 	ctx, cancel := context.WithTimeout(s.background, probeTimeout)
 	defer cancel()
@@ -115,9 +115,9 @@ func (s *Stream) probeCommit(finished uint64) error {
 	})
 }
 
-// Ready returns nil while the stream accepts records and is not close to refusing them: the
-// database answers, the last batch was stored, and less than half of the queue's limits and
-// of Config.WaitMax is used. A probe outweighs the last batch only while no other was tried.
+// Ready returns nil while the stream accepts records and is not close to refusing them. The
+// database answers then, the last batch was stored, and less than half of the queue's limits
+// and of Config.WaitMax is used. A probe outweighs the last batch only while no other was tried.
 // If the error wraps queue.ErrNearlyFull, records are still accepted.
 func (s *Stream) Ready() error {
 	s.mu.Lock()

@@ -57,8 +57,8 @@ type Refusal struct {
 // have its form. In NDJSON, a line that is not JSON is a Refusal.
 //
 // A record is refused for a value of the wrong type or out of bounds, a missing required
-// field, an unknown field (unless Definition.Extra stores it), a duplicate field, and a
-// string that is not UTF-8 or contains NUL or half a surrogate pair.
+// field, a duplicate field, and an unknown field unless Definition.Extra stores it. It is
+// refused too for a string that is not UTF-8, or contains NUL or half a surrogate pair.
 func (s *Schema) Parse(body []byte, form Form, now time.Time, limits Limits) (*Records, []Refusal, error) {
 	return s.ParseBound(body, form, now, limits, nil)
 }

@@ -44,8 +44,8 @@ type Spool interface {
 //     does. If the key comes again after that with another body, the request is
 //     acknowledged and its records become dead letters.
 //   - A record becomes a dead letter in doubt if it cannot be told whether the database has
-//     it: its group's number belongs to another group in the database, or its idempotency
-//     key was accepted longer than Config.SpoolMaxAge ago and may be forgotten.
+//     it. Its group's number belongs to another group in the database then, or its
+//     idempotency key was accepted longer than Config.SpoolMaxAge ago and may be forgotten.
 type Spooled struct {
 	cfg    Config
 	schema *Schema
@@ -224,9 +224,9 @@ func (s *Spooled) Schema() *Schema { return s.schema }
 // Stream.Durability.
 func (s *Spooled) Durability() (Durability, bool) { return s.maintenance.durability() }
 
-// Ack returns what an acknowledgement is worth, in words: "spool", or "spool, then a
-// database not fsynced: innodb_flush_log_at_trx_commit=2" if a crash of the database can
-// lose records that were drained and are no longer in the spool.
+// Ack returns what an acknowledgement is worth, in words. It is "spool", or "spool, then a
+// database not fsynced: innodb_flush_log_at_trx_commit=2". A crash of that database can lose
+// records that were drained and are no longer in the spool.
 func (s *Spooled) Ack() string {
 	if d, ok := s.Durability(); ok && len(d.Unsafe) > 0 {
 		return AckSpool + ", then a database not fsynced: " + strings.Join(d.Unsafe, ", ")

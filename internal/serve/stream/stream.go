@@ -188,9 +188,9 @@ func (s *Stream) Close(ctx context.Context) error {
 // Schema returns the stream's schema.
 func (s *Stream) Schema() *Schema { return s.schema }
 
-// Durability returns what an acknowledgement of the database is worth, by the settings
-// that were read last: at start, every minute, and within a second of a batch that failed
-// or was the first of a new session. It is false until the database has answered once.
+// Durability returns what an acknowledgement of the database is worth, by the settings that
+// were read last. They are read at start, every minute, and within a second of a batch that
+// failed or was the first of a new session. It is false until the database has answered once.
 func (s *Stream) Durability() (Durability, bool) { return s.maintenance.durability() }
 
 // Ack returns what an acknowledgement is worth, in words: the level, and what weakens it.

@@ -69,9 +69,9 @@ func (b *Batch) TrialRows() []Row {
 	return rows
 }
 
-// Held is the error of a batch with a Mark of which nothing was stored, because a row was
-// refused for a reason that may be the server's, and no later row, nor one of Trial, was
-// inserted. It wraps ErrHeld.
+// Held is the error of a batch with a Mark of which nothing was stored. A row was refused for a
+// reason that may be the server's, and no later row was inserted, nor one of Trial. It wraps
+// ErrHeld.
 type Held struct {
 	Row    int // the first such row, counted in Batch.Rows
 	Reason string
@@ -96,7 +96,7 @@ func (r *Refused) Error() string { return "refused: " + r.Reason }
 
 // Bisect inserts rows [0, n) in order if the database may refuse some of them. insert
 // inserts rows [low, high) or none of them, and returns a *Refused if the database refuses
-// their data; any other error ends the work. A refused part of more than few rows is
+// their data. Any other error ends the work. A refused part of more than few rows is
 // halved. A smaller one is given to singly, which inserts each row alone.
 //
 // It calls insert at most 4n/few+1 times, and singly at most once per row.
