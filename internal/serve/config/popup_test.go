@@ -41,12 +41,10 @@ func TestPopups(t *testing.T) {
 	}
 	const with = "popups:\n  path: /popup\n"
 	for text, want := range map[string]string{
-		"popups:\n  path: popup\n":        "2:9: popups.path: must start with /, contain only letters, digits and -._~/ without // and .., and not end with /, not \"popup\"",
-		"popups:\n  placements: [home]\n": "2:3: popups.path: must be given, as /popup",
-		with + "  store: redis\n":         "2:3: popups.keys: must be given with store: redis, because replicas need the same key",
-		with + "  keys: [short]\n":        "3:10: popups.keys[0]: must have at least 32 characters, as from openssl rand -hex 32",
-		with + "  keys: [" + strings.Repeat("0123456789abcdef0123456789abcdef, ", 5) + "]\n": "3:9: popups.keys: must be at most 4 keys",
-		with + "  state_ttl: 30m\n":                                        "3:14: popups.state_ttl: must be at least 1h, or 0s, not \"30m0s\"",
+		"popups:\n  path: popup\n":                                         "2:9: popups.path: must start with /, contain only letters, digits and -._~/ without // and .., and not end with /, not \"popup\"",
+		"popups:\n  placements: [home]\n":                                  "2:3: popups.path: must be given, as /popup",
+		with + "  store: redis\n":                                          "2:3: popups.keys: must be given with store: redis, because replicas need the same key",
+		with + "  keys: [short]\n":                                         "3:10: popups.keys[0]: must have at least 32 characters, as from openssl rand -hex 32",
 		with + "  placements: [home, Home]\n":                              "3:22: popups.placements[1]: must be 1 to 32 lower-case letters, digits and -, without - at the start, not \"Home\"",
 		with + "  redis_prefix: Shop\n":                                    "3:17: popups.redis_prefix: must be 1 to 32 lower-case letters, digits and -, without - at the start, not \"Shop\"",
 		with + "  redis_prefix: \"\"\n":                                    "3:17: popups.redis_prefix: must be 1 to 32 lower-case letters, digits and -, without - at the start",
@@ -75,6 +73,18 @@ func TestPopups(t *testing.T) {
 		"popups: {max_per: {1h: 1}}\n":                                     "1:9: popups.path: must be given, as /popup",
 		with + "feeds:\n  - {path: /popup/click, sql: SELECT 1, key: a}\n": "2:9: popups.path: must differ from feeds[0].path, not \"/popup/click\"",
 		with + "  identity: {trust: jwt, algorithm: RS256, key: key-of-forty-characters-key-of-40-chars-}\n": "3:49: popups.identity.key: must be a public key in PEM for RS256, as file:PATH",
+	} {
+		bad(t, text, want)
+	}
+}
+
+// TestPopupLimits: values that the engine takes unchecked are refused.
+func TestPopupLimits(t *testing.T) {
+	t.Parallel()
+	const with = "popups:\n  path: /popup\n"
+	for text, want := range map[string]string{
+		with + "  keys: [" + strings.Repeat("0123456789abcdef0123456789abcdef, ", 5) + "]\n": "3:9: popups.keys: must be at most 4 keys",
+		with + "  state_ttl: 30m\n": "3:14: popups.state_ttl: must be at least 1h, or 0s, not \"30m0s\"",
 	} {
 		bad(t, text, want)
 	}

@@ -207,7 +207,7 @@ func seenState(p *Placement, campaigns int) State {
 	s, at := State{}, day0.Add(-time.Hour).UnixMilli()
 	for i := range campaigns {
 		id := CampaignID(i + 1)
-		s = State{Version: s.Version + 2, Phase: Clicked, Campaign: id, Shows: 1, Shown: at, Answered: at, others: p.encode(s.behind(id))}
+		s = State{Version: s.Version + 2, Phase: Clicked, Campaign: id, Shows: 1, Shown: at, Answered: at, others: p.encode(s.behind(nil, id))}
 	}
 	return s
 }

@@ -345,10 +345,11 @@ var (
 func (p *Placement) show(key Key, s State, c *compiled, d Decision, now time.Time, keep int) (State, Event) {
 	at := now.UnixMilli()
 	before, known := s.record(c.ID)
+	var room [16]record // of most users
 	if d.Reason == HeldOut {
 		next := s
 		next.Version++
-		next.others = p.encode(append(s.without(c.ID), record{campaign: c.ID, last: KindWithhold, at: roundUp(at)}))
+		next.others = p.encode(append(s.without(room[:0], c.ID), record{campaign: c.ID, last: KindWithhold, at: roundUp(at)}))
 		event := next.event(key, KindWithhold, c.ID, at, at)
 		event.First = !known
 		return next, event
@@ -359,32 +360,31 @@ func (p *Placement) show(key Key, s State, c *compiled, d Decision, now time.Tim
 	}
 	next := State{
 		Version: s.Version + 1, Phase: Shown, Campaign: c.ID, Variant: d.Variant, Shows: uint16(min(shows, CapMax)),
-		Shown: at, Until: later(at, c.repeat), others: p.encode(s.behind(c.ID)), recent: s.withRecent(at, keep),
+		Shown: at, Until: later(at, c.repeat), others: p.encode(s.behind(room[:0], c.ID)), recent: s.withRecent(at, keep),
 	}
 	event := next.event(key, KindShow, c.ID, at, at)
 	event.First = !known
 	return next, event
 }
 
-// without returns the records of s, but for that of the last show and that of a campaign.
-func (s *State) without(campaign CampaignID) []record {
-	kept := make([]record, 0, 16)
+// without appends the records of s, but for that of the last show and that of a campaign.
+func (s *State) without(dst []record, campaign CampaignID) []record {
 	all := records{src: s.others}
 	for r, ok := all.next(); ok; r, ok = all.next() {
 		if r.campaign != campaign {
-			kept = append(kept, r)
+			dst = append(dst, r)
 		}
 	}
-	return kept
+	return dst
 }
 
-// behind returns the records of s, but for that of a campaign, which is shown after s.
-func (s *State) behind(campaign CampaignID) []record {
-	kept := s.without(campaign)
+// behind appends the records of s, but for that of a campaign, which is shown after s.
+func (s *State) behind(dst []record, campaign CampaignID) []record {
+	dst = s.without(dst, campaign)
 	if r, ok := s.latest(); ok && r.campaign != campaign {
-		kept = append(kept, r)
+		dst = append(dst, r)
 	}
-	return kept
+	return dst
 }
 
 // encode encodes records for a state. Those of archived campaigns are removed. Those of campaigns
