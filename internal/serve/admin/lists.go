@@ -108,8 +108,9 @@ var errLines = errors.New("some lines are not valid")
 func (u *listUpload) users() iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		u.lines.Buffer(nil, listLineMax)
+		_ = u.control.SetReadDeadline(time.Now().Add(listReadWithin)) // it may have waited for another upload
 		for n := 1; u.lines.Scan() && len(u.flaws) < listFlawsMax; n++ {
-			if n%1000 == 1 {
+			if n%1000 == 0 {
 				_ = u.control.SetReadDeadline(time.Now().Add(listReadWithin))
 			}
 			line := bytes.TrimSuffix(u.lines.Bytes(), []byte("\r"))

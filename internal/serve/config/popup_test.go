@@ -47,7 +47,6 @@ func TestPopups(t *testing.T) {
 		with + "  keys: [short]\n":                                         "3:10: popups.keys[0]: must have at least 32 characters, as from openssl rand -hex 32",
 		with + "  placements: [home, Home]\n":                              "3:22: popups.placements[1]: must be 1 to 32 lower-case letters, digits and -, without - at the start, not \"Home\"",
 		with + "  redis_prefix: Shop\n":                                    "3:17: popups.redis_prefix: must be 1 to 32 lower-case letters, digits and -, without - at the start, not \"Shop\"",
-		with + "  redis_prefix: \"\"\n":                                    "3:17: popups.redis_prefix: must be 1 to 32 lower-case letters, digits and -, without - at the start",
 		with + "  placements: [home, home]\n":                              "3:22: popups.placements[1]: must not be repeated, not \"home\"",
 		with + "  attributes: {user: text}\n":                              "3:22: popups.attributes.user: must have another name: user, placement, clock_offset, at are reserved",
 		with + "  attributes: {age: uuid}\n":                               "3:21: popups.attributes.age: must be text, integer, real, boolean, timestamp or texts, not \"uuid\"",
@@ -84,7 +83,8 @@ func TestPopupLimits(t *testing.T) {
 	const with = "popups:\n  path: /popup\n"
 	for text, want := range map[string]string{
 		with + "  keys: [" + strings.Repeat("0123456789abcdef0123456789abcdef, ", 5) + "]\n": "3:9: popups.keys: must be at most 4 keys",
-		with + "  state_ttl: 30m\n": "3:14: popups.state_ttl: must be at least 1h, or 0s, not \"30m0s\"",
+		with + "  redis_prefix: \"\"\n": "3:17: popups.redis_prefix: must be 1 to 32 lower-case letters, digits and -, without - at the start",
+		with + "  state_ttl: 30m\n":     "3:14: popups.state_ttl: must be at least 1h, or 0s, not \"30m0s\"",
 	} {
 		bad(t, text, want)
 	}

@@ -115,66 +115,6 @@ func InTransactions(events []Event, apply func(events []Event) error) error {
 	return nil
 }
 
-// Row is a user's state in the database, as AppendState encodes it.
-type Row struct {
-	Key   Key
-	State []byte
-}
-
-func (r Row) decode() (State, error) {
-	state, err := DecodeState(r.State)
-	if err != nil {
-		return state, fmt.Errorf("read the popup state of user %q at %s: %w", r.Key.User, r.Key.Placement, err)
-	}
-	return state, nil
-}
-
-// restoreRows is the number of states that Restore reads at once.
-const restoreRows = 5000
-
-// Restore calls yield for the state of each user and placement until it returns an error.
-// read returns up to limit rows after a key, by ascending user and placement.
-func Restore(read func(after Key, limit int) ([]Row, error), yield func(Key, State) error) error {
-	var last Key
-	for {
-		rows, err := read(last, restoreRows)
-		if err != nil {
-			return fmt.Errorf("read popup states: %w", err)
-		}
-		for _, row := range rows {
-			state, err := row.decode()
-			if err != nil {
-				return err
-			}
-			if err := yield(row.Key, state); err != nil {
-				return err
-			}
-		}
-		if len(rows) < restoreRows {
-			return nil
-		}
-		last = rows[len(rows)-1].Key
-	}
-}
-
-// States returns the states in rows in the order of keys; the zero State for a key without
-// a row.
-func States(keys []Key, rows []Row) ([]State, error) {
-	found := make(map[Key]State, len(rows))
-	for _, row := range rows {
-		state, err := row.decode()
-		if err != nil {
-			return nil, err
-		}
-		found[row.Key] = state
-	}
-	out := make([]State, len(keys))
-	for i, key := range keys {
-		out[i] = found[key]
-	}
-	return out, nil
-}
-
 // Distinct returns the events without duplicates, by ascending id. Databases insert them in
 // this order, so that two processes with the same events do not deadlock.
 func Distinct(events []Event) []*Event {

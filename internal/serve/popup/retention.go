@@ -2,6 +2,7 @@ package popup
 
 import (
 	"context"
+	"encoding/binary"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -54,4 +55,13 @@ func (r *Retention) Run(ctx context.Context) {
 		}
 		failing = err != nil
 	}
+}
+
+// FirstEventID returns the least id that an event of a show at t can have. Events of earlier
+// shows have lower ids.
+func FirstEventID(t time.Time) (id [16]byte) {
+	var ms [8]byte
+	binary.BigEndian.PutUint64(ms[:], uint64(max(t.UnixMilli(), 0)))
+	copy(id[:6], ms[2:])
+	return id
 }

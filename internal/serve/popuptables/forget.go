@@ -69,7 +69,7 @@ func deleteEvents(ctx context.Context, s tables.Session, ids []tables.Row) (dele
 		for i, row := range some {
 			args[i] = [16]byte([]byte(row[0]))
 		}
-		list, args := inList(args)
+		list, args := tables.InList(args)
 		n, err := s.Exec(ctx, "DELETE FROM popup_events WHERE id IN "+list, args...)
 		if err != nil {
 			return deleted, err

@@ -9,8 +9,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"math/bits"
-	"strings"
 	"time"
 
 	"spillway/internal/plans"
@@ -64,16 +62,6 @@ func (t *Tables) sum(column string) string {
 		return "sum(" + column + ")::bigint"
 	}
 	return "SUM(" + column + ")"
-}
-
-// inList writes the list of an IN. It repeats the last value up to a power of two, so that
-// there are few different statements.
-func inList(values []any) (list string, all []any) {
-	n := 1 << bits.Len(uint(len(values)-1))
-	for len(values) < n {
-		values = append(values, values[len(values)-1])
-	}
-	return "(?" + strings.Repeat(", ?", n-1) + ")", values
 }
 
 // Identity returns the id of the database, which the first call chooses at random.

@@ -60,7 +60,7 @@ func (t *Tables) States(ctx context.Context, keys []popup.Key) ([]popup.State, e
 		for i, key := range some {
 			users[i] = key.User
 		}
-		list, users := inList(users)
+		list, users := tables.InList(users)
 		// A user has few placements: those that are not asked for cost little.
 		rows, err := t.rows(ctx, "SELECT user_id, placement, state FROM popup_state WHERE user_id IN "+list, users...)
 		if err != nil {

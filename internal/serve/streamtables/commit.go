@@ -4,8 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"math/bits"
-	"strings"
 
 	"spillway/internal/serve/stream"
 	"spillway/internal/serve/tables"
@@ -159,7 +157,7 @@ func (w *writer) finish(ctx context.Context) error {
 	for i, id := range w.b.Forget {
 		ids[i] = id
 	}
-	list, ids := inList(ids)
+	list, ids := tables.InList(ids)
 	_, err = w.Exec(ctx, "DELETE FROM spillway_batches WHERE id IN "+list, ids...)
 	return err
 }
@@ -180,16 +178,6 @@ func (w *writer) verify(ctx context.Context) error {
 		return err
 	}
 	return w.b.VerifyTrial(held)
-}
-
-// inList writes the list of an IN. It repeats the last value up to a power of two, so that
-// there are few different statements.
-func inList(values []any) (list string, all []any) {
-	n := 1 << bits.Len(uint(len(values)-1))
-	for len(values) < n {
-		values = append(values, values[len(values)-1])
-	}
-	return "(?" + strings.Repeat(", ?", n-1) + ")", values
 }
 
 // raced wraps the error of a row that another process has inserted meanwhile: a retry finds it.

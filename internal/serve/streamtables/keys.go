@@ -51,7 +51,7 @@ func (w *writer) readKeys(ctx context.Context, requests []*stream.Entry, end str
 			byKey[e.Key] = e
 			keys = append(keys, []byte(e.Key))
 		}
-		list, keys := inList(keys)
+		list, keys := tables.InList(keys)
 		rows, err := w.Rows(ctx, "SELECT request_key, fingerprint, outcome, accepted_at, earlier, "+w.d.Now+
 			" FROM spillway_requests WHERE stream = ? AND request_key IN "+list+end,
 			append([]any{w.name}, keys...)...)

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"regexp"
 	"strconv"
 	"strings"
@@ -199,3 +200,13 @@ func Ensure(ctx context.Context, s Session, d Dialect, all []Table) error {
 // ErrUnusable is the error of a table that an administrator has to change: one of another format
 // than this program knows, or one that would change what is stored in it.
 var ErrUnusable = errors.New("the table cannot be used")
+
+// InList writes the list of an IN. It repeats the last value up to a power of two, so that
+// there are few different statements.
+func InList(values []any) (list string, all []any) {
+	n := 1 << bits.Len(uint(len(values)-1))
+	for len(values) < n {
+		values = append(values, values[len(values)-1])
+	}
+	return "(?" + strings.Repeat(", ?", n-1) + ")", values
+}
