@@ -32,9 +32,9 @@ type source struct {
 // Source returns the source of the feed or the query that def describes. Mistakes that only
 // the database can find are errors of Read and Check.
 //
-// Parameters are passed as text, bigint, double precision, boolean, timestamptz and uuid, lists
-// as arrays of these, so that a statement compares with = ANY(:ids), and filters as bigint or
-// as the type of their column.
+// Parameters are passed as text, bigint, double precision, boolean, timestamptz and uuid. Lists
+// are arrays of these, so that a statement compares with = ANY(:ids). Filters are bigint or of
+// the type of their column.
 func (db *DB) Source(def feed.Definition) (feed.Source, error) {
 	s, err := db.source(def)
 	if err != nil {
