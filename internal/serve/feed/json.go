@@ -87,10 +87,11 @@ func AppendTime(dst, text []byte, digits int) (appended []byte, ok bool) {
 	}
 	fraction, zone, ok := cutFraction(text[len(shape):])
 	offset, known := zoneOf(zone)
-	t := time.Date(number(text[:4]), time.Month(number(text[5:7])), number(text[8:10]), number(text[11:13]), number(text[14:16]), number(text[17:19]), 0, time.UTC)
+	month, day := time.Month(number(text[5:7])), number(text[8:10])
+	hour, minute, second := number(text[11:13]), number(text[14:16]), number(text[17:19])
+	t := time.Date(number(text[:4]), month, day, hour, minute, second, 0, time.UTC)
 	// Date turns a 32nd of January, or a 61st second, into another time.
-	if !ok || !known || t.Month() != time.Month(number(text[5:7])) || t.Day() != number(text[8:10]) || t.Hour() != number(text[11:13]) ||
-		t.Minute() != number(text[14:16]) || t.Second() != number(text[17:19]) {
+	if !ok || !known || t.Month() != month || t.Day() != day || t.Hour() != hour || t.Minute() != minute || t.Second() != second {
 		return dst, false
 	}
 	if t = t.Add(-offset); t.Year() < 0 || t.Year() > 9999 {

@@ -32,9 +32,9 @@ type source struct {
 // Source returns the source of the feed or the query that def describes. Mistakes that only
 // the database can find are errors of Read and Check.
 //
-// Parameters are passed as text, bigint, double precision, boolean, timestamptz and uuid, lists
-// as arrays of these, so that a statement compares with = ANY(:ids), and filters as bigint or
-// as the type of their column.
+// Parameters are passed as text, bigint, double precision, boolean, timestamptz and uuid. Lists
+// are arrays of these, so that a statement compares with = ANY(:ids). Filters are bigint or of
+// the type of their column.
 func (db *DB) Source(def feed.Definition) (feed.Source, error) {
 	s, err := db.source(def)
 	if err != nil {
@@ -87,28 +87,18 @@ func (s *source) run(ctx context.Context, r feed.Range, keysOnly bool, to feed.R
 		return err
 	}
 	hasKey := r.After != "" || r.Until != ""
-	if hasKey && strings.HasPrefix(pgErr.Code, classDataException) && pgErr.Code != stateDivisionByZero {
+	aboutData := strings.HasPrefix(pgErr.Code, classDataException)
+	switch {
+	case aboutData && hasKey && pgErr.Code != stateDivisionByZero:
 		return fmt.Errorf("%w: %w", feed.ErrCursor, err)
-	}
-	if rejected := valueError(s.def.Params, err); rejected != nil {
-		return rejected
-	}
-	if !s.def.IsQuery() && (pgErr.Code == stateUndefinedColumn || pgErr.Code == stateAmbiguousColumn) {
+	case aboutData && len(s.def.Params) > 0: // without parameters it is the tables' own
+		return fmt.Errorf("%w: %w", param.ErrValue, err)
+	case !s.def.IsQuery() && (pgErr.Code == stateUndefinedColumn || pgErr.Code == stateAmbiguousColumn):
 		if keyErr := s.checkColumns(ctx); keyErr != nil {
 			return keyErr
 		}
 	}
 	return err
-}
-
-// valueError returns err as param.ErrValue if the server rejects the value of a parameter, else
-// nil. Errors of class 22 are about data; without parameters it is the tables' own.
-func valueError(params []feed.Param, err error) error {
-	var pgErr *pgconn.PgError
-	if len(params) > 0 && errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, classDataException) {
-		return fmt.Errorf("%w: %w", param.ErrValue, err)
-	}
-	return nil
 }
 
 // arguments returns the statement's parameters in the order of writer.write.
