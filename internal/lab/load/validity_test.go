@@ -1,7 +1,6 @@
 package load
 
 import (
-	"context"
 	"errors"
 	"runtime"
 	"strings"
@@ -374,38 +373,5 @@ func TestUsage(t *testing.T) {
 	}
 	if _, known := cpuPressure(); !known {
 		t.Log("this kernel does not report pressure")
-	}
-}
-
-// TestSelfTestParts runs what depends least on how busy the machine is; other
-// programs can only make it worse, so the best of three counts. A part may only fail if
-// the machine was disturbed.
-func TestSelfTestParts(t *testing.T) {
-	for _, part := range []func() (Finding, error){
-		func() (Finding, error) {
-			limit := time.Hour
-			if testing.Short() { // an interrupted step is judged as it is
-				limit = time.Second / 2
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), limit)
-			defer cancel()
-			return testCeiling(ctx, 1)
-		},
-		func() (Finding, error) { return testStall(t.Context(), 1) },
-	} {
-		var findings []Finding
-		delays := time.Duration(0)
-		for len(findings) < 3 && (len(findings) == 0 || !findings[len(findings)-1].Passed) {
-			stop := measureDelays()
-			finding, err := part()
-			delays = stop()
-			if err != nil {
-				finding.Passed, finding.Text = false, err.Error()
-			}
-			findings = append(findings, finding)
-		}
-		if last := findings[len(findings)-1]; !last.Passed && !last.contended && delays < delayMax {
-			t.Errorf("%+v", findings)
-		}
 	}
 }
