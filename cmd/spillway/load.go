@@ -36,7 +36,7 @@ type loadCmd struct {
 // The flags, by group. Each type has the fields of the type in package load.
 type (
 	loadAmount struct {
-		Rate     string        `filled:"" group:"Amount" placeholder:"R,…" help:"Open loop: arrivals per second, independent of the target. A list is one step each; FROM..TO/DURATION is a ramp. Default: a closed loop."`
+		Rate     string        `filled:"" group:"Amount" placeholder:"R,…" help:"Open loop: arrivals per second, independent of the target. A list is one step each. Default: a closed loop."`
 		Duration time.Duration `filled:"" group:"Amount" short:"d" help:"Length of each step. Default: 10s, unless --requests is given."`
 		Requests int64         `group:"Amount" short:"n" help:"Requests per step."`
 		Warmup   time.Duration `group:"Amount" help:"Load before each step that is not counted."`

@@ -126,7 +126,7 @@ func testCeiling(ctx context.Context, seed uint64) (finding, error) {
 func testStall(ctx context.Context, seed uint64) (finding, error) {
 	const rate, length, stall = 1000, 5 * time.Second, time.Second
 	f := finding{}
-	t, err := runNullStep(ctx, seed, Step{Profile: Constant(rate, length), Connections: 2000, Duration: length}, stallAfter, stall)
+	t, err := runNullStep(ctx, seed, Step{Rate: rate, Connections: 2000, Duration: length}, stallAfter, stall)
 	if err != nil {
 		return f, err
 	}

@@ -194,10 +194,7 @@ func labelStep(r *result.StepRun, l *result.LabelTotal) *result.StepRun {
 
 // load describes the load level: "1,000/s" or "64 connections".
 func (s *step) load() string {
-	switch {
-	case s.Loop == result.LoopOpen && s.Ramp():
-		return rate(s.OfferedHz) + " to " + rate(s.OfferedEndHz)
-	case s.Loop == result.LoopOpen:
+	if s.Loop == result.LoopOpen {
 		return rate(s.OfferedHz)
 	}
 	return plural(int64(s.Step.Connections), "connection")
@@ -206,7 +203,7 @@ func (s *step) load() string {
 // level is the load as a number: requests per second or connections.
 func (s *step) level() float64 {
 	if s.Loop == result.LoopOpen {
-		return max(s.OfferedHz, s.OfferedEndHz)
+		return s.OfferedHz
 	}
 	return float64(s.Step.Connections)
 }

@@ -298,7 +298,7 @@ var errNegative = errors.New("a count or a time is negative")
 
 // check rejects impossible values, so that other code need not.
 func (s *Step) check() error {
-	if s.Connections < 0 || s.PerConnection < 0 || s.OfferedHz < 0 || s.OfferedEndHz < 0 || s.Requests < 0 {
+	if s.Connections < 0 || s.PerConnection < 0 || s.OfferedHz < 0 || s.Requests < 0 {
 		return fmt.Errorf("step %d: %w", s.Index, errNegative)
 	}
 	return checkSeconds(s.Start, s.Duration, s.Warmup, s.TimeoutLimit)
