@@ -242,8 +242,7 @@ func writeLine(out *bytes.Buffer, v any) error {
 	return nil
 }
 
-// ReadSummary reads a summary. A verdict of version 1.0 that rests on fewer than ten pairs of VALID
-// runs becomes NoVerdict. The error for any other file is ErrNotSummary.
+// ReadSummary reads a summary. The error for any other file is ErrNotSummary.
 func ReadSummary(r io.Reader) (*Study, error) {
 	var s Study
 	if err := json.NewDecoder(io.LimitReader(r, summaryMax)).Decode(&s); err != nil {
@@ -251,21 +250,6 @@ func ReadSummary(r io.Reader) (*Study, error) {
 	}
 	if s.Format != StudyFormat {
 		return nil, ErrNotSummary
-	}
-	for i := range s.Comparisons {
-		if c := &s.Comparisons[i]; c.Doubtful > 0 && c.Pairs-c.Doubtful < stats.MinPairs {
-			c.Verdict, c.Low, c.High, c.P, c.MinimumEffect = NoVerdict, nil, nil, nil, nil
-		}
-	}
-	if s.Version == "1.0" || s.Version == "1.1" { // their figures are of all runs
-		for i := range s.Cells {
-			for name, f := range s.Cells[i].Figures {
-				latency := name == MetricP50 || name == MetricP99 || name == MetricFirstByte
-				failing := s.Cells[i].Figures[MetricErrors].Max > result.ErrorShareMax
-				f.Unproved = s.Cells[i].NotValid() > 0 || latency && failing
-				s.Cells[i].Figures[name] = f
-			}
-		}
 	}
 	return &s, checkVersion("summary", s.Version, StudyVersion)
 }
