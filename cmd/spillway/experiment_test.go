@@ -15,7 +15,7 @@ import (
 func TestExperimentKnowsTheFlagsOfLoad(t *testing.T) {
 	t.Parallel()
 	own := []string{
-		"label", "seed", "out", "run", "json", "report-interval", "self-test", "watch", "watch-db", "watch-from", "watch-interval", "watch-token", "pin",
+		"label", "seed", "out", "run", "json", "report-interval", "watch", "watch-db", "watch-from", "watch-interval", "watch-token", "pin",
 		"agents", "agents-token", "agents-ca", "live", "metrics", "hosts",
 	}
 	parser, err := kong.New(&loadCmd{}, kong.NoDefaultHelp())

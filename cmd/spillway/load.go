@@ -10,7 +10,6 @@ import (
 	"github.com/alecthomas/kong"
 
 	"spillway"
-	"spillway/internal/exit"
 	"spillway/internal/lab/agent"
 	"spillway/internal/lab/cores"
 	"spillway/internal/lab/live"
@@ -37,7 +36,7 @@ type loadCmd struct {
 // The flags, by group. Each type has the fields of the type in package load.
 type (
 	loadAmount struct {
-		Rate     string        `filled:"" group:"Amount" placeholder:"R,…" help:"Open loop: arrivals per second, independent of the target. A list is one step each; FROM..TO/DURATION is a ramp. Default: a closed loop."`
+		Rate     string        `filled:"" group:"Amount" placeholder:"R,…" help:"Open loop: arrivals per second, independent of the target. A list is one step each. Default: a closed loop."`
 		Duration time.Duration `filled:"" group:"Amount" short:"d" help:"Length of each step. Default: 10s, unless --requests is given."`
 		Requests int64         `group:"Amount" short:"n" help:"Requests per step."`
 		Warmup   time.Duration `group:"Amount" help:"Load before each step that is not counted."`
@@ -92,7 +91,6 @@ type (
 		RunID          string        `group:"Result" name:"run" placeholder:"ID" help:"Name shared by all hosts of one run, for 'report --merge'."`
 		ReportInterval time.Duration `group:"Result" default:"3s" help:"Time between two progress lines without a terminal, a multiple of 1s."`
 		Allow          []string      `group:"Result" placeholder:"HOST" help:"Public host that you may load. Without it, only this machine and private addresses are allowed."`
-		SelfTest       bool          `group:"Result" help:"Test this generator on this machine instead: its highest rate, accuracy and timing."`
 	}
 	loadAgents struct {
 		Addresses []string `group:"Several hosts" name:"agents" placeholder:"HOST:PORT,…" help:"Make the load with 'spillway agent' on these hosts; the rate, connections and requests are shared. https://HOST:PORT uses TLS."`
@@ -143,12 +141,6 @@ Examples:
 
 // Run runs the load.
 func (c *loadCmd) Run(env *environment) (err error) {
-	switch {
-	case c.SelfTest && c.Target != "":
-		return exit.UsageError(errors.New("load --self-test has its own target; remove the URL"))
-	case c.SelfTest:
-		return load.ExecuteSelfTest(env.ctx, c.RandomSeed, c.JSON, env.stdout)
-	}
 	o := c.options()
 	if o.Keeper, err = c.keeper(); err != nil {
 		return err

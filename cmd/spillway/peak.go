@@ -55,7 +55,6 @@ type (
 		Requests int64         `hidden:"" short:"n"`
 		Abort    string        `hidden:""`
 		Agents   []string      `hidden:""`
-		SelfTest bool          `hidden:""`
 	}
 )
 
@@ -142,7 +141,6 @@ func (c *peakCmd) refuse() error {
 		{c.Requests != 0, "requests", "peak chooses the length of each probe; --max-time limits all"},
 		{c.Abort != "", "abort", "a search has to see rates that fail"},
 		{len(c.Agents) > 0, "agents", "peak makes the load on this host"},
-		{c.SelfTest, "self-test", "it is a part of load"},
 	} {
 		if flag.given {
 			return fmt.Errorf("peak: remove --%s: %s", flag.name, flag.hint)

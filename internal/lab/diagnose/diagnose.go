@@ -136,15 +136,8 @@ func (c *comparison) verdicts() []Verdict {
 		add(c.rateLimit, c.memory, c.databaseLock, c.commit, c.redisThread, c.cpu, c.databasePool,
 			c.databaseReads, c.databaseSessions, c.bandwidth, c.networkDelay, c.connections, c.serial, c.acceptQueue)
 	}
-	switch {
-	case !c.measured() && c.failing.targetFull():
+	if !c.measured() && c.failing.targetFull() {
 		add(c.cpu)
-	case c.failing.ramped():
-		for i := range found {
-			if !slices.Contains([]string{Generator, Ports, Descriptors}, found[i].Name) {
-				found[i].Score = min(found[i].Score, undecided)
-			}
-		}
 	}
 	order := causes()
 	slices.SortStableFunc(found, func(a, b Verdict) int {

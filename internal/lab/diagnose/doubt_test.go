@@ -129,21 +129,6 @@ func TestFullHeapIsNoMemory(t *testing.T) {
 	}
 }
 
-// A ramp from 10/s to 1500/s over a CPU-bound server that takes 1000/s with 2 cores: it is full at the end of the step.
-func TestRamp(t *testing.T) {
-	base := idle()
-	passing := level{offered: 100, rate: 100, alone: 0.005, mean: 0.0051, size: 300, figures: base.and(busy("app", 0.18, 0.02, 0.01))}
-	ramped := level{offered: 10, rate: 660, alone: 0.005, mean: 0.4, size: 300, failed: true, figures: base.and(busy("app", 1.2, 0.12, 2))}
-	run := runOf(t, passing, ramped)
-	run.Steps[1].Arrival, run.Steps[1].OfferedEndHz, run.Steps[1].Name = "ramp", 1500, "10..1500/s"
-	run.Steps[1].Total.Overloaded = true
-	passingAt, failingAt := Steps(run)
-	got := Diagnose(run, passingAt, failingAt)
-	if got[0].Name != UserCPU && got[0].Name != Unknown {
-		t.Errorf("%d, %d: %s (%g): %q", passingAt, failingAt, got[0].Name, got[0].Score, got[0].Sentence)
-	}
-}
-
 func TestNeighbourNamesTheVictim(t *testing.T) {
 	base := idle().and(figures{"process app": {"cpu_limit": 4}})
 	l := heavy(200, base.and(figures{

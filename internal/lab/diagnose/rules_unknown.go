@@ -34,12 +34,6 @@ func (c *comparison) unknown() Verdict {
 	if c.lightest == nil && s.load != nil {
 		v.Advice = "Add a step with a light load, which shows what a request takes alone."
 	}
-	if s.ramped() {
-		v.Sentence = fmt.Sprintf("Not enough evidence: the rate changed %s, so that its means do not show what was full when it was highest.",
-			c.at())
-		v.Advice = "Add steps of constant rates around the highest that was answered."
-		return v
-	}
 	if len(missing) > 0 {
 		v.Advice = "Also watch " + strings.Join(missing, ", and ") + "."
 	}

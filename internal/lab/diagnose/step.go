@@ -106,7 +106,7 @@ func newStep(run *result.Run, series []*result.Series, index int) *step {
 	s := newInterval(run, series, load.Start, load.Start+t.Elapsed, t.Completed)
 	s.load, s.rate = load, t.Rate()
 	if load.Loop == result.LoopOpen {
-		s.offered = max(load.OfferedHz, load.OfferedEndHz)
+		s.offered = load.OfferedHz
 	}
 	if t.Little.InFlightMean > 0 {
 		s.inFlight, s.service = t.Little.InFlightMean, t.Little.ServiceMean
@@ -147,7 +147,7 @@ const (
 func (s *step) despiteSteal() bool {
 	t, u := &s.load.Total, s.hostUsage("")
 	stolen := value(u.Steal) * value(u.Cores)
-	if !t.OnlyStolen() || !(value(u.Steal) >= stolenLeast) || !(stolen > 0) || s.ramped() {
+	if !t.OnlyStolen() || !(value(u.Steal) >= stolenLeast) || !(stolen > 0) {
 		return false
 	}
 	if !(s.achieved() < keptUp*s.offered) || t.Cost.RunQueueWait > waitedMost*t.Elapsed || s.wasLate() {
@@ -179,11 +179,6 @@ func (s *step) wasLate() bool {
 	response, _ := times.Quantile(0.99)
 	return lag.Quantile(0.99) > max(time.Millisecond, response/10)
 }
-
-// ramped reports whether the rate of arrivals changed within the step, so that its means hold at no time of it.
-func (s *step) ramped() bool { return s.load != nil && isRamp(s.load) }
-
-func isRamp(s *result.StepRun) bool { return s.OfferedEndHz > 0 && s.OfferedEndHz != s.OfferedHz }
 
 // decoded is nil for an empty or unreadable histogram.
 func decoded(h result.HDR) *histogram.Histogram {

@@ -105,7 +105,7 @@ func byLoad(run *result.Run) []int {
 	load := func(i int) float64 {
 		s := &run.Steps[i]
 		if s.Loop == result.LoopOpen {
-			return max(s.OfferedHz, s.OfferedEndHz)
+			return s.OfferedHz
 		}
 		return s.Total.Rate()
 	}

@@ -121,9 +121,6 @@ func (d *Document) noteFailing(s *step, chosen bool) {
 	if chosen && !failed(s.load) && valid(s.load) {
 		d.note("%s, which --failing names, did not fail: the verdict is what the service is closest to.", nameOf(s.load))
 	}
-	if s.ramped() {
-		d.note("The rate changed within %s, so that its means show no cause surely.", nameOf(s.load))
-	}
 	if t := &s.load.Total; t.Validity != result.Valid && s.measured() {
 		d.note("%s is not VALID but %s (%s): read the verdicts with care.", nameOf(s.load), t.Validity, reason(t))
 	}

@@ -2,8 +2,8 @@
 // shows the arithmetic behind each finding: local ports, backlogs, open files,
 // the database's durability and memory, a missing index. It reads each fact
 // once, judges it by the running kernel or server, and changes nothing. Fixes
-// are commands for the user, or a sysctl file on request. Only a measurement of
-// indexes writes, to temporary copies of tables.
+// are commands for the user. Only a measurement of indexes writes, to temporary
+// copies of tables.
 package doctor
 
 import (
@@ -40,7 +40,7 @@ type Finding struct {
 	Fix        string    `json:"fix,omitempty"`
 	OldAdvice  string    `json:"old_advice,omitempty"` // advice in old articles, and why it no longer applies
 	Source     string    `json:"source"`               // of the fact
-	Settings   []Setting `json:"settings,omitempty"`   // for a sysctl file
+	Settings   []Setting `json:"settings,omitempty"`   // that Fix changes
 }
 
 // Setting is one kernel setting that a finding would change.
@@ -49,7 +49,7 @@ type Setting struct {
 	Value string `json:"value"`
 }
 
-// set adds a kernel setting to the fix, as a command and for a sysctl file.
+// set adds a kernel setting to the fix, as a command and by its name.
 func (f *Finding) set(key, value string) {
 	if f.Fix != "" {
 		f.Fix += " && "

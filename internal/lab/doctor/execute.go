@@ -17,7 +17,6 @@ import (
 type Options struct {
 	For      string // workload, see ParseWorkload
 	Target   string // URL, see ParseTarget
-	Write    string // sysctl file to write; "": none
 	Database string // URL
 	Query    string // SELECT on the database
 	Param    []string
@@ -130,22 +129,8 @@ func Examine(ctx context.Context, o Options, progress io.Writer, log *slog.Logge
 	return report, err
 }
 
-// Finish writes the sysctl file at path, if it is not "", with a message to w. It
-// returns an error with the code exit.Failed if a check failed.
-func (r *Report) Finish(path string, w io.Writer) error {
-	if path != "" {
-		n, err := r.WriteSysctl(path)
-		switch {
-		case errors.Is(err, ErrForeignFile):
-			return exit.UsageError(err)
-		case err != nil:
-			return err
-		case n == 0:
-			fmt.Fprintf(w, "no setting needs to change: %s is not written\n", path)
-		default:
-			fmt.Fprintf(w, "%s contains %d settings; review it, then install it in /etc/sysctl.d\n", path, n)
-		}
-	}
+// Failure returns an error with the code exit.Failed if a check failed.
+func (r *Report) Failure() error {
 	if r.Failed() {
 		return exit.FailedError(errors.New("a check failed"))
 	}

@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"encoding/json"
-	"errors"
 	"flag"
 	"os"
 	"path/filepath"
@@ -53,11 +52,6 @@ func TestGolden(t *testing.T) {
 	for name, write := range map[string]func(*Report, *strings.Builder) error{
 		"report.txt":  func(r *Report, b *strings.Builder) error { return r.WriteText(b) },
 		"report.json": func(r *Report, b *strings.Builder) error { return r.WriteJSON(b) },
-		"sysctl.conf": func(r *Report, b *strings.Builder) error {
-			text, _ := r.sysctl()
-			b.WriteString(text)
-			return nil
-		},
 	} {
 		var got strings.Builder
 		if err := write(example(t), &got); err != nil {
@@ -93,33 +87,5 @@ func TestOrder(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"a4", "a1", "b2", "b6", "b5", "c3"}, got); diff != "" {
 		t.Errorf("order (-want +got):\n%s", diff)
-	}
-}
-
-// A file that doctor did not write stays; its own is written again; without a
-// setting none is.
-func TestWriteSysctl(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "99.conf")
-	r := example(t)
-	for range 2 {
-		n, err := r.WriteSysctl(file)
-		if err != nil || n != 3 {
-			t.Fatalf("%d settings, %v", n, err)
-		}
-	}
-	if err := os.WriteFile(file, []byte("mine\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.WriteSysctl(file); !errors.Is(err, ErrForeignFile) {
-		t.Errorf("a foreign file: %v", err)
-	}
-	none := filepath.Join(t.TempDir(), "none")
-	good := &Report{}
-	good.Add(CheckHost(goodHost())...)
-	if n, err := good.WriteSysctl(none); n != 0 || err != nil {
-		t.Errorf("%d settings, %v", n, err)
-	}
-	if _, err := os.Stat(none); err == nil {
-		t.Error("an empty file is written")
 	}
 }

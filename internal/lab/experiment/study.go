@@ -42,10 +42,6 @@ type Study struct {
 	Comparisons []Comparison     `json:"comparisons"`  // A/A first, then by metric, level and variant
 	Published   []PublishedCheck `json:"published"`    // published figures beside ours
 	Charts      []Chart          `json:"charts"`       // bar charts to draw
-
-	// Timelines holds one run of each variant: the levels of its first complete trial in sequence, without the waits. A
-	// summary has none.
-	Timelines []*result.Run `json:"-"`
 }
 
 // A Problem is something to know before using the figures.
@@ -194,8 +190,8 @@ const summaryMax = 64 << 20
 // ErrNotSummary means that a file is not the summary of a study.
 var ErrNotSummary = errors.New("not the summary of a study")
 
-// WriteSummary writes the study as JSON, one line per element of a list, which keeps diffs small. It omits the plan, the text
-// of the file and the timelines.
+// WriteSummary writes the study as JSON, one line per element of a list, which keeps diffs small. It omits the plan and the
+// text of the file.
 func (s *Study) WriteSummary(w io.Writer) error {
 	short := *s
 	short.Manifest.Plan, short.Manifest.File = nil, ""
@@ -204,9 +200,6 @@ func (s *Study) WriteSummary(w io.Writer) error {
 	v := reflect.ValueOf(short)
 	for i := range v.NumField() {
 		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
-		if name == "-" {
-			continue
-		}
 		fmt.Fprintf(&out, "%s%q: ", separator, name)
 		separator = ",\n"
 		if err := writeValue(&out, v.Field(i)); err != nil {
@@ -249,8 +242,7 @@ func writeLine(out *bytes.Buffer, v any) error {
 	return nil
 }
 
-// ReadSummary reads a summary: a Study without timelines. A verdict of version 1.0 that rests on fewer than ten pairs of VALID
-// runs becomes NoVerdict. The error for any other file is ErrNotSummary.
+// ReadSummary reads a summary. The error for any other file is ErrNotSummary.
 func ReadSummary(r io.Reader) (*Study, error) {
 	var s Study
 	if err := json.NewDecoder(io.LimitReader(r, summaryMax)).Decode(&s); err != nil {
@@ -258,21 +250,6 @@ func ReadSummary(r io.Reader) (*Study, error) {
 	}
 	if s.Format != StudyFormat {
 		return nil, ErrNotSummary
-	}
-	for i := range s.Comparisons {
-		if c := &s.Comparisons[i]; c.Doubtful > 0 && c.Pairs-c.Doubtful < stats.MinPairs {
-			c.Verdict, c.Low, c.High, c.P, c.MinimumEffect = NoVerdict, nil, nil, nil, nil
-		}
-	}
-	if s.Version == "1.0" || s.Version == "1.1" { // their figures are of all runs
-		for i := range s.Cells {
-			for name, f := range s.Cells[i].Figures {
-				latency := name == MetricP50 || name == MetricP99 || name == MetricFirstByte
-				failing := s.Cells[i].Figures[MetricErrors].Max > result.ErrorShareMax
-				f.Unproved = s.Cells[i].NotValid() > 0 || latency && failing
-				s.Cells[i].Figures[name] = f
-			}
-		}
 	}
 	return &s, checkVersion("summary", s.Version, StudyVersion)
 }

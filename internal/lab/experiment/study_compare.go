@@ -34,7 +34,6 @@ type Comparison struct {
 	Again    bool   `json:"again,omitempty"` // A/A: any difference is a false one
 
 	Pairs           int `json:"pairs"`                            // blocks used
-	Doubtful        int `json:"pairs_doubtful,omitempty"`         // of these, blocks with a side that was not VALID; in version 1.0 only
 	LeftOut         int `json:"pairs_left_out,omitempty"`         // blocks with a side that does not support the metric, see Study
 	Dropped         int `json:"pairs_dropped,omitempty"`          // blocks with a side whose figure is missing, 0 or a lower bound
 	Failing         int `json:"pairs_failing,omitempty"`          // blocks in which only the variant was above result.ErrorShareMax
@@ -378,8 +377,6 @@ func (s *Study) WhyNoVerdict(c *Comparison) string {
 		return fmt.Sprintf("both fail more than %s their requests", limit)
 	case s.Manifest.Quick:
 		return "a quick run claims nothing"
-	case c.Doubtful > 0:
-		return fmt.Sprintf("%d pairs, of which %d are not of VALID runs; %d that are would be needed", c.Pairs, c.Doubtful, stats.MinPairs)
 	case c.Dropped > 0:
 		return fmt.Sprintf("%d pairs of VALID runs, %d are needed; in %d more a figure is missing, 0 or a lower bound", c.Pairs, stats.MinPairs,
 			c.Dropped)

@@ -55,7 +55,6 @@ type studyReader struct {
 	dir   string
 	study *Study
 	runs  map[cellKey][]levelFigures // by block, from the first
-	lines map[string]*result.Run     // the timeline of each variant
 	whole int
 }
 
@@ -99,7 +98,7 @@ func (r *studyReader) readManifest() error {
 // allocate makes room for every cell of the manifest.
 func (r *studyReader) allocate() {
 	m := &r.study.Manifest
-	r.runs, r.lines = make(map[cellKey][]levelFigures), make(map[string]*result.Run)
+	r.runs = make(map[cellKey][]levelFigures)
 	for _, v := range m.Variants {
 		if m.Peak != nil {
 			r.runs[cellKey{v.Name, ""}] = make([]levelFigures, len(m.Plan))
@@ -152,17 +151,12 @@ func (r *studyReader) readTrial(dir string, block int, variant string, trial *Tr
 			r.problem(false, block, variant, "", "service %s: %s", service.Name, service.Ended)
 		}
 	}
-	line := &timeline{variant: variant}
 	for i := range trial.Levels {
-		r.readLevel(dir, block, variant, &trial.Levels[i], line)
+		r.readLevel(dir, block, variant, &trial.Levels[i])
 	}
 	r.checkLevels(block, variant, trial)
 	if trial.Peak != nil {
 		r.readPeak(block, variant, trial.Peak)
-	}
-	if trial.Complete && r.lines[variant] == nil && line.run != nil {
-		r.lines[variant] = line.run
-		r.study.Timelines = append(r.study.Timelines, line.run)
 	}
 }
 
@@ -179,7 +173,7 @@ func (r *studyReader) checkLevels(block int, variant string, trial *Trial) {
 	}
 }
 
-func (r *studyReader) readLevel(dir string, block int, variant string, level *LevelRun, line *timeline) {
+func (r *studyReader) readLevel(dir string, block int, variant string, level *LevelRun) {
 	if level.Error != "" {
 		r.problem(true, block, variant, level.Name, "%s", level.Error)
 		return
@@ -219,9 +213,6 @@ func (r *studyReader) readLevel(dir string, block int, variant string, level *Le
 		return
 	}
 	room[block-1] = figures
-	if r.lines[variant] == nil {
-		line.add(run, level.Name)
-	}
 }
 
 func (r *studyReader) readPeak(block int, variant string, peak *PeakRun) {
@@ -245,36 +236,4 @@ func (r *studyReader) readPeak(block int, variant string, peak *PeakRun) {
 		delete(figures.figures, MetricPeak)
 	}
 	room[block-1] = figures
-}
-
-// timelineGap replaces the wait between two levels of a timeline, in seconds.
-const timelineGap = 1
-
-// A timeline joins the levels of a trial into one run.
-type timeline struct {
-	variant string
-	run     *result.Run
-	end     float64
-}
-
-// add appends a level.
-func (t *timeline) add(level *result.Run, name string) {
-	if t.run == nil {
-		t.run = &result.Run{Header: level.Header, End: result.End{Reason: result.Finished}, Watches: level.Watches}
-		t.run.Header.Label = t.variant
-	} else {
-		t.end += timelineGap
-	}
-	step := level.Steps[0]
-	shift := t.end - step.Start
-	step.Index, step.Start, step.Name = len(t.run.Steps), t.end, name
-	t.end += step.Total.Elapsed
-	for _, sample := range level.Samples {
-		sample.At += shift
-		if sample.At >= step.Start && sample.At <= t.end {
-			t.run.Samples = append(t.run.Samples, sample)
-		}
-	}
-	t.run.Steps = append(t.run.Steps, step)
-	t.run.End.Elapsed = t.end
 }

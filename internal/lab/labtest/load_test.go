@@ -329,7 +329,6 @@ func TestLoadMistakes(t *testing.T) {
 		{[]string{url, "--report-interval", "1ms"}, exit.Usage, "--report-interval"},
 		{[]string{url, "--timeout", "0s"}, exit.Usage, "timeout"},
 		{[]string{url, "-n", "1", "-o", "/no/such/dir/file"}, exit.Usage, "result file"},
-		{[]string{url, "--self-test"}, exit.Usage, "its own target"},
 		{[]string{"http://127.0.0.1:1"}, exit.Error, "connection refused"},
 	} {
 		stdout, stderr, code := spillway(t, append([]string{"load"}, test.args...)...)

@@ -45,7 +45,7 @@ func recorded(t *testing.T, seconds int) *result.Recorder {
 		Latency: result.Latency{Response: result.HDR(answered), ResponseUnanswered: result.HDR(unanswered)},
 	}
 	slice.Errors[result.Timeout] = 1
-	if err := r.Step(&result.Step{Loop: result.LoopOpen, OfferedHz: 100, OfferedEndHz: 200, Duration: 10}); err != nil {
+	if err := r.Step(&result.Step{Loop: result.LoopOpen, OfferedHz: 100, Duration: 10}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range seconds {
@@ -75,7 +75,7 @@ spillway_load_in_flight 3
 spillway_load_backlog 2
 # HELP spillway_load_offered_requests_per_second Arrival rate of the current step, 0 in a closed loop.
 # TYPE spillway_load_offered_requests_per_second gauge
-spillway_load_offered_requests_per_second 120
+spillway_load_offered_requests_per_second 100
 `
 	if err := testutil.CollectAndCompare(c, strings.NewReader(want), "spillway_load_requests_total", "spillway_load_good_answers_total",
 		"spillway_load_in_flight", "spillway_load_backlog", "spillway_load_offered_requests_per_second"); err != nil {

@@ -73,16 +73,12 @@ func newCollector(snapshot func() *result.Snapshot) *collector {
 	}
 }
 
-// offered is the arrival rate now, also within a ramp.
+// offered is the arrival rate of the current step.
 func offered(s *result.Snapshot) float64 {
 	if len(s.Run.Steps) == 0 {
 		return 0
 	}
-	step := &s.Run.Steps[len(s.Run.Steps)-1]
-	if !step.Ramp() || step.Duration == 0 {
-		return step.OfferedHz
-	}
-	return step.OfferedHz + (step.OfferedEndHz-step.OfferedHz)*min(step.Total.Elapsed/step.Duration, 1)
+	return s.Run.Steps[len(s.Run.Steps)-1].OfferedHz
 }
 
 // Describe implements prometheus.Collector.

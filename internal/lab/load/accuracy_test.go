@@ -162,7 +162,7 @@ func percentilesSlow(t *testing.T, secure bool, rate float64, warmup time.Durati
 	}
 	r := runLoad(t, t.Context(), Config{
 		Target: tg, Clock: clock, SLO: slo, Timeout: timeout,
-		Steps: []Step{{Profile: Constant(rate, length), Connections: 400, Duration: length, Warmup: warmup}},
+		Steps: []Step{{Rate: rate, Connections: 400, Duration: length, Warmup: warmup}},
 	})
 	total := &r.totals[0]
 	times, err := total.Latency.Responses()
@@ -198,7 +198,7 @@ func percentilesSlow(t *testing.T, secure bool, rate float64, warmup time.Durati
 func TestInterruptedRequests(t *testing.T) {
 	t.Parallel()
 	for _, secure := range []bool{false, true} {
-		for _, profile := range []Profile{{}, Constant(200, time.Hour)} {
+		for _, rate := range []float64{0, 200} {
 			tg, clock, seen := scripted(t, secure, time.Minute, func(n int64) script {
 				if n%20 == 19 {
 					return script{end: hangs}
@@ -213,12 +213,12 @@ func TestInterruptedRequests(t *testing.T) {
 					<-time.After(5 * time.Millisecond)
 				}
 			})
-			r := runLoad(t, ctx, Config{Target: tg, Clock: clock, Steps: []Step{{Profile: profile, Connections: 10, Duration: time.Hour}}})
+			r := runLoad(t, ctx, Config{Target: tg, Clock: clock, Steps: []Step{{Rate: rate, Connections: 10, Duration: time.Hour}}})
 			interrupting.Wait()
 			total := &r.totals[0]
 			unfinished := total.Errors[result.Unfinished]
 			if !r.interrupted || unfinished < 2 || unfinished > 10 || total.Errors.Total() != unfinished+total.Errors[result.Unsent] {
-				t.Errorf("TLS %v, %v: interrupted %v, errors %s", secure, profile, r.interrupted, total.Errors.String())
+				t.Errorf("TLS %v, %v: interrupted %v, errors %s", secure, rate, r.interrupted, total.Errors.String())
 			}
 			if shortest := decode(t, total.Latency.ResponseUnanswered).Max(); shortest < interruptGrace {
 				t.Errorf("TLS %v: an unfinished request waited %s, less than the grace period", secure, shortest)
@@ -273,7 +273,7 @@ func TestOverload(t *testing.T) {
 			tg, clock := slowServer(t, each)
 			r := runLoad(t, t.Context(), Config{
 				Target: tg, Clock: clock, SLO: slo, Timeout: time.Minute,
-				Steps: []Step{{Profile: Constant(rate, length), Connections: connections, Duration: length, Warmup: warmup}},
+				Steps: []Step{{Rate: rate, Connections: connections, Duration: length, Warmup: warmup}},
 			})
 			total := &r.totals[0]
 			if most := int64(length/each) + 1; total.Completed > most || total.Rate() > 51 {
@@ -316,7 +316,7 @@ func TestFailingTarget(t *testing.T) {
 // failingSteps are a closed loop, which fails as fast as the machine can, and an open one.
 func failingSteps() []Step {
 	const length = time.Second / 2
-	return []Step{{Connections: 10, Duration: length / 2}, {Profile: Constant(300, length), Connections: 10, Duration: length}}
+	return []Step{{Connections: 10, Duration: length / 2}, {Rate: 300, Connections: 10, Duration: length}}
 }
 
 func (r *records) checkFailing(t testing.TB, name string) {

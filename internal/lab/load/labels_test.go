@@ -54,7 +54,7 @@ func TestLabels(t *testing.T) {
 		}
 		r := runLoad(t, t.Context(), Config{
 			Target: tg, Clock: clock, SLO: slo, Workers: 3, Seed: 9,
-			Steps: []Step{{Profile: Constant(500, 2*time.Second), Connections: 50, Duration: 2 * time.Second, Warmup: 200 * time.Millisecond}},
+			Steps: []Step{{Rate: 500, Connections: 50, Duration: 2 * time.Second, Warmup: 200 * time.Millisecond}},
 		})
 		total := &r.totals[0]
 		var sum result.Counters

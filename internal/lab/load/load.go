@@ -252,30 +252,22 @@ func (s *stepRun) describe(start time.Duration) *result.Step {
 		return r
 	}
 	r.Loop, r.Arrival = result.LoopOpen, "constant"
-	r.Name = cmp.Or(s.step.Name, fmt.Sprintf("%g/s", s.step.Profile.From))
+	r.Name = cmp.Or(s.step.Name, fmt.Sprintf("%g/s", s.step.Rate))
 	generators := float64(max(s.step.Generators, 1))
-	r.OfferedHz = s.step.Profile.From / generators
+	r.OfferedHz = s.step.Rate / generators
 	r.BacklogLimit = int64(s.step.backlogLimit(s.config.Backlog))
 	if s.config.Poisson {
 		r.Arrival = "poisson"
 	}
-	if s.step.Ramp() {
-		r.Arrival = "ramp"
-		r.Name = cmp.Or(s.step.Name, fmt.Sprintf("%g..%g/s", s.step.Profile.From, s.step.Profile.To))
-		r.OfferedEndHz = s.step.Profile.To / generators
-	}
 	return r
 }
 
-// arrivals returns the arrivals of the step, the same for every caller. The
-// warm-up has the step's initial rate.
+// arrivals returns the arrivals of the warm-up and the step, the same for every caller.
 func (s *stepRun) arrivals() *Arrivals {
-	p := s.step.Profile
-	p.Lead = s.step.Warmup
 	if s.config.Poisson {
-		return Poisson(p, rand.New(rand.NewPCG(s.config.Seed, uint64(s.number)+1<<32))).Share(s.config.Share)
+		return Poisson(s.step.Rate, rand.New(rand.NewPCG(s.config.Seed, uint64(s.number)+1<<32))).Share(s.config.Share)
 	}
-	return Even(p).Share(s.config.Share)
+	return Even(s.step.Rate).Share(s.config.Share)
 }
 
 func (s *stepRun) report(second *Second) error {

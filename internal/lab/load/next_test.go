@@ -22,7 +22,7 @@ func TestNext(t *testing.T) {
 		case previous.Step == 0:
 			return Step{Connections: 5, Requests: previous.Done + 1}, true, nil
 		case previous.Step == 1:
-			return Step{Connections: 2, Profile: Constant(500, 0), Requests: 50, Name: "third"}, true, nil
+			return Step{Connections: 2, Rate: 500, Requests: 50, Name: "third"}, true, nil
 		}
 		return Step{}, false, nil
 	}

@@ -98,7 +98,6 @@ type Output struct {
 	RunID          string
 	ReportInterval time.Duration
 	Allow          []string
-	SelfTest       bool
 }
 
 // Parse parses the options of a load that other hosts make, and the files that they

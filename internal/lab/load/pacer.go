@@ -8,74 +8,27 @@ import (
 	"spillway/internal/lab/target"
 )
 
-// Profile is an arrival rate over time: From during Lead, then a linear change to
-// To over Over. A constant rate has From equal to To.
-type Profile struct {
-	From, To float64 // arrivals per second
-	Over     time.Duration
-	Lead     time.Duration // the warm-up
-}
-
-// Constant returns the profile of a constant rate.
-func Constant(rateHz float64, over time.Duration) Profile {
-	return Profile{From: rateHz, To: rateHz, Over: over}
-}
-
-// slope is the change of the rate per second, in arrivals per second.
-func (p Profile) slope() float64 {
-	if p.Over <= 0 {
-		return 0
-	}
-	return (p.To - p.From) / p.Over.Seconds()
-}
-
-// Time returns the time at which that many arrivals are expected, the largest
-// duration if never. It inverts the integral of the rate,
-//
-//	From t + (To - From) (t - Lead)² / (2 Over)
-func (p Profile) Time(hits float64) time.Duration {
-	lead := p.From * p.Lead.Seconds()
-	if hits < lead {
-		return time.Duration(math.Round(hits / p.From * 1e9))
-	}
-	hits -= lead
-	// The smaller root of slope/2 t² + From t - hits, in a form that is accurate
-	// for a slope near zero.
-	under := p.From*p.From + 2*p.slope()*hits
-	if under < 0 {
-		return math.MaxInt64
-	}
-	seconds := 0.0
-	if hits > 0 {
-		seconds = 2 * hits / (p.From + math.Sqrt(under))
-	}
-	if !(seconds < endOfTime.Seconds()) {
-		return math.MaxInt64
-	}
-	return p.Lead + time.Duration(math.Round(seconds*1e9))
-}
-
 // endOfTime is later than the end of any run.
 const endOfTime = 100 * 365 * 24 * time.Hour
 
-// Arrivals generates the intended starts of a profile in order. They depend only
-// on the profile and the random numbers, not on the clock, so a late arrival
-// never delays the next one.
+// Arrivals generates the intended starts of an open loop in order. They depend only
+// on the rate and the random numbers, not on the clock, so a late arrival never
+// delays the next one.
 type Arrivals struct {
-	profile Profile
-	random  *rand.Rand // nil: evenly spaced
-	hits    float64    // expected arrivals before the next one
-	number  int64
-	share   target.Share
+	rate   float64    // arrivals per second
+	random *rand.Rand // nil: evenly spaced
+	hits   float64    // expected arrivals before the next one
+	number int64
+	share  target.Share
 }
 
 // Even returns evenly spaced arrivals. The first is at time 0.
-func Even(p Profile) *Arrivals { return &Arrivals{profile: p} }
+func Even(rateHz float64) *Arrivals { return &Arrivals{rate: rateHz} }
 
 // Poisson returns the arrivals of many independent users: the expected number of
 // arrivals between two follows the exponential distribution.
-func Poisson(p Profile, random *rand.Rand) *Arrivals {
-	return &Arrivals{profile: p, random: random, hits: random.ExpFloat64()}
+func Poisson(rateHz float64, random *rand.Rand) *Arrivals {
+	return &Arrivals{rate: rateHz, random: random, hits: random.ExpFloat64()}
 }
 
 // Share makes a the arrivals of one of several generators; it is called before
@@ -92,10 +45,10 @@ func (a *Arrivals) Share(s target.Share) *Arrivals {
 	return a
 }
 
-// Next returns the next intended start, counted from the start of the profile. It
-// continues after the profile's end.
+// Next returns the next intended start, counted from the beginning of the warm-up.
+// It continues without end.
 func (a *Arrivals) Next() time.Duration {
-	t := a.profile.Time(a.hits)
+	t := a.time()
 	a.number++
 	if a.random == nil {
 		a.hits = float64(a.number*int64(a.share.Count()) + int64(a.share.Number)) // counted, not summed, so that errors do not accumulate
@@ -103,6 +56,15 @@ func (a *Arrivals) Next() time.Duration {
 		a.hits += a.random.ExpFloat64() * float64(a.share.Count())
 	}
 	return t
+}
+
+// time is when the next arrival is expected, the largest duration if never.
+func (a *Arrivals) time() time.Duration {
+	seconds := a.hits / a.rate
+	if !(seconds < endOfTime.Seconds()) {
+		return math.MaxInt64
+	}
+	return time.Duration(math.Round(seconds * 1e9))
 }
 
 // backlog is a bounded queue of the intended starts of arrivals that wait for a

@@ -48,7 +48,7 @@ func (p *phase) stop(now int64) {
 }
 
 // at is the time on the run's clock at which an arrival of the step is due. An arrival
-// that never comes, as after the end of a ramp to 0, is due after every end.
+// that never comes is due after every end.
 func (p *phase) at(arrival time.Duration) int64 {
 	return p.begin + min(int64(arrival), math.MaxInt64-p.begin)
 }

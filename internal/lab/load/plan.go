@@ -28,18 +28,18 @@ const (
 
 // Step is one load level: an open loop if it has a rate, otherwise a closed loop.
 type Step struct {
-	Profile     Profile // arrival rate; zero: a closed loop
+	Rate        float64 // arrivals per second; zero: a closed loop
 	Connections int
 	Duration    time.Duration // zero: until Requests
 	Requests    int64         // zero: until Duration
-	Generators  int           // that share Profile and the backlog; zero: one
+	Generators  int           // that share Rate and the backlog; zero: one
 	Warmup      time.Duration // load before the step, not counted
 	Name        string        // in the result; "": after the load
 }
 
 // Split returns one generator's share of the steps. Connections and the requests of an
 // open loop are divided, with a difference of at most one. Those of a closed loop are
-// divided as the connections are, so that all shares end at the same time. The profile
+// divided as the connections are, so that all shares end at the same time. The rate
 // stays whole, because each generator takes its own arrivals from it (see Arrivals.Share).
 func Split(steps []Step, share target.Share) ([]Step, error) {
 	n := share.Count()
@@ -96,15 +96,12 @@ func byConnections(requests int64, connections int, share target.Share) int64 {
 }
 
 // Open reports whether the step is an open loop.
-func (s *Step) Open() bool { return s.Profile.From > 0 || s.Profile.To > 0 }
-
-// Ramp reports whether the rate changes within the step.
-func (s *Step) Ramp() bool { return s.Profile.From != s.Profile.To }
+func (s *Step) Open() bool { return s.Rate > 0 }
 
 // backlogLimit is the number of arrivals that may wait for a connection.
 func (s *Step) backlogLimit(asked int) int {
 	if asked == 0 {
-		seconds := backlogSeconds * max(s.Profile.From, s.Profile.To)
+		seconds := backlogSeconds * s.Rate
 		asked = int(min(max(seconds, backlogMin), backlogMax))
 	}
 	return max(asked/max(s.Generators, 1), 1)
@@ -112,8 +109,7 @@ func (s *Step) backlogLimit(asked int) int {
 
 // Plan returns the steps of a run.
 //
-// rates is empty or a list of RATE, FROM..TO and FROM..TO/DURATION, as in
-// "100,200,500" or "100..3000/30s". connections is empty or a list, as in
+// rates is empty or a list of arrivals per second, as in "100,200,500". connections is empty or a list, as in
 // "1,4,50". Only one of the two may have more than one entry. duration and
 // requests limit each step; if both are zero, DefaultDuration applies. sql is true
 // for a database, which gets fewer connections by default.
@@ -137,10 +133,9 @@ func Plan(rates, connections string, duration time.Duration, requests int64, sql
 		for _, n := range counts {
 			step := Step{Connections: n, Duration: duration, Requests: requests}
 			if rates != "" {
-				if step.Profile, err = parseRate(level, duration); err != nil {
+				if step.Rate, err = parseRate(level); err != nil {
 					return nil, err
 				}
-				step.Duration = step.Profile.Over
 			}
 			steps = append(steps, step)
 		}
@@ -181,30 +176,12 @@ func oneCount(text string, sql bool) (int, error) {
 	return counts[0], nil
 }
 
-// parseRate parses RATE, FROM..TO or FROM..TO/DURATION.
-func parseRate(text string, duration time.Duration) (Profile, error) {
+// parseRate parses a number of arrivals per second.
+func parseRate(text string) (float64, error) {
 	text = strings.TrimSpace(text)
-	levels, over, hasOver := strings.Cut(text, "/")
-	from, to, isRamp := strings.Cut(levels, "..")
-	if !isRamp {
-		to = from
+	rate, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(rate > 0 && rate <= RateMax) {
+		return 0, fmt.Errorf("--rate %q: write arrivals per second, as in 500 or 100,200,500; at most %.0f", text, RateMax)
 	}
-	p := Profile{Over: duration}
-	var errFrom, errTo error
-	p.From, errFrom = strconv.ParseFloat(from, 64)
-	p.To, errTo = strconv.ParseFloat(to, 64)
-	if errFrom != nil || errTo != nil || !(p.From >= 0 && p.To >= 0 && p.From <= RateMax && p.To <= RateMax) || p.From+p.To == 0 {
-		return p, fmt.Errorf("--rate %q: write arrivals per second, as in 500, 100,200,500 or 100..3000/30s; at most %.0f", text, RateMax)
-	}
-	if hasOver {
-		d, err := time.ParseDuration(over)
-		if err != nil || d <= 0 {
-			return p, fmt.Errorf("--rate %q: %q is not a duration like 30s", text, over)
-		}
-		p.Over = d
-	}
-	if isRamp && p.Over <= 0 {
-		return p, fmt.Errorf("--rate %q: a ramp requires a duration, as in %s/30s", text, text)
-	}
-	return p, nil
+	return rate, nil
 }

@@ -161,12 +161,12 @@ func TestOpenLoop(t *testing.T) {
 			const rate, length = 400, 1200 * time.Millisecond
 			r := runLoad(t, t.Context(), Config{
 				Target: tg, Clock: clock, Workers: workers, Poisson: poisson, Seed: 5,
-				Steps: []Step{{Profile: Constant(rate, length), Connections: 500, Duration: length}},
+				Steps: []Step{{Rate: rate, Connections: 500, Duration: length}},
 			})
 			total := &r.totals[0]
 			want := int64(rate * length.Seconds())
 			if poisson {
-				want = countArrivals(&stepRun{config: &Config{Poisson: true, Seed: 5}, step: &Step{Profile: Constant(rate, length)}}, length)
+				want = countArrivals(&stepRun{config: &Config{Poisson: true, Seed: 5}, step: &Step{Rate: rate}}, length)
 			}
 			unsent := total.Errors[result.Unsent] // on a busy machine, the last arrivals may never be sent
 			if total.Due != want || total.Done+unsent != want || !r.inTime(total, unsent == 0) {
@@ -195,7 +195,7 @@ func TestStall(t *testing.T) {
 	t.Parallel()
 	const rate, length, stall = 400, 3 * time.Second, 600 * time.Millisecond
 	server, tg, clock := nullTarget(t, target.Config{})
-	r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Steps: []Step{{Profile: Constant(rate, length), Connections: 1000, Duration: length}}},
+	r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Steps: []Step{{Rate: rate, Connections: 1000, Duration: length}}},
 		func() { server.stallLater(800*time.Millisecond, stall) })
 	want := 0.95 * stall.Seconds()
 	if got := decode(t, r.totals[0].Latency.Response).Quantile(0.99).Seconds(); !r.inTime(&r.totals[0], got > 0.95*want && got < 1.05*want) {
@@ -209,7 +209,7 @@ func TestStallWithFewConnections(t *testing.T) {
 	t.Parallel()
 	const rate, length, stall = 400, 3 * time.Second, 600 * time.Millisecond
 	server, tg, clock := nullTarget(t, target.Config{})
-	r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Steps: []Step{{Profile: Constant(rate, length), Connections: 4, Duration: length}}},
+	r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Steps: []Step{{Rate: rate, Connections: 4, Duration: length}}},
 		func() { server.stallLater(800*time.Millisecond, stall) })
 	want := 0.95 * stall.Seconds()
 	if got := decode(t, r.totals[0].Latency.Response).Quantile(0.99).Seconds(); !r.inTime(&r.totals[0], got > 0.95*want && got < 1.05*want) {
@@ -224,7 +224,7 @@ func TestUnsent(t *testing.T) {
 	t.Parallel()
 	server, tg, clock := nullTarget(t, target.Config{})
 	const rate, length = 2000, time.Second
-	r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Backlog: 100, Steps: []Step{{Profile: Constant(rate, length), Connections: 4, Duration: length}}},
+	r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Backlog: 100, Steps: []Step{{Rate: rate, Connections: 4, Duration: length}}},
 		func() { server.stallLater(100*time.Millisecond, 600*time.Millisecond) })
 	total := &r.totals[0]
 	unsent := total.Errors[result.Unsent]
@@ -258,7 +258,7 @@ func TestWarmup(t *testing.T) {
 	const rate, length, warmup = 1000, 500 * time.Millisecond, 300 * time.Millisecond
 	r := runLoad(t, t.Context(), Config{
 		Target: tg, Clock: clock,
-		Steps: []Step{{Profile: Constant(rate, length), Connections: 50, Duration: length, Warmup: warmup}, {Connections: 2, Requests: 1000, Warmup: warmup}},
+		Steps: []Step{{Rate: rate, Connections: 50, Duration: length, Warmup: warmup}, {Connections: 2, Requests: 1000, Warmup: warmup}},
 	})
 	if r.totals[0].Due != 500 || r.totals[1].Done != 1000 {
 		t.Errorf("%d due in the open loop, %d answered in the closed one, want 500 and 1000", r.totals[0].Due, r.totals[1].Done)
@@ -274,30 +274,9 @@ func TestWarmup(t *testing.T) {
 func TestOpenLoopRequests(t *testing.T) {
 	t.Parallel()
 	_, tg, clock := nullTarget(t, target.Config{})
-	r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Workers: 2, Steps: []Step{{Profile: Constant(2000, 0), Connections: 1, Requests: 600}}})
+	r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Workers: 2, Steps: []Step{{Rate: 2000, Connections: 1, Requests: 600}}})
 	if total := &r.totals[0]; total.Done != 600 || total.Elapsed < 0.29 || !r.inTime(total, total.Elapsed <= 1) {
 		t.Errorf("%d answered in %g s, want 600 in 0.3 s", total.Done, total.Elapsed)
-	}
-}
-
-// TestRampToZero checks that the arrivals of a ramp end before it does, if no other is due. On a machine that is late, the
-// ramp may end before the last ones are sent, so it is repeated until all are.
-func TestRampToZero(t *testing.T) {
-	t.Parallel()
-	for _, secure := range []bool{false, true} {
-		ramp := Profile{From: 10, To: 0, Over: 500 * time.Millisecond} // 2.5 arrivals
-		for again := 0; ; again++ {
-			tg, clock, received := scripted(t, secure, time.Minute, func(int64) script { return script{} })
-			r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Workers: 2, Steps: []Step{{Profile: ramp, Connections: 4, Duration: ramp.Over}}})
-			total := &r.totals[0]
-			unsent := total.Errors[result.Unsent]
-			if total.Due != 3 || total.Done+unsent != 3 || received.Load() != total.Done || again == 20 && unsent > 0 {
-				t.Errorf("secure %v: %d due, %d answered, %d received, %d never sent, want 3", secure, total.Due, total.Done, received.Load(), unsent)
-			}
-			if unsent == 0 || again == 20 {
-				break
-			}
-		}
 	}
 }
 
@@ -318,8 +297,8 @@ func runInterrupted(t *testing.T, enough int64, c Config) (r records, after time
 func TestInterrupt(t *testing.T) {
 	t.Parallel()
 	_, tg, clock := nullTarget(t, target.Config{})
-	for _, profile := range []Profile{{}, Constant(500, time.Hour)} {
-		r, after := runInterrupted(t, 50, Config{Target: tg, Clock: clock, Steps: []Step{{Profile: profile, Connections: 3, Duration: time.Hour}, {Connections: 1, Requests: 1}}})
+	for _, rate := range []float64{0, 500} {
+		r, after := runInterrupted(t, 50, Config{Target: tg, Clock: clock, Steps: []Step{{Rate: rate, Connections: 3, Duration: time.Hour}, {Connections: 1, Requests: 1}}})
 		first, limit := &r.totals[0], after.Seconds()
 		if !r.interrupted || len(r.totals) != 1 || first.Done < 50 || !r.inTime(first, first.Elapsed >= limit/2 && first.Elapsed <= 1.5*limit) {
 			t.Errorf("interrupted %v after %s, %d totals, first %+v", r.interrupted, after, len(r.totals), first.Counters)
@@ -386,8 +365,8 @@ func testBlocking(t *testing.T, tg *target.Target, clock target.Clock) {
 	const rate, length, warmup = 400, 600 * time.Millisecond, 100 * time.Millisecond
 	r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Steps: []Step{
 		{Connections: 4, Requests: 500, Warmup: warmup},
-		{Profile: Constant(rate, length), Connections: 20, Duration: length, Warmup: warmup},
-		{Profile: Constant(rate, 0), Connections: 2, Requests: 100, Warmup: warmup},
+		{Rate: rate, Connections: 20, Duration: length, Warmup: warmup},
+		{Rate: rate, Connections: 2, Requests: 100, Warmup: warmup},
 		{Connections: 3, Duration: 200 * time.Millisecond, Warmup: warmup},
 	}})
 	for i, want := range []int64{500, 240, 100} {
@@ -410,7 +389,7 @@ func testBlocking(t *testing.T, tg *target.Target, clock target.Clock) {
 			t.Errorf("step %d: errors %s", i, errors.String())
 		}
 	}
-	stopped, _ := runInterrupted(t, 5, Config{Target: tg, Clock: clock, Steps: []Step{{Profile: Constant(100, time.Hour), Connections: 2, Duration: time.Hour}}})
+	stopped, _ := runInterrupted(t, 5, Config{Target: tg, Clock: clock, Steps: []Step{{Rate: 100, Connections: 2, Duration: time.Hour}}})
 	if !stopped.interrupted || stopped.totals[0].Done < 5 {
 		t.Errorf("interrupted %v with %d answered", stopped.interrupted, stopped.totals[0].Done)
 	}

@@ -283,10 +283,10 @@ func (s *stepRun) judgeIdle(t *result.Total, sums *threadReport) *problem {
 // judgeBacklog checks whether the target keeps up with the arrivals. If it does not, the latencies depend on the length of
 // the step. That the SLO is missed does not: a longer step misses it too.
 func (s *stepRun) judgeBacklog(t *result.Total, _ *threadReport) *problem {
-	if !s.step.Open() || s.step.Ramp() {
+	if !s.step.Open() {
 		return nil
 	}
-	growth, clear := s.trend.growth(s.step.Profile.From / float64(s.config.Share.Count()))
+	growth, clear := s.trend.growth(s.step.Rate / float64(s.config.Share.Count()))
 	if t.Overloaded = clear; !clear {
 		return nil
 	}
@@ -299,7 +299,7 @@ func (s *stepRun) judgeBacklog(t *result.Total, _ *threadReport) *problem {
 
 // judgeDrift compares the response times at both ends of the step.
 func (s *stepRun) judgeDrift(t *result.Total, _ *threadReport) *problem {
-	if s.step.Ramp() || t.Overloaded {
+	if t.Overloaded {
 		return nil
 	}
 	first, last, changed := s.trend.drift()

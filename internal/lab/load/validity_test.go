@@ -1,7 +1,6 @@
 package load
 
 import (
-	"context"
 	"errors"
 	"runtime"
 	"strings"
@@ -25,7 +24,7 @@ func sound(t *testing.T) (*stepRun, *result.Total, *threadReport) {
 	}
 	s := &stepRun{
 		config:    &Config{Target: tg},
-		step:      &Step{Profile: Constant(1000, 10*time.Second), Connections: 100, Duration: 10 * time.Second},
+		step:      &Step{Rate: 1000, Connections: 100, Duration: 10 * time.Second},
 		collector: newCollector(1),
 		reports:   []threadReport{{usage: usage{user: time.Second, system: 2 * time.Second, wait: 100 * time.Millisecond}, wall: int64(10 * time.Second)}},
 	}
@@ -88,7 +87,7 @@ func TestJudge(t *testing.T) {
 		"unread":    {func(_ *stepRun, _ *result.Total, b *threadReport) { b.counters.Unread = 10000 * 500_000 }, result.GeneratorLimited, "were unread for 500"},
 		"sums":      {func(_ *stepRun, t *result.Total, _ *threadReport) { t.Little.Ratio = 1.3 }, result.GeneratorLimited, "Little's law does not hold"},
 		"idle connections": {func(s *stepRun, t *result.Total, _ *threadReport) {
-			s.step.Profile = Profile{}
+			s.step.Rate = 0
 		}, result.GeneratorLimited, "of 100 connections only 2.0"},
 		"drift": {func(s *stepRun, _ *result.Total, _ *threadReport) {
 			for i := range s.trend.points {
@@ -175,11 +174,11 @@ func TestJudgeTarget(t *testing.T) {
 			t.Cost.ThreadBusyMax, t.Errors[result.Reset] = 0.99, 5000
 		}, result.GeneratorLimited, "busy 99 %"},
 		"paused connections": {func(s *stepRun, _ *result.Total, b *threadReport) {
-			s.step.Profile = Profile{}
+			s.step.Rate = 0
 			b.paused = 95 * int64(10*time.Second)
 		}, result.Valid, ""},
 		"the last of the requests": {func(s *stepRun, t *result.Total, _ *threadReport) {
-			s.step.Profile = Profile{}
+			s.step.Rate = 0
 			t.Little.InFlightMean = 55
 			s.phase.spent.Store(int64(6 * time.Second))
 		}, result.Valid, ""},
@@ -222,9 +221,9 @@ func TestJudgeSilence(t *testing.T) {
 			total.Errors[result.Timeout] = 200
 		}, result.Valid, "there was no good answer for 5s"},
 		"an open loop": {func(s *stepRun, total *result.Total, _ *threadReport) {
-			profile := s.step.Profile
+			rate := s.step.Rate
 			stop(s)
-			s.step.Profile = profile
+			s.step.Rate = rate
 		}, result.Valid, ""},
 	})
 }
@@ -235,7 +234,7 @@ func TestJudgeSumLag(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	open := Step{Profile: Constant(500, 3*time.Second), Connections: 100, Duration: 3 * time.Second}
+	open := Step{Rate: 500, Connections: 100, Duration: 3 * time.Second}
 	for _, c := range []struct {
 		step          Step
 		lag, response time.Duration
@@ -374,38 +373,5 @@ func TestUsage(t *testing.T) {
 	}
 	if _, known := cpuPressure(); !known {
 		t.Log("this kernel does not report pressure")
-	}
-}
-
-// TestSelfTestParts runs what depends least on how busy the machine is; other
-// programs can only make it worse, so the best of three counts. A part may only fail if
-// the machine was disturbed.
-func TestSelfTestParts(t *testing.T) {
-	for _, part := range []func() (Finding, error){
-		func() (Finding, error) {
-			limit := time.Hour
-			if testing.Short() { // an interrupted step is judged as it is
-				limit = time.Second / 2
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), limit)
-			defer cancel()
-			return testCeiling(ctx, 1)
-		},
-		func() (Finding, error) { return testStall(t.Context(), 1) },
-	} {
-		var findings []Finding
-		delays := time.Duration(0)
-		for len(findings) < 3 && (len(findings) == 0 || !findings[len(findings)-1].Passed) {
-			stop := measureDelays()
-			finding, err := part()
-			delays = stop()
-			if err != nil {
-				finding.Passed, finding.Text = false, err.Error()
-			}
-			findings = append(findings, finding)
-		}
-		if last := findings[len(findings)-1]; !last.Passed && !last.contended && delays < delayMax {
-			t.Errorf("%+v", findings)
-		}
 	}
 }

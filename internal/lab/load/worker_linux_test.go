@@ -18,7 +18,7 @@ func TestWorkers(t *testing.T) {
 		const rate, length = 2000, 50 * time.Millisecond
 		r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Workers: workers, Backlog: 3, Steps: []Step{
 			{Connections: 10, Requests: 200},
-			{Profile: Constant(rate, length), Connections: 10, Duration: length},
+			{Rate: rate, Connections: 10, Duration: length},
 		}})
 		if closed := &r.totals[0]; closed.Done != 200 || closed.Connections.Slots != 10 || closed.Cost.Threads != min(workers, 10) {
 			t.Errorf("%d workers: %d answers, %+v, %d threads", workers, closed.Done, closed.Connections, closed.Cost.Threads)
@@ -36,7 +36,7 @@ func TestArrivalsAreDealtToConnections(t *testing.T) {
 		for workers := 1; workers <= min(64, connections); workers++ {
 			taken := make(map[int64]int)
 			for i, share := range sharesOf(connections, workers) {
-				thread := &thread{number: i, threads: workers, connections: connections, phase: new(phase), arrivals: Even(Constant(1, time.Hour))}
+				thread := &thread{number: i, threads: workers, connections: connections, phase: new(phase), arrivals: Even(1)}
 				for range 3 * share {
 					thread.advance()
 					taken[thread.next]++

@@ -4,15 +4,10 @@ package load
 
 import (
 	"context"
-	"errors"
-	"net/netip"
 	"time"
-
-	"spillway/internal/lab/target"
 )
 
-// Outside Linux, sessions drive every target, the pacer uses Go's timers, and
-// there is no self-test.
+// Outside Linux, sessions drive every target, and the pacer uses Go's timers.
 
 func (*stepRun) runWorkers(context.Context) error { panic("bug: only Linux has workers") }
 
@@ -41,13 +36,3 @@ func (a *alarm) wait(d time.Duration) bool {
 func (a *alarm) stop() { close(a.stopped) }
 
 func (a *alarm) close() {}
-
-type nullServer struct{ address netip.AddrPort }
-
-func startNullServer(target.Clock) (*nullServer, error) {
-	return nil, errors.New("it requires Linux")
-}
-
-func (*nullServer) close() error                  { return nil }
-func (*nullServer) seen() []int64                 { return nil }
-func (*nullServer) stallLater(_, _ time.Duration) {}

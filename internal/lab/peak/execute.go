@@ -220,7 +220,7 @@ func (e *execution) ended(end *result.End) {
 func (p *Probe) step(warmup time.Duration) load.Step {
 	step := load.Step{Duration: p.Duration, Warmup: max(p.Warmup, warmup), Connections: p.Connections}
 	if p.Rate > 0 {
-		step.Profile = load.Constant(p.Rate, p.Duration)
+		step.Rate = p.Rate
 		step.Name = fmt.Sprintf("%s %s", p.Purpose, rateText(p.Rate))
 		step.Connections = 0 // those of the policy
 		return step

@@ -45,7 +45,7 @@ func parse(t *testing.T, text string) result.SLO {
 
 func TestStepOfProbe(t *testing.T) {
 	opened := Probe{Purpose: Refine, Rate: 1500, Duration: 5 * time.Second, Warmup: time.Second}
-	if s := opened.step(0); s.Profile != load.Constant(1500, 5*time.Second) || s.Duration != 5*time.Second || s.Warmup != time.Second || s.Connections != 0 || s.Name != "refine 1,500/s" {
+	if s := opened.step(0); s.Rate != 1500 || s.Duration != 5*time.Second || s.Warmup != time.Second || s.Connections != 0 || s.Name != "refine 1,500/s" {
 		t.Errorf("an open loop: %+v", s)
 	}
 	closed := Probe{Purpose: Closed, Connections: 4, Duration: time.Second, Warmup: 300 * time.Millisecond}
@@ -90,7 +90,7 @@ func searched(t *testing.T, capacity float64, settings Settings, steps int, chan
 		if !more {
 			break
 		}
-		rate := step.Profile.From
+		rate := step.Rate
 		took := 5 * time.Millisecond
 		if rate > capacity {
 			took = 500 * time.Millisecond

@@ -160,14 +160,9 @@ func TestCapacityEndsAtWhatIsShared(t *testing.T) {
 	f(1e-5, 8, Estimate{8 * 1700, 8 * 1700, 8 * 1990}, "CPU of app")
 }
 
-// TestOtherLoadsAreNamed: a ramp has no rate, and a rate of no sense no plan.
-func TestOtherLoadsAreNamed(t *testing.T) {
+// TestRatesWithoutSense: a rate of no sense has no plan.
+func TestRatesWithoutSense(t *testing.T) {
 	t.Parallel()
-	ramp := queue.run(t, 1000)
-	ramp.Steps[0].Arrival = "ramp"
-	if _, err := Make([]Source{{File: "run", Run: ramp}}, Settings{RateHz: 10}); exit.Code(err) != exit.NothingValid || !strings.Contains(err.Error(), "are ramps") {
-		t.Errorf("%v", err)
-	}
 	for _, hz := range []float64{5e-324, 1e-300, 1e300, math.MaxFloat64} {
 		if _, err := Make([]Source{{File: "run", Run: queue.run(t, 1700)}}, Settings{RateHz: hz, Headroom: 0.3}); exit.Code(err) != exit.Usage {
 			t.Errorf("--rate %g: %v", hz, err)

@@ -85,7 +85,7 @@ func perIteration(run *result.Run) float64 {
 // observe reads the VALID steps of all sources. It is an error if there are none.
 func (p *Plan) observe(sources []Source, slo result.SLO) ([]observation, error) {
 	var all []observation
-	other, ramps := 0, 0 // VALID steps with other connections, and those whose rate changes
+	other := 0 // VALID steps with other connections
 	for i := range sources {
 		s := &sources[i]
 		use := SourceUse{File: s.File, Target: s.Run.Header.Target, Steps: len(s.Run.Steps)}
@@ -93,10 +93,6 @@ func (p *Plan) observe(sources []Source, slo result.SLO) ([]observation, error) 
 		for k := range s.Run.Steps {
 			step := &s.Run.Steps[k]
 			if step.Total.Validity != result.Valid || !(step.Total.Rate() > 0) {
-				continue
-			}
-			if step.Ramp() {
-				ramps++
 				continue
 			}
 			if p.settings.Connections != "" && connectionsOf(step) != p.settings.Connections {
@@ -127,10 +123,6 @@ func (p *Plan) observe(sources []Source, slo result.SLO) ([]observation, error) 
 		return nil, exit.NothingValidError(fmt.Errorf("no VALID step has %s connections: measure them with 'spillway load --per-connection %s'",
 			p.settings.Connections,
 			map[string]string{Short: "1", KeepAlive: "0"}[p.settings.Connections]))
-	}
-	if ramps > 0 {
-		return nil, exit.NothingValidError(errors.New("the VALID steps are ramps, which have no rate to plan from: add a run of 'spillway " +
-			"load --rate' or 'spillway peak'"))
 	}
 	return nil, exit.NothingValidError(errors.New("no step is VALID: 'spillway report' names the reasons; repeat the runs"))
 }

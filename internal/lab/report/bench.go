@@ -124,3 +124,13 @@ func benchLine(out *bytes.Buffer, name string, b *bin) {
 }
 
 func oneLine(text string) string { return strings.TrimSpace(printable(text)) }
+
+// tag replaces what a benchmark name cannot contain.
+func tag(label string) string {
+	return strings.Map(func(r rune) rune {
+		if strings.ContainsRune("-_.", r) || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
+			return r
+		}
+		return '_'
+	}, label)
+}

@@ -157,8 +157,6 @@ func (o *FilesOptions) format() Format {
 		return JSON
 	case ".csv":
 		return CSV
-	case ".hlog", ".hdr":
-		return HDR
 	}
 	return Text
 }

@@ -91,12 +91,6 @@ func TestHeadline(t *testing.T) {
 	f(steady.open(t, 1000), bad, "Does not hold 1,000/s: 975/s answered, p99 1.02 s, 2.5 % errors (status 300).", "")
 	f(invalid(steady.open(t, 200, 500), 1), doubt, "Holds 200/s: 200/s answered, p99 3.04 ms, no errors.", "1 of 2 steps is not valid: HOST_CONTENDED.")
 	f(invalid(steady.open(t, 200), 0), doubt, "Seen, not proved: 200/s answered of 200/s, p99 3.04 ms, no errors.", "Not valid: HOST_CONTENDED.")
-	ramp := steady.open(t, 200)
-	ramp.Steps[0].Arrival = "ramp" // to 0
-	f(ramp, good, "Holds 200/s to 0/s: 200/s answered, p99 3.04 ms, no errors.", "")
-	if name := ramp.Steps[0].LevelName(); name != "200..0/s" {
-		t.Errorf("a ramp to 0 is called %q", name)
-	}
 	search := withSLO.open(t, 900, 200, 1000) // of spillway peak, which begins with closed loops
 	search.Steps[0].Loop, search.Steps[0].OfferedHz = result.LoopClosed, 0
 	f(search, bad, "Holds 200/s within p99<70ms errors<0.5%, but not 1,000/s: p99 1.02 s and errors 2.5 %.", "")

@@ -370,19 +370,12 @@ func ratio(v float64) string {
 
 // A studyPage is the data of study.html.
 type studyPage struct {
-	Header    pageHeader
-	Findings  []string
-	Panels    []panel
-	Problems  []string
-	Sections  []pageTable
-	Timelines []studyTimeline
-	Manifest  []fact
-}
-
-// A studyTimeline shows the levels of one variant in one block.
-type studyTimeline struct {
-	Name, Color string
-	Panel       panel
+	Header   pageHeader
+	Findings []string
+	Panels   []panel
+	Problems []string
+	Sections []pageTable
+	Manifest []fact
 }
 
 func writeStudyHTML(out *bytes.Buffer, s *experiment.Study) error {
@@ -402,16 +395,7 @@ func writeStudyHTML(out *bytes.Buffer, s *experiment.Study) error {
 		p.Sections = append(p.Sections, section.pageTable())
 	}
 	panels := studyPanels(s)
-	drawn := len(panels)
-	var err error
-	if p.Timelines, err = studyTimelines(s); err != nil {
-		return err
-	}
-	for i := range p.Timelines {
-		panels = append(panels, p.Timelines[i].Panel)
-		p.Timelines[i].Panel.Index = drawn + i
-	}
-	p.Panels = numbered(panels)[:drawn]
+	p.Panels = numbered(panels)
 	var summary bytes.Buffer
 	if err := s.WriteSummary(&summary); err != nil {
 		return err
@@ -428,24 +412,4 @@ func (s *studySection) pageTable() pageTable {
 		}
 	}
 	return *t
-}
-
-// studyTimelines returns one timeline per variant, in order.
-func studyTimelines(s *experiment.Study) ([]studyTimeline, error) {
-	var all []studyTimeline
-	for _, timeline := range s.Timelines {
-		runs, err := decode([]*result.Run{timeline})
-		if err != nil {
-			return nil, err
-		}
-		charts, err := timelineCharts(runs, latencyLimits(runs))
-		if err != nil {
-			return nil, err
-		}
-		t := studyTimeline{Name: timeline.Header.Label, Panel: panel{Charts: charts}}
-		t.Color, _ = variantColor(s, t.Name)
-		all = append(all, t)
-	}
-	slices.SortStableFunc(all, func(a, b studyTimeline) int { return variantIndex(s, a.Name) - variantIndex(s, b.Name) })
-	return all, nil
 }

@@ -32,7 +32,6 @@ type DocumentStep struct {
 	Loop          string  `json:"loop"`
 	Arrival       string  `json:"arrival,omitempty"`
 	OfferedHz     float64 `json:"offered_hz"` // 0 in a closed loop
-	OfferedEndHz  float64 `json:"offered_end_hz,omitempty"`
 	Connections   int     `json:"connections"`
 	ThinkTimes    bool    `json:"think_times,omitempty"`
 	PerConnection int     `json:"per_connection"` // 0: unlimited
@@ -101,7 +100,7 @@ func (r *run) document() Document {
 func (s *step) document() DocumentStep {
 	t := &s.Total
 	d := DocumentStep{
-		Step: s.Index, Name: s.Name, Loop: s.Loop, Arrival: s.Arrival, OfferedHz: s.OfferedHz, OfferedEndHz: s.OfferedEndHz,
+		Step: s.Index, Name: s.Name, Loop: s.Loop, Arrival: s.Arrival, OfferedHz: s.OfferedHz,
 		Connections: s.Step.Connections, ThinkTimes: s.ThinkTimes, PerConnection: s.PerConnection, Elapsed: t.Elapsed,
 		Requests: t.Requests(), Counters: t.Counters, Rate: t.Rate(), ErrorTotal: t.Errors.Total(), ErrorShare: t.ErrorShare(),
 		Response: s.figures, Service: figuresOf(s.service), Lag: figuresOf(exact(s.lag)),

@@ -31,7 +31,6 @@ const (
 	CSVSeconds Format = "csv-seconds" // one row per second
 	CSVWatch   Format = "csv-watch"   // one row per step and watched figure
 	Bench      Format = "bench"       // Go benchmark text for benchstat
-	HDR        Format = "hdr"         // HdrHistogram log 1.3, one interval histogram per second
 	HTML       Format = "html"        // one page with charts that loads nothing
 	JUnit      Format = "junit"       // JUnit XML: a case per step and criterion
 	Summary    Format = "summary"     // short Markdown for the summary of a CI job
@@ -39,7 +38,7 @@ const (
 
 // Formats returns all formats.
 func Formats() []Format {
-	return []Format{Text, Markdown, JSON, CSV, CSVSeconds, CSVWatch, Bench, HDR, HTML, JUnit, Summary}
+	return []Format{Text, Markdown, JSON, CSV, CSVSeconds, CSVWatch, Bench, HTML, JUnit, Summary}
 }
 
 // Write writes the runs in a format. Runs without a label of their own get a number. A histogram that cannot be decoded
@@ -72,8 +71,6 @@ func WriteWithPlan(w io.Writer, format Format, runs []*result.Run, p *plan.Plan)
 		return writeCSVWatch(w, shown)
 	case Bench:
 		return writeBench(w, shown)
-	case HDR:
-		return writeHDR(w, shown)
 	case HTML:
 		return writeHTML(w, shown, p)
 	case JUnit:
@@ -194,10 +191,7 @@ func labelStep(r *result.StepRun, l *result.LabelTotal) *result.StepRun {
 
 // load describes the load level: "1,000/s" or "64 connections".
 func (s *step) load() string {
-	switch {
-	case s.Loop == result.LoopOpen && s.Ramp():
-		return rate(s.OfferedHz) + " to " + rate(s.OfferedEndHz)
-	case s.Loop == result.LoopOpen:
+	if s.Loop == result.LoopOpen {
 		return rate(s.OfferedHz)
 	}
 	return plural(int64(s.Step.Connections), "connection")
@@ -206,7 +200,7 @@ func (s *step) load() string {
 // level is the load as a number: requests per second or connections.
 func (s *step) level() float64 {
 	if s.Loop == result.LoopOpen {
-		return max(s.OfferedHz, s.OfferedEndHz)
+		return s.OfferedHz
 	}
 	return float64(s.Step.Connections)
 }

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/google/go-cmp/cmp"
 
 	"spillway/internal/histogram"
@@ -115,36 +114,6 @@ func TestOddRuns(t *testing.T) {
 	}
 	if err := Write(&strings.Builder{}, "poem", nil); err == nil {
 		t.Error("an unknown format")
-	}
-}
-
-func TestHDRLogIsReadByTheLibrary(t *testing.T) {
-	t.Parallel()
-	run := stagedRun(t)
-	log := hdrhistogram.NewHistogramLogReader(strings.NewReader(written(t, HDR, run)))
-	responses, lines := int64(0), 0
-	for {
-		h, err := log.NextIntervalHistogram()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if h == nil {
-			break
-		}
-		lines++
-		if h.Tag() == "response" {
-			responses += h.TotalCount()
-			if start := run.Header.StartedAt.UnixMilli(); h.StartTimeMs() < start || h.EndTimeMs() > start+90000 {
-				t.Fatalf("interval %d to %d", h.StartTimeMs(), h.EndTimeMs())
-			}
-		}
-	}
-	var done int64
-	for i := range run.Steps {
-		done += run.Steps[i].Total.Done
-	}
-	if responses != done || lines != 4*12*5 {
-		t.Fatalf("%d responses of %d, %d lines", responses, done, lines)
 	}
 }
 

@@ -233,20 +233,12 @@ func finding(s *experiment.Study, v *experiment.VariantFacts) string {
 			continue
 		}
 		parts = append(parts, fmt.Sprintf("%s %s (%s), %s", metricAt(s, metric, level), ratioText(s, c), spanText(s, c),
-			shortVerdict(s, c)+doubtfulPairs(c)))
+			shortVerdict(s, c)))
 	}
 	if len(parts) == 0 {
 		return ""
 	}
 	return fmt.Sprintf("%s against %s (%s): %s.", v.Name, v.Baseline, changes(s, v), strings.Join(parts, "; "))
-}
-
-// doubtfulPairs writes how many pairs of a comparison are doubtful.
-func doubtfulPairs(c *experiment.Comparison) string {
-	if c.Doubtful == 0 {
-		return ""
-	}
-	return fmt.Sprintf(" (%d of %d pairs doubtful)", c.Doubtful, c.Pairs)
 }
 
 // shortVerdict is the verdict for a sentence, with the detectable effect if no difference was seen.

@@ -358,14 +358,10 @@ func comparisonSection(s *experiment.Study, comparisons []experiment.Comparison,
 		if c.Again {
 			name = "A/A: " + name
 		}
-		pairs := integer(int64(c.Pairs))
-		if c.Doubtful > 0 {
-			pairs += fmt.Sprintf(" (%d doubtful)", c.Doubtful)
-		}
 		section.add([]string{
 			name, c.Baseline, metricTitle(s, c.Metric, c.Level), cmp.Or(c.Level, "-"), ratioText(s, c), spanText(s, c), controlText(s, c),
-			pvalue(c.P), effect(c.MinimumEffect), pairs, verdictWords(s, c),
-		}, c.Doubtful > 0)
+			pvalue(c.P), effect(c.MinimumEffect), integer(int64(c.Pairs)), verdictWords(s, c),
+		}, false)
 	}
 	return section
 }

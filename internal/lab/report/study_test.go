@@ -12,7 +12,7 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// studyOf is the golden study of internal/lab/experiment with timelines.
+// studyOf is the golden study of internal/lab/experiment.
 func studyOf(t testing.TB) *experiment.Study {
 	t.Helper()
 	file, err := os.Open("../experiment/testdata/study.json")
@@ -24,12 +24,6 @@ func studyOf(t testing.TB) *experiment.Study {
 	if err != nil {
 		t.Fatal(err)
 	}
-	timeline := singleRun(t)
-	for _, v := range study.Manifest.Variants {
-		run := *timeline
-		run.Header.Label = v.Name
-		study.Timelines = append(study.Timelines, &run)
-	}
 	return study
 }
 
@@ -39,7 +33,7 @@ func quickStudyOf(t testing.TB) *experiment.Study {
 	study := studyOf(t)
 	study.Manifest.Quick, study.Blocks, study.Whole, study.Ended = true, 3, 2, "interrupted"
 	study.Manifest.Title, study.Manifest.Question = "Stacks <quick> & *dirty*", ""
-	study.Timelines, study.Charts, study.Published = nil, nil, nil
+	study.Charts, study.Published = nil, nil
 	study.Manifest.Levels = study.Manifest.Levels[2:]
 	study.Manifest.Peak = nil
 	for i := range study.Comparisons {

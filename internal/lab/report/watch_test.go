@@ -183,7 +183,7 @@ func TestWatchFigures(t *testing.T) {
 // TestCSVWithoutWatch: samples do not change the other formats.
 func TestCSVWithoutWatch(t *testing.T) {
 	t.Parallel()
-	for _, format := range []Format{CSV, CSVSeconds, Bench, HDR} {
+	for _, format := range []Format{CSV, CSVSeconds, Bench} {
 		if written(t, format, watchedRun(t)) != written(t, format, unwatchedRun(t)) {
 			t.Errorf("%s differs", format)
 		}

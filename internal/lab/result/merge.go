@@ -94,14 +94,13 @@ func mergeStep(runs []*Run, i int) (*StepRun, error) {
 	merged := &StepRun{Step: runs[0].Steps[i].Step}
 	parts := make([]*StepRun, len(runs))
 	hosts := make([]string, len(runs))
-	merged.OfferedHz, merged.OfferedEndHz, merged.Connections, merged.Step.Requests = 0, 0, 0, 0
+	merged.OfferedHz, merged.Connections, merged.Step.Requests = 0, 0, 0
 	for k, run := range runs {
 		part := &run.Steps[i]
 		if err := sameKind(runs[0], run, i); err != nil {
 			return nil, err
 		}
 		merged.OfferedHz += part.OfferedHz
-		merged.OfferedEndHz += part.OfferedEndHz
 		merged.Step.Connections += part.Step.Connections
 		merged.Step.Requests += part.Step.Requests
 		parts[k], hosts[k] = part, run.Header.Machine.Host

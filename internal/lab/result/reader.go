@@ -141,7 +141,6 @@ func (a *Assembler) Run() *Run { return a.builder.run }
 type builder struct {
 	run    *Run
 	header bool // was read
-	minor  int  // version of the format
 	open   bool // a step has no total yet
 	ended  bool
 }
@@ -187,12 +186,11 @@ func (b *builder) first(r *record) error {
 	if r.Kind != KindHeader || r.Header == nil || r.Header.Format != Format {
 		return ErrNotResult
 	}
-	major, minor, _ := strings.Cut(r.Header.Version, ".")
+	major, _, _ := strings.Cut(r.Header.Version, ".")
 	if n, err := strconv.Atoi(major); err != nil || n != VersionMajor {
 		return fmt.Errorf("%w %q: this spillway reads %d.x", ErrVersion, r.Header.Version, VersionMajor)
 	}
 	b.run.Header, b.header = *r.Header, true
-	b.minor, _ = strconv.Atoi(minor) // 0 if it is not a number
 	return nil
 }
 
@@ -222,7 +220,6 @@ func (b *builder) slice(s *Slice) error {
 	if err := s.check(); err != nil {
 		return err
 	}
-	b.complete(&s.Counters)
 	step.Slices = append(step.Slices, *s)
 	return nil
 }
@@ -234,20 +231,9 @@ func (b *builder) total(t *Total) error {
 	if err := t.check(); err != nil {
 		return err
 	}
-	b.complete(&t.Counters)
 	b.run.Steps[t.Step].Total = *t
 	b.open = false
 	return nil
-}
-
-// completedSince is the minor version since which Counters.Completed is written.
-const completedSince = 2
-
-// complete sets Completed in records of earlier versions, which counted answers after the end of the step as well.
-func (b *builder) complete(c *Counters) {
-	if b.minor < completedSince {
-		c.Completed = c.Good()
-	}
 }
 
 // finish completes the run.
@@ -298,7 +284,7 @@ var errNegative = errors.New("a count or a time is negative")
 
 // check rejects impossible values, so that other code need not.
 func (s *Step) check() error {
-	if s.Connections < 0 || s.PerConnection < 0 || s.OfferedHz < 0 || s.OfferedEndHz < 0 || s.Requests < 0 {
+	if s.Connections < 0 || s.PerConnection < 0 || s.OfferedHz < 0 || s.Requests < 0 {
 		return fmt.Errorf("step %d: %w", s.Index, errNegative)
 	}
 	return checkSeconds(s.Start, s.Duration, s.Warmup, s.TimeoutLimit)

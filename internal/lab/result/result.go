@@ -68,9 +68,8 @@ type Step struct {
 	Index         int     `json:"step"` // 0, 1, 2, … in the order run
 	Name          string  `json:"name,omitempty"`
 	Loop          string  `json:"loop"`                       // LoopOpen or LoopClosed
-	Arrival       string  `json:"arrival,omitempty"`          // open loop: constant, poisson or ramp
-	OfferedHz     float64 `json:"offered_hz,omitempty"`       // open loop: arrivals per second; of a ramp, at its start
-	OfferedEndHz  float64 `json:"offered_end_hz,omitempty"`   // of a ramp, at its end
+	Arrival       string  `json:"arrival,omitempty"`          // open loop: constant or poisson
+	OfferedHz     float64 `json:"offered_hz,omitempty"`       // open loop: arrivals per second
 	ThinkTimes    bool    `json:"think_times,omitempty"`      // users pause between the requests of a flow
 	Connections   int     `json:"connections"`                // as requested
 	PerConnection int     `json:"per_connection,omitempty"`   // requests per connection; 0: unlimited
@@ -82,15 +81,9 @@ type Step struct {
 	BacklogLimit  int64   `json:"backlog_limit,omitempty"`    // arrivals that may wait for a connection; more are Unsent
 }
 
-// Ramp reports whether the rate of an open loop changes within the step, perhaps to 0.
-func (s *Step) Ramp() bool { return s.Arrival == "ramp" || s.OfferedEndHz > 0 }
-
-// LevelName is the name that package load gives a step: "500/s", "100..3000/s", "64 connections".
+// LevelName is the name that package load gives a step: "500/s", "64 connections".
 func (s *Step) LevelName() string {
-	switch {
-	case s.Loop == LoopOpen && s.Ramp():
-		return fmt.Sprintf("%g..%g/s", s.OfferedHz, s.OfferedEndHz)
-	case s.Loop == LoopOpen:
+	if s.Loop == LoopOpen {
 		return fmt.Sprintf("%g/s", s.OfferedHz)
 	}
 	return fmt.Sprintf("%d connections", s.Connections)

@@ -122,7 +122,7 @@ func (s *nullServer) stall() {
 	now, begin := s.clock.Now(), s.stallAt.Load()
 	end := begin + s.stallFor.Load()
 	if begin != 0 && now >= begin && now < end {
-		time.Sleep(time.Duration(end - now))
+		<-time.After(time.Duration(end - now))
 	}
 }
 
