@@ -26,8 +26,8 @@ import (
 type mysqlReader struct {
 	config     *mysql.Config
 	session    *database.MySQLSession // nil: not open
-	limit      float64 // max_connections
-	syncBinlog float64 // group commits of the binary log per fsync; 0 if the server leaves it to the operating system
+	limit      float64                // max_connections
+	syncBinlog float64                // group commits of the binary log per fsync; 0 if the server leaves it to the operating system
 	own        netCounter
 	ranks      bool // performance_schema counts statements, and may be read
 	digests    digests
