@@ -30,9 +30,9 @@ type MySQLConnector struct {
 // rows that a statement leaves unchanged). The driver sets unknown parameters as session
 // variables.
 func NewMySQLConnector(u URL, connectTimeout, statementTimeout time.Duration) (*MySQLConnector, error) {
-	config, err := mysql.ParseDSN(u.DSN())
+	config, err := MySQLConfig(u, "")
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %s", u, withoutPassword(err))
+		return nil, err
 	}
 	if err := checkCharset(u.DSN()); err != nil {
 		return nil, fmt.Errorf("read %s: %w", u, err)
@@ -42,7 +42,7 @@ func NewMySQLConnector(u URL, connectTimeout, statementTimeout time.Duration) (*
 	config.MaxAllowedPacket = 0 // the server's
 	config.ReadTimeout = 0      // a COMMIT may take any time
 	config.ClientFoundRows = false
-	config.Loc, config.Logger = time.UTC, &mysql.NopLogger{}
+	config.Loc = time.UTC
 	if config.Timeout == 0 {
 		config.Timeout = connectTimeout
 	}
@@ -52,6 +52,33 @@ func NewMySQLConnector(u URL, connectTimeout, statementTimeout time.Duration) (*
 		return nil, fmt.Errorf("read %s: %s", u, withoutPassword(err))
 	}
 	return &MySQLConnector{connector: connector, statementTimeout: statementTimeout}, nil
+}
+
+// MySQLConfig returns the configuration of one connection to a MySQL or MariaDB server, for a client that keeps the server's
+// own settings: a load, a watch or doctor. The server shows name for its sessions; "" means what the URL says.
+func MySQLConfig(u URL, name string) (*mysql.Config, error) {
+	config, err := mysql.ParseDSN(u.DSN())
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %s", u, withoutPassword(err))
+	}
+	config.Logger = &mysql.NopLogger{}
+	if name != "" {
+		config.ConnectionAttributes = "program_name:" + name
+	}
+	return config, nil
+}
+
+// ConnectMySQL opens a session with the server's own settings. Its Server and ID are not set.
+func ConnectMySQL(ctx context.Context, config *mysql.Config) (*MySQLSession, error) {
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		return nil, errors.New(withoutPassword(err))
+	}
+	conn, err := connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &MySQLSession{Conn: conn}, nil
 }
 
 // withoutPassword returns the text of a driver's error about a DSN only if it cannot
@@ -79,7 +106,7 @@ func checkCharset(dsn string) error {
 	return nil
 }
 
-// MySQLSession is one connection with fixed settings. One goroutine uses it at a time.
+// MySQLSession is one connection. One goroutine uses it at a time.
 type MySQLSession struct {
 	Conn   driver.Conn
 	ID     uint64 // the server's number for the connection
@@ -201,14 +228,17 @@ func (s *MySQLSession) Exec(ctx context.Context, sql string) error {
 	return err
 }
 
-// Query returns the rows of a small result as text, NULL as "". The statement has
-// no parameters.
-func (s *MySQLSession) Query(ctx context.Context, sql string) ([][]string, error) {
+// Query returns the rows of a small result as text, NULL as "". Parameters require a configuration with InterpolateParams.
+func (s *MySQLSession) Query(ctx context.Context, sql string, params ...driver.Value) ([][]string, error) {
 	queryer, ok := s.Conn.(driver.QueryerContext)
 	if !ok {
 		return nil, errors.New("the driver's connections cannot run statements")
 	}
-	rows, err := queryer.QueryContext(ctx, sql, nil)
+	named := make([]driver.NamedValue, len(params))
+	for i, value := range params {
+		named[i] = driver.NamedValue{Ordinal: i + 1, Value: value}
+	}
+	rows, err := queryer.QueryContext(ctx, sql, named)
 	if err != nil {
 		return nil, err
 	}

@@ -76,6 +76,21 @@ func OpenPostgres(ctx context.Context, url URL, p Pool, log *slog.Logger) (*pgxp
 	return pool, nil
 }
 
+// PostgresConfig returns the configuration of one connection to a PostgreSQL server, for a client that keeps the server's
+// own settings: a load, a watch or doctor. The server shows name for its sessions; "" means what the URL says.
+// pgconn.ConnectConfig tries the hosts of the URL in order.
+func PostgresConfig(url URL, name string) (*pgconn.Config, error) {
+	config, err := pgconn.ParseConfig(url.Raw())
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", url, err) // pgx omits the password
+	}
+	if name != "" {
+		config.RuntimeParams["application_name"] = name
+		config.RuntimeParams["client_encoding"] = "UTF8"
+	}
+	return config, nil
+}
+
 // silentMost is how long a server may acknowledge nothing, before the connection is closed.
 // No other timeout ends a COMMIT that waits for its answer.
 const silentMost = time.Minute

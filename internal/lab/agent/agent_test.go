@@ -199,7 +199,7 @@ func TestShares(t *testing.T) {
 		if p, _ := response.Quantile(1 - 0.5/slow); p < stall*99/100 {
 			t.Errorf("%d agents: one of %d requests takes %v, and their percentile is %v", n, slow, stall, p)
 		}
-		if len(step.Total.SLO) != 2 || step.Total.Validity == result.Valid || !strings.Contains(strings.Join(step.Total.Reasons, "\n"), "400 answers are too few for p99") {
+		if len(step.Total.SLO) != 2 || step.Total.Validity == result.Valid || !strings.Contains(strings.Join(step.Total.Sentences(), "\n"), "400 answers are too few for p99") {
 			t.Errorf("%d agents: judged %+v, %s %q", n, step.Total.SLO, step.Total.Validity, step.Total.Reasons)
 		}
 	}
@@ -449,7 +449,7 @@ func TestBusy(t *testing.T) {
 
 // hasReason reports whether a reason begins so. On a busy machine, others may come first.
 func hasReason(total *result.Total, prefix string) bool {
-	return slices.ContainsFunc(total.Reasons, func(reason string) bool { return strings.HasPrefix(reason, prefix) })
+	return slices.ContainsFunc(total.Sentences(), func(reason string) bool { return strings.HasPrefix(reason, prefix) })
 }
 
 // TestInterrupt ends a run early. The data so far is complete.
@@ -537,7 +537,7 @@ func TestLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{"agent h1:1 began 51ms late: its host or its network is too slow", "agent h2:1 was stopped 12 s into the step; the others were stopped"}
-	if merged.Total.Validity != result.GeneratorLimited || len(merged.Total.Reasons) < 2 || !slices.Equal(merged.Total.Reasons[:2], want) || merged.Total.Done != 3 {
+	if merged.Total.Validity != result.GeneratorLimited || len(merged.Total.Reasons) < 2 || !slices.Equal(merged.Total.Sentences()[:2], want) || merged.Total.Done != 3 {
 		t.Errorf("%s %q, want %q", merged.Total.Validity, merged.Total.Reasons, want)
 	}
 }

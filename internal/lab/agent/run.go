@@ -269,14 +269,18 @@ func encodeSum(sum *load.Second) error {
 // merge returns the sum of the shares of a step that came completely.
 func (g *Group) merge(i int, description *result.Step) (*result.StepRun, error) {
 	var runs []*result.Run
-	var reasons []string
+	var reasons []result.Reason
 	for _, r := range g.remotes {
 		if r.late > lateMax {
-			reasons = append(reasons, fmt.Sprintf("agent %s began %v late: its host or its network is too slow", r.name,
-				r.late.Round(time.Millisecond)))
+			reasons = append(reasons, result.Reason{
+				Code: result.NotTogether, Verdict: result.GeneratorLimited,
+				Text: fmt.Sprintf("agent %s began %v late: its host or its network is too slow", r.name, r.late.Round(time.Millisecond)),
+			})
 		}
 		if r.lost != nil || r.finished <= i {
-			reasons = append(reasons, g.absence(i, r, r.finished > i))
+			reasons = append(reasons, result.Reason{
+				Code: result.ShareAbsent, Verdict: result.GeneratorLimited, Text: g.absence(i, r, r.finished > i),
+			})
 		}
 		if r.finished <= i {
 			continue
@@ -320,7 +324,7 @@ func (g *Group) absence(i int, r *remote, finished bool) string {
 }
 
 // judge completes the verdict on a merged step: what an agent can not judge alone.
-func (g *Group) judge(i int, t *result.Total, reasons []string) error {
+func (g *Group) judge(i int, t *result.Total, reasons []result.Reason) error {
 	if len(reasons) > 0 {
 		t.Validity, t.Reasons = result.GeneratorLimited, append(reasons, t.Reasons...)
 	}

@@ -106,7 +106,7 @@ func hostCases() map[string]evidence {
 		"ports":       pair(Ports, light(base), heavy(1600, base.and(figures{"tcp": {"ports_in_use": 28200, "time_wait": 28000}}))),
 		"ports of the load generator": pair(Ports, light(base), level{
 			offered: 2000, rate: 900, alone: 0.001, mean: 0.001, failed: true, validity: result.GeneratorLimited,
-			reasons: []string{"9000 requests (45 %) failed because this host ran out of local ports or open files; see --source and ulimit -n"},
+			reasons: []result.Reason{{Text: "9000 requests (45 %) failed because this host ran out of local ports or open files; see --source and ulimit -n"}},
 			errors:  map[result.ErrorClass]int64{result.NoLocalPort: 9000}, figures: base,
 		}),
 		"files of the load generator": pair(Descriptors, light(base), level{
@@ -145,11 +145,11 @@ func hostCases() map[string]evidence {
 		"neighbour on divided cores": pair(Neighbour, light(base), crowded(base)),
 		"generator": pair(Generator, light(base), level{
 			offered: 4000, rate: 900, alone: 0.001, mean: 0.003, failed: true, validity: result.GeneratorLimited,
-			reasons: []string{"a generator thread was busy 99 % of the time; use more --workers"}, figures: base.and(busy("app", 1.8, 0.1, 3)),
+			reasons: []result.Reason{{Text: "a generator thread was busy 99 % of the time; use more --workers"}}, figures: base.and(busy("app", 1.8, 0.1, 3)),
 		}),
 		"generator that is stopped": pair(Generator, light(base), level{
 			offered: 4000, rate: 900, alone: 0.001, mean: 0.003, failed: true, validity: result.HostContended,
-			reasons: []string{"the generator waited 90 % of the time for a CPU that other programs used"}, figures: base,
+			reasons: []result.Reason{{Text: "the generator waited 90 % of the time for a CPU that other programs used"}}, figures: base,
 		}),
 		"database lock, and no process watched": pair(DatabaseLock, light(figures{"postgres shop": postgres()["postgres shop"]}),
 			heavy(300, figures{"postgres shop": postgres().and(taken)["postgres shop"]}.and(figures{"postgres shop": {"wait_lock": 8.9}}))),
@@ -163,7 +163,7 @@ func crowded(base figures) level {
 	l := heavy(200, base.and(figures{
 		"process app": {"cpu_user_seconds_total": 0.3, "cpu_system_seconds_total": 0.03, "cpu_limit": 1, "run_queue_wait_seconds_total": 3},
 	}))
-	l.validity, l.reasons = result.HostContended, []string{"programs of no host used 66 % of the target's cores"}
+	l.validity, l.reasons = result.HostContended, []result.Reason{{Text: "programs of no host used 66 % of the target's cores"}}
 	l.hosts = []result.HostShare{
 		{Name: "generator", CPUs: 1, CoreCount: 1, Elapsed: 10, Used: 0.5}, {Name: "target", CPUs: 1, CoreCount: 1, Elapsed: 10, Used: 3.3, Foreign: 6.6},
 	}

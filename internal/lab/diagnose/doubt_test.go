@@ -135,7 +135,7 @@ func TestNeighbourNamesTheVictim(t *testing.T) {
 		"process app": {"run_queue_wait_seconds_total": 0.0, "cpu_user_seconds_total": 0.1},
 		"host":        {"cpu_user_seconds_total": 3.8, "cpu_system_seconds_total": 0.1, "cpu_idle_seconds_total": 0.05},
 	}))
-	l.validity, l.reasons = result.HostContended, []string{"the generator waited 90 % of the time for a CPU that other programs used"}
+	l.validity, l.reasons = result.HostContended, []result.Reason{{Text: "the generator waited 90 % of the time for a CPU that other programs used"}}
 	got := diagnoseLevels(t, light(base), l)
 	if got[0].Name == Neighbour && strings.Contains(got[0].Sentence, "app has no CPU left") {
 		t.Errorf("app uses 0.15 of 4 cores and never waits for one: %q", got[0].Sentence)
@@ -193,7 +193,7 @@ func TestChosenSteps(t *testing.T) {
 // A failing step that is not VALID for the drift of its rate: no word of it.
 func TestFailingNotValid(t *testing.T) {
 	l := heavy(1600, idle().and(busy("app", 0.2, 0.1, 0.1)))
-	l.validity, l.reasons = result.NotStationary, []string{"the rate drifted by 40 %"}
+	l.validity, l.reasons = result.NotStationary, []result.Reason{{Text: "the rate drifted by 40 %"}}
 	run := runOf(t, light(idle()), l)
 	d, err := (&Options{}).diagnose(run)
 	if err != nil {
@@ -209,7 +209,7 @@ func TestFailingNotValid(t *testing.T) {
 // pinned is a step whose target has a core of its own, with other programs on some of the cores.
 func pinned(used, foreign, generatorForeign float64) level {
 	l := heavy(1000, idle().and(busy("app", 0.9*used, 0.1*used, 3)).and(figures{"process app": {"cpu_limit": 1}}))
-	l.validity, l.reasons = result.HostContended, []string{"programs of no host used 6 % of the generator's cores"}
+	l.validity, l.reasons = result.HostContended, []result.Reason{{Text: "programs of no host used 6 % of the generator's cores"}}
 	l.hosts = []result.HostShare{
 		{Name: "generator", CPUs: 1, CoreCount: 1, Elapsed: 10, Used: 5, Foreign: 10 * generatorForeign},
 		{Name: "target", CPUs: 1, CoreCount: 1, Elapsed: 10, Used: 10 * used, Foreign: 10 * foreign},
@@ -255,7 +255,10 @@ func TestProxyOfASingleHost(t *testing.T) {
 // stolen makes a step one that the hypervisor disturbed by so many of the host's 4 cores. lag is the pacer's.
 func stolen(l level, cores float64, lag time.Duration) level {
 	l.validity = result.HostContended
-	l.reasons = []string{result.StolenReason + " 7.5 % of the time of this host's CPUs; --awake …", "the backlog grew by 300/s: the target answers 300/s"}
+	l.reasons = []result.Reason{
+		{Code: result.Stolen, Verdict: result.HostContended, Text: "the hypervisor took 7.5 % of the time of this host's CPUs; --awake …"},
+		{Code: result.Backlog, Verdict: result.NotStationary, Text: "the backlog grew by 300/s: the target answers 300/s"},
+	}
 	l.figures = l.figures.and(figures{"host": {"cpu_steal_seconds_total": cores, "cpu_idle_seconds_total": l.figures["host"]["cpu_idle_seconds_total"] - cores}})
 	l.lag = lag
 	return l
@@ -284,7 +287,9 @@ func TestDespiteSteal(t *testing.T) {
 		}
 	}
 	waited := stolen(locked, 0.3, in)
-	waited.reasons = append([]string{"the generator waited 12 % of the time for a CPU that other programs used"}, waited.reasons...)
+	waited.reasons = append([]result.Reason{{
+		Code: result.CPUWait, Verdict: result.HostContended, Text: "the generator waited 12 % of the time for a CPU that other programs used",
+	}}, waited.reasons...)
 	if got := diagnoseLevels(t, light(both), waited); got[0].Name != Generator {
 		t.Errorf("another disturbance:\n%s", text(t, got))
 	}

@@ -50,7 +50,7 @@ func reason(t *result.Total) string {
 	if len(t.Reasons) == 0 {
 		return "it is " + string(t.Validity)
 	}
-	text, _, _ := strings.Cut(t.Reasons[0], "; ")
+	text, _, _ := strings.Cut(t.Reasons[0].String(), "; ")
 	return text
 }
 

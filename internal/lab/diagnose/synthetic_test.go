@@ -25,7 +25,7 @@ type level struct {
 	size     float64 // bytes per answer
 	failed   bool    // the SLO is missed
 	validity result.Validity
-	reasons  []string
+	reasons  []result.Reason
 	statuses map[int]float64 // share of the answers
 	errors   map[result.ErrorClass]int64
 	hosts    []result.HostShare

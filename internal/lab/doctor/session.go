@@ -2,7 +2,7 @@ package doctor
 
 import (
 	"context"
-	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 	"zombiezen.com/go/sqlite"
@@ -67,13 +66,11 @@ func run(ctx context.Context, s session, statements ...string) error {
 type postgresSession struct{ conn *pgconn.PgConn }
 
 func openPostgres(ctx context.Context, url database.URL) (session, error) {
-	config, err := pgconn.ParseConfig(url.Raw())
+	config, err := database.PostgresConfig(url, "spillway doctor")
 	if err != nil {
-		return nil, err // pgconn omits the password
+		return nil, err
 	}
 	config.ConnectTimeout = connectTimeout
-	config.RuntimeParams["application_name"] = "spillway doctor"
-	config.RuntimeParams["client_encoding"] = "UTF8"
 	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		// Closing the connection alone would not stop the statement.
 		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: closeTimeout}
@@ -115,30 +112,21 @@ func (s postgresSession) close() error {
 	return s.conn.Close(ctx)
 }
 
-type mysqlSession struct {
-	db   *sql.DB
-	conn *sql.Conn
-}
+type mysqlSession struct{ opened *database.MySQLSession }
 
 func openMySQL(ctx context.Context, url database.URL) (session, error) {
-	config, err := mysql.ParseDSN(url.DSN())
+	config, err := database.MySQLConfig(url, "")
 	if err != nil {
-		return nil, errors.New("invalid address") // the driver's error may contain the password
+		return nil, err
 	}
 	config.InterpolateParams = true // the same text for every server, also for EXPLAIN
 	config.MultiStatements = false
 	config.Timeout = connectTimeout
-	config.Logger = &mysql.NopLogger{}
-	connector, err := mysql.NewConnector(config)
+	opened, err := database.ConnectMySQL(ctx, config)
 	if err != nil {
 		return nil, err
 	}
-	db := sql.OpenDB(connector)
-	conn, err := db.Conn(ctx)
-	if err != nil {
-		return nil, errors.Join(err, db.Close())
-	}
-	s := mysqlSession{db, conn}
+	s := mysqlSession{opened}
 	if err := run(ctx, s, mysqlDialect().readOnly); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
@@ -146,7 +134,7 @@ func openMySQL(ctx context.Context, url database.URL) (session, error) {
 }
 
 func (s mysqlSession) query(ctx context.Context, text string, args ...value) ([][]string, error) {
-	params := make([]any, len(args))
+	params := make([]driver.Value, len(args))
 	for i, a := range args {
 		params[i] = a.text
 		if n, err := strconv.ParseInt(a.text, 10, 64); a.number && err == nil {
@@ -155,35 +143,10 @@ func (s mysqlSession) query(ctx context.Context, text string, args ...value) ([]
 			params[i] = x
 		}
 	}
-	result, err := s.conn.QueryContext(ctx, text, params...)
-	if err != nil {
-		return nil, err
-	}
-	defer result.Close()
-	columns, err := result.Columns()
-	if err != nil {
-		return nil, err
-	}
-	var rows [][]string
-	cells := make([]sql.RawBytes, len(columns))
-	targets := make([]any, len(columns))
-	for i := range cells {
-		targets[i] = &cells[i]
-	}
-	for result.Next() {
-		if err := result.Scan(targets...); err != nil {
-			return nil, err
-		}
-		row := make([]string, len(cells))
-		for i, cell := range cells {
-			row[i] = string(cell)
-		}
-		rows = append(rows, row)
-	}
-	return rows, result.Err()
+	return s.opened.Query(ctx, text, params...)
 }
 
-func (s mysqlSession) close() error { return errors.Join(s.conn.Close(), s.db.Close()) }
+func (s mysqlSession) close() error { return s.opened.Conn.Close() }
 
 type sqliteSession struct{ conn *sqlite.Conn }
 

@@ -113,7 +113,7 @@ func TestLoadAgents(t *testing.T) {
 	named := "agent " + agents[1].address + " stopped answering"
 	total := &kept.Steps[0].Total
 	isNamed := func(reason string) bool { return strings.HasPrefix(reason, named) } // after others on a machine with other work
-	if total.Validity != result.GeneratorLimited || !slices.ContainsFunc(total.Reasons, isNamed) || !strings.Contains(stdout, named) || kept.End.Reason != named {
+	if total.Validity != result.GeneratorLimited || !slices.ContainsFunc(total.Sentences(), isNamed) || !strings.Contains(stdout, named) || kept.End.Reason != named {
 		t.Errorf("%s %q, end %q\n%s", total.Validity, total.Reasons, kept.End.Reason, stdout)
 	}
 	if total.Done == 0 || total.Done >= seen.Load()-before {

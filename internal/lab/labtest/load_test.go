@@ -163,7 +163,7 @@ func TestLoadNothingValid(t *testing.T) {
 	run, last := judged(t, url+"/ok", "--rate", "400", "-n", "120", "--timeout", "10m", "--slo", "p99<10m")
 	const reason = "120 answers are too few for p99: 10 of them must lie beyond it; use --requests 1000"
 	total := &run.Steps[0].Total
-	if total.Validity == result.Valid || !slices.Contains(total.Reasons, reason) {
+	if total.Validity == result.Valid || !slices.Contains(total.Sentences(), reason) {
 		t.Errorf("the step is %s because of %q, want the reason %q", total.Validity, total.Reasons, reason)
 	}
 	want := "spillway: nothing valid was measured: 400/s is " + string(total.Validity) + " ("

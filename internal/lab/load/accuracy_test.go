@@ -282,7 +282,7 @@ func TestOverload(t *testing.T) {
 			if total.Due != int64(rate*length.Seconds()) || total.SLO[0].Met {
 				t.Errorf("%d due, SLO %+v", total.Due, total.SLO[0])
 			}
-			text := strings.Join(total.Reasons, "\n")
+			text := strings.Join(total.Sentences(), "\n")
 			if !r.inTime(total, total.Validity == result.Valid && total.Overloaded && strings.Contains(text, "the backlog grew by ")) {
 				t.Errorf("%s, overloaded %v: %s", total.Validity, total.Overloaded, text)
 			}

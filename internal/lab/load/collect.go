@@ -1,7 +1,6 @@
 package load
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -163,10 +162,10 @@ func (l *latencies) clamped() int64 {
 }
 
 // failureNotes returns the text of the first error of each class.
-func (c *collector) failureNotes() []string {
-	var notes []string
+func (c *collector) failureNotes() []result.Reason {
+	var notes []result.Reason
 	for _, class := range slices.Sorted(maps.Keys(c.failures)) {
-		notes = append(notes, fmt.Sprintf("first %s error: %s", class, c.failures[class]))
+		notes = append(notes, result.Reason{Code: result.FirstError, Class: class.String(), Text: c.failures[class]})
 	}
 	return notes
 }

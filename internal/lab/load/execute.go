@@ -228,7 +228,7 @@ func missedBy(step *result.StepRun) (missed []string) {
 func doubt(step *result.StepRun) string {
 	text := fmt.Sprintf("%s is %s", step.Name, step.Total.Validity)
 	if len(step.Total.Reasons) > 0 {
-		text += " (" + step.Total.Reasons[0] + ")"
+		text += " (" + step.Total.Reasons[0].String() + ")"
 	}
 	return text
 }

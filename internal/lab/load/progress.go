@@ -148,7 +148,7 @@ func (p *progressDisplay) Total(t *result.Total) {
 	defer p.mu.Unlock()
 	p.clear()
 	if t.Validity != result.Valid {
-		fmt.Fprintf(p.out, "step %d: %s: %s\n", t.Step+1, t.Validity, strings.Join(t.Reasons, "; "))
+		fmt.Fprintf(p.out, "step %d: %s: %s\n", t.Step+1, t.Validity, strings.Join(t.Sentences(), "; "))
 	}
 }
 

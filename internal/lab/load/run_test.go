@@ -231,7 +231,7 @@ func TestUnsent(t *testing.T) {
 	if !r.inTime(total, unsent >= 800 && unsent <= 1300) || total.Errors.Total() != unsent || r.steps[0].BacklogLimit != 100 {
 		t.Errorf("errors %s, want unsent about 1100", total.Errors.String())
 	}
-	if text := strings.Join(total.Reasons, "\n"); !r.inTime(total, strings.Contains(text, "the target did not keep up")) {
+	if text := strings.Join(total.Sentences(), "\n"); !r.inTime(total, strings.Contains(text, "the target did not keep up")) {
 		t.Errorf("reasons: %s", text)
 	}
 }
@@ -317,7 +317,7 @@ func TestDeadTarget(t *testing.T) {
 	if n := total.Errors[result.Refused]; n < 1 || !r.inTime(total, n >= 10) || n > 100 || total.Done != 0 || total.Sent != 0 {
 		t.Errorf("%+v, want about 60 refused", total.Counters)
 	}
-	if text := strings.Join(total.Reasons, "\n"); !strings.Contains(text, "first refused error: connect: connection refused") {
+	if text := strings.Join(total.Sentences(), "\n"); !strings.Contains(text, "first refused error: connect: connection refused") {
 		t.Errorf("reasons: %s", text)
 	}
 }

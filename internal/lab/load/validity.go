@@ -28,35 +28,52 @@ const (
 	samplesMin   = 100                   // minimum number of requests
 )
 
-// problem is a verdict other than VALID and its reason.
+// problem is a verdict and its reason.
 type problem struct {
 	validity result.Validity
 	reason   string
 }
 
+// because returns the problem as a reason of a step, under the code of the check that found it.
+func (p *problem) because(code result.ReasonCode) result.Reason {
+	return result.Reason{Code: code, Verdict: p.validity, Text: p.reason}
+}
+
 // judge decides whether the step measured the target. The most severe problem is
 // the verdict. Every problem is a reason, the most severe first.
 func (s *stepRun) judge(t *result.Total, sums *threadReport) {
-	var problems []*problem
-	for _, check := range []func(*result.Total, *threadReport) *problem{
-		s.judgeOwnErrors, s.judgeUsers, s.judgeSendRate, s.judgeLag, s.judgeBusy, s.judgeWait, s.judgeUnread, s.judgeLittle, s.judgeIdle,
-		s.judgeSteal, // first only if nothing else disturbed the generator, see result.Total.OnlyStolen
-		s.judgeBacklog, s.judgeDrift, s.judgeSilence, s.judgeSamples,
+	type check struct {
+		code result.ReasonCode
+		find func(*result.Total, *threadReport) *problem
+	}
+	var reasons []result.Reason
+	for _, c := range []check{
+		{result.OwnErrors, s.judgeOwnErrors},
+		{result.UsersShort, s.judgeUsers},
+		{result.SendRate, s.judgeSendRate},
+		{result.PacerLag, s.judgeLag},
+		{result.ThreadBusy, s.judgeBusy},
+		{result.CPUWait, s.judgeWait},
+		{result.Unread, s.judgeUnread},
+		{result.LittlesLaw, s.judgeLittle},
+		{result.IdleSlots, s.judgeIdle},
+		{result.Stolen, s.judgeSteal},
+		{result.Backlog, s.judgeBacklog},
+		{result.Drift, s.judgeDrift},
+		{result.Silence, s.judgeSilence},
+		{result.TooFewAnswers, s.judgeSamples},
 	} {
-		if p := check(t, sums); p != nil {
-			problems = append(problems, p)
+		if p := c.find(t, sums); p != nil {
+			reasons = append(reasons, p.because(c.code))
 		}
 	}
-	slices.SortStableFunc(problems, func(a, b *problem) int { return severity(b.validity) - severity(a.validity) })
+	slices.SortStableFunc(reasons, func(a, b result.Reason) int { return severity(b.Verdict) - severity(a.Verdict) })
 	if p := s.judgeForeign(); p != nil { // may have caused the others
-		problems = slices.Insert(problems, 0, p)
+		reasons = slices.Insert(reasons, 0, p.because(result.ForeignUse))
 	}
-	t.Validity, t.Reasons = result.Valid, nil
-	for i, p := range problems {
-		if i == 0 {
-			t.Validity = p.validity
-		}
-		t.Reasons = append(t.Reasons, p.reason)
+	t.Validity, t.Reasons = result.Valid, reasons
+	if len(reasons) > 0 {
+		t.Validity = reasons[0].Verdict
 	}
 	if severity(t.Validity) > severity(result.NotStationary) {
 		t.Overloaded = false // the cause may be this host
@@ -216,7 +233,7 @@ func (s *stepRun) judgeSteal(*result.Total, *threadReport) *problem {
 	if s.host.steal < stealMax || s.host.stolen <= stealMin {
 		return nil
 	}
-	reason := fmt.Sprintf("%s %.1f %% of the time of this host's CPUs", result.StolenReason, 100*s.host.steal)
+	reason := fmt.Sprintf("the hypervisor took %.1f %% of the time of this host's CPUs", 100*s.host.steal)
 	if !s.config.Awake && s.config.Share.Count() == 1 {
 		reason += "; --awake keeps idle CPUs from sleeping, which may help"
 	}
@@ -340,27 +357,27 @@ func (s *stepRun) judgeSamples(t *result.Total, _ *threadReport) *problem {
 // none of them can judge alone. It returns an error if a histogram of the sum cannot be read.
 func (c *Config) JudgeSum(step int, t *result.Total) error {
 	s := &stepRun{config: c, step: &c.Steps[step], number: step}
-	var problems []*problem
+	var reasons []result.Reason
 	late, err := s.sumLag(t)
 	if err != nil {
 		return err
 	}
 	if late != nil {
-		problems = append(problems, late)
+		reasons = append(reasons, late.because(result.PacerLag))
 	}
 	if late == nil && t.Overloaded && !slices.ContainsFunc(t.SLO, func(c result.Criterion) bool { return !c.Met }) {
-		problems = append(problems, &problem{
-			result.NotStationary,
-			"the backlog grew, and latencies depend on the length of the step; use a lower --rate",
+		reasons = append(reasons, result.Reason{
+			Code: result.Backlog, Verdict: result.NotStationary,
+			Text: "the backlog grew, and latencies depend on the length of the step; use a lower --rate",
 		})
 	}
 	if p := s.tooFew(t); p != nil {
-		problems = append(problems, p)
+		reasons = append(reasons, p.because(result.TooFewAnswers))
 	}
-	for _, p := range problems {
-		t.Reasons = append(t.Reasons, p.reason)
-		if severity(p.validity) > severity(t.Validity) {
-			t.Validity = p.validity
+	for _, r := range reasons {
+		t.Reasons = append(t.Reasons, r)
+		if severity(r.Verdict) > severity(t.Validity) {
+			t.Validity = r.Verdict
 		}
 	}
 	if late != nil {
@@ -393,15 +410,17 @@ func (s *stepRun) tooFew(t *result.Total) *problem {
 }
 
 // notes are remarks that do not affect the verdict.
-func (s *stepRun) notes(t *result.Total, sums *threadReport) []string {
-	var notes []string
+func (s *stepRun) notes(t *result.Total, sums *threadReport) []result.Reason {
+	var notes []result.Reason
 	if unsent := t.Errors[result.Unsent]; unsent > sums.late && !s.usersShort() {
-		notes = append(notes, fmt.Sprintf("the target did not keep up: %d arrivals found all %d connections busy and were never sent; see "+
-			"--connections and --backlog",
-			unsent-sums.late, s.step.Connections))
+		notes = append(notes, result.Reason{Code: result.NeverSent, Text: fmt.Sprintf(
+			"the target did not keep up: %d arrivals found all %d connections busy and were never sent; see --connections and --backlog",
+			unsent-sums.late, s.step.Connections)})
 	}
 	if f := s.config.Flow; f != nil && f.UsedUp() != "" {
-		notes = append(notes, fmt.Sprintf("the rows of %s are used up, so the run ended", f.UsedUp()))
+		notes = append(notes, result.Reason{
+			Code: result.DataUsedUp, Text: fmt.Sprintf("the rows of %s are used up, so the run ended", f.UsedUp()),
+		})
 	}
 	return notes
 }

@@ -49,7 +49,7 @@ func TestJudgeHosts(t *testing.T) {
 		}
 		test.spoil(s, total, &s.hosts)
 		s.judge(total, sums)
-		got, reasons := total.Validity, total.Reasons
+		got, reasons := total.Validity, total.Sentences()
 		if got != test.want || !strings.Contains(strings.Join(reasons, "\n"), test.reason) || test.reason == "" && len(reasons) > 0 {
 			t.Errorf("%s: %s %q, want %s and %q", name, got, reasons, test.want, test.reason)
 		}

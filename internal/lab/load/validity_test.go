@@ -58,7 +58,7 @@ func checkJudge(t *testing.T, tests map[string]judgeTest) {
 		s, total, sums := sound(t)
 		test.spoil(s, total, sums)
 		s.judge(total, sums)
-		got, reasons := total.Validity, total.Reasons
+		got, reasons := total.Validity, total.Sentences()
 		if got != test.want || !strings.Contains(strings.Join(reasons, "\n"), test.reason) || test.reason == "" && len(reasons) > 0 {
 			t.Errorf("%s: %s %q, want %s and %q", name, got, reasons, test.want, test.reason)
 		}
@@ -307,7 +307,7 @@ func TestRemedies(t *testing.T) {
 func TestExitCodes(t *testing.T) {
 	met, missed := result.Criterion{Text: "rate>1", Met: true}, result.Criterion{Text: "p99<1s"}
 	step := func(v result.Validity, criteria ...result.Criterion) result.StepRun {
-		return result.StepRun{Step: result.Step{Name: "100/s"}, Total: result.Total{Validity: v, SLO: criteria, Reasons: []string{"too few; use -d 50s"}}}
+		return result.StepRun{Step: result.Step{Name: "100/s"}, Total: result.Total{Validity: v, SLO: criteria, Reasons: []result.Reason{{Text: "too few; use -d 50s"}}}}
 	}
 	for name, c := range map[string]struct {
 		steps []result.StepRun

@@ -242,7 +242,7 @@ func ObservationOf(slo result.SLO, t *result.Total, took time.Duration) (Observa
 		}
 	}
 	if len(t.Reasons) > 0 {
-		o.Reason = t.Reasons[0]
+		o.Reason = t.Reasons[0].String()
 	}
 	margins, err := slo.Margins(t)
 	if err != nil {

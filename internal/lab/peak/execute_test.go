@@ -57,7 +57,7 @@ func TestStepOfProbe(t *testing.T) {
 func TestObservationOf(t *testing.T) {
 	slo := parse(t, "p50<20ms errors<1%")
 	step := total(t, slo, 1000, 20, 10*time.Millisecond)
-	step.Overloaded, step.Reasons = true, []string{"the backlog grew", "more"}
+	step.Overloaded, step.Reasons = true, []result.Reason{{Text: "the backlog grew"}, {Text: "more"}}
 	o, err := ObservationOf(slo, step, 7*time.Second)
 	if err != nil || o.Validity != result.Valid || o.Reason != "the backlog grew" || o.Rate != 980 || o.Service != 10*time.Millisecond || !o.Overloaded ||
 		o.Took != 7*time.Second || o.Requests != 1000 || len(o.Margins) != 2 {
@@ -119,7 +119,7 @@ func searched(t *testing.T, capacity float64, settings Settings, steps int, chan
 func TestOutcomeOf(t *testing.T) {
 	invalid := func(t *result.Total) {
 		if t.Step%3 == 1 {
-			t.Validity, t.Reasons = result.HostContended, []string{"other programs"}
+			t.Validity, t.Reasons = result.HostContended, []result.Reason{{Text: "other programs"}}
 		}
 	}
 	for _, capacity := range []float64{80, 400, 1000, 5000} {
@@ -162,7 +162,9 @@ func TestOutcomeOf(t *testing.T) {
 
 // TestExecution runs whole searches, and ones that end early, and checks the answer, its exit code and the text.
 func TestExecution(t *testing.T) {
-	invalid := func(t *result.Total) { t.Validity, t.Reasons = result.HostContended, []string{"other programs"} }
+	invalid := func(t *result.Total) {
+		t.Validity, t.Reasons = result.HostContended, []result.Reason{{Text: "other programs"}}
+	}
 	for _, c := range []struct {
 		name     string
 		settings Settings

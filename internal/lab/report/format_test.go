@@ -96,17 +96,17 @@ func TestHeadline(t *testing.T) {
 	f(search, bad, "Holds 200/s within p99<70ms errors<0.5%, but not 1,000/s: p99 1.02 s and errors 2.5 %.", "")
 	f(interrupted, good, "Holds 200/s: 200/s answered, p99 3.04 ms, no errors.", "The run was interrupted.")
 	short := invalid(withSLO.open(t, 200), 0)
-	short.Steps[0].Total.Reasons = []string{"p99 needs 1,000 requests: -d 50s", "first status error: x"}
+	short.Steps[0].Total.Reasons = []result.Reason{{Code: result.TooFewAnswers, Text: "p99 needs 1,000 requests: -d 50s"}, {Code: result.FirstError, Class: "status", Text: "x"}}
 	f(short, doubt, "Seen, not proved: 200/s answered of 200/s, p99 3.04 ms, no errors.",
 		"Not valid: HOST_CONTENDED (p99 needs 1,000 requests: -d 50s); so the SLO is neither met nor missed.")
 	dead := hangingRun(t)
 	dead.Steps = dead.Steps[1:]
-	dead.Steps[0].Total.Reasons = []string{"first timeout error: no answer within 2s"}
+	dead.Steps[0].Total.Reasons = []result.Reason{{Code: result.FirstError, Class: "timeout", Text: "no answer within 2s"}}
 	f(dead, bad, "Every request failed: timeout 7,200 (no answer within 2s).", "")
 	refused := steady.open(t, 200)
 	total := &refused.Steps[0].Total
 	total.Completed, total.Statuses, total.Errors = 0, map[int]int64{415: 2400}, result.Errors{result.StatusError: 2400}
-	total.Reasons = []string{"first status error: status 415: unsupported media type: send Content-Type: application/json"}
+	total.Reasons = []result.Reason{{Code: result.FirstError, Class: "status", Text: "status 415: unsupported media type: send Content-Type: application/json"}}
 	f(invalid(refused, 0), bad, "Every answer was status 415: unsupported media type: send Content-Type: application/json.", "Not valid: HOST_CONTENDED.")
 	underWay := steady.open(t, 200, 500)
 	underWay.End.Reason, underWay.Steps[1].Total.Validity = result.UnderWay, result.Unjudged

@@ -103,7 +103,7 @@ func (r *run) seen() string {
 // allFailed states why every request of the run failed, "" if one did not.
 func (r *run) allFailed() string {
 	var all result.Counters
-	var reasons []string
+	var reasons []result.Reason
 	for i := range r.steps {
 		all.Add(&r.steps[i].Total.Counters)
 		reasons = append(reasons, r.steps[i].Total.Reasons...)
@@ -125,12 +125,11 @@ func (r *run) allFailed() string {
 	return text + "."
 }
 
-// firstError returns the text of the first error of a class, which package load gives as a reason: "first timeout error:
-// …"; of a merged run behind the host. It is "" if the reasons do not have it.
-func firstError(reasons []string, class result.ErrorClass) string {
+// firstError returns the text of the first error of a class, "" if the reasons do not have it.
+func firstError(reasons []result.Reason, class result.ErrorClass) string {
 	for _, reason := range reasons {
-		if _, text, found := strings.Cut(reason, "first "+class.String()+" error: "); found {
-			return text
+		if reason.Code == result.FirstError && reason.Class == class.String() {
+			return reason.Text
 		}
 	}
 	return ""
@@ -148,8 +147,8 @@ func (r *run) caveat(valid int) string {
 			}
 			verdicts = append(verdicts, s.validity())
 			names = append(names, s.validity())
-			if why := s.Total.Reasons; len(why) > 0 && !strings.HasPrefix(why[0], "first ") { // the first error of a class is a finding
-				names[len(names)-1] += " (" + why[0] + ")"
+			if why := s.Total.Reasons; len(why) > 0 && why[0].Code != result.FirstError { // an error of the target is a finding
+				names[len(names)-1] += " (" + why[0].String() + ")"
 			}
 		}
 		which := "not valid"

@@ -62,6 +62,7 @@ type DocumentStep struct {
 	Overloaded      bool                   `json:"overloaded,omitempty"`
 	Validity        result.Validity        `json:"validity"`
 	Reasons         []string               `json:"reasons,omitempty"`
+	ReasonCodes     []result.ReasonCode    `json:"reason_codes,omitempty"` // one per reason
 	Watch           *result.Usage          `json:"watch,omitempty"`
 }
 
@@ -106,7 +107,7 @@ func (s *step) document() DocumentStep {
 		Response: s.figures, Service: figuresOf(s.service), Lag: figuresOf(exact(s.lag)),
 		Connect: figuresOf(exact(s.connect)), FirstByte: figuresOf(exact(s.firstByte)), Clamped: t.Clamped,
 		ConnectionStats: t.Connections, Little: t.Little, Cost: t.Cost, Hosts: t.Hosts, CPUPerRequest: s.cpuPerRequest(),
-		SLO: t.SLO, Overloaded: t.Overloaded, Validity: t.Validity, Reasons: t.Reasons, Watch: s.usage, Iterations: s.iterations,
+		SLO: t.SLO, Overloaded: t.Overloaded, Validity: t.Validity, Reasons: t.Sentences(), ReasonCodes: t.Codes(), Watch: s.usage, Iterations: s.iterations,
 	}
 	for i := range s.labels {
 		l := &s.labels[i]

@@ -94,7 +94,7 @@ func (s *step) cases(suite *junitSuite) {
 	elapsed := decimal(s.Total.Elapsed)
 	valid := junitCase{Class: s.load(), Name: "is a valid measurement", Time: elapsed}
 	if !s.valid() {
-		valid.Error = newProblem(s.validity(), s.Total.Reasons...)
+		valid.Error = newProblem(s.validity(), s.Total.Sentences()...)
 	}
 	suite.add(valid)
 	for _, c := range s.Total.SLO {

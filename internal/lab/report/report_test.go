@@ -30,7 +30,7 @@ func hostile(t testing.TB) *result.Run {
 	run.CutOff, run.End.Reason = evil, evil
 	for i := range run.Steps {
 		s := &run.Steps[i]
-		s.Name, s.Arrival, s.Total.Reasons = evil, evil, []string{evil}
+		s.Name, s.Arrival, s.Total.Reasons = evil, evil, []result.Reason{{Text: evil}}
 		s.Total.Validity = result.Validity(evil)
 		s.Total.SLO[0].Text, s.Total.SLO[0].Met = evil, false
 	}

@@ -47,7 +47,7 @@ func (m synthetic) search(t testing.TB, settings peak.Settings, most int, doubts
 		}
 		step := m.step(t, rnd, at, hz)
 		if slices.Contains(doubts, at.Index) {
-			step.Total.Validity, step.Total.Reasons = result.HostContended, []string{"other programs used 40 % of the CPUs"}
+			step.Total.Validity, step.Total.Reasons = result.HostContended, []result.Reason{{Code: result.CPUWait, Text: "other programs used 40 % of the CPUs"}}
 		}
 		cores := min(1, hz/m.capacity)
 		for second := range m.seconds + 1 {
@@ -226,7 +226,7 @@ func TestSearchIsEscaped(t *testing.T) {
 	run.Header.Target = evil
 	for i := range run.Steps {
 		run.Steps[i].Name += evil
-		run.Steps[i].Total.Reasons = []string{evil}
+		run.Steps[i].Total.Reasons = []result.Reason{{Text: evil}}
 	}
 	for i := range run.Samples {
 		run.Samples[i].Subject = evil

@@ -187,7 +187,7 @@ func (m synthetic) close(total *result.Total, plan result.Step, service float64)
 	total.Cost.Threads, total.Cost.ThreadBusyMax, total.Cost.MemoryMax = 1, 0.2, 24<<20
 	if float64(total.Done) > 2800*total.Elapsed {
 		total.Validity = result.GeneratorLimited
-		total.Reasons = []string{"the busiest thread of the generator was busy 97 % of the time"}
+		total.Reasons = []result.Reason{{Code: result.ThreadBusy, Text: "the busiest thread of the generator was busy 97 % of the time"}}
 	}
 	if !m.slo {
 		return

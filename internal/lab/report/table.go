@@ -243,7 +243,7 @@ func (s *step) remarks() []string {
 	if len(s.Total.Hosts) > 0 {
 		lines = append(lines, "CPU of hosts: "+hostShares(s.Total.Hosts))
 	}
-	return append(lines, s.Total.Reasons...)
+	return append(lines, s.Total.Sentences()...)
 }
 
 // criterionText is a criterion as typed. The one that every SLO has is marked as a default.

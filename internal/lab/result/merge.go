@@ -177,7 +177,11 @@ func mergeTotals(parts []*StepRun, hosts []string) (*Total, error) {
 			m.Validity = t.Validity
 		}
 		for _, reason := range t.Reasons {
-			m.Reasons = append(m.Reasons, hosts[i]+": "+reason)
+			if reason.Host != "" {
+				reason.Text = reason.Host + ": " + reason.Text
+			}
+			reason.Host = hosts[i]
+			m.Reasons = append(m.Reasons, reason)
 		}
 	}
 	if m.Latency, err = mergeLatencies(latencies); err != nil {

@@ -94,8 +94,8 @@ func (t *Total) noteOffset(together float64) {
 	if together >= shortShare {
 		return
 	}
-	t.Reasons = append(t.Reasons, fmt.Sprintf("the hosts ran it at the same time for %.0f %% of it by their own clocks, and only then "+
-		"did the target have the sum of their loads", 100*together))
+	t.Reasons = append(t.Reasons, Reason{Code: NotTogether, Verdict: NotStationary, Text: fmt.Sprintf("the hosts ran it at the same time for %.0f %% of it by their own clocks, and only then "+
+		"did the target have the sum of their loads", 100*together)})
 	if NotStationary.worse(t.Validity) {
 		t.Validity = NotStationary
 	}
@@ -121,7 +121,10 @@ func (t *Total) noteShortShares(parts []*StepRun, hosts []string) error {
 		if planned == 0 || part.Total.Elapsed >= shortShare*planned {
 			continue
 		}
-		t.Reasons = append(t.Reasons, fmt.Sprintf("%s: ended after %.3g s of %.3g s", hosts[i], part.Total.Elapsed, planned))
+		t.Reasons = append(t.Reasons, Reason{
+			Code: ShareAbsent, Verdict: GeneratorLimited, Host: hosts[i],
+			Text: fmt.Sprintf("ended after %.3g s of %.3g s", part.Total.Elapsed, planned),
+		})
 		if GeneratorLimited.worse(t.Validity) {
 			t.Validity = GeneratorLimited
 		}

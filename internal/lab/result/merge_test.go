@@ -14,7 +14,7 @@ import (
 func TestMergeAddsHosts(t *testing.T) {
 	a, b := sampleRun(t, "a", sampleStart.Add(1500*time.Millisecond)), sampleRun(t, "bb", sampleStart)
 	b.Steps[1].Total.Validity = HostContended
-	b.Steps[1].Total.Reasons = []string{"the host was busy"}
+	b.Steps[1].Total.Reasons = []Reason{{Text: "the host was busy"}}
 	b.Steps[0].Slices = b.Steps[0].Slices[:2] // b stopped a second early
 	run, err := Merge([]*Run{a, b})
 	if err != nil {
@@ -39,7 +39,7 @@ func TestMergeAddsHosts(t *testing.T) {
 	if n := count(t, first.Total.Latency.Response); n != 60 {
 		t.Fatalf("%d latencies, want 60", n)
 	}
-	if got := run.Steps[1].Total; got.Validity != HostContended || got.Reasons[0] != "bb: the host was busy" {
+	if got := run.Steps[1].Total; got.Validity != HostContended || got.Reasons[0].String() != "bb: the host was busy" {
 		t.Fatalf("validity %v %q", got.Validity, got.Reasons)
 	}
 	if got := first.Total.Little; math.Abs(got.Ratio-1) > 1e-9 || got.Rate != 20 {
@@ -153,7 +153,7 @@ func TestMergeNamesShortShares(t *testing.T) {
 		t.Fatal(err)
 	}
 	step := run.Steps[1]
-	if step.Total.Validity != GeneratorLimited || len(step.Total.Reasons) != 1 || step.Total.Reasons[0] != "b: ended after 2 s of 3 s" {
+	if step.Total.Validity != GeneratorLimited || len(step.Total.Reasons) != 1 || step.Total.Reasons[0].String() != "b: ended after 2 s of 3 s" {
 		t.Errorf("%s, reasons %q", step.Total.Validity, step.Total.Reasons)
 	}
 	if step.Name != "20/s" {
@@ -169,7 +169,7 @@ func TestMergeNamesOffsets(t *testing.T) {
 			t.Fatal(err)
 		}
 		total := run.Steps[0].Total
-		if total.Validity != want || (want != Valid) != strings.Contains(strings.Join(total.Reasons, ""), "at the same time for 60 % of it") {
+		if total.Validity != want || (want != Valid) != strings.Contains(strings.Join(total.Sentences(), ""), "at the same time for 60 % of it") {
 			t.Errorf("%s late: %s, reasons %q", late, total.Validity, total.Reasons)
 		}
 	}

@@ -260,7 +260,7 @@ func (b *builder) finish() (*Run, error) {
 func sumSlices(step *StepRun) (*Total, error) {
 	total := &Total{
 		Step: step.Index, Validity: Unjudged,
-		Reasons: []string{fmt.Sprintf("cut off: the total is the sum of %d slices", len(step.Slices))},
+		Reasons: []Reason{{Code: CutOff, Text: fmt.Sprintf("cut off: the total is the sum of %d slices", len(step.Slices))}},
 	}
 	latencies := make([]Latency, len(step.Slices))
 	for i := range step.Slices {

@@ -105,7 +105,10 @@ func (r *Recorder) Slice(s *Slice) error {
 func (r *Recorder) Total(t *Total) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	t.Reasons = r.known.hideAll(t.Reasons)
+	t.Reasons = slices.Clone(t.Reasons)
+	for i := range t.Reasons {
+		t.Reasons[i].Text = r.known.hide(t.Reasons[i].Text)
+	}
 	r.run.Steps[len(r.run.Steps)-1].Total = *t
 	if r.writer == nil {
 		return nil

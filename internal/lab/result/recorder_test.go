@@ -50,7 +50,7 @@ func TestRecorderHidesSecrets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	total := Total{Reasons: []string{`first status error: status 403: no user for toke"n`, "s3cret"}}
+	total := Total{Reasons: []Reason{{Code: FirstError, Class: "status", Text: `status 403: no user for toke"n`}, {Text: "s3cret"}}}
 	if err := errors.Join(r.Step(&Step{}), r.Total(&total), r.Sample(&Sample{Error: "refused s3cret"})); err != nil {
 		t.Fatal(err)
 	}

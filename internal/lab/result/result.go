@@ -126,15 +126,7 @@ type Total struct {
 	Overloaded bool `json:"overloaded,omitempty"`
 
 	Validity Validity `json:"validity"`
-	Reasons  []string `json:"reasons,omitempty"` // why not VALID, and caveats, as sentences
-}
-
-// StolenReason begins the reason of a step in which the hypervisor took CPU time from the generator's host.
-const StolenReason = "the hypervisor took"
-
-// OnlyStolen reports whether nothing but the hypervisor disturbed the load generator. Package load puts every other disturbance before it.
-func (t *Total) OnlyStolen() bool {
-	return t.Validity == HostContended && len(t.Reasons) > 0 && strings.HasPrefix(t.Reasons[0], StolenReason)
+	Reasons  []Reason `json:"reasons,omitempty"` // why not VALID, the most severe first, and caveats
 }
 
 // A LabelTotal is the part of a Total that belongs to one named request of a mix.

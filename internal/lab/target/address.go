@@ -7,11 +7,9 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/go-sql-driver/mysql"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"spillway/internal/database"
 	"spillway/internal/plans"
@@ -257,31 +255,37 @@ func (t *Target) parseDatabase() (location, error) {
 
 func (t *Target) parsePostgres(u database.URL) (location, error) {
 	t.kind = kindPostgres
-	address := u.Raw()
 	if t.config.Sent {
-		own, err := withoutOwnFiles(address)
+		address, err := withoutOwnFiles(u.Raw())
+		if err == nil {
+			u, err = database.Parse(address)
+		}
 		if err != nil {
 			return location{}, fmt.Errorf("target %s: %w", u, err)
 		}
-		address = own
 	}
-	config, err := pgconn.ParseConfig(address)
+	config, err := database.PostgresConfig(u, "")
 	if err != nil {
-		return location{}, fmt.Errorf("target %s: %w", u, redactedError(err, u))
+		return location{}, fmt.Errorf("target: %w", err)
 	}
 	t.postgres = config
-	hosts := map[string]bool{config.Host: true}
+	where := location{host: config.Host, port: strconv.Itoa(int(config.Port))}
+	servers := map[string]bool{net.JoinHostPort(where.host, where.port): true}
 	for _, fallback := range config.Fallbacks {
-		hosts[fallback.Host] = true
+		server := net.JoinHostPort(fallback.Host, strconv.Itoa(int(fallback.Port))) // again, for another kind of TLS
+		if !servers[server] {
+			servers[server] = true
+			where.others = append(where.others, fallback.Host)
+		}
 	}
-	if len(hosts) > 1 {
-		return location{}, fmt.Errorf("target %s: several hosts; name one", u)
+	isSocket := func(host string) bool { return strings.HasPrefix(host, "/") }
+	switch {
+	case len(where.others) > 0 && (isSocket(where.host) || slices.ContainsFunc(where.others, isSocket)):
+		return location{}, fmt.Errorf("target %s: several hosts, and one is a Unix socket; name one, or only TCP hosts", u)
+	case isSocket(where.host):
+		where.socket = where.host + "/.s.PGSQL." + where.port
 	}
-	port := strconv.Itoa(int(config.Port))
-	if strings.HasPrefix(config.Host, "/") {
-		return location{socket: config.Host + "/.s.PGSQL." + port}, nil
-	}
-	return location{host: config.Host, port: port}, nil
+	return where, nil
 }
 
 // withoutOwnFiles returns a PostgreSQL address with which the driver uses neither the files of this host, as ~/.pgpass, nor the
@@ -314,19 +318,11 @@ func withoutOwnFiles(address string) (string, error) {
 	return address, nil
 }
 
-// redactedError drops a parser's message if it quotes the address, which may hold a password.
-func redactedError(err error, u database.URL) error {
-	if strings.Contains(err.Error(), u.Raw()) || strings.Contains(err.Error(), "://") {
-		return errors.New("invalid address")
-	}
-	return err
-}
-
 func (t *Target) parseMySQL(u database.URL) (location, error) {
 	t.kind = kindMySQL
-	config, err := mysql.ParseDSN(u.DSN())
+	config, err := database.MySQLConfig(u, "")
 	if err != nil {
-		return location{}, fmt.Errorf("target %s: %w", u, redactedError(err, u))
+		return location{}, fmt.Errorf("target: %w", err)
 	}
 	if t.config.Sent && config.AllowAllFiles {
 		return location{}, fmt.Errorf("target %s: allowAllFiles would give the server every file on the host of an agent; remove it", u)

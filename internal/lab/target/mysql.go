@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+
+	"spillway/internal/database"
 )
 
 // mysqlConn runs one prepared statement on one MySQL connection. It uses the
 // driver below database/sql, whose pool would send a statement again.
 type mysqlConn struct {
-	conn      driver.Conn
+	conn      driver.Conn // of database.ConnectMySQL
 	prepared  driver.Stmt
 	raw       net.Conn
 	clock     Clock
@@ -37,14 +39,11 @@ func (t *Target) dialMySQL(ctx context.Context, number int, source *Source) (blo
 		return c.raw, c.raw.SetDeadline(deadline)
 	}
 	config.Timeout, config.ReadTimeout, config.WriteTimeout = 0, 0, 0 // the deadline covers them all
-	config.Logger = &mysql.NopLogger{}
-	connector, err := mysql.NewConnector(config)
+	session, err := database.ConnectMySQL(ctx, config)
 	if err != nil {
-		return nil, fmt.Errorf("connect: %w", err)
-	}
-	if c.conn, err = connector.Connect(ctx); err != nil {
 		return nil, fmt.Errorf("connect: %w", mysqlError(err, deadline))
 	}
+	c.conn = session.Conn
 	if c.prepared, err = c.conn.Prepare(t.statement.render(func(int) string { return "?" })); err != nil {
 		c.conn.Close()
 		return nil, fmt.Errorf("prepare: %w", mysqlError(err, deadline))

@@ -28,15 +28,35 @@ type network struct {
 
 // dial opens a connection before the deadline of ctx.
 func (n *network) dial(ctx context.Context, number int) (net.Conn, error) {
-	d := net.Dialer{FallbackDelay: -1, KeepAlive: -1}
+	d := n.dialer(number)
 	if n.kind == "unix" {
 		return d.DialContext(ctx, n.kind, n.socket)
 	}
+	places := *n.places.Load()
+	return d.DialContext(ctx, n.kind, places[n.rotate(number, len(places))].String())
+}
+
+// dialAddress opens a connection to one of the addresses that resolveAll returned, with a port. It becomes the address in use.
+func (n *network) dialAddress(ctx context.Context, number int, address string) (net.Conn, error) {
+	conn, err := n.dialer(number).DialContext(ctx, n.kind, address)
+	if err != nil {
+		return nil, err
+	}
+	place, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	n.use(place)
+	return conn, nil
+}
+
+// dialer returns the dialer of a connection over TCP.
+func (n *network) dialer(number int) *net.Dialer {
+	d := &net.Dialer{FallbackDelay: -1, KeepAlive: -1}
 	if len(n.sources) > 0 {
 		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(n.sources[number%len(n.sources)], 0))
 	}
-	places := *n.places.Load()
-	return d.DialContext(ctx, n.kind, places[n.rotate(number, len(places))].String())
+	return d
 }
 
 // rotate selects the place of a connection. Sources and places rotate such that
@@ -68,17 +88,33 @@ func (n *network) named() bool {
 	return n.host != "" && err != nil
 }
 
-// resolve returns the addresses of the host that connections can go to from the
+// resolveAll returns the addresses of each host.
+func (n *network) resolveAll(ctx context.Context, hosts []string) (map[string][]string, error) {
+	found := make(map[string][]string, len(hosts))
+	for _, host := range hosts {
+		places, err := n.resolve(ctx, host)
+		if err != nil {
+			return nil, err
+		}
+		found[host] = nil
+		for _, place := range places {
+			found[host] = append(found[host], place.Addr().String())
+		}
+	}
+	return found, nil
+}
+
+// resolve returns the addresses of a host that connections can go to from the
 // sources, IPv4 first. It fails if one of them may not be loaded.
-func (n *network) resolve(ctx context.Context) ([]netip.AddrPort, error) {
-	addresses, err := n.lookup(ctx, n.host)
+func (n *network) resolve(ctx context.Context, host string) ([]netip.AddrPort, error) {
+	addresses, err := n.lookup(ctx, host)
 	if err != nil {
-		return nil, fmt.Errorf("look up %s: %w", n.host, err)
+		return nil, fmt.Errorf("look up %s: %w", host, err)
 	}
 	var places []netip.AddrPort
 	for _, a := range addresses {
 		a = a.Unmap()
-		if err := mayLoad(n.host, a, n.allow); err != nil {
+		if err := mayLoad(host, a, n.allow); err != nil {
 			return nil, err
 		}
 		wrongFamily := func(source netip.Addr) bool { return source.Unmap().Is4() != a.Is4() }
@@ -88,7 +124,7 @@ func (n *network) resolve(ctx context.Context) ([]netip.AddrPort, error) {
 	}
 	switch {
 	case len(addresses) == 0:
-		return nil, fmt.Errorf("look up %s: it has no address", n.host)
+		return nil, fmt.Errorf("look up %s: it has no address", host)
 	case len(places) == 0:
 		return nil, fmt.Errorf("--source %s and target %s must both be IPv4 or both be IPv6", n.sources[0], addresses[0].Unmap())
 	}
@@ -130,7 +166,7 @@ func mayLoad(host string, address netip.Addr, allow []string) error {
 func (t *Target) choose(ctx context.Context, try func(context.Context) error) error {
 	n := &t.network
 	places := t.places
-	if len(places) == 0 { // a Unix socket or a file
+	if len(places) == 0 || len(t.hosts) > 0 { // a Unix socket or a file, or each connection chooses
 		return try(ctx)
 	}
 	var failed error
@@ -214,7 +250,7 @@ func (t *Target) Refresh(ctx context.Context, report func(text string)) {
 func (n *network) refresh(ctx context.Context, timeout time.Duration) (text string) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	found, err := n.resolve(ctx)
+	found, err := n.resolve(ctx, n.host)
 	if err != nil {
 		return fmt.Sprintf("%v; the addresses stay as they were", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -19,13 +20,25 @@ var errSQL = fmt.Errorf("%w: SQL error", errStatus)
 const preparedName = "spillway"
 
 // connectPostgres connects and prepares through pgx and returns the connection,
-// which carries postgresProtocol from then on. Both count as connecting.
+// which carries postgresProtocol from then on. Both count as connecting. Of several
+// hosts, pgx takes the first that accepts the connection.
 func (t *Target) connectPostgres(ctx context.Context, number int) (net.Conn, error) {
 	config := t.postgres.Copy()
-	config.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) {
+	config.DialFunc = func(ctx context.Context, _, address string) (net.Conn, error) {
+		if len(t.hosts) > 0 {
+			return t.network.dialAddress(ctx, number, address)
+		}
 		return t.network.dial(ctx, number)
 	}
-	config.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil } // DialFunc chooses
+	config.LookupFunc = func(_ context.Context, host string) ([]string, error) {
+		if len(t.hosts) > 0 {
+			return t.hosts[host], nil
+		}
+		return []string{host}, nil // DialFunc chooses
+	}
+	if len(t.hosts) > 0 && config.ConnectTimeout == 0 {
+		config.ConnectTimeout = t.config.Timeout / time.Duration(len(t.hosts)+1) // a silent host leaves time for the next
+	}
 	conn, err := pgconn.ConnectConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -104,5 +105,50 @@ func testConnect(t *testing.T, tg *Target, kill func()) {
 		if up {
 			kill()
 		}
+	}
+}
+
+// Of several hosts, a connection goes to the first that is up, at the beginning and whenever one goes away.
+func TestPostgresHosts(t *testing.T) {
+	t.Parallel()
+	a, b := apptest.Postgres(t), apptest.Postgres(t)
+	config := Config{
+		URL:     "postgres://postgres@" + a.Addr() + "," + b.Addr() + "/postgres?sslmode=disable",
+		SQL:     "SELECT repeat('x', inet_server_port())", // as many bytes as the port's number
+		Timeout: time.Minute,
+	}
+	expect := func(tg *Target, server *apptest.PostgresServer) {
+		t.Helper()
+		outcomes, _ := exchangeAll(t, tg, 1)
+		driven, _ := drive(t, tg, 2, 4)
+		port, err := strconv.Atoi(server.Addr()[strings.LastIndexByte(server.Addr(), ':')+1:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range append(outcomes, driven...) {
+			if o.Err != nil || o.BytesReceived < int64(port) || o.BytesReceived > int64(port)+500 {
+				t.Errorf("%d bytes, want %d and a header: %v", o.BytesReceived, port, o.Err)
+			}
+		}
+		if _, address := tg.Address(); address != server.Addr() {
+			t.Errorf("address %s, want %s", address, server.Addr())
+		}
+	}
+	config.URL += "&connect_timeout=60"
+	tg := open(t, config)
+	if err := tg.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	expect(tg, a)
+	a.Kill()
+	expect(tg, b)
+	tg = open(t, config)
+	if err := tg.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	expect(tg, b)
+	b.Kill()
+	if err := open(t, config).Check(t.Context()); err == nil || strings.Count(err.Error(), "refused") < 2 {
+		t.Errorf("without a server: %v", err)
 	}
 }

@@ -70,7 +70,8 @@ type Target struct {
 	kind     kind
 	host     string // HTTP: of the Host header
 	network  network
-	places   []netip.AddrPort // of the host, in the order in which Check tries them
+	places   []netip.AddrPort    // of the host, in the order in which Check tries them
+	hosts    map[string][]string // addresses by host of a PostgreSQL URL with several; nil: one host
 	notes    []string
 	tls      *tls.Config // nil: plain
 	sequence atomic.Int64
@@ -129,6 +130,7 @@ func Open(ctx context.Context, config Config) (*Target, error) {
 type location struct {
 	host, port string
 	socket     string
+	others     []string // more hosts, to which connections go while host is away
 }
 
 // locate resolves the location and rejects hosts that may not be loaded.
@@ -151,6 +153,8 @@ func (t *Target) locate(ctx context.Context, p location) error {
 		return errors.New("--dns-refresh must not be negative")
 	case t.config.DNSRefresh > 0 && (p.socket != "" || !n.named()):
 		return errors.New("--dns-refresh requires a target with a host name")
+	case t.config.DNSRefresh > 0 && len(p.others) > 0:
+		return errors.New("--dns-refresh requires a target with one host")
 	case p.socket != "":
 		n.kind, n.socket = "unix", p.socket
 		return nil
@@ -162,11 +166,14 @@ func (t *Target) locate(ctx context.Context, p location) error {
 		return fmt.Errorf("port %q: %w", p.port, err)
 	}
 	n.port = uint16(port)
-	if t.places, err = n.resolve(ctx); err != nil {
+	if t.places, err = n.resolve(ctx, n.host); err != nil {
 		return err
 	}
 	n.use(t.places[0])
-	return nil
+	if len(p.others) > 0 {
+		t.hosts, err = n.resolveAll(ctx, append([]string{p.host}, p.others...))
+	}
+	return err
 }
 
 // EventLoop reports whether a Worker drives this target; otherwise a Session

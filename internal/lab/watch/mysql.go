@@ -2,10 +2,7 @@ package watch
 
 import (
 	"context"
-	"database/sql/driver"
-	"errors"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"strconv"
@@ -27,10 +24,10 @@ import (
 //     Binlog_group_commits divided by sync_binlog.
 //   - rollbacks_total counts ROLLBACK statements.
 type mysqlReader struct {
-	connector  driver.Connector
-	conn       driver.Conn
-	limit      float64 // max_connections
-	syncBinlog float64 // group commits of the binary log per fsync; 0 if the server leaves it to the operating system
+	config     *mysql.Config
+	session    *database.MySQLSession // nil: not open
+	limit      float64                // max_connections
+	syncBinlog float64                // group commits of the binary log per fsync; 0 if the server leaves it to the operating system
 	own        netCounter
 	ranks      bool // performance_schema counts statements, and may be read
 	digests    digests
@@ -61,28 +58,22 @@ const (
 )
 
 func newMySQL(url database.URL) (*mysqlReader, error) {
-	config, err := mysql.ParseDSN(url.DSN())
+	config, err := database.MySQLConfig(url, DatabaseName)
 	if err != nil {
-		return nil, fmt.Errorf("read %s: a parameter is wrong", url) // the driver's error may contain the password
+		return nil, err
 	}
 	config.Timeout, config.ReadTimeout, config.WriteTimeout = DatabaseTimeout, DatabaseTimeout, DatabaseTimeout
-	config.Logger = &mysql.NopLogger{}
-	config.ConnectionAttributes = "program_name:" + DatabaseName
-	connector, err := mysql.NewConnector(config)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: a parameter is wrong", url)
-	}
-	return &mysqlReader{connector: connector}, nil
+	return &mysqlReader{config: config}, nil
 }
 
 func (r *mysqlReader) open(ctx context.Context) error {
-	conn, err := r.connector.Connect(ctx)
+	session, err := database.ConnectMySQL(ctx, r.config)
 	if err != nil {
 		return err
 	}
-	r.conn = conn
+	r.session = session
 	r.own.reopened()
-	rows, err := r.query(ctx, mysqlStartup, 5)
+	rows, err := r.query(ctx, mysqlStartup)
 	if err != nil {
 		return fmt.Errorf("read the version: %w", err)
 	}
@@ -103,64 +94,25 @@ func (r *mysqlReader) open(ctx context.Context) error {
 	if strings.Contains(row[0], "MariaDB") {
 		timeout = fmt.Sprintf("SET SESSION max_statement_time = %g", DatabaseTimeout.Seconds())
 	}
-	if _, err := r.query(ctx, timeout, 0); err != nil {
+	if _, err := r.query(ctx, timeout); err != nil {
 		return fmt.Errorf("set the statement timeout: %w", err)
 	}
 	r.digests, r.ranks = digests{}, row[4] == "1"
 	if r.ranks {
-		_, err := r.query(ctx, mysqlRanked, 3)
+		_, err := r.query(ctx, mysqlRanked)
 		r.ranks = err == nil // the user may lack the privilege
 	}
 	return nil
 }
 
-// query runs a statement and returns its rows as text.
-func (r *mysqlReader) query(ctx context.Context, sql string, columns int) ([][]string, error) {
-	queryer, ok := r.conn.(driver.QueryerContext)
-	if !ok {
-		return nil, errors.New("the driver's connection runs no statements")
-	}
+// query runs a statement, which the server also counts, and returns its rows as text.
+func (r *mysqlReader) query(ctx context.Context, sql string) ([][]string, error) {
 	r.own.own++
-	answer, err := queryer.QueryContext(ctx, sql, nil)
-	if err != nil {
-		return nil, err
-	}
-	defer answer.Close()
-	if len(answer.Columns()) != columns {
-		return nil, fmt.Errorf("got %d columns, want %d", len(answer.Columns()), columns)
-	}
-	var rows [][]string
-	values := make([]driver.Value, columns)
-	for columns > 0 {
-		err := answer.Next(values)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		row := make([]string, columns)
-		for i, value := range values {
-			row[i] = mysqlColumn(value)
-		}
-		rows = append(rows, row)
-	}
-	return rows, nil
-}
-
-// mysqlColumn is a column as text. The driver returns text as bytes, and numbers as numbers.
-func mysqlColumn(value driver.Value) string {
-	switch v := value.(type) {
-	case nil:
-		return ""
-	case []byte:
-		return string(v)
-	}
-	return fmt.Sprint(value)
+	return r.session.Query(ctx, sql)
 }
 
 func (r *mysqlReader) read(ctx context.Context) (map[string]float64, string, error) {
-	rows, err := r.query(ctx, mysqlStatus, 2)
+	rows, err := r.query(ctx, mysqlStatus)
 	if err != nil {
 		return nil, "", fmt.Errorf("read status: %w", err)
 	}
@@ -218,7 +170,7 @@ WHERE digest IS NOT NULL GROUP BY 1 ORDER BY 3 DESC LIMIT 50`
 
 // statements implements statementReader.
 func (r *mysqlReader) statements(ctx context.Context) ([]statement, error) {
-	rows, err := r.query(ctx, mysqlRunning, 2)
+	rows, err := r.query(ctx, mysqlRunning)
 	if err != nil {
 		return nil, fmt.Errorf("read the running statements: %w", err)
 	}
@@ -231,7 +183,7 @@ func (r *mysqlReader) statements(ctx context.Context) ([]statement, error) {
 	if !r.ranks {
 		return found, nil
 	}
-	if rows, err = r.query(ctx, mysqlRanked, 3); err != nil {
+	if rows, err = r.query(ctx, mysqlRanked); err != nil {
 		return nil, fmt.Errorf("read the ranked statements: %w", err)
 	}
 	var ranked []digest
@@ -243,7 +195,7 @@ func (r *mysqlReader) statements(ctx context.Context) ([]statement, error) {
 		}
 	}
 	more, err := r.digests.next(ranked, func(id string) (string, error) {
-		rows, err := r.query(ctx, fmt.Sprintf(mysqlText, id), 1)
+		rows, err := r.query(ctx, fmt.Sprintf(mysqlText, id))
 		if err != nil || len(rows) == 0 || ownStatement(rows[0][0]) {
 			return "", err
 		}
@@ -253,8 +205,8 @@ func (r *mysqlReader) statements(ctx context.Context) ([]statement, error) {
 }
 
 func (r *mysqlReader) close() {
-	if r.conn != nil {
-		r.conn.Close() // the session ends even if this fails
-		r.conn = nil
+	if r.session != nil {
+		r.session.Conn.Close() // the session ends even if this fails
+		r.session = nil
 	}
 }

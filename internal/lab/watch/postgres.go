@@ -100,14 +100,12 @@ FROM pg_stat_wal) AS wal`
 )
 
 func newPostgres(url database.URL) (*postgresReader, error) {
-	config, err := pgconn.ParseConfig(url.Raw())
+	config, err := database.PostgresConfig(url, DatabaseName)
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", url, err) // pgconn omits the password
+		return nil, err
 	}
 	config.ConnectTimeout = DatabaseTimeout
-	config.RuntimeParams["application_name"] = DatabaseName
 	config.RuntimeParams["statement_timeout"] = strconv.FormatInt(DatabaseTimeout.Milliseconds(), 10)
-	config.RuntimeParams["client_encoding"] = "UTF8"
 	return &postgresReader{config: config}, nil
 }
 
