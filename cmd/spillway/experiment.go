@@ -39,7 +39,8 @@ Examples:
 // Run runs the experiment.
 func (c *experimentCmd) Run(env *environment) error {
 	command := experiment.Command{
-		File: c.File, Check: c.Check, Quick: c.Quick, Only: c.Only, Seed: c.Seed, Out: c.Out, Resume: c.Resume, Data: c.Data, Install: c.Install, JSON: c.JSON,
+		File: c.File, Check: c.Check, Quick: c.Quick, Only: c.Only, Seed: c.Seed, Out: c.Out, Resume: c.Resume, Data: c.Data, Install: c.Install,
+		JSON: c.JSON,
 		Tool: spillway.Version(), Args: env.args, Stdout: env.stdout, Stderr: env.stderr, CheckLoad: checkLoad,
 	}
 	code, err := command.Execute(env.ctx)

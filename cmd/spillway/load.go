@@ -161,14 +161,15 @@ func (c *loadCmd) Run(env *environment) (err error) {
 	}
 	var watched *watch.Set
 	defer func() { watched.Close() }()
-	run, err := load.Execute(env.ctx, o, generator, result.NewHeader(spillway.Version(), env.args), env.stderr, func() (_ load.Watcher, err error) {
-		spec := watch.Spec(c.watchFlags)
-		if spec.Empty() {
-			return nil, nil
-		}
-		watched, err = watch.OpenSet(env.ctx, spec, env.log, o.LocalPort())
-		return watched, err
-	})
+	run, err := load.Execute(env.ctx, o, generator, result.NewHeader(spillway.Version(), env.args), env.stderr,
+		func() (_ load.Watcher, err error) {
+			spec := watch.Spec(c.watchFlags)
+			if spec.Empty() {
+				return nil, nil
+			}
+			watched, err = watch.OpenSet(env.ctx, spec, env.log, o.LocalPort())
+			return watched, err
+		})
 	if err != nil {
 		return err
 	}
@@ -190,9 +191,11 @@ func (c *loadCmd) Run(env *environment) (err error) {
 
 func (c *loadCmd) options() load.Options {
 	return load.Options{
-		Target: c.Target, Amount: load.Amount(c.loadAmount), Policy: load.Policy(c.loadPolicy), HTTP: load.HTTP(c.loadHTTP), Statement: load.Statement(c.loadStatement), Output: load.Output(c.loadOutput),
+		Target: c.Target, Amount: load.Amount(c.loadAmount), Policy: load.Policy(c.loadPolicy), HTTP: load.HTTP(c.loadHTTP),
+		Statement: load.Statement(c.loadStatement), Output: load.Output(c.loadOutput),
 		Sharing: load.Sharing{
-			Pin: c.Pin, Awake: c.Awake, Hosts: c.Hosts, Watched: c.Processes, Find: func(spec string) (load.Process, error) { return watch.ParseProcess(spec) },
+			Pin: c.Pin, Awake: c.Awake, Hosts: c.Hosts, Watched: c.Processes,
+			Find: func(spec string) (load.Process, error) { return watch.ParseProcess(spec) },
 		},
 	}
 }

@@ -95,7 +95,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int
 	}()
 	parser, err := kong.New(&cli{},
 		kong.Name("spillway"),
-		kong.Description("Spillway absorbs traffic spikes on lists, small writes and popups in front of your database, and includes a load-testing lab."),
+		kong.Description("Spillway absorbs traffic spikes on lists, small writes and popups in front of your database, and includes a "+
+			"load-testing lab."),
 		kong.Writers(stdout, stderr),
 		kong.Vars{"version": versionLine()},
 		kong.Exit(func(code int) { panic(exitPanic(code)) }), // --help ends here

@@ -152,10 +152,12 @@ func (c *peakCmd) refuse() error {
 func (c *peakCmd) options() peak.Options {
 	return peak.Options{
 		Options: load.Options{
-			Target: c.Target, Amount: load.Amount{Warmup: c.Warmup}, Policy: load.Policy(c.loadPolicy), HTTP: load.HTTP(c.loadHTTP), Statement: load.Statement(c.loadStatement),
-			Output: load.Output{SLO: c.SLO, Out: c.Out, JSON: c.JSON, Label: c.Label, ReportInterval: time.Second, Allow: c.Allow},
+			Target: c.Target, Amount: load.Amount{Warmup: c.Warmup}, Policy: load.Policy(c.loadPolicy), HTTP: load.HTTP(c.loadHTTP),
+			Statement: load.Statement(c.loadStatement),
+			Output:    load.Output{SLO: c.SLO, Out: c.Out, JSON: c.JSON, Label: c.Label, ReportInterval: time.Second, Allow: c.Allow},
 			Sharing: load.Sharing{
-				Pin: c.Pin, Awake: c.Awake, Hosts: c.Hosts, Watched: c.Processes, Find: func(spec string) (load.Process, error) { return watch.ParseProcess(spec) },
+				Pin: c.Pin, Awake: c.Awake, Hosts: c.Hosts, Watched: c.Processes,
+				Find: func(spec string) (load.Process, error) { return watch.ParseProcess(spec) },
 			},
 		},
 		Precision: c.Precision, MaxTime: c.MaxTime, Start: c.Start, Max: c.Max, Knobs: c.Knob,

@@ -42,7 +42,8 @@ func (f spoolFlags) exit(err error) error {
 		if f.Popups {
 			users = "popups with store: memory"
 		}
-		return exit.UsageError(fmt.Errorf("there is no spool in %s: serve creates one for %s; name its data directory with --data", f.Data, users))
+		return exit.UsageError(fmt.Errorf("there is no spool in %s: serve creates one for %s; name its data directory with --data", f.Data,
+			users))
 	case errors.As(err, &remaining):
 		return exit.FailedError(err)
 	}

@@ -22,7 +22,8 @@ func (versionCmd) Run(env *environment) error {
 
 // versionLine is what the command version and the flag --version print.
 func versionLine() string {
-	return fmt.Sprintf("spillway %s (revision %s) %s %s/%s", spillway.Version(), revisionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf("spillway %s (revision %s) %s %s/%s", spillway.Version(), revisionText(), runtime.Version(), runtime.GOOS,
+		runtime.GOARCH)
 }
 
 // revisionText returns the revision of the source, for metrics.

@@ -36,7 +36,10 @@ func (s *Server) SetClock(t testing.TB, offset time.Duration) {
 	if err := s.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	s.env = []string{"LD_PRELOAD=" + library + ":" + libc, "FAKETIME_TIMESTAMP_FILE=" + file, "FAKETIME_CACHE_DURATION=1", "FAKETIME_DONT_FAKE_MONOTONIC=1"}
+	s.env = []string{
+		"LD_PRELOAD=" + library + ":" + libc, "FAKETIME_TIMESTAMP_FILE=" + file, "FAKETIME_CACHE_DURATION=1",
+		"FAKETIME_DONT_FAKE_MONOTONIC=1",
+	}
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}

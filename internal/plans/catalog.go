@@ -78,7 +78,8 @@ func (c Catalog) readMySQL(t *Table) error {
 	if t.Columns, err = c.MySQLColumns(t.Full); err != nil {
 		return err
 	}
-	sizes, err := c.Query("SELECT COALESCE(TABLE_ROWS, 0), COALESCE(DATA_LENGTH, 0), TABLE_SCHEMA = DATABASE() FROM information_schema.TABLES WHERE "+where, t.Full.Schema, t.Full.Name)
+	sizes, err := c.Query("SELECT COALESCE(TABLE_ROWS, 0), COALESCE(DATA_LENGTH, 0), TABLE_SCHEMA = DATABASE() FROM "+
+		"information_schema.TABLES WHERE "+where, t.Full.Schema, t.Full.Name)
 	if err != nil {
 		return err
 	}
@@ -94,7 +95,8 @@ func (c Catalog) readMySQL(t *Table) error {
 
 // MySQLColumns returns the columns of a table of MySQL or MariaDB.
 func (c Catalog) MySQLColumns(t TableName) ([]Column, error) {
-	rows, err := c.Query("SELECT COLUMN_NAME, COLUMN_TYPE, NUMERIC_PRECISION IS NOT NULL, IS_NULLABLE = 'YES', DATA_TYPE FROM information_schema.COLUMNS "+
+	rows, err := c.Query("SELECT COLUMN_NAME, COLUMN_TYPE, NUMERIC_PRECISION IS NOT NULL, IS_NULLABLE = 'YES', DATA_TYPE FROM "+
+		"information_schema.COLUMNS "+
 		"WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND TABLE_NAME = ? ORDER BY ORDINAL_POSITION", t.Schema, t.Name)
 	var columns []Column
 	for _, row := range rows {

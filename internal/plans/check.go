@@ -119,7 +119,8 @@ func (c Check) advise(found []finding) error {
 	key, one := c.keyTable()
 	for _, f := range found {
 		if f.sorted && !one {
-			return fmt.Errorf("%s: the key's columns are of several tables or computed, so no index can give the feed's order; order it by columns of one table", c.problem(f))
+			return fmt.Errorf("%s: the key's columns are of several tables or computed, so no index can give the feed's order; order it by "+
+				"columns of one table", c.problem(f))
 		}
 		if f.computed || len(f.join) == 0 || one && f.table == key {
 			continue
@@ -140,7 +141,8 @@ func (c Check) advise(found []finding) error {
 	f := found[0]
 	switch {
 	case f.computed:
-		return fmt.Errorf("%s before the first row is known: the statement groups, unites or limits them, or asks for them in a subquery; take that out of it", c.problem(f))
+		return fmt.Errorf("%s before the first row is known: the statement groups, unites or limits them, or asks for them in a subquery; "+
+			"take that out of it", c.problem(f))
 	case f.sorted && c.Catalog.Dialect.has(MySQL):
 		return fmt.Errorf("%s; name %s first in FROM, so that the statement follows the feed's order", c.problem(f), key.Name)
 	}
@@ -183,7 +185,8 @@ func (c Check) adviseOrder(f finding) error {
 		return fmt.Errorf("%s: %w", c.problem(f), ErrCheapSort)
 	}
 	if covered && !f.others {
-		hint := "conditions on other tables drop most rows, or the statement groups or sorts them; remove that, or filter by a column of " + t.Full.Name
+		hint := "conditions on other tables drop most rows, or the statement groups or sorts them; remove that, or filter by a column of " +
+			t.Full.Name
 		switch {
 		case d.has(MySQL):
 			hint = fmt.Sprintf("name %s first in FROM, and filter by its columns only; or run ANALYZE TABLE", t.Full.Name)

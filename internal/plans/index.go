@@ -115,11 +115,16 @@ var plainName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // reserved are words that tables and columns are likely to be named by and
 // that some database reads as keywords.
-const reserved = " add all analyze and as asc between both by case cast change character check column condition constraint create cross current current_date" +
-	" current_time current_timestamp current_user database databases default delete desc describe distinct div double drop else end except exists explain false fetch" +
-	" float for foreign from full function grant group groups having if in index inner insert int integer intersect interval into is join key keys kill lag lead left" +
-	" like limit lines load lock long match mod natural not null of offset on option or order outer over placing primary procedure range rank read references" +
-	" release rename repeat replace require restrict return returning revoke right row rows schema select session_user set show signal some sql system table then to" +
+const reserved = " add all analyze and as asc between both by case cast change character check column condition constraint create " +
+	"cross current current_date" +
+	" current_time current_timestamp current_user database databases default delete desc describe distinct div double drop else end " +
+	"except exists explain false fetch" +
+	" float for foreign from full function grant group groups having if in index inner insert int integer intersect interval into is " +
+	"join key keys kill lag lead left" +
+	" like limit lines load lock long match mod natural not null of offset on option or order outer over placing primary procedure range " +
+	"rank read references" +
+	" release rename repeat replace require restrict return returning revoke right row rows schema select session_user set show signal " +
+	"some sql system table then to" +
 	" trailing trigger true undo union unique unlock update usage use user using values when where while window with write year_month "
 
 // Quote writes a name as SQL, with quotes only if it needs them.
@@ -459,7 +464,8 @@ func (a *Advice) add(d Dialect, t *Table, c Candidate) (place int, kept bool) {
 	c.Table = t.Name
 	for _, column := range c.Columns {
 		if info, _ := t.Column(column.Name); info.prefix {
-			a.Notes = append(a.Notes, fmt.Sprintf("(%s): %s is %s, of which only a prefix can be indexed; make it a VARCHAR", ColumnList(c.Columns), column.Name, info.Type))
+			a.Notes = append(a.Notes, fmt.Sprintf("(%s): %s is %s, of which only a prefix can be indexed; make it a VARCHAR", ColumnList(c.Columns),
+				column.Name, info.Type))
 			return 0, false
 		}
 	}
@@ -474,7 +480,8 @@ func (a *Advice) add(d Dialect, t *Table, c Candidate) (place int, kept bool) {
 			return !slices.ContainsFunc(c.Columns[:c.bound], func(bound IndexColumn) bool { return bound.Name == have.Name })
 		})
 		if finds || index.covers(c.Columns, c.bound) {
-			a.Covered = append(a.Covered, fmt.Sprintf("(%s): %s has it in %s (%s)", ColumnList(c.Columns), t.Name, index.Name, ColumnList(index.Columns)))
+			a.Covered = append(a.Covered, fmt.Sprintf("(%s): %s has it in %s (%s)", ColumnList(c.Columns), t.Name, index.Name,
+				ColumnList(index.Columns)))
 			return 0, false
 		}
 	}

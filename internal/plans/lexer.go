@@ -13,11 +13,12 @@ type Dialect uint8
 
 // The dialects and their settings.
 const (
-	Postgres         Dialect = 1 << iota
-	MySQL                    // MySQL and MariaDB; a backslash in a string is a character (NO_BACKSLASH_ESCAPES)
-	SQLite                   //
-	BackslashEscapes         // a backslash in any string escapes: added to MySQL, its default sql_mode; to Postgres, standard_conforming_strings=off
-	ANSIQuotes               // added to MySQL: "x" is a name and not a string
+	Postgres Dialect = 1 << iota
+	MySQL            // MySQL and MariaDB; a backslash in a string is a character (NO_BACKSLASH_ESCAPES)
+	SQLite           //
+	// a backslash in any string escapes: added to MySQL, its default sql_mode; to Postgres, standard_conforming_strings=off
+	BackslashEscapes
+	ANSIQuotes // added to MySQL: "x" is a name and not a string
 )
 
 func (d Dialect) has(other Dialect) bool { return d&other != 0 }

@@ -61,7 +61,8 @@ type Select struct {
 }
 
 // errSimple says what ReadSelect accepts.
-var errSimple = errors.New("only one plain SELECT … FROM table [JOIN table ON …] [WHERE …] [GROUP BY …] [ORDER BY …] [LIMIT …] can be analyzed")
+var errSimple = errors.New("only one plain SELECT … FROM table [JOIN table ON …] [WHERE …] [GROUP BY …] [ORDER BY …] [LIMIT …] can be " +
+	"analyzed")
 
 // ReadSelect reads a SELECT of the simple form, with parameters written ? or
 // :name.

@@ -111,7 +111,8 @@ func CheckUnordered(sql string, d Dialect) error {
 			continue
 		}
 		if t.is("LIMIT") || t.is("ORDER") && next.is("BY") || t.is("FETCH") && next.isAny("FIRST", "NEXT") {
-			return errorAt(sql, t.Start, "%s is not allowed in a feed, because key gives the order and window the number of rows; remove it", clauseName(t))
+			return errorAt(sql, t.Start, "%s is not allowed in a feed, because key gives the order and window the number of rows; remove it",
+				clauseName(t))
 		}
 	}
 	return nil

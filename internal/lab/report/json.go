@@ -107,7 +107,8 @@ func (s *step) document() DocumentStep {
 		Response: s.figures, Service: figuresOf(s.service), Lag: figuresOf(exact(s.lag)),
 		Connect: figuresOf(exact(s.connect)), FirstByte: figuresOf(exact(s.firstByte)), Clamped: t.Clamped,
 		ConnectionStats: t.Connections, Little: t.Little, Cost: t.Cost, Hosts: t.Hosts, CPUPerRequest: s.cpuPerRequest(),
-		SLO: t.SLO, Overloaded: t.Overloaded, Validity: t.Validity, Reasons: t.Sentences(), ReasonCodes: t.Codes(), Watch: s.usage, Iterations: s.iterations,
+		SLO: t.SLO, Overloaded: t.Overloaded, Validity: t.Validity, Reasons: t.Sentences(), ReasonCodes: t.Codes(), Watch: s.usage,
+		Iterations: s.iterations,
 	}
 	for i := range s.labels {
 		l := &s.labels[i]

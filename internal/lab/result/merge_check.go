@@ -94,8 +94,11 @@ func (t *Total) noteOffset(together float64) {
 	if together >= shortShare {
 		return
 	}
-	t.Reasons = append(t.Reasons, Reason{Code: NotTogether, Verdict: NotStationary, Text: fmt.Sprintf("the hosts ran it at the same time for %.0f %% of it by their own clocks, and only then "+
-		"did the target have the sum of their loads", 100*together)})
+	t.Reasons = append(t.Reasons, Reason{
+		Code: NotTogether, Verdict: NotStationary,
+		Text: fmt.Sprintf("the hosts ran it at the same time for %.0f %% of it by their own clocks, and only then "+
+			"did the target have the sum of their loads", 100*together),
+	})
 	if NotStationary.worse(t.Validity) {
 		t.Validity = NotStationary
 	}

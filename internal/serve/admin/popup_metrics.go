@@ -55,7 +55,7 @@ func PopupStats(read func() PopupFigures) prometheus.Collector {
 	reason := func(name string) prometheus.Labels { return prometheus.Labels{"reason": name} }
 	const decisions, events, refused = "Requests for a popup, by outcome.", "Events recorded.", "Clicks, dismissals and conversions refused."
 	c := &snapshots[s]{prefix: "spillway_popup_", read: func() []s { return []s{read()} }}
-	return c.describe([]metric[s]{
+	return c.describe(append([]metric[s]{
 		{"decisions_total", counter, func(s s) float64 { return float64(s.Waits) }, decisions, outcome("wait")},
 		{"decisions_total", counter, func(s s) float64 { return float64(s.Nones) }, decisions, outcome("none")},
 		{"decisions_total", counter, func(s s) float64 { return float64(s.Shows) }, decisions, outcome("show")},
@@ -69,6 +69,13 @@ func PopupStats(read func() PopupFigures) prometheus.Collector {
 		{"refused_total", counter, func(s s) float64 { return float64(s.Late) }, refused, reason("late")},
 		{"refused_total", counter, func(s s) float64 { return float64(s.Unknown) }, refused, reason("unknown")},
 		{"refused_total", counter, func(s s) float64 { return float64(s.Refused) }, refused, reason("not_ours")},
+	}, popupStates()...))
+}
+
+// popupStates describes the metrics of states, of their store and of the campaigns in force.
+func popupStates() []metric[PopupFigures] {
+	type s = PopupFigures
+	return []metric[s]{
 		{
 			"conflicts_total", counter, func(s s) float64 { return float64(s.Conflicts) }, "Lost races between requests of one user, decided again.",
 			nil,
@@ -132,5 +139,5 @@ func PopupStats(read func() PopupFigures) prometheus.Collector {
 			"clock_skew_seconds", gauge, func(s s) float64 { return s.ClockSkew },
 			"Time by which this machine's clock is ahead of the one that decides, that of the store.", nil,
 		},
-	})
+	}
 }

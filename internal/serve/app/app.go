@@ -121,7 +121,8 @@ func (a *app) run() error {
 		return fmt.Errorf("make data directory: %w", err)
 	}
 	for _, open := range []func() error{
-		a.openDemo, a.openDefault, a.openReplica, a.openRedis, a.openAuth, a.openReads, a.openStreams, a.openPopups, a.openCertificate, a.openServer,
+		a.openDemo, a.openDefault, a.openReplica, a.openRedis, a.openAuth, a.openReads, a.openStreams, a.openPopups, a.openCertificate,
+		a.openServer,
 	} {
 		if err := open(); err != nil {
 			return err

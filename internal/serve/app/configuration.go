@@ -189,7 +189,10 @@ func checkParams(path string, names, params []string) []config.Mistake {
 	var found []config.Mistake
 	for _, name := range names {
 		if !slices.Contains(params, name) {
-			found = append(found, config.Mistake{Path: path + ".sql", Rule: fmt.Sprintf("uses :%s, which is not in params; add %s: TYPE", name, name)})
+			found = append(found, config.Mistake{
+				Path: path + ".sql",
+				Rule: fmt.Sprintf("uses :%s, which is not in params; add %s: TYPE", name, name),
+			})
 		}
 	}
 	for _, name := range params {
@@ -210,7 +213,10 @@ func checkStreams(c config.Config) []config.Mistake {
 		}
 		for _, column := range streamDefinition(s).Columns {
 			if err := column.Check(); err != nil {
-				found = append(found, config.Mistake{Path: fmt.Sprintf("streams[%d].columns.%s", i, column.Name), Rule: fmt.Sprintf("column %s: %v", column.Name, err)})
+				found = append(found, config.Mistake{
+					Path: fmt.Sprintf("streams[%d].columns.%s", i, column.Name),
+					Rule: fmt.Sprintf("column %s: %v", column.Name, err),
+				})
 			}
 		}
 	}

@@ -40,7 +40,8 @@ func ForgetUser(ctx context.Context, o ForgetOptions) error {
 	address := cmp.Or(o.Admin, cfg.Admin.Listen)
 	done, err := admin.ForgetUser(ctx, address, adminToken(cfg.Admin), o.User)
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
-		return exit.UsageError(fmt.Errorf("no process answers at %s: start the server, or name its admin listener with --admin or its configuration with --config", address))
+		return exit.UsageError(fmt.Errorf("no process answers at %s: start the server, or name its admin listener with --admin or its "+
+			"configuration with --config", address))
 	}
 	if errors.Is(err, popup.ErrRequest) {
 		return exit.UsageError(err)

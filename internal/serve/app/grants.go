@@ -144,12 +144,18 @@ func grantParts(cfg *config.Config) []grantPart {
 		parts = append(parts, grantPart{"popups", c.Database, func(_ grantDatabase, in tables) (any, error) { return in.popups(), nil }})
 		if c.AttributesSQL != "" {
 			d := feed.Definition{Name: "attributes_sql", SQL: c.AttributesSQL, Params: []param.Param{{Name: "user", Type: param.Type(c.UserType)}}}
-			parts = append(parts, grantPart{"attributes_sql", c.Database, func(db grantDatabase, _ tables) (any, error) { return reading{db, d}, nil }})
+			parts = append(parts, grantPart{
+				"attributes_sql", c.Database,
+				func(db grantDatabase, _ tables) (any, error) { return reading{db, d}, nil },
+			})
 		}
 	}
 	if cfg.Popups.Path != "" {
 		for _, list := range cfg.Popups.Lists {
-			parts = append(parts, grantPart{"lists." + list.Name, cfg.Popups.Database, func(db grantDatabase, _ tables) (any, error) { return reading{db, listDefinition(list)}, nil }})
+			parts = append(parts, grantPart{
+				"lists." + list.Name, cfg.Popups.Database,
+				func(db grantDatabase, _ tables) (any, error) { return reading{db, listDefinition(list)}, nil },
+			})
 		}
 	}
 	if cfg.Replica != "" { // roles are replicated

@@ -20,13 +20,15 @@ func (a *app) describe(r *reads) *openapi.Listener {
 	}
 	for _, p := range r.queries {
 		l.Queries = append(l.Queries, openapi.Query{
-			Paths: p.down.Reads, Access: r.cfg.ReadAccess(p.cfg.Auth), Params: p.query.Params(), Envelope: p.envelope(), RowsMax: p.cfg.RowsMax, Columns: p.source.Columns(),
+			Paths: p.down.Reads, Access: r.cfg.ReadAccess(p.cfg.Auth), Params: p.query.Params(), Envelope: p.envelope(), RowsMax: p.cfg.RowsMax,
+			Columns: p.source.Columns(),
 		})
 	}
 	for _, p := range a.streams {
 		d := p.schema.Definition()
 		l.Streams = append(l.Streams, openapi.Stream{
-			Paths: p.down.Writes, Access: p.access, Columns: d.Columns, Extra: d.Extra != "", RecordsMax: p.route.Limits.Records, BodyBytes: p.route.Limits.Bytes,
+			Paths: p.down.Writes, Access: p.access, Columns: d.Columns, Extra: d.Extra != "", RecordsMax: p.route.Limits.Records,
+			BodyBytes: p.route.Limits.Bytes,
 		})
 	}
 	if a.popups != nil {

@@ -102,7 +102,8 @@ func (p *part) run(ctx context.Context, log *slog.Logger, tried func(error), sta
 			return
 		}
 		if quiet.due(err, time.Now()) {
-			log.Warn("part cannot be served yet; its start is retried", "part", p.name, "database", p.store.url.String(), "attempts", attempt, "error", err)
+			log.Warn("part cannot be served yet; its start is retried", "part", p.name, "database", p.store.url.String(), "attempts", attempt,
+				"error", err)
 		}
 		timer := time.NewTimer(pause)
 		select {

@@ -96,10 +96,14 @@ func (a *app) openPopups() error {
 		return fmt.Errorf("popups: %w", err)
 	}
 	if a.cfg.PopupsOpenToOthers() {
-		a.log.Warn("popups trust the user parameter of requests: allow only your own back end to reach the listener, or set popups.identity.trust to jwt", "listen", a.cfg.Listen)
+		a.log.Warn("popups trust the user parameter of requests: allow only your own back end to reach the listener, or set "+
+			"popups.identity.trust to jwt", "listen", a.cfg.Listen)
 	}
 	p := &popupPart{cfg: c, app: a, tables: st.popups()}
-	p.part = newPart(c.Path, st, server.DownRoute{Reads: []string{c.Path}, Writes: []string{c.Path + "/click", c.Path + "/dismiss", c.Path + "/convert"}}, p.start)
+	p.part = newPart(c.Path, st, server.DownRoute{
+		Reads:  []string{c.Path},
+		Writes: []string{c.Path + "/click", c.Path + "/dismiss", c.Path + "/convert"},
+	}, p.start)
 	p.alone = c.Store == "redis"
 	a.popups = p
 	settings := popup.Config{ShowAnyway: c.OnUnavailable == "anyway", Placements: c.PlacementNames(), ConvertTTL: c.ConvertWithin, Log: a.log}
@@ -125,7 +129,8 @@ func (a *app) openPopups() error {
 	if p.copy != nil {
 		campaigns = p.copy
 	}
-	p.campaigns = popup.NewCampaigns(campaigns, p.tables, p.popup, popup.Defaults{RepeatAfter: popup.Period(c.RepeatAfter), Quiet: popup.Period(c.QuietAfter)}, a.log)
+	p.campaigns = popup.NewCampaigns(campaigns, p.tables, p.popup,
+		popup.Defaults{RepeatAfter: popup.Period(c.RepeatAfter), Quiet: popup.Period(c.QuietAfter)}, a.log)
 	return p.openLists()
 }
 
@@ -293,7 +298,8 @@ func (p *popupPart) startCampaigns(ctx context.Context) error {
 	if err := p.campaigns.Reload(ctx); err != nil {
 		return fmt.Errorf("%w: %w; its campaigns cannot be used either: %w", errWaiting, away, err)
 	}
-	p.app.log.Warn("the database of the popups does not answer; their campaigns are those that Redis has", "database", p.store.url.String(), "error", away)
+	p.app.log.Warn("the database of the popups does not answer; their campaigns are those that Redis has", "database", p.store.url.String(),
+		"error", away)
 	return nil
 }
 
@@ -407,7 +413,8 @@ func (p *popupPart) startLocal(ctx context.Context) error {
 		err = p.local.Start(ctx, p.lock, events)
 	}
 	if errors.Is(err, spool.ErrDamaged) {
-		err = fmt.Errorf("%s: %w; run spillway spool repair --popups --data %s to see what is lost, and with --yes to continue without it", path, err, p.app.cfg.Data)
+		err = fmt.Errorf("%s: %w; run spillway spool repair --popups --data %s to see what is lost, and with --yes to continue without it", path,
+			err, p.app.cfg.Data)
 	}
 	return err
 }
@@ -508,7 +515,8 @@ func (p *popupPart) figures() admin.PopupFigures {
 		f.Waiting, f.WaitingAge, f.SetAside, f.Durable = s.Backlog, s.Oldest.Seconds(), int64(s.Bad), s.Durable
 		return f
 	}
-	f.States, f.Evicted, f.RecordErrors, f.LockAge, f.Durable = p.local.Len(), p.local.Evicted(), p.local.RecordErrors(), p.local.LockAge().Seconds(), true
+	f.States, f.Evicted, f.RecordErrors = p.local.Len(), p.local.Evicted(), p.local.RecordErrors()
+	f.LockAge, f.Durable = p.local.LockAge().Seconds(), true
 	if events := p.spool.Load(); events != nil {
 		for _, s := range events.Stats().Names {
 			f.Waiting, f.WaitingAge, f.SetAside = s.Rows, s.Oldest.Seconds(), s.Dead

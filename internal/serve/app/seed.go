@@ -37,7 +37,9 @@ func SeedFreight(ctx context.Context, address string, dataset freight.Dataset, r
 }
 
 // SeedGames creates the table game_record, or changes its index, and prints what it did.
-func SeedGames(ctx context.Context, address string, games freight.Games, index freight.GameIndex, replace bool, stdout, stderr io.Writer) error {
+func SeedGames(ctx context.Context, address string, games freight.Games, index freight.GameIndex, replace bool, stdout,
+	stderr io.Writer,
+) error {
 	url, err := database.Parse(address)
 	if err = errors.Join(err, games.Validate(), index.Validate()); err != nil {
 		return exit.UsageError(err)

@@ -69,7 +69,8 @@ func Serve(ctx context.Context, o Options) error {
 		return err
 	}
 	if o.File == "" && len(cfg.Streams) == 0 {
-		log.Warn("orders and positions are disabled, because other hosts can reach this listener and no keys are set; save the output of `spillway config print` and add keys")
+		log.Warn("orders and positions are disabled, because other hosts can reach this listener and no keys are set; save the output of " +
+			"`spillway config print` and add keys")
 	}
 	metrics := prometheus.NewRegistry()
 	a := &app{

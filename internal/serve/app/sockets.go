@@ -38,7 +38,8 @@ func passedSockets() (sockets, error) {
 		case file.Name() != "admin" && s.public == nil:
 			s.public = ln
 		default:
-			err := fmt.Errorf("the service manager has passed more sockets than the public listener and one named admin: remove %s, named %s", addressOf(ln), file.Name())
+			err := fmt.Errorf("the service manager has passed more sockets than the public listener and one named admin: remove %s, named %s",
+				addressOf(ln), file.Name())
 			_ = ln.Close()
 			s.close()
 			return s, exit.UsageError(err)

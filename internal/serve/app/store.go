@@ -190,7 +190,8 @@ func (a *app) openReplica() error {
 	primary, isPrimary := a.defaultStore.connection.(standby.Primary)
 	replayed, isReplica := st.connection.(standby.Replica)
 	if !isPrimary || !isReplica || a.defaultStore.url.Driver != st.url.Driver {
-		return exit.UsageError(fmt.Errorf("replica: %s is no replica of %s; both must be PostgreSQL, or both MySQL or MariaDB", st.url, a.defaultStore.url))
+		return exit.UsageError(fmt.Errorf("replica: %s is no replica of %s; both must be PostgreSQL, or both MySQL or MariaDB", st.url,
+			a.defaultStore.url))
 	}
 	reads := standby.New(st.url.String(), a.cfg.ReplicaLagMax, database.JudgeReplica, a.log)
 	a.replica = &replica{store: st, reads: reads, primary: primary, replayed: replayed}

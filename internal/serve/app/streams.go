@@ -83,7 +83,10 @@ const (
 
 // streamDefinition turns the configuration's stream into the engine's.
 func streamDefinition(c *config.Stream) stream.Definition {
-	d := stream.Definition{Name: c.Path, Table: c.Table, Extra: c.Extra, Key: c.Key, OrderBy: c.OrderBy, AnyKeyCollation: c.KeyCollation == "accept", Spooled: c.Ack == stream.AckSpool}
+	d := stream.Definition{
+		Name: c.Path, Table: c.Table, Extra: c.Extra, Key: c.Key, OrderBy: c.OrderBy,
+		AnyKeyCollation: c.KeyCollation == "accept", Spooled: c.Ack == stream.AckSpool,
+	}
 	if c.Fsync != "on" {
 		d.Fsync = stream.Fsync(c.Fsync)
 	}
@@ -104,8 +107,9 @@ func streamDefinition(c *config.Stream) stream.Definition {
 func (a *app) streamConfig(c *config.Stream, st *store) stream.Config {
 	return stream.Config{
 		Committers: a.committers(c, st), BatchRows: c.BatchRows, BatchBytes: c.BatchBytes, QueueRows: c.QueueRows, QueueBytes: c.QueueBytes,
-		WaitMax: c.WaitMax, CommitTimeout: c.CommitTimeout, RetryFor: c.RetryFor, KeyTTL: c.KeyTTL, KeyTTLMost: a.keyTTLMost(), SpoolMaxAge: a.cfg.Spool.MaxAge,
-		Log: a.log, Memory: c.Ack == stream.AckMemory, Committed: a.batches.Committed(c.Path),
+		WaitMax: c.WaitMax, CommitTimeout: c.CommitTimeout, RetryFor: c.RetryFor, KeyTTL: c.KeyTTL, KeyTTLMost: a.keyTTLMost(),
+		SpoolMaxAge: a.cfg.Spool.MaxAge,
+		Log:         a.log, Memory: c.Ack == stream.AckMemory, Committed: a.batches.Committed(c.Path),
 	}
 }
 

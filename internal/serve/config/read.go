@@ -40,7 +40,9 @@ func LoadPartial(path string, checks ...Check) (Config, error) {
 //
 // The error is yaml.Errors with every mistake found: those of the file's form, those of
 // Validate, and those of the checks. It quotes no secret.
-func Read(name string, src []byte, env func(string) (string, bool), readFile func(string) ([]byte, error), checks ...Check) (Config, error) {
+func Read(name string, src []byte, env func(string) (string, bool), readFile func(string) ([]byte, error), checks ...Check) (Config,
+	error,
+) {
 	return decode(name, src, Default(), yaml.Options{Env: env, ReadFile: readFile}, checks)
 }
 

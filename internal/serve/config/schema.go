@@ -116,7 +116,10 @@ func valueSchema(v reflect.Value, tag reflect.StructTag) map[string]any {
 		block, _ := Preset(v.Type().Elem())
 		return map[string]any{"type": "array", "items": blockSchema(block)}
 	}
-	kind := map[string]any{"type": map[reflect.Kind]string{reflect.Bool: "boolean", reflect.Int: "integer", reflect.Float64: "number"}[v.Kind()]}
+	kind := map[string]any{"type": map[reflect.Kind]string{
+		reflect.Bool: "boolean", reflect.Int: "integer",
+		reflect.Float64: "number",
+	}[v.Kind()]}
 	if bounded {
 		kind["minimum"], kind["maximum"] = jsonNumber(low), jsonNumber(high)
 	}

@@ -40,7 +40,8 @@ func (v *validator) auth(c Config) {
 		v.add("auth.cookie", "must be the name of a cookie: letters, digits and !#$%&'*+-.^_`|~", c.Auth.Cookie)
 	}
 	if link := c.Auth.JWKS.URL; link != "" && !isKeySetURL(link) {
-		v.add("auth.jwks.url", "must be https://HOST/PATH, or http:// with a loopback address, because who can change the answer can make tokens", "")
+		v.add("auth.jwks.url", "must be https://HOST/PATH, or http:// with a loopback address, because who can change the answer can make tokens",
+			"")
 	}
 	for i, f := range c.Feeds {
 		v.access(c, yaml.Index("feeds", i), f.Auth, f.Params.Names())
@@ -59,7 +60,8 @@ func (v *validator) auth(c Config) {
 func (v *validator) bearerKeys(at string, keys []Secret) {
 	for i, key := range keys {
 		if text := key.Reveal(); len(text) < minKey || strings.ContainsFunc(text, notTokenRune) {
-			v.add(yaml.Index(at, i), fmt.Sprintf("must have at least %d characters: letters, digits and signs without spaces, as from openssl rand -hex 16", minKey), "")
+			v.add(yaml.Index(at, i), fmt.Sprintf("must have at least %d characters: letters, digits and signs without spaces, as from openssl "+
+				"rand -hex 16", minKey), "")
 		}
 	}
 }

@@ -37,7 +37,8 @@ func (v *validator) feed(at string, f Feed, paths map[string]string) {
 		v.add(yaml.Join(at, "limit"), fmt.Sprintf("must not be larger than limit_max, which is %d", f.LimitMax), fmt.Sprint(f.Limit))
 	}
 	if f.LiveMax >= f.WindowsMax {
-		v.add(yaml.Join(at, "live_max"), fmt.Sprintf("must be smaller than windows_max, which is %d, because other values need windows too", f.WindowsMax), strconv.Itoa(f.LiveMax))
+		v.add(yaml.Join(at, "live_max"), fmt.Sprintf("must be smaller than windows_max, which is %d, because other values need windows too",
+			f.WindowsMax), strconv.Itoa(f.LiveMax))
 	}
 	if f.StaleMax < f.Refresh {
 		v.add(yaml.Join(at, "stale_max"), "must not be shorter than refresh, which is "+f.Refresh.String(), f.StaleMax.String())
@@ -56,7 +57,8 @@ func (v *validator) caching(at string, maxAge, stale time.Duration, key string, 
 		v.add(revalidate, "requires s_maxage", stale.String())
 	case maxAge == 0:
 	case access != "open":
-		v.add(shared, "must be 0s, because the path requires authentication: a shared cache would give the rows of one client to others", maxAge.String())
+		v.add(shared, "must be 0s, because the path requires authentication: a shared cache would give the rows of one client to others",
+			maxAge.String())
 	case maxAge%time.Second != 0:
 		v.add(shared, "must be whole seconds", maxAge.String())
 	case stale%time.Second != 0:

@@ -70,7 +70,8 @@ func (v *validator) popups(c Config, paths map[string]string) {
 		v.add("popups.redis_prefix", plainRule, p.RedisPrefix)
 	}
 	if keep := time.Duration(p.EventsDays) * 24 * time.Hour; keep > 0 && keep < max(p.ConvertWithin, p.TokenTTL)+24*time.Hour {
-		v.add("popups.events_days", "must be at least a day longer than convert_within and token_ttl, because what is repeated is recognized by the event, or 0", strconv.Itoa(p.EventsDays))
+		v.add("popups.events_days", "must be at least a day longer than convert_within and token_ttl, because what is repeated is "+
+			"recognized by the event, or 0", strconv.Itoa(p.EventsDays))
 	}
 	v.caps("popups.max_per", p.MaxPer)
 	v.names("popups.placements", p.Placements)

@@ -46,7 +46,8 @@ func (v *validator) streams(c Config) {
 	v.shares(c)
 	v.bearerKeys("keys", c.Keys)
 	if c.OpenToOthers() && slices.ContainsFunc(c.Streams, func(s Stream) bool { return s.Auth == "key" }) {
-		v.add("keys", "must be given if other hosts can reach streams, as keys: [${NAME}]; or listen on a loopback address such as 127.0.0.1:8080", "")
+		v.add("keys", "must be given if other hosts can reach streams, as keys: [${NAME}]; "+
+			"or listen on a loopback address such as 127.0.0.1:8080", "")
 	}
 }
 
@@ -91,7 +92,8 @@ func (v *validator) shares(c Config) {
 		case s.SpoolBytes < minShare:
 			v.add(at, fmt.Sprintf("must be 0 or at least %d", minShare), strconv.Itoa(s.SpoolBytes))
 		case given > c.Spool.Bytes:
-			v.add(at, fmt.Sprintf("must not be larger than what the streams before it leave of spool.bytes, which is %d", c.Spool.Bytes), strconv.Itoa(s.SpoolBytes))
+			v.add(at, fmt.Sprintf("must not be larger than what the streams before it leave of spool.bytes, which is %d", c.Spool.Bytes),
+				strconv.Itoa(s.SpoolBytes))
 			return
 		}
 	}
@@ -121,7 +123,8 @@ func (v *validator) stream(at string, s Stream, h HTTP, paths map[string]string)
 	v.atLeast(yaml.Join(at, "queue_rows"), s.QueueRows, "records_max", s.RecordsMax)
 	v.atLeast(yaml.Join(at, "queue_bytes"), s.QueueBytes, "batch_bytes", s.BatchBytes)
 	if s.BodyBytes > h.BodyBytes {
-		v.add(yaml.Join(at, "body_bytes"), fmt.Sprintf("must not be larger than http.body_bytes, which is %d", h.BodyBytes), strconv.Itoa(s.BodyBytes))
+		v.add(yaml.Join(at, "body_bytes"), fmt.Sprintf("must not be larger than http.body_bytes, which is %d", h.BodyBytes),
+			strconv.Itoa(s.BodyBytes))
 	}
 	if s.Timeout < s.CommitTimeout {
 		v.add(yaml.Join(at, "timeout"), "must not be shorter than commit_timeout, which is "+s.CommitTimeout.String(), s.Timeout.String())

@@ -25,7 +25,9 @@ type snapshot struct {
 
 // newSnapshot makes a snapshot of rows, which it keeps. If nothing has changed since
 // previous, it shares that snapshot's memory.
-func newSnapshot(rows Rows, window, usual int, fingerprint uint32, cursorMax int, shape Envelope, readAt time.Time, previous *snapshot) (*snapshot, error) {
+func newSnapshot(rows Rows, window, usual int, fingerprint uint32, cursorMax int, shape Envelope, readAt time.Time,
+	previous *snapshot,
+) (*snapshot, error) {
 	full := rows.Len() >= window
 	if previous != nil && previous.full == full && bytes.Equal(previous.rows.Data, rows.Data) && slices.Equal(previous.rows.Keys, rows.Keys) {
 		same := *previous

@@ -10,9 +10,9 @@ import (
 
 	"spillway/internal/database"
 	"spillway/internal/plans"
+	"spillway/internal/serve/feed"
 	"spillway/internal/serve/streamtables"
 	"spillway/internal/serve/tables"
-	"spillway/internal/serve/feed"
 )
 
 // errRights is the error of a user without a privilege that the server needs.
@@ -153,7 +153,8 @@ func (st *Stream) Grants(ctx context.Context) ([]database.Grant, error) {
 	name := plans.ParseTableName(st.def.Table)
 	var grants []database.Grant
 	err := st.db.withSession(ctx, func(ctx context.Context, se *session) error {
-		rows, err := se.texts(ctx, "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND TABLE_NAME = ?", name.Schema, name.Name)
+		rows, err := se.texts(ctx, "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, "+
+			"''), DATABASE()) AND TABLE_NAME = ?", name.Schema, name.Name)
 		if err != nil {
 			return err
 		}
@@ -177,7 +178,8 @@ func (st *Stream) Grants(ctx context.Context) ([]database.Grant, error) {
 // missing.
 func (se *session) addOwn(ctx context.Context, grants *[]database.Grant, own []tables.Table) error {
 	for _, t := range own {
-		rows, err := se.texts(ctx, "SELECT DATABASE(), (SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ?)", t.Name)
+		rows, err := se.texts(ctx, "SELECT DATABASE(), (SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND "+
+			"TABLE_NAME = ?)", t.Name)
 		if err != nil {
 			return fmt.Errorf("look up %s: %w", t.Name, err)
 		}

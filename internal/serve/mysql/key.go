@@ -61,7 +61,8 @@ func newKeyColumn(index int, m metadata) (keyColumn, error) {
 	case "CHAR", "VARCHAR", "TEXT", "TINYTEXT", "MEDIUMTEXT", "LONGTEXT":
 		k.kind = feed.KeyText
 	case "ENUM", "SET":
-		return k, fmt.Errorf("the key column %s is of type %s, which is ordered by the position of its values but compared by their text; select it as CAST(%s AS CHAR)",
+		return k, fmt.Errorf("the key column %s is of type %s, which is ordered by the position of its values but compared by their text; "+
+			"select it as CAST(%s AS CHAR)",
 			m.name, m.typ, quoteName(m.name))
 	default:
 		return k, fmt.Errorf("the key column %s is of type %s, which has no order that a cursor can express", m.name, m.typ)

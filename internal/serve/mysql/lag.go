@@ -36,7 +36,9 @@ func (db *DB) Replayed(ctx context.Context) (standby.Position, error) {
 
 // position reads a position of MariaDB with sql, of MySQL with GTIDs, or of MySQL without
 // them with end.
-func (db *DB) position(ctx context.Context, sql string, end func(context.Context, *session) (standby.Position, error)) (p standby.Position, err error) {
+func (db *DB) position(ctx context.Context, sql string, end func(context.Context, *session) (standby.Position, error)) (p standby.Position,
+	err error,
+) {
 	err = db.withSession(ctx, func(ctx context.Context, se *session) (err error) {
 		switch {
 		case se.Server.MariaDB:
@@ -96,9 +98,11 @@ func binlogEnd(ctx context.Context, se *session) (standby.Position, error) {
 // replayedEnd reads where a replica is in its source's binary log.
 func replayedEnd(ctx context.Context, se *session) (standby.Position, error) {
 	if se.Server.AtLeast(8, 0, 22) {
-		return endOf(ctx, se, "SHOW REPLICA STATUS", "Relay_Source_Log_File", "Exec_Source_Log_Pos", "the server is not the replica of exactly one source")
+		return endOf(ctx, se, "SHOW REPLICA STATUS", "Relay_Source_Log_File", "Exec_Source_Log_Pos",
+			"the server is not the replica of exactly one source")
 	}
-	return endOf(ctx, se, "SHOW SLAVE STATUS", "Relay_Master_Log_File", "Exec_Master_Log_Pos", "the server is not the replica of exactly one source")
+	return endOf(ctx, se, "SHOW SLAVE STATUS", "Relay_Master_Log_File", "Exec_Master_Log_Pos",
+		"the server is not the replica of exactly one source")
 }
 
 // endOf reads a file and a position in it from two columns of the only row.

@@ -175,7 +175,9 @@ func (db *DB) withSession(ctx context.Context, work func(context.Context, *sessi
 // onSession runs work on one connection. limit derives the context of work once there is a
 // connection. If that context ends, the server is told to end the statement, unless it is a
 // COMMIT, and the connection is closed.
-func (db *DB) onSession(ctx context.Context, limit func(context.Context) (context.Context, context.CancelFunc), work func(context.Context, *session) error) error {
+func (db *DB) onSession(ctx context.Context, limit func(context.Context) (context.Context, context.CancelFunc),
+	work func(context.Context, *session) error,
+) error {
 	if err := db.begin(); err != nil {
 		return err
 	}

@@ -64,7 +64,8 @@ func checkEngines(ctx context.Context, se *session, own []tables.Table) error {
 	for _, t := range own {
 		names = append(names, t.Name)
 	}
-	engines, err := se.Query(ctx, "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name IN ('"+strings.Join(names, "', '")+"')")
+	engines, err := se.Query(ctx, "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = DATABASE() AND "+
+		"table_name IN ('"+strings.Join(names, "', '")+"')")
 	for _, row := range engines {
 		if row[1] != "InnoDB" {
 			return fmt.Errorf("%s is of engine %s, which has no transactions; run ALTER TABLE %s ENGINE=InnoDB", row[0], row[1], row[0])
@@ -162,7 +163,9 @@ const attemptsMax = 5
 
 // attempts runs work and then end in a transaction, each time for at most the limit. It runs
 // them again on a dead connection, as withSession does, and after a conflict with others.
-func (db popupDatabase) attempts(ctx context.Context, limit time.Duration, work func(context.Context, *session) error, end func(*session) error) error {
+func (db popupDatabase) attempts(ctx context.Context, limit time.Duration, work func(context.Context, *session) error,
+	end func(*session) error,
+) error {
 	var err error
 	for range attemptsMax {
 		err = db.withSession(ctx, limit, func(ctx context.Context, se *session) error {
@@ -179,7 +182,8 @@ func (db popupDatabase) attempts(ctx context.Context, limit time.Duration, work 
 			return err
 		})
 		var refused *mysql.MySQLError
-		if !errors.As(err, &refused) || refused.Number != numDeadlock && refused.Number != numLockWait && refused.Number != numDuplicate && refused.Number != numChanged {
+		if !errors.As(err, &refused) || refused.Number != numDeadlock && refused.Number != numLockWait && refused.Number != numDuplicate &&
+			refused.Number != numChanged {
 			return err
 		}
 	}

@@ -20,7 +20,8 @@ const (
 
 // upsertStates returns the end of the statement that stores states, which replaces an older row.
 func upsertStates() string {
-	const isNewer = "(sequence < VALUES(sequence) OR sequence = VALUES(sequence) AND (at < VALUES(at) OR at = VALUES(at) AND event_id < VALUES(event_id)))"
+	const isNewer = "(sequence < VALUES(sequence) OR sequence = VALUES(sequence) AND (at < VALUES(at) OR at = VALUES(at) AND event_id < " +
+		"VALUES(event_id)))"
 	// The server assigns columns from left to right, and later conditions see the new values.
 	// Those that isNewer reads are therefore last, the most significant one at the very end.
 	columns := []string{"state", "next_at", "kind", "campaign_id", "event_id", "at", "sequence"}
@@ -95,14 +96,16 @@ func (a *applier) unknown(ctx context.Context, se *session) ([]*popup.Event, err
 // earlier transactions have stored is durable, and replicated, once a later one is. It counts
 // for campaign 0, which there is not.
 func (a *applier) writeSomething(ctx context.Context, se *session) error {
-	_, err := se.exec(ctx, "INSERT INTO popup_counts (campaign_id, kind, slot, events) VALUES (0, 0, ?, 1) ON DUPLICATE KEY UPDATE events = events + 1", namedValues([]any{a.slot}))
+	_, err := se.exec(ctx, "INSERT INTO popup_counts (campaign_id, kind, slot, events) VALUES (0, 0, ?, 1) ON DUPLICATE KEY UPDATE "+
+		"events = events + 1", namedValues([]any{a.slot}))
 	return err
 }
 
 // count adds events to the counts of their campaigns.
 func (a *applier) count(ctx context.Context, se *session, events []*popup.Event) error {
 	hours := popup.Tally(events)
-	err := insertRows(ctx, se, "INSERT INTO popup_counts (campaign_id, kind, slot, events) VALUES ", " ON DUPLICATE KEY UPDATE events = events + VALUES(events)", popup.Totals(hours),
+	err := insertRows(ctx, se, "INSERT INTO popup_counts (campaign_id, kind, slot, events) VALUES ",
+		" ON DUPLICATE KEY UPDATE events = events + VALUES(events)", popup.Totals(hours),
 		func(b []byte, c popup.CampaignCount) []byte {
 			return appendInts(b, int64(c.Campaign), int64(c.Kind), a.slot, int64(c.Events))
 		})

@@ -103,7 +103,10 @@ func (s *source) runOnce(ctx context.Context, r feed.Range, keysOnly, adapt bool
 	}
 	st := &statement{sql: s.body, columns: s.reading(d, keysOnly, adapt), endless: true}
 	if !s.def.IsQuery() {
-		of := shape{after: r.After != "", until: r.Until != "", keysOnly: keysOnly, straight: !s.optimizer.Load(), filters: param.Given(s.def.Params, r.Args)}
+		of := shape{
+			after: r.After != "", until: r.Until != "", keysOnly: keysOnly, straight: !s.optimizer.Load(),
+			filters: param.Given(s.def.Params, r.Args),
+		}
 		st.sql, st.endless = s.writer(d.columns).write(of), false
 	}
 	return s.db.query(ctx, st, args, to)

@@ -294,7 +294,7 @@ func TestRecords(t *testing.T) {
 	p, s := set.Placement("home"), State{}
 	for i := range CampaignsMax + 200 {
 		s.Version++
-		s = State{Version: s.Version, Phase: Clicked, Campaign: CampaignID(1000 + 1000*i), Shows: 1, Shown: 1, Answered: 2, others: p.encode(s.behind(nil, CampaignID(1000 + 1000*i)))}
+		s = State{Version: s.Version, Phase: Clicked, Campaign: CampaignID(1000 + 1000*i), Shows: 1, Shown: 1, Answered: 2, others: p.encode(s.behind(nil, CampaignID(1000+1000*i)))}
 	}
 	s.others = p.encode(append(s.without(nil, 2), record{campaign: 2, last: KindWithhold}))
 	b := AppendState(nil, s)

@@ -215,7 +215,8 @@ func (c *Campaigns) Lists(ctx context.Context) ([]ListVersion, error) {
 // those of users or of ListTables.ReplaceList.
 func (c *Campaigns) ReplaceList(ctx context.Context, name string, users iter.Seq2[string, error]) (ListVersion, error) {
 	if c.lists.bySQL(name) {
-		return ListVersion{}, fmt.Errorf("%w: %s is one of popups.lists in the configuration: change its statement, or upload another name", ErrList, name)
+		return ListVersion{}, fmt.Errorf("%w: %s is one of popups.lists in the configuration: change its statement, or upload another name",
+			ErrList, name)
 	}
 	select {
 	case c.uploading <- struct{}{}:

@@ -118,13 +118,15 @@ func (t *Tables) writeCampaign(ctx context.Context, s tables.Session, c *popup.S
 	if _, err := s.Exec(ctx, sql, c.Name, c.Placement, string(c.Status), c.Version, text, int64(c.ID)); err != nil {
 		return err
 	}
-	_, err = s.Exec(ctx, "INSERT INTO popup_history (campaign_id, version, at, who, campaign) VALUES (?, ?, "+t.dialect.Now+", ?, ?)", int64(c.ID), c.Version, by, text)
+	_, err = s.Exec(ctx, "INSERT INTO popup_history (campaign_id, version, at, who, campaign) VALUES (?, ?, "+t.dialect.Now+", ?, ?)",
+		int64(c.ID), c.Version, by, text)
 	return err
 }
 
 // History returns the last changes of a campaign, the newest first, at most limit of them.
 func (t *Tables) History(ctx context.Context, id popup.CampaignID, limit int) (all []popup.CampaignChange, err error) {
-	rows, err := t.rows(ctx, "SELECT at, who, campaign FROM popup_history WHERE campaign_id = ? ORDER BY version DESC LIMIT ?", int64(id), int64(limit))
+	rows, err := t.rows(ctx, "SELECT at, who, campaign FROM popup_history WHERE campaign_id = ? ORDER BY version DESC LIMIT ?", int64(id),
+		int64(limit))
 	for _, row := range rows {
 		at, timeErr := row.Time(0)
 		change, decodeErr := popup.DecodeChange(row[2], row[1], at)

@@ -145,7 +145,8 @@ func (t *Tables) removeFromLists(ctx context.Context, user string) (int64, error
 
 // removeFromPart removes a user from a part of a list, unless the list has changed since.
 func removeFromPart(ctx context.Context, s tables.Session, p listPart, hash uint64, version int64) error {
-	changed, err := s.Exec(ctx, "UPDATE popup_lists SET version = ?, size = size - 1 WHERE name = ? AND version = ?", version, p.list.Name, p.list.Version)
+	changed, err := s.Exec(ctx, "UPDATE popup_lists SET version = ?, size = size - 1 WHERE name = ? AND version = ?", version, p.list.Name,
+		p.list.Version)
 	if err == nil && changed == 0 {
 		err = popup.ErrListChanged
 	}

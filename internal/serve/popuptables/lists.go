@@ -109,7 +109,8 @@ func (t *Tables) ReplaceList(ctx context.Context, name string, hashes []uint64) 
 		}
 		part := int64(0)
 		for some := range slices.Chunk(hashes, partUsers) {
-			if _, err := s.Exec(ctx, "INSERT INTO popup_list_parts (name, part, hashes) VALUES (?, ?, ?)", name, part, encodePart(some)); err != nil {
+			if _, err := s.Exec(ctx, "INSERT INTO popup_list_parts (name, part, hashes) VALUES (?, ?, ?)", name, part,
+				encodePart(some)); err != nil {
 				return err
 			}
 			part++

@@ -83,7 +83,8 @@ func (t *Tables) States(ctx context.Context, keys []popup.Key) ([]popup.State, e
 
 // Counts returns how many events of each kind each campaign had.
 func (t *Tables) Counts(ctx context.Context) (map[popup.CampaignID]popup.Counts, error) {
-	rows, err := t.rows(ctx, "SELECT campaign_id, kind, "+t.sum("events")+" FROM popup_counts WHERE campaign_id > 0 GROUP BY campaign_id, kind")
+	rows, err := t.rows(ctx, "SELECT campaign_id, kind, "+t.sum("events")+
+		" FROM popup_counts WHERE campaign_id > 0 GROUP BY campaign_id, kind")
 	all := make(map[popup.CampaignID]popup.Counts)
 	for _, row := range rows {
 		var numbers []int64

@@ -16,8 +16,10 @@ import (
 // standby, and the server's warnings are sent. A deferred constraint still waits for a lock
 // only as long as a statement may: lock_timeout ends no wait for a standby, and its error
 // proves that nothing was committed. The list returns what the COMMIT waits for.
-const finishList = "set_config('lock_timeout', CASE current_setting('lock_timeout') WHEN '0' THEN current_setting('statement_timeout') ELSE current_setting('lock_timeout') END, true), " +
-	"set_config('statement_timeout', '0', true), set_config('client_min_messages', 'warning', true), current_setting('synchronous_commit'), " + standbyNames
+const finishList = "set_config('lock_timeout', CASE current_setting('lock_timeout') WHEN '0' THEN " +
+	"current_setting('statement_timeout') ELSE current_setting('lock_timeout') END, true), " +
+	"set_config('statement_timeout', '0', true), set_config('client_min_messages', 'warning', true), current_setting('synchronous_commit'), " +
+	standbyNames
 
 // standbyNames selects synchronous_standby_names, or nothing if the server has no WAL senders:
 // then it waits for no standby.

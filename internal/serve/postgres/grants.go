@@ -28,7 +28,8 @@ func checkRights(ctx context.Context, conn *pgconn.PgConn, own []tables.Table) e
 			needs = append(needs, fmt.Sprintf("('%s', '%s')", t.Name, privilege))
 		}
 	}
-	rows, err := texts(ctx, conn, "SELECT format('GRANT %s ON %s TO %I', privilege, name, current_user) FROM (VALUES "+strings.Join(needs, ", ")+
+	rows, err := texts(ctx, conn, "SELECT format('GRANT %s ON %s TO %I', privilege, name, current_user) FROM (VALUES "+strings.Join(needs,
+		", ")+
 		") AS need(name, privilege) WHERE NOT has_table_privilege(to_regclass(name), privilege)")
 	if err != nil {
 		return fmt.Errorf("look up privileges: %w", err)
@@ -82,7 +83,8 @@ func (st *Stream) checkRights(ctx context.Context, conn *pgconn.PgConn) error {
 		return err
 	}
 	for _, name := range sequences {
-		rows, err := texts(ctx, conn, "SELECT format('GRANT USAGE ON SEQUENCE %s TO %I', $1::text, current_user) WHERE NOT has_sequence_privilege($1::text, 'USAGE, UPDATE')", name)
+		rows, err := texts(ctx, conn, "SELECT format('GRANT USAGE ON SEQUENCE %s TO %I', $1::text, current_user) WHERE NOT "+
+			"has_sequence_privilege($1::text, 'USAGE, UPDATE')", name)
 		if err == nil {
 			err = lacking(rows)
 		}
@@ -99,7 +101,8 @@ func (db *DB) Role(ctx context.Context, name string) (database.Role, error) {
 	role := plans.Postgres.Quote(name)
 	r := database.Role{Name: role}
 	err := db.ask(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
-		rows, err := texts(ctx, conn, "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1::text), has_database_privilege('public', current_database(), 'CONNECT'), current_database(), COALESCE(current_schema(), 'public')", name)
+		rows, err := texts(ctx, conn, "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1::text), has_database_privilege('public', "+
+			"current_database(), 'CONNECT'), current_database(), COALESCE(current_schema(), 'public')", name)
 		if err != nil {
 			return fmt.Errorf("look up the role: %w", err)
 		}
@@ -205,7 +208,8 @@ func addSchema(ctx context.Context, conn *pgconn.PgConn, grants *[]database.Gran
 func (st *Stream) Grants(ctx context.Context) ([]database.Grant, error) {
 	var grants []database.Grant
 	err := st.db.ask(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
-		rows, err := texts(ctx, conn, "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1::text)", st.tableName())
+		rows, err := texts(ctx, conn, "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE "+
+			"c.oid = to_regclass($1::text)", st.tableName())
 		if err != nil {
 			return err
 		}
@@ -243,7 +247,8 @@ func (st *Stream) Grants(ctx context.Context) ([]database.Grant, error) {
 // missing.
 func addOwn(ctx context.Context, conn *pgconn.PgConn, grants *[]database.Grant, own []tables.Table) error {
 	for _, t := range own {
-		rows, err := texts(ctx, conn, "SELECT COALESCE((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1::text)), current_schema(), 'public'), "+
+		rows, err := texts(ctx, conn, "SELECT COALESCE((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "+
+			"WHERE c.oid = to_regclass($1::text)), current_schema(), 'public'), "+
 			"to_regclass($1::text) IS NULL", t.Name)
 		if err != nil {
 			return fmt.Errorf("look up %s: %w", t.Name, err)

@@ -20,7 +20,8 @@ const (
 	commitLocally = "SELECT set_config('synchronous_commit', 'local', true)"
 
 	// The commit must be durable, because the spool or Redis forgets its events after it.
-	pinCommit = "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)"
+	pinCommit = "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE " +
+		"current_setting('synchronous_commit') END, true)"
 
 	insertEvents = `WITH added AS (
 	INSERT INTO popup_events (id, user_id, placement, sequence, kind, campaign_id, shown_at, at, next_at, variant, first)
@@ -76,7 +77,8 @@ func (p *Popups) apply(ctx context.Context, events []popup.Event) error {
 			argument{pgtype.TimestamptzArrayOID, e.shown}, argument{pgtype.TimestamptzArrayOID, e.at}, argument{pgtype.TimestamptzArrayOID, e.next},
 			argument{pgtype.Int2OID, p.slot})},
 		{upsertStates, append(s.key(),
-			argument{pgtype.TimestamptzArrayOID, s.at}, argument{pgtype.TimestamptzArrayOID, s.next}, argument{pgtype.ByteaArrayOID, encodedStates(newest)})},
+			argument{pgtype.TimestamptzArrayOID, s.at}, argument{pgtype.TimestamptzArrayOID, s.next},
+			argument{pgtype.ByteaArrayOID, encodedStates(newest)})},
 	}
 	if len(newest) == 0 {
 		statements = append(statements, popupStatement{sql: writeSomething})

@@ -166,7 +166,8 @@ func (db *DB) waitToWrite(ctx context.Context) error {
 	case db.writers <- struct{}{}:
 		return nil
 	case <-limited.Done():
-		return fmt.Errorf("%d transactions run, as many as leave a connection of the pool: %w", cap(db.writers), errors.Join(context.Cause(limited), database.ErrBusy))
+		return fmt.Errorf("%d transactions run, as many as leave a connection of the pool: %w", cap(db.writers),
+			errors.Join(context.Cause(limited), database.ErrBusy))
 	}
 }
 

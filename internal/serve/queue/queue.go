@@ -1,6 +1,5 @@
-// Package queue holds what the queues of the server have in common, whether a group of
-// their requests goes to a database, to a local file or to Redis, or a statement waits for a
-// connection.
+// Package queue holds what the queues of the server have in common. Groups of their requests
+// go to a database, to a local file or to Redis, and statements wait for a connection.
 //
 //   - Limits bound what waits. A request over a limit gets an *Overload, which names the
 //     limit and says when to retry.

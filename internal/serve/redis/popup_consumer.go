@@ -181,7 +181,8 @@ func (p *Popups) readStale(ctx context.Context) ([]queued, error) {
 	idle := strconv.FormatInt(p.cfg.ClaimAfter.Milliseconds(), 10)
 	var claims rueidis.Commands
 	for i := range p.keys {
-		claims = append(claims, client.B().Xautoclaim().Key(p.keys[i].events).Group(popupGroup).Consumer(p.consumer).MinIdleTime(idle).Start("0-0").Count(readMax).Build())
+		claims = append(claims, client.B().Xautoclaim().Key(p.keys[i].events).Group(popupGroup).Consumer(p.consumer).
+			MinIdleTime(idle).Start("0-0").Count(readMax).Build())
 	}
 	results := client.DoMulti(ctx, claims...)
 	var batch []queued

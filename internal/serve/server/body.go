@@ -164,7 +164,8 @@ func (s *Server) refuseBody(ctx *fasthttp.RequestCtx, b bodyBounds) {
 		s.deny(ctx, b.denied)
 	case bodiesFull:
 		s.bodies.refused.Add(1)
-		s.unavailable(ctx, bodiesFull, fmt.Sprintf("request bodies have reached %d bytes (http.bodies_bytes): nothing was stored, send it again", s.bodies.limit), nil)
+		s.unavailable(ctx, bodiesFull, fmt.Sprintf("request bodies have reached %d bytes (http.bodies_bytes): nothing was stored, send it again",
+			s.bodies.limit), nil)
 	default:
 		s.problem(ctx, bodyTooLarge, sizeDetail(b.most))
 	}

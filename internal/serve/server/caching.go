@@ -77,7 +77,9 @@ func (s *Server) restrict(ctx *fasthttp.RequestCtx, e *entry) {
 // plain one. plain returns it, of size bytes, to be compressed; nil: forms that do not exist are
 // not made. If send is false, the client has the form, and the response is 304. Otherwise body is the
 // compressed body, or nil for the plain one.
-func (s *Server) represent(ctx *fasthttp.RequestCtx, tag []byte, forms *compress.Forms, size int, plain func() []byte) (body []byte, send bool) {
+func (s *Server) represent(ctx *fasthttp.RequestCtx, tag []byte, forms *compress.Forms, size int, plain func() []byte) (body []byte,
+	send bool,
+) {
 	coding := compress.Identity
 	if forms != nil && s.compressor != nil {
 		if lines := ctx.Request.Header.PeekAll(fasthttp.HeaderAcceptEncoding); len(lines) > 0 {

@@ -106,20 +106,27 @@ type descriptions struct {
 func newDescriptions() descriptions {
 	return descriptions{
 		requests: prometheus.NewDesc("spillway_http_requests_total", "Responses by route and status.", []string{"route", "code"}, nil),
-		seconds:  prometheus.NewDesc("spillway_http_request_duration_seconds", "Time from the end of the request to the start of the response.", []string{"route"}, nil),
-		open:     prometheus.NewDesc("spillway_http_connections", "Open connections.", nil, nil),
-		rejected: prometheus.NewDesc("spillway_http_connections_rejected_total", "Connections refused because http.connections was reached.", nil, nil),
-		handed:   prometheus.NewDesc("spillway_http_connections_handed_total", "Times that a connection left the fast lane.", nil, nil),
-		bodies:   prometheus.NewDesc("spillway_http_bodies_bytes", "Bytes of request bodies received or held; bodies up to 4 KiB are not counted.", nil, nil),
+		seconds: prometheus.NewDesc("spillway_http_request_duration_seconds", "Time from the end of the request to the start of the response.",
+			[]string{"route"}, nil),
+		open: prometheus.NewDesc("spillway_http_connections", "Open connections.", nil, nil),
+		rejected: prometheus.NewDesc("spillway_http_connections_rejected_total", "Connections refused because http.connections was reached.", nil,
+			nil),
+		handed: prometheus.NewDesc("spillway_http_connections_handed_total", "Times that a connection left the fast lane.", nil, nil),
+		bodies: prometheus.NewDesc("spillway_http_bodies_bytes",
+			"Bytes of request bodies received or held; bodies up to 4 KiB are not counted.", nil, nil),
 
-		bodiesRejected: prometheus.NewDesc("spillway_http_bodies_rejected_total", "Requests refused because http.bodies_bytes was reached.", nil, nil),
+		bodiesRejected: prometheus.NewDesc("spillway_http_bodies_rejected_total", "Requests refused because http.bodies_bytes was reached.", nil,
+			nil),
 
-		rateLimited:   prometheus.NewDesc("spillway_http_rate_limited_total", "Requests refused because their client exceeded http.rate_per_minute.", nil, nil),
-		rateClients:   prometheus.NewDesc("spillway_http_rate_clients", "Clients whose rate is known.", nil, nil),
-		rateForgotten: prometheus.NewDesc("spillway_http_rate_clients_forgotten_total", "Clients forgotten because http.rate_clients was reached.", nil, nil),
+		rateLimited: prometheus.NewDesc("spillway_http_rate_limited_total",
+			"Requests refused because their client exceeded http.rate_per_minute.", nil, nil),
+		rateClients: prometheus.NewDesc("spillway_http_rate_clients", "Clients whose rate is known.", nil, nil),
+		rateForgotten: prometheus.NewDesc("spillway_http_rate_clients_forgotten_total",
+			"Clients forgotten because http.rate_clients was reached.", nil, nil),
 
-		compressed:      prometheus.NewDesc("spillway_http_compressed_bytes", "Memory of compressed bodies.", nil, nil),
-		compressRefused: prometheus.NewDesc("spillway_http_compress_refused_total", "Bodies sent uncompressed because http.compress_bytes was reached.", nil, nil),
+		compressed: prometheus.NewDesc("spillway_http_compressed_bytes", "Memory of compressed bodies.", nil, nil),
+		compressRefused: prometheus.NewDesc("spillway_http_compress_refused_total",
+			"Bodies sent uncompressed because http.compress_bytes was reached.", nil, nil),
 	}
 }
 

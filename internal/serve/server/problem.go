@@ -146,7 +146,8 @@ func (s *Server) refusal() []byte {
 	p := problems[full]
 	body := fmt.Sprintf(`{"type":"urn:spillway:problem:%s","title":%q,"status":%d,"detail":"%d connections are open, the limit (http.connections)"}`+"\n",
 		p.code, p.title, p.status, s.cfg.Connections)
-	return fmt.Appendf(nil, "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nCache-Control: no-store\r\nRetry-After: %d\r\nContent-Type: application/problem+json\r\nContent-Length: %d\r\n\r\n%s",
+	return fmt.Appendf(nil, "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nCache-Control: no-store\r\nRetry-After: "+
+		"%d\r\nContent-Type: application/problem+json\r\nContent-Length: %d\r\n\r\n%s",
 		retrySeconds(retryAfter), len(body), body)
 }
 

@@ -91,7 +91,8 @@ func (s *Server) cors(ctx *fasthttp.RequestCtx, e *entry) {
 		}
 	}
 	h.Set("Access-Control-Allow-Origin", allowed)
-	h.Set("Access-Control-Expose-Headers", "ETag, Age, Link, Retry-After, Spillway-Detail, Spillway-Next-At, Spillway-Offset, Spillway-Reason, Spillway-Show, Spillway-Source, X-Request-Id")
+	h.Set("Access-Control-Expose-Headers", "ETag, Age, Link, Retry-After, Spillway-Detail, Spillway-Next-At, Spillway-Offset, "+
+		"Spillway-Reason, Spillway-Show, Spillway-Source, X-Request-Id")
 	if ctx.IsOptions() && e != nil {
 		h.Set("Access-Control-Allow-Methods", e.allow)
 		h.Set("Access-Control-Allow-Headers", s.allowHeaders(e))

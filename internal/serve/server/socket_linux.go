@@ -104,7 +104,8 @@ func (c *conn) expectAcks(limit time.Duration) {
 		return // it is gone
 	}
 	_ = raw.Control(func(fd uintptr) { // as above
-		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(limit.Milliseconds())) // a Unix socket does not have it, or need it
+		// a Unix socket does not have it, or need it
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(limit.Milliseconds()))
 	})
 }
 

@@ -127,7 +127,8 @@ func (h *streamHandler) parse(ctx *fasthttp.RequestCtx, form stream.Form, key []
 	r.Records, r.Refused, err = h.route.Schema.ParseBound(body, form, now, h.route.Limits, bound)
 	switch {
 	case errors.Is(err, stream.ErrTooMany):
-		h.server.problem(ctx, bodyTooLarge, fmt.Sprintf("the body has more than %d records (records_max): send fewer per request", h.route.Limits.Records))
+		h.server.problem(ctx, bodyTooLarge, fmt.Sprintf("the body has more than %d records (records_max): send fewer per request",
+			h.route.Limits.Records))
 		return r, false
 	case err != nil:
 		h.server.problem(ctx, badBody, strings.TrimPrefix(err.Error(), stream.ErrBody.Error()+": "))

@@ -10,14 +10,16 @@ import (
 )
 
 const (
-	insertEvent = "INSERT INTO popup_events (id, user_id, placement, sequence, kind, campaign_id, shown_at, at, next_at, variant, first) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
+	insertEvent = "INSERT INTO popup_events (id, user_id, placement, sequence, kind, campaign_id, shown_at, at, next_at, variant, first) " +
+		"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
 
 	upsertState = `INSERT INTO popup_state AS s (event_id, user_id, placement, sequence, kind, campaign_id, at, next_at, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (user_id, placement) DO UPDATE SET event_id = excluded.event_id, sequence = excluded.sequence, kind = excluded.kind,
 	campaign_id = excluded.campaign_id, at = excluded.at, next_at = excluded.next_at, state = excluded.state
 WHERE (s.sequence, s.at, s.event_id) < (excluded.sequence, excluded.at, excluded.event_id)`
 
-	upsertCount = "INSERT INTO popup_counts AS c (campaign_id, kind, slot, events) VALUES (?, ?, 0, ?) ON CONFLICT (campaign_id, kind, slot) DO UPDATE SET events = c.events + excluded.events"
+	upsertCount = "INSERT INTO popup_counts AS c (campaign_id, kind, slot, events) VALUES (?, ?, 0, ?) ON CONFLICT (campaign_id, kind, " +
+		"slot) DO UPDATE SET events = c.events + excluded.events"
 
 	upsertHour = `INSERT INTO popup_hours AS h (campaign_id, hour, variant, kind, slot, events, users) VALUES (?, ?, ?, ?, 0, ?, ?)
 ON CONFLICT (campaign_id, hour, variant, kind, slot) DO UPDATE SET events = h.events + excluded.events, users = h.users + excluded.users`
@@ -74,7 +76,10 @@ func applyEvents(conn *sqlite.Conn, events []popup.Event) error {
 func count(conn *sqlite.Conn, events []*popup.Event) error {
 	hours := popup.Tally(events)
 	for _, c := range popup.Totals(hours) {
-		if err := sqlitex.Execute(conn, upsertCount, &sqlitex.ExecOptions{Args: []any{int64(c.Campaign), int64(c.Kind), int64(c.Events)}}); err != nil {
+		if err := sqlitex.Execute(conn, upsertCount, &sqlitex.ExecOptions{Args: []any{
+			int64(c.Campaign), int64(c.Kind),
+			int64(c.Events),
+		}}); err != nil {
 			return err
 		}
 	}

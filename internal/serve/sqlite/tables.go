@@ -17,8 +17,9 @@ import (
 var dialect = tables.Dialect{
 	SQL: plans.SQLite,
 	Types: map[tables.Type]string{
-		tables.UUID: "BLOB", tables.Name: "TEXT", tables.ShortBytes: "BLOB", tables.Bytes: "BLOB", tables.Time: "INTEGER", tables.Boolean: "INTEGER",
-		tables.Text: "TEXT", tables.Word: "TEXT", tables.Integer: "INTEGER", tables.Number: "INTEGER", tables.Small: "INTEGER",
+		tables.UUID: "BLOB", tables.Name: "TEXT", tables.ShortBytes: "BLOB", tables.Bytes: "BLOB", tables.Time: "INTEGER",
+		tables.Boolean: "INTEGER",
+		tables.Text:    "TEXT", tables.Word: "TEXT", tables.Integer: "INTEGER", tables.Number: "INTEGER", tables.Small: "INTEGER",
 	},
 	Now:       "CAST(unixepoch('subsec') * 1000000 AS INTEGER)",
 	Later:     "CAST(unixepoch('subsec') * 1000000 AS INTEGER) + ?",

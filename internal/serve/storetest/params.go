@@ -245,11 +245,8 @@ func testFilters(t *testing.T, b Backend) {
 		param.Filter("team", feed.Integer), param.Filter("name", feed.Text), param.Filter("score", feed.Real),
 	}
 	source := db.source(t, def)
-	if err := source.Check(t.Context(), 10); err != nil {
-		t.Fatal(err)
-	}
-	if len(source.Columns()) != 4 {
-		t.Error("the source does not know its columns after the check")
+	if err := source.Check(t.Context(), 10); err != nil || len(source.Columns()) != 4 {
+		t.Fatalf("%v, columns after the check: %v, want 4", err, source.Columns())
 	}
 	var list []string
 	for id := range 33 {
