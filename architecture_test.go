@@ -38,13 +38,12 @@ const (
 	lab        layer = "lab"        // the measuring half
 	suite      layer = "suite"      // imported by tests only
 	command    layer = "command"    // the command line
-	experiment layer = "experiment" // programs that are measured, not shipped
+	experiment layer = "experiment" // programs of the module spillway/experiments, which are not shipped
 )
 
 // layers maps every package of the module to its layer, except those in experiments/.
 var layers = map[string]layer{
-	"cmd/spillway":        command,
-	"scripts/readmetable": command,
+	"cmd/spillway": command,
 
 	"internal/database":  shared,
 	"internal/exit":      shared,
@@ -129,7 +128,7 @@ var mayImport = map[layer][]layer{
 	lab:        {shared, lab},
 	suite:      {shared, part, engine, adapter, edge, demo, app, lab, suite},
 	command:    {shared, part, engine, demo, app, lab},
-	experiment: {shared, part, lab},
+	experiment: {shared, part, lab, experiment},
 }
 
 // drivers connect to a database or store.
@@ -224,8 +223,6 @@ func refuse(dir string, from layer, name string) string {
 		return "it is in no layer"
 	case slices.Contains(mayImport[from], to), slices.Contains(mayReach[dir], sibling):
 		return ""
-	case to == experiment && strings.HasPrefix(dir, "experiments/"):
-		return ""
 	}
 	return fmt.Sprintf("%s is in the %s layer, which may import %v, not the %s layer", dir, from, mayImport[from], to)
 }
@@ -255,6 +252,7 @@ func TestCheckImports(t *testing.T) {
 		"internal/serve/storetest/a.go":     goFile("storetest", "spillway/internal/serve/postgres"),
 		"internal/helper/a.go":              goFile("helper"),
 		"cmd/spillway/main.go":              goFile("main", "spillway/internal/serve/app", "spillway/internal/serve/postgres", "spillway/internal/serve/storetest", "spillway/internal/helper"),
+		"experiments/go.mod":                {Data: []byte("module spillway/experiments\n")},
 		"experiments/seed/main.go":          goFile("main", "spillway/internal/histogram", "spillway/experiments/seed/rows", "spillway/internal/serve/feed"),
 		"experiments/own/go.mod":            {Data: []byte("module own\n")},
 		"experiments/own/main.go":           goFile("main", "spillway/internal/serve/feed"),
@@ -319,7 +317,7 @@ func (f sourceFile) at(node ast.Node) string {
 	return fmt.Sprintf("%s:%d", f.path, f.fset.Position(node.Pos()).Line)
 }
 
-// readModule parses all Go files of this module, regardless of build tags.
+// readModule parses all Go files of this module and of experiments, regardless of build tags.
 func readModule(t *testing.T) []sourceFile {
 	t.Helper()
 	files, err := readTree(os.DirFS("."))
@@ -333,7 +331,7 @@ func readModule(t *testing.T) []sourceFile {
 }
 
 // readTree parses the Go files in fsys in path order, except in testdata, hidden directories
-// and nested modules.
+// and nested modules other than experiments.
 func readTree(fsys fs.FS) ([]sourceFile, error) {
 	var files []sourceFile
 	fset := token.NewFileSet()
@@ -360,14 +358,15 @@ func readTree(fsys fs.FS) ([]sourceFile, error) {
 	return files, err
 }
 
-// foreign reports whether the go command excludes dir's files from this module.
+// foreign reports whether dir's files belong neither to this module nor to experiments, which
+// has the same rules.
 func foreign(fsys fs.FS, dir string) bool {
 	base := path.Base(dir)
 	if base == "testdata" || strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_") {
 		return true
 	}
 	_, err := fs.Stat(fsys, path.Join(dir, "go.mod"))
-	return err == nil
+	return err == nil && dir != "experiments"
 }
 
 // packageDirs returns the directories of files, except the root.

@@ -19,13 +19,18 @@ import (
 	"spillway/internal/serve/config"
 )
 
-// docs/dependencies.md lists exactly the direct dependencies, and in its first table exactly
-// those that the program imports, also indirectly.
+// docs/dependencies.md lists exactly the direct dependencies: in its first table those that the
+// program imports, also indirectly, in its last those of the experiments.
 func TestDependenciesAreExplained(t *testing.T) {
-	want, err := directModules()
+	want, err := directModules(".")
 	if err != nil {
 		t.Fatal(err)
 	}
+	studies, err := directModules("experiments")
+	if err != nil {
+		t.Fatal(err)
+	}
+	studies = slices.DeleteFunc(studies, func(m string) bool { return m == module })
 	linked, err := programModules()
 	if err != nil {
 		t.Fatal(err)
@@ -34,7 +39,11 @@ func TestDependenciesAreExplained(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, program, found := strings.Cut(string(text), "\n## In the program\n")
+	product, experiments, found := strings.Cut(string(text), "\n## In the experiments\n")
+	if !found {
+		t.Fatal("docs/dependencies.md has no section In the experiments")
+	}
+	_, program, found := strings.Cut(product, "\n## In the program\n")
 	if !found {
 		t.Fatal("docs/dependencies.md has no section In the program")
 	}
@@ -43,8 +52,9 @@ func TestDependenciesAreExplained(t *testing.T) {
 		name      string
 		want, got []string
 	}{
-		{"all tables", want, explained(string(text))},
+		{"tables of the product", want, explained(product)},
 		{"In the program", slices.DeleteFunc(slices.Clone(want), func(m string) bool { return !slices.Contains(linked, m) }), explained(program)},
+		{"In the experiments", studies, explained(experiments)},
 	} {
 		slices.Sort(check.want)
 		slices.Sort(check.got)
@@ -62,9 +72,9 @@ func programModules() ([]string, error) {
 	return strings.Fields(string(out)), err
 }
 
-// directModules returns the modules of go.mod that this module imports or runs as tools.
-func directModules() ([]string, error) {
-	out, err := exec.Command("go", "mod", "edit", "-json").Output()
+// directModules returns the modules that the module in dir imports or runs as tools.
+func directModules(dir string) ([]string, error) {
+	out, err := exec.Command("go", "-C", dir, "mod", "edit", "-json").Output()
 	if err != nil {
 		return nil, err
 	}

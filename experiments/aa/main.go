@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command aa proves the statistics of an experiment on a real server: it compares a server with itself many times, and
 // with a variant that costs 10 % more CPU per request, as `spillway experiment` compares variants: paired blocks, random
 // order, a fresh process for each side of a block, the verdict of internal/stats. It counts how often a difference is
@@ -13,6 +15,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -35,6 +38,7 @@ type plan struct {
 func main() {
 	var p plan
 	serve := flag.Int("serve", 0, "be the server, with that much work per request")
+	listen := flag.String("listen", "", "address of the server")
 	spillway := flag.String("spillway", "bin/spillway", "the program that makes the load")
 	out := flag.String("o", "", "write the result as JSON to this file, and as Markdown beside it")
 	flag.IntVar(&p.Same, "same", 40, "comparisons of the server with itself")
@@ -50,7 +54,7 @@ func main() {
 	defer stop()
 	var err error
 	if *serve > 0 {
-		err = serveWork(ctx, *serve, os.Stdout)
+		err = serveWork(ctx, *serve, *listen)
 	} else {
 		err = prove(ctx, p, *spillway, *out, os.Stdout)
 	}
@@ -95,7 +99,12 @@ type table struct {
 
 func prove(ctx context.Context, p plan, spillway, out string, progress io.Writer) error {
 	p.Seconds = p.Length.Seconds()
-	m, err := newMeasurer(spillway, p)
+	dir, err := os.MkdirTemp("", "aa-")
+	if err != nil {
+		return fmt.Errorf("make directory: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	m, err := newMeasurer(spillway, filepath.Join(dir, "log"), p)
 	if err != nil {
 		return err
 	}

@@ -1,14 +1,15 @@
+//go:build linux
+
 package main
 
 import (
-	"bufio"
 	"context"
-	"io"
-	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
 
+	"spillway/experiments/process"
+	"spillway/internal/apptest"
 	"spillway/internal/stats"
 )
 
@@ -16,21 +17,22 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestServerTellsItsCPU(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	in, out := io.Pipe()
-	done := make(chan error, 1)
-	go func() { done <- serveWork(ctx, 1000, out) }()
-	address, err := bufio.NewReader(in).ReadString('\n')
+	address, err := process.FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, err := readCPU(ctx, strings.TrimSpace(address))
+	done := make(chan error, 1)
+	go func() { done <- serveWork(ctx, 1000, address) }()
+	answers := process.Answers(address)
+	apptest.Await(t, "the server to answer", func() bool { return answers(ctx) == nil })
+	before, err := readCPU(ctx, address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if work(50_000_000, 1) == 0 {
 		t.Log("the result is of no matter")
 	}
-	after, err := readCPU(ctx, strings.TrimSpace(address))
+	after, err := readCPU(ctx, address)
 	if err != nil || after <= before {
 		t.Errorf("CPU time went from %v to %v: %v", before, after, err)
 	}

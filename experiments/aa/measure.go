@@ -1,7 +1,8 @@
+//go:build linux
+
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,12 +11,11 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
+	"spillway/experiments/process"
 	"spillway/internal/stats"
 )
 
@@ -25,10 +25,11 @@ const calibrations = 15
 // A measurer measures what a request costs the server.
 type measurer struct {
 	self, spillway string
+	log            string // file with standard error of the processes
 	plan           plan
 }
 
-func newMeasurer(spillway string, p plan) (*measurer, error) {
+func newMeasurer(spillway, log string, p plan) (*measurer, error) {
 	if p.Blocks < 1 || p.Same < 0 || p.Planted < 0 || p.Same+p.Planted == 0 || p.Work < 1 || p.Rate < 1 || p.Length <= 0 {
 		return nil, errors.New("nothing to run: see -help")
 	}
@@ -39,7 +40,7 @@ func newMeasurer(spillway string, p plan) (*measurer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find this program: %w", err)
 	}
-	return &measurer{self: self, spillway: spillway, plan: p}, nil
+	return &measurer{self: self, spillway: spillway, log: log, plan: p}, nil
 }
 
 // calibrate finds the amount of work at which a request costs the planted effect more, and what it costs without. It measures
@@ -120,10 +121,7 @@ func (m *measurer) cost(ctx context.Context, rounds int) (cost float64, err erro
 	if err != nil {
 		return 0, err
 	}
-	defer func() {
-		_ = server.Process.Signal(syscall.SIGTERM) // it may have ended already
-		_ = server.Wait()
-	}()
+	defer server.End()
 	before, err := readCPU(ctx, address)
 	if err != nil {
 		return 0, err
@@ -139,23 +137,16 @@ func (m *measurer) cost(ctx context.Context, rounds int) (cost float64, err erro
 	return (after - before).Seconds() / requests, nil
 }
 
-// start runs this program as a server until it tells its address.
-func (m *measurer) start(ctx context.Context, rounds int) (*exec.Cmd, string, error) {
-	server := exec.CommandContext(ctx, m.self, "-serve", strconv.Itoa(rounds))
-	server.Stderr = os.Stderr
-	server.WaitDelay = 5 * time.Second
-	out, err := server.StdoutPipe()
+// start runs this program as a server at a free address.
+func (m *measurer) start(ctx context.Context, rounds int) (*process.Process, string, error) {
+	address, err := process.FreeAddress()
 	if err != nil {
-		return nil, "", fmt.Errorf("start server: %w", err)
+		return nil, "", err
 	}
-	if err := server.Start(); err != nil {
-		return nil, "", fmt.Errorf("start server: %w", err)
-	}
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		return nil, "", errors.Join(fmt.Errorf("read address of server: %w", err), server.Wait())
-	}
-	return server, strings.TrimSpace(line), nil
+	server, err := process.Launch(ctx, process.Command{
+		Name: "server", Args: []string{m.self, "-serve", strconv.Itoa(rounds), "-listen", address}, Ready: process.Answers(address),
+	}, m.log)
+	return server, address, err
 }
 
 func readCPU(ctx context.Context, address string) (time.Duration, error) {
@@ -185,13 +176,19 @@ var errNotValid = errors.New("the run was not VALID")
 
 // load puts the load on, from a core of its own, and tells how many requests were answered.
 func (m *measurer) load(ctx context.Context, address string) (float64, error) {
-	command := exec.CommandContext(ctx, m.spillway, "load", "http://"+address+"/", "--pin",
-		"--rate", strconv.Itoa(m.plan.Rate), "--connections", "8", "--duration", m.plan.Length.String(), "--json")
-	var stderr strings.Builder
-	command.Stderr = &stderr
-	out, err := command.Output()
+	load, err := process.Launch(ctx, process.Command{Name: "load", Args: []string{
+		m.spillway, "load", "http://" + address + "/", "--pin",
+		"--rate", strconv.Itoa(m.plan.Rate), "--connections", "8", "--duration", m.plan.Length.String(), "--json",
+	}}, m.log)
 	if err != nil {
-		return 0, fmt.Errorf("load: %w: %s", err, strings.TrimSpace(stderr.String()))
+		return 0, err
+	}
+	out, code, err := load.Wait(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("load: %w", err)
+	}
+	if code != 0 {
+		return 0, fmt.Errorf("load: exit code %d: %s", code, load.LogTail())
 	}
 	var document struct {
 		Steps []struct {

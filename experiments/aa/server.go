@@ -1,9 +1,10 @@
+//go:build linux
+
 package main
 
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"strconv"
@@ -12,9 +13,9 @@ import (
 )
 
 // serveWork answers / after so many rounds of arithmetic, and /cpu with the microseconds of CPU that the process has
-// used. It prints its address and ends with ctx.
-func serveWork(ctx context.Context, rounds int, out io.Writer) error {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+// used. It ends with ctx.
+func serveWork(ctx context.Context, rounds int, address string) error {
+	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
@@ -30,7 +31,6 @@ func serveWork(ctx context.Context, rounds int, out io.Writer) error {
 		}
 		fmt.Fprint(w, strconv.FormatInt(used.Microseconds(), 10))
 	})
-	fmt.Fprintln(out, listener.Addr())
 	server := &http.Server{Handler: mux}
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(listener) }()

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"spillway/experiments/process"
 )
 
 // overMost is how far a peak may be above the capacity, as a share, in every search.
@@ -105,7 +107,7 @@ func (o *options) locate(ctx context.Context, t target) outcome {
 
 func (o *outcome) locateOn(st *stage, flags []string) error {
 	if o.plant.kind == plantBucket {
-		address, err := freeAddress()
+		address, err := process.FreeAddress()
 		if err != nil {
 			return err
 		}
@@ -125,21 +127,21 @@ func (o *outcome) locateOn(st *stage, flags []string) error {
 	if o.needsCore() {
 		args = append(args, "--pin")
 	}
-	p, err := st.start(command{name: "peak", args: args})
+	p, err := st.start(process.Command{Name: "peak", Args: args})
 	if err != nil {
 		return err
 	}
-	document, code, err := p.wait(st.ctx)
+	document, code, err := p.Wait(st.ctx)
 	o.took = time.Since(began)
 	if err != nil {
 		return fmt.Errorf("peak: %w", err)
 	}
 	r, err := readPeak(document)
 	if err != nil && !errors.Is(err, errNoBottleneck) {
-		return fmt.Errorf("peak: exit code %d: %w: %s", code, err, p.logTail())
+		return fmt.Errorf("peak: exit code %d: %w: %s", code, err, p.LogTail())
 	}
 	if o.peak = r.feasible; o.peak == 0 {
-		return fmt.Errorf("no rate was found: %s", lastLine(p.logTail()))
+		return fmt.Errorf("no rate was found: %s", lastLine(p.LogTail()))
 	}
 	if o.server == serverBurner { // a hypervisor or another program may have taken time from one of the two
 		after, err := calibrate(st, url, slices.Concat(watch(app), flags))
@@ -157,23 +159,26 @@ func lastLine(text string) string { return text[strings.LastIndexByte(text, '\n'
 func (t target) needsCore() bool { return t.server == serverBurner || t.capacity > 2000 }
 
 // serveOn starts the server.
-func (o *outcome) serveOn(st *stage) (*process, string, error) {
+func (o *outcome) serveOn(st *stage) (*process.Process, string, error) {
 	if o.plant.kind != plantBucket {
-		return st.serve(o.plant, command{})
+		return st.serve(o.plant, process.Command{})
 	}
-	app, err := st.start(command{name: "app", args: append([]string{st.self}, o.plant.args()...), ready: answers(o.plant.listen)})
+	app, err := st.start(process.Command{
+		Name: "app", Args: append([]string{st.self}, o.plant.args()...),
+		Ready: process.Answers(o.plant.listen),
+	})
 	return app, "http://" + o.plant.listen + "/", err
 }
 
 // calibrate returns the highest rate of a closed loop: that of a core which is never idle.
 func calibrate(st *stage, url string, flags []string) (float64, error) {
-	p, err := st.start(command{name: "load", args: append([]string{
+	p, err := st.start(process.Command{Name: "load", Args: append([]string{
 		st.spillway, "load", url, "--connections", "4", "--duration", "5s", "--warmup", "1s", "--pin", "--json",
 	}, flags...)})
 	if err != nil {
 		return 0, err
 	}
-	document, _, err := p.wait(st.ctx)
+	document, _, err := p.Wait(st.ctx)
 	if err != nil {
 		return 0, fmt.Errorf("calibrate: %w", err)
 	}
@@ -183,7 +188,7 @@ func calibrate(st *stage, url string, flags []string) (float64, error) {
 		} `json:"steps"`
 	}
 	if err := json.Unmarshal(document, &d); err != nil || len(d.Steps) != 1 || !(d.Steps[0].Rate > 0) {
-		return 0, fmt.Errorf("calibrate: no rate: %s", p.logTail())
+		return 0, fmt.Errorf("calibrate: no rate: %s", p.LogTail())
 	}
 	return d.Steps[0].Rate, nil
 }

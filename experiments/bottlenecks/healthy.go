@@ -5,6 +5,7 @@ package main
 import (
 	"time"
 
+	"spillway/experiments/process"
 	"spillway/internal/lab/diagnose"
 )
 
@@ -22,7 +23,7 @@ func healthy() []scenario {
 }
 
 func startHealthyUser(s *stage) (*setup, error) {
-	app, url, err := s.serve(plant{kind: plantBurn, work: 400 * time.Microsecond}, command{})
+	app, url, err := s.serve(plant{kind: plantBurn, work: 400 * time.Microsecond}, process.Command{})
 	if err != nil {
 		return nil, err
 	}
@@ -30,7 +31,7 @@ func startHealthyUser(s *stage) (*setup, error) {
 }
 
 func startHealthySystem(s *stage) (*setup, error) {
-	app, url, err := s.serve(plant{kind: plantRead, size: 2 << 20}, command{})
+	app, url, err := s.serve(plant{kind: plantRead, size: 2 << 20}, process.Command{})
 	if err != nil {
 		return nil, err
 	}

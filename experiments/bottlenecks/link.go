@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"spillway/experiments/process"
 )
 
 const (
@@ -111,7 +113,7 @@ func openDevice(pid string) (*os.File, error) {
 	result := make(chan opened)
 	go func() {
 		runtime.LockOSThread() // never unlocked: it is in another namespace
-		if err := (command{network: target}).enter(); err != nil {
+		if err := (process.Command{Network: target}).Enter(); err != nil {
 			result <- opened{err: err}
 			return
 		}

@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"spillway/experiments/process"
 )
 
 // flags are for every load.
@@ -75,10 +77,10 @@ func (o *options) measure(ctx context.Context, s scenario, round int) (report, e
 }
 
 // spillwayCommand returns a command of spillway that runs where the setup says.
-func (set *setup) spillwayCommand(st *stage, verb string, args ...string) command {
+func (set *setup) spillwayCommand(st *stage, verb string, args ...string) process.Command {
 	c := set.at
-	c.name = verb
-	c.args = slices.Concat([]string{st.spillway, verb}, args)
+	c.Name = verb
+	c.Args = slices.Concat([]string{st.spillway, verb}, args)
 	return c
 }
 
@@ -89,7 +91,7 @@ func (o *options) search(ctx context.Context, st *stage, set *setup, file string
 	if err != nil {
 		return report{}, err
 	}
-	out, code, err := p.wait(ctx)
+	out, code, err := p.Wait(ctx)
 	if err != nil {
 		return report{}, fmt.Errorf("peak: %w", err)
 	}
@@ -100,7 +102,7 @@ func (o *options) search(ctx context.Context, st *stage, set *setup, file string
 		return found, err
 	}
 	if err != nil {
-		return r, fmt.Errorf("peak: exit code %d: %w: %s", code, err, p.logTail())
+		return r, fmt.Errorf("peak: exit code %d: %w: %s", code, err, p.LogTail())
 	}
 	return r, nil
 }
@@ -123,29 +125,29 @@ func sweep(ctx context.Context, st *stage, set *setup, length, warmup time.Durat
 	if err != nil {
 		return err
 	}
-	_, code, err := p.wait(ctx)
+	_, code, err := p.Wait(ctx)
 	if err != nil {
 		return fmt.Errorf("load: %w", err)
 	}
 	if code != 0 && code != 1 && code != 4 {
-		return fmt.Errorf("load: exit code %d: %s", code, p.logTail())
+		return fmt.Errorf("load: exit code %d: %s", code, p.LogTail())
 	}
 	return nil
 }
 
 // diagnoseFile runs diagnose on a result file.
 func diagnoseFile(ctx context.Context, st *stage, file string) (report, error) {
-	p, err := st.start(command{name: "diagnose", args: []string{st.spillway, "diagnose", file, "--json"}})
+	p, err := st.start(process.Command{Name: "diagnose", Args: []string{st.spillway, "diagnose", file, "--json"}})
 	if err != nil {
 		return report{}, err
 	}
-	out, code, err := p.wait(ctx)
+	out, code, err := p.Wait(ctx)
 	if err != nil {
 		return report{}, fmt.Errorf("diagnose: %w", err)
 	}
 	r, err := readDiagnosis(out)
 	if err != nil {
-		return r, fmt.Errorf("diagnose: exit code %d: %w: %s", code, err, p.logTail())
+		return r, fmt.Errorf("diagnose: exit code %d: %w: %s", code, err, p.LogTail())
 	}
 	return r, nil
 }
@@ -238,18 +240,18 @@ func (o *options) holdOne(ctx context.Context, chosen []scenario, out io.Writer)
 	if err != nil {
 		return err
 	}
-	network := set.at.network
+	network := set.at.Network
 	if network == 0 {
 		network = os.Getpid()
 	}
 	words := []string{"nsenter", "--net", "--target", strconv.Itoa(network)}
-	if len(set.at.cores) > 0 {
-		words = append(words, "taskset", "--cpu-list", strings.Trim(strings.ReplaceAll(fmt.Sprint(set.at.cores), " ", ","), "[]"))
+	if len(set.at.Cores) > 0 {
+		words = append(words, "taskset", "--cpu-list", strings.Trim(strings.ReplaceAll(fmt.Sprint(set.at.Cores), " ", ","), "[]"))
 	}
 	words = append(words, o.spillway, "peak", set.url, "--slo", "'"+set.slo+"'")
 	fmt.Fprintln(out, strings.Join(append(words, set.flags...), " "))
-	if set.at.group != "" {
-		fmt.Fprintln(out, "# in the control group", set.at.group)
+	if set.at.Group != "" {
+		fmt.Fprintln(out, "# in the control group", set.at.Group)
 	}
 	<-ctx.Done()
 	return nil

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"spillway/experiments/process"
 )
 
 // Addresses of the two ends of a link between namespaces.
@@ -45,26 +47,26 @@ func isolate() error {
 }
 
 // namespace makes a network namespace that exists as long as the process that is returned, which ends with the stage.
-func (s *stage) namespace(name string) (*process, error) {
+func (s *stage) namespace(name string) (*process.Process, error) {
 	marker := filepath.Join(s.dir, name+".up")
-	return s.start(command{
-		name: name, args: []string{"unshare", "--net", "sh", "-c", `ip link set lo up && : >"$0" && exec sleep infinity`, marker},
-		ready: exists(marker),
+	return s.start(process.Command{
+		Name: name, Args: []string{"unshare", "--net", "sh", "-c", `ip link set lo up && : >"$0" && exec sleep infinity`, marker},
+		Ready: exists(marker),
 	})
 }
 
 // inside runs a command in a network namespace, to its end.
-func (s *stage) inside(network *process, args ...string) error {
-	return s.run(nil, append([]string{"nsenter", "--net", "--target", strconv.Itoa(network.pid)}, args...)...)
+func (s *stage) inside(network *process.Process, args ...string) error {
+	return s.run(nil, append([]string{"nsenter", "--net", "--target", strconv.Itoa(network.PID)}, args...)...)
 }
 
 // sysctl sets a kernel setting of a network namespace.
-func (s *stage) sysctl(network *process, name, value string) error {
+func (s *stage) sysctl(network *process.Process, name, value string) error {
 	return s.inside(network, "sysctl", "-q", "-w", name+"="+value)
 }
 
 // twoNamespaces makes a namespace for the client and one for the server.
-func (s *stage) twoNamespaces() (client, server *process, err error) {
+func (s *stage) twoNamespaces() (client, server *process.Process, err error) {
 	if client, err = s.namespace("client"); err != nil {
 		return nil, nil, err
 	}
@@ -73,13 +75,13 @@ func (s *stage) twoNamespaces() (client, server *process, err error) {
 }
 
 // cable connects two namespaces by a pair of virtual Ethernet devices, which are named eth0 in both.
-func (s *stage) cable(client, server *process) error {
+func (s *stage) cable(client, server *process.Process) error {
 	if err := s.inside(client, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns",
-		strconv.Itoa(server.pid)); err != nil {
+		strconv.Itoa(server.PID)); err != nil {
 		return err
 	}
 	for _, end := range []struct {
-		network *process
+		network *process.Process
 		address string
 	}{{client, clientAddress}, {server, serverAddress}} {
 		if err := s.inside(end.network, "ip", "address", "add", end.address+"/24", "dev", "eth0"); err != nil {
@@ -93,18 +95,18 @@ func (s *stage) cable(client, server *process) error {
 }
 
 // farLink connects two namespaces by a link that delays every packet, in both directions.
-func (s *stage) farLink(client, server *process, delay time.Duration) error {
+func (s *stage) farLink(client, server *process.Process, delay time.Duration) error {
 	marker := filepath.Join(s.dir, "link.up")
-	_, err := s.start(command{
-		name:  "link",
-		args:  []string{s.self, "-link", fmt.Sprintf("%d,%d", client.pid, server.pid), "-work", delay.String(), "-marker", marker},
-		ready: exists(marker),
+	_, err := s.start(process.Command{
+		Name:  "link",
+		Args:  []string{s.self, "-link", fmt.Sprintf("%d,%d", client.PID, server.PID), "-work", delay.String(), "-marker", marker},
+		Ready: exists(marker),
 	})
 	if err != nil {
 		return err
 	}
 	for _, end := range []struct {
-		network     *process
+		network     *process.Process
 		local, peer string
 	}{{client, clientAddress, serverAddress}, {server, serverAddress, clientAddress}} {
 		if err := s.inside(end.network, "ip", "address", "add", end.local, "peer", end.peer, "dev", linkDevice); err != nil {
@@ -128,12 +130,15 @@ func exists(path string) func(context.Context) error {
 // readyInside is a ready function for a server at an address of another network namespace.
 func readyInside(network int, address string) func(context.Context) error {
 	return func(ctx context.Context) error {
-		probe := command{name: "probe", network: network, args: []string{"curl", "-sf", "-o", "/dev/null", "http://" + address + "/ready"}}
-		p, err := launch(ctx, probe, os.DevNull)
+		probe := process.Command{
+			Name: "probe", Network: network,
+			Args: []string{"curl", "-sf", "-o", "/dev/null", "http://" + address + "/ready"},
+		}
+		p, err := process.Launch(ctx, probe, os.DevNull)
 		if err != nil {
 			return err
 		}
-		if _, code, err := p.wait(ctx); err != nil || code != 0 {
+		if _, code, err := p.Wait(ctx); err != nil || code != 0 {
 			return fmt.Errorf("curl: exit code %d: %w", code, err)
 		}
 		return nil

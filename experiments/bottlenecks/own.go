@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+
+	"spillway/experiments/process"
 )
 
 // own returns the parts of spillway itself, embedded (SQLite, states in memory) and with PostgreSQL and Redis. The server and its
@@ -101,7 +103,7 @@ func (p ownPart) start(s *stage) (*setup, error) {
 		return nil, err
 	}
 	database, redis, store := "sqlite:"+filepath.Join(s.dir, "shop.db"), "", "memory"
-	var watched []*process
+	var watched []*process.Process
 	var views []string
 	if p.servers {
 		db, err := s.postgres(nil, nil)
@@ -113,15 +115,15 @@ func (p ownPart) start(s *stage) (*setup, error) {
 			return nil, err
 		}
 		database, redis, store = db.url, r.url, "redis"
-		watched = append(watched, db.process, r.process)
+		watched = append(watched, db.Process, r.Process)
 		views = []string{"--watch-db", "db-stats=" + db.url, "--watch-db", "redis-stats=" + r.url}
 	}
 	if err := s.seedFreight(database); err != nil {
 		return nil, err
 	}
-	c := command{name: "spillway"}
+	c := process.Command{Name: "spillway"}
 	if p.share > 0 {
-		if c.group, err = s.slice(p.share, shortPeriod); err != nil {
+		if c.Group, err = s.slice(p.share, shortPeriod); err != nil {
 			return nil, err
 		}
 	}
@@ -137,21 +139,21 @@ func (p ownPart) start(s *stage) (*setup, error) {
 }
 
 // spillwayServer starts spillway serve as the command says, and makes a popup campaign if it has popups.
-func (s *stage) spillwayServer(c command, config string) (*process, string, error) {
-	address, err := freeAddress()
+func (s *stage) spillwayServer(c process.Command, config string) (*process.Process, string, error) {
+	address, err := process.FreeAddress()
 	if err != nil {
 		return nil, "", err
 	}
-	admin, err := freeAddress()
+	admin, err := process.FreeAddress()
 	if err != nil {
 		return nil, "", err
 	}
-	file, err := s.write(c.name+".yaml", config)
+	file, err := s.write(c.Name+".yaml", config)
 	if err != nil {
 		return nil, "", err
 	}
-	c.args = []string{s.spillway, "serve", file, "--listen", address, "--admin", admin, "--data", filepath.Join(s.dir, c.name)}
-	c.ready = func(ctx context.Context) error { return get(ctx, "http://"+admin+"/readyz") }
+	c.Args = []string{s.spillway, "serve", file, "--listen", address, "--admin", admin, "--data", filepath.Join(s.dir, c.Name)}
+	c.Ready = func(ctx context.Context) error { return get(ctx, "http://"+admin+"/readyz") }
 	server, err := s.start(c)
 	if err != nil || !strings.Contains(config, "popups:") {
 		return server, address, err

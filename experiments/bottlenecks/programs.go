@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"spillway/experiments/process"
 )
 
 // programs are real programs as they come, each with the one setting that its name says. What limits them is for a human to
@@ -33,7 +35,7 @@ func programs() []scenario {
 }
 
 func startNginxStatic(s *stage) (*setup, error) {
-	address, err := freeAddress()
+	address, err := process.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -59,11 +61,11 @@ func startPHP(s *stage) (*setup, error) {
 	if err != nil {
 		return nil, err
 	}
-	address, err := freeAddress()
+	address, err := process.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
-	backend, err := freeAddress()
+	backend, err := process.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -76,8 +78,8 @@ func startPHP(s *stage) (*setup, error) {
 	if err != nil {
 		return nil, err
 	}
-	php, err := s.start(command{
-		name: "php", args: []string{binary, "--nodaemonize", "--allow-to-run-as-root", "--fpm-config", config}, ready: answers(backend),
+	php, err := s.start(process.Command{
+		Name: "php", Args: []string{binary, "--nodaemonize", "--allow-to-run-as-root", "--fpm-config", config}, Ready: process.Answers(backend),
 	})
 	if err != nil {
 		return nil, err
@@ -106,7 +108,7 @@ func startPgbouncer(s *stage) (*setup, error) {
 	if err != nil {
 		return nil, err
 	}
-	address, err := freeAddress()
+	address, err := process.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -129,22 +131,22 @@ max_client_conn = 1000
 	if err != nil {
 		return nil, err
 	}
-	bouncer, err := s.start(command{
-		name: "pgbouncer", args: []string{binary, config}, user: user, stop: syscall.SIGINT,
-		ready: answers(address),
+	bouncer, err := s.start(process.Command{
+		Name: "pgbouncer", Args: []string{binary, config}, User: user, Stop: syscall.SIGINT,
+		Ready: process.Answers(address),
 	})
 	if err != nil {
 		return nil, err
 	}
 	// The program sends statements as text, because this version of pgbouncer knows no prepared statements in transaction mode.
 	behind := "postgres://postgres@" + address + "/postgres?sslmode=disable&default_query_exec_mode=simple_protocol"
-	app, url, err := s.serve(plant{kind: plantSQL, k: 50, sql: "SELECT pg_sleep(0.004)", database: behind}, command{})
+	app, url, err := s.serve(plant{kind: plantSQL, k: 50, sql: "SELECT pg_sleep(0.004)", database: behind}, process.Command{})
 	if err != nil {
 		return nil, err
 	}
 	return &setup{
 		url: url, slo: "p95<100ms errors<1%", rates: []int{150, 300, 700},
-		flags: append(watch(app, bouncer, db.process), "--watch-db", "db-stats="+db.url),
+		flags: append(watch(app, bouncer, db.Process), "--watch-db", "db-stats="+db.url),
 	}, nil
 }
 
@@ -153,11 +155,11 @@ func startHAProxy(s *stage) (*setup, error) {
 	if err != nil {
 		return nil, err
 	}
-	app, url, err := s.serve(plant{kind: plantSleep, work: 10 * time.Millisecond}, command{})
+	app, url, err := s.serve(plant{kind: plantSleep, work: 10 * time.Millisecond}, process.Command{})
 	if err != nil {
 		return nil, err
 	}
-	address, err := freeAddress()
+	address, err := process.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +177,7 @@ backend back
 	if err != nil {
 		return nil, err
 	}
-	haproxy, err := s.start(command{name: "haproxy", args: []string{binary, "-db", "-f", config}, ready: answers(address)})
+	haproxy, err := s.start(process.Command{Name: "haproxy", Args: []string{binary, "-db", "-f", config}, Ready: process.Answers(address)})
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +189,7 @@ func startGunicorn(s *stage) (*setup, error) {
 	if err != nil {
 		return nil, err
 	}
-	address, err := freeAddress()
+	address, err := process.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -200,9 +202,9 @@ def application(environ, start_response):
 `); err != nil {
 		return nil, err
 	}
-	gunicorn, err := s.start(command{
-		name: "gunicorn", args: []string{binary, "--workers", "1", "--bind", address, "app:application"},
-		ready: answers(address),
+	gunicorn, err := s.start(process.Command{
+		Name: "gunicorn", Args: []string{binary, "--workers", "1", "--bind", address, "app:application"},
+		Ready: process.Answers(address),
 	})
 	if err != nil {
 		return nil, err
@@ -218,7 +220,7 @@ func startNode(s *stage) (*setup, error) {
 	if err != nil {
 		return nil, err
 	}
-	address, err := freeAddress()
+	address, err := process.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -231,7 +233,7 @@ http.createServer((request, response) => {
 	if err != nil {
 		return nil, err
 	}
-	node, err := s.start(command{name: "node", args: []string{binary, script}, ready: answers(address)})
+	node, err := s.start(process.Command{Name: "node", Args: []string{binary, script}, Ready: process.Answers(address)})
 	if err != nil {
 		return nil, err
 	}
@@ -248,7 +250,7 @@ func startRedisProgram(s *stage) (*setup, error) {
 	}
 	return &setup{
 		url: r.url + "/", slo: "p95<20ms errors<1%", rates: []int{10000, 30000, 400000},
-		flags: append(watch(r.process), "--watch-db", "redis-stats="+r.url, "--command", "GET key:{random(1,1000)}", "--pin", "--connections",
+		flags: append(watch(r.Process), "--watch-db", "redis-stats="+r.url, "--command", "GET key:{random(1,1000)}", "--pin", "--connections",
 			"50"),
 	}, nil
 }
@@ -261,7 +263,7 @@ func startPostgresProgram(s *stage) (*setup, error) {
 	}
 	return &setup{
 		url: db.url, slo: "p95<20ms errors<1%", rates: []int{2000, 5000, 60000},
-		flags: append(watch(db.process), "--watch-db", "db-stats="+db.url, "--sql", "SELECT name FROM users WHERE id = :id",
+		flags: append(watch(db.Process), "--watch-db", "db-stats="+db.url, "--sql", "SELECT name FROM users WHERE id = :id",
 			"--param", "id=random(1,100000)", "--pin", "--connections", "20"),
 	}, nil
 }

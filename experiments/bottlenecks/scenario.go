@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+
+	"spillway/experiments/process"
 )
 
 // A scenario plants one fault, which is the first limit that a growing load meets.
@@ -21,19 +23,19 @@ type scenario struct {
 type setup struct {
 	url   string
 	slo   string
-	flags []string // of load and peak, with those that watch
-	rates []int    // of a sweep across the limit
-	at    command  // where the generator runs: its network namespace, cores and control group
+	flags []string        // of load and peak, with those that watch
+	rates []int           // of a sweep across the limit
+	at    process.Command // where the generator runs: its network namespace, cores and control group
 }
 
 // right reports whether a verdict is the expected one.
 func (s scenario) right(verdict string) bool { return slices.Contains(s.expect, verdict) }
 
 // watch returns flags that watch processes.
-func watch(processes ...*process) []string {
+func watch(processes ...*process.Process) []string {
 	var flags []string
 	for _, p := range processes {
-		flags = append(flags, "--watch", p.name+"="+strconv.Itoa(p.pid))
+		flags = append(flags, "--watch", p.Name+"="+strconv.Itoa(p.PID))
 	}
 	return flags
 }

@@ -2,7 +2,10 @@
 
 package main
 
-import "spillway/internal/lab/diagnose"
+import (
+	"spillway/experiments/process"
+	"spillway/internal/lab/diagnose"
+)
 
 // databaseFaults are faults of a real PostgreSQL or Redis behind a program that has nothing else to do.
 func databaseFaults() []scenario {
@@ -43,11 +46,11 @@ func databaseFaults() []scenario {
 // beside starts the program in front of a database and returns its setup, which watches both.
 func (s *stage) beside(db *database, p plant, slo string, rates []int) (*setup, error) {
 	p.database = db.url
-	app, url, err := s.serve(p, command{})
+	app, url, err := s.serve(p, process.Command{})
 	if err != nil {
 		return nil, err
 	}
-	return &setup{url: url, slo: slo, rates: rates, flags: append(watch(app, db.process), "--watch-db", db.name+"-stats="+db.url)}, nil
+	return &setup{url: url, slo: slo, rates: rates, flags: append(watch(app, db.Process), "--watch-db", db.Name+"-stats="+db.url)}, nil
 }
 
 func startDatabasePool(s *stage) (*setup, error) {

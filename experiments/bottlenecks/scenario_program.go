@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"spillway/experiments/process"
 	"spillway/internal/lab/diagnose"
 )
 
@@ -65,7 +66,7 @@ func programFaults() []scenario {
 }
 
 func startUserCPU(s *stage) (*setup, error) {
-	app, url, err := s.serve(plant{kind: plantBurn, work: time.Millisecond}, command{})
+	app, url, err := s.serve(plant{kind: plantBurn, work: time.Millisecond}, process.Command{})
 	if err != nil {
 		return nil, err
 	}
@@ -73,11 +74,11 @@ func startUserCPU(s *stage) (*setup, error) {
 }
 
 func startChurn(s *stage) (*setup, error) {
-	front, err := freeAddress()
+	front, err := process.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
-	back, err := freeAddress()
+	back, err := process.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +95,7 @@ server { listen %s backlog=4096; keepalive_timeout 0; location / { return 200 "o
 }
 
 func startLock(s *stage) (*setup, error) {
-	app, url, err := s.serve(plant{kind: plantLock, work: 2 * time.Millisecond}, command{})
+	app, url, err := s.serve(plant{kind: plantLock, work: 2 * time.Millisecond}, process.Command{})
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +103,7 @@ func startLock(s *stage) (*setup, error) {
 }
 
 func startWorkers(s *stage) (*setup, error) {
-	app, url, err := s.serve(plant{kind: plantSleep, k: 8, work: 20 * time.Millisecond}, command{})
+	app, url, err := s.serve(plant{kind: plantSleep, k: 8, work: 20 * time.Millisecond}, process.Command{})
 	if err != nil {
 		return nil, err
 	}
@@ -110,12 +111,12 @@ func startWorkers(s *stage) (*setup, error) {
 }
 
 func startBacklog(s *stage) (*setup, error) {
-	address, err := freeAddress()
+	address, err := process.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
 	p := plant{kind: plantStall, listen: address, k: 4, work: 20 * time.Millisecond}
-	_, err = s.start(command{name: "app", args: append([]string{s.self}, p.args()...), ready: answers(address)})
+	_, err = s.start(process.Command{Name: "app", Args: append([]string{s.self}, p.args()...), Ready: process.Answers(address)})
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +127,7 @@ func startBacklog(s *stage) (*setup, error) {
 }
 
 func startDescriptors(s *stage) (*setup, error) {
-	app, url, err := s.serve(plant{kind: plantSleep, work: 50 * time.Millisecond}, command{files: 64})
+	app, url, err := s.serve(plant{kind: plantSleep, work: 50 * time.Millisecond}, process.Command{Files: 64})
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +142,7 @@ func startPages(s *stage) (*setup, error) {
 	if err != nil {
 		return nil, err
 	}
-	app, url, err := s.serve(plant{kind: plantPages, size: 256 << 20, k: 20}, command{group: group})
+	app, url, err := s.serve(plant{kind: plantPages, size: 256 << 20, k: 20}, process.Command{Group: group})
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +150,7 @@ func startPages(s *stage) (*setup, error) {
 }
 
 func startRateLimit(s *stage) (*setup, error) {
-	app, url, err := s.serve(plant{kind: plantLimit, rate: 300, work: 10 * time.Millisecond}, command{})
+	app, url, err := s.serve(plant{kind: plantLimit, rate: 300, work: 10 * time.Millisecond}, process.Command{})
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"spillway/experiments/process"
 	"spillway/internal/lab/diagnose"
 )
 
@@ -54,19 +55,19 @@ func startPorts(s *stage) (*setup, error) {
 	if err := s.sysctl(network, "net.ipv4.ip_local_port_range", "40000 40999"); err != nil {
 		return nil, err
 	}
-	at := command{network: network.pid}
-	at.name = "backend"
+	at := process.Command{Network: network.PID}
+	at.Name = "backend"
 	backend, backendURL, err := s.serve(plant{kind: plantBody, listen: "127.0.0.1:8081", size: 100}, at)
 	if err != nil {
 		return nil, err
 	}
-	at.name = "app"
+	at.Name = "app"
 	app, url, err := s.serve(plant{kind: plantProxy, listen: "127.0.0.1:8080", backend: backendURL}, at)
 	if err != nil {
 		return nil, err
 	}
 	return &setup{
-		url: url, slo: "p95<200ms errors<1%", rates: []int{300, 600, 1600}, at: command{network: network.pid},
+		url: url, slo: "p95<200ms errors<1%", rates: []int{300, 600, 1600}, at: process.Command{Network: network.PID},
 		flags: append(watch(app, backend), "--connections", "50"),
 	}, nil
 }
@@ -79,12 +80,13 @@ func startDelay(s *stage) (*setup, error) {
 	if err := s.farLink(client, server, 20*time.Millisecond); err != nil {
 		return nil, err
 	}
-	app, url, err := s.serve(plant{kind: plantBody, listen: net.JoinHostPort(serverAddress, "8080"), size: 100}, command{network: server.pid})
+	app, url, err := s.serve(plant{kind: plantBody, listen: net.JoinHostPort(serverAddress, "8080"), size: 100},
+		process.Command{Network: server.PID})
 	if err != nil {
 		return nil, err
 	}
 	return &setup{
-		url: url, slo: "p95<150ms errors<1%", rates: []int{200, 350, 700}, at: command{network: client.pid},
+		url: url, slo: "p95<150ms errors<1%", rates: []int{200, 350, 700}, at: process.Command{Network: client.PID},
 		flags: append(watch(app), "--connections", "20", "--per-connection", "50"),
 	}, nil
 }
@@ -102,28 +104,34 @@ func startBandwidth(s *stage) (*setup, error) {
 		return nil, err
 	}
 	app, url, err := s.serve(plant{kind: plantBody, listen: net.JoinHostPort(serverAddress, "8080"), size: 10_000},
-		command{network: server.pid})
+		process.Command{Network: server.PID})
 	if err != nil {
 		return nil, err
 	}
-	return &setup{url: url, slo: "p95<150ms errors<1%", rates: []int{100, 180, 400}, at: command{network: client.pid}, flags: watch(app)}, nil
+	return &setup{
+		url: url, slo: "p95<150ms errors<1%", rates: []int{100, 180, 400}, at: process.Command{Network: client.PID},
+		flags: watch(app),
+	}, nil
 }
 
 func startNeighbour(s *stage) (*setup, error) {
 	cores := []int{1}
-	app, url, err := s.serve(plant{kind: plantBurn, work: time.Millisecond}, command{cores: cores})
+	app, url, err := s.serve(plant{kind: plantBurn, work: time.Millisecond}, process.Command{Cores: cores})
 	if err != nil {
 		return nil, err
 	}
 	spinner := plant{kind: plantSpin, listen: "none", k: 2}
-	if _, err := s.start(command{name: "neighbour", args: slices.Concat([]string{s.self}, spinner.args()), cores: cores}); err != nil {
+	if _, err := s.start(process.Command{Name: "neighbour", Args: slices.Concat([]string{s.self}, spinner.args()), Cores: cores}); err != nil {
 		return nil, err
 	}
-	return &setup{url: url, slo: "p95<100ms errors<1%", rates: []int{100, 200, 600}, flags: watch(app), at: command{cores: []int{0}}}, nil
+	return &setup{
+		url: url, slo: "p95<100ms errors<1%", rates: []int{100, 200, 600}, flags: watch(app),
+		at: process.Command{Cores: []int{0}},
+	}, nil
 }
 
 func startSlowGenerator(s *stage) (*setup, error) {
-	app, url, err := s.serve(plant{kind: plantBody, size: 100}, command{})
+	app, url, err := s.serve(plant{kind: plantBody, size: 100}, process.Command{})
 	if err != nil {
 		return nil, err
 	}
@@ -131,5 +139,8 @@ func startSlowGenerator(s *stage) (*setup, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &setup{url: url, slo: "p95<20ms errors<1%", rates: []int{100, 1000, 4000}, flags: watch(app), at: command{group: group}}, nil
+	return &setup{
+		url: url, slo: "p95<20ms errors<1%", rates: []int{100, 1000, 4000}, flags: watch(app),
+		at: process.Command{Group: group},
+	}, nil
 }

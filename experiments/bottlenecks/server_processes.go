@@ -9,11 +9,13 @@ import (
 	"syscall"
 
 	"github.com/jackc/pgx/v5"
+
+	"spillway/experiments/process"
 )
 
 // A database is a started database server.
 type database struct {
-	*process
+	*process.Process
 	url string
 }
 
@@ -39,7 +41,7 @@ func (s *stage) postgres(env, settings []string, statements ...string) (*databas
 	if err := s.run(user, initdb, "-D", data, "-U", "postgres", "--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C"); err != nil {
 		return nil, err
 	}
-	address, err := freeAddress()
+	address, err := process.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -51,9 +53,9 @@ func (s *stage) postgres(env, settings []string, statements ...string) (*databas
 		args = append(args, "-c", setting)
 	}
 	url := "postgres://postgres@" + address + "/postgres?sslmode=disable"
-	p, err := s.start(command{
-		name: "db", args: args, env: env, user: user, dir: dir, stop: syscall.SIGINT,
-		ready: func(ctx context.Context) error { return execute(ctx, url, "SELECT 1") },
+	p, err := s.start(process.Command{
+		Name: "db", Args: args, Env: env, User: user, Dir: dir, Stop: syscall.SIGINT,
+		Ready: func(ctx context.Context) error { return execute(ctx, url, "SELECT 1") },
 	})
 	if err != nil {
 		return nil, err
@@ -82,33 +84,33 @@ func (s *stage) redis() (*database, error) {
 	if err != nil {
 		return nil, err
 	}
-	address, err := freeAddress()
+	address, err := process.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
-	p, err := s.start(command{
-		name: "redis", args: []string{binary, "--bind", "127.0.0.1", "--port", portOf(address), "--save", "", "--appendonly", "no"},
-		ready: answers(address),
+	p, err := s.start(process.Command{
+		Name: "redis", Args: []string{binary, "--bind", "127.0.0.1", "--port", portOf(address), "--save", "", "--appendonly", "no"},
+		Ready: process.Answers(address),
 	})
 	return &database{p, "redis://" + address}, err
 }
 
 // nginx starts nginx with the content of the http block.
-func (s *stage) nginx(workers int, http string, address string) (*process, error) {
-	return s.nginxAs(command{name: "nginx"}, workers, http, address)
+func (s *stage) nginx(workers int, http string, address string) (*process.Process, error) {
+	return s.nginxAs(process.Command{Name: "nginx"}, workers, http, address)
 }
 
 // nginxAs starts nginx as the command says; its directory has the command's name.
-func (s *stage) nginxAs(c command, workers int, http string, address string) (*process, error) {
+func (s *stage) nginxAs(c process.Command, workers int, http string, address string) (*process.Process, error) {
 	binary, err := find("nginx", "nginx-light", "/usr/sbin/nginx")
 	if err != nil {
 		return nil, err
 	}
-	dir, err := s.folder(c.name, nil)
+	dir, err := s.folder(c.Name, nil)
 	if err != nil {
 		return nil, err
 	}
-	file, err := s.write(c.name+"/nginx.conf", fmt.Sprintf(`user root;
+	file, err := s.write(c.Name+"/nginx.conf", fmt.Sprintf(`user root;
 daemon off;
 worker_processes %d;
 pid nginx.pid;
@@ -128,7 +130,7 @@ keepalive_requests 1000000;
 	if err != nil {
 		return nil, err
 	}
-	c.args, c.ready = []string{binary, "-p", dir, "-c", file, "-e", "stderr"}, answers(address)
+	c.Args, c.Ready = []string{binary, "-p", dir, "-c", file, "-e", "stderr"}, process.Answers(address)
 	return s.start(c)
 }
 

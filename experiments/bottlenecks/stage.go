@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -18,6 +16,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"spillway/experiments/process"
 )
 
 // A stage holds what one round of a scenario started: a temporary directory, processes, control groups. close removes all of
@@ -64,16 +64,16 @@ func (s *stage) close() {
 }
 
 // start launches a process that ends with the stage.
-func (s *stage) start(c command) (*process, error) {
+func (s *stage) start(c process.Command) (*process.Process, error) {
 	s.starts++
-	if c.dir == "" {
-		c.dir = s.dir
+	if c.Dir == "" {
+		c.Dir = s.dir
 	}
-	p, err := launch(s.ctx, c, filepath.Join(s.dir, fmt.Sprintf("%s-%d.log", c.name, s.starts)))
+	p, err := process.Launch(s.ctx, c, filepath.Join(s.dir, fmt.Sprintf("%s-%d.log", c.Name, s.starts)))
 	if err != nil {
 		return nil, err
 	}
-	s.undo = append(s.undo, p.end)
+	s.undo = append(s.undo, p.End)
 	return p, nil
 }
 
@@ -112,38 +112,25 @@ func (s *stage) write(name, text string) (string, error) {
 }
 
 // serve starts this program as a planted server, at a free port.
-func (s *stage) serve(p plant, c command) (*process, string, error) {
+func (s *stage) serve(p plant, c process.Command) (*process.Process, string, error) {
 	if p.listen == "" {
-		address, err := freeAddress()
+		address, err := process.FreeAddress()
 		if err != nil {
 			return nil, "", err
 		}
 		p.listen = address
 	}
-	if c.name == "" {
-		c.name = "app"
+	if c.Name == "" {
+		c.Name = "app"
 	}
-	c.args = append([]string{s.self}, p.args()...)
-	if c.network == 0 {
-		c.ready = func(ctx context.Context) error { return get(ctx, "http://"+p.listen+"/ready") }
+	c.Args = append([]string{s.self}, p.args()...)
+	if c.Network == 0 {
+		c.Ready = func(ctx context.Context) error { return get(ctx, "http://"+p.listen+"/ready") }
 	} else {
-		c.ready = readyInside(c.network, p.listen)
+		c.Ready = readyInside(c.Network, p.listen)
 	}
 	server, err := s.start(c)
 	return server, "http://" + p.listen + "/", err
-}
-
-// freeAddress returns a loopback address that nothing listens on, below the range for outgoing connections.
-func freeAddress() (string, error) {
-	var last error
-	for range 100 {
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(20000+rand.IntN(12000))))
-		if err == nil {
-			return l.Addr().String(), l.Close()
-		}
-		last = err
-	}
-	return "", fmt.Errorf("find a free port: %w", last)
 }
 
 func portOf(address string) string { return address[strings.LastIndexByte(address, ':')+1:] }
@@ -167,17 +154,6 @@ func get(ctx context.Context, url string) error {
 		return errors.New(response.Status)
 	}
 	return nil
-}
-
-// answers is a ready function for a server at an address.
-func answers(address string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
-		if err != nil {
-			return err
-		}
-		return conn.Close()
-	}
 }
 
 // runAs returns the credential of a user for programs that refuse to run as root; nil if the caller is not root.

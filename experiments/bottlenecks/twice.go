@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"spillway/experiments/process"
 )
 
 // planWithin is how far the rate of two processes may be from the plan's, as a share.
@@ -26,7 +28,7 @@ type twin struct {
 	// checks are flags of load that check the answers.
 	checks []string
 	// start starts process i with half of a core.
-	start func(s *stage, i int) (p *process, address string, err error)
+	start func(s *stage, i int) (p *process.Process, address string, err error)
 }
 
 func twins() []twin {
@@ -41,12 +43,12 @@ func twins() []twin {
 }
 
 // halfCore is process i with half of core 0.
-func (s *stage) halfCore(i int) (command, error) {
+func (s *stage) halfCore(i int) (process.Command, error) {
 	group, err := s.slice(0.5, shortPeriod)
-	return command{name: fmt.Sprintf("app%d", i), cores: []int{0}, group: group}, err
+	return process.Command{Name: fmt.Sprintf("app%d", i), Cores: []int{0}, Group: group}, err
 }
 
-func startHalfBurner(s *stage, i int) (*process, string, error) {
+func startHalfBurner(s *stage, i int) (*process.Process, string, error) {
 	c, err := s.halfCore(i)
 	if err != nil {
 		return nil, "", err
@@ -55,12 +57,12 @@ func startHalfBurner(s *stage, i int) (*process, string, error) {
 	return p, strings.Trim(strings.TrimPrefix(url, "http://"), "/"), err
 }
 
-func startHalfSpillway(s *stage, i int) (*process, string, error) {
+func startHalfSpillway(s *stage, i int) (*process.Process, string, error) {
 	c, err := s.halfCore(i)
 	if err != nil {
 		return nil, "", err
 	}
-	database := "sqlite:" + filepath.Join(s.dir, c.name+".db")
+	database := "sqlite:" + filepath.Join(s.dir, c.Name+".db")
 	if err := s.seedFreight(database); err != nil {
 		return nil, "", err
 	}
@@ -104,7 +106,7 @@ func (o *options) compareTwin(ctx context.Context, t twin) (line string, close b
 	}
 	defer st.close()
 	var addresses []string
-	var processes []*process
+	var processes []*process.Process
 	var measured [2]report
 	var planned estimate
 	for i := range measured {
@@ -137,8 +139,8 @@ func (o *options) compareTwin(ctx context.Context, t twin) (line string, close b
 }
 
 // searchBehind runs peak on nginx in front of the processes.
-func (o *options) searchBehind(st *stage, t twin, processes []*process, addresses []string, file string) (report, error) {
-	front, err := freeAddress()
+func (o *options) searchBehind(st *stage, t twin, processes []*process.Process, addresses []string, file string) (report, error) {
+	front, err := process.FreeAddress()
 	if err != nil {
 		return report{}, err
 	}
@@ -146,14 +148,15 @@ func (o *options) searchBehind(st *stage, t twin, processes []*process, addresse
 	for _, address := range addresses {
 		servers += "server " + address + "; "
 	}
-	nginx, err := st.nginxAs(command{name: fmt.Sprintf("nginx%d", len(addresses)), cores: []int{1}}, 1, fmt.Sprintf(`upstream apps { %s keepalive 64; }
+	nginx, err := st.nginxAs(process.Command{Name: fmt.Sprintf("nginx%d", len(addresses)), Cores: []int{1}}, 1, fmt.Sprintf(`upstream apps { %s keepalive 64; }
 server { listen %s backlog=4096; location / { proxy_pass http://apps; proxy_http_version 1.1; proxy_set_header Connection ""; } }`, servers, front), front)
 	if err != nil {
 		return report{}, err
 	}
-	defer nginx.end()
+	defer nginx.End()
 	set := &setup{
-		url: "http://" + front + t.path, slo: t.slo, at: command{cores: []int{1}}, flags: slices.Concat(watch(processes...), t.checks, o.flags()),
+		url: "http://" + front + t.path, slo: t.slo, at: process.Command{Cores: []int{1}},
+		flags: slices.Concat(watch(processes...), t.checks, o.flags()),
 	}
 	return o.search(st.ctx, st, set, file)
 }
@@ -167,11 +170,14 @@ type estimate struct {
 
 // planTwo asks plan for the rate of two hosts like the one that was measured.
 func (s *stage) planTwo(file, slo string) (estimate, error) {
-	p, err := s.start(command{name: "plan", args: []string{s.spillway, "plan", "--from", file, "--hosts", "2", "--slo", slo, "--json"}})
+	p, err := s.start(process.Command{Name: "plan", Args: []string{
+		s.spillway, "plan", "--from", file, "--hosts", "2", "--slo", slo,
+		"--json",
+	}})
 	if err != nil {
 		return estimate{}, err
 	}
-	out, code, err := p.wait(s.ctx)
+	out, code, err := p.Wait(s.ctx)
 	if err != nil {
 		return estimate{}, fmt.Errorf("plan: %w", err)
 	}
@@ -181,7 +187,7 @@ func (s *stage) planTwo(file, slo string) (estimate, error) {
 		} `json:"capacity"`
 	}
 	if err := json.Unmarshal(out, &d); err != nil || d.Capacity == nil || !(d.Capacity.Rate.Value > 0) {
-		return estimate{}, fmt.Errorf("plan: exit code %d: no rate: %s", code, p.logTail())
+		return estimate{}, fmt.Errorf("plan: exit code %d: no rate: %s", code, p.LogTail())
 	}
 	return d.Capacity.Rate, nil
 }

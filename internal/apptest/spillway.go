@@ -18,7 +18,13 @@ import (
 // binary's path.
 func Build(dir, importPath string) (string, error) {
 	binary := filepath.Join(dir, filepath.Base(importPath))
-	output, err := exec.Command("go", "build", "-buildvcs=false", "-o", binary, importPath).CombinedOutput()
+	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "spillway").Output()
+	if err != nil {
+		return "", fmt.Errorf("find the module spillway: %w", err)
+	}
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", binary, importPath)
+	cmd.Dir = strings.TrimSpace(string(root)) // a test in experiments/ is in another module
+	output, err := cmd.CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build %s: %w\n%s", importPath, err, output)
 	}

@@ -31,6 +31,7 @@ import (
 type shake struct {
 	rounds, together, loops int
 	long                    bool
+	module                  string // directory
 	output                  string // directory of the binaries and of the output of failures
 
 	mu       sync.Mutex
@@ -57,6 +58,7 @@ func main() {
 	flag.IntVar(&s.together, "p", 2, "packages that run at the same time")
 	flag.IntVar(&s.loops, "loops", 4, "busy loops beside the tests")
 	flag.BoolVar(&s.long, "long", false, "also run the tests that make test leaves to make race")
+	flag.StringVar(&s.module, "C", ".", "directory of the module: experiments is one of its own")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -117,7 +119,7 @@ func (s *shake) compile(ctx context.Context, patterns []string) ([]testPackage, 
 		return nil, err
 	}
 	format := "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}\t{{.Dir}}{{end}}"
-	list, err := exec.CommandContext(ctx, "go", append([]string{"list", "-f", format}, patterns...)...).Output()
+	list, err := exec.CommandContext(ctx, "go", append([]string{"-C", s.module, "list", "-f", format}, patterns...)...).Output()
 	if err != nil {
 		return nil, fmt.Errorf("list packages: %w", err)
 	}
@@ -128,7 +130,7 @@ func (s *shake) compile(ctx context.Context, patterns []string) ([]testPackage, 
 			continue
 		}
 		p := testPackage{name, dir, filepath.Join(output, strings.ReplaceAll(name, "/", "_")+".test")}
-		if text, err := exec.CommandContext(ctx, "go", "test", "-c", "-o", p.binary, name).CombinedOutput(); err != nil {
+		if text, err := exec.CommandContext(ctx, "go", "-C", s.module, "test", "-c", "-o", p.binary, name).CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("compile the tests of %s: %w\n%s", name, err, text)
 		}
 		packages = append(packages, p)

@@ -1,7 +1,8 @@
-// Command testrun runs go test with its arguments and reports what a person wants to know:
-// what runs while it runs, and each failure with its first message and with the place of the
-// servers' logs. At its end come the tests that were not run and the command that runs them, and one last
-// line with the counts, the time and the slowest packages.
+// Command testrun runs go test with its arguments, and beside it for the packages below experiments/
+// in their module. It reports what a person wants to know: what runs while it runs, and each failure
+// with its first message and with the place of the servers' logs. At its end come the tests that were
+// not run and the command that runs them, and one last line with the counts, the time and the slowest
+// packages.
 package main
 
 import (
@@ -15,6 +16,9 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -23,7 +27,10 @@ import (
 
 func main() { os.Exit(run(os.Args[1:])) }
 
-// run returns the exit code: that of go test, or 1.
+// experiments is the directory of the second module.
+const experiments = "experiments"
+
+// run returns the exit code: the highest of go test, or 1.
 func run(args []string) int {
 	logs, err := prepare()
 	if err != nil {
@@ -32,33 +39,75 @@ func run(args []string) int {
 	}
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM) // go test gets it too, and ends
-	cmd := exec.Command(goCommand(), append([]string{"test", "-json"}, args...)...)
+	r := newReport(os.Stdout, logs, time.Now())
+	stop := showProgress(r)
+	modules := split(args)
+	codes := make([]int, len(modules))
+	var wg sync.WaitGroup
+	for i, m := range modules {
+		wg.Go(func() { codes[i] = m.test(r) })
+	}
+	wg.Wait()
+	stop()
+	r.finish(time.Now())
+	if len(interrupted) > 0 {
+		return 130
+	}
+	return slices.Max(codes)
+}
+
+// moduleTest is a run of go test in a module's root directory.
+type moduleTest struct {
+	dir  string
+	args []string
+}
+
+// split gives the packages below experiments/ to a run in that module, because go test tests
+// packages of one module only. Both have the flags.
+func split(args []string) []moduleTest {
+	var flags, product, studies []string
+	for _, arg := range args {
+		study, isStudy := strings.CutPrefix(arg, "./"+experiments+"/")
+		switch {
+		case isStudy:
+			studies = append(studies, "./"+study)
+		case strings.HasPrefix(arg, "."):
+			product = append(product, arg)
+		default:
+			flags = append(flags, arg)
+		}
+	}
+	var modules []moduleTest
+	if len(product) > 0 || len(studies) == 0 {
+		modules = append(modules, moduleTest{".", slices.Concat(flags, product)})
+	}
+	if len(studies) > 0 {
+		modules = append(modules, moduleTest{experiments, slices.Concat(flags, studies)})
+	}
+	return modules
+}
+
+// test adds the run's events to the report and returns the exit code.
+func (m moduleTest) test(r *report) int {
+	cmd := exec.Command(goCommand(), append([]string{"test", "-json"}, m.args...)...)
+	cmd.Dir, cmd.Stderr = m.dir, os.Stderr
 	events, err := cmd.StdoutPipe()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	r := newReport(os.Stdout, logs, time.Now())
-	stop := showProgress(r)
 	readErr := read(events, r)
-	stop()
-	waitErr := cmd.Wait()
-	r.finish(time.Now())
-	if len(interrupted) > 0 {
-		return 130
+	err = errors.Join(readErr, cmd.Wait())
+	code := cmd.ProcessState.ExitCode()
+	if err != nil && code <= 0 {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
 	}
-	if err := errors.Join(readErr, waitErr); err != nil {
-		if cmd.ProcessState.ExitCode() <= 0 {
-			fmt.Fprintln(os.Stderr, err)
-		}
-		return max(1, cmd.ProcessState.ExitCode())
-	}
-	return 0
+	return code
 }
 
 func goCommand() string {

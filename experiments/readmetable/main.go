@@ -37,7 +37,7 @@ import (
 
 func main() {
 	check := flag.Bool("check", false, "write nothing and fail if a document is stale")
-	root := flag.String("root", ".", "root directory of the repository")
+	root := flag.String("root", "..", "root directory of the repository")
 	flag.Parse()
 	if err := run(*root, *check, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "readmetable:", err)
