@@ -166,7 +166,7 @@ func (st *Stream) Grants(ctx context.Context) ([]database.Grant, error) {
 			table.Privileges = append(table.Privileges, "SELECT", "UPDATE")
 		}
 		grants = append(grants, table)
-		return se.addOwn(ctx, &grants, streamtables.Own(st.def.Spooled))
+		return se.addOwn(ctx, &grants, streamtables.Own(dialect, st.def.Spooled))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("stream %s: %w", st.def.Name, err)

@@ -103,7 +103,7 @@ func (st *Stream) Check(ctx context.Context) error {
 		if _, err := se.prepare(ctx, st.insert(1, false)); err != nil {
 			return err
 		}
-		return checkRights(ctx, se, streamtables.Own(st.def.Spooled))
+		return checkRights(ctx, se, streamtables.Own(dialect, st.def.Spooled))
 	})
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", st.def.Name, err)
@@ -117,7 +117,7 @@ func (st *Stream) prepareTables(ctx context.Context, se *session, drained bool) 
 	if st.ready.Load() && (!drained || st.drained.Load()) {
 		return nil
 	}
-	if err := tables.Ensure(ctx, tableSession{se}, dialect, streamtables.Own(drained)); err != nil {
+	if err := tables.Ensure(ctx, tableSession{se}, dialect, streamtables.Own(dialect, drained)); err != nil {
 		return err
 	}
 	if !st.ready.Load() {

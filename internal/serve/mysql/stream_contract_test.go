@@ -246,7 +246,7 @@ func TestStreamKeyTimes(t *testing.T) {
 }
 
 // In a batch from a spool, a record that fails for an unclear reason is refused alone, if a
-// later record is stored.
+// later record is stored. A duplicate of the record's own key is refused for sure.
 func TestStreamUnsure(t *testing.T) {
 	t.Parallel()
 	url := freshDatabase(t, plainServer(t))

@@ -42,6 +42,7 @@ func TestStreamConformance(t *testing.T) {
 			stream.Boolean: "boolean", stream.Timestamp: "datetime(6)", stream.JSON: "json", stream.UUID: "char(36)",
 			stream.Decimal: "decimal(65,30)",
 		},
+		Trips:  storetest.StreamTrips{Database: 6, Drained: 5, DrainedKeys: 13},
 		Newer:  []string{"CREATE TABLE spillway_requests (id int) COMMENT='spillway format 2'"},
 		Serial: "bigint NOT NULL AUTO_INCREMENT PRIMARY KEY", Small: "smallint NOT NULL", Short: "varchar(5) CHARACTER SET utf8mb4",
 		Spoil: []string{"CREATE TRIGGER spoil BEFORE INSERT ON readings FOR EACH ROW IF NEW.note = 'spoil' THEN INSERT INTO no_such_table VALUES (1); END IF"},
@@ -152,7 +153,7 @@ func TestStreamDurability(t *testing.T) {
 
 // ownTables are the statements that create the tables of a stream with a spool.
 func ownTables() (all []string) {
-	for _, t := range streamtables.Own(true) {
+	for _, t := range streamtables.Own(dialect, true) {
 		all = append(all, t.DDL(dialect))
 	}
 	return all
@@ -240,7 +241,9 @@ func TestStreamGrants(t *testing.T) {
 		if err := sink.Commit(t.Context(), marked(notesOf(t, schema, 2, `{"id":2}`), 1, 1, 1)); err == nil || !strings.Contains(err.Error(), "spillway_epochs") {
 			t.Errorf("first start %v: a drain without its privileges: %v", first, err)
 		}
-		grant("spillway_epochs", "spillway_drained")
+		grant("spillway_epochs")
+		rights = strings.Replace(rights, "UPDATE, ", "", 1)
+		grant("spillway_drained")
 		use(marked(notesOf(t, schema, 3, `{"id":2}`), 1, 1, 1))
 		if got := stored(t, url); got != "1,2" {
 			t.Errorf("first start %v: stored %s", first, got)

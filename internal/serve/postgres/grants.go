@@ -92,7 +92,7 @@ func (st *Stream) checkRights(ctx context.Context, conn *pgconn.PgConn) error {
 			return err
 		}
 	}
-	return checkRights(ctx, conn, streamtables.Own(st.def.Spooled))
+	return checkRights(ctx, conn, streamtables.Own(dialect, st.def.Spooled))
 }
 
 // Role returns what has to be run first for a role: its creation, CONNECT if not everybody
@@ -235,7 +235,7 @@ func (st *Stream) Grants(ctx context.Context) ([]database.Grant, error) {
 		for _, name := range sequences {
 			grants = append(grants, database.Grant{Privileges: []string{"USAGE"}, Object: "SEQUENCE " + name})
 		}
-		return addOwn(ctx, conn, &grants, streamtables.Own(st.def.Spooled))
+		return addOwn(ctx, conn, &grants, streamtables.Own(dialect, st.def.Spooled))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("stream %s: %w", st.def.Name, err)

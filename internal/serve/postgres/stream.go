@@ -221,7 +221,7 @@ func (st *Stream) prepareTables(ctx context.Context, conn *pgconn.PgConn, draine
 	if st.ready.Load() && (!drained || st.drained.Load()) {
 		return nil
 	}
-	if err := ensureTables(ctx, conn, streamtables.Own(drained)); err != nil {
+	if err := ensureTables(ctx, conn, streamtables.Own(dialect, drained)); err != nil {
 		return err
 	}
 	if !st.ready.Load() {

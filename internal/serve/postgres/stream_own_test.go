@@ -213,7 +213,7 @@ func TestStreamSweepIndex(t *testing.T) {
 	}
 	mustExecute(t, url, `INSERT INTO spillway_drained (spool, epoch, last, first, sums, created_at) SELECT '02000000-0000-0000-0000-000000000000', '01000000-0000-0000-0000-000000000000', n, n, '',
 			now() - CASE WHEN n <= 3 THEN interval '2 hours' ELSE interval '0' END FROM generate_series(1, 5000) AS n`)
-	drained := &streamtables.Own(true)[3]
+	drained := &streamtables.Own(dialect, true)[3]
 	sweep := strings.Replace(strings.Replace(streamtables.DeleteOld(dialect, drained), "?", "-3600000000", 1), "?", "1000", 1)
 	mustExecute(t, url, "CREATE TABLE plan (line text); DO $$ DECLARE line text; BEGIN FOR line IN EXECUTE $q$EXPLAIN "+
 		sweep+"$q$ LOOP INSERT INTO plan VALUES (line); END LOOP; END $$")

@@ -77,7 +77,7 @@ func (st *Stream) open(ctx context.Context) (*sqlite.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := tables.Ensure(ctx, tableSession{conn}, dialect, streamtables.Own(true)); err != nil {
+	if err := tables.Ensure(ctx, tableSession{conn}, dialect, streamtables.Own(dialect, true)); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return conn, nil

@@ -40,6 +40,9 @@ type StreamBackend struct {
 	Spoil []string
 	// Newer are statements that create a table spillway_requests of format 2.
 	Newer []string
+	// Trips are the round trips of a batch; if its records come from a spool; and if 300 of
+	// these have idempotency keys.
+	Trips StreamTrips
 	// Pooled: a pooler that loses prepared statements and session state is in between. With
 	// go test -short only the tests that it can break run.
 	Pooled bool
@@ -59,6 +62,9 @@ type StreamDB struct {
 	// Proxy is between the adapter and the server; nil: there is no server.
 	Proxy *Proxy
 }
+
+// StreamTrips are numbers of round trips.
+type StreamTrips struct{ Database, Drained, DrainedKeys int }
 
 // Stream tests the adapter's stream.Sink.
 func Stream(t *testing.T, b StreamBackend) {
@@ -88,6 +94,7 @@ func Stream(t *testing.T, b StreamBackend) {
 		{"KeyTimes", testStreamKeyTimes, keeps},
 		{"Spoiled", testStreamSpoiled, keeps},
 		{"SpoiledFound", testStreamSpoiledFound, keeps},
+		{"Trips", testStreamTrips, keeps},
 		{"Mark", testStreamMark, breaks},
 		{"MarkRace", testStreamMarkRace, keeps},
 		{"Drain", testStreamDrain, breaks},

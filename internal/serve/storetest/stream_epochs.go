@@ -44,6 +44,47 @@ func testStreamFoundAgain(t *testing.T, b StreamBackend) {
 	}
 }
 
+// testStreamTrips counts the round trips of batches that follow others.
+func testStreamTrips(t *testing.T, b StreamBackend) {
+	db := b.open(t)
+	if db.Proxy == nil {
+		return // there is no server
+	}
+	s := db.stream(t, readings(), nil)
+	sink := db.Sink(t, s.Schema())
+	m := marks{epoch: [16]byte{1}}
+	batches := []struct {
+		name    string
+		trips   int
+		batchOf func(id byte) *stream.Batch
+	}{
+		{"ack: database", b.Trips.Database, func(id byte) *stream.Batch {
+			return batchOf(t, s, id, fmt.Sprint(id), fmt.Sprintf(`{"id":%d}`, id))
+		}},
+		{"drained", b.Trips.Drained, func(id byte) *stream.Batch {
+			return m.batch(t, s, uint64(id), []byte{1}, fmt.Sprintf(`{"id":%d}`, 100+int(id)))
+		}},
+		{"drained with 300 keys", b.Trips.DrainedKeys, func(id byte) *stream.Batch {
+			batch := m.batch(t, s, 3+uint64(id), []byte{1}, fmt.Sprintf(`{"id":%d}`, 1000*int(id)))
+			batch.Requests = nil
+			for i := range 300 {
+				more := batchOf(t, s, id, fmt.Sprintf("%d of %d", i, id), fmt.Sprintf(`{"id":%d}`, 1000*int(id)+i))
+				batch.Requests = append(batch.Requests, more.Requests...)
+			}
+			return batch
+		}},
+	}
+	for _, test := range batches {
+		for id := range byte(3) { // at first, tables are created and statements are prepared
+			before := db.Proxy.Trips()
+			commitBatch(t, sink, test.batchOf(id+1))
+			if trips := db.Proxy.Trips() - before; id == 2 && trips != test.trips {
+				t.Errorf("%s: %d round trips, want %d", test.name, trips, test.trips)
+			}
+		}
+	}
+}
+
 // marks makes batches of groups of one epoch.
 type marks struct{ spool, epoch [16]byte }
 

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// Proxy is between an adapter and its server and can cut a connection at a commit.
+// Proxy is between an adapter and its server. It can cut a connection at a commit, and counts
+// round trips.
 type Proxy struct {
 	listener net.Listener
 	server   string
@@ -17,6 +18,7 @@ type Proxy struct {
 	mu    sync.Mutex
 	armed Cut
 	cuts  int
+	trips int
 	conns map[net.Conn]bool
 }
 
@@ -83,40 +85,65 @@ func (p *Proxy) accept() {
 		p.mu.Lock()
 		p.conns[client], p.conns[server] = true, true
 		p.mu.Unlock()
-		answers := make(chan Cut, 1)
-		p.wait.Go(func() { p.forward(client, server, answers) })
-		p.wait.Go(func() { p.backward(client, server, answers) })
+		c := &conn{client: client, server: server, answers: make(chan Cut, 1)}
+		p.wait.Go(func() { p.forward(c) })
+		p.wait.Go(func() { p.backward(c) })
 	}
 }
 
-func (p *Proxy) drop(client, server net.Conn) {
-	client.Close()
-	server.Close()
+func (p *Proxy) drop(c *conn) {
+	c.client.Close()
+	c.server.Close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.conns, client)
-	delete(p.conns, server)
+	delete(p.conns, c.client)
+	delete(p.conns, c.server)
+}
+
+// Trips returns how often an adapter has sent something after an answer.
+func (p *Proxy) Trips() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.trips
+}
+
+// conn is a connection of an adapter.
+type conn struct {
+	client, server net.Conn
+	answers        chan Cut
+	asked          bool // the server has not answered yet
 }
 
 // forward passes what the adapter sends.
-func (p *Proxy) forward(client, server net.Conn, answers chan<- Cut) {
-	defer p.drop(client, server)
+func (p *Proxy) forward(c *conn) {
+	defer p.drop(c)
 	buffer := make([]byte, 1<<20)
 	for {
-		n, err := client.Read(buffer)
+		n, err := c.client.Read(buffer)
 		if err != nil {
 			return
 		}
+		p.count(c)
 		switch p.cut(buffer[:n]) {
 		case CutBefore:
 			return
 		case CutAfter:
-			answers <- CutAfter
+			c.answers <- CutAfter
 		}
-		if _, err := server.Write(buffer[:n]); err != nil {
+		if _, err := c.server.Write(buffer[:n]); err != nil {
 			return
 		}
 	}
+}
+
+// count counts a round trip, unless the adapter goes on with the message of the last one.
+func (p *Proxy) count(c *conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !c.asked {
+		p.trips++
+	}
+	c.asked = true
 }
 
 // cut returns what to do with a message, once each time the proxy is armed.
@@ -133,20 +160,23 @@ func (p *Proxy) cut(sent []byte) Cut {
 }
 
 // backward passes the answers until one is to be lost.
-func (p *Proxy) backward(client, server net.Conn, answers <-chan Cut) {
-	defer p.drop(client, server)
+func (p *Proxy) backward(c *conn) {
+	defer p.drop(c)
 	buffer := make([]byte, 1<<16)
 	for {
-		n, err := server.Read(buffer)
+		n, err := c.server.Read(buffer)
 		if err != nil {
 			return
 		}
 		select {
-		case <-answers:
+		case <-c.answers:
 			return
 		default:
 		}
-		if _, err := client.Write(buffer[:n]); err != nil && err != io.EOF {
+		p.mu.Lock()
+		c.asked = false
+		p.mu.Unlock()
+		if _, err := c.client.Write(buffer[:n]); err != nil && err != io.EOF {
 			return
 		}
 	}

@@ -8,12 +8,16 @@ import (
 	"strings"
 	"time"
 
+	"spillway/internal/plans"
 	"spillway/internal/serve/stream"
 	"spillway/internal/serve/tables"
 )
 
-// keysMax is the number of keys of one statement, a power of two.
-const keysMax = 128
+// The number of keys of one statement, powers of two.
+const (
+	readMax   = 1024
+	insertMax = 512
+)
 
 // keyRow is the row of a key under which requests were stored, but none that is the same.
 type keyRow struct {
@@ -43,7 +47,7 @@ func (w *writer) findKeys(ctx context.Context) (map[*stream.Entry]*keyRow, error
 func (w *writer) readKeys(ctx context.Context, requests []*stream.Entry, end string) (map[*stream.Entry]*keyRow, error) {
 	others := make(map[*stream.Entry]*keyRow)
 	for len(requests) > 0 {
-		part := requests[:min(len(requests), keysMax)]
+		part := requests[:min(len(requests), readMax)]
 		requests = requests[len(part):]
 		byKey := make(map[string]*stream.Entry, len(part))
 		var keys []any
@@ -104,7 +108,7 @@ func (w *writer) storeKeys(ctx context.Context, rows map[*stream.Entry]*keyRow) 
 		}
 	}
 	for len(fresh) > 0 {
-		n := 1 << (bits.Len(uint(min(len(fresh), keysMax))) - 1) // a power of two: few different statements
+		n := w.keysOf(len(fresh))
 		if err := w.insertKeys(ctx, fresh[:n]); err != nil {
 			return w.raced(err)
 		}
@@ -112,6 +116,15 @@ func (w *writer) storeKeys(ctx context.Context, rows map[*stream.Entry]*keyRow) 
 		fresh = fresh[n:]
 	}
 	return nil
+}
+
+// keysOf returns how many of n keys the next statement stores. Where statements stay prepared,
+// it is a power of two, so that there are few different ones.
+func (w *writer) keysOf(n int) int {
+	if w.d.SQL == plans.Postgres {
+		return min(n, 8*insertMax)
+	}
+	return 1 << (bits.Len(uint(min(n, insertMax))) - 1)
 }
 
 // insertKeys stores requests under keys that have no row.

@@ -15,6 +15,12 @@ import (
 // returns true. The comment of the package queue explains the words.
 func (w *writer) judgeMark(ctx context.Context) (known bool, err error) {
 	m := w.b.Mark
+	if before := int64(m.First) - 1; before > 0 { // most batches follow the last one of their epoch
+		follows, err := w.updateEpoch(ctx, before)
+		if err != nil || follows {
+			return m.Judge(uint64(before), nil), err
+		}
+	}
 	rows, err := w.Rows(ctx, "SELECT last FROM spillway_epochs WHERE spool = ? AND epoch = ?"+w.d.ForUpdate, m.Spool, m.Epoch)
 	if err != nil {
 		return false, fmt.Errorf("read spillway_epochs: %w", err)
@@ -34,12 +40,24 @@ func (w *writer) judgeMark(ctx context.Context) (known bool, err error) {
 	if m.Judge(uint64(last), batches) {
 		return true, nil
 	}
-	sql := "UPDATE spillway_epochs SET stream = ?, last = ?, updated_at = " + w.d.Now + " WHERE spool = ? AND epoch = ?"
-	if len(rows) == 0 {
-		sql = "INSERT INTO spillway_epochs (stream, last, spool, epoch, updated_at) VALUES (?, ?, ?, ?, " + w.d.Now + ")"
+	if len(rows) == 1 {
+		_, err = w.updateEpoch(ctx, last)
+		return false, err
 	}
-	_, err = w.Exec(ctx, sql, m.Name, lastOf(m), m.Spool, m.Epoch)
+	_, err = w.Exec(ctx, "INSERT INTO spillway_epochs (stream, last, spool, epoch, updated_at) VALUES (?, ?, ?, ?, "+w.d.Now+")",
+		m.Name, lastOf(m), m.Spool, m.Epoch)
 	return false, w.raced(err)
+}
+
+// updateEpoch notes the batch's last number in the row of its epoch, if the number there is last.
+func (w *writer) updateEpoch(ctx context.Context, last int64) (updated bool, err error) {
+	m := w.b.Mark
+	n, err := w.Exec(ctx, "UPDATE spillway_epochs SET stream = ?, last = ?, updated_at = "+w.d.Now+
+		" WHERE spool = ? AND epoch = ? AND last = ?", m.Name, lastOf(m), m.Spool, m.Epoch, last)
+	if err != nil {
+		return false, fmt.Errorf("update spillway_epochs: %w", err)
+	}
+	return n > 0, nil
 }
 
 // lastOf returns the number of the last group of a batch.

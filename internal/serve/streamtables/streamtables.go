@@ -15,11 +15,15 @@ import (
 )
 
 // Own returns the tables that a stream needs, with a spool or without one.
-func Own(spooled bool) []tables.Table {
+func Own(d tables.Dialect, spooled bool) []tables.Table {
 	if !spooled {
 		return batchTables
 	}
-	return slices.Concat(batchTables, drainTables)
+	own := slices.Concat(batchTables, drainTables)
+	if d.SQL == plans.Postgres {
+		own[len(own)-1].Privileges = allRights // a DELETE that skips locked rows needs UPDATE
+	}
+	return own
 }
 
 // batchTables are the tables that every stream needs.
@@ -72,12 +76,11 @@ var drainTables = []tables.Table{
 			{Name: "results", Type: tables.Bytes, Null: true},
 			{Name: "created_at", Type: tables.Time},
 		},
-		Key: []string{"spool", "epoch", "last"}, Index: "created_at", Privileges: allRights,
+		Key: []string{"spool", "epoch", "last"}, Index: "created_at", Privileges: []string{"SELECT", "INSERT", "DELETE"},
 	},
 }
 
-// allRights are the privileges on each of the tables. In PostgreSQL a DELETE that skips locked
-// rows also needs UPDATE.
+// allRights are the privileges on a table whose rows change.
 var allRights = []string{"SELECT", "INSERT", "UPDATE", "DELETE"}
 
 // Sweep deletes up to limit rows of each table that are older than keep says. The columns with
@@ -87,7 +90,7 @@ func Sweep(ctx context.Context, s tables.Session, d tables.Dialect, spooled bool
 		"spillway_batches": keep.Batches, "spillway_requests": keep.Keys, "spillway_epochs": keep.Marks, "spillway_drained": keep.Marks,
 	}
 	total := 0
-	for _, t := range Own(spooled) {
+	for _, t := range Own(d, spooled) {
 		n, err := s.Exec(ctx, DeleteOld(d, &t), -ages[t.Name].Microseconds(), int64(limit))
 		if err != nil {
 			return total, fmt.Errorf("sweep %s: %w", t.Name, err)
