@@ -148,14 +148,12 @@ func (t *Tables) removeFromLists(ctx context.Context, user string) (int64, error
 func (t *Tables) findPart(ctx context.Context, name string, hash uint64) (found listPart, listed bool, err error) {
 	var size int64
 	for part := int64(0); part == 0 || size < found.list.Size; part++ {
-		list, hashes, err := t.readPart(ctx, name, part)
+		list, hashes, err := t.readPart(ctx, name, part, found.list)
 		switch {
 		case errors.Is(err, popup.ErrNoList): // deleted meanwhile, and the user with it
 			return found, false, nil
 		case err != nil:
 			return found, false, err
-		case part > 0 && list != found.list:
-			return found, false, popup.ErrListChanged
 		}
 		found, size = listPart{list, part}, size+int64(len(hashes))
 		if _, listed = slices.BinarySearch(hashes, hash); listed {

@@ -49,25 +49,25 @@ func (t *Tables) ListUsers(ctx context.Context, name string) (popup.ListVersion,
 	return list, hashes, nil
 }
 
-// readParts reads one part of a list after the other, each with the list's version.
+// readParts reads one part of a list after the other.
 func (t *Tables) readParts(ctx context.Context, name string) (list popup.ListVersion, hashes []uint64, err error) {
 	for part := int64(0); part == 0 || int64(len(hashes)) < list.Size; part++ {
-		now, more, err := t.readPart(ctx, name, part)
-		switch {
-		case err != nil:
+		var more []uint64
+		if list, more, err = t.readPart(ctx, name, part, list); err != nil {
 			return list, nil, err
-		case part == 0:
-			list, hashes = now, make([]uint64, 0, now.Size)
-		case now != list:
-			return list, nil, popup.ErrListChanged
+		}
+		if part == 0 {
+			hashes = make([]uint64, 0, list.Size)
 		}
 		hashes = append(hashes, more...)
 	}
 	return list, hashes, nil
 }
 
-// readPart reads one part of a list.
-func (t *Tables) readPart(ctx context.Context, name string, part int64) (list popup.ListVersion, hashes []uint64, err error) {
+// readPart reads one part of a list. before is the list as it was read with the parts before.
+func (t *Tables) readPart(ctx context.Context, name string, part int64, before popup.ListVersion) (list popup.ListVersion, hashes []uint64,
+	err error,
+) {
 	rows, err := t.rows(ctx, "SELECT l.name, l.version, l.size, p.hashes FROM popup_lists AS l "+
 		"LEFT JOIN popup_list_parts AS p ON p.name = l.name AND p.part = ? WHERE l.name = ?", part, name)
 	if err != nil {
@@ -78,6 +78,9 @@ func (t *Tables) readPart(ctx context.Context, name string, part int64) (list po
 	}
 	if list, err = readList(rows[0]); err != nil {
 		return list, nil, err
+	}
+	if part > 0 && list != before {
+		return list, nil, popup.ErrListChanged
 	}
 	if rows[0][3] == "" && list.Size > 0 {
 		return list, nil, fmt.Errorf("part %d of the list %s is missing", part, name)
