@@ -20,6 +20,7 @@ const (
 	listLineMax    = 4096
 	listFlawsMax   = 20               // lines in one answer
 	listReadWithin = 30 * time.Second // for some 1,000 lines
+	listUploadMax  = 30 * time.Minute // for all lines: other uploads wait meanwhile
 )
 
 // listView is a list of users in the API.
@@ -101,6 +102,14 @@ type listUpload struct {
 	flaws   []flaw // the first ones
 }
 
+// readDeadline returns until when the next lines of an upload that began at some time must be read.
+func readDeadline(began, now time.Time) time.Time {
+	if last := began.Add(listUploadMax); now.Add(listReadWithin).After(last) {
+		return last
+	}
+	return now.Add(listReadWithin)
+}
+
 var errLines = errors.New("some lines are not valid")
 
 // users yields the ids in canonical form, until a line is not valid. It then looks for more
@@ -108,10 +117,11 @@ var errLines = errors.New("some lines are not valid")
 func (u *listUpload) users() iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		u.lines.Buffer(nil, listLineMax)
-		_ = u.control.SetReadDeadline(time.Now().Add(listReadWithin)) // it may have waited for another upload
+		began := time.Now() // it may have waited for another upload
+		_ = u.control.SetReadDeadline(readDeadline(began, began))
 		for n := 1; u.lines.Scan() && len(u.flaws) < listFlawsMax; n++ {
 			if n%1000 == 0 {
-				_ = u.control.SetReadDeadline(time.Now().Add(listReadWithin))
+				_ = u.control.SetReadDeadline(readDeadline(began, time.Now()))
 			}
 			line := bytes.TrimSuffix(u.lines.Bytes(), []byte("\r"))
 			if n == 1 {

@@ -22,7 +22,7 @@ var All = []tables.Table{
 			{Name: "version", Type: tables.Integer},
 			{Name: "campaign", Type: tables.Text},
 		},
-		Key: []string{"id"}, Privileges: changes,
+		Key: []string{"id"}, Large: true, Privileges: changes,
 	},
 	{
 		Name:    "popup_version",
@@ -98,7 +98,7 @@ var All = []tables.Table{
 			{Name: "who", Type: tables.Text},
 			{Name: "campaign", Type: tables.Text},
 		},
-		Key: []string{"campaign_id", "version"}, Privileges: adds,
+		Key: []string{"campaign_id", "version"}, Large: true, Privileges: adds,
 	},
 	{
 		Name: "popup_lists",
@@ -116,7 +116,7 @@ var All = []tables.Table{
 			{Name: "part", Type: tables.Small},
 			{Name: "hashes", Type: tables.Bytes},
 		},
-		Key: []string{"name", "part"}, Privileges: all,
+		Key: []string{"name", "part"}, Large: true, Privileges: all,
 	},
 }
 

@@ -2,6 +2,7 @@ package popuptables
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -114,12 +115,12 @@ func (t *Tables) removeFromLists(ctx context.Context, user string) (int64, error
 	hash := popup.UserHash(user)
 	var found []listPart
 	for _, list := range lists {
-		now, hashes, err := t.readParts(ctx, list.Name)
+		part, listed, err := t.findPart(ctx, list.Name, hash)
 		if err != nil {
 			return 0, err
 		}
-		if i, listed := slices.BinarySearch(hashes, hash); listed {
-			found = append(found, listPart{now, int64(i / partUsers)})
+		if listed {
+			found = append(found, part)
 		}
 	}
 	if len(found) == 0 {
@@ -143,6 +144,25 @@ func (t *Tables) removeFromLists(ctx context.Context, user string) (int64, error
 	return int64(len(found)), nil
 }
 
+// findPart returns the part of a list that has a user.
+func (t *Tables) findPart(ctx context.Context, name string, hash uint64) (found listPart, listed bool, err error) {
+	var size int64
+	for part := int64(0); part == 0 || size < found.list.Size; part++ {
+		list, hashes, err := t.readPart(ctx, name, part, found.list)
+		switch {
+		case errors.Is(err, popup.ErrNoList): // deleted meanwhile, and the user with it
+			return found, false, nil
+		case err != nil:
+			return found, false, err
+		}
+		found, size = listPart{list, part}, size+int64(len(hashes))
+		if _, listed = slices.BinarySearch(hashes, hash); listed {
+			return found, true, nil
+		}
+	}
+	return found, false, nil
+}
+
 // removeFromPart removes a user from a part of a list, unless the list has changed since.
 func removeFromPart(ctx context.Context, s tables.Session, p listPart, hash uint64, version int64) error {
 	changed, err := s.Exec(ctx, "UPDATE popup_lists SET version = ?, size = size - 1 WHERE name = ? AND version = ?", version, p.list.Name,
@@ -160,8 +180,12 @@ func removeFromPart(ctx context.Context, s tables.Session, p listPart, hash uint
 	if len(rows) == 0 {
 		return fmt.Errorf("part %d of the list %s is missing", p.part, p.list.Name)
 	}
-	hashes := appendHashes(nil, rows[0][0])
-	hashes = slices.DeleteFunc(hashes, func(other uint64) bool { return other == hash })
+	hashes := decodePart(rows[0][0])
+	i, listed := slices.BinarySearch(hashes, hash)
+	if !listed {
+		return fmt.Errorf("part %d of the list %s has another content than its version %d", p.part, p.list.Name, p.list.Version)
+	}
+	hashes = slices.Delete(hashes, i, i+1)
 	_, err = s.Exec(ctx, "UPDATE popup_list_parts SET hashes = ? WHERE name = ? AND part = ?", encodePart(hashes), p.list.Name, p.part)
 	return err
 }

@@ -10,7 +10,8 @@ import (
 	"spillway/internal/serve/tables"
 )
 
-// partUsers is the number of users in a part of a list, of 8 bytes each, in ascending order.
+// partUsers is the number of users in each part of a list but the last, of 8 bytes each, in
+// ascending order. A part from which users were removed has fewer.
 const partUsers = 1 << 17
 
 // Lists returns the lists by name.
@@ -48,37 +49,48 @@ func (t *Tables) ListUsers(ctx context.Context, name string) (popup.ListVersion,
 	return list, hashes, nil
 }
 
-// readParts reads one part of a list after the other, each with the list's version.
+// readParts reads one part of a list after the other.
 func (t *Tables) readParts(ctx context.Context, name string) (list popup.ListVersion, hashes []uint64, err error) {
 	for part := int64(0); part == 0 || int64(len(hashes)) < list.Size; part++ {
-		rows, err := t.rows(ctx, "SELECT l.name, l.version, l.size, p.hashes FROM popup_lists AS l "+
-			"LEFT JOIN popup_list_parts AS p ON p.name = l.name AND p.part = ? WHERE l.name = ?", part, name)
-		if err != nil {
+		var more []uint64
+		if list, more, err = t.readPart(ctx, name, part, list); err != nil {
 			return list, nil, err
 		}
-		if len(rows) == 0 {
-			return list, nil, popup.ErrNoList
+		if part == 0 {
+			hashes = make([]uint64, 0, list.Size)
 		}
-		now, err := readList(rows[0])
-		switch {
-		case err != nil:
-			return list, nil, err
-		case part == 0:
-			list, hashes = now, make([]uint64, 0, now.Size)
-		case now != list:
-			return list, nil, popup.ErrListChanged
-		}
-		more := rows[0][3]
-		if more == "" && list.Size > 0 {
-			return list, nil, fmt.Errorf("part %d of the list %s is missing", part, name)
-		}
-		hashes = appendHashes(hashes, more)
+		hashes = append(hashes, more...)
 	}
 	return list, hashes, nil
 }
 
-// appendHashes appends the hashes of a part.
-func appendHashes(hashes []uint64, part string) []uint64 {
+// readPart reads one part of a list. before is the list as it was read with the parts before.
+func (t *Tables) readPart(ctx context.Context, name string, part int64, before popup.ListVersion) (list popup.ListVersion, hashes []uint64,
+	err error,
+) {
+	rows, err := t.rows(ctx, "SELECT l.name, l.version, l.size, p.hashes FROM popup_lists AS l "+
+		"LEFT JOIN popup_list_parts AS p ON p.name = l.name AND p.part = ? WHERE l.name = ?", part, name)
+	if err != nil {
+		return list, nil, err
+	}
+	if len(rows) == 0 {
+		return list, nil, popup.ErrNoList
+	}
+	if list, err = readList(rows[0]); err != nil {
+		return list, nil, err
+	}
+	if part > 0 && list != before {
+		return list, nil, popup.ErrListChanged
+	}
+	if rows[0][3] == "" && list.Size > 0 {
+		return list, nil, fmt.Errorf("part %d of the list %s is missing", part, name)
+	}
+	return list, decodePart(rows[0][3]), nil
+}
+
+// decodePart returns the hashes of a part.
+func decodePart(part string) []uint64 {
+	hashes := make([]uint64, 0, len(part)/8)
 	for ; len(part) >= 8; part = part[8:] {
 		hashes = append(hashes, binary.BigEndian.Uint64([]byte(part[:8])))
 	}

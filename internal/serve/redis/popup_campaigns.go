@@ -178,7 +178,9 @@ func encodeCampaigns(all []popup.StoredCampaign) ([]byte, error) {
 
 func decodeCampaigns(lines string) ([]popup.StoredCampaign, error) {
 	var all []popup.StoredCampaign
-	for decoder := json.NewDecoder(strings.NewReader(lines)); decoder.More(); {
+	decoder := json.NewDecoder(strings.NewReader(lines))
+	decoder.DisallowUnknownFields() // a condition that is not known must not be ignored
+	for decoder.More() {
 		var c popup.StoredCampaign
 		if err := decoder.Decode(&c); err != nil {
 			return nil, fmt.Errorf("decode campaigns: %w", err)

@@ -93,6 +93,7 @@ func Popup(t *testing.T, b PopupBackend) {
 		{"Tables", testPopupTables, keeps},
 		{"LargeState", testPopupLargeState, keeps},
 		{"Lists", testPopupLists, breaks},
+		{"ListForget", testPopupListForget, keeps},
 		{"ListRace", testPopupListRace, keeps},
 		{"Forget", testPopupForget, keeps},
 		{"DeleteEvents", testPopupDeleteEvents, keeps},

@@ -2,6 +2,8 @@ package storetest
 
 import (
 	"errors"
+	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -84,6 +86,33 @@ func testPopupLists(t *testing.T, b PopupBackend) {
 	}
 	if version, err := tables.Version(t.Context()); err != nil || version != 7 {
 		t.Errorf("version %d after 7 changes, %v", version, err)
+	}
+}
+
+// Users are forgotten in lists of several parts, also once parts are shorter than others.
+func testPopupListForget(t *testing.T, b PopupBackend) {
+	_, tables := openPopups(t, b)
+	const users = 1<<17 + 2
+	names := make(map[uint64]string, users)
+	for i := range users {
+		name := fmt.Sprint("user-", i)
+		names[popup.UserHash(name)] = name
+	}
+	want := slices.Sorted(maps.Keys(names))
+	list, err := tables.ReplaceList(t.Context(), "vips", want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range []int{0, 1<<17 - 1, 1 << 16, 1<<17 - 2, 1<<17 - 3} { // also where the shorter parts meet, and the last ones
+		user := names[want[i]]
+		if rows, err := tables.Forget(t.Context(), user); err != nil || rows != 1 {
+			t.Fatalf("%d rows of the user at %d, want 1, %v", rows, i, err)
+		}
+		want = slices.Delete(want, i, i+1)
+		list.Version, list.Size = list.Version+1, list.Size-1
+		if got, hashes, err := tables.ListUsers(t.Context(), "vips"); err != nil || got != list || !slices.Equal(hashes, want) {
+			t.Fatalf("%d users of %+v after the user at %d, want %d of %+v, %v", len(hashes), got, i, len(want), list, err)
+		}
 	}
 }
 

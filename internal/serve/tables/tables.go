@@ -86,6 +86,7 @@ type Table struct {
 	// the index: its DELETE locks every row that it looks at.
 	Index      string
 	Small      bool
+	Large      bool     // rows can be large; SQLite would read whole ones to compare their keys
 	FillFactor int      // of PostgreSQL, for rows that change often; 0: its default
 	Privileges []string // that the server needs, as GRANT takes them
 }
@@ -151,7 +152,9 @@ func (t *Table) DDL(d Dialect) string {
 		}
 		end = ") ENGINE=InnoDB COMMENT='" + Comment + "'"
 	default:
-		begin, end = "( -- "+Comment, ") WITHOUT ROWID"
+		if begin = "( -- " + Comment; !t.Large {
+			end = ") WITHOUT ROWID"
+		}
 		tail = []string{index}
 	}
 	sql := "CREATE TABLE IF NOT EXISTS " + t.Name + " " + begin + "\n\t" + strings.Join(lines, ",\n\t") + "\n" + end
