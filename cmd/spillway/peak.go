@@ -16,7 +16,7 @@ import (
 
 // peakCmd finds the highest rate at which a target meets an SLO.
 type peakCmd struct {
-	Target string `arg:"" optional:"" name:"url" help:"As for load: http://, https://, postgres://, mysql://, sqlite:PATH, redis://, …"`
+	Target string `arg:"" optional:"" name:"url" help:"As for load: http://, https://, postgres://, mysql://, redis://, …"`
 	peakSearch
 	peakKnobs
 	loadPolicy
