@@ -21,7 +21,7 @@ import (
 
 // loadCmd loads a target and reports the results.
 type loadCmd struct {
-	Target string `arg:"" optional:"" name:"url" help:"http://, https://, http+unix://SOCKET%2FPATH/, postgres://, mysql://, sqlite:PATH, redis:// or rediss://."`
+	Target string `arg:"" optional:"" name:"url" help:"http://, https://, http+unix://SOCKET%2FPATH/, postgres://, mysql://, redis:// or rediss://."`
 	loadAmount
 	loadPolicy
 	loadHTTP

@@ -16,7 +16,7 @@ import (
 
 // peakCmd finds the highest rate at which a target meets an SLO.
 type peakCmd struct {
-	Target string `arg:"" optional:"" name:"url" help:"As for load: http://, https://, postgres://, mysql://, sqlite:PATH, redis://, …"`
+	Target string `arg:"" optional:"" name:"url" help:"As for load: http://, https://, postgres://, mysql://, redis://, …"`
 	peakSearch
 	peakKnobs
 	loadPolicy
@@ -40,7 +40,7 @@ type (
 		Warmup    time.Duration `group:"Search" help:"Least warm-up of each probe; the search chooses longer ones as needed."`
 	}
 	peakKnobs struct {
-		Knob []string `group:"Search" sep:"none" placeholder:"KNOB" help:"Search again with another value, say whether the peak moved, and set the original back: 'pool=8,16: COMMAND' (8 is in force; sh runs COMMAND with $$VALUE), keep-alive, connections=N,…, source=IP,… or cpus=N,…. Repeatable."`
+		Knob []string `group:"Search" sep:"none" placeholder:"KNOB" help:"Search again with another value, say whether the peak moved, and set the original back: 'pool=8,16: COMMAND' (8 is in force; sh runs COMMAND with $$VALUE), keep-alive, connections=N,… or source=IP,…. Repeatable."`
 	}
 	peakOutput struct {
 		Out   string   `group:"Result" short:"o" placeholder:"FILE" help:"Write a result file with a step per probe; .gz is compressed. 'spillway report FILE' shows it."`

@@ -20,7 +20,6 @@ type planFlags struct {
 	Connections string             `filled:"" placeholder:"short|keep-alive" help:"Use only steps with these connections: short is one per request. Default: all steps."`
 	CPUs        map[string]float64 `name:"cpus" placeholder:"NAME=N" help:"Cores that a watched process could use, instead of what the run tells: app=0.5."`
 	Shared      []string           `placeholder:"NAME" help:"Watched processes of which there is one for all application hosts, besides databases and Redis."`
-	Seed        uint64             `default:"1" help:"Seed of the bootstrap of a sweep."`
 }
 
 // Help is shown below the flags.

@@ -184,7 +184,7 @@ func TestAgentMistakes(t *testing.T) {
 		{[]string{"agent", "--tls-cert", "x"}, "give both"},
 		{[]string{"agent", "--tls-cert", "/no/such", "--tls-key", "/no/such"}, "no such file"},
 		{[]string{"load", "http://127.0.0.1:1/", "--agents", "127.0.0.1"}, "write HOST:PORT"},
-		{[]string{"load", "sqlite:x", "--sql", "SELECT 1", "--agents", "127.0.0.1:1"}, "on the network only"},
+		{[]string{"load", "http+unix://%2Frun%2Fx.sock/", "--agents", "127.0.0.1:1"}, "on the network only"},
 	} {
 		stdout, stderr, code := spillway(t, c.args...)
 		if code != exit.Usage || !strings.Contains(stderr, c.want) || stdout != "" || strings.Count(stderr, "\n") != 1 {

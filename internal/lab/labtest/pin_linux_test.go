@@ -243,10 +243,7 @@ func TestPinRefusals(t *testing.T) {
 		return
 	}
 	p, own := startPinTarget(t), ownProgram(t)
-	url, file, cores := "http://"+p.address+"/", filepath.Join(t.TempDir(), "x.db"), cpus(t)
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	url, cores := "http://"+p.address+"/", cpus(t)
 	othersProcess := []string{url}
 	if os.Geteuid() != 0 {
 		othersProcess = []string{url, "--watch", "init=1"}
@@ -258,7 +255,6 @@ func TestPinRefusals(t *testing.T) {
 	}{
 		{"one core", "needs two cores", []string{"taskset", "-c", strconv.Itoa(cores[0])}, []string{url}},
 		{"no core left", "leaves no core to the target", nil, []string{url, "--workers", strconv.Itoa(len(cores))}},
-		{"no process", "an SQLite file has no process", nil, []string{"sqlite:" + file, "--sql", "SELECT 1"}},
 		{"another user's", "run spillway as its user or as root", nil, othersProcess},
 	} {
 		if c.name == "another user's" && os.Geteuid() == 0 {

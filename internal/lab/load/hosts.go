@@ -125,9 +125,6 @@ func (o *Options) targetProcesses(config *Config) ([]Process, error) {
 	if network == "tcp" {
 		spec = address
 	}
-	if address == "" {
-		return nil, errors.New("an SQLite file has no process; remove --pin")
-	}
 	if network == "unix" || onThisMachine(address) {
 		t, err := o.Find("target=" + spec)
 		if err == nil {

@@ -110,7 +110,7 @@ func (o *Options) Parse(inputs Inputs) (*Config, error) {
 	}
 	sql, thisHost, err := target.Parse(*requests)
 	if err == nil && thisHost {
-		err = errors.New("a socket or a file is of one host: an agent loads targets on the network only")
+		err = errors.New("a socket is of one host: an agent loads targets on the network only")
 	}
 	if err == nil && o.Flow != "" {
 		err = errors.New("--flow needs the generator of this host: remove --agents")

@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"zombiezen.com/go/sqlite"
-	"zombiezen.com/go/sqlite/sqlitex"
 
 	"spillway/internal/histogram"
 	"spillway/internal/lab/result"
@@ -341,23 +339,6 @@ func TestBlockingHTTPS(t *testing.T) {
 	clock := target.NewClock()
 	tg := openTarget(t, target.Config{URL: server.URL, Insecure: true}, clock)
 	testBlocking(t, tg, clock)
-}
-
-func TestBlockingSQLite(t *testing.T) {
-	t.Parallel()
-	path := t.TempDir() + "/db"
-	conn, err := sqlite.OpenConn(path, sqlite.OpenReadWrite|sqlite.OpenCreate|sqlite.OpenWAL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := sqlitex.ExecuteTransient(conn, "CREATE TABLE t (a INTEGER PRIMARY KEY)", nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := conn.Close(); err != nil {
-		t.Fatal(err)
-	}
-	clock := target.NewClock()
-	testBlocking(t, openTarget(t, target.Config{URL: "sqlite:" + path, SQL: "SELECT count(*) FROM t"}, clock), clock)
 }
 
 // testBlocking runs every kind of step over sessions.

@@ -127,7 +127,7 @@ func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, 
 		say:     func(text string) { fmt.Fprintln(w, text) },
 	}
 	outcome.Knobs, outcome.Problem = k.run(ctx)
-	outcome.weigh(knobs)
+	outcome.weigh()
 	return outcome, nil
 }
 

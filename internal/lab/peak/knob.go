@@ -1,15 +1,12 @@
 package peak
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 
-	"spillway/internal/lab/cores"
 	"spillway/internal/lab/load"
 )
 
@@ -17,17 +14,8 @@ import (
 type knob struct {
 	name     string
 	original string // the value of the search, in force before and afterwards
-	command  string // for sh; it sets the service to the value of the variable VALUE. "": none
-	quota    quota  // nil: none. With neither, it is a knob of the load
-	members  []int  // process ids that have the quota
+	command  string // for sh; it sets the service to the value of the variable VALUE. "": a knob of the load
 	turns    []turn
-}
-
-// A quota is the limit of CPU time of a service.
-type quota interface {
-	Set(cpus float64) error
-	Restore() error
-	RestoreCommand() string
 }
 
 // A turn is a value of a knob other than the original.
@@ -43,14 +31,11 @@ const (
 	knobSource      = "source"
 )
 
-// knobCPUs is the knob of the target's quota of CPU time.
-const knobCPUs = "cpus"
-
 // turnsMax is the limit of searches with other values than the original ones.
 const turnsMax = 8
 
 const knobHint = "as in 'pool=8,16: ./set-pool $VALUE' (8 is in force now, and the command sets the service to the value of $VALUE), " +
-	"keep-alive, connections=64,256, source=127.0.0.2,127.0.0.3 or cpus=0.5"
+	"keep-alive, connections=64,256 or source=127.0.0.2,127.0.0.3"
 
 // parseKnobs parses what --knob was given for a load with these options.
 func parseKnobs(texts []string, o *load.Options) ([]knob, error) {
@@ -86,8 +71,6 @@ func parseKnob(text string, o *load.Options) (knob, error) {
 			return connections(list, o)
 		case name == knobSource && hasValues:
 			return source(list, o), nil
-		case name == knobCPUs && hasValues:
-			return cpus(list, o)
 		}
 	}
 	k := knob{name: name, command: strings.TrimSpace(command)}
@@ -176,50 +159,4 @@ func source(list string, o *load.Options) knob {
 	addresses := strings.Split(list, ",")
 	k.turns = []turn{{value: list, change: func(o *load.Options) { o.Source = addresses }}}
 	return k
-}
-
-// cpus tries other quotas of the process that listens at the target's port.
-func cpus(list string, o *load.Options) (knob, error) {
-	k := knob{name: knobCPUs}
-	values, err := splitValues(list)
-	if err != nil {
-		return k, err
-	}
-	for _, value := range values {
-		if n, err := strconv.ParseFloat(value, 64); err != nil || !(n > 0) {
-			return k, fmt.Errorf("%q is not a number of CPUs, such as 0.5", value)
-		}
-	}
-	port := o.LocalPort()
-	if port == 0 {
-		return k, errors.New("the target is not on this machine: write a command, as in 'cpus=1,2: docker update --cpus \"$VALUE\" app'")
-	}
-	target, err := o.Find(fmt.Sprintf("target=:%d", port))
-	if err != nil {
-		return k, err
-	}
-	members, err := target.Members()
-	if err != nil {
-		return k, err
-	}
-	found, err := cores.QuotaOf(members)
-	if err != nil {
-		return k, err
-	}
-	most := found.Most()
-	if o.Pin { // the generator has at least one core of its own
-		most = min(most, float64(max(1, runtime.NumCPU()-cmp.Or(o.Workers, load.DefaultWorkers()))))
-	}
-	original := min(found.CPUs(), most)
-	k.quota, k.members, k.original = found, members, strconv.FormatFloat(original, 'g', 4, 64)
-	for _, value := range values {
-		switch n, _ := strconv.ParseFloat(value, 64); {
-		case n < found.Least() || n > most:
-			return k, fmt.Errorf("%s CPUs: the target can have %.4g to %.4g", value, found.Least(), most)
-		case n == original:
-			return k, fmt.Errorf("the target has %s CPUs now; name another number", value)
-		}
-		k.turns = append(k.turns, turn{value: value})
-	}
-	return k, nil
 }

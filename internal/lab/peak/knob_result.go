@@ -188,7 +188,7 @@ func touches() []touch {
 // weigh adds to the likeliest verdict what the knobs show about it: more of what it names that moved the peak up confirms it, and so does
 // less that moved it down in proportion. More of it without a movement speaks against it. Other knobs that moved the peak are mentioned,
 // because too little of anything is a limit.
-func (o *Outcome) weigh(knobs []knob) {
+func (o *Outcome) weigh() {
 	if len(o.Verdicts) == 0 {
 		return
 	}
@@ -200,9 +200,6 @@ func (o *Outcome) weigh(knobs []knob) {
 			return t.verdict == v.Name && slices.ContainsFunc(t.words,
 				func(word string) bool { return strings.Contains(strings.ToLower(k.Name), word) })
 		})
-		if at := slices.IndexFunc(knobs, func(one knob) bool { return one.name == k.Name && one.quota != nil }); at >= 0 {
-			about = about && o.isAbout(v, knobs[at].members)
-		}
 		with, more := fmt.Sprintf("%s=%s instead of %s", k.Name, k.Value, k.Original), k.more()
 		switch {
 		case k.Moved == NotMoved && about && more > 0:
@@ -215,25 +212,6 @@ func (o *Outcome) weigh(knobs []knob) {
 		}
 	}
 	o.Verdicts = verdicts
-}
-
-// isAbout reports whether a verdict about CPU is surely about a service with these processes: no other was watched, and it is a database
-// only if the target is one.
-func (o *Outcome) isAbout(v *diagnose.Verdict, members []int) bool {
-	watched := 0
-	for _, w := range o.Run.Watches {
-		for _, s := range w.Subjects {
-			if s.Sampler != result.SamplerProcess {
-				continue
-			}
-			watched++
-			if w.Host != "" || !slices.ContainsFunc(members,
-				func(pid int) bool { return strings.Contains(" "+s.Detail, fmt.Sprintf(" %d (", pid)) }) {
-				return false
-			}
-		}
-	}
-	return watched > 0 && (v.Name == diagnose.DatabaseCPU) != strings.HasPrefix(o.Run.Header.Target, "http")
 }
 
 // proportionMax is how far the peak may be from one in proportion to the value, as a factor.

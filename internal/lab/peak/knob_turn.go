@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -79,7 +78,7 @@ func (r *knobRun) run(ctx context.Context) (results []KnobResult, err error) {
 			results = append(results, one)
 			left--
 		}
-		if touched && k.ofService() {
+		if touched && k.command != "" {
 			err = errors.Join(err, r.restore(ctx, k))
 		}
 	}
@@ -122,9 +121,6 @@ func (r *knobRun) turn(ctx context.Context, k *knob, t turn, settings Settings, 
 			return nil
 		}
 		to.Reason = "the command failed"
-		if k.quota != nil {
-			to.Reason = "the quota could not be set"
-		}
 		return fmt.Errorf("%s: %s: %w", title, to.Reason, err)
 	}
 	if settings.Deadline > 0 {
@@ -143,49 +139,26 @@ func (r *knobRun) turn(ctx context.Context, k *knob, t turn, settings Settings, 
 		to.Reason = "the load failed"
 		return fmt.Errorf("%s: %v", title, err) // the options were right before the knob was turned: no usage error
 	}
-	if k.quota != nil { // finds out whether something else has changed it
-		if err := r.apply(ctx, k, t.value); err != nil {
-			to.Reason = "the quota did not stay"
-			return fmt.Errorf("%s: %s: %w", title, to.Reason, err)
-		}
-	}
 	to.Answer = answer
 	to.judge(r.original)
 	r.say(fmt.Sprintf("knob %s=%s: %s", k.name, t.value, to.movedText()))
 	return nil
 }
 
-// ofService reports whether the knob changes the service.
-func (k *knob) ofService() bool { return k.command != "" || k.quota != nil }
-
 // apply sets the service to the value; a knob of the load changes the next search only.
 func (r *knobRun) apply(ctx context.Context, k *knob, value string) error {
-	switch {
-	case k.command != "":
-		return r.set(ctx, k.command, value)
-	case k.quota != nil:
-		n, err := strconv.ParseFloat(value, 64)
-		if err != nil {
-			return err
-		}
-		return k.quota.Set(n)
+	if k.command == "" {
+		return nil
 	}
-	return nil
+	return r.set(ctx, k.command, value)
 }
 
 // restore sets the service back to the original value, also if ctx has ended.
 func (r *knobRun) restore(ctx context.Context, k *knob) error {
 	r.say(fmt.Sprintf("knob %s=%s: restoring", k.name, k.original))
-	var err error
-	what, byHand := fmt.Sprintf("the command of %s=%s failed", k.name, k.original), commandLine(k.command, k.original)
-	if k.quota != nil {
-		what, byHand = fmt.Sprintf("%s=%s", k.name, k.original), k.quota.RestoreCommand()
-		err = k.quota.Restore()
-	} else {
-		err = r.set(context.WithoutCancel(ctx), k.command, k.original)
-	}
-	if err != nil {
-		return fmt.Errorf("KNOB NOT RESTORED: %s: %w. Restore the service by hand: %s", what, err, byHand)
+	if err := r.set(context.WithoutCancel(ctx), k.command, k.original); err != nil {
+		return fmt.Errorf("KNOB NOT RESTORED: the command of %s=%s failed: %w. Restore the service by hand: %s", k.name, k.original, err,
+			commandLine(k.command, k.original))
 	}
 	r.say(fmt.Sprintf("knob %s=%s: restored", k.name, k.original))
 	return nil

@@ -28,7 +28,6 @@ type Options struct {
 	Connections string
 	CPUs        map[string]float64
 	Shared      []string
-	Seed        uint64
 }
 
 // Execute reads the files and writes the plan to stdout, as text or JSON.
@@ -46,7 +45,7 @@ func Execute(o Options, asJSON bool, stdout io.Writer) error {
 // Read reads the files and plans.
 func Read(o Options) (*Plan, error) {
 	settings := Settings{
-		RateHz: o.Rate, Hosts: o.Hosts, SLO: o.SLO, Connections: o.Connections, CPUs: o.CPUs, Shared: o.Shared, Seed: o.Seed,
+		RateHz: o.Rate, Hosts: o.Hosts, SLO: o.SLO, Connections: o.Connections, CPUs: o.CPUs, Shared: o.Shared,
 	}
 	var err error
 	if settings.Headroom, err = parseHeadroom(o.Headroom); err != nil {
@@ -69,7 +68,7 @@ func Read(o Options) (*Plan, error) {
 
 // ParseOptions parses the options of a plan as words, like 'rate=50000 headroom=50% connections=short', 'hosts=2'. From is empty.
 func ParseOptions(text string) (Options, error) {
-	o := Options{Headroom: "30%", Seed: 1}
+	o := Options{Headroom: "30%"}
 	for _, word := range strings.Fields(text) {
 		name, value, _ := strings.Cut(word, "=")
 		var err error

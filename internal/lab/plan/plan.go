@@ -1,12 +1,12 @@
 // Package plan turns the measured costs of a request into the machines that a target rate needs.
 //
-// Ceilings applies the utilization law to one step of a load: the rate at which each watched resource is used up. FitUSL fits
-// the Universal Scalability Law to a sweep of connections. Make joins the steps of one or more runs into a Plan: hosts, cores,
-// connections, ports and bytes for a rate, each with the figure that it rests on, and what breaks first.
+// Ceilings applies the utilization law to one step of a load: the rate at which each watched resource is used up.
+// Make joins the steps of one or more runs into a Plan: hosts, cores, connections, ports and bytes for a rate, each with the figure
+// that it rests on, and what breaks first.
 //
 // A plan extrapolates from one application host to several with equal shares of the load. It knows nothing that was not
 // watched, and says so. Only VALID steps count, and only steps of an open loop tell which rate meets an SLO. The package reads
-// result files, and has no clock and no randomness but the seed of the bootstrap.
+// result files, and has no clock and no randomness.
 package plan
 
 import (
@@ -35,7 +35,6 @@ type Settings struct {
 	Connections string             // Short, KeepAlive, or "": as in the runs
 	CPUs        map[string]float64 // cores that a process could use, by name, if the run does not tell
 	Shared      []string           // processes of which there is one for all application hosts, besides databases and Redis
-	Seed        uint64             // of the bootstrap
 }
 
 // The connections of a plan.
@@ -74,7 +73,6 @@ type Plan struct {
 	Breaks      []Break      `json:"breaks"` // by rate: what is used up as the load grows
 	NotMeasured []string     `json:"not_measured"`
 	Notes       []string     `json:"notes,omitempty"`
-	USL         *USL         `json:"usl,omitempty"`
 	settings    Settings     // as checked
 	basis       *observation // the step that most figures rest on
 	hosts       float64      // application hosts of the plan
@@ -156,7 +154,6 @@ func Make(sources []Source, settings Settings) (*Plan, error) {
 	if err := b.build(); err != nil {
 		return nil, err
 	}
-	p.sweep(sources)
 	return p, nil
 }
 
@@ -210,20 +207,4 @@ func workload(run *result.Run) string {
 		return run.Header.Target
 	}
 	return u.Scheme + ":" + u.RequestURI()
-}
-
-// sweep fits the law to each run that is a sweep, and keeps the first fit.
-func (p *Plan) sweep(sources []Source) {
-	for _, s := range sources {
-		points := Sweep(s.Run)
-		if len(points) < ConcurrenciesMin || p.USL != nil {
-			continue // the closed-loop probes of a search for a peak are no sweep
-		}
-		fit, err := FitUSL(points, p.settings.Seed)
-		if err != nil {
-			p.Notes = append(p.Notes, fmt.Sprintf("%s: %v.", s.File, err))
-			continue
-		}
-		p.USL = fit
-	}
 }

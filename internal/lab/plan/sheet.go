@@ -9,7 +9,6 @@ type Sheet struct {
 	Needs       [][]string // heads first: need, amount, what it rests on
 	Breaks      [][]string // heads first: rate, what is used up, what takes over
 	Beyond      string     // says which breaks are left out; "": none
-	Law         []string   // the Universal Scalability Law of a sweep; empty without one
 	NotMeasured []string
 	Notes       []string
 }
@@ -37,9 +36,6 @@ func (p *Plan) Sheet() Sheet {
 			break
 		}
 		s.Breaks = append(s.Breaks, []string{rate(b.RateHz), p.breakText(&b), b.Next})
-	}
-	if p.USL != nil {
-		s.Law = p.USL.Text()
 	}
 	return s
 }

@@ -43,7 +43,6 @@ func (p *Plan) WriteText(w io.Writer) error {
 		}
 	}
 	p.writeBreaks(line)
-	p.writeUSL(line)
 	out.WriteString("\nNot measured\n")
 	for _, text := range p.NotMeasured {
 		line(2, "- %s", text)
@@ -113,33 +112,6 @@ func (p *Plan) breakText(b *Break) string {
 		text += ": below the planned rate with its headroom"
 	}
 	return text
-}
-
-// writeUSL writes the scalability law of a sweep.
-func (p *Plan) writeUSL(line func(indent int, format string, args ...any)) {
-	if p.USL == nil {
-		return
-	}
-	line(0, "")
-	for i, text := range p.USL.Text() {
-		line(min(i, 1)*2, "%s", text)
-	}
-}
-
-// Text describes the fit in a title and one or two lines.
-func (u *USL) Text() []string {
-	lines := []string{
-		fmt.Sprintf("Universal Scalability Law of the sweep (%s, %s to %s connections, 95 %% bands)", plural(float64(len(u.Points)), "step"),
-			number(u.Points[0].Connections), number(u.Points[len(u.Points)-1].Connections)),
-		fmt.Sprintf("one connection alone: %s%s; serial part: %s%s; crosstalk: %s%s", rate(u.Lambda.Value), u.Lambda.bracketed(rate),
-			share(u.Sigma.Value), u.Sigma.bracketed(share), significant(u.Kappa.Value), u.Kappa.bracketed(significant)),
-	}
-	if best, ok := u.Best(); ok {
-		if at, err := u.At(best); err == nil {
-			lines = append(lines, fmt.Sprintf("highest rate: %s%s with %s", rate(at.Value), at.bracketed(rate), plural(best, "connection")))
-		}
-	}
-	return lines
 }
 
 // bracketed writes the interval in brackets, "" if it is a point.

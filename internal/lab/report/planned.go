@@ -49,7 +49,6 @@ func writeMarkdownPlan(out *bytes.Buffer, p *plan.Plan) {
 		fmt.Fprintf(out, "\n%s\n", escapeMarkdown(s.Beyond))
 	}
 	out.WriteString("\n")
-	list("", s.Law)
 	list("Not measured", s.NotMeasured)
 	list("", s.Notes)
 }

@@ -246,21 +246,6 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// TestSweepHasItsLaw: the text of a sweep with enough concurrencies ends with the Universal Scalability Law.
-func TestSweepHasItsLaw(t *testing.T) {
-	t.Parallel()
-	sweep := synthetic{capacity: 2500, base: 3 * time.Millisecond, seconds: 2, seed: 3}
-	text := written(t, Text, sweep.closed(t, 1, 2, 4, 8, 16, 32))
-	for _, want := range []string{"\nUniversal Scalability Law of the sweep (6 steps, 1 to 32 connections, 95 % bands)\n", "\n  one connection alone: "} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %q in\n%s", want, text)
-		}
-	}
-	if text := written(t, Text, sweep.closed(t, 1, 1, 1, 2, 2, 2)); !strings.Contains(text, "\nfit the scalability law: 2 VALID concurrencies of a closed loop; it needs 6") {
-		t.Errorf("no reason in\n%s", text)
-	}
-}
-
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	staged, compare, sweep, single := stagedRun(t), compareRuns(t), sweepRun(t), singleRun(t)

@@ -100,7 +100,7 @@ func shortSearchRun(t testing.TB) *result.Run {
 
 func planOf(t testing.TB, run *result.Run) *plan.Plan {
 	t.Helper()
-	p, err := plan.Make([]plan.Source{{File: "peak.ndjson", Run: run}}, plan.Settings{RateHz: 5000, Headroom: 0.3, Seed: 1})
+	p, err := plan.Make([]plan.Source{{File: "peak.ndjson", Run: run}}, plan.Settings{RateHz: 5000, Headroom: 0.3})
 	if err != nil {
 		t.Fatal(err)
 	}

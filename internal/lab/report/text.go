@@ -45,7 +45,6 @@ func writeText(w io.Writer, runs []run, planned *plan.Plan) error {
 			}
 		}
 		writeTextWatch(&out, r)
-		writeTextSweep(&out, r)
 	}
 	if heads, rows := sideBySide(runs); heads != nil {
 		out.WriteString("\nside by side (one run of each is no evidence that one is better)\n\n")
@@ -83,22 +82,6 @@ func writeTextWatch(out *bytes.Buffer, r *run) {
 		out.WriteString("\nUsed in each step\n")
 		textTable(out, rows, -1)
 		fmt.Fprintf(out, "%s\n", strings.ReplaceAll(watchTableNote, ". ", ".\n"))
-	}
-}
-
-// writeTextSweep writes the Universal Scalability Law of a run with enough concurrencies, or why there is none.
-func writeTextSweep(out *bytes.Buffer, r *run) {
-	points := plan.Sweep(r.Run)
-	if len(points) < plan.ConcurrenciesMin {
-		return
-	}
-	fit, err := plan.FitUSL(points, r.Header.Seed)
-	if err != nil {
-		fmt.Fprintf(out, "\n%s\n", printable(err.Error()))
-		return
-	}
-	for i, line := range fit.Text() {
-		fmt.Fprintf(out, "%s%s\n", []string{"\n", "  "}[min(i, 1)], printable(line))
 	}
 }
 

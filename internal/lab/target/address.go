@@ -19,7 +19,7 @@ import (
 func (t *Target) parse() (location, error) {
 	scheme, _, found := strings.Cut(t.config.URL, ":")
 	if !found {
-		return location{}, fmt.Errorf("target %q has no scheme; write http://HOST:PORT/PATH, postgres://…, mysql://…, sqlite:PATH or redis://…",
+		return location{}, fmt.Errorf("target %q has no scheme; write http://HOST:PORT/PATH, postgres://…, mysql://… or redis://…",
 			t.config.URL)
 	}
 	if err := t.checkForeignOptions(scheme); err != nil {
@@ -30,11 +30,11 @@ func (t *Target) parse() (location, error) {
 		return t.parseHTTP(scheme)
 	case "redis", "rediss":
 		return t.parseRedis(scheme)
-	case "postgres", "postgresql", "mysql", "mariadb", "sqlite", "sqlite3", "file":
+	case "postgres", "postgresql", "mysql", "mariadb":
 		return t.parseDatabase()
 	}
-	return location{}, fmt.Errorf("target: unknown scheme %q; write http://, https://, http+unix://, postgres://, mysql://, sqlite:, "+
-		"redis:// or rediss://", scheme)
+	return location{}, fmt.Errorf("target: unknown scheme %q; write http://, https://, http+unix://, postgres://, mysql://, redis:// "+
+		"or rediss://", scheme)
 }
 
 // checkForeignOptions rejects options that do not apply to the scheme.
@@ -48,7 +48,7 @@ func (t *Target) checkForeignOptions(scheme string) error {
 		c.Checks.wantBody()):
 		return fmt.Errorf("method, headers, body, requests file and checks are for HTTP, not for scheme %s", scheme)
 	case (isHTTP || isRedis) && (c.SQL != "" || len(c.Params) > 0):
-		return fmt.Errorf("--sql and --param are for postgres:, mysql: and sqlite:, not for scheme %s", scheme)
+		return fmt.Errorf("--sql and --param are for postgres: and mysql:, not for scheme %s", scheme)
 	case !isRedis && len(c.Commands) > 0:
 		return fmt.Errorf("--command is for redis:, not for scheme %s", scheme)
 	case !isHTTP && len(c.Calls) > 0:
@@ -232,25 +232,17 @@ func (t *Target) parseDatabase() (location, error) {
 	if t.config.SQL == "" {
 		return location{}, fmt.Errorf("%s: requires a statement: --sql 'SELECT …'", u.Driver)
 	}
-	dialect := plans.SQLite
-	switch u.Driver {
-	case database.Postgres:
-		dialect = plans.Postgres
-	case database.MySQL:
+	dialect := plans.Postgres
+	if u.Driver == database.MySQL {
 		dialect = plans.MySQL | plans.BackslashEscapes
 	}
 	if t.statement, err = parseSQL(t.config.SQL, dialect, t.config.Params); err != nil {
 		return location{}, err
 	}
-	switch u.Driver {
-	case database.Postgres:
-		return t.parsePostgres(u)
-	case database.MySQL:
+	if u.Driver == database.MySQL {
 		return t.parseMySQL(u)
 	}
-	t.kind = kindSQLite
-	t.config.path = u.Path()
-	return location{}, nil
+	return t.parsePostgres(u)
 }
 
 func (t *Target) parsePostgres(u database.URL) (location, error) {

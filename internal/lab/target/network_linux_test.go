@@ -128,14 +128,9 @@ func TestCheckTriesEveryAddress(t *testing.T) {
 	f(Config{}, "no address", "")
 	f(Config{DNSRefresh: time.Hour}, "", "shop.test is loaded at 127.0.0.2:"+port+", 127.0.0.3:"+port+" in rotation", "127.0.0.2", "127.0.0.3", "::1")
 
-	for url, want := range map[string]string{"http://127.0.0.1/": "requires a target with a host name", "sqlite:x": "requires a target with a host name"} {
-		c := Config{URL: url, DNSRefresh: time.Second, Timeout: time.Minute}
-		if strings.HasPrefix(url, "sqlite") {
-			c.SQL = "SELECT 1"
-		}
-		if _, err := Open(t.Context(), c); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", url, err, want)
-		}
+	c := Config{URL: "http://127.0.0.1/", DNSRefresh: time.Second, Timeout: time.Minute}
+	if _, err := Open(t.Context(), c); err == nil || !strings.Contains(err.Error(), "requires a target with a host name") {
+		t.Errorf("%s: %v", c.URL, err)
 	}
 }
 

@@ -11,9 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"zombiezen.com/go/sqlite"
-	"zombiezen.com/go/sqlite/sqlitex"
-
 	"spillway/internal/apptest"
 	"spillway/internal/lab/result"
 	"spillway/internal/plans"
@@ -150,21 +147,6 @@ func testDatabase(t *testing.T, url string, bytes int64) {
 	if err := wrong.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "nowhere") {
 		t.Errorf("check of a wrong statement: %v", err)
 	}
-}
-
-func TestSQLite(t *testing.T) {
-	path := t.TempDir() + "/db"
-	conn, err := sqlite.OpenConn(path, sqlite.OpenReadWrite|sqlite.OpenCreate)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := sqlitex.ExecuteTransient(conn, "CREATE TABLE t (a INTEGER PRIMARY KEY, b TEXT)", nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := conn.Close(); err != nil {
-		t.Fatal(err)
-	}
-	testDatabase(t, "sqlite:"+path, 5)
 }
 
 func TestPostgresReply(t *testing.T) {

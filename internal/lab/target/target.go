@@ -1,5 +1,5 @@
-// Package target sends requests to HTTP, PostgreSQL, MySQL, MariaDB, SQLite and
-// Redis servers. Open parses an address and the requests. Each connection then carries
+// Package target sends requests to HTTP, PostgreSQL, MySQL, MariaDB and Redis
+// servers. Open parses an address and the requests. Each connection then carries
 // one request at a time, and an Outcome reports its times and its result.
 //
 // On Linux, Worker drives http://, redis:// and unencrypted postgres:// with an
@@ -26,7 +26,7 @@ import (
 
 // Config describes a target and its requests. URL, Timeout and Clock are required.
 type Config struct {
-	URL           string        // http:, https:, http+unix:, postgres:, mysql:, sqlite:, redis: or rediss:
+	URL           string        // http:, https:, http+unix:, postgres:, mysql:, redis: or rediss:
 	Socket        string        // Unix socket to connect to instead of the URL's host
 	Sources       []netip.Addr  // local addresses to connect from, in rotation
 	Allow         []string      // public hosts that may be loaded
@@ -57,11 +57,9 @@ type Config struct {
 	Cert     string        // https:, rediss:: PEM file of the client's certificate, with Key
 	Key      string
 
-	SQL      string           // postgres:, mysql:, sqlite:
+	SQL      string           // postgres:, mysql:
 	Params   map[string]Value // of SQL
 	Commands []string         // redis:; [name=NAME] WORDS, drawn with equal probability
-
-	path string // sqlite: file name
 }
 
 // Target is a parsed Config. It is safe for concurrent use.
@@ -96,17 +94,16 @@ const (
 	kindRedis
 	kindPostgres
 	kindMySQL
-	kindSQLite
 )
 
 // Parse reads the address, the requests and the files that they name, without
 // looking up the host. It reports whether the requests are SQL statements, and
-// whether only programs of this host reach the target, because it is a Unix socket
-// or a file. Its errors are those of Open.
+// whether only programs of this host reach the target, because it is a Unix
+// socket. Its errors are those of Open.
 func Parse(config Config) (sql, thisHost bool, err error) {
 	t := &Target{config: config}
 	where, err := t.parse()
-	return t.SQL(), t.kind == kindSQLite || where.socket != "" || config.Socket != "", err
+	return t.SQL(), where.socket != "" || config.Socket != "", err
 }
 
 // Open parses the address and the requests and resolves the host. It does not
@@ -119,9 +116,6 @@ func Open(ctx context.Context, config Config) (*Target, error) {
 	where, err := t.parse()
 	if err != nil {
 		return nil, err
-	}
-	if t.kind == kindSQLite && config.DNSRefresh == 0 {
-		return t, nil
 	}
 	return t, t.locate(ctx, where)
 }
@@ -188,8 +182,7 @@ func (t *Target) EventLoop() bool {
 	return false
 }
 
-// Address returns where connections go: "tcp" and the first address in use with its port, or "unix" and a path. Both are
-// empty for SQLite.
+// Address returns where connections go: "tcp" and the first address in use with its port, or "unix" and a path.
 func (t *Target) Address() (network, address string) {
 	switch t.network.kind {
 	case "unix":
@@ -294,8 +287,6 @@ func (t *Target) dialer(source *Source) dialer {
 	switch {
 	case t.kind == kindMySQL:
 		return with((*Target).dialMySQL)
-	case t.kind == kindSQLite:
-		return with((*Target).dialSQLite)
 	case len(t.config.Calls) > 0:
 		return with((*Target).dialCall)
 	case t.config.HTTP2:

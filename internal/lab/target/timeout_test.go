@@ -11,9 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"zombiezen.com/go/sqlite"
-	"zombiezen.com/go/sqlite/sqlitex"
-
 	"spillway/internal/lab/result"
 )
 
@@ -119,28 +116,4 @@ func TestTimeoutCoversLogin(t *testing.T) {
 	server := sharedPostgres.Get(t)
 	tg = open(t, Config{URL: slowly(server.CreateDatabase(t)), SQL: "SELECT pg_sleep(0.6)", Timeout: wholeTimeout})
 	expectTimeout(t, "PostgreSQL", tg)
-}
-
-// TestTimeoutStopsSQLite runs a statement that takes longer than the timeout
-// although no lock delays it.
-func TestTimeoutStopsSQLite(t *testing.T) {
-	path := t.TempDir() + "/db"
-	conn, err := sqlite.OpenConn(path, sqlite.OpenReadWrite|sqlite.OpenCreate)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if err := sqlitex.ExecuteTransient(conn, "CREATE TABLE t (a INTEGER)", nil); err != nil {
-		t.Fatal(err)
-	}
-	endless := "WITH RECURSIVE n(a) AS (SELECT 1 UNION ALL SELECT a+1 FROM n WHERE a < 100000000) SELECT count(*) FROM n"
-	outcomes, counters := exchangeAll(t, open(t, Config{URL: "sqlite:" + path, SQL: endless, Timeout: 300 * time.Millisecond}), 2)
-	for _, o := range outcomes {
-		if o.Err == nil || Classify(o.Err) != result.Timeout {
-			t.Errorf("SQLite: error %v, want a timeout", o.Err)
-		}
-	}
-	if counters.Connects != 2 {
-		t.Errorf("%d connections, want a new one after an interrupted statement", counters.Connects)
-	}
 }
