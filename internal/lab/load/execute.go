@@ -110,7 +110,7 @@ func Execute(ctx context.Context, o Options, generator Generator, header result.
 	}
 	display := o.Display
 	if display == nil {
-		display = newProgressDisplay(w, o.ReportInterval, steps, o.Flow != "")
+		display = newProgress(w, o.ReportInterval, steps, o.Flow != "")
 	}
 	recorder, err := result.NewRecorder(o.Out, header, watches, display.Message)
 	if err != nil {

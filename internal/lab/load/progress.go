@@ -12,16 +12,18 @@ import (
 	"spillway/internal/progress"
 )
 
-// progressDisplay shows a run: one line that changes on a terminal, plain lines
+// Progress is the Display of a run: one line that changes on a terminal, plain lines
 // elsewhere. It is safe for concurrent use and ignores errors of the writer.
-type progressDisplay struct {
+type Progress struct {
 	out      io.Writer
 	columns  func() int // of the terminal; nil: no terminal
 	interval int        // seconds between two lines
 	steps    int
 	unit     string // of the number that limits a step
+	search   bool   // the caller announces and reports the steps
 
 	mu       sync.Mutex
+	lead     string        // begins the line of a terminal
 	duration time.Duration // of the current step
 	seconds  int           // since the last line
 	counters result.Counters
@@ -31,8 +33,8 @@ type progressDisplay struct {
 	rates    []float64          // for the sparkline
 }
 
-func newProgressDisplay(out io.Writer, interval time.Duration, steps int, flow bool) *progressDisplay {
-	p := &progressDisplay{
+func newProgress(out io.Writer, interval time.Duration, steps int, flow bool) *Progress {
+	p := &Progress{
 		out: out, unit: "requests", columns: progress.Terminal(out), interval: int(interval / time.Second), steps: steps,
 		response: newTimes(), all: newTimes(),
 	}
@@ -45,8 +47,24 @@ func newProgressDisplay(out io.Writer, interval time.Duration, steps int, flow b
 	return p
 }
 
+// NewSearchProgress returns the Display of a search, which announces each step with Lead
+// and reports it with Message. Without a terminal, only messages are written.
+func NewSearchProgress(out io.Writer) *Progress {
+	p := newProgress(out, 0, 0, false)
+	p.search = true
+	return p
+}
+
+// Lead sets the beginning of the line of a terminal, and shows it.
+func (p *Progress) Lead(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lead = text + "  "
+	p.draw("")
+}
+
 // Step implements Display.
-func (p *progressDisplay) Step(s *result.Step) {
+func (p *Progress) Step(s *result.Step) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.duration = time.Duration(s.Duration * float64(time.Second))
@@ -58,13 +76,13 @@ func (p *progressDisplay) Step(s *result.Step) {
 	if p.duration == 0 {
 		length = fmt.Sprintf("%d %s", s.Requests, p.unit)
 	}
-	if p.steps > 1 || p.columns == nil {
+	if !p.search && (p.steps > 1 || p.columns == nil) {
 		fmt.Fprintf(p.out, "step %d of %d: %s, %s\n", s.Index+1, p.steps, s.Name, length)
 	}
 }
 
 // Second implements Display.
-func (p *progressDisplay) Second(s *Second) {
+func (p *Progress) Second(s *Second) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.counters.Add(&s.Slice.Counters)
@@ -78,17 +96,15 @@ func (p *progressDisplay) Second(s *Second) {
 		return
 	}
 	line := p.line(s)
-	if p.columns != nil {
-		line += "  " + sparkline(p.rates, 30)
-		fmt.Fprintf(p.out, "\r%s\x1b[K", truncate(line, p.columns()-1))
-	} else {
+	p.draw(line + "  " + sparkline(p.rates, 30))
+	if p.columns == nil && !p.search {
 		fmt.Fprintln(p.out, line)
 	}
 	p.reset()
 }
 
 // line describes the seconds since the last line.
-func (p *progressDisplay) line(s *Second) string {
+func (p *Progress) line(s *Second) string {
 	line := fmt.Sprintf("[%5s] %8.1f/s  p50 %s  p99 %s", s.Elapsed.Round(time.Second), float64(p.counters.Completed)/p.length, p.quantile(0.5),
 		p.quantile(0.99))
 	if p.counters.Reads+p.counters.Writes > 0 {
@@ -112,7 +128,7 @@ func (p *progressDisplay) line(s *Second) string {
 
 // quantile formats a percentile of the time since the last line, or of the step so
 // far if that has too few answers. ">=" marks a lower bound.
-func (p *progressDisplay) quantile(q float64) string {
+func (p *Progress) quantile(q float64) string {
 	times := p.response
 	if !times.Carries(q) {
 		times = p.all
@@ -137,23 +153,23 @@ func resetTimes(times histogram.Censored) {
 	times.Beyond.Reset()
 }
 
-func (p *progressDisplay) reset() {
+func (p *Progress) reset() {
 	p.seconds, p.length, p.counters = 0, 0, result.Counters{}
 	resetTimes(p.response)
 }
 
 // Total implements Display.
-func (p *progressDisplay) Total(t *result.Total) {
+func (p *Progress) Total(t *result.Total) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.clear()
-	if t.Validity != result.Valid {
+	if t.Validity != result.Valid && !p.search {
 		fmt.Fprintf(p.out, "step %d: %s: %s\n", t.Step+1, t.Validity, strings.Join(t.Sentences(), "; "))
 	}
 }
 
 // Message prints a line between the lines of progress.
-func (p *progressDisplay) Message(text string) {
+func (p *Progress) Message(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.clear()
@@ -161,14 +177,21 @@ func (p *progressDisplay) Message(text string) {
 }
 
 // End implements Display.
-func (p *progressDisplay) End() {
+func (p *Progress) End() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.clear()
 }
 
+// draw changes the line of a terminal.
+func (p *Progress) draw(text string) {
+	if p.columns != nil {
+		fmt.Fprintf(p.out, "\r%s\x1b[K", truncate(p.lead+text, p.columns()-1))
+	}
+}
+
 // clear removes the line that changes.
-func (p *progressDisplay) clear() {
+func (p *Progress) clear() {
 	if p.columns != nil {
 		io.WriteString(p.out, progress.ClearLine)
 	}

@@ -12,7 +12,7 @@ import (
 // TestProgressLine checks the line for each interval.
 func TestProgressLine(t *testing.T) {
 	var out bytes.Buffer
-	p := newProgressDisplay(&out, 2*time.Second, 3, false)
+	p := newProgress(&out, 2*time.Second, 3, false)
 	p.Step(&result.Step{Index: 1, Name: "100/s", Duration: 4})
 	for i := range 4 {
 		s := &Second{Elapsed: time.Duration(i+1) * time.Second, Response: histogram.NewSlice(), Unanswered: histogram.NewSlice()}

@@ -5,131 +5,46 @@ import (
 	"io"
 	"math"
 	"strings"
-	"sync"
 	"time"
 
-	"spillway/internal/histogram"
 	"spillway/internal/lab/load"
 	"spillway/internal/lab/result"
 	"spillway/internal/progress"
 )
 
-// display shows a search: on a terminal one line with the interval that closes in, elsewhere one line per probe. It is a
-// load.Display, is safe for concurrent use and ignores errors of the writer.
+// display shows a search: on a terminal one line with the interval that closes in, elsewhere one line per probe.
 type display struct {
-	out      io.Writer
-	columns  func() int // of the terminal; nil: no terminal
+	*load.Progress
+	terminal bool
 	maxTime  time.Duration
-	quantile float64 // shown while a probe runs; 0: the median
 	now      func() time.Time
 	flow     bool // rates count iterations
 
-	mu       sync.Mutex
 	began    time.Time
 	number   int // of the current probe, from 1
 	probe    Probe
 	answer   Answer
-	low, top float64            // of all rates so far
-	response histogram.Censored // of the current probe
-	errors   int64
+	low, top float64 // of all rates so far
 }
 
-func newDisplay(out io.Writer, maxTime time.Duration, quantile float64, flow bool) *display {
-	d := &display{
-		out: out, columns: progress.Terminal(out), maxTime: maxTime, quantile: quantile, now: time.Now, flow: flow,
-		response: histogram.Censored{Known: histogram.NewSlice(), Beyond: histogram.NewSlice()},
+func newDisplay(out io.Writer, maxTime time.Duration, flow bool) *display {
+	return &display{
+		Progress: load.NewSearchProgress(out), terminal: progress.Terminal(out) != nil, maxTime: maxTime, now: time.Now, flow: flow,
 	}
-	if d.quantile == 0 {
-		d.quantile = 0.5
-	}
-	return d
 }
 
 // begins is called before a probe begins.
 func (d *display) begins(p Probe) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	if d.began.IsZero() {
 		d.began = d.now()
 	}
 	d.number++
-	d.probe, d.errors = p, 0
-	d.response.Known.Reset()
-	d.response.Beyond.Reset()
+	d.probe = p
 	if p.Rate > 0 {
 		d.top = max(d.top, p.Rate)
 		if d.low == 0 || p.Rate < d.low {
 			d.low = p.Rate
 		}
-	}
-	d.draw("warm-up")
-}
-
-// observed is called when the search has taken the result of a probe.
-func (d *display) observed(t *result.Total, o *Observation, answer Answer) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.answer = answer
-	if d.columns != nil && o.Validity == result.Valid {
-		return
-	}
-	d.clear()
-	fmt.Fprintf(d.out, "probe %d, %s: %s\n", d.number, d.what(), outcomeText(t, o, d.probe.Rate == 0))
-	if bounds := boundsText(answer); d.columns == nil && d.probe.Rate > 0 && bounds != "" {
-		fmt.Fprintf(d.out, "  %s\n", bounds)
-	}
-}
-
-// Step implements load.Display.
-func (d *display) Step(*result.Step) {}
-
-// Second implements load.Display.
-func (d *display) Second(s *load.Second) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.response.Known.Merge(s.Response)
-	d.response.Beyond.Merge(s.Unanswered)
-	d.errors += s.Slice.Errors.Total()
-	if d.columns == nil {
-		return
-	}
-	status := fmt.Sprintf("%s/s", count(float64(s.Slice.Completed)/max(s.Slice.Length, 1e-3)))
-	if d.response.Carries(d.quantile) {
-		q, atLeast := d.response.Quantile(d.quantile)
-		sign := " "
-		if atLeast {
-			sign = " >="
-		}
-		status += fmt.Sprintf(", p%g%s%s", 100*d.quantile, sign, duration(q.Seconds()))
-	}
-	if d.errors > 0 {
-		status += fmt.Sprintf(", %d errors", d.errors)
-	}
-	d.draw(fmt.Sprintf("%s, %s left", status, max(d.probe.Duration-s.Elapsed, 0).Round(time.Second)))
-}
-
-// Total implements load.Display.
-func (d *display) Total(*result.Total) {}
-
-// Message implements load.Display.
-func (d *display) Message(text string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.clear()
-	fmt.Fprintln(d.out, text)
-}
-
-// End implements load.Display.
-func (d *display) End() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.clear()
-}
-
-// draw redraws the line of a terminal.
-func (d *display) draw(status string) {
-	if d.columns == nil {
-		return
 	}
 	parts := []string{clock(d.now().Sub(d.began))}
 	if d.maxTime > 0 {
@@ -138,18 +53,20 @@ func (d *display) draw(status string) {
 	if bar := bar(d.answer, d.low, d.top, barCells); bar != "" {
 		parts = append(parts, bar)
 	}
-	parts = append(parts, fmt.Sprintf("%d %s: %s", d.number, d.what(), status))
-	line := []rune(strings.Join(parts, "  "))
-	if width := d.columns() - 1; len(line) > width {
-		line = line[:max(width, 0)]
-	}
-	fmt.Fprintf(d.out, "\r%s\x1b[K", string(line))
+	d.Lead(strings.Join(append(parts, fmt.Sprintf("%d %s:", d.number, d.what())), "  "))
 }
 
-func (d *display) clear() {
-	if d.columns != nil {
-		io.WriteString(d.out, progress.ClearLine)
+// observed is called when the search has taken the result of a probe.
+func (d *display) observed(t *result.Total, o *Observation, answer Answer) {
+	d.answer = answer
+	if d.terminal && o.Validity == result.Valid {
+		return
 	}
+	text := fmt.Sprintf("probe %d, %s: %s", d.number, d.what(), outcomeText(t, o, d.probe.Rate == 0))
+	if bounds := boundsText(answer); !d.terminal && d.probe.Rate > 0 && bounds != "" {
+		text += "\n  " + bounds
+	}
+	d.Message(text)
 }
 
 // what describes the current probe.

@@ -136,8 +136,7 @@ func search(ctx context.Context, o Options, settings Settings, slo result.SLO, h
 	open func() (load.Watcher, error),
 ) (Answer, *result.Run, error) {
 	e := &execution{
-		options: &o, slo: slo, search: NewSearch(settings), display: newDisplay(w, settings.Deadline, settings.Quantile,
-			o.Flow != ""), now: time.Now,
+		options: &o, slo: slo, search: NewSearch(settings), display: newDisplay(w, settings.Deadline, o.Flow != ""), now: time.Now,
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -79,7 +79,7 @@ func TestObservationOf(t *testing.T) {
 func searched(t *testing.T, capacity float64, settings Settings, steps int, change func(*result.Total)) *Outcome {
 	t.Helper()
 	slo, now := parse(t, "p90<20ms"), time.Unix(0, 0)
-	e := &execution{options: &Options{}, slo: slo, search: NewSearch(settings), display: newDisplay(io.Discard, 0, 0.9, false), now: func() time.Time { return now }}
+	e := &execution{options: &Options{}, slo: slo, search: NewSearch(settings), display: newDisplay(io.Discard, 0, false), now: func() time.Time { return now }}
 	run := &result.Run{Header: result.Header{Target: "http://127.0.0.1/", SLO: "p90<20ms"}, End: result.End{Reason: result.Finished}}
 	var previous *result.Total
 	for i := range steps {
@@ -263,7 +263,7 @@ func TestWarmupCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := time.Unix(0, 0)
-	e := &execution{options: &o, slo: slo, search: NewSearch(settings), display: newDisplay(io.Discard, 0, 0.9, false), now: func() time.Time { return now }}
+	e := &execution{options: &o, slo: slo, search: NewSearch(settings), display: newDisplay(io.Discard, 0, false), now: func() time.Time { return now }}
 	step, more, err := e.next(t.Context(), nil)
 	if err != nil || more && step.Warmup+step.Duration > o.MaxTime {
 		t.Errorf("--max-time %s: the first probe takes %s", o.MaxTime, step.Warmup+step.Duration)
@@ -322,7 +322,7 @@ func TestObservationDecides(t *testing.T) {
 func TestRowsUsedUp(t *testing.T) {
 	slo, now := parse(t, "p50<20ms"), time.Unix(0, 0)
 	e := &execution{
-		options: &Options{}, slo: slo, search: NewSearch(Settings{Start: 100}), display: newDisplay(io.Discard, 0, 0.9, false),
+		options: &Options{}, slo: slo, search: NewSearch(Settings{Start: 100}), display: newDisplay(io.Discard, 0, false),
 		now: func() time.Time { return now },
 	}
 	if _, more, err := e.next(t.Context(), nil); !more || err != nil {

@@ -157,7 +157,7 @@ func TestCallAfterIdleClose(t *testing.T) {
 		if o.Err != nil || o.Connected == 0 {
 			t.Fatalf("%+v", o)
 		}
-		for s.Open() && s.conn.(*callConn).conn.Err() == nil {
+		for s.Open() && s.conn.(*netHTTPConn).conn.Err() == nil {
 			<-time.After(time.Millisecond)
 		}
 	}

@@ -136,7 +136,7 @@ func TestHTTP2Timeout(t *testing.T) {
 	f(1, 1)
 	f(0, 1)
 	server.CloseClientConnections()
-	for sessions[0].conn.(*http2Conn).conn.Err() == nil {
+	for sessions[0].conn.(*netHTTPConn).conn.Err() == nil {
 		sessions[0].Do(t.Context(), tg.config.Clock.Now()) // until the client has noticed
 		if sessions[0].conn == nil {
 			break

@@ -253,12 +253,12 @@ func (t *Target) Slots(connections int) int { return connections * max(t.config.
 // stream of each. Their connections are not open. EventLoop must be false.
 func (t *Target) NewSessions(connections int) []*Session {
 	sessions := make([]*Session, t.Slots(connections))
-	groups := make([]*http2Group, connections)
+	groups := make([]*httpGroup, connections)
 	for i := range sessions {
 		s := t.NewSession(i, len(sessions))
 		if t.config.HTTP2 && len(t.config.Calls) == 0 {
 			if groups[i%connections] == nil {
-				groups[i%connections] = newHTTP2Group(t)
+				groups[i%connections] = newHTTPGroup(t)
 			}
 			s.dial = groups[i%connections].dialer(s.source)
 		}
@@ -287,10 +287,8 @@ func (t *Target) dialer(source *Source) dialer {
 	switch {
 	case t.kind == kindMySQL:
 		return with((*Target).dialMySQL)
-	case len(t.config.Calls) > 0:
-		return with((*Target).dialCall)
-	case t.config.HTTP2:
-		return newHTTP2Group(t).dialer(source)
+	case t.config.HTTP2, len(t.config.Calls) > 0:
+		return newHTTPGroup(t).dialer(source)
 	}
 	return with((*Target).dialStream)
 }
