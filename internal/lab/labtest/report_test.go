@@ -79,8 +79,8 @@ func TestReportShowsFiles(t *testing.T) {
 		}
 	}
 	f([]string{"a.ndjson"}, "Holds 100/s: 100/s answered, p90 5", "VALID")
-	f([]string{"a.ndjson", "b.ndjson.gz"}, "\na\n"[1:], "\nb\n", "p50 a  p50 b")
-	f([]string{"before=a.ndjson", "after=b.ndjson.gz"}, "before\n", "p50 before  p50 after")
+	f([]string{"a.ndjson", "b.ndjson.gz", "-f", "csv"}, "\na,0,", "\nb,0,")
+	f([]string{"before=a.ndjson", "after=b.ndjson.gz", "-f", "csv"}, "\nbefore,0,", "\nafter,0,")
 	f([]string{"--merge", "a.ndjson", "b.ndjson.gz"}, "Holds 200/s: 200/s answered")
 	f([]string{"a.ndjson", "-f", "json"}, `"format": "spillway-load"`, `"rate_hz": 100`)
 	f([]string{"a.ndjson", "-f", "junit"}, `<testsuite name="http://127.0.0.1/" tests="1" failures="0"`, `<testcase classname="100/s" name="is a valid measurement"`)
@@ -138,6 +138,7 @@ func TestReportMistakes(t *testing.T) {
 	f("--fail-if needs --against BASE", exit.Usage, "a.ndjson", "--fail-if", "p99>+10%")
 	f("--fail-if: the value is empty", exit.Usage, "a.ndjson", "--against", "b.ndjson.gz", "--fail-if", "")
 	f("write the change as +10%", exit.Usage, "a.ndjson", "--against", "b.ndjson.gz", "--fail-if", "p99>10%")
+	f("text shows one run, not 2 files: compare a run with another by --against BASE", exit.Usage, "a.ndjson", "b.ndjson.gz")
 	f("--against compares one run", exit.Usage, "a.ndjson", "b.ndjson.gz", "--against", "b.ndjson.gz")
 	f("a comparison has the formats text, markdown, summary and junit, not html", exit.Usage, "a.ndjson", "--against", "b.ndjson.gz", "-f", "html")
 	f("--plan shows a plan with the formats text, markdown and html", exit.Usage, "a.ndjson", "--plan", "rate=5", "-f", "json")

@@ -19,34 +19,31 @@ const (
 )
 
 // loadPanels are the panels of a load report.
-func loadPanels(runs []run) ([]panel, error) {
-	if len(runs) == 0 {
-		return nil, nil
-	}
+func loadPanels(r *run) ([]panel, error) {
 	var panels []panel
 	loops := []string{result.LoopOpen, result.LoopClosed}
-	if len(runs) == 1 && runs[0].search != nil {
-		panels, loops = searchPanels(&runs[0]), nil
+	if r.search != nil {
+		panels, loops = searchPanels(r), nil
 	}
 	for _, loop := range loops {
-		if levels := loadLevels(runs, loop); len(levels) > 1 {
-			panels = append(panels, latencyByLevel(runs, loop, levels), goodByLevel(runs, loop, levels))
+		if levels := r.loadLevels(loop); len(levels) > 1 {
+			panels = append(panels, latencyByLevel(r, loop, levels), goodByLevel(r, loop, levels))
 		}
 	}
-	limits := latencyLimits(runs)
-	if curves, caption := selectCurves(runs); len(curves) > 0 {
-		if anyStep(runs, (*step).saturates) && runs[0].search == nil {
+	limits := r.latencyLimits()
+	if curves, caption := selectCurves(r); len(curves) > 0 {
+		if r.anyStep((*step).saturates) && r.search == nil {
 			caption = closedLoopNote(result.LoopClosed) + "; " + caption
 		}
 		panels = append(panels, panel{Title: "Latency by percentile", Caption: caption, Charts: []chart{percentileChart(curves, limits)}})
 	}
-	charts, err := timelineCharts(runs, limits)
+	charts, err := timelineCharts(r, limits)
 	if err != nil {
 		return nil, err
 	}
 	if len(charts) > 0 {
 		caption := "a point per second, or per several in a long run; p99 where a point has 1,000 requests; triangle: at least"
-		if len(runs) == 1 && runs[0].usage != nil {
+		if r.usage != nil {
 			caption = "a point per second, or per several in a long run"
 		}
 		panels = append(panels, panel{Title: "Timeline", Caption: caption, Charts: charts})
@@ -66,15 +63,12 @@ func (r *run) sweep(loop string) []*step {
 	return steps
 }
 
-// loadLevels returns the distinct load levels of all runs in ascending order.
-func loadLevels(runs []run, loop string) []float64 {
+// loadLevels returns the distinct load levels of a loop in ascending order.
+func (r *run) loadLevels(loop string) []float64 {
 	var levels []float64
-	for i := range runs {
-		for _, s := range runs[i].sweep(loop) {
-			levels = append(levels, s.level())
-		}
+	for _, s := range r.sweep(loop) {
+		levels = append(levels, s.level())
 	}
-	slices.Sort(levels)
 	return slices.Compact(levels)
 }
 
@@ -126,31 +120,24 @@ func latencyFigure(name, color, style, figure string) levelFigure {
 	}}
 }
 
-func latencyByLevel(runs []run, loop string, levels []float64) panel {
+func latencyByLevel(r *run, loop string, levels []float64) panel {
 	x := loadAxis(loop, levels)
 	c := chart{
 		Title: "response time over " + x.Title, Height: chartHeight, X: x, Y: axis{Title: "response time", Unit: unitSeconds, Log: true},
-		Limits: latencyLimits(runs),
+		Limits: r.latencyLimits(),
 	}
-	if len(runs) == 1 {
-		c.Tables = []table{levelTable(&runs[0], loop,
-			latencyFigure("p50", "q50", "", figureP50), latencyFigure("p90", "q90", "", figureP90),
-			latencyFigure("p99", "q99", "", figureP99), latencyFigure("max", "qmax", styleThin, figureMax))}
-	} else {
-		for i := range runs {
-			c.Tables = append(c.Tables, levelTable(&runs[i], loop,
-				latencyFigure(runs[i].label+" p50", hue(i), styleDashed, figureP50), latencyFigure(runs[i].label+" p99", hue(i), "", figureP99)))
-		}
-	}
+	c.Tables = []table{levelTable(r, loop,
+		latencyFigure("p50", "q50", "", figureP50), latencyFigure("p90", "q90", "", figureP90),
+		latencyFigure("p99", "q99", "", figureP99), latencyFigure("max", "qmax", styleThin, figureMax))}
 	caption := "hollow: not a valid measurement; triangle: at least, among requests without an answer"
-	if note := closedLoopNote(loop); note != "" && anyStep(runs, (*step).saturates) {
+	if note := closedLoopNote(loop); note != "" && r.anyStep((*step).saturates) {
 		caption = note + "; " + caption
 	}
 	return panel{Title: "Latency against " + loadNoun(loop), Caption: caption, Half: true, Charts: []chart{c}}
 }
 
 // goodByLevel shows the rate of good answers, and in an open loop the offered rate.
-func goodByLevel(runs []run, loop string, levels []float64) panel {
+func goodByLevel(r *run, loop string, levels []float64) panel {
 	x := loadAxis(loop, levels)
 	c := chart{
 		Title: "good answers per second over " + x.Title, Height: chartHeight, X: x,
@@ -159,13 +146,8 @@ func goodByLevel(runs []run, loop string, levels []float64) panel {
 	if loop == result.LoopOpen {
 		c.Tables = []table{{X: levels, Series: []line{{Name: "offered", Color: "ideal", Style: styleDashed, Y: levels}}}}
 	}
-	for i := range runs {
-		good := levelFigure{name: "good", color: hue(i), value: func(s *step) point { return point{value: s.Total.Rate()} }}
-		if len(runs) > 1 {
-			good.name = runs[i].label
-		}
-		c.Tables = append(c.Tables, levelTable(&runs[i], loop, good))
-	}
+	good := levelFigure{name: "good", color: hue(0), value: func(s *step) point { return point{value: s.Total.Rate()} }}
+	c.Tables = append(c.Tables, levelTable(r, loop, good))
 	return panel{Title: "Good answers against " + loadNoun(loop), Caption: "no bad status, no failed check", Half: true, Charts: []chart{c}}
 }
 
@@ -176,16 +158,14 @@ func loadNoun(loop string) string {
 	return "connections"
 }
 
-// latencyLimits are the distinct latency limits of the runs' SLOs.
-func latencyLimits(runs []run) []mark {
+// latencyLimits are the distinct latency limits of the steps' SLOs.
+func (r *run) latencyLimits() []mark {
 	var limits []mark
-	for i := range runs {
-		for k := range runs[i].steps {
-			for _, c := range runs[i].steps[k].Total.SLO {
-				m := mark{c.Limit, c.Text}
-				if strings.HasPrefix(c.Metric, "response_") && c.Limit > 0 && !slices.Contains(limits, m) {
-					limits = append(limits, m)
-				}
+	for k := range r.steps {
+		for _, c := range r.steps[k].Total.SLO {
+			m := mark{c.Limit, c.Text}
+			if strings.HasPrefix(c.Metric, "response_") && c.Limit > 0 && !slices.Contains(limits, m) {
+				limits = append(limits, m)
 			}
 		}
 	}
@@ -202,14 +182,11 @@ type curve struct {
 const curvesMax = 8
 
 // selectCurves selects the curves of the percentile chart. A single step shows response and service time. Several steps
-// show the response time of up to curvesMax of them. Several runs are compared at their highest common load.
-func selectCurves(runs []run) (curves []curve, caption string) {
-	if len(runs) > 1 {
-		return compareCurves(runs)
-	}
-	steps := runs[0].steps
-	if runs[0].search != nil {
-		return searchCurves(&runs[0])
+// show the response time of up to curvesMax of them.
+func selectCurves(r *run) (curves []curve, caption string) {
+	steps := r.steps
+	if r.search != nil {
+		return searchCurves(r)
 	}
 	if len(steps) == 1 {
 		curves = []curve{{"response", "h0", steps[0].response}, {"service", "h1", steps[0].service}}
@@ -221,49 +198,6 @@ func selectCurves(runs []run) (curves []curve, caption string) {
 		curves = append(curves, curve{s.load(), shade(i, n), s.response})
 	}
 	return curves, "response time of each step"
-}
-
-func compareCurves(runs []run) (curves []curve, caption string) {
-	chosen := commonLoad(runs)
-	for i := range runs {
-		if len(runs[i].steps) == 0 {
-			continue
-		}
-		s := &runs[i].steps[len(runs[i].steps)-1]
-		name := runs[i].label + " " + s.load()
-		caption = "response time of the last step of each run: they have no load level in common"
-		if chosen != "" {
-			s, name = runs[i].withLoad(chosen), runs[i].label
-			caption = "response time at " + chosen + ", the highest load that all runs have"
-		}
-		curves = append(curves, curve{name, hue(i), s.response})
-	}
-	return curves, caption
-}
-
-// commonLoad is the highest load level that every run has; "" if there is none.
-func commonLoad(runs []run) string {
-	best, level := "", -1.0
-	for i := range runs[0].steps {
-		s := &runs[0].steps[i]
-		common := true
-		for k := range runs {
-			common = common && runs[k].withLoad(s.load()) != nil
-		}
-		if common && s.level() > level {
-			best, level = s.load(), s.level()
-		}
-	}
-	return best
-}
-
-func (r *run) withLoad(load string) *step {
-	for i := range r.steps {
-		if r.steps[i].load() == load {
-			return &r.steps[i]
-		}
-	}
-	return nil
 }
 
 // percentileStep is the distance between points of the percentile chart. Each nine has 20 points.

@@ -23,7 +23,7 @@ type FilesOptions struct {
 	Files  []string // each FILE or LABEL=FILE, or the directory of an experiment
 	Format string   // "": by the name of Out, otherwise Text
 	Out    string   // "": standard output
-	Merge  bool     // add the files up instead of showing them side by side
+	Merge  bool     // add the files up: they are shares of one run
 
 	Plan string // plan.ParseOptions: a plan from the files; "": none
 
@@ -38,7 +38,7 @@ func WriteFiles(o FilesOptions, stdout io.Writer, log *slog.Logger) error {
 	if o.FailIf != "" && o.Against == "" {
 		return exit.UsageError(errors.New("--fail-if needs --against BASE"))
 	}
-	if o.Plan != "" && (o.Against != "" || o.Merge || !slices.Contains(PlanFormats(), format)) {
+	if o.Plan != "" && (o.Against != "" || o.Merge || !slices.Contains(OneRunFormats(), format)) {
 		return exit.UsageError(errors.New("--plan shows a plan with the formats text, markdown and html, and without --merge and --against"))
 	}
 	if err := o.spareInputs(); err != nil {
@@ -56,6 +56,10 @@ func WriteFiles(o FilesOptions, stdout io.Writer, log *slog.Logger) error {
 			return err
 		}
 		return writeOut(stdout, o.Out, func(w io.Writer) error { return WriteStudy(w, format, study) })
+	}
+	if len(o.Files) > 1 && !o.Merge && o.Against == "" && o.Plan == "" && slices.Contains(OneRunFormats(), format) {
+		return exit.UsageError(fmt.Errorf("%s shows one run, not %d files: compare a run with another by --against BASE, or add up the shares "+
+			"of one run by --merge; json, csv, bench and junit keep several runs apart", format, len(o.Files)))
 	}
 	runs, err := readRuns(o.Files)
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"html/template"
 	"io"
-	"slices"
 	"time"
 
 	"spillway/internal/lab/experiment"
@@ -70,7 +69,7 @@ func numbered(panels []panel) []panel {
 // A pageHeader is a headline and its context.
 type pageHeader struct {
 	headline
-	Label, Color, Subtitle string
+	Label, Subtitle string
 }
 
 // A pageTable is a table with its note.
@@ -127,10 +126,9 @@ func (s *step) mark() string {
 
 // A loadPage is the data of load.html.
 type loadPage struct {
-	Runs       []pageRun
-	Panels     []panel
-	SideBySide *pageTable
-	Plan       *pagePlan
+	Run    *pageRun // nil: the plan alone
+	Panels []panel
+	Plan   *pagePlan
 }
 
 type pageRun struct {
@@ -152,44 +150,45 @@ type pageRun struct {
 // A tile is one value at the top of the page.
 type tile struct{ Name, Value, Note string }
 
-func writeHTML(w io.Writer, runs []run, planned *plan.Plan) error {
-	panels, err := loadPanels(runs)
+func writeHTML(w io.Writer, r *run, planned *plan.Plan) error {
+	if r == nil {
+		return writePlanPage(w, planned)
+	}
+	panels, err := loadPanels(r)
 	if err != nil {
 		return err
 	}
-	p := loadPage{Panels: numbered(panels), Plan: newPagePlan(planned)}
-	title := "Load report"
-	for i := range runs {
-		p.Runs = append(p.Runs, newPageRun(runs, i))
+	p := loadPage{Run: newPageRun(r), Panels: numbered(panels), Plan: newPagePlan(planned)}
+	title := "Load report: " + r.label
+	switch {
+	case r.usage != nil:
+		title = "Watch report: " + r.label
+	case r.search != nil:
+		title = "Peak report: " + r.label
 	}
-	if len(runs) > 0 {
-		title += ": " + runs[0].label
-		switch {
-		case runs[0].usage != nil:
-			title = "Watch report: " + runs[0].label
-		case runs[0].search != nil:
-			title = "Peak report: " + runs[0].label
-		}
-	}
-	if heads, rows := sideBySide(runs); heads != nil {
-		p.SideBySide = newPageTable(append([][]string{heads}, rows...),
-			"One run of each is no evidence that one is better: repeat both, interleaved.")
-	}
-	live := slices.ContainsFunc(runs, func(r run) bool { return r.underWay() })
-	document, err := json.Marshal(documents(runs))
+	document, err := json.Marshal(r.document())
 	if err != nil {
 		return fmt.Errorf("write page data: %w", err)
 	}
 	var out bytes.Buffer
-	if err := writePage(&out, "load.html", page{Title: title, Body: p, Live: live}, document, panels); err != nil {
+	if err := writePage(&out, "load.html", page{Title: title, Body: p, Live: r.underWay()}, document, panels); err != nil {
 		return err
 	}
 	return emit(w, &out)
 }
 
-func newPageRun(runs []run, i int) pageRun {
-	r := &runs[i]
-	view := pageRun{
+// writePlanPage writes a page that has a plan only.
+func writePlanPage(w io.Writer, planned *plan.Plan) error {
+	var out bytes.Buffer
+	p := page{Title: "Plan", Body: loadPage{Plan: newPagePlan(planned)}}
+	if err := writePage(&out, "load.html", p, []byte("{}"), nil); err != nil {
+		return err
+	}
+	return emit(w, &out)
+}
+
+func newPageRun(r *run) *pageRun {
+	view := &pageRun{
 		Header:   pageHeader{headline: r.headline(), Label: r.label},
 		Manifest: r.manifest(), Costs: r.costs(), Used: r.usageSummaries(), UsedByStep: newPageTable(r.watchTable(),
 			watchTableNote), Unread: r.watchRemarks(),
@@ -201,11 +200,7 @@ func newPageRun(runs []run, i int) pageRun {
 	if r.End.Elapsed > 0 {
 		view.Header.Subtitle += ", " + wholeSeconds(r.End.Elapsed)
 	}
-	title := "Steps"
-	if len(runs) > 1 {
-		view.Header.Color = hue(i)
-		title += ": " + r.label
-	} else if s := r.keyStep(); s != nil && (r.search == nil || r.search.Passing >= 0) {
+	if s := r.keyStep(); s != nil && (r.search == nil || r.search.Passing >= 0) {
 		view.Tiles, view.TilesOf = append(s.tiles(), r.usageTiles(s.usage)...), tilesOf(r, s)
 	} else if r.usage != nil {
 		view.Tiles = r.usageTiles(r.usage)
@@ -213,9 +208,9 @@ func newPageRun(runs []run, i int) pageRun {
 	if len(r.steps) == 0 {
 		return view
 	}
-	rows, _ := stepTable(columns(runs), r.steps)
-	view.Steps = newPageTable(rows, tableNote(runs))
-	view.Steps.Title, view.Steps.Words = title, true
+	rows, _ := stepTable(r.columns(), r.steps)
+	view.Steps = newPageTable(rows, r.tableNote())
+	view.Steps.Title, view.Steps.Words = "Steps", true
 	labels, _ := labelTable(r)
 	view.Labels = newPageTable(labels, "")
 	view.Labels.mark(r)

@@ -74,7 +74,6 @@ func outline(t testing.TB, page string) string {
 func TestPageGolden(t *testing.T) {
 	t.Parallel()
 	golden(t, "staged.page.txt", outline(t, written(t, HTML, stagedRun(t))))
-	golden(t, "compare.page.txt", outline(t, written(t, HTML, compareRuns(t)...)))
 	golden(t, "sweep.page.txt", outline(t, written(t, HTML, sweepRun(t))))
 	golden(t, "single.page.txt", outline(t, written(t, HTML, singleRun(t))))
 	golden(t, "hanging.page.txt", outline(t, written(t, HTML, hangingRun(t))))
@@ -89,7 +88,7 @@ func TestPageGolden(t *testing.T) {
 func TestPanelsCanBeDrawn(t *testing.T) {
 	t.Parallel()
 	pages := []string{writtenStudy(t, HTML, studyOf(t)), writtenStudy(t, HTML, quickStudyOf(t))}
-	for _, runs := range [][]*result.Run{{stagedRun(t)}, {hangingRun(t)}, {mixedRun(t)}, compareRuns(t), {sweepRun(t)}, {singleRun(t)}, {hostile(t)}, {watchedRun(t)}, {watchedPair(t)}, {watchedAlone(t)}, {searchRun(t)}, {shortSearchRun(t)}} {
+	for _, runs := range [][]*result.Run{{stagedRun(t)}, {hangingRun(t)}, {mixedRun(t)}, {sweepRun(t)}, {singleRun(t)}, {hostile(t)}, {watchedRun(t)}, {watchedPair(t)}, {watchedAlone(t)}, {searchRun(t)}, {shortSearchRun(t)}} {
 		pages = append(pages, written(t, HTML, runs...))
 	}
 	for i, page := range pages {

@@ -1,9 +1,9 @@
 // Package report writes load results and studies as a terminal table, Markdown, JSON, CSV, Go benchmark text, an
-// HdrHistogram log, JUnit XML or one HTML page that works offline. WriteAgainst compares a run with a base.
+// HdrHistogram log, JUnit XML or one HTML page that works offline.
 //
 // Every percentile is read from a histogram and left out if the sample is too small for it. A step that is not a valid
-// measurement is marked. The output depends only on the runs given. Several runs appear side by side without a verdict,
-// because one run of each is no evidence; internal/lab/experiment compares.
+// measurement is marked. The output depends only on the runs given. The tables and pages for people show one run: two unrelated
+// runs side by side are no evidence. WriteAgainst names changes, and internal/lab/experiment compares repeated runs.
 package report
 
 import (
@@ -42,25 +42,31 @@ func Formats() []Format {
 }
 
 // Write writes the runs in a format. Runs without a label of their own get a number. A histogram that cannot be decoded
-// is an error.
+// is an error, and so are several runs in a format for one.
 func Write(w io.Writer, format Format, runs []*result.Run) error {
 	return WriteWithPlan(w, format, runs, nil)
 }
 
-// PlanFormats returns the formats that show a plan.
-func PlanFormats() []Format { return []Format{Text, Markdown, HTML} }
+// OneRunFormats returns the formats that show one run only, with a plan if there is one.
+func OneRunFormats() []Format { return []Format{Text, Markdown, HTML} }
 
-// WriteWithPlan is Write with a plan after the runs, in PlanFormats; nil: no plan.
+// WriteWithPlan is Write with a plan after the run, in OneRunFormats; nil: no plan. A plan of several runs is shown alone.
 func WriteWithPlan(w io.Writer, format Format, runs []*result.Run, p *plan.Plan) error {
 	shown, err := decode(runs)
 	if err != nil {
 		return err
 	}
+	if slices.Contains(OneRunFormats(), format) {
+		var one *run // nil: the plan alone
+		switch {
+		case len(shown) == 1:
+			one = &shown[0]
+		case p == nil:
+			return fmt.Errorf("the format %s shows one run, not %d", format, len(shown))
+		}
+		return writeForPeople(w, format, one, p)
+	}
 	switch format {
-	case Text:
-		return writeText(w, shown, p)
-	case Markdown:
-		return writeMarkdown(w, shown, p)
 	case JSON:
 		return writeJSON(w, shown)
 	case CSV:
@@ -71,14 +77,23 @@ func WriteWithPlan(w io.Writer, format Format, runs []*result.Run, p *plan.Plan)
 		return writeCSVWatch(w, shown)
 	case Bench:
 		return writeBench(w, shown)
-	case HTML:
-		return writeHTML(w, shown, p)
 	case JUnit:
 		return writeJUnit(w, shown)
 	case Summary:
 		return writeSummary(w, shown)
 	}
 	return fmt.Errorf("unknown report format %q; known are %v", format, Formats())
+}
+
+// writeForPeople writes a run in one of OneRunFormats, and the plan after it. One of them may be nil.
+func writeForPeople(w io.Writer, format Format, r *run, p *plan.Plan) error {
+	switch format {
+	case Markdown:
+		return writeMarkdown(w, r, p)
+	case HTML:
+		return writeHTML(w, r, p)
+	}
+	return writeText(w, r, p)
 }
 
 // A run is a result with decoded histograms.

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"spillway/internal/histogram"
+	"spillway/internal/lab/plan"
 	"spillway/internal/lab/result"
 )
 
@@ -40,8 +41,14 @@ func hostile(t testing.TB) *result.Run {
 
 func TestHTMLEscapesEverything(t *testing.T) {
 	t.Parallel()
-	for name, runs := range map[string][]*result.Run{"one": {hostile(t)}, "two": {hostile(t), hostile(t)}} {
-		page := written(t, HTML, runs...)
+	planned := planOf(t, searchRun(t))
+	planned.Notes = append(planned.Notes, "<script>alert(1)</script><img src=x>")
+	for name, p := range map[string]*plan.Plan{"run": nil, "run and plan": planned} {
+		var out bytes.Buffer
+		if err := WriteWithPlan(&out, HTML, []*result.Run{hostile(t)}, p); err != nil {
+			t.Fatal(err)
+		}
+		page := out.String()
 		for _, sign := range []string{"<script>alert", "<img", "onerror=alert(2)>'\x1b", "</script><img"} {
 			if strings.Contains(page, sign) {
 				t.Errorf("%s: the page holds %q", name, sign)
@@ -55,7 +62,7 @@ func TestHTMLEscapesEverything(t *testing.T) {
 
 func TestHTMLFetchesNothing(t *testing.T) {
 	t.Parallel()
-	page := written(t, HTML, compareRuns(t)...)
+	page := written(t, HTML, stagedRun(t))
 	if found := regexp.MustCompile(`(?i)\s(src|href|srcset|action|poster)=|url\(|@import|<link|<iframe|<object`).FindString(page); found != "" {
 		t.Errorf("the page holds %q", found)
 	}
@@ -101,7 +108,9 @@ func TestOddRuns(t *testing.T) {
 	noAnswer.Steps[0].Total.Due = 10
 	for _, runs := range [][]*result.Run{{}, {empty}, {noAnswer}, {empty, noAnswer}, {noAnswer, noAnswer}} {
 		for _, format := range Formats() {
-			written(t, format, runs...)
+			if len(runs) == 1 || !slices.Contains(OneRunFormats(), format) {
+				written(t, format, runs...)
+			}
 		}
 	}
 	if text := written(t, Text, noAnswer); !strings.Contains(text, "Every request failed: refused 10.") || !strings.Contains(text, "refused 10") {
@@ -198,6 +207,24 @@ func TestJSONOfSeveralRuns(t *testing.T) {
 	}
 }
 
+// TestOneRunFormats refuses several runs where a reader would compare them, and shows the plan of several alone.
+func TestOneRunFormats(t *testing.T) {
+	t.Parallel()
+	planned := planOf(t, searchRun(t))
+	for _, format := range OneRunFormats() {
+		var out bytes.Buffer
+		if err := Write(&out, format, compareRuns(t)); err == nil || out.Len() > 0 || !strings.Contains(err.Error(), "shows one run, not 2") {
+			t.Errorf("%s: %v", format, err)
+		}
+		if err := WriteWithPlan(&out, format, compareRuns(t), planned); err != nil {
+			t.Fatal(err)
+		}
+		if text := out.String(); !strings.Contains(text, "Plan for ") || strings.Contains(text, "before") && format == Text || strings.Contains(text, "Load report") {
+			t.Errorf("%s: no plan alone:\n%.500s", format, text)
+		}
+	}
+}
+
 func TestLabelsAreToldApart(t *testing.T) {
 	t.Parallel()
 	runs := []*result.Run{{}, {}, {}, {}}
@@ -248,14 +275,13 @@ func golden(t *testing.T, name, got string) {
 
 func TestGolden(t *testing.T) {
 	t.Parallel()
-	staged, compare, sweep, single := stagedRun(t), compareRuns(t), sweepRun(t), singleRun(t)
+	staged, sweep, single := stagedRun(t), sweepRun(t), singleRun(t)
 	golden(t, "staged.txt", written(t, Text, staged))
 	golden(t, "staged.md", written(t, Markdown, staged))
 	golden(t, "staged.json", written(t, JSON, staged))
 	golden(t, "staged.csv", written(t, CSV, staged))
 	golden(t, "staged.seconds.csv", written(t, CSVSeconds, staged))
 	golden(t, "staged.bench", written(t, Bench, staged))
-	golden(t, "compare.txt", written(t, Text, compare...))
 	golden(t, "sweep.txt", written(t, Text, sweep))
 	golden(t, "single.txt", written(t, Text, single))
 	hanging := hangingRun(t)

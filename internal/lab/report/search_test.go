@@ -233,7 +233,7 @@ func TestSearchIsEscaped(t *testing.T) {
 	}
 	run.End.Search.Stopped = evil
 	p := planOf(t, run)
-	for _, format := range PlanFormats() {
+	for _, format := range OneRunFormats() {
 		var out strings.Builder
 		if err := WriteWithPlan(&out, format, []*result.Run{run}, p); err != nil {
 			t.Fatal(err)

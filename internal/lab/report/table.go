@@ -18,10 +18,10 @@ type column struct {
 }
 
 // columns are the columns of the step table. A column that would be empty in every step is left out.
-func columns(runs []run) []column {
-	open := anyStep(runs, func(s *step) bool { return s.Loop == result.LoopOpen })
+func (r *run) columns() []column {
+	open := r.anyStep(func(s *step) bool { return s.Loop == result.LoopOpen })
 	cols := []column{}
-	search := anyStep(runs, func(s *step) bool { return s.probe != "" })
+	search := r.anyStep(func(s *step) bool { return s.probe != "" })
 	switch {
 	case search:
 		cols = append(cols, column{name: "probe", value: func(s *step) string { return s.probe }}, column{name: "load", value: (*step).load})
@@ -42,13 +42,13 @@ func columns(runs []run) []column {
 	)
 	if search { // their rows are long, and the load tells the connections of a closed loop
 		cols = slices.DeleteFunc(cols, func(c column) bool {
-			return c.name == "conns" || c.name == "p99.9" && !anyStep(runs, func(s *step) bool { return c.value(s) != "-" })
+			return c.name == "conns" || c.name == "p99.9" && !r.anyStep(func(s *step) bool { return c.value(s) != "-" })
 		})
 	}
-	if anyStep(runs, func(s *step) bool { return s.connect.Count() > 0 }) {
+	if r.anyStep(func(s *step) bool { return s.connect.Count() > 0 }) {
 		cols = append(cols, column{name: "connect", value: func(s *step) string { return meanOf(s.connect) }})
 	}
-	if !search && anyStep(runs, func(s *step) bool { return s.firstByte.Count() > 0 }) {
+	if !search && r.anyStep(func(s *step) bool { return s.firstByte.Count() > 0 }) {
 		cols = append(cols, column{name: "first byte", value: func(s *step) string { return meanOf(s.firstByte) }})
 	}
 	last := column{name: "validity", value: (*step).validity, left: true}
@@ -72,67 +72,17 @@ func responseColumn(name, figure string) column {
 	return column{name: name, value: func(s *step) string { return s.figures.text(figure) }}
 }
 
-// tableNote explains the step table of the runs.
-func tableNote(runs []run) string {
+// tableNote explains the step table.
+func (r *run) tableNote() string {
 	note := "answered: good answers within the step. Response time counts from the intended start; \"-\" means too few samples. "
-	if anyStep(runs, func(s *step) bool { return len(s.figures.LowerBounds) > 0 }) {
+	if r.anyStep(func(s *step) bool { return len(s.figures.LowerBounds) > 0 }) {
 		note += "\">=\": at least, because it falls among requests without an answer, which rank above all answers. "
 	}
-	if anyStep(runs, (*step).saturates) {
+	if r.anyStep((*step).saturates) {
 		note = closedLoopNote(result.LoopClosed) + ". " + note
 	}
 	return note + "connect, first byte: mean. parallel: most connections open at once. own CPU: CPU time of the load generator per good " +
 		"answer."
-}
-
-// sideBySide is a table of several runs by load level, grouped by figure. It is nil for a single run.
-func sideBySide(runs []run) (heads []string, rows [][]string) {
-	if len(runs) < 2 {
-		return nil, nil
-	}
-	figures := []column{
-		answeredColumn(),
-		responseColumn("p50", figureP50),
-		responseColumn("p99", figureP99),
-		{name: "errors", value: func(s *step) string { return share(s.Total.ErrorShare()) }},
-	}
-	heads = []string{"load"}
-	for _, f := range figures {
-		for i := range runs {
-			heads = append(heads, f.name+" "+runs[i].label)
-		}
-	}
-	for _, load := range loads(runs) {
-		row := []string{load}
-		for _, f := range figures {
-			for i := range runs {
-				cell := "-"
-				if s := runs[i].withLoad(load); s != nil {
-					cell = f.value(s)
-				}
-				row = append(row, cell)
-			}
-		}
-		rows = append(rows, row)
-	}
-	return heads, rows
-}
-
-// loads returns the load levels of all runs in ascending order.
-func loads(runs []run) []string {
-	var names []string
-	levels := make(map[string]float64)
-	for i := range runs {
-		for k := range runs[i].steps {
-			s := &runs[i].steps[k]
-			if _, seen := levels[s.load()]; !seen {
-				names = append(names, s.load())
-			}
-			levels[s.load()] = s.level()
-		}
-	}
-	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(levels[a], levels[b]) })
-	return names
 }
 
 // labelTable has a row for each named request of each step. It is nil without any. left is the column of the name.
@@ -201,12 +151,10 @@ func (s *step) ownCPU() string {
 	return seconds(s.cpuPerRequest())
 }
 
-func anyStep(runs []run, has func(*step) bool) bool {
-	for i := range runs {
-		for k := range runs[i].steps {
-			if has(&runs[i].steps[k]) {
-				return true
-			}
+func (r *run) anyStep(has func(*step) bool) bool {
+	for k := range r.steps {
+		if has(&r.steps[k]) {
+			return true
 		}
 	}
 	return false

@@ -11,55 +11,56 @@ import (
 	"spillway/internal/lab/result"
 )
 
-func writeText(w io.Writer, runs []run, planned *plan.Plan) error {
+func writeText(w io.Writer, r *run, planned *plan.Plan) error {
 	var out bytes.Buffer
-	for i := range runs {
-		r := &runs[i]
-		if i > 0 {
-			out.WriteString("\n")
-		}
-		h := r.headline()
-		fmt.Fprintf(&out, "%s\n", printable(r.label))
-		fmt.Fprintf(&out, "%s\n", printable(h.Text))
-		if h.Caveat != "" {
-			fmt.Fprintf(&out, "%s\n", printable(h.Caveat))
-		}
-		for _, note := range r.Header.Notes {
-			fmt.Fprintf(&out, "%s\n", printable(note))
-		}
-		if err := writeTextSearch(&out, r); err != nil {
+	if r != nil {
+		if err := writeTextRun(&out, r); err != nil {
 			return err
 		}
-		if r.usage == nil {
-			out.WriteString("\n")
-			rows, left := stepTable(columns(runs), r.steps)
-			textTable(&out, rows, left)
-			if rows, left := labelTable(r); rows != nil {
-				out.WriteString("\n")
-				textTable(&out, rows, left)
-			}
-		}
-		for k := range r.steps {
-			for _, line := range r.steps[k].remarks() {
-				fmt.Fprintf(&out, "  %s: %s\n", r.steps[k].load(), printable(line))
-			}
-		}
-		writeTextWatch(&out, r)
 	}
-	if heads, rows := sideBySide(runs); heads != nil {
-		out.WriteString("\nside by side (one run of each is no evidence that one is better)\n\n")
-		textTable(&out, append([][]string{heads}, rows...), -1)
-	}
-	if len(runs) == 0 || anyStep(runs, func(*step) bool { return true }) {
-		fmt.Fprintf(&out, "\n%s\n", strings.ReplaceAll(tableNote(runs), ". ", ".\n"))
+	if r != nil && planned != nil {
+		out.WriteString("\n")
 	}
 	if planned != nil {
-		out.WriteString("\n")
 		if err := planned.WriteText(&out); err != nil {
 			return err
 		}
 	}
 	return emit(w, &out)
+}
+
+func writeTextRun(out *bytes.Buffer, r *run) error {
+	h := r.headline()
+	fmt.Fprintf(out, "%s\n", printable(r.label))
+	fmt.Fprintf(out, "%s\n", printable(h.Text))
+	if h.Caveat != "" {
+		fmt.Fprintf(out, "%s\n", printable(h.Caveat))
+	}
+	for _, note := range r.Header.Notes {
+		fmt.Fprintf(out, "%s\n", printable(note))
+	}
+	if err := writeTextSearch(out, r); err != nil {
+		return err
+	}
+	if r.usage == nil {
+		out.WriteString("\n")
+		rows, left := stepTable(r.columns(), r.steps)
+		textTable(out, rows, left)
+		if rows, left := labelTable(r); rows != nil {
+			out.WriteString("\n")
+			textTable(out, rows, left)
+		}
+	}
+	for k := range r.steps {
+		for _, line := range r.steps[k].remarks() {
+			fmt.Fprintf(out, "  %s: %s\n", r.steps[k].load(), printable(line))
+		}
+	}
+	writeTextWatch(out, r)
+	if len(r.steps) > 0 {
+		fmt.Fprintf(out, "\n%s\n", strings.ReplaceAll(r.tableNote(), ". ", ".\n"))
+	}
+	return nil
 }
 
 // writeTextWatch writes the resources that were used.
@@ -146,38 +147,34 @@ func emit(w io.Writer, out *bytes.Buffer) error {
 	return nil
 }
 
-func writeMarkdown(w io.Writer, runs []run, planned *plan.Plan) error {
+func writeMarkdown(w io.Writer, r *run, planned *plan.Plan) error {
 	var out bytes.Buffer
-	for i := range runs {
-		r := &runs[i]
-		h := r.headline()
-		fmt.Fprintf(&out, "## %s\n\n**%s**", escapeMarkdown(r.label), escapeMarkdown(h.Text))
-		if h.Caveat != "" {
-			fmt.Fprintf(&out, " %s", escapeMarkdown(h.Caveat))
-		}
-		out.WriteString("\n\n")
-		writeMarkdownSearch(&out, r, true)
-		if r.usage == nil {
-			writeMarkdownSteps(&out, runs, r)
-		}
-		writeMarkdownWatch(&out, r)
-		for _, fact := range r.manifest() {
-			fmt.Fprintf(&out, "- %s: %s\n", fact.Name, escapeMarkdown(fact.Value))
-		}
-		if i < len(runs)-1 {
-			out.WriteString("\n")
-		}
-	}
-	if heads, rows := sideBySide(runs); heads != nil {
-		out.WriteString("\n## Side by side\n\nOne run of each is no evidence that one is better.\n\n")
-		markdownTable(&out, append([][]string{heads}, rows...), -1)
+	if r != nil {
+		writeMarkdownRun(&out, r)
 	}
 	writeMarkdownPlan(&out, planned)
 	return emit(w, &out)
 }
 
-func writeMarkdownSteps(out *bytes.Buffer, runs []run, r *run) {
-	rows, left := stepTable(columns(runs), r.steps)
+func writeMarkdownRun(out *bytes.Buffer, r *run) {
+	h := r.headline()
+	fmt.Fprintf(out, "## %s\n\n**%s**", escapeMarkdown(r.label), escapeMarkdown(h.Text))
+	if h.Caveat != "" {
+		fmt.Fprintf(out, " %s", escapeMarkdown(h.Caveat))
+	}
+	out.WriteString("\n\n")
+	writeMarkdownSearch(out, r, true)
+	if r.usage == nil {
+		writeMarkdownSteps(out, r)
+	}
+	writeMarkdownWatch(out, r)
+	for _, fact := range r.manifest() {
+		fmt.Fprintf(out, "- %s: %s\n", fact.Name, escapeMarkdown(fact.Value))
+	}
+}
+
+func writeMarkdownSteps(out *bytes.Buffer, r *run) {
+	rows, left := stepTable(r.columns(), r.steps)
 	markdownTable(out, rows, left)
 	out.WriteString("\n")
 	if rows, left := labelTable(r); rows != nil {
@@ -189,7 +186,7 @@ func writeMarkdownSteps(out *bytes.Buffer, runs []run, r *run) {
 			fmt.Fprintf(out, "- %s: %s\n", r.steps[k].load(), escapeMarkdown(line))
 		}
 	}
-	fmt.Fprintf(out, "\n%s\n\n", escapeMarkdown(tableNote(runs)))
+	fmt.Fprintf(out, "\n%s\n\n", escapeMarkdown(r.tableNote()))
 }
 
 // writeMarkdownWatch writes the resources that were used.
@@ -263,7 +260,7 @@ func writeSummary(w io.Writer, runs []run) error {
 		if len(r.steps) == 0 {
 			continue
 		}
-		rows, left := stepTable(summaryColumns(runs), r.steps)
+		rows, left := stepTable(r.summaryColumns(), r.steps)
 		markdownTable(&out, rows, left)
 		out.WriteString("\n")
 		for k := range r.steps {
@@ -275,7 +272,7 @@ func writeSummary(w io.Writer, runs []run) error {
 	return emit(w, &out)
 }
 
-func summaryColumns(runs []run) []column {
+func (r *run) summaryColumns() []column {
 	cols := []column{
 		{name: "load", value: (*step).load},
 		{name: "requests", value: func(s *step) string { return integer(s.Total.Requests()) }},
@@ -284,7 +281,7 @@ func summaryColumns(runs []run) []column {
 		responseColumn("p99", figureP99),
 		{name: "errors", value: func(s *step) string { return share(s.Total.ErrorShare()) }},
 	}
-	if anyStep(runs, func(s *step) bool { return len(s.Total.SLO) > 0 }) {
+	if r.anyStep(func(s *step) bool { return len(s.Total.SLO) > 0 }) {
 		cols = append(cols, column{name: "SLO", value: (*step).sloVerdict})
 	}
 	return append(cols, column{name: "validity", value: (*step).validity, left: true})

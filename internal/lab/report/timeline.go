@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 
 	"spillway/internal/histogram"
 	"spillway/internal/lab/result"
@@ -23,42 +22,34 @@ type bin struct {
 // binsMax is the highest number of bins in a timeline.
 const binsMax = 360
 
-// A timeline is the seconds of several runs in bins of one width.
+// A timeline is the seconds of a run in bins of one width.
 type timeline struct {
-	runs  []run
-	bins  [][]bin // by run
+	run   *run
+	bins  []bin
 	width float64 // seconds in a bin
 	end   float64 // of the last bin, in seconds
 }
 
-// newTimeline groups the seconds of the runs into at most columns bins. Histograms within a bin are added, so a bin's p99
+// newTimeline groups the seconds of the run into at most columns bins. Histograms within a bin are added, so a bin's p99
 // is the p99 of all its requests.
-func newTimeline(runs []run, columns int) (*timeline, error) {
-	t := &timeline{runs: runs}
-	for i := range runs {
-		for k := range runs[i].steps {
-			s := &runs[i].steps[k]
-			if n := len(s.Slices); n > 0 {
-				t.end = max(t.end, s.Start+float64(s.Slices[n-1].Second)+s.Slices[n-1].Length)
-			}
+func newTimeline(r *run, columns int) (*timeline, error) {
+	t := &timeline{run: r}
+	for k := range r.steps {
+		s := &r.steps[k]
+		if n := len(s.Slices); n > 0 {
+			t.end = max(t.end, s.Start+float64(s.Slices[n-1].Second)+s.Slices[n-1].Length)
 		}
 	}
-	for i := range runs {
-		if runs[i].usage != nil {
-			t.end = max(t.end, runs[i].usage.To)
-		}
+	if r.usage != nil {
+		t.end = max(t.end, r.usage.To)
 	}
 	t.width = binWidth(t.end, columns)
-	for i := range runs {
-		var bins []bin
-		for k := range runs[i].steps {
-			more, err := binsOf(&runs[i].steps[k], t.width)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", runs[i].label, err)
-			}
-			bins = append(bins, more...)
+	for k := range r.steps {
+		bins, err := binsOf(&r.steps[k], t.width)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", r.label, err)
 		}
-		t.bins = append(t.bins, bins)
+		t.bins = append(t.bins, bins...)
 	}
 	return t, nil
 }
@@ -136,15 +127,15 @@ type binLine struct {
 	value              func(*bin) point
 }
 
-// table has lines over the bins of run i, with a gap between steps.
-func (t *timeline) table(i int, lines ...binLine) table {
+// table has lines over the bins, with a gap between steps.
+func (t *timeline) table(lines []binLine) table {
 	all := table{Series: make([]line, len(lines))}
 	for n, l := range lines {
 		all.Series[n] = line{Name: l.name, Color: l.color, Style: l.style}
 	}
-	for k := range t.bins[i] {
-		b := &t.bins[i][k]
-		if k > 0 && t.bins[i][k-1].step != b.step {
+	for k := range t.bins {
+		b := &t.bins[k]
+		if k > 0 && t.bins[k-1].step != b.step {
 			all.add(b.start, func(int) point { return point{value: math.NaN()} })
 		}
 		all.add(b.start+b.length/2, func(n int) point { return lines[n].value(b) })
@@ -161,44 +152,29 @@ func (t *table) add(x float64, value func(series int) point) {
 	}
 }
 
-// chart shows the lines alone for a single run, or the lines each for every run, with the name and color of the run.
-func (t *timeline) chart(title, unit string, height int, alone, each []binLine) chart {
-	c := chart{Title: title, Height: height, X: t.axis(), Y: axis{Title: title, Unit: unit}}
-	if len(t.runs) == 1 {
-		c.Tables = []table{t.table(0, alone...)}
-		return c
-	}
-	for i := range t.runs {
-		lines := slices.Clone(each)
-		for n := range lines {
-			lines[n].name, lines[n].color = strings.TrimSpace(t.runs[i].label+" "+lines[n].name), hue(i)
-		}
-		c.Tables = append(c.Tables, t.table(i, lines...))
-	}
-	return c
+func (t *timeline) chart(title, unit string, height int, lines ...binLine) chart {
+	return chart{Title: title, Height: height, X: t.axis(), Y: axis{Title: title, Unit: unit}, Tables: []table{t.table(lines)}}
 }
 
 func (t *timeline) axis() axis { return axis{Unit: unitTime, Max: t.end} }
 
 // timelineCharts are charts over time: rate, latency, errors if there are any, requests in flight, and what was watched.
-func timelineCharts(runs []run, limits []mark) ([]chart, error) {
-	t, err := newTimeline(runs, binsMax)
+func timelineCharts(r *run, limits []mark) ([]chart, error) {
+	t, err := newTimeline(r, binsMax)
 	if err != nil || t.end == 0 {
 		return nil, err
 	}
 	charts := append(t.loadCharts(limits), t.watchCharts()...)
 	for i := range charts {
 		charts[i].Starts = t.starts(i == 0)
-		if len(runs) == 1 {
-			charts[i].Spans = searchSpans(&runs[0], i == 0)
-		}
+		charts[i].Spans = searchSpans(r, i == 0)
 	}
 	return charts, nil
 }
 
 // loadCharts are rate, latency, errors and requests in flight. There are none without load.
 func (t *timeline) loadCharts(limits []mark) []chart {
-	if !t.loaded() {
+	if len(t.bins) == 0 {
 		return nil
 	}
 	due := func(b *bin) point { return point{value: b.perSecond(b.Due)} }
@@ -209,34 +185,22 @@ func (t *timeline) loadCharts(limits []mark) []chart {
 	inFlight := func(b *bin) point { return point{value: float64(b.inFlight)} }
 
 	latency := t.chart("response time", unitSeconds, latencyHeight,
-		[]binLine{{"max", "qmax", styleThin, (*bin).slowest}, {"p99", "q99", "", p99}, {"p50", "q50", "", p50}},
-		[]binLine{{"max", "", styleThin, (*bin).slowest}, {"p99", "", "", p99}})
+		binLine{"max", "qmax", styleThin, (*bin).slowest}, binLine{"p99", "q99", "", p99}, binLine{"p50", "q50", "", p50})
 	latency.Y.Log, latency.Limits = true, limits
 	charts := []chart{
-		t.chart("requests/s", unitNumber, rateHeight,
-			[]binLine{{"due", "ideal", styleDashed, due}, {"answered", "h0", "", answered}}, []binLine{{value: answered}}),
+		t.chart("requests/s", unitNumber, rateHeight, binLine{"due", "ideal", styleDashed, due}, binLine{"answered", "h0", "", answered}),
 		latency,
 	}
 	if t.errors() {
-		charts = append(charts, t.chart("errors/s", unitNumber, smallHeight, []binLine{{"errors", "bad", styleBars, failed}},
-			[]binLine{{value: failed}}))
+		charts = append(charts, t.chart("errors/s", unitNumber, smallHeight, binLine{"errors", "bad", styleBars, failed}))
 	}
-	flight := "in flight"
-	if len(t.runs) == 1 {
-		flight = "requests in flight, connections open"
-	}
-	return append(charts, t.chart(flight, unitNumber, smallHeight,
-		[]binLine{{"open", "ideal", styleDashed, open}, {"in flight", "h0", "", inFlight}}, []binLine{{value: inFlight}}))
+	return append(charts, t.chart("requests in flight, connections open", unitNumber, smallHeight,
+		binLine{"open", "ideal", styleDashed, open}, binLine{"in flight", "h0", "", inFlight}))
 }
 
-// loaded reports whether there is a second of load.
-func (t *timeline) loaded() bool {
-	return slices.ContainsFunc(t.bins, func(bins []bin) bool { return len(bins) > 0 })
-}
-
-// starts marks where the steps of the first run begin. A single step is not marked.
+// starts marks where the steps begin. A single step is not marked.
 func (t *timeline) starts(named bool) []mark {
-	steps := t.runs[0].steps
+	steps := t.run.steps
 	if len(steps) < 2 {
 		return nil
 	}
@@ -253,7 +217,5 @@ func (t *timeline) starts(named bool) []mark {
 
 // errors reports whether any second had an error.
 func (t *timeline) errors() bool {
-	return slices.ContainsFunc(t.bins, func(bins []bin) bool {
-		return slices.ContainsFunc(bins, func(b bin) bool { return b.Errors.Total() > 0 })
-	})
+	return slices.ContainsFunc(t.bins, func(b bin) bool { return b.Errors.Total() > 0 })
 }

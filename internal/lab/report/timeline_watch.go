@@ -16,17 +16,16 @@ type grid struct {
 	x     numbers // the middle of each cell
 }
 
-// watchCharts show what was watched: one chart for each kind that has data, repeated for each host and database. Only a
-// timeline of a single run has them.
+// watchCharts show what was watched: one chart for each kind that has data, repeated for each host and database.
 func (t *timeline) watchCharts() []chart {
-	if len(t.runs) != 1 || len(t.runs[0].watched) == 0 {
+	if len(t.run.watched) == 0 {
 		return nil
 	}
-	g := &grid{run: &t.runs[0], width: t.width, end: t.end}
+	g := &grid{run: t.run, width: t.width, end: t.end}
 	for from := 0.0; from < t.end; from += t.width {
 		g.x = append(g.x, (from+min(from+t.width, t.end))/2)
 	}
-	drafts := []draft{g.processCPU(t.bins[0]), g.processWait()}
+	drafts := []draft{g.processCPU(t.bins), g.processWait()}
 	for _, host := range g.run.hosts() {
 		drafts = append(drafts, g.hostCPU(host), g.ports(host), g.opens(host), g.acceptQueue(host), g.listenDrops(host))
 	}

@@ -370,7 +370,7 @@ func (r *run) watchTable() [][]string {
 		{name: "p99", value: func(s *step) string { return s.figures.text(figureP99) }},
 		{name: "errors", value: errorsByClass},
 	}
-	if anyStep([]run{*r}, func(s *step) bool { return len(s.Total.Statuses) > 0 }) {
+	if r.anyStep(func(s *step) bool { return len(s.Total.Statuses) > 0 }) {
 		cols = append(cols, column{name: "502", value: func(s *step) string { return integer(s.Total.Statuses[502]) }})
 	}
 	first := r.steps[0].usage // every step has the same subjects in the same order
