@@ -216,10 +216,8 @@ func Judge(run *result.Run) error {
 
 // missedBy names the criteria that a step missed.
 func missedBy(step *result.StepRun) (missed []string) {
-	for _, criterion := range step.Total.SLO {
-		if !criterion.Met {
-			missed = append(missed, fmt.Sprintf("%s at %s", criterion.Text, step.Name))
-		}
+	for _, criterion := range step.Total.Missed() {
+		missed = append(missed, fmt.Sprintf("%s at %s", criterion.Text, step.Name))
 	}
 	return missed
 }
