@@ -55,7 +55,7 @@ type local struct {
 }
 
 func (l *local) Prepare(ctx context.Context, header *result.Header) (steps int, err error) {
-	if l.config, err = l.options.Prepare(ctx, LocalInputs(), target.Share{}); err != nil {
+	if l.config, err = l.options.Prepare(ctx, LocalInputs(), target.Part{}); err != nil {
 		return 0, err
 	}
 	header.Seed = l.options.RandomSeed
