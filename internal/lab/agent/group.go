@@ -182,7 +182,7 @@ func (g *Group) check(files map[string][]byte) error {
 			return fmt.Errorf("load --agents: a step of %v is too long for %d agents; the limit is %d s", g.config.Steps[i].Duration, n, slicesMax/n)
 		}
 	}
-	_, err := load.Split(g.config.Steps, target.Share{Of: n})
+	_, err := load.Split(g.config.Steps, target.Part{Of: n})
 	return err
 }
 
@@ -215,7 +215,7 @@ func (g *Group) order(sent order) error {
 	options.Output = load.Output{SLO: options.SLO, RunID: options.RunID}
 	for i, r := range g.remotes {
 		options.RandomSeed = rand.New(rand.NewPCG(g.config.Seed, uint64(i))).Uint64()>>12 | 1
-		sent.Options, sent.Share = options, target.Share{Number: i, Of: len(g.remotes)}
+		sent.Options, sent.Share = options, target.Part{Number: i, Of: len(g.remotes)}
 		line, err := encode(command{Order: &sent})
 		if err != nil {
 			return err

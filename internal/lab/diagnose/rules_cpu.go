@@ -35,9 +35,9 @@ func (c *comparison) cpu() Verdict {
 		p, single, v.Score = one, one.busiest, ramp(one.busiest, threadFree, threadFull)
 	}
 	switch p.role {
-	case redisServer:
+	case result.RoleRedis:
 		v.Name = RedisThread
-	case databaseServer:
+	case result.RoleDatabase:
 		v.Name = DatabaseCPU
 	}
 	if foreign, _ := c.failing.foreign(p); v.Name != UserCPU && math.IsNaN(single) && p.cores < 0.5*use*p.limit && foreign > p.cores &&
@@ -65,7 +65,7 @@ func (c *comparison) oneThread() *process {
 	var busiest *process
 	for i := range c.failing.processes {
 		p := &c.failing.processes[i]
-		if p.role == application && p.busiest >= oneThreadShare*p.cores && p.busiest > threadFree &&
+		if p.role == result.RoleApplication && p.busiest >= oneThreadShare*p.cores && p.busiest > threadFree &&
 			(busiest == nil || p.busiest > busiest.busiest) {
 			busiest = p
 		}
@@ -175,7 +175,7 @@ func (c *comparison) redisThread() Verdict {
 	}
 	for i := range c.failing.processes {
 		p := &c.failing.processes[i]
-		if score := ramp(p.busiest, threadFree, threadFull); p.role == redisServer && score > v.Score {
+		if score := ramp(p.busiest, threadFree, threadFull); p.role == result.RoleRedis && score > v.Score {
 			v.Score = score
 			v.Sentence = fmt.Sprintf("One thread of %s uses %s %s, and Redis runs commands on one thread.", p.name, number(p.busiest, "cores"),
 				c.at())

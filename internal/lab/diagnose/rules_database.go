@@ -22,7 +22,7 @@ func (c *comparison) databaseRoom(d *database, unknown float64) float64 {
 // serverOf returns the watched process of a database, nil if there is none.
 func (s *step) serverOf(d *database) *process {
 	for i := range s.processes {
-		if p := &s.processes[i]; p.host == d.host && p.role == databaseServer {
+		if p := &s.processes[i]; p.host == d.host && p.role == result.RoleDatabase {
 			return p
 		}
 	}

@@ -87,7 +87,7 @@ func (c *comparison) lightestFloor() float64 {
 // oneWorker reports whether the service has one worker without threads, which does not accept connections while it works.
 func (c *comparison) oneWorker() bool {
 	for i := range c.failing.processes {
-		if p := &c.failing.processes[i]; p.role == application && p.threads <= p.processes && p.processes <= 2 {
+		if p := &c.failing.processes[i]; p.role == result.RoleApplication && p.threads <= p.processes && p.processes <= 2 {
 			return true
 		}
 	}

@@ -3,6 +3,8 @@ package diagnose
 import (
 	"fmt"
 	"strings"
+
+	"spillway/internal/lab/result"
 )
 
 // unknown: what was watched shows nothing that is full. It says what to watch.
@@ -11,7 +13,7 @@ func (c *comparison) unknown() Verdict {
 	var missing []string
 	applications, servers := 0, 0
 	for i := range s.processes {
-		if s.processes[i].role == application {
+		if s.processes[i].role == result.RoleApplication {
 			applications++
 		} else {
 			servers++

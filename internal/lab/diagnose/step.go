@@ -2,9 +2,7 @@ package diagnose
 
 import (
 	"math"
-	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"spillway/internal/histogram"
@@ -39,8 +37,8 @@ type step struct {
 
 // A process is a watched process tree in a step.
 type process struct {
-	host, name, program string
-	role                role
+	host, name          string
+	role                result.Role
 	cores, user, system float64 // CPU time per elapsed time
 	limit               float64 // cores that it may use
 	allowed             float64 // cores of its affinity; more than the limit with a quota
@@ -54,15 +52,6 @@ type process struct {
 	files, filesLimit   float64
 	threads, processes  float64
 }
-
-// A role is what a process does for the service.
-type role int
-
-const (
-	application role = iota
-	databaseServer
-	redisServer
-)
 
 // A database is a watched database in a step.
 type database struct {
@@ -242,8 +231,7 @@ func (s *step) process(run *result.Run, u *result.ProcessUsage, r reader) proces
 	if cpus := min(p.allowed, p.threads); cpus > 1 { // the counter adds up what each CPU was kept from running
 		p.throttled /= cpus
 	}
-	p.program = program(run, u.Host, u.Name)
-	p.role = roleOf(p.program, u.Name)
+	p.role = run.Role(u.Host, u.Name)
 	cores := math.NaN()
 	for i := range s.usage.Hosts {
 		if s.usage.Hosts[i].Host == u.Host {
@@ -301,45 +289,6 @@ func (r reader) rate(name string) float64 {
 		return math.NaN()
 	}
 	return r.series.StepGrowth(name, r.from, r.to) / (r.to - r.from)
-}
-
-// programs finds the names of programs in the description of a process: "process 12 (postgres), listening on …".
-var programs = regexp.MustCompile(`\d+ \(([^)]*)\)`)
-
-// program is the name of the program that a watched process ran, "" if it is not known.
-func program(run *result.Run, host, name string) string {
-	for i := range run.Watches {
-		if run.Watches[i].Host != host {
-			continue
-		}
-		for _, subject := range run.Watches[i].Subjects {
-			if subject.Sampler != result.SamplerProcess || subject.Name != name {
-				continue
-			}
-			if found := programs.FindStringSubmatch(subject.Detail); found != nil {
-				return found[1]
-			}
-		}
-	}
-	return ""
-}
-
-// roleOf goes by the program, and without one by the name that the user gave.
-func roleOf(program, name string) role {
-	text := strings.ToLower(program)
-	if text == "" {
-		text = strings.ToLower(name)
-	}
-	has := func(words ...string) bool {
-		return slices.ContainsFunc(words, func(word string) bool { return strings.HasPrefix(text, word) })
-	}
-	switch {
-	case has("redis", "valkey", "keydb"):
-		return redisServer
-	case has("postgres", "postmaster", "mysqld", "mariadb", "mysql"):
-		return databaseServer
-	}
-	return application
 }
 
 // find returns the same process in this step; every figure of a process that is not there is NaN.

@@ -87,17 +87,17 @@ func (o *Options) diagnose(run *result.Run) (*Document, error) {
 		d.Note = "No VALID step with a lower load passed, so nothing shows what a request takes without a queue."
 		if i := lightest(run); i >= 0 && i != failing {
 			passing = i
-			d.Note = fmt.Sprintf("No VALID step with a lower load passed. The figures for comparison are those of %s.", nameOf(&run.Steps[i]))
+			d.Note = fmt.Sprintf("No VALID step with a lower load passed. The figures for comparison are those of %s.", run.Steps[i].Title())
 		}
 	}
 	if passing >= 0 {
-		d.Passing = nameOf(&run.Steps[passing])
+		d.Passing = run.Steps[passing].Title()
 		if o.Passing != "" && failed(&run.Steps[passing]) {
 			d.note("%s, which --passing names, failed itself.", d.Passing)
 		}
 	}
 	d.noteFailing(newStep(run, run.Series(), failing), o.Failing != "")
-	d.Failing, d.Verdicts = nameOf(&run.Steps[failing]), Diagnose(run, passing, failing)
+	d.Failing, d.Verdicts = run.Steps[failing].Title(), Diagnose(run, passing, failing)
 	return d, nil
 }
 
@@ -119,10 +119,10 @@ func NoteOf(run *result.Run, failing int) string {
 // noteFailing says what limits what the failing step shows.
 func (d *Document) noteFailing(s *step, chosen bool) {
 	if chosen && !failed(s.load) && valid(s.load) {
-		d.note("%s, which --failing names, did not fail: the verdict is what the service is closest to.", nameOf(s.load))
+		d.note("%s, which --failing names, did not fail: the verdict is what the service is closest to.", s.load.Title())
 	}
 	if t := &s.load.Total; t.Validity != result.Valid && s.measured() {
-		d.note("%s is not VALID but %s (%s): read the verdicts with care.", nameOf(s.load), t.Validity, reason(t))
+		d.note("%s is not VALID but %s (%s): read the verdicts with care.", s.load.Title(), t.Validity, reason(t))
 	}
 }
 
@@ -138,13 +138,6 @@ func printable(text string) string {
 
 // String is the interval in seconds.
 func (i Interval) String() string { return fmt.Sprintf("%.0f s to %.0f s", i.From, i.To) }
-
-func nameOf(s *result.StepRun) string {
-	if s.Name != "" {
-		return s.Name
-	}
-	return s.LevelName()
-}
 
 // stepNamed finds a step by its name or its number.
 func stepNamed(run *result.Run, text string) (int, error) {
@@ -162,7 +155,7 @@ func stepNames(run *result.Run) string {
 		if i > 0 {
 			text += ", "
 		}
-		text += fmt.Sprintf("%d (%s)", i, nameOf(&run.Steps[i]))
+		text += fmt.Sprintf("%d (%s)", i, run.Steps[i].Title())
 	}
 	return text
 }

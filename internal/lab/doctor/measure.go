@@ -65,7 +65,7 @@ type bench struct {
 	copies   map[int]string // copies with the live indexes, by place in FROM
 	bare     map[int]string // copies without any
 	rows     int64
-	trials   []*trial
+	trials   []*indexed
 	variants []*Measurement
 	made     int
 }
@@ -186,7 +186,7 @@ func (b *bench) name() string {
 }
 
 // variant adds the statement on some copies, which have the indexes of trials.
-func (b *bench) variant(name string, copies map[int]string, trials ...*trial) *Measurement {
+func (b *bench) variant(name string, copies map[int]string, trials ...*indexed) *Measurement {
 	tables := map[int]string{}
 	for from, copied := range copies {
 		tables[from] = b.quote(copied)

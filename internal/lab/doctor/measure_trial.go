@@ -14,8 +14,8 @@ import (
 // combinationsMax bounds the combinations of indexes on several tables.
 const combinationsMax = 12
 
-// A trial is a copy of one table with one candidate, or with several that serve together.
-type trial struct {
+// indexed is a copy of one table with one candidate, or with several that serve together.
+type indexed struct {
 	candidates []plans.Candidate
 	indexes    []string // their names
 	table      string   // the copy
@@ -25,18 +25,18 @@ type trial struct {
 }
 
 // from is the table's place in FROM.
-func (t *trial) from() int { return t.candidates[0].From }
+func (t *indexed) from() int { return t.candidates[0].From }
 
 // trialsOf returns what to try: each candidate that can serve alone, and each set.
-func (b *bench) trialsOf() []*trial {
-	var list []*trial
+func (b *bench) trialsOf() []*indexed {
+	var list []*indexed
 	for i, c := range b.report.Candidates {
 		if !slices.ContainsFunc(b.sets, func(set plans.CandidateSet) bool { return set.Either && slices.Contains(set.Members, i) }) {
-			list = append(list, &trial{candidates: []plans.Candidate{c}})
+			list = append(list, &indexed{candidates: []plans.Candidate{c}})
 		}
 	}
 	for _, set := range b.sets {
-		together := &trial{}
+		together := &indexed{}
 		for _, i := range set.Members {
 			together.candidates = append(together.candidates, b.report.Candidates[i])
 		}
@@ -46,7 +46,7 @@ func (b *bench) trialsOf() []*trial {
 }
 
 // build makes the copy of a trial, with the live indexes and its own.
-func (b *bench) build(ctx context.Context, one *trial) error {
+func (b *bench) build(ctx context.Context, one *indexed) error {
 	t := b.tables[one.from()]
 	b.config.Progress(fmt.Sprintf("building %s on a copy of %s", one.columns(), t.Name))
 	one.table = b.name()
@@ -77,7 +77,7 @@ func (b *bench) build(ctx context.Context, one *trial) error {
 }
 
 // columns writes the columns of a trial's indexes: "(a) + (b)".
-func (t *trial) columns() string {
+func (t *indexed) columns() string {
 	var words []string
 	for _, c := range t.candidates {
 		words = append(words, "("+plans.ColumnList(c.Columns)+")")
@@ -86,7 +86,7 @@ func (t *trial) columns() string {
 }
 
 // title names a trial, with its table if there are several.
-func (b *bench) title(one *trial) string {
+func (b *bench) title(one *indexed) string {
 	if len(b.tables) == 1 {
 		return one.columns()
 	}
@@ -94,7 +94,7 @@ func (b *bench) title(one *trial) string {
 }
 
 // with returns the copies with the live indexes, except those that trials replace.
-func (b *bench) with(trials ...*trial) map[int]string {
+func (b *bench) with(trials ...*indexed) map[int]string {
 	tables := maps.Clone(b.copies)
 	for _, one := range trials {
 		tables[one.from()] = one.table
@@ -122,16 +122,16 @@ func (b *bench) combine(ctx context.Context) error {
 }
 
 // combinationsOf returns the choices of at least two trials, one per table, those of two first.
-func combinationsOf(trials []*trial) [][]*trial {
-	all := [][]*trial{nil}
+func combinationsOf(trials []*indexed) [][]*indexed {
+	all := [][]*indexed{nil}
 	for _, one := range trials {
 		for _, chosen := range all {
-			if !slices.ContainsFunc(chosen, func(t *trial) bool { return t.from() == one.from() }) {
+			if !slices.ContainsFunc(chosen, func(t *indexed) bool { return t.from() == one.from() }) {
 				all = append(all, append(slices.Clone(chosen), one))
 			}
 		}
 	}
-	all = slices.DeleteFunc(all, func(chosen []*trial) bool { return len(chosen) < 2 })
-	slices.SortStableFunc(all, func(x, y []*trial) int { return len(x) - len(y) })
+	all = slices.DeleteFunc(all, func(chosen []*indexed) bool { return len(chosen) < 2 })
+	slices.SortStableFunc(all, func(x, y []*indexed) int { return len(x) - len(y) })
 	return all
 }

@@ -55,7 +55,7 @@ type local struct {
 }
 
 func (l *local) Prepare(ctx context.Context, header *result.Header) (steps int, err error) {
-	if l.config, err = l.options.Prepare(ctx, LocalInputs(), target.Share{}); err != nil {
+	if l.config, err = l.options.Prepare(ctx, LocalInputs(), target.Part{}); err != nil {
 		return 0, err
 	}
 	header.Seed = l.options.RandomSeed
@@ -216,10 +216,8 @@ func Judge(run *result.Run) error {
 
 // missedBy names the criteria that a step missed.
 func missedBy(step *result.StepRun) (missed []string) {
-	for _, criterion := range step.Total.SLO {
-		if !criterion.Met {
-			missed = append(missed, fmt.Sprintf("%s at %s", criterion.Text, step.Name))
-		}
+	for _, criterion := range step.Total.Missed() {
+		missed = append(missed, fmt.Sprintf("%s at %s", criterion.Text, step.Name))
 	}
 	return missed
 }

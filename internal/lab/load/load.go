@@ -52,7 +52,7 @@ type Config struct {
 	simulate func() (caller, func(time.Duration) bool) // tests: users that send and wait in other ways
 
 	// Share is this generator's, of the load that Steps were split from.
-	Share target.Share
+	Share target.Part
 	// Begin waits until the other generators of a step are ready and the step
 	// begins, and returns the reading of Clock at which it does. It is nil for the
 	// only generator.

@@ -135,7 +135,7 @@ func (o *Options) Parse(inputs Inputs) (*Config, error) {
 
 // Prepare parses the options, opens the target and connects to it once. The steps
 // are the share of one generator. Errors of the options are usage errors.
-func (o *Options) Prepare(ctx context.Context, inputs Inputs, share target.Share) (*Config, error) {
+func (o *Options) Prepare(ctx context.Context, inputs Inputs, share target.Part) (*Config, error) {
 	config, err := o.open(ctx, inputs, share)
 	if err != nil {
 		return nil, exit.UsageError(err)
@@ -147,7 +147,7 @@ func (o *Options) Prepare(ctx context.Context, inputs Inputs, share target.Share
 }
 
 // open is Prepare without the connection.
-func (o *Options) open(ctx context.Context, inputs Inputs, share target.Share) (*Config, error) {
+func (o *Options) open(ctx context.Context, inputs Inputs, share target.Part) (*Config, error) {
 	config, requests, err := o.parse(inputs)
 	if err != nil {
 		return nil, err
@@ -178,7 +178,7 @@ func (o *Options) open(ctx context.Context, inputs Inputs, share target.Share) (
 
 // plan returns the steps of Amount and the connections of Policy.
 func (o *Options) plan(sql bool) ([]Step, error) {
-	steps, err := Plan(o.Rate, o.Connections, o.Duration, o.Requests, sql)
+	steps, err := ParseSteps(o.Rate, o.Connections, o.Duration, o.Requests, sql)
 	for i := range steps {
 		steps[i].Warmup = o.Warmup
 	}
@@ -197,7 +197,7 @@ func (c *Config) counts() []int {
 // Mistake returns the mistake that Execute would find before it connects to the
 // target. It reads the files that the options name, and looks up the target's name.
 func (o *Options) Mistake(ctx context.Context) error {
-	_, err := o.open(ctx, LocalInputs(), target.Share{})
+	_, err := o.open(ctx, LocalInputs(), target.Part{})
 	return err
 }
 

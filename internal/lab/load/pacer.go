@@ -19,7 +19,7 @@ type Arrivals struct {
 	random *rand.Rand // nil: evenly spaced
 	hits   float64    // expected arrivals before the next one
 	number int64
-	share  target.Share
+	share  target.Part
 }
 
 // Even returns evenly spaced arrivals. The first is at time 0.
@@ -35,7 +35,7 @@ func Poisson(rateHz float64, random *rand.Rand) *Arrivals {
 // Next. Of evenly spaced arrivals each takes every n-th, so that together they are
 // evenly spaced. Of Poisson arrivals each has an n-th of the rate. Together they are
 // Poisson arrivals of the whole rate if the random numbers of each differ.
-func (a *Arrivals) Share(s target.Share) *Arrivals {
+func (a *Arrivals) Share(s target.Part) *Arrivals {
 	a.share = s
 	if a.random == nil {
 		a.hits = float64(s.Number)

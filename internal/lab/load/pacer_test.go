@@ -115,7 +115,7 @@ func TestArrivalsShare(t *testing.T) {
 		whole := Even(rate)
 		shares := make([]*Arrivals, n)
 		for i := range shares {
-			shares[i] = Even(rate).Share(target.Share{Number: i, Of: n})
+			shares[i] = Even(rate).Share(target.Part{Number: i, Of: n})
 		}
 		for i := range 50 * n {
 			if want, got := whole.Next(), shares[i%n].Next(); got != want {
@@ -126,7 +126,7 @@ func TestArrivalsShare(t *testing.T) {
 	const hz, seconds, n = 3000, 100, 3
 	count := 0
 	for i := range n {
-		a := Poisson(hz, rand.New(rand.NewPCG(7, uint64(i)))).Share(target.Share{Number: i, Of: n})
+		a := Poisson(hz, rand.New(rand.NewPCG(7, uint64(i)))).Share(target.Part{Number: i, Of: n})
 		for a.Next() < seconds*time.Second {
 			count++
 		}

@@ -41,7 +41,7 @@ type Step struct {
 // open loop are divided, with a difference of at most one. Those of a closed loop are
 // divided as the connections are, so that all shares end at the same time. The rate
 // stays whole, because each generator takes its own arrivals from it (see Arrivals.Share).
-func Split(steps []Step, share target.Share) ([]Step, error) {
+func Split(steps []Step, share target.Part) ([]Step, error) {
 	n := share.Count()
 	own := slices.Clone(steps)
 	for i := range own {
@@ -64,7 +64,7 @@ func Split(steps []Step, share target.Share) ([]Step, error) {
 }
 
 // portion is the part of a whole number; the first generators get the remainder.
-func portion(whole int64, share target.Share) int64 {
+func portion(whole int64, share target.Part) int64 {
 	n := int64(share.Count())
 	if int64(share.Number) < whole%n {
 		return whole/n + 1
@@ -77,14 +77,14 @@ func portion(whole int64, share target.Share) int64 {
 func sharesOf(n, threads int) []int {
 	shares := make([]int, threads)
 	for i := range shares {
-		shares[i] = int(portion(int64(n), target.Share{Number: i, Of: threads}))
+		shares[i] = int(portion(int64(n), target.Part{Number: i, Of: threads}))
 	}
 	return shares
 }
 
 // byConnections is the part of the requests of a closed loop: one, and of the others as
 // many as the generator has connections of all.
-func byConnections(requests int64, connections int, share target.Share) int64 {
+func byConnections(requests int64, connections int, share target.Part) int64 {
 	n := share.Count()
 	until := func(generators int) int64 { // requests of the first generators
 		own := generators*(connections/n) + min(generators, connections%n)
@@ -107,13 +107,13 @@ func (s *Step) backlogLimit(asked int) int {
 	return max(asked/max(s.Generators, 1), 1)
 }
 
-// Plan returns the steps of a run.
+// ParseSteps returns the steps of a run.
 //
 // rates is empty or a list of arrivals per second, as in "100,200,500". connections is empty or a list, as in
 // "1,4,50". Only one of the two may have more than one entry. duration and
 // requests limit each step; if both are zero, DefaultDuration applies. sql is true
 // for a database, which gets fewer connections by default.
-func Plan(rates, connections string, duration time.Duration, requests int64, sql bool) ([]Step, error) {
+func ParseSteps(rates, connections string, duration time.Duration, requests int64, sql bool) ([]Step, error) {
 	if duration < 0 || requests < 0 {
 		return nil, errors.New("--duration and --requests must not be negative")
 	}

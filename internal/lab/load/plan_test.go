@@ -16,7 +16,7 @@ import (
 func TestPlan(t *testing.T) {
 	f := func(rates, connections string, duration time.Duration, requests int64, sql bool, want ...Step) {
 		t.Helper()
-		got, err := Plan(rates, connections, duration, requests, sql)
+		got, err := ParseSteps(rates, connections, duration, requests, sql)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,11 +46,11 @@ func TestPlan(t *testing.T) {
 		{"", "100000", "--connections"},
 		{"1,2", "3,4", "both lists"},
 	} {
-		if _, err := Plan(test[0], test[1], second, 0, false); err == nil || !strings.Contains(err.Error(), test[2]) {
+		if _, err := ParseSteps(test[0], test[1], second, 0, false); err == nil || !strings.Contains(err.Error(), test[2]) {
 			t.Errorf("%q %q: %v, want %q", test[0], test[1], err, test[2])
 		}
 	}
-	if _, err := Plan("", "", -second, 0, false); err == nil {
+	if _, err := ParseSteps("", "", -second, 0, false); err == nil {
 		t.Error("a negative duration was taken")
 	}
 }
@@ -59,7 +59,7 @@ func FuzzPlan(f *testing.F) {
 	f.Add("100,5", "", int64(5))
 	f.Add("", "1,4", int64(0))
 	f.Fuzz(func(t *testing.T, rates, connections string, milliseconds int64) {
-		steps, err := Plan(rates, connections, time.Duration(milliseconds%1e6)*time.Millisecond, 0, false)
+		steps, err := ParseSteps(rates, connections, time.Duration(milliseconds%1e6)*time.Millisecond, 0, false)
 		if err != nil {
 			return
 		}
@@ -82,7 +82,7 @@ func TestSplit(t *testing.T) {
 		var requests []int64
 		sum := Step{}
 		for i := range n {
-			own, err := Split([]Step{whole}, target.Share{Number: i, Of: n})
+			own, err := Split([]Step{whole}, target.Part{Number: i, Of: n})
 			if tooMany := whole.Connections < n || whole.Requests > 0 && whole.Requests < int64(n); tooMany != (err != nil) {
 				t.Fatalf("%d generators for %+v: %v", n, whole, err)
 			}
@@ -107,7 +107,7 @@ func TestSplitClosedLoop(t *testing.T) {
 		whole := Step{Connections: rapid.IntRange(n, 60000).Draw(t, "connections"), Requests: rapid.Int64Range(int64(n), math.MaxInt64).Draw(t, "requests")}
 		sum := int64(0)
 		for i := range n {
-			own, err := Split([]Step{whole}, target.Share{Number: i, Of: n})
+			own, err := Split([]Step{whole}, target.Part{Number: i, Of: n})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -229,11 +229,11 @@ func (l *level) criteria() []string {
 
 // proof is what the VALID visits prove since the last contradiction.
 type proof struct {
-	levels     []*level // by rate
-	feasible   *level   // highest that passed; nil: none
-	infeasible *level   // lowest above it that was missed; nil: none
-	ceiling    *level   // lowest above it that the generator cannot offer; nil: none
-	lone       *level   // highest that passed only once, above one that was missed, which is not proof enough; nil: none
+	levels       []*level // by rate
+	feasible     *level   // highest that passed; nil: none
+	infeasible   *level   // lowest above it that was missed; nil: none
+	generatorTop *level   // lowest above it that the generator cannot offer; nil: none
+	lone         *level   // highest that passed only once, above one that was missed, which is not proof enough; nil: none
 }
 
 // proof sums up the visits.
@@ -286,7 +286,7 @@ func (s *Search) proof() *proof {
 			m.infeasible = l
 		}
 		if l.generatorLimited() {
-			m.ceiling = l
+			m.generatorTop = l
 		}
 	}
 	if m.lone != nil && m.feasible != nil && m.lone.rate < m.feasible.rate {
@@ -354,13 +354,13 @@ func (m *proof) at(rate float64) *level {
 // top is the upper end of the interval in which probes can tell more, 0 if there is none.
 func (m *proof) top() float64 {
 	switch {
-	case m.infeasible == nil && m.ceiling == nil:
+	case m.infeasible == nil && m.generatorTop == nil:
 		return 0
-	case m.ceiling == nil || m.infeasible != nil && m.infeasible.rate < m.ceiling.rate:
+	case m.generatorTop == nil || m.infeasible != nil && m.infeasible.rate < m.generatorTop.rate:
 		return m.infeasible.rate
 	}
-	return m.ceiling.rate
+	return m.generatorTop.rate
 }
 
 // limited reports whether the generator sets the upper end.
-func (m *proof) limited() bool { return m.ceiling != nil && m.top() == m.ceiling.rate }
+func (m *proof) limited() bool { return m.generatorTop != nil && m.top() == m.generatorTop.rate }

@@ -183,10 +183,8 @@ func outcomeText(t *result.Total, o *Observation, closed bool) string {
 // missedText lists the criteria that a step missed, with their values.
 func missedText(t *result.Total) string {
 	var parts []string
-	for i := range t.SLO {
-		if !t.SLO[i].Met {
-			parts = append(parts, criterionText(&t.SLO[i]))
-		}
+	for _, c := range t.Missed() {
+		parts = append(parts, criterionText(&c))
 	}
 	if len(parts) == 0 && t.Overloaded {
 		return "the backlog grew"
@@ -196,11 +194,7 @@ func missedText(t *result.Total) string {
 
 // criterionText writes a figure with its limit: "p99 31ms of 20ms".
 func criterionText(c *result.Criterion) string {
-	name := c.Text
-	if at := strings.LastIndexAny(name, "<>"); at >= 0 {
-		name = name[:at]
-	}
-	return name + " " + observedText(c)
+	return c.Figure() + " " + observedText(c)
 }
 
 // observedText writes the figure of a criterion.

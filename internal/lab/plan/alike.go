@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"spillway/internal/lab/result"
 )
 
 // alike returns the steps that were measured under the conditions of the basis: with its kind of connections, and with as many cores
@@ -32,8 +34,8 @@ func (p *Plan) unlike(o, basis *observation) string {
 	}
 	for i := range o.ceilings {
 		c := &o.ceilings[i]
-		kind := kindOf(o.source.Run, c.Host, c.Subject)
-		if c.Resource != ProcessCPU || kind != kindApplication || slices.Contains(p.settings.Shared, c.Subject) {
+		role := o.source.Run.Role(c.Host, c.Subject)
+		if c.Resource != ProcessCPU || role != result.RoleApplication || slices.Contains(p.settings.Shared, c.Subject) {
 			continue
 		}
 		for j := range basis.ceilings {

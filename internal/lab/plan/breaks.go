@@ -65,7 +65,7 @@ func (b *builder) breaks() {
 	for i := range b.basis.ceilings {
 		c := &b.basis.ceilings[i]
 		switch {
-		case c.Resource == Descriptors && b.kind(c) == kindApplication:
+		case c.Resource == Descriptors && b.role(c) == result.RoleApplication:
 			b.breaksAt(n*c.RateHz, GroundCeiling, nextFiles, "open files of %s on %s of %s", c.Subject, plural(n, "host"), number(c.Capacity))
 		case c.Resource == Ports:
 			b.breaksAt(n*c.RateHz, GroundAssumed, nextPorts, "%s local ports on each of %s, if the application closes first", number(c.Capacity),
@@ -85,11 +85,11 @@ func (b *builder) breaks() {
 // next is what takes over from something shared.
 func (b *builder) next(c *Ceiling) string {
 	switch {
-	case c.Resource == RedisThread || b.kind(c) == kindRedis && c.Resource == ProcessCPU:
+	case c.Resource == RedisThread || b.role(c) == result.RoleRedis && c.Resource == ProcessCPU:
 		return nextRedis
 	case c.Resource == Sessions:
 		return nextSessions
-	case b.kind(c) == kindShared:
+	case b.role(c) == roleShared:
 		return nextShared
 	}
 	next := nextReads
@@ -198,7 +198,7 @@ func (b *builder) notMeasured() {
 	databaseCPU := false
 	for i := range b.basis.ceilings {
 		c := &b.basis.ceilings[i]
-		databaseCPU = databaseCPU || c.Resource == ProcessCPU && b.kind(c) == kindDatabase
+		databaseCPU = databaseCPU || c.Resource == ProcessCPU && b.role(c) == result.RoleDatabase
 	}
 	if !database {
 		missing("a database: none was watched (--watch-db postgres://…)")

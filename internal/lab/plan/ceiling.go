@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 
 	"spillway/internal/lab/peak"
 	"spillway/internal/lab/result"
@@ -383,32 +382,5 @@ func value(v *float64) float64 {
 	return *v
 }
 
-// kinds of watched processes.
-const (
-	kindApplication = "application" // one more on each host
-	kindDatabase    = "database"    // shared by all hosts
-	kindRedis       = "redis"       // shared by all hosts
-	kindShared      = "shared"      // shared by all hosts, as told
-)
-
-// kindOf tells what a process is, by its command or its name.
-func kindOf(run *result.Run, host, name string) string {
-	text := strings.ToLower(name)
-	for i := range run.Watches {
-		for _, s := range run.Watches[i].Subjects {
-			if run.Watches[i].Host == host && s.Sampler == result.SamplerProcess && s.Name == name {
-				text += " " + strings.ToLower(s.Detail)
-			}
-		}
-	}
-	has := func(words ...string) bool {
-		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(text, "("+w) || strings.HasPrefix(text, w) })
-	}
-	switch {
-	case has("redis", "valkey", "keydb"):
-		return kindRedis
-	case has("postgres", "postmaster", "mysql", "mariadb") || strings.HasPrefix(text, "db"):
-		return kindDatabase
-	}
-	return kindApplication
-}
+// roleShared is a process that all hosts share, as told. They also share databases and Redis; each has its own application.
+const roleShared result.Role = "shared"

@@ -114,7 +114,7 @@ func (b *builder) oneHost() error {
 	hosts := map[string]string{}
 	for i := range b.basis.ceilings {
 		c := &b.basis.ceilings[i]
-		if c.Resource != ProcessCPU || b.kind(c) != kindApplication {
+		if c.Resource != ProcessCPU || b.role(c) != result.RoleApplication {
 			continue
 		}
 		if other, found := hosts[c.Subject]; found && other != c.Host {
@@ -138,7 +138,7 @@ func (b *builder) givenCores() error {
 			if given, found := b.plan.settings.CPUs[c.Subject]; found && c.Resource == ProcessCPU && c.Basis == givenBasis &&
 				c.Utilization > overGiven {
 				return fmt.Errorf("--cpus %s=%g: it used %s in %s of %s: give the cores that it could use", c.Subject, given,
-					cores(c.Utilization*c.Capacity), b.all[i].name(), b.all[i].source.File)
+					cores(c.Utilization*c.Capacity), b.all[i].step.Title(), b.all[i].source.File)
 			}
 		}
 	}
@@ -149,7 +149,7 @@ func (b *builder) givenCores() error {
 func (b *builder) findPools() {
 	for i := range b.basis.ceilings {
 		c := b.basis.ceilings[i]
-		if c.Resource != ProcessCPU || b.kind(&c) != kindApplication {
+		if c.Resource != ProcessCPU || b.role(&c) != result.RoleApplication {
 			continue
 		}
 		at := slices.IndexFunc(b.pools, func(p pool) bool { return p.name == c.pool })
@@ -164,7 +164,7 @@ func (b *builder) findPools() {
 		for _, c := range b.basis.ceilings {
 			switch p := &b.pools[i]; {
 			case c.Resource != ProcessCPU || c.pool != p.name:
-			case b.kind(&c) == kindApplication:
+			case b.role(&c) == result.RoleApplication:
 				p.used += c.Utilization
 			default:
 				p.others += c.Utilization
@@ -173,12 +173,12 @@ func (b *builder) findPools() {
 	}
 }
 
-// kind tells whether there is one of a process per application host.
-func (b *builder) kind(c *Ceiling) string {
+// role tells whether there is one of a process per application host.
+func (b *builder) role(c *Ceiling) result.Role {
 	if slices.Contains(b.plan.settings.Shared, c.Subject) {
-		return kindShared
+		return roleShared
 	}
-	return kindOf(b.basis.source.Run, c.Host, c.Subject)
+	return b.basis.source.Run.Role(c.Host, c.Subject)
 }
 
 // scale sets the rate for the hosts, or the hosts for the rate.
@@ -261,7 +261,7 @@ const busyShared = 0.7
 func (b *builder) isShared(c *Ceiling) bool {
 	switch c.Resource {
 	case ProcessCPU:
-		return b.kind(c) != kindApplication && !(b.kind(c) == kindRedis && b.redisThread() != nil)
+		return b.role(c) != result.RoleApplication && !(b.role(c) == result.RoleRedis && b.redisThread() != nil)
 	case RedisThread, Sessions:
 		return true
 	}
@@ -305,7 +305,7 @@ func (b *builder) demand(c *Ceiling, name string) Figure {
 // figure is a value of the basis and its range over the steps of an open loop with the same kind of connections and at least half
 // of its rate. of is NaN for a step without it.
 func (b *builder) figure(name, unit string, v float64, atMost bool, of func(*observation) float64) Figure {
-	f := Figure{Name: name, Unit: unit, Value: v, Low: v, High: v, AtMost: atMost, File: b.basis.source.File, Step: b.basis.name()}
+	f := Figure{Name: name, Unit: unit, Value: v, Low: v, High: v, AtMost: atMost, File: b.basis.source.File, Step: b.basis.step.Title()}
 	for i := range b.all {
 		o := &b.all[i]
 		if !o.open || !o.cost || o.rate < b.basis.rate/2 || connectionsOf(o.step) != b.plan.Connections {
@@ -387,7 +387,7 @@ func (b *builder) memory() {
 	for i := range b.basis.usage.Processes {
 		u := &b.basis.usage.Processes[i]
 		c := Ceiling{Resource: ProcessCPU, Host: u.Host, Subject: u.Name}
-		if u.RSSMax == nil || b.basis.ceiling(&c) == nil || b.kind(&c) != kindApplication {
+		if u.RSSMax == nil || b.basis.ceiling(&c) == nil || b.role(&c) != result.RoleApplication {
 			continue
 		}
 		f := b.figure("resident memory of "+u.Name, "bytes", *u.RSSMax, false, func(o *observation) float64 {
@@ -412,7 +412,7 @@ func (b *builder) memory() {
 func (b *builder) operatingFigure() Figure {
 	return Figure{
 		Name: "rate that met the SLO", Unit: "per second", Value: b.rate.Value, Low: b.rate.Low, High: b.rate.High, Steps: 1,
-		File: b.basis.source.File, Step: b.basis.name(),
+		File: b.basis.source.File, Step: b.basis.step.Title(),
 	}
 }
 
@@ -429,7 +429,7 @@ func (b *builder) sharedCPU(c *Ceiling) {
 	f := b.demand(c, "CPU per request of "+c.Subject)
 	l := Line{Name: "CPU of " + c.Subject, Subject: c.Subject, Unit: "cores", Need: b.need(f), Figures: []Figure{f}}
 	l.Formula = fmt.Sprintf("%s x %s CPU = %s, all busy", b.times(), seconds(f.Value), cores(roundUp(l.Need.Value)))
-	kind := b.kind(c)
+	kind := b.role(c)
 	switch {
 	case c.Resource == RedisThread:
 		l.Name, l.Unit = "Redis threads", "threads"
@@ -440,7 +440,7 @@ func (b *builder) sharedCPU(c *Ceiling) {
 			l.Note = fmt.Sprintf("One Redis is not enough: Redis Cluster with at least %s, if the keys spread evenly.",
 				plural(math.Ceil(l.Need.Value), "primary shard"))
 		}
-	case kind == kindDatabase:
+	case kind == result.RoleDatabase:
 		l.Name = "database CPU"
 	}
 	if c.Resource == ProcessCPU && l.Need.Value > c.Capacity {

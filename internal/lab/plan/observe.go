@@ -28,14 +28,6 @@ type observation struct {
 	ceilings []Ceiling
 }
 
-// name is how the report names the step.
-func (o *observation) name() string {
-	if o.step.Name != "" {
-		return o.step.Name
-	}
-	return o.step.LevelName()
-}
-
 // watched reports whether the step has the CPU time of a process.
 func (o *observation) watched() bool {
 	return slices.ContainsFunc(o.ceilings, func(c Ceiling) bool { return c.Resource == ProcessCPU })
@@ -151,11 +143,11 @@ func connectionsOf(step *result.StepRun) string {
 func (o *observation) judge(slo result.SLO) error {
 	criteria, err := slo.Judge(&o.step.Total)
 	if err != nil {
-		return fmt.Errorf("%s, step %s: %w", o.source.File, o.name(), err)
+		return fmt.Errorf("%s, step %s: %w", o.source.File, o.step.Title(), err)
 	}
 	times, err := o.step.Total.Latency.Responses()
 	if err != nil {
-		return fmt.Errorf("%s, step %s: %w", o.source.File, o.name(), err)
+		return fmt.Errorf("%s, step %s: %w", o.source.File, o.step.Title(), err)
 	}
 	var missed []string
 	for _, c := range criteria {
@@ -260,6 +252,6 @@ func noOperatingPoint(all []observation, slo string) error {
 		return exit.NothingValidError(errors.New("no VALID step has an open loop, which alone tells the rate that meets an SLO: add a run " +
 			"of 'spillway load --rate' or 'spillway peak'"))
 	}
-	return exit.FailedError(fmt.Errorf("no VALID step met %s: %s in %s missed it (%s); add a run at lower rates", slo, lowest.name(),
+	return exit.FailedError(fmt.Errorf("no VALID step met %s: %s in %s missed it (%s); add a run at lower rates", slo, lowest.step.Title(),
 		lowest.source.File, lowest.missed))
 }

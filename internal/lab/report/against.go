@@ -256,18 +256,18 @@ func compare(base, now *run, limits []limit) (*comparison, error) {
 	}
 	for i := range now.steps {
 		s := &now.steps[i]
-		b := base.named(s.stepName(), now.before(i))
+		b := base.named(s.Title(), now.before(i))
 		if b == nil {
-			c.alone = append(c.alone, s.stepName()+" is not in "+base.label)
+			c.alone = append(c.alone, s.Title()+" is not in "+base.label)
 			continue
 		}
 		for of, one := range map[*run]*step{base: b, now: s} {
 			if !one.valid() {
-				c.invalid = append(c.invalid, fmt.Sprintf("%s of %s is %s", one.stepName(), of.label, one.validity()))
+				c.invalid = append(c.invalid, fmt.Sprintf("%s of %s is %s", one.Title(), of.label, one.validity()))
 			}
 		}
 		for k := range figures {
-			one := change{limit: &figures[k], step: s.stepName()}
+			one := change{limit: &figures[k], step: s.Title()}
 			var err error
 			if one.base, err = one.read(b); err == nil {
 				one.now, err = one.read(s)
@@ -289,26 +289,18 @@ func compare(base, now *run, limits []limit) (*comparison, error) {
 	}
 	slices.Sort(c.invalid)
 	for i := range base.steps {
-		if name := base.steps[i].stepName(); now.named(name, base.before(i)) == nil {
+		if name := base.steps[i].Title(); now.named(name, base.before(i)) == nil {
 			c.alone = append(c.alone, name+" is not in "+now.label)
 		}
 	}
 	return c, nil
 }
 
-// stepName identifies a step in comparisons.
-func (s *step) stepName() string {
-	if s.Name != "" {
-		return s.Name
-	}
-	return s.LevelName()
-}
-
 // before is how many steps before step i have its name.
 func (r *run) before(i int) int {
 	n := 0
 	for k := range i {
-		if r.steps[k].stepName() == r.steps[i].stepName() {
+		if r.steps[k].Title() == r.steps[i].Title() {
 			n++
 		}
 	}
@@ -318,7 +310,7 @@ func (r *run) before(i int) int {
 // named returns the step with that name behind so many others with it, nil if there is none.
 func (r *run) named(name string, before int) *step {
 	for i := range r.steps {
-		if r.steps[i].stepName() == name && r.before(i) == before {
+		if r.steps[i].Title() == name && r.before(i) == before {
 			return &r.steps[i]
 		}
 	}

@@ -302,10 +302,8 @@ func tail(s *step) (name, value string) {
 // failure states why the step does not hold.
 func (s *step) failure() string {
 	var missed []string
-	for _, c := range s.Total.SLO {
-		if !c.Met {
-			missed = append(missed, observed(c))
-		}
+	for _, c := range s.Total.Missed() {
+		missed = append(missed, observed(c))
 	}
 	if len(missed) > 0 {
 		return strings.Join(missed, " and ")
@@ -330,9 +328,5 @@ func observedValue(c result.Criterion) string {
 
 // observed writes the figure of a criterion with its value: "p99 912 ms".
 func observed(c result.Criterion) string {
-	name := c.Text
-	if at := strings.LastIndexAny(name, "<>"); at >= 0 {
-		name = strings.TrimSpace(name[:at])
-	}
-	return name + " " + observedValue(c)
+	return c.Figure() + " " + observedValue(c)
 }

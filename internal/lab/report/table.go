@@ -180,8 +180,8 @@ func (s *step) remarks() []string {
 	if !s.valid() {
 		verdict = "SLO not judged: " // only a valid step supports a claim
 	}
-	for _, c := range s.Total.SLO {
-		if !c.Met && s.probe == "" { // a search tells it in a column, and misses most of its rates
+	for _, c := range s.Total.Missed() {
+		if s.probe == "" { // a search tells it in a column, and misses most of its rates
 			lines = append(lines, verdict+observed(c)+" ("+criterionText(c)+")")
 		}
 	}

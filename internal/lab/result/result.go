@@ -10,6 +10,7 @@
 package result
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -89,6 +90,9 @@ func (s *Step) LevelName() string {
 	return fmt.Sprintf("%d connections", s.Connections)
 }
 
+// Title is how reports call the step: its name, or else its level.
+func (s *Step) Title() string { return cmp.Or(s.Name, s.LevelName()) }
+
 // A Slice is one second of a step. The last one may be shorter.
 type Slice struct {
 	Step        int     `json:"step"`
@@ -152,6 +156,16 @@ func (t *Total) Rate() float64 {
 	return float64(t.Completed) / t.Elapsed
 }
 
+// Missed returns the criteria of the SLO that the step did not meet.
+func (t *Total) Missed() (missed []Criterion) {
+	for _, c := range t.SLO {
+		if !c.Met {
+			missed = append(missed, c)
+		}
+	}
+	return missed
+}
+
 // ConnectionStats describes the connections of a step and how evenly they were served.
 type ConnectionStats struct {
 	ParallelMax  int64   `json:"parallel_max"`  // highest number open at once
@@ -198,6 +212,14 @@ type Criterion struct {
 	AtLeast  bool    `json:"at_least,omitempty"` // Observed is a lower bound, because requests were not answered
 	Met      bool    `json:"met"`
 	Default  bool    `json:"default,omitempty"` // not typed: every SLO limits the errors
+}
+
+// Figure names what the criterion limits, as typed: "p99".
+func (c *Criterion) Figure() string {
+	if at := strings.LastIndexAny(c.Text, "<>"); at >= 0 {
+		return c.Text[:at]
+	}
+	return c.Text
 }
 
 // Latency has one histogram per timed interval. Response, Service and FirstByte count every request that was answered

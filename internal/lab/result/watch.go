@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -21,6 +23,50 @@ type Subject struct {
 	Sampler string `json:"sampler"`          // process, host, tcp, listener, postgres, mysql, redis or watch
 	Name    string `json:"name,omitempty"`   // given by the user: app, db; of a listener, its address
 	Detail  string `json:"detail,omitempty"` // description
+}
+
+// Role is what a watched process is for the service.
+type Role string
+
+// Roles.
+const (
+	RoleApplication Role = "application"
+	RoleDatabase    Role = "database"
+	RoleRedis       Role = "redis"
+)
+
+// programs finds the names of programs in the description of a process: "process 12 (postgres), listening on …".
+var programs = regexp.MustCompile(`\d+ \(([^)]*)\)`)
+
+// Role goes by the program that a watched process ran. If that is no database, it goes by the name that the user gave.
+func (r *Run) Role(host, name string) Role {
+	for i := range r.Watches {
+		for _, s := range r.Watches[i].Subjects {
+			if r.Watches[i].Host != host || s.Sampler != SamplerProcess || s.Name != name {
+				continue
+			}
+			if found := programs.FindStringSubmatch(s.Detail); found != nil && roleOf(found[1]) != RoleApplication {
+				return roleOf(found[1])
+			}
+		}
+	}
+	if strings.HasPrefix(strings.ToLower(name), "db") {
+		return RoleDatabase
+	}
+	return roleOf(name)
+}
+
+func roleOf(program string) Role {
+	has := func(words ...string) bool {
+		return slices.ContainsFunc(words, func(word string) bool { return strings.HasPrefix(strings.ToLower(program), word) })
+	}
+	switch {
+	case has("redis", "valkey", "keydb"):
+		return RoleRedis
+	case has("postgres", "postmaster", "mysql", "mariadb"):
+		return RoleDatabase
+	}
+	return RoleApplication
 }
 
 // A Sample is one reading of one subject. Figures with a name that ends in "_total" are counters with an arbitrary start;

@@ -33,7 +33,7 @@ type Config struct {
 	Timeout       time.Duration // of one request, including its connection
 	PerConnection int           // requests per connection; 0: unlimited
 	Seed          uint64        // of random values
-	Share         Share         // of the values of sequence and of files
+	Share         Part          // of the values of sequence and of files
 	Clock         Clock
 	Files         Files // that requests may name; nil: none
 	Sent          bool  // the address is another host's: the drivers of databases use no file or password of this host

@@ -176,19 +176,19 @@ type Source struct {
 
 	random   *rand.Rand
 	sequence *atomic.Int64
-	share    Share
+	share    Part
 	number   int64 // of this request from 1; 0: not yet taken
 }
 
-// Share is one of several generators that load a target together. The zero value
+// Part is one of several generators that load a target together. The zero value
 // is the only one.
-type Share struct {
+type Part struct {
 	Number int `json:"number"` // from 0
 	Of     int `json:"of"`
 }
 
 // Count is the number of generators, at least 1.
-func (s Share) Count() int { return max(s.Of, 1) }
+func (p Part) Count() int { return max(p.Of, 1) }
 
 // NewSource returns the source of worker number worker. The same seed repeats the
 // values of a run, except for the order in which workers take the sequence.
