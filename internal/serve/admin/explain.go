@@ -62,7 +62,7 @@ func withoutClass(err error) string {
 // explainedAt returns the time of the explanation: at, or now, shifted by clock_offset if that
 // is allowed.
 func (p *Popups) explainedAt(query url.Values) (now time.Time, flaws []flaw) {
-	now = p.Popup.Now()
+	now = p.Popup.Time()
 	if at := query.Get("at"); at != "" {
 		var err error
 		if now, err = time.Parse(time.RFC3339, at); err != nil {

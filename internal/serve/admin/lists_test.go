@@ -25,7 +25,7 @@ func (c *slowClient) SetReadDeadline(t time.Time) error {
 }
 
 func (c *slowClient) Read(b []byte) (int, error) {
-	time.Sleep(min(time.Until(c.deadline), listReadWithin-time.Second))
+	<-time.After(min(time.Until(c.deadline), listReadWithin-time.Second))
 	if !time.Now().Before(c.deadline) {
 		return 0, os.ErrDeadlineExceeded
 	}

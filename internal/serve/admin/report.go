@@ -112,7 +112,7 @@ func (p *Popups) reported(created time.Time, query url.Values) (from, to time.Ti
 		}
 		return t.UTC()
 	}
-	to = read("to", p.Popup.Now().UTC()).Add(time.Hour - 1).Truncate(time.Hour)
+	to = read("to", p.Popup.Time().UTC()).Add(time.Hour - 1).Truncate(time.Hour)
 	from = to.Add(-reportMax)
 	if created.After(from) {
 		from = created

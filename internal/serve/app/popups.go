@@ -123,7 +123,7 @@ func (a *app) openPopups() error {
 		return fmt.Errorf("popups: %w", err)
 	}
 	if c.EventsDays > 0 {
-		p.retention = &popup.Retention{Tables: p.tables, Keep: time.Duration(c.EventsDays) * 24 * time.Hour, Now: p.popup.Now, Log: a.log}
+		p.retention = &popup.Retention{Tables: p.tables, Keep: time.Duration(c.EventsDays) * 24 * time.Hour, Now: p.popup.Time, Log: a.log}
 	}
 	var campaigns popup.CampaignTables = p.tables
 	if p.copy != nil {

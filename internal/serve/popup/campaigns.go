@@ -195,7 +195,7 @@ func (c *Campaigns) store(ctx context.Context, changed StoredCampaign, by string
 	if err != nil {
 		return changed, err
 	}
-	changed.Created = Moment{c.popup.Now()}
+	changed.Created = Moment{c.popup.Time()}
 	for i := range all {
 		if all[i].ID == changed.ID {
 			changed.Created = all[i].Created

@@ -117,8 +117,8 @@ func Open(cfg Config, set *Set) (*Popup, error) {
 	return p, nil
 }
 
-// Now returns the time that requests are decided by.
-func (p *Popup) Now() time.Time { return p.cfg.Now() }
+// Time returns the time that requests are decided by.
+func (p *Popup) Time() time.Time { return p.cfg.Now() }
 
 // RowColumns sets the columns of users' rows. Before it is called, each attribute could be one.
 func (p *Popup) RowColumns(names []string) {
@@ -164,15 +164,55 @@ func (p *Popup) Release(a *Attributes) {
 type Answer struct {
 	Decision
 	Token string // of the show, or of what was withheld; "" if it was not recorded
+	Known bool   // without waiting: Now returns it too
 	// Detail says which campaigns could not be decided; "": all could. It is for clients, in ASCII:
 	// what the database said is logged.
 	Detail string
+}
+
+// knower is a Store that can tell a state without waiting.
+type knower interface {
+	// Known returns a state, and whether it is known.
+	Known(key Key) (State, bool)
+}
+
+// Now returns the answer of Ask if it is known without waiting: that there is no popup for the
+// user. Otherwise nothing is counted.
+func (p *Popup) Now(key Key, a *Attributes, now time.Time) (Answer, bool) {
+	if key.check() != nil {
+		return Answer{}, false
+	}
+	place := p.set.Load().Placement(key.Placement)
+	if place == nil {
+		return Answer{}, false
+	}
+	state, hits, known := p.known(key)
+	if !known {
+		return Answer{}, false
+	}
+	p.begin(a, key.User)
+	d, decided := Wait(place, state, key.User, now)
+	if !decided && len(p.cfg.Limits) == 0 {
+		d = place.choose(state, a, now)
+		decided = !d.needsRow && d.Reason != Unavailable
+	}
+	if !decided || d.Campaign != nil {
+		return Answer{}, false
+	}
+	if hits != nil {
+		hits.Add(1)
+	}
+	p.counters.nothingShown(d.Reason <= WaitLimit)
+	return Answer{Decision: d, Known: true}, true
 }
 
 // Ask decides for one request and records the show. a is used until Ask returns; key is
 // copied if it is kept. Errors wrap ErrRequest, or are ctx's. If the store is not
 // available, the reason is Unavailable and the campaign is as Config.ShowAnyway says.
 func (p *Popup) Ask(ctx context.Context, key Key, a *Attributes, now time.Time) (Answer, error) {
+	if answer, known := p.Now(key, a, now); known {
+		return answer, nil
+	}
 	if err := key.check(); err != nil {
 		return Answer{}, err
 	}
@@ -215,42 +255,6 @@ func (p *Popup) Ask(ctx context.Context, key Key, a *Attributes, now time.Time) 
 		p.counters.conflicts.Add(1)
 	}
 	return p.nothing(ctx, errConflicts)
-}
-
-// knower is a Store that can tell a state without waiting.
-type knower interface {
-	// Known returns a state, and whether it is known.
-	Known(key Key) (State, bool)
-}
-
-// Nothing returns the answer of Ask if there is no popup for the user and that is known without waiting. Otherwise nothing is
-// counted, and Ask will tell.
-func (p *Popup) Nothing(key Key, a *Attributes, now time.Time) (Answer, bool) {
-	if key.check() != nil {
-		return Answer{}, false
-	}
-	place := p.set.Load().Placement(key.Placement)
-	if place == nil {
-		return Answer{}, false
-	}
-	state, hits, known := p.known(key)
-	if !known {
-		return Answer{}, false
-	}
-	p.begin(a, key.User)
-	d, decided := Wait(place, state, key.User, now)
-	if !decided && len(p.cfg.Limits) == 0 {
-		d = place.choose(state, a, now)
-		decided = !d.needsRow && d.Reason != Unavailable
-	}
-	if !decided || d.Campaign != nil {
-		return Answer{}, false
-	}
-	if hits != nil {
-		hits.Add(1)
-	}
-	p.counters.nothingShown(d.Reason <= WaitLimit)
-	return Answer{Decision: d}, true
 }
 
 // known returns a state if that needs no waiting, and what counts its use; nil: nothing does.

@@ -45,7 +45,7 @@ type walk struct {
 	withheld  []string // tokens
 	converted map[string]bool
 	converts  int
-	answered  map[bool]int // whether Nothing has answered
+	answered  map[bool]int // whether Now has answered
 }
 
 // showing is a show: its token and its number among the user's.
@@ -450,7 +450,7 @@ func TestRulesAgainstModel(t *testing.T) {
 		t.Errorf("no walk found a state in its cache, withheld a campaign, or converted: %+v", total)
 	}
 	if answered[true] == 0 || answered[false] == 0 {
-		t.Errorf("Nothing has answered %d requests and left %d", answered[true], answered[false])
+		t.Errorf("Now has answered %d requests and left %d", answered[true], answered[false])
 	}
-	t.Logf("%d steps: %+v, Nothing %v", rounds*steps, total, answered)
+	t.Logf("%d steps: %+v, Now %v", rounds*steps, total, answered)
 }

@@ -25,9 +25,13 @@ var All = []tables.Table{
 		Key: []string{"id"}, Large: true, Privileges: changes,
 	},
 	{
-		Name:    "popup_version",
-		Columns: []tables.Column{{Name: "id", Type: tables.Small}, {Name: "version", Type: tables.Integer}},
-		Key:     []string{"id"}, Privileges: changes,
+		Name: "popup_version",
+		Columns: []tables.Column{
+			{Name: "id", Type: tables.Small},
+			{Name: "version", Type: tables.Integer},
+			{Name: "identity", Type: tables.Word},
+		},
+		Key: []string{"id"}, Privileges: changes,
 	},
 	{
 		Name: "popup_events",
@@ -83,11 +87,6 @@ var All = []tables.Table{
 			{Name: "users", Type: tables.Integer},
 		},
 		Key: []string{"campaign_id", "hour", "variant", "kind", "slot"}, FillFactor: 80, Privileges: changes,
-	},
-	{
-		Name:    "popup_identity",
-		Columns: []tables.Column{{Name: "id", Type: tables.Small}, {Name: "identity", Type: tables.Word}},
-		Key:     []string{"id"}, Privileges: adds,
 	},
 	{
 		Name: "popup_history",

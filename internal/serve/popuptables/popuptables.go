@@ -66,11 +66,11 @@ func (t *Tables) sum(column string) string {
 
 // Identity returns the id of the database, which the first call chooses at random.
 func (t *Tables) Identity(ctx context.Context) (string, error) {
-	const read = "SELECT identity FROM popup_identity WHERE id = 1"
+	const read = "SELECT identity FROM popup_version WHERE id = 1"
 	rows, err := t.rows(ctx, read)
 	if err == nil && len(rows) == 0 {
 		err = t.db.Change(ctx, 1, func(ctx context.Context, s tables.Session) error {
-			if _, err := s.Exec(ctx, t.insertNew("popup_identity (id, identity) VALUES (1, ?)"), rand.Text()); err != nil {
+			if err := t.insertVersion(ctx, s); err != nil {
 				return err
 			}
 			rows, err = s.Rows(ctx, read)
@@ -112,7 +112,13 @@ func (t *Tables) Version(ctx context.Context) (version int64, err error) {
 	return version, nil
 }
 
-// readVersion returns 0 before the first change, which creates the row.
+// insertVersion creates the row of the version and of the database's id, unless it is there.
+func (t *Tables) insertVersion(ctx context.Context, s tables.Session) error {
+	_, err := s.Exec(ctx, t.insertNew("popup_version (id, version, identity) VALUES (1, 0, ?)"), rand.Text())
+	return err
+}
+
+// readVersion returns 0 if the row is missing.
 func readVersion(ctx context.Context, s tables.Session) (int64, error) {
 	rows, err := s.Rows(ctx, "SELECT version FROM popup_version WHERE id = 1")
 	if err != nil || len(rows) == 0 {
@@ -126,7 +132,7 @@ func (t *Tables) nextVersion(ctx context.Context, s tables.Session) (int64, erro
 	const increase = "UPDATE popup_version SET version = version + 1 WHERE id = ?"
 	changed, err := s.Exec(ctx, increase, int64(1))
 	if err == nil && changed == 0 {
-		if _, err = s.Exec(ctx, t.insertNew("popup_version (id, version) VALUES (?, 0)"), int64(1)); err == nil {
+		if err = t.insertVersion(ctx, s); err == nil {
 			_, err = s.Exec(ctx, increase, int64(1))
 		}
 	}

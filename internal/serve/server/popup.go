@@ -77,24 +77,24 @@ func (h *popupHandler) serve(ctx *fasthttp.RequestCtx, wait bool) (quick bool) {
 	if err == nil {
 		now, err = h.now(ctx)
 	}
-	if err == nil && h.Identity == nil {
-		if answer, ok := h.Popup.Nothing(key, attributes, now); ok {
-			h.nothing(ctx, &answer)
-			return true
-		}
-	}
 	switch {
-	case !wait:
-	case err != nil:
+	case wait && err != nil:
 		h.fail(ctx, err)
-	default:
-		h.ask(ctx, key, attributes, now)
+	case wait:
+		return h.ask(ctx, key, attributes, now) && h.Identity == nil
+	case err == nil:
+		answer, known := h.Popup.Now(key, attributes, now)
+		if known {
+			h.nothing(ctx, &answer)
+		}
+		return known
 	}
 	return false
 }
 
-// ask responds with a decision that may have to be waited for.
-func (h *popupHandler) ask(ctx *fasthttp.RequestCtx, key popup.Key, attributes *popup.Attributes, now time.Time) {
+// ask responds with a decision that may have to be waited for, and reports whether it was known
+// without.
+func (h *popupHandler) ask(ctx *fasthttp.RequestCtx, key popup.Key, attributes *popup.Attributes, now time.Time) (known bool) {
 	answer, err := h.Popup.Ask(h.server.base, key, attributes, now)
 	switch {
 	case err != nil:
@@ -106,6 +106,7 @@ func (h *popupHandler) ask(ctx *fasthttp.RequestCtx, key popup.Key, attributes *
 	default:
 		h.nothing(ctx, &answer)
 	}
+	return answer.Known
 }
 
 // show answers with a campaign's payload, and its token if the show was recorded.
@@ -226,7 +227,7 @@ func isPlainNumber(text string) bool {
 // now returns the time by which the request is decided, shifted by clock_offset if that is
 // allowed.
 func (h *popupHandler) now(ctx *fasthttp.RequestCtx) (time.Time, error) {
-	now := h.Popup.Now()
+	now := h.Popup.Time()
 	if !h.ClockOffset {
 		return now, nil
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// counted returns the counters that tell whether a Nothing has counted.
+// counted returns the counters that tell whether Now has counted.
 func counted(p *Popup) Stats {
 	s := p.Stats()
 	s.Cache.States = 0
@@ -24,7 +24,7 @@ func copyOf(p *Popup, a *Attributes) *Attributes {
 	return c
 }
 
-// nothing checks that Nothing agrees with the model. It answers exactly if there is no popup and nothing has to be read for
+// nothing checks that Now agrees with the model. It answers exactly if there is no popup and nothing has to be read for
 // that. It counts what it answers and nothing else, and changes no state.
 func (w *walk) nothing(key Key, given *Attributes, id CampaignID, reason Reason, next time.Time) {
 	a := copyOf(w.popup, given)
@@ -38,12 +38,12 @@ func (w *walk) nothing(key Key, given *Attributes, id CampaignID, reason Reason,
 
 	counts, events := counted(w.popup), len(w.ledger.events)
 	state, _ := w.memory.Get(w.t.Context(), key)
-	answer, ok := w.popup.Nothing(key, a, w.now)
+	answer, ok := w.popup.Now(key, a, w.now)
 	if ok != want {
-		w.t.Fatalf("%v at %v: Nothing answers: %v, want %v; the model says %d, %s", key, w.now, ok, want, id, reason)
+		w.t.Fatalf("%v at %v: Now answers: %v, want %v; the model says %d, %s", key, w.now, ok, want, id, reason)
 	}
 	if ok && (answer.Campaign != nil || answer.Reason != reason || !answer.NextAt.Equal(next) || answer.Token != "" || answer.Detail != "") {
-		w.t.Fatalf("%v at %v: Nothing answers %+v; the model says %s, %v", key, w.now, answer, reason, next)
+		w.t.Fatalf("%v at %v: Now answers %+v; the model says %s, %v", key, w.now, answer, reason, next)
 	}
 	switch {
 	case ok && reason <= WaitLimit:
@@ -55,7 +55,7 @@ func (w *walk) nothing(key Key, given *Attributes, id CampaignID, reason Reason,
 		counts.Cache.Hits++
 	}
 	if got := counted(w.popup); got != counts {
-		w.t.Fatalf("Nothing answers: %v, and counts %+v, want %+v", ok, got, counts)
+		w.t.Fatalf("Now answers: %v, and counts %+v, want %+v", ok, got, counts)
 	}
 	if after, _ := w.memory.Get(w.t.Context(), key); after != state || len(w.ledger.events) != events {
 		w.t.Fatal("Nothing has changed a state")
@@ -63,13 +63,13 @@ func (w *walk) nothing(key Key, given *Attributes, id CampaignID, reason Reason,
 	w.answered[ok]++
 }
 
-// asked is a Nothing and an Ask of the same request.
+// asked is a Now and an Ask of the same request.
 func asked(t *testing.T, p *Popup, key Key, now time.Time) (Answer, bool, Answer) {
 	t.Helper()
 	a, b := p.Attributes(), p.Attributes()
 	defer p.Release(a)
 	defer p.Release(b)
-	nothing, ok := p.Nothing(key, a, now)
+	nothing, ok := p.Now(key, a, now)
 	answer, err := p.Ask(t.Context(), key, b, now)
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +84,7 @@ func asked(t *testing.T, p *Popup, key Key, now time.Time) (Answer, bool, Answer
 type mute struct{ Store }
 
 // Whatever must be read first, or cannot be, is left to Ask.
-func TestNothingLeavesToAsk(t *testing.T) {
+func TestNowLeavesToAsk(t *testing.T) {
 	t.Parallel()
 	home := Key{"1", "home"}
 	leave := func(what string, p *Popup, key Key, now time.Time) Answer {
@@ -92,12 +92,12 @@ func TestNothingLeavesToAsk(t *testing.T) {
 		before := counted(p)
 		a := p.Attributes()
 		defer p.Release(a)
-		if nothing, ok := p.Nothing(key, a, now); ok || nothing != (Answer{}) || counted(p) != before {
-			t.Errorf("%s: Nothing answers %+v, and counts %+v after %+v", what, nothing, counted(p), before)
+		if nothing, ok := p.Now(key, a, now); ok || nothing != (Answer{}) || counted(p) != before {
+			t.Errorf("%s: Now answers %+v, and counts %+v after %+v", what, nothing, counted(p), before)
 		}
 		_, ok, answer := asked(t, p, key, now)
 		if ok {
-			t.Errorf("%s: Nothing answers", what)
+			t.Errorf("%s: Now answers", what)
 		}
 		return answer
 	}
@@ -135,14 +135,14 @@ func TestNothingLeavesToAsk(t *testing.T) {
 	a := p.Attributes()
 	defer p.Release(a)
 	for _, key := range []Key{{"", "home"}, {"\xff", "home"}, {"1", "Home"}} {
-		if _, ok := p.Nothing(key, a, day0); ok {
-			t.Errorf("%q: Nothing answers", key)
+		if _, ok := p.Now(key, a, day0); ok {
+			t.Errorf("%q: Now answers", key)
 		}
 	}
 }
 
 // A user whose state was evicted is not taken for a new one.
-func TestNothingEvicted(t *testing.T) {
+func TestNowEvicted(t *testing.T) {
 	t.Parallel()
 	tables := &fakeTables{}
 	local := NewLocal(1, time.Second, tables, NewClock(), nil)
@@ -154,7 +154,7 @@ func TestNothingEvicted(t *testing.T) {
 	known := func(user string) (Answer, bool) {
 		a := p.Attributes()
 		defer p.Release(a)
-		return p.Nothing(Key{user, "home"}, a, day0)
+		return p.Now(Key{user, "home"}, a, day0)
 	}
 	if answer, ok := known("1"); !ok || answer.Reason != NoneMatches {
 		t.Errorf("a new user: %+v, %v", answer, ok)
@@ -179,7 +179,7 @@ func TestNothingEvicted(t *testing.T) {
 }
 
 // What another process has changed is not known once the store says so, and drafts are for Ask.
-func TestNothingCached(t *testing.T) {
+func TestNowCached(t *testing.T) {
 	t.Parallel()
 	campaigns := threeCampaigns()
 	draft := threeCampaigns()[0]
