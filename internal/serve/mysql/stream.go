@@ -18,11 +18,10 @@ import (
 // Stream stores the records of one stream. It implements stream.Sink.
 //
 // A batch is one transaction of several round trips, as streamtables has them. No timeout ends
-// the COMMIT. Rows are multi-row INSERTs prepared for powers of two: 300 rows are statements of 256, 32, 8 and 4. InnoDB rolls back a
-// failed statement
-// alone, so the halves of a refused one are tried without savepoints. INSERT IGNORE is
-// never used, because it changes values to fit. Tables of engines other than InnoDB are
-// refused.
+// the COMMIT. Rows are multi-row INSERTs prepared for powers of two: 300 rows are statements of
+// 256, 32, 8 and 4. InnoDB rolls back a failed statement alone, so the halves of a refused one
+// are tried without savepoints. INSERT IGNORE is never used, because it changes values to fit.
+// Tables of engines other than InnoDB are refused.
 //
 // With stream.Definition.Key, ON DUPLICATE KEY UPDATE leaves a row whose key exists
 // unchanged. That clause applies to every unique index; if the existing row has another
