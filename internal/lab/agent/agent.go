@@ -85,7 +85,7 @@ type command struct {
 // order describes an agent's share of a run.
 type order struct {
 	Options load.Options      `json:"options"`
-	Share   target.Part      `json:"share"`
+	Share   target.Part       `json:"share"`
 	Files   map[string][]byte `json:"files,omitempty"` // by the names in Options
 	// Environment has the variables that headers name.
 	Environment map[string]string `json:"environment,omitempty"`

@@ -188,6 +188,7 @@ func (m *studyModel) level(t testing.TB, path string, block int, variant string,
 		Watches: []result.Watch{{Machine: m.manifest.Machine}},
 	}
 	run.End.Reason = cmp.Or(m.ended[variant], run.End.Reason)
+	run.End.Aborted = m.ended[variant] != ""
 	for at := 0.0; at <= seconds+1; at += 0.5 {
 		run.Samples = append(run.Samples, studySamples(at, rate, cost)...)
 	}

@@ -189,7 +189,7 @@ func (r *studyReader) readLevel(dir string, block int, variant string, level *Le
 	case run.CutOff != "":
 		r.problem(true, block, variant, level.Name, "the result file is cut off: %s", run.CutOff)
 		return
-	case run.End.Reason != result.Finished && !run.End.Aborted():
+	case run.End.Reason != result.Finished && !run.End.Aborted:
 		r.problem(true, block, variant, level.Name, "the load ended early: %s", run.End.Reason)
 		return
 	case len(run.Steps) != 1:
@@ -201,7 +201,7 @@ func (r *studyReader) readLevel(dir string, block int, variant string, level *Le
 		r.problem(true, block, variant, level.Name, "%v", err)
 		return
 	}
-	if run.End.Aborted() {
+	if run.End.Aborted {
 		r.problem(false, block, variant, level.Name, "the load ended early: %s", run.End.Reason)
 		if !figures.failing {
 			figures.validity = result.Unjudged // of a part of the time

@@ -219,7 +219,7 @@ func TestAbortedLoads(t *testing.T) {
 	t.Parallel()
 	model := newStudyModel(10)
 	model.only("rate-300")
-	model.ended = map[string]string{"pooled": result.AbortPrefix + "errors>20% for 3s", "go": result.AbortPrefix + "p99>1ms for 3s"}
+	model.ended = map[string]string{"pooled": "aborted: errors>20% for 3s", "go": "aborted: p99>1ms for 3s"}
 	model.broken = map[string]result.ErrorClass{"pooled": result.StatusError}
 	study := readStudy(t, model.write(t))
 	if c := study.Compared(MetricRate, "rate-300", "pooled"); c == nil || c.Verdict != VerdictFails {

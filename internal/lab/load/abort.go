@@ -85,7 +85,7 @@ func (a *abort) second(s *result.Slice) (reason string, err error) {
 	if a.held < a.seconds {
 		return "", nil
 	}
-	return fmt.Sprintf("%s%s (%s in the last second)", result.AbortPrefix, a.text, observed(&c)), nil
+	return fmt.Sprintf("aborted: %s (%s in the last second)", a.text, observed(&c)), nil
 }
 
 // observed formats the observed value of a criterion.

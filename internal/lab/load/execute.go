@@ -1,7 +1,6 @@
 package load
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -132,8 +131,8 @@ func Execute(ctx context.Context, o Options, generator Generator, header result.
 		listener.Border = watcher.Mark
 	}
 	end.Reason, err = generator.Run(loading, header.StartedAt, listener)
-	if end.Reason == result.Interrupted {
-		end.Reason = cmp.Or(abort.reason(), end.Reason)
+	if why := abort.reason(); why != "" && end.Reason == result.Interrupted {
+		end.Reason, end.Aborted = why, true
 	}
 	stopErr := stop()
 	if o.Ended != nil {
@@ -183,7 +182,7 @@ func Broken(run *result.Run) error {
 // aborted, which is exit.Failed.
 func Judge(run *result.Run) error {
 	switch {
-	case run.End.Aborted():
+	case run.End.Aborted:
 		return exit.FailedError(errors.New(run.End.Reason))
 	case run.Header.SLO == "":
 		return nil

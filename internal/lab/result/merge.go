@@ -59,7 +59,7 @@ func Merge(runs []*Run) (*Run, error) {
 func (r *Run) addEnd(o *Run) {
 	r.End.Elapsed = max(r.End.Elapsed, o.End.Elapsed)
 	if o.End.Reason != Finished && o.CutOff == "" {
-		r.End.Reason = o.End.Reason
+		r.End.Reason, r.End.Aborted = o.End.Reason, o.End.Aborted
 	}
 	if o.CutOff != "" {
 		r.CutOff = fmt.Sprintf("%s: %s", o.Header.Machine.Host, o.CutOff)

@@ -263,15 +263,10 @@ const (
 	UnderWay    = "under way" // only in a snapshot, never in a file
 )
 
-// AbortPrefix begins the reason of a run that its --abort ended.
-const AbortPrefix = "aborted: "
-
-// Aborted reports whether the run's own --abort ended it.
-func (e *End) Aborted() bool { return strings.HasPrefix(e.Reason, AbortPrefix) }
-
 // An End is the last record of a complete file.
 type End struct {
-	Reason  string  `json:"reason"` // Finished, Interrupted, or a sentence
+	Reason  string  `json:"reason"`            // Finished, Interrupted, or a sentence
+	Aborted bool    `json:"aborted,omitempty"` // by the run's own --abort
 	Elapsed float64 `json:"elapsed_seconds"`
 	Search  *Search `json:"search,omitempty"` // of a search for a peak; nil of other runs
 }
