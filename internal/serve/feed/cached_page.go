@@ -13,13 +13,8 @@ func (f *Feed) Now(now time.Time, r Request, bytes int) (p Page, ok bool) {
 	if f.complete(&r) != nil {
 		return Page{}, false
 	}
-	var room [128]byte // most parameter values fit
-	w := (*f.windows.Load())[string(param.AppendArgs(room[:0], r.Args))]
-	if w == nil {
-		return Page{}, false
-	}
-	s := w.current.Load()
-	if s == nil || s.parked || w.tooOld(s, now) {
+	w, s := f.current(now, r.Args)
+	if s == nil {
 		return Page{}, false
 	}
 	if p, ok = s.page(&r); !ok || p.Size() > bytes {
@@ -28,6 +23,20 @@ func (f *Feed) Now(now time.Time, r Request, bytes int) (p Page, ok bool) {
 	p.Cached = CachedPage{w, s}
 	w.hit(now)
 	return p, true
+}
+
+// current returns the window of a value and its rows if they may be served at now; nil otherwise.
+func (f *Feed) current(now time.Time, args []string) (*window, *snapshot) {
+	var room [128]byte // most parameter values fit
+	w := (*f.windows.Load())[string(param.AppendArgs(room[:0], args))]
+	if w == nil {
+		return nil, nil
+	}
+	s := w.current.Load()
+	if s == nil || s.parked || w.tooOld(s, now) {
+		return nil, nil
+	}
+	return w, s
 }
 
 // hit counts a request that the window answers.

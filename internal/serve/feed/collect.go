@@ -24,15 +24,20 @@ func (Discard) Row(Row) error { return nil }
 // Reset does nothing.
 func (Discard) Reset() {}
 
-// Collect appends the rows of a statement to rows. run runs the statement. An error leaves
-// rows unchanged.
+// Collect appends the rows of a statement to rows, which a query's must be empty before. run
+// runs the statement. An error leaves rows unchanged.
 func Collect(def *Definition, rows *Rows, run func(RowHandler) error) error {
-	to := &collector{rows: rows, start: rows.Len(), data: len(rows.Data), keyed: !def.IsQuery()}
+	var to RowHandler = (*unkeyed)(rows)
+	if !def.IsQuery() {
+		to = &keyed{rows: rows, start: rows.Len(), data: len(rows.Data)}
+	}
 	if err := run(to); err != nil {
 		to.Reset()
 		return fmt.Errorf("read %s: %w", def, err)
 	}
-	to.finish()
+	if to, ok := to.(*keyed); ok {
+		to.finish()
+	}
 	return nil
 }
 
@@ -50,47 +55,58 @@ func CollectKeys(def *Definition, every int, run func(RowHandler) error) (Walk, 
 	return to.walk, nil
 }
 
-// collector appends the rows of a statement to Rows.
-type collector struct {
+// unkeyed appends the rows of a query to Rows.
+type unkeyed Rows
+
+// Row appends a row.
+func (u *unkeyed) Row(r Row) error {
+	rows := (*Rows)(u)
+	if rows.Data == nil {
+		rows.Data = make([]byte, 0, 64) // a small row
+	}
+	rows.Begin()
+	rows.Data = r.AppendObject(rows.Data)
+	return rows.EndUnkeyed()
+}
+
+// Reset removes the rows appended. The statement failed or is run again.
+func (u *unkeyed) Reset() { (*Rows)(u).truncate(0, 0) }
+
+// keyed appends the rows of a feed to Rows.
+type keyed struct {
 	rows  *Rows
 	start int // rows, and
 	data  int // bytes, that were there before
 
-	keyed bool
-	keys  []byte // the keys of the new rows, one after the other
-	ends  []int  // where each ends
+	keys []byte // the keys of the new rows, one after the other
+	ends []int  // where each ends
 }
 
 // Row appends a row.
-func (c *collector) Row(r Row) error {
-	if !c.keyed {
-		c.rows.Begin()
-		c.rows.Data = r.AppendObject(c.rows.Data)
-		return c.rows.EndUnkeyed()
-	}
+func (k *keyed) Row(r Row) error {
 	var err error
-	if c.keys, err = r.AppendKey(c.keys); err != nil {
+	if k.keys, err = r.AppendKey(k.keys); err != nil {
 		return err
 	}
-	c.ends = append(c.ends, len(c.keys))
-	c.rows.Begin()
-	c.rows.Data = r.AppendObject(c.rows.Data)
-	c.rows.End("") // until finish
+	k.ends = append(k.ends, len(k.keys))
+	k.rows.Begin()
+	k.rows.Data = r.AppendObject(k.rows.Data)
+	k.rows.End("") // until finish
 	return nil
 }
 
 // Reset removes the rows appended. The statement failed or is run again.
-func (c *collector) Reset() {
-	c.rows.truncate(c.start, c.data)
-	c.keys, c.ends = c.keys[:0], c.ends[:0]
+func (k *keyed) Reset() {
+	k.rows.truncate(k.start, k.data)
+	k.keys, k.ends = k.keys[:0], k.ends[:0]
 }
 
 // finish sets the keys of all rows appended. They share one allocation.
-func (c *collector) finish() {
-	all := Key(c.keys)
+func (k *keyed) finish() {
+	all := Key(k.keys)
 	start := 0
-	for i, end := range c.ends {
-		c.rows.Keys[c.start+i] = all[start:end]
+	for i, end := range k.ends {
+		k.rows.Keys[k.start+i] = all[start:end]
 		start = end
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"math/bits"
 	"time"
 
@@ -28,11 +27,15 @@ type Request struct {
 // (the client's mistake), or ErrBusy, ErrCounting or ErrUnavailable (retry later), or
 // ErrLongKeys. Others are the database's.
 func (f *Feed) Page(ctx context.Context, now time.Time, r Request) (Page, error) {
-	if p, ok := f.Now(now, r, math.MaxInt); ok {
-		return p, nil
-	}
 	if err := f.complete(&r); err != nil {
 		return Page{}, err
+	}
+	if w, s := f.current(now, r.Args); s != nil {
+		if p, ok := s.page(&r); ok {
+			p.Cached = CachedPage{w, s}
+			w.hit(now)
+			return p, nil
+		}
 	}
 	for range attemptsMax {
 		w, err := f.window(r.Args, now)

@@ -17,12 +17,11 @@ import (
 // shape describes the columns of a source's statement under one version of the schema. It is
 // immutable.
 type shape struct {
-	version      int64 // of the schema
-	names        []string
-	labels       [][]byte // by feed.Labels
-	columns      []column
-	keys         []int // positions in columns of the key's columns
-	firstColumns []int // 0, 1, ...: their positions in a statement of keys only
+	version int64 // of the schema
+	names   []string
+	labels  [][]byte // by feed.Labels
+	columns []column
+	keys    []int // positions in columns of the key's columns
 }
 
 // column is one output column of a statement.
@@ -85,9 +84,6 @@ func (s *source) describe(conn *sqlite.Conn) (*shape, error) {
 	current.names, current.labels = names, feed.Labels(names)
 	if current.keys, err = s.def.KeyPositions(names); err != nil {
 		return nil, err
-	}
-	for i := range current.keys {
-		current.firstColumns = append(current.firstColumns, i)
 	}
 	s.shape.Store(current)
 	return current, nil

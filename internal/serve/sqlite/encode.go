@@ -122,10 +122,10 @@ func (s *source) format(c *column, declared string) {
 
 // row is the current row of a statement. It implements feed.Row.
 type row struct {
-	stmt  *sqlite.Stmt
-	shape *shape
-	keys  []int  // positions of the key's columns in the statement
-	text  []byte // the current value
+	stmt     *sqlite.Stmt
+	shape    *shape
+	text     []byte // the current value
+	keysOnly bool   // the statement's columns are those of the key
 }
 
 // AppendObject implements feed.Row.
@@ -139,8 +139,11 @@ func (r *row) AppendObject(dst []byte) []byte {
 
 // AppendKey implements feed.Row.
 func (r *row) AppendKey(dst []byte) ([]byte, error) {
-	for i, position := range r.keys {
-		c := r.shape.columns[r.shape.keys[i]]
+	for i, position := range r.shape.keys {
+		c := &r.shape.columns[position]
+		if r.keysOnly {
+			position = i
+		}
 		kind := feed.KeyText
 		switch r.stmt.ColumnType(position) {
 		case sqlite.TypeInteger:

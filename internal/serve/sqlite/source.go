@@ -101,9 +101,9 @@ func (s *source) run(ctx context.Context, r feed.Range, bits int, to feed.RowHan
 		if err != nil {
 			return err
 		}
-		current, columns := &row{stmt: stmt, shape: shape, keys: shape.keys}, len(shape.columns)
+		current, columns := &row{stmt: stmt, shape: shape}, len(shape.columns)
 		if bits&keysOnly != 0 {
-			current.keys, columns = shape.firstColumns, len(shape.keys)
+			current.keysOnly, columns = true, len(shape.keys)
 		}
 		for {
 			found, err := s.nextRow(stmt, columns, r.Until != "")
@@ -194,7 +194,7 @@ func (s *source) bindArgs(stmt *sqlite.Stmt, args []string, filters []int) error
 	if len(args) != len(s.def.Params) {
 		return fmt.Errorf("%d arguments for %d parameters", len(args), len(s.def.Params))
 	}
-	for i, position := range slices.Concat(s.args, filters) {
+	for i, position := range append(slices.Clip(s.args), filters...) {
 		param, text := s.def.Params[position], args[position]
 		if err := bindArg(stmt, i+1, param.Type, text); err != nil {
 			return fmt.Errorf("parameter %s: %w", param.Name, err)

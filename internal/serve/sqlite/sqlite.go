@@ -46,6 +46,7 @@ var errClosed = errors.New("the database is closed")
 type DB struct {
 	file   string
 	limits database.Pool
+	late   error // of a statement that the statement timeout has stopped
 	log    *slog.Logger
 	slots  chan struct{} // one token per connection in use
 	closed chan struct{}
@@ -92,6 +93,7 @@ func New(url database.URL, pool database.Pool, log *slog.Logger) (*DB, error) {
 	return &DB{
 		file:   url.Path(),
 		limits: limits,
+		late:   fmt.Errorf("the statement was stopped after the statement timeout of %s", limits.StatementTimeout),
 		log:    log,
 		slots:  make(chan struct{}, limits.Max),
 		closed: make(chan struct{}),
@@ -202,8 +204,7 @@ func (db *DB) read(ctx context.Context, work func(*sqlite.Conn) error) error {
 	if err != nil {
 		return err
 	}
-	late := fmt.Errorf("the statement was stopped after the statement timeout of %s", db.limits.StatementTimeout)
-	limit, cancel := context.WithTimeoutCause(ctx, db.limits.StatementTimeout, late)
+	limit, cancel := context.WithTimeoutCause(ctx, db.limits.StatementTimeout, db.late)
 	conn.SetInterrupt(limit.Done())
 	err = work(conn)
 	conn.SetInterrupt(nil) // also resets a statement that was left between two rows

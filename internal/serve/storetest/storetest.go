@@ -255,3 +255,17 @@ func testCheck(t *testing.T, b Backend) {
 	listed.Params = []feed.Param{{Name: "grp", Type: feed.Integer}, {Name: "list", Type: feed.Real, ListMax: 100}}
 	check("large table, list among few rows", listed)
 }
+
+// QueryAllocs tests that a query of one row allocates at most so often per execution.
+func QueryAllocs(t *testing.T, source feed.Source, args []string, most float64) {
+	t.Helper()
+	allocs := testing.AllocsPerRun(200, func() {
+		rows := feed.Rows{Limit: feed.Limit{Rows: 1, Bytes: 1000}}
+		if err := source.Read(t.Context(), feed.Range{Args: args}, &rows); err != nil || rows.Len() != 1 {
+			t.Fatalf("%d rows, error %v", rows.Len(), err)
+		}
+	})
+	if allocs > most {
+		t.Errorf("a query of one row allocates %v times, want at most %v times", allocs, most)
+	}
+}
