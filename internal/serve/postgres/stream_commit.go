@@ -194,6 +194,13 @@ func (st *Stream) stepwise(ctx context.Context, conn *pgconn.PgConn, b *stream.B
 			return fmt.Errorf("%w: %w", stream.ErrTransient, errors.Join(err, rollback))
 		}
 	}
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && (isOutdated(pgErr) || pgErr.Code == stateNoPreparedStatement) {
+		st.dropPrepared(ctx, conn) // also of a COMMIT that confirms an earlier attempt, which is repeated
+		if pgErr.Code == stateNoPreparedStatement {
+			st.db.unprepared.start(time.Now())
+		}
+	}
 	if errors.Is(err, stream.ErrUnconfirmed) || errors.Is(err, stream.ErrHeld) {
 		return err
 	}

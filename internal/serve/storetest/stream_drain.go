@@ -183,7 +183,9 @@ func testStreamDrain(t *testing.T, b StreamBackend) {
 
 	for kill := range 3 {
 		d = db.spooled(t, readings(), path, false, int64(kill))
-		apptest.Receive(t, "the end of the process behind a commit", d.sink.dead)
+		apptest.AwaitState(t, "the process has ended behind a commit", func() (string, bool) {
+			return fmt.Sprintf("ready: %v", d.Ready()), d.sink.lives.Load() < 0
+		})
 		d.sink.shut.Store(true)
 		d.close(t)
 	}
