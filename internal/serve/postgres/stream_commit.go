@@ -196,12 +196,10 @@ func (st *Stream) stepwise(ctx context.Context, conn *pgconn.PgConn, b *stream.B
 	}
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && (isOutdated(pgErr) || pgErr.Code == stateNoPreparedStatement) {
-		st.dropPrepared(ctx, conn) // also of a COMMIT that confirms an earlier attempt, which is repeated
-		if pgErr.Code == stateNoPreparedStatement {
-			st.db.unprepared.start(time.Now())
-		}
+		st.dropPrepared(ctx, conn)
 	}
 	if errors.Is(err, stream.ErrUnconfirmed) || errors.Is(err, stream.ErrHeld) {
+		st.db.worthRetrying(err) // a COMMIT that confirms an earlier attempt is repeated
 		return err
 	}
 	return st.classify(err)
