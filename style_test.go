@@ -6,14 +6,12 @@ import (
 	"go/ast"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"testing/fstest"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -22,8 +20,6 @@ import (
 const (
 	fileLinesMax     = 700
 	functionLinesMax = 70
-	lineMax          = 140 // characters of a line without a struct tag
-	sentenceMax      = 35  // words of a sentence of a comment
 )
 
 // leastDeadline is the least time that a test may give an event to come.
@@ -58,45 +54,12 @@ func checkFile(f sourceFile) []string {
 			problems = append(problems, checkDocumented(f, decl)...)
 		}
 	}
-	if !f.test() {
-		problems = append(problems, checkLines(f)...)
-		problems = append(problems, checkSentences(f)...)
-	}
 	if f.test() {
 		problems = append(problems, checkTestCalls(f)...)
 		problems = append(problems, checkTestDeadlines(f)...)
 	}
 	return problems
 }
-
-// checkLines rejects long lines. A struct tag has to be one line.
-func checkLines(f sourceFile) []string {
-	var problems []string
-	for i, line := range strings.Split(string(f.text), "\n") {
-		if n := utf8.RuneCountInString(line); n > lineMax && !strings.Contains(line, ":\"") {
-			problems = append(problems, fmt.Sprintf("%s:%d: %d characters, more than %d", f.path, i+1, n, lineMax))
-		}
-	}
-	return problems
-}
-
-// checkSentences rejects long sentences in comments. A paragraph or a list item ends a sentence, too.
-func checkSentences(f sourceFile) []string {
-	var problems []string
-	for _, comment := range f.syntax.Comments {
-		for _, paragraph := range strings.Split(strings.ReplaceAll(comment.Text(), "\n  - ", "\n\n"), "\n\n") {
-			for _, sentence := range sentenceEnd.Split(paragraph, -1) {
-				if words := len(strings.Fields(sentence)); words > sentenceMax && !strings.HasPrefix(paragraph, "\t") {
-					problems = append(problems, fmt.Sprintf("%s: a sentence of %d words, more than %d: %s ...", f.at(comment), words, sentenceMax, firstWords(sentence)))
-				}
-			}
-		}
-	}
-	return problems
-}
-
-// sentenceEnd separates two sentences.
-var sentenceEnd = regexp.MustCompile(`[.:;?!]\)?\s`)
 
 // checkFunction rejects init functions and functions that are too long.
 func checkFunction(f sourceFile, fn *ast.FuncDecl) []string {
