@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"spillway/internal/apptest"
@@ -51,6 +52,40 @@ func (a *absentStandby) require(t *testing.T, names string) {
 		t.Fatal(err)
 	}
 	apptest.Await(t, "the server has read its settings", func() bool { return queryText(t, a.url, "SHOW synchronous_standby_names") == names })
+	if names != "" {
+		apptest.Await(t, "a COMMIT waits for the standby", func() bool { return a.commitWaits(t) })
+	}
+}
+
+// commitWaits commits a write and reports whether that waits for the standby. COMMIT does so
+// only after the checkpointer has read the settings.
+func (a *absentStandby) commitWaits(t *testing.T) bool {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), a.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := conn.Exec(t.Context(), "SELECT pg_logical_emit_message(true, 'test', '')")
+		done <- err
+	}()
+	cancel := fmt.Sprintf("SELECT count(pg_cancel_backend(pid))::text FROM pg_stat_activity WHERE pid = %d AND wait_event = 'SyncRep'", conn.PgConn().PID())
+	waited := false
+	apptest.Await(t, "the COMMIT is answered, or cancelled where it waits", func() bool {
+		select {
+		case err = <-done:
+			return true
+		default:
+			waited = queryText(t, a.url, cancel) == "1" || waited
+			return false
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return waited
 }
 
 const waitsForStandby = "FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'spillway' AND datname = current_database()"
