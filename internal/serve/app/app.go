@@ -185,20 +185,22 @@ func (a *app) servePublic(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.log.Info("serving", "listen", addressOf(ln), "admin", a.cfg.Admin.Listen, "database", a.defaultStore.url.String())
-	if a.demo {
-		fmt.Fprint(a.stdout, freight.Tour(addressOf(ln), a.cfg.Admin.Listen))
-	}
-	notify(a.log, ready)
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	serving, end := context.WithCancel(ctx)
 	defer end()
-	beside.Go(func() {
-		a.reloadOnSignal(serving, a.hangups)
-		notify(a.log, stopping)
+	err = a.public.Run(ctx, ln, func() {
+		a.log.Info("serving", "listen", addressOf(ln), "admin", a.cfg.Admin.Listen, "database", a.defaultStore.url.String())
+		if a.demo {
+			fmt.Fprint(a.stdout, freight.Tour(addressOf(ln), a.cfg.Admin.Listen))
+		}
+		notify(a.log, ready) // a signal to reload may follow at once
+		beside.Go(func() {
+			a.reloadOnSignal(serving, a.hangups)
+			notify(a.log, stopping)
+		})
 	})
-	err = errors.Join(a.public.Run(ctx, ln), a.closeStreams())
+	err = errors.Join(err, a.closeStreams())
 	if a.popups != nil {
 		a.popups.close()
 	}

@@ -111,7 +111,7 @@ func TestEventsOverTLSAndUnixSockets(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx, ln) }()
+	go func() { done <- s.Run(ctx, ln, func() {}) }()
 	local, err := net.Dial("unix", path)
 	if err != nil {
 		t.Fatal(err)

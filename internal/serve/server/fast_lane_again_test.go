@@ -161,7 +161,7 @@ func runLane(t *testing.T, loops int, wait time.Duration, change func(*Config)) 
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx, ln) }()
+	go func() { done <- s.Run(ctx, ln, func() {}) }()
 	apptest.Await(t, "the server serves", s.Serving)
 	return &lane{Server: s, address: ln.Addr().String(), regular: new(atomic.Int64)}, func() error {
 		cancel()

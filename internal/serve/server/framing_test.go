@@ -218,7 +218,7 @@ func serveOn(tb testing.TB, s *Server) string {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx, ln) }()
+	go func() { done <- s.Run(ctx, ln, func() {}) }()
 	tb.Cleanup(func() {
 		stop()
 		if err := <-done; err != nil {

@@ -47,7 +47,7 @@ func TestSwitch(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx, ln) }()
+	go func() { done <- s.Run(ctx, ln, func() {}) }()
 	var clients sync.WaitGroup
 	for range 8 {
 		clients.Go(func() {
@@ -114,7 +114,7 @@ func TestAwaitRetired(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx, ln) }()
+	go func() { done <- s.Run(ctx, ln, func() {}) }()
 	statuses := make(chan string, 2)
 	ask := func() {
 		resp, err := http.Get("http://" + ln.Addr().String() + "/probe/database")

@@ -38,7 +38,7 @@ func TestDrain(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx, ln) }()
+	go func() { done <- s.Run(ctx, ln, func() {}) }()
 
 	var clients sync.WaitGroup
 	var answered, lost atomic.Int64

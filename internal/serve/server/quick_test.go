@@ -413,7 +413,7 @@ func TestSwitchEngines(t *testing.T) {
 	}
 	running, end := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- s.Run(running, ln) }()
+	go func() { done <- s.Run(running, ln, func() {}) }()
 	asking, stop := context.WithCancel(t.Context())
 	var clients sync.WaitGroup
 	var answered, version atomic.Int64

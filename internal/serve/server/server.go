@@ -283,9 +283,9 @@ func (e *entry) setWrite(r *route) {
 	e.allow = strings.Replace(e.allow, "OPTIONS", "POST, OPTIONS", 1)
 }
 
-// Run serves on ln until ctx ends, then drains. It returns when every connection is
-// closed, or with an error after DrainTimeout.
-func (s *Server) Run(ctx context.Context, ln *Listener) error {
+// Run serves on ln until ctx ends, then drains. It calls serving once Serving returns true. It
+// returns when every connection is closed, or with an error after DrainTimeout.
+func (s *Server) Run(ctx context.Context, ln *Listener, serving func()) error {
 	defer s.stop()
 	defer s.listenings.stop()
 	l := newListener(ln, s.cfg.Connections, s.refusal(), s.pauses)
@@ -294,6 +294,7 @@ func (s *Server) Run(ctx context.Context, ln *Listener) error {
 		return fmt.Errorf("serve: %w", err)
 	}
 	s.listener.Store(l)
+	serving()
 	serve := net.Listener(l)
 	if s.cfg.TLS != nil {
 		serve = tlsListener{l, s.cfg.TLS}

@@ -154,7 +154,13 @@ func startList(t *testing.T, source *rows, list feed.Config, change func(*Config
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx, ln) }()
+	go func() {
+		done <- s.Run(ctx, ln, func() {
+			if !s.Serving() {
+				t.Error("the server is told to serve before it does")
+			}
+		})
+	}()
 	t.Cleanup(func() {
 		stop()
 		http.DefaultClient.CloseIdleConnections()
