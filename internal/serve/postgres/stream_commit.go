@@ -123,7 +123,7 @@ func (st *Stream) recover(ctx context.Context, conn *pgconn.PgConn, b *stream.Ba
 			return fmt.Errorf("%w: %w", stream.ErrTransient, err)
 		}
 	}
-	if isOutdated(pgErr) || pgErr.Code == stateNoPreparedStatement {
+	if isStale(pgErr) {
 		st.dropPrepared(ctx, conn)
 	}
 	if failed == 1 && pgErr.Code == stateUniqueViolation || failed > 1 && isData(pgErr) {
@@ -195,7 +195,7 @@ func (st *Stream) stepwise(ctx context.Context, conn *pgconn.PgConn, b *stream.B
 		}
 	}
 	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && (isOutdated(pgErr) || pgErr.Code == stateNoPreparedStatement) {
+	if errors.As(err, &pgErr) && isStale(pgErr) {
 		st.dropPrepared(ctx, conn)
 	}
 	if errors.Is(err, stream.ErrUnconfirmed) || errors.Is(err, stream.ErrHeld) {
