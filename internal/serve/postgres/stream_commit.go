@@ -23,7 +23,7 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 	}
 	defer st.db.releaseWriter(pooled)
 	conn := pooled.Conn().PgConn()
-	if err := st.prepareTables(ctx, conn, b.Mark != nil); err != nil {
+	if err := st.prepareTables(ctx, conn); err != nil {
 		return st.classify(err)
 	}
 	b.Session = uint64(conn.PID())

@@ -123,7 +123,7 @@ var streamPool = database.Pool{Max: 8, ConnectTimeout: patience, AcquireTimeout:
 
 // readings is a stream into that table.
 func readings() stream.Definition {
-	return stream.Definition{Name: "/readings", Table: "readings", Columns: []stream.Column{
+	return stream.Definition{Name: "/readings", Table: "readings", Spooled: true, Columns: []stream.Column{
 		{Name: "id", Type: stream.Integer, Required: true},
 		{Name: "device", Type: stream.Integer},
 		{Name: "note", Type: stream.Text},
