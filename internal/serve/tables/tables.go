@@ -111,6 +111,15 @@ type Dialect struct {
 	Denied    func(error) bool // a privilege is missing
 }
 
+// InsertNew writes the statement that inserts a row unless its key is there. row is the table, its
+// columns and VALUES. In MySQL the statement also bends values that do not fit.
+func (d Dialect) InsertNew(row string) string {
+	if d.SQL == plans.MySQL {
+		return "INSERT IGNORE INTO " + row
+	}
+	return "INSERT INTO " + row + " ON CONFLICT DO NOTHING"
+}
+
 // Comment is the comment of each table: its format.
 const Comment = "spillway format 1"
 
