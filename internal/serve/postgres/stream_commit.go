@@ -231,6 +231,22 @@ func (s batchSession) InsertRows(ctx context.Context, rows []stream.Row) error {
 	return s.st.insertRows(ctx, s.conn, s.b, rows)
 }
 
+// InsertKeys implements streamtables.Session.
+func (s batchSession) InsertKeys(ctx context.Context, requests []*stream.Entry) error {
+	args, err := s.st.encodeKeys(s.b, requests)
+	if err != nil {
+		return err
+	}
+	steps := []step{{s.st.keys, args, nil}}
+	descriptions, err := s.st.describe(ctx, s.conn, steps)
+	if err != nil {
+		return err
+	}
+	_, err = pipeline(ctx, s.conn, steps, descriptions)
+	s.b.Progress()
+	return err
+}
+
 // Commit implements streamtables.Session.
 func (s batchSession) Commit(ctx context.Context) error {
 	_, err := s.st.commitSteps(ctx, s.conn, s.b, nil, step{statement: s.st.finish})

@@ -17,6 +17,8 @@ type Session interface {
 	// InsertRows inserts rows of the batch, or of its Trial, and sets the Results of those that
 	// the database refuses.
 	InsertRows(ctx context.Context, rows []stream.Row) error
+	// InsertKeys stores requests in spillway_requests, under keys that have no row there.
+	InsertKeys(ctx context.Context, requests []*stream.Entry) error
 	// Commit commits the transaction, as stream.Sink says. It calls Batch.Committing, and sets
 	// Batch.Level.
 	Commit(ctx context.Context) error
@@ -147,8 +149,8 @@ func (w *writer) finish(ctx context.Context) error {
 	for i, id := range w.b.Forget {
 		ids[i] = id
 	}
-	list, ids := tables.InList(ids)
-	_, err = w.Exec(ctx, "DELETE FROM spillway_batches WHERE id IN "+list, ids...)
+	in, ids := w.d.In(ids)
+	_, err = w.Exec(ctx, "DELETE FROM spillway_batches WHERE id "+in, ids...)
 	return err
 }
 
