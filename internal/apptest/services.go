@@ -14,11 +14,11 @@ import (
 )
 
 // PgBouncer starts a connection pooler in front of pg for the duration of a test. mode is
-// its pool_mode: "session", "transaction" or "statement". The databases of pg have the same
-// names in PgBouncer.
-func PgBouncer(t testing.TB, pg *PostgresServer, mode string) *Server {
+// its pool_mode: "session", "transaction" or "statement". Settings are lines of pgbouncer.ini.
+// The databases of pg have the same names in PgBouncer.
+func PgBouncer(t testing.TB, pg *PostgresServer, mode string, settings ...string) *Server {
 	t.Helper()
-	s, err := StartPgBouncer(pg, mode)
+	s, err := StartPgBouncer(pg, mode, settings...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func PgBouncer(t testing.TB, pg *PostgresServer, mode string) *Server {
 }
 
 // StartPgBouncer is PgBouncer for TestMain. The caller must call Close.
-func StartPgBouncer(pg *PostgresServer, mode string) (*Server, error) {
+func StartPgBouncer(pg *PostgresServer, mode string, settings ...string) (*Server, error) {
 	credential, err := unprivileged("postgres")
 	if err != nil {
 		return nil, fmt.Errorf("find the user that runs PgBouncer: %w", err)
@@ -50,7 +50,8 @@ auth_file = %s
 pool_mode = %s
 default_pool_size = 10
 max_client_conn = 1000
-`, portOf(pg.addr), portOf(s.addr), users, mode)
+%s
+`, portOf(pg.addr), portOf(s.addr), users, mode, strings.Join(settings, "\n"))
 		file, err := s.writeFile("pgbouncer.ini", config)
 		s.args = []string{file}
 		return err

@@ -207,11 +207,7 @@ func checkParams(path string, names, params []string) []config.Mistake {
 func checkStreams(c config.Config) []config.Mistake {
 	var found []config.Mistake
 	for i := range c.Streams {
-		s := &c.Streams[i]
-		if s.Incomplete() {
-			continue // Validate reports it
-		}
-		for _, column := range streamDefinition(s).Columns {
+		for _, column := range streamDefinition(&c.Streams[i]).Columns {
 			if err := column.Check(); err != nil {
 				found = append(found, config.Mistake{
 					Path: fmt.Sprintf("streams[%d].columns.%s", i, column.Name),

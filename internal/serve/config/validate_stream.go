@@ -23,14 +23,6 @@ func (c Config) OpenToOthers() bool {
 	return openToOthers(c.Listen) && len(c.Keys) == 0
 }
 
-// Incomplete reports whether Validate finds mistakes that keep the columns from being
-// checked together.
-func (s *Stream) Incomplete() bool {
-	v := &validator{}
-	v.columns("", *s)
-	return s.Table == "" || len(v.found) > 0
-}
-
 // streams checks the streams and the write keys. A stream may share its path with a feed or a
 // query: records are posted to it, pages are read from it.
 func (v *validator) streams(c Config) {

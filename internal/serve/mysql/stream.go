@@ -38,7 +38,6 @@ type Stream struct {
 	most    int      // rows of one statement, a power of two
 
 	ready    atomic.Bool                            // the tables have been checked
-	drained  atomic.Bool                            // those of a spool exist
 	table    atomic.Pointer[map[string]tableColumn] // as it was checked
 	semiSync atomic.Bool                            // the server may wait for a replica
 }
@@ -96,7 +95,7 @@ func (st *Stream) Close() error { return nil }
 // they are missing, and checks the privileges.
 func (st *Stream) Check(ctx context.Context) error {
 	err := st.db.withSession(ctx, func(ctx context.Context, se *session) error {
-		if err := st.prepareTables(ctx, se, st.def.Spooled); err != nil {
+		if err := st.prepareTables(ctx, se); err != nil {
 			return err
 		}
 		if _, err := se.prepare(ctx, st.insert(1, false)); err != nil {
@@ -110,24 +109,19 @@ func (st *Stream) Check(ctx context.Context) error {
 	return nil
 }
 
-// prepareTables creates the stream's own tables once, drained also those of a spool, and
-// checks the table of the records.
-func (st *Stream) prepareTables(ctx context.Context, se *session, drained bool) error {
-	if st.ready.Load() && (!drained || st.drained.Load()) {
+// prepareTables creates the stream's own tables that are missing, and checks the table of the
+// records, once.
+func (st *Stream) prepareTables(ctx context.Context, se *session) error {
+	if st.ready.Load() {
 		return nil
 	}
-	if err := tables.Ensure(ctx, tableSession{se}, dialect, streamtables.Own(dialect, drained)); err != nil {
+	if err := tables.Ensure(ctx, tableSession{se}, dialect, streamtables.Own(dialect, st.def.Spooled)); err != nil {
 		return err
 	}
-	if !st.ready.Load() {
-		if err := st.checkTable(ctx, se); err != nil {
-			return err
-		}
+	if err := st.checkTable(ctx, se); err != nil {
+		return err
 	}
 	st.ready.Store(true)
-	if drained {
-		st.drained.Store(true)
-	}
 	return nil
 }
 
@@ -182,11 +176,11 @@ func readClock(ctx context.Context, se *session) (time.Duration, error) {
 func (st *Stream) Sweep(ctx context.Context, keep stream.Keep, limit int) (int, error) {
 	total := 0
 	err := st.db.withSession(ctx, func(ctx context.Context, se *session) error {
-		if err := st.prepareTables(ctx, se, false); err != nil {
+		if err := st.prepareTables(ctx, se); err != nil {
 			return err
 		}
 		var err error
-		total, err = streamtables.Sweep(ctx, tableSession{se}, dialect, st.drained.Load(), keep, limit)
+		total, err = streamtables.Sweep(ctx, tableSession{se}, dialect, st.def.Spooled, keep, limit)
 		return err
 	})
 	return total, err

@@ -20,7 +20,7 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 	err := st.db.onSession(ctx, context.WithCancel, func(ctx context.Context, se *session) error {
 		w.tableSession = tableSession{se}
 		b.Session = se.ID
-		if err := st.prepareTables(ctx, se, b.Mark != nil); err != nil {
+		if err := st.prepareTables(ctx, se); err != nil {
 			return err
 		}
 		if err := w.boundLocks(ctx); err != nil {

@@ -20,7 +20,7 @@ const notesTable = "CREATE TABLE notes (seq int AUTO_INCREMENT PRIMARY KEY, id b
 // notes opens a sink into the table notes.
 func notes(t testing.TB, url string, pool database.Pool) (*Stream, *stream.Schema) {
 	t.Helper()
-	schema, err := stream.NewSchema(stream.Definition{Name: "/notes", Table: "notes", Columns: []stream.Column{
+	schema, err := stream.NewSchema(stream.Definition{Name: "/notes", Table: "notes", Spooled: true, Columns: []stream.Column{
 		{Name: "id", Type: stream.Integer, Required: true}, {Name: "note", Type: stream.Text},
 	}})
 	if err != nil {

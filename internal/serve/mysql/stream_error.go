@@ -122,7 +122,6 @@ func (st *Stream) classify(err error) error {
 	}
 	if refused.Number == numNoSuchTable { // one of the stream's own tables may have been dropped
 		st.ready.Store(false)
-		st.drained.Store(false)
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"spillway/internal/serve/stream"
+	"spillway/internal/serve/streamtables"
 )
 
 // singlyMax is the number of refused rows from which on they are inserted one by one
@@ -32,6 +33,11 @@ func (w *batchWriter) InsertRows(ctx context.Context, rows []stream.Row) error {
 		rows = rows[n:]
 	}
 	return w.verifyColumns(ctx)
+}
+
+// InsertKeys implements streamtables.Session.
+func (w *batchWriter) InsertKeys(ctx context.Context, requests []*stream.Entry) error {
+	return streamtables.InsertKeys(ctx, w, dialect, w.st.def.Name, w.b, requests)
 }
 
 // insertSingly inserts the rows one by one.

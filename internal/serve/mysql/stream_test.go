@@ -42,7 +42,7 @@ func TestStreamConformance(t *testing.T) {
 			stream.Boolean: "boolean", stream.Timestamp: "datetime(6)", stream.JSON: "json", stream.UUID: "char(36)",
 			stream.Decimal: "decimal(65,30)",
 		},
-		Trips:  storetest.StreamTrips{Database: 6, Drained: 5, DrainedKeys: 13},
+		Trips:  storetest.StreamTrips{Database: 6, Drained: 5, DrainedKeys: 13, Repeated: 5},
 		Newer:  []string{"CREATE TABLE spillway_requests (id int) COMMENT='spillway format 2'"},
 		Serial: "bigint NOT NULL AUTO_INCREMENT PRIMARY KEY", Small: "smallint NOT NULL", Short: "varchar(5) CHARACTER SET utf8mb4",
 		Spoil: []string{"CREATE TRIGGER spoil BEFORE INSERT ON readings FOR EACH ROW IF NEW.note = 'spoil' THEN INSERT INTO no_such_table VALUES (1); END IF"},
@@ -170,7 +170,7 @@ func TestStreamDrainRights(t *testing.T) {
 	mustExecute(t, url, ownTables()...)
 	mustExecute(t, url,
 		"CREATE USER "+name+"@'%' IDENTIFIED BY 'x'", "GRANT SELECT, INSERT, UPDATE, DELETE ON "+name+".* TO "+name+"@'%'")
-	schema, err := stream.NewSchema(stream.Definition{Name: "/slow", Table: "slow", Columns: []stream.Column{{Name: "id", Type: stream.Integer}}})
+	schema, err := stream.NewSchema(stream.Definition{Name: "/slow", Table: "slow", Spooled: true, Columns: []stream.Column{{Name: "id", Type: stream.Integer}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,13 +219,16 @@ func TestStreamGrants(t *testing.T) {
 		}
 		grant("spillway_batches", "spillway_requests")
 		_, schema := notes(t, url, database.Pool{})
-		def := schema.Definition()
-		def.Key = []string{"id"}
-		schema, err := stream.NewSchema(def)
-		if err != nil {
-			t.Fatal(err)
+		sinkOf := func(spooled bool) *Stream {
+			def := schema.Definition()
+			def.Key, def.Spooled = []string{"id"}, spooled
+			schema, err := stream.NewSchema(def)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return open(t, "mysql://"+user+":x@"+server.Addr()+"/"+name, database.Pool{}).Stream(schema)
 		}
-		sink := open(t, "mysql://"+user+":x@"+server.Addr()+"/"+name, database.Pool{}).Stream(schema)
+		sink := sinkOf(false)
 		keep := stream.Keep{Batches: time.Hour, Keys: time.Hour, Marks: time.Hour}
 		use := func(b *stream.Batch) {
 			if err := sink.Check(t.Context()); err != nil {
@@ -238,6 +241,7 @@ func TestStreamGrants(t *testing.T) {
 			}
 		}
 		use(notesOf(t, schema, 1, "{\"id\":1}\n{\"id\":1}"))
+		sink = sinkOf(true)
 		if err := sink.Commit(t.Context(), marked(notesOf(t, schema, 2, `{"id":2}`), 1, 1, 1)); err == nil || !strings.Contains(err.Error(), "spillway_epochs") {
 			t.Errorf("first start %v: a drain without its privileges: %v", first, err)
 		}

@@ -57,21 +57,21 @@ func (t *Tables) forgetEvents(ctx context.Context, user string, after [16]byte) 
 		if err != nil {
 			return err
 		}
-		deleted, err = deleteEvents(ctx, s, ids)
+		deleted, err = t.deleteEvents(ctx, s, ids)
 		return err
 	})
 	return last, more, deleted, err
 }
 
 // deleteEvents deletes the events with these ids.
-func deleteEvents(ctx context.Context, s tables.Session, ids []tables.Row) (deleted int64, err error) {
+func (t *Tables) deleteEvents(ctx context.Context, s tables.Session, ids []tables.Row) (deleted int64, err error) {
 	for some := range slices.Chunk(ids, keysMax) {
 		args := make([]any, len(some))
 		for i, row := range some {
 			args[i] = [16]byte([]byte(row[0]))
 		}
-		list, args := tables.InList(args)
-		n, err := s.Exec(ctx, "DELETE FROM popup_events WHERE id IN "+list, args...)
+		in, args := t.dialect.In(args)
+		n, err := s.Exec(ctx, "DELETE FROM popup_events WHERE id "+in, args...)
 		if err != nil {
 			return deleted, err
 		}
@@ -90,7 +90,7 @@ func (t *Tables) DeleteEvents(ctx context.Context, before time.Time, limit int) 
 		if err != nil {
 			return err
 		}
-		deleted, err = deleteEvents(ctx, s, ids)
+		deleted, err = t.deleteEvents(ctx, s, ids)
 		return err
 	})
 	if err != nil {

@@ -48,14 +48,6 @@ func (t *Tables) rows(ctx context.Context, sql string, args ...any) (rows []tabl
 	return rows, err
 }
 
-// insertNew writes the statement that inserts a row unless its key is there.
-func (t *Tables) insertNew(row string) string {
-	if t.dialect.SQL == plans.MySQL {
-		return "INSERT IGNORE INTO " + row
-	}
-	return "INSERT INTO " + row + " ON CONFLICT DO NOTHING"
-}
-
 // sum writes the sum of a column as an integer.
 func (t *Tables) sum(column string) string {
 	if t.dialect.SQL == plans.Postgres {
@@ -114,7 +106,7 @@ func (t *Tables) Version(ctx context.Context) (version int64, err error) {
 
 // insertVersion creates the row of the version and of the database's id, unless it is there.
 func (t *Tables) insertVersion(ctx context.Context, s tables.Session) error {
-	_, err := s.Exec(ctx, t.insertNew("popup_version (id, version, identity) VALUES (1, 0, ?)"), rand.Text())
+	_, err := s.Exec(ctx, t.dialect.InsertNew("popup_version (id, version, identity) VALUES (1, 0, ?)"), rand.Text())
 	return err
 }
 

@@ -60,9 +60,9 @@ func (t *Tables) States(ctx context.Context, keys []popup.Key) ([]popup.State, e
 		for i, key := range some {
 			users[i] = key.User
 		}
-		list, users := tables.InList(users)
+		in, users := t.dialect.In(users)
 		// A user has few placements: those that are not asked for cost little.
-		rows, err := t.rows(ctx, "SELECT user_id, placement, state FROM popup_state WHERE user_id IN "+list, users...)
+		rows, err := t.rows(ctx, "SELECT user_id, placement, state FROM popup_state WHERE user_id "+in, users...)
 		if err != nil {
 			return nil, fmt.Errorf("read popup states: %w", err)
 		}

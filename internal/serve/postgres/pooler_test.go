@@ -13,6 +13,8 @@ import (
 	"spillway/internal/apptest"
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/queue"
+	"spillway/internal/serve/stream"
 )
 
 // Behind a pooler that hands each statement to any server connection, two
@@ -89,5 +91,85 @@ func TestPoolerTimeout(t *testing.T) {
 	})
 	if err := bouncer.Stop(); err != nil { // says so when the pooler has crashed
 		t.Error(err)
+	}
+}
+
+// oneServerConnection returns a pooler that runs all statements on a database on one connection.
+// So it is certain which of them are prepared there.
+func oneServerConnection(t *testing.T, pg *apptest.PostgresServer) *apptest.Server {
+	t.Helper()
+	return apptest.PgBouncer(t, pg, "transaction", "default_pool_size = 1")
+}
+
+// A batch that an earlier attempt has stored is confirmed by a COMMIT. That one finds its
+// statements prepared by another process, or lost. It fails once, and succeeds when it is
+// repeated.
+func TestPoolerConfirms(t *testing.T) {
+	t.Parallel()
+	pg := shared.Get(t)
+	bouncer := oneServerConnection(t, pg)
+	batches := map[string]func(*stream.Batch){
+		"id":         func(*stream.Batch) {},
+		"row by row": func(b *stream.Batch) { b.RowByRow = true },
+		"groups": func(b *stream.Batch) {
+			b.Mark = &queue.Mark{Spool: [16]byte{1}, Epoch: [16]byte{1}, Name: "/t", First: 1, Sums: [][16]byte{{1}}}
+		},
+	}
+	for name, change := range batches {
+		for _, kept := range []bool{true, false} {
+			state := map[bool]string{true: "kept", false: "lost"}[kept]
+			t.Run(name+", statements "+state, func(t *testing.T) {
+				url := pg.CreateDatabase(t)
+				pooled := strings.Replace(url, pg.Addr(), bouncer.Addr(), 1)
+				sink, schema := newIDs(t, pooled)
+				commit := func() (*stream.Batch, error) {
+					b := &stream.Batch{ID: [16]byte{1}, Requests: []*stream.Entry{idEntry(t, schema, "", 1)}}
+					change(b)
+					return b, sink.Commit(t.Context(), b)
+				}
+				if _, err := commit(); err != nil {
+					t.Fatal(err)
+				}
+				if kept {
+					sink = open(t, pooled, database.Pool{Max: 3}).Stream(schema)
+				} else {
+					mustExecute(t, pooled, "DEALLOCATE ALL")
+				}
+				if _, err := commit(); !errors.Is(err, stream.ErrUnconfirmed) && !errors.Is(err, stream.ErrTransient) {
+					t.Errorf("the first attempt: %v", err)
+				}
+				if b, err := commit(); err != nil || b.Mark != nil && !b.Mark.Known[0].Same {
+					t.Errorf("the second attempt: %v, mark %+v", err, b.Mark)
+				}
+				if got := storedIDs(t, url); got != "1" {
+					t.Errorf("stored %s", got)
+				}
+			})
+		}
+	}
+}
+
+// Statements that were lost once are prepared again after a while.
+func TestPoolerPreparesAgain(t *testing.T) {
+	t.Parallel()
+	pg := shared.Get(t)
+	pooled := strings.Replace(pg.CreateDatabase(t), pg.Addr(), oneServerConnection(t, pg).Addr(), 1)
+	db := open(t, pooled, database.Pool{Max: 1})
+	read := func() {
+		t.Helper()
+		if err := db.Probe(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read()
+	mustExecute(t, pooled, "DEALLOCATE ALL")
+	read()
+	if !db.unprepared.active() {
+		t.Fatal("no statement was lost")
+	}
+	db.unprepared.until.Store(1)
+	read()
+	if db.unprepared.active() {
+		t.Error("the statement was not prepared again")
 	}
 }

@@ -253,6 +253,12 @@ func isOutdated(err *pgconn.PgError) bool {
 	return err.Code == stateFeatureNotSupported && err.Routine == "RevalidateCachedQuery"
 }
 
+// isStale reports whether a session must prepare a statement again: the server no longer has
+// it, or its columns have changed.
+func isStale(err *pgconn.PgError) bool {
+	return err.Code == stateNoPreparedStatement || isOutdated(err)
+}
+
 // worthRetrying reports whether the same statement may succeed at once, and prepares the
 // pool for the retry.
 func (db *DB) worthRetrying(err error) bool {

@@ -93,7 +93,7 @@ func (r *execution) prepared(ctx context.Context, s *statement, args [][]byte) e
 	}
 	err = r.takeRows(conn.ExecStatement(ctx, p.description, args, nil, nil), p.columns)
 	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && isOutdated(pgErr) {
+	if errors.As(err, &pgErr) && isStale(pgErr) {
 		return errors.Join(err, se.drop(ctx, conn, s.name))
 	}
 	return err

@@ -37,8 +37,8 @@ type Stream struct {
 	keys, rows               *statement
 	savepoint, release, back *statement
 
-	ready, drained atomic.Bool              // the tables have been checked, and also those of a spool
-	timeouts       atomic.Pointer[timeouts] // of the last batch; nil: none yet
+	ready    atomic.Bool              // the tables have been checked
+	timeouts atomic.Pointer[timeouts] // of the last batch; nil: none yet
 }
 
 var _ stream.Sink = (*Stream)(nil)
@@ -115,7 +115,7 @@ func (st *Stream) Close() error { return nil }
 // without writing; the others are looked up.
 func (st *Stream) Check(ctx context.Context) error {
 	err := st.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
-		if err := st.prepareTables(ctx, conn, st.def.Spooled); err != nil {
+		if err := st.prepareTables(ctx, conn); err != nil {
 			return err
 		}
 		for _, s := range []*statement{st.batch, st.keys, st.rows} {
@@ -200,12 +200,12 @@ func levelOf(synchronousCommit, standbys string) string {
 // Sweep implements stream.Sink. It waits for no standby.
 func (st *Stream) Sweep(ctx context.Context, keep stream.Keep, limit int) (deleted int, err error) {
 	err = st.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
-		if err := st.prepareTables(ctx, conn, false); err != nil {
+		if err := st.prepareTables(ctx, conn); err != nil {
 			return err
 		}
 		err := exec(ctx, conn, "BEGIN; SET LOCAL synchronous_commit = off")
 		if err == nil {
-			deleted, err = streamtables.Sweep(ctx, tableSession{conn}, dialect, st.drained.Load(), keep, limit)
+			deleted, err = streamtables.Sweep(ctx, tableSession{conn}, dialect, st.def.Spooled, keep, limit)
 		}
 		if err != nil {
 			return errors.Join(err, exec(ctx, conn, "ROLLBACK"))
@@ -215,24 +215,19 @@ func (st *Stream) Sweep(ctx context.Context, keep stream.Keep, limit int) (delet
 	return deleted, err
 }
 
-// prepareTables creates the stream's own tables once, drained also those of a spool, and checks
-// the table of the records.
-func (st *Stream) prepareTables(ctx context.Context, conn *pgconn.PgConn, drained bool) error {
-	if st.ready.Load() && (!drained || st.drained.Load()) {
+// prepareTables creates the stream's own tables that are missing, and checks the table of the
+// records, once.
+func (st *Stream) prepareTables(ctx context.Context, conn *pgconn.PgConn) error {
+	if st.ready.Load() {
 		return nil
 	}
-	if err := ensureTables(ctx, conn, streamtables.Own(dialect, drained)); err != nil {
+	if err := ensureTables(ctx, conn, streamtables.Own(dialect, st.def.Spooled)); err != nil {
 		return err
 	}
-	if !st.ready.Load() {
-		if err := st.checkColumns(ctx, conn); err != nil {
-			return err
-		}
+	if err := st.checkColumns(ctx, conn); err != nil {
+		return err
 	}
 	st.ready.Store(true)
-	if drained {
-		st.drained.Store(true)
-	}
 	return nil
 }
 
@@ -320,7 +315,6 @@ func (st *Stream) classify(err error) error {
 	}
 	if pgErr.Code == stateUndefinedTable || pgErr.Code == stateUndefinedColumn {
 		st.ready.Store(false) // one of them may have been dropped
-		st.drained.Store(false)
 	}
 	if isOutdated(pgErr) {
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)

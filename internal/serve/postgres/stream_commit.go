@@ -23,7 +23,7 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 	}
 	defer st.db.releaseWriter(pooled)
 	conn := pooled.Conn().PgConn()
-	if err := st.prepareTables(ctx, conn, b.Mark != nil); err != nil {
+	if err := st.prepareTables(ctx, conn); err != nil {
 		return st.classify(err)
 	}
 	b.Session = uint64(conn.PID())
@@ -123,7 +123,7 @@ func (st *Stream) recover(ctx context.Context, conn *pgconn.PgConn, b *stream.Ba
 			return fmt.Errorf("%w: %w", stream.ErrTransient, err)
 		}
 	}
-	if isOutdated(pgErr) || pgErr.Code == stateNoPreparedStatement {
+	if isStale(pgErr) {
 		st.dropPrepared(ctx, conn)
 	}
 	if failed == 1 && pgErr.Code == stateUniqueViolation || failed > 1 && isData(pgErr) {
@@ -195,7 +195,7 @@ func (st *Stream) stepwise(ctx context.Context, conn *pgconn.PgConn, b *stream.B
 		}
 	}
 	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && (isOutdated(pgErr) || pgErr.Code == stateNoPreparedStatement) {
+	if errors.As(err, &pgErr) && isStale(pgErr) {
 		st.dropPrepared(ctx, conn)
 	}
 	if errors.Is(err, stream.ErrUnconfirmed) || errors.Is(err, stream.ErrHeld) {
@@ -229,6 +229,22 @@ func (s batchSession) Begin(ctx context.Context) error {
 // InsertRows implements streamtables.Session.
 func (s batchSession) InsertRows(ctx context.Context, rows []stream.Row) error {
 	return s.st.insertRows(ctx, s.conn, s.b, rows)
+}
+
+// InsertKeys implements streamtables.Session.
+func (s batchSession) InsertKeys(ctx context.Context, requests []*stream.Entry) error {
+	args, err := s.st.encodeKeys(s.b, requests)
+	if err != nil {
+		return err
+	}
+	steps := []step{{s.st.keys, args, nil}}
+	descriptions, err := s.st.describe(ctx, s.conn, steps)
+	if err != nil {
+		return err
+	}
+	_, err = pipeline(ctx, s.conn, steps, descriptions)
+	s.b.Progress()
+	return err
 }
 
 // Commit implements streamtables.Session.

@@ -105,7 +105,7 @@ func (a *absentStandby) cancel(t *testing.T) {
 
 func idSchema(t testing.TB) *stream.Schema {
 	t.Helper()
-	schema, err := stream.NewSchema(stream.Definition{Name: "/t", Table: "t", Columns: []stream.Column{{Name: "id", Type: stream.Integer}}})
+	schema, err := stream.NewSchema(stream.Definition{Name: "/t", Table: "t", Spooled: true, Columns: []stream.Column{{Name: "id", Type: stream.Integer}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,7 @@ func streamBackend(pg *apptest.PostgresServer) storetest.StreamBackend {
 			stream.Integer: "bigint", stream.Real: "double precision", stream.Text: "text", stream.Boolean: "boolean",
 			stream.Timestamp: "timestamptz", stream.JSON: "jsonb", stream.UUID: "uuid", stream.Decimal: "numeric",
 		},
-		Trips:  storetest.StreamTrips{Database: 1, Drained: 5, DrainedKeys: 7},
+		Trips:  storetest.StreamTrips{Database: 1, Drained: 5, DrainedKeys: 7, Repeated: 7},
 		Newer:  []string{"CREATE TABLE spillway_requests (id int)", "COMMENT ON TABLE spillway_requests IS 'spillway format 2'"},
 		Serial: "bigserial PRIMARY KEY", Small: "smallint", Short: "varchar(5)",
 		Fixed: "numeric(20,2)", Narrow: "numeric(15,2)", Narrowed: "ALTER TABLE amounts ALTER amount TYPE numeric(20,1)", Inexact: []string{"1.005", "1e18", `"-0.001"`},

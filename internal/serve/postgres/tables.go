@@ -108,10 +108,29 @@ func parameter(arg any) (value []byte, format int16) {
 		return v, pgtype.BinaryFormatCode
 	case [16]byte:
 		return v[:], pgtype.BinaryFormatCode
+	case []any:
+		return arrayArgument(v), pgtype.BinaryFormatCode
 	case time.Time:
 		return v.UTC().AppendFormat(nil, "2006-01-02 15:04:05.000000Z"), pgtype.TextFormatCode
 	}
 	return fmt.Append([]byte{}, arg), pgtype.TextFormatCode // not nil, which is NULL
+}
+
+// arrayArgument returns values of one type as an array.
+func arrayArgument(values []any) []byte {
+	oid := uint32(pgtype.TextOID)
+	switch values[0].(type) {
+	case []byte:
+		oid = pgtype.ByteaOID
+	case [16]byte:
+		oid = pgtype.UUIDOID
+	}
+	array := appendArrayHeader(nil, oid, len(values))
+	for _, value := range values {
+		element, _ := parameter(value)
+		array = appendElement(array, element)
+	}
+	return array
 }
 
 // textOf returns a binary value as tables.Row has it.

@@ -35,8 +35,10 @@ func (s *Spool) Clock(name string) (ahead time.Duration, known bool) {
 	return c.ahead, true
 }
 
-// changedClocks returns the clocks that are not in the file. The caller holds mu.
+// changedClocks returns the clocks that are not in the file.
 func (s *Spool) changedClocks() map[string]time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var changed map[string]time.Duration
 	for name, c := range s.clocks {
 		if !c.changed {
@@ -60,7 +62,7 @@ func (s *Spool) savedClocks(saved map[string]time.Duration) {
 }
 
 // saveClocks writes the clocks that are not in the file before it is closed. If that fails,
-// the next start has the earlier ones. The caller holds mu.
+// the next start has the earlier ones.
 func (s *Spool) saveClocks() {
 	changed := s.changedClocks()
 	if len(changed) == 0 {

@@ -113,7 +113,7 @@ const (
 	workDiscard = "discard"
 )
 
-// task is work on dead letters that the writer does in small transactions, between those
+// task is work on dead letters that run does in small transactions, between those
 // of the clients.
 type task struct {
 	work string
@@ -123,8 +123,8 @@ type task struct {
 	err   error // set before done is closed
 }
 
-// do gives the writer work on dead letters, and returns when it is done. If ctx ends
-// first, the writer continues. A task that is done twice does nothing the second time,
+// do gives run work on dead letters, and returns when it is done. If ctx ends
+// first, run continues. A task that is done twice does nothing the second time,
 // because the letters have gone.
 func (s *Spool) do(ctx context.Context, work string, what selection) error {
 	t := &task{work: work, selection: what, done: make(chan struct{})}
@@ -153,52 +153,20 @@ func (s *Spool) endTasks() {
 	s.tasks = nil
 }
 
-// step makes one transaction of the first task. The caller holds mu; step releases it
-// during the transaction.
-func (s *Spool) step() {
-	if len(s.tasks) == 0 {
-		return
-	}
-	t := s.tasks[0]
-	s.mu.Unlock()
+// step makes one transaction of the first task. To retry dead letters makes a group of those of
+// each name, without their idempotency keys.
+func (s *Spool) step(t *task) {
 	letters, err := s.file.selected(context.Background(), t.selection, t.after, s.cfg.GroupBytes)
+	if err == nil && len(letters) > 0 {
+		if err = s.write(&batch{letters: letters, retry: t.work == workRetry}); err == nil {
+			t.after = letters[len(letters)-1].ID
+			return // the next step continues
+		}
+		err = fmt.Errorf("%s dead letters: %w", t.work, err)
+	}
 	s.mu.Lock()
-	if err == nil && len(letters) > 0 {
-		err = s.work(t.work, letters)
-	}
-	if err == nil && len(letters) > 0 {
-		t.after = letters[len(letters)-1].ID
-		return // the next step continues
-	}
+	s.tasks = s.tasks[1:]
+	s.mu.Unlock()
 	t.err = err
 	close(t.done)
-	s.tasks = s.tasks[1:]
-}
-
-// work deletes dead letters, and to retry them makes a group of those of each name, without
-// their idempotency keys. The caller holds mu; work releases it during the transaction.
-func (s *Spool) work(work string, letters []queue.DeadLetter) error {
-	var c change
-	entries := make(map[string][]queue.Entry)
-	for _, l := range letters {
-		c.retried = append(c.retried, l.ID)
-		if work == workRetry {
-			entries[l.Name] = append(entries[l.Name], queue.Entry{Payload: l.Payload, Rows: l.Rows, At: l.At})
-		}
-	}
-	for name, of := range entries {
-		s.addGroup(&c, name, of)
-	}
-	s.mu.Unlock()
-	used, err := s.file.write(c)
-	s.mu.Lock()
-	if err != nil {
-		return fmt.Errorf("%s dead letters: %w", work, err)
-	}
-	s.used = used
-	s.added(c)
-	for i := range letters {
-		s.name(letters[i].Name).countDead(&letters[i], -1)
-	}
-	return nil
 }

@@ -78,18 +78,19 @@
 //
 // # Flow
 //
-//	append.go   Append queues an entry. One goroutine writes: what arrived during the
-//	            last fsync goes into the next transaction, a group per name.
-//	write.go    makes one transaction: groups, keys, deletions, dead letters
-//	epoch.go    epochs of groups, and their numbers
-//	clock.go    how far the databases' clocks are ahead
-//	drain.go    Drain reads groups, hands them to a queue.Destination, and has them deleted
-//	group.go    encodes and decodes groups, with their checksums
-//	file.go     opens, locks and reads the file; the only code that opens it
-//	schema.go   the tables of the file, and their version
-//	inspect.go  where each name stands; what is missing or damaged
-//	dead.go     dead letters: read, retry, discard
-//	request.go  retry and discard on a spool that another process has open
-//	repair.go   copies what can be read into a new file
-//	command.go  the subcommands of spillway spool
+//	append.go     Append queues an entry, and waits for its transaction
+//	committer.go  one goroutine makes one transaction after the other: what arrived during the
+//	              last fsync goes into the next one, a group per name
+//	write.go      makes a transaction: groups, keys, deletions, dead letters
+//	epoch.go      epochs of groups, and their numbers
+//	clock.go      how far the databases' clocks are ahead
+//	drain.go      Drain reads groups, hands them to a queue.Destination, and has them deleted
+//	group.go      encodes and decodes groups, with their checksums
+//	file.go       opens, locks and reads the file; the only code that opens it
+//	schema.go     the tables of the file, and their version
+//	inspect.go    where each name stands; what is missing or damaged
+//	dead.go       dead letters: read, retry, discard
+//	request.go    retry and discard on a spool that another process has open
+//	repair.go     copies what can be read into a new file
+//	command.go    the subcommands of spillway spool
 package spool

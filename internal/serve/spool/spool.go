@@ -43,18 +43,18 @@ type Config struct {
 
 // Spool is an open spool. Use Open. Its methods may be called concurrently.
 //
-// One goroutine writes the file. Each of its transactions holds the entries that arrived
+// One goroutine, run, writes the file. Each of its transactions holds the entries that arrived
 // during the previous one, and the deletions of the drains.
 type Spool struct {
 	cfg  Config
 	file *file
-	done chan struct{} // closed when the writer has ended
+	done chan struct{} // closed when run has ended
 
 	stopListening context.CancelFunc
 	listening     sync.WaitGroup // of requests of other processes
 
 	mu       sync.Mutex
-	wake     sync.Cond // there may be work for the writer, or the spool is closing
+	wake     sync.Cond // there may be work for run, or the spool is closing
 	names    map[string]*nameState
 	pending  []*ticket
 	waiting  int // bytes in pending

@@ -52,10 +52,10 @@ type counters struct {
 }
 
 // count counts a transaction.
-func (s *Spool) count(tickets []*ticket, c change, took time.Duration) {
+func (s *Spool) count(tickets []*ticket, took time.Duration) {
 	rows := 0
-	for _, g := range c.groups {
-		rows += g.rows
+	for _, t := range tickets {
+		rows += t.Rows
 	}
 	s.counters.entries.Add(uint64(len(tickets)))
 	s.counters.rows.Add(uint64(rows))

@@ -77,7 +77,7 @@ func (st *Stream) open(ctx context.Context) (*sqlite.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := tables.Ensure(ctx, tableSession{conn}, dialect, streamtables.Own(dialect, true)); err != nil {
+	if err := tables.Ensure(ctx, tableSession{conn}, dialect, streamtables.Own(dialect, st.def.Spooled)); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return conn, nil
@@ -144,7 +144,7 @@ func (st *Stream) Durability(ctx context.Context) (stream.Durability, error) {
 // Sweep implements stream.Sink.
 func (st *Stream) Sweep(ctx context.Context, keep stream.Keep, limit int) (deleted int, err error) {
 	err = st.run(ctx, func(conn *sqlite.Conn) error {
-		deleted, err = streamtables.Sweep(ctx, tableSession{conn}, dialect, true, keep, limit)
+		deleted, err = streamtables.Sweep(ctx, tableSession{conn}, dialect, st.def.Spooled, keep, limit)
 		return err
 	})
 	return deleted, err

@@ -32,7 +32,7 @@ func newEvents(t *testing.T, statements string) *events {
 
 func openEvents(t *testing.T, db *sqlite.DB, writer *driver.Conn) *events {
 	t.Helper()
-	schema, err := stream.NewSchema(stream.Definition{Name: "/events", Table: "events", Columns: []stream.Column{
+	schema, err := stream.NewSchema(stream.Definition{Name: "/events", Table: "events", Spooled: true, Columns: []stream.Column{
 		{Name: "id", Type: stream.Integer, Required: true}, {Name: "parent", Type: stream.Integer}, {Name: "note", Type: stream.Text},
 	}})
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"zombiezen.com/go/sqlite"
 
 	"spillway/internal/serve/stream"
+	"spillway/internal/serve/streamtables"
 )
 
 // progressRows is the number of rows between two reports of progress.
@@ -58,6 +59,11 @@ func (w *batchWriter) InsertRows(_ context.Context, rows []stream.Row) error {
 		}
 	}
 	return stmt.ClearBindings()
+}
+
+// InsertKeys implements streamtables.Session.
+func (w *batchWriter) InsertKeys(ctx context.Context, requests []*stream.Entry) error {
+	return streamtables.InsertKeys(ctx, w, dialect, w.st.def.Name, w.b, requests)
 }
 
 // insertRow inserts a row whose values are bound, or notes why it is refused.

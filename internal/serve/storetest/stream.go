@@ -40,8 +40,8 @@ type StreamBackend struct {
 	Spoil []string
 	// Newer are statements that create a table spillway_requests of format 2.
 	Newer []string
-	// Trips are the round trips of a batch; if its records come from a spool; and if 300 of
-	// these have idempotency keys.
+	// Trips are the round trips of a batch; if its records come from a spool; if 300 of these
+	// have idempotency keys; and if the database has the batch.
 	Trips StreamTrips
 	// Pooled: a pooler that loses prepared statements and session state is in between. With
 	// go test -short only the tests that it can break run.
@@ -64,7 +64,7 @@ type StreamDB struct {
 }
 
 // StreamTrips are numbers of round trips.
-type StreamTrips struct{ Database, Drained, DrainedKeys int }
+type StreamTrips struct{ Database, Drained, DrainedKeys, Repeated int }
 
 // Stream tests the adapter's stream.Sink.
 func Stream(t *testing.T, b StreamBackend) {
@@ -123,7 +123,7 @@ var streamPool = database.Pool{Max: 8, ConnectTimeout: patience, AcquireTimeout:
 
 // readings is a stream into that table.
 func readings() stream.Definition {
-	return stream.Definition{Name: "/readings", Table: "readings", Columns: []stream.Column{
+	return stream.Definition{Name: "/readings", Table: "readings", Spooled: true, Columns: []stream.Column{
 		{Name: "id", Type: stream.Integer, Required: true},
 		{Name: "device", Type: stream.Integer},
 		{Name: "note", Type: stream.Text},

@@ -70,6 +70,7 @@ func (db StreamDB) spooledWith(t testing.TB, def stream.Definition, path string,
 	change func(*stream.Config),
 ) *drained {
 	t.Helper()
+	def.Spooled = true
 	schema, err := stream.NewSchema(def)
 	if err != nil {
 		t.Fatal(err)

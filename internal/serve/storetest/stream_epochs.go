@@ -73,6 +73,7 @@ func testStreamTrips(t *testing.T, b StreamBackend) {
 			}
 			return batch
 		}},
+		{"repeated", b.Trips.Repeated, func(byte) *stream.Batch { return batchOf(t, s, 1, "1", `{"id":1}`) }},
 	}
 	for _, test := range batches {
 		for id := range byte(3) { // at first, tables are created and statements are prepared

@@ -338,6 +338,12 @@ func TestSchemaMistakes(t *testing.T) {
 		if _, err := NewSchema(test.def); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%+v: %v, want %s", test.def, err, test.want)
 		}
+		if err := test.def.Columns[0].Check(); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("check of %+v: %v, want %s", test.def.Columns[0], err, test.want)
+		}
+	}
+	if err := (Column{Name: "a", Type: "nothing", Min: "1", Default: ptr("x")}).Check(); err != nil {
+		t.Errorf("an unknown type is reported twice: %v", err)
 	}
 }
 

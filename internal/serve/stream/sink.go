@@ -67,7 +67,8 @@ type Batch struct {
 	// Forget are ids of earlier batches that are no longer needed. The transaction may
 	// delete them.
 	Forget [][16]byte
-	// Mark replaces the ID of a batch that is drained from a spool. nil: none.
+	// Mark replaces the ID of a batch that is drained from a spool. nil: none. Only a stream with
+	// Definition.Spooled has such batches.
 	Mark *queue.Mark
 	// LockWait is about how long a request may wait for a lock before the batch fails with
 	// ErrBlocked. 0: as the server is configured.

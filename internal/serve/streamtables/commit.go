@@ -17,6 +17,8 @@ type Session interface {
 	// InsertRows inserts rows of the batch, or of its Trial, and sets the Results of those that
 	// the database refuses.
 	InsertRows(ctx context.Context, rows []stream.Row) error
+	// InsertKeys stores requests in spillway_requests, under keys that have no row there.
+	InsertKeys(ctx context.Context, requests []*stream.Entry) error
 	// Commit commits the transaction, as stream.Sink says. It calls Batch.Committing, and sets
 	// Batch.Level.
 	Commit(ctx context.Context) error
@@ -64,26 +66,22 @@ func (w *writer) identify(ctx context.Context) (known bool, err error) {
 	if w.b.Mark != nil {
 		return w.judgeMark(ctx)
 	}
-	err = w.insertID(ctx, w.b.ID)
-	if err == nil || !w.d.Duplicate(err) {
+	stored, err := w.insertID(ctx, w.b.ID)
+	if err != nil || stored {
 		return false, err
 	}
-	if err := w.replay(ctx); err != nil {
-		return false, err
-	}
-	return true, nil
+	return true, w.replay(ctx)
 }
 
-func (w *writer) insertID(ctx context.Context, id [16]byte) error {
-	_, err := w.Exec(ctx, "INSERT INTO spillway_batches (id, created_at) VALUES (?, "+w.d.Now+")", id)
-	return err
+// insertID stores a batch id, or returns false if the database has it. It waits for a transaction
+// that has stored it and not ended.
+func (w *writer) insertID(ctx context.Context, id [16]byte) (stored bool, err error) {
+	n, err := w.Exec(ctx, w.d.InsertNew("spillway_batches (id, created_at) VALUES (?, "+w.d.Now+")"), id)
+	return n > 0, err
 }
 
-// replay takes the Results of the attempt that was committed, and begins a new transaction.
+// replay takes the Results of the attempt that was committed.
 func (w *writer) replay(ctx context.Context) error {
-	if _, err := w.Exec(ctx, "ROLLBACK"); err != nil {
-		return unconfirmed(err)
-	}
 	rows, err := w.Rows(ctx, "SELECT results FROM spillway_batches WHERE id = ?", w.b.ID)
 	if err != nil {
 		return unconfirmed(err)
@@ -91,13 +89,7 @@ func (w *writer) replay(ctx context.Context) error {
 	if len(rows) == 0 {
 		return fmt.Errorf("%w: the batch id no longer exists", stream.ErrTransient)
 	}
-	if err := w.b.SetResults([]byte(rows[0][0])); err != nil {
-		return err
-	}
-	if err := w.Begin(ctx); err != nil {
-		return unconfirmed(err)
-	}
-	return nil
+	return w.b.SetResults([]byte(rows[0][0]))
 }
 
 // confirm commits a batch id that nothing else uses. What an earlier transaction has stored may
@@ -106,7 +98,7 @@ func (w *writer) confirm(ctx context.Context) error {
 	w.b.Progress()
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // never fails
-	err := w.insertID(ctx, id)
+	_, err := w.insertID(ctx, id)
 	if err == nil {
 		err = w.Commit(ctx)
 	}
@@ -157,8 +149,8 @@ func (w *writer) finish(ctx context.Context) error {
 	for i, id := range w.b.Forget {
 		ids[i] = id
 	}
-	list, ids := tables.InList(ids)
-	_, err = w.Exec(ctx, "DELETE FROM spillway_batches WHERE id IN "+list, ids...)
+	in, ids := w.d.In(ids)
+	_, err = w.Exec(ctx, "DELETE FROM spillway_batches WHERE id "+in, ids...)
 	return err
 }
 

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"spillway/internal/plans"
 	"spillway/internal/serve/stream"
 	"spillway/internal/serve/tables"
 )
@@ -55,9 +54,9 @@ func (w *writer) readKeys(ctx context.Context, requests []*stream.Entry, end str
 			byKey[e.Key] = e
 			keys = append(keys, []byte(e.Key))
 		}
-		list, keys := tables.InList(keys)
+		in, keys := w.d.In(keys)
 		rows, err := w.Rows(ctx, "SELECT request_key, fingerprint, outcome, accepted_at, earlier, "+w.d.Now+
-			" FROM spillway_requests WHERE stream = ? AND request_key IN "+list+end,
+			" FROM spillway_requests WHERE stream = ? AND request_key "+in+end,
 			append([]any{w.name}, keys...)...)
 		if err != nil {
 			return nil, err
@@ -107,44 +106,39 @@ func (w *writer) storeKeys(ctx context.Context, rows map[*stream.Entry]*keyRow) 
 			return err
 		}
 	}
-	for len(fresh) > 0 {
-		n := w.keysOf(len(fresh))
-		if err := w.insertKeys(ctx, fresh[:n]); err != nil {
-			return w.raced(err)
+	if len(fresh) == 0 {
+		return nil
+	}
+	return w.raced(w.InsertKeys(ctx, fresh))
+}
+
+// InsertKeys stores requests under keys that have no row, for databases that take one row after
+// the other. It uses few different statements, because they stay prepared.
+func InsertKeys(ctx context.Context, s tables.Session, d tables.Dialect, name string, b *stream.Batch, requests []*stream.Entry) error {
+	row := "(?, ?, ?, ?, COALESCE(?, " + d.Now + "), " + d.Later + ")"
+	for len(requests) > 0 {
+		n := 1 << (bits.Len(uint(min(len(requests), insertMax))) - 1)
+		var args []any
+		for _, e := range requests[:n] {
+			outcome, err := e.OutcomeNow()
+			if err != nil {
+				return err
+			}
+			var accepted any // NULL: now
+			if !e.Accepted.IsZero() {
+				accepted = e.Accepted
+			}
+			args = append(args, name, []byte(e.Key), e.Fingerprint[:], outcome, accepted, b.KeyTTL.Microseconds())
 		}
-		w.b.Progress()
-		fresh = fresh[n:]
-	}
-	return nil
-}
-
-// keysOf returns how many of n keys the next statement stores. Where statements stay prepared,
-// it is a power of two, so that there are few different ones.
-func (w *writer) keysOf(n int) int {
-	if w.d.SQL == plans.Postgres {
-		return min(n, 8*insertMax)
-	}
-	return 1 << (bits.Len(uint(min(n, insertMax))) - 1)
-}
-
-// insertKeys stores requests under keys that have no row.
-func (w *writer) insertKeys(ctx context.Context, requests []*stream.Entry) error {
-	var args []any
-	for _, e := range requests {
-		outcome, err := e.OutcomeNow()
+		_, err := s.Exec(ctx, "INSERT INTO spillway_requests (stream, request_key, fingerprint, outcome, accepted_at, expires_at) VALUES "+
+			row+strings.Repeat(", "+row, n-1), args...)
 		if err != nil {
 			return err
 		}
-		var accepted any // NULL: now
-		if !e.Accepted.IsZero() {
-			accepted = e.Accepted
-		}
-		args = append(args, w.name, []byte(e.Key), e.Fingerprint[:], outcome, accepted, w.b.KeyTTL.Microseconds())
+		b.Progress()
+		requests = requests[n:]
 	}
-	row := "(?, ?, ?, ?, COALESCE(?, " + w.d.Now + "), " + w.d.Later + ")"
-	_, err := w.Exec(ctx, "INSERT INTO spillway_requests (stream, request_key, fingerprint, outcome, accepted_at, expires_at) VALUES "+
-		row+strings.Repeat(", "+row, len(requests)-1), args...)
-	return err
+	return nil
 }
 
 // updateKey stores a request under a key that has a row: the request that was accepted last is

@@ -21,7 +21,7 @@ import (
 
 // Session is one connection of a database. Statements mark each parameter with ?, and contain
 // no other question mark. An argument is nil, an int64, a bool, a string, a []byte, a [16]byte
-// (of a column of type UUID) or a time.Time.
+// (of a column of type UUID) or a time.Time. In makes a []any of strings, []byte or [16]byte too.
 type Session interface {
 	// Exec runs a statement and returns how many rows it changed. Without arguments it may be
 	// one that cannot be prepared, such as SAVEPOINT, and changed is 0.
@@ -109,6 +109,29 @@ type Dialect struct {
 	Duplicate func(error) bool // a row with the key exists
 	Locked    func(error) bool // a lock was not free in time
 	Denied    func(error) bool // a privilege is missing
+}
+
+// InsertNew writes the statement that inserts a row unless its key is there. row is the table, its
+// columns and VALUES. In MySQL the statement also bends values that do not fit.
+func (d Dialect) InsertNew(row string) string {
+	if d.SQL == plans.MySQL {
+		return "INSERT IGNORE INTO " + row
+	}
+	return "INSERT INTO " + row + " ON CONFLICT DO NOTHING"
+}
+
+// In writes that a value is one of some, and the arguments for that. PostgreSQL takes them as one
+// array. Other databases keep statements prepared: the last value is repeated up to a power of two,
+// so that there are few different ones.
+func (d Dialect) In(values []any) (condition string, args []any) {
+	if d.SQL == plans.Postgres {
+		return "= ANY(?)", []any{values}
+	}
+	n := 1 << bits.Len(uint(len(values)-1))
+	for len(values) < n {
+		values = append(values, values[len(values)-1])
+	}
+	return "IN (?" + strings.Repeat(", ?", n-1) + ")", values
 }
 
 // Comment is the comment of each table: its format.
@@ -203,13 +226,3 @@ func Ensure(ctx context.Context, s Session, d Dialect, all []Table) error {
 // ErrUnusable is the error of a table that an administrator has to change: one of another format
 // than this program knows, or one that would change what is stored in it.
 var ErrUnusable = errors.New("the table cannot be used")
-
-// InList writes the list of an IN. It repeats the last value up to a power of two, so that
-// there are few different statements.
-func InList(values []any) (list string, all []any) {
-	n := 1 << bits.Len(uint(len(values)-1))
-	for len(values) < n {
-		values = append(values, values[len(values)-1])
-	}
-	return "(?" + strings.Repeat(", ?", n-1) + ")", values
-}
