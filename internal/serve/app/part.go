@@ -13,6 +13,7 @@ import (
 	"spillway/internal/exit"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/popup"
+	"spillway/internal/serve/queue"
 	"spillway/internal/serve/server"
 	"spillway/internal/serve/spool"
 )
@@ -137,7 +138,7 @@ func (p *part) attempt(ctx context.Context) (rejected bool, err error) {
 	defer leave()
 	if !p.alone {
 		if err := p.store.Ping(ctx); err != nil {
-			return false, fmt.Errorf("%w: %w", errWaiting, err)
+			return false, &queue.Unready{Why: errWaiting, Cause: err}
 		}
 	}
 	if err := p.begin(ctx); err != nil {

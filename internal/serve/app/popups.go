@@ -24,6 +24,7 @@ import (
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/popup"
 	"spillway/internal/serve/query"
+	"spillway/internal/serve/queue"
 	"spillway/internal/serve/redis"
 	"spillway/internal/serve/server"
 	"spillway/internal/serve/spool"
@@ -296,7 +297,8 @@ func (p *popupPart) startCampaigns(ctx context.Context) error {
 	}
 	p.copy.SetAway(true)
 	if err := p.campaigns.Reload(ctx); err != nil {
-		return fmt.Errorf("%w: %w; its campaigns cannot be used either: %w", errWaiting, away, err)
+		cause := fmt.Errorf("%w; its campaigns cannot be used either: %w", away, err)
+		return &queue.Unready{Why: errWaiting, Cause: cause}
 	}
 	p.app.log.Warn("the database of the popups does not answer; their campaigns are those that Redis has", "database", p.store.url.String(),
 		"error", away)
@@ -463,7 +465,7 @@ func (p *popupPart) ready() error {
 			return errStopped
 		}
 		if refused := p.refused.Load(); refused != nil {
-			return fmt.Errorf("%w: %w", errNotStarted, *refused)
+			return &queue.Unready{Why: errNotStarted, Cause: *refused}
 		}
 		return p.redis.Ready()
 	}

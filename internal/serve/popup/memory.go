@@ -91,7 +91,7 @@ func (m *Memory) find(key Key) (fingerprint, *shard) {
 // Ready returns nil while calls are answered, otherwise why they are not.
 func (m *Memory) Ready() error {
 	if reason := m.unavailable.Load(); reason != nil {
-		return *reason
+		return &queue.Unready{Why: *reason}
 	}
 	return nil
 }
