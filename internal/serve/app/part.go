@@ -106,11 +106,7 @@ func (p *part) run(ctx context.Context, log *slog.Logger, tried func(error), sta
 			log.Warn("part cannot be served yet; its start is retried", "part", p.name, "database", p.store.url.String(), "attempts", attempt,
 				"error", err)
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if queue.Sleep(ctx, pause); ctx.Err() != nil {
 			return
 		}
 	}
