@@ -37,8 +37,8 @@ type PopupTable interface {
 	Restore(ctx context.Context, yield func(popup.Key, popup.State) error) error
 	// States returns the states of keys, in the same order.
 	States(ctx context.Context, keys []popup.Key) ([]popup.State, error)
-	// Identity returns the database's id, at random when it was created. It is called
-	// before any other method, until it succeeds.
+	// Identity returns the database's id, at random when it was created. Before it has
+	// succeeded, no other method is called.
 	Identity(ctx context.Context) (string, error)
 }
 
