@@ -11,7 +11,8 @@ import (
 )
 
 // partUsers is the number of users in each part of a list but the last, of 8 bytes each, in
-// ascending order. A part from which users were removed has fewer.
+// ascending order. A part from which users were removed has fewer. MySQL takes no more than 1 MiB
+// with max_allowed_packet of that size.
 const partUsers = 1 << 17
 
 // Lists returns the lists by name.
