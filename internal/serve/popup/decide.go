@@ -22,7 +22,7 @@ const (
 	WaitShown                       // the last one was not answered; RepeatAfter has not passed
 	WaitClicked                     // quiet period after a click
 	WaitDismissed                   // quiet period after a dismissal
-	WaitLimit                       // Config.MaxPer is reached
+	WaitLimit                       // Config.Limits are reached
 	NoneMatches                     // campaigns run, but none matches the user's attributes
 	NoneRuns                        // campaigns are left, but none has started
 	NoneLeft                        // no campaign is left for the user
