@@ -65,7 +65,7 @@ func (a *app) serverConfig(r *reads) (server.Config, error) {
 		cfg.Proxies = append(cfg.Proxies, proxyPrefix(text))
 	}
 	if h.OpenAPI {
-		cfg.Document = a.describe(r).Document()
+		cfg.Document = a.describe(r).Document(server.ProblemStatus)
 	}
 	return cfg, a.addRoutes(&cfg, r)
 }

@@ -13,6 +13,7 @@ import (
 	"spillway/internal/exit"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/popup"
+	"spillway/internal/serve/queue"
 	"spillway/internal/serve/server"
 	"spillway/internal/serve/spool"
 )
@@ -105,11 +106,7 @@ func (p *part) run(ctx context.Context, log *slog.Logger, tried func(error), sta
 			log.Warn("part cannot be served yet; its start is retried", "part", p.name, "database", p.store.url.String(), "attempts", attempt,
 				"error", err)
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if queue.Sleep(ctx, pause); ctx.Err() != nil {
 			return
 		}
 	}
@@ -137,7 +134,7 @@ func (p *part) attempt(ctx context.Context) (rejected bool, err error) {
 	defer leave()
 	if !p.alone {
 		if err := p.store.Ping(ctx); err != nil {
-			return false, fmt.Errorf("%w: %w", errWaiting, err)
+			return false, &queue.Unready{Why: errWaiting, Cause: err}
 		}
 	}
 	if err := p.begin(ctx); err != nil {

@@ -24,6 +24,7 @@ import (
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/popup"
 	"spillway/internal/serve/query"
+	"spillway/internal/serve/queue"
 	"spillway/internal/serve/redis"
 	"spillway/internal/serve/server"
 	"spillway/internal/serve/spool"
@@ -65,9 +66,8 @@ type popupPart struct {
 	copy  *redis.CampaignCopy         // nil with local
 
 	connected atomic.Bool           // redis is open
-	prepared  atomic.Bool           // the tables and the statement of userRow are checked
-	preparing sync.Mutex            // one late attempt at a time
-	refused   atomic.Pointer[error] // why the database refuses the late preparation
+	prepared  atomic.Bool           // the tables and the statements of userRow and lists are checked
+	refused   atomic.Pointer[error] // why prepareLater has failed although the database answers
 
 	retention *popup.Retention // nil: events are kept
 
@@ -151,8 +151,8 @@ func (p *popupPart) openStore(settings *popup.Config) error {
 	}
 	p.copy = redis.NewCampaignCopy(p.tables)
 	p.redis = redis.NewPopups(redis.PopupConfig{
-		Table: lateTables{p.tables, p}, DatabaseAddress: p.store.url.Identity(), DatabaseName: p.store.url.String(), Namespace: p.cfg.RedisPrefix,
-		Campaigns: p.copy, Clock: p.clock, Cache: settings.Cache, Log: p.app.log,
+		Table: preparedTables{p.tables, p}, DatabaseAddress: p.store.url.Identity(), DatabaseName: p.store.url.String(),
+		Namespace: p.cfg.RedisPrefix, Campaigns: p.copy, Clock: p.clock, Cache: settings.Cache, Log: p.app.log,
 		StateTTL: p.cfg.StateTTL, Timeout: p.cfg.Timeout, BacklogMax: p.cfg.BacklogMax,
 	})
 	settings.Store = p.redis
@@ -267,6 +267,7 @@ func (p *popupPart) start(ctx context.Context) error {
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	p.working = stop
 	p.work.Go(func() { p.campaigns.Run(working) })
+	p.work.Go(func() { p.prepareLater(working) })
 	if p.retention != nil {
 		p.work.Go(func() { p.retention.Run(working) })
 	}
@@ -279,7 +280,7 @@ func (p *popupPart) start(ctx context.Context) error {
 }
 
 // startCampaigns prepares the database and reads the campaigns. With Redis, those of Redis are
-// used while the database cannot be reached; it is prepared before its first use.
+// used while the database cannot be reached, until prepareLater has prepared it.
 func (p *popupPart) startCampaigns(ctx context.Context) error {
 	if p.redis == nil {
 		return p.prepare(ctx)
@@ -296,7 +297,8 @@ func (p *popupPart) startCampaigns(ctx context.Context) error {
 	}
 	p.copy.SetAway(true)
 	if err := p.campaigns.Reload(ctx); err != nil {
-		return fmt.Errorf("%w: %w; its campaigns cannot be used either: %w", errWaiting, away, err)
+		cause := fmt.Errorf("%w; its campaigns cannot be used either: %w", away, err)
+		return &queue.Unready{Why: errWaiting, Cause: cause}
 	}
 	p.app.log.Warn("the database of the popups does not answer; their campaigns are those that Redis has", "database", p.store.url.String(),
 		"error", away)
@@ -341,34 +343,42 @@ func (p *popupPart) checkRow(ctx context.Context) error {
 	return nil
 }
 
-// prepareLate prepares a database that was away at the start.
-func (p *popupPart) prepareLate(ctx context.Context) error {
-	p.preparing.Lock()
-	defer p.preparing.Unlock()
-	if p.prepared.Load() {
-		return nil
+// prepareTimeout bounds one attempt to prepare a database that was away.
+const prepareTimeout = 15 * time.Second
+
+// prepareLater prepares a database that was away at the start. It tries once per second, until
+// that succeeds or ctx ends.
+func (p *popupPart) prepareLater(ctx context.Context) {
+	var quiet failureLog
+	for !p.prepared.Load() && ctx.Err() == nil {
+		limited, cancel := context.WithTimeout(ctx, prepareTimeout)
+		err := p.store.ask(limited)
+		if err == nil {
+			err = p.prepare(limited)
+		}
+		cancel()
+		if err != nil && isRejection(err) && p.store.ask(ctx) == nil {
+			p.refused.Store(&err)
+			if quiet.due(err, time.Now()) {
+				p.app.log.Warn("the database of the popups cannot be used; retried", "database", p.store.url.String(), "error", err)
+			}
+		} else {
+			p.refused.Store(nil)
+		}
+		queue.Sleep(ctx, probeEvery)
 	}
-	err := p.store.ask(ctx)
-	if err == nil {
-		err = p.prepare(ctx)
-	}
-	p.refused.Store(nil)
-	if err != nil && isRejection(err) && p.store.ask(ctx) == nil {
-		p.refused.Store(&err)
-	}
-	return err
 }
 
-// lateTables are tables that are prepared before their first use.
-type lateTables struct {
+// preparedTables are tables that Redis uses once they are prepared.
+type preparedTables struct {
 	popupTables
 	part *popupPart
 }
 
-// Identity implements redis.PopupTable, which calls it before any other method.
-func (t lateTables) Identity(ctx context.Context) (string, error) {
-	if err := t.part.prepareLate(ctx); err != nil {
-		return "", err
+// Identity implements redis.PopupTable.
+func (t preparedTables) Identity(ctx context.Context) (string, error) {
+	if !t.part.prepared.Load() {
+		return "", errWaiting
 	}
 	return t.popupTables.Identity(ctx)
 }
@@ -463,7 +473,7 @@ func (p *popupPart) ready() error {
 			return errStopped
 		}
 		if refused := p.refused.Load(); refused != nil {
-			return fmt.Errorf("%w: %w", errNotStarted, *refused)
+			return &queue.Unready{Why: errNotStarted, Cause: *refused}
 		}
 		return p.redis.Ready()
 	}

@@ -4,11 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -18,6 +16,7 @@ import (
 	"spillway/internal/serve/queue"
 	"spillway/internal/serve/redis"
 	"spillway/internal/serve/spool"
+	"spillway/internal/serve/standby"
 	"spillway/internal/serve/stream"
 )
 
@@ -73,9 +72,9 @@ func (a *app) state() []admin.Part {
 	parts := []readyCheck{{name: "server", state: func(time.Time) (bool, error) {
 		switch {
 		case a.public.Draining():
-			return false, errors.New("stopping")
+			return false, &queue.Unready{Why: errors.New("stopping")}
 		case !a.public.Serving():
-			return false, errors.New("starting: waiting for the databases")
+			return false, &queue.Unready{Why: errors.New("starting: waiting for the databases")}
 		}
 		return true, nil
 	}}}
@@ -111,7 +110,7 @@ func started(p *part, group admin.Group, state func(now time.Time) (bool, error)
 		case errors.Is(err, errStarting), errors.Is(err, errStopped), errors.Is(err, errWaiting):
 			return false, err
 		}
-		return false, fmt.Errorf("%w: %w", errNotStarted, err)
+		return false, &queue.Unready{Why: errNotStarted, Cause: err}
 	}}
 }
 
@@ -152,7 +151,7 @@ func (r *replica) usable(staleMax time.Duration) bool {
 // state names what keeps reads from using the replica while the primary answers.
 func (r *replica) state(time.Time) (serves bool, err error) {
 	if err := r.store.noAnswer(); err != nil {
-		return false, fmt.Errorf("away: %w", err)
+		return false, &queue.Unready{Why: errors.New("away"), Cause: err}
 	}
 	err = r.reads.State()
 	return err == nil, err
@@ -240,41 +239,31 @@ func (st *store) ask(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	if err := st.Ping(ctx); err != nil && !errors.Is(err, database.ErrBusy) { // statements of others end after their timeout
-		return fmt.Errorf("the database does not answer: %w", err)
+		return &queue.Unready{Why: errors.New("the database does not answer"), Cause: err}
 	}
 	return nil
 }
 
-// publicReason returns what anybody may read of the error of a part: the text that Spillway
-// wrote, and the kind of its cause. The cause's own text is for the log, because databases
-// quote statements and values.
+// publicReason returns what anybody may read of why a part is not ready.
 func publicReason(err error) string {
-	text := err.Error()
-	for i, cause := range causes(err) {
-		if i == 0 && len(causes(cause)) == 0 && fmt.Sprintf("%T", cause) == "*errors.errorString" && strings.HasPrefix(text, cause.Error()) {
-			continue // an error value of Spillway comes first
-		}
-		text = strings.Replace(text, cause.Error(), kindOf(cause), 1)
+	var unready *queue.Unready
+	switch {
+	case !errors.As(err, &unready):
+		return kindOf(err)
+	case unready.Cause == nil:
+		return unready.Why.Error()
 	}
-	return text
+	return unready.Why.Error() + ": " + kindOf(unready.Cause)
 }
 
-// causes returns the errors that err wraps directly.
-func causes(err error) []error {
-	switch e := err.(type) {
-	case interface{ Unwrap() []error }:
-		return e.Unwrap()
-	case interface{ Unwrap() error }:
-		return []error{e.Unwrap()}
-	}
-	return nil
-}
-
-// kindOf names the kind of an error without its text.
+// kindOf names the kind of an error without its text, because databases quote statements and
+// values in theirs.
 func kindOf(err error) string {
 	for _, known := range []error{
-		queue.ErrHeld, queue.ErrUnknown, queue.ErrOverloaded, spool.ErrDamaged, redis.ErrPopupServer, redis.ErrPopupDatabase, fs.ErrPermission,
-		syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EHOSTUNREACH, syscall.ENOSPC,
+		errStarting, errStopped, errNotProbed, standby.ErrLate, standby.ErrUnknown, standby.ErrAway,
+		queue.ErrClosed, queue.ErrHeld, queue.ErrUnknown, queue.ErrOverloaded, spool.ErrDamaged,
+		redis.ErrPopupServer, redis.ErrPopupDatabase,
+		fs.ErrPermission, syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EHOSTUNREACH, syscall.ENOSPC,
 	} {
 		if errors.Is(err, known) {
 			return known.Error()

@@ -20,21 +20,24 @@ import (
 // What anybody may read of an error has no text of a database.
 func TestPublicReason(t *testing.T) {
 	t.Parallel()
+	unready := func(why string, cause error) error { return &queue.Unready{Why: errors.New(why), Cause: cause} }
 	refused := &pgconn.PgError{Code: "42P01", Message: `relation "salaries" does not exist`}
 	for _, test := range []struct {
 		err  error
 		want string
 	}{
-		{errors.New("stopping"), "stopping"},
-		{fmt.Errorf("%w: 600 records wait (queue_rows 1000)", queue.ErrNearlyFull), "nearly full: 600 records wait (queue_rows 1000)"},
-		{fmt.Errorf("the last batch was not stored: %w", fmt.Errorf("insert: %w", refused)), "the last batch was not stored: SQLSTATE 42P01"},
-		{fmt.Errorf("the last batch was not stored: %w", &mysql.MySQLError{Number: 1146, Message: "Table 'pay.salaries' doesn't exist"}), "the last batch was not stored: the log says why"},
-		{fmt.Errorf("the drain of /a is held up at group 7: %w", fmt.Errorf("%w: %w", queue.ErrHeld, refused)), "the drain of /a is held up at group 7: " + queue.ErrHeld.Error()},
-		{fmt.Errorf("window is 41s old, bound 30s: %w", fmt.Errorf("dial: %w", syscall.ECONNREFUSED)), "window is 41s old, bound 30s: connection refused"},
-		{fmt.Errorf("the database does not answer: %w", context.DeadlineExceeded), "the database does not answer: timeout"},
-		{fmt.Errorf("%w; run spillway seed", fmt.Errorf("prepare SELECT pay: %w", io.ErrUnexpectedEOF)), "the log says why; run spillway seed"},
-		{fmt.Errorf("%w: %w", queue.ErrClosed, errors.New("SELECT pay")), "the queue is closing: the log says why"},
-		{fmt.Errorf("%w; run spillway seed", refused), "SQLSTATE 42P01; run spillway seed"},
+		{unready("stopping", nil), "stopping"},
+		{&queue.Unready{Why: fmt.Errorf("%w: 600 records wait (queue_rows 1000)", queue.ErrNearlyFull)}, "nearly full: 600 records wait (queue_rows 1000)"},
+		{unready("the last batch was not stored", fmt.Errorf("insert: %w", refused)), "the last batch was not stored: SQLSTATE 42P01"},
+		{unready("the last batch was not stored", &mysql.MySQLError{Number: 1146, Message: "Table 'pay.salaries' doesn't exist"}), "the last batch was not stored: the log says why"},
+		{unready("the drain of /a is held up at group 7", fmt.Errorf("%w: %w", queue.ErrHeld, refused)), "the drain of /a is held up at group 7: " + queue.ErrHeld.Error()},
+		{unready("window is 41s old, bound 30s", fmt.Errorf("dial: %w", syscall.ECONNREFUSED)), "window is 41s old, bound 30s: connection refused"},
+		{unready("the database does not answer", context.DeadlineExceeded), "the database does not answer: timeout"},
+		{fmt.Errorf("feed /a: %w", unready("the database does not answer", io.ErrUnexpectedEOF)), "the database does not answer: the log says why"},
+		{fmt.Errorf("%w; run spillway seed", fmt.Errorf("prepare SELECT pay: %w", io.ErrUnexpectedEOF)), "the log says why"},
+		{fmt.Errorf("%w: %w", queue.ErrClosed, errors.New("SELECT pay")), "the queue is closing"},
+		{fmt.Errorf("%w; run spillway seed", refused), "SQLSTATE 42P01"},
+		{refused, "SQLSTATE 42P01"},
 	} {
 		if got := publicReason(test.err); got != test.want {
 			t.Errorf("%v: %q, want %q", test.err, got, test.want)
@@ -62,12 +65,12 @@ func TestReadinessSince(t *testing.T) {
 		}
 	}
 	want(at(0), "", 0)
-	err = errors.New("down")
+	err = &queue.Unready{Why: errors.New("down")}
 	want(at(1), "down", 1)
-	err = errors.New("still down")
+	err = &queue.Unready{Why: errors.New("still down")}
 	want(at(2), "still down", 1)
 	err = nil
 	want(at(3), "", 0)
-	err = errors.New("down again")
+	err = &queue.Unready{Why: errors.New("down again")}
 	want(at(4), "down again", 4)
 }

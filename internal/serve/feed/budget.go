@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"spillway/internal/serve/queue"
 )
 
 // creditSpan is the time for which a share that is not used is kept.
@@ -48,11 +50,7 @@ func (b *budget) growLocked(now time.Time) {
 // enter waits until work may start. After nil, the caller calls leave.
 func (b *budget) enter(ctx context.Context) error {
 	for {
-		timer := time.NewTimer(b.delay(time.Now(), 0))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if queue.Sleep(ctx, b.delay(time.Now(), 0)); ctx.Err() != nil {
 			return ctx.Err()
 		}
 		select {

@@ -41,7 +41,7 @@ func newHolding(t *testing.T, seed uint64, seen map[string]int) *holding {
 	cfg := testConfig()
 	cfg.Window = 1 + h.rng.IntN(80)
 	cfg.Envelope = Envelope(h.rng.IntN(3))
-	cfg.Params, cfg.LiveMax = []Param{{Name: "v", Type: Text}}, 1
+	cfg.Params, cfg.LiveMax = []param.Param{{Name: "v", Type: param.Text}}, 1
 	if h.rng.IntN(3) == 0 {
 		cfg.CursorMax = 18 // some rows have no cursor
 	}

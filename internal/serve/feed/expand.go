@@ -33,7 +33,7 @@ func Expand(def Definition, d plans.Dialect, open func(Definition) (Source, erro
 		}
 		e.sources = append(e.sources, source)
 	}
-	if !slices.ContainsFunc(def.Params, func(p Param) bool { return p.ListMax > 0 }) {
+	if !slices.ContainsFunc(def.Params, func(p param.Param) bool { return p.ListMax > 0 }) {
 		return e.sources[0], nil
 	}
 	return e, nil

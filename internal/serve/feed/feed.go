@@ -157,7 +157,7 @@ func (f *Feed) Close() {
 func (f *Feed) Name() string { return f.cfg.Name }
 
 // Params returns the feed's parameters.
-func (f *Feed) Params() []Param { return f.cfg.Params }
+func (f *Feed) Params() []param.Param { return f.cfg.Params }
 
 // Limits returns the default and largest page size and the largest offset.
 func (f *Feed) Limits() (limit, limitMax, offsetMax int) {

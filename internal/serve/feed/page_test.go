@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"spillway/internal/serve/param"
 )
 
 // inBubble runs a check of rapid on virtual time, and passes its failure on. What rapid panics
@@ -301,7 +303,7 @@ func TestWindowHitAllocatesNothing(t *testing.T) {
 	cfg := func(c *Config) {
 		c.Refresh, c.Timeout = time.Hour, time.Hour
 		c.IdleAfter, c.StaleMax = 2*time.Hour, 2*time.Hour
-		c.Params = []Param{{Name: "city", Type: Text}}
+		c.Params = []param.Param{{Name: "city", Type: param.Text}}
 	}
 	f := open(t, tab, cfg)
 	args := []string{"Köln"}

@@ -16,10 +16,10 @@ import (
 // key: its statement runs as it is, with its own order. An adapter turns a feed's into
 // statements of its dialect.
 type Definition struct {
-	Name   string      // the path, for messages, metrics, cursors and cache keys
-	SQL    string      // a SELECT, of a feed without ORDER BY and LIMIT; parameters as :name
-	Key    []KeyColumn // of a feed: at least one; together unique and NOT NULL
-	Params []Param     // in the order of Range.Args
+	Name   string        // the path, for messages, metrics, cursors and cache keys
+	SQL    string        // a SELECT, of a feed without ORDER BY and LIMIT; parameters as :name
+	Key    []KeyColumn   // of a feed: at least one; together unique and NOT NULL
+	Params []param.Param // in the order of Range.Args
 
 	RFC3339       bool // timestamps in UTC with Z and a fixed number of digits
 	NumbersAsText bool // decimals and integers of 64 bits as strings
@@ -94,23 +94,6 @@ type KeyColumn struct {
 	Name      string
 	Ascending bool // false: the largest value first
 }
-
-// Param is a named, typed parameter of the feed's statement.
-type Param = param.Param
-
-// ParamType says how a parameter's text is checked and passed. A Source receives canonical
-// texts.
-type ParamType = param.Type
-
-// The parameter types.
-const (
-	Text      = param.Text
-	Integer   = param.Integer
-	Real      = param.Real
-	Boolean   = param.Boolean
-	Timestamp = param.Timestamp
-	UUID      = param.UUID
-)
 
 // Range is a run of rows in the feed's order. A query has all its rows: it has only Args.
 type Range struct {

@@ -18,7 +18,7 @@ import (
 // byCity returns testConfig with a parameter and room for a number of windows.
 func byCity(windows int) Config {
 	cfg := testConfig()
-	cfg.Params = []Param{{Name: "city", Type: Text}}
+	cfg.Params = []param.Param{{Name: "city", Type: param.Text}}
 	cfg.WindowsMax, cfg.ValueCalls = windows, 1
 	return cfg
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"spillway/internal/serve/param"
+	"spillway/internal/serve/queue"
 )
 
 const (
@@ -397,7 +398,8 @@ func (w *window) ready(now time.Time) error {
 		reason = "refreshes fail; the log says why"
 	}
 	if s == nil {
-		return fmt.Errorf("window not read yet: %s", reason)
+		return &queue.Unready{Why: fmt.Errorf("window not read yet: %s", reason)}
 	}
-	return fmt.Errorf("window is %s old, bound %s: %s", now.Sub(s.readAt).Round(time.Second), w.feed.cfg.StaleMax, reason)
+	age := now.Sub(s.readAt).Round(time.Second)
+	return &queue.Unready{Why: fmt.Errorf("window is %s old, bound %s: %s", age, w.feed.cfg.StaleMax, reason)}
 }

@@ -10,6 +10,7 @@ import (
 
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 )
 
 // checkFeed checks a feed and returns its error and the warnings logged.
@@ -80,11 +81,11 @@ func TestCheckPlans(t *testing.T) {
 	t.Parallel()
 	url := freshDatabase(t, hostileServer(t))
 	largeFreight(t, url)
-	city := []feed.Param{{Name: "city", Type: feed.Integer}}
+	city := []param.Param{{Name: "city", Type: param.Integer}}
 	tests := []struct {
 		name, sql string
 		key       []feed.KeyColumn
-		params    []feed.Param
+		params    []param.Param
 		want      string // in the error; "" for none
 	}{
 		{"key indexed, joined", "SELECT o.id, u.name FROM orders o JOIN `Users` u ON u.id = o.users_id", keyOf("id"), nil, ""},

@@ -69,8 +69,8 @@ func testSession(t *testing.T, _ *apptest.Server, url string) {
 // A filter finds the number that the feed shows, although the server has another one.
 func testFilterOfFloat(t *testing.T, _ *apptest.Server, url string) {
 	mustExecute(t, url, "CREATE TABLE floats (id bigint NOT NULL PRIMARY KEY, v float)", "INSERT INTO floats VALUES (1, 0.1), (2, 16777216), (3, 0.2)")
-	filter := param.Filter("v", feed.Real)
-	source, err := open(t, url, database.Pool{}).source(feed.Definition{Name: "/floats", SQL: "SELECT id, v FROM floats", Key: keyOf("id"), Params: []feed.Param{filter}})
+	filter := param.Filter("v", param.Real)
+	source, err := open(t, url, database.Pool{}).source(feed.Definition{Name: "/floats", SQL: "SELECT id, v FROM floats", Key: keyOf("id"), Params: []param.Param{filter}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,8 +140,8 @@ func testTableChanged(t *testing.T, _ *apptest.Server, url string) {
 // A column that shows a parameter has a type that depends on its value.
 func testShownParameter(t *testing.T, _ *apptest.Server, url string) {
 	db := open(t, url, database.Pool{})
-	f, err := db.source(feed.Definition{Name: "/test", SQL: "SELECT :s AS s, :i AS id, :t AS at", Key: keyOf("id"), Params: []feed.Param{
-		{Name: "s", Type: feed.Text}, {Name: "i", Type: feed.Integer}, {Name: "t", Type: feed.Timestamp},
+	f, err := db.source(feed.Definition{Name: "/test", SQL: "SELECT :s AS s, :i AS id, :t AS at", Key: keyOf("id"), Params: []param.Param{
+		{Name: "s", Type: param.Text}, {Name: "i", Type: param.Integer}, {Name: "t", Type: param.Timestamp},
 	}})
 	if err != nil {
 		t.Fatal(err)

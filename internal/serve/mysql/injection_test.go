@@ -14,6 +14,7 @@ import (
 
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 )
 
 // hostileTexts would do harm if they became part of a statement, under some sql_mode and
@@ -91,7 +92,7 @@ func newInjection(t testing.TB, url string) injection {
 		Name:   "/secrets",
 		SQL:    "SELECT id, HEX(v) AS stored, HEX(:v) AS bound FROM secrets WHERE v = :v OR :v IS NULL",
 		Key:    keyOf("id"),
-		Params: []feed.Param{{Name: "v", Type: feed.Text}},
+		Params: []param.Param{{Name: "v", Type: param.Text}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -244,7 +245,7 @@ func FuzzBound(f *testing.F) {
 	db := open(f, freshDatabase(f, plainServer(f)), database.Pool{})
 	def := feed.Definition{
 		Name: "/echo", SQL: "SELECT HEX(:v) AS bound, CAST(:v AS BINARY) AS k",
-		Key: keyOf("k"), Params: []feed.Param{{Name: "v", Type: feed.Text}},
+		Key: keyOf("k"), Params: []param.Param{{Name: "v", Type: param.Text}},
 	}
 	echo, err := db.source(def)
 	if err != nil {

@@ -17,7 +17,8 @@ import (
 
 func TestPopupConformance(t *testing.T) {
 	t.Parallel()
-	storetest.Popup(t, popupBackend(apptest.MySQL(t, append(hostileSettings(), "--innodb-flush-log-at-trx-commit=1")...)))
+	settings := append(hostileSettings(), "--innodb-flush-log-at-trx-commit=1", "--max-allowed-packet=1M")
+	storetest.Popup(t, popupBackend(apptest.MySQL(t, settings...)))
 }
 
 func BenchmarkPopupApply(b *testing.B) {

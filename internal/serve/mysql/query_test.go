@@ -21,7 +21,7 @@ func TestQuery(t *testing.T) {
 		"CREATE TABLE many (n int PRIMARY KEY) SELECT seq AS n FROM seq_1_to_50000")
 	db := open(t, url, database.Pool{Max: 2})
 	plenty := feed.Limit{Rows: 1000, Bytes: 1 << 20}
-	make := func(sql string, params ...feed.Param) *source {
+	make := func(sql string, params ...param.Param) *source {
 		t.Helper()
 		q, err := db.source(feed.Definition{Name: "/q", SQL: sql, Params: params})
 		if err != nil {
@@ -29,7 +29,7 @@ func TestQuery(t *testing.T) {
 		}
 		return q
 	}
-	id, name := feed.Param{Name: "id", Type: feed.Integer}, feed.Param{Name: "name", Type: feed.Text}
+	id, name := param.Param{Name: "id", Type: param.Integer}, param.Param{Name: "name", Type: param.Text}
 	for _, test := range []struct {
 		q    *source
 		args []string

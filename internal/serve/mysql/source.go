@@ -63,8 +63,8 @@ func (db *DB) source(def feed.Definition) (*source, error) {
 }
 
 // placeholder stands for the value of a parameter.
-func placeholder(p feed.Param) string {
-	if p.Type == feed.Timestamp {
+func placeholder(p param.Param) string {
+	if p.Type == param.Timestamp {
 		return "CAST(? AS DATETIME(6))"
 	}
 	return "?"
@@ -222,16 +222,16 @@ func (s *source) bindParams(texts []string, filters []int, c *columns) ([]any, e
 // bindFilter returns the value of a filter for a column of a type. It is nil, which equals
 // nothing, if the column cannot hold the value, which the server would round. The server
 // compares a FLOAT with all digits of a real, so the real is rounded as the column is.
-func bindFilter(p feed.Param, text, columnType string) (any, error) {
+func bindFilter(p param.Param, text, columnType string) (any, error) {
 	switch {
 	case param.Finer(p, text):
 		return nil, nil
-	case columnType == "DECIMAL" && (p.Type == feed.Text || p.Type == feed.Real):
+	case columnType == "DECIMAL" && (p.Type == param.Text || p.Type == param.Real):
 		if !number.MatchString(text) {
 			return nil, nil
 		}
 		return text, nil
-	case columnType == "FLOAT" && p.Type == feed.Real:
+	case columnType == "FLOAT" && p.Type == param.Real:
 		x, err := strconv.ParseFloat(text, 32)
 		if err != nil {
 			return nil, nil // it is too large
@@ -241,17 +241,17 @@ func bindFilter(p feed.Param, text, columnType string) (any, error) {
 	return bindParam(p.Type, text)
 }
 
-func bindParam(kind feed.ParamType, text string) (any, error) {
+func bindParam(kind param.Type, text string) (any, error) {
 	switch kind {
-	case feed.Text, feed.UUID:
+	case param.Text, param.UUID:
 		return text, nil
-	case feed.Integer:
+	case param.Integer:
 		return strconv.ParseInt(text, 10, 64)
-	case feed.Real:
+	case param.Real:
 		return strconv.ParseFloat(text, 64)
-	case feed.Boolean:
+	case param.Boolean:
 		return text == "true", nil
-	case feed.Timestamp:
+	case param.Timestamp:
 		t, err := time.Parse(time.RFC3339Nano, text)
 		return t.UTC().Format("2006-01-02 15:04:05.999999"), err
 	}
@@ -262,15 +262,15 @@ func bindParam(kind feed.ParamType, text string) (any, error) {
 var number = regexp.MustCompile(`^(?i)[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]{1,3})?$`)
 
 // sampleOf returns a value with which the feed is described and explained.
-func sampleOf(kind feed.ParamType) string {
+func sampleOf(kind param.Type) string {
 	switch kind {
-	case feed.Integer, feed.Real:
+	case param.Integer, param.Real:
 		return "1"
-	case feed.Boolean:
+	case param.Boolean:
 		return "true"
-	case feed.Timestamp:
+	case param.Timestamp:
 		return "2016-12-01T23:59:57Z"
-	case feed.UUID:
+	case param.UUID:
 		return "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
 	}
 	return "a"
@@ -285,8 +285,8 @@ func (s *source) samples(filter int, c *columns) []string {
 		switch {
 		case p.Filter && i != filter:
 			texts[i] = param.Absent
-		case p.Filter && p.Type == feed.Text && c.typeOf(p.Name) == "DECIMAL":
-			texts[i] = sampleOf(feed.Real)
+		case p.Filter && p.Type == param.Text && c.typeOf(p.Name) == "DECIMAL":
+			texts[i] = sampleOf(param.Real)
 		}
 	}
 	return texts

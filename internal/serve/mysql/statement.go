@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 )
 
 // statement is one SQL text and how the columns of its result are read.
@@ -90,8 +91,8 @@ func boundArgs(dst []any, values []any) []any {
 }
 
 // filterPlaceholder stands for the value of a filter.
-func (w writer) filterPlaceholder(p feed.Param) string {
-	if cast, ok := w.decimals[p.Name]; ok && (p.Type == feed.Text || p.Type == feed.Real) {
+func (w writer) filterPlaceholder(p param.Param) string {
+	if cast, ok := w.decimals[p.Name]; ok && (p.Type == param.Text || p.Type == param.Real) {
 		return cast
 	}
 	return placeholder(p)

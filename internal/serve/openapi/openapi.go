@@ -126,8 +126,9 @@ func (p paths) has(id string) bool {
 // document is a Listener's document while it is written.
 type document struct {
 	*Listener
-	schemas  object // by name
-	problems object // responses by the codes of their problems
+	status   func(code string) int // of a problem, by the end of its type; 0: there is none
+	schemas  object                // by name
+	problems object                // responses by the codes of their problems
 }
 
 // paths returns all operations.
@@ -162,9 +163,11 @@ func (d *document) named(kind, path string, schema object) object {
 	return object{"$ref": "#/components/schemas/" + name}
 }
 
-// Document returns the document.
-func (l *Listener) Document() []byte {
-	d := &document{Listener: l, schemas: object{"Problem": problemSchema(), "Refusal": refusalSchema()}, problems: object{}}
+// Document returns the document. status returns the status of a problem by the end of its type;
+// 0: there is no such problem.
+func (l *Listener) Document(status func(code string) int) []byte {
+	schemas := object{"Problem": problemSchema(), "Refusal": refusalSchema()}
+	d := &document{Listener: l, status: status, schemas: schemas, problems: object{}}
 	operations := d.paths()
 	text, err := json.Marshal(struct {
 		OpenAPI    string `json:"openapi"`

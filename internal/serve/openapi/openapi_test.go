@@ -11,6 +11,7 @@ import (
 	"spillway/internal/apptest"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
+	"spillway/internal/serve/server"
 	"spillway/internal/serve/stream"
 )
 
@@ -61,8 +62,8 @@ func argument(p param.Param, texts ...string) string {
 // TestDocument checks places of the document by their JSON pointers.
 func TestDocument(t *testing.T) {
 	t.Parallel()
-	document := example().Document()
-	if again := example().Document(); string(again) != string(document) {
+	document := example().Document(server.ProblemStatus)
+	if again := example().Document(server.ProblemStatus); string(again) != string(document) {
 		t.Error("equal listeners have different documents")
 	}
 	d := apptest.NewOpenAPI(t, document)
@@ -116,7 +117,7 @@ func TestDocument(t *testing.T) {
 // Every reference of the document leads somewhere, and its schemas are valid.
 func TestReferences(t *testing.T) {
 	t.Parallel()
-	document := example().Document()
+	document := example().Document(server.ProblemStatus)
 	d := apptest.NewOpenAPI(t, document)
 	var walk func(value any)
 	walk = func(value any) {
@@ -151,7 +152,7 @@ func TestReferences(t *testing.T) {
 // A listener without parts has a document too.
 func TestEmpty(t *testing.T) {
 	t.Parallel()
-	d := apptest.NewOpenAPI(t, new(Listener).Document())
+	d := apptest.NewOpenAPI(t, new(Listener).Document(server.ProblemStatus))
 	if diff := cmp.Diff(1, len(d.Document["paths"].(map[string]any))); diff != "" {
 		t.Error(diff)
 	}

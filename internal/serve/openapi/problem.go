@@ -6,33 +6,6 @@ import (
 	"strings"
 )
 
-// statuses returns the status of each problem that a described operation can have.
-func statuses() map[string]int {
-	return map[string]int{
-		"bad-request": 400, "bad-cursor": 400, "bad-body": 400, "show-malformed": 400,
-		"unauthorized": 401, "not-identified": 401,
-		"claim-missing": 403, "origin-not-allowed": 403, "other-user": 403, "show-forged": 403,
-		"not-found": 404, "show-unknown": 404,
-		"request-timeout": 408,
-		"key-reused":      409, "show-repeated": 409,
-		"show-expired": 410, "show-late": 410,
-		"body-too-large":         413,
-		"unsupported-media-type": 415,
-		"wrong-host":             421,
-		"records-refused":        422,
-		"rate-limited":           429,
-		"headers-too-large":      431,
-		"result-too-large":       500, "keys-too-long": 500, "not-stored": 500,
-		"busy": 503, "counting": 503, "stale": 503, "database-down": 503, "too-many-connections": 503, "too-many-bodies": 503,
-		"stopping": 503, "not-started": 503, "token-keys-down": 503, "popups-down": 503,
-		"unknown-outcome": 504,
-	}
-}
-
-// Status returns the status of a problem that a described operation can have, by the end of its
-// type; 0: none has it.
-func Status(code string) int { return statuses()[code] }
-
 // responses returns the responses of an operation: those given, by status, and a problem
 // response for each status of codes and of the problems that every request can have.
 func (d *document) responses(given map[string]object, codes ...string) map[string]object {
@@ -43,10 +16,10 @@ func (d *document) responses(given map[string]object, codes ...string) map[strin
 	if d.RateLimit {
 		codes = append(codes, "rate-limited")
 	}
-	known, byStatus := statuses(), make(map[int][]string)
+	byStatus := make(map[int][]string)
 	for _, code := range codes {
-		status, ok := known[code]
-		if !ok {
+		status := d.status(code)
+		if status == 0 {
 			panic("bug: no status for the problem " + code)
 		}
 		byStatus[status] = append(byStatus[status], code)

@@ -142,9 +142,7 @@ type Attributes struct {
 	user       string // whose they are
 	lists      *Lists
 	row        rowState     // of the user's row
-	rowError   error        // why it could not be read
 	rowColumns attributeSet // that the row replaces
-	skipped    []CampaignID // that could not be decided without the row
 }
 
 // New returns attributes without values.
@@ -154,11 +152,11 @@ func (s *Schema) New() *Attributes {
 
 // Reset removes all values and keeps the memory.
 func (a *Attributes) Reset() {
-	a.boxed, a.row, a.skipped = false, rowNone, a.skipped[:0]
+	a.boxed, a.row = false, rowNone
 	for i := range a.slots {
 		a.slots[i] = slot{list: a.slots[i].list[:0]}
 	}
-	a.now, a.user, a.lists, a.rowError = time.Time{}, "", nil, nil
+	a.now, a.user, a.lists = time.Time{}, "", nil
 }
 
 // At sets the time for functions of the clock, until Reset. Without it, their values are missing.

@@ -22,7 +22,7 @@ const (
 	WaitShown                       // the last one was not answered; RepeatAfter has not passed
 	WaitClicked                     // quiet period after a click
 	WaitDismissed                   // quiet period after a dismissal
-	WaitLimit                       // Config.MaxPer is reached
+	WaitLimit                       // Config.Limits are reached
 	NoneMatches                     // campaigns run, but none matches the user's attributes
 	NoneRuns                        // campaigns are left, but none has started
 	NoneLeft                        // no campaign is left for the user
@@ -53,8 +53,6 @@ type Decision struct {
 	// matches gets nothing before and a popup at NextAt, with the same attributes. If a target
 	// reads the clock, NextAt is at most ClockTargetWait away, and nothing is promised.
 	NextAt time.Time
-
-	needsRow bool // a campaign could be chosen whose target reads the user's row
 }
 
 // Shown reports whether the user gets a popup.
@@ -72,7 +70,7 @@ func Decide(p *Placement, s State, a *Attributes, now time.Time) Decision {
 	if d, decided := Wait(p, s, a.user, now); decided {
 		return d
 	}
-	return p.choose(s, a, now)
+	return p.choose(s, a, now).Decision
 }
 
 // Wait returns Decide's decision if it does not depend on attributes: the user waits, or the
@@ -111,21 +109,28 @@ func (p *Placement) draft(s State, user string, now time.Time) *compiled {
 	return nil
 }
 
+// choice is a Decision for a user who does not wait.
+type choice struct {
+	Decision
+	needsRow bool         // there is none before the user's row is read, which a target uses
+	skipped  []CampaignID // that cannot be decided: the user's row, or a list, could not be read
+}
+
 // choose decides for a user who does not wait.
-func (p *Placement) choose(s State, a *Attributes, now time.Time) Decision {
+func (p *Placement) choose(s State, a *Attributes, now time.Time) choice {
 	at := now.UnixMilli()
 	a.At(now)
 	done := p.finished(&s, at)
 	user := xxhash.Sum64String(a.user)
-	a.skipped = a.skipped[:0]
 	if c := p.byID[s.Campaign]; s.Phase == Shown && c != nil && c.live >= 0 && !done.has(c.live) && c.runs(at) && c.admits(user) {
 		switch {
 		case a.lacksRow(c):
-			return Decision{needsRow: true}
+			return choice{needsRow: true}
 		case !a.skips(c) && c.matches(a):
-			return Decision{Campaign: &c.Campaign, Variant: c.variant(user), Reason: Again}
+			return choice{Decision: Decision{Campaign: &c.Campaign, Variant: c.variant(user), Reason: Again}}
 		}
 	}
+	var skipped []CampaignID
 	next, reason := int64(never), NoneLeft
 	for i, c := range p.alive {
 		if at >= c.end || done.has(i) {
@@ -138,15 +143,15 @@ func (p *Placement) choose(s State, a *Attributes, now time.Time) Decision {
 			continue
 		}
 		if a.lacksRow(c) {
-			return Decision{needsRow: true}
+			return choice{needsRow: true}
 		}
 		if a.skips(c) {
-			a.skipped = append(a.skipped, c.ID)
+			skipped = append(skipped, c.ID)
 			continue
 		}
 		matches := c.matches(a)
 		if at >= c.start && matches {
-			return p.given(s, c, user)
+			return choice{Decision: p.given(s, c, user), skipped: skipped}
 		}
 		if at >= c.start {
 			reason = NoneMatches
@@ -160,10 +165,10 @@ func (p *Placement) choose(s State, a *Attributes, now time.Time) Decision {
 			next = min(next, c.start)
 		}
 	}
-	if len(a.skipped) > 0 {
-		return Decision{Reason: Unavailable}
+	if len(skipped) > 0 {
+		return choice{Decision: Decision{Reason: Unavailable}, skipped: skipped}
 	}
-	return Decision{Reason: reason, NextAt: instant(min(next, p.restart(&s, a, at, user)))}
+	return choice{Decision: Decision{Reason: reason, NextAt: instant(min(next, p.restart(&s, a, at, user)))}}
 }
 
 // given is the decision for the first campaign that the user has not finished.

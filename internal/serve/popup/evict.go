@@ -5,6 +5,14 @@ import "time"
 // A Memory that evicts keeps the states that were used last, and leaves the others to the
 // database. A state is evicted only if the database has it: none of its events waits in the
 // spool. As in Redis (maxmemory-samples), the victim is the longest idle of a few.
+//
+// The way of a state:
+//
+//	replace  the table has it, and pending its version
+//	Record   the spool has its event; after an error putBack puts back the state and pending of before
+//	stored   the database has the event: pending forgets the version
+//	evict    the table does not have it, and gone its key for a minute
+//	Get      Lookups reads it from the database, and Restore puts it into the table
 
 const (
 	evictSample = 16          // states that are compared

@@ -65,7 +65,7 @@ func (l *Local) Start(ctx context.Context, lock *Lock, spool Spool) error {
 	l.events.memory = l.Memory
 	l.recorder = l.events
 	// The spool first: of two states of one version, the one in the spool is newer.
-	waiting, err := l.events.Replay(ctx, func(key Key, state State) error { return l.restore(key, state, true) })
+	waiting, err := l.events.Replay(ctx, l.replay)
 	if err == nil {
 		err = l.tables.Restore(ctx, l.Restore)
 	}

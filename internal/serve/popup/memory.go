@@ -91,7 +91,7 @@ func (m *Memory) find(key Key) (fingerprint, *shard) {
 // Ready returns nil while calls are answered, otherwise why they are not.
 func (m *Memory) Ready() error {
 	if reason := m.unavailable.Load(); reason != nil {
-		return *reason
+		return &queue.Unready{Why: *reason}
 	}
 	return nil
 }
@@ -126,7 +126,10 @@ func (m *Memory) Swap(ctx context.Context, key Key, version uint64, next State, 
 	}
 	if err := m.recorder.Record(ctx, event); err != nil {
 		m.recordErrors.Add(1)
-		if back := m.putBack(s, f, next.Version, before, errors.Is(err, queue.ErrUnknown)); back != nil {
+		if errors.Is(err, queue.ErrUnknown) {
+			before.waiting = next.Version // the event may reach the database all the same
+		}
+		if back := m.putBack(s, f, next.Version, before); back != nil {
 			err = fmt.Errorf("%w; put popup state back: %w", err, back)
 		}
 		return false, fmt.Errorf("record %s: %w", event.Kind, err)
@@ -194,15 +197,14 @@ func (m *Memory) replace(s *shard, f fingerprint, version uint64, next State, us
 	return before, true, nil
 }
 
-// putBack undoes a swap to a version, unless the state has changed since. With kept, the
-// event may reach the database all the same.
-func (m *Memory) putBack(s *shard, f fingerprint, version uint64, before replaced, kept bool) error {
+// putBack undoes a swap to a version, unless the state has changed since.
+func (m *Memory) putBack(s *shard, f fingerprint, version uint64, before replaced) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.states.get(f).Version != version {
 		return nil
 	}
-	if m.evicting && !kept && s.pending[f] == version {
+	if m.evicting && s.pending[f] == version {
 		delete(s.pending, f)
 		if before.waiting != 0 {
 			s.pending[f] = before.waiting
@@ -213,19 +215,26 @@ func (m *Memory) putBack(s *shard, f fingerprint, version uint64, before replace
 
 // Restore puts a state that was stored elsewhere, unless one of the same version or a newer
 // one is there. The only error wraps ErrFull.
-func (m *Memory) Restore(key Key, state State) error { return m.restore(key, state, false) }
-
-// restore is Restore; again also replaces a state of the same version, because its event is
-// still in the spool.
-func (m *Memory) restore(key Key, state State, again bool) error {
+func (m *Memory) Restore(key Key, state State) error {
 	f, s := m.find(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	known := s.states.get(f).Version
-	if again && m.evicting {
+	if s.states.get(f).Version >= state.Version {
+		return nil
+	}
+	return m.put(s, f, state)
+}
+
+// replay puts the state after an event that waits in the spool, unless a newer one is there.
+// The only error wraps ErrFull.
+func (m *Memory) replay(key Key, state State) error {
+	f, s := m.find(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m.evicting {
 		s.waiting(f, state.Version)
 	}
-	if known > state.Version || known == state.Version && !again {
+	if s.states.get(f).Version > state.Version {
 		return nil
 	}
 	return m.put(s, f, state)

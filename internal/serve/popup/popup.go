@@ -193,8 +193,8 @@ func (p *Popup) Now(key Key, a *Attributes, now time.Time) (Answer, bool) {
 	p.begin(a, key.User)
 	d, decided := Wait(place, state, key.User, now)
 	if !decided && len(p.cfg.Limits) == 0 {
-		d = place.choose(state, a, now)
-		decided = !d.needsRow && d.Reason != Unavailable
+		c := place.choose(state, a, now)
+		d, decided = c.Decision, !c.needsRow && c.Reason != Unavailable
 	}
 	if !decided || d.Campaign != nil {
 		return Answer{}, false
@@ -232,7 +232,7 @@ func (p *Popup) Ask(ctx context.Context, key Key, a *Attributes, now time.Time) 
 		case err != nil:
 			return p.without(ctx, place, key, a, now, err)
 		case answer.Reason == Unavailable:
-			if a.rowError == nil { // that one is counted
+			if a.row != rowFailed { // that one is counted
 				p.failed(errors.New(answer.Detail))
 			}
 			return answer, ctx.Err()
@@ -295,29 +295,30 @@ func (p *Popup) decide(ctx context.Context, place *Placement, key Key, state Sta
 			return Answer{Decision: Decision{Reason: WaitLimit, NextAt: instant(until)}}, nil, nil
 		}
 	}
-	if d = place.choose(state, a, now); d.needsRow {
-		failed := p.fill(ctx, key.User, a) // a keeps the error
-		if d = place.choose(state, a, now); failed != nil && ctx.Err() == nil {
-			p.failed(fmt.Errorf("%w; not decided: %s", failed, campaignList(a.skipped)))
+	c := place.choose(state, a, now)
+	if c.needsRow {
+		failed := p.fill(ctx, key.User, a)
+		if c = place.choose(state, a, now); failed != nil && ctx.Err() == nil {
+			p.failed(fmt.Errorf("%w; not decided: %s", failed, campaignList(c.skipped)))
 		}
 	}
-	answer.Decision = d
+	answer.Decision = c.Decision
 	if ctx.Err() == nil {
-		answer.Detail = place.undecided(a)
+		answer.Detail = place.undecided(c.skipped, a)
 	}
 	return answer, guards, nil
 }
 
 // undecided says which campaigns choose has skipped, and why; "" if none.
-func (p *Placement) undecided(a *Attributes) string {
-	if len(a.skipped) == 0 {
+func (p *Placement) undecided(skipped []CampaignID, a *Attributes) string {
+	if len(skipped) == 0 {
 		return ""
 	}
 	var reasons []string
-	if a.rowError != nil {
+	if a.row == rowFailed {
 		reasons = append(reasons, "the user's row could not be read")
 	}
-	for _, id := range a.skipped {
+	for _, id := range skipped {
 		if name := a.lists.unread(p.byID[id].target.lists); name != "" {
 			reason := "list " + name + " has not been read yet"
 			if !slices.Contains(reasons, reason) {
@@ -325,7 +326,7 @@ func (p *Placement) undecided(a *Attributes) string {
 			}
 		}
 	}
-	return strings.Join(reasons, "; ") + "; not decided: " + campaignList(a.skipped)
+	return strings.Join(reasons, "; ") + "; not decided: " + campaignList(skipped)
 }
 
 // campaignList names campaigns, as "campaigns 3 and 7".
@@ -453,8 +454,8 @@ func (p *Popup) fill(ctx context.Context, user string, a *Attributes) error {
 		err = p.rows.fill(a, row)
 	}
 	if err != nil {
-		a.row, a.rowError = rowFailed, fmt.Errorf("read user's attributes: %w", err)
-		return a.rowError
+		a.row = rowFailed
+		return fmt.Errorf("read user's attributes: %w", err)
 	}
 	a.row = rowRead
 	return nil
@@ -466,12 +467,13 @@ func (p *Popup) without(ctx context.Context, place *Placement, key Key, a *Attri
 	if gone != nil || !p.cfg.ShowAnyway {
 		return answer, gone
 	}
-	if answer.Decision = place.choose(State{}, a, now); answer.needsRow {
+	c := place.choose(State{}, a, now)
+	if c.needsRow {
 		_ = p.fill(ctx, key.User, a) // the campaigns that use the row are skipped
-		answer.Decision = place.choose(State{}, a, now)
+		c = place.choose(State{}, a, now)
 	}
-	if !answer.Shown() {
-		answer.Decision = Decision{}
+	if c.Shown() {
+		answer.Decision = c.Decision
 	}
 	answer.Reason = Unavailable
 	return answer, nil

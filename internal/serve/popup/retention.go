@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"sync/atomic"
 	"time"
+
+	"spillway/internal/serve/queue"
 )
 
 // EventDeleter is where a database deletes old events.
@@ -38,10 +40,8 @@ func (r *Retention) Deleted() uint64 { return r.deleted.Load() }
 func (r *Retention) Run(ctx context.Context) {
 	failing := false
 	for pause := time.Duration(0); ; {
-		select {
-		case <-ctx.Done():
+		if queue.Sleep(ctx, pause); ctx.Err() != nil {
 			return
-		case <-time.After(pause):
 		}
 		began := time.Now()
 		n, err := r.Tables.DeleteEvents(ctx, r.Now().Add(-r.Keep), retentionBatch)

@@ -11,7 +11,8 @@ import (
 )
 
 // partUsers is the number of users in each part of a list but the last, of 8 bytes each, in
-// ascending order. A part from which users were removed has fewer.
+// ascending order. A part from which users were removed has fewer. MySQL takes no more than 1 MiB
+// with max_allowed_packet of that size.
 const partUsers = 1 << 17
 
 // Lists returns the lists by name.
@@ -68,7 +69,7 @@ func (t *Tables) readParts(ctx context.Context, name string) (list popup.ListVer
 func (t *Tables) readPart(ctx context.Context, name string, part int64, before popup.ListVersion) (list popup.ListVersion, hashes []uint64,
 	err error,
 ) {
-	rows, err := t.rows(ctx, "SELECT l.name, l.version, l.size, p.hashes FROM popup_lists AS l "+
+	rows, err := t.rows(ctx, "SELECT l.name, l.version, l.size, p.hashes, p.part FROM popup_lists AS l "+
 		"LEFT JOIN popup_list_parts AS p ON p.name = l.name AND p.part = ? WHERE l.name = ?", part, name)
 	if err != nil {
 		return list, nil, err
@@ -82,7 +83,7 @@ func (t *Tables) readPart(ctx context.Context, name string, part int64, before p
 	if part > 0 && list != before {
 		return list, nil, popup.ErrListChanged
 	}
-	if rows[0][3] == "" && list.Size > 0 {
+	if rows[0][4] == "" && list.Size > 0 { // a part may be empty, because users were removed
 		return list, nil, fmt.Errorf("part %d of the list %s is missing", part, name)
 	}
 	return list, decodePart(rows[0][3]), nil

@@ -87,11 +87,11 @@ func testCheckPlans(t *testing.T, pg *apptest.PostgresServer) {
 		INSERT INTO orders SELECT i, '2016-01-01'::timestamp + i * interval '1 s', 1 + i * 7 % 30000, i % 400, CASE i % 10 WHEN 0 THEN 'closed' ELSE 'open' END FROM generate_series(1, 60000) i;
 		INSERT INTO notes SELECT i, 'note' FROM generate_series(1, 60000) i;
 		ANALYZE;`)
-	city := []feed.Param{{Name: "city", Type: feed.Integer}}
+	city := []param.Param{{Name: "city", Type: param.Integer}}
 	tests := []struct {
 		name, sql string
 		key       []feed.KeyColumn
-		params    []feed.Param
+		params    []param.Param
 		want      string // in the error; "" for none
 	}{
 		{"key indexed, joined", `SELECT o.id, u.name FROM orders o JOIN "Users" u ON u.id = o.users_id`, keyOf("id"), nil, ""},

@@ -23,6 +23,7 @@ const (
 	pinCommit = "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE " +
 		"current_setting('synchronous_commit') END, true)"
 
+	// packed is kind, first and variant, as packedKinds writes them.
 	insertEvents = `WITH added AS (
 	INSERT INTO popup_events (id, user_id, placement, sequence, kind, campaign_id, shown_at, at, next_at, variant, first)
 	SELECT id, user_id, placement, sequence, packed & 7, campaign_id, shown_at, at, next_at, packed >> 4, packed & 8 <> 0

@@ -80,7 +80,7 @@ func TestPoolerRefusals(t *testing.T) {
 // testQueryRejectsValue runs a query with values that the server rejects.
 func testQueryRejectsValue(t *testing.T, pg *apptest.PostgresServer) {
 	db := open(t, pg.CreateDatabase(t), database.Pool{})
-	q, err := db.Source(feed.Definition{Name: "/q", SQL: "SELECT 'a' LIKE :text AS v", Params: []feed.Param{{Name: "text", Type: feed.Text}}})
+	q, err := db.Source(feed.Definition{Name: "/q", SQL: "SELECT 'a' LIKE :text AS v", Params: []param.Param{{Name: "text", Type: param.Text}}})
 	if err != nil {
 		t.Fatal(err)
 	}

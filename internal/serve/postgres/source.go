@@ -52,7 +52,7 @@ func (db *DB) source(def feed.Definition) (*source, error) {
 }
 
 // numbered returns a statement with its parameters numbered and cast.
-func numbered(sql string, params []feed.Param) (string, error) {
+func numbered(sql string, params []param.Param) (string, error) {
 	parsed, err := plans.ParseStatement(sql, plans.Postgres)
 	if err != nil {
 		return "", err

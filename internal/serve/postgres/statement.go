@@ -163,14 +163,14 @@ func (w *writer) bound(until bool) string {
 }
 
 // castOf returns the SQL type of a parameter. A list is an array.
-func castOf(p feed.Param) string {
+func castOf(p param.Param) string {
 	name := string(p.Type) // text, boolean, uuid
 	switch p.Type {
-	case feed.Integer:
+	case param.Integer:
 		name = "bigint"
-	case feed.Real:
+	case param.Real:
 		name = "double precision"
-	case feed.Timestamp:
+	case param.Timestamp:
 		name = "timestamptz"
 	}
 	if p.ListMax > 0 {

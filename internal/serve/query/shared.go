@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/cespare/xxhash/v2"
+
+	"spillway/internal/serve/queue"
 )
 
 // Shared is a cache that replicas share. Its functions may be called concurrently and return
@@ -159,16 +161,10 @@ func (q *Query) look(ctx context.Context, key, name string) (*Answer, error) {
 // await waits for the answer that another replica fetches. It returns nil if the claim
 // disappears without an answer.
 func (q *Query) await(ctx context.Context, key, name string) (*Answer, error) {
-	pause := lookFirst
-	for {
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+	for pause := lookFirst; ; pause = min(2*pause, lookLast) {
+		if queue.Sleep(ctx, pause); ctx.Err() != nil {
 			return nil, ctx.Err()
-		case <-timer.C:
 		}
-		pause = min(2*pause, lookLast)
 		a, err := q.look(ctx, key, name)
 		if a != nil || err != nil {
 			return a, err

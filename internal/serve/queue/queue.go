@@ -65,6 +65,24 @@ var (
 // is said with it.
 var ErrNearlyFull = errors.New("nearly full")
 
+// Unready says why a part is not ready. Anybody may read Why, which quotes neither a database
+// nor a secret. Of Cause only its kind is told; its text is for the log.
+type Unready struct {
+	Why   error
+	Cause error // nil: Why says all
+}
+
+// Error is the text for the log.
+func (u *Unready) Error() string {
+	if u.Cause == nil {
+		return u.Why.Error()
+	}
+	return fmt.Sprintf("%v: %v", u.Why, u.Cause)
+}
+
+// Unwrap returns both errors.
+func (u *Unready) Unwrap() []error { return []error{u.Why, u.Cause} }
+
 // The limits that an Overload names, as the configuration and the metrics call them.
 const (
 	LimitWait  = "wait_max"

@@ -22,6 +22,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"spillway/internal/serve/popup"
+	"spillway/internal/serve/queue"
 )
 
 // popupShards is the number of shards. Users are assigned to them by a hash of their id. It
@@ -36,8 +37,8 @@ type PopupTable interface {
 	Restore(ctx context.Context, yield func(popup.Key, popup.State) error) error
 	// States returns the states of keys, in the same order.
 	States(ctx context.Context, keys []popup.Key) ([]popup.State, error)
-	// Identity returns the database's id, at random when it was created. It is called
-	// before any other method, until it succeeds.
+	// Identity returns the database's id, at random when it was created. Before it has
+	// succeeded, no other method is called.
 	Identity(ctx context.Context) (string, error)
 }
 
@@ -150,6 +151,11 @@ var (
 // errNotReady: the states may be incomplete.
 var errNotReady = errors.New("popup states in Redis are not ready")
 
+// notReady returns an errNotReady that says why.
+func notReady(why string) error {
+	return &queue.Unready{Why: fmt.Errorf("%w: %s", errNotReady, why)}
+}
+
 // NewPopups returns a store whose calls fail until it is opened and runs.
 func NewPopups(cfg PopupConfig) *Popups {
 	cfg.Namespace = cmp.Or(cfg.Namespace, defaultNamespace)
@@ -165,7 +171,7 @@ func NewPopups(cfg PopupConfig) *Popups {
 		ready: rueidis.NewLuaScript(readyScript),
 		ack:   rueidis.NewLuaScript(ackScript), setAside: rueidis.NewLuaScript(setAsideScript), leave: rueidis.NewLuaScript(leaveScript),
 		owner:  rueidis.NewLuaScript(ownScript),
-		reason: fmt.Errorf("%w: the server has not been checked yet", errNotReady),
+		reason: notReady("the server has not been checked yet"),
 	}
 	sum := sha1.Sum([]byte(swapScript))
 	p.swapSHA = hex.EncodeToString(sum[:])
@@ -268,7 +274,7 @@ func (p *Popups) Ready() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.reason == nil && p.verified.Load() != p.dials.Load() {
-		return fmt.Errorf("%w: the connection is new and was not checked yet", errNotReady)
+		return notReady("the connection is new and was not checked yet")
 	}
 	return cmp.Or(p.reason, p.refused)
 }
@@ -296,9 +302,9 @@ func refusedWrite(err error) error {
 	case !errors.As(err, &refused):
 		return nil
 	case strings.Contains(refused.Error(), "OOM command not allowed"):
-		return errOOM
+		return &queue.Unready{Why: errOOM}
 	case strings.HasPrefix(refused.Error(), "MISCONF"), strings.HasPrefix(refused.Error(), "NOREPLICAS"):
-		return fmt.Errorf("%w: %w", errNoWrite, err)
+		return &queue.Unready{Why: errNoWrite, Cause: err}
 	}
 	return nil
 }
@@ -374,7 +380,7 @@ func (p *Popups) Get(ctx context.Context, key popup.Key) (popup.State, error) {
 //
 // It returns 1; 0 for another version; -1 if the shard is not ready; -2 if too many events
 // wait; -3 if the state must be read from the database first. All keys of a script are in
-// one shard, and so in one slot of a cluster.
+// one shard.
 const swapScript = `
 local got = redis.call('MGET', KEYS[1], KEYS[2])
 if not got[2] then return -1 end
@@ -439,7 +445,7 @@ func encodeVersion(version uint64) string {
 // outcome returns what the result of a script means that began after so many dials.
 func (p *Popups) outcome(result int64, dials uint64) (bool, error) {
 	if dials != p.dials.Load() {
-		return false, fmt.Errorf("%w: the connection broke during a swap", errNotReady)
+		return false, notReady("the connection broke during a swap")
 	}
 	switch result {
 	case 1:
@@ -450,7 +456,7 @@ func (p *Popups) outcome(result int64, dials uint64) (bool, error) {
 		p.counters.full.Add(1)
 		return false, fmt.Errorf("%d popup events wait for the database, the limit (popups.backlog_max)", p.cfg.BacklogMax)
 	}
-	p.unready(fmt.Errorf("%w: the server has lost states", errNotReady))
+	p.unready(notReady("the server has lost states"))
 	p.checkNow()
 	return false, p.Ready()
 }

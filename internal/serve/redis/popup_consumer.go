@@ -11,6 +11,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"spillway/internal/serve/popup"
+	"spillway/internal/serve/queue"
 )
 
 const (
@@ -120,10 +121,7 @@ func (p *Popups) store(ctx context.Context, database string, batch []queued) boo
 		if wait == retryMin || wait == retryMax {
 			p.cfg.Log.Warn("popup events wait for the database", "events", len(events), "error", err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
-		}
+		queue.Sleep(ctx, wait)
 	}
 }
 

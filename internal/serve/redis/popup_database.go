@@ -16,9 +16,8 @@ import (
 const (
 	identifyEvery   = 10 * time.Second       // while the database answers
 	identifyRetry   = 500 * time.Millisecond // while it does not
-	identifyTimeout = 15 * time.Second       // of the first time, which may prepare the tables
-	askTimeout      = 2 * time.Second        // of later ones
-	startWait       = time.Second            // of the first check of the server, for the database
+	identifyTimeout = 2 * time.Second
+	startWait       = time.Second // of the first check of the server, for the database
 )
 
 // ErrPopupDatabase: the states in Redis are those of another database; the text names both.
@@ -62,11 +61,7 @@ func (i *identity) note(id string, err error) {
 
 // identify asks for the id of the database.
 func (p *Popups) identify(ctx context.Context) error {
-	timeout := askTimeout
-	if p.database.known() == "" {
-		timeout = identifyTimeout
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, identifyTimeout)
 	defer cancel()
 	id, err := p.cfg.Table.Identity(ctx)
 	p.database.note(id, err)

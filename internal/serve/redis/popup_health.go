@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"spillway/internal/serve/queue"
 )
 
 const (
@@ -85,10 +87,10 @@ func (p *Popups) watch(ctx context.Context, identified <-chan struct{}) {
 		}
 		switch {
 		case ctx.Err() != nil:
-			p.unready(fmt.Errorf("%w: the server is stopping", errNotReady))
+			p.unready(notReady("the server is stopping"))
 			return
 		case err != nil:
-			p.unready(fmt.Errorf("%w: %w", errNotReady, err))
+			p.unready(&queue.Unready{Why: errNotReady, Cause: err})
 			asked = time.Time{} // the next one may be another server
 		}
 		if text := fmt.Sprint(err); text != last {
@@ -202,7 +204,7 @@ func (p *Popups) complete(ctx context.Context, want string) error {
 		p.useUncompared()
 		return nil
 	}
-	p.unready(fmt.Errorf("%w: they are being restored from the database", errNotReady))
+	p.unready(notReady("they are being restored from the database"))
 	err = p.rebuild(ctx, want, marks.somewhere)
 	if err == nil {
 		p.uncompared.Store(false)

@@ -202,7 +202,7 @@ func (r *restorer) flush(ctx context.Context, guard func(*shardKeys) string) err
 			return r.p.db.wrap("restore popup states on", err)
 		}
 		if done != 1 {
-			return fmt.Errorf("%w: the server has lost states", errNotReady)
+			return notReady("the server has lost states")
 		}
 	}
 	return nil

@@ -21,7 +21,7 @@ func TestHitAllocatesNothing(t *testing.T) {
 			c.Queries = []QueryRoute{{Paths: []string{"/cached"}, Query: cached, Envelope: envelope}}
 			filtered := listConfig()
 			filtered.Envelope = envelope
-			filtered.Params = []feed.Param{{Name: "city", Type: feed.Text, Optional: true}, {Name: "at", Type: feed.Integer}, param.Filter("status", feed.Text)}
+			filtered.Params = []param.Param{{Name: "city", Type: param.Text, Optional: true}, {Name: "at", Type: param.Integer}, param.Filter("status", param.Text)}
 			f := feed.Open(filtered, &rows{n: 5000, pad: orderPad})
 			t.Cleanup(f.Close)
 			c.Feeds = append(c.Feeds, FeedRoute{Paths: []string{"/filtered"}, Feed: f})

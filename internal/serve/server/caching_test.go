@@ -18,6 +18,7 @@ import (
 	"spillway/internal/apptest"
 	"spillway/internal/serve/compress"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 	"spillway/internal/serve/query"
 	"spillway/internal/serve/queue"
 )
@@ -224,7 +225,7 @@ func (a *answers) Read(_ context.Context, r feed.Range, to *feed.Rows) error {
 func openQuery(tb testing.TB, source *answers, change func(*query.Config)) *query.Query {
 	tb.Helper()
 	cfg := query.Config{
-		Definition: feed.Definition{Name: "/q", SQL: "SELECT", Params: []feed.Param{{Name: "a", Type: "text"}}},
+		Definition: feed.Definition{Name: "/q", SQL: "SELECT", Params: []param.Param{{Name: "a", Type: "text"}}},
 		Limit:      feed.Limit{Rows: 1000, Bytes: 1 << 20}, Timeout: time.Hour, TTL: time.Hour, CacheBytes: 1 << 20, WaitersMax: 10,
 		Gate: queue.NewGate(4).Entrance(), Log: slog.New(slog.DiscardHandler),
 	}

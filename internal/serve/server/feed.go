@@ -24,7 +24,7 @@ const paramsMax = 16 // parameters of one feed
 type feedHandler struct {
 	server    *Server
 	feed      *feed.Feed
-	params    []feed.Param
+	params    []param.Param
 	limitMax  int
 	offsetMax int
 	columns   feed.Columns
@@ -184,11 +184,11 @@ func (h *feedHandler) link(ctx *fasthttp.RequestCtx, fields feed.Fields, next st
 // appendLink appends the value of the header Link to the page that begins at a cursor. The
 // request's parameters stay if the feed reads them. Others may be secret, and a cache could give
 // them to somebody else; proxies refuse responses with a long header.
-func appendLink(dst []byte, args *fasthttp.Args, params []feed.Param, fields feed.Fields, next string) []byte {
+func appendLink(dst []byte, args *fasthttp.Args, params []param.Param, fields feed.Fields, next string) []byte {
 	dst = append(dst, "<?"...)
 	used := make([]bool, len(params)+1) // the last one is limit
 	for name, value := range args.All() {
-		i := slices.IndexFunc(params, func(p feed.Param) bool { return p.Name == string(name) })
+		i := slices.IndexFunc(params, func(p param.Param) bool { return p.Name == string(name) })
 		if string(name) == "limit" {
 			i = len(params)
 		}

@@ -83,7 +83,7 @@ func TestLink(t *testing.T) {
 // that the feed does not read are not repeated: they may be secret, or many.
 func TestLinkIsSafe(t *testing.T) {
 	t.Parallel()
-	params := []feed.Param{{Name: "a", Type: feed.Text}, {Name: "b&", Type: feed.Text, ListMax: 2}, {Name: "claim.sub", Type: feed.Text}}
+	params := []param.Param{{Name: "a", Type: param.Text}, {Name: "b&", Type: param.Text, ListMax: 2}, {Name: "claim.sub", Type: param.Text}}
 	columns := feed.Columns{"id", "a>b", "n"}
 	for query, want := range map[string]string{
 		"":                                  `<?before=QQ>; rel="next"`,

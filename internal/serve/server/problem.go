@@ -109,6 +109,16 @@ var problems = [...]problem{
 	popupsDown:      {"popups-down", fasthttp.StatusServiceUnavailable, "Popups are not available"},
 }
 
+// ProblemStatus returns the status of a problem by the end of its type; 0: there is none.
+func ProblemStatus(code string) int {
+	for _, p := range problems {
+		if p.code == code {
+			return p.status
+		}
+	}
+	return 0
+}
+
 // problem responds with kind. detail says what to change in this request.
 func (s *Server) problem(ctx *fasthttp.RequestCtx, kind problemKind, detail string) {
 	s.refuse(ctx, kind, detail, nil)

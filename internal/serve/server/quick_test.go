@@ -199,7 +199,7 @@ func TestQuickNeedsNoProof(t *testing.T) {
 				c.Tokens, c.ReadKeys, c.Cookie, c.Rate = verifier, []string{"key"}, "session", rate
 				c.Feeds[0].Access, c.Queries[0].Access, c.Queries[1].Access, c.Popup.Identity = access, access, access, identity
 				claimed := listConfig()
-				claimed.Params = []feed.Param{{Name: "claim.sub", Type: param.Text}}
+				claimed.Params = []param.Param{{Name: "claim.sub", Type: param.Text}}
 				f := feed.Open(claimed, &rows{n: 9})
 				t.Cleanup(f.Close)
 				c.Feeds = append(c.Feeds, FeedRoute{Paths: []string{"/own"}, Feed: f, Access: Token})

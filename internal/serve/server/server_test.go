@@ -24,7 +24,6 @@ import (
 
 	"spillway/internal/apptest"
 	"spillway/internal/serve/feed"
-	"spillway/internal/serve/openapi"
 	"spillway/internal/serve/queue"
 )
 
@@ -583,19 +582,4 @@ func BenchmarkContext(b *testing.B) {
 			s.Context(time.Now())
 		}
 	})
-}
-
-// The OpenAPI document names the status of every problem of a configured path.
-func TestProblemsAreDocumented(t *testing.T) {
-	t.Parallel()
-	for k := badRequest; k <= popupsDown; k++ {
-		p := problems[k]
-		switch k {
-		case badMethod, redisDown, noRedis: // of other methods, and of probes
-			continue
-		}
-		if status := openapi.Status(p.code); status != p.status || p.code == "" {
-			t.Errorf("the status of %s is %d, and documented as %d", p.code, p.status, status)
-		}
-	}
 }

@@ -145,7 +145,7 @@ func (s *Spool) Ready(name string) error {
 	case s.closed:
 		return queue.ErrClosed
 	case s.failing != nil && time.Since(s.failedAt) < failingFor:
-		return fmt.Errorf("the spool cannot be written: %w", s.failing)
+		return &queue.Unready{Why: errors.New("the spool cannot be written"), Cause: s.failing}
 	}
 	full := crowded(s.used, s.cfg.Bytes, "")
 	for _, n := range s.names {
@@ -153,7 +153,7 @@ func (s *Spool) Ready(name string) error {
 			continue
 		}
 		if n.drain == DrainStopped {
-			return fmt.Errorf("the drain of %s has stopped: %w", n.name, n.reason)
+			return &queue.Unready{Why: fmt.Errorf("the drain of %s has stopped", n.name), Cause: n.reason}
 		}
 		if share := s.cfg.Shares[n.name]; share > 0 && (full == nil || errors.Is(full, queue.ErrNearlyFull)) {
 			full = cmp.Or(crowded(s.usedBy(n), share, " of "+n.name), full)
@@ -165,13 +165,14 @@ func (s *Spool) Ready(name string) error {
 // crowded returns an error if more than three quarters of a limit are used. It wraps
 // queue.ErrNearlyFull while there is still room.
 func crowded(used, limit int64, of string) error {
-	switch {
-	case used <= limit/4*3:
+	if used <= limit/4*3 {
 		return nil
-	case used <= limit-limit/64:
-		return fmt.Errorf("%w: the spool holds %d bytes%s (spool_bytes %d)", queue.ErrNearlyFull, used, of, limit)
 	}
-	return fmt.Errorf("the spool holds %d bytes%s (spool_bytes %d)", used, of, limit)
+	why := fmt.Errorf("the spool holds %d bytes%s (spool_bytes %d)", used, of, limit)
+	if used <= limit-limit/64 {
+		why = fmt.Errorf("%w: %w", queue.ErrNearlyFull, why)
+	}
+	return &queue.Unready{Why: why}
 }
 
 // Waiting calls yield for each group of a name that waits, in order; "" is all names. At a

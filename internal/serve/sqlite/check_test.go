@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 )
 
 // TestCheck judges feeds over 12,000 orders and 2,000 users; the latter are few enough
@@ -18,7 +19,7 @@ func TestCheck(t *testing.T) {
 		INSERT INTO "Big Table" SELECT goods_name, id FROM orders;
 		CREATE VIEW recent AS SELECT o.id, o.createtime AS at, o.goods_name FROM orders AS o`)
 	userOrders := newestFirst("SELECT id, createtime, goods_name FROM orders WHERE users_id = :user", "goods_name", "id")
-	userOrders.Params = []feed.Param{{Name: "user", Type: feed.Integer}}
+	userOrders.Params = []param.Param{{Name: "user", Type: param.Integer}}
 	mixed := newestFirst("SELECT id, createtime FROM orders", "createtime", "id")
 	mixed.Key[1].Ascending = true
 	const sorts = "would sort all rows of orders, more than 10000"
@@ -86,7 +87,7 @@ func TestCheckAdvice(t *testing.T) {
 	mixed := newestFirst(selectFreight, "createtime", "goods_name", "id")
 	mixed.Key[1].Ascending = true
 	user := newestFirst("SELECT id, createtime FROM orders WHERE users_id = :user", "createtime", "id")
-	user.Params = []feed.Param{{Name: "user", Type: feed.Integer}}
+	user.Params = []param.Param{{Name: "user", Type: param.Integer}}
 	defs := []feed.Definition{
 		mixed,
 		user,

@@ -195,31 +195,31 @@ func (s *source) bindArgs(stmt *sqlite.Stmt, args []string, filters []int) error
 		return fmt.Errorf("%d arguments for %d parameters", len(args), len(s.def.Params))
 	}
 	for i, position := range append(slices.Clip(s.args), filters...) {
-		param, text := s.def.Params[position], args[position]
-		if err := bindArg(stmt, i+1, param.Type, text); err != nil {
-			return fmt.Errorf("parameter %s: %w", param.Name, err)
+		p, text := s.def.Params[position], args[position]
+		if err := bindArg(stmt, i+1, p.Type, text); err != nil {
+			return fmt.Errorf("parameter %s: %w", p.Name, err)
 		}
 	}
 	return nil
 }
 
-func bindArg(stmt *sqlite.Stmt, number int, kind feed.ParamType, text string) error {
+func bindArg(stmt *sqlite.Stmt, number int, kind param.Type, text string) error {
 	switch kind {
-	case feed.Integer:
+	case param.Integer:
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
 			return err
 		}
 		stmt.BindInt64(number, n)
-	case feed.Real:
+	case param.Real:
 		x, err := strconv.ParseFloat(text, 64)
 		if err != nil {
 			return err
 		}
 		stmt.BindFloat(number, x)
-	case feed.Boolean:
+	case param.Boolean:
 		stmt.BindBool(number, text == "true")
-	case feed.Timestamp:
+	case param.Timestamp:
 		t, err := time.Parse(time.RFC3339Nano, text)
 		if err != nil {
 			return err

@@ -38,9 +38,9 @@ func TestPreparedStatements(t *testing.T) {
 		t.Fatal(err)
 	}
 	def := feed.Definition{Name: "/t", SQL: "SELECT * FROM t WHERE id IN (:ids)", Key: []feed.KeyColumn{{Name: "id"}}}
-	def.Params = []feed.Param{
-		{Name: "ids", Type: feed.Integer, ListMax: 300},
-		param.Filter("a", feed.Integer), param.Filter("b", feed.Integer), param.Filter("c", feed.Integer),
+	def.Params = []param.Param{
+		{Name: "ids", Type: param.Integer, ListMax: 300},
+		param.Filter("a", param.Integer), param.Filter("b", param.Integer), param.Filter("c", param.Integer),
 	}
 	source, err := db.Source(def)
 	if err != nil {

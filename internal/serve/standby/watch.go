@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"spillway/internal/serve/queue"
 )
 
 const (
@@ -36,9 +38,7 @@ func (s *Switch) Watch(ctx context.Context, primary Primary, replica Replica) {
 	for s.awaitAsked(ctx) {
 		begin := time.Now()
 		s.sample(ctx, primary, replica)
-		if !pause(ctx, time.Until(begin.Add(SampleEvery))) {
-			return
-		}
+		queue.Sleep(ctx, time.Until(begin.Add(SampleEvery)))
 	}
 }
 
@@ -71,18 +71,6 @@ func (s *Switch) awaitAsked(ctx context.Context) bool {
 	}
 }
 
-// pause waits for d. It reports false when ctx ends.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // sample asks the primary, then the replica, for their positions.
 func (s *Switch) sample(ctx context.Context, primary Primary, replica Replica) {
 	at := time.Now()
@@ -92,7 +80,7 @@ func (s *Switch) sample(ctx context.Context, primary Primary, replica Replica) {
 	case !s.primaryFailed(nil, writtenErr):
 		s.primaryAway.Store(false)
 	}
-	if !pause(ctx, replayTime) {
+	if queue.Sleep(ctx, replayTime); ctx.Err() != nil {
 		return
 	}
 	replayed, replayedErr := limited(ctx, replica.Replayed)

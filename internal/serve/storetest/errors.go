@@ -91,7 +91,7 @@ func testRejectedValue(t *testing.T, b Backend) {
 	db := b.open(t, database.Pool{})
 	fillItems(t, db, 3, 2)
 	def := definition(selectItems+" WHERE id < abs(:n)", "id")
-	def.Params = []feed.Param{{Name: "n", Type: feed.Integer}}
+	def.Params = []param.Param{{Name: "n", Type: param.Integer}}
 	source := db.source(t, def)
 	const least = "-9223372036854775808" // its absolute value needs 65 bits
 	for range 2 {

@@ -26,28 +26,28 @@ func testParams(t *testing.T, b Backend) {
 	db := b.Open(t, patient(database.Pool{}))
 	tests := []struct {
 		kind     Kind
-		param    feed.ParamType
+		param    param.Type
 		literals []string // of rows 1, 2, ...
 		compare  string
 		arg      string
 		want     []int
 	}{
-		{Integer, feed.Integer, []string{"7", "-9223372036854775808", "9223372036854775807"}, "=", "-9223372036854775808", []int{2}},
-		{Integer, feed.Integer, []string{"7", "8", "9"}, ">=", "8", []int{3, 2}},
-		{Real, feed.Real, []string{"0.5", "1.5", "1e300"}, ">", "1.25", []int{3, 2}},
-		{Text, feed.Text, []string{"'a'", "''", "'集装箱'"}, "=", "集装箱", []int{3}},
-		{Text, feed.Text, []string{"'a'", "''", "'b'"}, "=", "", []int{2}},
-		{Boolean, feed.Boolean, []string{"TRUE", "FALSE", "TRUE"}, "=", "true", []int{3, 1}},
-		{Boolean, feed.Boolean, []string{"TRUE", "FALSE", "TRUE"}, "=", "false", []int{2}},
+		{Integer, param.Integer, []string{"7", "-9223372036854775808", "9223372036854775807"}, "=", "-9223372036854775808", []int{2}},
+		{Integer, param.Integer, []string{"7", "8", "9"}, ">=", "8", []int{3, 2}},
+		{Real, param.Real, []string{"0.5", "1.5", "1e300"}, ">", "1.25", []int{3, 2}},
+		{Text, param.Text, []string{"'a'", "''", "'集装箱'"}, "=", "集装箱", []int{3}},
+		{Text, param.Text, []string{"'a'", "''", "'b'"}, "=", "", []int{2}},
+		{Boolean, param.Boolean, []string{"TRUE", "FALSE", "TRUE"}, "=", "true", []int{3, 1}},
+		{Boolean, param.Boolean, []string{"TRUE", "FALSE", "TRUE"}, "=", "false", []int{2}},
 		{
-			Timestamp, feed.Timestamp,
+			Timestamp, param.Timestamp,
 			[]string{"'2016-12-01 23:59:57'", "'2016-12-02 00:00:00'", "'2016-12-02 00:00:01'"},
 			">=",
 			"2016-12-02T00:00:00Z",
 			[]int{3, 2},
 		},
 		{
-			UUID, feed.UUID,
+			UUID, param.UUID,
 			[]string{"'6ba7b810-9dad-11d1-80b4-00c04fd430c8'", "'6ba7b811-9dad-11d1-80b4-00c04fd430c8'"},
 			"=",
 			"6ba7b811-9dad-11d1-80b4-00c04fd430c8",
@@ -66,7 +66,7 @@ func testParams(t *testing.T, b Backend) {
 				db.exec(t, fmt.Sprintf("INSERT INTO %s VALUES (%d, %s)", table, id+1, literal))
 			}
 			def := definition(fmt.Sprintf("SELECT id FROM %s WHERE v %s :value", table, test.compare), "id")
-			def.Params = []feed.Param{{Name: "value", Type: test.param}}
+			def.Params = []param.Param{{Name: "value", Type: test.param}}
 			source := db.source(t, def)
 			args := []string{test.arg}
 			if got := ids(t, source, feed.Range{Args: args, Limit: 10}); !slices.Equal(got, test.want) {
@@ -92,7 +92,7 @@ func testParamsQuoted(t *testing.T, b Backend) {
 		db.exec(t, fmt.Sprintf("INSERT INTO items VALUES (%d, %d, %s, 1)", i+1, i%2, quote(text)))
 	}
 	def := definition(selectItems+" WHERE (name = :name OR name = :name) AND grp = :grp", "id")
-	def.Params = []feed.Param{{Name: "grp", Type: feed.Integer}, {Name: "name", Type: feed.Text}}
+	def.Params = []param.Param{{Name: "grp", Type: param.Integer}, {Name: "name", Type: param.Text}}
 	source := db.source(t, def)
 	for i, text := range texts {
 		r := feed.Range{Args: []string{fmt.Sprint(i % 2), text}, Limit: 10}
@@ -239,10 +239,10 @@ func testFilters(t *testing.T, b Backend) {
 	}
 	db.exec(t, "INSERT INTO items VALUES "+strings.Join(values, ", "))
 	def := definition("SELECT id, grp AS team, name, score FROM items WHERE id >= :low AND id "+db.InList, "team", "id")
-	def.Params = []feed.Param{
-		{Name: "low", Type: feed.Integer},
-		{Name: "list", Type: feed.Integer, ListMax: 40},
-		param.Filter("team", feed.Integer), param.Filter("name", feed.Text), param.Filter("score", feed.Real),
+	def.Params = []param.Param{
+		{Name: "low", Type: param.Integer},
+		{Name: "list", Type: param.Integer, ListMax: 40},
+		param.Filter("team", param.Integer), param.Filter("name", param.Text), param.Filter("score", param.Real),
 	}
 	source := db.source(t, def)
 	if err := source.Check(t.Context(), 10); err != nil || len(source.Columns()) != 4 {
@@ -293,7 +293,7 @@ func testFilters(t *testing.T, b Backend) {
 			}
 		}
 	}
-	def.Params = append(def.Params, param.Filter("grp", feed.Integer))
+	def.Params = append(def.Params, param.Filter("grp", param.Integer))
 	if err := db.source(t, def).Check(t.Context(), 10); err == nil ||
 		!strings.Contains(err.Error(), "the filter grp is not among the columns") {
 		t.Errorf("a filter that is no output column: %v", err)
@@ -350,7 +350,7 @@ func testFilterValues(t *testing.T, b Backend) {
 			db.exec(t, fmt.Sprintf("INSERT INTO %s VALUES (%d, %s)", table, id+1, literal))
 		}
 		def := definition("SELECT id, v FROM "+table, "id")
-		def.Params = []feed.Param{param.Filter("v", test.filter)}
+		def.Params = []param.Param{param.Filter("v", test.filter)}
 		t.Run(fmt.Sprintf("%s of %s", test.filter, test.kind), func(t *testing.T) {
 			source := db.source(t, def)
 			if err := source.Check(t.Context(), 10); err != nil {

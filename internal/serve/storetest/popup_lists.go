@@ -66,7 +66,7 @@ func testPopupLists(t *testing.T, b PopupBackend) {
 	if all, err := other.Lists(t.Context()); err != nil || !slices.Equal(all, []popup.ListVersion{second, first}) {
 		t.Errorf("lists: %v, %v", all, err)
 	}
-	for _, n := range []int{131_072, 131_073, 2} { // a part, one more, few
+	for _, n := range []int{partUsers, partUsers + 1, 2} { // a part, one more, few
 		want := manyHashes(n, 3)
 		if _, err := other.ReplaceList(t.Context(), "vips", want); err != nil || !slices.Equal(usersOf(t, tables, "vips"), want) {
 			t.Errorf("%d users: %v", n, err)
@@ -89,10 +89,14 @@ func testPopupLists(t *testing.T, b PopupBackend) {
 	}
 }
 
-// Users are forgotten in lists of several parts, also once parts are shorter than others.
+// partUsers is the number of users in a part of a list.
+const partUsers = 1 << 17
+
+// Users are forgotten in lists of several parts, also once parts are shorter than others, or
+// empty.
 func testPopupListForget(t *testing.T, b PopupBackend) {
-	_, tables := openPopups(t, b)
-	const users = 1<<17 + 2
+	db, tables := openPopups(t, b)
+	const users = partUsers + 2
 	names := make(map[uint64]string, users)
 	for i := range users {
 		name := fmt.Sprint("user-", i)
@@ -103,7 +107,8 @@ func testPopupListForget(t *testing.T, b PopupBackend) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, i := range []int{0, 1<<17 - 1, 1 << 16, 1<<17 - 2, 1<<17 - 3} { // also where the shorter parts meet, and the last ones
+	// Also where the shorter parts meet, and the last ones.
+	for _, i := range []int{0, partUsers - 1, partUsers / 2, partUsers - 2, partUsers - 3} {
 		user := names[want[i]]
 		if rows, err := tables.Forget(t.Context(), user); err != nil || rows != 1 {
 			t.Fatalf("%d rows of the user at %d, want 1, %v", rows, i, err)
@@ -113,6 +118,20 @@ func testPopupListForget(t *testing.T, b PopupBackend) {
 		if got, hashes, err := tables.ListUsers(t.Context(), "vips"); err != nil || got != list || !slices.Equal(hashes, want) {
 			t.Fatalf("%d users of %+v after the user at %d, want %d of %+v, %v", len(hashes), got, i, len(want), list, err)
 		}
+	}
+	want = append(want, manyHashes(partUsers, 1<<63)...)
+	slices.Sort(want)
+	if _, err := tables.ReplaceList(t.Context(), "vips", want); err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(want, func(hash uint64) bool { return names[hash] != "" })
+	only := fmt.Sprintf("UPDATE popup_list_parts SET hashes = substr(hashes, %d, 8) WHERE part = 0", 8*i+1)
+	db.run(t, only, fmt.Sprintf("UPDATE popup_lists SET size = %d", len(want)-partUsers+1))
+	if rows, err := tables.Forget(t.Context(), names[want[i]]); err != nil || rows != 1 {
+		t.Fatalf("%d rows of the only user of a part, want 1, %v", rows, err)
+	}
+	if got := usersOf(t, tables, "vips"); !slices.Equal(got, want[partUsers:]) {
+		t.Errorf("%d users behind an empty part, want %d", len(got), len(want)-partUsers)
 	}
 }
 

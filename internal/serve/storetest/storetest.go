@@ -245,14 +245,14 @@ func testCheck(t *testing.T, b Backend) {
 	db.exec(t, "CREATE INDEX items_by_group ON items (grp DESC, id DESC)")
 	check("large table, index added", byGroup)
 	filtered := byGroup
-	filtered.Params = []feed.Param{param.Filter("score", feed.Real)}
+	filtered.Params = []param.Param{param.Filter("score", param.Real)}
 	if db.Restart != nil { // SQLite does not estimate how many rows have a value
 		check("large table, filter not indexed", filtered, "with the filter score", "CREATE INDEX", "(score, grp DESC, id DESC)")
 	}
 	db.exec(t, "CREATE INDEX items_by_score ON items (score, grp DESC, id DESC)")
 	check("large table, filter indexed", filtered)
 	listed := definition(selectItems+" WHERE grp = :grp AND score "+db.InList, "id")
-	listed.Params = []feed.Param{{Name: "grp", Type: feed.Integer}, {Name: "list", Type: feed.Real, ListMax: 100}}
+	listed.Params = []param.Param{{Name: "grp", Type: param.Integer}, {Name: "list", Type: param.Real, ListMax: 100}}
 	check("large table, list among few rows", listed)
 }
 

@@ -128,9 +128,9 @@ func (s *Stream) Ready() error {
 	case s.closed:
 		return queue.ErrClosed
 	case last != nil && last.err != nil && (current || s.failing != nil || crowded != nil):
-		return fmt.Errorf("the database does not accept records: %w", last.err)
+		return &queue.Unready{Why: errors.New("the database does not accept records"), Cause: last.err}
 	case s.failing != nil && !(current && last.recovered):
-		return fmt.Errorf("the last batch was not stored: %w", s.failing)
+		return &queue.Unready{Why: errors.New("the last batch was not stored"), Cause: s.failing}
 	}
 	return crowded
 }
@@ -151,7 +151,7 @@ func (s *Stream) crowded() error {
 		return nil
 	}
 	if s.queue.rows >= s.cfg.QueueRows || s.queue.bytes >= s.cfg.QueueBytes || wait > s.cfg.WaitMax {
-		return errors.New(why)
+		return &queue.Unready{Why: errors.New(why)}
 	}
-	return fmt.Errorf("%w: %s", queue.ErrNearlyFull, why)
+	return &queue.Unready{Why: fmt.Errorf("%w: %s", queue.ErrNearlyFull, why)}
 }

@@ -206,7 +206,8 @@ func (s *Spooled) failed(b *drainBatch, err error, took time.Duration) {
 		s.least = 2 * len(b.groups)
 	}
 	if !errors.Is(err, ErrTransient) && !errors.Is(err, ErrUnconfirmed) {
-		s.setTrouble(fmt.Errorf("the drain of %s is held up at group %d: %w", s.schema.def.Name, b.groups[0].Sequence, err))
+		why := fmt.Errorf("the drain of %s is held up at group %d", s.schema.def.Name, b.groups[0].Sequence)
+		s.setTrouble(&queue.Unready{Why: why, Cause: err})
 	}
 }
 

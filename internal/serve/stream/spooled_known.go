@@ -73,15 +73,15 @@ func (s *Spooled) checkOlder(m *queue.Mark, has uint64) {
 	if has == 0 || m.Last <= has {
 		return
 	}
-	err := fmt.Errorf("the spool file is older than what the database has of it: "+
+	why := fmt.Errorf("the spool file is older than what the database has of it: "+
 		"epoch %x of %s has %d groups in the file and %d in the database",
 		m.Epoch, s.schema.def.Name, has, m.Last)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.older == nil {
-		s.cfg.Log.Error("spool is an older copy", "stream", s.schema.def.Name, "error", err)
+		s.cfg.Log.Error("spool is an older copy", "stream", s.schema.def.Name, "error", why)
 	}
-	s.older = err
+	s.older = &queue.Unready{Why: why}
 }
 
 // decodeResults decodes what became of a batch; nil if it cannot.
