@@ -54,7 +54,7 @@ type (
 		Duration time.Duration `hidden:"" short:"d"`
 		Requests int64         `hidden:"" short:"n"`
 		Abort    string        `hidden:""`
-		Agents   []string      `hidden:""`
+		Part     string        `hidden:""`
 	}
 )
 
@@ -140,7 +140,7 @@ func (c *peakCmd) refuse() error {
 		{c.Duration != 0, "duration", "peak chooses the length of each probe; --max-time limits all"},
 		{c.Requests != 0, "requests", "peak chooses the length of each probe; --max-time limits all"},
 		{c.Abort != "", "abort", "a search has to see rates that fail"},
-		{len(c.Agents) > 0, "agents", "peak makes the load on this host"},
+		{c.Part != "", "part", "peak makes the load on this host"},
 	} {
 		if flag.given {
 			return fmt.Errorf("peak: remove --%s: %s", flag.name, flag.hint)

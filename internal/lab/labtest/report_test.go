@@ -13,7 +13,7 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// writeResult writes a result file with one second of load at 100/s on a host.
+// writeResult writes a result file with one second of load at 100/s: the first of two parts, on host-b the second.
 func writeResult(t *testing.T, path, host string) {
 	t.Helper()
 	writeResultOf(t, path, host, 5*time.Millisecond, result.Valid)
@@ -33,7 +33,7 @@ func writeResultOf(t *testing.T, path, host string, took time.Duration, validity
 	run := &result.Run{
 		Header: result.Header{
 			StartedAt: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), Target: "http://127.0.0.1/", Command: []string{"spillway"},
-			Machine: result.Machine{Host: host, TCPTWReuse: -1},
+			Machine: result.Machine{Host: host, TCPTWReuse: -1}, Part: &result.Part{Number: 1, Of: 2},
 		},
 		Steps: []result.StepRun{{
 			Step:   result.Step{Loop: result.LoopOpen, Arrival: "constant", OfferedHz: 100, Connections: 4, Duration: 1},
@@ -41,6 +41,9 @@ func writeResultOf(t *testing.T, path, host string, took time.Duration, validity
 			Total:  result.Total{Elapsed: 1, Counters: counters, Latency: latency, Validity: validity},
 		}},
 		End: result.End{Reason: result.Finished, Elapsed: 1},
+	}
+	if host == "host-b" {
+		run.Header.Part.Number = 2
 	}
 	w, err := result.Create(path)
 	if err != nil {
@@ -134,7 +137,7 @@ func TestReportMistakes(t *testing.T) {
 			t.Errorf("%v: exit %d, want %d with %q\n%s%s", args, code, wantCode, want, stdout, stderr)
 		}
 	}
-	f("the run that host-a began at 2026-03-01T12:00:00Z is given twice", exit.Usage, "--merge", "a.ndjson", "./a.ndjson")
+	f("merge: part 1 of 2 is given twice: of host-a and of host-a", exit.Usage, "--merge", "a.ndjson", "./a.ndjson")
 	f("--fail-if needs --against BASE", exit.Usage, "a.ndjson", "--fail-if", "p99>+10%")
 	f("--fail-if: the value is empty", exit.Usage, "a.ndjson", "--against", "b.ndjson.gz", "--fail-if", "")
 	f("write the change as +10%", exit.Usage, "a.ndjson", "--against", "b.ndjson.gz", "--fail-if", "p99>10%")

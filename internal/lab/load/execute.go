@@ -1,16 +1,17 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
 	"spillway/internal/exit"
 	"spillway/internal/lab/result"
-	"spillway/internal/lab/target"
 )
 
 // Watcher samples other processes and databases during a run.
@@ -32,72 +33,23 @@ type Display interface {
 	End()                // the run has ended
 }
 
-// Generator makes the load of a run: Local, or several on other hosts.
-type Generator interface {
-	// Prepare gets ready and completes the header. It returns the number of steps.
-	Prepare(ctx context.Context, header *result.Header) (steps int, err error)
-	// Run makes the load and returns the reason of its end, as in result.End. The
-	// starts of steps count from zero. When ctx ends, the current step ends early
-	// and is reported.
-	Run(ctx context.Context, zero time.Time, listener Listener) (end string, err error)
-	// Close undoes what Prepare did to this machine.
-	Close() error
-}
-
-// Local returns the generator of this process.
-func Local(o Options) Generator { return &local{options: o} }
-
-type local struct {
-	options Options
-	config  *Config
-	release func() error // of what was taken of this machine; nil: nothing is held
-}
-
-func (l *local) Prepare(ctx context.Context, header *result.Header) (steps int, err error) {
-	if l.config, err = l.options.Prepare(ctx, LocalInputs(), target.Part{}); err != nil {
-		return 0, err
-	}
-	header.Seed = l.options.RandomSeed
-	header.Notes = append(header.Notes, l.config.Target.Notes()...)
-	l.release, err = l.options.take(l.config, header)
-	return len(l.config.Steps), err
-}
-
-func (l *local) Close() error {
-	if l.release == nil {
-		return nil
-	}
-	return l.release()
-}
-
-func (l *local) Run(ctx context.Context, zero time.Time, listener Listener) (end string, err error) {
-	for _, note := range l.config.Target.Notes() {
-		listener.message(note)
-	}
-	l.config.Zero = l.config.Clock.Now() - int64(time.Since(zero))
-	interrupted, err := Run(ctx, *l.config, listener)
-	if interrupted {
-		return result.Interrupted, err
-	}
-	return result.Finished, err
-}
-
-// Execute runs the load that the options describe on the generator, shows the
-// progress on w and returns the results. It adds the options to the header. open
-// opens the watcher after the target has answered; it returns nil for none.
-func Execute(ctx context.Context, o Options, generator Generator, header result.Header, w io.Writer,
-	open func() (Watcher, error),
-) (_ *result.Run, err error) {
+// Execute runs the load that the options describe, shows the progress on w and returns the results. It adds the options
+// to the header. open opens the watcher after the target has answered; it returns nil for none.
+func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, open func() (Watcher, error)) (_ *result.Run, err error) {
 	abort, err := parseAbort(o.Abort)
 	if err != nil {
 		return nil, exit.UsageError(err)
 	}
-	header.Run, header.Label, header.Target, header.SLO = o.RunID, o.Label, result.RedactURL(o.Target), o.SLO
-	defer func() { err = errors.Join(err, generator.Close()) }()
-	steps, err := generator.Prepare(ctx, &header)
+	config, err := o.prepare(ctx)
 	if err != nil {
 		return nil, err
 	}
+	notes := o.describe(config, &header)
+	release, err := o.take(config, &header)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, release()) }()
 	watcher, err := open()
 	if err != nil {
 		return nil, err
@@ -109,7 +61,7 @@ func Execute(ctx context.Context, o Options, generator Generator, header result.
 	}
 	display := o.Display
 	if display == nil {
-		display = newProgress(w, o.ReportInterval, steps, o.Flow != "")
+		display = newProgress(w, o.ReportInterval, len(config.Steps), o.Flow != "")
 	}
 	recorder, err := result.NewRecorder(o.Out, header, watches, display.Message)
 	if err != nil {
@@ -130,8 +82,16 @@ func Execute(ctx context.Context, o Options, generator Generator, header result.
 	if watcher != nil {
 		listener.Border = watcher.Mark
 	}
-	end.Reason, err = generator.Run(loading, header.StartedAt, listener)
-	if why := abort.reason(); why != "" && end.Reason == result.Interrupted {
+	for _, note := range notes {
+		listener.message(note)
+	}
+	config.Zero = config.Clock.At(header.StartedAt)
+	interrupted, err := Run(loading, *config, listener)
+	end.Reason = result.Finished
+	if interrupted {
+		end.Reason = result.Interrupted
+	}
+	if why := abort.reason(); why != "" && interrupted {
 		end.Reason, end.Aborted = why, true
 	}
 	stopErr := stop()
@@ -141,6 +101,19 @@ func Execute(ctx context.Context, o Options, generator Generator, header result.
 	display.End()
 	run, closeErr := recorder.Close(end)
 	return run, errors.Join(err, stopErr, closeErr)
+}
+
+// describe completes the header, and returns those of its notes that are shown before the load begins.
+func (o *Options) describe(config *Config, header *result.Header) (notes []string) {
+	header.Run, header.Label, header.Target, header.SLO = o.RunID, o.Label, result.RedactURL(o.Target), o.SLO
+	header.Seed = o.RandomSeed
+	notes = config.Target.Notes()
+	part, doubt := config.describePart(readClock())
+	if header.Part = part; doubt != "" {
+		notes = append(slices.Clone(notes), doubt)
+	}
+	header.Notes = append(header.Notes, notes...)
+	return notes
 }
 
 // listener records a run and shows it. elapsed is set to the end of the last step.
@@ -170,6 +143,9 @@ func listener(recorder *result.Recorder, display Display, elapsed *float64) List
 // Broken returns an error if the run ended for another reason than that it was
 // finished or interrupted, or nil.
 func Broken(run *result.Run) error {
+	if run.CutOff != "" {
+		return fmt.Errorf("load: the run is incomplete: %s", run.CutOff)
+	}
 	if run.End.Reason == result.Finished || run.End.Reason == result.Interrupted {
 		return nil
 	}
@@ -179,12 +155,13 @@ func Broken(run *result.Run) error {
 // Judge returns an error with the code exit.Failed if a VALID step missed the SLO.
 // If none did, but a step that is not VALID missed it or no step is VALID, the code
 // is exit.NothingValid. Without an SLO it returns nil, unless the run was
-// aborted, which is exit.Failed.
+// aborted, which is exit.Failed. So it does of a part of a load, because the SLO is
+// about the whole.
 func Judge(run *result.Run) error {
 	switch {
 	case run.End.Aborted:
 		return exit.FailedError(errors.New(run.End.Reason))
-	case run.Header.SLO == "":
+	case run.Header.SLO == "" || run.Header.Part != nil:
 		return nil
 	}
 	var misses, doubts, missedInDoubt []string
@@ -223,7 +200,7 @@ func missedBy(step *result.StepRun) (missed []string) {
 
 // doubt says why a step is not VALID, and what to do.
 func doubt(step *result.StepRun) string {
-	text := fmt.Sprintf("%s is %s", step.Name, step.Total.Validity)
+	text := fmt.Sprintf("%s is %s", step.Name, cmp.Or(string(step.Total.Validity), "not judged"))
 	if len(step.Total.Reasons) > 0 {
 		text += " (" + step.Total.Reasons[0].String() + ")"
 	}

@@ -147,7 +147,7 @@ func search(ctx context.Context, o Options, settings Settings, slo result.SLO, h
 		e.overdue = func() bool { return errors.Is(context.Cause(ctx), errOverdue) }
 	}
 	o.Next, o.Display, o.Ended = e.next, e.display, e.ended
-	run, err := load.Execute(ctx, o.Options, load.Local(o.Options), header, w, open)
+	run, err := load.Execute(ctx, o.Options, header, w, open)
 	if err == nil {
 		err = load.Broken(run)
 	}

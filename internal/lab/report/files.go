@@ -13,6 +13,7 @@ import (
 
 	"spillway/internal/exit"
 	"spillway/internal/lab/experiment"
+	"spillway/internal/lab/load"
 	"spillway/internal/lab/plan"
 	"spillway/internal/lab/result"
 )
@@ -23,7 +24,7 @@ type FilesOptions struct {
 	Files  []string // each FILE or LABEL=FILE, or the directory of an experiment
 	Format string   // "": by the name of Out, otherwise Text
 	Out    string   // "": standard output
-	Merge  bool     // add the files up: they are shares of one run
+	Merge  bool     // put the parts of a load together, and judge its SLO
 
 	Plan string // plan.ParseOptions: a plan from the files; "": none
 
@@ -58,8 +59,8 @@ func WriteFiles(o FilesOptions, stdout io.Writer, log *slog.Logger) error {
 		return writeOut(stdout, o.Out, func(w io.Writer) error { return WriteStudy(w, format, study) })
 	}
 	if len(o.Files) > 1 && !o.Merge && o.Against == "" && o.Plan == "" && slices.Contains(OneRunFormats(), format) {
-		return exit.UsageError(fmt.Errorf("%s shows one run, not %d files: compare a run with another by --against BASE, or add up the shares "+
-			"of one run by --merge; json, csv, bench and junit keep several runs apart", format, len(o.Files)))
+		return exit.UsageError(fmt.Errorf("%s shows one run, not %d files: compare a run with another by --against BASE, or put the parts "+
+			"of a load together by --merge; json, csv, bench and junit keep several runs apart", format, len(o.Files)))
 	}
 	runs, err := readRuns(o.Files)
 	if err != nil {
@@ -70,7 +71,7 @@ func WriteFiles(o FilesOptions, stdout io.Writer, log *slog.Logger) error {
 		return err
 	}
 	if o.Merge {
-		merged, err := result.Merge(runs)
+		merged, err := load.Merge(runs)
 		if err != nil {
 			return exit.UsageError(err)
 		}
@@ -84,7 +85,14 @@ func WriteFiles(o FilesOptions, stdout io.Writer, log *slog.Logger) error {
 			log.Warn("the result file is incomplete", "target", run.Header.Target, "missing", run.CutOff)
 		}
 	}
-	return writeOut(stdout, o.Out, func(w io.Writer) error { return WriteWithPlan(w, format, runs, planned) })
+	err = writeOut(stdout, o.Out, func(w io.Writer) error { return WriteWithPlan(w, format, runs, planned) })
+	switch {
+	case err != nil || !o.Merge:
+		return err
+	case load.Judge(runs[0]) != nil:
+		return load.Judge(runs[0])
+	}
+	return load.Broken(runs[0])
 }
 
 // plan plans from the files; nil: no plan is asked for.
