@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -44,7 +43,7 @@ func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, 
 	if err != nil {
 		return nil, err
 	}
-	notes := o.describe(config, &header)
+	warning := o.describe(config, &header)
 	release, err := o.take(config, &header)
 	if err != nil {
 		return nil, err
@@ -82,8 +81,11 @@ func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, 
 	if watcher != nil {
 		listener.Border = watcher.Mark
 	}
-	for _, note := range notes {
+	for _, note := range config.Target.Notes() {
 		listener.message(note)
+	}
+	if warning != "" {
+		listener.message(warning)
 	}
 	config.Zero = config.Clock.At(header.StartedAt)
 	interrupted, err := Run(loading, *config, listener)
@@ -103,17 +105,13 @@ func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, 
 	return run, errors.Join(err, stopErr, closeErr)
 }
 
-// describe completes the header, and returns those of its notes that are shown before the load begins.
-func (o *Options) describe(config *Config, header *result.Header) (notes []string) {
+// describe completes the header, and returns a warning to show before the load begins, or "".
+func (o *Options) describe(config *Config, header *result.Header) (warning string) {
 	header.Run, header.Label, header.Target, header.SLO = o.RunID, o.Label, result.RedactURL(o.Target), o.SLO
 	header.Seed = o.RandomSeed
-	notes = config.Target.Notes()
-	part, doubt := config.describePart(readClock())
-	if header.Part = part; doubt != "" {
-		notes = append(slices.Clone(notes), doubt)
-	}
-	header.Notes = append(header.Notes, notes...)
-	return notes
+	header.Notes = append(header.Notes, config.Target.Notes()...)
+	header.Part, warning = config.describePart(readClock())
+	return warning
 }
 
 // listener records a run and shows it. elapsed is set to the end of the last step.

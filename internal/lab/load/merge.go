@@ -37,14 +37,7 @@ func Merge(parts []*result.Run) (*result.Run, error) {
 func clocksOf(parts []result.Header, late time.Duration) string {
 	var clocks []string
 	for i := range parts {
-		text := "is not synchronized"
-		switch c := &parts[i].Part.Clock; {
-		case c.Unknown != "":
-			text = "is unknown to the kernel"
-		case c.Synchronized:
-			text = fmt.Sprintf("is synchronized to within %s", round(seconds(c.Error)))
-		}
-		clocks = append(clocks, fmt.Sprintf("that of %s %s", parts[i].PartName(), text))
+		clocks = append(clocks, fmt.Sprintf("that of %s is %s", parts[i].PartName(), parts[i].Part.Clock))
 	}
 	return fmt.Sprintf("The parts of the load began by the clocks of their hosts: %s. No step began more than %s after its planned time.",
 		strings.Join(clocks, ", "), round(late))

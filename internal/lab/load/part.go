@@ -174,22 +174,16 @@ func (s *stepRun) judgeBegin(*result.Total, *threadReport) *problem {
 		remedy)}
 }
 
-// describePart returns the place of a part in the load, and a note if the clock of its host may be wrong; nil for a whole load.
-func (c *Config) describePart(clock result.Clock) (part *result.Part, note string) {
+// describePart returns the place of a part in the load, and a warning if the clock of its host may be wrong; nil for a whole
+// load.
+func (c *Config) describePart(clock result.Clock) (part *result.Part, warning string) {
 	if c.Part.Whole() {
 		return nil, ""
 	}
 	part = &result.Part{Number: c.Part.Number + 1, Of: c.Part.Of, StartAt: c.StartAt.UTC(), Clock: clock}
-	off := seconds(clock.Error)
-	switch {
-	case clock.Unknown != "":
-		return part, fmt.Sprintf("whether the clock of this host is synchronized is unknown: %s", clock.Unknown)
-	case !clock.Synchronized:
-		return part, "the clock of this host is not synchronized, so that this part may begin at another time than the others; run " +
-			"chrony or systemd-timesyncd"
-	case off > lateMax:
-		return part, fmt.Sprintf("the clock of this host may be wrong by %s, and this part may begin as much earlier or later than the others",
-			round(off))
+	if !clock.Synchronized || seconds(clock.Error) > lateMax {
+		warning = fmt.Sprintf("the clock of this host is %s: this part may begin at another time than the others; run chrony or "+
+			"systemd-timesyncd", clock)
 	}
-	return part, ""
+	return part, warning
 }

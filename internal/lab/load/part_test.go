@@ -171,7 +171,7 @@ func TestInterruptedPart(t *testing.T) {
 	}
 }
 
-// TestDescribePart: a part names its place, and a clock that is not known to be right is in the notes.
+// TestDescribePart: a part names its place, and a clock that may be wrong is a warning.
 func TestDescribePart(t *testing.T) {
 	c := Config{Part: target.Part{Number: 1, Of: 3}, StartAt: time.Now()}
 	part, note := c.describePart(result.Clock{Synchronized: true, Error: 0.02})
@@ -179,9 +179,9 @@ func TestDescribePart(t *testing.T) {
 		t.Errorf("%+v: note %q", part, note)
 	}
 	for want, clock := range map[string]result.Clock{
-		"is not synchronized, so that this part may begin at another time": {},
-		"may be wrong by 120ms":                                {Synchronized: true, Error: 0.12},
-		"is synchronized is unknown: function not implemented": {Unknown: "function not implemented"},
+		"is not synchronized: this part may begin at another time": {},
+		"is synchronized to within 120ms: ":                        {Synchronized: true, Error: 0.12},
+		"is synchronized or not (function not implemented): ":      {Unknown: "function not implemented"},
 	} {
 		if _, note := c.describePart(clock); !strings.Contains(note, want) {
 			t.Errorf("%+v: note %q, want %q", clock, note, want)

@@ -62,7 +62,7 @@ func WriteFiles(o FilesOptions, stdout io.Writer, log *slog.Logger) error {
 		return exit.UsageError(fmt.Errorf("%s shows one run, not %d files: compare a run with another by --against BASE, or put the parts "+
 			"of a load together by --merge; json, csv, bench and junit keep several runs apart", format, len(o.Files)))
 	}
-	runs, err := readRuns(o.Files)
+	runs, err := readRuns(o.Files, len(o.Files) > 1 && !o.Merge)
 	if err != nil {
 		return err
 	}
@@ -134,7 +134,7 @@ func (o *FilesOptions) writeAgainst(format Format, runs []*result.Run, stdout io
 	if !slices.Contains(AgainstFormats(), format) {
 		return exit.UsageError(fmt.Errorf("a comparison has the formats text, markdown, summary and junit, not %s", format))
 	}
-	bases, err := readRuns([]string{o.Against})
+	bases, err := readRuns([]string{o.Against}, false)
 	if err != nil {
 		return err
 	}
@@ -173,9 +173,8 @@ func (o *FilesOptions) format() Format {
 	return Text
 }
 
-// readRuns reads each file. Among several runs, one without a label is named by
-// its file.
-func readRuns(files []string) ([]*result.Run, error) {
+// readRuns reads each file. byFile names runs without a label by their files.
+func readRuns(files []string, byFile bool) ([]*result.Run, error) {
 	var runs []*result.Run
 	for _, file := range files {
 		label, path := splitLabel(file)
@@ -192,7 +191,7 @@ func readRuns(files []string) ([]*result.Run, error) {
 		if label != "" {
 			run.Header.Label = label
 		}
-		if run.Header.Label == "" && len(files) > 1 {
+		if run.Header.Label == "" && byFile {
 			run.Header.Label = baseName(path)
 		}
 		runs = append(runs, run)

@@ -71,7 +71,7 @@ func partFacts(h *result.Header) []fact {
 		return nil
 	}
 	name, start := fmt.Sprintf("part %d of %d", h.Part.Number, h.Part.Of), h.Part.StartAt.UTC().Format(time.RFC3339)
-	return []fact{{name, h.Machine.Host + ", to begin at " + start}}
+	return []fact{{name, fmt.Sprintf("%s, to begin at %s; its clock is %s", h.Machine.Host, start, h.Part.Clock)}}
 }
 
 // watchFacts list what was watched, and for another host its machine and clock.

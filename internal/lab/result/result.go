@@ -64,6 +64,17 @@ type Clock struct {
 	Unknown      string  `json:"unknown,omitempty"`       // why the kernel does not tell
 }
 
+// String says how far the clock can be relied on: "synchronized to within 300µs".
+func (c Clock) String() string {
+	switch {
+	case c.Unknown != "":
+		return "synchronized or not (" + c.Unknown + ")"
+	case c.Synchronized:
+		return fmt.Sprintf("synchronized to within %s", time.Duration(c.Error*float64(time.Second)).Round(time.Microsecond))
+	}
+	return "not synchronized"
+}
+
 // Loops of a step.
 const (
 	LoopOpen   = "open"   // arrivals at a given rate, independent of answers
