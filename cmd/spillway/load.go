@@ -140,7 +140,8 @@ Examples:
 // Run runs the load.
 func (c *loadCmd) Run(env *environment) (err error) {
 	o := c.options()
-	if o.Keeper, err = c.keeper(); err != nil {
+	hooks := load.Hooks{Find: func(spec string) (load.Process, error) { return watch.ParseProcess(spec) }}
+	if hooks.Keeper, err = c.keeper(); err != nil {
 		return err
 	}
 	show, err := c.loadLive.open(env)
@@ -149,19 +150,17 @@ func (c *loadCmd) Run(env *environment) (err error) {
 	}
 	if show != nil {
 		defer func() { err = errors.Join(err, show.Close()) }()
-		o.Follow = show.Follow
+		hooks.Follow = show.Follow
 	}
 	var watched *watch.Set
 	defer func() { watched.Close() }()
-	run, err := load.Execute(env.ctx, o, result.NewHeader(spillway.Version(), env.args), env.stderr,
-		func() (_ load.Watcher, err error) {
-			spec := watch.Spec(c.watchFlags)
-			if spec.Empty() {
-				return nil, nil
-			}
+	if spec := watch.Spec(c.watchFlags); !spec.Empty() {
+		hooks.Watch = func() (_ load.Watcher, err error) {
 			watched, err = watch.OpenSet(env.ctx, spec, env.log, o.LocalPort())
 			return watched, err
-		})
+		}
+	}
+	run, err := load.Execute(env.ctx, o, hooks, result.NewHeader(spillway.Version(), env.args), env.stderr)
 	if err != nil {
 		return err
 	}
@@ -185,10 +184,7 @@ func (c *loadCmd) options() load.Options {
 	return load.Options{
 		Target: c.Target, Amount: load.Amount(c.loadAmount), Policy: load.Policy(c.loadPolicy), HTTP: load.HTTP(c.loadHTTP),
 		Statement: load.Statement(c.loadStatement), Output: load.Output(c.loadOutput), Parts: load.Parts(c.loadParts),
-		Sharing: load.Sharing{
-			Pin: c.Pin, Awake: c.Awake, Hosts: c.Hosts, Watched: c.Processes,
-			Find: func(spec string) (load.Process, error) { return watch.ParseProcess(spec) },
-		},
+		Sharing: load.Sharing{Pin: c.Pin, Awake: c.Awake, Hosts: c.Hosts, Watched: c.Processes},
 	}
 }
 

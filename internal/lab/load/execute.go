@@ -32,33 +32,53 @@ type Display interface {
 	End()                // the run has ended
 }
 
+// Hooks are what the caller of Execute adds to a run. Fields may be nil.
+type Hooks struct {
+	// Watch opens the watcher after the target has answered. It returns nil for none.
+	Watch func() (Watcher, error)
+	// Follow receives the recorder before the run begins, to show the run while it is under way.
+	Follow func(*result.Recorder)
+	// Next decides the steps instead of Options.Amount.
+	Next Next
+	// Ended completes the last record of the result.
+	Ended func(*result.End)
+	// Display shows the progress instead of Execute.
+	Display Display
+	// Find parses NAME=SPEC of a process. Options.Pin requires it.
+	Find func(spec string) (Process, error)
+	// Keeper is the command that restores the cores of a pinned target, see cores.Start.
+	Keeper []string
+}
+
 // Execute runs the load that the options describe, shows the progress on w and returns the results. It adds the options
-// to the header. open opens the watcher after the target has answered; it returns nil for none.
-func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, open func() (Watcher, error)) (_ *result.Run, err error) {
+// to the header.
+func Execute(ctx context.Context, o Options, hooks Hooks, header result.Header, w io.Writer) (_ *result.Run, err error) {
 	abort, err := parseAbort(o.Abort)
 	if err != nil {
 		return nil, exit.UsageError(err)
 	}
-	config, err := o.prepare(ctx)
+	config, err := o.prepare(ctx, hooks.Next)
 	if err != nil {
 		return nil, err
 	}
 	warning := o.describe(config, &header)
-	release, err := o.take(config, &header)
+	release, err := o.take(config, hooks, &header)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, release()) }()
-	watcher, err := open()
-	if err != nil {
-		return nil, err
+	var watcher Watcher
+	if hooks.Watch != nil {
+		if watcher, err = hooks.Watch(); err != nil {
+			return nil, err
+		}
 	}
 	header.StartedAt = time.Now().UTC() // steps and samples count from here
 	var watches []result.Watch
 	if watcher != nil {
 		watches = watcher.Watches()
 	}
-	display := o.Display
+	display := hooks.Display
 	if display == nil {
 		display = newProgress(w, o.ReportInterval, len(config.Steps), o.Flow != "")
 	}
@@ -66,8 +86,8 @@ func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, 
 	if err != nil {
 		return nil, err
 	}
-	if o.Follow != nil {
-		o.Follow(recorder)
+	if hooks.Follow != nil {
+		hooks.Follow(recorder)
 	}
 	stop := func() error { return nil }
 	if watcher != nil {
@@ -89,16 +109,10 @@ func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, 
 	}
 	config.Zero = config.Clock.At(header.StartedAt)
 	interrupted, err := Run(loading, *config, listener)
-	end.Reason = result.Finished
-	if interrupted {
-		end.Reason = result.Interrupted
-	}
-	if why := abort.reason(); why != "" && interrupted {
-		end.Reason, end.Aborted = why, true
-	}
+	end.Reason, end.Aborted = abort.end(interrupted)
 	stopErr := stop()
-	if o.Ended != nil {
-		o.Ended(&end)
+	if hooks.Ended != nil {
+		hooks.Ended(&end)
 	}
 	display.End()
 	run, closeErr := recorder.Close(end)

@@ -28,15 +28,7 @@ type Options struct {
 	Statement
 	Output
 	Parts
-	// Follow receives the recorder before the run begins, to show the run while it is under way; nil: nobody does.
-	Follow func(*result.Recorder)
 	Sharing
-	// Next decides the steps instead of Amount; nil: Amount does.
-	Next Next
-	// Ended completes the last record of the result; nil: nothing is added.
-	Ended func(*result.End)
-	// Display shows the progress; nil: as `spillway load` does.
-	Display Display
 }
 
 // Amount is how much load is generated.
@@ -101,10 +93,10 @@ type Output struct {
 	Allow          []string
 }
 
-// prepare parses the options, opens the target and connects to it once. The steps are those of the part. Errors of the
-// options are usage errors.
-func (o *Options) prepare(ctx context.Context) (*Config, error) {
-	config, err := o.open(ctx)
+// prepare parses the options, opens the target and connects to it once. The steps are those of the part, or next decides
+// them. Errors of the options are usage errors.
+func (o *Options) prepare(ctx context.Context, next Next) (*Config, error) {
+	config, err := o.open(ctx, next)
 	if err != nil {
 		return nil, exit.UsageError(err)
 	}
@@ -115,8 +107,8 @@ func (o *Options) prepare(ctx context.Context) (*Config, error) {
 }
 
 // open is prepare without the connection.
-func (o *Options) open(ctx context.Context) (*Config, error) {
-	config, requests, err := o.parse()
+func (o *Options) open(ctx context.Context, next Next) (*Config, error) {
+	config, requests, err := o.parse(next != nil)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +118,7 @@ func (o *Options) open(ctx context.Context) (*Config, error) {
 	if err := checkLabels(config.SLO, config.Target.Names()); err != nil {
 		return nil, err
 	}
-	if config.Next = o.Next; o.Next != nil {
+	if config.Next = next; next != nil {
 		config.Connections, err = oneCount(o.Connections, config.Target.SQL())
 	} else {
 		config.Steps, err = o.plan(config.Target.SQL())
@@ -166,14 +158,16 @@ func (c *Config) counts() []int {
 
 // Mistake returns the mistake that Execute would find before it connects to the
 // target. It reads the files that the options name, and looks up the target's name.
-func (o *Options) Mistake(ctx context.Context) error {
-	_, err := o.open(ctx)
+// next is that of the hooks.
+func (o *Options) Mistake(ctx context.Context, next Next) error {
+	_, err := o.open(ctx, next)
 	return err
 }
 
-// parse parses everything but the target and the steps. It draws the seed if there is none.
-func (o *Options) parse() (*Config, *target.Config, error) {
-	if err := o.validate(); err != nil {
+// parse parses everything but the target and the steps. It draws the seed if there is none. searches says that a Next
+// decides the steps.
+func (o *Options) parse(searches bool) (*Config, *target.Config, error) {
+	if err := o.validate(searches); err != nil {
 		return nil, nil, err
 	}
 	part, start, err := o.Parts.parse(time.Now())
@@ -203,7 +197,7 @@ func (o *Options) parse() (*Config, *target.Config, error) {
 	return config, requests, config.Flow.Part(part)
 }
 
-func (o *Options) validate() error {
+func (o *Options) validate(searches bool) error {
 	switch {
 	case o.Target == "":
 		return errors.New("load: name a target, as in spillway load http://127.0.0.1:8080/")
@@ -211,7 +205,7 @@ func (o *Options) validate() error {
 		return errors.New("load: --per-connection, --backlog, --workers and --warmup must not be negative")
 	case o.ReportInterval < time.Second:
 		return errors.New("load: --report-interval must be at least 1s")
-	case o.Rate == "" && o.Next == nil && (o.Arrival == "poisson" || o.Backlog > 0):
+	case o.Rate == "" && !searches && (o.Arrival == "poisson" || o.Backlog > 0):
 		return errors.New("load: --arrival and --backlog are for an open loop; add --rate, or remove them")
 	}
 	_, err := parseAbort(o.Abort)
