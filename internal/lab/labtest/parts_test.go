@@ -136,7 +136,25 @@ func TestParts(t *testing.T) {
 			}
 		}
 	}
+	writeWhole(t, &l, stdout, code)
 	refuseMerges(t, &l, parts)
+}
+
+// writeWhole writes the result file of the whole, which says what the merge says. plan and diagnose refuse a part.
+func writeWhole(t *testing.T, l *loadParts, merged string, code int) {
+	t.Helper()
+	whole := filepath.Join(t.TempDir(), "whole.ndjson.gz")
+	if _, stderr, again := merge(t, l.files, "-o", whole); again != code {
+		t.Errorf("exit %d, want %d\n%s", again, code, stderr)
+	}
+	if shown, _, _ := spillway(t, "report", whole, "-f", "json"); shown != merged {
+		t.Errorf("the file of the whole is not the merge:\n%.2000s", shown)
+	}
+	for _, args := range [][]string{{"diagnose", l.files[0]}, {"plan", "--rate", "5", "--from", l.files[0]}} {
+		if _, stderr, code := spillway(t, args...); code != exit.Usage || !strings.Contains(stderr, "is part 1 of 3 of a load: put the parts together first") {
+			t.Errorf("%q: exit %d, %s", args, code, stderr)
+		}
+	}
 }
 
 // refuseMerges gives merge what are not the parts of one load.
@@ -150,14 +168,7 @@ func refuseMerges(t *testing.T, l *loadParts, parts []*result.Run) {
 		}
 		change(run)
 		path := filepath.Join(dir, name)
-		w, err := result.Create(path)
-		if err == nil {
-			err = w.WriteRun(run)
-		}
-		if err == nil {
-			err = w.Close()
-		}
-		if err != nil {
+		if err := result.WriteFile(path, run); err != nil {
 			t.Fatal(err)
 		}
 		return path
@@ -297,8 +308,9 @@ func newNetworks(t *testing.T) networks {
 		wire := fmt.Sprintf("spp%d%c", os.Getpid()%1_000_000, 'a'+k)
 		gateway, address := fmt.Sprint(prefix, 4*k+1), fmt.Sprint(prefix, 4*k+2)
 		ip("netns", "add", name)
-		t.Cleanup(func() { ip("netns", "delete", name) }) // and the wire with it
+		t.Cleanup(func() { ip("netns", "delete", name) })
 		ip("link", "add", wire+"h", "type", "veth", "peer", "name", wire+"t", "netns", name)
+		t.Cleanup(func() { ip("link", "delete", wire+"h") })
 		ip("address", "add", gateway+"/30", "dev", wire+"h")
 		ip("link", "set", wire+"h", "up")
 		ip("-n", name, "address", "add", address+"/30", "dev", wire+"t")

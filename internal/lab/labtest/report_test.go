@@ -13,7 +13,7 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// writeResult writes a result file with one second of load at 100/s: the first of two parts, on host-b the second.
+// writeResult writes a result file with one second of load at 100/s on a host.
 func writeResult(t *testing.T, path, host string) {
 	t.Helper()
 	writeResultOf(t, path, host, 5*time.Millisecond, result.Valid)
@@ -33,7 +33,7 @@ func writeResultOf(t *testing.T, path, host string, took time.Duration, validity
 	run := &result.Run{
 		Header: result.Header{
 			StartedAt: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), Target: "http://127.0.0.1/", Command: []string{"spillway"},
-			Machine: result.Machine{Host: host, TCPTWReuse: -1}, Part: &result.Part{Number: 1, Of: 2},
+			Machine: result.Machine{Host: host, TCPTWReuse: -1},
 		},
 		Steps: []result.StepRun{{
 			Step:   result.Step{Loop: result.LoopOpen, Arrival: "constant", OfferedHz: 100, Connections: 4, Duration: 1},
@@ -42,27 +42,27 @@ func writeResultOf(t *testing.T, path, host string, took time.Duration, validity
 		}},
 		End: result.End{Reason: result.Finished, Elapsed: 1},
 	}
-	if host == "host-b" {
-		run.Header.Part.Number = 2
-	}
-	w, err := result.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.WriteRun(run); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
+	if err := result.WriteFile(path, run); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// twoResults returns a directory with two result files.
+// twoResults returns a directory with two result files, and the same as parts of a load.
 func twoResults(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	writeResult(t, filepath.Join(dir, "a.ndjson"), "host-a")
 	writeResult(t, filepath.Join(dir, "b.ndjson.gz"), "host-b")
+	for i, name := range []string{"a.ndjson", "b.ndjson.gz"} {
+		run, err := result.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		run.Header.Part = &result.Part{Number: i + 1, Of: 2}
+		if err := result.WriteFile(filepath.Join(dir, "part-"+name), run); err != nil {
+			t.Fatal(err)
+		}
+	}
 	return dir
 }
 
@@ -84,7 +84,7 @@ func TestReportShowsFiles(t *testing.T) {
 	f([]string{"a.ndjson"}, "Holds 100/s: 100/s answered, p90 5", "VALID")
 	f([]string{"a.ndjson", "b.ndjson.gz", "-f", "csv"}, "\na,0,", "\nb,0,")
 	f([]string{"before=a.ndjson", "after=b.ndjson.gz", "-f", "csv"}, "\nbefore,0,", "\nafter,0,")
-	f([]string{"--merge", "a.ndjson", "b.ndjson.gz"}, "Holds 200/s: 200/s answered")
+	f([]string{"--merge", "part-a.ndjson", "part-b.ndjson.gz"}, "Holds 200/s: 200/s answered")
 	f([]string{"a.ndjson", "-f", "json"}, `"format": "spillway-load"`, `"rate_hz": 100`)
 	f([]string{"a.ndjson", "-f", "junit"}, `<testsuite name="http://127.0.0.1/" tests="1" failures="0"`, `<testcase classname="100/s" name="is a valid measurement"`)
 	f([]string{"a.ndjson", "-f", "summary"}, "| 100/s | 100 | 100/s | 5")
@@ -137,7 +137,7 @@ func TestReportMistakes(t *testing.T) {
 			t.Errorf("%v: exit %d, want %d with %q\n%s%s", args, code, wantCode, want, stdout, stderr)
 		}
 	}
-	f("merge: part 1 of 2 is given twice: of host-a and of host-a", exit.Usage, "--merge", "a.ndjson", "./a.ndjson")
+	f("merge: part 1 of 2 is given twice: of host-a and of host-a", exit.Usage, "--merge", "part-a.ndjson", "./part-a.ndjson")
 	f("--fail-if needs --against BASE", exit.Usage, "a.ndjson", "--fail-if", "p99>+10%")
 	f("--fail-if: the value is empty", exit.Usage, "a.ndjson", "--against", "b.ndjson.gz", "--fail-if", "")
 	f("write the change as +10%", exit.Usage, "a.ndjson", "--against", "b.ndjson.gz", "--fail-if", "p99>10%")

@@ -24,7 +24,7 @@ type FilesOptions struct {
 	Files  []string // each FILE or LABEL=FILE, or the directory of an experiment
 	Format string   // "": by the name of Out, otherwise Text
 	Out    string   // "": standard output
-	Merge  bool     // put the parts of a load together, and judge its SLO
+	Merge  bool     // put the parts of a load together, and judge its SLO. An Out that ends in .ndjson is a result file
 
 	Plan string // plan.ParseOptions: a plan from the files; "": none
 
@@ -85,15 +85,22 @@ func WriteFiles(o FilesOptions, stdout io.Writer, log *slog.Logger) error {
 			log.Warn("the result file is incomplete", "target", run.Header.Target, "missing", run.CutOff)
 		}
 	}
-	err = writeOut(stdout, o.Out, func(w io.Writer) error { return WriteWithPlan(w, format, runs, planned) })
-	switch {
-	case err != nil || !o.Merge:
+	if o.Merge && o.Format == "" && isResult(o.Out) {
+		err = result.WriteFile(o.Out, runs[0])
+	} else {
+		err = writeOut(stdout, o.Out, func(w io.Writer) error { return WriteWithPlan(w, format, runs, planned) })
+	}
+	if err != nil || !o.Merge {
 		return err
-	case load.Judge(runs[0]) != nil:
-		return load.Judge(runs[0])
+	}
+	if err := load.Judge(runs[0]); err != nil {
+		return err
 	}
 	return load.Broken(runs[0])
 }
+
+// isResult reports whether a file of that name is a result file, as load -o writes it.
+func isResult(path string) bool { return strings.HasSuffix(strings.TrimSuffix(path, ".gz"), ".ndjson") }
 
 // plan plans from the files; nil: no plan is asked for.
 func (o *FilesOptions) plan() (*plan.Plan, error) {

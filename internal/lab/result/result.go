@@ -57,6 +57,16 @@ type Part struct {
 	Clock   Clock     `json:"clock"`    // of the host
 }
 
+// CheckWhole returns an error for a part of a load. What a target used in it was used by all parts, so that only the whole tells
+// what a request costs.
+func (h *Header) CheckWhole() error {
+	if h.Part == nil {
+		return nil
+	}
+	return fmt.Errorf("it is part %d of %d of a load: put the parts together first, as in spillway report --merge PART… -o whole.ndjson",
+		h.Part.Number, h.Part.Of)
+}
+
 // A Clock is what the kernel knows of the clock of its host.
 type Clock struct {
 	Synchronized bool    `json:"synchronized"`            // by a program such as chrony
