@@ -3,6 +3,7 @@ package result
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -131,8 +132,8 @@ func (t *Total) noteOffset(together float64) {
 }
 
 // noteShortParts makes a step GENERATOR_LIMITED that a part ended early, because the sum then covers too little of the
-// time. A part that has made all its requests ended early if its connections were idle while those of others were not:
-// in a closed loop, for longer than the longest request, which can be the last of the others.
+// time. A part that has made all its requests, or has used up its data, ended early if its connections were idle while
+// those of others were not: in a closed loop, for longer than the longest request, which can be the last of the others.
 func (t *Total) noteShortParts(parts []*StepRun, names []string) error {
 	services, err := t.Latency.Services()
 	if err != nil {
@@ -141,7 +142,8 @@ func (t *Total) noteShortParts(parts []*StepRun, names []string) error {
 	longest, _ := services.Max()
 	for i, part := range parts {
 		planned := part.Duration
-		if part.Step.Requests > 0 && part.Total.Requests() >= part.Step.Requests {
+		usedUp := slices.Contains(part.Total.Codes(), DataUsedUp)
+		if usedUp || part.Step.Requests > 0 && part.Total.Requests() >= part.Step.Requests {
 			planned = 0
 			if part.Loop == LoopClosed && t.Elapsed-part.Total.Elapsed > longest.Seconds() {
 				planned = t.Elapsed

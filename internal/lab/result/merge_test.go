@@ -195,9 +195,13 @@ func TestMergeNamesShortParts(t *testing.T) {
 	a, b := sampleRun(t, "a", sampleStart), sampleRun(t, "b", sampleStart)
 	b.Steps[1].Total.Elapsed = 2
 	a.Steps[1].Name, b.Steps[1].Name = "20/s", "20/s" // that of the whole
+	b.Steps[0].Total.Elapsed, b.Steps[0].Total.Reasons = 2, []Reason{{Code: DataUsedUp, Text: "the rows of d.csv are used up"}}
 	run, err := Merge(partsOf(a, b))
 	if err != nil {
 		t.Fatal(err)
+	}
+	if first := &run.Steps[0].Total; first.Validity != Valid {
+		t.Errorf("a part that has used up its data: %s %q", first.Validity, first.Reasons)
 	}
 	step := run.Steps[1]
 	if step.Total.Validity != GeneratorLimited || len(step.Total.Reasons) != 1 || step.Total.Reasons[0].String() != "part 2 (b): ended after 2 s of 3 s" {
