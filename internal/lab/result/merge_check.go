@@ -153,7 +153,7 @@ func (t *Total) noteShortParts(parts []*StepRun, names []string) error {
 			continue
 		}
 		t.Reasons = append(t.Reasons, Reason{
-			Code: ShareAbsent, Verdict: GeneratorLimited, Host: names[i],
+			Code: PartAbsent, Verdict: GeneratorLimited, Host: names[i],
 			Text: fmt.Sprintf("ended after %.3g s of %.3g s", part.Total.Elapsed, planned),
 		})
 		if GeneratorLimited.worse(t.Validity) {
