@@ -85,7 +85,6 @@ var layers = map[string]layer{
 	"internal/serve/freight": demo,
 	"internal/serve/app":     app,
 
-	"internal/lab/agent":      lab,
 	"internal/lab/cores":      lab,
 	"internal/lab/diagnose":   lab,
 	"internal/lab/doctor":     lab,

@@ -69,5 +69,5 @@ func checkLoad(ctx context.Context, args []string) error {
 		return err
 	}
 	o := c.options()
-	return o.Mistake(ctx)
+	return o.Mistake(ctx, nil)
 }

@@ -16,7 +16,7 @@ func TestExperimentKnowsTheFlagsOfLoad(t *testing.T) {
 	t.Parallel()
 	own := []string{
 		"label", "seed", "out", "run", "json", "report-interval", "watch", "watch-db", "watch-from", "watch-interval", "watch-token", "pin",
-		"agents", "agents-token", "agents-ca", "live", "metrics", "hosts",
+		"part", "start-at", "live", "metrics", "hosts",
 	}
 	parser, err := kong.New(&loadCmd{}, kong.NoDefaultHelp())
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"github.com/alecthomas/kong"
 
 	"spillway"
-	"spillway/internal/lab/agent"
 	"spillway/internal/lab/cores"
 	"spillway/internal/lab/live"
 	"spillway/internal/lab/load"
@@ -28,7 +27,7 @@ type loadCmd struct {
 	watchFlags
 	loadStatement
 	loadOutput
-	loadAgents
+	loadParts
 	loadLive
 	loadSharing
 }
@@ -88,14 +87,13 @@ type (
 		Out            string        `group:"Result" short:"o" placeholder:"FILE" help:"Write a result file; .gz is compressed. 'spillway report FILE' shows it."`
 		JSON           bool          `group:"Result" name:"json" help:"Print one JSON document on standard output instead of the table."`
 		Label          string        `group:"Result" help:"Name of this run in reports."`
-		RunID          string        `group:"Result" name:"run" placeholder:"ID" help:"Name shared by all hosts of one run, for 'report --merge'."`
+		RunID          string        `group:"Result" name:"run" placeholder:"ID" help:"Name of this run, the same for all parts of a load."`
 		ReportInterval time.Duration `group:"Result" default:"3s" help:"Time between two progress lines without a terminal, a multiple of 1s."`
 		Allow          []string      `group:"Result" placeholder:"HOST" help:"Public host that you may load. Without it, only this machine and private addresses are allowed."`
 	}
-	loadAgents struct {
-		Addresses []string `group:"Several hosts" name:"agents" placeholder:"HOST:PORT,…" help:"Make the load with 'spillway agent' on these hosts; the rate, connections and requests are shared. https://HOST:PORT uses TLS."`
-		Token     string   `group:"Several hosts" name:"agents-token" env:"SPILLWAY_AGENT_TOKEN" placeholder:"TOKEN" help:"Token that the agents were started with."`
-		CA        string   `group:"Several hosts" name:"agents-ca" placeholder:"FILE" help:"Certificates that agents may be signed by; implies TLS."`
+	loadParts struct {
+		Part    string `filled:"" group:"Several hosts" placeholder:"K/N" help:"Make the K-th of N parts of the load, for 'report --merge'; rate, connections, requests and rows are divided. 'job' reads K and N from JOB_COMPLETION_INDEX and SPILLWAY_PARTS."`
+		StartAt string `filled:"" group:"Several hosts" placeholder:"TIME" help:"When the first step begins in all parts, as in 2026-03-01T12:00:00Z."`
 	}
 )
 
@@ -142,7 +140,8 @@ Examples:
 // Run runs the load.
 func (c *loadCmd) Run(env *environment) (err error) {
 	o := c.options()
-	if o.Keeper, err = c.keeper(); err != nil {
+	hooks := load.Hooks{Find: func(spec string) (load.Process, error) { return watch.ParseProcess(spec) }}
+	if hooks.Keeper, err = c.keeper(); err != nil {
 		return err
 	}
 	show, err := c.loadLive.open(env)
@@ -151,25 +150,17 @@ func (c *loadCmd) Run(env *environment) (err error) {
 	}
 	if show != nil {
 		defer func() { err = errors.Join(err, show.Close()) }()
-		o.Follow = show.Follow
-	}
-	generator := load.Local(o)
-	if len(c.Addresses) > 0 {
-		if generator, err = agent.NewGroup(agent.Agents(c.loadAgents), o); err != nil {
-			return err
-		}
+		hooks.Follow = show.Follow
 	}
 	var watched *watch.Set
 	defer func() { watched.Close() }()
-	run, err := load.Execute(env.ctx, o, generator, result.NewHeader(spillway.Version(), env.args), env.stderr,
-		func() (_ load.Watcher, err error) {
-			spec := watch.Spec(c.watchFlags)
-			if spec.Empty() {
-				return nil, nil
-			}
+	if spec := watch.Spec(c.watchFlags); !spec.Empty() {
+		hooks.Watch = func() (_ load.Watcher, err error) {
 			watched, err = watch.OpenSet(env.ctx, spec, env.log, o.LocalPort())
 			return watched, err
-		})
+		}
+	}
+	run, err := load.Execute(env.ctx, o, hooks, result.NewHeader(spillway.Version(), env.args), env.stderr)
 	if err != nil {
 		return err
 	}
@@ -192,11 +183,8 @@ func (c *loadCmd) Run(env *environment) (err error) {
 func (c *loadCmd) options() load.Options {
 	return load.Options{
 		Target: c.Target, Amount: load.Amount(c.loadAmount), Policy: load.Policy(c.loadPolicy), HTTP: load.HTTP(c.loadHTTP),
-		Statement: load.Statement(c.loadStatement), Output: load.Output(c.loadOutput),
-		Sharing: load.Sharing{
-			Pin: c.Pin, Awake: c.Awake, Hosts: c.Hosts, Watched: c.Processes,
-			Find: func(spec string) (load.Process, error) { return watch.ParseProcess(spec) },
-		},
+		Statement: load.Statement(c.loadStatement), Output: load.Output(c.loadOutput), Parts: load.Parts(c.loadParts),
+		Sharing: load.Sharing{Pin: c.Pin, Awake: c.Awake, Hosts: c.Hosts, Watched: c.Processes},
 	}
 }
 

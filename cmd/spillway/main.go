@@ -9,7 +9,6 @@
 //	spillway popups forget 7 --config spillway.yaml
 //	spillway spool status               records that wait in the local queue of streams
 //	spillway load http://127.0.0.1:8080/goodslist --rate 1000 --duration 30s
-//	spillway agent --listen :7070       makes load for 'load --agents' on another host
 //	spillway watch --watch app=:8080 -o watch.ndjson
 //	spillway peak http://127.0.0.1:8080/goodslist --slo 'p99<70ms errors<0.5%'
 //	spillway diagnose run.ndjson        what stopped the service, with evidence
@@ -58,7 +57,6 @@ type cli struct {
 	Config     configCmd     `cmd:"" help:"Check, print or describe a configuration."`
 	Grants     grantsCmd     `cmd:"" help:"Print the SQL that gives a role what a configuration needs."`
 	Load       loadCmd       `cmd:"" help:"Put load on a service and report its responses."`
-	Agent      agentCmd      `cmd:"" help:"Make load for 'load --agents' on another host."`
 	Peak       peakCmd       `cmd:"" help:"Find the highest rate at which a service meets an SLO."`
 	Experiment experimentCmd `cmd:"" help:"Compare variants of a system, one change at a time."`
 	Watch      watchCmd      `cmd:"" help:"Record processes, sockets and databases of a host."`

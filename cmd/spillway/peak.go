@@ -54,7 +54,7 @@ type (
 		Duration time.Duration `hidden:"" short:"d"`
 		Requests int64         `hidden:"" short:"n"`
 		Abort    string        `hidden:""`
-		Agents   []string      `hidden:""`
+		Part     string        `hidden:""`
 	}
 )
 
@@ -75,7 +75,8 @@ func (c *peakCmd) Run(env *environment) (err error) {
 		return exit.UsageError(err)
 	}
 	o := c.options()
-	if o.Keeper, err = c.keeper(); err != nil {
+	hooks := load.Hooks{Find: func(spec string) (load.Process, error) { return watch.ParseProcess(spec) }}
+	if hooks.Keeper, err = c.keeper(); err != nil {
 		return err
 	}
 	show, err := c.loadLive.open(env)
@@ -84,16 +85,17 @@ func (c *peakCmd) Run(env *environment) (err error) {
 	}
 	if show != nil {
 		defer func() { err = errors.Join(err, show.Close()) }()
-		o.Follow = show.Follow
+		hooks.Follow = show.Follow
 	}
 	var watched *watch.Set
 	defer func() { watched.Close() }()
-	outcome, err := peak.Execute(env.ctx, o, result.NewHeader(spillway.Version(), env.args), env.stderr, func() (_ load.Watcher, err error) {
+	hooks.Watch = func() (_ load.Watcher, err error) {
 		if watched, err = c.watch(env, o.LocalPort()); watched == nil {
 			return nil, err
 		}
 		return watched, err
-	})
+	}
+	outcome, err := peak.Execute(env.ctx, o, hooks, result.NewHeader(spillway.Version(), env.args), env.stderr)
 	if err != nil {
 		return err
 	}
@@ -140,7 +142,7 @@ func (c *peakCmd) refuse() error {
 		{c.Duration != 0, "duration", "peak chooses the length of each probe; --max-time limits all"},
 		{c.Requests != 0, "requests", "peak chooses the length of each probe; --max-time limits all"},
 		{c.Abort != "", "abort", "a search has to see rates that fail"},
-		{len(c.Agents) > 0, "agents", "peak makes the load on this host"},
+		{c.Part != "", "part", "peak makes the load on this host"},
 	} {
 		if flag.given {
 			return fmt.Errorf("peak: remove --%s: %s", flag.name, flag.hint)
@@ -155,10 +157,7 @@ func (c *peakCmd) options() peak.Options {
 			Target: c.Target, Amount: load.Amount{Warmup: c.Warmup}, Policy: load.Policy(c.loadPolicy), HTTP: load.HTTP(c.loadHTTP),
 			Statement: load.Statement(c.loadStatement),
 			Output:    load.Output{SLO: c.SLO, Out: c.Out, JSON: c.JSON, Label: c.Label, ReportInterval: time.Second, Allow: c.Allow},
-			Sharing: load.Sharing{
-				Pin: c.Pin, Awake: c.Awake, Hosts: c.Hosts, Watched: c.Processes,
-				Find: func(spec string) (load.Process, error) { return watch.ParseProcess(spec) },
-			},
+			Sharing:   load.Sharing{Pin: c.Pin, Awake: c.Awake, Hosts: c.Hosts, Watched: c.Processes},
 		},
 		Precision: c.Precision, MaxTime: c.MaxTime, Start: c.Start, Max: c.Max, Knobs: c.Knob,
 	}

@@ -36,7 +36,10 @@ func WriteFile(o Options, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	document, err := o.diagnose(run)
+	var document *Document
+	if err = run.Header.CheckWhole(); err == nil {
+		document, err = o.diagnose(run)
+	}
 	if err != nil {
 		return exit.UsageError(fmt.Errorf("diagnose %s: %w", o.File, err))
 	}

@@ -36,6 +36,7 @@ type dataset struct {
 	columns []string
 	first   int // variable of the first column; the others follow
 	rows    [][]text
+	part    target.Part
 	next    atomic.Int64
 }
 
@@ -50,7 +51,7 @@ func (d *dataset) row(random *rand.Rand) []text {
 	if d.order == atRandom {
 		return d.rows[random.IntN(len(d.rows))]
 	}
-	return d.rows[(d.next.Add(1)-1)%int64(len(d.rows))]
+	return d.rows[d.part.Nth(d.next.Add(1)-1)%int64(len(d.rows))]
 }
 
 // read reads the rows: a JSON list of objects if the name ends in .json, otherwise

@@ -9,6 +9,7 @@
 package flow
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"regexp"
@@ -87,6 +88,19 @@ func (f *Flow) Names() []string {
 		names[i] = f.steps[i].name
 	}
 	return names
+}
+
+// Part makes f the flow of a part of a load, before the first iteration. The parts take the rows of the data in turn. It
+// returns an error if there is no row for each part.
+func (f *Flow) Part(part target.Part) error {
+	for _, d := range f.data {
+		if d.order == once && len(d.rows) < part.Count() {
+			return fmt.Errorf("%s has %d rows for %d parts: each needs at least one", d.file, len(d.rows), part.Count())
+		}
+		d.part = part
+	}
+	f.left.Store(part.Portion(f.left.Load()))
+	return nil
 }
 
 // Take reserves the data of one iteration, and returns for how many more there is

@@ -380,6 +380,40 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
+// TestRowsOfParts: the parts of a load take the rows of a file in turn, each row once.
+func TestRowsOfParts(t *testing.T) {
+	const rows, parts = 11, 3
+	csv := "id\n"
+	for i := range rows {
+		csv += fmt.Sprintln(i)
+	}
+	for order, want := range map[string]int{"once": 1, "in_order": 2} {
+		text := "data: {d: {file: d.csv, rows: " + order + "}}\nsteps: [{name: a, path: '/{d.id}'}]"
+		used := map[string]int{}
+		for i := range parts {
+			f := read(t, "f.yaml", text, "d.csv", csv)
+			if err := f.Part(target.Part{Number: i, Of: parts}); err != nil {
+				t.Fatal(err)
+			}
+			u := newUser(f, 0)
+			for n := 0; f.Take() >= 0 && n < want*rows; n++ { // in order, each part takes every row in the end
+				u.Begin()
+				used[u.Call(0).Path]++
+			}
+		}
+		for i := range rows {
+			n := used[fmt.Sprintf("/%d", i)]
+			if order == "once" && n != 1 || order == "in_order" && n != want*parts {
+				t.Errorf("%s: row %d is used %d times", order, i, n)
+			}
+		}
+	}
+	f := read(t, "f.yaml", "data: {d: {file: d.csv, rows: once}}\nsteps: [{name: a, path: '/'}]", "d.csv", csv)
+	if err := f.Part(target.Part{Of: rows + 1}); err == nil || err.Error() != "d.csv has 11 rows for 12 parts: each needs at least one" {
+		t.Error(err)
+	}
+}
+
 // TestEnvironment inserts variables as they are, also with braces.
 func TestEnvironment(t *testing.T) {
 	t.Setenv("FLOW_SECRET", "a{b}c{sequence}")

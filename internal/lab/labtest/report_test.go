@@ -42,24 +42,27 @@ func writeResultOf(t *testing.T, path, host string, took time.Duration, validity
 		}},
 		End: result.End{Reason: result.Finished, Elapsed: 1},
 	}
-	w, err := result.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.WriteRun(run); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
+	if err := result.WriteFile(path, run); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// twoResults returns a directory with two result files.
+// twoResults returns a directory with two result files, and the same as parts of a load.
 func twoResults(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	writeResult(t, filepath.Join(dir, "a.ndjson"), "host-a")
 	writeResult(t, filepath.Join(dir, "b.ndjson.gz"), "host-b")
+	for i, name := range []string{"a.ndjson", "b.ndjson.gz"} {
+		run, err := result.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		run.Header.Part = &result.Part{Number: i + 1, Of: 2}
+		if err := result.WriteFile(filepath.Join(dir, "part-"+name), run); err != nil {
+			t.Fatal(err)
+		}
+	}
 	return dir
 }
 
@@ -81,7 +84,7 @@ func TestReportShowsFiles(t *testing.T) {
 	f([]string{"a.ndjson"}, "Holds 100/s: 100/s answered, p90 5", "VALID")
 	f([]string{"a.ndjson", "b.ndjson.gz", "-f", "csv"}, "\na,0,", "\nb,0,")
 	f([]string{"before=a.ndjson", "after=b.ndjson.gz", "-f", "csv"}, "\nbefore,0,", "\nafter,0,")
-	f([]string{"--merge", "a.ndjson", "b.ndjson.gz"}, "Holds 200/s: 200/s answered")
+	f([]string{"--merge", "part-a.ndjson", "part-b.ndjson.gz"}, "Holds 200/s: 200/s answered")
 	f([]string{"a.ndjson", "-f", "json"}, `"format": "spillway-load"`, `"rate_hz": 100`)
 	f([]string{"a.ndjson", "-f", "junit"}, `<testsuite name="http://127.0.0.1/" tests="1" failures="0"`, `<testcase classname="100/s" name="is a valid measurement"`)
 	f([]string{"a.ndjson", "-f", "summary"}, "| 100/s | 100 | 100/s | 5")
@@ -134,7 +137,7 @@ func TestReportMistakes(t *testing.T) {
 			t.Errorf("%v: exit %d, want %d with %q\n%s%s", args, code, wantCode, want, stdout, stderr)
 		}
 	}
-	f("the run that host-a began at 2026-03-01T12:00:00Z is given twice", exit.Usage, "--merge", "a.ndjson", "./a.ndjson")
+	f("merge: part 1 of 2 is given twice: of host-a and of host-a", exit.Usage, "--merge", "part-a.ndjson", "./part-a.ndjson")
 	f("--fail-if needs --against BASE", exit.Usage, "a.ndjson", "--fail-if", "p99>+10%")
 	f("--fail-if: the value is empty", exit.Usage, "a.ndjson", "--against", "b.ndjson.gz", "--fail-if", "")
 	f("write the change as +10%", exit.Usage, "a.ndjson", "--against", "b.ndjson.gz", "--fail-if", "p99>10%")

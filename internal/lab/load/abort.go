@@ -61,12 +61,15 @@ func (a *abort) follow(listener *Listener, stop func()) {
 	}
 }
 
-// reason is why the run ended, "" if not for this condition or for a nil abort.
-func (a *abort) reason() string {
-	if a == nil {
-		return ""
+// end returns why a run ended, and whether it was for this condition. It may be nil.
+func (a *abort) end(interrupted bool) (reason string, aborted bool) {
+	switch {
+	case !interrupted:
+		return result.Finished, false
+	case a != nil && a.met != "":
+		return a.met, true
 	}
-	return a.met
+	return result.Interrupted, false
 }
 
 // second takes the next second of the run and returns the reason to abort it, or "".

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 
 	"spillway/internal/exit"
 	"spillway/internal/lab/result"
-	"spillway/internal/lab/target"
 )
 
 // Watcher samples other processes and databases during a run.
@@ -32,91 +32,62 @@ type Display interface {
 	End()                // the run has ended
 }
 
-// Generator makes the load of a run: Local, or several on other hosts.
-type Generator interface {
-	// Prepare gets ready and completes the header. It returns the number of steps.
-	Prepare(ctx context.Context, header *result.Header) (steps int, err error)
-	// Run makes the load and returns the reason of its end, as in result.End. The
-	// starts of steps count from zero. When ctx ends, the current step ends early
-	// and is reported.
-	Run(ctx context.Context, zero time.Time, listener Listener) (end string, err error)
-	// Close undoes what Prepare did to this machine.
-	Close() error
+// Hooks are what the caller of Execute adds to a run. Fields may be nil.
+type Hooks struct {
+	// Watch opens the watcher after the target has answered. It returns nil for none.
+	Watch func() (Watcher, error)
+	// Follow receives the recorder before the run begins, to show the run while it is under way.
+	Follow func(*result.Recorder)
+	// Next decides the steps instead of Options.Amount.
+	Next Next
+	// Ended completes the last record of the result.
+	Ended func(*result.End)
+	// Display shows the progress instead of Execute.
+	Display Display
+	// Find parses NAME=SPEC of a process. Options.Pin requires it.
+	Find func(spec string) (Process, error)
+	// Keeper is the command that restores the cores of a pinned target, see cores.Start.
+	Keeper []string
 }
 
-// Local returns the generator of this process.
-func Local(o Options) Generator { return &local{options: o} }
-
-type local struct {
-	options Options
-	config  *Config
-	release func() error // of what was taken of this machine; nil: nothing is held
-}
-
-func (l *local) Prepare(ctx context.Context, header *result.Header) (steps int, err error) {
-	if l.config, err = l.options.Prepare(ctx, LocalInputs(), target.Part{}); err != nil {
-		return 0, err
-	}
-	header.Seed = l.options.RandomSeed
-	header.Notes = append(header.Notes, l.config.Target.Notes()...)
-	l.release, err = l.options.take(l.config, header)
-	return len(l.config.Steps), err
-}
-
-func (l *local) Close() error {
-	if l.release == nil {
-		return nil
-	}
-	return l.release()
-}
-
-func (l *local) Run(ctx context.Context, zero time.Time, listener Listener) (end string, err error) {
-	for _, note := range l.config.Target.Notes() {
-		listener.message(note)
-	}
-	l.config.Zero = l.config.Clock.Now() - int64(time.Since(zero))
-	interrupted, err := Run(ctx, *l.config, listener)
-	if interrupted {
-		return result.Interrupted, err
-	}
-	return result.Finished, err
-}
-
-// Execute runs the load that the options describe on the generator, shows the
-// progress on w and returns the results. It adds the options to the header. open
-// opens the watcher after the target has answered; it returns nil for none.
-func Execute(ctx context.Context, o Options, generator Generator, header result.Header, w io.Writer,
-	open func() (Watcher, error),
-) (_ *result.Run, err error) {
+// Execute runs the load that the options describe, shows the progress on w and returns the results. It adds the options
+// to the header.
+func Execute(ctx context.Context, o Options, hooks Hooks, header result.Header, w io.Writer) (_ *result.Run, err error) {
 	abort, err := parseAbort(o.Abort)
 	if err != nil {
 		return nil, exit.UsageError(err)
 	}
-	header.Run, header.Label, header.Target, header.SLO = o.RunID, o.Label, result.RedactURL(o.Target), o.SLO
-	defer func() { err = errors.Join(err, generator.Close()) }()
-	steps, err := generator.Prepare(ctx, &header)
+	config, err := o.prepare(ctx, hooks.Next)
 	if err != nil {
 		return nil, err
 	}
-	watcher, err := open()
+	warning := o.describe(config, &header)
+	release, err := o.take(config, hooks, &header)
 	if err != nil {
 		return nil, err
+	}
+	defer func() { err = errors.Join(err, release()) }()
+	var watcher Watcher
+	if hooks.Watch != nil {
+		if watcher, err = hooks.Watch(); err != nil {
+			return nil, err
+		}
 	}
 	header.StartedAt = time.Now().UTC() // steps and samples count from here
 	var watches []result.Watch
 	if watcher != nil {
 		watches = watcher.Watches()
 	}
-	display := o.Display
+	display := hooks.Display
 	if display == nil {
-		display = newProgress(w, o.ReportInterval, steps, o.Flow != "")
+		display = newProgress(w, o.ReportInterval, len(config.Steps), o.Flow != "")
 	}
 	recorder, err := result.NewRecorder(o.Out, header, watches, display.Message)
 	if err != nil {
 		return nil, err
 	}
-	if o.Follow != nil {
-		o.Follow(recorder)
+	if hooks.Follow != nil {
+		hooks.Follow(recorder)
 	}
 	stop := func() error { return nil }
 	if watcher != nil {
@@ -130,17 +101,31 @@ func Execute(ctx context.Context, o Options, generator Generator, header result.
 	if watcher != nil {
 		listener.Border = watcher.Mark
 	}
-	end.Reason, err = generator.Run(loading, header.StartedAt, listener)
-	if why := abort.reason(); why != "" && end.Reason == result.Interrupted {
-		end.Reason, end.Aborted = why, true
+	for _, note := range config.Target.Notes() {
+		listener.message(note)
 	}
+	if warning != "" {
+		listener.message(warning)
+	}
+	config.Zero = config.Clock.At(header.StartedAt)
+	interrupted, err := Run(loading, *config, listener)
+	end.Reason, end.Aborted = abort.end(interrupted)
 	stopErr := stop()
-	if o.Ended != nil {
-		o.Ended(&end)
+	if hooks.Ended != nil {
+		hooks.Ended(&end)
 	}
 	display.End()
 	run, closeErr := recorder.Close(end)
 	return run, errors.Join(err, stopErr, closeErr)
+}
+
+// describe completes the header, and returns a warning to show before the load begins, or "".
+func (o *Options) describe(config *Config, header *result.Header) (warning string) {
+	header.Run, header.Label, header.Target, header.SLO = o.RunID, o.Label, result.RedactURL(o.Target), o.SLO
+	header.Seed = o.RandomSeed
+	header.Notes = append(header.Notes, config.Target.Notes()...)
+	header.Part, warning = config.describePart(readClock())
+	return warning
 }
 
 // listener records a run and shows it. elapsed is set to the end of the last step.
@@ -170,6 +155,9 @@ func listener(recorder *result.Recorder, display Display, elapsed *float64) List
 // Broken returns an error if the run ended for another reason than that it was
 // finished or interrupted, or nil.
 func Broken(run *result.Run) error {
+	if run.CutOff != "" {
+		return fmt.Errorf("load: the run is incomplete: %s", run.CutOff)
+	}
 	if run.End.Reason == result.Finished || run.End.Reason == result.Interrupted {
 		return nil
 	}
@@ -179,12 +167,13 @@ func Broken(run *result.Run) error {
 // Judge returns an error with the code exit.Failed if a VALID step missed the SLO.
 // If none did, but a step that is not VALID missed it or no step is VALID, the code
 // is exit.NothingValid. Without an SLO it returns nil, unless the run was
-// aborted, which is exit.Failed.
+// aborted, which is exit.Failed. So it does of a part of a load, because the SLO is
+// about the whole.
 func Judge(run *result.Run) error {
 	switch {
 	case run.End.Aborted:
 		return exit.FailedError(errors.New(run.End.Reason))
-	case run.Header.SLO == "":
+	case run.Header.SLO == "" || run.Header.Part != nil:
 		return nil
 	}
 	var misses, doubts, missedInDoubt []string
@@ -223,7 +212,7 @@ func missedBy(step *result.StepRun) (missed []string) {
 
 // doubt says why a step is not VALID, and what to do.
 func doubt(step *result.StepRun) string {
-	text := fmt.Sprintf("%s is %s", step.Name, step.Total.Validity)
+	text := fmt.Sprintf("%s is %s", step.Name, cmp.Or(string(step.Total.Validity), "not judged"))
 	if len(step.Total.Reasons) > 0 {
 		text += " (" + step.Total.Reasons[0].String() + ")"
 	}

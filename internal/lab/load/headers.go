@@ -10,10 +10,10 @@ import (
 )
 
 // headers returns the headers of the flags and of the file. Errors quote no value.
-func (o *HTTP) headers(inputs Inputs) ([]target.Header, error) {
+func (o *HTTP) headers(env func(string) (string, bool)) ([]target.Header, error) {
 	var headers []target.Header
 	for _, line := range o.Header {
-		h, err := parseHeader(line, inputs.Environment)
+		h, err := parseHeader(line, env)
 		if err != nil {
 			return nil, err
 		}
@@ -22,7 +22,7 @@ func (o *HTTP) headers(inputs Inputs) ([]target.Header, error) {
 	if o.HeaderFile == "" {
 		return headers, nil
 	}
-	text, err := inputs.Files.Read(o.HeaderFile)
+	text, err := target.Files(target.LocalFiles).Read(o.HeaderFile)
 	if err != nil {
 		return nil, fmt.Errorf("--header-file: %w", err)
 	}
@@ -36,7 +36,7 @@ func (o *HTTP) headers(inputs Inputs) ([]target.Header, error) {
 		if name, _, found := strings.Cut(line, ":"); !found || strings.ContainsAny(name, " \t") {
 			return nil, fmt.Errorf("%s: line %d: write 'Name: value'", o.HeaderFile, number)
 		}
-		h, err := parseHeader(line, inputs.Environment)
+		h, err := parseHeader(line, env)
 		if err != nil {
 			return nil, fmt.Errorf("%s: line %d: %w", o.HeaderFile, number, err)
 		}

@@ -25,7 +25,7 @@ func TestHeaders(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		got, err := o.headers(Inputs{Files: target.LocalFiles, Environment: env})
+		got, err := o.headers(env)
 		if wantErr != "" {
 			if err == nil || !strings.Contains(err.Error(), wantErr) || strings.Contains(err.Error(), "s3cret") {
 				t.Errorf("%q %q: %v, want %q", flags, file, err, wantErr)
@@ -47,7 +47,7 @@ func TestHeaders(t *testing.T) {
 	f(nil, "s3cret token: 1\n", "line 1: write 'Name: value'")
 	f(nil, "Connection: close\n", "line 1: header Connection")
 	o := HTTP{HeaderFile: "/no/such"}
-	if _, err := o.headers(Inputs{Files: target.LocalFiles, Environment: env}); err == nil || !strings.Contains(err.Error(), "--header-file: open /no/such") {
+	if _, err := o.headers(env); err == nil || !strings.Contains(err.Error(), "--header-file: open /no/such") {
 		t.Error(err)
 	}
 }

@@ -20,11 +20,9 @@ import (
 // Sharing says how the load generator and the target share this machine. Without it, they share all of it.
 type Sharing struct {
 	Pin     bool
-	Awake   bool                               // idle CPUs of this machine do not sleep
-	Hosts   string                             // the hosts of an experiment: JSON of []cores.Host. This process is already on its cores
-	Watched []string                           // processes of the target besides those that listen, NAME=SPEC
-	Find    func(spec string) (Process, error) // parses NAME=SPEC; required by Pin and by the knob cpus of a search
-	Keeper  []string                           // command that restores the cores of a pinned target, see cores.Start
+	Awake   bool     // idle CPUs of this machine do not sleep
+	Hosts   string   // the hosts of an experiment: JSON of []cores.Host. This process is already on its cores
+	Watched []string // processes of the target besides those that listen, NAME=SPEC
 }
 
 // A Process is a process of the target with its descendants.
@@ -37,8 +35,8 @@ type Process interface {
 const awakeNote = "Idle CPUs of the load generator's host were kept from sleeping (--awake)."
 
 // take takes what Sharing says of this machine, and completes the header. The caller calls release at the end.
-func (o *Options) take(config *Config, header *result.Header) (release func() error, err error) {
-	restore, err := o.divide(config, header)
+func (o *Options) take(config *Config, hooks Hooks, header *result.Header) (release func() error, err error) {
+	restore, err := o.divide(config, hooks, header)
 	if err != nil || !o.Awake {
 		return restore, err
 	}
@@ -53,14 +51,14 @@ func (o *Options) take(config *Config, header *result.Header) (release func() er
 
 // divide moves the generator and the target to cores of their own, or learns which they have, and has Run measure who uses
 // them. The header describes the hosts. The caller calls release at the end.
-func (o *Options) divide(config *Config, header *result.Header) (release func() error, err error) {
+func (o *Options) divide(config *Config, hooks Hooks, header *result.Header) (release func() error, err error) {
 	release = func() error { return nil }
 	var hosts []cores.Host
 	switch {
 	case o.Pin && o.Hosts != "":
 		return nil, exit.UsageError(errors.New("load --pin: an experiment has divided the cores; remove --pin"))
 	case o.Pin:
-		hosts, release, err = o.pin(config)
+		hosts, release, err = o.pin(config, hooks)
 	case o.Hosts != "":
 		err = json.Unmarshal([]byte(o.Hosts), &hosts)
 	default:
@@ -83,7 +81,7 @@ func (o *Options) divide(config *Config, header *result.Header) (release func() 
 }
 
 // pin moves this process to as many cores as it has workers, and the target to the others.
-func (o *Options) pin(config *Config) ([]cores.Host, func() error, error) {
+func (o *Options) pin(config *Config, hooks Hooks) ([]cores.Host, func() error, error) {
 	available, err := cores.Available()
 	if err != nil {
 		return nil, nil, fmt.Errorf("--pin: %w", err)
@@ -96,7 +94,7 @@ func (o *Options) pin(config *Config) ([]cores.Host, func() error, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("--pin: %w", err)
 	}
-	found, err := o.targetProcesses(config)
+	found, err := o.targetProcesses(config, hooks.Find)
 	if err != nil {
 		return nil, nil, fmt.Errorf("--pin: %w", err)
 	}
@@ -104,7 +102,7 @@ func (o *Options) pin(config *Config) ([]cores.Host, func() error, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("--pin: %w", err)
 	}
-	pin, err := cores.Start(o.Keeper, own, others, func() ([]int, error) { return membersOf(found) })
+	pin, err := cores.Start(hooks.Keeper, own, others, func() ([]int, error) { return membersOf(found) })
 	if err != nil {
 		return nil, nil, err
 	}
@@ -118,7 +116,7 @@ func (o *Options) pin(config *Config) ([]cores.Host, func() error, error) {
 }
 
 // targetProcesses returns the processes of the target on this machine: those that listen, and those that the user watches.
-func (o *Options) targetProcesses(config *Config) ([]Process, error) {
+func (o *Options) targetProcesses(config *Config, find func(spec string) (Process, error)) ([]Process, error) {
 	var found []Process
 	network, address := config.Target.Address()
 	spec := "unix:" + address
@@ -126,7 +124,7 @@ func (o *Options) targetProcesses(config *Config) ([]Process, error) {
 		spec = address
 	}
 	if network == "unix" || onThisMachine(address) {
-		t, err := o.Find("target=" + spec)
+		t, err := find("target=" + spec)
 		if err == nil {
 			_, err = t.Members()
 		}
@@ -136,7 +134,7 @@ func (o *Options) targetProcesses(config *Config) ([]Process, error) {
 		found = append(found, t)
 	}
 	for _, text := range o.Watched {
-		t, err := o.Find(text)
+		t, err := find(text)
 		if err != nil {
 			return nil, err
 		}

@@ -9,7 +9,8 @@
 //
 // Package target decides what is sent and over which protocol. Run reports its
 // results as records of package result. Execute is `spillway load`: it parses the
-// options, runs, shows the progress and writes the result file.
+// options, runs, shows the progress and writes the result file. Of a load that several
+// processes make in parts, Merge puts the results together.
 package load
 
 import (
@@ -51,12 +52,8 @@ type Config struct {
 
 	simulate func() (caller, func(time.Duration) bool) // tests: users that send and wait in other ways
 
-	// Share is this generator's, of the load that Steps were split from.
-	Share target.Part
-	// Begin waits until the other generators of a step are ready and the step
-	// begins, and returns the reading of Clock at which it does. It is nil for the
-	// only generator.
-	Begin func(ctx context.Context, step int) (int64, error)
+	Part    target.Part // of the load that Steps were split from
+	StartAt time.Time   // of a part: when the first step begins in all parts, see plannedBegin
 }
 
 // Next decides the next step of a run. previous is the total of the last step, nil for the first one, and the listener has
@@ -133,7 +130,11 @@ func Run(ctx context.Context, config Config, listener Listener) (interrupted boo
 			return false, err
 		}
 		s := &stepRun{config: &config, step: &config.Steps[i], number: i, listener: listener, runStart: config.Zero}
-		if previous, err = s.run(ctx); err != nil {
+		previous, err = s.run(ctx)
+		switch {
+		case errors.Is(err, errNotBegun):
+			return true, nil
+		case err != nil:
 			return ctx.Err() != nil, fmt.Errorf("step %d: %w", i+1, err)
 		}
 		if config.Flow != nil && config.Flow.UsedUp() != "" {
@@ -183,7 +184,8 @@ type stepRun struct {
 	step      *Step
 	number    int
 	listener  Listener
-	runStart  int64 // on the run's clock
+	runStart  int64         // on the run's clock
+	delay     time.Duration // how long after its planned time the step of a part began
 	collector *collector
 	observers []*observer
 	phase     *phase
@@ -233,29 +235,21 @@ type threadReport struct {
 	err      error
 }
 
-// Describe returns the record that begins a step. start counts from the start of
-// the run.
-func (c *Config) Describe(step int, start time.Duration) *result.Step {
-	return (&stepRun{config: c, step: &c.Steps[step], number: step}).describe(start)
-}
-
 // describe returns the record that begins the step.
 func (s *stepRun) describe(start time.Duration) *result.Step {
 	r := &result.Step{
-		Index: s.number, Loop: result.LoopClosed, Connections: s.step.Connections, PerConnection: s.config.PerConnection,
+		Index: s.number, Name: s.step.title(), Loop: result.LoopClosed,
+		Connections: s.step.Connections, PerConnection: s.config.PerConnection,
 		Duration: s.step.Duration.Seconds(), Requests: s.step.Requests, Start: start.Seconds(),
 		Warmup: s.step.Warmup.Seconds(), TimeoutLimit: s.config.Timeout.Seconds(),
-		ThinkTimes: s.config.Flow != nil && s.config.Flow.Thinks(),
+		ThinkTimes: s.config.Flow != nil && s.config.Flow.Thinks(), Late: s.delay.Seconds(),
 	}
-	r.Name = cmp.Or(s.step.Name, fmt.Sprintf("%d connections", s.step.Connections))
 	if !s.step.Open() {
 		return r
 	}
 	r.Loop, r.Arrival = result.LoopOpen, "constant"
-	r.Name = cmp.Or(s.step.Name, fmt.Sprintf("%g/s", s.step.Rate))
-	generators := float64(max(s.step.Generators, 1))
-	r.OfferedHz = s.step.Rate / generators
-	r.BacklogLimit = int64(s.step.backlogLimit(s.config.Backlog))
+	r.OfferedHz = s.step.Rate / float64(s.config.Part.Count())
+	r.BacklogLimit = int64(s.step.backlogLimit(s.config.Backlog, s.config.Part))
 	if s.config.Poisson {
 		r.Arrival = "poisson"
 	}
@@ -265,9 +259,9 @@ func (s *stepRun) describe(start time.Duration) *result.Step {
 // arrivals returns the arrivals of the warm-up and the step, the same for every caller.
 func (s *stepRun) arrivals() *Arrivals {
 	if s.config.Poisson {
-		return Poisson(s.step.Rate, rand.New(rand.NewPCG(s.config.Seed, uint64(s.number)+1<<32))).Share(s.config.Share)
+		return Poisson(s.step.Rate, rand.New(rand.NewPCG(s.config.Seed, uint64(s.number)+1<<32))).Part(s.config.Part)
 	}
-	return Even(s.step.Rate).Share(s.config.Share)
+	return Even(s.step.Rate).Part(s.config.Part)
 }
 
 func (s *stepRun) report(second *Second) error {
@@ -297,16 +291,14 @@ func (s *stepRun) start(ctx context.Context, drivers []driver, slots []int) (fin
 		})
 	}
 	// The clock starts after all memory is allocated.
-	begin := c.Clock.Now()
-	if c.Begin != nil {
-		if begin, err = c.Begin(ctx, s.number); err != nil {
-			return nil, fmt.Errorf("wait for the common start: %w", err)
-		}
+	begin, err := s.awaitBegin(ctx)
+	if err != nil {
+		return nil, err
 	}
 	if err := s.listener.Step(s.describe(time.Duration(begin + int64(s.step.Warmup) - s.runStart))); err != nil {
 		return nil, err
 	}
-	if c.Begin == nil {
+	if c.Part.Whole() {
 		begin = c.Clock.Now()
 	}
 	s.phase = newPhase(begin, s.step, s.step.Warmup, len(drivers))

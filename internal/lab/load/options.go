@@ -5,9 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,15 +27,8 @@ type Options struct {
 	HTTP
 	Statement
 	Output
-	// Follow receives the recorder before the run begins, to show the run while it is under way; nil: nobody does.
-	Follow  func(*result.Recorder) `json:"-"`
-	Sharing `json:"-"`
-	// Next decides the steps instead of Amount; nil: Amount does.
-	Next Next `json:"-"`
-	// Ended completes the last record of the result; nil: nothing is added.
-	Ended func(*result.End) `json:"-"`
-	// Display shows the progress; nil: as `spillway load` does.
-	Display Display `json:"-"`
+	Parts
+	Sharing
 }
 
 // Amount is how much load is generated.
@@ -100,43 +93,10 @@ type Output struct {
 	Allow          []string
 }
 
-// Parse parses the options of a load that other hosts make, and the files that they
-// name. It draws the seed if there is none. The Config has no Target. Errors are
-// usage errors.
-func (o *Options) Parse(inputs Inputs) (*Config, error) {
-	config, requests, err := o.parse(inputs)
-	if err != nil {
-		return nil, exit.UsageError(err)
-	}
-	sql, thisHost, err := target.Parse(*requests)
-	if err == nil && thisHost {
-		err = errors.New("a socket is of one host: an agent loads targets on the network only")
-	}
-	if err == nil && o.Flow != "" {
-		err = errors.New("--flow needs the generator of this host: remove --agents")
-	}
-	if err == nil && o.Pin {
-		err = errors.New("--pin divides the cores of this host: remove --agents")
-	}
-	if err == nil && o.Awake {
-		err = errors.New("--awake is about the CPUs of this host: remove --agents")
-	}
-	if err == nil && len(o.Source) > 0 {
-		err = errors.New("--source names addresses of one host: remove it")
-	}
-	if err != nil {
-		return nil, exit.UsageError(fmt.Errorf("load: %w", err))
-	}
-	if config.Steps, err = o.plan(sql); err != nil {
-		return nil, exit.UsageError(err)
-	}
-	return config, nil
-}
-
-// Prepare parses the options, opens the target and connects to it once. The steps
-// are the share of one generator. Errors of the options are usage errors.
-func (o *Options) Prepare(ctx context.Context, inputs Inputs, share target.Part) (*Config, error) {
-	config, err := o.open(ctx, inputs, share)
+// prepare parses the options, opens the target and connects to it once. The steps are those of the part, or next decides
+// them. Errors of the options are usage errors.
+func (o *Options) prepare(ctx context.Context, next Next) (*Config, error) {
+	config, err := o.open(ctx, next)
 	if err != nil {
 		return nil, exit.UsageError(err)
 	}
@@ -146,26 +106,28 @@ func (o *Options) Prepare(ctx context.Context, inputs Inputs, share target.Part)
 	return config, nil
 }
 
-// open is Prepare without the connection.
-func (o *Options) open(ctx context.Context, inputs Inputs, share target.Part) (*Config, error) {
-	config, requests, err := o.parse(inputs)
+// open is prepare without the connection.
+func (o *Options) open(ctx context.Context, next Next) (*Config, error) {
+	config, requests, err := o.parse(next != nil)
 	if err != nil {
 		return nil, err
 	}
-	config.Share, requests.Share = share, share
 	if config.Target, err = target.Open(ctx, *requests); err != nil {
 		return nil, fmt.Errorf("load: %w", err)
 	}
 	if err := checkLabels(config.SLO, config.Target.Names()); err != nil {
 		return nil, err
 	}
-	if config.Next = o.Next; o.Next != nil {
+	if config.Next = next; next != nil {
 		config.Connections, err = oneCount(o.Connections, config.Target.SQL())
 	} else {
 		config.Steps, err = o.plan(config.Target.SQL())
 	}
 	if err == nil {
-		config.Steps, err = Split(config.Steps, share)
+		config.Steps, err = Split(config.Steps, o.Backlog, config.Part)
+	}
+	if err == nil {
+		err = config.checkLengths()
 	}
 	for _, n := range config.counts() {
 		if config.Target.Slots(n) > ConnectionsMax {
@@ -196,51 +158,46 @@ func (c *Config) counts() []int {
 
 // Mistake returns the mistake that Execute would find before it connects to the
 // target. It reads the files that the options name, and looks up the target's name.
-func (o *Options) Mistake(ctx context.Context) error {
-	_, err := o.open(ctx, LocalInputs(), target.Part{})
+// next is that of the hooks.
+func (o *Options) Mistake(ctx context.Context, next Next) error {
+	_, err := o.open(ctx, next)
 	return err
 }
 
-// parse parses everything but the target and the steps.
-func (o *Options) parse(inputs Inputs) (*Config, *target.Config, error) {
-	if err := o.validate(); err != nil {
+// parse parses everything but the target and the steps. It draws the seed if there is none. searches says that a Next
+// decides the steps.
+func (o *Options) parse(searches bool) (*Config, *target.Config, error) {
+	if err := o.validate(searches); err != nil {
 		return nil, nil, err
 	}
-	o.RandomSeed = cmp.Or(o.RandomSeed, rand.Uint64()>>12|1) // 52 bits are exact in every JSON reader
+	part, start, err := o.Parts.parse(time.Now())
+	if err != nil {
+		return nil, nil, err
+	}
+	o.RandomSeed = cmp.Or(o.RandomSeed, wholeSeed(start)>>12|1) // 52 bits are exact in every JSON reader
 	slo, err := result.ParseSLO(o.SLO)
 	if err != nil {
 		return nil, nil, err
 	}
-	clock := target.NewClock()
-	requests, err := o.targetConfig(clock, inputs)
+	config := &Config{
+		Clock: target.NewClock(), Poisson: o.Arrival == "poisson", PerConnection: o.PerConnection, Timeout: o.Timeout,
+		Backlog: o.Backlog, Workers: o.Workers, Seed: partSeed(o.RandomSeed, part), SLO: slo, Part: part, StartAt: start,
+	}
+	requests, err := o.targetConfig(config)
 	if err != nil {
 		return nil, nil, err
 	}
-	visits, err := o.readFlow(requests, inputs)
-	if err != nil {
-		return nil, nil, err
-	}
-	return &Config{
-		Clock: clock, Poisson: o.Arrival == "poisson", PerConnection: o.PerConnection, Timeout: o.Timeout,
-		Backlog: o.Backlog, Workers: o.Workers, Seed: o.RandomSeed, SLO: slo,
-		Flow: visits,
-	}, requests, nil
-}
-
-// readFlow reads the flow, if there is one, and adds the names of its steps.
-func (o *Options) readFlow(config *target.Config, inputs Inputs) (*flow.Flow, error) {
 	if o.Flow == "" {
-		return nil, nil
+		return config, requests, nil
 	}
-	f, err := flow.Read(o.Flow, inputs.Files, inputs.Environment)
-	if err != nil {
-		return nil, err
+	if config.Flow, err = flow.Read(o.Flow, target.LocalFiles, os.LookupEnv); err != nil {
+		return nil, nil, err
 	}
-	config.Calls = f.Names()
-	return f, nil
+	requests.Calls = config.Flow.Names()
+	return config, requests, config.Flow.Part(part)
 }
 
-func (o *Options) validate() error {
+func (o *Options) validate(searches bool) error {
 	switch {
 	case o.Target == "":
 		return errors.New("load: name a target, as in spillway load http://127.0.0.1:8080/")
@@ -248,7 +205,7 @@ func (o *Options) validate() error {
 		return errors.New("load: --per-connection, --backlog, --workers and --warmup must not be negative")
 	case o.ReportInterval < time.Second:
 		return errors.New("load: --report-interval must be at least 1s")
-	case o.Rate == "" && o.Next == nil && (o.Arrival == "poisson" || o.Backlog > 0):
+	case o.Rate == "" && !searches && (o.Arrival == "poisson" || o.Backlog > 0):
 		return errors.New("load: --arrival and --backlog are for an open loop; add --rate, or remove them")
 	}
 	_, err := parseAbort(o.Abort)
@@ -256,12 +213,12 @@ func (o *Options) validate() error {
 }
 
 // targetConfig parses the description of the target and its requests.
-func (o *Options) targetConfig(clock target.Clock, inputs Inputs) (*target.Config, error) {
+func (o *Options) targetConfig(load *Config) (*target.Config, error) {
 	config := &target.Config{
-		URL: o.Target, Socket: o.Socket, Allow: o.Allow, Timeout: o.Timeout, PerConnection: o.PerConnection, Seed: o.RandomSeed, Clock: clock,
-		DNSRefresh: o.DNSRefresh,
-		Method:     o.Method, HTTP2: o.HTTP2, Streams: o.Streams, GRPC: o.GRPC, Proto: o.Proto, SQL: o.SQL, Commands: o.Command,
-		Insecure: o.Insecure, CACert: o.CACert, Cert: o.Cert, Key: o.Key, Files: inputs.Files, Sent: inputs.Sent,
+		URL: o.Target, Socket: o.Socket, Allow: o.Allow, Timeout: o.Timeout, PerConnection: o.PerConnection, DNSRefresh: o.DNSRefresh,
+		Seed: load.Seed, Part: load.Part, Clock: load.Clock,
+		Method: o.Method, HTTP2: o.HTTP2, Streams: o.Streams, GRPC: o.GRPC, Proto: o.Proto, SQL: o.SQL, Commands: o.Command,
+		Insecure: o.Insecure, CACert: o.CACert, Cert: o.Cert, Key: o.Key, Files: target.LocalFiles,
 	}
 	for _, text := range o.Source {
 		address, err := netip.ParseAddr(text)
@@ -275,7 +232,7 @@ func (o *Options) targetConfig(clock target.Clock, inputs Inputs) (*target.Confi
 		if !found || name == "" {
 			return nil, fmt.Errorf("--param %q: write NAME=VALUE", text)
 		}
-		v, err := target.ParseValue(value, inputs.Files)
+		v, err := target.ParseValue(value, target.LocalFiles)
 		if err != nil {
 			return nil, fmt.Errorf("--param %s: %w", name, err)
 		}
@@ -285,7 +242,7 @@ func (o *Options) targetConfig(clock target.Clock, inputs Inputs) (*target.Confi
 		config.Params[name] = v
 	}
 	var err error
-	if config.Headers, err = o.headers(inputs); err != nil {
+	if config.Headers, err = o.headers(os.LookupEnv); err != nil {
 		return nil, err
 	}
 	if config.Checks, err = target.ParseChecks(o.Check); err != nil {

@@ -19,7 +19,7 @@ type Arrivals struct {
 	random *rand.Rand // nil: evenly spaced
 	hits   float64    // expected arrivals before the next one
 	number int64
-	share  target.Part
+	part   target.Part
 }
 
 // Even returns evenly spaced arrivals. The first is at time 0.
@@ -31,16 +31,16 @@ func Poisson(rateHz float64, random *rand.Rand) *Arrivals {
 	return &Arrivals{rate: rateHz, random: random, hits: random.ExpFloat64()}
 }
 
-// Share makes a the arrivals of one of several generators; it is called before
-// Next. Of evenly spaced arrivals each takes every n-th, so that together they are
-// evenly spaced. Of Poisson arrivals each has an n-th of the rate. Together they are
-// Poisson arrivals of the whole rate if the random numbers of each differ.
-func (a *Arrivals) Share(s target.Part) *Arrivals {
-	a.share = s
+// Part makes a the arrivals of a part of the load; it is called before Next. Of
+// evenly spaced arrivals each part takes every n-th, so that together they are evenly
+// spaced. Of Poisson arrivals each has an n-th of the rate. Together they are Poisson
+// arrivals of the whole rate if the random numbers of each differ.
+func (a *Arrivals) Part(p target.Part) *Arrivals {
+	a.part = p
 	if a.random == nil {
-		a.hits = float64(s.Number)
+		a.hits = float64(p.Number)
 	} else {
-		a.hits *= float64(s.Count())
+		a.hits *= float64(p.Count())
 	}
 	return a
 }
@@ -51,9 +51,9 @@ func (a *Arrivals) Next() time.Duration {
 	t := a.time()
 	a.number++
 	if a.random == nil {
-		a.hits = float64(a.number*int64(a.share.Count()) + int64(a.share.Number)) // counted, not summed, so that errors do not accumulate
+		a.hits = float64(a.part.Nth(a.number)) // counted, not summed, so that errors do not accumulate
 	} else {
-		a.hits += a.random.ExpFloat64() * float64(a.share.Count())
+		a.hits += a.random.ExpFloat64() * float64(a.part.Count())
 	}
 	return t
 }

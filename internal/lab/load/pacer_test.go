@@ -106,16 +106,16 @@ func TestBacklog(t *testing.T) {
 	})
 }
 
-// TestArrivalsShare checks that generators together make the arrivals of one, and that their Poisson arrivals have the
+// TestArrivalsPart checks that parts together make the arrivals of one, and that their Poisson arrivals have the
 // whole rate.
-func TestArrivalsShare(t *testing.T) {
+func TestArrivalsPart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 9).Draw(t, "generators")
 		rate := rapid.Float64Range(1, 5000).Draw(t, "rate")
 		whole := Even(rate)
 		shares := make([]*Arrivals, n)
 		for i := range shares {
-			shares[i] = Even(rate).Share(target.Part{Number: i, Of: n})
+			shares[i] = Even(rate).Part(target.Part{Number: i, Of: n})
 		}
 		for i := range 50 * n {
 			if want, got := whole.Next(), shares[i%n].Next(); got != want {
@@ -126,7 +126,7 @@ func TestArrivalsShare(t *testing.T) {
 	const hz, seconds, n = 3000, 100, 3
 	count := 0
 	for i := range n {
-		a := Poisson(hz, rand.New(rand.NewPCG(7, uint64(i)))).Share(target.Part{Number: i, Of: n})
+		a := Poisson(hz, rand.New(rand.NewPCG(7, uint64(i)))).Part(target.Part{Number: i, Of: n})
 		for a.Next() < seconds*time.Second {
 			count++
 		}

@@ -32,44 +32,38 @@ type Step struct {
 	Connections int
 	Duration    time.Duration // zero: until Requests
 	Requests    int64         // zero: until Duration
-	Generators  int           // that share Rate and the backlog; zero: one
 	Warmup      time.Duration // load before the step, not counted
 	Name        string        // in the result; "": after the load
 }
 
-// Split returns one generator's share of the steps. Connections and the requests of an
-// open loop are divided, with a difference of at most one. Those of a closed loop are
-// divided as the connections are, so that all shares end at the same time. The rate
-// stays whole, because each generator takes its own arrivals from it (see Arrivals.Share).
-func Split(steps []Step, share target.Part) ([]Step, error) {
-	n := share.Count()
+// Split returns one part of the steps. Connections and the requests of an open loop are
+// divided, with a difference of at most one. Those of a closed loop are divided as the
+// connections are, so that all parts end at the same time. The rate stays whole, because
+// each part takes its own arrivals from it (see Arrivals.Part), and so does the name.
+// backlog is how many arrivals may wait; zero: the default.
+func Split(steps []Step, backlog int, part target.Part) ([]Step, error) {
+	n := part.Count()
+	if backlog > 0 && backlog < n {
+		return nil, fmt.Errorf("--backlog %d for %d parts: each needs at least one; raise --backlog", backlog, n)
+	}
 	own := slices.Clone(steps)
 	for i := range own {
 		s := &own[i]
 		if s.Connections < n {
-			return nil, fmt.Errorf("%d connections for %d generators: each needs at least one; raise --connections", s.Connections, n)
+			return nil, fmt.Errorf("%d connections for %d parts: each needs at least one; raise --connections", s.Connections, n)
 		}
 		if s.Requests > 0 && s.Requests < int64(n) {
-			return nil, fmt.Errorf("%d requests for %d generators: each needs at least one; raise --requests", s.Requests, n)
+			return nil, fmt.Errorf("%d requests for %d parts: each needs at least one; raise --requests", s.Requests, n)
 		}
+		s.Name = s.title()
 		if s.Requests > 0 && !s.Open() {
-			s.Requests = byConnections(s.Requests, s.Connections, share)
+			s.Requests = byConnections(s.Requests, s.Connections, part)
 		} else {
-			s.Requests = portion(s.Requests, share)
+			s.Requests = part.Portion(s.Requests)
 		}
-		s.Connections = int(portion(int64(s.Connections), share))
-		s.Generators = n
+		s.Connections = int(part.Portion(int64(s.Connections)))
 	}
 	return own, nil
-}
-
-// portion is the part of a whole number; the first generators get the remainder.
-func portion(whole int64, share target.Part) int64 {
-	n := int64(share.Count())
-	if int64(share.Number) < whole%n {
-		return whole/n + 1
-	}
-	return whole / n
 }
 
 // sharesOf divides n among that many threads. Shares differ by at most 1, and the
@@ -77,34 +71,45 @@ func portion(whole int64, share target.Part) int64 {
 func sharesOf(n, threads int) []int {
 	shares := make([]int, threads)
 	for i := range shares {
-		shares[i] = int(portion(int64(n), target.Part{Number: i, Of: threads}))
+		shares[i] = int(target.Part{Number: i, Of: threads}.Portion(int64(n)))
 	}
 	return shares
 }
 
 // byConnections is the part of the requests of a closed loop: one, and of the others as
-// many as the generator has connections of all.
-func byConnections(requests int64, connections int, share target.Part) int64 {
-	n := share.Count()
-	until := func(generators int) int64 { // requests of the first generators
-		own := generators*(connections/n) + min(generators, connections%n)
+// many as the part has connections of all.
+func byConnections(requests int64, connections int, part target.Part) int64 {
+	n := part.Count()
+	until := func(parts int) int64 { // requests of the first parts
+		own := parts*(connections/n) + min(parts, connections%n)
 		high, low := bits.Mul64(uint64(requests-int64(n)), uint64(own))
 		quotient, _ := bits.Div64(high, low, uint64(connections))
 		return int64(quotient)
 	}
-	return 1 + until(share.Number+1) - until(share.Number)
+	return 1 + until(part.Number+1) - until(part.Number)
 }
 
 // Open reports whether the step is an open loop.
 func (s *Step) Open() bool { return s.Rate > 0 }
 
-// backlogLimit is the number of arrivals that may wait for a connection.
-func (s *Step) backlogLimit(asked int) int {
+// title is the name of the step, or else its load.
+func (s *Step) title() string {
+	switch {
+	case s.Name != "":
+		return s.Name
+	case s.Open():
+		return fmt.Sprintf("%g/s", s.Rate)
+	}
+	return fmt.Sprintf("%d connections", s.Connections)
+}
+
+// backlogLimit is the number of arrivals of a part that may wait for a connection.
+func (s *Step) backlogLimit(asked int, part target.Part) int {
 	if asked == 0 {
 		seconds := backlogSeconds * s.Rate
 		asked = int(min(max(seconds, backlogMin), backlogMax))
 	}
-	return max(asked/max(s.Generators, 1), 1)
+	return int(part.Portion(int64(asked)))
 }
 
 // ParseSteps returns the steps of a run.

@@ -71,27 +71,35 @@ func FuzzPlan(f *testing.F) {
 	})
 }
 
-// TestSplit checks that the shares of a step add up to it, with differences of at most one.
+// TestSplit checks that the parts of a step add up to it, with differences of at most one.
 func TestSplit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.IntRange(1, 20).Draw(t, "generators")
+		n := rapid.IntRange(1, 20).Draw(t, "parts")
 		whole := Step{
 			Rate: 100, Connections: rapid.IntRange(1, 100).Draw(t, "connections"), Requests: rapid.Int64Range(0, 100).Draw(t, "requests"),
 		}
+		backlog := rapid.IntRange(0, 100).Draw(t, "backlog")
 		var connections []int
 		var requests []int64
-		sum := Step{}
+		sum, waiting := Step{}, 0
 		for i := range n {
-			own, err := Split([]Step{whole}, target.Part{Number: i, Of: n})
-			if tooMany := whole.Connections < n || whole.Requests > 0 && whole.Requests < int64(n); tooMany != (err != nil) {
-				t.Fatalf("%d generators for %+v: %v", n, whole, err)
+			own, err := Split([]Step{whole}, backlog, target.Part{Number: i, Of: n})
+			if tooMany := whole.Connections < n || whole.Requests > 0 && whole.Requests < int64(n) || backlog > 0 && backlog < n; tooMany != (err != nil) {
+				t.Fatalf("%d parts for %+v and a backlog of %d: %v", n, whole, backlog, err)
 			}
 			if err != nil {
 				return
 			}
 			sum.Connections += own[0].Connections
 			sum.Requests += own[0].Requests
+			waiting += own[0].backlogLimit(backlog, target.Part{Number: i, Of: n})
+			if own[0].Name != "100/s" || own[0].Rate != 100 {
+				t.Fatalf("part %d is %+v", i, own[0])
+			}
 			connections, requests = append(connections, own[0].Connections), append(requests, own[0].Requests)
+		}
+		if want := whole.backlogLimit(backlog, target.Part{}); waiting != want {
+			t.Fatalf("%d may wait in %d parts, %d in the whole", waiting, n, want)
 		}
 		if sum.Connections != whole.Connections || sum.Requests != whole.Requests ||
 			slices.Max(connections)-slices.Min(connections) > 1 || slices.Max(requests)-slices.Min(requests) > 1 {
@@ -100,20 +108,21 @@ func TestSplit(t *testing.T) {
 	})
 }
 
-// TestSplitClosedLoop checks that the connections of all shares have the same number of requests, so that the shares end together.
+// TestSplitClosedLoop checks that the connections of all parts have the same number of requests, so that the parts end together.
 func TestSplitClosedLoop(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.IntRange(1, 64).Draw(t, "generators")
+		const backlog = 0
+		n := rapid.IntRange(1, 64).Draw(t, "parts")
 		whole := Step{Connections: rapid.IntRange(n, 60000).Draw(t, "connections"), Requests: rapid.Int64Range(int64(n), math.MaxInt64).Draw(t, "requests")}
 		sum := int64(0)
 		for i := range n {
-			own, err := Split([]Step{whole}, target.Part{Number: i, Of: n})
+			own, err := Split([]Step{whole}, backlog, target.Part{Number: i, Of: n})
 			if err != nil {
 				t.Fatal(err)
 			}
 			got, want := own[0].Requests, float64(whole.Requests)*float64(own[0].Connections)/float64(whole.Connections)
 			if sum += got; got < 1 || math.Abs(float64(got)-want) > 3+want*1e-9 {
-				t.Fatalf("share %d of %d of %+v: %d connections with %d requests, want %.1f", i, n, whole, own[0].Connections, got, want)
+				t.Fatalf("part %d of %d of %+v: %d connections with %d requests, want %.1f", i, n, whole, own[0].Connections, got, want)
 			}
 		}
 		if sum != whole.Requests {

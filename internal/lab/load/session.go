@@ -16,7 +16,9 @@ const connectsMax = 8
 // runSessions runs the step on a goroutine per connection.
 func (s *stepRun) runSessions(ctx context.Context) error {
 	c := s.config
-	p := &pool{clock: c.Clock, arrivals: s.arrivals(), backlog: newBacklog(s.step.backlogLimit(c.Backlog)), connections: s.step.Connections}
+	p := &pool{
+		clock: c.Clock, arrivals: s.arrivals(), backlog: newBacklog(s.step.backlogLimit(c.Backlog, c.Part)), connections: s.step.Connections,
+	}
 	p.sessions = c.Target.NewSessions(p.connections)
 	var connects []time.Duration
 	if c.Target.SQL() && c.PerConnection == 0 {

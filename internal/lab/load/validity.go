@@ -1,7 +1,6 @@
 package load
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -48,6 +47,7 @@ func (s *stepRun) judge(t *result.Total, sums *threadReport) {
 	}
 	var reasons []result.Reason
 	for _, c := range []check{
+		{result.NotTogether, s.judgeBegin},
 		{result.OwnErrors, s.judgeOwnErrors},
 		{result.UsersShort, s.judgeUsers},
 		{result.SendRate, s.judgeSendRate},
@@ -144,28 +144,6 @@ func (s *stepRun) lateness(lags *histogram.Histogram, responses func(label strin
 	return ""
 }
 
-// sumLag is judgeLag of the sum of shares, which carries percentiles that no share does. The reason may be another program on an agent's
-// host.
-func (s *stepRun) sumLag(t *result.Total) (*problem, error) {
-	lags, err := histogram.Decode(string(t.Latency.Lag))
-	if err != nil {
-		return nil, fmt.Errorf("read the pacer lag: %w", err)
-	}
-	reason := s.lateness(lags, func(label string) histogram.Censored {
-		times, errTimes := part(t, label).Latency.Responses()
-		err = errors.Join(err, errTimes)
-		return times
-	})
-	if err != nil || reason == "" {
-		return nil, err
-	}
-	verdict := result.GeneratorLimited
-	if t.Validity == result.HostContended {
-		verdict = result.HostContended
-	}
-	return &problem{verdict, reason + "; use more agents, or stop what else runs on their hosts"}, nil
-}
-
 // late is the problem of a generator that was late. Other programs are the cause if it waited for a CPU that it shares.
 func (s *stepRun) late(reason string) *problem {
 	if s.config.Hosts == nil && s.waitShare() >= waitMax/2 {
@@ -177,15 +155,15 @@ func (s *stepRun) late(reason string) *problem {
 // responses are the response times of the requests with that name, of all for "".
 func (s *stepRun) responses(t *result.Total, label string) histogram.Censored {
 	if label != "" {
-		if times, err := part(t, label).Latency.Responses(); err == nil {
+		if times, err := requestsNamed(t, label).Latency.Responses(); err == nil {
 			return times
 		}
 	}
 	return s.collector.latency.responses()
 }
 
-// part returns the figures of the requests with that name, of all for "".
-func part(t *result.Total, label string) *result.LabelTotal {
+// requestsNamed returns the figures of the requests with that name, of all for "".
+func requestsNamed(t *result.Total, label string) *result.LabelTotal {
 	for i := range t.Labels {
 		if label != "" && t.Labels[i].Name == label {
 			return &t.Labels[i]
@@ -234,7 +212,7 @@ func (s *stepRun) judgeSteal(*result.Total, *threadReport) *problem {
 		return nil
 	}
 	reason := fmt.Sprintf("the hypervisor took %.1f %% of the time of this host's CPUs", 100*s.host.steal)
-	if !s.config.Awake && s.config.Share.Count() == 1 {
+	if !s.config.Awake {
 		reason += "; --awake keeps idle CPUs from sleeping, which may help"
 	}
 	return &problem{result.HostContended, reason}
@@ -303,13 +281,13 @@ func (s *stepRun) judgeBacklog(t *result.Total, _ *threadReport) *problem {
 	if !s.step.Open() {
 		return nil
 	}
-	growth, clear := s.trend.growth(s.step.Rate / float64(s.config.Share.Count()))
+	growth, clear := s.trend.growth(s.step.Rate / float64(s.config.Part.Count()))
 	if t.Overloaded = clear; !clear {
 		return nil
 	}
 	reason := fmt.Sprintf("the backlog grew by %.3g/s: the target answers %.3g/s", growth, t.Rate())
-	if s.config.Share.Count() > 1 || slices.ContainsFunc(t.SLO, func(c result.Criterion) bool { return !c.Met }) {
-		return &problem{result.Valid, reason} // JudgeSum judges a share
+	if !s.config.Part.Whole() || slices.ContainsFunc(t.SLO, func(c result.Criterion) bool { return !c.Met }) {
+		return &problem{result.Valid, reason} // judgeSum judges a part
 	}
 	return &problem{result.NotStationary, reason + ", and latencies depend on the length of the step; use a lower --rate"}
 }
@@ -345,52 +323,19 @@ func (s *stepRun) judgeSilence(t *result.Total, _ *threadReport) *problem {
 	return &problem{result.NotStationary, reason + ", which the figures of a closed loop do not show; find out why, or use --rate"}
 }
 
-// judgeSamples leaves a share of a load to JudgeSum.
+// judgeSamples leaves a part of a load to judgeSum.
 func (s *stepRun) judgeSamples(t *result.Total, _ *threadReport) *problem {
-	if s.config.Share.Count() > 1 {
+	if !s.config.Part.Whole() {
 		return nil
 	}
 	return s.tooFew(t)
-}
-
-// JudgeSum completes the verdict on the sum of the shares of several generators: what
-// none of them can judge alone. It returns an error if a histogram of the sum cannot be read.
-func (c *Config) JudgeSum(step int, t *result.Total) error {
-	s := &stepRun{config: c, step: &c.Steps[step], number: step}
-	var reasons []result.Reason
-	late, err := s.sumLag(t)
-	if err != nil {
-		return err
-	}
-	if late != nil {
-		reasons = append(reasons, late.because(result.PacerLag))
-	}
-	if late == nil && t.Overloaded && !slices.ContainsFunc(t.SLO, func(c result.Criterion) bool { return !c.Met }) {
-		reasons = append(reasons, result.Reason{
-			Code: result.Backlog, Verdict: result.NotStationary,
-			Text: "the backlog grew, and latencies depend on the length of the step; use a lower --rate",
-		})
-	}
-	if p := s.tooFew(t); p != nil {
-		reasons = append(reasons, p.because(result.TooFewAnswers))
-	}
-	for _, r := range reasons {
-		t.Reasons = append(t.Reasons, r)
-		if severity(r.Verdict) > severity(t.Validity) {
-			t.Validity = r.Verdict
-		}
-	}
-	if late != nil {
-		t.Overloaded = false // the cause may be the agents
-	}
-	return nil
 }
 
 // tooFew checks that there are enough requests for every percentile of the SLO. If the target certainly fails more
 // requests than a percentile leaves out, the percentile needs no more.
 func (s *stepRun) tooFew(t *result.Total) *problem {
 	for _, p := range s.config.SLO.Percentiles() {
-		c := part(t, p.Label).Counters
+		c := requestsNamed(t, p.Label).Counters
 		if n := c.Requests(); !histogram.Carries(n, p.Q) && !failsSurely(failedByTarget(&c.Errors), n, 1-p.Q) {
 			return &problem{result.TooFewSamples, fmt.Sprintf("%d answers are too few for p%g: %d of them must lie beyond it%s",
 				n, p.Q*100, histogram.TailSamples, s.moreTime(t, n, math.Ceil(histogram.TailSamples/(1-p.Q)-1e-6)))}
@@ -400,7 +345,7 @@ func (s *stepRun) tooFew(t *result.Total) *problem {
 		return &problem{result.TooFewSamples, fmt.Sprintf("%d answers are fewer than %d%s", n, samplesMin, s.moreTime(t, n, samplesMin))}
 	}
 	for _, label := range s.config.SLO.Labels() { // a mean, a maximum or a share of errors
-		c := part(t, label).Counters
+		c := requestsNamed(t, label).Counters
 		if n := c.Requests(); n < samplesMin && !failsSurely(failedByTarget(&c.Errors)+c.Done-c.Good(), n, result.ErrorShareMax) {
 			return &problem{result.TooFewSamples, fmt.Sprintf("%d requests with the name %s are fewer than %d%s", n, label, samplesMin,
 				s.moreTime(t, n, samplesMin))}

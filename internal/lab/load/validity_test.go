@@ -228,23 +228,23 @@ func TestJudgeSilence(t *testing.T) {
 	})
 }
 
-// TestJudgeSumLag judges the lag at a percentile that the sum of the shares carries and none of them does.
+// TestJudgeSumLag judges the lag at a percentile that the sum of the parts carries and none of them does.
 func TestJudgeSumLag(t *testing.T) {
 	slo, err := result.ParseSLO("p99<5s")
 	if err != nil {
 		t.Fatal(err)
 	}
-	open := Step{Rate: 500, Connections: 100, Duration: 3 * time.Second}
+	open := result.Step{Loop: result.LoopOpen, OfferedHz: 500, Connections: 100, Duration: 3}
 	for _, c := range []struct {
-		step          Step
+		step          result.Step
 		lag, response time.Duration
-		shares, want  result.Validity
+		parts, want   result.Validity
 	}{
 		{open, 200 * time.Millisecond, 200 * time.Millisecond, result.Valid, result.GeneratorLimited},
 		{open, 200 * time.Millisecond, 200 * time.Millisecond, result.HostContended, result.HostContended},
 		{open, 200 * time.Millisecond, 3 * time.Second, result.Valid, result.Valid},
 		{open, 100 * time.Microsecond, 200 * time.Microsecond, result.Valid, result.Valid},
-		{Step{Connections: 100, Duration: 3 * time.Second}, 200 * time.Millisecond, 200 * time.Millisecond, result.Valid, result.Valid},
+		{result.Step{Loop: result.LoopClosed, Connections: 100, Duration: 3}, 200 * time.Millisecond, 200 * time.Millisecond, result.Valid, result.Valid},
 	} {
 		lag, response := histogram.New(), histogram.New()
 		for i := range 1500 {
@@ -256,15 +256,15 @@ func TestJudgeSumLag(t *testing.T) {
 			lag.Record(20 * time.Microsecond)
 			response.Record(200 * time.Microsecond)
 		}
-		total := &result.Total{Elapsed: 3, Validity: c.shares}
+		sum := &result.StepRun{Step: c.step, Total: result.Total{Elapsed: 3, Validity: c.parts}}
+		total := &sum.Total
 		total.Due, total.Done = 1500, 1500
 		total.Latency = result.Latency{Lag: payload(t, lag), Response: payload(t, response)}
-		config := Config{Steps: []Step{c.step}, SLO: slo}
-		if err := config.JudgeSum(0, total); err != nil {
+		if err := judgeSum(slo, sum); err != nil {
 			t.Fatal(err)
 		}
 		if total.Validity != c.want {
-			t.Errorf("lag %v, response %v, shares %s: %s %q, want %s", c.lag, c.response, c.shares, total.Validity, total.Reasons, c.want)
+			t.Errorf("lag %v, response %v, parts %s: %s %q, want %s", c.lag, c.response, c.parts, total.Validity, total.Reasons, c.want)
 		}
 	}
 }

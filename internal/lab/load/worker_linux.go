@@ -23,7 +23,7 @@ func (s *stepRun) runWorkers(ctx context.Context) error {
 	// A thread keeps its place in the Go scheduler while it waits for a short time, and the collector needs one too.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), workers+1)))
 	slots := sharesOf(s.step.Connections, workers)
-	waiting := sharesOf(s.step.backlogLimit(c.Backlog), workers)
+	waiting := sharesOf(s.step.backlogLimit(c.Backlog, c.Part), workers)
 	threads := make([]*thread, workers)
 	for i := range threads {
 		threads[i] = &thread{number: i, threads: workers, connections: s.step.Connections, clock: c.Clock, held: newBacklog(slots[i])}

@@ -5,6 +5,8 @@ package load
 import (
 	"context"
 	"time"
+
+	"spillway/internal/lab/result"
 )
 
 // Outside Linux, sessions drive every target, and the pacer uses Go's timers.
@@ -14,6 +16,8 @@ func (*stepRun) runWorkers(context.Context) error { panic("bug: only Linux has w
 func beginPromptly() (restore func()) { return func() {} }
 
 func sleep(d time.Duration) { time.Sleep(d) }
+
+func readClock() result.Clock { return result.Clock{Unknown: "only Linux tells"} }
 
 // alarm wakes a goroutine on time.
 type alarm struct{ stopped chan struct{} }

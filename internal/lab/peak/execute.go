@@ -86,10 +86,10 @@ func parsePrecision(text string) (float64, error) {
 	return share, nil
 }
 
-// Execute searches for the highest rate that meets the SLO and shows the progress on w. It adds the options to the header. open
-// opens the watcher after the target has answered; it returns nil for none. Afterwards it turns the knobs and sets them back, also
-// if ctx has ended. An interrupted search is not an error: the Outcome has what is proved so far.
-func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, open func() (load.Watcher, error)) (*Outcome, error) {
+// Execute searches for the highest rate that meets the SLO and shows the progress on w. It adds the options to the header. Of
+// the hooks, it decides Next, Ended and Display. Afterwards it turns the knobs and sets them back, also if ctx has ended. An
+// interrupted search is not an error: the Outcome has what is proved so far.
+func Execute(ctx context.Context, o Options, hooks load.Hooks, header result.Header, w io.Writer) (*Outcome, error) {
 	o.RandomSeed = cmp.Or(o.RandomSeed, rand.Uint64()>>12|1) // 52 bits are exact in every JSON reader
 	settings, slo, err := o.settings()
 	if err != nil {
@@ -107,7 +107,7 @@ func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, 
 	if original.Deadline > 0 { // 0 is no limit
 		original.Deadline = max(time.Duration(originalShare(turnsOf(knobs))*float64(settings.Deadline)), time.Nanosecond)
 	}
-	answer, run, err := search(ctx, o, original, slo, header, w, open)
+	answer, run, err := search(ctx, o, hooks, original, slo, header, w)
 	if err != nil {
 		return nil, err
 	}
@@ -119,8 +119,8 @@ func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, 
 	k := knobRun{
 		options: &o, settings: settings, original: answer, knobs: knobs, set: set,
 		measure: func(ctx context.Context, o Options, settings Settings) (Answer, error) {
-			o.Out, o.Follow = "", nil // the result file is about the original values only
-			answer, _, err := search(ctx, o, settings, slo, header, w, func() (load.Watcher, error) { return nil, nil })
+			o.Out = "" // the result file is about the original values only, as is what follows and watches the run
+			answer, _, err := search(ctx, o, load.Hooks{Find: hooks.Find, Keeper: hooks.Keeper}, settings, slo, header, w)
 			return answer, err
 		},
 		elapsed: func() time.Duration { return time.Since(began) },
@@ -132,8 +132,8 @@ func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, 
 }
 
 // search runs one search. It is not an error if ctx ends while it runs.
-func search(ctx context.Context, o Options, settings Settings, slo result.SLO, header result.Header, w io.Writer,
-	open func() (load.Watcher, error),
+func search(ctx context.Context, o Options, hooks load.Hooks, settings Settings, slo result.SLO, header result.Header,
+	w io.Writer,
 ) (Answer, *result.Run, error) {
 	e := &execution{
 		options: &o, slo: slo, search: NewSearch(settings), display: newDisplay(w, settings.Deadline, o.Flow != ""), now: time.Now,
@@ -146,8 +146,8 @@ func search(ctx context.Context, o Options, settings Settings, slo result.SLO, h
 		e.start = func() { end.Reset(min(settings.Deadline, math.MaxInt64-overdueMax) + overdueMax) }
 		e.overdue = func() bool { return errors.Is(context.Cause(ctx), errOverdue) }
 	}
-	o.Next, o.Display, o.Ended = e.next, e.display, e.ended
-	run, err := load.Execute(ctx, o.Options, load.Local(o.Options), header, w, open)
+	hooks.Next, hooks.Display, hooks.Ended = e.next, e.display, e.ended
+	run, err := load.Execute(ctx, o.Options, hooks, header, w)
 	if err == nil {
 		err = load.Broken(run)
 	}

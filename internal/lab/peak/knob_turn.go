@@ -166,8 +166,8 @@ func (r *knobRun) restore(ctx context.Context, k *knob) error {
 
 // mistake returns the mistake that a knob makes in correct options of the load, before anything is run.
 func mistake(ctx context.Context, o load.Options, knobs []knob) error {
-	o.Next = func(context.Context, *result.Total) (load.Step, bool, error) { return load.Step{}, false, nil } // as in a search
-	if len(knobs) == 0 || o.Mistake(ctx) != nil {
+	next := func(context.Context, *result.Total) (load.Step, bool, error) { return load.Step{}, false, nil } // as in a search
+	if len(knobs) == 0 || o.Mistake(ctx, next) != nil {
 		return nil
 	}
 	for _, k := range knobs {
@@ -177,7 +177,7 @@ func mistake(ctx context.Context, o load.Options, knobs []knob) error {
 			}
 			changed := o
 			t.change(&changed)
-			if err := changed.Mistake(ctx); err != nil {
+			if err := changed.Mistake(ctx, next); err != nil {
 				return fmt.Errorf("--knob %s=%s: %w", k.name, t.value, err)
 			}
 		}

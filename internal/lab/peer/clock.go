@@ -33,9 +33,6 @@ func (o *Offsets) Add(one Offset) {
 	o.last = append(o.last, one)
 }
 
-// Len is the number of exchanges remembered.
-func (o *Offsets) Len() int { return len(o.last) }
-
 // Best returns the offset of the shortest round trip, the newest of equals, and half of that trip.
 func (o *Offsets) Best() (ahead, uncertainty time.Duration) {
 	if len(o.last) == 0 {

@@ -158,7 +158,13 @@ func readRun(path string) (*result.Run, error) {
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, result.ErrNotResult) || errors.Is(err, result.ErrVersion) {
 		err = exit.UsageError(err)
 	}
-	return run, err
+	if err != nil {
+		return nil, err
+	}
+	if err := run.Header.CheckWhole(); err != nil {
+		return nil, exit.UsageError(fmt.Errorf("%s: %w", path, err))
+	}
+	return run, nil
 }
 
 // readStudy reads all result files of a variant of an experiment. Those of one trial are one search.

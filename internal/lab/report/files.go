@@ -13,6 +13,7 @@ import (
 
 	"spillway/internal/exit"
 	"spillway/internal/lab/experiment"
+	"spillway/internal/lab/load"
 	"spillway/internal/lab/plan"
 	"spillway/internal/lab/result"
 )
@@ -23,7 +24,7 @@ type FilesOptions struct {
 	Files  []string // each FILE or LABEL=FILE, or the directory of an experiment
 	Format string   // "": by the name of Out, otherwise Text
 	Out    string   // "": standard output
-	Merge  bool     // add the files up: they are shares of one run
+	Merge  bool     // put the parts of a load together, and judge its SLO. An Out that ends in .ndjson is a result file
 
 	Plan string // plan.ParseOptions: a plan from the files; "": none
 
@@ -58,10 +59,10 @@ func WriteFiles(o FilesOptions, stdout io.Writer, log *slog.Logger) error {
 		return writeOut(stdout, o.Out, func(w io.Writer) error { return WriteStudy(w, format, study) })
 	}
 	if len(o.Files) > 1 && !o.Merge && o.Against == "" && o.Plan == "" && slices.Contains(OneRunFormats(), format) {
-		return exit.UsageError(fmt.Errorf("%s shows one run, not %d files: compare a run with another by --against BASE, or add up the shares "+
-			"of one run by --merge; json, csv, bench and junit keep several runs apart", format, len(o.Files)))
+		return exit.UsageError(fmt.Errorf("%s shows one run, not %d files: compare a run with another by --against BASE, or put the parts "+
+			"of a load together by --merge; json, csv, bench and junit keep several runs apart", format, len(o.Files)))
 	}
-	runs, err := readRuns(o.Files)
+	runs, err := readRuns(o.Files, len(o.Files) > 1 && !o.Merge)
 	if err != nil {
 		return err
 	}
@@ -70,7 +71,7 @@ func WriteFiles(o FilesOptions, stdout io.Writer, log *slog.Logger) error {
 		return err
 	}
 	if o.Merge {
-		merged, err := result.Merge(runs)
+		merged, err := load.Merge(runs)
 		if err != nil {
 			return exit.UsageError(err)
 		}
@@ -84,8 +85,22 @@ func WriteFiles(o FilesOptions, stdout io.Writer, log *slog.Logger) error {
 			log.Warn("the result file is incomplete", "target", run.Header.Target, "missing", run.CutOff)
 		}
 	}
-	return writeOut(stdout, o.Out, func(w io.Writer) error { return WriteWithPlan(w, format, runs, planned) })
+	if o.Merge && o.Format == "" && isResult(o.Out) {
+		err = result.WriteFile(o.Out, runs[0])
+	} else {
+		err = writeOut(stdout, o.Out, func(w io.Writer) error { return WriteWithPlan(w, format, runs, planned) })
+	}
+	if err != nil || !o.Merge {
+		return err
+	}
+	if err := load.Judge(runs[0]); err != nil {
+		return err
+	}
+	return load.Broken(runs[0])
 }
+
+// isResult reports whether a file of that name is a result file, as load -o writes it.
+func isResult(path string) bool { return strings.HasSuffix(strings.TrimSuffix(path, ".gz"), ".ndjson") }
 
 // plan plans from the files; nil: no plan is asked for.
 func (o *FilesOptions) plan() (*plan.Plan, error) {
@@ -126,7 +141,7 @@ func (o *FilesOptions) writeAgainst(format Format, runs []*result.Run, stdout io
 	if !slices.Contains(AgainstFormats(), format) {
 		return exit.UsageError(fmt.Errorf("a comparison has the formats text, markdown, summary and junit, not %s", format))
 	}
-	bases, err := readRuns([]string{o.Against})
+	bases, err := readRuns([]string{o.Against}, false)
 	if err != nil {
 		return err
 	}
@@ -165,9 +180,8 @@ func (o *FilesOptions) format() Format {
 	return Text
 }
 
-// readRuns reads each file. Among several runs, one without a label is named by
-// its file.
-func readRuns(files []string) ([]*result.Run, error) {
+// readRuns reads each file. byFile names runs without a label by their files.
+func readRuns(files []string, byFile bool) ([]*result.Run, error) {
 	var runs []*result.Run
 	for _, file := range files {
 		label, path := splitLabel(file)
@@ -184,7 +198,7 @@ func readRuns(files []string) ([]*result.Run, error) {
 		if label != "" {
 			run.Header.Label = label
 		}
-		if run.Header.Label == "" && len(files) > 1 {
+		if run.Header.Label == "" && byFile {
 			run.Header.Label = baseName(path)
 		}
 		runs = append(runs, run)

@@ -34,15 +34,12 @@ func (r *run) manifest() []fact {
 		facts = append(facts, fact{"SLO", h.SLO + r.impliedSLO()})
 	}
 	if len(h.Parts) == 0 {
+		facts = append(facts, partFacts(h)...)
 		facts = append(facts, machineFacts(&h.Machine)...)
 	}
 	for i := range h.Parts {
-		part := &h.Parts[i]
-		facts = append(facts, fact{
-			"host " + strconv.Itoa(i+1),
-			fmt.Sprintf("%s, began %s after the first by its own clock", part.Header.Machine.Host, seconds(part.StartOffset)),
-		})
-		facts = append(facts, machineFacts(&part.Header.Machine)...)
+		facts = append(facts, partFacts(&h.Parts[i])...)
+		facts = append(facts, machineFacts(&h.Parts[i].Machine)...)
 	}
 	for i := range h.Hosts {
 		facts = append(facts, fact{"host " + h.Hosts[i].Name, fmt.Sprintf("%g CPUs on cores %s", h.Hosts[i].CPUs, h.Hosts[i].Cores)})
@@ -66,6 +63,15 @@ func (r *run) impliedSLO() string {
 		}
 	}
 	return ""
+}
+
+// partFacts describe a part of a load; of a whole load there are none.
+func partFacts(h *result.Header) []fact {
+	if h.Part == nil {
+		return nil
+	}
+	name, start := fmt.Sprintf("part %d of %d", h.Part.Number, h.Part.Of), h.Part.StartAt.UTC().Format(time.RFC3339)
+	return []fact{{name, fmt.Sprintf("%s, to begin at %s; its clock is %s", h.Machine.Host, start, h.Part.Clock)}}
 }
 
 // watchFacts list what was watched, and for another host its machine and clock.

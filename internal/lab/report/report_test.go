@@ -338,14 +338,10 @@ func TestIterations(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		run.Header.Machine.Host = took.String()
 		run.Steps[0].Total.Iterations = &result.Iterations{Completed: 600, Failed: 2, Unfinished: 5, Duration: result.HDR(encoded)}
 		return run
 	}
-	run, err := result.Merge([]*result.Run{host(6, time.Second), host(7, 3*time.Second)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	run := mergedRun(t, host(6, time.Second), host(7, 3*time.Second))
 	const want = "iterations of the flow: 1,200 completed (120/s), 4 failed, 10 in progress at the end; mean duration 2 s, p50 1 s, p99 3 s"
 	if text := written(t, Text, run); !strings.Contains(text, ": 120/s iterations completed, ") {
 		t.Errorf("the headline is not in iterations, as the rate is:\n%.300s", text)

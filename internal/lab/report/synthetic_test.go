@@ -254,12 +254,9 @@ func hangingRun(t testing.TB) *result.Run {
 func mixedRun(t testing.TB) *result.Run {
 	slow := synthetic{capacity: 900, base: 2 * time.Millisecond, seconds: 10, seed: 6}.open(t, 400)
 	fast := synthetic{capacity: 2600, base: time.Millisecond, seconds: 10, seed: 7}.open(t, 600)
-	fast.Header.Machine.Host = "lab-2"
-	run, err := result.Merge([]*result.Run{slow, fast})
-	if err != nil {
-		t.Fatal(err)
-	}
+	run := mergedRun(t, slow, fast)
 	run.Header = slow.Header
+	run.Header.Part = nil
 	total := &run.Steps[0].Total
 	total.Labels = []result.LabelTotal{
 		{Name: "login", Counters: slow.Steps[0].Total.Counters, Latency: slow.Steps[0].Total.Latency},
@@ -281,4 +278,29 @@ func sweepRun(t testing.TB) *result.Run {
 
 func singleRun(t testing.TB) *result.Run {
 	return synthetic{capacity: 4000, base: time.Millisecond, seconds: 20, seed: 4}.open(t, 1500)
+}
+
+// mergedRun puts runs together as parts of one load, on hosts with synchronized clocks.
+func mergedRun(t testing.TB, parts ...*result.Run) *result.Run {
+	t.Helper()
+	for k := range parts[0].Steps {
+		whole := 0.0
+		for _, part := range parts {
+			whole += part.Steps[k].OfferedHz
+		}
+		for _, part := range parts {
+			part.Steps[k].Name = fmt.Sprintf("%g/s", whole)
+		}
+	}
+	for i, part := range parts {
+		part.Header.Machine.Host = fmt.Sprintf("lab-%d", i+1)
+		part.Header.Part = &result.Part{
+			Number: i + 1, Of: len(parts), StartAt: part.Header.StartedAt, Clock: result.Clock{Synchronized: true, Error: 0.0003},
+		}
+	}
+	run, err := result.Merge(parts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return run
 }

@@ -2,7 +2,6 @@ package result
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -11,29 +10,24 @@ import (
 	"spillway/internal/histogram"
 )
 
-// Merge combines the files that several hosts wrote of the same run. Offered rates, connections and counters are added.
-// Histograms are added bucket by bucket, and percentiles are read from the sums. Seconds are matched by their distance
-// from the start of the step on each host. Header.Parts has the offset between the hosts' starts, which is not corrected.
-// A step is as valid as its least valid part, and NOT_STATIONARY if its parts hardly ran at the same time. Named requests are added by
-// name, and the SLO is judged on the sums.
+// Merge puts the parts of a load together. Offered rates, connections, requests and counters are added. Histograms are
+// added bucket by bucket, and percentiles are read from the sums. Seconds are matched by their distance from the begin of
+// the step on each host. Named requests are added by name, and the SLO is judged on the sums. A step is as valid as its
+// least valid part; package load judges what no part can judge alone. Watches and samples of all parts are kept under
+// unique host names. Header.Parts has the headers of the parts.
 //
-// Runs that are not shares of one run are an error: the same run twice, other identities (Header.Run), SLOs or kinds of
-// step, and steps that did not overlap. Steps that a file lacks are left out with a note. Watches and samples of all files
-// are kept under unique host names. Merge does not change its arguments.
-func Merge(runs []*Run) (*Run, error) {
-	if len(runs) == 0 {
-		return nil, errors.New("merge runs: none given")
-	}
-	if err := distinct(runs); err != nil {
-		return nil, fmt.Errorf("merge runs: %w", err)
-	}
-	ordered := slices.Clone(runs)
-	slices.SortStableFunc(ordered, func(a, b *Run) int { return a.Header.StartedAt.Compare(b.Header.StartedAt) })
-	header, err := mergeHeaders(ordered)
+// Files that are not all parts of one load, each once, are an error, and so are parts whose steps did not overlap. Steps
+// that a part lacks are left out with a note. Merge does not change its arguments.
+func Merge(parts []*Run) (*Run, error) {
+	ordered, err := inOrder(parts)
 	if err != nil {
-		return nil, fmt.Errorf("merge runs: %w", err)
+		return nil, fmt.Errorf("merge: %w", err)
 	}
-	merged := &Run{Header: header, End: End{Reason: Finished}}
+	slo, err := ParseSLO(ordered[0].Header.SLO)
+	if err != nil {
+		return nil, fmt.Errorf("merge: %w", err)
+	}
+	merged := &Run{Header: mergeHeaders(ordered), End: End{Reason: Finished}}
 	steps := len(ordered[0].Steps)
 	for _, run := range ordered {
 		merged.addEnd(run)
@@ -42,19 +36,26 @@ func Merge(runs []*Run) (*Run, error) {
 	for _, run := range ordered {
 		if len(run.Steps) > steps {
 			merged.Header.Notes = append(merged.Header.Notes,
-				fmt.Sprintf("%s has %d steps; only the first %d are in all files", run.Header.Machine.Host, len(run.Steps), steps))
+				fmt.Sprintf("%s has %d steps; only the first %d are in all parts", run.Header.PartName(), len(run.Steps), steps))
 		}
 	}
 	merged.addWatches(ordered)
 	for i := range steps {
-		step, err := mergeStep(ordered, i)
+		step, err := mergeStep(ordered, i, slo)
 		if err != nil {
 			return nil, fmt.Errorf("merge step %d: %w", i, err)
 		}
+		step.Start += ordered[0].Header.since(&merged.Header)
 		merged.Steps = append(merged.Steps, *step)
 	}
 	return merged, nil
 }
+
+// PartName names a part and its host: "part 2 (load-2)".
+func (h *Header) PartName() string { return fmt.Sprintf("part %d (%s)", h.Part.Number, h.Machine.Host) }
+
+// since is how many seconds later than the other run this one started, by the clocks of their hosts.
+func (h *Header) since(other *Header) float64 { return h.StartedAt.Sub(other.StartedAt).Seconds() }
 
 func (r *Run) addEnd(o *Run) {
 	r.End.Elapsed = max(r.End.Elapsed, o.End.Elapsed)
@@ -62,51 +63,48 @@ func (r *Run) addEnd(o *Run) {
 		r.End.Reason, r.End.Aborted = o.End.Reason, o.End.Aborted
 	}
 	if o.CutOff != "" {
-		r.CutOff = fmt.Sprintf("%s: %s", o.Header.Machine.Host, o.CutOff)
+		r.CutOff = fmt.Sprintf("%s: %s", o.Header.PartName(), o.CutOff)
 	}
 }
 
-func mergeHeaders(runs []*Run) (Header, error) {
-	first := runs[0].Header
-	header := first
-	header.Notes, header.Parts = slices.Clone(first.Notes), nil
-	hosts := make([]string, len(runs))
-	for i, run := range runs {
-		h := run.Header
-		if h.Run != "" && first.Run != "" && h.Run != first.Run {
-			return Header{}, fmt.Errorf("%s has run %q and %s has run %q: not the same run", first.Machine.Host, first.Run, h.Machine.Host, h.Run)
+// mergeHeaders returns the header of the first part, without what is of its host only.
+func mergeHeaders(parts []*Run) Header {
+	header := parts[0].Header
+	header.Part, header.Hosts, header.Notes = nil, nil, nil
+	var hosts []string
+	for _, part := range parts {
+		h := part.Header
+		if h.StartedAt.Before(header.StartedAt) {
+			header.StartedAt = h.StartedAt
 		}
-		if h.SLO != first.SLO {
-			return Header{}, fmt.Errorf("%s has the SLO %q and %s the SLO %q: judge the shares of one run alike", first.Machine.Host, first.SLO,
-				h.Machine.Host, h.SLO)
+		if !slices.Contains(hosts, h.Machine.Host) {
+			hosts = append(hosts, h.Machine.Host)
 		}
-		if h.Target != first.Target {
-			header.Notes = append(header.Notes, fmt.Sprintf("%s loaded %s", h.Machine.Host, h.Target))
+		for _, note := range h.Notes {
+			header.Notes = append(header.Notes, h.PartName()+": "+note)
 		}
-		hosts[i] = h.Machine.Host
-		header.Parts = append(header.Parts, Part{Header: h, StartOffset: h.StartedAt.Sub(first.StartedAt).Seconds()})
+		header.Parts = append(header.Parts, h)
 	}
 	header.Machine = Machine{Host: strings.Join(hosts, ", "), TCPTWReuse: -1}
-	return header, nil
+	return header
 }
 
-func mergeStep(runs []*Run, i int) (*StepRun, error) {
+func mergeStep(runs []*Run, i int, slo SLO) (*StepRun, error) {
 	merged := &StepRun{Step: runs[0].Steps[i].Step}
+	merged.OfferedHz, merged.Connections, merged.Step.Requests, merged.BacklogLimit = 0, 0, 0, 0
 	parts := make([]*StepRun, len(runs))
-	hosts := make([]string, len(runs))
-	merged.OfferedHz, merged.Connections, merged.Step.Requests = 0, 0, 0
+	names := make([]string, len(runs))
 	for k, run := range runs {
 		part := &run.Steps[i]
-		if err := sameKind(runs[0], run, i); err != nil {
-			return nil, err
+		parts[k], names[k] = part, run.Header.PartName()
+		if !sameKind(parts[0], part) {
+			return nil, fmt.Errorf("%s ran another kind of step than %s", names[k], names[0])
 		}
 		merged.OfferedHz += part.OfferedHz
 		merged.Step.Connections += part.Step.Connections
 		merged.Step.Requests += part.Step.Requests
-		parts[k], hosts[k] = part, run.Header.Machine.Host
-	}
-	if first := &runs[0].Steps[i].Step; first.Name == first.LevelName() {
-		merged.Name = merged.LevelName()
+		merged.BacklogLimit += part.BacklogLimit
+		merged.Late = max(merged.Late, part.Late)
 	}
 	together, err := overlap(parts, runs)
 	if err != nil {
@@ -115,9 +113,14 @@ func mergeStep(runs []*Run, i int) (*StepRun, error) {
 	if merged.Slices, err = mergeSlices(parts); err != nil {
 		return nil, err
 	}
-	total, err := mergeTotals(parts, hosts)
+	total, err := mergeTotals(parts, names)
 	if err != nil {
 		return nil, err
+	}
+	if total.Validity != Unjudged {
+		if total.SLO, err = slo.Judge(total); err != nil {
+			return nil, err
+		}
 	}
 	total.noteOffset(together)
 	merged.Total = *total
@@ -156,7 +159,7 @@ func mergeSlices(parts []*StepRun) ([]Slice, error) {
 	return merged, nil
 }
 
-func mergeTotals(parts []*StepRun, hosts []string) (*Total, error) {
+func mergeTotals(parts []*StepRun, names []string) (*Total, error) {
 	m := &Total{Step: parts[0].Index, Validity: Valid}
 	latencies := make([]Latency, len(parts))
 	var err error
@@ -180,24 +183,17 @@ func mergeTotals(parts []*StepRun, hosts []string) (*Total, error) {
 			if reason.Host != "" {
 				reason.Text = reason.Host + ": " + reason.Text
 			}
-			reason.Host = hosts[i]
+			reason.Host = names[i]
 			m.Reasons = append(m.Reasons, reason)
 		}
 	}
 	if m.Latency, err = mergeLatencies(latencies); err != nil {
 		return nil, err
 	}
-	if err := m.noteShortShares(parts, hosts); err != nil {
+	if err := m.noteShortParts(parts, names); err != nil {
 		return nil, err
 	}
-	if m.Labels, err = mergeLabels(parts); err != nil {
-		return nil, err
-	}
-	slo, err := sloOf(parts[0].Total.SLO)
-	if err != nil {
-		return nil, err
-	}
-	m.SLO, err = slo.Judge(m)
+	m.Labels, err = mergeLabels(parts)
 	return m, err
 }
 
@@ -331,7 +327,7 @@ func mergeHDR(payloads []HDR) (HDR, error) {
 	return HDR(encoded), err
 }
 
-// addWatches adds watches and samples of all runs under unique host names. Times stay relative to each run's own start.
+// addWatches adds watches and samples of all parts under unique host names, with times since the start of r.
 func (r *Run) addWatches(runs []*Run) {
 	taken := make(map[string]bool)
 	for _, run := range runs {
@@ -340,8 +336,13 @@ func (r *Run) addWatches(runs []*Run) {
 			watch.Host = names[watch.Host]
 			r.Watches = append(r.Watches, watch)
 		}
+		later := run.Header.since(&r.Header)
 		for _, sample := range run.Samples {
 			sample.Host = names[sample.Host]
+			sample.At += later
+			if sample.Gap != nil {
+				sample.Gap = &Gap{From: sample.Gap.From + later, Reason: sample.Gap.Reason}
+			}
 			r.Samples = append(r.Samples, sample)
 		}
 	}

@@ -1,55 +1,82 @@
 package result
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
-// overlapMin is the share of a step that all hosts must have run at the same time by their own clocks, whose difference
-// nobody knows.
+// overlapMin is the share of a step that all parts must have run at the same time by the clocks of their hosts.
 const overlapMin = 0.5
 
-// shortShare is the share of a step's planned time below which a host offered too little of its load.
+// shortShare is the share of a step's planned time below which a part offered too little of its load.
 const shortShare = 0.9
 
-// distinct returns an error if two runs, or parts of merged runs, are the same: no host begins two runs in the same
-// nanosecond.
-func distinct(runs []*Run) error {
-	type identity struct {
-		host  string
-		start int64
+// inOrder returns the parts of one load by number, each of which must be there once.
+func inOrder(runs []*Run) ([]*Run, error) {
+	if len(runs) == 0 {
+		return nil, errors.New("no part is given")
 	}
-	seen := make(map[identity]bool)
 	for _, run := range runs {
-		headers := []Header{run.Header}
-		for i := range run.Header.Parts {
-			headers = append(headers, run.Header.Parts[i].Header)
+		if run.Header.Part == nil {
+			return nil, fmt.Errorf("the run that %s began at %s is no part of a load: make parts with load --part K/N --start-at TIME",
+				run.Header.Machine.Host, run.Header.StartedAt.UTC().Format(time.RFC3339))
 		}
-		for i := range headers {
-			h := &headers[i]
-			id := identity{h.Machine.Host, h.StartedAt.UnixNano()}
-			if seen[id] {
-				return fmt.Errorf("the run that %s began at %s is given twice", h.Machine.Host, h.StartedAt.UTC().Format(time.RFC3339Nano))
-			}
-			seen[id] = true
+	}
+	of := runs[0].Header.Part.Of
+	ordered := make([]*Run, of)
+	for _, run := range runs {
+		if err := sameLoad(&runs[0].Header, &run.Header); err != nil {
+			return nil, err
+		}
+		place := &ordered[run.Header.Part.Number-1]
+		if *place != nil {
+			return nil, fmt.Errorf("part %d of %d is given twice: of %s and of %s", run.Header.Part.Number, of,
+				(*place).Header.Machine.Host, run.Header.Machine.Host)
+		}
+		*place = run
+	}
+	var missing []string
+	for i, run := range ordered {
+		if run == nil {
+			missing = append(missing, strconv.Itoa(i+1))
+		}
+	}
+	if len(missing) > 0 {
+		return nil, fmt.Errorf("of the %d parts of the load, these are missing: %s; nothing is summed without them", of,
+			strings.Join(missing, ", "))
+	}
+	return ordered, nil
+}
+
+// sameLoad returns an error that names the first difference if two parts are not of the same load.
+func sameLoad(a, b *Header) error {
+	start := func(h *Header) string { return h.Part.StartAt.UTC().Format(time.RFC3339Nano) }
+	for _, fact := range []struct{ name, a, b string }{
+		{"start", start(a), start(b)},
+		{"number of parts", strconv.Itoa(a.Part.Of), strconv.Itoa(b.Part.Of)},
+		{"name", a.Run, b.Run},
+		{"target", a.Target, b.Target},
+		{"SLO", a.SLO, b.SLO},
+		{"seed", strconv.FormatUint(a.Seed, 10), strconv.FormatUint(b.Seed, 10)},
+		{"version of spillway", a.Tool, b.Tool},
+	} {
+		if fact.a != fact.b {
+			return fmt.Errorf("%s is of another load than %s: the %s is %q instead of %q", b.PartName(), a.PartName(), fact.name,
+				fact.b, fact.a)
 		}
 	}
 	return nil
 }
 
-// sameKind returns an error if step i of two runs cannot be shares of one step.
-func sameKind(a, b *Run, i int) error {
-	s, o := &a.Steps[i], &b.Steps[i]
-	if s.Loop != o.Loop || s.Arrival != o.Arrival || s.PerConnection != o.PerConnection || s.Duration != o.Duration ||
-		(s.Step.Requests > 0) != (o.Step.Requests > 0) || s.Warmup != o.Warmup || s.TimeoutLimit != o.TimeoutLimit {
-		return fmt.Errorf("%s ran another kind of step than %s", b.Header.Machine.Host, a.Header.Machine.Host)
-	}
-	same := func(c, d Criterion) bool { return c.Text == d.Text && c.Default == d.Default }
-	if !slices.EqualFunc(s.Total.SLO, o.Total.SLO, same) {
-		return fmt.Errorf("%s judged other criteria than %s", b.Header.Machine.Host, a.Header.Machine.Host)
-	}
-	return nil
+// sameKind reports whether two steps can be parts of one.
+func sameKind(a, b *StepRun) bool {
+	return a.Name == b.Name && a.Loop == b.Loop && a.Arrival == b.Arrival && a.PerConnection == b.PerConnection &&
+		a.Duration == b.Duration && (a.Step.Requests > 0) == (b.Step.Requests > 0) && a.Warmup == b.Warmup &&
+		a.TimeoutLimit == b.TimeoutLimit
 }
 
 // overlap returns the smallest share of a part that another one ran at the same time, of the shorter of the two. Below
@@ -75,10 +102,10 @@ func overlap(parts []*StepRun, runs []*Run) (least float64, err error) {
 			together := to.Sub(from).Seconds()
 			if together < overlapMin*shorter {
 				const clock = "15:04:05.0"
-				return 0, fmt.Errorf("%s ran it from %s to %s and %s from %s to %s by their own clocks: shares of one run overlap by at least "+
-					"half of the step, so these are other runs, or a clock is off",
-					runs[k].Header.Machine.Host, b.from.UTC().Format(clock), b.to.UTC().Format(clock),
-					runs[i].Header.Machine.Host, a.from.UTC().Format(clock), a.to.UTC().Format(clock))
+				return 0, fmt.Errorf("%s ran it from %s to %s and %s from %s to %s by their own clocks: parts of one load overlap by at least "+
+					"half of the step, so one was late, or a clock is off",
+					runs[k].Header.PartName(), b.from.UTC().Format(clock), b.to.UTC().Format(clock),
+					runs[i].Header.PartName(), a.from.UTC().Format(clock), a.to.UTC().Format(clock))
 			}
 			if shorter > 0 {
 				least = min(least, together/shorter)
@@ -96,7 +123,7 @@ func (t *Total) noteOffset(together float64) {
 	}
 	t.Reasons = append(t.Reasons, Reason{
 		Code: NotTogether, Verdict: NotStationary,
-		Text: fmt.Sprintf("the hosts ran it at the same time for %.0f %% of it by their own clocks, and only then "+
+		Text: fmt.Sprintf("the parts ran it at the same time for %.0f %% of it by their own clocks, and only then "+
 			"did the target have the sum of their loads", 100*together),
 	})
 	if NotStationary.worse(t.Validity) {
@@ -104,10 +131,10 @@ func (t *Total) noteOffset(together float64) {
 	}
 }
 
-// noteShortShares makes a step GENERATOR_LIMITED in which a host ended early, because the sum then covers only a part of
-// the time. A host that has made all requests of its share ended early if its connections were idle while others were not:
-// in a closed loop, for longer than the longest request, which can be the last of the others.
-func (t *Total) noteShortShares(parts []*StepRun, hosts []string) error {
+// noteShortParts makes a step GENERATOR_LIMITED that a part ended early, because the sum then covers too little of the
+// time. A part that has made all its requests, or has used up its data, ended early if its connections were idle while
+// those of others were not: in a closed loop, for longer than the longest request, which can be the last of the others.
+func (t *Total) noteShortParts(parts []*StepRun, names []string) error {
 	services, err := t.Latency.Services()
 	if err != nil {
 		return err
@@ -115,7 +142,8 @@ func (t *Total) noteShortShares(parts []*StepRun, hosts []string) error {
 	longest, _ := services.Max()
 	for i, part := range parts {
 		planned := part.Duration
-		if part.Step.Requests > 0 && part.Total.Requests() >= part.Step.Requests {
+		usedUp := slices.Contains(part.Total.Codes(), DataUsedUp)
+		if usedUp || part.Step.Requests > 0 && part.Total.Requests() >= part.Step.Requests {
 			planned = 0
 			if part.Loop == LoopClosed && t.Elapsed-part.Total.Elapsed > longest.Seconds() {
 				planned = t.Elapsed
@@ -125,7 +153,7 @@ func (t *Total) noteShortShares(parts []*StepRun, hosts []string) error {
 			continue
 		}
 		t.Reasons = append(t.Reasons, Reason{
-			Code: ShareAbsent, Verdict: GeneratorLimited, Host: hosts[i],
+			Code: PartAbsent, Verdict: GeneratorLimited, Host: names[i],
 			Text: fmt.Sprintf("ended after %.3g s of %.3g s", part.Total.Elapsed, planned),
 		})
 		if GeneratorLimited.worse(t.Validity) {

@@ -125,18 +125,6 @@ func (r *lineReader) line() (line []byte, whole bool, err error) {
 	}
 }
 
-// An Assembler builds a Run from the lines of a stream as they arrive. It is not safe for concurrent use.
-type Assembler struct{ builder builder }
-
-// NewAssembler returns an Assembler that expects a header.
-func NewAssembler() *Assembler { return &Assembler{builder{run: &Run{}}} }
-
-// Add adds a line. Its errors are those of Read.
-func (a *Assembler) Add(line []byte) error { return a.builder.line(line) }
-
-// Run is what has arrived so far. It changes with Add. The last step may lack its total.
-func (a *Assembler) Run() *Run { return a.builder.run }
-
 // A builder assembles a Run line by line and rejects records out of order.
 type builder struct {
 	run    *Run
@@ -191,7 +179,7 @@ func (b *builder) first(r *record) error {
 		return fmt.Errorf("%w %q: this spillway reads %d.x", ErrVersion, r.Header.Version, VersionMajor)
 	}
 	b.run.Header, b.header = *r.Header, true
-	return nil
+	return r.Header.Part.check()
 }
 
 func (b *builder) step(s *Step) error {
@@ -282,12 +270,23 @@ const MaxSeconds = 30 * 24 * 3600
 
 var errNegative = errors.New("a count or a time is negative")
 
-// check rejects impossible values, so that other code need not.
+// check rejects impossible values, so that other code need not. A whole load has no part.
+func (p *Part) check() error {
+	switch {
+	case p == nil:
+		return nil
+	case p.Number < 1 || p.Number > p.Of || p.Of > PartsMax:
+		return fmt.Errorf("there is no part %d of %d", p.Number, p.Of)
+	}
+	return checkSeconds(p.Clock.Error)
+}
+
+// check rejects impossible values, as do those of the other records.
 func (s *Step) check() error {
 	if s.Connections < 0 || s.PerConnection < 0 || s.OfferedHz < 0 || s.Requests < 0 {
 		return fmt.Errorf("step %d: %w", s.Index, errNegative)
 	}
-	return checkSeconds(s.Start, s.Duration, s.Warmup, s.TimeoutLimit)
+	return checkSeconds(s.Start, s.Duration, s.Warmup, s.TimeoutLimit, s.Late)
 }
 
 func (s *Slice) check() error {

@@ -27,8 +27,8 @@ const (
 	IdleSlots   ReasonCode = "idle"         // connections of a closed loop had no request
 	Stolen      ReasonCode = "stolen"       // the hypervisor took CPU time from the generator's host
 	ForeignUse  ReasonCode = "foreign"      // other programs used cores that belong to a host of the run
-	ShareAbsent ReasonCode = "absent"       // a share is missing or ended early
-	NotTogether ReasonCode = "not_together" // the shares did not run at the same time
+	PartAbsent  ReasonCode = "absent"       // a part of the load ended early
+	NotTogether ReasonCode = "not_together" // the parts did not run at the same time
 
 	Backlog       ReasonCode = "backlog" // fewer requests were answered than arrived
 	Drift         ReasonCode = "drift"   // response times changed during the step

@@ -4,7 +4,7 @@
 // record per second and a total record; then an end record. Slices and totals hold counters and encoded histograms, so a
 // file grows with time, not with the request rate. docs/results-format.md describes every field and its unit.
 //
-// Writer writes the stream, Read reads it as a Run, and Merge combines the files that several hosts wrote of one run.
+// Writer writes the stream, Read reads it as a Run, and Merge puts the files of the parts of a load together.
 // Series and UsageOf turn samples of watched processes, hosts and databases into figures. The validity of a step is
 // decided by package load.
 package result
@@ -30,9 +30,9 @@ type Header struct {
 	Format  string `json:"format"`  // set by Writer
 	Version string `json:"version"` // "major.minor", set by Writer
 
-	Run       string      `json:"run,omitempty"`   // identity of the run, equal in the files of all hosts
+	Run       string      `json:"run,omitempty"`   // name of the run, equal in all parts of a load
 	Label     string      `json:"label,omitempty"` // name of this run in a comparison
-	StartedAt time.Time   `json:"started_at"`      // wall clock of the host, when the first step began
+	StartedAt time.Time   `json:"started_at"`      // wall clock of the host; steps and samples count from here
 	Command   []string    `json:"command"`         // as typed, redacted by RedactArgs
 	Tool      string      `json:"tool"`            // version of spillway
 	Go        string      `json:"go"`              // version of Go
@@ -41,21 +41,48 @@ type Header struct {
 	SLO       string      `json:"slo,omitempty"`   // as typed, "p99<70ms errors<0.5%"
 	Machine   Machine     `json:"machine"`         // the host that made the load
 	Hosts     []HostShare `json:"hosts,omitempty"` // on this machine, if each has cores of its own
-	Parts     []Part      `json:"parts,omitempty"` // the files of a merged run
+	Part      *Part       `json:"part,omitempty"`  // of a load in parts; nil: the whole load
+	Parts     []Header    `json:"parts,omitempty"` // of a merged run: those of its parts, by number
 	Notes     []string    `json:"notes,omitempty"` // what readers must know, as sentences
 }
 
-// A Part is one host's share of a merged run.
+// PartsMax is the largest number of parts of a load.
+const PartsMax = 1000
+
+// A Part is the place of a run in a load that several processes make together.
 type Part struct {
-	Header Header `json:"header"`
-	// StartOffset is how many seconds after the first host this one began, by the wall clocks of both. It includes the
-	// difference between the clocks. It is informational.
-	StartOffset float64 `json:"start_offset_seconds"`
-	// Agent is the address of the agent that made this share, "" for a merged file. ClockOffset is how many seconds its clock
-	// was ahead of the coordinator's when it joined, give or take ClockError. Start times are corrected by it.
-	Agent       string  `json:"agent,omitempty"`
-	ClockOffset float64 `json:"clock_offset_seconds,omitempty"`
-	ClockError  float64 `json:"clock_uncertainty_seconds,omitempty"`
+	Number  int       `json:"number"`   // from 1
+	Of      int       `json:"of"`       // parts of the load
+	StartAt time.Time `json:"start_at"` // when the first step was to begin in all parts
+	Clock   Clock     `json:"clock"`    // of the host
+}
+
+// CheckWhole returns an error for a part of a load. What a target used in it was used by all parts, so that only the whole tells
+// what a request costs.
+func (h *Header) CheckWhole() error {
+	if h.Part == nil {
+		return nil
+	}
+	return fmt.Errorf("it is part %d of %d of a load: put the parts together first, as in spillway report --merge PART… -o whole.ndjson",
+		h.Part.Number, h.Part.Of)
+}
+
+// A Clock is what the kernel knows of the clock of its host.
+type Clock struct {
+	Synchronized bool    `json:"synchronized"`            // by a program such as chrony
+	Error        float64 `json:"error_seconds,omitempty"` // how wrong it is at most; 0: unknown
+	Unknown      string  `json:"unknown,omitempty"`       // why the kernel does not tell
+}
+
+// String says how far the clock can be relied on: "synchronized to within 300µs".
+func (c Clock) String() string {
+	switch {
+	case c.Unknown != "":
+		return "synchronized or not (" + c.Unknown + ")"
+	case c.Synchronized:
+		return fmt.Sprintf("synchronized to within %s", time.Duration(c.Error*float64(time.Second)).Round(time.Microsecond))
+	}
+	return "not synchronized"
 }
 
 // Loops of a step.
@@ -77,6 +104,7 @@ type Step struct {
 	Duration      float64 `json:"duration_seconds,omitempty"` // planned; 0 if limited by Requests
 	Requests      int64   `json:"requests,omitempty"`         // planned; 0 if limited by Duration; with a flow, iterations
 	Start         float64 `json:"start_seconds"`              // since Header.StartedAt
+	Late          float64 `json:"late_seconds,omitempty"`     // of a part: from the planned begin until the step, or its warm-up, began
 	Warmup        float64 `json:"warmup_seconds,omitempty"`   // before Start, not counted
 	TimeoutLimit  float64 `json:"timeout_seconds,omitempty"`  // after which a request counts as Timeout
 	BacklogLimit  int64   `json:"backlog_limit,omitempty"`    // arrivals that may wait for a connection; more are Unsent

@@ -76,20 +76,6 @@ func ParseSLO(text string) (SLO, error) {
 	return slo, err
 }
 
-// sloOf returns the SLO that was judged, without another default.
-func sloOf(judged []Criterion) (SLO, error) {
-	var slo SLO
-	for _, c := range judged {
-		parsed, err := parseCriterion(c.Text)
-		if err != nil {
-			return SLO{}, fmt.Errorf("SLO %q: %w", c.Text, err)
-		}
-		parsed.implied = c.Default
-		slo.criteria = append(slo.criteria, parsed)
-	}
-	return slo, nil
-}
-
 func parseCriteria(text string) (SLO, error) {
 	var slo SLO
 	label := false // inside braces

@@ -103,7 +103,7 @@ func TestSampleWithoutNumbersIsWritten(t *testing.T) {
 
 func TestMergeKeepsWatches(t *testing.T) {
 	a, b, c := watchedRun(t, "a", sampleStart), watchedRun(t, "b", sampleStart.Add(time.Second)), sampleRun(t, "c", sampleStart.Add(1500*time.Millisecond))
-	run, err := Merge([]*Run{b, c, a})
+	run, err := Merge(partsOf(a, b, c))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,6 +120,10 @@ func TestMergeKeepsWatches(t *testing.T) {
 	if u := run.Usage(0); len(u.Processes) != 2 || u.Processes[1].Host != "b" || len(u.Hosts) != 2 {
 		t.Errorf("usage %+v", u)
 	}
+	if first := run.Samples[4]; first.Host != "b" || first.At != 1 {
+		t.Errorf("the first sample of b, which began a second later, is %+v", first)
+	}
+	a.Header.Part = nil
 	if diff := cmp.Diff(a, watchedRun(t, "a", sampleStart)); diff != "" {
 		t.Errorf("the merge changed its argument: %s", diff)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -19,9 +20,6 @@ type Writer struct {
 	gzip *gzip.Writer // nil if not compressed
 	file *os.File
 }
-
-// NewWriter writes to out, uncompressed. It does not need Close.
-func NewWriter(out io.Writer) *Writer { return &Writer{out: out} }
 
 // Create creates or truncates the file at path. A file with a name that ends in ".gz" is compressed.
 func Create(path string) (*Writer, error) {
@@ -64,6 +62,15 @@ func (w *Writer) WriteTotal(t *Total) error { return w.write(record{Kind: KindTo
 
 // WriteEnd writes the last record.
 func (w *Writer) WriteEnd(e End) error { return w.write(record{Kind: KindEnd, End: &e}) }
+
+// WriteFile writes a whole run to the file at path, as Create.
+func WriteFile(path string, run *Run) error {
+	w, err := Create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(w.WriteRun(run), w.Close())
+}
 
 // WriteRun writes a whole run.
 func (w *Writer) WriteRun(run *Run) error {

@@ -255,7 +255,7 @@ func TestPeakRefuses(t *testing.T) {
 		"peak: remove --rate: peak chooses the rates":         {url, "--slo", "p99<1s", "--rate", "5"},
 		"peak: remove --duration":                             {url, "--slo", "p99<1s", "-d", "5s"},
 		"peak: remove --requests":                             {url, "--slo", "p99<1s", "-n", "5"},
-		"peak: remove --agents: peak makes the load on this":  {url, "--slo", "p99<1s", "--agents", "h:1"},
+		"peak: remove --part: peak makes the load on this":    {url, "--slo", "p99<1s", "--part", "1/2"},
 		"--connections 1,2: write one number":                 {url, "--slo", "p99<1s", "-c", "1,2"},
 		"--slo: the value is empty":                           {url, "--slo", ""},
 		"no request has the name \"login\"":                   {url, "--slo", "p99{login}<1s"},

@@ -247,15 +247,6 @@ func (t *Target) parseDatabase() (location, error) {
 
 func (t *Target) parsePostgres(u database.URL) (location, error) {
 	t.kind = kindPostgres
-	if t.config.Sent {
-		address, err := withoutOwnFiles(u.Raw())
-		if err == nil {
-			u, err = database.Parse(address)
-		}
-		if err != nil {
-			return location{}, fmt.Errorf("target %s: %w", u, err)
-		}
-	}
 	config, err := database.PostgresConfig(u, "")
 	if err != nil {
 		return location{}, fmt.Errorf("target: %w", err)
@@ -280,44 +271,11 @@ func (t *Target) parsePostgres(u database.URL) (location, error) {
 	return where, nil
 }
 
-// withoutOwnFiles returns a PostgreSQL address with which the driver uses neither the files of this host, as ~/.pgpass, nor the
-// password in its environment. It rejects an address that names files.
-func withoutOwnFiles(address string) (string, error) {
-	u, err := url.Parse(address)
-	if err != nil {
-		return "", errors.New("invalid address")
-	}
-	given := u.Query()
-	separator := "?"
-	if u.RawQuery != "" {
-		separator = "&"
-	}
-	for _, name := range []string{"service", "servicefile", "passfile", "sslcert", "sslkey", "sslrootcert"} {
-		switch {
-		case name == "sslrootcert" && given.Get(name) == "system":
-			continue
-		case given.Has(name):
-			return "", fmt.Errorf("%s would name a file on the host of an agent; remove it", name)
-		case name == "service":
-			continue // the driver takes even an empty one for a name
-		}
-		address += separator + name + "="
-		separator = "&"
-	}
-	if _, set := u.User.Password(); !set && !given.Has("password") {
-		address += "&password="
-	}
-	return address, nil
-}
-
 func (t *Target) parseMySQL(u database.URL) (location, error) {
 	t.kind = kindMySQL
 	config, err := database.MySQLConfig(u, "")
 	if err != nil {
 		return location{}, fmt.Errorf("target: %w", err)
-	}
-	if t.config.Sent && config.AllowAllFiles {
-		return location{}, fmt.Errorf("target %s: allowAllFiles would give the server every file on the host of an agent; remove it", u)
 	}
 	t.mysql = config
 	if config.Net == "unix" {

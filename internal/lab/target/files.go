@@ -6,10 +6,8 @@ import (
 	"os"
 )
 
-// Files opens the files that requests name: bodies, lists of requests and columns
-// of values. Requests that were described on another host can name only what came
-// with them, so nothing in this package opens a file in another way. A nil Files
-// has no files.
+// Files opens the files that requests name: bodies, lists of requests, columns of
+// values and certificates. A nil Files has no files.
 type Files func(name string) (io.ReadCloser, error)
 
 // LocalFiles opens the files of this host.

@@ -24,6 +24,12 @@ func NewClock() Clock { return Clock{time.Now()} }
 // Now returns the nanoseconds since the clock's start.
 func (c Clock) Now() int64 { return int64(time.Since(c.start)) }
 
+// At returns the reading at a time of the host's clock, as long as that is not set.
+func (c Clock) At(t time.Time) int64 {
+	now := time.Now()
+	return int64(now.Sub(c.start) + t.Sub(now))
+}
+
 // deadline is the time at which a request that began at the given time has used
 // its timeout up.
 func (c Clock) deadline(begin int64, timeout time.Duration) time.Time {

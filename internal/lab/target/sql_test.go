@@ -3,8 +3,6 @@ package target
 import (
 	"encoding/binary"
 	"errors"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -296,27 +294,5 @@ func TestPostgres(t *testing.T) {
 	outcomes, _ = exchangeAll(t, with, 1)
 	if outcomes[0].Err != nil || outcomes[0].Kind != Write {
 		t.Errorf("outcome %+v, want a write", outcomes[0])
-	}
-}
-
-// TestSentAddress parses addresses that came from another host: passwords and files of this one are not used.
-func TestSentAddress(t *testing.T) {
-	passwords := filepath.Join(t.TempDir(), "passwords")
-	if err := os.WriteFile(passwords, []byte("*:*:*:*:hush\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("PGPASSFILE", passwords)
-	t.Setenv("PGSSLROOTCERT", passwords) // not a certificate
-	for _, c := range []struct{ env, url, want string }{
-		{"", "postgres://app@127.0.0.1/shop", ""},
-		{"hush", "postgres://app@127.0.0.1/shop", ""},
-		{"hush", "postgres://app:own@127.0.0.1/shop?sslmode=prefer", "own"},
-		{"hush", "postgres://app@127.0.0.1/shop?password=own", "own"},
-	} {
-		t.Setenv("PGPASSWORD", c.env)
-		target := &Target{config: Config{URL: c.url, SQL: "SELECT 1", Sent: true}}
-		if _, err := target.parse(); err != nil || target.postgres.Password != c.want {
-			t.Errorf("%s: %v, %+v", c.url, err, target.postgres)
-		}
 	}
 }

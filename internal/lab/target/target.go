@@ -33,10 +33,9 @@ type Config struct {
 	Timeout       time.Duration // of one request, including its connection
 	PerConnection int           // requests per connection; 0: unlimited
 	Seed          uint64        // of random values
-	Share         Part          // of the values of sequence and of files
+	Part          Part          // of the values of sequence and of files
 	Clock         Clock
 	Files         Files // that requests may name; nil: none
-	Sent          bool  // the address is another host's: the drivers of databases use no file or password of this host
 
 	DNSRefresh time.Duration // interval of Refresh; 0: one address for the whole run
 	// Lookup returns the addresses of a host; nil: the system's resolver.
@@ -95,16 +94,6 @@ const (
 	kindPostgres
 	kindMySQL
 )
-
-// Parse reads the address, the requests and the files that they name, without
-// looking up the host. It reports whether the requests are SQL statements, and
-// whether only programs of this host reach the target, because it is a Unix
-// socket. Its errors are those of Open.
-func Parse(config Config) (sql, thisHost bool, err error) {
-	t := &Target{config: config}
-	where, err := t.parse()
-	return t.SQL(), where.socket != "" || config.Socket != "", err
-}
 
 // Open parses the address and the requests and resolves the host. It does not
 // connect. Its errors are mistakes of the user, one line each.
@@ -232,7 +221,7 @@ func (t *Target) tryConnection(ctx context.Context) error {
 
 func (t *Target) source(number int) *Source {
 	source := NewSource(t.config.Seed, number, &t.sequence)
-	source.share = t.config.Share
+	source.part = t.config.Part
 	return source
 }
 

@@ -176,19 +176,36 @@ type Source struct {
 
 	random   *rand.Rand
 	sequence *atomic.Int64
-	share    Part
+	part     Part
 	number   int64 // of this request from 1; 0: not yet taken
 }
 
-// Part is one of several generators that load a target together. The zero value
-// is the only one.
+// Part is one of several parts of a load, each made by a process of its own. The zero
+// value is the whole load.
 type Part struct {
-	Number int `json:"number"` // from 0
-	Of     int `json:"of"`
+	Number int // from 0
+	Of     int
 }
 
-// Count is the number of generators, at least 1.
+// Whole reports whether p is the whole load.
+func (p Part) Whole() bool { return p.Of == 0 }
+
+// Count is the number of parts, at least 1.
 func (p Part) Count() int { return max(p.Of, 1) }
+
+// Nth returns the number in the whole load of the n-th thing of this part, which takes
+// every Count-th. Both count from 0.
+func (p Part) Nth(n int64) int64 { return n*int64(p.Count()) + int64(p.Number) }
+
+// Portion is this part's share of a whole number. The portions of all parts add up to
+// it; those of the first parts are larger by one if it cannot be divided.
+func (p Part) Portion(whole int64) int64 {
+	n := int64(p.Count())
+	if int64(p.Number) < whole%n {
+		return whole/n + 1
+	}
+	return whole / n
+}
 
 // NewSource returns the source of worker number worker. The same seed repeats the
 // values of a run, except for the order in which workers take the sequence.
@@ -202,11 +219,10 @@ func (s *Source) Next() { s.next() }
 // next starts the next request.
 func (s *Source) next() { s.number = 0 }
 
-// requestNumber returns this request's number in the sequence, of which each
-// generator takes every n-th.
+// requestNumber returns this request's number in the sequence of the whole load.
 func (s *Source) requestNumber() int64 {
 	if s.number == 0 {
-		s.number = (s.sequence.Add(1)-1)*int64(s.share.Count()) + int64(s.share.Number) + 1
+		s.number = s.part.Nth(s.sequence.Add(1)-1) + 1
 	}
 	return s.number
 }

@@ -1,7 +1,6 @@
 package target
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -210,28 +209,4 @@ func FuzzRequests(f *testing.F) {
 			readBack(t, b)
 		}
 	})
-}
-
-// TestFilesOnly checks that requests can open files through Files only, so that those that were described on another host can
-// not read this one's.
-func TestFilesOnly(t *testing.T) {
-	sources, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range append(sources, "../load/options.go", "../load/headers.go") {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, call := range []string{"os.Open", "os.ReadFile", "os.Getenv", "os.LookupEnv", "os.ExpandEnv", "LoadX509KeyPair", "LocalFiles"} {
-			allowed := strings.HasSuffix(name, "_test.go") || name == "files.go"
-			if !allowed && strings.Contains(string(text), call) {
-				t.Errorf("%s calls %s: use Config.Files", name, call)
-			}
-		}
-	}
-	if _, err := ParseValue("file:/etc/hostname:1", nil); !errors.Is(err, os.ErrPermission) {
-		t.Errorf("without files: %v", err)
-	}
 }

@@ -113,11 +113,11 @@ func loadSteps(t *testing.T) (wrong string) {
 	}
 	header := result.NewHeader("test", nil)
 	set := (*Set)(nil)
-	run, err := load.Execute(t.Context(), o, load.Local(o), header, io.Discard, func() (_ load.Watcher, err error) {
+	run, err := load.Execute(t.Context(), o, load.Hooks{Watch: func() (_ load.Watcher, err error) {
 		spec := Spec{Processes: []string{"app=" + server.spec()}, Remotes: []string{"http://" + listener.Addr().String()}}
 		set, err = OpenSet(t.Context(), spec, slog.New(slog.DiscardHandler))
 		return set, err
-	})
+	}}, header, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
