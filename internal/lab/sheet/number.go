@@ -77,14 +77,20 @@ func At(seconds float64) string { return Number(max(seconds, 0)) + " s" }
 // Rate writes a number per second: "1,234/s".
 func Rate(hz float64) string { return text(hz, UnitRate, math.Round) }
 
-// Share writes a fraction in percent: "12.3 %". What only rounds to the whole is "> 99.9 %".
+// Share writes a fraction in percent: "12.3 %". What is not quite the whole is "> 99.9 %", and what is hardly anything "< 0.001 %".
 func Share(fraction float64) string {
 	text := text(100*fraction, UnitPercent, math.Round)
-	if text == "100 %" && fraction < 1-1e-9 {
+	switch {
+	case text == "100 %" && fraction < 1-1e-9:
 		return "> 99.9 %"
+	case fraction > 0 && fraction < shareLeast:
+		return "< 0.001 %"
 	}
 	return text
 }
+
+// shareLeast is the least share that is written as a number.
+const shareLeast = 1e-5
 
 // Size writes bytes: "1.5 MiB".
 func Size[N int64 | uint64 | float64](bytes N) string {

@@ -50,6 +50,8 @@ func TestSpelling(t *testing.T) {
 	f(Integer(-999), "-999")
 	f(Share(0), "0 %")
 	f(Share(0.00001), "0.001 %")
+	f(Share(0.0000099), "< 0.001 %")
+	f(Share(-0.002), "-0.2 %")
 	f(Share(0.0005), "0.05 %")
 	f(Share(0.12345), "12.3 %")
 	f(Share(0.1), "10 %")
@@ -123,8 +125,8 @@ func TestEveryNumberHasOneText(t *testing.T) {
 		}
 		v := draw("value")
 		text := Text(v, unit)
-		if text == "> 99.9 %" {
-			if v < 0.999 || v >= 1 {
+		if nearly := text == "> 99.9 %" || text == "< 0.001 %"; nearly {
+			if unit != UnitShare || v >= 1e-5 && v < 0.999 || v >= 1 {
 				t.Fatalf("%g is %s", v, text)
 			}
 			return

@@ -3,7 +3,7 @@
 //
 // A number has three significant digits without trailing zeros, and from 100 on it is whole, with thousands separators. A blank stands
 // between a number and its unit, and none before "/s". A quantity has one unit for each magnitude: ns to h (minutes from 180 s on, hours
-// from 120 min on), B to PiB in steps of 1,024, shares in percent. A lower bound begins with ">= " and is rounded down, an upper bound
+// from 120 min on), B to PiB in steps of 1,024, shares in percent ("< 0.001 %" and "> 99.9 %" if they are nearly nothing or all). A lower bound begins with ">= " and is rounded down, an upper bound
 // begins with "< " and is rounded up. Numbers that belong together, as a median and its range, share the unit of the first. Larger
 // values never read as smaller ones, and a text that is read as a number and written again is the same text.
 //
