@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"spillway/internal/histogram"
+	"spillway/internal/lab/sheet"
 )
 
 // Figures are the values read from the durations of requests or connections. A percentile is nil (null in JSON) if fewer
@@ -128,7 +129,7 @@ func (f *Figures) bounded(name string) bool { return slices.Contains(f.LowerBoun
 func (f *Figures) text(name string) string {
 	v := f.value(name)
 	if v != nil && f.bounded(name) {
-		return atLeast(*v)
+		return sheet.AtLeast(*v, sheet.UnitSeconds)
 	}
 	return orDash(v)
 }
@@ -143,7 +144,7 @@ func meanOf(h *histogram.Histogram) string {
 	if h.Count() == 0 {
 		return "-"
 	}
-	return seconds(h.Mean().Seconds())
+	return sheet.Duration(h.Mean().Seconds())
 }
 
 func inSeconds(d time.Duration) *float64 {
@@ -153,5 +154,5 @@ func inSeconds(d time.Duration) *float64 {
 
 // orDash writes a duration in seconds, or "-" for nil.
 func orDash(s *float64) string {
-	return known(seconds, s)
+	return known(sheet.Duration, s)
 }

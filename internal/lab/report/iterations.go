@@ -5,6 +5,7 @@ import (
 
 	"spillway/internal/histogram"
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // Iterations are the iterations of a flow that ended in a step.
@@ -37,7 +38,7 @@ func iterationsOf(t *result.Total) (*Iterations, error) {
 // text describes the iterations in one line.
 func (i *Iterations) text() string {
 	line := fmt.Sprintf("iterations of the flow: %s completed (%s), %s failed, %s in progress at the end",
-		integer(i.Completed), rate(i.Rate), integer(i.Failed), integer(i.Unfinished))
+		sheet.Integer(i.Completed), sheet.Rate(i.Rate), sheet.Integer(i.Failed), sheet.Integer(i.Unfinished))
 	if i.Duration.Mean != nil {
 		line += fmt.Sprintf("; mean duration %s, p50 %s, p99 %s", i.Duration.text(figureMean), i.Duration.text(figureP50),
 			i.Duration.text(figureP99))

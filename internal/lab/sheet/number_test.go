@@ -25,6 +25,7 @@ func TestSpelling(t *testing.T) {
 	f(Duration(1.234e-3), "1.23 ms")
 	f(Duration(31e-3), "31 ms")
 	f(Duration(1.5), "1.5 s")
+	f(Duration(1.03505), "1.04 s") // not by way of 1,035 ms
 	f(Duration(105), "105 s")
 	f(Duration(120), "120 s")
 	f(Duration(179.6), "3 min")
@@ -91,7 +92,7 @@ func TestTogether(t *testing.T) {
 // read is the value of a text that Text wrote in a unit.
 func read(t *rapid.T, text, unit string) float64 {
 	scales := map[string][]scale{
-		UnitSeconds: timeScales(), UnitBytes: sizeScales(), UnitShare: {{"%", 0.01, 0}}, UnitCount: {{"", 1, 0}}, UnitRate: {{"/s", 1, 0}},
+		UnitSeconds: timeScales(), UnitBytes: sizeScales(), UnitShare: {{"%", 100, 0}}, UnitCount: {{"", 1, 0}}, UnitRate: {{"/s", 1, 0}},
 	}[unit]
 	digits := strings.TrimRight(text, "/%abcdefghijklmnopqrstuvwxyzBKMGTPµ ")
 	name := strings.TrimSpace(text[len(digits):])
@@ -101,7 +102,7 @@ func read(t *rapid.T, text, unit string) float64 {
 	}
 	for _, s := range scales {
 		if s.name == name {
-			return number * s.size
+			return number / s.per
 		}
 	}
 	t.Fatalf("%q has no unit of %s", text, unit)

@@ -42,6 +42,7 @@ Steps
     100/s  812 µs  VALID
   1,000/s    1 ms  -
   100/s: 1 error [31m
+
 p50: median.
 max: longest.
 

@@ -49,6 +49,9 @@ func (s *Section) writeText(out *bytes.Buffer) {
 		fmt.Fprintf(out, "  %s\n", Printable(line))
 	}
 	if s.Note != "" {
+		if s.Table != nil || len(s.Facts)+len(s.Lines) > 0 {
+			out.WriteString("\n")
+		}
 		fmt.Fprintf(out, "%s\n", strings.ReplaceAll(Printable(s.Note), ". ", ".\n"))
 	}
 }
