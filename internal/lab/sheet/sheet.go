@@ -1,11 +1,13 @@
 // Package sheet is how the lab writes results for people: a sheet of facts, tables and notes that is printed as text, as Markdown or on
 // a page, and the one spelling of numbers in all of them.
 //
-// A number has three significant digits without trailing zeros, and from 100 on it is whole, with thousands separators. A blank stands
-// between a number and its unit, and none before "/s". A quantity has one unit for each magnitude: ns to h (minutes from 180 s on, hours
-// from 120 min on), B to PiB in steps of 1,024, shares in percent ("< 0.001 %" and "> 99.9 %" if they are nearly nothing or all). A lower bound begins with ">= " and is rounded down, an upper bound
-// begins with "< " and is rounded up. Numbers that belong together, as a median and its range, share the unit of the first. Larger
-// values never read as smaller ones, and a text that is read as a number and written again is the same text.
+// A number has three significant digits without trailing zeros. From 100 on it is whole, with thousands separators. A blank stands
+// between a number and its unit, and none before "/s". A quantity has one unit for each magnitude: times from ns to h, with minutes from
+// 180 s and hours from 120 min on, and sizes from B to PiB in steps of 1,024. Shares are in percent, with "< 0.001 %" and "> 99.9 %" if
+// they are nearly nothing or all. A lower bound begins with ">= " and is rounded down, an upper bound begins with "< " and is rounded up.
+// Numbers that belong together, as a median and its range, share the unit of the first.
+//
+// A larger value never reads as a smaller one, and a text that is read as a number and written again is the same text.
 //
 // Names, addresses, limits and settings are written as they were typed: "p99<70ms", "local ports 32768-60999".
 package sheet
