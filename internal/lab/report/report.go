@@ -1,5 +1,5 @@
-// Package report writes load results and studies as a terminal table, Markdown, JSON, CSV, Go benchmark text, an
-// HdrHistogram log, JUnit XML or one HTML page that works offline.
+// Package report writes load results and studies as a terminal table, Markdown, JSON, CSV, Go benchmark text, JUnit XML or one HTML page
+// that works offline. For people, each result is one sheet (package sheet) in all forms.
 //
 // Every percentile is read from a histogram and left out if the sample is too small for it. A step that is not a valid
 // measurement is marked. The output depends only on the runs given. The tables and pages for people show one run: two unrelated
