@@ -112,7 +112,8 @@ func (s *stepRun) judgeSendRate(t *result.Total, sums *threadReport) *problem {
 		return nil
 	}
 	if rate := float64(t.Due-sums.late) / float64(t.Due); rate < sendRateMin {
-		return &problem{result.GeneratorLimited, fmt.Sprintf("only %s of the arrivals were started before the end of the step", sheet.Share(rate))}
+		return &problem{result.GeneratorLimited, fmt.Sprintf("only %s of the arrivals were started before the end of the step",
+			sheet.Share(rate))}
 	}
 	return nil
 }
