@@ -43,7 +43,10 @@ func (r *run) sheet(format Format) *sheet.Sheet {
 	}
 	if r.search != nil {
 		s.Facts = r.search.Facts()
-		s.Sections = r.search.Diagnosis(verdicts)
+		if found := r.search.Diagnosis(verdicts); len(found) > 0 {
+			stops := sheet.Sheet{Title: "What stops the service", Sections: found}
+			s.Sections = stops.Within()
+		}
 	}
 	if len(r.steps) > 0 {
 		s.Sections = append(s.Sections, sheet.Section{
@@ -93,6 +96,7 @@ func emit(w io.Writer, out *bytes.Buffer) error {
 
 // writeSummary writes the verdict, the figures and the reasons of each run as short Markdown, for the summary of a CI job.
 func writeSummary(w io.Writer, runs []run) error {
+	var out bytes.Buffer
 	for i := range runs {
 		r := &runs[i]
 		s := r.head()
@@ -105,11 +109,14 @@ func writeSummary(w io.Writer, runs []run) error {
 		if len(r.steps) > 0 {
 			s.Sections = append(s.Sections, sheet.Section{Table: stepTable(r.summaryColumns(), r.steps), Lines: r.remarks()})
 		}
-		if err := s.WriteMarkdown(w); err != nil {
+		if i > 0 {
+			out.WriteString("\n")
+		}
+		if err := s.WriteMarkdown(&out); err != nil {
 			return err
 		}
 	}
-	return nil
+	return emit(w, &out)
 }
 
 func (r *run) summaryColumns() []column {
