@@ -97,6 +97,7 @@ var layers = map[string]layer{
 	"internal/lab/plan":       lab,
 	"internal/lab/report":     lab,
 	"internal/lab/result":     lab,
+	"internal/lab/sheet":      lab,
 	"internal/lab/target":     lab,
 	"internal/lab/watch":      lab,
 

@@ -21,7 +21,7 @@ import (
 	"gonum.org/v1/plot/vg/vgimg"
 
 	"spillway/internal/lab/experiment"
-	"spillway/internal/lab/report"
+	"spillway/internal/lab/sheet"
 )
 
 // pictureBytesMax bounds a picture.
@@ -143,7 +143,7 @@ func (p *picture) bars(study *experiment.Study) ([]bar, error) {
 			return nil, fmt.Errorf("%s at %q fails its requests; leave it out of variants", v.Name, level)
 		}
 		bars = append(bars, bar{
-			name: v.Name, text: report.FormatValue(figure.Median, metric.Unit), value: figure.Median, least: figure.Min,
+			name: v.Name, text: sheet.Text(figure.Median, metric.Unit), value: figure.Median, least: figure.Min,
 			most: figure.Max,
 		})
 	}

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // highest is the highest figure that is known, NaN if none is.
@@ -149,7 +150,7 @@ func (s *step) spare() string {
 	case p == nil:
 		return " (its CPU was not watched)"
 	case s.room() < 0.5:
-		return fmt.Sprintf(", while %s of the CPU that %s may use is used", number(use, "share"), p.name)
+		return fmt.Sprintf(", while %s of the CPU that %s may use is used", sheet.Share(use), p.name)
 	}
 	return ", while the service has CPU to spare"
 }

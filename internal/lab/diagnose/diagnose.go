@@ -20,6 +20,7 @@ import (
 	"slices"
 
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // Names of verdicts.
@@ -61,7 +62,7 @@ type Figure struct {
 	Name    string   `json:"name"` // with its subject: "app: CPU"
 	Passing *float64 `json:"passing"`
 	Failing *float64 `json:"failing"`
-	Unit    string   `json:"unit,omitempty"` // "cores", "seconds", "hz", "bytes"; "share": 0 to 1; "": a count
+	Unit    string   `json:"unit,omitempty"` // as in package sheet; "": a count
 }
 
 // Scores.
@@ -170,6 +171,18 @@ func (c *comparison) figure(name, unit string, of func(*step) float64) Figure {
 	return f
 }
 
+// at says at which load the failing step ran: "at 1,050/s", "with 64 connections".
+func (c *comparison) at() string {
+	switch s := c.failing; {
+	case s.load == nil:
+		return "in the busiest interval"
+	case s.offered > 0:
+		return "at " + sheet.Rate(s.offered)
+	default:
+		return "with " + sheet.Plural(s.load.Connections, "connection")
+	}
+}
+
 // known is nil for NaN and infinities.
 func known(v float64) *float64 {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
@@ -191,11 +204,11 @@ func (c *comparison) databaseFigure(d *database, name, unit string, of func(*dat
 // loadFigures are the same with every verdict: what was offered and what came of it.
 func (c *comparison) loadFigures() []Figure {
 	all := []Figure{
-		c.figure("arrivals", "hz", func(s *step) float64 { return s.offered }),
-		c.figure("good answers", "hz", func(s *step) float64 { return s.rate }),
-		c.figure("mean time in flight", "seconds", func(s *step) float64 { return s.service }),
+		c.figure("arrivals", sheet.UnitRate, func(s *step) float64 { return s.offered }),
+		c.figure("good answers", sheet.UnitRate, func(s *step) float64 { return s.rate }),
+		c.figure("mean time in flight", sheet.UnitSeconds, func(s *step) float64 { return s.service }),
 		c.figure("requests in flight", "", func(s *step) float64 { return s.inFlight }),
-		c.figure("failed requests", "share", func(s *step) float64 {
+		c.figure("failed requests", sheet.UnitShare, func(s *step) float64 {
 			if s.load == nil {
 				return math.NaN()
 			}
@@ -210,8 +223,8 @@ func (c *comparison) processesUsed() []Figure {
 	var all []Figure
 	for i := range c.failing.processes {
 		p := &c.failing.processes[i]
-		all = append(all, c.processFigure(p, "CPU", "cores", func(p *process) float64 { return p.cores }),
-			c.processFigure(p, "CPU that it may use", "cores", func(p *process) float64 { return p.limit }))
+		all = append(all, c.processFigure(p, "CPU", sheet.UnitCores, func(p *process) float64 { return p.cores }),
+			c.processFigure(p, "CPU that it may use", sheet.UnitCores, func(p *process) float64 { return p.limit }))
 	}
 	return all
 }

@@ -190,27 +190,3 @@ func TestText(t *testing.T) {
 		t.Errorf("the text differs from %s (go test -update writes it):\n%s", path, out.String())
 	}
 }
-
-func TestNumber(t *testing.T) {
-	for _, c := range []struct {
-		v    float64
-		unit string
-		want string
-	}{
-		{0.000812, "seconds", "812 µs"},
-		{0.0125, "seconds", "12.5 ms"},
-		{3, "seconds", "3 s"},
-		{1050.4, "hz", "1,050/s"},
-		{0.721, "share", "72.1 %"},
-		{1, "cores", "1 core"},
-		{0.97, "cores", "0.97 cores"},
-		{65536, "bytes", "64 KiB"},
-		{1234567, "", "1,234,567"},
-		{0, "", "0"},
-		{2.5, "", "2.5"},
-	} {
-		if got := number(c.v, c.unit); got != c.want {
-			t.Errorf("%g in %q is %q, want %q", c.v, c.unit, got, c.want)
-		}
-	}
-}

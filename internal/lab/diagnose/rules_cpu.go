@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // Shares that make system time the main cost.
@@ -81,30 +82,31 @@ func (c *comparison) isSystem(p *process, connections float64) bool {
 
 func (c *comparison) cpuFigures(p *process) []Figure {
 	return []Figure{
-		c.processFigure(p, "CPU", "cores", func(p *process) float64 { return p.cores }),
-		c.processFigure(p, "CPU that it may use", "cores", func(p *process) float64 { return p.limit }),
-		c.processFigure(p, "user time", "cores", func(p *process) float64 { return p.user }),
-		c.processFigure(p, "system time", "cores", func(p *process) float64 { return p.system }),
-		c.processFigure(p, "CPU per request", "seconds", func(p *process) float64 { return p.perRequest }),
+		c.processFigure(p, "CPU", sheet.UnitCores, func(p *process) float64 { return p.cores }),
+		c.processFigure(p, "CPU that it may use", sheet.UnitCores, func(p *process) float64 { return p.limit }),
+		c.processFigure(p, "user time", sheet.UnitCores, func(p *process) float64 { return p.user }),
+		c.processFigure(p, "system time", sheet.UnitCores, func(p *process) float64 { return p.system }),
+		c.processFigure(p, "CPU per request", sheet.UnitSeconds, func(p *process) float64 { return p.perRequest }),
 		c.processFigure(p, "threads that waited for a CPU", "", func(p *process) float64 { return p.waiting }),
-		c.processFigure(p, "busiest thread", "cores", func(p *process) float64 { return p.busiest }),
-		c.processFigure(p, "stopped by its quota", "share", func(p *process) float64 { return p.throttled }),
+		c.processFigure(p, "busiest thread", sheet.UnitCores, func(p *process) float64 { return p.busiest }),
+		c.processFigure(p, "stopped by its quota", sheet.UnitShare, func(p *process) float64 { return p.throttled }),
 		c.figure("connections accepted per request", "", func(s *step) float64 { return s.findSockets(p.host).perRequest }),
 	}
 }
 
 // cpuWords are the sentence and the advice of a verdict on a process without CPU to spare.
 func (c *comparison) cpuWords(p *process, name string, single, connections float64) (sentence, advice string) {
-	used := fmt.Sprintf("%s uses %s of the %s that it may use %s (%s user, %s system)", p.name, digits(math.Round(p.cores*100)/100),
-		number(p.limit, "cores"), c.at(), number(p.user/(p.user+p.system), "share"), number(p.system/(p.user+p.system), "share"))
+	used := fmt.Sprintf("%s uses %s of the %s that it may use %s (%s user, %s system)", p.name, sheet.Number(p.cores),
+		sheet.Plural(p.limit, "core"), c.at(), sheet.Share(p.user/(p.user+p.system)), sheet.Share(p.system/(p.user+p.system)))
 	if !(p.user >= 0) {
-		used = fmt.Sprintf("%s uses %s of the %s that it may use %s", p.name, digits(math.Round(p.cores*100)/100), number(p.limit, "cores"),
+		used = fmt.Sprintf("%s uses %s of the %s that it may use %s", p.name, sheet.Number(p.cores), sheet.Plural(p.limit, "core"),
 			c.at())
 	}
 	rest := ", and nothing else is as full."
 	switch {
 	case p.cores < 0.8*p.limit && c.failing.generator > 0.15*p.limit && c.failing.share(p) == nil && p.host == "":
-		rest = fmt.Sprintf(", and the load generator uses %s of the same CPUs: --pin gives each its own.", number(c.failing.generator, "cores"))
+		rest = fmt.Sprintf(", and the load generator uses %s of the same CPUs: --pin gives each its own.",
+			sheet.Plural(c.failing.generator, "core"))
 	case p.cores < 0.8*p.limit:
 		rest = ", and the other programs on these CPUs use the rest."
 	}
@@ -112,7 +114,7 @@ func (c *comparison) cpuWords(p *process, name string, single, connections float
 	switch {
 	case p.throttled > 0.05:
 		return used + fmt.Sprintf("; its quota stopped it for at least %s of the time.",
-			number(p.throttled, "share")), "Raise the CPU quota of " + p.name + ", or make a request cheaper."
+			sheet.Share(p.throttled)), "Raise the CPU quota of " + p.name + ", or make a request cheaper."
 	case p.limit < p.allowed && p.cores >= 0.9*p.limit && name != RedisThread && name != DatabaseCPU:
 		return used + ", which is its quota.", "Raise the CPU quota of " + p.name + ", or make a request cheaper."
 	case name == RedisThread:
@@ -122,12 +124,11 @@ func (c *comparison) cpuWords(p *process, name string, single, connections float
 		return used + c.databaseWords(), "Find the statement that uses the CPU of " + p.name +
 			", and EXPLAIN it: look for a missing index, too many rows read, or work that a cache can save."
 	case single > 0:
-		return fmt.Sprintf("One thread of %s uses %s %s, and its other threads %s: more CPUs do not help it.", p.name, number(single, "cores"),
-				c.at(),
-				number(math.Round(100*max(p.cores-single, 0))/100, "cores")),
+		return fmt.Sprintf("One thread of %s uses %s %s, and its other threads %s: more CPUs do not help it.", p.name,
+				sheet.Plural(single, "core"), c.at(), sheet.Plural(max(p.cores-single, 0), "core")),
 			"Run one process per core (a cluster of workers), or make a request cheaper (profile " + p.name + ")."
 	case name == SystemCPU && connections >= churn:
-		return used + fmt.Sprintf("; with %s new connections per request, the kernel opens and closes connections.", digits(connections)),
+		return used + fmt.Sprintf("; with %s new connections per request, the kernel opens and closes connections.", sheet.Number(connections)),
 			"Keep connections open between requests (keep-alive in the clients and in " + p.name + ")."
 	case name == SystemCPU:
 		return used + ", most of it in the kernel.", "Find the system calls (strace -c -f -p PID, perf trace -s): larger reads and writes, " +
@@ -142,7 +143,7 @@ func (c *comparison) databaseWords() string {
 		d := &c.failing.databases[i]
 		text := ""
 		if d.waitCPU > 0 {
-			text = fmt.Sprintf("; %s of its sessions run or are ready to", digits(d.waitCPU))
+			text = fmt.Sprintf("; %s of its sessions run or are ready to", sheet.Number(d.waitCPU))
 		}
 		if top := d.top(false); top != nil {
 			return text + "." + top.sentence(false)
@@ -161,15 +162,15 @@ func (c *comparison) redisThread() Verdict {
 		d := &c.failing.databases[i]
 		if score := ramp(d.mainThread, threadFree, threadFull); d.kind == result.SamplerRedis && score > v.Score {
 			v.Score = score
-			v.Sentence = fmt.Sprintf("The thread of %s that runs commands uses %s %s", d.name, number(d.mainThread, "cores"), c.at())
+			v.Sentence = fmt.Sprintf("The thread of %s that runs commands uses %s %s", d.name, sheet.Plural(d.mainThread, "core"), c.at())
 			if d.commands > 0 {
-				v.Sentence += fmt.Sprintf(": a command takes it %s", number(d.mainThread/d.commands, "seconds"))
+				v.Sentence += fmt.Sprintf(": a command takes it %s", sheet.Duration(d.mainThread/d.commands))
 			}
 			v.Sentence += "."
 			v.Evidence = []Figure{
-				c.databaseFigure(d, "thread that runs commands", "cores", func(d *database) float64 { return d.mainThread }),
-				c.databaseFigure(d, "commands", "hz", func(d *database) float64 { return d.commands }),
-				c.databaseFigure(d, "CPU", "cores", func(d *database) float64 { return d.cores }),
+				c.databaseFigure(d, "thread that runs commands", sheet.UnitCores, func(d *database) float64 { return d.mainThread }),
+				c.databaseFigure(d, "commands", sheet.UnitRate, func(d *database) float64 { return d.commands }),
+				c.databaseFigure(d, "CPU", sheet.UnitCores, func(d *database) float64 { return d.cores }),
 			}
 		}
 	}
@@ -177,11 +178,11 @@ func (c *comparison) redisThread() Verdict {
 		p := &c.failing.processes[i]
 		if score := ramp(p.busiest, threadFree, threadFull); p.role == result.RoleRedis && score > v.Score {
 			v.Score = score
-			v.Sentence = fmt.Sprintf("One thread of %s uses %s %s, and Redis runs commands on one thread.", p.name, number(p.busiest, "cores"),
+			v.Sentence = fmt.Sprintf("One thread of %s uses %s %s, and Redis runs commands on one thread.", p.name, sheet.Plural(p.busiest, "core"),
 				c.at())
 			v.Evidence = []Figure{
-				c.processFigure(p, "busiest thread", "cores", func(p *process) float64 { return p.busiest }),
-				c.processFigure(p, "CPU", "cores", func(p *process) float64 { return p.cores }),
+				c.processFigure(p, "busiest thread", sheet.UnitCores, func(p *process) float64 { return p.busiest }),
+				c.processFigure(p, "CPU", sheet.UnitCores, func(p *process) float64 { return p.cores }),
 			}
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // databaseRoom is how surely a database has CPU to spare, by its watched process. Without one nobody knows, since the database may
@@ -40,7 +41,7 @@ func (c *comparison) databaseLock() Verdict {
 		}
 		v.Score = score
 		v.Sentence = fmt.Sprintf("%s of %s running statements of %s wait for a lock that another session holds %s.",
-			digits(d.waitLock), digits(d.active), d.name, c.at()) + d.top(true).sentence(true)
+			sheet.Number(d.waitLock), sheet.Number(d.active), d.name, c.at()) + d.top(true).sentence(true)
 		v.Evidence = append(append(c.sessionFigures(d), c.statementFigures(d, d.top(true))...), c.processesUsed()...)
 		v.Advice = "Find the row or table that all transactions change, and change it less often (one statement for many records, several " +
 			"rows added up " +
@@ -75,10 +76,10 @@ func (c *comparison) commit() Verdict {
 		}
 		v.Score = score
 		v.Sentence = fmt.Sprintf("%s waits for the disk %s: %s commits and %s fsyncs of its log%s.",
-			d.name, c.at(), number(d.commits, "hz"), number(d.fsyncs, "hz"), s.databaseSpare(d))
+			d.name, c.at(), sheet.Rate(d.commits), sheet.Rate(d.fsyncs), s.databaseSpare(d))
 		v.Evidence = append(c.sessionFigures(d),
-			c.databaseFigure(d, "commits", "hz", func(d *database) float64 { return d.commits }),
-			c.databaseFigure(d, "fsyncs", "hz", func(d *database) float64 { return d.fsyncs }), c.ioFigure(d.host))
+			c.databaseFigure(d, "commits", sheet.UnitRate, func(d *database) float64 { return d.commits }),
+			c.databaseFigure(d, "fsyncs", sheet.UnitRate, func(d *database) float64 { return d.fsyncs }), c.ioFigure(d.host))
 		v.Evidence = append(v.Evidence, c.processesUsed()...)
 		v.Advice = "Put more records into one transaction (group commit), let several sessions commit at once, or use a faster disk. " +
 			"synchronous_commit=off loses the last commits in a crash."
@@ -89,8 +90,8 @@ func (c *comparison) commit() Verdict {
 		}
 		v.Score = 0.8 * s.room() * c.pressure(waited, span{0.25, 0.6})
 		v.Sentence = fmt.Sprintf("Some program waits for the disk %s of the time %s%s: the service writes and syncs for each request.",
-			number(waited(s), "share"), c.at(), s.spare())
-		v.Evidence = append([]Figure{c.figure("time in which a program waited for a disk", "share", waited)}, c.processesUsed()...)
+			sheet.Share(waited(s)), c.at(), s.spare())
+		v.Evidence = append([]Figure{c.figure("time in which a program waited for a disk", sheet.UnitShare, waited)}, c.processesUsed()...)
 		v.Advice = "Sync once for many requests (group commit), or use a faster disk. --watch-db shows whether it is the database that syncs."
 	}
 	return v
@@ -120,7 +121,7 @@ func (c *comparison) databaseReads() Verdict {
 		v.Score = score
 		v.Sentence = fmt.Sprintf("%s of %s running statements of %s wait for a disk %s, and not for the log: they read what does not fit "+
 			"into memory.",
-			digits(d.waitIO), digits(d.active), d.name, c.at()) + d.top(false).sentence(false)
+			sheet.Number(d.waitIO), sheet.Number(d.active), d.name, c.at()) + d.top(false).sentence(false)
 		v.Evidence = append(append(c.sessionFigures(d), c.statementFigures(d, d.top(false))...), c.ioFigure(d.host))
 		v.Advice = "EXPLAIN (ANALYZE, BUFFERS) the statement: look for a missing index or too many rows read. Otherwise give the database " +
 			"more memory for its cache."
@@ -139,7 +140,7 @@ func (c *comparison) databaseSessions() Verdict {
 		}
 		v.Score = score
 		v.Sentence = fmt.Sprintf("%s of %s running statements of %s compute or wait for a CPU %s; its CPU was not watched.",
-			digits(d.waitCPU), digits(d.active), d.name, c.at()) + d.top(false).sentence(false)
+			sheet.Number(d.waitCPU), sheet.Number(d.active), d.name, c.at()) + d.top(false).sentence(false)
 		v.Evidence = append(c.sessionFigures(d), c.statementFigures(d, d.top(false))...)
 		v.Advice = "Watch the process of the database (--watch db=:5432), on its own host, to see whether it has CPU left."
 	}
@@ -153,7 +154,7 @@ func onCPU(d *database) float64 { return ramp(d.waitCPU/d.active, 0.4, 0.8) }
 func (s *step) ioPressure(host string) float64 { return value(s.hostUsage(host).PSIIOSome) }
 
 func (c *comparison) ioFigure(host string) Figure {
-	return c.figure("time in which a program waited for a disk", "share", func(s *step) float64 { return s.ioPressure(host) })
+	return c.figure("time in which a program waited for a disk", sheet.UnitShare, func(s *step) float64 { return s.ioPressure(host) })
 }
 
 // databasePool: all connections to the database are taken, there are no more than before, and the database itself has room.
@@ -191,7 +192,7 @@ func (c *comparison) databasePool() Verdict {
 		}
 		v.Sentence = fmt.Sprintf("The service has %s connections to %s, and on average %s of them are taken %s%s: "+
 			"requests wait for a connection.",
-			digits(d.connections), d.name, digits(d.held), c.at(), spare)
+			sheet.Number(d.connections), d.name, sheet.Number(d.held), c.at(), spare)
 		v.Sentence += d.top(false).sentence(false)
 		v.Evidence = append(append(c.sessionFigures(d), c.statementFigures(d, d.top(false))...), c.processesUsed()...)
 		v.Advice = "Make the pool larger, step by step, as long as the database has CPU. Or hold a connection for a shorter time: no other " +

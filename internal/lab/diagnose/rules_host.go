@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // generator: the step says itself that the load generator could not offer the load.
@@ -18,9 +19,9 @@ func (c *comparison) generator() Verdict {
 	v := Verdict{
 		Name: Generator, Score: 1,
 		Evidence: []Figure{
-			c.figure("generator: CPU", "cores", func(s *step) float64 { return s.generator }),
-			c.figure("generator: busiest thread", "share", func(s *step) float64 { return s.load.Total.Cost.ThreadBusyMax }),
-			c.figure("generator: waited for a CPU", "share", func(s *step) float64 {
+			c.figure("generator: CPU", sheet.UnitCores, func(s *step) float64 { return s.generator }),
+			c.figure("generator: busiest thread", sheet.UnitShare, func(s *step) float64 { return s.load.Total.Cost.ThreadBusyMax }),
+			c.figure("generator: waited for a CPU", sheet.UnitShare, func(s *step) float64 {
 				return s.load.Total.Cost.RunQueueWait / max(s.load.Total.Elapsed, 1e-9)
 			}),
 		},
@@ -39,7 +40,7 @@ func (c *comparison) generator() Verdict {
 		if p, use := c.failing.fullest(); p != nil && use >= 0.9 && c.failing.share(p) == nil && !t.OnlyStolen() {
 			v.Advice = "The service and the load generator use the same CPUs. Give each its own with --pin, or load from another host, then " +
 				"search again."
-			v.Evidence = append(v.Evidence, c.processFigure(p, "CPU", "cores", func(p *process) float64 { return p.cores }))
+			v.Evidence = append(v.Evidence, c.processFigure(p, "CPU", sheet.UnitCores, func(p *process) float64 { return p.cores }))
 		}
 	}
 	return v
@@ -78,14 +79,14 @@ func (c *comparison) neighbour() Verdict {
 	}
 	steal := highest(value(u.Steal)*value(u.Cores), 0)
 	independent := c.independent(p)
-	switch taken := number(math.Round(used*100)/100, "cores"); {
+	switch taken := sheet.Plural(used, "core"); {
 	case steal > used/2:
-		v.Sentence = fmt.Sprintf("The hypervisor takes %s from this host %s (steal), and %s.", number(steal, "cores"), c.at(), victim)
+		v.Sentence = fmt.Sprintf("The hypervisor takes %s from this host %s (steal), and %s.", sheet.Plural(steal, "core"), c.at(), victim)
 		v.Advice = "Use a machine with dedicated CPUs, then measure again."
 	case independent >= supported:
 		v.Score *= independent
 		v.Sentence = fmt.Sprintf("Programs that do not belong to the service use %s of its %s %s, and did so with a light load; %s.",
-			digits(math.Round(used*100)/100), number(cores, "cores"), c.at(), victim)
+			sheet.Number(used), sheet.Plural(cores, "core"), c.at(), victim)
 		v.Advice = "Stop the other programs, or give the service cores of its own (cpuset, taskset, another host), then measure again."
 	default:
 		v.Score *= undecided
@@ -94,8 +95,8 @@ func (c *comparison) neighbour() Verdict {
 		v.Advice = "Watch them too (--watch NAME=PID), or add a step with a light load."
 	}
 	v.Evidence = []Figure{
-		c.figure("other programs: CPU", "cores", func(s *step) float64 { used, _ := s.foreign(s.find(p)); return used }),
-		c.processFigure(p, "CPU", "cores", func(p *process) float64 { return p.cores }),
+		c.figure("other programs: CPU", sheet.UnitCores, func(s *step) float64 { used, _ := s.foreign(s.find(p)); return used }),
+		c.processFigure(p, "CPU", sheet.UnitCores, func(p *process) float64 { return p.cores }),
 		c.processFigure(p, "threads that waited for a CPU", "", func(p *process) float64 { return p.waiting }),
 	}
 	return v
@@ -119,7 +120,7 @@ func (c *comparison) disturbed() Verdict {
 	v := Verdict{
 		Name: Neighbour, Score: 1,
 		Sentence: fmt.Sprintf("Programs that belong to neither the service nor the load generator use %s of the cores of the %s %s.",
-			number(worst.ForeignShare(), "share"), worst.Name, c.at()),
+			sheet.Share(worst.ForeignShare()), worst.Name, c.at()),
 		Advice: "Stop the other programs, or name those of the service with --watch, then measure again.",
 	}
 	if c.failing.targetFull() {
@@ -137,8 +138,8 @@ func (c *comparison) disturbed() Verdict {
 			}
 		}
 		v.Evidence = append(v.Evidence,
-			c.figure(host.Name+": cores used by other programs", "share", of((*result.HostShare).ForeignShare)),
-			c.figure(host.Name+": CPU used by itself", "share", of((*result.HostShare).UsedShare)))
+			c.figure(host.Name+": cores used by other programs", sheet.UnitShare, of((*result.HostShare).ForeignShare)),
+			c.figure(host.Name+": CPU used by itself", sheet.UnitShare, of((*result.HostShare).UsedShare)))
 	}
 	return v
 }
@@ -167,7 +168,7 @@ func (c *comparison) ports() Verdict {
 		return Verdict{
 			Name: Ports, Score: 1,
 			Sentence: fmt.Sprintf("The load generator's host ran out of local ports %s: %s connections could not be opened.",
-				c.at(), digits(float64(s.Total.Errors[result.NoLocalPort]))),
+				c.at(), sheet.Number(float64(s.Total.Errors[result.NoLocalPort]))),
 			Evidence: append([]Figure{c.figure("requests without a local port", "", func(s *step) float64 {
 				return float64(s.load.Total.Errors[result.NoLocalPort])
 			})}, c.portFigures("")...),
@@ -179,13 +180,13 @@ func (c *comparison) ports() Verdict {
 		t := &c.failing.tcp[i]
 		left, waiting := t.portsRange-t.portsUsed, ""
 		if t.timeWait >= 0 {
-			waiting = fmt.Sprintf(", and %s sockets wait in TIME_WAIT", digits(t.timeWait))
+			waiting = fmt.Sprintf(", and %s sockets wait in TIME_WAIT", sheet.Number(t.timeWait))
 		}
 		if score := ramp(t.portsUsed/t.portsRange, 0.9, 0.97); score > v.Score {
 			v = Verdict{
 				Name: Ports, Score: score,
 				Sentence: fmt.Sprintf("%s of %s local ports are in use %s, so that new outgoing connections fail: %s are left%s.",
-					digits(t.portsUsed), digits(t.portsRange), c.at(), digits(left), waiting),
+					sheet.Number(t.portsUsed), sheet.Number(t.portsRange), c.at(), sheet.Number(left), waiting),
 				Evidence: c.portFigures(t.host),
 				Advice: "Keep the connections to the next service open (keep-alive, a pool). Otherwise widen net.ipv4.ip_local_port_range, set " +
 					"net.ipv4.tcp_tw_reuse=1, or add addresses.",
@@ -209,7 +210,7 @@ func (c *comparison) descriptors() Verdict {
 		return Verdict{
 			Name: Descriptors, Score: 1,
 			Sentence: fmt.Sprintf("The load generator ran out of open files %s: %s requests failed for it.", c.at(),
-				digits(float64(s.Total.Errors[result.NoFile]))),
+				sheet.Number(float64(s.Total.Errors[result.NoFile]))),
 			Evidence: []Figure{c.figure("requests without a file", "",
 				func(s *step) float64 { return float64(s.load.Total.Errors[result.NoFile]) })},
 			Advice: "Raise the limit before the load: ulimit -n 65536.",
@@ -226,7 +227,7 @@ func (c *comparison) descriptors() Verdict {
 			v = Verdict{
 				Name: Descriptors, Score: score,
 				Sentence: fmt.Sprintf("%s has %s open files of at most %s %s, so that %s.",
-					p.name, digits(p.files), digits(p.filesLimit), c.at(), consequence),
+					p.name, sheet.Number(p.files), sheet.Number(p.filesLimit), c.at(), consequence),
 				Evidence: []Figure{
 					c.processFigure(p, "open files", "", func(p *process) float64 { return p.files }),
 					c.processFigure(p, "open files allowed", "", func(p *process) float64 { return p.filesLimit }),
@@ -271,10 +272,10 @@ func (c *comparison) rateLimit() Verdict {
 		v.Advice = "Find what answers 503 (a rate or connection limit of the service, its proxy or its gateway), and raise its limit."
 	}
 	v.Sentence = fmt.Sprintf("The service turns %s of the requests away with status %d %s, and answers %s: %s.",
-		number(share, "share"), status, c.at(), number(s.rate, "hz"), limit)
+		sheet.Share(share), status, c.at(), sheet.Rate(s.rate), limit)
 	v.Evidence = append([]Figure{
-		c.figure("answers with status 429", "share", func(s *step) float64 { return s.refused }),
-		c.figure("answers with status 503", "share", func(s *step) float64 { return s.busy }),
+		c.figure("answers with status 429", sheet.UnitShare, func(s *step) float64 { return s.refused }),
+		c.figure("answers with status 503", sheet.UnitShare, func(s *step) float64 { return s.busy }),
 	}, c.processesUsed()...)
 	return v
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // grown is how much a figure exceeds what it is in the passing and in the lightest step, the lower of them. If neither is known, known
@@ -71,7 +72,7 @@ func (c *comparison) memory() Verdict {
 	if pressure > 0 {
 		v = Verdict{
 			Name: Memory, Score: pressure,
-			Sentence: fmt.Sprintf("Programs wait for memory %s of the time %s: the kernel reclaims or swaps.", number(waited, "share"), c.at()),
+			Sentence: fmt.Sprintf("Programs wait for memory %s of the time %s: the kernel reclaims or swaps.", sheet.Share(waited), c.at()),
 			Advice:   "Give the service more memory, or make its caches and its number of workers smaller.",
 		}
 	}
@@ -80,14 +81,14 @@ func (c *comparison) memory() Verdict {
 			v = one
 		}
 	}
-	v.Evidence = []Figure{c.figure("time in which a program waited for memory", "share", (*step).memoryPressure)}
+	v.Evidence = []Figure{c.figure("time in which a program waited for memory", sheet.UnitShare, (*step).memoryPressure)}
 	for i := range s.processes {
 		p := &s.processes[i]
 		v.Evidence = append(v.Evidence,
-			c.processFigure(p, "memory", "bytes", func(p *process) float64 { return p.memory }),
-			c.processFigure(p, "memory limit", "bytes", func(p *process) float64 { return p.memoryLimit }),
-			c.processFigure(p, "pages read from a disk", "hz", func(p *process) float64 { return p.faults }),
-			c.figure(p.name+": CPU per request", "seconds", func(s *step) float64 { return s.cost(p) }))
+			c.processFigure(p, "memory", sheet.UnitBytes, func(p *process) float64 { return p.memory }),
+			c.processFigure(p, "memory limit", sheet.UnitBytes, func(p *process) float64 { return p.memoryLimit }),
+			c.processFigure(p, "pages read from a disk", sheet.UnitRate, func(p *process) float64 { return p.faults }),
+			c.figure(p.name+": CPU per request", sheet.UnitSeconds, func(s *step) float64 { return s.cost(p) }))
 	}
 	return v
 }
@@ -104,11 +105,11 @@ func (c *comparison) memoryOf(p *process, pressure float64) Verdict {
 	v := Verdict{
 		Name: Memory, Score: highest(heap, faults),
 		Sentence: fmt.Sprintf("%s uses %s of at most %s %s, and a request costs it %s of CPU instead of %s: the time goes into making room.",
-			p.name, number(p.memory, "bytes"), number(p.memoryLimit, "bytes"), c.at(), number(s.cost(p), "seconds"), number(before, "seconds")),
+			p.name, sheet.Size(p.memory), sheet.Size(p.memoryLimit), c.at(), sheet.Duration(s.cost(p)), sheet.Duration(before)),
 		Advice: "Raise the memory limit of " + p.name + " (heap limit, container), or allocate less per request.",
 	}
 	if p.faults >= 50 && faults >= heap {
-		v.Sentence = fmt.Sprintf("%s reads %s pages from the disk again %s, because they do not fit into memory.", p.name, number(p.faults, "hz"),
+		v.Sentence = fmt.Sprintf("%s reads %s pages from the disk again %s, because they do not fit into memory.", p.name, sheet.Rate(p.faults),
 			c.at())
 	}
 	return v

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // shortest is the time in flight below which the time of a request says nothing about workers, in seconds.
@@ -34,11 +35,11 @@ func (c *comparison) serial() Verdict {
 	if math.IsNaN(workers) || v.Score == 0 {
 		return Verdict{}
 	}
-	growth := fmt.Sprintf("A request takes %s when it is alone and %s %s%s", number(c.lightest.floor, "seconds"),
-		number(s.service, "seconds"), c.at(), s.spare())
+	growth := fmt.Sprintf("A request takes %s when it is alone and %s %s%s", sheet.Duration(c.lightest.floor),
+		sheet.Duration(s.service), c.at(), s.spare())
 	v.Evidence = append([]Figure{
 		{Name: "requests worked on at once (rate x time alone)", Failing: known(workers), Passing: known(c.passing.rateOr() * c.lightest.floor)},
-		c.figure("time in flight, lower quartile", "seconds", func(s *step) float64 { return s.floor }),
+		c.figure("time in flight, lower quartile", sheet.UnitSeconds, func(s *step) float64 { return s.floor }),
 	}, c.processesUsed()...)
 	for i := range s.processes {
 		p := &s.processes[i]
@@ -50,17 +51,17 @@ func (c *comparison) serial() Verdict {
 		v.Name = Lock
 		v.Sentence = fmt.Sprintf("%s: at %s it works on one request at a time (%s x %s = %s), so that a lock or another serial section "+
 			"holds the others up.",
-			growth, number(s.rate, "hz"), number(s.rate, "hz"), number(c.lightest.floor, "seconds"), digits(workers))
+			growth, sheet.Rate(s.rate), sheet.Rate(s.rate), sheet.Duration(c.lightest.floor), sheet.Number(workers))
 		v.Advice = "Find the lock (a mutex or block profile, perf lock, a thread dump under load), and hold it shorter, or divide what it " +
 			"protects. No I/O under a lock."
 		return v
 	}
 	atOnce := "one request"
 	if n := math.Round(workers); n > 1 {
-		atOnce = "about " + digits(n) + " requests"
+		atOnce = "about " + sheet.Number(n) + " requests"
 	}
 	v.Sentence = fmt.Sprintf("%s: at %s it works on %s at once (%s x %s), and the others wait for a worker.",
-		growth, number(s.rate, "hz"), atOnce, number(s.rate, "hz"), number(c.lightest.floor, "seconds"))
+		growth, sheet.Rate(s.rate), atOnce, sheet.Rate(s.rate), sheet.Duration(c.lightest.floor))
 	v.Advice = "Use more workers (threads, processes, max_children, maxconn), as long as what they wait for has room, or make that wait " +
 		"shorter."
 	if len(s.databases) == 0 {
@@ -119,14 +120,15 @@ func (c *comparison) acceptQueue() Verdict {
 		v.Score = score
 		v.Sentence = fmt.Sprintf("The kernel dropped %s connections %s, because a queue of connections to accept was full; each is tried "+
 			"again after a second.",
-			number(t.overflows, "hz"), c.at())
+			sheet.Rate(t.overflows), c.at())
 		v.Evidence = []Figure{
-			c.figure("connections dropped by a full accept queue", "hz", func(s *step) float64 { return s.findSockets(t.host).overflows }),
-			c.figure("connections accepted", "hz", func(s *step) float64 { return s.findSockets(t.host).accepted }),
+			c.figure("connections dropped by a full accept queue", sheet.UnitRate, func(s *step) float64 { return s.findSockets(t.host).overflows }),
+			c.figure("connections accepted", sheet.UnitRate, func(s *step) float64 { return s.findSockets(t.host).accepted }),
 		}
 		v.Advice = "Raise the backlog of the listener and net.core.somaxconn, accept in a thread of its own, or keep connections open."
 		if l := fullestListener(s.usage, t.host); l != nil {
-			v.Sentence += fmt.Sprintf(" At %s, %s of %s places were taken.", l.Address, digits(value(l.QueueMax)), digits(value(l.QueueLimit)))
+			v.Sentence += fmt.Sprintf(" At %s, %s of %s places were taken.", l.Address, sheet.Number(value(l.QueueMax)),
+				sheet.Number(value(l.QueueLimit)))
 			v.Evidence = append(v.Evidence, c.figure(l.Address+": accept queue, at most", "", func(s *step) float64 {
 				for i := range s.usage.Listeners {
 					if one := &s.usage.Listeners[i]; one.Host == l.Host && one.Address == l.Address {
@@ -190,13 +192,13 @@ func (c *comparison) bandwidth() Verdict {
 		claim = "the link may be full"
 	}
 	v.Sentence = fmt.Sprintf("%s come back %s, and an answer of %s takes %s from its first to its last byte%s: %s.",
-		number(s.bytesIn, "bytes per second"), c.at(), number(s.answerSize, "bytes"), number(s.transfer, "seconds"), s.spare(), claim)
+		sheet.Text(s.bytesIn, sheet.UnitBytesRate), c.at(), sheet.Size(s.answerSize), sheet.Duration(s.transfer), s.spare(), claim)
 	v.Evidence = append([]Figure{
-		c.figure("received", "bytes per second", func(s *step) float64 { return s.bytesIn }),
-		c.figure("bytes per answer", "bytes", func(s *step) float64 { return s.answerSize }),
-		c.figure("first to last byte of an answer", "seconds", func(s *step) float64 { return s.transfer }),
-		c.figure("bytes that wait to be sent or confirmed", "bytes", func(s *step) float64 { return s.findSockets(host).sendQueue }),
-		c.figure("segments sent again", "share", func(s *step) float64 { return s.findSockets(host).retransmits }),
+		c.figure("received", sheet.UnitBytesRate, func(s *step) float64 { return s.bytesIn }),
+		c.figure("bytes per answer", sheet.UnitBytes, func(s *step) float64 { return s.answerSize }),
+		c.figure("first to last byte of an answer", sheet.UnitSeconds, func(s *step) float64 { return s.transfer }),
+		c.figure("bytes that wait to be sent or confirmed", sheet.UnitBytes, func(s *step) float64 { return s.findSockets(host).sendQueue }),
+		c.figure("segments sent again", sheet.UnitShare, func(s *step) float64 { return s.findSockets(host).retransmits }),
 	}, c.processesUsed()...)
 	v.Advice = "Send fewer bytes (compression, smaller pages, a cache near the clients), or use a faster link."
 	return v
@@ -263,13 +265,13 @@ func (c *comparison) connections() Verdict {
 	v.Score *= 1 - 0.6*max(c.databaseLock().Score, c.commit().Score, c.databasePool().Score, c.redisThread().Score)
 	v.Sentence = fmt.Sprintf("All %d connections of the load wait for answers %s, and a request takes %s, "+
 		"nearly as with a light load (%s)%s: "+
-		"the load has too few connections for more than %s.", s.load.Connections, c.at(), number(s.typical, "seconds"),
-		number(floor, "seconds"), s.spare(), number(s.answers, "hz"))
+		"the load has too few connections for more than %s.", s.load.Connections, c.at(), sheet.Duration(s.typical),
+		sheet.Duration(floor), s.spare(), sheet.Rate(s.answers))
 	v.Advice = "Raise --connections and search again. If the rate stays, the service works on so many requests at once at most."
 	v.Evidence = append([]Figure{
 		c.figure("requests in flight", "", func(s *step) float64 { return s.inFlight }),
-		c.figure("time in flight, median", "seconds", func(s *step) float64 { return s.typical }),
-		c.figure("time to connect, median", "seconds", func(*step) float64 { return c.connect }),
+		c.figure("time in flight, median", sheet.UnitSeconds, func(s *step) float64 { return s.typical }),
+		c.figure("time to connect, median", sheet.UnitSeconds, func(*step) float64 { return c.connect }),
 	}, c.processesUsed()...)
 	return v
 }
@@ -286,21 +288,21 @@ func (c *comparison) networkDelay() Verdict {
 	}
 	v := Verdict{Name: NetworkDelay, Score: s.room() * flat * max(distance, crowded)}
 	v.Sentence = fmt.Sprintf("A request takes %s %s, nearly as with a light load (%s)%s: the time passes on the way.",
-		number(s.typical, "seconds"), c.at(), number(floor, "seconds"), s.spare())
+		sheet.Duration(s.typical), c.at(), sheet.Duration(floor), s.spare())
 	switch {
 	case distance >= supported:
 		v.Sentence = fmt.Sprintf("Opening a connection alone takes %s, and a request %s %s, nearly as with a light load (%s): the time "+
 			"passes on the way.",
-			number(c.connect, "seconds"), number(s.typical, "seconds"), c.at(), number(floor, "seconds"))
+			sheet.Duration(c.connect), sheet.Duration(s.typical), c.at(), sheet.Duration(floor))
 	case crowded >= supported:
 		v.Sentence = fmt.Sprintf("All %d connections wait for answers %s, and a request takes %s, nearly as with a light load (%s)%s: "+
 			"the time passes on the way, or in something that is not watched.",
-			s.load.Connections, c.at(), number(s.typical, "seconds"), number(floor, "seconds"), s.spare())
+			s.load.Connections, c.at(), sheet.Duration(s.typical), sheet.Duration(floor), s.spare())
 	}
 	v.Evidence = append([]Figure{
-		c.figure("time to connect, median", "seconds", func(*step) float64 { return c.connect }),
-		c.figure("time in flight, lower quartile", "seconds", func(s *step) float64 { return s.floor }),
-		c.figure("time in flight, median", "seconds", func(s *step) float64 { return s.typical }),
+		c.figure("time to connect, median", sheet.UnitSeconds, func(*step) float64 { return c.connect }),
+		c.figure("time in flight, lower quartile", sheet.UnitSeconds, func(s *step) float64 { return s.floor }),
+		c.figure("time in flight, median", sheet.UnitSeconds, func(s *step) float64 { return s.typical }),
 	}, c.processesUsed()...)
 	v.Advice = "Move the service or what it calls nearer, make fewer round trips per request, or, if only the rate matters, use more " +
 		"connections at once."

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // A statement is one that a database ran in a step, without its literals.
@@ -77,9 +78,9 @@ func (s *statement) sentence(forLock bool) string {
 	if forLock && s.waiting > 0 {
 		what = "Most of them run"
 	}
-	figures := fmt.Sprintf("%s at once", digits(s.running))
+	figures := fmt.Sprintf("%s at once", sheet.Number(s.running))
 	if s.calls > 0 {
-		figures += fmt.Sprintf(", %s, %s each", number(s.calls, "hz"), number(s.running/s.calls, "seconds"))
+		figures += fmt.Sprintf(", %s, %s each", sheet.Rate(s.calls), sheet.Duration(s.running/s.calls))
 	}
 	return fmt.Sprintf(" %s: %s (%s).", what, s.text, figures)
 }
@@ -101,7 +102,7 @@ func (c *comparison) statementFigures(d *database, s *statement) []Figure {
 	}
 	return []Figure{
 		figure("sessions in this statement", "", func(s *statement) float64 { return s.running }),
-		figure("calls of this statement", "hz", func(s *statement) float64 { return s.calls }),
-		figure("mean time of this statement", "seconds", func(s *statement) float64 { return s.running / s.calls }),
+		figure("calls of this statement", sheet.UnitRate, func(s *statement) float64 { return s.calls }),
+		figure("mean time of this statement", sheet.UnitSeconds, func(s *statement) float64 { return s.running / s.calls }),
 	}
 }

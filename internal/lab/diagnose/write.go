@@ -1,16 +1,14 @@
 package diagnose
 
 import (
-	"bufio"
-	"encoding/json"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
-	"strings"
-	"unicode/utf8"
 
 	"spillway/internal/exit"
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // A Document is a diagnosis with what was compared.
@@ -44,10 +42,7 @@ func WriteFile(o Options, w io.Writer) error {
 		return exit.UsageError(fmt.Errorf("diagnose %s: %w", o.File, err))
 	}
 	if o.JSON {
-		encoder := json.NewEncoder(w)
-		encoder.SetIndent("", "  ")
-		encoder.SetEscapeHTML(false)
-		return encoder.Encode(document)
+		return sheet.WriteJSON(w, document)
 	}
 	return document.WriteText(w)
 }
@@ -129,18 +124,8 @@ func (d *Document) noteFailing(s *step, chosen bool) {
 	}
 }
 
-// printable replaces what a terminal takes for a command. Names and statements are those of the file.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) {
-			return ' '
-		}
-		return r
-	}, text)
-}
-
 // String is the interval in seconds.
-func (i Interval) String() string { return fmt.Sprintf("%.0f s to %.0f s", i.From, i.To) }
+func (i Interval) String() string { return sheet.At(i.From) + " to " + sheet.At(i.To) }
 
 // stepNamed finds a step by its name or its number.
 func stepNamed(run *result.Run, text string) (int, error) {
@@ -168,42 +153,35 @@ const shownMax = 3
 
 // WriteText writes the first verdicts with their evidence.
 func (d *Document) WriteText(w io.Writer) error {
-	out := bufio.NewWriter(w)
-	if d.Note != "" {
-		fmt.Fprintf(out, "%s\n\n", printable(d.Note))
-	}
-	passing := d.Passing
-	if passing == "" {
-		passing = "none passed"
-	}
-	for i := range d.Verdicts[:min(shownMax, len(d.Verdicts))] {
-		v := &d.Verdicts[i]
-		fmt.Fprintf(out, "%d. %s%s\n   %s\n   Try: %s\n\n", i+1, printable(v.Name), v.Confidence(), printable(v.Sentence), printable(v.Advice))
-		rows := [][3]string{{"", printable(passing), printable(d.Failing)}}
-		for _, f := range v.Evidence {
-			if f.Failing != nil {
-				rows = append(rows, [3]string{printable(f.Name), f.Text(f.Passing), f.Text(f.Failing)})
-			}
-		}
-		writeRows(out, rows)
-		if i+1 < min(shownMax, len(d.Verdicts)) {
-			fmt.Fprintln(out)
-		}
-	}
-	return out.Flush()
+	s := sheet.Sheet{Verdict: d.Note, Sections: d.Sections(shownMax)}
+	return s.WriteText(w)
 }
 
-// writeRows writes a table with names to the left and figures to the right.
-func writeRows(out io.Writer, rows [][3]string) {
-	var widths [3]int
-	for _, row := range rows {
-		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+// Sections are the first verdicts with their evidence.
+func (d *Document) Sections(most int) []sheet.Section {
+	var sections []sheet.Section
+	for i := range d.Verdicts[:min(most, len(d.Verdicts))] {
+		v := &d.Verdicts[i]
+		sections = append(sections, sheet.Section{
+			Title: fmt.Sprintf("%d. %s%s", i+1, v.Name, v.Confidence()), Text: []string{v.Sentence, "Try: " + v.Advice},
+			Table: d.evidence(v),
+		})
+	}
+	return sections
+}
+
+// evidence has the figures of a verdict in both steps. It is nil without figures.
+func (d *Document) evidence(v *Verdict) *sheet.Table {
+	t := &sheet.Table{Heads: []string{"figure", "passing: " + cmp.Or(d.Passing, "none"), "failing: " + d.Failing}, Left: []int{0}}
+	for _, f := range v.Evidence {
+		if f.Failing != nil {
+			t.Add("", f.Name, f.text(f.Passing), f.text(f.Failing))
 		}
 	}
-	for _, row := range rows {
-		fmt.Fprintf(out, "   %-*s  %*s  %*s\n", widths[0], row[0], widths[1], row[1], widths[2], row[2])
+	if len(t.Rows) == 0 {
+		return nil
 	}
+	return t
 }
 
 // Confidence says how far the evidence goes, in words.
@@ -219,10 +197,10 @@ func (v *Verdict) Confidence() string {
 	return " (weak evidence)"
 }
 
-// Text writes a value of the figure with its unit, "-" if it is not known.
-func (f *Figure) Text(v *float64) string {
+// text writes a value of the figure with its unit, "-" if it is not known.
+func (f *Figure) text(v *float64) string {
 	if v == nil {
 		return "-"
 	}
-	return number(*v, f.Unit)
+	return sheet.Text(*v, f.Unit)
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"spillway/internal/lab/sheet"
 )
 
 const (
@@ -28,8 +30,8 @@ func checkFiles(f *Facts) Finding {
 	finding := machine("files", "open files", "/proc/PID/limits")
 	finding.Observed = fmt.Sprintf("soft %s, hard %s for %s", limitText(f.FilesSoft), limitText(f.FilesHard), f.FilesOf)
 	if f.FilesSoft < math.MaxInt64 {
-		finding.Arithmetic = fmt.Sprintf("%d files = at most %d connections, half as many for a proxy, minus other open files", f.FilesSoft,
-			f.FilesSoft)
+		finding.Arithmetic = fmt.Sprintf("%s = at most %s, half as many for a proxy, minus other open files",
+			sheet.Plural(f.FilesSoft, "file"), sheet.Plural(f.FilesSoft, "connection"))
 	}
 	finding.Why = "each connection is an open file; Go programs raise the soft limit to the hard one, most other programs do not"
 	fix := fmt.Sprintf("ulimit -n %d in the shell; LimitNOFILE=%d in a systemd unit", filesGood, filesGood)
@@ -48,8 +50,8 @@ func checkFileMax(f *Facts) Finding {
 	}
 	finding := machine("files", "open files of the host", "fs.file-max, fs.file-nr")
 	share := float64(f.FilesInUse) / float64(f.FileMax)
-	finding.Observed = fmt.Sprintf("%d of %d in use", f.FilesInUse, f.FileMax)
-	finding.Arithmetic = fmt.Sprintf("%d / %d = %.1f %%", f.FilesInUse, f.FileMax, 100*share)
+	finding.Observed = fmt.Sprintf("%s of %s in use", sheet.Integer(f.FilesInUse), sheet.Integer(f.FileMax))
+	finding.Arithmetic = fmt.Sprintf("%s / %s = %s", sheet.Integer(f.FilesInUse), sheet.Integer(f.FileMax), sheet.Share(share))
 	finding.Why = "the limit for all processes together; above it, open and accept fail with ENFILE"
 	if share >= nearlyFull {
 		finding.Status = Warn
@@ -67,10 +69,10 @@ func checkConntrack(f *Facts) Finding {
 	}
 	finding := machine("connections", "connection tracking", "net.netfilter.nf_conntrack_max, nf_conntrack_count")
 	share := float64(f.Conntracks) / float64(f.ConntrackMx)
-	finding.Observed = fmt.Sprintf("%d of %d entries", f.Conntracks, f.ConntrackMx)
+	finding.Observed = fmt.Sprintf("%s of %s entries", sheet.Integer(f.Conntracks), sheet.Integer(f.ConntrackMx))
 	if f.ConntrackTW > 0 {
-		finding.Arithmetic = fmt.Sprintf("%d entries / %d s (nf_conntrack_tcp_timeout_time_wait) = %.0f new connections/s", f.ConntrackMx,
-			f.ConntrackTW, float64(f.ConntrackMx)/float64(f.ConntrackTW))
+		finding.Arithmetic = fmt.Sprintf("%s entries / %d s (nf_conntrack_tcp_timeout_time_wait) = %s new connections/s",
+			sheet.Integer(f.ConntrackMx), f.ConntrackTW, sheet.Number(float64(f.ConntrackMx)/float64(f.ConntrackTW)))
 	}
 	finding.Why = "a full table drops packets (\"nf_conntrack: table full\" in the kernel log); an entry outlives its connection"
 	if f.Conntracks == 0 {
@@ -105,13 +107,13 @@ func checkCPU(f *Facts) Finding {
 		return Finding{}
 	}
 	finding := machine("processors", "cores", "/proc/stat, control group")
-	finding.Observed = fmt.Sprintf("%d cores", f.Cores)
+	finding.Observed = sheet.Plural(f.Cores, "core")
 	finding.Why = "a process may use all of them: there is no quota"
 	if f.CPUQuota > 0 && f.CPUQuota < float64(f.Cores) {
 		finding.Status = Note
-		finding.Observed += fmt.Sprintf(", quota %s", figure(f.CPUQuota))
+		finding.Observed += ", quota " + sheet.Number(f.CPUQuota)
 		finding.Arithmetic = fmt.Sprintf("%s cores x 100 ms = %s ms of CPU per period; then all threads stop until the next period",
-			figure(f.CPUQuota), figure(f.CPUQuota*100))
+			sheet.Number(f.CPUQuota), sheet.Number(f.CPUQuota*100))
 		finding.Why = "a quota adds up to 100 ms of latency long before the average use reaches it"
 		if f.CPUQuota < 1 {
 			finding.Status = Warn
@@ -138,7 +140,7 @@ func checkPressure(f *Facts) Finding {
 		finding.Fix = "boot with psi=1"
 		return finding
 	}
-	finding.Observed = fmt.Sprintf("%.1f %% of the last 10 s", f.CPUPressure)
+	finding.Observed = sheet.Text(f.CPUPressure, sheet.UnitPercent) + " of the last 10 s"
 	finding.Why = "the share of time in which some task that was ready to run waited for a CPU"
 	if f.CPUPressure >= pressureHigh {
 		finding.Status = Warn
@@ -168,16 +170,16 @@ func checkMemory(f *Facts) Finding {
 		return Finding{}
 	}
 	finding := machine("memory", "memory", "/proc/meminfo, control group")
-	finding.Observed = fmt.Sprintf("%s, %s available", size(f.MemoryBytes), size(max(0, f.AvailableBytes)))
+	finding.Observed = fmt.Sprintf("%s, %s available", sheet.Size(f.MemoryBytes), sheet.Size(max(0, f.AvailableBytes)))
 	finding.Why = "unused memory caches files, including the database's"
 	if f.MemoryLimit > 0 && f.MemoryLimit < f.MemoryBytes {
 		finding.Status = Note
-		finding.Observed += fmt.Sprintf("; control group limit %s", size(f.MemoryLimit))
+		finding.Observed += fmt.Sprintf("; control group limit %s", sheet.Size(f.MemoryLimit))
 		finding.Why = "the limit includes cached files, and a process above it is killed; set GOMEMLIMIT and the database's buffers below it"
 	}
 	if share := float64(f.AvailableBytes) / float64(f.MemoryBytes); f.AvailableBytes >= 0 && share < memoryTight {
 		finding.Status = Warn
-		finding.Arithmetic = fmt.Sprintf("%s / %s = %.1f %%", size(f.AvailableBytes), size(f.MemoryBytes), 100*share)
+		finding.Arithmetic = fmt.Sprintf("%s / %s = %s", sheet.Size(f.AvailableBytes), sheet.Size(f.MemoryBytes), sheet.Share(share))
 		finding.Why = "a load that needs more memory will swap, or processes will be killed"
 	}
 	return finding
@@ -188,7 +190,7 @@ func checkSwap(f *Facts) Finding {
 		return Finding{}
 	}
 	finding := machine("memory", "swap", "/proc/meminfo, vm.swappiness")
-	finding.Observed = fmt.Sprintf("%s of %s in use, swappiness %d", size(f.SwapUsedBytes), size(f.SwapBytes), f.Swappiness)
+	finding.Observed = fmt.Sprintf("%s of %s in use, swappiness %d", sheet.Size(f.SwapUsedBytes), sheet.Size(f.SwapBytes), f.Swappiness)
 	finding.Why = "almost nothing is swapped out"
 	if f.SwapUsedBytes >= swapNoticeable {
 		finding.Status = Note

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"spillway/internal/lab/sheet"
 )
 
 // postgresSettings are the settings to read from pg_settings.
@@ -46,7 +48,7 @@ func scaled(setting, unit string) string {
 	if err != nil || !ok || n < 0 {
 		return setting
 	}
-	return digits(n * factor)
+	return strconv.FormatInt(n*factor, 10)
 }
 
 func checkPostgres(s *Server, f *Facts) []Finding {
@@ -91,7 +93,8 @@ func (s *Server) postgresCommit() Finding {
 			delay = 200
 		}
 		f.Status, f.Fix = Warn, alter("synchronous_commit", "on")
-		f.Arithmetic = fmt.Sprintf("3 x wal_writer_delay %d ms = up to %d ms of confirmed commits are lost in a crash", delay, 3*delay)
+		f.Arithmetic = fmt.Sprintf("3 x wal_writer_delay %s = up to %s of confirmed commits are lost in a crash",
+			milliseconds(delay), milliseconds(3*delay))
 		f.Why = "commits do not wait for the disk; a crash loses confirmed commits but corrupts nothing. Committing many records at once " +
 			"saves nearly as much and loses none"
 	}
@@ -121,13 +124,13 @@ func (s *Server) postgresWorkMem(host *Facts) Finding {
 		return Finding{}
 	}
 	f := s.finding("work_mem")
-	f.Observed = size(bytes)
-	f.Arithmetic = fmt.Sprintf("%s x %d connections = %s, times the number of sorts and hashes per statement", size(bytes), connections,
-		size(bytes*connections))
+	f.Observed = sheet.Size(bytes)
+	f.Arithmetic = fmt.Sprintf("%s x %s = %s, times the number of sorts and hashes per statement",
+		sheet.Size(bytes), sheet.Plural(connections, "connection"), sheet.Size(bytes*connections))
 	f.Why = "each sort or hash of a statement may use that much before it spills to disk"
 	if host.memory() > 0 && bytes*connections > host.memory() {
 		f.Status, f.Fix = Warn, alter("work_mem", fmt.Sprintf("'%dMB'", max(4, host.memory()/4/connections>>20)))
-		f.Why += fmt.Sprintf("; together they may use more than the %s of memory", size(host.memory()))
+		f.Why += fmt.Sprintf("; together they may use more than the %s of memory", sheet.Size(host.memory()))
 	}
 	return f
 }
@@ -140,8 +143,9 @@ func (s *Server) postgresWAL() Finding {
 	f := s.finding("max_wal_size")
 	timed, _ := s.number("checkpoints_timed")
 	requested, _ := s.number("checkpoints_requested")
-	f.Observed = size(bytes)
-	f.Arithmetic = fmt.Sprintf("%d scheduled checkpoints, %d because the log was full or on demand", timed, requested)
+	f.Observed = sheet.Size(bytes)
+	f.Arithmetic = fmt.Sprintf("%s, %s because the log was full or on demand",
+		sheet.Plural(timed, "scheduled checkpoint"), sheet.Integer(requested))
 	f.Why = "the first change of a page after a checkpoint logs the whole page, so fewer checkpoints write less"
 	if requested > timed && requested > 10 || bytes < gibibyte {
 		f.Status, f.Fix = Note, alter("max_wal_size", "'4GB'")
@@ -177,7 +181,7 @@ func (s *Server) postgresPageCost(host *Facts) Finding {
 	f.Why = "the planner's cost of a random page relative to a sequential one"
 	if cost >= 4 {
 		f.Status, f.Fix = Note, alter("random_page_cost", "1.1")
-		f.Arithmetic = fmt.Sprintf("%s suits a spinning disk; 1.1 suits an SSD, or data that fits in memory", figure(cost))
+		f.Arithmetic = fmt.Sprintf("%s suits a spinning disk; 1.1 suits an SSD, or data that fits in memory", sheet.Number(cost))
 		f.Why += ": a value that is too high discourages index scans"
 		if host.RotationalDisks > 0 {
 			f.Why += "; the kernel reports a rotational disk on this host, which is often wrong for virtual disks"
@@ -187,17 +191,20 @@ func (s *Server) postgresPageCost(host *Facts) Finding {
 }
 
 func (s *Server) postgresTimeout() Finding {
-	milliseconds, ok := s.number("statement_timeout")
+	limit, ok := s.number("statement_timeout")
 	if !ok {
 		return Finding{}
 	}
 	f := s.finding("statement_timeout")
-	f.Observed = fmt.Sprintf("%d ms", milliseconds)
+	f.Observed = milliseconds(limit)
 	f.Why = "a statement that takes longer is cancelled"
-	if milliseconds == 0 {
+	if limit == 0 {
 		f.Status, f.Observed = Note, "none"
 		f.Fix = "ALTER ROLE app SET statement_timeout = '5s';"
 		f.Why = "a statement without its client or its index can hold a connection forever"
 	}
 	return f
 }
+
+// milliseconds writes a setting.
+func milliseconds(n int64) string { return sheet.Duration(float64(n) / 1e3) }

@@ -1,6 +1,11 @@
 package doctor
 
-import "fmt"
+import (
+	"fmt"
+	"strconv"
+
+	"spillway/internal/lab/sheet"
+)
 
 // The recommended range of local ports lies above the ports that services
 // commonly listen on.
@@ -47,9 +52,9 @@ func checkPorts(f *Facts) Finding {
 		return Finding{}
 	}
 	finding := tcp("local ports", "net.ipv4.ip_local_port_range")
-	finding.Observed = fmt.Sprintf("%d ports (%d to %d)", f.ports(), f.PortFirst, f.PortLast)
-	finding.Arithmetic = fmt.Sprintf("%d - %d + 1, in steps of two, minus %d reserved = %d per source address, destination address and "+
-		"destination port", f.PortLast, f.PortFirst, f.PortsReserved, f.ports())
+	finding.Observed = fmt.Sprintf("%s (%d to %d)", sheet.Plural(f.ports(), "port"), f.PortFirst, f.PortLast)
+	finding.Arithmetic = fmt.Sprintf("%d - %d + 1, in steps of two, minus %d reserved = %s per source address, destination address and "+
+		"destination port", f.PortLast, f.PortFirst, f.PortsReserved, sheet.Integer(f.ports()))
 	finding.Why = "a connection needs a local port that no other connection to the same target holds, including those in TIME_WAIT"
 	finding.OldAdvice = "1024-65535 (or 1024-65000): gives the ports of your own services (5432, 6379, 8080) to outgoing connections. " +
 		"Start above them, or reserve them in net.ipv4.ip_local_reserved_ports"
@@ -75,15 +80,15 @@ func checkTimeWait(f *Facts) Finding {
 		return Finding{}
 	}
 	finding := tcp("TIME_WAIT", "/proc/net/sockstat")
-	finding.Observed = fmt.Sprintf("%d sockets now", max(0, f.TimeWait))
-	finding.Arithmetic = fmt.Sprintf("%d ports / %.0f s = %.0f new connections/s that this host can close first, "+
-		"per source address and target", ports, timeWaitSeconds, float64(ports)/timeWaitSeconds)
+	finding.Observed = sheet.Plural(max(0, f.TimeWait), "socket") + " now"
+	finding.Arithmetic = fmt.Sprintf("%s / %s = %s new connections/s that this host can close first, per source address and target",
+		sheet.Plural(ports, "port"), sheet.Duration(timeWaitSeconds), sheet.Number(float64(ports)/timeWaitSeconds))
 	finding.Why = "the side that closes first holds the port for 60 s, a constant of the kernel; keep connections open instead"
 	finding.OldAdvice = "lower tcp_fin_timeout: it shortens FIN_WAIT_2, not TIME_WAIT"
 	if float64(f.TimeWait) >= 0.8*float64(ports) {
 		finding.Status = Warn
-		finding.Why = fmt.Sprintf("they are %.0f %% of the local ports: if this host opened them to one target, it is about to run out",
-			100*float64(f.TimeWait)/float64(ports))
+		finding.Why = fmt.Sprintf("they are %s of the local ports: if this host opened them to one target, it is about to run out",
+			sheet.Share(float64(f.TimeWait)/float64(ports)))
 	}
 	return finding
 }
@@ -93,10 +98,10 @@ func checkTWReuse(f *Facts) Finding {
 		return Finding{}
 	}
 	finding := tcp("tcp_tw_reuse", "net.ipv4.tcp_tw_reuse")
-	finding.Observed = digits(f.TWReuse)
+	finding.Observed = strconv.FormatInt(f.TWReuse, 10)
 	_, age := reuse(&Facts{TWReuse: 1, Timestamps: 1, TWReuseDelay: f.TWReuseDelay}, false)
-	finding.Arithmetic = fmt.Sprintf("with reuse a port is held for %s s instead of 60 s: %d ports / %s s = %s new connections/s", figure(age),
-		f.ports(), figure(age), figure(float64(f.ports())/max(age, 0.001)))
+	finding.Arithmetic = fmt.Sprintf("with reuse a port is held for %s instead of 60 s: %s / %s = %s new connections/s", sheet.Duration(age),
+		sheet.Plural(f.ports(), "port"), sheet.Duration(age), sheet.Number(float64(f.ports())/max(age, 0.001)))
 	switch {
 	case f.Timestamps == 0:
 		finding.Status = Note
@@ -131,7 +136,7 @@ func checkTWRecycle(f *Facts) Finding {
 		finding.Why = "it must be off, and is"
 	default:
 		finding.Status = Fail
-		finding.Observed = digits(f.TWRecycle)
+		finding.Observed = strconv.FormatInt(f.TWRecycle, 10)
 		finding.Why = "clients behind one NAT address have different clocks: the kernel silently drops those with older timestamps"
 		finding.set("net.ipv4.tcp_tw_recycle", "0")
 	}
@@ -143,9 +148,9 @@ func checkTWBuckets(f *Facts) Finding {
 		return Finding{}
 	}
 	finding := tcp("tcp_max_tw_buckets", "net.ipv4.tcp_max_tw_buckets")
-	finding.Observed = fmt.Sprintf("%d sockets", f.MaxTWBuckets)
-	finding.Arithmetic = fmt.Sprintf("%d / %.0f s = %.0f closes/s; further connections skip TIME_WAIT", f.MaxTWBuckets, timeWaitSeconds,
-		float64(f.MaxTWBuckets)/timeWaitSeconds)
+	finding.Observed = sheet.Plural(f.MaxTWBuckets, "socket")
+	finding.Arithmetic = fmt.Sprintf("%s / %s = %s closes/s; further connections skip TIME_WAIT", sheet.Integer(f.MaxTWBuckets),
+		sheet.Duration(timeWaitSeconds), sheet.Number(float64(f.MaxTWBuckets)/timeWaitSeconds))
 	finding.Why = "limits the kernel's memory; a socket in TIME_WAIT takes about 250 bytes"
 	finding.OldAdvice = "6000: it hides port exhaustion by ending TIME_WAIT early, which lets old segments into new connections"
 	if f.MaxTWBuckets < bucketsFew {
@@ -162,9 +167,9 @@ func checkSomaxconn(f *Facts) Finding {
 		return Finding{}
 	}
 	finding := tcp("somaxconn", "net.core.somaxconn")
-	finding.Observed = fmt.Sprintf("%d connections", f.Somaxconn)
-	finding.Arithmetic = fmt.Sprintf("%d connections cover a stall of 1 s at %d new connections/s, or of 100 ms at %d", f.Somaxconn,
-		f.Somaxconn, 10*f.Somaxconn)
+	finding.Observed = sheet.Plural(f.Somaxconn, "connection")
+	finding.Arithmetic = fmt.Sprintf("%s cover a stall of 1 s at %s new connections/s, or of 100 ms at %s",
+		sheet.Plural(f.Somaxconn, "connection"), sheet.Integer(f.Somaxconn), sheet.Integer(10*f.Somaxconn))
 	finding.Why = "the largest backlog that listen() can request; a full accept queue delays the client by at least 1 s"
 	if f.Somaxconn < somaxconnFew {
 		finding.Status = Warn
@@ -182,8 +187,9 @@ func checkListener(f *Facts) Finding {
 	}
 	l := f.Listener
 	finding := tcp(fmt.Sprintf("listener :%d", l.Port), "sock_diag")
-	finding.Observed = fmt.Sprintf("accept backlog %d, %d waiting", l.Backlog, l.Queued)
-	finding.Arithmetic = fmt.Sprintf("min(backlog requested by listen(), somaxconn %d) = %d", f.Somaxconn, l.Backlog)
+	finding.Observed = fmt.Sprintf("accept backlog %s, %s waiting", sheet.Integer(l.Backlog), sheet.Integer(l.Queued))
+	finding.Arithmetic = fmt.Sprintf("min(backlog requested by listen(), somaxconn %s) = %s", sheet.Integer(f.Somaxconn),
+		sheet.Integer(l.Backlog))
 	finding.Why = "raising somaxconn helps only a service that requests more and is restarted"
 	switch {
 	case l.Queued > l.Backlog:
@@ -201,7 +207,7 @@ func checkOverflows(f *Facts) Finding {
 		return Finding{}
 	}
 	finding := tcp("listen overflows", "/proc/net/netstat, TcpExt ListenOverflows")
-	finding.Observed = fmt.Sprintf("%d since boot", f.ListenOverflow)
+	finding.Observed = sheet.Integer(f.ListenOverflow) + " since boot"
 	finding.Why = "connections that were dropped because an accept queue was full"
 	if f.ListenOverflow > 0 {
 		finding.Status = Note
@@ -215,10 +221,11 @@ func checkSynBacklog(f *Facts) Finding {
 		return Finding{}
 	}
 	finding := tcp("tcp_max_syn_backlog", "net.ipv4.tcp_max_syn_backlog")
-	finding.Observed = fmt.Sprintf("%d half-open connections", f.MaxSynBacklog)
+	finding.Observed = sheet.Plural(f.MaxSynBacklog, "half-open connection")
 	finding.Why = "the accept backlog limits half-open connections since Linux 4.4; with syncookies this setting drops none"
 	if f.Syncookies == 0 {
-		finding.Arithmetic = fmt.Sprintf("without syncookies, clients beyond 3/4 of %d = %d are dropped", f.MaxSynBacklog, f.MaxSynBacklog*3/4)
+		finding.Arithmetic = fmt.Sprintf("without syncookies, clients beyond 3/4 of %s = %s are dropped",
+			sheet.Integer(f.MaxSynBacklog), sheet.Integer(f.MaxSynBacklog*3/4))
 		finding.Why = "syncookies are off, so this setting limits half-open connections"
 		if f.MaxSynBacklog < synBacklogFew {
 			finding.Status = Warn
@@ -233,7 +240,7 @@ func checkSyncookies(f *Facts) Finding {
 		return Finding{}
 	}
 	finding := tcp("syncookies", "net.ipv4.tcp_syncookies")
-	finding.Observed = digits(f.Syncookies)
+	finding.Observed = strconv.FormatInt(f.Syncookies, 10)
 	finding.Why = "used when the queue of half-open connections is full, so that no client is rejected"
 	switch f.Syncookies {
 	case 0:

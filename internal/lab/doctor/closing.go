@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"spillway/internal/lab/sheet"
 	"spillway/internal/netstat"
 )
 
@@ -256,7 +257,7 @@ func (p *Prediction) closingFinding(f *Facts, w *Workload) Finding {
 	worst.Closing, worst.Closes = nil, Client
 	if after := Predict(f, &worst).RunOutSeconds; after != nil && !p.PortsRunOut {
 		finding.Status = Warn
-		finding.Arithmetic = fmt.Sprintf("if the client is always first, ports are used up after %s s", figure(*after))
+		finding.Arithmetic = "if the client is always first, ports are used up after " + sheet.Duration(*after)
 	}
 	return finding
 }

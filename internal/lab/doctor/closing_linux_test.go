@@ -130,7 +130,7 @@ func TestPredictClosing(t *testing.T) {
 	}
 	for _, want := range []string{
 		"with Connection: close the server closed 6 of 8 first; without it the server closed 0 of 8 first",
-		"because the client closes 25 % first", "28232 / 1250 = 22.6 s", "28232 sockets at the client, 28232 sockets at the server",
+		"because the client closes 25 % first", "28,232 / 1,250 = 22.6 s", "28,232 sockets at the client, 28,232 sockets at the server",
 	} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("no %q in\n%s", want, text.String())

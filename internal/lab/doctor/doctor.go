@@ -8,10 +8,11 @@ package doctor
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
+
+	"spillway/internal/lab/sheet"
 )
 
 // Status is the severity of a finding.
@@ -99,12 +100,4 @@ func (r *Report) Add(findings ...Finding) {
 }
 
 // WriteJSON writes the report as one JSON document.
-func (r *Report) WriteJSON(w io.Writer) error {
-	out := json.NewEncoder(w)
-	out.SetIndent("", "  ")
-	out.SetEscapeHTML(false)
-	if err := out.Encode(r); err != nil {
-		return fmt.Errorf("write report: %w", err)
-	}
-	return nil
-}
+func (r *Report) WriteJSON(w io.Writer) error { return sheet.WriteJSON(w, r) }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"spillway/internal/lab/sheet"
 	"spillway/internal/plans"
 )
 
@@ -148,7 +149,7 @@ func (b *bench) space(targets []*plans.Table) int64 {
 
 // copyBoth copies a table without its indexes and, if it has any, with them.
 func (b *bench) copyBoth(ctx context.Context, t *plans.Table, i int) error {
-	b.config.Progress(fmt.Sprintf("copying at most %d rows of %s", b.config.CopyRows, t.Name))
+	b.config.Progress(fmt.Sprintf("copying at most %s of %s", sheet.Plural(b.config.CopyRows, "row"), t.Name))
 	name := b.name()
 	if err := b.dialect.copyTable(ctx, b.session, t, name, b.config.CopyRows); err != nil {
 		return err
@@ -160,8 +161,8 @@ func (b *bench) copyBoth(ctx context.Context, t *plans.Table, i int) error {
 	}
 	b.rows = max(b.rows, parseNumber(rows[0][0]))
 	if b.rows < t.Rows*9/10 {
-		b.report.Notes = append(b.report.Notes, fmt.Sprintf("measured on %d of about %d rows of %s: with all of them the differences are larger",
-			b.rows, t.Rows, t.Name))
+		b.report.Notes = append(b.report.Notes, fmt.Sprintf("measured on %s of about %s rows of %s: with all of them the differences are larger",
+			sheet.Integer(b.rows), sheet.Integer(t.Rows), t.Name))
 	}
 	if len(t.Indexes) > 0 {
 		b.copies[i] = b.name()

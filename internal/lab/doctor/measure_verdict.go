@@ -6,6 +6,7 @@ import (
 
 	"github.com/aclements/go-moremath/stats"
 
+	"spillway/internal/lab/sheet"
 	"spillway/internal/plans"
 )
 
@@ -40,7 +41,7 @@ func (a *analysis) judge(variants []*Measurement) {
 	case len(worth) == 0:
 		best := winner(tried, variants[0].RowsExamined)
 		a.report.Verdict = fmt.Sprintf("no candidate is worth its cost: the best, %s, takes %s, without it %s", best.Variant,
-			duration(best.MedianSeconds), duration(before.MedianSeconds))
+			sheet.Duration(best.MedianSeconds), sheet.Duration(before.MedianSeconds))
 		return
 	case len(apart) == 0:
 		best := winner(worth, variants[0].RowsExamined)
@@ -50,12 +51,12 @@ func (a *analysis) judge(variants []*Measurement) {
 	}
 	best := winner(apart, variants[0].RowsExamined)
 	a.report.Winners, a.report.Winner = best.candidates, &best.candidates[0]
-	a.report.Verdict = fmt.Sprintf("%s: %s in place of %s, %s times as fast", best.Variant, duration(best.MedianSeconds),
-		duration(before.MedianSeconds), figure(before.MedianSeconds/best.MedianSeconds))
+	a.report.Verdict = fmt.Sprintf("%s: %s in place of %s, %s times as fast", best.Variant, sheet.Duration(best.MedianSeconds),
+		sheet.Duration(before.MedianSeconds), sheet.Number(before.MedianSeconds/best.MedianSeconds))
 	for _, m := range apart {
 		if m.columns() < best.columns() && !m.shortens(best) {
-			a.report.Verdict += fmt.Sprintf("; the smaller %s takes %s, %s times as fast", m.Variant, duration(m.MedianSeconds),
-				figure(before.MedianSeconds/m.MedianSeconds))
+			a.report.Verdict += fmt.Sprintf("; the smaller %s takes %s, %s times as fast", m.Variant, sheet.Duration(m.MedianSeconds),
+				sheet.Number(before.MedianSeconds/m.MedianSeconds))
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -262,7 +263,7 @@ func TestReadListener(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := strings.TrimSpace(string(name)) + " (pid " + digits(int64(os.Getpid())) + ")"; facts.FilesOf != want {
+	if want := strings.TrimSpace(string(name)) + " (pid " + strconv.Itoa(os.Getpid()) + ")"; facts.FilesOf != want {
 		t.Errorf("limits of %s, want those of %s", facts.FilesOf, want)
 	}
 }

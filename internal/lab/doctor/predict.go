@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"strings"
+
+	"spillway/internal/lab/sheet"
 )
 
 const (
@@ -192,11 +194,12 @@ func (p *Prediction) portFinding(f *Facts, w *Workload) Finding {
 	finding.Arithmetic = p.portArithmetic(f, w)
 	limit := "no rate uses up the ports"
 	if p.MaxRateHz != nil {
-		limit = fmt.Sprintf("up to %s requests/s never use up the ports", figure(*p.MaxRateHz))
+		limit = fmt.Sprintf("up to %s requests/s never use up the ports", sheet.Number(*p.MaxRateHz))
 	}
 	switch {
 	case !p.PortsRunOut:
-		finding.Observed = fmt.Sprintf("%d of %d in use, %d left; %s", p.PortsUsed, p.LocalPorts, p.PortsLeft, limit)
+		finding.Observed = fmt.Sprintf("%s of %s in use, %s left; %s",
+			sheet.Integer(p.PortsUsed), sheet.Integer(p.LocalPorts), sheet.Integer(p.PortsLeft), limit)
 		finding.Why = "a connection needs a local port that no connection to the same target holds"
 		if p.LoopbackHidesReuse {
 			finding.Status = Note
@@ -210,10 +213,10 @@ func (p *Prediction) portFinding(f *Facts, w *Workload) Finding {
 		return finding
 	case p.withinDuration:
 		finding.Status = Fail
-		finding.Observed = fmt.Sprintf("used up after %s s; %s", figure(*p.RunOutSeconds), limit)
+		finding.Observed = fmt.Sprintf("used up after %s; %s", sheet.Duration(*p.RunOutSeconds), limit)
 	default:
 		finding.Status = Warn
-		finding.Observed = fmt.Sprintf("would be used up after %s s, after the end of this run; %s", figure(*p.RunOutSeconds), limit)
+		finding.Observed = fmt.Sprintf("would be used up after %s, after the end of this run; %s", sheet.Duration(*p.RunOutSeconds), limit)
 	}
 	finding.Why = "then connect fails with EADDRNOTAVAIL (\"cannot assign requested address\"); keep connections open, since other fixes " +
 		"only delay it"
@@ -224,7 +227,7 @@ func (p *Prediction) portFinding(f *Facts, w *Workload) Finding {
 		finding.set("net.ipv4.ip_local_port_range", portRangeAdvised)
 	}
 	if after := maxRateWith(f, finding.Settings, w); after != nil {
-		finding.Why += fmt.Sprintf("; with the fix, up to %s requests/s never use up the ports", figure(*after))
+		finding.Why += fmt.Sprintf("; with the fix, up to %s requests/s never use up the ports", sheet.Number(*after))
 	}
 	return finding
 }
@@ -248,12 +251,13 @@ func maxRateWith(f *Facts, settings []Setting, w *Workload) *float64 {
 }
 
 func (p *Prediction) portArithmetic(f *Facts, w *Workload) string {
-	ports := fmt.Sprintf("%d ports x %s x %s = %d", f.ports(), plural(w.Addresses, "source address", "source addresses"),
-		plural(w.Targets, "target", "targets"), p.LocalPorts)
+	ports := fmt.Sprintf("%s x %s x %s = %s", sheet.Plural(f.ports(), "port"), sheet.Plural(w.Addresses, "source address"),
+		sheet.Plural(w.Targets, "target"), sheet.Integer(p.LocalPorts))
 	if p.NewConnectionsHz == 0 {
-		return fmt.Sprintf("%s; %s requests/s x %s = %d connections kept open", ports, figure(w.Rate), w.Service, p.OpenConnections)
+		return fmt.Sprintf("%s; %s requests/s x %s = %s kept open", ports, sheet.Number(w.Rate),
+			sheet.Duration(w.Service.Seconds()), sheet.Plural(p.OpenConnections, "connection"))
 	}
-	held := fmt.Sprintf("each held %s s", figure(p.PortHeldSeconds))
+	held := "each held " + sheet.Duration(p.PortHeldSeconds)
 	switch {
 	case w.clientShare() == 0:
 		held += " (the server closes first and has the TIME_WAIT)"
@@ -263,16 +267,17 @@ func (p *Prediction) portArithmetic(f *Facts, w *Workload) string {
 		held += " (TIME_WAIT at the client)"
 	}
 	if share := w.clientShare(); share > 0 && share < 1 {
-		held += fmt.Sprintf(" in the mean, because the client closes %.0f %% first", 100*share)
+		held += fmt.Sprintf(" in the mean, because the client closes %s first", sheet.Share(share))
 	}
 	need := p.NewConnectionsHz * p.PortHeldSeconds
-	text := fmt.Sprintf("%s; %s new connections/s, %s, need %s ports", ports, figure(p.NewConnectionsHz), held, figure(math.Ceil(need)))
+	text := fmt.Sprintf("%s; %s new connections/s, %s, need %s ports", ports, sheet.Number(p.NewConnectionsHz), held,
+		sheet.Number(math.Ceil(need)))
 	if p.RunOutSeconds != nil {
 		by := p.NewConnectionsHz
 		if share := w.clientShare(); share > 0 {
 			by *= share
 		}
-		text += fmt.Sprintf("; %d / %s = %s s", p.LocalPorts, figure(by), figure(*p.RunOutSeconds))
+		text += fmt.Sprintf("; %s / %s = %s", sheet.Integer(p.LocalPorts), sheet.Number(by), sheet.Duration(*p.RunOutSeconds))
 	}
 	return text
 }
@@ -284,14 +289,14 @@ func (p *Prediction) timeWaitFinding(w *Workload) Finding {
 	finding := prediction("TIME_WAIT")
 	var at []string
 	if p.ClientTimeWait > 0 {
-		at = append(at, fmt.Sprintf("%d sockets at the client", p.ClientTimeWait))
+		at = append(at, sheet.Plural(p.ClientTimeWait, "socket")+" at the client")
 	}
 	if p.ServerTimeWait > 0 {
-		at = append(at, fmt.Sprintf("%d sockets at the server", p.ServerTimeWait))
+		at = append(at, sheet.Plural(p.ServerTimeWait, "socket")+" at the server")
 	}
 	finding.Observed = strings.Join(at, ", ")
-	finding.Arithmetic = fmt.Sprintf("%s new connections/s x %.0f s, at most one per local port and address", figure(p.NewConnectionsHz),
-		timeWaitSeconds)
+	finding.Arithmetic = fmt.Sprintf("%s new connections/s x %s, at most one per local port and address", sheet.Number(p.NewConnectionsHz),
+		sheet.Duration(timeWaitSeconds))
 	finding.Why = "the side that closes first keeps the connection's addresses for 60 s"
 	if p.ServerTimeWait > 0 {
 		finding.Why += "; at the server they take some memory, but no port of the client"
@@ -303,9 +308,10 @@ func (p *Prediction) backlogFinding(f *Facts, w *Workload) Finding {
 	if p.NewConnectionsHz == 0 {
 		return Finding{}
 	}
-	finding := prediction("accept backlog")
-	finding.Observed = fmt.Sprintf("%d connections wait after a stall of %s; the limit is %d", p.BacklogNeeded, w.Stall, p.BacklogLimit)
-	finding.Arithmetic = fmt.Sprintf("%s new connections/s x %s = %d", figure(p.NewConnectionsHz), w.Stall, p.BacklogNeeded)
+	finding, stall := prediction("accept backlog"), sheet.Duration(w.Stall.Seconds())
+	finding.Observed = fmt.Sprintf("%s wait after a stall of %s; the limit is %s", sheet.Plural(p.BacklogNeeded, "connection"), stall,
+		sheet.Integer(p.BacklogLimit))
+	finding.Arithmetic = fmt.Sprintf("%s new connections/s x %s = %s", sheet.Number(p.NewConnectionsHz), stall, sheet.Integer(p.BacklogNeeded))
 	finding.Why = "a full accept queue drops the last packet of the handshake, and the client retries after 1 s, 3 s and 7 s"
 	if p.BacklogNeeded > p.BacklogLimit {
 		finding.Status = Warn
@@ -322,10 +328,12 @@ func (p *Prediction) backlogFinding(f *Facts, w *Workload) Finding {
 
 func (p *Prediction) fileFinding(f *Facts, w *Workload) Finding {
 	finding := prediction("open files")
-	finding.Observed = fmt.Sprintf("%d on each side; a proxy between them needs %d", p.ClientFiles, 2*p.ClientFiles)
-	finding.Arithmetic = fmt.Sprintf("Little's law: %s requests/s x %s = %d connections", figure(w.Rate), w.Service, p.OpenConnections)
+	finding.Observed = fmt.Sprintf("%s on each side; a proxy between them needs %s", sheet.Integer(p.ClientFiles),
+		sheet.Integer(2*p.ClientFiles))
+	finding.Arithmetic = fmt.Sprintf("Little's law: %s requests/s x %s = %s", sheet.Number(w.Rate), sheet.Duration(w.Service.Seconds()),
+		sheet.Plural(p.OpenConnections, "connection"))
 	if p.ClientFiles > p.OpenConnections {
-		finding.Arithmetic += fmt.Sprintf("; with a stall of %s, %d", w.Stall, p.ClientFiles)
+		finding.Arithmetic += fmt.Sprintf("; with a stall of %s, %s", sheet.Duration(w.Stall.Seconds()), sheet.Integer(p.ClientFiles))
 	}
 	finding.Why = "each connection is an open file of the process; the soft limit applies, " + limitText(f.FilesSoft) + " for " + f.FilesOf
 	if f.FilesSoft >= 0 && int64(p.ClientFiles) >= f.FilesSoft {
@@ -340,9 +348,9 @@ func (p *Prediction) conntrackFinding(f *Facts) Finding {
 		return Finding{}
 	}
 	finding := prediction("connection tracking")
-	finding.Observed = fmt.Sprintf("%d entries of %d", p.ConntrackEntries, f.ConntrackMx)
+	finding.Observed = fmt.Sprintf("%s entries of %s", sheet.Integer(p.ConntrackEntries), sheet.Integer(f.ConntrackMx))
 	finding.Arithmetic = fmt.Sprintf("%s new connections/s x %d s in TIME_WAIT (nf_conntrack_tcp_timeout_time_wait)",
-		figure(p.NewConnectionsHz), f.ConntrackTW)
+		sheet.Number(p.NewConnectionsHz), f.ConntrackTW)
 	finding.Why = "a full table drops packets of new connections"
 	if int64(p.ConntrackEntries) > f.ConntrackMx {
 		finding.Status = Warn

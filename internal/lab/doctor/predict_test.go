@@ -18,7 +18,7 @@ func TestPredict(t *testing.T) {
 		says     string
 	}{
 		{"rate=5000 short-connections", func(f *Facts) { f.TWReuse = 2 }, 5.6464, 470.5, 28232, "fix, up to 55"},
-		{"rate=5000 short-connections", func(f *Facts) { f.TWReuse, f.Timestamps = 1, 0 }, 5.6464, 470.5, 28232, "28232 / 5000 = 5.65 s"},
+		{"rate=5000 short-connections", func(f *Facts) { f.TWReuse, f.Timestamps = 1, 0 }, 5.6464, 470.5, 28232, "28,232 / 5,000 = 5.65 s"},
 		{"rate=5000 loopback", func(f *Facts) { f.TWReuse = 2 }, 0, 28091.5, 5025, "loopback hides a problem"},
 		{"rate=5000", func(f *Facts) { f.TWReuse = 1 }, 0, 28091.5, 5025, "takes a port whose TIME_WAIT is older"},
 		{"rate=5000", func(f *Facts) { f.TWReuse, f.TWReuseDelay = 1, 2000 }, 0, 14080.8, 10025, "held 2"},
@@ -27,7 +27,7 @@ func TestPredict(t *testing.T) {
 		{"rate=5000 addresses=3 targets=2", func(f *Facts) { f.TWReuse, f.MaxTWBuckets = 0, 262144 }, 33.8784, 2823, 169392, "3 source addresses x 2 targets"},
 		{"rate=5000 per-connection=100", func(f *Facts) { f.TWReuse = 0 }, 0, 46664.5, 3025, "50 new connections/s"},
 		{"rate=5000 keep-alive", func(f *Facts) { f.TWReuse = 0 }, 0, 5646400, 25, "25 connections kept open"},
-		{"rate=100000 keep-alive service=1s", func(f *Facts) { f.TWReuse = 0 }, -1, 28232, 28232, "100000 connections"},
+		{"rate=100000 keep-alive service=1s", func(f *Facts) { f.TWReuse = 0 }, -1, 28232, 28232, "100,000 connections"},
 		{"rate=5000", func(f *Facts) { f.TWReuse, f.MaxTWBuckets = 0, 6000 }, 0, 4446400, 6025, "tcp_max_tw_buckets ends TIME_WAIT early"},
 		{"rate=5000 duration=5s", func(f *Facts) { f.TWReuse = 0 }, 5.6464, 470.5, 28232, "after the end of this run"},
 	} {

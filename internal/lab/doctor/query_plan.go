@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"spillway/internal/lab/sheet"
 	"spillway/internal/plans"
 )
 
@@ -49,16 +50,16 @@ func (p *Plan) add(n plans.Node, depth int) {
 	loops := max(1, n.Loops)
 	switch {
 	case n.ActualRows != nil:
-		line += fmt.Sprintf(": %s rows, %s", figure(*n.ActualRows*loops), duration(n.Milliseconds*loops/1000))
+		line += fmt.Sprintf(": %s rows, %s", sheet.Number(*n.ActualRows*loops), sheet.Duration(n.Milliseconds*loops/1000))
 		examined = (*n.ActualRows + n.Removed + n.Rechecked) * loops
 	case n.Rows > 0:
-		line += fmt.Sprintf(": about %s rows", figure(n.Rows))
+		line += fmt.Sprintf(": about %s rows", sheet.Number(n.Rows))
 	}
 	if n.IndexCond != "" {
 		line += ", finds by " + masked(n.IndexCond)
 	}
 	if n.Removed > 0 {
-		line += fmt.Sprintf(", discards %s", figure(n.Removed*loops))
+		line += fmt.Sprintf(", discards %s", sheet.Number(n.Removed*loops))
 	}
 	if n.Extra != "" {
 		line += ", " + n.Extra
@@ -86,17 +87,17 @@ func (p *Plan) addCosts(n plans.Node, examined float64) {
 	measured := n.ActualRows != nil
 	switch {
 	case n.Scans() && n.Index != "" && n.Rows > 0:
-		cost("reads %s in the order of %s until it has enough (all of it is about %s rows)", n.Relation, n.Index, figure(n.Rows))
+		cost("reads %s in the order of %s until it has enough (all of it is about %s rows)", n.Relation, n.Index, sheet.Number(n.Rows))
 	case n.Scans() && n.Filter != "":
-		cost("reads all of %s (%s rows) to keep %s", n.Relation, figure(max(examined, n.Rows)), figure(kept(n)))
+		cost("reads all of %s (%s rows) to keep %s", n.Relation, sheet.Number(max(examined, n.Rows)), sheet.Number(kept(n)))
 	case n.Scans() && !measured && n.Rows > 0:
-		cost("reads all of %s (about %s rows)", n.Relation, figure(n.Rows))
+		cost("reads all of %s (about %s rows)", n.Relation, sheet.Number(n.Rows))
 	case n.Scans() && !measured && !strings.Contains(n.Type, " USING "):
 		cost("reads all of %s", n.Relation)
 	case n.Relation != "" && n.Removed*loops >= many && n.Removed*loops > 9*kept(n):
-		cost("finds %s rows of %s by an index and discards %s of them", figure(examined), n.Relation, figure(n.Removed*loops))
+		cost("finds %s rows of %s by an index and discards %s of them", sheet.Number(examined), n.Relation, sheet.Number(n.Removed*loops))
 	case n.Relation != "" && n.Loops >= many:
-		cost("looks into %s %s times, once for each row of the other table", n.Relation, figure(n.Loops))
+		cost("looks into %s %s times, once for each row of the other table", n.Relation, sheet.Number(n.Loops))
 	}
 	if strings.Contains(n.Extra, "Using temporary") {
 		cost("keeps rows in a temporary table (Using temporary)")
@@ -109,9 +110,10 @@ func (p *Plan) addCosts(n plans.Node, examined float64) {
 	case len(n.SortKey) == 0:
 		cost("sorts what it finds (%s)", strings.TrimSpace(n.Type+" "+n.Extra))
 	case n.SortType == "Disk":
-		cost("sorts %s rows by %s, on disk (%s): more than work_mem", figure(sorted(n)), strings.Join(n.SortKey, ", "), size(n.SortKB<<10))
+		cost("sorts %s rows by %s, on disk (%s): more than work_mem", sheet.Number(sorted(n)), strings.Join(n.SortKey, ", "),
+			sheet.Size(n.SortKB<<10))
 	default:
-		cost("sorts %s rows by %s", figure(sorted(n)), strings.Join(n.SortKey, ", "))
+		cost("sorts %s rows by %s", sheet.Number(sorted(n)), strings.Join(n.SortKey, ", "))
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"spillway/internal/database"
+	"spillway/internal/lab/sheet"
 )
 
 // Server is what the checks know about a database server.
@@ -112,10 +113,10 @@ func (s *Server) source(name string) string {
 // pool returns the arithmetic for a first pool size.
 func (s *Server) pool(f *Facts, connections int64) Finding {
 	finding := s.finding("max_connections")
-	finding.Observed = fmt.Sprintf("%d connections", connections)
+	finding.Observed = sheet.Plural(connections, "connection")
 	if cores, disks := f.Cores, max(1, f.RotationalDisks); cores > 0 {
-		finding.Arithmetic = fmt.Sprintf("(%d cores x 2) + %s = %d connections, as a first pool size", cores, plural(disks, "disk", "disks"),
-			2*cores+disks)
+		finding.Arithmetic = fmt.Sprintf("(%s x 2) + %s = %s, as a first pool size", sheet.Plural(cores, "core"), sheet.Plural(disks, "disk"),
+			sheet.Plural(2*cores+disks, "connection"))
 	} else {
 		finding.Arithmetic = "(cores x 2) + disks = a first pool size; those of a remote server are unknown"
 	}
@@ -136,16 +137,17 @@ const manyConnections = 1000
 // memory compares a buffer with the host's memory, of which it should take
 // between the shares least and most.
 func (s *Server) memory(f *Facts, finding Finding, bytes int64, least, most float64) Finding {
-	finding.Observed = size(bytes)
+	finding.Observed = sheet.Size(bytes)
 	if f.memory() <= 0 {
 		finding.Status = Note
-		finding.Arithmetic = fmt.Sprintf("start with %.0f to %.0f %% of the server's memory; that of a remote server is unknown", 100*least,
-			100*most)
+		finding.Arithmetic = fmt.Sprintf("start with %s to %s of the server's memory; that of a remote server is unknown",
+			sheet.Share(least), sheet.Share(most))
 		return finding
 	}
 	share := float64(bytes) / float64(f.memory())
-	finding.Arithmetic = fmt.Sprintf("%s / %s of memory = %.1f %%; start with %.0f to %.0f %%", size(bytes), size(f.memory()), 100*share,
-		100*least, 100*most)
+	finding.Arithmetic = fmt.Sprintf("%s / %s of memory = %s; start with %s to %s", sheet.Size(bytes), sheet.Size(f.memory()),
+		sheet.Share(share),
+		sheet.Share(least), sheet.Share(most))
 	if share < least/2 || share > most+0.1 {
 		finding.Status = Note
 	}

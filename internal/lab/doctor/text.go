@@ -1,51 +1,43 @@
 package doctor
 
 import (
-	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strings"
-	"text/tabwriter"
 
+	"spillway/internal/lab/sheet"
 	"spillway/internal/plans"
 )
 
-// WriteText writes the report for people: findings in groups, worst first, then
-// the query.
-func (r *Report) WriteText(w io.Writer) error {
-	p := &printer{w: w}
+// WriteText writes the report for people.
+func (r *Report) WriteText(w io.Writer) error { return r.Sheet().WriteText(w) }
+
+// Sheet is the report for people: findings in groups, worst first, then the query.
+func (r *Report) Sheet() *sheet.Sheet {
+	s := &sheet.Sheet{}
 	if h := r.Host; h != nil {
-		p.line("Linux %s, %s, %s", h.Kernel, plural(h.Cores, "core", "cores"), size(h.memory()))
+		host := fmt.Sprintf("Linux %s, %s, %s", h.Kernel, sheet.Plural(h.Cores, "core"), sheet.Size(h.memory()))
+		s.Facts = append(s.Facts, sheet.Fact{Name: "host", Value: host})
 	}
 	if d := r.Database; d != nil {
-		p.line("%s %s", d.Address, d.Version)
+		s.Facts = append(s.Facts, sheet.Fact{Name: "database", Value: d.Address + " " + d.Version})
 	}
 	group := ""
-	for _, f := range r.Findings {
+	for i := range r.Findings {
+		f := &r.Findings[i]
 		if f.Group != group {
 			group = f.Group
-			p.line("")
-			p.line("%s", r.title(group))
+			s.Sections = append(s.Sections, sheet.Section{Title: r.title(group)})
 		}
-		p.finding(f)
+		last := &s.Sections[len(s.Sections)-1]
+		last.Facts = append(last.Facts, f.fact())
 	}
 	if r.Query != nil {
-		p.query(r.Query)
+		s.Sections = append(s.Sections, r.Query.sections()...)
 	}
-	p.line("")
-	p.line("%s", r.summary())
-	return p.err
-}
-
-// printer writes lines until one goes wrong.
-type printer struct {
-	w   io.Writer
-	err error
-}
-
-func (p *printer) line(format string, args ...any) {
-	_, err := fmt.Fprintf(p.w, format+"\n", args...)
-	p.err = errors.Join(p.err, err)
+	s.Sections = append(s.Sections, sheet.Section{Note: r.summary()})
+	return s
 }
 
 func (r *Report) title(group string) string {
@@ -55,19 +47,19 @@ func (r *Report) title(group string) string {
 	return group
 }
 
-func (p *printer) finding(f Finding) {
-	p.line("  %-4s  %s: %s", f.Status, f.Name, f.Observed)
+func (f *Finding) fact() sheet.Fact {
 	why := f.Why
 	if f.Arithmetic != "" {
 		why = f.Arithmetic + "; " + why
 	}
-	p.line("        %s", why)
+	fact := sheet.Fact{Name: fmt.Sprintf("%-4s  %s", f.Status, f.Name), Value: f.Observed, More: []string{why}}
 	if f.Fix != "" {
-		p.line("        fix: %s", f.Fix)
+		fact.More = append(fact.More, "fix: "+f.Fix)
 	}
 	if f.OldAdvice != "" {
-		p.line("        outdated advice: %s", f.OldAdvice)
+		fact.More = append(fact.More, "outdated advice: "+f.OldAdvice)
 	}
+	return fact
 }
 
 // summary counts the findings by status.
@@ -76,84 +68,84 @@ func (r *Report) summary() string {
 	for _, f := range r.Findings {
 		counts[f.Status]++
 	}
-	return fmt.Sprintf("%d failed, %s, %s, %d ok", counts[Fail], plural(counts[Warn], "warning", "warnings"),
-		plural(counts[Note], "note", "notes"), counts[OK])
+	return fmt.Sprintf("%d failed, %s, %s, %d ok", counts[Fail], sheet.Plural(counts[Warn], "warning"),
+		sheet.Plural(counts[Note], "note"), counts[OK])
 }
 
-func (p *printer) query(q *Query) {
-	p.line("")
-	p.line("query on %s", q.Database)
-	p.line("  %s", strings.Join(strings.Fields(q.Statement), " "))
+func (q *Query) sections() []sheet.Section {
+	section := sheet.Section{Title: "query on " + q.Database, Text: []string{strings.Join(strings.Fields(q.Statement), " ")}}
 	for _, param := range q.Params {
-		p.line("  parameter %s: %s", param.Name, param.From)
+		section.Text = append(section.Text, "parameter "+param.Name+": "+param.From)
 	}
-	p.plan(q.Plan)
-	p.list("candidates", len(q.Candidates), func(i int) string {
-		c := q.Candidates[i]
-		return fmt.Sprintf("%s (%s): %s", c.Table, plans.ColumnList(c.Columns), c.Reason)
-	})
-	p.list("there already", len(q.Covered), func(i int) string { return q.Covered[i] })
-	p.list("not for an index", len(q.Notes), func(i int) string { return q.Notes[i] })
-	if len(q.Measured) > 0 {
-		p.measured(q.Measured)
+	add := func(name, value string, lines []string) {
+		if len(lines) > 0 {
+			section.Facts = append(section.Facts, sheet.Fact{Name: name, Value: value, More: lines})
+		}
 	}
-	p.line("")
-	p.line("  %s", q.Verdict)
+	add("plan", q.Plan.took(), q.Plan.Lines)
+	add("expensive", "", q.Plan.Costs)
+	var candidates []string
+	for _, c := range q.Candidates {
+		candidates = append(candidates, fmt.Sprintf("%s (%s): %s", c.Table, plans.ColumnList(c.Columns), c.Reason))
+	}
+	add("candidates", "", candidates)
+	add("there already", "", q.Covered)
+	add("not for an index", "", q.Notes)
+	sections := []sheet.Section{section}
+	if n := len(q.Measured); n > 0 {
+		sections = append(sections, sheet.Section{
+			Title: "measured on copies of " + sheet.Plural(q.Measured[n-1].RowsCopied, "row"), Nested: true, Table: measuredTable(q.Measured),
+		})
+	}
+	verdict := sheet.Section{Text: []string{q.Verdict}}
 	for _, winner := range q.Winners {
-		p.line("  %s;", winner.Create)
+		verdict.Text = append(verdict.Text, winner.Create+";")
 	}
+	return append(sections, verdict)
 }
 
-func (p *printer) plan(plan *Plan) {
-	took := "longer than was allowed; the plan is the planner's estimate"
-	if plan.ExecutionSeconds != nil {
-		took = duration(*plan.ExecutionSeconds)
-		if plan.RowsExamined > 0 {
-			took += fmt.Sprintf(", %d rows examined", plan.RowsExamined)
-		}
-		if plan.Buffers > 0 {
-			took += fmt.Sprintf(", %d buffers", plan.Buffers)
-		}
+// took says how long the statement took, and what it read.
+func (p *Plan) took() string {
+	if p.ExecutionSeconds == nil {
+		return "longer than was allowed; the plan is the planner's estimate"
 	}
-	p.line("  plan (%s)", took)
-	for _, line := range plan.Lines {
-		p.line("    %s", line)
+	took := sheet.Duration(*p.ExecutionSeconds)
+	if p.RowsExamined > 0 {
+		took += ", " + sheet.Plural(p.RowsExamined, "row") + " examined"
 	}
-	p.list("expensive", len(plan.Costs), func(i int) string { return plan.Costs[i] })
+	if p.Buffers > 0 {
+		took += ", " + sheet.Plural(p.Buffers, "buffer")
+	}
+	return took
 }
 
-func (p *printer) list(title string, n int, item func(i int) string) {
-	if n == 0 {
-		return
+// measuredTable has a row per variant.
+func measuredTable(variants []Measurement) *sheet.Table {
+	t := &sheet.Table{
+		Heads: []string{"index", "build", "size", "median", "range", "runs", "speed-up", "rows examined", "buffers", "sorts", "in the plan"},
+		Left:  []int{0},
 	}
-	p.line("  %s", title)
-	for i := range n {
-		p.line("    %s", item(i))
-	}
-}
-
-// measured is the table of variants.
-func (p *printer) measured(rows []Measurement) {
-	p.line("  measured on copies of %d rows", rows[len(rows)-1].RowsCopied)
-	table := tabwriter.NewWriter(p.w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "    index\tbuild\tsize\tmedian\tmin .. max\truns\tspeed-up\trows examined\tbuffers\tsorts\tin the plan")
-	for _, m := range rows {
-		build, bytes, used := "-", "-", "-"
+	for _, m := range variants {
+		build, size, used, buffers := "-", "-", "-", "-"
 		if len(m.candidates) > 0 {
-			used = yes(m.IndexesUsed)
-			build, bytes = duration(m.BuildSeconds), size(m.IndexBytes)
+			used, build, size = yes(m.IndexesUsed), sheet.Duration(m.BuildSeconds), sheet.Size(m.IndexBytes)
 			if m.IndexBytesEstimated {
-				bytes = "~" + bytes
+				size = "~" + size
 			}
 		}
-		times := fmt.Sprintf("%s\t%s .. %s", duration(m.MedianSeconds), duration(m.MinSeconds), duration(m.MaxSeconds))
-		if m.TooLong {
-			times = "> " + duration(m.MedianSeconds) + "\t-"
+		if m.Buffers > 0 {
+			buffers = sheet.Integer(m.Buffers)
 		}
-		fmt.Fprintf(table, "    %s\t%s\t%s\t%s\t%d\t%s x\t%d\t%s\t%s\t%s\n", m.Variant, build, bytes, times, m.Runs, figure(m.SpeedUp),
-			m.RowsExamined, dash(m.Buffers), yes(m.Sorts), used)
+		median, spread := sheet.Duration(m.MedianSeconds), sheet.Duration(m.MinSeconds)+" to "+sheet.Duration(m.MaxSeconds)
+		if m.TooLong {
+			median, spread = "> "+median, "-"
+		}
+		t.Add(
+			"", m.Variant, build, size, median, spread, sheet.Integer(m.Runs), sheet.Number(m.SpeedUp)+" x", sheet.Integer(m.RowsExamined),
+			buffers, yes(m.Sorts), used,
+		)
 	}
-	p.err = errors.Join(p.err, table.Flush())
+	return t
 }
 
 func yes(v bool) string {
@@ -163,9 +155,22 @@ func yes(v bool) string {
 	return "no"
 }
 
-func dash(n int64) string {
-	if n == 0 {
-		return "-"
+// limitText writes a limit of files.
+func limitText(n int64) string {
+	switch {
+	case n < 0:
+		return "unknown"
+	case n == math.MaxInt64:
+		return "no limit"
 	}
-	return digits(n)
+	return sheet.Integer(n)
+}
+
+// powerOfTwo is the smallest power of two that is at least n.
+func powerOfTwo(n int) int {
+	p := 1
+	for p < n {
+		p *= 2
+	}
+	return p
 }

@@ -7,6 +7,7 @@ import (
 
 	"spillway/internal/histogram"
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // Names of a study's metrics. The name of a process follows a dot: "cpu_percent.db".
@@ -37,11 +38,11 @@ const (
 
 // Units of a metric.
 const (
-	UnitRate    = "1/s"
-	UnitSeconds = "s"
-	UnitShare   = "share" // 0 to 1
-	UnitPercent = "%"     // of one core
-	UnitCount   = "count"
+	UnitRate    = sheet.UnitRate
+	UnitSeconds = sheet.UnitSeconds
+	UnitShare   = sheet.UnitShare
+	UnitPercent = sheet.UnitPercent // of one core
+	UnitCount   = sheet.UnitCount
 )
 
 // A Better is the direction in which a metric is better.

@@ -88,20 +88,5 @@ func (a *abort) second(s *result.Slice) (reason string, err error) {
 	if a.held < a.seconds {
 		return "", nil
 	}
-	return fmt.Sprintf("aborted: %s (%s in the last second)", a.text, observed(&c)), nil
-}
-
-// observed formats the observed value of a criterion.
-func observed(c *result.Criterion) string {
-	text := round(time.Duration(c.Observed * float64(time.Second))).String()
-	switch c.Metric {
-	case result.MetricErrorShare:
-		text = fmt.Sprintf("%.3g %%", 100*c.Observed)
-	case result.MetricRate:
-		text = fmt.Sprintf("%.4g/s", c.Observed)
-	}
-	if c.AtLeast {
-		text = ">= " + text
-	}
-	return text
+	return fmt.Sprintf("aborted: %s (%s in the last second)", a.text, c.Value()), nil
 }

@@ -33,7 +33,7 @@ func TestAbort(t *testing.T) {
 		{"errors>20% for 3s", []*result.Slice{bad, bad, idle, bad, bad}, -1, ""},
 		{"errors>50%", []*result.Slice{bad}, -1, ""},
 		{"errors>=50%", []*result.Slice{good, bad}, 1, "(50 % in"},
-		{"p99>1s for 2s", []*result.Slice{good, bad, bad}, 2, "(>= 2"},
+		{"p99>1s for 2s", []*result.Slice{good, bad, bad}, 2, "(>= 1.99 s in"},
 		{"rate<60 for 2s", []*result.Slice{good, bad, idle}, 2, "(0/s in"},
 	} {
 		a, err := parseAbort(c.text)

@@ -9,6 +9,7 @@ import (
 
 	"spillway/internal/histogram"
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 	"spillway/internal/progress"
 )
 
@@ -72,9 +73,9 @@ func (p *Progress) Step(s *result.Step) {
 	resetTimes(p.all)
 	p.rates = p.rates[:0]
 	p.clear()
-	length := p.duration.String()
+	length := sheet.Duration(s.Duration)
 	if p.duration == 0 {
-		length = fmt.Sprintf("%d %s", s.Requests, p.unit)
+		length = sheet.Integer(s.Requests) + " " + p.unit
 	}
 	if !p.search && (p.steps > 1 || p.columns == nil) {
 		fmt.Fprintf(p.out, "step %d of %d: %s, %s\n", s.Index+1, p.steps, s.Name, length)
@@ -105,23 +106,24 @@ func (p *Progress) Second(s *Second) {
 
 // line describes the seconds since the last line.
 func (p *Progress) line(s *Second) string {
-	line := fmt.Sprintf("[%5s] %8.1f/s  p50 %s  p99 %s", s.Elapsed.Round(time.Second), float64(p.counters.Completed)/p.length, p.quantile(0.5),
-		p.quantile(0.99))
+	line := fmt.Sprintf("[%6s] %9s  p50 %9s  p99 %9s", sheet.At(s.Elapsed.Round(time.Second).Seconds()),
+		sheet.Rate(float64(p.counters.Completed)/p.length), p.quantile(0.5), p.quantile(0.99))
+	add := func(name string, n int64) { line += "  " + name + " " + sheet.Integer(n) }
 	if p.counters.Reads+p.counters.Writes > 0 {
-		line += fmt.Sprintf("  r/w/o %d/%d/%d", p.counters.Reads, p.counters.Writes, p.counters.Others)
+		line += "  r/w/o " + sheet.Integer(p.counters.Reads) + "/" + sheet.Integer(p.counters.Writes) + "/" + sheet.Integer(p.counters.Others)
 	}
-	line += fmt.Sprintf("  errors %d", p.counters.Errors.Total())
+	add("errors", p.counters.Errors.Total())
 	if p.counters.Errors.Total() > 0 {
 		line += " (" + p.counters.Errors.String() + ")"
 	}
 	if p.counters.Reconnects > 0 {
-		line += fmt.Sprintf("  reconnects %d", p.counters.Reconnects)
+		add("reconnects", p.counters.Reconnects)
 	}
 	if s.Slice.Backlog > 0 {
-		line += fmt.Sprintf("  waiting %d", s.Slice.Backlog)
+		add("waiting", s.Slice.Backlog)
 	}
 	if p.duration > 0 {
-		line += fmt.Sprintf("  left %s", max(p.duration-s.Elapsed, 0).Round(time.Second))
+		line += "  left " + sheet.Duration(max(p.duration-s.Elapsed, 0).Round(time.Second).Seconds())
 	}
 	return line
 }
@@ -134,14 +136,13 @@ func (p *Progress) quantile(q float64) string {
 		times = p.all
 	}
 	if !times.Carries(q) {
-		return "     -  "
+		return "-"
 	}
 	d, atLeast := times.Quantile(q)
-	text := fmt.Sprintf("%.2fms", float64(d)/float64(time.Millisecond))
 	if atLeast {
-		text = ">=" + text
+		return sheet.AtLeast(d.Seconds(), sheet.UnitSeconds)
 	}
-	return fmt.Sprintf("%8s", text)
+	return sheet.Duration(d.Seconds())
 }
 
 func newTimes() histogram.Censored {

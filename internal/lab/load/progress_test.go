@@ -22,9 +22,9 @@ func TestProgressLine(t *testing.T) {
 		s.Unanswered.RecordN(2*time.Second, int64(20*(i/2)))
 		p.Second(s)
 	}
-	want := "step 2 of 3: 100/s, 4s\n" +
-		"[   2s]    100.0/s  p50   1.00ms  p99   1.00ms  errors 1 (timeout 1)  left 2s\n" +
-		"[   4s]    100.0/s  p50   1.00ms  p99 >=1997.54ms  errors 5 (timeout 5)  left 0s\n"
+	want := "step 2 of 3: 100/s, 4 s\n" +
+		"[   2 s]     100/s  p50      1 ms  p99      1 ms  errors 1 (timeout 1)  left 2 s\n" +
+		"[   4 s]     100/s  p50      1 ms  p99 >= 1.99 s  errors 5 (timeout 5)  left 0 s\n"
 	if got := out.String(); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"spillway/internal/histogram"
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // Limits of a valid step.
@@ -99,7 +100,8 @@ func (s *stepRun) judgeOwnErrors(t *result.Total, _ *threadReport) *problem {
 	own := t.Errors.Own()
 	if share := float64(own) / float64(max(t.Requests(), 1)); share > ownErrorsMax {
 		return &problem{result.GeneratorLimited, fmt.Sprintf(
-			"%d requests (%.1f %%) failed because this host ran out of local ports or open files; see --source and ulimit -n", own, 100*share)}
+			"%s (%s) failed because this host ran out of local ports or open files; see --source and ulimit -n",
+			sheet.Plural(own, "request"), sheet.Share(share))}
 	}
 	return nil
 }
@@ -110,7 +112,8 @@ func (s *stepRun) judgeSendRate(t *result.Total, sums *threadReport) *problem {
 		return nil
 	}
 	if rate := float64(t.Due-sums.late) / float64(t.Due); rate < sendRateMin {
-		return &problem{result.GeneratorLimited, fmt.Sprintf("only %.1f %% of the arrivals were started before the end of the step", 100*rate)}
+		return &problem{result.GeneratorLimited, fmt.Sprintf("only %s of the arrivals were started before the end of the step",
+			sheet.Share(rate))}
 	}
 	return nil
 }
@@ -181,7 +184,7 @@ func (s *stepRun) judgeBusy(t *result.Total, _ *threadReport) *problem {
 	if !s.config.Target.EventLoop() {
 		what = "the generator was"
 	}
-	return &problem{result.GeneratorLimited, fmt.Sprintf("%s busy %.0f %% of the time; %s", what, 100*t.Cost.ThreadBusyMax, s.moreCPU())}
+	return &problem{result.GeneratorLimited, fmt.Sprintf("%s busy %s of the time; %s", what, sheet.Share(t.Cost.ThreadBusyMax), s.moreCPU())}
 }
 
 // failedByTarget is the number of requests to which the target, or the way to it, gave no answer.
@@ -200,7 +203,7 @@ func (s *stepRun) judgeWait(*result.Total, *threadReport) *problem {
 	if s.config.Hosts != nil {
 		return s.ownWait(share)
 	}
-	reason := fmt.Sprintf("the generator waited %.0f %% of the time for a CPU that other programs used", 100*share)
+	reason := fmt.Sprintf("the generator waited %s of the time for a CPU that other programs used", sheet.Share(share))
 	if s.pressure > 0 && s.collector.latency.response.Count() > 0 {
 		reason += fmt.Sprintf(" (at least one task of this host waited for %s in total)", round(s.pressure))
 	}
@@ -211,7 +214,7 @@ func (s *stepRun) judgeSteal(*result.Total, *threadReport) *problem {
 	if s.host.steal < stealMax || s.host.stolen <= stealMin {
 		return nil
 	}
-	reason := fmt.Sprintf("the hypervisor took %.1f %% of the time of this host's CPUs", 100*s.host.steal)
+	reason := fmt.Sprintf("the hypervisor took %s of the time of this host's CPUs", sheet.Share(s.host.steal))
 	if !s.config.Awake {
 		reason += "; --awake keeps idle CPUs from sleeping, which may help"
 	}
@@ -253,8 +256,9 @@ func (s *stepRun) judgeLittle(t *result.Total, _ *threadReport) *problem {
 	if t.Little.Ratio == 0 || math.Abs(t.Little.Ratio-1) <= littleMax {
 		return nil
 	}
-	return s.late(fmt.Sprintf("Little's law does not hold: %.2f requests were in flight, but %.1f/s times %s is %.2f",
-		t.Little.InFlightMean, t.Little.Rate, round(time.Duration(t.Little.ServiceMean*1e9)), t.Little.InFlightMean/t.Little.Ratio))
+	return s.late(fmt.Sprintf("Little's law does not hold: %s requests were in flight, but %s times %s is %s",
+		sheet.Number(t.Little.InFlightMean), sheet.Rate(t.Little.Rate), sheet.Duration(t.Little.ServiceMean),
+		sheet.Number(t.Little.InFlightMean/t.Little.Ratio)))
 }
 
 // judgeIdle checks that a closed loop kept its connections busy. A pause after a failed attempt to connect is not the
@@ -270,7 +274,7 @@ func (s *stepRun) judgeIdle(t *result.Total, sums *threadReport) *problem {
 		paused += slots * float64(min(max(tail, 0), sums.wall)) / float64(sums.wall)
 	}
 	if busy := t.Little.InFlightMean; busy+paused < (1-idleMax)*slots {
-		return s.late(fmt.Sprintf("of %g connections only %.1f had a request in flight on average", slots, busy))
+		return s.late(fmt.Sprintf("of %s connections only %s had a request in flight on average", sheet.Number(slots), sheet.Number(busy)))
 	}
 	return nil
 }
@@ -285,7 +289,7 @@ func (s *stepRun) judgeBacklog(t *result.Total, _ *threadReport) *problem {
 	if t.Overloaded = clear; !clear {
 		return nil
 	}
-	reason := fmt.Sprintf("the backlog grew by %.3g/s: the target answers %.3g/s", growth, t.Rate())
+	reason := fmt.Sprintf("the backlog grew by %s: the target answers %s", sheet.Rate(growth), sheet.Rate(t.Rate()))
 	if !s.config.Part.Whole() || slices.ContainsFunc(t.SLO, func(c result.Criterion) bool { return !c.Met }) {
 		return &problem{result.Valid, reason} // judgeSum judges a part
 	}
@@ -370,12 +374,5 @@ func (s *stepRun) notes(t *result.Total, sums *threadReport) []result.Reason {
 	return notes
 }
 
-// round rounds a duration to about three digits.
-func round(d time.Duration) time.Duration {
-	for unit := time.Duration(1); unit < time.Minute; unit *= 10 {
-		if d < 1000*unit {
-			return d.Round(unit)
-		}
-	}
-	return d.Round(time.Second)
-}
+// round writes a duration with three digits.
+func round(d time.Duration) string { return sheet.Duration(d.Seconds()) }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // Limits of what programs of no host may use of a host's cores.
@@ -25,8 +26,8 @@ func (s *stepRun) judgeForeign() *problem {
 		h := &s.hosts.shares[i]
 		if share := h.ForeignShare(); share >= min(foreignMax, foreignCoresMax/float64(h.CoreCount)) {
 			return &problem{result.HostContended, fmt.Sprintf(
-				"programs that belong to no host used %.0f %% of the cores of host %s (%s); "+
-					"stop them, or name those of the target with --watch", 100*share, h.Name, h.Cores)}
+				"programs that belong to no host used %s of the cores of host %s (%s); "+
+					"stop them, or name those of the target with --watch", sheet.Share(share), h.Name, h.Cores)}
 		}
 	}
 	return nil
@@ -34,6 +35,6 @@ func (s *stepRun) judgeForeign() *problem {
 
 // ownWait is the verdict on a generator that waited for a CPU though it has cores of its own: its share is too small.
 func (s *stepRun) ownWait(share float64) *problem {
-	return &problem{result.GeneratorLimited, fmt.Sprintf("the generator waited %.0f %% of the time for its own share of CPU; give it "+
-		"more cores", 100*share)}
+	return &problem{result.GeneratorLimited, fmt.Sprintf("the generator waited %s of the time for its own share of CPU; give it "+
+		"more cores", sheet.Share(share))}
 }

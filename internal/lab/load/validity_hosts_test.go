@@ -26,7 +26,7 @@ func TestJudgeHosts(t *testing.T) {
 		"disturbed generator":   {func(_ *stepRun, _ *result.Total, h *hostReading) { h.shares[0].Foreign = 5 }, result.HostContended, "50 % of the cores of host generator (0)"},
 		"one of many cores": {func(_ *stepRun, _ *result.Total, h *hostReading) {
 			h.shares[1].CoreCount, h.shares[1].Foreign = 32, 3
-		}, result.HostContended, "1 % of the cores of host target"},
+		}, result.HostContended, "0.938 % of the cores of host target"},
 		"disturbed and busy": {func(_ *stepRun, t *result.Total, h *hostReading) {
 			h.shares[0].Foreign, t.Cost.ThreadBusyMax = 5, 0.95
 		}, result.HostContended, "busy 95 %"},

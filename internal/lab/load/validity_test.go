@@ -70,7 +70,7 @@ func TestJudge(t *testing.T) {
 		"sound":     {func(*stepRun, *result.Total, *threadReport) {}, result.Valid, ""},
 		"no ports":  {func(_ *stepRun, t *result.Total, _ *threadReport) { t.Errors[result.NoLocalPort] = 20 }, result.GeneratorLimited, "local ports"},
 		"few ports": {func(_ *stepRun, t *result.Total, _ *threadReport) { t.Errors[result.NoLocalPort] = 5 }, result.Valid, ""},
-		"late":      {func(_ *stepRun, _ *result.Total, b *threadReport) { b.late = 200 }, result.GeneratorLimited, "98.0 %"},
+		"late":      {func(_ *stepRun, _ *result.Total, b *threadReport) { b.late = 200 }, result.GeneratorLimited, "98 %"},
 		"lag": {func(s *stepRun, _ *result.Total, _ *threadReport) {
 			for range 1000 {
 				s.collector.latency.lag.Record(5 * time.Millisecond)
@@ -88,7 +88,7 @@ func TestJudge(t *testing.T) {
 		"sums":      {func(_ *stepRun, t *result.Total, _ *threadReport) { t.Little.Ratio = 1.3 }, result.GeneratorLimited, "Little's law does not hold"},
 		"idle connections": {func(s *stepRun, t *result.Total, _ *threadReport) {
 			s.step.Rate = 0
-		}, result.GeneratorLimited, "of 100 connections only 2.0"},
+		}, result.GeneratorLimited, "of 100 connections only 2"},
 		"drift": {func(s *stepRun, _ *result.Total, _ *threadReport) {
 			for i := range s.trend.points {
 				s.trend.points[i].waited += s.trend.points[i].ended * int64(i) * int64(time.Millisecond) / 4
@@ -159,7 +159,7 @@ func TestJudgeTarget(t *testing.T) {
 		}, result.Valid, ""},
 		"stolen": {func(s *stepRun, _ *result.Total, _ *threadReport) {
 			s.host.steal, s.host.stolen = 0.03, time.Second
-		}, result.HostContended, "the hypervisor took 3.0 % of the time of this host's CPUs; --awake"},
+		}, result.HostContended, "the hypervisor took 3 % of the time of this host's CPUs; --awake"},
 		"stolen, below the resolution": {func(s *stepRun, _ *result.Total, _ *threadReport) {
 			s.host.steal, s.host.stolen = 0.03, 20*time.Millisecond
 		}, result.Valid, ""},

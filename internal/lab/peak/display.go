@@ -9,6 +9,7 @@ import (
 
 	"spillway/internal/lab/load"
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 	"spillway/internal/progress"
 )
 
@@ -46,9 +47,9 @@ func (d *display) begins(p Probe) {
 			d.low = p.Rate
 		}
 	}
-	parts := []string{clock(d.now().Sub(d.began))}
+	parts := []string{sheet.Duration(d.now().Sub(d.began).Round(time.Second).Seconds())}
 	if d.maxTime > 0 {
-		parts[0] += " of " + clock(d.maxTime)
+		parts[0] += " of " + sheet.Duration(d.maxTime.Seconds())
 	}
 	if bar := bar(d.answer, d.low, d.top, barCells); bar != "" {
 		parts = append(parts, bar)
@@ -71,17 +72,11 @@ func (d *display) observed(t *result.Total, o *Observation, answer Answer) {
 
 // what describes the current probe.
 func (d *display) what() string {
-	length := d.probe.Duration.Round(100 * time.Millisecond)
+	length := sheet.Duration(d.probe.Duration.Seconds())
 	if d.probe.Rate == 0 {
-		return fmt.Sprintf("%s with %d connections for %s", d.probe.Purpose, d.probe.Connections, length)
+		return fmt.Sprintf("%s with %s for %s", d.probe.Purpose, sheet.Plural(d.probe.Connections, "connection"), length)
 	}
 	return fmt.Sprintf("%s at %s for %s", d.probe.Purpose, loadText(d.probe.Rate, d.flow), length)
-}
-
-// clock writes a duration as 1:07.
-func clock(d time.Duration) string {
-	seconds := int(d.Seconds())
-	return fmt.Sprintf("%d:%02d", seconds/60, seconds%60)
 }
 
 // barCells is the width of the bar.
@@ -109,10 +104,10 @@ func bar(a Answer, low, top float64, cells int) string {
 	text := strings.Repeat("█", good) + strings.Repeat("▒", bad-good) + strings.Repeat("░", cells-bad)
 	left, right := "none met", "none missed"
 	if a.Feasible > 0 {
-		left = rateText(a.Feasible)
+		left = sheet.Rate(a.Feasible)
 	}
 	if a.Infeasible > 0 {
-		right = rateText(a.Infeasible)
+		right = sheet.Rate(a.Infeasible)
 	}
 	return fmt.Sprintf("%s %s %s", left, text, right)
 }

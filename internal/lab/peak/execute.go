@@ -16,6 +16,7 @@ import (
 	"spillway/internal/histogram"
 	"spillway/internal/lab/load"
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // Options are the settings of `spillway peak`, as written on the command line.
@@ -220,7 +221,7 @@ func (p *Probe) step(warmup time.Duration) load.Step {
 	step := load.Step{Duration: p.Duration, Warmup: max(p.Warmup, warmup), Connections: p.Connections}
 	if p.Rate > 0 {
 		step.Rate = p.Rate
-		step.Name = fmt.Sprintf("%s %s", p.Purpose, rateText(p.Rate))
+		step.Name = fmt.Sprintf("%s %s", p.Purpose, sheet.Rate(p.Rate))
 		step.Connections = 0 // those of the policy
 		return step
 	}

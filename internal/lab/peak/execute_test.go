@@ -237,19 +237,6 @@ func TestBar(t *testing.T) {
 	}
 }
 
-func TestNumbers(t *testing.T) {
-	for rate, want := range map[float64]string{0.123: "0.123/s", 5: "5/s", 99.5: "99.5/s", 100.4: "100/s", 1234: "1,234/s", 1234567: "1,234,567/s"} {
-		if got := rateText(rate); got != want {
-			t.Errorf("%g: %s, want %s", rate, got, want)
-		}
-	}
-	for seconds, want := range map[float64]string{0: "0s", 0.0123456: "12.3ms", 1.5: "1.5s", 90: "1m30s"} {
-		if got := duration(seconds); got != want {
-			t.Errorf("%g: %s, want %s", seconds, got, want)
-		}
-	}
-}
-
 // TestWarmupCounts: the warm-up of --warmup is a part of --max-time.
 func TestWarmupCounts(t *testing.T) {
 	o := Options{Precision: "5%", MaxTime: 10 * time.Second, Start: 100}

@@ -1,16 +1,15 @@
 package peak
 
 import (
-	"bytes"
 	"fmt"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"spillway/internal/lab/diagnose"
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // Moved says what the value of a knob did to the peak.
@@ -94,7 +93,7 @@ func middle(a *Answer) float64 { return math.Sqrt(a.Feasible * a.Infeasible) }
 func (k *KnobResult) movedText() string {
 	ratio := ""
 	if k.Ratio > 0 {
-		ratio = fmt.Sprintf(", %.3g times the original", k.Ratio)
+		ratio = ", " + sheet.Number(k.Ratio) + " times the original"
 	}
 	switch k.Moved {
 	case MovedUp, MovedDown:
@@ -109,31 +108,26 @@ func (k *KnobResult) movedText() string {
 func intervalText(a *Answer) string {
 	switch {
 	case a.Low > 0 && a.High > 0:
-		return fmt.Sprintf("%s to %s", rateText(a.Low), rateText(a.High))
+		return sheet.Rate(a.Low) + " to " + sheet.Rate(a.High)
 	case a.Low > 0:
-		return "at least " + rateText(a.Low)
+		return "at least " + sheet.Rate(a.Low)
 	case a.High > 0:
-		return "below " + rateText(a.High)
+		return "below " + sheet.Rate(a.High)
 	}
 	return "-"
 }
 
-// writeKnobs writes the table of knobs.
-func (o *Outcome) writeKnobs(out *bytes.Buffer) {
-	if len(o.Knobs) == 0 {
-		return
-	}
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(table, "knob\tvalue\tpeak at 95 %%\tmoved\n")
+// knobTable has a row per value of a knob.
+func (o *Outcome) knobTable() *sheet.Table {
+	t := &sheet.Table{Heads: []string{"knob", "value", "peak at 95 %", "moved"}, Left: []int{0, 1, 2, 3}}
 	for i := range o.Knobs {
 		k := &o.Knobs[i]
 		if i == 0 || o.Knobs[i-1].Name != k.Name {
-			fmt.Fprintf(table, "%s\t%s\t%s\toriginal\n", k.Name, k.Original, intervalText(&o.Answer))
+			t.Add("", k.Name, k.Original, intervalText(&o.Answer), "original")
 		}
-		fmt.Fprintf(table, "\t%s\t%s\t%s\n", k.Value, intervalText(&k.Answer), k.movedText())
+		t.Add("", "", k.Value, intervalText(&k.Answer), k.movedText())
 	}
-	table.Flush()
-	out.WriteString("\n")
+	return t
 }
 
 // DocumentKnob is one value of a knob in a Document.

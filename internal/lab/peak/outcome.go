@@ -3,15 +3,13 @@ package peak
 import (
 	"errors"
 	"fmt"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"spillway/internal/exit"
 	"spillway/internal/lab/diagnose"
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // Outcome is a search that has ended.
@@ -65,19 +63,22 @@ func (o *Outcome) invalidStep() int {
 	return invalid
 }
 
-// Diagnosis is the first verdicts and what they compare. ok is false if no step failed.
-func (o *Outcome) Diagnosis(verdicts int) (d diagnose.Document, ok bool) {
+// Diagnosis is the first verdicts with their evidence. It is empty if no step failed.
+func (o *Outcome) Diagnosis(verdicts int) []sheet.Section {
 	if len(o.Verdicts) == 0 {
-		return d, false
+		return nil
 	}
-	d = diagnose.Document{Failing: o.Run.Steps[o.Failing].Name, Verdicts: o.Verdicts[:min(verdicts, len(o.Verdicts))]}
-	if _, missed := o.Met(o.Failing); !missed {
-		d.Note = diagnose.NoteOf(o.Run, o.Failing)
-	}
+	d := diagnose.Document{Failing: o.Run.Steps[o.Failing].Name, Verdicts: o.Verdicts}
 	if o.Passing >= 0 {
 		d.Passing = o.Run.Steps[o.Passing].Name
 	}
-	return d, true
+	sections := d.Sections(verdicts)
+	if _, missed := o.Met(o.Failing); !missed {
+		if note := diagnose.NoteOf(o.Run, o.Failing); note != "" {
+			sections[0].Text = append(sections[0].Text, note)
+		}
+	}
+	return sections
 }
 
 // Purpose is that of a step.
@@ -127,7 +128,7 @@ func (o *Outcome) Judge() error {
 		if i := o.stepAt(a.Infeasible, false); i >= 0 {
 			missed = " (" + missedText(&o.Run.Steps[i].Total) + ")"
 		}
-		return exit.FailedError(fmt.Errorf("no rate that was tried met the SLO: the lowest was %s%s", rateText(a.Infeasible), missed))
+		return exit.FailedError(fmt.Errorf("no rate that was tried met the SLO: the lowest was %s%s", sheet.Rate(a.Infeasible), missed))
 	}
 	reason := "no probe at a rate was run to its end"
 	for i, v := range o.Answer.Path {
@@ -154,7 +155,7 @@ func (o *Outcome) stepAt(rate float64, passed bool) int {
 	return -1
 }
 
-// outcomeText describes what the search learned from a probe: "met, p99 12.3ms, errors 0 %", or the rate of a closed loop instead of a
+// outcomeText describes what the search learned from a probe: "met, p99 12.3 ms, errors 0 %", or the rate of a closed loop instead of a
 // verdict.
 func outcomeText(t *result.Total, o *Observation, closed bool) string {
 	if o.Validity != result.Valid {
@@ -167,12 +168,12 @@ func outcomeText(t *result.Total, o *Observation, closed bool) string {
 	parts := []string{"missed"}
 	switch {
 	case closed:
-		parts[0] = rateText(answered(t))
+		parts[0] = sheet.Rate(answered(t))
 	case o.passes():
 		parts[0] = "met"
 	}
 	for i := range t.SLO {
-		parts = append(parts, criterionText(&t.SLO[i]))
+		parts = append(parts, t.SLO[i].Observation())
 	}
 	if t.Overloaded {
 		parts = append(parts, "the backlog grew")
@@ -184,7 +185,7 @@ func outcomeText(t *result.Total, o *Observation, closed bool) string {
 func missedText(t *result.Total) string {
 	var parts []string
 	for _, c := range t.Missed() {
-		parts = append(parts, criterionText(&c))
+		parts = append(parts, c.Observation())
 	}
 	if len(parts) == 0 && t.Overloaded {
 		return "the backlog grew"
@@ -192,70 +193,23 @@ func missedText(t *result.Total) string {
 	return strings.Join(parts, ", ")
 }
 
-// criterionText writes a figure with its limit: "p99 31ms of 20ms".
-func criterionText(c *result.Criterion) string {
-	return c.Figure() + " " + observedText(c)
-}
-
-// observedText writes the figure of a criterion.
-func observedText(c *result.Criterion) string {
-	text := duration(c.Observed)
-	if c.Metric == result.MetricErrorShare {
-		text = fmt.Sprintf("%.3g %%", 100*c.Observed)
-	}
-	if c.AtLeast {
-		text = ">=" + text
-	}
-	return text
-}
-
-// duration writes seconds with three digits.
-func duration(seconds float64) string {
-	d := time.Duration(seconds * float64(time.Second))
-	for unit := time.Duration(1); unit < time.Minute; unit *= 10 {
-		if d < 1000*unit {
-			return d.Round(unit).String()
-		}
-	}
-	return d.Round(time.Second).String()
-}
-
-// rateText writes a rate: 1,234/s.
-func rateText(rate float64) string { return count(rate) + "/s" }
-
 // loadText writes a rate of requests, or of the iterations of a flow: 1,234 iterations/s.
 func loadText(rate float64, flow bool) string {
 	if flow {
-		return count(rate) + " iterations/s"
+		return sheet.Number(rate) + " iterations/s"
 	}
-	return rateText(rate)
-}
-
-// count writes a number with at least three digits, and commas.
-func count(n float64) string {
-	if n < 100 {
-		return strconv.FormatFloat(n, 'g', 3, 64)
-	}
-	digits := strconv.FormatFloat(math.Round(n), 'f', 0, 64)
-	var text strings.Builder
-	for i, digit := range digits {
-		if i > 0 && (len(digits)-i)%3 == 0 {
-			text.WriteByte(',')
-		}
-		text.WriteRune(digit)
-	}
-	return text.String()
+	return sheet.Rate(rate)
 }
 
 // boundsText says what is proved.
 func boundsText(a Answer) string {
 	switch {
 	case a.Feasible > 0 && a.Infeasible > 0:
-		return fmt.Sprintf("met at %s, missed at %s", rateText(a.Feasible), rateText(a.Infeasible))
+		return fmt.Sprintf("met at %s, missed at %s", sheet.Rate(a.Feasible), sheet.Rate(a.Infeasible))
 	case a.Feasible > 0:
-		return fmt.Sprintf("met at %s", rateText(a.Feasible))
+		return fmt.Sprintf("met at %s", sheet.Rate(a.Feasible))
 	case a.Infeasible > 0:
-		return fmt.Sprintf("missed at %s", rateText(a.Infeasible))
+		return fmt.Sprintf("missed at %s", sheet.Rate(a.Infeasible))
 	}
 	return ""
 }

@@ -1,16 +1,14 @@
 package peak
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"spillway/internal/lab/diagnose"
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // Document is the JSON of an Outcome. Fields without a value are null.
@@ -112,40 +110,22 @@ func (o *Outcome) unit() string {
 
 // WriteJSON writes the Document.
 func (o *Outcome) WriteJSON(w io.Writer, file string) error {
-	out := json.NewEncoder(w)
-	out.SetIndent("", "  ")
-	out.SetEscapeHTML(false) // keep "p99<70ms" readable
-	if err := out.Encode(o.Document(file)); err != nil {
-		return fmt.Errorf("write the peak: %w", err)
-	}
-	return nil
+	return sheet.WriteJSON(w, o.Document(file))
 }
 
 // WriteText writes the answer and the table of probes.
 func (o *Outcome) WriteText(w io.Writer) error {
-	var out bytes.Buffer
-	fmt.Fprintf(&out, "%s\n%s within %s\n\n", o.Headline(), o.Run.Header.Target, o.Run.Header.SLO)
-	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
-	for _, fact := range o.Facts() {
-		fmt.Fprintf(table, "  %s\t%s\n", fact[0], fact[1])
+	s := sheet.Sheet{
+		Verdict: o.Headline(), Facts: o.Facts(), Sections: o.Diagnosis(1),
 	}
-	table.Flush()
 	for _, warning := range o.Answer.Warnings {
-		fmt.Fprintf(&out, "  warning: %s\n", warning)
+		s.Facts = append(s.Facts, sheet.Fact{Name: "warning", Value: warning})
 	}
-	out.WriteString("\n")
-	if d, ok := o.Diagnosis(1); ok {
-		if err := d.WriteText(&out); err != nil {
-			return err
-		}
-		out.WriteString("\n")
+	if len(o.Knobs) > 0 {
+		s.Sections = append(s.Sections, sheet.Section{Title: "Knobs", Table: o.knobTable()})
 	}
-	o.writeKnobs(&out)
-	o.writeProbes(&out)
-	if _, err := out.WriteTo(w); err != nil {
-		return fmt.Errorf("write the peak: %w", err)
-	}
-	return nil
+	s.Sections = append(s.Sections, sheet.Section{Title: "Probes", Table: o.probeTable()})
+	return s.WriteText(w)
 }
 
 // Headline is the answer in one sentence.
@@ -164,32 +144,37 @@ func (o *Outcome) Headline() string {
 	return "Peak: unknown. Nothing valid was measured."
 }
 
-// Facts are the parts of the answer, as name and value.
-func (o *Outcome) Facts() [][2]string {
+// Facts are the parts of the answer.
+func (o *Outcome) Facts() []sheet.Fact {
 	a := &o.Answer
-	var facts [][2]string
+	var facts []sheet.Fact
+	add := func(name, value string) { facts = append(facts, sheet.Fact{Name: name, Value: value}) }
+	add("target", o.Run.Header.Target+" within "+o.Run.Header.SLO)
 	if i := o.stepAt(a.Feasible, true); i >= 0 {
-		facts = append(facts, [2]string{"highest met", rateText(a.Feasible) + ": " + criteriaText(&o.Run.Steps[i].Total)})
+		add("highest met", sheet.Rate(a.Feasible)+": "+criteriaText(&o.Run.Steps[i].Total))
 	}
 	if i := o.stepAt(a.Infeasible, false); i >= 0 {
-		facts = append(facts, [2]string{"lowest missed", rateText(a.Infeasible) + ": " + criteriaText(&o.Run.Steps[i].Total)})
+		add("lowest missed", sheet.Rate(a.Infeasible)+": "+criteriaText(&o.Run.Steps[i].Total))
 	}
 	if a.Low > 0 || a.High > 0 {
-		facts = append(facts, [2]string{"peak at 95 %", intervalText(a)})
+		add("peak at 95 %", intervalText(a))
 	}
 	if a.Binding != "" && a.Infeasible > 0 {
 		binding := a.Binding
 		if a.Boundary == BoundaryCliff {
 			binding += ", which jumps past its limit (a cliff)"
 		}
-		facts = append(facts, [2]string{"limited by", binding})
+		add("limited by", binding)
+	}
+	if len(o.Verdicts) > 0 {
+		add("bottleneck", o.Verdicts[0].Name+o.Verdicts[0].Confidence())
 	}
 	for _, c := range o.Ceilings[:min(ceilingsShown, len(o.Ceilings))] {
-		facts = append(facts, [2]string{"ceiling", c.Sentence})
+		add("ceiling", c.Sentence)
 	}
-	facts = append(facts, [2]string{"stopped", o.stoppedText()})
-	facts = append(facts, [2]string{"cost", fmt.Sprintf("%s, %s requests in %d probes", a.Took.Round(time.Second), count(float64(a.Requests)),
-		a.Probes)})
+	add("stopped", o.stoppedText())
+	add("cost", fmt.Sprintf("%s, %s in %s", sheet.Duration(a.Took.Seconds()),
+		sheet.Plural(a.Requests, "request"), sheet.Plural(a.Probes, "probe")))
 	return facts
 }
 
@@ -199,7 +184,7 @@ const ceilingsShown = 3
 func criteriaText(t *result.Total) string {
 	var parts []string
 	for i := range t.SLO {
-		parts = append(parts, criterionText(&t.SLO[i]))
+		parts = append(parts, t.SLO[i].Observation())
 	}
 	if t.Overloaded {
 		parts = append(parts, "the backlog grew")
@@ -229,7 +214,8 @@ func (o *Outcome) stoppedText() string {
 	case text == "":
 		text = a.Stopped
 	case a.Stopped == StoppedDeadline && a.Unfit > 0:
-		text = fmt.Sprintf("no time was left for another probe, which needs %s; raise --max-time", max(a.Unfit.Round(time.Second), time.Second))
+		text = fmt.Sprintf("no time was left for another probe, which needs %s; raise --max-time",
+			sheet.Duration(max(a.Unfit.Round(time.Second), time.Second).Seconds()))
 	}
 	var missing []string
 	if a.Feasible > 0 && a.Infeasible == 0 && a.Stopped != StoppedMaximum {
@@ -244,34 +230,34 @@ func (o *Outcome) stoppedText() string {
 	return text
 }
 
-// writeProbes writes the table of probes.
-func (o *Outcome) writeProbes(out *bytes.Buffer) {
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	heads := []string{"probe", "load", "answered"}
+// probeTable has a row per probe.
+func (o *Outcome) probeTable() *sheet.Table {
+	t := &sheet.Table{Heads: []string{"probe", "load", "answered"}}
 	if len(o.Run.Steps) > 0 {
 		for _, criterion := range o.Run.Steps[0].Total.SLO {
-			heads = append(heads, criterion.Text)
+			t.Heads = append(t.Heads, criterion.Text)
 		}
 	}
-	fmt.Fprintf(table, "%s\t  %s\n", strings.Join(heads, "\t"), "outcome")
+	t.Left = []int{len(t.Heads)}
+	t.Heads = append(t.Heads, "outcome")
 	for i := range o.Run.Steps {
 		s := &o.Run.Steps[i]
 		purpose := "interrupted"
 		if i < len(o.Answer.Path) {
 			purpose = string(o.Answer.Path[i].Purpose)
 		}
-		cells := []string{purpose, levelText(&s.Step), rateText(answered(&s.Total))}
+		cells := []string{purpose, levelText(&s.Step), sheet.Rate(answered(&s.Total))}
 		for k := range s.Total.SLO {
-			cells = append(cells, observedText(&s.Total.SLO[k]))
+			cells = append(cells, s.Total.SLO[k].Value())
 		}
-		fmt.Fprintf(table, "%s\t  %s\n", strings.Join(cells, "\t"), o.Told(i))
+		t.Add("", append(cells, o.Told(i))...)
 	}
-	table.Flush()
+	return t
 }
 
 func levelText(s *result.Step) string {
 	if s.Loop == result.LoopOpen {
-		return rateText(s.OfferedHz)
+		return sheet.Rate(s.OfferedHz)
 	}
-	return fmt.Sprintf("%d conns", s.Connections)
+	return sheet.Plural(s.Connections, "connection")
 }

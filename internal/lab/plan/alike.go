@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // alike returns the steps that were measured under the conditions of the basis: with its kind of connections, and with as many cores
@@ -42,7 +43,7 @@ func (p *Plan) unlike(o, basis *observation) string {
 			other := &basis.ceilings[j]
 			if other.Resource == ProcessCPU && other.Subject == c.Subject && math.Abs(c.allowed-other.allowed) > 0.01*other.allowed {
 				return fmt.Sprintf("Steps of %s are left out, because %s had %s there and %s in %s: plan for each kind of host alone.",
-					o.source.File, c.Subject, cores(c.allowed), cores(other.allowed), basis.source.File)
+					o.source.File, c.Subject, sheet.Plural(c.allowed, "core"), sheet.Plural(other.allowed, "core"), basis.source.File)
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // What takes over when a resource is used up.
@@ -59,17 +60,19 @@ func (b *builder) breaks() {
 	n := b.plan.hosts
 	for i := range b.pools {
 		p := &b.pools[i]
-		b.breaksAt(n*p.rate(), GroundSLO, nextHosts, "CPU of %s on %s of %s: %s busy when the SLO was met", p.subject(), plural(n, "host"),
-			cores(p.cores), share(p.used))
+		b.breaksAt(n*p.rate(), GroundSLO, nextHosts, "CPU of %s on %s of %s: %s busy when the SLO was met", p.subject(), sheet.Plural(n, "host"),
+			sheet.Plural(p.cores, "core"), sheet.Share(p.used))
 	}
 	for i := range b.basis.ceilings {
 		c := &b.basis.ceilings[i]
 		switch {
 		case c.Resource == Descriptors && b.role(c) == result.RoleApplication:
-			b.breaksAt(n*c.RateHz, GroundCeiling, nextFiles, "open files of %s on %s of %s", c.Subject, plural(n, "host"), number(c.Capacity))
+			b.breaksAt(n*c.RateHz, GroundCeiling, nextFiles, "open files of %s on %s of %s", c.Subject, sheet.Plural(n, "host"),
+				sheet.Number(c.Capacity))
 		case c.Resource == Ports:
-			b.breaksAt(n*c.RateHz, GroundAssumed, nextPorts, "%s local ports on each of %s, if the application closes first", number(c.Capacity),
-				plural(n, "host"))
+			b.breaksAt(n*c.RateHz, GroundAssumed, nextPorts, "%s local ports on each of %s, if the application closes first",
+				sheet.Number(c.Capacity),
+				sheet.Plural(n, "host"))
 		case b.isShared(c):
 			b.breaksAt(c.RateHz, GroundCeiling, b.next(c), "%s", c.Sentence())
 		}
@@ -77,7 +80,8 @@ func (b *builder) breaks() {
 	b.eachDatabase(b.databaseBreaks)
 	t := &b.basis.step.Total
 	if bytes := float64(max(t.BytesIn, t.BytesOut)) / float64(t.Completed); bytes > 0 {
-		b.breaksAt(assumedLink/bytes, GroundAssumed, nextNetwork, "a link of 1 Gbit/s, with %s per request in the busier direction", size(bytes))
+		b.breaksAt(assumedLink/bytes, GroundAssumed, nextNetwork, "a link of 1 Gbit/s, with %s per request in the busier direction",
+			sheet.Size(bytes))
 	}
 	slices.SortStableFunc(b.plan.Breaks, func(x, y Break) int { return cmp.Compare(x.RateHz, y.RateHz) })
 }
@@ -113,8 +117,9 @@ func connectionHosts(d *result.DatabaseUsage) float64 {
 // connectionsUsed says how many connections so many application hosts use.
 func connectionsUsed(d *result.DatabaseUsage, hosts float64) string {
 	each := value(d.ConnectionsMax)
-	return fmt.Sprintf("%s of %s connections are used by %s with up to %s each", number(hosts*each), number(value(d.ConnectionsLimit)),
-		plural(hosts, "application host"), number(each))
+	return fmt.Sprintf("%s of %s connections are used by %s with up to %s each", sheet.Number(hosts*each),
+		sheet.Number(value(d.ConnectionsLimit)),
+		sheet.Plural(hosts, "application host"), sheet.Number(each))
 }
 
 // databaseBreaks adds the connections of a database, which grow with the hosts, and the commits that were seen.
@@ -128,8 +133,8 @@ func (b *builder) databaseBreaks(d *result.DatabaseUsage) {
 	if commits := b.highest(d, func(d *result.DatabaseUsage) *float64 { return d.Commits }); commits > 0 && writes(d) && waitsForCommit(d) &&
 		value(d.CommitsPerRequest) > 0 {
 		b.breaksAt(commits/value(d.CommitsPerRequest), GroundSeen, nextCommits, "%s: %s commits/s, while %s sessions waited for %s", d.Name,
-			number(commits),
-			significant(value(d.BusiestWaitMean)), d.BusiestWait)
+			sheet.Number(commits),
+			sheet.Number(value(d.BusiestWaitMean)), d.BusiestWait)
 	}
 }
 
@@ -146,12 +151,12 @@ func (b *builder) ports() {
 			continue
 		}
 		f := b.demand(c, "local ports held per request")
-		f.Name, f.Unit = fmt.Sprintf("connections opened per request x %d s", TimeWait), "seconds"
+		f.Name, f.Unit = fmt.Sprintf("connections opened per request x %d s", TimeWait), sheet.UnitSeconds
 		l := Line{Name: "local ports to backends", Unit: "ports", Need: b.need(f), Figures: []Figure{f}}
 		per := l.Need.Value / b.plan.hosts
 		l.Formula = fmt.Sprintf("%s x %s connections x %d s = %s; per host %s of %s: %s for each backend address", b.times(),
-			significant(c.Demand/TimeWait), TimeWait, whole(l.Need.Value),
-			whole(per), number(c.Capacity), plural(math.Ceil(per/c.Capacity), "source address"))
+			sheet.Number(c.Demand/TimeWait), TimeWait, whole(l.Need.Value),
+			whole(per), sheet.Number(c.Capacity), sheet.Plural(math.Ceil(per/c.Capacity), "source address"))
 		l.Note = "If the application closes first, which was not measured. Connections that are kept open need none of this."
 		b.add(l)
 	}
@@ -167,9 +172,9 @@ func (b *builder) ports() {
 	l := Line{Name: "local ports of a proxy in front", Unit: "ports", Figures: []Figure{f}, Need: b.need(f)}
 	l.Need = Estimate{l.Need.Value * TimeWait, l.Need.Low * TimeWait, l.Need.High * TimeWait}
 	addresses := math.Ceil(l.Need.Value / ports / b.plan.hosts)
-	l.Formula = fmt.Sprintf("%s x %s connections x %d s = %s; / %s ports / %s = %s", b.times(), significant(f.Value), TimeWait,
-		whole(l.Need.Value), number(ports),
-		plural(b.plan.hosts, "application host"), plural(addresses, "source address"))
+	l.Formula = fmt.Sprintf("%s x %s connections x %d s = %s; / %s ports / %s = %s", b.times(), sheet.Number(f.Value), TimeWait,
+		whole(l.Need.Value), sheet.Number(ports),
+		sheet.Plural(b.plan.hosts, "application host"), sheet.Plural(addresses, "source address"))
 	l.Note = "If a proxy opens a connection per request and closes first. The range is that of the load generator's host. With " +
 		"keep-alive to the application: " + whole(b.inFlight()) + " ports."
 	b.add(l)
@@ -189,7 +194,7 @@ func (b *builder) notMeasured() {
 		b.plan.NotMeasured = append(b.plan.NotMeasured, fmt.Sprintf(format, args...))
 	}
 	if b.open {
-		missing("a rate that misses the SLO: more than %s per host may be possible; 'spillway peak' finds it", rate(b.rate.Value))
+		missing("a rate that misses the SLO: more than %s per host may be possible; 'spillway peak' finds it", sheet.Rate(b.rate.Value))
 	}
 	redis, database := false, false
 	b.eachDatabase(func(d *result.DatabaseUsage) {
@@ -230,7 +235,7 @@ func (b *builder) missingPorts(missing func(format string, args ...any)) {
 		t := &b.basis.usage.TCP[i]
 		if opens := m.opened(t); opens >= opensMin && b.basis.ceiling(&Ceiling{Resource: Ports, Host: t.Host}) == nil {
 			missing("ports of connections to backends (%s opened per request) over a network: in the runs few were held, because the other "+
-				"side closed first or the loopback interface reuses them", significant(opens))
+				"side closed first or the loopback interface reuses them", sheet.Number(opens))
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"spillway/internal/lab/peak"
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // A Resource is something of which a host or a service has only so much.
@@ -104,24 +105,27 @@ func (c *Ceiling) Sentence() string {
 	if c.AtLeast {
 		bound, least = "< ", "at least "
 	}
-	need := bound + seconds(c.Demand)
+	need := bound + sheet.Duration(c.Demand)
 	switch c.Resource {
 	case Sessions:
-		return fmt.Sprintf("%s: a session is busy for %s per request; %s sessions last for %s%s", c.Subject, need, number(c.Capacity), least,
-			rate(c.RateHz))
+		return fmt.Sprintf("%s: a session is busy for %s per request; %s sessions last for %s%s", c.Subject, need, sheet.Number(c.Capacity),
+			least,
+			sheet.Rate(c.RateHz))
 	case Descriptors:
-		return fmt.Sprintf("%s: a file is open for %s per request; %s files last for %s%s", c.Subject, need, number(c.Capacity), least,
-			rate(c.RateHz))
+		return fmt.Sprintf("%s: a file is open for %s per request; %s files last for %s%s", c.Subject, need, sheet.Number(c.Capacity), least,
+			sheet.Rate(c.RateHz))
 	case Ports:
 		return fmt.Sprintf("local ports%s: %s connections opened per request hold a port for %d s; %s ports last for %s%s",
-			on(c.Host), significant(c.Demand/TimeWait), TimeWait, number(c.Capacity), least, rate(c.RateHz))
+			on(c.Host), sheet.Number(c.Demand/TimeWait), TimeWait, sheet.Number(c.Capacity), least, sheet.Rate(c.RateHz))
 	case HostCPU:
-		return fmt.Sprintf("host%s: %s CPU per request in all; %s %s for %s%s", on(c.Host), need, cores(c.Capacity), last(c.Capacity), least,
-			rate(c.RateHz))
+		return fmt.Sprintf("host%s: %s CPU per request in all; %s %s for %s%s", on(c.Host), need, sheet.Plural(c.Capacity, "core"),
+			last(c.Capacity), least,
+			sheet.Rate(c.RateHz))
 	case RedisThread:
-		return fmt.Sprintf("%s: %s CPU of the main thread per request; one core lasts for %s%s", c.Subject, need, least, rate(c.RateHz))
+		return fmt.Sprintf("%s: %s CPU of the main thread per request; one core lasts for %s%s", c.Subject, need, least, sheet.Rate(c.RateHz))
 	}
-	return fmt.Sprintf("%s: %s CPU per request; %s %s for %s%s", c.Subject, need, cores(c.Capacity), last(c.Capacity), least, rate(c.RateHz))
+	return fmt.Sprintf("%s: %s CPU per request; %s %s for %s%s", c.Subject, need, sheet.Plural(c.Capacity, "core"), last(c.Capacity),
+		least, sheet.Rate(c.RateHz))
 }
 
 func last(n float64) string {
@@ -204,7 +208,7 @@ func (m *meter) coresOf(p *result.ProcessUsage) (n float64, basis, pool string) 
 	n, basis, pool = m.coresAllowed(p)
 	own := "process " + p.Name
 	if threads := value(p.ThreadsMax); threads >= 1 && threads < n {
-		n, basis, pool = threads, "it has "+plural(threads, "thread"), own
+		n, basis, pool = threads, "it has "+sheet.Plural(threads, "thread"), own
 	}
 	busiest, used := math.NaN(), value(p.CPUCores)
 	if t := m.seriesOf(p); t != nil {

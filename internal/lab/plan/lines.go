@@ -10,6 +10,7 @@ import (
 
 	"spillway/internal/exit"
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // A builder makes the lines of a plan from the observations.
@@ -94,15 +95,15 @@ func (b *builder) operatingRate() {
 	if missed == nil || missed.offered > b.basis.offered {
 		return
 	}
-	text := fmt.Sprintf("%s of %s missed the SLO (%s), below the rate of the plan, %s of %s", rate(missed.offered), missed.source.File,
-		missed.missed, rate(b.rate.Value), b.basis.source.File)
+	text := fmt.Sprintf("%s of %s missed the SLO (%s), below the rate of the plan, %s of %s", sheet.Rate(missed.offered), missed.source.File,
+		missed.missed, sheet.Rate(b.rate.Value), b.basis.source.File)
 	if met == nil {
 		b.rate.Low = min(b.rate.Low, missed.rate)
 		b.note("%s, and no lower rate met it: repeat the runs, from lower rates on.", text)
 		return
 	}
 	b.rate.Low = min(b.rate.Low, met.rate)
-	b.note("%s: only up to %s no rate missed it; repeat the runs.", text, rate(b.rate.Low))
+	b.note("%s: only up to %s no rate missed it; repeat the runs.", text, sheet.Rate(b.rate.Low))
 }
 
 func (b *builder) note(format string, args ...any) {
@@ -138,7 +139,7 @@ func (b *builder) givenCores() error {
 			if given, found := b.plan.settings.CPUs[c.Subject]; found && c.Resource == ProcessCPU && c.Basis == givenBasis &&
 				c.Utilization > overGiven {
 				return fmt.Errorf("--cpus %s=%g: it used %s in %s of %s: give the cores that it could use", c.Subject, given,
-					cores(c.Utilization*c.Capacity), b.all[i].step.Title(), b.all[i].source.File)
+					sheet.Plural(c.Utilization*c.Capacity, "core"), b.all[i].step.Title(), b.all[i].source.File)
 			}
 		}
 	}
@@ -217,7 +218,7 @@ const farBeyond = 10
 func (b *builder) extrapolation() {
 	if times := b.planned() / b.rate.Value; times >= farBeyond {
 		b.note("The plan with its headroom is %s times the rate that was measured, %s: costs per request may change on the way; measure "+
-			"again at a higher rate.", number(math.Round(times)), rate(b.rate.Value))
+			"again at a higher rate.", sheet.Number(math.Round(times)), sheet.Rate(b.rate.Value))
 	}
 	if b.figure("", "", 0, false, func(*observation) float64 { return 0 }).Steps < 2 {
 		b.note("The figures rest on one step alone, so that their intervals are not known: measure at several rates.")
@@ -242,14 +243,14 @@ func (b *builder) sharedLimits(c *Capacity) {
 	for i := range b.basis.ceilings {
 		if s := &b.basis.ceilings[i]; b.isShared(s) {
 			limit(s.RateHz, b.rate.Low, s.Sentence()+", all busy; "+
-				"latencies rise before that, and the SLO was measured only up to "+rate(b.rate.Value))
+				"latencies rise before that, and the SLO was measured only up to "+sheet.Rate(b.rate.Value))
 		}
 	}
 	for i := range b.basis.ceilings {
 		s := &b.basis.ceilings[i]
 		if used := c.RateHz.Value / s.RateHz; b.isShared(s) && used > max(s.Utilization, busyShared) && used < 1 {
 			b.note("%s would be %s busy at %s, and was %s busy in the run: how its latency grows in between was not measured.",
-				s.Subject, share(used), rate(c.RateHz.Value), share(s.Utilization))
+				s.Subject, sheet.Share(used), sheet.Rate(c.RateHz.Value), sheet.Share(s.Utilization))
 		}
 	}
 }
@@ -281,7 +282,7 @@ func (b *builder) redisThread() *Ceiling {
 func (b *builder) planned() float64 { return b.plan.RateHz * (1 + b.plan.Headroom) }
 
 func (b *builder) times() string {
-	return fmt.Sprintf("%s x %s", rate(b.plan.RateHz), significant(1+b.plan.Headroom))
+	return fmt.Sprintf("%s x %s", sheet.Rate(b.plan.RateHz), sheet.Number(1+b.plan.Headroom))
 }
 
 // hosts is how many hosts a pool needs.
@@ -294,7 +295,7 @@ func (b *builder) hosts(p *pool) Estimate {
 
 // demand is the figure of a resource's demand: that of the basis, and its range.
 func (b *builder) demand(c *Ceiling, name string) Figure {
-	return b.figure(name, "seconds", c.Demand, c.AtLeast, func(o *observation) float64 {
+	return b.figure(name, sheet.UnitSeconds, c.Demand, c.AtLeast, func(o *observation) float64 {
 		if other := o.ceiling(c); other != nil {
 			return other.Demand
 		}
@@ -346,15 +347,15 @@ func (b *builder) application(p *pool) {
 	for i := range p.processes {
 		l.Figures = append(l.Figures, b.demand(&p.processes[i], "CPU per request of "+p.processes[i].Subject))
 	}
-	used := b.figure("CPU of "+p.name+" in use when the SLO was met", "share", p.used, false, func(o *observation) float64 {
+	used := b.figure("CPU of "+p.name+" in use when the SLO was met", sheet.UnitShare, p.used, false, func(o *observation) float64 {
 		if !o.met {
 			return math.NaN()
 		}
 		return o.used(p.name, p.processes)
 	})
 	l.Figures = append(l.Figures, used, b.operatingFigure())
-	l.Formula = fmt.Sprintf("%s x %s CPU / %s busy = %s; %s of %s", b.times(), seconds(p.demand), share(p.used),
-		cores(roundUp(b.planned()*p.demand/p.used)), plural(l.Need.Value, "host"), cores(p.cores))
+	l.Formula = fmt.Sprintf("%s x %s CPU / %s busy = %s; %s of %s", b.times(), sheet.Duration(p.demand), sheet.Share(p.used),
+		sheet.Plural(roundUp(b.planned()*p.demand/p.used), "core"), sheet.Plural(l.Need.Value, "host"), sheet.Plural(p.cores, "core"))
 	l.Note = b.lightNote(p)
 	b.add(l)
 }
@@ -363,23 +364,23 @@ func (b *builder) application(p *pool) {
 func (b *builder) lightNote(p *pool) string {
 	if p.others > 0.005 {
 		return fmt.Sprintf("Other watched processes used %s of the same cores; the plan counts them on their own. That a host takes more "+
-			"without them was not measured.", share(p.others))
+			"without them was not measured.", sheet.Share(p.others))
 	}
 	if p.used >= lightLoad {
 		return ""
 	}
 	if b.open {
-		return fmt.Sprintf("The runs used only %s of the cores of %s, so that fewer hosts may do: add runs at higher rates.", share(p.used),
+		return fmt.Sprintf("The runs used only %s of the cores of %s, so that fewer hosts may do: add runs at higher rates.", sheet.Share(p.used),
 			p.subject())
 	}
 	for _, s := range searches(b.all, b.every) {
 		if s.met == b.basis && s.missed != nil && s.missed.used(p.name, p.processes) >= fullLoad {
 			return fmt.Sprintf("At the next rate, %s, %s used %s of the cores and missed the SLO: add a run at rates in between.",
-				rate(s.missed.offered), p.subject(), share(s.missed.used(p.name, p.processes)))
+				sheet.Rate(s.missed.offered), p.subject(), sheet.Share(s.missed.used(p.name, p.processes)))
 		}
 	}
 	return fmt.Sprintf("Something else missed the SLO while %s used %s of the cores, so that fewer hosts may do: see what breaks first.",
-		p.subject(), share(p.used))
+		p.subject(), sheet.Share(p.used))
 }
 
 // memory adds the memory of the application's processes on one host.
@@ -390,7 +391,7 @@ func (b *builder) memory() {
 		if u.RSSMax == nil || b.basis.ceiling(&c) == nil || b.role(&c) != result.RoleApplication {
 			continue
 		}
-		f := b.figure("resident memory of "+u.Name, "bytes", *u.RSSMax, false, func(o *observation) float64 {
+		f := b.figure("resident memory of "+u.Name, sheet.UnitBytes, *u.RSSMax, false, func(o *observation) float64 {
 			if o.usage == nil {
 				return math.NaN()
 			}
@@ -402,8 +403,9 @@ func (b *builder) memory() {
 			return math.NaN()
 		})
 		b.add(Line{
-			Name: "memory of each application host", Subject: u.Name, Unit: "bytes", Need: Estimate{f.High, f.Low, f.High}, Figures: []Figure{f},
-			Formula: size(f.High) + " were used at most",
+			Name: "memory of each application host", Subject: u.Name, Unit: sheet.UnitBytes, Need: Estimate{f.High, f.Low, f.High},
+			Figures: []Figure{f},
+			Formula: sheet.Size(f.High) + " were used at most",
 		})
 	}
 }
@@ -411,7 +413,7 @@ func (b *builder) memory() {
 // operatingFigure is the rate that met the SLO.
 func (b *builder) operatingFigure() Figure {
 	return Figure{
-		Name: "rate that met the SLO", Unit: "per second", Value: b.rate.Value, Low: b.rate.Low, High: b.rate.High, Steps: 1,
+		Name: "rate that met the SLO", Unit: sheet.UnitRate, Value: b.rate.Value, Low: b.rate.Low, High: b.rate.High, Steps: 1,
 		File: b.basis.source.File, Step: b.basis.step.Title(),
 	}
 }
@@ -427,24 +429,25 @@ func (b *builder) sharedCPU(c *Ceiling) {
 		return
 	}
 	f := b.demand(c, "CPU per request of "+c.Subject)
-	l := Line{Name: "CPU of " + c.Subject, Subject: c.Subject, Unit: "cores", Need: b.need(f), Figures: []Figure{f}}
-	l.Formula = fmt.Sprintf("%s x %s CPU = %s, all busy", b.times(), seconds(f.Value), cores(roundUp(l.Need.Value)))
+	l := Line{Name: "CPU of " + c.Subject, Subject: c.Subject, Unit: sheet.UnitCores, Need: b.need(f), Figures: []Figure{f}}
+	l.Formula = fmt.Sprintf("%s x %s CPU = %s, all busy", b.times(), sheet.Duration(f.Value), sheet.Plural(roundUp(l.Need.Value), "core"))
 	kind := b.role(c)
 	switch {
 	case c.Resource == RedisThread:
 		l.Name, l.Unit = "Redis threads", "threads"
 		f.Name = "CPU per request of the main thread of " + c.Subject
 		l.Figures = []Figure{f}
-		l.Formula = fmt.Sprintf("%s x %s CPU of the main thread = %s of one core", b.times(), seconds(f.Value), share(l.Need.Value))
+		l.Formula = fmt.Sprintf("%s x %s CPU of the main thread = %s of one core", b.times(), sheet.Duration(f.Value), sheet.Share(l.Need.Value))
 		if l.Need.Value > 1 {
 			l.Note = fmt.Sprintf("One Redis is not enough: Redis Cluster with at least %s, if the keys spread evenly.",
-				plural(math.Ceil(l.Need.Value), "primary shard"))
+				sheet.Plural(math.Ceil(l.Need.Value), "primary shard"))
 		}
 	case kind == result.RoleDatabase:
 		l.Name = "database CPU"
 	}
 	if c.Resource == ProcessCPU && l.Need.Value > c.Capacity {
-		l.Note = fmt.Sprintf("More than the %s on which it was measured; that it scales to more cores was not measured.", cores(c.Capacity))
+		l.Note = fmt.Sprintf("More than the %s on which it was measured; that it scales to more cores was not measured.",
+			sheet.Plural(c.Capacity, "core"))
 	}
 	b.add(l)
 }
@@ -454,12 +457,12 @@ func (b *builder) redisMemory() {
 		if d.Kind != result.SamplerRedis || d.MemoryMax == nil {
 			return
 		}
-		f := b.figure("memory of "+d.Name, "bytes", *d.MemoryMax, false, func(o *observation) float64 {
+		f := b.figure("memory of "+d.Name, sheet.UnitBytes, *d.MemoryMax, false, func(o *observation) float64 {
 			return o.database(d, func(d *result.DatabaseUsage) *float64 { return d.MemoryMax })
 		})
 		b.add(Line{
-			Name: "Redis memory", Subject: d.Name, Unit: "bytes", Need: Estimate{f.High, f.Low, f.High}, Figures: []Figure{f},
-			Formula: size(f.High) + " were used at most", Note: "Memory grows with the keys, not with the rate: multiply it by the users of " +
+			Name: "Redis memory", Subject: d.Name, Unit: sheet.UnitBytes, Need: Estimate{f.High, f.Low, f.High}, Figures: []Figure{f},
+			Formula: sheet.Size(f.High) + " were used at most", Note: "Memory grows with the keys, not with the rate: multiply it by the users of " +
 				"the target over those of the runs.",
 		})
 	})
@@ -497,9 +500,9 @@ func (b *builder) connections() {
 		return o.step.Total.Little.ServiceMean
 	}
 	if r := service(b.basis); !math.IsNaN(r) {
-		f := b.figure("mean service time", "seconds", r, false, service)
+		f := b.figure("mean service time", sheet.UnitSeconds, r, false, service)
 		l := Line{Name: "requests in flight", Unit: "requests", Need: b.need(f), Figures: []Figure{f}}
-		l.Formula = fmt.Sprintf("%s x %s = %s, %s per application host (Little's law)", b.times(), seconds(f.Value), whole(l.Need.Value),
+		l.Formula = fmt.Sprintf("%s x %s = %s, %s per application host (Little's law)", b.times(), sheet.Duration(f.Value), whole(l.Need.Value),
 			whole(l.Need.Value/b.plan.hosts))
 		l.Note = "Each has a connection or stream. Idle keep-alive connections of clients come on top: one per client."
 		if b.plan.Connections == Short {
@@ -514,7 +517,8 @@ func (b *builder) connections() {
 		}
 		f := b.demand(c, "busy time of a session of "+c.Subject+" per request")
 		l := Line{Name: "busy database sessions", Subject: c.Subject, Unit: "sessions", Need: b.need(f), Figures: []Figure{f}}
-		l.Formula = fmt.Sprintf("%s x %s = %s of %s", b.times(), seconds(f.Value), whole(l.Need.Value), plural(c.Capacity, "connection"))
+		l.Formula = fmt.Sprintf("%s x %s = %s of %s", b.times(), sheet.Duration(f.Value), whole(l.Need.Value),
+			sheet.Plural(c.Capacity, "connection"))
 		b.add(l)
 	}
 	b.eachDatabase(func(d *result.DatabaseUsage) {
@@ -528,9 +532,9 @@ func (b *builder) connections() {
 			Name: "database connections", Subject: d.Name, Unit: "connections",
 			Need: Estimate{b.plan.hosts * f.High, b.plan.hosts * f.Low, b.plan.hosts * f.High}, Figures: []Figure{f},
 		}
-		l.Formula = fmt.Sprintf("%s x %s at most", plural(b.plan.hosts, "host"), plural(f.High, "connection"))
+		l.Formula = fmt.Sprintf("%s x %s at most", sheet.Plural(b.plan.hosts, "host"), sheet.Plural(f.High, "connection"))
 		if d.ConnectionsLimit != nil && l.Need.Value > *d.ConnectionsLimit {
-			l.Note = fmt.Sprintf("More than the limit of %s: %s.", number(*d.ConnectionsLimit), nextSessions)
+			l.Note = fmt.Sprintf("More than the limit of %s: %s.", sheet.Number(*d.ConnectionsLimit), nextSessions)
 		}
 		b.add(l)
 	})
@@ -542,12 +546,13 @@ func (b *builder) network() {
 		return float64(o.step.Total.BytesIn+o.step.Total.BytesOut) / float64(o.step.Total.Completed)
 	}
 	if v := bytes(b.basis); v > 0 {
-		f := b.figure("payload per request, both directions", "bytes", v, false, bytes)
+		f := b.figure("payload per request, both directions", sheet.UnitBytes, v, false, bytes)
 		l := Line{
-			Name: "network", Unit: "bytes per second", Need: b.need(f), Figures: []Figure{f},
+			Name: "network", Unit: sheet.UnitBytesRate, Need: b.need(f), Figures: []Figure{f},
 			Note: "Without headers of TCP, IP and Ethernet. TLS is included if the runs used it.",
 		}
-		l.Formula = fmt.Sprintf("%s x %s = %s/s (%s Mbit/s)", b.times(), size(f.Value), size(l.Need.Value), significant(l.Need.Value*8/1e6))
+		l.Formula = fmt.Sprintf("%s x %s = %s/s (%s Mbit/s)", b.times(), sheet.Size(f.Value), sheet.Size(l.Need.Value),
+			sheet.Number(l.Need.Value*8/1e6))
 		b.add(l)
 	}
 }
@@ -575,10 +580,10 @@ func (b *builder) commits() {
 			}
 			f := b.figure(kind.name+" of "+d.Name+" per request", "count", v, false,
 				func(o *observation) float64 { return o.database(d, kind.each) })
-			l := Line{Name: kind.name + " of the database", Subject: d.Name, Unit: "per second", Need: b.need(f), Figures: []Figure{f}}
-			l.Formula = fmt.Sprintf("%s x %s = %s", b.times(), significant(v), rate(l.Need.Value))
+			l := Line{Name: kind.name + " of the database", Subject: d.Name, Unit: sheet.UnitRate, Need: b.need(f), Figures: []Figure{f}}
+			l.Formula = fmt.Sprintf("%s x %s = %s", b.times(), sheet.Number(v), sheet.Rate(l.Need.Value))
 			if seen := b.highest(d, kind.rate); l.Need.Value > seen {
-				l.Note = fmt.Sprintf("Not measured beyond %s. Group commit lowers the number per request as the load grows.", rate(seen))
+				l.Note = fmt.Sprintf("Not measured beyond %s. Group commit lowers the number per request as the load grows.", sheet.Rate(seen))
 			}
 			b.add(l)
 		}

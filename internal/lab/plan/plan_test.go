@@ -18,6 +18,7 @@ import (
 	"spillway/internal/exit"
 	"spillway/internal/lab/peak"
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -287,7 +288,7 @@ func TestCoresOfAProcess(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !strings.HasSuffix(p.Lines[0].Formula, " of "+cores(want)) {
+		if !strings.HasSuffix(p.Lines[0].Formula, " of "+sheet.Plural(want, "core")) {
 			t.Errorf("%s, want hosts of %g cores", p.Lines[0].Formula, want)
 		}
 	}

@@ -1,64 +1,36 @@
 package plan
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
 	"strings"
+
+	"spillway/internal/lab/sheet"
 )
 
 // WriteJSON writes the plan as one JSON document.
-func (p *Plan) WriteJSON(w io.Writer) error {
-	encoder := json.NewEncoder(w)
-	encoder.SetIndent("", "  ")
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(p); err != nil {
-		return fmt.Errorf("write plan: %w", err)
-	}
-	return nil
-}
+func (p *Plan) WriteJSON(w io.Writer) error { return sheet.WriteJSON(w, p) }
 
 // WriteText writes the plan for people.
-func (p *Plan) WriteText(w io.Writer) error {
-	var out bytes.Buffer
-	line := func(indent int, format string, args ...any) {
-		fmt.Fprintf(&out, "%s%s\n", strings.Repeat(" ", indent), printable(fmt.Sprintf(format, args...)))
-	}
-	line(0, "%s", p.title())
-	for _, text := range p.grounds() {
-		line(0, "%s", text)
-	}
-	out.WriteString("\n")
-	for i := range p.Lines {
-		l := &p.Lines[i]
-		line(0, "%s: %s", l.title(), l.need())
-		line(4, "%s", l.Formula)
-		for _, f := range l.Figures {
-			line(4, "%s", f.text())
-		}
-		if l.Note != "" {
-			line(4, "%s", l.Note)
-		}
-	}
-	p.writeBreaks(line)
-	out.WriteString("\nNot measured\n")
-	for _, text := range p.NotMeasured {
-		line(2, "- %s", text)
-	}
-	for _, text := range p.Notes {
-		line(0, "%s", text)
-	}
-	if _, err := out.WriteTo(w); err != nil {
-		return fmt.Errorf("write plan: %w", err)
-	}
-	return nil
-}
+func (p *Plan) WriteText(w io.Writer) error { return p.Sheet().WriteText(w) }
 
-// title says what the plan is for.
-func (p *Plan) title() string {
-	return fmt.Sprintf("Plan for %s with %s, %s headroom, %s connections", rate(p.RateHz), p.SLO, share(p.Headroom), p.Connections)
+// Sheet is the plan for people.
+func (p *Plan) Sheet() *sheet.Sheet {
+	needs := sheet.Section{Title: "What it needs"}
+	for i := range p.Lines {
+		needs.Facts = append(needs.Facts, p.Lines[i].fact())
+	}
+	s := &sheet.Sheet{
+		Title: fmt.Sprintf("Plan for %s with %s, %s headroom, %s connections", sheet.Rate(p.RateHz), p.SLO, sheet.Share(p.Headroom),
+			p.Connections),
+		Findings: p.grounds(),
+		Sections: []sheet.Section{needs, p.breaksSection(), {Title: "Not measured", Lines: p.NotMeasured}},
+	}
+	if len(p.Notes) > 0 {
+		s.Sections = append(s.Sections, sheet.Section{Lines: p.Notes})
+	}
+	return s
 }
 
 // grounds are the capacity of Settings.Hosts and the files that the plan rests on, as sentences.
@@ -66,116 +38,53 @@ func (p *Plan) grounds() []string {
 	var lines []string
 	if c := p.Capacity; c != nil {
 		lines = append(lines, fmt.Sprintf("%s: up to %s%s; %s with %s headroom. Limit: %s.",
-			capitalized(plural(float64(c.Hosts), "host")), rate(c.RateHz.Value), c.RateHz.bracketed(rate),
-			rate(c.WithHeadroomHz), share(p.Headroom), c.Binding))
+			sheet.Plural(c.Hosts, "host"), sheet.Rate(c.RateHz.Value), c.RateHz.bracketed(sheet.Rate),
+			sheet.Rate(c.WithHeadroomHz), sheet.Share(p.Headroom), c.Binding))
 	}
 	for _, s := range p.Sources {
-		lines = append(lines, fmt.Sprintf("From %s: %d of %s VALID, %d met the SLO", s.File, s.Valid, plural(float64(s.Steps), "step"), s.Met))
+		lines = append(lines, fmt.Sprintf("From %s: %s of %s VALID, %s met the SLO", s.File, sheet.Integer(s.Valid),
+			sheet.Plural(s.Steps, "step"), sheet.Integer(s.Met)))
 	}
 	return lines
 }
 
-// title is the name of a need with what it is of.
-func (l *Line) title() string {
-	name := capitalized(l.Name)
+// fact is the need with its interval, and what it rests on.
+func (l *Line) fact() sheet.Fact {
+	name := strings.ToUpper(l.Name[:1]) + l.Name[1:]
 	if l.Subject != "" && !strings.HasSuffix(l.Name, " "+l.Subject) {
 		name += " (" + l.Subject + ")"
 	}
-	return name
-}
-
-// need is the need with its interval.
-func (l *Line) need() string {
-	return inUnit(rounded(l.Need.Value, l.Unit), l.Unit) + l.Need.bracketed(func(v float64) string { return bare(rounded(v, l.Unit), l.Unit) })
+	f := sheet.Fact{
+		Name: name, More: []string{l.Formula},
+		Value: sheet.Text(rounded(l.Need.Value, l.Unit), l.Unit) +
+			l.Need.bracketed(func(v float64) string { return sheet.Bare(rounded(v, l.Unit), l.Unit) }),
+	}
+	for _, figure := range l.Figures {
+		f.More = append(f.More, figure.text())
+	}
+	if l.Note != "" {
+		f.More = append(f.More, l.Note)
+	}
+	return f
 }
 
 // breaksShown is how far beyond the rate a break is shown, as a factor.
 const breaksShown = 10
 
-func (p *Plan) writeBreaks(line func(indent int, format string, args ...any)) {
-	line(0, "")
-	line(0, "Breaks first as the load grows")
+func (p *Plan) breaksSection() sheet.Section {
+	section := sheet.Section{Title: "Breaks first as the load grows"}
 	for i, b := range p.Breaks {
 		if i > 0 && b.RateHz > breaksShown*p.RateHz {
-			line(2, "The others are beyond %s.", rate(breaksShown*p.RateHz))
+			section.Note = "The others are beyond " + sheet.Rate(breaksShown*p.RateHz) + "."
 			break
 		}
-		line(2, "%d. %s  %s", i+1, rate(b.RateHz), p.breakText(&b))
-		line(5, "then: %s", b.Next)
-	}
-}
-
-// breakText says what is used up, and whether the plan needs more.
-func (p *Plan) breakText(b *Break) string {
-	text := b.What + groundText(b.Ground)
-	if b.RateHz < p.RateHz*(1+p.Headroom)*(1-1e-9) {
-		text += ": below the planned rate with its headroom"
-	}
-	return text
-}
-
-// bracketed writes the interval in brackets, "" if it is a point.
-func (e Estimate) bracketed(write func(float64) string) string {
-	if text := within(e.Low, e.High, write); text != "" {
-		return " (" + text + ")"
-	}
-	return ""
-}
-
-// text is a figure with its place: "CPU per request of app: 1.52 ms (1.47 ms to 1.58 ms in 3 steps; run.ndjson, 1000/s)".
-func (f *Figure) text() string {
-	write := func(v float64) string { return bare(v, f.Unit) }
-	bound := ""
-	if f.AtMost {
-		bound = "< "
-	}
-	place := f.File + ", " + f.Step
-	if spread := within(f.Low, f.High, write); spread != "" {
-		place = spread + "; " + place
-		if f.Steps > 1 {
-			place = fmt.Sprintf("%s in %d steps; %s, %s", spread, f.Steps, f.File, f.Step)
+		text := b.What + groundText(b.Ground)
+		if b.RateHz < p.RateHz*(1+p.Headroom)*(1-1e-9) {
+			text += ": below the planned rate with its headroom"
 		}
-	} else if f.Steps > 1 {
-		place = fmt.Sprintf("%d steps; %s", f.Steps, place)
+		section.Facts = append(section.Facts, sheet.Fact{Name: sheet.Rate(b.RateHz), Value: text, More: []string{"then: " + b.Next}})
 	}
-	return fmt.Sprintf("%s: %s%s (%s)", f.Name, bound, write(f.Value), place)
-}
-
-// rounded rounds a need up as far as its unit allows: nobody runs half of a host.
-func rounded(v float64, unit string) float64 {
-	switch unit {
-	case "bytes", "bytes per second", "per second":
-		return v
-	case "cores", "threads":
-		return roundUp(v)
-	}
-	return roundUp(math.Ceil(v - 1e-9))
-}
-
-// bare writes a figure without the name of its unit, if the reader knows it.
-func bare(v float64, unit string) string {
-	switch unit {
-	case "seconds":
-		return seconds(v)
-	case "share":
-		return share(v)
-	case "bytes":
-		return size(v)
-	case "bytes per second":
-		return size(v) + "/s"
-	case "per second":
-		return rate(v)
-	}
-	return significant(v)
-}
-
-// inUnit writes a need with its unit.
-func inUnit(v float64, unit string) string {
-	switch unit {
-	case "seconds", "share", "bytes", "bytes per second", "per second":
-		return bare(v, unit)
-	}
-	return plural(v, strings.TrimSuffix(unit, "s"))
+	return section
 }
 
 func groundText(ground string) string {
@@ -188,14 +97,60 @@ func groundText(ground string) string {
 	return ""
 }
 
-func capitalized(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
+// bracketed writes the interval in brackets, "" if it is a point.
+func (e Estimate) bracketed(write func(float64) string) string {
+	if text := within(e.Low, e.High, write); text != "" {
+		return " (" + text + ")"
+	}
+	return ""
+}
 
-// printable replaces control characters by spaces, because a result file may contain terminal escapes.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) {
-			return ' '
+// within writes an interval: "1.47 ms to 1.58 ms"; "" if both ends read alike.
+func within(low, high float64, write func(float64) string) string {
+	if write(low) == write(high) {
+		return ""
+	}
+	return write(low) + " to " + write(high)
+}
+
+// text is a figure with its place: "CPU per request of app: 1.52 ms (1.47 ms to 1.58 ms in 3 steps; run.ndjson, 1000/s)".
+func (f *Figure) text() string {
+	write := func(v float64) string { return sheet.Bare(v, f.Unit) }
+	value := write(f.Value)
+	if f.AtMost {
+		value = sheet.AtMost(f.Value, f.Unit)
+	}
+	place := f.File + ", " + f.Step
+	if spread := within(f.Low, f.High, write); spread != "" {
+		if f.Steps > 1 {
+			spread += " in " + sheet.Plural(f.Steps, "step")
 		}
-		return r
-	}, text)
+		place = spread + "; " + place
+	} else if f.Steps > 1 {
+		place = sheet.Plural(f.Steps, "step") + "; " + place
+	}
+	return fmt.Sprintf("%s: %s (%s)", f.Name, value, place)
+}
+
+// rounded rounds a need up as far as its unit allows: nobody runs half of a host.
+func rounded(v float64, unit string) float64 {
+	switch unit {
+	case sheet.UnitBytes, sheet.UnitBytesRate, sheet.UnitRate:
+		return v
+	case sheet.UnitCores, "threads":
+		return roundUp(v)
+	}
+	return roundUp(math.Ceil(v - 1e-9))
+}
+
+// whole writes a need, rounded up to a whole number and to three digits.
+func whole(v float64) string { return sheet.Number(roundUp(math.Ceil(v - 1e-9))) }
+
+// roundUp rounds to three digits, for a need.
+func roundUp(v float64) float64 {
+	if !(v > 0) {
+		return 0
+	}
+	unit := math.Pow(10, math.Floor(math.Log10(v))-2)
+	return math.Ceil(v/unit-1e-9) * unit
 }

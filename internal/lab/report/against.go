@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 	"spillway/internal/stats"
 )
 
@@ -143,7 +144,7 @@ func (l *limit) read(s *step) (reading, error) {
 	}
 	low, high, highAtLeast, ok := s.response.Interval(l.q)
 	if !ok || !s.response.Carries(l.q) {
-		return reading{missing: fmt.Sprintf("%s requests are too few for %s", integer(s.response.Count()), l.figure)}, nil
+		return reading{missing: fmt.Sprintf("%s requests are too few for %s", sheet.Integer(s.response.Count()), l.figure)}, nil
 	}
 	value, atLeast := s.response.Quantile(l.q)
 	r := reading{value: value.Seconds(), low: low.Seconds(), high: high.Seconds(), atLeast: atLeast}

@@ -1,16 +1,17 @@
 package report
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 
 	"spillway/internal/exit"
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // AgainstFormats returns the formats of WriteAgainst.
@@ -36,20 +37,17 @@ func WriteAgainst(w io.Writer, format Format, base, now *result.Run, limits stri
 	if len(c.changes) == 0 {
 		return exit.UsageError(fmt.Errorf("%s and %s have no step in common: steps are matched by name", runs[1].label, runs[0].label))
 	}
-	var out bytes.Buffer
 	switch format {
 	case Text:
-		c.writeText(&out)
+		err = c.sheet().WriteText(w)
 	case Markdown, Summary:
-		c.writeMarkdown(&out)
+		err = c.sheet().WriteMarkdown(w)
 	case JUnit:
-		if err := c.writeJUnit(&out); err != nil {
-			return err
-		}
+		err = c.writeJUnit(w)
 	default:
 		return exit.UsageError(fmt.Errorf("a comparison has the formats %v, not %s", AgainstFormats(), format))
 	}
-	if err := emit(w, &out); err != nil {
+	if err != nil {
 		return err
 	}
 	return c.failure()
@@ -99,9 +97,9 @@ func (c *comparison) headline() string {
 const againstNote = "In brackets: 95 % interval. A change fails if it exceeds its limit and the intervals do not overlap. " +
 	"One run of each shows large changes only; spillway experiment repeats both and compares them."
 
-// table is the comparison, heads first. Its first column is aligned left.
-func (c *comparison) table() [][]string {
-	rows := [][]string{{"step", "figure", c.base.label, c.now.label, "change", "limit", "verdict"}}
+// sheet is the comparison for people.
+func (c *comparison) sheet() *sheet.Sheet {
+	t := &sheet.Table{Heads: []string{"step", "figure", c.base.label, c.now.label, "change", "limit", "verdict"}, Left: []int{0}}
 	for i := range c.changes {
 		one := &c.changes[i]
 		verdict := string(one.verdict)
@@ -111,30 +109,10 @@ func (c *comparison) table() [][]string {
 		if c.judged && len(c.invalid) > 0 && one.text != "" {
 			verdict = "not judged"
 		}
-		rows = append(rows, []string{
-			one.step, one.name(), one.base.show(one.figure), one.now.show(one.figure), one.sizeText(), cmp.Or(one.text, "-"), verdict,
-		})
+		t.Add("", one.step, one.name(), one.base.show(one.figure), one.now.show(one.figure), one.sizeText(), cmp.Or(one.text, "-"), verdict)
 	}
-	return rows
-}
-
-func (c *comparison) writeText(out *bytes.Buffer) {
-	fmt.Fprintf(out, "%s\n\n", printable(c.headline()))
-	textTable(out, c.table(), 0)
-	for _, line := range append(c.invalid, c.alone...) {
-		fmt.Fprintf(out, "  %s\n", printable(line))
-	}
-	fmt.Fprintf(out, "\n%s\n", strings.ReplaceAll(againstNote, ". ", ".\n"))
-}
-
-func (c *comparison) writeMarkdown(out *bytes.Buffer) {
-	fmt.Fprintf(out, "### %s\n\n", escapeMarkdown(c.headline()))
-	markdownTable(out, c.table(), 0)
-	out.WriteString("\n")
-	for _, line := range append(c.invalid, c.alone...) {
-		fmt.Fprintf(out, "- %s\n", escapeMarkdown(line))
-	}
-	fmt.Fprintf(out, "\n%s\n", escapeMarkdown(againstNote))
+	section := sheet.Section{Table: t, Lines: slices.Concat(c.invalid, c.alone), Note: againstNote}
+	return &sheet.Sheet{Verdict: c.headline(), Sections: []sheet.Section{section}}
 }
 
 // name is the figure with its named request: "p99{login}".
@@ -155,7 +133,7 @@ func (c *change) sizeText() string {
 	if c.figure == "errors" {
 		unit = " %pt"
 	}
-	text := significant(math.Round(size*10)/10) + unit
+	text := sheet.Number(size) + unit
 	if size >= 0 {
 		text = "+" + text
 	}
@@ -183,19 +161,19 @@ func (r *reading) show(figure string) string {
 	if r.missing != "" {
 		return "-"
 	}
-	write := seconds
+	unit := sheet.UnitSeconds
 	switch figure {
 	case "rate":
-		write = rate
+		unit = sheet.UnitRate
 	case "errors":
-		write = share
+		unit = sheet.UnitShare
 	}
-	value := write(r.value)
+	value, low := sheet.Text(r.value, unit), sheet.Text(max(r.low, 0), unit)
 	if r.atLeast {
-		value = atLeast(r.value)
+		value = sheet.AtLeast(r.value, unit)
 	}
 	if math.IsInf(r.high, 1) {
-		return value + " (from " + write(max(r.low, 0)) + ")"
+		return value + " (from " + low + ")"
 	}
-	return value + " (" + write(max(r.low, 0)) + " to " + write(r.high) + ")"
+	return value + " (" + low + " to " + sheet.Text(r.high, unit) + ")"
 }

@@ -9,6 +9,7 @@ import (
 
 	"spillway/internal/histogram"
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // benchGroups is how many lines a step gets. benchstat needs 6 for an interval and 10 for a comparison.
@@ -123,7 +124,7 @@ func benchLine(out *bytes.Buffer, name string, b *bin) {
 	out.WriteString("\n")
 }
 
-func oneLine(text string) string { return strings.TrimSpace(printable(text)) }
+func oneLine(text string) string { return strings.TrimSpace(sheet.Printable(text)) }
 
 // tag replaces what a benchmark name cannot contain.
 func tag(label string) string {

@@ -11,6 +11,7 @@ import (
 
 	"spillway/internal/histogram"
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // A cell is one named column of a CSV row.
@@ -207,7 +208,7 @@ func escapeFormula(text string) string {
 	if text != "" && (text[0] == '=' || text[0] == '+' || text[0] == '-' || text[0] == '@') {
 		return "'" + text
 	}
-	return printable(text)
+	return sheet.Printable(text)
 }
 
 // A watchRow is one figure of one watched subject in one step.

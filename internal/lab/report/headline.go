@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // A mood is the color of a headline.
@@ -252,7 +253,7 @@ func closedHeadline(steps []step, slo string) headline {
 	if len(steps) > 1 {
 		verb = "Answers at most"
 	}
-	h := headline{Mood: good, Text: fmt.Sprintf("%s %s with %s%s: %s.", verb, rate(steps[best].Total.Rate()), steps[best].load(), within,
+	h := headline{Mood: good, Text: fmt.Sprintf("%s %s with %s%s: %s.", verb, sheet.Rate(steps[best].Total.Rate()), steps[best].load(), within,
 		steps[best].latencyAndErrors())}
 	if slices.ContainsFunc(steps, func(s step) bool { return !s.holds() }) && slo != "" {
 		h.Mood = bad
@@ -268,16 +269,16 @@ func (s *step) summary() string {
 // answered is the rate that the target managed, in the unit of the load: an open loop of a flow offers iterations.
 func (s *step) answered() string {
 	if s.iterations != nil && s.Loop == result.LoopOpen {
-		return rate(s.iterations.Rate) + " iterations completed"
+		return sheet.Rate(s.iterations.Rate) + " iterations completed"
 	}
-	return rate(s.Total.Rate()) + " answered"
+	return sheet.Rate(s.Total.Rate()) + " answered"
 }
 
 func (s *step) latencyAndErrors() string {
 	name, value := tail(s)
 	errors := "no errors"
 	if n := s.Total.Errors.Total(); n > 0 {
-		errors = fmt.Sprintf("%s errors (%s)", share(s.Total.ErrorShare()), errorList(&s.Total.Errors))
+		errors = fmt.Sprintf("%s errors (%s)", sheet.Share(s.Total.ErrorShare()), errorList(&s.Total.Errors))
 	}
 	if s.saturates() {
 		value += " at saturation"
@@ -303,30 +304,10 @@ func tail(s *step) (name, value string) {
 func (s *step) failure() string {
 	var missed []string
 	for _, c := range s.Total.Missed() {
-		missed = append(missed, observed(c))
+		missed = append(missed, c.Observation())
 	}
 	if len(missed) > 0 {
 		return strings.Join(missed, " and ")
 	}
 	return s.summary()
-}
-
-// observedValue writes the value of a criterion: "912 ms".
-func observedValue(c result.Criterion) string {
-	switch {
-	case c.AtLeast:
-		return atLeast(c.Observed)
-	case strings.HasSuffix(c.Metric, "_seconds"):
-		return seconds(c.Observed)
-	case c.Metric == result.MetricErrorShare:
-		return share(c.Observed)
-	case c.Metric == result.MetricRate:
-		return rate(c.Observed)
-	}
-	return number(c.Observed)
-}
-
-// observed writes the figure of a criterion with its value: "p99 912 ms".
-func observed(c result.Criterion) string {
-	return c.Figure() + " " + observedValue(c)
 }

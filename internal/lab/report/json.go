@@ -1,10 +1,7 @@
 package report
 
 import (
-	"encoding/json"
-	"fmt"
-	"io"
-
+	"spillway/internal/lab/peak"
 	"spillway/internal/lab/result"
 )
 
@@ -23,6 +20,7 @@ type Document struct {
 	Watches     []result.Watch `json:"watches,omitempty"`
 	Watch       *result.Usage  `json:"watch,omitempty"` // over the whole run, if it has no steps
 	WatchErrors []WatchError   `json:"watch_errors,omitempty"`
+	Search      *peak.Document `json:"search,omitempty"` // of a search for a peak
 }
 
 // A DocumentStep is one load level in a Document.
@@ -89,6 +87,9 @@ func (r *run) document() Document {
 		Label: r.label, Header: r.Header, CutOff: r.CutOff, Steps: []DocumentStep{},
 		Watches: r.Watches, Watch: r.usage, WatchErrors: r.watchErrors(),
 	}
+	if r.search != nil {
+		d.Search = r.search.Document("")
+	}
 	if r.CutOff == "" {
 		d.End = &r.End
 	}
@@ -132,14 +133,4 @@ func documents(runs []run) any {
 		all.Runs = append(all.Runs, runs[i].document())
 	}
 	return all
-}
-
-func writeJSON(w io.Writer, runs []run) error {
-	out := json.NewEncoder(w)
-	out.SetIndent("", "  ")
-	out.SetEscapeHTML(false) // keep "p99<70ms" readable
-	if err := out.Encode(documents(runs)); err != nil {
-		return fmt.Errorf("write report: %w", err)
-	}
-	return nil
 }

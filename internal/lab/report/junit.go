@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"spillway/internal/lab/sheet"
 )
 
 // JUnit XML as GitHub, GitLab and Jenkins read it (the schema of Apache Ant, github.com/windyroad/JUnit-Schema): a suite
@@ -42,7 +44,7 @@ type (
 )
 
 func (s *junitSuite) add(c junitCase) {
-	c.Class, c.Name = printable(c.Class), printable(c.Name)
+	c.Class, c.Name = sheet.Printable(c.Class), sheet.Printable(c.Name)
 	s.Cases = append(s.Cases, c)
 	s.Tests++
 	switch {
@@ -56,7 +58,7 @@ func (s *junitSuite) add(c junitCase) {
 }
 
 func newProblem(message string, lines ...string) *junitProblem {
-	return &junitProblem{printable(message), printable(strings.Join(lines, "; "))}
+	return &junitProblem{sheet.Printable(message), sheet.Printable(strings.Join(lines, "; "))}
 }
 
 func writeJUnit(w io.Writer, runs []run) error {
@@ -74,18 +76,14 @@ func writeJUnit(w io.Writer, runs []run) error {
 		}
 		all.Suites = append(all.Suites, suite)
 	}
-	var out bytes.Buffer
-	if err := all.write(&out); err != nil {
-		return err
-	}
-	return emit(w, &out)
+	return all.write(w)
 }
 
 func (r *run) suite() junitSuite {
 	h := r.headline()
 	return junitSuite{
-		Name: printable(r.label), Time: decimal(r.End.Elapsed), Timestamp: r.Header.StartedAt.UTC().Format("2006-01-02T15:04:05"),
-		Hostname: printable(r.Header.Machine.Host), Out: printable(strings.TrimSpace(h.Text + " " + h.Caveat)),
+		Name: sheet.Printable(r.label), Time: decimal(r.End.Elapsed), Timestamp: r.Header.StartedAt.UTC().Format("2006-01-02T15:04:05"),
+		Hostname: sheet.Printable(r.Header.Machine.Host), Out: sheet.Printable(strings.TrimSpace(h.Text + " " + h.Caveat)),
 	}
 }
 
@@ -101,29 +99,26 @@ func (s *step) cases(suite *junitSuite) {
 		one := junitCase{Class: s.load(), Name: criterionText(c), Time: elapsed}
 		switch {
 		case !s.valid():
-			one.Skipped = newProblem(s.validity() + ": " + observed(c))
+			one.Skipped = newProblem(s.validity() + ": " + c.Observation())
 		case !c.Met:
-			one.Failure = newProblem(observed(c), s.remarks()...)
+			one.Failure = newProblem(c.Observation(), s.remarks()...)
 		}
 		suite.add(one)
 	}
 }
 
-func (s *junitSuites) write(out *bytes.Buffer) error {
-	out.WriteString(xml.Header)
+func (s *junitSuites) write(w io.Writer) error {
 	text, err := xml.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}
-	out.Write(text)
-	out.WriteString("\n")
-	return nil
+	return emit(w, bytes.NewBufferString(xml.Header+string(text)+"\n"))
 }
 
 // writeJUnit writes a case for each change that has a limit.
-func (c *comparison) writeJUnit(out *bytes.Buffer) error {
+func (c *comparison) writeJUnit(w io.Writer) error {
 	suite := c.now.suite()
-	suite.Name, suite.Out = printable(c.now.label+" against "+c.base.label), printable(c.headline())
+	suite.Name, suite.Out = sheet.Printable(c.now.label+" against "+c.base.label), sheet.Printable(c.headline())
 	for i := range c.changes {
 		one := &c.changes[i]
 		if one.text == "" {
@@ -142,5 +137,5 @@ func (c *comparison) writeJUnit(out *bytes.Buffer) error {
 		suite.add(test)
 	}
 	all := junitSuites{Suites: []junitSuite{suite}}
-	return all.write(out)
+	return all.write(w)
 }

@@ -12,26 +12,26 @@ import (
 
 	"spillway/internal/lab/experiment"
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
-// A fact is a named line of text.
-type fact struct{ Name, Value string }
+func fact(name, value string) sheet.Fact { return sheet.Fact{Name: name, Value: value} }
 
 // manifest describes how and where a run was measured.
-func (r *run) manifest() []fact {
+func (r *run) manifest() []sheet.Fact {
 	h := &r.Header
-	facts := []fact{
-		{"target", h.Target},
-		{"command", strings.Join(quoted(h.Command), " ")},
-		{"started", h.StartedAt.UTC().Format(time.RFC3339)},
-		{"spillway", h.Tool + ", " + h.Go},
-		{"seed", strconv.FormatUint(h.Seed, 10)},
+	facts := []sheet.Fact{
+		fact("target", h.Target),
+		fact("command", strings.Join(quoted(h.Command), " ")),
+		fact("started", h.StartedAt.UTC().Format(time.RFC3339)),
+		fact("spillway", h.Tool+", "+h.Go),
+		fact("seed", strconv.FormatUint(h.Seed, 10)),
 	}
 	if r.usage != nil { // spillway watch has no target and no seed
 		facts = facts[1 : len(facts)-1]
 	}
 	if h.SLO != "" {
-		facts = append(facts, fact{"SLO", h.SLO + r.impliedSLO()})
+		facts = append(facts, fact("SLO", h.SLO+r.impliedSLO()))
 	}
 	if len(h.Parts) == 0 {
 		facts = append(facts, partFacts(h)...)
@@ -42,13 +42,13 @@ func (r *run) manifest() []fact {
 		facts = append(facts, machineFacts(&h.Parts[i].Machine)...)
 	}
 	for i := range h.Hosts {
-		facts = append(facts, fact{"host " + h.Hosts[i].Name, fmt.Sprintf("%g CPUs on cores %s", h.Hosts[i].CPUs, h.Hosts[i].Cores)})
+		facts = append(facts, fact("host "+h.Hosts[i].Name, fmt.Sprintf("%g CPUs on cores %s", h.Hosts[i].CPUs, h.Hosts[i].Cores)))
 	}
 	for i := range r.Watches {
 		facts = append(facts, r.watchFacts(&r.Watches[i])...)
 	}
 	for _, note := range h.Notes {
-		facts = append(facts, fact{"note", note})
+		facts = append(facts, fact("note", note))
 	}
 	return facts
 }
@@ -66,16 +66,16 @@ func (r *run) impliedSLO() string {
 }
 
 // partFacts describe a part of a load; of a whole load there are none.
-func partFacts(h *result.Header) []fact {
+func partFacts(h *result.Header) []sheet.Fact {
 	if h.Part == nil {
 		return nil
 	}
 	name, start := fmt.Sprintf("part %d of %d", h.Part.Number, h.Part.Of), h.Part.StartAt.UTC().Format(time.RFC3339)
-	return []fact{{name, fmt.Sprintf("%s, to begin at %s; its clock is %s", h.Machine.Host, start, h.Part.Clock)}}
+	return []sheet.Fact{fact(name, fmt.Sprintf("%s, to begin at %s; its clock is %s", h.Machine.Host, start, h.Part.Clock))}
 }
 
 // watchFacts list what was watched, and for another host its machine and clock.
-func (r *run) watchFacts(w *result.Watch) []fact {
+func (r *run) watchFacts(w *result.Watch) []sheet.Fact {
 	var subjects []string
 	for _, s := range w.Subjects {
 		name := cmp.Or(s.Name, s.Sampler)
@@ -85,11 +85,11 @@ func (r *run) watchFacts(w *result.Watch) []fact {
 		subjects = append(subjects, name)
 	}
 	if w.Host == "" {
-		return []fact{{"watched", strings.Join(subjects, ", ")}}
+		return []sheet.Fact{fact("watched", strings.Join(subjects, ", "))}
 	}
-	facts := []fact{{"watched on " + w.Host, strings.Join(subjects, ", ")}}
+	facts := []sheet.Fact{fact("watched on "+w.Host, strings.Join(subjects, ", "))}
 	if w.ClockOffset != 0 || w.ClockError != 0 {
-		facts = append(facts, fact{"clock of " + w.Host, clockText(w)})
+		facts = append(facts, fact("clock of "+w.Host, clockText(w)))
 	}
 	return append(facts, machineFacts(&w.Machine)...)
 }
@@ -99,17 +99,16 @@ func clockText(w *result.Watch) string {
 	if w.ClockOffset < 0 {
 		way = "behind"
 	}
-	return fmt.Sprintf("%s %s ours, to within %s; corrected", seconds(math.Abs(w.ClockOffset)), way, seconds(w.ClockError))
+	return fmt.Sprintf("%s %s ours, to within %s; corrected", sheet.Duration(math.Abs(w.ClockOffset)), way, sheet.Duration(w.ClockError))
 }
 
-func machineFacts(m *result.Machine) []fact {
-	facts := []fact{
-		{"machine", fmt.Sprintf("%s: %s, %s, %s, %s", m.Host, plural(int64(m.Cores), "core"), m.CPU, size(float64(m.Memory)), m.Arch)},
-		{"system", fmt.Sprintf("%s, kernel %s, GOMAXPROCS %d", m.OS, m.Kernel, m.GOMAXPROCS)},
-		{"limits", fmt.Sprintf("nofile %d, local ports %d-%d, somaxconn %d, tcp_tw_reuse %s, tcp_max_tw_buckets %d",
-			m.NoFile, m.PortLow, m.PortHigh, m.SoMaxConn, twReuse(m.TCPTWReuse), m.MaxTWBuckets)},
+func machineFacts(m *result.Machine) []sheet.Fact {
+	return []sheet.Fact{
+		fact("machine", fmt.Sprintf("%s: %s, %s, %s, %s", m.Host, sheet.Plural(m.Cores, "core"), m.CPU, sheet.Size(float64(m.Memory)), m.Arch)),
+		fact("system", fmt.Sprintf("%s, kernel %s, GOMAXPROCS %d", m.OS, m.Kernel, m.GOMAXPROCS)),
+		fact("limits", fmt.Sprintf("nofile %d, local ports %d-%d, somaxconn %d, tcp_tw_reuse %s, tcp_max_tw_buckets %d",
+			m.NoFile, m.PortLow, m.PortHigh, m.SoMaxConn, twReuse(m.TCPTWReuse), m.MaxTWBuckets)),
 	}
-	return facts
 }
 
 func twReuse(v int) string {
@@ -132,17 +131,18 @@ func quoted(args []string) []string {
 }
 
 // studyManifest describes how and where a study was measured.
-func studyManifest(s *experiment.Study) []fact {
+func studyManifest(s *experiment.Study) []sheet.Fact {
 	m := &s.Manifest
-	facts := []fact{
-		{"experiment", m.Name + ", file and templates " + shortSum(m.Sum)},
-		{"command", strings.Join(quoted(m.Command), " ")},
-		{"started", m.StartedAt.UTC().Format(time.RFC3339)},
-		{"blocks", fmt.Sprintf("%d, of which %d whole; order of variants random, seed %s", s.Blocks, s.Whole, strconv.FormatUint(m.Seed, 10))},
-		{"spillway", m.Tool + ", " + m.Go},
+	facts := []sheet.Fact{
+		fact("experiment", m.Name+", file and templates "+shortSum(m.Sum)),
+		fact("command", strings.Join(quoted(m.Command), " ")),
+		fact("started", m.StartedAt.UTC().Format(time.RFC3339)),
+		fact("blocks", fmt.Sprintf("%d, of which %d whole; order of variants random, seed %s", s.Blocks, s.Whole, strconv.FormatUint(m.Seed,
+			10))),
+		fact("spillway", m.Tool+", "+m.Go),
 	}
 	if m.SLO != "" {
-		facts = append(facts, fact{"SLO", m.SLO})
+		facts = append(facts, fact("SLO", m.SLO))
 	}
 	facts = append(facts, machineFacts(&m.Machine)...)
 	for _, p := range m.Programs {
@@ -150,7 +150,7 @@ func studyManifest(s *experiment.Study) []fact {
 		if p.Package != "" {
 			value += " (package " + p.Package + ")"
 		}
-		facts = append(facts, fact{p.Name, value})
+		facts = append(facts, fact(p.Name, value))
 	}
 	for _, h := range m.Hosts {
 		value := h.Address
@@ -163,7 +163,7 @@ func studyManifest(s *experiment.Study) []fact {
 		for _, name := range slices.Sorted(maps.Keys(h.Sysctl)) {
 			value += ", " + name + " " + h.Sysctl[name]
 		}
-		facts = append(facts, fact{"host " + h.Name, value})
+		facts = append(facts, fact("host "+h.Name, value))
 	}
 	return facts
 }

@@ -8,27 +8,29 @@
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
   const font = (weight) => weight + " 12px system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', sans-serif";
 
-  const significant = (v) => (v === 0 ? "0" : String(Number(v.toPrecision(3))));
-  const number = (v) => (Math.abs(v) < 100 ? significant(v) : Math.round(v).toLocaleString("en-US"));
+  // The same spelling as package sheet.
+  const rounded = (v) => (Math.abs(v) < 100 ? Number(v.toPrecision(3)) : Math.round(v));
+  const number = (v) => rounded(v).toLocaleString("en-US", Math.abs(v) < 100 ? { maximumSignificantDigits: 3 } : {});
+  const times = [["ns", 1e9, 1000], ["µs", 1e6, 1000], ["ms", 1e3, 1000], ["s", 1, 180], ["min", 1 / 60, 120], ["h", 1 / 3600, Infinity]];
   const seconds = (v) => {
-    if (v === 0) return "0";
-    if (v < 0.9995e-6) return significant(v * 1e9) + " ns";
-    if (v < 0.9995e-3) return significant(v * 1e6) + " µs";
-    if (v < 0.9995) return significant(v * 1e3) + " ms";
-    return v < 120 ? significant(v) + " s" : elapsed(v);
+    if (v === 0) return "0 s";
+    for (const [name, per, next] of times) {
+      const n = rounded(v * per);
+      if (n < next) return number(n) + " " + name;
+      if (v * per < next) v = n / per;
+    }
   };
-  const elapsed = (v) => (v === 0 ? "0" : v >= 7200 ? significant(v / 3600) + " h" : v >= 180 ? significant(v / 60) + " min" : significant(v) + " s");
   const percentile = (v) => (100 * (1 - 10 ** -v)).toFixed(Math.max(0, Math.round(v) - 2)) + " %";
   const formats = {
     number,
     count: (v) => number(Math.floor(v)),
     seconds,
     percentile,
-    time: elapsed,
+    time: seconds,
     rate: (v) => number(v) + "/s",
-    share: (v) => significant(v * 100) + " %",
-    percent: (v) => significant(v) + " %",
-    ratio: (v) => significant(v) + " x",
+    share: (v) => (v < 1 && number(v * 100) === "100" ? "> 99.9 %" : number(v * 100) + " %"),
+    percent: (v) => number(v) + " %",
+    ratio: (v) => number(v) + " x",
   };
 
   // Time axes get round times, percentile axes p0, p50, p90, p99 and so on, logarithmic axes 1, 2, 5 in every power of

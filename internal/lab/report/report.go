@@ -1,5 +1,5 @@
-// Package report writes load results and studies as a terminal table, Markdown, JSON, CSV, Go benchmark text, an
-// HdrHistogram log, JUnit XML or one HTML page that works offline.
+// Package report writes load results and studies as a terminal table, Markdown, JSON, CSV, Go benchmark text, JUnit XML or one HTML page
+// that works offline. For people, each result is one sheet (package sheet) in all forms.
 //
 // Every percentile is read from a histogram and left out if the sample is too small for it. A step that is not a valid
 // measurement is marked. The output depends only on the runs given. The tables and pages for people show one run: two unrelated
@@ -17,6 +17,7 @@ import (
 	"spillway/internal/lab/peak"
 	"spillway/internal/lab/plan"
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // A Format is a way to show runs.
@@ -68,7 +69,7 @@ func WriteWithPlan(w io.Writer, format Format, runs []*result.Run, p *plan.Plan)
 	}
 	switch format {
 	case JSON:
-		return writeJSON(w, shown)
+		return sheet.WriteJSON(w, documents(shown))
 	case CSV:
 		return writeCSV(w, shown)
 	case CSVSeconds:
@@ -83,17 +84,6 @@ func WriteWithPlan(w io.Writer, format Format, runs []*result.Run, p *plan.Plan)
 		return writeSummary(w, shown)
 	}
 	return fmt.Errorf("unknown report format %q; known are %v", format, Formats())
-}
-
-// writeForPeople writes a run in one of OneRunFormats, and the plan after it. One of them may be nil.
-func writeForPeople(w io.Writer, format Format, r *run, p *plan.Plan) error {
-	switch format {
-	case Markdown:
-		return writeMarkdown(w, r, p)
-	case HTML:
-		return writeHTML(w, r, p)
-	}
-	return writeText(w, r, p)
 }
 
 // A run is a result with decoded histograms.
@@ -207,9 +197,9 @@ func labelStep(r *result.StepRun, l *result.LabelTotal) *result.StepRun {
 // load describes the load level: "1,000/s" or "64 connections".
 func (s *step) load() string {
 	if s.Loop == result.LoopOpen {
-		return rate(s.OfferedHz)
+		return sheet.Rate(s.OfferedHz)
 	}
-	return plural(int64(s.Step.Connections), "connection")
+	return sheet.Plural(s.Step.Connections, "connection")
 }
 
 // level is the load as a number: requests per second or connections.

@@ -10,6 +10,7 @@ import (
 
 	"spillway/internal/lab/experiment"
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // studyPanels are the charts that the experiment names, metrics over the load, and the comparisons.
@@ -37,15 +38,15 @@ func metricPanel(s *experiment.Study, of experiment.Chart) (panel, bool) {
 		if f == nil {
 			continue
 		}
-		row := barRow{Name: name, Value: f.Median, Text: FormatValue(f.Median, metric.Unit)}
+		row := barRow{Name: name, Value: f.Median, Text: sheet.Text(f.Median, metric.Unit)}
 		row.Color, row.Pale = variantColor(s, name)
 		if f.N > 1 {
 			row.Low, row.High = &f.Min, &f.Max
 		}
-		row.Note = fmt.Sprintf("%s: %s, median of %s", name, studyRange(f, metric.Unit), plural(int64(f.N), "block"))
+		row.Note = fmt.Sprintf("%s: %s, median of %s", name, studyRange(f, metric.Unit), sheet.Plural(f.N, "block"))
 		if theirs := publishedValue(s, metric.Name, name, of.Level); theirs > 0 {
 			row.Published, caption = &theirs, "median and range of the blocks; diamond: published"
-			row.Note += " · published " + FormatValue(theirs, metric.Unit)
+			row.Note += " · published " + sheet.Text(theirs, metric.Unit)
 		}
 		row.Hollow = f.Unproved
 		if cell := s.Cell(name, of.Level); cell.NotValid() > 0 {
@@ -242,9 +243,9 @@ func comparisonRow(s *experiment.Study, c *experiment.Comparison) barRow {
 		row.Low, row.High, row.Interval = c.Low, c.High, true
 	}
 	row.Note = fmt.Sprintf("%s against %s: %s (%s), %s · %s",
-		c.Variant, c.Baseline, ratioText(s, c), spanText(s, c), verdictWords(s, c), plural(int64(c.Pairs), "pair"))
+		c.Variant, c.Baseline, ratioText(s, c), spanText(s, c), verdictWords(s, c), sheet.Plural(c.Pairs, "pair"))
 	if c.P != nil {
-		row.Note += " · p " + pvalue(c.P) + " of " + integer(int64(c.Family)) + " · could have seen " + effect(c.MinimumEffect)
+		row.Note += " · p " + pvalue(c.P) + " of " + sheet.Integer(c.Family) + " · could have seen " + effect(c.MinimumEffect)
 	}
 	return row
 }

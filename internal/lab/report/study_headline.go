@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"spillway/internal/lab/experiment"
+	"spillway/internal/lab/sheet"
 	"spillway/internal/stats"
 )
 
@@ -97,7 +98,7 @@ func failure(s *experiment.Study, variant, level string) string {
 	if level == "" {
 		return "no rate met " + s.Manifest.SLO
 	}
-	return fmt.Sprintf("%s of its requests%s (%s)", share(cell.Figures[experiment.MetricErrors].Median), atLevelOf(s, level),
+	return fmt.Sprintf("%s of its requests%s (%s)", sheet.Share(cell.Figures[experiment.MetricErrors].Median), atLevelOf(s, level),
 		errorClasses(cell))
 }
 
@@ -150,7 +151,7 @@ func studyCaveat(s *experiment.Study) string {
 		parts = append(parts, fmt.Sprintf("the A/A pair differs in %d of its comparisons: the same twice did not measure the same", n))
 	}
 	if doubtful, runs := notValid(s); doubtful > 0 {
-		parts = append(parts, fmt.Sprintf("%d of %s not valid", doubtful, plural(int64(runs), "run")))
+		parts = append(parts, fmt.Sprintf("%d of %s not valid", doubtful, sheet.Plural(runs, "run")))
 	}
 	return sentence(parts)
 }
@@ -210,10 +211,10 @@ func againFinding(s *experiment.Study, v *experiment.VariantFacts) string {
 	}
 	found := "no difference"
 	if n := falseDifferences(s); n > 0 {
-		found = plural(int64(n), "difference")
+		found = sheet.Plural(n, "difference")
 	}
 	return fmt.Sprintf("A/A, %s twice: %s seen in %s; one of %s would have been, in the noisiest of them.",
-		v.Baseline, found, plural(int64(judged), "comparison"), effect(&worst))
+		v.Baseline, found, sheet.Plural(judged, "comparison"), effect(&worst))
 }
 
 // finding compares a variant in the leading metric of each key level.

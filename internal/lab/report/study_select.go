@@ -1,12 +1,12 @@
 package report
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 	"strings"
 
 	"spillway/internal/lab/experiment"
+	"spillway/internal/lab/sheet"
 )
 
 // A StudySelection selects a part of a study for a table in a document.
@@ -30,29 +30,25 @@ type StudySelection struct {
 
 // StudyTable writes the selection as a Markdown table. A metric, level or variant that the study lacks is an error.
 func StudyTable(s *experiment.Study, selection StudySelection) (string, error) {
-	section, err := selected(s, &selection)
+	t, err := selected(s, &selection)
 	if err != nil {
 		return "", err
 	}
 	if len(selection.Variants) > 0 && selection.View != "columns" && selection.View != "" {
-		section.rows = slices.DeleteFunc(section.rows, func(row []string) bool {
-			return row[0] != section.rows[0][0] && !slices.Contains(selection.Variants, row[0])
-		})
+		t.Rows = slices.DeleteFunc(t.Rows, func(row []string) bool { return !slices.Contains(selection.Variants, row[0]) })
 	}
-	for _, row := range section.rows {
+	for _, row := range append(t.Rows, t.Heads) {
 		for i := range row {
 			row[i] = selection.word(row[i])
 		}
 	}
-	var out bytes.Buffer
-	markdownTable(&out, section.rows, 0)
-	return out.String(), nil
+	return t.Markdown(), nil
 }
 
-func selected(s *experiment.Study, selection *StudySelection) (studySection, error) {
+func selected(s *experiment.Study, selection *StudySelection) (*sheet.Table, error) {
 	for _, name := range selection.Variants {
 		if s.Variant(name) == nil {
-			return studySection{}, fmt.Errorf("the study has no variant %q", name)
+			return nil, fmt.Errorf("the study has no variant %q", name)
 		}
 	}
 	switch selection.View {
@@ -60,39 +56,39 @@ func selected(s *experiment.Study, selection *StudySelection) (studySection, err
 		return columnsSection(s, selection)
 	case "peak":
 		if s.Metric(experiment.MetricPeak) == nil {
-			return studySection{}, fmt.Errorf("the study has no peak")
+			return nil, fmt.Errorf("the study has no peak")
 		}
-		return peakSection(s), nil
+		return peakSection(s).Table, nil
 	case "by-level":
 		if len(selection.Columns) != 1 {
-			return studySection{}, fmt.Errorf("the view by-level takes one metric, not %d", len(selection.Columns))
+			return nil, fmt.Errorf("the view by-level takes one metric, not %d", len(selection.Columns))
 		}
 		metric := s.Metric(selection.Columns[0])
 		if metric == nil {
-			return studySection{}, fmt.Errorf("the study has no metric %q", selection.Columns[0])
+			return nil, fmt.Errorf("the study has no metric %q", selection.Columns[0])
 		}
-		return byLevelSection(s, metric), nil
+		return byLevelSection(s, metric).Table, nil
 	case "published":
-		return publishedSection(s), nil
+		return publishedSection(s).Table, nil
 	case "comparisons":
-		return comparisonSection(s, keyComparisons(s), ""), nil
+		return comparisonSection(s, keyComparisons(s), "").Table, nil
 	}
-	return studySection{}, fmt.Errorf("unknown view %q: columns, peak, by-level, published or comparisons", selection.View)
+	return nil, fmt.Errorf("unknown view %q: columns, peak, by-level, published or comparisons", selection.View)
 }
 
-func columnsSection(s *experiment.Study, selection *StudySelection) (studySection, error) {
+func columnsSection(s *experiment.Study, selection *StudySelection) (*sheet.Table, error) {
 	if len(selection.Columns) == 0 {
-		return studySection{}, fmt.Errorf("the view columns needs columns, as rate_hz@%s", strings.Join(s.Levels(), " or @"))
+		return nil, fmt.Errorf("the view columns needs columns, as rate_hz@%s", strings.Join(s.Levels(), " or @"))
 	}
 	heads := []string{"variant"}
 	for _, column := range selection.Columns {
 		name, level, _ := strings.Cut(column, "@")
 		metric := s.Metric(name)
 		if metric == nil {
-			return studySection{}, fmt.Errorf("the study has no metric %q", name)
+			return nil, fmt.Errorf("the study has no metric %q", name)
 		}
 		if !slices.Contains(s.Levels(), level) {
-			return studySection{}, fmt.Errorf("%s: the study has no level %q", column, level)
+			return nil, fmt.Errorf("%s: the study has no level %q", column, level)
 		}
 		head := selection.word(metricTitle(s, name, level))
 		if !selection.NoLevel {
@@ -100,14 +96,14 @@ func columnsSection(s *experiment.Study, selection *StudySelection) (studySectio
 		}
 		heads = append(heads, head)
 	}
-	section := studySection{rows: [][]string{heads}}
+	t := &sheet.Table{Heads: heads, Left: []int{0}}
 	for _, v := range s.Manifest.Variants {
 		if len(selection.Variants) == 0 && v.Again || len(selection.Variants) > 0 && !slices.Contains(selection.Variants, v.Name) {
 			continue
 		}
-		section.rows = append(section.rows, columnsRow(s, &v, selection))
+		t.Add("", columnsRow(s, &v, selection)...)
 	}
-	return section, nil
+	return t, nil
 }
 
 func atLevel(level string) string {
@@ -137,7 +133,7 @@ func columnsRow(s *experiment.Study, v *experiment.VariantFacts, selection *Stud
 			text = studyRange(f, unit) + failMark(s.Cell(v.Name, level), name)
 		}
 		if theirs := publishedValue(s, name, v.Name, level); selection.Published && theirs > 0 {
-			text += "; " + selection.word("published") + " " + FormatValue(theirs, unit)
+			text += "; " + selection.word("published") + " " + sheet.Text(theirs, unit)
 		}
 		row = append(row, text)
 	}

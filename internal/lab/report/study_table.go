@@ -9,6 +9,7 @@ import (
 
 	"spillway/internal/lab/experiment"
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 	"spillway/internal/stats"
 )
 
@@ -63,38 +64,41 @@ func shownVariants(s *experiment.Study, level string) []string {
 	return names
 }
 
-func peakSection(s *experiment.Study) studySection {
-	section := studySection{
-		title: "Peak", words: true, rows: [][]string{{"variant", "peak", "blocks", "against", "ratio", "interval", "A/A", "verdict"}},
-		note: "The highest rate that met " + s.Manifest.SLO + ", median over the blocks (lowest–highest). " + controlNote,
+func peakSection(s *experiment.Study) sheet.Section {
+	t := &sheet.Table{Heads: []string{"variant", "peak", "blocks", "against", "ratio", "interval", "A/A", "verdict"}, Left: []int{0, 7}}
+	section := sheet.Section{
+		Title: "Peak", Table: t,
+		Note: "The highest rate that met " + s.Manifest.SLO + ", median over the blocks (lowest–highest). " + controlNote,
 	}
 	for _, name := range shownVariants(s, "") {
 		cell := s.Cell(name, "")
 		row := []string{
-			name, studyRange(s.Figure(experiment.MetricPeak, name, ""), experiment.UnitRate), integer(int64(cell.Runs)), "-", "-",
+			name, studyRange(s.Figure(experiment.MetricPeak, name, ""), experiment.UnitRate), sheet.Integer(cell.Runs), "-", "-",
 			"-", "-", "-",
 		}
 		if c := s.Compared(experiment.MetricPeak, "", name); c != nil {
 			row[3], row[4], row[5], row[6], row[7] = c.Baseline, ratioText(s, c), spanText(s, c), controlText(s, c), verdictWords(s, c)
 		}
-		section.add(row, cell.Figures[experiment.MetricPeak].Unproved)
+		t.Add(doubtful(cell.Figures[experiment.MetricPeak].Unproved), row...)
 	}
 	return section
 }
 
-func (s *studySection) add(row []string, doubtful bool) {
-	s.rows = append(s.rows, row)
-	s.doubtful = append(s.doubtful, doubtful)
+// doubtful is the mark of a row whose figures are not proved.
+func doubtful(is bool) string {
+	if is {
+		return "doubtful"
+	}
+	return ""
 }
 
 // levelSections are the tables of one level: answers and cost.
-func levelSections(s *experiment.Study, level string) []studySection {
+func levelSections(s *experiment.Study, level string) []sheet.Section {
 	title := "At " + level
 	if flags := levelFlags(s, level); flags != "" {
 		title += " (" + flags + ")"
 	}
-	answers := studySection{title: title + ": answers", words: true}
-	cost := studySection{title: title + ": cost"}
+	answers, cost := sheet.Section{Title: title + ": answers"}, sheet.Section{Title: title + ": cost"}
 	answered := presentColumns(s, level, answerColumns())
 	costs := presentColumns(s, level, costColumns(s))
 	heads := func(cols []studyColumn, last ...string) []string {
@@ -108,24 +112,24 @@ func levelSections(s *experiment.Study, level string) []studySection {
 		return append(row, last...)
 	}
 	if note := closedLoopNote(levelLoop(s, level)); note != "" {
-		answers.note = strings.ToUpper(note[:1]) + note[1:] + "."
+		answers.Note = strings.ToUpper(note[:1]) + note[1:] + "."
 	}
-	answers.rows = [][]string{heads(answered, "blocks", "error classes", "not valid")}
-	cost.rows = [][]string{heads(costs)}
+	answers.Table = &sheet.Table{Heads: heads(answered, "blocks", "error classes", "not valid"), Left: []int{0, len(answered) + 3}}
+	cost.Table = &sheet.Table{Heads: heads(costs), Left: []int{0}}
 	for _, name := range shownVariants(s, level) {
 		cell := s.Cell(name, level)
-		doubtful := cell.NotValid() > 0
-		row := append(columnCells(cell, answered, name), integer(int64(cell.Runs)), errorClasses(cell), invalidRuns(cell))
-		answers.add(row, doubtful)
-		cost.add(columnCells(cell, costs, name), doubtful)
+		mark := doubtful(cell.NotValid() > 0)
+		row := append(columnCells(cell, answered, name), sheet.Integer(cell.Runs), errorClasses(cell), invalidRuns(cell))
+		answers.Table.Add(mark, row...)
+		cost.Table.Add(mark, columnCells(cell, costs, name)...)
 	}
 	if slices.ContainsFunc(s.Manifest.Hosts, func(h experiment.HostFacts) bool { return h.CPUs > 0 }) {
-		cost.note = "host used: part of its share of CPU. throttled: part of the time in which its quota stopped it."
+		cost.Note = "host used: part of its share of CPU. throttled: part of the time in which its quota stopped it."
 	}
 	if len(costs) == 0 {
-		return []studySection{answers}
+		return []sheet.Section{answers}
 	}
-	return []studySection{answers, cost}
+	return []sheet.Section{answers, cost}
 }
 
 // A studyColumn is one column of a level's table.
@@ -148,8 +152,8 @@ func (c studyColumn) cell(cell *experiment.Cell) string {
 	if !ok {
 		return "-"
 	}
-	scale, unit := unitOf(max(first.Median, second.Median), c.unit)
-	return number3(first.Median*scale, c.unit) + " + " + number3(second.Median*scale, c.unit) + unit
+	numbers, suffix := sheet.Together(c.unit, first.Median, second.Median)
+	return numbers[0] + " + " + numbers[1] + suffix
 }
 
 // failMark marks the times of a cell that fails.
@@ -234,7 +238,7 @@ func errorClasses(cell *experiment.Cell) string {
 	var parts []string
 	for _, class := range result.ErrorClasses() {
 		if n := cell.Errors[class.String()]; n > 0 {
-			parts = append(parts, class.String()+" "+integer(n))
+			parts = append(parts, class.String()+" "+sheet.Integer(n))
 		}
 	}
 	if bad := badStatuses(cell.Statuses); bad != "" {
@@ -275,8 +279,8 @@ func levelFlags(s *experiment.Study, level string) string {
 }
 
 // byLevelSections are a table per metric of the experiment's charts, if there are at least three levels.
-func byLevelSections(s *experiment.Study) []studySection {
-	var all []studySection
+func byLevelSections(s *experiment.Study) []sheet.Section {
+	var all []sheet.Section
 	var done []string
 	for _, chart := range s.Charts {
 		metric := s.Metric(chart.Metric)
@@ -290,32 +294,30 @@ func byLevelSections(s *experiment.Study) []studySection {
 }
 
 // byLevelSection has the medians of one metric with levels as columns.
-func byLevelSection(s *experiment.Study, metric *experiment.Metric) studySection {
-	section := studySection{
-		title: metric.Title + " by level",
-		note:  "Medians over the VALID runs. *: over all, because none supports the figure.",
-	}
-	heads := []string{"variant"}
+func byLevelSection(s *experiment.Study, metric *experiment.Metric) sheet.Section {
+	t := &sheet.Table{Heads: []string{"variant"}, Left: []int{0}}
 	for _, level := range s.Manifest.Levels {
-		heads = append(heads, level.Name)
+		t.Heads = append(t.Heads, level.Name)
 	}
-	section.rows = [][]string{heads}
 	for _, v := range s.Manifest.Variants {
 		row := []string{v.Name}
 		for _, level := range s.Manifest.Levels {
 			text := "-"
 			if f := s.Figure(metric.Name, v.Name, level.Name); f != nil {
 				cell := s.Cell(v.Name, level.Name)
-				text = FormatValue(f.Median, metric.Unit) + failMark(cell, metric.Name)
+				text = sheet.Text(f.Median, metric.Unit) + failMark(cell, metric.Name)
 				if f.Unproved {
 					text += "*"
 				}
 			}
 			row = append(row, text)
 		}
-		section.add(row, false)
+		t.Add("", row...)
 	}
-	return section
+	return sheet.Section{
+		Title: metric.Title + " by level", Table: t,
+		Note: "Medians over the VALID runs. *: over all, because none supports the figure.",
+	}
 }
 
 // keyComparisons are the comparisons of the leading metric and the p99 at each key level.
@@ -347,10 +349,10 @@ func comparisonNote() string {
 		int(stats.Level*100), stats.Alpha, int(stats.Power*100), 100*result.ErrorShareMax, controlNote)
 }
 
-func comparisonSection(s *experiment.Study, comparisons []experiment.Comparison, title string) studySection {
-	section := studySection{
-		title: title, words: true, note: comparisonNote(),
-		rows: [][]string{{"variant", "against", "metric", "level", "ratio", "interval", "A/A", "p", "could have seen", "pairs", "verdict"}},
+func comparisonSection(s *experiment.Study, comparisons []experiment.Comparison, title string) sheet.Section {
+	t := &sheet.Table{
+		Heads: []string{"variant", "against", "metric", "level", "ratio", "interval", "A/A", "p", "could have seen", "pairs", "verdict"},
+		Left:  []int{0, 10},
 	}
 	for i := range comparisons {
 		c := &comparisons[i]
@@ -358,12 +360,12 @@ func comparisonSection(s *experiment.Study, comparisons []experiment.Comparison,
 		if c.Again {
 			name = "A/A: " + name
 		}
-		section.add([]string{
-			name, c.Baseline, metricTitle(s, c.Metric, c.Level), cmp.Or(c.Level, "-"), ratioText(s, c), spanText(s, c), controlText(s, c),
-			pvalue(c.P), effect(c.MinimumEffect), integer(int64(c.Pairs)), verdictWords(s, c),
-		}, false)
+		t.Add(
+			"", name, c.Baseline, metricTitle(s, c.Metric, c.Level), cmp.Or(c.Level, "-"), ratioText(s, c), spanText(s, c), controlText(s, c),
+			pvalue(c.P), effect(c.MinimumEffect), sheet.Integer(c.Pairs), verdictWords(s, c),
+		)
 	}
-	return section
+	return sheet.Section{Title: title, Table: t, Note: comparisonNote()}
 }
 
 // publishedNote explains publishedSection.
@@ -371,14 +373,14 @@ const publishedNote = "Ratios are to the named baseline, there and here. directi
 	"theirs is within 5 % of 1. " +
 	"ratio: one is at most twice the other. Absolute figures come from different machines and need not agree."
 
-func publishedSection(s *experiment.Study) studySection {
-	section := studySection{
-		title: "Beside published figures", words: true, note: publishedNote,
-		rows: [][]string{{
-			"variant", "metric", "level", "published", "measured", "against", "ratio there", "ratio here", "direction", "ratio",
-			"note",
-		}},
+func publishedSection(s *experiment.Study) sheet.Section {
+	t := &sheet.Table{
+		Heads: []string{
+			"variant", "metric", "level", "published", "measured", "against", "ratio there", "ratio here", "direction", "ratio", "note",
+		},
+		Left: []int{0, 10},
 	}
+	section := sheet.Section{Title: "Beside published figures", Table: t, Note: publishedNote}
 	unmeasured := 0
 	for _, p := range s.Published {
 		if p.Measured == nil {
@@ -391,13 +393,13 @@ func publishedSection(s *experiment.Study) studySection {
 		if m := s.Metric(p.Metric); m != nil {
 			unit, title = m.Unit, m.Title
 		}
-		section.add([]string{
-			p.Variant, title, cmp.Or(p.Level, "-"), FormatValue(p.Value, unit), FormatValue(*p.Measured, unit), cmp.Or(p.Baseline, "-"),
+		t.Add(
+			"", p.Variant, title, cmp.Or(p.Level, "-"), sheet.Text(p.Value, unit), sheet.Text(*p.Measured, unit), cmp.Or(p.Baseline, "-"),
 			known(unlimited, p.TheirRatio), known(limited, p.OurRatio), agreement(p.SameDirection), agreement(p.RatioAgrees), cmp.Or(p.Note, "-"),
-		}, false)
+		)
 	}
 	if unmeasured > 0 {
-		section.note += fmt.Sprintf(" %d published figures of levels that were not run are left out.", unmeasured)
+		section.Note += fmt.Sprintf(" %d published figures of levels that were not run are left out.", unmeasured)
 	}
 	return section
 }
@@ -413,17 +415,14 @@ func agreement(agrees *bool) string {
 }
 
 // differenceSection shows factors and settings that differ between variants.
-func differenceSection(s *experiment.Study) studySection {
-	section := studySection{
-		title: "What differs", words: true, note: "*: differs from the baseline. Everything else is equal in all variants.",
-	}
+func differenceSection(s *experiment.Study) sheet.Section {
 	factors, settings := varying(s, func(v experiment.VariantFacts) map[string]string { return v.Values }),
 		varying(s, func(v experiment.VariantFacts) map[string]string { return v.Settings })
 	heads := append([]string{"variant", "baseline"}, factors...)
 	for _, name := range settings {
 		heads = append(heads, "setting "+name)
 	}
-	section.rows = [][]string{append(heads, "services")}
+	t := &sheet.Table{Heads: append(heads, "services"), Left: []int{0, len(heads)}}
 	for _, v := range s.Manifest.Variants {
 		base := s.Variant(v.Baseline)
 		if base == nil {
@@ -437,9 +436,9 @@ func differenceSection(s *experiment.Study) studySection {
 			row = append(row, marked(v.Settings[name], base.Settings[name]))
 		}
 		row = append(row, marked(strings.Join(v.Services, " "), strings.Join(base.Services, " ")))
-		section.add(row, false)
+		t.Add("", row...)
 	}
-	return section
+	return sheet.Section{Title: "What differs", Table: t, Note: "*: differs from the baseline. Everything else is equal in all variants."}
 }
 
 func marked(value, base string) string {

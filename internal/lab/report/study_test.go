@@ -127,7 +127,7 @@ func TestStudyValues(t *testing.T) {
 		{f(0.0023, 0.0023, 0.0023), experiment.UnitSeconds, "2.3 ms"},
 		{f(219, 200, 240.4), experiment.UnitPercent, "219 (200–240) %"},
 		{f(0.17, 0, 0.1711), experiment.UnitShare, "17 (0–17.1) %"},
-		{f(0, 0, 0), experiment.UnitShare, "0"},
+		{f(0, 0, 0), experiment.UnitShare, "0 %"},
 		{f(1.25, 0.5, 2), experiment.UnitCount, "1.25 (0.5–2)"},
 	} {
 		if got := studyRange(test.f, test.unit); got != test.want {
@@ -201,7 +201,7 @@ func TestStudyHeadlineFollowsTheVerdicts(t *testing.T) {
 			cell.Failing, cell.Errors, cell.Statuses = 10, map[string]int64{"status": 6000}, map[int]int64{500: 6000}
 			cell.Figures[experiment.MetricErrors] = experiment.Figure{N: 10, Median: 1, Min: 1, Max: 1}
 			peaks(s, func(c *experiment.Comparison) { c.Verdict, c.Pairs = experiment.VerdictFails, 0 })
-		}, bad, "pooled fails: 100.0 % of its requests at rate-300 (status 6,000, HTTP 500: 6,000). Nothing is claimed; highest peak seen: go, 3,082 (2,472–3,541)/s."},
+		}, bad, "pooled fails: 100 % of its requests at rate-300 (status 6,000, HTTP 500: 6,000). Nothing is claimed; highest peak seen: go, 3,082 (2,472–3,541)/s."},
 		"fails on a busy host": {func(s *experiment.Study) {
 			cell := s.Cell("go", "rate-300")
 			cell.Failing, cell.Validity = 10, map[result.Validity]int{result.HostContended: 10}

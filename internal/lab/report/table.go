@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // A column is one column of a table of steps.
@@ -30,15 +31,15 @@ func (r *run) columns() []column {
 	}
 	cols = append(
 		cols,
-		column{name: "conns", value: func(s *step) string { return integer(int64(s.Step.Connections)) }},
-		column{name: "requests", value: func(s *step) string { return integer(s.Total.Requests()) }},
+		column{name: "conns", value: func(s *step) string { return sheet.Integer(s.Step.Connections) }},
+		column{name: "requests", value: func(s *step) string { return sheet.Integer(s.Total.Requests()) }},
 		answeredColumn(),
 		responseColumn("p50", figureP50),
 		responseColumn("p90", figureP90),
 		responseColumn("p99", figureP99),
 		responseColumn("p99.9", figureP999),
 		responseColumn("max", figureMax),
-		column{name: "errors", value: func(s *step) string { return share(s.Total.ErrorShare()) }},
+		column{name: "errors", value: func(s *step) string { return sheet.Share(s.Total.ErrorShare()) }},
 	)
 	if search { // their rows are long, and the load tells the connections of a closed loop
 		cols = slices.DeleteFunc(cols, func(c column) bool {
@@ -57,14 +58,14 @@ func (r *run) columns() []column {
 	}
 	return append(
 		cols,
-		column{name: "parallel", value: func(s *step) string { return integer(s.Total.Connections.ParallelMax) }},
+		column{name: "parallel", value: func(s *step) string { return sheet.Integer(s.Total.Connections.ParallelMax) }},
 		column{name: "own CPU", value: (*step).ownCPU},
 		last,
 	)
 }
 
 func answeredColumn() column {
-	return column{name: "answered", value: func(s *step) string { return rate(s.Total.Rate()) }}
+	return column{name: "answered", value: func(s *step) string { return sheet.Rate(s.Total.Rate()) }}
 }
 
 // responseColumn shows a figure of the response time.
@@ -85,29 +86,96 @@ func (r *run) tableNote() string {
 		"answer."
 }
 
-// labelTable has a row for each named request of each step. It is nil without any. left is the column of the name.
-func labelTable(r *run) (rows [][]string, left int) {
+// stepTable has a row for each step.
+func stepTable(cols []column, steps []step) *sheet.Table {
+	t := &sheet.Table{}
+	for c := range cols {
+		t.Heads = append(t.Heads, cols[c].name)
+		if cols[c].left {
+			t.Left = append(t.Left, c)
+		}
+	}
+	for k := range steps {
+		row := make([]string, len(cols))
+		for c := range cols {
+			row[c] = cols[c].value(&steps[k])
+		}
+		t.Add(steps[k].mark(), row...)
+	}
+	return t
+}
+
+// mark is "doubtful" for a step that is not valid and "missed" for one that missed its SLO.
+func (s *step) mark() string {
+	switch {
+	case !s.valid():
+		return "doubtful"
+	case !s.sloMet():
+		return "missed"
+	}
+	return ""
+}
+
+// labels are the parts of each step that belong to one named request.
+func (r *run) labels() []step {
 	var parts []step
 	for k := range r.steps {
 		parts = append(parts, r.steps[k].labels...)
 	}
-	if len(parts) == 0 {
-		return nil, 0
-	}
-	return stepTable([]column{
+	return parts
+}
+
+func labelColumns() []column {
+	return []column{
 		{name: "load", value: (*step).load},
 		{name: "request", value: func(s *step) string { return s.request }, left: true},
-		{name: "requests", value: func(s *step) string { return integer(s.Total.Requests()) }},
+		{name: "requests", value: func(s *step) string { return sheet.Integer(s.Total.Requests()) }},
 		answeredColumn(),
 		responseColumn("p50", figureP50),
 		responseColumn("p90", figureP90),
 		responseColumn("p99", figureP99),
 		responseColumn("p99.9", figureP999),
 		responseColumn("max", figureMax),
-		{name: "errors", value: func(s *step) string { return share(s.Total.ErrorShare()) }},
+		{name: "errors", value: func(s *step) string { return sheet.Share(s.Total.ErrorShare()) }},
 		{name: "error classes", value: func(s *step) string { return cmp.Or(errorList(&s.Total.Errors), "-") }},
 		{name: "SLO", value: (*step).criteria},
-	}, parts)
+	}
+}
+
+// generatorColumns are about the load generator and its connections.
+func generatorColumns() []column {
+	duration := func(name string, of func(*result.Cost) float64) column {
+		return column{name: name, value: func(s *step) string { return sheet.Duration(of(&s.Total.Cost)) }}
+	}
+	count := func(name string, of func(*result.Total) int64) column {
+		return column{name: name, value: func(s *step) string { return sheet.Integer(of(&s.Total)) }}
+	}
+	return []column{
+		{name: "load", value: (*step).load},
+		count("requests", (*result.Total).Requests),
+		count("connects", func(t *result.Total) int64 { return t.Connects }),
+		count("reconnects", func(t *result.Total) int64 { return t.Reconnects }),
+		{name: "received", value: func(s *step) string { return sheet.Size(s.Total.BytesIn) }},
+		{name: "requests per connection, min / mean / max", value: func(s *step) string { return fairness(&s.Total.Connections) }},
+		{name: "N / (X R)", value: func(s *step) string { return known(sheet.Number, positive(&s.Total.Little.Ratio)) }},
+		{name: "lag p99", value: func(s *step) string { return orDash(figuresOf(exact(s.lag)).P99) }},
+		duration("CPU user", func(c *result.Cost) float64 { return c.CPUUser }),
+		duration("CPU system", func(c *result.Cost) float64 { return c.CPUSystem }),
+		{name: "busiest thread", value: func(s *step) string { return sheet.Share(s.Total.Cost.ThreadBusyMax) }},
+		duration("run-queue wait", func(c *result.Cost) float64 { return c.RunQueueWait }),
+		{name: "memory", value: func(s *step) string { return sheet.Size(s.Total.Cost.MemoryMax) }},
+	}
+}
+
+// generatorNote explains generatorColumns.
+const generatorNote = "N / (X R): requests in flight over rate times service time, 1 if Little's law holds. lag: from the intended start " +
+	"until the pacer took the request up."
+
+func fairness(c *result.ConnectionStats) string {
+	if c.Slots == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%s / %s / %s", sheet.Integer(c.RequestsMin), sheet.Number(c.RequestsMean), sheet.Integer(c.RequestsMax))
 }
 
 // criteria writes the SLO of a step with the verdicts: "p99<5ms met (4.1 ms)".
@@ -118,7 +186,7 @@ func (s *step) criteria() string {
 		if c.Met {
 			verdict = "met"
 		}
-		parts = append(parts, c.Text+" "+verdict+" ("+observedValue(c)+")")
+		parts = append(parts, c.Text+" "+verdict+" ("+c.Value()+")")
 	}
 	return cmp.Or(strings.Join(parts, ", "), "-")
 }
@@ -128,7 +196,7 @@ func errorList(e *result.Errors) string {
 	var parts []string
 	for _, class := range result.ErrorClasses() {
 		if e[class] != 0 {
-			parts = append(parts, class.String()+" "+integer(e[class]))
+			parts = append(parts, class.String()+" "+sheet.Integer(e[class]))
 		}
 	}
 	return strings.Join(parts, ", ")
@@ -148,7 +216,7 @@ func (s *step) ownCPU() string {
 	if s.cpuPerRequest() == 0 {
 		return "-"
 	}
-	return seconds(s.cpuPerRequest())
+	return sheet.Duration(s.cpuPerRequest())
 }
 
 func (r *run) anyStep(has func(*step) bool) bool {
@@ -167,14 +235,14 @@ func (s *step) remarks() []string {
 		lines = append(lines, s.iterations.text())
 	}
 	if n := s.Total.Errors.Total(); n > 0 {
-		line := fmt.Sprintf("%s of %s: %s", plural(n, "error"), plural(s.Total.Requests(), "request"), errorList(&s.Total.Errors))
+		line := fmt.Sprintf("%s of %s: %s", sheet.Plural(n, "error"), sheet.Plural(s.Total.Requests(), "request"), errorList(&s.Total.Errors))
 		if bad := badStatuses(s.Total.Statuses); bad != "" && s.Total.Errors[result.StatusError] > 0 {
 			line += " (HTTP " + bad + ")"
 		}
 		lines = append(lines, line)
 	}
 	if n := s.Total.Errors.Own(); n > 0 {
-		lines = append(lines, plural(n, "error")+" caused by the load generator (out of ports or open files), not by the target")
+		lines = append(lines, sheet.Plural(n, "error")+" caused by the load generator (out of ports or open files), not by the target")
 	}
 	verdict := "SLO missed: "
 	if !s.valid() {
@@ -182,11 +250,11 @@ func (s *step) remarks() []string {
 	}
 	for _, c := range s.Total.Missed() {
 		if s.probe == "" { // a search tells it in a column, and misses most of its rates
-			lines = append(lines, verdict+observed(c)+" ("+criterionText(c)+")")
+			lines = append(lines, verdict+c.Observation()+" ("+criterionText(c)+")")
 		}
 	}
 	if s.Total.Clamped > 0 {
-		lines = append(lines, plural(s.Total.Clamped, "latency sample")+" above 10 min, counted as 10 min")
+		lines = append(lines, sheet.Plural(s.Total.Clamped, "latency sample")+" above 10 min, counted as 10 min")
 	}
 	if len(s.Total.Hosts) > 0 {
 		lines = append(lines, "CPU of hosts: "+hostShares(s.Total.Hosts))
@@ -207,11 +275,11 @@ func hostShares(hosts []result.HostShare) string {
 	texts := make([]string, len(hosts))
 	for i := range hosts {
 		h := &hosts[i]
-		texts[i] = fmt.Sprintf("%s %s of %s on cores %s", h.Name, share(h.UsedShare()), cores(h.CPUs), h.Cores)
+		texts[i] = fmt.Sprintf("%s %s of %s on cores %s", h.Name, sheet.Share(h.UsedShare()), sheet.Plural(h.CPUs, "core"), h.Cores)
 		if h.Throttled > 0 {
-			texts[i] += ", throttled " + share(h.ThrottledShare())
+			texts[i] += ", throttled " + sheet.Share(h.ThrottledShare())
 		}
-		texts[i] += ", others " + share(h.ForeignShare()) + ", kernel " + share(h.KernelShare())
+		texts[i] += ", others " + sheet.Share(h.ForeignShare()) + ", kernel " + sheet.Share(h.KernelShare())
 	}
 	return strings.Join(texts, "; ")
 }
@@ -221,7 +289,7 @@ func badStatuses(statuses map[int]int64) string {
 	var parts []string
 	for _, status := range slices.Sorted(maps.Keys(statuses)) {
 		if status < 200 || status >= 400 {
-			parts = append(parts, fmt.Sprintf("%d: %s", status, integer(statuses[status])))
+			parts = append(parts, fmt.Sprintf("%d: %s", status, sheet.Integer(statuses[status])))
 		}
 	}
 	return strings.Join(parts, ", ")

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // A grid divides the time axis of a run into cells of equal width, so that figures of different samplers can be stacked.
@@ -144,7 +145,7 @@ func (g *grid) processCPU(load []bin) draft {
 		d.lines = append(d.lines, line{Name: "load", Color: "idle", Style: stylePale, Y: g.generator(load)})
 	}
 	if cores := g.onHost(result.SamplerHost, "").Last("cores", 0, g.end); cores > 0 && len(g.run.hosts()) == 1 {
-		d.limit = mark{cores, plural(int64(cores), "core")}
+		d.limit = mark{cores, sheet.Plural(cores, "core")}
 	}
 	return d
 }
@@ -205,7 +206,7 @@ func (g *grid) ports(host string) draft {
 		{Name: "ports", Color: "h1", Y: g.of(s, "ports_in_use")},
 	}}
 	if n := s.Last("ports_range", 0, g.end); n > 0 {
-		d.title += " of " + whole(n)
+		d.title += " of " + sheet.Number(n)
 		d.limit = mark{n, "all ports"}
 	}
 	return d
@@ -247,7 +248,7 @@ func (g *grid) acceptQueue(host string) draft {
 			highest = v
 			limit := s.Last("accept_queue_limit", 0, g.end)
 			d.title = g.title(host, fmt.Sprintf("accept queue, the deepest (%s)", s.Subject))
-			d.limit = mark{limit, "limit " + whole(limit)}
+			d.limit = mark{limit, "limit " + sheet.Number(limit)}
 		}
 	}
 	d.lines = []line{{Name: "waiting", Color: "h3", Y: deepest}}
@@ -269,7 +270,7 @@ func (g *grid) connections(s *result.Series) draft {
 		line{Name: "open", Color: "ideal", Style: styleDashed, Y: g.of(s, "connections")},
 		line{Name: "active", Color: "h0", Y: g.gauge(s, "connections_active", s.Mean)})
 	if limit := s.Last("connections_limit", 0, g.end); limit > 0 {
-		d.limit = mark{limit, "limit " + whole(limit)}
+		d.limit = mark{limit, "limit " + sheet.Number(limit)}
 	}
 	return d
 }

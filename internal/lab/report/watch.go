@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // A WatchError is a reading that failed.
@@ -88,27 +89,28 @@ func (r *run) subject(host, name string) string {
 	return strings.TrimSpace(cmp.Or(host, r.Header.Machine.Host, "here") + " " + name)
 }
 
-// A usageSummary is the usage of one step or of the whole run, with a line per process, host and database.
-type usageSummary struct {
-	Title string
-	Lines []fact
-}
-
-// usageSummaries are the usage of the key step and of the last step. The table has all steps.
-func (r *run) usageSummaries() []usageSummary {
-	if r.usage != nil {
-		return []usageSummary{{"Used over " + wholeSeconds(r.usage.To-r.usage.From), r.usageLines(r.usage)}}
+// usageSections are the usage over a run without steps, or that of the key step, of the last step, and a table of at least so many steps.
+func (r *run) usageSections(tableMin int) []sheet.Section {
+	var sections []sheet.Section
+	add := func(title string, u *result.Usage) {
+		sections = append(sections, sheet.Section{Title: title, Facts: r.usageFacts(u)})
 	}
-	var summaries []usageSummary
 	key := r.keyStep()
 	for i := range r.steps {
-		s := &r.steps[i]
-		if s.usage == nil || s != key && i != len(r.steps)-1 {
-			continue
+		if s := &r.steps[i]; s.usage != nil && (s == key || i == len(r.steps)-1) {
+			add("Used at "+s.load(), s.usage)
 		}
-		summaries = append(summaries, usageSummary{"Used at " + s.load(), r.usageLines(s.usage)})
 	}
-	return summaries
+	if r.usage != nil {
+		add("Used over "+sheet.Duration(r.usage.To-r.usage.From), r.usage)
+	}
+	if unread := r.watchRemarks(); len(unread) > 0 {
+		sections = append(sections, sheet.Section{Title: "Not read", Lines: unread})
+	}
+	if len(r.steps) >= tableMin && len(r.watched) > 0 {
+		sections = append(sections, sheet.Section{Title: "Used in each step", Table: r.watchTable(), Note: watchTableNote})
+	}
+	return sections
 }
 
 // watchRemarks list what could not be read.
@@ -116,9 +118,9 @@ func (r *run) watchRemarks() []string {
 	var lines []string
 	for _, e := range r.watchErrors() {
 		name := strings.TrimSpace(e.Sampler + " " + e.Subject)
-		when := "could not be read from " + elapsed(math.Max(0, math.Round(e.At))) + " on"
+		when := "could not be read from " + sheet.At(e.At) + " on"
 		if e.UnreadFrom != nil {
-			when = fmt.Sprintf("was not read from %.1f s to %.1f s", math.Max(0, *e.UnreadFrom), *e.UnreadUntil)
+			when = "was not read from " + sheet.At(*e.UnreadFrom) + " to " + sheet.At(*e.UnreadUntil)
 		}
 		lines = append(lines, fmt.Sprintf("%s %s: %s", r.subject(e.Host, name), when, e.Error))
 	}
@@ -127,13 +129,14 @@ func (r *run) watchRemarks() []string {
 
 // watchHeadline sums up a run without steps.
 func (r *run) watchHeadline() headline {
-	h := headline{Mood: plain, Text: "Watched for " + wholeSeconds(r.usage.To-r.usage.From)}
+	h := headline{Mood: plain, Text: "Watched for " + sheet.Duration(r.usage.To-r.usage.From)}
 	busiest := slices.Clone(r.usage.Processes)
 	busiest = slices.DeleteFunc(busiest, func(p result.ProcessUsage) bool { return p.CPUCores == nil })
 	slices.SortStableFunc(busiest, func(a, b result.ProcessUsage) int { return cmp.Compare(*b.CPUCores, *a.CPUCores) })
 	var parts []string
 	for i := range busiest[:min(3, len(busiest))] {
-		parts = append(parts, r.subject(busiest[i].Host, busiest[i].Name)+" used "+bounded(&busiest[i], "cpu_cores", cores, *busiest[i].CPUCores))
+		parts = append(parts, r.subject(busiest[i].Host, busiest[i].Name)+" used "+bounded(&busiest[i], "cpu_cores", sheet.UnitCores,
+			*busiest[i].CPUCores))
 	}
 	if len(parts) > 0 {
 		h.Text += ": " + strings.Join(parts, ", ")
@@ -142,12 +145,12 @@ func (r *run) watchHeadline() headline {
 	return h
 }
 
-// usageLines has one line per process, database, TCP stack and host, and one for the samplers.
-func (r *run) usageLines(u *result.Usage) []fact {
-	var lines []fact
+// usageFacts has one line per process, database, TCP stack and host, and one for the samplers.
+func (r *run) usageFacts(u *result.Usage) []sheet.Fact {
+	var lines []sheet.Fact
 	add := func(host, name string, parts []string) {
 		if len(parts) > 0 {
-			lines = append(lines, fact{r.subject(host, name), strings.Join(parts, ", ")})
+			lines = append(lines, fact(r.subject(host, name), strings.Join(parts, ", ")))
 		}
 	}
 	for i := range u.Processes {
@@ -195,13 +198,14 @@ func processParts(u *result.ProcessUsage) []string {
 	var p parts
 	switch {
 	case u.CPUPerRequest != nil:
-		p = append(p, "CPU "+bounded(u, "cpu_seconds_per_request", seconds, *u.CPUPerRequest)+"/request"+bracketed(splitPerRequest(u, "sys")))
-		p = append(p, bounded(u, "cpu_cores", cores, *u.CPUCores))
+		p = append(p, "CPU "+bounded(u, "cpu_seconds_per_request", sheet.UnitSeconds,
+			*u.CPUPerRequest)+"/request"+bracketed(splitPerRequest(u, "sys")))
+		p = append(p, bounded(u, "cpu_cores", sheet.UnitCores, *u.CPUCores))
 	case u.CPUCores != nil:
-		p = append(p, "CPU "+bounded(u, "cpu_cores", threeDecimals, *u.CPUCores)+bracketed(splitCores(u, "sys")))
+		p = append(p, "CPU "+bounded(u, "cpu_cores", sheet.UnitCount, *u.CPUCores)+bracketed(splitCores(u, "sys")))
 	}
-	p.add("wait %s", share, u.WaitShare)
-	p.add("%s", size, u.RSSMax)
+	p.add("wait %s", sheet.Share, u.WaitShare)
+	p.add("%s", sheet.Size, u.RSSMax)
 	if u.FDsLimit != nil {
 		p.add("%s of %s fds", whole, u.FDsMax, u.FDsLimit)
 	} else {
@@ -218,33 +222,35 @@ const (
 )
 
 // bounded writes a figure of a process: "244 ns", or "< 244 ns" if it is only an upper bound.
-func bounded(u *result.ProcessUsage, name string, write func(float64) string, v float64) string {
-	if !u.Below(name) {
-		return write(v)
+func bounded(u *result.ProcessUsage, name, unit string, v float64) string {
+	switch {
+	case !u.Below(name):
+		return sheet.Text(v, unit)
+	case unit == sheet.UnitSeconds:
+		return sheet.AtMost(max(v, secondsShown), unit)
+	case unit == sheet.UnitPercent:
+		return sheet.AtMost(max(v, 100*coresShown), unit)
 	}
-	if strings.HasSuffix(name, "_cores") {
-		return "< " + write(max(v, coresShown))
-	}
-	return "< " + write(max(v, secondsShown))
+	return sheet.AtMost(max(v, coresShown), unit)
 }
 
 // splitPerRequest writes user and system time per request: "250 µs user + 150 µs sys".
 func splitPerRequest(u *result.ProcessUsage, system string) string {
-	return split(u, "cpu_user_seconds_per_request", "cpu_system_seconds_per_request", system, seconds, u.CPUUserPerRequest,
+	return split(u, "cpu_user_seconds_per_request", "cpu_system_seconds_per_request", system, sheet.UnitSeconds, u.CPUUserPerRequest,
 		u.CPUSystemPerRequest)
 }
 
 // splitCores writes user and system time per second.
 func splitCores(u *result.ProcessUsage, system string) string {
-	return split(u, "cpu_user_cores", "cpu_system_cores", system, threeDecimals, u.CPUUserCores, u.CPUSystemCores)
+	return split(u, "cpu_user_cores", "cpu_system_cores", system, sheet.UnitCount, u.CPUUserCores, u.CPUSystemCores)
 }
 
 // split is "" if neither part is more than a bound.
-func split(u *result.ProcessUsage, userName, systemName, system string, write func(float64) string, userPart, systemPart *float64) string {
+func split(u *result.ProcessUsage, userName, systemName, system, unit string, userPart, systemPart *float64) string {
 	if userPart == nil || systemPart == nil || u.Below(userName) && u.Below(systemName) {
 		return ""
 	}
-	return bounded(u, userName, write, *userPart) + " user + " + bounded(u, systemName, write, *systemPart) + " " + system
+	return bounded(u, userName, unit, *userPart) + " user + " + bounded(u, systemName, unit, *systemPart) + " " + system
 }
 
 func bracketed(text string) string {
@@ -258,38 +264,38 @@ func hostParts(u *result.HostUsage) []string {
 	var p parts
 	if u.Idle != nil {
 		busy := 1 - *u.Idle
-		p.add("CPU %s busy", share, &busy)
-		p.add("(%s user, %s system, %s steal)", share, u.User, u.System, u.Steal)
+		p.add("CPU %s busy", sheet.Share, &busy)
+		p.add("(%s user, %s system, %s steal)", sheet.Share, u.User, u.System, u.Steal)
 		if len(p) == 2 {
 			p = parts{p[0] + " " + p[1]}
 		}
 	}
-	p.add("%s cores", whole, u.Cores)
-	p.add("load %s", significant, u.Load1)
-	p.add("CPU pressure %s", share, u.PSICPU)
-	p.add("I/O pressure %s", share, positive(u.PSIIOSome))
-	p.add("memory pressure %s", share, positive(u.PSIMemory))
-	p.add("%s available", size, u.MemoryAvailable)
+	p.add("%s cores", sheet.Number, u.Cores)
+	p.add("load %s", sheet.Number, u.Load1)
+	p.add("CPU pressure %s", sheet.Share, u.PSICPU)
+	p.add("I/O pressure %s", sheet.Share, positive(u.PSIIOSome))
+	p.add("memory pressure %s", sheet.Share, positive(u.PSIMemory))
+	p.add("%s available", sheet.Size, u.MemoryAvailable)
 	return p
 }
 
 func tcpParts(u *result.TCPUsage) []string {
 	var p parts
 	if u.ActivePerRequest != nil {
-		p.add("connections/request: %s opened + %s accepted", threeDecimals, u.ActivePerRequest, u.PassivePerRequest)
+		p.add("connections/request: %s opened + %s accepted", sheet.Number, u.ActivePerRequest, u.PassivePerRequest)
 	} else {
-		p.add("connections/s: %s opened + %s accepted", number, u.Active, u.Passive)
+		p.add("connections/s: %s opened + %s accepted", sheet.Number, u.Active, u.Passive)
 	}
 	p.add("TIME_WAIT %s", whole, u.TimeWaitMax)
 	p.add("%s of %s ports in use", whole, u.PortsMax, u.PortsRange)
 	if u.PortsGone != nil {
 		p.add("%s left", whole, u.PortsLeft)
-		p.add("gone in %s", seconds, positive(u.PortsGone))
+		p.add("gone in %s", sheet.Duration, positive(u.PortsGone))
 	}
 	p.add("%s listen drops", whole, positive(u.ListenDrops))
 	p.add("%s accept queue overflows", whole, positive(u.ListenOverflows))
 	p.add("connects failed: %s", whole, positive(u.AttemptFails))
-	p.add("%s of segments retransmitted", share, positive(u.RetransmitShare))
+	p.add("%s of segments retransmitted", sheet.Share, positive(u.RetransmitShare))
 	return p
 }
 
@@ -312,66 +318,51 @@ func queueParts(u *result.Usage, host string) []string {
 
 func databaseParts(u *result.DatabaseUsage) []string {
 	var p parts
-	p.add("%s statements/request", threeDecimals, u.StatementsPerRequest)
-	p.add("%s commands/request", threeDecimals, u.CommandsPerRequest)
-	p.add("%s commits/request", threeDecimals, u.CommitsPerRequest)
-	p.add("%s rollbacks/request", threeDecimals, positive(u.RollbacksPerRequest))
-	p.add("%s fsyncs/request", threeDecimals, u.FsyncsPerRequest)
-	p.add("%s WAL/request", size, u.WALPerRequest)
+	p.add("%s statements/request", sheet.Number, u.StatementsPerRequest)
+	p.add("%s commands/request", sheet.Number, u.CommandsPerRequest)
+	p.add("%s commits/request", sheet.Number, u.CommitsPerRequest)
+	p.add("%s rollbacks/request", sheet.Number, positive(u.RollbacksPerRequest))
+	p.add("%s fsyncs/request", sheet.Number, u.FsyncsPerRequest)
+	p.add("%s WAL/request", sheet.Size, u.WALPerRequest)
 	if len(p) == 0 {
-		p.add("%s statements/s", number, u.Statements)
-		p.add("%s commands/s", number, u.Commands)
-		p.add("%s commits/s", number, u.Commits)
-		p.add("%s fsyncs/s", number, u.Fsyncs)
+		p.add("%s statements/s", sheet.Number, u.Statements)
+		p.add("%s commands/s", sheet.Number, u.Commands)
+		p.add("%s commits/s", sheet.Number, u.Commits)
+		p.add("%s fsyncs/s", sheet.Number, u.Fsyncs)
 	}
 	if u.ConnectionsLimit != nil {
 		p.add("%s of %s connections", whole, u.ConnectionsMax, u.ConnectionsLimit)
 	} else {
 		p.add("%s connections", whole, u.ConnectionsMax)
 	}
-	p.add("%s active", significant, u.ActiveMean)
-	p.add("most in "+strings.ReplaceAll(u.BusiestWait, "%", "%%")+" (%s sessions)", significant, u.BusiestWaitMean)
-	p.add("CPU %s", threeDecimals, u.CPUCores)
-	p.add("%s memory", size, u.MemoryMax)
+	p.add("%s active", sheet.Number, u.ActiveMean)
+	p.add("most in "+strings.ReplaceAll(u.BusiestWait, "%", "%%")+" (%s sessions)", sheet.Number, u.BusiestWaitMean)
+	p.add("CPU %s", sheet.Number, u.CPUCores)
+	p.add("%s memory", sheet.Size, u.MemoryMax)
 	return p
 }
 
 func watchParts(u *result.WatchUsage) []string {
 	var p parts
-	p.add("%s of a core", share, u.CPUCores)
+	p.add("%s of a core", sheet.Share, u.CPUCores)
 	p.add("%s readings failed", whole, positive(u.Failures))
 	return p
 }
 
 // whole writes a rounded count.
-func whole(v float64) string { return integer(int64(math.Round(v))) }
+func whole(v float64) string { return sheet.Number(math.Round(v)) }
 
-// cores writes CPU time per elapsed time: "0.41 cores".
-func cores(v float64) string {
-	if v == 1 {
-		return "1 core"
-	}
-	return threeDecimals(v) + " cores"
-}
-
-// threeDecimals writes a number with up to three decimals.
-func threeDecimals(v float64) string { return significant(math.Round(v*1000) / 1000) }
-
-// watchTable has a row per step: load, latency, errors by class, and the CPU of each process in percent of one core. It
-// is nil if nothing was watched.
-func (r *run) watchTable() [][]string {
-	if len(r.steps) == 0 || len(r.watched) == 0 {
-		return nil
-	}
+// watchTable has a row per step: load, latency, errors by class, and the CPU of each process in percent of one core.
+func (r *run) watchTable() *sheet.Table {
 	cols := []column{
 		{name: "load", value: (*step).load},
-		{name: "answered", value: func(s *step) string { return rate(s.Total.Rate()) }},
+		{name: "answered", value: func(s *step) string { return sheet.Rate(s.Total.Rate()) }},
 		{name: "p50", value: func(s *step) string { return s.figures.text(figureP50) }},
 		{name: "p99", value: func(s *step) string { return s.figures.text(figureP99) }},
 		{name: "errors", value: errorsByClass},
 	}
 	if r.anyStep(func(s *step) bool { return len(s.Total.Statuses) > 0 }) {
-		cols = append(cols, column{name: "502", value: func(s *step) string { return integer(s.Total.Statuses[502]) }})
+		cols = append(cols, column{name: "502", value: func(s *step) string { return sheet.Integer(s.Total.Statuses[502]) }})
 	}
 	first := r.steps[0].usage // every step has the same subjects in the same order
 	for i := range first.Processes {
@@ -388,11 +379,10 @@ func (r *run) watchTable() [][]string {
 	for i := range first.Hosts {
 		cols = append(cols, column{
 			name:  r.subject(first.Hosts[i].Host, "load average"),
-			value: func(s *step) string { return known(significant, s.usage.Hosts[i].Load1) },
+			value: func(s *step) string { return known(sheet.Number, s.usage.Hosts[i].Load1) },
 		})
 	}
-	rows, _ := stepTable(cols, r.steps)
-	return rows
+	return stepTable(cols, r.steps)
 }
 
 // watchTableNote explains watchTable.
@@ -411,18 +401,14 @@ func corePercent(p *result.ProcessUsage) string {
 	if p.CPUCores == nil {
 		return "-"
 	}
-	percent := func(v float64) string {
-		if v < 0.0995 {
-			return fmt.Sprintf("%.1f", v*100)
-		}
-		return fmt.Sprintf("%.0f", v*100)
-	}
-	whole := bounded(p, "cpu_cores", percent, *p.CPUCores) + " %"
+	total := bounded(p, "cpu_cores", sheet.UnitPercent, 100**p.CPUCores)
 	if p.Below("cpu_user_cores") && p.Below("cpu_system_cores") {
-		return whole
+		return total
 	}
-	return bounded(p, "cpu_user_cores", percent, *p.CPUUserCores) + " + " + bounded(p, "cpu_system_cores", percent, *p.CPUSystemCores) +
-		" = " + whole
+	part := func(name string, v *float64) string {
+		return strings.TrimSuffix(bounded(p, name, sheet.UnitPercent, 100**v), " %")
+	}
+	return part("cpu_user_cores", p.CPUUserCores) + " + " + part("cpu_system_cores", p.CPUSystemCores) + " = " + total
 }
 
 // known writes a figure, or "-" for nil.

@@ -280,11 +280,11 @@ func TestBoundedCPU(t *testing.T) {
 		answered                 int64
 		want, percent            string
 	}{
-		{0.01, 0, 0.01, 410_000, "CPU < 244 ns/request, < 0.05 cores", "< 5.0 %"},
-		{0.01, 0, 0.01, 0, "CPU < 0.05", "< 5.0 %"},
-		{0.01, 0.01, 1e-9, 1000, "CPU 20 µs/request, 0.01 cores", "1.0 %"},
+		{0.01, 0, 0.01, 410_000, "CPU < 244 ns/request, < 0.05 cores", "< 5 %"},
+		{0.01, 0, 0.01, 0, "CPU < 0.05", "< 5 %"},
+		{0.01, 0.01, 1e-9, 1000, "CPU 20 µs/request, 0.01 cores", "1 %"},
 		{0, 0, 1e-9, 1000, "CPU < 1 ns/request, < 0.001 cores", "< 0.1 %"},
-		{0.2, 0.05, 1e-9, 1000, "CPU 250 µs/request (200 µs user + < 100 µs sys), 0.125 cores", "10 + < 5.0 = 12 %"},
+		{0.2, 0.05, 1e-9, 1000, "CPU 250 µs/request (200 µs user + < 100 µs sys), 0.125 cores", "10 + < 5 = 12.5 %"},
 	} {
 		u := result.UsageOf(samples(c.user, c.system, c.resolution), 0, 2, c.answered)
 		if got := strings.Join(processParts(&u.Processes[0]), ", "); got != c.want {
@@ -313,7 +313,7 @@ func TestGapRemark(t *testing.T) {
 		},
 	}}}
 	r.watch()
-	want := "process app was not read from 2.0 s to 5.0 s: process 7 (:80) ended; process 9 (nginx) took its place"
+	want := "process app was not read from 2 s to 5.04 s: process 7 (:80) ended; process 9 (nginx) took its place"
 	if got := r.watchRemarks(); len(got) != 1 || got[0] != want {
 		t.Errorf("%q, want %q", got, want)
 	}

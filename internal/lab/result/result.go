@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"spillway/internal/histogram"
+	"spillway/internal/lab/sheet"
 )
 
 // Name and version in the header. A reader rejects another major version. A minor version only adds fields.
@@ -249,6 +250,24 @@ func (c *Criterion) Figure() string {
 	}
 	return c.Text
 }
+
+// Value writes what was observed: "31 ms", ">= 2.01 s".
+func (c *Criterion) Value() string {
+	unit := sheet.UnitSeconds
+	switch c.Metric {
+	case MetricErrorShare:
+		unit = sheet.UnitShare
+	case MetricRate:
+		unit = sheet.UnitRate
+	}
+	if c.AtLeast {
+		return sheet.AtLeast(c.Observed, unit)
+	}
+	return sheet.Text(c.Observed, unit)
+}
+
+// Observation names the figure with its value: "p99 31 ms".
+func (c *Criterion) Observation() string { return c.Figure() + " " + c.Value() }
 
 // Latency has one histogram per timed interval. Response, Service and FirstByte count every request that was answered
 // completely, whatever its status. Connect counts connections. The two of requests without an answer hold how long each

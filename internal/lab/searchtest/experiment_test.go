@@ -380,7 +380,7 @@ func TestExperimentFailingVariants(t *testing.T) {
 		t.Errorf("exit %d, %s%s", code, stdout, stderr)
 	}
 	for _, want := range []string{
-		"broken fails", ": 100.0 % of its requests (status 60, HTTP 500: 60). silent fails", ": 100.0 % of its requests (reset 60).", "  0/s  ",
+		"broken fails", ": 100 % of its requests (status 60, HTTP 500: 60). silent fails", ": 100 % of its requests (reset 60).", "  0/s  ",
 	} {
 		if !strings.Contains(strings.ReplaceAll(stdout, "0/s*", "0/s"), want) { // the mark of a busy machine
 			t.Errorf("no %q in\n%s", want, stdout)

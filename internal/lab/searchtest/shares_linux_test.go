@@ -94,7 +94,7 @@ func testShares(t *testing.T, disturbed bool) {
 	}
 	r.wantNothingLeft(t)
 	if stdout, stderr, code := spillway(t, "report", out); code != 0 || !strings.Contains(stdout, "host app used  throttled") ||
-		!strings.Contains(stdout, fmt.Sprintf("host app: 127.0.0.1, 0.5 CPUs on cores %d", cores[1])) {
+		!strings.Contains(stdout, fmt.Sprintf("host app     127.0.0.1, 0.5 CPUs on cores %d", cores[1])) {
 		t.Errorf("report: exit %d\n%s%s", code, stdout, stderr)
 	}
 }

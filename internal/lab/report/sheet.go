@@ -1,0 +1,148 @@
+package report
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+
+	"spillway/internal/lab/plan"
+	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
+)
+
+// writeForPeople writes a run in one of OneRunFormats, and the plan after it. One of them may be nil.
+func writeForPeople(w io.Writer, format Format, r *run, p *plan.Plan) error {
+	var s *sheet.Sheet
+	if r == nil {
+		s = p.Sheet()
+	} else {
+		s = r.sheet(format)
+		if p != nil {
+			s.Sections = append(s.Sections, p.Sheet().Within()...)
+		}
+	}
+	switch format {
+	case Markdown:
+		return s.WriteMarkdown(w)
+	case HTML:
+		return writeHTML(w, r, s)
+	}
+	return s.WriteText(w)
+}
+
+// verdictsShown is how many verdicts of a search a page has.
+const verdictsShown = 3
+
+// sheet is the run for people. A page also has more verdicts, what a single step used as a table, and the costs of the load generator. Only
+// the text leaves out where it was measured, because it is read there.
+func (r *run) sheet(format Format) *sheet.Sheet {
+	s := r.head()
+	verdicts, usedMin := 1, 2
+	if format == HTML {
+		verdicts, usedMin = verdictsShown, 1
+	}
+	if r.search != nil {
+		s.Facts = r.search.Facts()
+		if found := r.search.Diagnosis(verdicts); len(found) > 0 {
+			stops := sheet.Sheet{Title: "What stops the service", Sections: found}
+			s.Sections = stops.Within()
+		}
+	}
+	if len(r.steps) > 0 {
+		s.Sections = append(s.Sections, sheet.Section{
+			Title: "Steps", Table: stepTable(r.columns(), r.steps), Lines: r.remarks(), Note: r.tableNote(),
+		})
+		if parts := r.labels(); len(parts) > 0 {
+			s.Sections = append(s.Sections, sheet.Section{Title: "Named requests", Table: stepTable(labelColumns(), parts)})
+		}
+	}
+	s.Sections = append(s.Sections, r.usageSections(usedMin)...)
+	if format == HTML && len(r.steps) > 0 {
+		s.Sections = append(s.Sections, sheet.Section{
+			Title: "Generator and connections", Table: stepTable(generatorColumns(), r.steps), Note: generatorNote,
+		})
+	}
+	if format == Text {
+		s.Findings = r.Header.Notes
+	} else {
+		s.Sections = append(s.Sections, sheet.Section{Title: "Where it was measured", Facts: r.manifest()})
+	}
+	return s
+}
+
+// head is what a sheet begins with.
+func (r *run) head() *sheet.Sheet {
+	h := r.headline()
+	return &sheet.Sheet{Title: r.label, Verdict: h.Text, Caveat: h.Caveat}
+}
+
+// remarks are those of all steps.
+func (r *run) remarks() []string {
+	var lines []string
+	for k := range r.steps {
+		for _, line := range r.steps[k].remarks() {
+			lines = append(lines, r.steps[k].load()+": "+line)
+		}
+	}
+	return lines
+}
+
+func emit(w io.Writer, out *bytes.Buffer) error {
+	if _, err := out.WriteTo(w); err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	return nil
+}
+
+// writeSummary writes the verdict, the figures and the reasons of each run as short Markdown, for the summary of a CI job.
+func writeSummary(w io.Writer, runs []run) error {
+	var out bytes.Buffer
+	for i := range runs {
+		r := &runs[i]
+		s := r.head()
+		if r.search != nil {
+			s.Facts, s.Sections = r.search.Facts(), r.search.Diagnosis(1)
+			for k := range s.Sections {
+				s.Sections[k].Table = nil
+			}
+		}
+		if len(r.steps) > 0 {
+			s.Sections = append(s.Sections, sheet.Section{Table: stepTable(r.summaryColumns(), r.steps), Lines: r.remarks()})
+		}
+		if i > 0 {
+			out.WriteString("\n")
+		}
+		if err := s.WriteMarkdown(&out); err != nil {
+			return err
+		}
+	}
+	return emit(w, &out)
+}
+
+func (r *run) summaryColumns() []column {
+	cols := []column{
+		{name: "load", value: (*step).load},
+		{name: "requests", value: func(s *step) string { return sheet.Integer(s.Total.Requests()) }},
+		answeredColumn(),
+		responseColumn("p50", figureP50),
+		responseColumn("p99", figureP99),
+		{name: "errors", value: func(s *step) string { return sheet.Share(s.Total.ErrorShare()) }},
+	}
+	if r.anyStep(func(s *step) bool { return len(s.Total.SLO) > 0 }) {
+		cols = append(cols, column{name: "SLO", value: (*step).sloVerdict})
+	}
+	return append(cols, column{name: "validity", value: (*step).validity, left: true})
+}
+
+// sloVerdict is the verdict on the SLO, which only a valid step supports.
+func (s *step) sloVerdict() string {
+	switch {
+	case len(s.Total.SLO) == 0 || s.Total.Validity == result.Unjudged:
+		return "-"
+	case !s.valid():
+		return "not judged"
+	case s.sloMet():
+		return "met"
+	}
+	return "missed"
+}
