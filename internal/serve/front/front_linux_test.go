@@ -528,6 +528,9 @@ func TestUnixSocket(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
+		if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
 		if _, err := io.WriteString(c, keepRequest); err != nil {
 			t.Fatal(err)
 		}

@@ -28,7 +28,7 @@ func (r *rig) hold(t *testing.T) (release func()) {
 	t.Helper()
 	c := r.dial(t)
 	c.send(holdRequest)
-	<-r.holding
+	apptest.Receive(t, "the answer that takes long", r.holding)
 	return func() {
 		r.release <- struct{}{}
 		c.receive()
@@ -96,7 +96,7 @@ func TestEnd(t *testing.T) {
 	}
 	holder := clients[0]
 	holder.send(holdRequest)
-	<-r.holding
+	apptest.Receive(t, "the answer that takes long", r.holding)
 	for _, c := range clients[2:] {
 		c.send(keepRequest)
 	}
@@ -107,7 +107,7 @@ func TestEnd(t *testing.T) {
 	}()
 	apptest.Await(t, "the loop is told", func() bool { return phase(r.phase.Load()) == ending })
 	r.release <- struct{}{}
-	<-ended
+	apptest.Receive(t, "the end", ended)
 	holder.receive()
 	for _, c := range clients[2:] {
 		c.receive()
@@ -148,6 +148,48 @@ func TestEndAnswersWhatWasGiven(t *testing.T) {
 	}
 	if n, err := unix.Read(pair[0], answer); n != 0 || err != nil || r.gate.open.Load() != 0 {
 		t.Errorf("at the end: %d, %v, %d open", n, err, r.gate.open.Load())
+	}
+}
+
+// TestGivenMeanwhile: a loop that was woken for a connection also serves one that it is given while it answers others.
+func TestGivenMeanwhile(t *testing.T) {
+	t.Parallel()
+	r := open(t, 1, nil)
+	give := func() *os.File {
+		t.Helper()
+		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		client := os.NewFile(uintptr(pair[0]), "client")
+		t.Cleanup(func() { _ = client.Close() })
+		r.gate.Enter()
+		if !r.loops[0].give(&conn{fd: pair[1], answered: true}) {
+			t.Fatal("the loop has ended")
+		}
+		return client
+	}
+	first, second := r.dial(t), r.dial(t)
+	first.ask(keepRequest)
+	second.ask(keepRequest)
+	first.send(holdRequest)
+	apptest.Receive(t, "the first answer", r.holding)
+	second.send(holdRequest) // comes with the bell for the connection, and before it
+	before := give()
+	r.release <- struct{}{}
+	apptest.Receive(t, "the second answer", r.holding)
+	meanwhile := give()
+	r.release <- struct{}{}
+	for i, client := range []*os.File{meanwhile, before} {
+		if err := client.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(client, closeRequest); err != nil {
+			t.Fatal(err)
+		}
+		if text, err := io.ReadAll(client); err != nil || !strings.HasPrefix(string(text), "HTTP/1.1 200 OK\r\n") {
+			t.Errorf("connection %d: %q, %v", i, text, err)
+		}
 	}
 }
 

@@ -270,7 +270,6 @@ func (l *loop) run() {
 	for {
 		n := l.wait(l.timeout())
 		l.now = time.Now()
-		l.collect(false)
 		l.round(n)
 		l.expire()
 		switch at := phase(l.front.phase.Load()); {
@@ -324,6 +323,7 @@ func (l *loop) round(n int) {
 		case fd == l.bell:
 			var count [8]byte
 			_, _ = unix.Read(l.bell, count[:])
+			l.collect(false) // not before: the bell may have rung again since
 		case fd < len(l.conns) && l.conns[fd] != nil:
 			l.read(l.conns[fd])
 		}
