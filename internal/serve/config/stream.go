@@ -20,7 +20,7 @@ type Stream struct {
 	BodyBytes     int           `yaml:"body_bytes" range:"2..1073741824" doc:"body before and after decompression; at most http.body_bytes" over:"413"`
 	Timeout       time.Duration `yaml:"timeout" range:"10ms..10m" doc:"wait of a request for its answer" over:"504 'unknown-outcome'; the records stay queued"`
 	Committers    int           `yaml:"committers" range:"1..64" doc:"concurrent transactions; a database's streams share half of pool.max; 1 on SQLite" over:"records wait and share the next transaction"`
-	BatchRows     int           `yaml:"batch_rows" range:"1..1000000" doc:"records per transaction, unless one request has more" over:"split into several transactions; 'spillway_stream_batch_rows'"`
+	BatchRows     int           `yaml:"batch_rows" range:"1..1000000" doc:"records per transaction, unless one request, or one group of the spool, has more" over:"split into several transactions; 'spillway_stream_batch_rows'"`
 	BatchBytes    int           `yaml:"batch_bytes" range:"1024..1073741824" doc:"bytes per transaction, in memory" over:"as batch_rows"`
 	QueueRows     int           `yaml:"queue_rows" range:"1..100000000" doc:"records waiting for a transaction" over:"503, or 413 if one request is larger; 'spillway_stream_overloads_total'"`
 	QueueBytes    int           `yaml:"queue_bytes" range:"1024..68719476736" doc:"bytes waiting for a transaction, in memory" over:"as queue_rows"`

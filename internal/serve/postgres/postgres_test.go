@@ -30,8 +30,6 @@ var shared = apptest.Shared[*apptest.PostgresServer]{Start: func() (*apptest.Pos
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(apptest.Closing(m, &shared)) }
 
-// databaseName returns the name of the database of a URL, of which names of roles are made:
-// roles belong to the server.
 // patience bounds what only a hang exceeds.
 const patience = 5 * time.Minute
 

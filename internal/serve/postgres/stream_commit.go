@@ -102,7 +102,7 @@ func (st *Stream) commitSteps(
 	}
 	failed, err = c.run(ctx, steps, descriptions)
 	if err == nil {
-		b.Progress()
+		b.Committed()
 		c.recheck(ctx, statementLimit(b))
 	}
 	b.Level = c.level

@@ -77,7 +77,7 @@ func (s *Spool) admit(name string, e queue.Entry) (t, other *ticket, err error) 
 		}
 	}
 	limits := queue.Limits{Bytes: s.cfg.QueueBytes, Spool: s.cfg.Bytes}
-	waiting := queue.Load{Bytes: s.waiting, Spool: s.used + int64(s.waiting)}
+	waiting := queue.Load{Bytes: s.waiting, Spool: s.used + int64(s.waiting+s.writing)}
 	if err := limits.Admit(queue.Load{Bytes: t.size, Spool: int64(t.size)}, waiting); err != nil {
 		s.counters.overloads.Add(err, 1)
 		return nil, nil, err

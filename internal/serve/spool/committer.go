@@ -73,6 +73,7 @@ func (s *Spool) take() (*batch, *task) {
 	}
 	b := &batch{tickets: s.pending[:n:n], removals: s.removals}
 	s.pending, s.waiting, s.removals = s.pending[n:], s.waiting-size, nil
+	s.writing += size
 	if len(s.tasks) > 0 {
 		return b, s.tasks[0]
 	}
@@ -88,7 +89,7 @@ func (s *Spool) dropKnown(b *batch) {
 		k, err := s.file.key(t.name, t.Key)
 		switch {
 		case err != nil:
-			err = fmt.Errorf("look up an idempotency key in the spool: %w", err)
+			err = s.reason(fmt.Errorf("look up an idempotency key: %w", err), 1)
 		case k == nil || !k.is(&t.Entry):
 			return false
 		case k.fingerprint != t.Fingerprint:
@@ -265,6 +266,7 @@ func (h *head) countDead(l *queue.DeadLetter, n int64) {
 
 // release forgets an entry that no longer waits. The caller holds mu.
 func (s *Spool) release(t *ticket) {
+	s.writing -= t.size
 	if t.Key != "" {
 		delete(s.keys, nameKey{t.name, t.Key})
 	}

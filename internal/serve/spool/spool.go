@@ -58,6 +58,7 @@ type Spool struct {
 	names    map[string]*nameState
 	pending  []*ticket
 	waiting  int // bytes in pending
+	writing  int // bytes that run has taken from there and not answered
 	keys     map[nameKey]*ticket
 	removals []*removal
 	tasks    []*task
@@ -147,7 +148,7 @@ func (s *Spool) Ready(name string) error {
 	case s.failing != nil && time.Since(s.failedAt) < failingFor:
 		return &queue.Unready{Why: errors.New("the spool cannot be written"), Cause: s.failing}
 	}
-	full := crowded(s.used, s.cfg.Bytes, "")
+	full := crowded(s.used, s.cfg.Bytes, "", "spool.bytes")
 	for _, n := range s.names {
 		if name != "" && n.name != name {
 			continue
@@ -156,19 +157,19 @@ func (s *Spool) Ready(name string) error {
 			return &queue.Unready{Why: fmt.Errorf("the drain of %s has stopped", n.name), Cause: n.reason}
 		}
 		if share := s.cfg.Shares[n.name]; share > 0 && (full == nil || errors.Is(full, queue.ErrNearlyFull)) {
-			full = cmp.Or(crowded(s.usedBy(n), share, " of "+n.name), full)
+			full = cmp.Or(crowded(s.usedBy(n), share, " of "+n.name, "spool_bytes"), full)
 		}
 	}
 	return full
 }
 
-// crowded returns an error if more than three quarters of a limit are used. It wraps
+// crowded returns an error if more than three quarters of the limit that a setting gives are used. It wraps
 // queue.ErrNearlyFull while there is still room.
-func crowded(used, limit int64, of string) error {
+func crowded(used, limit int64, of, setting string) error {
 	if used <= limit/4*3 {
 		return nil
 	}
-	why := fmt.Errorf("the spool holds %d bytes%s (spool_bytes %d)", used, of, limit)
+	why := fmt.Errorf("the spool holds %d bytes%s (%s %d)", used, of, setting, limit)
 	if used <= limit-limit/64 {
 		why = fmt.Errorf("%w: %w", queue.ErrNearlyFull, why)
 	}

@@ -176,7 +176,7 @@ func TestBounds(t *testing.T) {
 	if !errors.As(err, &over) || over.Limit != "spool_bytes" || over.RetryAfter <= 0 || kept < 15 {
 		t.Fatalf("%d kept, then %v", kept, err)
 	}
-	if err := s.Ready(""); err == nil || !strings.Contains(err.Error(), "spool_bytes") {
+	if err := s.Ready(""); err == nil || !strings.Contains(err.Error(), "spool.bytes") {
 		t.Errorf("ready: %v", err)
 	}
 	if _, err := s.Append(t.Context(), "/a", queue.Entry{Payload: make([]byte, 700<<10)}); !errors.Is(err, queue.ErrTooLarge) {

@@ -89,6 +89,16 @@ func (b *Batch) Committing() {
 	}
 }
 
+// Committed notes that COMMIT was answered. What the sink does afterwards is bounded by
+// itself, and the client waits for it.
+func (b *Batch) Committed() {
+	if a := b.attempt; a != nil {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.late = nil
+	}
+}
+
 // Progress notes that the database has answered a statement of the batch, and restarts
 // Config.CommitTimeout. The number of statements must be bounded by the batch's rows, so
 // that the work always ends.

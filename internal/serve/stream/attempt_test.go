@@ -174,6 +174,32 @@ func (l *leveled) Commit(ctx context.Context, b *Batch) error {
 	return l.memory.Commit(ctx, b)
 }
 
+// slowAfterCommit is a Sink that asks the database for more after a COMMIT was answered, for a time.
+type slowAfterCommit struct {
+	*memory
+	asks time.Duration
+}
+
+func (s *slowAfterCommit) Commit(ctx context.Context, b *Batch) error {
+	b.Committing()
+	b.Committed()
+	<-time.After(s.asks)
+	return s.memory.Commit(ctx, b)
+}
+
+// A COMMIT that was answered is not reported as unknown, whatever the sink does afterwards.
+func TestCommitAnsweredThenSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sink := &slowAfterCommit{memory: newMemory(time.Millisecond)}
+		s := openTest(t, sink, func(c *Config, _ *Definition) { c.WaitMax = time.Hour })
+		sink.asks = 2 * s.cfg.CommitTimeout
+		if _, err := s.Commit(t.Context(), testRequest(t, s, "key", number(1))); err != nil {
+			t.Error(err)
+		}
+		closeTest(t, s)
+	})
+}
+
 // A timer that has fired before the limit began anew ends nothing.
 func TestAttemptFiredBefore(t *testing.T) {
 	late := false

@@ -28,7 +28,7 @@ func FuzzSpooledRecords(f *testing.F) {
 	})
 }
 
-// spoolSchema is a stream with columns "name type" and, behind those, "required" or
+// spooledSchema is a stream with columns "name type" and, behind those, "required" or
 // "default=...".
 func spooledSchema(t testing.TB, columns ...string) *Schema {
 	t.Helper()

@@ -458,7 +458,7 @@ func TestSpooledReady(t *testing.T) {
 }
 
 // Requests with one key are the same if they were accepted within key_ttl, whichever is
-// drained first and whenever. After spool_max_age they are in doubt.
+// drained first and whenever. After spool.max_age they are in doubt.
 func TestSpooledKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openSpooledTest(t, newMarked(), &quietSpool{})
