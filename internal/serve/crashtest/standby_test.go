@@ -15,7 +15,7 @@ import (
 	"spillway/internal/serve/storetest"
 )
 
-// standbyAway is how long TestStandby keeps the standby away. SPILLWAY_STANDBY_AWAY
+// standbyAway is how long the tests TestStandby… keep the standby away. SPILLWAY_STANDBY_AWAY
 // overrides it, for example with 10m; less than half a minute, or 2m and more.
 const standbyAway = 3 * time.Second
 
