@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"spillway/internal/lab/sheet"
 )
 
 // overlapMin is the share of a step that all parts must have run at the same time by the clocks of their hosts.
@@ -123,8 +125,8 @@ func (t *Total) noteOffset(together float64) {
 	}
 	t.Reasons = append(t.Reasons, Reason{
 		Code: NotTogether, Verdict: NotStationary,
-		Text: fmt.Sprintf("the parts ran it at the same time for %.0f %% of it by their own clocks, and only then "+
-			"did the target have the sum of their loads", 100*together),
+		Text: fmt.Sprintf("the parts ran it at the same time for %s of it by their own clocks, and only then "+
+			"did the target have the sum of their loads", sheet.Share(together)),
 	})
 	if NotStationary.worse(t.Validity) {
 		t.Validity = NotStationary
@@ -154,7 +156,7 @@ func (t *Total) noteShortParts(parts []*StepRun, names []string) error {
 		}
 		t.Reasons = append(t.Reasons, Reason{
 			Code: PartAbsent, Verdict: GeneratorLimited, Host: names[i],
-			Text: fmt.Sprintf("ended after %.3g s of %.3g s", part.Total.Elapsed, planned),
+			Text: fmt.Sprintf("ended after %s of %s", sheet.Duration(part.Total.Elapsed), sheet.Duration(planned)),
 		})
 		if GeneratorLimited.worse(t.Validity) {
 			t.Validity = GeneratorLimited
