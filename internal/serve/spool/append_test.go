@@ -1,7 +1,11 @@
 package spool
 
 import (
+	"bytes"
+	"errors"
+	"log/slog"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -73,5 +77,54 @@ func TestGather(t *testing.T) {
 	// without a wait.
 	if groups, took := run(10, 30*time.Microsecond); len(groups) > rounds+4 || took > 2*rounds*disk {
 		t.Errorf("ten, one after the other: %v in %s", groups, took)
+	}
+}
+
+// TestBytesInFlight: what is being written counts for the bytes of the spool.
+func TestBytesInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testConfig()
+		cfg.Bytes = 1 << 20
+		s := openAt(t, filepath.Join(t.TempDir(), "s.db"), cfg)
+		slowDown(t, s, time.Minute)
+		entry := queue.Entry{Payload: make([]byte, 600<<10), Rows: 1}
+		var first sync.WaitGroup
+		first.Go(func() {
+			if _, err := s.Append(t.Context(), "/a", entry); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait() // the first is being written
+		var over *queue.Overload
+		if _, err := s.Append(t.Context(), "/a", entry); !errors.As(err, &over) || over.Limit != queue.LimitSpool {
+			t.Errorf("while as much is written: %v", err)
+		}
+		first.Wait()
+		s.mu.Lock()
+		if s.writing != 0 {
+			t.Errorf("%d bytes are being written in the end", s.writing)
+		}
+		s.mu.Unlock()
+		closeSpool(t, s)
+	})
+}
+
+// TestLookUpFails: an idempotency key that cannot be looked up is an error that is counted and logged.
+func TestLookUpFails(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	cfg := testConfig()
+	cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+	s := openAt(t, filepath.Join(t.TempDir(), "s.db"), cfg)
+	if err := sqlitex.ExecuteTransient(s.file.writer, "ALTER TABLE keys RENAME TO gone", nil); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.Append(t.Context(), "/a", queue.Entry{Payload: []byte("x"), Rows: 1, Key: "key"})
+	if failed := s.Stats().Failed; err == nil || failed != 1 {
+		t.Errorf("%v, %d failed", err, failed)
+	}
+	closeSpool(t, s)
+	if !strings.Contains(log.String(), "look up an idempotency key") {
+		t.Errorf("the log has\n%s", &log)
 	}
 }
