@@ -9,6 +9,7 @@ import (
 
 	"spillway/internal/histogram"
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // Merge puts the parts of a load together, as result.Merge does, and completes the verdicts: it judges on the sum what no
@@ -29,18 +30,18 @@ func Merge(parts []*result.Run) (*result.Run, error) {
 		}
 		late = max(late, merged.Steps[i].Late)
 	}
-	merged.Header.Notes = append([]string{clocksOf(merged.Header.Parts, seconds(late))}, merged.Header.Notes...)
+	merged.Header.Notes = append([]string{clocksOf(merged.Header.Parts, late)}, merged.Header.Notes...)
 	return merged, nil
 }
 
-// clocksOf states the clocks of the parts and how late the latest step of one began.
-func clocksOf(parts []result.Header, late time.Duration) string {
+// clocksOf states the clocks of the parts and how late the latest step of one began, in seconds.
+func clocksOf(parts []result.Header, late float64) string {
 	var clocks []string
 	for i := range parts {
 		clocks = append(clocks, fmt.Sprintf("that of %s is %s", parts[i].PartName(), parts[i].Part.Clock))
 	}
 	return fmt.Sprintf("The parts of the load began by the clocks of their hosts: %s. No step began more than %s after its planned time.",
-		strings.Join(clocks, ", "), round(late))
+		strings.Join(clocks, ", "), sheet.Duration(late))
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

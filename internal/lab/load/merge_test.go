@@ -89,7 +89,7 @@ func TestMerge(t *testing.T) {
 		parts[1].Header.Part.Clock = result.Clock{Unknown: "function not implemented"}
 		parts[1].Steps[0].Late = 0.002
 	})
-	const clocks = "The parts of the load began by the clocks of their hosts: that of part 1 (h1) is synchronized to within 300µs, that of part 2 (h2) " +
+	const clocks = "The parts of the load began by the clocks of their hosts: that of part 1 (h1) is synchronized to within 300 µs, that of part 2 (h2) " +
 		"is synchronized or not (function not implemented), that of part 3 (h3) is not synchronized. No step began more than 2 ms after its planned time."
 	if merged, err := Merge(parts); err != nil || merged.Header.Notes[0] != clocks {
 		t.Errorf("%v: notes %q, want %q", err, merged.Header.Notes, clocks)

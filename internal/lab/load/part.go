@@ -52,7 +52,7 @@ func (p *Parts) parse(now time.Time) (part target.Part, start time.Time, err err
 		return part, start, fmt.Errorf("--start-at %s was %s ago by this host's clock; choose a time at which every host is ready, as in %s",
 			p.StartAt, round(now.Sub(start)), example)
 	case start.Sub(now) > aheadMax:
-		return part, start, fmt.Errorf("--start-at %s is more than %s ahead; choose a time as in %s", p.StartAt, aheadMax, example)
+		return part, start, fmt.Errorf("--start-at %s is more than %s ahead; choose a time as in %s", p.StartAt, round(aheadMax), example)
 	}
 	return part, start, nil
 }
@@ -132,7 +132,7 @@ func (s *stepRun) awaitBegin(ctx context.Context) (int64, error) {
 	at := c.Clock.At(planned)
 	if wait := time.Duration(at - c.Clock.Now()); wait > time.Second {
 		s.listener.message(fmt.Sprintf("part %d of %d: step %d begins at %s, in %s", c.Part.Number+1, c.Part.Of, s.number+1,
-			planned.UTC().Format(time.RFC3339), wait.Round(time.Second)))
+			planned.UTC().Format(time.RFC3339), round(wait.Round(time.Second))))
 	}
 	if err := awaitReading(ctx, c.Clock, at); err != nil {
 		return 0, errors.Join(errNotBegun, err)

@@ -42,7 +42,7 @@ func TestParseParts(t *testing.T) {
 		{Parts{"1/3", "soon"}, "", "", target.Part{}, `--start-at "soon": write a time as in ` + example},
 		{Parts{"1/3", "2026-03-01T11:59:57Z"}, "", "", target.Part{}, "--start-at 2026-03-01T11:59:57Z was 3 s ago by this host's clock; choose a time at which every host is ready, as in " + example},
 		{Parts{"1/3", "2026-03-01T12:00:00Z"}, "", "", target.Part{}, "was 0 s ago"},
-		{Parts{"1/3", "2027-03-01T12:00:00Z"}, "", "", target.Part{}, "is more than 24h0m0s ahead"},
+		{Parts{"1/3", "2027-03-01T12:00:00Z"}, "", "", target.Part{}, "is more than 24 h ahead"},
 	} {
 		t.Setenv("JOB_COMPLETION_INDEX", c.index)
 		t.Setenv("SPILLWAY_PARTS", c.count)
@@ -181,7 +181,7 @@ func TestDescribePart(t *testing.T) {
 	}
 	for want, clock := range map[string]result.Clock{
 		"is not synchronized: this part may begin at another time": {},
-		"is synchronized to within 120ms: ":                        {Synchronized: true, Error: 0.12},
+		"is synchronized to within 120 ms: ":                       {Synchronized: true, Error: 0.12},
 		"is synchronized or not (function not implemented): ":      {Unknown: "function not implemented"},
 	} {
 		if _, note := c.describePart(clock); !strings.Contains(note, want) {

@@ -75,13 +75,13 @@ type Clock struct {
 	Unknown      string  `json:"unknown,omitempty"`       // why the kernel does not tell
 }
 
-// String says how far the clock can be relied on: "synchronized to within 300µs".
+// String says how far the clock can be relied on: "synchronized to within 300 µs".
 func (c Clock) String() string {
 	switch {
 	case c.Unknown != "":
 		return "synchronized or not (" + c.Unknown + ")"
 	case c.Synchronized:
-		return fmt.Sprintf("synchronized to within %s", time.Duration(c.Error*float64(time.Second)).Round(time.Microsecond))
+		return fmt.Sprintf("synchronized to within %s", sheet.Duration(c.Error))
 	}
 	return "not synchronized"
 }
