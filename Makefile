@@ -27,7 +27,7 @@ run: build ## build, then serve the freight demo from embedded SQLite
 demo: build needs ## start nginx, spillway, PostgreSQL, MariaDB and Redis with the freight demo; Ctrl-C stops all
 	scripts/demo.sh $(ARGS)
 
-test: needs ## run the tests, in three to four minutes on two cores; installs the servers that they need
+test: needs ## run the tests, in about three minutes on two cores; installs the servers that they need
 	GO=$(GO) $(GO) run ./scripts/testrun -short -timeout 30m -p 4 -parallel 8 $(TESTFLAGS) ./... ./experiments/...
 
 race: needs-race ## run the tests with the race detector, then all with the long ones, the portable connection path, the long crash tests and 10,000 power cuts
