@@ -31,8 +31,9 @@ func readState(row tables.Row) (popup.Key, popup.State, error) {
 func (t *Tables) Restore(ctx context.Context, yield func(popup.Key, popup.State) error) error {
 	var last popup.Key
 	for {
-		rows, err := t.rows(ctx, "SELECT user_id, placement, state FROM popup_state WHERE user_id >= ? AND (user_id > ? OR placement > ?) "+
-			"ORDER BY user_id, placement LIMIT ?", last.User, last.User, last.Placement, int64(restoreRows))
+		after, args := t.dialect.After([2]string{"user_id", "placement"}, [2]any{last.User, last.Placement})
+		rows, err := t.rows(ctx, "SELECT user_id, placement, state FROM popup_state WHERE "+after+
+			" ORDER BY user_id, placement LIMIT ?", append(args, int64(restoreRows))...)
 		if err != nil {
 			return fmt.Errorf("read popup states: %w", err)
 		}

@@ -57,6 +57,31 @@ func popupBackend(pg *apptest.PostgresServer, via func(string) string) storetest
 	}
 }
 
+// States are read in the order of their index near the end of the table too, where PostgreSQL
+// expects so few rows after a user, if each column is compared on its own, that it sorts them.
+func TestPopupRestorePlan(t *testing.T) {
+	t.Parallel()
+	url := shared.Get(t).CreateDatabase(t)
+	if err := open(t, url, database.Pool{}).Popups().EnsureTables(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	mustExecute(t, url, "INSERT INTO popup_state (user_id, placement, sequence, kind, campaign_id, at, event_id, state) "+
+		"SELECT g, 'home', 1, 1, 1, now(), gen_random_uuid(), '\\x00' FROM generate_series(1, 100000) AS g ORDER BY hashint4(g)")
+	mustExecute(t, url, "ANALYZE popup_state")
+	condition, args := dialect.After([2]string{"user_id", "placement"}, [2]any{"'8'", "'home'"})
+	for _, arg := range args {
+		condition = strings.Replace(condition, "?", arg.(string), 1)
+	}
+	plan, err := streamRows(t.Context(), url, "EXPLAIN SELECT user_id, placement, state FROM popup_state WHERE "+condition+
+		" ORDER BY user_id, placement LIMIT 5000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := fmt.Sprint(plan); !strings.Contains(text, "Index Scan") || strings.Contains(text, "Sort") {
+		t.Errorf("plan: %s", text)
+	}
+}
+
 // A missing privilege on a table is named with the statement that grants it.
 func TestPopupRights(t *testing.T) {
 	t.Parallel()

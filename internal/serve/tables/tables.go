@@ -120,6 +120,16 @@ func (d Dialect) InsertNew(row string) string {
 	return "INSERT INTO " + row + " ON CONFLICT DO NOTHING"
 }
 
+// After writes that a row comes after values in the order of two columns, and the arguments for
+// that. PostgreSQL takes the parts of the longer form for independent: it expects far too few rows
+// and would rather sort them than read an index. MySQL reads no index for a comparison of rows.
+func (d Dialect) After(columns [2]string, values [2]any) (condition string, args []any) {
+	if d.SQL == plans.MySQL {
+		return fmt.Sprintf("%[1]s >= ? AND (%[1]s > ? OR %[2]s > ?)", columns[0], columns[1]), []any{values[0], values[0], values[1]}
+	}
+	return fmt.Sprintf("(%s, %s) > (?, ?)", columns[0], columns[1]), values[:]
+}
+
 // In writes that a value is one of some, and the arguments for that. PostgreSQL takes them as one
 // array. Other databases keep statements prepared: the last value is repeated up to a power of two,
 // so that there are few different ones.
