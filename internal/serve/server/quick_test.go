@@ -158,6 +158,14 @@ func TestQuickHeaders(t *testing.T) {
 			} {
 				want := l.regular(t, target, lines...)
 				got, ok := l.quick(t, target, lines...)
+				for ok { // until no second of an Age has begun in between
+					after := l.regular(t, target, lines...)
+					if after.header.Get("Age") == want.header.Get("Age") {
+						break
+					}
+					want = after
+					got, ok = l.quick(t, target, lines...)
+				}
 				if !ok {
 					t.Errorf("%s: %s %v is left to the regular server", name, target, lines)
 					continue
