@@ -111,9 +111,7 @@ func Diagnose(run *result.Run, passing, failing int) []Verdict {
 func (c *comparison) verdicts() []Verdict {
 	for _, s := range []*step{c.passing, c.failing, c.lightest} {
 		if s != nil && s.load != nil && len(s.processes) == 0 {
-			if p, ok := target(&s.load.Total); ok {
-				s.processes = append(s.processes, p)
-			}
+			s.addTarget()
 		}
 	}
 	var found []Verdict
@@ -191,14 +189,18 @@ func known(v float64) *float64 {
 	return &v
 }
 
-// processFigure compares a figure of a process.
-func (c *comparison) processFigure(p *process, name, unit string, of func(*process) float64) Figure {
-	return c.figure(p.name+": "+name, unit, func(s *step) float64 { return of(s.find(p)) })
-}
-
-// databaseFigure compares a figure of a database.
-func (c *comparison) databaseFigure(d *database, name, unit string, of func(*database) float64) Figure {
-	return c.figure(d.name+": "+name, unit, func(s *step) float64 { return of(s.findDatabase(d)) })
+// usageFigures compare figures of a watched subject.
+func (c *comparison) usageFigures(u *result.SubjectUsage, names ...result.Figure) []Figure {
+	var all []Figure
+	for _, name := range names {
+		d := result.Define(u.Sampler, name)
+		title := d.Words
+		if u.Name != "" {
+			title = u.Name + ": " + title
+		}
+		all = append(all, c.figure(title, d.Unit, func(s *step) float64 { return s.find(u).Value(name) }))
+	}
+	return all
 }
 
 // loadFigures are the same with every verdict: what was offered and what came of it.
@@ -221,10 +223,8 @@ func (c *comparison) loadFigures() []Figure {
 // processesUsed describes the CPUs of every process, for verdicts that rest on their being idle.
 func (c *comparison) processesUsed() []Figure {
 	var all []Figure
-	for i := range c.failing.processes {
-		p := &c.failing.processes[i]
-		all = append(all, c.processFigure(p, "CPU", sheet.UnitCores, func(p *process) float64 { return p.cores }),
-			c.processFigure(p, "CPU that it may use", sheet.UnitCores, func(p *process) float64 { return p.limit }))
+	for _, p := range c.failing.processes {
+		all = append(all, c.usageFigures(p.SubjectUsage, result.CPUCores, result.CPULimit)...)
 	}
 	return all
 }

@@ -29,7 +29,7 @@ func (c *comparison) unknown() Verdict {
 	}
 	v := Verdict{Name: Unknown, Evidence: append(c.processesUsed(), c.loadFigures()...)}
 	v.Sentence = fmt.Sprintf("Not enough evidence: nothing that was watched is full %s.", c.at())
-	if len(s.usage.Hosts) == 0 && len(s.processes) == 0 && len(s.databases) == 0 {
+	if len(s.usage.Of(result.SamplerHost)) == 0 && len(s.processes) == 0 && len(s.databases) == 0 {
 		v.Sentence = "Not enough evidence: nothing was watched."
 	}
 	v.Advice = "Compare steps that differ more in their load, and are at least 5 s long."

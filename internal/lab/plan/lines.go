@@ -235,11 +235,11 @@ func (b *builder) sharedLimits(c *Capacity) {
 		c.RateHz.High = max(c.RateHz.Value, min(c.RateHz.High, hz))
 		c.RateHz.Low = min(c.RateHz.Low, c.RateHz.Value)
 	}
-	b.eachDatabase(func(d *result.DatabaseUsage) {
+	for _, d := range b.databases() {
 		if hosts := connectionHosts(d); hosts >= 1 && hosts < float64(c.Hosts) {
 			limit(hosts*b.rate.Value, hosts*b.rate.Low, connectionsUsed(d, hosts))
 		}
-	})
+	}
 	for i := range b.basis.ceilings {
 		if s := &b.basis.ceilings[i]; b.isShared(s) {
 			limit(s.RateHz, b.rate.Low, s.Sentence()+", all busy; "+
@@ -385,23 +385,12 @@ func (b *builder) lightNote(p *pool) string {
 
 // memory adds the memory of the application's processes on one host.
 func (b *builder) memory() {
-	for i := range b.basis.usage.Processes {
-		u := &b.basis.usage.Processes[i]
+	for _, u := range b.basis.usage.Of(result.SamplerProcess) {
 		c := Ceiling{Resource: ProcessCPU, Host: u.Host, Subject: u.Name}
-		if u.RSSMax == nil || b.basis.ceiling(&c) == nil || b.role(&c) != result.RoleApplication {
+		if math.IsNaN(u.Value(result.RSSMax)) || b.basis.ceiling(&c) == nil || b.role(&c) != result.RoleApplication {
 			continue
 		}
-		f := b.figure("resident memory of "+u.Name, sheet.UnitBytes, *u.RSSMax, false, func(o *observation) float64 {
-			if o.usage == nil {
-				return math.NaN()
-			}
-			for _, p := range o.usage.Processes {
-				if p.Host == u.Host && p.Name == u.Name && p.RSSMax != nil {
-					return *p.RSSMax
-				}
-			}
-			return math.NaN()
-		})
+		f := b.usageFigure("resident memory of "+u.Name, sheet.UnitBytes, u, result.RSSMax)
 		b.add(Line{
 			Name: "memory of each application host", Subject: u.Name, Unit: sheet.UnitBytes, Need: Estimate{f.High, f.Low, f.High},
 			Figures: []Figure{f},
@@ -453,42 +442,29 @@ func (b *builder) sharedCPU(c *Ceiling) {
 }
 
 func (b *builder) redisMemory() {
-	b.eachDatabase(func(d *result.DatabaseUsage) {
-		if d.Kind != result.SamplerRedis || d.MemoryMax == nil {
-			return
+	for _, d := range b.basis.usage.Of(result.SamplerRedis) {
+		if math.IsNaN(d.Value(result.MemoryMax)) {
+			continue
 		}
-		f := b.figure("memory of "+d.Name, sheet.UnitBytes, *d.MemoryMax, false, func(o *observation) float64 {
-			return o.database(d, func(d *result.DatabaseUsage) *float64 { return d.MemoryMax })
-		})
+		f := b.usageFigure("memory of "+d.Name, sheet.UnitBytes, d, result.MemoryMax)
 		b.add(Line{
 			Name: "Redis memory", Subject: d.Name, Unit: sheet.UnitBytes, Need: Estimate{f.High, f.Low, f.High}, Figures: []Figure{f},
 			Formula: sheet.Size(f.High) + " were used at most", Note: "Memory grows with the keys, not with the rate: multiply it by the users of " +
 				"the target over those of the runs.",
 		})
+	}
+}
+
+// databases are those of the basis, without Redis.
+func (b *builder) databases() []*result.SubjectUsage {
+	return b.basis.usage.Of(result.SamplerPostgres, result.SamplerMySQL)
+}
+
+// usageFigure is a figure of a watched subject of the basis, and its range.
+func (b *builder) usageFigure(name, unit string, u *result.SubjectUsage, f result.Figure) Figure {
+	return b.figure(name, unit, u.Value(f), false, func(o *observation) float64 {
+		return o.usage.Find(u.Sampler, u.Host, u.Name).Value(f)
 	})
-}
-
-// eachDatabase calls f for the databases of the basis.
-func (b *builder) eachDatabase(f func(*result.DatabaseUsage)) {
-	if b.basis.usage == nil {
-		return
-	}
-	for i := range b.basis.usage.Databases {
-		f(&b.basis.usage.Databases[i])
-	}
-}
-
-// database is a figure of the same database in this step, NaN if it is unknown.
-func (o *observation) database(d *result.DatabaseUsage, of func(*result.DatabaseUsage) *float64) float64 {
-	if o.usage != nil {
-		for i := range o.usage.Databases {
-			other := &o.usage.Databases[i]
-			if v := of(other); other.Kind == d.Kind && other.Host == d.Host && other.Name == d.Name && v != nil {
-				return *v
-			}
-		}
-	}
-	return math.NaN()
 }
 
 // connections adds the requests in flight and the sessions of databases, by Little's law.
@@ -521,23 +497,21 @@ func (b *builder) connections() {
 			sheet.Plural(c.Capacity, "connection"))
 		b.add(l)
 	}
-	b.eachDatabase(func(d *result.DatabaseUsage) {
-		if d.ConnectionsMax == nil || d.Kind == result.SamplerRedis {
-			return
+	for _, d := range b.databases() {
+		if math.IsNaN(d.Value(result.ConnectionsMax)) {
+			continue
 		}
-		f := b.figure("connections of "+d.Name, "connections", *d.ConnectionsMax, false, func(o *observation) float64 {
-			return o.database(d, func(d *result.DatabaseUsage) *float64 { return d.ConnectionsMax })
-		})
+		f := b.usageFigure("connections of "+d.Name, "connections", d, result.ConnectionsMax)
 		l := Line{
 			Name: "database connections", Subject: d.Name, Unit: "connections",
 			Need: Estimate{b.plan.hosts * f.High, b.plan.hosts * f.Low, b.plan.hosts * f.High}, Figures: []Figure{f},
 		}
 		l.Formula = fmt.Sprintf("%s x %s at most", sheet.Plural(b.plan.hosts, "host"), sheet.Plural(f.High, "connection"))
-		if d.ConnectionsLimit != nil && l.Need.Value > *d.ConnectionsLimit {
-			l.Note = fmt.Sprintf("More than the limit of %s: %s.", sheet.Number(*d.ConnectionsLimit), nextSessions)
+		if limit := d.Value(result.ConnectionsLimit); l.Need.Value > limit {
+			l.Note = fmt.Sprintf("More than the limit of %s: %s.", sheet.Number(limit), nextSessions)
 		}
 		b.add(l)
-	})
+	}
 }
 
 // network adds the bytes per second.
@@ -559,27 +533,19 @@ func (b *builder) network() {
 
 // commits adds the commits and fsyncs per second of databases.
 func (b *builder) commits() {
-	b.eachDatabase(func(d *result.DatabaseUsage) {
+	for _, d := range b.databases() {
 		for _, kind := range []struct {
-			name string
-			each func(*result.DatabaseUsage) *float64
-			rate func(*result.DatabaseUsage) *float64
+			name       string
+			each, rate result.Figure
 		}{
-			{
-				"commits", func(d *result.DatabaseUsage) *float64 { return d.CommitsPerRequest },
-				func(d *result.DatabaseUsage) *float64 { return d.Commits },
-			},
-			{
-				"fsyncs", func(d *result.DatabaseUsage) *float64 { return d.FsyncsPerRequest },
-				func(d *result.DatabaseUsage) *float64 { return d.Fsyncs },
-			},
+			{"commits", result.CommitsPerRequest, result.Commits},
+			{"fsyncs", result.FsyncsPerRequest, result.Fsyncs},
 		} {
-			v := value(kind.each(d))
-			if v < 0.001 || kind.name == "commits" && !writes(d) {
+			v := d.Value(kind.each)
+			if !(v >= 0.001) || kind.name == "commits" && !writes(d) {
 				continue
 			}
-			f := b.figure(kind.name+" of "+d.Name+" per request", "count", v, false,
-				func(o *observation) float64 { return o.database(d, kind.each) })
+			f := b.usageFigure(kind.name+" of "+d.Name+" per request", "count", d, kind.each)
 			l := Line{Name: kind.name + " of the database", Subject: d.Name, Unit: sheet.UnitRate, Need: b.need(f), Figures: []Figure{f}}
 			l.Formula = fmt.Sprintf("%s x %s = %s", b.times(), sheet.Number(v), sheet.Rate(l.Need.Value))
 			if seen := b.highest(d, kind.rate); l.Need.Value > seen {
@@ -587,19 +553,19 @@ func (b *builder) commits() {
 			}
 			b.add(l)
 		}
-	})
+	}
 }
 
 // writes reports whether requests change the database. PostgreSQL counts a commit per SELECT, too.
-func writes(d *result.DatabaseUsage) bool {
-	return value(d.FsyncsPerRequest) >= 0.001 || value(d.WALPerRequest) >= 50
+func writes(d *result.SubjectUsage) bool {
+	return d.Value(result.FsyncsPerRequest) >= 0.001 || d.Value(result.WALPerRequest) >= 50
 }
 
 // highest is the highest value of a figure of a database in a VALID step.
-func (b *builder) highest(d *result.DatabaseUsage, of func(*result.DatabaseUsage) *float64) float64 {
+func (b *builder) highest(d *result.SubjectUsage, f result.Figure) float64 {
 	highest := 0.0
 	for i := range b.all {
-		if v := b.all[i].database(d, of); v > highest {
+		if v := b.all[i].usage.Find(d.Sampler, d.Host, d.Name).Value(f); v > highest {
 			highest = v
 		}
 	}

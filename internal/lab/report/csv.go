@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"reflect"
 	"strconv"
 	"strings"
 
@@ -252,56 +251,24 @@ func watchRows(u *result.Usage, step string) []watchRow {
 		return nil
 	}
 	var rows []watchRow
-	for i := range u.Processes {
-		p := &u.Processes[i]
-		for _, row := range figureRows(watchRow{step: step, host: p.Host, kind: result.SamplerProcess, name: p.Name}, *p) {
-			if p.Below(row.figure) {
+	for _, s := range u.Subjects {
+		like := watchRow{step: step, host: s.Host, kind: s.Sampler, name: s.Name}
+		for _, d := range result.Definitions(s.Sampler) {
+			row := like
+			row.figure = string(d.Name)
+			if v, known := s.Figures[d.Name]; known {
+				row.value = decimal(v)
+			}
+			if s.Below(d.Name) {
 				row.bound = "<"
 			}
 			rows = append(rows, row)
 		}
-	}
-	for i := range u.Hosts {
-		rows = append(rows, figureRows(watchRow{step: step, host: u.Hosts[i].Host, kind: result.SamplerHost}, u.Hosts[i])...)
-	}
-	for i := range u.TCP {
-		rows = append(rows, figureRows(watchRow{step: step, host: u.TCP[i].Host, kind: result.SamplerTCP}, u.TCP[i])...)
-	}
-	for i := range u.Listeners {
-		l := &u.Listeners[i]
-		rows = append(rows, figureRows(watchRow{step: step, host: l.Host, kind: result.SamplerListener, name: l.Address}, *l)...)
-	}
-	for i := range u.Databases {
-		d := &u.Databases[i]
-		rows = append(rows, figureRows(watchRow{step: step, host: d.Host, kind: d.Kind, name: d.Name}, *d)...)
-		if d.BusiestWait != "" {
-			rows = append(rows, watchRow{
-				step: step, host: d.Host, kind: d.Kind, name: d.Name, figure: "busiest_wait",
-				value: escapeFormula(d.BusiestWait),
-			})
+		if s.BusiestWait != "" {
+			row := like
+			row.figure, row.value = "busiest_wait", escapeFormula(s.BusiestWait)
+			rows = append(rows, row)
 		}
-	}
-	for i := range u.Watch {
-		rows = append(rows, figureRows(watchRow{step: step, host: u.Watch[i].Host, kind: result.SamplerWatch}, u.Watch[i])...)
-	}
-	return rows
-}
-
-// figureRows makes a row of each *float64 field of a struct, named as in JSON.
-func figureRows(like watchRow, figures any) []watchRow {
-	var rows []watchRow
-	v := reflect.ValueOf(figures)
-	for i := range v.NumField() {
-		figure, is := v.Field(i).Interface().(*float64)
-		if !is {
-			continue
-		}
-		row := like
-		row.figure, _, _ = strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
-		if figure != nil {
-			row.value = decimal(*figure)
-		}
-		rows = append(rows, row)
 	}
 	return rows
 }

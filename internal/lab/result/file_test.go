@@ -193,7 +193,13 @@ func TestDocumentation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range append(fieldNames(reflect.TypeFor[record]()), fieldNames(reflect.TypeFor[Usage]())...) {
+	names := append(fieldNames(reflect.TypeFor[record]()), fieldNames(reflect.TypeFor[Usage]())...)
+	for _, sampler := range []string{SamplerProcess, SamplerHost, SamplerTCP, SamplerListener, SamplerPostgres, SamplerWatch} {
+		for _, d := range Definitions(sampler) {
+			names = append(names, string(d.Name))
+		}
+	}
+	for _, name := range names {
 		if !strings.Contains(string(doc), "`"+name+"`") {
 			t.Errorf("docs/results-format.md does not name the field %s", name)
 		}
