@@ -1,17 +1,14 @@
 package result
 
 import (
-	"maps"
-	"slices"
 	"sort"
 )
 
 // Downsample removes about every second sample of each subject, so that samples kept in memory stay bounded.
 //
-// starts are the times at which phases begin, in ascending order. In each phase, Downsample keeps the first and last
-// sample of a subject, the extremes of each gauge, and samples with an error, after a gap or at the border of a step. Growth and extremes
-// do not change; means
-// are of fewer samples. The order of samples does not change.
+// starts are the times at which phases begin, in ascending order. In each phase, Downsample keeps the first and last sample of a
+// subject, the extremes of each gauge, and samples with an error, after a gap or at the border of a step. Growth and extremes do not
+// change; means are of fewer samples. The order of samples does not change.
 func Downsample(samples []Sample, starts []float64) []Sample {
 	type key struct {
 		host, sampler, subject string
@@ -54,7 +51,7 @@ func keepOf(samples []Sample, group []int, keep []bool) {
 		}
 	}
 	for _, extremes := range []map[string]int{highest, lowest} {
-		for _, i := range slices.Collect(maps.Values(extremes)) {
+		for _, i := range extremes {
 			keep[i] = true
 		}
 	}
