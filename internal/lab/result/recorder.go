@@ -38,16 +38,14 @@ type Recorder struct {
 
 	mu       sync.Mutex
 	run      Run
-	writer   *Writer         // nil: no result file
+	writer   *writer         // nil: no result file
 	reported map[string]bool // errors of samplers
 	limit    int             // of samples in memory
 	followed *followed       // nil: nobody reads the run while it is under way
 }
 
-// NewRecorder starts a run. It removes the secrets of RedactVariable from the
-// header, from reasons, which quote answers, and from errors of samplers. path is the result file, or "" for none. report receives each
-// error of
-// a sampler once, and each gap.
+// NewRecorder starts a run. It removes the secrets of RedactVariable from the header, from reasons, which quote answers, and from
+// errors of samplers. path is the result file, or "" for none. report receives each error of a sampler once, and each gap.
 func NewRecorder(path string, header Header, watches []Watch, report func(text string)) (*Recorder, error) {
 	known := parseKnown(os.Getenv(RedactVariable))
 	header.Target, header.Command = known.hide(header.Target), known.hideAll(header.Command)
@@ -59,16 +57,11 @@ func NewRecorder(path string, header Header, watches []Watch, report func(text s
 		return r, nil
 	}
 	var err error
-	if r.writer, err = Create(path); err != nil {
+	if r.writer, err = create(path); err != nil {
 		return nil, exit.UsageError(err)
 	}
-	if err := r.writer.WriteHeader(header); err != nil {
+	if err := r.writer.write(r.run.preamble()...); err != nil {
 		return nil, err
-	}
-	for _, watch := range watches {
-		if err := r.writer.WriteWatch(watch); err != nil {
-			return nil, err
-		}
 	}
 	return r, nil
 }
@@ -78,10 +71,7 @@ func (r *Recorder) Step(s *Step) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.run.Steps = append(r.run.Steps, StepRun{Step: *s})
-	if r.writer == nil {
-		return nil
-	}
-	return r.writer.WriteStep(*s)
+	return r.writer.write(record{Kind: kindStep, Step: s})
 }
 
 // Slice writes a second of the current step. Slices are only in the file, so that
@@ -95,10 +85,7 @@ func (r *Recorder) Slice(s *Slice) error {
 			return err
 		}
 	}
-	if r.writer == nil {
-		return nil
-	}
-	return r.writer.WriteSlice(s)
+	return r.writer.write(record{Kind: kindSlice, Slice: s})
 }
 
 // Total adds the totals of the current step, after it has removed secrets from its reasons.
@@ -110,10 +97,7 @@ func (r *Recorder) Total(t *Total) error {
 		t.Reasons[i].Text = r.known.hide(t.Reasons[i].Text)
 	}
 	r.run.Steps[len(r.run.Steps)-1].Total = *t
-	if r.writer == nil {
-		return nil
-	}
-	return r.writer.WriteTotal(t)
+	return r.writer.write(record{Kind: kindTotal, Total: t})
 }
 
 // Sample adds a sample.
@@ -126,10 +110,7 @@ func (r *Recorder) Sample(s *Sample) error {
 	if len(r.run.Samples) >= r.limit {
 		r.downsampleLocked()
 	}
-	if r.writer == nil {
-		return nil
-	}
-	return r.writer.WriteSample(s)
+	return r.writer.write(record{Kind: kindSample, Sample: s})
 }
 
 func (r *Recorder) downsampleLocked() {
@@ -182,11 +163,8 @@ func (r *Recorder) Close(end End) (*Run, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.run.End = end
-	if r.writer == nil {
-		return &r.run, nil
-	}
-	if err := r.writer.WriteEnd(end); err != nil {
+	if err := r.writer.write(record{Kind: kindEnd, End: &end}); err != nil {
 		return nil, err
 	}
-	return &r.run, r.writer.Close()
+	return &r.run, r.writer.close()
 }

@@ -96,7 +96,7 @@ func TestWatchRecordsRefused(t *testing.T) {
 func TestSampleWithoutNumbersIsWritten(t *testing.T) {
 	var file bytes.Buffer
 	s := Sample{Sampler: SamplerTCP, Values: map[string]float64{"a": math.NaN(), "b": 2, "c": math.Inf(1)}}
-	if err := (&Writer{out: &file}).WriteSample(&s); err != nil || !strings.Contains(file.String(), `"values":{"b":2}`) || len(s.Values) != 3 {
+	if err := (&writer{out: &file}).write(record{Sample: &s}); err != nil || !strings.Contains(file.String(), `"values":{"b":2}`) || len(s.Values) != 3 {
 		t.Errorf("%v: %s", err, file.String())
 	}
 }
