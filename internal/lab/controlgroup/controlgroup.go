@@ -149,32 +149,38 @@ func Used(dir string) (time.Duration, error) {
 	if n, err := strconv.ParseInt(read(dir, "cpuacct.usage"), 10, 64); err == nil {
 		return time.Duration(n), nil
 	}
-	return counter(dir, "usage_usec", "")
+	if used, ok := Stat(dir)["usage_usec"]; ok {
+		return used, nil
+	}
+	return 0, fmt.Errorf("%s does not count CPU time", dir)
 }
 
 // Throttled is for how long the quota of a group stopped it, summed over CPUs.
 func Throttled(dir string) (time.Duration, error) {
-	return counter(dir, "throttled_usec", "throttled_time")
+	stat := Stat(dir)
+	for _, name := range []string{"throttled_usec", "throttled_time"} {
+		if stopped, ok := stat[name]; ok {
+			return stopped, nil
+		}
+	}
+	return 0, fmt.Errorf("%s does not count how long its quota stopped it", dir)
 }
 
-// counter reads a counter of cpu.stat: its name in version 2, in microseconds, or in version 1, in nanoseconds.
-func counter(dir, micro, nano string) (time.Duration, error) {
-	text, err := os.ReadFile(filepath.Join(dir, "cpu.stat"))
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(text)) {
+// Stat is the times in the cpu.stat of a group, by name. Those of version 2 end in _usec, those of version 1 in _time.
+func Stat(dir string) map[string]time.Duration {
+	times := map[string]time.Duration{}
+	for line := range strings.Lines(read(dir, "cpu.stat")) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 		n, err := strconv.ParseInt(value, 10, 64)
 		switch {
 		case err != nil:
-		case name == micro:
-			return time.Duration(n) * time.Microsecond, nil
-		case name == nano:
-			return time.Duration(n), nil
+		case strings.HasSuffix(name, "_usec"):
+			times[name] = time.Duration(n) * time.Microsecond
+		case strings.HasSuffix(name, "_time"):
+			times[name] = time.Duration(n)
 		}
 	}
-	return 0, fmt.Errorf("%s/cpu.stat has no %s", dir, micro)
+	return times
 }
 
 // Processes returns the processes in a group and in the groups below it.

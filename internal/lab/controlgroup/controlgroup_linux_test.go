@@ -74,6 +74,31 @@ func TestCounters(t *testing.T) {
 	}
 }
 
+func TestStat(t *testing.T) {
+	for _, c := range []struct {
+		text         string
+		user, system time.Duration
+		ok           bool
+	}{
+		{"usage_usec 3000001\nuser_usec 2000000\nsystem_usec 1000001\nnice_usec 0\nnr_periods 0\n", 2 * time.Second, time.Second + time.Microsecond, true},
+		{"usage_usec 0\nuser_usec 0\nsystem_usec 0\n", 0, 0, true},
+		{"nr_periods 0\nnr_throttled 0\nthrottled_time 0\n", 0, 0, false}, // version 1
+		{"system_usec many\nuser_usec 1\n", time.Microsecond, 0, false},
+		{"", 0, 0, false},
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "cpu.stat"), []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		stat := Stat(dir)
+		_, hasUser := stat["user_usec"]
+		_, hasSystem := stat["system_usec"]
+		if stat["user_usec"] != c.user || stat["system_usec"] != c.system || hasUser && hasSystem != c.ok {
+			t.Errorf("%q: %v", c.text, stat)
+		}
+	}
+}
+
 func TestLimits(t *testing.T) {
 	for text, want := range map[string]float64{"150000 100000\n": 1.5, "max 100000\n": math.Inf(1), "": math.Inf(1), "5": math.Inf(1), "1 0": math.Inf(1)} {
 		dir := t.TempDir()
