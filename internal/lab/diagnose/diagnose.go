@@ -16,8 +16,10 @@ package diagnose
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"spillway/internal/lab/result"
 	"spillway/internal/lab/sheet"
@@ -114,29 +116,28 @@ func (c *comparison) verdicts() []Verdict {
 			s.addTarget()
 		}
 	}
-	var found []Verdict
-	add := func(rules ...func() Verdict) {
-		for _, rule := range rules {
-			v := rule()
-			i := slices.IndexFunc(found, func(earlier Verdict) bool { return earlier.Name == v.Name })
-			switch {
-			case v.Score < mentioned || i >= 0 && found[i].Score >= v.Score:
-			case i >= 0:
-				v.Evidence = append(v.Evidence, c.loadFigures()...)
-				found[i] = v
-			default:
-				v.Evidence = append(v.Evidence, c.loadFigures()...)
-				found = append(found, v)
-			}
-		}
-	}
-	add(c.generator, c.neighbour, c.ports, c.descriptors)
-	if c.measured() {
-		add(c.rateLimit, c.memory, c.databaseLock, c.commit, c.redisThread, c.cpu, c.databasePool,
+	rules := []func() Verdict{c.generator, c.neighbour, c.ports, c.descriptors}
+	switch {
+	case c.measured():
+		rules = append(rules, c.rateLimit, c.memory, c.databaseLock, c.commit, c.redisThread, c.cpu, c.databasePool,
 			c.databaseReads, c.databaseSessions, c.bandwidth, c.networkDelay, c.connections, c.serial, c.acceptQueue)
+	case c.failing.targetFull():
+		rules = append(rules, c.cpu)
 	}
-	if !c.measured() && c.failing.targetFull() {
-		add(c.cpu)
+	var found []Verdict
+	for _, rule := range rules {
+		v := rule()
+		if v.Score < mentioned {
+			continue
+		}
+		v.Evidence = append(v.Evidence, c.loadFigures()...)
+		i := slices.IndexFunc(found, func(earlier Verdict) bool { return earlier.Name == v.Name })
+		switch {
+		case i < 0:
+			found = append(found, v)
+		case v.Score > found[i].Score:
+			found[i] = v
+		}
 	}
 	order := causes()
 	slices.SortStableFunc(found, func(a, b Verdict) int {
@@ -227,4 +228,39 @@ func (c *comparison) processesUsed() []Figure {
 		all = append(all, c.usageFigures(p.SubjectUsage, result.CPUCores, result.CPULimit)...)
 	}
 	return all
+}
+
+// unknown: what was watched shows nothing that is full. It says what to watch.
+func (c *comparison) unknown() Verdict {
+	s := c.failing
+	var missing []string
+	applications, servers := 0, 0
+	for i := range s.processes {
+		if s.processes[i].role == result.RoleApplication {
+			applications++
+		} else {
+			servers++
+		}
+	}
+	if applications == 0 {
+		missing = append(missing, "the process of the service (--watch app=:PORT)")
+	}
+	if len(s.databases) == 0 {
+		missing = append(missing, "what it calls, such as its database (--watch-db URL)")
+	} else if servers == 0 {
+		missing = append(missing, "the process of the database (--watch db=:5432)")
+	}
+	v := Verdict{Name: Unknown, Evidence: append(c.processesUsed(), c.loadFigures()...)}
+	v.Sentence = fmt.Sprintf("Not enough evidence: nothing that was watched is full %s.", c.at())
+	if len(s.usage.Of(result.SamplerHost)) == 0 && len(s.processes) == 0 && len(s.databases) == 0 {
+		v.Sentence = "Not enough evidence: nothing was watched."
+	}
+	v.Advice = "Compare steps that differ more in their load, and are at least 5 s long."
+	if c.lightest == nil && s.load != nil {
+		v.Advice = "Add a step with a light load, which shows what a request takes alone."
+	}
+	if len(missing) > 0 {
+		v.Advice = "Also watch " + strings.Join(missing, ", and ") + "."
+	}
+	return v
 }
