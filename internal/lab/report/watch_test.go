@@ -170,7 +170,7 @@ func TestWatchFigures(t *testing.T) {
 		{result.SamplerProcess, "db", result.CPUPerRequest, 410e-6},
 		{result.SamplerPostgres, "db", result.CommitsPerRequest, 0.5},
 		{result.SamplerTCP, "", result.ActiveOpensPerRequest, 1},
-		{result.SamplerRedis, "cache", result.CommandsPerRequest, 2},
+		{result.SamplerRedis, "cache", "commands_per_request", 2},
 		{result.SamplerWatch, "", result.CPUCores, 0.004},
 	} {
 		if got := u.Find(c.sampler, "", c.subject).Value(c.figure); !(math.Abs(got-c.want) <= 0.05*c.want) {

@@ -59,7 +59,6 @@ const (
 	PortsLeft              Figure = "ports_left"         // at the end
 	PortsGone              Figure = "ports_gone_seconds" // until none is left, at the growth of the second half; unknown without growth
 	OverflowRate           Figure = "listen_overflows_hz"
-	ListenDrops            Figure = "listen_drops"
 	RetransmitShare        Figure = "retransmit_share" // of all segments sent
 	SendQueue              Figure = "send_queue_mean_bytes"
 
@@ -68,28 +67,23 @@ const (
 	AcceptQueueLimit Figure = "accept_queue_limit"
 
 	// Of a database or Redis.
-	CommitsPerRequest    Figure = "commits_per_request"
-	FsyncsPerRequest     Figure = "fsyncs_per_request"
-	WALPerRequest        Figure = "wal_bytes_per_request"
-	Commands             Figure = "commands_hz"
-	Commits              Figure = "commits_hz"
-	Fsyncs               Figure = "fsyncs_hz"
-	ConnectionsMax       Figure = "connections_max"
-	ConnectionsLimit     Figure = "connections_limit"
-	ConnectionsTaken     Figure = "connections_taken_mean" // sessions that run a statement or are in a transaction
-	ConnectionsActive    Figure = "connections_active_mean"
-	WaitLock             Figure = "wait_lock_mean" // of the active sessions
-	WaitLog              Figure = "wait_wal_mean"
-	WaitIO               Figure = "wait_io_mean"
-	WaitCPU              Figure = "wait_cpu_mean" // that run or are ready to
-	BusiestWaitMean      Figure = "busiest_wait_mean"
-	MainThread           Figure = "main_thread_cores" // of the thread of a Redis that runs commands
-	MemoryMax            Figure = "memory_max_bytes"
-	StatementsPerRequest Figure = "statements_per_request"
-	CommandsPerRequest   Figure = "commands_per_request"
-
-	// Of all samplers of a host.
-	Failures Figure = "failures" // readings that failed
+	CommitsPerRequest Figure = "commits_per_request"
+	FsyncsPerRequest  Figure = "fsyncs_per_request"
+	WALPerRequest     Figure = "wal_bytes_per_request"
+	Commands          Figure = "commands_hz"
+	Commits           Figure = "commits_hz"
+	Fsyncs            Figure = "fsyncs_hz"
+	ConnectionsMax    Figure = "connections_max"
+	ConnectionsLimit  Figure = "connections_limit"
+	ConnectionsTaken  Figure = "connections_taken_mean" // sessions that run a statement or are in a transaction
+	ConnectionsActive Figure = "connections_active_mean"
+	WaitLock          Figure = "wait_lock_mean" // of the active sessions
+	WaitLog           Figure = "wait_wal_mean"
+	WaitIO            Figure = "wait_io_mean"
+	WaitCPU           Figure = "wait_cpu_mean" // that run or are ready to
+	BusiestWaitMean   Figure = "busiest_wait_mean"
+	MainThread        Figure = "main_thread_cores" // of the thread of a Redis that runs commands
+	MemoryMax         Figure = "memory_max_bytes"
 )
 
 // A Definition says how a figure is computed, and how it is shown.
@@ -195,7 +189,7 @@ var tcpFigures = []Definition{
 	{Name: PortsRange, how: interval.last, source: "ports_range", Unit: sheet.UnitCount, Words: "local ports"},
 	{Name: PortsLeft, how: interval.portsLeft, source: "ports_in_use", Unit: sheet.UnitCount, Line: "{} left"},
 	{Name: PortsGone, how: interval.portsGone, source: "ports_in_use", Unit: sheet.UnitSeconds, Line: "gone in {}", Rare: true},
-	{Name: ListenDrops, how: interval.growth, source: "listen_drops_total", Unit: sheet.UnitCount, Line: "{} listen drops", Rare: true},
+	{Name: "listen_drops", how: interval.growth, source: "listen_drops_total", Unit: sheet.UnitCount, Line: "{} listen drops", Rare: true},
 	{
 		Name: "listen_overflows", how: interval.growth, source: "listen_overflows_total", Unit: sheet.UnitCount,
 		Line: "{} accept queue overflows", Rare: true,
@@ -227,8 +221,8 @@ var listenerFigures = []Definition{
 }
 
 var databaseFigures = []Definition{
-	{Name: StatementsPerRequest, how: interval.perRequest, source: "statements_total", Line: "{} statements/request"},
-	{Name: CommandsPerRequest, how: interval.perRequest, source: "commands_total", Line: "{} commands/request"},
+	{Name: "statements_per_request", how: interval.perRequest, source: "statements_total", Line: "{} statements/request"},
+	{Name: "commands_per_request", how: interval.perRequest, source: "commands_total", Line: "{} commands/request"},
 	{Name: CommitsPerRequest, how: interval.perRequest, source: "commits_total", Line: "{} commits/request"},
 	{Name: "rollbacks_per_request", how: interval.perRequest, source: "rollbacks_total", Line: "{} rollbacks/request", Rare: true},
 	{Name: FsyncsPerRequest, how: interval.perRequest, source: "fsyncs_total", Line: "{} fsyncs/request"},
@@ -263,5 +257,5 @@ var databaseFigures = []Definition{
 // watchFigures are the cost of the samplers of a host, which are added up.
 var watchFigures = []Definition{
 	{Name: CPUCores, how: interval.rate, source: "cpu_seconds_total", Unit: sheet.UnitShare, Line: "{} of a core"},
-	{Name: Failures, how: interval.growth, source: "failures_total", Unit: sheet.UnitCount, Line: "{} readings failed", Rare: true},
+	{Name: "failures", how: interval.growth, source: "failures_total", Unit: sheet.UnitCount, Line: "{} readings failed", Rare: true},
 }

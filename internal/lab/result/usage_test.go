@@ -210,7 +210,7 @@ func TestUsageOfTheRest(t *testing.T) {
 	expect(t, u.Find(SamplerListener, "", "127.0.0.1:80"), map[Figure]float64{AcceptQueueMax: 5, AcceptQueueLimit: 511})
 	expect(t, u.Find(SamplerWatch, "", ""), map[Figure]float64{CPUCores: 0.003, "failures": 0})
 	expect(t, db, map[Figure]float64{
-		CommitsPerRequest: 0.5, Fsyncs: 50, ConnectionsMax: 12, BusiestWaitMean: 2.5, StatementsPerRequest: math.NaN(),
+		CommitsPerRequest: 0.5, Fsyncs: 50, ConnectionsMax: 12, BusiestWaitMean: 2.5, "statements_per_request": math.NaN(),
 	})
 	if db.BusiestWait != "io" || len(u.Of(SamplerWatch)) != 1 || len(u.Subjects) != 4 {
 		t.Errorf("%d subjects, busiest wait %q", len(u.Subjects), db.BusiestWait)
