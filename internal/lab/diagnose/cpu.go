@@ -122,8 +122,8 @@ func (s *step) filled(p *process) float64 {
 // sharing is how many cores the processes on a host use that have the same limit, below the host's cores, and how many of their
 // threads wait for a CPU. If threads wait, the processes are taken to share the cores.
 func (s *step) sharing(p *process) (cores, waiting float64) {
-	for i := range s.processes {
-		if o := &s.processes[i]; o.Host == p.Host && o.limit == p.limit && o.cores > 0 {
+	for _, o := range s.processes {
+		if o.Host == p.Host && o.limit == p.limit && o.cores > 0 {
 			cores, waiting = cores+o.cores, waiting+highest(o.Value(result.RunQueueWait), 0)
 		}
 	}
@@ -134,11 +134,10 @@ func (s *step) sharing(p *process) (cores, waiting float64) {
 // if no process was watched.
 func (s *step) fullest() (p *process, use float64) {
 	use = math.NaN()
-	for i := range s.processes {
-		use = highest(use, s.use(&s.processes[i]))
+	for _, one := range s.processes {
+		use = highest(use, s.use(one))
 	}
-	for i := range s.processes {
-		one := &s.processes[i]
+	for _, one := range s.processes {
 		if s.use(one) >= use-0.05 && one.cores > 0 && (p == nil || one.cores > p.cores) {
 			p = one
 		}

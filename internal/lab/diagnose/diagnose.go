@@ -235,8 +235,8 @@ func (c *comparison) unknown() Verdict {
 	s := c.failing
 	var missing []string
 	applications, servers := 0, 0
-	for i := range s.processes {
-		if s.processes[i].role == result.RoleApplication {
+	for _, p := range s.processes {
+		if p.role == result.RoleApplication {
 			applications++
 		} else {
 			servers++

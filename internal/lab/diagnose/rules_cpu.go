@@ -52,8 +52,7 @@ func (c *comparison) cpu() Verdict {
 	v.Sentence, v.Advice = c.cpuWords(p, v.Name, single, connections)
 	v.Evidence = c.cpuFigures(p)
 	if v.Name == DatabaseCPU {
-		for i := range c.failing.databases {
-			d := &c.failing.databases[i]
+		for _, d := range c.failing.databases {
 			v.Evidence = append(v.Evidence, c.statementFigures(d, d.top(false))...)
 		}
 	}
@@ -63,8 +62,7 @@ func (c *comparison) cpu() Verdict {
 // oneThread returns the process of the service whose one working thread is the busiest, and the cores of that thread; nil if there is
 // none. Its other threads use little.
 func (c *comparison) oneThread() (busiest *process, cores float64) {
-	for i := range c.failing.processes {
-		p := &c.failing.processes[i]
+	for _, p := range c.failing.processes {
 		thread := p.Value(result.BusiestThread)
 		if p.role == result.RoleApplication && thread >= oneThreadShare*p.cores && thread > max(threadFree, cores) {
 			busiest, cores = p, thread
@@ -134,8 +132,7 @@ func (c *comparison) cpuWords(p *process, name string, single, connections float
 
 // databaseWords says how many sessions run on a database's CPU, and in which statement, "" if that is not known.
 func (c *comparison) databaseWords() string {
-	for i := range c.failing.databases {
-		d := &c.failing.databases[i]
+	for _, d := range c.failing.databases {
 		text := ""
 		if running := d.Value(result.WaitCPU); running > 0 {
 			text = fmt.Sprintf("; %s of its sessions run or are ready to", sheet.Number(running))
@@ -153,8 +150,7 @@ func (c *comparison) databaseWords() string {
 // redisThread: the one thread of Redis that runs commands has no room, whatever the other CPUs do.
 func (c *comparison) redisThread() Verdict {
 	v := Verdict{Name: RedisThread}
-	for i := range c.failing.databases {
-		d := &c.failing.databases[i]
+	for _, d := range c.failing.databases {
 		thread := d.Value(result.MainThread)
 		if score := ramp(thread, threadFree, threadFull); d.Sampler == result.SamplerRedis && score > v.Score {
 			v.Score = score
@@ -166,8 +162,7 @@ func (c *comparison) redisThread() Verdict {
 			v.Evidence = c.usageFigures(d.SubjectUsage, result.MainThread, result.Commands, result.CPUCores)
 		}
 	}
-	for i := range c.failing.processes {
-		p := &c.failing.processes[i]
+	for _, p := range c.failing.processes {
 		thread := p.Value(result.BusiestThread)
 		if score := ramp(thread, threadFree, threadFull); p.role == result.RoleRedis && score > v.Score {
 			v.Score = score

@@ -24,8 +24,8 @@ func (c *comparison) databaseRoom(d *database, unknown float64) float64 {
 
 // serverOf returns the watched process of a database, nil if there is none.
 func (s *step) serverOf(d *database) *process {
-	for i := range s.processes {
-		if p := &s.processes[i]; p.Host == d.Host && p.role == result.RoleDatabase {
+	for _, p := range s.processes {
+		if p.Host == d.Host && p.role == result.RoleDatabase {
 			return p
 		}
 	}
@@ -35,8 +35,7 @@ func (s *step) serverOf(d *database) *process {
 // databaseLock: most of the sessions that run a statement wait for a lock of another session.
 func (c *comparison) databaseLock() Verdict {
 	v := Verdict{Name: DatabaseLock}
-	for i := range c.failing.databases {
-		d := &c.failing.databases[i]
+	for _, d := range c.failing.databases {
 		waiting, active := d.Value(result.WaitLock), d.Value(result.ConnectionsActive)
 		score := c.failing.roomOr(0.8) * c.databaseRoom(d, 0.8) * ramp(waiting, 0.4, 0.9) * ramp(waiting/max(active, 1), 0.25, 0.5)
 		if score <= v.Score {
@@ -59,8 +58,7 @@ const syncsMin = 10
 func (c *comparison) commit() Verdict {
 	v := Verdict{Name: Commit}
 	s := c.failing
-	for i := range s.databases {
-		d := &s.databases[i]
+	for _, d := range s.databases {
 		if d.Sampler == result.SamplerRedis {
 			continue
 		}
@@ -111,8 +109,7 @@ func (c *comparison) databaseReads() Verdict {
 	if c.commit().Score >= mentioned {
 		return Verdict{}
 	}
-	for i := range c.failing.databases {
-		d := &c.failing.databases[i]
+	for _, d := range c.failing.databases {
 		waiting, active := d.Value(result.WaitIO), d.Value(result.ConnectionsActive)
 		reads := waiting - highest(d.Value(result.WaitLog), 0)
 		score := 0.8 * c.failing.roomOr(0.8) * c.databaseRoom(d, 0.8) * ramp(reads, 0.4, 0.9) * ramp(reads/max(active, 1), 0.25, 0.5)
@@ -132,8 +129,7 @@ func (c *comparison) databaseReads() Verdict {
 // databaseSessions: most of the statements that run are on a CPU or wait for one, of a database whose CPU was not watched.
 func (c *comparison) databaseSessions() Verdict {
 	v := Verdict{Name: DatabaseCPU}
-	for i := range c.failing.databases {
-		d := &c.failing.databases[i]
+	for _, d := range c.failing.databases {
 		score := undecided * c.failing.roomOr(0.8) * onCPU(d) * ramp(d.Value(result.WaitCPU), 0.8, 1.6)
 		if c.failing.serverOf(d) != nil || score <= v.Score {
 			continue
@@ -160,8 +156,7 @@ func (c *comparison) ioFigures(host string) []Figure {
 func (c *comparison) databasePool() Verdict {
 	v := Verdict{Name: DatabasePool}
 	s := c.failing
-	for i := range s.databases {
-		d := &s.databases[i]
+	for _, d := range s.databases {
 		connections, taken := d.Value(result.ConnectionsMax), d.Value(result.ConnectionsTaken)
 		before := c.passing.find(d.SubjectUsage).Value(result.ConnectionsMax)
 		if math.IsNaN(before) {

@@ -212,8 +212,7 @@ func (c *comparison) descriptors() Verdict {
 		}
 	}
 	var v Verdict
-	for i := range c.failing.processes {
-		p := &c.failing.processes[i]
+	for _, p := range c.failing.processes {
 		files, limit := p.Value(result.FDsMax), p.Value(result.FDsLimit)
 		score, consequence := undecided*ramp(files/limit, 0.9, 0.97), "it can soon accept no more connections"
 		if reached := ramp(limit-files, 4, 1) * (1 - (1-undecided)*c.queued()); reached >= score {

@@ -36,7 +36,7 @@ func (c *comparison) pressure(of func(*step) float64, rise span) float64 {
 
 // ofService reports whether a host runs something of the service that is watched; every host may, if nothing is.
 func (s *step) ofService(host string) bool {
-	return len(s.processes) == 0 || slices.ContainsFunc(s.processes, func(p process) bool { return p.Host == host })
+	return len(s.processes) == 0 || slices.ContainsFunc(s.processes, func(p *process) bool { return p.Host == host })
 }
 
 // hostsHighest is the highest figure of the hosts of the service.
@@ -74,14 +74,13 @@ func (c *comparison) memory() Verdict {
 			Advice:   "Give the service more memory, or make its caches and its number of workers smaller.",
 		}
 	}
-	for i := range s.processes {
-		if one := c.memoryOf(&s.processes[i], pressure); one.Score > v.Score {
+	for _, p := range s.processes {
+		if one := c.memoryOf(p, pressure); one.Score > v.Score {
 			v = one
 		}
 	}
 	v.Evidence = []Figure{c.figure("time in which a program waited for memory", sheet.UnitShare, (*step).memoryPressure)}
-	for i := range s.processes {
-		p := &s.processes[i]
+	for _, p := range s.processes {
 		v.Evidence = append(v.Evidence, c.usageFigures(p.SubjectUsage, result.RSSMax, result.MemoryLimit, result.MajorFaults)...)
 		v.Evidence = append(v.Evidence, c.figure(p.Name+": CPU per request", sheet.UnitSeconds, func(s *step) float64 { return s.cost(p) }))
 	}

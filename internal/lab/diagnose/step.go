@@ -30,8 +30,8 @@ type step struct {
 	generator  float64         // cores that the load generator used
 
 	usage     *result.Usage
-	processes []process
-	databases []database
+	processes []*process
+	databases []*database
 }
 
 // A process is a watched process tree in a step.
@@ -41,8 +41,8 @@ type process struct {
 	cores, limit float64 // CPU time per elapsed time, and the cores that it may use
 }
 
-func newProcess(u *result.SubjectUsage, role result.Role) process {
-	return process{SubjectUsage: u, role: role, cores: u.Value(result.CPUCores), limit: u.Value(result.CPULimit)}
+func newProcess(u *result.SubjectUsage, role result.Role) *process {
+	return &process{SubjectUsage: u, role: role, cores: u.Value(result.CPUCores), limit: u.Value(result.CPULimit)}
 }
 
 // A database is a watched database in a step.
@@ -114,7 +114,7 @@ func (s *step) despiteSteal() bool {
 	if p == nil {
 		return false
 	}
-	if slices.ContainsFunc(s.processes, func(p process) bool { return p.Value(result.BusiestThread) >= targetFull }) {
+	if slices.ContainsFunc(s.processes, func(p *process) bool { return p.Value(result.BusiestThread) >= targetFull }) {
 		return true
 	}
 	all := highest(s.filled(p), p.cores/p.limit)
@@ -174,7 +174,7 @@ func newInterval(run *result.Run, series []*result.Series, from, to float64, ans
 		if cores, known := u.Figures[result.CPUCores]; known && math.IsNaN(u.Value(result.MainThread)) {
 			u.Figures[result.MainThread] = cores // before Redis 7
 		}
-		s.databases = append(s.databases, database{u, statements(series, u, from, to)})
+		s.databases = append(s.databases, &database{u, statements(series, u, from, to)})
 	}
 	return s
 }
@@ -185,10 +185,7 @@ func (s *step) find(u *result.SubjectUsage) *result.SubjectUsage {
 }
 
 // process returns a process in this step, as find.
-func (s *step) process(p *process) *process {
-	found := newProcess(s.find(p.SubjectUsage), p.role)
-	return &found
-}
+func (s *step) process(p *process) *process { return newProcess(s.find(p.SubjectUsage), p.role) }
 
 // sockets returns those of a host in this step, as find.
 func (s *step) sockets(host string) *result.SubjectUsage {

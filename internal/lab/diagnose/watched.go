@@ -48,9 +48,9 @@ func (s *step) span() string { return sheet.At(s.usage.From) + " to " + sheet.At
 // activity orders intervals: the cores that the watched processes used, or else that the host did.
 func (s *step) activity() float64 {
 	sum := math.NaN()
-	for i := range s.processes {
-		if cores := s.processes[i].cores; cores >= 0 {
-			sum = highest(sum, 0) + cores
+	for _, p := range s.processes {
+		if p.cores >= 0 {
+			sum = highest(sum, 0) + p.cores
 		}
 	}
 	if math.IsNaN(sum) {
