@@ -141,11 +141,7 @@ func waitsForCommit(d *result.SubjectUsage) bool {
 
 // ports adds the local ports and source addresses of the hosts that open connections.
 func (b *builder) ports() {
-	for i := range b.basis.ceilings {
-		c := &b.basis.ceilings[i]
-		if c.Resource != Ports {
-			continue
-		}
+	for _, c := range b.basis.of(Ports) {
 		f := b.demand(c, "local ports held per request")
 		f.Name, f.Unit = fmt.Sprintf("connections opened per request x %d s", TimeWait), sheet.UnitSeconds
 		l := Line{Name: "local ports to backends", Unit: "ports", Need: b.need(f), Figures: []Figure{f}}
@@ -192,22 +188,17 @@ func (b *builder) notMeasured() {
 	if b.open {
 		missing("a rate that misses the SLO: more than %s per host may be possible; 'spillway peak' finds it", sheet.Rate(b.rate.Value))
 	}
-	databaseCPU := false
-	for i := range b.basis.ceilings {
-		c := &b.basis.ceilings[i]
-		databaseCPU = databaseCPU || c.Resource == ProcessCPU && b.role(c) == result.RoleDatabase
-	}
 	if len(b.databases()) == 0 {
 		missing("a database: none was watched (--watch-db postgres://…)")
 	}
-	if !databaseCPU {
+	if !slices.ContainsFunc(b.basis.of(ProcessCPU), func(c *Ceiling) bool { return b.role(c) == result.RoleDatabase }) {
 		missing("CPU of a database: its process was not watched (--watch db=:5432)")
 	}
 	if len(b.basis.usage.Of(result.SamplerRedis)) == 0 {
 		missing("Redis: none was watched (--watch-db redis://…)")
 	}
-	for i := range b.basis.ceilings {
-		if c := &b.basis.ceilings[i]; c.Resource == RedisThread && c.Basis != redisThreadBasis {
+	for _, c := range b.basis.of(RedisThread) {
+		if c.Basis != redisThreadBasis {
 			missing("the main thread of %s: this version tells the CPU of all threads only, which is more", c.Subject)
 		}
 	}
@@ -234,6 +225,6 @@ func (b *builder) missingPorts(missing func(format string, args ...any)) {
 // sameHost reports whether the application ran beside the load generator, without cores of its own.
 func (b *builder) sameHost() bool {
 	return len(b.basis.source.Run.Header.Hosts) == 0 && slices.ContainsFunc(b.pools, func(p pool) bool {
-		return slices.ContainsFunc(p.processes, func(c Ceiling) bool { return c.Host == "" })
+		return slices.ContainsFunc(p.processes, func(c *Ceiling) bool { return c.Host == "" })
 	})
 }

@@ -29,10 +29,10 @@ type builder struct {
 type pool struct {
 	name      string
 	cores     float64
-	processes []Ceiling // of the application
-	used      float64   // share, by the application
-	others    float64   // share, by other watched processes, which the plan counts on their own
-	demand    float64   // CPU seconds per request of the application
+	processes []*Ceiling // of the application
+	used      float64    // share, by the application
+	others    float64    // share, by other watched processes, which the plan counts on their own
+	demand    float64    // CPU seconds per request of the application
 }
 
 // rate is what one host with these cores takes: the cores that the application used when the SLO was met, over what a request needs.
@@ -113,9 +113,8 @@ func (b *builder) note(format string, args ...any) {
 // oneHost returns an error if a process of the application ran on several hosts: a plan multiplies one.
 func (b *builder) oneHost() error {
 	hosts := map[string]string{}
-	for i := range b.basis.ceilings {
-		c := &b.basis.ceilings[i]
-		if c.Resource != ProcessCPU || b.role(c) != result.RoleApplication {
+	for _, c := range b.basis.of(ProcessCPU) {
+		if b.role(c) != result.RoleApplication {
 			continue
 		}
 		if other, found := hosts[c.Subject]; found && other != c.Host {
@@ -134,10 +133,8 @@ const overGiven = 1.1
 // givenCores returns an error if a process used more cores than --cpus gives it.
 func (b *builder) givenCores() error {
 	for i := range b.all {
-		for j := range b.all[i].ceilings {
-			c := &b.all[i].ceilings[j]
-			if given, found := b.plan.settings.CPUs[c.Subject]; found && c.Resource == ProcessCPU && c.Basis == givenBasis &&
-				c.Utilization > overGiven {
+		for _, c := range b.all[i].of(ProcessCPU) {
+			if given, found := b.plan.settings.CPUs[c.Subject]; found && c.Basis == givenBasis && c.Utilization > overGiven {
 				return fmt.Errorf("--cpus %s=%g: it used %s in %s of %s: give the cores that it could use", c.Subject, given,
 					sheet.Plural(c.Utilization*c.Capacity, "core"), b.all[i].step.Title(), b.all[i].source.File)
 			}
@@ -148,9 +145,8 @@ func (b *builder) givenCores() error {
 
 // findPools groups the processes of the basis by the cores that they share.
 func (b *builder) findPools() {
-	for i := range b.basis.ceilings {
-		c := b.basis.ceilings[i]
-		if c.Resource != ProcessCPU || b.role(&c) != result.RoleApplication {
+	for _, c := range b.basis.of(ProcessCPU) {
+		if b.role(c) != result.RoleApplication {
 			continue
 		}
 		at := slices.IndexFunc(b.pools, func(p pool) bool { return p.name == c.pool })
@@ -162,10 +158,10 @@ func (b *builder) findPools() {
 		b.pools[at].demand += c.Demand
 	}
 	for i := range b.pools {
-		for _, c := range b.basis.ceilings {
+		for _, c := range b.basis.of(ProcessCPU) {
 			switch p := &b.pools[i]; {
-			case c.Resource != ProcessCPU || c.pool != p.name:
-			case b.role(&c) == result.RoleApplication:
+			case c.pool != p.name:
+			case b.role(c) == result.RoleApplication:
 				p.used += c.Utilization
 			default:
 				p.others += c.Utilization
@@ -262,20 +258,11 @@ const busyShared = 0.7
 func (b *builder) isShared(c *Ceiling) bool {
 	switch c.Resource {
 	case ProcessCPU:
-		return b.role(c) != result.RoleApplication && !(b.role(c) == result.RoleRedis && b.redisThread() != nil)
+		return b.role(c) != result.RoleApplication && !(b.role(c) == result.RoleRedis && len(b.basis.of(RedisThread)) > 0)
 	case RedisThread, Sessions:
 		return true
 	}
 	return false
-}
-
-func (b *builder) redisThread() *Ceiling {
-	for i := range b.basis.ceilings {
-		if b.basis.ceilings[i].Resource == RedisThread {
-			return &b.basis.ceilings[i]
-		}
-	}
-	return nil
 }
 
 // planned is the rate with its headroom.
@@ -344,8 +331,8 @@ const (
 // application adds the hosts that a pool needs.
 func (b *builder) application(p *pool) {
 	l := Line{Name: "application hosts", Subject: p.subject(), Unit: "hosts", Need: b.hosts(p)}
-	for i := range p.processes {
-		l.Figures = append(l.Figures, b.demand(&p.processes[i], "CPU per request of "+p.processes[i].Subject))
+	for _, c := range p.processes {
+		l.Figures = append(l.Figures, b.demand(c, "CPU per request of "+c.Subject))
 	}
 	used := b.figure("CPU of "+p.name+" in use when the SLO was met", sheet.UnitShare, p.used, false, func(o *observation) float64 {
 		if !o.met {
@@ -486,11 +473,7 @@ func (b *builder) connections() {
 		}
 		b.add(l)
 	}
-	for i := range b.basis.ceilings {
-		c := &b.basis.ceilings[i]
-		if c.Resource != Sessions {
-			continue
-		}
+	for _, c := range b.basis.of(Sessions) {
 		f := b.demand(c, "busy time of a session of "+c.Subject+" per request")
 		l := Line{Name: "busy database sessions", Subject: c.Subject, Unit: "sessions", Need: b.need(f), Figures: []Figure{f}}
 		l.Formula = fmt.Sprintf("%s x %s = %s of %s", b.times(), sheet.Duration(f.Value), whole(l.Need.Value),
