@@ -275,23 +275,32 @@ func (t ProcessTarget) listening(proc procfs.FS) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	owners, denied, err := netstat.Owners(proc, sockets...)
+	owners, err := ownersOf(proc, fmt.Sprintf("port %d", t.port), sockets)
 	if err != nil {
-		return nil, fmt.Errorf("find the owner of port %d: %w", t.port, err)
+		return nil, err
 	}
 	// systemd owns the sockets that it opens for its services, and is an ancestor of everything.
-	services := slices.DeleteFunc(slices.Clone(owners), func(pid int) bool { return pid == 1 && command(proc, 1) == "systemd" })
-	switch {
-	case len(services) > 0:
-		return services, nil
-	case len(owners) > 0:
+	services := slices.DeleteFunc(owners, func(pid int) bool { return pid == 1 && command(proc, 1) == "systemd" })
+	if len(services) == 0 {
 		return nil, fmt.Errorf("systemd listens on port %d for a service that has not started yet: send it one request first", t.port)
-	case denied > 0:
-		return nil, fmt.Errorf("the process that listens on port %d belongs to another user: run as that user or as root, or name the "+
-			"process by its PID", t.port)
 	}
-	return nil, fmt.Errorf("no process owns the socket that listens on port %d: it belongs to the kernel or to another container; name "+
-		"the process by its PID", t.port)
+	return services, nil
+}
+
+// ownersOf returns the processes that own one of the sockets that listen at a place, at least one.
+func ownersOf(proc procfs.FS, place string, sockets []uint32) ([]int, error) {
+	owners, denied, err := netstat.Owners(proc, sockets...)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("find the owner of %s: %w", place, err)
+	case len(owners) > 0:
+		return owners, nil
+	case denied > 0:
+		return nil, fmt.Errorf("the process that listens on %s belongs to another user: run as that user or as root, or name the "+
+			"process by its PID", place)
+	}
+	return nil, fmt.Errorf("no process owns the socket that listens on %s: it belongs to the kernel or to another container; name "+
+		"the process by its PID", place)
 }
 
 // listeningSockets returns the inode numbers of the sockets that listen on the target's port: those at its address, or else
