@@ -210,65 +210,48 @@ func escapeFormula(text string) string {
 	return sheet.Printable(text)
 }
 
-// A watchRow is one figure of one watched subject in one step.
-type watchRow struct {
-	step             string // "" for the whole run
-	host, kind, name string
-	figure, value    string // value is "" if unknown
-	bound            string // "<" if the value is an upper bound
-}
-
-func (r *watchRow) cells() []cell {
-	return []cell{
-		{"step", r.step},
-		{"host", escapeFormula(r.host)},
-		{"kind", escapeFormula(r.kind)},
-		{"name", escapeFormula(r.name)},
-		{"figure", escapeFormula(r.figure)},
-		{"value", r.value},
-		{"bound", r.bound},
-	}
-}
-
 func writeCSVWatch(w io.Writer, runs []run) error {
-	t := newCSVTable(w, (&watchRow{}).cells())
+	t := newCSVTable(w, watchCells("", &result.SubjectUsage{}, "", "", ""))
 	for i := range runs {
-		for _, row := range watchRows(runs[i].usage, "") {
-			t.row(runs[i].label, row.cells())
-		}
+		t.usage(runs[i].label, "", runs[i].usage)
 		for k := range runs[i].steps {
-			for _, row := range watchRows(runs[i].steps[k].usage, strconv.Itoa(k)) {
-				t.row(runs[i].label, row.cells())
-			}
+			t.usage(runs[i].label, strconv.Itoa(k), runs[i].steps[k].usage)
 		}
 	}
 	return t.finish()
 }
 
-// watchRows lists every figure of a usage.
-func watchRows(u *result.Usage, step string) []watchRow {
+// usage writes a row of every figure of a usage, which may be nil. step is "" for the whole run.
+func (t csvTable) usage(label, step string, u *result.Usage) {
 	if u == nil {
-		return nil
+		return
 	}
-	var rows []watchRow
 	for _, s := range u.Subjects {
-		like := watchRow{step: step, host: s.Host, kind: s.Sampler, name: s.Name}
 		for _, d := range result.Definitions(s.Sampler) {
-			row := like
-			row.figure = string(d.Name)
+			value, bound := "", ""
 			if v, known := s.Figures[d.Name]; known {
-				row.value = decimal(v)
+				value = decimal(v)
 			}
 			if s.Below(d.Name) {
-				row.bound = "<"
+				bound = "<"
 			}
-			rows = append(rows, row)
+			t.row(label, watchCells(step, s, string(d.Name), value, bound))
 		}
 		if s.BusiestWait != "" {
-			row := like
-			row.figure, row.value = "busiest_wait", escapeFormula(s.BusiestWait)
-			rows = append(rows, row)
+			t.row(label, watchCells(step, s, "busiest_wait", escapeFormula(s.BusiestWait), ""))
 		}
 	}
-	return rows
+}
+
+// watchCells are one figure of one watched subject in one step. value is "" if it is unknown, and bound "<" if it is an upper bound.
+func watchCells(step string, s *result.SubjectUsage, figure, value, bound string) []cell {
+	return []cell{
+		{"step", step},
+		{"host", escapeFormula(s.Host)},
+		{"kind", escapeFormula(s.Sampler)},
+		{"name", escapeFormula(s.Name)},
+		{"figure", figure},
+		{"value", value},
+		{"bound", bound},
+	}
 }

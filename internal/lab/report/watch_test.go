@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bytes"
 	"encoding/csv"
 	"encoding/json"
 	"math"
@@ -298,9 +299,17 @@ func TestBoundedCPU(t *testing.T) {
 		if got := corePercent(u.Subjects[0]); got != c.percent {
 			t.Errorf("%q, want %q", got, c.percent)
 		}
-		for _, row := range watchRows(u, "0") {
-			if bound := u.Subjects[0].Below(result.Figure(row.figure)); bound != (row.bound == "<") || bound && row.value == "" {
-				t.Errorf("row %+v", row)
+		var table bytes.Buffer
+		if err := writeCSVWatch(&table, []run{{usage: u}}); err != nil {
+			t.Fatal(err)
+		}
+		rows, err := csv.NewReader(&table).ReadAll()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, row := range rows[1:] { // run, step, host, kind, name, figure, value, bound
+			if below := u.Subjects[0].Below(result.Figure(row[5])); below != (row[7] == "<") || below && row[6] == "" {
+				t.Errorf("row %q", row)
 			}
 		}
 	}
