@@ -64,7 +64,7 @@ type Figure struct {
 	Name    string   `json:"name"` // with its subject: "app: CPU"
 	Passing *float64 `json:"passing"`
 	Failing *float64 `json:"failing"`
-	Unit    string   `json:"unit,omitempty"` // as in package sheet; "": a count
+	Unit    string   `json:"unit,omitempty"` // as in package sheet; "": a number
 }
 
 // Scores.
