@@ -160,7 +160,7 @@ func (b *builder) ports() {
 	if m.PortHigh <= m.PortLow || m.PortLow <= 0 {
 		return
 	}
-	f := b.figure("connections per request", "count", opens(b.basis), false, opens)
+	f := b.figure("connections per request", "count", opens)
 	l := Line{Name: "local ports of a proxy in front", Unit: "ports", Figures: []Figure{f}, Need: b.need(f)}
 	l.Need = Estimate{l.Need.Value * TimeWait, l.Need.Low * TimeWait, l.Need.High * TimeWait}
 	addresses := math.Ceil(l.Need.Value / ports / b.plan.hosts)

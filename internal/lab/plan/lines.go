@@ -216,7 +216,7 @@ func (b *builder) extrapolation() {
 		b.note("The plan with its headroom is %s times the rate that was measured, %s: costs per request may change on the way; measure "+
 			"again at a higher rate.", sheet.Number(math.Round(times)), sheet.Rate(b.rate.Value))
 	}
-	if b.figure("", "", 0, false, func(*observation) float64 { return 0 }).Steps < 2 {
+	if b.figure("", "", func(*observation) float64 { return 0 }).Steps < 2 {
 		b.note("The figures rest on one step alone, so that their intervals are not known: measure at several rates.")
 	}
 }
@@ -282,18 +282,21 @@ func (b *builder) hosts(p *pool) Estimate {
 
 // demand is the figure of a resource's demand: that of the basis, and its range.
 func (b *builder) demand(c *Ceiling, name string) Figure {
-	return b.figure(name, sheet.UnitSeconds, c.Demand, c.AtLeast, func(o *observation) float64 {
+	f := b.figure(name, sheet.UnitSeconds, func(o *observation) float64 {
 		if other := o.ceiling(c); other != nil {
 			return other.Demand
 		}
 		return math.NaN()
 	})
+	f.AtMost = c.AtLeast
+	return f
 }
 
 // figure is a value of the basis and its range over the steps of an open loop with the same kind of connections and at least half
 // of its rate. of is NaN for a step without it.
-func (b *builder) figure(name, unit string, v float64, atMost bool, of func(*observation) float64) Figure {
-	f := Figure{Name: name, Unit: unit, Value: v, Low: v, High: v, AtMost: atMost, File: b.basis.source.File, Step: b.basis.step.Title()}
+func (b *builder) figure(name, unit string, of func(*observation) float64) Figure {
+	v := of(b.basis)
+	f := Figure{Name: name, Unit: unit, Value: v, Low: v, High: v, File: b.basis.source.File, Step: b.basis.step.Title()}
 	for i := range b.all {
 		o := &b.all[i]
 		if !o.open || !o.cost || o.rate < b.basis.rate/2 || connectionsOf(o.step) != b.plan.Connections {
@@ -306,7 +309,7 @@ func (b *builder) figure(name, unit string, v float64, atMost bool, of func(*obs
 	return f
 }
 
-// add adds a line, unless a damaged file made a figure of it infinite or undefined.
+// add adds a line, unless a figure of it is unknown, or a damaged file made it infinite.
 func (b *builder) add(l Line) {
 	known := l.Need.finite()
 	for _, f := range l.Figures {
@@ -334,7 +337,7 @@ func (b *builder) application(p *pool) {
 	for _, c := range p.processes {
 		l.Figures = append(l.Figures, b.demand(c, "CPU per request of "+c.Subject))
 	}
-	used := b.figure("CPU of "+p.name+" in use when the SLO was met", sheet.UnitShare, p.used, false, func(o *observation) float64 {
+	used := b.figure("CPU of "+p.name+" in use when the SLO was met", sheet.UnitShare, func(o *observation) float64 {
 		if !o.met {
 			return math.NaN()
 		}
@@ -374,7 +377,7 @@ func (b *builder) lightNote(p *pool) string {
 func (b *builder) memory() {
 	for _, u := range b.basis.usage.Of(result.SamplerProcess) {
 		c := Ceiling{Resource: ProcessCPU, Host: u.Host, Subject: u.Name}
-		if math.IsNaN(u.Value(result.RSSMax)) || b.basis.ceiling(&c) == nil || b.role(&c) != result.RoleApplication {
+		if b.basis.ceiling(&c) == nil || b.role(&c) != result.RoleApplication {
 			continue
 		}
 		f := b.usageFigure("resident memory of "+u.Name, sheet.UnitBytes, u, result.RSSMax)
@@ -430,9 +433,6 @@ func (b *builder) sharedCPU(c *Ceiling) {
 
 func (b *builder) redisMemory() {
 	for _, d := range b.basis.usage.Of(result.SamplerRedis) {
-		if math.IsNaN(d.Value(result.MemoryMax)) {
-			continue
-		}
 		f := b.usageFigure("memory of "+d.Name, sheet.UnitBytes, d, result.MemoryMax)
 		b.add(Line{
 			Name: "Redis memory", Subject: d.Name, Unit: sheet.UnitBytes, Need: Estimate{f.High, f.Low, f.High}, Figures: []Figure{f},
@@ -449,7 +449,7 @@ func (b *builder) databases() []*result.SubjectUsage {
 
 // usageFigure is a figure of a watched subject of the basis, and its range.
 func (b *builder) usageFigure(name, unit string, u *result.SubjectUsage, f result.Figure) Figure {
-	return b.figure(name, unit, u.Value(f), false, func(o *observation) float64 {
+	return b.figure(name, unit, func(o *observation) float64 {
 		return o.usage.Find(u.Sampler, u.Host, u.Name).Value(f)
 	})
 }
@@ -462,17 +462,15 @@ func (b *builder) connections() {
 		}
 		return o.step.Total.Little.ServiceMean
 	}
-	if r := service(b.basis); !math.IsNaN(r) {
-		f := b.figure("mean service time", sheet.UnitSeconds, r, false, service)
-		l := Line{Name: "requests in flight", Unit: "requests", Need: b.need(f), Figures: []Figure{f}}
-		l.Formula = fmt.Sprintf("%s x %s = %s, %s per application host (Little's law)", b.times(), sheet.Duration(f.Value), whole(l.Need.Value),
-			whole(l.Need.Value/b.plan.hosts))
-		l.Note = "Each has a connection or stream. Idle keep-alive connections of clients come on top: one per client."
-		if b.plan.Connections == Short {
-			l.Note = "Each has a connection."
-		}
-		b.add(l)
+	f := b.figure("mean service time", sheet.UnitSeconds, service)
+	l := Line{Name: "requests in flight", Unit: "requests", Need: b.need(f), Figures: []Figure{f}}
+	l.Formula = fmt.Sprintf("%s x %s = %s, %s per application host (Little's law)", b.times(), sheet.Duration(f.Value), whole(l.Need.Value),
+		whole(l.Need.Value/b.plan.hosts))
+	l.Note = "Each has a connection or stream. Idle keep-alive connections of clients come on top: one per client."
+	if b.plan.Connections == Short {
+		l.Note = "Each has a connection."
 	}
+	b.add(l)
 	for _, c := range b.basis.of(Sessions) {
 		f := b.demand(c, "busy time of a session of "+c.Subject+" per request")
 		l := Line{Name: "busy database sessions", Subject: c.Subject, Unit: "sessions", Need: b.need(f), Figures: []Figure{f}}
@@ -481,9 +479,6 @@ func (b *builder) connections() {
 		b.add(l)
 	}
 	for _, d := range b.databases() {
-		if math.IsNaN(d.Value(result.ConnectionsMax)) {
-			continue
-		}
 		f := b.usageFigure("connections of "+d.Name, "connections", d, result.ConnectionsMax)
 		l := Line{
 			Name: "database connections", Subject: d.Name, Unit: "connections",
@@ -503,7 +498,7 @@ func (b *builder) network() {
 		return float64(o.step.Total.BytesIn+o.step.Total.BytesOut) / float64(o.step.Total.Completed)
 	}
 	if v := bytes(b.basis); v > 0 {
-		f := b.figure("payload per request, both directions", sheet.UnitBytes, v, false, bytes)
+		f := b.figure("payload per request, both directions", sheet.UnitBytes, bytes)
 		l := Line{
 			Name: "network", Unit: sheet.UnitBytesRate, Need: b.need(f), Figures: []Figure{f},
 			Note: "Without headers of TCP, IP and Ethernet. TLS is included if the runs used it.",
