@@ -81,7 +81,7 @@ echo "due again: $(ask "SELECT count(*) FROM popup_events WHERE kind = 1 AND seq
 python3 - "$folder/report.json" "$rate" "$store" <<'END'
 import json, os, sys
 step, rate, cores = json.load(open(sys.argv[1]))["steps"][0], float(sys.argv[2]), os.cpu_count()
-used = {p["name"]: p["cpu_cores"] for p in step["watch"]["processes"]}
+used = {s["name"]: s["figures"]["cpu_cores"] for s in step["watch"]["subjects"] if s["sampler"] == "process"}
 server = used["app"] + (used["redis"] if sys.argv[3] == "redis" else 0)
 clauses = [
     ("requests per second", step["rate_hz"], rate, step["rate_hz"] >= rate),

@@ -2,12 +2,9 @@ package cores
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
+	"spillway/internal/lab/controlgroup"
 	"spillway/internal/lab/result"
 )
 
@@ -58,7 +55,7 @@ func (m *Meter) Read() (*Reading, error) {
 	for i := range m.hosts {
 		h := &m.hosts[i]
 		if r.used[i], err = h.used(); err == nil && h.Quota != "" {
-			r.throttled[i], err = throttledTime(h.Quota)
+			r.throttled[i], err = controlgroup.Throttled(h.Quota)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read the CPU time of host %s: %w", h.Name, err)
@@ -100,35 +97,5 @@ func (h *Host) used() (time.Duration, error) {
 	if h.Used != nil {
 		return h.Used()
 	}
-	if text, err := os.ReadFile(filepath.Join(h.Group, "cpuacct.usage")); err == nil {
-		n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
-		return time.Duration(n), err
-	}
-	return statTime(h.Group, "usage_usec", "")
-}
-
-// throttledTime returns for how long the quota of a control group stopped it, summed over its cores.
-func throttledTime(dir string) (time.Duration, error) {
-	return statTime(dir, "throttled_usec", "throttled_time")
-}
-
-// statTime reads a counter of cpu.stat: its name in version 2 of control groups, in microseconds, or in version 1, in
-// nanoseconds.
-func statTime(dir, micro, nano string) (time.Duration, error) {
-	text, err := os.ReadFile(filepath.Join(dir, "cpu.stat"))
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(text)) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		n, err := strconv.ParseInt(value, 10, 64)
-		switch {
-		case err != nil:
-		case name == micro:
-			return time.Duration(n) * time.Microsecond, nil
-		case name == nano:
-			return time.Duration(n), nil
-		}
-	}
-	return 0, fmt.Errorf("%s/cpu.stat has no %s", dir, micro)
+	return controlgroup.Used(h.Group)
 }

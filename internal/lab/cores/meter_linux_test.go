@@ -2,9 +2,7 @@ package cores
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -110,30 +108,7 @@ func foreignOf(t *testing.T, s source, core Set, used func() (time.Duration, err
 	return ""
 }
 
-func TestControlGroupFiles(t *testing.T) {
-	dir := t.TempDir()
-	write := func(name, text string) {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	h := Host{Group: dir}
-	if used, err := h.used(); err == nil {
-		t.Errorf("without files: %v", used)
-	}
-	write("cpu.stat", "usage_usec 1500\nnr_throttled 3\nthrottled_usec 250\n")
-	used, err := h.used()
-	stopped, errStopped := throttledTime(dir)
-	if used != 1500*time.Microsecond || stopped != 250*time.Microsecond || err != nil || errStopped != nil {
-		t.Errorf("version 2: used %v, throttled %v: %v, %v", used, stopped, err, errStopped)
-	}
-	write("cpu.stat", "nr_throttled 3\nthrottled_time 7000\n")
-	write("cpuacct.usage", "9000\n")
-	used, err = h.used()
-	stopped, errStopped = throttledTime(dir)
-	if used != 9*time.Microsecond || stopped != 7*time.Microsecond || err != nil || errStopped != nil {
-		t.Errorf("version 1: used %v, throttled %v: %v, %v", used, stopped, err, errStopped)
-	}
+func TestPerCore(t *testing.T) {
 	if busy, err := parsePerCore("12 34 \n"); err != nil || busy[1] != 34 || len(busy) != 2 {
 		t.Errorf("per core: %v, %v", busy, err)
 	}

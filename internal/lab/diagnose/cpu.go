@@ -72,7 +72,7 @@ const sharedWait = 0.3
 // the same cores as far as it wants more.
 func (s *step) use(p *process) float64 {
 	own := p.cores / p.limit
-	if p.throttled > 0.1 {
+	if p.Value(result.Throttled) > 0.1 {
 		own = highest(own, 0.95)
 	}
 	if share := s.share(p); share != nil {
@@ -88,11 +88,12 @@ func (s *step) use(p *process) float64 {
 // hunger is how surely a process wants more CPU than it gets, 0 to 1: by how many of its threads run or wait for a CPU. Without waits
 // nobody knows.
 func (p *process) hunger() float64 {
-	if math.IsNaN(p.waiting) {
+	waiting := p.Value(result.RunQueueWait)
+	if math.IsNaN(waiting) {
 		return 1
 	}
 	one := min(p.limit, 1)
-	return ramp(highest(p.cores, 0)+p.waiting, 0.35*one, 0.7*one)
+	return ramp(highest(p.cores, 0)+waiting, 0.35*one, 0.7*one)
 }
 
 // filled is how much of the cores that a process runs on is used, by whomever; NaN if that is not known.
@@ -100,19 +101,20 @@ func (s *step) filled(p *process) float64 {
 	if share := s.share(p); share != nil {
 		return (share.Used + share.Foreign + share.Kernel) / (share.Elapsed * float64(share.CoreCount))
 	}
-	u := s.hostUsage(p.host)
-	if cores := value(u.Cores); p.limit > cores-0.01 {
-		return 1 - value(u.Idle) - value(u.IOWait)
+	u := s.host(p.Host)
+	if cores := u.Value(result.Cores); p.limit > cores-0.01 {
+		return 1 - u.Value(result.IdleShare) - u.Value(result.IOWaitShare)
 	}
-	if p.allowedBusy >= 0 && p.limit >= p.allowed {
-		return p.allowedBusy / p.limit
+	allowed, busy := p.Value(result.CPUAllowed), p.Value(result.CPUAllowedBusy)
+	if busy >= 0 && p.limit >= allowed {
+		return busy / p.limit
 	}
 	used := math.NaN()
 	if together, waiting := s.sharing(p); waiting >= sharedWait {
 		used = together / p.limit
 	}
-	if p.limit < p.allowed { // others may fill the cores below the quota
-		used = highest(used, p.allowedBusy/p.allowed)
+	if p.limit < allowed { // others may fill the cores below the quota
+		used = highest(used, busy/allowed)
 	}
 	return used
 }
@@ -120,9 +122,9 @@ func (s *step) filled(p *process) float64 {
 // sharing is how many cores the processes on a host use that have the same limit, below the host's cores, and how many of their
 // threads wait for a CPU. If threads wait, the processes are taken to share the cores.
 func (s *step) sharing(p *process) (cores, waiting float64) {
-	for i := range s.processes {
-		if o := &s.processes[i]; o.host == p.host && o.limit == p.limit && o.cores > 0 {
-			cores, waiting = cores+o.cores, waiting+highest(o.waiting, 0)
+	for _, o := range s.processes {
+		if o.Host == p.Host && o.limit == p.limit && o.cores > 0 {
+			cores, waiting = cores+o.cores, waiting+highest(o.Value(result.RunQueueWait), 0)
 		}
 	}
 	return cores, waiting
@@ -132,11 +134,10 @@ func (s *step) sharing(p *process) (cores, waiting float64) {
 // if no process was watched.
 func (s *step) fullest() (p *process, use float64) {
 	use = math.NaN()
-	for i := range s.processes {
-		use = highest(use, s.use(&s.processes[i]))
+	for _, one := range s.processes {
+		use = highest(use, s.use(one))
 	}
-	for i := range s.processes {
-		one := &s.processes[i]
+	for _, one := range s.processes {
 		if s.use(one) >= use-0.05 && one.cores > 0 && (p == nil || one.cores > p.cores) {
 			p = one
 		}
@@ -150,7 +151,7 @@ func (s *step) spare() string {
 	case p == nil:
 		return " (its CPU was not watched)"
 	case s.room() < 0.5:
-		return fmt.Sprintf(", while %s of the CPU that %s may use is used", sheet.Share(use), p.name)
+		return fmt.Sprintf(", while %s of the CPU that %s may use is used", sheet.Share(use), p.Name)
 	}
 	return ", while the service has CPU to spare"
 }
@@ -175,43 +176,46 @@ func (s *step) foreign(p *process) (used, cores float64) {
 	if share := s.share(p); share != nil {
 		return share.Foreign / share.Elapsed, float64(share.CoreCount)
 	}
-	u := s.hostUsage(p.host)
-	cores = value(u.Cores)
-	used = cores * (value(u.User) + value(u.System) + highest(value(u.Steal), 0)) // softirq is the service's own traffic
-	for i := range s.processes {
-		if s.processes[i].host == p.host {
-			used -= highest(s.processes[i].cores, 0)
+	u := s.host(p.Host)
+	cores = u.Value(result.Cores)
+	steal := highest(u.Value(result.StealShare), 0)
+	used = cores * (u.Value(result.UserShare) + u.Value(result.SystemShare) + steal) // softirq is the service's own traffic
+	for _, o := range s.processes {
+		if o.Host == p.Host {
+			used -= highest(o.cores, 0)
 		}
 	}
-	if p.host == "" && s.generator > 0 {
+	if p.Host == "" && s.generator > 0 {
 		used -= s.generator
 	}
 	used = max(used, 0)
-	if p.limit < p.allowed {
-		if !(p.allowedBusy >= 0) {
+	allowed, busy := p.Value(result.CPUAllowed), p.Value(result.CPUAllowedBusy)
+	if p.limit < allowed {
+		if !(busy >= 0) {
 			return 0, p.limit
 		}
-		used = p.allowedBusy
-		for i := range s.processes {
-			if o := &s.processes[i]; o.host == p.host && (o.allowed == p.allowed || p.allowed > cores-0.01) {
+		used = busy
+		for _, o := range s.processes {
+			if o.Host == p.Host && (o.Value(result.CPUAllowed) == allowed || allowed > cores-0.01) {
 				used -= highest(o.cores, 0)
 			}
 		}
-		if p.host == "" {
-			used -= highest(s.generator, 0) * p.allowed / cores
+		if p.Host == "" {
+			used -= highest(s.generator, 0) * allowed / cores
 		}
-		return max(used, 0), p.allowed
+		return max(used, 0), allowed
 	}
 	if p.limit < cores-0.01 {
 		together, _ := s.sharing(p)
-		return max(p.allowedBusy-together-highest(s.generator, 0)*p.limit/cores, 0), p.limit
+		return max(busy-together-highest(s.generator, 0)*p.limit/cores, 0), p.limit
 	}
 	return used, cores
 }
 
 // ownQuota reports whether a process is stopped by its quota at most: its cores have room, whoever uses them.
 func (s *step) ownQuota(p *process) bool {
-	return s.share(p) == nil && p.limit < p.allowed && !(p.allowedBusy/p.allowed >= targetFull)
+	allowed := p.Value(result.CPUAllowed)
+	return s.share(p) == nil && p.limit < allowed && !(p.Value(result.CPUAllowedBusy)/allowed >= targetFull)
 }
 
 // targetFull reports whether the service used all of its divided cores itself, which shows what stops it even if other programs
@@ -235,17 +239,18 @@ const (
 	foreignMax = 0.04
 )
 
-// target is what is known of the service if only its cores were measured, not its processes.
-func target(t *result.Total) (process, bool) {
-	for i := range t.Hosts {
-		share := &t.Hosts[i]
+// addTarget adds what is known of the service if only its cores were measured, not its processes.
+func (s *step) addTarget() {
+	for i := range s.load.Total.Hosts {
+		share := &s.load.Total.Hosts[i]
 		if share.Name != "target" || share.Elapsed <= 0 {
 			continue
 		}
-		s := (*step)(nil)
-		p := *s.find(&process{})
-		p.name, p.cores, p.limit = share.Name, share.Used/share.Elapsed, share.CPUs
-		return p, true
+		u := &result.SubjectUsage{Sampler: result.SamplerProcess, Name: share.Name, Figures: map[result.Figure]float64{
+			result.CPUCores: share.Used / share.Elapsed, result.CPULimit: share.CPUs,
+		}}
+		s.usage.Subjects = append(s.usage.Subjects, u)
+		s.processes = append(s.processes, newProcess(u, ""))
+		return
 	}
-	return process{}, false
 }

@@ -16,8 +16,10 @@ package diagnose
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"spillway/internal/lab/result"
 	"spillway/internal/lab/sheet"
@@ -62,7 +64,7 @@ type Figure struct {
 	Name    string   `json:"name"` // with its subject: "app: CPU"
 	Passing *float64 `json:"passing"`
 	Failing *float64 `json:"failing"`
-	Unit    string   `json:"unit,omitempty"` // as in package sheet; "": a count
+	Unit    string   `json:"unit,omitempty"` // as in package sheet; "": a number
 }
 
 // Scores.
@@ -111,34 +113,31 @@ func Diagnose(run *result.Run, passing, failing int) []Verdict {
 func (c *comparison) verdicts() []Verdict {
 	for _, s := range []*step{c.passing, c.failing, c.lightest} {
 		if s != nil && s.load != nil && len(s.processes) == 0 {
-			if p, ok := target(&s.load.Total); ok {
-				s.processes = append(s.processes, p)
-			}
+			s.addTarget()
 		}
+	}
+	rules := []func() Verdict{c.generator, c.neighbour, c.ports, c.descriptors}
+	switch {
+	case c.measured():
+		rules = append(rules, c.rateLimit, c.memory, c.databaseLock, c.commit, c.redisThread, c.cpu, c.databasePool,
+			c.databaseReads, c.databaseSessions, c.bandwidth, c.networkDelay, c.connections, c.serial, c.acceptQueue)
+	case c.failing.targetFull():
+		rules = append(rules, c.cpu)
 	}
 	var found []Verdict
-	add := func(rules ...func() Verdict) {
-		for _, rule := range rules {
-			v := rule()
-			i := slices.IndexFunc(found, func(earlier Verdict) bool { return earlier.Name == v.Name })
-			switch {
-			case v.Score < mentioned || i >= 0 && found[i].Score >= v.Score:
-			case i >= 0:
-				v.Evidence = append(v.Evidence, c.loadFigures()...)
-				found[i] = v
-			default:
-				v.Evidence = append(v.Evidence, c.loadFigures()...)
-				found = append(found, v)
-			}
+	for _, rule := range rules {
+		v := rule()
+		if v.Score < mentioned {
+			continue
 		}
-	}
-	add(c.generator, c.neighbour, c.ports, c.descriptors)
-	if c.measured() {
-		add(c.rateLimit, c.memory, c.databaseLock, c.commit, c.redisThread, c.cpu, c.databasePool,
-			c.databaseReads, c.databaseSessions, c.bandwidth, c.networkDelay, c.connections, c.serial, c.acceptQueue)
-	}
-	if !c.measured() && c.failing.targetFull() {
-		add(c.cpu)
+		v.Evidence = append(v.Evidence, c.loadFigures()...)
+		i := slices.IndexFunc(found, func(earlier Verdict) bool { return earlier.Name == v.Name })
+		switch {
+		case i < 0:
+			found = append(found, v)
+		case v.Score > found[i].Score:
+			found[i] = v
+		}
 	}
 	order := causes()
 	slices.SortStableFunc(found, func(a, b Verdict) int {
@@ -191,14 +190,18 @@ func known(v float64) *float64 {
 	return &v
 }
 
-// processFigure compares a figure of a process.
-func (c *comparison) processFigure(p *process, name, unit string, of func(*process) float64) Figure {
-	return c.figure(p.name+": "+name, unit, func(s *step) float64 { return of(s.find(p)) })
-}
-
-// databaseFigure compares a figure of a database.
-func (c *comparison) databaseFigure(d *database, name, unit string, of func(*database) float64) Figure {
-	return c.figure(d.name+": "+name, unit, func(s *step) float64 { return of(s.findDatabase(d)) })
+// usageFigures compare figures of a watched subject.
+func (c *comparison) usageFigures(u *result.SubjectUsage, names ...result.Figure) []Figure {
+	var all []Figure
+	for _, name := range names {
+		d := result.Define(u.Sampler, name)
+		title := d.Words
+		if u.Name != "" {
+			title = u.Name + ": " + title
+		}
+		all = append(all, c.figure(title, d.Unit, func(s *step) float64 { return s.find(u).Value(name) }))
+	}
+	return all
 }
 
 // loadFigures are the same with every verdict: what was offered and what came of it.
@@ -221,10 +224,43 @@ func (c *comparison) loadFigures() []Figure {
 // processesUsed describes the CPUs of every process, for verdicts that rest on their being idle.
 func (c *comparison) processesUsed() []Figure {
 	var all []Figure
-	for i := range c.failing.processes {
-		p := &c.failing.processes[i]
-		all = append(all, c.processFigure(p, "CPU", sheet.UnitCores, func(p *process) float64 { return p.cores }),
-			c.processFigure(p, "CPU that it may use", sheet.UnitCores, func(p *process) float64 { return p.limit }))
+	for _, p := range c.failing.processes {
+		all = append(all, c.usageFigures(p.SubjectUsage, result.CPUCores, result.CPULimit)...)
 	}
 	return all
+}
+
+// unknown: what was watched shows nothing that is full. It says what to watch.
+func (c *comparison) unknown() Verdict {
+	s := c.failing
+	var missing []string
+	applications, servers := 0, 0
+	for _, p := range s.processes {
+		if p.role == result.RoleApplication {
+			applications++
+		} else {
+			servers++
+		}
+	}
+	if applications == 0 {
+		missing = append(missing, "the process of the service (--watch app=:PORT)")
+	}
+	if len(s.databases) == 0 {
+		missing = append(missing, "what it calls, such as its database (--watch-db URL)")
+	} else if servers == 0 {
+		missing = append(missing, "the process of the database (--watch db=:5432)")
+	}
+	v := Verdict{Name: Unknown, Evidence: append(c.processesUsed(), c.loadFigures()...)}
+	v.Sentence = fmt.Sprintf("Not enough evidence: nothing that was watched is full %s.", c.at())
+	if len(s.usage.Of(result.SamplerHost)) == 0 && len(s.processes) == 0 && len(s.databases) == 0 {
+		v.Sentence = "Not enough evidence: nothing was watched."
+	}
+	v.Advice = "Compare steps that differ more in their load, and are at least 5 s long."
+	if c.lightest == nil && s.load != nil {
+		v.Advice = "Add a step with a light load, which shows what a request takes alone."
+	}
+	if len(missing) > 0 {
+		v.Advice = "Also watch " + strings.Join(missing, ", and ") + "."
+	}
+	return v
 }

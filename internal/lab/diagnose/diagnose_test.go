@@ -107,16 +107,16 @@ func TestHealthyServers(t *testing.T) {
 func TestWatched(t *testing.T) {
 	run := runOf(t, light(idle()), heavy(1000, idle().and(busy("app", 1.7, 0.25, 3))))
 	run.Steps, run.End.Elapsed = nil, 25
-	verdicts, quietest, busiest, ok := Watched(run)
-	if !ok || quietest.To > 15 || busiest.From < 10 {
-		t.Fatalf("compared %v with %v (%v), want one of the first 10 s with one of the last 10 s", quietest, busiest, ok)
+	verdicts, quietest, busiest, ok := watched(run)
+	if !ok || quietest.usage.To > 15 || busiest.usage.From < 10 {
+		t.Fatalf("compared %s with %s (%v), want one of the first 10 s with one of the last 10 s", quietest.span(), busiest.span(), ok)
 	}
 	if verdicts[0].Name != UserCPU || !strings.Contains(verdicts[0].Sentence, "in the busiest interval") {
 		t.Errorf("got %s", text(t, verdicts))
 	}
 	run.Samples = run.Samples[:3]
 	run.End.Elapsed = 3
-	if _, _, _, ok := Watched(run); ok {
+	if _, _, _, ok := watched(run); ok {
 		t.Error("3 s are enough for two intervals")
 	}
 }

@@ -66,7 +66,7 @@ func TestWatchedPool(t *testing.T) {
 	}
 	run := runOf(t, light(one(0)), heavy(1, one(1)))
 	run.Steps, run.End.Elapsed = nil, 25
-	got, _, _, ok := Watched(run)
+	got, _, _, ok := watched(run)
 	if ok && got[0].Name == DatabasePool {
 		t.Errorf("%s (%g): %q", got[0].Name, got[0].Score, got[0].Sentence)
 	}

@@ -32,8 +32,8 @@ func (c *comparison) cpu() Verdict {
 	}
 	full, single := c.failing.full(), math.NaN()
 	v := Verdict{Name: UserCPU, Score: ramp(use, full.low-0.1, full.high-0.07)}
-	if one := c.oneThread(); one != nil && ramp(one.busiest, threadFree, threadFull) > v.Score {
-		p, single, v.Score = one, one.busiest, ramp(one.busiest, threadFree, threadFull)
+	if one, busy := c.oneThread(); one != nil && ramp(busy, threadFree, threadFull) > v.Score {
+		p, single, v.Score = one, busy, ramp(busy, threadFree, threadFull)
 	}
 	switch p.role {
 	case result.RoleRedis:
@@ -45,91 +45,84 @@ func (c *comparison) cpu() Verdict {
 		!c.failing.ownQuota(p) {
 		v.Name, v.Score = UserCPU, min(v.Score, undecided) // others fill its cores: it is hardly what they are full of
 	}
-	connections := c.failing.findSockets(p.host).perRequest
+	connections := c.failing.sockets(p.Host).Value(result.PassiveOpensPerRequest)
 	if v.Name == UserCPU && c.isSystem(p, connections) {
 		v.Name = SystemCPU
 	}
 	v.Sentence, v.Advice = c.cpuWords(p, v.Name, single, connections)
 	v.Evidence = c.cpuFigures(p)
 	if v.Name == DatabaseCPU {
-		for i := range c.failing.databases {
-			d := &c.failing.databases[i]
+		for _, d := range c.failing.databases {
 			v.Evidence = append(v.Evidence, c.statementFigures(d, d.top(false))...)
 		}
 	}
 	return v
 }
 
-// oneThread returns the process of the service whose one working thread is the busiest, nil if there is none. Its other threads use
-// little.
-func (c *comparison) oneThread() *process {
-	var busiest *process
-	for i := range c.failing.processes {
-		p := &c.failing.processes[i]
-		if p.role == result.RoleApplication && p.busiest >= oneThreadShare*p.cores && p.busiest > threadFree &&
-			(busiest == nil || p.busiest > busiest.busiest) {
-			busiest = p
+// oneThread returns the process of the service whose one working thread is the busiest, and the cores of that thread; nil if there is
+// none. Its other threads use little.
+func (c *comparison) oneThread() (busiest *process, cores float64) {
+	for _, p := range c.failing.processes {
+		thread := p.Value(result.BusiestThread)
+		if p.role == result.RoleApplication && thread >= oneThreadShare*p.cores && thread > max(threadFree, cores) {
+			busiest, cores = p, thread
 		}
 	}
-	return busiest
+	return busiest, cores
 }
 
 // isSystem reports whether a process spends its time in the kernel.
 func (c *comparison) isSystem(p *process, connections float64) bool {
-	share := p.system / (p.user + p.system)
+	_, share := p.split()
 	return share >= systemShare || share >= churnShare && connections >= churn
 }
 
+// split is the shares of user and system time in the CPU time of a process.
+func (p *process) split() (user, system float64) {
+	user, system = p.Value(result.CPUUserCores), p.Value(result.CPUSystemCores)
+	return user / (user + system), system / (user + system)
+}
+
 func (c *comparison) cpuFigures(p *process) []Figure {
-	return []Figure{
-		c.processFigure(p, "CPU", sheet.UnitCores, func(p *process) float64 { return p.cores }),
-		c.processFigure(p, "CPU that it may use", sheet.UnitCores, func(p *process) float64 { return p.limit }),
-		c.processFigure(p, "user time", sheet.UnitCores, func(p *process) float64 { return p.user }),
-		c.processFigure(p, "system time", sheet.UnitCores, func(p *process) float64 { return p.system }),
-		c.processFigure(p, "CPU per request", sheet.UnitSeconds, func(p *process) float64 { return p.perRequest }),
-		c.processFigure(p, "threads that waited for a CPU", "", func(p *process) float64 { return p.waiting }),
-		c.processFigure(p, "busiest thread", sheet.UnitCores, func(p *process) float64 { return p.busiest }),
-		c.processFigure(p, "stopped by its quota", sheet.UnitShare, func(p *process) float64 { return p.throttled }),
-		c.figure("connections accepted per request", "", func(s *step) float64 { return s.findSockets(p.host).perRequest }),
-	}
+	figures := c.usageFigures(p.SubjectUsage, result.CPUCores, result.CPULimit, result.CPUUserCores, result.CPUSystemCores,
+		result.CPUPerRequest, result.RunQueueWait, result.BusiestThread, result.Throttled)
+	return append(figures, c.usageFigures(c.failing.sockets(p.Host), result.PassiveOpensPerRequest)...)
 }
 
 // cpuWords are the sentence and the advice of a verdict on a process without CPU to spare.
 func (c *comparison) cpuWords(p *process, name string, single, connections float64) (sentence, advice string) {
-	used := fmt.Sprintf("%s uses %s of the %s that it may use %s (%s user, %s system)", p.name, sheet.Number(p.cores),
-		sheet.Plural(p.limit, "core"), c.at(), sheet.Share(p.user/(p.user+p.system)), sheet.Share(p.system/(p.user+p.system)))
-	if !(p.user >= 0) {
-		used = fmt.Sprintf("%s uses %s of the %s that it may use %s", p.name, sheet.Number(p.cores), sheet.Plural(p.limit, "core"),
-			c.at())
+	used := fmt.Sprintf("%s uses %s of the %s that it may use %s", p.Name, sheet.Number(p.cores), sheet.Plural(p.limit, "core"), c.at())
+	if user, system := p.split(); user >= 0 {
+		used += fmt.Sprintf(" (%s user, %s system)", sheet.Share(user), sheet.Share(system))
 	}
 	rest := ", and nothing else is as full."
 	switch {
-	case p.cores < 0.8*p.limit && c.failing.generator > 0.15*p.limit && c.failing.share(p) == nil && p.host == "":
+	case p.cores < 0.8*p.limit && c.failing.generator > 0.15*p.limit && c.failing.share(p) == nil && p.Host == "":
 		rest = fmt.Sprintf(", and the load generator uses %s of the same CPUs: --pin gives each its own.",
 			sheet.Plural(c.failing.generator, "core"))
 	case p.cores < 0.8*p.limit:
 		rest = ", and the other programs on these CPUs use the rest."
 	}
-	more := "Make a request cheaper (profile " + p.name + "), give it more CPU, or add a second host."
+	more := "Make a request cheaper (profile " + p.Name + "), give it more CPU, or add a second host."
 	switch {
-	case p.throttled > 0.05:
-		return used + fmt.Sprintf("; its quota stopped it for at least %s of the time.",
-			sheet.Share(p.throttled)), "Raise the CPU quota of " + p.name + ", or make a request cheaper."
-	case p.limit < p.allowed && p.cores >= 0.9*p.limit && name != RedisThread && name != DatabaseCPU:
-		return used + ", which is its quota.", "Raise the CPU quota of " + p.name + ", or make a request cheaper."
+	case p.Value(result.Throttled) > 0.05:
+		return used + fmt.Sprintf("; its quota stopped it for at least %s of the time.", sheet.Share(p.Value(result.Throttled))),
+			"Raise the CPU quota of " + p.Name + ", or make a request cheaper."
+	case p.limit < p.Value(result.CPUAllowed) && p.cores >= 0.9*p.limit && name != RedisThread && name != DatabaseCPU:
+		return used + ", which is its quota.", "Raise the CPU quota of " + p.Name + ", or make a request cheaper."
 	case name == RedisThread:
 		return used + ", on the one thread that runs commands.", "Find the slow commands (SLOWLOG GET, INFO commandstats), use cheaper " +
 			"ones, or divide the keys among several servers."
 	case name == DatabaseCPU:
-		return used + c.databaseWords(), "Find the statement that uses the CPU of " + p.name +
+		return used + c.databaseWords(), "Find the statement that uses the CPU of " + p.Name +
 			", and EXPLAIN it: look for a missing index, too many rows read, or work that a cache can save."
 	case single > 0:
-		return fmt.Sprintf("One thread of %s uses %s %s, and its other threads %s: more CPUs do not help it.", p.name,
+		return fmt.Sprintf("One thread of %s uses %s %s, and its other threads %s: more CPUs do not help it.", p.Name,
 				sheet.Plural(single, "core"), c.at(), sheet.Plural(max(p.cores-single, 0), "core")),
-			"Run one process per core (a cluster of workers), or make a request cheaper (profile " + p.name + ")."
+			"Run one process per core (a cluster of workers), or make a request cheaper (profile " + p.Name + ")."
 	case name == SystemCPU && connections >= churn:
 		return used + fmt.Sprintf("; with %s new connections per request, the kernel opens and closes connections.", sheet.Number(connections)),
-			"Keep connections open between requests (keep-alive in the clients and in " + p.name + ")."
+			"Keep connections open between requests (keep-alive in the clients and in " + p.Name + ")."
 	case name == SystemCPU:
 		return used + ", most of it in the kernel.", "Find the system calls (strace -c -f -p PID, perf trace -s): larger reads and writes, " +
 			"fewer wake-ups and fewer copies."
@@ -139,11 +132,10 @@ func (c *comparison) cpuWords(p *process, name string, single, connections float
 
 // databaseWords says how many sessions run on a database's CPU, and in which statement, "" if that is not known.
 func (c *comparison) databaseWords() string {
-	for i := range c.failing.databases {
-		d := &c.failing.databases[i]
+	for _, d := range c.failing.databases {
 		text := ""
-		if d.waitCPU > 0 {
-			text = fmt.Sprintf("; %s of its sessions run or are ready to", sheet.Number(d.waitCPU))
+		if running := d.Value(result.WaitCPU); running > 0 {
+			text = fmt.Sprintf("; %s of its sessions run or are ready to", sheet.Number(running))
 		}
 		if top := d.top(false); top != nil {
 			return text + "." + top.sentence(false)
@@ -158,32 +150,25 @@ func (c *comparison) databaseWords() string {
 // redisThread: the one thread of Redis that runs commands has no room, whatever the other CPUs do.
 func (c *comparison) redisThread() Verdict {
 	v := Verdict{Name: RedisThread}
-	for i := range c.failing.databases {
-		d := &c.failing.databases[i]
-		if score := ramp(d.mainThread, threadFree, threadFull); d.kind == result.SamplerRedis && score > v.Score {
+	for _, d := range c.failing.databases {
+		thread := d.Value(result.MainThread)
+		if score := ramp(thread, threadFree, threadFull); d.Sampler == result.SamplerRedis && score > v.Score {
 			v.Score = score
-			v.Sentence = fmt.Sprintf("The thread of %s that runs commands uses %s %s", d.name, sheet.Plural(d.mainThread, "core"), c.at())
-			if d.commands > 0 {
-				v.Sentence += fmt.Sprintf(": a command takes it %s", sheet.Duration(d.mainThread/d.commands))
+			v.Sentence = fmt.Sprintf("The thread of %s that runs commands uses %s %s", d.Name, sheet.Plural(thread, "core"), c.at())
+			if commands := d.Value(result.Commands); commands > 0 {
+				v.Sentence += fmt.Sprintf(": a command takes it %s", sheet.Duration(thread/commands))
 			}
 			v.Sentence += "."
-			v.Evidence = []Figure{
-				c.databaseFigure(d, "thread that runs commands", sheet.UnitCores, func(d *database) float64 { return d.mainThread }),
-				c.databaseFigure(d, "commands", sheet.UnitRate, func(d *database) float64 { return d.commands }),
-				c.databaseFigure(d, "CPU", sheet.UnitCores, func(d *database) float64 { return d.cores }),
-			}
+			v.Evidence = c.usageFigures(d.SubjectUsage, result.MainThread, result.Commands, result.CPUCores)
 		}
 	}
-	for i := range c.failing.processes {
-		p := &c.failing.processes[i]
-		if score := ramp(p.busiest, threadFree, threadFull); p.role == result.RoleRedis && score > v.Score {
+	for _, p := range c.failing.processes {
+		thread := p.Value(result.BusiestThread)
+		if score := ramp(thread, threadFree, threadFull); p.role == result.RoleRedis && score > v.Score {
 			v.Score = score
-			v.Sentence = fmt.Sprintf("One thread of %s uses %s %s, and Redis runs commands on one thread.", p.name, sheet.Plural(p.busiest, "core"),
+			v.Sentence = fmt.Sprintf("One thread of %s uses %s %s, and Redis runs commands on one thread.", p.Name, sheet.Plural(thread, "core"),
 				c.at())
-			v.Evidence = []Figure{
-				c.processFigure(p, "busiest thread", sheet.UnitCores, func(p *process) float64 { return p.busiest }),
-				c.processFigure(p, "CPU", sheet.UnitCores, func(p *process) float64 { return p.cores }),
-			}
+			v.Evidence = c.usageFigures(p.SubjectUsage, result.BusiestThread, result.CPUCores)
 		}
 	}
 	v.Advice = "Find the slow commands (SLOWLOG GET, INFO commandstats), use cheaper ones, keep hot values in the service, or divide the " +

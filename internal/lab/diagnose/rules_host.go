@@ -40,7 +40,7 @@ func (c *comparison) generator() Verdict {
 		if p, use := c.failing.fullest(); p != nil && use >= 0.9 && c.failing.share(p) == nil && !t.OnlyStolen() {
 			v.Advice = "The service and the load generator use the same CPUs. Give each its own with --pin, or load from another host, then " +
 				"search again."
-			v.Evidence = append(v.Evidence, c.processFigure(p, "CPU", sheet.UnitCores, func(p *process) float64 { return p.cores }))
+			v.Evidence = append(v.Evidence, c.usageFigures(p.SubjectUsage, result.CPUCores)...)
 		}
 	}
 	return v
@@ -66,9 +66,9 @@ func (c *comparison) neighbour() Verdict {
 		return Verdict{}
 	}
 	used, cores := c.failing.foreign(p)
-	u := c.failing.hostUsage(p.host)
+	u := c.failing.host(p.Host)
 	v := Verdict{Name: Neighbour, Score: ramp(used/cores, 0.1, 0.25) * ramp(highest(c.failing.use(p), c.failing.filled(p)), 0.75, 0.9)}
-	victim := p.name + " has no CPU left"
+	victim := p.Name + " has no CPU left"
 	if c.measured() {
 		v.Score *= p.hunger()
 	} else if p.hunger() < supported {
@@ -77,7 +77,7 @@ func (c *comparison) neighbour() Verdict {
 	if v.Score == 0 {
 		return Verdict{}
 	}
-	steal := highest(value(u.Steal)*value(u.Cores), 0)
+	steal := highest(u.Value(result.StealShare)*u.Value(result.Cores), 0)
 	independent := c.independent(p)
 	switch taken := sheet.Plural(used, "core"); {
 	case steal > used/2:
@@ -94,11 +94,11 @@ func (c *comparison) neighbour() Verdict {
 			"nothing shows that they did so with a light load.", taken, c.at())
 		v.Advice = "Watch them too (--watch NAME=PID), or add a step with a light load."
 	}
-	v.Evidence = []Figure{
-		c.figure("other programs: CPU", sheet.UnitCores, func(s *step) float64 { used, _ := s.foreign(s.find(p)); return used }),
-		c.processFigure(p, "CPU", sheet.UnitCores, func(p *process) float64 { return p.cores }),
-		c.processFigure(p, "threads that waited for a CPU", "", func(p *process) float64 { return p.waiting }),
-	}
+	others := c.figure("other programs: CPU", sheet.UnitCores, func(s *step) float64 {
+		used, _ := s.foreign(s.process(p))
+		return used
+	})
+	v.Evidence = append([]Figure{others}, c.usageFigures(p.SubjectUsage, result.CPUCores, result.RunQueueWait)...)
 	return v
 }
 
@@ -150,7 +150,7 @@ func (c *comparison) independent(p *process) float64 {
 	if c.lightest == nil || c.failing.load == nil || c.lightest.load == c.failing.load {
 		return 0
 	}
-	before, _ := c.lightest.foreign(c.lightest.find(p))
+	before, _ := c.lightest.foreign(c.lightest.process(p))
 	now, _ := c.failing.foreign(p)
 	if !(before >= now/2) {
 		return 0
@@ -176,18 +176,17 @@ func (c *comparison) ports() Verdict {
 		}
 	}
 	var v Verdict
-	for i := range c.failing.tcp {
-		t := &c.failing.tcp[i]
-		left, waiting := t.portsRange-t.portsUsed, ""
-		if t.timeWait >= 0 {
-			waiting = fmt.Sprintf(", and %s sockets wait in TIME_WAIT", sheet.Number(t.timeWait))
+	for _, t := range c.failing.usage.Of(result.SamplerTCP) {
+		used, all, waiting := t.Value(result.PortsMax), t.Value(result.PortsRange), ""
+		if sockets := t.Value(result.TimeWaitMax); sockets >= 0 {
+			waiting = fmt.Sprintf(", and %s sockets wait in TIME_WAIT", sheet.Number(sockets))
 		}
-		if score := ramp(t.portsUsed/t.portsRange, 0.9, 0.97); score > v.Score {
+		if score := ramp(used/all, 0.9, 0.97); score > v.Score {
 			v = Verdict{
 				Name: Ports, Score: score,
 				Sentence: fmt.Sprintf("%s of %s local ports are in use %s, so that new outgoing connections fail: %s are left%s.",
-					sheet.Number(t.portsUsed), sheet.Number(t.portsRange), c.at(), sheet.Number(left), waiting),
-				Evidence: c.portFigures(t.host),
+					sheet.Number(used), sheet.Number(all), c.at(), sheet.Number(all-used), waiting),
+				Evidence: c.portFigures(t.Host),
 				Advice: "Keep the connections to the next service open (keep-alive, a pool). Otherwise widen net.ipv4.ip_local_port_range, set " +
 					"net.ipv4.tcp_tw_reuse=1, or add addresses.",
 			}
@@ -197,11 +196,7 @@ func (c *comparison) ports() Verdict {
 }
 
 func (c *comparison) portFigures(host string) []Figure {
-	return []Figure{
-		c.figure("local ports in use", "", func(s *step) float64 { return s.findSockets(host).portsUsed }),
-		c.figure("local ports", "", func(s *step) float64 { return s.findSockets(host).portsRange }),
-		c.figure("sockets in TIME_WAIT", "", func(s *step) float64 { return s.findSockets(host).timeWait }),
-	}
+	return c.usageFigures(c.failing.sockets(host), result.PortsMax, result.PortsRange, result.TimeWaitMax)
 }
 
 // descriptors: a process has as many open files as it may have.
@@ -217,22 +212,19 @@ func (c *comparison) descriptors() Verdict {
 		}
 	}
 	var v Verdict
-	for i := range c.failing.processes {
-		p := &c.failing.processes[i]
-		score, consequence := undecided*ramp(p.files/p.filesLimit, 0.9, 0.97), "it can soon accept no more connections"
-		if reached := ramp(p.filesLimit-p.files, 4, 1) * (1 - (1-undecided)*c.queued()); reached >= score {
+	for _, p := range c.failing.processes {
+		files, limit := p.Value(result.FDsMax), p.Value(result.FDsLimit)
+		score, consequence := undecided*ramp(files/limit, 0.9, 0.97), "it can soon accept no more connections"
+		if reached := ramp(limit-files, 4, 1) * (1 - (1-undecided)*c.queued()); reached >= score {
 			score, consequence = reached, "it can accept no more connections"
 		}
 		if score > v.Score {
 			v = Verdict{
 				Name: Descriptors, Score: score,
 				Sentence: fmt.Sprintf("%s has %s open files of at most %s %s, so that %s.",
-					p.name, sheet.Number(p.files), sheet.Number(p.filesLimit), c.at(), consequence),
-				Evidence: []Figure{
-					c.processFigure(p, "open files", "", func(p *process) float64 { return p.files }),
-					c.processFigure(p, "open files allowed", "", func(p *process) float64 { return p.filesLimit }),
-				},
-				Advice: "Raise the limit of open files of " + p.name +
+					p.Name, sheet.Number(files), sheet.Number(limit), c.at(), consequence),
+				Evidence: c.usageFigures(p.SubjectUsage, result.FDsMax, result.FDsLimit),
+				Advice: "Raise the limit of open files of " + p.Name +
 					" (ulimit -n, LimitNOFILE= of its systemd unit), and close idle connections earlier.",
 			}
 		}

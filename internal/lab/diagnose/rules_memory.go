@@ -36,15 +36,15 @@ func (c *comparison) pressure(of func(*step) float64, rise span) float64 {
 
 // ofService reports whether a host runs something of the service that is watched; every host may, if nothing is.
 func (s *step) ofService(host string) bool {
-	return len(s.processes) == 0 || slices.ContainsFunc(s.processes, func(p process) bool { return p.host == host })
+	return len(s.processes) == 0 || slices.ContainsFunc(s.processes, func(p *process) bool { return p.Host == host })
 }
 
 // hostsHighest is the highest figure of the hosts of the service.
-func (s *step) hostsHighest(of func(*result.HostUsage) *float64) float64 {
+func (s *step) hostsHighest(f result.Figure) float64 {
 	best := math.NaN()
-	for i := range s.usage.Hosts {
-		if u := &s.usage.Hosts[i]; s.ofService(u.Host) {
-			best = highest(best, value(of(u)))
+	for _, u := range s.usage.Of(result.SamplerHost) {
+		if s.ofService(u.Host) {
+			best = highest(best, u.Value(f))
 		}
 	}
 	return best
@@ -52,15 +52,13 @@ func (s *step) hostsHighest(of func(*result.HostUsage) *float64) float64 {
 
 // memoryPressure is the share of the time in which some program of the service's hosts waited for memory.
 func (s *step) memoryPressure() float64 {
-	return s.hostsHighest(func(u *result.HostUsage) *float64 { return u.PSIMemory })
+	return s.hostsHighest(result.PSIMemory)
 }
 
 // cost is the CPU time of a process per request, whatever came of the request. An answer that comes too late costs as much as another.
 func (s *step) cost(p *process) float64 {
-	if s == nil {
-		return math.NaN()
-	}
-	return s.find(p).cores / s.requests
+	s = s.orUnknown()
+	return s.find(p.SubjectUsage).Value(result.CPUCores) / s.requests
 }
 
 // memory: processes wait for memory, or a garbage collector runs all the time because the heap has grown to its limit.
@@ -76,19 +74,15 @@ func (c *comparison) memory() Verdict {
 			Advice:   "Give the service more memory, or make its caches and its number of workers smaller.",
 		}
 	}
-	for i := range s.processes {
-		if one := c.memoryOf(&s.processes[i], pressure); one.Score > v.Score {
+	for _, p := range s.processes {
+		if one := c.memoryOf(p, pressure); one.Score > v.Score {
 			v = one
 		}
 	}
 	v.Evidence = []Figure{c.figure("time in which a program waited for memory", sheet.UnitShare, (*step).memoryPressure)}
-	for i := range s.processes {
-		p := &s.processes[i]
-		v.Evidence = append(v.Evidence,
-			c.processFigure(p, "memory", sheet.UnitBytes, func(p *process) float64 { return p.memory }),
-			c.processFigure(p, "memory limit", sheet.UnitBytes, func(p *process) float64 { return p.memoryLimit }),
-			c.processFigure(p, "pages read from a disk", sheet.UnitRate, func(p *process) float64 { return p.faults }),
-			c.figure(p.name+": CPU per request", sheet.UnitSeconds, func(s *step) float64 { return s.cost(p) }))
+	for _, p := range s.processes {
+		v.Evidence = append(v.Evidence, c.usageFigures(p.SubjectUsage, result.RSSMax, result.MemoryLimit, result.MajorFaults)...)
+		v.Evidence = append(v.Evidence, c.figure(p.Name+": CPU per request", sheet.UnitSeconds, func(s *step) float64 { return s.cost(p) }))
 	}
 	return v
 }
@@ -97,20 +91,21 @@ func (c *comparison) memory() Verdict {
 // to its limit. A heap that is as large with a light load costs nothing. pressure is the score of the host's waits for memory.
 func (c *comparison) memoryOf(p *process, pressure float64) Verdict {
 	s := c.failing
+	used, limit, read := p.Value(result.RSSMax), p.Value(result.MemoryLimit), p.Value(result.MajorFaults)
 	before := -highest(-c.passing.cost(p), -c.lightest.cost(p)) // the lower one
-	earlier := -highest(-c.passing.find(p).memory, -c.lightest.find(p).memory)
-	heap := ramp(p.memory/p.memoryLimit, 0.8, 0.92) * ramp(p.memory/earlier, 1.1, 1.3) * ramp(s.cost(p)/before, 1.6, 2.4)
-	// a full service may read its files
-	faults := c.pressure(func(s *step) float64 { return s.find(p).faults }, span{50, 500}) * max(s.room(), pressure)
+	earlier := -highest(-c.passing.find(p.SubjectUsage).Value(result.RSSMax), -c.lightest.find(p.SubjectUsage).Value(result.RSSMax))
+	heap := ramp(used/limit, 0.8, 0.92) * ramp(used/earlier, 1.1, 1.3) * ramp(s.cost(p)/before, 1.6, 2.4)
+	faults := c.pressure(func(s *step) float64 { return s.find(p.SubjectUsage).Value(result.MajorFaults) }, span{50, 500})
+	faults *= max(s.room(), pressure) // a full service may read its files
 	v := Verdict{
 		Name: Memory, Score: highest(heap, faults),
 		Sentence: fmt.Sprintf("%s uses %s of at most %s %s, and a request costs it %s of CPU instead of %s: the time goes into making room.",
-			p.name, sheet.Size(p.memory), sheet.Size(p.memoryLimit), c.at(), sheet.Duration(s.cost(p)), sheet.Duration(before)),
-		Advice: "Raise the memory limit of " + p.name + " (heap limit, container), or allocate less per request.",
+			p.Name, sheet.Size(used), sheet.Size(limit), c.at(), sheet.Duration(s.cost(p)), sheet.Duration(before)),
+		Advice: "Raise the memory limit of " + p.Name + " (heap limit, container), or allocate less per request.",
 	}
-	if p.faults >= 50 && faults >= heap {
-		v.Sentence = fmt.Sprintf("%s reads %s pages from the disk again %s, because they do not fit into memory.", p.name, sheet.Rate(p.faults),
-			c.at())
+	if read >= 50 && faults >= heap {
+		v.Sentence = fmt.Sprintf("%s reads %s pages from the disk again %s, because they do not fit into memory.",
+			p.Name, sheet.Rate(read), c.at())
 	}
 	return v
 }

@@ -3,6 +3,7 @@ package diagnose
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"spillway/internal/lab/result"
 	"spillway/internal/lab/sheet"
@@ -26,7 +27,7 @@ func (c *comparison) serial() Verdict {
 	s, workers := c.failing, c.workers()
 	v := Verdict{
 		Name:  WorkerPool,
-		Score: s.room() * ramp(s.inFlight/workers, 1.1, 1.5) * ramp(workers, 0.6, 0.8) * ramp(c.lightestFloor(), shortest/2, shortest),
+		Score: s.room() * ramp(s.inFlight/workers, 1.1, 1.5) * ramp(workers, 0.6, 0.8) * ramp(c.lightest.orUnknown().floor, shortest/2, shortest),
 	}
 	if !s.saturated() {
 		v.Score *= 1 - ramp(s.retried(), 0.25, 0.5)
@@ -37,15 +38,13 @@ func (c *comparison) serial() Verdict {
 	}
 	growth := fmt.Sprintf("A request takes %s when it is alone and %s %s%s", sheet.Duration(c.lightest.floor),
 		sheet.Duration(s.service), c.at(), s.spare())
+	before := c.passing.orUnknown().rate * c.lightest.floor
 	v.Evidence = append([]Figure{
-		{Name: "requests worked on at once (rate x time alone)", Failing: known(workers), Passing: known(c.passing.rateOr() * c.lightest.floor)},
+		{Name: "requests worked on at once (rate x time alone)", Failing: known(workers), Passing: known(before)},
 		c.figure("time in flight, lower quartile", sheet.UnitSeconds, func(s *step) float64 { return s.floor }),
 	}, c.processesUsed()...)
-	for i := range s.processes {
-		p := &s.processes[i]
-		v.Evidence = append(v.Evidence,
-			c.processFigure(p, "threads", "", func(p *process) float64 { return p.threads }),
-			c.processFigure(p, "processes", "", func(p *process) float64 { return p.processes }))
+	for _, p := range s.processes {
+		v.Evidence = append(v.Evidence, c.usageFigures(p.SubjectUsage, result.ThreadsMax, result.ProcessesMax)...)
 	}
 	if workers < 1.45 && !c.oneWorker() {
 		v.Name = Lock
@@ -70,25 +69,11 @@ func (c *comparison) serial() Verdict {
 	return v
 }
 
-// rateOr is the rate, NaN without a step.
-func (s *step) rateOr() float64 {
-	if s == nil {
-		return math.NaN()
-	}
-	return s.rate
-}
-
-func (c *comparison) lightestFloor() float64 {
-	if c.lightest == nil {
-		return math.NaN()
-	}
-	return c.lightest.floor
-}
-
 // oneWorker reports whether the service has one worker without threads, which does not accept connections while it works.
 func (c *comparison) oneWorker() bool {
-	for i := range c.failing.processes {
-		if p := &c.failing.processes[i]; p.role == result.RoleApplication && p.threads <= p.processes && p.processes <= 2 {
+	for _, p := range c.failing.processes {
+		processes := p.Value(result.ProcessesMax)
+		if p.role == result.RoleApplication && p.Value(result.ThreadsMax) <= processes && processes <= 2 {
 			return true
 		}
 	}
@@ -101,8 +86,8 @@ const retryPause = 1.0
 // retried is the share of the time in flight that dropped connections explain: each is tried again after a second.
 func (s *step) retried() float64 {
 	dropped := 0.0
-	for i := range s.tcp {
-		dropped = max(dropped, highest(s.tcp[i].overflows, 0))
+	for _, t := range s.usage.Of(result.SamplerTCP) {
+		dropped = max(dropped, highest(t.Value(result.OverflowRate), 0))
 	}
 	return dropped * retryPause / (s.rate * s.service)
 }
@@ -111,32 +96,21 @@ func (s *step) retried() float64 {
 func (c *comparison) acceptQueue() Verdict {
 	s := c.failing
 	v := Verdict{Name: AcceptQueue}
-	for i := range s.tcp {
-		t := &s.tcp[i]
-		score := s.roomOr(0.6) * ramp(t.overflows, 0.3, 2)
+	for _, t := range s.usage.Of(result.SamplerTCP) {
+		dropped := t.Value(result.OverflowRate)
+		score := s.roomOr(0.6) * ramp(dropped, 0.3, 2)
 		if score <= v.Score {
 			continue
 		}
 		v.Score = score
 		v.Sentence = fmt.Sprintf("The kernel dropped %s connections %s, because a queue of connections to accept was full; each is tried "+
-			"again after a second.",
-			sheet.Rate(t.overflows), c.at())
-		v.Evidence = []Figure{
-			c.figure("connections dropped by a full accept queue", sheet.UnitRate, func(s *step) float64 { return s.findSockets(t.host).overflows }),
-			c.figure("connections accepted", sheet.UnitRate, func(s *step) float64 { return s.findSockets(t.host).accepted }),
-		}
+			"again after a second.", sheet.Rate(dropped), c.at())
+		v.Evidence = c.usageFigures(t, result.OverflowRate, result.PassiveOpens)
 		v.Advice = "Raise the backlog of the listener and net.core.somaxconn, accept in a thread of its own, or keep connections open."
-		if l := fullestListener(s.usage, t.host); l != nil {
-			v.Sentence += fmt.Sprintf(" At %s, %s of %s places were taken.", l.Address, sheet.Number(value(l.QueueMax)),
-				sheet.Number(value(l.QueueLimit)))
-			v.Evidence = append(v.Evidence, c.figure(l.Address+": accept queue, at most", "", func(s *step) float64 {
-				for i := range s.usage.Listeners {
-					if one := &s.usage.Listeners[i]; one.Host == l.Host && one.Address == l.Address {
-						return value(one.QueueMax)
-					}
-				}
-				return math.NaN()
-			}))
+		if l := fullestListener(s.usage, t.Host); l != nil {
+			v.Sentence += fmt.Sprintf(" At %s, %s of %s places were taken.", l.Name, sheet.Number(l.Value(result.AcceptQueueMax)),
+				sheet.Number(l.Value(result.AcceptQueueLimit)))
+			v.Evidence = append(v.Evidence, c.usageFigures(l, result.AcceptQueueMax)...)
 		}
 		v.Evidence = append(v.Evidence, c.processesUsed()...)
 	}
@@ -144,12 +118,12 @@ func (c *comparison) acceptQueue() Verdict {
 }
 
 // fullestListener is the listener whose queue came closest to its limit, nil if none is known.
-func fullestListener(u *result.Usage, host string) *result.ListenerUsage {
-	var fullest *result.ListenerUsage
+func fullestListener(u *result.Usage, host string) *result.SubjectUsage {
+	var fullest *result.SubjectUsage
 	part := math.NaN()
-	for i := range u.Listeners {
-		l := &u.Listeners[i]
-		if now := value(l.QueueMax) / max(value(l.QueueLimit), 1); l.Host == host && now > 0 && !(now <= part) {
+	for _, l := range u.Of(result.SamplerListener) {
+		now := l.Value(result.AcceptQueueMax) / max(l.Value(result.AcceptQueueLimit), 1)
+		if l.Host == host && now > 0 && !(now <= part) {
 			fullest, part = l, now
 		}
 	}
@@ -176,14 +150,14 @@ func (c *comparison) bandwidth() Verdict {
 	} else { // a slow answer is as likely as a slow link, unless the link shows it
 		score *= max(undecided, s.congested())
 	}
+	before = before.orUnknown()
 	queue, host := math.NaN(), ""
-	for i := range s.tcp {
-		t := &s.tcp[i]
-		score = max(score, ramp(t.retransmits, 0.01, 0.04)*large*ramp(s.answered/before.answeredOr(), 1.2, 1.6))
-		earlier := before.findSockets(t.host).sendQueue
-		if now := ramp(t.sendQueue, queueSmall, queueLarge) * ramp(t.sendQueue/max(earlier, 1), 1.5, 3); now > 0 && !(t.sendQueue <= queue) {
-			queue, host = t.sendQueue, t.host
-			score = max(score, now*ramp(s.service/before.serviceOr(), 1.2, 1.6))
+	for _, t := range s.usage.Of(result.SamplerTCP) {
+		score = max(score, ramp(t.Value(result.RetransmitShare), 0.01, 0.04)*large*ramp(s.answered/before.answered, 1.2, 1.6))
+		unsent, earlier := t.Value(result.SendQueue), before.find(t).Value(result.SendQueue)
+		if now := ramp(unsent, queueSmall, queueLarge) * ramp(unsent/max(earlier, 1), 1.5, 3); now > 0 && !(unsent <= queue) {
+			queue, host = unsent, t.Host
+			score = max(score, now*ramp(s.service/before.service, 1.2, 1.6))
 		}
 	}
 	v := Verdict{Name: Bandwidth, Score: s.room() * score}
@@ -193,13 +167,11 @@ func (c *comparison) bandwidth() Verdict {
 	}
 	v.Sentence = fmt.Sprintf("%s come back %s, and an answer of %s takes %s from its first to its last byte%s: %s.",
 		sheet.Text(s.bytesIn, sheet.UnitBytesRate), c.at(), sheet.Size(s.answerSize), sheet.Duration(s.transfer), s.spare(), claim)
-	v.Evidence = append([]Figure{
+	v.Evidence = slices.Concat([]Figure{
 		c.figure("received", sheet.UnitBytesRate, func(s *step) float64 { return s.bytesIn }),
 		c.figure("bytes per answer", sheet.UnitBytes, func(s *step) float64 { return s.answerSize }),
 		c.figure("first to last byte of an answer", sheet.UnitSeconds, func(s *step) float64 { return s.transfer }),
-		c.figure("bytes that wait to be sent or confirmed", sheet.UnitBytes, func(s *step) float64 { return s.findSockets(host).sendQueue }),
-		c.figure("segments sent again", sheet.UnitShare, func(s *step) float64 { return s.findSockets(host).retransmits }),
-	}, c.processesUsed()...)
+	}, c.usageFigures(s.sockets(host), result.SendQueue, result.RetransmitShare), c.processesUsed())
 	v.Advice = "Send fewer bytes (compression, smaller pages, a cache near the clients), or use a faster link."
 	return v
 }
@@ -207,26 +179,10 @@ func (c *comparison) bandwidth() Verdict {
 // congested is how surely a link was full, by what one step alone shows.
 func (s *step) congested() float64 {
 	score := 0.0
-	for i := range s.tcp {
-		score = max(score, ramp(s.tcp[i].retransmits, 0.01, 0.04), ramp(s.tcp[i].sendQueue, queueSmall, queueLarge))
+	for _, t := range s.usage.Of(result.SamplerTCP) {
+		score = max(score, ramp(t.Value(result.RetransmitShare), 0.01, 0.04), ramp(t.Value(result.SendQueue), queueSmall, queueLarge))
 	}
 	return score
-}
-
-// answeredOr is the mean time in flight of answers, NaN without a step.
-func (s *step) answeredOr() float64 {
-	if s == nil {
-		return math.NaN()
-	}
-	return s.answered
-}
-
-// serviceOr is the mean time in flight, NaN without a step.
-func (s *step) serviceOr() float64 {
-	if s == nil {
-		return math.NaN()
-	}
-	return s.service
 }
 
 // flat is how far requests take as long as with a light load, 0 to 1, and that time in seconds.
@@ -241,7 +197,7 @@ func (c *comparison) flat() (score, floor float64) {
 // crowded is how far all connections of the load wait for answers, 0 to 1.
 func (c *comparison) crowded() float64 {
 	s := c.failing
-	if s.load == nil || !(c.lightestFloor() > 0) || c.lightest.load == s.load {
+	if s.load == nil || !(c.lightest.orUnknown().floor > 0) || c.lightest.load == s.load {
 		return 0
 	}
 	return ramp(s.inFlight/float64(s.load.Connections), 0.8, 0.9)

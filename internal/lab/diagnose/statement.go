@@ -18,10 +18,10 @@ type statement struct {
 }
 
 // statements returns what was seen of a database's statements between two times.
-func statements(series []*result.Series, d *result.DatabaseUsage, from, to float64) []statement {
+func statements(series []*result.Series, d *result.SubjectUsage, from, to float64) []statement {
 	readings := 0
 	for _, s := range series {
-		if s.Host == d.Host && s.Sampler == d.Kind && s.Subject == d.Name {
+		if s.Host == d.Host && s.Sampler == d.Sampler && s.Subject == d.Name {
 			for _, at := range s.At {
 				if at >= from && at <= to {
 					readings++
@@ -35,16 +35,16 @@ func statements(series []*result.Series, d *result.DatabaseUsage, from, to float
 		if !ok || s.Sampler != result.SamplerStatement || s.Host != d.Host {
 			continue
 		}
-		r := reader{s, from, to}
+		rate := func(name string) float64 { return s.StepGrowth(name, from, to) / (to - from) }
 		seen := func(name string) float64 { // a statement that does not run has no sample
 			n := s.Count(name, from, to)
 			if n == 0 {
 				return math.NaN()
 			}
-			return r.mean(name) * float64(n) / float64(max(readings, n))
+			return s.Mean(name, from, to) * float64(n) / float64(max(readings, n))
 		}
-		one := statement{text: text, running: seen("active"), waiting: seen("waiting_lock"), calls: r.rate("calls_total")}
-		if seconds := r.rate("seconds_total"); seconds > 0 {
+		one := statement{text: text, running: seen("active"), waiting: seen("waiting_lock"), calls: rate("calls_total")}
+		if seconds := rate("seconds_total"); seconds > 0 {
 			one.running = seconds
 		}
 		found = append(found, one)
@@ -85,24 +85,32 @@ func (s *statement) sentence(forLock bool) string {
 	return fmt.Sprintf(" %s: %s (%s).", what, s.text, figures)
 }
 
-// figures compare the statement in both steps.
+// statement returns a statement of a database in this step; its figures are NaN if it was not seen then.
+func (s *step) statement(d *database, text string) statement {
+	for _, other := range s.databases {
+		if other.Host != d.Host || other.Name != d.Name {
+			continue
+		}
+		for _, one := range other.statements {
+			if one.text == text {
+				return one
+			}
+		}
+	}
+	return statement{running: math.NaN(), waiting: math.NaN(), calls: math.NaN()}
+}
+
+// statementFigures compare the statement in both steps.
 func (c *comparison) statementFigures(d *database, s *statement) []Figure {
 	if s == nil {
 		return nil
 	}
-	figure := func(name, unit string, of func(*statement) float64) Figure {
-		return c.databaseFigure(d, name, unit, func(d *database) float64 {
-			for i := range d.statements {
-				if d.statements[i].text == s.text {
-					return of(&d.statements[i])
-				}
-			}
-			return math.NaN()
-		})
+	figure := func(name, unit string, of func(statement) float64) Figure {
+		return c.figure(d.Name+": "+name, unit, func(in *step) float64 { return of(in.statement(d, s.text)) })
 	}
 	return []Figure{
-		figure("sessions in this statement", "", func(s *statement) float64 { return s.running }),
-		figure("calls of this statement", sheet.UnitRate, func(s *statement) float64 { return s.calls }),
-		figure("mean time of this statement", sheet.UnitSeconds, func(s *statement) float64 { return s.running / s.calls }),
+		figure("sessions in this statement", "", func(s statement) float64 { return s.running }),
+		figure("calls of this statement", sheet.UnitRate, func(s statement) float64 { return s.calls }),
+		figure("mean time of this statement", sheet.UnitSeconds, func(s statement) float64 { return s.running / s.calls }),
 	}
 }

@@ -29,63 +29,26 @@ type step struct {
 	busy       float64         // share of the answers with status 503
 	generator  float64         // cores that the load generator used
 
-	processes []process
-	databases []database
 	usage     *result.Usage
-	tcp       []sockets
+	processes []*process
+	databases []*database
 }
 
 // A process is a watched process tree in a step.
 type process struct {
-	host, name          string
-	role                result.Role
-	cores, user, system float64 // CPU time per elapsed time
-	limit               float64 // cores that it may use
-	allowed             float64 // cores of its affinity; more than the limit with a quota
-	allowedBusy         float64 // of these, how many were busy, whoever used them
-	waiting             float64 // mean number of threads that were ready to run and had no CPU
-	busiest             float64 // cores of the busiest thread
-	throttled           float64 // share of the time in which its quota stopped it
-	perRequest          float64 // CPU seconds
-	faults              float64 // pages read from a disk per second
-	memory, memoryLimit float64 // bytes
-	files, filesLimit   float64
-	threads, processes  float64
+	*result.SubjectUsage
+	role         result.Role
+	cores, limit float64 // CPU time per elapsed time, and the cores that it may use
+}
+
+func newProcess(u *result.SubjectUsage, role result.Role) *process {
+	return &process{SubjectUsage: u, role: role, cores: u.Value(result.CPUCores), limit: u.Value(result.CPULimit)}
 }
 
 // A database is a watched database in a step.
 type database struct {
-	host, name, kind          string
-	connections, limit        float64
-	held                      float64 // mean sessions that run a statement or are in a transaction
-	active                    float64 // mean sessions that run a statement
-	waitLock, waitLog, waitIO float64 // of the active ones
-	waitCPU                   float64 // that run or are ready to
-	commits, fsyncs           float64 // per second
-	mainThread                float64 // Redis: cores of the thread that runs commands
-	cores                     float64 // Redis: of the whole process
-	commands                  float64 // Redis: per second
-	statements                []statement
-}
-
-// sockets are those of a host's network namespace.
-type sockets struct {
-	host                    string
-	sendQueue, receiveQueue float64 // mean bytes
-	overflows               float64 // connections per second that a full accept queue rejected
-	accepted                float64 // connections per second
-	perRequest              float64 // connections accepted per request
-	portsUsed, portsRange   float64
-	timeWait                float64
-	retransmits             float64 // share of the segments
-}
-
-// value is NaN for an unknown figure.
-func value(v *float64) float64 {
-	if v == nil {
-		return math.NaN()
-	}
-	return *v
+	*result.SubjectUsage
+	statements []statement
 }
 
 // newStep gathers what is known of a load step.
@@ -134,9 +97,9 @@ const (
 // had CPU to spare even if all of that time was its own, or it used all of its CPUs, or of one with a thread, by itself. The load
 // generator was in time, and nothing else disturbed it.
 func (s *step) despiteSteal() bool {
-	t, u := &s.load.Total, s.hostUsage("")
-	stolen := value(u.Steal) * value(u.Cores)
-	if !t.OnlyStolen() || !(value(u.Steal) >= stolenLeast) || !(stolen > 0) {
+	t, u := &s.load.Total, s.host("")
+	stolen := u.Value(result.StealShare) * u.Value(result.Cores)
+	if !t.OnlyStolen() || !(u.Value(result.StealShare) >= stolenLeast) || !(stolen > 0) {
 		return false
 	}
 	if !(s.achieved() < keptUp*s.offered) || t.Cost.RunQueueWait > waitedMost*t.Elapsed || s.wasLate() {
@@ -151,7 +114,7 @@ func (s *step) despiteSteal() bool {
 	if p == nil {
 		return false
 	}
-	if slices.ContainsFunc(s.processes, func(p process) bool { return p.busiest >= targetFull }) {
+	if slices.ContainsFunc(s.processes, func(p *process) bool { return p.Value(result.BusiestThread) >= targetFull }) {
 		return true
 	}
 	all := highest(s.filled(p), p.cores/p.limit)
@@ -178,182 +141,66 @@ func decoded(h result.HDR) *histogram.Histogram {
 	return decoded
 }
 
-// newInterval gathers what was watched between two times.
-func newInterval(run *result.Run, series []*result.Series, from, to float64, answered int64) *step {
+// unknownStep is a step of which nothing is known.
+func unknownStep() *step {
 	nan := math.NaN()
-	s := &step{
+	return &step{
 		rate: nan, offered: nan, inFlight: nan, service: nan, typical: nan, floor: nan, answered: nan, transfer: nan, bytesIn: nan,
-		answerSize: nan, refused: nan, busy: nan, generator: nan, answers: nan, requests: nan,
-		usage: result.UsageOf(series, from, to, answered),
+		answerSize: nan, refused: nan, busy: nan, generator: nan, answers: nan, requests: nan, usage: &result.Usage{},
 	}
-	if s.usage == nil {
-		s.usage = &result.Usage{}
-	}
-	between := func(sampler, host, name string) reader {
-		for _, one := range series {
-			if one.Sampler == sampler && one.Host == host && one.Subject == name {
-				return reader{one, from, to}
-			}
-		}
-		return reader{nil, from, to}
-	}
-	for i := range s.usage.Processes {
-		u := &s.usage.Processes[i]
-		s.processes = append(s.processes, s.process(run, u, between(result.SamplerProcess, u.Host, u.Name)))
-	}
-	for i := range s.usage.Databases {
-		u := &s.usage.Databases[i]
-		d := newDatabase(u, between(u.Kind, u.Host, u.Name))
-		d.statements = statements(series, u, from, to)
-		s.databases = append(s.databases, d)
-	}
-	for i := range s.usage.TCP {
-		u := &s.usage.TCP[i]
-		r := between(result.SamplerTCP, u.Host, "")
-		s.tcp = append(s.tcp, sockets{
-			host: u.Host, sendQueue: r.mean("send_queue_bytes"), receiveQueue: r.mean("receive_queue_bytes"),
-			overflows: value(u.ListenOverflows) / (to - from), accepted: value(u.Passive), perRequest: value(u.PassivePerRequest),
-			portsUsed: value(u.PortsMax), portsRange: value(u.PortsRange), timeWait: value(u.TimeWaitMax), retransmits: value(u.RetransmitShare),
-		})
+}
+
+// orUnknown is unknownStep without a step.
+func (s *step) orUnknown() *step {
+	if s == nil {
+		return unknownStep()
 	}
 	return s
 }
 
-func (s *step) process(run *result.Run, u *result.ProcessUsage, r reader) process {
-	p := process{
-		host: u.Host, name: u.Name, cores: value(u.CPUCores), user: value(u.CPUUserCores), system: value(u.CPUSystemCores),
-		waiting: value(u.WaitShare), perRequest: value(u.CPUPerRequest), memory: value(u.RSSMax),
-		files: value(u.FDsMax), filesLimit: value(u.FDsLimit), threads: value(u.ThreadsMax), processes: value(u.ProcessesMax),
-		limit: r.last("cpu_limit"), allowed: r.last("cpu_allowed"), allowedBusy: r.rate("cpu_allowed_busy_seconds_total"),
-		busiest: r.mean("busiest_thread_cores"), faults: r.rate("major_faults_total"),
-		throttled: r.rate("throttled_seconds_total"), memoryLimit: r.last("memory_limit_bytes"),
+// newInterval gathers what was watched between two times.
+func newInterval(run *result.Run, series []*result.Series, from, to float64, answered int64) *step {
+	s := unknownStep()
+	if u := result.UsageOf(series, from, to, answered); u != nil {
+		s.usage = u
 	}
-	if cpus := min(p.allowed, p.threads); cpus > 1 { // the counter adds up what each CPU was kept from running
-		p.throttled /= cpus
-	}
-	p.role = run.Role(u.Host, u.Name)
-	cores := math.NaN()
-	for i := range s.usage.Hosts {
-		if s.usage.Hosts[i].Host == u.Host {
-			cores = value(s.usage.Hosts[i].Cores)
+	for _, u := range s.usage.Of(result.SamplerProcess) {
+		if cores := s.host(u.Host).Value(result.Cores); cores > 0 && !(u.Value(result.CPULimit) <= cores) {
+			u.Figures[result.CPULimit] = cores
 		}
+		s.processes = append(s.processes, newProcess(u, run.Role(u.Host, u.Name)))
 	}
-	if !(p.limit <= cores) && cores > 0 {
-		p.limit = cores
-	}
-	return p
-}
-
-func newDatabase(u *result.DatabaseUsage, r reader) database {
-	d := database{
-		host: u.Host, name: u.Name, kind: u.Kind, connections: value(u.ConnectionsMax), limit: value(u.ConnectionsLimit),
-		active: value(u.ActiveMean), held: value(u.ActiveMean), commits: value(u.Commits), fsyncs: value(u.Fsyncs),
-		waitLock: r.mean("wait_lock"), waitLog: r.mean("wait_wal"), waitIO: r.mean("wait_io"), waitCPU: r.mean("wait_cpu"),
-		cores: value(u.CPUCores), commands: value(u.Commands),
-		mainThread: r.rate("main_thread_user_seconds_total") + r.rate("main_thread_system_seconds_total"),
-	}
-	if inTransaction := r.mean("connections_idle_in_transaction"); inTransaction > 0 {
-		d.held += inTransaction
-	}
-	if waited := r.rate("row_lock_seconds_total"); waited > 0 && !(waited < d.waitLock) {
-		d.waitLock = waited
-	}
-	if kind := u.Kind; kind == result.SamplerRedis && math.IsNaN(d.mainThread) {
-		d.mainThread = d.cores
-	}
-	return d
-}
-
-// A reader reads figures of a series between two times; NaN without a series.
-type reader struct {
-	series   *result.Series
-	from, to float64
-}
-
-func (r reader) mean(name string) float64 {
-	if r.series == nil {
-		return math.NaN()
-	}
-	return r.series.Mean(name, r.from, r.to)
-}
-
-func (r reader) last(name string) float64 {
-	if r.series == nil {
-		return math.NaN()
-	}
-	return r.series.Last(name, r.from, r.to)
-}
-
-func (r reader) rate(name string) float64 {
-	if r.series == nil {
-		return math.NaN()
-	}
-	return r.series.StepGrowth(name, r.from, r.to) / (r.to - r.from)
-}
-
-// find returns the same process in this step; every figure of a process that is not there is NaN.
-func (s *step) find(p *process) *process {
-	if s != nil {
-		for i := range s.processes {
-			if s.processes[i].host == p.host && s.processes[i].name == p.name {
-				return &s.processes[i]
-			}
+	for _, u := range s.usage.Databases() {
+		if cores, known := u.Figures[result.CPUCores]; known && math.IsNaN(u.Value(result.MainThread)) {
+			u.Figures[result.MainThread] = cores // before Redis 7
 		}
+		s.databases = append(s.databases, &database{u, statements(series, u, from, to)})
 	}
-	nan := math.NaN()
-	return &process{
-		cores: nan, user: nan, system: nan, limit: nan, allowed: nan, allowedBusy: nan, waiting: nan, busiest: nan, throttled: nan,
-		perRequest: nan, faults: nan,
-		memory: nan, memoryLimit: nan, files: nan, filesLimit: nan, threads: nan, processes: nan,
-	}
+	return s
 }
 
-// findDatabase returns the same database in this step, as find.
-func (s *step) findDatabase(d *database) *database {
-	if s != nil {
-		for i := range s.databases {
-			if s.databases[i].host == d.host && s.databases[i].name == d.name {
-				return &s.databases[i]
-			}
-		}
-	}
-	nan := math.NaN()
-	return &database{
-		connections: nan, limit: nan, held: nan, active: nan, waitLock: nan, waitLog: nan, waitIO: nan, waitCPU: nan, commits: nan,
-		fsyncs: nan, mainThread: nan, cores: nan, commands: nan,
-	}
+// find returns a subject in this step, without figures if it was not watched then.
+func (s *step) find(u *result.SubjectUsage) *result.SubjectUsage {
+	return s.orUnknown().usage.Find(u.Sampler, u.Host, u.Name)
 }
 
-// findSockets returns those of the same host in this step, as find.
-func (s *step) findSockets(host string) *sockets {
-	if s != nil {
-		for i := range s.tcp {
-			if s.tcp[i].host == host {
-				return &s.tcp[i]
-			}
-		}
-	}
-	nan := math.NaN()
-	return &sockets{
-		sendQueue: nan, receiveQueue: nan, overflows: nan, accepted: nan, perRequest: nan, portsUsed: nan, portsRange: nan,
-		timeWait: nan, retransmits: nan,
-	}
+// process returns a process in this step, as find.
+func (s *step) process(p *process) *process { return newProcess(s.find(p.SubjectUsage), p.role) }
+
+// sockets returns those of a host in this step, as find.
+func (s *step) sockets(host string) *result.SubjectUsage {
+	return s.usage.Find(result.SamplerTCP, host, "")
 }
 
-// hostUsage returns the usage of a host in this step; empty if it was not watched.
-func (s *step) hostUsage(host string) *result.HostUsage {
-	for i := range s.usage.Hosts {
-		if s.usage.Hosts[i].Host == host {
-			return &s.usage.Hosts[i]
-		}
-	}
-	return &result.HostUsage{}
+// host returns the usage of a host in this step, as find.
+func (s *step) host(name string) *result.SubjectUsage {
+	return s.usage.Find(result.SamplerHost, name, "")
 }
 
 // share returns the divided cores that a process runs on: those of the host of its name, or else of the target; nil if cores were
 // not divided.
 func (s *step) share(p *process) *result.HostShare {
-	if s.load == nil || p.host != "" {
+	if s.load == nil || p.Host != "" {
 		return nil
 	}
 	var target *result.HostShare
@@ -361,7 +208,7 @@ func (s *step) share(p *process) *result.HostShare {
 		one := &s.load.Total.Hosts[i]
 		switch {
 		case one.Elapsed <= 0:
-		case one.Name == p.name:
+		case one.Name == p.Name:
 			return one
 		case one.Name == "target":
 			target = one

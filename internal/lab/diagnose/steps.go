@@ -55,8 +55,8 @@ func Below(run *result.Run, index int) int {
 	return -1
 }
 
-// Heaviest is the step with the highest load, -1 without steps. Closed loops are left out if there are open ones.
-func Heaviest(run *result.Run) int {
+// heaviest is the step with the highest load, -1 without steps. Closed loops are left out if there are open ones.
+func heaviest(run *result.Run) int {
 	order := openOf(run, byLoad(run))
 	if len(order) == 0 {
 		return -1

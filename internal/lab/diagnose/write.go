@@ -53,11 +53,11 @@ func (o *Options) diagnose(run *result.Run) (*Document, error) {
 		if o.Passing != "" || o.Failing != "" {
 			return nil, errors.New("the file has no load steps; leave --passing and --failing out")
 		}
-		verdicts, quietest, busiest, ok := Watched(run)
+		verdicts, quietest, busiest, ok := watched(run)
 		if !ok {
 			return nil, errors.New("the file has no load steps, and too few samples to compare two times; watch for at least 10s")
 		}
-		d.Passing, d.Failing, d.Verdicts = quietest.String(), busiest.String(), verdicts
+		d.Passing, d.Failing, d.Verdicts = quietest.span(), busiest.span(), verdicts
 		d.Note = "Nothing was loaded: the busiest interval is compared with the quietest, and the verdict is what the service is closest to."
 		return d, nil
 	}
@@ -70,7 +70,7 @@ func (o *Options) diagnose(run *result.Run) (*Document, error) {
 		failing, passing = i, Below(run, i)
 	}
 	if failing < 0 {
-		failing = Heaviest(run)
+		failing = heaviest(run)
 		passing = Below(run, failing)
 		d.Note = "No step failed: the heaviest is compared with the one below it, and the verdict is what the service is closest to."
 	}
@@ -123,9 +123,6 @@ func (d *Document) noteFailing(s *step, chosen bool) {
 		d.note("%s is not VALID but %s (%s): read the verdicts with care.", s.load.Title(), t.Validity, reason(t))
 	}
 }
-
-// String is the interval in seconds.
-func (i Interval) String() string { return sheet.At(i.From) + " to " + sheet.At(i.To) }
 
 // stepNamed finds a step by its name or its number.
 func stepNamed(run *result.Run, text string) (int, error) {

@@ -10,15 +10,14 @@ import (
 
 	"github.com/prometheus/procfs"
 
+	"spillway/internal/lab/controlgroup"
 	"spillway/internal/netstat"
 )
 
 const (
 	// absent marks a number that this kernel or machine does not have.
-	absent = -1
-	// noMemoryLimit and larger numbers are how version 1 control groups write "no limit".
-	noMemoryLimit = math.MaxInt64 / 2
-	portMax       = 65535
+	absent  = -1
+	portMax = 65535
 )
 
 // Facts are the inputs of the checks of a host. A number that the kernel does not
@@ -231,36 +230,17 @@ func (r *reader) disks(f *Facts) {
 // controlGroup returns the smallest limits between this process's control group and the root, version 2 or 1; 0 stands for
 // none.
 func (r *reader) controlGroup() (cores float64, memory int64) {
-	groups, _ := r.self.Cgroups()
-	for _, group := range groups {
-		for dir := filepath.Clean("/" + group.Path); ; dir = filepath.Dir(dir) {
-			quota, limit := r.groupLimits(strings.Join(group.Controllers, ","), dir)
-			cores = least(cores, quota)
-			memory = least(memory, limit)
-			if dir == "/" {
-				break
-			}
+	least := func(controller string, limit func(dir string) float64) float64 {
+		lowest := math.Inf(1)
+		for _, dir := range controlgroup.Of(filepath.Join(r.root, "proc"), filepath.Join(r.root, controlgroup.Mount), r.self.PID, controller) {
+			lowest = min(lowest, limit(dir))
 		}
+		if math.IsInf(lowest, 1) {
+			return 0
+		}
+		return lowest
 	}
-	return cores, memory
-}
-
-// groupLimits reads the limits of one control group. A hierarchy of version 2 names no controllers.
-func (r *reader) groupLimits(controllers, dir string) (cores float64, memory int64) {
-	base := filepath.Join("sys/fs/cgroup", controllers, dir)
-	if controllers == "" {
-		return parseQuota(r.text(base, "cpu.max")), parseMemoryLimit(r.text(base, "memory.max"))
-	}
-	quota := r.text(base, "cpu.cfs_quota_us") + " " + r.text(base, "cpu.cfs_period_us")
-	return parseQuota(quota), parseMemoryLimit(r.text(base, "memory.limit_in_bytes"))
-}
-
-// least is the smaller of two limits, where 0 means no limit.
-func least[T int64 | float64](a, b T) T {
-	if a == 0 || b != 0 && b < a {
-		return b
-	}
-	return a
+	return least("cpu", controlgroup.Quota), int64(least("memory", controlgroup.Memory))
 }
 
 // kernelAtLeast reports whether the kernel has at least that version. An
@@ -319,28 +299,6 @@ func parseLimit(text string) int64 {
 		return math.MaxInt64
 	}
 	return parseNumber(text)
-}
-
-// parseQuota reads "QUOTA PERIOD" in microseconds as cores; 0 means no quota.
-func parseQuota(text string) float64 {
-	fields := strings.Fields(text)
-	if len(fields) != 2 {
-		return 0
-	}
-	quota, period := parseNumber(fields[0]), parseNumber(fields[1])
-	if quota <= 0 || period <= 0 {
-		return 0
-	}
-	return float64(quota) / float64(period)
-}
-
-// parseMemoryLimit reads bytes; 0 means no limit.
-func parseMemoryLimit(text string) int64 {
-	n := parseNumber(strings.TrimSpace(text))
-	if n < 0 || n >= noMemoryLimit {
-		return 0
-	}
-	return n
 }
 
 // parseChoice reads the chosen word of "always [madvise] never".

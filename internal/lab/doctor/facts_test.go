@@ -45,9 +45,6 @@ func FuzzParse(f *testing.F) {
 				t.Errorf("%q: %d", text, n)
 			}
 		}
-		if q := parseQuota(text); q < 0 || math.IsInf(q, 0) {
-			t.Errorf("%q: quota %v", text, q)
-		}
 		parseKernel(text)
 		parseChoice(text)
 		files := map[string]string{"proc/sys/kernel/osrelease": text}
@@ -64,6 +61,9 @@ func FuzzParse(f *testing.F) {
 		}
 		if facts.PortFirst < 0 || facts.PortLast < facts.PortFirst || facts.PortLast > portMax || facts.PortsReserved > portMax {
 			t.Errorf("%q: ports %d to %d, %d reserved", text, facts.PortFirst, facts.PortLast, facts.PortsReserved)
+		}
+		if q := facts.CPUQuota; q < 0 || math.IsInf(q, 0) || math.IsNaN(q) || facts.MemoryLimit < 0 {
+			t.Errorf("%q: quota %v, at most %d bytes", text, q, facts.MemoryLimit)
 		}
 		for _, n := range []int64{facts.TimeWait, facts.ListenOverflow, facts.MemoryBytes, facts.MaxTWBuckets} {
 			if n < absent {
@@ -85,23 +85,23 @@ func TestReadFacts(t *testing.T) {
 		t.Errorf("%+v", here)
 	}
 	facts, err := ReadFacts(hostRoot(t, map[string]string{
-		"proc/sys/kernel/osrelease":                     "5.10.0\n",
-		"proc/sys/net/ipv4/ip_local_port_range":         "1024\t65535\n",
-		"proc/sys/net/ipv4/ip_local_reserved_ports":     "80,5432,6379-6380,65530-70000\n",
-		"proc/sys/net/ipv4/tcp_tw_reuse":                "2\n",
-		"proc/43/task/43/net/sockstat":                  "sockets: used 5\nTCP: inuse 1 orphan 0 tw 77 alloc 3 mem 1\n",
-		"proc/43/task/43/net/netstat":                   "TcpExt: A ListenOverflows B\nTcpExt: 1 9 3\nIpExt: C\nIpExt: 4\n",
-		"proc/42/comm":                                  "zsh\n",
-		"proc/42/limits":                                "Limit   Soft Limit  Hard Limit Units\nMax open files   1024   unlimited   files\n",
-		"proc/43/cgroup":                                "0::/a/b\n3:cpu,cpuacct:/c\n",
-		"sys/fs/cgroup/a/cpu.max":                       "150000 100000\n",
-		"sys/fs/cgroup/a/b/cpu.max":                     "max 100000\n",
-		"sys/fs/cgroup/a/memory.max":                    "1073741824\n",
-		"sys/fs/cgroup/cpu,cpuacct/c/cpu.cfs_quota_us":  "50000\n",
-		"sys/fs/cgroup/cpu,cpuacct/c/cpu.cfs_period_us": "100000\n",
-		"proc/stat":         "cpu  9 9 9 9 0 0 0 0 0 0\ncpu0 1 1 1 1 0 0 0 0 0 0\ncpu1 1 1 1 1 0 0 0 0 0 0\ncpu8 1 1 1 1 0 0 0 0 0 0\n",
-		"proc/pressure/cpu": "some avg10=12.50 avg60=0.00 avg300=0.00 total=5\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
-		"proc/meminfo":      "MemTotal: 1000 kB\nMemAvailable: 500 kB\nSwapTotal: 10 kB\nSwapFree: 4 kB\n",
+		"proc/sys/kernel/osrelease":                  "5.10.0\n",
+		"proc/sys/net/ipv4/ip_local_port_range":      "1024\t65535\n",
+		"proc/sys/net/ipv4/ip_local_reserved_ports":  "80,5432,6379-6380,65530-70000\n",
+		"proc/sys/net/ipv4/tcp_tw_reuse":             "2\n",
+		"proc/43/task/43/net/sockstat":               "sockets: used 5\nTCP: inuse 1 orphan 0 tw 77 alloc 3 mem 1\n",
+		"proc/43/task/43/net/netstat":                "TcpExt: A ListenOverflows B\nTcpExt: 1 9 3\nIpExt: C\nIpExt: 4\n",
+		"proc/42/comm":                               "zsh\n",
+		"proc/42/limits":                             "Limit   Soft Limit  Hard Limit Units\nMax open files   1024   unlimited   files\n",
+		"proc/43/cgroup":                             "0::/a/b\n3:cpu,cpuacct:/c\n",
+		"sys/fs/cgroup/a/cpu.max":                    "150000 100000\n",
+		"sys/fs/cgroup/a/b/cpu.max":                  "max 100000\n",
+		"sys/fs/cgroup/a/memory.max":                 "1073741824\n",
+		"sys/fs/cgroup/cpu/c/cpu.cfs_quota_us":       "50000\n",
+		"sys/fs/cgroup/cpu/c/cpu.cfs_period_us":      "100000\n",
+		"proc/stat":                                  "cpu  9 9 9 9 0 0 0 0 0 0\ncpu0 1 1 1 1 0 0 0 0 0 0\ncpu1 1 1 1 1 0 0 0 0 0 0\ncpu8 1 1 1 1 0 0 0 0 0 0\n",
+		"proc/pressure/cpu":                          "some avg10=12.50 avg60=0.00 avg300=0.00 total=5\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
+		"proc/meminfo":                               "MemTotal: 1000 kB\nMemAvailable: 500 kB\nSwapTotal: 10 kB\nSwapFree: 4 kB\n",
 		"sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
 		"sys/block/sda/queue/rotational":             "1\n",
 		"sys/block/nvme0n1/queue/rotational":         "0\n",

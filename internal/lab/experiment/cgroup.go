@@ -7,12 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
-	"github.com/prometheus/procfs"
+	"spillway/internal/lab/controlgroup"
 )
 
 // CPUAccounting says how the CPU time of services is counted, and in which unit.
@@ -34,6 +32,14 @@ func accountings() []CPUAccounting {
 	return []CPUAccounting{{CPUControlGroup2, 1e-6}, {CPUControlGroup1, 1e-9}, {CPUProcessTree, 0.01}}
 }
 
+// controller is the controller of version 1 that counts CPU time, "" for version 2.
+func (a CPUAccounting) controller() string {
+	if a.Source == CPUControlGroup1 {
+		return "cpuacct"
+	}
+	return ""
+}
+
 // cgroups makes a control group for each service, below the group of this process: its limits hold for services too.
 type cgroups struct {
 	accounting CPUAccounting
@@ -52,8 +58,11 @@ type cgroup struct {
 // openCgroups finds the best way to count CPU time that works here: it starts a process in a group to try.
 func openCgroups(ctx context.Context, prefix string) *cgroups {
 	for _, accounting := range accountings() {
-		c := &cgroups{accounting: accounting, prefix: prefix, dir: cgroupDir(accounting.Source), hosts: map[string]*hostGroups{}}
-		if accounting.Source == CPUProcessTree || c.dir != "" && c.try(ctx) == nil {
+		c := &cgroups{accounting: accounting, prefix: prefix, hosts: map[string]*hostGroups{}}
+		if accounting.Source == CPUProcessTree {
+			return c
+		}
+		if c.dir = controlgroup.Own(accounting.controller()); c.dir != "" && c.try(ctx) == nil {
 			return c
 		}
 	}
@@ -97,12 +106,10 @@ func (g *cgroup) members() []identity {
 	if g == nil {
 		return nil
 	}
-	text, _ := os.ReadFile(filepath.Join(g.dir, "cgroup.procs")) // without the file there are none
+	pids, _ := controlgroup.Processes(g.dir) // without the group there are none
 	var found []identity
-	for _, field := range strings.Fields(string(text)) {
-		if pid, err := strconv.Atoi(field); err == nil {
-			found = append(found, identify(pid))
-		}
+	for _, pid := range pids {
+		found = append(found, identify(pid))
 	}
 	return slices.DeleteFunc(found, func(i identity) bool { return !i.alive() })
 }
@@ -127,7 +134,10 @@ func (g *cgroup) remove() error {
 
 // runGroups returns the groups whose names begin with prefix, in every hierarchy. A group follows those below it.
 func runGroups(prefix string) []*cgroup {
-	hierarchies := []string{cgroupDir(CPUControlGroup2), topGroup(), controllerDir("cpuacct"), controllerDir("cpu"), controllerDir("cpuset")}
+	hierarchies := []string{controlgroup.Top()}
+	for _, controller := range []string{"", "cpuacct", "cpu", "cpuset"} {
+		hierarchies = append(hierarchies, controlgroup.Own(controller))
+	}
 	slices.Sort(hierarchies)
 	var groups []*cgroup
 	for _, own := range slices.Compact(hierarchies) {
@@ -142,68 +152,4 @@ func runGroups(prefix string) []*cgroup {
 		}
 	}
 	return groups
-}
-
-// cgroupDir returns the directory of this process's control group that counts CPU time, "" without one.
-func cgroupDir(source string) string {
-	if source == CPUControlGroup1 {
-		return controllerDir("cpuacct")
-	}
-	return ownGroup(func(groups []procfs.Cgroup, mounts []*procfs.MountInfo) string {
-		return locateCgroup(source, groups, mounts)
-	})
-}
-
-// controllerDir returns the directory of this process's control group of version 1 with that controller, "" without one.
-func controllerDir(controller string) string {
-	return ownGroup(func(groups []procfs.Cgroup, mounts []*procfs.MountInfo) string {
-		return locateController(controller, groups, mounts)
-	})
-}
-
-func ownGroup(locate func([]procfs.Cgroup, []*procfs.MountInfo) string) string {
-	self, err := procfs.Self()
-	if err != nil {
-		return ""
-	}
-	groups, err := self.Cgroups()
-	if err != nil {
-		return ""
-	}
-	mounts, err := procfs.GetMounts()
-	if err != nil {
-		return ""
-	}
-	return locate(groups, mounts)
-}
-
-// locateCgroup finds the directory among the groups of a process and the mounts that it sees.
-func locateCgroup(source string, groups []procfs.Cgroup, mounts []*procfs.MountInfo) string {
-	switch source {
-	case CPUControlGroup2:
-		return locateController("", groups, mounts)
-	case CPUControlGroup1:
-		return locateController("cpuacct", groups, mounts)
-	}
-	return ""
-}
-
-// locateController does the same for a controller of version 1, or for version 2 if it is "".
-func locateController(controller string, groups []procfs.Cgroup, mounts []*procfs.MountInfo) string {
-	for _, group := range groups {
-		v2 := group.HierarchyID == 0
-		if v2 != (controller == "") || !v2 && !slices.Contains(group.Controllers, controller) {
-			continue
-		}
-		for _, mount := range mounts {
-			_, counts := mount.SuperOptions[controller]
-			if v2 && mount.FSType != "cgroup2" || !v2 && (mount.FSType != "cgroup" || !counts) {
-				continue
-			}
-			if path, err := filepath.Rel(mount.Root, group.Path); err == nil && filepath.IsLocal(path) {
-				return filepath.Join(mount.MountPoint, path)
-			}
-		}
-	}
-	return ""
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/procfs"
 
 	"spillway/internal/apptest"
+	"spillway/internal/lab/controlgroup"
 	"spillway/internal/lab/watch"
 )
 
@@ -29,7 +30,7 @@ func TestCPUAccounting(t *testing.T) {
 	best := openCgroups(t.Context(), prefix)
 	t.Logf("the best source here is %s", best.accounting.Source)
 	for i, accounting := range accountings() {
-		c := &cgroups{accounting: accounting, prefix: fmt.Sprintf("%s%d-", prefix, i), dir: cgroupDir(accounting.Source)}
+		c := &cgroups{accounting: accounting, prefix: fmt.Sprintf("%s%d-", prefix, i), dir: controlgroup.Own(accounting.controller())}
 		if accounting.Source == CPUProcessTree || c.dir != "" && c.try(t.Context()) == nil {
 			t.Run(accounting.Source, func(t *testing.T) { testAccounting(t, c) })
 		}
@@ -131,40 +132,4 @@ func killOrphan(t *testing.T, path string, gone bool) {
 		t.Errorf("process %d outlived its control group", pid)
 	}
 	orphan.kill()
-}
-
-func TestLocateCgroup(t *testing.T) {
-	v1 := func(root, at string, options ...string) *procfs.MountInfo {
-		m := &procfs.MountInfo{FSType: "cgroup", Root: root, MountPoint: at, SuperOptions: map[string]string{"rw": ""}}
-		for _, option := range options {
-			m.SuperOptions[option] = ""
-		}
-		return m
-	}
-	v2 := func(root, at string) *procfs.MountInfo {
-		return &procfs.MountInfo{FSType: "cgroup2", Root: root, MountPoint: at}
-	}
-	unified := procfs.Cgroup{HierarchyID: 0, Controllers: []string{""}, Path: "/user.slice/session-1.scope"}
-	counted := procfs.Cgroup{HierarchyID: 3, Controllers: []string{"cpu", "cpuacct"}, Path: "/docker/abc"}
-	memory := procfs.Cgroup{HierarchyID: 4, Controllers: []string{"memory"}, Path: "/docker/abc"}
-	for _, c := range []struct {
-		name   string
-		source string
-		groups []procfs.Cgroup
-		mounts []*procfs.MountInfo
-		want   string
-	}{
-		{"version 2", CPUControlGroup2, []procfs.Cgroup{unified}, []*procfs.MountInfo{v2("/", "/sys/fs/cgroup")}, "/sys/fs/cgroup/user.slice/session-1.scope"},
-		{"both", CPUControlGroup1, []procfs.Cgroup{memory, counted, unified}, []*procfs.MountInfo{
-			v2("/", "/sys/fs/cgroup/unified"), v1("/", "/sys/fs/cgroup/memory", "memory"), v1("/", "/sys/fs/cgroup/cpu,cpuacct", "cpu", "cpuacct"),
-		}, "/sys/fs/cgroup/cpu,cpuacct/docker/abc"},
-		{"in a container", CPUControlGroup1, []procfs.Cgroup{counted}, []*procfs.MountInfo{v1("/docker/abc", "/sys/fs/cgroup/cpuacct", "cpuacct")}, "/sys/fs/cgroup/cpuacct"},
-		{"of another container", CPUControlGroup1, []procfs.Cgroup{counted}, []*procfs.MountInfo{v1("/docker/other", "/sys/fs/cgroup/cpuacct", "cpuacct")}, ""},
-		{"not mounted", CPUControlGroup2, []procfs.Cgroup{unified}, []*procfs.MountInfo{v1("/", "/sys/fs/cgroup/cpuacct", "cpuacct")}, ""},
-		{"no such group", CPUControlGroup1, []procfs.Cgroup{unified, memory}, []*procfs.MountInfo{v1("/", "/sys/fs/cgroup/cpuacct", "cpuacct")}, ""},
-	} {
-		if got := locateCgroup(c.source, c.groups, c.mounts); got != c.want {
-			t.Errorf("%s: %q, want %q", c.name, got, c.want)
-		}
-	}
 }

@@ -12,8 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/prometheus/procfs"
-
+	"spillway/internal/lab/controlgroup"
 	"spillway/internal/lab/cores"
 )
 
@@ -135,10 +134,10 @@ func (c *cgroups) share(name string, cpus float64, set cores.Set) error {
 	}
 	file := c.prefix + "host-" + name
 	var err error
-	if controllerDir("cpu") != "" && controllerDir("cpuset") != "" {
+	if controlgroup.Own("cpu") != "" && controlgroup.Own("cpuset") != "" {
 		err = c.share1(g, file, quota)
 	} else {
-		err = c.share2(topGroup(), g, file, quota)
+		err = c.share2(controlgroup.Top(), g, file, quota)
 	}
 	if err != nil {
 		return fmt.Errorf("%w (%w)", errShares, err)
@@ -150,7 +149,7 @@ func (c *cgroups) share(name string, cpus float64, set cores.Set) error {
 // share1 uses version 1. Controllers can have a hierarchy each, or share one.
 func (c *cgroups) share1(g *hostGroups, file string, quota int) error {
 	for _, controller := range []string{"cpuacct", "cpu", "cpuset"} {
-		own := controllerDir(controller)
+		own := controlgroup.Own(controller)
 		dir := filepath.Join(own, file)
 		if !slices.Contains(g.joins, join{dir, own}) {
 			if err := os.Mkdir(dir, 0o755); err != nil {
@@ -214,20 +213,6 @@ func writeSettings(dir string, settings [][2]string) error {
 		}
 	}
 	return nil
-}
-
-// topGroup returns the top of the hierarchy of version 2, "" without one.
-func topGroup() string {
-	mounts, err := procfs.GetMounts()
-	if err != nil {
-		return ""
-	}
-	for _, mount := range mounts {
-		if mount.FSType == "cgroup2" {
-			return mount.MountPoint
-		}
-	}
-	return ""
 }
 
 // shareHosts makes the groups of the hosts, if they have shares, and describes them.

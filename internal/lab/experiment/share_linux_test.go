@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"spillway/internal/apptest"
+	"spillway/internal/lab/controlgroup"
 	"spillway/internal/lab/cores"
 )
 
@@ -87,7 +88,7 @@ func TestShare2(t *testing.T) {
 // TestShare1 makes the groups of version 1, if this machine has them, and wants a service's own group below that of its host if both
 // count CPU time in the same hierarchy.
 func TestShare1(t *testing.T) {
-	if controllerDir("cpu") == "" || controllerDir("cpuset") == "" {
+	if controlgroup.Own("cpu") == "" || controlgroup.Own("cpuset") == "" {
 		t.Log("this machine has no control groups of version 1")
 		return
 	}
@@ -97,7 +98,7 @@ func TestShare1(t *testing.T) {
 		t.Fatal(err)
 	}
 	prefix := prefixOf(identify(os.Getpid())) + "share-"
-	c := &cgroups{accounting: CPUAccounting{Source: CPUControlGroup1}, prefix: prefix, dir: controllerDir("cpuacct"), hosts: map[string]*hostGroups{}}
+	c := &cgroups{accounting: CPUAccounting{Source: CPUControlGroup1}, prefix: prefix, dir: controlgroup.Own("cpuacct"), hosts: map[string]*hostGroups{}}
 	t.Cleanup(func() {
 		for _, group := range runGroups(prefix) {
 			if err := group.remove(); err != nil {

@@ -192,14 +192,7 @@ func (m *studyModel) level(t testing.TB, path string, block int, variant string,
 	for at := 0.0; at <= seconds+1; at += 0.5 {
 		run.Samples = append(run.Samples, studySamples(at, rate, cost)...)
 	}
-	w, err := result.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.WriteRun(run); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
+	if err := result.WriteFile(path, run); err != nil {
 		t.Fatal(err)
 	}
 }

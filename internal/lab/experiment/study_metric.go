@@ -152,9 +152,7 @@ func observe(run *result.Run, step int) (levelFigures, error) {
 	if err := l.observeLatency(&t.Latency); err != nil {
 		return l, err
 	}
-	if usage := run.Usage(step); usage != nil {
-		observeUsage(usage, l.figures)
-	}
+	observeUsage(run.Usage(step), l.figures)
 	for i := range t.Hosts {
 		h := &t.Hosts[i]
 		l.figures[MetricHostUsed+"."+h.Name], l.figures[MetricThrottled+"."+h.Name] = h.UsedShare(), h.ThrottledShare()
@@ -190,39 +188,38 @@ func (l *levelFigures) observeLatency(latency *result.Latency) error {
 	return nil
 }
 
-// observeUsage reads the figures of processes. A figure below the resolution of its counter is left out: it is only a bound.
+// observeUsage reads the figures of processes, and the highest of all hosts. A figure below the resolution of its counter is left out:
+// it is only a bound.
 func observeUsage(usage *result.Usage, figures map[string]float64) {
-	for i := range usage.Processes {
-		p := &usage.Processes[i]
+	for _, p := range usage.Of(result.SamplerProcess) {
 		for _, each := range []struct {
-			metric, field string
-			value         *float64
-			factor        float64
+			metric string
+			figure result.Figure
+			factor float64
 		}{
-			{MetricCPU, "cpu_seconds_per_request", p.CPUPerRequest, 1},
-			{MetricCPUUser, "cpu_user_seconds_per_request", p.CPUUserPerRequest, 1},
-			{MetricCPUSystem, "cpu_system_seconds_per_request", p.CPUSystemPerRequest, 1},
-			{MetricCores, "cpu_cores", p.CPUCores, 100},
-			{MetricCoreUser, "cpu_user_cores", p.CPUUserCores, 100},
-			{MetricCoreSystem, "cpu_system_cores", p.CPUSystemCores, 100},
+			{MetricCPU, result.CPUPerRequest, 1},
+			{MetricCPUUser, result.CPUUserPerRequest, 1},
+			{MetricCPUSystem, result.CPUSystemPerRequest, 1},
+			{MetricCores, result.CPUCores, 100},
+			{MetricCoreUser, result.CPUUserCores, 100},
+			{MetricCoreSystem, result.CPUSystemCores, 100},
 		} {
-			if each.value != nil && !p.Below(each.field) {
-				figures[each.metric+"."+p.Name] = *each.value * each.factor
+			if v, known := p.Figures[each.figure]; known && !p.Below(each.figure) {
+				figures[each.metric+"."+p.Name] = v * each.factor
 			}
 		}
 	}
-	highest := func(name string, v *float64) {
-		if was, seen := figures[name]; v != nil && (!seen || *v > was) {
-			figures[name] = *v
+	highest := func(metric, sampler string, f result.Figure) {
+		for _, s := range usage.Of(sampler) {
+			was, seen := figures[metric]
+			if v, known := s.Figures[f]; known && (!seen || v > was) {
+				figures[metric] = v
+			}
 		}
 	}
-	for i := range usage.TCP {
-		highest(MetricTimeWait, usage.TCP[i].TimeWaitMax)
-		highest(MetricPorts, usage.TCP[i].PortsMax)
-	}
-	for i := range usage.Hosts {
-		highest(MetricLoad, usage.Hosts[i].Load1)
-	}
+	highest(MetricTimeWait, result.SamplerTCP, result.TimeWaitMax)
+	highest(MetricPorts, result.SamplerTCP, result.PortsMax)
+	highest(MetricLoad, result.SamplerHost, result.LoadMean)
 }
 
 // quotient divides; it returns NaN for a divisor of 0.

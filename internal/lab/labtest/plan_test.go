@@ -42,14 +42,7 @@ func writeWatched(t *testing.T, path string, validity result.Validity) {
 			result.Sample{At: at, Host: "app-1", Sampler: result.SamplerHost, Values: map[string]float64{"cores": 1}},
 		)
 	}
-	w, err := result.Create(path)
-	if err == nil {
-		err = w.WriteRun(run)
-	}
-	if err == nil {
-		err = w.Close()
-	}
-	if err != nil {
+	if err := result.WriteFile(path, run); err != nil {
 		t.Fatal(err)
 	}
 }

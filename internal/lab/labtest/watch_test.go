@@ -1,6 +1,7 @@
 package labtest
 
 import (
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -33,18 +34,17 @@ func watchedDocument(t *testing.T, args ...string) (d report.Document, stderr st
 
 // hardlyRead says whether a step that other programs disturbed has a process without CPU figures.
 func hardlyRead(step report.DocumentStep) bool {
-	unread := func(p result.ProcessUsage) bool { return p.CPUPerRequest == nil || p.BorderError == nil }
-	return step.Validity == result.HostContended && (step.Watch == nil || slices.ContainsFunc(step.Watch.Processes, unread))
+	unread := func(p *result.SubjectUsage) bool {
+		return math.IsNaN(p.Value(result.CPUPerRequest) + p.Value(result.BorderError))
+	}
+	return step.Validity == result.HostContended && (step.Watch == nil || slices.ContainsFunc(step.Watch.Of(result.SamplerProcess), unread))
 }
 
 // atLeast checks that there is a figure and that it is at least low. What a machine with other work makes larger has no other bound.
-func atLeast(t *testing.T, name string, got *float64, low float64) {
+func atLeast(t *testing.T, u *result.SubjectUsage, f result.Figure, low float64) {
 	t.Helper()
-	switch {
-	case got == nil:
-		t.Errorf("%s: no figure, want at least %g", name, low)
-	case *got < low:
-		t.Errorf("%s: %g, want at least %g", name, *got, low)
+	if got := u.Value(f); !(got >= low) {
+		t.Errorf("%s of %s %s: %g, want at least %g", f, u.Sampler, u.Name, got, low)
 	}
 }
 
@@ -66,23 +66,24 @@ func TestLoadWatch(t *testing.T) {
 	}
 	for i := range d.Steps {
 		u := d.Steps[i].Watch
-		if len(u.Processes) != 2 || len(u.Hosts) != 1 || len(u.TCP) != 1 || len(u.Databases) != 1 || len(u.Listeners) == 0 {
+		if len(u.Of(result.SamplerProcess)) != 2 || len(u.Of(result.SamplerListener)) == 0 {
 			t.Fatalf("step %d: %+v\n%s", i, u, stderr)
 		}
-		for _, p := range u.Processes {
-			atLeast(t, p.Name+" CPU per request", p.CPUPerRequest, 1e-6)
-			atLeast(t, p.Name+" cores", p.CPUCores, 1e-6)
-			atLeast(t, p.Name+" memory", p.RSSMax, 1<<20)
-			atLeast(t, p.Name+" files", p.FDsMax, 4)
-			atLeast(t, p.Name+" CPU was read this far from the borders", p.BorderError, 0)
-			atLeast(t, "the resolution of its CPU", p.CPUResolution, 1e-9)
+		for _, p := range u.Of(result.SamplerProcess) {
+			atLeast(t, p, result.CPUPerRequest, 1e-6)
+			atLeast(t, p, result.CPUCores, 1e-6)
+			atLeast(t, p, result.RSSMax, 1<<20)
+			atLeast(t, p, result.FDsMax, 4)
+			atLeast(t, p, result.BorderError, 0)
+			atLeast(t, p, result.CPUResolution, 1e-9)
 		}
-		atLeast(t, "accepted per request", u.TCP[0].PassivePerRequest, 0.1) // other programs on this host open connections too
-		atLeast(t, "TIME_WAIT", u.TCP[0].TimeWaitMax, 10)
-		atLeast(t, "commits/s", u.Databases[0].Commits, 0.1)
-		atLeast(t, "connections", u.Databases[0].ConnectionsMax, 1)
-		atLeast(t, "cores", u.Hosts[0].Cores, 1)
-		atLeast(t, "the watch", u.Watch[0].CPUCores, 1e-9)
+		tcp, db := u.Find(result.SamplerTCP, "", ""), u.Find(result.SamplerPostgres, "", "pg")
+		atLeast(t, tcp, result.PassiveOpensPerRequest, 0.1) // other programs on this host open connections too
+		atLeast(t, tcp, result.TimeWaitMax, 10)
+		atLeast(t, db, result.Commits, 0.1)
+		atLeast(t, db, result.ConnectionsMax, 1)
+		atLeast(t, u.Find(result.SamplerHost, "", ""), result.Cores, 1)
+		atLeast(t, u.Find(result.SamplerWatch, "", ""), result.CPUCores, 1e-9)
 	}
 	reported, _, code := spillway(t, "report", out, "--format", "json")
 	if again := document(t, reported, ""); code != exit.OK || cmp.Diff(d.Steps, again.Steps) != "" {
@@ -106,18 +107,18 @@ func TestLoadWatchCommits(t *testing.T) {
 	d, stderr := watchedDocument(t, database, "--sql", "INSERT INTO entries VALUES (1)", "--rate", "200", "-c", "2", "-d", "4s",
 		"--watch", "db="+postgres.Get(t).Addr(), "--watch-db", database)
 	step := &d.Steps[0]
-	u := step.Watch
-	if len(u.Databases) != 1 || u.Databases[0].Name != "postgres" {
-		t.Fatalf("databases %+v\n%s", u.Databases, stderr)
+	databases := step.Watch.Of(result.SamplerPostgres)
+	if len(databases) != 1 || databases[0].Name != "postgres" {
+		t.Fatalf("databases %+v\n%s", databases, stderr)
 	}
 	// The server's counters can be a second late and are read when there is a CPU for it. The watch and the server itself commit too.
-	perRequest := u.Databases[0].CommitsPerRequest
-	atLeast(t, "commits per request", perRequest, 0.1)
-	if most := float64(2*step.Due+200) / float64(step.Done); perRequest != nil && *perRequest > most {
-		t.Errorf("%g commits per request, want at most %g", *perRequest, most)
+	atLeast(t, databases[0], result.CommitsPerRequest, 0.1)
+	perRequest := databases[0].Value(result.CommitsPerRequest)
+	if most := float64(2*step.Due+200) / float64(step.Done); perRequest > most {
+		t.Errorf("%g commits per request, want at most %g", perRequest, most)
 	}
-	atLeast(t, "connections", u.Databases[0].ConnectionsMax, 2)
-	atLeast(t, "CPU per request", u.Processes[0].CPUPerRequest, 1e-6)
+	atLeast(t, databases[0], result.ConnectionsMax, 2)
+	atLeast(t, step.Watch.Find(result.SamplerProcess, "", "db"), result.CPUPerRequest, 1e-6)
 }
 
 func TestWatchMistakes(t *testing.T) {
@@ -194,10 +195,10 @@ func TestLoadWatchFrom(t *testing.T) {
 	address, stop := listenWatch(t, token)
 	defer stop()
 	d, stderr := watchedDocument(t, url+"/ok", "--rate", "50", "-d", "4s", "--watch-from", "http://"+address, "--watch-token", token)
-	if len(d.Watches) != 2 || d.Watches[1].Host == "" || len(d.Steps[0].Watch.Hosts) != 2 {
+	if len(d.Watches) != 2 || d.Watches[1].Host == "" || len(d.Steps[0].Watch.Of(result.SamplerHost)) != 2 {
 		t.Fatalf("watches %+v\n%s", d.Watches, stderr)
 	}
-	atLeast(t, "cores there", d.Steps[0].Watch.Hosts[1].Cores, 1)
+	atLeast(t, d.Steps[0].Watch.Of(result.SamplerHost)[1], result.Cores, 1)
 	if strings.Contains(strings.Join(d.Header.Command, " "), token) {
 		t.Error("the token is in the result")
 	}

@@ -16,7 +16,6 @@ import (
 	"net/netip"
 	"strings"
 	"time"
-	"unicode"
 )
 
 // Limits on a connection to a peer.
@@ -114,13 +113,3 @@ func NewTransport() *http.Transport {
 
 // NoRedirect keeps a client from following redirects: a token is for one host only.
 func NoRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-
-// Printable replaces the characters in a peer's text that would control a terminal.
-func Printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, text)
-}

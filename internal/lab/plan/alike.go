@@ -33,15 +33,13 @@ func (p *Plan) unlike(o, basis *observation) string {
 		return fmt.Sprintf("Steps of %s with %s connections are left out, because the plan is for %s ones: choose with --connections.",
 			o.source.File, connectionsOf(o.step), connectionsOf(basis.step))
 	}
-	for i := range o.ceilings {
-		c := &o.ceilings[i]
+	for _, c := range o.of(ProcessCPU) {
 		role := o.source.Run.Role(c.Host, c.Subject)
-		if c.Resource != ProcessCPU || role != result.RoleApplication || slices.Contains(p.settings.Shared, c.Subject) {
+		if role != result.RoleApplication || slices.Contains(p.settings.Shared, c.Subject) {
 			continue
 		}
-		for j := range basis.ceilings {
-			other := &basis.ceilings[j]
-			if other.Resource == ProcessCPU && other.Subject == c.Subject && math.Abs(c.allowed-other.allowed) > 0.01*other.allowed {
+		for _, other := range basis.of(ProcessCPU) {
+			if other.Subject == c.Subject && math.Abs(c.allowed-other.allowed) > 0.01*other.allowed {
 				return fmt.Sprintf("Steps of %s are left out, because %s had %s there and %s in %s: plan for each kind of host alone.",
 					o.source.File, c.Subject, sheet.Plural(c.allowed, "core"), sheet.Plural(other.allowed, "core"), basis.source.File)
 			}

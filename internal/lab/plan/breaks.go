@@ -77,7 +77,9 @@ func (b *builder) breaks() {
 			b.breaksAt(c.RateHz, GroundCeiling, b.next(c), "%s", c.Sentence())
 		}
 	}
-	b.eachDatabase(b.databaseBreaks)
+	for _, d := range b.databases() {
+		b.databaseBreaks(d)
+	}
 	t := &b.basis.step.Total
 	if bytes := float64(max(t.BytesIn, t.BytesOut)) / float64(t.Completed); bytes > 0 {
 		b.breaksAt(assumedLink/bytes, GroundAssumed, nextNetwork, "a link of 1 Gbit/s, with %s per request in the busier direction",
@@ -96,60 +98,50 @@ func (b *builder) next(c *Ceiling) string {
 	case b.role(c) == roleShared:
 		return nextShared
 	}
-	next := nextReads
-	b.eachDatabase(func(d *result.DatabaseUsage) {
-		if d.Kind != result.SamplerRedis && writes(d) {
-			next = nextWrites
+	for _, d := range b.databases() {
+		if writes(d) {
+			return nextWrites
 		}
-	})
-	return next
+	}
+	return nextReads
 }
 
 // connectionHosts is how many application hosts the connections of a database last for, 0 if that is not known.
-func connectionHosts(d *result.DatabaseUsage) float64 {
-	each, limit := value(d.ConnectionsMax), value(d.ConnectionsLimit)
-	if d.Kind == result.SamplerRedis || each < 1 || limit < each {
+func connectionHosts(d *result.SubjectUsage) float64 {
+	each, limit := d.Value(result.ConnectionsMax), d.Value(result.ConnectionsLimit)
+	if !(each >= 1) || !(limit >= each) {
 		return 0
 	}
 	return math.Floor(limit / each)
 }
 
 // connectionsUsed says how many connections so many application hosts use.
-func connectionsUsed(d *result.DatabaseUsage, hosts float64) string {
-	each := value(d.ConnectionsMax)
+func connectionsUsed(d *result.SubjectUsage, hosts float64) string {
+	each := d.Value(result.ConnectionsMax)
 	return fmt.Sprintf("%s of %s connections are used by %s with up to %s each", sheet.Number(hosts*each),
-		sheet.Number(value(d.ConnectionsLimit)),
-		sheet.Plural(hosts, "application host"), sheet.Number(each))
+		sheet.Number(d.Value(result.ConnectionsLimit)), sheet.Plural(hosts, "application host"), sheet.Number(each))
 }
 
 // databaseBreaks adds the connections of a database, which grow with the hosts, and the commits that were seen.
-func (b *builder) databaseBreaks(d *result.DatabaseUsage) {
-	if d.Kind == result.SamplerRedis {
-		return
-	}
+func (b *builder) databaseBreaks(d *result.SubjectUsage) {
 	if hosts := connectionHosts(d); hosts >= 1 {
 		b.breaksAt(hosts*b.rate.Value, GroundCeiling, nextSessions, "%s", connectionsUsed(d, hosts))
 	}
-	if commits := b.highest(d, func(d *result.DatabaseUsage) *float64 { return d.Commits }); commits > 0 && writes(d) && waitsForCommit(d) &&
-		value(d.CommitsPerRequest) > 0 {
-		b.breaksAt(commits/value(d.CommitsPerRequest), GroundSeen, nextCommits, "%s: %s commits/s, while %s sessions waited for %s", d.Name,
-			sheet.Number(commits),
-			sheet.Number(value(d.BusiestWaitMean)), d.BusiestWait)
+	commits, each := b.highest(d, result.Commits), d.Value(result.CommitsPerRequest)
+	if commits > 0 && each > 0 && writes(d) && waitsForCommit(d) {
+		b.breaksAt(commits/each, GroundSeen, nextCommits, "%s: %s commits/s, while %s sessions waited for %s", d.Name, sheet.Number(commits),
+			sheet.Number(d.Value(result.BusiestWaitMean)), d.BusiestWait)
 	}
 }
 
 // waitsForCommit reports whether sessions mostly waited for what a commit needs.
-func waitsForCommit(d *result.DatabaseUsage) bool {
-	return value(d.BusiestWaitMean) >= 1 && slices.Contains([]string{"io", "wal", "lwlock"}, d.BusiestWait)
+func waitsForCommit(d *result.SubjectUsage) bool {
+	return d.Value(result.BusiestWaitMean) >= 1 && slices.Contains([]string{"io", "wal", "lwlock"}, d.BusiestWait)
 }
 
 // ports adds the local ports and source addresses of the hosts that open connections.
 func (b *builder) ports() {
-	for i := range b.basis.ceilings {
-		c := &b.basis.ceilings[i]
-		if c.Resource != Ports {
-			continue
-		}
+	for _, c := range b.basis.of(Ports) {
 		f := b.demand(c, "local ports held per request")
 		f.Name, f.Unit = fmt.Sprintf("connections opened per request x %d s", TimeWait), sheet.UnitSeconds
 		l := Line{Name: "local ports to backends", Unit: "ports", Need: b.need(f), Figures: []Figure{f}}
@@ -168,7 +160,7 @@ func (b *builder) ports() {
 	if m.PortHigh <= m.PortLow || m.PortLow <= 0 {
 		return
 	}
-	f := b.figure("connections per request", "count", opens(b.basis), false, opens)
+	f := b.figure("connections per request", "count", opens)
 	l := Line{Name: "local ports of a proxy in front", Unit: "ports", Figures: []Figure{f}, Need: b.need(f)}
 	l.Need = Estimate{l.Need.Value * TimeWait, l.Need.Low * TimeWait, l.Need.High * TimeWait}
 	addresses := math.Ceil(l.Need.Value / ports / b.plan.hosts)
@@ -196,26 +188,17 @@ func (b *builder) notMeasured() {
 	if b.open {
 		missing("a rate that misses the SLO: more than %s per host may be possible; 'spillway peak' finds it", sheet.Rate(b.rate.Value))
 	}
-	redis, database := false, false
-	b.eachDatabase(func(d *result.DatabaseUsage) {
-		redis, database = redis || d.Kind == result.SamplerRedis, database || d.Kind != result.SamplerRedis
-	})
-	databaseCPU := false
-	for i := range b.basis.ceilings {
-		c := &b.basis.ceilings[i]
-		databaseCPU = databaseCPU || c.Resource == ProcessCPU && b.role(c) == result.RoleDatabase
-	}
-	if !database {
+	if len(b.databases()) == 0 {
 		missing("a database: none was watched (--watch-db postgres://…)")
 	}
-	if !databaseCPU {
+	if !slices.ContainsFunc(b.basis.of(ProcessCPU), func(c *Ceiling) bool { return b.role(c) == result.RoleDatabase }) {
 		missing("CPU of a database: its process was not watched (--watch db=:5432)")
 	}
-	if !redis {
+	if len(b.basis.usage.Of(result.SamplerRedis)) == 0 {
 		missing("Redis: none was watched (--watch-db redis://…)")
 	}
-	for i := range b.basis.ceilings {
-		if c := &b.basis.ceilings[i]; c.Resource == RedisThread && c.Basis != redisThreadBasis {
+	for _, c := range b.basis.of(RedisThread) {
+		if c.Basis != redisThreadBasis {
 			missing("the main thread of %s: this version tells the CPU of all threads only, which is more", c.Subject)
 		}
 	}
@@ -231,8 +214,7 @@ func (b *builder) notMeasured() {
 // missingPorts mentions hosts that open connections without holding ports.
 func (b *builder) missingPorts(missing func(format string, args ...any)) {
 	m := meter{step: b.basis.step}
-	for i := range b.basis.usage.TCP {
-		t := &b.basis.usage.TCP[i]
+	for _, t := range b.basis.usage.Of(result.SamplerTCP) {
 		if opens := m.opened(t); opens >= opensMin && b.basis.ceiling(&Ceiling{Resource: Ports, Host: t.Host}) == nil {
 			missing("ports of connections to backends (%s opened per request) over a network: in the runs few were held, because the other "+
 				"side closed first or the loopback interface reuses them", sheet.Number(opens))
@@ -243,6 +225,6 @@ func (b *builder) missingPorts(missing func(format string, args ...any)) {
 // sameHost reports whether the application ran beside the load generator, without cores of its own.
 func (b *builder) sameHost() bool {
 	return len(b.basis.source.Run.Header.Hosts) == 0 && slices.ContainsFunc(b.pools, func(p pool) bool {
-		return slices.ContainsFunc(p.processes, func(c Ceiling) bool { return c.Host == "" })
+		return slices.ContainsFunc(p.processes, func(c *Ceiling) bool { return c.Host == "" })
 	})
 }

@@ -84,17 +84,15 @@ func Beside(o *peak.Outcome) {
 func ceilingsOf(run *result.Run, step int, series []*result.Series, cpus map[string]Share) ([]Ceiling, *result.Usage) {
 	s := &run.Steps[step]
 	u := result.UsageOf(series, s.Start, s.Start+s.Total.Elapsed, s.Total.Completed)
-	m := meter{run: run, step: s, series: series, usage: u, cpus: cpus, rate: s.Total.Rate()}
+	m := meter{run: run, step: s, usage: u, cpus: cpus, rate: s.Total.Rate()}
 	if !(m.rate > 0) {
 		return nil, u
 	}
 	m.shares()
-	if u != nil {
-		m.processes()
-		m.hosts()
-		m.databases()
-		m.ports()
-	}
+	m.processes()
+	m.hosts()
+	m.databases()
+	m.ports()
 	slices.SortStableFunc(m.found, func(a, b Ceiling) int { return cmp.Compare(a.RateHz, b.RateHz) })
 	return m.found, u
 }
@@ -144,13 +142,12 @@ func on(host string) string {
 
 // A meter collects the ceilings of one step.
 type meter struct {
-	run    *result.Run
-	step   *result.StepRun
-	series []*result.Series
-	usage  *result.Usage
-	cpus   map[string]Share
-	rate   float64
-	found  []Ceiling
+	run   *result.Run
+	step  *result.StepRun
+	usage *result.Usage
+	cpus  map[string]Share
+	rate  float64
+	found []Ceiling
 }
 
 // add adds a ceiling if demand and capacity are known and above 0.
@@ -175,22 +172,19 @@ func (m *meter) shares() {
 
 func (m *meter) processes() {
 	short := false
-	for i := range m.usage.TCP {
-		short = short || value(m.usage.TCP[i].PassivePerRequest) >= shortConnections
+	for _, t := range m.usage.Of(result.SamplerTCP) {
+		short = short || t.Value(result.PassiveOpensPerRequest) >= shortConnections
 	}
-	for i := range m.usage.Processes {
-		p := &m.usage.Processes[i]
-		if p.CPUPerRequest != nil {
-			capacity, basis, pool := m.coresOf(p)
-			m.add(Ceiling{
-				Resource: ProcessCPU, Host: p.Host, Subject: p.Name, Demand: *p.CPUPerRequest, Capacity: capacity,
-				AtLeast: p.Below("cpu_seconds_per_request"), Basis: basis, pool: pool, allowed: m.allowed(p),
-			})
-		}
+	for _, p := range m.usage.Of(result.SamplerProcess) {
+		capacity, basis, pool := m.coresOf(p)
+		m.add(Ceiling{
+			Resource: ProcessCPU, Host: p.Host, Subject: p.Name, Demand: p.Value(result.CPUPerRequest), Capacity: capacity,
+			AtLeast: p.Below(result.CPUPerRequest), Basis: basis, pool: pool, allowed: m.allowed(p),
+		})
 		if short {
 			m.add(Ceiling{
-				Resource: Descriptors, Host: p.Host, Subject: p.Name, Demand: value(p.FDsMax) / m.rate, Capacity: value(p.FDsLimit),
-				Basis: "its limit of open files",
+				Resource: Descriptors, Host: p.Host, Subject: p.Name, Demand: p.Value(result.FDsMax) / m.rate,
+				Capacity: p.Value(result.FDsLimit), Basis: "its limit of open files",
 			})
 		}
 	}
@@ -204,16 +198,13 @@ const (
 
 // coresOf is how many cores a process can use, how that is known, and a name of the pool that has them: those that it may use, unless
 // the number of its threads or a single busy thread allows fewer.
-func (m *meter) coresOf(p *result.ProcessUsage) (n float64, basis, pool string) {
+func (m *meter) coresOf(p *result.SubjectUsage) (n float64, basis, pool string) {
 	n, basis, pool = m.coresAllowed(p)
 	own := "process " + p.Name
-	if threads := value(p.ThreadsMax); threads >= 1 && threads < n {
+	if threads := p.Value(result.ThreadsMax); threads >= 1 && threads < n {
 		n, basis, pool = threads, "it has "+sheet.Plural(threads, "thread"), own
 	}
-	busiest, used := math.NaN(), value(p.CPUCores)
-	if t := m.seriesOf(p); t != nil {
-		busiest = t.Mean("busiest_thread_cores", m.usage.From, m.usage.To)
-	}
+	busiest, used := p.Value(result.BusiestThread), p.Value(result.CPUCores)
 	if busiest >= max(oneThreadBusy, oneThreadShare*used) && busiest <= 1.1 && max(1, used/busiest) < n {
 		n, basis, pool = max(1, used/busiest), "one thread does nearly all of its work", own
 	}
@@ -221,12 +212,9 @@ func (m *meter) coresOf(p *result.ProcessUsage) (n float64, basis, pool string) 
 }
 
 // coresAllowed are the cores of the share or the host of a process, or its limit of CPU if that is fewer.
-func (m *meter) coresAllowed(p *result.ProcessUsage) (n float64, basis, pool string) {
+func (m *meter) coresAllowed(p *result.SubjectUsage) (n float64, basis, pool string) {
 	n, basis, pool = m.coresOfHost(p)
-	limit := math.NaN()
-	if t := m.seriesOf(p); t != nil {
-		limit = t.Last("cpu_limit", m.usage.From, m.usage.To)
-	}
+	limit := p.Value(result.CPULimit)
 	if limit > 0 && (n == 0 || limit < 0.99*n) && !m.cpus[p.Name].told {
 		return limit, "its limit of CPU", "process " + p.Name
 	}
@@ -234,22 +222,12 @@ func (m *meter) coresAllowed(p *result.ProcessUsage) (n float64, basis, pool str
 }
 
 // allowed is the number of coresAllowed.
-func (m *meter) allowed(p *result.ProcessUsage) float64 {
+func (m *meter) allowed(p *result.SubjectUsage) float64 {
 	n, _, _ := m.coresAllowed(p)
 	return n
 }
 
-// seriesOf is the series of a process, nil if there is none.
-func (m *meter) seriesOf(p *result.ProcessUsage) *result.Series {
-	for _, t := range m.series {
-		if t.Sampler == result.SamplerProcess && t.Host == p.Host && t.Subject == p.Name {
-			return t
-		}
-	}
-	return nil
-}
-
-func (m *meter) coresOfHost(p *result.ProcessUsage) (n float64, basis, pool string) {
+func (m *meter) coresOfHost(p *result.SubjectUsage) (n float64, basis, pool string) {
 	if given, ok := m.cpus[p.Name]; ok {
 		return given.Cores, givenBasis, given.Pool
 	}
@@ -259,10 +237,8 @@ func (m *meter) coresOfHost(p *result.ProcessUsage) (n float64, basis, pool stri
 		}
 		return 0, "", ""
 	}
-	for i := range m.usage.Hosts {
-		if h := &m.usage.Hosts[i]; h.Host == p.Host && h.Cores != nil {
-			return *h.Cores, "the cores of its host", hostPool(p.Host)
-		}
+	if cores := m.usage.Find(result.SamplerHost, p.Host, "").Value(result.Cores); cores > 0 {
+		return cores, "the cores of its host", hostPool(p.Host)
 	}
 	return 0, "", ""
 }
@@ -301,35 +277,29 @@ func (m *meter) shareOf(name string) *result.HostShare {
 }
 
 func (m *meter) hosts() {
-	for i := range m.usage.Hosts {
-		h := &m.usage.Hosts[i]
-		if h.Idle == nil || h.Cores == nil {
-			continue
-		}
-		busy := 1 - *h.Idle - value(h.IOWait)
+	for _, h := range m.usage.Of(result.SamplerHost) {
+		busy, cores := 1-h.Value(result.IdleShare)-h.Figures[result.IOWaitShare], h.Value(result.Cores) // no iowait is none
 		m.add(Ceiling{
-			Resource: HostCPU, Host: h.Host, Demand: busy * *h.Cores / m.rate, Capacity: *h.Cores, Basis: "its cores",
-			pool: hostPool(h.Host),
+			Resource: HostCPU, Host: h.Host, Demand: busy * cores / m.rate, Capacity: cores, Basis: "its cores", pool: hostPool(h.Host),
 		})
 	}
 }
 
 func (m *meter) databases() {
-	for i := range m.usage.Databases {
-		d := &m.usage.Databases[i]
-		if d.Kind != result.SamplerRedis {
+	for _, d := range m.usage.Databases() {
+		if d.Sampler != result.SamplerRedis {
 			m.add(Ceiling{
-				Resource: Sessions, Host: d.Host, Subject: d.Name, Demand: value(d.ActiveMean) / m.rate,
-				Capacity: value(d.ConnectionsLimit), Basis: "its connection limit",
+				Resource: Sessions, Host: d.Host, Subject: d.Name, Demand: d.Value(result.ConnectionsActive) / m.rate,
+				Capacity: d.Value(result.ConnectionsLimit), Basis: "its connection limit",
 			})
 			continue
 		}
 		c := Ceiling{Resource: RedisThread, Host: d.Host, Subject: d.Name, Capacity: 1, Basis: redisThreadBasis}
-		if used := m.mainThread(d); used >= 0 {
-			c.Demand = used / m.rate
-		} else {
-			c.Demand, c.Basis = value(d.CPUCores)/m.rate, "commands run on one thread; its CPU was measured with all threads"
+		used := d.Value(result.MainThread)
+		if math.IsNaN(used) { // before Redis 7
+			used, c.Basis = d.Value(result.CPUCores), "commands run on one thread; its CPU was measured with all threads"
 		}
+		c.Demand = used / m.rate
 		m.add(c)
 	}
 }
@@ -337,53 +307,32 @@ func (m *meter) databases() {
 // redisThreadBasis is the basis of the ceiling of a Redis that tells the CPU time of its main thread.
 const redisThreadBasis = "commands run on one thread"
 
-// mainThread is the CPU time of the main thread of a Redis per second, NaN if it is unknown (before Redis 7).
-func (m *meter) mainThread(d *result.DatabaseUsage) float64 {
-	for _, t := range m.series {
-		if t.Sampler == result.SamplerRedis && t.Host == d.Host && t.Subject == d.Name {
-			from, to := m.usage.From, m.usage.To
-			return (t.StepGrowth("main_thread_user_seconds_total", from, to) +
-				t.StepGrowth("main_thread_system_seconds_total", from, to)) / (to - from)
-		}
-	}
-	return math.NaN()
-}
-
 // opensMin is how many connections per request count as opened for requests.
 const opensMin = 0.01
 
 // ports are those of connections that a host opens besides those of the load, unless far fewer ports were in use than such
 // connections had been opened: then the other side closes first, or the ports are used again at once, as over loopback.
 func (m *meter) ports() {
-	for i := range m.usage.TCP {
-		t := &m.usage.TCP[i]
-		opens := m.opened(t)
-		held := min(opens*m.rate*min(TimeWait, m.step.Total.Elapsed), value(t.PortsRange))
-		if opens < opensMin || t.PortsMax != nil && *t.PortsMax < held/2 {
+	for _, t := range m.usage.Of(result.SamplerTCP) {
+		opens, all := m.opened(t), t.Value(result.PortsRange)
+		held := min(opens*m.rate*min(TimeWait, m.step.Total.Elapsed), all)
+		if !(opens >= opensMin) || t.Value(result.PortsMax) < held/2 {
 			continue
 		}
 		m.add(Ceiling{
-			Resource: Ports, Host: t.Host, Demand: opens * TimeWait, Capacity: value(t.PortsRange),
+			Resource: Ports, Host: t.Host, Demand: opens * TimeWait, Capacity: all,
 			Basis: "the range of local ports, for one source address and one target, if the opening side closes first",
 		})
 	}
 }
 
 // opened is how many connections per request a host opened, without those of the load generator on it.
-func (m *meter) opened(t *result.TCPUsage) float64 {
-	opens := value(t.ActivePerRequest)
+func (m *meter) opened(t *result.SubjectUsage) float64 {
+	opens := t.Value(result.ActiveOpensPerRequest)
 	if t.Host == "" && m.step.Total.Completed > 0 {
 		opens -= float64(m.step.Total.Connects) / float64(m.step.Total.Completed)
 	}
 	return max(0, opens)
-}
-
-// value is 0 for an unknown figure.
-func value(v *float64) float64 {
-	if v == nil {
-		return 0
-	}
-	return *v
 }
 
 // roleShared is a process that all hosts share, as told. They also share databases and Redis; each has its own application.

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -187,12 +189,13 @@ func readStudy(dir, variant string) ([]Source, error) {
 	for _, h := range m.Hosts {
 		shares[h.Name] = h.CPUs
 	}
-	files, err := filepath.Glob(filepath.Join(escapeGlob(dir), experiment.BlocksDir, "*", escapeGlob(variant), "*"+experiment.ResultSuffix))
+	files, err := fs.Glob(os.DirFS(dir), path.Join(experiment.BlocksDir, "*", variant, "*"+experiment.ResultSuffix))
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", dir, err)
 	}
 	var sources []Source
 	for _, file := range files {
+		file = filepath.Join(dir, file)
 		run, err := readRun(file)
 		if err != nil {
 			return nil, err
@@ -225,9 +228,4 @@ func readJSON(path string, into any) error {
 		return fmt.Errorf("read %s: %w", path, err)
 	}
 	return nil
-}
-
-// escapeGlob escapes a path for filepath.Glob.
-func escapeGlob(path string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }

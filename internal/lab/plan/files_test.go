@@ -19,14 +19,7 @@ func writeRun(t *testing.T, path string, run *result.Run) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	w, err := result.Create(path)
-	if err == nil {
-		err = w.WriteRun(run)
-	}
-	if err == nil {
-		err = w.Close()
-	}
-	if err != nil {
+	if err := result.WriteFile(path, run); err != nil {
 		t.Fatal(err)
 	}
 }

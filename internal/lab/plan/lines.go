@@ -29,10 +29,10 @@ type builder struct {
 type pool struct {
 	name      string
 	cores     float64
-	processes []Ceiling // of the application
-	used      float64   // share, by the application
-	others    float64   // share, by other watched processes, which the plan counts on their own
-	demand    float64   // CPU seconds per request of the application
+	processes []*Ceiling // of the application
+	used      float64    // share, by the application
+	others    float64    // share, by other watched processes, which the plan counts on their own
+	demand    float64    // CPU seconds per request of the application
 }
 
 // rate is what one host with these cores takes: the cores that the application used when the SLO was met, over what a request needs.
@@ -113,9 +113,8 @@ func (b *builder) note(format string, args ...any) {
 // oneHost returns an error if a process of the application ran on several hosts: a plan multiplies one.
 func (b *builder) oneHost() error {
 	hosts := map[string]string{}
-	for i := range b.basis.ceilings {
-		c := &b.basis.ceilings[i]
-		if c.Resource != ProcessCPU || b.role(c) != result.RoleApplication {
+	for _, c := range b.basis.of(ProcessCPU) {
+		if b.role(c) != result.RoleApplication {
 			continue
 		}
 		if other, found := hosts[c.Subject]; found && other != c.Host {
@@ -134,10 +133,8 @@ const overGiven = 1.1
 // givenCores returns an error if a process used more cores than --cpus gives it.
 func (b *builder) givenCores() error {
 	for i := range b.all {
-		for j := range b.all[i].ceilings {
-			c := &b.all[i].ceilings[j]
-			if given, found := b.plan.settings.CPUs[c.Subject]; found && c.Resource == ProcessCPU && c.Basis == givenBasis &&
-				c.Utilization > overGiven {
+		for _, c := range b.all[i].of(ProcessCPU) {
+			if given, found := b.plan.settings.CPUs[c.Subject]; found && c.Basis == givenBasis && c.Utilization > overGiven {
 				return fmt.Errorf("--cpus %s=%g: it used %s in %s of %s: give the cores that it could use", c.Subject, given,
 					sheet.Plural(c.Utilization*c.Capacity, "core"), b.all[i].step.Title(), b.all[i].source.File)
 			}
@@ -148,9 +145,8 @@ func (b *builder) givenCores() error {
 
 // findPools groups the processes of the basis by the cores that they share.
 func (b *builder) findPools() {
-	for i := range b.basis.ceilings {
-		c := b.basis.ceilings[i]
-		if c.Resource != ProcessCPU || b.role(&c) != result.RoleApplication {
+	for _, c := range b.basis.of(ProcessCPU) {
+		if b.role(c) != result.RoleApplication {
 			continue
 		}
 		at := slices.IndexFunc(b.pools, func(p pool) bool { return p.name == c.pool })
@@ -162,10 +158,10 @@ func (b *builder) findPools() {
 		b.pools[at].demand += c.Demand
 	}
 	for i := range b.pools {
-		for _, c := range b.basis.ceilings {
+		for _, c := range b.basis.of(ProcessCPU) {
 			switch p := &b.pools[i]; {
-			case c.Resource != ProcessCPU || c.pool != p.name:
-			case b.role(&c) == result.RoleApplication:
+			case c.pool != p.name:
+			case b.role(c) == result.RoleApplication:
 				p.used += c.Utilization
 			default:
 				p.others += c.Utilization
@@ -220,7 +216,7 @@ func (b *builder) extrapolation() {
 		b.note("The plan with its headroom is %s times the rate that was measured, %s: costs per request may change on the way; measure "+
 			"again at a higher rate.", sheet.Number(math.Round(times)), sheet.Rate(b.rate.Value))
 	}
-	if b.figure("", "", 0, false, func(*observation) float64 { return 0 }).Steps < 2 {
+	if b.figure("", "", func(*observation) float64 { return 0 }).Steps < 2 {
 		b.note("The figures rest on one step alone, so that their intervals are not known: measure at several rates.")
 	}
 }
@@ -235,11 +231,11 @@ func (b *builder) sharedLimits(c *Capacity) {
 		c.RateHz.High = max(c.RateHz.Value, min(c.RateHz.High, hz))
 		c.RateHz.Low = min(c.RateHz.Low, c.RateHz.Value)
 	}
-	b.eachDatabase(func(d *result.DatabaseUsage) {
+	for _, d := range b.databases() {
 		if hosts := connectionHosts(d); hosts >= 1 && hosts < float64(c.Hosts) {
 			limit(hosts*b.rate.Value, hosts*b.rate.Low, connectionsUsed(d, hosts))
 		}
-	})
+	}
 	for i := range b.basis.ceilings {
 		if s := &b.basis.ceilings[i]; b.isShared(s) {
 			limit(s.RateHz, b.rate.Low, s.Sentence()+", all busy; "+
@@ -262,20 +258,11 @@ const busyShared = 0.7
 func (b *builder) isShared(c *Ceiling) bool {
 	switch c.Resource {
 	case ProcessCPU:
-		return b.role(c) != result.RoleApplication && !(b.role(c) == result.RoleRedis && b.redisThread() != nil)
+		return b.role(c) != result.RoleApplication && !(b.role(c) == result.RoleRedis && len(b.basis.of(RedisThread)) > 0)
 	case RedisThread, Sessions:
 		return true
 	}
 	return false
-}
-
-func (b *builder) redisThread() *Ceiling {
-	for i := range b.basis.ceilings {
-		if b.basis.ceilings[i].Resource == RedisThread {
-			return &b.basis.ceilings[i]
-		}
-	}
-	return nil
 }
 
 // planned is the rate with its headroom.
@@ -295,18 +282,21 @@ func (b *builder) hosts(p *pool) Estimate {
 
 // demand is the figure of a resource's demand: that of the basis, and its range.
 func (b *builder) demand(c *Ceiling, name string) Figure {
-	return b.figure(name, sheet.UnitSeconds, c.Demand, c.AtLeast, func(o *observation) float64 {
+	f := b.figure(name, sheet.UnitSeconds, func(o *observation) float64 {
 		if other := o.ceiling(c); other != nil {
 			return other.Demand
 		}
 		return math.NaN()
 	})
+	f.AtMost = c.AtLeast
+	return f
 }
 
 // figure is a value of the basis and its range over the steps of an open loop with the same kind of connections and at least half
 // of its rate. of is NaN for a step without it.
-func (b *builder) figure(name, unit string, v float64, atMost bool, of func(*observation) float64) Figure {
-	f := Figure{Name: name, Unit: unit, Value: v, Low: v, High: v, AtMost: atMost, File: b.basis.source.File, Step: b.basis.step.Title()}
+func (b *builder) figure(name, unit string, of func(*observation) float64) Figure {
+	v := of(b.basis)
+	f := Figure{Name: name, Unit: unit, Value: v, Low: v, High: v, File: b.basis.source.File, Step: b.basis.step.Title()}
 	for i := range b.all {
 		o := &b.all[i]
 		if !o.open || !o.cost || o.rate < b.basis.rate/2 || connectionsOf(o.step) != b.plan.Connections {
@@ -319,7 +309,7 @@ func (b *builder) figure(name, unit string, v float64, atMost bool, of func(*obs
 	return f
 }
 
-// add adds a line, unless a damaged file made a figure of it infinite or undefined.
+// add adds a line, unless a figure of it is unknown, or a damaged file made it infinite.
 func (b *builder) add(l Line) {
 	known := l.Need.finite()
 	for _, f := range l.Figures {
@@ -344,10 +334,10 @@ const (
 // application adds the hosts that a pool needs.
 func (b *builder) application(p *pool) {
 	l := Line{Name: "application hosts", Subject: p.subject(), Unit: "hosts", Need: b.hosts(p)}
-	for i := range p.processes {
-		l.Figures = append(l.Figures, b.demand(&p.processes[i], "CPU per request of "+p.processes[i].Subject))
+	for _, c := range p.processes {
+		l.Figures = append(l.Figures, b.demand(c, "CPU per request of "+c.Subject))
 	}
-	used := b.figure("CPU of "+p.name+" in use when the SLO was met", sheet.UnitShare, p.used, false, func(o *observation) float64 {
+	used := b.figure("CPU of "+p.name+" in use when the SLO was met", sheet.UnitShare, func(o *observation) float64 {
 		if !o.met {
 			return math.NaN()
 		}
@@ -385,23 +375,12 @@ func (b *builder) lightNote(p *pool) string {
 
 // memory adds the memory of the application's processes on one host.
 func (b *builder) memory() {
-	for i := range b.basis.usage.Processes {
-		u := &b.basis.usage.Processes[i]
+	for _, u := range b.basis.usage.Of(result.SamplerProcess) {
 		c := Ceiling{Resource: ProcessCPU, Host: u.Host, Subject: u.Name}
-		if u.RSSMax == nil || b.basis.ceiling(&c) == nil || b.role(&c) != result.RoleApplication {
+		if b.basis.ceiling(&c) == nil || b.role(&c) != result.RoleApplication {
 			continue
 		}
-		f := b.figure("resident memory of "+u.Name, sheet.UnitBytes, *u.RSSMax, false, func(o *observation) float64 {
-			if o.usage == nil {
-				return math.NaN()
-			}
-			for _, p := range o.usage.Processes {
-				if p.Host == u.Host && p.Name == u.Name && p.RSSMax != nil {
-					return *p.RSSMax
-				}
-			}
-			return math.NaN()
-		})
+		f := b.usageFigure("resident memory of "+u.Name, sheet.UnitBytes, u, result.RSSMax)
 		b.add(Line{
 			Name: "memory of each application host", Subject: u.Name, Unit: sheet.UnitBytes, Need: Estimate{f.High, f.Low, f.High},
 			Figures: []Figure{f},
@@ -453,42 +432,26 @@ func (b *builder) sharedCPU(c *Ceiling) {
 }
 
 func (b *builder) redisMemory() {
-	b.eachDatabase(func(d *result.DatabaseUsage) {
-		if d.Kind != result.SamplerRedis || d.MemoryMax == nil {
-			return
-		}
-		f := b.figure("memory of "+d.Name, sheet.UnitBytes, *d.MemoryMax, false, func(o *observation) float64 {
-			return o.database(d, func(d *result.DatabaseUsage) *float64 { return d.MemoryMax })
-		})
+	for _, d := range b.basis.usage.Of(result.SamplerRedis) {
+		f := b.usageFigure("memory of "+d.Name, sheet.UnitBytes, d, result.MemoryMax)
 		b.add(Line{
 			Name: "Redis memory", Subject: d.Name, Unit: sheet.UnitBytes, Need: Estimate{f.High, f.Low, f.High}, Figures: []Figure{f},
 			Formula: sheet.Size(f.High) + " were used at most", Note: "Memory grows with the keys, not with the rate: multiply it by the users of " +
 				"the target over those of the runs.",
 		})
+	}
+}
+
+// databases are those of the basis, without Redis.
+func (b *builder) databases() []*result.SubjectUsage {
+	return b.basis.usage.Of(result.SamplerPostgres, result.SamplerMySQL)
+}
+
+// usageFigure is a figure of a watched subject of the basis, and its range.
+func (b *builder) usageFigure(name, unit string, u *result.SubjectUsage, f result.Figure) Figure {
+	return b.figure(name, unit, func(o *observation) float64 {
+		return o.usage.Find(u.Sampler, u.Host, u.Name).Value(f)
 	})
-}
-
-// eachDatabase calls f for the databases of the basis.
-func (b *builder) eachDatabase(f func(*result.DatabaseUsage)) {
-	if b.basis.usage == nil {
-		return
-	}
-	for i := range b.basis.usage.Databases {
-		f(&b.basis.usage.Databases[i])
-	}
-}
-
-// database is a figure of the same database in this step, NaN if it is unknown.
-func (o *observation) database(d *result.DatabaseUsage, of func(*result.DatabaseUsage) *float64) float64 {
-	if o.usage != nil {
-		for i := range o.usage.Databases {
-			other := &o.usage.Databases[i]
-			if v := of(other); other.Kind == d.Kind && other.Host == d.Host && other.Name == d.Name && v != nil {
-				return *v
-			}
-		}
-	}
-	return math.NaN()
 }
 
 // connections adds the requests in flight and the sessions of databases, by Little's law.
@@ -499,45 +462,34 @@ func (b *builder) connections() {
 		}
 		return o.step.Total.Little.ServiceMean
 	}
-	if r := service(b.basis); !math.IsNaN(r) {
-		f := b.figure("mean service time", sheet.UnitSeconds, r, false, service)
-		l := Line{Name: "requests in flight", Unit: "requests", Need: b.need(f), Figures: []Figure{f}}
-		l.Formula = fmt.Sprintf("%s x %s = %s, %s per application host (Little's law)", b.times(), sheet.Duration(f.Value), whole(l.Need.Value),
-			whole(l.Need.Value/b.plan.hosts))
-		l.Note = "Each has a connection or stream. Idle keep-alive connections of clients come on top: one per client."
-		if b.plan.Connections == Short {
-			l.Note = "Each has a connection."
-		}
-		b.add(l)
+	f := b.figure("mean service time", sheet.UnitSeconds, service)
+	l := Line{Name: "requests in flight", Unit: "requests", Need: b.need(f), Figures: []Figure{f}}
+	l.Formula = fmt.Sprintf("%s x %s = %s, %s per application host (Little's law)", b.times(), sheet.Duration(f.Value), whole(l.Need.Value),
+		whole(l.Need.Value/b.plan.hosts))
+	l.Note = "Each has a connection or stream. Idle keep-alive connections of clients come on top: one per client."
+	if b.plan.Connections == Short {
+		l.Note = "Each has a connection."
 	}
-	for i := range b.basis.ceilings {
-		c := &b.basis.ceilings[i]
-		if c.Resource != Sessions {
-			continue
-		}
+	b.add(l)
+	for _, c := range b.basis.of(Sessions) {
 		f := b.demand(c, "busy time of a session of "+c.Subject+" per request")
 		l := Line{Name: "busy database sessions", Subject: c.Subject, Unit: "sessions", Need: b.need(f), Figures: []Figure{f}}
 		l.Formula = fmt.Sprintf("%s x %s = %s of %s", b.times(), sheet.Duration(f.Value), whole(l.Need.Value),
 			sheet.Plural(c.Capacity, "connection"))
 		b.add(l)
 	}
-	b.eachDatabase(func(d *result.DatabaseUsage) {
-		if d.ConnectionsMax == nil || d.Kind == result.SamplerRedis {
-			return
-		}
-		f := b.figure("connections of "+d.Name, "connections", *d.ConnectionsMax, false, func(o *observation) float64 {
-			return o.database(d, func(d *result.DatabaseUsage) *float64 { return d.ConnectionsMax })
-		})
+	for _, d := range b.databases() {
+		f := b.usageFigure("connections of "+d.Name, "connections", d, result.ConnectionsMax)
 		l := Line{
 			Name: "database connections", Subject: d.Name, Unit: "connections",
 			Need: Estimate{b.plan.hosts * f.High, b.plan.hosts * f.Low, b.plan.hosts * f.High}, Figures: []Figure{f},
 		}
 		l.Formula = fmt.Sprintf("%s x %s at most", sheet.Plural(b.plan.hosts, "host"), sheet.Plural(f.High, "connection"))
-		if d.ConnectionsLimit != nil && l.Need.Value > *d.ConnectionsLimit {
-			l.Note = fmt.Sprintf("More than the limit of %s: %s.", sheet.Number(*d.ConnectionsLimit), nextSessions)
+		if limit := d.Value(result.ConnectionsLimit); l.Need.Value > limit {
+			l.Note = fmt.Sprintf("More than the limit of %s: %s.", sheet.Number(limit), nextSessions)
 		}
 		b.add(l)
-	})
+	}
 }
 
 // network adds the bytes per second.
@@ -546,7 +498,7 @@ func (b *builder) network() {
 		return float64(o.step.Total.BytesIn+o.step.Total.BytesOut) / float64(o.step.Total.Completed)
 	}
 	if v := bytes(b.basis); v > 0 {
-		f := b.figure("payload per request, both directions", sheet.UnitBytes, v, false, bytes)
+		f := b.figure("payload per request, both directions", sheet.UnitBytes, bytes)
 		l := Line{
 			Name: "network", Unit: sheet.UnitBytesRate, Need: b.need(f), Figures: []Figure{f},
 			Note: "Without headers of TCP, IP and Ethernet. TLS is included if the runs used it.",
@@ -559,27 +511,19 @@ func (b *builder) network() {
 
 // commits adds the commits and fsyncs per second of databases.
 func (b *builder) commits() {
-	b.eachDatabase(func(d *result.DatabaseUsage) {
+	for _, d := range b.databases() {
 		for _, kind := range []struct {
-			name string
-			each func(*result.DatabaseUsage) *float64
-			rate func(*result.DatabaseUsage) *float64
+			name       string
+			each, rate result.Figure
 		}{
-			{
-				"commits", func(d *result.DatabaseUsage) *float64 { return d.CommitsPerRequest },
-				func(d *result.DatabaseUsage) *float64 { return d.Commits },
-			},
-			{
-				"fsyncs", func(d *result.DatabaseUsage) *float64 { return d.FsyncsPerRequest },
-				func(d *result.DatabaseUsage) *float64 { return d.Fsyncs },
-			},
+			{"commits", result.CommitsPerRequest, result.Commits},
+			{"fsyncs", result.FsyncsPerRequest, result.Fsyncs},
 		} {
-			v := value(kind.each(d))
-			if v < 0.001 || kind.name == "commits" && !writes(d) {
+			v := d.Value(kind.each)
+			if !(v >= 0.001) || kind.name == "commits" && !writes(d) {
 				continue
 			}
-			f := b.figure(kind.name+" of "+d.Name+" per request", "count", v, false,
-				func(o *observation) float64 { return o.database(d, kind.each) })
+			f := b.usageFigure(kind.name+" of "+d.Name+" per request", "count", d, kind.each)
 			l := Line{Name: kind.name + " of the database", Subject: d.Name, Unit: sheet.UnitRate, Need: b.need(f), Figures: []Figure{f}}
 			l.Formula = fmt.Sprintf("%s x %s = %s", b.times(), sheet.Number(v), sheet.Rate(l.Need.Value))
 			if seen := b.highest(d, kind.rate); l.Need.Value > seen {
@@ -587,19 +531,19 @@ func (b *builder) commits() {
 			}
 			b.add(l)
 		}
-	})
+	}
 }
 
 // writes reports whether requests change the database. PostgreSQL counts a commit per SELECT, too.
-func writes(d *result.DatabaseUsage) bool {
-	return value(d.FsyncsPerRequest) >= 0.001 || value(d.WALPerRequest) >= 50
+func writes(d *result.SubjectUsage) bool {
+	return d.Value(result.FsyncsPerRequest) >= 0.001 || d.Value(result.WALPerRequest) >= 50
 }
 
 // highest is the highest value of a figure of a database in a VALID step.
-func (b *builder) highest(d *result.DatabaseUsage, of func(*result.DatabaseUsage) *float64) float64 {
+func (b *builder) highest(d *result.SubjectUsage, f result.Figure) float64 {
 	highest := 0.0
 	for i := range b.all {
-		if v := b.all[i].database(d, of); v > highest {
+		if v := b.all[i].usage.Find(d.Sampler, d.Host, d.Name).Value(f); v > highest {
 			highest = v
 		}
 	}

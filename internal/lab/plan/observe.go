@@ -28,17 +28,26 @@ type observation struct {
 	ceilings []Ceiling
 }
 
-// watched reports whether the step has the CPU time of a process.
-func (o *observation) watched() bool {
-	return slices.ContainsFunc(o.ceilings, func(c Ceiling) bool { return c.Resource == ProcessCPU })
+// of returns the step's ceilings of a kind of resource.
+func (o *observation) of(resource Resource) []*Ceiling {
+	var found []*Ceiling
+	for i := range o.ceilings {
+		if o.ceilings[i].Resource == resource {
+			found = append(found, &o.ceilings[i])
+		}
+	}
+	return found
 }
 
+// watched reports whether the step has the CPU time of a process.
+func (o *observation) watched() bool { return len(o.of(ProcessCPU)) > 0 }
+
 // used is the share of a pool of cores that processes used, NaN if none was watched.
-func (o *observation) used(pool string, processes []Ceiling) float64 {
+func (o *observation) used(pool string, processes []*Ceiling) float64 {
 	sum, known := 0.0, false
-	for _, c := range o.ceilings {
-		named := func(p Ceiling) bool { return p.Host == c.Host && p.Subject == c.Subject }
-		if c.Resource == ProcessCPU && c.pool == pool && slices.ContainsFunc(processes, named) {
+	for _, c := range o.of(ProcessCPU) {
+		named := func(p *Ceiling) bool { return p.Host == c.Host && p.Subject == c.Subject }
+		if c.pool == pool && slices.ContainsFunc(processes, named) {
 			sum, known = sum+c.Utilization, true
 		}
 	}
@@ -50,9 +59,8 @@ func (o *observation) used(pool string, processes []Ceiling) float64 {
 
 // ceiling is the step's ceiling of a resource, nil if it was not watched.
 func (o *observation) ceiling(of *Ceiling) *Ceiling {
-	for i := range o.ceilings {
-		c := &o.ceilings[i]
-		if c.Resource == of.Resource && c.Host == of.Host && c.Subject == of.Subject {
+	for _, c := range o.of(of.Resource) {
+		if c.Host == of.Host && c.Subject == of.Subject {
 			return c
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"reflect"
 	"strconv"
 	"strings"
 
@@ -211,97 +210,48 @@ func escapeFormula(text string) string {
 	return sheet.Printable(text)
 }
 
-// A watchRow is one figure of one watched subject in one step.
-type watchRow struct {
-	step             string // "" for the whole run
-	host, kind, name string
-	figure, value    string // value is "" if unknown
-	bound            string // "<" if the value is an upper bound
-}
-
-func (r *watchRow) cells() []cell {
-	return []cell{
-		{"step", r.step},
-		{"host", escapeFormula(r.host)},
-		{"kind", escapeFormula(r.kind)},
-		{"name", escapeFormula(r.name)},
-		{"figure", escapeFormula(r.figure)},
-		{"value", r.value},
-		{"bound", r.bound},
-	}
-}
-
 func writeCSVWatch(w io.Writer, runs []run) error {
-	t := newCSVTable(w, (&watchRow{}).cells())
+	t := newCSVTable(w, watchCells("", &result.SubjectUsage{}, "", "", ""))
 	for i := range runs {
-		for _, row := range watchRows(runs[i].usage, "") {
-			t.row(runs[i].label, row.cells())
-		}
+		t.usage(runs[i].label, "", runs[i].usage)
 		for k := range runs[i].steps {
-			for _, row := range watchRows(runs[i].steps[k].usage, strconv.Itoa(k)) {
-				t.row(runs[i].label, row.cells())
-			}
+			t.usage(runs[i].label, strconv.Itoa(k), runs[i].steps[k].usage)
 		}
 	}
 	return t.finish()
 }
 
-// watchRows lists every figure of a usage.
-func watchRows(u *result.Usage, step string) []watchRow {
+// usage writes a row of every figure of a usage, which may be nil. step is "" for the whole run.
+func (t csvTable) usage(label, step string, u *result.Usage) {
 	if u == nil {
-		return nil
+		return
 	}
-	var rows []watchRow
-	for i := range u.Processes {
-		p := &u.Processes[i]
-		for _, row := range figureRows(watchRow{step: step, host: p.Host, kind: result.SamplerProcess, name: p.Name}, *p) {
-			if p.Below(row.figure) {
-				row.bound = "<"
+	for _, s := range u.Subjects {
+		for _, d := range result.Definitions(s.Sampler) {
+			value, bound := "", ""
+			if v, known := s.Figures[d.Name]; known {
+				value = decimal(v)
 			}
-			rows = append(rows, row)
+			if s.Below(d.Name) {
+				bound = "<"
+			}
+			t.row(label, watchCells(step, s, string(d.Name), value, bound))
+		}
+		if s.BusiestWait != "" {
+			t.row(label, watchCells(step, s, "busiest_wait", escapeFormula(s.BusiestWait), ""))
 		}
 	}
-	for i := range u.Hosts {
-		rows = append(rows, figureRows(watchRow{step: step, host: u.Hosts[i].Host, kind: result.SamplerHost}, u.Hosts[i])...)
-	}
-	for i := range u.TCP {
-		rows = append(rows, figureRows(watchRow{step: step, host: u.TCP[i].Host, kind: result.SamplerTCP}, u.TCP[i])...)
-	}
-	for i := range u.Listeners {
-		l := &u.Listeners[i]
-		rows = append(rows, figureRows(watchRow{step: step, host: l.Host, kind: result.SamplerListener, name: l.Address}, *l)...)
-	}
-	for i := range u.Databases {
-		d := &u.Databases[i]
-		rows = append(rows, figureRows(watchRow{step: step, host: d.Host, kind: d.Kind, name: d.Name}, *d)...)
-		if d.BusiestWait != "" {
-			rows = append(rows, watchRow{
-				step: step, host: d.Host, kind: d.Kind, name: d.Name, figure: "busiest_wait",
-				value: escapeFormula(d.BusiestWait),
-			})
-		}
-	}
-	for i := range u.Watch {
-		rows = append(rows, figureRows(watchRow{step: step, host: u.Watch[i].Host, kind: result.SamplerWatch}, u.Watch[i])...)
-	}
-	return rows
 }
 
-// figureRows makes a row of each *float64 field of a struct, named as in JSON.
-func figureRows(like watchRow, figures any) []watchRow {
-	var rows []watchRow
-	v := reflect.ValueOf(figures)
-	for i := range v.NumField() {
-		figure, is := v.Field(i).Interface().(*float64)
-		if !is {
-			continue
-		}
-		row := like
-		row.figure, _, _ = strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
-		if figure != nil {
-			row.value = decimal(*figure)
-		}
-		rows = append(rows, row)
+// watchCells are one figure of one watched subject in one step. value is "" if it is unknown, and bound "<" if it is an upper bound.
+func watchCells(step string, s *result.SubjectUsage, figure, value, bound string) []cell {
+	return []cell{
+		{"step", step},
+		{"host", escapeFormula(s.Host)},
+		{"kind", escapeFormula(s.Sampler)},
+		{"name", escapeFormula(s.Name)},
+		{"figure", figure},
+		{"value", value},
+		{"bound", bound},
 	}
-	return rows
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"math"
 	"slices"
 
 	"spillway/internal/lab/experiment"
@@ -163,20 +164,17 @@ const tiledProcesses = 4
 
 // usageTiles are the CPU of each process, per request or in cores.
 func (r *run) usageTiles(u *result.Usage) []tile {
-	if u == nil {
-		return nil
-	}
 	var tiles []tile
-	for i := range u.Processes[:min(len(u.Processes), tiledProcesses)] {
-		p := &u.Processes[i]
+	processes := u.Of(result.SamplerProcess)
+	for _, p := range processes[:min(len(processes), tiledProcesses)] {
 		name := r.subject(p.Host, p.Name)
 		switch {
-		case p.CPUPerRequest != nil:
+		case !math.IsNaN(p.Value(result.CPUPerRequest)):
 			note := "CPU per request" + afterColon(splitPerRequest(p, "system"))
-			tiles = append(tiles, tile{name, bounded(p, "cpu_seconds_per_request", sheet.UnitSeconds, *p.CPUPerRequest), note})
-		case p.CPUCores != nil:
+			tiles = append(tiles, tile{name, bounded(p, result.CPUPerRequest, sheet.UnitSeconds), note})
+		case !math.IsNaN(p.Value(result.CPUCores)):
 			note := "CPU" + afterColon(splitCores(p, "system"))
-			tiles = append(tiles, tile{name, bounded(p, "cpu_cores", sheet.UnitCores, *p.CPUCores), note})
+			tiles = append(tiles, tile{name, bounded(p, result.CPUCores, sheet.UnitCores), note})
 		}
 	}
 	return tiles

@@ -130,13 +130,15 @@ func (r *run) watchRemarks() []string {
 // watchHeadline sums up a run without steps.
 func (r *run) watchHeadline() headline {
 	h := headline{Mood: plain, Text: "Watched for " + sheet.Duration(r.usage.To-r.usage.From)}
-	busiest := slices.Clone(r.usage.Processes)
-	busiest = slices.DeleteFunc(busiest, func(p result.ProcessUsage) bool { return p.CPUCores == nil })
-	slices.SortStableFunc(busiest, func(a, b result.ProcessUsage) int { return cmp.Compare(*b.CPUCores, *a.CPUCores) })
+	busiest := r.usage.Of(result.SamplerProcess)
+	slices.SortStableFunc(busiest, func(a, b *result.SubjectUsage) int {
+		return cmp.Compare(b.Value(result.CPUCores), a.Value(result.CPUCores)) // unknown ones come last
+	})
 	var parts []string
-	for i := range busiest[:min(3, len(busiest))] {
-		parts = append(parts, r.subject(busiest[i].Host, busiest[i].Name)+" used "+bounded(&busiest[i], "cpu_cores", sheet.UnitCores,
-			*busiest[i].CPUCores))
+	for _, p := range busiest[:min(3, len(busiest))] {
+		if !math.IsNaN(p.Value(result.CPUCores)) {
+			parts = append(parts, r.subject(p.Host, p.Name)+" used "+bounded(p, result.CPUCores, sheet.UnitCores))
+		}
 	}
 	if len(parts) > 0 {
 		h.Text += ": " + strings.Join(parts, ", ")
@@ -148,42 +150,27 @@ func (r *run) watchHeadline() headline {
 // usageFacts has one line per process, database, TCP stack and host, and one for the samplers.
 func (r *run) usageFacts(u *result.Usage) []sheet.Fact {
 	var lines []sheet.Fact
-	add := func(host, name string, parts []string) {
-		if len(parts) > 0 {
-			lines = append(lines, fact(r.subject(host, name), strings.Join(parts, ", ")))
+	add := func(s *result.SubjectUsage, name string, more ...string) {
+		if parts := append(usageParts(s, u.Requests > 0), more...); len(parts) > 0 {
+			lines = append(lines, fact(r.subject(s.Host, name), strings.Join(parts, ", ")))
 		}
 	}
-	for i := range u.Processes {
-		add(u.Processes[i].Host, u.Processes[i].Name, processParts(&u.Processes[i]))
+	for _, s := range u.Of(result.SamplerProcess) {
+		add(s, s.Name)
 	}
-	for i := range u.Databases {
-		add(u.Databases[i].Host, u.Databases[i].Name+" ("+u.Databases[i].Kind+")", databaseParts(&u.Databases[i]))
+	for _, s := range u.Databases() {
+		add(s, s.Name+" ("+s.Sampler+")")
 	}
-	for i := range u.TCP {
-		add(u.TCP[i].Host, "tcp", append(tcpParts(&u.TCP[i]), queueParts(u, u.TCP[i].Host)...))
+	for _, s := range u.Of(result.SamplerTCP) {
+		add(s, s.Sampler, deepestQueue(u, s.Host)...)
 	}
-	for i := range u.Hosts {
-		add(u.Hosts[i].Host, "host", hostParts(&u.Hosts[i]))
+	for _, s := range u.Of(result.SamplerHost) {
+		add(s, s.Sampler)
 	}
-	for i := range u.Watch {
-		add(u.Watch[i].Host, "watch", watchParts(&u.Watch[i]))
+	for _, s := range u.Of(result.SamplerWatch) {
+		add(s, s.Sampler)
 	}
 	return lines
-}
-
-// parts collects the known figures of a line.
-type parts []string
-
-// add formats the figures and appends them if all are known.
-func (p *parts) add(format string, write func(float64) string, figures ...*float64) {
-	texts := make([]any, len(figures))
-	for i, v := range figures {
-		if v == nil {
-			return
-		}
-		texts[i] = write(*v)
-	}
-	*p = append(*p, fmt.Sprintf(format, texts...))
 }
 
 // positive returns nil for a figure that is not above 0.
@@ -194,25 +181,59 @@ func positive(v *float64) *float64 {
 	return v
 }
 
-func processParts(u *result.ProcessUsage) []string {
-	var p parts
+// usageParts are the known figures of a subject. Those per second are left out beside those per request.
+func usageParts(s *result.SubjectUsage, perRequest bool) []string {
+	var parts []string
+	switch s.Sampler {
+	case result.SamplerProcess:
+		parts = processCPU(s)
+	case result.SamplerHost:
+		parts = hostCPU(s)
+	case result.SamplerTCP:
+		parts = newConnections(s)
+	}
+	for _, d := range result.Definitions(s.Sampler) {
+		v := s.Value(d.Name)
+		switch {
+		case d.Line == "" || math.IsNaN(v) || d.Rare && v <= 0 || d.Unit == sheet.UnitRate && perRequest:
+			continue
+		case d.Name == result.PortsLeft && math.IsNaN(s.Value(result.PortsGone)):
+			continue
+		}
+		text := lineValue(v, d.Unit)
+		if limit := s.Value(d.Of); !math.IsNaN(limit) {
+			text += " of " + lineValue(limit, d.Unit)
+		}
+		parts = append(parts, strings.NewReplacer("{}", text, "{wait}", s.BusiestWait).Replace(d.Line))
+	}
+	return parts
+}
+
+// lineValue writes a figure whose unit is in the words around it.
+func lineValue(v float64, unit string) string {
+	switch unit {
+	case sheet.UnitCount:
+		return whole(v)
+	case sheet.UnitRate:
+		return sheet.Number(v)
+	}
+	return sheet.Bare(v, unit)
+}
+
+// processCPU is the CPU time of a process per request, or per second without requests, and how long its threads waited for a CPU.
+func processCPU(s *result.SubjectUsage) []string {
+	var parts []string
 	switch {
-	case u.CPUPerRequest != nil:
-		p = append(p, "CPU "+bounded(u, "cpu_seconds_per_request", sheet.UnitSeconds,
-			*u.CPUPerRequest)+"/request"+bracketed(splitPerRequest(u, "sys")))
-		p = append(p, bounded(u, "cpu_cores", sheet.UnitCores, *u.CPUCores))
-	case u.CPUCores != nil:
-		p = append(p, "CPU "+bounded(u, "cpu_cores", sheet.UnitCount, *u.CPUCores)+bracketed(splitCores(u, "sys")))
+	case !math.IsNaN(s.Value(result.CPUPerRequest)):
+		parts = append(parts, "CPU "+bounded(s, result.CPUPerRequest, sheet.UnitSeconds)+"/request"+bracketed(splitPerRequest(s, "sys")),
+			bounded(s, result.CPUCores, sheet.UnitCores))
+	case !math.IsNaN(s.Value(result.CPUCores)):
+		parts = append(parts, "CPU "+bounded(s, result.CPUCores, sheet.UnitCount)+bracketed(splitCores(s, "sys")))
 	}
-	p.add("wait %s", sheet.Share, u.WaitShare)
-	p.add("%s", sheet.Size, u.RSSMax)
-	if u.FDsLimit != nil {
-		p.add("%s of %s fds", whole, u.FDsMax, u.FDsLimit)
-	} else {
-		p.add("%s fds", whole, u.FDsMax)
+	if wait := s.Value(result.RunQueueWait); !math.IsNaN(wait) {
+		parts = append(parts, "wait "+sheet.Share(wait))
 	}
-	p.add("%s threads", whole, u.ThreadsMax)
-	return p
+	return parts
 }
 
 // The smallest bounds that are printed.
@@ -221,36 +242,37 @@ const (
 	secondsShown = 1e-9
 )
 
-// bounded writes a figure of a process: "244 ns", or "< 244 ns" if it is only an upper bound.
-func bounded(u *result.ProcessUsage, name, unit string, v float64) string {
-	switch {
-	case !u.Below(name):
-		return sheet.Text(v, unit)
-	case unit == sheet.UnitSeconds:
-		return sheet.AtMost(max(v, secondsShown), unit)
-	case unit == sheet.UnitPercent:
-		return sheet.AtMost(max(v, 100*coresShown), unit)
+// bounded writes a CPU time of a process: "244 ns", or "< 244 ns" if it is only an upper bound. In percent, it is that of one core.
+func bounded(s *result.SubjectUsage, f result.Figure, unit string) string {
+	v, least := s.Value(f), coresShown
+	switch unit {
+	case sheet.UnitSeconds:
+		least = secondsShown
+	case sheet.UnitPercent:
+		v, least = 100*v, 100*least
 	}
-	return sheet.AtMost(max(v, coresShown), unit)
+	if s.Below(f) {
+		return sheet.AtMost(max(v, least), unit)
+	}
+	return sheet.Text(v, unit)
 }
 
 // splitPerRequest writes user and system time per request: "250 µs user + 150 µs sys".
-func splitPerRequest(u *result.ProcessUsage, system string) string {
-	return split(u, "cpu_user_seconds_per_request", "cpu_system_seconds_per_request", system, sheet.UnitSeconds, u.CPUUserPerRequest,
-		u.CPUSystemPerRequest)
+func splitPerRequest(s *result.SubjectUsage, system string) string {
+	return split(s, result.CPUUserPerRequest, result.CPUSystemPerRequest, sheet.UnitSeconds, system)
 }
 
 // splitCores writes user and system time per second.
-func splitCores(u *result.ProcessUsage, system string) string {
-	return split(u, "cpu_user_cores", "cpu_system_cores", system, sheet.UnitCount, u.CPUUserCores, u.CPUSystemCores)
+func splitCores(s *result.SubjectUsage, system string) string {
+	return split(s, result.CPUUserCores, result.CPUSystemCores, sheet.UnitCount, system)
 }
 
-// split is "" if neither part is more than a bound.
-func split(u *result.ProcessUsage, userName, systemName, system, unit string, userPart, systemPart *float64) string {
-	if userPart == nil || systemPart == nil || u.Below(userName) && u.Below(systemName) {
+// split is "" if the parts are not known, or neither is more than a bound.
+func split(s *result.SubjectUsage, user, system result.Figure, unit, systemWord string) string {
+	if math.IsNaN(s.Value(user)+s.Value(system)) || s.Below(user) && s.Below(system) {
 		return ""
 	}
-	return bounded(u, userName, unit, *userPart) + " user + " + bounded(u, systemName, unit, *systemPart) + " " + system
+	return bounded(s, user, unit) + " user + " + bounded(s, system, unit) + " " + systemWord
 }
 
 func bracketed(text string) string {
@@ -260,93 +282,44 @@ func bracketed(text string) string {
 	return " (" + text + ")"
 }
 
-func hostParts(u *result.HostUsage) []string {
-	var p parts
-	if u.Idle != nil {
-		busy := 1 - *u.Idle
-		p.add("CPU %s busy", sheet.Share, &busy)
-		p.add("(%s user, %s system, %s steal)", sheet.Share, u.User, u.System, u.Steal)
-		if len(p) == 2 {
-			p = parts{p[0] + " " + p[1]}
-		}
-	}
-	p.add("%s cores", sheet.Number, u.Cores)
-	p.add("load %s", sheet.Number, u.Load1)
-	p.add("CPU pressure %s", sheet.Share, u.PSICPU)
-	p.add("I/O pressure %s", sheet.Share, positive(u.PSIIOSome))
-	p.add("memory pressure %s", sheet.Share, positive(u.PSIMemory))
-	p.add("%s available", sheet.Size, u.MemoryAvailable)
-	return p
-}
-
-func tcpParts(u *result.TCPUsage) []string {
-	var p parts
-	if u.ActivePerRequest != nil {
-		p.add("connections/request: %s opened + %s accepted", sheet.Number, u.ActivePerRequest, u.PassivePerRequest)
-	} else {
-		p.add("connections/s: %s opened + %s accepted", sheet.Number, u.Active, u.Passive)
-	}
-	p.add("TIME_WAIT %s", whole, u.TimeWaitMax)
-	p.add("%s of %s ports in use", whole, u.PortsMax, u.PortsRange)
-	if u.PortsGone != nil {
-		p.add("%s left", whole, u.PortsLeft)
-		p.add("gone in %s", sheet.Duration, positive(u.PortsGone))
-	}
-	p.add("%s listen drops", whole, positive(u.ListenDrops))
-	p.add("%s accept queue overflows", whole, positive(u.ListenOverflows))
-	p.add("connects failed: %s", whole, positive(u.AttemptFails))
-	p.add("%s of segments retransmitted", sheet.Share, positive(u.RetransmitShare))
-	return p
-}
-
-// queueParts describes the deepest accept queue of the host.
-func queueParts(u *result.Usage, host string) []string {
-	var deepest *result.ListenerUsage
-	for i := range u.Listeners {
-		l := &u.Listeners[i]
-		if l.Host == host && l.QueueMax != nil && (deepest == nil || *l.QueueMax > *deepest.QueueMax) {
-			deepest = l
-		}
-	}
-	if deepest == nil || *deepest.QueueMax == 0 {
+// hostCPU is how busy the CPUs of a host were.
+func hostCPU(s *result.SubjectUsage) []string {
+	idle := s.Value(result.IdleShare)
+	if math.IsNaN(idle) {
 		return nil
 	}
-	var p parts
-	p.add("accept queue %s of %s at "+strings.ReplaceAll(deepest.Address, "%", "%%"), whole, deepest.QueueMax, deepest.QueueLimit)
-	return p
+	text := "CPU " + sheet.Share(1-idle) + " busy"
+	user, system, steal := s.Value(result.UserShare), s.Value(result.SystemShare), s.Value(result.StealShare)
+	if !math.IsNaN(user + system + steal) {
+		text += fmt.Sprintf(" (%s user, %s system, %s steal)", sheet.Share(user), sheet.Share(system), sheet.Share(steal))
+	}
+	return []string{text}
 }
 
-func databaseParts(u *result.DatabaseUsage) []string {
-	var p parts
-	p.add("%s statements/request", sheet.Number, u.StatementsPerRequest)
-	p.add("%s commands/request", sheet.Number, u.CommandsPerRequest)
-	p.add("%s commits/request", sheet.Number, u.CommitsPerRequest)
-	p.add("%s rollbacks/request", sheet.Number, positive(u.RollbacksPerRequest))
-	p.add("%s fsyncs/request", sheet.Number, u.FsyncsPerRequest)
-	p.add("%s WAL/request", sheet.Size, u.WALPerRequest)
-	if len(p) == 0 {
-		p.add("%s statements/s", sheet.Number, u.Statements)
-		p.add("%s commands/s", sheet.Number, u.Commands)
-		p.add("%s commits/s", sheet.Number, u.Commits)
-		p.add("%s fsyncs/s", sheet.Number, u.Fsyncs)
+// newConnections are those that a host opened and accepted, per request, or per second without requests.
+func newConnections(s *result.SubjectUsage) []string {
+	unit, opened, accepted := "request", s.Value(result.ActiveOpensPerRequest), s.Value(result.PassiveOpensPerRequest)
+	if math.IsNaN(opened) {
+		unit, opened, accepted = "s", s.Value(result.ActiveOpens), s.Value(result.PassiveOpens)
 	}
-	if u.ConnectionsLimit != nil {
-		p.add("%s of %s connections", whole, u.ConnectionsMax, u.ConnectionsLimit)
-	} else {
-		p.add("%s connections", whole, u.ConnectionsMax)
+	if math.IsNaN(opened + accepted) {
+		return nil
 	}
-	p.add("%s active", sheet.Number, u.ActiveMean)
-	p.add("most in "+strings.ReplaceAll(u.BusiestWait, "%", "%%")+" (%s sessions)", sheet.Number, u.BusiestWaitMean)
-	p.add("CPU %s", sheet.Number, u.CPUCores)
-	p.add("%s memory", sheet.Size, u.MemoryMax)
-	return p
+	return []string{fmt.Sprintf("connections/%s: %s opened + %s accepted", unit, sheet.Number(opened), sheet.Number(accepted))}
 }
 
-func watchParts(u *result.WatchUsage) []string {
-	var p parts
-	p.add("%s of a core", sheet.Share, u.CPUCores)
-	p.add("%s readings failed", whole, positive(u.Failures))
-	return p
+// deepestQueue describes the deepest accept queue of a host.
+func deepestQueue(u *result.Usage, host string) []string {
+	var deepest *result.SubjectUsage
+	for _, s := range u.Of(result.SamplerListener) {
+		if v := s.Value(result.AcceptQueueMax); s.Host == host && v > 0 && (deepest == nil || v > deepest.Value(result.AcceptQueueMax)) {
+			deepest = s
+		}
+	}
+	if deepest == nil {
+		return nil
+	}
+	return []string{strings.Join(usageParts(deepest, false), ", ") + " at " + deepest.Name}
 }
 
 // whole writes a rounded count.
@@ -364,23 +337,31 @@ func (r *run) watchTable() *sheet.Table {
 	if r.anyStep(func(s *step) bool { return len(s.Total.Statuses) > 0 }) {
 		cols = append(cols, column{name: "502", value: func(s *step) string { return sheet.Integer(s.Total.Statuses[502]) }})
 	}
-	first := r.steps[0].usage // every step has the same subjects in the same order
-	for i := range first.Processes {
-		name := r.subject(first.Processes[i].Host, first.Processes[i].Name)
-		cols = append(cols, column{name: name + " CPU, user + sys", value: func(s *step) string { return corePercent(&s.usage.Processes[i]) }})
-	}
-	for i := range first.TCP {
-		cols = append(
-			cols,
-			column{name: r.subject(first.TCP[i].Host, "TIME_WAIT"), value: func(s *step) string { return known(whole, s.usage.TCP[i].TimeWaitMax) }},
-			column{name: r.subject(first.TCP[i].Host, "ports used"), value: func(s *step) string { return known(whole, s.usage.TCP[i].PortsMax) }},
-		)
-	}
-	for i := range first.Hosts {
+	add := func(of *result.SubjectUsage, name string, value func(*result.SubjectUsage) string) {
 		cols = append(cols, column{
-			name:  r.subject(first.Hosts[i].Host, "load average"),
-			value: func(s *step) string { return known(sheet.Number, s.usage.Hosts[i].Load1) },
+			name:  r.subject(of.Host, name),
+			value: func(s *step) string { return value(s.usage.Find(of.Sampler, of.Host, of.Name)) },
 		})
+	}
+	shown := func(f result.Figure, unit string) func(*result.SubjectUsage) string {
+		return func(s *result.SubjectUsage) string {
+			v := s.Value(f)
+			if math.IsNaN(v) {
+				return "-"
+			}
+			return lineValue(v, unit)
+		}
+	}
+	first := r.steps[0].usage // every step has the same subjects
+	for _, p := range first.Of(result.SamplerProcess) {
+		add(p, p.Name+" CPU, user + sys", corePercent)
+	}
+	for _, t := range first.Of(result.SamplerTCP) {
+		add(t, "TIME_WAIT", shown(result.TimeWaitMax, sheet.UnitCount))
+		add(t, "ports used", shown(result.PortsMax, sheet.UnitCount))
+	}
+	for _, h := range first.Of(result.SamplerHost) {
+		add(h, "load average", shown(result.LoadMean, ""))
 	}
 	return stepTable(cols, r.steps)
 }
@@ -397,18 +378,16 @@ func errorsByClass(s *step) string {
 }
 
 // corePercent writes the CPU of a process in percent of one core: "38 + 21 = 59 %".
-func corePercent(p *result.ProcessUsage) string {
-	if p.CPUCores == nil {
+func corePercent(p *result.SubjectUsage) string {
+	total := bounded(p, result.CPUCores, sheet.UnitPercent)
+	switch {
+	case math.IsNaN(p.Value(result.CPUCores)):
 		return "-"
-	}
-	total := bounded(p, "cpu_cores", sheet.UnitPercent, 100**p.CPUCores)
-	if p.Below("cpu_user_cores") && p.Below("cpu_system_cores") {
+	case p.Below(result.CPUUserCores) && p.Below(result.CPUSystemCores):
 		return total
 	}
-	part := func(name string, v *float64) string {
-		return strings.TrimSuffix(bounded(p, name, sheet.UnitPercent, 100**v), " %")
-	}
-	return part("cpu_user_cores", p.CPUUserCores) + " + " + part("cpu_system_cores", p.CPUSystemCores) + " = " + total
+	user, system := bounded(p, result.CPUUserCores, sheet.UnitPercent), bounded(p, result.CPUSystemCores, sheet.UnitPercent)
+	return strings.TrimSuffix(user, " %") + " + " + strings.TrimSuffix(system, " %") + " = " + total
 }
 
 // known writes a figure, or "-" for nil.

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bytes"
 	"encoding/csv"
 	"encoding/json"
 	"math"
@@ -160,16 +161,21 @@ func TestWatchFigures(t *testing.T) {
 		t.Fatal(err)
 	}
 	u := d.Steps[0].Watch // 500/s: nothing is scarce
-	for name, c := range map[string]struct {
-		got  *float64
-		want float64
+	for _, c := range []struct {
+		sampler, subject string
+		figure           result.Figure
+		want             float64
 	}{
-		"app user": {u.Processes[0].CPUUserPerRequest, 250e-6}, "app system": {u.Processes[0].CPUSystemPerRequest, 150e-6},
-		"db": {u.Processes[1].CPUPerRequest, 410e-6}, "commits": {u.Databases[0].CommitsPerRequest, 0.5},
-		"opened": {u.TCP[0].ActivePerRequest, 1}, "commands": {u.Databases[1].CommandsPerRequest, 2}, "watch": {u.Watch[0].CPUCores, 0.004},
+		{result.SamplerProcess, "app", result.CPUUserPerRequest, 250e-6},
+		{result.SamplerProcess, "app", result.CPUSystemPerRequest, 150e-6},
+		{result.SamplerProcess, "db", result.CPUPerRequest, 410e-6},
+		{result.SamplerPostgres, "db", result.CommitsPerRequest, 0.5},
+		{result.SamplerTCP, "", result.ActiveOpensPerRequest, 1},
+		{result.SamplerRedis, "cache", "commands_per_request", 2},
+		{result.SamplerWatch, "", result.CPUCores, 0.004},
 	} {
-		if c.got == nil || math.Abs(*c.got-c.want) > 0.05*c.want {
-			t.Errorf("%s: %v, want %g within 5 %%", name, c.got, c.want)
+		if got := u.Find(c.sampler, "", c.subject).Value(c.figure); !(math.Abs(got-c.want) <= 0.05*c.want) {
+			t.Errorf("%s of %s %s: %g, want %g within 5 %%", c.figure, c.sampler, c.subject, got, c.want)
 		}
 	}
 	if len(d.WatchErrors) != 1 || d.WatchErrors[0].Subject != "db" {
@@ -287,15 +293,23 @@ func TestBoundedCPU(t *testing.T) {
 		{0.2, 0.05, 1e-9, 1000, "CPU 250 µs/request (200 µs user + < 100 µs sys), 0.125 cores", "10 + < 5 = 12.5 %"},
 	} {
 		u := result.UsageOf(samples(c.user, c.system, c.resolution), 0, 2, c.answered)
-		if got := strings.Join(processParts(&u.Processes[0]), ", "); got != c.want {
+		if got := strings.Join(usageParts(u.Subjects[0], c.answered > 0), ", "); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
 		}
-		if got := corePercent(&u.Processes[0]); got != c.percent {
+		if got := corePercent(u.Subjects[0]); got != c.percent {
 			t.Errorf("%q, want %q", got, c.percent)
 		}
-		for _, row := range watchRows(u, "0") {
-			if bound := u.Processes[0].Below(row.figure); bound != (row.bound == "<") || bound && row.value == "" {
-				t.Errorf("row %+v", row)
+		var table bytes.Buffer
+		if err := writeCSVWatch(&table, []run{{usage: u}}); err != nil {
+			t.Fatal(err)
+		}
+		rows, err := csv.NewReader(&table).ReadAll()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, row := range rows[1:] { // run, step, host, kind, name, figure, value, bound
+			if below := u.Subjects[0].Below(result.Figure(row[5])); below != (row[7] == "<") || below && row[6] == "" {
+				t.Errorf("row %q", row)
 			}
 		}
 	}

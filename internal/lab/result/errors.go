@@ -3,6 +3,7 @@ package result
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -29,6 +30,12 @@ const (
 	classCount
 )
 
+var classNames = [classCount]string{
+	Refused: "refused", Reset: "reset", Timeout: "timeout", NoLocalPort: "no_local_port", NoFile: "no_file", Resolve: "resolve",
+	Unreachable: "unreachable", TLSError: "tls", Protocol: "protocol", StatusError: "status", Redirect: "redirect", CheckError: "check",
+	Unsent: "unsent", Unfinished: "unfinished", Other: "other",
+}
+
 // ErrorClasses returns every class in display order.
 func ErrorClasses() []ErrorClass {
 	classes := make([]ErrorClass, classCount)
@@ -39,41 +46,7 @@ func ErrorClasses() []ErrorClass {
 }
 
 // String is the name used in files and reports.
-func (e ErrorClass) String() string {
-	switch e {
-	case Refused:
-		return "refused"
-	case Reset:
-		return "reset"
-	case Timeout:
-		return "timeout"
-	case NoLocalPort:
-		return "no_local_port"
-	case NoFile:
-		return "no_file"
-	case Resolve:
-		return "resolve"
-	case Unreachable:
-		return "unreachable"
-	case TLSError:
-		return "tls"
-	case Protocol:
-		return "protocol"
-	case StatusError:
-		return "status"
-	case Redirect:
-		return "redirect"
-	case CheckError:
-		return "check"
-	case Unsent:
-		return "unsent"
-	case Unfinished:
-		return "unfinished"
-	case Other:
-		return "other"
-	}
-	return fmt.Sprintf("class %d", e)
-}
+func (e ErrorClass) String() string { return classNames[e] }
 
 // Answered reports whether a request of this class got a complete answer.
 func (e ErrorClass) Answered() bool { return e == StatusError || e == Redirect || e == CheckError }
@@ -131,16 +104,11 @@ func (e *Errors) UnmarshalJSON(data []byte) error {
 	}
 	*e = Errors{}
 	for name, n := range byName {
-		e[classNamed(name)] += n
+		class := slices.Index(classNames[:], name)
+		if class < 0 {
+			class = int(Other)
+		}
+		e[class] += n
 	}
 	return nil
-}
-
-func classNamed(name string) ErrorClass {
-	for _, class := range ErrorClasses() {
-		if class.String() == name {
-			return class
-		}
-	}
-	return Other
 }

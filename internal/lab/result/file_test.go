@@ -17,14 +17,7 @@ func TestRoundTrip(t *testing.T) {
 	want := sampleRun(t, "a", sampleStart)
 	for _, name := range []string{"run.ndjson", "run.ndjson.gz"} {
 		path := filepath.Join(t.TempDir(), name)
-		w, err := Create(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := w.WriteRun(want); err != nil {
-			t.Fatal(err)
-		}
-		if err := w.Close(); err != nil {
+		if err := WriteFile(path, want); err != nil {
 			t.Fatal(err)
 		}
 		got, err := ReadFile(path)
@@ -84,18 +77,11 @@ func TestCutOffStepIsSummedFromSlices(t *testing.T) {
 
 func TestCutOffGzip(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.gz")
-	w, err := Create(path)
+	w, err := create(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	run := sampleRun(t, "a", sampleStart)
-	if err := w.WriteHeader(run.Header); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.WriteStep(run.Steps[0].Step); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.WriteSlice(&run.Steps[0].Slices[0]); err != nil {
+	if err := w.write(sampleRun(t, "a", sampleStart).records()[:3]...); err != nil { // header, step and slice
 		t.Fatal(err)
 	}
 	// No Close: the process was killed here. Every record was flushed.
@@ -110,7 +96,7 @@ func TestCutOffGzip(t *testing.T) {
 	if len(got.Steps) != 1 || len(got.Steps[0].Slices) != 1 || got.CutOff == "" {
 		t.Fatalf("%d steps, cut off %q", len(got.Steps), got.CutOff)
 	}
-	if err := w.Close(); err != nil {
+	if err := w.close(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -193,7 +179,13 @@ func TestDocumentation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range append(fieldNames(reflect.TypeFor[record]()), fieldNames(reflect.TypeFor[Usage]())...) {
+	names := append(fieldNames(reflect.TypeFor[record]()), fieldNames(reflect.TypeFor[Usage]())...)
+	for _, sampler := range []string{SamplerProcess, SamplerHost, SamplerTCP, SamplerListener, SamplerPostgres, SamplerWatch} {
+		for _, d := range Definitions(sampler) {
+			names = append(names, string(d.Name))
+		}
+	}
+	for _, name := range names {
 		if !strings.Contains(string(doc), "`"+name+"`") {
 			t.Errorf("docs/results-format.md does not name the field %s", name)
 		}

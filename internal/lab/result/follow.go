@@ -40,11 +40,7 @@ func (f *followed) add(run *Run, s *Slice) error {
 	step := &run.Steps[len(run.Steps)-1]
 	t := &step.Total
 	t.Step, t.Validity = s.Step, Unjudged
-	t.Elapsed += s.Length
-	t.Add(&s.Counters)
-	t.Cost.CPUUser += s.CPUUser
-	t.Cost.CPUSystem += s.CPUSystem
-	t.Connections.ParallelMax = max(t.Connections.ParallelMax, s.Connections)
+	t.addSlice(s)
 	var err error
 	if t.Latency, err = mergeLatencies([]Latency{t.Latency, s.Latency}); err != nil {
 		return err

@@ -262,28 +262,20 @@ func (c Cost) plus(o Cost) Cost {
 }
 
 func mergeLatencies(parts []Latency) (merged Latency, err error) {
-	kinds := []struct {
-		sum  *HDR
-		part func(*Latency) HDR
-	}{
-		{&merged.Response, func(l *Latency) HDR { return l.Response }},
-		{&merged.ResponseUnanswered, func(l *Latency) HDR { return l.ResponseUnanswered }},
-		{&merged.ServiceUnanswered, func(l *Latency) HDR { return l.ServiceUnanswered }},
-		{&merged.Service, func(l *Latency) HDR { return l.Service }},
-		{&merged.Lag, func(l *Latency) HDR { return l.Lag }},
-		{&merged.Connect, func(l *Latency) HDR { return l.Connect }},
-		{&merged.FirstByte, func(l *Latency) HDR { return l.FirstByte }},
-	}
-	for _, kind := range kinds {
+	for kind, sum := range merged.histograms() {
 		payloads := make([]HDR, len(parts))
 		for i := range parts {
-			payloads[i] = kind.part(&parts[i])
+			payloads[i] = *parts[i].histograms()[kind]
 		}
-		if *kind.sum, err = mergeHDR(payloads); err != nil {
+		if *sum, err = mergeHDR(payloads); err != nil {
 			return Latency{}, err
 		}
 	}
 	return merged, nil
+}
+
+func (l *Latency) histograms() []*HDR {
+	return []*HDR{&l.Response, &l.ResponseUnanswered, &l.Service, &l.ServiceUnanswered, &l.Lag, &l.Connect, &l.FirstByte}
 }
 
 // mergeLabels adds the named requests of the parts by name, in the order of their first appearance.

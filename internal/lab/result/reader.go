@@ -146,32 +146,32 @@ func (b *builder) line(line []byte) error {
 		return b.first(&r)
 	case b.ended:
 		return errors.New("a record after the end record")
-	case r.Kind == KindStep && r.Step != nil:
+	case r.Kind == kindStep && r.Step != nil:
 		return b.step(r.Step)
-	case r.Kind == KindSlice && r.Slice != nil:
+	case r.Kind == kindSlice && r.Slice != nil:
 		return b.slice(r.Slice)
-	case r.Kind == KindTotal && r.Total != nil:
+	case r.Kind == kindTotal && r.Total != nil:
 		return b.total(r.Total)
-	case r.Kind == KindEnd && r.End != nil:
+	case r.Kind == kindEnd && r.End != nil:
 		b.run.End, b.ended = *r.End, true
 		return nil
-	case r.Kind == KindWatch && r.Watch != nil:
+	case r.Kind == kindWatch && r.Watch != nil:
 		b.run.Watches = append(b.run.Watches, *r.Watch)
 		return r.Watch.check()
-	case r.Kind == KindSample && r.Sample != nil:
+	case r.Kind == kindSample && r.Sample != nil:
 		if err := r.Sample.check(); err != nil {
 			return err
 		}
 		b.run.Samples = append(b.run.Samples, *r.Sample)
 		return nil
-	case r.Kind == KindHeader:
+	case r.Kind == kindHeader:
 		return errors.New("a second header: a file holds one run")
 	}
 	return nil // unknown kind of a later minor version
 }
 
 func (b *builder) first(r *record) error {
-	if r.Kind != KindHeader || r.Header == nil || r.Header.Format != Format {
+	if r.Kind != kindHeader || r.Header == nil || r.Header.Format != Format {
 		return ErrNotResult
 	}
 	major, _, _ := strings.Cut(r.Header.Version, ".")
@@ -252,17 +252,21 @@ func sumSlices(step *StepRun) (*Total, error) {
 	}
 	latencies := make([]Latency, len(step.Slices))
 	for i := range step.Slices {
-		slice := &step.Slices[i]
-		total.Elapsed += slice.Length
-		total.Add(&slice.Counters)
-		total.Cost.CPUUser += slice.CPUUser
-		total.Cost.CPUSystem += slice.CPUSystem
-		total.Connections.ParallelMax = max(total.Connections.ParallelMax, slice.Connections)
-		latencies[i] = slice.Latency
+		total.addSlice(&step.Slices[i])
+		latencies[i] = step.Slices[i].Latency
 	}
 	var err error
 	total.Latency, err = mergeLatencies(latencies)
 	return total, err
+}
+
+// addSlice adds a second without its latencies.
+func (t *Total) addSlice(s *Slice) {
+	t.Elapsed += s.Length
+	t.Add(&s.Counters)
+	t.Cost.CPUUser += s.CPUUser
+	t.Cost.CPUSystem += s.CPUSystem
+	t.Connections.ParallelMax = max(t.Connections.ParallelMax, s.Connections)
 }
 
 // MaxSeconds bounds every duration in a file: 30 days.

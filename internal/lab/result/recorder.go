@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -38,16 +39,14 @@ type Recorder struct {
 
 	mu       sync.Mutex
 	run      Run
-	writer   *Writer         // nil: no result file
+	writer   *writer         // nil: no result file
 	reported map[string]bool // errors of samplers
 	limit    int             // of samples in memory
 	followed *followed       // nil: nobody reads the run while it is under way
 }
 
-// NewRecorder starts a run. It removes the secrets of RedactVariable from the
-// header, from reasons, which quote answers, and from errors of samplers. path is the result file, or "" for none. report receives each
-// error of
-// a sampler once, and each gap.
+// NewRecorder starts a run. It removes the secrets of RedactVariable from the header, from reasons, which quote answers, and from
+// errors of samplers. path is the result file, or "" for none. report receives each error of a sampler once, and each gap.
 func NewRecorder(path string, header Header, watches []Watch, report func(text string)) (*Recorder, error) {
 	known := parseKnown(os.Getenv(RedactVariable))
 	header.Target, header.Command = known.hide(header.Target), known.hideAll(header.Command)
@@ -59,16 +58,11 @@ func NewRecorder(path string, header Header, watches []Watch, report func(text s
 		return r, nil
 	}
 	var err error
-	if r.writer, err = Create(path); err != nil {
+	if r.writer, err = create(path); err != nil {
 		return nil, exit.UsageError(err)
 	}
-	if err := r.writer.WriteHeader(header); err != nil {
+	if err := r.writer.write(r.run.preamble()...); err != nil {
 		return nil, err
-	}
-	for _, watch := range watches {
-		if err := r.writer.WriteWatch(watch); err != nil {
-			return nil, err
-		}
 	}
 	return r, nil
 }
@@ -78,10 +72,7 @@ func (r *Recorder) Step(s *Step) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.run.Steps = append(r.run.Steps, StepRun{Step: *s})
-	if r.writer == nil {
-		return nil
-	}
-	return r.writer.WriteStep(*s)
+	return r.writer.write(record{Kind: kindStep, Step: s})
 }
 
 // Slice writes a second of the current step. Slices are only in the file, so that
@@ -95,10 +86,7 @@ func (r *Recorder) Slice(s *Slice) error {
 			return err
 		}
 	}
-	if r.writer == nil {
-		return nil
-	}
-	return r.writer.WriteSlice(s)
+	return r.writer.write(record{Kind: kindSlice, Slice: s})
 }
 
 // Total adds the totals of the current step, after it has removed secrets from its reasons.
@@ -110,10 +98,7 @@ func (r *Recorder) Total(t *Total) error {
 		t.Reasons[i].Text = r.known.hide(t.Reasons[i].Text)
 	}
 	r.run.Steps[len(r.run.Steps)-1].Total = *t
-	if r.writer == nil {
-		return nil
-	}
-	return r.writer.WriteTotal(t)
+	return r.writer.write(record{Kind: kindTotal, Total: t})
 }
 
 // Sample adds a sample.
@@ -126,10 +111,7 @@ func (r *Recorder) Sample(s *Sample) error {
 	if len(r.run.Samples) >= r.limit {
 		r.downsampleLocked()
 	}
-	if r.writer == nil {
-		return nil
-	}
-	return r.writer.WriteSample(s)
+	return r.writer.write(record{Kind: kindSample, Sample: s})
 }
 
 func (r *Recorder) downsampleLocked() {
@@ -182,11 +164,61 @@ func (r *Recorder) Close(end End) (*Run, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.run.End = end
-	if r.writer == nil {
-		return &r.run, nil
-	}
-	if err := r.writer.WriteEnd(end); err != nil {
+	if err := r.writer.write(record{Kind: kindEnd, End: &end}); err != nil {
 		return nil, err
 	}
-	return &r.run, r.writer.Close()
+	return &r.run, r.writer.close()
+}
+
+// Downsample removes about every second sample of each subject, so that samples kept in memory stay bounded.
+//
+// starts are the times at which phases begin, in ascending order. In each phase, Downsample keeps the first and last sample of a
+// subject, the extremes of each gauge, and samples with an error, after a gap or at the border of a step. Growth and extremes do not
+// change; means are of fewer samples. The order of samples does not change.
+func Downsample(samples []Sample, starts []float64) []Sample {
+	type key struct {
+		host, sampler, subject string
+		phase                  int
+	}
+	groups := make(map[key][]int)
+	for i := range samples {
+		s := &samples[i]
+		k := key{s.Host, s.Sampler, s.Subject, sort.SearchFloat64s(starts, s.At)}
+		groups[k] = append(groups[k], i)
+	}
+	keep := make([]bool, len(samples))
+	for _, group := range groups {
+		keepOf(samples, group, keep)
+	}
+	kept := make([]Sample, 0, len(samples)/2)
+	for i := range samples {
+		if keep[i] {
+			kept = append(kept, samples[i])
+		}
+	}
+	return kept
+}
+
+// keepOf marks the samples of one subject in one phase that stay.
+func keepOf(samples []Sample, group []int, keep []bool) {
+	highest, lowest := make(map[string]int), make(map[string]int) // by gauge
+	for n, i := range group {
+		keep[i] = n%2 == 0 || n == len(group)-1 || samples[i].Error != "" || samples[i].Gap != nil || samples[i].Border
+		for name, v := range samples[i].Values {
+			if Counter(name) {
+				continue
+			}
+			if top, seen := highest[name]; !seen || v > samples[top].Values[name] {
+				highest[name] = i
+			}
+			if bottom, seen := lowest[name]; !seen || v < samples[bottom].Values[name] {
+				lowest[name] = i
+			}
+		}
+	}
+	for _, extremes := range []map[string]int{highest, lowest} {
+		for _, i := range extremes {
+			keep[i] = true
+		}
+	}
 }

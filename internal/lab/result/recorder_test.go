@@ -36,9 +36,9 @@ func TestRecorderDownsamples(t *testing.T) {
 	if err != nil || len(kept.Samples) != 1000 {
 		t.Fatalf("file: %v, %d samples", err, len(kept.Samples))
 	}
-	u := UsageOf(run.Series(), 0, 999, 999).TCP[0]
-	if *u.ActivePerRequest != 3 || *u.TimeWaitMax != 499 {
-		t.Errorf("opened per request %g, TIME_WAIT %g, want 3 and 499", *u.ActivePerRequest, *u.TimeWaitMax)
+	u := UsageOf(run.Series(), 0, 999, 999).Subjects[0]
+	if opened, waiting := u.Value(ActiveOpensPerRequest), u.Value(TimeWaitMax); opened != 3 || waiting != 499 {
+		t.Errorf("opened per request %g, TIME_WAIT %g, want 3 and 499", opened, waiting)
 	}
 }
 

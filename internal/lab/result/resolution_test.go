@@ -22,20 +22,21 @@ func TestBelowResolution(t *testing.T) {
 	for name, c := range map[string]struct {
 		user, system, resolution, split float64
 		total, userFigure               float64 // per request
-		below                           []string
+		below                           []Figure
 	}{
-		"a tick":             {0.01, 0, 0.01, 0.01, 250e-9, 250e-9, []string{"cpu_seconds_per_request", "cpu_user_seconds_per_request", "cpu_system_seconds_per_request"}},
-		"nanoseconds":        {0.01, 0.01, 1e-9, 0.01, 50e-9, 50e-9, []string{"cpu_user_seconds_per_request", "cpu_system_seconds_per_request"}},
+		"a tick":             {0.01, 0, 0.01, 0.01, 250e-9, 250e-9, []Figure{"cpu_seconds_per_request", "cpu_user_seconds_per_request", "cpu_system_seconds_per_request"}},
+		"nanoseconds":        {0.01, 0.01, 1e-9, 0.01, 50e-9, 50e-9, []Figure{"cpu_user_seconds_per_request", "cpu_system_seconds_per_request"}},
 		"much":               {2, 1, 0.01, 0.01, 7.5e-6, 5e-6, nil},
-		"little system time": {2, 0.02, 1e-9, 0.01, 5.05e-6, 5e-6, []string{"cpu_system_seconds_per_request"}},
-		"nothing":            {0, 0, 0.01, 0.01, 250e-9, 250e-9, []string{"cpu_seconds_per_request", "cpu_user_seconds_per_request", "cpu_system_seconds_per_request"}},
-		"eleven ticks":       {0.11, 0, 0.01, 0.01, 275e-9, 275e-9, []string{"cpu_system_seconds_per_request"}},
+		"little system time": {2, 0.02, 1e-9, 0.01, 5.05e-6, 5e-6, []Figure{"cpu_system_seconds_per_request"}},
+		"nothing":            {0, 0, 0.01, 0.01, 250e-9, 250e-9, []Figure{"cpu_seconds_per_request", "cpu_user_seconds_per_request", "cpu_system_seconds_per_request"}},
+		"eleven ticks":       {0.11, 0, 0.01, 0.01, 275e-9, 275e-9, []Figure{"cpu_system_seconds_per_request"}},
 	} {
-		p := UsageOf(SeriesOf(samples(c.user, c.system, c.resolution, c.split)), 0, 10, 400_000).Processes[0]
-		if math.Abs(*p.CPUPerRequest-c.total) > 1e-12 || math.Abs(*p.CPUUserPerRequest-c.userFigure) > 1e-12 {
-			t.Errorf("%s: %g and %g per request, want %g and %g", name, *p.CPUPerRequest, *p.CPUUserPerRequest, c.total, c.userFigure)
+		p := UsageOf(SeriesOf(samples(c.user, c.system, c.resolution, c.split)), 0, 10, 400_000).Subjects[0]
+		total, user := p.Value(CPUPerRequest), p.Value(CPUUserPerRequest)
+		if !(math.Abs(total-c.total) <= 1e-12) || !(math.Abs(user-c.userFigure) <= 1e-12) {
+			t.Errorf("%s: %g and %g per request, want %g and %g", name, total, user, c.total, c.userFigure)
 		}
-		for _, figure := range []string{"cpu_seconds_per_request", "cpu_user_seconds_per_request", "cpu_system_seconds_per_request"} {
+		for _, figure := range []Figure{CPUPerRequest, CPUUserPerRequest, CPUSystemPerRequest} {
 			if p.Below(figure) != slices.Contains(c.below, figure) {
 				t.Errorf("%s: %s is a bound: %v", name, figure, p.Below(figure))
 			}

@@ -4,7 +4,7 @@
 // record per second and a total record; then an end record. Slices and totals hold counters and encoded histograms, so a
 // file grows with time, not with the request rate. docs/results-format.md describes every field and its unit.
 //
-// Writer writes the stream, Read reads it as a Run, and Merge puts the files of the parts of a load together.
+// Recorder and WriteFile write the stream, Read reads it as a Run, and Merge puts the files of the parts of a load together.
 // Series and UsageOf turn samples of watched processes, hosts and databases into figures. The validity of a step is
 // decided by package load.
 package result
@@ -28,8 +28,8 @@ const (
 
 // A Header is the manifest: the first record of a file.
 type Header struct {
-	Format  string `json:"format"`  // set by Writer
-	Version string `json:"version"` // "major.minor", set by Writer
+	Format  string `json:"format"`  // set in the file
+	Version string `json:"version"` // "major.minor", set in the file
 
 	Run       string      `json:"run,omitempty"`   // name of the run, equal in all parts of a load
 	Label     string      `json:"label,omitempty"` // name of this run in a comparison

@@ -88,7 +88,7 @@ var sampleStart = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 func encoded(t testing.TB, run *Run) []byte {
 	t.Helper()
 	var file bytes.Buffer
-	if err := (&Writer{out: &file}).WriteRun(run); err != nil {
+	if err := (&writer{out: &file}).write(run.records()...); err != nil {
 		t.Fatal(err)
 	}
 	return file.Bytes()

@@ -1,118 +1,319 @@
 package result
 
-// A Usage is what the watched processes, hosts, sockets and databases used in an interval. An unknown figure is nil (null
-// in JSON), never 0. A figure is unknown with fewer than two samples, if a counter went backwards because of a restart,
-// or without requests to divide by. Figures per request are per answered request.
+import (
+	"maps"
+	"math"
+	"slices"
+	"strings"
+)
+
+// A Usage is what the watched processes, hosts, sockets and databases used in an interval.
 type Usage struct {
-	From      float64         `json:"from_seconds"` // since Header.StartedAt
-	To        float64         `json:"to_seconds"`
-	Requests  int64           `json:"answered"` // divisor of the figures per request
-	Processes []ProcessUsage  `json:"processes"`
-	Hosts     []HostUsage     `json:"hosts"`
-	TCP       []TCPUsage      `json:"tcp"`
-	Listeners []ListenerUsage `json:"listeners"`
-	Databases []DatabaseUsage `json:"databases"`
-	Watch     []WatchUsage    `json:"watch"` // per host: the cost of watching
+	From     float64         `json:"from_seconds"` // since Header.StartedAt
+	To       float64         `json:"to_seconds"`
+	Requests int64           `json:"answered"` // divisor of the figures per request
+	Subjects []*SubjectUsage `json:"subjects"`
 }
 
-// ProcessUsage is the usage of a process with its descendants.
-type ProcessUsage struct {
-	Host                string   `json:"host,omitempty"`
-	Name                string   `json:"name"`
-	CPUUser             *float64 `json:"cpu_user_seconds"`
-	CPUSystem           *float64 `json:"cpu_system_seconds"`
-	CPUCores            *float64 `json:"cpu_cores"` // user and system per elapsed time
-	CPUUserCores        *float64 `json:"cpu_user_cores"`
-	CPUSystemCores      *float64 `json:"cpu_system_cores"`
-	CPUPerRequest       *float64 `json:"cpu_seconds_per_request"`
-	CPUUserPerRequest   *float64 `json:"cpu_user_seconds_per_request"`
-	CPUSystemPerRequest *float64 `json:"cpu_system_seconds_per_request"`
-	CPUResolution       *float64 `json:"cpu_resolution_seconds"`       // of the counter of user and system time together
-	CPUSplitResolution  *float64 `json:"cpu_split_resolution_seconds"` // of user and of system time
-	BelowResolution     []string `json:"below_resolution,omitempty"`   // figures that are only an upper bound, see Divide
-	BorderError         *float64 `json:"border_error_seconds"`         // how far CPU was read from the step's borders, at most; nil: interpolated
-	WaitShare           *float64 `json:"run_queue_wait_share"`         // mean number of threads that waited for a CPU
-	WaitPerRequest      *float64 `json:"run_queue_wait_seconds_per_request"`
-	SwitchesPerRequest  *float64 `json:"switches_per_request"` // context switches, voluntary and not
-	RSSMax              *float64 `json:"rss_max_bytes"`
-	FDsMax              *float64 `json:"fds_max"`
-	FDsLimit            *float64 `json:"fds_limit"`
-	ThreadsMax          *float64 `json:"threads_max"`
-	ProcessesMax        *float64 `json:"processes_max"`
+// SubjectUsage has the figures of one watched subject, or of all samplers of a host together. A figure is unknown with fewer than
+// two samples, if a counter went backwards because of a restart, or without requests to divide by.
+type SubjectUsage struct {
+	Host            string             `json:"host,omitempty"`
+	Sampler         string             `json:"sampler"`
+	Name            string             `json:"name,omitempty"`
+	Figures         map[Figure]float64 `json:"figures"`                    // without unknown ones
+	BelowResolution []Figure           `json:"below_resolution,omitempty"` // figures that are only upper bounds, see divide
+	BusiestWait     string             `json:"busiest_wait,omitempty"`     // what most sessions of a database waited for: lock, io, …
 }
 
-// HostUsage is the usage of a host. CPU shares are of all CPUs together and add up to 1.
-type HostUsage struct {
-	Host            string   `json:"host,omitempty"`
-	Cores           *float64 `json:"cores"`
-	User            *float64 `json:"cpu_user_share"`
-	System          *float64 `json:"cpu_system_share"`
-	Softirq         *float64 `json:"cpu_softirq_share"`
-	IOWait          *float64 `json:"cpu_iowait_share"`
-	Steal           *float64 `json:"cpu_steal_share"`
-	Idle            *float64 `json:"cpu_idle_share"`
-	Load1           *float64 `json:"load1_mean"`
-	PSICPU          *float64 `json:"psi_cpu_some_share"` // of the time, in which some task waited for a CPU
-	PSIIOSome       *float64 `json:"psi_io_some_share"`
-	PSIIOFull       *float64 `json:"psi_io_full_share"`
-	PSIMemory       *float64 `json:"psi_memory_some_share"`
-	MemoryAvailable *float64 `json:"memory_available_min_bytes"`
+// Value is NaN for an unknown figure, of which no comparison is true.
+func (u *SubjectUsage) Value(f Figure) float64 {
+	v, known := u.Figures[f]
+	if !known {
+		return math.NaN()
+	}
+	return v
 }
 
-// TCPUsage is about the sockets of a host, within one network namespace.
-type TCPUsage struct {
-	Host              string   `json:"host,omitempty"`
-	ActivePerRequest  *float64 `json:"active_opens_per_request"` // connections opened by this host
-	PassivePerRequest *float64 `json:"passive_opens_per_request"`
-	Active            *float64 `json:"active_opens_hz"`
-	Passive           *float64 `json:"passive_opens_hz"`
-	TimeWaitMax       *float64 `json:"time_wait_max"`
-	EstablishedMax    *float64 `json:"established_max"`
-	PortsMax          *float64 `json:"ports_in_use_max"`
-	PortsRange        *float64 `json:"ports_range"`
-	PortsLeft         *float64 `json:"ports_left"`         // at the end
-	PortsGone         *float64 `json:"ports_gone_seconds"` // until none is left, at the growth of the second half; nil without growth
-	ListenDrops       *float64 `json:"listen_drops"`
-	ListenOverflows   *float64 `json:"listen_overflows"`
-	AttemptFails      *float64 `json:"attempt_fails"`
-	RetransmitShare   *float64 `json:"retransmit_share"` // of all segments sent
+// Below reports whether a figure is only an upper bound.
+func (u *SubjectUsage) Below(f Figure) bool { return slices.Contains(u.BelowResolution, f) }
+
+// set adds a figure if it is known.
+func (u *SubjectUsage) set(f Figure, v float64) {
+	if !math.IsNaN(v) && !math.IsInf(v, 0) {
+		u.Figures[f] = v
+	}
 }
 
-// ListenerUsage is about one listening socket.
-type ListenerUsage struct {
-	Host       string   `json:"host,omitempty"`
-	Address    string   `json:"address"`
-	QueueMax   *float64 `json:"accept_queue_max"`
-	QueueLimit *float64 `json:"accept_queue_limit"`
+// Of returns the subjects of samplers, none if u is nil.
+func (u *Usage) Of(samplers ...string) []*SubjectUsage {
+	var found []*SubjectUsage
+	if u == nil {
+		return nil
+	}
+	for _, s := range u.Subjects {
+		if slices.Contains(samplers, s.Sampler) {
+			found = append(found, s)
+		}
+	}
+	return found
 }
 
-// DatabaseUsage is the usage of a database or Redis.
-type DatabaseUsage struct {
-	Host                 string   `json:"host,omitempty"`
-	Name                 string   `json:"name"`
-	Kind                 string   `json:"kind"` // postgres, mysql or redis
-	StatementsPerRequest *float64 `json:"statements_per_request"`
-	CommandsPerRequest   *float64 `json:"commands_per_request"` // Redis
-	CommitsPerRequest    *float64 `json:"commits_per_request"`
-	RollbacksPerRequest  *float64 `json:"rollbacks_per_request"`
-	FsyncsPerRequest     *float64 `json:"fsyncs_per_request"`
-	WALPerRequest        *float64 `json:"wal_bytes_per_request"`
-	Statements           *float64 `json:"statements_hz"`
-	Commands             *float64 `json:"commands_hz"`
-	Commits              *float64 `json:"commits_hz"`
-	Fsyncs               *float64 `json:"fsyncs_hz"`
-	ConnectionsMax       *float64 `json:"connections_max"`
-	ConnectionsLimit     *float64 `json:"connections_limit"`
-	ActiveMean           *float64 `json:"connections_active_mean"`
-	BusiestWait          string   `json:"busiest_wait,omitempty"` // what most sessions waited for: lock, io, …
-	BusiestWaitMean      *float64 `json:"busiest_wait_mean"`      // mean number of these sessions
-	CPUCores             *float64 `json:"cpu_cores"`              // if the database reports it
-	MemoryMax            *float64 `json:"memory_max_bytes"`
+// Databases returns the databases and Redis, none if u is nil.
+func (u *Usage) Databases() []*SubjectUsage { return u.Of(SamplerPostgres, SamplerMySQL, SamplerRedis) }
+
+// Find returns a subject, without figures if it was not watched.
+func (u *Usage) Find(sampler, host, name string) *SubjectUsage {
+	for _, s := range u.Of(sampler) {
+		if s.Host == host && s.Name == name {
+			return s
+		}
+	}
+	return &SubjectUsage{Host: host, Sampler: sampler, Name: name}
 }
 
-// WatchUsage is the cost of the samplers of a host.
-type WatchUsage struct {
-	Host     string   `json:"host,omitempty"`
-	CPUCores *float64 `json:"cpu_cores"` // of all samplers
-	Failures *float64 `json:"failures"`  // readings that failed
+// Usage is the usage of a step, nil if nothing was watched.
+func (r *Run) Usage(step int) *Usage {
+	s := &r.Steps[step]
+	return UsageOf(r.Series(), s.Start, s.Start+s.Total.Elapsed, s.Total.Completed)
+}
+
+// UsageOf is the usage between two times, in seconds since the start of the run. Figures per request divide by answered.
+// It is nil without series.
+func UsageOf(watched []*Series, from, to float64, answered int64) *Usage {
+	if len(watched) == 0 {
+		return nil
+	}
+	u := &Usage{From: from, To: to, Requests: answered, Subjects: []*SubjectUsage{}}
+	for _, t := range watched {
+		i := interval{t, from, to, float64(answered)}
+		switch {
+		case len(Definitions(t.Sampler)) == 0:
+		case t.Sampler == SamplerWatch:
+			u.addWatch(i)
+		default:
+			u.Subjects = append(u.Subjects, i.usage())
+		}
+	}
+	return u
+}
+
+// addWatch adds the cost of a sampler to that of the others of its host.
+func (u *Usage) addWatch(i interval) {
+	if !i.series.Has("cpu_seconds_total") { // the clock or stream of another host
+		return
+	}
+	one, sum := i.usage(), u.Find(SamplerWatch, i.series.Host, "")
+	if sum.Figures == nil {
+		one.Name = ""
+		u.Subjects = append(u.Subjects, one)
+		return
+	}
+	for _, d := range watchFigures {
+		both := sum.Value(d.Name) + one.Value(d.Name)
+		delete(sum.Figures, d.Name)
+		sum.set(d.Name, both)
+	}
+}
+
+// An interval reads figures of a series between two times. They are NaN if the series has fewer than samplesMin samples there.
+type interval struct {
+	series   *Series
+	from, to float64
+	answered float64
+}
+
+// samplesMin is how many samples a figure needs.
+const samplesMin = 2
+
+// usage computes all figures of the series.
+func (i interval) usage() *SubjectUsage {
+	u := &SubjectUsage{Host: i.series.Host, Sampler: i.series.Sampler, Name: i.series.Subject, Figures: map[Figure]float64{}}
+	for _, d := range Definitions(u.Sampler) {
+		if d.how != nil {
+			u.set(d.Name, d.how(i, d.source))
+		}
+	}
+	u.addDerived(i)
+	return u
+}
+
+// addDerived adds the figures that do not come from one value of the samples.
+func (u *SubjectUsage) addDerived(i interval) {
+	switch {
+	case u.Sampler == SamplerProcess:
+		u.divideCPU(i.to-i.from, i.answered)
+	case Database(u.Sampler):
+		for _, name := range i.series.Waits() {
+			if v := i.mean(name); v > 0 && !(v <= u.Value(BusiestWaitMean)) {
+				u.BusiestWait = name[len(WaitPrefix):]
+				u.set(BusiestWaitMean, v)
+			}
+		}
+	}
+}
+
+// divideCPU adds the CPU time per second and per request.
+func (u *SubjectUsage) divideCPU(seconds, requests float64) {
+	user, system := u.Value(CPUUser), u.Value(CPUSystem)
+	both, split := u.Value(CPUResolution), u.Value(CPUSplitResolution)
+	u.divide(CPUCores, user+system, both, seconds, math.Inf(1))
+	u.divide(CPUUserCores, user, split, seconds, u.Value(CPUCores))
+	u.divide(CPUSystemCores, system, split, seconds, u.Value(CPUCores))
+	u.divide(CPUPerRequest, user+system, both, requests, math.Inf(1))
+	u.divide(CPUUserPerRequest, user, split, requests, u.Value(CPUPerRequest))
+	u.divide(CPUSystemPerRequest, system, split, requests, u.Value(CPUPerRequest))
+}
+
+// resolvedUnits is how many units of its resolution a counter must grow by for a quotient of its growth to be a figure.
+const resolvedUnits = 10
+
+// divide adds the quotient of a counter's growth. If the counter grew by fewer than resolvedUnits units of its resolution, it is the
+// quotient of that many, an upper bound; that of a part is at most the figure of the whole. An unknown resolution is exact.
+func (u *SubjectUsage) divide(f Figure, growth, resolution, by, whole float64) {
+	if !(by > 0) {
+		return
+	}
+	if least := resolvedUnits * resolution; growth < least {
+		u.BelowResolution = append(u.BelowResolution, f)
+		u.set(f, min(least/by, whole))
+		return
+	}
+	u.set(f, growth/by)
+}
+
+// growth is the growth of a counter, or of several together: "a + b".
+func (i interval) growth(source string) float64 {
+	sum := 0.0
+	for name := range strings.SplitSeq(source, " + ") {
+		if math.IsNaN(i.borderError(name)) && i.series.Count(name, i.from, i.to) < samplesMin {
+			return math.NaN()
+		}
+		sum += i.series.StepGrowth(name, i.from, i.to)
+	}
+	return sum
+}
+
+// rate is a counter's growth per second.
+func (i interval) rate(source string) float64 { return over(i.growth(source), i.to-i.from) }
+
+func (i interval) perRequest(source string) float64 { return over(i.growth(source), i.answered) }
+
+// quotient is the growth of one counter over that of another: "a / b".
+func (i interval) quotient(source string) float64 {
+	a, b, _ := strings.Cut(source, " / ")
+	return over(i.growth(a), i.growth(b))
+}
+
+// over is the quotient, NaN if by is not above 0.
+func over(v, by float64) float64 {
+	if !(by > 0) {
+		return math.NaN()
+	}
+	return v / by
+}
+
+// borderError is how far the samples are from the interval's borders, NaN if it is interpolated.
+func (i interval) borderError(source string) float64 {
+	return i.series.BorderError(source, i.from, i.to)
+}
+
+func (i interval) max(source string) float64 { return i.read(source, i.series.Max) }
+
+func (i interval) min(source string) float64 { return i.read(source, i.series.Min) }
+
+func (i interval) mean(source string) float64 { return i.read(source, i.series.Mean) }
+
+func (i interval) last(source string) float64 { return i.read(source, i.series.Last) }
+
+// read is a figure of the series if the interval has enough samples.
+func (i interval) read(name string, of func(string, float64, float64) float64) float64 {
+	if i.series.Count(name, i.from, i.to) < samplesMin {
+		return math.NaN()
+	}
+	return of(name, i.from, i.to)
+}
+
+// coarsest is the coarsest resolution of the interval's samples, including the one for its end.
+func (i interval) coarsest(source string) float64 {
+	last := i.series.border(source, i.to)
+	if math.IsNaN(last) {
+		last = i.to
+	}
+	return i.series.Max(source, i.from, last)
+}
+
+// throttled is the share of the time in which a quota stopped a process. The counter adds up what each CPU was kept from running.
+func (i interval) throttled(source string) float64 {
+	stopped := i.rate(source)
+	if cpus := min(i.last("cpu_allowed"), i.max("threads")); cpus > 1 {
+		return stopped / cpus
+	}
+	return stopped
+}
+
+// cpuShare is the part of a counter in the CPU time that the host spent in all modes.
+func (i interval) cpuShare(source string) float64 {
+	sum := 0.0
+	for _, mode := range []string{"user", "system", "softirq", "iowait", "steal", "idle"} {
+		if v := i.growth("cpu_" + mode + "_seconds_total"); v > 0 {
+			sum += v
+		}
+	}
+	return over(i.growth(source), sum)
+}
+
+func (i interval) portsLeft(source string) float64 {
+	return max(0, i.last("ports_range")-i.last(source))
+}
+
+// portsGrowth is the share of the port range that must be taken within half of an interval to count as growth. Less is
+// noise.
+const portsGrowth = 0.01
+
+// portsGone is when the ports run out at the growth of the second half. The first half does not count, because ports in
+// TIME_WAIT grow for a minute and then stay constant.
+func (i interval) portsGone(source string) float64 {
+	left := i.portsLeft(source)
+	if left <= 0 {
+		return 0
+	}
+	slope := i.series.Slope(source, (i.from+i.to)/2, i.to)
+	if slope*(i.to-i.from)/2 < portsGrowth*i.last("ports_range") {
+		return math.NaN()
+	}
+	return left / slope
+}
+
+// taken is the mean number of sessions of a database that run a statement or are in a transaction.
+func (i interval) taken(source string) float64 {
+	active := i.mean(source)
+	if waiting := i.mean("connections_idle_in_transaction"); waiting > 0 {
+		return active + waiting
+	}
+	return active
+}
+
+// lockWait is the mean number of sessions that waited for a lock, by looking at them or by the time that the server counted.
+func (i interval) lockWait(source string) float64 {
+	seen, counted := i.mean(source), i.rate("row_lock_seconds_total")
+	if counted > 0 && !(counted < seen) {
+		return counted
+	}
+	return seen
+}
+
+// waitWAL counts sessions that are also counted in wait_io or wait_lwlock.
+const waitWAL = WaitPrefix + "wal"
+
+// Waits returns the names of the gauges of sessions by what they wait for, in alphabetical order. Each session is counted
+// in one of them; wait_wal is left out.
+func (t *Series) Waits() []string {
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(t.Values)) {
+		if strings.HasPrefix(name, WaitPrefix) && !Counter(name) && name != waitWAL {
+			names = append(names, name)
+		}
+	}
+	return names
 }

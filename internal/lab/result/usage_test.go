@@ -125,27 +125,14 @@ func TestUsagePerRequest(t *testing.T) {
 		"voluntary_switches_total": row(50), "involuntary_switches_total": row(10), "rss_bytes": rss, "fds": row(2), "fds_limit": row(0),
 	})
 	u := UsageOf(SeriesOf(samples), 0, 10, 4000)
-	p := u.Processes[0]
-	for name, c := range map[string]struct {
-		got  *float64
-		want float64
-	}{
-		"CPU user": {p.CPUUser, 3}, "CPU system": {p.CPUSystem, 1}, "cores": {p.CPUCores, 0.4},
-		"CPU per request": {p.CPUPerRequest, 1e-3}, "user per request": {p.CPUUserPerRequest, 750e-6}, "system per request": {p.CPUSystemPerRequest, 250e-6},
-		"wait": {p.WaitShare, 0.02}, "wait per request": {p.WaitPerRequest, 50e-6}, "switches": {p.SwitchesPerRequest, 0.15},
-		"rss": {p.RSSMax, rss[10]}, "fds": {p.FDsMax, 120}, "fds limit": {p.FDsLimit, 100},
-	} {
-		if c.got == nil || math.Abs(*c.got-c.want) > 1e-9 {
-			t.Errorf("%s: %v, want %g", name, show(c.got), c.want)
-		}
-	}
-	if p.ThreadsMax != nil {
-		t.Errorf("threads were never read: %v", *p.ThreadsMax)
-	}
-	if idle := UsageOf(SeriesOf(samples), 0, 10, 0).Processes[0]; idle.CPUPerRequest != nil || *idle.CPUUser != 3 {
-		t.Errorf("no requests: %v per request, %v s", show(idle.CPUPerRequest), *idle.CPUUser)
-	}
-	if short := UsageOf(SeriesOf(samples), 4.5, 5.5, 400).Processes[0]; short.CPUUser != nil || short.RSSMax != nil {
+	p := u.Subjects[0]
+	expect(t, p, map[Figure]float64{
+		CPUUser: 3, CPUSystem: 1, CPUCores: 0.4, CPUPerRequest: 1e-3, CPUUserPerRequest: 750e-6, CPUSystemPerRequest: 250e-6,
+		RunQueueWait: 0.02, "run_queue_wait_seconds_per_request": 50e-6, "switches_per_request": 0.15,
+		RSSMax: rss[10], FDsMax: 120, FDsLimit: 100, ThreadsMax: math.NaN(),
+	})
+	expect(t, UsageOf(SeriesOf(samples), 0, 10, 0).Subjects[0], map[Figure]float64{CPUPerRequest: math.NaN(), CPUUser: 3})
+	if short := UsageOf(SeriesOf(samples), 4.5, 5.5, 400).Subjects[0]; len(short.Figures) > 0 {
 		t.Error("one sample in the span carries no figure")
 	}
 	if UsageOf(nil, 0, 10, 1) != nil {
@@ -153,11 +140,14 @@ func TestUsagePerRequest(t *testing.T) {
 	}
 }
 
-func show(v *float64) any {
-	if v == nil {
-		return "nothing"
+// expect compares figures; NaN is an unknown one.
+func expect(t *testing.T, u *SubjectUsage, figures map[Figure]float64) {
+	t.Helper()
+	for name, want := range figures {
+		if got := u.Value(name); math.IsNaN(got) != math.IsNaN(want) || math.Abs(got-want) > 1e-9 {
+			t.Errorf("%s of %s %s: %g, want %g", name, u.Sampler, u.Name, got, want)
+		}
 	}
-	return *v
 }
 
 // tcpSamples has ports that grow by hz from so many, until a plateau.
@@ -183,16 +173,14 @@ func TestUsagePorts(t *testing.T) {
 		"grown, no more": {tcpSamples(100, 100, 700), 300, math.NaN()},
 		"gone":           {tcpSamples(100, 100, 1000), 0, 0},
 	} {
-		u := UsageOf(SeriesOf(c.samples), 0, 20, 600).TCP[0]
-		if u.PortsLeft == nil || math.Abs(*u.PortsLeft-c.left) > 1e-6 {
-			t.Errorf("%s: %v left, want %g", name, show(u.PortsLeft), c.left)
+		u := UsageOf(SeriesOf(c.samples), 0, 20, 600).Subjects[0]
+		if left := u.Value(PortsLeft); !(math.Abs(left-c.left) <= 1e-6) {
+			t.Errorf("%s: %g left, want %g", name, left, c.left)
 		}
-		if (u.PortsGone == nil) != math.IsNaN(c.gone) || u.PortsGone != nil && math.Abs(*u.PortsGone-c.gone) > 1e-6 {
-			t.Errorf("%s: gone in %v, want %g", name, show(u.PortsGone), c.gone)
+		if gone := u.Value(PortsGone); math.IsNaN(gone) != math.IsNaN(c.gone) || math.Abs(gone-c.gone) > 1e-6 {
+			t.Errorf("%s: gone in %g, want %g", name, gone, c.gone)
 		}
-		if math.Abs(*u.ActivePerRequest-1) > 1e-9 || math.Abs(*u.RetransmitShare-0.01) > 1e-9 || u.ListenDrops != nil {
-			t.Errorf("%s: %v opened a request, %v sent again, %v drops", name, *u.ActivePerRequest, *u.RetransmitShare, show(u.ListenDrops))
-		}
+		expect(t, u, map[Figure]float64{ActiveOpensPerRequest: 1, RetransmitShare: 0.01, "listen_drops": math.NaN()})
 	}
 }
 
@@ -217,21 +205,14 @@ func TestUsageOfTheRest(t *testing.T) {
 		)
 	}
 	u := UsageOf(SeriesOf(samples), 0, 5, 1000)
-	host, db := u.Hosts[0], u.Databases[0]
-	for name, c := range map[string]struct {
-		got  *float64
-		want float64
-	}{
-		"user": {host.User, 0.5}, "steal": {host.Steal, 0.125}, "load": {host.Load1, 2.5}, "pressure": {host.PSICPU, 0.1},
-		"queue": {u.Listeners[0].QueueMax, 5}, "queue limit": {u.Listeners[0].QueueLimit, 511},
-		"commits": {db.CommitsPerRequest, 0.5}, "fsyncs": {db.Fsyncs, 50}, "connections": {db.ConnectionsMax, 12}, "wait": {db.BusiestWaitMean, 2.5},
-		"watch": {u.Watch[0].CPUCores, 0.003}, "failures": {u.Watch[0].Failures, 0},
-	} {
-		if c.got == nil || math.Abs(*c.got-c.want) > 1e-9 {
-			t.Errorf("%s: %v, want %g", name, show(c.got), c.want)
-		}
-	}
-	if db.BusiestWait != "io" || db.StatementsPerRequest != nil || db.Kind != SamplerPostgres || len(u.Watch) != 1 {
-		t.Errorf("database %+v, watch %+v", db, u.Watch)
+	db := u.Find(SamplerPostgres, "", "db")
+	expect(t, u.Find(SamplerHost, "", ""), map[Figure]float64{UserShare: 0.5, StealShare: 0.125, LoadMean: 2.5, "psi_cpu_some_share": 0.1})
+	expect(t, u.Find(SamplerListener, "", "127.0.0.1:80"), map[Figure]float64{AcceptQueueMax: 5, AcceptQueueLimit: 511})
+	expect(t, u.Find(SamplerWatch, "", ""), map[Figure]float64{CPUCores: 0.003, "failures": 0})
+	expect(t, db, map[Figure]float64{
+		CommitsPerRequest: 0.5, Fsyncs: 50, ConnectionsMax: 12, BusiestWaitMean: 2.5, "statements_per_request": math.NaN(),
+	})
+	if db.BusiestWait != "io" || len(u.Of(SamplerWatch)) != 1 || len(u.Subjects) != 4 {
+		t.Errorf("%d subjects, busiest wait %q", len(u.Subjects), db.BusiestWait)
 	}
 }

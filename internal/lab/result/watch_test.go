@@ -42,7 +42,7 @@ func TestWatchRoundTrip(t *testing.T) {
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Header{}, "Format", "Version")); diff != "" {
 		t.Error(diff)
 	}
-	if u := got.Usage(1); u == nil || *u.Processes[0].CPUUser != 3 || *u.Hosts[0].Load1 != 4.5 || u.Requests != 27 {
+	if u := got.Usage(1); u.Find(SamplerProcess, "", "app").Value(CPUUser) != 3 || u.Find(SamplerHost, "far", "").Value(LoadMean) != 4.5 || u.Requests != 27 {
 		t.Errorf("usage %+v", u)
 	}
 	if errors := SeriesOf(got.Samples)[2].Errors; len(errors) != 1 || errors[0] != (SampleError{At: 7, Text: "not permitted"}) {
@@ -96,7 +96,7 @@ func TestWatchRecordsRefused(t *testing.T) {
 func TestSampleWithoutNumbersIsWritten(t *testing.T) {
 	var file bytes.Buffer
 	s := Sample{Sampler: SamplerTCP, Values: map[string]float64{"a": math.NaN(), "b": 2, "c": math.Inf(1)}}
-	if err := (&Writer{out: &file}).WriteSample(&s); err != nil || !strings.Contains(file.String(), `"values":{"b":2}`) || len(s.Values) != 3 {
+	if err := (&writer{out: &file}).write(record{Sample: &s}); err != nil || !strings.Contains(file.String(), `"values":{"b":2}`) || len(s.Values) != 3 {
 		t.Errorf("%v: %s", err, file.String())
 	}
 }
@@ -117,7 +117,8 @@ func TestMergeKeepsWatches(t *testing.T) {
 	if len(run.Samples) != len(a.Samples)+len(b.Samples) || !slices.IsSortedFunc(run.Samples, func(a, b Sample) int { return int(a.At - b.At) }) {
 		t.Errorf("%d samples", len(run.Samples))
 	}
-	if u := run.Usage(0); len(u.Processes) != 2 || u.Processes[1].Host != "b" || len(u.Hosts) != 2 {
+	u := run.Usage(0)
+	if processes := u.Of(SamplerProcess); len(processes) != 2 || processes[1].Host != "b" || len(u.Of(SamplerHost)) != 2 {
 		t.Errorf("usage %+v", u)
 	}
 	if first := run.Samples[4]; first.Host != "b" || first.At != 1 {

@@ -11,23 +11,22 @@ import (
 	"strings"
 )
 
-// A Writer writes the record stream: WriteHeader once; for each step WriteStep, WriteSlice every second and WriteTotal;
-// then WriteEnd and Close. WriteWatch and WriteSample may be called anywhere in between. Each record is one line and one
-// write, so that records survive the death of the process. The order is checked by Read only. A Writer is not safe for
-// concurrent use.
-type Writer struct {
+// A writer writes records: the header; for each step its step record, a slice every second and its total; then the end. Watches and
+// samples may be anywhere in between. Each record is one line and one write, so that records survive the death of the process. The
+// order is checked by Read only. A nil writer writes nothing. It is not safe for concurrent use.
+type writer struct {
 	out  io.Writer
 	gzip *gzip.Writer // nil if not compressed
 	file *os.File
 }
 
-// Create creates or truncates the file at path. A file with a name that ends in ".gz" is compressed.
-func Create(path string) (*Writer, error) {
+// create creates or truncates the file at path. A file with a name that ends in ".gz" is compressed.
+func create(path string) (*writer, error) {
 	file, err := os.Create(path)
 	if err != nil {
 		return nil, fmt.Errorf("create result file: %w", err)
 	}
-	w := &Writer{out: file, file: file}
+	w := &writer{out: file, file: file}
 	if strings.HasSuffix(path, ".gz") {
 		w.gzip = gzip.NewWriter(file)
 		w.out = w.gzip
@@ -35,122 +34,96 @@ func Create(path string) (*Writer, error) {
 	return w, nil
 }
 
-// WriteHeader writes the first record. It sets Format and Version.
-func (w *Writer) WriteHeader(h Header) error {
-	h.Format, h.Version = Format, fmt.Sprintf("%d.%d", VersionMajor, VersionMinor)
-	return w.write(record{Kind: KindHeader, Header: &h})
-}
-
-// WriteStep begins a step.
-func (w *Writer) WriteStep(s Step) error { return w.write(record{Kind: KindStep, Step: &s}) }
-
-// WriteSlice writes one second of the current step.
-func (w *Writer) WriteSlice(s *Slice) error { return w.write(record{Kind: KindSlice, Slice: s}) }
-
-// WriteWatch describes a watched host. It precedes the samples of the host.
-func (w *Writer) WriteWatch(watch Watch) error {
-	return w.write(record{Kind: KindWatch, Watch: &watch})
-}
-
-// WriteSample writes a reading. NaN and infinities are left out.
-func (w *Writer) WriteSample(s *Sample) error {
-	return w.write(record{Kind: KindSample, Sample: s.finite()})
-}
-
-// WriteTotal ends a step.
-func (w *Writer) WriteTotal(t *Total) error { return w.write(record{Kind: KindTotal, Total: t}) }
-
-// WriteEnd writes the last record.
-func (w *Writer) WriteEnd(e End) error { return w.write(record{Kind: KindEnd, End: &e}) }
-
-// WriteFile writes a whole run to the file at path, as Create.
+// WriteFile writes a whole run to the file at path, compressed if its name ends in ".gz".
 func WriteFile(path string, run *Run) error {
-	w, err := Create(path)
+	w, err := create(path)
 	if err != nil {
 		return err
 	}
-	return errors.Join(w.WriteRun(run), w.Close())
+	return errors.Join(w.write(run.records()...), w.close())
 }
 
-// WriteRun writes a whole run.
-func (w *Writer) WriteRun(run *Run) error {
-	if err := w.WriteHeader(run.Header); err != nil {
-		return err
+// preamble is the records before the first step.
+func (r *Run) preamble() []record {
+	header := r.Header
+	header.Format, header.Version = Format, fmt.Sprintf("%d.%d", VersionMajor, VersionMinor)
+	all := []record{{Kind: kindHeader, Header: &header}}
+	for i := range r.Watches {
+		all = append(all, record{Kind: kindWatch, Watch: &r.Watches[i]})
 	}
-	for i := range run.Watches {
-		if err := w.WriteWatch(run.Watches[i]); err != nil {
-			return err
+	return all
+}
+
+// records are those of a whole run.
+func (r *Run) records() []record {
+	all := r.preamble()
+	for i := range r.Steps {
+		step := &r.Steps[i]
+		all = append(all, record{Kind: kindStep, Step: &step.Step})
+		for k := range step.Slices {
+			all = append(all, record{Kind: kindSlice, Slice: &step.Slices[k]})
 		}
+		all = append(all, record{Kind: kindTotal, Total: &step.Total})
 	}
-	for i := range run.Steps {
-		if err := w.writeStepRun(&run.Steps[i]); err != nil {
-			return err
-		}
+	for i := range r.Samples {
+		all = append(all, record{Kind: kindSample, Sample: &r.Samples[i]})
 	}
-	for i := range run.Samples {
-		if err := w.WriteSample(&run.Samples[i]); err != nil {
-			return err
-		}
+	if r.CutOff == "" {
+		all = append(all, record{Kind: kindEnd, End: &r.End})
 	}
-	if run.CutOff != "" {
+	return all
+}
+
+// close closes the file.
+func (w *writer) close() error {
+	if w == nil {
 		return nil
 	}
-	return w.WriteEnd(run.End)
-}
-
-func (w *Writer) writeStepRun(step *StepRun) error {
-	if err := w.WriteStep(step.Step); err != nil {
-		return err
-	}
-	for i := range step.Slices {
-		if err := w.WriteSlice(&step.Slices[i]); err != nil {
-			return err
-		}
-	}
-	return w.WriteTotal(&step.Total)
-}
-
-// Close closes the file.
-func (w *Writer) Close() error {
+	var err error
 	if w.gzip != nil {
-		if err := w.gzip.Close(); err != nil {
-			return fmt.Errorf("close result file: %w", err)
-		}
+		err = w.gzip.Close()
 	}
-	if err := w.file.Close(); err != nil {
+	if err = errors.Join(err, w.file.Close()); err != nil {
 		return fmt.Errorf("close result file: %w", err)
 	}
 	return nil
 }
 
-func (w *Writer) write(r record) error {
-	var line bytes.Buffer
-	encoder := json.NewEncoder(&line)
-	encoder.SetEscapeHTML(false) // keep "p99<70ms" readable
-	if err := encoder.Encode(r); err != nil {
-		return fmt.Errorf("write %s record: %w", r.Kind, err)
-	}
-	if _, err := w.out.Write(line.Bytes()); err != nil {
-		return fmt.Errorf("write %s record: %w", r.Kind, err)
-	}
-	if w.gzip == nil {
+// write writes records. NaN and infinities of samples are left out.
+func (w *writer) write(records ...record) error {
+	if w == nil {
 		return nil
 	}
-	if err := w.gzip.Flush(); err != nil {
-		return fmt.Errorf("write %s record: %w", r.Kind, err)
+	for _, r := range records {
+		if r.Sample != nil {
+			r.Sample = r.Sample.finite()
+		}
+		var line bytes.Buffer
+		encoder := json.NewEncoder(&line)
+		encoder.SetEscapeHTML(false) // keep "p99<70ms" readable
+		err := encoder.Encode(r)
+		if err == nil {
+			_, err = w.out.Write(line.Bytes())
+		}
+		if err == nil && w.gzip != nil {
+			err = w.gzip.Flush()
+		}
+		if err != nil {
+			return fmt.Errorf("write %s record: %w", r.Kind, err)
+		}
 	}
 	return nil
 }
 
 // Kinds of records.
 const (
-	KindHeader = "header"
-	KindStep   = "step"
-	KindSlice  = "slice"
-	KindTotal  = "total"
-	KindEnd    = "end"
-	KindWatch  = "watch"
-	KindSample = "sample"
+	kindHeader = "header"
+	kindStep   = "step"
+	kindSlice  = "slice"
+	kindTotal  = "total"
+	kindEnd    = "end"
+	kindWatch  = "watch"
+	kindSample = "sample"
 )
 
 // A record is one line of a file: {"record":"slice","slice":{…}}.

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"time"
+
+	"spillway/internal/lab/controlgroup"
 )
 
 // A group reads the CPU time of a control group: of every process that ever ran in it, at the resolution of the kernel's
@@ -34,11 +36,11 @@ func (g *group) counter() string {
 
 // read returns the CPU time so far, in seconds. Neither part ever falls.
 func (g *group) read() (user, system float64, err error) {
-	content, err := os.ReadFile(filepath.Join(g.dir, "cpu.stat"))
-	if err == nil {
-		if user, system, ok := parseCPUStat(content); ok {
-			return float64(user) / 1e6, float64(system) / 1e6, nil
-		}
+	stat := controlgroup.Stat(g.dir)
+	userTime, hasUser := stat["user_usec"]
+	systemTime, hasSystem := stat["system_usec"]
+	if hasUser && hasSystem {
+		return userTime.Seconds(), systemTime.Seconds(), nil
 	}
 	var figures [3]uint64
 	for i, name := range []string{"cpuacct.usage", "cpuacct.usage_user", "cpuacct.usage_sys"} {
@@ -64,18 +66,4 @@ func (g *group) split(total, sampledUser, sampledSystem uint64) {
 	total = max(total, g.total)
 	user := uint64(share * float64(total))
 	g.user, g.total = min(max(user, g.user), g.user+total-g.total), total
-}
-
-// parseCPUStat reads cpu.stat of cgroup v2, in microseconds; not ok if a line is missing.
-func parseCPUStat(content []byte) (user, system uint64, ok bool) {
-	figures := map[string]uint64{}
-	for line := range bytes.Lines(content) {
-		name, value, _ := bytes.Cut(bytes.TrimSpace(line), []byte(" "))
-		if microseconds, err := strconv.ParseUint(string(value), 10, 64); err == nil {
-			figures[string(name)] = microseconds
-		}
-	}
-	user, hasUser := figures["user_usec"]
-	system, hasSystem := figures["system_usec"]
-	return user, system, hasUser && hasSystem
 }

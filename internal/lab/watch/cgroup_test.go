@@ -9,24 +9,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestParseCPUStat(t *testing.T) {
-	for _, c := range []struct {
-		text         string
-		user, system uint64
-		ok           bool
-	}{
-		{"usage_usec 3000001\nuser_usec 2000000\nsystem_usec 1000001\nnice_usec 0\nnr_periods 0\n", 2_000_000, 1_000_001, true},
-		{"usage_usec 0\nuser_usec 0\nsystem_usec 0\n", 0, 0, true},
-		{"nr_periods 0\nnr_throttled 0\nthrottled_time 0\n", 0, 0, false}, // cpu.stat of cgroup v1
-		{"system_usec many\nuser_usec 1\n", 1, 0, false},
-		{"", 0, 0, false},
-	} {
-		if user, system, ok := parseCPUStat([]byte(c.text)); user != c.user || system != c.system || ok != c.ok {
-			t.Errorf("%q: %v, %v, %v", c.text, user, system, ok)
-		}
-	}
-}
-
 // TestGroupVersion1NeverFalls wants the exact total, and neither part of it to fall.
 func TestGroupVersion1NeverFalls(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -23,14 +23,10 @@ type databaseReader interface {
 	open(ctx context.Context) error
 	// read returns the figures, and a notice that says which others are missing and why ("" if none are).
 	read(ctx context.Context) (values map[string]float64, notice string, err error)
+	// statements returns those that the server ran, of the last reading; none if it does not tell. An error ends the session.
+	statements(ctx context.Context) ([]statement, error)
 	// close ends the session, if it is open.
 	close()
-}
-
-// statementReader is a databaseReader that also knows which statements the server ran.
-type statementReader interface {
-	// statements returns those of the last reading. An error ends the session.
-	statements(ctx context.Context) ([]statement, error)
 }
 
 // Database returns the sampler of the database at a postgres://, postgresql://, mysql://, mariadb://, redis://, rediss://
@@ -100,22 +96,19 @@ func (s *databaseSession) read(ctx context.Context) ([]result.Sample, error) {
 			return nil, err
 		}
 	}
+	var samples []result.Sample
+	var statements []statement
 	values, notice, err := s.db.read(ctx)
+	if err == nil {
+		samples = append(samples, result.Sample{Values: values})
+		statements, err = s.db.statements(ctx)
+	}
 	if err != nil {
 		s.isOpen = false // the next reading connects without delay, because the server may have restarted
 		s.db.close()
-		return nil, s.fail(err)
+		return samples, s.fail(err)
 	}
-	samples := []result.Sample{{Values: values}}
-	if db, ok := s.db.(statementReader); ok {
-		statements, err := db.statements(ctx)
-		if err != nil {
-			s.isOpen = false
-			s.db.close()
-			return samples, s.fail(err)
-		}
-		samples = append(samples, statementSamples(s.name, statements)...)
-	}
+	samples = append(samples, statementSamples(s.name, statements)...)
 	s.failure = nil
 	if notice != "" && !s.noticed[notice] {
 		s.noticed[notice] = true

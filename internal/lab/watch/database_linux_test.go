@@ -174,8 +174,10 @@ type countingReader struct {
 	notice        string
 }
 
-func (r *countingReader) open(context.Context) error { r.opens++; return r.err }
-func (r *countingReader) close()                     { r.closes++ }
+func (r *countingReader) open(context.Context) error                    { r.opens++; return r.err }
+func (*countingReader) statements(context.Context) ([]statement, error) { return nil, nil }
+
+func (r *countingReader) close() { r.closes++ }
 func (r *countingReader) read(context.Context) (map[string]float64, string, error) {
 	return map[string]float64{"x": 1}, r.notice, r.err
 }

@@ -110,50 +110,42 @@ func summaryLine(u *result.Usage) string {
 		return "nothing read yet"
 	}
 	var parts []string
-	add := func(host, format string, figures ...*float64) {
+	add := func(s *result.SubjectUsage, format string, figures ...result.Figure) {
 		values := make([]any, len(figures))
-		for i, v := range figures {
-			if v == nil {
+		for i, f := range figures {
+			v := s.Value(f)
+			if math.IsNaN(v) {
 				return
 			}
-			values[i] = *v
+			values[i] = v
 		}
-		if host != "" {
-			format = escape(host) + " " + format
-		}
-		parts = append(parts, fmt.Sprintf(format, values...))
+		words := strings.Fields(s.Host + " " + s.Name + " " + fmt.Sprintf(format, values...))
+		parts = append(parts, strings.Join(words, " "))
 	}
-	for i := range u.Processes {
-		p := &u.Processes[i]
+	for _, p := range u.Of(result.SamplerProcess) {
 		switch {
-		case p.Below("cpu_cores"):
-			atMost := max(0.01, math.Ceil(*p.CPUCores*100)/100)
-			add(p.Host, escape(p.Name)+" < %.2f cores wait %.2f", &atMost, p.WaitShare)
-		case p.Below("cpu_user_cores") || p.Below("cpu_system_cores"):
-			add(p.Host, escape(p.Name)+" %.2f cores wait %.2f", p.CPUCores, p.WaitShare)
+		case p.Below(result.CPUCores):
+			atMost := max(0.01, math.Ceil(p.Value(result.CPUCores)*100)/100)
+			add(p, fmt.Sprintf("< %.2f cores", atMost)+" wait %.2f", result.RunQueueWait)
+		case p.Below(result.CPUUserCores) || p.Below(result.CPUSystemCores):
+			add(p, "%.2f cores wait %.2f", result.CPUCores, result.RunQueueWait)
 		default:
-			add(p.Host, escape(p.Name)+" %.2f cores (%.2f+%.2f) wait %.2f", p.CPUCores, p.CPUUserCores, p.CPUSystemCores, p.WaitShare)
+			add(p, "%.2f cores (%.2f+%.2f) wait %.2f", result.CPUCores, result.CPUUserCores, result.CPUSystemCores, result.RunQueueWait)
 		}
 	}
-	for i := range u.Hosts {
-		add(u.Hosts[i].Host, "load %.2f", u.Hosts[i].Load1)
+	for _, h := range u.Of(result.SamplerHost) {
+		add(h, "load %.2f", result.LoadMean)
 	}
-	for i := range u.TCP {
-		t := &u.TCP[i]
-		add(t.Host, "TIME_WAIT %.0f", t.TimeWaitMax)
-		add(t.Host, "ports %.0f/%.0f", t.PortsMax, t.PortsRange)
-		add(t.Host, "new %.0f/s in %.0f/s out", t.Passive, t.Active)
+	for _, t := range u.Of(result.SamplerTCP) {
+		add(t, "TIME_WAIT %.0f", result.TimeWaitMax)
+		add(t, "ports %.0f/%.0f", result.PortsMax, result.PortsRange)
+		add(t, "new %.0f/s in %.0f/s out", result.PassiveOpens, result.ActiveOpens)
 	}
-	for i := range u.Databases {
-		d := &u.Databases[i]
-		name := escape(d.Name)
-		add(d.Host, name+" %.0f conns", d.ConnectionsMax)
-		add(d.Host, name+" %.1f active", d.ActiveMean)
-		add(d.Host, name+" "+escape(d.BusiestWait)+" %.1f", d.BusiestWaitMean)
-		add(d.Host, name+" %.0f commits/s", d.Commits)
+	for _, d := range u.Databases() {
+		add(d, "%.0f conns", result.ConnectionsMax)
+		add(d, "%.1f active", result.ConnectionsActive)
+		add(d, strings.ReplaceAll(d.BusiestWait, "%", "%%")+" %.1f", result.BusiestWaitMean)
+		add(d, "%.0f commits/s", result.Commits)
 	}
 	return strings.Join(parts, "  ")
 }
-
-// escape makes text literal in a format of package fmt.
-func escape(text string) string { return strings.ReplaceAll(text, "%", "%%") }

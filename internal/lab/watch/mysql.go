@@ -168,7 +168,7 @@ WHERE digest IS NOT NULL GROUP BY 1 ORDER BY 3 DESC LIMIT 50`
 	mysqlText = "SELECT LEFT(digest_text, 1000) FROM performance_schema.events_statements_summary_by_digest WHERE digest = '%s' LIMIT 1"
 )
 
-// statements implements statementReader.
+// statements implements databaseReader.
 func (r *mysqlReader) statements(ctx context.Context) ([]statement, error) {
 	rows, err := r.query(ctx, mysqlRunning)
 	if err != nil {

@@ -246,7 +246,7 @@ func (r *postgresReader) readList(column string, text []byte) (isList bool, err 
 	return true, nil
 }
 
-// statements implements statementReader. Texts come from pg_stat_statements once per statement. It has replaced the
+// statements implements databaseReader. Texts come from pg_stat_statements once per statement. It has replaced the
 // literals of most, but not the password of an ALTER ROLE.
 func (r *postgresReader) statements(ctx context.Context) ([]statement, error) {
 	ranked, err := r.digests.next(r.ranked, func(id string) (string, error) {

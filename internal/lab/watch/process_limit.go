@@ -1,7 +1,6 @@
 package watch
 
 import (
-	"bytes"
 	"math"
 	"os"
 	"path/filepath"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/prometheus/procfs"
 
+	"spillway/internal/lab/controlgroup"
 	"spillway/internal/lab/cores"
 )
 
@@ -55,21 +55,20 @@ func (l *limits) read(pid int, values map[string]float64) {
 			}
 		}
 	}
-	cpuDirs, memoryDirs := l.groups(pid)
-	for _, dir := range cpuDirs {
-		quota, ok := cores.QuotaIn(dir)
-		if !ok {
+	for _, dir := range controlgroup.Of(l.proc, l.mount, pid, "cpu") {
+		quota := controlgroup.Quota(dir)
+		if math.IsInf(quota, 1) {
 			continue
 		}
 		if quota < cpus || values["throttled_seconds_total"] == 0 {
-			if throttled, ok := throttledSeconds(dir); ok {
-				values["throttled_seconds_total"] = throttled
+			if throttled, err := controlgroup.Throttled(dir); err == nil {
+				values["throttled_seconds_total"] = throttled.Seconds()
 			}
 		}
 		cpus = min(cpus, quota)
 	}
-	for _, dir := range memoryDirs {
-		memory = min(memory, memoryLimit(dir))
+	for _, dir := range controlgroup.Of(l.proc, l.mount, pid, "memory") {
+		memory = min(memory, controlgroup.Memory(dir))
 	}
 	if l.pid != pid {
 		l.pid, l.heap = pid, l.heapLimit(pid)
@@ -80,82 +79,6 @@ func (l *limits) read(pid int, values map[string]float64) {
 	if memory = min(memory, l.heap); !math.IsInf(memory, 1) {
 		values["memory_limit_bytes"] = memory
 	}
-}
-
-// groups returns the directories of the process's control groups and of all groups above them, the innermost first.
-func (l *limits) groups(pid int) (cpu, memory []string) {
-	content, err := os.ReadFile(filepath.Join(l.proc, strconv.Itoa(pid), "cgroup"))
-	if err != nil {
-		return nil, nil
-	}
-	for line := range strings.Lines(string(content)) {
-		fields := strings.SplitN(strings.TrimSpace(line), ":", 3) // number, controllers, path
-		if len(fields) != 3 {
-			continue
-		}
-		controllers := strings.Split(fields[1], ",")
-		for _, controller := range controllers {
-			switch controller {
-			case "":
-				for _, root := range []string{l.mount, filepath.Join(l.mount, "unified")} {
-					cpu, memory = appendGroups(cpu, root, fields[2]), appendGroups(memory, root, fields[2])
-				}
-			case "cpu":
-				cpu = appendGroups(cpu, filepath.Join(l.mount, controller), fields[2])
-			case "memory":
-				memory = appendGroups(memory, filepath.Join(l.mount, controller), fields[2])
-			}
-		}
-	}
-	return cpu, memory
-}
-
-// appendGroups appends the directory of a group and those above it up to the root of the hierarchy.
-func appendGroups(dirs []string, root, path string) []string {
-	for path = filepath.Clean("/" + path); ; path = filepath.Dir(path) {
-		dirs = append(dirs, filepath.Join(root, path))
-		if path == "/" {
-			return dirs
-		}
-	}
-}
-
-// throttledSeconds is how long the group's quota stopped it, summed over CPUs.
-func throttledSeconds(dir string) (float64, bool) {
-	content, err := os.ReadFile(filepath.Join(dir, "cpu.stat"))
-	if err != nil {
-		return 0, false
-	}
-	for line := range bytes.Lines(content) {
-		name, text, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
-		value, err := strconv.ParseUint(text, 10, 63)
-		switch {
-		case err != nil:
-		case name == "throttled_usec": // version 2
-			return float64(value) / 1e6, true
-		case name == "throttled_time": // version 1
-			return float64(value) / 1e9, true
-		}
-	}
-	return 0, false
-}
-
-// unlimitedMemory is where version 1 begins to mean no limit: the highest number of whole pages.
-const unlimitedMemory = 1 << 60
-
-// memoryLimit is the most memory that the group may use, in bytes. From memory.high on, version 2 slows the group down.
-func memoryLimit(dir string) float64 {
-	least := math.Inf(1)
-	for _, name := range []string{"memory.max", "memory.high", "memory.limit_in_bytes"} {
-		content, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			continue
-		}
-		if value, err := strconv.ParseUint(strings.TrimSpace(string(content)), 10, 63); err == nil && value < unlimitedMemory {
-			least = min(least, float64(value))
-		}
-	}
-	return least
 }
 
 // heapLimit is what the process's runtime was told to keep its heap below: GOMEMLIMIT of Go, -Xmx of Java and

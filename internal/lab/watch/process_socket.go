@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/prometheus/procfs"
-
-	"spillway/internal/netstat"
 )
 
 // listensAt is the bit in /proc/net/unix of a socket that accepts connections.
@@ -33,18 +31,7 @@ func (t ProcessTarget) socketProcesses(proc procfs.FS) ([]int, error) {
 	if len(inodes) == 0 {
 		return nil, fmt.Errorf("nothing listens on %s: start the process first (ss -lx lists listeners)", t.socket)
 	}
-	owners, denied, err := netstat.Owners(proc, inodes...)
-	if err != nil {
-		return nil, fmt.Errorf("find the owner of %s: %w", t.socket, err)
-	}
-	if len(owners) == 0 && denied > 0 {
-		return nil, fmt.Errorf("the process that listens on %s belongs to another user: run as that user or as root, or name the process by "+
-			"its PID", t.socket)
-	}
-	if len(owners) == 0 {
-		return nil, fmt.Errorf("no process of this machine owns the socket %s: name the process by its PID", t.socket)
-	}
-	return owners, nil
+	return ownersOf(proc, t.socket, inodes)
 }
 
 // Members returns the processes of the target and all their descendants, at least one.

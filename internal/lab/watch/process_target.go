@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/prometheus/procfs"
-	"golang.org/x/sys/unix"
 
+	"spillway/internal/lab/controlgroup"
 	"spillway/internal/netstat"
 )
 
@@ -58,7 +58,7 @@ func ParseProcess(text string) (ProcessTarget, error) {
 	if strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '/' }) || len(name) > 64 {
 		return ProcessTarget{}, fmt.Errorf("%q: a name has up to 64 characters without blanks and slashes, such as app", name)
 	}
-	t := ProcessTarget{Name: name, Spec: spec, cgroup: "/sys/fs/cgroup"}
+	t := ProcessTarget{Name: name, Spec: spec, cgroup: controlgroup.Mount}
 	unit, isUnit := strings.CutPrefix(spec, "unit:")
 	group, isGroup := strings.CutPrefix(spec, "cgroup:")
 	socket, isSocket := strings.CutPrefix(spec, "unix:")
@@ -118,7 +118,7 @@ func (t ProcessTarget) resolve(proc procfs.FS) ([]identity, error) {
 	case t.unit != "":
 		pids, err = t.unitProcesses()
 	case t.group != "":
-		pids, err = groupProcesses(t.group)
+		pids, err = controlgroup.Processes(t.group)
 		if err == nil && len(pids) == 0 {
 			err = fmt.Errorf("control group %s has no process", t.group)
 		}
@@ -237,7 +237,7 @@ func (t ProcessTarget) pidfileProcess() ([]int, error) {
 // unitProcesses returns the processes in the unit's control group.
 func (t ProcessTarget) unitProcesses() ([]int, error) {
 	for _, dir := range t.unitDirs() {
-		pids, err := groupProcesses(dir)
+		pids, err := controlgroup.Processes(dir)
 		switch {
 		case errors.Is(err, os.ErrNotExist):
 			continue
@@ -249,26 +249,6 @@ func (t ProcessTarget) unitProcesses() ([]int, error) {
 		return pids, nil
 	}
 	return nil, fmt.Errorf("no running unit %s below %s/system.slice (systemctl list-units --type=service lists them)", t.unit, t.cgroup)
-}
-
-// groupProcesses returns the processes in a control group and in the groups below it.
-func groupProcesses(dir string) (pids []int, err error) {
-	err = filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
-		if err != nil || entry.Name() != "cgroup.procs" {
-			return err
-		}
-		content, err := os.ReadFile(path)
-		for text := range strings.FieldsSeq(string(content)) {
-			if pid := parsePID(text); pid != 0 {
-				pids = append(pids, pid)
-			}
-		}
-		if errors.Is(err, unix.EOPNOTSUPP) { // a threaded group
-			return nil
-		}
-		return err
-	})
-	return pids, err
 }
 
 // unitDirs are the directories where systemd puts a service: below system.slice, an instance "name@x" in a slice of its
@@ -295,23 +275,32 @@ func (t ProcessTarget) listening(proc procfs.FS) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	owners, denied, err := netstat.Owners(proc, sockets...)
+	owners, err := ownersOf(proc, fmt.Sprintf("port %d", t.port), sockets)
 	if err != nil {
-		return nil, fmt.Errorf("find the owner of port %d: %w", t.port, err)
+		return nil, err
 	}
 	// systemd owns the sockets that it opens for its services, and is an ancestor of everything.
-	services := slices.DeleteFunc(slices.Clone(owners), func(pid int) bool { return pid == 1 && command(proc, 1) == "systemd" })
-	switch {
-	case len(services) > 0:
-		return services, nil
-	case len(owners) > 0:
+	services := slices.DeleteFunc(owners, func(pid int) bool { return pid == 1 && command(proc, 1) == "systemd" })
+	if len(services) == 0 {
 		return nil, fmt.Errorf("systemd listens on port %d for a service that has not started yet: send it one request first", t.port)
-	case denied > 0:
-		return nil, fmt.Errorf("the process that listens on port %d belongs to another user: run as that user or as root, or name the "+
-			"process by its PID", t.port)
 	}
-	return nil, fmt.Errorf("no process owns the socket that listens on port %d: it belongs to the kernel or to another container; name "+
-		"the process by its PID", t.port)
+	return services, nil
+}
+
+// ownersOf returns the processes that own one of the sockets that listen at a place, at least one.
+func ownersOf(proc procfs.FS, place string, sockets []uint32) ([]int, error) {
+	owners, denied, err := netstat.Owners(proc, sockets...)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("find the owner of %s: %w", place, err)
+	case len(owners) > 0:
+		return owners, nil
+	case denied > 0:
+		return nil, fmt.Errorf("the process that listens on %s belongs to another user: run as that user or as root, or name the "+
+			"process by its PID", place)
+	}
+	return nil, fmt.Errorf("no process owns the socket that listens on %s: it belongs to the kernel or to another container; name "+
+		"the process by its PID", place)
 }
 
 // listeningSockets returns the inode numbers of the sockets that listen on the target's port: those at its address, or else

@@ -223,6 +223,9 @@ func parseRedisInfo(text []byte) map[string]float64 {
 	return values
 }
 
+// statements returns none: what Redis runs is not looked at.
+func (*redisReader) statements(context.Context) ([]statement, error) { return nil, nil }
+
 func (r *redisReader) close() {
 	if r.conn != nil {
 		r.conn.Close() // the session ends even if this fails

@@ -16,6 +16,7 @@ import (
 	"spillway/internal/database"
 	"spillway/internal/lab/peer"
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // Limits on a remote watch.
@@ -162,13 +163,11 @@ func (r *RemoteWatch) stream(ctx context.Context, report func(*result.Sample), b
 		return err
 	}
 	defer body.Close()
-	lines := newSampleLines(body)
-	for {
-		sample, err := lines.next()
+	lines := bufio.NewScanner(body)
+	lines.Buffer(make([]byte, 0, 4<<10), remoteLine)
+	for lines.Scan() {
+		sample, err := parseSample(lines.Bytes())
 		if err != nil {
-			if !silence.Stop() {
-				return fmt.Errorf("read samples of %s: no data for %v", r.host, remoteSilence)
-			}
 			return fmt.Errorf("read samples of %s: %w", r.host, err)
 		}
 		begun()
@@ -181,6 +180,16 @@ func (r *RemoteWatch) stream(ctx context.Context, report func(*result.Sample), b
 			r.noteMark(sample)
 		}
 	}
+	err = lines.Err()
+	switch {
+	case !silence.Stop():
+		return fmt.Errorf("read samples of %s: no data for %v", r.host, remoteSilence)
+	case errors.Is(err, bufio.ErrTooLong):
+		return fmt.Errorf("read samples of %s: line longer than %d bytes", r.host, remoteLine)
+	case err == nil:
+		return fmt.Errorf("read samples of %s: the watch ended", r.host)
+	}
+	return fmt.Errorf("read samples of %s: %w", r.host, err)
 }
 
 // shift moves a sample to this host's clock. It reports false for a time outside any run.
@@ -260,7 +269,7 @@ func (r *RemoteWatch) do(ctx context.Context, method, path string) (io.ReadClose
 	case response.StatusCode == http.StatusUnauthorized:
 		return nil, fmt.Errorf("the watch at %s rejects the token: give the one that watch --listen was started with", r.base)
 	}
-	return nil, fmt.Errorf("the watch at %s answers %s: %s", r.base, response.Status, peer.Printable(strings.TrimSpace(string(text))))
+	return nil, fmt.Errorf("the watch at %s answers %s: %s", r.base, response.Status, sheet.Printable(strings.TrimSpace(string(text))))
 }
 
 // exchange compares the clocks once. This host's clock is the wall clock at start plus monotonic time, as in the samples.
@@ -299,40 +308,21 @@ func (r *RemoteWatch) compareClocks(ctx context.Context, report func(*result.Sam
 	}
 }
 
-// sampleLines reads the stream of samples that Serve writes.
-type sampleLines struct{ lines *bufio.Scanner }
-
-func newSampleLines(in io.Reader) *sampleLines {
-	lines := bufio.NewScanner(in)
-	lines.Buffer(make([]byte, 0, 4<<10), remoteLine)
-	return &sampleLines{lines: lines}
-}
-
-// next returns the next sample, nil for an empty line.
-func (l *sampleLines) next() (*result.Sample, error) {
-	if !l.lines.Scan() {
-		err := l.lines.Err()
-		switch {
-		case errors.Is(err, bufio.ErrTooLong):
-			return nil, fmt.Errorf("line longer than %d bytes", remoteLine)
-		case err == nil:
-			return nil, errors.New("the watch ended")
-		}
-		return nil, err
-	}
-	if len(l.lines.Bytes()) == 0 {
+// parseSample reads a line of the stream that Serve writes, nil for an empty one.
+func parseSample(line []byte) (*result.Sample, error) {
+	if len(line) == 0 {
 		return nil, nil
 	}
 	var s result.Sample
-	if err := json.Unmarshal(l.lines.Bytes(), &s); err != nil {
+	if err := json.Unmarshal(line, &s); err != nil {
 		return nil, fmt.Errorf("line is no sample: %w", err)
 	}
 	if s.Sampler == "" {
 		return nil, errors.New("line is no sample: it names no sampler")
 	}
-	s.Sampler, s.Subject, s.Error = peer.Printable(s.Sampler), peer.Printable(s.Subject), peer.Printable(s.Error)
+	s.Sampler, s.Subject, s.Error = sheet.Printable(s.Sampler), sheet.Printable(s.Subject), sheet.Printable(s.Error)
 	if s.Gap != nil {
-		s.Gap.Reason = peer.Printable(s.Gap.Reason)
+		s.Gap.Reason = sheet.Printable(s.Gap.Reason)
 	}
 	return &s, nil
 }

@@ -1,12 +1,14 @@
 package watch
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -272,7 +274,6 @@ type streamReader struct {
 	bytes     int
 	lost      int // lines dropped since the reader joined
 	announced int // lost lines that the reader knows of
-	written   []byte
 }
 
 // put adds a line and drops the oldest ones over the limit.
@@ -290,23 +291,19 @@ func (r *streamReader) put(line []byte) {
 	signal(r.ready)
 }
 
-// take returns all lines as one text, valid until the next take. If lines were lost since the last take, a sample with their
-// total and an error comes first.
+// take returns all lines as one text. If lines were lost since the last take, a sample with their total and an error comes first.
 func (r *streamReader) take(now time.Duration) []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.written = r.written[:0]
+	lines := r.lines
+	r.lines, r.bytes = nil, 0
 	if r.lost > r.announced {
 		line, _ := json.Marshal(&result.Sample{
 			At: now.Seconds(), Sampler: result.SamplerWatch, Subject: "stream", Values: map[string]float64{"samples_lost_total": float64(r.lost)},
 			Error: "samples were lost: the reader is too slow",
 		})
-		r.written = append(append(r.written, line...), '\n')
+		lines = slices.Insert(lines, 0, append(line, '\n'))
 		r.announced = r.lost
 	}
-	for _, line := range r.lines {
-		r.written = append(r.written, line...)
-	}
-	r.lines, r.bytes = nil, 0
-	return r.written
+	return bytes.Join(lines, nil)
 }

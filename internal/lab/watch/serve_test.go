@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -244,11 +243,10 @@ func TestServeSlowReader(t *testing.T) {
 				}
 				continue
 			}
-			lines := newSampleLines(bytes.NewReader(r.take(time.Second)))
-			for {
-				s, err := lines.next()
+			for line := range bytes.Lines(r.take(time.Second)) {
+				s, err := parseSample(bytes.TrimSpace(line))
 				if err != nil {
-					break
+					t.Fatal(err)
 				}
 				if s.Sampler == result.SamplerWatch {
 					waiting -= int(s.Values["samples_lost_total"]) - lost
@@ -321,10 +319,10 @@ func TestServeLive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines := newSampleLines(response.Body)
+	lines := bufio.NewScanner(response.Body)
 	var last float64
-	for last < 20 {
-		s, err := lines.next()
+	for last < 20 && lines.Scan() {
+		s, err := parseSample(lines.Bytes())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -335,16 +333,18 @@ func TestServeLive(t *testing.T) {
 			last++
 		}
 	}
+	if last < 20 {
+		t.Errorf("the stream ended after %g readings: %v", last, lines.Err())
+	}
 }
 
-func FuzzSampleLines(f *testing.F) {
+func FuzzParseSample(f *testing.F) {
 	f.Add([]byte("{\"at_seconds\":1,\"sampler\":\"host\",\"values\":{\"x\":1}}\n\n{}\n"))
 	f.Add([]byte("{\"at_seconds\":1e999,\"sampler\":\"\\u001b[2J\"}\nnull\n[]"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		lines := newSampleLines(bytes.NewReader(text))
-		for {
-			s, err := lines.next()
-			if errors.Is(err, io.EOF) || err != nil {
+		for line := range bytes.Lines(text) {
+			s, err := parseSample(bytes.TrimSuffix(line, []byte("\n")))
+			if err != nil {
 				return
 			}
 			if s != nil && (s.Sampler == "" || strings.ContainsAny(s.Sampler+s.Subject+s.Error, "\x1b\n\r")) {

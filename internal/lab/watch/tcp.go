@@ -18,9 +18,9 @@ import (
 //     connect or are connected; allocated, orphans: sockets of all namespaces, and those that no process owns,
 //   - ports_low, ports_high: the ephemeral range, from which the kernel takes local ports; ports_range: how many it can
 //     give, without reserved ones,
-//   - ports_in_use, time_wait_ephemeral: see portCounter. Not every reading has them,
+//   - ports_in_use, time_wait_ephemeral: see portCounter. Not every reading has them, see rarely,
 //   - send_queue_bytes, receive_queue_bytes: bytes that wait in all established connections for the other side, and for the
-//     program to read them. Not every reading has them, see queueCounter.
+//     program to read them. Not every reading has them.
 //
 // Since boot:
 //
@@ -44,7 +44,6 @@ func TCP() (*Sampler, error) {
 	}
 	if t.portRange, t.portsErr = netstat.OpenPortRange(); t.portsErr == nil {
 		t.ports.client, t.portsErr = netstat.Open()
-		t.queues.client = t.ports.client
 	}
 	return &Sampler{
 		Kind: result.SamplerTCP, Detail: "TCP of the network namespace", Every: FastEvery,
@@ -56,7 +55,7 @@ type tcp struct {
 	task      netstat.Task
 	portRange *netstat.PortRangeFiles
 	ports     portCounter
-	queues    queueCounter
+	queues    rarely
 	portsErr  error // why ports and queues are not counted
 }
 
@@ -146,26 +145,50 @@ func (t *tcp) readPorts(now time.Time, values map[string]float64) error {
 	values["ports_low"], values["ports_high"] = float64(ports.First), float64(ports.Last)
 	values["ports_range"] = float64(ports.Count())
 	if t.queues.due(now) {
-		if err := t.queues.count(now); err != nil {
+		var send, receive uint64
+		add := func(s *netstat.Socket) { send, receive = send+uint64(s.Backlog), receive+uint64(s.Queued) }
+		established := netstat.Query{States: 1 << netstat.Established}
+		if err := t.queues.do(now, func() error { return t.ports.client.Sockets(established, add) }); err != nil {
 			return err
 		}
-		values["send_queue_bytes"], values["receive_queue_bytes"] = float64(t.queues.send), float64(t.queues.receive)
+		values["send_queue_bytes"], values["receive_queue_bytes"] = float64(send), float64(receive)
 	}
 	if !t.ports.due(now) {
 		return nil
 	}
-	if err := t.ports.count(now, ports); err != nil {
+	if err := t.ports.do(now, func() error { return t.ports.count(ports) }); err != nil {
 		return err
 	}
 	values["ports_in_use"], values["time_wait_ephemeral"] = float64(t.ports.used), float64(t.ports.timeWait)
 	return nil
 }
 
-// Limits on counting ports.
+// Limits on counting sockets.
 const (
-	portsEvery = time.Second // shortest time between two counts
-	portsShare = 0.005       // of one core
+	countsEvery = time.Second // shortest time between two counts
+	countsShare = 0.005       // of one core
 )
+
+// A rarely is work that costs a lot: it is done at most every countsEvery, and less often if it would cost more than countsShare of a
+// core. Readings in between have no count.
+type rarely struct{ next time.Time }
+
+func (r *rarely) due(now time.Time) bool { return !now.Before(r.next) }
+
+// do does the work, and waits with the next one for as long as this one costs.
+func (r *rarely) do(now time.Time, work func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := threadCPU()
+	err := work()
+	r.next = now.Add(pauseAfter(threadCPU() - before))
+	return err
+}
+
+// pauseAfter is the time between two counts if counting takes that much CPU time.
+func pauseAfter(cost time.Duration) time.Duration {
+	return max(countsEvery, time.Duration(float64(cost)/countsShare))
+}
 
 // portCounter counts the ephemeral ports in use: the distinct local ports of the range that some TCP socket of the
 // namespace holds, in any state, including TIME_WAIT and LISTEN. Cheaper figures cannot replace the count:
@@ -175,26 +198,19 @@ const (
 //     free at once.
 //   - opens minus closes miss the ports that tcp_tw_reuse gave out again.
 //
-// The kernel selects the sockets by port. That costs it a walk through its table of connections and some time per selected
-// socket. So ports are counted at most once a second, and less often if that would cost more than portsShare of a core.
-// Readings in between have no count.
+// The kernel selects the sockets by port. That costs it a walk through its table of connections and some time per selected socket.
 //
 // A port in use may still serve a connection to another address or port. Sockets that are bound and neither listen nor
 // connect are not counted.
 type portCounter struct {
+	rarely
 	client   *netstat.Client
-	next     time.Time // of the next count
 	seen     [1 << 16 / 64]uint64
 	used     int
 	timeWait int // sockets in TIME_WAIT with an ephemeral local port
 }
 
-func (p *portCounter) due(now time.Time) bool { return !now.Before(p.next) }
-
-func (p *portCounter) count(now time.Time, ports netstat.PortRange) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	before := threadCPU()
+func (p *portCounter) count(ports netstat.PortRange) error {
 	clear(p.seen[:])
 	p.timeWait = 0
 	query := netstat.Query{States: netstat.AnyState, PortFirst: uint16(ports.First), PortLast: uint16(ports.Last)}
@@ -209,34 +225,5 @@ func (p *portCounter) count(now time.Time, ports netstat.PortRange) error {
 	for _, word := range p.seen {
 		p.used += bits.OnesCount64(word)
 	}
-	p.next = now.Add(portsPause(threadCPU() - before))
-	return err
-}
-
-// portsPause is the time between two counts if counting takes that much CPU time.
-func portsPause(cost time.Duration) time.Duration {
-	return max(portsEvery, time.Duration(float64(cost)/portsShare))
-}
-
-// queueCounter adds up the bytes in the queues of established connections. Like ports, they are counted at most once a second, and
-// less often if that would cost more than portsShare of a core.
-type queueCounter struct {
-	client        *netstat.Client
-	next          time.Time // of the next count
-	send, receive uint64
-}
-
-func (q *queueCounter) due(now time.Time) bool { return !now.Before(q.next) }
-
-func (q *queueCounter) count(now time.Time) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	before := threadCPU()
-	q.send, q.receive = 0, 0
-	err := q.client.Sockets(netstat.Query{States: 1 << netstat.Established}, func(s *netstat.Socket) {
-		q.send += uint64(s.Backlog)
-		q.receive += uint64(s.Queued)
-	})
-	q.next = now.Add(portsPause(threadCPU() - before))
 	return err
 }

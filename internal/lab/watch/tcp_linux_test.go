@@ -134,11 +134,11 @@ func TestPortsPause(t *testing.T) {
 		0: time.Second, 4 * time.Millisecond: time.Second,
 		5 * time.Millisecond: time.Second, 30 * time.Millisecond: 6 * time.Second,
 	} {
-		if got := portsPause(cost); got != want {
+		if got := pauseAfter(cost); got != want {
 			t.Errorf("after a count of %v the next is due in %v, want %v", cost, got, want)
 		}
 	}
-	var p portCounter
+	var p rarely
 	now := time.Unix(1000, 0)
 	p.next = now.Add(time.Second)
 	if p.due(now) || !p.due(now.Add(time.Second)) {
@@ -181,7 +181,7 @@ func BenchmarkPorts(b *testing.B) {
 				defer p.client.Close()
 				before := threadCPU()
 				for b.Loop() {
-					if err := p.count(time.Now(), netstat.PortRange{First: 1024, Last: 65535}); err != nil {
+					if err := p.count(netstat.PortRange{First: 1024, Last: 65535}); err != nil {
 						b.Fatal(err)
 					}
 				}
