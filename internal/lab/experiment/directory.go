@@ -19,7 +19,7 @@ import (
 // A run's directory:
 //
 //	manifest.json                          Manifest: what is compared, where, in which order; written once, at the start
-//	experiment.yaml                        the file as it was run, without secrets
+//	experiment.yaml                        the file as it was run
 //	blocks/001/VARIANT/block.json          Trial: the record of the variant's trial in this block; written when it ends
 //	blocks/001/VARIANT/LEVEL.ndjson.gz     a result file of `spillway load`; its label is the variant
 //	blocks/001/VARIANT/peak-RATE.ndjson.gz a result file of one attempt of the peak search
@@ -64,8 +64,8 @@ type Manifest struct {
 	Command   []string       `json:"command"` // as typed, secrets redacted
 	Seed      uint64         `json:"seed"`    // determines the order of variants and levels
 	Quick     bool           `json:"quick"`   // ranges only, no verdicts
-	Sum       string         `json:"sum"`     // SHA-256 of the file without its secrets, which could be guessed from it, and of its templates
-	File      string         `json:"file"`    // text of the experiment file, without secrets
+	Sum       string         `json:"sum"`     // SHA-256 of the file and of its templates
+	File      string         `json:"file"`    // text of the experiment file
 	Machine   result.Machine `json:"machine"`
 	Programs  []Program      `json:"programs,omitempty"`
 	CPU       *CPUAccounting `json:"cpu_accounting,omitempty"` // nil in runs of earlier versions, which used the process tree
@@ -156,7 +156,7 @@ type ServiceRun struct {
 	Host    string            `json:"host,omitempty"`
 	PID     int               `json:"pid"`
 	Scope   string            `json:"scope"`
-	Command []string          `json:"command"` // secrets redacted
+	Command []string          `json:"command"` // with references
 	Ports   map[string]int    `json:"ports,omitempty"`
 	Ready   float64           `json:"ready_seconds"`     // from start until ready
 	Ended   string            `json:"ended,omitempty"`   // how it ended, if it ended by itself or was killed
@@ -169,7 +169,7 @@ type LevelRun struct {
 	File      string       `json:"file"` // in the directory of the trial
 	StartedAt time.Time    `json:"started_at"`
 	EndedAt   time.Time    `json:"ended_at"`
-	Command   []string     `json:"command"` // secrets redacted
+	Command   []string     `json:"command"` // with references
 	ExitCode  int          `json:"exit_code"`
 	Cooldown  CooldownRun  `json:"cooldown"`
 	Error     string       `json:"error,omitempty"` // why `spillway load` could not run
@@ -253,7 +253,7 @@ func (e *engine) begin() (lock *os.File, err error) {
 		return nil, fmt.Errorf("make directory: %w", err)
 	}
 	if !e.config.Resume {
-		if err := os.WriteFile(filepath.Join(dir, SourceFile), []byte(e.file.redactedSource()), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, SourceFile), e.file.source, 0o644); err != nil {
 			return nil, fmt.Errorf("write experiment: %w", err)
 		}
 	}

@@ -9,7 +9,11 @@
 // needs Linux; files can be checked and results read on every system.
 package experiment
 
-import "time"
+import (
+	"time"
+
+	"spillway/internal/yaml"
+)
 
 // A File is an experiment as written. A text is a template if its comment says so.
 type File struct {
@@ -38,8 +42,8 @@ type File struct {
 	Quick         *Quick   `yaml:"quick"`          // what --quick changes
 	Charts        []Chart  `yaml:"charts"`         // bar charts of the report; default: a choice by the report
 
-	places map[string]place // of each value, by path
-	name   string           // of the file, for messages
+	places map[string]yaml.Place // of each value, by path
+	name   string                // of the file, for messages
 	source []byte
 }
 

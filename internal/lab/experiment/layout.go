@@ -20,6 +20,7 @@ type layout struct {
 	ports    map[string]map[string]int // by service and name
 	folders  map[string]string         // by service, for its current start
 	data     map[string]string         // by service
+	secrets  secrets                   // that templates have used
 }
 
 // address returns the address of a host.
@@ -34,7 +35,7 @@ func (l *layout) address(host string) string {
 func (f *File) placeholders(source string) *layout {
 	l := &layout{
 		source: source, spillway: "spillway", programs: map[string]string{}, hosts: map[string]string{},
-		ports: map[string]map[string]int{}, folders: map[string]string{}, data: map[string]string{},
+		ports: map[string]map[string]int{}, folders: map[string]string{}, data: map[string]string{}, secrets: secrets{},
 	}
 	for _, n := range f.Needs {
 		l.programs[n.Name] = n.Name

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -311,11 +310,9 @@ func (c *checker) checkArguments(arguments []argument) error {
 	if c.check == nil {
 		return nil
 	}
-	list, err := expandAll(texts(arguments))
-	if err != nil {
-		return err
-	}
-	if err = c.check(list); err == nil {
+	list := c.layout.secrets.expandAll(texts(arguments))
+	err := c.check(list)
+	if err == nil {
 		return nil
 	}
 	place := arguments[0].path // the URL, unless another argument is to blame
@@ -327,7 +324,7 @@ func (c *checker) checkArguments(arguments []argument) error {
 		}
 	}
 	text := strings.ReplaceAll(strings.TrimPrefix(err.Error(), "load: "), "\n", " ")
-	return c.file.mistake(place, "%s", c.file.secrets(c.layout.source).hide(text))
+	return c.file.mistake(place, "%s", c.layout.secrets.hide(text))
 }
 
 func (c *checker) services(s *templateData) error {
@@ -345,10 +342,10 @@ func (c *checker) services(s *templateData) error {
 	return nil
 }
 
-// sum returns a hash of the file without its secrets and of its templates in all variants.
+// sum returns a hash of the file and of its templates in all variants.
 func (f *File) sum(source string, plan *Plan) (string, error) {
 	hash := sha256.New()
-	io.WriteString(hash, f.redactedSource())
+	hash.Write(f.source)
 	paths := map[string]bool{}
 	l := f.placeholders(source)
 	for i := range plan.Variants {

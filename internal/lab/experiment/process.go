@@ -17,7 +17,7 @@ import (
 
 // startSpec describes a process to start.
 type startSpec struct {
-	command   []string // its marked references are expanded, as are those of env
+	command   []string
 	env       []string // added to the caller's
 	directory string
 	user      string // "" is the caller
@@ -47,17 +47,9 @@ func start(spec startSpec) (*running, error) {
 	if err != nil {
 		return nil, err
 	}
-	command, err := expandAll(spec.command)
-	if err != nil {
-		return nil, err
-	}
-	env, err := expandAll(spec.env)
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.Command(command[0], command[1:]...)
+	cmd := exec.Command(spec.command[0], spec.command[1:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = spec.directory, log, log
-	cmd.Env = append(os.Environ(), env...)
+	cmd.Env = append(os.Environ(), spec.env...)
 	cmd.SysProcAttr = attributes(credential, spec.signal)
 	r := &running{done: make(chan struct{}), spec: spec}
 	started := make(chan error)

@@ -13,12 +13,6 @@ type Mistake = yaml.Error
 // Mistakes are all that were found, in the file's order.
 type Mistakes = yaml.Errors
 
-// place is where a value stands in the file.
-type place struct {
-	line, column int
-	text         string // of a single value, as written
-}
-
 // ReadFile reads the experiment at path as Read does.
 func ReadFile(path string) (*File, error) {
 	source, err := os.ReadFile(path)
@@ -52,11 +46,8 @@ func (f *File) parse(name string, source []byte) (*yaml.Document, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.name, f.source, f.places = name, source, map[string]place{}
+	f.name, f.source, f.places = name, source, document.Places
 	document.Decode(f)
-	for path, at := range document.Places {
-		f.places[path] = place{at.Line, at.Column, at.Text}
-	}
 	return document, document.Err()
 }
 

@@ -61,28 +61,14 @@ func (e *engine) ready(ctx context.Context, s *service) error {
 		conn.Close()
 	}
 	if s.process.http != "" {
-		url, err := expand(s.process.http)
-		if err != nil {
-			return err
-		}
-		if err := get(ctx, namespace, url); err != nil {
+		if err := get(ctx, namespace, e.layout.secrets.expand(s.process.http)); err != nil {
 			return err
 		}
 	}
 	if len(s.process.probe) > 0 {
-		return e.probe(ctx, s, namespace)
-	}
-	return nil
-}
-
-// probe runs the ready command as the service's user, on its host. Its output is dropped.
-func (e *engine) probe(ctx context.Context, s *service, namespace string) error {
-	spec := startSpec{
-		command: s.process.probe, env: s.process.env, directory: s.folder, user: s.config.User, namespace: namespace, log: os.DevNull,
-		signal: syscall.SIGKILL,
-	}
-	if err := run(ctx, spec, time.Second); err != nil {
-		return fmt.Errorf("run %s: %w", s.process.probe[0], err)
+		if err := run(ctx, e.spec(s, s.process.probe, os.DevNull, syscall.SIGKILL), time.Second); err != nil {
+			return fmt.Errorf("run %s: %w", s.process.probe[0], err)
+		}
 	}
 	return nil
 }

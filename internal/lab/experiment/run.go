@@ -53,7 +53,6 @@ type engine struct {
 	fixed    []*service
 	base     sockets
 	token    string // of the watches on the hosts
-	secrets  secrets
 	meter    *progress.Meter
 	clock    clock
 	done     int // trials
@@ -121,7 +120,6 @@ func open(ctx context.Context, c Config) (*engine, error) {
 		return nil, err
 	}
 	e.layout = e.file.placeholders(source)
-	e.secrets = e.file.secrets(source)
 	e.temp = filepath.Join(os.TempDir(), c.Prefix+"run")
 	e.layout.spillway = filepath.Join(e.temp, "spillway")
 	if reason := e.file.RootFor(); reason != "" {
@@ -179,25 +177,18 @@ func (e *engine) describe(programs []Program, o Options) (*Manifest, error) {
 	f := e.file
 	m := &Manifest{
 		Format: Format, Version: Version, Name: f.Name, Title: f.Title, Question: f.Question, Tool: e.config.Tool, Go: runtime.Version(),
-		StartedAt: time.Now(), Command: e.secrets.hideAll(result.RedactArgs(e.config.Command)), Seed: o.Seed, Quick: o.Quick, Sum: sum,
-		File:    f.redactedSource(),
+		StartedAt: time.Now(), Command: result.RedactArgs(e.config.Command), Seed: o.Seed, Quick: o.Quick, Sum: sum,
+		File:    string(f.source),
 		Machine: result.ReadMachine(), Programs: programs, Baseline: f.Baseline, Variants: slices.Clone(e.plan.Variants),
 		Levels: slices.Clone(e.plan.Levels),
 		SLO:    f.Load.SLO, Peak: f.peakFacts(), Charts: f.Charts, Plan: e.plan.Trials,
 	}
 	for i := range m.Variants {
-		m.Variants[i].Settings = redactValues(m.Variants[i].Settings)
 		for _, service := range m.Variants[i].Services {
 			if name := f.watchedAs(service); name != "" && !slices.Contains(m.Watched, name) {
 				m.Watched = append(m.Watched, name)
 			}
 		}
-	}
-	for i := range m.Levels {
-		m.Levels[i].Settings, m.Levels[i].Flags = redactValues(m.Levels[i].Settings), redactValues(m.Levels[i].Flags)
-	}
-	if m.Peak != nil {
-		m.Peak.Flags = redactValues(m.Peak.Flags)
 	}
 	for name := range f.Watch.Databases {
 		if !slices.Contains(m.Watched, name) {

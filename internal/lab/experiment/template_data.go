@@ -237,11 +237,11 @@ func (s *templateData) fillSettings(settings map[string]any) error {
 	return s.file.mistake("settings", "settings use each other in a circle, or more than %d levels deep", nestingMax)
 }
 
-// settings returns the settings, filled in.
+// settings returns the settings, filled in, with references.
 func (s *templateData) settings() map[string]string {
 	filled := map[string]string{}
 	for name, text := range s.values["setting"].(map[string]any) {
-		filled[name] = text.(string)
+		filled[name] = unmark(text.(string))
 	}
 	return filled
 }
@@ -309,15 +309,15 @@ func (s *templateData) template(service *Service, name string) (text, path strin
 	}
 	filled, where, message := execute(string(source), v)
 	if message != "" {
-		return "", "", Mistakes{{File: path, Line: where.line, Column: where.column, Message: message}}
+		return "", "", Mistakes{{File: path, Line: where.Line, Column: where.Column, Message: message}}
 	}
 	return filled, path, nil
 }
 
 // execute fills in a template. A message is one line that describes an error; at is its place.
-func execute(text string, v values) (filled string, at place, message string) {
+func execute(text string, v values) (filled string, at yaml.Place, message string) {
 	if !strings.Contains(text, "{{") {
-		return text, place{}, ""
+		return text, at, ""
 	}
 	var b strings.Builder
 	t, err := template.New("t").Option("missingkey=error").Parse(text)
@@ -325,13 +325,13 @@ func execute(text string, v values) (filled string, at place, message string) {
 		err = t.Execute(&b, map[string]any(v))
 	}
 	if err == nil {
-		return b.String(), place{}, ""
+		return b.String(), at, ""
 	}
-	at, message = place{line: 1, column: 1}, err.Error()
+	at.Line, at.Column, message = 1, 1, err.Error()
 	if m := templatePlace.FindStringSubmatch(message); m != nil {
-		at.line, _ = strconv.Atoi(m[1])
+		at.Line, _ = strconv.Atoi(m[1])
 		if column, err := strconv.Atoi(m[2]); err == nil {
-			at.column = column + 1
+			at.Column = column + 1
 		}
 		message = m[3]
 	}

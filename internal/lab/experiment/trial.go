@@ -64,7 +64,7 @@ func (e *engine) trial(ctx context.Context, block, position int, plan TrialPlan)
 	t.record.EndedAt = time.Now()
 	t.record.Complete = err == nil && t.record.Error == ""
 	if err != nil {
-		t.record.Error = e.secrets.hide(err.Error())
+		t.record.Error = e.layout.secrets.hide(err.Error())
 		t.record.Interrupted = errors.As(err, new(fatalError))
 	}
 	t.task.End(err)
@@ -195,12 +195,12 @@ func (e *engine) level(ctx context.Context, t *trial, name string, load Load) (*
 	if err != nil {
 		return nil, fatalError{err}
 	}
-	record.Command = e.secrets.hideAll(redactArgs(command))
+	record.Command = unmarkAll(command)
 	record.StartedAt = time.Now()
 	log := t.path("load.log")
 	err = e.visit(ctx, host, startSpec{
-		command: command, env: append(e.watchEnv(), e.redactEnv()...), directory: e.layout.source, namespace: e.network.namespace(host), log: log,
-		signal: syscall.SIGINT,
+		command: e.layout.secrets.expandAll(command), env: append(e.watchEnv(), e.redactEnv()...), directory: e.layout.source,
+		namespace: e.network.namespace(host), log: log, signal: syscall.SIGINT,
 	})
 	record.EndedAt = time.Now()
 	if ctx.Err() != nil {
@@ -277,6 +277,9 @@ func (s *templateData) arguments(load Load) ([]argument, error) {
 	for _, flag := range load.list() {
 		path := s.file.pathOf(flag.key, flag.value)
 		value, err := s.text(path, flag.value, s.values)
+		if err == nil && flag.key == "header" { // spillway load puts in the values of references, which must not be recorded
+			_, err = s.mark(path, flag.value, false)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -381,10 +384,7 @@ func (e *engine) watchEnv() []string { return []string{"SPILLWAY_WATCH_TOKEN=" +
 
 // redactEnv passes the secrets that the load must not record.
 func (e *engine) redactEnv() []string {
-	list, err := json.Marshal(e.secrets)
-	if err != nil || len(e.secrets) == 0 {
-		return nil
-	}
+	list, _ := json.Marshal(e.layout.secrets.hidden()) // texts have no error
 	return []string{result.RedactVariable + "=" + string(list)}
 }
 

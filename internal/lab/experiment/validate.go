@@ -109,7 +109,7 @@ func (f *File) has(path string) bool {
 func (f *File) pathOf(suffix, text string) string {
 	for _, path := range slices.Sorted(maps.Keys(f.places)) {
 		if (path == suffix || strings.HasSuffix(path, "."+suffix) || strings.Contains(path, "."+suffix+".") ||
-			strings.Contains(path, "."+suffix+"[")) && f.places[path].text == text {
+			strings.Contains(path, "."+suffix+"[")) && f.places[path].Text == text {
 			return path
 		}
 	}
@@ -121,7 +121,7 @@ func (f *File) mistake(path, format string, args ...any) Mistake {
 	m := Mistake{File: f.name, Line: 1, Column: 1, Path: path, Message: fmt.Sprintf(format, args...)}
 	for at := path; at != ""; at = at[:max(0, strings.LastIndexAny(at, ".["))] {
 		if p, ok := f.places[at]; ok {
-			m.Line, m.Column = p.line, p.column
+			m.Line, m.Column = p.Line, p.Column
 			break
 		}
 	}
@@ -149,6 +149,7 @@ func (f *File) validate() Mistakes {
 			wrong("settings."+name, "a setting is named by lower-case letters, digits and _")
 		}
 	}
+	f.checkSecrets(wrong)
 	f.checkNeeds(wrong)
 	f.checkHosts(wrong)
 	f.checkShares(wrong)
