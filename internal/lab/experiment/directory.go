@@ -100,15 +100,14 @@ type HostFacts struct {
 
 // VariantFacts describe a variant, including what it inherits.
 type VariantFacts struct {
-	Name      string            `json:"name"`
-	Title     string            `json:"title,omitempty"`
-	Baseline  string            `json:"baseline,omitempty"` // the variant that it is compared with; "" for the baseline
-	Again     bool              `json:"again,omitempty"`    // A/A control: the baseline once more
-	Values    map[string]string `json:"values,omitempty"`   // value by factor, including inherited values
-	Differs   []string          `json:"differs,omitempty"`  // factors that differ from its baseline
-	Settings  map[string]string `json:"settings,omitempty"` // as written, with templates
-	Services  []string          `json:"services"`           // in start order
-	Published []Published       `json:"published,omitempty"`
+	Name     string            `json:"name"`
+	Title    string            `json:"title,omitempty"`
+	Baseline string            `json:"baseline,omitempty"` // the variant that it is compared with; "" for the baseline
+	Again    bool              `json:"again,omitempty"`    // A/A control: the baseline once more
+	Values   map[string]string `json:"values,omitempty"`   // value by factor, including inherited values
+	Differs  []string          `json:"differs,omitempty"`  // factors that differ from its baseline
+	Settings map[string]string `json:"settings,omitempty"` // as written, with templates
+	Services []string          `json:"services"`           // in start order
 }
 
 // LevelFacts describe a level.

@@ -240,9 +240,7 @@ func (f *File) facts(v *Variant) VariantFacts {
 	if err != nil {
 		panic("bug: " + err.Error()) // validate has checked it
 	}
-	facts := VariantFacts{
-		Name: v.Name, Title: v.Title, Baseline: v.Baseline, Values: values, Settings: maps.Clone(f.Settings), Published: v.Published,
-	}
+	facts := VariantFacts{Name: v.Name, Title: v.Title, Baseline: v.Baseline, Values: values, Settings: maps.Clone(f.Settings)}
 	if facts.Settings == nil {
 		facts.Settings = map[string]string{}
 	}

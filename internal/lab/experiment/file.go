@@ -121,20 +121,11 @@ type FactorValue struct {
 
 // A Variant is a value for each factor. It inherits missing values from its baseline.
 type Variant struct {
-	Name      string            `yaml:",key"`
-	Title     string            `yaml:"title"`
-	Values    map[string]string `yaml:"values"`    // factor: value
-	Baseline  string            `yaml:"baseline"`  // variant that it is compared with; default: the file's baseline
-	Factors   int               `yaml:"factors"`   // number of factors that differ, if more than one
-	Published []Published       `yaml:"published"` // figures that others measured
-}
-
-// A Published figure was measured by others.
-type Published struct {
-	Metric string  `yaml:"metric" json:"metric"`         // a column of the study
-	Level  string  `yaml:"level" json:"level,omitempty"` // of this file; "" for a figure of the whole variant, such as a peak
-	Value  float64 `yaml:"value" json:"value"`           // in the metric's unit
-	Note   string  `yaml:"note" json:"note,omitempty"`   // such as "17 % 502s, ports used up"
+	Name     string            `yaml:",key"`
+	Title    string            `yaml:"title"`
+	Values   map[string]string `yaml:"values"`   // factor: value
+	Baseline string            `yaml:"baseline"` // variant that it is compared with; default: the file's baseline
+	Factors  int               `yaml:"factors"`  // number of factors that differ, if more than one
 }
 
 // Load holds flags of `spillway load` as templates; "" leaves a flag out. A key is the name of a flag with _ for -. The tag

@@ -143,7 +143,7 @@ func (f *File) Plan(source string, o Options) (*Plan, error) {
 		p.Variants = append(p.Variants, facts)
 		if f.AA && facts.Name == f.Baseline {
 			control := facts
-			control.Name, control.Again, control.Baseline, control.Published = facts.Name+controlSuffix, true, facts.Name, nil
+			control.Name, control.Again, control.Baseline = facts.Name+controlSuffix, true, facts.Name
 			p.Variants = append(p.Variants, control)
 		}
 	}

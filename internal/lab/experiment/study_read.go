@@ -43,7 +43,6 @@ func ReadStudy(dir string) (*Study, error) {
 	r.study.Whole = r.whole
 	r.study.setCells(r.runs)
 	r.study.compare(r.runs)
-	r.study.checkPublished(r.runs)
 	if len(r.study.Charts) == 0 {
 		r.study.Charts = r.study.defaultCharts()
 	}

@@ -169,7 +169,7 @@ func (f *File) validate() Mistakes {
 	if len(found) == 0 {
 		f.checkScopes(wrong)
 		f.checkWatch(wrong)
-		f.checkFigures(wrong)
+		f.checkCharts(wrong)
 	}
 	return found
 }
@@ -368,29 +368,22 @@ func (f *File) checkPeak(path string, peak *Peak, wrong reporter) {
 	}
 }
 
-// checkFigures checks the metrics and levels of charts and published figures.
-func (f *File) checkFigures(wrong reporter) {
+// checkCharts checks the metrics and levels of charts.
+func (f *File) checkCharts(wrong reporter) {
 	var processes []string
 	for i := range f.Services {
 		if name := f.watchedAs(f.Services[i].Name); name != "" {
 			processes = append(processes, name)
 		}
 	}
-	check := func(path, metric, level string) {
-		if !KnownMetric(metric, processes) {
-			wrong(path+".metric", "%q is no metric of this experiment", metric)
-		}
-		named := func(l Level) bool { return l.Name == level }
-		if level != "" && !slices.ContainsFunc(f.Levels, named) && !slices.ContainsFunc(f.quickLevels(), named) {
-			wrong(path+".level", "%q is no level of this file", level)
-		}
-	}
 	for i, chart := range f.Charts {
-		check(yaml.Index("charts", i), chart.Metric, chart.Level)
-	}
-	for i := range f.Variants {
-		for k, figure := range f.Variants[i].Published {
-			check(yaml.Index("variants."+f.Variants[i].Name+".published", k), figure.Metric, figure.Level)
+		path := yaml.Index("charts", i)
+		if !KnownMetric(chart.Metric, processes) {
+			wrong(path+".metric", "%q is no metric of this experiment", chart.Metric)
+		}
+		named := func(l Level) bool { return l.Name == chart.Level }
+		if chart.Level != "" && !slices.ContainsFunc(f.Levels, named) && !slices.ContainsFunc(f.quickLevels(), named) {
+			wrong(path+".level", "%q is no level of this file", chart.Level)
 		}
 	}
 }

@@ -39,9 +39,6 @@ func studySections(s *experiment.Study) []sheet.Section {
 		all = append(all, peakSection(s))
 	}
 	all = append(all, byLevelSections(s)...)
-	if len(s.Published) > 0 {
-		all = append(all, publishedSection(s))
-	}
 	all = append(all, comparisonSection(s, keyComparisons(s), "Against the baseline"))
 	note, key := studyNote, keyLevels(s)
 	for _, level := range s.Levels() {

@@ -41,8 +41,8 @@ func isPercentile(metric string) bool {
 	return metric == experiment.MetricP50 || metric == experiment.MetricP99
 }
 
-// metricTitle is the title of a metric at a level. Percentiles of a closed loop are labelled.
-func metricTitle(s *experiment.Study, metric, level string) string {
+// MetricTitle is the title of a metric at a level. Percentiles of a closed loop are labelled.
+func MetricTitle(s *experiment.Study, metric, level string) string {
 	title := metric
 	if m := s.Metric(metric); m != nil {
 		title = m.Title
@@ -105,7 +105,7 @@ func levelSections(s *experiment.Study, level string) []sheet.Section {
 		row := []string{"variant"}
 		for _, c := range cols {
 			if isPercentile(c.metric) {
-				c.title = metricTitle(s, c.metric, level)
+				c.title = MetricTitle(s, c.metric, level)
 			}
 			row = append(row, c.title)
 		}
@@ -349,6 +349,11 @@ func comparisonNote() string {
 		int(stats.Level*100), stats.Alpha, int(stats.Power*100), 100*result.ErrorShareMax, controlNote)
 }
 
+// KeyComparisons is the table of the comparisons of the leading metric and the p99 at each key level.
+func KeyComparisons(s *experiment.Study) *sheet.Table {
+	return comparisonSection(s, keyComparisons(s), "").Table
+}
+
 func comparisonSection(s *experiment.Study, comparisons []experiment.Comparison, title string) sheet.Section {
 	t := &sheet.Table{
 		Heads: []string{"variant", "against", "metric", "level", "ratio", "interval", "A/A", "p", "could have seen", "pairs", "verdict"},
@@ -361,57 +366,11 @@ func comparisonSection(s *experiment.Study, comparisons []experiment.Comparison,
 			name = "A/A: " + name
 		}
 		t.Add(
-			"", name, c.Baseline, metricTitle(s, c.Metric, c.Level), cmp.Or(c.Level, "-"), ratioText(s, c), spanText(s, c), controlText(s, c),
+			"", name, c.Baseline, MetricTitle(s, c.Metric, c.Level), cmp.Or(c.Level, "-"), ratioText(s, c), spanText(s, c), controlText(s, c),
 			pvalue(c.P), effect(c.MinimumEffect), sheet.Integer(c.Pairs), verdictWords(s, c),
 		)
 	}
 	return sheet.Section{Title: title, Table: t, Note: comparisonNote()}
-}
-
-// publishedNote explains publishedSection.
-const publishedNote = "Ratios are to the named baseline, there and here. direction: both ratios are on the same side of 1; - if " +
-	"theirs is within 5 % of 1. " +
-	"ratio: one is at most twice the other. Absolute figures come from different machines and need not agree."
-
-func publishedSection(s *experiment.Study) sheet.Section {
-	t := &sheet.Table{
-		Heads: []string{
-			"variant", "metric", "level", "published", "measured", "against", "ratio there", "ratio here", "direction", "ratio", "note",
-		},
-		Left: []int{0, 10},
-	}
-	section := sheet.Section{Title: "Beside published figures", Table: t, Note: publishedNote}
-	unmeasured := 0
-	for _, p := range s.Published {
-		if p.Measured == nil {
-			unmeasured++
-			continue
-		}
-		unlimited := func(v float64) string { return ratioNumber(v, 0) + " x" }
-		limited := func(v float64) string { return ratioNumber(v, controlReach(s, p.Metric, p.Level)) + " x" }
-		unit, title := "", p.Metric
-		if m := s.Metric(p.Metric); m != nil {
-			unit, title = m.Unit, m.Title
-		}
-		t.Add(
-			"", p.Variant, title, cmp.Or(p.Level, "-"), sheet.Text(p.Value, unit), sheet.Text(*p.Measured, unit), cmp.Or(p.Baseline, "-"),
-			known(unlimited, p.TheirRatio), known(limited, p.OurRatio), agreement(p.SameDirection), agreement(p.RatioAgrees), cmp.Or(p.Note, "-"),
-		)
-	}
-	if unmeasured > 0 {
-		section.Note += fmt.Sprintf(" %d published figures of levels that were not run are left out.", unmeasured)
-	}
-	return section
-}
-
-func agreement(agrees *bool) string {
-	switch {
-	case agrees == nil:
-		return "-"
-	case *agrees:
-		return "agrees"
-	}
-	return "differs"
 }
 
 // differenceSection shows factors and settings that differ between variants.

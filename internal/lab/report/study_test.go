@@ -33,7 +33,7 @@ func quickStudyOf(t testing.TB) *experiment.Study {
 	study := studyOf(t)
 	study.Manifest.Quick, study.Blocks, study.Whole, study.Ended = true, 3, 2, "interrupted"
 	study.Manifest.Title, study.Manifest.Question = "Stacks <quick> & *dirty*", ""
-	study.Charts, study.Published = nil, nil
+	study.Charts = nil
 	study.Manifest.Levels = study.Manifest.Levels[2:]
 	study.Manifest.Peak = nil
 	for i := range study.Comparisons {
