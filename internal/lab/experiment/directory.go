@@ -22,7 +22,7 @@ import (
 //	experiment.yaml                        the file as it was run
 //	blocks/001/VARIANT/block.json          Trial: the record of the variant's trial in this block; written when it ends
 //	blocks/001/VARIANT/LEVEL.ndjson.gz     a result file of `spillway load`; its label is the variant
-//	blocks/001/VARIANT/peak-RATE.ndjson.gz a result file of one attempt of the peak search
+//	blocks/001/VARIANT/peak.ndjson.gz      the result file of `spillway peak`
 //	blocks/001/VARIANT/SERVICE.log         output of the service
 //	blocks/001/VARIANT/load.log            output of `spillway load`
 //	blocks/001/VARIANT/watch-HOST.log      output of the watch of a host
@@ -39,7 +39,7 @@ const (
 	BlocksDir    = "blocks"
 	ServicesDir  = "services"
 	ResultSuffix = ".ndjson.gz"
-	PeakPrefix   = "peak-" // prefix of an attempt's result file
+	PeakName     = "peak" // of the search, where levels have their names
 
 	incompleteDir = "incomplete"
 	freshSuffix   = ".new" // of a file that is being written
@@ -119,11 +119,12 @@ type LevelFacts struct {
 
 // PeakFacts describe the search for a peak.
 type PeakFacts struct {
-	SLO   string            `json:"slo"`
-	Start float64           `json:"start_hz"`
-	Max   float64           `json:"max_hz"`
-	Step  float64           `json:"step_share"`
-	Flags map[string]string `json:"flags"`
+	SLO     string            `json:"slo"`
+	Start   float64           `json:"start_hz"`
+	Max     float64           `json:"max_hz"`
+	Step    float64           `json:"step_share"`
+	MaxTime float64           `json:"max_seconds"`
+	Flags   map[string]string `json:"flags"`
 }
 
 // A TrialPlan is one variant's trial in a block.
@@ -164,15 +165,14 @@ type ServiceRun struct {
 
 // A LevelRun is the record of one level.
 type LevelRun struct {
-	Name      string       `json:"name"`
-	File      string       `json:"file"` // in the directory of the trial
-	StartedAt time.Time    `json:"started_at"`
-	EndedAt   time.Time    `json:"ended_at"`
-	Command   []string     `json:"command"` // with references
-	ExitCode  int          `json:"exit_code"`
-	Cooldown  CooldownRun  `json:"cooldown"`
-	Error     string       `json:"error,omitempty"` // why `spillway load` could not run
-	Peak      *PeakAttempt `json:"attempt,omitempty"`
+	Name      string      `json:"name"`
+	File      string      `json:"file"` // in the directory of the trial
+	StartedAt time.Time   `json:"started_at"`
+	EndedAt   time.Time   `json:"ended_at"`
+	Command   []string    `json:"command"` // with references
+	ExitCode  int         `json:"exit_code"`
+	Cooldown  CooldownRun `json:"cooldown"`
+	Error     string      `json:"error,omitempty"` // why `spillway load` could not run
 }
 
 // A CooldownRun is the record of the wait before a level.
@@ -186,20 +186,11 @@ type CooldownRun struct {
 
 // A PeakRun is the record of a search for the highest rate that meets the SLO.
 type PeakRun struct {
-	Feasible   float64    `json:"feasible_hz"`           // highest rate that met it in a VALID attempt; 0 if none did
-	Infeasible float64    `json:"infeasible_hz"`         // lowest rate above it that missed it in a VALID attempt; 0 if none did
-	Unproved   float64    `json:"unproved_hz,omitempty"` // rate at which the search ended, because no attempt was VALID
-	Attempts   []LevelRun `json:"attempts"`
-	Stopped    string     `json:"stopped,omitempty"` // why the search ended, as of package peak
-	Note       string     `json:"note,omitempty"`    // "the limit of the search met the SLO"
-}
-
-// A PeakAttempt is the outcome of one attempt.
-type PeakAttempt struct {
-	Rate     float64         `json:"rate_hz"`
-	Met      bool            `json:"met"`
-	Missed   string          `json:"missed,omitempty"` // criteria that were not met
-	Validity result.Validity `json:"validity"`
+	LevelRun                   // of `spillway peak`
+	Feasible   float64         `json:"feasible_hz"`    // highest rate that met it in a VALID probe; 0 if none did
+	Infeasible float64         `json:"infeasible_hz"`  // lowest rate above it that missed it in a VALID probe; 0 if none did
+	Validity   result.Validity `json:"validity"`       // VALID if the search proves the peak, or that no rate met the SLO
+	Note       string          `json:"note,omitempty"` // what is not proved, or that the limit of the search met the SLO
 }
 
 // A State is the progress of a run.

@@ -179,12 +179,14 @@ type Level struct {
 	Load     `yaml:",inline"`
 }
 
-// Peak searches for the highest rate that meets the SLO, as package peak does.
+// Peak searches for the highest rate that meets the SLO by `spillway peak`. It takes every flag of Load but rate, duration, requests
+// and abort.
 type Peak struct {
-	Start float64 `yaml:"start"` // requests per second; default 100
-	Max   float64 `yaml:"max"`   // upper limit; default 100000
-	Step  float64 `yaml:"step"`  // final interval, as a share of its lower end; default 0.05
-	Load  `yaml:",inline"`
+	Start   float64       `yaml:"start"`    // requests per second; default 100
+	Max     float64       `yaml:"max"`      // upper limit; default 100000
+	Step    float64       `yaml:"step"`     // final interval, as a share of its lower end; default 0.05
+	MaxTime time.Duration `yaml:"max_time"` // ends the search; default 10m
+	Load    `yaml:",inline"`
 }
 
 // Watch names what is sampled during the load.

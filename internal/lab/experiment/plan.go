@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
-	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -14,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"spillway/internal/lab/peak"
+	"spillway/internal/lab/result"
 )
 
 // overhead is the time of a level beyond its load, to start it and to write its file.
@@ -22,12 +21,6 @@ const overhead = time.Second
 
 // loadDuration is the default of `spillway load`.
 const loadDuration = 10 * time.Second
-
-// Attempts of a peak search.
-const (
-	peakLeast   = 4 // a rate that is met, one that is missed, and both again
-	peakRepeats = 3 // attempts for each halving of the interval, in a long search
-)
 
 // quickMax is the longest quick run.
 const quickMax = 10 * time.Minute
@@ -37,8 +30,8 @@ type Plan struct {
 	Variants []VariantFacts
 	Levels   []LevelFacts
 	Trials   [][]TrialPlan // by block
-	// Least is the time of the loads. Most adds every cool-down at its timeout and a long peak search. Neither includes
-	// the start of services, nor levels that end after a number of requests; Open is true if there are any.
+	// Least is the time of the loads, and of peak searches at their limit. Most adds every cool-down at its timeout. Neither
+	// includes the start of services, nor levels that end after a number of requests; Open is true if there are any.
 	Least, Most time.Duration
 	Open        bool
 }
@@ -251,27 +244,60 @@ func (c *checker) level(facts *VariantFacts, level *Level) error {
 		return err
 	}
 	if level != nil {
-		if err := c.load(data, c.file.Load.with(level.Load), 1, 1); err != nil {
+		load := c.file.Load.with(level.Load)
+		if err := c.load(data, load); err != nil {
+			return err
+		}
+		if err := c.duration(data, load); err != nil {
 			return err
 		}
 	}
-	last := level == nil || level.Name == c.file.Levels[len(c.file.Levels)-1].Name
-	if search := c.file.Peak; search != nil && last {
-		doublings := int(math.Ceil(math.Log2(search.Max/search.Start))) + 1
-		halvings := max(0, int(math.Ceil(-math.Log2(search.Step))))
-		load := c.file.Load.with(search.Load)
-		load.Rate = fmt.Sprint(search.Start)
-		return c.load(data, load, peakLeast, min(doublings+peakRepeats*halvings, peak.ProbesMax))
+	if c.file.Peak != nil && (level == nil || level.Name == c.file.Levels[len(c.file.Levels)-1].Name) {
+		return c.search(data)
 	}
 	return nil
 }
 
-// load checks the templates of a load and adds its time; it runs between least and most times.
-func (c *checker) load(s *templateData, load Load, least, most int) error {
+// search checks a peak search and adds its time.
+func (c *checker) search(s *templateData) error {
+	load := c.file.peakLoad()
+	path := c.file.pathOf("slo", load.SLO)
+	text, err := s.text(path, load.SLO, s.values)
+	if err != nil {
+		return err
+	}
+	if slo, err := result.ParseSLO(text); err == nil && slo.LimitsRate() {
+		return c.file.mistake(path, "the search finds the rate: remove the criterion on it")
+	}
+	load.Rate = fmt.Sprint(c.file.Peak.Start)
+	c.add(c.file.Peak.MaxTime)
+	return c.load(s, load)
+}
+
+// add adds the time of a load and of the cool-down before it.
+func (c *checker) add(load time.Duration) {
+	c.least += load
+	c.most += load + c.file.Cooldown.Timeout
+}
+
+// load checks the templates and the arguments of a load.
+func (c *checker) load(s *templateData, load Load) error {
 	arguments, err := s.arguments(load)
 	if err != nil {
 		return err
 	}
+	watched, err := s.watched()
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(watched.databases)) {
+		arguments = append(arguments, argument{"watch.databases." + name, "--watch-db=" + name + "=" + watched.databases[name]})
+	}
+	return c.checkArguments(arguments)
+}
+
+// duration adds the time of a level.
+func (c *checker) duration(s *templateData, load Load) error {
 	once := overhead
 	for _, text := range []string{load.Warmup, load.Duration} {
 		text, err := s.text(s.file.pathOf("duration", text), text, s.values)
@@ -293,16 +319,8 @@ func (c *checker) load(s *templateData, load Load, least, most int) error {
 	case load.Duration == "":
 		once += loadDuration
 	}
-	watched, err := s.watched()
-	if err != nil {
-		return err
-	}
-	for _, name := range slices.Sorted(maps.Keys(watched.databases)) {
-		arguments = append(arguments, argument{"watch.databases." + name, "--watch-db=" + name + "=" + watched.databases[name]})
-	}
-	c.least += time.Duration(least) * once
-	c.most += time.Duration(most) * (once + c.file.Cooldown.Timeout)
-	return c.checkArguments(arguments)
+	c.add(once)
+	return nil
 }
 
 // checkArguments reports the argument that `spillway load` would refuse, with its place.

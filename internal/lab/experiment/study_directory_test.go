@@ -132,13 +132,9 @@ func (m *studyModel) trial(t testing.TB, dir string, block int, plan TrialPlan, 
 		trial.Levels = append(trial.Levels, LevelRun{Name: level.Name, File: name, Cooldown: CooldownRun{Reached: true}})
 	}
 	peak := math.Round(cost.capacity / drift * m.noise())
-	trial.Peak = &PeakRun{Feasible: peak, Infeasible: peak * 1.05, Attempts: []LevelRun{
-		{Name: "peak", Peak: &PeakAttempt{Rate: peak, Met: true, Validity: result.Valid}},
-		{Name: "peak-missed", Peak: &PeakAttempt{Rate: peak * 1.05, Validity: result.Valid}},
-	}}
+	trial.Peak = &PeakRun{Feasible: peak, Infeasible: peak * 1.05, Validity: result.Valid}
 	if _, broken := m.broken[plan.Variant]; broken {
 		trial.Peak.Feasible, trial.Peak.Infeasible = 0, 100
-		trial.Peak.Attempts = []LevelRun{{Name: "peak-100", Peak: &PeakAttempt{Rate: 100, Validity: result.Valid}}}
 	}
 	if peak, given := m.peak[plan.Variant]; given {
 		trial.Peak = &peak

@@ -1,7 +1,6 @@
 package experiment
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -220,19 +219,14 @@ func (r *studyReader) readPeak(block int, variant string, peak *PeakRun) {
 		r.problem(true, block, variant, "", "the manifest has no search for a peak")
 		return
 	}
-	validity, why := peak.proof(r.study.Manifest.Peak.Max)
-	note := cmp.Or(peak.Note, why)
-	if note != "" {
-		r.problem(false, block, variant, "", "peak: %s", note)
+	if peak.Note != "" {
+		r.problem(false, block, variant, "", "peak: %s", peak.Note)
 	}
-	figures := levelFigures{read: true, validity: validity, figures: map[string]float64{MetricPeak: peak.Feasible}}
-	switch {
-	case peak.Feasible > 0:
-		figures.atLeast = map[string]bool{MetricPeak: peak.Infeasible == 0}
-	case why == "":
-		figures.failing = true
-	default: // nothing is known about the peak
-		delete(figures.figures, MetricPeak)
+	figures := levelFigures{read: true, validity: peak.Validity}
+	if proved := peak.Validity == result.Valid; proved || peak.Feasible > 0 { // otherwise nothing is known about the peak
+		figures.figures = map[string]float64{MetricPeak: peak.Feasible}
+		figures.failing = peak.Feasible == 0
+		figures.atLeast = map[string]bool{MetricPeak: peak.Feasible > 0 && peak.Infeasible == 0}
 	}
 	room[block-1] = figures
 }

@@ -3,7 +3,6 @@ package experiment
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -188,24 +187,18 @@ func TestAbortedLoads(t *testing.T) {
 // is none.
 func TestUnprovedPeaks(t *testing.T) {
 	t.Parallel()
-	attempt := func(rate float64, validity result.Validity) LevelRun {
-		return LevelRun{Name: fmt.Sprintf("peak-%g", rate), Peak: &PeakAttempt{Rate: rate, Validity: validity}}
-	}
 	for _, validity := range []result.Validity{result.HostContended, result.TooFewSamples, result.NotStationary} {
-		for _, peak := range []PeakRun{
-			{Unproved: 500, Attempts: []LevelRun{attempt(500, validity)}},
-			{Infeasible: 500, Unproved: 250, Attempts: []LevelRun{attempt(500, result.Valid), attempt(250, validity)}},
-		} {
+		for _, peak := range []PeakRun{{Validity: validity}, {Infeasible: 500, Validity: validity}} {
 			model := newStudyModel(10)
 			model.only()
 			model.peak = map[string]PeakRun{"pooled": peak}
 			study := readStudy(t, model.write(t))
 			cell := study.Cell("pooled", "")
 			if _, has := cell.Figures[MetricPeak]; has || cell.Fails() || cell.Runs != 10 || cell.Validity[validity] != 10 {
-				t.Errorf("%s, %g: the cell: %+v", validity, peak.Unproved, cell)
+				t.Errorf("%s, %g: the cell: %+v", validity, peak.Infeasible, cell)
 			}
 			if c := study.Compared(MetricPeak, "", "pooled"); c != nil && c.Verdict != NoVerdict {
-				t.Errorf("%s, %g: %+v", validity, peak.Unproved, c)
+				t.Errorf("%s, %g: %+v", validity, peak.Infeasible, c)
 			}
 		}
 	}

@@ -111,7 +111,7 @@ func (e *engine) levels(ctx context.Context, t *trial, names []string) error {
 			return err
 		}
 		t.onLevel(name)
-		run, err := e.level(ctx, t, name, e.file.Load.with(level.Load))
+		run, err := e.level(ctx, t, name, []string{"load"}, e.file.Load.with(level.Load))
 		if err != nil {
 			return err
 		}
@@ -178,14 +178,15 @@ func (e *engine) endServices(t *trial) {
 	t.services = nil
 }
 
-// level runs one load. Failures of the load itself are in the record; the error is a fatalError or the context's.
-func (e *engine) level(ctx context.Context, t *trial, name string, load Load) (*LevelRun, error) {
+// level runs `spillway load`, or `spillway peak`, of which program are the first words. Failures of the load itself are in the record; the
+// error is a fatalError or the context's.
+func (e *engine) level(ctx context.Context, t *trial, name string, program []string, load Load) (*LevelRun, error) {
 	cooldown, err := e.coolDown(ctx)
 	if err != nil {
 		return nil, err
 	}
 	record := &LevelRun{Name: name, File: name + ResultSuffix, Cooldown: cooldown}
-	command, err := e.command(t, record, load)
+	command, err := e.command(t, record, program, load)
 	if err != nil {
 		return nil, fatalError{err}
 	}
@@ -210,22 +211,22 @@ func (e *engine) level(ctx context.Context, t *trial, name string, load Load) (*
 	switch {
 	case err == nil, record.ExitCode == exit.Failed, record.ExitCode == exit.NothingValid: // the file has the result
 	case record.ExitCode == exit.Usage: // the next load would fail as well
-		return nil, fatalError{&UseError{fmt.Sprintf("level %s: spillway load refuses its arguments; %s", name, e.logTail(log))}}
+		return nil, fatalError{&UseError{fmt.Sprintf("level %s: spillway %s refuses its arguments; %s", name, program[0], e.logTail(log))}}
 	default:
 		record.Error = fmt.Sprintf("%s; %s", exitText(err), e.logTail(log))
 	}
 	return record, nil
 }
 
-// command returns the command of `spillway load`. Its seed is the same for all variants of a block.
-func (e *engine) command(t *trial, run *LevelRun, load Load) ([]string, error) {
+// command returns the command of a load. Its seed is the same for all variants of a block.
+func (e *engine) command(t *trial, run *LevelRun, program []string, load Load) ([]string, error) {
 	arguments, err := t.data.arguments(load)
 	if err != nil {
 		return nil, err
 	}
 	hash := fnv.New64a()
 	fmt.Fprintf(hash, "%d %d %s", e.manifest.Seed, t.record.Block, run.Name)
-	command := append([]string{e.layout.spillway, "load"}, texts(arguments)...)
+	command := slices.Concat([]string{e.layout.spillway}, program, texts(arguments))
 	command = append(command, "--label="+t.record.Variant, "--seed="+strconv.FormatUint(hash.Sum64()>>12|1, 10), "--out="+t.path(run.File))
 	watch, err := t.data.watched()
 	if err != nil {

@@ -77,6 +77,7 @@ func (p *Peak) setDefaults() {
 	p.Start = cmp.Or(p.Start, 100)
 	p.Max = cmp.Or(p.Max, 100_000)
 	p.Step = cmp.Or(p.Step, 0.05)
+	p.MaxTime = cmp.Or(p.MaxTime, 10*time.Minute)
 }
 
 // nameLevels gives names to the levels without one.
@@ -305,8 +306,8 @@ func (f *File) startOrder(names []string) ([]string, error) {
 func (f *File) checkLevels(path string, levels []Level, wrong reporter) {
 	for i := range levels {
 		level, at := &levels[i], yaml.Index(path, i)
-		if !fileWord.MatchString(level.Name) || strings.HasPrefix(level.Name, PeakPrefix) {
-			wrong(at, "%q: give a name of letters, digits, _, - and ., that does not begin with %s", level.Name, PeakPrefix)
+		if !fileWord.MatchString(level.Name) || level.Name == PeakName {
+			wrong(at, "%q: give a name of letters, digits, _, - and . that is not %s", level.Name, PeakName)
 		}
 		if slices.ContainsFunc(levels[:i], func(l Level) bool { return l.Name == level.Name }) {
 			wrong(at, "another level is also named %s: give it a name", level.Name)
@@ -343,28 +344,6 @@ func (f *File) checkLoad(path string, load Load, wrong reporter) {
 		if flag.kind == "switch" && flag.value != "true" && flag.value != "false" {
 			wrong(path+"."+flag.key, "must be true or false")
 		}
-	}
-}
-
-func (f *File) checkPeak(path string, peak *Peak, wrong reporter) {
-	if peak == nil {
-		return
-	}
-	f.checkLoad(path, peak.Load, wrong)
-	inherits := path != "peak"
-	if !inherits && peak.SLO == "" && f.Load.SLO == "" {
-		wrong(path, "needs an slo, here or in load")
-	}
-	switch {
-	case peak.Start < 0 || peak.Start > 1e7, peak.Max < 0 || peak.Max > 1e7:
-		wrong(path, "start and max must be from 1 to 10000000 a second")
-	case !inherits && peak.Max < peak.Start:
-		wrong(path, "max is below start")
-	case peak.Step < 0 || peak.Step >= 1, !inherits && peak.Step < 0.001:
-		wrong(path+".step", "must be from 0.001 to 1, a share of the rate")
-	}
-	if peak.Rate != "" || peak.Requests != "" {
-		wrong(path, "the search sets the rate, and needs a duration instead of requests")
 	}
 }
 

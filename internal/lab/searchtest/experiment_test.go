@@ -23,6 +23,7 @@ import (
 
 	"spillway/internal/apptest"
 	"spillway/internal/lab/experiment"
+	"spillway/internal/lab/peak"
 	"spillway/internal/lab/result"
 )
 
@@ -84,16 +85,17 @@ func TestExperimentPeak(t *testing.T) {
 	apptest.Long(t)
 	t.Parallel()
 	text := strings.Replace(tinyExperiment, "blocks: 2", "blocks: 1", 1) +
-		"peak: {start: 1000, max: 2000, slo: p50<10s errors<=100%, connections: 5, duration: 300ms}\n"
+		"peak: {start: 1000, max: 2000, slo: p50<10s errors<=100%, connections: 5, max_time: 1m}\n"
 	file, out := writeExperiment(t, text), filepath.Join(t.TempDir(), "out")
 	r := startExperiment(t, out, file, "-o", out)
 	code, proved := r.wait(), false
 	for _, variant := range []string{"base", "other"} {
-		trial := r.checkTrial(t, filepath.Join(out, experiment.BlocksDir, "001", variant), variant)
+		dir := filepath.Join(out, experiment.BlocksDir, "001", variant)
+		trial := r.checkTrial(t, dir, variant)
 		if trial.Peak == nil {
 			t.Fatalf("%s has no peak: %+v\n%s", variant, trial, &r.output)
 		}
-		proved = checkPeak(t, trial.Peak) || proved
+		proved = checkPeak(t, dir, trial.Peak) || proved
 	}
 	if proved {
 		r.checkEnd(t, code, 0, "spillway report ")
@@ -103,22 +105,22 @@ func TestExperimentPeak(t *testing.T) {
 	r.wantNothingLeft(t)
 }
 
-// checkPeak checks that only VALID attempts move the bounds of a search from 1000 to 2000 that every VALID attempt meets, and
-// reports whether they prove the peak.
-func checkPeak(t *testing.T, peak *experiment.PeakRun) (proved bool) {
+// checkPeak checks the record of a search up to 2000, which every VALID probe meets, against its result file, and reports whether it
+// proves the peak.
+func checkPeak(t *testing.T, dir string, found *experiment.PeakRun) (proved bool) {
 	t.Helper()
-	feasible, valid, tries := 0.0, map[float64]bool{}, map[float64]int{}
-	for i := range peak.Attempts {
-		a := peak.Attempts[i].Peak
-		tries[a.Rate]++
-		if a.Validity == result.Valid {
-			feasible, valid[a.Rate] = max(feasible, a.Rate), true
-		}
+	run, err := result.ReadFile(filepath.Join(dir, found.File))
+	if err != nil {
+		t.Fatal(err)
 	}
-	complete := peak.Feasible == 2000 && peak.Unproved == 0
-	unproved := peak.Unproved > 0 && !valid[peak.Unproved] && tries[peak.Unproved] > 0
-	if peak.Feasible != feasible || peak.Infeasible != 0 || !complete && !unproved {
-		t.Errorf("the peak %+v with %v attempts, VALID ones up to %g", peak, tries, feasible)
+	outcome, err := peak.OutcomeOf(run)
+	if err != nil || outcome == nil {
+		t.Fatalf("%s is no search: %v", found.File, err)
+	}
+	a := &outcome.Answer
+	complete := a.Stopped == peak.StoppedMaximum && a.Feasible == 2000
+	if found.Feasible != a.Feasible || found.Infeasible != 0 || (found.Validity == result.Valid) != complete || found.Note == "" {
+		t.Errorf("the peak %+v of a search that found %s, and stopped for %s", found, outcome.Headline(), a.Stopped)
 	}
 	return complete
 }
@@ -318,7 +320,9 @@ func TestExperimentChecksLoads(t *testing.T) {
 		{"requests: 60", "requests: 60, abort: errors>20", `load.abort: --abort "errors>20"`},
 		{"blocks: 2", "blocks: 2\nquick: {blocks: 1, load: {slo: p99}}", "quick.load.slo: "},
 		{"blocks: 2", "blocks: 2\nquick: {blocks: 1, levels: [{connections: 0}]}", "quick.levels[0].connections: "},
-		{"blocks: 2", "blocks: 2\npeak: {slo: speed>3, duration: 1s}", "peak.slo: "},
+		{"blocks: 2", "blocks: 2\npeak: {slo: speed>3}", "peak.slo: "},
+		{"blocks: 2", "blocks: 2\npeak: {slo: p99<1s rate>=3}", "peak.slo: the search finds the rate"},
+		{"blocks: 2", "blocks: 2\npeak: {slo: p99<1s, duration: 1s}", "peak: remove rate, duration, requests and abort"},
 	} {
 		if !strings.Contains(tinyExperiment, c.old) {
 			t.Fatalf("%q is not in the file", c.old)
