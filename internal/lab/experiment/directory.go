@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"spillway/internal/exit"
 	"spillway/internal/lab/result"
 )
 
@@ -229,20 +230,20 @@ func replaceJSON(path string, v any) error {
 // begin makes the directory of a run and locks it until the returned file is closed. A directory that already holds a run is
 // an error, unless it is resumed.
 func (e *engine) begin() (lock *os.File, err error) {
-	dir := e.config.Dir
-	if _, err := os.Stat(filepath.Join(dir, ManifestFile)); err == nil && !e.config.Resume {
-		return nil, &UseError{fmt.Sprintf("%s already holds a run: resume it with --resume %s, or choose another directory", dir, dir)}
+	dir, fresh := e.dir, e.command.Resume == ""
+	if _, err := os.Stat(filepath.Join(dir, ManifestFile)); err == nil && fresh {
+		return nil, exit.UsageError(fmt.Errorf("%s already holds a run: resume it with --resume %s, or choose another directory", dir, dir))
 	}
-	if other, err := foreign(dir); err != nil || other != "" && !e.config.Resume {
+	if other, err := foreign(dir); err != nil || other != "" && fresh {
 		if err == nil {
-			err = &UseError{fmt.Sprintf("%s has other files, such as %s: choose a new or empty directory", dir, other)}
+			err = exit.UsageError(fmt.Errorf("%s has other files, such as %s: choose a new or empty directory", dir, other))
 		}
 		return nil, err
 	}
 	if err := os.MkdirAll(filepath.Join(dir, BlocksDir), 0o755); err != nil {
 		return nil, fmt.Errorf("make directory: %w", err)
 	}
-	if !e.config.Resume {
+	if fresh {
 		if err := os.WriteFile(filepath.Join(dir, SourceFile), e.file.source, 0o644); err != nil {
 			return nil, fmt.Errorf("write experiment: %w", err)
 		}
@@ -252,7 +253,7 @@ func (e *engine) begin() (lock *os.File, err error) {
 	}
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		lock.Close()
-		return nil, &UseError{fmt.Sprintf("%s is in use by another run", dir)}
+		return nil, exit.UsageError(fmt.Errorf("%s is in use by another run", dir))
 	}
 	return lock, nil
 }
@@ -273,13 +274,13 @@ func foreign(dir string) (string, error) {
 }
 
 func (e *engine) saveState(block int, variant, level, ended string) error {
-	return replaceJSON(filepath.Join(e.config.Dir, StateFile), State{
+	return replaceJSON(filepath.Join(e.dir, StateFile), State{
 		UpdatedAt: time.Now(), PID: os.Getpid(), Block: block, Variant: variant, Level: level, Done: e.done, Trials: e.trials(), Ended: ended,
 	})
 }
 
 func (e *engine) blockDir(block int) string {
-	return filepath.Join(e.config.Dir, BlocksDir, fmt.Sprintf("%03d", block))
+	return filepath.Join(e.dir, BlocksDir, fmt.Sprintf("%03d", block))
 }
 
 func (e *engine) trialDir(block int, variant string) string {
@@ -319,7 +320,7 @@ func (e *engine) archiveBlock(block int) error {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	aside := filepath.Join(e.config.Dir, incompleteDir)
+	aside := filepath.Join(e.dir, incompleteDir)
 	if err := os.MkdirAll(aside, 0o755); err != nil {
 		return fmt.Errorf("archive incomplete block: %w", err)
 	}

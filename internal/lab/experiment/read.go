@@ -4,26 +4,21 @@ import (
 	"fmt"
 	"os"
 
+	"spillway/internal/exit"
 	"spillway/internal/yaml"
 )
-
-// A Mistake is one thing that is wrong in a file, with its place.
-type Mistake = yaml.Error
-
-// Mistakes are all that were found, in the file's order.
-type Mistakes = yaml.Errors
 
 // ReadFile reads the experiment at path as Read does.
 func ReadFile(path string) (*File, error) {
 	source, err := os.ReadFile(path)
 	if err != nil {
-		return nil, &UseError{fmt.Sprintf("read experiment: %v", err)}
+		return nil, exit.UsageError(fmt.Errorf("read experiment: %w", err))
 	}
 	return Read(path, source)
 }
 
 // Read reads an experiment from YAML, fills in defaults and checks everything that the text alone can tell; templates
-// and programs are for Check. name stands for the file in messages. The error is Mistakes.
+// and programs are for Plan and Programs. name stands for the file in messages. The error is yaml.Errors.
 func Read(name string, source []byte) (*File, error) {
 	f := &File{}
 	document, err := f.parse(name, source)

@@ -226,12 +226,16 @@ type dataFolder struct {
 }
 
 // openData makes the data folder of each service. It removes kept data that was filled differently.
-func (e *engine) openData(root string) error {
+func (e *engine) openData() error {
+	kept, err := filepath.Abs(filepath.Join(e.command.Data, "experiments", e.file.Name))
+	if err != nil {
+		return err
+	}
 	for i := range e.file.Services {
 		s := &e.file.Services[i]
 		d := &dataFolder{path: filepath.Join(e.temp, "data", s.Name)}
 		if s.Keep != "" {
-			if err := e.openKept(d, s, filepath.Join(root, "experiments", e.file.Name, s.Name)); err != nil {
+			if err := e.openKept(d, s, filepath.Join(kept, s.Name)); err != nil {
 				return fmt.Errorf("service %s: data: %w", s.Name, err)
 			}
 		}

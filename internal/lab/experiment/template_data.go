@@ -309,7 +309,7 @@ func (s *templateData) template(service *Service, name string) (text, path strin
 	}
 	filled, where, message := execute(string(source), v)
 	if message != "" {
-		return "", "", Mistakes{{File: path, Line: where.Line, Column: where.Column, Message: message}}
+		return "", "", yaml.Errors{{File: path, Line: where.Line, Column: where.Column, Message: message}}
 	}
 	return filled, path, nil
 }

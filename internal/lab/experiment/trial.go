@@ -186,7 +186,7 @@ func (e *engine) level(ctx context.Context, t *trial, name string, program []str
 		return nil, err
 	}
 	record := &LevelRun{Name: name, File: name + ResultSuffix, Cooldown: cooldown}
-	command, err := e.command(t, record, program, load)
+	command, err := e.loadCommand(t, record, program, load)
 	if err != nil {
 		return nil, fatalError{err}
 	}
@@ -211,15 +211,15 @@ func (e *engine) level(ctx context.Context, t *trial, name string, program []str
 	switch {
 	case err == nil, record.ExitCode == exit.Failed, record.ExitCode == exit.NothingValid: // the file has the result
 	case record.ExitCode == exit.Usage: // the next load would fail as well
-		return nil, fatalError{&UseError{fmt.Sprintf("level %s: spillway %s refuses its arguments; %s", name, program[0], e.logTail(log))}}
+		return nil, fatalError{exit.UsageError(fmt.Errorf("level %s: spillway %s refuses its arguments; %s", name, program[0], e.logTail(log)))}
 	default:
 		record.Error = fmt.Sprintf("%s; %s", exitText(err), e.logTail(log))
 	}
 	return record, nil
 }
 
-// command returns the command of a load. Its seed is the same for all variants of a block.
-func (e *engine) command(t *trial, run *LevelRun, program []string, load Load) ([]string, error) {
+// loadCommand returns the command of a load. Its seed is the same for all variants of a block.
+func (e *engine) loadCommand(t *trial, run *LevelRun, program []string, load Load) ([]string, error) {
 	arguments, err := t.data.arguments(load)
 	if err != nil {
 		return nil, err

@@ -118,8 +118,8 @@ func (f *File) pathOf(suffix, text string) string {
 }
 
 // mistake returns a mistake at the place of path, or at the nearest enclosing block.
-func (f *File) mistake(path, format string, args ...any) Mistake {
-	m := Mistake{File: f.name, Line: 1, Column: 1, Path: path, Message: fmt.Sprintf(format, args...)}
+func (f *File) mistake(path, format string, args ...any) yaml.Error {
+	m := yaml.Error{File: f.name, Line: 1, Column: 1, Path: path, Message: fmt.Sprintf(format, args...)}
 	for at := path; at != ""; at = at[:max(0, strings.LastIndexAny(at, ".["))] {
 		if p, ok := f.places[at]; ok {
 			m.Line, m.Column = p.Line, p.Column
@@ -130,8 +130,8 @@ func (f *File) mistake(path, format string, args ...any) Mistake {
 }
 
 // validate checks everything that needs no template and no program.
-func (f *File) validate() Mistakes {
-	var found Mistakes
+func (f *File) validate() yaml.Errors {
+	var found yaml.Errors
 	wrong := func(path, format string, args ...any) { found = append(found, f.mistake(path, format, args...)) }
 	if !fileWord.MatchString(f.Name) {
 		wrong("name", "must be a word of letters, digits, _, - and .")
