@@ -177,7 +177,7 @@ func planSheet(file *File, plan *Plan) *sheet.Sheet {
 		order = append(order, sheet.Fact{Name: fmt.Sprintf("block %d", i+1), Value: strings.Join(variants, ", ")})
 	}
 	return &sheet.Sheet{
-		Title: file.Name + ": " + file.Title,
+		Title:    file.Name + ": " + file.Title,
 		Sections: []sheet.Section{{Table: table}, {Facts: order, Note: plan.Time(time.Now(), len(plan.Trials))}},
 	}
 }

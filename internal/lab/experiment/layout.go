@@ -61,13 +61,12 @@ func (f *File) placeholders(source string) *layout {
 
 // templateValues returns what templates may use of a service.
 func (l *layout) templateValues(service, host string) map[string]any {
-	port, addr := map[string]any{}, map[string]any{}
+	addr := map[string]string{}
 	for name, number := range l.ports[service] {
-		port[name] = number
 		addr[name] = l.address(host) + ":" + strconv.Itoa(number)
 	}
 	return map[string]any{
-		"address": l.address(host), "port": port, "addr": addr, "folder": l.folders[service], "data": l.data[service],
+		"address": l.address(host), "port": l.ports[service], "addr": addr, "folder": l.folders[service], "data": l.data[service],
 	}
 }
 

@@ -124,7 +124,8 @@ func (e *engine) startService(ctx context.Context, s *templateData, config *Serv
 		return nil, errors.Join(err, group.remove())
 	}
 	one.record.PID = one.running.pid
-	if err := e.awaitReady(ctx, one); err != nil {
+	ready := func(ctx context.Context) error { return e.ready(ctx, one) }
+	if err := one.running.await(ctx, config.Ready.Timeout, ready); err != nil {
 		return one, fmt.Errorf("%w; %s", err, e.logTail(log))
 	}
 	one.record.Ready = time.Since(begin).Seconds()

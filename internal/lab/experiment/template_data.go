@@ -128,7 +128,7 @@ func (s *templateData) process(service *Service) (*process, error) {
 	return p, err
 }
 
-func (s *templateData) commands(path string, commands [][]string, v values) ([][]string, error) {
+func (s *templateData) commands(path string, commands [][]string, v map[string]any) ([][]string, error) {
 	filled := make([][]string, len(commands))
 	for i, command := range commands {
 		var err error
@@ -145,9 +145,6 @@ const (
 	settingMax = 64 << 10 // bytes of a setting, filled in
 )
 
-// values are the names that a template can use: {{.service.db.port.sql}}.
-type values map[string]any
-
 // templateData is what templates see of services that run together: those of a variant at a level, or those of scope
 // experiment.
 type templateData struct {
@@ -155,30 +152,23 @@ type templateData struct {
 	layout   *layout
 	services []string          // in start order
 	hosts    map[string]string // host by service
-	values   values            // for all templates; a service adds its own
+	values   map[string]any    // the names that all templates can use: {{.service.db.port.sql}}; a service adds its own
 }
 
 // newTemplateData collects the values and fills in the settings.
 func (f *File) newTemplateData(l *layout, services []string, settings map[string]string) (*templateData, error) {
 	s := &templateData{file: f, layout: l, services: services, hosts: map[string]string{}}
-	raw := map[string]any{}
+	filled := map[string]string{}
 	for name, text := range settings {
 		marked, err := s.mark(f.pathOf("settings."+name, text), text, true)
 		if err != nil {
 			return nil, err
 		}
-		raw[name] = marked
-	}
-	hosts, programs := map[string]any{}, map[string]any{}
-	for name, address := range l.hosts {
-		hosts[name] = address
-	}
-	for name, path := range l.programs {
-		programs[name] = path
+		filled[name] = marked
 	}
 	about := map[string]any{}
-	s.values = values{
-		"source": l.source, "spillway": l.spillway, "host": hosts, "program": programs, "setting": raw, "service": about,
+	s.values = map[string]any{
+		"source": l.source, "spillway": l.spillway, "host": l.hosts, "program": l.programs, "setting": filled, "service": about,
 	}
 	for _, name := range services {
 		host, err := s.hostOf(f.service(name))
@@ -188,7 +178,7 @@ func (f *File) newTemplateData(l *layout, services []string, settings map[string
 		s.hosts[name] = host
 		about[name] = l.templateValues(name, host)
 	}
-	return s, s.fillSettings(raw)
+	return s, s.fillSettings(filled)
 }
 
 // hostOf returns the host of a service. Its template can use settings only, because addresses depend on it.
@@ -201,7 +191,7 @@ func (s *templateData) hostOf(service *Service) (string, error) {
 		}
 		return hosts[0].Name, nil
 	}
-	text, err := s.text(path, service.Host, values{"setting": s.values["setting"]})
+	text, err := s.text(path, service.Host, map[string]any{"setting": s.values["setting"]})
 	if err != nil {
 		return "", err
 	}
@@ -212,11 +202,11 @@ func (s *templateData) hostOf(service *Service) (string, error) {
 }
 
 // fillSettings fills in the templates of settings, which can use one another.
-func (s *templateData) fillSettings(settings map[string]any) error {
+func (s *templateData) fillSettings(settings map[string]string) error {
 	for range nestingMax {
 		open := false
 		for _, name := range slices.Sorted(maps.Keys(settings)) {
-			text := settings[name].(string)
+			text := settings[name]
 			if !strings.Contains(text, "{{") {
 				continue
 			}
@@ -240,18 +230,16 @@ func (s *templateData) fillSettings(settings map[string]any) error {
 // settings returns the settings, filled in, with references.
 func (s *templateData) settings() map[string]string {
 	filled := map[string]string{}
-	for name, text := range s.values["setting"].(map[string]any) {
-		filled[name] = unmark(text.(string))
+	for name, text := range s.values["setting"].(map[string]string) {
+		filled[name] = unmark(text)
 	}
 	return filled
 }
 
 // of returns the values for the templates of one service.
-func (s *templateData) of(service *Service) values {
-	own := values(maps.Clone(map[string]any(s.values)))
-	for name, value := range s.layout.templateValues(service.Name, s.hosts[service.Name]) {
-		own[name] = value
-	}
+func (s *templateData) of(service *Service) map[string]any {
+	own := maps.Clone(s.values)
+	maps.Copy(own, s.layout.templateValues(service.Name, s.hosts[service.Name]))
 	own["user"] = service.User
 	return own
 }
@@ -262,7 +250,7 @@ var (
 )
 
 // text fills in a template at a path of the experiment's file.
-func (s *templateData) text(path, text string, v values) (string, error) {
+func (s *templateData) text(path, text string, v map[string]any) (string, error) {
 	filled, _, message := execute(text, v)
 	if message != "" {
 		return "", s.file.mistake(path, "%s", message)
@@ -271,7 +259,7 @@ func (s *templateData) text(path, text string, v values) (string, error) {
 }
 
 // reference fills in a template that may have references to secrets.
-func (s *templateData) reference(path, text string, whole bool, v values) (string, error) {
+func (s *templateData) reference(path, text string, whole bool, v map[string]any) (string, error) {
 	marked, err := s.mark(path, text, whole)
 	if err != nil {
 		return "", err
@@ -280,7 +268,7 @@ func (s *templateData) reference(path, text string, whole bool, v values) (strin
 }
 
 // texts fills in a list of templates.
-func (s *templateData) texts(path string, list []string, v values) ([]string, error) {
+func (s *templateData) texts(path string, list []string, v map[string]any) ([]string, error) {
 	filled := make([]string, len(list))
 	for i, text := range list {
 		var err error
@@ -315,14 +303,14 @@ func (s *templateData) template(service *Service, name string) (text, path strin
 }
 
 // execute fills in a template. A message is one line that describes an error; at is its place.
-func execute(text string, v values) (filled string, at yaml.Place, message string) {
+func execute(text string, v map[string]any) (filled string, at yaml.Place, message string) {
 	if !strings.Contains(text, "{{") {
 		return text, at, ""
 	}
 	var b strings.Builder
 	t, err := template.New("t").Option("missingkey=error").Parse(text)
 	if err == nil {
-		err = t.Execute(&b, map[string]any(v))
+		err = t.Execute(&b, v)
 	}
 	if err == nil {
 		return b.String(), at, ""

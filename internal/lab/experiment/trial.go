@@ -342,8 +342,11 @@ func (l Load) flags() map[string]string {
 // watchPort is the port of the watch on each host.
 const watchPort = 9191
 
-// watchGrace is the time in which a watch may end.
-const watchGrace = 5 * time.Second
+// Times in which a watch has to start and may end.
+const (
+	watchStart = 15 * time.Second
+	watchGrace = 5 * time.Second
+)
 
 // watchHosts starts a watch on every host except the one that generates the load, and adds the watches to the command of the
 // load. stop ends the watches and is never nil.
@@ -372,7 +375,8 @@ func (e *engine) watchHosts(ctx context.Context, t *trial, host string, command 
 			return stop, fmt.Errorf("watch host %s: %w", name, err)
 		}
 		watches = append(watches, w)
-		if err := awaitPort(ctx, e.network.namespace(host), address, w); err != nil {
+		ready := func(ctx context.Context) error { return accepts(ctx, e.network.namespace(host), address) }
+		if err := w.await(ctx, watchStart, ready); err != nil {
 			return stop, fmt.Errorf("watch host %s: %w; %s", name, err, e.logTail(w.spec.log))
 		}
 		*command = append(*command, fmt.Sprintf("--watch-from=http://%s", address))
@@ -391,24 +395,3 @@ func (e *engine) redactEnv() []string {
 
 // any reports whether anything is watched.
 func (w *Watch) any() bool { return w.Processes == nil || len(w.Processes)+len(w.Databases) > 0 }
-
-// awaitPort waits until a process accepts connections.
-func awaitPort(ctx context.Context, namespace, address string, r *running) error {
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
-	defer cancel()
-	poll := time.NewTicker(readyPoll)
-	defer poll.Stop()
-	for {
-		conn, err := dial(ctx, namespace, address)
-		if err == nil {
-			return conn.Close()
-		}
-		select {
-		case <-r.done:
-			return fmt.Errorf("it ended: %s", exitText(r.state))
-		case <-ctx.Done():
-			return err
-		case <-poll.C:
-		}
-	}
-}

@@ -82,13 +82,13 @@ func variantIndex(s *experiment.Study, name string) int {
 // studyUnit returns the unit of an axis for a metric.
 func studyUnit(unit string) string {
 	switch unit {
-	case experiment.UnitRate:
+	case sheet.UnitRate:
 		return unitRate
-	case experiment.UnitSeconds:
+	case sheet.UnitSeconds:
 		return unitSeconds
-	case experiment.UnitShare:
+	case sheet.UnitShare:
 		return unitShare
-	case experiment.UnitPercent:
+	case sheet.UnitPercent:
 		return unitPercent
 	}
 	return unitNumber

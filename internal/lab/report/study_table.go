@@ -73,7 +73,7 @@ func peakSection(s *experiment.Study) sheet.Section {
 	for _, name := range shownVariants(s, "") {
 		cell := s.Cell(name, "")
 		row := []string{
-			name, studyRange(s.Figure(experiment.MetricPeak, name, ""), experiment.UnitRate), sheet.Integer(cell.Runs), "-", "-",
+			name, studyRange(s.Figure(experiment.MetricPeak, name, ""), sheet.UnitRate), sheet.Integer(cell.Runs), "-", "-",
 			"-", "-", "-",
 		}
 		if c := s.Compared(experiment.MetricPeak, "", name); c != nil {
@@ -99,7 +99,7 @@ func levelSections(s *experiment.Study, level string) []sheet.Section {
 		title += " (" + flags + ")"
 	}
 	answers, cost := sheet.Section{Title: title + ": answers"}, sheet.Section{Title: title + ": cost"}
-	answered := presentColumns(s, level, answerColumns())
+	answered := presentColumns(s, level, answerColumns(s))
 	costs := presentColumns(s, level, costColumns(s))
 	heads := func(cols []studyColumn, last ...string) []string {
 		row := []string{"variant"}
@@ -164,47 +164,52 @@ func failMark(cell *experiment.Cell, metric string) string {
 	return ""
 }
 
-func answerColumns() []studyColumn {
-	return []studyColumn{
-		{title: "requests/s", metric: experiment.MetricRate, unit: experiment.UnitRate},
-		{title: "p50", metric: experiment.MetricP50, unit: experiment.UnitSeconds},
-		{title: "p99", metric: experiment.MetricP99, unit: experiment.UnitSeconds},
-		{title: "connect", metric: experiment.MetricConnect, unit: experiment.UnitSeconds},
-		{title: "first byte", metric: experiment.MetricFirstByte, unit: experiment.UnitSeconds},
-		{title: "errors", metric: experiment.MetricErrors, unit: experiment.UnitShare},
-		{title: "502", metric: experiment.Metric502, unit: experiment.UnitShare},
+func metricColumn(s *experiment.Study, metric string) studyColumn {
+	c := studyColumn{metric: metric}
+	if m := s.Metric(metric); m != nil {
+		c.title, c.unit = m.Title, m.Unit
 	}
+	return c
+}
+
+func splitColumn(s *experiment.Study, user, system string) studyColumn {
+	c := metricColumn(s, user)
+	c.title, c.plus = "user + sys", system
+	return c
+}
+
+func answerColumns(s *experiment.Study) []studyColumn {
+	var cols []studyColumn
+	for _, metric := range []string{
+		experiment.MetricRate, experiment.MetricP50, experiment.MetricP99, experiment.MetricConnect, experiment.MetricFirstByte,
+		experiment.MetricErrors, experiment.Metric502,
+	} {
+		cols = append(cols, metricColumn(s, metric))
+	}
+	return cols
 }
 
 func costColumns(s *experiment.Study) []studyColumn {
 	var cols []studyColumn
 	for _, process := range watchedProcesses(s) {
 		name := func(metric string) string { return metric + "." + process }
-		cols = append(cols,
-			studyColumn{title: process + " CPU", metric: name(experiment.MetricCores), unit: experiment.UnitPercent},
-			studyColumn{
-				title: "user + sys", metric: name(experiment.MetricCoreUser), plus: name(experiment.MetricCoreSystem),
-				unit: experiment.UnitPercent,
-			},
-			studyColumn{title: process + " CPU/req", metric: name(experiment.MetricCPU), unit: experiment.UnitSeconds},
-			studyColumn{
-				title: "user + sys", metric: name(experiment.MetricCPUUser), plus: name(experiment.MetricCPUSystem),
-				unit: experiment.UnitSeconds,
-			},
+		cols = append(
+			cols,
+			metricColumn(s, name(experiment.MetricCores)),
+			splitColumn(s, name(experiment.MetricCoreUser), name(experiment.MetricCoreSystem)),
+			metricColumn(s, name(experiment.MetricCPU)),
+			splitColumn(s, name(experiment.MetricCPUUser), name(experiment.MetricCPUSystem)),
 		)
 	}
 	for _, h := range s.Manifest.Hosts {
-		cols = append(cols,
-			studyColumn{title: "host " + h.Name + " used", metric: experiment.MetricHostUsed + "." + h.Name, unit: experiment.UnitShare},
-			studyColumn{title: "throttled", metric: experiment.MetricThrottled + "." + h.Name, unit: experiment.UnitShare},
-		)
+		throttled := metricColumn(s, experiment.MetricThrottled+"."+h.Name)
+		throttled.title = "throttled" // of the host in the column before
+		cols = append(cols, metricColumn(s, experiment.MetricHostUsed+"."+h.Name), throttled)
 	}
-	return append(cols,
-		studyColumn{title: "TIME_WAIT", metric: experiment.MetricTimeWait, unit: experiment.UnitCount},
-		studyColumn{title: "ports", metric: experiment.MetricPorts, unit: experiment.UnitCount},
-		studyColumn{title: "load avg", metric: experiment.MetricLoad, unit: experiment.UnitCount},
-		studyColumn{title: "generator CPU/req", metric: experiment.MetricGenerator, unit: experiment.UnitSeconds},
-	)
+	for _, metric := range []string{experiment.MetricTimeWait, experiment.MetricPorts, experiment.MetricLoad, experiment.MetricGenerator} {
+		cols = append(cols, metricColumn(s, metric))
+	}
+	return cols
 }
 
 // watchedProcesses are the processes that have metrics, in order.
