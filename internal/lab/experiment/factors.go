@@ -57,9 +57,7 @@ func (f *File) checkFactors(wrong reporter) {
 	for i := range f.Factors {
 		factor := &f.Factors[i]
 		path := "factors." + factor.Name
-		if !word.MatchString(factor.Name) {
-			wrong(path, "a factor is named by lower-case letters, digits and _")
-		}
+		wrong.checkWord(path, factor.Name, "factor")
 		if len(factor.Values) < 2 {
 			wrong(path, "a factor needs at least two values")
 		}
@@ -98,9 +96,8 @@ func (f *File) checkValue(factor *Factor, value *FactorValue, wrong reporter) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(value.Settings)) {
 		at := path + ".settings." + name
+		wrong.checkWord(at, name, "setting")
 		switch owner := f.settingOwner(name); {
-		case !word.MatchString(name):
-			wrong(at, "a setting is named by lower-case letters, digits and _")
 		case owner != factor.Name:
 			wrong(at, "already belongs to the factor %s: a setting belongs to one factor", owner)
 		case hasKey(f.Settings, name):
@@ -284,9 +281,7 @@ func (f *File) checkWatch(wrong reporter) {
 	watched := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(f.Watch.Processes)) {
 		path := "watch.processes." + name
-		if !word.MatchString(name) {
-			wrong(path, "a name consists of lower-case letters, digits and _")
-		}
+		wrong.checkWord(path, name, "process")
 		for _, service := range f.Watch.Processes[name] {
 			if f.service(service) == nil {
 				wrong(path, "%q is no service of this file", service)
@@ -304,9 +299,7 @@ func (f *File) checkWatch(wrong reporter) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.Watch.Databases)) {
-		if !word.MatchString(name) {
-			wrong("watch.databases."+name, "a name consists of lower-case letters, digits and _")
-		}
+		wrong.checkWord("watch.databases."+name, name, "database")
 	}
 }
 

@@ -46,7 +46,7 @@ func (f *File) placeholders(source string) *layout {
 			l.hosts[h.Name] = hostAddress(i)
 		}
 	}
-	port := 16384
+	port := portLow
 	for i := range f.Services {
 		s := &f.Services[i]
 		l.folders[s.Name], l.data[s.Name] = "folder/"+s.Name, "data/"+s.Name
@@ -76,28 +76,22 @@ const (
 	portHigh = 32768
 )
 
-// allotPorts gives each port of each service a free number. On separate hosts the numbers are always the same.
-func (f *File) allotPorts() (map[string]map[string]int, error) {
-	ports := map[string]map[string]int{}
+// findPorts gives each port of each service a free number. On separate hosts the placeholders are free.
+func (l *layout) findPorts(f *File) error {
+	if f.separate() {
+		return nil
+	}
 	var taken []int
-	next := portLow
-	for i := range f.Services {
-		s := &f.Services[i]
-		ports[s.Name] = map[string]int{}
-		for _, name := range s.Ports {
-			port := next
-			next++
-			if !f.separate() {
-				var err error
-				if port, err = freePort(taken); err != nil {
-					return nil, err
-				}
+	for _, ports := range l.ports {
+		for name := range ports {
+			port, err := freePort(taken)
+			if err != nil {
+				return err
 			}
-			taken = append(taken, port)
-			ports[s.Name][name] = port
+			ports[name], taken = port, append(taken, port)
 		}
 	}
-	return ports, nil
+	return nil
 }
 
 // freePort returns a port of this host that is free and outside of the range for outgoing connections.

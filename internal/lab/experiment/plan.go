@@ -366,21 +366,19 @@ func (f *File) sum(source string, plan *Plan) (string, error) {
 	hash.Write(f.source)
 	paths := map[string]bool{}
 	l := f.placeholders(source)
-	for i := range plan.Variants {
-		data, err := f.variantData(l, &plan.Variants[i], nil)
-		if err != nil {
-			continue // a setting that only levels set, see below
-		}
-		data.templatePaths(paths)
+	levels := []*Level{nil}
+	loads := []Load{f.Load}
+	for k := range f.Levels {
+		levels, loads = append(levels, &f.Levels[k]), append(loads, f.Levels[k].Load)
 	}
 	for i := range plan.Variants {
-		for k := range f.Levels {
-			if data, err := f.variantData(l, &plan.Variants[i], &f.Levels[k]); err == nil {
+		for _, level := range levels {
+			if data, err := f.variantData(l, &plan.Variants[i], level); err == nil { // without a level, settings may be missing
 				data.templatePaths(paths)
 			}
 		}
 	}
-	for _, load := range f.loads() {
+	for _, load := range loads {
 		for _, name := range []string{load.BodyFile, load.RequestsFile, load.Flow} {
 			if name != "" && !strings.Contains(name, "{{") {
 				paths[filepath.Join(source, name)] = true
@@ -396,14 +394,6 @@ func (f *File) sum(source string, plan *Plan) (string, error) {
 		hash.Write(text)
 	}
 	return hex.EncodeToString(hash.Sum(nil)), nil
-}
-
-func (f *File) loads() []Load {
-	loads := []Load{f.Load}
-	for i := range f.Levels {
-		loads = append(loads, f.Levels[i].Load)
-	}
-	return loads
 }
 
 func (s *templateData) templatePaths(paths map[string]bool) {

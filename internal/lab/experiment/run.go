@@ -37,21 +37,10 @@ type engine struct {
 	base     sockets
 	token    string // of the watches on the hosts
 	meter    *progress.Meter
-	clock    clock
-	done     int      // trials
-	failed   []string // trials that are not complete, one sentence each
-}
-
-// clock estimates the remaining time.
-type clock struct {
-	begin  time.Time
-	trials int // finished by this process
-	all    int // to be run by this process
-}
-
-// remaining estimates the remaining time from the trials so far, at least one.
-func (c *clock) remaining(now time.Time) time.Duration {
-	return now.Sub(c.begin) / time.Duration(c.trials) * time.Duration(c.all-c.trials)
+	began    time.Time // the first trial of this process
+	before   int       // trials that were done before
+	done     int       // trials
+	failed   []string  // trials that are not complete, one sentence each
 }
 
 // open reads the file and plans the run; a resumed run takes its plan from its directory. A mistake of the user is returned before
@@ -180,9 +169,9 @@ func (e *engine) run(ctx context.Context) error {
 // blocks runs the blocks that are not complete.
 func (e *engine) blocks(ctx context.Context) error {
 	left := e.incomplete()
-	e.clock = clock{begin: time.Now(), all: len(left) * len(e.plan.Variants)}
-	e.done = e.trials() - e.clock.all
-	e.logf("%d trials in %d blocks; %s", e.clock.all, len(left), e.plan.Time(time.Now(), len(left)))
+	e.began, e.before = time.Now(), e.trials()-len(left)*len(e.plan.Variants)
+	e.done = e.before
+	e.logf("%d trials in %d blocks; %s", e.trials()-e.done, len(left), e.plan.Time(e.began, len(left)))
 	for block := range e.plan.Trials {
 		if !slices.Contains(left, block+1) {
 			e.failed = append(e.failed, e.failures(block+1)...)
@@ -197,11 +186,10 @@ func (e *engine) blocks(ctx context.Context) error {
 
 // setUp makes hosts and data folders, and starts the services of scope experiment.
 func (e *engine) setUp(ctx context.Context) error {
-	err := e.copyProgram()
-	if err != nil {
+	if err := e.copyProgram(); err != nil {
 		return err
 	}
-	if e.layout.ports, err = e.file.allotPorts(); err != nil {
+	if err := e.layout.findPorts(e.file); err != nil {
 		return err
 	}
 	hosts, err := e.file.createNetwork(ctx, e.network, append(numbers(e.layout.ports), watchPort))
@@ -284,8 +272,8 @@ func (e *engine) block(ctx context.Context, block int) error {
 			return fmt.Errorf("block %d, %s: %w", block, plan.Variant, err)
 		}
 		e.done++
-		e.clock.trials++
-		if left := e.clock.remaining(time.Now()).Round(time.Second); left > 0 {
+		left := time.Since(e.began) / time.Duration(e.done-e.before) * time.Duration(e.trials()-e.done)
+		if left = left.Round(time.Second); left > 0 {
 			e.logf("%d of %d trials done, %v left, ends about %s", e.done, e.trials(), left, time.Now().Add(left).Format("15:04:05"))
 		}
 	}

@@ -101,17 +101,6 @@ func (c *Cell) FailsByItself() bool {
 	return false
 }
 
-// Comparable reports whether comparisons use at least one run of the cell. They leave out runs that were not judged, and runs
-// in which the generator was the limit.
-func (c *Cell) Comparable() bool {
-	for validity, runs := range c.Validity {
-		if runs > 0 && validity != result.GeneratorLimited && validity != result.Unjudged {
-			return true
-		}
-	}
-	return len(c.Validity) == 0
-}
-
 // Cell returns the cell of a variant at a level, nil if there is none.
 func (s *Study) Cell(variant, level string) *Cell {
 	return find(s.Cells, func(c *Cell) bool { return c.Variant == variant && c.Level == level })
@@ -135,6 +124,11 @@ func (s *Study) Metric(name string) *Metric {
 // Variant returns the variant of that name, nil if there is none.
 func (s *Study) Variant(name string) *VariantFacts {
 	return find(s.Manifest.Variants, func(v *VariantFacts) bool { return v.Name == name })
+}
+
+// Level returns the level of that name, nil if there is none.
+func (s *Study) Level(name string) *LevelFacts {
+	return find(s.Manifest.Levels, func(l *LevelFacts) bool { return l.Name == name })
 }
 
 // Levels returns the names of the levels that have cells; "" is the peak.
@@ -175,8 +169,7 @@ func (s *Study) Leading(level string) string {
 			return m.Name
 		}
 	}
-	i := slices.IndexFunc(s.Manifest.Levels, func(l LevelFacts) bool { return l.Name == level })
-	if i >= 0 && s.Manifest.Levels[i].Flags["rate"] == "" {
+	if facts := s.Level(level); facts != nil && facts.Flags["rate"] == "" {
 		return MetricRate
 	}
 	for _, m := range s.Metrics {

@@ -132,7 +132,9 @@ func (f *File) mistake(path, format string, args ...any) yaml.Error {
 // validate checks everything that needs no template and no program.
 func (f *File) validate() yaml.Errors {
 	var found yaml.Errors
-	wrong := func(path, format string, args ...any) { found = append(found, f.mistake(path, format, args...)) }
+	var wrong reporter = func(path, format string, args ...any) {
+		found = append(found, f.mistake(path, format, args...))
+	}
 	if !fileWord.MatchString(f.Name) {
 		wrong("name", "must be a word of letters, digits, _, - and .")
 	}
@@ -146,9 +148,7 @@ func (f *File) validate() yaml.Errors {
 		wrong("levels", "needs at least one level or a peak")
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.Settings)) {
-		if !word.MatchString(name) {
-			wrong("settings."+name, "a setting is named by lower-case letters, digits and _")
-		}
+		wrong.checkWord("settings."+name, name, "setting")
 	}
 	f.checkSecrets(wrong)
 	f.checkNeeds(wrong)
@@ -177,6 +177,13 @@ func (f *File) validate() yaml.Errors {
 
 type reporter func(path, format string, args ...any)
 
+// checkWord reports a name that templates cannot use.
+func (wrong reporter) checkWord(path, name, what string) {
+	if !word.MatchString(name) {
+		wrong(path, "a %s is named by lower-case letters, digits and _", what)
+	}
+}
+
 func (f *File) checkNeeds(wrong reporter) {
 	for _, n := range f.Needs {
 		if !word.MatchString(n.Name) {
@@ -193,9 +200,7 @@ func (f *File) checkHosts(wrong reporter) {
 		wrong("hosts", "has more than 200 hosts")
 	}
 	for _, h := range f.Hosts {
-		if !word.MatchString(h.Name) {
-			wrong("hosts."+h.Name, "a host is named by lower-case letters, digits and _")
-		}
+		wrong.checkWord("hosts."+h.Name, h.Name, "host")
 		if _, _, ok := parseSpan(h.Ports); h.Ports != "" && !ok {
 			wrong("hosts."+h.Name+".ports", "must be a range such as 32768-60999, not %q", h.Ports)
 		}
@@ -226,9 +231,7 @@ func (f *File) checkServices(wrong reporter) {
 	for i := range f.Services {
 		s := &f.Services[i]
 		path := "services." + s.Name
-		if !word.MatchString(s.Name) {
-			wrong(path, "a service is named by lower-case letters, digits and _")
-		}
+		wrong.checkWord(path, s.Name, "service")
 		if len(s.Command) == 0 {
 			wrong(path, "command is missing")
 		}
@@ -314,9 +317,7 @@ func (f *File) checkLevels(path string, levels []Level, wrong reporter) {
 		}
 		f.checkLoad(at, level.Load, wrong)
 		for _, name := range slices.Sorted(maps.Keys(level.Settings)) {
-			if !word.MatchString(name) {
-				wrong(at+".settings."+name, "a setting is named by lower-case letters, digits and _")
-			}
+			wrong.checkWord(at+".settings."+name, name, "setting")
 		}
 		for name := range levels[0].Settings {
 			if _, given := level.Settings[name]; !given && !hasKey(f.Settings, name) {

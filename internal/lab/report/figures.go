@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -107,12 +108,27 @@ func (f *Figures) interval(c histogram.Censored, name string, q float64) *[2]flo
 
 // value returns the figure of a name, nil if the sample is too small for it.
 func (f *Figures) value(name string) *float64 {
-	for _, p := range append(f.percentiles(), percentile{name: figureMean, at: &f.Mean}, percentile{name: figureMax, at: &f.Max}) {
+	switch name {
+	case figureMean:
+		return f.Mean
+	case figureMax:
+		return f.Max
+	}
+	for _, p := range f.percentiles() {
 		if p.name == name {
 			return *p.at
 		}
 	}
 	return nil
+}
+
+// point is the figure of a name in a chart, a gap if the sample is too small for it.
+func (f *Figures) point(name string) point {
+	v := f.value(name)
+	if v == nil {
+		return point{value: math.NaN()}
+	}
+	return point{*v, f.bounded(name)}
 }
 
 // bounded reports whether the figure of a name is only a lower bound.

@@ -29,8 +29,7 @@ func closedLoopNote(loop string) string {
 
 // levelLoop is the loop of a level.
 func levelLoop(s *experiment.Study, level string) string {
-	i := slices.IndexFunc(s.Manifest.Levels, func(l experiment.LevelFacts) bool { return l.Name == level })
-	if i >= 0 && s.Manifest.Levels[i].Flags["rate"] == "" {
+	if facts := s.Level(level); facts != nil && facts.Flags["rate"] == "" {
 		return result.LoopClosed
 	}
 	return result.LoopOpen
@@ -266,11 +265,10 @@ func invalidRuns(cell *experiment.Cell) string {
 
 // levelFlags are the flags of load and the settings that define a level.
 func levelFlags(s *experiment.Study, level string) string {
-	i := slices.IndexFunc(s.Manifest.Levels, func(l experiment.LevelFacts) bool { return l.Name == level })
-	if i < 0 {
+	facts := s.Level(level)
+	if facts == nil {
 		return ""
 	}
-	facts := s.Manifest.Levels[i]
 	var parts []string
 	for _, flag := range []string{"rate", "connections", "per_connection", "duration"} {
 		if v := facts.Flags[flag]; v != "" && !strings.Contains(v, "{{") {
