@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // overhead is the time of a level beyond its load, to start it and to write its file.
@@ -166,8 +167,8 @@ func (f *File) Plan(source string, o Options) (*Plan, error) {
 func (p *Plan) Time(now time.Time, blocks int) string {
 	least := p.Least / time.Duration(len(p.Trials)) * time.Duration(blocks)
 	most := p.Most / time.Duration(len(p.Trials)) * time.Duration(blocks)
-	text := fmt.Sprintf("takes %v to %v, and the start of services: ends between %s and %s",
-		least.Round(time.Second), most.Round(time.Second), clockTime(now, least), clockTime(now, most))
+	text := fmt.Sprintf("takes %s to %s, and the start of services: ends between %s and %s",
+		sheet.Duration(least.Seconds()), sheet.Duration(most.Seconds()), clockTime(now, least), clockTime(now, most))
 	if p.Open {
 		text += "; levels of a number of requests are not counted"
 	}

@@ -55,7 +55,7 @@ func TestPlanTime(t *testing.T) {
 		t.Errorf("takes %v to %v", plan.Least, plan.Most)
 	}
 	now := time.Date(2026, 1, 2, 23, 59, 30, 0, time.UTC)
-	if got, want := plan.Time(now, 3), "takes 54s to 3m54s, and the start of services: ends between 2026-01-03 00:00 and 2026-01-03 00:03"; got != want {
+	if got, want := plan.Time(now, 3), "takes 54 s to 3.9 min, and the start of services: ends between 2026-01-03 00:00 and 2026-01-03 00:03"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

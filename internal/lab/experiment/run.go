@@ -16,6 +16,7 @@ import (
 
 	"spillway/internal/exit"
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 	"spillway/internal/progress"
 )
 
@@ -272,8 +273,9 @@ func (e *engine) block(ctx context.Context, block int) error {
 		}
 		e.done++
 		left := time.Since(e.began) / time.Duration(e.done-e.before) * time.Duration(e.trials()-e.done)
-		if left = left.Round(time.Second); left > 0 {
-			e.logf("%d of %d trials done, %v left, ends about %s", e.done, e.trials(), left, time.Now().Add(left).Format("15:04:05"))
+		if left >= time.Second {
+			e.logf("%d of %d trials done, %s left, ends about %s", e.done, e.trials(), sheet.Duration(left.Seconds()),
+				time.Now().Add(left).Format("15:04:05"))
 		}
 	}
 	for _, failure := range e.failures(block) {

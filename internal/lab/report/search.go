@@ -12,9 +12,8 @@ func (r *run) searched() error {
 	if err != nil || search == nil {
 		return err
 	}
-	if r.search = search; search != nil {
-		plan.Beside(search)
-	}
+	r.search = search
+	plan.Beside(search)
 	for k := range r.steps {
 		s := &r.steps[k]
 		s.probe, s.told = string(search.Purpose(k)), search.Told(k)
