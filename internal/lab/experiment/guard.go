@@ -10,7 +10,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -63,18 +62,8 @@ func guard(program string, args []string, stdout, stderr io.Writer) (int, error)
 	cmd.Env = append(os.Environ(), prefixVariable+"="+prefix)
 	// In its own process group, the inner process gets the terminal's Ctrl-C only from here.
 	cmd.SysProcAttr = attributes(nil, syscall.SIGTERM)
-	started, done := make(chan error), make(chan struct{})
-	go func() {
-		runtime.LockOSThread() // the kernel sends Pdeathsig when the thread ends
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			_ = cmd.Wait() // the exit code is used below
-		}
-		close(done)
-	}()
-	if err := <-started; err != nil {
+	child := &running{done: make(chan struct{})}
+	if err := child.launch(cmd); err != nil {
 		return 0, fmt.Errorf("start the inner process: %w", err)
 	}
 	for asked := false; ; {
@@ -88,7 +77,7 @@ func guard(program string, args []string, stdout, stderr io.Writer) (int, error)
 			}
 			asked = true
 			_ = cmd.Process.Signal(s) // it may just have ended
-		case <-done:
+		case <-child.done:
 			return code(cmd.ProcessState), cleanUp(prefix)
 		}
 	}

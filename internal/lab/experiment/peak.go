@@ -27,7 +27,6 @@ func (f *File) peakLoad() Load {
 
 // searchPeak runs the peak search of a trial.
 func (e *engine) searchPeak(ctx context.Context, t *trial) (*PeakRun, error) {
-	t.onLevel(PeakName)
 	run, err := e.level(ctx, t, PeakName, e.file.Peak.command(), e.file.peakLoad())
 	if err != nil {
 		return nil, err

@@ -287,13 +287,6 @@ func (c *checker) load(s *templateData, load Load) error {
 	if err != nil {
 		return err
 	}
-	watched, err := s.watched()
-	if err != nil {
-		return err
-	}
-	for _, name := range slices.Sorted(maps.Keys(watched.databases)) {
-		arguments = append(arguments, argument{"watch.databases." + name, "--watch-db=" + name + "=" + watched.databases[name]})
-	}
 	return c.checkArguments(arguments)
 }
 

@@ -52,12 +52,24 @@ func start(spec startSpec) (*running, error) {
 	cmd.Env = append(os.Environ(), spec.env...)
 	cmd.SysProcAttr = attributes(credential, spec.signal)
 	r := &running{done: make(chan struct{}), spec: spec}
+	if err := r.launch(cmd); err != nil {
+		return nil, fmt.Errorf("start %s: %w", spec.command[0], err)
+	}
+	r.pid = cmd.Process.Pid
+	return r, nil
+}
+
+// launch starts cmd on a thread that waits for it.
+func (r *running) launch(cmd *exec.Cmd) error {
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread may be in another namespace
-		err := enterOrStay(spec.namespace)
+		var err error
+		if r.spec.namespace != "" {
+			err = enter(r.spec.namespace)
+		}
 		if err == nil {
-			err = startIn(cmd, spec.cgroup)
+			err = startIn(cmd, r.spec.cgroup)
 		}
 		started <- err
 		if err == nil {
@@ -65,18 +77,7 @@ func start(spec startSpec) (*running, error) {
 		}
 		close(r.done)
 	}()
-	if err := <-started; err != nil {
-		return nil, fmt.Errorf("start %s: %w", spec.command[0], err)
-	}
-	r.pid = cmd.Process.Pid
-	return r, nil
-}
-
-func enterOrStay(namespace string) error {
-	if namespace == "" {
-		return nil
-	}
-	return enter(namespace)
+	return <-started
 }
 
 // credentialOf returns the credential of a user, nil for the caller.

@@ -65,29 +65,6 @@ func (f *File) variantData(l *layout, facts *VariantFacts, level *Level) (*templ
 
 var templateUse = regexp.MustCompile(`\.(setting|service)\.([a-z0-9_]+)`)
 
-// watchTargets names what is sampled during a load.
-type watchTargets struct {
-	processes map[string]string // service by name
-	databases map[string]string // URL by name
-}
-
-func (s *templateData) watched() (watchTargets, error) {
-	w := watchTargets{processes: map[string]string{}, databases: map[string]string{}}
-	for _, service := range s.services {
-		if name := s.file.watchedAs(service); name != "" {
-			w.processes[name] = service
-		}
-	}
-	for name, url := range s.file.Watch.Databases {
-		filled, err := s.reference("watch.databases."+name, url, false, s.values)
-		if err != nil {
-			return w, err
-		}
-		w.databases[name] = filled
-	}
-	return w, nil
-}
-
 // process describes the process of a service, with templates filled in.
 type process struct {
 	command []string

@@ -31,7 +31,6 @@ type trial struct {
 	data     *templateData
 	settings map[string]string // of the level that the services run with
 	services []*service        // of scope block
-	onLevel  func(level string)
 	task     *progress.Task
 }
 
@@ -96,7 +95,6 @@ func (e *engine) newTrial(block, position int, plan TrialPlan) (*trial, error) {
 	for _, s := range e.fixed {
 		t.record.Services = append(t.record.Services, s.record)
 	}
-	t.onLevel = func(level string) { _ = e.saveState(block, plan.Variant, level, "") } // informative: --resume uses the records
 	return t, makeFolder(t.dir, "")
 }
 
@@ -110,7 +108,6 @@ func (e *engine) levels(ctx context.Context, t *trial, names []string) error {
 		if err := e.ensureServices(ctx, t, level); err != nil {
 			return err
 		}
-		t.onLevel(name)
 		run, err := e.level(ctx, t, name, []string{"load"}, e.file.Load.with(level.Load))
 		if err != nil {
 			return err
@@ -181,6 +178,7 @@ func (e *engine) endServices(t *trial) {
 // level runs `spillway load`, or `spillway peak`, of which program are the first words. Failures of the load itself are in the record; the
 // error is a fatalError or the context's.
 func (e *engine) level(ctx context.Context, t *trial, name string, program []string, load Load) (*LevelRun, error) {
+	_ = e.saveState(t.record.Block, t.record.Variant, name, "") // informative: --resume uses the records
 	cooldown, err := e.coolDown(ctx)
 	if err != nil {
 		return nil, err
@@ -228,19 +226,10 @@ func (e *engine) loadCommand(t *trial, run *LevelRun, program []string, load Loa
 	fmt.Fprintf(hash, "%d %d %s", e.manifest.Seed, t.record.Block, run.Name)
 	command := slices.Concat([]string{e.layout.spillway}, program, texts(arguments))
 	command = append(command, "--label="+t.record.Variant, "--seed="+strconv.FormatUint(hash.Sum64()>>12|1, 10), "--out="+t.path(run.File))
-	watch, err := t.data.watched()
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range slices.Sorted(maps.Keys(watch.processes)) {
-		for _, s := range slices.Concat(e.fixed, t.services) {
-			if s.config.Name == watch.processes[name] {
-				command = append(command, "--watch="+name+"="+s.running.watchSpec())
-			}
+	for _, s := range slices.Concat(e.fixed, t.services) {
+		if name := e.file.watchedAs(s.config.Name); name != "" {
+			command = append(command, "--watch="+name+"="+s.running.watchSpec())
 		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(watch.databases)) {
-		command = append(command, fmt.Sprintf("--watch-db=%s=%s", name, watch.databases[name]))
 	}
 	return command, nil
 }
@@ -264,7 +253,7 @@ func texts(arguments []argument) []string {
 	return list
 }
 
-// arguments returns the arguments of `spillway load`, filled in, the URL first.
+// arguments returns the arguments of `spillway load`, filled in, the URL first. They have the databases to watch, but no process.
 func (s *templateData) arguments(load Load) ([]argument, error) {
 	if load.URL == "" {
 		return nil, s.file.mistake("load", "needs a url")
@@ -297,6 +286,14 @@ func (s *templateData) arguments(load Load) ([]argument, error) {
 			}
 		}
 		arguments = append(arguments, argument{path, text + "=" + value})
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.file.Watch.Databases)) {
+		path := "watch.databases." + name
+		url, err := s.reference(path, s.file.Watch.Databases[name], false, s.values)
+		if err != nil {
+			return nil, err
+		}
+		arguments = append(arguments, argument{path, "--watch-db=" + name + "=" + url})
 	}
 	return arguments, nil
 }
