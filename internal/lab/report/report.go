@@ -130,7 +130,7 @@ func decode(results []*result.Run) ([]run, error) {
 			runs[i].steps[k] = s
 		}
 		runs[i].watch()
-		if err := runs[i].searched(); err != nil {
+		if err := runs[i].readSearch(); err != nil {
 			return nil, fmt.Errorf("%s: %w", runs[i].label, err)
 		}
 	}

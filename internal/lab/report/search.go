@@ -6,8 +6,8 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// searched reads the run as a search for a peak, if it is one.
-func (r *run) searched() error {
+// readSearch reads the run as a search for a peak, if it is one.
+func (r *run) readSearch() error {
 	search, err := peak.OutcomeOf(r.Run)
 	if err != nil || search == nil {
 		return err
