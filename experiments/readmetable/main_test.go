@@ -92,7 +92,7 @@ func TestTablesAreWrittenAndChecked(t *testing.T) {
 	}
 }
 
-// A table shows no figure without a VALID run behind it. In a summary of version 1.1 each run behind a figure must be.
+// A table shows no figure without a VALID run behind it.
 func TestValidFiguresOnly(t *testing.T) {
 	const directive = "<!-- table:stacks columns=rate_hz@rate-300 variants=php,go names -->\n<!-- /table -->\n"
 	root := repository(t, map[string]string{"README.md": directive})

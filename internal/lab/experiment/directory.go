@@ -69,8 +69,8 @@ type Manifest struct {
 	File      string         `json:"file"`    // text of the experiment file
 	Machine   result.Machine `json:"machine"`
 	Programs  []Program      `json:"programs,omitempty"`
-	CPU       *CPUAccounting `json:"cpu_accounting,omitempty"` // nil in runs of earlier versions, which used the process tree
-	Hosts     []HostFacts    `json:"hosts,omitempty"`          // empty: this host on loopback
+	CPU       CPUAccounting  `json:"cpu_accounting,omitzero"`
+	Hosts     []HostFacts    `json:"hosts,omitempty"` // empty: this host on loopback
 	Baseline  string         `json:"baseline"`
 	Variants  []VariantFacts `json:"variants"` // in the file's order; the A/A control follows the baseline
 	Levels    []LevelFacts   `json:"levels"`   // in the file's order

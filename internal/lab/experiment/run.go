@@ -200,12 +200,12 @@ func (e *engine) setUp(ctx context.Context) error {
 	if err := e.shareHosts(hosts); err != nil {
 		return err
 	}
-	if before := e.manifest.CPU; e.command.Resume != "" && before != nil && *before != e.cgroups.accounting {
+	if before := e.manifest.CPU; e.command.Resume != "" && before != e.cgroups.accounting {
 		return exit.UsageError(fmt.Errorf("%s counts CPU time by %s, and here it can only be counted by %s: start a new run", e.dir,
 			before.Source, e.cgroups.accounting.Source))
 	}
 	if e.command.Resume == "" {
-		e.manifest.Hosts, e.manifest.CPU = hosts, &e.cgroups.accounting
+		e.manifest.Hosts, e.manifest.CPU = hosts, e.cgroups.accounting
 		if err := replaceJSON(filepath.Join(e.dir, ManifestFile), e.manifest); err != nil {
 			return err
 		}
