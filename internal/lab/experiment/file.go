@@ -131,8 +131,8 @@ type Variant struct {
 	Factors  int               `yaml:"factors"`  // number of factors that differ, if more than one
 }
 
-// Load holds flags of `spillway load` as templates; "" leaves a flag out. A key is the name of a flag with _ for -. The tag
-// "flag" tells apart a switch, which is true or false, and a file, whose path is relative to the experiment.
+// Load holds flags of `spillway load` as templates; "" leaves a flag out. A key is the name of a flag with _ for -. The tag "flag"
+// marks a switch, which is true or false. Paths are relative to the experiment, because the load runs in its folder.
 type Load struct {
 	URL           string   `yaml:"url"`
 	Host          string   `yaml:"host"` // where the load comes from; default: the first host
@@ -152,22 +152,22 @@ type Load struct {
 	Awake         string   `yaml:"awake" flag:"switch"`
 	Method        string   `yaml:"method"`
 	Header        []string `yaml:"header"`
-	HeaderFile    string   `yaml:"header_file" flag:"file"`
+	HeaderFile    string   `yaml:"header_file"`
 	Body          string   `yaml:"body"`
-	BodyFile      string   `yaml:"body_file" flag:"file"`
+	BodyFile      string   `yaml:"body_file"`
 	Form          []string `yaml:"form"`
-	RequestsFile  string   `yaml:"requests_file" flag:"file"`
-	Flow          string   `yaml:"flow" flag:"file"`
+	RequestsFile  string   `yaml:"requests_file"`
+	Flow          string   `yaml:"flow"`
 	Check         []string `yaml:"check"`
 	Socket        string   `yaml:"socket"`
 	HTTP2         string   `yaml:"http2" flag:"switch"`
 	Streams       string   `yaml:"streams"`
 	GRPC          string   `yaml:"grpc"`
-	Proto         string   `yaml:"proto" flag:"file"`
+	Proto         string   `yaml:"proto"`
 	Insecure      string   `yaml:"insecure" flag:"switch"`
-	CACert        string   `yaml:"cacert" flag:"file"`
-	Cert          string   `yaml:"cert" flag:"file"`
-	Key           string   `yaml:"key" flag:"file"`
+	CACert        string   `yaml:"cacert"`
+	Cert          string   `yaml:"cert"`
+	Key           string   `yaml:"key"`
 	SQL           string   `yaml:"sql"`
 	Param         []string `yaml:"param"`
 	Command       []string `yaml:"command"`

@@ -274,18 +274,12 @@ func (s *templateData) arguments(load Load) ([]argument, error) {
 			return nil, err
 		}
 		text := "--" + strings.ReplaceAll(flag.key, "_", "-")
-		switch flag.kind {
-		case "switch":
-			if value == "true" {
-				arguments = append(arguments, argument{path, text})
-			}
-			continue
-		case "file":
-			if !filepath.IsAbs(value) {
-				value = filepath.Join(s.layout.source, value)
-			}
+		switch {
+		case !flag.isSwitch:
+			arguments = append(arguments, argument{path, text + "=" + value})
+		case value == "true":
+			arguments = append(arguments, argument{path, text})
 		}
-		arguments = append(arguments, argument{path, text + "=" + value})
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.file.Watch.Databases)) {
 		path := "watch.databases." + name
@@ -298,26 +292,30 @@ func (s *templateData) arguments(load Load) ([]argument, error) {
 	return arguments, nil
 }
 
-// flag is a flag of a load, as written. kind is its tag in Load.
-type flag struct{ key, value, kind string }
+// flag is a flag of a load, as written.
+type flag struct {
+	key, value string
+	isSwitch   bool
+}
 
 // list returns the flags of a load without URL and host. Repeated flags are separate elements.
 func (l Load) list() []flag {
 	var flags []flag
 	v := reflect.ValueOf(l)
 	for i := range v.NumField() {
-		key, kind := v.Type().Field(i).Tag.Get("yaml"), v.Type().Field(i).Tag.Get("flag")
+		tag := v.Type().Field(i).Tag
+		key, isSwitch := tag.Get("yaml"), tag.Get("flag") == "switch"
 		if key == "url" || key == "host" {
 			continue
 		}
 		switch value := v.Field(i).Interface().(type) {
 		case string:
 			if value != "" {
-				flags = append(flags, flag{key, value, kind})
+				flags = append(flags, flag{key, value, isSwitch})
 			}
 		case []string:
 			for _, one := range value {
-				flags = append(flags, flag{key, one, kind})
+				flags = append(flags, flag{key, one, isSwitch})
 			}
 		}
 	}

@@ -342,7 +342,7 @@ func (f *File) checkLoad(path string, load Load, wrong reporter) {
 		}
 	}
 	for _, flag := range load.list() {
-		if flag.kind == "switch" && flag.value != "true" && flag.value != "false" {
+		if flag.isSwitch && flag.value != "true" && flag.value != "false" {
 			wrong(path+"."+flag.key, "must be true or false")
 		}
 	}
