@@ -85,7 +85,7 @@ func TestExperimentPeak(t *testing.T) {
 	apptest.Long(t)
 	t.Parallel()
 	text := strings.Replace(tinyExperiment, "blocks: 2", "blocks: 1", 1) +
-		"peak: {start: 1000, max: 2000, slo: p50<10s errors<=100%, connections: 5, max_time: 1m}\n"
+		"peak: {start: 1000, max: 2000, slo: p50<10s errors<=100%, connections: 5, max_time: 20s}\n"
 	file, out := writeExperiment(t, text), filepath.Join(t.TempDir(), "out")
 	r := startExperiment(t, out, file, "-o", out)
 	code, proved := r.wait(), false
