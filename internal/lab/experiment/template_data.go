@@ -34,24 +34,7 @@ func (f *File) fixedData(l *layout) (*templateData, error) {
 	if err != nil {
 		return nil, err
 	}
-	dropVarying(settings, order)
-	return f.newTemplateData(l, order, settings)
-}
-
-// dropVarying removes the settings that use, directly or through other settings, anything that varies.
-func dropVarying(settings map[string]string, services []string) {
-	for dropped := true; dropped; {
-		dropped = false
-		for name, text := range settings {
-			for _, use := range templateUse.FindAllStringSubmatch(text, -1) {
-				known := use[1] == "setting" && hasKey(settings, use[2]) || use[1] == "service" && slices.Contains(services, use[2])
-				if !known {
-					delete(settings, name)
-					dropped = true
-				}
-			}
-		}
-	}
+	return f.newTemplateData(l, order, settings, true)
 }
 
 // variantData returns the data of a variant at a level; nil is no level.
@@ -60,10 +43,8 @@ func (f *File) variantData(l *layout, facts *VariantFacts, level *Level) (*templ
 	if level != nil {
 		maps.Copy(settings, level.Settings)
 	}
-	return f.newTemplateData(l, facts.Services, settings)
+	return f.newTemplateData(l, facts.Services, settings, false)
 }
-
-var templateUse = regexp.MustCompile(`\.(setting|service)\.([a-z0-9_]+)`)
 
 // process describes the process of a service, with templates filled in.
 type process struct {
@@ -132,8 +113,8 @@ type templateData struct {
 	values   map[string]any    // the names that all templates can use: {{.service.db.port.sql}}; a service adds its own
 }
 
-// newTemplateData collects the values and fills in the settings.
-func (f *File) newTemplateData(l *layout, services []string, settings map[string]string) (*templateData, error) {
+// newTemplateData collects the values and fills in the settings. fixed leaves out the settings that use anything that varies.
+func (f *File) newTemplateData(l *layout, services []string, settings map[string]string, fixed bool) (*templateData, error) {
 	s := &templateData{file: f, layout: l, services: services, hosts: map[string]string{}}
 	filled := map[string]string{}
 	for name, text := range settings {
@@ -155,7 +136,7 @@ func (f *File) newTemplateData(l *layout, services []string, settings map[string
 		s.hosts[name] = host
 		about[name] = l.templateValues(name, host)
 	}
-	return s, s.fillSettings(filled)
+	return s, s.fillSettings(filled, fixed)
 }
 
 // hostOf returns the host of a service. Its template can use settings only, because addresses depend on it.
@@ -179,7 +160,7 @@ func (s *templateData) hostOf(service *Service) (string, error) {
 }
 
 // fillSettings fills in the templates of settings, which can use one another.
-func (s *templateData) fillSettings(settings map[string]string) error {
+func (s *templateData) fillSettings(settings map[string]string, fixed bool) error {
 	for range nestingMax {
 		open := false
 		for _, name := range slices.Sorted(maps.Keys(settings)) {
@@ -188,6 +169,10 @@ func (s *templateData) fillSettings(settings map[string]string) error {
 				continue
 			}
 			filled, err := s.text(s.file.pathOf("settings."+name, text), text, s.values)
+			if err != nil && fixed { // it varies, or it is a mistake that the check of a variant tells
+				delete(settings, name)
+				continue
+			}
 			if err != nil {
 				return err
 			}
