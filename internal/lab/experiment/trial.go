@@ -53,8 +53,8 @@ func (e *engine) trial(ctx context.Context, block, position int, plan TrialPlan)
 		t.record.Peak, err = e.searchPeak(ctx, t)
 		t.task.Add(1)
 	}
-	if died := t.died(e.fixed); err == nil && died != "" {
-		err = errors.New(died)
+	if err == nil {
+		err = t.died(e.fixed)
 	}
 	e.endServices(t)
 	if ctx.Err() != nil {
@@ -117,8 +117,8 @@ func (e *engine) levels(ctx context.Context, t *trial, names []string) error {
 			t.record.Error = fmt.Sprintf("level %s: %s", name, run.Error)
 		}
 		t.task.Add(1)
-		if died := t.died(e.fixed); died != "" {
-			return errors.New(died)
+		if err := t.died(e.fixed); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -128,14 +128,14 @@ func (f *File) level(name string) *Level {
 	return find(f.Levels, func(l *Level) bool { return l.Name == name })
 }
 
-// died describes a service that has ended by itself, "" if none has.
-func (t *trial) died(fixed []*service) string {
+// died returns an error if a service has ended by itself.
+func (t *trial) died(fixed []*service) error {
 	for _, s := range slices.Concat(fixed, t.services) {
 		if s.running.ended() {
-			return fmt.Sprintf("service %s ended by itself: %s", s.config.Name, exitText(s.running.state))
+			return fmt.Errorf("service %s ended by itself: %s", s.config.Name, exitText(s.running.state))
 		}
 	}
-	return ""
+	return nil
 }
 
 // ensureServices starts the services with the settings of a level, and restarts them if the settings have changed.
@@ -160,8 +160,8 @@ func (e *engine) ensureServices(ctx context.Context, t *trial, level *Level) err
 	if err != nil {
 		return fatalError{err}
 	}
-	if died := t.died(e.fixed); died != "" {
-		return fatalError{errors.New(died)}
+	if err := t.died(e.fixed); err != nil {
+		return fatalError{err}
 	}
 	return nil
 }
