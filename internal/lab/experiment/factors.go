@@ -71,22 +71,21 @@ func (f *File) checkFactors(wrong reporter) {
 			}
 		}
 	}
-	for _, levels := range [][]Level{f.Levels, f.quickLevels()} {
-		for _, level := range levels {
-			for name := range level.Settings {
-				if owner := f.settingOwner(name); owner != "" {
-					wrong("levels", "the setting %s is given by the factor %s and by the level %s", name, owner, level.Name)
-				}
+	for _, level := range f.allLevels() {
+		for name := range level.Settings {
+			if owner := f.settingOwner(name); owner != "" {
+				wrong("levels", "the setting %s is given by the factor %s and by the level %s", name, owner, level.Name)
 			}
 		}
 	}
 }
 
-func (f *File) quickLevels() []Level {
+// allLevels are the levels, and those of the quick block.
+func (f *File) allLevels() []Level {
 	if f.Quick == nil {
-		return nil
+		return f.Levels
 	}
-	return f.Quick.Levels
+	return slices.Concat(f.Levels, f.Quick.Levels)
 }
 
 func (f *File) checkValue(factor *Factor, value *FactorValue, wrong reporter) {

@@ -17,11 +17,9 @@ import (
 // fixedData returns the data of the services of scope experiment, which see no setting that varies.
 func (f *File) fixedData(l *layout) (*templateData, error) {
 	settings := maps.Clone(f.Settings)
-	for _, levels := range [][]Level{f.Levels, f.quickLevels()} {
-		for _, level := range levels {
-			for name := range level.Settings {
-				delete(settings, name)
-			}
+	for _, level := range f.allLevels() {
+		for name := range level.Settings {
+			delete(settings, name)
 		}
 	}
 	var fixed []string

@@ -362,7 +362,7 @@ func (f *File) checkCharts(wrong reporter) {
 			wrong(path+".metric", "%q is no metric of this experiment", chart.Metric)
 		}
 		named := func(l Level) bool { return l.Name == chart.Level }
-		if chart.Level != "" && !slices.ContainsFunc(f.Levels, named) && !slices.ContainsFunc(f.quickLevels(), named) {
+		if chart.Level != "" && !slices.ContainsFunc(f.allLevels(), named) {
 			wrong(path+".level", "%q is no level of this file", chart.Level)
 		}
 	}

@@ -95,12 +95,7 @@ func (r *run) headline() headline {
 
 // seen states the figures of the step with the highest rate, none of which is proved.
 func (r *run) seen() string {
-	best := &r.steps[0]
-	for i := range r.steps {
-		if r.steps[i].Total.Rate() > best.Total.Rate() {
-			best = &r.steps[i]
-		}
-	}
+	best := slices.MaxFunc(r.steps, func(a, b step) int { return cmp.Compare(a.Total.Rate(), b.Total.Rate()) })
 	return fmt.Sprintf("Seen, not proved: %s %s, %s.", best.answered(), best.offer(), best.latencyAndErrors())
 }
 
