@@ -148,8 +148,12 @@ func (o *options) searchBehind(st *stage, t twin, processes []*process.Process, 
 	for _, address := range addresses {
 		servers += "server " + address + "; "
 	}
-	nginx, err := st.nginxAs(process.Command{Name: fmt.Sprintf("nginx%d", len(addresses)), Cores: []int{1}}, 1, fmt.Sprintf(`upstream apps { %s keepalive 64; }
-server { listen %s backlog=4096; location / { proxy_pass http://apps; proxy_http_version 1.1; proxy_set_header Connection ""; } }`, servers, front), front)
+	command := process.Command{Name: fmt.Sprintf("nginx%d", len(addresses)), Cores: []int{1}}
+	nginx, err := st.nginxAs(command, 1, fmt.Sprintf(`upstream apps { %s keepalive 64; }
+server {
+	listen %s backlog=4096;
+	location / { proxy_pass http://apps; proxy_http_version 1.1; proxy_set_header Connection ""; }
+}`, servers, front), front)
 	if err != nil {
 		return report{}, err
 	}

@@ -13,10 +13,11 @@
 //	![Database CPU at 300 requests/s](docs/images/freight-stacks.png)
 //
 // The first word is a directory below experiments/ with the summary results/study.json, or "freight-stacks/NAME" for
-// results/NAME.json. "configuration" stands for the tables of all configuration keys. The options of a table are view,
-// columns, variants, published, names and nolevel, as in report.StudySelection. A result file that is not a summary has its
-// own tables: "freight-feed/summary rows=servers". With -check, the command writes nothing and fails if a document is
-// stale. "table:NAME begin" and "table:NAME end" belong to another program.
+// results/NAME.json. "configuration" stands for the tables of all configuration keys. The options of a table are comparisons,
+// columns, variants, published, names and nolevel, as in selection. published adds the figures that others measured, from
+// experiments/published.csv. A result file that is not a summary has its own tables: "freight-feed/summary rows=servers". With
+// -check, the command writes nothing and fails if a document is stale. "table:NAME begin" and "table:NAME end" belong to another
+// program.
 package main
 
 import (
@@ -32,7 +33,6 @@ import (
 	"strings"
 
 	"spillway/internal/lab/experiment"
-	"spillway/internal/lab/report"
 )
 
 func main() {
@@ -202,8 +202,14 @@ func render(root, directive string, language map[string]string) (string, error) 
 	if err != nil {
 		return "", fmt.Errorf("table %s: %w", fields[0], err)
 	}
-	selection.Words = language
-	table, err := report.StudyTable(study, selection)
+	selection.words = language
+	var theirs published
+	if selection.published {
+		if theirs, err = readPublished(root, fields[0]); err != nil {
+			return "", err
+		}
+	}
+	table, err := selection.table(study, theirs)
 	if err != nil {
 		return "", fmt.Errorf("table %s: %w", fields[0], err)
 	}
@@ -217,25 +223,25 @@ func isExperiment(root, name string) bool {
 	return err == nil && info.IsDir()
 }
 
-func parseSelection(options []string) (report.StudySelection, error) {
-	var s report.StudySelection
+func parseSelection(options []string) (selection, error) {
+	var s selection
 	for _, option := range options {
 		name, value, _ := strings.Cut(option, "=")
 		switch name {
-		case "view":
-			s.View = value
+		case "comparisons":
+			s.comparisons = true
 		case "columns":
-			s.Columns = strings.Split(value, ",")
+			s.columns = strings.Split(value, ",")
 		case "variants":
-			s.Variants = strings.Split(value, ",")
+			s.variants = strings.Split(value, ",")
 		case "published":
-			s.Published = true
+			s.published = true
 		case "names":
-			s.Names = true
+			s.names = true
 		case "nolevel":
-			s.NoLevel = true
+			s.noLevel = true
 		default:
-			return s, fmt.Errorf("unknown option %q: view, columns, variants, published, names or nolevel", name)
+			return s, fmt.Errorf("unknown option %q: comparisons, columns, variants, published, names or nolevel", name)
 		}
 	}
 	return s, nil
@@ -275,39 +281,16 @@ var english = map[string]string{}
 
 // chinese translates words of tables in README.zh-CN.md. Missing words stay in English.
 var chinese = map[string]string{
-	"variant":    "方案",
-	"peak":       "峰值",
-	"requests/s": "每秒请求数",
-	"connect":    "连接",
-	"first byte": "首字节",
-	"errors":     "错误",
-	"blocks":     "区组数",
-	"against":    "对照",
-	"ratio":      "比值",
-	"interval":   "区间",
-	"p50":        "p50 响应时间",
-	"p99":        "p99 响应时间",
-	"verdict":    "结论",
-	"pairs":      "配对数",
-	"metric":     "指标",
-	"level":      "负载",
-	"published":  "原文",
-	"measured":   "实测",
-
+	"variant":          "方案",
+	"peak":             "峰值",
+	"requests/s":       "每秒请求数",
+	"connect":          "连接",
+	"first byte":       "首字节",
+	"errors":           "错误",
+	"p50":              "p50 响应时间",
+	"p99":              "p99 响应时间",
+	"published":        "原文",
 	"database CPU/req": "每请求数据库 CPU",
-	"ratio there":      "原文比值",
-	"ratio here":       "实测比值",
-	"direction":        "方向",
-	"note":             "备注",
-	"could have seen":  "可检出的最小差异",
-
-	"agrees":             "一致",
-	"differs":            "不一致",
-	"faster":             "更快",
-	"slower":             "更慢",
-	"less CPU":           "CPU 更少",
-	"more CPU":           "CPU 更多",
-	"no difference seen": "未见差异",
 }
 
 // A rowTable is a table as it stands in the "tables" of a result file that is not the summary of a study.

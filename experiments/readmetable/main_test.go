@@ -52,7 +52,8 @@ func TestTablesAreWrittenAndChecked(t *testing.T) {
 		"README.md": "before\n<!-- table:stacks columns=peak_hz,cpu_percent.db@rate-300 variants=php,go published -->\nold\n<!-- /table -->\nafter\n" +
 			"```\n<!-- table:stacks -->\n```\n",
 		"README.zh-CN.md":               "<!-- table:stacks columns=peak_hz variants=go -->\n<!-- /table -->\n",
-		"experiments/stacks/README.md":  "<!-- table:stacks view=by-level columns=cpu_percent.db variants=go -->\n<!-- /table -->\n",
+		"experiments/stacks/README.md":  "<!-- table:stacks comparisons -->\n<!-- /table -->\n",
+		"experiments/published.csv":     "stacks,php,peak_hz,300,\nstacks,php,cpu_percent.db@rate-300,219,\nstacks,go,peak_hz,3000,a note\nother,go,peak_hz,1,\nstacks,go,cpu_percent.db@rate-300,28,\n",
 		"experiments/other/README.md":   "<!-- table:feed begin -->\nof another program\n<!-- table:feed end -->\n",
 		"experiments/other/notes/x.txt": "<!-- table:none -->\n",
 	})
@@ -78,8 +79,9 @@ func TestTablesAreWrittenAndChecked(t *testing.T) {
 	if got := read(t, root, "README.zh-CN.md"); !strings.Contains(got, "| 方案 | 峰值 |") {
 		t.Errorf("README.zh-CN.md: %s", got)
 	}
-	if got := read(t, root, "experiments/stacks/README.md"); strings.Count(got, "\n| go |") != 1 || !strings.Contains(got, "| variant | rate-100 | rate-200 | rate-300 |") {
-		t.Errorf("by level: %s", got)
+	if got := read(t, root, "experiments/stacks/README.md"); !strings.Contains(got, "| variant | against | metric | level |") ||
+		!strings.Contains(got, "\n| go | pooled | peak | - |") {
+		t.Errorf("comparisons: %s", got)
 	}
 	if err := run(root, true, &bytes.Buffer{}); err != nil {
 		t.Errorf("check of what was just written: %v", err)
@@ -90,7 +92,7 @@ func TestTablesAreWrittenAndChecked(t *testing.T) {
 	}
 }
 
-// A table shows no figure without a VALID run behind it. In a summary of version 1.1 each run behind a figure must be.
+// A table shows no figure without a VALID run behind it.
 func TestValidFiguresOnly(t *testing.T) {
 	const directive = "<!-- table:stacks columns=rate_hz@rate-300 variants=php,go names -->\n<!-- /table -->\n"
 	root := repository(t, map[string]string{"README.md": directive})
@@ -172,8 +174,7 @@ func TestMistakesAreNamed(t *testing.T) {
 		"<!-- table:stacks columns=speed -->\n<!-- /table -->\n":                            `no metric "speed"`,
 		"<!-- table:stacks columns=rate_hz@fast -->\n<!-- /table -->\n":                     `no level "fast"`,
 		"<!-- table:stacks columns=peak_hz variants=asp -->\n<!-- /table -->\n":             `no variant "asp"`,
-		"<!-- table:stacks view=pie -->\n<!-- /table -->\n":                                 `unknown view "pie"`,
-		"<!-- table:stacks view=by-level columns=peak_hz,rate_hz -->\n<!-- /table -->\n":    "takes one metric",
+		"<!-- table:stacks view=pie -->\n<!-- /table -->\n":                                 `unknown option "view"`,
 		"<!-- table:stacks/../../../x/results/study columns=peak_hz -->\n<!-- /table -->\n": "not the name of an experiment",
 	} {
 		root := repository(t, map[string]string{"README.md": text})

@@ -13,16 +13,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"spillway/internal/exit"
 	"spillway/internal/lab/result"
 )
 
 // A run's directory:
 //
 //	manifest.json                          Manifest: what is compared, where, in which order; written once, at the start
-//	experiment.yaml                        the file as it was run, without secrets
+//	experiment.yaml                        the file as it was run
 //	blocks/001/VARIANT/block.json          Trial: the record of the variant's trial in this block; written when it ends
 //	blocks/001/VARIANT/LEVEL.ndjson.gz     a result file of `spillway load`; its label is the variant
-//	blocks/001/VARIANT/peak-RATE.ndjson.gz a result file of one attempt of the peak search
+//	blocks/001/VARIANT/peak.ndjson.gz      the result file of `spillway peak`
 //	blocks/001/VARIANT/SERVICE.log         output of the service
 //	blocks/001/VARIANT/load.log            output of `spillway load`
 //	blocks/001/VARIANT/watch-HOST.log      output of the watch of a host
@@ -39,7 +40,7 @@ const (
 	BlocksDir    = "blocks"
 	ServicesDir  = "services"
 	ResultSuffix = ".ndjson.gz"
-	PeakPrefix   = "peak-" // prefix of an attempt's result file
+	PeakName     = "peak" // of the search, where levels have their names
 
 	incompleteDir = "incomplete"
 	freshSuffix   = ".new" // of a file that is being written
@@ -64,12 +65,12 @@ type Manifest struct {
 	Command   []string       `json:"command"` // as typed, secrets redacted
 	Seed      uint64         `json:"seed"`    // determines the order of variants and levels
 	Quick     bool           `json:"quick"`   // ranges only, no verdicts
-	Sum       string         `json:"sum"`     // SHA-256 of the file without its secrets, which could be guessed from it, and of its templates
-	File      string         `json:"file"`    // text of the experiment file, without secrets
+	Sum       string         `json:"sum"`     // SHA-256 of the file and of its templates
+	File      string         `json:"file"`    // text of the experiment file
 	Machine   result.Machine `json:"machine"`
 	Programs  []Program      `json:"programs,omitempty"`
-	CPU       *CPUAccounting `json:"cpu_accounting,omitempty"` // nil in runs of earlier versions, which used the process tree
-	Hosts     []HostFacts    `json:"hosts,omitempty"`          // empty: this host on loopback
+	CPU       CPUAccounting  `json:"cpu_accounting,omitzero"`
+	Hosts     []HostFacts    `json:"hosts,omitempty"` // empty: this host on loopback
 	Baseline  string         `json:"baseline"`
 	Variants  []VariantFacts `json:"variants"` // in the file's order; the A/A control follows the baseline
 	Levels    []LevelFacts   `json:"levels"`   // in the file's order
@@ -100,15 +101,14 @@ type HostFacts struct {
 
 // VariantFacts describe a variant, including what it inherits.
 type VariantFacts struct {
-	Name      string            `json:"name"`
-	Title     string            `json:"title,omitempty"`
-	Baseline  string            `json:"baseline,omitempty"` // the variant that it is compared with; "" for the baseline
-	Again     bool              `json:"again,omitempty"`    // A/A control: the baseline once more
-	Values    map[string]string `json:"values,omitempty"`   // value by factor, including inherited values
-	Differs   []string          `json:"differs,omitempty"`  // factors that differ from its baseline
-	Settings  map[string]string `json:"settings,omitempty"` // as written, with templates
-	Services  []string          `json:"services"`           // in start order
-	Published []Published       `json:"published,omitempty"`
+	Name     string            `json:"name"`
+	Title    string            `json:"title,omitempty"`
+	Baseline string            `json:"baseline,omitempty"` // the variant that it is compared with; "" for the baseline
+	Again    bool              `json:"again,omitempty"`    // A/A control: the baseline once more
+	Values   map[string]string `json:"values,omitempty"`   // value by factor, including inherited values
+	Differs  []string          `json:"differs,omitempty"`  // factors that differ from its baseline
+	Settings map[string]string `json:"settings,omitempty"` // as written, with templates
+	Services []string          `json:"services"`           // in start order
 }
 
 // LevelFacts describe a level.
@@ -120,11 +120,12 @@ type LevelFacts struct {
 
 // PeakFacts describe the search for a peak.
 type PeakFacts struct {
-	SLO   string            `json:"slo"`
-	Start float64           `json:"start_hz"`
-	Max   float64           `json:"max_hz"`
-	Step  float64           `json:"step_share"`
-	Flags map[string]string `json:"flags"`
+	SLO     string            `json:"slo"`
+	Start   float64           `json:"start_hz"`
+	Max     float64           `json:"max_hz"`
+	Step    float64           `json:"step_share"`
+	MaxTime float64           `json:"max_seconds"`
+	Flags   map[string]string `json:"flags"`
 }
 
 // A TrialPlan is one variant's trial in a block.
@@ -156,7 +157,7 @@ type ServiceRun struct {
 	Host    string            `json:"host,omitempty"`
 	PID     int               `json:"pid"`
 	Scope   string            `json:"scope"`
-	Command []string          `json:"command"` // secrets redacted
+	Command []string          `json:"command"` // with references
 	Ports   map[string]int    `json:"ports,omitempty"`
 	Ready   float64           `json:"ready_seconds"`     // from start until ready
 	Ended   string            `json:"ended,omitempty"`   // how it ended, if it ended by itself or was killed
@@ -165,15 +166,14 @@ type ServiceRun struct {
 
 // A LevelRun is the record of one level.
 type LevelRun struct {
-	Name      string       `json:"name"`
-	File      string       `json:"file"` // in the directory of the trial
-	StartedAt time.Time    `json:"started_at"`
-	EndedAt   time.Time    `json:"ended_at"`
-	Command   []string     `json:"command"` // secrets redacted
-	ExitCode  int          `json:"exit_code"`
-	Cooldown  CooldownRun  `json:"cooldown"`
-	Error     string       `json:"error,omitempty"` // why `spillway load` could not run
-	Peak      *PeakAttempt `json:"attempt,omitempty"`
+	Name      string      `json:"name"`
+	File      string      `json:"file"` // in the directory of the trial
+	StartedAt time.Time   `json:"started_at"`
+	EndedAt   time.Time   `json:"ended_at"`
+	Command   []string    `json:"command"` // with references
+	ExitCode  int         `json:"exit_code"`
+	Cooldown  CooldownRun `json:"cooldown"`
+	Error     string      `json:"error,omitempty"` // why `spillway load` could not run
 }
 
 // A CooldownRun is the record of the wait before a level.
@@ -187,20 +187,11 @@ type CooldownRun struct {
 
 // A PeakRun is the record of a search for the highest rate that meets the SLO.
 type PeakRun struct {
-	Feasible   float64    `json:"feasible_hz"`           // highest rate that met it in a VALID attempt; 0 if none did
-	Infeasible float64    `json:"infeasible_hz"`         // lowest rate above it that missed it in a VALID attempt; 0 if none did
-	Unproved   float64    `json:"unproved_hz,omitempty"` // rate at which the search ended, because no attempt was VALID
-	Attempts   []LevelRun `json:"attempts"`
-	Stopped    string     `json:"stopped,omitempty"` // why the search ended, as of package peak
-	Note       string     `json:"note,omitempty"`    // "the limit of the search met the SLO"
-}
-
-// A PeakAttempt is the outcome of one attempt.
-type PeakAttempt struct {
-	Rate     float64         `json:"rate_hz"`
-	Met      bool            `json:"met"`
-	Missed   string          `json:"missed,omitempty"` // criteria that were not met
-	Validity result.Validity `json:"validity"`
+	LevelRun                   // of `spillway peak`
+	Feasible   float64         `json:"feasible_hz"`    // highest rate that met it in a VALID probe; 0 if none did
+	Infeasible float64         `json:"infeasible_hz"`  // lowest rate above it that missed it in a VALID probe; 0 if none did
+	Validity   result.Validity `json:"validity"`       // VALID if the search proves the peak, or that no rate met the SLO
+	Note       string          `json:"note,omitempty"` // what is not proved, or that the limit of the search met the SLO
 }
 
 // A State is the progress of a run.
@@ -239,21 +230,21 @@ func replaceJSON(path string, v any) error {
 // begin makes the directory of a run and locks it until the returned file is closed. A directory that already holds a run is
 // an error, unless it is resumed.
 func (e *engine) begin() (lock *os.File, err error) {
-	dir := e.config.Dir
-	if _, err := os.Stat(filepath.Join(dir, ManifestFile)); err == nil && !e.config.Resume {
-		return nil, &UseError{fmt.Sprintf("%s already holds a run: resume it with --resume %s, or choose another directory", dir, dir)}
+	dir, fresh := e.dir, e.command.Resume == ""
+	if _, err := os.Stat(filepath.Join(dir, ManifestFile)); err == nil && fresh {
+		return nil, exit.UsageError(fmt.Errorf("%s already holds a run: resume it with --resume %s, or choose another directory", dir, dir))
 	}
-	if other, err := foreign(dir); err != nil || other != "" && !e.config.Resume {
+	if other, err := foreign(dir); err != nil || other != "" && fresh {
 		if err == nil {
-			err = &UseError{fmt.Sprintf("%s has other files, such as %s: choose a new or empty directory", dir, other)}
+			err = exit.UsageError(fmt.Errorf("%s has other files, such as %s: choose a new or empty directory", dir, other))
 		}
 		return nil, err
 	}
 	if err := os.MkdirAll(filepath.Join(dir, BlocksDir), 0o755); err != nil {
 		return nil, fmt.Errorf("make directory: %w", err)
 	}
-	if !e.config.Resume {
-		if err := os.WriteFile(filepath.Join(dir, SourceFile), []byte(e.file.redactedSource()), 0o644); err != nil {
+	if fresh {
+		if err := os.WriteFile(filepath.Join(dir, SourceFile), e.file.source, 0o644); err != nil {
 			return nil, fmt.Errorf("write experiment: %w", err)
 		}
 	}
@@ -262,7 +253,7 @@ func (e *engine) begin() (lock *os.File, err error) {
 	}
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		lock.Close()
-		return nil, &UseError{fmt.Sprintf("%s is in use by another run", dir)}
+		return nil, exit.UsageError(fmt.Errorf("%s is in use by another run", dir))
 	}
 	return lock, nil
 }
@@ -283,13 +274,13 @@ func foreign(dir string) (string, error) {
 }
 
 func (e *engine) saveState(block int, variant, level, ended string) error {
-	return replaceJSON(filepath.Join(e.config.Dir, StateFile), State{
+	return replaceJSON(filepath.Join(e.dir, StateFile), State{
 		UpdatedAt: time.Now(), PID: os.Getpid(), Block: block, Variant: variant, Level: level, Done: e.done, Trials: e.trials(), Ended: ended,
 	})
 }
 
 func (e *engine) blockDir(block int) string {
-	return filepath.Join(e.config.Dir, BlocksDir, fmt.Sprintf("%03d", block))
+	return filepath.Join(e.dir, BlocksDir, fmt.Sprintf("%03d", block))
 }
 
 func (e *engine) trialDir(block int, variant string) string {
@@ -329,7 +320,7 @@ func (e *engine) archiveBlock(block int) error {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	aside := filepath.Join(e.config.Dir, incompleteDir)
+	aside := filepath.Join(e.dir, incompleteDir)
 	if err := os.MkdirAll(aside, 0o755); err != nil {
 		return fmt.Errorf("archive incomplete block: %w", err)
 	}

@@ -12,11 +12,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"spillway/internal/exit"
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
+	"spillway/internal/yaml"
 )
 
 // Command is `spillway experiment`: its settings, as written on the command line,
@@ -52,7 +53,7 @@ func (c *Command) Execute(ctx context.Context) (code int, err error) {
 	if c.Check {
 		return 0, describe(c.check(ctx))
 	}
-	prefix := Inner()
+	prefix := inner()
 	if prefix != "" {
 		return 0, describe(c.measure(ctx, prefix))
 	}
@@ -60,22 +61,16 @@ func (c *Command) Execute(ctx context.Context) (code int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("experiment: find this program: %w", err)
 	}
-	code, err = Guard(program, c.Args, c.Stdout, c.Stderr)
+	code, err = guard(program, c.Args, c.Stdout, c.Stderr)
 	return code, describe(err)
 }
 
-// describe names the command in the error and marks mistakes of the user.
+// describe names the command in the error and marks mistakes in the file.
 func describe(err error) error {
-	var (
-		missing  *MissingError
-		use      *UseError
-		mistake  Mistake
-		mistakes Mistakes
-	)
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case errors.As(err, &missing), errors.As(err, &use), errors.As(err, &mistake), errors.As(err, &mistakes):
+	}
+	if errors.As(err, new(yaml.Error)) || errors.As(err, new(yaml.Errors)) {
 		err = exit.UsageError(err)
 	}
 	return fmt.Errorf("experiment: %w", err)
@@ -125,20 +120,25 @@ func (c *Command) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := printPlan(c.Stdout, file, plan); err != nil {
+	if err := planSheet(file, plan).WriteText(c.Stdout); err != nil {
 		return err
 	}
+	_, err = c.programs(ctx, file)
+	return err
+}
+
+// programs checks that a run is possible here, and finds the programs that it needs.
+func (c *Command) programs(ctx context.Context, file *File) ([]Program, error) {
 	if reason := file.RootFor(); reason != "" {
-		return &UseError{reason}
+		return nil, exit.UsageError(errors.New(reason))
 	}
 	if _, err := file.divide(); err != nil {
-		return err
+		return nil, err
 	}
 	if advice := file.advice(); advice != "" {
 		fmt.Fprintln(c.Stderr, advice)
 	}
-	_, err = file.Programs(ctx)
-	return err
+	return file.Programs(ctx)
 }
 
 // applied returns the file with the options applied, and its plan.
@@ -151,37 +151,35 @@ func (f *File) applied(source string, o Options) (*File, *Plan, error) {
 	return file, plan, err
 }
 
-func printPlan(w io.Writer, file *File, plan *Plan) error {
-	fmt.Fprintf(w, "%s: %s\n\n", file.Name, file.Title)
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "VARIANT\tCOMPARED WITH\tDIFFERS IN\tSERVICES")
+// planSheet is the plan for people.
+func planSheet(file *File, plan *Plan) *sheet.Sheet {
+	table := &sheet.Table{Heads: []string{"variant", "compared with", "differs in", "services"}, Left: []int{0, 1, 2, 3}}
 	for _, v := range plan.Variants {
 		differs := strings.Join(v.Differs, ", ")
 		if v.Again {
 			differs = "nothing (A/A)"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", v.Name, v.Baseline, differs, strings.Join(v.Services, ", "))
+		table.Add("", v.Name, v.Baseline, differs, strings.Join(v.Services, ", "))
 	}
-	if err := table.Flush(); err != nil {
-		return err
-	}
-	names := make([]string, len(plan.Levels))
-	for i, level := range plan.Levels {
-		names[i] = level.Name
+	var levels []string
+	for _, level := range plan.Levels {
+		levels = append(levels, level.Name)
 	}
 	if file.Peak != nil {
-		names = append(names, "peak")
+		levels = append(levels, PeakName)
 	}
-	fmt.Fprintf(w, "\nlevels: %s\n", strings.Join(names, ", "))
+	order := []sheet.Fact{{Name: "levels", Value: strings.Join(levels, ", ")}}
 	for i, trials := range plan.Trials {
-		order := make([]string, len(trials))
-		for k, trial := range trials {
-			order[k] = trial.Variant
+		var variants []string
+		for _, trial := range trials {
+			variants = append(variants, trial.Variant)
 		}
-		fmt.Fprintf(w, "block %d: %s\n", i+1, strings.Join(order, ", "))
+		order = append(order, sheet.Fact{Name: fmt.Sprintf("block %d", i+1), Value: strings.Join(variants, ", ")})
 	}
-	fmt.Fprintf(w, "%s\n", plan.Time(time.Now(), len(plan.Trials)))
-	return nil
+	return &sheet.Sheet{
+		Title:    file.Name + ": " + file.Title,
+		Sections: []sheet.Section{{Table: table}, {Facts: order, Note: plan.Time(time.Now(), len(plan.Trials))}},
+	}
 }
 
 // measure runs the experiment in the inner process.
@@ -189,30 +187,32 @@ func (c *Command) measure(ctx context.Context, prefix string) error {
 	if err := c.install(ctx); err != nil {
 		return err
 	}
-	config := Config{
-		Options: c.options(ctx), Path: c.File, Dir: c.Resume, Resume: c.Resume != "", Data: c.Data, Tool: c.Tool,
-		Command: append([]string{"spillway"}, c.Args...), Prefix: prefix, Progress: c.Stderr,
-	}
-	if err := c.setPaths(&config); err != nil {
-		return err
-	}
-	outcome, err := Run(ctx, config)
-	if err != nil && outcome == nil {
-		return err
-	}
-	if err != nil {
-		return fmt.Errorf("%w; continue with: spillway experiment %s --resume %s", err, c.File, config.Dir)
-	}
-	study, err := ReadStudy(outcome.Dir)
+	e, err := c.open(ctx, prefix)
 	if err != nil {
 		return err
 	}
-	if err := c.printOutcome(outcome, study); err != nil {
+	lock, err := e.begin()
+	if err != nil {
 		return err
 	}
-	if len(outcome.Failed) > 0 {
-		return exit.FailedError(fmt.Errorf("%d of %d trials are not complete: see block.json in %s", len(outcome.Failed), outcome.Trials,
-			outcome.Dir))
+	defer lock.Close()
+	if err := e.run(ctx); err != nil {
+		return fmt.Errorf("%w; continue with: spillway experiment %s --resume %s", err, c.File, e.dir)
+	}
+	study, err := ReadStudy(e.dir)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		err = study.WriteSummary(c.Stdout)
+	} else {
+		_, err = fmt.Fprintf(c.Stdout, "%d trials in %s\nspillway report %s\n", e.trials(), e.dir, e.dir)
+	}
+	if err != nil {
+		return err
+	}
+	if len(e.failed) > 0 {
+		return exit.FailedError(fmt.Errorf("%d of %d trials are not complete: see block.json in %s", len(e.failed), e.trials(), e.dir))
 	}
 	return study.nothingValid()
 }
@@ -243,29 +243,6 @@ func (s *Study) hasSLO() bool {
 	return m.SLO != "" || m.Peak != nil || slices.ContainsFunc(m.Levels, func(l LevelFacts) bool { return l.Flags["slo"] != "" })
 }
 
-// setPaths sets absolute paths, because the inner process works in several
-// directories.
-func (c *Command) setPaths(config *Config) error {
-	config.Dir = cmp.Or(config.Dir, c.Out)
-	if config.Dir == "" {
-		name := strings.TrimSuffix(filepath.Base(c.File), filepath.Ext(c.File))
-		if file, err := ReadFile(c.File); err == nil {
-			name = file.Name
-		}
-		config.Dir = name + time.Now().Format("-20060102-150405")
-	}
-	var err error
-	if config.Spillway, err = os.Executable(); err != nil {
-		return fmt.Errorf("find this program: %w", err)
-	}
-	for _, path := range []*string{&config.Dir, &config.Data} {
-		if *path, err = filepath.Abs(*path); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // install installs missing packages if Install is set.
 func (c *Command) install(ctx context.Context) error {
 	if !c.Install {
@@ -282,13 +259,4 @@ func (c *Command) install(ctx context.Context) error {
 	}
 	fmt.Fprintf(c.Stderr, "experiment: %v\n", missing)
 	return missing.Install(ctx, c.Stderr)
-}
-
-// printOutcome prints the study as JSON, or where the results are.
-func (c *Command) printOutcome(outcome *Outcome, study *Study) error {
-	if c.JSON {
-		return study.WriteSummary(c.Stdout)
-	}
-	_, err := fmt.Fprintf(c.Stdout, "%d trials in %s\nspillway report %s\n", outcome.Trials, outcome.Dir, outcome.Dir)
-	return err
 }

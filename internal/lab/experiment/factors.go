@@ -57,9 +57,7 @@ func (f *File) checkFactors(wrong reporter) {
 	for i := range f.Factors {
 		factor := &f.Factors[i]
 		path := "factors." + factor.Name
-		if !word.MatchString(factor.Name) {
-			wrong(path, "a factor is named by lower-case letters, digits and _")
-		}
+		wrong.checkWord(path, factor.Name, "factor")
 		if len(factor.Values) < 2 {
 			wrong(path, "a factor needs at least two values")
 		}
@@ -73,22 +71,21 @@ func (f *File) checkFactors(wrong reporter) {
 			}
 		}
 	}
-	for _, levels := range [][]Level{f.Levels, f.quickLevels()} {
-		for _, level := range levels {
-			for name := range level.Settings {
-				if owner := f.settingOwner(name); owner != "" {
-					wrong("levels", "the setting %s is given by the factor %s and by the level %s", name, owner, level.Name)
-				}
+	for _, level := range f.allLevels() {
+		for name := range level.Settings {
+			if owner := f.settingOwner(name); owner != "" {
+				wrong("levels", "the setting %s is given by the factor %s and by the level %s", name, owner, level.Name)
 			}
 		}
 	}
 }
 
-func (f *File) quickLevels() []Level {
+// allLevels are the levels, and those of the quick block.
+func (f *File) allLevels() []Level {
 	if f.Quick == nil {
-		return nil
+		return f.Levels
 	}
-	return f.Quick.Levels
+	return slices.Concat(f.Levels, f.Quick.Levels)
 }
 
 func (f *File) checkValue(factor *Factor, value *FactorValue, wrong reporter) {
@@ -98,9 +95,8 @@ func (f *File) checkValue(factor *Factor, value *FactorValue, wrong reporter) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(value.Settings)) {
 		at := path + ".settings." + name
+		wrong.checkWord(at, name, "setting")
 		switch owner := f.settingOwner(name); {
-		case !word.MatchString(name):
-			wrong(at, "a setting is named by lower-case letters, digits and _")
 		case owner != factor.Name:
 			wrong(at, "already belongs to the factor %s: a setting belongs to one factor", owner)
 		case hasKey(f.Settings, name):
@@ -240,9 +236,7 @@ func (f *File) facts(v *Variant) VariantFacts {
 	if err != nil {
 		panic("bug: " + err.Error()) // validate has checked it
 	}
-	facts := VariantFacts{
-		Name: v.Name, Title: v.Title, Baseline: v.Baseline, Values: values, Settings: maps.Clone(f.Settings), Published: v.Published,
-	}
+	facts := VariantFacts{Name: v.Name, Title: v.Title, Baseline: v.Baseline, Values: values, Settings: maps.Clone(f.Settings)}
 	if facts.Settings == nil {
 		facts.Settings = map[string]string{}
 	}
@@ -286,9 +280,7 @@ func (f *File) checkWatch(wrong reporter) {
 	watched := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(f.Watch.Processes)) {
 		path := "watch.processes." + name
-		if !word.MatchString(name) {
-			wrong(path, "a name consists of lower-case letters, digits and _")
-		}
+		wrong.checkWord(path, name, "process")
 		for _, service := range f.Watch.Processes[name] {
 			if f.service(service) == nil {
 				wrong(path, "%q is no service of this file", service)
@@ -306,9 +298,7 @@ func (f *File) checkWatch(wrong reporter) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.Watch.Databases)) {
-		if !word.MatchString(name) {
-			wrong("watch.databases."+name, "a name consists of lower-case letters, digits and _")
-		}
+		wrong.checkWord("watch.databases."+name, name, "database")
 	}
 }
 

@@ -9,7 +9,14 @@
 // needs Linux; files can be checked and results read on every system.
 package experiment
 
-import "time"
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"spillway/internal/exit"
+	"spillway/internal/yaml"
+)
 
 // A File is an experiment as written. A text is a template if its comment says so.
 type File struct {
@@ -38,8 +45,8 @@ type File struct {
 	Quick         *Quick   `yaml:"quick"`          // what --quick changes
 	Charts        []Chart  `yaml:"charts"`         // bar charts of the report; default: a choice by the report
 
-	places map[string]place // of each value, by path
-	name   string           // of the file, for messages
+	places map[string]yaml.Place // of each value, by path
+	name   string                // of the file, for messages
 	source []byte
 }
 
@@ -117,24 +124,15 @@ type FactorValue struct {
 
 // A Variant is a value for each factor. It inherits missing values from its baseline.
 type Variant struct {
-	Name      string            `yaml:",key"`
-	Title     string            `yaml:"title"`
-	Values    map[string]string `yaml:"values"`    // factor: value
-	Baseline  string            `yaml:"baseline"`  // variant that it is compared with; default: the file's baseline
-	Factors   int               `yaml:"factors"`   // number of factors that differ, if more than one
-	Published []Published       `yaml:"published"` // figures that others measured
+	Name     string            `yaml:",key"`
+	Title    string            `yaml:"title"`
+	Values   map[string]string `yaml:"values"`   // factor: value
+	Baseline string            `yaml:"baseline"` // variant that it is compared with; default: the file's baseline
+	Factors  int               `yaml:"factors"`  // number of factors that differ, if more than one
 }
 
-// A Published figure was measured by others.
-type Published struct {
-	Metric string  `yaml:"metric" json:"metric"`         // a column of the study
-	Level  string  `yaml:"level" json:"level,omitempty"` // of this file; "" for a figure of the whole variant, such as a peak
-	Value  float64 `yaml:"value" json:"value"`           // in the metric's unit
-	Note   string  `yaml:"note" json:"note,omitempty"`   // such as "17 % 502s, ports used up"
-}
-
-// Load holds flags of `spillway load` as templates; "" leaves a flag out. A key is the name of a flag with _ for -. The tag
-// "flag" tells apart a switch, which is true or false, and a file, whose path is relative to the experiment.
+// Load holds flags of `spillway load` as templates; "" leaves a flag out. A key is the name of a flag with _ for -. The tag "flag"
+// marks a switch, which is true or false. Paths are relative to the experiment, because the load runs in its folder.
 type Load struct {
 	URL           string   `yaml:"url"`
 	Host          string   `yaml:"host"` // where the load comes from; default: the first host
@@ -154,22 +152,22 @@ type Load struct {
 	Awake         string   `yaml:"awake" flag:"switch"`
 	Method        string   `yaml:"method"`
 	Header        []string `yaml:"header"`
-	HeaderFile    string   `yaml:"header_file" flag:"file"`
+	HeaderFile    string   `yaml:"header_file"`
 	Body          string   `yaml:"body"`
-	BodyFile      string   `yaml:"body_file" flag:"file"`
+	BodyFile      string   `yaml:"body_file"`
 	Form          []string `yaml:"form"`
-	RequestsFile  string   `yaml:"requests_file" flag:"file"`
-	Flow          string   `yaml:"flow" flag:"file"`
+	RequestsFile  string   `yaml:"requests_file"`
+	Flow          string   `yaml:"flow"`
 	Check         []string `yaml:"check"`
 	Socket        string   `yaml:"socket"`
 	HTTP2         string   `yaml:"http2" flag:"switch"`
 	Streams       string   `yaml:"streams"`
 	GRPC          string   `yaml:"grpc"`
-	Proto         string   `yaml:"proto" flag:"file"`
+	Proto         string   `yaml:"proto"`
 	Insecure      string   `yaml:"insecure" flag:"switch"`
-	CACert        string   `yaml:"cacert" flag:"file"`
-	Cert          string   `yaml:"cert" flag:"file"`
-	Key           string   `yaml:"key" flag:"file"`
+	CACert        string   `yaml:"cacert"`
+	Cert          string   `yaml:"cert"`
+	Key           string   `yaml:"key"`
 	SQL           string   `yaml:"sql"`
 	Param         []string `yaml:"param"`
 	Command       []string `yaml:"command"`
@@ -184,12 +182,14 @@ type Level struct {
 	Load     `yaml:",inline"`
 }
 
-// Peak searches for the highest rate that meets the SLO, as package peak does.
+// Peak searches for the highest rate that meets the SLO by `spillway peak`. It takes every flag of Load but rate, duration, requests
+// and abort.
 type Peak struct {
-	Start float64 `yaml:"start"` // requests per second; default 100
-	Max   float64 `yaml:"max"`   // upper limit; default 100000
-	Step  float64 `yaml:"step"`  // final interval, as a share of its lower end; default 0.05
-	Load  `yaml:",inline"`
+	Start   float64       `yaml:"start"`    // requests per second; default 100
+	Max     float64       `yaml:"max"`      // upper limit; default 100000
+	Step    float64       `yaml:"step"`     // final interval, as a share of its lower end; default 0.05
+	MaxTime time.Duration `yaml:"max_time"` // ends the search; default 10m
+	Load    `yaml:",inline"`
 }
 
 // Watch names what is sampled during the load.
@@ -212,4 +212,40 @@ type Quick struct {
 	Levels   []Level  `yaml:"levels"`
 	Peak     *Peak    `yaml:"peak"`
 	Cooldown Cooldown `yaml:"cooldown"`
+}
+
+// ReadFile reads the experiment at path as Read does.
+func ReadFile(path string) (*File, error) {
+	source, err := os.ReadFile(path)
+	if err != nil {
+		return nil, exit.UsageError(fmt.Errorf("read experiment: %w", err))
+	}
+	return Read(path, source)
+}
+
+// Read reads an experiment from YAML, fills in defaults and checks everything that the text alone can tell; templates
+// and programs are for Plan and Programs. name stands for the file in messages. The error is yaml.Errors.
+func Read(name string, source []byte) (*File, error) {
+	document, err := yaml.Parse(name, source, yaml.Options{Loose: true, Unsigned: true, KeepEmpty: true})
+	if err != nil {
+		return nil, err
+	}
+	f := &File{name: name, source: source, places: document.Places}
+	document.Decode(f)
+	if err := document.Err(); err != nil {
+		return nil, err
+	}
+	f.setDefaults()
+	for _, m := range f.validate() {
+		document.Add(m)
+	}
+	if err := document.Err(); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// UnknownKeyHint implements yaml.Hinter.
+func (Variant) UnknownKeyHint() string {
+	return "what differs between variants is declared under factors"
 }

@@ -10,7 +10,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -30,10 +29,10 @@ var prefixed = regexp.MustCompile(`^spillway-(\d+)-(\d+)-`)
 // prefixOf returns the prefix of everything that a run makes: the process id and its start time, which are unique together.
 func prefixOf(one identity) string { return fmt.Sprintf("spillway-%d-%s-", one.pid, one.start) }
 
-// Inner returns the prefix if this process is the inner process of a guard, and "" otherwise. Call it once: it removes the
+// inner returns the prefix if this process is the inner process of a guard, and "" otherwise. Call it once: it removes the
 // environment variable, which services must not inherit. From then on a second SIGINT or SIGTERM does not end the process,
 // because the kernel can report the death of the guard once per thread.
-func Inner() string {
+func inner() string {
 	prefix := os.Getenv(prefixVariable)
 	os.Unsetenv(prefixVariable)
 	if prefix != prefixOf(identify(os.Getppid())) {
@@ -43,13 +42,13 @@ func Inner() string {
 	return prefix
 }
 
-// Guard runs this program again, with the same arguments, as its inner process and returns the exit code. It passes on the
-// first signal and kills the inner process at the second. When the inner process is gone, for any reason, Guard kills every
+// guard runs this program again, with the same arguments, as its inner process and returns the exit code. It passes on the
+// first signal and kills the inner process at the second. When the inner process is gone, for any reason, guard kills every
 // process that it left behind and removes its control groups, namespaces and folders. At its start it does the same for runs
 // whose guard is gone.
 //
-// Guard takes over this process: it adopts and reaps all its descendants.
-func Guard(program string, args []string, stdout, stderr io.Writer) (int, error) {
+// guard takes over this process: it adopts and reaps all its descendants.
+func guard(program string, args []string, stdout, stderr io.Writer) (int, error) {
 	if err := adoptOrphans(); err != nil {
 		return 0, err
 	}
@@ -63,18 +62,8 @@ func Guard(program string, args []string, stdout, stderr io.Writer) (int, error)
 	cmd.Env = append(os.Environ(), prefixVariable+"="+prefix)
 	// In its own process group, the inner process gets the terminal's Ctrl-C only from here.
 	cmd.SysProcAttr = attributes(nil, syscall.SIGTERM)
-	started, done := make(chan error), make(chan struct{})
-	go func() {
-		runtime.LockOSThread() // the kernel sends Pdeathsig when the thread ends
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			_ = cmd.Wait() // the exit code is used below
-		}
-		close(done)
-	}()
-	if err := <-started; err != nil {
+	child := &running{done: make(chan struct{})}
+	if err := child.launch(cmd); err != nil {
 		return 0, fmt.Errorf("start the inner process: %w", err)
 	}
 	for asked := false; ; {
@@ -88,7 +77,7 @@ func Guard(program string, args []string, stdout, stderr io.Writer) (int, error)
 			}
 			asked = true
 			_ = cmd.Process.Signal(s) // it may just have ended
-		case <-done:
+		case <-child.done:
 			return code(cmd.ProcessState), cleanUp(prefix)
 		}
 	}

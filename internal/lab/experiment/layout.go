@@ -20,6 +20,7 @@ type layout struct {
 	ports    map[string]map[string]int // by service and name
 	folders  map[string]string         // by service, for its current start
 	data     map[string]string         // by service
+	secrets  secrets                   // that templates have used
 }
 
 // address returns the address of a host.
@@ -34,7 +35,7 @@ func (l *layout) address(host string) string {
 func (f *File) placeholders(source string) *layout {
 	l := &layout{
 		source: source, spillway: "spillway", programs: map[string]string{}, hosts: map[string]string{},
-		ports: map[string]map[string]int{}, folders: map[string]string{}, data: map[string]string{},
+		ports: map[string]map[string]int{}, folders: map[string]string{}, data: map[string]string{}, secrets: secrets{},
 	}
 	for _, n := range f.Needs {
 		l.programs[n.Name] = n.Name
@@ -45,7 +46,7 @@ func (f *File) placeholders(source string) *layout {
 			l.hosts[h.Name] = hostAddress(i)
 		}
 	}
-	port := 16384
+	port := portLow
 	for i := range f.Services {
 		s := &f.Services[i]
 		l.folders[s.Name], l.data[s.Name] = "folder/"+s.Name, "data/"+s.Name
@@ -60,13 +61,12 @@ func (f *File) placeholders(source string) *layout {
 
 // templateValues returns what templates may use of a service.
 func (l *layout) templateValues(service, host string) map[string]any {
-	port, addr := map[string]any{}, map[string]any{}
+	addr := map[string]string{}
 	for name, number := range l.ports[service] {
-		port[name] = number
 		addr[name] = l.address(host) + ":" + strconv.Itoa(number)
 	}
 	return map[string]any{
-		"address": l.address(host), "port": port, "addr": addr, "folder": l.folders[service], "data": l.data[service],
+		"address": l.address(host), "port": l.ports[service], "addr": addr, "folder": l.folders[service], "data": l.data[service],
 	}
 }
 
@@ -76,28 +76,22 @@ const (
 	portHigh = 32768
 )
 
-// allotPorts gives each port of each service a free number. On separate hosts the numbers are always the same.
-func (f *File) allotPorts() (map[string]map[string]int, error) {
-	ports := map[string]map[string]int{}
+// findPorts gives each port of each service a free number. On separate hosts the placeholders are free.
+func (l *layout) findPorts(f *File) error {
+	if f.separate() {
+		return nil
+	}
 	var taken []int
-	next := portLow
-	for i := range f.Services {
-		s := &f.Services[i]
-		ports[s.Name] = map[string]int{}
-		for _, name := range s.Ports {
-			port := next
-			next++
-			if !f.separate() {
-				var err error
-				if port, err = freePort(taken); err != nil {
-					return nil, err
-				}
+	for _, ports := range l.ports {
+		for name := range ports {
+			port, err := freePort(taken)
+			if err != nil {
+				return err
 			}
-			taken = append(taken, port)
-			ports[s.Name][name] = port
+			ports[name], taken = port, append(taken, port)
 		}
 	}
-	return ports, nil
+	return nil
 }
 
 // freePort returns a port of this host that is free and outside of the range for outgoing connections.

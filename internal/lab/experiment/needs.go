@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"spillway/internal/exit"
 )
 
 // A MissingError lists the programs that are not installed.
@@ -52,7 +54,7 @@ func (f *File) Programs(ctx context.Context) ([]Program, error) {
 		programs = append(programs, Program{Name: n.Name, Path: path, Package: n.Package, Version: version(ctx, path, n.Version)})
 	}
 	if len(missing.Needs) > 0 {
-		return nil, missing
+		return nil, exit.UsageError(missing)
 	}
 	return programs, nil
 }

@@ -4,9 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"io"
 	"maps"
-	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -15,7 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"spillway/internal/lab/peak"
+	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // overhead is the time of a level beyond its load, to start it and to write its file.
@@ -23,12 +22,6 @@ const overhead = time.Second
 
 // loadDuration is the default of `spillway load`.
 const loadDuration = 10 * time.Second
-
-// Attempts of a peak search.
-const (
-	peakLeast   = 4 // a rate that is met, one that is missed, and both again
-	peakRepeats = 3 // attempts for each halving of the interval, in a long search
-)
 
 // quickMax is the longest quick run.
 const quickMax = 10 * time.Minute
@@ -38,8 +31,8 @@ type Plan struct {
 	Variants []VariantFacts
 	Levels   []LevelFacts
 	Trials   [][]TrialPlan // by block
-	// Least is the time of the loads. Most adds every cool-down at its timeout and a long peak search. Neither includes
-	// the start of services, nor levels that end after a number of requests; Open is true if there are any.
+	// Least is the time of the loads, and of peak searches at their limit. Most adds every cool-down at its timeout. Neither
+	// includes the start of services, nor levels that end after a number of requests; Open is true if there are any.
 	Least, Most time.Duration
 	Open        bool
 }
@@ -144,7 +137,7 @@ func (f *File) Plan(source string, o Options) (*Plan, error) {
 		p.Variants = append(p.Variants, facts)
 		if f.AA && facts.Name == f.Baseline {
 			control := facts
-			control.Name, control.Again, control.Baseline, control.Published = facts.Name+controlSuffix, true, facts.Name, nil
+			control.Name, control.Again, control.Baseline = facts.Name+controlSuffix, true, facts.Name
 			p.Variants = append(p.Variants, control)
 		}
 	}
@@ -174,8 +167,8 @@ func (f *File) Plan(source string, o Options) (*Plan, error) {
 func (p *Plan) Time(now time.Time, blocks int) string {
 	least := p.Least / time.Duration(len(p.Trials)) * time.Duration(blocks)
 	most := p.Most / time.Duration(len(p.Trials)) * time.Duration(blocks)
-	text := fmt.Sprintf("takes %v to %v, and the start of services: ends between %s and %s",
-		least.Round(time.Second), most.Round(time.Second), clockTime(now, least), clockTime(now, most))
+	text := fmt.Sprintf("takes %s to %s, and the start of services: ends between %s and %s",
+		sheet.Duration(least.Seconds()), sheet.Duration(most.Seconds()), clockTime(now, least), clockTime(now, most))
 	if p.Open {
 		text += "; levels of a number of requests are not counted"
 	}
@@ -252,27 +245,53 @@ func (c *checker) level(facts *VariantFacts, level *Level) error {
 		return err
 	}
 	if level != nil {
-		if err := c.load(data, c.file.Load.with(level.Load), 1, 1); err != nil {
+		load := c.file.Load.with(level.Load)
+		if err := c.load(data, load); err != nil {
+			return err
+		}
+		if err := c.duration(data, load); err != nil {
 			return err
 		}
 	}
-	last := level == nil || level.Name == c.file.Levels[len(c.file.Levels)-1].Name
-	if search := c.file.Peak; search != nil && last {
-		doublings := int(math.Ceil(math.Log2(search.Max/search.Start))) + 1
-		halvings := max(0, int(math.Ceil(-math.Log2(search.Step))))
-		load := c.file.Load.with(search.Load)
-		load.Rate = fmt.Sprint(search.Start)
-		return c.load(data, load, peakLeast, min(doublings+peakRepeats*halvings, peak.ProbesMax))
+	if c.file.Peak != nil && (level == nil || level.Name == c.file.Levels[len(c.file.Levels)-1].Name) {
+		return c.search(data)
 	}
 	return nil
 }
 
-// load checks the templates of a load and adds its time; it runs between least and most times.
-func (c *checker) load(s *templateData, load Load, least, most int) error {
+// search checks a peak search and adds its time.
+func (c *checker) search(s *templateData) error {
+	load := c.file.peakLoad()
+	path := c.file.pathOf("slo", load.SLO)
+	text, err := s.text(path, load.SLO, s.values)
+	if err != nil {
+		return err
+	}
+	if slo, err := result.ParseSLO(text); err == nil && slo.LimitsRate() {
+		return c.file.mistake(path, "the search finds the rate: remove the criterion on it")
+	}
+	load.Rate = fmt.Sprint(c.file.Peak.Start)
+	c.add(c.file.Peak.MaxTime)
+	return c.load(s, load)
+}
+
+// add adds the time of a load and of the cool-down before it.
+func (c *checker) add(load time.Duration) {
+	c.least += load
+	c.most += load + c.file.Cooldown.Timeout
+}
+
+// load checks the templates and the arguments of a load.
+func (c *checker) load(s *templateData, load Load) error {
 	arguments, err := s.arguments(load)
 	if err != nil {
 		return err
 	}
+	return c.checkArguments(arguments)
+}
+
+// duration adds the time of a level.
+func (c *checker) duration(s *templateData, load Load) error {
 	once := overhead
 	for _, text := range []string{load.Warmup, load.Duration} {
 		text, err := s.text(s.file.pathOf("duration", text), text, s.values)
@@ -294,16 +313,8 @@ func (c *checker) load(s *templateData, load Load, least, most int) error {
 	case load.Duration == "":
 		once += loadDuration
 	}
-	watched, err := s.watched()
-	if err != nil {
-		return err
-	}
-	for _, name := range slices.Sorted(maps.Keys(watched.databases)) {
-		arguments = append(arguments, argument{"watch.databases." + name, "--watch-db=" + name + "=" + watched.databases[name]})
-	}
-	c.least += time.Duration(least) * once
-	c.most += time.Duration(most) * (once + c.file.Cooldown.Timeout)
-	return c.checkArguments(arguments)
+	c.add(once)
+	return nil
 }
 
 // checkArguments reports the argument that `spillway load` would refuse, with its place.
@@ -311,11 +322,9 @@ func (c *checker) checkArguments(arguments []argument) error {
 	if c.check == nil {
 		return nil
 	}
-	list, err := expandAll(texts(arguments))
-	if err != nil {
-		return err
-	}
-	if err = c.check(list); err == nil {
+	list := c.layout.secrets.expandAll(texts(arguments))
+	err := c.check(list)
+	if err == nil {
 		return nil
 	}
 	place := arguments[0].path // the URL, unless another argument is to blame
@@ -327,7 +336,7 @@ func (c *checker) checkArguments(arguments []argument) error {
 		}
 	}
 	text := strings.ReplaceAll(strings.TrimPrefix(err.Error(), "load: "), "\n", " ")
-	return c.file.mistake(place, "%s", c.file.secrets(c.layout.source).hide(text))
+	return c.file.mistake(place, "%s", c.layout.secrets.hide(text))
 }
 
 func (c *checker) services(s *templateData) error {
@@ -345,27 +354,25 @@ func (c *checker) services(s *templateData) error {
 	return nil
 }
 
-// sum returns a hash of the file without its secrets and of its templates in all variants.
+// sum returns a hash of the file and of its templates in all variants.
 func (f *File) sum(source string, plan *Plan) (string, error) {
 	hash := sha256.New()
-	io.WriteString(hash, f.redactedSource())
+	hash.Write(f.source)
 	paths := map[string]bool{}
 	l := f.placeholders(source)
-	for i := range plan.Variants {
-		data, err := f.variantData(l, &plan.Variants[i], nil)
-		if err != nil {
-			continue // a setting that only levels set, see below
-		}
-		data.templatePaths(paths)
+	levels := []*Level{nil}
+	loads := []Load{f.Load}
+	for k := range f.Levels {
+		levels, loads = append(levels, &f.Levels[k]), append(loads, f.Levels[k].Load)
 	}
 	for i := range plan.Variants {
-		for k := range f.Levels {
-			if data, err := f.variantData(l, &plan.Variants[i], &f.Levels[k]); err == nil {
+		for _, level := range levels {
+			if data, err := f.variantData(l, &plan.Variants[i], level); err == nil { // without a level, settings may be missing
 				data.templatePaths(paths)
 			}
 		}
 	}
-	for _, load := range f.loads() {
+	for _, load := range loads {
 		for _, name := range []string{load.BodyFile, load.RequestsFile, load.Flow} {
 			if name != "" && !strings.Contains(name, "{{") {
 				paths[filepath.Join(source, name)] = true
@@ -381,14 +388,6 @@ func (f *File) sum(source string, plan *Plan) (string, error) {
 		hash.Write(text)
 	}
 	return hex.EncodeToString(hash.Sum(nil)), nil
-}
-
-func (f *File) loads() []Load {
-	loads := []Load{f.Load}
-	for i := range f.Levels {
-		loads = append(loads, f.Levels[i].Load)
-	}
-	return loads
 }
 
 func (s *templateData) templatePaths(paths map[string]bool) {

@@ -55,7 +55,7 @@ func TestPlanTime(t *testing.T) {
 		t.Errorf("takes %v to %v", plan.Least, plan.Most)
 	}
 	now := time.Date(2026, 1, 2, 23, 59, 30, 0, time.UTC)
-	if got, want := plan.Time(now, 3), "takes 54s to 3m54s, and the start of services: ends between 2026-01-03 00:00 and 2026-01-03 00:03"; got != want {
+	if got, want := plan.Time(now, 3), "takes 54 s to 3.9 min, and the start of services: ends between 2026-01-03 00:00 and 2026-01-03 00:03"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -99,67 +99,6 @@ func TestSettingsOfFixedServices(t *testing.T) {
 	}
 }
 
-// TestPeakProof wants only VALID attempts to prove a bound.
-func TestPeakProof(t *testing.T) {
-	type try struct {
-		rate     float64
-		validity result.Validity
-	}
-	for _, c := range []struct {
-		feasible, infeasible, unproved float64
-		tries                          []try
-		want                           result.Validity
-		why                            string
-	}{
-		{100, 200, 0, []try{{100, result.Valid}, {200, result.Valid}}, result.Valid, ""},
-		{100, 200, 0, []try{{100, result.HostContended}, {100, result.Valid}, {200, result.Valid}}, result.Valid, ""},
-		{1000, 0, 0, []try{{1000, result.Valid}}, result.Valid, ""},
-		{0, 50, 0, []try{{50, result.Valid}}, result.Valid, ""},
-		{
-			100, 200, 150,
-			[]try{{100, result.Valid}, {200, result.Valid}, {150, result.NotStationary}, {150, result.HostContended}},
-			result.HostContended,
-			"not proved: no attempt at 150/s was VALID, the last was HOST_CONTENDED; proved are 100/s as met and 200/s as missed",
-		},
-		{
-			100, 200, 0,
-			[]try{{100, result.Valid}, {200, result.HostContended}},
-			result.HostContended,
-			"not proved: no attempt at 200/s was VALID, the last was HOST_CONTENDED; proved are 100/s as met",
-		},
-		{100, 0, 0, []try{{100, result.Valid}}, result.Unjudged, "not proved: the search did not end; proved are 100/s as met"},
-		{0, 0, 100, []try{{100, result.TooFewSamples}}, result.TooFewSamples, "not proved: no attempt at 100/s was VALID, the last was TOO_FEW_SAMPLES; proved are no bounds"},
-	} {
-		p := PeakRun{Feasible: c.feasible, Infeasible: c.infeasible, Unproved: c.unproved}
-		for _, a := range c.tries {
-			p.Attempts = append(p.Attempts, LevelRun{Peak: &PeakAttempt{Rate: a.rate, Validity: a.validity}})
-		}
-		if got, why := p.proof(1000); got != c.want || why != c.why {
-			t.Errorf("%+v: %s, %q, want %s, %q", c, got, why, c.want, c.why)
-		}
-	}
-}
-
-// TestPeakLonger wants an attempt with too few samples repeated for as long as the SLO needs.
-func TestPeakLonger(t *testing.T) {
-	f := engineRead(t, engineSmall)
-	data, err := f.variantData(f.placeholders("."), &VariantFacts{Services: []string{"web"}, Settings: map[string]string{"mode": "1", "entry": "x"}}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct {
-		duration, slo string
-		rate          float64
-		want          string
-	}{
-		{"2s", "p50<1s", 1000, "4s"}, {"2s", "p50<1s", 10, "13s"}, {"", "rate>=1", 1000, "20s"}, {"2s", "p99.99<1s", 1, "10m0s"},
-	} {
-		if got, err := data.longer(Load{Duration: c.duration, SLO: c.slo}, c.rate); err != nil || got != c.want {
-			t.Errorf("%+v: %s, %v", c, got, err)
-		}
-	}
-}
-
 // TestSockets wants connections counted that no process has accepted.
 func TestSockets(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -192,46 +131,33 @@ func TestMissing(t *testing.T) {
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestPeakConclude wants a search that ended without a proof to name a rate that no VALID attempt decided.
+// TestPeakConclude wants a peak proved only by a search that came to its end. One that gave up because probes contradicted each other,
+// or were not VALID, or because no time was left, supports no verdict.
 func TestPeakConclude(t *testing.T) {
-	attempt := func(rate float64, v result.Validity) LevelRun {
-		return LevelRun{Peak: &PeakAttempt{Rate: rate, Validity: v}}
-	}
-	visit := func(rate float64) peak.Visit { return peak.Visit{Probe: peak.Probe{Rate: rate}} }
+	t.Parallel()
+	valid, contended := result.Valid, result.HostContended
 	for _, c := range []struct {
-		stopped string
-		want    PeakRun
+		stopped              string
+		feasible, infeasible float64
+		last                 result.Validity // of the last probe
+		want                 result.Validity
+		note                 string
 	}{
-		{peak.StoppedPrecision, PeakRun{Feasible: 100}},
-		{peak.StoppedMaximum, PeakRun{Feasible: 100, Note: "400/s, the limit of the search, met the SLO"}},
-		{peak.StoppedNothingMet, PeakRun{Feasible: 100, Note: "no rate that was tried met the SLO"}},
-		{peak.StoppedInvalid, PeakRun{Feasible: 100, Unproved: 200, Note: "no probe at 200/s was VALID"}},
+		{peak.StoppedPrecision, 100, 104, valid, valid, ""},
+		{peak.StoppedPrecision, 100, 104, contended, valid, ""},
+		{peak.StoppedMaximum, 400, 0, valid, valid, "400/s, the limit of the search, met the SLO"},
+		{peak.StoppedNothingMet, 0, 50, valid, valid, ""},
+		{peak.StoppedInvalid, 100, 200, contended, contended, `not proved, because the search ended for the reason "nothing-valid". As it says.`},
+		{peak.StoppedUnstable, 100, 800, valid, result.Unjudged, `not proved, because the search ended for the reason "unstable". As it says.`},
+		{peak.StoppedProbes, 100, 800, valid, result.Unjudged, `not proved, because the search ended for the reason "probes". As it says.`},
+		{peak.StoppedDeadline, 100, 0, valid, result.Unjudged, `not proved, because the search ended for the reason "deadline". As it says.`},
+		{peak.StoppedTargetDown, 0, 0, valid, result.Unjudged, `not proved, because the search ended for the reason "target-down". As it says.`},
 	} {
-		p := PeakRun{Attempts: []LevelRun{attempt(100, result.Valid), attempt(200, result.HostContended), attempt(300, result.Valid)}}
-		p.conclude(peak.Answer{
-			Feasible: 100, Stopped: c.stopped, Warnings: []string{"no probe at 200/s was VALID"}, Path: []peak.Visit{visit(100), visit(200), visit(300)},
-		}, 400)
-		p.Attempts = nil
-		c.want.Stopped = c.stopped
-		if diff := cmp.Diff(c.want, p); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", c.stopped, diff)
-		}
-	}
-}
-
-// TestUnstablePeakIsNoProof: a search that gave up because probes contradicted each other, or after ProbesMax with a wide interval,
-// does not support a verdict.
-func TestUnstablePeakIsNoProof(t *testing.T) {
-	for _, stopped := range []string{peak.StoppedUnstable, peak.StoppedProbes} {
 		p := PeakRun{}
-		var path []peak.Visit
-		for _, rate := range []float64{100, 800} {
-			p.Attempts = append(p.Attempts, LevelRun{Peak: &PeakAttempt{Rate: rate, Validity: result.Valid}})
-			path = append(path, peak.Visit{Probe: peak.Probe{Rate: rate}})
-		}
-		p.conclude(peak.Answer{Feasible: 100, Infeasible: 800, Stopped: stopped, Path: path}, 1000)
-		if v, why := p.proof(1000); v == result.Valid {
-			t.Errorf("stopped %q, 100 to 800/s: %s, %q, note %q", stopped, v, why, p.Note)
+		path := []peak.Visit{{Observation: peak.Observation{Validity: contended}}, {Observation: peak.Observation{Validity: c.last}}}
+		p.conclude(&peak.Answer{Feasible: c.feasible, Infeasible: c.infeasible, Stopped: c.stopped, Path: path}, "As it says.")
+		if diff := cmp.Diff(PeakRun{Feasible: c.feasible, Infeasible: c.infeasible, Validity: c.want, Note: c.note}, p); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.stopped, diff)
 		}
 	}
 }

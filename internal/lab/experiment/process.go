@@ -17,7 +17,7 @@ import (
 
 // startSpec describes a process to start.
 type startSpec struct {
-	command   []string // its marked references are expanded, as are those of env
+	command   []string
 	env       []string // added to the caller's
 	directory string
 	user      string // "" is the caller
@@ -47,25 +47,29 @@ func start(spec startSpec) (*running, error) {
 	if err != nil {
 		return nil, err
 	}
-	command, err := expandAll(spec.command)
-	if err != nil {
-		return nil, err
-	}
-	env, err := expandAll(spec.env)
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.Command(command[0], command[1:]...)
+	cmd := exec.Command(spec.command[0], spec.command[1:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = spec.directory, log, log
-	cmd.Env = append(os.Environ(), env...)
+	cmd.Env = append(os.Environ(), spec.env...)
 	cmd.SysProcAttr = attributes(credential, spec.signal)
 	r := &running{done: make(chan struct{}), spec: spec}
+	if err := r.launch(cmd); err != nil {
+		return nil, fmt.Errorf("start %s: %w", spec.command[0], err)
+	}
+	r.pid = cmd.Process.Pid
+	return r, nil
+}
+
+// launch starts cmd on a thread that waits for it.
+func (r *running) launch(cmd *exec.Cmd) error {
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread may be in another namespace
-		err := enterOrStay(spec.namespace)
+		var err error
+		if r.spec.namespace != "" {
+			err = enter(r.spec.namespace)
+		}
 		if err == nil {
-			err = startIn(cmd, spec.cgroup)
+			err = startIn(cmd, r.spec.cgroup)
 		}
 		started <- err
 		if err == nil {
@@ -73,18 +77,7 @@ func start(spec startSpec) (*running, error) {
 		}
 		close(r.done)
 	}()
-	if err := <-started; err != nil {
-		return nil, fmt.Errorf("start %s: %w", spec.command[0], err)
-	}
-	r.pid = cmd.Process.Pid
-	return r, nil
-}
-
-func enterOrStay(namespace string) error {
-	if namespace == "" {
-		return nil
-	}
-	return enter(namespace)
+	return <-started
 }
 
 // credentialOf returns the credential of a user, nil for the caller.

@@ -1,7 +1,6 @@
 package experiment
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -22,21 +21,20 @@ const (
 	readyOnce = 5 * time.Second       // timeout of one check
 )
 
-// awaitReady waits until the service is ready. It returns early if the process ends.
-func (e *engine) awaitReady(ctx context.Context, s *service) error {
-	limit := s.config.Ready.Timeout
+// await waits until a process is ready. It returns early if the process ends.
+func (r *running) await(ctx context.Context, limit time.Duration, ready func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	poll := time.NewTicker(readyPoll)
 	defer poll.Stop()
 	for {
-		err := e.ready(ctx, s)
+		err := ready(ctx)
 		if err == nil {
 			return nil
 		}
 		select {
-		case <-s.running.done:
-			return fmt.Errorf("it ended before it was ready: %s", exitText(s.running.state))
+		case <-r.done:
+			return fmt.Errorf("it ended before it was ready: %s", exitText(r.state))
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				return fmt.Errorf("not ready after %v: %w", limit, err)
@@ -47,42 +45,26 @@ func (e *engine) awaitReady(ctx context.Context, s *service) error {
 	}
 }
 
-// ready checks once.
+// ready checks a service once.
 func (e *engine) ready(ctx context.Context, s *service) error {
 	ctx, cancel := context.WithTimeout(ctx, readyOnce)
 	defer cancel()
 	namespace := e.network.namespace(s.process.host)
 	for _, name := range s.config.Ready.TCP {
 		address := net.JoinHostPort(e.layout.address(s.process.host), strconv.Itoa(e.layout.ports[s.config.Name][name]))
-		conn, err := dial(ctx, namespace, address)
-		if err != nil {
+		if err := accepts(ctx, namespace, address); err != nil {
 			return err
 		}
-		conn.Close()
 	}
 	if s.process.http != "" {
-		url, err := expand(s.process.http)
-		if err != nil {
-			return err
-		}
-		if err := get(ctx, namespace, url); err != nil {
+		if err := get(ctx, namespace, e.layout.secrets.expand(s.process.http)); err != nil {
 			return err
 		}
 	}
 	if len(s.process.probe) > 0 {
-		return e.probe(ctx, s, namespace)
-	}
-	return nil
-}
-
-// probe runs the ready command as the service's user, on its host. Its output is dropped.
-func (e *engine) probe(ctx context.Context, s *service, namespace string) error {
-	spec := startSpec{
-		command: s.process.probe, env: s.process.env, directory: s.folder, user: s.config.User, namespace: namespace, log: os.DevNull,
-		signal: syscall.SIGKILL,
-	}
-	if err := run(ctx, spec, time.Second); err != nil {
-		return fmt.Errorf("run %s: %w", s.process.probe[0], err)
+		if err := run(ctx, e.spec(s, s.process.probe, os.DevNull, syscall.SIGKILL), time.Second); err != nil {
+			return fmt.Errorf("run %s: %w", s.process.probe[0], err)
+		}
 	}
 	return nil
 }
@@ -97,31 +79,26 @@ func dial(ctx context.Context, namespace, address string) (net.Conn, error) {
 	return conn, err
 }
 
+// accepts returns nil if a connection from a network namespace is accepted.
+func accepts(ctx context.Context, namespace, address string) error {
+	conn, err := dial(ctx, namespace, address)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
 // get requests a URL from a network namespace. A status other than 200 is an error.
 func get(ctx context.Context, namespace, url string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return err
 	}
-	req.Close = true // no connection stays open
-	address := req.URL.Host
-	if req.URL.Port() == "" {
-		address = net.JoinHostPort(req.URL.Hostname(), "80")
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		DialContext:       func(ctx context.Context, _, address string) (net.Conn, error) { return dial(ctx, namespace, address) },
 	}
-	conn, err := dial(ctx, namespace, address)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	if deadline, ok := ctx.Deadline(); ok {
-		if err := conn.SetDeadline(deadline); err != nil {
-			return err
-		}
-	}
-	if err := req.Write(conn); err != nil {
-		return err
-	}
-	answer, err := http.ReadResponse(bufio.NewReader(conn), req)
+	answer, err := transport.RoundTrip(req)
 	if err != nil {
 		return err
 	}

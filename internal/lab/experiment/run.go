@@ -1,6 +1,7 @@
 package experiment
 
 import (
+	"cmp"
 	"context"
 	crand "crypto/rand"
 	"errors"
@@ -13,34 +14,17 @@ import (
 	"strings"
 	"time"
 
+	"spillway/internal/exit"
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 	"spillway/internal/progress"
 )
 
-// Config describes a run.
-type Config struct {
-	Options
-	Path     string    // of the file
-	Dir      string    // for the results
-	Resume   bool      // resume the run in Dir, with its options
-	Data     string    // for kept data
-	Spillway string    // path of this program, which is copied
-	Tool     string    // its version
-	Command  []string  // as typed
-	Prefix   string    // of everything that the run makes, from Inner
-	Progress io.Writer // text for users
-}
-
-// Outcome is the result of a run.
-type Outcome struct {
-	Dir    string
-	Trials int
-	Failed []string // trials that are not complete, one sentence each
-}
-
 // engine runs one experiment.
 type engine struct {
-	config   Config
+	command  *Command
+	dir      string // of the results
+	prefix   string // of everything that the run makes, from inner
 	file     *File
 	plan     *Plan
 	manifest *Manifest
@@ -53,111 +37,64 @@ type engine struct {
 	fixed    []*service
 	base     sockets
 	token    string // of the watches on the hosts
-	secrets  secrets
 	meter    *progress.Meter
-	clock    clock
-	done     int // trials
+	began    time.Time // the first trial of this process
+	before   int       // trials that were done before
+	done     int       // trials
+	failed   []string  // trials that are not complete, one sentence each
 }
 
-// clock estimates the remaining time.
-type clock struct {
-	begin  time.Time
-	trials int // finished by this process
-	all    int // to be run by this process
-}
-
-// remaining estimates the remaining time from the trials so far, at least one.
-func (c *clock) remaining(now time.Time) time.Duration {
-	return now.Sub(c.begin) / time.Duration(c.trials) * time.Duration(c.all-c.trials)
-}
-
-// Run runs an experiment, or resumes one. However it ends, it stops the services, and the directory can be resumed. A Mistake
-// in the file, a MissingError or a UseError is returned before anything is started.
-func Run(ctx context.Context, c Config) (*Outcome, error) {
-	e, err := open(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	lock, err := e.begin()
-	if err != nil {
-		return nil, err
-	}
-	defer lock.Close()
-	outcome := &Outcome{Dir: c.Dir, Trials: e.trials()}
-	err = e.run(ctx, outcome)
-	ended := "finished"
-	if err != nil {
-		ended = err.Error()
-	}
-	return outcome, errors.Join(err, e.saveState(0, "", "", ended))
-}
-
-// open reads the file and plans the run; a resumed run takes its plan from its directory.
-func open(ctx context.Context, c Config) (*engine, error) {
-	file, err := ReadFile(c.Path)
+// open reads the file and plans the run; a resumed run takes its plan from its directory. A mistake of the user is returned before
+// anything is started.
+func (c *Command) open(ctx context.Context, prefix string) (*engine, error) {
+	file, err := ReadFile(c.File)
 	if err != nil {
 		return nil, err
 	}
 	e := &engine{
-		config: c, data: map[string]*dataFolder{}, network: &network{prefix: c.Prefix}, meter: progress.New(c.Progress),
-		token: crand.Text(),
+		command: c, prefix: prefix, data: map[string]*dataFolder{}, network: &network{prefix: prefix}, meter: progress.New(c.Stderr),
+		token: crand.Text(), temp: filepath.Join(os.TempDir(), prefix+"run"),
 	}
-	var before *Manifest
-	if c.Resume {
-		before = &Manifest{}
-		if err := readJSON(filepath.Join(c.Dir, ManifestFile), before); err != nil {
-			return nil, &UseError{fmt.Sprintf("no run to resume: %v", err)}
-		}
-		c.Options = Options{Quick: before.Quick, Seed: before.Seed, Only: before.only()}
-	}
-	if e.file, err = file.Apply(c.Options); err != nil {
+	if e.dir, err = filepath.Abs(cmp.Or(c.Resume, c.Out, file.Name+time.Now().Format("-20060102-150405"))); err != nil {
 		return nil, err
 	}
-	source, err := filepath.Abs(filepath.Dir(c.Path))
+	options := c.options(ctx)
+	var before *Manifest
+	if c.Resume != "" {
+		before = &Manifest{}
+		if err := readJSON(filepath.Join(e.dir, ManifestFile), before); err != nil {
+			return nil, exit.UsageError(fmt.Errorf("no run to resume: %w", err))
+		}
+		options = Options{Quick: before.Quick, Seed: before.Seed, Only: before.only()}
+	}
+	source, err := filepath.Abs(filepath.Dir(c.File))
 	if err != nil {
 		return nil, err
 	}
-	if e.plan, err = e.file.Plan(source, c.Options); err != nil {
+	if e.file, e.plan, err = file.applied(source, options); err != nil {
+		return nil, err
+	}
+	programs, err := c.programs(ctx, e.file)
+	if err != nil {
 		return nil, err
 	}
 	e.layout = e.file.placeholders(source)
-	e.secrets = e.file.secrets(source)
-	e.temp = filepath.Join(os.TempDir(), c.Prefix+"run")
 	e.layout.spillway = filepath.Join(e.temp, "spillway")
-	if reason := e.file.RootFor(); reason != "" {
-		return nil, &UseError{reason}
-	}
-	if _, err := e.file.divide(); err != nil {
-		return nil, err
-	}
-	programs, err := e.file.Programs(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if advice := e.file.advice(); advice != "" {
-		e.logf("%s", advice)
-	}
 	for _, p := range programs {
 		e.layout.programs[p.Name] = p.Path
 	}
-	if e.manifest, err = e.describe(programs, c.Options); err != nil {
+	if e.manifest, err = e.describe(programs, options); err != nil {
 		return nil, err
 	}
 	if before == nil {
 		return e, nil
 	}
 	if before.Sum != e.manifest.Sum {
-		return nil, &UseError{fmt.Sprintf("%s or one of its templates has changed since the run in %s: start a new run", c.Path, c.Dir)}
+		return nil, exit.UsageError(fmt.Errorf("%s or one of its templates has changed since the run in %s: start a new run", c.File, e.dir))
 	}
 	e.manifest, e.plan.Trials = before, before.Plan
 	return e, nil
 }
-
-// A UseError is a mistake in the arguments, not in the file.
-type UseError struct{ reason string }
-
-// Error returns one line: what is wrong and what to do.
-func (e *UseError) Error() string { return e.reason }
 
 // only returns the variants of a manifest without the A/A control.
 func (m *Manifest) only() []string {
@@ -178,26 +115,17 @@ func (e *engine) describe(programs []Program, o Options) (*Manifest, error) {
 	}
 	f := e.file
 	m := &Manifest{
-		Format: Format, Version: Version, Name: f.Name, Title: f.Title, Question: f.Question, Tool: e.config.Tool, Go: runtime.Version(),
-		StartedAt: time.Now(), Command: e.secrets.hideAll(result.RedactArgs(e.config.Command)), Seed: o.Seed, Quick: o.Quick, Sum: sum,
-		File:    f.redactedSource(),
-		Machine: result.ReadMachine(), Programs: programs, Baseline: f.Baseline, Variants: slices.Clone(e.plan.Variants),
-		Levels: slices.Clone(e.plan.Levels),
-		SLO:    f.Load.SLO, Peak: f.peakFacts(), Charts: f.Charts, Plan: e.plan.Trials,
+		Format: Format, Version: Version, Name: f.Name, Title: f.Title, Question: f.Question, Tool: e.command.Tool, Go: runtime.Version(),
+		StartedAt: time.Now(), Command: result.RedactArgs(append([]string{"spillway"}, e.command.Args...)), Seed: o.Seed, Quick: o.Quick,
+		Sum: sum, File: string(f.source), Machine: result.ReadMachine(), Programs: programs, Baseline: f.Baseline,
+		Variants: e.plan.Variants, Levels: e.plan.Levels, SLO: f.Load.SLO, Peak: f.peakFacts(), Charts: f.Charts, Plan: e.plan.Trials,
 	}
 	for i := range m.Variants {
-		m.Variants[i].Settings = redactValues(m.Variants[i].Settings)
 		for _, service := range m.Variants[i].Services {
 			if name := f.watchedAs(service); name != "" && !slices.Contains(m.Watched, name) {
 				m.Watched = append(m.Watched, name)
 			}
 		}
-	}
-	for i := range m.Levels {
-		m.Levels[i].Settings, m.Levels[i].Flags = redactValues(m.Levels[i].Settings), redactValues(m.Levels[i].Flags)
-	}
-	if m.Peak != nil {
-		m.Peak.Flags = redactValues(m.Peak.Flags)
 	}
 	for name := range f.Watch.Databases {
 		if !slices.Contains(m.Watched, name) {
@@ -216,71 +144,72 @@ func (e *engine) trials() int {
 	return n
 }
 
-func (e *engine) run(ctx context.Context, outcome *Outcome) (err error) {
-	defer func() {
-		stopServices(e.fixed)
-		for _, d := range e.data {
-			d.close()
-		}
-		err = errors.Join(err, removeNamespaces(context.WithoutCancel(ctx), e.config.Prefix), os.RemoveAll(e.temp))
-	}()
-	if err := e.setUp(ctx); err != nil {
-		return interruptedOr(ctx, err)
+// run runs the trials. However it ends, it stops the services, and the directory can be resumed.
+func (e *engine) run(ctx context.Context) error {
+	err := e.setUp(ctx)
+	if err == nil {
+		err = e.blocks(ctx)
 	}
+	if err != nil && ctx.Err() != nil {
+		err = errors.New("interrupted")
+	}
+	stopServices(e.fixed)
+	for _, d := range e.data {
+		d.close()
+	}
+	err = errors.Join(err, removeNamespaces(context.WithoutCancel(ctx), e.prefix), os.RemoveAll(e.temp))
+	ended := "finished"
+	if err != nil {
+		ended = err.Error()
+	}
+	return errors.Join(err, e.saveState(0, "", "", ended))
+}
+
+// blocks runs the blocks that are not complete.
+func (e *engine) blocks(ctx context.Context) error {
 	left := e.incomplete()
-	e.clock = clock{begin: time.Now(), all: len(left) * len(e.plan.Variants)}
-	e.done = outcome.Trials - e.clock.all
-	e.logf("%d trials in %d blocks; %s", e.clock.all, len(left), e.plan.Time(time.Now(), len(left)))
+	e.began, e.before = time.Now(), e.trials()-len(left)*len(e.plan.Variants)
+	e.done = e.before
+	e.logf("%d trials in %d blocks; %s", e.trials()-e.done, len(left), e.plan.Time(e.began, len(left)))
 	for block := range e.plan.Trials {
 		if !slices.Contains(left, block+1) {
-			outcome.Failed = append(outcome.Failed, e.failures(block+1)...)
+			e.failed = append(e.failed, e.failures(block+1)...)
 			continue
 		}
-		if err := e.block(ctx, block+1, outcome); err != nil {
-			return interruptedOr(ctx, err)
+		if err := e.block(ctx, block+1); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// ErrInterrupted means that a signal stopped the run; it can be resumed.
-var ErrInterrupted = errors.New("interrupted")
-
-func interruptedOr(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return ErrInterrupted
-	}
-	return err
-}
-
 // setUp makes hosts and data folders, and starts the services of scope experiment.
 func (e *engine) setUp(ctx context.Context) error {
-	err := e.copyProgram()
-	if err != nil {
+	if err := e.copyProgram(); err != nil {
 		return err
 	}
-	if e.layout.ports, err = e.file.allotPorts(); err != nil {
+	if err := e.layout.findPorts(e.file); err != nil {
 		return err
 	}
 	hosts, err := e.file.createNetwork(ctx, e.network, append(numbers(e.layout.ports), watchPort))
 	if err != nil {
 		return err
 	}
-	e.cgroups = openCgroups(ctx, e.config.Prefix)
+	e.cgroups = openCgroups(ctx, e.prefix)
 	if err := e.shareHosts(hosts); err != nil {
 		return err
 	}
-	if before := e.manifest.CPU; e.config.Resume && before != nil && *before != e.cgroups.accounting {
-		return &UseError{fmt.Sprintf("%s counts CPU time by %s, and here it can only be counted by %s: start a new run", e.config.Dir,
-			before.Source, e.cgroups.accounting.Source)}
+	if before := e.manifest.CPU; e.command.Resume != "" && before != e.cgroups.accounting {
+		return exit.UsageError(fmt.Errorf("%s counts CPU time by %s, and here it can only be counted by %s: start a new run", e.dir,
+			before.Source, e.cgroups.accounting.Source))
 	}
-	if !e.config.Resume {
-		e.manifest.Hosts, e.manifest.CPU = hosts, &e.cgroups.accounting
-		if err := replaceJSON(filepath.Join(e.config.Dir, ManifestFile), e.manifest); err != nil {
+	if e.command.Resume == "" {
+		e.manifest.Hosts, e.manifest.CPU = hosts, e.cgroups.accounting
+		if err := replaceJSON(filepath.Join(e.dir, ManifestFile), e.manifest); err != nil {
 			return err
 		}
 	}
-	if err := e.openData(e.config.Data); err != nil {
+	if err := e.openData(); err != nil {
 		return err
 	}
 	if err := e.startFixed(ctx); err != nil {
@@ -295,7 +224,11 @@ func (e *engine) copyProgram() error {
 	if err := os.MkdirAll(e.temp, 0o755); err != nil {
 		return fmt.Errorf("make folder: %w", err)
 	}
-	from, err := os.Open(e.config.Spillway)
+	program, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	from, err := os.Open(program)
 	if err != nil {
 		return fmt.Errorf("copy this program: %w", err)
 	}
@@ -319,7 +252,7 @@ func (e *engine) startFixed(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	logs := filepath.Join(e.config.Dir, ServicesDir)
+	logs := filepath.Join(e.dir, ServicesDir)
 	if err := makeFolder(logs, ""); err != nil {
 		return err
 	}
@@ -328,7 +261,7 @@ func (e *engine) startFixed(ctx context.Context) error {
 }
 
 // block runs the trials of a block.
-func (e *engine) block(ctx context.Context, block int, outcome *Outcome) error {
+func (e *engine) block(ctx context.Context, block int) error {
 	if err := e.archiveBlock(block); err != nil {
 		return err
 	}
@@ -338,19 +271,20 @@ func (e *engine) block(ctx context.Context, block int, outcome *Outcome) error {
 			return fmt.Errorf("block %d, %s: %w", block, plan.Variant, err)
 		}
 		e.done++
-		e.clock.trials++
-		if left := e.clock.remaining(time.Now()).Round(time.Second); left > 0 {
-			e.logf("%d of %d trials done, %v left, ends about %s", e.done, outcome.Trials, left, time.Now().Add(left).Format("15:04:05"))
+		left := time.Since(e.began) / time.Duration(e.done-e.before) * time.Duration(e.trials()-e.done)
+		if left >= time.Second {
+			e.logf("%d of %d trials done, %s left, ends about %s", e.done, e.trials(), sheet.Duration(left.Seconds()),
+				time.Now().Add(left).Format("15:04:05"))
 		}
 	}
 	for _, failure := range e.failures(block) {
 		e.logf("%s", failure)
-		outcome.Failed = append(outcome.Failed, failure)
+		e.failed = append(e.failed, failure)
 	}
 	return nil
 }
 
 // logf prints a line for the user.
 func (e *engine) logf(format string, args ...any) {
-	fmt.Fprintln(e.config.Progress, strings.TrimSpace(fmt.Sprintf(format, args...)))
+	fmt.Fprintln(e.command.Stderr, strings.TrimSpace(fmt.Sprintf(format, args...)))
 }

@@ -1,33 +1,35 @@
 package experiment
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
+
+	"spillway/internal/yaml"
 )
 
 // A secret is written as a reference, so that its value is in no file of a run: ${NAME} is an environment variable, and file:PATH
 // as the whole value is the content of a file. References count in settings, in env, and in URLs; $${ stands for ${.
 //
 // Filled-in text holds a reference between two marks, until a process starts or a file of a service is written. What the run
-// records is the text with the marks removed.
+// records is the text without the marks.
 
 const referenceMark = "\x00"
 
-var (
-	variableUse = regexp.MustCompile(`\$?\$\{([^}]*)\}`)
-	markedUse   = regexp.MustCompile(referenceMark + `([^` + referenceMark + `]*)` + referenceMark)
-)
+var markedUse = regexp.MustCompile(referenceMark + `([^` + referenceMark + `]*)` + referenceMark)
 
-// Beginnings of references.
-const (
-	fileReference = "file:" // to a file
-	literal       = "="     // to a secret that is written in the experiment's file itself
-)
+// fileReference begins a reference to a file.
+const fileReference = "file:"
+
+// secrets are the values of the references that have been marked, by reference.
+type secrets map[string]string
 
 // mark marks the references in a value of the file. whole is true if the value may also be file:PATH.
 func (s *templateData) mark(path, text string, whole bool) (string, error) {
@@ -35,72 +37,44 @@ func (s *templateData) mark(path, text string, whole bool) (string, error) {
 		if !filepath.IsAbs(name) {
 			name = filepath.Join(s.layout.source, name)
 		}
-		text = fileReference + name
-		if _, err := referred(text); err != nil {
+		value, err := readSecret(name)
+		if err != nil {
 			return "", s.file.mistake(path, "%v", err)
 		}
-		return referenceMark + text + referenceMark, nil
+		return s.layout.secrets.mark(fileReference+name, value), nil
 	}
-	if whole && strongName.MatchString(path[strings.LastIndex(path, ".")+1:]) {
-		text = markLiteral(text)
-	}
-	var failed error
-	marked := variableUse.ReplaceAllStringFunc(text, func(use string) string {
-		if strings.HasPrefix(use, "$$") {
-			return use[1:]
-		}
-		if _, err := referred(use); err != nil && failed == nil {
-			failed = s.file.mistake(path, "%v", err)
-		}
-		return referenceMark + use + referenceMark
+	marked, err := yaml.Expand(text, func(name string) (string, bool) {
+		value, set := os.LookupEnv(name)
+		return s.layout.secrets.mark("${"+name+"}", value), set
 	})
-	return marked, failed
+	if err != nil {
+		return "", s.file.mistake(path, "%v", err)
+	}
+	return marked, nil
 }
 
-// markLiteral marks what a secret has besides references and templates.
-func markLiteral(text string) string {
-	var b strings.Builder
-	from := 0
-	for _, use := range append(plainUse.FindAllStringIndex(text, -1), []int{len(text), len(text)}) {
-		if use[0] > from {
-			b.WriteString(referenceMark + literal + text[from:use[0]] + referenceMark)
-		}
-		b.WriteString(text[use[0]:use[1]])
-		from = use[1]
-	}
-	return b.String()
+// mark remembers the value of a reference, and returns the reference between marks.
+func (s secrets) mark(reference, value string) string {
+	s[reference] = value
+	return referenceMark + reference + referenceMark
 }
 
 // secretMax limits the size of a secret's file, in bytes.
 const secretMax = 64 << 10
 
-// referred returns the value of a reference. The error names the reference only.
-func referred(reference string) (string, error) {
-	if value, ok := strings.CutPrefix(reference, literal); ok {
-		return value, nil
-	}
-	path, isFile := strings.CutPrefix(reference, fileReference)
-	if !isFile {
-		name := strings.TrimSuffix(strings.TrimPrefix(reference, "${"), "}")
-		value, set := os.LookupEnv(name)
-		if !set {
-			return "", fmt.Errorf("the environment variable %s is not set", name)
-		}
-		return value, nil
-	}
+func readSecret(path string) (string, error) {
 	info, err := os.Stat(path)
-	if err == nil && !info.Mode().IsRegular() {
+	switch {
+	case err != nil:
+	case !info.Mode().IsRegular():
 		err = errors.New("it is no regular file")
+	case info.Size() > secretMax:
+		err = fmt.Errorf("it has more than %d bytes", secretMax)
 	}
 	if err != nil {
 		return "", fmt.Errorf("read secret: %w", err)
 	}
-	file, err := os.Open(path)
-	if err != nil {
-		return "", fmt.Errorf("read secret: %w", err)
-	}
-	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, secretMax))
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return "", fmt.Errorf("read secret: %w", err)
 	}
@@ -108,35 +82,90 @@ func referred(reference string) (string, error) {
 }
 
 // expand replaces the marked references by their values.
-func expand(text string) (string, error) {
-	var failed error
-	expanded := markedUse.ReplaceAllStringFunc(text, func(use string) string {
-		value, err := referred(strings.Trim(use, referenceMark))
-		if err != nil && failed == nil {
-			failed = err
-		}
-		return value
-	})
-	return expanded, failed
+func (s secrets) expand(text string) string {
+	return markedUse.ReplaceAllStringFunc(text, func(use string) string { return s[unmark(use)] })
 }
 
-func expandAll(texts []string) ([]string, error) {
+func (s secrets) expandAll(texts []string) []string {
 	expanded := make([]string, len(texts))
 	for i, text := range texts {
-		var err error
-		if expanded[i], err = expand(text); err != nil {
-			return nil, err
-		}
+		expanded[i] = s.expand(text)
 	}
-	return expanded, nil
+	return expanded
 }
 
 // unmark returns filled-in text with its references as they are written.
-func unmark(text string) string {
-	return markedUse.ReplaceAllStringFunc(text, func(use string) string {
-		if strings.HasPrefix(use, referenceMark+literal) {
-			return redacted
+func unmark(text string) string { return strings.ReplaceAll(text, referenceMark, "") }
+
+func unmarkAll(texts []string) []string {
+	unmarked := make([]string, len(texts))
+	for i, text := range texts {
+		unmarked[i] = unmark(text)
+	}
+	return unmarked
+}
+
+// hiddenMin is the length of the shortest secret that is removed from texts, in bytes: a shorter one would match by chance.
+const hiddenMin = 6
+
+// hidden are the values to remove from texts that other programs wrote, the longest first.
+func (s secrets) hidden() []string {
+	values := slices.DeleteFunc(slices.Collect(maps.Values(s)), func(value string) bool { return len(value) < hiddenMin })
+	slices.SortFunc(values, func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) })
+	return values
+}
+
+// hide removes the values from a text.
+func (s secrets) hide(text string) string {
+	for _, value := range s.hidden() {
+		text = strings.ReplaceAll(text, value, "xxxxx")
+	}
+	return text
+}
+
+// Places of secrets.
+var (
+	secretName  = regexp.MustCompile(`(?i)^-*(.*pass(word|wd|phrase)|pwd|.*secret|(proxy-)?authorization)$`)
+	namedPlace  = regexp.MustCompile(`(?:^|\.)(?:settings|env)\.([^.]+)$`)
+	namedValue  = regexp.MustCompile(`^([A-Za-z0-9_-]+)(?:=|:\s+)(.+)$`) // --NAME=VALUE, NAME=VALUE or a header
+	urlPassword = regexp.MustCompile(`//[^/@:\s]*:([^/@\s]+)@`)
+	notLiteral  = regexp.MustCompile(`^file:|\$\{[^}]*\}|\{\{.*?\}\}`)
+)
+
+// checkSecrets refuses secrets that are written in the file. It knows the password of a URL, and what is named password, secret or
+// Authorization: a setting, an environment variable, a header or an argument of a command.
+func (f *File) checkSecrets(wrong reporter) {
+	for _, path := range slices.Sorted(maps.Keys(f.places)) {
+		if secret := f.secretAt(path); secret != "" && !notLiteral.MatchString(secret) {
+			wrong(path, "has a secret; write ${NAME}, an environment variable, or file:PATH. In a command, use a setting with one of them")
 		}
-		return strings.Trim(use, referenceMark)
-	})
+	}
+}
+
+// secretAt returns the part of a value that can only be a secret, "" if there is none.
+func (f *File) secretAt(path string) string {
+	text := f.places[path].Text
+	if m := urlPassword.FindStringSubmatch(text); m != nil {
+		return m[1]
+	}
+	if m := namedPlace.FindStringSubmatch(path); m != nil && secretName.MatchString(m[1]) {
+		return text
+	}
+	if m := namedValue.FindStringSubmatch(text); m != nil && secretName.MatchString(m[1]) {
+		return m[2]
+	}
+	if flag := f.before(path); strings.HasPrefix(flag, "-") && secretName.MatchString(flag) { // --password VALUE
+		return text
+	}
+	return ""
+}
+
+// before is the element of a list before the one at path, "" if there is none.
+func (f *File) before(path string) string {
+	start := strings.LastIndex(path, "[")
+	i, err := strconv.Atoi(strings.TrimSuffix(path[start+1:], "]"))
+	if start < 0 || err != nil {
+		return ""
+	}
+	return f.places[yaml.Index(path[:start], i-1)].Text
 }

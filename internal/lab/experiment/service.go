@@ -104,7 +104,7 @@ func (e *engine) startService(ctx context.Context, s *templateData, config *Serv
 	one := &service{config: config, process: process, folder: e.layout.folders[config.Name]}
 	one.record = ServiceRun{
 		Name: config.Name, Watched: e.file.watchedAs(config.Name), Host: process.host, Scope: config.Scope,
-		Command: e.secrets.hideAll(redactArgs(process.command)), Ports: e.layout.ports[config.Name], Setting: e.hideValues(s.settings()),
+		Command: unmarkAll(process.command), Ports: e.layout.ports[config.Name], Setting: s.settings(),
 	}
 	if err := s.writeFiles(config, one.folder); err != nil {
 		return nil, err
@@ -118,28 +118,26 @@ func (e *engine) startService(ctx context.Context, s *templateData, config *Serv
 	if err != nil {
 		return nil, err
 	}
-	one.running, err = start(startSpec{
-		command: process.command, env: process.env, directory: one.folder, user: config.User,
-		namespace: e.network.namespace(process.host), log: log, signal: config.signal(), cgroup: group,
-	})
-	if err != nil {
+	spec := e.spec(one, process.command, log, config.signal())
+	spec.cgroup = group
+	if one.running, err = start(spec); err != nil {
 		return nil, errors.Join(err, group.remove())
 	}
 	one.record.PID = one.running.pid
-	if err := e.awaitReady(ctx, one); err != nil {
+	ready := func(ctx context.Context) error { return e.ready(ctx, one) }
+	if err := one.running.await(ctx, config.Ready.Timeout, ready); err != nil {
 		return one, fmt.Errorf("%w; %s", err, e.logTail(log))
 	}
 	one.record.Ready = time.Since(begin).Seconds()
 	return one, e.fill(ctx, one, log)
 }
 
-// hideValues returns settings, filled in, as they may be recorded.
-func (e *engine) hideValues(settings map[string]string) map[string]string {
-	clean := redactValues(settings)
-	for name, value := range clean {
-		clean[name] = e.secrets.hide(value)
+// spec describes a process of a service, on its host and as its user.
+func (e *engine) spec(s *service, command []string, log string, signal syscall.Signal) startSpec {
+	return startSpec{
+		command: e.layout.secrets.expandAll(command), env: e.layout.secrets.expandAll(s.process.env), directory: s.folder,
+		user: s.config.User, namespace: e.network.namespace(s.process.host), log: log, signal: signal,
 	}
-	return clean
 }
 
 // writeFiles fills in the template files of a service.
@@ -147,9 +145,6 @@ func (s *templateData) writeFiles(config *Service, folder string) error {
 	for _, name := range slices.Sorted(maps.Keys(config.Files)) {
 		text, source, err := s.template(config, name)
 		if err != nil {
-			return err
-		}
-		if text, err = expand(text); err != nil {
 			return err
 		}
 		mode := fs.FileMode(0o644)
@@ -164,7 +159,7 @@ func (s *templateData) writeFiles(config *Service, folder string) error {
 			}
 		}
 		path = filepath.Join(folder, name)
-		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+		if err := os.WriteFile(path, []byte(s.layout.secrets.expand(text)), mode); err != nil {
 			return fmt.Errorf("write %s: %w", name, err)
 		}
 		if err := chownTo(path, config.User); err != nil {
@@ -180,7 +175,7 @@ func (e *engine) logTail(path string) string {
 	if err != nil || len(text) == 0 {
 		return "it printed nothing to " + path
 	}
-	clean := e.secrets.hide(string(text))
+	clean := e.layout.secrets.hide(string(text))
 	lines := strings.Split(strings.TrimSpace(clean[max(0, len(clean)-2000):]), "\n")
 	lines = lines[max(0, len(lines)-3):]
 	return "it printed: " + strings.Join(lines, " | ") + " (" + path + ")"
@@ -214,12 +209,8 @@ func (e *engine) fill(ctx context.Context, s *service, log string) error {
 
 func (e *engine) commands(ctx context.Context, s *service, commands [][]string, log string) error {
 	for _, command := range commands {
-		e.logf("%s: %s", s.config.Name, strings.Join(e.secrets.hideAll(redactArgs(command)), " "))
-		err := run(ctx, startSpec{
-			command: command, env: s.process.env, directory: s.folder, user: s.config.User,
-			namespace: e.network.namespace(s.process.host), log: log, signal: syscall.SIGTERM,
-		}, prepareGrace)
-		if err != nil {
+		e.logf("%s: %s", s.config.Name, strings.Join(unmarkAll(command), " "))
+		if err := run(ctx, e.spec(s, command, log, syscall.SIGTERM), prepareGrace); err != nil {
 			return fmt.Errorf("%s: %s; %s", command[0], exitText(err), e.logTail(log))
 		}
 	}
@@ -236,12 +227,16 @@ type dataFolder struct {
 }
 
 // openData makes the data folder of each service. It removes kept data that was filled differently.
-func (e *engine) openData(root string) error {
+func (e *engine) openData() error {
+	kept, err := filepath.Abs(filepath.Join(e.command.Data, "experiments", e.file.Name))
+	if err != nil {
+		return err
+	}
 	for i := range e.file.Services {
 		s := &e.file.Services[i]
 		d := &dataFolder{path: filepath.Join(e.temp, "data", s.Name)}
 		if s.Keep != "" {
-			if err := e.openKept(d, s, filepath.Join(root, "experiments", e.file.Name, s.Name)); err != nil {
+			if err := e.openKept(d, s, filepath.Join(kept, s.Name)); err != nil {
 				return fmt.Errorf("service %s: data: %w", s.Name, err)
 			}
 		}
@@ -285,7 +280,7 @@ func removeIfThere(path string) error {
 	return nil
 }
 
-// dataKey returns a hash of what fills a service's data folder, without secrets, which could be guessed from it.
+// dataKey returns a hash of what fills a service's data folder, with references, because a secret could be guessed from its hash.
 func (f *File) dataKey(source string, s *Service) (string, error) {
 	data, err := f.fixedData(f.placeholders(source))
 	if err != nil {
@@ -296,18 +291,13 @@ func (f *File) dataKey(source string, s *Service) (string, error) {
 		return "", err
 	}
 	hash := sha256.New()
-	for _, commands := range [][][]string{process.prepare, process.fill} {
-		for i := range commands {
-			commands[i] = redactArgs(commands[i])
-		}
-	}
-	fmt.Fprintf(hash, "%q %q %q %q %q\n", s.Keep, s.User, process.prepare, process.fill, redactArgs(process.env))
+	fmt.Fprintf(hash, "%q %q %q %q %q\n", s.Keep, s.User, process.prepare, process.fill, process.env)
 	for _, name := range slices.Sorted(maps.Keys(s.Files)) {
 		text, _, err := data.template(s, name)
 		if err != nil {
 			return "", err
 		}
-		fmt.Fprintf(hash, "%q %q\n", name, unmark(text))
+		fmt.Fprintf(hash, "%q %q\n", name, text)
 	}
 	return hex.EncodeToString(hash.Sum(nil)), nil
 }

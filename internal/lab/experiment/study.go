@@ -30,18 +30,17 @@ const (
 // supports one. Three exceptions hold: TOO_FEW_SAMPLES concerns percentiles only, NOT_STATIONARY does not excuse failed
 // requests, and a run that overloads the target supports its rate and CPU time per request, but no latency.
 type Study struct {
-	Format      string           `json:"format"` // set by ReadStudy
-	Version     string           `json:"version"`
-	Manifest    Manifest         `json:"manifest"`     // a summary omits the plan and the file's text
-	Ended       string           `json:"ended"`        // State.Ended, "" if the run has not ended
-	Blocks      int              `json:"blocks"`       // planned
-	Whole       int              `json:"blocks_whole"` // blocks with every trial complete
-	Problems    []Problem        `json:"problems"`     // missing, failed or doubtful parts; [] if none
-	Metrics     []Metric         `json:"metrics"`      // that at least one cell has, in column order
-	Cells       []Cell           `json:"cells"`        // by level and variant in the file's order; the peaks first
-	Comparisons []Comparison     `json:"comparisons"`  // A/A first, then by metric, level and variant
-	Published   []PublishedCheck `json:"published"`    // published figures beside ours
-	Charts      []Chart          `json:"charts"`       // bar charts to draw
+	Format      string       `json:"format"` // set by ReadStudy
+	Version     string       `json:"version"`
+	Manifest    Manifest     `json:"manifest"`     // a summary omits the plan and the file's text
+	Ended       string       `json:"ended"`        // State.Ended, "" if the run has not ended
+	Blocks      int          `json:"blocks"`       // planned
+	Whole       int          `json:"blocks_whole"` // blocks with every trial complete
+	Problems    []Problem    `json:"problems"`     // missing, failed or doubtful parts; [] if none
+	Metrics     []Metric     `json:"metrics"`      // that at least one cell has, in column order
+	Cells       []Cell       `json:"cells"`        // by level and variant in the file's order; the peaks first
+	Comparisons []Comparison `json:"comparisons"`  // A/A first, then by metric, level and variant
+	Charts      []Chart      `json:"charts"`       // bar charts to draw
 }
 
 // A Problem is something to know before using the figures.
@@ -102,17 +101,6 @@ func (c *Cell) FailsByItself() bool {
 	return false
 }
 
-// Comparable reports whether comparisons use at least one run of the cell. They leave out runs that were not judged, and runs
-// in which the generator was the limit.
-func (c *Cell) Comparable() bool {
-	for validity, runs := range c.Validity {
-		if runs > 0 && validity != result.GeneratorLimited && validity != result.Unjudged {
-			return true
-		}
-	}
-	return len(c.Validity) == 0
-}
-
 // Cell returns the cell of a variant at a level, nil if there is none.
 func (s *Study) Cell(variant, level string) *Cell {
 	return find(s.Cells, func(c *Cell) bool { return c.Variant == variant && c.Level == level })
@@ -138,6 +126,11 @@ func (s *Study) Variant(name string) *VariantFacts {
 	return find(s.Manifest.Variants, func(v *VariantFacts) bool { return v.Name == name })
 }
 
+// Level returns the level of that name, nil if there is none.
+func (s *Study) Level(name string) *LevelFacts {
+	return find(s.Manifest.Levels, func(l *LevelFacts) bool { return l.Name == name })
+}
+
 // Levels returns the names of the levels that have cells; "" is the peak.
 func (s *Study) Levels() []string {
 	var names []string
@@ -147,6 +140,44 @@ func (s *Study) Levels() []string {
 		}
 	}
 	return names
+}
+
+// defaultCharts returns a chart of the peak, or without one of the leading metric of the first two levels.
+func (s *Study) defaultCharts() []Chart {
+	if s.Metric(MetricPeak) != nil {
+		return []Chart{{Metric: MetricPeak}}
+	}
+	var charts []Chart
+	for _, level := range s.Levels() {
+		charts = append(charts, Chart{Metric: s.Leading(level), Level: level})
+	}
+	return charts[:min(len(charts), 2)]
+}
+
+// Leading returns the main metric of a level: the peak; what a chart shows of the level; the rate, if connections set the load;
+// or else the CPU per request of the first watched process, or the p99.
+func (s *Study) Leading(level string) string {
+	if level == "" {
+		return MetricPeak
+	}
+	for _, chart := range s.Charts {
+		name, process, _ := strings.Cut(chart.Metric, ".")
+		if name == MetricCores && chart.Level == level {
+			return MetricCPU + "." + process // proportional at a given rate, and compared
+		}
+		if m := s.Metric(chart.Metric); m != nil && m.Compared && chart.Level == level {
+			return m.Name
+		}
+	}
+	if facts := s.Level(level); facts != nil && facts.Flags["rate"] == "" {
+		return MetricRate
+	}
+	for _, m := range s.Metrics {
+		if m.Compared && m.Process != "" {
+			return m.Name
+		}
+	}
+	return MetricP99
 }
 
 // Claims reports whether the study has a verdict. After --quick or with too few blocks it has none.

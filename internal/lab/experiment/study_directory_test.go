@@ -43,14 +43,11 @@ func newStudyModel(blocks int) *studyModel {
 	level := func(rate string) LevelFacts {
 		return LevelFacts{Name: "rate-" + rate, Flags: map[string]string{"rate": rate, "per_connection": "1"}}
 	}
-	variant := func(name, baseline, pool, app string, published ...Published) VariantFacts {
-		v := VariantFacts{Name: name, Baseline: baseline, Values: map[string]string{"pool": pool, "app": app}, Published: published}
+	variant := func(name, baseline, pool, app string) VariantFacts {
+		v := VariantFacts{Name: name, Baseline: baseline, Values: map[string]string{"pool": pool, "app": app}}
 		v.Services = []string{"db", app, "nginx"}
 		v.Settings = map[string]string{"database": "{{.service." + map[string]string{"none": "db", "pgbouncer": "pgbouncer", "own": "db"}[pool] + ".addr.sql}}"}
 		return v
-	}
-	theirs := func(metric, level string, value float64, note string) Published {
-		return Published{Metric: metric, Level: level, Value: value, Note: note}
 	}
 	m.manifest = Manifest{
 		Format: Format, Version: Version, Name: "stacks", Title: "One request, three stacks", Question: "What do a pooler and a compiled app gain?",
@@ -65,14 +62,11 @@ func newStudyModel(blocks int) *studyModel {
 	}
 	again := variant("php-again", "php", "none", "php")
 	again.Again = true
-	pooled := variant("pooled", "php", "pgbouncer", "php", theirs(MetricPeak, "", 300, "400/s: 15 % 502s"), theirs("cpu_percent.db", "rate-300", 34, ""))
+	pooled := variant("pooled", "php", "pgbouncer", "php")
 	pooled.Differs = []string{"pool"}
-	compiled := variant("go", "pooled", "own", "go", theirs(MetricPeak, "", 3000, ""), theirs("cpu_percent.db", "rate-300", 28, ""))
+	compiled := variant("go", "pooled", "own", "go")
 	compiled.Differs = []string{"app", "pool"}
-	m.manifest.Variants = []VariantFacts{
-		variant("php", "", "none", "php", theirs(MetricPeak, "", 300, "400/s: 17 % 502s"), theirs("cpu_percent.db", "rate-100", 72, ""), theirs("cpu_percent.db", "rate-300", 219, "")),
-		again, pooled, compiled,
-	}
+	m.manifest.Variants = []VariantFacts{variant("php", "", "none", "php"), again, pooled, compiled}
 	for range blocks {
 		var trials []TrialPlan
 		for _, i := range m.random.Perm(len(m.manifest.Variants)) {
@@ -138,13 +132,9 @@ func (m *studyModel) trial(t testing.TB, dir string, block int, plan TrialPlan, 
 		trial.Levels = append(trial.Levels, LevelRun{Name: level.Name, File: name, Cooldown: CooldownRun{Reached: true}})
 	}
 	peak := math.Round(cost.capacity / drift * m.noise())
-	trial.Peak = &PeakRun{Feasible: peak, Infeasible: peak * 1.05, Attempts: []LevelRun{
-		{Name: "peak", Peak: &PeakAttempt{Rate: peak, Met: true, Validity: result.Valid}},
-		{Name: "peak-missed", Peak: &PeakAttempt{Rate: peak * 1.05, Validity: result.Valid}},
-	}}
+	trial.Peak = &PeakRun{Feasible: peak, Infeasible: peak * 1.05, Validity: result.Valid}
 	if _, broken := m.broken[plan.Variant]; broken {
 		trial.Peak.Feasible, trial.Peak.Infeasible = 0, 100
-		trial.Peak.Attempts = []LevelRun{{Name: "peak-100", Peak: &PeakAttempt{Rate: 100, Validity: result.Valid}}}
 	}
 	if peak, given := m.peak[plan.Variant]; given {
 		trial.Peak = &peak

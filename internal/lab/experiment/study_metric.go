@@ -36,15 +36,6 @@ const (
 	MetricThrottled = "host_throttled_share" // part of the time in which its quota stopped it, 0 to 1
 )
 
-// Units of a metric.
-const (
-	UnitRate    = sheet.UnitRate
-	UnitSeconds = sheet.UnitSeconds
-	UnitShare   = sheet.UnitShare
-	UnitPercent = sheet.UnitPercent // of one core
-	UnitCount   = sheet.UnitCount
-)
-
 // A Better is the direction in which a metric is better.
 type Better string
 
@@ -60,7 +51,7 @@ type Metric struct {
 	Name     string `json:"name"`
 	Process  string `json:"process,omitempty"` // that it describes
 	Title    string `json:"title"`             // of the column
-	Unit     string `json:"unit"`
+	Unit     string `json:"unit"`              // of package sheet
 	Better   Better `json:"better,omitempty"`
 	Compared bool   `json:"compared,omitempty"` // with the baseline, with a verdict
 }
@@ -75,30 +66,30 @@ type Chart struct {
 // plainMetrics returns the metrics that do not belong to a process, in column order.
 func plainMetrics() []Metric {
 	return []Metric{
-		{Name: MetricPeak, Title: "peak", Unit: UnitRate, Better: BetterHigher, Compared: true},
-		{Name: MetricRate, Title: "requests/s", Unit: UnitRate, Better: BetterHigher, Compared: true},
-		{Name: MetricP50, Title: "p50", Unit: UnitSeconds, Better: BetterLower, Compared: true},
-		{Name: MetricP99, Title: "p99", Unit: UnitSeconds, Better: BetterLower, Compared: true},
-		{Name: MetricConnect, Title: "connect", Unit: UnitSeconds, Better: BetterLower},
-		{Name: MetricFirstByte, Title: "first byte", Unit: UnitSeconds, Better: BetterLower},
-		{Name: MetricErrors, Title: "errors", Unit: UnitShare, Better: BetterLower},
-		{Name: Metric502, Title: "502", Unit: UnitShare, Better: BetterLower},
-		{Name: MetricTimeWait, Title: "TIME_WAIT", Unit: UnitCount},
-		{Name: MetricPorts, Title: "ports", Unit: UnitCount},
-		{Name: MetricLoad, Title: "load avg", Unit: UnitCount},
-		{Name: MetricGenerator, Title: "generator CPU/req", Unit: UnitSeconds},
+		{Name: MetricPeak, Title: "peak", Unit: sheet.UnitRate, Better: BetterHigher, Compared: true},
+		{Name: MetricRate, Title: "requests/s", Unit: sheet.UnitRate, Better: BetterHigher, Compared: true},
+		{Name: MetricP50, Title: "p50", Unit: sheet.UnitSeconds, Better: BetterLower, Compared: true},
+		{Name: MetricP99, Title: "p99", Unit: sheet.UnitSeconds, Better: BetterLower, Compared: true},
+		{Name: MetricConnect, Title: "connect", Unit: sheet.UnitSeconds, Better: BetterLower},
+		{Name: MetricFirstByte, Title: "first byte", Unit: sheet.UnitSeconds, Better: BetterLower},
+		{Name: MetricErrors, Title: "errors", Unit: sheet.UnitShare, Better: BetterLower},
+		{Name: Metric502, Title: "502", Unit: sheet.UnitShare, Better: BetterLower},
+		{Name: MetricTimeWait, Title: "TIME_WAIT", Unit: sheet.UnitCount},
+		{Name: MetricPorts, Title: "ports", Unit: sheet.UnitCount},
+		{Name: MetricLoad, Title: "load avg", Unit: sheet.UnitCount},
+		{Name: MetricGenerator, Title: "generator CPU/req", Unit: sheet.UnitSeconds},
 	}
 }
 
 // processMetrics returns the metrics of one process.
 func processMetrics(process string) []Metric {
 	metrics := []Metric{
-		{Name: MetricCPU, Title: "CPU/req", Unit: UnitSeconds, Better: BetterLower, Compared: true},
-		{Name: MetricCPUUser, Title: "user/req", Unit: UnitSeconds, Better: BetterLower},
-		{Name: MetricCPUSystem, Title: "sys/req", Unit: UnitSeconds, Better: BetterLower},
-		{Name: MetricCores, Title: "CPU", Unit: UnitPercent, Better: BetterLower},
-		{Name: MetricCoreUser, Title: "user", Unit: UnitPercent, Better: BetterLower},
-		{Name: MetricCoreSystem, Title: "sys", Unit: UnitPercent, Better: BetterLower},
+		{Name: MetricCPU, Title: "CPU/req", Unit: sheet.UnitSeconds, Better: BetterLower, Compared: true},
+		{Name: MetricCPUUser, Title: "user/req", Unit: sheet.UnitSeconds, Better: BetterLower},
+		{Name: MetricCPUSystem, Title: "sys/req", Unit: sheet.UnitSeconds, Better: BetterLower},
+		{Name: MetricCores, Title: "CPU", Unit: sheet.UnitPercent, Better: BetterLower},
+		{Name: MetricCoreUser, Title: "user", Unit: sheet.UnitPercent, Better: BetterLower},
+		{Name: MetricCoreSystem, Title: "sys", Unit: sheet.UnitPercent, Better: BetterLower},
 	}
 	for i := range metrics {
 		metrics[i].Name += "." + process
@@ -123,8 +114,8 @@ func hostMetrics(hosts []HostFacts) []Metric {
 	for _, h := range hosts {
 		if h.CPUs > 0 {
 			metrics = append(metrics,
-				Metric{Name: MetricHostUsed + "." + h.Name, Title: "host " + h.Name + " used", Unit: UnitShare},
-				Metric{Name: MetricThrottled + "." + h.Name, Title: "host " + h.Name + " throttled", Unit: UnitShare},
+				Metric{Name: MetricHostUsed + "." + h.Name, Title: "host " + h.Name + " used", Unit: sheet.UnitShare},
+				Metric{Name: MetricThrottled + "." + h.Name, Title: "host " + h.Name + " throttled", Unit: sheet.UnitShare},
 			)
 		}
 	}

@@ -1,7 +1,6 @@
 package experiment
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -26,28 +25,25 @@ func IsStudy(dir string) bool {
 // ReadStudy evaluates the run in dir. Missing, truncated or unreadable files become Problems. Only an unreadable manifest is an
 // error: ErrNotExperiment if there is none.
 func ReadStudy(dir string) (*Study, error) {
-	r := &studyReader{dir: filepath.Clean(dir), study: &Study{Format: StudyFormat, Version: StudyVersion, Problems: []Problem{}}}
+	study := &Study{Format: StudyFormat, Version: StudyVersion, Problems: []Problem{}}
+	r := &studyReader{dir: filepath.Clean(dir), study: study, runs: map[cellKey][]levelFigures{}}
 	if err := r.readManifest(); err != nil {
 		return nil, err
 	}
 	var state State
 	if err := readJSON(filepath.Join(dir, StateFile), &state); err == nil {
-		r.study.Ended = state.Ended
+		study.Ended = state.Ended
 	}
-	m := &r.study.Manifest
-	r.study.Blocks, r.study.Charts = len(m.Plan), m.Charts
-	r.allocate()
-	for block := range r.study.Blocks {
+	study.Blocks, study.Charts = len(study.Manifest.Plan), study.Manifest.Charts
+	for block := range study.Blocks {
 		r.readBlock(block + 1)
 	}
-	r.study.Whole = r.whole
-	r.study.setCells(r.runs)
-	r.study.compare(r.runs)
-	r.study.checkPublished(r.runs)
-	if len(r.study.Charts) == 0 {
-		r.study.Charts = r.study.defaultCharts()
+	study.setCells(r.runs)
+	study.compare(r.runs)
+	if len(study.Charts) == 0 {
+		study.Charts = study.defaultCharts()
 	}
-	return r.study, nil
+	return study, nil
 }
 
 // A studyReader reads a directory file by file and keeps only the figures.
@@ -55,7 +51,6 @@ type studyReader struct {
 	dir   string
 	study *Study
 	runs  map[cellKey][]levelFigures // by block, from the first
-	whole int
 }
 
 type cellKey struct{ variant, level string }
@@ -95,18 +90,12 @@ func (r *studyReader) readManifest() error {
 	return checkVersion(path, m.Version, Version)
 }
 
-// allocate makes room for every cell of the manifest.
-func (r *studyReader) allocate() {
-	m := &r.study.Manifest
-	r.runs = make(map[cellKey][]levelFigures)
-	for _, v := range m.Variants {
-		if m.Peak != nil {
-			r.runs[cellKey{v.Name, ""}] = make([]levelFigures, len(m.Plan))
-		}
-		for _, level := range m.Levels {
-			r.runs[cellKey{v.Name, level.Name}] = make([]levelFigures, len(m.Plan))
-		}
+// keep keeps the figures of a block.
+func (r *studyReader) keep(block int, key cellKey, figures levelFigures) {
+	if r.runs[key] == nil {
+		r.runs[key] = make([]levelFigures, r.study.Blocks)
 	}
+	r.runs[key][block-1] = figures
 }
 
 // problem records a problem of a block.
@@ -138,7 +127,7 @@ func (r *studyReader) readBlock(block int) {
 		r.readTrial(dir, block, plan.Variant, &trial)
 	}
 	if whole {
-		r.whole++
+		r.study.Whole++
 	}
 }
 
@@ -181,59 +170,49 @@ func (r *studyReader) readLevel(dir string, block int, variant string, level *Le
 	if !level.Cooldown.Reached {
 		r.problem(false, block, variant, level.Name, "the cool-down ended by its limit: TIME_WAIT or accept queues were not back to base")
 	}
-	run, err := result.ReadFile(filepath.Join(dir, filepath.Base(level.File)))
-	switch {
-	case err != nil:
-		r.problem(true, block, variant, level.Name, "%v", err)
-		return
-	case run.CutOff != "":
-		r.problem(true, block, variant, level.Name, "the result file is cut off: %s", run.CutOff)
-		return
-	case run.End.Reason != result.Finished && !run.End.Aborted:
-		r.problem(true, block, variant, level.Name, "the load ended early: %s", run.End.Reason)
-		return
-	case len(run.Steps) != 1:
-		r.problem(true, block, variant, level.Name, "the result file has %d steps, not one", len(run.Steps))
-		return
-	}
-	figures, err := observe(run, 0)
+	figures, ended, err := readFigures(filepath.Join(dir, filepath.Base(level.File)))
 	if err != nil {
 		r.problem(true, block, variant, level.Name, "%v", err)
 		return
 	}
-	if run.End.Aborted {
-		r.problem(false, block, variant, level.Name, "the load ended early: %s", run.End.Reason)
-		if !figures.failing {
-			figures.validity = result.Unjudged // of a part of the time
-		}
+	if ended != "" {
+		r.problem(false, block, variant, level.Name, "the load ended early: %s", ended)
 	}
-	room := r.runs[cellKey{variant, level.Name}]
-	if room == nil {
-		r.problem(true, block, variant, level.Name, "the manifest has no such level of this variant")
-		return
+	r.keep(block, cellKey{variant, level.Name}, figures)
+}
+
+// readFigures reads the result file of a level. ended says how its own --abort ended it, "" if none did.
+func readFigures(path string) (figures levelFigures, ended string, err error) {
+	run, err := result.ReadFile(path)
+	switch {
+	case err != nil:
+		return figures, "", err
+	case run.CutOff != "":
+		return figures, "", fmt.Errorf("the result file is cut off: %s", run.CutOff)
+	case run.End.Reason != result.Finished && !run.End.Aborted:
+		return figures, "", fmt.Errorf("the load ended early: %s", run.End.Reason)
+	case len(run.Steps) != 1:
+		return figures, "", fmt.Errorf("the result file has %d steps, not one", len(run.Steps))
 	}
-	room[block-1] = figures
+	figures, err = observe(run, 0)
+	if err != nil || !run.End.Aborted {
+		return figures, "", err
+	}
+	if !figures.failing {
+		figures.validity = result.Unjudged // of a part of the time
+	}
+	return figures, run.End.Reason, nil
 }
 
 func (r *studyReader) readPeak(block int, variant string, peak *PeakRun) {
-	room := r.runs[cellKey{variant, ""}]
-	if room == nil {
-		r.problem(true, block, variant, "", "the manifest has no search for a peak")
-		return
+	if peak.Note != "" {
+		r.problem(false, block, variant, "", "peak: %s", peak.Note)
 	}
-	validity, why := peak.proof(r.study.Manifest.Peak.Max)
-	note := cmp.Or(peak.Note, why)
-	if note != "" {
-		r.problem(false, block, variant, "", "peak: %s", note)
+	figures := levelFigures{read: true, validity: peak.Validity}
+	if proved := peak.Validity == result.Valid; proved || peak.Feasible > 0 { // otherwise nothing is known about the peak
+		figures.figures = map[string]float64{MetricPeak: peak.Feasible}
+		figures.failing = peak.Feasible == 0
+		figures.atLeast = map[string]bool{MetricPeak: peak.Feasible > 0 && peak.Infeasible == 0}
 	}
-	figures := levelFigures{read: true, validity: validity, figures: map[string]float64{MetricPeak: peak.Feasible}}
-	switch {
-	case peak.Feasible > 0:
-		figures.atLeast = map[string]bool{MetricPeak: peak.Infeasible == 0}
-	case why == "":
-		figures.failing = true
-	default: // nothing is known about the peak
-		delete(figures.figures, MetricPeak)
-	}
-	room[block-1] = figures
+	r.keep(block, cellKey{variant, ""}, figures)
 }

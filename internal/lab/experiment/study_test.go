@@ -2,9 +2,7 @@ package experiment
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -33,7 +31,6 @@ func TestStudyOfAWholeRun(t *testing.T) {
 	dir := newStudyModel(10).write(t)
 	study := readStudy(t, dir)
 	t.Run("missing", func(t *testing.T) { testStudyNamesWhatIsMissing(t, dir) })
-	t.Run("published", func(t *testing.T) { testPublishedChecks(t, study) })
 	t.Run("golden", func(t *testing.T) { testStudyGolden(t, study) })
 	if study.Blocks != 10 || study.Whole != 10 || study.Ended != "finished" || len(study.Problems) != 0 || !study.Claims() {
 		t.Errorf("blocks %d, whole %d, ended %q, problems %v", study.Blocks, study.Whole, study.Ended, study.Problems)
@@ -72,53 +69,6 @@ func TestStudyOfAWholeRun(t *testing.T) {
 	}
 	if peak := study.Compared(MetricPeak, "", "go"); peak.Verdict != VerdictBetter || peak.Baseline != "pooled" || peak.Family != 2 {
 		t.Errorf("the peak: %+v", peak)
-	}
-}
-
-func testPublishedChecks(t *testing.T, study *Study) {
-	want := []string{
-		"php peak_hz  300 direction - ratio -", "php cpu_percent.db rate-100 72 direction - ratio -", "php cpu_percent.db rate-300 219 direction - ratio -",
-		"pooled peak_hz  300 direction - ratio yes", // 300 and 300 there: no direction
-		"pooled cpu_percent.db rate-300 34 direction yes ratio yes",
-		"go peak_hz  3000 direction yes ratio yes",
-		"go cpu_percent.db rate-300 28 direction yes ratio yes", // 28 of 34 there, 380 of 400 here
-	}
-	var got []string
-	for _, p := range study.Published {
-		word := func(b *bool) string {
-			switch {
-			case b == nil:
-				return "-"
-			case *b:
-				return "yes"
-			}
-			return "no"
-		}
-		value, _ := json.Marshal(p.Value)
-		got = append(got, strings.Join([]string{p.Variant, p.Metric, p.Level, string(value), "direction", word(p.SameDirection), "ratio", word(p.RatioAgrees)}, " "))
-		if p.Measured == nil {
-			t.Errorf("%s %s: not measured", p.Variant, p.Metric)
-		}
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("checks (-want +got):\n%s", diff)
-	}
-}
-
-// Runs that are not VALID agree with nothing, and neither does a peak that is a lower bound.
-func TestPublishedChecksNeedValidRuns(t *testing.T) {
-	t.Parallel()
-	model := newStudyModel(4)
-	model.validity = func(_ int, variant string) result.Validity {
-		return map[bool]result.Validity{true: result.HostContended, false: result.Valid}[variant == "php"]
-	}
-	most := LevelRun{Peak: &PeakAttempt{Rate: model.manifest.Peak.Max, Met: true, Validity: result.Valid}}
-	model.peak = map[string]PeakRun{"pooled": {Feasible: model.manifest.Peak.Max, Attempts: []LevelRun{most}}}
-	for _, p := range readStudy(t, model.write(t)).Published {
-		ours := p.Variant == "go" && p.Level != "" // against pooled, whose runs at the level are VALID
-		if p.Measured == nil || (p.OurRatio != nil) != ours || (p.RatioAgrees != nil) != ours {
-			t.Errorf("%s %s: %+v", p.Variant, p.Metric, p)
-		}
 	}
 }
 
@@ -237,24 +187,18 @@ func TestAbortedLoads(t *testing.T) {
 // is none.
 func TestUnprovedPeaks(t *testing.T) {
 	t.Parallel()
-	attempt := func(rate float64, validity result.Validity) LevelRun {
-		return LevelRun{Name: fmt.Sprintf("peak-%g", rate), Peak: &PeakAttempt{Rate: rate, Validity: validity}}
-	}
 	for _, validity := range []result.Validity{result.HostContended, result.TooFewSamples, result.NotStationary} {
-		for _, peak := range []PeakRun{
-			{Unproved: 500, Attempts: []LevelRun{attempt(500, validity)}},
-			{Infeasible: 500, Unproved: 250, Attempts: []LevelRun{attempt(500, result.Valid), attempt(250, validity)}},
-		} {
+		for _, peak := range []PeakRun{{Validity: validity}, {Infeasible: 500, Validity: validity}} {
 			model := newStudyModel(10)
 			model.only()
 			model.peak = map[string]PeakRun{"pooled": peak}
 			study := readStudy(t, model.write(t))
 			cell := study.Cell("pooled", "")
 			if _, has := cell.Figures[MetricPeak]; has || cell.Fails() || cell.Runs != 10 || cell.Validity[validity] != 10 {
-				t.Errorf("%s, %g: the cell: %+v", validity, peak.Unproved, cell)
+				t.Errorf("%s, %g: the cell: %+v", validity, peak.Infeasible, cell)
 			}
 			if c := study.Compared(MetricPeak, "", "pooled"); c != nil && c.Verdict != NoVerdict {
-				t.Errorf("%s, %g: %+v", validity, peak.Unproved, c)
+				t.Errorf("%s, %g: %+v", validity, peak.Infeasible, c)
 			}
 		}
 	}

@@ -17,11 +17,9 @@ import (
 // fixedData returns the data of the services of scope experiment, which see no setting that varies.
 func (f *File) fixedData(l *layout) (*templateData, error) {
 	settings := maps.Clone(f.Settings)
-	for _, levels := range [][]Level{f.Levels, f.quickLevels()} {
-		for _, level := range levels {
-			for name := range level.Settings {
-				delete(settings, name)
-			}
+	for _, level := range f.allLevels() {
+		for name := range level.Settings {
+			delete(settings, name)
 		}
 	}
 	var fixed []string
@@ -34,24 +32,7 @@ func (f *File) fixedData(l *layout) (*templateData, error) {
 	if err != nil {
 		return nil, err
 	}
-	dropVarying(settings, order)
-	return f.newTemplateData(l, order, settings)
-}
-
-// dropVarying removes the settings that use, directly or through other settings, anything that varies.
-func dropVarying(settings map[string]string, services []string) {
-	for dropped := true; dropped; {
-		dropped = false
-		for name, text := range settings {
-			for _, use := range templateUse.FindAllStringSubmatch(text, -1) {
-				known := use[1] == "setting" && hasKey(settings, use[2]) || use[1] == "service" && slices.Contains(services, use[2])
-				if !known {
-					delete(settings, name)
-					dropped = true
-				}
-			}
-		}
-	}
+	return f.newTemplateData(l, order, settings, true)
 }
 
 // variantData returns the data of a variant at a level; nil is no level.
@@ -60,32 +41,7 @@ func (f *File) variantData(l *layout, facts *VariantFacts, level *Level) (*templ
 	if level != nil {
 		maps.Copy(settings, level.Settings)
 	}
-	return f.newTemplateData(l, facts.Services, settings)
-}
-
-var templateUse = regexp.MustCompile(`\.(setting|service)\.([a-z0-9_]+)`)
-
-// watchTargets names what is sampled during a load.
-type watchTargets struct {
-	processes map[string]string // service by name
-	databases map[string]string // URL by name
-}
-
-func (s *templateData) watched() (watchTargets, error) {
-	w := watchTargets{processes: map[string]string{}, databases: map[string]string{}}
-	for _, service := range s.services {
-		if name := s.file.watchedAs(service); name != "" {
-			w.processes[name] = service
-		}
-	}
-	for name, url := range s.file.Watch.Databases {
-		filled, err := s.reference("watch.databases."+name, url, false, s.values)
-		if err != nil {
-			return w, err
-		}
-		w.databases[name] = filled
-	}
-	return w, nil
+	return f.newTemplateData(l, facts.Services, settings, false)
 }
 
 // process describes the process of a service, with templates filled in.
@@ -128,7 +84,7 @@ func (s *templateData) process(service *Service) (*process, error) {
 	return p, err
 }
 
-func (s *templateData) commands(path string, commands [][]string, v values) ([][]string, error) {
+func (s *templateData) commands(path string, commands [][]string, v map[string]any) ([][]string, error) {
 	filled := make([][]string, len(commands))
 	for i, command := range commands {
 		var err error
@@ -145,9 +101,6 @@ const (
 	settingMax = 64 << 10 // bytes of a setting, filled in
 )
 
-// values are the names that a template can use: {{.service.db.port.sql}}.
-type values map[string]any
-
 // templateData is what templates see of services that run together: those of a variant at a level, or those of scope
 // experiment.
 type templateData struct {
@@ -155,30 +108,23 @@ type templateData struct {
 	layout   *layout
 	services []string          // in start order
 	hosts    map[string]string // host by service
-	values   values            // for all templates; a service adds its own
+	values   map[string]any    // the names that all templates can use: {{.service.db.port.sql}}; a service adds its own
 }
 
-// newTemplateData collects the values and fills in the settings.
-func (f *File) newTemplateData(l *layout, services []string, settings map[string]string) (*templateData, error) {
+// newTemplateData collects the values and fills in the settings. fixed leaves out the settings that use anything that varies.
+func (f *File) newTemplateData(l *layout, services []string, settings map[string]string, fixed bool) (*templateData, error) {
 	s := &templateData{file: f, layout: l, services: services, hosts: map[string]string{}}
-	raw := map[string]any{}
+	filled := map[string]string{}
 	for name, text := range settings {
 		marked, err := s.mark(f.pathOf("settings."+name, text), text, true)
 		if err != nil {
 			return nil, err
 		}
-		raw[name] = marked
-	}
-	hosts, programs := map[string]any{}, map[string]any{}
-	for name, address := range l.hosts {
-		hosts[name] = address
-	}
-	for name, path := range l.programs {
-		programs[name] = path
+		filled[name] = marked
 	}
 	about := map[string]any{}
-	s.values = values{
-		"source": l.source, "spillway": l.spillway, "host": hosts, "program": programs, "setting": raw, "service": about,
+	s.values = map[string]any{
+		"source": l.source, "spillway": l.spillway, "host": l.hosts, "program": l.programs, "setting": filled, "service": about,
 	}
 	for _, name := range services {
 		host, err := s.hostOf(f.service(name))
@@ -188,7 +134,7 @@ func (f *File) newTemplateData(l *layout, services []string, settings map[string
 		s.hosts[name] = host
 		about[name] = l.templateValues(name, host)
 	}
-	return s, s.fillSettings(raw)
+	return s, s.fillSettings(filled, fixed)
 }
 
 // hostOf returns the host of a service. Its template can use settings only, because addresses depend on it.
@@ -201,7 +147,7 @@ func (s *templateData) hostOf(service *Service) (string, error) {
 		}
 		return hosts[0].Name, nil
 	}
-	text, err := s.text(path, service.Host, values{"setting": s.values["setting"]})
+	text, err := s.text(path, service.Host, map[string]any{"setting": s.values["setting"]})
 	if err != nil {
 		return "", err
 	}
@@ -212,15 +158,19 @@ func (s *templateData) hostOf(service *Service) (string, error) {
 }
 
 // fillSettings fills in the templates of settings, which can use one another.
-func (s *templateData) fillSettings(settings map[string]any) error {
+func (s *templateData) fillSettings(settings map[string]string, fixed bool) error {
 	for range nestingMax {
 		open := false
 		for _, name := range slices.Sorted(maps.Keys(settings)) {
-			text := settings[name].(string)
+			text := settings[name]
 			if !strings.Contains(text, "{{") {
 				continue
 			}
 			filled, err := s.text(s.file.pathOf("settings."+name, text), text, s.values)
+			if err != nil && fixed { // it varies, or it is a mistake that the check of a variant tells
+				delete(settings, name)
+				continue
+			}
 			if err != nil {
 				return err
 			}
@@ -237,21 +187,19 @@ func (s *templateData) fillSettings(settings map[string]any) error {
 	return s.file.mistake("settings", "settings use each other in a circle, or more than %d levels deep", nestingMax)
 }
 
-// settings returns the settings, filled in.
+// settings returns the settings, filled in, with references.
 func (s *templateData) settings() map[string]string {
 	filled := map[string]string{}
-	for name, text := range s.values["setting"].(map[string]any) {
-		filled[name] = text.(string)
+	for name, text := range s.values["setting"].(map[string]string) {
+		filled[name] = unmark(text)
 	}
 	return filled
 }
 
 // of returns the values for the templates of one service.
-func (s *templateData) of(service *Service) values {
-	own := values(maps.Clone(map[string]any(s.values)))
-	for name, value := range s.layout.templateValues(service.Name, s.hosts[service.Name]) {
-		own[name] = value
-	}
+func (s *templateData) of(service *Service) map[string]any {
+	own := maps.Clone(s.values)
+	maps.Copy(own, s.layout.templateValues(service.Name, s.hosts[service.Name]))
 	own["user"] = service.User
 	return own
 }
@@ -262,7 +210,7 @@ var (
 )
 
 // text fills in a template at a path of the experiment's file.
-func (s *templateData) text(path, text string, v values) (string, error) {
+func (s *templateData) text(path, text string, v map[string]any) (string, error) {
 	filled, _, message := execute(text, v)
 	if message != "" {
 		return "", s.file.mistake(path, "%s", message)
@@ -271,7 +219,7 @@ func (s *templateData) text(path, text string, v values) (string, error) {
 }
 
 // reference fills in a template that may have references to secrets.
-func (s *templateData) reference(path, text string, whole bool, v values) (string, error) {
+func (s *templateData) reference(path, text string, whole bool, v map[string]any) (string, error) {
 	marked, err := s.mark(path, text, whole)
 	if err != nil {
 		return "", err
@@ -280,7 +228,7 @@ func (s *templateData) reference(path, text string, whole bool, v values) (strin
 }
 
 // texts fills in a list of templates.
-func (s *templateData) texts(path string, list []string, v values) ([]string, error) {
+func (s *templateData) texts(path string, list []string, v map[string]any) ([]string, error) {
 	filled := make([]string, len(list))
 	for i, text := range list {
 		var err error
@@ -309,29 +257,29 @@ func (s *templateData) template(service *Service, name string) (text, path strin
 	}
 	filled, where, message := execute(string(source), v)
 	if message != "" {
-		return "", "", Mistakes{{File: path, Line: where.line, Column: where.column, Message: message}}
+		return "", "", yaml.Errors{{File: path, Line: where.Line, Column: where.Column, Message: message}}
 	}
 	return filled, path, nil
 }
 
 // execute fills in a template. A message is one line that describes an error; at is its place.
-func execute(text string, v values) (filled string, at place, message string) {
+func execute(text string, v map[string]any) (filled string, at yaml.Place, message string) {
 	if !strings.Contains(text, "{{") {
-		return text, place{}, ""
+		return text, at, ""
 	}
 	var b strings.Builder
 	t, err := template.New("t").Option("missingkey=error").Parse(text)
 	if err == nil {
-		err = t.Execute(&b, map[string]any(v))
+		err = t.Execute(&b, v)
 	}
 	if err == nil {
-		return b.String(), place{}, ""
+		return b.String(), at, ""
 	}
-	at, message = place{line: 1, column: 1}, err.Error()
+	at.Line, at.Column, message = 1, 1, err.Error()
 	if m := templatePlace.FindStringSubmatch(message); m != nil {
-		at.line, _ = strconv.Atoi(m[1])
+		at.Line, _ = strconv.Atoi(m[1])
 		if column, err := strconv.Atoi(m[2]); err == nil {
-			at.column = column + 1
+			at.Column = column + 1
 		}
 		message = m[3]
 	}

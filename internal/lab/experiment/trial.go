@@ -31,7 +31,6 @@ type trial struct {
 	data     *templateData
 	settings map[string]string // of the level that the services run with
 	services []*service        // of scope block
-	onLevel  func(level string)
 	task     *progress.Task
 }
 
@@ -54,8 +53,8 @@ func (e *engine) trial(ctx context.Context, block, position int, plan TrialPlan)
 		t.record.Peak, err = e.searchPeak(ctx, t)
 		t.task.Add(1)
 	}
-	if died := t.died(e.fixed); err == nil && died != "" {
-		err = errors.New(died)
+	if err == nil {
+		err = t.died(e.fixed)
 	}
 	e.endServices(t)
 	if ctx.Err() != nil {
@@ -64,7 +63,7 @@ func (e *engine) trial(ctx context.Context, block, position int, plan TrialPlan)
 	t.record.EndedAt = time.Now()
 	t.record.Complete = err == nil && t.record.Error == ""
 	if err != nil {
-		t.record.Error = e.secrets.hide(err.Error())
+		t.record.Error = e.layout.secrets.hide(err.Error())
 		t.record.Interrupted = errors.As(err, new(fatalError))
 	}
 	t.task.End(err)
@@ -96,7 +95,6 @@ func (e *engine) newTrial(block, position int, plan TrialPlan) (*trial, error) {
 	for _, s := range e.fixed {
 		t.record.Services = append(t.record.Services, s.record)
 	}
-	t.onLevel = func(level string) { _ = e.saveState(block, plan.Variant, level, "") } // informative: --resume uses the records
 	return t, makeFolder(t.dir, "")
 }
 
@@ -110,8 +108,7 @@ func (e *engine) levels(ctx context.Context, t *trial, names []string) error {
 		if err := e.ensureServices(ctx, t, level); err != nil {
 			return err
 		}
-		t.onLevel(name)
-		run, err := e.level(ctx, t, name, e.file.Load.with(level.Load))
+		run, err := e.level(ctx, t, name, []string{"load"}, e.file.Load.with(level.Load))
 		if err != nil {
 			return err
 		}
@@ -120,8 +117,8 @@ func (e *engine) levels(ctx context.Context, t *trial, names []string) error {
 			t.record.Error = fmt.Sprintf("level %s: %s", name, run.Error)
 		}
 		t.task.Add(1)
-		if died := t.died(e.fixed); died != "" {
-			return errors.New(died)
+		if err := t.died(e.fixed); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -131,14 +128,14 @@ func (f *File) level(name string) *Level {
 	return find(f.Levels, func(l *Level) bool { return l.Name == name })
 }
 
-// died describes a service that has ended by itself, "" if none has.
-func (t *trial) died(fixed []*service) string {
+// died returns an error if a service has ended by itself.
+func (t *trial) died(fixed []*service) error {
 	for _, s := range slices.Concat(fixed, t.services) {
 		if s.running.ended() {
-			return fmt.Sprintf("service %s ended by itself: %s", s.config.Name, exitText(s.running.state))
+			return fmt.Errorf("service %s ended by itself: %s", s.config.Name, exitText(s.running.state))
 		}
 	}
-	return ""
+	return nil
 }
 
 // ensureServices starts the services with the settings of a level, and restarts them if the settings have changed.
@@ -163,8 +160,8 @@ func (e *engine) ensureServices(ctx context.Context, t *trial, level *Level) err
 	if err != nil {
 		return fatalError{err}
 	}
-	if died := t.died(e.fixed); died != "" {
-		return fatalError{errors.New(died)}
+	if err := t.died(e.fixed); err != nil {
+		return fatalError{err}
 	}
 	return nil
 }
@@ -178,14 +175,16 @@ func (e *engine) endServices(t *trial) {
 	t.services = nil
 }
 
-// level runs one load. Failures of the load itself are in the record; the error is a fatalError or the context's.
-func (e *engine) level(ctx context.Context, t *trial, name string, load Load) (*LevelRun, error) {
+// level runs `spillway load`, or `spillway peak`, of which program are the first words. Failures of the load itself are in the record; the
+// error is a fatalError or the context's.
+func (e *engine) level(ctx context.Context, t *trial, name string, program []string, load Load) (*LevelRun, error) {
+	_ = e.saveState(t.record.Block, t.record.Variant, name, "") // informative: --resume uses the records
 	cooldown, err := e.coolDown(ctx)
 	if err != nil {
 		return nil, err
 	}
 	record := &LevelRun{Name: name, File: name + ResultSuffix, Cooldown: cooldown}
-	command, err := e.command(t, record, load)
+	command, err := e.loadCommand(t, record, program, load)
 	if err != nil {
 		return nil, fatalError{err}
 	}
@@ -195,12 +194,12 @@ func (e *engine) level(ctx context.Context, t *trial, name string, load Load) (*
 	if err != nil {
 		return nil, fatalError{err}
 	}
-	record.Command = e.secrets.hideAll(redactArgs(command))
+	record.Command = unmarkAll(command)
 	record.StartedAt = time.Now()
 	log := t.path("load.log")
 	err = e.visit(ctx, host, startSpec{
-		command: command, env: append(e.watchEnv(), e.redactEnv()...), directory: e.layout.source, namespace: e.network.namespace(host), log: log,
-		signal: syscall.SIGINT,
+		command: e.layout.secrets.expandAll(command), env: append(e.watchEnv(), e.redactEnv()...), directory: e.layout.source,
+		namespace: e.network.namespace(host), log: log, signal: syscall.SIGINT,
 	})
 	record.EndedAt = time.Now()
 	if ctx.Err() != nil {
@@ -210,36 +209,27 @@ func (e *engine) level(ctx context.Context, t *trial, name string, load Load) (*
 	switch {
 	case err == nil, record.ExitCode == exit.Failed, record.ExitCode == exit.NothingValid: // the file has the result
 	case record.ExitCode == exit.Usage: // the next load would fail as well
-		return nil, fatalError{&UseError{fmt.Sprintf("level %s: spillway load refuses its arguments; %s", name, e.logTail(log))}}
+		return nil, fatalError{exit.UsageError(fmt.Errorf("level %s: spillway %s refuses its arguments; %s", name, program[0], e.logTail(log)))}
 	default:
 		record.Error = fmt.Sprintf("%s; %s", exitText(err), e.logTail(log))
 	}
 	return record, nil
 }
 
-// command returns the command of `spillway load`. Its seed is the same for all variants of a block.
-func (e *engine) command(t *trial, run *LevelRun, load Load) ([]string, error) {
+// loadCommand returns the command of a load. Its seed is the same for all variants of a block.
+func (e *engine) loadCommand(t *trial, run *LevelRun, program []string, load Load) ([]string, error) {
 	arguments, err := t.data.arguments(load)
 	if err != nil {
 		return nil, err
 	}
 	hash := fnv.New64a()
 	fmt.Fprintf(hash, "%d %d %s", e.manifest.Seed, t.record.Block, run.Name)
-	command := append([]string{e.layout.spillway, "load"}, texts(arguments)...)
+	command := slices.Concat([]string{e.layout.spillway}, program, texts(arguments))
 	command = append(command, "--label="+t.record.Variant, "--seed="+strconv.FormatUint(hash.Sum64()>>12|1, 10), "--out="+t.path(run.File))
-	watch, err := t.data.watched()
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range slices.Sorted(maps.Keys(watch.processes)) {
-		for _, s := range slices.Concat(e.fixed, t.services) {
-			if s.config.Name == watch.processes[name] {
-				command = append(command, "--watch="+name+"="+s.running.watchSpec())
-			}
+	for _, s := range slices.Concat(e.fixed, t.services) {
+		if name := e.file.watchedAs(s.config.Name); name != "" {
+			command = append(command, "--watch="+name+"="+s.running.watchSpec())
 		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(watch.databases)) {
-		command = append(command, fmt.Sprintf("--watch-db=%s=%s", name, watch.databases[name]))
 	}
 	return command, nil
 }
@@ -263,7 +253,7 @@ func texts(arguments []argument) []string {
 	return list
 }
 
-// arguments returns the arguments of `spillway load`, filled in, the URL first.
+// arguments returns the arguments of `spillway load`, filled in, the URL first. They have the databases to watch, but no process.
 func (s *templateData) arguments(load Load) ([]argument, error) {
 	if load.URL == "" {
 		return nil, s.file.mistake("load", "needs a url")
@@ -277,46 +267,55 @@ func (s *templateData) arguments(load Load) ([]argument, error) {
 	for _, flag := range load.list() {
 		path := s.file.pathOf(flag.key, flag.value)
 		value, err := s.text(path, flag.value, s.values)
+		if err == nil && flag.key == "header" { // spillway load puts in the values of references, which must not be recorded
+			_, err = s.mark(path, flag.value, false)
+		}
 		if err != nil {
 			return nil, err
 		}
 		text := "--" + strings.ReplaceAll(flag.key, "_", "-")
-		switch flag.kind {
-		case "switch":
-			if value == "true" {
-				arguments = append(arguments, argument{path, text})
-			}
-			continue
-		case "file":
-			if !filepath.IsAbs(value) {
-				value = filepath.Join(s.layout.source, value)
-			}
+		switch {
+		case !flag.isSwitch:
+			arguments = append(arguments, argument{path, text + "=" + value})
+		case value == "true":
+			arguments = append(arguments, argument{path, text})
 		}
-		arguments = append(arguments, argument{path, text + "=" + value})
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.file.Watch.Databases)) {
+		path := "watch.databases." + name
+		url, err := s.reference(path, s.file.Watch.Databases[name], false, s.values)
+		if err != nil {
+			return nil, err
+		}
+		arguments = append(arguments, argument{path, "--watch-db=" + name + "=" + url})
 	}
 	return arguments, nil
 }
 
-// flag is a flag of a load, as written. kind is its tag in Load.
-type flag struct{ key, value, kind string }
+// flag is a flag of a load, as written.
+type flag struct {
+	key, value string
+	isSwitch   bool
+}
 
 // list returns the flags of a load without URL and host. Repeated flags are separate elements.
 func (l Load) list() []flag {
 	var flags []flag
 	v := reflect.ValueOf(l)
 	for i := range v.NumField() {
-		key, kind := v.Type().Field(i).Tag.Get("yaml"), v.Type().Field(i).Tag.Get("flag")
+		tag := v.Type().Field(i).Tag
+		key, isSwitch := tag.Get("yaml"), tag.Get("flag") == "switch"
 		if key == "url" || key == "host" {
 			continue
 		}
 		switch value := v.Field(i).Interface().(type) {
 		case string:
 			if value != "" {
-				flags = append(flags, flag{key, value, kind})
+				flags = append(flags, flag{key, value, isSwitch})
 			}
 		case []string:
 			for _, one := range value {
-				flags = append(flags, flag{key, one, kind})
+				flags = append(flags, flag{key, one, isSwitch})
 			}
 		}
 	}
@@ -338,8 +337,11 @@ func (l Load) flags() map[string]string {
 // watchPort is the port of the watch on each host.
 const watchPort = 9191
 
-// watchGrace is the time in which a watch may end.
-const watchGrace = 5 * time.Second
+// Times in which a watch has to start and may end.
+const (
+	watchStart = 15 * time.Second
+	watchGrace = 5 * time.Second
+)
 
 // watchHosts starts a watch on every host except the one that generates the load, and adds the watches to the command of the
 // load. stop ends the watches and is never nil.
@@ -368,7 +370,8 @@ func (e *engine) watchHosts(ctx context.Context, t *trial, host string, command 
 			return stop, fmt.Errorf("watch host %s: %w", name, err)
 		}
 		watches = append(watches, w)
-		if err := awaitPort(ctx, e.network.namespace(host), address, w); err != nil {
+		ready := func(ctx context.Context) error { return accepts(ctx, e.network.namespace(host), address) }
+		if err := w.await(ctx, watchStart, ready); err != nil {
 			return stop, fmt.Errorf("watch host %s: %w; %s", name, err, e.logTail(w.spec.log))
 		}
 		*command = append(*command, fmt.Sprintf("--watch-from=http://%s", address))
@@ -381,33 +384,9 @@ func (e *engine) watchEnv() []string { return []string{"SPILLWAY_WATCH_TOKEN=" +
 
 // redactEnv passes the secrets that the load must not record.
 func (e *engine) redactEnv() []string {
-	list, err := json.Marshal(e.secrets)
-	if err != nil || len(e.secrets) == 0 {
-		return nil
-	}
+	list, _ := json.Marshal(e.layout.secrets.hidden()) // texts have no error
 	return []string{result.RedactVariable + "=" + string(list)}
 }
 
 // any reports whether anything is watched.
 func (w *Watch) any() bool { return w.Processes == nil || len(w.Processes)+len(w.Databases) > 0 }
-
-// awaitPort waits until a process accepts connections.
-func awaitPort(ctx context.Context, namespace, address string, r *running) error {
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
-	defer cancel()
-	poll := time.NewTicker(readyPoll)
-	defer poll.Stop()
-	for {
-		conn, err := dial(ctx, namespace, address)
-		if err == nil {
-			return conn.Close()
-		}
-		select {
-		case <-r.done:
-			return fmt.Errorf("it ended: %s", exitText(r.state))
-		case <-ctx.Done():
-			return err
-		case <-poll.C:
-		}
-	}
-}

@@ -77,6 +77,7 @@ func (p *Peak) setDefaults() {
 	p.Start = cmp.Or(p.Start, 100)
 	p.Max = cmp.Or(p.Max, 100_000)
 	p.Step = cmp.Or(p.Step, 0.05)
+	p.MaxTime = cmp.Or(p.MaxTime, 10*time.Minute)
 }
 
 // nameLevels gives names to the levels without one.
@@ -109,7 +110,7 @@ func (f *File) has(path string) bool {
 func (f *File) pathOf(suffix, text string) string {
 	for _, path := range slices.Sorted(maps.Keys(f.places)) {
 		if (path == suffix || strings.HasSuffix(path, "."+suffix) || strings.Contains(path, "."+suffix+".") ||
-			strings.Contains(path, "."+suffix+"[")) && f.places[path].text == text {
+			strings.Contains(path, "."+suffix+"[")) && f.places[path].Text == text {
 			return path
 		}
 	}
@@ -117,11 +118,11 @@ func (f *File) pathOf(suffix, text string) string {
 }
 
 // mistake returns a mistake at the place of path, or at the nearest enclosing block.
-func (f *File) mistake(path, format string, args ...any) Mistake {
-	m := Mistake{File: f.name, Line: 1, Column: 1, Path: path, Message: fmt.Sprintf(format, args...)}
+func (f *File) mistake(path, format string, args ...any) yaml.Error {
+	m := yaml.Error{File: f.name, Line: 1, Column: 1, Path: path, Message: fmt.Sprintf(format, args...)}
 	for at := path; at != ""; at = at[:max(0, strings.LastIndexAny(at, ".["))] {
 		if p, ok := f.places[at]; ok {
-			m.Line, m.Column = p.line, p.column
+			m.Line, m.Column = p.Line, p.Column
 			break
 		}
 	}
@@ -129,9 +130,11 @@ func (f *File) mistake(path, format string, args ...any) Mistake {
 }
 
 // validate checks everything that needs no template and no program.
-func (f *File) validate() Mistakes {
-	var found Mistakes
-	wrong := func(path, format string, args ...any) { found = append(found, f.mistake(path, format, args...)) }
+func (f *File) validate() yaml.Errors {
+	var found yaml.Errors
+	var wrong reporter = func(path, format string, args ...any) {
+		found = append(found, f.mistake(path, format, args...))
+	}
 	if !fileWord.MatchString(f.Name) {
 		wrong("name", "must be a word of letters, digits, _, - and .")
 	}
@@ -145,10 +148,9 @@ func (f *File) validate() Mistakes {
 		wrong("levels", "needs at least one level or a peak")
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.Settings)) {
-		if !word.MatchString(name) {
-			wrong("settings."+name, "a setting is named by lower-case letters, digits and _")
-		}
+		wrong.checkWord("settings."+name, name, "setting")
 	}
+	f.checkSecrets(wrong)
 	f.checkNeeds(wrong)
 	f.checkHosts(wrong)
 	f.checkShares(wrong)
@@ -168,12 +170,19 @@ func (f *File) validate() Mistakes {
 	if len(found) == 0 {
 		f.checkScopes(wrong)
 		f.checkWatch(wrong)
-		f.checkFigures(wrong)
+		f.checkCharts(wrong)
 	}
 	return found
 }
 
 type reporter func(path, format string, args ...any)
+
+// checkWord reports a name that templates cannot use.
+func (wrong reporter) checkWord(path, name, what string) {
+	if !word.MatchString(name) {
+		wrong(path, "a %s is named by lower-case letters, digits and _", what)
+	}
+}
 
 func (f *File) checkNeeds(wrong reporter) {
 	for _, n := range f.Needs {
@@ -191,9 +200,7 @@ func (f *File) checkHosts(wrong reporter) {
 		wrong("hosts", "has more than 200 hosts")
 	}
 	for _, h := range f.Hosts {
-		if !word.MatchString(h.Name) {
-			wrong("hosts."+h.Name, "a host is named by lower-case letters, digits and _")
-		}
+		wrong.checkWord("hosts."+h.Name, h.Name, "host")
 		if _, _, ok := parseSpan(h.Ports); h.Ports != "" && !ok {
 			wrong("hosts."+h.Name+".ports", "must be a range such as 32768-60999, not %q", h.Ports)
 		}
@@ -224,9 +231,7 @@ func (f *File) checkServices(wrong reporter) {
 	for i := range f.Services {
 		s := &f.Services[i]
 		path := "services." + s.Name
-		if !word.MatchString(s.Name) {
-			wrong(path, "a service is named by lower-case letters, digits and _")
-		}
+		wrong.checkWord(path, s.Name, "service")
 		if len(s.Command) == 0 {
 			wrong(path, "command is missing")
 		}
@@ -304,17 +309,15 @@ func (f *File) startOrder(names []string) ([]string, error) {
 func (f *File) checkLevels(path string, levels []Level, wrong reporter) {
 	for i := range levels {
 		level, at := &levels[i], yaml.Index(path, i)
-		if !fileWord.MatchString(level.Name) || strings.HasPrefix(level.Name, PeakPrefix) {
-			wrong(at, "%q: give a name of letters, digits, _, - and ., that does not begin with %s", level.Name, PeakPrefix)
+		if !fileWord.MatchString(level.Name) || level.Name == PeakName {
+			wrong(at, "%q: give a name of letters, digits, _, - and . that is not %s", level.Name, PeakName)
 		}
 		if slices.ContainsFunc(levels[:i], func(l Level) bool { return l.Name == level.Name }) {
 			wrong(at, "another level is also named %s: give it a name", level.Name)
 		}
 		f.checkLoad(at, level.Load, wrong)
 		for _, name := range slices.Sorted(maps.Keys(level.Settings)) {
-			if !word.MatchString(name) {
-				wrong(at+".settings."+name, "a setting is named by lower-case letters, digits and _")
-			}
+			wrong.checkWord(at+".settings."+name, name, "setting")
 		}
 		for name := range levels[0].Settings {
 			if _, given := level.Settings[name]; !given && !hasKey(f.Settings, name) {
@@ -339,57 +342,28 @@ func (f *File) checkLoad(path string, load Load, wrong reporter) {
 		}
 	}
 	for _, flag := range load.list() {
-		if flag.kind == "switch" && flag.value != "true" && flag.value != "false" {
+		if flag.isSwitch && flag.value != "true" && flag.value != "false" {
 			wrong(path+"."+flag.key, "must be true or false")
 		}
 	}
 }
 
-func (f *File) checkPeak(path string, peak *Peak, wrong reporter) {
-	if peak == nil {
-		return
-	}
-	f.checkLoad(path, peak.Load, wrong)
-	inherits := path != "peak"
-	if !inherits && peak.SLO == "" && f.Load.SLO == "" {
-		wrong(path, "needs an slo, here or in load")
-	}
-	switch {
-	case peak.Start < 0 || peak.Start > 1e7, peak.Max < 0 || peak.Max > 1e7:
-		wrong(path, "start and max must be from 1 to 10000000 a second")
-	case !inherits && peak.Max < peak.Start:
-		wrong(path, "max is below start")
-	case peak.Step < 0 || peak.Step >= 1, !inherits && peak.Step < 0.001:
-		wrong(path+".step", "must be from 0.001 to 1, a share of the rate")
-	}
-	if peak.Rate != "" || peak.Requests != "" {
-		wrong(path, "the search sets the rate, and needs a duration instead of requests")
-	}
-}
-
-// checkFigures checks the metrics and levels of charts and published figures.
-func (f *File) checkFigures(wrong reporter) {
+// checkCharts checks the metrics and levels of charts.
+func (f *File) checkCharts(wrong reporter) {
 	var processes []string
 	for i := range f.Services {
 		if name := f.watchedAs(f.Services[i].Name); name != "" {
 			processes = append(processes, name)
 		}
 	}
-	check := func(path, metric, level string) {
-		if !KnownMetric(metric, processes) {
-			wrong(path+".metric", "%q is no metric of this experiment", metric)
-		}
-		named := func(l Level) bool { return l.Name == level }
-		if level != "" && !slices.ContainsFunc(f.Levels, named) && !slices.ContainsFunc(f.quickLevels(), named) {
-			wrong(path+".level", "%q is no level of this file", level)
-		}
-	}
 	for i, chart := range f.Charts {
-		check(yaml.Index("charts", i), chart.Metric, chart.Level)
-	}
-	for i := range f.Variants {
-		for k, figure := range f.Variants[i].Published {
-			check(yaml.Index("variants."+f.Variants[i].Name+".published", k), figure.Metric, figure.Level)
+		path := yaml.Index("charts", i)
+		if !KnownMetric(chart.Metric, processes) {
+			wrong(path+".metric", "%q is no metric of this experiment", chart.Metric)
+		}
+		named := func(l Level) bool { return l.Name == chart.Level }
+		if chart.Level != "" && !slices.ContainsFunc(f.allLevels(), named) {
+			wrong(path+".level", "%q is no level of this file", chart.Level)
 		}
 	}
 }

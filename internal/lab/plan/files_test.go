@@ -45,7 +45,7 @@ func TestExperiment(t *testing.T) {
 		for i, hz := range []float64{300 * part, 400 * part, 499} {
 			run := m.run(t, hz)
 			run.Header.Hosts = []result.HostShare{{Name: "web", CPUs: 0.5}, {Name: "other", CPUs: 1}, {Name: "load", CPUs: 1}}
-			writeRun(t, filepath.Join(trial, experiment.PeakPrefix+string(rune('a'+i))+experiment.ResultSuffix), run)
+			writeRun(t, filepath.Join(trial, "run-"+string(rune('a'+i))+experiment.ResultSuffix), run)
 		}
 		writeJSONFile(t, filepath.Join(trial, experiment.TrialFile), experiment.Trial{Services: []experiment.ServiceRun{{Name: "go", Watched: "app", Host: "web"}, {Name: "unwatched", Host: "other"}}})
 	}

@@ -255,13 +255,15 @@ func compare(base, now *run, limits []limit) (*comparison, error) {
 			figures = append(figures, shown)
 		}
 	}
+	keys, baseKeys := now.stepKeys(), base.stepKeys()
 	for i := range now.steps {
 		s := &now.steps[i]
-		b := base.named(s.Title(), now.before(i))
-		if b == nil {
+		same := slices.Index(baseKeys, keys[i])
+		if same < 0 {
 			c.alone = append(c.alone, s.Title()+" is not in "+base.label)
 			continue
 		}
+		b := &base.steps[same]
 		for of, one := range map[*run]*step{base: b, now: s} {
 			if !one.valid() {
 				c.invalid = append(c.invalid, fmt.Sprintf("%s of %s is %s", one.Title(), of.label, one.validity()))
@@ -290,32 +292,27 @@ func compare(base, now *run, limits []limit) (*comparison, error) {
 	}
 	slices.Sort(c.invalid)
 	for i := range base.steps {
-		if name := base.steps[i].Title(); now.named(name, base.before(i)) == nil {
-			c.alone = append(c.alone, name+" is not in "+now.label)
+		if !slices.Contains(keys, baseKeys[i]) {
+			c.alone = append(c.alone, base.steps[i].Title()+" is not in "+now.label)
 		}
 	}
 	return c, nil
 }
 
-// before is how many steps before step i have its name.
-func (r *run) before(i int) int {
-	n := 0
-	for k := range i {
-		if r.steps[k].Title() == r.steps[i].Title() {
-			n++
-		}
-	}
-	return n
+// A stepKey tells the steps of a run apart: its title, and how many steps before it have the same.
+type stepKey struct {
+	title  string
+	before int
 }
 
-// named returns the step with that name behind so many others with it, nil if there is none.
-func (r *run) named(name string, before int) *step {
+func (r *run) stepKeys() []stepKey {
+	keys, seen := make([]stepKey, len(r.steps)), map[string]int{}
 	for i := range r.steps {
-		if r.steps[i].Title() == name && r.before(i) == before {
-			return &r.steps[i]
-		}
+		title := r.steps[i].Title()
+		keys[i] = stepKey{title, seen[title]}
+		seen[title]++
 	}
-	return nil
+	return keys
 }
 
 // with returns the changes that have a limit and one of the verdicts.

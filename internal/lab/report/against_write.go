@@ -14,9 +14,6 @@ import (
 	"spillway/internal/lab/sheet"
 )
 
-// AgainstFormats returns the formats of WriteAgainst.
-func AgainstFormats() []Format { return []Format{Text, Markdown, Summary, JUnit} }
-
 // WriteAgainst compares a run with a base, step by step, and writes the comparison. limits bound the changes, as in
 // "p99>+10%,rate<-5%", which "errors>+1%pt" is added to; "" only compares. An exceeded limit is an error with the code
 // exit.Failed. If a run ended early, a compared step is not a valid measurement or a figure with a limit cannot be compared, it
@@ -45,7 +42,7 @@ func WriteAgainst(w io.Writer, format Format, base, now *result.Run, limits stri
 	case JUnit:
 		err = c.writeJUnit(w)
 	default:
-		return exit.UsageError(fmt.Errorf("a comparison has the formats %v, not %s", AgainstFormats(), format))
+		return exit.UsageError(fmt.Errorf("a comparison has the formats text, markdown, summary and junit, not %s", format))
 	}
 	if err != nil {
 		return err

@@ -110,17 +110,16 @@ type span struct {
 
 // A barRow is a named value with its range or interval.
 type barRow struct {
-	Name      string   `json:"name"`
-	Color     string   `json:"color"`
-	Value     float64  `json:"value"`
-	Low       *float64 `json:"low,omitempty"`
-	High      *float64 `json:"high,omitempty"`
-	Interval  bool     `json:"interval,omitempty"` // Low and High are a confidence interval, not a range
-	Pale      bool     `json:"pale,omitempty"`     // an A/A control
-	Hollow    bool     `json:"hollow,omitempty"`   // not a valid measurement
-	Published *float64 `json:"published,omitempty"`
-	Text      string   `json:"text"` // beside the row
-	Note      string   `json:"note"` // shown for the row under the pointer
+	Name     string   `json:"name"`
+	Color    string   `json:"color"`
+	Value    float64  `json:"value"`
+	Low      *float64 `json:"low,omitempty"`
+	High     *float64 `json:"high,omitempty"`
+	Interval bool     `json:"interval,omitempty"` // Low and High are a confidence interval, not a range
+	Pale     bool     `json:"pale,omitempty"`     // an A/A control
+	Hollow   bool     `json:"hollow,omitempty"`   // not a valid measurement
+	Text     string   `json:"text"`               // beside the row
+	Note     string   `json:"note"`               // shown for the row under the pointer
 }
 
 // numbers are float64 values in JSON with seven significant digits; NaN and infinities are null.

@@ -112,12 +112,7 @@ type levelFigure struct {
 
 // latencyFigure reads one figure of a step's response time.
 func latencyFigure(name, color, style, figure string) levelFigure {
-	return levelFigure{name, color, style, func(s *step) point {
-		if v := s.figures.value(figure); v != nil {
-			return point{*v, s.figures.bounded(figure)}
-		}
-		return point{value: math.NaN()}
-	}}
+	return levelFigure{name, color, style, func(s *step) point { return s.figures.point(figure) }}
 }
 
 func latencyByLevel(r *run, loop string, levels []float64) panel {

@@ -17,12 +17,15 @@ import (
 type cell struct{ name, value string }
 
 func writeCSV(w io.Writer, runs []run) error {
-	t := newCSVTable(w, stepCells(&step{StepRun: &result.StepRun{}}))
+	t := newCSVTable(w, stepCells("", &DocumentStep{}))
 	for i := range runs {
 		for k := range runs[i].steps {
-			t.row(runs[i].label, stepCells(&runs[i].steps[k]))
-			for l := range runs[i].steps[k].labels {
-				t.row(runs[i].label, stepCells(&runs[i].steps[k].labels[l]))
+			s := &runs[i].steps[k]
+			d := s.document()
+			t.row(runs[i].label, stepCells("", &d))
+			for l := range s.labels {
+				d := s.labels[l].document()
+				t.row(runs[i].label, stepCells(s.labels[l].request, &d))
 			}
 		}
 	}
@@ -30,33 +33,33 @@ func writeCSV(w io.Writer, runs []run) error {
 }
 
 // stepCells are the columns of a step, or of the part of one of its named requests.
-func stepCells(s *step) []cell {
+func stepCells(request string, d *DocumentStep) []cell {
 	cells := []cell{
-		{"step", strconv.Itoa(s.Index)},
-		{"request", escapeFormula(s.request)},
-		{"loop", s.Loop},
-		{"offered_hz", decimal(s.OfferedHz)},
-		{"connections", strconv.Itoa(s.Step.Connections)},
-		{"elapsed_seconds", decimal(s.Total.Elapsed)},
-		{"rate_hz", decimal(s.Total.Rate())},
+		{"step", strconv.Itoa(d.Step)},
+		{"request", escapeFormula(request)},
+		{"loop", d.Loop},
+		{"offered_hz", decimal(d.OfferedHz)},
+		{"connections", strconv.Itoa(d.Connections)},
+		{"elapsed_seconds", decimal(d.Elapsed)},
+		{"rate_hz", decimal(d.Rate)},
 	}
-	cells = append(cells, counterCells(&s.Total.Counters)...)
-	cells = append(cells, censoredCells("response", s.response)...)
-	cells = append(cells, censoredCells("service", s.service)...)
-	cells = append(cells, figureCells("lag", s.lag)...)
-	cells = append(cells, figureCells("connect", s.connect)...)
-	cells = append(cells, figureCells("first_byte", s.firstByte)...)
+	cells = append(cells, counterCells(&d.Counters)...)
+	cells = append(cells, d.Response.boundedCells("response")...)
+	cells = append(cells, d.Service.boundedCells("service")...)
+	cells = append(cells, d.Lag.cells("lag")...)
+	cells = append(cells, d.Connect.cells("connect")...)
+	cells = append(cells, d.FirstByte.cells("first_byte")...)
 	whole := []cell{
-		{"parallel_max", strconv.FormatInt(s.Total.Connections.ParallelMax, 10)},
-		{"cpu_user_seconds", decimal(s.Total.Cost.CPUUser)},
-		{"cpu_system_seconds", decimal(s.Total.Cost.CPUSystem)},
+		{"parallel_max", strconv.FormatInt(d.ConnectionStats.ParallelMax, 10)},
+		{"cpu_user_seconds", decimal(d.Cost.CPUUser)},
+		{"cpu_system_seconds", decimal(d.Cost.CPUSystem)},
 	}
 	for i := range whole {
-		if s.request != "" {
+		if request != "" {
 			whole[i].value = ""
 		}
 	}
-	return append(append(cells, whole...), cell{"validity", string(s.Total.Validity)})
+	return append(append(cells, whole...), cell{"validity", string(d.Validity)})
 }
 
 // A second is one slice with a decoded response histogram.
@@ -84,28 +87,28 @@ func (s *step) seconds() iter.Seq2[*second, error] {
 }
 
 func writeCSVSeconds(w io.Writer, runs []run) error {
-	t := newCSVTable(w, secondCells(&second{Slice: &result.Slice{}}))
+	t := newCSVTable(w, secondCells(&second{Slice: &result.Slice{}}, Figures{}))
 	for i := range runs {
 		for k := range runs[i].steps {
 			for sec, err := range runs[i].steps[k].seconds() {
 				if err != nil {
 					return fmt.Errorf("%s: %w", runs[i].label, err)
 				}
-				t.row(runs[i].label, secondCells(sec))
+				t.row(runs[i].label, secondCells(sec, figuresOf(sec.response)))
 			}
 		}
 	}
 	return t.finish()
 }
 
-func secondCells(s *second) []cell {
+func secondCells(s *second, response Figures) []cell {
 	cells := []cell{
 		{"step", strconv.Itoa(s.Step)},
 		{"start_seconds", decimal(s.start)},
 		{"length_seconds", decimal(s.Length)},
 	}
 	cells = append(cells, counterCells(&s.Counters)...)
-	cells = append(cells, censoredCells("response", s.response)...)
+	cells = append(cells, response.boundedCells("response")...)
 	return append(
 		cells,
 		cell{"connections", strconv.FormatInt(s.Connections, 10)},
@@ -135,39 +138,22 @@ func counterCells(c *result.Counters) []cell {
 	return cells
 }
 
-// figureCells are the columns of durations that are all known. In the row that names the columns, h is nil.
-func figureCells(name string, h *histogram.Histogram) []cell {
-	var f Figures
-	if h != nil {
-		f = figuresOf(exact(h))
-	}
-	return f.cells(name)
-}
-
-// censoredCells are the columns of durations, with one that names those that are lower bounds. In the row that names the
-// columns, c is empty.
-func censoredCells(name string, c histogram.Censored) []cell {
-	var f Figures
-	if c.Known != nil {
-		f = figuresOf(c)
-	}
-	return append(f.cells(name), cell{name + "_lower_bounds", strings.Join(f.LowerBounds, " ")})
-}
-
 // cells are the columns of the figures. A percentile that the sample is too small for is empty.
 func (f *Figures) cells(name string) []cell {
 	var cells []cell
 	for _, figure := range []string{figureMean, figureP50, figureP90, figureP99, figureP999, figureMax} {
-		cells = append(cells, cell{name + "_" + figure + "_seconds", decimalOrEmpty(f.value(figure))})
+		one := cell{name: name + "_" + figure + "_seconds"}
+		if v := f.value(figure); v != nil {
+			one.value = decimal(*v)
+		}
+		cells = append(cells, one)
 	}
 	return cells
 }
 
-func decimalOrEmpty(v *float64) string {
-	if v == nil {
-		return ""
-	}
-	return decimal(*v)
+// boundedCells has one more that names those that are lower bounds.
+func (f *Figures) boundedCells(name string) []cell {
+	return append(f.cells(name), cell{name + "_lower_bounds", strings.Join(f.LowerBounds, " ")})
 }
 
 func decimal(v float64) string { return strconv.FormatFloat(v, 'g', 10, 64) }

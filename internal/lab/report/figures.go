@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -35,13 +36,28 @@ const (
 	figureMean = "mean"
 	figureP50  = "p50"
 	figureP90  = "p90"
-	figureP95  = "p95"
 	figureP99  = "p99"
 	figureP999 = "p999"
 	figureMax  = "max"
-
-	figureP9999 = "p9999"
 )
+
+// A percentile is a field of Figures.
+type percentile struct {
+	name string
+	q    float64
+	at   **float64
+}
+
+func (f *Figures) percentiles() []percentile {
+	return []percentile{
+		{figureP50, 0.5, &f.P50},
+		{figureP90, 0.9, &f.P90},
+		{"p95", 0.95, &f.P95},
+		{figureP99, 0.99, &f.P99},
+		{figureP999, 0.999, &f.P999},
+		{"p9999", 0.9999, &f.P9999},
+	}
+}
 
 func figuresOf(c histogram.Censored) Figures {
 	f := Figures{Count: c.Count()}
@@ -51,21 +67,10 @@ func figuresOf(c histogram.Censored) Figures {
 	mean, atLeast := c.Mean()
 	f.Mean = f.note(figureMean, mean, atLeast)
 	f.Min = inSeconds(shortest(c))
-	for _, p := range []struct {
-		to   **float64
-		name string
-		q    float64
-	}{
-		{&f.P50, figureP50, 0.5},
-		{&f.P90, figureP90, 0.9},
-		{&f.P95, figureP95, 0.95},
-		{&f.P99, figureP99, 0.99},
-		{&f.P999, figureP999, 0.999},
-		{&f.P9999, figureP9999, 0.9999},
-	} {
+	for _, p := range f.percentiles() {
 		if c.Carries(p.q) {
 			d, atLeast := c.Quantile(p.q)
-			*p.to = f.note(p.name, d, atLeast)
+			*p.at = f.note(p.name, d, atLeast)
 		}
 	}
 	longest, atLeast := c.Max()
@@ -106,22 +111,24 @@ func (f *Figures) value(name string) *float64 {
 	switch name {
 	case figureMean:
 		return f.Mean
-	case figureP50:
-		return f.P50
-	case figureP90:
-		return f.P90
-	case figureP95:
-		return f.P95
-	case figureP99:
-		return f.P99
-	case figureP999:
-		return f.P999
-	case figureP9999:
-		return f.P9999
 	case figureMax:
 		return f.Max
 	}
+	for _, p := range f.percentiles() {
+		if p.name == name {
+			return *p.at
+		}
+	}
 	return nil
+}
+
+// point is the figure of a name in a chart, a gap if the sample is too small for it.
+func (f *Figures) point(name string) point {
+	v := f.value(name)
+	if v == nil {
+		return point{value: math.NaN()}
+	}
+	return point{*v, f.bounded(name)}
 }
 
 // bounded reports whether the figure of a name is only a lower bound.

@@ -49,18 +49,11 @@ func WriteFiles(o FilesOptions, stdout io.Writer, log *slog.Logger) error {
 		if o.Plan != "" {
 			return exit.UsageError(errors.New("--plan needs result files; of an experiment, use spillway plan --from DIRECTORY"))
 		}
-		if !slices.Contains(StudyFormats(), format) {
-			return exit.UsageError(fmt.Errorf("an experiment has the formats text, markdown, json and html, not %s", format))
-		}
 		study, err := experiment.ReadStudy(o.Files[0])
 		if err != nil {
 			return err
 		}
 		return writeOut(stdout, o.Out, func(w io.Writer) error { return WriteStudy(w, format, study) })
-	}
-	if len(o.Files) > 1 && !o.Merge && o.Against == "" && o.Plan == "" && slices.Contains(OneRunFormats(), format) {
-		return exit.UsageError(fmt.Errorf("%s shows one run, not %d files: compare a run with another by --against BASE, or put the parts "+
-			"of a load together by --merge; json, csv, bench and junit keep several runs apart", format, len(o.Files)))
 	}
 	runs, err := readRuns(o.Files, len(o.Files) > 1 && !o.Merge)
 	if err != nil {
@@ -137,9 +130,6 @@ func (o *FilesOptions) spareInputs() error {
 func (o *FilesOptions) writeAgainst(format Format, runs []*result.Run, stdout io.Writer) error {
 	if len(runs) != 1 {
 		return exit.UsageError(errors.New("--against compares one run: give one file, or several with --merge"))
-	}
-	if !slices.Contains(AgainstFormats(), format) {
-		return exit.UsageError(fmt.Errorf("a comparison has the formats text, markdown, summary and junit, not %s", format))
 	}
 	bases, err := readRuns([]string{o.Against}, false)
 	if err != nil {

@@ -25,6 +25,15 @@ func studyRange(f *experiment.Figure, unit string) string {
 	return text
 }
 
+// StudyFigure writes a metric of a variant at a level, "-" if no run supports it. Times of a cell that fails end with "!".
+func StudyFigure(s *experiment.Study, metric, variant, level string) string {
+	m, f := s.Metric(metric), s.Figure(metric, variant, level)
+	if m == nil || f == nil || f.Unproved {
+		return "-"
+	}
+	return studyRange(f, m.Unit) + failMark(s.Cell(variant, level), metric)
+}
+
 // effect writes a ratio above 1 as a percentage: 1.056 is "5.6 %".
 func effect(v *float64) string {
 	if v == nil {

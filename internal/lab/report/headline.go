@@ -69,7 +69,10 @@ func (r *run) headline() headline {
 	valid := slices.DeleteFunc(slices.Clone(r.steps), func(s step) bool { return !s.valid() })
 	// a peak search begins with closed loops
 	open := slices.DeleteFunc(slices.Clone(valid), func(s step) bool { return s.Loop != result.LoopOpen })
-	failed := r.allFailed()
+	failed, within := r.allFailed(), ""
+	if r.Header.SLO != "" {
+		within = " within " + r.Header.SLO
+	}
 	switch {
 	case r.usage != nil:
 		h = r.watchHeadline()
@@ -79,9 +82,9 @@ func (r *run) headline() headline {
 	case len(valid) == 0:
 		h.Text = r.seen()
 	case len(open) > 0:
-		h = openHeadline(open, r.Header.SLO)
+		h = openHeadline(open, within)
 	default:
-		h = closedHeadline(valid, r.Header.SLO)
+		h = closedHeadline(valid, within)
 	}
 	h.Caveat = r.caveat(len(valid))
 	if len(valid) < len(r.steps) && h.Mood == good {
@@ -92,12 +95,7 @@ func (r *run) headline() headline {
 
 // seen states the figures of the step with the highest rate, none of which is proved.
 func (r *run) seen() string {
-	best := &r.steps[0]
-	for i := range r.steps {
-		if r.steps[i].Total.Rate() > best.Total.Rate() {
-			best = &r.steps[i]
-		}
-	}
+	best := slices.MaxFunc(r.steps, func(a, b step) int { return cmp.Compare(a.Total.Rate(), b.Total.Rate()) })
 	return fmt.Sprintf("Seen, not proved: %s %s, %s.", best.answered(), best.offer(), best.latencyAndErrors())
 }
 
@@ -214,37 +212,29 @@ func sentence(parts []string) string {
 	return strings.ToUpper(text[:1]) + text[1:] + "."
 }
 
-// openHeadline states the highest rate below the first one that does not hold.
-func openHeadline(steps []step, slo string) headline {
+// openHeadline states the highest rate below the first one that does not hold. within names the SLO, "" without one.
+func openHeadline(steps []step, within string) headline {
 	ordered := slices.Clone(steps)
 	slices.SortStableFunc(ordered, func(a, b step) int { return cmp.Compare(a.level(), b.level()) })
 	failed := slices.IndexFunc(ordered, func(s step) bool { return !s.holds() })
-	under := ""
-	if slo != "" {
-		under = " within " + slo
-	}
 	switch {
 	case failed < 0:
 		last := &ordered[len(ordered)-1]
-		return headline{Mood: good, Text: fmt.Sprintf("Holds %s%s: %s.", last.load(), under, last.summary())}
+		return headline{Mood: good, Text: fmt.Sprintf("Holds %s%s: %s.", last.load(), within, last.summary())}
 	case failed == 0:
-		return headline{Mood: bad, Text: fmt.Sprintf("Does not hold %s%s: %s.", ordered[0].load(), under, ordered[0].failure())}
+		return headline{Mood: bad, Text: fmt.Sprintf("Does not hold %s%s: %s.", ordered[0].load(), within, ordered[0].failure())}
 	}
 	return headline{Mood: bad, Text: fmt.Sprintf("Holds %s%s, but not %s: %s.",
-		ordered[failed-1].load(), under, ordered[failed].load(), ordered[failed].failure())}
+		ordered[failed-1].load(), within, ordered[failed].load(), ordered[failed].failure())}
 }
 
 // closedHeadline states the step with the highest rate that holds.
-func closedHeadline(steps []step, slo string) headline {
+func closedHeadline(steps []step, within string) headline {
 	best := -1
 	for i := range steps {
 		if steps[i].holds() && (best < 0 || steps[i].Total.Rate() > steps[best].Total.Rate()) {
 			best = i
 		}
-	}
-	within := ""
-	if slo != "" {
-		within = " within " + slo
 	}
 	if best < 0 {
 		return headline{Mood: bad, Text: fmt.Sprintf("Does not hold %s%s: %s.", steps[0].load(), within, steps[0].failure())}
@@ -255,7 +245,7 @@ func closedHeadline(steps []step, slo string) headline {
 	}
 	h := headline{Mood: good, Text: fmt.Sprintf("%s %s with %s%s: %s.", verb, sheet.Rate(steps[best].Total.Rate()), steps[best].load(), within,
 		steps[best].latencyAndErrors())}
-	if slices.ContainsFunc(steps, func(s step) bool { return !s.holds() }) && slo != "" {
+	if slices.ContainsFunc(steps, func(s step) bool { return !s.holds() }) && within != "" {
 		h.Mood = bad
 	}
 	return h

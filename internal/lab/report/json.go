@@ -35,14 +35,7 @@ type DocumentStep struct {
 	PerConnection int     `json:"per_connection"` // 0: unlimited
 	Elapsed       float64 `json:"elapsed_seconds"`
 
-	Requests int64 `json:"requests"` // answered, failed or never sent
-	result.Counters
-	Rate       float64 `json:"rate_hz"` // good answers within the step
-	ErrorTotal int64   `json:"error_total"`
-	ErrorShare float64 `json:"error_share"`
-
-	Response  Figures `json:"response"`
-	Service   Figures `json:"service"`
+	DocumentAnswers
 	Lag       Figures `json:"lag"`
 	Connect   Figures `json:"connect"`
 	FirstByte Figures `json:"first_byte"`
@@ -64,17 +57,22 @@ type DocumentStep struct {
 	Watch           *result.Usage          `json:"watch,omitempty"`
 }
 
+// DocumentAnswers are the requests of a step, or of one of its named requests.
+type DocumentAnswers struct {
+	Requests int64 `json:"requests"` // answered, failed or never sent
+	result.Counters
+	Rate       float64 `json:"rate_hz"` // good answers within the step
+	ErrorTotal int64   `json:"error_total"`
+	ErrorShare float64 `json:"error_share"`
+	Response   Figures `json:"response"`
+	Service    Figures `json:"service"`
+}
+
 // A DocumentLabel is the part of a step that belongs to one named request.
 type DocumentLabel struct {
-	Name     string `json:"name"`
-	Requests int64  `json:"requests"`
-	result.Counters
-	Rate       float64            `json:"rate_hz"`
-	ErrorTotal int64              `json:"error_total"`
-	ErrorShare float64            `json:"error_share"`
-	Response   Figures            `json:"response"`
-	Service    Figures            `json:"service"`
-	SLO        []result.Criterion `json:"slo,omitempty"` // the criteria with this name; those of the step have them too
+	Name string `json:"name"`
+	DocumentAnswers
+	SLO []result.Criterion `json:"slo,omitempty"` // the criteria with this name; those of the step have them too
 }
 
 // documentVersion gets a new first number if a field changes its meaning or is removed.
@@ -104,22 +102,25 @@ func (s *step) document() DocumentStep {
 	d := DocumentStep{
 		Step: s.Index, Name: s.Name, Loop: s.Loop, Arrival: s.Arrival, OfferedHz: s.OfferedHz,
 		Connections: s.Step.Connections, ThinkTimes: s.ThinkTimes, PerConnection: s.PerConnection, Elapsed: t.Elapsed,
-		Requests: t.Requests(), Counters: t.Counters, Rate: t.Rate(), ErrorTotal: t.Errors.Total(), ErrorShare: t.ErrorShare(),
-		Response: s.figures, Service: figuresOf(s.service), Lag: figuresOf(exact(s.lag)),
-		Connect: figuresOf(exact(s.connect)), FirstByte: figuresOf(exact(s.firstByte)), Clamped: t.Clamped,
+		DocumentAnswers: s.answers(), Lag: figuresOf(exact(s.lag)), Connect: figuresOf(exact(s.connect)),
+		FirstByte: figuresOf(exact(s.firstByte)), Clamped: t.Clamped,
 		ConnectionStats: t.Connections, Little: t.Little, Cost: t.Cost, Hosts: t.Hosts, CPUPerRequest: s.cpuPerRequest(),
 		SLO: t.SLO, Overloaded: t.Overloaded, Validity: t.Validity, Reasons: t.Sentences(), ReasonCodes: t.Codes(), Watch: s.usage,
 		Iterations: s.iterations,
 	}
 	for i := range s.labels {
 		l := &s.labels[i]
-		t := &l.Total
-		d.Labels = append(d.Labels, DocumentLabel{
-			Name: l.request, Requests: t.Requests(), Counters: t.Counters, Rate: t.Rate(), ErrorTotal: t.Errors.Total(), ErrorShare: t.ErrorShare(),
-			Response: l.figures, Service: figuresOf(l.service), SLO: t.SLO,
-		})
+		d.Labels = append(d.Labels, DocumentLabel{Name: l.request, DocumentAnswers: l.answers(), SLO: l.Total.SLO})
 	}
 	return d
+}
+
+func (s *step) answers() DocumentAnswers {
+	t := &s.Total
+	return DocumentAnswers{
+		Requests: t.Requests(), Counters: t.Counters, Rate: t.Rate(), ErrorTotal: t.Errors.Total(), ErrorShare: t.ErrorShare(),
+		Response: s.figures, Service: figuresOf(s.service),
+	}
 }
 
 func documents(runs []run) any {

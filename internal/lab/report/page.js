@@ -271,7 +271,7 @@
     const small = width < narrow;
     const ratios = chart.y.log;
     const place = ratios ? Math.log : (v) => v;
-    const ends = rows.flatMap((r) => [r.value, r.low, r.high, r.published]).filter((v) => v != null && (!ratios || v > 0)).map(place);
+    const ends = rows.flatMap((r) => [r.value, r.low, r.high]).filter((v) => v != null && (!ratios || v > 0)).map(place);
     const low = ratios ? Math.min(...ends, -0.1) : 0;
     const high = Math.max(...ends, ratios ? 0.1 : 0) || 1;
     const measure = document.createElement("canvas").getContext("2d");
@@ -342,20 +342,7 @@
       segment(ctx, at(row.low), middle, at(row.high), middle, stroke, ratios ? 1.75 : 1.25);
       if (!ratios || row.interval) [row.low, row.high].forEach((v) => segment(ctx, at(v), middle - 4 * r, at(v), middle + 4 * r, stroke, 1.25));
     }
-    let end = ratios ? right : Math.max(at(row.value), at(row.high ?? row.value));
-    if (row.published != null) {
-      ctx.beginPath();
-      [[0, -6], [6, 0], [0, 6], [-6, 0]].forEach(([x, y]) => ctx.lineTo(at(row.published) + x * r, middle + y * r));
-      ctx.closePath();
-      ctx.fillStyle = css("card");
-      ctx.strokeStyle = css("text");
-      ctx.lineWidth = 1.75 * r;
-      ctx.fill();
-      ctx.stroke();
-      setFont(ctx, 600);
-      const width = ctx.measureText(row.text).width;
-      if (at(row.published) > end - 8 * r && at(row.published) - 8 * r < end + 8 * r + width) end = at(row.published) + 6 * r;
-    }
+    const end = ratios ? right : Math.max(at(row.value), at(row.high ?? row.value));
     if (!small || !ratios) text(ctx, row.text, end + 8 * r, middle, ratios ? color : css("text"), 600, "left");
   };
 

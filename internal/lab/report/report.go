@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"spillway/internal/exit"
 	"spillway/internal/histogram"
 	"spillway/internal/lab/peak"
 	"spillway/internal/lab/plan"
@@ -63,7 +64,8 @@ func WriteWithPlan(w io.Writer, format Format, runs []*result.Run, p *plan.Plan)
 		case len(shown) == 1:
 			one = &shown[0]
 		case p == nil:
-			return fmt.Errorf("the format %s shows one run, not %d", format, len(shown))
+			return exit.UsageError(fmt.Errorf("%s shows one run, not %d files: compare a run with another by --against BASE, or put the parts "+
+				"of a load together by --merge; json, csv, bench and junit keep several runs apart", format, len(shown)))
 		}
 		return writeForPeople(w, format, one, p)
 	}
@@ -128,7 +130,7 @@ func decode(results []*result.Run) ([]run, error) {
 			runs[i].steps[k] = s
 		}
 		runs[i].watch()
-		if err := runs[i].searched(); err != nil {
+		if err := runs[i].readSearch(); err != nil {
 			return nil, fmt.Errorf("%s: %w", runs[i].label, err)
 		}
 	}

@@ -6,15 +6,14 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// searched reads the run as a search for a peak, if it is one.
-func (r *run) searched() error {
+// readSearch reads the run as a search for a peak, if it is one.
+func (r *run) readSearch() error {
 	search, err := peak.OutcomeOf(r.Run)
 	if err != nil || search == nil {
 		return err
 	}
-	if r.search = search; search != nil {
-		plan.Beside(search)
-	}
+	r.search = search
+	plan.Beside(search)
 	for k := range r.steps {
 		s := &r.steps[k]
 		s.probe, s.told = string(search.Purpose(k)), search.Told(k)

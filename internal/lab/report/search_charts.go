@@ -175,10 +175,10 @@ func searchLatency(r *run, steps []searchStep) chart {
 	}
 	median := table{Series: []line{{Name: "p50", Color: "q50", Style: styleThin}}}
 	for _, s := range ordered {
-		if v := s.figures.value(figureP50); v != nil && (s.met || s.missed) && name != "p50" {
+		if p := s.figures.point(figureP50); p.value >= 0 && (s.met || s.missed) && name != "p50" {
 			x := median.after(s.OfferedHz)
 			median.X = append(median.X, x)
-			median.Series[0].add(x, point{*v, s.figures.bounded(figureP50)})
+			median.Series[0].add(x, p)
 		}
 	}
 	if len(median.X) > 0 {
@@ -221,10 +221,7 @@ func (r *run) latencyCriterion() *result.Criterion {
 // limited is the figure that the criterion limits, or p99 without one; NaN if it is not known.
 func (s *searchStep) limited(criterion *result.Criterion) point {
 	if criterion == nil {
-		if v := s.figures.value(figureP99); v != nil {
-			return point{*v, s.figures.bounded(figureP99)}
-		}
-		return point{value: math.NaN()}
+		return s.figures.point(figureP99)
 	}
 	for _, c := range s.Total.SLO {
 		if c.Text == criterion.Text && c.Label == criterion.Label {

@@ -6,15 +6,13 @@ import (
 	"slices"
 	"strings"
 
+	"spillway/internal/exit"
 	"spillway/internal/lab/experiment"
 	"spillway/internal/lab/sheet"
 )
 
-// StudyFormats returns the formats of WriteStudy.
-func StudyFormats() []Format { return []Format{Text, Markdown, JSON, HTML} }
-
-// WriteStudy writes the result of an experiment. JSON is the study's summary. The other formats show medians over the
-// blocks with their range, and the study's verdict on each comparison.
+// WriteStudy writes the result of an experiment as text, Markdown, JSON or HTML. JSON is the study's summary. The other formats show
+// medians over the blocks with their range, and the study's verdict on each comparison.
 func WriteStudy(w io.Writer, format Format, study *experiment.Study) error {
 	switch format {
 	case Text:
@@ -26,7 +24,7 @@ func WriteStudy(w io.Writer, format Format, study *experiment.Study) error {
 	case HTML:
 		return writeStudyHTML(w, study)
 	}
-	return fmt.Errorf("a study can be written as text, markdown, json or html, not as %s", format)
+	return exit.UsageError(fmt.Errorf("an experiment can be written as text, markdown, json or html, not as %s", format))
 }
 
 // levelsUnfolded is how many levels a page shows in full. With more levels, only key levels are.
@@ -39,9 +37,6 @@ func studySections(s *experiment.Study) []sheet.Section {
 		all = append(all, peakSection(s))
 	}
 	all = append(all, byLevelSections(s)...)
-	if len(s.Published) > 0 {
-		all = append(all, publishedSection(s))
-	}
 	all = append(all, comparisonSection(s, keyComparisons(s), "Against the baseline"))
 	note, key := studyNote, keyLevels(s)
 	for _, level := range s.Levels() {

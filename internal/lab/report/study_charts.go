@@ -24,15 +24,14 @@ func studyPanels(s *experiment.Study) []panel {
 	return append(append(panels, levelPanels(s)...), comparisonPanels(s)...)
 }
 
-// metricPanel shows one metric of every variant at one level: median, range of the blocks and published value. It
-// returns false if no variant has the metric.
+// metricPanel shows one metric of every variant at one level: median and range of the blocks. It returns false if no variant has
+// the metric.
 func metricPanel(s *experiment.Study, of experiment.Chart) (panel, bool) {
 	metric := s.Metric(of.Metric)
 	if metric == nil {
 		return panel{}, false
 	}
 	c := chart{X: axis{Unit: unitNumber}, Y: axis{Unit: studyUnit(metric.Unit)}}
-	caption := "median and range of the blocks"
 	for _, name := range shownVariants(s, of.Level) {
 		f := s.Figure(metric.Name, name, of.Level)
 		if f == nil {
@@ -44,10 +43,6 @@ func metricPanel(s *experiment.Study, of experiment.Chart) (panel, bool) {
 			row.Low, row.High = &f.Min, &f.Max
 		}
 		row.Note = fmt.Sprintf("%s: %s, median of %s", name, studyRange(f, metric.Unit), sheet.Plural(f.N, "block"))
-		if theirs := publishedValue(s, metric.Name, name, of.Level); theirs > 0 {
-			row.Published, caption = &theirs, "median and range of the blocks; diamond: published"
-			row.Note += " · published " + sheet.Text(theirs, metric.Unit)
-		}
 		row.Hollow = f.Unproved
 		if cell := s.Cell(name, of.Level); cell.NotValid() > 0 {
 			row.Note += " · not valid: " + invalidRuns(cell)
@@ -61,7 +56,7 @@ func metricPanel(s *experiment.Study, of experiment.Chart) (panel, bool) {
 	}
 	title := cmp.Or(of.Title, metricAt(s, metric, of.Level))
 	c.Title = title + " by variant"
-	return panel{Title: title, Caption: caption, Half: len(s.Charts) > 1, Charts: []chart{c}}, len(c.Rows) > 0
+	return panel{Title: title, Caption: "median and range of the blocks", Half: len(s.Charts) > 1, Charts: []chart{c}}, len(c.Rows) > 0
 }
 
 // variantColor is the same in every panel. The A/A control has a paler shade of its baseline's color.
@@ -87,26 +82,16 @@ func variantIndex(s *experiment.Study, name string) int {
 // studyUnit returns the unit of an axis for a metric.
 func studyUnit(unit string) string {
 	switch unit {
-	case experiment.UnitRate:
+	case sheet.UnitRate:
 		return unitRate
-	case experiment.UnitSeconds:
+	case sheet.UnitSeconds:
 		return unitSeconds
-	case experiment.UnitShare:
+	case sheet.UnitShare:
 		return unitShare
-	case experiment.UnitPercent:
+	case sheet.UnitPercent:
 		return unitPercent
 	}
 	return unitNumber
-}
-
-// publishedValue is the published value of a metric, 0 without one.
-func publishedValue(s *experiment.Study, metric, variant, level string) float64 {
-	for _, p := range s.Published {
-		if p.Metric == metric && p.Variant == variant && p.Level == level {
-			return p.Value
-		}
-	}
-	return 0
 }
 
 // levelPanels show the metrics of the experiment's charts, the rate and the p99 over the load, if levelsRise.
@@ -219,7 +204,7 @@ func comparisonPanels(s *experiment.Study) []panel {
 		if len(c.Rows) == 0 {
 			continue
 		}
-		title := metricTitle(s, first.Metric, first.Level) + atLevelOf(s, first.Level)
+		title := MetricTitle(s, first.Metric, first.Level) + atLevelOf(s, first.Level)
 		c.Title = title + ": ratio to the baseline"
 		caption := "square: geometric mean; line: 95 % interval"
 		if first.Low == nil {

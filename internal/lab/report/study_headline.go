@@ -119,7 +119,7 @@ func bestVariant(s *experiment.Study, metric *experiment.Metric, level string) (
 
 // metricAt names a metric and its level: "peak", "db CPU/req at rate-300".
 func metricAt(s *experiment.Study, metric *experiment.Metric, level string) string {
-	return metricTitle(s, metric.Name, level) + atLevelOf(s, level)
+	return MetricTitle(s, metric.Name, level) + atLevelOf(s, level)
 }
 
 // atLevelOf is " at rate-300", "" for a peak and if there is only one level.

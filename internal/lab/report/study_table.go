@@ -29,8 +29,7 @@ func closedLoopNote(loop string) string {
 
 // levelLoop is the loop of a level.
 func levelLoop(s *experiment.Study, level string) string {
-	i := slices.IndexFunc(s.Manifest.Levels, func(l experiment.LevelFacts) bool { return l.Name == level })
-	if i >= 0 && s.Manifest.Levels[i].Flags["rate"] == "" {
+	if facts := s.Level(level); facts != nil && facts.Flags["rate"] == "" {
 		return result.LoopClosed
 	}
 	return result.LoopOpen
@@ -41,8 +40,8 @@ func isPercentile(metric string) bool {
 	return metric == experiment.MetricP50 || metric == experiment.MetricP99
 }
 
-// metricTitle is the title of a metric at a level. Percentiles of a closed loop are labelled.
-func metricTitle(s *experiment.Study, metric, level string) string {
+// MetricTitle is the title of a metric at a level. Percentiles of a closed loop are labelled.
+func MetricTitle(s *experiment.Study, metric, level string) string {
 	title := metric
 	if m := s.Metric(metric); m != nil {
 		title = m.Title
@@ -73,7 +72,7 @@ func peakSection(s *experiment.Study) sheet.Section {
 	for _, name := range shownVariants(s, "") {
 		cell := s.Cell(name, "")
 		row := []string{
-			name, studyRange(s.Figure(experiment.MetricPeak, name, ""), experiment.UnitRate), sheet.Integer(cell.Runs), "-", "-",
+			name, studyRange(s.Figure(experiment.MetricPeak, name, ""), sheet.UnitRate), sheet.Integer(cell.Runs), "-", "-",
 			"-", "-", "-",
 		}
 		if c := s.Compared(experiment.MetricPeak, "", name); c != nil {
@@ -99,13 +98,13 @@ func levelSections(s *experiment.Study, level string) []sheet.Section {
 		title += " (" + flags + ")"
 	}
 	answers, cost := sheet.Section{Title: title + ": answers"}, sheet.Section{Title: title + ": cost"}
-	answered := presentColumns(s, level, answerColumns())
+	answered := presentColumns(s, level, answerColumns(s))
 	costs := presentColumns(s, level, costColumns(s))
 	heads := func(cols []studyColumn, last ...string) []string {
 		row := []string{"variant"}
 		for _, c := range cols {
 			if isPercentile(c.metric) {
-				c.title = metricTitle(s, c.metric, level)
+				c.title = MetricTitle(s, c.metric, level)
 			}
 			row = append(row, c.title)
 		}
@@ -164,47 +163,52 @@ func failMark(cell *experiment.Cell, metric string) string {
 	return ""
 }
 
-func answerColumns() []studyColumn {
-	return []studyColumn{
-		{title: "requests/s", metric: experiment.MetricRate, unit: experiment.UnitRate},
-		{title: "p50", metric: experiment.MetricP50, unit: experiment.UnitSeconds},
-		{title: "p99", metric: experiment.MetricP99, unit: experiment.UnitSeconds},
-		{title: "connect", metric: experiment.MetricConnect, unit: experiment.UnitSeconds},
-		{title: "first byte", metric: experiment.MetricFirstByte, unit: experiment.UnitSeconds},
-		{title: "errors", metric: experiment.MetricErrors, unit: experiment.UnitShare},
-		{title: "502", metric: experiment.Metric502, unit: experiment.UnitShare},
+func metricColumn(s *experiment.Study, metric string) studyColumn {
+	c := studyColumn{metric: metric}
+	if m := s.Metric(metric); m != nil {
+		c.title, c.unit = m.Title, m.Unit
 	}
+	return c
+}
+
+func splitColumn(s *experiment.Study, user, system string) studyColumn {
+	c := metricColumn(s, user)
+	c.title, c.plus = "user + sys", system
+	return c
+}
+
+func answerColumns(s *experiment.Study) []studyColumn {
+	var cols []studyColumn
+	for _, metric := range []string{
+		experiment.MetricRate, experiment.MetricP50, experiment.MetricP99, experiment.MetricConnect, experiment.MetricFirstByte,
+		experiment.MetricErrors, experiment.Metric502,
+	} {
+		cols = append(cols, metricColumn(s, metric))
+	}
+	return cols
 }
 
 func costColumns(s *experiment.Study) []studyColumn {
 	var cols []studyColumn
 	for _, process := range watchedProcesses(s) {
 		name := func(metric string) string { return metric + "." + process }
-		cols = append(cols,
-			studyColumn{title: process + " CPU", metric: name(experiment.MetricCores), unit: experiment.UnitPercent},
-			studyColumn{
-				title: "user + sys", metric: name(experiment.MetricCoreUser), plus: name(experiment.MetricCoreSystem),
-				unit: experiment.UnitPercent,
-			},
-			studyColumn{title: process + " CPU/req", metric: name(experiment.MetricCPU), unit: experiment.UnitSeconds},
-			studyColumn{
-				title: "user + sys", metric: name(experiment.MetricCPUUser), plus: name(experiment.MetricCPUSystem),
-				unit: experiment.UnitSeconds,
-			},
+		cols = append(
+			cols,
+			metricColumn(s, name(experiment.MetricCores)),
+			splitColumn(s, name(experiment.MetricCoreUser), name(experiment.MetricCoreSystem)),
+			metricColumn(s, name(experiment.MetricCPU)),
+			splitColumn(s, name(experiment.MetricCPUUser), name(experiment.MetricCPUSystem)),
 		)
 	}
 	for _, h := range s.Manifest.Hosts {
-		cols = append(cols,
-			studyColumn{title: "host " + h.Name + " used", metric: experiment.MetricHostUsed + "." + h.Name, unit: experiment.UnitShare},
-			studyColumn{title: "throttled", metric: experiment.MetricThrottled + "." + h.Name, unit: experiment.UnitShare},
-		)
+		throttled := metricColumn(s, experiment.MetricThrottled+"."+h.Name)
+		throttled.title = "throttled" // of the host in the column before
+		cols = append(cols, metricColumn(s, experiment.MetricHostUsed+"."+h.Name), throttled)
 	}
-	return append(cols,
-		studyColumn{title: "TIME_WAIT", metric: experiment.MetricTimeWait, unit: experiment.UnitCount},
-		studyColumn{title: "ports", metric: experiment.MetricPorts, unit: experiment.UnitCount},
-		studyColumn{title: "load avg", metric: experiment.MetricLoad, unit: experiment.UnitCount},
-		studyColumn{title: "generator CPU/req", metric: experiment.MetricGenerator, unit: experiment.UnitSeconds},
-	)
+	for _, metric := range []string{experiment.MetricTimeWait, experiment.MetricPorts, experiment.MetricLoad, experiment.MetricGenerator} {
+		cols = append(cols, metricColumn(s, metric))
+	}
+	return cols
 }
 
 // watchedProcesses are the processes that have metrics, in order.
@@ -261,11 +265,10 @@ func invalidRuns(cell *experiment.Cell) string {
 
 // levelFlags are the flags of load and the settings that define a level.
 func levelFlags(s *experiment.Study, level string) string {
-	i := slices.IndexFunc(s.Manifest.Levels, func(l experiment.LevelFacts) bool { return l.Name == level })
-	if i < 0 {
+	facts := s.Level(level)
+	if facts == nil {
 		return ""
 	}
-	facts := s.Manifest.Levels[i]
 	var parts []string
 	for _, flag := range []string{"rate", "connections", "per_connection", "duration"} {
 		if v := facts.Flags[flag]; v != "" && !strings.Contains(v, "{{") {
@@ -349,6 +352,11 @@ func comparisonNote() string {
 		int(stats.Level*100), stats.Alpha, int(stats.Power*100), 100*result.ErrorShareMax, controlNote)
 }
 
+// KeyComparisons is the table of the comparisons of the leading metric and the p99 at each key level.
+func KeyComparisons(s *experiment.Study) *sheet.Table {
+	return comparisonSection(s, keyComparisons(s), "").Table
+}
+
 func comparisonSection(s *experiment.Study, comparisons []experiment.Comparison, title string) sheet.Section {
 	t := &sheet.Table{
 		Heads: []string{"variant", "against", "metric", "level", "ratio", "interval", "A/A", "p", "could have seen", "pairs", "verdict"},
@@ -361,57 +369,11 @@ func comparisonSection(s *experiment.Study, comparisons []experiment.Comparison,
 			name = "A/A: " + name
 		}
 		t.Add(
-			"", name, c.Baseline, metricTitle(s, c.Metric, c.Level), cmp.Or(c.Level, "-"), ratioText(s, c), spanText(s, c), controlText(s, c),
+			"", name, c.Baseline, MetricTitle(s, c.Metric, c.Level), cmp.Or(c.Level, "-"), ratioText(s, c), spanText(s, c), controlText(s, c),
 			pvalue(c.P), effect(c.MinimumEffect), sheet.Integer(c.Pairs), verdictWords(s, c),
 		)
 	}
 	return sheet.Section{Title: title, Table: t, Note: comparisonNote()}
-}
-
-// publishedNote explains publishedSection.
-const publishedNote = "Ratios are to the named baseline, there and here. direction: both ratios are on the same side of 1; - if " +
-	"theirs is within 5 % of 1. " +
-	"ratio: one is at most twice the other. Absolute figures come from different machines and need not agree."
-
-func publishedSection(s *experiment.Study) sheet.Section {
-	t := &sheet.Table{
-		Heads: []string{
-			"variant", "metric", "level", "published", "measured", "against", "ratio there", "ratio here", "direction", "ratio", "note",
-		},
-		Left: []int{0, 10},
-	}
-	section := sheet.Section{Title: "Beside published figures", Table: t, Note: publishedNote}
-	unmeasured := 0
-	for _, p := range s.Published {
-		if p.Measured == nil {
-			unmeasured++
-			continue
-		}
-		unlimited := func(v float64) string { return ratioNumber(v, 0) + " x" }
-		limited := func(v float64) string { return ratioNumber(v, controlReach(s, p.Metric, p.Level)) + " x" }
-		unit, title := "", p.Metric
-		if m := s.Metric(p.Metric); m != nil {
-			unit, title = m.Unit, m.Title
-		}
-		t.Add(
-			"", p.Variant, title, cmp.Or(p.Level, "-"), sheet.Text(p.Value, unit), sheet.Text(*p.Measured, unit), cmp.Or(p.Baseline, "-"),
-			known(unlimited, p.TheirRatio), known(limited, p.OurRatio), agreement(p.SameDirection), agreement(p.RatioAgrees), cmp.Or(p.Note, "-"),
-		)
-	}
-	if unmeasured > 0 {
-		section.Note += fmt.Sprintf(" %d published figures of levels that were not run are left out.", unmeasured)
-	}
-	return section
-}
-
-func agreement(agrees *bool) string {
-	switch {
-	case agrees == nil:
-		return "-"
-	case *agrees:
-		return "agrees"
-	}
-	return "differs"
 }
 
 // differenceSection shows factors and settings that differ between variants.

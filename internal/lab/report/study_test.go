@@ -10,6 +10,7 @@ import (
 
 	"spillway/internal/lab/experiment"
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/sheet"
 )
 
 // studyOf is the golden study of internal/lab/experiment.
@@ -33,7 +34,7 @@ func quickStudyOf(t testing.TB) *experiment.Study {
 	study := studyOf(t)
 	study.Manifest.Quick, study.Blocks, study.Whole, study.Ended = true, 3, 2, "interrupted"
 	study.Manifest.Title, study.Manifest.Question = "Stacks <quick> & *dirty*", ""
-	study.Charts, study.Published = nil, nil
+	study.Charts = nil
 	study.Manifest.Levels = study.Manifest.Levels[2:]
 	study.Manifest.Peak = nil
 	for i := range study.Comparisons {
@@ -104,7 +105,7 @@ func TestStudyPageIsSafeAndOffline(t *testing.T) {
 func TestStudyWithoutAnything(t *testing.T) {
 	t.Parallel()
 	empty := &experiment.Study{Manifest: experiment.Manifest{Name: "none"}}
-	for _, format := range StudyFormats() {
+	for _, format := range []Format{Text, Markdown, JSON, HTML} {
 		if out := writtenStudy(t, format, empty); format != JSON && !strings.Contains(out, "Nothing was measured.") {
 			t.Errorf("%s: %s", format, out)
 		}
@@ -121,20 +122,20 @@ func TestStudyValues(t *testing.T) {
 		unit string
 		want string
 	}{
-		{nil, experiment.UnitRate, "-"},
-		{f(310, 290, 1333), experiment.UnitRate, "310 (290–1,333)/s"},
-		{f(0.0023, 0.0019, 0.0126), experiment.UnitSeconds, "2.3 (1.9–12.6) ms"},
-		{f(0.0023, 0.0023, 0.0023), experiment.UnitSeconds, "2.3 ms"},
-		{f(219, 200, 240.4), experiment.UnitPercent, "219 (200–240) %"},
-		{f(0.17, 0, 0.1711), experiment.UnitShare, "17 (0–17.1) %"},
-		{f(0, 0, 0), experiment.UnitShare, "0 %"},
-		{f(1.25, 0.5, 2), experiment.UnitCount, "1.25 (0.5–2)"},
+		{nil, sheet.UnitRate, "-"},
+		{f(310, 290, 1333), sheet.UnitRate, "310 (290–1,333)/s"},
+		{f(0.0023, 0.0019, 0.0126), sheet.UnitSeconds, "2.3 (1.9–12.6) ms"},
+		{f(0.0023, 0.0023, 0.0023), sheet.UnitSeconds, "2.3 ms"},
+		{f(219, 200, 240.4), sheet.UnitPercent, "219 (200–240) %"},
+		{f(0.17, 0, 0.1711), sheet.UnitShare, "17 (0–17.1) %"},
+		{f(0, 0, 0), sheet.UnitShare, "0 %"},
+		{f(1.25, 0.5, 2), sheet.UnitCount, "1.25 (0.5–2)"},
 	} {
 		if got := studyRange(test.f, test.unit); got != test.want {
 			t.Errorf("%+v %s: %q, want %q", test.f, test.unit, got, test.want)
 		}
 	}
-	if got := studyRange(&experiment.Figure{N: 3, Median: 2, Min: 2, Max: 2, AtLeast: true}, experiment.UnitSeconds); got != ">= 2 s" {
+	if got := studyRange(&experiment.Figure{N: 3, Median: 2, Min: 2, Max: 2, AtLeast: true}, sheet.UnitSeconds); got != ">= 2 s" {
 		t.Errorf("a lower bound: %q", got)
 	}
 }

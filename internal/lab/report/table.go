@@ -29,18 +29,8 @@ func (r *run) columns() []column {
 	case open:
 		cols = append(cols, column{name: "offered", value: (*step).offered})
 	}
-	cols = append(
-		cols,
-		column{name: "conns", value: func(s *step) string { return sheet.Integer(s.Step.Connections) }},
-		column{name: "requests", value: func(s *step) string { return sheet.Integer(s.Total.Requests()) }},
-		answeredColumn(),
-		responseColumn("p50", figureP50),
-		responseColumn("p90", figureP90),
-		responseColumn("p99", figureP99),
-		responseColumn("p99.9", figureP999),
-		responseColumn("max", figureMax),
-		column{name: "errors", value: func(s *step) string { return sheet.Share(s.Total.ErrorShare()) }},
-	)
+	cols = append(cols, column{name: "conns", value: func(s *step) string { return sheet.Integer(s.Step.Connections) }})
+	cols = append(cols, resultColumns()...)
 	if search { // their rows are long, and the load tells the connections of a closed loop
 		cols = slices.DeleteFunc(cols, func(c column) bool {
 			return c.name == "conns" || c.name == "p99.9" && !r.anyStep(func(s *step) bool { return c.value(s) != "-" })
@@ -62,6 +52,20 @@ func (r *run) columns() []column {
 		column{name: "own CPU", value: (*step).ownCPU},
 		last,
 	)
+}
+
+// resultColumns are the columns that a step has in common with its named requests.
+func resultColumns() []column {
+	return []column{
+		{name: "requests", value: func(s *step) string { return sheet.Integer(s.Total.Requests()) }},
+		answeredColumn(),
+		responseColumn("p50", figureP50),
+		responseColumn("p90", figureP90),
+		responseColumn("p99", figureP99),
+		responseColumn("p99.9", figureP999),
+		responseColumn("max", figureMax),
+		{name: "errors", value: func(s *step) string { return sheet.Share(s.Total.ErrorShare()) }},
+	}
 }
 
 func answeredColumn() column {
@@ -126,20 +130,15 @@ func (r *run) labels() []step {
 }
 
 func labelColumns() []column {
-	return []column{
+	cols := []column{
 		{name: "load", value: (*step).load},
 		{name: "request", value: func(s *step) string { return s.request }, left: true},
-		{name: "requests", value: func(s *step) string { return sheet.Integer(s.Total.Requests()) }},
-		answeredColumn(),
-		responseColumn("p50", figureP50),
-		responseColumn("p90", figureP90),
-		responseColumn("p99", figureP99),
-		responseColumn("p99.9", figureP999),
-		responseColumn("max", figureMax),
-		{name: "errors", value: func(s *step) string { return sheet.Share(s.Total.ErrorShare()) }},
-		{name: "error classes", value: func(s *step) string { return cmp.Or(errorList(&s.Total.Errors), "-") }},
-		{name: "SLO", value: (*step).criteria},
 	}
+	return append(
+		append(cols, resultColumns()...),
+		column{name: "error classes", value: func(s *step) string { return cmp.Or(errorList(&s.Total.Errors), "-") }},
+		column{name: "SLO", value: (*step).criteria},
+	)
 }
 
 // generatorColumns are about the load generator and its connections.

@@ -23,6 +23,7 @@ import (
 
 	"spillway/internal/apptest"
 	"spillway/internal/lab/experiment"
+	"spillway/internal/lab/peak"
 	"spillway/internal/lab/result"
 )
 
@@ -84,16 +85,17 @@ func TestExperimentPeak(t *testing.T) {
 	apptest.Long(t)
 	t.Parallel()
 	text := strings.Replace(tinyExperiment, "blocks: 2", "blocks: 1", 1) +
-		"peak: {start: 1000, max: 2000, slo: p50<10s errors<=100%, connections: 5, duration: 300ms}\n"
+		"peak: {start: 1000, max: 2000, slo: p50<10s errors<=100%, connections: 5, max_time: 20s}\n"
 	file, out := writeExperiment(t, text), filepath.Join(t.TempDir(), "out")
 	r := startExperiment(t, out, file, "-o", out)
 	code, proved := r.wait(), false
 	for _, variant := range []string{"base", "other"} {
-		trial := r.checkTrial(t, filepath.Join(out, experiment.BlocksDir, "001", variant), variant)
+		dir := filepath.Join(out, experiment.BlocksDir, "001", variant)
+		trial := r.checkTrial(t, dir, variant)
 		if trial.Peak == nil {
 			t.Fatalf("%s has no peak: %+v\n%s", variant, trial, &r.output)
 		}
-		proved = checkPeak(t, trial.Peak) || proved
+		proved = checkPeak(t, dir, trial.Peak) || proved
 	}
 	if proved {
 		r.checkEnd(t, code, 0, "spillway report ")
@@ -103,22 +105,22 @@ func TestExperimentPeak(t *testing.T) {
 	r.wantNothingLeft(t)
 }
 
-// checkPeak checks that only VALID attempts move the bounds of a search from 1000 to 2000 that every VALID attempt meets, and
-// reports whether they prove the peak.
-func checkPeak(t *testing.T, peak *experiment.PeakRun) (proved bool) {
+// checkPeak checks the record of a search up to 2000, which every VALID probe meets, against its result file, and reports whether it
+// proves the peak.
+func checkPeak(t *testing.T, dir string, found *experiment.PeakRun) (proved bool) {
 	t.Helper()
-	feasible, valid, tries := 0.0, map[float64]bool{}, map[float64]int{}
-	for i := range peak.Attempts {
-		a := peak.Attempts[i].Peak
-		tries[a.Rate]++
-		if a.Validity == result.Valid {
-			feasible, valid[a.Rate] = max(feasible, a.Rate), true
-		}
+	run, err := result.ReadFile(filepath.Join(dir, found.File))
+	if err != nil {
+		t.Fatal(err)
 	}
-	complete := peak.Feasible == 2000 && peak.Unproved == 0
-	unproved := peak.Unproved > 0 && !valid[peak.Unproved] && tries[peak.Unproved] > 0
-	if peak.Feasible != feasible || peak.Infeasible != 0 || !complete && !unproved {
-		t.Errorf("the peak %+v with %v attempts, VALID ones up to %g", peak, tries, feasible)
+	outcome, err := peak.OutcomeOf(run)
+	if err != nil || outcome == nil {
+		t.Fatalf("%s is no search: %v", found.File, err)
+	}
+	a := &outcome.Answer
+	complete := a.Stopped == peak.StoppedMaximum && a.Feasible == 2000
+	if found.Feasible != a.Feasible || found.Infeasible != 0 || (found.Validity == result.Valid) != complete || found.Note == "" {
+		t.Errorf("the peak %+v of a search that found %s, and stopped for %s", found, outcome.Headline(), a.Stopped)
 	}
 	return complete
 }
@@ -318,7 +320,9 @@ func TestExperimentChecksLoads(t *testing.T) {
 		{"requests: 60", "requests: 60, abort: errors>20", `load.abort: --abort "errors>20"`},
 		{"blocks: 2", "blocks: 2\nquick: {blocks: 1, load: {slo: p99}}", "quick.load.slo: "},
 		{"blocks: 2", "blocks: 2\nquick: {blocks: 1, levels: [{connections: 0}]}", "quick.levels[0].connections: "},
-		{"blocks: 2", "blocks: 2\npeak: {slo: speed>3, duration: 1s}", "peak.slo: "},
+		{"blocks: 2", "blocks: 2\npeak: {slo: speed>3}", "peak.slo: "},
+		{"blocks: 2", "blocks: 2\npeak: {slo: p99<1s rate>=3}", "peak.slo: the search finds the rate"},
+		{"blocks: 2", "blocks: 2\npeak: {slo: p99<1s, duration: 1s}", "peak: remove rate, duration, requests and abort"},
 	} {
 		if !strings.Contains(tinyExperiment, c.old) {
 			t.Fatalf("%q is not in the file", c.old)
@@ -403,14 +407,14 @@ func TestExperimentFailingVariants(t *testing.T) {
 // TestExperimentSecrets: secrets reach the service and the load, and no file of the run.
 func TestExperimentSecrets(t *testing.T) {
 	t.Parallel()
-	values := []string{"env-s3cret", "file-s3cret", "liter4l-s3cret", "url-s3cret"}
-	sum := fmt.Sprintf("%x", sha256.Sum256([]byte(values[0]+values[1]+values[2])))
+	values := []string{"env-s3cret", "file-s3cret"}
+	sum := fmt.Sprintf("%x", sha256.Sum256([]byte(values[0]+values[1])))
 	text := strings.NewReplacer("  stubborn:\n    scope: experiment\n", `  stubborn:
     scope: experiment
-    env: {TOKEN: "${LAB_TOKEN}", FROM_FILE: "{{.setting.db_password}}", PGPASSWORD: liter4l-s3cret, DATABASE: "postgres://app:url-s3cret@db/shop"}
-    prepare: [[sh, -c, "printf %s \"$TOKEN$FROM_FILE$PGPASSWORD\" | sha256sum | grep "], [sh, -c, "echo $0", "{{.setting.db_password}}", --password=liter4l-s3cret]]
+    env: {TOKEN: "${LAB_TOKEN}", FROM_FILE: "{{.setting.db_password}}", DATABASE: "postgres://app:${LAB_TOKEN}@db/shop"}
+    prepare: [[sh, -c, "printf %s \"$TOKEN$FROM_FILE\" | sha256sum | grep "], [sh, -c, "echo $0", "{{.setting.db_password}}", "--password={{.setting.db_password}}"]]
 `, "factors:", "settings: {db_password: file:secret.txt, note: 'of ${LAB_TOKEN}'}\nfactors:", ".addr.http}}/\", requests: 60", ".addr.http}}/?x=${LAB_TOKEN}\", requests: 5",
-		"blocks: 2", "blocks: 1 # not --password liter4l-s3cret").Replace(withoutSampling(tinyExperiment))
+		"blocks: 2", "blocks: 1").Replace(withoutSampling(tinyExperiment))
 	text = strings.Replace(text, "| grep ", "| grep "+sum, 1)
 	file, out := writeExperiment(t, text), filepath.Join(t.TempDir(), "out")
 	if err := os.WriteFile(filepath.Join(filepath.Dir(file), "secret.txt"), []byte("file-s3cret\n"), 0o600); err != nil {
@@ -418,6 +422,10 @@ func TestExperimentSecrets(t *testing.T) {
 	}
 	if _, stderr, code := spillway(t, "experiment", file, "--check"); code != 2 || !strings.Contains(stderr, "the environment variable LAB_TOKEN is not set") {
 		t.Errorf("without the variable: exit %d, %s", code, stderr)
+	}
+	literal := writeExperiment(t, strings.Replace(tinyExperiment, "blocks: 2", "blocks: 2\nsettings: {password: liter4l}", 1))
+	if _, stderr, code := spillway(t, "experiment", literal, "--check"); code != 2 || !strings.Contains(stderr, "settings.password: has a secret; write ${NAME}") {
+		t.Errorf("a secret in the file: exit %d, %s", code, stderr)
 	}
 	token := []string{"LAB_TOKEN=env-s3cret"}
 	r := startExperimentWith(t, token, out, file, "-o", out)
@@ -447,7 +455,7 @@ func TestExperimentSecrets(t *testing.T) {
 		}
 	}
 	for _, name := range []string{experiment.ManifestFile, experiment.SourceFile} {
-		for _, want := range []string{"${LAB_TOKEN}", "file:secret.txt", "postgres://app:xxxxx@db/shop"} {
+		for _, want := range []string{"${LAB_TOKEN}", "file:secret.txt", "postgres://app:${LAB_TOKEN}@db/shop"} {
 			if !strings.Contains(files[name], want) {
 				t.Errorf("%s has no %s:\n%s", name, want, files[name])
 			}

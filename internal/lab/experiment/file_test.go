@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"spillway/internal/yaml"
 )
 
 // engineSmall is a whole file; tests add to it and change it.
@@ -126,8 +128,8 @@ func TestTwoFactorsWhenSaid(t *testing.T) {
 
 // isMistake reports whether err is a mistake in the experiment's file.
 func isMistake(err error) bool {
-	var one Mistake
-	var many Mistakes
+	var one yaml.Error
+	var many yaml.Errors
 	return errors.As(err, &one) || errors.As(err, &many)
 }
 
@@ -231,7 +233,7 @@ func FuzzReadExperiment(f *testing.F) {
 			}
 			return
 		}
-		var mistakes Mistakes
+		var mistakes yaml.Errors
 		if !errors.As(err, &mistakes) || len(mistakes) == 0 {
 			t.Fatalf("error of type %T: %v", err, err)
 		}
