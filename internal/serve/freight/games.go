@@ -2,14 +2,11 @@ package freight
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"iter"
 	"slices"
 	"strconv"
 	"time"
-
-	"zombiezen.com/go/sqlite"
 
 	"spillway/internal/database"
 	"spillway/internal/progress"
@@ -153,19 +150,8 @@ func GameApp(number int) (appID, token string) {
 func (g Games) table() table {
 	return table{
 		name: gameTable, columns: gameColumns(), total: g.Records,
-		copied: func() iter.Seq[chunk] { return chunks(g.records(), copyRecord, copyHeader, copyTrailer) },
-		lines:  func() iter.Seq[chunk] { return chunks(g.records(), lineOfRecord, "", "") },
-		bound:  func(stmt *sqlite.Stmt) iter.Seq[struct{}] { return bind(g.records(), func(r record) { r.bind(stmt) }) },
+		lines: func() iter.Seq[chunk] { return chunks(g.records(), lineOfRecord) },
 	}
-}
-
-func copyRecord(dst []byte, r record) []byte {
-	dst = binary.BigEndian.AppendUint16(dst, uint16(len(r.texts)+3))
-	for _, text := range r.texts {
-		dst = appendText(dst, text)
-	}
-	dst = appendInt8(appendInt4(dst, r.grade), r.start)
-	return appendInt4(dst, r.score)
 }
 
 func lineOfRecord(dst []byte, r record) []byte {
@@ -177,15 +163,6 @@ func lineOfRecord(dst []byte, r record) []byte {
 	return append(appendInt(dst, int64(r.score)), '\n')
 }
 
-func (r record) bind(stmt *sqlite.Stmt) {
-	for i, text := range r.texts {
-		stmt.BindText(i+1, text)
-	}
-	stmt.BindInt64(7, int64(r.grade))
-	stmt.BindInt64(8, r.start)
-	stmt.BindInt64(9, int64(r.score))
-}
-
 // GamesOutcome is the result of SeedGames.
 type GamesOutcome struct {
 	Made    bool // false: the data set existed
@@ -193,8 +170,8 @@ type GamesOutcome struct {
 	Took    time.Duration
 }
 
-// SeedGames creates the data set in the database with one index or none. It keeps Seed's
-// promises. If the same data set exists, it changes only the index.
+// SeedGames creates the data set in the database with one index or none. Both must be valid. It
+// keeps Seed's promises. If the same data set exists, it changes only the index.
 func SeedGames(ctx context.Context, url database.URL, games Games, index GameIndex, replace bool, meter *progress.Meter) (GamesOutcome,
 	error,
 ) {
@@ -203,22 +180,10 @@ func SeedGames(ctx context.Context, url database.URL, games Games, index GameInd
 	if err != nil {
 		return GamesOutcome{}, err
 	}
-	if err := games.Validate(); err != nil {
-		return GamesOutcome{}, err
-	}
-	if err := index.Validate(); err != nil {
-		return GamesOutcome{}, err
-	}
-	j := job{
-		app:     gamesApp(),
-		dataset: games.String(),
-		columns: "dataset, random_seed",
-		values:  fmt.Sprintf("'%s', %d", games, games.Seed),
+	made, err := d.seed(ctx, url, job{
+		app: gamesApp(), dataset: games.String(), replace: replace,
 		tables:  func() []table { return []table{games.table()} },
 		indexes: index.create(),
-	}
-	_, made, err := d.seed(ctx, url, j, func(found component) (action, error) {
-		return decide(found, j.dataset, replace, d.elsewhere)
 	}, meter)
 	if err != nil {
 		return GamesOutcome{}, err

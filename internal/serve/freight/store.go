@@ -148,10 +148,9 @@ func execMetered(ctx context.Context, tx transaction, label string, statements [
 }
 
 func firstLine(sql string) string {
-	for i, c := range sql {
-		if c == '\n' {
-			return sql[:i] + " …"
-		}
+	line, _, more := strings.Cut(sql, "\n")
+	if more {
+		line += " …"
 	}
-	return sql
+	return line
 }
