@@ -47,8 +47,7 @@ func (p *Popups) explain(w http.ResponseWriter, r *http.Request) {
 	case errors.Is(err, popup.ErrRequest): // the placement is one of ours
 		writeFlaws(w, http.StatusBadRequest, flaw{Field: "user", Message: withoutClass(err)})
 	case err != nil:
-		w.Header().Set("Retry-After", "1")
-		writeProblem(w, http.StatusServiceUnavailable, err.Error())
+		writeLater(w, err.Error())
 	default:
 		writeExplanations(w, key, now, state, all)
 	}
