@@ -165,16 +165,10 @@ const (
 
 // watchReadiness looks at all parts once per second, until ctx ends.
 func (a *app) watchReadiness(ctx context.Context) error {
-	ticker := time.NewTicker(probeEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-			a.state()
-		}
+	for queue.Sleep(ctx, probeEvery); ctx.Err() == nil; queue.Sleep(ctx, probeEvery) {
+		a.state()
 	}
+	return nil
 }
 
 // watch probes the database of a store that feeds or queries read, until the store is closed.
