@@ -51,11 +51,8 @@ func (r Rewritten) path(at int) (names []string, next int) {
 // column reads a column from a token on: with the schema and the alias of its
 // table, or within views with the alias alone.
 func (r Rewritten) column(at int) (c ColumnRef, next int, ok bool) {
-	names, next := r.path(at)
-	if n := len(names); n == 2 || n == 3 {
-		return ColumnRef{Table: names[n-2], Name: names[n-1]}, next, true
-	}
-	return c, next, false
+	c, next, ok = r.Column(at, len(r.Tokens))
+	return c, next, ok && c.Table != ""
 }
 
 // Tables returns what may be a table: names of two parts, with or without an
