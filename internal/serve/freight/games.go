@@ -50,16 +50,18 @@ type GameIndex string
 // The indexes.
 const (
 	NoIndex    GameIndex = "none"
-	SeedIndex  GameIndex = "seed"  // (prize_grade, score): in the order asked for
-	RightIndex GameIndex = "right" // (app_id, token, prize_grade, score): what is compared, then the order
+	SeedIndex  GameIndex = "seed"
+	RightIndex GameIndex = "right"
 )
 
-// GameIndexes returns all indexes.
-func GameIndexes() []GameIndex { return []GameIndex{NoIndex, SeedIndex, RightIndex} }
+var gameIndexes = map[GameIndex]string{
+	SeedIndex:  "prize_grade, score",                // in the order asked for
+	RightIndex: "app_id, token, prize_grade, score", // what is compared, then the order
+}
 
 // Validate returns an error unless the index is one of those.
 func (i GameIndex) Validate() error {
-	if !slices.Contains(GameIndexes(), i) {
+	if gameIndexes[i] == "" && i != NoIndex {
 		return fmt.Errorf("--index must be none, seed or right, not %q", string(i))
 	}
 	return nil
@@ -75,11 +77,10 @@ func (i GameIndex) name() string {
 
 // create returns the statement that builds the index, none for NoIndex.
 func (i GameIndex) create() []string {
-	columns := map[GameIndex]string{SeedIndex: "prize_grade, score", RightIndex: "app_id, token, prize_grade, score"}[i]
-	if columns == "" {
+	if i == NoIndex {
 		return nil
 	}
-	return []string{fmt.Sprintf("CREATE INDEX %s ON %s (%s)", i.name(), gameTable, columns)}
+	return []string{fmt.Sprintf("CREATE INDEX %s ON %s (%s)", i.name(), gameTable, gameIndexes[i])}
 }
 
 const gameTable = "game_record"
@@ -210,7 +211,7 @@ func (d dialect) reindex(ctx context.Context, url database.URL, index GameIndex,
 		if !there(index) {
 			statements = append(statements, index.create()...)
 		}
-		for _, other := range GameIndexes() {
+		for other := range gameIndexes {
 			if other != index && there(other) {
 				statements = append(statements, d.dropIndex(gameTable, other.name()))
 			}
