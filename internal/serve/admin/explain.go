@@ -110,10 +110,10 @@ func writeExplanations(w http.ResponseWriter, key popup.Key, now time.Time, s po
 		Campaigns []popup.Explanation `json:"campaigns"`
 	}{key.User, key.Placement, now.UTC(), userState{Version: s.Version, Phase: s.Phase.String(), Campaign: s.Campaign}, all}
 	if s.Phase != popup.Fresh {
-		answer.State.Shown = orNil(time.UnixMilli(s.Shown).UTC())
+		answer.State.Shown = new(time.UnixMilli(s.Shown).UTC())
 	}
 	if s.Answered != 0 {
-		answer.State.Answered = orNil(time.UnixMilli(s.Answered).UTC())
+		answer.State.Answered = new(time.UnixMilli(s.Answered).UTC())
 	}
 	if until := time.UnixMilli(s.Until).UTC(); s.Phase != popup.Fresh && until.Year() < 10000 {
 		answer.State.Until = &until

@@ -56,7 +56,7 @@ func PoolStats(name string, stats func() database.Stats) prometheus.Collector {
 // label is the feed's name. stats is called at each scrape.
 func FeedStats(stats func() []feed.Stats) prometheus.Collector {
 	type s = feed.Stats
-	c := &snapshots[s]{prefix: "spillway_feed_", label: "feed", name: func(s s) string { return s.Name }, read: stats}
+	c := &snapshots[s]{prefix: "spillway_feed_", labels: []string{"feed"}, of: func(s s) []string { return []string{s.Name} }, read: stats}
 	return c.describe([]metric[s]{
 		{"windows", func(s s) float64 { return float64(s.Windows) }, "Windows kept, one per value of the parameters.", nil},
 		{"rows", func(s s) float64 { return float64(s.Rows) }, "Rows in the windows.", nil},
@@ -127,7 +127,7 @@ func KeySetStats(stats func() token.SetStats) prometheus.Collector {
 // query label is the query's name. stats is called at each scrape.
 func QueryStats(stats func() []query.Stats) prometheus.Collector {
 	type s = query.Stats
-	c := &snapshots[s]{prefix: "spillway_query_", label: "query", name: func(s s) string { return s.Name }, read: stats}
+	c := &snapshots[s]{prefix: "spillway_query_", labels: []string{"query"}, of: func(s s) []string { return []string{s.Name} }, read: stats}
 	return c.describe([]metric[s]{
 		{"answers_total", func(s s) float64 { return float64(s.Hits) }, "Requests answered.", prometheus.Labels{"source": "memory"}},
 		{"answers_total", func(s s) float64 { return float64(s.Stale) }, "Requests answered.", prometheus.Labels{"source": "stale"}},
@@ -164,8 +164,8 @@ func flag(is bool) float64 {
 type snapshots[T any] struct {
 	prefix string            // of the metrics' names
 	fixed  prometheus.Labels // on every metric; nil: none
-	label  string            // distinguishes the values of one read; "": there is one
-	name   func(T) string    // a value's label; nil if label is ""
+	labels []string          // distinguish the values of one read; none: there is one
+	of     func(T) []string  // their values; nil if there are none
 	read   func() []T
 
 	metrics []metric[T]
@@ -174,16 +174,12 @@ type snapshots[T any] struct {
 
 // describe sets the metrics of s.
 func (s *snapshots[T]) describe(metrics []metric[T]) *snapshots[T] {
-	var variable []string
-	if s.label != "" {
-		variable = []string{s.label}
-	}
 	s.metrics = metrics
 	for _, m := range metrics {
 		labels := prometheus.Labels{}
 		maps.Copy(labels, s.fixed)
 		maps.Copy(labels, m.label)
-		s.descs = append(s.descs, prometheus.NewDesc(s.prefix+m.name, m.help, variable, labels))
+		s.descs = append(s.descs, prometheus.NewDesc(s.prefix+m.name, m.help, s.labels, labels))
 	}
 	return s
 }
@@ -198,9 +194,9 @@ func (s *snapshots[T]) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (s *snapshots[T]) Collect(out chan<- prometheus.Metric) {
 	for _, now := range s.read() {
-		var labels []string
-		if s.label != "" {
-			labels = []string{s.name(now)}
+		var values []string
+		if s.of != nil {
+			values = s.of(now)
 		}
 		for i, m := range s.metrics {
 			kind := prometheus.GaugeValue
@@ -208,7 +204,7 @@ func (s *snapshots[T]) Collect(out chan<- prometheus.Metric) {
 				kind = prometheus.CounterValue
 			}
 			if value := m.value(now); !math.IsNaN(value) {
-				out <- prometheus.MustNewConstMetric(s.descs[i], kind, value, labels...)
+				out <- prometheus.MustNewConstMetric(s.descs[i], kind, value, values...)
 			}
 		}
 	}

@@ -30,7 +30,7 @@ func PopupListStats(read func() *popup.Lists) prometheus.Collector {
 		users int
 	}
 	c := &snapshots[list]{
-		prefix: "spillway_popup_list_", label: "list", name: func(l list) string { return l.name },
+		prefix: "spillway_popup_list_", labels: []string{"list"}, of: func(l list) []string { return []string{l.name} },
 		read: func() (all []list) {
 			lists := read()
 			for _, name := range lists.Names() {

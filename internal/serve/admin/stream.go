@@ -18,7 +18,7 @@ func StreamStats(stats func() []stream.Stats) prometheus.Collector {
 	reason := func(name string) prometheus.Labels { return prometheus.Labels{"reason": name} }
 	const rejections = "Requests rejected permanently, by reason."
 	const records = "Records by result."
-	c := &snapshots[s]{prefix: "spillway_stream_", label: "stream", name: func(s s) string { return s.Name }, read: stats}
+	c := &snapshots[s]{prefix: "spillway_stream_", labels: []string{"stream"}, of: func(s s) []string { return []string{s.Name} }, read: stats}
 	overloads := overloadsBy("Requests refused, by the limit that was reached.", func(s s) map[string]uint64 { return s.Overloaded },
 		queue.LimitWait, queue.LimitRows, queue.LimitBytes, queue.LimitSpool, queue.LimitDisk)
 	return c.describe(append(overloads, []metric[s]{
@@ -83,16 +83,9 @@ func (b *StreamBatches) Committed(name string) func(rows, refused int, took time
 	}
 }
 
-// Describe implements prometheus.Collector.
-func (b *StreamBatches) Describe(ch chan<- *prometheus.Desc) {
-	b.rows.Describe(ch)
-	b.seconds.Describe(ch)
-}
-
-// Collect implements prometheus.Collector.
-func (b *StreamBatches) Collect(ch chan<- prometheus.Metric) {
-	b.rows.Collect(ch)
-	b.seconds.Collect(ch)
+// Collectors returns the histograms.
+func (b *StreamBatches) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{b.rows, b.seconds}
 }
 
 // StreamAck is the current ack level of a stream.
@@ -104,25 +97,11 @@ type StreamAck struct {
 // StreamAcks returns spillway_stream_ack, which is 1 for each stream's current level. acks is
 // called at each scrape.
 func StreamAcks(acks func() []StreamAck) prometheus.Collector {
-	return &streamAcks{
-		read: acks,
-		desc: prometheus.NewDesc("spillway_stream_ack", "1 for the current ack level.", []string{"stream", "ack"}, nil),
+	c := &snapshots[StreamAck]{
+		prefix: "spillway_stream_", read: acks,
+		labels: []string{"stream", "ack"}, of: func(a StreamAck) []string { return []string{a.Stream, a.Level} },
 	}
-}
-
-type streamAcks struct {
-	read func() []StreamAck
-	desc *prometheus.Desc
-}
-
-// Describe implements prometheus.Collector.
-func (c *streamAcks) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc }
-
-// Collect implements prometheus.Collector.
-func (c *streamAcks) Collect(ch chan<- prometheus.Metric) {
-	for _, a := range c.read() {
-		ch <- prometheus.MustNewConstMetric(c.desc, prometheus.GaugeValue, 1, a.Stream, a.Level)
-	}
+	return c.describe([]metric[StreamAck]{{"ack", func(StreamAck) float64 { return 1 }, "1 for the current ack level.", nil}})
 }
 
 // SpoolStats returns the metrics of the spool, named spillway_spool_... stats is called at
@@ -159,7 +138,7 @@ func SpoolNameStats(stats func() []spool.Stats) prometheus.Collector {
 	state := func(want spool.DrainState) func(s) float64 {
 		return func(s s) float64 { return flag(s.State == want) }
 	}
-	c := &snapshots[s]{prefix: "spillway_spool_", label: "stream", name: func(s s) string { return s.Name }, read: read}
+	c := &snapshots[s]{prefix: "spillway_spool_", labels: []string{"stream"}, of: func(s s) []string { return []string{s.Name} }, read: read}
 	return c.describe([]metric[s]{
 		{"backlog_records", func(s s) float64 { return float64(s.Rows) }, "Records waiting for the drain.", nil},
 		{"backlog_bytes", func(s s) float64 { return float64(s.Bytes) }, "Bytes waiting for the drain.", nil},

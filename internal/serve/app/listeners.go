@@ -219,9 +219,9 @@ func adminToken(c config.Admin) string {
 func (a *app) register() error {
 	collectors := []prometheus.Collector{
 		admin.BuildInfo(a.options.Version, a.options.Revision), a.public, admin.FeedStats(a.feedStats), admin.QueryStats(a.queryStats),
-		admin.StreamStats(a.streamStats), admin.StreamAcks(a.streamAcks), a.batches, admin.SpoolStats(a.spoolStats),
-		admin.SpoolNameStats(a.spoolStats),
+		admin.StreamStats(a.streamStats), admin.StreamAcks(a.streamAcks), admin.SpoolStats(a.spoolStats), admin.SpoolNameStats(a.spoolStats),
 	}
+	collectors = append(collectors, a.batches.Collectors()...)
 	if a.popups != nil {
 		collectors = append(collectors, admin.PopupStats(a.popups.figures), admin.PopupListStats(a.popups.popup.Lists))
 	}
