@@ -109,7 +109,7 @@ func (a *app) openPopups() error {
 	a.popups = p
 	settings := popup.Config{ShowAnyway: c.OnUnavailable == "anyway", Placements: c.PlacementNames(), ConvertTTL: c.ConvertWithin, Log: a.log}
 	for _, one := range c.MaxPer {
-		settings.Limits = append(settings.Limits, popup.Limit{Within: one.Within, Shows: one.Shows})
+		settings.Limits = append(settings.Limits, popup.Limit(one))
 	}
 	if settings.Signer, err = a.popupSigner(); err != nil {
 		return err

@@ -34,8 +34,8 @@ type store struct {
 	metrics    prometheus.Collector
 	registered bool // metrics is; not while another store has the same address, but for the password
 
-	answer  atomic.Pointer[answer] // to the last probe; nil before it, and if nothing reads it
-	unwatch func()                 // ends the probes; nil: there are none; guarded by stores.mu
+	answer  atomic.Pointer[error] // to the last probe: why it failed, if it did; nil before it, and if nothing reads it
+	unwatch func()                // ends the probes; nil: there are none; guarded by stores.mu
 }
 
 // enterStart waits until a part may start. At most half of the pool's connections check the
