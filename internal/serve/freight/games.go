@@ -176,11 +176,7 @@ type GamesOutcome struct {
 func SeedGames(ctx context.Context, url database.URL, games Games, index GameIndex, replace bool, meter *progress.Meter) (GamesOutcome,
 	error,
 ) {
-	start := time.Now()
-	d, err := dialectOf(url.Driver)
-	if err != nil {
-		return GamesOutcome{}, err
-	}
+	start, d := time.Now(), dialectOf(url.Driver)
 	made, err := d.seed(ctx, url, job{
 		app: gamesApp(), dataset: games.String(), replace: replace,
 		tables:  func() []table { return []table{games.table()} },

@@ -24,11 +24,7 @@ func freshMySQL(server *apptest.Server) func(t *testing.T) database.URL {
 
 func mysqlPlace(t *testing.T) place {
 	t.Helper()
-	d, err := dialectOf(database.MySQL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return place{dialect: d}
+	return place{dialect: dialectOf(database.MySQL)}
 }
 
 // leftovers counts tables with temporary names.

@@ -28,21 +28,13 @@ type Outcome struct {
 // The next Seed drops what a crash leaves under such names. When ctx ends, Seed returns
 // within a second with an error that wraps ctx's.
 func Seed(ctx context.Context, url database.URL, dataset Dataset, replace bool, meter *progress.Meter) (Outcome, error) {
-	d, err := dialectOf(url.Driver)
-	if err != nil {
-		return Outcome{}, err
-	}
-	return d.seedFreight(ctx, url, dataset, job{replace: replace}, meter)
+	return dialectOf(url.Driver).seedFreight(ctx, url, dataset, job{replace: replace}, meter)
 }
 
 // Ensure creates the Demo data set unless the database contains a data set of the freight
 // app. It creates the directory of a SQLite file. It keeps Seed's promises.
 func Ensure(ctx context.Context, url database.URL, meter *progress.Meter) (Outcome, error) {
-	d, err := dialectOf(url.Driver)
-	if err != nil {
-		return Outcome{}, err
-	}
-	return d.ensure(ctx, url, Demo(), meter)
+	return dialectOf(url.Driver).ensure(ctx, url, Demo(), meter)
 }
 
 func (d dialect) ensure(ctx context.Context, url database.URL, dataset Dataset, meter *progress.Meter) (Outcome, error) {
