@@ -100,5 +100,5 @@ Examples:
 
 // Run prints the statements.
 func (c *grantsCmd) Run(env *environment) error {
-	return app.PrintGrants(env.ctx, app.GrantOptions{File: c.File, Role: c.Role, Database: c.Database, Stdout: env.stdout})
+	return app.PrintGrants(env.ctx, c.File, c.Role, c.Database, env.stdout)
 }

@@ -23,5 +23,5 @@ Examples:
 
 // Run forgets a user.
 func (c *popupsForgetCmd) Run(env *environment) error {
-	return app.ForgetUser(env.ctx, app.ForgetOptions{User: c.User, File: c.Config, Admin: c.Admin, Stdout: env.stdout})
+	return app.ForgetUser(env.ctx, c.User, c.Config, c.Admin, env.stdout)
 }

@@ -27,9 +27,9 @@ func (c Catalog) Table(name TableName) (*Table, error) {
 	t := &Table{Name: name.String(), Full: name}
 	read := c.readSQLite
 	switch {
-	case c.Dialect.has(Postgres):
+	case c.Dialect.Has(Postgres):
 		read = c.readPostgres
-	case c.Dialect.has(MySQL):
+	case c.Dialect.Has(MySQL):
 		read = c.readMySQL
 	}
 	if err := read(t); err != nil {
@@ -102,7 +102,7 @@ func (c Catalog) MySQLColumns(t TableName) ([]Column, error) {
 	for _, row := range rows {
 		kind := strings.ToLower(row[4])
 		prefix := strings.HasSuffix(kind, "text") || strings.HasSuffix(kind, "blob") || kind == "json" || kind == "geometry"
-		columns = append(columns, Column{Name: row[0], Type: row[1], Number: row[2] == "1", Nullable: row[3] == "1", prefix: prefix})
+		columns = append(columns, Column{Name: row[0], Type: row[1], Number: row[2] == "1", Nullable: row[3] == "1", PrefixOnly: prefix})
 	}
 	return columns, err
 }
@@ -148,7 +148,7 @@ func (t *Table) addIndexes(rows [][]string) {
 // from the size of the file, the others count to one more than largeTable.
 func (c Catalog) rows(t TableName) (float64, error) {
 	sql := fmt.Sprintf("SELECT count(*) FROM (SELECT 1 FROM %s LIMIT %d) AS counted", t.SQL(c.Dialect), largeTable+1)
-	if c.Dialect.has(Postgres) {
+	if c.Dialect.Has(Postgres) {
 		sql = "EXPLAIN (FORMAT JSON) SELECT FROM " + t.SQL(c.Dialect)
 	}
 	answer, err := c.Query(sql)
@@ -158,7 +158,7 @@ func (c Catalog) rows(t TableName) (float64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("count the rows of %s: %w", t, err)
 	}
-	if !c.Dialect.has(Postgres) {
+	if !c.Dialect.Has(Postgres) {
 		return float64(number(answer[0][0])), nil
 	}
 	p, err := ReadPostgres(answer[0][0])

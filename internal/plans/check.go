@@ -54,9 +54,9 @@ type finding struct {
 func (c Check) Judge(p *Plan) error {
 	judge := c.judgeSQLite
 	switch {
-	case c.Catalog.Dialect.has(Postgres):
+	case c.Catalog.Dialect.Has(Postgres):
 		judge = c.judgePostgres
-	case c.Catalog.Dialect.has(MySQL):
+	case c.Catalog.Dialect.Has(MySQL):
 		judge = c.judgeMySQL
 	}
 	found, err := judge(p)
@@ -91,7 +91,7 @@ func (c Catalog) CheckKey(key []KeyColumn) (unguarded bool, err error) {
 		one = one && known && !t.View
 		unique = unique || slices.ContainsFunc(t.Indexes, func(index Index) bool {
 			// On MySQL, a unique index of a column's first bytes is one of the column too.
-			return index.Unique && (index.Whole || c.Dialect.has(MySQL)) && index.Within(names)
+			return index.Unique && (index.Whole || c.Dialect.Has(MySQL)) && index.within(names)
 		})
 	}
 	return one && !unique, nil
@@ -100,7 +100,7 @@ func (c Catalog) CheckKey(key []KeyColumn) (unguarded bool, err error) {
 // notNull returns the statement that refuses NULL in a column.
 func (c Catalog) notNull(t *Table, column Column) string {
 	name := c.Dialect.Quote(column.Name)
-	if c.Dialect.has(MySQL) {
+	if c.Dialect.Has(MySQL) {
 		return fmt.Sprintf("ALTER TABLE %s MODIFY %s %s NOT NULL", t.SQL(c.Dialect), name, column.Type)
 	}
 	return fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s SET NOT NULL", t.SQL(c.Dialect), name)
@@ -125,7 +125,7 @@ func (c Check) advise(found []finding) error {
 		if f.computed || len(f.join) == 0 || one && f.table == key {
 			continue
 		}
-		create, missing, err := c.missing(f.table, plain(f.join))
+		create, missing, err := c.missing(f.table, Plain(f.join))
 		if err != nil {
 			return err
 		}
@@ -143,7 +143,7 @@ func (c Check) advise(found []finding) error {
 	case f.computed:
 		return fmt.Errorf("%s before the first row is known: the statement groups, unites or limits them, or asks for them in a subquery; "+
 			"take that out of it", c.problem(f))
-	case f.sorted && c.Catalog.Dialect.has(MySQL):
+	case f.sorted && c.Catalog.Dialect.Has(MySQL):
 		return fmt.Errorf("%s; name %s first in FROM, so that the statement follows the feed's order", c.problem(f), key.Name)
 	}
 	return fmt.Errorf("%s; add an index on the columns of %s that join or filter it", c.problem(f), f.table.Name)
@@ -156,7 +156,7 @@ func (c Check) missing(name TableName, columns []IndexColumn) (create string, mi
 	if err != nil {
 		return "", false, err
 	}
-	there := slices.ContainsFunc(t.Indexes, func(index Index) bool { return index.covers(columns, len(columns)) })
+	there := slices.ContainsFunc(t.Indexes, func(index Index) bool { return index.Covers(columns, len(columns)) })
 	return t.Create(c.Catalog.Dialect, columns), !there, nil
 }
 
@@ -176,11 +176,11 @@ func (c Check) adviseOrder(f finding) error {
 		order = append(order, IndexColumn{Name: key.Column, Desc: key.Desc})
 		mixed = mixed || key.Desc != c.Key[0].Desc
 	}
-	filters := plain(slices.DeleteFunc(slices.Clone(f.equal), func(name string) bool {
+	filters := Plain(slices.DeleteFunc(slices.Clone(f.equal), func(name string) bool {
 		return slices.ContainsFunc(order, func(k IndexColumn) bool { return strings.EqualFold(k.Name, name) })
 	}))
 	columns := slices.Concat(filters, order)
-	covered := slices.ContainsFunc(t.Indexes, func(index Index) bool { return index.covers(columns, len(filters)) })
+	covered := slices.ContainsFunc(t.Indexes, func(index Index) bool { return index.Covers(columns, len(filters)) })
 	if covered && f.cheap {
 		return fmt.Errorf("%s: %w", c.problem(f), ErrCheapSort)
 	}
@@ -188,9 +188,9 @@ func (c Check) adviseOrder(f finding) error {
 		hint := "conditions on other tables drop most rows, or the statement groups or sorts them; remove that, or filter by a column of " +
 			t.Full.Name
 		switch {
-		case d.has(MySQL):
+		case d.Has(MySQL):
 			hint = fmt.Sprintf("name %s first in FROM, and filter by its columns only; or run ANALYZE TABLE", t.Full.Name)
-		case d.has(SQLite):
+		case d.Has(SQLite):
 			hint = fmt.Sprintf("run ANALYZE, or write CROSS JOIN after %s so that it is read first", t.Full.Name)
 		}
 		return fmt.Errorf("%s, although an index on (%s) exists: %s", c.problem(f), ColumnList(columns), hint)
@@ -199,7 +199,7 @@ func (c Check) adviseOrder(f finding) error {
 	if f.others {
 		advice += ", with the filtered columns first"
 	}
-	if mixed && d.has(MySQL) && !c.Descending {
+	if mixed && d.Has(MySQL) && !c.Descending {
 		advice += " (the server ignores DESC in indexes: use MySQL 8.0 or MariaDB 10.8, or one direction for all key columns)"
 	}
 	return errors.New(advice)

@@ -5,15 +5,16 @@ import (
 	"strings"
 )
 
-// usage says how a condition can use an index.
-type usage int
+// Usage says how a condition can use an index.
+type Usage int
 
+// The usages.
 const (
-	unusable usage = iota
-	equal          // column = value, column IS NULL
-	among          // column IN (…)
-	ordered        // column < value, BETWEEN
-	joined         // column = column of another table
+	Unusable Usage = iota
+	Equal          // column = value, column IS NULL
+	Among          // column IN (…)
+	Ordered        // column < value, BETWEEN
+	Joined         // column = column of another table
 )
 
 // ColumnRef is a column as a statement writes it. Table is "" without a
@@ -28,82 +29,86 @@ func (c ColumnRef) String() string {
 	return c.Table + "." + c.Name
 }
 
-// condition is one of the conditions that AND joins.
-type condition struct {
-	column ColumnRef
-	usage  usage
-	other  ColumnRef     // of a join
-	reason string        // why no index serves it
-	part   span          // all of it
-	value  span          // what the column is compared with
-	either [][]condition // of OR, one list per branch; column and usage are zero
+// Condition is one of the conditions that AND joins.
+type Condition struct {
+	Column ColumnRef
+	Usage  Usage
+	Other  ColumnRef     // of a join
+	Reason string        // why no index serves it
+	Part   Span          // all of it
+	Value  Span          // what the column is compared with
+	Either [][]Condition // of OR, one list per branch; Column and Usage are zero
 }
 
-// span is a run of tokens.
-type span struct{ first, end int }
+// Span is a run of tokens, the one at End not included.
+type Span struct{ First, End int }
 
-// reader reads parts of a statement from its tokens.
-type reader struct {
-	src     string
-	dialect Dialect
-	tokens  []Token // without comments
+// Reader reads parts of a statement from its tokens.
+type Reader struct {
+	Source  string
+	Dialect Dialect
+	Tokens  []Token // without comments
 }
 
-func newReader(src string, d Dialect) (reader, error) {
-	tokens, err := Lex(src, d)
+// NewReader splits a statement into its tokens. After an error it has those before it.
+func NewReader(source string, d Dialect) (Reader, error) {
+	tokens, err := Lex(source, d)
 	tokens = slices.DeleteFunc(tokens, func(t Token) bool { return t.Kind == Comment })
-	return reader{src: src, dialect: d, tokens: tokens}, err
+	return Reader{Source: source, Dialect: d, Tokens: tokens}, err
 }
 
-func (r reader) all() span { return span{0, len(r.tokens)} }
+// All returns all tokens.
+func (r Reader) All() Span { return Span{0, len(r.Tokens)} }
 
-// text returns the source of some tokens.
-func (r reader) text(part span) string {
-	if part.first >= part.end {
+// Text returns the source of some tokens.
+func (r Reader) Text(part Span) string {
+	if part.First >= part.End {
 		return ""
 	}
-	return r.src[r.tokens[part.first].Start:r.tokens[part.end-1].End]
+	return r.Source[r.Tokens[part.First].Start:r.Tokens[part.End-1].End]
 }
 
-func nesting(t Token) int {
+// Nesting is 1 for an opening parenthesis, -1 for a closing one, and 0 for other tokens.
+func (t Token) Nesting() int {
 	switch {
-	case t.symbol("("):
+	case t.IsSymbol("("):
 		return 1
-	case t.symbol(")"):
+	case t.IsSymbol(")"):
 		return -1
 	}
 	return 0
 }
 
-// split cuts a run of tokens where cut says so, outside parentheses.
-func (r reader) split(part span, cut func(Token) bool) []span {
-	var items []span
-	depth, first := 0, part.first
-	for i := part.first; i < part.end; i++ {
-		depth += nesting(r.tokens[i])
-		if depth == 0 && cut(r.tokens[i]) {
-			items = append(items, span{first, i})
+// Split cuts a run of tokens where cut says so, outside parentheses.
+func (r Reader) Split(part Span, cut func(Token) bool) []Span {
+	var items []Span
+	depth, first := 0, part.First
+	for i := part.First; i < part.End; i++ {
+		depth += r.Tokens[i].Nesting()
+		if depth == 0 && cut(r.Tokens[i]) {
+			items = append(items, Span{first, i})
 			first = i + 1
 		}
 	}
-	if part.end > part.first {
-		items = append(items, span{first, part.end})
+	if part.End > part.First {
+		items = append(items, Span{first, part.End})
 	}
 	return items
 }
 
-func isComma(t Token) bool { return t.symbol(",") }
+// IsComma reports whether a token separates the elements of a list.
+func IsComma(t Token) bool { return t.IsSymbol(",") }
 
 // conjuncts cuts at AND, but not at that of BETWEEN.
-func (r reader) conjuncts(part span) []span {
+func (r Reader) conjuncts(part Span) []Span {
 	between := false
-	return r.split(part, func(t Token) bool {
+	return r.Split(part, func(t Token) bool {
 		switch {
-		case t.is("BETWEEN"):
+		case t.Is("BETWEEN"):
 			between = true
-		case t.is("AND") && between:
+		case t.Is("AND") && between:
 			between = false
-		case t.is("AND"):
+		case t.Is("AND"):
 			return true
 		}
 		return false
@@ -111,91 +116,91 @@ func (r reader) conjuncts(part span) []span {
 }
 
 // unwrap removes parentheses around all of a condition.
-func (r reader) unwrap(part span) (span, bool) {
-	if part.end-part.first < 3 || !r.tokens[part.first].symbol("(") {
+func (r Reader) unwrap(part Span) (Span, bool) {
+	if part.End-part.First < 3 || !r.Tokens[part.First].IsSymbol("(") {
 		return part, false
 	}
 	depth := 0
-	for i := part.first; i < part.end; i++ {
-		depth += nesting(r.tokens[i])
-		if depth == 0 && i < part.end-1 {
+	for i := part.First; i < part.End; i++ {
+		depth += r.Tokens[i].Nesting()
+		if depth == 0 && i < part.End-1 {
 			return part, false
 		}
 	}
-	inner := span{part.first + 1, part.end - 1}
-	return inner, depth == 0 && !r.tokens[inner.first].is("SELECT")
+	inner := Span{part.First + 1, part.End - 1}
+	return inner, depth == 0 && !r.Tokens[inner.First].Is("SELECT")
 }
 
-// conditions reads conditions joined by AND. Those that no index serves are in
+// Conditions reads conditions joined by AND. Those that no index serves are in
 // the list with a reason.
-func (r reader) conditions(part span) []condition {
+func (r Reader) Conditions(part Span) []Condition {
 	if inner, ok := r.unwrap(part); ok {
-		return r.conditions(inner)
+		return r.Conditions(inner)
 	}
-	if branches := r.split(part, func(t Token) bool { return t.isAny("OR", "XOR") }); len(branches) > 1 {
-		return []condition{r.either(part, branches)}
+	if branches := r.Split(part, func(t Token) bool { return t.IsAny("OR", "XOR") }); len(branches) > 1 {
+		return []Condition{r.either(part, branches)}
 	}
 	items := r.conjuncts(part)
-	var list []condition
+	var list []Condition
 	for _, item := range items {
 		if _, wrapped := r.unwrap(item); wrapped {
-			list = append(list, r.conditions(item)...)
+			list = append(list, r.Conditions(item)...)
 			continue
 		}
 		c := r.condition(item)
-		c.part = item
+		c.Part = item
 		list = append(list, c)
-		if c.usage == joined {
-			list = append(list, condition{column: c.other, usage: joined, other: c.column, part: item})
+		if c.Usage == Joined {
+			list = append(list, Condition{Column: c.Other, Usage: Joined, Other: c.Column, Part: item})
 		}
 	}
 	return list
 }
 
 // either reads conditions joined by OR. Indexes serve it if each branch has a condition on a column of the same table.
-func (r reader) either(part span, branches []span) condition {
-	c := condition{part: part}
+func (r Reader) either(part Span, branches []Span) Condition {
+	c := Condition{Part: part}
 	for _, branch := range branches {
-		served := slices.DeleteFunc(r.conditions(branch), func(c condition) bool {
-			return c.usage != equal && c.usage != among && c.usage != ordered
+		served := slices.DeleteFunc(r.Conditions(branch), func(c Condition) bool {
+			return c.Usage != Equal && c.Usage != Among && c.Usage != Ordered
 		})
-		c.either = append(c.either, served)
+		c.Either = append(c.Either, served)
 	}
-	exclusive := len(r.split(part, func(t Token) bool { return t.is("XOR") })) > 1
-	if exclusive || slices.ContainsFunc(c.either, func(branch []condition) bool { return len(branch) == 0 }) {
-		return condition{part: part, reason: "conditions joined by OR need an index each, and a part of this one has none"}
+	exclusive := len(r.Split(part, func(t Token) bool { return t.Is("XOR") })) > 1
+	if exclusive || slices.ContainsFunc(c.Either, func(branch []Condition) bool { return len(branch) == 0 }) {
+		return Condition{Part: part, Reason: "conditions joined by OR need an index each, and a part of this one has none"}
 	}
 	return c
 }
 
-// constants are words that stand for values.
+// isConstant reports whether a token is a word that stands for a value.
 func isConstant(t Token) bool {
-	return t.isAny("NULL", "TRUE", "FALSE", "CURRENT_DATE", "CURRENT_TIMESTAMP", "CURRENT_TIME", "LOCALTIMESTAMP", "INTERVAL",
+	return t.IsAny("NULL", "TRUE", "FALSE", "CURRENT_DATE", "CURRENT_TIMESTAMP", "CURRENT_TIME", "LOCALTIMESTAMP", "INTERVAL",
 		"DATE", "TIMESTAMP", "TIME", "NOT", "CASE")
 }
 
-// readColumn reads name, table.name or schema.table.name. A column in
+// Column reads name, table.name or schema.table.name. A column in
 // parentheses followed by a cast, (name)::type, is read as the column.
-func (r reader) readColumn(at, end int) (c ColumnRef, next int, ok bool) {
-	if at < end && r.tokens[at].symbol("(") {
-		c, next, ok = r.readColumn(at+1, end)
-		if !ok || next+1 >= end || !r.tokens[next].symbol(")") || !r.tokens[next+1].symbol("::") {
+func (r Reader) Column(at, end int) (c ColumnRef, next int, ok bool) {
+	if at < end && r.Tokens[at].IsSymbol("(") {
+		c, next, ok = r.Column(at+1, end)
+		if !ok || next+1 >= end || !r.Tokens[next].IsSymbol(")") || !r.Tokens[next+1].IsSymbol("::") {
 			return c, at, false
 		}
-		for next += 2; next < end && r.tokens[next].Kind == Word; next++ {
+		for next += 2; next < end && r.Tokens[next].Kind == Word; next++ {
 		}
 		return c, next, true
 	}
-	if at >= end || !r.tokens[at].isName() || isConstant(r.tokens[at]) || r.tokens[at].isAny("EXISTS", "SELECT") {
+	if at >= end || !r.Tokens[at].IsName() || isConstant(r.Tokens[at]) || r.Tokens[at].IsAny("EXISTS", "SELECT") {
 		return c, at, false
 	}
-	c.Name = r.tokens[at].Text
+	c.Name = r.Tokens[at].Text
 	at++
-	for at+1 < end && r.tokens[at].symbol(".") && r.tokens[at+1].isName() {
-		c.Table, c.Name = c.Name, r.tokens[at+1].Text
+	for at+1 < end && r.Tokens[at].IsSymbol(".") && r.Tokens[at+1].IsName() {
+		c.Table, c.Name = c.Name, r.Tokens[at+1].Text
 		at += 2
 	}
-	return c, at, at >= end || !r.tokens[at].symbol("(") // else it is a function
+	return c, at, at >= end || !r.Tokens[at].IsSymbol("(") // else it is a function
 }
 
 // mirror returns a comparison with its sides exchanged, "" for other tokens.
@@ -207,94 +212,94 @@ func mirror(t Token) string {
 }
 
 // condition reads one condition that is not in parentheses.
-func (r reader) condition(part span) condition {
-	if column, at, ok := r.readColumn(part.first, part.end); ok {
-		return r.compare(column, at, part.end)
+func (r Reader) condition(part Span) Condition {
+	if column, at, ok := r.Column(part.First, part.End); ok {
+		return r.compare(column, at, part.End)
 	}
-	for i := part.first + 1; i < part.end; i++ { // value = column
-		column, next, ok := r.readColumn(i+1, part.end)
-		value := span{part.first, i}
-		if operator := mirror(r.tokens[i]); operator != "" && ok && next == part.end && r.isValue(value) {
+	for i := part.First + 1; i < part.End; i++ { // value = column
+		column, next, ok := r.Column(i+1, part.End)
+		value := Span{part.First, i}
+		if operator := mirror(r.Tokens[i]); operator != "" && ok && next == part.End && r.isValue(value) {
 			return r.compareValue(column, operator, value)
 		}
 	}
-	return condition{reason: "no plain column on one side: a function or an expression needs an index on that expression"}
+	return Condition{Reason: "no plain column on one side: a function or an expression needs an index on that expression"}
 }
 
 // compare reads what follows a column.
-func (r reader) compare(column ColumnRef, at, end int) condition {
+func (r Reader) compare(column ColumnRef, at, end int) Condition {
 	if at >= end {
-		return condition{reason: "a bare column"}
+		return Condition{Reason: "a bare column"}
 	}
-	t, rest := r.tokens[at], span{at + 1, end}
+	t, rest := r.Tokens[at], Span{at + 1, end}
 	switch {
 	case mirror(t) != "":
-		other, next, ok := r.readColumn(rest.first, rest.end)
+		other, next, ok := r.Column(rest.First, rest.End)
 		switch {
-		case ok && next == rest.end && t.symbol("="):
-			return condition{column: column, usage: joined, other: other}
-		case ok && next == rest.end:
-			return condition{reason: "compares two columns"}
+		case ok && next == rest.End && t.IsSymbol("="):
+			return Condition{Column: column, Usage: Joined, Other: other}
+		case ok && next == rest.End:
+			return Condition{Reason: "compares two columns"}
 		}
 		return r.compareValue(column, t.Text, rest)
-	case t.is("IS") && rest.end-rest.first == 1 && r.tokens[rest.first].is("NULL"):
-		return condition{column: column, usage: equal}
-	case t.is("IN") && r.isValue(rest):
-		return condition{column: column, usage: among, value: rest}
-	case t.is("BETWEEN"):
-		for i := rest.first; i < rest.end; i++ {
-			if r.tokens[i].is("AND") && r.isValue(span{rest.first, i}) && r.isValue(span{i + 1, rest.end}) {
-				return condition{column: column, usage: ordered, value: rest}
+	case t.Is("IS") && rest.End-rest.First == 1 && r.Tokens[rest.First].Is("NULL"):
+		return Condition{Column: column, Usage: Equal}
+	case t.Is("IN") && r.isValue(rest):
+		return Condition{Column: column, Usage: Among, Value: rest}
+	case t.Is("BETWEEN"):
+		for i := rest.First; i < rest.End; i++ {
+			if r.Tokens[i].Is("AND") && r.isValue(Span{rest.First, i}) && r.isValue(Span{i + 1, rest.End}) {
+				return Condition{Column: column, Usage: Ordered, Value: rest}
 			}
 		}
-		return condition{reason: "the bounds are not plain values"}
-	case t.isAny("LIKE", "ILIKE"):
-		return condition{reason: "whether an index serves LIKE depends on the pattern and the collation"}
+		return Condition{Reason: "the bounds are not plain values"}
+	case t.IsAny("LIKE", "ILIKE"):
+		return Condition{Reason: "whether an index serves LIKE depends on the pattern and the collation"}
 	}
-	return condition{reason: "no index finds the rows by it"}
+	return Condition{Reason: "no index finds the rows by it"}
 }
 
 // compareValue reads column <operator> value.
-func (r reader) compareValue(column ColumnRef, operator string, value span) condition {
-	c := condition{column: column, usage: ordered, value: value}
+func (r Reader) compareValue(column ColumnRef, operator string, value Span) Condition {
+	c := Condition{Column: column, Usage: Ordered, Value: value}
 	switch {
 	case !r.isValue(value):
-		return condition{reason: "the other side is not a plain value"}
-	case operator == "=" && r.tokens[value.first].is("ANY"):
-		c.usage = among
+		return Condition{Reason: "the other side is not a plain value"}
+	case operator == "=" && r.Tokens[value.First].Is("ANY"):
+		c.Usage = Among
 	case operator == "=", operator == "<=>":
-		c.usage = equal
+		c.Usage = Equal
 	case operator == "<>", operator == "!=":
-		c.usage, c.reason = unusable, "all values but one: an index does not find the rows by it, it only tells them apart as it goes"
+		c.Usage, c.Reason = Unusable, "all values but one: an index does not find the rows by it, it only tells them apart as it goes"
 	}
 	return c
 }
 
 // isValue reports whether tokens contain no column: literals, parameters, and
 // functions, casts and arithmetic of such.
-func (r reader) isValue(part span) bool {
+func (r Reader) isValue(part Span) bool {
 	cast := false // the words of a type are being read
-	for i := part.first; i < part.end; i++ {
-		t := r.tokens[i]
-		cast = cast && t.isName() || t.symbol("::")
-		function := i+1 < part.end && r.tokens[i+1].symbol("(")
+	for i := part.First; i < part.End; i++ {
+		t := r.Tokens[i]
+		cast = cast && t.IsName() || t.IsSymbol("::")
+		function := i+1 < part.End && r.Tokens[i+1].IsSymbol("(")
 		switch {
 		case cast:
-		case t.Kind == Name, t.is("SELECT"):
+		case t.Kind == Name, t.Is("SELECT"):
 			return false
 		case t.Kind == Word && !function && !isConstant(t):
 			return false
-		case t.symbol("*") && i == part.first:
+		case t.IsSymbol("*") && i == part.First:
 			return false
 		}
 	}
-	return part.first < part.end
+	return part.First < part.End
 }
 
 // mentions reports whether a condition is about a column.
-func (r reader) mentions(part span, c ColumnRef) bool {
-	for i := part.first; i+2 < part.end; i++ {
-		if r.tokens[i].isName() && r.tokens[i].Text == c.Table && r.tokens[i+1].symbol(".") && strings.EqualFold(r.tokens[i+2].Text, c.Name) {
+func (r Reader) mentions(part Span, c ColumnRef) bool {
+	for i := part.First; i+2 < part.End; i++ {
+		if r.Tokens[i].IsName() && r.Tokens[i].Text == c.Table && r.Tokens[i+1].IsSymbol(".") && strings.EqualFold(r.Tokens[i+2].Text, c.Name) {
 			return true
 		}
 	}

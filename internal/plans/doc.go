@@ -2,9 +2,8 @@
 // shared by the startup check of feeds and by the analysis of one statement.
 //
 // It has one lexer (Lex), which knows how PostgreSQL, MySQL, MariaDB and SQLite
-// write strings, names and comments; one reader of EXPLAIN output (Plan); and
-// one adviser, which names the missing index (Check for a feed, Select.Advise
-// for a statement).
+// write strings, names and comments; a reader of conditions (Reader); one of
+// EXPLAIN output (Plan); and Check, which names the index that a feed lacks.
 //
 // The package opens no connection and imports no driver. Callers run the
 // statements and pass the text of their results. Catalog writes the statements

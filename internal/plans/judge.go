@@ -106,22 +106,22 @@ func (n Node) table() TableName { return TableName{Schema: n.Schema, Name: n.Rel
 func (j *postgresJudge) finding(scan Node, rows float64) finding {
 	f := finding{table: scan.table(), rows: rows}
 	for _, text := range []string{scan.IndexCond, scan.Recheck, scan.Filter} {
-		r, _ := newReader(text, Postgres) // the server wrote it
-		for _, c := range r.conditions(r.all()) {
+		r, _ := NewReader(text, Postgres) // the server wrote it
+		for _, c := range r.Conditions(r.All()) {
 			switch {
-			case c.usage == equal && c.column.Table == scan.Alias:
-				if !slices.Contains(f.equal, c.column.Name) {
-					f.equal = append(f.equal, c.column.Name)
+			case c.Usage == Equal && c.Column.Table == scan.Alias:
+				if !slices.Contains(f.equal, c.Column.Name) {
+					f.equal = append(f.equal, c.Column.Name)
 				}
-			case !slices.ContainsFunc(j.Key, func(k KeyColumn) bool { return r.mentions(c.part, ColumnRef{scan.Alias, k.Column}) }):
+			case !slices.ContainsFunc(j.Key, func(k KeyColumn) bool { return r.mentions(c.Part, ColumnRef{scan.Alias, k.Column}) }):
 				f.others = true
 			}
 		}
 	}
-	r, _ := newReader(j.hashCond, Postgres)
-	for _, c := range r.conditions(r.all()) {
-		if c.usage == joined && c.column.Table == scan.Alias && len(f.join) == 0 {
-			f.join = []string{c.column.Name}
+	r, _ := NewReader(j.hashCond, Postgres)
+	for _, c := range r.Conditions(r.All()) {
+		if c.Usage == Joined && c.Column.Table == scan.Alias && len(f.join) == 0 {
+			f.join = []string{c.Column.Name}
 		}
 	}
 	return f
@@ -363,18 +363,18 @@ func (c Check) sqliteTables(p *Plan) (map[string]string, error) {
 		}
 	}
 	for _, text := range texts {
-		r, _ := newReader(text, SQLite) // SQLite has read it
-		for i, t := range r.tokens {
-			table := slices.IndexFunc(names, func(name string) bool { return t.isName() && strings.EqualFold(name, t.Text) })
+		r, _ := NewReader(text, SQLite) // SQLite has read it
+		for i, t := range r.Tokens {
+			table := slices.IndexFunc(names, func(name string) bool { return t.IsName() && strings.EqualFold(name, t.Text) })
 			next := i + 1
-			if next < len(r.tokens) && r.tokens[next].is("AS") {
+			if next < len(r.Tokens) && r.Tokens[next].Is("AS") {
 				next++
 			}
-			if table < 0 || next >= len(r.tokens) || !r.tokens[next].isName() {
+			if table < 0 || next >= len(r.Tokens) || !r.Tokens[next].IsName() {
 				continue
 			}
 			for _, n := range p.Nodes {
-				if _, known := tables[n.Relation]; !known && strings.EqualFold(n.Relation, r.tokens[next].Text) {
+				if _, known := tables[n.Relation]; !known && strings.EqualFold(n.Relation, r.Tokens[next].Text) {
 					tables[n.Relation] = names[table]
 				}
 			}

@@ -21,7 +21,8 @@ const (
 	ANSIQuotes // added to MySQL: "x" is a name and not a string
 )
 
-func (d Dialect) has(other Dialect) bool { return d&other != 0 }
+// Has reports whether a dialect is another one, or has its setting.
+func (d Dialect) Has(other Dialect) bool { return d&other != 0 }
 
 // Kind tells the tokens of a statement apart.
 type Kind int
@@ -44,17 +45,17 @@ type Token struct {
 	Start, End int // bytes of the source
 }
 
-// is reports whether a token is a keyword, ignoring case.
-func (t Token) is(keyword string) bool { return t.Kind == Word && strings.EqualFold(t.Text, keyword) }
+// Is reports whether a token is a keyword, ignoring case.
+func (t Token) Is(keyword string) bool { return t.Kind == Word && strings.EqualFold(t.Text, keyword) }
 
-// isAny reports whether a token is one of some keywords.
-func (t Token) isAny(keywords ...string) bool { return slices.ContainsFunc(keywords, t.is) }
+// IsAny reports whether a token is one of some keywords.
+func (t Token) IsAny(keywords ...string) bool { return slices.ContainsFunc(keywords, t.Is) }
 
-// symbol reports whether a token is that symbol.
-func (t Token) symbol(s string) bool { return t.Kind == Symbol && t.Text == s }
+// IsSymbol reports whether a token is that symbol.
+func (t Token) IsSymbol(s string) bool { return t.Kind == Symbol && t.Text == s }
 
-// isName reports whether a token can name a table or a column.
-func (t Token) isName() bool { return t.Kind == Word || t.Kind == Name }
+// IsName reports whether a token can name a table or a column.
+func (t Token) IsName() bool { return t.Kind == Word || t.Kind == Name }
 
 // Lex splits a statement into tokens as the dialect's database does. Blanks are
 // between tokens. After an error it returns the tokens before it. Errors start
@@ -90,18 +91,18 @@ func Lex(src string, d Dialect) ([]Token, error) {
 
 func checkText(src string) error {
 	if i := strings.IndexByte(src, 0); i >= 0 {
-		return errorAt(src, i, "the statement contains a NUL byte")
+		return ErrorAt(src, i, "the statement contains a NUL byte")
 	}
 	for i, r := range src {
 		if _, size := utf8.DecodeRuneInString(src[i:]); r == utf8.RuneError && size == 1 {
-			return errorAt(src, i, "the statement is not valid UTF-8")
+			return ErrorAt(src, i, "the statement is not valid UTF-8")
 		}
 	}
 	return nil
 }
 
-// errorAt returns an error that starts with the line and column of an offset.
-func errorAt(src string, offset int, format string, args ...any) error {
+// ErrorAt returns an error that starts with the line and column of an offset.
+func ErrorAt(src string, offset int, format string, args ...any) error {
 	before := src[:offset]
 	line := 1 + strings.Count(before, "\n")
 	column := 1 + utf8.RuneCountInString(before[strings.LastIndexByte(before, '\n')+1:])
@@ -128,13 +129,13 @@ func (l *lexer) next() (Token, error) {
 		return l.token(Comment, l.lineLength(rest), 0, 0), nil
 	case strings.HasPrefix(rest, "/*"):
 		return l.blockComment(rest)
-	case c == '\'', c == '"' && l.dialect.has(MySQL) && !l.dialect.has(ANSIQuotes):
-		return l.quoted(String, 0, c, l.dialect.has(BackslashEscapes))
+	case c == '\'', c == '"' && l.dialect.Has(MySQL) && !l.dialect.Has(ANSIQuotes):
+		return l.quoted(String, 0, c, l.dialect.Has(BackslashEscapes))
 	case c == '"', c == '`':
 		return l.quoted(Name, 0, c, false)
-	case c == '[' && l.dialect.has(SQLite):
+	case c == '[' && l.dialect.Has(SQLite):
 		return l.quoted(Name, 0, ']', false)
-	case c == '$' && l.dialect.has(Postgres):
+	case c == '$' && l.dialect.Has(Postgres):
 		return l.dollar(rest)
 	case c == '?':
 		return l.token(Param, 1, 1, 0), nil
@@ -159,7 +160,7 @@ func (l *lexer) next() (Token, error) {
 // atLineComment reports whether a comment starts that ends with the line.
 func (l *lexer) atLineComment(rest string) bool {
 	switch {
-	case !l.dialect.has(MySQL):
+	case !l.dialect.Has(MySQL):
 		return strings.HasPrefix(rest, "--")
 	case !strings.HasPrefix(rest, "--"):
 		return rest[0] == '#'
@@ -170,7 +171,7 @@ func (l *lexer) atLineComment(rest string) bool {
 // lineLength returns the length of the line that a text starts with. In PostgreSQL a carriage return ends one too.
 func (l *lexer) lineLength(rest string) int {
 	ends := "\n"
-	if l.dialect.has(Postgres) {
+	if l.dialect.Has(Postgres) {
 		ends = "\r\n"
 	}
 	if i := strings.IndexAny(rest, ends); i >= 0 {
@@ -185,7 +186,7 @@ func (l *lexer) blockComment(rest string) (Token, error) {
 	for i := 0; i+1 < len(rest); i++ {
 		switch rest[i : i+2] {
 		case "/*":
-			if l.dialect.has(Postgres) || depth == 0 {
+			if l.dialect.Has(Postgres) || depth == 0 {
 				depth++
 			}
 			i++
@@ -197,7 +198,7 @@ func (l *lexer) blockComment(rest string) (Token, error) {
 			return l.token(Comment, i+1, 0, 0), nil
 		}
 	}
-	return Token{}, errorAt(l.src, l.pos, "this /* is not closed")
+	return Token{}, ErrorAt(l.src, l.pos, "this /* is not closed")
 }
 
 // quoted reads a string or a quoted name after a prefix of some bytes. A
@@ -218,7 +219,7 @@ func (l *lexer) quoted(kind Kind, prefix int, quote byte, escapes bool) (Token, 
 			return t, nil
 		}
 	}
-	return Token{}, errorAt(l.src, l.pos+prefix, "this %c is not closed", rest[prefix])
+	return Token{}, ErrorAt(l.src, l.pos+prefix, "this %c is not closed", rest[prefix])
 }
 
 // dollar reads $tag$...$tag$ or $1.
@@ -236,7 +237,7 @@ func (l *lexer) dollar(rest string) (Token, error) {
 	delimiter := rest[:tag+1]
 	end := strings.Index(rest[len(delimiter):], delimiter)
 	if end < 0 {
-		return Token{}, errorAt(l.src, l.pos, "this %s is not closed", delimiter)
+		return Token{}, ErrorAt(l.src, l.pos, "this %s is not closed", delimiter)
 	}
 	return l.token(String, end+2*len(delimiter), len(delimiter), len(delimiter)), nil
 }
@@ -245,9 +246,9 @@ func (l *lexer) dollar(rest string) (Token, error) {
 func (l *lexer) word(rest string) (Token, error) {
 	n := wordLength(rest)
 	if n == 1 && strings.HasPrefix(rest[1:], "'") {
-		escaped := rest[0]|0x20 == 'e' && l.dialect.has(Postgres)
+		escaped := rest[0]|0x20 == 'e' && l.dialect.Has(Postgres)
 		if escaped || strings.IndexByte("bBnNxX", rest[0]) >= 0 {
-			return l.quoted(String, 1, '\'', escaped || l.dialect.has(BackslashEscapes))
+			return l.quoted(String, 1, '\'', escaped || l.dialect.Has(BackslashEscapes))
 		}
 	}
 	return l.token(Word, n, 0, 0), nil

@@ -68,13 +68,13 @@ func FuzzLex(f *testing.F) {
 
 // parts returns the source of the conditions in a text.
 func parts(text string) (list []string) {
-	r, _ := newReader(text, Postgres)
-	last := span{}
-	for _, c := range r.conditions(r.all()) {
-		if c.part != last { // a join gives two conditions
-			list = append(list, r.text(c.part))
+	r, _ := NewReader(text, Postgres)
+	last := Span{}
+	for _, c := range r.Conditions(r.All()) {
+		if c.Part != last { // a join gives two conditions
+			list = append(list, r.Text(c.Part))
 		}
-		last = c.part
+		last = c.Part
 	}
 	return list
 }
@@ -112,20 +112,20 @@ func FuzzConjuncts(f *testing.F) {
 }
 
 func TestConditions(t *testing.T) {
-	for text, want := range map[string]condition{
-		"((o.state)::character varying = 'open'::text)":      {column: ColumnRef{"o", "state"}, usage: equal},
-		"(o.at > '2016-01-01'::timestamp without time zone)": {column: ColumnRef{"o", "at"}, usage: ordered},
-		"(3 = o.city)":                        {column: ColumnRef{"o", "city"}, usage: equal},
-		"(o.city = ANY ('{1,2}'::integer[]))": {column: ColumnRef{"o", "city"}, usage: among},
+	for text, want := range map[string]Condition{
+		"((o.state)::character varying = 'open'::text)":      {Column: ColumnRef{"o", "state"}, Usage: Equal},
+		"(o.at > '2016-01-01'::timestamp without time zone)": {Column: ColumnRef{"o", "at"}, Usage: Ordered},
+		"(3 = o.city)":                        {Column: ColumnRef{"o", "city"}, Usage: Equal},
+		"(o.city = ANY ('{1,2}'::integer[]))": {Column: ColumnRef{"o", "city"}, Usage: Among},
 		"((o.city % 400) = $1)":               {},
-		"(\"Users\".id = o.users_id)":         {column: ColumnRef{"Users", "id"}, usage: joined, other: ColumnRef{"o", "users_id"}},
+		"(\"Users\".id = o.users_id)":         {Column: ColumnRef{"Users", "id"}, Usage: Joined, Other: ColumnRef{"o", "users_id"}},
 	} {
-		r, err := newReader(text, Postgres)
+		r, err := NewReader(text, Postgres)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := r.conditions(r.all())[0]
-		if c.column != want.column || c.usage != want.usage || c.other != want.other || c.usage == unusable && c.reason == "" {
+		c := r.Conditions(r.All())[0]
+		if c.Column != want.Column || c.Usage != want.Usage || c.Other != want.Other || c.Usage == Unusable && c.Reason == "" {
 			t.Errorf("%s: %+v", text, c)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 // alias of its table, views and derived tables are merged where that is
 // possible.
 type Rewritten struct {
-	reader
+	Reader
 	inner int // the first token of the second SELECT; 0: there is none
 }
 
@@ -25,13 +25,13 @@ type AliasedTable struct {
 func ReadRewritten(text string) Rewritten {
 	text = strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", "?"), "?")
 	tokens, _ := Lex(text, MySQL|BackslashEscapes|ANSIQuotes) // the server wrote it; a part is better than nothing
-	r := Rewritten{reader: reader{src: text}}
+	r := Rewritten{Reader: Reader{Source: text}}
 	for _, t := range tokens {
 		switch {
 		case t.Kind != Comment:
-			r.tokens = append(r.tokens, t)
+			r.Tokens = append(r.Tokens, t)
 		case t.Text == "/* select#2 */" && r.inner == 0:
-			r.inner = len(r.tokens)
+			r.inner = len(r.Tokens)
 		}
 	}
 	return r
@@ -39,9 +39,9 @@ func ReadRewritten(text string) Rewritten {
 
 // path reads names joined by dots from a token on.
 func (r Rewritten) path(at int) (names []string, next int) {
-	for next = at; next < len(r.tokens) && r.tokens[next].Kind == Name; next += 2 {
-		names = append(names, r.tokens[next].Text)
-		if next+1 >= len(r.tokens) || !r.tokens[next+1].symbol(".") {
+	for next = at; next < len(r.Tokens) && r.Tokens[next].Kind == Name; next += 2 {
+		names = append(names, r.Tokens[next].Text)
+		if next+1 >= len(r.Tokens) || !r.Tokens[next+1].IsSymbol(".") {
 			return names, next + 1
 		}
 	}
@@ -51,11 +51,8 @@ func (r Rewritten) path(at int) (names []string, next int) {
 // column reads a column from a token on: with the schema and the alias of its
 // table, or within views with the alias alone.
 func (r Rewritten) column(at int) (c ColumnRef, next int, ok bool) {
-	names, next := r.path(at)
-	if n := len(names); n == 2 || n == 3 {
-		return ColumnRef{Table: names[n-2], Name: names[n-1]}, next, true
-	}
-	return c, next, false
+	c, next, ok = r.Column(at, len(r.Tokens))
+	return c, next, ok && c.Table != ""
 }
 
 // Tables returns what may be a table: names of two parts, with or without an
@@ -63,12 +60,12 @@ func (r Rewritten) column(at int) (c ColumnRef, next int, ok bool) {
 func (r Rewritten) Tables() []AliasedTable {
 	var list []AliasedTable
 	seen := map[AliasedTable]bool{}
-	for at := 0; at < len(r.tokens); {
+	for at := 0; at < len(r.Tokens); {
 		names, next := r.path(at)
 		if len(names) == 2 {
 			t := AliasedTable{TableName: TableName{Schema: names[0], Name: names[1]}, Alias: names[1]}
-			if next < len(r.tokens) && r.tokens[next].Kind == Name {
-				t.Alias = r.tokens[next].Text
+			if next < len(r.Tokens) && r.Tokens[next].Kind == Name {
+				t.Alias = r.Tokens[next].Text
 				next++
 			}
 			if !seen[t] {
@@ -95,21 +92,21 @@ func (r Rewritten) Outputs() map[string]ColumnRef {
 // selectList returns the columns of the first SELECT from a token on.
 func (r Rewritten) selectList(at int) map[string]ColumnRef {
 	outputs := map[string]ColumnRef{}
-	for at < len(r.tokens) && !r.tokens[at].is("SELECT") {
+	for at < len(r.Tokens) && !r.Tokens[at].Is("SELECT") {
 		at++
 	}
-	first := min(at+1, len(r.tokens))
+	first := min(at+1, len(r.Tokens))
 	end := first
-	for depth := 0; end < len(r.tokens) && (depth > 0 || !r.tokens[end].is("FROM")); end++ {
-		depth += nesting(r.tokens[end])
+	for depth := 0; end < len(r.Tokens) && (depth > 0 || !r.Tokens[end].Is("FROM")); end++ {
+		depth += r.Tokens[end].Nesting()
 	}
-	for _, item := range r.split(span{first, end}, isComma) {
-		for item.first < item.end && r.tokens[item.first].isAny("STRAIGHT_JOIN", "DISTINCT") {
-			item.first++
+	for _, item := range r.Split(Span{first, end}, IsComma) {
+		for item.First < item.End && r.Tokens[item.First].IsAny("STRAIGHT_JOIN", "DISTINCT") {
+			item.First++
 		}
-		c, next, ok := r.column(item.first)
-		if ok && next+2 == item.end && r.tokens[next].is("AS") && r.tokens[next+1].Kind == Name {
-			outputs[r.tokens[next+1].Text] = c
+		c, next, ok := r.column(item.First)
+		if ok && next+2 == item.End && r.Tokens[next].Is("AS") && r.Tokens[next+1].Kind == Name {
+			outputs[r.Tokens[next+1].Text] = c
 		}
 	}
 	return outputs
@@ -125,8 +122,8 @@ func (r Rewritten) equalities(alias string) (constant, join []string) {
 		}
 		return append(list, c.Name)
 	}
-	for i, t := range r.tokens {
-		if !t.symbol("=") || i == 0 || i+1 == len(r.tokens) {
+	for i, t := range r.Tokens {
+		if !t.IsSymbol("=") || i == 0 || i+1 == len(r.Tokens) {
 			continue
 		}
 		left, isLeft := r.columnBefore(i)
@@ -134,9 +131,9 @@ func (r Rewritten) equalities(alias string) (constant, join []string) {
 		switch {
 		case isLeft && isRight:
 			join = add(add(join, left), right)
-		case isLeft && isLiteral(r.tokens[i+1]):
+		case isLeft && isLiteral(r.Tokens[i+1]):
 			constant = add(constant, left)
-		case isRight && isLiteral(r.tokens[i-1]):
+		case isRight && isLiteral(r.Tokens[i-1]):
 			constant = add(constant, right)
 		}
 	}
@@ -146,7 +143,7 @@ func (r Rewritten) equalities(alias string) (constant, join []string) {
 // columnBefore reads the column that ends in front of a token.
 func (r Rewritten) columnBefore(end int) (ColumnRef, bool) {
 	first := end - 1
-	for first >= 2 && r.tokens[first].Kind == Name && r.tokens[first-1].symbol(".") {
+	for first >= 2 && r.Tokens[first].Kind == Name && r.Tokens[first-1].IsSymbol(".") {
 		first -= 2
 	}
 	c, next, ok := r.column(first)
@@ -154,12 +151,12 @@ func (r Rewritten) columnBefore(end int) (ColumnRef, bool) {
 }
 
 func isLiteral(t Token) bool {
-	return t.Kind == String || t.Kind == Number || t.Kind == Param || t.symbol("-") || t.isAny("NULL", "TRUE", "FALSE", "CAST")
+	return t.Kind == String || t.Kind == Number || t.Kind == Param || t.IsSymbol("-") || t.IsAny("NULL", "TRUE", "FALSE", "CAST")
 }
 
 // ChecksJSON reports whether a CHECK constraint of MariaDB says that a column
 // contains JSON: json_valid(`column`).
 func ChecksJSON(clause, column string) bool {
-	t := ReadRewritten(clause).tokens
-	return len(t) == 4 && t[0].is("json_valid") && t[1].symbol("(") && t[2].Kind == Name && t[2].Text == column && t[3].symbol(")")
+	t := ReadRewritten(clause).Tokens
+	return len(t) == 4 && t[0].Is("json_valid") && t[1].IsSymbol("(") && t[2].Kind == Name && t[2].Text == column && t[3].IsSymbol(")")
 }

@@ -28,10 +28,10 @@ func ParseStatement(sql string, d Dialect) (Statement, error) {
 		}
 	}
 	if !p.started {
-		return Statement{}, errorAt(sql, 0, "the statement is empty; it starts with SELECT, WITH or VALUES")
+		return Statement{}, ErrorAt(sql, 0, "the statement is empty; it starts with SELECT, WITH or VALUES")
 	}
 	if n := len(p.opened); n > 0 {
-		return Statement{}, errorAt(sql, p.opened[n-1], "this ( is not closed")
+		return Statement{}, ErrorAt(sql, p.opened[n-1], "this ( is not closed")
 	}
 	const blanks = " \t\r\n\f\v"
 	texts := append(p.texts, strings.TrimRight(p.text.String(), blanks))
@@ -91,18 +91,18 @@ func (p *statementParser) take(t Token) error {
 	switch {
 	case t.Kind == Comment && !strings.HasPrefix(t.Text, "/*"):
 		return nil // it would swallow what is put after the statement
-	case t.symbol(";"):
+	case t.IsSymbol(";"):
 		p.end = t.Start + 1
 		return nil
-	case t.symbol("("):
+	case t.IsSymbol("("):
 		p.opened = append(p.opened, t.Start)
-	case t.symbol(")"):
+	case t.IsSymbol(")"):
 		if len(p.opened) == 0 {
-			return errorAt(p.src, t.Start, "this ) closes nothing")
+			return ErrorAt(p.src, t.Start, "this ) closes nothing")
 		}
 		p.opened = p.opened[:len(p.opened)-1]
 	case t.Kind == Param && strings.HasPrefix(t.Text, "$"):
-		return errorAt(p.src, t.Start, "parameters by number (%s) are not supported; write :name", t.Text)
+		return ErrorAt(p.src, t.Start, "parameters by number (%s) are not supported; write :name", t.Text)
 	case t.Kind == Param && t.Text != "":
 		p.texts = append(p.texts, p.text.String())
 		p.text.Reset()
@@ -117,12 +117,12 @@ func (p *statementParser) take(t Token) error {
 func (p *statementParser) checkPlace(t Token) error {
 	switch {
 	case p.end > 0:
-		return errorAt(p.src, p.end-1, "several statements; write one, without this ;")
-	case p.started || t.symbol("("):
+		return ErrorAt(p.src, p.end-1, "several statements; write one, without this ;")
+	case p.started || t.IsSymbol("("):
 		return nil
-	case t.isAny("SELECT", "WITH", "VALUES"):
+	case t.IsAny("SELECT", "WITH", "VALUES"):
 		p.started = true
 		return nil
 	}
-	return errorAt(p.src, t.Start, "the statement must start with SELECT, WITH or VALUES")
+	return ErrorAt(p.src, t.Start, "the statement must start with SELECT, WITH or VALUES")
 }

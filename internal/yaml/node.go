@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"reflect"
+	"regexp"
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
@@ -235,14 +236,7 @@ func Expand(text string, env func(string) (string, bool)) (string, error) {
 	}
 }
 
+var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
 // IsIdentifier reports whether s is a letter or _, then letters, digits and _.
-func IsIdentifier(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		letter := c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
-		if !letter && (i == 0 || c < '0' || c > '9') {
-			return false
-		}
-	}
-	return s != ""
-}
+func IsIdentifier(s string) bool { return identifier.MatchString(s) }

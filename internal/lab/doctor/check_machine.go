@@ -3,7 +3,6 @@ package doctor
 import (
 	"fmt"
 	"math"
-	"slices"
 
 	"spillway/internal/lab/sheet"
 )
@@ -24,9 +23,6 @@ func machine(group, name, source string) Finding {
 }
 
 func checkFiles(f *Facts) Finding {
-	if f.FilesSoft < 0 {
-		return Finding{}
-	}
 	finding := machine("files", "open files", "/proc/PID/limits")
 	finding.Observed = fmt.Sprintf("soft %s, hard %s for %s", limitText(f.FilesSoft), limitText(f.FilesHard), f.FilesOf)
 	if f.FilesSoft < math.MaxInt64 {
@@ -45,28 +41,28 @@ func checkFiles(f *Facts) Finding {
 }
 
 func checkFileMax(f *Facts) Finding {
-	if f.FileMax <= 0 || f.FilesInUse < 0 {
-		return Finding{}
-	}
 	finding := machine("files", "open files of the host", "fs.file-max, fs.file-nr")
 	share := float64(f.FilesInUse) / float64(f.FileMax)
 	finding.Observed = fmt.Sprintf("%s of %s in use", sheet.Integer(f.FilesInUse), sheet.Integer(f.FileMax))
 	finding.Arithmetic = fmt.Sprintf("%s / %s = %s", sheet.Integer(f.FilesInUse), sheet.Integer(f.FileMax), sheet.Share(share))
 	finding.Why = "the limit for all processes together; above it, open and accept fail with ENFILE"
-	if share >= nearlyFull {
-		finding.Status = Warn
-		if share >= full {
-			finding.Status = Fail
-		}
-		finding.set("fs.file-max", fmt.Sprint(powerOfTwo(int(min(2*f.FileMax, math.MaxInt32)))))
-	}
+	finding.fills(share, "fs.file-max", f.FileMax)
 	return finding
 }
 
-func checkConntrack(f *Facts) Finding {
-	if f.ConntrackMx <= 0 || f.Conntracks < 0 {
-		return Finding{} // not loaded
+// fills judges the share of a limit that is in use. If there is little left, the fix is twice the limit, the setting of a key.
+func (f *Finding) fills(share float64, key string, limit int64) {
+	if share < nearlyFull {
+		return
 	}
+	f.Status = Warn
+	if share >= full {
+		f.Status = Fail
+	}
+	f.set(key, fmt.Sprint(powerOfTwo(int(min(2*limit, math.MaxInt32)))))
+}
+
+func checkConntrack(f *Facts) Finding {
 	finding := machine("connections", "connection tracking", "net.netfilter.nf_conntrack_max, nf_conntrack_count")
 	share := float64(f.Conntracks) / float64(f.ConntrackMx)
 	finding.Observed = fmt.Sprintf("%s of %s entries", sheet.Integer(f.Conntracks), sheet.Integer(f.ConntrackMx))
@@ -78,20 +74,11 @@ func checkConntrack(f *Facts) Finding {
 	if f.Conntracks == 0 {
 		finding.Why = "loaded but unused, because no rule tracks connections"
 	}
-	if share >= nearlyFull {
-		finding.Status = Warn
-		if share >= full {
-			finding.Status = Fail
-		}
-		finding.set("net.netfilter.nf_conntrack_max", fmt.Sprint(powerOfTwo(int(min(2*f.ConntrackMx, math.MaxInt32)))))
-	}
+	finding.fills(share, "net.netfilter.nf_conntrack_max", f.ConntrackMx)
 	return finding
 }
 
 func checkGovernor(f *Facts) Finding {
-	if f.Governor == "" {
-		return Finding{} // a virtual machine has none
-	}
 	finding := machine("processors", "CPU governor", "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 	finding.Observed = f.Governor
 	finding.Why = "a clock frequency that follows the load makes light loads look slow, and runs differ"
@@ -103,9 +90,6 @@ func checkGovernor(f *Facts) Finding {
 }
 
 func checkCPU(f *Facts) Finding {
-	if f.Cores <= 0 {
-		return Finding{}
-	}
 	finding := machine("processors", "cores", "/proc/stat, control group")
 	finding.Observed = sheet.Plural(f.Cores, "core")
 	finding.Why = "a process may use all of them: there is no quota"
@@ -120,15 +104,12 @@ func checkCPU(f *Facts) Finding {
 		}
 	}
 	if f.Cores == 1 {
-		finding.Status = worse(finding.Status, Note)
+		if finding.Status == OK {
+			finding.Status = Note
+		}
 		finding.Why = "generator, service and database share one core, so each affects the measurement of the others"
 	}
 	return finding
-}
-
-// worse is the worse of two statuses.
-func worse(a, b Status) Status {
-	return slices.MaxFunc([]Status{a, b}, func(x, y Status) int { return x.rank() - y.rank() })
 }
 
 func checkPressure(f *Facts) Finding {
@@ -150,9 +131,6 @@ func checkPressure(f *Facts) Finding {
 }
 
 func checkClock(f *Facts) Finding {
-	if f.ClockSource == "" {
-		return Finding{}
-	}
 	finding := machine("processors", "clock source", "/sys/devices/system/clocksource/clocksource0/current_clocksource")
 	finding.Observed = f.ClockSource
 	finding.Why = "reading the clock takes about 25 ns, without a system call"
@@ -166,9 +144,6 @@ func checkClock(f *Facts) Finding {
 }
 
 func checkMemory(f *Facts) Finding {
-	if f.MemoryBytes <= 0 {
-		return Finding{}
-	}
 	finding := machine("memory", "memory", "/proc/meminfo, control group")
 	finding.Observed = fmt.Sprintf("%s, %s available", sheet.Size(f.MemoryBytes), sheet.Size(max(0, f.AvailableBytes)))
 	finding.Why = "unused memory caches files, including the database's"
@@ -186,9 +161,6 @@ func checkMemory(f *Facts) Finding {
 }
 
 func checkSwap(f *Facts) Finding {
-	if f.SwapBytes < 0 || f.MemoryBytes <= 0 {
-		return Finding{}
-	}
 	finding := machine("memory", "swap", "/proc/meminfo, vm.swappiness")
 	finding.Observed = fmt.Sprintf("%s of %s in use, swappiness %d", sheet.Size(f.SwapUsedBytes), sheet.Size(f.SwapBytes), f.Swappiness)
 	finding.Why = "almost nothing is swapped out"
@@ -204,9 +176,6 @@ func checkSwap(f *Facts) Finding {
 }
 
 func checkHugePages(f *Facts) Finding {
-	if f.HugePages == "" {
-		return Finding{}
-	}
 	finding := machine("memory", "transparent huge pages", "/sys/kernel/mm/transparent_hugepage/enabled")
 	finding.Observed = f.HugePages
 	finding.Why = "programs that benefit from huge pages request them"

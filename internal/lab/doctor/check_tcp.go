@@ -26,18 +26,36 @@ const (
 	synBacklogGood = 4096
 )
 
-// CheckHost runs all checks of a host. It omits those whose facts are unknown.
+// CheckHost runs all checks of a host whose facts are known.
 func CheckHost(f *Facts) []Finding {
 	var findings []Finding
-	for _, check := range []func(*Facts) Finding{
-		checkPorts, checkTimeWait, checkTWReuse, checkTWRecycle, checkTWBuckets,
-		checkSomaxconn, checkListener, checkOverflows, checkSynBacklog, checkSyncookies,
-		checkFiles, checkFileMax, checkConntrack,
-		checkGovernor, checkCPU, checkPressure, checkClock,
-		checkMemory, checkSwap, checkHugePages,
+	for _, c := range []struct {
+		known bool
+		check func(*Facts) Finding
+	}{
+		{f.PortLast != 0, checkPorts},
+		{f.ports() != 0, checkTimeWait},
+		{f.TWReuse >= 0, checkTWReuse},
+		{true, checkTWRecycle},
+		{f.MaxTWBuckets >= 0, checkTWBuckets},
+		{f.Somaxconn >= 0, checkSomaxconn},
+		{f.Listener != nil, checkListener},
+		{f.ListenOverflow >= 0, checkOverflows},
+		{f.MaxSynBacklog >= 0, checkSynBacklog},
+		{f.Syncookies >= 0, checkSyncookies},
+		{f.FilesSoft >= 0, checkFiles},
+		{f.FileMax > 0 && f.FilesInUse >= 0, checkFileMax},
+		{f.ConntrackMx > 0 && f.Conntracks >= 0, checkConntrack}, // else it is not loaded
+		{f.Governor != "", checkGovernor},                        // a virtual machine has none
+		{f.Cores > 0, checkCPU},
+		{true, checkPressure},
+		{f.ClockSource != "", checkClock},
+		{f.MemoryBytes > 0, checkMemory},
+		{f.SwapBytes >= 0 && f.MemoryBytes > 0, checkSwap},
+		{f.HugePages != "", checkHugePages},
 	} {
-		if finding := check(f); finding.Status != "" {
-			findings = append(findings, finding)
+		if c.known {
+			findings = append(findings, c.check(f))
 		}
 	}
 	return findings
@@ -48,9 +66,6 @@ func tcp(name, source string) Finding {
 }
 
 func checkPorts(f *Facts) Finding {
-	if f.PortLast == 0 {
-		return Finding{}
-	}
 	finding := tcp("local ports", "net.ipv4.ip_local_port_range")
 	finding.Observed = fmt.Sprintf("%s (%d to %d)", sheet.Plural(f.ports(), "port"), f.PortFirst, f.PortLast)
 	finding.Arithmetic = fmt.Sprintf("%d - %d + 1, in steps of two, minus %d reserved = %s per source address, destination address and "+
@@ -76,9 +91,6 @@ func checkPorts(f *Facts) Finding {
 
 func checkTimeWait(f *Facts) Finding {
 	ports := f.ports()
-	if ports == 0 {
-		return Finding{}
-	}
 	finding := tcp("TIME_WAIT", "/proc/net/sockstat")
 	finding.Observed = sheet.Plural(max(0, f.TimeWait), "socket") + " now"
 	finding.Arithmetic = fmt.Sprintf("%s / %s = %s new connections/s that this host can close first, per source address and target",
@@ -94,9 +106,6 @@ func checkTimeWait(f *Facts) Finding {
 }
 
 func checkTWReuse(f *Facts) Finding {
-	if f.TWReuse < 0 {
-		return Finding{}
-	}
 	finding := tcp("tcp_tw_reuse", "net.ipv4.tcp_tw_reuse")
 	finding.Observed = strconv.FormatInt(f.TWReuse, 10)
 	_, age := reuse(&Facts{TWReuse: 1, Timestamps: 1, TWReuseDelay: f.TWReuseDelay}, false)
@@ -144,9 +153,6 @@ func checkTWRecycle(f *Facts) Finding {
 }
 
 func checkTWBuckets(f *Facts) Finding {
-	if f.MaxTWBuckets < 0 {
-		return Finding{}
-	}
 	finding := tcp("tcp_max_tw_buckets", "net.ipv4.tcp_max_tw_buckets")
 	finding.Observed = sheet.Plural(f.MaxTWBuckets, "socket")
 	finding.Arithmetic = fmt.Sprintf("%s / %s = %s closes/s; further connections skip TIME_WAIT", sheet.Integer(f.MaxTWBuckets),
@@ -163,9 +169,6 @@ func checkTWBuckets(f *Facts) Finding {
 }
 
 func checkSomaxconn(f *Facts) Finding {
-	if f.Somaxconn < 0 {
-		return Finding{}
-	}
 	finding := tcp("somaxconn", "net.core.somaxconn")
 	finding.Observed = sheet.Plural(f.Somaxconn, "connection")
 	finding.Arithmetic = fmt.Sprintf("%s cover a stall of 1 s at %s new connections/s, or of 100 ms at %s",
@@ -182,9 +185,6 @@ func checkSomaxconn(f *Facts) Finding {
 }
 
 func checkListener(f *Facts) Finding {
-	if f.Listener == nil {
-		return Finding{}
-	}
 	l := f.Listener
 	finding := tcp(fmt.Sprintf("listener :%d", l.Port), "sock_diag")
 	finding.Observed = fmt.Sprintf("accept backlog %s, %s waiting", sheet.Integer(l.Backlog), sheet.Integer(l.Queued))
@@ -203,9 +203,6 @@ func checkListener(f *Facts) Finding {
 }
 
 func checkOverflows(f *Facts) Finding {
-	if f.ListenOverflow < 0 {
-		return Finding{}
-	}
 	finding := tcp("listen overflows", "/proc/net/netstat, TcpExt ListenOverflows")
 	finding.Observed = sheet.Integer(f.ListenOverflow) + " since boot"
 	finding.Why = "connections that were dropped because an accept queue was full"
@@ -217,9 +214,6 @@ func checkOverflows(f *Facts) Finding {
 }
 
 func checkSynBacklog(f *Facts) Finding {
-	if f.MaxSynBacklog < 0 {
-		return Finding{}
-	}
 	finding := tcp("tcp_max_syn_backlog", "net.ipv4.tcp_max_syn_backlog")
 	finding.Observed = sheet.Plural(f.MaxSynBacklog, "half-open connection")
 	finding.Why = "the accept backlog limits half-open connections since Linux 4.4; with syncookies this setting drops none"
@@ -236,9 +230,6 @@ func checkSynBacklog(f *Facts) Finding {
 }
 
 func checkSyncookies(f *Facts) Finding {
-	if f.Syncookies < 0 {
-		return Finding{}
-	}
 	finding := tcp("syncookies", "net.ipv4.tcp_syncookies")
 	finding.Observed = strconv.FormatInt(f.Syncookies, 10)
 	finding.Why = "used when the queue of half-open connections is full, so that no client is rejected"

@@ -11,8 +11,9 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"spillway/internal/lab/sheet"
 	"spillway/internal/netstat"
@@ -86,32 +87,17 @@ func ReadClosing(ctx context.Context, url string) (*Closing, error) {
 
 // probeAll probes over closingProbes connections, some at a time.
 func probeAll(ctx context.Context, url string, header bool) ([]connection, error) {
-	var (
-		mu     sync.Mutex
-		probed []connection
-		errs   []error
-	)
-	var group sync.WaitGroup
-	for range closingConcurrent {
-		group.Go(func() {
-			for range closingProbes / closingConcurrent {
-				one, err := probeClosing(ctx, url, header, 0)
-				mu.Lock()
-				probed, errs = append(probed, one.connection), append(errs, err)
-				mu.Unlock()
-				if err != nil {
-					return
-				}
-			}
+	probed := make([]connection, closingProbes)
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(closingConcurrent)
+	for i := range probed {
+		group.Go(func() error {
+			one, err := probeClosing(ctx, url, header, 0)
+			probed[i] = one.connection
+			return err
 		})
 	}
-	group.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return nil, err
-		}
-	}
-	return probed, nil
+	return probed, group.Wait()
 }
 
 // A connection is the two ends of a closed connection, seen from the client.

@@ -313,14 +313,6 @@ func parseChoice(text string) string {
 
 // parseKernel reads major and minor of "6.1.0-13-amd64".
 func parseKernel(text string) (major, minor int, ok bool) {
-	first, rest, found := strings.Cut(text, ".")
-	end := 0
-	for end < len(rest) && rest[end] >= '0' && rest[end] <= '9' {
-		end++
-	}
-	a, b := parseNumber(first), parseNumber(rest[:end])
-	if !found || a < 0 || b < 0 || a > 1000 || b > 1000 {
-		return 0, 0, false
-	}
-	return int(a), int(b), true
+	_, err := fmt.Sscanf(text, "%d.%d", &major, &minor)
+	return major, minor, err == nil
 }

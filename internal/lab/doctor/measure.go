@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"spillway/internal/lab/sheet"
-	"spillway/internal/plans"
 )
 
 const (
@@ -54,7 +53,7 @@ type Measurement struct {
 	IndexesUsed         bool    `json:"indexes_used"`       // the plan has all indexes of the variant
 	TooLong             bool    `json:"too_long,omitempty"` // MedianSeconds is then the time allowed
 
-	candidates []plans.Candidate
+	candidates []Candidate
 	indexes    []string // their names on the copies
 	statement  string
 	times      []float64 // one per round
@@ -100,10 +99,10 @@ func (a *analysis) timeUp(err error) error {
 
 // prepare makes the copies and their indexes.
 func (b *bench) prepare(ctx context.Context) error {
-	var targets []*plans.Table
-	for i, t := range b.tables {
-		if slices.ContainsFunc(b.report.Candidates, func(c plans.Candidate) bool { return c.From == i }) {
-			targets = append(targets, t)
+	var targets []int
+	for i := range b.report.Tables {
+		if slices.ContainsFunc(b.report.Candidates, func(c Candidate) bool { return c.from == i }) {
+			targets = append(targets, i)
 		}
 	}
 	if err := run(ctx, b.session, b.dialect.readWrite); err != nil {
@@ -116,8 +115,9 @@ func (b *bench) prepare(ctx context.Context) error {
 		return fmt.Errorf("set the statement timeout: %w", err)
 	}
 	indexed := false
-	for _, t := range targets {
-		if err := b.copyBoth(ctx, t, slices.Index(b.tables, t)); err != nil {
+	for _, i := range targets {
+		t := b.report.Tables[i]
+		if err := b.copyBoth(ctx, i); err != nil {
 			return fmt.Errorf("copy %s: %w", t.Name, err)
 		}
 		indexed = indexed || len(t.Indexes) > 0
@@ -138,9 +138,10 @@ func (b *bench) prepare(ctx context.Context) error {
 }
 
 // space estimates the size of all copies in bytes.
-func (b *bench) space(targets []*plans.Table) int64 {
+func (b *bench) space(targets []int) int64 {
 	total := int64(0)
-	for _, t := range targets {
+	for _, i := range targets {
+		t := b.report.Tables[i]
 		share := min(1, float64(b.config.CopyRows)/float64(max(1, t.Rows)))
 		total += int64(share*float64(t.Bytes)) * int64(2+len(b.trialsOf()))
 	}
@@ -148,7 +149,8 @@ func (b *bench) space(targets []*plans.Table) int64 {
 }
 
 // copyBoth copies a table without its indexes and, if it has any, with them.
-func (b *bench) copyBoth(ctx context.Context, t *plans.Table, i int) error {
+func (b *bench) copyBoth(ctx context.Context, i int) error {
+	t := b.report.Tables[i]
 	b.config.Progress(fmt.Sprintf("copying at most %s of %s", sheet.Plural(b.config.CopyRows, "row"), t.Name))
 	name := b.name()
 	if err := b.dialect.copyTable(ctx, b.session, t, name, b.config.CopyRows); err != nil {
@@ -191,11 +193,11 @@ func (b *bench) variant(name string, copies map[int]string, trials ...*indexed) 
 	tables := map[int]string{}
 	for from, copied := range copies {
 		tables[from] = b.quote(copied)
-		if ref := b.selection.Tables[from]; !ref.Aliased {
-			tables[from] += " AS " + b.quote(ref.Alias)
+		if ref := b.selection.tables[from]; !ref.aliased {
+			tables[from] += " AS " + b.quote(ref.alias)
 		}
 	}
-	m := &Measurement{Variant: name, RowsCopied: b.rows, statement: b.selection.Render(b.dialect.placeholder, tables)}
+	m := &Measurement{Variant: name, RowsCopied: b.rows, statement: b.selection.render(b.dialect.placeholder, tables)}
 	for _, one := range trials {
 		m.candidates = append(m.candidates, one.candidates...)
 		m.indexes = append(m.indexes, one.indexes...)

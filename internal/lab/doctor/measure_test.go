@@ -11,7 +11,7 @@ import (
 
 func tried(columns int, seconds float64, rows int64, sorts bool) *Measurement {
 	return &Measurement{
-		candidates: []plans.Candidate{{Columns: make([]plans.IndexColumn, columns)}}, MedianSeconds: seconds, MinSeconds: seconds, RowsExamined: rows, Sorts: sorts,
+		candidates: []Candidate{{Columns: make([]plans.IndexColumn, columns)}}, MedianSeconds: seconds, MinSeconds: seconds, RowsExamined: rows, Sorts: sorts,
 	}
 }
 
@@ -49,14 +49,14 @@ func TestMedian(t *testing.T) {
 
 // TestVerdict: an index is recommended if the plan uses it, and it is faster in nearly all rounds.
 func TestVerdict(t *testing.T) {
-	index := func(columns ...string) plans.Candidate {
-		c := plans.Candidate{Create: "CREATE INDEX"}
+	index := func(columns ...string) Candidate {
+		c := Candidate{Create: "CREATE INDEX"}
 		for _, name := range columns {
 			c.Columns = append(c.Columns, plans.IndexColumn{Name: name})
 		}
 		return c
 	}
-	variant := func(name string, seconds float64, used bool, candidates ...plans.Candidate) *Measurement {
+	variant := func(name string, seconds float64, used bool, candidates ...Candidate) *Measurement {
 		m := &Measurement{Variant: name, IndexesUsed: used, candidates: candidates, times: slices.Repeat([]float64{seconds}, 15)}
 		m.summarize(m)
 		return m

@@ -16,7 +16,7 @@ const combinationsMax = 12
 
 // indexed is a copy of one table with one candidate, or with several that serve together.
 type indexed struct {
-	candidates []plans.Candidate
+	candidates []Candidate
 	indexes    []string // their names
 	table      string   // the copy
 	built      time.Duration
@@ -25,17 +25,17 @@ type indexed struct {
 }
 
 // from is the table's place in FROM.
-func (t *indexed) from() int { return t.candidates[0].From }
+func (t *indexed) from() int { return t.candidates[0].from }
 
 // trialsOf returns what to try: each candidate that can serve alone, and each set.
 func (b *bench) trialsOf() []*indexed {
 	var list []*indexed
 	for i, c := range b.report.Candidates {
-		if !slices.ContainsFunc(b.sets, func(set plans.CandidateSet) bool { return set.Either && slices.Contains(set.Members, i) }) {
-			list = append(list, &indexed{candidates: []plans.Candidate{c}})
+		if !slices.ContainsFunc(b.report.Sets, func(set CandidateSet) bool { return set.Either && slices.Contains(set.Members, i) }) {
+			list = append(list, &indexed{candidates: []Candidate{c}})
 		}
 	}
-	for _, set := range b.sets {
+	for _, set := range b.report.Sets {
 		together := &indexed{}
 		for _, i := range set.Members {
 			together.candidates = append(together.candidates, b.report.Candidates[i])
@@ -47,7 +47,7 @@ func (b *bench) trialsOf() []*indexed {
 
 // build makes the copy of a trial, with the live indexes and its own.
 func (b *bench) build(ctx context.Context, one *indexed) error {
-	t := b.tables[one.from()]
+	t := b.report.Tables[one.from()]
 	b.config.Progress(fmt.Sprintf("building %s on a copy of %s", one.columns(), t.Name))
 	one.table = b.name()
 	if err := b.dialect.duplicate(ctx, b.session, t, b.bare[one.from()], one.table, len(t.Indexes) > 0); err != nil {
@@ -87,10 +87,10 @@ func (t *indexed) columns() string {
 
 // title names a trial, with its table if there are several.
 func (b *bench) title(one *indexed) string {
-	if len(b.tables) == 1 {
+	if len(b.report.Tables) == 1 {
 		return one.columns()
 	}
-	return b.tables[one.from()].Name + " " + one.columns()
+	return b.report.Tables[one.from()].Name + " " + one.columns()
 }
 
 // with returns the copies with the live indexes, except those that trials replace.

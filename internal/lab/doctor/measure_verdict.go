@@ -7,7 +7,6 @@ import (
 	"github.com/aclements/go-moremath/stats"
 
 	"spillway/internal/lab/sheet"
-	"spillway/internal/plans"
 )
 
 // judge selects the indexes to build among those that are worth it. The plan must use all of them, and they must be faster in
@@ -88,9 +87,9 @@ func (m *Measurement) columns() int {
 
 // shortens reports whether an index of a variant is the beginning of a longer one of another variant, which serves in its place.
 func (m *Measurement) shortens(other *Measurement) bool {
-	return slices.ContainsFunc(m.candidates, func(c plans.Candidate) bool {
-		return slices.ContainsFunc(other.candidates, func(longer plans.Candidate) bool {
-			return c.From == longer.From && len(c.Columns) < len(longer.Columns) && slices.Equal(c.Columns, longer.Columns[:len(c.Columns)])
+	return slices.ContainsFunc(m.candidates, func(c Candidate) bool {
+		return slices.ContainsFunc(other.candidates, func(longer Candidate) bool {
+			return c.from == longer.from && len(c.Columns) < len(longer.Columns) && slices.Equal(c.Columns, longer.Columns[:len(c.Columns)])
 		})
 	})
 }

@@ -32,18 +32,16 @@ type QueryConfig struct {
 // Query is the analysis of one statement. It contains no values of parameters, which may
 // be secrets.
 type Query struct {
-	Statement  string            `json:"statement"`
-	Database   string            `json:"database"` // without its password
-	Params     []QueryParam      `json:"params,omitempty"`
-	Tables     []*plans.Table    `json:"tables"`
-	Plan       *Plan             `json:"plan"`
-	Candidates []plans.Candidate `json:"candidates"`
-	Covered    []string          `json:"covered,omitempty"` // candidates that an existing index serves
-	Notes      []string          `json:"notes,omitempty"`
-	Measured   []Measurement     `json:"measured,omitempty"`
-	Winner     *plans.Candidate  `json:"winner,omitempty"`  // the first of Winners
-	Winners    []plans.Candidate `json:"winners,omitempty"` // indexes to build together
-	Verdict    string            `json:"verdict"`
+	Statement string         `json:"statement"`
+	Database  string         `json:"database"` // without its password
+	Params    []QueryParam   `json:"params,omitempty"`
+	Tables    []*plans.Table `json:"tables"`
+	Plan      *Plan          `json:"plan"`
+	Advice
+	Measured []Measurement `json:"measured,omitempty"`
+	Winner   *Candidate    `json:"winner,omitempty"`  // the first of Winners
+	Winners  []Candidate   `json:"winners,omitempty"` // indexes to build together
+	Verdict  string        `json:"verdict"`
 }
 
 // QueryParam is a parameter and the source of its value.
@@ -95,9 +93,7 @@ type analysis struct {
 	config    QueryConfig
 	dialect   dialect
 	session   session
-	selection *plans.Select
-	tables    []*plans.Table
-	sets      []plans.CandidateSet
+	selection *selection
 	args      []value
 	deadline  time.Time
 	report    *Query
@@ -111,7 +107,7 @@ func Analyze(ctx context.Context, url database.URL, c QueryConfig) (*Query, erro
 	if url.Driver == database.MySQL {
 		sql |= plans.BackslashEscapes // the session has the default sql_mode
 	}
-	s, err := plans.ReadSelect(c.Statement, sql)
+	s, err := readSelect(c.Statement, sql)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrStatement, err)
 	}
@@ -124,7 +120,7 @@ func Analyze(ctx context.Context, url database.URL, c QueryConfig) (*Query, erro
 	}
 	a := &analysis{
 		config: c, dialect: dialectOf(url.Driver), session: conn, selection: s, deadline: deadline,
-		report: &Query{Statement: s.Text, Database: url.String()},
+		report: &Query{Statement: s.text, Database: url.String()},
 	}
 	err = a.run(ctx)
 	if closing := conn.close(); err == nil && closing != nil {
@@ -140,7 +136,7 @@ func (a *analysis) run(ctx context.Context) error {
 	if err := a.readTables(ctx); err != nil {
 		return err
 	}
-	advice, err := a.selection.Advise(a.tables)
+	advice, err := a.selection.advise()
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrStatement, err)
 	}
@@ -148,12 +144,12 @@ func (a *analysis) run(ctx context.Context) error {
 		return err
 	}
 	a.config.Progress("explaining the statement")
-	text := a.selection.Render(a.dialect.placeholder, nil)
+	text := a.selection.render(a.dialect.placeholder, nil)
 	a.report.Plan, err = a.dialect.explain(ctx, a.session, text, a.args, min(executionLimit, time.Until(a.deadline)))
 	if err != nil {
 		return fmt.Errorf("explain: %w", err)
 	}
-	a.report.Candidates, a.report.Covered, a.report.Notes, a.sets = advice.Candidates, advice.Covered, advice.Notes, advice.Sets
+	a.report.Advice = *advice
 	switch {
 	case len(advice.Candidates) == 0 && len(advice.Covered) > 0:
 		a.report.Verdict = "the indexes that the statement suggests are there"
@@ -175,7 +171,7 @@ func (a *analysis) readTables(ctx context.Context) error {
 		}
 		return a.session.query(ctx, sql, values...)
 	}}
-	for _, ref := range a.selection.Tables {
+	for i, ref := range a.selection.tables {
 		t, err := catalog.Table(ref.TableName)
 		if err != nil {
 			return err
@@ -190,9 +186,9 @@ func (a *analysis) readTables(ctx context.Context) error {
 			}
 			t.Rows = parseNumber(rows[0][0])
 		}
-		a.tables = append(a.tables, t)
+		a.selection.tables[i].described = t
+		a.report.Tables = append(a.report.Tables, t)
 	}
-	a.report.Tables = a.tables
 	return nil
 }
 
@@ -202,25 +198,22 @@ func (a *analysis) readParams(ctx context.Context) error {
 	if err := a.checkNames(); err != nil {
 		return err
 	}
-	samples := map[*plans.Table]map[string]string{}
-	for _, p := range a.selection.Params {
-		v := value{number: p.Count}
-		var table *plans.Table
-		var column string
-		if p.Column.Name != "" {
-			from, name, err := a.selection.Resolve(a.tables, p.Column)
-			if err != nil {
+	samples := map[int]map[string]string{} // by the table's place in FROM
+	for _, p := range a.selection.params {
+		v := value{number: p.count}
+		var table int
+		var column plans.Column
+		if p.column.Name != "" {
+			var err error
+			if table, column, err = a.selection.resolve(p.column); err != nil {
 				return fmt.Errorf("%w: %w", ErrStatement, err)
 			}
-			table, column = a.tables[from], name
-			info, _ := table.Column(column)
-			v.number = info.Number
+			v.number = column.Number
 		}
-		text, given := a.config.Params[p.Name]
-		from := "given"
-		if !given {
-			if !p.Equal {
-				return fmt.Errorf("%w: parameter %s has no value; add --param %s=…", ErrStatement, p.Name, p.Name)
+		from, given := "given", false
+		if v.text, given = a.config.Params[p.name]; !given {
+			if !p.equal {
+				return fmt.Errorf("%w: parameter %s has no value; add --param %s=…", ErrStatement, p.name, p.name)
 			}
 			if samples[table] == nil {
 				sample, err := a.sample(ctx, table)
@@ -229,11 +222,10 @@ func (a *analysis) readParams(ctx context.Context) error {
 				}
 				samples[table] = sample
 			}
-			text, from = samples[table][column], "a row of "+table.Name
+			v.text, from = samples[table][column.Name], "a row of "+a.report.Tables[table].Name
 		}
-		v.text = text
 		a.args = append(a.args, v)
-		a.report.Params = append(a.report.Params, QueryParam{Name: p.Name, From: from})
+		a.report.Params = append(a.report.Params, QueryParam{Name: p.name, From: from})
 	}
 	return nil
 }
@@ -241,8 +233,8 @@ func (a *analysis) readParams(ctx context.Context) error {
 // checkNames refuses values for unknown parameters.
 func (a *analysis) checkNames() error {
 	var names []string
-	for _, p := range a.selection.Params {
-		names = append(names, p.Name)
+	for _, p := range a.selection.params {
+		names = append(names, p.name)
 	}
 	for _, name := range slices.Sorted(maps.Keys(a.config.Params)) {
 		if !slices.Contains(names, name) {
@@ -252,22 +244,22 @@ func (a *analysis) checkNames() error {
 	return nil
 }
 
-// sample reads the values of the columns that parameters without a value must equal from
-// one row.
-func (a *analysis) sample(ctx context.Context, t *plans.Table) (map[string]string, error) {
-	quote := a.dialect.driver.Dialect().QuoteAlways
+// sample reads the values of the columns of a table that parameters without a value must
+// equal from one row.
+func (a *analysis) sample(ctx context.Context, table int) (map[string]string, error) {
+	t, quote := a.report.Tables[table], a.dialect.driver.Dialect().QuoteAlways
 	var columns, words, set []string
-	for _, p := range a.selection.Params {
-		if _, given := a.config.Params[p.Name]; given || !p.Equal {
+	for _, p := range a.selection.params {
+		if _, given := a.config.Params[p.name]; given || !p.equal {
 			continue
 		}
-		owner, column, err := a.selection.Resolve(a.tables, p.Column)
-		if err != nil || a.tables[owner] != t || slices.Contains(columns, column) {
+		owner, column, err := a.selection.resolve(p.column)
+		if err != nil || owner != table || slices.Contains(columns, column.Name) {
 			continue
 		}
-		columns = append(columns, column)
-		words = append(words, quote(column))
-		set = append(set, quote(column)+" IS NOT NULL")
+		columns = append(columns, column.Name)
+		words = append(words, quote(column.Name))
+		set = append(set, quote(column.Name)+" IS NOT NULL")
 	}
 	rows, err := a.session.query(ctx, fmt.Sprintf("SELECT %s FROM %s WHERE %s LIMIT 1", strings.Join(words, ", "), a.quoted(t),
 		strings.Join(set, " AND ")))

@@ -28,6 +28,17 @@ type value struct {
 	number bool
 }
 
+// bound returns the value as MySQL and SQLite take it: an int64, a float64 or the text.
+func (v value) bound() any {
+	if n, err := strconv.ParseInt(v.text, 10, 64); v.number && err == nil {
+		return n
+	}
+	if x, err := strconv.ParseFloat(v.text, 64); v.number && err == nil {
+		return x
+	}
+	return v.text
+}
+
 // session is one connection, which runs one statement at a time. NULL is read as
 // "".
 type session interface {
@@ -136,12 +147,7 @@ func openMySQL(ctx context.Context, url database.URL) (session, error) {
 func (s mysqlSession) query(ctx context.Context, text string, args ...value) ([][]string, error) {
 	params := make([]driver.Value, len(args))
 	for i, a := range args {
-		params[i] = a.text
-		if n, err := strconv.ParseInt(a.text, 10, 64); a.number && err == nil {
-			params[i] = n
-		} else if x, err := strconv.ParseFloat(a.text, 64); a.number && err == nil {
-			params[i] = x
-		}
+		params[i] = a.bound()
 	}
 	return s.opened.Query(ctx, text, params...)
 }
@@ -171,11 +177,12 @@ func (s sqliteSession) query(ctx context.Context, text string, args ...value) ([
 	}
 	defer stmt.Finalize()
 	for i, a := range args {
-		if n, err := strconv.ParseInt(a.text, 10, 64); a.number && err == nil {
-			stmt.BindInt64(i+1, n)
-		} else if x, err := strconv.ParseFloat(a.text, 64); a.number && err == nil {
-			stmt.BindFloat(i+1, x)
-		} else {
+		switch v := a.bound().(type) {
+		case int64:
+			stmt.BindInt64(i+1, v)
+		case float64:
+			stmt.BindFloat(i+1, v)
+		default:
 			stmt.BindText(i+1, a.text)
 		}
 	}

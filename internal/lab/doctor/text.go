@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"math/bits"
 	"strings"
 
 	"spillway/internal/lab/sheet"
@@ -166,11 +167,5 @@ func limitText(n int64) string {
 	return sheet.Integer(n)
 }
 
-// powerOfTwo is the smallest power of two that is at least n.
-func powerOfTwo(n int) int {
-	p := 1
-	for p < n {
-		p *= 2
-	}
-	return p
-}
+// powerOfTwo is the smallest power of two that is at least n, which is positive.
+func powerOfTwo(n int) int { return 1 << bits.Len(uint(n-1)) }

@@ -34,14 +34,17 @@ func example(t *testing.T) *Report {
 	columns := []plans.IndexColumn{{Name: "app_id"}, {Name: "prize_grade"}}
 	r.Query = &Query{
 		Statement: "SELECT *\n FROM game_record WHERE app_id = ?", Database: "postgres://app:***@db/app", Params: []QueryParam{{"app_id", "a row of game_record"}},
-		Tables:     []*plans.Table{{Name: "game_record", Rows: 50_000, Bytes: 4 << 20, Indexes: []plans.Index{{Name: "game_record_pkey", Columns: []plans.IndexColumn{{Name: "id"}}}}}},
-		Plan:       &Plan{Lines: []string{"Seq Scan on game_record: 500 rows, 35.3 ms, discards 49500"}, ExecutionSeconds: &seconds, RowsExamined: 50_000, Buffers: 468, Costs: []string{"reads all of game_record (50000 rows) to keep 500"}},
-		Candidates: []plans.Candidate{{Table: "game_record", Columns: columns, Reason: "app_id equal, then ORDER BY", Create: "CREATE INDEX …"}},
-		Notes:      []string{"WHERE score != -1: all values but one"}, Verdict: "(app_id, prize_grade): 0.4 ms in place of 35.3 ms",
+		Tables: []*plans.Table{{Name: "game_record", Rows: 50_000, Bytes: 4 << 20, Indexes: []plans.Index{{Name: "game_record_pkey", Columns: []plans.IndexColumn{{Name: "id"}}}}}},
+		Plan:   &Plan{Lines: []string{"Seq Scan on game_record: 500 rows, 35.3 ms, discards 49500"}, ExecutionSeconds: &seconds, RowsExamined: 50_000, Buffers: 468, Costs: []string{"reads all of game_record (50000 rows) to keep 500"}},
+		Advice: Advice{
+			Candidates: []Candidate{{Table: "game_record", Columns: columns, Reason: "app_id equal, then ORDER BY", Create: "CREATE INDEX …"}},
+			Notes:      []string{"WHERE score != -1: all values but one"},
+		},
+		Verdict: "(app_id, prize_grade): 0.4 ms in place of 35.3 ms",
 		Measured: []Measurement{
 			{Variant: "no index", RowsCopied: 50_000, Runs: 15, MedianSeconds: 0.0353, MinSeconds: 0.03, MaxSeconds: 0.05, SpeedUp: 1, RowsExamined: 50_000, Buffers: 468, Sorts: true},
 			{Variant: "existing indexes", RowsCopied: 50_000, MedianSeconds: 6, TooLong: true, SpeedUp: 0.006},
-			{Variant: "(app_id, prize_grade)", RowsCopied: 50_000, Runs: 15, BuildSeconds: 0.1, IndexBytes: 1 << 20, IndexBytesEstimated: true, MedianSeconds: 0.0004, MinSeconds: 0.0003, MaxSeconds: 0.0009, SpeedUp: 88.2, RowsExamined: 50, Buffers: 52, candidates: make([]plans.Candidate, 1), IndexesUsed: true},
+			{Variant: "(app_id, prize_grade)", RowsCopied: 50_000, Runs: 15, BuildSeconds: 0.1, IndexBytes: 1 << 20, IndexBytesEstimated: true, MedianSeconds: 0.0004, MinSeconds: 0.0003, MaxSeconds: 0.0009, SpeedUp: 88.2, RowsExamined: 50, Buffers: 52, candidates: make([]Candidate, 1), IndexesUsed: true},
 		},
 	}
 	r.Query.Winners, r.Query.Winner = r.Query.Candidates, &r.Query.Candidates[0]

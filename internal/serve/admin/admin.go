@@ -30,18 +30,18 @@ const (
 	MetricsRequestMax = 8                // concurrent requests of /metrics
 )
 
-// Config is the listener's configuration.
+// Config is the listener's configuration. All fields are required but Tokens and Popups.
 type Config struct {
-	Listen   string               // host:port
-	Tokens   []Token              // accepted bearer tokens; none: loopback addresses only
-	Log      *slog.Logger         // nil: nothing is logged
-	Registry *prometheus.Registry // of /metrics; nil: a new one
-	Ready    func() []Part        // the state of all parts; nil: none
-	Acks     func() []StreamAck   // ack levels of streams, for /readyz; nil: none
+	Listen   string  // host:port
+	Tokens   []Token // accepted bearer tokens; none: loopback addresses only
+	Log      *slog.Logger
+	Registry *prometheus.Registry // of /metrics
+	Ready    func() []Part        // the state of all parts
+	Acks     func() []StreamAck   // ack levels of streams, for /readyz
 	Popups   *Popups              // the campaigns; nil: no popups
 
-	// Reload applies the configuration file, or returns an error and changes nothing. nil: the
-	// process cannot. It is called concurrently.
+	// Reload applies the configuration file, or returns an error and changes nothing. It is
+	// called concurrently.
 	Reload func(context.Context) error
 }
 
@@ -55,15 +55,6 @@ type Server struct {
 // New returns a server that does not listen yet, and registers the collectors of the Go
 // runtime and the process.
 func New(cfg Config) (*Server, error) {
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
-	if cfg.Registry == nil {
-		cfg.Registry = prometheus.NewRegistry()
-	}
-	if cfg.Ready == nil {
-		cfg.Ready = func() []Part { return nil }
-	}
 	s := &Server{cfg: cfg, connections: newConnections()}
 	for _, c := range append(s.connections.collectors(),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})) {

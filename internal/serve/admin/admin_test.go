@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
 	"spillway/internal/apptest"
@@ -232,7 +233,7 @@ func TestHost(t *testing.T) {
 // Serve checks the address of the listener: the configured one may be a name.
 func TestServeRefusesOpenListener(t *testing.T) {
 	t.Parallel()
-	s, err := New(Config{Listen: "localhost:0"})
+	s, err := newServer(Config{Listen: "localhost:0"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +256,7 @@ func TestRunReportsTakenAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	s, err := New(Config{Listen: ln.Addr().String()})
+	s, err := newServer(Config{Listen: ln.Addr().String()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,7 +308,7 @@ func TestStopIsGraceful(t *testing.T) {
 
 func testStopIsGraceful(t *testing.T) {
 	asked, answer := make(chan struct{}), make(chan struct{})
-	s, err := New(Config{Listen: "127.0.0.1:0", Ready: func() []Part {
+	s, err := newServer(Config{Listen: "127.0.0.1:0", Ready: func() []Part {
 		close(asked)
 		<-answer
 		return nil
@@ -423,13 +424,33 @@ func answered(conn net.Conn) int {
 	return response.StatusCode
 }
 
+// newServer returns a server with what a configuration leaves out.
+func newServer(cfg Config) (*Server, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Registry == nil {
+		cfg.Registry = prometheus.NewRegistry()
+	}
+	if cfg.Ready == nil {
+		cfg.Ready = func() []Part { return nil }
+	}
+	if cfg.Acks == nil {
+		cfg.Acks = func() []StreamAck { return nil }
+	}
+	if cfg.Reload == nil {
+		cfg.Reload = func(context.Context) error { return nil }
+	}
+	return New(cfg)
+}
+
 // start serves cfg on a free loopback port until the test ends, and returns its base URL.
 func start(t *testing.T, cfg Config) string {
 	t.Helper()
 	cfg.Listen = "127.0.0.1:0"
 	var log bytes.Buffer
 	cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
-	s, err := New(cfg)
+	s, err := newServer(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

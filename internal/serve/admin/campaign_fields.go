@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"spillway/internal/serve/popup"
 )
@@ -46,13 +45,6 @@ func newCampaign() popup.Campaign {
 func compareViews(a, b campaignView) int {
 	return cmp.Or(cmp.Compare(a.Placement, b.Placement), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Order, b.Order),
 		cmp.Compare(a.ID, b.ID))
-}
-
-func orNil(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
 }
 
 // fields are the members of a body, by the names of a campaign's fields.

@@ -24,24 +24,20 @@ type Popups struct {
 
 	// Counts returns how often campaigns were shown and answered.
 	Counts  func(context.Context) (map[popup.CampaignID]popup.Counts, error)
-	Reports ReportTables // nil: no reports and no history
+	Reports ReportTables
 
-	// Forget deletes all that is known about a user; nil: it cannot. Errors that wrap
-	// popup.ErrRequest are the caller's.
+	// Forget deletes all that is known about a user. Errors that wrap popup.ErrRequest are the
+	// caller's.
 	Forget func(ctx context.Context, user string) (Forgotten, error)
 }
 
 // routes returns the routes of the campaign API.
 func (p *Popups) routes() []route {
-	// Without a token, a page in the operator's browser can send requests here.
-	own := http.NewCrossOriginProtection()
-	own.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		writeProblem(w, http.StatusForbidden, "pages of other origins may not change campaigns")
-	}))
+	const changes = "change campaigns"
 	change := func(method, path string, handle http.HandlerFunc) route {
-		return route{method, path, RoleEdit, own.Handler(handle).ServeHTTP}
+		return route{method, path, RoleEdit, ownOrigin(changes, handle)}
 	}
-	routes := []route{
+	return []route{
 		{"GET", "/popups/campaigns", RoleRead, p.list},
 		{"GET", "/popups/campaigns/{id}", RoleRead, p.get},
 		{"GET", "/popups/explain", RoleRead, p.explain},
@@ -54,15 +50,10 @@ func (p *Popups) routes() []route {
 		change("POST", "/popups/campaigns/{id}/pause", p.setStatus(popup.Paused)),
 		change("POST", "/popups/campaigns/{id}/resume", p.setStatus(popup.Active)),
 		change("POST", "/popups/campaigns/{id}/archive", p.setStatus(popup.Archived)),
+		{"GET", "/popups/campaigns/{id}/report", RoleRead, p.report},
+		{"GET", "/popups/campaigns/{id}/history", RoleRead, p.history},
+		{"DELETE", "/popups/users/{user}", RoleAdmin, ownOrigin(changes, p.forget)},
 	}
-	if p.Reports != nil {
-		routes = append(routes, route{"GET", "/popups/campaigns/{id}/report", RoleRead, p.report},
-			route{"GET", "/popups/campaigns/{id}/history", RoleRead, p.history})
-	}
-	if p.Forget != nil {
-		routes = append(routes, route{"DELETE", "/popups/users/{user}", RoleAdmin, own.Handler(http.HandlerFunc(p.forget)).ServeHTTP})
-	}
-	return routes
 }
 
 func (p *Popups) list(w http.ResponseWriter, r *http.Request) {
@@ -244,8 +235,7 @@ func (p *Popups) store(w http.ResponseWriter, r *http.Request, c popup.StoredCam
 	case errors.Is(err, popup.ErrChanged):
 		writeProblem(w, http.StatusPreconditionFailed, popup.ErrChanged.Error())
 	case errors.Is(err, popup.ErrOutdated):
-		w.Header().Set("Retry-After", "1")
-		writeProblem(w, http.StatusServiceUnavailable, popup.ErrOutdated.Error())
+		writeLater(w, popup.ErrOutdated.Error())
 	case errors.Is(err, popup.ErrNoCampaign):
 		writeProblem(w, http.StatusNotFound, "there is no such campaign")
 	case errors.Is(err, popup.ErrCampaign):
@@ -262,6 +252,5 @@ func (p *Popups) store(w http.ResponseWriter, r *http.Request, c popup.StoredCam
 
 // writeDown answers that the database is not available.
 func writeDown(w http.ResponseWriter, err error) {
-	w.Header().Set("Retry-After", "1")
-	writeProblem(w, http.StatusServiceUnavailable, "the database does not answer: "+err.Error())
+	writeLater(w, "the database does not answer: "+err.Error())
 }

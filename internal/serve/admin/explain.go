@@ -47,8 +47,7 @@ func (p *Popups) explain(w http.ResponseWriter, r *http.Request) {
 	case errors.Is(err, popup.ErrRequest): // the placement is one of ours
 		writeFlaws(w, http.StatusBadRequest, flaw{Field: "user", Message: withoutClass(err)})
 	case err != nil:
-		w.Header().Set("Retry-After", "1")
-		writeProblem(w, http.StatusServiceUnavailable, err.Error())
+		writeLater(w, err.Error())
 	default:
 		writeExplanations(w, key, now, state, all)
 	}
@@ -111,10 +110,10 @@ func writeExplanations(w http.ResponseWriter, key popup.Key, now time.Time, s po
 		Campaigns []popup.Explanation `json:"campaigns"`
 	}{key.User, key.Placement, now.UTC(), userState{Version: s.Version, Phase: s.Phase.String(), Campaign: s.Campaign}, all}
 	if s.Phase != popup.Fresh {
-		answer.State.Shown = orNil(time.UnixMilli(s.Shown).UTC())
+		answer.State.Shown = new(time.UnixMilli(s.Shown).UTC())
 	}
 	if s.Answered != 0 {
-		answer.State.Answered = orNil(time.UnixMilli(s.Answered).UTC())
+		answer.State.Answered = new(time.UnixMilli(s.Answered).UTC())
 	}
 	if until := time.UnixMilli(s.Until).UTC(); s.Phase != popup.Fresh && until.Year() < 10000 {
 		answer.State.Until = &until

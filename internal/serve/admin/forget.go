@@ -28,8 +28,7 @@ func (p *Popups) forget(w http.ResponseWriter, r *http.Request) {
 	case errors.Is(err, popup.ErrRequest):
 		writeFlaws(w, http.StatusBadRequest, flaw{Field: "user", Message: withoutClass(err)})
 	case err != nil:
-		w.Header().Set("Retry-After", "1")
-		writeProblem(w, http.StatusServiceUnavailable, err.Error()+"; try again")
+		writeLater(w, err.Error()+"; try again")
 	default:
 		writeJSON(w, "application/json", http.StatusOK, done)
 	}

@@ -71,14 +71,22 @@ func (s *Server) closedRoutes() []route {
 		{"GET", "/debug/pprof/trace", RoleAdmin, pprof.Trace},
 		{"GET", "/debug/pprof/symbol", RoleAdmin, pprof.Symbol},
 		{"POST", "/debug/pprof/symbol", RoleAdmin, pprof.Symbol},
+		{"POST", "/reload", RoleAdmin, ownOrigin("reload the configuration", s.reload)},
 	}
 	if s.cfg.Popups != nil {
 		routes = append(routes, s.cfg.Popups.routes()...)
 	}
-	if s.cfg.Reload != nil {
-		routes = append(routes, s.reloadRoute())
-	}
 	return routes
+}
+
+// ownOrigin returns a handler that refuses what pages of other origins may not do. Without a
+// token, a page in the operator's browser can send requests here.
+func ownOrigin(what string, handle http.HandlerFunc) http.HandlerFunc {
+	own := http.NewCrossOriginProtection()
+	own.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		writeProblem(w, http.StatusForbidden, "pages of other origins may not "+what)
+	}))
+	return own.Handler(handle).ServeHTTP
 }
 
 // handler returns the routes, with the checks of host and token.
@@ -188,6 +196,12 @@ type flaw struct {
 // writeProblem answers with a problem and the flaws that led to it.
 func writeProblem(w http.ResponseWriter, status int, detail string, flaws ...flaw) {
 	writeJSON(w, "application/problem+json", status, problem{"about:blank", http.StatusText(status), status, detail, flaws})
+}
+
+// writeLater answers 503: the request may succeed soon.
+func writeLater(w http.ResponseWriter, detail string) {
+	w.Header().Set("Retry-After", "1")
+	writeProblem(w, http.StatusServiceUnavailable, detail)
 }
 
 // writeFlaws answers with flaws alone.

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"runtime"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,15 +18,9 @@ import (
 	"spillway/internal/serve/token"
 )
 
-const (
-	counter = prometheus.CounterValue
-	gauge   = prometheus.GaugeValue
-)
-
 // metric is one number of a snapshot.
 type metric[T any] struct {
-	name  string // without the collector's prefix
-	kind  prometheus.ValueType
+	name  string          // without the collector's prefix; one that ends with _total is a counter
 	value func(T) float64 // NaN: absent
 	help  string
 	label prometheus.Labels // in addition to the collector's; nil: none
@@ -47,13 +42,13 @@ func PoolStats(name string, stats func() database.Stats) prometheus.Collector {
 	read := func() []s { return []s{stats()} }
 	c := &snapshots[s]{prefix: "spillway_pool_", fixed: prometheus.Labels{"database": name}, read: read}
 	return c.describe([]metric[s]{
-		{"connections", gauge, func(s s) float64 { return float64(s.InUse) }, "Connections open.", prometheus.Labels{"state": "in_use"}},
-		{"connections", gauge, func(s s) float64 { return float64(s.Idle) }, "Connections open.", prometheus.Labels{"state": "idle"}},
-		{"connections_max", gauge, func(s s) float64 { return float64(s.Max) }, "Connections at most.", nil},
-		{"waiting", gauge, func(s s) float64 { return float64(s.Waiting) }, "Statements waiting for a connection.", nil},
-		{"waits_total", counter, func(s s) float64 { return float64(s.Waits) }, "Statements that waited for a connection.", nil},
-		{"wait_seconds_total", counter, func(s s) float64 { return s.WaitTime.Seconds() }, "Time that statements waited for a connection.", nil},
-		{"connects_total", counter, func(s s) float64 { return float64(s.Connects) }, "Connections opened.", nil},
+		{"connections", func(s s) float64 { return float64(s.InUse) }, "Connections open.", prometheus.Labels{"state": "in_use"}},
+		{"connections", func(s s) float64 { return float64(s.Idle) }, "Connections open.", prometheus.Labels{"state": "idle"}},
+		{"connections_max", func(s s) float64 { return float64(s.Max) }, "Connections at most.", nil},
+		{"waiting", func(s s) float64 { return float64(s.Waiting) }, "Statements waiting for a connection.", nil},
+		{"waits_total", func(s s) float64 { return float64(s.Waits) }, "Statements that waited for a connection.", nil},
+		{"wait_seconds_total", func(s s) float64 { return s.WaitTime.Seconds() }, "Time that statements waited for a connection.", nil},
+		{"connects_total", func(s s) float64 { return float64(s.Connects) }, "Connections opened.", nil},
 	})
 }
 
@@ -61,34 +56,28 @@ func PoolStats(name string, stats func() database.Stats) prometheus.Collector {
 // label is the feed's name. stats is called at each scrape.
 func FeedStats(stats func() []feed.Stats) prometheus.Collector {
 	type s = feed.Stats
-	c := &snapshots[s]{prefix: "spillway_feed_", label: "feed", name: func(s s) string { return s.Name }, read: stats}
+	c := &snapshots[s]{prefix: "spillway_feed_", labels: []string{"feed"}, of: func(s s) []string { return []string{s.Name} }, read: stats}
 	return c.describe([]metric[s]{
-		{"windows", gauge, func(s s) float64 { return float64(s.Windows) }, "Windows kept, one per value of the parameters.", nil},
-		{"rows", gauge, func(s s) float64 { return float64(s.Rows) }, "Rows in the windows.", nil},
-		{"age_seconds", gauge, func(s s) float64 { return s.AgeSeconds }, "Age of the oldest window in use.", nil},
-		{"refreshes_total", counter, func(s s) float64 { return float64(s.Refreshes) }, "Statements that read a window.", nil},
-		{"refresh_errors_total", counter, func(s s) float64 { return float64(s.RefreshErrors) }, "Refreshes that failed.", nil},
-		{"refresh_seconds_total", counter, func(s s) float64 { return s.RefreshSeconds }, "Time spent in refreshes.", nil},
-		{"pages_total", counter, func(s s) float64 { return float64(s.WindowPages) }, "Pages answered.", prometheus.Labels{"source": "window"}},
+		{"windows", func(s s) float64 { return float64(s.Windows) }, "Windows kept, one per value of the parameters.", nil},
+		{"rows", func(s s) float64 { return float64(s.Rows) }, "Rows in the windows.", nil},
+		{"age_seconds", func(s s) float64 { return s.AgeSeconds }, "Age of the oldest window in use.", nil},
+		{"refreshes_total", func(s s) float64 { return float64(s.Refreshes) }, "Statements that read a window.", nil},
+		{"refresh_errors_total", func(s s) float64 { return float64(s.RefreshErrors) }, "Refreshes that failed.", nil},
+		{"refresh_seconds_total", func(s s) float64 { return s.RefreshSeconds }, "Time spent in refreshes.", nil},
+		{"pages_total", func(s s) float64 { return float64(s.WindowPages) }, "Pages answered.", prometheus.Labels{"source": "window"}},
+		{"pages_total", func(s s) float64 { return float64(s.DatabasePages) }, "Pages answered.", prometheus.Labels{"source": "database"}},
+		{"not_modified_total", func(s s) float64 { return float64(s.NotModified) }, "Pages answered with 304.", nil},
+		{"refused_total", func(s s) float64 { return float64(s.Refused) }, "Pages not answered: database unavailable or too many waiting.", nil},
+		{"coalesced_total", func(s s) float64 { return float64(s.Coalesced) }, "Pages that shared another request's statement.", nil},
+		{"waiting", func(s s) float64 { return float64(s.Waiting) }, "Requests waiting for the database.", nil},
+		{"segment_rows", func(s s) float64 { return float64(s.SegmentRows) }, "Rows counted for deep offsets.", nil},
+		{"segment_bytes", func(s s) float64 { return float64(s.SegmentBytes) }, "Memory of the counts for deep offsets.", nil},
+		{"segment_age_seconds", func(s s) float64 { return s.SegmentAgeSeconds }, "Age of the oldest count for deep offsets.", nil},
+		{"evictions_total", func(s s) float64 { return float64(s.Evictions) }, "Windows dropped for others.", nil},
+		{"listeners", func(s s) float64 { return float64(s.Listeners) }, "Listeners of events now.", nil},
+		{"events_total", func(s s) float64 { return float64(s.Events) }, "Events that listeners got.", nil},
 		{
-			"pages_total", counter, func(s s) float64 { return float64(s.DatabasePages) }, "Pages answered.",
-			prometheus.Labels{"source": "database"},
-		},
-		{"not_modified_total", counter, func(s s) float64 { return float64(s.NotModified) }, "Pages answered with 304.", nil},
-		{
-			"refused_total", counter, func(s s) float64 { return float64(s.Refused) },
-			"Pages not answered: database unavailable or too many waiting.", nil,
-		},
-		{"coalesced_total", counter, func(s s) float64 { return float64(s.Coalesced) }, "Pages that shared another request's statement.", nil},
-		{"waiting", gauge, func(s s) float64 { return float64(s.Waiting) }, "Requests waiting for the database.", nil},
-		{"segment_rows", gauge, func(s s) float64 { return float64(s.SegmentRows) }, "Rows counted for deep offsets.", nil},
-		{"segment_bytes", gauge, func(s s) float64 { return float64(s.SegmentBytes) }, "Memory of the counts for deep offsets.", nil},
-		{"segment_age_seconds", gauge, func(s s) float64 { return s.SegmentAgeSeconds }, "Age of the oldest count for deep offsets.", nil},
-		{"evictions_total", counter, func(s s) float64 { return float64(s.Evictions) }, "Windows dropped for others.", nil},
-		{"listeners", gauge, func(s s) float64 { return float64(s.Listeners) }, "Listeners of events now.", nil},
-		{"events_total", counter, func(s s) float64 { return float64(s.Events) }, "Events that listeners got.", nil},
-		{
-			"listeners_dropped_total", counter, func(s s) float64 { return float64(s.ListenersDropped) },
+			"listeners_dropped_total", func(s s) float64 { return float64(s.ListenersDropped) },
 			"Listeners dropped because their clients did not read.", nil,
 		},
 	})
@@ -99,13 +88,13 @@ func ReplicaStats(name string, reads *standby.Switch) prometheus.Collector {
 	type s = *standby.Switch
 	c := &snapshots[s]{prefix: "spillway_replica_", fixed: prometheus.Labels{"database": name}, read: func() []s { return []s{reads} }}
 	return c.describe([]metric[s]{
-		{"fallbacks_total", counter, func(s s) float64 { return float64(s.Fallbacks()) }, "Reads answered by the primary instead.", nil},
-		{"down", gauge, func(s s) float64 { return flag(s.Down()) }, "1 while only the primary is used.", nil},
+		{"fallbacks_total", func(s s) float64 { return float64(s.Fallbacks()) }, "Reads answered by the primary instead.", nil},
+		{"down", func(s s) float64 { return flag(s.Down()) }, "1 while only the primary is used.", nil},
 		{
-			"late", gauge, func(s s) float64 { return flag(s.Late()) },
+			"late", func(s s) float64 { return flag(s.Late()) },
 			"1 if the replica's rows are older than replica_lag_max, or of unknown age: the primary answers, unless it is away.", nil,
 		},
-		{"lag_seconds", gauge, func(s s) float64 {
+		{"lag_seconds", func(s s) float64 {
 			lag, known := s.Lag()
 			if !known {
 				return math.NaN()
@@ -121,16 +110,16 @@ func KeySetStats(stats func() token.SetStats) prometheus.Collector {
 	type s = token.SetStats
 	c := &snapshots[s]{prefix: "spillway_jwks_", read: func() []s { return []s{stats()} }}
 	return c.describe([]metric[s]{
-		{"keys", gauge, func(s s) float64 { return float64(s.Keys) }, "Keys that verify JWTs.", nil},
-		{"age_seconds", gauge, func(s s) float64 {
+		{"keys", func(s s) float64 { return float64(s.Keys) }, "Keys that verify JWTs.", nil},
+		{"age_seconds", func(s s) float64 {
 			if s.FetchedAt.IsZero() {
 				return math.NaN()
 			}
 			return time.Since(s.FetchedAt).Seconds()
 		}, "Time since the key set was fetched; absent if it never was.", nil},
-		{"fetches_total", counter, func(s s) float64 { return float64(s.Fetches) }, "Fetches of the key set.", nil},
-		{"errors_total", counter, func(s s) float64 { return float64(s.Errors) }, "Fetches that failed.", nil},
-		{"unavailable_total", counter, func(s s) float64 { return float64(s.Unavailable) }, "Requests whose key could not be fetched.", nil},
+		{"fetches_total", func(s s) float64 { return float64(s.Fetches) }, "Fetches of the key set.", nil},
+		{"errors_total", func(s s) float64 { return float64(s.Errors) }, "Fetches that failed.", nil},
+		{"unavailable_total", func(s s) float64 { return float64(s.Unavailable) }, "Requests whose key could not be fetched.", nil},
 	})
 }
 
@@ -138,28 +127,28 @@ func KeySetStats(stats func() token.SetStats) prometheus.Collector {
 // query label is the query's name. stats is called at each scrape.
 func QueryStats(stats func() []query.Stats) prometheus.Collector {
 	type s = query.Stats
-	c := &snapshots[s]{prefix: "spillway_query_", label: "query", name: func(s s) string { return s.Name }, read: stats}
+	c := &snapshots[s]{prefix: "spillway_query_", labels: []string{"query"}, of: func(s s) []string { return []string{s.Name} }, read: stats}
 	return c.describe([]metric[s]{
-		{"answers_total", counter, func(s s) float64 { return float64(s.Hits) }, "Requests answered.", prometheus.Labels{"source": "memory"}},
-		{"answers_total", counter, func(s s) float64 { return float64(s.Stale) }, "Requests answered.", prometheus.Labels{"source": "stale"}},
-		{"answers_total", counter, func(s s) float64 { return float64(s.Misses) }, "Requests answered.", prometheus.Labels{"source": "waited"}},
-		{"not_modified_total", counter, func(s s) float64 { return float64(s.NotModified) }, "Responses with 304.", nil},
-		{"refused_total", counter, func(s s) float64 { return float64(s.Refused) }, "Requests not answered.", nil},
-		{"executions_total", counter, func(s s) float64 { return float64(s.Executions) }, "Statements run.", nil},
-		{"execution_errors_total", counter, func(s s) float64 { return float64(s.ExecutionErrors) }, "Statements that failed.", nil},
-		{"execution_seconds_total", counter, func(s s) float64 { return s.ExecutionSeconds }, "Time spent in statements.", nil},
-		{"renewal_errors_total", counter, func(s s) float64 { return float64(s.RenewalErrors) }, "Renewals of cached answers that failed.", nil},
-		{"shared_hits_total", counter, func(s s) float64 { return float64(s.SharedHits) }, "Answers fetched by another replica.", nil},
-		{"shared_errors_total", counter, func(s s) float64 { return float64(s.SharedErrors) }, "Calls of the shared cache that failed.", nil},
-		{"coalesced_total", counter, func(s s) float64 { return float64(s.Coalesced) }, "Requests that shared another request's execution.", nil},
-		{"waiting", gauge, func(s s) float64 { return float64(s.Waiting) }, "Requests waiting for the database.", nil},
+		{"answers_total", func(s s) float64 { return float64(s.Hits) }, "Requests answered.", prometheus.Labels{"source": "memory"}},
+		{"answers_total", func(s s) float64 { return float64(s.Stale) }, "Requests answered.", prometheus.Labels{"source": "stale"}},
+		{"answers_total", func(s s) float64 { return float64(s.Misses) }, "Requests answered.", prometheus.Labels{"source": "waited"}},
+		{"not_modified_total", func(s s) float64 { return float64(s.NotModified) }, "Responses with 304.", nil},
+		{"refused_total", func(s s) float64 { return float64(s.Refused) }, "Requests not answered.", nil},
+		{"executions_total", func(s s) float64 { return float64(s.Executions) }, "Statements run.", nil},
+		{"execution_errors_total", func(s s) float64 { return float64(s.ExecutionErrors) }, "Statements that failed.", nil},
+		{"execution_seconds_total", func(s s) float64 { return s.ExecutionSeconds }, "Time spent in statements.", nil},
+		{"renewal_errors_total", func(s s) float64 { return float64(s.RenewalErrors) }, "Renewals of cached answers that failed.", nil},
+		{"shared_hits_total", func(s s) float64 { return float64(s.SharedHits) }, "Answers fetched by another replica.", nil},
+		{"shared_errors_total", func(s s) float64 { return float64(s.SharedErrors) }, "Calls of the shared cache that failed.", nil},
+		{"coalesced_total", func(s s) float64 { return float64(s.Coalesced) }, "Requests that shared another request's execution.", nil},
+		{"waiting", func(s s) float64 { return float64(s.Waiting) }, "Requests waiting for the database.", nil},
 		{
-			"predicted_wait_seconds", gauge, func(s s) float64 { return s.PredictedWait.Seconds() },
+			"predicted_wait_seconds", func(s s) float64 { return s.PredictedWait.Seconds() },
 			"Predicted time until the answer to a request that needs the database.", nil,
 		},
-		{"cache_entries", gauge, func(s s) float64 { return float64(s.CacheEntries) }, "Answers cached in memory.", nil},
-		{"cache_bytes", gauge, func(s s) float64 { return float64(s.CacheBytes) }, "Memory of cached answers.", nil},
-		{"evictions_total", counter, func(s s) float64 { return float64(s.Evictions) }, "Answers dropped for others.", nil},
+		{"cache_entries", func(s s) float64 { return float64(s.CacheEntries) }, "Answers cached in memory.", nil},
+		{"cache_bytes", func(s s) float64 { return float64(s.CacheBytes) }, "Memory of cached answers.", nil},
+		{"evictions_total", func(s s) float64 { return float64(s.Evictions) }, "Answers dropped for others.", nil},
 	})
 }
 
@@ -175,8 +164,8 @@ func flag(is bool) float64 {
 type snapshots[T any] struct {
 	prefix string            // of the metrics' names
 	fixed  prometheus.Labels // on every metric; nil: none
-	label  string            // distinguishes the values of one read; "": there is one
-	name   func(T) string    // a value's label; nil if label is ""
+	labels []string          // distinguish the values of one read; none: there is one
+	of     func(T) []string  // their values; nil if there are none
 	read   func() []T
 
 	metrics []metric[T]
@@ -185,16 +174,12 @@ type snapshots[T any] struct {
 
 // describe sets the metrics of s.
 func (s *snapshots[T]) describe(metrics []metric[T]) *snapshots[T] {
-	var variable []string
-	if s.label != "" {
-		variable = []string{s.label}
-	}
 	s.metrics = metrics
 	for _, m := range metrics {
 		labels := prometheus.Labels{}
 		maps.Copy(labels, s.fixed)
 		maps.Copy(labels, m.label)
-		s.descs = append(s.descs, prometheus.NewDesc(s.prefix+m.name, m.help, variable, labels))
+		s.descs = append(s.descs, prometheus.NewDesc(s.prefix+m.name, m.help, s.labels, labels))
 	}
 	return s
 }
@@ -209,13 +194,17 @@ func (s *snapshots[T]) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (s *snapshots[T]) Collect(out chan<- prometheus.Metric) {
 	for _, now := range s.read() {
-		var labels []string
-		if s.label != "" {
-			labels = []string{s.name(now)}
+		var values []string
+		if s.of != nil {
+			values = s.of(now)
 		}
 		for i, m := range s.metrics {
+			kind := prometheus.GaugeValue
+			if strings.HasSuffix(m.name, "_total") {
+				kind = prometheus.CounterValue
+			}
 			if value := m.value(now); !math.IsNaN(value) {
-				out <- prometheus.MustNewConstMetric(s.descs[i], m.kind, value, labels...)
+				out <- prometheus.MustNewConstMetric(s.descs[i], kind, value, values...)
 			}
 		}
 	}

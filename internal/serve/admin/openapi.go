@@ -15,16 +15,13 @@ import (
 var openAPI []byte
 
 // document returns what describes the listener: without popups, their paths are missing, and
-// with popups, their placements are listed. /reload is missing if the process cannot.
+// with popups, their placements are listed.
 func (s *Server) document() []byte {
 	var all map[string]any
 	if err := json.Unmarshal(openAPI, &all); err != nil {
 		panic("bug: openapi.json: " + err.Error())
 	}
 	paths := all["paths"].(map[string]any)
-	if s.cfg.Reload == nil {
-		delete(paths, "/reload")
-	}
 	if p := s.cfg.Popups; p != nil {
 		parameters := all["components"].(map[string]any)["schemas"].(map[string]any)
 		parameters["Placement"].(map[string]any)["enum"] = p.Placements

@@ -268,7 +268,7 @@ func (w *walk) lists(c *campaignAPI, foreign []string) {
 	w.send("", "GET", "/popups/lists", "/popups/lists", "")
 	w.send("", "PUT", path, "/popups/lists/vip", "7\nx\n", text...)
 	w.send("", "PUT", path, "/popups/lists/vip", "", append(text, foreign...)...)
-	s, err := New(Config{Listen: "127.0.0.1:0", Registry: prometheus.NewRegistry(), Popups: c.config.Popups})
+	s, err := newServer(Config{Listen: "127.0.0.1:0", Registry: prometheus.NewRegistry(), Popups: c.config.Popups})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -386,7 +386,7 @@ func (w *walk) busy(t *testing.T) {
 		<-done
 		return 1
 	}))
-	s, err := New(Config{Listen: "127.0.0.1:0", Registry: registry})
+	s, err := newServer(Config{Listen: "127.0.0.1:0", Registry: registry})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ func PopupListStats(read func() *popup.Lists) prometheus.Collector {
 		users int
 	}
 	c := &snapshots[list]{
-		prefix: "spillway_popup_list_", label: "list", name: func(l list) string { return l.name },
+		prefix: "spillway_popup_list_", labels: []string{"list"}, of: func(l list) []string { return []string{l.name} },
 		read: func() (all []list) {
 			lists := read()
 			for _, name := range lists.Names() {
@@ -41,7 +41,7 @@ func PopupListStats(read func() *popup.Lists) prometheus.Collector {
 	}
 	return c.describe([]metric[list]{
 		{
-			"users", gauge, func(l list) float64 { return float64(l.users) },
+			"users", func(l list) float64 { return float64(l.users) },
 			"Users of each list in force, 8 bytes of memory each; 0 until it was read.", nil,
 		},
 	})
@@ -56,19 +56,19 @@ func PopupStats(read func() PopupFigures) prometheus.Collector {
 	const decisions, events, refused = "Requests for a popup, by outcome.", "Events recorded.", "Clicks, dismissals and conversions refused."
 	c := &snapshots[s]{prefix: "spillway_popup_", read: func() []s { return []s{read()} }}
 	return c.describe(append([]metric[s]{
-		{"decisions_total", counter, func(s s) float64 { return float64(s.Waits) }, decisions, outcome("wait")},
-		{"decisions_total", counter, func(s s) float64 { return float64(s.Nones) }, decisions, outcome("none")},
-		{"decisions_total", counter, func(s s) float64 { return float64(s.Shows) }, decisions, outcome("show")},
-		{"decisions_total", counter, func(s s) float64 { return float64(s.Withheld) }, decisions, outcome("withhold")},
-		{"events_total", counter, func(s s) float64 { return float64(s.Shows) }, events, event("show")},
-		{"events_total", counter, func(s s) float64 { return float64(s.Clicks) }, events, event("click")},
-		{"events_total", counter, func(s s) float64 { return float64(s.Dismissals) }, events, event("dismiss")},
-		{"events_total", counter, func(s s) float64 { return float64(s.Withheld) }, events, event("withhold")},
-		{"events_total", counter, func(s s) float64 { return float64(s.Conversions) }, events, event("convert")},
-		{"refused_total", counter, func(s s) float64 { return float64(s.Repeated) }, refused, reason("repeated")},
-		{"refused_total", counter, func(s s) float64 { return float64(s.Late) }, refused, reason("late")},
-		{"refused_total", counter, func(s s) float64 { return float64(s.Unknown) }, refused, reason("unknown")},
-		{"refused_total", counter, func(s s) float64 { return float64(s.Refused) }, refused, reason("not_ours")},
+		{"decisions_total", func(s s) float64 { return float64(s.Waits) }, decisions, outcome("wait")},
+		{"decisions_total", func(s s) float64 { return float64(s.Nones) }, decisions, outcome("none")},
+		{"decisions_total", func(s s) float64 { return float64(s.Shows) }, decisions, outcome("show")},
+		{"decisions_total", func(s s) float64 { return float64(s.Withheld) }, decisions, outcome("withhold")},
+		{"events_total", func(s s) float64 { return float64(s.Shows) }, events, event("show")},
+		{"events_total", func(s s) float64 { return float64(s.Clicks) }, events, event("click")},
+		{"events_total", func(s s) float64 { return float64(s.Dismissals) }, events, event("dismiss")},
+		{"events_total", func(s s) float64 { return float64(s.Withheld) }, events, event("withhold")},
+		{"events_total", func(s s) float64 { return float64(s.Conversions) }, events, event("convert")},
+		{"refused_total", func(s s) float64 { return float64(s.Repeated) }, refused, reason("repeated")},
+		{"refused_total", func(s s) float64 { return float64(s.Late) }, refused, reason("late")},
+		{"refused_total", func(s s) float64 { return float64(s.Unknown) }, refused, reason("unknown")},
+		{"refused_total", func(s s) float64 { return float64(s.Refused) }, refused, reason("not_ours")},
 	}, popupStates()...))
 }
 
@@ -76,67 +76,55 @@ func PopupStats(read func() PopupFigures) prometheus.Collector {
 func popupStates() []metric[PopupFigures] {
 	type s = PopupFigures
 	return []metric[s]{
+		{"conflicts_total", func(s s) float64 { return float64(s.Conflicts) }, "Lost races between requests of one user, decided again.", nil},
 		{
-			"conflicts_total", counter, func(s s) float64 { return float64(s.Conflicts) }, "Lost races between requests of one user, decided again.",
-			nil,
-		},
-		{
-			"unavailable_total", counter, func(s s) float64 { return float64(s.Unavailable) },
+			"unavailable_total", func(s s) float64 { return float64(s.Unavailable) },
 			"Requests that met a failure of the states, the event log or attributes_sql.", nil,
 		},
-		{"record_errors_total", counter, func(s s) float64 { return float64(s.RecordErrors) }, "Events that could not be recorded.", nil},
+		{"record_errors_total", func(s s) float64 { return float64(s.RecordErrors) }, "Events that could not be recorded.", nil},
+		{"cache_hits_total", func(s s) float64 { return float64(s.Cache.Hits) }, "Requests answered from the cache; 0 without one.", nil},
+		{"cache_misses_total", func(s s) float64 { return float64(s.Cache.Misses) }, "Requests that read Redis; 0 without a cache.", nil},
+		{"cache_states", func(s s) float64 { return float64(s.Cache.States) }, "States in the cache of this process.", nil},
+		{"states", func(s s) float64 { return float64(s.States) }, "States of users in memory.", nil},
 		{
-			"cache_hits_total", counter, func(s s) float64 { return float64(s.Cache.Hits) }, "Requests answered from the cache; 0 without one.",
-			nil,
-		},
-		{
-			"cache_misses_total", counter, func(s s) float64 { return float64(s.Cache.Misses) }, "Requests that read Redis; 0 without a cache.",
-			nil,
-		},
-		{"cache_states", gauge, func(s s) float64 { return float64(s.Cache.States) }, "States in the cache of this process.", nil},
-		{"states", gauge, func(s s) float64 { return float64(s.States) }, "States of users in memory.", nil},
-		{
-			"states_evicted_total", counter, func(s s) float64 { return float64(s.Evicted) },
+			"states_evicted_total", func(s s) float64 { return float64(s.Evicted) },
 			"States that were left to the database, because there were more than memory_users; 0 with Redis.", nil,
 		},
 		{
-			"events_waiting", gauge, func(s s) float64 { return float64(s.Waiting) },
+			"events_waiting", func(s s) float64 { return float64(s.Waiting) },
 			"Durable events that the database does not have yet; -1 if not known.", nil,
 		},
-		{"events_waiting_seconds", gauge, func(s s) float64 { return s.WaitingAge }, "Age of the oldest of them.", nil},
+		{"events_waiting_seconds", func(s s) float64 { return s.WaitingAge }, "Age of the oldest of them.", nil},
 		{
-			"events_set_aside", gauge, func(s s) float64 { return float64(s.SetAside) },
+			"events_set_aside", func(s s) float64 { return float64(s.SetAside) },
 			"Events that could not be decoded and must be repaired by hand.", nil,
 		},
 		{
-			"events_deleted_total", counter, func(s s) float64 { return float64(s.Deleted) },
+			"events_deleted_total", func(s s) float64 { return float64(s.Deleted) },
 			"Events deleted from the database because they were older than events_days.", nil,
 		},
 		{
-			"attributes_refused_total", counter, func(s s) float64 { return float64(s.RowRefused) },
+			"attributes_refused_total", func(s s) float64 { return float64(s.RowRefused) },
 			"Values of attributes_sql that are not of their attribute's type; they count as missing.", nil,
 		},
-		{"campaigns", gauge, func(s s) float64 { return float64(s.Campaigns.Active) }, "Active campaigns in force.", nil},
+		{"campaigns", func(s s) float64 { return float64(s.Campaigns.Active) }, "Active campaigns in force.", nil},
 		{
-			"campaigns_version", gauge, func(s s) float64 { return float64(s.Campaigns.Version) },
+			"campaigns_version", func(s s) float64 { return float64(s.Campaigns.Version) },
 			"Version of the campaigns in force; replicas differ for at most a second.", nil,
 		},
+		{"campaigns_read_errors_total", func(s s) float64 { return float64(s.Campaigns.PollErrors) }, "Failed reads of the campaigns.", nil},
+		{"list_read_errors_total", func(s s) float64 { return float64(s.Campaigns.ListErrors) }, "Failed reads of lists of users.", nil},
+		{"down", func(s s) float64 { return flag(s.Down) }, "1 while the states do not answer.", nil},
 		{
-			"campaigns_read_errors_total", counter, func(s s) float64 { return float64(s.Campaigns.PollErrors) }, "Failed reads of the campaigns.",
-			nil,
-		},
-		{"list_read_errors_total", counter, func(s s) float64 { return float64(s.Campaigns.ListErrors) }, "Failed reads of lists of users.", nil},
-		{"down", gauge, func(s s) float64 { return flag(s.Down) }, "1 while the states do not answer.", nil},
-		{
-			"events_durable", gauge, func(s s) float64 { return flag(s.Durable) },
+			"events_durable", func(s s) float64 { return flag(s.Durable) },
 			"1 if acknowledged events survive a crash; 0 if Redis does not sync, or if that is not known.", nil,
 		},
 		{
-			"lock_unverified_seconds", gauge, func(s s) float64 { return s.LockAge },
+			"lock_unverified_seconds", func(s s) float64 { return s.LockAge },
 			"Time since the database last confirmed the lock; 0 with Redis.", nil,
 		},
 		{
-			"clock_skew_seconds", gauge, func(s s) float64 { return s.ClockSkew },
+			"clock_skew_seconds", func(s s) float64 { return s.ClockSkew },
 			"Time by which this machine's clock is ahead of the one that decides, that of the store.", nil,
 		},
 	}

@@ -17,28 +17,20 @@ const (
 
 // Part is the state of one part of the process.
 type Part struct {
-	Name   string // a path such as "/goodslist" or "POST /orders"
-	Group  Group  // "": it concerns all groups
-	Serves bool   // requests are answered, even if only some of them
+	Name   string `json:"name"`   // a path such as "/goodslist" or "POST /orders"
+	Group  Group  `json:"-"`      // "": it concerns all groups
+	Serves bool   `json:"serves"` // requests are answered, even if only some of them
 	// Reason says why requests are not answered, or what may soon keep them from it; "": the
 	// part is well. Anybody may read it: it contains no SQL and no secrets.
-	Reason string
-	Since  time.Time // when the reason was first seen
-	Spare  bool      // it is named, but others answer in its place: readiness does not depend on it
-}
-
-// reason is a part with a reason, in answers.
-type reason struct {
-	Name   string    `json:"name"`
-	Serves bool      `json:"serves"`
 	Reason string    `json:"reason"`
-	Since  time.Time `json:"since"`
+	Since  time.Time `json:"since"` // when the reason was first seen
+	Spare  bool      `json:"-"`     // it is named, but others answer in its place: readiness does not depend on it
 }
 
 // readiness is the answer of /readyz and of its groups.
 type readiness struct {
 	Ready   bool        `json:"ready"`
-	Reasons []reason    `json:"reasons,omitempty"`
+	Reasons []Part      `json:"reasons,omitempty"`
 	Streams []StreamAck `json:"streams,omitempty"`
 }
 
@@ -46,7 +38,7 @@ type readiness struct {
 func (s *Server) readyz(group Group) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		answer := judge(s.cfg.Ready(), group)
-		if s.cfg.Acks != nil && (group == "" || group == Writes) {
+		if group == "" || group == Writes {
 			answer.Streams = s.cfg.Acks()
 		}
 		status := http.StatusOK
@@ -67,7 +59,8 @@ func judge(parts []Part, group Group) readiness {
 			continue
 		}
 		if p.Reason != "" {
-			answer.Reasons = append(answer.Reasons, reason{p.Name, p.Serves, p.Reason, p.Since.UTC().Truncate(time.Millisecond)})
+			p.Since = p.Since.UTC().Truncate(time.Millisecond)
+			answer.Reasons = append(answer.Reasons, p)
 		}
 		switch {
 		case p.Spare:

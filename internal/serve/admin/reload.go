@@ -14,16 +14,6 @@ import (
 // unixPrefix begins the address of a Unix socket; its path follows.
 const unixPrefix = "unix:"
 
-// reloadRoute returns the route of POST /reload.
-func (s *Server) reloadRoute() route {
-	// Without a token, a page in the operator's browser can send requests here.
-	own := http.NewCrossOriginProtection()
-	own.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		writeProblem(w, http.StatusForbidden, "pages of other origins may not reload the configuration")
-	}))
-	return route{http.MethodPost, "/reload", RoleAdmin, own.Handler(http.HandlerFunc(s.reload)).ServeHTTP}
-}
-
 // reload applies the configuration file. The answer comes when it is in force.
 func (s *Server) reload(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // it takes as long as it takes

@@ -18,27 +18,27 @@ func StreamStats(stats func() []stream.Stats) prometheus.Collector {
 	reason := func(name string) prometheus.Labels { return prometheus.Labels{"reason": name} }
 	const rejections = "Requests rejected permanently, by reason."
 	const records = "Records by result."
-	c := &snapshots[s]{prefix: "spillway_stream_", label: "stream", name: func(s s) string { return s.Name }, read: stats}
+	c := &snapshots[s]{prefix: "spillway_stream_", labels: []string{"stream"}, of: func(s s) []string { return []string{s.Name} }, read: stats}
 	overloads := overloadsBy("Requests refused, by the limit that was reached.", func(s s) map[string]uint64 { return s.Overloaded },
 		queue.LimitWait, queue.LimitRows, queue.LimitBytes, queue.LimitSpool, queue.LimitDisk)
 	return c.describe(append(overloads, []metric[s]{
-		{"records_total", counter, func(s s) float64 { return float64(s.Stored) }, records, result("stored")},
-		{"records_total", counter, func(s s) float64 { return float64(s.RefusedSchema) }, records, result("refused_schema")},
-		{"records_total", counter, func(s s) float64 { return float64(s.RefusedDatabase) }, records, result("refused_database")},
-		{"records_total", counter, func(s s) float64 { return float64(s.Failed - s.Unknown) }, records, result("failed")},
-		{"records_total", counter, func(s s) float64 { return float64(s.Unknown) }, records, result("unknown")},
-		{"rejections_total", counter, func(s s) float64 { return float64(s.KeyReused) }, rejections, reason("key_reused")},
-		{"rejections_total", counter, func(s s) float64 { return float64(s.TooLarge) }, rejections, reason("too_large")},
-		{"rejections_total", counter, func(s s) float64 { return float64(s.Unreadable) }, rejections, reason("unreadable")},
-		{"replays_total", counter, func(s s) float64 { return float64(s.Replayed) }, "Requests with a known Idempotency-Key.", nil},
-		{"batches_total", counter, func(s s) float64 { return float64(s.Batches) }, "Transactions; retries are not counted.", nil},
-		{"retries_total", counter, func(s s) float64 { return float64(s.Retries) }, "Attempts to commit beyond the first.", nil},
-		{"swept_total", counter, func(s s) float64 { return float64(s.Swept) }, "Expired rows deleted from Spillway's tables.", nil},
-		{"queue_rows", gauge, func(s s) float64 { return float64(s.QueueRows) }, "Records waiting for a transaction.", nil},
-		{"queue_bytes", gauge, func(s s) float64 { return float64(s.QueueBytes) }, "Memory of waiting records.", nil},
-		{"committing", gauge, func(s s) float64 { return float64(s.Committing) }, "Running transactions.", nil},
-		{"commit_mean_seconds", gauge, func(s s) float64 { return s.CommitMean.Seconds() }, "Weighted mean time of recent transactions.", nil},
-		{"predicted_wait_seconds", gauge, func(s s) float64 { return s.PredictedWait.Seconds() }, "Predicted wait of a new record.", nil},
+		{"records_total", func(s s) float64 { return float64(s.Stored) }, records, result("stored")},
+		{"records_total", func(s s) float64 { return float64(s.RefusedSchema) }, records, result("refused_schema")},
+		{"records_total", func(s s) float64 { return float64(s.RefusedDatabase) }, records, result("refused_database")},
+		{"records_total", func(s s) float64 { return float64(s.Failed - s.Unknown) }, records, result("failed")},
+		{"records_total", func(s s) float64 { return float64(s.Unknown) }, records, result("unknown")},
+		{"rejections_total", func(s s) float64 { return float64(s.KeyReused) }, rejections, reason("key_reused")},
+		{"rejections_total", func(s s) float64 { return float64(s.TooLarge) }, rejections, reason("too_large")},
+		{"rejections_total", func(s s) float64 { return float64(s.Unreadable) }, rejections, reason("unreadable")},
+		{"replays_total", func(s s) float64 { return float64(s.Replayed) }, "Requests with a known Idempotency-Key.", nil},
+		{"batches_total", func(s s) float64 { return float64(s.Batches) }, "Transactions; retries are not counted.", nil},
+		{"retries_total", func(s s) float64 { return float64(s.Retries) }, "Attempts to commit beyond the first.", nil},
+		{"swept_total", func(s s) float64 { return float64(s.Swept) }, "Expired rows deleted from Spillway's tables.", nil},
+		{"queue_rows", func(s s) float64 { return float64(s.QueueRows) }, "Records waiting for a transaction.", nil},
+		{"queue_bytes", func(s s) float64 { return float64(s.QueueBytes) }, "Memory of waiting records.", nil},
+		{"committing", func(s s) float64 { return float64(s.Committing) }, "Running transactions.", nil},
+		{"commit_mean_seconds", func(s s) float64 { return s.CommitMean.Seconds() }, "Weighted mean time of recent transactions.", nil},
+		{"predicted_wait_seconds", func(s s) float64 { return s.PredictedWait.Seconds() }, "Predicted wait of a new record.", nil},
 	}...))
 }
 
@@ -47,7 +47,7 @@ func overloadsBy[T any](help string, of func(T) map[string]uint64, limits ...str
 	var metrics []metric[T]
 	for _, limit := range limits {
 		metrics = append(metrics, metric[T]{
-			"overloads_total", counter, func(t T) float64 { return float64(of(t)[limit]) }, help, prometheus.Labels{"limit": limit},
+			"overloads_total", func(t T) float64 { return float64(of(t)[limit]) }, help, prometheus.Labels{"limit": limit},
 		})
 	}
 	return metrics
@@ -83,16 +83,9 @@ func (b *StreamBatches) Committed(name string) func(rows, refused int, took time
 	}
 }
 
-// Describe implements prometheus.Collector.
-func (b *StreamBatches) Describe(ch chan<- *prometheus.Desc) {
-	b.rows.Describe(ch)
-	b.seconds.Describe(ch)
-}
-
-// Collect implements prometheus.Collector.
-func (b *StreamBatches) Collect(ch chan<- prometheus.Metric) {
-	b.rows.Collect(ch)
-	b.seconds.Collect(ch)
+// Collectors returns the histograms.
+func (b *StreamBatches) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{b.rows, b.seconds}
 }
 
 // StreamAck is the current ack level of a stream.
@@ -104,25 +97,11 @@ type StreamAck struct {
 // StreamAcks returns spillway_stream_ack, which is 1 for each stream's current level. acks is
 // called at each scrape.
 func StreamAcks(acks func() []StreamAck) prometheus.Collector {
-	return &streamAcks{
-		read: acks,
-		desc: prometheus.NewDesc("spillway_stream_ack", "1 for the current ack level.", []string{"stream", "ack"}, nil),
+	c := &snapshots[StreamAck]{
+		prefix: "spillway_stream_", read: acks,
+		labels: []string{"stream", "ack"}, of: func(a StreamAck) []string { return []string{a.Stream, a.Level} },
 	}
-}
-
-type streamAcks struct {
-	read func() []StreamAck
-	desc *prometheus.Desc
-}
-
-// Describe implements prometheus.Collector.
-func (c *streamAcks) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc }
-
-// Collect implements prometheus.Collector.
-func (c *streamAcks) Collect(ch chan<- prometheus.Metric) {
-	for _, a := range c.read() {
-		ch <- prometheus.MustNewConstMetric(c.desc, gauge, 1, a.Stream, a.Level)
-	}
+	return c.describe([]metric[StreamAck]{{"ack", func(StreamAck) float64 { return 1 }, "1 for the current ack level.", nil}})
 }
 
 // SpoolStats returns the metrics of the spool, named spillway_spool_... stats is called at
@@ -133,15 +112,15 @@ func SpoolStats(stats func() []spool.Stats) prometheus.Collector {
 	overloads := overloadsBy("Requests refused, by the limit that was reached.",
 		func(s s) map[string]uint64 { return s.Overloaded }, queue.LimitBytes, queue.LimitSpool, queue.LimitDisk)
 	return c.describe(append(overloads, []metric[s]{
-		{"used_bytes", gauge, func(s s) float64 { return float64(s.UsedBytes) }, "Bytes of the file in use.", nil},
-		{"limit_bytes", gauge, func(s s) float64 { return float64(s.LimitBytes) }, "Limit of the file (spool.bytes).", nil},
-		{"queue_bytes", gauge, func(s s) float64 { return float64(s.QueueBytes) }, "Bytes waiting for the next fsync.", nil},
-		{"entries_total", counter, func(s s) float64 { return float64(s.Entries) }, "Requests written.", nil},
-		{"records_total", counter, func(s s) float64 { return float64(s.Rows) }, "Records written.", nil},
-		{"syncs_total", counter, func(s s) float64 { return float64(s.Syncs) }, "Transactions, each an fsync.", nil},
-		{"sync_seconds_total", counter, func(s s) float64 { return s.SyncSeconds }, "Time of transactions.", nil},
-		{"failures_total", counter, func(s s) float64 { return float64(s.Failed) }, "Requests not written, or with unknown outcome.", nil},
-		{"replays_total", counter, func(s s) float64 { return float64(s.Replayed) }, "Requests with a known Idempotency-Key.", nil},
+		{"used_bytes", func(s s) float64 { return float64(s.UsedBytes) }, "Bytes of the file in use.", nil},
+		{"limit_bytes", func(s s) float64 { return float64(s.LimitBytes) }, "Limit of the file (spool.bytes).", nil},
+		{"queue_bytes", func(s s) float64 { return float64(s.QueueBytes) }, "Bytes waiting for the next fsync.", nil},
+		{"entries_total", func(s s) float64 { return float64(s.Entries) }, "Requests written.", nil},
+		{"records_total", func(s s) float64 { return float64(s.Rows) }, "Records written.", nil},
+		{"syncs_total", func(s s) float64 { return float64(s.Syncs) }, "Transactions, each an fsync.", nil},
+		{"sync_seconds_total", func(s s) float64 { return s.SyncSeconds }, "Time of transactions.", nil},
+		{"failures_total", func(s s) float64 { return float64(s.Failed) }, "Requests not written, or with unknown outcome.", nil},
+		{"replays_total", func(s s) float64 { return float64(s.Replayed) }, "Requests with a known Idempotency-Key.", nil},
 	}...))
 }
 
@@ -157,27 +136,19 @@ func SpoolNameStats(stats func() []spool.Stats) prometheus.Collector {
 		return names
 	}
 	state := func(want spool.DrainState) func(s) float64 {
-		return func(s s) float64 {
-			if s.State == want {
-				return 1
-			}
-			return 0
-		}
+		return func(s s) float64 { return flag(s.State == want) }
 	}
-	c := &snapshots[s]{prefix: "spillway_spool_", label: "stream", name: func(s s) string { return s.Name }, read: read}
+	c := &snapshots[s]{prefix: "spillway_spool_", labels: []string{"stream"}, of: func(s s) []string { return []string{s.Name} }, read: read}
 	return c.describe([]metric[s]{
-		{"backlog_records", gauge, func(s s) float64 { return float64(s.Rows) }, "Records waiting for the drain.", nil},
-		{"backlog_bytes", gauge, func(s s) float64 { return float64(s.Bytes) }, "Bytes waiting for the drain.", nil},
-		{"backlog_age_seconds", gauge, func(s s) float64 { return s.Oldest.Seconds() }, "Age of the oldest record waiting for the drain.", nil},
-		{"drained_records_total", counter, func(s s) float64 { return float64(s.Records) }, "Records drained.", nil},
-		{"drain_retries_total", counter, func(s s) float64 { return float64(s.Retries) }, "Failed attempts to drain.", nil},
-		{"drain_retrying", gauge, state(spool.DrainRetrying), "1 while the database does not accept drained records.", nil},
-		{"drain_stopped", gauge, state(spool.DrainStopped), "1 if groups are missing or damaged; use spillway spool repair.", nil},
-		{
-			"share_used_bytes", gauge, func(s s) float64 { return float64(s.UsedBytes) }, "Bytes of the file that count for the stream's share.",
-			nil,
-		},
-		{"share_limit_bytes", gauge, func(s s) float64 { return float64(s.LimitBytes) }, "The stream's share of the file.", nil},
-		{"dead_letters", gauge, func(s s) float64 { return float64(s.Dead) }, "Records rejected by the database, kept in the file.", nil},
+		{"backlog_records", func(s s) float64 { return float64(s.Rows) }, "Records waiting for the drain.", nil},
+		{"backlog_bytes", func(s s) float64 { return float64(s.Bytes) }, "Bytes waiting for the drain.", nil},
+		{"backlog_age_seconds", func(s s) float64 { return s.Oldest.Seconds() }, "Age of the oldest record waiting for the drain.", nil},
+		{"drained_records_total", func(s s) float64 { return float64(s.Records) }, "Records drained.", nil},
+		{"drain_retries_total", func(s s) float64 { return float64(s.Retries) }, "Failed attempts to drain.", nil},
+		{"drain_retrying", state(spool.DrainRetrying), "1 while the database does not accept drained records.", nil},
+		{"drain_stopped", state(spool.DrainStopped), "1 if groups are missing or damaged; use spillway spool repair.", nil},
+		{"share_used_bytes", func(s s) float64 { return float64(s.UsedBytes) }, "Bytes of the file that count for the stream's share.", nil},
+		{"share_limit_bytes", func(s s) float64 { return float64(s.LimitBytes) }, "The stream's share of the file.", nil},
+		{"dead_letters", func(s s) float64 { return float64(s.Dead) }, "Records rejected by the database, kept in the file.", nil},
 	})
 }

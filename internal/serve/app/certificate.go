@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"spillway/internal/exit"
+	"spillway/internal/serve/queue"
 )
 
 // certificateEvery is how often the files of the certificate are read.
@@ -76,16 +77,10 @@ func (c *certificate) readLocked() (changed bool, err error) {
 
 // watch reads the files again and again until ctx ends.
 func (c *certificate) watch(ctx context.Context) error {
-	ticker := time.NewTicker(certificateEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case now := <-ticker.C:
-			c.renew(now)
-		}
+	for queue.Sleep(ctx, certificateEvery); ctx.Err() == nil; queue.Sleep(ctx, certificateEvery) {
+		c.renew(time.Now())
 	}
+	return nil
 }
 
 // renew reads the files and logs what came of it. It may be called concurrently.

@@ -30,25 +30,32 @@ func BuiltIn() config.Config {
 
 // LoadConfig reads and checks a configuration file. It opens no database. The error is an
 // exit.UsageError, which wraps yaml.Errors if there are mistakes in the file.
-func LoadConfig(path string) (config.Config, error) { return loadAgain(path, config.Default()) }
+func LoadConfig(path string) (config.Config, error) { return load(path, config.Default(), false) }
 
-// loadAgain is LoadConfig for a process that has started with these defaults.
-func loadAgain(path string, defaults config.Config) (config.Config, error) {
-	cfg, err := config.Load(path, defaults, checkDatabases, checkStatements, checkStreams, checkPopups, checkAuth)
-	if err != nil {
-		return cfg, exit.UsageError(err)
+// load is LoadConfig for a process that has started with these defaults. If partial, variables
+// and files of secrets may be missing.
+func load(path string, defaults config.Config, partial bool) (config.Config, error) {
+	cfg, err := config.Load(path, defaults, partial, checks()...)
+	return cfg, exit.UsageError(err)
+}
+
+// checks returns the rules that need more than the configuration.
+func checks() []config.Check {
+	return []config.Check{checkDatabases, checkStatements, checkStreams, checkPopups, checkAuth}
+}
+
+// configAt returns the configuration of a file, or another one if the path is empty.
+func configAt(path string, other func() config.Config) (config.Config, error) {
+	if path == "" {
+		return other(), nil
 	}
-	return cfg, nil
+	return LoadConfig(path)
 }
 
 // CheckConfig prints the mistakes in a configuration file to stderr, or "ok" to stdout. With
 // noEnv, variables and files of secrets may be missing.
 func CheckConfig(path string, noEnv bool, stdout, stderr io.Writer) error {
-	load := LoadConfig
-	if noEnv {
-		load = loadPartial
-	}
-	_, err := load(path)
+	_, err := load(path, config.Default(), noEnv)
 	var mistakes yaml.Errors
 	if errors.As(err, &mistakes) {
 		fmt.Fprintln(stderr, mistakes.Error())
@@ -65,21 +72,12 @@ func CheckConfig(path string, noEnv bool, stdout, stderr io.Writer) error {
 	return err
 }
 
-// loadPartial is LoadConfig without the variables and files of secrets that are missing.
-func loadPartial(path string) (config.Config, error) {
-	cfg, err := config.LoadPartial(path, checkDatabases, checkStatements, checkStreams, checkPopups, checkAuth)
-	return cfg, exit.UsageError(err)
-}
-
 // PrintConfig prints the effective configuration of a file, or the built-in one if path is
 // empty.
 func PrintConfig(path string, stdout io.Writer) error {
-	cfg := BuiltIn()
-	if path != "" {
-		var err error
-		if cfg, err = LoadConfig(path); err != nil {
-			return err
-		}
+	cfg, err := configAt(path, BuiltIn)
+	if err != nil {
+		return err
 	}
 	return cfg.Print(stdout)
 }
@@ -89,12 +87,9 @@ func PrintConfig(path string, stdout io.Writer) error {
 // empty, unless address is given. If the process has changed nothing, the error is an
 // exit.FailedError.
 func ReloadConfig(ctx context.Context, path, address string, stdout io.Writer) error {
-	cfg := config.Default()
-	if path != "" {
-		var err error
-		if cfg, err = LoadConfig(path); err != nil {
-			return err
-		}
+	cfg, err := configAt(path, config.Default)
+	if err != nil {
+		return err
 	}
 	refused, err := admin.Reload(ctx, cmp.Or(address, cfg.Admin.Listen), adminToken(cfg.Admin))
 	if err != nil {

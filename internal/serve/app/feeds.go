@@ -31,11 +31,7 @@ func (a *app) openFeed(c config.Feed) (*feedPart, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := feedDefinition(&c)
-	if err != nil {
-		return nil, exit.UsageError(fmt.Errorf("feed %s: %w", c.Path, err))
-	}
-	p := &feedPart{cfg: c, settings: feedConfig(&c, d, st.gate.Entrance(), a.log)}
+	p := &feedPart{cfg: c, settings: feedConfig(&c, st.gate.Entrance(), a.log)}
 	p.settings.CursorMax = min(feed.CursorMax, a.cfg.HTTP.HeaderBytes/2) // the rest is for the other headers
 	if p.settings.Envelope == feed.EnvelopeNone {
 		p.settings.CursorMax = min(linkCursorMax, p.settings.CursorMax)
@@ -109,22 +105,23 @@ func envelopeOf(name string) feed.Envelope {
 }
 
 // feedDefinition turns the configuration's feed into the engine's.
-func feedDefinition(c *config.Feed) (feed.Definition, error) {
-	params, err := c.Params.All()
-	d := feed.Definition{Name: c.Path, SQL: c.SQL, Params: params, RFC3339: c.Timestamps == "rfc3339", NumbersAsText: c.Numbers == "text"}
+func feedDefinition(c *config.Feed) feed.Definition {
+	d := feed.Definition{
+		Name: c.Path, SQL: c.SQL, Params: c.Params.All(), RFC3339: c.Timestamps == "rfc3339", NumbersAsText: c.Numbers == "text",
+	}
 	for _, k := range c.Key {
 		d.Key = append(d.Key, feed.KeyColumn(k))
 	}
 	for _, f := range c.Filters {
 		d.Params = append(d.Params, param.Filter(f.Name, param.Type(f.Type)))
 	}
-	return d, err
+	return d
 }
 
 // feedConfig converts a feed's configuration.
-func feedConfig(c *config.Feed, d feed.Definition, gate *queue.Entrance, log *slog.Logger) feed.Config {
+func feedConfig(c *config.Feed, gate *queue.Entrance, log *slog.Logger) feed.Config {
 	return feed.Config{
-		Definition: d,
+		Definition: feedDefinition(c),
 		Window:     c.Window,
 		Refresh:    c.Refresh,
 		IdleAfter:  c.IdleAfter,

@@ -16,29 +16,18 @@ import (
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/popup"
+	"spillway/internal/serve/queue"
 )
 
-// ForgetOptions are the flags of spillway popups forget.
-type ForgetOptions struct {
-	User  string
-	File  string // configuration file; "": the process is at Admin or at the default address
-	Admin string // admin listener; "": that of the configuration
-
-	Stdout io.Writer
-}
-
 // ForgetUser deletes all that is known about a user of popups and prints how much that was. It
-// asks the process at the admin listener.
-func ForgetUser(ctx context.Context, o ForgetOptions) error {
-	cfg := config.Default()
-	if o.File != "" {
-		var err error
-		if cfg, err = LoadConfig(o.File); err != nil {
-			return err
-		}
+// asks the process at an admin listener, whose address and token are found as by ReloadConfig.
+func ForgetUser(ctx context.Context, user, path, address string, stdout io.Writer) error {
+	cfg, err := configAt(path, config.Default)
+	if err != nil {
+		return err
 	}
-	address := cmp.Or(o.Admin, cfg.Admin.Listen)
-	done, err := admin.ForgetUser(ctx, address, adminToken(cfg.Admin), o.User)
+	address = cmp.Or(address, cfg.Admin.Listen)
+	done, err := admin.ForgetUser(ctx, address, adminToken(cfg.Admin), user)
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
 		return exit.UsageError(fmt.Errorf("no process answers at %s: start the server, or name its admin listener with --admin or its "+
 			"configuration with --config", address))
@@ -49,7 +38,7 @@ func ForgetUser(ctx context.Context, o ForgetOptions) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(o.Stdout, "user %s: %d states and %d rows deleted\n", done.User, done.States, done.Rows)
+	_, err = fmt.Fprintf(stdout, "user %s: %d states and %d rows deleted\n", done.User, done.States, done.Rows)
 	return err
 }
 
@@ -83,7 +72,7 @@ func (p *popupPart) forget(ctx context.Context, user string) (admin.Forgotten, e
 		return done, err
 	}
 	since := time.Now()
-	if err := await(ctx, func() error { return p.drained(since) }); err != nil {
+	if err := p.awaitDrained(ctx, since); err != nil {
 		return done, fmt.Errorf("nothing is deleted in the database: %w", err)
 	}
 	if done.Rows, err = p.tables.Forget(ctx, done.User); err != nil {
@@ -126,22 +115,17 @@ func (p *popupPart) drained(since time.Time) error {
 	return nil
 }
 
-// await calls check until it returns nil, at most for forgetWait, and returns its last error.
-func await(ctx context.Context, check func() error) error {
-	deadline := time.After(forgetWait)
-	poll := time.NewTicker(50 * time.Millisecond)
-	defer poll.Stop()
-	for {
-		err := check()
-		if err == nil {
+// awaitDrained waits until drained returns nil, at most for forgetWait, and returns its last error.
+func (p *popupPart) awaitDrained(ctx context.Context, since time.Time) error {
+	for deadline := time.Now().Add(forgetWait); ; queue.Sleep(ctx, 50*time.Millisecond) {
+		err := p.drained(since)
+		switch {
+		case err == nil:
 			return nil
-		}
-		select {
-		case <-ctx.Done():
+		case ctx.Err() != nil:
 			return ctx.Err()
-		case <-deadline:
+		case time.Now().After(deadline):
 			return fmt.Errorf("after %s: %w", forgetWait, err)
-		case <-poll.C:
 		}
 	}
 }

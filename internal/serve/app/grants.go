@@ -15,61 +15,41 @@ import (
 	"spillway/internal/exit"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/feed"
-	"spillway/internal/serve/mysql"
-	"spillway/internal/serve/param"
-	"spillway/internal/serve/postgres"
 	"spillway/internal/serve/stream"
 )
-
-// GrantOptions are the flags of spillway grants.
-type GrantOptions struct {
-	File     string // configuration file
-	Role     string // empty: the user of the database's URL, or spillway
-	Database string // URL to ask the default database as another user; empty: the configured one
-
-	Stdout io.Writer
-}
 
 // grantor is a part that knows what it needs in its database.
 type grantor interface {
 	Grants(context.Context) ([]database.Grant, error)
 }
 
-// roles is a database with roles.
-type roles interface {
-	Role(ctx context.Context, name string) (database.Role, error)
-}
-
-// grantDatabase is an open database with roles.
+// grantDatabase is a database with roles: PostgreSQL or MySQL.
 type grantDatabase interface {
-	roles
 	grantor // for the lag of a replica
+	Role(ctx context.Context, name string) (database.Role, error)
 	ReadGrants(context.Context, feed.Definition) ([]database.Grant, error)
-	Close() error
-}
-
-// reading is a feed or a query.
-type reading struct {
-	db         grantDatabase
-	definition feed.Definition
-}
-
-// Grants implements grantor.
-func (r reading) Grants(ctx context.Context) ([]database.Grant, error) {
-	return r.db.ReadGrants(ctx, r.definition)
 }
 
 // grantPart is a part of the configuration that needs a database.
 type grantPart struct {
 	name     string
 	database config.Address // empty: the default one
-	open     func(grantDatabase, tables) (any, error)
+	grants   func(context.Context, grantDatabase, tables) ([]database.Grant, error)
 }
 
-// PrintGrants prints the statements that create a role and give it what a configuration needs
-// in each of its databases. It asks the databases, which must answer, and changes nothing.
-func PrintGrants(ctx context.Context, o GrantOptions) error {
-	cfg, err := loadPartial(o.File)
+// readingPart is the part of a statement that reads.
+func readingPart(name string, address config.Address, d feed.Definition) grantPart {
+	return grantPart{name, address, func(ctx context.Context, db grantDatabase, _ tables) ([]database.Grant, error) {
+		return db.ReadGrants(ctx, d)
+	}}
+}
+
+// PrintGrants prints the statements that create a role and give it what the configuration file at
+// path needs in each of its databases. It asks the databases, which must answer, and changes
+// nothing. Without a role it is the user of a database's URL, or spillway. asAdmin is a URL to ask
+// the default database as another user; empty: the configured one.
+func PrintGrants(ctx context.Context, path, role, asAdmin string, stdout io.Writer) error {
+	cfg, err := load(path, config.Default(), true)
 	if err != nil {
 		return err
 	}
@@ -84,10 +64,10 @@ func PrintGrants(ctx context.Context, o GrantOptions) error {
 		own := slices.DeleteFunc(slices.Clone(parts), func(p grantPart) bool { return cmp.Or(p.database, cfg.Database) != address })
 		asked := address
 		if address == cfg.Database {
-			asked = cmp.Or(config.Address(o.Database), address)
+			asked = cmp.Or(config.Address(asAdmin), address)
 		}
-		role := cmp.Or(o.Role, userOf(address), "spillway")
-		if err := printGrants(ctx, &cfg, asked, role, own, o.Stdout); err != nil {
+		name := cmp.Or(role, userOf(address), "spillway")
+		if err := printGrants(ctx, &cfg, asked, name, own, stdout); err != nil {
 			return err
 		}
 	}
@@ -112,73 +92,42 @@ func grantParts(cfg *config.Config) []grantPart {
 	var parts []grantPart
 	for i := range cfg.Feeds {
 		c := &cfg.Feeds[i]
-		parts = append(parts, grantPart{"feed " + c.Path, c.Database, func(db grantDatabase, _ tables) (any, error) {
-			d, err := feedDefinition(c)
-			if err != nil {
-				return nil, err
-			}
-			return reading{db, d}, nil
-		}})
+		parts = append(parts, readingPart("feed "+c.Path, c.Database, feedDefinition(c)))
 	}
 	for i := range cfg.Queries {
 		c := &cfg.Queries[i]
-		parts = append(parts, grantPart{"query " + c.Path, c.Database, func(db grantDatabase, _ tables) (any, error) {
-			d, err := queryDefinition(c)
-			if err != nil {
-				return nil, err
-			}
-			return reading{db, d}, nil
-		}})
+		parts = append(parts, readingPart("query "+c.Path, c.Database, queryDefinition(c)))
 	}
 	for i := range cfg.Streams {
 		c := &cfg.Streams[i]
-		parts = append(parts, grantPart{"stream " + c.Path, c.Database, func(_ grantDatabase, in tables) (any, error) {
+		name := "stream " + c.Path
+		grants := func(ctx context.Context, _ grantDatabase, in tables) ([]database.Grant, error) {
 			schema, err := stream.NewSchema(streamDefinition(c))
 			if err != nil {
-				return nil, err
+				return nil, fmt.Errorf("%s: %w", name, err)
 			}
-			return in.stream(schema), nil
-		}})
+			return in.stream(schema).(grantor).Grants(ctx) // only SQLite's has none
+		}
+		parts = append(parts, grantPart{name, c.Database, grants})
 	}
 	if c := &cfg.Popups; c.Path != "" {
-		parts = append(parts, grantPart{"popups", c.Database, func(_ grantDatabase, in tables) (any, error) { return in.popups(), nil }})
-		if c.AttributesSQL != "" {
-			d := feed.Definition{Name: "attributes_sql", SQL: c.AttributesSQL, Params: []param.Param{{Name: "user", Type: param.Type(c.UserType)}}}
-			parts = append(parts, grantPart{
-				"attributes_sql", c.Database,
-				func(db grantDatabase, _ tables) (any, error) { return reading{db, d}, nil },
-			})
+		grants := func(ctx context.Context, _ grantDatabase, in tables) ([]database.Grant, error) {
+			return in.popups().(grantor).Grants(ctx) // only SQLite's have none
 		}
-	}
-	if cfg.Popups.Path != "" {
-		for _, list := range cfg.Popups.Lists {
-			parts = append(parts, grantPart{
-				"lists." + list.Name, cfg.Popups.Database,
-				func(db grantDatabase, _ tables) (any, error) { return reading{db, listDefinition(list)}, nil },
-			})
+		parts = append(parts, grantPart{"popups", c.Database, grants})
+		if c.AttributesSQL != "" {
+			parts = append(parts, readingPart("attributes_sql", c.Database, attributesDefinition(c)))
+		}
+		for _, list := range c.Lists {
+			parts = append(parts, readingPart("lists."+list.Name, c.Database, listDefinition(list)))
 		}
 	}
 	if cfg.Replica != "" { // roles are replicated
-		parts = append(parts, grantPart{"replica", "", func(db grantDatabase, _ tables) (any, error) { return db, nil }})
+		parts = append(parts, grantPart{"replica", "", func(ctx context.Context, db grantDatabase, _ tables) ([]database.Grant, error) {
+			return db.Grants(ctx)
+		}})
 	}
 	return parts
-}
-
-// openGrants opens a database that has roles.
-func openGrants(ctx context.Context, url database.URL, pool database.Pool) (grantDatabase, tables, error) {
-	log := slog.New(slog.DiscardHandler) // errors are returned
-	if url.Driver == database.MySQL {
-		db, err := mysql.Open(ctx, url, pool, log)
-		if err != nil {
-			return nil, tables{}, exit.UsageError(err)
-		}
-		return db, mysqlTables(db), nil
-	}
-	db, err := postgres.Open(ctx, url, pool, log)
-	if err != nil {
-		return nil, tables{}, err
-	}
-	return db, postgresTables(db), nil
 }
 
 // printGrants prints the statements for one database.
@@ -194,16 +143,17 @@ func printGrants(ctx context.Context, cfg *config.Config, address config.Address
 	if err != nil {
 		return exit.UsageError(err)
 	}
-	db, in, err := openGrants(ctx, url, database.Pool(cfg.Pool))
+	opened, in, err := openDatabase(ctx, url, database.Pool(cfg.Pool), slog.New(slog.DiscardHandler)) // errors are returned
 	if err != nil {
 		return err
 	}
+	db := opened.(grantDatabase) // all are, except SQLite's
 	role, err := db.Role(ctx, name)
 	var grants []database.Grant
 	if err == nil {
 		grants, err = collectGrants(ctx, db, in, parts)
 	}
-	if err = errors.Join(err, db.Close()); err != nil {
+	if err = errors.Join(err, opened.Close()); err != nil {
 		return fmt.Errorf("database %s: %w", url, err)
 	}
 	return writeGrants(w, role, database.MergeGrants(grants))
@@ -213,11 +163,7 @@ func printGrants(ctx context.Context, cfg *config.Config, address config.Address
 func collectGrants(ctx context.Context, db grantDatabase, in tables, parts []grantPart) ([]database.Grant, error) {
 	var grants []database.Grant
 	for _, p := range parts {
-		source, err := p.open(db, in)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", p.name, err)
-		}
-		some, err := source.(grantor).Grants(ctx) // of an adapter that has them all
+		some, err := p.grants(ctx, db, in)
 		if err != nil {
 			return nil, err
 		}

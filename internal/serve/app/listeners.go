@@ -9,6 +9,9 @@ import (
 	"spillway/internal/exit"
 	"spillway/internal/serve/admin"
 	"spillway/internal/serve/config"
+	"spillway/internal/serve/feed"
+	"spillway/internal/serve/openapi"
+	"spillway/internal/serve/param"
 	"spillway/internal/serve/server"
 )
 
@@ -112,6 +115,57 @@ func (a *app) addRoutes(cfg *server.Config, r *reads) error {
 	return err
 }
 
+// describe describes the public listener with these feeds and queries, beside streams and
+// popups. Of parts that have not started it knows what the configuration says.
+func (a *app) describe(r *reads) *openapi.Listener {
+	l := &openapi.Listener{Hosts: len(r.cfg.HTTP.Hosts) > 0, RateLimit: r.cfg.HTTP.RatePerMinute > 0, WriteKeys: len(r.cfg.Keys) > 0}
+	for _, p := range r.feeds {
+		l.Feeds = append(l.Feeds, openapi.Feed{
+			Paths: p.down.Reads, Access: r.cfg.ReadAccess(p.cfg.Auth), Params: p.settings.Definition.Params,
+			Limit: p.cfg.Limit, LimitMax: p.cfg.LimitMax, OffsetMax: p.cfg.OffsetMax, Columns: p.source.Columns(), Envelope: p.settings.Envelope,
+			Live: p.cfg.Window >= p.cfg.Limit && (p.cfg.LiveMax > 0 || len(p.settings.Definition.Params) == 0),
+		})
+	}
+	for _, p := range r.queries {
+		l.Queries = append(l.Queries, openapi.Query{
+			Paths: p.down.Reads, Access: r.cfg.ReadAccess(p.cfg.Auth), Params: p.query.Params(), Envelope: p.envelope(), RowsMax: p.cfg.RowsMax,
+			Columns: p.source.Columns(),
+		})
+	}
+	for _, p := range a.streams {
+		d := p.schema.Definition()
+		l.Streams = append(l.Streams, openapi.Stream{
+			Paths: p.down.Writes, Access: p.access, Columns: d.Columns, Extra: d.Extra != "", RecordsMax: p.route.Limits.Records,
+			BodyBytes: p.route.Limits.Bytes,
+		})
+	}
+	if a.popups != nil {
+		l.Popup = describePopups(a.popups.cfg, a.demo)
+	}
+	return l
+}
+
+// namesOf returns the names of columns.
+func namesOf(columns []feed.Column) feed.Columns {
+	names := make(feed.Columns, len(columns))
+	for i, c := range columns {
+		names[i] = c.Name
+	}
+	return names
+}
+
+// describePopups describes the popups. demo says that requests may shift the clock.
+func describePopups(c *config.Popups, demo bool) *openapi.Popup {
+	p := &openapi.Popup{Path: c.Path, Placements: c.PlacementNames(), User: param.Type(c.UserType), ClockOffset: demo}
+	if c.Identity.Trust == "jwt" {
+		p.TokenHeader = c.Identity.Header
+	}
+	for _, attribute := range c.Attributes {
+		p.Attributes = append(p.Attributes, openapi.Attribute(attribute))
+	}
+	return p
+}
+
 // proxyPrefix returns a trusted proxy, an address or a CIDR of a valid configuration.
 func proxyPrefix(text string) netip.Prefix {
 	if addr, err := netip.ParseAddr(text); err == nil {
@@ -165,9 +219,9 @@ func adminToken(c config.Admin) string {
 func (a *app) register() error {
 	collectors := []prometheus.Collector{
 		admin.BuildInfo(a.options.Version, a.options.Revision), a.public, admin.FeedStats(a.feedStats), admin.QueryStats(a.queryStats),
-		admin.StreamStats(a.streamStats), admin.StreamAcks(a.streamAcks), a.batches, admin.SpoolStats(a.spoolStats),
-		admin.SpoolNameStats(a.spoolStats),
+		admin.StreamStats(a.streamStats), admin.StreamAcks(a.streamAcks), admin.SpoolStats(a.spoolStats), admin.SpoolNameStats(a.spoolStats),
 	}
+	collectors = append(collectors, a.batches.Collectors()...)
 	if a.popups != nil {
 		collectors = append(collectors, admin.PopupStats(a.popups.figures), admin.PopupListStats(a.popups.popup.Lists))
 	}

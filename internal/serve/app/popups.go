@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -108,7 +109,7 @@ func (a *app) openPopups() error {
 	a.popups = p
 	settings := popup.Config{ShowAnyway: c.OnUnavailable == "anyway", Placements: c.PlacementNames(), ConvertTTL: c.ConvertWithin, Log: a.log}
 	for _, one := range c.MaxPer {
-		settings.Limits = append(settings.Limits, popup.Limit{Within: one.Within, Shows: one.Shows})
+		settings.Limits = append(settings.Limits, popup.Limit(one))
 	}
 	if settings.Signer, err = a.popupSigner(); err != nil {
 		return err
@@ -172,10 +173,7 @@ func (p *popupPart) openUserRow(settings *popup.Config) error {
 	if c.AttributesSQL == "" {
 		return nil
 	}
-	d := feed.Definition{
-		Name: "popups.attributes_sql", SQL: c.AttributesSQL,
-		Params: []param.Param{{Name: "user", Type: param.Type(c.UserType)}},
-	}
+	d := attributesDefinition(c)
 	source, err := p.store.source(d)
 	if err != nil {
 		return exit.UsageError(err)
@@ -196,6 +194,13 @@ func (p *popupPart) openUserRow(settings *popup.Config) error {
 		return answer.Data, nil
 	}
 	return nil
+}
+
+// attributesDefinition describes the statement of attributes_sql.
+func attributesDefinition(c *config.Popups) feed.Definition {
+	return feed.Definition{
+		Name: "popups.attributes_sql", SQL: c.AttributesSQL, Params: []param.Param{{Name: "user", Type: param.Type(c.UserType)}},
+	}
 }
 
 // popupAttributes returns the declared attributes.
@@ -432,12 +437,8 @@ func (p *popupPart) startLocal(ctx context.Context) error {
 // demoCampaigns returns the campaigns of the freight app.
 func demoCampaigns() []popup.Campaign {
 	var all []popup.Campaign
-	for _, d := range freight.DefaultCampaigns() {
-		all = append(all, popup.Campaign{
-			Name: d.Name, Placement: d.Placement, Order: d.Order, Payload: []byte(d.Payload),
-			Target: d.Target, Rollout: 100, Status: popup.Active,
-			QuietClick: popup.Period(d.QuietClick), QuietDismiss: popup.Period(d.QuietDismiss), Cap: d.Cap,
-		})
+	if err := json.Unmarshal(freight.Campaigns, &all); err != nil {
+		panic("bug: the campaigns of the freight app: " + err.Error())
 	}
 	return all
 }

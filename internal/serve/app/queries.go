@@ -52,10 +52,7 @@ func (a *app) openQuery(c config.Query) (*queryPart, error) {
 	if c.Cache == "redis" && a.redis == nil {
 		return nil, exit.UsageError(fmt.Errorf("query %s: cache: redis requires redis: in the configuration, or --redis", c.Path))
 	}
-	settings, err := a.queryConfig(&c)
-	if err != nil {
-		return nil, exit.UsageError(fmt.Errorf("query %s: %w", c.Path, err))
-	}
+	settings := a.queryConfig(&c)
 	settings.Database, settings.Gate = st.url.Identity(), st.gate.Entrance()
 	p := &queryPart{cfg: c}
 	check := func(ctx context.Context) error { return p.source.Check(ctx, 0) }
@@ -74,13 +71,9 @@ func (p *queryPart) close() {
 }
 
 // queryConfig converts a query's configuration.
-func (a *app) queryConfig(c *config.Query) (query.Config, error) {
-	d, err := queryDefinition(c)
-	if err != nil {
-		return query.Config{}, err
-	}
+func (a *app) queryConfig(c *config.Query) query.Config {
 	cfg := query.Config{
-		Definition: d,
+		Definition: queryDefinition(c),
 		Limit:      feed.Limit{Rows: c.RowsMax, Bytes: c.BytesMax},
 		Timeout:    c.Timeout,
 		TTL:        c.TTL,
@@ -95,15 +88,14 @@ func (a *app) queryConfig(c *config.Query) (query.Config, error) {
 	if c.Cache == "redis" {
 		cfg.Shared = &query.Shared{Get: a.redis.Get, Put: a.redis.Put, Claim: a.redis.Claim, Hold: a.redis.Hold, Release: a.redis.Release}
 	}
-	return cfg, nil
+	return cfg
 }
 
 // queryDefinition turns the configuration's query into the engine's.
-func queryDefinition(c *config.Query) (feed.Definition, error) {
-	params, err := c.Params.All()
-	d := feed.Definition{Name: c.Path, SQL: c.SQL, Params: params}
-	d.RFC3339, d.NumbersAsText = c.Timestamps == "rfc3339", c.Numbers == "text"
-	return d, err
+func queryDefinition(c *config.Query) feed.Definition {
+	return feed.Definition{
+		Name: c.Path, SQL: c.SQL, Params: c.Params.All(), RFC3339: c.Timestamps == "rfc3339", NumbersAsText: c.Numbers == "text",
+	}
 }
 
 func (a *app) queryStats() []query.Stats {

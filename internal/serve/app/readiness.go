@@ -20,15 +20,13 @@ import (
 	"spillway/internal/serve/stream"
 )
 
-// readyCheck is a part of the process as its readiness sees it. One that could not be started
-// returns its error.
+// readyCheck is a part of the process and how it finds out what look adds. One that could not be
+// started returns its error.
 type readyCheck struct {
-	name  string
-	group admin.Group // "": it concerns all
+	admin.Part
 	// state returns whether requests are answered, and what is wrong or soon will be. It
 	// asks no database and does not depend on requests.
 	state func(now time.Time) (serves bool, err error)
-	spare bool // see admin.Part
 }
 
 // readiness knows since when something has been wrong with a part.
@@ -43,17 +41,16 @@ func (r *readiness) look(now time.Time, parts []readyCheck) []admin.Part {
 	defer r.mu.Unlock()
 	since, states := make(map[string]time.Time), make([]admin.Part, 0, len(parts))
 	for _, p := range parts {
-		serves, err := p.state(now)
-		state := admin.Part{Name: p.name, Group: p.group, Serves: serves, Spare: p.spare}
-		if err != nil {
-			began, known := r.since[p.name]
+		var err error
+		if p.Serves, err = p.state(now); err != nil {
+			began, known := r.since[p.Name]
 			if !known {
 				began = now
 			}
-			since[p.name] = began
-			state.Reason, state.Since = publicReason(err), began
+			since[p.Name] = began
+			p.Reason, p.Since = publicReason(err), began
 		}
-		states = append(states, state)
+		states = append(states, p.Part)
 	}
 	r.since = since
 	return states
@@ -69,7 +66,7 @@ func (a *app) ready() []admin.Part {
 
 // state returns the state of all parts.
 func (a *app) state() []admin.Part {
-	parts := []readyCheck{{name: "server", state: func(time.Time) (bool, error) {
+	parts := []readyCheck{{Part: admin.Part{Name: "server"}, state: func(time.Time) (bool, error) {
 		switch {
 		case a.public.Draining():
 			return false, &queue.Unready{Why: errors.New("stopping")}
@@ -86,7 +83,7 @@ func (a *app) state() []admin.Part {
 		parts = append(parts, started(p.part, admin.Reads, p.state))
 	}
 	if a.replica != nil {
-		parts = append(parts, readyCheck{name: "replica", group: admin.Reads, spare: true, state: a.replica.state})
+		parts = append(parts, readyCheck{admin.Part{Name: "replica", Group: admin.Reads, Spare: true}, a.replica.state})
 	}
 	for _, p := range a.streams {
 		parts = append(parts, started(p.part, admin.Writes, func(time.Time) (bool, error) { return tolerable(p.ready()) }))
@@ -102,7 +99,7 @@ var errNotStarted = errors.New("cannot start")
 
 // started is the check of a part, which asks state once the part has started.
 func started(p *part, group admin.Group, state func(now time.Time) (bool, error)) readyCheck {
-	return readyCheck{name: p.name, group: group, state: func(now time.Time) (bool, error) {
+	return readyCheck{admin.Part{Name: p.name, Group: group}, func(now time.Time) (bool, error) {
 		err := p.failure()
 		switch {
 		case err == nil:
@@ -165,16 +162,10 @@ const (
 
 // watchReadiness looks at all parts once per second, until ctx ends.
 func (a *app) watchReadiness(ctx context.Context) error {
-	ticker := time.NewTicker(probeEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-			a.state()
-		}
+	for queue.Sleep(ctx, probeEvery); ctx.Err() == nil; queue.Sleep(ctx, probeEvery) {
+		a.state()
 	}
+	return nil
 }
 
 // watch probes the database of a store that feeds or queries read, until the store is closed.
@@ -196,15 +187,12 @@ func (s *stores) watch(ctx context.Context, st *store) {
 	}
 }
 
-// answer is what a probe of a database found.
-type answer struct{ err error }
-
 var errNotProbed = errors.New("the database was not asked yet")
 
 // noAnswer returns why the last probe failed; nil if it did not.
 func (st *store) noAnswer() error {
 	if last := st.answer.Load(); last != nil {
-		return last.err
+		return *last
 	}
 	return errNotProbed
 }
@@ -226,7 +214,7 @@ func (st *store) watch(ctx context.Context, log *slog.Logger) {
 			log.Info("database answers again")
 		}
 		down = err != nil
-		st.answer.Store(&answer{err})
+		st.answer.Store(&err)
 		select {
 		case <-ctx.Done():
 			return

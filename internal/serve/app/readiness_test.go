@@ -52,7 +52,7 @@ func TestReadinessSince(t *testing.T) {
 	var err error
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	at := func(second int) []admin.Part {
-		return r.look(start.Add(time.Duration(second)*time.Second), []readyCheck{{name: "/a", group: admin.Reads, state: func(time.Time) (bool, error) { return err == nil, err }}})
+		return r.look(start.Add(time.Duration(second)*time.Second), []readyCheck{{Part: admin.Part{Name: "/a", Group: admin.Reads}, state: func(time.Time) (bool, error) { return err == nil, err }}})
 	}
 	want := func(got []admin.Part, reason string, second int) {
 		t.Helper()

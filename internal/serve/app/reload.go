@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -67,10 +68,6 @@ func (a *app) reload(ctx context.Context) error {
 	if names := fixedChanges(before.cfg, cfg); len(names) > 0 {
 		return exit.UsageError(fmt.Errorf("%s cannot change while the process runs: restart it", strings.Join(names, ", ")))
 	}
-	level, err := logLevel(cfg.Log)
-	if err != nil {
-		return err
-	}
 	if a.certificate != nil {
 		a.certificate.renew(time.Now())
 	}
@@ -78,7 +75,7 @@ func (a *app) reload(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.level.Set(level)
+	a.level.Set(logLevel(cfg.Log))
 	a.warnOfOpenReads(&cfg)
 	gone := without(&before, next)
 	a.leftover = append(a.leftover, gone)
@@ -126,18 +123,10 @@ func without(r, other *reads) *reads {
 	for _, p := range other.parts() {
 		has[p] = true
 	}
-	rest := &reads{}
-	for _, p := range r.feeds {
-		if !has[p.part] {
-			rest.feeds = append(rest.feeds, p)
-		}
+	return &reads{
+		feeds:   slices.DeleteFunc(slices.Clone(r.feeds), func(p *feedPart) bool { return has[p.part] }),
+		queries: slices.DeleteFunc(slices.Clone(r.queries), func(p *queryPart) bool { return has[p.part] }),
 	}
-	for _, p := range r.queries {
-		if !has[p.part] {
-			rest.queries = append(rest.queries, p)
-		}
-	}
-	return rest
 }
 
 // closeLeftover closes the feeds and queries that are served no more, and the databases that

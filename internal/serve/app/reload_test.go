@@ -18,7 +18,7 @@ func TestFixedChanges(t *testing.T) {
 	t.Parallel()
 	base := func() config.Config {
 		c := BuiltIn()
-		c.Queries = []config.Query{config.DefaultQuery()}
+		c.Queries = []config.Query{config.Defaults[config.Query]()}
 		return c
 	}
 	for _, test := range []struct {

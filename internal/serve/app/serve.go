@@ -6,7 +6,6 @@ package app
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -64,10 +63,7 @@ func Serve(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	log, level, err := newLogger(cfg.Log, o.Stderr)
-	if err != nil {
-		return err
-	}
+	log, level := newLogger(cfg.Log, o.Stderr)
 	if o.File == "" && len(cfg.Streams) == 0 {
 		log.Warn("orders and positions are disabled, because other hosts can reach this listener and no keys are set; save the output of " +
 			"`spillway config print` and add keys")
@@ -117,7 +113,7 @@ func stopped(ctx context.Context, err error) bool {
 func (o Options) load() (cfg config.Config, demo bool, err error) {
 	if o.File == "" {
 		cfg = BuiltIn()
-	} else if cfg, err = loadAgain(o.File, o.defaults); err != nil {
+	} else if cfg, err = load(o.File, o.defaults, false); err != nil {
 		return cfg, false, err
 	}
 	set := func(flag string, field *string) {
@@ -131,12 +127,12 @@ func (o Options) load() (cfg config.Config, demo bool, err error) {
 	set(o.Redis, (*string)(&cfg.Redis))
 	set(o.Data, &cfg.Data)
 	if o.File == "" && cfg.Database != "" {
-		cfg.Popups = config.DefaultPopups() // popups create tables, and only one process per database may serve them from memory
+		cfg.Popups = config.Defaults[config.Popups]() // popups create tables, and only one process per database may serve them from memory
 	}
 	if o.File == "" && cfg.OpenToOthers() {
 		cfg.Streams = nil
 	}
-	if err := cfg.Validate(checkDatabases, checkStatements, checkStreams, checkPopups, checkAuth); err != nil {
+	if err := cfg.Validate(checks()...); err != nil {
 		return cfg, false, exit.UsageError(err)
 	}
 	if cfg.Database == "" {
@@ -153,23 +149,18 @@ func servesFreight(cfg config.Config) bool {
 }
 
 // newLogger returns the logger of the process, and its level.
-func newLogger(cfg config.Log, w io.Writer) (*slog.Logger, *slog.LevelVar, error) {
-	level, err := logLevel(cfg)
-	if err != nil {
-		return nil, nil, err
-	}
-	variable := new(slog.LevelVar)
-	variable.Set(level)
-	options := &slog.HandlerOptions{Level: variable}
+func newLogger(cfg config.Log, w io.Writer) (*slog.Logger, *slog.LevelVar) {
+	level := new(slog.LevelVar)
+	level.Set(logLevel(cfg))
+	options := &slog.HandlerOptions{Level: level}
 	if cfg.Format == "json" {
-		return slog.New(slog.NewJSONHandler(w, options)), variable, nil
+		return slog.New(slog.NewJSONHandler(w, options)), level
 	}
-	return slog.New(slog.NewTextHandler(w, options)), variable, nil
+	return slog.New(slog.NewTextHandler(w, options)), level
 }
 
-func logLevel(cfg config.Log) (level slog.Level, err error) {
-	if err := level.UnmarshalText([]byte(cfg.Level)); err != nil {
-		return level, exit.UsageError(fmt.Errorf("log level %q: use debug, info, warn or error", cfg.Level))
-	}
-	return level, nil
+// logLevel returns the level of a valid configuration.
+func logLevel(cfg config.Log) (level slog.Level) {
+	_ = level.UnmarshalText([]byte(cfg.Level))
+	return level
 }

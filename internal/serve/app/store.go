@@ -34,8 +34,8 @@ type store struct {
 	metrics    prometheus.Collector
 	registered bool // metrics is; not while another store has the same address, but for the password
 
-	answer  atomic.Pointer[answer] // to the last probe; nil before it, and if nothing reads it
-	unwatch func()                 // ends the probes; nil: there are none; guarded by stores.mu
+	answer  atomic.Pointer[error] // to the last probe: why it failed, if it did; nil before it, and if nothing reads it
+	unwatch func()                // ends the probes; nil: there are none; guarded by stores.mu
 }
 
 // enterStart waits until a part may start. At most half of the pool's connections check the
@@ -112,29 +112,27 @@ func (s *stores) get(ctx context.Context, text string) (*store, error) {
 	}
 	st := &store{url: url, gate: queue.NewGate(s.pool.Max), starts: make(chan struct{}, max(1, s.pool.Max/2))}
 	st.refreshes = semaphore.NewWeighted(int64(max(1, s.pool.Max-1)))
-	switch url.Driver {
-	case database.Postgres:
-		var db *postgres.DB
-		db, err = postgres.Open(ctx, url, s.pool, s.log)
-		st.connection, st.tables = db, postgresTables(db)
-	case database.SQLite:
-		var db *sqlite.DB
-		db, err = sqlite.New(url, s.pool, s.log)
-		st.connection, st.tables = db, sqliteTables(db)
-	case database.MySQL:
-		var db *mysql.DB
-		if db, err = mysql.Open(ctx, url, s.pool, s.log); err != nil {
-			err = exit.UsageError(err) // it connects later, so the URL is wrong
-		}
-		st.connection, st.tables = db, mysqlTables(db)
-	}
-	if err != nil {
+	if st.connection, st.tables, err = openDatabase(ctx, url, s.pool, s.log); err != nil {
 		return nil, fmt.Errorf("database %s: %w", url, err)
 	}
 	st.metrics = admin.PoolStats(url.String(), st.Stats)
 	st.registered = s.metrics.Register(st.metrics) == nil
 	s.open[url.Raw()] = st
 	return st, nil
+}
+
+// openDatabase opens a database, and sends nothing to it.
+func openDatabase(ctx context.Context, url database.URL, pool database.Pool, log *slog.Logger) (connection, tables, error) {
+	switch url.Driver {
+	case database.SQLite:
+		db, err := sqlite.New(url, pool, log)
+		return db, sqliteTables(db), err
+	case database.MySQL:
+		db, err := mysql.Open(ctx, url, pool, log)
+		return db, mysqlTables(db), exit.UsageError(err) // it connects later, so the URL is wrong
+	}
+	db, err := postgres.Open(ctx, url, pool, log)
+	return db, postgresTables(db), err
 }
 
 // retain closes the databases that are not in use.

@@ -89,25 +89,13 @@ func hasParameter(query, name string) bool {
 }
 
 // encode percent-encodes all that has a meaning in an address.
-func encode(text string) string {
-	var b strings.Builder
-	for i := range len(text) {
-		c := text[i]
-		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-		if letter || strings.IndexByte("-._~", c) >= 0 {
-			b.WriteByte(c)
-		} else {
-			fmt.Fprintf(&b, "%%%02X", c)
-		}
-	}
-	return b.String()
-}
+func encode(text string) string { return strings.ReplaceAll(url.QueryEscape(text), "+", "%20") }
 
 // Reveal returns the address with its password.
 func (a Address) Reveal() string { return string(a) }
 
 // IsUnknown reports whether a variable or a file that the address needs is missing, which only
-// LoadPartial accepts.
+// a partial Load accepts.
 func (a Address) IsUnknown() bool {
 	_, rest, _ := strings.Cut(string(a), "://")
 	userinfo, _, _ := strings.Cut(rest, "@")

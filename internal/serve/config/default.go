@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"reflect"
 	"runtime"
 	"time"
@@ -9,96 +10,43 @@ import (
 // Default returns the default configuration, without feeds. Only Pool.Max depends on the
 // machine: (cores x 2) + 1.
 func Default() Config {
-	return Config{
-		Listen: "127.0.0.1:8080",
-		Admin:  Admin{Listen: "127.0.0.1:9090"},
-		Data:   "spillway-data",
-		Auth:   DefaultAuth(),
-
-		ReplicaLagMax: 10 * time.Second,
-
-		Pool: Pool{
-			Min:              1,
-			Max:              2*runtime.GOMAXPROCS(0) + 1,
-			MaxLifetime:      30 * time.Minute,
-			MaxIdleTime:      5 * time.Minute,
-			ConnectTimeout:   5 * time.Second,
-			AcquireTimeout:   2 * time.Second,
-			StatementTimeout: 5 * time.Second,
-		},
-		HTTP: HTTP{
-			Connections:  65536,
-			HeaderBytes:  16 << 10,
-			BodyBytes:    4 << 20,
-			BodiesBytes:  256 << 20,
-			ReadTimeout:  10 * time.Second,
-			WriteTimeout: 10 * time.Second,
-			IdleTimeout:  time.Minute,
-			DrainTimeout: 10 * time.Second,
-			OpenAPI:      true,
-			RateBurst:    100,
-			RateClients:  100_000,
-
-			CompressBytes: 64 << 20,
-		},
-		Log:    Log{Level: "info", Format: "text"},
-		Spool:  Spool{Bytes: 1 << 30, QueueBytes: 64 << 20, GroupBytes: 1 << 20, MaxAge: 168 * time.Hour},
-		Popups: DefaultPopups(),
-	}
+	c := Defaults[Config]()
+	c.Pool.Max = 2*runtime.GOMAXPROCS(0) + 1
+	return c
 }
 
-// Preset returns the defaults of a list's block type; false if t is no such type.
+// Defaults returns a block of the configuration with the defaults of its keys.
+func Defaults[Block any]() Block {
+	block, _ := Preset(reflect.TypeFor[Block]())
+	return block.Interface().(Block)
+}
+
+// Preset is Defaults for the type of a block; false if t is no such type.
 func Preset(t reflect.Type) (reflect.Value, bool) {
-	switch t {
-	case reflect.TypeFor[Feed]():
-		return reflect.ValueOf(DefaultFeed()), true
-	case reflect.TypeFor[Query]():
-		return reflect.ValueOf(DefaultQuery()), true
-	case reflect.TypeFor[Stream]():
-		return reflect.ValueOf(DefaultStream()), true
-	case reflect.TypeFor[AdminToken]():
-		return reflect.ValueOf(AdminToken{Role: "read"}), true
-	case reflect.TypeFor[JWTKey]():
-		return reflect.ValueOf(JWTKey{Algorithm: "HS256"}), true
+	if t.Kind() != reflect.Struct || t.Field(0).Tag.Get("yaml") == "" {
+		return reflect.Value{}, false
 	}
-	return reflect.Value{}, false
+	v := reflect.New(t).Elem()
+	for i := range t.NumField() {
+		if block, ok := Preset(t.Field(i).Type); ok {
+			v.Field(i).Set(block)
+		}
+		if text, ok := t.Field(i).Tag.Lookup("default"); ok {
+			setDefault(v.Field(i), text)
+		}
+	}
+	return v, true
 }
 
-// DefaultQuery returns the defaults of a query. Path and SQL have none.
-func DefaultQuery() Query {
-	return Query{
-		Timestamps: "database",
-		Numbers:    "json",
-		Auth:       authDefault,
-		Envelope:   "data",
-		RowsMax:    1000,
-		BytesMax:   1 << 20,
-		Timeout:    2 * time.Second,
-		StaleMax:   30 * time.Second,
-		Cache:      "memory",
-		CacheBytes: 64 << 20,
-		WaitersMax: 10000,
+// setDefault sets a duration, a number, a bool or a word.
+func setDefault(v reflect.Value, text string) {
+	var err error
+	if duration, ok := v.Addr().Interface().(*time.Duration); ok {
+		*duration, err = time.ParseDuration(text)
+	} else {
+		_, err = fmt.Sscan(text, v.Addr().Interface())
 	}
-}
-
-// DefaultFeed returns the defaults of a feed. Path, SQL and Key have none.
-func DefaultFeed() Feed {
-	return Feed{
-		Timestamps: "database",
-		Numbers:    "json",
-		Auth:       authDefault,
-		Envelope:   "data",
-		Window:     200,
-		Refresh:    100 * time.Millisecond,
-		IdleAfter:  2 * time.Second,
-		StaleMax:   30 * time.Second,
-		Timeout:    2 * time.Second,
-		Limit:      10,
-		LimitMax:   100,
-		OffsetMax:  100_000_000,
-		WaitersMax: 1000,
-		WindowsMax: 100,
-		SweepShare: 0.02,
-		SweepBytes: 64 << 20,
+	if err != nil {
+		panic("BUG: the default " + text + ": " + err.Error())
 	}
 }

@@ -31,7 +31,7 @@ func TestPopups(t *testing.T) {
 	}
 	c.Popups.Identity.Trust = "jwt"
 	p := c.Popups
-	if p.Path != "/popup" || p.MemoryUsers != DefaultPopups().MemoryUsers || len(p.Attributes) != 3 || len(p.Keys) != 2 ||
+	if p.Path != "/popup" || p.MemoryUsers != Defaults[Popups]().MemoryUsers || len(p.Attributes) != 3 || len(p.Keys) != 2 ||
 		p.Keys[1].Reveal() != "key-of-forty-characters-key-of-40-chars-" || p.Identity.Header != "Authorization" || p.PlacementNames()[0] != "home" ||
 		!slices.Equal(p.MaxPer, Caps{{24 * time.Hour, 1}, {168 * time.Hour, 3}}) || p.QuietAfter != 24*time.Hour || p.ConvertWithin != 168*time.Hour {
 		t.Errorf("%+v", p)

@@ -10,28 +10,17 @@ import (
 	"spillway/internal/yaml"
 )
 
-// Load reads the file at path as Read does, with the environment and the files of the
-// process. The number of connections is that of the defaults with which the process has
-// started: the number of cores may have changed since.
-func Load(path string, defaults Config, checks ...Check) (Config, error) {
+// Load reads the file at path as Read does, with the environment and the files of the process,
+// over defaults: those with which the process has started, because the number of cores may have
+// changed since. If partial, a variable that is not set and a file of a secret that cannot be
+// read are no mistakes. Such a value stays as written, or at its default if it is no text, and
+// breaks no rule.
+func Load(path string, defaults Config, partial bool, checks ...Check) (Config, error) {
 	src, err := os.ReadFile(path)
 	if err != nil {
 		return Config{}, fmt.Errorf("read configuration: %w", err)
 	}
-	c := Default()
-	c.Pool.Max = defaults.Pool.Max
-	return decode(path, src, c, yaml.Options{Env: os.LookupEnv, ReadFile: os.ReadFile}, checks)
-}
-
-// LoadPartial is Load, but a variable that is not set and a file of a secret that cannot be
-// read are no mistakes. Such a value stays as written, or at its default if it is no text,
-// and breaks no rule.
-func LoadPartial(path string, checks ...Check) (Config, error) {
-	src, err := os.ReadFile(path)
-	if err != nil {
-		return Config{}, fmt.Errorf("read configuration: %w", err)
-	}
-	return decode(path, src, Default(), yaml.Options{Env: os.LookupEnv, ReadFile: os.ReadFile, Partial: true}, checks)
+	return decode(path, src, defaults, yaml.Options{Env: os.LookupEnv, ReadFile: os.ReadFile, Partial: partial}, checks)
 }
 
 // Read reads a configuration from YAML. name stands for the file in errors; env looks up

@@ -48,7 +48,7 @@ func TestReadDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Default()
-	feed := DefaultFeed()
+	feed := Defaults[Feed]()
 	feed.Path, feed.SQL, feed.Key = "/orders", "SELECT id FROM orders", Keys{{Name: "id"}}
 	want.Feeds = []Feed{feed}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -107,14 +107,14 @@ queries:
 	want.HTTP.CORSOrigins = []string{"https://a.example:8443", "*"}
 	want.HTTP.TrustedProxies = []string{"10.0.0.0/8", "::1"}
 	want.HTTP.ReadTimeout = 90 * time.Second
-	a, b := DefaultFeed(), DefaultFeed()
+	a, b := Defaults[Feed](), Defaults[Feed]()
 	a.Path, a.Aliases, a.SQL = "/a", []string{"/b", "/c"}, "SELECT '${x}', id  -- a comment\nFROM t\n"
 	a.Key = Keys{{Name: "createtime"}, {Name: "id", Ascending: true}}
 	a.Params = Params{{Name: "city", Type: "text"}, {Name: "since", Type: "timestamp"}}
 	a.Window, a.SweepShare = 321, 0.5
 	b.Path, b.SQL, b.Key, b.Database = "/d", "SELECT 1 AS a", Keys{{Name: "a", Ascending: true}}, "sqlite:d.db"
 	want.Feeds = []Feed{a, b}
-	q := DefaultQuery()
+	q := Defaults[Query]()
 	q.Path, q.SQL, q.One = "/e", "SELECT 1", true
 	q.Params = Params{{Name: "a", Type: "text"}, {Name: "b", Type: "integer", Default: Literals{"5"}}, {Name: "c", Type: "text", Default: Literals{"x", "7"}, ListMax: 3}}
 	want.Queries = []Query{q}
@@ -277,14 +277,14 @@ func TestReadChecks(t *testing.T) {
 
 func TestLoad(t *testing.T) {
 	path := t.TempDir() + "/f.yaml"
-	if _, err := Load(path, Default()); !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "read configuration: ") {
+	if _, err := Load(path, Default(), false); !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "read configuration: ") {
 		t.Errorf("missing file: %v", err)
 	}
 	t.Setenv("SPILLWAY_TEST_DATA", "from the environment")
 	if err := os.WriteFile(path, []byte("data: ${SPILLWAY_TEST_DATA}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if c, err := Load(path, Default()); err != nil || c.Data != "from the environment" {
+	if c, err := Load(path, Default(), false); err != nil || c.Data != "from the environment" {
 		t.Errorf("data %q, %v", c.Data, err)
 	}
 }

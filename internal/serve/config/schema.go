@@ -32,25 +32,20 @@ func Schema() []byte {
 
 // blockSchema returns the schema of a struct whose fields hold the defaults.
 func blockSchema(v reflect.Value) map[string]any {
-	properties := map[string]any{}
+	properties, required := map[string]any{}, []string{}
 	for i := range v.NumField() {
 		field := v.Type().Field(i)
 		property := valueSchema(v.Field(i), field.Tag)
 		property["description"] = field.Tag.Get("doc")
-		properties[field.Tag.Get("yaml")] = property
+		name := field.Tag.Get("yaml")
+		properties[name] = property
+		if field.Tag.Get("required") != "" {
+			required = append(required, name)
+		}
 	}
 	schema := map[string]any{"type": "object", "additionalProperties": false, "properties": properties}
-	switch v.Type() {
-	case reflect.TypeFor[Feed]():
-		schema["required"] = []string{"path", "sql", "key"}
-	case reflect.TypeFor[Query]():
-		schema["required"] = []string{"path", "sql"}
-	case reflect.TypeFor[Stream]():
-		schema["required"] = []string{"path", "table", "columns"}
-	case reflect.TypeFor[JWTKey]():
-		schema["required"] = []string{"key"}
-	case reflect.TypeFor[AdminToken]():
-		schema["required"] = []string{"name", "token"}
+	if len(required) > 0 {
+		schema["required"] = required
 	}
 	if v.Type() == reflect.TypeFor[Pool]() {
 		delete(properties["max"].(map[string]any), "default") // it depends on the machine

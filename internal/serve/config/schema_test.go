@@ -69,7 +69,7 @@ func examples(t *testing.T) []string {
 
 // withQueryParams adds a query with parameters of every kind.
 func withQueryParams(c *Config) {
-	q := DefaultQuery()
+	q := Defaults[Query]()
 	q.Path, q.SQL, q.One = "/q", "SELECT 1", true
 	q.Params = Params{
 		{Name: "a", Type: "text"},

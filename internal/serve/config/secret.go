@@ -3,6 +3,8 @@ package config
 import (
 	"fmt"
 	"log/slog"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -23,11 +25,11 @@ func (s Secret) Reveal() string { return string(s) }
 // malformed address it returns only the scheme.
 func (s Secret) String() string {
 	text := string(s)
-	if text == "" || isFileAddress(text) {
+	if text == "" || strings.HasPrefix(text, "sqlite:") { // the address of a file has no password
 		return text
 	}
 	scheme, rest, found := strings.Cut(text, "://")
-	if !found || !isScheme(scheme) {
+	if !found || !slices.Contains(schemes, scheme) {
 		return hidden
 	}
 	userinfo, place, found := strings.Cut(rest, "@")
@@ -85,29 +87,16 @@ func (s Secret) MarshalYAML() (any, error) { return s.String(), nil }
 // LogValue returns String.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
-// isFileAddress reports whether text is the address of a SQLite file, which has no password.
-func isFileAddress(text string) bool { return strings.HasPrefix(text, "sqlite:") }
+// schemes are those of supported addresses of servers.
+var schemes = []string{"postgres", "postgresql", "mysql", "redis", "rediss", "unix"}
 
-// isScheme reports whether s is the scheme of a supported address.
-func isScheme(s string) bool {
-	switch s {
-	case "postgres", "postgresql", "mysql", "redis", "rediss", "unix":
-		return true
-	}
-	return false
-}
+var placePattern = regexp.MustCompile(`^[A-Za-z0-9._/,()\[\]:-]*$`)
 
 // isPlace reports whether s is HOST[:PORT][,HOST...][/NAME] or unix(/PATH)[/NAME], so that
 // no part of it can belong to a password.
 func isPlace(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' {
-			continue
-		}
-		if strings.IndexByte("-._/,[]():", c) < 0 {
-			return false
-		}
+	if !placePattern.MatchString(s) {
+		return false
 	}
 	host, _, _ := strings.Cut(s, "/")
 	for _, one := range strings.Split(host, ",") {

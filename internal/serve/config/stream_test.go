@@ -28,7 +28,7 @@ func TestReadStream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := DefaultStream()
+	want := Defaults[Stream]()
 	want.Path, want.Table, want.Key, want.OrderBy = "/positions", "app.positions", []string{"device_id", "at"}, "device_id"
 	want.Ack, want.Fsync, want.WaitMax = "memory", "off", 3*time.Second
 	given := func(text string) Literal { return Literal{text, true} }
@@ -75,9 +75,9 @@ func TestValidateStream(t *testing.T) {
 	t.Parallel()
 	valid := func(change func(*Config, *Stream)) error {
 		c := Default()
-		s := DefaultStream()
+		s := Defaults[Stream]()
 		s.Path, s.Table, s.Columns = "/orders", "orders", Columns{{Name: "id", Type: "integer", Required: true}, {Name: "note", Type: "text"}}
-		feed := DefaultFeed()
+		feed := Defaults[Feed]()
 		feed.Path, feed.SQL, feed.Key = "/orders", "SELECT id FROM orders", Keys{{Name: "id"}}
 		c.Feeds = []Feed{feed}
 		change(&c, &s)
@@ -135,12 +135,12 @@ func TestSpoolShares(t *testing.T) {
 		c := Default()
 		c.Spool.Bytes = bytes
 		for i, share := range shares {
-			s := DefaultStream()
+			s := Defaults[Stream]()
 			s.Path, s.Table, s.Columns, s.Ack = "/"+string(rune('a'+i)), "t", Columns{{Name: "id", Type: "integer"}}, "spool"
 			s.SpoolBytes = share
 			c.Streams = append(c.Streams, s)
 		}
-		other := DefaultStream()
+		other := Defaults[Stream]()
 		other.Path, other.Table, other.Columns = "/database", "t", Columns{{Name: "id", Type: "integer"}}
 		c.Streams = append(c.Streams, other)
 		return c

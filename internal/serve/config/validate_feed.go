@@ -2,11 +2,12 @@ package config
 
 import (
 	"fmt"
+	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"spillway/internal/serve/param"
 	"spillway/internal/yaml"
@@ -23,10 +24,7 @@ const (
 
 // feed checks one feed. paths maps each path to the key that has it.
 func (v *validator) feed(at string, f Feed, paths map[string]string) {
-	v.path(yaml.Join(at, "path"), f.Path, paths)
-	for i, alias := range f.Aliases {
-		v.path(yaml.Index(yaml.Join(at, "aliases"), i), alias, paths)
-	}
+	v.paths(at, f.Path, f.Aliases, paths)
 	if strings.TrimSpace(f.SQL) == "" {
 		v.add(yaml.Join(at, "sql"), "must be given: one SELECT", "")
 	}
@@ -77,6 +75,14 @@ func (h HTTP) ownPaths() map[string]string {
 	return paths
 }
 
+// paths checks the path of a feed, a query or a stream, and its aliases.
+func (v *validator) paths(at, path string, aliases []string, taken map[string]string) {
+	v.path(yaml.Join(at, "path"), path, taken)
+	for i, alias := range aliases {
+		v.path(yaml.Index(yaml.Join(at, "aliases"), i), alias, taken)
+	}
+}
+
 func (v *validator) path(at, path string, paths map[string]string) {
 	switch {
 	case path == "":
@@ -92,21 +98,14 @@ func (v *validator) path(at, path string, paths map[string]string) {
 	}
 }
 
-func isPath(path string) bool {
-	for i := range len(path) {
-		c := path[i]
-		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-		if !letter && strings.IndexByte("-._~/", c) < 0 {
-			return false
-		}
-	}
-	for _, part := range strings.Split(strings.TrimPrefix(path, "/"), "/") {
-		if path != "/" && (part == "" || part == "." || part == "..") {
-			return false
-		}
-	}
-	return strings.HasPrefix(path, "/")
-}
+var (
+	pathPattern   = regexp.MustCompile(`^/[A-Za-z0-9._~/-]*$`)
+	columnPattern = regexp.MustCompile(`^[\p{L}_][\p{L}\p{Nd}_]*$`)
+)
+
+func isPath(text string) bool { return pathPattern.MatchString(text) && path.Clean(text) == text }
+
+func isColumn(name string) bool { return columnPattern.MatchString(name) }
 
 func (v *validator) key(at string, keys Keys) {
 	if len(keys) == 0 {
@@ -125,21 +124,9 @@ func (v *validator) key(at string, keys Keys) {
 	}
 }
 
-func isColumn(name string) bool {
-	for i, r := range name {
-		if r != '_' && !unicode.IsLetter(r) && (i == 0 || !unicode.IsDigit(r)) {
-			return false
-		}
-	}
-	return name != ""
-}
-
 // query checks one query. paths maps each path to the key that has it.
 func (v *validator) query(at string, q Query, paths map[string]string) {
-	v.path(yaml.Join(at, "path"), q.Path, paths)
-	for i, alias := range q.Aliases {
-		v.path(yaml.Index(yaml.Join(at, "aliases"), i), alias, paths)
-	}
+	v.paths(at, q.Path, q.Aliases, paths)
 	if strings.TrimSpace(q.SQL) == "" {
 		v.add(yaml.Join(at, "sql"), "must be given: one SELECT", "")
 	}
@@ -209,7 +196,7 @@ func (v *validator) paramType(path string, p Typed, reserved string) {
 	}
 }
 
-// Param returns the parameter of a valid configuration.
+// Param returns the parameter, or an error and the parameter without its default.
 func (p Param) Param() (param.Param, error) {
 	one := param.Param{Name: p.Name, Type: param.Type(p.Type), ListMax: p.ListMax}
 	if p.Default == nil {
@@ -218,23 +205,20 @@ func (p Param) Param() (param.Param, error) {
 	if n := len(p.Default); n == 0 || n > 1 && p.ListMax == 0 {
 		return one, fmt.Errorf("%d values; a list has at least one, and a parameter without list_max exactly one", n)
 	}
-	var err error
-	if one.Default, err = param.Argument(one, p.Default...); err != nil {
+	argument, err := param.Argument(one, p.Default...)
+	if err != nil {
 		return one, err
 	}
-	one.Optional = true
+	one.Default, one.Optional = argument, true
 	return one, nil
 }
 
-// All returns the parameters of a valid configuration.
-func (p Params) All() ([]param.Param, error) {
+// All returns the parameters. A default that cannot be used, which Validate reports, is left out.
+func (p Params) All() []param.Param {
 	var all []param.Param
 	for _, one := range p {
-		converted, err := one.Param()
-		if err != nil {
-			return nil, err
-		}
+		converted, _ := one.Param()
 		all = append(all, converted)
 	}
-	return all, nil
+	return all
 }

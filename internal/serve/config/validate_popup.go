@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -121,11 +122,16 @@ func (v *validator) caps(at string, caps Caps) {
 // unserved rejects keys of a block without a path.
 func (v *validator) unserved(p Popups) {
 	given := len(p.Attributes) > 0 || p.AttributesSQL != "" || len(p.Keys) > 0 || len(p.Placements) > 0 || p.Database != "" ||
-		p.Store != DefaultPopups().Store || p.Identity.Key != "" || len(p.MaxPer) > 0 || len(p.Lists) > 0
+		p.Store != Defaults[Popups]().Store || p.Identity.Key != "" || len(p.MaxPer) > 0 || len(p.Lists) > 0
 	if given {
 		v.add("popups.path", "must be given, as /popup", "")
 	}
 }
+
+var (
+	namePattern   = regexp.MustCompile(`^[a-z0-9][a-z0-9-]*$`)
+	headerPattern = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+)
 
 // plainRule is the rule of isPlain.
 const plainRule = "must be 1 to 32 lower-case letters, digits and -, without - at the start"
@@ -133,9 +139,7 @@ const plainRule = "must be 1 to 32 lower-case letters, digits and -, without - a
 func isPlain(name string) bool { return isName(name, 32) }
 
 func isName(name string, longest int) bool {
-	return name != "" && len(name) <= longest && name[0] != '-' && !strings.ContainsFunc(name, func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-'
-	})
+	return len(name) <= longest && namePattern.MatchString(name)
 }
 
 // names checks the names of placements.
@@ -172,22 +176,10 @@ func (v *validator) identity(at string, d Identity) {
 		return
 	}
 	v.verificationKey(at, d.Algorithm, d.Key)
-	if !isToken(d.Header) {
+	if !headerPattern.MatchString(d.Header) {
 		v.add(yaml.Join(at, "header"), "must be the name of a header", d.Header)
 	}
 	if strings.TrimSpace(d.Claim) == "" {
 		v.add(yaml.Join(at, "claim"), "must name a claim, as sub", "")
 	}
-}
-
-// isToken reports whether name can be a header's.
-func isToken(name string) bool {
-	for i := range len(name) {
-		c := name[i]
-		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-		if !letter && c != '-' && c != '_' {
-			return false
-		}
-	}
-	return name != ""
 }

@@ -103,10 +103,7 @@ func (v *validator) shares(c Config) {
 
 // stream checks one stream. paths maps each path to the key that has it.
 func (v *validator) stream(at string, s Stream, h HTTP, paths map[string]string) {
-	v.path(yaml.Join(at, "path"), s.Path, paths)
-	for i, alias := range s.Aliases {
-		v.path(yaml.Index(yaml.Join(at, "aliases"), i), alias, paths)
-	}
+	v.paths(at, s.Path, s.Aliases, paths)
 	if schema, table, qualified := strings.Cut(s.Table, "."); !isColumn(schema) || qualified && !isColumn(table) {
 		v.add(yaml.Join(at, "table"), "must be NAME or SCHEMA.NAME of a table: letters, digits and _", s.Table)
 	}

@@ -15,7 +15,7 @@ import (
 // valid returns a configuration with one feed, changed by change.
 func valid(change func(*Config)) Config {
 	c := Default()
-	feed := DefaultFeed()
+	feed := Defaults[Feed]()
 	feed.Path, feed.SQL, feed.Key = "/orders", "SELECT id FROM orders", Keys{{Name: "id"}}
 	c.Feeds = []Feed{feed}
 	change(&c)
@@ -156,7 +156,7 @@ func TestValidateRefusesFeed(t *testing.T) {
 
 func TestValidateQueryParams(t *testing.T) {
 	t.Parallel()
-	query := DefaultQuery()
+	query := Defaults[Query]()
 	query.Path, query.SQL = "/q", "SELECT 1"
 	for want, params := range map[string]Params{
 		"": {
@@ -262,7 +262,7 @@ func authenticated(change func(*Config)) Config {
 	return valid(func(c *Config) {
 		c.Auth.Reads, c.Auth.Keys, c.Auth.JWT.Keys = "jwt", []Secret{"0123456789abcdef"}, []JWTKey{{Algorithm: "HS256", Key: sharedKey}}
 		c.Feeds[0].Params = Params{{Name: "claim.sub", Type: "text"}}
-		s := DefaultStream()
+		s := Defaults[Stream]()
 		s.Path, s.Table, s.Auth, s.Columns = "/positions", "positions", "jwt", Columns{{Name: "courier", Type: "text", Claim: "sub"}}
 		c.Streams = []Stream{s}
 		change(c)
@@ -307,7 +307,7 @@ func TestValidateAuth(t *testing.T) {
 	}
 	refused(`feeds[0].auth: must be jwt, because claim.sub is a claim, not "any"`, func(c *Config) { c.Feeds[0].Auth = "any" })
 	refused("queries[0].params.claim.sub: must have neither default nor list_max", func(c *Config) {
-		q := DefaultQuery()
+		q := Defaults[Query]()
 		q.Path, q.SQL, q.Params = "/q", "SELECT :claim.sub", Params{{Name: "claim.sub", Type: "text", Default: Literals{"7"}}}
 		c.Queries = []Query{q}
 	})
@@ -315,7 +315,7 @@ func TestValidateAuth(t *testing.T) {
 	refused(`feeds[0].auth: requires auth.keys, not "key"`, func(c *Config) { c.Auth.Keys, c.Feeds[0].Auth, c.Feeds[0].Params = nil, "key", nil })
 	refused(`feeds[0].s_maxage: must be 0s, because the path requires authentication`, func(c *Config) { c.Feeds[0].SMaxAge = time.Minute })
 	refused(`queries[0].s_maxage: must be longer than ttl, which is 1m0s`, func(c *Config) {
-		q := DefaultQuery()
+		q := Defaults[Query]()
 		q.Path, q.SQL, q.Auth, q.TTL, q.SMaxAge = "/q", "SELECT 1", "open", time.Minute, time.Minute
 		c.Queries = []Query{q}
 	})

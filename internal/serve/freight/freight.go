@@ -4,7 +4,7 @@
 //
 // The package contains the schema for each kind of database, generates data sets that are
 // identical on every database, and loads them in bulk. It serves nothing: Configuration and
-// Campaign only describe what is served.
+// Campaigns only describe what is served.
 //
 // It recognizes its tables by a row in the table spillway_schema and changes no others.
 package freight
@@ -12,7 +12,6 @@ package freight
 import (
 	_ "embed"
 	"fmt"
-	"time"
 )
 
 // Configuration is the app's configuration file: its feed, its streams and its popups.
@@ -20,45 +19,15 @@ import (
 //go:embed configuration.yaml
 var Configuration []byte
 
+// Campaigns are the app's campaigns as JSON: a popup for old versions of the app, one for drivers
+// who joined in the last summer of the data set, and one for everybody.
+//
+//go:embed campaigns.json
+var Campaigns []byte
+
 // Demo is the data set that `spillway serve` creates without a configuration: 10,000 users
 // and, with this random seed, exactly 200,000 orders.
 func Demo() Dataset { return Dataset{Users: 10_000, Days: 366, PerDay: 563, Seed: 77} }
-
-// Campaign describes a popup for a configuration. The app shows it to drivers on its home
-// page.
-type Campaign struct {
-	Name         string
-	Placement    string
-	Order        int32
-	Payload      string // JSON
-	Target       string // an expression over the attributes; empty: everybody
-	QuietClick   time.Duration
-	QuietDismiss time.Duration
-	Cap          int
-}
-
-// DefaultCampaigns returns three popups: for old versions of the app, for drivers who
-// joined in the last summer of the data set, and for everybody.
-func DefaultCampaigns() []Campaign {
-	const day = 24 * time.Hour
-	return []Campaign{
-		{
-			Name: "Update the app", Placement: "home", Order: 10, Target: "app_version < 30",
-			Payload:    `{"title":"A new version is out","button":"Update","link":"/app/update"}`,
-			QuietClick: day, QuietDismiss: 3 * day, Cap: 5,
-		},
-		{
-			Name: "Fuel card for newcomers", Placement: "home", Order: 20, Target: `joined >= date("2016-06-01T00:00:00Z")`,
-			Payload:    `{"title":"300 off your first fuel card","button":"Get it","link":"/fuel"}`,
-			QuietClick: 7 * day, QuietDismiss: 7 * day,
-		},
-		{
-			Name: "Weekend loads", Placement: "home", Order: 30,
-			Payload:    `{"title":"Loads for the weekend","button":"Show","link":"/goodslist"}`,
-			QuietClick: 2 * day, QuietDismiss: 2 * day,
-		},
-	}
-}
 
 // Tour returns example requests to the freight app on its two listeners.
 func Tour(public, admin string) string {

@@ -2,14 +2,11 @@ package freight
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"iter"
 	"slices"
 	"strconv"
 	"time"
-
-	"zombiezen.com/go/sqlite"
 
 	"spillway/internal/database"
 	"spillway/internal/progress"
@@ -53,16 +50,18 @@ type GameIndex string
 // The indexes.
 const (
 	NoIndex    GameIndex = "none"
-	SeedIndex  GameIndex = "seed"  // (prize_grade, score): in the order asked for
-	RightIndex GameIndex = "right" // (app_id, token, prize_grade, score): what is compared, then the order
+	SeedIndex  GameIndex = "seed"
+	RightIndex GameIndex = "right"
 )
 
-// GameIndexes returns all indexes.
-func GameIndexes() []GameIndex { return []GameIndex{NoIndex, SeedIndex, RightIndex} }
+var gameIndexes = map[GameIndex]string{
+	SeedIndex:  "prize_grade, score",                // in the order asked for
+	RightIndex: "app_id, token, prize_grade, score", // what is compared, then the order
+}
 
 // Validate returns an error unless the index is one of those.
 func (i GameIndex) Validate() error {
-	if !slices.Contains(GameIndexes(), i) {
+	if gameIndexes[i] == "" && i != NoIndex {
 		return fmt.Errorf("--index must be none, seed or right, not %q", string(i))
 	}
 	return nil
@@ -78,11 +77,10 @@ func (i GameIndex) name() string {
 
 // create returns the statement that builds the index, none for NoIndex.
 func (i GameIndex) create() []string {
-	columns := map[GameIndex]string{SeedIndex: "prize_grade, score", RightIndex: "app_id, token, prize_grade, score"}[i]
-	if columns == "" {
+	if i == NoIndex {
 		return nil
 	}
-	return []string{fmt.Sprintf("CREATE INDEX %s ON %s (%s)", i.name(), gameTable, columns)}
+	return []string{fmt.Sprintf("CREATE INDEX %s ON %s (%s)", i.name(), gameTable, gameIndexes[i])}
 }
 
 const gameTable = "game_record"
@@ -153,19 +151,8 @@ func GameApp(number int) (appID, token string) {
 func (g Games) table() table {
 	return table{
 		name: gameTable, columns: gameColumns(), total: g.Records,
-		copied: func() iter.Seq[chunk] { return chunks(g.records(), copyRecord, copyHeader, copyTrailer) },
-		lines:  func() iter.Seq[chunk] { return chunks(g.records(), lineOfRecord, "", "") },
-		bound:  func(stmt *sqlite.Stmt) iter.Seq[struct{}] { return bind(g.records(), func(r record) { r.bind(stmt) }) },
+		lines: func() iter.Seq[chunk] { return chunks(g.records(), lineOfRecord) },
 	}
-}
-
-func copyRecord(dst []byte, r record) []byte {
-	dst = binary.BigEndian.AppendUint16(dst, uint16(len(r.texts)+3))
-	for _, text := range r.texts {
-		dst = appendText(dst, text)
-	}
-	dst = appendInt8(appendInt4(dst, r.grade), r.start)
-	return appendInt4(dst, r.score)
 }
 
 func lineOfRecord(dst []byte, r record) []byte {
@@ -177,15 +164,6 @@ func lineOfRecord(dst []byte, r record) []byte {
 	return append(appendInt(dst, int64(r.score)), '\n')
 }
 
-func (r record) bind(stmt *sqlite.Stmt) {
-	for i, text := range r.texts {
-		stmt.BindText(i+1, text)
-	}
-	stmt.BindInt64(7, int64(r.grade))
-	stmt.BindInt64(8, r.start)
-	stmt.BindInt64(9, int64(r.score))
-}
-
 // GamesOutcome is the result of SeedGames.
 type GamesOutcome struct {
 	Made    bool // false: the data set existed
@@ -193,32 +171,16 @@ type GamesOutcome struct {
 	Took    time.Duration
 }
 
-// SeedGames creates the data set in the database with one index or none. It keeps Seed's
-// promises. If the same data set exists, it changes only the index.
+// SeedGames creates the data set in the database with one index or none. Both must be valid. It
+// keeps Seed's promises. If the same data set exists, it changes only the index.
 func SeedGames(ctx context.Context, url database.URL, games Games, index GameIndex, replace bool, meter *progress.Meter) (GamesOutcome,
 	error,
 ) {
-	start := time.Now()
-	d, err := dialectOf(url.Driver)
-	if err != nil {
-		return GamesOutcome{}, err
-	}
-	if err := games.Validate(); err != nil {
-		return GamesOutcome{}, err
-	}
-	if err := index.Validate(); err != nil {
-		return GamesOutcome{}, err
-	}
-	j := job{
-		app:     gamesApp(),
-		dataset: games.String(),
-		columns: "dataset, random_seed",
-		values:  fmt.Sprintf("'%s', %d", games, games.Seed),
+	start, d := time.Now(), dialectOf(url.Driver)
+	made, err := d.seed(ctx, url, job{
+		app: gamesApp(), dataset: games.String(), replace: replace,
 		tables:  func() []table { return []table{games.table()} },
 		indexes: index.create(),
-	}
-	_, made, err := d.seed(ctx, url, j, func(found component) (action, error) {
-		return decide(found, j.dataset, replace, d.elsewhere)
 	}, meter)
 	if err != nil {
 		return GamesOutcome{}, err
@@ -245,7 +207,7 @@ func (d dialect) reindex(ctx context.Context, url database.URL, index GameIndex,
 		if !there(index) {
 			statements = append(statements, index.create()...)
 		}
-		for _, other := range GameIndexes() {
+		for other := range gameIndexes {
 			if other != index && there(other) {
 				statements = append(statements, d.dropIndex(gameTable, other.name()))
 			}

@@ -79,7 +79,7 @@ func userRows(g *Generator) [][]string {
 	var rows [][]string
 	for u := range g.Users() {
 		mobile := string(u.Mobile(nil))
-		rows = append(rows, []string{fmt.Sprint(u.ID), mobile, mobile, timeText(u.Created)})
+		rows = append(rows, []string{fmt.Sprint(u.ID), mobile, mobile, string(appendTime(nil, u.Created))})
 	}
 	return rows
 }
@@ -88,7 +88,7 @@ func userRows(g *Generator) [][]string {
 func orderRows(g *Generator) [][]string {
 	var rows [][]string
 	for o := range g.Orders() {
-		rows = append(rows, []string{fmt.Sprint(o.ID), timeText(o.Created), fmt.Sprint(o.UserID), string(o.Goods[:])})
+		rows = append(rows, []string{fmt.Sprint(o.ID), string(appendTime(nil, o.Created)), fmt.Sprint(o.UserID), string(o.Goods[:])})
 	}
 	return rows
 }

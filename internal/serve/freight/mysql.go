@@ -162,7 +162,7 @@ func replaceMySQL(ctx context.Context, d dialect, tx transaction, found componen
 			return err
 		}
 	}
-	if err := execAll(ctx, tx, j.record(newPrefix+registryTable, stateComplete)); err != nil {
+	if err := execAll(ctx, tx, j.record(newPrefix+registryTable)); err != nil {
 		return err
 	}
 	if err := d.fill(ctx, tx, j, staged, meter); err != nil {

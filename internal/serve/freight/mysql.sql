@@ -4,15 +4,10 @@
 
 --- registry
 CREATE TABLE IF NOT EXISTS spillway_schema (
-    name        varchar(64) NOT NULL PRIMARY KEY,
-    version     int NOT NULL,
-    state       varchar(16) NOT NULL,
-    applied_at  datetime NOT NULL DEFAULT CURRENT_TIMESTAMP,
-    users       bigint,
-    days        bigint,
-    per_day     bigint,
-    random_seed bigint,
-    dataset     varchar(255)
+    name       varchar(64) NOT NULL PRIMARY KEY,
+    version    int NOT NULL,
+    applied_at datetime NOT NULL DEFAULT CURRENT_TIMESTAMP,
+    dataset    varchar(255) NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='What Spillway made in this database: one row a component';
 
 --- tables

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
@@ -14,34 +13,27 @@ import (
 	"spillway/internal/progress"
 )
 
-// Rows per statement. Each statement is a transaction; a long one would take long to undo.
-const (
-	rowsPerLoad   = 200_000
-	rowsPerInsert = 2_000
-)
+// rowsPerLoad bounds the rows of a statement. Each is a transaction; a long one would take long
+// to undo.
+const rowsPerLoad = 200_000
 
 // load uses LOAD DATA LOCAL if the server allows it, otherwise INSERTs of many rows.
-func (tx *mysqlTx) load(ctx context.Context, t table, meter *progress.Meter) (err error) {
-	task := meter.Start(t.name, "rows", int64(t.total))
-	defer func() { task.End(err) }()
-	next, stop := iter.Pull(t.lines())
-	defer stop()
-	source := &lineReader{ctx: ctx, next: next, task: task}
-	into := fmt.Sprintf("%s%s (%s)", newPrefix, t.name, strings.Join(t.columns, ", "))
+func (tx *mysqlTx) load(ctx context.Context, t table, meter *progress.Meter) error {
 	if tx.local {
-		return tx.loadLocal(ctx, into, source)
+		return tx.loadLocal(ctx, t, meter)
 	}
-	return tx.insert(ctx, into, source)
+	return tx.insert(ctx, t, meter)
 }
 
-func (tx *mysqlTx) loadLocal(ctx context.Context, into string, source *lineReader) error {
+func (tx *mysqlTx) loadLocal(ctx context.Context, t table, meter *progress.Meter) (err error) {
+	source := newLineReader(ctx, t, meter)
+	defer func() { source.close(err) }()
 	name := fmt.Sprintf("spillway-%p", tx) // of the readers in this process
 	mysql.RegisterReaderHandler(name, func() io.Reader { return source })
 	defer mysql.DeregisterReaderHandler(name)
-	columns := strings.Index(into, " (")
-	sql := fmt.Sprintf("LOAD DATA LOCAL INFILE 'Reader::%s' INTO TABLE %s CHARACTER SET utf8mb4 FIELDS TERMINATED BY '\\t' ESCAPED BY '' "+
-		"LINES TERMINATED BY '\\n'%s", name, into[:columns], into[columns:])
-	sql = strings.NewReplacer(`'\t'`, "0x09", `'\n'`, "0x0A").Replace(sql) // a backslash is a character
+	// A backslash is a character here: 0x09 is a tab, 0x0A a newline.
+	sql := fmt.Sprintf("LOAD DATA LOCAL INFILE 'Reader::%s' INTO TABLE %s%s CHARACTER SET utf8mb4 FIELDS TERMINATED BY 0x09 ESCAPED BY '' "+
+		"LINES TERMINATED BY 0x0A (%s)", name, newPrefix, t.name, strings.Join(t.columns, ", "))
 	for !source.done() {
 		sent := source.rows
 		source.most = sent + rowsPerLoad
@@ -73,85 +65,17 @@ func (tx *mysqlTx) execCount(ctx context.Context, sql string) (int64, error) {
 	return result.RowsAffected()
 }
 
-// insert loads lines by INSERTs. The values contain neither quotes nor backslashes.
-func (tx *mysqlTx) insert(ctx context.Context, into string, source *lineReader) error {
-	for !source.done() {
-		source.most = source.rows + rowsPerInsert
-		text, err := io.ReadAll(source)
-		if err != nil {
+// insert loads each chunk by an INSERT of its rows.
+func (tx *mysqlTx) insert(ctx context.Context, t table, meter *progress.Meter) (err error) {
+	task := meter.Start(t.name, "rows", int64(t.total))
+	defer func() { task.End(err) }()
+	into := fmt.Sprintf("INSERT INTO %s%s (%s) VALUES ('", newPrefix, t.name, strings.Join(t.columns, ", "))
+	between := strings.NewReplacer("\t", "','", "\n", "'),('")
+	for c := range t.lines() {
+		if err := tx.exec(ctx, into+between.Replace(strings.TrimSuffix(string(c.data), "\n"))+"')"); err != nil {
 			return err
 		}
-		for lines := strings.TrimSuffix(string(text), "\n"); lines != ""; {
-			var some string
-			some, lines = cutLines(lines, rowsPerInsert)
-			values := strings.NewReplacer("\t", "','", "\n", "'),('").Replace(some)
-			if err := tx.exec(ctx, "INSERT INTO "+into+" VALUES ('"+values+"')"); err != nil {
-				return err
-			}
-		}
+		task.Add(int64(c.rows))
 	}
 	return nil
-}
-
-// cutLines returns the first n lines and the rest.
-func cutLines(text string, n int) (first, rest string) {
-	end := 0
-	for range n {
-		i := strings.IndexByte(text[end:], '\n')
-		if i < 0 {
-			return text, ""
-		}
-		end += i + 1
-	}
-	return text[:end-1], text[end:]
-}
-
-// lineReader reads chunks of lines, up to a number of rows at a time.
-type lineReader struct {
-	ctx  context.Context
-	next func() (chunk, bool)
-	task *progress.Task
-	rest []byte
-	held int   // rows not yet read
-	rows int64 // read so far
-	most int64 // after which Read returns EOF
-	end  bool
-}
-
-// done reports whether no row is left.
-func (r *lineReader) done() bool {
-	r.fetch()
-	return r.end && len(r.rest) == 0
-}
-
-func (r *lineReader) fetch() {
-	if len(r.rest) > 0 || r.end {
-		return
-	}
-	c, ok := r.next()
-	if !ok {
-		r.end = true
-		return
-	}
-	r.rest, r.held = c.data, c.rows
-}
-
-// Read fails once the context is done.
-func (r *lineReader) Read(p []byte) (int, error) {
-	if err := r.ctx.Err(); err != nil {
-		return 0, err
-	}
-	if len(r.rest) == 0 && r.rows >= r.most {
-		return 0, io.EOF
-	}
-	r.fetch()
-	if len(r.rest) == 0 {
-		return 0, io.EOF
-	}
-	r.rows += int64(r.held)
-	r.task.Add(int64(r.held))
-	r.held = 0
-	n := copy(p, r.rest)
-	r.rest = r.rest[n:]
-	return n, nil
 }

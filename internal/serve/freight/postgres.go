@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -103,12 +104,9 @@ func beginPostgres(ctx context.Context, tx postgresTx) error {
 }
 
 func connectPostgres(ctx context.Context, url database.URL) (*pgconn.PgConn, error) {
-	config, err := pgconn.ParseConfig(url.Raw())
+	config, err := database.PostgresConfig(url, "spillway")
 	if err != nil {
-		return nil, errors.New("parse the PostgreSQL URL: a parameter has a value that cannot be read")
-	}
-	if config.RuntimeParams["application_name"] == "" {
-		config.RuntimeParams["application_name"] = "spillway"
+		return nil, err
 	}
 	if config.ConnectTimeout <= 0 {
 		config.ConnectTimeout = connectTimeout
@@ -150,10 +148,14 @@ func (tx postgresTx) query(ctx context.Context, sql string) ([][]string, error) 
 	return rows, nil
 }
 
-// load uses COPY. With FREEZE the rows need no second visit by VACUUM.
-func (tx postgresTx) load(ctx context.Context, t table, meter *progress.Meter) error {
-	sql := fmt.Sprintf("COPY %s (%s) FROM STDIN (FORMAT binary, FREEZE)", t.name, strings.Join(t.columns, ", "))
-	return tx.copyRows(ctx, sql, t.copied, meter.Start(t.name, "rows", int64(t.total)))
+// load uses COPY. With FREEZE the rows need no second visit by VACUUM. The server processes
+// one chunk while the next is generated.
+func (tx postgresTx) load(ctx context.Context, t table, meter *progress.Meter) (err error) {
+	source := newLineReader(ctx, t, meter)
+	defer func() { source.close(err) }()
+	source.most = math.MaxInt64
+	_, err = tx.conn.CopyFrom(ctx, source, fmt.Sprintf("COPY %s (%s) FROM STDIN (FREEZE)", t.name, strings.Join(t.columns, ", ")))
+	return err
 }
 
 // vacuumPostgres vacuums the tables, which is not possible in a transaction.

@@ -5,15 +5,10 @@
 
 --- registry
 CREATE TABLE IF NOT EXISTS spillway_schema (
-    name        text PRIMARY KEY,
-    version     integer NOT NULL,
-    state       text NOT NULL CHECK (state IN ('building', 'complete')),
-    applied_at  timestamp with time zone NOT NULL DEFAULT now(),
-    users       bigint,
-    days        bigint,
-    per_day     bigint,
-    random_seed bigint,
-    dataset     text
+    name       text PRIMARY KEY,
+    version    integer NOT NULL,
+    applied_at timestamp with time zone NOT NULL DEFAULT now(),
+    dataset    text NOT NULL
 );
 COMMENT ON TABLE spillway_schema IS 'What Spillway made in this schema: one row a component';
 

@@ -38,11 +38,7 @@ func freshPostgres(t *testing.T, server *apptest.PostgresServer) func(t *testing
 
 func postgresPlace(t *testing.T) place {
 	t.Helper()
-	d, err := dialectOf(database.Postgres)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return place{dialect: d}
+	return place{dialect: dialectOf(database.Postgres)}
 }
 
 // refused runs Seed and expects an error that contains each text.

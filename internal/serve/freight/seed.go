@@ -14,41 +14,27 @@ import (
 
 // Outcome is the result of Seed or Ensure.
 type Outcome struct {
-	Made    bool    // false: the data set existed
-	Dataset Dataset // the data set in the database
-	Orders  int     // number of orders loaded; 0 unless Made
-	Took    time.Duration
+	Made   bool // false: the data set existed
+	Orders int  // number of orders loaded; 0 unless Made
+	Took   time.Duration
 }
 
-// Seed creates the data set in the database: tables, rows, indexes and statistics. If the
-// same data set exists, it does nothing. It replaces another data set only if replace is set,
-// and never changes tables that Spillway did not create.
+// Seed creates the data set, which must be valid, in the database: tables, rows, indexes and
+// statistics. If the same data set exists, it does nothing. It replaces another data set only
+// if replace is set, and never changes tables that Spillway did not create.
 //
 // After an interruption, even a crash, the database contains what it contained before: the
 // work is one transaction or, on MySQL, happens under names that start with spillway_new_.
 // The next Seed drops what a crash leaves under such names. When ctx ends, Seed returns
 // within a second with an error that wraps ctx's.
 func Seed(ctx context.Context, url database.URL, dataset Dataset, replace bool, meter *progress.Meter) (Outcome, error) {
-	d, err := dialectOf(url.Driver)
-	if err != nil {
-		return Outcome{}, err
-	}
-	if err := dataset.Validate(); err != nil {
-		return Outcome{}, err
-	}
-	return d.seedFreight(ctx, url, dataset, func(found component) (action, error) {
-		return decide(found, dataset.String(), replace, d.elsewhere)
-	}, meter)
+	return dialectOf(url.Driver).seedFreight(ctx, url, dataset, job{replace: replace}, meter)
 }
 
 // Ensure creates the Demo data set unless the database contains a data set of the freight
 // app. It creates the directory of a SQLite file. It keeps Seed's promises.
 func Ensure(ctx context.Context, url database.URL, meter *progress.Meter) (Outcome, error) {
-	d, err := dialectOf(url.Driver)
-	if err != nil {
-		return Outcome{}, err
-	}
-	return d.ensure(ctx, url, Demo(), meter)
+	return dialectOf(url.Driver).ensure(ctx, url, Demo(), meter)
 }
 
 func (d dialect) ensure(ctx context.Context, url database.URL, dataset Dataset, meter *progress.Meter) (Outcome, error) {
@@ -57,58 +43,41 @@ func (d dialect) ensure(ctx context.Context, url database.URL, dataset Dataset, 
 			return Outcome{}, fmt.Errorf("make the database's directory: %w", err)
 		}
 	}
-	return d.seedFreight(ctx, url, dataset, func(found component) (action, error) {
-		want := dataset.String()
-		if found.version > 0 && found.state == stateComplete {
-			want = found.dataset
-		}
-		return decide(found, want, false, d.elsewhere)
-	}, meter)
+	return d.seedFreight(ctx, url, dataset, job{any: true}, meter)
 }
 
-func (d dialect) seedFreight(ctx context.Context, url database.URL, dataset Dataset, choose func(component) (action, error),
-	meter *progress.Meter,
-) (Outcome, error) {
+// seedFreight completes a job with what the freight app needs, and does it.
+func (d dialect) seedFreight(ctx context.Context, url database.URL, dataset Dataset, j job, meter *progress.Meter) (Outcome, error) {
 	start := time.Now()
-	outcome := Outcome{Dataset: dataset}
-	j := job{
-		app:     freightApp(),
-		dataset: dataset.String(),
-		columns: "users, days, per_day, random_seed",
-		values:  fmt.Sprintf("%d, %d, %d, %d", dataset.Users, dataset.Days, dataset.PerDay, dataset.Seed),
-		tables: func() []table {
-			g := NewGenerator(dataset)
-			outcome.Orders = g.OrderCount()
-			return g.tables()
-		},
+	var outcome Outcome
+	var err error
+	j.app, j.dataset = freightApp(), dataset.String()
+	j.tables = func() []table {
+		g := NewGenerator(dataset)
+		outcome.Orders = g.OrderCount()
+		return g.tables()
 	}
-	found, made, err := d.seed(ctx, url, j, choose, meter)
-	if err != nil {
+	if outcome.Made, err = d.seed(ctx, url, j, meter); err != nil {
 		return Outcome{}, err
-	}
-	if outcome.Made = made; !made {
-		outcome.Dataset = found.numbers
 	}
 	outcome.Took = time.Since(start)
 	return outcome, nil
 }
 
-// seed does what choose decides for the state of the database.
-func (d dialect) seed(ctx context.Context, url database.URL, j job, choose func(component) (action, error),
-	meter *progress.Meter,
-) (found component, made bool, err error) {
+// seed does a job unless the database has its data set.
+func (d dialect) seed(ctx context.Context, url database.URL, j job, meter *progress.Meter) (made bool, err error) {
 	err = d.within(ctx, url, func(tx transaction) error {
-		if found, err = inspect(ctx, tx, j.app, d.relations); err != nil {
-			return err
-		}
-		todo, err := choose(found)
+		found, err := inspect(ctx, tx, j.app, d.relations)
 		if err != nil {
 			return err
 		}
-		if todo == keep {
-			return nil
+		want := j.dataset
+		if j.any && found.version > 0 {
+			want = found.dataset
 		}
-		made = true
+		if made, err = decide(found, want, j.replace, d.elsewhere); err != nil || !made {
+			return err
+		}
 		if d.replace != nil {
 			return d.replace(ctx, d, tx, found, j, meter)
 		}
@@ -118,9 +87,9 @@ func (d dialect) seed(ctx context.Context, url database.URL, j job, choose func(
 		err = d.vacuum(ctx, url, j.app.tables, meter)
 	}
 	if err != nil {
-		return component{}, false, d.explain(ctx, url, err)
+		return false, d.explain(ctx, url, err)
 	}
-	return found, made, nil
+	return made, nil
 }
 
 // build drops an earlier data set, creates the tables and fills them, in the transaction.
@@ -136,13 +105,10 @@ func (d dialect) build(ctx context.Context, tx transaction, found component, j j
 	if err := execAll(ctx, tx, d.schema.registry); err != nil {
 		return err
 	}
-	if err := execAll(ctx, tx, j.record(registryTable, stateBuilding)); err != nil {
+	if err := execAll(ctx, tx, j.record(registryTable)); err != nil {
 		return err
 	}
-	if err := d.fill(ctx, tx, j, func(sql string) string { return sql }, meter); err != nil {
-		return err
-	}
-	return execAll(ctx, tx, j.record(registryTable, stateComplete))
+	return d.fill(ctx, tx, j, func(sql string) string { return sql }, meter)
 }
 
 // fill creates the tables, loads them, and builds indexes and statistics. named gives a

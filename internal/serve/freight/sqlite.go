@@ -5,7 +5,6 @@ import (
 	_ "embed"
 	"fmt"
 	"strings"
-	"time"
 
 	"zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
@@ -95,24 +94,19 @@ func (tx sqliteTx) load(_ context.Context, t table, meter *progress.Meter) (err 
 	if err != nil {
 		return err
 	}
-	for range t.bound(stmt) {
-		if err := insert(stmt); err != nil {
-			return err
+	for c := range t.lines() {
+		for line := range strings.Lines(string(c.data)) {
+			for i, value := range strings.Split(strings.TrimSuffix(line, "\n"), "\t") {
+				stmt.BindText(i+1, value) // which is stored in the column's type
+			}
+			if _, err := stmt.Step(); err != nil {
+				return err
+			}
+			if err := stmt.Reset(); err != nil {
+				return err
+			}
 		}
-		task.Add(1)
+		task.Add(int64(c.rows))
 	}
 	return nil
 }
-
-func insert(stmt *sqlite.Stmt) error {
-	if _, err := stmt.Step(); err != nil {
-		return err
-	}
-	return stmt.Reset()
-}
-
-func appendTime(dst []byte, unix int64) []byte {
-	return time.Unix(unix, 0).UTC().AppendFormat(dst, time.DateTime)
-}
-
-func timeText(unix int64) string { return time.Unix(unix, 0).UTC().Format(time.DateTime) }

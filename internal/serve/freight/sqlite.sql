@@ -3,15 +3,10 @@
 
 --- registry
 CREATE TABLE IF NOT EXISTS spillway_schema (
-    name        text NOT NULL PRIMARY KEY,
-    version     integer NOT NULL,
-    state       text NOT NULL CHECK (state IN ('building', 'complete')),
-    applied_at  timestamp NOT NULL DEFAULT CURRENT_TIMESTAMP,
-    users       integer,
-    days        integer,
-    per_day     integer,
-    random_seed integer,
-    dataset     text
+    name       text NOT NULL PRIMARY KEY,
+    version    integer NOT NULL,
+    applied_at timestamp NOT NULL DEFAULT CURRENT_TIMESTAMP,
+    dataset    text NOT NULL
 );
 
 --- tables

@@ -2,6 +2,7 @@ package freight
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -86,27 +87,21 @@ type dialect struct {
 	vacuum func(ctx context.Context, url database.URL, tables []string, meter *progress.Meter) error
 }
 
-func dialectOf(driver database.Driver) (dialect, error) {
-	var d dialect
-	var text, games string
+func dialectOf(driver database.Driver) dialect {
+	d, text, games := mysqlDialect(), mysqlSchema, mysqlGames
 	switch driver {
 	case database.Postgres:
 		d, text, games = postgresDialect(), postgresSchema, postgresGames
 	case database.SQLite:
 		d, text, games = sqliteDialect(), sqliteSchema, sqliteGames
-	case database.MySQL:
-		d, text, games = mysqlDialect(), mysqlSchema, mysqlGames
-	default:
-		return dialect{}, fmt.Errorf("data sets are not supported on databases of the kind %q", driver)
 	}
-	var err error
-	if d.schema, err = parseSchema(text); err != nil {
-		return dialect{}, fmt.Errorf("parse the %s schema: %w", driver, err)
+	var errs [2]error
+	d.schema, errs[0] = parseSchema(text)
+	d.games, errs[1] = parseSchema(games)
+	if err := errors.Join(errs[:]...); err != nil {
+		panic("bug: a schema of freight: " + err.Error())
 	}
-	if d.games, err = parseSchema(games); err != nil {
-		return dialect{}, fmt.Errorf("parse the games' %s schema: %w", driver, err)
-	}
-	return d, nil
+	return d
 }
 
 // schemaOf returns the tables and indexes of an app.
@@ -148,10 +143,9 @@ func execMetered(ctx context.Context, tx transaction, label string, statements [
 }
 
 func firstLine(sql string) string {
-	for i, c := range sql {
-		if c == '\n' {
-			return sql[:i] + " …"
-		}
+	line, _, more := strings.Cut(sql, "\n")
+	if more {
+		line += " …"
 	}
-	return sql
+	return line
 }

@@ -1,20 +1,20 @@
 package freight
 
 import (
-	"encoding/binary"
+	"context"
+	"io"
 	"iter"
+	"time"
 
-	"zombiezen.com/go/sqlite"
+	"spillway/internal/progress"
 )
 
-// table holds the rows of one table, in the fastest format of each database.
+// table holds the rows of one table.
 type table struct {
 	name    string
 	columns []string
 	total   int
-	copied  func() iter.Seq[chunk]                // in PostgreSQL's binary COPY format
-	lines   func() iter.Seq[chunk]                // tabs between values, a newline after each row
-	bound   func(*sqlite.Stmt) iter.Seq[struct{}] // each row bound to an INSERT
+	lines   func() iter.Seq[chunk] // tabs between values, a newline after each row; no value has one, a quote or a backslash
 }
 
 const chunkSize = 64 << 10
@@ -26,9 +26,9 @@ type chunk struct {
 }
 
 // chunks encodes rows into chunks.
-func chunks[Row any](rows iter.Seq[Row], encode func([]byte, Row) []byte, header, trailer string) iter.Seq[chunk] {
+func chunks[Row any](rows iter.Seq[Row], encode func([]byte, Row) []byte) iter.Seq[chunk] {
 	return func(yield func(chunk) bool) {
-		c := chunk{data: append(make([]byte, 0, chunkSize+1024), header...)}
+		c := chunk{data: make([]byte, 0, chunkSize+1024)}
 		for row := range rows {
 			c.data = encode(c.data, row)
 			c.rows++
@@ -40,61 +40,24 @@ func chunks[Row any](rows iter.Seq[Row], encode func([]byte, Row) []byte, header
 			}
 			c = chunk{data: c.data[:0]}
 		}
-		c.data = append(c.data, trailer...)
-		if len(c.data) > 0 {
+		if c.rows > 0 {
 			yield(c)
 		}
 	}
 }
 
-// bind turns rows into the rows of an INSERT.
-func bind[Row any](rows iter.Seq[Row], set func(Row)) iter.Seq[struct{}] {
-	return func(yield func(struct{}) bool) {
-		for row := range rows {
-			set(row)
-			if !yield(struct{}{}) {
-				return
-			}
-		}
-	}
-}
-
-// tables returns the tables of the freight app.
+// tables returns the tables of the freight app that have rows.
 func (g *Generator) tables() []table {
 	return []table{
 		{
 			name: "users", columns: []string{"id", "nickname", "mobileno", "createtime"}, total: g.dataset.Users,
-			copied: func() iter.Seq[chunk] { return chunks(g.Users(), copyUser, copyHeader, copyTrailer) },
-			lines:  func() iter.Seq[chunk] { return chunks(g.Users(), lineOfUser, "", "") },
-			bound:  g.bindUsers,
+			lines: func() iter.Seq[chunk] { return chunks(g.Users(), lineOfUser) },
 		},
 		{
 			name: "orders", columns: []string{"id", "createtime", "users_id", "goods_name"}, total: g.OrderCount(),
-			copied: func() iter.Seq[chunk] { return chunks(g.Orders(), copyOrder, copyHeader, copyTrailer) },
-			lines:  func() iter.Seq[chunk] { return chunks(g.Orders(), lineOfOrder, "", "") },
-			bound:  g.bindOrders,
+			lines: func() iter.Seq[chunk] { return chunks(g.Orders(), lineOfOrder) },
 		},
 	}
-}
-
-func copyUser(dst []byte, u User) []byte {
-	dst = binary.BigEndian.AppendUint16(dst, 4)
-	dst = appendInt4(dst, u.ID)
-	for range 2 { // nickname and mobileno
-		at := len(dst)
-		dst = u.Mobile(append(dst, 0, 0, 0, 0))
-		binary.BigEndian.PutUint32(dst[at:], uint32(len(dst)-at-4))
-	}
-	return appendTimestamp(dst, u.Created)
-}
-
-func copyOrder(dst []byte, o Order) []byte {
-	dst = binary.BigEndian.AppendUint16(dst, 4)
-	dst = appendInt4(dst, o.ID)
-	dst = appendTimestamp(dst, o.Created)
-	dst = appendInt4(dst, o.UserID)
-	dst = binary.BigEndian.AppendUint32(dst, uint32(len(o.Goods)))
-	return append(dst, o.Goods[:]...)
 }
 
 func lineOfUser(dst []byte, u User) []byte {
@@ -111,22 +74,69 @@ func lineOfOrder(dst []byte, o Order) []byte {
 	return append(append(dst, o.Goods[:]...), '\n')
 }
 
-func (g *Generator) bindUsers(stmt *sqlite.Stmt) iter.Seq[struct{}] {
-	var buffer []byte
-	return bind(g.Users(), func(u User) {
-		buffer = u.Mobile(buffer[:0])
-		stmt.BindInt64(1, int64(u.ID))
-		stmt.BindText(2, string(buffer))
-		stmt.BindText(3, string(buffer))
-		stmt.BindText(4, timeText(u.Created))
-	})
+func appendTime(dst []byte, unix int64) []byte {
+	return time.Unix(unix, 0).UTC().AppendFormat(dst, time.DateTime)
 }
 
-func (g *Generator) bindOrders(stmt *sqlite.Stmt) iter.Seq[struct{}] {
-	return bind(g.Orders(), func(o Order) {
-		stmt.BindInt64(1, int64(o.ID))
-		stmt.BindText(2, timeText(o.Created))
-		stmt.BindInt64(3, int64(o.UserID))
-		stmt.BindText(4, string(o.Goods[:]))
-	})
+// lineReader reads the lines of a table, up to a number of rows at a time. Use newLineReader.
+type lineReader struct {
+	ctx  context.Context
+	next func() (chunk, bool)
+	stop func()
+	task *progress.Task
+	rest []byte
+	held int   // rows not yet read
+	rows int64 // read so far
+	most int64 // after which Read returns EOF
+	end  bool
+}
+
+// newLineReader returns a reader that shows its progress. The caller must close it.
+func newLineReader(ctx context.Context, t table, meter *progress.Meter) *lineReader {
+	next, stop := iter.Pull(t.lines())
+	return &lineReader{ctx: ctx, next: next, stop: stop, task: meter.Start(t.name, "rows", int64(t.total))}
+}
+
+// close ends the reader, with the error of the load.
+func (r *lineReader) close(err error) {
+	r.stop()
+	r.task.End(err)
+}
+
+// done reports whether no row is left.
+func (r *lineReader) done() bool {
+	r.fetch()
+	return r.end && len(r.rest) == 0
+}
+
+func (r *lineReader) fetch() {
+	if len(r.rest) > 0 || r.end {
+		return
+	}
+	c, ok := r.next()
+	if !ok {
+		r.end = true
+		return
+	}
+	r.rest, r.held = c.data, c.rows
+}
+
+// Read fails once the context is done, so that no rows follow a cancel request.
+func (r *lineReader) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	if len(r.rest) == 0 && r.rows >= r.most {
+		return 0, io.EOF
+	}
+	r.fetch()
+	if len(r.rest) == 0 {
+		return 0, io.EOF
+	}
+	r.rows += int64(r.held)
+	r.task.Add(int64(r.held))
+	r.held = 0
+	n := copy(p, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
 }

@@ -1,25 +1,23 @@
-package plans
+package doctor
 
 import (
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"spillway/internal/plans"
 )
 
-const gameRecord = "SELECT * FROM game_record WHERE app_id=? AND token=? AND score != -1 ORDER BY prize_grade, score LIMIT 50"
-
-// shelf returns tables for derive, with the columns named and no index.
-func shelf(s *Select, columns map[string]string) []*Table {
-	var tables []*Table
-	for _, ref := range s.Tables {
-		t := &Table{Name: ref.Name, Full: ref.TableName}
+// describe gives each table of a statement the columns named, and no index.
+func describe(s *selection, columns map[string]string) {
+	for i, ref := range s.tables {
+		t := &plans.Table{Name: ref.Name, Full: ref.TableName}
 		for _, name := range strings.Fields(columns[ref.Name]) {
-			t.Columns = append(t.Columns, Column{Name: name})
+			t.Columns = append(t.Columns, plans.Column{Name: name})
 		}
-		tables = append(tables, t)
+		s.tables[i].described = t
 	}
-	return tables
 }
 
 func TestAdvise(t *testing.T) {
@@ -63,19 +61,20 @@ func TestAdvise(t *testing.T) {
 		}},
 		{"SELECT id FROM orders WHERE goods_name LIKE 'a%' AND createtime IS DISTINCT FROM now()", nil},
 	} {
-		s, err := ReadSelect(c.sql, Postgres)
+		s, err := readSelect(c.sql, plans.Postgres)
 		if err != nil {
 			t.Errorf("%s: %v", c.sql, err)
 			continue
 		}
-		d, err := s.Advise(shelf(s, columns))
+		describe(s, columns)
+		d, err := s.advise()
 		if err != nil {
 			t.Errorf("%s: %v", c.sql, err)
 			continue
 		}
 		var got []string
 		for _, candidate := range d.Candidates {
-			got = append(got, candidate.Table+" ("+ColumnList(candidate.Columns)+")")
+			got = append(got, candidate.Table+" ("+plans.ColumnList(candidate.Columns)+")")
 		}
 		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s%s", c.sql, diff, strings.Join(d.Notes, "\n"))
@@ -85,13 +84,13 @@ func TestAdvise(t *testing.T) {
 
 // What an index has already is no candidate.
 func TestAdviseCovered(t *testing.T) {
-	s, err := ReadSelect(gameRecord, MySQL|BackslashEscapes)
+	s, err := readSelect(gameRecord, plans.MySQL|plans.BackslashEscapes)
 	if err != nil {
 		t.Fatal(err)
 	}
-	tables := shelf(s, map[string]string{"game_record": "app_id token prize_grade score"})
-	tables[0].Indexes = []Index{{Name: "seed", Whole: true, Columns: []IndexColumn{{Name: "prize_grade", Desc: true}, {Name: "score", Desc: true}, {Name: "x"}}}}
-	d, err := s.Advise(tables)
+	describe(s, map[string]string{"game_record": "app_id token prize_grade score"})
+	s.tables[0].described.Indexes = []plans.Index{{Name: "seed", Whole: true, Columns: []plans.IndexColumn{{Name: "prize_grade", Desc: true}, {Name: "score", Desc: true}, {Name: "x"}}}}
+	d, err := s.advise()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,19 +108,19 @@ func TestAdviseCovered(t *testing.T) {
 
 // A unique index finds the row; more columns find nothing more.
 func TestAdviseUnique(t *testing.T) {
-	s, err := ReadSelect("SELECT 1 FROM orders o JOIN users u ON u.id = o.users_id WHERE u.city = 'x'", Postgres)
+	s, err := readSelect("SELECT 1 FROM orders o JOIN users u ON u.id = o.users_id WHERE u.city = 'x'", plans.Postgres)
 	if err != nil {
 		t.Fatal(err)
 	}
-	tables := shelf(s, map[string]string{"orders": "id users_id", "users": "id city"})
-	tables[1].Indexes = []Index{{Name: "users_pkey", Whole: true, Unique: true, Columns: []IndexColumn{{Name: "id"}}}}
-	d, err := s.Advise(tables)
+	describe(s, map[string]string{"orders": "id users_id", "users": "id city"})
+	s.tables[1].described.Indexes = []plans.Index{{Name: "users_pkey", Whole: true, Unique: true, Columns: []plans.IndexColumn{{Name: "id"}}}}
+	d, err := s.advise()
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got []string
 	for _, c := range d.Candidates {
-		got = append(got, ColumnList(c.Columns))
+		got = append(got, plans.ColumnList(c.Columns))
 	}
 	if diff := cmp.Diff([]string{"users_id", "city"}, got); diff != "" || len(d.Covered) != 1 {
 		t.Errorf("candidates %v, covered %v", got, d.Covered)
@@ -149,27 +148,27 @@ func TestReadSelectRefuses(t *testing.T) {
 		"SELECT 1 FROM t /* open":                   "/* is not closed",
 		"SELECT 1 FROM a JOIN":                      "something other than a table",
 	} {
-		if s, err := ReadSelect(sql, Postgres); err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "\n") {
+		if s, err := readSelect(sql, plans.Postgres); err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v, %v; want %q", sql, s, err, says)
 		}
 	}
 }
 
 func TestRender(t *testing.T) {
-	s, err := ReadSelect("SELECT g.* FROM app.game_record g WHERE g.a = ? -- why\n AND b = :name LIMIT ? ;", MySQL|BackslashEscapes)
+	s, err := readSelect("SELECT g.* FROM app.game_record g WHERE g.a = ? -- why\n AND b = :name LIMIT ? ;", plans.MySQL|plans.BackslashEscapes)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := s.Render(func(i int) string { return "$" + string(rune('0'+i)) }, map[int]string{0: "copy"})
+	got := s.render(func(i int) string { return "$" + string(rune('0'+i)) }, map[int]string{0: "copy"})
 	if want := "SELECT g.* FROM copy g WHERE g.a = $1 -- why\n AND b = $2 LIMIT $3"; got != want {
 		t.Errorf("rendered %q", got)
 	}
 	var names []string
-	for _, p := range s.Params {
-		names = append(names, p.Name)
+	for _, p := range s.params {
+		names = append(names, p.name)
 	}
-	if diff := cmp.Diff([]string{"a", "name", "3"}, names); diff != "" || !s.Params[2].Count || !s.Params[0].Equal {
-		t.Errorf("parameters %v %+v", names, s.Params)
+	if diff := cmp.Diff([]string{"a", "name", "3"}, names); diff != "" || !s.params[2].count || !s.params[0].equal {
+		t.Errorf("parameters %v %+v", names, s.params)
 	}
 }
 
@@ -184,28 +183,29 @@ func FuzzReadSelect(f *testing.F) {
 		f.Add(sql, false)
 	}
 	f.Fuzz(func(t *testing.T, sql string, mysql bool) {
-		dialect := Postgres
+		dialect := plans.Postgres
 		if mysql {
-			dialect = MySQL | BackslashEscapes
+			dialect = plans.MySQL | plans.BackslashEscapes
 		}
-		s, err := ReadSelect(sql, dialect)
+		s, err := readSelect(sql, dialect)
 		if err != nil {
 			return
 		}
 		number := 0
-		same := s.Render(func(int) string {
-			for i := range s.Params {
+		same := s.render(func(int) string {
+			for i := range s.params {
 				if i == number {
 					number++
-					return s.Text[s.reader.tokens[s.Params[i].token].Start:s.reader.tokens[s.Params[i].token].End]
+					return s.text[s.reader.Tokens[s.params[i].token].Start:s.reader.Tokens[s.params[i].token].End]
 				}
 			}
 			return ""
 		}, nil)
-		if same != s.Text || !strings.HasPrefix(sql, s.Text) {
+		if same != s.text || !strings.HasPrefix(sql, s.text) {
 			t.Errorf("%q renders as %q", sql, same)
 		}
-		if _, err := s.Advise(shelf(s, map[string]string{})); err == nil && len(s.conditions) > 0 {
+		describe(s, map[string]string{})
+		if _, err := s.advise(); err == nil && len(s.conditions)+len(s.ors) > 0 {
 			t.Errorf("%q: conditions on columns that no table has", sql)
 		}
 	})
