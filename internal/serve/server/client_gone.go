@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"sync"
 	"syscall"
 	"time"
 
@@ -20,9 +21,8 @@ func (s *Server) clientContext(ctx *fasthttp.RequestCtx) (waiting context.Contex
 	if !ok {
 		return waiting, cancel
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	var checking sync.WaitGroup
+	checking.Go(func() {
 		ticker := time.NewTicker(s.pauses.clientCheck)
 		defer ticker.Stop()
 		for {
@@ -36,10 +36,10 @@ func (s *Server) clientContext(ctx *fasthttp.RequestCtx) (waiting context.Contex
 				return
 			}
 		}
-	}()
+	})
 	return waiting, func() {
 		cancel()
-		<-done
+		checking.Wait()
 	}
 }
 
