@@ -217,7 +217,7 @@ func (q *Query) sharedKey(name string) string {
 }
 
 // answerVersion is the first byte of an encoded answer.
-const answerVersion = 3
+const answerVersion = 1
 
 // encodeAnswer encodes version, ReadAt, CameAt, rows, the whole name (two names may have the
 // same hash) and data.
