@@ -74,7 +74,7 @@ func (db *DB) Role(ctx context.Context, name string) (database.Role, error) {
 		}
 		r.First = []string{
 			"CREATE USER IF NOT EXISTS " + r.Name + " ACCOUNT LOCK",
-			"USE " + quoteName(rows[0][0]),
+			"USE " + plans.MySQL.QuoteAlways(rows[0][0]),
 		}
 		return nil
 	})
