@@ -49,8 +49,6 @@ type batchWriter struct {
 	sent bool // COMMIT was sent and not answered
 	args []driver.NamedValue
 
-	unsure bool // the last refusal may be the server's
-
 	noLockWait bool // the session does not wait for locks
 }
 
