@@ -22,6 +22,7 @@ import (
 
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/queue"
 )
 
 const (
@@ -307,15 +308,10 @@ func worthRetrying(err error) bool {
 
 // keepMin keeps Min connections open by using them before they are idle for too long.
 func (db *DB) keepMin(ctx context.Context) {
-	ticker := time.NewTicker(max(time.Second, db.bounds.MaxIdleTime/2))
-	defer ticker.Stop()
-	for {
-		db.touch(ctx, min(db.bounds.Min, db.bounds.Max))
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	n := min(db.bounds.Min, db.bounds.Max)
+	db.touch(ctx, n)
+	for range queue.Ticks(ctx, max(time.Second, db.bounds.MaxIdleTime/2)) {
+		db.touch(ctx, n)
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"spillway/internal/serve/queue"
 )
 
 // LockedError: another process has the states of this database in its memory.
@@ -103,17 +105,7 @@ func (l *Lock) Close() {
 }
 
 func (l *Lock) keep(ctx context.Context, token [16]byte, held Holding, take Take, log *slog.Logger) {
-	ticker := time.NewTicker(lockEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			if held != nil {
-				held.Release()
-			}
-			return
-		case <-ticker.C:
-		}
+	for range queue.Ticks(ctx, lockEvery) {
 		limited, cancel := context.WithTimeout(ctx, lockTimeout)
 		if held != nil {
 			if err := held.Check(limited); err != nil && ctx.Err() == nil {
@@ -136,5 +128,8 @@ func (l *Lock) keep(ctx context.Context, token [16]byte, held Holding, take Take
 		if held != nil && ctx.Err() == nil {
 			l.verified.Store(time.Now().UnixNano())
 		}
+	}
+	if held != nil {
+		held.Release()
 	}
 }

@@ -111,14 +111,7 @@ func (q *Query) fetchClaimed(ctx context.Context, key, owner, name string, args 
 // hold renews a claim until ctx ends. If the shared cache loses the claim, there may be a
 // second execution.
 func (q *Query) hold(ctx context.Context, key, owner string) {
-	ticker := time.NewTicker(claimHold)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	for range queue.Ticks(ctx, claimHold) {
 		if _, err := q.cfg.Shared.Hold(ctx, key+claimSuffix, owner, claimLease); err != nil && ctx.Err() == nil {
 			q.sharedFailed(err)
 		}

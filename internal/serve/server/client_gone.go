@@ -4,10 +4,11 @@ import (
 	"context"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/valyala/fasthttp"
 	"golang.org/x/sys/unix"
+
+	"spillway/internal/serve/queue"
 )
 
 // clientContext returns a context that ends when the client disconnects. It checks the
@@ -23,14 +24,7 @@ func (s *Server) clientContext(ctx *fasthttp.RequestCtx) (waiting context.Contex
 	}
 	var checking sync.WaitGroup
 	checking.Go(func() {
-		ticker := time.NewTicker(s.pauses.clientCheck)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-waiting.Done():
-				return
-			case <-ticker.C:
-			}
+		for range queue.Ticks(waiting, s.pauses.clientCheck) {
 			if c.gone() {
 				cancel()
 				return
