@@ -30,7 +30,7 @@ const (
 func checkRights(ctx context.Context, se *session, own []tables.Table) error {
 	var missing []string
 	for _, t := range own {
-		column := t.Columns[0].Name
+		column, _, _ := strings.Cut(t.Columns, " ")
 		for _, privilege := range t.Privileges {
 			sql := map[string]string{
 				"SELECT": "SELECT " + column + " FROM " + t.Name,
