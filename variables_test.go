@@ -138,7 +138,7 @@ func embedded(group *ast.GenDecl, spec *ast.ValueSpec) bool {
 // fixedCalls are calls that return immutable values.
 var fixedCalls = []string{
 	"errors.New", "fmt.Errorf", "regexp.MustCompile", "strings.NewReplacer", "template.Must",
-	"time.Date", "netip.MustParsePrefix", "crc32.MakeTable", "reflect.TypeFor",
+	"time.Date", "netip.MustParsePrefix", "crc32.MakeTable", "reflect.TypeFor", "rueidis.NewLuaScript",
 }
 
 // isFixed reports whether an initial value is immutable, such as a table or a constant.

@@ -85,7 +85,10 @@ func startCampaigns(t *testing.T) *campaignAPI {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db, err := sqlite.Open(t.Context(), url, database.Pool{}, log)
+	db, err := sqlite.New(url, database.Pool{}, log)
+	if err == nil {
+		err = db.Ping(t.Context())
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,9 +2,11 @@ package feed
 
 import (
 	"encoding/base64"
-	"slices"
-	"time"
+	"math"
+	"strconv"
 	"unicode/utf8"
+
+	"spillway/internal/serve/param"
 )
 
 const hexDigits = "0123456789abcdef"
@@ -63,6 +65,27 @@ func appendEscape(dst []byte, b byte) []byte {
 	}
 }
 
+// AppendPlain appends a JSON string that needs no escape.
+func AppendPlain(dst, s []byte) []byte {
+	dst = append(dst, '"')
+	dst = append(dst, s...)
+	return append(dst, '"')
+}
+
+// AppendReal appends x, a double or with 32 bits a float, as the shortest JSON number that reads
+// back the same. The infinities, which JSON lacks, become strings. x is not NaN.
+func AppendReal(dst []byte, x float64, bits int) []byte {
+	switch size := math.Abs(x); {
+	case math.IsInf(x, 1):
+		return append(dst, `"Infinity"`...)
+	case math.IsInf(x, -1):
+		return append(dst, `"-Infinity"`...)
+	case size != 0 && (size < 1e-6 || size >= 1e21):
+		return strconv.AppendFloat(dst, x, 'e', -1, bits)
+	}
+	return strconv.AppendFloat(dst, x, 'f', -1, bits)
+}
+
 // AppendBase64 appends b as a JSON string in standard base64 with padding. It allocates only
 // to grow dst.
 func AppendBase64(dst, b []byte) []byte {
@@ -76,25 +99,8 @@ func AppendBase64(dst, b []byte) []byte {
 // zeros. The separator may be T. Without a zone (Z, +01:00 or +01) the time is taken as UTC. ok is
 // false, and dst unchanged, if text is not a time of the years 0000 to 9999.
 func AppendTime(dst, text []byte, digits int) (appended []byte, ok bool) {
-	const shape = "0000-00-00 00:00:00"
-	if len(text) < len(shape) || text[10] != ' ' && text[10] != 'T' {
-		return dst, false
-	}
-	for i := range len(shape) {
-		if c := text[i]; i != 10 && (shape[i] == '0' && (c < '0' || c > '9') || shape[i] != '0' && c != shape[i]) {
-			return dst, false
-		}
-	}
-	fraction, zone, ok := cutFraction(text[len(shape):])
-	offset, known := zoneOf(zone)
-	month, day := time.Month(number(text[5:7])), number(text[8:10])
-	hour, minute, second := number(text[11:13]), number(text[14:16]), number(text[17:19])
-	t := time.Date(number(text[:4]), month, day, hour, minute, second, 0, time.UTC)
-	// Date turns a 32nd of January, or a 61st second, into another time.
-	if !ok || !known || t.Month() != month || t.Day() != day || t.Hour() != hour || t.Minute() != minute || t.Second() != second {
-		return dst, false
-	}
-	if t = t.Add(-offset); t.Year() < 0 || t.Year() > 9999 {
+	t, fraction, _, ok := param.CutTime(text)
+	if !ok || t.Year() < 0 || t.Year() > 9999 {
 		return dst, false
 	}
 	for len(fraction) > digits && fraction[len(fraction)-1] == '0' {
@@ -108,50 +114,4 @@ func AppendTime(dst, text []byte, digits int) (appended []byte, ok bool) {
 		dst = append(dst, '0')
 	}
 	return append(dst, 'Z', '"'), true
-}
-
-// cutFraction splits .123Z into 123 and Z.
-func cutFraction(text []byte) (fraction, rest []byte, ok bool) {
-	if len(text) == 0 || text[0] != '.' {
-		return nil, text, true
-	}
-	i := 1
-	for i < len(text) && text[i] >= '0' && text[i] <= '9' {
-		i++
-	}
-	return text[1:i], text[i:], i > 1 && i <= 10
-}
-
-// zoneOf returns the offset that Z, +01:00, +01 or nothing stands for.
-func zoneOf(text []byte) (offset time.Duration, ok bool) {
-	if len(text) == 0 || string(text) == "Z" {
-		return 0, true
-	}
-	const shape = "+00:00"
-	if len(text) == len("+00") {
-		text = slices.Concat(text, []byte(":00"))
-	}
-	if len(text) != len(shape) || text[0] != '+' && text[0] != '-' || text[3] != ':' {
-		return 0, false
-	}
-	for _, i := range []int{1, 2, 4, 5} {
-		if text[i] < '0' || text[i] > '9' {
-			return 0, false
-		}
-	}
-	hours, minutes := number(text[1:3]), number(text[4:6])
-	offset = time.Duration(hours)*time.Hour + time.Duration(minutes)*time.Minute
-	if text[0] == '-' {
-		offset = -offset
-	}
-	return offset, hours < 24 && minutes < 60
-}
-
-// number returns the number that some digits are.
-func number(digits []byte) int {
-	n := 0
-	for _, c := range digits {
-		n = n*10 + int(c-'0')
-	}
-	return n
 }

@@ -79,14 +79,10 @@ func (s *source) describe(ctx context.Context) (*description, error) {
 		return old, nil
 	}
 	var d *description
-	ask := func(ctx context.Context, se *session) (err error) {
+	err := s.db.again(ctx, s.db.statementLimit(), func(ctx context.Context, se *session) (err error) {
 		d, _, err = s.ask(ctx, se)
 		return err
-	}
-	err := s.db.withSession(ctx, ask)
-	if err != nil && ctx.Err() == nil && worthRetrying(err) {
-		err = s.db.withSession(ctx, ask)
-	}
+	})
 	if err != nil {
 		return nil, err
 	}

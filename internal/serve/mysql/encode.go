@@ -5,7 +5,6 @@ import (
 	"database/sql/driver"
 	"encoding/json"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"unicode/utf8"
@@ -259,7 +258,7 @@ func appendBits(dst []byte, value driver.Value) []byte {
 }
 
 func appendClock(dst []byte, value driver.Value) []byte {
-	return appendQuoted(dst, trimFraction(bytesOf(value)))
+	return feed.AppendPlain(dst, trimFraction(bytesOf(value)))
 }
 
 func appendQuotedNumber(dst []byte, value driver.Value) []byte {
@@ -284,9 +283,9 @@ func appendNumber(dst []byte, value driver.Value) []byte {
 	case int64:
 		return strconv.AppendInt(dst, v, 10)
 	case float64:
-		return appendReal(dst, v, 64)
+		return feed.AppendReal(dst, v, 64)
 	case float32:
-		return appendReal(dst, float64(v), 32)
+		return feed.AppendReal(dst, float64(v), 32)
 	}
 	text := bytesOf(value)
 	if negative, rest := bytes.CutPrefix(text, []byte{'-'}); rest {
@@ -296,13 +295,6 @@ func appendNumber(dst []byte, value driver.Value) []byte {
 		text = text[1:]
 	}
 	return append(dst, text...)
-}
-
-func appendReal(dst []byte, x float64, size int) []byte {
-	if abs := math.Abs(x); abs != 0 && (abs < 1e-6 || abs >= 1e21) {
-		return strconv.AppendFloat(dst, x, 'e', -1, size)
-	}
-	return strconv.AppendFloat(dst, x, 'f', -1, size)
 }
 
 func appendBoolean(dst []byte, value driver.Value) []byte {
@@ -329,7 +321,7 @@ func appendTime(dst []byte, value driver.Value) []byte {
 	if isZeroDate(text) {
 		return append(dst, "null"...)
 	}
-	return appendQuoted(dst, trimFraction(text))
+	return feed.AppendPlain(dst, trimFraction(text))
 }
 
 // appendTime appends a DATETIME or a TIMESTAMP as RFC 3339. The zero date becomes null, and a
@@ -364,13 +356,6 @@ func trimFraction(text []byte) []byte {
 		return text
 	}
 	return bytes.TrimRight(bytes.TrimRight(text, "0"), ".")
-}
-
-// appendQuoted appends a string that needs no escape.
-func appendQuoted(dst, text []byte) []byte {
-	dst = append(dst, '"')
-	dst = append(dst, text...)
-	return append(dst, '"')
 }
 
 func appendDocument(dst []byte, value driver.Value) []byte {

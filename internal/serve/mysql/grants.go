@@ -30,7 +30,7 @@ const (
 func checkRights(ctx context.Context, se *session, own []tables.Table) error {
 	var missing []string
 	for _, t := range own {
-		column := t.Columns[0].Name
+		column, _, _ := strings.Cut(t.Columns, " ")
 		for _, privilege := range t.Privileges {
 			sql := map[string]string{
 				"SELECT": "SELECT " + column + " FROM " + t.Name,
@@ -74,7 +74,7 @@ func (db *DB) Role(ctx context.Context, name string) (database.Role, error) {
 		}
 		r.First = []string{
 			"CREATE USER IF NOT EXISTS " + r.Name + " ACCOUNT LOCK",
-			"USE " + quoteName(rows[0][0]),
+			"USE " + plans.MySQL.QuoteAlways(rows[0][0]),
 		}
 		return nil
 	})

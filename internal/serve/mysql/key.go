@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"spillway/internal/plans"
 	"spillway/internal/serve/feed"
 )
 
@@ -63,7 +64,7 @@ func newKeyColumn(index int, m metadata) (keyColumn, error) {
 	case "ENUM", "SET":
 		return k, fmt.Errorf("the key column %s is of type %s, which is ordered by the position of its values but compared by their text; "+
 			"select it as CAST(%s AS CHAR)",
-			m.name, m.typ, quoteName(m.name))
+			m.name, m.typ, plans.MySQL.QuoteAlways(m.name))
 	default:
 		return k, fmt.Errorf("the key column %s is of type %s, which has no order that a cursor can express", m.name, m.typ)
 	}

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -21,6 +22,7 @@ import (
 
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/queue"
 )
 
 const (
@@ -165,19 +167,31 @@ func (db *DB) waitedFor() error {
 	return database.ErrBusy
 }
 
+// statementLimit is the time that one statement may take.
+func (db *DB) statementLimit() time.Duration { return db.bounds.StatementTimeout + clientGrace }
+
 // withSession runs work on one connection for at most the statement timeout.
 func (db *DB) withSession(ctx context.Context, work func(context.Context, *session) error) error {
-	return db.onSession(ctx, func(ctx context.Context) (context.Context, context.CancelFunc) {
-		return context.WithTimeout(ctx, db.bounds.StatementTimeout+clientGrace)
-	}, work)
+	return db.onSession(ctx, db.statementLimit(), work)
 }
 
-// onSession runs work on one connection. limit derives the context of work once there is a
-// connection. If that context ends, the server is told to end the statement, unless it is a
-// COMMIT, and the connection is closed.
-func (db *DB) onSession(ctx context.Context, limit func(context.Context) (context.Context, context.CancelFunc),
-	work func(context.Context, *session) error,
-) error {
+// again is onSession, and runs work once more if the connection was dead or a change of a table
+// has made a prepared statement invalid: work must be repeatable.
+func (db *DB) again(ctx context.Context, limit time.Duration, work func(context.Context, *session) error) error {
+	err := db.onSession(ctx, limit, work)
+	if err != nil && ctx.Err() == nil && worthRetrying(err) {
+		err = db.onSession(ctx, limit, work)
+	}
+	return err
+}
+
+// forever is a limit for onSession.
+const forever = time.Duration(math.MaxInt64)
+
+// onSession runs work on one connection, for at most the limit once there is a connection. After
+// that, and if ctx ends, the server is told to end the statement, unless it is a COMMIT, and the
+// connection is closed.
+func (db *DB) onSession(ctx context.Context, limit time.Duration, work func(context.Context, *session) error) error {
 	if err := db.begin(); err != nil {
 		return err
 	}
@@ -187,7 +201,7 @@ func (db *DB) onSession(ctx context.Context, limit func(context.Context) (contex
 		return err
 	}
 	defer conn.Close()
-	limited, cancel := limit(ctx)
+	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var result error
 	err = conn.Raw(func(raw any) error {
@@ -244,16 +258,12 @@ func (db *DB) abandon(se *session) error {
 	return database.ErrEnded
 }
 
-// query runs s and passes its rows to the handler. It retries once if the connection is
-// dead or if a change of a table has made the prepared statement invalid.
+// query runs s and passes its rows to the handler.
 func (db *DB) query(ctx context.Context, s *statement, args []driver.NamedValue, to feed.RowHandler) error {
-	run := func(ctx context.Context, se *session) error { return se.run(ctx, s, args, to) }
-	err := db.withSession(ctx, run)
-	if err == nil || ctx.Err() != nil || !worthRetrying(err) {
-		return err
-	}
-	to.Reset()
-	return db.withSession(ctx, run)
+	return db.again(ctx, db.statementLimit(), func(ctx context.Context, se *session) error {
+		to.Reset()
+		return se.run(ctx, s, args, to)
+	})
 }
 
 // Error numbers of the server that this package distinguishes.
@@ -298,15 +308,10 @@ func worthRetrying(err error) bool {
 
 // keepMin keeps Min connections open by using them before they are idle for too long.
 func (db *DB) keepMin(ctx context.Context) {
-	ticker := time.NewTicker(max(time.Second, db.bounds.MaxIdleTime/2))
-	defer ticker.Stop()
-	for {
-		db.touch(ctx, min(db.bounds.Min, db.bounds.Max))
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	n := min(db.bounds.Min, db.bounds.Max)
+	db.touch(ctx, n)
+	for range queue.Ticks(ctx, max(time.Second, db.bounds.MaxIdleTime/2)) {
+		db.touch(ctx, n)
 	}
 }
 

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
 
 	"spillway/internal/database"
+	"spillway/internal/plans"
 	"spillway/internal/serve/popuptables"
 	"spillway/internal/serve/tables"
 )
@@ -43,12 +43,14 @@ func popupTables() []tables.Table { return append(slices.Clone(popuptables.All),
 // EnsureTables creates the tables that are missing, checks the privileges, and refuses tables
 // of a newer version.
 func (p *Popups) EnsureTables(ctx context.Context) error {
-	err := popupDatabase{p.db}.withSession(ctx, p.db.statementLimit(), func(ctx context.Context, se *session) error {
+	err := p.db.again(ctx, p.db.statementLimit(), func(ctx context.Context, se *session) error {
 		if err := tables.Ensure(ctx, tableSession{se}, dialect, popupTables()); err != nil {
 			return err
 		}
-		if err := checkEngines(ctx, se, popupTables()); err != nil {
-			return err
+		for _, t := range popupTables() {
+			if err := se.checkEngine(ctx, plans.TableName{Name: t.Name}); err != nil {
+				return err
+			}
 		}
 		return checkRights(ctx, se, popupTables())
 	})
@@ -56,22 +58,6 @@ func (p *Popups) EnsureTables(ctx context.Context) error {
 		return fmt.Errorf("prepare the tables popup_*: %w", err)
 	}
 	return nil
-}
-
-// checkEngines refuses tables without transactions.
-func checkEngines(ctx context.Context, se *session, own []tables.Table) error {
-	var names []string
-	for _, t := range own {
-		names = append(names, t.Name)
-	}
-	engines, err := se.Query(ctx, "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = DATABASE() AND "+
-		"table_name IN ('"+strings.Join(names, "', '")+"')")
-	for _, row := range engines {
-		if row[1] != "InnoDB" {
-			return fmt.Errorf("%s is of engine %s, which has no transactions; run ALTER TABLE %s ENGINE=InnoDB", row[0], row[1], row[0])
-		}
-	}
-	return err
 }
 
 // Grants returns what the popups need.
@@ -89,25 +75,9 @@ func (p *Popups) Grants(ctx context.Context) ([]database.Grant, error) {
 // popupDatabase implements popuptables.Database.
 type popupDatabase struct{ *DB }
 
-// statementLimit is the time that one statement may take.
-func (db *DB) statementLimit() time.Duration { return db.bounds.StatementTimeout + clientGrace }
-
-// withSession runs work on one connection of the pool for at most the limit. It retries once if
-// the connection is dead, so work must be repeatable.
-func (db popupDatabase) withSession(ctx context.Context, limit time.Duration, work func(context.Context, *session) error) error {
-	within := func(ctx context.Context) (context.Context, context.CancelFunc) {
-		return context.WithTimeout(ctx, limit)
-	}
-	err := db.onSession(ctx, within, work)
-	if err == nil || ctx.Err() != nil || !worthRetrying(err) {
-		return err
-	}
-	return db.onSession(ctx, within, work)
-}
-
 // Read implements popuptables.Database.
 func (db popupDatabase) Read(ctx context.Context, work func(context.Context, tables.Session) error) error {
-	return db.withSession(ctx, db.statementLimit(), func(ctx context.Context, se *session) error { return work(ctx, tableSession{se}) })
+	return db.again(ctx, db.statementLimit(), func(ctx context.Context, se *session) error { return work(ctx, tableSession{se}) })
 }
 
 // Change implements popuptables.Database, for a client who waits for an answer: it returns when
@@ -162,13 +132,13 @@ func (db popupDatabase) transaction(ctx context.Context, work func(context.Conte
 const attemptsMax = 5
 
 // attempts runs work and then end in a transaction, each time for at most the limit. It runs
-// them again on a dead connection, as withSession does, and after a conflict with others.
+// them again on a dead connection, as again does, and after a conflict with others.
 func (db popupDatabase) attempts(ctx context.Context, limit time.Duration, work func(context.Context, *session) error,
 	end func(*session) error,
 ) error {
 	var err error
 	for range attemptsMax {
-		err = db.withSession(ctx, limit, func(ctx context.Context, se *session) error {
+		err = db.again(ctx, limit, func(ctx context.Context, se *session) error {
 			if err := se.Exec(ctx, "START TRANSACTION"); err != nil {
 				return err
 			}
@@ -190,7 +160,7 @@ func (db popupDatabase) attempts(ctx context.Context, limit time.Duration, work 
 	return err
 }
 
-// commit hides from withSession an error that leaves open whether the server has
+// commit hides from again an error that leaves open whether the server has
 // committed.
 func commit(ctx context.Context, se *session) error {
 	err := se.commit(ctx)

@@ -2,7 +2,6 @@ package mysql
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"strconv"
 	"strings"
@@ -22,9 +21,6 @@ const holderMax = 200
 // lock, from this process too.
 const lockWait = 15
 
-// errOldSession means that an earlier session of this process still has the lock.
-var errOldSession = errors.New("the server has not yet ended the earlier session that has the lock")
-
 // errLockLost means that the session is alive but has no lock.
 var errLockLost = errors.New("the session has lost its lock")
 
@@ -35,9 +31,7 @@ var errLockLost = errors.New("the session has lost its lock")
 // servers accept writes (Galera, Group Replication), all processes must connect to the
 // same one.
 func (p *Popups) Lock(ctx context.Context, holder string) (*popup.Lock, error) {
-	var token [16]byte
-	_, _ = rand.Read(token[:]) // never fails
-	return popup.Hold(ctx, func(ctx context.Context, again bool) (popup.Holding, error) {
+	return popup.Hold(ctx, func(ctx context.Context, token [16]byte, again bool) (popup.Holding, error) {
 		return p.takeLock(ctx, token, holder, again)
 	}, p.db.log)
 }
@@ -66,22 +60,12 @@ func (h *heldLock) take(ctx context.Context, token [16]byte, holder string, agai
 	if err != nil {
 		return err
 	}
-	last, err := h.se.texts(ctx, "SELECT token, holder FROM popup_holder WHERE id = 1")
+	last, err := h.se.texts(ctx, "SELECT token, holder FROM (SELECT 1 AS id) AS one LEFT JOIN popup_holder USING (id)")
+	if err == nil {
+		err = popup.Refusal(token, again, got[0][0] == "1", last[0][0], last[0][1])
+	}
 	if err != nil {
 		return err
-	}
-	// If the row is missing, the server has lost the commit that wrote it, and no other
-	// process holds the lock.
-	other := again && len(last) > 0 && last[0][0] != string(token[:])
-	switch locked := got[0][0] != "1"; {
-	case other || locked && !again:
-		refused := &popup.LockedError{}
-		if len(last) > 0 {
-			refused.Holder = last[0][1]
-		}
-		return refused
-	case locked:
-		return errOldSession
 	}
 	holder = holder[:min(len(holder), holderMax)]
 	_, err = h.se.exec(ctx, "INSERT INTO popup_holder (id, token, holder, since) VALUES (1, ?, ?, UTC_TIMESTAMP(3)) "+

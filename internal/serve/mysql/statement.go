@@ -4,6 +4,7 @@ import (
 	"database/sql/driver"
 	"strings"
 
+	"spillway/internal/plans"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
 )
@@ -50,7 +51,7 @@ func (w writer) write(s shape) string {
 	var where []string
 	for _, i := range s.filters {
 		p := w.def.Params[i]
-		where = append(where, quoteName(p.Name)+" = "+w.filterPlaceholder(p))
+		where = append(where, plans.MySQL.QuoteAlways(p.Name)+" = "+w.filterPlaceholder(p))
 	}
 	if s.after {
 		where = append(where, w.bound(false))
@@ -69,7 +70,9 @@ func (w writer) write(s shape) string {
 // statement unless it groups, limits or unites rows.
 func (w writer) derived() string { return "(\n" + w.body + "\n) AS feed" }
 
-func (w writer) keyset() feed.Keyset { return feed.Keyset{Key: w.def.Key, Quote: quoteName} }
+func (w writer) keyset() feed.Keyset {
+	return feed.Keyset{Key: w.def.Key, Quote: plans.MySQL.QuoteAlways}
+}
 
 // bound compares the key with parameters. It selects the rows after a key, or with until
 // those up to and including it. The comparison is spelled out because (a, b) < (?, ?) uses
@@ -97,6 +100,3 @@ func (w writer) filterPlaceholder(p param.Param) string {
 	}
 	return placeholder(p)
 }
-
-// quoteName quotes a name in a way that every sql_mode reads.
-func quoteName(name string) string { return "`" + strings.ReplaceAll(name, "`", "``") + "`" }

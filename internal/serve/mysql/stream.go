@@ -64,7 +64,7 @@ func powerBelow(n int) int { return 1 << (bits.Len(uint(n)) - 1) }
 func (st *Stream) insert(n int, plain bool) string {
 	var names []string
 	for _, c := range st.columns {
-		names = append(names, quoteName(c.Name))
+		names = append(names, plans.MySQL.QuoteAlways(c.Name))
 	}
 	table := plans.ParseTableName(st.def.Table).SQL(plans.MySQL)
 	sql := fmt.Sprintf("INSERT INTO %s (%s) VALUES %s", table, strings.Join(names, ", "), tuples(n, len(st.columns)))
@@ -73,9 +73,9 @@ func (st *Stream) insert(n int, plain bool) string {
 	}
 	var same []string
 	for _, name := range st.def.Key {
-		same = append(same, fmt.Sprintf("%s <=> VALUES(%s)", quoteName(name), quoteName(name)))
+		same = append(same, fmt.Sprintf("%s <=> VALUES(%s)", plans.MySQL.QuoteAlways(name), plans.MySQL.QuoteAlways(name)))
 	}
-	first := quoteName(st.def.Key[0])
+	first := plans.MySQL.QuoteAlways(st.def.Key[0])
 	return fmt.Sprintf("%s ON DUPLICATE KEY UPDATE %s = IF(%s, %s, NULL)", sql, first, strings.Join(same, " AND "), first)
 }
 
@@ -118,11 +118,12 @@ func (st *Stream) prepareTables(ctx context.Context, se *session) error {
 	if err := tables.Ensure(ctx, tableSession{se}, dialect, streamtables.Own(dialect, st.def.Spooled)); err != nil {
 		return err
 	}
-	if err := st.checkTable(ctx, se); err != nil {
-		return err
+	err := se.checkEngine(ctx, plans.ParseTableName(st.def.Table))
+	if err == nil {
+		err = st.checkColumns(ctx, se)
 	}
-	st.ready.Store(true)
-	return nil
+	st.ready.Store(err == nil)
+	return err
 }
 
 // Durability implements stream.Sink.

@@ -16,31 +16,16 @@ import (
 	"spillway/internal/serve/tables"
 )
 
-// checkTable refuses a table without transactions, and a key column that may be NULL.
-func (st *Stream) checkTable(ctx context.Context, se *session) error {
-	database, table, named := strings.Cut(st.def.Table, ".")
-	if !named {
-		database, table = "", st.def.Table
+// checkEngine refuses a table without transactions.
+func (se *session) checkEngine(ctx context.Context, name plans.TableName) error {
+	rows, err := se.texts(ctx, "SELECT engine FROM information_schema.tables WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) "+
+		"AND table_name = ?", name.Schema, name.Name)
+	if err == nil && len(rows) == 1 && rows[0][0] != "" && rows[0][0] != "InnoDB" { // "" for a view
+		sql := name.SQL(plans.MySQL)
+		err = fmt.Errorf("%w: %s is of engine %s, which has no transactions; run ALTER TABLE %s ENGINE=InnoDB", tables.ErrUnusable, sql,
+			rows[0][0], sql)
 	}
-	const where = " WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?"
-	engines, err := se.texts(ctx, "SELECT engine FROM information_schema.tables"+where, database, table)
-	if err != nil {
-		return err
-	}
-	if len(engines) == 1 && engines[0][0] != "" && engines[0][0] != "InnoDB" {
-		return fmt.Errorf("%w: %s is of engine %s, which has no transactions; run ALTER TABLE %s ENGINE=InnoDB",
-			tables.ErrUnusable, st.def.Table, engines[0][0], plans.ParseTableName(st.def.Table).SQL(plans.MySQL))
-	}
-	for _, name := range st.def.Key {
-		nullable, err := se.texts(ctx, "SELECT is_nullable FROM information_schema.columns"+where+" AND column_name = ?", database, table, name)
-		if err != nil {
-			return err
-		}
-		if len(nullable) == 1 && nullable[0][0] == "YES" {
-			return fmt.Errorf("%w: the key column %s of %s may be NULL; make it NOT NULL", tables.ErrUnusable, name, st.def.Table)
-		}
-	}
-	return st.checkColumns(ctx, se)
+	return err
 }
 
 // tableColumn is a column of the stream's table, as far as the stream must know it.
@@ -50,14 +35,16 @@ type tableColumn struct {
 	charset          string // of a text
 	length           int    // of a text, in characters
 	collation        string
+	nullable         bool
 }
 
 // readColumns reads the columns of the stream's table by their names in lower case.
 func (st *Stream) readColumns(ctx context.Context, se *session) (map[string]tableColumn, error) {
 	name := plans.ParseTableName(st.def.Table)
 	rows, err := se.texts(ctx, "SELECT column_name, data_type, COALESCE(numeric_precision, 0), COALESCE(numeric_scale, 0), "+
-		"COALESCE(character_set_name, ''), COALESCE(collation_name, ''), COALESCE(character_maximum_length, 0) "+
-		"FROM information_schema.columns WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?", name.Schema, name.Name)
+		"COALESCE(character_set_name, ''), COALESCE(collation_name, ''), COALESCE(character_maximum_length, 0), "+
+		"is_nullable = 'YES' FROM information_schema.columns WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?",
+		name.Schema, name.Name)
 	if err != nil {
 		return nil, fmt.Errorf("look up the columns of %s: %w", st.def.Table, err)
 	}
@@ -71,14 +58,15 @@ func (st *Stream) readColumns(ctx context.Context, se *session) (map[string]tabl
 		}
 		columns[strings.ToLower(row[0])] = tableColumn{
 			kind: strings.ToLower(row[1]), precision: precision, scale: scale, charset: row[4], collation: row[5], length: int(length),
+			nullable: row[7] == "1",
 		}
 	}
 	return columns, nil
 }
 
 // checkColumns refuses columns whose values would not arrive as they were sent: numbers
-// that would be rounded, and keys of which some texts are equal to others. The spaces at
-// the end of a text are left to inexact.
+// that would be rounded, and keys of which some texts are equal to others, or that may be NULL.
+// The spaces at the end of a text are left to inexact.
 func (st *Stream) checkColumns(ctx context.Context, se *session) error {
 	table, err := st.readColumns(ctx, se)
 	if err != nil {
@@ -99,6 +87,11 @@ func (st *Stream) checkColumns(ctx context.Context, se *session) error {
 		}
 		if c.Type == stream.Decimal && !holdsDecimals(found.kind) {
 			return fmt.Errorf("%w: %s", tables.ErrUnusable, stream.DecimalOnOther(c.Name, found.kind))
+		}
+	}
+	for _, name := range st.def.Key {
+		if table[strings.ToLower(name)].nullable {
+			return fmt.Errorf("%w: the key column %s of %s may be NULL; make it NOT NULL", tables.ErrUnusable, name, st.def.Table)
 		}
 	}
 	st.table.Store(&table)

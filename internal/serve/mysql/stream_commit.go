@@ -17,7 +17,7 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 	b.Level = stream.LevelLocal
 	// A batch is many statements. The server bounds each of them, and ctx ends if there is
 	// no progress.
-	err := st.db.onSession(ctx, context.WithCancel, func(ctx context.Context, se *session) error {
+	err := st.db.onSession(ctx, forever, func(ctx context.Context, se *session) error {
 		w.tableSession = tableSession{se}
 		b.Session = se.ID
 		if err := st.prepareTables(ctx, se); err != nil {
@@ -48,8 +48,6 @@ type batchWriter struct {
 	b    *stream.Batch
 	sent bool // COMMIT was sent and not answered
 	args []driver.NamedValue
-
-	unsure bool // the last refusal may be the server's
 
 	noLockWait bool // the session does not wait for locks
 }

@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -55,18 +56,14 @@ func isRefusal(err error, numbers ...uint16) bool {
 }
 
 // isData reports whether the server refuses the rows themselves.
-func isData(err error) (reason string, ok bool) {
-	var refused *mysql.MySQLError
-	if !errors.As(err, &refused) {
-		return "", false
-	}
-	switch n := refused.Number; n {
+func isData(err *mysql.MySQLError) bool {
+	switch n := err.Number; n {
 	case numDuplicate, numNotNull, numWrongValue, numNoDefault, numTruncated, numCheckMySQL, numCheckMariaDB, numSignal,
 		numRowTooLarge, numCannotConvert, numInvalidCharacters:
-		return refused.Message, true
+		return true
 	default:
-		class := string(refused.SQLState[:2])
-		return refused.Message, class == "22" || class == "23" || class == "45" || n >= numJSONFirst && n <= numJSONLast || isTooLarge(refused)
+		class := string(err.SQLState[:2])
+		return class == "22" || class == "23" || class == "45" || n >= numJSONFirst && n <= numJSONLast || isTooLarge(err)
 	}
 }
 
@@ -81,33 +78,33 @@ func isTemporary(number uint16) bool {
 	switch number {
 	case numLockWait, numDeadlock, numLockTable, numChanged, numConnections, numOutOfResources, numUserConnections, numUserLimit, numNotReady,
 		numReadOnlyOption, numReadOnly, numReadOnlyNow, numReadLock, numTableFull, numDiskFull, numTransactions, numReplicationHook,
-		numRolledBack,
-		numShutdown, numUnknownStatement, numInterrupted, numNeedsPreparing, numKilled, numStatementTimeout, numQueryTimeout, numDisconnectedIdle:
+		numRolledBack, numShutdown, numUnknownStatement, numInterrupted, numNeedsPreparing, numKilled, numStatementTimeout, numQueryTimeout,
+		numDisconnectedIdle:
 		return true
 	}
 	return false
 }
 
-// refusal says whether rows of a batch are refused, and why. unsure reports that the reason
-// may be a condition of the server; only rows from a spool are refused then.
-func (w *batchWriter) refusal(err error) (reason string, unsure, ok bool) {
-	var refused *mysql.MySQLError
-	if !errors.As(err, &refused) {
-		return "", false, false
+// refused returns the refusal if rows of a batch are refused, and any other error. Rows from a
+// spool are also refused for what may be a condition of the server.
+func (w *batchWriter) refused(ctx context.Context, err error) (*stream.RowRefusal, error) {
+	var server *mysql.MySQLError
+	if !errors.As(err, &server) {
+		return nil, err
 	}
-	reason, data := isData(err)
-	if w.b.Mark == nil {
-		return reason, false, data
-	}
+	data, spooled := isData(server), w.b.Mark != nil
 	// These errors name the rows, but come from the definition of the table and from a setting.
-	servers := refused.Number == numNoDefault || isTooLarge(refused)
+	servers := server.Number == numNoDefault || isTooLarge(server)
 	switch {
-	case data && !servers:
-		return reason, false, true
-	case !data && isTemporary(refused.Number):
-		return "", false, false
+	case data && !(spooled && servers):
+		return &stream.RowRefusal{Reason: server.Message}, nil
+	case !spooled, !data && isTemporary(server.Number):
+		return nil, err
 	}
-	return refused.Message, true, true
+	if err := w.checkAlive(ctx); err != nil {
+		return nil, err
+	}
+	return &stream.RowRefusal{Reason: server.Message, Unsure: true}, nil
 }
 
 // classify wraps the server's error about a transaction that was not committed.

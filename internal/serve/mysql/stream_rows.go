@@ -17,17 +17,11 @@ const singlyMax = 8
 // InsertRows inserts rows in statements of powers of two, and halves those that the server
 // refuses. It implements streamtables.Session.
 func (w *batchWriter) InsertRows(ctx context.Context, rows []stream.Row) error {
+	insert := func(rows []stream.Row) (*stream.RowRefusal, error) { return w.insertRange(ctx, rows) }
+	singly := func(rows []stream.Row) error { return w.insertSingly(ctx, rows) }
 	for len(rows) > 0 {
 		n := powerBelow(min(len(rows), w.st.most))
-		part := rows[:n]
-		insert := func(low, high int) (*stream.Refused, error) {
-			if w.b.RowByRow {
-				return &stream.Refused{}, nil
-			}
-			return w.insertRange(ctx, part[low:high])
-		}
-		singly := func(low, high int) error { return w.insertSingly(ctx, part[low:high]) }
-		if err := stream.Bisect(n, singlyMax, insert, singly); err != nil {
+		if err := w.b.Bisect(rows[:n], singlyMax, insert, singly); err != nil {
 			return err
 		}
 		rows = rows[n:]
@@ -48,18 +42,19 @@ func (w *batchWriter) insertSingly(ctx context.Context, rows []stream.Row) error
 			return err
 		}
 		if refused != nil {
-			r.Entry.Result.Refused = append(r.Entry.Result.Refused, stream.RowRefusal{Row: r.Row, Reason: refused.Reason, Unsure: w.unsure})
+			refused.Row = r.Row
+			r.Entry.Result.Refused = append(r.Entry.Result.Refused, *refused)
 		}
 	}
 	return nil
 }
 
 // insertRange inserts all of the rows, a power of two, or none.
-func (w *batchWriter) insertRange(ctx context.Context, rows []stream.Row) (*stream.Refused, error) {
-	w.args, w.unsure = w.args[:0], false
+func (w *batchWriter) insertRange(ctx context.Context, rows []stream.Row) (*stream.RowRefusal, error) {
+	w.args = w.args[:0]
 	for _, r := range rows {
 		if reason := w.st.inexact(r); reason != "" {
-			return &stream.Refused{Reason: reason}, nil
+			return &stream.RowRefusal{Reason: reason}, nil
 		}
 		for i, c := range w.st.columns {
 			w.args = append(w.args, driver.NamedValue{Ordinal: len(w.args) + 1, Value: valueOf(r, i, c.Type)})
@@ -71,7 +66,7 @@ func (w *batchWriter) insertRange(ctx context.Context, rows []stream.Row) (*stre
 	if err == nil && refused == nil {
 		w.noteFound(rows, changed)
 	}
-	if refused == nil || len(rows) > 1 || len(w.st.def.Key) == 0 || w.unsure {
+	if refused == nil || len(rows) > 1 || len(w.st.def.Key) == 0 || refused.Unsure {
 		return refused, err
 	}
 	// The clause for the key has hidden the error; the plain statement shows it.
@@ -86,26 +81,6 @@ func (w *batchWriter) noteFound(rows []stream.Row, changed int64) {
 	if w.b.Mark != nil && len(w.st.def.Key) > 0 && (len(rows) > 1 || changed != 1) {
 		stream.NoteFound(rows)
 	}
-}
-
-// refused returns a *stream.Refused if the rows of a statement are refused, and sets unsure.
-// It returns any other error.
-func (w *batchWriter) refused(ctx context.Context, err error) (*stream.Refused, error) {
-	w.unsure = false
-	if err == nil {
-		return nil, nil
-	}
-	reason, unsure, ok := w.refusal(err)
-	if !ok {
-		return nil, err
-	}
-	if unsure {
-		if err := w.checkAlive(ctx); err != nil {
-			return nil, err
-		}
-	}
-	w.unsure = unsure
-	return &stream.Refused{Reason: reason}, nil
 }
 
 func valueOf(r stream.Row, column int, t stream.Type) driver.Value {

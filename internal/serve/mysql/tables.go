@@ -16,10 +16,10 @@ import (
 // that no collation merges two of them. Times are in UTC.
 var dialect = tables.Dialect{
 	SQL: plans.MySQL,
-	Types: map[tables.Type]string{
-		tables.UUID: "BINARY(16)", tables.Name: "VARBINARY(255)", tables.ShortBytes: "VARBINARY(255)", tables.Bytes: "LONGBLOB",
-		tables.Integer: "BIGINT", tables.Number: "INT", tables.Small: "SMALLINT", tables.Boolean: "BOOLEAN", tables.Time: "DATETIME(6)",
-		tables.Text: "MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", tables.Word: "VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin",
+	Types: map[string]string{
+		"uuid": "BINARY(16)", "name": "VARBINARY(255)", "shortbytes": "VARBINARY(255)", "bytes": "LONGBLOB",
+		"integer": "BIGINT", "number": "INT", "small": "SMALLINT", "boolean": "BOOLEAN", "time": "DATETIME(6)",
+		"text": "MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", "word": "VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin",
 	},
 	Now:       "UTC_TIMESTAMP(6)",
 	Later:     "UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND",

@@ -12,7 +12,7 @@ import (
 // Forget removes a state that has changed. A state that was read before the change is not
 // added after it:
 //
-//	before := c.Version(key)
+//	_, before, _ := c.Get(key)
 //	state, err := read(key)
 //	c.Put(key, before, state) // does nothing after a Forget
 type Cache struct {
@@ -49,22 +49,18 @@ func (c *Cache) find(key Key) (fingerprint, *cacheShard) {
 	return f, &c.shards[i]
 }
 
-// Get returns a state and whether the cache has it. It allocates nothing.
-func (c *Cache) Get(key Key) (State, bool) {
+// Get returns a state and whether the cache has it, and the version of its shard, for Put. It
+// allocates nothing.
+func (c *Cache) Get(key Key) (state State, version ShardVersion, found bool) {
 	f, s := c.find(key)
 	s.mu.RLock()
-	found := s.states.has(f)
-	var state State
-	if found {
-		state = s.states.get(f)
-	}
-	s.mu.RUnlock()
-	if found {
-		s.hits.Add(1)
-	} else {
+	defer s.mu.RUnlock()
+	if !s.states.has(f) {
 		s.misses.Add(1)
+		return State{}, s.version, false
 	}
-	return state, found
+	s.hits.Add(1)
+	return s.states.get(f), s.version, true
 }
 
 // Known is Get that counts nothing. If the state is used, the caller adds 1 to hits.
@@ -76,14 +72,6 @@ func (c *Cache) Known(key Key) (state State, hits *atomic.Uint64, known bool) {
 		return State{}, nil, false
 	}
 	return s.states.get(f), &s.hits, true
-}
-
-// Version returns the version of the key's shard for Put. Call it before the state is read.
-func (c *Cache) Version(key Key) ShardVersion {
-	_, s := c.find(key)
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.version
 }
 
 // Put adds a state that was read at a version of its shard, unless its shard has changed since.

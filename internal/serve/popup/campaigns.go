@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"spillway/internal/serve/queue"
 )
 
 // Errors of Campaigns and of the tables behind it.
@@ -121,15 +123,8 @@ func (c *Campaigns) Run(ctx context.Context) {
 	var lists sync.WaitGroup
 	lists.Go(func() { c.lists.run(ctx) })
 	defer lists.Wait()
-	ticker := time.NewTicker(pollEvery)
-	defer ticker.Stop()
 	failing := false
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	for range queue.Ticks(ctx, pollEvery) {
 		err := c.poll(ctx)
 		switch {
 		case ctx.Err() != nil:

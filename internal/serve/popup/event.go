@@ -105,7 +105,7 @@ var errEvent = errors.New("not an encoded popup event")
 
 // AppendEvent appends the encoding of e: a format byte, the kind, placement and user behind
 // their lengths, the other fields, and the state unless it is a conversion. It returns an error
-// unless e is as Show, Withhold, AnswerShow and Convert return it.
+// unless e fits its state and has the id that such an event gets.
 func AppendEvent(dst []byte, e Event) ([]byte, error) {
 	if !e.valid() || e.ID != e.id() {
 		return dst, fmt.Errorf("encode %s %d: the event does not fit its state", e.Kind, e.Sequence)

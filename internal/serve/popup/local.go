@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"spillway/internal/serve/queue"
 )
 
 // ErrLockLost: another process has taken the lock. This one must stop, or users are shown
@@ -124,16 +126,9 @@ func (l *Local) sample(ctx context.Context) error {
 
 // follow keeps the clock at the database's until ctx ends.
 func (l *Local) follow(ctx context.Context) {
-	ticker := time.NewTicker(sampleEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			if err := l.sample(ctx); err != nil {
-				l.log.Debug("popups go by the last time of the database", "error", err)
-			}
+	for range queue.Ticks(ctx, sampleEvery) {
+		if err := l.sample(ctx); err != nil {
+			l.log.Debug("popups go by the last time of the database", "error", err)
 		}
 	}
 }

@@ -118,7 +118,7 @@ func TestLocal(t *testing.T) {
 			t.Errorf("drained: %+v", tables.events)
 		}
 		server.restart(false)
-		if _, err := server.take("second")(t.Context(), false); err != nil {
+		if _, err := server.take("second")(t.Context(), [16]byte{2}, false); err != nil {
 			t.Fatal(err)
 		}
 		if err := <-failed; !errors.Is(err, ErrLockLost) || !errors.Is(local.Ready(), ErrLockLost) {

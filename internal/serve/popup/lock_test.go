@@ -53,8 +53,8 @@ func (l *lockServer) restart(down bool) {
 	}
 }
 
-func (l *lockServer) take(name string) func(context.Context, bool) (Holding, error) {
-	return func(_ context.Context, again bool) (Holding, error) {
+func (l *lockServer) take(name string) Take {
+	return func(_ context.Context, token [16]byte, again bool) (Holding, error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		switch {

@@ -16,7 +16,7 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 )
 
-// Errors of Ask, Click and Dismiss, beside those of tokens and of Click.
+// Errors of Ask, Click, Dismiss and Convert, beside those of tokens and of the state.
 var (
 	// ErrRequest: the request is not valid; the text says why.
 	ErrRequest = errors.New("bad request")
@@ -223,7 +223,7 @@ func (p *Popup) Ask(ctx context.Context, key Key, a *Attributes, now time.Time) 
 	}
 	p.begin(a, key.User)
 	for range attemptsMax {
-		state, remember, err := p.read(ctx, key)
+		state, version, known, err := p.read(ctx, key)
 		if err != nil {
 			return p.without(ctx, place, key, a, now, fmt.Errorf("read popup state: %w", err))
 		}
@@ -237,7 +237,9 @@ func (p *Popup) Ask(ctx context.Context, key Key, a *Attributes, now time.Time) 
 			}
 			return answer, ctx.Err()
 		case answer.Campaign == nil:
-			remember.put(key, state)
+			if !known && p.cfg.Cache != nil {
+				p.cfg.Cache.Put(key, version, state)
+			}
 			p.counters.nothingShown(answer.Reason <= WaitLimit)
 			return answer, nil
 		}
@@ -394,32 +396,15 @@ func limitUntil(limits []Limit, states []State, now int64) (until int64) {
 
 var errConflicts = fmt.Errorf("the state changed %d times during one request", attemptsMax)
 
-// read returns the state from the cache, or else from the store. remember puts one from
-// the store into the cache.
-func (p *Popup) read(ctx context.Context, key Key) (state State, remember cacheWrite, err error) {
-	if p.cfg.Cache == nil {
+// read returns the state from the cache, or else from the store, and the version for Cache.Put.
+func (p *Popup) read(ctx context.Context, key Key) (state State, version ShardVersion, known bool, err error) {
+	if p.cfg.Cache != nil {
+		state, version, known = p.cfg.Cache.Get(key)
+	}
+	if !known {
 		state, err = p.cfg.Store.Get(ctx, key)
-		return state, cacheWrite{}, err
 	}
-	state, ok := p.cfg.Cache.Get(key)
-	if ok {
-		return state, cacheWrite{}, nil
-	}
-	remember = cacheWrite{p.cfg.Cache, p.cfg.Cache.Version(key)}
-	state, err = p.cfg.Store.Get(ctx, key)
-	return state, remember, err
-}
-
-// cacheWrite is the right to put a state into a cache. The zero cacheWrite does nothing.
-type cacheWrite struct {
-	cache  *Cache
-	before ShardVersion
-}
-
-func (m cacheWrite) put(key Key, state State) {
-	if m.cache != nil {
-		m.cache.Put(key, m.before, state)
-	}
+	return state, version, known, err
 }
 
 // check returns what is wrong with a request's key.

@@ -23,18 +23,12 @@ const explainName = "spillway_explain"
 //
 // A query's statement is prepared and explained, which checks the privileges.
 func (s *source) Check(ctx context.Context, window int) error {
-	pooled, err := s.db.acquire(ctx)
-	if err != nil {
-		return fmt.Errorf("check %s: %w", &s.def, err)
-	}
-	defer pooled.Release()
-	limited, cancel := context.WithTimeout(ctx, s.db.bounds.StatementTimeout+clientGrace)
-	defer cancel()
-	if s.def.IsQuery() {
-		err = s.checkQuery(limited, pooled.Conn().PgConn())
-	} else {
-		err = s.checkFeed(limited, pooled.Conn().PgConn(), window)
-	}
+	err := s.db.ask(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+		if s.def.IsQuery() {
+			return s.checkQuery(ctx, conn)
+		}
+		return s.checkFeed(ctx, conn, window)
+	})
 	if err != nil {
 		return fmt.Errorf("check %s: %w", &s.def, err)
 	}
@@ -117,14 +111,14 @@ func adviseArray(params []param.Param, err error) error {
 // NULL, and logs a warning if no unique index covers the key.
 func (s *source) readKey(catalog plans.Catalog, c *columns) ([]plans.KeyColumn, error) {
 	var key []plans.KeyColumn
-	for i, column := range c.key {
-		k := plans.KeyColumn{Output: column.name, Desc: !s.def.Key[i].Ascending}
-		field := c.fields[column.index]
+	for i, position := range c.key {
+		field := c.fields[position]
+		k := plans.KeyColumn{Output: field.Name, Desc: !s.def.Key[i].Ascending}
 		rows, err := catalog.Query(`SELECT n.nspname, c.relname, a.attname
 			FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
 			WHERE a.attrelid = $1::oid AND a.attnum = $2::int2`, fmt.Sprint(field.TableOID), fmt.Sprint(field.TableAttributeNumber))
 		if err != nil {
-			return nil, fmt.Errorf("look up the key column %s: %w", column.name, err)
+			return nil, fmt.Errorf("look up the key column %s: %w", field.Name, err)
 		}
 		if len(rows) == 1 {
 			k.Table, k.Column = plans.TableName{Schema: rows[0][0], Name: rows[0][1]}, rows[0][2]

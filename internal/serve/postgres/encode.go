@@ -19,14 +19,7 @@ type columns struct {
 	names  []string
 	labels [][]byte // by feed.Labels
 	forms  []form
-	key    []keyColumn
-}
-
-// keyColumn is one column of the key.
-type keyColumn struct {
-	index int
-	kind  feed.KeyKind
-	name  string
+	key    []int // positions of the key's columns
 }
 
 // encoder appends the JSON of a value that is not NULL, given in PostgreSQL's text format.
@@ -44,14 +37,9 @@ func newColumns(def feed.Definition, fields []pgconn.FieldDescription) (*columns
 		c.forms = append(c.forms, formatOf(def, field.TypeModifier).formOf(field.DataTypeOID))
 	}
 	c.labels = feed.Labels(c.names)
-	positions, err := def.KeyPositions(c.names)
-	if err != nil {
-		return nil, err
-	}
-	for _, i := range positions {
-		c.key = append(c.key, keyColumn{index: i, kind: c.forms[i].key, name: c.names[i]})
-	}
-	return c, nil
+	var err error
+	c.key, err = def.KeyPositions(c.names)
+	return c, err
 }
 
 // matches reports whether fields are those that c was made for.
@@ -82,12 +70,12 @@ func (r *row) AppendObject(dst []byte) []byte {
 
 // AppendKey implements feed.Row.
 func (r *row) AppendKey(dst []byte) ([]byte, error) {
-	for _, column := range r.key {
-		value := r.values[column.index]
+	for _, i := range r.key {
+		value := r.values[i]
 		if value == nil {
-			return dst, fmt.Errorf("the key column %s is NULL in a row; exclude such rows from the statement", column.name)
+			return dst, fmt.Errorf("the key column %s is NULL in a row; exclude such rows from the statement", r.names[i])
 		}
-		dst = feed.AppendKey(dst, column.kind, value)
+		dst = feed.AppendKey(dst, r.forms[i].key, value)
 	}
 	return dst, nil
 }
@@ -125,12 +113,12 @@ func (f format) formOf(oid uint32) form {
 		return form{appendRaw, feed.JSONInteger, feed.KeyInteger}
 	case pgtype.Int8OID:
 		if f.numbersAsText {
-			return form{appendPlain, feed.JSONString, feed.KeyInteger}
+			return form{feed.AppendPlain, feed.JSONString, feed.KeyInteger}
 		}
 		return form{appendRaw, feed.JSONInteger, feed.KeyInteger}
 	case pgtype.NumericOID:
 		if f.numbersAsText {
-			return form{appendPlain, feed.JSONString, feed.KeyText}
+			return form{feed.AppendPlain, feed.JSONString, feed.KeyText}
 		}
 		return form{appendNumber, feed.JSONFloat, feed.KeyText}
 	case pgtype.Float4OID, pgtype.Float8OID:
@@ -140,18 +128,18 @@ func (f format) formOf(oid uint32) form {
 	case pgtype.BoolOID:
 		return form{appendBool, feed.JSONBoolean, feed.KeyText}
 	case pgtype.UUIDOID:
-		return form{appendPlain, feed.JSONUUID, feed.KeyText}
+		return form{feed.AppendPlain, feed.JSONUUID, feed.KeyText}
 	case pgtype.ByteaOID:
 		return form{appendBytea, feed.JSONBytes, feed.KeyText}
 	case pgtype.DateOID:
-		return form{appendPlain, feed.JSONDate, feed.KeyText}
+		return form{feed.AppendPlain, feed.JSONDate, feed.KeyText}
 	case pgtype.TimeOID:
-		return form{appendPlain, feed.JSONString, feed.KeyText}
+		return form{feed.AppendPlain, feed.JSONString, feed.KeyText}
 	case pgtype.TimestampOID:
 		if f.rfc3339 {
 			return form{f.appendTime, feed.JSONTimestamp, feed.KeyText}
 		}
-		return form{appendPlain, feed.JSONString, feed.KeyText}
+		return form{feed.AppendPlain, feed.JSONString, feed.KeyText}
 	case pgtype.TimestamptzOID:
 		if f.rfc3339 {
 			return form{f.appendTime, feed.JSONTimestamp, feed.KeyText}
@@ -172,26 +160,18 @@ func (c *columns) described() []feed.Column {
 	}
 	var all []feed.Column
 	for i, field := range c.fields {
-		isKey := slices.ContainsFunc(c.key, func(k keyColumn) bool { return k.index == i })
-		all = append(all, feed.Column{Name: field.Name, JSON: c.forms[i].json, Null: !isKey})
+		all = append(all, feed.Column{Name: field.Name, JSON: c.forms[i].json, Null: !slices.Contains(c.key, i)})
 	}
 	return all
 }
 
 func appendRaw(dst, text []byte) []byte { return append(dst, text...) }
 
-// appendPlain appends a string that needs no escape.
-func appendPlain(dst, text []byte) []byte {
-	dst = append(dst, '"')
-	dst = append(dst, text...)
-	return append(dst, '"')
-}
-
 // appendNumber appends the digits unchanged. NaN and the infinities, which JSON lacks,
 // become strings.
 func appendNumber(dst, text []byte) []byte {
 	if len(text) == 0 || text[len(text)-1] < '0' || text[len(text)-1] > '9' {
-		return appendPlain(dst, text)
+		return feed.AppendPlain(dst, text)
 	}
 	return append(dst, text...)
 }
@@ -210,7 +190,7 @@ func appendTimestampTZ(dst, text []byte) []byte {
 	instant, ok := bytes.CutSuffix(text, []byte("+00"))
 	space := bytes.IndexByte(instant, ' ')
 	if !ok || space < 0 {
-		return appendPlain(dst, text)
+		return feed.AppendPlain(dst, text)
 	}
 	dst = append(dst, '"')
 	dst = append(dst, instant[:space]...)
@@ -225,7 +205,7 @@ func (f format) appendTime(dst, text []byte) []byte {
 	if done, ok := feed.AppendTime(dst, text, f.digits); ok {
 		return done
 	}
-	return appendPlain(dst, text)
+	return feed.AppendPlain(dst, text)
 }
 
 // appendBytea appends bytes as base64. text is in PostgreSQL's hex format, or in the older

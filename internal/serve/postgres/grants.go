@@ -120,18 +120,6 @@ func (db *DB) Role(ctx context.Context, name string) (database.Role, error) {
 	return r, err
 }
 
-// ask runs statements of spillway grants on one connection.
-func (db *DB) ask(ctx context.Context, work func(context.Context, *pgconn.PgConn) error) error {
-	pooled, err := db.acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer pooled.Release()
-	limited, cancel := context.WithTimeout(ctx, db.bounds.StatementTimeout+clientGrace)
-	defer cancel()
-	return work(limited, pooled.Conn().PgConn())
-}
-
 // Grants returns what measuring the lag of a replica needs: nothing.
 func (*DB) Grants(context.Context) ([]database.Grant, error) { return nil, nil }
 

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"spillway/internal/database"
@@ -42,11 +41,11 @@ func popupTables() []tables.Table { return append(slices.Clone(popuptables.All),
 // the privileges, and refuses tables of a newer version. An error of a missing right has the
 // statement to run.
 func (p *Popups) EnsureTables(ctx context.Context) error {
-	err := p.db.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		if err := ensureTables(ctx, conn.PgConn(), popupTables()); err != nil {
+	err := p.db.askAgain(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+		if err := ensureTables(ctx, conn, popupTables()); err != nil {
 			return err
 		}
-		return checkRights(ctx, conn.PgConn(), popupTables())
+		return checkRights(ctx, conn, popupTables())
 	})
 	if err != nil {
 		return fmt.Errorf("prepare the tables popup_*: %w", err)
@@ -66,34 +65,12 @@ func (p *Popups) Grants(ctx context.Context) ([]database.Grant, error) {
 	return grants, nil
 }
 
-// withConn runs work on one connection of the pool for at most the statement timeout. It
-// retries once if the connection is dead, so work must be repeatable.
-func (db *DB) withConn(ctx context.Context, work func(context.Context, *pgx.Conn) error) error {
-	once := func() (dead bool, err error) {
-		pooled, err := db.acquire(ctx)
-		if err != nil {
-			return false, err
-		}
-		defer pooled.Release()
-		limited, cancel := context.WithTimeout(ctx, db.bounds.StatementTimeout+clientGrace)
-		defer cancel()
-		err = work(limited, pooled.Conn())
-		return pooled.Conn().IsClosed() && limited.Err() == nil, err
-	}
-	dead, err := once()
-	if dead && err != nil {
-		db.pool.Reset() // after a restart the other idle connections are dead too
-		_, err = once()
-	}
-	return err
-}
-
 // popupDatabase implements popuptables.Database.
 type popupDatabase struct{ *DB }
 
 // Read implements popuptables.Database.
 func (db popupDatabase) Read(ctx context.Context, work func(context.Context, tables.Session) error) error {
-	return db.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error { return work(ctx, tableSession{conn.PgConn()}) })
+	return db.askAgain(ctx, func(ctx context.Context, conn *pgconn.PgConn) error { return work(ctx, tableSession{conn}) })
 }
 
 // beginChange begins a transaction that is durable. It reads indexes in their order: without
@@ -122,7 +99,7 @@ func (db popupDatabase) Change(ctx context.Context, large int, work func(context
 	done := make(chan error, 1)
 	go func() {
 		defer db.releaseWriter(pooled)
-		done <- commitStatements(db.life, pooled.Conn(), nil)
+		done <- commitSteps(db.life, conn, nil)
 	}()
 	select {
 	case err := <-done:

@@ -2,12 +2,11 @@ package postgres
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
-	"fmt"
+	"slices"
 	"strconv"
-	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -16,14 +15,11 @@ import (
 )
 
 const (
-	// commitLocally is for what the server's own disk has to keep.
-	commitLocally = "SELECT set_config('synchronous_commit', 'local', true)"
-
 	// The commit must be durable, because the spool or Redis forgets its events after it.
 	pinCommit = "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE " +
 		"current_setting('synchronous_commit') END, true)"
 
-	// packed is kind, first and variant, as packedKinds writes them.
+	// packed is what packedKind returns.
 	insertEvents = `WITH added AS (
 	INSERT INTO popup_events (id, user_id, placement, sequence, kind, campaign_id, shown_at, at, next_at, variant, first)
 	SELECT id, user_id, placement, sequence, packed & 7, campaign_id, shown_at, at, next_at, packed >> 4, packed & 8 <> 0
@@ -68,25 +64,21 @@ func (p *Popups) Apply(ctx context.Context, events []popup.Event) error {
 
 func (p *Popups) apply(ctx context.Context, events []popup.Event) error {
 	timeout := strconv.FormatInt(max(1, p.db.bounds.StatementTimeout.Milliseconds()), 10)
-	distinct, newest := popup.Distinct(events), popup.Newest(events)
-	e, s := newEventArrays(distinct), newEventArrays(newest)
-	e.kinds = packedKinds(distinct)
-	statements := []popupStatement{
-		{sql: "BEGIN"},
-		{sql: pinCommit + ", set_config('statement_timeout', '" + timeout + "', true)"},
-		{insertEvents, append(e.key(),
-			argument{pgtype.TimestamptzArrayOID, e.shown}, argument{pgtype.TimestamptzArrayOID, e.at}, argument{pgtype.TimestamptzArrayOID, e.next},
-			argument{pgtype.Int2OID, p.slot})},
-		{upsertStates, append(s.key(),
-			argument{pgtype.TimestamptzArrayOID, s.at}, argument{pgtype.TimestamptzArrayOID, s.next},
-			argument{pgtype.ByteaArrayOID, encodedStates(newest)})},
+	newest := popup.Newest(events)
+	e, s := newEventArrays(popup.Distinct(events)), newEventArrays(newest)
+	slot := binary.BigEndian.AppendUint16(nil, uint16(p.slot))
+	steps := []step{
+		unprepared("BEGIN"),
+		unprepared(pinCommit + ", set_config('statement_timeout', '" + timeout + "', true)"),
+		unprepared(insertEvents, e.ids, e.users, e.placements, e.sequences, e.packed, e.campaigns, e.shown, e.at, e.next, slot),
+		unprepared(upsertStates, s.ids, s.users, s.placements, s.sequences, s.kinds, s.campaigns, s.at, s.next, encodeStates(newest)),
 	}
 	if len(newest) == 0 {
-		statements = append(statements, popupStatement{sql: writeSomething})
+		steps = append(steps, unprepared(writeSomething))
 	}
 	var err error
 	for range attemptsMax {
-		err = p.applyOnce(ctx, statements)
+		err = p.applyOnce(ctx, steps)
 		var pgErr *pgconn.PgError
 		if err == nil || !errors.As(err, &pgErr) || pgErr.Code[:2] != "40" { // a deadlock or a failure to serialize
 			return err
@@ -95,160 +87,77 @@ func (p *Popups) apply(ctx context.Context, events []popup.Event) error {
 	return err
 }
 
-// applyOnce commits statements, and tries again if the connection was dead.
-func (p *Popups) applyOnce(ctx context.Context, statements []popupStatement) error {
-	once := func() (dead bool, err error) {
+// applyOnce commits steps, and tries again if the connection was dead.
+func (p *Popups) applyOnce(ctx context.Context, steps []step) error {
+	return p.db.again(func() (dead bool, err error) {
 		pooled, err := p.db.acquireWriter(ctx)
 		if err != nil {
 			return false, err
 		}
 		defer p.db.releaseWriter(pooled)
-		err = commitStatements(ctx, pooled.Conn(), statements)
+		err = commitSteps(ctx, pooled.Conn().PgConn(), steps)
 		return pooled.Conn().IsClosed() && ctx.Err() == nil, err
-	}
-	dead, err := once()
-	if dead && err != nil {
-		p.db.pool.Reset() // after a restart the other idle connections are dead too
-		_, err = once()
+	})
+}
+
+// unprepared returns a statement that is not prepared, so that it works behind any pooler, with its
+// arguments.
+func unprepared(sql string, args ...[]byte) step { return step{&statement{sql: sql}, args, nil} }
+
+// commitSteps runs the last statements of a transaction and COMMIT in one round trip.
+func commitSteps(ctx context.Context, conn *pgconn.PgConn, steps []step) error {
+	c := commit{conn: conn, guard: database.CommitGuardOf(conn)}
+	steps = c.append(slices.Clip(steps), unprepared("SELECT "+finishList), &statement{sql: "COMMIT"})
+	_, err := c.run(ctx, steps, make([]*pgconn.StatementDescription, len(steps)))
+	var pgErr *pgconn.PgError
+	if isDefinite(err, &pgErr) {
+		_ = exec(ctx, conn, "ROLLBACK") // the first error is returned
 	}
 	return err
 }
 
-// commitStatements runs the last statements of a transaction and COMMIT in one round trip.
-// It prepares none of them, so it works behind any pooler.
-func commitStatements(ctx context.Context, conn *pgx.Conn, statements []popupStatement) error {
-	steps := make([]step, len(statements))
-	for i, s := range statements {
-		values, err := s.encode(conn)
-		if err != nil {
-			return err
-		}
-		steps[i] = step{&statement{sql: s.sql}, values, nil}
-	}
-	c := commit{conn: conn.PgConn(), guard: database.CommitGuardOf(conn.PgConn())}
-	steps = c.append(steps, step{statement: &statement{sql: "SELECT " + finishList}}, &statement{sql: "COMMIT"})
-	if _, err := c.run(ctx, steps, make([]*pgconn.StatementDescription, len(steps))); err != nil {
-		var pgErr *pgconn.PgError
-		if isDefinite(err, &pgErr) {
-			_ = exec(ctx, c.conn, "ROLLBACK") // the first error is returned
-		}
-		return err
-	}
-	return nil
-}
-
-// popupStatement is a statement without rows.
-type popupStatement struct {
-	sql  string
-	args []argument
-}
-
-// argument is a parameter of a type.
-type argument struct {
-	oid   uint32
-	value any
-}
-
-// encode returns the arguments in binary form.
-func (s popupStatement) encode(conn *pgx.Conn) ([][]byte, error) {
-	values := make([][]byte, len(s.args))
-	for i, a := range s.args {
-		var err error
-		if values[i], err = conn.TypeMap().Encode(a.oid, pgtype.BinaryFormatCode, a.value, nil); err != nil {
-			return nil, fmt.Errorf("encode parameter %d: %w", i+1, err)
-		}
-	}
-	return values, nil
-}
-
-// execTogether runs statements in one transaction and one round trip. It prepares none of
-// them, so it works behind any pooler.
-func execTogether(ctx context.Context, conn *pgx.Conn, statements []popupStatement) error {
-	var batch pgconn.Batch // a batch without BEGIN is one transaction
-	for _, s := range statements {
-		values, err := s.encode(conn)
-		if err != nil {
-			return err
-		}
-		oids := make([]uint32, len(s.args))
-		for i, a := range s.args {
-			oids[i] = a.oid
-		}
-		batch.ExecParams(s.sql, values, oids, binaryFormat, nil)
-	}
-	return conn.PgConn().ExecBatch(ctx, &batch).Close()
-}
-
-// eventArrays holds events as the columns that a statement takes.
+// eventArrays are columns of events, each as an array in binary form.
 type eventArrays struct {
-	ids               [][16]byte
-	users, placements []string
-	sequences         []int64
-	kinds             []int16
-	campaigns         []int32
-	shown, at         []time.Time
-	next              []*time.Time
+	ids, users, placements, sequences, kinds, packed, campaigns, shown, at, next []byte
 }
 
 func newEventArrays(events []*popup.Event) *eventArrays {
-	n := len(events)
+	array := func(oid uint32) []byte { return appendArrayHeader(nil, oid, len(events)) }
 	a := &eventArrays{
-		ids: make([][16]byte, 0, n), users: make([]string, 0, n), placements: make([]string, 0, n), sequences: make([]int64, 0, n),
-		kinds: make([]int16, 0, n), campaigns: make([]int32, 0, n), shown: make([]time.Time, 0, n), at: make([]time.Time, 0, n),
-		next: make([]*time.Time, 0, n),
+		ids: array(pgtype.UUIDOID), users: array(pgtype.TextOID), placements: array(pgtype.TextOID), sequences: array(pgtype.Int8OID),
+		kinds: array(pgtype.Int2OID), packed: array(pgtype.Int2OID), campaigns: array(pgtype.Int4OID),
+		shown: array(pgtype.TimestamptzOID), at: array(pgtype.TimestamptzOID), next: array(pgtype.TimestamptzOID),
 	}
 	for _, e := range events {
-		a.ids = append(a.ids, e.ID)
-		a.users = append(a.users, e.Key.User)
-		a.placements = append(a.placements, e.Key.Placement)
-		a.sequences = append(a.sequences, int64(e.Sequence))
-		a.kinds = append(a.kinds, int16(e.Kind))
-		a.campaigns = append(a.campaigns, int32(e.Campaign))
-		a.shown = append(a.shown, e.ShownAt)
-		a.at = append(a.at, e.At)
-		a.next = append(a.next, orNull(e.NextAt))
+		a.ids = appendElement(a.ids, e.ID[:])
+		a.users = appendElement(a.users, []byte(e.Key.User))
+		a.placements = appendElement(a.placements, []byte(e.Key.Placement))
+		a.sequences = appendInt64(a.sequences, int64(e.Sequence))
+		a.kinds = appendInt16(a.kinds, int16(e.Kind))
+		a.packed = appendInt16(a.packed, packedKind(e))
+		a.campaigns = appendInt32(a.campaigns, int32(e.Campaign))
+		a.shown = appendMoment(a.shown, e.ShownAt)
+		a.at = appendMoment(a.at, e.At)
+		a.next = appendMoment(a.next, e.NextAt)
 	}
 	return a
 }
 
-// packedKinds returns kind, first (8) and variant (times 16) of each event in one number: each
-// array costs the server time per row.
-func packedKinds(events []*popup.Event) []int16 {
-	packed := make([]int16, len(events))
-	for i, e := range events {
-		packed[i] = int16(e.Kind) | int16(e.Variant)<<4
-		if e.First {
-			packed[i] |= 8
-		}
+// packedKind returns kind, first (8) and variant (times 16) of an event in one number: each array
+// costs the server time per row.
+func packedKind(e *popup.Event) int16 {
+	packed := int16(e.Kind) | int16(e.Variant)<<4
+	if e.First {
+		packed |= 8
 	}
 	return packed
 }
 
-// encodedStates returns the states after events.
-func encodedStates(events []*popup.Event) [][]byte {
-	states := make([][]byte, len(events))
-	for i, e := range events {
-		states[i] = popup.AppendState(nil, e.State)
+// encodeStates returns the states after events as an array.
+func encodeStates(events []*popup.Event) []byte {
+	states := appendArrayHeader(nil, pgtype.ByteaOID, len(events))
+	for _, e := range events {
+		states = appendElement(states, popup.AppendState(nil, e.State))
 	}
 	return states
-}
-
-// key returns the first columns of both statements.
-func (a *eventArrays) key() []argument {
-	return []argument{
-		{pgtype.UUIDArrayOID, a.ids},
-		{pgtype.TextArrayOID, a.users},
-		{pgtype.TextArrayOID, a.placements},
-		{pgtype.Int8ArrayOID, a.sequences},
-		{pgtype.Int2ArrayOID, a.kinds},
-		{pgtype.Int4ArrayOID, a.campaigns},
-	}
-}
-
-// orNull returns NULL for the zero time.
-func orNull(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
 }

@@ -2,18 +2,22 @@ package postgres
 
 import (
 	"context"
-	"crypto/rand"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"spillway/internal/serve/popup"
 )
 
-const upsertHolder = `INSERT INTO popup_holder (id, token, holder, since) VALUES (1, $1, $2, now())
+// upsertHolder's commit must survive a crash of the server, or the lock would seem to have another
+// holder. It does not wait for a standby, which may be away.
+const upsertHolder = `INSERT INTO popup_holder (id, token, holder, since)
+SELECT 1, taken.token, ?::text, now() FROM (SELECT ?::uuid AS token, set_config('synchronous_commit', 'local', true)) AS taken
 ON CONFLICT (id) DO UPDATE SET token = excluded.token, holder = excluded.holder, since = excluded.since`
+
+// selectHolder has a row even if the table has none.
+const selectHolder = "SELECT token, holder FROM (SELECT 1 AS id) AS one LEFT JOIN popup_holder USING (id)"
 
 // popupLock is the number of the advisory lock. No other program should use it.
 const popupLock = 0x706f7075706c
@@ -24,18 +28,13 @@ const popupLock = 0x706f7075706c
 const lockSettings = "SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL tcp_keepalives_idle = 5; " +
 	"SET LOCAL tcp_keepalives_interval = 5; SET LOCAL tcp_keepalives_count = 2; SET LOCAL tcp_user_timeout = '15s'"
 
-// errOldSession means that an earlier session of this process still has the lock.
-var errOldSession = errors.New("the server has not yet ended the earlier session that has the lock")
-
 // Lock makes this process the only one that keeps the database's popup states in memory.
 // The *popup.LockedError of other processes names holder. The lock ends with the process.
 //
 // It is an advisory lock in an idle transaction on a connection of its own, which every
 // pooler keeps. The transaction has no snapshot, so VACUUM does not wait for it.
 func (p *Popups) Lock(ctx context.Context, holder string) (*popup.Lock, error) {
-	var token [16]byte
-	_, _ = rand.Read(token[:]) // never fails
-	return popup.Hold(ctx, func(ctx context.Context, again bool) (popup.Holding, error) {
+	return popup.Hold(ctx, func(ctx context.Context, token [16]byte, again bool) (popup.Holding, error) {
 		return p.takeLock(ctx, token, holder, again)
 	}, p.db.log)
 }
@@ -50,22 +49,17 @@ func (p *Popups) takeLock(ctx context.Context, token [16]byte, holder string, ag
 	if err == nil {
 		err = held.conn.QueryRow(ctx, fmt.Sprintf("SELECT pg_try_advisory_xact_lock(%d)", popupLock), pgx.QueryExecModeSimpleProtocol).Scan(&got)
 	}
-	last, name := token, "" // if the row is missing, the server has lost the commit that wrote ours
 	if err == nil {
-		err = p.holder(ctx, &last, &name)
-	}
-	switch {
-	case err != nil:
-	case again && last != token || !again && !got:
-		err = &popup.LockedError{Holder: name}
-	case !got:
-		err = errOldSession
-	}
-	if err == nil {
-		// The commit must survive a crash of the server, or the lock would seem to have
-		// another holder. It does not wait for a standby, which may be away.
-		statements := []popupStatement{{sql: commitLocally}, {upsertHolder, []argument{{pgtype.UUIDOID, token}, {pgtype.TextOID, holder}}}}
-		err = p.db.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error { return execTogether(ctx, conn, statements) })
+		err = p.db.askAgain(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+			last, err := tableSession{conn}.Rows(ctx, selectHolder)
+			if err == nil {
+				err = popup.Refusal(token, again, got, last[0][0], last[0][1])
+			}
+			if err == nil {
+				_, err = tableSession{conn}.Exec(ctx, upsertHolder, holder, token)
+			}
+			return err
+		})
 	}
 	if err != nil {
 		held.Release()
@@ -90,17 +84,6 @@ func (p *Popups) begin(ctx context.Context) (*heldLock, error) {
 		p.db.pool.Reset()
 	}
 	return nil, err
-}
-
-// holder reads who took the lock last. Without a row it leaves token and holder unchanged.
-func (p *Popups) holder(ctx context.Context, token *[16]byte, holder *string) error {
-	return p.db.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		err := conn.QueryRow(ctx, "SELECT token, holder FROM popup_holder", pgx.QueryExecModeExec).Scan(token, holder)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return nil
-		}
-		return err
-	})
 }
 
 // heldLock is the connection that holds the lock.

@@ -186,6 +186,40 @@ func (db *DB) waitedFor(err error) error {
 	return database.ErrBusy
 }
 
+// ask runs work on one connection of the pool for at most the statement timeout.
+func (db *DB) ask(ctx context.Context, work func(context.Context, *pgconn.PgConn) error) error {
+	pooled, err := db.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer pooled.Release()
+	limited, cancel := context.WithTimeout(ctx, db.bounds.StatementTimeout+clientGrace)
+	defer cancel()
+	return work(limited, pooled.Conn().PgConn())
+}
+
+// askAgain is ask, and asks once more if the connection was dead: work must be repeatable.
+func (db *DB) askAgain(ctx context.Context, work func(context.Context, *pgconn.PgConn) error) error {
+	return db.again(func() (dead bool, err error) {
+		err = db.ask(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+			err := work(ctx, conn)
+			dead = conn.IsClosed() && ctx.Err() == nil
+			return err
+		})
+		return dead, err
+	})
+}
+
+// again calls once, and again after an error if the connection was dead.
+func (db *DB) again(once func() (dead bool, err error)) error {
+	dead, err := once()
+	if dead && err != nil {
+		db.pool.Reset() // after a restart the other idle connections are dead too
+		_, err = once()
+	}
+	return err
+}
+
 // query runs s and passes its rows to the handler. It retries once if the connection is
 // dead, if a change of a table has made the prepared statement invalid, or if prepared
 // statements do not work.

@@ -184,18 +184,15 @@ func (s *source) Columns() []feed.Column { return s.known.Load().described() }
 
 // checkColumns describes a feed's own statement and returns what is wrong with its
 // columns. It returns nil if it finds nothing or cannot describe the statement.
-func (s *source) checkColumns(ctx context.Context) error {
-	conn, err := s.db.acquire(ctx)
-	if err != nil {
-		return nil
-	}
-	defer conn.Release()
-	description, err := s.describe(ctx, conn.Conn().PgConn())
-	if err != nil {
-		return nil
-	}
-	_, err = newColumns(s.def, description.Fields)
-	return err
+func (s *source) checkColumns(ctx context.Context) (wrong error) {
+	_ = s.db.ask(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+		description, err := s.describe(ctx, conn)
+		if err == nil {
+			_, wrong = newColumns(s.def, description.Fields)
+		}
+		return err
+	})
+	return wrong
 }
 
 // describe returns the columns of a feed's own statement as a derived table.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"spillway/internal/plans"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
 )
@@ -107,7 +108,7 @@ func (w *writer) write(s shape) string {
 		}
 		w.used++
 		if p.Filter {
-			where = append(where, fmt.Sprintf("%s = $%d%s", quoteIdentifier(p.Name), w.used, filterCast(p.Type)))
+			where = append(where, fmt.Sprintf("%s = $%d%s", plans.Postgres.QuoteAlways(p.Name), w.used, filterCast(p.Type)))
 		}
 	}
 	if s.after {
@@ -138,7 +139,9 @@ func filterCast(t param.Type) string {
 // parameters returns the number of parameters of the last statement written.
 func (w *writer) parameters() int { return w.used + 2 }
 
-func (w *writer) keyset() feed.Keyset { return feed.Keyset{Key: w.def.Key, Quote: quoteIdentifier} }
+func (w *writer) keyset() feed.Keyset {
+	return feed.Keyset{Key: w.def.Key, Quote: plans.Postgres.QuoteAlways}
+}
 
 // bound compares the key with parameters. It selects the rows after a key, or with until
 // those up to and including it.
@@ -158,7 +161,7 @@ func (w *writer) bound(until bool) string {
 	// A row comparison has one direction. The bound on the first column is redundant, but
 	// an index can use it.
 	text := w.keyset().Compare(until, func(column int) string { return parameters[column] })
-	lead := fmt.Sprintf("%s %s= %s", quoteIdentifier(key[0].Name), key[0].Operator(until, false), parameters[0])
+	lead := fmt.Sprintf("%s %s= %s", plans.Postgres.QuoteAlways(key[0].Name), key[0].Operator(until, false), parameters[0])
 	return lead + " AND " + text
 }
 
@@ -177,8 +180,4 @@ func castOf(p param.Param) string {
 		name += "[]"
 	}
 	return name
-}
-
-func quoteIdentifier(name string) string {
-	return `"` + strings.ReplaceAll(name, `"`, `""`) + `"`
 }

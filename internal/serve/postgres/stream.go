@@ -85,7 +85,7 @@ func insertRows(schema *stream.Schema) string {
 	def := schema.Definition()
 	var names, arrays []string
 	for i, c := range schema.Columns() {
-		names = append(names, quoteIdentifier(c.Name))
+		names = append(names, plans.Postgres.QuoteAlways(c.Name))
 		arrays = append(arrays, fmt.Sprintf("$%d::%s[]", i+1, arrayTypes[c.Type].name))
 	}
 	list, table := strings.Join(names, ", "), plans.ParseTableName(def.Table).SQL(plans.Postgres)
@@ -97,7 +97,7 @@ func insertRows(schema *stream.Schema) string {
 	if len(def.Key) > 0 {
 		var key []string
 		for _, name := range def.Key {
-			key = append(key, quoteIdentifier(name))
+			key = append(key, plans.Postgres.QuoteAlways(name))
 		}
 		sql += " ON CONFLICT (" + strings.Join(key, ", ") + ") DO NOTHING"
 	}
@@ -114,7 +114,7 @@ func (st *Stream) Close() error { return nil }
 // stream's own tables if they are missing. EXPLAIN checks the privileges of these statements
 // without writing; the others are looked up.
 func (st *Stream) Check(ctx context.Context) error {
-	err := st.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+	err := st.db.ask(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
 		if err := st.prepareTables(ctx, conn); err != nil {
 			return err
 		}
@@ -136,20 +136,10 @@ func (st *Stream) Check(ctx context.Context) error {
 	return nil
 }
 
-// withConn runs work on one connection of the pool.
-func (st *Stream) withConn(ctx context.Context, work func(context.Context, *pgconn.PgConn) error) error {
-	pooled, err := st.db.acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer pooled.Release()
-	return work(ctx, pooled.Conn().PgConn())
-}
-
 // Durability implements stream.Sink.
 func (st *Stream) Durability(ctx context.Context) (stream.Durability, error) {
 	var d stream.Durability
-	err := st.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+	err := st.db.ask(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
 		sent := time.Now()
 		result := conn.ExecParams(ctx, "SELECT current_setting('fsync'), current_setting('full_page_writes'), "+
 			"current_setting('synchronous_commit'), "+
@@ -199,7 +189,7 @@ func levelOf(synchronousCommit, standbys string) string {
 
 // Sweep implements stream.Sink. It waits for no standby.
 func (st *Stream) Sweep(ctx context.Context, keep stream.Keep, limit int) (deleted int, err error) {
-	err = st.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+	err = st.db.ask(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
 		if err := st.prepareTables(ctx, conn); err != nil {
 			return err
 		}
@@ -265,18 +255,17 @@ func isData(err *pgconn.PgError) bool {
 	return true
 }
 
-// isRefusal reports whether a row that is inserted alone is refused with this error. Of a batch
-// with a Mark, any error that is not temporary counts as a refusal. It is unsure, because its
+// refusalOf returns the refusal of a row that is inserted alone; nil for any other error. Of a
+// batch with a Mark, any error that is not temporary counts as a refusal. It is unsure, because its
 // reason may be the server's, unless it is a data exception or a constraint.
-func isRefusal(err *pgconn.PgError, marked bool) (refused, unsure bool) {
-	if !marked {
-		return isData(err), false
+func refusalOf(err error, marked bool) *stream.RowRefusal {
+	var pgErr *pgconn.PgError
+	if !isDefinite(err, &pgErr) || !marked && !isData(pgErr) || isTemporary(pgErr) || isOutdated(pgErr) {
+		return nil
 	}
-	if isTemporary(err) || isOutdated(err) {
-		return false, false
-	}
-	class := err.Code[:min(2, len(err.Code))]
-	return true, class != classDataException && class != classConstraint || err.Code == stateSequenceExhausted
+	class := pgErr.Code[:min(2, len(pgErr.Code))]
+	unsure := class != classDataException && class != classConstraint || pgErr.Code == stateSequenceExhausted
+	return &stream.RowRefusal{Reason: reasonOf(pgErr), Unsure: marked && unsure}
 }
 
 // isTemporary reports whether the server may accept the same transaction later.

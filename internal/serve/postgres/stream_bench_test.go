@@ -90,7 +90,7 @@ func BenchmarkStreamInsert(b *testing.B) {
 func copyBatch(ctx context.Context, sink *Stream, rows []byte) error {
 	var id [16]byte
 	_, _ = rand.Read(id[:])
-	return sink.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+	return sink.db.ask(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
 		if err := runSteps(ctx, conn, sink, step{sink.begin, nil, nil}, step{sink.batch, [][]byte{{}, {}, id[:]}, nil}); err != nil {
 			return err
 		}

@@ -163,9 +163,9 @@ func quoteText(text string) string {
 	return "E'" + strings.NewReplacer("'", "''", `\`, `\\`).Replace(text) + "'"
 }
 
-// refusal returns the reason of a row that the server refuses: its message, without what it
+// reasonOf returns the reason of a row that the server refuses: its message, without what it
 // adds to the error of exactRows.
-func refusal(err *pgconn.PgError) string {
+func reasonOf(err *pgconn.PgError) string {
 	first, last := strings.IndexByte(err.Message, '"'), strings.LastIndexByte(err.Message, '"')
 	if strings.Contains(err.Message, notExact) && first < last {
 		return err.Message[first+1 : last]

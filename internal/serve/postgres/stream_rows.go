@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -20,18 +22,10 @@ const (
 // insertRows inserts rows of a batch, or of its Trial. It halves a part that the server
 // refuses until one round trip can insert its rows one by one.
 func (st *Stream) insertRows(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch, rows []stream.Row) error {
-	for len(rows) > 0 {
-		part := rows[:min(len(rows), rowsMax)]
-		rows = rows[len(part):]
-		insert := func(low, high int) (*stream.Refused, error) {
-			if b.RowByRow {
-				return &stream.Refused{}, nil
-			}
-			defer b.Progress()
-			return st.insertRange(ctx, conn, b, part[low:high])
-		}
-		singly := func(low, high int) error { return st.insertSingly(ctx, conn, b, part[low:high]) }
-		if err := stream.Bisect(len(part), singlyMax, insert, singly); err != nil {
+	insert := func(rows []stream.Row) (*stream.RowRefusal, error) { return st.insertRange(ctx, conn, b, rows) }
+	singly := func(rows []stream.Row) error { return st.insertSingly(ctx, conn, b, rows) }
+	for part := range slices.Chunk(rows, rowsMax) {
+		if err := b.Bisect(part, singlyMax, insert, singly); err != nil {
 			return err
 		}
 	}
@@ -39,7 +33,8 @@ func (st *Stream) insertRows(ctx context.Context, conn *pgconn.PgConn, b *stream
 }
 
 // insertRange inserts all of the rows, or none.
-func (st *Stream) insertRange(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch, rows []stream.Row) (*stream.Refused, error) {
+func (st *Stream) insertRange(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch, rows []stream.Row) (*stream.RowRefusal, error) {
+	defer b.Progress()
 	steps := []step{{st.savepoint, nil, nil}, {st.rows, encodeRows(st.schema.Columns(), rows), nil}, {st.release, nil, nil}}
 	if st.notesFound(b) {
 		steps[1].read = func(r *pgconn.Result) {
@@ -55,17 +50,11 @@ func (st *Stream) insertRange(ctx context.Context, conn *pgconn.PgConn, b *strea
 	if _, err = pipeline(ctx, conn, steps, descriptions); err == nil {
 		return nil, nil
 	}
-	var pgErr *pgconn.PgError
-	if !isDefinite(err, &pgErr) {
-		return nil, err
+	refused := refusalOf(err, b.Mark != nil)
+	if refused != nil {
+		err = exec(ctx, conn, "ROLLBACK TO SAVEPOINT part")
 	}
-	if refused, _ := isRefusal(pgErr, b.Mark != nil); !refused {
-		return nil, err
-	}
-	if err := exec(ctx, conn, "ROLLBACK TO SAVEPOINT part"); err != nil {
-		return nil, err
-	}
-	return &stream.Refused{Reason: pgErr.Message}, nil
+	return refused, err
 }
 
 // notesFound reports whether rows that are not inserted must be noted.
@@ -118,15 +107,12 @@ func (st *Stream) takeSingly(p *pgconn.Pipeline, b *stream.Batch, rows []stream.
 			stream.NoteFound(rows[i : i+1])
 		}
 		if err != nil {
-			var pgErr *pgconn.PgError
-			if !isDefinite(err, &pgErr) {
+			refused := refusalOf(err, b.Mark != nil)
+			if refused == nil {
 				return err
 			}
-			refused, unsure := isRefusal(pgErr, b.Mark != nil)
-			if !refused {
-				return err
-			}
-			r.Entry.Result.Refused = append(r.Entry.Result.Refused, stream.RowRefusal{Row: r.Row, Reason: refusal(pgErr), Unsure: unsure})
+			refused.Row = r.Row
+			r.Entry.Result.Refused = append(r.Entry.Result.Refused, *refused)
 		}
 	}
 	_, err := untilSync(p)
@@ -196,9 +182,32 @@ func appendArrayHeader(dst []byte, oid uint32, n int) []byte {
 	return binary.BigEndian.AppendUint32(dst, 1) // the first index
 }
 
+// appendElement appends an element of an array, as the functions behind it do.
 func appendElement(dst, element []byte) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, uint32(len(element)))
 	return append(dst, element...)
+}
+
+func appendNull(dst []byte) []byte { return binary.BigEndian.AppendUint32(dst, math.MaxUint32) }
+
+func appendInt16(dst []byte, n int16) []byte {
+	return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint32(dst, 2), uint16(n))
+}
+
+func appendInt32(dst []byte, n int32) []byte {
+	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(dst, 4), uint32(n))
+}
+
+func appendInt64(dst []byte, n int64) []byte {
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(dst, 8), uint64(n))
+}
+
+// appendMoment appends a time; NULL for the zero time.
+func appendMoment(dst []byte, t time.Time) []byte {
+	if t.IsZero() {
+		return appendNull(dst)
+	}
+	return appendInt64(dst, t.UnixMicro()-postgresEpoch)
 }
 
 // encodeRows returns one array per column.
@@ -223,19 +232,16 @@ func appendColumn(dst []byte, column int, t stream.Type, rows []stream.Row) []by
 	dst = appendArrayHeader(dst, arrayTypes[t].oid, len(rows))
 	for _, r := range rows {
 		if r.Null(r.Row, column) {
-			dst = binary.BigEndian.AppendUint32(dst, math.MaxUint32)
+			dst = appendNull(dst)
 			continue
 		}
 		switch t {
 		case stream.Integer:
-			dst = binary.BigEndian.AppendUint32(dst, 8)
-			dst = binary.BigEndian.AppendUint64(dst, uint64(r.Integer(r.Row, column)))
+			dst = appendInt64(dst, r.Integer(r.Row, column))
 		case stream.Real:
-			dst = binary.BigEndian.AppendUint32(dst, 8)
-			dst = binary.BigEndian.AppendUint64(dst, math.Float64bits(r.Real(r.Row, column)))
+			dst = appendInt64(dst, int64(math.Float64bits(r.Real(r.Row, column))))
 		case stream.Timestamp:
-			dst = binary.BigEndian.AppendUint32(dst, 8)
-			dst = binary.BigEndian.AppendUint64(dst, uint64(r.Microseconds(r.Row, column)-postgresEpoch))
+			dst = appendInt64(dst, r.Microseconds(r.Row, column)-postgresEpoch)
 		case stream.Boolean:
 			dst = binary.BigEndian.AppendUint32(dst, 1)
 			dst = append(dst, 0)
@@ -284,11 +290,7 @@ func (st *Stream) encodeKeys(b *stream.Batch, requests []*stream.Entry) ([][]byt
 		keys = appendElement(keys, []byte(e.Key))
 		fingerprints = appendElement(fingerprints, e.Fingerprint[:])
 		outcomes = appendElement(outcomes, outcome)
-		if e.Accepted.IsZero() {
-			accepted = binary.BigEndian.AppendUint32(accepted, math.MaxUint32) // NULL
-			continue
-		}
-		accepted = appendElement(accepted, binary.BigEndian.AppendUint64(nil, uint64(e.Accepted.UnixMicro()-postgresEpoch)))
+		accepted = appendMoment(accepted, e.Accepted)
 	}
 	ttl := binary.BigEndian.AppendUint64(nil, uint64(b.KeyTTL.Microseconds()))
 	return [][]byte{[]byte(st.def.Name), ttl, keys, fingerprints, outcomes, accepted}, nil

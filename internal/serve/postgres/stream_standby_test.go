@@ -256,7 +256,7 @@ func testStreamLevel(t *testing.T, pg *apptest.PostgresServer) {
 		limit time.Duration
 		want  string
 	}{{t.Context(), 0, stream.LevelRemoteApply}, {t.Context(), time.Nanosecond, stream.LevelLocal}, {ended, 0, stream.LevelLocal}} {
-		if err := sink.withConn(t.Context(), func(_ context.Context, conn *pgconn.PgConn) error {
+		if err := sink.db.ask(t.Context(), func(_ context.Context, conn *pgconn.PgConn) error {
 			c := commit{conn: conn, level: stream.LevelRemoteApply}
 			c.recheck(test.ctx, test.limit)
 			if c.level != test.want {

@@ -22,10 +22,10 @@ import (
 // fail. The transaction waits for no standby: what is stored in the tables does.
 var dialect = tables.Dialect{
 	SQL: plans.Postgres,
-	Types: map[tables.Type]string{
-		tables.UUID: "uuid", tables.ShortBytes: "bytea", tables.Bytes: "bytea", tables.Time: "timestamptz", tables.Boolean: "boolean",
-		tables.Name: `text COLLATE "C"`, tables.Word: `text COLLATE "C"`, tables.Text: "text",
-		tables.Integer: "bigint", tables.Number: "integer", tables.Small: "smallint",
+	Types: map[string]string{
+		"uuid": "uuid", "shortbytes": "bytea", "bytes": "bytea", "time": "timestamptz", "boolean": "boolean",
+		"name": `text COLLATE "C"`, "word": `text COLLATE "C"`, "text": "text",
+		"integer": "bigint", "number": "integer", "small": "smallint",
 	},
 	Now:       "now()",
 	Later:     "now() + ? * interval '1 microsecond'",

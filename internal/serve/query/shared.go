@@ -111,14 +111,7 @@ func (q *Query) fetchClaimed(ctx context.Context, key, owner, name string, args 
 // hold renews a claim until ctx ends. If the shared cache loses the claim, there may be a
 // second execution.
 func (q *Query) hold(ctx context.Context, key, owner string) {
-	ticker := time.NewTicker(claimHold)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	for range queue.Ticks(ctx, claimHold) {
 		if _, err := q.cfg.Shared.Hold(ctx, key+claimSuffix, owner, claimLease); err != nil && ctx.Err() == nil {
 			q.sharedFailed(err)
 		}
@@ -217,7 +210,7 @@ func (q *Query) sharedKey(name string) string {
 }
 
 // answerVersion is the first byte of an encoded answer.
-const answerVersion = 3
+const answerVersion = 1
 
 // encodeAnswer encodes version, ReadAt, CameAt, rows, the whole name (two names may have the
 // same hash) and data.

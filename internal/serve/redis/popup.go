@@ -108,8 +108,6 @@ type Popups struct {
 	consumer string
 	keys     [popupShards]shardKeys
 
-	swap, record, restore, ready, ack, setAside, leave, owner *rueidis.Lua
-
 	swapSHA  string // the SHA-1 by which the server knows swapScript
 	pipeline *pipeline
 
@@ -167,14 +165,9 @@ func NewPopups(cfg PopupConfig) *Popups {
 	p := &Popups{
 		cfg: cfg, consumer: hex.EncodeToString(name[:]), wake: make(chan struct{}, 1), opened: time.Now(),
 		addressField: addressField(cfg.DatabaseAddress),
-		swap:         rueidis.NewLuaScript(swapScript), record: rueidis.NewLuaScript(recordScript), restore: rueidis.NewLuaScript(restoreScript),
-		ready: rueidis.NewLuaScript(readyScript),
-		ack:   rueidis.NewLuaScript(ackScript), setAside: rueidis.NewLuaScript(setAsideScript), leave: rueidis.NewLuaScript(leaveScript),
-		owner:  rueidis.NewLuaScript(ownScript),
-		reason: notReady("the server has not been checked yet"),
+		swapSHA:      fmt.Sprintf("%x", sha1.Sum([]byte(swapText))),
+		reason:       notReady("the server has not been checked yet"),
 	}
-	sum := sha1.Sum([]byte(swapScript))
-	p.swapSHA = hex.EncodeToString(sum[:])
 	p.lookups = popup.NewLookups(readThrough{p}, cfg.Timeout)
 	p.counters.backlog.Store(unknown)
 	for i := range p.keys {
@@ -195,9 +188,6 @@ func (p *Popups) Open(ctx context.Context, rawURL string) error {
 	if err != nil {
 		return err
 	}
-	option.Dialer.Timeout = cmp.Or(p.cfg.commandTimeout, dialTimeout)
-	p.cfg.commandTimeout = cmp.Or(p.cfg.commandTimeout, commandTimeout)
-	option.ConnWriteTimeout = p.cfg.commandTimeout
 	if err := p.connect(ctx, option); err != nil {
 		return err
 	}
@@ -209,13 +199,10 @@ func (p *Popups) Open(ctx context.Context, rawURL string) error {
 
 // connect makes the client and checks the server.
 func (p *Popups) connect(ctx context.Context, option rueidis.ClientOption) error {
-	option.ForceSingleClient = true // which also makes NewClient return a client for a server that is down
+	dialing := cmp.Or(p.cfg.commandTimeout, dialTimeout)
+	p.cfg.commandTimeout = cmp.Or(p.cfg.commandTimeout, commandTimeout)
+	p.db = newDB(&option, dialing, p.cfg.commandTimeout)
 	p.track(&option)
-	option.ReadBufferEachConn = bufferSize
-	option.WriteBufferEachConn = bufferSize
-	option.PipelineMultiplex = oneConnection
-	option.MaxFlushDelay = flushPause
-	option.RetryDelay = retryStale
 	dial := option.DialCtxFn // set for unix sockets
 	option.DialCtxFn = func(ctx context.Context, address string, dialer *net.Dialer, config *tls.Config) (net.Conn, error) {
 		var conn net.Conn
@@ -234,7 +221,6 @@ func (p *Popups) connect(ctx context.Context, option rueidis.ClientOption) error
 		}
 		return conn, err
 	}
-	p.db = &DB{addr: option.InitAddress[0], password: option.Password}
 	client, err := rueidis.NewClient(option)
 	if client == nil {
 		return p.db.wrap("open", err)
@@ -372,7 +358,7 @@ func (p *Popups) Get(ctx context.Context, key popup.Key) (popup.State, error) {
 	return p.lookup(ctx, key)
 }
 
-// swapScript replaces a state if it has the expected version, and appends the event.
+// swapText replaces a state if it has the expected version, and appends the event.
 //
 //	KEYS state, ready, events, other states of the user
 //	ARGV expected version, value, TTL in ms or 0, event, limit of events or "", version 0,
@@ -381,7 +367,7 @@ func (p *Popups) Get(ctx context.Context, key popup.Key) (popup.State, error) {
 // It returns 1; 0 for another version; -1 if the shard is not ready; -2 if too many events
 // wait; -3 if the state must be read from the database first. All keys of a script are in
 // one shard.
-const swapScript = `
+const swapText = `
 local got = redis.call('MGET', KEYS[1], KEYS[2])
 if not got[2] then return -1 end
 local old, version = got[1], ARGV[6]
@@ -397,6 +383,8 @@ if ARGV[3] == '0' then redis.call('SET', KEYS[1], ARGV[2])
 else redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) end
 redis.call('XADD', KEYS[3], '*', 'e', ARGV[4])
 return 1`
+
+var swapScript = rueidis.NewLuaScript(swapText)
 
 // Swap implements popup.Store.
 func (p *Popups) Swap(ctx context.Context, key popup.Key, version uint64, next popup.State, event popup.Event, guards ...popup.Guard) (bool,
@@ -466,11 +454,11 @@ func (p *Popups) outcome(result int64, dials uint64) (bool, error) {
 //	KEYS ready, events; ARGV event, limit of events or ""
 //
 // It returns 1, -1 or -2, as swapScript does.
-const recordScript = `
+var recordScript = rueidis.NewLuaScript(`
 if redis.call('EXISTS', KEYS[1]) == 0 then return -1 end
 if ARGV[2] ~= '' and redis.call('XLEN', KEYS[2]) >= tonumber(ARGV[2]) then return -2 end
 redis.call('XADD', KEYS[2], '*', 'e', ARGV[1])
-return 1`
+return 1`)
 
 // Record implements popup.Store.
 func (p *Popups) Record(ctx context.Context, event popup.Event) error {
@@ -485,7 +473,7 @@ func (p *Popups) Record(ctx context.Context, event popup.Event) error {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
 	defer cancel()
 	k := &p.keys[shardOf(event.Key.User)]
-	result, err := p.record.Exec(ctx, p.db.client, []string{k.ready, k.events}, []string{string(encoded), p.eventsMax()}).AsInt64()
+	result, err := recordScript.Exec(ctx, p.db.client, []string{k.ready, k.events}, []string{string(encoded), p.eventsMax()}).AsInt64()
 	if err != nil {
 		if refused := refusedWrite(err); refused != nil {
 			p.noteRefused(refused)
@@ -504,7 +492,7 @@ func (p *Popups) script(ctx context.Context, keys, args []string) (int64, error)
 		return 0, err
 	}
 	if refused, ok := rueidis.IsRedisErr(result.Error()); ok && refused.IsNoScript() {
-		result = p.swap.Exec(ctx, p.db.client, keys, args) // loads the script
+		result = swapScript.Exec(ctx, p.db.client, keys, args) // loads the script
 	}
 	return result.AsInt64()
 }
@@ -637,10 +625,7 @@ func (p *Popups) Forget(ctx context.Context, user string, placements []string) (
 			p.cfg.Cache.Forget(popup.Key{User: user, Placement: placement})
 		}
 	}
-	if err != nil {
-		return 0, p.db.wrap("del", err)
-	}
-	return int(n), nil
+	return int(n), p.db.wrap("del", err)
 }
 
 // Drained reports whether the database has all events that were recorded before a time.

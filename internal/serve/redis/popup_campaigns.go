@@ -154,10 +154,7 @@ func (p *Popups) keepCampaigns(ctx context.Context) error {
 	}
 	err = client.Do(ctx, client.B().Hset().Key(key).FieldValue().FieldValue("version", strconv.FormatInt(version, 10)).FieldValue("sum", sum).
 		FieldValue("campaigns", rueidis.BinaryString(encoded)).Build()).Error()
-	if err != nil {
-		return p.db.wrap("write the campaigns to", err)
-	}
-	return nil
+	return p.db.wrap("write the campaigns to", err)
 }
 
 // encodeCampaigns returns the campaigns that could be decoded, one a line.

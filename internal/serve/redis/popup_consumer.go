@@ -63,7 +63,7 @@ func (p *Popups) consume(ctx context.Context) {
 	defer cancel()
 	for i := range p.keys {
 		// other processes remove it later
-		_ = p.leave.Exec(last, p.db.client, []string{p.keys[i].events}, []string{popupGroup, p.consumer}).Error()
+		_ = leaveScript.Exec(last, p.db.client, []string{p.keys[i].events}, []string{popupGroup, p.consumer}).Error()
 	}
 }
 
@@ -204,10 +204,10 @@ func (p *Popups) readStale(ctx context.Context) ([]queued, error) {
 // setAsideScript moves an event that cannot be decoded to the stream "bad".
 //
 //	KEYS events, bad; ARGV group, id, event
-const setAsideScript = `
+var setAsideScript = rueidis.NewLuaScript(`
 redis.call('XADD', KEYS[2], '*', 'e', ARGV[3])
 redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
-return redis.call('XDEL', KEYS[1], ARGV[2])`
+return redis.call('XDEL', KEYS[1], ARGV[2])`)
 
 // decode appends the events of entries. An entry that cannot be decoded is set aside, so
 // that it is not lost and does not block the others.
@@ -222,7 +222,7 @@ func (p *Popups) decode(ctx context.Context, batch []queued, shard int, entries 
 		k := &p.keys[shard]
 		p.cfg.Log.Error("popup event in Redis cannot be decoded and is set aside", "stream", k.bad, "id", entry.ID, "error", err)
 		p.counters.bad.Add(1)
-		err = p.setAside.Exec(ctx, p.db.client, []string{k.events, k.bad}, []string{popupGroup, entry.ID, text}).Error()
+		err = setAsideScript.Exec(ctx, p.db.client, []string{k.events, k.bad}, []string{popupGroup, entry.ID, text}).Error()
 		if err != nil && !errors.Is(err, context.Canceled) {
 			p.cfg.Log.Warn("popup event could not be set aside", "error", p.db.wrap("write to", err)) // it is claimed and tried again
 		}
@@ -233,9 +233,9 @@ func (p *Popups) decode(ctx context.Context, batch []queued, shard int, entries 
 // ackScript deletes events that are stored in the database.
 //
 //	KEYS events; ARGV group, ids
-const ackScript = `
+var ackScript = rueidis.NewLuaScript(`
 redis.call('XACK', KEYS[1], ARGV[1], unpack(ARGV, 2))
-return redis.call('XDEL', KEYS[1], unpack(ARGV, 2))`
+return redis.call('XDEL', KEYS[1], unpack(ARGV, 2))`)
 
 // remove deletes stored events from their streams.
 func (p *Popups) remove(ctx context.Context, batch []queued) error {
@@ -251,7 +251,7 @@ func (p *Popups) remove(ctx context.Context, batch []queued) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*p.cfg.commandTimeout)
 	defer cancel()
-	for _, result := range p.ack.ExecMulti(ctx, p.db.client, calls...) {
+	for _, result := range ackScript.ExecMulti(ctx, p.db.client, calls...) {
 		if err := result.Error(); err != nil {
 			return p.db.wrap("delete events of", err)
 		}
@@ -262,9 +262,9 @@ func (p *Popups) remove(ctx context.Context, batch []queued) error {
 // leaveScript removes a consumer without pending events.
 //
 //	KEYS events; ARGV group, consumer
-const leaveScript = `
+var leaveScript = rueidis.NewLuaScript(`
 if #redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2]) > 0 then return 0 end
-return redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2])`
+return redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2])`)
 
 // removeConsumers removes the consumers of processes that have ended.
 func (p *Popups) removeConsumers(ctx context.Context) {
@@ -284,7 +284,7 @@ func (p *Popups) removeConsumers(ctx context.Context) {
 			ms, _ := idle.AsInt64()
 			n, err := pending.AsInt64()
 			if err == nil && n == 0 && id != p.consumer && time.Duration(ms)*time.Millisecond > consumerIdle {
-				_ = p.leave.Exec(ctx, client, []string{p.keys[i].events}, []string{popupGroup, id}).Error() // tried again later
+				_ = leaveScript.Exec(ctx, client, []string{p.keys[i].events}, []string{popupGroup, id}).Error() // tried again later
 			}
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"spillway/internal/serve/popup"
 )
 
@@ -118,7 +120,7 @@ func (p *Popups) databaseAnswers(ctx context.Context) bool {
 //
 //	KEYS database
 //	ARGV id or "", name, field of the address
-const ownScript = `
+var ownScript = rueidis.NewLuaScript(`
 local id = redis.call('HGET', KEYS[1], 'id')
 if not id then
 	if ARGV[1] == '' then return {'', '', 0} end
@@ -128,7 +130,7 @@ end
 if id == ARGV[1] and redis.call('HEXISTS', KEYS[1], ARGV[3]) == 0 and redis.call('HLEN', KEYS[1]) < 100 then
 	redis.pcall('HSET', KEYS[1], ARGV[3], ARGV[2])
 end
-return {id, redis.call('HGET', KEYS[1], 'name') or '', redis.call('HEXISTS', KEYS[1], ARGV[3])}`
+return {id, redis.call('HGET', KEYS[1], 'name') or '', redis.call('HEXISTS', KEYS[1], ARGV[3])}`)
 
 // own returns nil if the keys of the prefix belong to this process's database. If they belong
 // to none, they do from now on. While the database's id is not known, its address decides.
@@ -136,7 +138,8 @@ func (p *Popups) own(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*p.cfg.commandTimeout)
 	defer cancel()
 	known := p.database.known()
-	answer, err := p.owner.Exec(ctx, p.db.client, []string{p.keys[0].database}, []string{known, p.cfg.DatabaseName, p.addressField}).ToArray()
+	args := []string{known, p.cfg.DatabaseName, p.addressField}
+	answer, err := ownScript.Exec(ctx, p.db.client, []string{p.keys[0].database}, args).ToArray()
 	if err == nil && len(answer) != 3 {
 		err = errors.New("unexpected answer of a script")
 	}

@@ -20,22 +20,18 @@ const (
 	durabilityEvery = time.Minute            // between two checks of how it syncs
 )
 
-// serverFacts is what a check reads from INFO.
-type serverFacts struct {
-	runID string // of this run of this server
-}
-
 var infoLine = regexp.MustCompile(`(?m)^([a-z_0-9]+):([^\r\n]*)`)
 
-// server reads INFO. It refuses servers that are too old or may evict states.
-func (p *Popups) server(ctx context.Context) (serverFacts, error) {
+// server reads INFO and returns the id of this run of this server. It refuses servers that are
+// too old or may evict states.
+func (p *Popups) server(ctx context.Context) (runID string, err error) {
 	client := p.db.client
 	ctx, cancel := context.WithTimeout(ctx, 2*p.cfg.commandTimeout)
 	defer cancel()
 	// All sections: before 7.0 INFO accepts only one, and the version must be read.
 	text, err := client.Do(ctx, client.B().Info().Build()).ToString()
 	if err != nil {
-		return serverFacts{}, err
+		return "", err
 	}
 	facts := make(map[string]string)
 	for _, line := range infoLine.FindAllStringSubmatch(text, -1) {
@@ -44,28 +40,28 @@ func (p *Popups) server(ctx context.Context) (serverFacts, error) {
 	version := facts["redis_version"]
 	major, _, _ := strings.Cut(version, ".")
 	if n, err := strconv.Atoi(major); err != nil || n < 7 {
-		return serverFacts{}, fmt.Errorf("%w: it is version %q, and 7.0 or newer is required", ErrPopupServer, version)
+		return "", fmt.Errorf("%w: it is version %q, and 7.0 or newer is required", ErrPopupServer, version)
 	}
 	if policy := facts["maxmemory_policy"]; policy != "noeviction" {
-		return serverFacts{}, fmt.Errorf("%w: its maxmemory-policy is %s, which may evict states; "+
+		return "", fmt.Errorf("%w: its maxmemory-policy is %s, which may evict states; "+
 			"run CONFIG SET maxmemory-policy noeviction, and add it to its configuration", ErrPopupServer, policy)
 	}
 	if facts["role"] != "master" {
-		return serverFacts{}, fmt.Errorf("the server is a %s", facts["role"])
+		return "", fmt.Errorf("the server is a %s", facts["role"])
 	}
 	if facts["loading"] == "1" {
-		return serverFacts{}, errors.New("the server is loading its data")
+		return "", errors.New("the server is loading its data")
 	}
-	return serverFacts{runID: facts["run_id"]}, nil
+	return facts["run_id"], nil
 }
 
 // mark is the value of the key ready. It says that the shard has the states, and since
 // which run of the server.
-func (p *Popups) mark(s serverFacts) string {
+func (p *Popups) mark(runID string) string {
 	if p.cfg.StateTTL == 0 {
-		return "complete " + s.runID
+		return "complete " + runID
 	}
-	return "partial " + s.runID
+	return "partial " + runID
 }
 
 // watch checks the server until ctx ends. It first waits for a moment until the database was
@@ -134,7 +130,7 @@ func (p *Popups) checkDurability(ctx context.Context, before string) string {
 // are answered.
 func (p *Popups) verify(ctx context.Context) error {
 	dials := p.dials.Load()
-	server, err := p.server(ctx)
+	runID, err := p.server(ctx)
 	if err == nil {
 		err = p.own(ctx)
 		p.foreign.Store(errors.Is(err, ErrPopupDatabase))
@@ -154,7 +150,7 @@ func (p *Popups) verify(ctx context.Context) error {
 	if err := p.checkWrites(ctx); err != nil {
 		return err
 	}
-	if err := p.complete(ctx, p.mark(server)); err != nil {
+	if err := p.complete(ctx, p.mark(runID)); err != nil {
 		return err
 	}
 	p.mu.Lock()
@@ -183,10 +179,7 @@ func (p *Popups) probeWrite(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*p.cfg.commandTimeout)
 	defer cancel()
 	client := p.db.client
-	if err := client.Do(ctx, client.B().Set().Key(p.keys[0].probe).Value("").Px(time.Minute).Build()).Error(); err != nil {
-		return p.db.wrap("write to", err)
-	}
-	return nil
+	return p.db.wrap("write to", client.Do(ctx, client.B().Set().Key(p.keys[0].probe).Value("").Px(time.Minute).Build()).Error())
 }
 
 // complete restores states that may be missing. If the server only was restarted, and the

@@ -110,10 +110,10 @@ func (p *Popups) extendRebuild(ctx context.Context) {
 // readyScript sets the mark of a shard if this process still has the lease.
 //
 //	KEYS ready, rebuild; ARGV token, value
-const readyScript = `
+var readyScript = rueidis.NewLuaScript(`
 if redis.call('GET', KEYS[2]) ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[2])
-return 1`
+return 1`)
 
 // finishRebuild sets the marks of all shards.
 func (p *Popups) finishRebuild(ctx context.Context, token, mark string) error {
@@ -121,7 +121,7 @@ func (p *Popups) finishRebuild(ctx context.Context, token, mark string) error {
 	for i := range p.keys {
 		calls = append(calls, rueidis.LuaExec{Keys: []string{p.keys[i].ready, p.keys[i].rebuild}, Args: []string{token, mark}})
 	}
-	for _, result := range p.ready.ExecMulti(ctx, p.db.client, calls...) {
+	for _, result := range readyScript.ExecMulti(ctx, p.db.client, calls...) {
 		done, err := result.AsInt64()
 		if err != nil {
 			return p.db.wrap("set", err)
@@ -171,7 +171,7 @@ func (r *restorer) add(key popup.Key, state popup.State) {
 //
 //	KEYS a key that must exist, states
 //	ARGV TTL in ms or 0, 1: replace existing states only, values
-const restoreScript = `
+var restoreScript = rueidis.NewLuaScript(`
 if redis.call('EXISTS', KEYS[1]) == 0 then return -1 end
 for i = 2, #KEYS do
 	local old, new = redis.call('GET', KEYS[i]), ARGV[i+1]
@@ -180,7 +180,7 @@ for i = 2, #KEYS do
 	if put and ARGV[1] == '0' then redis.call('SET', KEYS[i], new)
 	elseif put then redis.call('SET', KEYS[i], new, 'PX', ARGV[1]) end
 end
-return 1`
+return 1`)
 
 // flush writes the collected states to the shards in which the key of guard exists.
 func (r *restorer) flush(ctx context.Context, guard func(*shardKeys) string) error {
@@ -196,7 +196,7 @@ func (r *restorer) flush(ctx context.Context, guard func(*shardKeys) string) err
 		}
 	}
 	r.calls, r.count = [popupShards]rueidis.LuaExec{}, 0
-	for _, result := range r.p.restore.ExecMulti(ctx, r.p.db.client, calls...) {
+	for _, result := range restoreScript.ExecMulti(ctx, r.p.db.client, calls...) {
 		done, err := result.AsInt64()
 		if err != nil {
 			return r.p.db.wrap("restore popup states on", err)

@@ -55,8 +55,6 @@ type DB struct {
 	addr     string // host:port or path, for messages
 	password string // never part of a message
 	timeout  time.Duration
-
-	hold, release *rueidis.Lua
 }
 
 // Open prepares the connection to the server that rawURL names:
@@ -77,19 +75,8 @@ func open(rawURL string, log *slog.Logger, dial, command time.Duration) (*DB, er
 	if err != nil {
 		return nil, err
 	}
-	option.ForceSingleClient = true // which also makes NewClient return a client for a server that is down
 	option.DisableCache = true
-	option.Dialer.Timeout = dial
-	option.ConnWriteTimeout = command
-	option.ReadBufferEachConn = bufferSize
-	option.WriteBufferEachConn = bufferSize
-	option.PipelineMultiplex = oneConnection
-	option.MaxFlushDelay = flushPause
-	option.RetryDelay = retryStale
-	db := &DB{
-		addr: option.InitAddress[0], password: option.Password, timeout: command,
-		hold: rueidis.NewLuaScript(holdScript), release: rueidis.NewLuaScript(releaseScript),
-	}
+	db := newDB(&option, dial, command)
 	db.client, err = rueidis.NewClient(option)
 	if err != nil {
 		if db.client == nil {
@@ -98,6 +85,19 @@ func open(rawURL string, log *slog.Logger, dial, command time.Duration) (*DB, er
 		log.Warn("Redis does not answer; each call tries again", "error", db.wrap("connect", err))
 	}
 	return db, nil
+}
+
+// newDB sets what the clients have in common, and returns a DB that has no client yet.
+func newDB(option *rueidis.ClientOption, dial, command time.Duration) *DB {
+	option.ForceSingleClient = true // which also makes NewClient return a client for a server that is down
+	option.Dialer.Timeout = dial
+	option.ConnWriteTimeout = command
+	option.ReadBufferEachConn = bufferSize
+	option.WriteBufferEachConn = bufferSize
+	option.PipelineMultiplex = oneConnection
+	option.MaxFlushDelay = flushPause
+	option.RetryDelay = retryStale
+	return &DB{addr: option.InitAddress[0], password: option.Password, timeout: command}
 }
 
 // parse parses the address. It refuses parts that the driver would ignore.
@@ -167,10 +167,7 @@ func (db *DB) Put(ctx context.Context, key string, value []byte, ttl time.Durati
 	ctx, cancel := context.WithTimeout(ctx, db.timeout)
 	defer cancel()
 	command := db.client.B().Set().Key(key).Value(rueidis.BinaryString(value)).Px(max(ttl, time.Millisecond)).Build()
-	if err := db.client.Do(ctx, command).Error(); err != nil {
-		return db.wrap("set", err)
-	}
-	return nil
+	return db.wrap("set", db.client.Do(ctx, command).Error())
 }
 
 // Claim sets key to owner for ttl unless it is set already, and reports whether it did.
@@ -181,16 +178,17 @@ func (db *DB) Claim(ctx context.Context, key, owner string, ttl time.Duration) (
 	if rueidis.IsRedisNil(err) {
 		return false, nil
 	}
-	if err != nil {
-		return false, db.wrap("claim", err)
-	}
-	return true, nil
+	return err == nil, db.wrap("claim", err)
 }
 
 // The scripts of Hold and Release check the owner first.
-const (
-	holdScript    = `if redis.call("GET", KEYS[1]) ~= ARGV[1] then return 0 end return redis.call("PEXPIRE", KEYS[1], ARGV[2])`
-	releaseScript = `if redis.call("GET", KEYS[1]) ~= ARGV[1] then return 0 end return redis.call("DEL", KEYS[1])`
+var (
+	holdScript = rueidis.NewLuaScript(`
+if redis.call("GET", KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call("PEXPIRE", KEYS[1], ARGV[2])`)
+	releaseScript = rueidis.NewLuaScript(`
+if redis.call("GET", KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call("DEL", KEYS[1])`)
 )
 
 // Hold renews the ttl of a key if it belongs to owner, and reports whether it does.
@@ -198,31 +196,22 @@ func (db *DB) Hold(ctx context.Context, key, owner string, ttl time.Duration) (b
 	ctx, cancel := context.WithTimeout(ctx, db.timeout)
 	defer cancel()
 	milliseconds := strconv.FormatInt(max(ttl.Milliseconds(), 1), 10)
-	held, err := db.hold.Exec(ctx, db.client, []string{key}, []string{owner, milliseconds}).AsBool()
-	if err != nil {
-		return false, db.wrap("hold", err)
-	}
-	return held, nil
+	held, err := holdScript.Exec(ctx, db.client, []string{key}, []string{owner, milliseconds}).AsBool()
+	return held, db.wrap("hold", err)
 }
 
 // Release removes a key if it belongs to owner.
 func (db *DB) Release(ctx context.Context, key, owner string) error {
 	ctx, cancel := context.WithTimeout(ctx, db.timeout)
 	defer cancel()
-	if err := db.release.Exec(ctx, db.client, []string{key}, []string{owner}).Error(); err != nil {
-		return db.wrap("release", err)
-	}
-	return nil
+	return db.wrap("release", releaseScript.Exec(ctx, db.client, []string{key}, []string{owner}).Error())
 }
 
 // Ping checks that the server answers.
 func (db *DB) Ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, db.timeout)
 	defer cancel()
-	if err := db.client.Do(ctx, db.client.B().Ping().Build()).Error(); err != nil {
-		return db.wrap("ping", err)
-	}
-	return nil
+	return db.wrap("ping", db.client.Do(ctx, db.client.B().Ping().Build()).Error())
 }
 
 // Close waits for current calls and closes the connections.
@@ -231,6 +220,9 @@ func (db *DB) Close() { db.client.Close() }
 // wrap adds the action and the server to an error. It removes the password, which a server
 // that does not know HELLO repeats.
 func (db *DB) wrap(action string, err error) error {
+	if err == nil {
+		return nil
+	}
 	if db.password != "" && strings.Contains(err.Error(), db.password) {
 		err = errors.New(strings.ReplaceAll(err.Error(), db.password, "***"))
 	}

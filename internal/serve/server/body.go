@@ -35,9 +35,9 @@ func (b *bodies) hold(n int64) bool {
 
 // bodyBounds says how large a request's body may be.
 type bodyBounds struct {
-	most  int         // bytes
-	why   problemKind // the problem of a larger one
-	route *route      // whose metrics count the request
+	most  int     // bytes
+	why   problem // the problem of a larger one
+	route *route  // whose metrics count the request
 
 	denied error // with noKey: what the request lacks
 }

@@ -2,11 +2,13 @@ package server
 
 import (
 	"context"
+	"sync"
 	"syscall"
-	"time"
 
 	"github.com/valyala/fasthttp"
 	"golang.org/x/sys/unix"
+
+	"spillway/internal/serve/queue"
 )
 
 // clientContext returns a context that ends when the client disconnects. It checks the
@@ -20,26 +22,18 @@ func (s *Server) clientContext(ctx *fasthttp.RequestCtx) (waiting context.Contex
 	if !ok {
 		return waiting, cancel
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		ticker := time.NewTicker(s.pauses.clientCheck)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-waiting.Done():
-				return
-			case <-ticker.C:
-			}
+	var checking sync.WaitGroup
+	checking.Go(func() {
+		for range queue.Ticks(waiting, s.pauses.clientCheck) {
 			if c.gone() {
 				cancel()
 				return
 			}
 		}
-	}()
+	})
 	return waiting, func() {
 		cancel()
-		<-done
+		checking.Wait()
 	}
 }
 

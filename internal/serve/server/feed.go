@@ -1,12 +1,12 @@
 package server
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 	"unsafe"
 
@@ -221,12 +221,12 @@ func (h *feedHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 	case errors.Is(err, feed.ErrCursor):
 		h.server.problem(ctx, badCursor, "before is not a cursor of this list; start again without it")
 	case errors.Is(err, feed.ErrRequest):
-		h.server.problem(ctx, badRequest, clientText(err))
+		h.server.problem(ctx, badRequest, clientText(err, feed.ErrRequest))
 	case errors.Is(err, param.ErrValue):
 		h.server.problem(ctx, badRequest, "the database does not accept the value of a parameter")
 		h.server.cfg.Log.Debug("parameter rejected", "path", string(ctx.Path()), "request_id", h.server.id(ctx), "error", err)
 	case errors.Is(err, feed.ErrCounting):
-		h.server.unavailable(ctx, counting, clientText(err), err)
+		h.server.unavailable(ctx, counting, clientText(err, feed.ErrRequest), err)
 	case errors.Is(err, feed.ErrLongKeys):
 		h.server.problem(ctx, keysTooLong, "the keys of these rows are too long for a cursor of the next page; ask for more rows at once")
 	case errors.Is(err, feed.ErrLive):
@@ -238,21 +238,12 @@ func (h *feedHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 	}
 }
 
-// clientText returns the text of a feed.ErrRequest without its prefix.
-func clientText(err error) string {
-	msg := err.Error()
-	if rest, ok := bytes.CutPrefix([]byte(msg), []byte(feed.ErrRequest.Error()+": ")); ok {
-		return string(rest)
-	}
-	return msg
-}
+// clientText returns the text of an error of a kind, without the kind.
+func clientText(err, kind error) string { return strings.TrimPrefix(err.Error(), kind.Error()+": ") }
 
 // retryAfter is the Retry-After while the database does not answer. Refreshes are retried
 // about once per second.
 const retryAfter = time.Second
 
-// retrySeconds returns d as the seconds of a Retry-After header, at least 1.
-func retrySeconds(d time.Duration) int { return max(1, int(math.Ceil(d.Seconds()))) }
-
-// retryText is retrySeconds as text.
-func retryText(d time.Duration) string { return strconv.Itoa(retrySeconds(d)) }
+// retryText returns d as the seconds of a Retry-After header, at least 1.
+func retryText(d time.Duration) string { return strconv.Itoa(max(1, int(math.Ceil(d.Seconds())))) }

@@ -44,97 +44,60 @@ func (m *meter) observe(status int, took time.Duration) {
 	m.nanos.Add(int64(took))
 }
 
-// Describe implements prometheus.Collector.
-func (s *Server) Describe(ch chan<- *prometheus.Desc) {
-	d := newDescriptions()
-	ch <- d.requests
-	ch <- d.seconds
-	ch <- d.open
-	ch <- d.rejected
-	ch <- d.handed
-	ch <- d.bodies
-	ch <- d.bodiesRejected
-	ch <- d.rateLimited
-	ch <- d.rateClients
-	ch <- d.rateForgotten
-	ch <- d.compressed
-	ch <- d.compressRefused
-}
+// Describe implements prometheus.Collector. It describes nothing, which leaves that to Collect.
+func (*Server) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (s *Server) Collect(ch chan<- prometheus.Metric) {
-	d := newDescriptions()
 	s = s.current.Load()
 	seen := map[*route]bool{}
-	s.unknown.collect(ch, d)
-	s.options.collect(ch, d)
+	s.unknown.collect(ch)
+	s.options.collect(ch)
 	for _, e := range s.routes {
 		for _, r := range []*route{e.read, e.write} {
 			if r != nil && !seen[r] { // aliases share a route
 				seen[r] = true
-				r.collect(ch, d)
+				r.collect(ch)
 			}
 		}
 	}
-	ch <- prometheus.MustNewConstMetric(d.bodies, prometheus.GaugeValue, float64(s.bodies.held.Load()))
-	ch <- prometheus.MustNewConstMetric(d.bodiesRejected, prometheus.CounterValue, float64(s.bodies.refused.Load()))
+	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
+	number := func(kind prometheus.ValueType, value float64, name, help string) {
+		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, nil, nil), kind, value)
+	}
+	number(gauge, float64(s.bodies.held.Load()), "spillway_http_bodies_bytes",
+		"Bytes of request bodies received or held; bodies up to 4 KiB are not counted.")
+	number(counter, float64(s.bodies.refused.Load()), "spillway_http_bodies_rejected_total",
+		"Requests refused because http.bodies_bytes was reached.")
 	if s.rate != nil {
-		ch <- prometheus.MustNewConstMetric(d.rateLimited, prometheus.CounterValue, float64(s.rate.limited.Load()))
-		ch <- prometheus.MustNewConstMetric(d.rateClients, prometheus.GaugeValue, float64(s.rate.len()))
-		ch <- prometheus.MustNewConstMetric(d.rateForgotten, prometheus.CounterValue, float64(s.rate.forgotten.Load()))
+		number(counter, float64(s.rate.limited.Load()), "spillway_http_rate_limited_total",
+			"Requests refused because their client exceeded http.rate_per_minute.")
+		number(gauge, float64(s.rate.len()), "spillway_http_rate_clients", "Clients whose rate is known.")
+		number(counter, float64(s.rate.forgotten.Load()), "spillway_http_rate_clients_forgotten_total",
+			"Clients forgotten because http.rate_clients was reached.")
 	}
 	if s.compressor != nil {
 		used, refused := s.compressor.Usage()
-		ch <- prometheus.MustNewConstMetric(d.compressed, prometheus.GaugeValue, float64(used))
-		ch <- prometheus.MustNewConstMetric(d.compressRefused, prometheus.CounterValue, float64(refused))
+		number(gauge, float64(used), "spillway_http_compressed_bytes", "Memory of compressed bodies.")
+		number(counter, float64(refused), "spillway_http_compress_refused_total",
+			"Bodies sent uncompressed because http.compress_bytes was reached.")
 	}
 	if l := s.listener.Load(); l != nil {
-		ch <- prometheus.MustNewConstMetric(d.open, prometheus.GaugeValue, float64(l.open.Load()))
-		ch <- prometheus.MustNewConstMetric(d.rejected, prometheus.CounterValue, float64(l.refused.Load()))
-		ch <- prometheus.MustNewConstMetric(d.handed, prometheus.CounterValue, float64(l.handed.Load()))
+		number(gauge, float64(l.open.Load()), "spillway_http_connections", "Open connections.")
+		number(counter, float64(l.refused.Load()), "spillway_http_connections_rejected_total",
+			"Connections refused because http.connections was reached.")
+		number(counter, float64(l.handed.Load()), "spillway_http_connections_handed_total", "Times that a connection left the fast lane.")
 	}
 }
 
-type descriptions struct {
-	requests, seconds, open, rejected, handed, bodies, bodiesRejected *prometheus.Desc
-
-	rateLimited, rateClients, rateForgotten *prometheus.Desc
-
-	compressed, compressRefused *prometheus.Desc
-}
-
-func newDescriptions() descriptions {
-	return descriptions{
-		requests: prometheus.NewDesc("spillway_http_requests_total", "Responses by route and status.", []string{"route", "code"}, nil),
-		seconds: prometheus.NewDesc("spillway_http_request_duration_seconds", "Time from the end of the request to the start of the response.",
-			[]string{"route"}, nil),
-		open: prometheus.NewDesc("spillway_http_connections", "Open connections.", nil, nil),
-		rejected: prometheus.NewDesc("spillway_http_connections_rejected_total", "Connections refused because http.connections was reached.", nil,
-			nil),
-		handed: prometheus.NewDesc("spillway_http_connections_handed_total", "Times that a connection left the fast lane.", nil, nil),
-		bodies: prometheus.NewDesc("spillway_http_bodies_bytes",
-			"Bytes of request bodies received or held; bodies up to 4 KiB are not counted.", nil, nil),
-
-		bodiesRejected: prometheus.NewDesc("spillway_http_bodies_rejected_total", "Requests refused because http.bodies_bytes was reached.", nil,
-			nil),
-
-		rateLimited: prometheus.NewDesc("spillway_http_rate_limited_total",
-			"Requests refused because their client exceeded http.rate_per_minute.", nil, nil),
-		rateClients: prometheus.NewDesc("spillway_http_rate_clients", "Clients whose rate is known.", nil, nil),
-		rateForgotten: prometheus.NewDesc("spillway_http_rate_clients_forgotten_total",
-			"Clients forgotten because http.rate_clients was reached.", nil, nil),
-
-		compressed: prometheus.NewDesc("spillway_http_compressed_bytes", "Memory of compressed bodies.", nil, nil),
-		compressRefused: prometheus.NewDesc("spillway_http_compress_refused_total",
-			"Bodies sent uncompressed because http.compress_bytes was reached.", nil, nil),
-	}
-}
-
-func (r *route) collect(ch chan<- prometheus.Metric, d descriptions) {
+func (r *route) collect(ch chan<- prometheus.Metric) {
+	requests := prometheus.NewDesc("spillway_http_requests_total", "Responses by route and status.", []string{"route", "code"}, nil)
+	seconds := prometheus.NewDesc("spillway_http_request_duration_seconds", "Time from the end of the request to the start of the response.",
+		[]string{"route"}, nil)
 	for h := range r.meter.statuses {
 		for c := range r.meter.statuses[h].codes {
 			if n := r.meter.statuses[h].codes[c].Load(); n > 0 {
-				ch <- prometheus.MustNewConstMetric(d.requests, prometheus.CounterValue, float64(n), r.name, strconv.Itoa(100*h+c))
+				ch <- prometheus.MustNewConstMetric(requests, prometheus.CounterValue, float64(n), r.name, strconv.Itoa(100*h+c))
 			}
 		}
 	}
@@ -147,6 +110,6 @@ func (r *route) collect(ch chan<- prometheus.Metric, d descriptions) {
 	total += r.meter.buckets[durationBuckets].Load()
 	if total > 0 {
 		sum := time.Duration(r.meter.nanos.Load()).Seconds()
-		ch <- prometheus.MustNewConstHistogram(d.seconds, total, sum, buckets, r.name)
+		ch <- prometheus.MustNewConstHistogram(seconds, total, sum, buckets, r.name)
 	}
 }

@@ -275,10 +275,10 @@ func (h *popupHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 	s := h.server
 	switch {
 	case errors.Is(err, errIdentity):
-		s.problem(ctx, notIdentified, strings.TrimPrefix(err.Error(), errIdentity.Error()+": "))
+		s.problem(ctx, notIdentified, clientText(err, errIdentity))
 		ctx.Response.Header.Set("WWW-Authenticate", `Bearer realm="spillway", error="invalid_token"`)
 	case errors.Is(err, popup.ErrRequest):
-		s.problem(ctx, badRequest, strings.TrimPrefix(err.Error(), popup.ErrRequest.Error()+": "))
+		s.problem(ctx, badRequest, clientText(err, popup.ErrRequest))
 	case errors.Is(err, popup.ErrMalformed):
 		s.problem(ctx, showMalformed, "send the token of the popup as it came, all of it")
 	case errors.Is(err, popup.ErrForged):
@@ -302,5 +302,5 @@ func (h *popupHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 func (h *popupHandler) unavailable(ctx *fasthttp.RequestCtx, detail string, err error) {
 	detail = cmp.Or(detail, "the users' states or the event log do not answer; nothing is shown or recorded")
 	h.server.unavailable(ctx, popupsDown, detail, err)
-	ctx.Response.Header.Set("Retry-After", strconv.Itoa(retrySeconds(h.RetryAfter)))
+	ctx.Response.Header.Set("Retry-After", retryText(h.RetryAfter))
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -117,9 +116,9 @@ func (h *queryHandler) write(ctx *fasthttp.RequestCtx, a *query.Answer, from que
 func (h *queryHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 	switch {
 	case errors.Is(err, feed.ErrRequest):
-		h.server.problem(ctx, badRequest, clientText(err))
+		h.server.problem(ctx, badRequest, clientText(err, feed.ErrRequest))
 	case errors.Is(err, query.ErrRequest):
-		h.server.problem(ctx, badRequest, strings.TrimPrefix(err.Error(), query.ErrRequest.Error()+": "))
+		h.server.problem(ctx, badRequest, clientText(err, query.ErrRequest))
 	case errors.Is(err, feed.ErrTooLarge):
 		detail := "the result exceeds the limit of this query; its owner can raise rows_max or bytes_max, or add a LIMIT"
 		if h.envelope == feed.EnvelopeOne {
@@ -134,7 +133,7 @@ func (h *queryHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 		h.server.unavailable(ctx, busy, "too many requests wait for the database, or it is too slow", err)
 		var overload *queue.Overload
 		if errors.As(err, &overload) {
-			ctx.Response.Header.Set("Retry-After", strconv.Itoa(retrySeconds(overload.RetryAfter)))
+			ctx.Response.Header.Set("Retry-After", retryText(overload.RetryAfter))
 		}
 	default:
 		h.server.unavailable(ctx, databaseDown, "the database does not answer this query", err)

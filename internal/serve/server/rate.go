@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"net/netip"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -134,5 +133,5 @@ func (s *Server) rateClient(ctx *fasthttp.RequestCtx, name string) uint64 {
 // refuseRate answers a client that has to wait.
 func (s *Server) refuseRate(ctx *fasthttp.RequestCtx, wait time.Duration) {
 	s.problem(ctx, limited, fmt.Sprintf("this client may send %d requests per minute (http.rate_per_minute)", s.cfg.Rate.PerMinute))
-	ctx.Response.Header.Set(fasthttp.HeaderRetryAfter, strconv.Itoa(retrySeconds(wait)))
+	ctx.Response.Header.Set(fasthttp.HeaderRetryAfter, retryText(wait))
 }

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -131,7 +130,7 @@ func (h *streamHandler) parse(ctx *fasthttp.RequestCtx, form stream.Form, key []
 			h.route.Limits.Records))
 		return r, false
 	case err != nil:
-		h.server.problem(ctx, badBody, strings.TrimPrefix(err.Error(), stream.ErrBody.Error()+": "))
+		h.server.problem(ctx, badBody, clientText(err, stream.ErrBody))
 		return r, false
 	}
 	if len(key) > 0 {
@@ -179,7 +178,7 @@ func (h *streamHandler) fail(ctx *fasthttp.RequestCtx, err error, keyed bool) {
 	switch s := h.server; {
 	case errors.As(err, &overload):
 		s.unavailable(ctx, busy, fmt.Sprintf("too many records wait for the database (%s): nothing was stored", overload.Limit), err)
-		ctx.Response.Header.Set("Retry-After", strconv.Itoa(retrySeconds(overload.RetryAfter)))
+		ctx.Response.Header.Set("Retry-After", retryText(overload.RetryAfter))
 	case errors.Is(err, queue.ErrUnknown):
 		s.problem(ctx, unknownOutcome, unknownDetail(keyed))
 	case errors.Is(err, stream.ErrUnavailable):

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"zombiezen.com/go/sqlite"
-	"zombiezen.com/go/sqlite/sqlitex"
 )
 
 // clock is how far the clock of the database of a name is ahead.
@@ -76,10 +75,9 @@ func (s *Spool) saveClocks() {
 // readClocks calls yield for each clock in the file.
 func (f *file) readClocks(ctx context.Context, yield func(name string, ahead time.Duration)) error {
 	err := f.query(ctx, func(conn *sqlite.Conn) error {
-		return sqlitex.Execute(conn, "SELECT name, ahead FROM clocks", &sqlitex.ExecOptions{ResultFunc: func(stmt *sqlite.Stmt) error {
+		return each(conn, "SELECT name, ahead FROM clocks", nil, func(stmt *sqlite.Stmt) {
 			yield(stmt.ColumnText(0), time.Duration(stmt.ColumnInt64(1))*time.Microsecond)
-			return nil
-		}})
+		})
 	})
 	if err != nil {
 		return fmt.Errorf("read the clocks of the spool: %w", damaged(err))

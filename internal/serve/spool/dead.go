@@ -45,12 +45,7 @@ func (f *file) everything(ctx context.Context, name string) (selection, error) {
 func (f *file) count(ctx context.Context, s selection) (n int, err error) {
 	condition, args := s.where(0)
 	err = f.query(ctx, func(conn *sqlite.Conn) error {
-		return sqlitex.Execute(conn, "SELECT count(*) FROM dead WHERE "+condition, &sqlitex.ExecOptions{
-			Args: args, ResultFunc: func(stmt *sqlite.Stmt) error {
-				n = stmt.ColumnInt(0)
-				return nil
-			},
-		})
+		return each(conn, "SELECT count(*) FROM dead WHERE "+condition, args, func(stmt *sqlite.Stmt) { n = stmt.ColumnInt(0) })
 	})
 	if err != nil {
 		return 0, fmt.Errorf("count the dead letters: %w", damaged(err))

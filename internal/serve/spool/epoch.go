@@ -2,7 +2,6 @@ package spool
 
 import (
 	"zombiezen.com/go/sqlite"
-	"zombiezen.com/go/sqlite/sqlitex"
 )
 
 // epoch is the groups of a name that one open of the file has written. The comment of the package
@@ -71,13 +70,10 @@ func current(epochs []epoch, drained uint64) []epoch {
 
 // readEpochs reads the epochs of the name with that number.
 func (h *head) readEpochs(conn *sqlite.Conn, number int64) error {
-	return sqlitex.Execute(conn, "SELECT epoch, first FROM epochs WHERE number = ? ORDER BY first", &sqlitex.ExecOptions{
-		Args: []any{number}, ResultFunc: func(stmt *sqlite.Stmt) error {
-			e := epoch{first: uint64(stmt.ColumnInt64(1))}
-			stmt.ColumnBytes(0, e.id[:])
-			h.epochs = append(h.epochs, e)
-			return nil
-		},
+	return each(conn, "SELECT epoch, first FROM epochs WHERE number = ? ORDER BY first", []any{number}, func(stmt *sqlite.Stmt) {
+		e := epoch{first: uint64(stmt.ColumnInt64(1))}
+		stmt.ColumnBytes(0, e.id[:])
+		h.epochs = append(h.epochs, e)
 	})
 }
 

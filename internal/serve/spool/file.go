@@ -213,11 +213,16 @@ func syncFile(path string) error {
 // number returns the number that a statement yields.
 func number(conn *sqlite.Conn, sql string) (int64, error) {
 	n := int64(0)
-	err := sqlitex.Execute(conn, sql, &sqlitex.ExecOptions{ResultFunc: func(stmt *sqlite.Stmt) error {
-		n = stmt.ColumnInt64(0)
+	err := each(conn, sql, nil, func(stmt *sqlite.Stmt) { n = stmt.ColumnInt64(0) })
+	return n, err
+}
+
+// each calls yield for each row of a statement.
+func each(conn *sqlite.Conn, sql string, args []any, yield func(*sqlite.Stmt)) error {
+	return sqlitex.Execute(conn, sql, &sqlitex.ExecOptions{Args: args, ResultFunc: func(stmt *sqlite.Stmt) error {
+		yield(stmt)
 		return nil
 	}})
-	return n, err
 }
 
 // columnBytes returns a copy of a column.
@@ -238,10 +243,9 @@ func damaged(err error) error {
 
 func (f *file) readNumbers() error {
 	f.numbers = make(map[string]int64)
-	return sqlitex.Execute(f.reader, "SELECT name, number FROM names", &sqlitex.ExecOptions{ResultFunc: func(stmt *sqlite.Stmt) error {
+	return each(f.reader, "SELECT name, number FROM names", nil, func(stmt *sqlite.Stmt) {
 		f.numbers[stmt.ColumnText(0)] = stmt.ColumnInt64(1)
-		return nil
-	}})
+	})
 }
 
 // number returns the number of a name; 0 if it is new.
@@ -254,16 +258,13 @@ func (f *file) number(name string) int64 {
 // key returns an idempotency key; nil if no group that waits has it.
 func (f *file) key(name, key string) (*groupKey, error) {
 	var found *groupKey
-	err := sqlitex.Execute(f.writer, "SELECT fingerprint, expires_at, sequence, accepted_at FROM keys WHERE number = ? AND key = ?",
-		&sqlitex.ExecOptions{
-			Args: []any{f.number(name), key}, ResultFunc: func(stmt *sqlite.Stmt) error {
-				found = &groupKey{
-					name: name, key: key, expires: time.UnixMicro(stmt.ColumnInt64(1)), sequence: uint64(stmt.ColumnInt64(2)),
-					accepted: time.UnixMicro(stmt.ColumnInt64(3)),
-				}
-				stmt.ColumnBytes(0, found.fingerprint[:])
-				return nil
-			},
+	err := each(f.writer, "SELECT fingerprint, expires_at, sequence, accepted_at FROM keys WHERE number = ? AND key = ?",
+		[]any{f.number(name), key}, func(stmt *sqlite.Stmt) {
+			found = &groupKey{
+				name: name, key: key, expires: time.UnixMicro(stmt.ColumnInt64(1)), sequence: uint64(stmt.ColumnInt64(2)),
+				accepted: time.UnixMicro(stmt.ColumnInt64(3)),
+			}
+			stmt.ColumnBytes(0, found.fingerprint[:])
 		})
 	return found, damaged(err)
 }

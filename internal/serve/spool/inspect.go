@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"zombiezen.com/go/sqlite"
-	"zombiezen.com/go/sqlite/sqlitex"
 
 	"spillway/internal/serve/queue"
 )
@@ -38,13 +37,10 @@ func (h *head) holds() int64 {
 func (f *file) heads(ctx context.Context) ([]head, error) {
 	var heads []head
 	err := f.query(ctx, func(conn *sqlite.Conn) error {
-		err := sqlitex.Execute(conn, "SELECT name, id, drained, last FROM names ORDER BY name", &sqlitex.ExecOptions{
-			ResultFunc: func(stmt *sqlite.Stmt) error {
-				h := head{name: stmt.ColumnText(0), drained: uint64(stmt.ColumnInt64(2)), last: uint64(stmt.ColumnInt64(3))}
-				stmt.ColumnBytes(1, h.id[:])
-				heads = append(heads, h)
-				return nil
-			},
+		err := each(conn, "SELECT name, id, drained, last FROM names ORDER BY name", nil, func(stmt *sqlite.Stmt) {
+			h := head{name: stmt.ColumnText(0), drained: uint64(stmt.ColumnInt64(2)), last: uint64(stmt.ColumnInt64(3))}
+			stmt.ColumnBytes(1, h.id[:])
+			heads = append(heads, h)
 		})
 		for i := range heads {
 			h := &heads[i]
@@ -72,21 +68,15 @@ func (f *file) heads(ctx context.Context) ([]head, error) {
 // count counts what waits under the name with that number.
 func (h *head) count(conn *sqlite.Conn, number int64) error {
 	waiting := []any{groupID(number, h.drained), groupID(number+1, 0)}
-	err := sqlitex.Execute(conn, "SELECT count(*), total(rows), total(length(payload)) FROM groups WHERE id > ? AND id < ?",
-		&sqlitex.ExecOptions{
-			Args: waiting, ResultFunc: func(stmt *sqlite.Stmt) error {
-				h.groups, h.rows, h.bytes = stmt.ColumnInt64(0), stmt.ColumnInt64(1), stmt.ColumnInt64(2)
-				return nil
-			},
+	err := each(conn, "SELECT count(*), total(rows), total(length(payload)) FROM groups WHERE id > ? AND id < ?", waiting,
+		func(stmt *sqlite.Stmt) {
+			h.groups, h.rows, h.bytes = stmt.ColumnInt64(0), stmt.ColumnInt64(1), stmt.ColumnInt64(2)
 		})
 	if err != nil {
 		return err
 	}
-	return sqlitex.Execute(conn, "SELECT at FROM groups WHERE id > ? AND id < ? ORDER BY id LIMIT 1", &sqlitex.ExecOptions{
-		Args: waiting, ResultFunc: func(stmt *sqlite.Stmt) error {
-			h.oldest = time.UnixMicro(stmt.ColumnInt64(0))
-			return nil
-		},
+	return each(conn, "SELECT at FROM groups WHERE id > ? AND id < ? ORDER BY id LIMIT 1", waiting, func(stmt *sqlite.Stmt) {
+		h.oldest = time.UnixMicro(stmt.ColumnInt64(0))
 	})
 }
 
@@ -95,20 +85,15 @@ func (h *head) details(conn *sqlite.Conn, number int64) error {
 	if err := h.readEpochs(conn, number); err != nil {
 		return err
 	}
-	err := sqlitex.Execute(conn, "SELECT count(*), total(length(payload)), total(in_doubt) FROM dead WHERE name = ?", &sqlitex.ExecOptions{
-		Args: []any{h.name}, ResultFunc: func(stmt *sqlite.Stmt) error {
+	err := each(conn, "SELECT count(*), total(length(payload)), total(in_doubt) FROM dead WHERE name = ?", []any{h.name},
+		func(stmt *sqlite.Stmt) {
 			h.dead, h.deadIn, h.inDoubt = stmt.ColumnInt64(0), stmt.ColumnInt64(1), stmt.ColumnInt64(2)
-			return nil
-		},
-	})
+		})
 	if err != nil {
 		return err
 	}
-	return sqlitex.Execute(conn, "SELECT count(*), total(length(CAST(key AS BLOB))) FROM keys WHERE number = ?", &sqlitex.ExecOptions{
-		Args: []any{number}, ResultFunc: func(stmt *sqlite.Stmt) error {
-			h.keys = stmt.ColumnInt64(0)*keyBytes + stmt.ColumnInt64(1)
-			return nil
-		},
+	return each(conn, "SELECT count(*), total(length(CAST(key AS BLOB))) FROM keys WHERE number = ?", []any{number}, func(stmt *sqlite.Stmt) {
+		h.keys = stmt.ColumnInt64(0)*keyBytes + stmt.ColumnInt64(1)
 	})
 }
 

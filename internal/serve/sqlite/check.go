@@ -13,12 +13,12 @@ import (
 // for the rows after a key, without filters and with each of them. A query's statement is
 // prepared.
 func (s *source) Check(ctx context.Context, window int) error {
-	err := s.db.read(ctx, func(conn *sqlite.Conn) error {
-		shape, err := s.describe(conn)
+	err := s.db.read(ctx, func(conn conn) error {
+		shape, err := s.describe(conn.Conn)
 		if err != nil || s.def.IsQuery() {
 			return err
 		}
-		return s.explain(conn, shape, window)
+		return s.explain(conn.Conn, shape, window)
 	})
 	if err != nil {
 		return fmt.Errorf("check %s: %w", &s.def, err)

@@ -116,20 +116,14 @@ func (s *source) declared(conn *sqlite.Conn) (columns []column, err error) {
 		err = errors.Join(err, sqlitex.ExecuteTransient(conn, "DROP VIEW temp.spillway_feed", nil))
 		conn.SetInterrupt(interrupt)
 	}()
-	err = sqlitex.ExecuteTransient(conn, "PRAGMA temp.table_info(spillway_feed)", &sqlitex.ExecOptions{
-		ResultFunc: func(stmt *sqlite.Stmt) error {
-			name, declared := stmt.ColumnText(1), stmt.ColumnText(2)
-			columns = append(columns, column{
-				name:  name,
-				kind:  kindOf(declared),
-				holds: affinityOf(declared),
-			})
-			s.format(&columns[len(columns)-1], declared)
-			return nil
-		},
-	})
+	rows, err := texts(conn, "SELECT name, type FROM pragma_table_info('spillway_feed', 'temp')")
 	if err != nil {
 		return nil, fmt.Errorf("find the columns' types: %w", err)
+	}
+	for _, row := range rows {
+		c := column{name: row[0], kind: kindOf(row[1]), holds: affinityOf(row[1])}
+		s.format(&c, row[1])
+		columns = append(columns, c)
 	}
 	return columns, nil
 }

@@ -23,7 +23,10 @@ func TestDescribeInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	pool := database.Pool{Max: 1, ConnectTimeout: time.Hour, AcquireTimeout: time.Hour, StatementTimeout: time.Hour}
-	db, err := Open(t.Context(), url, pool, slog.New(slog.DiscardHandler))
+	db, err := New(url, pool, slog.New(slog.DiscardHandler))
+	if err == nil {
+		err = db.Ping(t.Context())
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +41,7 @@ func TestDescribeInterrupted(t *testing.T) {
 	}
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
-	err = db.read(ctx, func(conn *sqlite.Conn) error {
+	err = db.read(ctx, func(conn conn) error {
 		left := sqlite.AuthorizeFunc(func(a sqlite.Action) sqlite.AuthResult {
 			if a.Type() == sqlite.OpPragma { // it asks for the columns
 				leave()
@@ -47,7 +50,7 @@ func TestDescribeInterrupted(t *testing.T) {
 		})
 		err := conn.SetAuthorizer(left)
 		if err == nil {
-			_, err = source.declared(conn)
+			_, err = source.declared(conn.Conn)
 		}
 		return errors.Join(err, conn.SetAuthorizer(nil))
 	})

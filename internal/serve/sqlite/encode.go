@@ -3,7 +3,6 @@ package sqlite
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -197,7 +196,7 @@ func (r *row) appendValue(dst []byte, i int, c *column) []byte {
 
 func (r *row) appendNumber(dst []byte, i int, kind columnKind) []byte {
 	if r.stmt.ColumnType(i) == sqlite.TypeFloat {
-		return appendReal(dst, r.stmt.ColumnFloat(i))
+		return feed.AppendReal(dst, r.stmt.ColumnFloat(i), 64)
 	}
 	n := r.stmt.ColumnInt64(i)
 	if kind == boolean && (n == 0 || n == 1) {
@@ -212,20 +211,6 @@ func (r *row) readBytes(i int) {
 	n := r.stmt.ColumnLen(i)
 	r.text = slices.Grow(r.text[:0], n)[:n]
 	r.stmt.ColumnBytes(i, r.text)
-}
-
-// appendReal appends x as the shortest JSON number that reads back as x. The infinities,
-// which JSON lacks, become strings. SQLite stores NaN as NULL.
-func appendReal(dst []byte, x float64) []byte {
-	switch size := math.Abs(x); {
-	case math.IsInf(x, 1):
-		return append(dst, `"Infinity"`...)
-	case math.IsInf(x, -1):
-		return append(dst, `"-Infinity"`...)
-	case size != 0 && (size < 1e-6 || size >= 1e21):
-		return strconv.AppendFloat(dst, x, 'e', -1, 64)
-	}
-	return strconv.AppendFloat(dst, x, 'f', -1, 64)
 }
 
 // isNumber reports whether text is one JSON number.

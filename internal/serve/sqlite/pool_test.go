@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,7 +17,6 @@ import (
 	"spillway/internal/apptest"
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
-	"spillway/internal/serve/sqlite"
 )
 
 // endless is a feed whose statement never ends.
@@ -73,7 +71,7 @@ func TestOpenErrors(t *testing.T) {
 		{server, "sqlite:PATH"},
 	}
 	for _, test := range tests {
-		db, err := sqlite.Open(t.Context(), test.url, database.Pool{}, slog.New(slog.DiscardHandler))
+		db, err := opened(t, test.url, database.Pool{})
 		if err == nil {
 			t.Errorf("%s: opened", test.url)
 			_ = db.Close()
@@ -98,7 +96,7 @@ func TestOpenWaitsForLock(t *testing.T) {
 		}
 	}
 	pool := database.Pool{ConnectTimeout: 100 * time.Millisecond}
-	_, err := sqlite.Open(t.Context(), parse(t, file), pool, slog.New(slog.DiscardHandler))
+	_, err := opened(t, parse(t, file), pool)
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "another process") {
 		t.Errorf("locked: %v", err)
 	}
@@ -193,7 +191,7 @@ func TestStatementTimeoutSaysSo(t *testing.T) {
 func TestClose(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "test.db")
-	db, err := sqlite.Open(t.Context(), parse(t, file), database.Pool{StatementTimeout: 100 * time.Millisecond}, slog.New(slog.DiscardHandler))
+	db, err := opened(t, parse(t, file), database.Pool{StatementTimeout: 100 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

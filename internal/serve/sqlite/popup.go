@@ -52,7 +52,7 @@ type popupDatabase struct {
 
 // Read implements popuptables.Database.
 func (d popupDatabase) Read(ctx context.Context, work func(context.Context, tables.Session) error) error {
-	return d.db.read(ctx, func(conn *sqlite.Conn) error { return work(ctx, tableSession{conn}) })
+	return d.db.read(ctx, func(conn conn) error { return work(ctx, tableSession{conn.Conn}) })
 }
 
 // Change implements popuptables.Database. It runs work once, and only the end of ctx ends it.

@@ -18,7 +18,7 @@ const lockSuffix = "-popups.lock"
 // The *popup.LockedError of other processes names holder. The lock ends with the process.
 // It is a lock on a file next to the database; the file remains.
 func (p *Popups) Lock(ctx context.Context, holder string) (*popup.Lock, error) {
-	return popup.Hold(ctx, func(context.Context, bool) (popup.Holding, error) {
+	return popup.Hold(ctx, func(context.Context, [16]byte, bool) (popup.Holding, error) {
 		return takeLock(p.db.file+lockSuffix, holder)
 	}, p.db.log)
 }

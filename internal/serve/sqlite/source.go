@@ -92,8 +92,8 @@ func (s *source) Keys(ctx context.Context, r feed.Range, every int) (feed.Walk, 
 
 // run runs the statement for r and passes its rows to the handler.
 func (s *source) run(ctx context.Context, r feed.Range, bits int, to feed.RowHandler) error {
-	return s.db.read(ctx, func(conn *sqlite.Conn) error {
-		shape, err := s.describe(conn)
+	return s.db.read(ctx, func(conn conn) error {
+		shape, err := s.describe(conn.Conn)
 		if err != nil {
 			return err
 		}
@@ -118,7 +118,7 @@ func (s *source) run(ctx context.Context, r feed.Range, bits int, to feed.RowHan
 }
 
 // prepare prepares the statement for r and binds its parameters.
-func (s *source) prepare(conn *sqlite.Conn, shape *shape, r feed.Range, bits int) (*sqlite.Stmt, error) {
+func (s *source) prepare(conn conn, shape *shape, r feed.Range, bits int) (*sqlite.Stmt, error) {
 	if r.After != "" {
 		bits |= withAfter
 	}
@@ -133,7 +133,7 @@ func (s *source) prepare(conn *sqlite.Conn, shape *shape, r feed.Range, bits int
 	case len(filters) > 0:
 		text = s.text(bits, filters)
 	}
-	stmt, err := s.db.prepareOn(conn, text)
+	stmt, err := conn.prepare(text)
 	if err != nil {
 		return nil, err
 	}
@@ -236,7 +236,7 @@ func bindArg(stmt *sqlite.Stmt, number int, kind param.Type, text string) error 
 // prepares a statement again for each value of a bare parameter there.
 func (s *source) text(bits int, filters []int) string {
 	key := s.def.Key
-	keys := feed.Keyset{Key: key, Quote: quote}
+	keys := feed.Keyset{Key: key, Quote: plans.SQLite.QuoteAlways}
 	after := len(s.args) + len(filters) + 1
 	until := after + len(key)
 	limit := until + len(key)
@@ -250,7 +250,7 @@ func (s *source) text(bits int, filters []int) string {
 	branch := fmt.Sprintf("SELECT %s FROM (\n%s\n) AS feed", columns, s.inner)
 	where := " WHERE "
 	for i, position := range filters {
-		branch += fmt.Sprintf("%s%s = ?%d", where, quote(s.def.Params[position].Name), len(s.args)+1+i)
+		branch += fmt.Sprintf("%s%s = ?%d", where, plans.SQLite.QuoteAlways(s.def.Params[position].Name), len(s.args)+1+i)
 		where = " AND "
 	}
 	branches := []string{branch}
@@ -270,10 +270,7 @@ func equalThenAfter(key []feed.KeyColumn, first int) string {
 	text := ""
 	last := len(key) - 1
 	for i, column := range key[:last] {
-		text += fmt.Sprintf("%s = ?%d AND ", quote(column.Name), first+i)
+		text += fmt.Sprintf("%s = ?%d AND ", plans.SQLite.QuoteAlways(column.Name), first+i)
 	}
-	return fmt.Sprintf("%s%s %s ?%d", text, quote(key[last].Name), key[last].Operator(false, true), first+last)
+	return fmt.Sprintf("%s%s %s ?%d", text, plans.SQLite.QuoteAlways(key[last].Name), key[last].Operator(false, true), first+last)
 }
-
-// quote quotes a name.
-func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }

@@ -22,7 +22,6 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"zombiezen.com/go/sqlite"
-	"zombiezen.com/go/sqlite/sqlitex"
 
 	"spillway/internal/database"
 )
@@ -31,9 +30,11 @@ import (
 // keeps prepared. The least recently used one is dropped first.
 const preparedPerConnection = 128
 
-// statements are the statements of feeds and queries that a connection keeps prepared. They
-// belong to the holder of the connection.
-type statements = simplelru.LRU[string, *sqlite.Stmt]
+// conn is a connection of the pool.
+type conn struct {
+	*sqlite.Conn
+	kept *simplelru.LRU[string, *sqlite.Stmt] // prepared statements of feeds and queries
+}
 
 // errClosed is the error of calls after Close.
 var errClosed = errors.New("the database is closed")
@@ -55,25 +56,12 @@ type DB struct {
 	opened  bool // guarded by opening
 
 	mu   sync.Mutex
-	idle []*sqlite.Conn // the most recently used one is last and used next
-	kept map[*sqlite.Conn]*statements
+	idle []conn // the most recently used one is last and used next
 
 	waiting  atomic.Int64
 	waits    atomic.Int64
 	waitTime atomic.Int64 // nanoseconds
 	connects atomic.Int64
-}
-
-// Open returns the database of a file after its first Ping. ctx bounds the opening only.
-func Open(ctx context.Context, url database.URL, pool database.Pool, log *slog.Logger) (*DB, error) {
-	db, err := New(url, pool, log)
-	if err != nil {
-		return nil, err
-	}
-	if err := db.open(ctx); err != nil {
-		return nil, errors.Join(err, db.Close())
-	}
-	return db, nil
 }
 
 // New returns the database of the file of url. The first Ping opens the file, or a later one if
@@ -97,7 +85,6 @@ func New(url database.URL, pool database.Pool, log *slog.Logger) (*DB, error) {
 		log:    log,
 		slots:  make(chan struct{}, limits.Max),
 		closed: make(chan struct{}),
-		kept:   make(map[*sqlite.Conn]*statements),
 	}, nil
 }
 
@@ -112,7 +99,7 @@ func (db *DB) open(ctx context.Context) error {
 	if err := db.prepare(ctx); err != nil {
 		return fmt.Errorf("open sqlite:%s: %w", db.file, err)
 	}
-	var idle []*sqlite.Conn
+	var idle []conn
 	for range min(db.limits.Min, db.limits.Max) {
 		conn, err := db.connect()
 		if err != nil {
@@ -145,20 +132,14 @@ func (db *DB) prepare(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, db.limits.ConnectTimeout)
 	defer cancel()
 	conn.SetInterrupt(ctx.Done()) // bounds the wait for another process's lock
-	mode := ""
-	err = sqlitex.ExecuteTransient(conn, "PRAGMA journal_mode = WAL", &sqlitex.ExecOptions{
-		ResultFunc: func(stmt *sqlite.Stmt) error {
-			mode = stmt.ColumnText(0)
-			return nil
-		},
-	})
+	mode, err := texts(conn, "PRAGMA journal_mode = WAL")
 	switch {
 	case ctx.Err() != nil && stopped(err):
 		return fmt.Errorf("set WAL mode while another process locks the file: %w", ctx.Err())
 	case err != nil:
 		return err
-	case mode != "wal":
-		return fmt.Errorf("the file system does not support WAL mode, which needs shared memory (the journal mode is %s)", mode)
+	case mode[0][0] != "wal":
+		return fmt.Errorf("the file system does not support WAL mode, which needs shared memory (the journal mode is %s)", mode[0][0])
 	}
 	if created {
 		db.log.Info("created a database file", "file", db.file)
@@ -168,38 +149,31 @@ func (db *DB) prepare(ctx context.Context) (err error) {
 
 // connect opens a read-only connection. If another connection holds a lock that reading
 // needs, which is rare in WAL mode, statements wait until their timeout.
-func (db *DB) connect() (*sqlite.Conn, error) {
-	conn, err := sqlite.OpenConn(db.file, sqlite.OpenReadOnly)
+func (db *DB) connect() (conn, error) {
+	opened, err := sqlite.OpenConn(db.file, sqlite.OpenReadOnly)
 	if err != nil {
-		return nil, fmt.Errorf("connect: %w", err)
+		return conn{}, fmt.Errorf("connect: %w", err)
 	}
 	kept, err := simplelru.NewLRU(preparedPerConnection, func(_ string, stmt *sqlite.Stmt) { _ = stmt.Finalize() })
 	if err != nil {
 		panic("bug: a connection keeps no statements: " + err.Error())
 	}
-	db.mu.Lock()
-	db.kept[conn] = kept
-	db.mu.Unlock()
 	db.connects.Add(1)
-	return conn, nil
+	return conn{opened, kept}, nil
 }
 
-// prepareOn returns the statement of a feed or a query prepared on a connection of the pool.
-func (db *DB) prepareOn(conn *sqlite.Conn, sql string) (*sqlite.Stmt, error) {
-	stmt, err := conn.Prepare(sql)
-	if err != nil {
-		return nil, err
+// prepare returns the statement of a feed or a query, and keeps it.
+func (c conn) prepare(sql string) (*sqlite.Stmt, error) {
+	stmt, err := c.Prepare(sql)
+	if err == nil {
+		c.kept.Add(sql, stmt)
 	}
-	db.mu.Lock()
-	kept := db.kept[conn]
-	db.mu.Unlock()
-	kept.Add(sql, stmt)
-	return stmt, nil
+	return stmt, err
 }
 
 // read runs work on a connection of the pool. It interrupts work when ctx ends or after
 // the statement timeout; the error says which.
-func (db *DB) read(ctx context.Context, work func(*sqlite.Conn) error) error {
+func (db *DB) read(ctx context.Context, work func(conn) error) error {
 	conn, err := db.acquire(ctx)
 	if err != nil {
 		return err
@@ -228,32 +202,32 @@ func stopped(err error) bool {
 
 // acquire returns a connection of the pool, opens one if there are fewer than Max, or
 // waits for one.
-func (db *DB) acquire(ctx context.Context) (*sqlite.Conn, error) {
+func (db *DB) acquire(ctx context.Context) (conn, error) {
 	select {
 	case <-db.closed:
-		return nil, errClosed
+		return conn{}, errClosed
 	default:
 	}
 	select {
 	case db.slots <- struct{}{}:
 	default:
 		if err := db.wait(ctx); err != nil {
-			return nil, err
+			return conn{}, err
 		}
 	}
 	db.mu.Lock()
 	if n := len(db.idle); n > 0 {
-		conn := db.idle[n-1]
+		last := db.idle[n-1]
 		db.idle = db.idle[:n-1]
 		db.mu.Unlock()
-		return conn, nil
+		return last, nil
 	}
 	db.mu.Unlock()
-	conn, err := db.connect()
+	opened, err := db.connect()
 	if err != nil {
 		<-db.slots
 	}
-	return conn, err
+	return opened, err
 }
 
 // wait waits for a slot.
@@ -280,9 +254,9 @@ func (db *DB) wait(ctx context.Context) error {
 	}
 }
 
-func (db *DB) release(conn *sqlite.Conn) {
+func (db *DB) release(c conn) {
 	db.mu.Lock()
-	db.idle = append(db.idle, conn)
+	db.idle = append(db.idle, c)
 	db.mu.Unlock()
 	<-db.slots
 }
@@ -325,8 +299,8 @@ func (db *DB) Ping(ctx context.Context) error {
 	if err := db.open(ctx); err != nil {
 		return err
 	}
-	err := db.read(ctx, func(conn *sqlite.Conn) error {
-		_, err := schemaVersion(conn)
+	err := db.read(ctx, func(conn conn) error {
+		_, err := schemaVersion(conn.Conn)
 		return err
 	})
 	if err != nil {
@@ -343,7 +317,7 @@ func (db *DB) Probe(ctx context.Context) error {
 		return fmt.Errorf("probe: %w", err)
 	}
 	defer db.release(conn)
-	one, err := integer(conn, "SELECT 1")
+	one, err := integer(conn.Conn, "SELECT 1")
 	if err == nil && one != 1 {
 		err = fmt.Errorf("SELECT 1 is %d", one)
 	}

@@ -60,7 +60,7 @@ func openFile(t testing.TB, file string, pool database.Pool) *sqlite.DB {
 	for _, bound := range []*time.Duration{&pool.ConnectTimeout, &pool.AcquireTimeout, &pool.StatementTimeout} {
 		*bound = cmp.Or(*bound, 5*time.Minute) // only a hang reaches it
 	}
-	db, err := sqlite.Open(t.Context(), parse(t, file), pool, slog.New(slog.DiscardHandler))
+	db, err := opened(t, parse(t, file), pool)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,6 +70,16 @@ func openFile(t testing.TB, file string, pool database.Pool) *sqlite.DB {
 		}
 	})
 	return db
+}
+
+// opened returns the database of a file after its first Ping.
+func opened(t testing.TB, url database.URL, pool database.Pool) (*sqlite.DB, error) {
+	t.Helper()
+	db, err := sqlite.New(url, pool, slog.New(slog.DiscardHandler))
+	if err == nil {
+		err = db.Ping(t.Context())
+	}
+	return db, err
 }
 
 func openWriter(t testing.TB, file string) *driver.Conn {

@@ -23,7 +23,10 @@ func TestPreparedStatements(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db, err := Open(t.Context(), url, database.Pool{Max: 1}, slog.New(slog.DiscardHandler))
+	db, err := New(url, database.Pool{Max: 1}, slog.New(slog.DiscardHandler))
+	if err == nil {
+		err = db.Ping(t.Context())
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,9 +75,9 @@ func TestPreparedStatements(t *testing.T) {
 			last = rows.Keys[0]
 		}
 	}
-	err = db.read(t.Context(), func(conn *driver.Conn) error {
+	err = db.read(t.Context(), func(conn conn) error {
 		const others = 10 // that read the schema
-		if n := reflect.ValueOf(conn).Elem().FieldByName("stmts").Len(); n > preparedPerConnection+others {
+		if n := reflect.ValueOf(conn.Conn).Elem().FieldByName("stmts").Len(); n > preparedPerConnection+others {
 			t.Errorf("%d statements are prepared, at most %d", n, preparedPerConnection)
 		}
 		return nil

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"zombiezen.com/go/sqlite"
-	"zombiezen.com/go/sqlite/sqlitex"
 
 	"spillway/internal/plans"
 	"spillway/internal/serve/stream"
@@ -49,13 +48,13 @@ func (db *DB) Stream(schema *stream.Schema) *Stream {
 	st.writer = newWriter("stream "+st.def.Name, st.open)
 	var names, marks, key []string
 	for _, c := range schema.Columns() {
-		names = append(names, quote(c.Name))
+		names = append(names, plans.SQLite.QuoteAlways(c.Name))
 		marks = append(marks, "?")
 	}
 	list, values := strings.Join(names, ", "), strings.Join(marks, ", ")
 	st.insert = fmt.Sprintf("INSERT INTO %s (%s) VALUES (%s)", st.table.SQL(plans.SQLite), list, values)
 	for _, name := range st.def.Key {
-		key = append(key, quote(name))
+		key = append(key, plans.SQLite.QuoteAlways(name))
 	}
 	if len(key) > 0 {
 		st.insert += " ON CONFLICT (" + strings.Join(key, ", ") + ") DO NOTHING"
@@ -107,17 +106,11 @@ func (st *Stream) Check(ctx context.Context) error {
 // checkForeignKeys refuses a table with a deferred foreign key. Only the text of the
 // table's definition tells.
 func (st *Stream) checkForeignKeys(conn *sqlite.Conn) error {
-	definition := ""
-	err := sqlitex.Execute(conn, "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE", &sqlitex.ExecOptions{
-		Args: []any{st.def.Table}, ResultFunc: func(stmt *sqlite.Stmt) error {
-			definition = stmt.ColumnText(0)
-			return nil
-		},
-	})
+	found, err := texts(conn, "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE", st.def.Table)
 	if err != nil {
 		return err
 	}
-	if strings.Contains(strings.ToUpper(strings.Join(strings.Fields(definition), " ")), "INITIALLY DEFERRED") {
+	if len(found) > 0 && strings.Contains(strings.ToUpper(strings.Join(strings.Fields(found[0][0]), " ")), "INITIALLY DEFERRED") {
 		return fmt.Errorf("%s has a foreign key that is INITIALLY DEFERRED, so one record could fail others at COMMIT; make it immediate",
 			st.def.Table)
 	}
@@ -128,15 +121,15 @@ func (st *Stream) checkForeignKeys(conn *sqlite.Conn) error {
 func (st *Stream) Durability(ctx context.Context) (stream.Durability, error) {
 	var d stream.Durability
 	err := st.run(ctx, func(conn *sqlite.Conn) error {
-		return sqlitex.Execute(conn, "PRAGMA synchronous", &sqlitex.ExecOptions{ResultFunc: func(stmt *sqlite.Stmt) error {
-			switch stmt.ColumnInt(0) {
-			case 0:
-				d.Unsafe = []string{"synchronous=OFF"}
-			case 1: // in WAL mode the log is synced from time to time
-				d.Unsafe = []string{"synchronous=NORMAL"}
-			}
-			return nil
-		}})
+		level, err := integer(conn, "PRAGMA synchronous")
+		switch {
+		case err != nil:
+		case level == 0:
+			d.Unsafe = []string{"synchronous=OFF"}
+		case level == 1: // in WAL mode the log is synced from time to time
+			d.Unsafe = []string{"synchronous=NORMAL"}
+		}
+		return err
 	})
 	return d, err
 }

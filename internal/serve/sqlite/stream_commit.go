@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"zombiezen.com/go/sqlite"
@@ -126,20 +127,18 @@ func (w *batchWriter) exec(sql string) error { return sqlitex.Execute(w.conn, sq
 // written to another table or the table has no rowid, a batch of one row refuses it, and a
 // drained batch is held.
 func (w *batchWriter) findBroken(cause error) error {
-	broken := make(map[int64]bool)
-	err := sqlitex.Execute(w.conn, "SELECT rowid FROM pragma_foreign_key_check(?, NULLIF(?, '')) WHERE rowid IS NOT NULL",
-		&sqlitex.ExecOptions{
-			Args: []any{w.st.table.Name, w.st.table.Schema}, ResultFunc: func(stmt *sqlite.Stmt) error {
-				broken[stmt.ColumnInt64(0)] = true
-				return nil
-			},
-		})
+	rows, err := texts(w.conn, "SELECT rowid FROM pragma_foreign_key_check(?, NULLIF(?, '')) WHERE rowid IS NOT NULL",
+		w.st.table.Name, w.st.table.Schema)
 	if err != nil {
 		return fmt.Errorf("find the rows that break a foreign key: %w", err)
 	}
+	broken := make(map[string]bool, len(rows))
+	for _, row := range rows {
+		broken[row[0]] = true
+	}
 	refused, known := stream.RowRefusal{Reason: message(cause)}, len(w.spoilers)
 	for _, r := range w.stored {
-		if broken[r.id] || len(w.stored) == 1 {
+		if broken[strconv.FormatInt(r.id, 10)] || len(w.stored) == 1 {
 			w.spoilers[rowOf(r.Row)] = refused
 		}
 	}

@@ -16,10 +16,9 @@ import (
 // since 1970, by the clock of this host. A transaction that writes locks the file.
 var dialect = tables.Dialect{
 	SQL: plans.SQLite,
-	Types: map[tables.Type]string{
-		tables.UUID: "BLOB", tables.Name: "TEXT", tables.ShortBytes: "BLOB", tables.Bytes: "BLOB", tables.Time: "INTEGER",
-		tables.Boolean: "INTEGER",
-		tables.Text:    "TEXT", tables.Word: "TEXT", tables.Integer: "INTEGER", tables.Number: "INTEGER", tables.Small: "INTEGER",
+	Types: map[string]string{
+		"uuid": "BLOB", "name": "TEXT", "shortbytes": "BLOB", "bytes": "BLOB", "time": "INTEGER",
+		"text": "TEXT", "word": "TEXT", "integer": "INTEGER", "number": "INTEGER", "small": "INTEGER", "boolean": "INTEGER",
 	},
 	Now:       "CAST(unixepoch('subsec') * 1000000 AS INTEGER)",
 	Later:     "CAST(unixepoch('subsec') * 1000000 AS INTEGER) + ?",

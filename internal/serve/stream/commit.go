@@ -148,7 +148,7 @@ func (s *Stream) admit(r Request, now time.Time) (t, other *ticket, err error) {
 		rows:  max(1, r.Records.Len()), bytes: r.Records.Size() + len(r.Key),
 	}
 	t.Open()
-	t.lanes = r.Records.lanes(len(s.queue.lanes))
+	t.lanes = r.Records.lanes(len(s.queue.lanes), s.schema.orderBy)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {

@@ -45,7 +45,7 @@ func (n *naive) anyMayGo() bool {
 
 // drawRecords draws records of one number. No records stand for a request with only a key.
 func drawRecords(t *rapid.T, schema *Schema) *Records {
-	records := &Records{schema: schema}
+	records := &Records{columns: schema.headings}
 	for n := range rapid.Uint64Range(0, 5).Draw(t, "records") {
 		records.grow()[0] = value{n: rapid.Uint64Range(n, 20).Draw(t, "n"), set: true}
 		records.indexes = append(records.indexes, int32(n))
@@ -69,7 +69,7 @@ func TestQueue(t *testing.T) {
 			"push": func(t *rapid.T) {
 				lanes := uint64(1)
 				if ordered {
-					lanes = drawRecords(t, schema).lanes(len(q.lanes))
+					lanes = drawRecords(t, schema).lanes(len(q.lanes), schema.orderBy)
 				}
 				r := &ticket{rows: rapid.IntRange(1, 6).Draw(t, "rows"), bytes: rapid.IntRange(0, 60).Draw(t, "bytes"), lanes: lanes}
 				q.push(r)
@@ -137,35 +137,39 @@ func TestBisect(t *testing.T) {
 		}
 		var stored, refused []int
 		calls := 0
-		insert := func(low, high int) (*Refused, error) {
+		insert := func(rows []Row) (*RowRefusal, error) {
 			calls++
-			for row := low; row < high; row++ {
-				if bad[row] {
-					return &Refused{Reason: "bad"}, nil
+			for _, r := range rows {
+				if bad[r.Row] {
+					return &RowRefusal{Reason: "bad"}, nil
 				}
 			}
-			for row := low; row < high; row++ {
-				stored = append(stored, row)
+			for _, r := range rows {
+				stored = append(stored, r.Row)
 			}
 			return nil, nil
 		}
 		few := rapid.IntRange(0, 20).Draw(t, "few")
 		alone := 0
-		singly := func(low, high int) error {
-			if high-low > max(1, few) {
-				t.Fatalf("%d rows one by one, where at most %d are few", high-low, few)
+		singly := func(rows []Row) error {
+			if len(rows) > max(1, few) {
+				t.Fatalf("%d rows one by one, where at most %d are few", len(rows), few)
 			}
-			for row := low; row < high; row++ {
+			for _, r := range rows {
 				alone++
-				if bad[row] {
-					refused = append(refused, row)
+				if bad[r.Row] {
+					refused = append(refused, r.Row)
 				} else {
-					stored = append(stored, row)
+					stored = append(stored, r.Row)
 				}
 			}
 			return nil
 		}
-		if err := Bisect(n, few, insert, singly); err != nil {
+		rows := make([]Row, n)
+		for i := range rows {
+			rows[i].Row = i
+		}
+		if err := new(Batch).Bisect(rows, few, insert, singly); err != nil {
 			t.Fatal(err)
 		}
 		good := 0

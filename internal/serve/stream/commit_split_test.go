@@ -57,7 +57,7 @@ func TestStuckCommitter(t *testing.T) {
 			lanes := [2]int{-1, -1} // a value of the column in each of the two lanes
 			for n := range 20 {
 				r := testRequest(t, s, "", fmt.Sprintf("{\"n\":0,\"lane\":%d}", n))
-				lanes[r.Records.lanes(len(s.queue.lanes))>>1&1] = n
+				lanes[r.Records.lanes(len(s.queue.lanes), s.schema.orderBy)>>1&1] = n
 				if orderBy == "" {
 					lanes[1] = n
 				}

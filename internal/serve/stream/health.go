@@ -32,7 +32,11 @@ func (s *Stream) Start(ctx context.Context, database Database) error {
 	}
 	s.maintenance.setDurability(d)
 	s.workers.Go(func() { s.maintenance.run(s.background) })
-	s.workers.Go(func() { s.runProbes(database) })
+	s.workers.Go(func() {
+		for range queue.Ticks(s.background, probeEvery) {
+			s.setProbe(s.probeDatabase(database))
+		}
+	})
 	return nil
 }
 
@@ -47,20 +51,6 @@ type probe struct {
 	err       error  // it does not answer, or accepts no batch
 	recovered bool   // nothing is known that keeps records from being stored
 	finished  uint64 // batches that had been tried by then
-}
-
-// runProbes probes the database every second until the stream closes.
-func (s *Stream) runProbes(database Database) {
-	ticker := time.NewTicker(probeEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-s.background.Done():
-			return
-		case <-ticker.C:
-		}
-		s.setProbe(s.probeDatabase(database))
-	}
 }
 
 // setProbe keeps what a probe found, and logs a change.

@@ -77,11 +77,12 @@ type Definition struct {
 
 // Schema is a valid definition. It does not change and may be used concurrently.
 type Schema struct {
-	def     Definition
-	columns []column
-	byName  map[string]int
-	extra   int // column of unknown fields; -1: none
-	orderBy int // -1: none
+	def      Definition
+	columns  []column
+	headings []heading // of the columns
+	byName   map[string]int
+	extra    int // column of unknown fields; -1: none
+	orderBy  int // -1: none
 }
 
 // column is a column with its parsed default, bounds and messages.
@@ -114,7 +115,7 @@ func NewSchema(def Definition) (*Schema, error) {
 			return nil, fmt.Errorf("stream %s: column %s: %w", def.Name, c.Name, err)
 		}
 		s.byName[c.Name] = i
-		s.columns = append(s.columns, compiled)
+		s.columns, s.headings = append(s.columns, compiled), append(s.headings, heading{c.Name, c.Type})
 	}
 	if def.OrderBy != "" {
 		s.orderBy = s.byName[def.OrderBy]
@@ -194,44 +195,45 @@ func bound(t Type, text string) (v value, decimal []byte, err error) {
 	if text == "" {
 		return value{}, nil, nil
 	}
-	v, ok := value{set: true}, false
-	if t == Decimal {
-		decimal, ok = appendDecimal(nil, []byte(text))
-	} else {
-		v, ok = parseText(t, []byte(text))
-	}
+	v, decimal, ok := t.parse(text)
 	if !ok {
 		return value{}, nil, fmt.Errorf("%q must be %s", text, t.describe())
 	}
 	return v, decimal, nil
 }
 
-func (c *column) setDefault(text string) error {
-	v, ok := value{set: true}, true
-	switch c.Type {
+// parse parses a value. stored is what the arena of records has of it.
+func (t Type) parse(text string) (v value, stored []byte, ok bool) {
+	v, stored, ok = value{set: true}, []byte(text), true
+	switch t {
 	case Text:
-		c.fallbackText, ok = []byte(text), isText([]byte(text))
+		ok = isText(stored)
 	case Decimal:
-		c.fallbackText, ok = appendDecimal(nil, []byte(text))
+		stored, ok = appendDecimal(nil, stored)
 	case JSON:
-		p := parser{data: []byte(text), limits: Limits{Depth: 100, Fields: 1000}}
+		p := parser{data: stored, limits: Limits{Depth: 100, Fields: 1000}}
 		p.space()
 		ok = p.any(0) && p.flaw.Reason == "" && p.ended()
-		c.fallbackText = []byte(text)
 	case UUID:
 		var id [16]byte
-		id, ok = parseUUID([]byte(text))
-		c.fallbackText = id[:]
+		id, ok = parseUUID(stored)
+		stored = id[:]
 	default:
-		v, ok = parseText(c.Type, []byte(text))
+		v, ok = parseText(t, stored)
+		stored = nil
 	}
+	return v, stored, ok
+}
+
+func (c *column) setDefault(text string) error {
+	v, stored, ok := c.Type.parse(text)
 	if !ok {
 		return fmt.Errorf("%q must be %s", text, c.Type.describe())
 	}
-	if reason := c.outOfBounds(v, c.fallbackText); reason != "" {
+	if reason := c.outOfBounds(v, stored); reason != "" {
 		return fmt.Errorf("%q %s", text, reason)
 	}
-	c.fallback = v
+	c.fallback, c.fallbackText = v, stored
 	return nil
 }
 

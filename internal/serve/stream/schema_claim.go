@@ -38,24 +38,14 @@ func (s *Schema) Bind(claim func(name string) string) ([]Bound, error) {
 		if c.Claim == "" {
 			continue
 		}
-		one, ok := Bound{column: i, text: []byte(claim(c.Claim))}, true
-		switch c.Type {
-		case Integer:
-			one.n, ok = parseText(Integer, one.text)
-		case UUID:
-			var id [16]byte
-			id, ok = parseUUID(one.text)
-			one.text = id[:]
-		default:
-			ok = len(one.text) > 0 && isText(one.text)
-		}
-		if !ok {
+		n, text, ok := c.Type.parse(claim(c.Claim))
+		if !ok || c.Type == Text && len(text) == 0 {
 			return nil, fmt.Errorf("%w: %s must be %s", ErrClaim, c.Claim, c.Type.describe())
 		}
-		if reason := c.outOfBounds(one.n, one.text); reason != "" {
+		if reason := c.outOfBounds(n, text); reason != "" {
 			return nil, fmt.Errorf("%w that can be stored: %s %s", ErrClaim, c.Claim, reason)
 		}
-		all = append(all, one)
+		all = append(all, Bound{i, n, text})
 	}
 	return all, nil
 }

@@ -71,13 +71,9 @@ func (p *parser) field(row []value, column int) bool {
 	}
 	number := first == '-' || first >= '0' && first <= '9'
 	switch c.Type {
-	case Integer, Real:
+	case Integer, Real, Decimal:
 		if number || first == '"' {
 			return p.numberField(row, column)
-		}
-	case Decimal:
-		if number || first == '"' {
-			return p.decimalField(row, column)
 		}
 	case Boolean:
 		if first == 't' || first == 'f' {
@@ -93,7 +89,7 @@ func (p *parser) field(row []value, column int) bool {
 			return p.textField(row, column)
 		}
 		if number && c.Type == Timestamp {
-			return p.millisecondsField(row, column)
+			return p.numberField(row, column)
 		}
 	case JSON:
 		return p.jsonField(row, column)
@@ -118,7 +114,22 @@ func (p *parser) numberText(field string) (text []byte, whole, number, ok bool) 
 	return text, whole, number, ok
 }
 
-// numberField reads a number, or a string that is one.
+// set sets a column of the current record, unless the value does not fit its type. The record is
+// refused if it does not, or is out of bounds. text is as for outOfBounds.
+func (p *parser) set(row []value, column int, v value, text []byte, fits bool) bool {
+	c := &p.schema.columns[column]
+	if !fits {
+		p.refuse(c.Name, c.wrongType)
+		return true
+	}
+	if reason := c.outOfBounds(v, text); reason != "" {
+		p.refuse(c.Name, reason)
+	}
+	row[column] = v
+	return true
+}
+
+// numberField reads a number, or a string that is one. That of a timestamp is in milliseconds.
 func (p *parser) numberField(row []value, column int) bool {
 	c := &p.schema.columns[column]
 	text, whole, number, ok := p.numberText(c.Name)
@@ -126,63 +137,22 @@ func (p *parser) numberField(row []value, column int) bool {
 		return false
 	}
 	v, fits := value{}, false
-	if number && (whole || c.Type == Real) {
-		v, fits = parseText(c.Type, text)
-	}
-	if !fits {
-		p.refuse(c.Name, c.wrongType)
-		return true
-	}
-	if reason := c.outOfBounds(v, nil); reason != "" {
-		p.refuse(c.Name, reason)
-	}
-	row[column] = v
-	return true
-}
-
-// decimalField reads a number, or a string that is one.
-func (p *parser) decimalField(row []value, column int) bool {
-	c := &p.schema.columns[column]
-	text, _, _, ok := p.numberText(c.Name)
-	if !ok {
-		return false
-	}
-	start := len(p.records.arena)
-	arena, fits := appendDecimal(p.records.arena, text)
-	if !fits {
-		p.refuse(c.Name, c.wrongType)
-		return true
-	}
-	if reason := c.outOfBounds(value{}, arena[start:]); reason != "" {
-		p.refuse(c.Name, reason)
-	}
-	p.records.arena = arena
-	row[column] = span(start, len(arena)-start)
-	return true
-}
-
-// millisecondsField reads the number of a timestamp.
-func (p *parser) millisecondsField(row []value, column int) bool {
-	c := &p.schema.columns[column]
-	text, _, _, ok := p.numberText(c.Name)
-	if !ok {
-		return false
-	}
-	if c.Format != UnixMS {
+	switch {
+	case c.Type == Decimal:
+		start := len(p.records.arena)
+		p.records.arena, fits = appendDecimal(p.records.arena, text)
+		text = p.records.arena[start:]
+		v = span(start, len(text))
+	case c.Type == Timestamp && c.Format != UnixMS:
 		p.refuse(c.Name, c.wrongNumber)
 		return true
+	case c.Type == Timestamp:
+		n, err := strconv.ParseInt(string(text), 10, 64)
+		v, fits = value{n: uint64(n * 1000), set: true}, err == nil && n >= MillisecondsMin && n <= MillisecondsMax
+	case number && (whole || c.Type == Real):
+		v, fits = parseText(c.Type, text)
 	}
-	n, err := strconv.ParseInt(string(text), 10, 64)
-	if err != nil || n < MillisecondsMin || n > MillisecondsMax {
-		p.refuse(c.Name, c.wrongType)
-		return true
-	}
-	v := value{n: uint64(n * 1000), set: true}
-	if reason := c.outOfBounds(v, nil); reason != "" {
-		p.refuse(c.Name, reason)
-	}
-	row[column] = v
-	return true
+	return p.set(row, column, v, text, fits)
 }
 
 func (p *parser) textField(row []value, column int) bool {
@@ -205,30 +175,18 @@ func (p *parser) textField(row []value, column int) bool {
 		v = span(len(*arena), len(text))
 		*arena = append(*arena, text...)
 	}
-	if !fits {
-		p.refuse(c.Name, c.wrongType)
-		return true
-	}
-	if reason := c.outOfBounds(v, text); reason != "" {
-		p.refuse(c.Name, reason)
-	}
-	row[column] = v
-	return true
+	return p.set(row, column, v, text, fits)
 }
 
 func (p *parser) jsonField(row []value, column int) bool {
-	c := &p.schema.columns[column]
 	start := p.at
 	if !p.any(1) {
 		return false
 	}
 	text := p.data[start:p.at]
-	if reason := c.outOfBounds(value{}, text); reason != "" {
-		p.refuse(c.Name, reason)
-	}
-	row[column] = span(len(p.records.arena), len(text))
+	v := span(len(p.records.arena), len(text))
 	p.records.arena = append(p.records.arena, text...)
-	return true
+	return p.set(row, column, v, text, true)
 }
 
 // any reads a value of any kind inside depth others and reports whether it is JSON.

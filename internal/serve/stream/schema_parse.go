@@ -71,7 +71,7 @@ func (s *Schema) ParseBound(body []byte, form Form, now time.Time, limits Limits
 	}
 	p := parser{
 		schema: s, limits: limits, now: now.UnixMicro(), data: body, bound: bound,
-		records: &Records{schema: s, arena: make([]byte, 0, s.arenaSize(body))}, seen: make([]bool, len(s.columns)),
+		records: &Records{columns: s.headings, arena: make([]byte, 0, s.arenaSize(body))}, seen: make([]bool, len(s.columns)),
 	}
 	var err error
 	if form == FormLines {

@@ -10,10 +10,16 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
+// heading is the name and the type of a column.
+type heading struct {
+	name string
+	kind Type
+}
+
 // Records are the valid records of one request. They share one arena, and do not change
 // after Parse has returned them.
 type Records struct {
-	schema  *Schema
+	columns []heading
 	values  []value // row after row
 	arena   []byte
 	indexes []int32 // where in the request each record was
@@ -38,7 +44,7 @@ func (r *Records) clip() {
 // Index returns where in its request a record was, from 0.
 func (r *Records) Index(row int) int { return int(r.indexes[row]) }
 
-func (r *Records) at(row, column int) value { return r.values[row*len(r.schema.columns)+column] }
+func (r *Records) at(row, column int) value { return r.values[row*len(r.columns)+column] }
 
 // Null reports whether a value is NULL. The other methods then return zero values.
 func (r *Records) Null(row, column int) bool { return !r.at(row, column).set }
@@ -82,10 +88,9 @@ func (r *Records) AppendUUID(dst []byte, row, column int) []byte {
 	return dst
 }
 
-// lanes returns a bit for each of n lanes that the records belong to. A request without
-// records, which has a key only, belongs to the first.
-func (r *Records) lanes(n int) uint64 {
-	column := r.schema.orderBy
+// lanes returns a bit for each of n lanes that the records belong to by a column; -1: none. A
+// request without records, which has a key only, belongs to the first.
+func (r *Records) lanes(n, column int) uint64 {
 	if column < 0 {
 		return 1
 	}
@@ -93,7 +98,7 @@ func (r *Records) lanes(n int) uint64 {
 	var scalar [8]byte
 	for row := range r.Len() {
 		key := scalar[:]
-		switch t := r.schema.columns[column].Type; {
+		switch t := r.columns[column].kind; {
 		case t == Decimal:
 			key = TrimDecimal(r.Bytes(row, column))
 		case t.inArena():
@@ -108,8 +113,7 @@ func (r *Records) lanes(n int) uint64 {
 
 // grow adds a row of NULLs.
 func (r *Records) grow() []value {
-	n := len(r.schema.columns)
 	base := len(r.values)
-	r.values = append(r.values, make([]value, n)...)
+	r.values = append(r.values, make([]value, len(r.columns))...)
 	return r.values[base:]
 }

@@ -67,12 +67,12 @@ var testLimits = Limits{Bytes: 1 << 20, Records: 1000, Depth: 8, Fields: 20}
 // show writes a record as JSON without NULLs.
 func show(r *Records, row int) string {
 	var fields []string
-	for i, c := range r.schema.columns {
+	for i, c := range r.columns {
 		if r.Null(row, i) {
 			continue
 		}
 		text := ""
-		switch c.Type {
+		switch c.kind {
 		case Integer:
 			text = fmt.Sprint(r.Integer(row, i))
 		case Real:
@@ -86,7 +86,7 @@ func show(r *Records, row int) string {
 		default:
 			text = string(r.Bytes(row, i))
 		}
-		fields = append(fields, c.Name+"="+text)
+		fields = append(fields, c.name+"="+text)
 	}
 	return strings.Join(fields, " ")
 }
@@ -391,42 +391,42 @@ func FuzzParse(f *testing.F) {
 }
 
 func compare(t *testing.T, records *Records, row int, want map[string]any) {
-	for i, c := range records.schema.columns {
-		v, ok := want[c.Name]
+	for i, c := range records.columns {
+		v, ok := want[c.name]
 		if records.Null(row, i) != (v == nil || !ok) {
-			t.Errorf("%s is null: %v, want %v", c.Name, records.Null(row, i), v)
+			t.Errorf("%s is null: %v, want %v", c.name, records.Null(row, i), v)
 		}
 		if records.Null(row, i) {
 			continue
 		}
-		if text, ok := v.(string); ok && (c.Type == Integer || c.Type == Real) {
+		if text, ok := v.(string); ok && (c.kind == Integer || c.kind == Real) {
 			if want, err := strconv.ParseFloat(text, 64); err == nil {
 				v = want
 			}
 		}
-		switch c.Type {
+		switch c.kind {
 		case Text:
 			if string(records.Bytes(row, i)) != v {
-				t.Errorf("%s is %q, want %q", c.Name, records.Bytes(row, i), v)
+				t.Errorf("%s is %q, want %q", c.name, records.Bytes(row, i), v)
 			}
 		case Real:
 			if records.Real(row, i) != v || math.IsInf(records.Real(row, i), 0) {
-				t.Errorf("%s is %v, want %v", c.Name, records.Real(row, i), v)
+				t.Errorf("%s is %v, want %v", c.name, records.Real(row, i), v)
 			}
 		case Decimal:
 			if text, ok := v.(string); ok {
 				v, _ = strconv.ParseFloat(text, 64)
 			}
 			if x, err := strconv.ParseFloat(string(records.Bytes(row, i)), 64); err != nil || x != v {
-				t.Errorf("%s is %s, want %v", c.Name, records.Bytes(row, i), v)
+				t.Errorf("%s is %s, want %v", c.name, records.Bytes(row, i), v)
 			}
 		case Integer:
 			if float64(records.Integer(row, i)) != v {
-				t.Errorf("%s is %v, want %v", c.Name, records.Integer(row, i), v)
+				t.Errorf("%s is %v, want %v", c.name, records.Integer(row, i), v)
 			}
 		case JSON:
 			if !json.Valid(records.Bytes(row, i)) {
-				t.Errorf("%s is no JSON: %q", c.Name, records.Bytes(row, i))
+				t.Errorf("%s is no JSON: %q", c.name, records.Bytes(row, i))
 			}
 		}
 	}

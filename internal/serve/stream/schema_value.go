@@ -4,8 +4,9 @@ import (
 	"bytes"
 	"math"
 	"strconv"
-	"time"
 	"unicode/utf8"
+
+	"spillway/internal/serve/param"
 )
 
 // value is one field. n is an integer, the bits of a real, a boolean or a timestamp in
@@ -113,82 +114,16 @@ const (
 // 1970, truncated. With a space between date and time, as databases write it, the zone may be
 // missing: it is UTC then. Leap seconds are refused, because no database stores them.
 func parseTime(b []byte) (int64, bool) {
-	const shape = "0000-00-00T00:00:00"
-	if len(b) < len(shape) {
+	t, fraction, zone, ok := param.CutTime(b)
+	if !ok || len(zone) == 3 || len(zone) == 0 && b[10] != ' ' || t.Year() < 1 || t.Year() > 9999 {
 		return 0, false
 	}
-	spaced := b[10] == ' '
-	for i := range len(shape) {
-		if c := b[i]; i == 10 && spaced {
-			continue
-		} else if shape[i] == '0' && (c < '0' || c > '9') || shape[i] != '0' && c != shape[i] {
-			return 0, false
-		}
-	}
-	micro, rest, ok := parseFraction(b[len(shape):])
-	if !ok {
-		return 0, false
-	}
-	offset, ok := parseZone(rest)
-	if len(rest) == 0 {
-		ok = spaced
-	}
-	year, month, day := digits(b[0:4]), digits(b[5:7]), digits(b[8:10])
-	hour, minute, second := digits(b[11:13]), digits(b[14:16]), digits(b[17:19])
-	if !ok || month < 1 || month > 12 || day < 1 || hour > 23 || minute > 59 || second > 59 {
-		return 0, false
-	}
-	t := time.Date(year, time.Month(month), day, hour, minute, second, 0, time.UTC)
-	if t.Day() != day {
-		return 0, false
-	}
-	t = t.Add(-offset)
-	if t.Year() < 1 || t.Year() > 9999 {
-		return 0, false
-	}
-	return t.Unix()*1e6 + int64(micro), true
-}
-
-// parseFraction parses an optional .123.
-func parseFraction(b []byte) (micro int, rest []byte, ok bool) {
-	if len(b) == 0 || b[0] != '.' {
-		return 0, b, true
-	}
-	i, unit := 1, 100000
-	for ; i < len(b) && b[i] >= '0' && b[i] <= '9'; i++ {
-		micro += int(b[i]-'0') * unit
+	micro, unit := int64(0), int64(100000)
+	for _, digit := range fraction {
+		micro += int64(digit-'0') * unit
 		unit /= 10
 	}
-	return micro, b[i:], i > 1 && i <= 10
-}
-
-// parseZone parses Z or +08:00.
-func parseZone(b []byte) (time.Duration, bool) {
-	if len(b) == 1 && b[0] == 'Z' {
-		return 0, true
-	}
-	if len(b) != 6 || b[0] != '+' && b[0] != '-' || b[3] != ':' {
-		return 0, false
-	}
-	for _, i := range []int{1, 2, 4, 5} {
-		if b[i] < '0' || b[i] > '9' {
-			return 0, false
-		}
-	}
-	hours, minutes := digits(b[1:3]), digits(b[4:6])
-	offset := time.Duration(hours)*time.Hour + time.Duration(minutes)*time.Minute
-	if b[0] == '-' {
-		offset = -offset
-	}
-	return offset, hours <= 23 && minutes <= 59
-}
-
-func digits(b []byte) int {
-	n := 0
-	for _, c := range b {
-		n = n*10 + int(c-'0')
-	}
-	return n
+	return t.Unix()*1e6 + micro, true
 }
 
 // parseUUID parses the 8-4-4-4-12 form in upper or lower case.

@@ -117,7 +117,7 @@ func (s *Spooled) Store(ctx context.Context, r Request) (Receipt, error) {
 		refused = r.Refused // part of the outcome that the database keeps with the key
 	}
 	var err error
-	if e.Payload, err = appendRecords(make([]byte, 0, r.Records.Size()+64), r.Records, allRows(e.Rows), refused); err != nil {
+	if e.Payload, err = appendRecords(make([]byte, 0, r.Records.Size()+64), r.Records, 0, e.Rows, refused); err != nil {
 		return Receipt{}, err
 	}
 	receipt.Replayed, err = s.spool.Append(ctx, s.schema.def.Name, e)

@@ -86,11 +86,11 @@ func (s *Spooled) addTrial(b *drainBatch, later []queue.Group) {
 				return
 			}
 			e := &later[i].Entries[j]
-			source, err := decodeRecords(e.Payload)
+			source, _, err := decodeRecords(e.Payload)
 			if err != nil {
 				continue
 			}
-			if records, origin, _ := source.records(s.schema, e.At); len(origin) > 0 {
+			if records, origin, _ := source.fit(s.schema, e.At); len(origin) > 0 {
 				b.Trial = append(b.Trial, &Entry{Records: records})
 				rows += records.Len()
 			}
@@ -118,20 +118,21 @@ func (s *Spooled) addEntry(b *drainBatch, g *queue.Group, number int, now time.T
 		})
 		return
 	}
-	source, err := decodeRecords(e.Payload)
+	source, refused, err := decodeRecords(e.Payload)
 	if err != nil {
 		b.unfit = append(b.unfit, deadRecord{g.Number, number, wholeEntry, err.Error(), false})
 		return
 	}
-	records, origin, unfit := source.records(s.schema, e.At)
+	records, origin, unfit := source.fit(s.schema, e.At)
 	for _, d := range unfit {
-		b.unfit = append(b.unfit, deadRecord{g.Number, number, d.row, d.reason, false})
+		d.Number, d.Entry = g.Number, number
+		b.unfit = append(b.unfit, d)
 	}
 	if len(origin) == 0 && e.Key == "" {
 		return
 	}
 	b.entries = append(b.entries, drainEntry{group: g, number: number, origin: origin})
-	request := &Entry{Records: records, Key: e.Key, Fingerprint: e.Fingerprint, refused: source.refused}
+	request := &Entry{Records: records, Key: e.Key, Fingerprint: e.Fingerprint, refused: refused}
 	if e.Key != "" {
 		request.Accepted = e.At
 	}
@@ -183,7 +184,7 @@ func (b *drainBatch) groupOf(h *Held) int {
 // deadLetters returns the dead letters of records of the batch.
 func (s *Spooled) deadLetters(b *drainBatch, dead []deadRecord) []queue.DeadLetter {
 	var letters []queue.DeadLetter
-	sources := make(map[*queue.Entry]*spooledRecords)
+	sources := make(map[*queue.Entry]*Records)
 	for _, d := range dead {
 		g := b.group(d.Number)
 		if g == nil || d.Entry < 0 || d.Entry >= len(g.Entries) { // repaired since: what was left of it is a dead letter
@@ -194,14 +195,15 @@ func (s *Spooled) deadLetters(b *drainBatch, dead []deadRecord) []queue.DeadLett
 		e := &g.Entries[d.Entry]
 		source, known := sources[e]
 		if !known {
-			source, _ = decodeRecords(e.Payload) // nil: the letter keeps the payload
+			source, _, _ = decodeRecords(e.Payload) // nil: the letter keeps the payload
 			sources[e] = source
 		}
 		letter := queue.DeadLetter{
 			Name: g.Name, Sequence: g.Sequence, At: e.At, Rows: e.Rows, Reason: d.Reason, Payload: e.Payload, Raw: source == nil, InDoubt: d.InDoubt,
 		}
-		if source != nil && d.Row >= 0 && d.Row < len(source.rows) {
-			letter.Rows, letter.Payload = 1, source.one(d.Row)
+		if source != nil && d.Row >= 0 && d.Row < source.Len() {
+			letter.Rows = 1
+			letter.Payload, _ = appendRecords(nil, source, d.Row, d.Row+1, nil) // cannot fail without refusals
 		}
 		letters = append(letters, letter)
 	}

@@ -18,25 +18,19 @@ import (
 // column, then the values, then what the schema refused.
 const recordsFormat = "SWR1"
 
-// spooledColumn is a column as it was when a record was accepted.
-type spooledColumn struct {
-	name string
-	kind Type
-}
-
-// appendRecords encodes rows of records so that they can be decoded after the stream's
-// columns have changed.
-func appendRecords(b []byte, r *Records, rows []int, refused []Refusal) ([]byte, error) {
+// appendRecords encodes the records from one row until another so that they can be decoded after
+// the stream's columns have changed.
+func appendRecords(b []byte, r *Records, from, until int, refused []Refusal) ([]byte, error) {
 	b = append(b, recordsFormat...)
-	b = binary.AppendUvarint(b, uint64(len(r.schema.columns)))
-	for _, c := range r.schema.columns {
-		b = queue.AppendBytes(b, c.Name)
-		b = queue.AppendBytes(b, string(c.Type))
+	b = binary.AppendUvarint(b, uint64(len(r.columns)))
+	for _, c := range r.columns {
+		b = queue.AppendBytes(b, c.name)
+		b = queue.AppendBytes(b, string(c.kind))
 	}
-	b = binary.AppendUvarint(b, uint64(len(rows)))
-	for _, row := range rows {
+	b = binary.AppendUvarint(b, uint64(until-from))
+	for row := from; row < until; row++ {
 		b = binary.AppendUvarint(b, uint64(r.Index(row)))
-		for i, c := range r.schema.columns {
+		for i, c := range r.columns {
 			v := r.at(row, i)
 			if !v.set {
 				b = append(b, 0)
@@ -44,9 +38,9 @@ func appendRecords(b []byte, r *Records, rows []int, refused []Refusal) ([]byte,
 			}
 			b = append(b, 1)
 			switch {
-			case c.Type.inArena():
+			case c.kind.inArena():
 				b = queue.AppendBytes(b, r.Bytes(row, i))
-			case c.Type == Integer || c.Type == Timestamp:
+			case c.kind == Integer || c.kind == Timestamp:
 				b = binary.AppendVarint(b, int64(v.n))
 			default:
 				b = binary.LittleEndian.AppendUint64(b, v.n)
@@ -66,63 +60,39 @@ func appendRecords(b []byte, r *Records, rows []int, refused []Refusal) ([]byte,
 // columnsMax is the maximum number of columns of a configuration, without Definition.Extra.
 const columnsMax = 500
 
-// allRows returns the numbers of n rows.
-func allRows(n int) []int {
-	rows := make([]int, n)
-	for i := range rows {
-		rows[i] = i
-	}
-	return rows
-}
-
 var errNotRecords = errors.New("the entry has no records that this program can decode")
 
-// spooledRecords is the records of an entry, with their columns as they were.
-type spooledRecords struct {
-	columns []spooledColumn
-	rows    []spooledRow
-	arena   []byte // the payload
-	refused []Refusal
-}
-
-type spooledRow struct {
-	index  int32
-	values []value
-}
-
-func decodeRecords(payload []byte) (*spooledRecords, error) {
+// decodeRecords returns the records of an entry, with their columns as they were, and what the
+// schema refused.
+func decodeRecords(payload []byte) (*Records, []Refusal, error) {
 	d := queue.Decoder{Rest: payload}
 	if string(d.Take(len(recordsFormat))) != recordsFormat {
-		return nil, errNotRecords
+		return nil, nil, errNotRecords
 	}
-	s := &spooledRecords{arena: payload}
 	columns := d.Uvarint()
-	s.columns = make([]spooledColumn, 0, min(columns, columnsMax+1))
+	r := &Records{columns: make([]heading, 0, min(columns, columnsMax+1)), arena: payload}
 	for range columns {
-		c := spooledColumn{name: string(d.Bytes()), kind: Type(d.Bytes())}
-		s.columns = append(s.columns, c)
-		if d.Bad || c.kind.describe() == "" || len(s.columns) > columnsMax+1 {
-			return nil, errNotRecords
+		c := heading{string(d.Bytes()), Type(d.Bytes())}
+		r.columns = append(r.columns, c)
+		if d.Bad || c.kind.describe() == "" || len(r.columns) > columnsMax+1 {
+			return nil, nil, errNotRecords
 		}
 	}
 	rows := d.Uvarint()
 	for range rows {
-		row := spooledRow{index: int32(d.Uvarint()), values: make([]value, len(s.columns))}
-		for i, c := range s.columns {
-			row.values[i] = decodeValue(&d, c.kind, payload)
+		r.indexes = append(r.indexes, int32(d.Uvarint()))
+		for _, c := range r.columns {
+			r.values = append(r.values, decodeValue(&d, c.kind, payload))
 		}
 		if d.Bad {
-			return nil, errNotRecords
+			return nil, nil, errNotRecords
 		}
-		s.rows = append(s.rows, row)
 	}
-	if text := d.Bytes(); len(text) > 0 && json.Unmarshal(text, &s.refused) != nil {
-		return nil, errNotRecords
+	var refused []Refusal
+	if text := d.Bytes(); len(text) > 0 && json.Unmarshal(text, &refused) != nil || d.Bad || len(d.Rest) > 0 {
+		return nil, nil, errNotRecords
 	}
-	if d.Bad || len(d.Rest) > 0 {
-		return nil, errNotRecords
-	}
-	return s, nil
+	return r, refused, nil
 }
 
 // decodeValue decodes a value. Texts are spans of the payload.
@@ -147,44 +117,33 @@ func decodeValue(d *queue.Decoder, kind Type, payload []byte) value {
 	return value{}
 }
 
-// unfitRecord is a record that does not fit the schema, and why.
-type unfitRecord struct {
-	row    int
-	reason string
-}
-
-// records turns the records of an entry into records of a schema, with the row in the entry
-// of each, and returns those that no longer fit. at is the time of the request.
-func (s *spooledRecords) records(schema *Schema, at time.Time) (*Records, []int, []unfitRecord) {
-	out := &Records{schema: schema, arena: slices.Clip(s.arena)} // the payload must not be overwritten
-	places := make([]int, len(s.columns))                        // in the schema; -1: none
-	for i, c := range s.columns {
-		places[i] = -1
-		for j, now := range schema.columns {
-			if now.Name == c.name {
-				places[i] = j
-			}
-		}
+// fit turns records into those of a schema, with the row that each was, and returns the rows that
+// do not fit it. at is the time of the request.
+func (r *Records) fit(schema *Schema, at time.Time) (*Records, []int, []deadRecord) {
+	out := &Records{columns: schema.headings, arena: slices.Clip(r.arena)} // the payload must not be overwritten
+	places := make([]int, len(r.columns))                                  // in the schema; -1: none
+	for i, c := range r.columns {
+		places[i] = slices.IndexFunc(schema.headings, func(now heading) bool { return now.name == c.name })
 	}
 	var origin []int
-	var unfit []unfitRecord
-	for n, row := range s.rows {
-		if reason := s.move(out, schema, places, row, at); reason != "" {
-			unfit = append(unfit, unfitRecord{n, reason})
+	var unfit []deadRecord
+	for row := range r.Len() {
+		if reason := r.move(row, out, schema, places, at); reason != "" {
+			unfit = append(unfit, deadRecord{Row: row, Reason: reason})
 			continue
 		}
-		origin = append(origin, n)
+		origin = append(origin, row)
 	}
 	return out, origin, unfit
 }
 
-// move adds a row to records, or returns why it does not fit.
-func (s *spooledRecords) move(out *Records, schema *Schema, places []int, row spooledRow, at time.Time) (reason string) {
+// move adds a row to records of a schema, or returns why it does not fit.
+func (r *Records) move(row int, out *Records, schema *Schema, places []int, at time.Time) (reason string) {
 	there := make([]bool, len(schema.columns))
 	base := len(out.values)
 	values := out.grow()
-	for i, v := range row.values {
-		place, c := places[i], s.columns[i]
+	for i, c := range r.columns {
+		place, v := places[i], r.at(row, i)
 		switch {
 		case place >= 0 && (c.kind == schema.columns[place].Type || !v.set):
 			values[place] = v
@@ -219,7 +178,7 @@ func (s *spooledRecords) move(out *Records, schema *Schema, places []int, row sp
 		out.values = out.values[:base]
 		return reason
 	}
-	out.indexes = append(out.indexes, row.index)
+	out.indexes = append(out.indexes, r.indexes[row])
 	return ""
 }
 
@@ -238,18 +197,10 @@ func (r *Records) addDecimal(kind Type, v value) value {
 // SpooledJSON returns each record of an entry's payload as a JSON object, for people to
 // read. For a payload without records it returns one string of base64.
 func SpooledJSON(payload []byte) ([]json.RawMessage, error) {
-	s, err := decodeRecords(payload)
+	r, _, err := decodeRecords(payload)
 	if err != nil {
 		text, err := json.Marshal(base64.StdEncoding.EncodeToString(payload))
 		return []json.RawMessage{text}, err
-	}
-	r := &Records{schema: &Schema{}, arena: s.arena}
-	for _, c := range s.columns {
-		r.schema.columns = append(r.schema.columns, column{Column: Column{Name: c.name, Type: c.kind}})
-	}
-	for _, row := range s.rows {
-		r.values = append(r.values, row.values...)
-		r.indexes = append(r.indexes, row.index)
 	}
 	objects := make([]json.RawMessage, 0, r.Len())
 	for row := range r.Len() {
@@ -265,12 +216,12 @@ func SpooledJSON(payload []byte) ([]json.RawMessage, error) {
 // object returns a record as a JSON object without the columns that are NULL.
 func (r *Records) object(row int) (json.RawMessage, error) {
 	b := []byte{'{'}
-	for i, c := range r.schema.columns {
+	for i, c := range r.columns {
 		if r.Null(row, i) {
 			continue
 		}
 		var field any
-		switch c.Type {
+		switch c.kind {
 		case Integer:
 			field = r.Integer(row, i)
 		case Real:
@@ -286,9 +237,9 @@ func (r *Records) object(row int) (json.RawMessage, error) {
 		default:
 			field = string(r.Bytes(row, i))
 		}
-		text, err := json.Marshal(map[string]any{c.Name: field})
+		text, err := json.Marshal(map[string]any{c.name: field})
 		if err != nil {
-			return nil, fmt.Errorf("encode column %s: %w", c.Name, err)
+			return nil, fmt.Errorf("encode column %s: %w", c.name, err)
 		}
 		if len(b) > 1 {
 			b = append(b, ',')
@@ -296,14 +247,4 @@ func (r *Records) object(row int) (json.RawMessage, error) {
 		b = append(b, text[1:len(text)-1]...)
 	}
 	return append(b, '}'), nil
-}
-
-// one encodes one row alone as it was accepted.
-func (s *spooledRecords) one(row int) []byte {
-	r := &Records{schema: &Schema{}, arena: s.arena, values: s.rows[row].values, indexes: []int32{s.rows[row].index}}
-	for _, c := range s.columns {
-		r.schema.columns = append(r.schema.columns, column{Column: Column{Name: c.name, Type: c.kind}})
-	}
-	b, _ := appendRecords(nil, r, []int{0}, nil) // cannot fail without refusals
-	return b
 }

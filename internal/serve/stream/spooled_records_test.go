@@ -15,13 +15,13 @@ func FuzzSpooledRecords(f *testing.F) {
 	f.Add([]byte(recordsFormat + "\x01\x01a\x04blob\x01\x00\x01\xff\xff\xff\xff\xff\xff\xff\xff\x00"))
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		_, _ = SpooledJSON(payload)
-		s, err := decodeRecords(payload)
+		r, _, err := decodeRecords(payload)
 		if err != nil {
 			return
 		}
-		records, _, _ := s.records(schema, time.Now())
+		records, _, _ := r.fit(schema, time.Now())
 		for row := range records.Len() {
-			if _, err := appendRecords(nil, records, []int{row}, nil); err != nil {
+			if _, err := appendRecords(nil, records, row, row+1, nil); err != nil {
 				t.Error(err)
 			}
 		}
@@ -57,7 +57,7 @@ func spooledPayload(t testing.TB, schema *Schema, lines string) []byte {
 	if err != nil || len(refused) > 0 {
 		t.Fatal(err, refused)
 	}
-	payload, err := appendRecords(nil, records, allRows(records.Len()), nil)
+	payload, err := appendRecords(nil, records, 0, records.Len(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,11 +88,11 @@ func TestSpooledSchemaChange(t *testing.T) {
 		{[]string{"id integer", "name text", "x real", "y real required"}, "", "0 column y is required now, 1 column y is required now, 2 column y is required now"},
 	}
 	for _, test := range tests {
-		s, err := decodeRecords(payload)
+		r, _, err := decodeRecords(payload)
 		if err != nil {
 			t.Fatal(err)
 		}
-		records, origin, lost := s.records(spooledSchema(t, test.columns...), at)
+		records, origin, lost := r.fit(spooledSchema(t, test.columns...), at)
 		var got, reasons []string
 		for row := range records.Len() {
 			object, err := records.object(row)
@@ -105,10 +105,14 @@ func TestSpooledSchemaChange(t *testing.T) {
 			}
 		}
 		for _, d := range lost {
-			reasons = append(reasons, fmt.Sprint(d.row, " ", d.reason))
-			one, err := SpooledJSON(s.one(d.row))
+			reasons = append(reasons, fmt.Sprint(d.Row, " ", d.Reason))
+			alone, err := appendRecords(nil, r, d.Row, d.Row+1, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			one, err := SpooledJSON(alone)
 			whole, wholeErr := SpooledJSON(payload)
-			if err != nil || wholeErr != nil || len(one) != 1 || string(one[0]) != string(whole[d.row]) {
+			if err != nil || wholeErr != nil || len(one) != 1 || string(one[0]) != string(whole[d.Row]) {
 				t.Errorf("alone it is %s, %v", one, err)
 			}
 		}
@@ -129,7 +133,7 @@ func TestSpooledFormat(t *testing.T) {
 		recordsFormat + "\x01\x01d\x07decimal\x01\x00\x01\x031e5\x00":                            "",
 		recordsFormat + "\x01\x01d\x06money!\x01\x00\x01\x031e5\x00":                             "",
 	} {
-		_, err := decodeRecords([]byte(payload))
+		_, _, err := decodeRecords([]byte(payload))
 		if (err == nil) != (want != "") {
 			t.Errorf("%q: %v", payload, err)
 			continue

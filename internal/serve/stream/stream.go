@@ -163,21 +163,15 @@ func (s *Stream) Close(ctx context.Context) error {
 	s.wake.Broadcast()
 	s.mu.Unlock()
 	s.endAll()
-	done := make(chan struct{})
-	go func() {
-		s.workers.Wait()
-		close(done)
-	}()
 	before := s.counters.failed.Load()
-	select {
-	case <-done:
-	case <-ctx.Done():
+	waits := context.AfterFunc(ctx, func() {
 		s.mu.Lock()
+		defer s.mu.Unlock()
 		s.stop() // ends attempts and pauses; the rest of the queue then fails fast
 		s.wake.Broadcast()
-		s.mu.Unlock()
-		<-done
-	}
+	})
+	s.workers.Wait()
+	waits()
 	s.stop()
 	if lost := s.counters.failed.Load() - before; lost > 0 {
 		return fmt.Errorf("close stream %s: %d accepted records were not stored", s.schema.def.Name, lost)

@@ -85,44 +85,28 @@ func (h *Held) Error() string { return ErrHeld.Error() + ": " + h.Reason }
 // Unwrap returns ErrHeld.
 func (h *Held) Unwrap() error { return ErrHeld }
 
-// Refused is the error of rows whose data the database refuses. The statement was undone;
-// the transaction continues.
-type Refused struct {
-	Reason string // the database's message
-}
-
-// Error returns the reason.
-func (r *Refused) Error() string { return "refused: " + r.Reason }
-
-// Bisect inserts rows [0, n) in order if the database may refuse some of them. insert
-// inserts rows [low, high) or none of them, and returns a *Refused if the database refuses
-// their data. Any other error ends the work. A refused part of more than few rows is
-// halved. A smaller one is given to singly, which inserts each row alone.
+// Bisect inserts rows of the batch, or of its Trial, in order if the database may refuse some of
+// them. insert inserts all of some rows or none, and returns a refusal if the database refuses
+// their data and the transaction continues. Any error ends the work. A refused part of more than
+// few rows is halved. A smaller one is given to singly, which inserts each row alone. With
+// RowByRow, insert counts as refused.
 //
-// It calls insert at most 4n/few+1 times, and singly at most once per row.
-func Bisect(n, few int, insert func(low, high int) (*Refused, error), singly func(low, high int) error) error {
-	if n == 0 {
+// It calls insert at most 4n/few+1 times for n rows, and singly at most once per row.
+func (b *Batch) Bisect(rows []Row, few int, insert func([]Row) (*RowRefusal, error), singly func([]Row) error) error {
+	if len(rows) == 0 {
 		return nil
 	}
-	// The parts that are left, the next one last.
-	type part struct{ low, high int }
-	parts := []part{{0, n}}
-	for len(parts) > 0 {
-		p := parts[len(parts)-1]
-		parts = parts[:len(parts)-1]
-		refused, err := insert(p.low, p.high)
-		switch {
-		case err != nil:
+	if !b.RowByRow {
+		if refused, err := insert(rows); err != nil || refused == nil {
 			return err
-		case refused == nil:
-		case p.high-p.low <= max(1, few):
-			if err := singly(p.low, p.high); err != nil {
-				return err
-			}
-		default:
-			middle := (p.low + p.high) / 2
-			parts = append(parts, part{middle, p.high}, part{p.low, middle})
 		}
 	}
-	return nil
+	if len(rows) <= max(1, few) {
+		return singly(rows)
+	}
+	middle := len(rows) / 2
+	if err := b.Bisect(rows[:middle], few, insert, singly); err != nil {
+		return err
+	}
+	return b.Bisect(rows[middle:], few, insert, singly)
 }

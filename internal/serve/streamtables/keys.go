@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/bits"
+	"slices"
 	"strings"
 	"time"
 
@@ -45,9 +46,7 @@ func (w *writer) findKeys(ctx context.Context) (map[*stream.Entry]*keyRow, error
 // readKeys does what findKeys does for some requests. The statement has that end.
 func (w *writer) readKeys(ctx context.Context, requests []*stream.Entry, end string) (map[*stream.Entry]*keyRow, error) {
 	others := make(map[*stream.Entry]*keyRow)
-	for len(requests) > 0 {
-		part := requests[:min(len(requests), readMax)]
-		requests = requests[len(part):]
+	for part := range slices.Chunk(requests, readMax) {
 		byKey := make(map[string]*stream.Entry, len(part))
 		var keys []any
 		for _, e := range part {

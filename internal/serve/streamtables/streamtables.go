@@ -26,28 +26,18 @@ func Own(d tables.Dialect, spooled bool) []tables.Table {
 	return own
 }
 
-// batchTables are the tables that every stream needs.
+// batchTables are the tables that every stream needs. request_key has bytes, so that no encoding of
+// the database limits it.
 var batchTables = []tables.Table{
 	{
-		Name: "spillway_batches",
-		Columns: []tables.Column{
-			{Name: "id", Type: tables.UUID},
-			{Name: "created_at", Type: tables.Time},
-			{Name: "results", Type: tables.Bytes, Null: true},
-		},
-		Key: []string{"id"}, Index: "created_at", Small: true, Privileges: allRights,
+		Name:    "spillway_batches",
+		Columns: "id uuid, created_at time, results bytes null",
+		Key:     []string{"id"}, Index: "created_at", Small: true, Privileges: allRights,
 	},
 	{
 		Name: "spillway_requests",
-		Columns: []tables.Column{
-			{Name: "stream", Type: tables.Name},
-			{Name: "request_key", Type: tables.ShortBytes}, // no encoding of the database limits it
-			{Name: "fingerprint", Type: tables.ShortBytes},
-			{Name: "outcome", Type: tables.Bytes},
-			{Name: "expires_at", Type: tables.Time},
-			{Name: "accepted_at", Type: tables.Time},
-			{Name: "earlier", Type: tables.Bytes, Null: true},
-		},
+		Columns: "stream name, request_key shortbytes, fingerprint shortbytes, outcome bytes, expires_at time, accepted_at time, " +
+			"earlier bytes null",
 		Key: []string{"stream", "request_key"}, Index: "expires_at", Privileges: allRights,
 	},
 }
@@ -55,28 +45,14 @@ var batchTables = []tables.Table{
 // drainTables are the tables that streams with a spool need in addition.
 var drainTables = []tables.Table{
 	{
-		Name: "spillway_epochs",
-		Columns: []tables.Column{
-			{Name: "spool", Type: tables.UUID},
-			{Name: "epoch", Type: tables.UUID},
-			{Name: "stream", Type: tables.Name},
-			{Name: "last", Type: tables.Integer},
-			{Name: "updated_at", Type: tables.Time},
-		},
-		Key: []string{"spool", "epoch"}, Index: "updated_at", Small: true, Privileges: allRights,
+		Name:    "spillway_epochs",
+		Columns: "spool uuid, epoch uuid, stream name, last integer, updated_at time",
+		Key:     []string{"spool", "epoch"}, Index: "updated_at", Small: true, Privileges: allRights,
 	},
 	{
-		Name: "spillway_drained",
-		Columns: []tables.Column{
-			{Name: "spool", Type: tables.UUID},
-			{Name: "epoch", Type: tables.UUID},
-			{Name: "last", Type: tables.Integer},
-			{Name: "first", Type: tables.Integer},
-			{Name: "sums", Type: tables.Bytes},
-			{Name: "results", Type: tables.Bytes, Null: true},
-			{Name: "created_at", Type: tables.Time},
-		},
-		Key: []string{"spool", "epoch", "last"}, Index: "created_at", Privileges: []string{"SELECT", "INSERT", "DELETE"},
+		Name:    "spillway_drained",
+		Columns: "spool uuid, epoch uuid, last integer, first integer, sums bytes, results bytes null, created_at time",
+		Key:     []string{"spool", "epoch", "last"}, Index: "created_at", Privileges: []string{"SELECT", "INSERT", "DELETE"},
 	},
 }
 

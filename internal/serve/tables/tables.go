@@ -21,7 +21,7 @@ import (
 
 // Session is one connection of a database. Statements mark each parameter with ?, and contain
 // no other question mark. An argument is nil, an int64, a bool, a string, a []byte, a [16]byte
-// (of a column of type UUID) or a time.Time. In makes a []any of strings, []byte or [16]byte too.
+// (of a column of type uuid) or a time.Time. In makes a []any of strings, []byte or [16]byte too.
 type Session interface {
 	// Exec runs a statement and returns how many rows it changed. Without arguments it may be
 	// one that cannot be prepared, such as SAVEPOINT, and changed is 0.
@@ -30,8 +30,8 @@ type Session interface {
 	Rows(ctx context.Context, sql string, args ...any) ([]Row, error)
 }
 
-// Row is a row of a result, with a text for each value: "" for NULL, the bytes of UUID,
-// ShortBytes and Bytes, and the microseconds since 1970 of Time.
+// Row is a row of a result, with a text for each value: "" for NULL, the bytes of uuid,
+// shortbytes and bytes, and the microseconds since 1970 of time.
 type Row []string
 
 // Integer returns a value of an integer type.
@@ -43,7 +43,7 @@ func (r Row) Integer(column int) (int64, error) {
 	return n, nil
 }
 
-// Time returns a value of type Time, the zero time for NULL.
+// Time returns a value of type time, the zero time for NULL.
 func (r Row) Time(column int) (time.Time, error) {
 	if r[column] == "" {
 		return time.Time{}, nil
@@ -52,35 +52,13 @@ func (r Row) Time(column int) (time.Time, error) {
 	return time.UnixMicro(micros).UTC(), err
 }
 
-// Type is the type of a column. Each adapter has a type of its database for it.
-type Type uint8
-
-// The types of columns.
-const (
-	UUID       Type = iota // 16 bytes
-	Name                   // a text of up to 255 bytes, which is compared byte by byte
-	ShortBytes             // up to 255 bytes
-	Bytes                  // bytes of any length
-	Integer                // of 64 bits
-	Time                   // in microseconds
-	Text                   // a text of any length
-	Word                   // a text of up to 64 ASCII characters
-	Small                  // an integer of 16 bits
-	Number                 // an integer of 32 bits
-	Boolean
-)
-
-// Column is a column of a table. Its name needs no quotes in any database.
-type Column struct {
-	Name string
-	Type Type
-	Null bool // it may be NULL
-}
-
 // Table is a table that the server keeps for itself.
 type Table struct {
-	Name    string
-	Columns []Column
+	Name string
+	// Columns are the names and the types of the columns, with commas between them, such as
+	// "id uuid, until time null". Only those with null may be NULL. Names need no quotes in any
+	// database.
+	Columns string
 	Key     []string // columns of the primary key
 	// Index is a column with an index; "" for none. If the table is Small, only MySQL needs
 	// the index: its DELETE locks every row that it looks at.
@@ -92,10 +70,20 @@ type Table struct {
 }
 
 // Dialect is how a database writes what the statements need. Expressions of time have the
-// type Time.
+// type time.
 type Dialect struct {
-	SQL       plans.Dialect
-	Types     map[Type]string
+	SQL plans.Dialect
+	// Types has a type of the database for each of these:
+	//
+	//	uuid                     16 bytes
+	//	shortbytes, bytes        up to 255 bytes, or any number
+	//	name                     a text of up to 255 bytes, which is compared byte by byte
+	//	word                     a text of up to 64 ASCII characters
+	//	text                     a text of any length
+	//	integer, number, small   integers of 64, 32 and 16 bits
+	//	boolean
+	//	time                     in microseconds
+	Types     map[string]string
 	Now       string // the time of the database
 	Later     string // Now and a parameter: microseconds, which may be negative
 	ForUpdate string // the end of a SELECT that locks its rows; "" if a transaction locks all
@@ -160,9 +148,11 @@ func checkFormat(table, comment string) error {
 // DDL returns the statements that create the table if it is missing.
 func (t *Table) DDL(d Dialect) string {
 	var lines, tail []string
-	for _, c := range t.Columns {
-		line := c.Name + " " + d.Types[c.Type]
-		if !c.Null {
+	for column := range strings.SplitSeq(t.Columns, ", ") {
+		name, kind, _ := strings.Cut(column, " ")
+		kind, null := strings.CutSuffix(kind, " null")
+		line := name + " " + d.Types[kind]
+		if !null {
 			line += " NOT NULL"
 		}
 		lines = append(lines, line)
