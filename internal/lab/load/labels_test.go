@@ -35,7 +35,7 @@ func namedTarget(t *testing.T, secure bool) (*target.Target, target.Clock) {
 	if err := os.WriteFile(path, []byte("name=login GET /login\nname=list 3 GET /list\nname=list 5 GET /list?all\nname=broken GET /broken\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	requests, err := target.ReadRequests(path, target.Authority(server.URL), target.LocalFiles)
+	requests, err := target.ReadRequests(path, target.Authority(server.URL))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -190,7 +190,7 @@ func (o *Options) parse(searches bool) (*Config, *target.Config, error) {
 	if o.Flow == "" {
 		return config, requests, nil
 	}
-	if config.Flow, err = flow.Read(o.Flow, target.LocalFiles, os.LookupEnv); err != nil {
+	if config.Flow, err = flow.Read(o.Flow); err != nil {
 		return nil, nil, err
 	}
 	requests.Calls = config.Flow.Names()
@@ -218,7 +218,7 @@ func (o *Options) targetConfig(load *Config) (*target.Config, error) {
 		URL: o.Target, Socket: o.Socket, Allow: o.Allow, Timeout: o.Timeout, PerConnection: o.PerConnection, DNSRefresh: o.DNSRefresh,
 		Seed: load.Seed, Part: load.Part, Clock: load.Clock,
 		Method: o.Method, HTTP2: o.HTTP2, Streams: o.Streams, GRPC: o.GRPC, Proto: o.Proto, SQL: o.SQL, Commands: o.Command,
-		Insecure: o.Insecure, CACert: o.CACert, Cert: o.Cert, Key: o.Key, Files: target.LocalFiles,
+		Insecure: o.Insecure, CACert: o.CACert, Cert: o.Cert, Key: o.Key,
 	}
 	for _, text := range o.Source {
 		address, err := netip.ParseAddr(text)
@@ -232,7 +232,7 @@ func (o *Options) targetConfig(load *Config) (*target.Config, error) {
 		if !found || name == "" {
 			return nil, fmt.Errorf("--param %q: write NAME=VALUE", text)
 		}
-		v, err := target.ParseValue(value, target.LocalFiles)
+		v, err := target.ParseValue(value)
 		if err != nil {
 			return nil, fmt.Errorf("--param %s: %w", name, err)
 		}
@@ -258,7 +258,7 @@ func (o *Options) readBody(config *target.Config) (err error) {
 		return errors.New("--body, --body-file and --form: give one of them")
 	case len(o.Form) > 0:
 		var contentType target.Header
-		if contentType, config.Body, err = target.ParseForm(o.Form, config.Files); err != nil {
+		if contentType, config.Body, err = target.ParseForm(o.Form); err != nil {
 			return err
 		}
 		if slices.ContainsFunc(config.Headers, func(h target.Header) bool { return strings.EqualFold(h.Name, contentType.Name) }) {
@@ -266,21 +266,21 @@ func (o *Options) readBody(config *target.Config) (err error) {
 		}
 		config.Headers = append(config.Headers, contentType)
 	case o.Body != "":
-		if config.Body, err = target.ParseTemplate(o.Body, config.Files); err != nil {
+		if config.Body, err = target.ParseTemplate(o.Body); err != nil {
 			return fmt.Errorf("--body: %w", err)
 		}
 	case o.BodyFile != "":
-		text, err := target.ReadBody(o.BodyFile, config.Files)
+		text, err := target.ReadFile(o.BodyFile)
 		if err != nil {
-			return err
+			return fmt.Errorf("--body-file: %w", err)
 		}
-		config.Body = target.PlainTemplate(text)
+		config.Body = target.PlainTemplate(string(text))
 	}
 	if o.Method == "" && (o.Body+o.BodyFile != "" || len(o.Form) > 0) {
 		config.Method = "POST"
 	}
 	if o.RequestsFile != "" {
-		config.Requests, err = target.ReadRequests(o.RequestsFile, target.Authority(o.Target), config.Files)
+		config.Requests, err = target.ReadRequests(o.RequestsFile, target.Authority(o.Target))
 	}
 	return err
 }

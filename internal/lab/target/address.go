@@ -150,7 +150,7 @@ func (t *Target) parseRequests(path string) (err error) {
 	case len(t.config.Calls) > 0:
 		return t.parseCalls(path)
 	case len(requests) == 0:
-		template, err := ParseTemplate(path, t.config.Files)
+		template, err := ParseTemplate(path)
 		if err != nil {
 			return fmt.Errorf("target: %w", err)
 		}
@@ -158,7 +158,7 @@ func (t *Target) parseRequests(path string) (err error) {
 	case path != "/" || t.config.Method != "" || len(t.config.Body.parts) > 0:
 		return errors.New("with --requests-file, write the target without a path, and the method and body in the file")
 	}
-	if t.http, err = newHTTPMix(requests, t.host, t.config.Headers, t.config.Files); err != nil {
+	if t.http, err = newHTTPMix(requests, t.host, t.config.Headers); err != nil {
 		return err
 	}
 	t.mix = t.http.mix
@@ -172,7 +172,7 @@ func (t *Target) parseCalls(path string) error {
 		c.Checks.wantBody() {
 		return errors.New("with --flow, write the target without a path, and methods, bodies and checks in the file")
 	}
-	headers, err := compileHeaders(c.Headers, t.config.Files)
+	headers, err := compileHeaders(c.Headers)
 	t.http = &httpMix{headers: headers}
 	t.mix.names = c.Calls
 	return err
@@ -189,7 +189,7 @@ func (t *Target) parseRedis(scheme string) (location, error) {
 	}
 	var entries []mixEntry
 	for _, text := range t.config.Commands {
-		c, err := parseCommand(text, t.config.Files)
+		c, err := parseCommand(text)
 		if err != nil {
 			return location{}, err
 		}

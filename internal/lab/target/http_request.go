@@ -29,10 +29,10 @@ type headerLine struct {
 }
 
 // compileHeaders compiles the values and reads the files that they name.
-func compileHeaders(headers []Header, files Files) ([]headerLine, error) {
+func compileHeaders(headers []Header) ([]headerLine, error) {
 	lines := make([]headerLine, len(headers))
 	for i, h := range headers {
-		value, err := ParseTemplate(h.Value, files)
+		value, err := ParseTemplate(h.Value)
 		if err != nil {
 			return nil, fmt.Errorf("header %s: %w", h.Name, err)
 		}
@@ -271,8 +271,8 @@ type httpMix struct {
 	requests []builtRequest
 }
 
-func newHTTPMix(requests []HTTPRequest, host string, headers []Header, files Files) (*httpMix, error) {
-	lines, err := compileHeaders(headers, files)
+func newHTTPMix(requests []HTTPRequest, host string, headers []Header) (*httpMix, error) {
+	lines, err := compileHeaders(headers)
 	if err != nil {
 		return nil, err
 	}

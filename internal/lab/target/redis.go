@@ -27,7 +27,7 @@ type command struct {
 
 // parseCommand reads [name=NAME] and words between blanks. A word may be quoted
 // with single or double quotes.
-func parseCommand(text string, files Files) (command, error) {
+func parseCommand(text string) (command, error) {
 	name, text, err := cutName(text)
 	if err != nil {
 		return command{}, fmt.Errorf("command: %w", err)
@@ -41,7 +41,7 @@ func parseCommand(text string, files Files) (command, error) {
 	}
 	c := command{name: name, text: text, kind: commandKind(words[0])}
 	for _, word := range words {
-		t, err := ParseTemplate(word, files)
+		t, err := ParseTemplate(word)
 		if err != nil {
 			return command{}, fmt.Errorf("command %q: %w", text, err)
 		}

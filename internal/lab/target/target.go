@@ -35,7 +35,6 @@ type Config struct {
 	Seed          uint64        // of random values
 	Part          Part          // of the values of sequence and of files
 	Clock         Clock
-	Files         Files // that requests may name; nil: none
 
 	DNSRefresh time.Duration // interval of Refresh; 0: one address for the whole run
 	// Lookup returns the addresses of a host; nil: the system's resolver.

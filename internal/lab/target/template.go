@@ -24,14 +24,13 @@ type templatePart struct {
 
 // Scope is what the values of a template may refer to.
 type Scope struct {
-	Files Files          // opens the files that values name
 	Dir   string         // of relative paths of files; "": the working directory
 	Names map[string]int // of variables, in addition to the forms of Value: index in Source.Variables; nil: none
 }
 
 // ParseTemplate compiles text and reads the files that it names.
-func ParseTemplate(text string, files Files) (Template, error) {
-	return Scope{Files: files}.Parse(text)
+func ParseTemplate(text string) (Template, error) {
+	return Scope{}.Parse(text)
 }
 
 // Parse compiles text and reads the files that it names. If the scope has
