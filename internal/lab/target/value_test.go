@@ -81,7 +81,7 @@ func TestRandomStaysInside(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		low := rapid.Int64Range(-1e12, 1e12).Draw(t, "low")
 		high := low + rapid.Int64Range(0, 5).Draw(t, "width")
-		v, err := ParseValue("random("+strconv.FormatInt(low, 10)+", "+strconv.FormatInt(high, 10)+")")
+		v, err := ParseValue("random(" + strconv.FormatInt(low, 10) + ", " + strconv.FormatInt(high, 10) + ")")
 		if err != nil {
 			t.Fatal(err)
 		}
