@@ -27,7 +27,7 @@ func (e *engine) searchPeak(ctx context.Context, t *trial) (*PeakRun, error) {
 	if err != nil {
 		return nil, err
 	}
-	settings := peak.Settings{Precision: facts.Step, Start: facts.Start, Max: facts.Max, Seed: e.manifest.Seed}
+	settings := peak.Settings{Precision: facts.Step, Start: facts.Start, Max: facts.Max}
 	settings.Limits(slo)
 	found, search := &PeakRun{}, peak.NewSearch(settings)
 	tries, began := map[float64]int{}, time.Now()

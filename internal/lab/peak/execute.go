@@ -30,7 +30,7 @@ type Options struct {
 
 // settings checks the options. Its errors are usage errors.
 func (o *Options) settings() (Settings, result.SLO, error) {
-	s := Settings{Start: o.Start, Max: o.Max, Deadline: o.MaxTime, Warmup: o.Warmup, Seed: o.RandomSeed}
+	s := Settings{Start: o.Start, Max: o.Max, Deadline: o.MaxTime, Warmup: o.Warmup}
 	slo, err := result.ParseSLO(o.SLO)
 	if err == nil {
 		s.Precision, err = parsePrecision(o.Precision)

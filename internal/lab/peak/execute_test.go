@@ -125,7 +125,7 @@ func TestOutcomeOf(t *testing.T) {
 	for _, capacity := range []float64{80, 400, 1000, 5000} {
 		for _, steps := range []int{1, 4, 7, ProbesMax} {
 			for name, change := range map[string]func(*result.Total){"valid": nil, "some not VALID": invalid} {
-				o := searched(t, capacity, Settings{Start: 100, Quantile: 0.9, Seed: uint64(steps)}, steps, change)
+				o := searched(t, capacity, Settings{Start: 100, Quantile: 0.9}, steps, change)
 				read, err := OutcomeOf(o.Run)
 				if err != nil || read == nil {
 					t.Fatalf("%g/s, %d steps, %s: %v, %v", capacity, steps, name, read, err)

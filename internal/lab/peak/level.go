@@ -63,9 +63,14 @@ func (l *level) onlyOverloaded() bool {
 	return len(l.visits) > 0 && !slices.ContainsFunc(l.visits, func(v *Visit) bool { return !v.onlyOverloaded() })
 }
 
-// overloaded reports whether the backlog grew in every visit.
-func (l *level) overloaded() bool {
-	return len(l.visits) > 0 && !slices.ContainsFunc(l.visits, func(v *Visit) bool { return !v.Observation.Overloaded })
+// answered is the mean rate of good answers, and whether the backlog grew in every visit.
+func (l *level) answered() (rate float64, backlog bool) {
+	backlog = len(l.visits) > 0
+	for _, v := range l.visits {
+		rate += v.Observation.Rate / float64(len(l.visits))
+		backlog = backlog && v.Observation.Overloaded
+	}
+	return rate, backlog
 }
 
 // agreed reports whether the last two visits say the same.
