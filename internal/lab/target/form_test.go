@@ -20,7 +20,7 @@ func TestForm(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newSource()
-	s.next()
+	s.Next()
 	r, text := readBack(t, mix.requests[0].append(nil, false, s))
 	_, parameters, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil {

@@ -83,7 +83,7 @@ func openGRPC(name, path string) (*grpcMethod, error) {
 
 // check encodes the body once, so that mistakes show before the load.
 func (g *grpcMethod) check(body *Template) error {
-	frame, err := g.append(nil, body.append(nil, NewSource(1, 0, new(atomic.Int64))))
+	frame, err := g.append(nil, body.Append(nil, NewSource(1, 0, new(atomic.Int64))))
 	if err != nil {
 		return fmt.Errorf("--body: %w", err)
 	}

@@ -240,8 +240,8 @@ func (r *builtRequest) append(b []byte, last bool, s *Source) []byte {
 	}
 	b = append(b, r.method...)
 	b = append(b, ' ')
-	b = r.path.append(b, s)
-	b = r.headers.append(b, s)
+	b = r.path.Append(b, s)
+	b = r.headers.Append(b, s)
 	if last {
 		b = append(b, closeLine...)
 	}
@@ -257,7 +257,7 @@ func (r *builtRequest) appendBody(b []byte, s *Source) []byte {
 	const gap = "Content-Length:           \r\n\r\n" // nine digits and a space
 	b = append(b, gap...)
 	start := len(b)
-	b = r.body.append(b, s)
+	b = r.body.Append(b, s)
 	var digits [20]byte
 	number := strconv.AppendInt(digits[:0], int64(len(b)-start), 10)
 	copy(b[start-len("\r\n\r\n")-len(number):], number)

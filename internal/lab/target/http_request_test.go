@@ -48,7 +48,7 @@ func TestBuiltRequest(t *testing.T) {
 			}
 			for _, last := range []bool{false, true} {
 				s := newSource()
-				s.next()
+				s.Next()
 				r, got := readBack(t, mix.requests[mix.draw(s)].append(nil, last, s))
 				wantPath := strings.ReplaceAll(path, "{random(4,4)}", "4")
 				wantBody := strings.ReplaceAll(body, "{sequence}", "1")
@@ -99,7 +99,7 @@ func TestPathValuesAreEscaped(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := newSource()
-		s.next()
+		s.Next()
 		r, body := readBack(t, mix.requests[mix.draw(s)].append(nil, false, s))
 		want := "/%41/" + test.escaped + "?q=" + test.escaped + "&r=" + test.reserved
 		if r.RequestURI != want || body != test.value {

@@ -241,7 +241,7 @@ func (c *netHTTPConn) build(ctx context.Context, o *Outcome) (*http.Request, *Ch
 		request, err := c.buildCall(ctx, o.call)
 		return request, o.call.Checks, err
 	}
-	c.source.next()
+	c.source.Next()
 	r := &c.target.http.requests[o.number]
 	o.Kind = r.kind
 	request, err := c.buildOwn(ctx, r)
@@ -250,8 +250,8 @@ func (c *netHTTPConn) build(ctx context.Context, o *Outcome) (*http.Request, *Ch
 }
 
 func (c *netHTTPConn) buildOwn(ctx context.Context, r *builtRequest) (*http.Request, error) {
-	c.path = r.path.append(c.path[:0], c.source)
-	c.body = r.body.append(c.body[:0], c.source)
+	c.path = r.path.Append(c.path[:0], c.source)
+	c.body = r.body.Append(c.body[:0], c.source)
 	if grpc := c.target.grpc; grpc != nil {
 		var err error
 		if c.frame, err = grpc.append(c.frame[:0], c.body); err != nil {
@@ -283,7 +283,7 @@ func (c *netHTTPConn) setHeaders(request *http.Request) {
 	request.Header.Set("User-Agent", userAgent)
 	for i := range c.target.http.headers {
 		h := &c.target.http.headers[i]
-		c.header = h.value.append(c.header[:0], c.source)
+		c.header = h.value.Append(c.header[:0], c.source)
 		switch name := http.CanonicalHeaderKey(h.name); name {
 		case "Host", "User-Agent":
 			setHeader(request, name, string(c.header))

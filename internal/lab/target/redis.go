@@ -106,7 +106,7 @@ func commandKind(name string) Kind {
 func (c *command) append(b, word []byte, s *Source) (out, memory []byte) {
 	b = appendRedisHeader(b, '*', len(c.words))
 	for i := range c.words {
-		word = c.words[i].append(word[:0], s)
+		word = c.words[i].Append(word[:0], s)
 		b = appendRedisHeader(b, '$', len(word))
 		b = append(b, word...)
 		b = append(b, '\r', '\n')
@@ -234,7 +234,7 @@ type redisProtocol struct {
 }
 
 func (p *redisProtocol) request(number int, first, _ bool) []byte {
-	p.source.next()
+	p.source.Next()
 	c := &p.commands[number]
 	p.kind = c.kind
 	out := p.scratch.request[:0]

@@ -152,10 +152,7 @@ func (t *Template) Variables() []int {
 }
 
 // Append appends the template to b with the values of the current request.
-func (t *Template) Append(b []byte, s *Source) []byte { return t.append(b, s) }
-
-// append appends the template to b with the values of the current request.
-func (t *Template) append(b []byte, s *Source) []byte {
+func (t *Template) Append(b []byte, s *Source) []byte {
 	for i := range t.parts {
 		b = append(b, t.parts[i].text...)
 		if v := t.parts[i].value; v != nil {

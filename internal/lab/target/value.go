@@ -211,10 +211,7 @@ func NewSource(seed uint64, worker int, sequence *atomic.Int64) *Source {
 }
 
 // Next starts the next request: it takes the next number of the sequence.
-func (s *Source) Next() { s.next() }
-
-// next starts the next request.
-func (s *Source) next() { s.number = 0 }
+func (s *Source) Next() { s.number = 0 }
 
 // requestNumber returns this request's number in the sequence of the whole load.
 func (s *Source) requestNumber() int64 {

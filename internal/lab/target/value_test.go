@@ -33,8 +33,8 @@ func TestTemplate(t *testing.T) {
 		}
 		s := newSource()
 		for _, w := range want {
-			s.next()
-			if got := string(template.append(nil, s)); got != w {
+			s.Next()
+			if got := string(template.Append(nil, s)); got != w {
 				t.Fatalf("%s: got %q, want %q", text, got, w)
 			}
 		}
@@ -120,7 +120,7 @@ func FuzzTemplate(f *testing.F) {
 			return
 		}
 		constant, fixed := template.constant()
-		got := string(template.append(nil, newSource()))
+		got := string(template.Append(nil, newSource()))
 		if fixed && got != constant {
 			t.Fatalf("constant %q, written %q", constant, got)
 		}
@@ -147,8 +147,8 @@ func TestRequestsFile(t *testing.T) {
 	var got []string
 	for _, r := range requests {
 		s := newSource()
-		s.next()
-		got = append(got, r.Name+":"+strconv.Itoa(r.Weight)+" "+r.Method+" "+string(r.Path.append(nil, s))+" "+string(r.Body.append(nil, s)))
+		s.Next()
+		got = append(got, r.Name+":"+strconv.Itoa(r.Weight)+" "+r.Method+" "+string(r.Path.Append(nil, s))+" "+string(r.Body.Append(nil, s)))
 	}
 	want := []string{":3 GET /a?x=5 ", ":1 POST /b hello  world", `put:2 PUT /c {"n":1}`, "get/q:1 GET /?q=1 "}
 	if !slices.Equal(got, want) {
@@ -205,7 +205,7 @@ func FuzzRequests(f *testing.F) {
 		}
 		s := newSource()
 		for range 3 {
-			s.next()
+			s.Next()
 			if strings.Contains(text, "%") {
 				return // a wrong escape is sent as it is
 			}
