@@ -343,8 +343,3 @@ func (b *builder) typed(path, s string) part {
 	}
 	return part{template: &template, encoding: asJSON}
 }
-
-// sortedKeys returns the names of a JSON object's fields.
-func sortedKeys(object map[string]json.RawMessage) []string {
-	return slices.Sorted(maps.Keys(object))
-}

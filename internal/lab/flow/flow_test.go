@@ -475,7 +475,7 @@ func FuzzExtract(f *testing.F) {
 				continue
 			}
 			random := rand.New(rand.NewPCG(1, 1))
-			if _, err := e.find(&target.Answer{Status: 200, Body: []byte(body)}, &answerBody{body: []byte(body)}, random); err != nil && strings.ContainsRune(err.Error(), '\n') && !strings.ContainsRune(path+pattern, '\n') {
+			if _, err := e.find(&target.Answer{Status: 200, Body: []byte(body)}, func() (any, error) { return parseAnswer([]byte(body)) }, random); err != nil && strings.ContainsRune(err.Error(), '\n') && !strings.ContainsRune(path+pattern, '\n') {
 				t.Fatalf("error of several lines: %q", err)
 			}
 		}
