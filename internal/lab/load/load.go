@@ -196,7 +196,8 @@ type stepRun struct {
 	hosts     hostReading
 	reports   []threadReport
 
-	iterations *iterations // with a flow
+	interrupted func()      // called after an interrupt has ended the phase; nil: nothing to do
+	iterations  *iterations // with a flow
 }
 
 func (s *stepRun) run(ctx context.Context) (*result.Total, error) {
@@ -318,6 +319,9 @@ func (s *stepRun) start(ctx context.Context, drivers []driver, slots []int) (fin
 	stopWatching := context.AfterFunc(ctx, func() {
 		now := c.Clock.Now()
 		s.phase.stop(now)
+		if s.interrupted != nil {
+			s.interrupted()
+		}
 		s.border(now)
 	})
 	stopMeter := s.meterHosts()

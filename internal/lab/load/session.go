@@ -28,6 +28,7 @@ func (s *stepRun) runSessions(ctx context.Context) error {
 		return err
 	}
 	defer p.alarms.close()
+	s.interrupted = p.alarms.stop
 	finish, err := s.start(ctx, []driver{p}, []int{len(p.sessions)})
 	if err != nil {
 		for _, session := range p.sessions {
@@ -42,7 +43,6 @@ func (s *stepRun) runSessions(ctx context.Context) error {
 	for _, took := range connects {
 		p.observer.now.latency.connect.Record(took)
 	}
-	defer p.alarms.stopAfter(ctx, func() { p.phase.stop(p.clock.Now()) })()
 	p.run(context.WithoutCancel(ctx))
 	for _, session := range p.sessions {
 		n := session.Counters()
