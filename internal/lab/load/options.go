@@ -33,7 +33,7 @@ type Options struct {
 
 // Amount is how much load is generated.
 type Amount struct {
-	Rate     string // see Plan
+	Rate     string // see ParseSteps
 	Duration time.Duration
 	Requests int64
 	Warmup   time.Duration
@@ -42,7 +42,7 @@ type Amount struct {
 // Policy is how requests arrive and which connections they take.
 type Policy struct {
 	Arrival       string // constant or poisson
-	Connections   string // see Plan
+	Connections   string // see ParseSteps
 	PerConnection int
 	Timeout       time.Duration
 	Backlog       int

@@ -166,7 +166,7 @@ func parseConnections(list string, many bool) ([]int, error) {
 	return counts, nil
 }
 
-// oneCount parses a single number of connections of open loops, with the same defaults as Plan.
+// oneCount parses a single number of connections of open loops, with the same defaults as ParseSteps.
 func oneCount(text string, sql bool) (int, error) {
 	counts, err := parseConnections(text, !sql)
 	if err != nil {
