@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -179,7 +180,7 @@ type execution struct {
 }
 
 // next is a load.Next.
-func (e *execution) next(ctx context.Context, previous *result.Total) (load.Step, bool, error) {
+func (e *execution) next(_ context.Context, previous *result.Total) (load.Step, bool, error) {
 	now := e.now()
 	if e.began.IsZero() {
 		e.began = now
@@ -195,7 +196,7 @@ func (e *execution) next(ctx context.Context, previous *result.Total) (load.Step
 		e.search.Observe(*e.current, observation)
 		e.display.observed(previous, &observation, e.search.Answer())
 	}
-	if errors.Is(context.Cause(ctx), load.ErrUsedUp) {
+	if previous != nil && slices.Contains(previous.Codes(), result.DataUsedUp) {
 		e.search.Stop(StoppedUsedUp)
 	}
 	probe, more := e.search.Next(now.Sub(e.began))

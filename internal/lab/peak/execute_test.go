@@ -2,7 +2,6 @@ package peak
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"io"
 	"math"
@@ -12,7 +11,6 @@ import (
 
 	"spillway/internal/exit"
 	"spillway/internal/histogram"
-	"spillway/internal/lab/load"
 	"spillway/internal/lab/result"
 )
 
@@ -315,9 +313,9 @@ func TestRowsUsedUp(t *testing.T) {
 	if _, more, err := e.next(t.Context(), nil); !more || err != nil {
 		t.Fatal(more, err)
 	}
-	ended, end := context.WithCancelCause(t.Context())
-	end(load.ErrUsedUp)
-	_, more, err := e.next(ended, total(t, slo, 500, 0, time.Millisecond))
+	last := total(t, slo, 500, 0, time.Millisecond)
+	last.Reasons = []result.Reason{{Code: result.DataUsedUp}}
+	_, more, err := e.next(t.Context(), last)
 	if a := e.search.Answer(); more || err != nil || a.Stopped != StoppedUsedUp || a.Feasible != 100 {
 		t.Errorf("more %t, %v: %+v", more, err, a)
 	}
