@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"spillway/internal/lab/diagnose"
-	"spillway/internal/lab/result"
 	"spillway/internal/lab/sheet"
 )
 
@@ -77,9 +76,7 @@ const movedProbes = 2
 func (a *Answer) count(passed bool, low, high float64) int {
 	n := 0
 	for i := range a.Path {
-		v := &a.Path[i]
-		if v.Rate >= low && v.Rate <= high && v.Rate > 0 && v.Observation.Validity == result.Valid && !v.Observation.Down &&
-			v.Observation.passes() == passed {
+		if v := &a.Path[i]; v.Rate >= low && v.Rate <= high && v.shows(passed) {
 			n++
 		}
 	}

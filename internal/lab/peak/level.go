@@ -50,6 +50,11 @@ func (o *Observation) passes() bool {
 	return len(o.Margins) > 0 && !o.Overloaded && !slices.ContainsFunc(o.Margins, func(m Margin) bool { return !m.Met })
 }
 
+// shows reports whether the visit proves that its rate meets the SLO, or else that it misses it.
+func (v *Visit) shows(met bool) bool {
+	return v.Rate > 0 && !v.Observation.Down && v.Observation.Validity == result.Valid && v.Observation.passes() == met
+}
+
 // obstacle is why the observation is not VALID. A generator that was held up can offer the rate at another time.
 func (o *Observation) obstacle() result.Validity {
 	if o.Disturbed && o.Validity == result.GeneratorLimited {
