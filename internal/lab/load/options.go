@@ -123,7 +123,7 @@ func (o *Options) open(ctx context.Context, next Next) (*Config, error) {
 	if config.Next = next; next != nil {
 		config.Connections, err = oneCount(o.Connections, config.Target.SQL())
 	} else {
-		config.Steps, err = o.plan(config.Target.SQL())
+		config.Steps, err = ParseSteps(o.Rate, o.Connections, o.Duration, o.Requests, config.Target.SQL())
 	}
 	if err == nil {
 		config.Steps, err = Split(config.Steps, o.Backlog, config.Part)
@@ -131,31 +131,16 @@ func (o *Options) open(ctx context.Context, next Next) (*Config, error) {
 	if err == nil {
 		err = config.checkLengths()
 	}
-	for _, n := range config.counts() {
-		if config.Target.Slots(n) > ConnectionsMax {
-			err = fmt.Errorf("%d connections with %d streams each: at most %d requests can be in flight; reduce --connections", n, o.Streams,
-				ConnectionsMax)
-		}
+	most := config.Connections
+	for i := range config.Steps {
+		config.Steps[i].Warmup = o.Warmup
+		most = max(most, config.Steps[i].Connections)
+	}
+	if err == nil && config.Target.Slots(most) > ConnectionsMax {
+		err = fmt.Errorf("%d connections with %d streams each: at most %d requests can be in flight; reduce --connections", most, o.Streams,
+			ConnectionsMax)
 	}
 	return config, err
-}
-
-// plan returns the steps of Amount and the connections of Policy.
-func (o *Options) plan(sql bool) ([]Step, error) {
-	steps, err := ParseSteps(o.Rate, o.Connections, o.Duration, o.Requests, sql)
-	for i := range steps {
-		steps[i].Warmup = o.Warmup
-	}
-	return steps, err
-}
-
-// counts returns the numbers of connections of the steps.
-func (c *Config) counts() []int {
-	counts := []int{c.Connections}
-	for i := range c.Steps {
-		counts = append(counts, c.Steps[i].Connections)
-	}
-	return counts
 }
 
 // Mistake returns the mistake that Execute would find before it connects to the
