@@ -138,7 +138,7 @@ func search(ctx context.Context, o Options, hooks load.Hooks, settings Settings,
 	w io.Writer,
 ) (Answer, *result.Run, error) {
 	e := &execution{
-		options: &o, slo: slo, search: NewSearch(settings), display: newDisplay(w, settings.Deadline, o.Flow != ""), now: time.Now,
+		slo: slo, search: NewSearch(settings), display: newDisplay(w, settings.Deadline, o.Flow != ""), now: time.Now,
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -166,7 +166,6 @@ var errOverdue = errors.New("no time is left")
 
 // execution runs the probes of a search as the steps of a load.
 type execution struct {
-	options *Options
 	slo     result.SLO
 	search  *Search
 	display *display
@@ -205,7 +204,7 @@ func (e *execution) next(_ context.Context, previous *result.Total) (load.Step, 
 	}
 	e.current, e.from = &probe, now
 	e.display.begins(probe)
-	return probe.step(e.options.Warmup), true, nil
+	return probe.step(), true, nil
 }
 
 // ended adds to the last record what the steps do not tell.
@@ -217,9 +216,9 @@ func (e *execution) ended(end *result.End) {
 	end.Search = &result.Search{Stopped: a.Stopped, Probes: a.Probes, Seconds: a.Took.Seconds(), Unfit: a.Unfit.Seconds()}
 }
 
-// step is the step of load for the probe, with a warm-up that is at least as long as the given one.
-func (p *Probe) step(warmup time.Duration) load.Step {
-	step := load.Step{Duration: p.Duration, Warmup: max(p.Warmup, warmup), Connections: p.Connections}
+// step is the step of load for the probe.
+func (p *Probe) step() load.Step {
+	step := load.Step{Duration: p.Duration, Warmup: p.Warmup, Connections: p.Connections}
 	if p.Rate > 0 {
 		step.Rate = p.Rate
 		step.Name = fmt.Sprintf("%s %s", p.Purpose, sheet.Rate(p.Rate))
