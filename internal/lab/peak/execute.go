@@ -89,7 +89,7 @@ func parsePrecision(text string) (float64, error) {
 }
 
 // Execute searches for the highest rate that meets the SLO and shows the progress on w. It adds the options to the header. Of
-// the hooks, it decides Next, Ended and Display. Afterwards it turns the knobs and sets them back, also if ctx has ended. An
+// the hooks, it decides Next, Ended and Progress. Afterwards it turns the knobs and sets them back, also if ctx has ended. An
 // interrupted search is not an error: the Outcome has what is proved so far.
 func Execute(ctx context.Context, o Options, hooks load.Hooks, header result.Header, w io.Writer) (*Outcome, error) {
 	o.RandomSeed = cmp.Or(o.RandomSeed, rand.Uint64()>>12|1) // 52 bits are exact in every JSON reader
@@ -148,7 +148,7 @@ func search(ctx context.Context, o Options, hooks load.Hooks, settings Settings,
 		e.start = func() { end.Reset(min(settings.Deadline, math.MaxInt64-overdueMax) + overdueMax) }
 		e.overdue = func() bool { return errors.Is(context.Cause(ctx), errOverdue) }
 	}
-	hooks.Next, hooks.Display, hooks.Ended = e.next, e.display, e.ended
+	hooks.Next, hooks.Progress, hooks.Ended = e.next, e.display.Progress, e.ended
 	run, err := load.Execute(ctx, o.Options, hooks, header, w)
 	if err == nil {
 		err = load.Broken(run)
