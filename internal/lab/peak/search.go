@@ -54,25 +54,25 @@ const (
 
 // Probe is one step of load to run.
 type Probe struct {
-	Purpose     Purpose       `json:"purpose"`
-	Rate        float64       `json:"rate_hz,omitempty"`     // open loop, arrivals per second; 0: closed loop
-	Connections int           `json:"connections,omitempty"` // of a closed loop
-	Duration    time.Duration `json:"duration"`              // without the warm-up
-	Warmup      time.Duration `json:"warmup"`
+	Purpose     Purpose
+	Rate        float64       // open loop, arrivals per second; 0: closed loop
+	Connections int           // of a closed loop
+	Duration    time.Duration // without the warm-up
+	Warmup      time.Duration
 }
 
 // Observation is the result of a probe.
 type Observation struct {
-	Validity   result.Validity `json:"validity"`
-	Reason     string          `json:"reason,omitempty"` // why the step is not VALID, or what was remarkable
-	Rate       float64         `json:"rate_hz"`          // of good answers per second
-	Service    time.Duration   `json:"service"`          // mean time in flight; of a flow, mean length of an iteration
-	Margins    []Margin        `json:"margins"`          // one per criterion of the SLO, in its order
-	Overloaded bool            `json:"overloaded,omitempty"`
-	Disturbed  bool            `json:"disturbed,omitempty"` // not VALID because something on the generator's host held it up, which may not happen again
-	Down       bool            `json:"down,omitempty"`      // hardly a connection was not refused or reset, which proves nothing about the rate
-	Took       time.Duration   `json:"took"`                // of the whole probe, with the warm-up
-	Requests   int64           `json:"requests"`
+	Validity   result.Validity
+	Reason     string        // why the step is not VALID, or what was remarkable
+	Rate       float64       // of good answers per second
+	Service    time.Duration // mean time in flight; of a flow, mean length of an iteration
+	Margins    []Margin      // one per criterion of the SLO, in its order
+	Overloaded bool
+	Disturbed  bool          // not VALID because something on the generator's host held it up, which may not happen again
+	Down       bool          // hardly a connection was not refused or reset, which proves nothing about the rate
+	Took       time.Duration // of the whole probe, with the warm-up
+	Requests   int64
 }
 
 // Margin tells how far a criterion of the SLO is from its limit.
@@ -86,7 +86,7 @@ type Margin struct {
 // Visit is a probe and what it observed.
 type Visit struct {
 	Probe
-	Observation Observation `json:"observation"`
+	Observation Observation
 }
 
 // Reasons for the end of a search.
