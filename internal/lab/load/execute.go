@@ -44,10 +44,6 @@ type Hooks struct {
 // Execute runs the load that the options describe, shows the progress on w and returns the results. It adds the options
 // to the header.
 func Execute(ctx context.Context, o Options, hooks Hooks, header result.Header, w io.Writer) (_ *result.Run, err error) {
-	abort, err := parseAbort(o.Abort)
-	if err != nil {
-		return nil, exit.UsageError(err)
-	}
 	config, err := o.prepare(ctx, hooks.Next)
 	if err != nil {
 		return nil, err
@@ -88,7 +84,7 @@ func Execute(ctx context.Context, o Options, hooks Hooks, header result.Header, 
 	listener := listener(recorder, display, &end.Elapsed)
 	loading, cancel := context.WithCancel(ctx)
 	defer cancel()
-	abort.follow(&listener, cancel)
+	config.abort.follow(&listener, cancel)
 	if watcher != nil {
 		listener.Border = watcher.Mark
 	}
@@ -100,7 +96,7 @@ func Execute(ctx context.Context, o Options, hooks Hooks, header result.Header, 
 	}
 	config.Zero = config.Clock.At(header.StartedAt)
 	interrupted, err := Run(loading, *config, listener)
-	end.Reason, end.Aborted = abort.end(interrupted)
+	end.Reason, end.Aborted = config.abort.end(interrupted)
 	stopErr := stop()
 	if hooks.Ended != nil {
 		hooks.Ended(&end)

@@ -52,6 +52,7 @@ type Config struct {
 
 	simulate func() (caller, func(time.Duration) bool) // tests: users that send and wait in other ways
 
+	abort   *abort      // of Execute; nil: no condition
 	Part    target.Part // of the load that Steps were split from
 	StartAt time.Time   // of a part: when the first step begins in all parts, see plannedBegin
 }

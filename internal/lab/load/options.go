@@ -170,6 +170,9 @@ func (o *Options) parse(searches bool) (*Config, *target.Config, error) {
 		Clock: target.NewClock(), Poisson: o.Arrival == "poisson", PerConnection: o.PerConnection, Timeout: o.Timeout,
 		Backlog: o.Backlog, Workers: o.Workers, Seed: partSeed(o.RandomSeed, part), SLO: slo, Part: part, StartAt: start,
 	}
+	if config.abort, err = parseAbort(o.Abort); err != nil {
+		return nil, nil, err
+	}
 	requests, err := o.targetConfig(config)
 	if err != nil {
 		return nil, nil, err
@@ -195,8 +198,7 @@ func (o *Options) validate(searches bool) error {
 	case o.Rate == "" && !searches && (o.Arrival == "poisson" || o.Backlog > 0):
 		return errors.New("load: --arrival and --backlog are for an open loop; add --rate, or remove them")
 	}
-	_, err := parseAbort(o.Abort)
-	return err
+	return nil
 }
 
 // targetConfig parses the description of the target and its requests.
