@@ -114,8 +114,12 @@ func (t *Target) placeHTTP(scheme, authority string) (err error) {
 	if scheme == "https" {
 		port = "443"
 	}
+	protocol := "http/1.1"
+	if t.config.HTTP2 {
+		protocol = "h2"
+	}
 	if n.host, n.port, err = splitAuthority(authority, port); err == nil && scheme == "https" {
-		t.tls, err = t.config.tls(n.host, "http/1.1")
+		t.tls, err = t.config.tls(n.host, protocol)
 	}
 	return err
 }

@@ -35,48 +35,31 @@ type netHTTPConn struct {
 // openHTTP opens a connection. Over TLS, HTTP/2 must be negotiated. Without TLS, the
 // server must know that it is HTTP/2 (h2c with prior knowledge).
 func (t *Target) openHTTP(ctx context.Context, number int, counts *traffic) (*http.ClientConn, error) {
+	dialed := func(conn net.Conn, err error) (net.Conn, error) {
+		if err != nil || t.config.HTTP2 {
+			return conn, err
+		}
+		return &countedConn{conn, counts}, nil
+	}
 	transport := &http.Transport{
 		Protocols:              new(http.Protocols),
 		DisableCompression:     true, // requests have the headers that the user wrote
 		MaxResponseHeaderBytes: headerBytesMax,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			conn, err := t.network.dial(ctx, number)
-			if err != nil || t.config.HTTP2 {
-				return conn, err
-			}
-			return &countedConn{conn, counts}, nil
-		},
+		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return dialed(t.network.dial(ctx, number)) },
+		DialTLSContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return dialed(t.dialHTTPS(ctx, number)) },
 	}
-	switch {
-	case !t.config.HTTP2:
-		transport.Protocols.SetHTTP1(true)
-		transport.DialTLSContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-			conn, err := t.network.dialTLS(ctx, number, t.tls)
-			if err != nil {
-				return nil, err
-			}
-			return &countedConn{conn, counts}, nil
-		}
-	case t.tls == nil:
-		transport.Protocols.SetUnencryptedHTTP2(true)
-	default:
-		transport.Protocols.SetHTTP2(true)
-		transport.DialTLSContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return t.dialHTTP2(ctx, number)
-		}
-	}
+	transport.Protocols.SetHTTP1(!t.config.HTTP2)
+	transport.Protocols.SetHTTP2(t.config.HTTP2 && t.tls != nil)
+	transport.Protocols.SetUnencryptedHTTP2(t.config.HTTP2 && t.tls == nil)
 	return transport.NewClientConn(ctx, t.scheme(), "target:80") // only the functions above use the address
 }
 
-// dialHTTP2 opens a TLS connection that carries HTTP/2.
-func (t *Target) dialHTTP2(ctx context.Context, number int) (net.Conn, error) {
-	config := t.tls.Clone()
-	config.NextProtos = []string{"h2"}
-	conn, err := t.network.dialTLS(ctx, number, config)
+func (t *Target) dialHTTPS(ctx context.Context, number int) (net.Conn, error) {
+	conn, err := t.network.dialTLS(ctx, number, t.tls)
 	if err != nil {
 		return nil, err
 	}
-	if conn.ConnectionState().NegotiatedProtocol != "h2" {
+	if t.config.HTTP2 && conn.ConnectionState().NegotiatedProtocol != "h2" {
 		conn.Close()
 		return nil, fmt.Errorf("%w: the server does not offer HTTP/2", errTLS)
 	}
