@@ -109,7 +109,7 @@ func checkCharset(dsn string) error {
 // MySQLSession is one connection. One goroutine uses it at a time.
 type MySQLSession struct {
 	Conn   driver.Conn // go-sql-driver's, which implements every interface of package driver
-	ID     uint64 // the server's number for the connection
+	ID     uint64      // the server's number for the connection
 	Server MySQLServer
 }
 
