@@ -19,13 +19,13 @@ type peakCmd struct {
 	Target string `arg:"" optional:"" name:"url" help:"As for load: http://, https://, postgres://, mysql://, redis://, …"`
 	peakSearch
 	peakKnobs
-	loadPolicy
-	loadHTTP
+	load.Policy
+	load.HTTP
 	watchFlags
-	loadStatement
+	load.Statement
 	peakOutput
 	loadLive
-	loadSharing
+	load.Sharing
 	peakRefused
 }
 
@@ -76,7 +76,7 @@ func (c *peakCmd) Run(env *environment) (err error) {
 	}
 	o := c.options()
 	hooks := load.Hooks{Find: func(spec string) (load.Process, error) { return watch.ParseProcess(spec) }}
-	if hooks.Keeper, err = c.keeper(); err != nil {
+	if hooks.Keeper, err = keeper(c.Pin); err != nil {
 		return err
 	}
 	show, err := c.loadLive.open(env)
@@ -154,10 +154,10 @@ func (c *peakCmd) refuse() error {
 func (c *peakCmd) options() peak.Options {
 	return peak.Options{
 		Options: load.Options{
-			Target: c.Target, Amount: load.Amount{Warmup: c.Warmup}, Policy: load.Policy(c.loadPolicy), HTTP: load.HTTP(c.loadHTTP),
-			Statement: load.Statement(c.loadStatement),
+			Target: c.Target, Amount: load.Amount{Warmup: c.Warmup}, Policy: c.Policy, HTTP: c.HTTP,
+			Statement: c.Statement,
 			Output:    load.Output{SLO: c.SLO, Out: c.Out, JSON: c.JSON, Label: c.Label, ReportInterval: time.Second, Allow: c.Allow},
-			Sharing:   load.Sharing{Pin: c.Pin, Awake: c.Awake, Hosts: c.Hosts, Watched: c.Processes},
+			Sharing:   c.Sharing, Watched: c.Processes,
 		},
 		Precision: c.Precision, MaxTime: c.MaxTime, Start: c.Start, Max: c.Max, Knobs: c.Knob,
 	}

@@ -108,8 +108,8 @@ func checkCharset(dsn string) error {
 
 // MySQLSession is one connection. One goroutine uses it at a time.
 type MySQLSession struct {
-	Conn   driver.Conn
-	ID     uint64 // the server's number for the connection
+	Conn   driver.Conn // go-sql-driver's, which implements every interface of package driver
+	ID     uint64      // the server's number for the connection
 	Server MySQLServer
 }
 
@@ -220,25 +220,17 @@ func pinnedMode(mode string) string {
 
 // Exec runs one statement without parameters.
 func (s *MySQLSession) Exec(ctx context.Context, sql string) error {
-	execer, ok := s.Conn.(driver.ExecerContext)
-	if !ok {
-		return errors.New("the driver's connections cannot run statements")
-	}
-	_, err := execer.ExecContext(ctx, sql, nil)
+	_, err := s.Conn.(driver.ExecerContext).ExecContext(ctx, sql, nil)
 	return err
 }
 
 // Query returns the rows of a small result as text, NULL as "". Parameters require a configuration with InterpolateParams.
 func (s *MySQLSession) Query(ctx context.Context, sql string, params ...driver.Value) ([][]string, error) {
-	queryer, ok := s.Conn.(driver.QueryerContext)
-	if !ok {
-		return nil, errors.New("the driver's connections cannot run statements")
-	}
 	named := make([]driver.NamedValue, len(params))
 	for i, value := range params {
 		named[i] = driver.NamedValue{Ordinal: i + 1, Value: value}
 	}
-	rows, err := queryer.QueryContext(ctx, sql, named)
+	rows, err := s.Conn.(driver.QueryerContext).QueryContext(ctx, sql, named)
 	if err != nil {
 		return nil, err
 	}

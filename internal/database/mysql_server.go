@@ -2,7 +2,7 @@ package database
 
 import (
 	"fmt"
-	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -10,30 +10,19 @@ import (
 
 // MySQLServer is the version of a server at a mysql:// URL.
 type MySQLServer struct {
-	MariaDB bool // otherwise MySQL
-	Major   int
-	Minor   int
-	Patch   int
+	MariaDB bool   // otherwise MySQL
 	Text    string // VERSION() of the server
-}
 
-var mysqlVersion = regexp.MustCompile(`^(\d+)\.(\d+)\.(\d+)`)
+	version [3]int
+}
 
 // parseMySQLServer reads VERSION() and refuses a server that is too old.
 func parseMySQLServer(text string) (MySQLServer, error) {
 	s := MySQLServer{Text: text, MariaDB: strings.Contains(strings.ToLower(text), "mariadb")}
 	// Proxies prefix MariaDB's version for old clients of MySQL.
 	plain := strings.TrimPrefix(text, "5.5.5-")
-	numbers := mysqlVersion.FindStringSubmatch(plain)
-	if numbers == nil {
+	if _, err := fmt.Sscanf(plain, "%d.%d.%d", &s.version[0], &s.version[1], &s.version[2]); err != nil {
 		return s, fmt.Errorf("the server's version %.40q cannot be read", text)
-	}
-	for i, field := range []*int{&s.Major, &s.Minor, &s.Patch} {
-		n, err := strconv.Atoi(numbers[i+1])
-		if err != nil {
-			return s, fmt.Errorf("the server's version %.40q cannot be read", text)
-		}
-		*field = n
 	}
 	if s.MariaDB && !s.AtLeast(10, 6, 0) || !s.MariaDB && !s.AtLeast(5, 7, 8) {
 		return s, fmt.Errorf("the server is %s; MySQL 5.7.8 or MariaDB 10.6 or later is required", text)
@@ -44,13 +33,7 @@ func parseMySQLServer(text string) (MySQLServer, error) {
 // AtLeast reports whether the version is at least that one. MySQL and MariaDB count
 // independently.
 func (s MySQLServer) AtLeast(major, minor, patch int) bool {
-	if s.Major != major {
-		return s.Major > major
-	}
-	if s.Minor != minor {
-		return s.Minor > minor
-	}
-	return s.Patch >= patch
+	return slices.Compare(s.version[:], []int{major, minor, patch}) >= 0
 }
 
 // DescendingIndexes reports whether an index can have descending columns. Older servers

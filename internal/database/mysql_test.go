@@ -15,13 +15,13 @@ func TestMySQLServer(t *testing.T) {
 			t.Errorf("%s: %+v, %v", text, got, err)
 		}
 	}
-	f("5.7.44-log", MySQLServer{Major: 5, Minor: 7, Patch: 44}, false)
-	f("8.0.36", MySQLServer{Major: 8, Minor: 0, Patch: 36}, true)
-	f("8.4.0-commercial", MySQLServer{Major: 8, Minor: 4}, true)
-	f("8.0.11-TiDB-v7.5.0", MySQLServer{Major: 8, Patch: 11}, true)
-	f("10.6.16-MariaDB-log", MySQLServer{MariaDB: true, Major: 10, Minor: 6, Patch: 16}, false)
-	f("10.11.19-MariaDB-0+deb12u1", MySQLServer{MariaDB: true, Major: 10, Minor: 11, Patch: 19}, true)
-	f("5.5.5-10.6.0-MariaDB", MySQLServer{MariaDB: true, Major: 10, Minor: 6}, false)
+	f("5.7.44-log", MySQLServer{version: [3]int{5, 7, 44}}, false)
+	f("8.0.36", MySQLServer{version: [3]int{8, 0, 36}}, true)
+	f("8.4.0-commercial", MySQLServer{version: [3]int{8, 4, 0}}, true)
+	f("8.0.11-TiDB-v7.5.0", MySQLServer{version: [3]int{8, 0, 11}}, true)
+	f("10.6.16-MariaDB-log", MySQLServer{MariaDB: true, version: [3]int{10, 6, 16}}, false)
+	f("10.11.19-MariaDB-0+deb12u1", MySQLServer{MariaDB: true, version: [3]int{10, 11, 19}}, true)
+	f("5.5.5-10.6.0-MariaDB", MySQLServer{MariaDB: true, version: [3]int{10, 6, 0}}, false)
 	for text, want := range map[string]string{
 		"5.6.51": "or later is required", "5.7.7": "or later is required", "10.5.23-MariaDB": "or later is required", "unknown": "cannot be read",
 	} {

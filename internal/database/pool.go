@@ -1,6 +1,9 @@
 package database
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Pool bounds the connections to one database. The zero value of a field means
 // its default (DefaultPool).
@@ -32,22 +35,13 @@ func DefaultPool(cores int) Pool {
 // WithDefaults returns p with its zero fields filled from DefaultPool(cores).
 func (p Pool) WithDefaults(cores int) Pool {
 	d := DefaultPool(cores)
-	fill := func(field *time.Duration, value time.Duration) {
-		if *field == 0 {
-			*field = value
-		}
-	}
-	if p.Max == 0 {
-		p.Max = d.Max
-	}
-	if p.Min == 0 {
-		p.Min = min(d.Min, p.Max)
-	}
-	fill(&p.MaxLifetime, d.MaxLifetime)
-	fill(&p.MaxIdleTime, d.MaxIdleTime)
-	fill(&p.ConnectTimeout, d.ConnectTimeout)
-	fill(&p.AcquireTimeout, d.AcquireTimeout)
-	fill(&p.StatementTimeout, d.StatementTimeout)
+	p.Max = cmp.Or(p.Max, d.Max)
+	p.Min = cmp.Or(p.Min, min(d.Min, p.Max))
+	p.MaxLifetime = cmp.Or(p.MaxLifetime, d.MaxLifetime)
+	p.MaxIdleTime = cmp.Or(p.MaxIdleTime, d.MaxIdleTime)
+	p.ConnectTimeout = cmp.Or(p.ConnectTimeout, d.ConnectTimeout)
+	p.AcquireTimeout = cmp.Or(p.AcquireTimeout, d.AcquireTimeout)
+	p.StatementTimeout = cmp.Or(p.StatementTimeout, d.StatementTimeout)
 	return p
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"runtime"
 	"strconv"
@@ -59,10 +58,9 @@ func OpenPostgres(ctx context.Context, url URL, p Pool, log *slog.Logger) (*pgxp
 		"timezone":         "UTC",
 		"datestyle":        "ISO",
 	})
-	milliseconds := strconv.FormatInt(max(1, p.StatementTimeout.Milliseconds()), 10)
-	startup := &startup{params: map[string]string{"statement_timeout": milliseconds}, log: log}
+	limit := &statementLimit{milliseconds: strconv.FormatInt(max(1, p.StatementTimeout.Milliseconds()), 10), log: log}
 	config.BeforeConnect = func(ctx context.Context, config *pgx.ConnConfig) error {
-		if err := startup.beforeConnect(ctx, config); err != nil {
+		if err := limit.beforeConnect(ctx, config); err != nil {
 			return err
 		}
 		new(CommitGuard).install(&config.Config)
@@ -115,26 +113,29 @@ func setDefaults(params, defaults map[string]string) {
 	}
 }
 
-// startup holds the session settings that a pooler may refuse at connect. The first
+// timeoutParam is the startup parameter that limits a statement.
+const timeoutParam = "statement_timeout"
+
+// statementLimit sets statement_timeout at connect, which a pooler may refuse. The first
 // connection finds out for the later ones.
-type startup struct {
-	params map[string]string
-	log    *slog.Logger
+type statementLimit struct {
+	milliseconds string
+	log          *slog.Logger
 
 	mu      sync.Mutex
-	known   bool // whether the server accepts params
+	known   bool // the server accepts the setting
 	refused bool
 }
 
-// beforeConnect adds the settings to the configuration of a new connection. Until it knows
-// whether the server accepts them, it tries them on a connection of its own.
-func (s *startup) beforeConnect(ctx context.Context, config *pgx.ConnConfig) error {
+// beforeConnect adds the setting to the configuration of a new connection. Until it knows
+// whether the server accepts it, it tries on a connection of its own.
+func (s *statementLimit) beforeConnect(ctx context.Context, config *pgx.ConnConfig) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.refused {
 		return nil
 	}
-	setDefaults(config.RuntimeParams, s.params)
+	setDefaults(config.RuntimeParams, map[string]string{timeoutParam: s.milliseconds})
 	if s.known {
 		return nil
 	}
@@ -143,26 +144,12 @@ func (s *startup) beforeConnect(ctx context.Context, config *pgx.ConnConfig) err
 		s.known = true
 		return conn.Close(ctx)
 	}
-	if !s.isRefusal(err) {
+	var refusal *pgconn.PgError
+	if !errors.As(err, &refusal) || refusal.Code != protocolViolation || !strings.Contains(refusal.Message, timeoutParam) {
 		return err
 	}
 	s.refused = true
 	s.log.Warn("the pooler refuses statement_timeout; statements are cancelled by this process instead", "error", err)
-	for name := range maps.Keys(s.params) {
-		delete(config.RuntimeParams, name)
-	}
+	delete(config.RuntimeParams, timeoutParam)
 	return nil
-}
-
-func (s *startup) isRefusal(err error) bool {
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) || pgErr.Code != protocolViolation {
-		return false
-	}
-	for name := range s.params {
-		if strings.Contains(pgErr.Message, name) {
-			return true
-		}
-	}
-	return false
 }

@@ -1,7 +1,6 @@
 // Package database holds what all users of a database share: the address (URL), the limits
-// of the connection pool (Pool), connections to PostgreSQL, MySQL and MariaDB with fixed
-// settings, and waiting for a database that is down (Wait). No text that it prints contains
-// a password.
+// of the connection pool (Pool), and connections to PostgreSQL, MySQL and MariaDB with fixed
+// settings. No text that it prints contains a password.
 package database
 
 import (

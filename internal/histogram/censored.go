@@ -1,6 +1,9 @@
 package histogram
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Censored are durations of which some are only known to be longer than a bound: those of requests that were never
 // answered. In terms of survival analysis they are right-censored. They rank above every known duration, because a
@@ -54,11 +57,18 @@ func (c Censored) Mean() (d time.Duration, atLeast bool) {
 // Carries reports whether at least TailSamples durations lie beyond the quantile q.
 func (c Censored) Carries(q float64) bool { return Carries(c.Count(), q) }
 
-// Interval is the 95 % confidence interval of the quantile q, as that of Histogram. If its upper end falls among the unknown
-// durations, atLeast is true.
+// z95 is the normal quantile of a two-sided 95 % interval.
+const z95 = 1.96
+
+// Interval is the 95 % confidence interval of the quantile q by order statistics: the samples of rank
+// floor(nq-1.96 s) and ceil(nq+1.96 s)+1 with s = sqrt(nq(1-q)). It assumes that samples are independent, which latencies
+// of neighboring requests are not quite, so the true interval may be wider. If its upper end falls among the unknown
+// durations, atLeast is true. ok is false if the sample is too small for q or for a rank.
 func (c Censored) Interval(q float64) (low, high time.Duration, atLeast, ok bool) {
-	first, last, ok := ranks(c.Count(), q)
-	if !ok {
+	n := c.Count()
+	centre, spread := float64(n)*q, z95*math.Sqrt(float64(n)*q*(1-q))
+	first, last := int64(math.Floor(centre-spread)), int64(math.Ceil(centre+spread))+1
+	if !c.Carries(q) || first < 1 || last > n {
 		return 0, 0, false, false
 	}
 	low, _ = c.rank(first)

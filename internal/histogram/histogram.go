@@ -13,7 +13,6 @@ package histogram
 
 import (
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -96,12 +95,7 @@ func (h *Histogram) Count() int64 { return h.hdr.TotalCount() }
 func (h *Histogram) Clamped() int64 { return h.clamped }
 
 // Min is the shortest duration, within the precision; 0 without durations.
-func (h *Histogram) Min() time.Duration {
-	if h.Count() == 0 {
-		return 0
-	}
-	return time.Duration(h.hdr.Min())
-}
+func (h *Histogram) Min() time.Duration { return time.Duration(h.hdr.Min()) }
 
 // Max is the longest duration, within the precision; 0 without durations.
 func (h *Histogram) Max() time.Duration {
@@ -112,20 +106,10 @@ func (h *Histogram) Max() time.Duration {
 }
 
 // Mean is the arithmetic mean, within the precision; 0 without durations.
-func (h *Histogram) Mean() time.Duration {
-	if h.Count() == 0 {
-		return 0
-	}
-	return time.Duration(h.hdr.Mean())
-}
+func (h *Histogram) Mean() time.Duration { return time.Duration(h.hdr.Mean()) }
 
 // StdDev is the standard deviation, within the precision; 0 without durations.
-func (h *Histogram) StdDev() time.Duration {
-	if h.Count() == 0 {
-		return 0
-	}
-	return time.Duration(h.hdr.StdDev())
-}
+func (h *Histogram) StdDev() time.Duration { return time.Duration(h.hdr.StdDev()) }
 
 // Encode returns the histogram in V2 compressed form in base64, the payload of an HdrHistogram log line. An empty
 // histogram encodes as "".
@@ -176,9 +160,6 @@ func sameRange(hdr *hdrhistogram.Histogram) bool {
 // needs 10,000. With fewer samples, a handful of requests would decide the figure.
 const TailSamples = 10
 
-// z95 is the normal quantile of a two-sided 95 % interval.
-const z95 = 1.96
-
 // Quantile is the duration that a fraction q of the samples (0 to 1) do not exceed, within the precision; 0 without
 // samples. Use Carries to decide whether the sample is large enough for q.
 func (h *Histogram) Quantile(q float64) time.Duration {
@@ -195,28 +176,6 @@ func (h *Histogram) Carries(q float64) bool { return Carries(h.Count(), q) }
 func Carries(n int64, q float64) bool {
 	const rounding = 1e-6 // 1-q is not exact in binary, but 100 samples suffice for 0.9
 	return q > 0 && q < 1 && (1-q)*float64(n) > TailSamples-rounding
-}
-
-// Interval is the 95 % confidence interval of the quantile q by order statistics: the samples of rank
-// floor(nq-1.96 s) and ceil(nq+1.96 s)+1 with s = sqrt(nq(1-q)). It assumes that samples are independent, which latencies
-// of neighboring requests are not quite, so the true interval may be wider. ok is false if the sample is too small for q
-// or for a rank.
-func (h *Histogram) Interval(q float64) (low, high time.Duration, ok bool) {
-	first, last, ok := ranks(h.Count(), q)
-	if !ok {
-		return 0, 0, false
-	}
-	return h.rank(first), h.rank(last), true
-}
-
-// ranks are the ranks at the ends of the interval of the quantile q of n samples.
-func ranks(n int64, q float64) (first, last int64, ok bool) {
-	if !Carries(n, q) {
-		return 0, 0, false
-	}
-	centre, spread := float64(n)*q, z95*math.Sqrt(float64(n)*q*(1-q))
-	first, last = int64(math.Floor(centre-spread)), int64(math.Ceil(centre+spread))+1
-	return first, last, first >= 1 && last <= n
 }
 
 // Cumulative returns for each bound how many durations are at most as long, within the precision. Bounds must ascend.

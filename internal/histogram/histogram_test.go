@@ -280,11 +280,11 @@ func TestIntervalRanks(t *testing.T) {
 		h.Record(time.Duration(i) * time.Second / 10)
 	}
 	// n q = 990, 1.96 sqrt(n q (1-q)) = 6.17: ranks 983 and 998.
-	low, high, ok := h.Interval(0.99)
+	low, high, _, ok := Censored{h, New()}.Interval(0.99)
 	if !ok || !near(low, 98300*time.Millisecond, 0.001) || !near(high, 99800*time.Millisecond, 0.001) {
 		t.Fatalf("p99 in [%v, %v] %v", low, high, ok)
 	}
-	if _, _, ok := h.Interval(0.999); ok {
+	if _, _, _, ok := (Censored{h, New()}).Interval(0.999); ok {
 		t.Fatal("an interval for a percentile that the sample does not carry")
 	}
 }
@@ -301,7 +301,7 @@ func TestIntervalCovers(t *testing.T) {
 		for range n {
 			h.Record(time.Duration(rnd.ExpFloat64() * float64(time.Millisecond)))
 		}
-		low, high, ok := h.Interval(0.99)
+		low, high, _, ok := Censored{h, New()}.Interval(0.99)
 		if !ok {
 			t.Fatal("no interval")
 		}

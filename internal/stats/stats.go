@@ -118,6 +118,13 @@ func MinimumEffect(n int, spread, alpha, power float64) float64 {
 	return math.Exp((quantile(1-alpha/2, degrees) + quantile(power, degrees)) * spread / math.Sqrt(float64(n)))
 }
 
+// MeanInterval returns the mean of independent figures with Student's t interval. With fewer than two figures the interval is
+// infinite, and the mean of none is NaN. It panics if level is not between 0 and 1.
+func MeanInterval(figures []float64, level float64) (mean, low, high float64) {
+	checkLevel(level)
+	return stats.MeanCI(figures, level)
+}
+
 // A Sample summarizes one figure over the blocks.
 type Sample struct {
 	N          int     // number of figures, without NaN and infinities

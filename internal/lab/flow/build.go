@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"path/filepath"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -24,8 +24,8 @@ type builder struct {
 	scope    target.Scope // the variables so far
 }
 
-func newBuilder(document *yaml.Document, files target.Files, dir string) *builder {
-	return &builder{document: document, flow: &Flow{}, scope: target.Scope{Files: files, Dir: dir, Names: map[string]int{}}}
+func newBuilder(document *yaml.Document, dir string) *builder {
+	return &builder{document: document, flow: &Flow{}, scope: target.Scope{Dir: dir, Names: map[string]int{}}}
 }
 
 func (b *builder) build(spec *file) {
@@ -124,7 +124,7 @@ func (b *builder) data(spec *dataSpec) {
 	}
 	d := &dataset{file: spec.File, order: order(rows), first: len(b.scope.Names)}
 	where := yaml.Join(path, "file")
-	reader, err := b.scope.Files.Open(b.file(spec.File))
+	reader, err := os.Open(target.Within(b.scope.Dir, spec.File))
 	if err != nil {
 		b.check(where, spec.File, fmt.Errorf("cannot be opened: %w", err))
 		return
@@ -148,14 +148,6 @@ func (b *builder) data(spec *dataSpec) {
 		b.flow.limited = d
 		b.flow.left.Store(n)
 	}
-}
-
-// file returns the path of a file that the flow names.
-func (b *builder) file(name string) string {
-	if filepath.IsAbs(name) {
-		return name
-	}
-	return filepath.Join(b.scope.Dir, name)
 }
 
 func (b *builder) step(path string, spec *stepSpec) {
@@ -271,7 +263,7 @@ func (b *builder) body(path string, spec *stepSpec) (parts []part) {
 	}
 	if spec.BodyFile != "" {
 		given++
-		text, err := b.scope.Files.Read(b.file(spec.BodyFile))
+		text, err := target.ReadFile(target.Within(b.scope.Dir, spec.BodyFile))
 		b.check(yaml.Join(path, "body_file"), spec.BodyFile, err)
 		parts = []part{{literal: string(text)}}
 	}
@@ -350,9 +342,4 @@ func (b *builder) typed(path, s string) part {
 		}
 	}
 	return part{template: &template, encoding: asJSON}
-}
-
-// sortedKeys returns the names of a JSON object's fields.
-func sortedKeys(object map[string]json.RawMessage) []string {
-	return slices.Sorted(maps.Keys(object))
 }

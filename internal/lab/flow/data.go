@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -108,7 +110,7 @@ func (d *dataset) readJSON(r io.Reader) error {
 			return fmt.Errorf("row %d: %w", len(d.rows)+1, err)
 		}
 		if d.columns == nil {
-			d.columns = sortedKeys(object)
+			d.columns = slices.Sorted(maps.Keys(object))
 		}
 		row := make([]text, len(d.columns))
 		for i, column := range d.columns {

@@ -11,29 +11,16 @@ import (
 	"spillway/internal/lab/target"
 )
 
-// answerBody is the body of an answer. It is parsed when the first extraction needs it.
-type answerBody struct {
-	body   []byte
-	parsed bool
-	root   any
-	err    error
-}
-
-// parse returns the body as JSON. Nesting is bounded by package json.
-func (d *answerBody) parse() (any, error) {
-	if !d.parsed {
-		d.parsed = true
-		if !json.Valid(d.body) {
-			d.err = errors.New("the answer is not JSON")
-		} else {
-			d.root, d.err = oj.Parse(d.body)
-		}
+// parseAnswer returns the body of an answer as JSON. Nesting is bounded by package json.
+func parseAnswer(body []byte) (any, error) {
+	if !json.Valid(body) {
+		return nil, errors.New("the answer is not JSON")
 	}
-	return d.root, d.err
+	return oj.Parse(body)
 }
 
-// find returns the value in an answer. Its error does not quote the answer.
-func (e *extraction) find(a *target.Answer, d *answerBody, random *rand.Rand) (text, error) {
+// find returns the value in an answer, whose body parsed returns as JSON. Its error does not quote the answer.
+func (e *extraction) find(a *target.Answer, parsed func() (any, error), random *rand.Rand) (text, error) {
 	if e.header != "" {
 		if values := a.Header.Values(e.header); len(values) > 0 {
 			return text{text: values[e.choose(len(values), random)]}, nil
@@ -46,7 +33,7 @@ func (e *extraction) find(a *target.Answer, d *answerBody, random *rand.Rand) (t
 	if e.pattern != nil {
 		return e.match(a.Body, random)
 	}
-	root, err := d.parse()
+	root, err := parsed()
 	if err != nil {
 		return text{}, fmt.Errorf("extract %s: %w", e.name, err)
 	}

@@ -3,6 +3,7 @@ package flow
 import (
 	"cmp"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -104,17 +105,17 @@ func (t *tree) add(key string, n yaml.Node) {
 	t.keys, t.items = append(t.keys, key), append(t.items, item)
 }
 
-// Read reads the flow at path. Files that it names are relative to it, and ${NAME}
-// is the variable NAME of env. The error has a line per mistake.
-func Read(path string, files target.Files, env func(name string) (value string, set bool)) (*Flow, error) {
-	source, err := files.Read(path)
+// Read reads the flow at path. Files that it names are relative to it, and ${NAME} is an environment variable. The error has
+// a line per mistake.
+func Read(path string) (*Flow, error) {
+	source, err := target.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read flow: %w", err)
 	}
-	return parse(path, source, files, env)
+	return parse(path, source, os.LookupEnv)
 }
 
-func parse(name string, source []byte, files target.Files, env func(string) (string, bool)) (*Flow, error) {
+func parse(name string, source []byte, env func(string) (string, bool)) (*Flow, error) {
 	document, err := yaml.Parse(name, source, yaml.Options{
 		Loose: true, Unsigned: true, Empty: "; write the steps of a user",
 		Env: func(name string) (string, bool) {
@@ -130,7 +131,7 @@ func parse(name string, source []byte, files target.Files, env func(string) (str
 	if err := document.Err(); err != nil {
 		return nil, err
 	}
-	b := newBuilder(document, files, filepath.Dir(name))
+	b := newBuilder(document, filepath.Dir(name))
 	b.build(&spec)
 	if err := document.Err(); err != nil {
 		return nil, err

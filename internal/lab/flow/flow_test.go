@@ -3,7 +3,6 @@ package flow
 import (
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -36,7 +35,7 @@ func write(t testing.TB, files ...string) string {
 
 func read(t testing.TB, files ...string) *Flow {
 	t.Helper()
-	f, err := Read(write(t, files...), target.LocalFiles, os.LookupEnv)
+	f, err := Read(write(t, files...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -370,7 +369,7 @@ func TestMistakes(t *testing.T) {
 		{"data: {d: {file: empty.csv}}\nsteps: [{name: a, path: /}]", "data.d.file: cannot be read: it has no rows"},
 	} {
 		path := write(t, "f.yaml", test.text, "bad.json", `[{"a":1},{"b":1}]`, "bad.csv", "a,b\n1\n", "twice.csv", "a,a\n1,2\n", "empty.csv", "a\n")
-		_, err := Read(path, target.LocalFiles, os.LookupEnv)
+		_, err := Read(path)
 		if err == nil || !strings.Contains(strings.ReplaceAll(err.Error(), path+":", ""), test.want) {
 			t.Errorf("%q\n got %v\nwant %s", test.text, err, test.want)
 		}
@@ -431,10 +430,10 @@ func FuzzFlow(f *testing.F) {
 	f.Add(strings.Replace(shop, "users.", "users.a", -1))
 	f.Add("steps: [{name: a, path: '/{random(1,2)}', form: {a: b}, extract: {v: {json: '$..a', pick: random}}}, {name: b, path: '{+v}', json: {a: ['{v}', 1e3, .5]}}]")
 	f.Add("values: {a: '{sequence}'}\nsteps: [{name: a, path: /, extract: {v: {regex: '(a)|b'}}}, {name: b, path: '/{v}?{a}', body: '{{{v}'}]")
-	files := func(string) (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("a,b\n1,2\n")), nil }
+	f.Chdir(filepath.Dir(write(f, "users.csv", "name,password\na,b\n")))
 	line := regexp.MustCompile(`^f\.yaml:[1-9][0-9]*:[1-9][0-9]*: [^\n]+$`)
 	f.Fuzz(func(t *testing.T, text string) {
-		parsed, err := parse("f.yaml", []byte(text), files, func(string) (string, bool) { return "v{1}", true })
+		parsed, err := parse("f.yaml", []byte(text), func(string) (string, bool) { return "v{1}", true })
 		if err != nil {
 			var all yaml.Errors
 			if !errors.As(err, &all) {
@@ -470,13 +469,13 @@ func FuzzExtract(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			b := newBuilder(document, nil, ".")
+			b := newBuilder(document, ".")
 			e := b.extraction("", &spec)
 			if document.Err() != nil {
 				continue
 			}
 			random := rand.New(rand.NewPCG(1, 1))
-			if _, err := e.find(&target.Answer{Status: 200, Body: []byte(body)}, &answerBody{body: []byte(body)}, random); err != nil && strings.ContainsRune(err.Error(), '\n') && !strings.ContainsRune(path+pattern, '\n') {
+			if _, err := e.find(&target.Answer{Status: 200, Body: []byte(body)}, func() (any, error) { return parseAnswer([]byte(body)) }, random); err != nil && strings.ContainsRune(err.Error(), '\n') && !strings.ContainsRune(path+pattern, '\n') {
 				t.Fatalf("error of several lines: %q", err)
 			}
 		}

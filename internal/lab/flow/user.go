@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"spillway/internal/lab/target"
@@ -141,13 +142,13 @@ func (u *User) Receive(good bool) error {
 			u.jar.SetCookies(u.place(u.call.Path), set)
 		}
 	}
-	if !good {
+	s := &u.flow.steps[u.call.Number]
+	if !good || len(s.extract) == 0 {
 		return nil
 	}
-	d := answerBody{body: a.Body}
-	s := &u.flow.steps[u.call.Number]
+	parsed := sync.OnceValues(func() (any, error) { return parseAnswer(a.Body) }) // when the first extraction needs it
 	for i := range s.extract {
-		t, err := s.extract[i].find(a, &d, u.random)
+		t, err := s.extract[i].find(a, parsed, u.random)
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}

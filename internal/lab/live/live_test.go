@@ -59,7 +59,7 @@ func recorded(t *testing.T, seconds int) *result.Recorder {
 
 func TestMetrics(t *testing.T) {
 	r := recorded(t, 2)
-	c := newCollector(r.Snapshot)
+	c := prometheus.CollectorFunc(func(metrics chan<- prometheus.Metric) { sendMetrics(r.Snapshot(), metrics) })
 	want := `
 # HELP spillway_load_requests_total Requests that ended: answered, failed or never sent.
 # TYPE spillway_load_requests_total counter

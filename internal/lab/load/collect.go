@@ -13,7 +13,6 @@ import (
 
 // Second is one second of a step.
 type Second struct {
-	Step       int
 	Elapsed    time.Duration // since the start of the step, at its end
 	Slice      result.Slice
 	Response   *histogram.Histogram // at slice precision, of the answers
@@ -128,7 +127,7 @@ func (c *collector) emit(number int) {
 	slice.Latency = latency
 	if err == nil {
 		err = c.report(&Second{
-			Step: c.step, Elapsed: elapsed, Slice: slice, Response: s.latency.response,
+			Elapsed: elapsed, Slice: slice, Response: s.latency.response,
 			Unanswered: s.latency.responseUnanswered,
 		})
 	}

@@ -23,15 +23,6 @@ type Watcher interface {
 	Mark(border time.Time)
 }
 
-// A Display shows the progress of a run. It is safe for concurrent use.
-type Display interface {
-	Step(*result.Step)   // a step begins
-	Second(*Second)      // of a step
-	Total(*result.Total) // a step has ended
-	Message(text string) // a remark for the user, as a line
-	End()                // the run has ended
-}
-
 // Hooks are what the caller of Execute adds to a run. Fields may be nil.
 type Hooks struct {
 	// Watch opens the watcher after the target has answered. It returns nil for none.
@@ -42,8 +33,8 @@ type Hooks struct {
 	Next Next
 	// Ended completes the last record of the result.
 	Ended func(*result.End)
-	// Display shows the progress instead of Execute.
-	Display Display
+	// Progress shows the run, instead of lines per step.
+	Progress *Progress
 	// Find parses NAME=SPEC of a process. Options.Pin requires it.
 	Find func(spec string) (Process, error)
 	// Keeper is the command that restores the cores of a pinned target, see cores.Start.
@@ -53,10 +44,6 @@ type Hooks struct {
 // Execute runs the load that the options describe, shows the progress on w and returns the results. It adds the options
 // to the header.
 func Execute(ctx context.Context, o Options, hooks Hooks, header result.Header, w io.Writer) (_ *result.Run, err error) {
-	abort, err := parseAbort(o.Abort)
-	if err != nil {
-		return nil, exit.UsageError(err)
-	}
 	config, err := o.prepare(ctx, hooks.Next)
 	if err != nil {
 		return nil, err
@@ -78,7 +65,7 @@ func Execute(ctx context.Context, o Options, hooks Hooks, header result.Header, 
 	if watcher != nil {
 		watches = watcher.Watches()
 	}
-	display := hooks.Display
+	display := hooks.Progress
 	if display == nil {
 		display = newProgress(w, o.ReportInterval, len(config.Steps), o.Flow != "")
 	}
@@ -97,7 +84,7 @@ func Execute(ctx context.Context, o Options, hooks Hooks, header result.Header, 
 	listener := listener(recorder, display, &end.Elapsed)
 	loading, cancel := context.WithCancel(ctx)
 	defer cancel()
-	abort.follow(&listener, cancel)
+	config.abort.follow(&listener, cancel)
 	if watcher != nil {
 		listener.Border = watcher.Mark
 	}
@@ -109,7 +96,7 @@ func Execute(ctx context.Context, o Options, hooks Hooks, header result.Header, 
 	}
 	config.Zero = config.Clock.At(header.StartedAt)
 	interrupted, err := Run(loading, *config, listener)
-	end.Reason, end.Aborted = abort.end(interrupted)
+	end.Reason, end.Aborted = config.abort.end(interrupted)
 	stopErr := stop()
 	if hooks.Ended != nil {
 		hooks.Ended(&end)
@@ -129,7 +116,7 @@ func (o *Options) describe(config *Config, header *result.Header) (warning strin
 }
 
 // listener records a run and shows it. elapsed is set to the end of the last step.
-func listener(recorder *result.Recorder, display Display, elapsed *float64) Listener {
+func listener(recorder *result.Recorder, display *Progress, elapsed *float64) Listener {
 	start := 0.0
 	return Listener{
 		Step: func(s *result.Step) error {

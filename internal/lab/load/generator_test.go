@@ -74,14 +74,14 @@ func runNullStep(ctx context.Context, seed uint64, step Step, stallAt, stallFor 
 		return t, err
 	}
 	tg, err := target.Open(ctx, target.Config{
-		URL: "http://" + server.address.String() + "/", Timeout: DefaultTimeout, Clock: clock,
+		URL: "http://" + server.address.String() + "/", Timeout: 10 * time.Second, Clock: clock,
 		Seed: seed,
 	})
 	if err == nil && stallAt > 0 {
 		server.stallLater(stallAt, stallFor)
 	}
 	if err == nil {
-		config := Config{Target: tg, Clock: clock, Steps: []Step{step}, Timeout: DefaultTimeout, Seed: seed}
+		config := Config{Target: tg, Clock: clock, Steps: []Step{step}, Timeout: 10 * time.Second, Seed: seed}
 		_, err = Run(ctx, config, Listener{Total: func(total *result.Total) error {
 			t.total = total
 			return nil

@@ -22,7 +22,7 @@ func (o *HTTP) headers(env func(string) (string, bool)) ([]target.Header, error)
 	if o.HeaderFile == "" {
 		return headers, nil
 	}
-	text, err := target.Files(target.LocalFiles).Read(o.HeaderFile)
+	text, err := target.ReadFile(o.HeaderFile)
 	if err != nil {
 		return nil, fmt.Errorf("--header-file: %w", err)
 	}

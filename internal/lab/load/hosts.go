@@ -19,10 +19,9 @@ import (
 
 // Sharing says how the load generator and the target share this machine. Without it, they share all of it.
 type Sharing struct {
-	Pin     bool
-	Awake   bool     // idle CPUs of this machine do not sleep
-	Hosts   string   // the hosts of an experiment: JSON of []cores.Host. This process is already on its cores
-	Watched []string // processes of the target besides those that listen, NAME=SPEC
+	Pin   bool   `group:"Amount" help:"Run the generator on cores of its own, and the target's processes (those that listen, and those of --watch) on the others, until the end. Needs the right to move them."`
+	Awake bool   `group:"Amount" help:"Keep idle CPUs of this machine from sleeping until the end: for a virtual machine whose hypervisor takes CPU time (HOST_CONTENDED). Needs root."`
+	Hosts string `hidden:"" env:"SPILLWAY_LOAD_HOSTS"` // of an experiment: JSON of []cores.Host; this process is already on its cores
 }
 
 // A Process is a process of the target with its descendants.

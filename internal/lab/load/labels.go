@@ -3,6 +3,7 @@ package load
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"spillway/internal/histogram"
@@ -21,8 +22,8 @@ type labels struct {
 // label counts the requests with one name. The times of requests without an answer have
 // the precision of a slice.
 type label struct {
-	counters                                                 result.Counters
-	response, responseUnanswered, service, serviceUnanswered *histogram.Histogram
+	counters result.Counters
+	latency  latencies
 }
 
 // newLabels returns nil with fewer than two names.
@@ -32,52 +33,26 @@ func newLabels(names int, seed uint64) *labels {
 	}
 	l := &labels{byName: make([]label, names), random: rand.New(rand.NewPCG(seed, uint64(names)))}
 	for i := range l.byName {
-		l.byName[i] = label{
+		l.byName[i].latency = latencies{
 			response: histogram.New(), responseUnanswered: histogram.NewSlice(), service: histogram.New(),
 			serviceUnanswered: histogram.NewSlice(),
 		}
-		for _, h := range l.byName[i].all() {
-			h.Reset() // touches the memory
-		}
+		l.byName[i].latency.touch()
 	}
 	return l
 }
 
-func (l *label) all() [4]*histogram.Histogram {
-	return [...]*histogram.Histogram{l.response, l.responseUnanswered, l.service, l.serviceUnanswered}
-}
-
 // observe counts the end of a request. inTime and counted say whether it ended within
 // the step and was due in it.
-func (l *labels) observe(o *target.Outcome, inTime, counted bool) {
+func (l *labels) observe(o *target.Outcome, class result.ErrorClass, inTime, counted bool) {
 	n := &l.byName[o.Request]
-	c := &n.counters
 	if o.Err == nil && inTime {
-		c.Completed++
+		n.counters.Completed++
 	}
-	if !counted {
-		return
+	if counted {
+		n.counters.Due++
+		n.latency.ended(&n.counters, o, class)
 	}
-	c.Due++
-	if o.Sent != 0 {
-		c.Sent++
-	}
-	c.BytesOut += int64(o.BytesSent)
-	c.BytesIn += o.BytesReceived
-	if o.Err != nil {
-		class := target.Classify(o.Err)
-		c.Errors[class]++
-		if !class.Answered() {
-			n.responseUnanswered.Record(time.Duration(o.Done - o.Intended))
-			if o.Sent != 0 {
-				n.serviceUnanswered.Record(time.Duration(o.Done - o.Sent))
-			}
-			return
-		}
-	}
-	c.Done++
-	n.response.Record(time.Duration(o.Done - o.Intended))
-	n.service.Record(time.Duration(o.Done - o.Sent))
 }
 
 // unsent counts an arrival that never became a request. Its name is drawn by the shares
@@ -94,7 +69,7 @@ func (l *labels) unsent(waited time.Duration) {
 	c := &l.byName[n].counters
 	c.Due++
 	c.Errors[result.Unsent]++
-	l.byName[n].responseUnanswered.Record(waited)
+	l.byName[n].latency.responseUnanswered.Record(waited)
 }
 
 // labelTotals returns the figures per name. A single name has those of the step.
@@ -105,27 +80,16 @@ func (s *stepRun) labelTotals(t *result.Total) ([]result.LabelTotal, error) {
 	}
 	var totals []result.LabelTotal
 	for i, name := range names {
-		sum := label{response: histogram.New(), responseUnanswered: histogram.New(), service: histogram.New(), serviceUnanswered: histogram.New()}
+		sum := label{latency: newLatencies(histogram.New)}
 		for _, r := range s.observers {
-			part := &r.labels.byName[i]
-			sum.counters.Add(&part.counters)
-			sources := part.all()
-			for k, h := range sum.all() {
-				h.Merge(sources[k])
-			}
+			sum.counters.Add(&r.labels.byName[i].counters)
+			sum.latency.merge(&r.labels.byName[i].latency)
 		}
-		total := result.LabelTotal{Name: name, Counters: sum.counters}
-		for k, field := range []*result.HDR{
-			&total.Latency.Response, &total.Latency.ResponseUnanswered, &total.Latency.Service,
-			&total.Latency.ServiceUnanswered,
-		} {
-			text, err := sum.all()[k].Encode()
-			if err != nil {
-				return nil, err
-			}
-			*field = result.HDR(text)
+		latency, err := sum.latency.encode()
+		if err != nil {
+			return nil, err
 		}
-		totals = append(totals, total)
+		totals = append(totals, result.LabelTotal{Name: name, Counters: sum.counters, Latency: latency})
 	}
 	return totals, nil
 }
@@ -133,12 +97,8 @@ func (s *stepRun) labelTotals(t *result.Total) ([]result.LabelTotal, error) {
 // checkLabels refuses an SLO on requests that do not exist.
 func checkLabels(slo result.SLO, names []string) error {
 	for _, label := range slo.Labels() {
-		found := false
-		for _, name := range names {
-			found = found || name == label
-		}
 		switch {
-		case found:
+		case slices.Contains(names, label):
 		case len(names) == 0:
 			return fmt.Errorf("--slo: no request has the name %q; name it, as in --requests-file", label)
 		default:

@@ -35,7 +35,7 @@ func namedTarget(t *testing.T, secure bool) (*target.Target, target.Clock) {
 	if err := os.WriteFile(path, []byte("name=login GET /login\nname=list 3 GET /list\nname=list 5 GET /list?all\nname=broken GET /broken\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	requests, err := target.ReadRequests(path, target.Authority(server.URL), target.LocalFiles)
+	requests, err := target.ReadRequests(path, target.Authority(server.URL))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,13 +84,13 @@ func TestLabels(t *testing.T) {
 func TestLabelsOfUnsent(t *testing.T) {
 	l := newLabels(3, 1)
 	for i := range 1000 {
-		l.observe(&target.Outcome{Request: min(i%4, 1), Sent: 1, Done: 2}, true, true)
+		l.observe(&target.Outcome{Request: min(i%4, 1), Sent: 1, Done: 2}, 0, true, true)
 	}
 	for range 4000 {
 		l.unsent(time.Second)
 	}
 	for i, want := range []int64{1250, 3750, 0} {
-		if n := l.byName[i].counters.Due; n < want-150 || n > want+150 || l.byName[i].responseUnanswered.Count() != l.byName[i].counters.Errors[result.Unsent] {
+		if n := l.byName[i].counters.Due; n < want-150 || n > want+150 || l.byName[i].latency.responseUnanswered.Count() != l.byName[i].counters.Errors[result.Unsent] {
 			t.Errorf("name %d: %d due, want about %d", i, n, want)
 		}
 	}

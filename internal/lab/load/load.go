@@ -52,13 +52,14 @@ type Config struct {
 
 	simulate func() (caller, func(time.Duration) bool) // tests: users that send and wait in other ways
 
+	abort   *abort      // of Execute; nil: no condition
 	Part    target.Part // of the load that Steps were split from
 	StartAt time.Time   // of a part: when the first step begins in all parts, see plannedBegin
 }
 
 // Next decides the next step of a run. previous is the total of the last step, nil for the first one, and the listener has
-// seen it. more is false at the end of the run. It may wait until the target has recovered. If ctx has ended because of ErrUsedUp, the
-// step that it returns does not run.
+// seen it. more is false at the end of the run. It may wait until the target has recovered. If previous has the reason
+// result.DataUsedUp, the step that it returns does not run.
 type Next func(ctx context.Context, previous *result.Total) (step Step, more bool, err error)
 
 // DefaultWorkers is half of the cores, at most 8. The other half is for programs
@@ -137,33 +138,17 @@ func Run(ctx context.Context, config Config, listener Listener) (interrupted boo
 		case err != nil:
 			return ctx.Err() != nil, fmt.Errorf("step %d: %w", i+1, err)
 		}
-		if config.Flow != nil && config.Flow.UsedUp() != "" {
-			return ctx.Err() != nil, config.last(ctx, previous)
-		}
 	}
-}
-
-// ErrUsedUp is the cause of the end of the context that a Next gets with the last total, if the rows of a flow are used up.
-var ErrUsedUp = errors.New("the rows of the flow are used up")
-
-// last hands the last total to Next, which decides no step any more.
-func (c *Config) last(ctx context.Context, previous *result.Total) error {
-	if c.Next == nil || ctx.Err() != nil {
-		return nil
-	}
-	ended, end := context.WithCancelCause(ctx)
-	end(ErrUsedUp)
-	_, _, err := c.Next(ended, previous)
-	return err
 }
 
 // extend makes sure that there is step i, if there is to be one.
 func (c *Config) extend(ctx context.Context, i int, previous *result.Total) (more bool, err error) {
+	usedUp := c.Flow != nil && c.Flow.UsedUp() != ""
 	if i < len(c.Steps) || c.Next == nil || ctx.Err() != nil {
-		return i < len(c.Steps), nil
+		return i < len(c.Steps) && !usedUp, nil
 	}
 	step, more, err := c.Next(ctx, previous)
-	if err != nil || !more {
+	if err != nil || !more || usedUp {
 		return false, err
 	}
 	step.Connections = min(cmp.Or(step.Connections, c.Connections), c.Connections)
@@ -196,7 +181,8 @@ type stepRun struct {
 	hosts     hostReading
 	reports   []threadReport
 
-	iterations *iterations // with a flow
+	interrupted func()      // called after an interrupt has ended the phase; nil: nothing to do
+	iterations  *iterations // with a flow
 }
 
 func (s *stepRun) run(ctx context.Context) (*result.Total, error) {
@@ -318,6 +304,9 @@ func (s *stepRun) start(ctx context.Context, drivers []driver, slots []int) (fin
 	stopWatching := context.AfterFunc(ctx, func() {
 		now := c.Clock.Now()
 		s.phase.stop(now)
+		if s.interrupted != nil {
+			s.interrupted()
+		}
 		s.border(now)
 	})
 	stopMeter := s.meterHosts()

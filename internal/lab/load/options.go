@@ -19,7 +19,8 @@ import (
 	"spillway/internal/lab/target"
 )
 
-// Options are the settings of `spillway load`, as written on the command line.
+// Options are the settings of `spillway load`, as written on the command line. The fields of the embedded types are its flags,
+// with tags of kong.
 type Options struct {
 	Target string
 	Amount
@@ -29,68 +30,69 @@ type Options struct {
 	Output
 	Parts
 	Sharing
+	Watched []string // processes of the target besides those that listen, NAME=SPEC
 }
 
 // Amount is how much load is generated.
 type Amount struct {
-	Rate     string // see Plan
-	Duration time.Duration
-	Requests int64
-	Warmup   time.Duration
+	Rate     string        `filled:"" group:"Amount" placeholder:"R,…" help:"Open loop: arrivals per second, independent of the target. A list is one step each. Default: a closed loop."`
+	Duration time.Duration `filled:"" group:"Amount" short:"d" help:"Length of each step. Default: 10s, unless --requests is given."`
+	Requests int64         `group:"Amount" short:"n" help:"Requests per step."`
+	Warmup   time.Duration `group:"Amount" help:"Load before each step that is not counted."`
 }
 
 // Policy is how requests arrive and which connections they take.
 type Policy struct {
-	Arrival       string // constant or poisson
-	Connections   string // see Plan
-	PerConnection int
-	Timeout       time.Duration
-	Backlog       int
-	Workers       int
-	Source        []string // local addresses
-	DNSRefresh    time.Duration
-	RandomSeed    uint64 // 0: draw one
+	Arrival       string        `group:"Amount" enum:"constant,poisson" default:"constant" help:"Open loop: evenly spaced arrivals, or those of independent users (poisson)."`
+	Connections   string        `filled:"" group:"Amount" short:"c" placeholder:"N,…" help:"Connections. A list is one step each. Default: 10; with a rate up to 1000, opened as needed, and 10 for SQL."`
+	PerConnection int           `group:"Amount" placeholder:"N" help:"Requests per connection: 1 for short connections, 0 for unlimited."`
+	Timeout       time.Duration `group:"Amount" default:"10s" help:"Limit for one request, including connecting."`
+	Backlog       int           `group:"Amount" placeholder:"N" help:"Open loop: arrivals that may wait for a connection; the rest are unsent. Default: those of 10 s, from 1000 to 1000000."`
+	Workers       int           `group:"Amount" placeholder:"N" help:"Threads for http:// and redis://. Default: half of the cores."`
+	Source        []string      `group:"Amount" placeholder:"IP" help:"Local addresses to connect from, in rotation. Each has its own ports."`
+	DNSRefresh    time.Duration `group:"Amount" name:"dns-refresh" placeholder:"DURATION" help:"Look the host up at this interval; new connections go to all its addresses in rotation. Default: the first address that can be connected to."`
+	RandomSeed    uint64        `group:"Amount" name:"seed" help:"Seed of all random choices; 0 draws one. It is in the result."`
 }
 
 // HTTP describes the requests to an HTTP target.
 type HTTP struct {
-	Method       string
-	Header       []string // values may have ${NAME} of the environment
-	HeaderFile   string   // one header per line
-	Body         string
-	BodyFile     string
-	Form         []string // NAME=VALUE or NAME=@PATH
-	RequestsFile string
-	Flow         string // file
-	Check        []string
-	Socket       string
-	HTTP2        bool
-	Streams      int // requests in flight per HTTP/2 connection
-	GRPC         string
-	Proto        string
-	Insecure     bool
-	CACert       string
-	Cert         string
-	Key          string
+	Method       string   `group:"HTTP" short:"X" help:"Default: GET, or POST with a body."`
+	Header       []string `group:"HTTP" short:"H" sep:"none" placeholder:"'NAME: VALUE'" help:"Header line. $${NAME} in its value is an environment variable. Repeatable."`
+	HeaderFile   string   `group:"HTTP" placeholder:"FILE" help:"File with one header per line, so that secrets do not show in the process list."`
+	Body         string   `group:"HTTP" placeholder:"TEXT" help:"Body. It and the URL's path may contain {random(1,1000)}, {sequence} and {file:PATH:COLUMN}."`
+	BodyFile     string   `group:"HTTP" placeholder:"FILE" help:"File with the body, sent unchanged."`
+	Form         []string `group:"HTTP" sep:"none" placeholder:"NAME=VALUE" help:"Field of a multipart/form-data body; NAME=@PATH sends a file. Repeatable."`
+	RequestsFile string   `filled:"" group:"HTTP" placeholder:"FILE" help:"File with one request per line: [name=NAME] [WEIGHT] METHOD PATH [BODY | @FILE]."`
+	Flow         string   `filled:"" group:"HTTP" placeholder:"FILE" help:"YAML file with the steps of a user: values from answers, cookies, think times, data. --connections counts users, --rate and --requests iterations."`
+	Check        []string `group:"HTTP" sep:"none" placeholder:"CHECK" help:"status=200, status=2xx, body~=TEXT or body!~TEXT. Repeatable. Default: status 2xx or 304."`
+	Socket       string   `group:"HTTP" placeholder:"PATH" help:"Connect to a Unix socket instead of the URL's host (also for redis://)."`
+	HTTP2        bool     `group:"HTTP" name:"http2" help:"Use HTTP/2, for http:// with prior knowledge (h2c)."`
+	Streams      int      `group:"HTTP" placeholder:"N" help:"HTTP/2: requests in flight per connection. Default: 1."`
+	GRPC         string   `group:"HTTP" name:"grpc" placeholder:"METHOD" help:"Call the unary gRPC method package.Service/Method. --body is its request in JSON."`
+	Proto        string   `group:"HTTP" placeholder:"FILE" help:"File descriptor set of --grpc, from protoc --include_imports --descriptor_set_out or buf build."`
+	Insecure     bool     `group:"HTTP" short:"k" help:"Accept any certificate."`
+	CACert       string   `group:"HTTP" name:"cacert" placeholder:"FILE" help:"PEM file with the authorities to trust instead of the system's (also for rediss://)."`
+	Cert         string   `group:"HTTP" placeholder:"FILE" help:"PEM file with the client's certificate (also for rediss://)."`
+	Key          string   `group:"HTTP" placeholder:"FILE" help:"PEM file with the key of --cert."`
 }
 
 // Statement describes the statement for SQL, or the commands for Redis.
 type Statement struct {
-	SQL     string
-	Param   []string
-	Command []string
+	SQL     string   `filled:"" group:"SQL and Redis" name:"sql" placeholder:"STATEMENT" help:"SQL statement, prepared once per connection. Parameters are written :name."`
+	Param   []string `group:"SQL and Redis" sep:"none" placeholder:"NAME=VALUE" help:"Value of a parameter: random(1,1000), sequence, file:PATH:COLUMN, or a constant. Repeatable."`
+	Command []string `group:"SQL and Redis" sep:"none" placeholder:"WORDS" help:"Redis command, with values in braces: '[name=NAME] GET key:{random(1,100)}'. Repeatable: drawn with equal probability."`
 }
 
 // Output is what happens with the results.
 type Output struct {
-	SLO            string
-	Abort          string // see --abort
-	Out            string // result file; "": none
-	JSON           bool
-	Label          string
-	RunID          string
-	ReportInterval time.Duration
-	Allow          []string
+	SLO            string        `filled:"" group:"Result" name:"slo" placeholder:"TEXT" help:"Exit with 1 if a step misses it: 'p99<70ms errors<0.5%'."`
+	Abort          string        `filled:"" group:"Result" placeholder:"TEXT" help:"End the run and exit with 1 if this holds for so many seconds in a row: 'errors>20% for 3s', 'p99>1s for 3s'."`
+	Out            string        `group:"Result" short:"o" placeholder:"FILE" help:"Write a result file; .gz is compressed. 'spillway report FILE' shows it."`
+	JSON           bool          `group:"Result" name:"json" help:"Print one JSON document on standard output instead of the table."`
+	Label          string        `group:"Result" help:"Name of this run in reports."`
+	RunID          string        `group:"Result" name:"run" placeholder:"ID" help:"Name of this run, the same for all parts of a load."`
+	ReportInterval time.Duration `group:"Result" default:"3s" help:"Time between two progress lines without a terminal, a multiple of 1s."`
+	Allow          []string      `group:"Result" placeholder:"HOST" help:"Public host that you may load. Without it, only this machine and private addresses are allowed."`
 }
 
 // prepare parses the options, opens the target and connects to it once. The steps are those of the part, or next decides
@@ -121,7 +123,7 @@ func (o *Options) open(ctx context.Context, next Next) (*Config, error) {
 	if config.Next = next; next != nil {
 		config.Connections, err = oneCount(o.Connections, config.Target.SQL())
 	} else {
-		config.Steps, err = o.plan(config.Target.SQL())
+		config.Steps, err = ParseSteps(o.Rate, o.Connections, o.Duration, o.Requests, config.Target.SQL())
 	}
 	if err == nil {
 		config.Steps, err = Split(config.Steps, o.Backlog, config.Part)
@@ -129,31 +131,16 @@ func (o *Options) open(ctx context.Context, next Next) (*Config, error) {
 	if err == nil {
 		err = config.checkLengths()
 	}
-	for _, n := range config.counts() {
-		if config.Target.Slots(n) > ConnectionsMax {
-			err = fmt.Errorf("%d connections with %d streams each: at most %d requests can be in flight; reduce --connections", n, o.Streams,
-				ConnectionsMax)
-		}
+	most := config.Connections
+	for i := range config.Steps {
+		config.Steps[i].Warmup = o.Warmup
+		most = max(most, config.Steps[i].Connections)
+	}
+	if err == nil && config.Target.Slots(most) > ConnectionsMax {
+		err = fmt.Errorf("%d connections with %d streams each: at most %d requests can be in flight; reduce --connections", most, o.Streams,
+			ConnectionsMax)
 	}
 	return config, err
-}
-
-// plan returns the steps of Amount and the connections of Policy.
-func (o *Options) plan(sql bool) ([]Step, error) {
-	steps, err := ParseSteps(o.Rate, o.Connections, o.Duration, o.Requests, sql)
-	for i := range steps {
-		steps[i].Warmup = o.Warmup
-	}
-	return steps, err
-}
-
-// counts returns the numbers of connections of the steps.
-func (c *Config) counts() []int {
-	counts := []int{c.Connections}
-	for i := range c.Steps {
-		counts = append(counts, c.Steps[i].Connections)
-	}
-	return counts
 }
 
 // Mistake returns the mistake that Execute would find before it connects to the
@@ -183,6 +170,9 @@ func (o *Options) parse(searches bool) (*Config, *target.Config, error) {
 		Clock: target.NewClock(), Poisson: o.Arrival == "poisson", PerConnection: o.PerConnection, Timeout: o.Timeout,
 		Backlog: o.Backlog, Workers: o.Workers, Seed: partSeed(o.RandomSeed, part), SLO: slo, Part: part, StartAt: start,
 	}
+	if config.abort, err = parseAbort(o.Abort); err != nil {
+		return nil, nil, err
+	}
 	requests, err := o.targetConfig(config)
 	if err != nil {
 		return nil, nil, err
@@ -190,7 +180,7 @@ func (o *Options) parse(searches bool) (*Config, *target.Config, error) {
 	if o.Flow == "" {
 		return config, requests, nil
 	}
-	if config.Flow, err = flow.Read(o.Flow, target.LocalFiles, os.LookupEnv); err != nil {
+	if config.Flow, err = flow.Read(o.Flow); err != nil {
 		return nil, nil, err
 	}
 	requests.Calls = config.Flow.Names()
@@ -208,8 +198,7 @@ func (o *Options) validate(searches bool) error {
 	case o.Rate == "" && !searches && (o.Arrival == "poisson" || o.Backlog > 0):
 		return errors.New("load: --arrival and --backlog are for an open loop; add --rate, or remove them")
 	}
-	_, err := parseAbort(o.Abort)
-	return err
+	return nil
 }
 
 // targetConfig parses the description of the target and its requests.
@@ -218,7 +207,7 @@ func (o *Options) targetConfig(load *Config) (*target.Config, error) {
 		URL: o.Target, Socket: o.Socket, Allow: o.Allow, Timeout: o.Timeout, PerConnection: o.PerConnection, DNSRefresh: o.DNSRefresh,
 		Seed: load.Seed, Part: load.Part, Clock: load.Clock,
 		Method: o.Method, HTTP2: o.HTTP2, Streams: o.Streams, GRPC: o.GRPC, Proto: o.Proto, SQL: o.SQL, Commands: o.Command,
-		Insecure: o.Insecure, CACert: o.CACert, Cert: o.Cert, Key: o.Key, Files: target.LocalFiles,
+		Insecure: o.Insecure, CACert: o.CACert, Cert: o.Cert, Key: o.Key,
 	}
 	for _, text := range o.Source {
 		address, err := netip.ParseAddr(text)
@@ -232,7 +221,7 @@ func (o *Options) targetConfig(load *Config) (*target.Config, error) {
 		if !found || name == "" {
 			return nil, fmt.Errorf("--param %q: write NAME=VALUE", text)
 		}
-		v, err := target.ParseValue(value, target.LocalFiles)
+		v, err := target.ParseValue(value)
 		if err != nil {
 			return nil, fmt.Errorf("--param %s: %w", name, err)
 		}
@@ -258,7 +247,7 @@ func (o *Options) readBody(config *target.Config) (err error) {
 		return errors.New("--body, --body-file and --form: give one of them")
 	case len(o.Form) > 0:
 		var contentType target.Header
-		if contentType, config.Body, err = target.ParseForm(o.Form, config.Files); err != nil {
+		if contentType, config.Body, err = target.ParseForm(o.Form); err != nil {
 			return err
 		}
 		if slices.ContainsFunc(config.Headers, func(h target.Header) bool { return strings.EqualFold(h.Name, contentType.Name) }) {
@@ -266,21 +255,21 @@ func (o *Options) readBody(config *target.Config) (err error) {
 		}
 		config.Headers = append(config.Headers, contentType)
 	case o.Body != "":
-		if config.Body, err = target.ParseTemplate(o.Body, config.Files); err != nil {
+		if config.Body, err = target.ParseTemplate(o.Body); err != nil {
 			return fmt.Errorf("--body: %w", err)
 		}
 	case o.BodyFile != "":
-		text, err := target.ReadBody(o.BodyFile, config.Files)
+		text, err := target.ReadFile(o.BodyFile)
 		if err != nil {
-			return err
+			return fmt.Errorf("--body-file: %w", err)
 		}
-		config.Body = target.PlainTemplate(text)
+		config.Body = target.PlainTemplate(string(text))
 	}
 	if o.Method == "" && (o.Body+o.BodyFile != "" || len(o.Form) > 0) {
 		config.Method = "POST"
 	}
 	if o.RequestsFile != "" {
-		config.Requests, err = target.ReadRequests(o.RequestsFile, target.Authority(o.Target), config.Files)
+		config.Requests, err = target.ReadRequests(o.RequestsFile, target.Authority(o.Target))
 	}
 	return err
 }

@@ -26,8 +26,8 @@ const (
 // other hosts, and Merge puts the results together. They do not talk to each other: each knows from StartAt when every
 // step begins.
 type Parts struct {
-	Part    string // K/N, K from 1; or "job": from the environment of a Job of Kubernetes; "": the whole load
-	StartAt string // when the first step begins, RFC 3339; with Part only
+	Part    string `filled:"" group:"Several hosts" placeholder:"K/N" help:"Make the K-th of N parts of the load, for 'report --merge'; rate, connections, requests and rows are divided. 'job' reads K and N from JOB_COMPLETION_INDEX and SPILLWAY_PARTS."`
+	StartAt string `filled:"" group:"Several hosts" placeholder:"TIME" help:"When the first step begins in all parts, as in 2026-03-01T12:00:00Z."`
 }
 
 // parse returns the part, and the time at which the first step begins. Both are zero for a whole load.

@@ -68,7 +68,7 @@ func TestSeedsOfParts(t *testing.T) {
 	if partSeed(7, target.Part{}) != 7 {
 		t.Error("the seed of a whole load is changed")
 	}
-	template, err := target.ParseTemplate("{random(0,1000000000000)}", nil)
+	template, err := target.ParseTemplate("{random(0,1000000000000)}")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package load
 import (
 	"errors"
 	"fmt"
-	"math/bits"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,7 +14,6 @@ import (
 // Defaults and limits of a run.
 const (
 	DefaultDuration          = 10 * time.Second
-	DefaultTimeout           = 10 * time.Second
 	DefaultClosedConnections = 10    // without a rate, and for SQL
 	DefaultOpenConnections   = 1000  // with a rate; opened as needed
 	ConnectionsMax           = 60000 // per process
@@ -80,11 +78,10 @@ func sharesOf(n, threads int) []int {
 // many as the part has connections of all.
 func byConnections(requests int64, connections int, part target.Part) int64 {
 	n := part.Count()
+	each, rest := (requests-int64(n))/int64(connections), (requests-int64(n))%int64(connections)
 	until := func(parts int) int64 { // requests of the first parts
-		own := parts*(connections/n) + min(parts, connections%n)
-		high, low := bits.Mul64(uint64(requests-int64(n)), uint64(own))
-		quotient, _ := bits.Div64(high, low, uint64(connections))
-		return int64(quotient)
+		own := int64(parts*(connections/n) + min(parts, connections%n))
+		return own*each + own*rest/int64(connections)
 	}
 	return 1 + until(part.Number+1) - until(part.Number)
 }
@@ -169,7 +166,7 @@ func parseConnections(list string, many bool) ([]int, error) {
 	return counts, nil
 }
 
-// oneCount parses a single number of connections of open loops, with the same defaults as Plan.
+// oneCount parses a single number of connections of open loops, with the same defaults as ParseSteps.
 func oneCount(text string, sql bool) (int, error) {
 	counts, err := parseConnections(text, !sql)
 	if err != nil {

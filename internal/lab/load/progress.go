@@ -13,7 +13,7 @@ import (
 	"spillway/internal/progress"
 )
 
-// Progress is the Display of a run: one line that changes on a terminal, plain lines
+// Progress shows a run: one line that changes on a terminal, plain lines
 // elsewhere. It is safe for concurrent use and ignores errors of the writer.
 type Progress struct {
 	out      io.Writer
@@ -48,7 +48,7 @@ func newProgress(out io.Writer, interval time.Duration, steps int, flow bool) *P
 	return p
 }
 
-// NewSearchProgress returns the Display of a search, which announces each step with Lead
+// NewSearchProgress returns the Progress of a search, which announces each step with Lead
 // and reports it with Message. Without a terminal, only messages are written.
 func NewSearchProgress(out io.Writer) *Progress {
 	p := newProgress(out, 0, 0, false)
@@ -64,7 +64,7 @@ func (p *Progress) Lead(text string) {
 	p.draw("")
 }
 
-// Step implements Display.
+// Step is called when a step begins.
 func (p *Progress) Step(s *result.Step) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,7 +82,7 @@ func (p *Progress) Step(s *result.Step) {
 	}
 }
 
-// Second implements Display.
+// Second is called when a second of a step has ended.
 func (p *Progress) Second(s *Second) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -159,7 +159,7 @@ func (p *Progress) reset() {
 	resetTimes(p.response)
 }
 
-// Total implements Display.
+// Total is called when a step has ended.
 func (p *Progress) Total(t *result.Total) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -177,7 +177,7 @@ func (p *Progress) Message(text string) {
 	fmt.Fprintln(p.out, text)
 }
 
-// End implements Display.
+// End is called when the run has ended.
 func (p *Progress) End() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -74,7 +74,7 @@ func runLoad(t testing.TB, ctx context.Context, c Config, began ...func()) recor
 			}
 			return nil
 		},
-		Second: func(s *Second) error { r.slices[s.Step] = append(r.slices[s.Step], s.Slice); return nil },
+		Second: func(s *Second) error { r.slices[s.Slice.Step] = append(r.slices[s.Slice.Step], s.Slice); return nil },
 		Total:  func(s *result.Total) error { r.totals = append(r.totals, *s); return nil },
 	})
 	r.delays = delays()

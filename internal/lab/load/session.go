@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"spillway/internal/lab/target"
 )
 
@@ -28,6 +30,7 @@ func (s *stepRun) runSessions(ctx context.Context) error {
 		return err
 	}
 	defer p.alarms.close()
+	s.interrupted = p.alarms.stop
 	finish, err := s.start(ctx, []driver{p}, []int{len(p.sessions)})
 	if err != nil {
 		for _, session := range p.sessions {
@@ -42,7 +45,6 @@ func (s *stepRun) runSessions(ctx context.Context) error {
 	for _, took := range connects {
 		p.observer.now.latency.connect.Record(took)
 	}
-	defer p.alarms.stopAfter(ctx, func() { p.phase.stop(p.clock.Now()) })()
 	p.run(context.WithoutCancel(ctx))
 	for _, session := range p.sessions {
 		n := session.Counters()
@@ -59,21 +61,20 @@ func connectAll(ctx context.Context, sessions []*target.Session) []time.Duration
 	var (
 		mu       sync.Mutex
 		connects []time.Duration
-		opening  sync.WaitGroup
+		opening  errgroup.Group
 	)
-	slots := make(chan struct{}, connectsMax)
+	opening.SetLimit(connectsMax)
 	for _, s := range sessions {
-		slots <- struct{}{}
-		opening.Go(func() {
-			defer func() { <-slots }()
+		opening.Go(func() error {
 			if took, ok := s.Connect(ctx); ok {
 				mu.Lock()
+				defer mu.Unlock()
 				connects = append(connects, took)
-				mu.Unlock()
 			}
+			return nil
 		})
 	}
-	opening.Wait()
+	_ = opening.Wait() // the first request of a session reports its failure
 	return connects
 }
 
@@ -127,10 +128,9 @@ func (p *pool) run(ctx context.Context) {
 	ctx, p.giveUp = context.WithCancel(ctx)
 	defer p.giveUp()
 	p.observer.roll(p.changed)
-	stopRolling := p.startRolling()
-	var sessions sync.WaitGroup
+	var running sync.WaitGroup
 	for i, s := range p.sessions {
-		sessions.Go(func() {
+		running.Go(func() {
 			if p.isOpen {
 				p.openLoop(ctx, i, s)
 			} else {
@@ -140,19 +140,18 @@ func (p *pool) run(ctx context.Context) {
 		})
 	}
 	if p.isOpen {
-		p.dispatch()
+		running.Go(p.dispatch)
 	}
-	p.await(&sessions)
-	stopRolling()
+	p.await(&running)
 	p.observer.finish()
 }
 
-// await waits for the sessions and closes the window at the end of the step. After an
+// await waits for the sessions, hands each second over when it ends, and closes the window at the end of the step. After an
 // interrupt it aborts the requests in flight once the grace period is over.
-func (p *pool) await(sessions *sync.WaitGroup) {
+func (p *pool) await(running *sync.WaitGroup) {
 	done := make(chan struct{})
 	go func() {
-		sessions.Wait()
+		running.Wait()
 		close(done)
 	}()
 	deadline := int64(math.MaxInt64)
@@ -160,6 +159,7 @@ func (p *pool) await(sessions *sync.WaitGroup) {
 	defer timer.Stop()
 	for {
 		now := p.clock.Now()
+		p.roll(now)
 		if p.phase.over(now) {
 			p.closeWindow(now)
 		}
@@ -208,28 +208,10 @@ func (p *pool) closeWindow(now int64) {
 	p.report.counters = target.Counters{InFlight: p.integral - p.baseline, Open: p.openTime - p.openBaseline, OpenMax: p.openMax}
 }
 
-// startRolling hands each second over when it ends, until stop is called.
-func (p *pool) startRolling() (stop func()) {
-	end, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		ticker := time.NewTicker(time.Duration(tick))
-		defer ticker.Stop()
-		for {
-			select {
-			case <-end:
-				return
-			case <-ticker.C:
-				p.mu.Lock()
-				p.observer.roll(p.clock.Now())
-				p.mu.Unlock()
-			}
-		}
-	}()
-	return func() {
-		close(end)
-		<-ended
-	}
+func (p *pool) roll(now int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.observer.roll(now)
 }
 
 // open is the number of open connections. Sessions that share connections are

@@ -9,7 +9,7 @@ import (
 	"spillway/internal/lab/target"
 )
 
-// latencies are the histograms of a period.
+// latencies are the histograms of a period. Those of a name have no lag, connect and firstByte.
 type latencies struct {
 	response, responseUnanswered, service, serviceUnanswered, lag, connect, firstByte *histogram.Histogram
 }
@@ -30,7 +30,7 @@ func (l *latencies) responses() histogram.Censored {
 func (l *latencies) merge(from *latencies) {
 	sources := from.all()
 	for i, h := range l.all() {
-		if sources[i].Count() > 0 {
+		if sources[i] != nil && sources[i].Count() > 0 {
 			h.Merge(sources[i])
 		}
 	}
@@ -42,6 +42,38 @@ func (l *latencies) reset() {
 			h.Reset()
 		}
 	}
+}
+
+// touch makes the kernel provide the memory, so that the first requests cause no page faults.
+func (l *latencies) touch() {
+	for _, h := range l.all() {
+		if h != nil {
+			h.Reset()
+		}
+	}
+}
+
+// ended counts a request that ended, with the class of its error if it has one, and reports whether it was answered.
+func (l *latencies) ended(c *result.Counters, o *target.Outcome, class result.ErrorClass) (answered bool) {
+	if o.Sent != 0 {
+		c.Sent++
+	}
+	c.BytesOut += int64(o.BytesSent)
+	c.BytesIn += o.BytesReceived
+	if o.Err != nil {
+		c.Errors[class]++
+		if !class.Answered() {
+			l.responseUnanswered.Record(time.Duration(o.Done - o.Intended))
+			if o.Sent != 0 {
+				l.serviceUnanswered.Record(time.Duration(o.Done - o.Sent))
+			}
+			return false
+		}
+	}
+	c.Done++
+	l.response.Record(time.Duration(o.Done - o.Intended))
+	l.service.Record(time.Duration(o.Done - o.Sent))
+	return true
 }
 
 // statusMax is the highest HTTP status plus one.
@@ -64,13 +96,9 @@ type gauges struct {
 	open, inFlight, backlog int64
 }
 
-// newTally returns an empty tally. It touches the memory, so that the first
-// requests cause no page faults.
 func newTally() *tally {
 	t := &tally{latency: newLatencies(histogram.New)}
-	for _, h := range t.latency.all() {
-		h.Reset()
-	}
+	t.latency.touch()
 	return t
 }
 
@@ -153,11 +181,15 @@ func (r *observer) observe(o *target.Outcome) {
 	t := r.now
 	c := &t.counters
 	inTime := o.Done >= r.from && o.Done <= r.phase.end.Load()
-	if o.Err == nil && inTime {
+	var class result.ErrorClass
+	switch {
+	case o.Err != nil:
+		class = target.Classify(o.Err)
+	case inTime:
 		c.Completed++ // also if it was due in the warm-up
 	}
 	if r.labels != nil {
-		r.labels.observe(o, inTime, o.Intended >= r.from)
+		r.labels.observe(o, class, inTime, o.Intended >= r.from)
 	}
 	if o.Intended < r.from {
 		return
@@ -169,25 +201,20 @@ func (r *observer) observe(o *target.Outcome) {
 		c.Connects++
 		t.latency.connect.Record(time.Duration(o.Connected - o.Begin))
 	}
-	if o.Sent != 0 {
-		c.Sent++
-	}
-	c.BytesOut += int64(o.BytesSent)
-	c.BytesIn += o.BytesReceived
 	s := &r.served[o.Connection]
 	s.requests++
 	s.busy += o.Done - o.Begin
-	if o.Err != nil && !r.fail(o) {
+	if o.Err != nil && t.failures[class] == "" {
+		t.failures[class] = o.Err.Error()
+	}
+	if !t.latency.ended(c, o, class) {
 		return
 	}
-	c.Done++
 	if o.Status > 0 && o.Status < statusMax {
 		t.statuses[o.Status]++ // HTTP
 	} else {
 		countKind(c, o.Kind)
 	}
-	t.latency.response.Record(time.Duration(o.Done - o.Intended))
-	t.latency.service.Record(time.Duration(o.Done - o.Sent))
 	t.latency.firstByte.Record(time.Duration(o.First - o.Sent))
 }
 
@@ -201,23 +228,6 @@ func countKind(c *result.Counters, k target.Kind) {
 	default:
 		c.Others++
 	}
-}
-
-// fail counts an error and reports whether there was an answer nevertheless.
-func (r *observer) fail(o *target.Outcome) bool {
-	class := target.Classify(o.Err)
-	r.now.counters.Errors[class]++
-	if r.now.failures[class] == "" {
-		r.now.failures[class] = o.Err.Error()
-	}
-	if class.Answered() {
-		return true
-	}
-	r.now.latency.responseUnanswered.Record(time.Duration(o.Done - o.Intended))
-	if o.Sent != 0 {
-		r.now.latency.serviceUnanswered.Record(time.Duration(o.Done - o.Sent))
-	}
-	return false
 }
 
 // due counts an arrival that was started at now.

@@ -3,8 +3,11 @@ package load
 import (
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"time"
+
+	"github.com/aclements/go-moremath/stats"
 
 	"spillway/internal/histogram"
 	"spillway/internal/lab/result"
@@ -26,6 +29,9 @@ const (
 	idleMax      = 0.10                  // share of the connections of a closed loop without a request
 	ownErrorsMax = 0.001                 // share of requests that failed for lack of local ports or open files
 	samplesMin   = 100                   // minimum number of requests
+
+	foreignMax      = 0.05 // what programs of no host used of a host's cores, as a share of them
+	foreignCoresMax = 0.25 // the same in cores; a busy loop is little of many
 )
 
 // problem is a verdict and its reason.
@@ -376,3 +382,76 @@ func (s *stepRun) notes(t *result.Total, sums *threadReport) []result.Reason {
 
 // round writes a duration with three digits.
 func round(d time.Duration) string { return sheet.Duration(d.Seconds()) }
+
+// judgeForeign checks that nobody else used the cores of the hosts. A host that waits for its own threads, or because it has used
+// up its share, is at its capacity, and not contended.
+func (s *stepRun) judgeForeign() *problem {
+	if s.config.Hosts == nil {
+		return nil
+	}
+	if s.hosts.err != nil {
+		return &problem{result.HostContended, fmt.Sprintf("it is unknown who used the cores: %v", s.hosts.err)}
+	}
+	for i := range s.hosts.shares {
+		h := &s.hosts.shares[i]
+		if share := h.ForeignShare(); share >= min(foreignMax, foreignCoresMax/float64(h.CoreCount)) {
+			return &problem{result.HostContended, fmt.Sprintf(
+				"programs that belong to no host used %s of the cores of host %s (%s); "+
+					"stop them, or name those of the target with --watch", sheet.Share(share), h.Name, h.Cores)}
+		}
+	}
+	return nil
+}
+
+// ownWait is the verdict on a generator that waited for a CPU though it has cores of its own: its share is too small.
+func (s *stepRun) ownWait(share float64) *problem {
+	return &problem{result.GeneratorLimited, fmt.Sprintf("the generator waited %s of the time for its own share of CPU; give it "+
+		"more cores", sheet.Share(share))}
+}
+
+// moreCPU says what gives the generator more CPU time.
+func (s *stepRun) moreCPU() string {
+	cores := runtime.GOMAXPROCS(0)
+	workers := min(s.config.Workers, s.step.Connections)
+	switch {
+	case s.config.Target.EventLoop() && s.config.Workers < cores && workers < s.step.Connections:
+		return fmt.Sprintf("use --workers %d, or more machines", min(2*max(workers, 1), cores, s.step.Connections))
+	case s.config.Target.EventLoop() && workers < cores:
+		return "use more --connections, or more machines"
+	case cores > 1:
+		return "use --pin if the target is on this machine, or more machines"
+	}
+	return "use more machines"
+}
+
+// moreTime says how long the step must be to have enough requests at the measured rate. Its length is limited by time or
+// by requests.
+func (s *stepRun) moreTime(t *result.Total, have int64, want float64) string {
+	switch {
+	case s.step.Requests > 0 && (s.step.Duration == 0 || t.Elapsed < s.step.Duration.Seconds()):
+		return fmt.Sprintf("; use --requests %d", int64(math.Ceil(want*float64(s.step.Requests)/float64(max(have, 1)))))
+	case have == 0 || t.Elapsed == 0:
+		return "; use a longer step (-d)"
+	}
+	return "; use -d " + longer(time.Duration(1.1*want/float64(have)*t.Elapsed*float64(time.Second)))
+}
+
+// longer rounds a duration up to one that reads well: 7s, 50s, 4m, 2h.
+func longer(d time.Duration) string {
+	unit, name := time.Second, "s"
+	switch {
+	case d > time.Hour:
+		unit, name = time.Hour, "h"
+	case d > 3*time.Minute:
+		unit, name = time.Minute, "m"
+	case d > 20*time.Second:
+		return fmt.Sprintf("%ds", 10*int64(math.Ceil(d.Seconds()/10)))
+	}
+	return fmt.Sprintf("%d%s", int64(math.Ceil(float64(d)/float64(unit))), name)
+}
+
+// failsSurely reports whether more than the limit, a share, of the requests fail, with 95 % confidence: with fewer, so many
+// failures would be rare (the one-sided exact test of Clopper and Pearson, 1934).
+func failsSurely(failed, requests int64, limit float64) bool {
+	return failed > 0 && 1-stats.BinomialDist{N: int(requests), P: limit}.CDF(float64(failed-1)) < 0.05
+}

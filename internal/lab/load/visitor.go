@@ -199,14 +199,11 @@ func (p *pool) visit(c *Config) error {
 // alarms are those of all users.
 type alarms []*alarm
 
-// stopAfter ends all waits when ctx ends, after it has called before.
-func (all alarms) stopAfter(ctx context.Context, before func()) (stop func() bool) {
-	return context.AfterFunc(ctx, func() {
-		before()
-		for _, a := range all {
-			a.stop()
-		}
-	})
+// stop ends all waits, also later ones.
+func (all alarms) stop() {
+	for _, a := range all {
+		a.stop()
+	}
 }
 
 func (all alarms) close() {

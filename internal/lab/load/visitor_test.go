@@ -61,7 +61,7 @@ func TestFlowFigures(t *testing.T) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f, err := flow.Read(path, target.LocalFiles, os.LookupEnv)
+	f, err := flow.Read(path)
 	if err != nil {
 		t.Fatal(err)
 	}

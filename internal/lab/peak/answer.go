@@ -167,5 +167,8 @@ func (m *proof) binding() string {
 			}
 		}
 	}
+	if binding == "" && !m.infeasible.onlyOverloaded() { // it passed, against the trend
+		binding, _, _ = m.infeasible.worst()
+	}
 	return binding
 }

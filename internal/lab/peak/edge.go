@@ -13,9 +13,8 @@ const (
 	confirmLow  = 0.95
 	confirmHigh = 1.05
 	nearLow     = 0.90 // lowest part of the lower bound at which a rate that passed confirms it
+	besideEdge  = 0.45 // distance from the expected edge of a refined rate, as a part of the precision
 	nearHigh    = 1.10 // highest part of the upper bound at which a rate that was missed confirms it
-	certainPart = 0.45 // distance from the root at which the edge is shown, as a part of the precision
-	stallShare  = 0.5  // two probes must narrow the interval to this share, or the next one halves it
 )
 
 // planAgain returns the last probe again if it was not VALID, or if it contradicts what was proved. It repeats a rate that passed once
@@ -88,7 +87,6 @@ func (s *Search) judgeContradiction(p Probe) {
 		s.rises++
 	}
 	s.doubts = append(s.doubts, doubt{first, p.Rate, p.Purpose == ConfirmBelow})
-	s.widths, s.surprise = nil, false
 }
 
 // firstOfLast is the index of the first of the last n VALID visits to the rate.
@@ -167,11 +165,6 @@ func (s *Search) confirmations(m *proof) (below, above Probe) {
 	}
 	hasBelow, hasAbove := s.confirmed(m)
 	peak := math.Sqrt(m.feasible.rate * m.infeasible.rate)
-	if m.infeasible.rate > (1+2*s.settings.Precision)*m.feasible.rate {
-		if root, ok := m.root(); ok {
-			peak = root
-		}
-	}
 	if rate := roundRate(confirmLow*peak, 4); !hasBelow && !unvisitable(m.at(rate)) {
 		below = s.probe(ConfirmBelow, rate, m)
 	}
@@ -208,40 +201,59 @@ func (s *Search) confirmed(m *proof) (below, above bool) {
 	return below, above
 }
 
-// refineRate returns a rate within the interval that tells most: just below or just above the predicted edge, or the middle. ok is
-// false if no rate is left that could be VALID.
+// refineRate returns a rate within the interval: beside the expected edge, because a rate at the edge takes many visits, and every
+// third time the middle, because the expectation may be wrong. ok is false if no rate is left that could be VALID.
 func (s *Search) refineRate(m *proof) (rate float64, ok bool) {
 	precision := math.Log1p(s.settings.Precision)
 	low, high, walls := m.widest()
 	if walls && math.Log(high/low) <= precision {
 		return 0, false
 	}
-	rate = roundRate(math.Sqrt(low*high), 4)
-	if root, found := m.edge(); found && !walls && !m.limited() && !s.stalls() {
-		near := roundRate(s.besides(root, m.feasible.rate, m.top(), certainPart*precision), 4)
-		if near > m.feasible.rate && near < m.top() && m.at(near) == nil {
-			return near, true
+	if root, ok := m.root(); ok && !walls && s.refined()%3 < 2 {
+		distance := besideEdge * precision
+		for _, near := range []float64{roundRate(root*math.Exp(-distance), 4), roundRate(root*math.Exp(distance), 4)} {
+			if near > low*math.Exp(distance/2) && near < high*math.Exp(-distance/2) && m.at(near) == nil {
+				return near, true
+			}
 		}
 	}
+	rate = roundRate(math.Sqrt(low*high), 4)
 	return rate, rate > low && rate < high && m.at(rate) == nil
 }
 
-// farMargin is the margin of the highest rate that passed below which its latency does not show how far the edge is.
-const farMargin = -2.5
+// refined is the number of probes that narrowed the interval.
+func (s *Search) refined() int {
+	n := 0
+	for _, v := range s.path[s.since:] {
+		if v.Purpose == Refine {
+			n++
+		}
+	}
+	return n
+}
 
-// edge is the predicted edge of the interval: where the curve meets the limit, or the rate that the target answers if it does not keep
-// up, and either misses the SLO only for that reason or was far from its limit before.
-func (m *proof) edge() (rate float64, ok bool) {
-	if m.infeasible == nil {
-		return m.root()
+// root is the rate between the bounds at which the first criterion is expected to be missed. The reciprocal of the latency of a single
+// queue falls linearly with the rate, to 0 at the rate that it answers in a backlog.
+func (m *proof) root() (rate float64, ok bool) {
+	if m.infeasible == nil || m.limited() {
+		return 0, false
 	}
-	if _, margin, _ := m.feasible.worst(); !m.infeasible.onlyOverloaded() && (margin > farMargin || !m.infeasible.overloaded()) {
-		return m.root()
+	for _, name := range m.infeasible.criteria() {
+		below, _, _ := m.feasible.margin(name)
+		above, _, _ := m.infeasible.margin(name)
+		end, slow := m.infeasible.rate, math.Exp(-above)
+		if answered, backlog := m.infeasible.answered(); backlog {
+			end, slow = answered, 0
+		}
+		fast := math.Exp(-below)
+		if below <= -logMax || fast < 1 || slow >= 1 {
+			continue // it does not tell
+		}
+		if r := m.feasible.rate + (fast-1)/(fast-slow)*(end-m.feasible.rate); !ok || r < rate {
+			rate, ok = r, true
+		}
 	}
-	for _, v := range m.infeasible.visits {
-		rate += v.Observation.Rate / float64(len(m.infeasible.visits))
-	}
-	return rate, rate > m.feasible.rate && rate < m.infeasible.rate
+	return rate, ok
 }
 
 // widest returns the widest part of the interval without a rate that was tried in vain; walls: there are such rates, at which the target
@@ -260,32 +272,4 @@ func (m *proof) widest() (low, high float64, walls bool) {
 		from = l.rate
 	}
 	return low, high, walls
-}
-
-// stalls reports whether the curve does not help.
-func (s *Search) stalls() bool {
-	n := len(s.widths)
-	return s.surprise || n > 2 && s.widths[n-1] > stallShare*s.widths[n-3]
-}
-
-// besides returns the rate at that distance below or above the root: one of them is to pass, the other to be missed. A random one
-// of them is first, so that the target is loaded from above as well as from below.
-func (s *Search) besides(root, low, high, distance float64) float64 {
-	below, above := root*math.Exp(-distance), root*math.Exp(distance)
-	needBelow, needAbove := below > low*math.Exp(distance/2), above < high*math.Exp(-distance/2)
-	switch {
-	case needBelow && (!needAbove || s.coin()):
-		return below
-	case needAbove:
-		return above
-	}
-	return math.Sqrt(low * high)
-}
-
-// coin is random by the seed and the number of probes (splitmix64).
-func (s *Search) coin() bool {
-	x := s.settings.Seed + uint64(len(s.path)+1)*0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return (x^x>>31)&1 == 0
 }

@@ -140,3 +140,33 @@ func TestPrecision(t *testing.T) {
 		probes = total
 	}
 }
+
+// TestRoot: two bounds tell the edge of a single queue, also if one of them is above its capacity. The first criterion that is missed
+// decides, and one without a latency tells nothing.
+func TestRoot(t *testing.T) {
+	for _, share := range []float64{0.3, 0.5, 0.8, 0.9, 0.97} {
+		limit := queue(1000*share, 1000)
+		margin := func(rate float64) float64 { return math.Log(queue(rate, 1000) / limit) }
+		m := &proof{feasible: levelOf(100, margin(100)), infeasible: levelOf(990, margin(990))}
+		if rate, ok := m.root(); !ok || math.Abs(rate-1000*share) > 1 {
+			t.Errorf("root at %g/s, %t; the edge is %g/s", rate, ok, 1000*share)
+		}
+		m.infeasible = levelOf(1200, 3)
+		m.infeasible.visits[0].Observation.Rate, m.infeasible.visits[0].Observation.Overloaded = 1000, true
+		if rate, ok := m.root(); !ok || math.Abs(rate-1000*share) > 1 {
+			t.Errorf("root at %g/s below a backlog, %t; the edge is %g/s", rate, ok, 1000*share)
+		}
+	}
+	m := &proof{feasible: levelOf(100, -1), infeasible: levelOf(200, 1)}
+	first, _ := m.root()
+	for _, l := range []*level{m.feasible, m.infeasible} {
+		o := &l.visits[0].Observation
+		o.Margins = append(o.Margins, Margin{"errors<1%", o.Margins[0].Log - 0.5, 0.05, o.Margins[0].Log < 0.5}, Margin{"errors<9%", -9, 0.05, true})
+	}
+	if rate, ok := m.root(); !ok || rate != first || first <= 100 || first >= 200 {
+		t.Errorf("root at %g/s with a later criterion, at %g/s without", rate, first)
+	}
+	if _, ok := (&proof{feasible: levelOf(100, -9), infeasible: levelOf(200, 1)}).root(); ok {
+		t.Error("root without a latency at the lower bound")
+	}
+}

@@ -71,7 +71,7 @@ func TestErrorsNeedRequests(t *testing.T) {
 		var worst float64
 		for seed := range runs {
 			r := rand.New(rand.NewPCG(uint64(seed), 9))
-			a, _ := driven(Settings{Quantile: 0.9, Errors: c.limit, Seed: uint64(seed), Deadline: c.deadline, Start: c.start}, func(p Probe, _ time.Duration) Observation {
+			a, _ := driven(Settings{Quantile: 0.9, Errors: c.limit, Deadline: c.deadline, Start: c.start}, func(p Probe, _ time.Duration) Observation {
 				n, failed := int(p.Rate*p.Duration.Seconds()), 0
 				if p.Rate > c.capacity {
 					failed = binomial(r, n, c.share)
@@ -99,7 +99,7 @@ func TestErrorsNeedRequests(t *testing.T) {
 func TestBurst(t *testing.T) {
 	for _, burst := range []float64{500, 1000, 2000, 5000} {
 		tokens, at0 := burst, time.Duration(0)
-		a, _ := driven(Settings{Quantile: 0.9, Seed: 1, Deadline: 10 * time.Minute, Start: 60}, func(p Probe, at time.Duration) Observation {
+		a, _ := driven(Settings{Quantile: 0.9, Deadline: 10 * time.Minute, Start: 60}, func(p Probe, at time.Duration) Observation {
 			tokens = min(burst, tokens+100*(at-at0).Seconds())
 			at0 = at + p.cost()
 			use := func(d time.Duration) (n, failed float64) {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,7 +31,7 @@ type Options struct {
 
 // settings checks the options. Its errors are usage errors.
 func (o *Options) settings() (Settings, result.SLO, error) {
-	s := Settings{Start: o.Start, Max: o.Max, Deadline: o.MaxTime, Warmup: o.Warmup, Seed: o.RandomSeed}
+	s := Settings{Start: o.Start, Max: o.Max, Deadline: o.MaxTime, Warmup: o.Warmup}
 	slo, err := result.ParseSLO(o.SLO)
 	if err == nil {
 		s.Precision, err = parsePrecision(o.Precision)
@@ -88,7 +89,7 @@ func parsePrecision(text string) (float64, error) {
 }
 
 // Execute searches for the highest rate that meets the SLO and shows the progress on w. It adds the options to the header. Of
-// the hooks, it decides Next, Ended and Display. Afterwards it turns the knobs and sets them back, also if ctx has ended. An
+// the hooks, it decides Next, Ended and Progress. Afterwards it turns the knobs and sets them back, also if ctx has ended. An
 // interrupted search is not an error: the Outcome has what is proved so far.
 func Execute(ctx context.Context, o Options, hooks load.Hooks, header result.Header, w io.Writer) (*Outcome, error) {
 	o.RandomSeed = cmp.Or(o.RandomSeed, rand.Uint64()>>12|1) // 52 bits are exact in every JSON reader
@@ -137,7 +138,7 @@ func search(ctx context.Context, o Options, hooks load.Hooks, settings Settings,
 	w io.Writer,
 ) (Answer, *result.Run, error) {
 	e := &execution{
-		options: &o, slo: slo, search: NewSearch(settings), display: newDisplay(w, settings.Deadline, o.Flow != ""), now: time.Now,
+		slo: slo, search: NewSearch(settings), display: newDisplay(w, settings.Deadline, o.Flow != ""), now: time.Now,
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -147,7 +148,7 @@ func search(ctx context.Context, o Options, hooks load.Hooks, settings Settings,
 		e.start = func() { end.Reset(min(settings.Deadline, math.MaxInt64-overdueMax) + overdueMax) }
 		e.overdue = func() bool { return errors.Is(context.Cause(ctx), errOverdue) }
 	}
-	hooks.Next, hooks.Display, hooks.Ended = e.next, e.display, e.ended
+	hooks.Next, hooks.Progress, hooks.Ended = e.next, e.display.Progress, e.ended
 	run, err := load.Execute(ctx, o.Options, hooks, header, w)
 	if err == nil {
 		err = load.Broken(run)
@@ -165,7 +166,6 @@ var errOverdue = errors.New("no time is left")
 
 // execution runs the probes of a search as the steps of a load.
 type execution struct {
-	options *Options
 	slo     result.SLO
 	search  *Search
 	display *display
@@ -179,7 +179,7 @@ type execution struct {
 }
 
 // next is a load.Next.
-func (e *execution) next(ctx context.Context, previous *result.Total) (load.Step, bool, error) {
+func (e *execution) next(_ context.Context, previous *result.Total) (load.Step, bool, error) {
 	now := e.now()
 	if e.began.IsZero() {
 		e.began = now
@@ -195,7 +195,7 @@ func (e *execution) next(ctx context.Context, previous *result.Total) (load.Step
 		e.search.Observe(*e.current, observation)
 		e.display.observed(previous, &observation, e.search.Answer())
 	}
-	if errors.Is(context.Cause(ctx), load.ErrUsedUp) {
+	if previous != nil && slices.Contains(previous.Codes(), result.DataUsedUp) {
 		e.search.Stop(StoppedUsedUp)
 	}
 	probe, more := e.search.Next(now.Sub(e.began))
@@ -204,7 +204,7 @@ func (e *execution) next(ctx context.Context, previous *result.Total) (load.Step
 	}
 	e.current, e.from = &probe, now
 	e.display.begins(probe)
-	return probe.step(e.options.Warmup), true, nil
+	return probe.step(), true, nil
 }
 
 // ended adds to the last record what the steps do not tell.
@@ -216,9 +216,9 @@ func (e *execution) ended(end *result.End) {
 	end.Search = &result.Search{Stopped: a.Stopped, Probes: a.Probes, Seconds: a.Took.Seconds(), Unfit: a.Unfit.Seconds()}
 }
 
-// step is the step of load for the probe, with a warm-up that is at least as long as the given one.
-func (p *Probe) step(warmup time.Duration) load.Step {
-	step := load.Step{Duration: p.Duration, Warmup: max(p.Warmup, warmup), Connections: p.Connections}
+// step is the step of load for the probe.
+func (p *Probe) step() load.Step {
+	step := load.Step{Duration: p.Duration, Warmup: p.Warmup, Connections: p.Connections}
 	if p.Rate > 0 {
 		step.Rate = p.Rate
 		step.Name = fmt.Sprintf("%s %s", p.Purpose, sheet.Rate(p.Rate))

@@ -2,7 +2,6 @@ package peak
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"io"
 	"math"
@@ -12,7 +11,6 @@ import (
 
 	"spillway/internal/exit"
 	"spillway/internal/histogram"
-	"spillway/internal/lab/load"
 	"spillway/internal/lab/result"
 )
 
@@ -45,12 +43,17 @@ func parse(t *testing.T, text string) result.SLO {
 
 func TestStepOfProbe(t *testing.T) {
 	opened := Probe{Purpose: Refine, Rate: 1500, Duration: 5 * time.Second, Warmup: time.Second}
-	if s := opened.step(0); s.Rate != 1500 || s.Duration != 5*time.Second || s.Warmup != time.Second || s.Connections != 0 || s.Name != "refine 1,500/s" {
+	if s := opened.step(); s.Rate != 1500 || s.Duration != 5*time.Second || s.Warmup != time.Second || s.Connections != 0 || s.Name != "refine 1,500/s" {
 		t.Errorf("an open loop: %+v", s)
 	}
 	closed := Probe{Purpose: Closed, Connections: 4, Duration: time.Second, Warmup: 300 * time.Millisecond}
-	if s := closed.step(2 * time.Second); s.Open() || s.Connections != 4 || s.Warmup != 2*time.Second || s.Name != "closed 4 connections" {
+	if s := closed.step(); s.Open() || s.Connections != 4 || s.Warmup != 300*time.Millisecond || s.Name != "closed 4 connections" {
 		t.Errorf("a closed loop: %+v", s)
+	}
+	for _, start := range []float64{0, 100} { // a closed loop, and an open one
+		if p, _ := NewSearch(Settings{Start: start, Warmup: 2 * time.Second}).Next(0); p.Warmup != 2*time.Second {
+			t.Errorf("%+v with --warmup 2s", p)
+		}
 	}
 }
 
@@ -79,7 +82,7 @@ func TestObservationOf(t *testing.T) {
 func searched(t *testing.T, capacity float64, settings Settings, steps int, change func(*result.Total)) *Outcome {
 	t.Helper()
 	slo, now := parse(t, "p90<20ms"), time.Unix(0, 0)
-	e := &execution{options: &Options{}, slo: slo, search: NewSearch(settings), display: newDisplay(io.Discard, 0, false), now: func() time.Time { return now }}
+	e := &execution{slo: slo, search: NewSearch(settings), display: newDisplay(io.Discard, 0, false), now: func() time.Time { return now }}
 	run := &result.Run{Header: result.Header{Target: "http://127.0.0.1/", SLO: "p90<20ms"}, End: result.End{Reason: result.Finished}}
 	var previous *result.Total
 	for i := range steps {
@@ -125,7 +128,7 @@ func TestOutcomeOf(t *testing.T) {
 	for _, capacity := range []float64{80, 400, 1000, 5000} {
 		for _, steps := range []int{1, 4, 7, ProbesMax} {
 			for name, change := range map[string]func(*result.Total){"valid": nil, "some not VALID": invalid} {
-				o := searched(t, capacity, Settings{Start: 100, Quantile: 0.9, Seed: uint64(steps)}, steps, change)
+				o := searched(t, capacity, Settings{Start: 100, Quantile: 0.9}, steps, change)
 				read, err := OutcomeOf(o.Run)
 				if err != nil || read == nil {
 					t.Fatalf("%g/s, %d steps, %s: %v, %v", capacity, steps, name, read, err)
@@ -250,7 +253,7 @@ func TestWarmupCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := time.Unix(0, 0)
-	e := &execution{options: &o, slo: slo, search: NewSearch(settings), display: newDisplay(io.Discard, 0, false), now: func() time.Time { return now }}
+	e := &execution{slo: slo, search: NewSearch(settings), display: newDisplay(io.Discard, 0, false), now: func() time.Time { return now }}
 	step, more, err := e.next(t.Context(), nil)
 	if err != nil || more && step.Warmup+step.Duration > o.MaxTime {
 		t.Errorf("--max-time %s: the first probe takes %s", o.MaxTime, step.Warmup+step.Duration)
@@ -309,15 +312,15 @@ func TestObservationDecides(t *testing.T) {
 func TestRowsUsedUp(t *testing.T) {
 	slo, now := parse(t, "p50<20ms"), time.Unix(0, 0)
 	e := &execution{
-		options: &Options{}, slo: slo, search: NewSearch(Settings{Start: 100}), display: newDisplay(io.Discard, 0, false),
+		slo: slo, search: NewSearch(Settings{Start: 100}), display: newDisplay(io.Discard, 0, false),
 		now: func() time.Time { return now },
 	}
 	if _, more, err := e.next(t.Context(), nil); !more || err != nil {
 		t.Fatal(more, err)
 	}
-	ended, end := context.WithCancelCause(t.Context())
-	end(load.ErrUsedUp)
-	_, more, err := e.next(ended, total(t, slo, 500, 0, time.Millisecond))
+	last := total(t, slo, 500, 0, time.Millisecond)
+	last.Reasons = []result.Reason{{Code: result.DataUsedUp}}
+	_, more, err := e.next(t.Context(), last)
 	if a := e.search.Answer(); more || err != nil || a.Stopped != StoppedUsedUp || a.Feasible != 100 {
 		t.Errorf("more %t, %v: %+v", more, err, a)
 	}

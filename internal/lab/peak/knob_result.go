@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"spillway/internal/lab/diagnose"
-	"spillway/internal/lab/result"
 	"spillway/internal/lab/sheet"
 )
 
@@ -77,9 +76,7 @@ const movedProbes = 2
 func (a *Answer) count(passed bool, low, high float64) int {
 	n := 0
 	for i := range a.Path {
-		v := &a.Path[i]
-		if v.Rate >= low && v.Rate <= high && v.Rate > 0 && v.Observation.Validity == result.Valid && !v.Observation.Down &&
-			v.Observation.passes() == passed {
+		if v := &a.Path[i]; v.Rate >= low && v.Rate <= high && v.shows(passed) {
 			n++
 		}
 	}
@@ -130,30 +127,21 @@ func (o *Outcome) knobTable() *sheet.Table {
 	return t
 }
 
-// DocumentKnob is one value of a knob in a Document.
+// DocumentKnob is one value of a knob in a Document. The steps of its probes count from 0.
 type DocumentKnob struct {
-	Name          string          `json:"name"`
-	Original      string          `json:"original"`
-	Value         string          `json:"value"`
-	FeasibleMax   *float64        `json:"feasible_max_hz"`
-	InfeasibleMin *float64        `json:"infeasible_min_hz"`
-	IntervalLow   *float64        `json:"interval_low_hz"`
-	IntervalHigh  *float64        `json:"interval_high_hz"`
-	Moved         Moved           `json:"moved"`
-	Ratio         *float64        `json:"ratio"`            // the peak over the original one
-	Reason        string          `json:"reason,omitempty"` // of not-measured
-	Stopped       string          `json:"stopped,omitempty"`
-	Seconds       float64         `json:"seconds"`
-	Requests      int64           `json:"requests"`
-	Probes        []DocumentProbe `json:"probes"` // Step counts from 0 for every value
+	Name     string `json:"name"`
+	Original string `json:"original"`
+	Value    string `json:"value"`
+	DocumentAnswer
+	Moved  Moved    `json:"moved"`
+	Ratio  *float64 `json:"ratio"`            // the peak over the original one
+	Reason string   `json:"reason,omitempty"` // of not-measured
 }
 
 func (k *KnobResult) document() DocumentKnob {
-	a := &k.Answer
 	return DocumentKnob{
-		Name: k.Name, Original: k.Original, Value: k.Value, FeasibleMax: known(a.Feasible), InfeasibleMin: known(a.Infeasible),
-		IntervalLow: known(a.Low), IntervalHigh: known(a.High), Moved: k.Moved, Ratio: known(k.Ratio), Reason: k.Reason, Stopped: a.Stopped,
-		Seconds: a.Took.Seconds(), Requests: a.Requests, Probes: documentProbes(a),
+		Name: k.Name, Original: k.Original, Value: k.Value, DocumentAnswer: k.Answer.document(), Moved: k.Moved, Ratio: known(k.Ratio),
+		Reason: k.Reason,
 	}
 }
 

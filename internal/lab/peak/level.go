@@ -50,6 +50,11 @@ func (o *Observation) passes() bool {
 	return len(o.Margins) > 0 && !o.Overloaded && !slices.ContainsFunc(o.Margins, func(m Margin) bool { return !m.Met })
 }
 
+// shows reports whether the visit proves that its rate meets the SLO, or else that it misses it.
+func (v *Visit) shows(met bool) bool {
+	return v.Rate > 0 && !v.Observation.Down && v.Observation.Validity == result.Valid && v.Observation.passes() == met
+}
+
 // obstacle is why the observation is not VALID. A generator that was held up can offer the rate at another time.
 func (o *Observation) obstacle() result.Validity {
 	if o.Disturbed && o.Validity == result.GeneratorLimited {
@@ -63,9 +68,14 @@ func (l *level) onlyOverloaded() bool {
 	return len(l.visits) > 0 && !slices.ContainsFunc(l.visits, func(v *Visit) bool { return !v.onlyOverloaded() })
 }
 
-// overloaded reports whether the backlog grew in every visit.
-func (l *level) overloaded() bool {
-	return len(l.visits) > 0 && !slices.ContainsFunc(l.visits, func(v *Visit) bool { return !v.Observation.Overloaded })
+// answered is the mean rate of good answers, and whether the backlog grew in every visit.
+func (l *level) answered() (rate float64, backlog bool) {
+	backlog = len(l.visits) > 0
+	for _, v := range l.visits {
+		rate += v.Observation.Rate / float64(len(l.visits))
+		backlog = backlog && v.Observation.Overloaded
+	}
+	return rate, backlog
 }
 
 // agreed reports whether the last two visits say the same.

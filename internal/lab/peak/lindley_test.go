@@ -116,7 +116,7 @@ func TestSearchOnAQueueOfRequests(t *testing.T) {
 		runs := seedsOf(4, 20)
 		for seed := range uint64(runs) {
 			q.random = rand.New(rand.NewPCG(seed, 6))
-			search, at := NewSearch(Settings{Quantile: q.quantile, Seed: seed, Deadline: c.deadline}), time.Duration(0)
+			search, at := NewSearch(Settings{Quantile: q.quantile, Deadline: c.deadline}), time.Duration(0)
 			for {
 				p, ok := search.Next(at)
 				if !ok {

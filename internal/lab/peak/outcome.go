@@ -110,8 +110,7 @@ func (o *Outcome) Met(step int) (met, missed bool) {
 		return false, false
 	}
 	v := &o.Answer.Path[step]
-	proves := v.Rate > 0 && !v.Observation.Down && v.Observation.Validity == result.Valid
-	return proves && v.Observation.passes(), proves && !v.Observation.passes()
+	return v.shows(true), v.shows(false)
 }
 
 // Judge returns Problem if there is one. Otherwise it returns nil if a rate is proved to meet the SLO, an error with the code exit.Failed
@@ -147,8 +146,7 @@ func (o *Outcome) Judge() error {
 // stepAt returns the last VALID step at a rate that passed, or that did not; -1 if there is none.
 func (o *Outcome) stepAt(rate float64, passed bool) int {
 	for i := len(o.Answer.Path) - 1; i >= 0; i-- {
-		v := &o.Answer.Path[i]
-		if rate > 0 && v.Rate == rate && v.Observation.Validity == result.Valid && v.Observation.passes() == passed {
+		if v := &o.Answer.Path[i]; v.Rate == rate && v.shows(passed) {
 			return i
 		}
 	}
@@ -165,20 +163,14 @@ func outcomeText(t *result.Total, o *Observation, closed bool) string {
 		}
 		return text
 	}
-	parts := []string{"missed"}
+	told := "missed"
 	switch {
 	case closed:
-		parts[0] = sheet.Rate(answered(t))
+		told = sheet.Rate(answered(t))
 	case o.passes():
-		parts[0] = "met"
+		told = "met"
 	}
-	for i := range t.SLO {
-		parts = append(parts, t.SLO[i].Observation())
-	}
-	if t.Overloaded {
-		parts = append(parts, "the backlog grew")
-	}
-	return strings.Join(parts, ", ")
+	return told + ", " + criteriaText(t)
 }
 
 // missedText lists the criteria that a step missed, with their values.

@@ -14,7 +14,7 @@ func TestLenientLimit(t *testing.T) {
 	const capacity, limit = 200.0, 2.0
 	for _, deadline := range []time.Duration{time.Minute, 2 * time.Minute, 10 * time.Minute} {
 		for _, start := range []float64{50, 60, 70, 80, 95} {
-			a, at := driven(Settings{Quantile: 0.9, Seed: 1, Deadline: deadline, Start: start}, func(p Probe, _ time.Duration) Observation {
+			a, at := driven(Settings{Quantile: 0.9, Deadline: deadline, Start: start}, func(p Probe, _ time.Duration) Observation {
 				seconds := p.Warmup.Seconds() + 0.9*p.Duration.Seconds()
 				p90 := 0.02 + max(0, p.Rate-capacity)*seconds/capacity
 				o := Observation{Validity: result.Valid, Rate: min(p.Rate, capacity), Requests: int64(p.Rate * p.Duration.Seconds())}
@@ -37,7 +37,7 @@ func TestSlowerWithLenientLimit(t *testing.T) {
 	for _, change := range []time.Duration{10 * time.Second, 15 * time.Second, 20 * time.Second, 30 * time.Second} {
 		for _, start := range []float64{60, 80, 95, 150, 190} {
 			capacity := 200.0
-			a, at := driven(Settings{Quantile: 0.9, Seed: 1, Deadline: 10 * time.Minute, Start: start}, func(p Probe, at time.Duration) Observation {
+			a, at := driven(Settings{Quantile: 0.9, Deadline: 10 * time.Minute, Start: start}, func(p Probe, at time.Duration) Observation {
 				if at >= change {
 					capacity = 120
 				}
@@ -60,7 +60,7 @@ func TestSlowerWithLenientLimit(t *testing.T) {
 func TestTargetDown(t *testing.T) {
 	for _, deadline := range []time.Duration{60 * time.Second, 2 * time.Minute, 10 * time.Minute} {
 		for _, from := range []time.Duration{10 * time.Second, 20 * time.Second, 35 * time.Second, 50 * time.Second} {
-			a, at := driven(Settings{Quantile: 0.9, Seed: 1, Deadline: deadline, Start: 48}, func(p Probe, at time.Duration) Observation {
+			a, at := driven(Settings{Quantile: 0.9, Deadline: deadline, Start: 48}, func(p Probe, at time.Duration) Observation {
 				n, failed, met := int(p.Rate*p.Duration.Seconds()), 0, p.Rate < 195
 				if at > from {
 					failed, met = n, false

@@ -78,7 +78,7 @@ func TestOnlyValidProbesCount(t *testing.T) {
 			first, _ := run(server, c.settings, seed, nil)
 			replay := rand.New(rand.NewPCG(seed, 2))
 			settings := c.settings
-			settings.Seed, settings.Quantile = seed, server.quantile
+			settings.Quantile = server.quantile
 			search, at := NewSearch(settings), time.Duration(0)
 			for i := 0; ; i++ {
 				p, ok := search.Next(at)
@@ -112,7 +112,7 @@ func TestOnlyValidProbesCount(t *testing.T) {
 func TestNextIsRepeatable(t *testing.T) {
 	server := singleQueue(1000, 0.9)
 	server.random, server.noise = rand.New(rand.NewPCG(1, 1)), 0.05
-	search, at := NewSearch(Settings{Quantile: 0.99, Seed: 1}), time.Duration(0)
+	search, at := NewSearch(Settings{Quantile: 0.99}), time.Duration(0)
 	for {
 		p, ok := search.Next(at)
 		again, okAgain := search.Next(at)
@@ -138,7 +138,7 @@ func FuzzSearch(f *testing.F) {
 	f.Add(uint64(3), -1.0, 1.0, 1e-300, 1e300, int64(-1), []byte{})
 	f.Add(uint64(4), math.NaN(), math.NaN(), math.Inf(1), math.NaN(), int64(time.Hour), []byte{0, 0, 0, 0, 9})
 	f.Fuzz(func(t *testing.T, seed uint64, precision, quantile, start, maximum float64, deadline int64, data []byte) {
-		settings := Settings{Precision: precision, Quantile: quantile, Start: start, Max: maximum, Deadline: time.Duration(deadline), Seed: seed}
+		settings := Settings{Precision: precision, Quantile: quantile, Start: start, Max: maximum, Deadline: time.Duration(deadline)}
 		search, at := NewSearch(settings), time.Duration(0)
 		source := rand.New(rand.NewPCG(seed, uint64(len(data))))
 		for n := 0; ; n++ {

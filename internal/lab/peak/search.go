@@ -1,7 +1,7 @@
 // Package peak finds the highest rate at which a target meets an SLO.
 //
-// The search is a pure state machine: it has no clock, no network and no randomness other than its seed. Next says what to
-// run, Observe takes the result, and Answer tells at any time what is proved.
+// The search is a pure state machine: it has no clock, no network and no randomness. Next says what to run, Observe takes the
+// result, and Answer tells at any time what is proved.
 package peak
 
 import (
@@ -15,18 +15,16 @@ import (
 // Search finds the highest rate that meets an SLO. The caller runs what Next returns, hands the result to Observe, and repeats
 // until Next returns false. It may stop earlier: Answer is complete after every step. A Search is not safe for concurrent use.
 //
-// It brackets the edge by doubling, as Nighthawk's exponential search does, and then fits a monotone curve to the margins of
-// each criterion, as AIPerf's smooth_isotonic does, with bisection as the fallback. Rates are repeated only near the edge
+// It brackets the edge by doubling, as Nighthawk's exponential search does, and then interpolates between the bounds or
+// bisects. Rates are repeated only near the edge
 // (Shivam et al., "Cutting Corners: Workbench Automation for Server Benchmarking", USENIX ATC 2008).
 type Search struct {
 	settings Settings
 	path     []Visit
-	since    int       // first visit that proves something: the target changed before
-	doubts   []doubt   // discard visits that were contradicted
-	falls    int       // contradictions: a rate that had passed is missed
-	rises    int       // contradictions: a rate that had been missed passes
-	widths   []float64 // ln of the interval's ends after every probe that could narrow it
-	surprise bool      // the last probe was far from what the curve predicted
+	since    int     // first visit that proves something: the target changed before
+	doubts   []doubt // discard visits that were contradicted
+	falls    int     // contradictions: a rate that had passed is missed
+	rises    int     // contradictions: a rate that had been missed passes
 	stopped  string
 	unfit    time.Duration // least time for what is still to be proved, if it was more than what was left
 }
@@ -39,7 +37,6 @@ type Settings struct {
 	Start, Max float64       // rates per second; 0: Start is found by closed-loop probes, Max is unlimited
 	Warmup     time.Duration // least warm-up of a probe
 	Deadline   time.Duration // latest end of the last probe, on the clock that Next is given; 0: none
-	Seed       uint64        // of the order of probes
 }
 
 // Purpose says why a probe is run.
@@ -57,25 +54,25 @@ const (
 
 // Probe is one step of load to run.
 type Probe struct {
-	Purpose     Purpose       `json:"purpose"`
-	Rate        float64       `json:"rate_hz,omitempty"`     // open loop, arrivals per second; 0: closed loop
-	Connections int           `json:"connections,omitempty"` // of a closed loop
-	Duration    time.Duration `json:"duration"`              // without the warm-up
-	Warmup      time.Duration `json:"warmup"`
+	Purpose     Purpose
+	Rate        float64       // open loop, arrivals per second; 0: closed loop
+	Connections int           // of a closed loop
+	Duration    time.Duration // without the warm-up
+	Warmup      time.Duration
 }
 
 // Observation is the result of a probe.
 type Observation struct {
-	Validity   result.Validity `json:"validity"`
-	Reason     string          `json:"reason,omitempty"` // why the step is not VALID, or what was remarkable
-	Rate       float64         `json:"rate_hz"`          // of good answers per second
-	Service    time.Duration   `json:"service"`          // mean time in flight; of a flow, mean length of an iteration
-	Margins    []Margin        `json:"margins"`          // one per criterion of the SLO, in its order
-	Overloaded bool            `json:"overloaded,omitempty"`
-	Disturbed  bool            `json:"disturbed,omitempty"` // not VALID because something on the generator's host held it up, which may not happen again
-	Down       bool            `json:"down,omitempty"`      // hardly a connection was not refused or reset, which proves nothing about the rate
-	Took       time.Duration   `json:"took"`                // of the whole probe, with the warm-up
-	Requests   int64           `json:"requests"`
+	Validity   result.Validity
+	Reason     string        // why the step is not VALID, or what was remarkable
+	Rate       float64       // of good answers per second
+	Service    time.Duration // mean time in flight; of a flow, mean length of an iteration
+	Margins    []Margin      // one per criterion of the SLO, in its order
+	Overloaded bool
+	Disturbed  bool          // not VALID because something on the generator's host held it up, which may not happen again
+	Down       bool          // hardly a connection was not refused or reset, which proves nothing about the rate
+	Took       time.Duration // of the whole probe, with the warm-up
+	Requests   int64
 }
 
 // Margin tells how far a criterion of the SLO is from its limit.
@@ -89,7 +86,7 @@ type Margin struct {
 // Visit is a probe and what it observed.
 type Visit struct {
 	Probe
-	Observation Observation `json:"observation"`
+	Observation Observation
 }
 
 // Reasons for the end of a search.
@@ -215,7 +212,6 @@ func (s *Search) plan(left time.Duration) (p Probe, stop string) {
 
 // Observe takes the result of the probe that Next returned.
 func (s *Search) Observe(p Probe, o Observation) {
-	before := s.proof()
 	o.Margins = slices.Clone(o.Margins)
 	s.path = append(s.path, Visit{p, o})
 	if o.Down {
@@ -224,11 +220,7 @@ func (s *Search) Observe(p Probe, o Observation) {
 	if p.Rate == 0 || o.Validity != result.Valid || o.Down {
 		return
 	}
-	s.judgeCurve(before, p.Rate)
 	s.judgeContradiction(p)
-	if m := s.proof(); m.feasible != nil && m.top() > 0 {
-		s.widths = append(s.widths, math.Log(m.top()/m.feasible.rate))
-	}
 }
 
 // invalidMost is how many open-loop probes in a row may not be VALID. What disturbs a host may pass before the deadline.

@@ -207,7 +207,7 @@ func (s *simulated) offer(p Probe, capacity float64, o *Observation) {
 // run lets a search find the peak of the server. It returns the time when it ended.
 func run(s *simulated, settings Settings, seed uint64, each func(*Search)) (Answer, time.Duration) {
 	s.random = rand.New(rand.NewPCG(seed, 1))
-	settings.Seed, settings.Quantile = seed, s.quantile
+	settings.Quantile = s.quantile
 	search := NewSearch(settings)
 	at := time.Duration(0)
 	for {

@@ -81,3 +81,21 @@ func (m *proof) expects(l *level) (sigmas float64, ok bool) {
 	}
 	return sigmas, ok
 }
+
+// Limits of a smooth boundary.
+const (
+	cliffSlope = 30  // d ln(latency) / d ln(rate); that of a single queue is 19 at 95 % of its capacity
+	cliffJump  = 0.5 // least jump of the margin, with which a latency is 1.6 times as long
+)
+
+// slope is d margin / d ln(rate) between the bounds, for a criterion, the jump of its margin, and the standard error of the slope.
+func (m *proof) slope(criterion string) (slope, jump, sigma float64) {
+	high, above, _ := m.infeasible.margin(criterion)
+	low, below, ok := m.feasible.margin(criterion)
+	if !ok {
+		low = -logMax
+	}
+	jump = high - low
+	distance := math.Log(m.infeasible.rate / m.feasible.rate)
+	return jump / distance, jump, math.Hypot(above, below) / distance
+}

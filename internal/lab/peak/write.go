@@ -21,25 +21,30 @@ type Document struct {
 	Label  string `json:"label,omitempty"`
 	Unit   string `json:"unit"` // of rates: requests or iterations per second
 
-	FeasibleMax   *float64 `json:"feasible_max_hz"`   // highest rate that met the SLO in VALID probes
-	InfeasibleMin *float64 `json:"infeasible_min_hz"` // lowest rate above it that missed it in VALID probes
-	IntervalLow   *float64 `json:"interval_low_hz"`   // of the peak, at 95 %
-	IntervalHigh  *float64 `json:"interval_high_hz"`
-	Binding       *string  `json:"binding_slo"`
-	Boundary      *string  `json:"boundary"` // smooth or cliff
-	Confirmed     bool     `json:"confirmed"`
-	Stopped       string   `json:"stopped"`
-	Warnings      []string `json:"warnings"`
+	DocumentAnswer
+	Binding   *string  `json:"binding_slo"`
+	Boundary  *string  `json:"boundary"` // smooth or cliff
+	Confirmed bool     `json:"confirmed"`
+	Warnings  []string `json:"warnings"`
 
 	Bottleneck *diagnose.Verdict  `json:"bottleneck"` // what stops the target, the likeliest; null if no probe above FeasibleMax says
 	Others     []diagnose.Verdict `json:"other_verdicts"`
 	Ceilings   []Ceiling          `json:"ceilings"` // rates at which resources are used up, lowest first
 	Knobs      []DocumentKnob     `json:"knobs"`
+	File       string             `json:"file,omitempty"` // result file
+}
 
+// DocumentAnswer is what a search proved and cost, with the values in force or with another value of a knob.
+type DocumentAnswer struct {
+	FeasibleMax   *float64 `json:"feasible_max_hz"`   // highest rate that met the SLO in VALID probes
+	InfeasibleMin *float64 `json:"infeasible_min_hz"` // lowest rate above it that missed it in VALID probes
+	IntervalLow   *float64 `json:"interval_low_hz"`   // of the peak, at 95 %
+	IntervalHigh  *float64 `json:"interval_high_hz"`
+
+	Stopped  string          `json:"stopped,omitempty"` // "": there was no search
 	Seconds  float64         `json:"seconds"`
 	Requests int64           `json:"requests"`
 	Probes   []DocumentProbe `json:"probes"`
-	File     string          `json:"file,omitempty"` // result file
 }
 
 // DocumentProbe is one probe of a Document.
@@ -63,12 +68,9 @@ func (o *Outcome) Document(file string) *Document {
 	a := &o.Answer
 	d := &Document{
 		Format: "spillway-peak", Version: "1.0", Target: o.Run.Header.Target, SLO: o.Run.Header.SLO, Label: o.Run.Header.Label, Unit: o.unit(),
-		FeasibleMax: known(a.Feasible), InfeasibleMin: known(a.Infeasible), IntervalLow: known(a.Low), IntervalHigh: known(a.High),
-		Binding: known(a.Binding), Boundary: known(a.Boundary), Confirmed: a.Confirmed, Stopped: a.Stopped, Warnings: append([]string{},
-			a.Warnings...),
-		Seconds: a.Took.Seconds(), Requests: a.Requests, Others: []diagnose.Verdict{}, Ceilings: append([]Ceiling{},
-			o.Ceilings...), Knobs: []DocumentKnob{},
-		Probes: documentProbes(a), File: file,
+		DocumentAnswer: a.document(), Binding: known(a.Binding), Boundary: known(a.Boundary), Confirmed: a.Confirmed,
+		Warnings: append([]string{}, a.Warnings...), Others: []diagnose.Verdict{}, Ceilings: append([]Ceiling{}, o.Ceilings...),
+		Knobs: []DocumentKnob{}, File: file,
 	}
 	if len(o.Verdicts) > 0 {
 		d.Bottleneck, d.Others = &o.Verdicts[0], o.Verdicts[1:]
@@ -79,17 +81,20 @@ func (o *Outcome) Document(file string) *Document {
 	return d
 }
 
-func documentProbes(a *Answer) []DocumentProbe {
-	probes := []DocumentProbe{}
+func (a *Answer) document() DocumentAnswer {
+	d := DocumentAnswer{
+		FeasibleMax: known(a.Feasible), InfeasibleMin: known(a.Infeasible), IntervalLow: known(a.Low), IntervalHigh: known(a.High),
+		Stopped: a.Stopped, Seconds: a.Took.Seconds(), Requests: a.Requests, Probes: []DocumentProbe{},
+	}
 	for i := range a.Path {
 		v := &a.Path[i]
-		probes = append(probes, DocumentProbe{
+		d.Probes = append(d.Probes, DocumentProbe{
 			Step: i, Purpose: v.Purpose, Rate: v.Rate, Connections: v.Connections, Validity: v.Observation.Validity, Reason: v.Observation.Reason,
 			Met: v.Observation.passes(), Overloaded: v.Observation.Overloaded, Answered: v.Observation.Rate, Margins: v.Observation.Margins,
 			Seconds: v.Observation.Took.Seconds(), Requests: v.Observation.Requests,
 		})
 	}
-	return probes
+	return d
 }
 
 // known returns nil for the zero value.

@@ -15,15 +15,15 @@ import (
 	"spillway/internal/plans"
 )
 
-// parse reads the address and the requests.
-func (t *Target) parse() (location, error) {
+// parse reads the address and the requests. It sets the host and port of the network, or its socket.
+func (t *Target) parse() error {
 	scheme, _, found := strings.Cut(t.config.URL, ":")
 	if !found {
-		return location{}, fmt.Errorf("target %q has no scheme; write http://HOST:PORT/PATH, postgres://…, mysql://… or redis://…",
+		return fmt.Errorf("target %q has no scheme; write http://HOST:PORT/PATH, postgres://…, mysql://… or redis://…",
 			t.config.URL)
 	}
 	if err := t.checkForeignOptions(scheme); err != nil {
-		return location{}, err
+		return err
 	}
 	switch scheme {
 	case "http", "https", "http+unix":
@@ -33,7 +33,7 @@ func (t *Target) parse() (location, error) {
 	case "postgres", "postgresql", "mysql", "mariadb":
 		return t.parseDatabase()
 	}
-	return location{}, fmt.Errorf("target: unknown scheme %q; write http://, https://, http+unix://, postgres://, mysql://, redis:// "+
+	return fmt.Errorf("target: unknown scheme %q; write http://, https://, http+unix://, postgres://, mysql://, redis:// "+
 		"or rediss://", scheme)
 }
 
@@ -70,7 +70,7 @@ func (t *Target) checkForeignOptions(scheme string) error {
 }
 
 // parseHTTP splits the address without package url, because the path may hold templates.
-func (t *Target) parseHTTP(scheme string) (location, error) {
+func (t *Target) parseHTTP(scheme string) error {
 	_, rest, found := strings.Cut(t.config.URL, "://")
 	end := strings.IndexAny(rest, "/?#")
 	if end < 0 {
@@ -82,56 +82,60 @@ func (t *Target) parseHTTP(scheme string) (location, error) {
 		path = "/" + path
 	}
 	if !found || authority == "" {
-		return location{}, fmt.Errorf("target %q: write %s://HOST:PORT/PATH", t.config.URL, scheme)
+		return fmt.Errorf("target %q: write %s://HOST:PORT/PATH", t.config.URL, scheme)
 	}
 	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
 		if err := t.addBasicAuth(authority[:at]); err != nil {
-			return location{}, err
+			return err
 		}
 		authority = authority[at+1:]
 	}
-	p, err := t.placeHTTP(scheme, authority)
-	if err != nil {
-		return location{}, err
+	if err := t.placeHTTP(scheme, authority); err != nil {
+		return err
 	}
 	if t.config.GRPC != "" {
-		return p, t.parseGRPC(path)
+		return t.parseGRPC(path)
 	}
-	return p, t.parseRequests(path)
+	return t.parseRequests(path)
 }
 
-func (t *Target) placeHTTP(scheme, authority string) (location, error) {
+func (t *Target) placeHTTP(scheme, authority string) (err error) {
+	n := &t.network
 	if scheme == "http+unix" {
-		socket, err := url.PathUnescape(authority)
-		if err != nil || !strings.HasPrefix(socket, "/") {
-			return location{}, errors.New("target: write the socket percent-encoded, http+unix://%2Frun%2Fapp.sock/PATH, or use --socket")
+		n.socket, err = url.PathUnescape(authority)
+		if err != nil || !strings.HasPrefix(n.socket, "/") {
+			return errors.New("target: write the socket percent-encoded, http+unix://%2Frun%2Fapp.sock/PATH, or use --socket")
 		}
 		t.host = "localhost"
-		return location{socket: socket}, nil
+		return nil
 	}
 	t.host = authority
 	port := "80"
 	if scheme == "https" {
 		port = "443"
 	}
-	p, err := splitAuthority(authority, port)
-	if err == nil && scheme == "https" {
-		t.tls, err = t.config.tls(p.host, "http/1.1")
+	protocol := "http/1.1"
+	if t.config.HTTP2 {
+		protocol = "h2"
 	}
-	return p, err
+	if n.host, n.port, err = splitAuthority(authority, port); err == nil && scheme == "https" {
+		t.tls, err = t.config.tls(n.host, protocol)
+	}
+	return err
 }
 
-// splitAuthority splits HOST, HOST:PORT, [IPV6] and [IPV6]:PORT.
-func splitAuthority(authority, port string) (location, error) {
+// splitAuthority splits HOST, HOST:PORT, [IPV6] and [IPV6]:PORT. port is the default.
+func splitAuthority(authority, port string) (string, uint16, error) {
 	host := authority
 	if i := strings.LastIndexByte(authority, ':'); i > strings.LastIndexByte(authority, ']') {
 		host, port = authority[:i], authority[i+1:]
 	}
 	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
-	if n, err := strconv.ParseUint(port, 10, 16); host == "" || err != nil || n == 0 {
-		return location{}, fmt.Errorf("target: %q is not HOST or HOST:PORT", authority)
+	n, err := strconv.ParseUint(port, 10, 16)
+	if host == "" || err != nil || n == 0 {
+		return "", 0, fmt.Errorf("target: %q is not HOST or HOST:PORT", authority)
 	}
-	return location{host: host, port: port}, nil
+	return host, uint16(n), nil
 }
 
 func (t *Target) addBasicAuth(userinfo string) error {
@@ -150,7 +154,7 @@ func (t *Target) parseRequests(path string) (err error) {
 	case len(t.config.Calls) > 0:
 		return t.parseCalls(path)
 	case len(requests) == 0:
-		template, err := ParseTemplate(path, t.config.Files)
+		template, err := ParseTemplate(path)
 		if err != nil {
 			return fmt.Errorf("target: %w", err)
 		}
@@ -158,7 +162,7 @@ func (t *Target) parseRequests(path string) (err error) {
 	case path != "/" || t.config.Method != "" || len(t.config.Body.parts) > 0:
 		return errors.New("with --requests-file, write the target without a path, and the method and body in the file")
 	}
-	if t.http, err = newHTTPMix(requests, t.host, t.config.Headers, t.config.Files); err != nil {
+	if t.http, err = newHTTPMix(requests, t.host, t.config.Headers); err != nil {
 		return err
 	}
 	t.mix = t.http.mix
@@ -172,33 +176,33 @@ func (t *Target) parseCalls(path string) error {
 		c.Checks.wantBody() {
 		return errors.New("with --flow, write the target without a path, and methods, bodies and checks in the file")
 	}
-	headers, err := compileHeaders(c.Headers, t.config.Files)
+	headers, err := compileHeaders(c.Headers)
 	t.http = &httpMix{headers: headers}
 	t.mix.names = c.Calls
 	return err
 }
 
-func (t *Target) parseRedis(scheme string) (location, error) {
+func (t *Target) parseRedis(scheme string) error {
 	t.kind = kindRedis
 	u, err := url.Parse(t.config.URL)
 	if err != nil || u.Opaque != "" {
-		return location{}, errors.New("target: write redis://USER:PASSWORD@HOST:PORT/DATABASE")
+		return errors.New("target: write redis://USER:PASSWORD@HOST:PORT/DATABASE")
 	}
 	if len(t.config.Commands) == 0 {
-		return location{}, errors.New("redis: requires a --command 'GET key:{random(1,100)}'")
+		return errors.New("redis: requires a --command 'GET key:{random(1,100)}'")
 	}
 	var entries []mixEntry
 	for _, text := range t.config.Commands {
-		c, err := parseCommand(text, t.config.Files)
+		c, err := parseCommand(text)
 		if err != nil {
-			return location{}, err
+			return err
 		}
 		t.commands = append(t.commands, c)
 		verb, _ := cutWord(c.text)
 		entries = append(entries, mixEntry{1, c.name, c.text, verb})
 	}
 	if t.mix, err = newMix(entries); err != nil {
-		return location{}, err
+		return err
 	}
 	if password, ok := u.User.Password(); ok {
 		words := []string{"AUTH", password}
@@ -210,34 +214,33 @@ func (t *Target) parseRedis(scheme string) (location, error) {
 	}
 	if number := strings.Trim(u.Path, "/"); number != "" {
 		if _, err := strconv.ParseUint(number, 10, 16); err != nil {
-			return location{}, fmt.Errorf("redis: database %q is not a number; write redis://HOST:PORT/0", number)
+			return fmt.Errorf("redis: database %q is not a number; write redis://HOST:PORT/0", number)
 		}
 		t.setup = appendWords(t.setup, "SELECT", number)
 		t.setupReplies++
 	}
-	host, port := cmp.Or(u.Hostname(), "127.0.0.1"), cmp.Or(u.Port(), "6379")
-	if scheme == "rediss" {
-		if t.tls, err = t.config.tls(host); err != nil {
-			return location{}, err
-		}
+	n := &t.network
+	n.host, n.port, err = splitAuthority(net.JoinHostPort(cmp.Or(u.Hostname(), "127.0.0.1"), cmp.Or(u.Port(), "6379")), "")
+	if err == nil && scheme == "rediss" {
+		t.tls, err = t.config.tls(n.host)
 	}
-	return location{host: host, port: port}, nil
+	return err
 }
 
-func (t *Target) parseDatabase() (location, error) {
+func (t *Target) parseDatabase() error {
 	u, err := database.Parse(t.config.URL)
 	if err != nil {
-		return location{}, fmt.Errorf("target: %w", err)
+		return fmt.Errorf("target: %w", err)
 	}
 	if t.config.SQL == "" {
-		return location{}, fmt.Errorf("%s: requires a statement: --sql 'SELECT …'", u.Driver)
+		return fmt.Errorf("%s: requires a statement: --sql 'SELECT …'", u.Driver)
 	}
 	dialect := plans.Postgres
 	if u.Driver == database.MySQL {
 		dialect = plans.MySQL | plans.BackslashEscapes
 	}
 	if t.statement, err = parseSQL(t.config.SQL, dialect, t.config.Params); err != nil {
-		return location{}, err
+		return err
 	}
 	if u.Driver == database.MySQL {
 		return t.parseMySQL(u)
@@ -245,45 +248,44 @@ func (t *Target) parseDatabase() (location, error) {
 	return t.parsePostgres(u)
 }
 
-func (t *Target) parsePostgres(u database.URL) (location, error) {
+func (t *Target) parsePostgres(u database.URL) error {
 	t.kind = kindPostgres
 	config, err := database.PostgresConfig(u, "")
 	if err != nil {
-		return location{}, fmt.Errorf("target: %w", err)
+		return fmt.Errorf("target: %w", err)
 	}
 	t.postgres = config
-	where := location{host: config.Host, port: strconv.Itoa(int(config.Port))}
-	servers := map[string]bool{net.JoinHostPort(where.host, where.port): true}
+	n := &t.network
+	n.host, n.port = config.Host, config.Port
+	servers := map[string]bool{net.JoinHostPort(n.host, strconv.Itoa(int(n.port))): true}
 	for _, fallback := range config.Fallbacks {
 		server := net.JoinHostPort(fallback.Host, strconv.Itoa(int(fallback.Port))) // again, for another kind of TLS
 		if !servers[server] {
 			servers[server] = true
-			where.others = append(where.others, fallback.Host)
+			n.others = append(n.others, fallback.Host)
 		}
 	}
 	isSocket := func(host string) bool { return strings.HasPrefix(host, "/") }
 	switch {
-	case len(where.others) > 0 && (isSocket(where.host) || slices.ContainsFunc(where.others, isSocket)):
-		return location{}, fmt.Errorf("target %s: several hosts, and one is a Unix socket; name one, or only TCP hosts", u)
-	case isSocket(where.host):
-		where.socket = where.host + "/.s.PGSQL." + where.port
+	case len(n.others) > 0 && (isSocket(n.host) || slices.ContainsFunc(n.others, isSocket)):
+		return fmt.Errorf("target %s: several hosts, and one is a Unix socket; name one, or only TCP hosts", u)
+	case isSocket(n.host):
+		n.socket = fmt.Sprintf("%s/.s.PGSQL.%d", n.host, n.port)
 	}
-	return where, nil
+	return nil
 }
 
-func (t *Target) parseMySQL(u database.URL) (location, error) {
+func (t *Target) parseMySQL(u database.URL) error {
 	t.kind = kindMySQL
 	config, err := database.MySQLConfig(u, "")
 	if err != nil {
-		return location{}, fmt.Errorf("target: %w", err)
+		return fmt.Errorf("target: %w", err)
 	}
 	t.mysql = config
 	if config.Net == "unix" {
-		return location{socket: config.Addr}, nil
+		t.network.socket = config.Addr
+		return nil
 	}
-	host, port, err := net.SplitHostPort(config.Addr)
-	if err != nil {
-		return location{}, fmt.Errorf("target %s: %w", u, err)
-	}
-	return location{host: host, port: port}, nil
+	t.network.host, t.network.port, err = splitAuthority(config.Addr, "3306")
+	return err
 }

@@ -46,11 +46,11 @@ func (s *Session) Call(ctx context.Context, intended int64, call *Call) Outcome 
 
 // Host returns the host of an HTTP target, without its port.
 func (t *Target) Host() string {
-	where, err := splitAuthority(t.host, "80")
+	host, _, err := splitAuthority(t.host, "80")
 	if err != nil {
 		return t.host
 	}
-	return where.host
+	return host
 }
 
 // Source returns the source of the session's values. It belongs to the goroutine

@@ -13,7 +13,7 @@ import (
 // ParseForm builds a multipart/form-data body (RFC 7578) from fields of the forms
 // NAME=VALUE, in which VALUE is a template, and NAME=@PATH for a file, which is
 // sent as it is. The boundary is a hash of the fields.
-func ParseForm(fields []string, files Files) (contentType Header, body Template, err error) {
+func ParseForm(fields []string) (contentType Header, body Template, err error) {
 	var parts []Template
 	hash := sha256.New()
 	for _, field := range fields {
@@ -25,16 +25,18 @@ func ParseForm(fields []string, files Files) (contentType Header, body Template,
 		disposition = strings.TrimSuffix(disposition, `; filename=""`)
 		var value Template
 		if path, isFile := strings.CutPrefix(text, "@"); isFile {
-			if text, err = ReadBody(path, files); err != nil {
+			content, err := ReadFile(path)
+			if err != nil {
 				return Header{}, Template{}, fmt.Errorf("--form %s: %w", name, err)
 			}
+			text = string(content)
 			value = PlainTemplate(text)
 			kind := mime.TypeByExtension(filepath.Ext(path))
 			if kind == "" {
 				kind = "application/octet-stream"
 			}
 			disposition = multipart.FileContentDisposition(name, filepath.Base(path)) + "\r\nContent-Type: " + kind
-		} else if value, err = ParseTemplate(text, files); err != nil {
+		} else if value, err = ParseTemplate(text); err != nil {
 			return Header{}, Template{}, fmt.Errorf("--form %s: %w", name, err)
 		}
 		fmt.Fprintf(hash, "%s\x00%d\x00%s", name, len(text), text)

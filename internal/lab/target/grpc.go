@@ -38,12 +38,12 @@ const grpcHeaderBytes = 5
 
 // openGRPC finds the method named package.Service/Method in a file with a
 // FileDescriptorSet.
-func openGRPC(name, path string, files Files) (*grpcMethod, error) {
+func openGRPC(name, path string) (*grpcMethod, error) {
 	if path == "" {
 		return nil, errors.New("--grpc requires --proto FILE, as protoc --include_imports --descriptor_set_out=FILE or buf build -o " +
 			"FILE.binpb write it")
 	}
-	text, err := files.Read(path)
+	text, err := ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("--proto: %w", err)
 	}
@@ -83,7 +83,7 @@ func openGRPC(name, path string, files Files) (*grpcMethod, error) {
 
 // check encodes the body once, so that mistakes show before the load.
 func (g *grpcMethod) check(body *Template) error {
-	frame, err := g.append(nil, body.append(nil, NewSource(1, 0, new(atomic.Int64))))
+	frame, err := g.append(nil, body.Append(nil, NewSource(1, 0, new(atomic.Int64))))
 	if err != nil {
 		return fmt.Errorf("--body: %w", err)
 	}
@@ -212,7 +212,7 @@ func (t *Target) parseGRPC(path string) error {
 		}
 	}
 	var err error
-	if t.grpc, err = openGRPC(c.GRPC, c.Proto, c.Files); err != nil {
+	if t.grpc, err = openGRPC(c.GRPC, c.Proto); err != nil {
 		return err
 	}
 	if err := t.grpc.check(&c.Body); err != nil {
@@ -221,7 +221,6 @@ func (t *Target) parseGRPC(path string) error {
 	timeout := strconv.FormatInt(max(c.Timeout.Milliseconds(), 1), 10) + "m"
 	headers := append(slices.Clone(c.Headers), Header{"Content-Type", "application/grpc"}, Header{"Te", "trailers"},
 		Header{"Grpc-Timeout", timeout})
-	t.http, err = newHTTPMix([]HTTPRequest{{Method: http.MethodPost, Path: PlainTemplate(t.grpc.path), Body: c.Body}}, t.host, headers,
-		c.Files)
+	t.http, err = newHTTPMix([]HTTPRequest{{Method: http.MethodPost, Path: PlainTemplate(t.grpc.path), Body: c.Body}}, t.host, headers)
 	return err
 }

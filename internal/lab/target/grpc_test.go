@@ -96,7 +96,7 @@ func shop(t *testing.T, g *grpcMethod) http.HandlerFunc {
 
 func TestGRPC(t *testing.T) {
 	path := shopProto(t)
-	g, err := openGRPC("shop.v1.Shop/Get", path, LocalFiles)
+	g, err := openGRPC("shop.v1.Shop/Get", path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +163,6 @@ func TestGRPCErrors(t *testing.T) {
 		{Config{GRPC: "shop.v1.Shop/Get", Proto: path, Headers: []Header{{"content-type", "x"}}}, "--grpc sets it"},
 	} {
 		test.config.URL, test.config.Timeout = "http://127.0.0.1/", time.Minute
-		test.config.Files = LocalFiles
 		if _, err := Open(t.Context(), test.config); err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%v, want %q", err, test.want)
 		}
@@ -172,7 +171,7 @@ func TestGRPCErrors(t *testing.T) {
 
 // FuzzGRPCDecode decodes the body of an answer.
 func FuzzGRPCDecode(f *testing.F) {
-	g, err := openGRPC("shop.v1.Shop/Get", shopProto(f), LocalFiles)
+	g, err := openGRPC("shop.v1.Shop/Get", shopProto(f))
 	if err != nil {
 		f.Fatal(err)
 	}

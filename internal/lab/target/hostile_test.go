@@ -108,7 +108,6 @@ const okAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 // open opens a target for a test.
 func open(t testing.TB, c Config) *Target {
 	t.Helper()
-	c.Files = LocalFiles
 	if c.Timeout == 0 {
 		c.Timeout = time.Minute
 	}

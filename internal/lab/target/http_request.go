@@ -29,10 +29,10 @@ type headerLine struct {
 }
 
 // compileHeaders compiles the values and reads the files that they name.
-func compileHeaders(headers []Header, files Files) ([]headerLine, error) {
+func compileHeaders(headers []Header) ([]headerLine, error) {
 	lines := make([]headerLine, len(headers))
 	for i, h := range headers {
-		value, err := ParseTemplate(h.Value, files)
+		value, err := ParseTemplate(h.Value)
 		if err != nil {
 			return nil, fmt.Errorf("header %s: %w", h.Name, err)
 		}
@@ -240,8 +240,8 @@ func (r *builtRequest) append(b []byte, last bool, s *Source) []byte {
 	}
 	b = append(b, r.method...)
 	b = append(b, ' ')
-	b = r.path.append(b, s)
-	b = r.headers.append(b, s)
+	b = r.path.Append(b, s)
+	b = r.headers.Append(b, s)
 	if last {
 		b = append(b, closeLine...)
 	}
@@ -257,7 +257,7 @@ func (r *builtRequest) appendBody(b []byte, s *Source) []byte {
 	const gap = "Content-Length:           \r\n\r\n" // nine digits and a space
 	b = append(b, gap...)
 	start := len(b)
-	b = r.body.append(b, s)
+	b = r.body.Append(b, s)
 	var digits [20]byte
 	number := strconv.AppendInt(digits[:0], int64(len(b)-start), 10)
 	copy(b[start-len("\r\n\r\n")-len(number):], number)
@@ -271,8 +271,8 @@ type httpMix struct {
 	requests []builtRequest
 }
 
-func newHTTPMix(requests []HTTPRequest, host string, headers []Header, files Files) (*httpMix, error) {
-	lines, err := compileHeaders(headers, files)
+func newHTTPMix(requests []HTTPRequest, host string, headers []Header) (*httpMix, error) {
+	lines, err := compileHeaders(headers)
 	if err != nil {
 		return nil, err
 	}

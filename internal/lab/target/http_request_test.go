@@ -31,7 +31,7 @@ func readBack(t testing.TB, b []byte) (*http.Request, string) {
 
 func template(t testing.TB, text string) Template {
 	t.Helper()
-	parsed, err := ParseTemplate(text, LocalFiles)
+	parsed, err := ParseTemplate(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,13 +42,13 @@ func TestBuiltRequest(t *testing.T) {
 	headers := []Header{{"X-Key", "a: b"}, {"Idempotency-Key", "k-{sequence}."}, {"User-Agent", "me"}}
 	for _, body := range []string{"", "plain", "number {sequence}"} {
 		for _, path := range []string{"/", "/p?x={random(4,4)}"} {
-			mix, err := newHTTPMix([]HTTPRequest{{Method: "POST", Path: template(t, path), Body: template(t, body)}}, "h:1", headers, LocalFiles)
+			mix, err := newHTTPMix([]HTTPRequest{{Method: "POST", Path: template(t, path), Body: template(t, body)}}, "h:1", headers)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, last := range []bool{false, true} {
 				s := newSource()
-				s.next()
+				s.Next()
 				r, got := readBack(t, mix.requests[mix.draw(s)].append(nil, last, s))
 				wantPath := strings.ReplaceAll(path, "{random(4,4)}", "4")
 				wantBody := strings.ReplaceAll(body, "{sequence}", "1")
@@ -61,7 +61,7 @@ func TestBuiltRequest(t *testing.T) {
 }
 
 func TestBuiltRequestWithoutBody(t *testing.T) {
-	mix, err := newHTTPMix([]HTTPRequest{{Path: template(t, "/x")}}, "h", nil, LocalFiles)
+	mix, err := newHTTPMix([]HTTPRequest{{Path: template(t, "/x")}}, "h", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestBuiltRequestWithoutBody(t *testing.T) {
 func TestHeaderValuesWithLineEnds(t *testing.T) {
 	path := writeFile(t, "v.csv", "\"x\ny\"\n")
 	for value, want := range map[string]string{"{file:" + path + ":1}": "contains a line end", "{nothing}": "unknown value {nothing}"} {
-		_, err := newHTTPMix([]HTTPRequest{{Path: template(t, "/")}}, "h", []Header{{"X-Name", value}}, LocalFiles)
+		_, err := newHTTPMix([]HTTPRequest{{Path: template(t, "/")}}, "h", []Header{{"X-Name", value}})
 		if err == nil || !strings.Contains(err.Error(), "header X-Name: ") || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", value, err)
 		}
@@ -94,12 +94,12 @@ func TestPathValuesAreEscaped(t *testing.T) {
 	} {
 		file := "file:" + writeFile(t, "v.csv", "\""+test.value+"\"\n") + ":1}"
 		paths := "/%41/{" + file + "?q={" + file + "&r={+" + file
-		mix, err := newHTTPMix([]HTTPRequest{{Path: template(t, paths), Body: template(t, "{"+file)}}, "h", nil, LocalFiles)
+		mix, err := newHTTPMix([]HTTPRequest{{Path: template(t, paths), Body: template(t, "{"+file)}}, "h", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		s := newSource()
-		s.next()
+		s.Next()
 		r, body := readBack(t, mix.requests[mix.draw(s)].append(nil, false, s))
 		want := "/%41/" + test.escaped + "?q=" + test.escaped + "&r=" + test.reserved
 		if r.RequestURI != want || body != test.value {
@@ -112,7 +112,7 @@ func TestPathValuesAreEscaped(t *testing.T) {
 }
 
 func TestWeights(t *testing.T) {
-	mix, err := newHTTPMix([]HTTPRequest{{Path: template(t, "/a"), Weight: 9}, {Path: template(t, "/b"), Weight: 1}}, "h", nil, LocalFiles)
+	mix, err := newHTTPMix([]HTTPRequest{{Path: template(t, "/a"), Weight: 9}, {Path: template(t, "/b"), Weight: 1}}, "h", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestRequestErrors(t *testing.T) {
 	for _, r := range []HTTPRequest{
 		{Path: template(t, "x")}, {Path: template(t, "/a b")}, {Path: template(t, "/ä")}, {Method: "G T", Path: template(t, "/")}, {},
 	} {
-		if _, err := newHTTPMix([]HTTPRequest{r}, "h", nil, LocalFiles); err == nil {
+		if _, err := newHTTPMix([]HTTPRequest{r}, "h", nil); err == nil {
 			t.Errorf("%+v was taken", r)
 		}
 	}

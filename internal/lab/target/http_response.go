@@ -403,7 +403,7 @@ type httpProtocol struct {
 }
 
 func (p *httpProtocol) request(number int, _, last bool) []byte {
-	p.source.next()
+	p.source.Next()
 	r := &p.requests[number]
 	p.sent = r
 	p.response.reset(r.head, p.checks)

@@ -10,7 +10,7 @@ import (
 func TestNames(t *testing.T) {
 	f := func(text string, want ...string) {
 		t.Helper()
-		requests, err := parseRequests(strings.NewReader(text), "h", nil, nil)
+		requests, err := parseRequests(strings.NewReader(text), "h", "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -32,7 +32,7 @@ func TestNames(t *testing.T) {
 	for i := range namesMax + 1 {
 		fmt.Fprintf(&many, "name=n%d GET /\n", i)
 	}
-	requests, err := parseRequests(strings.NewReader(many.String()), "h", nil, nil)
+	requests, err := parseRequests(strings.NewReader(many.String()), "h", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestNames(t *testing.T) {
 	if got, want := redis.Names(), []string{"read", "SET 'a b' c"}; !slices.Equal(got, want) {
 		t.Errorf("names %q, want %q", got, want)
 	}
-	if _, err := parseCommand("name=a{ GET a", nil); err == nil {
+	if _, err := parseCommand("name=a{ GET a"); err == nil {
 		t.Error("a name with a brace was taken")
 	}
 }
@@ -64,7 +64,7 @@ func TestMixLabels(t *testing.T) {
 	if counts[0] < 6800 || counts[0] > 7200 {
 		t.Errorf("%d of 10000 are a, want about 7000", counts[0])
 	}
-	requests, err := parseRequests(strings.NewReader("9 GET /a\nGET /b"), "h", nil, nil)
+	requests, err := parseRequests(strings.NewReader("9 GET /a\nGET /b"), "h", "")
 	if err != nil {
 		t.Fatal(err)
 	}

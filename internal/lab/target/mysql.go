@@ -67,7 +67,7 @@ func mysqlError(err error, deadline time.Time) error {
 }
 
 func (c *mysqlConn) exchange(o *Outcome, deadline time.Time, _ bool) bool {
-	c.source.next()
+	c.source.Next()
 	c.values = c.values[:0]
 	for i := range c.statement.values {
 		v := &c.statement.values[i]

@@ -35,48 +35,31 @@ type netHTTPConn struct {
 // openHTTP opens a connection. Over TLS, HTTP/2 must be negotiated. Without TLS, the
 // server must know that it is HTTP/2 (h2c with prior knowledge).
 func (t *Target) openHTTP(ctx context.Context, number int, counts *traffic) (*http.ClientConn, error) {
+	dialed := func(conn net.Conn, err error) (net.Conn, error) {
+		if err != nil || t.config.HTTP2 {
+			return conn, err
+		}
+		return &countedConn{conn, counts}, nil
+	}
 	transport := &http.Transport{
 		Protocols:              new(http.Protocols),
 		DisableCompression:     true, // requests have the headers that the user wrote
 		MaxResponseHeaderBytes: headerBytesMax,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			conn, err := t.network.dial(ctx, number)
-			if err != nil || t.config.HTTP2 {
-				return conn, err
-			}
-			return &countedConn{conn, counts}, nil
-		},
+		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return dialed(t.network.dial(ctx, number)) },
+		DialTLSContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return dialed(t.dialHTTPS(ctx, number)) },
 	}
-	switch {
-	case !t.config.HTTP2:
-		transport.Protocols.SetHTTP1(true)
-		transport.DialTLSContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-			conn, err := t.network.dialTLS(ctx, number, t.tls)
-			if err != nil {
-				return nil, err
-			}
-			return &countedConn{conn, counts}, nil
-		}
-	case t.tls == nil:
-		transport.Protocols.SetUnencryptedHTTP2(true)
-	default:
-		transport.Protocols.SetHTTP2(true)
-		transport.DialTLSContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return t.dialHTTP2(ctx, number)
-		}
-	}
+	transport.Protocols.SetHTTP1(!t.config.HTTP2)
+	transport.Protocols.SetHTTP2(t.config.HTTP2 && t.tls != nil)
+	transport.Protocols.SetUnencryptedHTTP2(t.config.HTTP2 && t.tls == nil)
 	return transport.NewClientConn(ctx, t.scheme(), "target:80") // only the functions above use the address
 }
 
-// dialHTTP2 opens a TLS connection that carries HTTP/2.
-func (t *Target) dialHTTP2(ctx context.Context, number int) (net.Conn, error) {
-	config := t.tls.Clone()
-	config.NextProtos = []string{"h2"}
-	conn, err := t.network.dialTLS(ctx, number, config)
+func (t *Target) dialHTTPS(ctx context.Context, number int) (net.Conn, error) {
+	conn, err := t.network.dialTLS(ctx, number, t.tls)
 	if err != nil {
 		return nil, err
 	}
-	if conn.ConnectionState().NegotiatedProtocol != "h2" {
+	if t.config.HTTP2 && conn.ConnectionState().NegotiatedProtocol != "h2" {
 		conn.Close()
 		return nil, fmt.Errorf("%w: the server does not offer HTTP/2", errTLS)
 	}
@@ -241,7 +224,7 @@ func (c *netHTTPConn) build(ctx context.Context, o *Outcome) (*http.Request, *Ch
 		request, err := c.buildCall(ctx, o.call)
 		return request, o.call.Checks, err
 	}
-	c.source.next()
+	c.source.Next()
 	r := &c.target.http.requests[o.number]
 	o.Kind = r.kind
 	request, err := c.buildOwn(ctx, r)
@@ -250,8 +233,8 @@ func (c *netHTTPConn) build(ctx context.Context, o *Outcome) (*http.Request, *Ch
 }
 
 func (c *netHTTPConn) buildOwn(ctx context.Context, r *builtRequest) (*http.Request, error) {
-	c.path = r.path.append(c.path[:0], c.source)
-	c.body = r.body.append(c.body[:0], c.source)
+	c.path = r.path.Append(c.path[:0], c.source)
+	c.body = r.body.Append(c.body[:0], c.source)
 	if grpc := c.target.grpc; grpc != nil {
 		var err error
 		if c.frame, err = grpc.append(c.frame[:0], c.body); err != nil {
@@ -283,7 +266,7 @@ func (c *netHTTPConn) setHeaders(request *http.Request) {
 	request.Header.Set("User-Agent", userAgent)
 	for i := range c.target.http.headers {
 		h := &c.target.http.headers[i]
-		c.header = h.value.append(c.header[:0], c.source)
+		c.header = h.value.Append(c.header[:0], c.source)
 		switch name := http.CanonicalHeaderKey(h.name); name {
 		case "Host", "User-Agent":
 			setHeader(request, name, string(c.header))

@@ -16,10 +16,10 @@ import (
 
 // network opens connections to the addresses of the target, in rotation.
 type network struct {
-	kind    string // tcp or unix
-	socket  string // path of a Unix socket
+	socket  string // path of a Unix socket; "": TCP
 	host    string // as the user wrote it
 	port    uint16
+	others  []string // more hosts, to which connections go while host is away
 	sources []netip.Addr
 	allow   []string
 	lookup  func(ctx context.Context, host string) ([]netip.Addr, error)
@@ -29,16 +29,16 @@ type network struct {
 // dial opens a connection before the deadline of ctx.
 func (n *network) dial(ctx context.Context, number int) (net.Conn, error) {
 	d := n.dialer(number)
-	if n.kind == "unix" {
-		return d.DialContext(ctx, n.kind, n.socket)
+	if n.socket != "" {
+		return d.DialContext(ctx, "unix", n.socket)
 	}
 	places := *n.places.Load()
-	return d.DialContext(ctx, n.kind, places[n.rotate(number, len(places))].String())
+	return d.DialContext(ctx, "tcp", places[n.rotate(number, len(places))].String())
 }
 
 // dialAddress opens a connection to one of the addresses that resolveAll returned, with a port. It becomes the address in use.
 func (n *network) dialAddress(ctx context.Context, number int, address string) (net.Conn, error) {
-	conn, err := n.dialer(number).DialContext(ctx, n.kind, address)
+	conn, err := n.dialer(number).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}

@@ -81,7 +81,7 @@ type postgresProtocol struct {
 }
 
 func (p *postgresProtocol) request(int, bool, bool) []byte {
-	p.source.next()
+	p.source.Next()
 	p.reply.reset()
 	b := p.scratch.request[:0]
 	b = append(b, 'B', 0, 0, 0, 0, 0) // Bind: length, set below, and the unnamed portal

@@ -27,7 +27,7 @@ type command struct {
 
 // parseCommand reads [name=NAME] and words between blanks. A word may be quoted
 // with single or double quotes.
-func parseCommand(text string, files Files) (command, error) {
+func parseCommand(text string) (command, error) {
 	name, text, err := cutName(text)
 	if err != nil {
 		return command{}, fmt.Errorf("command: %w", err)
@@ -41,7 +41,7 @@ func parseCommand(text string, files Files) (command, error) {
 	}
 	c := command{name: name, text: text, kind: commandKind(words[0])}
 	for _, word := range words {
-		t, err := ParseTemplate(word, files)
+		t, err := ParseTemplate(word)
 		if err != nil {
 			return command{}, fmt.Errorf("command %q: %w", text, err)
 		}
@@ -106,7 +106,7 @@ func commandKind(name string) Kind {
 func (c *command) append(b, word []byte, s *Source) (out, memory []byte) {
 	b = appendRedisHeader(b, '*', len(c.words))
 	for i := range c.words {
-		word = c.words[i].append(word[:0], s)
+		word = c.words[i].Append(word[:0], s)
 		b = appendRedisHeader(b, '$', len(word))
 		b = append(b, word...)
 		b = append(b, '\r', '\n')
@@ -234,7 +234,7 @@ type redisProtocol struct {
 }
 
 func (p *redisProtocol) request(number int, first, _ bool) []byte {
-	p.source.next()
+	p.source.Next()
 	c := &p.commands[number]
 	p.kind = c.kind
 	out := p.scratch.request[:0]

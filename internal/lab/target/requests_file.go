@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -15,7 +16,7 @@ import (
 const (
 	requestsMax    = 100_000
 	requestLineMax = 1 << 20
-	bodyFileMax    = 64 << 20
+	fileMax        = 64 << 20 // bytes of a body or another file that is read as a whole
 )
 
 // ReadRequests reads a file with one request per line:
@@ -28,43 +29,43 @@ const (
 // relative to the requests file. Path and body are templates. Empty lines and
 // lines that begin with # are skipped. authority is the HOST or HOST:PORT that
 // complete URLs must have.
-func ReadRequests(path, authority string, files Files) ([]HTTPRequest, error) {
-	file, err := files.Open(path)
+func ReadRequests(path, authority string) ([]HTTPRequest, error) {
+	file, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("open requests file: %w", err)
 	}
 	defer file.Close()
-	readBody := func(name string) (string, error) {
-		if !filepath.IsAbs(name) {
-			name = filepath.Join(filepath.Dir(path), name)
-		}
-		return ReadBody(name, files)
-	}
-	requests, err := parseRequests(file, authority, files, readBody)
+	requests, err := parseRequests(file, authority, filepath.Dir(path))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return requests, nil
 }
 
-// ReadBody reads a file that is sent as a request body.
-func ReadBody(path string, files Files) (string, error) {
-	file, err := files.Open(path)
+// ReadFile reads a file that a user names. It must not have more than 64 MiB.
+func ReadFile(path string) ([]byte, error) {
+	file, err := os.Open(path)
 	if err != nil {
-		return "", fmt.Errorf("open body: %w", err)
+		return nil, err
 	}
 	defer file.Close()
-	body, err := io.ReadAll(io.LimitReader(file, bodyFileMax+1))
-	if err != nil {
-		return "", fmt.Errorf("read body: %w", err)
+	text, err := io.ReadAll(io.LimitReader(file, fileMax+1))
+	if err == nil && len(text) > fileMax {
+		err = fmt.Errorf("%s is larger than %d bytes", path, fileMax)
 	}
-	if len(body) > bodyFileMax {
-		return "", fmt.Errorf("body %s is larger than %d bytes", path, bodyFileMax)
-	}
-	return string(body), nil
+	return text, err
 }
 
-func parseRequests(r io.Reader, authority string, files Files, readBody func(string) (string, error)) ([]HTTPRequest, error) {
+// Within returns the path of a file whose name may be relative to dir.
+func Within(dir, name string) string {
+	if filepath.IsAbs(name) {
+		return name
+	}
+	return filepath.Join(dir, name)
+}
+
+// parseRequests parses the lines. The files of bodies are relative to dir.
+func parseRequests(r io.Reader, authority, dir string) ([]HTTPRequest, error) {
 	scanner := bufio.NewScanner(r)
 	scanner.Buffer(nil, requestLineMax)
 	var requests []HTTPRequest
@@ -78,7 +79,7 @@ func parseRequests(r io.Reader, authority string, files Files, readBody func(str
 		if len(requests) == requestsMax {
 			return nil, fmt.Errorf("line %d: more than %d requests", number, requestsMax)
 		}
-		request, err := parseRequestLine(line, authority, files, readBody)
+		request, err := parseRequestLine(line, authority, dir)
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", number, err)
 		}
@@ -93,7 +94,7 @@ func parseRequests(r io.Reader, authority string, files Files, readBody func(str
 	return requests, nil
 }
 
-func parseRequestLine(line, authority string, files Files, readBody func(string) (string, error)) (request HTTPRequest, err error) {
+func parseRequestLine(line, authority, dir string) (request HTTPRequest, err error) {
 	request.Name, line, err = cutName(line)
 	if err != nil {
 		return request, err
@@ -115,15 +116,17 @@ func parseRequestLine(line, authority string, files Files, readBody func(string)
 	if path, err = ownPath(path, authority); err != nil {
 		return request, err
 	}
-	if request.Path, err = ParseTemplate(path, files); err != nil {
+	if request.Path, err = ParseTemplate(path); err != nil {
 		return request, err
 	}
 	if name, isFile := strings.CutPrefix(body, "@"); isFile {
-		if body, err = readBody(name); err != nil {
-			return request, err
+		text, err := ReadFile(Within(dir, name))
+		if err != nil {
+			return request, fmt.Errorf("body: %w", err)
 		}
+		body = string(text)
 	}
-	request.Body, err = ParseTemplate(body, files)
+	request.Body, err = ParseTemplate(body)
 	return request, err
 }
 

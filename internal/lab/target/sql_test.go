@@ -98,7 +98,7 @@ func values(t testing.TB, texts map[string]string) map[string]Value {
 	t.Helper()
 	params := map[string]Value{}
 	for name, text := range texts {
-		v, err := ParseValue(text, LocalFiles)
+		v, err := ParseValue(text)
 		if err != nil {
 			t.Fatal(err)
 		}

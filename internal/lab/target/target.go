@@ -11,6 +11,7 @@
 package target
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -35,7 +36,6 @@ type Config struct {
 	Seed          uint64        // of random values
 	Part          Part          // of the values of sequence and of files
 	Clock         Clock
-	Files         Files // that requests may name; nil: none
 
 	DNSRefresh time.Duration // interval of Refresh; 0: one address for the whole run
 	// Lookup returns the addresses of a host; nil: the system's resolver.
@@ -102,59 +102,42 @@ func Open(ctx context.Context, config Config) (*Target, error) {
 		return nil, errors.New("the timeout must be positive")
 	}
 	t := &Target{config: config}
-	where, err := t.parse()
-	if err != nil {
+	if err := t.parse(); err != nil {
 		return nil, err
 	}
-	return t, t.locate(ctx, where)
+	return t, t.locate(ctx)
 }
 
-// location is a host and port, or a Unix socket.
-type location struct {
-	host, port string
-	socket     string
-	others     []string // more hosts, to which connections go while host is away
-}
-
-// locate resolves the location and rejects hosts that may not be loaded.
-func (t *Target) locate(ctx context.Context, p location) error {
-	if t.config.Socket != "" {
-		p.socket = t.config.Socket
-	}
+// locate resolves the hosts and rejects those that may not be loaded.
+func (t *Target) locate(ctx context.Context) (err error) {
 	n := &t.network
-	n.kind, n.sources, n.allow, n.lookup = "tcp", t.config.Sources, t.config.Allow, t.config.Lookup
+	n.socket = cmp.Or(t.config.Socket, n.socket)
+	n.sources, n.allow, n.lookup = t.config.Sources, t.config.Allow, t.config.Lookup
 	if n.lookup == nil {
 		n.lookup = func(ctx context.Context, host string) ([]netip.Addr, error) {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		}
 	}
-	n.host = p.host
 	switch {
-	case p.socket != "" && len(n.sources) > 0:
+	case n.socket != "" && len(n.sources) > 0:
 		return errors.New("--source has no effect on a Unix socket; remove one of the two")
 	case t.config.DNSRefresh < 0:
 		return errors.New("--dns-refresh must not be negative")
-	case t.config.DNSRefresh > 0 && (p.socket != "" || !n.named()):
+	case t.config.DNSRefresh > 0 && (n.socket != "" || !n.named()):
 		return errors.New("--dns-refresh requires a target with a host name")
-	case t.config.DNSRefresh > 0 && len(p.others) > 0:
+	case t.config.DNSRefresh > 0 && len(n.others) > 0:
 		return errors.New("--dns-refresh requires a target with one host")
-	case p.socket != "":
-		n.kind, n.socket = "unix", p.socket
+	case n.socket != "":
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, t.config.Timeout)
 	defer cancel()
-	port, err := net.DefaultResolver.LookupPort(ctx, "tcp", p.port)
-	if err != nil {
-		return fmt.Errorf("port %q: %w", p.port, err)
-	}
-	n.port = uint16(port)
 	if t.places, err = n.resolve(ctx, n.host); err != nil {
 		return err
 	}
 	n.use(t.places[0])
-	if len(p.others) > 0 {
-		t.hosts, err = n.resolveAll(ctx, append([]string{p.host}, p.others...))
+	if len(n.others) > 0 {
+		t.hosts, err = n.resolveAll(ctx, append([]string{n.host}, n.others...))
 	}
 	return err
 }
@@ -173,13 +156,10 @@ func (t *Target) EventLoop() bool {
 
 // Address returns where connections go: "tcp" and the first address in use with its port, or "unix" and a path.
 func (t *Target) Address() (network, address string) {
-	switch t.network.kind {
-	case "unix":
-		return t.network.kind, t.network.socket
-	case "tcp":
-		return t.network.kind, (*t.network.places.Load())[0].String()
+	if t.network.socket != "" {
+		return "unix", t.network.socket
 	}
-	return "", ""
+	return "tcp", (*t.network.places.Load())[0].String()
 }
 
 // SQL reports whether the target runs SQL statements.

@@ -24,14 +24,13 @@ type templatePart struct {
 
 // Scope is what the values of a template may refer to.
 type Scope struct {
-	Files Files          // opens the files that values name
 	Dir   string         // of relative paths of files; "": the working directory
 	Names map[string]int // of variables, in addition to the forms of Value: index in Source.Variables; nil: none
 }
 
 // ParseTemplate compiles text and reads the files that it names.
-func ParseTemplate(text string, files Files) (Template, error) {
-	return Scope{Files: files}.Parse(text)
+func ParseTemplate(text string) (Template, error) {
+	return Scope{}.Parse(text)
 }
 
 // Parse compiles text and reads the files that it names. If the scope has
@@ -153,10 +152,7 @@ func (t *Template) Variables() []int {
 }
 
 // Append appends the template to b with the values of the current request.
-func (t *Template) Append(b []byte, s *Source) []byte { return t.append(b, s) }
-
-// append appends the template to b with the values of the current request.
-func (t *Template) append(b []byte, s *Source) []byte {
+func (t *Template) Append(b []byte, s *Source) []byte {
 	for i := range t.parts {
 		b = append(b, t.parts[i].text...)
 		if v := t.parts[i].value; v != nil {

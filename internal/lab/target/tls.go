@@ -18,7 +18,7 @@ func (c *Config) tls(serverName string, protocols ...string) (*tls.Config, error
 		return nil, errors.New("--cert and --key: give both; they may name the same file")
 	}
 	if c.CACert != "" {
-		text, err := c.Files.Read(c.CACert)
+		text, err := ReadFile(c.CACert)
 		if err != nil {
 			return nil, fmt.Errorf("--cacert: %w", err)
 		}
@@ -28,25 +28,13 @@ func (c *Config) tls(serverName string, protocols ...string) (*tls.Config, error
 		}
 	}
 	if c.Cert != "" {
-		pair, err := c.keyPair()
+		pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
 		if err != nil {
 			return nil, fmt.Errorf("--cert and --key: %w", err)
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}
 	return config, nil
-}
-
-func (c *Config) keyPair() (tls.Certificate, error) {
-	certificate, err := c.Files.Read(c.Cert)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	key, err := c.Files.Read(c.Key)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	return tls.X509KeyPair(certificate, key)
 }
 
 // adviseTLS adds what to do about a certificate that is not trusted.

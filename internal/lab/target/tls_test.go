@@ -86,7 +86,6 @@ func TestCertificateErrors(t *testing.T) {
 			if test.config.URL, test.config.Commands = url, nil; url[0] == 'r' {
 				test.config.Commands = []string{"PING"}
 			}
-			test.config.Files = LocalFiles
 			if _, err := Open(t.Context(), test.config); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("%s: %v, want %q", url, err, test.want)
 			}

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"path/filepath"
+	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -48,8 +48,8 @@ type Value struct {
 
 // ParseValue parses one of the forms of Value and reads its file. Other text is a
 // constant.
-func ParseValue(s string, files Files) (Value, error) {
-	v, known, err := Scope{Files: files}.parseValue(s)
+func ParseValue(s string) (Value, error) {
+	v, known, err := Scope{}.parseValue(s)
 	if err != nil {
 		return Value{}, err
 	}
@@ -93,11 +93,8 @@ func (s Scope) readColumn(argument string) (Value, error) {
 	if cut <= 0 || cut == len(argument)-1 {
 		return Value{}, fmt.Errorf("file:%s: write file:PATH:COLUMN; COLUMN is a name or a number from 1", argument)
 	}
-	path, column := argument[:cut], argument[cut+1:]
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(s.Dir, path)
-	}
-	file, err := s.Files.Open(path)
+	path, column := Within(s.Dir, argument[:cut]), argument[cut+1:]
+	file, err := os.Open(path)
 	if err != nil {
 		return Value{}, fmt.Errorf("open file of values: %w", err)
 	}
@@ -214,10 +211,7 @@ func NewSource(seed uint64, worker int, sequence *atomic.Int64) *Source {
 }
 
 // Next starts the next request: it takes the next number of the sequence.
-func (s *Source) Next() { s.next() }
-
-// next starts the next request.
-func (s *Source) next() { s.number = 0 }
+func (s *Source) Next() { s.number = 0 }
 
 // requestNumber returns this request's number in the sequence of the whole load.
 func (s *Source) requestNumber() int64 {

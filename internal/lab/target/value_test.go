@@ -27,14 +27,14 @@ func TestTemplate(t *testing.T) {
 	users := writeFile(t, "users.csv", "id,name\n1,ann\n2,\"b, c\"\n")
 	f := func(text string, want ...string) {
 		t.Helper()
-		template, err := ParseTemplate(text, LocalFiles)
+		template, err := ParseTemplate(text)
 		if err != nil {
 			t.Fatal(err)
 		}
 		s := newSource()
 		for _, w := range want {
-			s.next()
-			if got := string(template.append(nil, s)); got != w {
+			s.Next()
+			if got := string(template.Append(nil, s)); got != w {
 				t.Fatalf("%s: got %q, want %q", text, got, w)
 			}
 		}
@@ -71,7 +71,7 @@ func TestTemplateErrors(t *testing.T) {
 		"{file:" + short + ":zz}": "no column \"zz\"; the header line has a, b",
 		"{file:" + short + ":0}":  "numbered from 1",
 	} {
-		if _, err := ParseTemplate(text, LocalFiles); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := ParseTemplate(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
@@ -81,7 +81,7 @@ func TestRandomStaysInside(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		low := rapid.Int64Range(-1e12, 1e12).Draw(t, "low")
 		high := low + rapid.Int64Range(0, 5).Draw(t, "width")
-		v, err := ParseValue("random("+strconv.FormatInt(low, 10)+", "+strconv.FormatInt(high, 10)+")", LocalFiles)
+		v, err := ParseValue("random(" + strconv.FormatInt(low, 10) + ", " + strconv.FormatInt(high, 10) + ")")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +101,7 @@ func TestRandomStaysInside(t *testing.T) {
 }
 
 func TestConstantValue(t *testing.T) {
-	v, err := ParseValue("blue", LocalFiles)
+	v, err := ParseValue("blue")
 	if _, isNumber := v.integer(newSource()); err != nil || isNumber || v.string(newSource()) != "blue" {
 		t.Errorf("%+v, %v", v, err)
 	}
@@ -115,12 +115,12 @@ func FuzzTemplate(f *testing.F) {
 		if strings.Contains(text, "{file:") {
 			return
 		}
-		template, err := ParseTemplate(text, LocalFiles)
+		template, err := ParseTemplate(text)
 		if err != nil {
 			return
 		}
 		constant, fixed := template.constant()
-		got := string(template.append(nil, newSource()))
+		got := string(template.Append(nil, newSource()))
 		if fixed && got != constant {
 			t.Fatalf("constant %q, written %q", constant, got)
 		}
@@ -140,15 +140,15 @@ func TestRequestsFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	requests, err := ReadRequests(path, "h:80", LocalFiles)
+	requests, err := ReadRequests(path, "h:80")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got []string
 	for _, r := range requests {
 		s := newSource()
-		s.next()
-		got = append(got, r.Name+":"+strconv.Itoa(r.Weight)+" "+r.Method+" "+string(r.Path.append(nil, s))+" "+string(r.Body.append(nil, s)))
+		s.Next()
+		got = append(got, r.Name+":"+strconv.Itoa(r.Weight)+" "+r.Method+" "+string(r.Path.Append(nil, s))+" "+string(r.Body.Append(nil, s)))
 	}
 	want := []string{":3 GET /a?x=5 ", ":1 POST /b hello  world", `put:2 PUT /c {"n":1}`, "get/q:1 GET /?q=1 "}
 	if !slices.Equal(got, want) {
@@ -172,7 +172,7 @@ func TestRequestsFileErrors(t *testing.T) {
 		"GET / {file:/no/such:1": "does not close its brace",
 		"GET / {user":            "",
 	} {
-		_, err := ReadRequests(writeFile(t, "r", text), "h", LocalFiles)
+		_, err := ReadRequests(writeFile(t, "r", text), "h")
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
@@ -180,13 +180,17 @@ func TestRequestsFileErrors(t *testing.T) {
 }
 
 func FuzzRequests(f *testing.F) {
+	dir := f.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "f"), []byte("body"), 0o600); err != nil {
+		f.Fatal(err)
+	}
 	f.Add("3 GET /a {x}\n# c\nPOST http://h/ @f")
 	f.Add("GET")
 	f.Fuzz(func(t *testing.T, text string) {
-		if strings.Contains(text, "{file:") {
+		if strings.Contains(text, "{file:") || strings.Contains(text, "@/") {
 			return
 		}
-		requests, err := parseRequests(strings.NewReader(text), "h", LocalFiles, func(string) (string, error) { return "body", nil })
+		requests, err := parseRequests(strings.NewReader(text), "h", dir)
 		if err != nil {
 			return
 		}
@@ -195,13 +199,13 @@ func FuzzRequests(f *testing.F) {
 				t.Fatalf("%+v", requests[i])
 			}
 		}
-		mix, err := newHTTPMix(requests, "h", nil, LocalFiles)
+		mix, err := newHTTPMix(requests, "h", nil)
 		if err != nil {
 			return
 		}
 		s := newSource()
 		for range 3 {
-			s.next()
+			s.Next()
 			if strings.Contains(text, "%") {
 				return // a wrong escape is sent as it is
 			}

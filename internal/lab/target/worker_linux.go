@@ -122,7 +122,7 @@ func (t *Target) NewWorker(number, connections int, observe func(*Outcome)) (*Wo
 			connections), free: make([]*connection, 0, connections),
 		buffer: make([]byte, readBytes), number: number, changed: t.config.Clock.Now(),
 	}
-	if t.network.kind == "unix" {
+	if t.network.socket != "" {
 		w.endpoints = []endpoint{unixEndpoint(t.network.socket)}
 	}
 	if t.SQL() {
