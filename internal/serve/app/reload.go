@@ -176,7 +176,7 @@ func fixedChanges(now, next config.Config) []string {
 func differences(path string, a, b reflect.Value) []string {
 	var found []string
 	switch {
-	case a.Kind() == reflect.Struct && a.NumField() > 0 && a.Type().Field(0).Tag.Get("yaml") != "":
+	case config.IsBlock(a.Type()):
 		for i := range a.NumField() {
 			name := a.Type().Field(i).Tag.Get("yaml")
 			found = append(found, differences(yaml.Join(path, name), a.Field(i), b.Field(i))...)
