@@ -33,7 +33,7 @@ func (d *Document) decode(path string, node ast.Node, v reflect.Value) {
 	case reflect.Map:
 		d.mapping(path, node, v)
 	case reflect.Slice:
-		if key := keyField(v.Type().Elem()); key >= 0 {
+		if key := taggedField(v.Type().Elem(), "yaml", ",key"); key >= 0 {
 			d.named(path, node, v, key)
 			return
 		}
@@ -85,13 +85,22 @@ func (d *Document) mapping(path string, node ast.Node, v reflect.Value) {
 }
 
 // named sets a slice of structs from a mapping of names to structs, in the file's order. A
-// struct may be left out: "client:".
+// struct without a short form may be left out: "client:".
 func (d *Document) named(path string, node ast.Node, v reflect.Value, key int) {
+	short := taggedField(v.Type().Elem(), "short", "true")
 	for _, pair := range d.pairs(path, node) {
 		element := reflect.New(v.Type().Elem()).Elem()
 		element.Field(key).SetString(pair.key)
-		if _, empty := pair.value.(*ast.NullNode); !empty && pair.value != nil {
-			d.decode(Join(path, pair.key), pair.value, element)
+		target := element
+		if _, isScalar := scalarText(pair.value); short >= 0 && (isScalar || len(keysOf(element.Type())) == 0) {
+			target = element.Field(short)
+		}
+		_, empty := pair.value.(*ast.NullNode)
+		switch {
+		case short >= 0: // its rules are of the caller, who names it as Printable does
+			d.decode(Join(path, Printable(pair.key)), pair.value, target)
+		case !empty && pair.value != nil:
+			d.decode(Join(path, pair.key), pair.value, target)
 		}
 		v.Set(reflect.Append(v, element))
 	}
@@ -273,13 +282,13 @@ func (d *Document) fail(node ast.Node, path, message string) {
 	d.report(position(node.GetToken()), path, message)
 }
 
-// keyField returns the field of a struct that is tagged ",key", or -1.
-func keyField(t reflect.Type) int {
+// taggedField returns the field of a struct whose tag has a value, or -1.
+func taggedField(t reflect.Type, tag, value string) int {
 	if t.Kind() != reflect.Struct {
 		return -1
 	}
 	for i := range t.NumField() {
-		if t.Field(i).Tag.Get("yaml") == ",key" {
+		if t.Field(i).Tag.Get(tag) == value {
 			return i
 		}
 	}

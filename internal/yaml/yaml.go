@@ -7,7 +7,8 @@
 //
 // Struct fields are named by their yaml tag. The tag ",inline" adds the fields of an
 // embedded struct, and a slice of structs with a field tagged ",key" is read from a
-// mapping of names to structs. Types with a syntax of their own implement Decoder.
+// mapping of names to structs. There a single value stands for a struct with only the field
+// tagged short:"true". Types with a syntax of their own implement Decoder.
 package yaml
 
 import (

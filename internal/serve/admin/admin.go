@@ -54,14 +54,10 @@ type Server struct {
 
 // New returns a server that does not listen yet, and registers the collectors of the Go
 // runtime and the process.
-func New(cfg Config) (*Server, error) {
+func New(cfg Config) *Server {
 	s := &Server{cfg: cfg, connections: newConnections()}
-	for _, c := range append(s.connections.collectors(),
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})) {
-		if err := cfg.Registry.Register(c); err != nil {
-			return nil, fmt.Errorf("register admin metrics: %w", err)
-		}
-	}
+	cfg.Registry.MustRegister(s.connections.collectors()...)
+	cfg.Registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	s.http = &http.Server{
 		Handler:           s.handler(),
 		MaxHeaderBytes:    HeaderBytesMax,
@@ -72,7 +68,7 @@ func New(cfg Config) (*Server, error) {
 		ConnState:         s.connections.track,
 		ErrorLog:          slog.NewLogLogger(cfg.Log.Handler(), slog.LevelWarn),
 	}
-	return s, nil
+	return s
 }
 
 // Listen listens on the configured address.

@@ -233,10 +233,7 @@ func TestHost(t *testing.T) {
 // Serve checks the address of the listener: the configured one may be a name.
 func TestServeRefusesOpenListener(t *testing.T) {
 	t.Parallel()
-	s, err := newServer(Config{Listen: "localhost:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := newServer(Config{Listen: "localhost:0"})
 	ln, err := net.Listen("tcp", "0.0.0.0:0")
 	if err != nil {
 		t.Fatal(err)
@@ -256,10 +253,7 @@ func TestRunReportsTakenAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	s, err := newServer(Config{Listen: ln.Addr().String()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := newServer(Config{Listen: ln.Addr().String()})
 	if _, err := s.Listen(t.Context()); err == nil || !strings.Contains(err.Error(), "listen for admin: ") {
 		t.Errorf("Listen returned %v", err)
 	}
@@ -308,14 +302,11 @@ func TestStopIsGraceful(t *testing.T) {
 
 func testStopIsGraceful(t *testing.T) {
 	asked, answer := make(chan struct{}), make(chan struct{})
-	s, err := newServer(Config{Listen: "127.0.0.1:0", Ready: func() []Part {
+	s := newServer(Config{Listen: "127.0.0.1:0", Ready: func() []Part {
 		close(asked)
 		<-answer
 		return nil
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	listener := newPipes()
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
@@ -425,7 +416,7 @@ func answered(conn net.Conn) int {
 }
 
 // newServer returns a server with what a configuration leaves out.
-func newServer(cfg Config) (*Server, error) {
+func newServer(cfg Config) *Server {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -450,10 +441,7 @@ func start(t *testing.T, cfg Config) string {
 	cfg.Listen = "127.0.0.1:0"
 	var log bytes.Buffer
 	cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
-	s, err := newServer(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := newServer(cfg)
 	ln, err := net.Listen("tcp", cfg.Listen)
 	if err != nil {
 		t.Fatal(err)

@@ -268,10 +268,7 @@ func (w *walk) lists(c *campaignAPI, foreign []string) {
 	w.send("", "GET", "/popups/lists", "/popups/lists", "")
 	w.send("", "PUT", path, "/popups/lists/vip", "7\nx\n", text...)
 	w.send("", "PUT", path, "/popups/lists/vip", "", append(text, foreign...)...)
-	s, err := newServer(Config{Listen: "127.0.0.1:0", Registry: prometheus.NewRegistry(), Popups: c.config.Popups})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	s := newServer(Config{Listen: "127.0.0.1:0", Registry: prometheus.NewRegistry(), Popups: c.config.Popups})
 	large := httptest.NewRequest(http.MethodPut, "http://localhost/popups/lists/vip", http.NoBody)
 	large.ContentLength = listBytesMax + 1
 	large.Header.Set("Content-Type", "text/plain")
@@ -386,10 +383,7 @@ func (w *walk) busy(t *testing.T) {
 		<-done
 		return 1
 	}))
-	s, err := newServer(Config{Listen: "127.0.0.1:0", Registry: registry})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := newServer(Config{Listen: "127.0.0.1:0", Registry: registry})
 	ask := func() *httptest.ResponseRecorder {
 		recorder := httptest.NewRecorder()
 		s.http.Handler.ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, "http://localhost/metrics", http.NoBody))

@@ -122,17 +122,13 @@ func (a *app) run() error {
 	}
 	for _, open := range []func() error{
 		a.openDemo, a.openDefault, a.openReplica, a.openRedis, a.openAuth, a.openReads, a.openStreams, a.openPopups, a.openCertificate,
-		a.openServer,
 	} {
 		if err := open(); err != nil {
 			return err
 		}
 	}
-	adm, err := a.newAdmin()
-	if err != nil {
-		return err
-	}
-	return a.serve(adm)
+	a.openServer()
+	return a.serve(a.newAdmin())
 }
 
 // serve runs both listeners. The admin listener answers from the start, and stops last, so
@@ -217,21 +213,12 @@ func (a *app) servePublic(ctx context.Context) error {
 func (a *app) publish() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.publishLocked(&a.reads); err != nil {
-		a.log.Error("bug: routes cannot be changed", "error", err)
-	}
+	a.publishLocked(&a.reads)
 }
 
 // publishLocked has the public listener serve these feeds and queries, beside streams and
 // popups.
-func (a *app) publishLocked(r *reads) error {
-	cfg, err := a.serverConfig(r)
-	if err != nil {
-		return err
-	}
-	a.public.Switch(a.public.Next(cfg))
-	return nil
-}
+func (a *app) publishLocked(r *reads) { a.public.Switch(a.public.Next(a.serverConfig(r))) }
 
 // close closes the parts. It does nothing for parts that are closed already.
 func (a *app) close() {

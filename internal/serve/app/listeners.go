@@ -1,12 +1,10 @@
 package app
 
 import (
-	"fmt"
 	"net/netip"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"spillway/internal/exit"
 	"spillway/internal/serve/admin"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/feed"
@@ -16,22 +14,18 @@ import (
 )
 
 // openServer creates the public listener. No part is served yet.
-func (a *app) openServer() error {
+func (a *app) openServer() {
 	now := a.current()
-	cfg, err := a.serverConfig(&now)
-	if err != nil {
-		return err
-	}
+	cfg := a.serverConfig(&now)
 	if a.certificate != nil {
 		cfg.TLS = a.certificate.config()
 	}
 	a.public = server.New(cfg)
-	return nil
 }
 
 // serverConfig returns the configuration of the public listener with these feeds and queries,
 // beside streams and popups.
-func (a *app) serverConfig(r *reads) (server.Config, error) {
+func (a *app) serverConfig(r *reads) server.Config {
 	h := r.cfg.HTTP
 	cfg := server.Config{
 		Hosts:        h.Hosts,
@@ -70,11 +64,12 @@ func (a *app) serverConfig(r *reads) (server.Config, error) {
 	if h.OpenAPI {
 		cfg.Document = a.describe(r).Document(server.ProblemStatus)
 	}
-	return cfg, a.addRoutes(&cfg, r)
+	a.addRoutes(&cfg, r)
+	return cfg
 }
 
 // addRoutes adds the routes of all parts.
-func (a *app) addRoutes(cfg *server.Config, r *reads) error {
+func (a *app) addRoutes(cfg *server.Config, r *reads) {
 	serves := func(p *part, access server.Access) bool {
 		if p.failure() != nil {
 			down := p.down
@@ -105,14 +100,9 @@ func (a *app) addRoutes(cfg *server.Config, r *reads) error {
 			cfg.Streams = append(cfg.Streams, p.route)
 		}
 	}
-	if a.popups == nil {
-		return nil
+	if a.popups != nil && serves(a.popups.part, server.Open) {
+		cfg.Popup = a.popups.route
 	}
-	route, err := a.popups.route() // a key that cannot be used is an error even while they are down
-	if err == nil && serves(a.popups.part, server.Open) {
-		cfg.Popup = route
-	}
-	return err
 }
 
 // describe describes the public listener with these feeds and queries, beside streams and
@@ -175,10 +165,8 @@ func proxyPrefix(text string) netip.Prefix {
 }
 
 // newAdmin creates the admin listener with the metrics of all parts.
-func (a *app) newAdmin() (*admin.Server, error) {
-	if err := a.register(); err != nil {
-		return nil, err
-	}
+func (a *app) newAdmin() *admin.Server {
+	a.register()
 	cfg := admin.Config{
 		Listen: a.cfg.Admin.Listen, Tokens: adminTokens(a.cfg.Admin), Log: a.log, Registry: a.metrics,
 		Ready: a.ready, Acks: a.streamAcks, Reload: a.reload,
@@ -186,11 +174,7 @@ func (a *app) newAdmin() (*admin.Server, error) {
 	if a.popups != nil {
 		cfg.Popups = a.popups.admin()
 	}
-	adm, err := admin.New(cfg)
-	if err != nil {
-		return nil, exit.UsageError(err)
-	}
-	return adm, nil
+	return admin.New(cfg)
 }
 
 // adminTokens returns the tokens of the admin listener.
@@ -216,7 +200,7 @@ func adminToken(c config.Admin) string {
 }
 
 // register adds the metrics of all parts. Those of the databases are added when they are opened.
-func (a *app) register() error {
+func (a *app) register() {
 	collectors := []prometheus.Collector{
 		admin.BuildInfo(a.options.Version, a.options.Revision), a.public, admin.FeedStats(a.feedStats), admin.QueryStats(a.queryStats),
 		admin.StreamStats(a.streamStats), admin.StreamAcks(a.streamAcks), admin.SpoolStats(a.spoolStats), admin.SpoolNameStats(a.spoolStats),
@@ -231,10 +215,5 @@ func (a *app) register() error {
 	if a.replica != nil {
 		collectors = append(collectors, admin.ReplicaStats(a.replica.store.url.String(), a.replica.reads))
 	}
-	for _, c := range collectors {
-		if err := a.metrics.Register(c); err != nil {
-			return fmt.Errorf("register metrics: %w", err)
-		}
-	}
-	return nil
+	a.metrics.MustRegister(collectors...)
 }

@@ -53,6 +53,7 @@ type popupPart struct {
 	app       *app
 	tables    popupTables
 	popup     *popup.Popup
+	route     *server.PopupRoute // where they are served
 	campaigns *popup.Campaigns
 	userRow   *query.Query // attributes_sql; nil: none
 	rowSource feed.Source  // of userRow
@@ -132,6 +133,9 @@ func (a *app) openPopups() error {
 	}
 	p.campaigns = popup.NewCampaigns(campaigns, p.tables, p.popup,
 		popup.Defaults{RepeatAfter: popup.Period(c.RepeatAfter), Quiet: popup.Period(c.QuietAfter)}, a.log)
+	if p.route, err = p.newRoute(); err != nil {
+		return err
+	}
 	return p.openLists()
 }
 
@@ -487,8 +491,8 @@ func (p *popupPart) ready() error {
 	return errStopped
 }
 
-// route is where the popups are served.
-func (p *popupPart) route() (*server.PopupRoute, error) {
+// newRoute returns where the popups are served.
+func (p *popupPart) newRoute() (*server.PopupRoute, error) {
 	r := &server.PopupRoute{
 		Path: p.cfg.Path, Popup: p.popup, Placements: p.cfg.PlacementNames(), User: param.Type(p.cfg.UserType), ClockOffset: p.app.demo,
 	}

@@ -95,26 +95,21 @@ func (a *app) startReads(ctx context.Context, cfg config.Config, before *reads) 
 		defer cancel()
 		err = a.startParts(ctx, without(next, before).parts(), true, func() {})
 	}
-	if err == nil {
-		err = a.replace(next)
-	}
 	if err != nil {
 		without(next, before).close()
 		a.retainStores()
 		return nil, err
 	}
+	a.replace(next)
 	return next, nil
 }
 
 // replace serves these feeds and queries from now on.
-func (a *app) replace(next *reads) error {
+func (a *app) replace(next *reads) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.publishLocked(next); err != nil {
-		return err
-	}
+	a.publishLocked(next)
 	a.reads = *next
-	return nil
 }
 
 // without returns those feeds and queries of r that other does not have.
@@ -181,7 +176,7 @@ func fixedChanges(now, next config.Config) []string {
 func differences(path string, a, b reflect.Value) []string {
 	var found []string
 	switch {
-	case a.Kind() == reflect.Struct && a.NumField() > 0 && a.Type().Field(0).Tag.Get("yaml") != "":
+	case config.IsBlock(a.Type()):
 		for i := range a.NumField() {
 			name := a.Type().Field(i).Tag.Get("yaml")
 			found = append(found, differences(yaml.Join(path, name), a.Field(i), b.Field(i))...)

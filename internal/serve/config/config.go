@@ -169,8 +169,8 @@ type Types []Typed
 
 // Typed is a name and its type.
 type Typed struct {
-	Name string
-	Type string
+	Name string `yaml:",key"`
+	Type string `short:"true"`
 }
 
 // Params are the parameters of a statement in the file's order.
@@ -187,10 +187,10 @@ func (p Params) Names() []string {
 
 // Param is a named, typed parameter that may be optional, or a list.
 type Param struct {
-	Name    string
-	Type    string   `yaml:"type"`     // text, integer, real, boolean, timestamp or uuid
-	Default Literals `yaml:"default"`  // its value in requests that lack it; none: they are rejected
-	ListMax int      `yaml:"list_max"` // at least 1: a list of 1 to this many values; 0: one value
+	Name    string   `yaml:",key"`
+	Type    string   `yaml:"type" short:"true"` // text, integer, real, boolean, timestamp or uuid
+	Default Literals `yaml:"default"`           // its value in requests that lack it; none: they are rejected
+	ListMax int      `yaml:"list_max"`          // at least 1: a list of 1 to this many values; 0: one value
 }
 
 // String returns the parameter as the file writes it.

@@ -21,9 +21,18 @@ func Defaults[Block any]() Block {
 	return block.Interface().(Block)
 }
 
+// IsBlock reports whether a type is that of a block of keys.
+func IsBlock(t reflect.Type) bool {
+	if t.Kind() != reflect.Struct {
+		return false
+	}
+	name := t.Field(0).Tag.Get("yaml")
+	return name != "" && name != ",key"
+}
+
 // Preset is Defaults for the type of a block; false if t is no such type.
 func Preset(t reflect.Type) (reflect.Value, bool) {
-	if t.Kind() != reflect.Struct || t.Field(0).Tag.Get("yaml") == "" {
+	if !IsBlock(t) {
 		return reflect.Value{}, false
 	}
 	v := reflect.New(t).Elem()

@@ -41,7 +41,10 @@ type Popups struct {
 type Statements []Statement
 
 // Statement is a named SQL statement.
-type Statement struct{ Name, SQL string }
+type Statement struct {
+	Name string `yaml:",key"`
+	SQL  string `short:"true"`
+}
 
 // Caps are limits of shows, in the file's order.
 type Caps []Cap

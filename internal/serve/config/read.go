@@ -74,28 +74,6 @@ func (k *Keys) DecodeYAML(n yaml.Node) {
 	}
 }
 
-// DecodeYAML reads a mapping of names to types.
-func (t *Types) DecodeYAML(n yaml.Node) {
-	*t = nil
-	for _, pair := range n.Pairs() {
-		one := Typed{Name: pair.Key}
-		if pair.Value.Decode(&one.Type) {
-			*t = append(*t, one)
-		}
-	}
-}
-
-// DecodeYAML reads a mapping of names to statements.
-func (s *Statements) DecodeYAML(n yaml.Node) {
-	*s = nil
-	for _, pair := range n.Pairs() {
-		one := Statement{Name: pair.Key}
-		if pair.Value.Decode(&one.SQL) {
-			*s = append(*s, one)
-		}
-	}
-}
-
 // DecodeYAML reads a mapping of durations to counts.
 func (c *Caps) DecodeYAML(n yaml.Node) {
 	*c = nil
@@ -113,23 +91,6 @@ func (c *Caps) DecodeYAML(n yaml.Node) {
 	}
 }
 
-// DecodeYAML reads a mapping of names to types or blocks.
-func (p *Params) DecodeYAML(n yaml.Node) {
-	*p = nil
-	for _, pair := range n.Pairs() {
-		param := Param{Name: pair.Key}
-		decoded := false
-		if pair.Value.IsScalar() {
-			decoded = pair.Value.Decode(&param.Type)
-		} else {
-			decoded = pair.Value.Decode(&param)
-		}
-		if decoded {
-			*p = append(*p, param)
-		}
-	}
-}
-
 // DecodeYAML reads one value or a list of values.
 func (l *Literals) DecodeYAML(n yaml.Node) {
 	*l = Literals{}
@@ -137,20 +98,6 @@ func (l *Literals) DecodeYAML(n yaml.Node) {
 		if text, ok := item.Literal(); ok {
 			*l = append(*l, text)
 		}
-	}
-}
-
-// DecodeYAML reads a mapping of names to types or blocks.
-func (c *Columns) DecodeYAML(n yaml.Node) {
-	*c = nil
-	for _, pair := range n.Pairs() {
-		column := Column{Name: pair.Key}
-		if pair.Value.IsScalar() {
-			pair.Value.Decode(&column.Type)
-		} else {
-			pair.Value.Decode(&column)
-		}
-		*c = append(*c, column)
 	}
 }
 

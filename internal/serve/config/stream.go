@@ -45,15 +45,15 @@ type Columns []Column
 
 // Column is a column of a stream's table, and a record's field of the same name.
 type Column struct {
-	Name      string
-	Type      string  `yaml:"type"`       // integer, real, decimal, text, boolean, timestamp, json or uuid
-	Required  bool    `yaml:"required"`   // records without it, or with null, are rejected
-	Default   Literal `yaml:"default"`    // for records without it; "now" is the time of the request
-	Min       Literal `yaml:"min"`        // smallest value of an integer, a real, a decimal or a timestamp
-	Max       Literal `yaml:"max"`        // largest value
-	MaxLength int     `yaml:"max_length"` // of a text, in characters; of json, in bytes; 0: none
-	Claim     string  `yaml:"claim"`      // of the request's JWT, which the column gets; empty: records have the value
-	Format    string  `yaml:"format"`     // of a timestamp, unix_ms: also numbers, milliseconds since 1970; empty: texts only
+	Name      string  `yaml:",key"`
+	Type      string  `yaml:"type" short:"true"` // integer, real, decimal, text, boolean, timestamp, json or uuid
+	Required  bool    `yaml:"required"`          // records without it, or with null, are rejected
+	Default   Literal `yaml:"default"`           // for records without it; "now" is the time of the request
+	Min       Literal `yaml:"min"`               // smallest value of an integer, a real, a decimal or a timestamp
+	Max       Literal `yaml:"max"`               // largest value
+	MaxLength int     `yaml:"max_length"`        // of a text, in characters; of json, in bytes; 0: none
+	Claim     string  `yaml:"claim"`             // of the request's JWT, which the column gets; empty: records have the value
+	Format    string  `yaml:"format"`            // of a timestamp, unix_ms: also numbers, milliseconds since 1970; empty: texts only
 }
 
 // Literal is a number, a text, true or false, as written in the file.

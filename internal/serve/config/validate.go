@@ -103,10 +103,7 @@ func (v *validator) bounds(path string, value reflect.Value) {
 		if bounds, ok := tag.Lookup("range"); ok {
 			v.within(at, bounds, field)
 		}
-		if field.Kind() != reflect.Slice {
-			continue
-		}
-		if _, ok := Preset(field.Type().Elem()); ok {
+		if field.Kind() == reflect.Slice && IsBlock(field.Type().Elem()) {
 			for j := range field.Len() {
 				v.bounds(yaml.Index(at, j), field.Index(j))
 			}
