@@ -46,10 +46,9 @@ type DB struct {
 	acquiring    atomic.Int64 // statements waiting for a connection
 	withoutGTIDs atomic.Bool  // MySQL has written transactions without GTIDs
 
-	stopKeeping context.CancelFunc
-	closing     context.Context // ends when Close is called
-	stop        context.CancelFunc
-	keeper      sync.WaitGroup
+	closing context.Context // ends when Close is called
+	stop    context.CancelFunc
+	keeper  sync.WaitGroup
 
 	mu      sync.Mutex
 	closed  bool
@@ -74,9 +73,7 @@ func Open(ctx context.Context, url database.URL, pool database.Pool, log *slog.L
 	db.pool.SetConnMaxLifetime(bounds.MaxLifetime)
 	db.pool.SetConnMaxIdleTime(bounds.MaxIdleTime)
 	db.closing, db.stop = context.WithCancel(context.WithoutCancel(ctx))
-	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
-	db.stopKeeping = stop
-	db.keeper.Go(func() { db.keepMin(keeping) })
+	db.keeper.Go(func() { db.keepMin(db.closing) })
 	return db, nil
 }
 
@@ -86,7 +83,6 @@ func (db *DB) Close() error {
 	db.closed = true
 	db.mu.Unlock()
 	db.stop()
-	db.stopKeeping()
 	db.keeper.Wait()
 	db.running.Wait()
 	if err := db.pool.Close(); err != nil {

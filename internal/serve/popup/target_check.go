@@ -1,6 +1,7 @@
 package popup
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"regexp"
@@ -17,23 +18,26 @@ import (
 )
 
 // kind is the type of an operand.
-type kind uint8
+type kind string
 
 const (
-	kindNil kind = iota
-	kindBool
-	kindInt
-	kindReal
-	kindText
-	kindTime
-	kindDuration
-	kindVersion
-	kindList
-	kindMixed // the sides of a choice differ
+	kindNil      kind = "nil"
+	kindBool     kind = "boolean"
+	kindInt      kind = "integer"
+	kindReal     kind = "real"
+	kindText     kind = "text"
+	kindTime     kind = "timestamp"
+	kindDuration kind = "duration"
+	kindVersion  kind = "version"
+	kindList     kind = "list"
+	kindMixed    kind = "mixed" // the sides of a choice differ
 )
 
-func (k kind) String() string {
-	return [...]string{"nil", "boolean", "integer", "real", "text", "timestamp", "duration", "version", "list", "mixed"}[k]
+// kinds are those of expr's types.
+var kinds = map[reflect.Type]kind{
+	reflect.TypeFor[bool](): kindBool, reflect.TypeFor[int](): kindInt, reflect.TypeFor[float64](): kindReal,
+	reflect.TypeFor[string](): kindText, reflect.TypeFor[time.Time](): kindTime, reflect.TypeFor[time.Duration](): kindDuration,
+	reflect.TypeFor[version](): kindVersion, reflect.TypeFor[[]string](): kindList,
 }
 
 func (k kind) numeric() bool { return k == kindInt || k == kindReal }
@@ -43,25 +47,7 @@ func kindOf(node ast.Node) kind {
 	if node.Nature().Nil {
 		return kindNil
 	}
-	switch node.Type() {
-	case reflect.TypeFor[bool]():
-		return kindBool
-	case reflect.TypeFor[int]():
-		return kindInt
-	case reflect.TypeFor[float64]():
-		return kindReal
-	case reflect.TypeFor[string]():
-		return kindText
-	case reflect.TypeFor[time.Time]():
-		return kindTime
-	case reflect.TypeFor[time.Duration]():
-		return kindDuration
-	case reflect.TypeFor[version]():
-		return kindVersion
-	case reflect.TypeFor[[]string]():
-		return kindList
-	}
-	return kindMixed
+	return cmp.Or(kinds[node.Type()], kindMixed)
 }
 
 // rules restricts a tree that expr's checker accepts to the documented subset and

@@ -35,18 +35,16 @@ func functions() conf.FunctionsTable {
 	}
 	add("now", func(args []any) any { return present(args[0].(*Attributes).now) }, reflect.TypeFor[func() time.Time]())
 	add("days_since", daysSince, reflect.TypeFor[func(time.Time) int]())
-	add("hour", func(args []any) any {
-		if now, ok := zoned(args); ok {
-			return now.Hour()
-		}
-		return nil
-	}, reflect.TypeFor[func() int](), reflect.TypeFor[func(string) int]())
-	add("weekday", func(args []any) any {
-		if now, ok := zoned(args); ok {
-			return (int(now.Weekday())+6)%7 + 1
-		}
-		return nil
-	}, reflect.TypeFor[func() int](), reflect.TypeFor[func(string) int]())
+	local := func(name string, of func(time.Time) int) {
+		add(name, func(args []any) any {
+			if now, ok := zoned(args); ok {
+				return of(now)
+			}
+			return nil
+		}, reflect.TypeFor[func() int](), reflect.TypeFor[func(string) int]())
+	}
+	local("hour", time.Time.Hour)
+	local("weekday", func(now time.Time) int { return (int(now.Weekday())+6)%7 + 1 })
 	add("version", func(args []any) any {
 		if text, ok := args[0].(string); ok {
 			if key, ok := versionKey(text); ok {

@@ -8,7 +8,6 @@
 package sqlite
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,14 +69,7 @@ func New(url database.URL, pool database.Pool, log *slog.Logger) (*DB, error) {
 	if url.Path() == "" {
 		return nil, fmt.Errorf("open %s: not the address of a SQLite file; write sqlite:PATH", url)
 	}
-	defaults := database.DefaultPool(runtime.GOMAXPROCS(0))
-	limits := database.Pool{
-		Min:              cmp.Or(pool.Min, defaults.Min),
-		Max:              cmp.Or(pool.Max, defaults.Max),
-		ConnectTimeout:   cmp.Or(pool.ConnectTimeout, defaults.ConnectTimeout),
-		AcquireTimeout:   cmp.Or(pool.AcquireTimeout, defaults.AcquireTimeout),
-		StatementTimeout: cmp.Or(pool.StatementTimeout, defaults.StatementTimeout),
-	}
+	limits := pool.WithDefaults(runtime.GOMAXPROCS(0))
 	return &DB{
 		file:   url.Path(),
 		limits: limits,
