@@ -66,7 +66,6 @@ type Manifest struct {
 	Seed      uint64         `json:"seed"`    // determines the order of variants and levels
 	Quick     bool           `json:"quick"`   // ranges only, no verdicts
 	Sum       string         `json:"sum"`     // SHA-256 of the file and of its templates
-	File      string         `json:"file"`    // text of the experiment file
 	Machine   result.Machine `json:"machine"`
 	Programs  []Program      `json:"programs,omitempty"`
 	CPU       CPUAccounting  `json:"cpu_accounting,omitzero"`

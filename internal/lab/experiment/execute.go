@@ -129,8 +129,8 @@ func (c *Command) check(ctx context.Context) error {
 
 // programs checks that a run is possible here, and finds the programs that it needs.
 func (c *Command) programs(ctx context.Context, file *File) ([]Program, error) {
-	if reason := file.RootFor(); reason != "" {
-		return nil, exit.UsageError(errors.New(reason))
+	if err := file.checkRoot(); err != nil {
+		return nil, exit.UsageError(err)
 	}
 	if _, err := file.divide(); err != nil {
 		return nil, err

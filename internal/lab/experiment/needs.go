@@ -105,20 +105,20 @@ func (e *MissingError) Install(ctx context.Context, log io.Writer) error {
 	return nil
 }
 
-// RootFor says what in the file needs root, "" if nothing does or the caller is root.
-func (f *File) RootFor() string {
+// checkRoot returns an error if something in the file needs root and the caller is not root.
+func (f *File) checkRoot() error {
 	if os.Geteuid() == 0 {
-		return ""
+		return nil
 	}
 	if f.separate() {
-		return "hosts are network namespaces, which only root can create: run spillway as root"
+		return errors.New("hosts are network namespaces, which only root can create: run spillway as root")
 	}
 	for i := range f.Services {
 		if s := &f.Services[i]; s.User != "" {
 			if _, err := credentialOf(s.User); err != nil {
-				return fmt.Sprintf("service %s: %v", s.Name, err)
+				return fmt.Errorf("service %s: %w", s.Name, err)
 			}
 		}
 	}
-	return ""
+	return nil
 }

@@ -117,7 +117,7 @@ func (e *engine) describe(programs []Program, o Options) (*Manifest, error) {
 	m := &Manifest{
 		Format: Format, Version: Version, Name: f.Name, Title: f.Title, Question: f.Question, Tool: e.command.Tool, Go: runtime.Version(),
 		StartedAt: time.Now(), Command: result.RedactArgs(append([]string{"spillway"}, e.command.Args...)), Seed: o.Seed, Quick: o.Quick,
-		Sum: sum, File: string(f.source), Machine: result.ReadMachine(), Programs: programs, Baseline: f.Baseline,
+		Sum: sum, Machine: result.ReadMachine(), Programs: programs, Baseline: f.Baseline,
 		Variants: e.plan.Variants, Levels: e.plan.Levels, SLO: f.Load.SLO, Peak: f.peakFacts(), Charts: f.Charts, Plan: e.plan.Trials,
 	}
 	for i := range m.Variants {

@@ -32,7 +32,7 @@ const (
 type Study struct {
 	Format      string       `json:"format"` // set by ReadStudy
 	Version     string       `json:"version"`
-	Manifest    Manifest     `json:"manifest"`     // a summary omits the plan and the file's text
+	Manifest    Manifest     `json:"manifest"`     // a summary omits the plan
 	Ended       string       `json:"ended"`        // State.Ended, "" if the run has not ended
 	Blocks      int          `json:"blocks"`       // planned
 	Whole       int          `json:"blocks_whole"` // blocks with every trial complete
@@ -221,11 +221,10 @@ const summaryMax = 64 << 20
 // ErrNotSummary means that a file is not the summary of a study.
 var ErrNotSummary = errors.New("not the summary of a study")
 
-// WriteSummary writes the study as JSON, one line per element of a list, which keeps diffs small. It omits the plan and the
-// text of the file.
+// WriteSummary writes the study as JSON, one line per element of a list, which keeps diffs small. It omits the plan.
 func (s *Study) WriteSummary(w io.Writer) error {
 	short := *s
-	short.Manifest.Plan, short.Manifest.File = nil, ""
+	short.Manifest.Plan = nil
 	var out bytes.Buffer
 	separator := "{\n"
 	v := reflect.ValueOf(short)

@@ -51,7 +51,7 @@ func newStudyModel(blocks int) *studyModel {
 	}
 	m.manifest = Manifest{
 		Format: Format, Version: Version, Name: "stacks", Title: "One request, three stacks", Question: "What do a pooler and a compiled app gain?",
-		Tool: "v1.0.0", Go: "go1.26.0", StartedAt: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), Seed: 7, Sum: "0f", File: "name: stacks\n",
+		Tool: "v1.0.0", Go: "go1.26.0", StartedAt: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), Seed: 7, Sum: "0f",
 		Command: []string{"spillway", "experiment", "stacks.yaml"}, Baseline: "php", SLO: "p99<70ms errors<0.5%", Watched: []string{"app", "db"},
 		Machine:  result.Machine{Host: "lab-1", OS: "Debian GNU/Linux 12", Kernel: "6.1.0", Arch: "amd64", CPU: "Example CPU", Cores: 4, Memory: 8 << 30},
 		Programs: []Program{{Name: "nginx", Path: "/usr/sbin/nginx", Package: "nginx", Version: "nginx version: nginx/1.22.1"}},

@@ -175,8 +175,8 @@ func (e *engine) endServices(t *trial) {
 	t.services = nil
 }
 
-// level runs `spillway load`, or `spillway peak`, of which program are the first words. Failures of the load itself are in the record; the
-// error is a fatalError or the context's.
+// level runs `spillway load`, or `spillway peak` for a search. program is the command, with the flags that load does not give. Failures
+// of the load itself are in the record; the error is a fatalError or the context's.
 func (e *engine) level(ctx context.Context, t *trial, name string, program []string, load Load) (*LevelRun, error) {
 	_ = e.saveState(t.record.Block, t.record.Variant, name, "") // informative: --resume uses the records
 	cooldown, err := e.coolDown(ctx)

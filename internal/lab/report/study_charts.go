@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"spillway/internal/lab/experiment"
-	"spillway/internal/lab/result"
 	"spillway/internal/lab/sheet"
 )
 
@@ -171,16 +170,9 @@ func levelChart(s *experiment.Study, metric *experiment.Metric) chart {
 			t.Series = append(t.Series, l)
 		}
 	}
-	loop := result.LoopOpen
-	if levels[0].Flags["rate"] == "" {
-		loop = result.LoopClosed
-	}
 	return chart{
-		Title: metric.Title + " over the load", Height: chartHeight, X: loadAxis(loop, t.X), Y: axis{
-			Title: metric.Title,
-			Unit:  studyUnit(metric.Unit),
-		},
-		Tables: []table{t},
+		Title: metric.Title + " over the load", Height: chartHeight, X: loadAxis(levelLoop(s, levels[0].Name), t.X),
+		Y: axis{Title: metric.Title, Unit: studyUnit(metric.Unit)}, Tables: []table{t},
 	}
 }
 
@@ -219,7 +211,7 @@ func comparisonPanels(s *experiment.Study) []panel {
 func comparisonRow(s *experiment.Study, c *experiment.Comparison) barRow {
 	row := barRow{
 		Name: c.Variant + " / " + c.Baseline, Color: verdictColor(c), Value: c.Ratio, Low: &c.Min, High: &c.Max,
-		Text: ratioText(s, c) + " " + rowVerdict(s, c),
+		Text: ratioText(s, c) + " " + shortVerdict(s, c, "none seen"),
 	}
 	if c.Again {
 		row.Name = "A/A " + c.Baseline
@@ -243,15 +235,4 @@ func verdictColor(c *experiment.Comparison) string {
 		return "good"
 	}
 	return "soft"
-}
-
-// rowVerdict is a short verdict beside a row.
-func rowVerdict(s *experiment.Study, c *experiment.Comparison) string {
-	switch c.Verdict {
-	case experiment.NoVerdict:
-		return "no verdict"
-	case experiment.VerdictNoneSeen:
-		return "none seen"
-	}
-	return verdictWords(s, c)
 }

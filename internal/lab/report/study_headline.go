@@ -233,8 +233,8 @@ func finding(s *experiment.Study, v *experiment.VariantFacts) string {
 			parts = append(parts, fmt.Sprintf("%s: %s", metricAt(s, metric, level), verdictWords(s, c)))
 			continue
 		}
-		parts = append(parts, fmt.Sprintf("%s %s (%s), %s", metricAt(s, metric, level), ratioText(s, c), spanText(s, c),
-			shortVerdict(s, c)))
+		verdict := shortVerdict(s, c, "no difference seen, one of "+effect(c.MinimumEffect)+" would have been")
+		parts = append(parts, fmt.Sprintf("%s %s (%s), %s", metricAt(s, metric, level), ratioText(s, c), spanText(s, c), verdict))
 	}
 	if len(parts) == 0 {
 		return ""
@@ -242,11 +242,11 @@ func finding(s *experiment.Study, v *experiment.VariantFacts) string {
 	return fmt.Sprintf("%s against %s (%s): %s.", v.Name, v.Baseline, changes(s, v), strings.Join(parts, "; "))
 }
 
-// shortVerdict is the verdict for a sentence, with the detectable effect if no difference was seen.
-func shortVerdict(s *experiment.Study, c *experiment.Comparison) string {
+// shortVerdict is the verdict in few words. noneSeen are those for no difference.
+func shortVerdict(s *experiment.Study, c *experiment.Comparison, noneSeen string) string {
 	switch c.Verdict {
 	case experiment.VerdictNoneSeen:
-		return "no difference seen, one of " + effect(c.MinimumEffect) + " would have been"
+		return noneSeen
 	case experiment.NoVerdict:
 		return "no verdict"
 	}
