@@ -86,9 +86,10 @@ func (r *RemoteWatch) Watch() result.Watch {
 // clockEvery it compares the clocks again and emits the result. emit is called from one goroutine at a time; an error from it
 // ends the watch and is returned. If the connection breaks, Run emits one sample with the error and connects again.
 func (r *RemoteWatch) Run(ctx context.Context, emit func(*result.Sample) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	var mutex sync.Mutex
+	var emitErr error
 	report := func(s *result.Sample) {
 		mutex.Lock()
 		defer mutex.Unlock()
@@ -96,8 +97,8 @@ func (r *RemoteWatch) Run(ctx context.Context, emit func(*result.Sample) error) 
 			return
 		}
 		s.Host = r.host
-		if err := emit(s); err != nil {
-			cancel(emitError{err})
+		if emitErr = emit(s); emitErr != nil {
+			cancel()
 		}
 	}
 	var group sync.WaitGroup
@@ -105,15 +106,8 @@ func (r *RemoteWatch) Run(ctx context.Context, emit func(*result.Sample) error) 
 	group.Go(func() { r.follow(ctx, report) })
 	group.Go(func() { r.forwardMarks(ctx) })
 	group.Wait()
-	var failed emitError
-	if errors.As(context.Cause(ctx), &failed) {
-		return failed.error
-	}
-	return nil
+	return emitErr
 }
-
-// emitError is an error from the caller's emit.
-type emitError struct{ error }
 
 // follow reads one stream after the other. Before each stream but the first it joins again, because a restarted watch has
 // another time 0.
