@@ -114,7 +114,8 @@ func (r *studyReader) readBlock(block int) {
 		if errors.Is(err, fs.ErrNotExist) {
 			err = errors.New("the trial was not run, or was cut off")
 		}
-		if whole = whole && err == nil && trial.Complete; err != nil {
+		whole = whole && err == nil && trial.Complete
+		if err != nil {
 			r.problem(true, block, plan.Variant, "", "%v", err)
 			continue
 		}
