@@ -111,18 +111,13 @@ func (r *studyReader) readBlock(block int) {
 		dir := filepath.Join(r.dir, BlocksDir, fmt.Sprintf("%03d", block), plan.Variant)
 		var trial Trial
 		err := readJSON(filepath.Join(dir, TrialFile), &trial)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			r.problem(true, block, plan.Variant, "", "the trial was not run, or was cut off")
-			whole = false
-			continue
-		case err != nil:
-			r.problem(true, block, plan.Variant, "", "%v", err)
-			whole = false
-			continue
+		if errors.Is(err, fs.ErrNotExist) {
+			err = errors.New("the trial was not run, or was cut off")
 		}
-		if !trial.Complete {
-			whole = false
+		whole = whole && err == nil && trial.Complete
+		if err != nil {
+			r.problem(true, block, plan.Variant, "", "%v", err)
+			continue
 		}
 		r.readTrial(dir, block, plan.Variant, &trial)
 	}
