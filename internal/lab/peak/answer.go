@@ -66,11 +66,8 @@ func (s *Search) warnings(m *proof) []string {
 		w = append(w, fmt.Sprintf("the target became faster during the search: rates that had been missed passed later (%d times), and what "+
 			"this contradicts was discarded", s.rises))
 	}
-	for _, v := range s.path {
-		if v.Observation.Down {
-			w = append(w, "the target went down: hardly a connection was not refused or reset, and what is proved is from before")
-			break
-		}
+	if slices.ContainsFunc(s.path, func(v Visit) bool { return v.Observation.Down }) {
+		w = append(w, "the target went down: hardly a connection was not refused or reset, and what is proved is from before")
 	}
 	if m.feasible != nil {
 		for _, l := range m.levels {
