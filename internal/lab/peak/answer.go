@@ -19,17 +19,12 @@ func (s *Search) Answer() Answer {
 		a.Requests += v.Observation.Requests
 	}
 	a.Warnings = s.warnings(m)
-	if m.infeasible != nil {
-		a.Infeasible = m.infeasible.rate
-	}
+	a.Feasible, a.Infeasible = m.feasible.rateOrZero(), m.infeasible.rateOrZero()
 	if l := s.earlier(m); m.feasible == nil && l != nil {
 		a.Warnings = append(a.Warnings, fmt.Sprintf("%g/s passed before the target became slower, and was not run again", l.rate))
 	}
 	below, above := s.confirmed(m)
 	a.Confirmed = below && above
-	if m.feasible != nil {
-		a.Feasible = m.feasible.rate
-	}
 	a.Low, a.High = m.interval()
 	a.Flat = m.flat()
 	a.Binding = m.binding()
