@@ -1,6 +1,7 @@
 package database
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 )
@@ -36,9 +37,7 @@ func MergeGrants(all []Grant) []Grant {
 				m.Privileges = append(m.Privileges, privilege)
 			}
 		}
-		if m.Create == "" {
-			m.Create = g.Create
-		}
+		m.Create = cmp.Or(m.Create, g.Create)
 		if !slices.Contains(strings.Split(m.For, ", "), g.For) {
 			m.For += ", " + g.For
 		}

@@ -1,6 +1,7 @@
 package database
 
 import (
+	"cmp"
 	"context"
 	"database/sql/driver"
 	"errors"
@@ -43,9 +44,7 @@ func NewMySQLConnector(u URL, connectTimeout, statementTimeout time.Duration) (*
 	config.ReadTimeout = 0      // a COMMIT may take any time
 	config.ClientFoundRows = false
 	config.Loc = time.UTC
-	if config.Timeout == 0 {
-		config.Timeout = connectTimeout
-	}
+	config.Timeout = cmp.Or(config.Timeout, connectTimeout)
 	config.DialFunc = newDialer(config.Timeout).DialContext
 	connector, err := mysql.NewConnector(config)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -159,10 +160,6 @@ func parseThink(s string) (Think, bool) {
 
 // oneOf returns the position of value in list; the first is the default.
 func oneOf(value string, list ...string) (int, bool) {
-	for i, word := range list {
-		if cmp.Or(value, list[0]) == word {
-			return i, true
-		}
-	}
-	return 0, false
+	i := slices.Index(list, cmp.Or(value, list[0]))
+	return max(i, 0), i >= 0
 }

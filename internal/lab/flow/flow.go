@@ -13,6 +13,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"regexp"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -122,12 +123,7 @@ func (f *Flow) UsedUp() string {
 
 // Thinks reports whether users pause between requests.
 func (f *Flow) Thinks() bool {
-	for i := range f.steps {
-		if f.steps[i].think != (Think{}) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(f.steps, func(s step) bool { return s.think != (Think{}) })
 }
 
 // Think is a think time: constant, uniform in a range, or exponential.

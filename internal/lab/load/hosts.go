@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -66,9 +67,7 @@ func (o *Options) divide(config *Config, hooks Hooks, header *result.Header) (re
 	if err != nil {
 		return nil, exit.UsageError(fmt.Errorf("load: %w", err))
 	}
-	if config.Workers == 0 {
-		config.Workers = min(runtime.GOMAXPROCS(0), workersMax)
-	}
+	config.Workers = cmp.Or(config.Workers, min(runtime.GOMAXPROCS(0), workersMax))
 	header.Machine.GOMAXPROCS = runtime.GOMAXPROCS(0)
 	for _, h := range hosts {
 		header.Hosts = append(header.Hosts, result.HostShare{Name: h.Name, CPUs: h.CPUs, Cores: h.Cores.String(), CoreCount: len(h.Cores)})
@@ -85,11 +84,7 @@ func (o *Options) pin(config *Config, hooks Hooks) ([]cores.Host, func() error, 
 	if err != nil {
 		return nil, nil, fmt.Errorf("--pin: %w", err)
 	}
-	workers := o.Workers
-	if workers == 0 {
-		workers = DefaultWorkers()
-	}
-	own, others, err := cores.Split(available, workers)
+	own, others, err := cores.Split(available, cmp.Or(o.Workers, DefaultWorkers()))
 	if err != nil {
 		return nil, nil, fmt.Errorf("--pin: %w", err)
 	}

@@ -130,7 +130,7 @@ func Run(ctx context.Context, config Config, listener Listener) (interrupted boo
 		if err != nil || !more {
 			return false, err
 		}
-		s := &stepRun{config: &config, step: &config.Steps[i], number: i, listener: listener, runStart: config.Zero}
+		s := &stepRun{config: &config, step: &config.Steps[i], number: i, listener: listener}
 		previous, err = s.run(ctx)
 		switch {
 		case errors.Is(err, errNotBegun):
@@ -169,7 +169,6 @@ type stepRun struct {
 	step      *Step
 	number    int
 	listener  Listener
-	runStart  int64         // on the run's clock
 	delay     time.Duration // how long after its planned time the step of a part began
 	collector *collector
 	observers []*observer
@@ -281,7 +280,7 @@ func (s *stepRun) start(ctx context.Context, drivers []driver, slots []int) (fin
 	if err != nil {
 		return nil, err
 	}
-	if err := s.listener.Step(s.describe(time.Duration(begin + int64(s.step.Warmup) - s.runStart))); err != nil {
+	if err := s.listener.Step(s.describe(time.Duration(begin + int64(s.step.Warmup) - c.Zero))); err != nil {
 		return nil, err
 	}
 	if c.Part.Whole() {

@@ -19,17 +19,12 @@ func (s *Search) Answer() Answer {
 		a.Requests += v.Observation.Requests
 	}
 	a.Warnings = s.warnings(m)
-	if m.infeasible != nil {
-		a.Infeasible = m.infeasible.rate
-	}
+	a.Feasible, a.Infeasible = m.feasible.rateOrZero(), m.infeasible.rateOrZero()
 	if l := s.earlier(m); m.feasible == nil && l != nil {
 		a.Warnings = append(a.Warnings, fmt.Sprintf("%g/s passed before the target became slower, and was not run again", l.rate))
 	}
 	below, above := s.confirmed(m)
 	a.Confirmed = below && above
-	if m.feasible != nil {
-		a.Feasible = m.feasible.rate
-	}
 	a.Low, a.High = m.interval()
 	a.Flat = m.flat()
 	a.Binding = m.binding()
@@ -66,11 +61,8 @@ func (s *Search) warnings(m *proof) []string {
 		w = append(w, fmt.Sprintf("the target became faster during the search: rates that had been missed passed later (%d times), and what "+
 			"this contradicts was discarded", s.rises))
 	}
-	for _, v := range s.path {
-		if v.Observation.Down {
-			w = append(w, "the target went down: hardly a connection was not refused or reset, and what is proved is from before")
-			break
-		}
+	if slices.ContainsFunc(s.path, func(v Visit) bool { return v.Observation.Down }) {
+		w = append(w, "the target went down: hardly a connection was not refused or reset, and what is proved is from before")
 	}
 	if m.feasible != nil {
 		for _, l := range m.levels {

@@ -1,6 +1,7 @@
 package peak
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -130,10 +131,7 @@ func (s *Search) settle() time.Duration {
 			queued = took
 		}
 	}
-	if longest == 0 {
-		longest = queued
-	}
-	return min(time.Duration(settleAnswers*float64(longest)), settleMax).Round(100 * time.Millisecond)
+	return min(time.Duration(settleAnswers*float64(cmp.Or(longest, queued))), settleMax).Round(100 * time.Millisecond)
 }
 
 // onlyOverloaded reports whether every criterion was met and the backlog grew.

@@ -1,6 +1,7 @@
 package peak
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -128,10 +129,7 @@ func keepAlive(o *load.Options) knob {
 
 // connections tries other limits of the load's connections.
 func connections(list string, o *load.Options) (knob, error) {
-	k := knob{name: knobConnections, original: o.Connections}
-	if k.original == "" {
-		k.original = "default"
-	}
+	k := knob{name: knobConnections, original: cmp.Or(o.Connections, "default")}
 	values, err := splitValues(list)
 	if err != nil {
 		return k, err
@@ -152,10 +150,7 @@ func connections(list string, o *load.Options) (knob, error) {
 
 // source tries other local addresses, all of them at once.
 func source(list string, o *load.Options) knob {
-	k := knob{name: knobSource, original: strings.Join(o.Source, ",")}
-	if k.original == "" {
-		k.original = "default"
-	}
+	k := knob{name: knobSource, original: cmp.Or(strings.Join(o.Source, ","), "default")}
 	addresses := strings.Split(list, ",")
 	k.turns = []turn{{value: list, change: func(o *load.Options) { o.Source = addresses }}}
 	return k

@@ -45,6 +45,14 @@ type level struct {
 	lucky   bool     // it passed, but the trend of the rates around it says that it does not
 }
 
+// rateOrZero is the rate, 0 without a level.
+func (l *level) rateOrZero() float64 {
+	if l == nil {
+		return 0
+	}
+	return l.rate
+}
+
 // passes reports whether the observation meets every criterion and the target kept up.
 func (o *Observation) passes() bool {
 	return len(o.Margins) > 0 && !o.Overloaded && !slices.ContainsFunc(o.Margins, func(m Margin) bool { return !m.Met })

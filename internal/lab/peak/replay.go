@@ -29,14 +29,8 @@ func OutcomeOf(run *result.Run) (*Outcome, error) {
 			return nil, fmt.Errorf("read search: step %d: %w", i, err)
 		}
 		search.Observe(probeOf(s), observation)
-		m, bound := search.proof(), Bound{}
-		if m.feasible != nil {
-			bound.Feasible = m.feasible.rate
-		}
-		if m.infeasible != nil {
-			bound.Infeasible = m.infeasible.rate
-		}
-		o.Bounds = append(o.Bounds, bound)
+		m := search.proof()
+		o.Bounds = append(o.Bounds, Bound{m.feasible.rateOrZero(), m.infeasible.rateOrZero()})
 	}
 	o.Answer = search.Answer()
 	switch end := run.End.Search; {

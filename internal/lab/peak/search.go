@@ -16,8 +16,8 @@ import (
 // until Next returns false. It may stop earlier: Answer is complete after every step. A Search is not safe for concurrent use.
 //
 // It brackets the edge by doubling, as Nighthawk's exponential search does, and then interpolates between the bounds or
-// bisects. Rates are repeated only near the edge
-// (Shivam et al., "Cutting Corners: Workbench Automation for Server Benchmarking", USENIX ATC 2008).
+// bisects. Rates are repeated only near the edge (Shivam et al., "Cutting Corners: Workbench Automation for Server
+// Benchmarking", USENIX ATC 2008).
 type Search struct {
 	settings Settings
 	path     []Visit

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -31,10 +32,7 @@ func ParseForm(fields []string) (contentType Header, body Template, err error) {
 			}
 			text = string(content)
 			value = PlainTemplate(text)
-			kind := mime.TypeByExtension(filepath.Ext(path))
-			if kind == "" {
-				kind = "application/octet-stream"
-			}
+			kind := cmp.Or(mime.TypeByExtension(filepath.Ext(path)), "application/octet-stream")
 			disposition = multipart.FileContentDisposition(name, filepath.Base(path)) + "\r\nContent-Type: " + kind
 		} else if value, err = ParseTemplate(text); err != nil {
 			return Header{}, Template{}, fmt.Errorf("--form %s: %w", name, err)

@@ -144,13 +144,9 @@ func (n *network) use(places ...netip.AddrPort) { n.places.Store(&places) }
 
 // mayLoad rejects a public address that is not in allow.
 func mayLoad(host string, address netip.Addr, allow []string) error {
-	if address.IsLoopback() || address.IsPrivate() || address.IsLinkLocalUnicast() {
+	if address.IsLoopback() || address.IsPrivate() || address.IsLinkLocalUnicast() || slices.Contains(allow, host) ||
+		slices.Contains(allow, address.String()) {
 		return nil
-	}
-	for _, allowed := range allow {
-		if allowed == host || allowed == address.String() {
-			return nil
-		}
 	}
 	where := host
 	if where != address.String() {

@@ -23,12 +23,10 @@ const (
 //
 //	[name=NAME] [WEIGHT] METHOD PATH [BODY | @FILE]
 //
-// NAME is the request's name in reports, by default its method and path. WEIGHT is an integer; the default is 1. PATH begins with / or is a
-// complete URL
-// of the target. The rest of the line is the body; @FILE reads it from a file,
-// relative to the requests file. Path and body are templates. Empty lines and
-// lines that begin with # are skipped. authority is the HOST or HOST:PORT that
-// complete URLs must have.
+// NAME is the request's name in reports, by default its method and path. WEIGHT is an integer; the default is 1. PATH begins
+// with / or is a complete URL of the target. The rest of the line is the body; @FILE reads it from a file, relative to the
+// requests file. Path and body are templates. Empty lines and lines that begin with # are skipped. authority is the HOST or
+// HOST:PORT that complete URLs must have.
 func ReadRequests(path, authority string) ([]HTTPRequest, error) {
 	file, err := os.Open(path)
 	if err != nil {

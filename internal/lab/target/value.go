@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -157,12 +158,11 @@ func namedColumn(reader *csv.Reader, name string) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read the header line: %w", err)
 	}
-	for i, field := range header {
-		if field == name {
-			return i, nil
-		}
+	index := slices.Index(header, name)
+	if index < 0 {
+		return 0, fmt.Errorf("no column %q; the header line has %s", name, strings.Join(header, ", "))
 	}
-	return 0, fmt.Errorf("no column %q; the header line has %s", name, strings.Join(header, ", "))
+	return index, nil
 }
 
 // Source produces the values for the requests of one worker: its own random
