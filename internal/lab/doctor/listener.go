@@ -45,8 +45,11 @@ func ParseTarget(text string) (Target, error) {
 	if err != nil || n < 1 || n > portMax || u.Hostname() == "" {
 		return Target{}, errors.New("no host and port: write http://HOST:PORT/PATH")
 	}
-	ip := net.ParseIP(u.Hostname())
-	return Target{Port: n, Loopback: u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()}, nil
+	return Target{Port: n, Loopback: isLoopback(u.Hostname())}, nil
+}
+
+func isLoopback(host string) bool {
+	return host == "localhost" || net.ParseIP(host).IsLoopback()
 }
 
 // ReadListener adds the socket that listens on a port of this host to the facts, and the open-file limits of its owner. It

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net"
 	neturl "net/url"
 	"slices"
 	"strconv"
@@ -74,8 +73,7 @@ func isLocal(url database.URL) bool {
 		return false
 	}
 	host := cmp.Or(u.Hostname(), u.Query().Get("host"))
-	ip := net.ParseIP(host)
-	return host == "" || host == "localhost" || strings.HasPrefix(host, "/") || ip != nil && ip.IsLoopback()
+	return host == "" || strings.HasPrefix(host, "/") || isLoopback(host)
 }
 
 // number reads a setting as a number; ok is false if it is none.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/popup"
@@ -253,4 +254,25 @@ func (p *Popups) store(w http.ResponseWriter, r *http.Request, c popup.StoredCam
 // writeDown answers that the database is not available.
 func writeDown(w http.ResponseWriter, err error) {
 	writeLater(w, "the database does not answer: "+err.Error())
+}
+
+// Forgotten is what was deleted about a user.
+type Forgotten struct {
+	User   string `json:"user"`
+	States int    `json:"states"` // in memory or in Redis
+	Rows   int64  `json:"rows"`   // of the database
+}
+
+// forget answers DELETE. The answer comes when all is deleted.
+func (p *Popups) forget(w http.ResponseWriter, r *http.Request) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // it takes as long as it takes
+	done, err := p.Forget(r.Context(), r.PathValue("user"))
+	switch {
+	case errors.Is(err, popup.ErrRequest):
+		writeFlaws(w, http.StatusBadRequest, flaw{Field: "user", Message: withoutClass(err)})
+	case err != nil:
+		writeLater(w, err.Error()+"; try again")
+	default:
+		writeJSON(w, "application/json", http.StatusOK, done)
+	}
 }

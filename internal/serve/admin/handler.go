@@ -10,6 +10,7 @@ import (
 	profiles "runtime/pprof"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
@@ -77,6 +78,16 @@ func (s *Server) closedRoutes() []route {
 		routes = append(routes, s.cfg.Popups.routes()...)
 	}
 	return routes
+}
+
+// reload applies the configuration file. The answer comes when it is in force.
+func (s *Server) reload(w http.ResponseWriter, r *http.Request) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // it takes as long as it takes
+	if err := s.cfg.Reload(r.Context()); err != nil {
+		writeProblem(w, http.StatusConflict, err.Error())
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
 }
 
 // ownOrigin returns a handler that refuses what pages of other origins may not do. Without a

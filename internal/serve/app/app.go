@@ -15,8 +15,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
-	"spillway/internal/database"
-	"spillway/internal/exit"
 	"spillway/internal/progress"
 	"spillway/internal/serve/admin"
 	"spillway/internal/serve/config"
@@ -121,7 +119,7 @@ func (a *app) run() error {
 		return fmt.Errorf("make data directory: %w", err)
 	}
 	for _, open := range []func() error{
-		a.openDemo, a.openDefault, a.openReplica, a.openRedis, a.openAuth, a.openReads, a.openStreams, a.openPopups, a.openCertificate,
+		a.openDefault, a.openDemo, a.openReplica, a.openRedis, a.openAuth, a.openReads, a.openStreams, a.openPopups, a.openCertificate,
 	} {
 		if err := open(); err != nil {
 			return err
@@ -258,11 +256,7 @@ func (a *app) openDemo() error {
 	if !a.demo {
 		return nil
 	}
-	url, err := database.Parse(a.cfg.Database.Reveal())
-	if err != nil {
-		return exit.UsageError(err)
-	}
-	_, err = freight.Ensure(a.ctx, url, progress.New(a.stderr))
+	_, err := freight.Ensure(a.ctx, a.defaultStore.url, progress.New(a.stderr))
 	return err
 }
 

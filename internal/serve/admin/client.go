@@ -7,22 +7,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	neturl "net/url"
 	"strings"
-	"time"
+
+	"spillway/internal/serve/popup"
 )
 
 // unixPrefix begins the address of a Unix socket; its path follows.
 const unixPrefix = "unix:"
-
-// reload applies the configuration file. The answer comes when it is in force.
-func (s *Server) reload(w http.ResponseWriter, r *http.Request) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // it takes as long as it takes
-	if err := s.cfg.Reload(r.Context()); err != nil {
-		writeProblem(w, http.StatusConflict, err.Error())
-		return
-	}
-	w.WriteHeader(http.StatusNoContent)
-}
 
 // Reload sends POST /reload to the admin listener at an address, HOST:PORT or unix:PATH.
 // refused says why the process has changed nothing; "" if the configuration is in force.
@@ -38,6 +30,27 @@ func Reload(ctx context.Context, address, token string) (refused string, err err
 		return detailOf(body), nil
 	}
 	return "", fmt.Errorf("reload: %s answers %d %s: %s", address, status, http.StatusText(status), detailOf(body))
+}
+
+// ForgetUser sends DELETE /popups/users/USER to the admin listener at an address, HOST:PORT or
+// unix:PATH. Errors that wrap popup.ErrRequest say why no user can have the id.
+func ForgetUser(ctx context.Context, address, token, user string) (Forgotten, error) {
+	var done Forgotten
+	name := strings.ReplaceAll(neturl.PathEscape(user), ".", "%2E") // "." and ".." would be taken as directories
+	status, body, err := send(ctx, http.MethodDelete, address, "/popups/users/"+name, token)
+	if err != nil {
+		return done, fmt.Errorf("forget user: %w", err)
+	}
+	if status == http.StatusBadRequest {
+		return done, fmt.Errorf("%w: %s", popup.ErrRequest, detailOf(body))
+	}
+	if status != http.StatusOK {
+		return done, fmt.Errorf("forget user: %s answers %d %s: %s", address, status, http.StatusText(status), detailOf(body))
+	}
+	if err := json.Unmarshal(body, &done); err != nil {
+		return done, fmt.Errorf("forget user: read the answer of %s: %w", address, err)
+	}
+	return done, nil
 }
 
 // detailOf returns the detail of a problem; "" if the body is something else.
