@@ -1,5 +1,6 @@
 // Package param defines the typed parameters of a configured statement: which texts a
-// request may pass for a parameter, and their canonical form.
+// request may pass for a parameter, and their canonical form. It also parses the texts of times that
+// databases and records have.
 package param
 
 import (

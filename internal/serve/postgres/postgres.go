@@ -38,7 +38,7 @@ type DB struct {
 	bounds database.Pool // all fields are set
 	log    *slog.Logger
 
-	probe *statement
+	probe *statement // of Probe
 
 	// writers has an element for each connection whose COMMIT may wait for a standby. One
 	// connection is left for reads.
@@ -58,7 +58,10 @@ func Open(ctx context.Context, url database.URL, pool database.Pool, log *slog.L
 	if err != nil {
 		return nil, err
 	}
-	db := &DB{pool: p, bounds: pool.WithDefaults(runtime.GOMAXPROCS(0)), log: log, probe: probeStatement()}
+	db := &DB{pool: p, bounds: pool.WithDefaults(runtime.GOMAXPROCS(0)), log: log}
+	db.probe = newStatement("SELECT 1", func(fields []pgconn.FieldDescription) (*columns, error) {
+		return &columns{fields: fields, forms: make([]form, len(fields))}, nil
+	})
 	db.writers = make(chan struct{}, max(1, db.bounds.Max-1))
 	db.life, db.stop = context.WithCancel(context.WithoutCancel(ctx))
 	return db, nil
@@ -86,13 +89,6 @@ func (db *DB) Ping(ctx context.Context) error {
 		db.pool.Reset() // other idle connections may be broken too
 	}
 	return fmt.Errorf("ping: %w", err)
-}
-
-// probeStatement returns the statement that Probe runs.
-func probeStatement() *statement {
-	return newStatement("SELECT 1", func(fields []pgconn.FieldDescription) (*columns, error) {
-		return &columns{fields: fields, forms: make([]form, len(fields))}, nil
-	})
 }
 
 // Probe runs one trivial prepared statement through the pool. It measures the cost of one

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"zombiezen.com/go/sqlite"
-	"zombiezen.com/go/sqlite/sqlitex"
 
 	"spillway/internal/serve/popup"
 )
@@ -69,24 +68,20 @@ func applyEvents(conn *sqlite.Conn, events []popup.Event) error {
 			return err
 		}
 	}
-	return count(conn, added)
+	return count(tableSession{conn}, added)
 }
 
 // count adds events to the counts of their campaigns.
-func count(conn *sqlite.Conn, events []*popup.Event) error {
+func count(s tableSession, events []*popup.Event) error {
 	hours := popup.Tally(events)
 	for _, c := range popup.Totals(hours) {
-		if err := sqlitex.Execute(conn, upsertCount, &sqlitex.ExecOptions{Args: []any{
-			int64(c.Campaign), int64(c.Kind),
-			int64(c.Events),
-		}}); err != nil {
+		if _, err := s.Exec(context.Background(), upsertCount, int64(c.Campaign), int64(c.Kind), int64(c.Events)); err != nil {
 			return err
 		}
 	}
 	for _, h := range hours {
-		err := sqlitex.Execute(conn, upsertHour, &sqlitex.ExecOptions{Args: []any{
-			int64(h.Campaign), h.Hour.Hour.UnixMicro(), int64(h.Variant), int64(h.Kind), int64(h.Events), int64(h.Users),
-		}})
+		_, err := s.Exec(context.Background(), upsertHour, int64(h.Campaign), h.Hour.Hour, int64(h.Variant), int64(h.Kind), int64(h.Events),
+			int64(h.Users))
 		if err != nil {
 			return err
 		}
