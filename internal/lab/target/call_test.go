@@ -2,6 +2,7 @@ package target
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -163,6 +164,27 @@ func TestCallAfterIdleClose(t *testing.T) {
 	}
 	if n := s.Counters(); n.Connects != 3 || n.Reconnects != 2 {
 		t.Errorf("%+v", n)
+	}
+}
+
+// TestCallAnsweredEarly: the server answers a request that it does not read to its end. The
+// connection takes no other request, which is no error of the next one.
+func TestCallAnsweredEarly(t *testing.T) {
+	address := hostile(t, func(_ int, conn net.Conn) {
+		reader := bufio.NewReaderSize(conn, 16)
+		http.ReadRequest(reader)
+		io.WriteString(conn, okAnswer)
+		<-t.Context().Done()
+	})
+	tg := callTarget(t, Config{URL: "http://" + address})
+	s := tg.NewSession(0, 1)
+	defer s.Close()
+	body := bytes.Repeat([]byte("x"), 16<<20)
+	for i := range 3 {
+		o := s.Call(t.Context(), tg.config.Clock.Now(), &Call{Method: "POST", Path: "/", Body: body, Checks: &Checks{}})
+		if o.Err != nil || o.Connected == 0 {
+			t.Fatalf("request %d: %+v", i, o)
+		}
 	}
 }
 

@@ -86,6 +86,7 @@ type sharedHTTP struct {
 	traffic traffic
 	group   *httpGroup
 	users   int
+	changed chan struct{} // takes a value when the state of the connection may have changed
 }
 
 func newHTTPGroup(t *Target) *httpGroup {
@@ -106,10 +107,16 @@ func (g *httpGroup) join(ctx context.Context, number int, source *Source) (conn 
 		return nil, false, fmt.Errorf("connect: %w", ctx.Err())
 	}
 	if fresh = g.current == nil || g.current.Err() != nil; fresh {
-		opened := &sharedHTTP{group: g}
+		opened := &sharedHTTP{group: g, changed: make(chan struct{}, 1)}
 		if opened.ClientConn, err = g.target.openHTTP(ctx, number, &opened.traffic); err != nil {
 			return nil, false, err
 		}
+		opened.SetStateHook(func(*http.ClientConn) {
+			select {
+			case opened.changed <- struct{}{}:
+			default:
+			}
+		})
 		g.current = opened
 	}
 	g.current.users++
@@ -159,6 +166,7 @@ func (c *netHTTPConn) exchange(o *Outcome, deadline time.Time, last bool) bool {
 		return c.target.config.HTTP2 && c.reusable()
 	}
 	o.Done = clock.Now()
+	c.settle(ctx)
 	a := answer{status: o.Status, body: c.text.Bytes()}
 	if !checks.expected(o.Status) {
 		a.problem = strings.HasPrefix(response.Header.Get("Content-Type"), "application/problem+json")
@@ -168,6 +176,19 @@ func (c *netHTTPConn) exchange(o *Outcome, deadline time.Time, last bool) bool {
 		o.Err = c.target.grpc.judge(response, checks, a.body, o.BytesReceived)
 	}
 	return c.reusable()
+}
+
+// settle waits until net/http has decided whether the connection of an answered request takes
+// another one. It closes one that has not taken the whole request within 50 ms of the answer: a
+// request that comes before that would fail.
+func (c *netHTTPConn) settle(ctx context.Context) {
+	for !c.target.config.HTTP2 && c.conn.Err() == nil && c.conn.Available() == 0 {
+		select {
+		case <-c.conn.changed:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // read reads the whole answer and keeps what is needed of it.
