@@ -87,7 +87,7 @@ type tally struct {
 	counters result.Counters
 	statuses [statusMax]int32
 	latency  latencies
-	failures [16]string // per class: text of the first error
+	failures [len(result.Errors{})]string // per class: text of the first error
 	gauges   gauges
 }
 

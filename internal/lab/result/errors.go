@@ -69,10 +69,20 @@ func (e *Errors) Total() int64 {
 // Unanswered is the number of requests without a complete answer.
 func (e *Errors) Unanswered() int64 { return e.Total() - e.answered() }
 
-func (e *Errors) answered() int64 { return e[StatusError] + e[Redirect] + e[CheckError] }
+func (e *Errors) answered() int64 { return e.of(ErrorClass.Answered) }
 
 // Own is the number of errors that the load generator caused.
-func (e *Errors) Own() int64 { return e[NoLocalPort] + e[NoFile] }
+func (e *Errors) Own() int64 { return e.of(ErrorClass.Own) }
+
+// of is the number of errors of some classes.
+func (e *Errors) of(some func(ErrorClass) bool) (total int64) {
+	for class, n := range e {
+		if some(ErrorClass(class)) {
+			total += n
+		}
+	}
+	return total
+}
 
 // String lists the classes that are not 0: "timeout 3, reset 1".
 func (e *Errors) String() string {

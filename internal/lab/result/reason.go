@@ -3,6 +3,7 @@ package result
 import "slices"
 
 // A Reason says why a step is not VALID, or is a remark about it. Readers decide by its code; the text is for people.
+// What to do, if there is advice, follows after the first "; ".
 type Reason struct {
 	Code    ReasonCode `json:"code"`
 	Verdict Validity   `json:"verdict,omitempty"` // that it supports by itself; VALID or "" for a remark
