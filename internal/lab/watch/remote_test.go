@@ -2,10 +2,12 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -118,7 +120,15 @@ func TestRemoteOutage(t *testing.T) {
 	}
 	ageless := newServedWatcher()
 	ageless.watcher.start = time.Now().Add(-time.Hour)
-	serveWatch(t, listenWatch(t, address, ""), ServeConfig{Watcher: ageless.watcher})
+	// A child process of another test has the old listener until it runs its own program.
+	apptest.Await(t, "the address is free", func() bool {
+		listener, err = Listen(t.Context(), address, "")
+		return !errors.Is(err, syscall.EADDRINUSE)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	serveWatch(t, listener, ServeConfig{Watcher: ageless.watcher})
 	s := run.await(t, "a sample again", func(s result.Sample) bool {
 		if s.Error != "" {
 			t.Errorf("told again: %s", s.Error)
