@@ -125,39 +125,50 @@ func (s secrets) hide(text string) string {
 
 // Places of secrets.
 var (
-	secretName  = regexp.MustCompile(`(?i)^-*(.*pass(word|wd|phrase)|pwd|.*secret|(proxy-)?authorization)$`)
+	secretName = regexp.MustCompile(`(?i)^-*((.*[-_])?(pass|pwd|token)|.*pass(word|wd|phrase)|.*secret|.*(api|access)[-_]?key|(proxy-)?authorization|` +
+		`(set-)?cookie|.*credentials?)$`)
 	namedPlace  = regexp.MustCompile(`(?:^|\.)(?:settings|env)\.([^.]+)$`)
-	namedValue  = regexp.MustCompile(`^([A-Za-z0-9_-]+)(?:=|:\s+)(.+)$`) // --NAME=VALUE, NAME=VALUE or a header
+	namedValue  = regexp.MustCompile(`^([A-Za-z0-9_-]+)(?:=|:\s+)(.+)$`)                           // --NAME=VALUE, NAME=VALUE or a header
+	innerValue  = regexp.MustCompile(`([A-Za-z0-9_-]+)(?:=|"\s*:\s*)("[^"]*"|'[^']*'|[^\s&;,}]+)`) // in a URL, a connection string or JSON
 	urlPassword = regexp.MustCompile(`//[^/@:\s]*:([^/@\s]+)@`)
-	notLiteral  = regexp.MustCompile(`^file:|\$\{[^}]*\}|\{\{.*?\}\}`)
+	dsnPassword = regexp.MustCompile(`(?:^|[^/@:=\s])*:([^@\s]+)@(?:tcp|unix|\()`) // of a MySQL driver
+	notLiteral  = regexp.MustCompile(`^["']?(file:|\{)|\$\{[^}]*\}|\{\{.*?\}\}`)
 )
 
-// checkSecrets refuses secrets that are written in the file. It knows the password of a URL, and what is named password, secret or
-// Authorization: a setting, an environment variable, a header or an argument of a command.
+// checkSecrets refuses secrets that are written in the file. It knows the password of a URL or a connection string, and what has the
+// name of a secret: a setting, an environment variable, a header, an argument of a command, a parameter or a JSON member.
 func (f *File) checkSecrets(wrong reporter) {
 	for _, path := range slices.Sorted(maps.Keys(f.places)) {
-		if secret := f.secretAt(path); secret != "" && !notLiteral.MatchString(secret) {
+		if slices.ContainsFunc(f.secretsAt(path), func(secret string) bool { return !notLiteral.MatchString(secret) }) {
 			wrong(path, "has a secret; write ${NAME}, an environment variable, or file:PATH. In a command, use a setting with one of them")
 		}
 	}
 }
 
-// secretAt returns the part of a value that can only be a secret, "" if there is none.
-func (f *File) secretAt(path string) string {
+// secretsAt returns the parts of a value that can only be secrets.
+func (f *File) secretsAt(path string) (secrets []string) {
 	text := f.places[path].Text
-	if m := urlPassword.FindStringSubmatch(text); m != nil {
-		return m[1]
+	for _, password := range []*regexp.Regexp{urlPassword, dsnPassword} {
+		for _, m := range password.FindAllStringSubmatch(text, -1) {
+			secrets = append(secrets, m[1])
+		}
 	}
-	if m := namedPlace.FindStringSubmatch(path); m != nil && secretName.MatchString(m[1]) {
-		return text
+	named := innerValue.FindAllStringSubmatch(text, -1)
+	if m := namedPlace.FindStringSubmatch(path); m != nil {
+		named = append(named, []string{"", m[1], text})
 	}
-	if m := namedValue.FindStringSubmatch(text); m != nil && secretName.MatchString(m[1]) {
-		return m[2]
+	if m := namedValue.FindStringSubmatch(text); m != nil {
+		named = append(named, m)
 	}
-	if flag := f.before(path); strings.HasPrefix(flag, "-") && secretName.MatchString(flag) { // --password VALUE
-		return text
+	if flag := f.before(path); strings.HasPrefix(flag, "-") { // --password VALUE
+		named = append(named, []string{"", flag, text})
 	}
-	return ""
+	for _, m := range named {
+		if secretName.MatchString(m[1]) {
+			secrets = append(secrets, m[2])
+		}
+	}
+	return secrets
 }
 
 // before is the element of a list before the one at path, "" if there is none.
