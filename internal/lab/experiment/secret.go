@@ -123,10 +123,12 @@ func (s secrets) hide(text string) string {
 	return text
 }
 
+const passwords = `(.*[-_])?(pass|pwd)|.*pass(word|wd|phrase)|.*secret|.*(api|access)[-_]?key`
+
 // Places of secrets.
 var (
-	secretName = regexp.MustCompile(`(?i)^-*((.*[-_])?(pass|pwd|token)|.*pass(word|wd|phrase)|.*secret|.*(api|access)[-_]?key|(proxy-)?authorization|` +
-		`(set-)?cookie|.*credentials?)$`)
+	secretName  = regexp.MustCompile(`(?i)^-*(` + passwords + `|(.*[-_])?token|(proxy-)?authorization|.*credentials?)$`)
+	memberName  = regexp.MustCompile(`(?i)^(` + passwords + `)$`) // requests of a load have tokens that are none
 	namedPlace  = regexp.MustCompile(`(?:^|\.)(?:settings|env)\.([^.]+)$`)
 	namedValue  = regexp.MustCompile(`^([A-Za-z0-9_-]+)(?:=|:\s+)(.+)$`)                           // --NAME=VALUE, NAME=VALUE or a header
 	innerValue  = regexp.MustCompile(`([A-Za-z0-9_-]+)(?:=|"\s*:\s*)("[^"]*"|'[^']*'|[^\s&;,}]+)`) // in a URL, a connection string or JSON
@@ -153,7 +155,12 @@ func (f *File) secretsAt(path string) (secrets []string) {
 			secrets = append(secrets, m[1])
 		}
 	}
-	named := innerValue.FindAllStringSubmatch(text, -1)
+	for _, m := range innerValue.FindAllStringSubmatch(text, -1) {
+		if memberName.MatchString(m[1]) {
+			secrets = append(secrets, m[2])
+		}
+	}
+	var named [][]string
 	if m := namedPlace.FindStringSubmatch(path); m != nil {
 		named = append(named, []string{"", m[1], text})
 	}

@@ -67,9 +67,9 @@ func TestLiteralSecrets(t *testing.T) {
 		{"env: {client_secret: x-1}, command: [web,", "services.web.env.client_secret"},
 		{"env: {DSN: 'postgres://{{.user}}:x-1@h/d?x=1'}, command: [web,", "services.web.env.DSN"},
 		{"command: [curl, -H, 'Authorization: Bearer x-1',", "services.web.command[2]"},
-		{"command: [curl, -H, 'Cookie: session=x-1',", "services.web.command[2]"},
 		{"command: [web, --api-key=x-1,", "services.web.command[1]"},
-		{"command: [web, 'http://h/?user={{.user}}&token=x-1',", "services.web.command[1]"},
+		{"command: [env, DEPLOY_TOKEN=x-1, web,", "services.web.command[1]"},
+		{"command: [web, 'http://h/?user={{.user}}&api_key=x-1',", "services.web.command[1]"},
 		{"command: [web, '{\"password\": \"x-1\"}',", "services.web.command[1]"},
 		{"env: {DB: 'host=db password=x-1'}, command: [web,", "services.web.env.DB"},
 		{"env: {DB: 'u:x-1@tcp(h:3306)/db'}, command: [web,", "services.web.env.DB"},
@@ -85,7 +85,7 @@ func TestLiteralSecrets(t *testing.T) {
 		"env: {PGPASSWORD: '${PW}', A_PASSWORD: file:pw, DSN: 'postgres://u:${PW}@h/d'}, command: [web, '--password={{.setting.workers}}',",
 		"command: [web, --password, '{{.setting.workers}}', --password-file=pw, 'http://{{.address}}:80/a@b', 'http://h:80/', password,",
 		"env: {TOKEN_URL: 'http://h/token', PASSWORDS: none}, command: [web,",
-		"command: [web, 'http://h/?token={file:t.csv:token}&limit=2', '{\"password\": \"${PW}\"}', 'Cookie: session=${S}', 'tokens=7', --bypass=x,",
+		"command: [web, 'http://h/?token=none&password={file:t.csv:password}&limit=2', '{\"password\": \"${PW}\"}', 'Cookie: session=none', 'tokens=7', --bypass=x,",
 	} {
 		if err := at(fresh); err != nil {
 			t.Errorf("%s: %v", fresh, err)
