@@ -182,16 +182,23 @@ func (db *DB) waitedFor(err error) error {
 	return database.ErrBusy
 }
 
-// ask runs work on one connection of the pool for at most the statement timeout.
-func (db *DB) ask(ctx context.Context, work func(context.Context, *pgconn.PgConn) error) error {
+// withConn runs work on one connection of the pool. The server bounds each of its statements.
+func (db *DB) withConn(ctx context.Context, work func(context.Context, *pgconn.PgConn) error) error {
 	pooled, err := db.acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer pooled.Release()
-	limited, cancel := context.WithTimeout(ctx, db.bounds.StatementTimeout+clientGrace)
-	defer cancel()
-	return work(limited, pooled.Conn().PgConn())
+	return work(ctx, pooled.Conn().PgConn())
+}
+
+// ask is withConn for at most the statement timeout.
+func (db *DB) ask(ctx context.Context, work func(context.Context, *pgconn.PgConn) error) error {
+	return db.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+		limited, cancel := context.WithTimeout(ctx, db.bounds.StatementTimeout+clientGrace)
+		defer cancel()
+		return work(limited, conn)
+	})
 }
 
 // askAgain is ask, and asks once more if the connection was dead: work must be repeatable.

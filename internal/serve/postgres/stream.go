@@ -114,7 +114,7 @@ func (st *Stream) Close() error { return nil }
 // stream's own tables if they are missing. EXPLAIN checks the privileges of these statements
 // without writing; the others are looked up.
 func (st *Stream) Check(ctx context.Context) error {
-	err := st.db.ask(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+	err := st.db.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
 		if err := st.prepareTables(ctx, conn); err != nil {
 			return err
 		}
@@ -189,7 +189,7 @@ func levelOf(synchronousCommit, standbys string) string {
 
 // Sweep implements stream.Sink. It waits for no standby.
 func (st *Stream) Sweep(ctx context.Context, keep stream.Keep, limit int) (deleted int, err error) {
-	err = st.db.ask(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+	err = st.db.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
 		if err := st.prepareTables(ctx, conn); err != nil {
 			return err
 		}
