@@ -128,12 +128,12 @@ const passwords = `(.*[-_])?(pass|pwd)|.*pass(word|wd|phrase)|.*secret|.*(api|ac
 // Places of secrets.
 var (
 	secretName  = regexp.MustCompile(`(?i)^-*(` + passwords + `|(.*[-_])?token|(proxy-)?authorization|.*credentials?)$`)
-	memberName  = regexp.MustCompile(`(?i)^(` + passwords + `)$`) // requests of a load have tokens that are none
+	memberName  = regexp.MustCompile(`(?i)^(` + passwords + `)$`) // no token: requests of a load have them as data
 	namedPlace  = regexp.MustCompile(`(?:^|\.)(?:settings|env)\.([^.]+)$`)
 	namedValue  = regexp.MustCompile(`^([A-Za-z0-9_-]+)(?:=|:\s+)(.+)$`)                           // --NAME=VALUE, NAME=VALUE or a header
 	innerValue  = regexp.MustCompile(`([A-Za-z0-9_-]+)(?:=|"\s*:\s*)("[^"]*"|'[^']*'|[^\s&;,}]+)`) // in a URL, a connection string or JSON
 	urlPassword = regexp.MustCompile(`//[^/@:\s]*:([^/@\s]+)@`)
-	dsnPassword = regexp.MustCompile(`(?:^|[^/@:=\s])*:([^@\s]+)@(?:tcp|unix|\()`) // of a MySQL driver
+	dsnPassword = regexp.MustCompile(`[^/@:=\s]*:([^@\s]+)@(?:tcp|unix|\()`) // of a MySQL driver
 	notLiteral  = regexp.MustCompile(`^["']?(file:|\{)|\$\{[^}]*\}|\{\{.*?\}\}`)
 )
 
