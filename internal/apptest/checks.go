@@ -17,11 +17,12 @@ var rootMount = regexp.MustCompile(`(?m)^\d+ \d+ \S+ \S+ / `)
 func NeedRoot(t testing.TB) {
 	t.Helper()
 	const netAdmin, sysAdmin = 1 << 12, 1 << 21 // linux/capability.h
-	status, _ := os.ReadFile("/proc/self/status")
+	// Of this thread: "self" is the first one, which a test may have taken for itself.
+	status, _ := os.ReadFile("/proc/thread-self/status")
 	_, after, _ := strings.Cut(string(status), "\nCapEff:\t")
 	text, _, _ := strings.Cut(after, "\n")
 	capabilities, _ := strconv.ParseUint(text, 16, 64)
-	mounts, _ := os.ReadFile("/proc/self/mountinfo") // number, parent, device, root, where, options, "-", type
+	mounts, _ := os.ReadFile("/proc/thread-self/mountinfo") // number, parent, device, root, where, options, "-", type
 	whole := rootMount.Match(mounts) && strings.Contains(string(mounts), " - cgroup")
 	if os.Geteuid() != 0 || capabilities&(netAdmin|sysAdmin) != netAdmin|sysAdmin || !whole {
 		t.Skip("needs root")

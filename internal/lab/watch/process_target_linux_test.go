@@ -157,7 +157,20 @@ func TestResolveUnit(t *testing.T) {
 func TestNotPermitted(t *testing.T) {
 	apptest.NeedRoot(t) // which it gives up
 	w := start(t, "share", 1, 0)
-	runtime.LockOSThread() // and never unlock: the thread ends with the test
+	runtime.LockOSThread()              // and never unlock: the thread ends with the test
+	if unix.Gettid() == unix.Getpid() { // The first thread never ends, and /proc/self shows it.
+		defer runtime.UnlockOSThread()
+		t.Run("another thread", func(t *testing.T) {
+			runtime.LockOSThread()
+			watchAsNobody(t, w)
+		})
+		return
+	}
+	watchAsNobody(t, w)
+}
+
+func watchAsNobody(t *testing.T, w *watched) {
+	t.Helper()
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); errno != 0 {
 		t.Fatal(errno)
 	}
