@@ -68,11 +68,11 @@ crash: needs ## 100 rounds of kill -9 of spillway, its databases and Redis under
 	SPILLWAY_CRASH_ROUNDS=100 $(GO) test -count=1 -timeout 120m -v -run '^Test(Popup)?Crash$$' ./internal/serve/crashtest
 
 live: needs ## 10,000 listeners of a live feed: time until a new order reaches them, transactions per second, memory
-	SPILLWAY_LISTENERS=10000 $(GO) test -count=1 -timeout 10m -v -run '^TestLiveCrowd$$' ./internal/serve/servetest
+	SPILLWAY_LISTENERS=10000 $(GO) test -count=1 -timeout 60m -v -run '^TestLiveCrowd$$' ./internal/serve/servetest
 
 rules: ## popups: 2,000,000 steps against a simple model, then 1,000 rounds of 1,000 concurrent requests on three replicas
-	$(GO) test -count=1 -timeout 10m -v -run '^TestRulesAgainstModel$$' ./internal/serve/popup -long
-	SPILLWAY_POPUP_ROUNDS=1000 $(GO) test -count=1 -timeout 10m -v -run '^TestPopupTabs$$' ./internal/serve/redis
+	$(GO) test -count=1 -timeout 60m -v -run '^TestRulesAgainstModel$$' ./internal/serve/popup -long
+	SPILLWAY_POPUP_ROUNDS=1000 $(GO) test -count=1 -timeout 60m -v -run '^TestPopupTabs$$' ./internal/serve/redis
 
 bottlenecks: build needs ## plant one fault each in 18 real servers and check that spillway names it: ARGS='-rounds 1 row-lock'; needs root and an idle machine
 	$(GO) build -C experiments -o ../bin/bottlenecks ./bottlenecks
