@@ -73,7 +73,7 @@ func TestStreamNotReadyWhileRefused(t *testing.T) {
 func TestStreamNamedBeforeRefusing(t *testing.T) {
 	t.Parallel()
 	db := storetest.PostgresDatabase(t, postgres.Get(t))
-	s := db.ServeReadings(t, &binary, patientPool+apptest.Readings+"    records_max: 100\n    batch_rows: 100\n    queue_rows: 1000\n"+patient)
+	s := db.ServeReadings(t, &binary, patientPool+apptest.Readings+"    records_max: 100\n    batch_rows: 100\n    queue_rows: 1000\n    committers: 2\n"+patient)
 	conn, err := pgx.Connect(t.Context(), db.URL)
 	if err != nil {
 		t.Fatal(err)
