@@ -1,7 +1,11 @@
 package main
 
 import (
+	"fmt"
 	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -33,14 +37,20 @@ func interrupt(pid int, ended <-chan struct{}) {
 
 // stop stops the test process first, so that it cannot stop or continue one of its own
 // meanwhile, then about half of the descendants. It leaves processes alone that were stopped
-// before, and returns those that it stopped.
+// before, or that have not obeyed yet, and returns those that it stopped.
 func stop(pid int) []int {
 	if state(pid) == "T" || syscall.Kill(pid, syscall.SIGSTOP) != nil {
 		return nil
 	}
+	for range int(pause / time.Millisecond) {
+		if state(pid) == "T" {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
 	stopped := []int{pid}
 	for _, child := range descendants(pid) {
-		if rand.IntN(2) == 0 && state(child) != "T" && syscall.Kill(child, syscall.SIGSTOP) == nil {
+		if rand.IntN(2) == 0 && state(child) != "T" && !stopPending(child) && syscall.Kill(child, syscall.SIGSTOP) == nil {
 			stopped = append(stopped, child)
 		}
 	}
@@ -58,6 +68,18 @@ func state(pid int) string {
 		return ""
 	}
 	return stat.State
+}
+
+// stopPending reports whether a process was told to stop and has not run since.
+func stopPending(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return false
+	}
+	_, after, _ := strings.Cut(string(text), "\nShdPnd:\t")
+	pending, _, _ := strings.Cut(after, "\n")
+	mask, err := strconv.ParseUint(pending, 16, 64)
+	return err == nil && mask&(1<<(syscall.SIGSTOP-1)) != 0
 }
 
 func descendants(root int) []int {

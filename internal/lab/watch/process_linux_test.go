@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"spillway/internal/apptest"
 	"spillway/internal/lab/result"
 )
 
@@ -196,10 +197,11 @@ func TestProcessRunQueue(t *testing.T) {
 func waitOf(t *testing.T, sampler *Sampler, pid int) (wrong string) {
 	t.Helper()
 	stop := func() (values map[string]float64, ran time.Duration) {
-		sendSignal(t, pid, unix.SIGSTOP)
-		if _, err := unix.Wait4(pid, nil, unix.WUNTRACED, nil); err != nil {
-			t.Fatal(err)
-		}
+		apptest.Await(t, "the shell is stopped", func() bool {
+			sendSignal(t, pid, unix.SIGSTOP) // again: somebody else may have stopped and continued it
+			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+			return err == nil && strings.Contains(string(text), ") T ")
+		})
 		return readOne(t, sampler), processCPU(pid)
 	}
 	before, ranBefore := stop()
