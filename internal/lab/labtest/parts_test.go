@@ -89,7 +89,7 @@ func TestParts(t *testing.T) {
 		mu.Unlock()
 	}))
 	defer server.Close()
-	l := startParts(t, 3, onThisHost, server.URL+"/{sequence}", "--rate", "200", "-n", fmt.Sprint(requests), "-c", "100", "--slo", "p99<1h rate>=1e9")
+	l := startParts(t, 3, onThisHost, server.URL+"/{sequence}", "--rate", "200", "-n", fmt.Sprint(requests), "-c", "100", "--timeout", "10m", "--slo", "p99<1h rate>=1e9")
 	parts := l.wait(t)
 	mu.Lock()
 	defer mu.Unlock()
@@ -232,7 +232,7 @@ func TestPartsOfSteps(t *testing.T) {
 func TestKilledPart(t *testing.T) {
 	t.Parallel()
 	url, seen := pages(t)
-	l := startParts(t, 3, onThisHost, url+"/ok", "--rate", "200", "-d", "6s", "--slo", "errors<50%")
+	l := startParts(t, 3, onThisHost, url+"/ok", "--rate", "200", "-d", "6s", "--timeout", "10m", "--slo", "errors<50%")
 	apptest.Await(t, "the parts make load", func() bool { return seen.Load() > 400 })
 	if err := l.processes[1].Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -379,7 +379,7 @@ func (n *networks) comparePercentile(t *testing.T) (wrong string) {
 	server.Start()
 	defer server.Close()
 	l := startParts(t, 3, func(k int) []string { return []string{"ip", "netns", "exec", n.names[k]} },
-		server.URL+"/{sequence}", "--rate", "300", "-n", fmt.Sprint(requests), "-c", "300", "--allow", n.here)
+		server.URL+"/{sequence}", "--rate", "300", "-n", fmt.Sprint(requests), "-c", "300", "--timeout", "10m", "--allow", n.here)
 	l.wait(t)
 	for _, address := range n.addresses {
 		if m.from[address] != requests/3 {

@@ -32,5 +32,5 @@ func mariaDatabase(t *testing.T, name string) storetest.Database {
 // however slow the machine is. patientPool belongs to it, at the top of the configuration.
 const (
 	patient     = "    wait_max: 10m\n    timeout: 10m\n    commit_timeout: 10m\n    retry_for: 1h\n"
-	patientPool = "pool: {statement_timeout: 1h}\n"
+	patientPool = "pool: {statement_timeout: 1h, max: 16}\n"
 )
