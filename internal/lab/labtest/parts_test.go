@@ -232,13 +232,18 @@ func TestPartsOfSteps(t *testing.T) {
 func TestKilledPart(t *testing.T) {
 	t.Parallel()
 	url, seen := pages(t)
-	l := startParts(t, 3, onThisHost, url+"/ok", "--rate", "200", "-d", "6s", "--timeout", "10m", "--slo", "errors<50%")
-	apptest.Await(t, "the parts make load", func() bool { return seen.Load() > 400 })
-	if err := l.processes[1].Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range l.processes {
-		p.wait(t)
+	var l loadParts
+	for seconds, killed := 6, false; !killed; seconds *= 2 { // a part may have ended before it is killed
+		before := seen.Load()
+		l = startParts(t, 3, onThisHost, url+"/ok", "--rate", "200", "-d", fmt.Sprint(seconds, "s"), "--timeout", "10m", "--slo", "errors<50%")
+		apptest.Await(t, "the parts make load", func() bool { return seen.Load() > before+400 })
+		if err := l.processes[1].Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		for k, p := range l.processes {
+			code := p.wait(t)
+			killed = killed || k == 1 && code == -1
+		}
 	}
 	stdout, stderr, code := merge(t, l.files, "-f", "json")
 	d := document(t, stdout, stderr)
@@ -351,23 +356,28 @@ func (m *measured) p99() float64 {
 }
 
 // TestPartsInNamespaces makes a load in three parts, each in a network namespace of its own. p99 of their sum is that of all
-// requests, as the server has measured them, within 2 %. What else runs on the machine can spoil an attempt.
+// requests, as the server has measured them, within 2 %. What else runs on the machine can spoil an attempt, which is hardly ever
+// VALID then.
 func TestPartsInNamespaces(t *testing.T) {
 	t.Parallel()
 	n := newNetworks(t)
 	var wrong string
 	for range 5 {
-		if wrong = n.comparePercentile(t); wrong == "" || t.Failed() {
-			break
+		off, validity := n.comparePercentile(t)
+		if off == "" || t.Failed() {
+			return
 		}
-		t.Log(wrong)
+		if validity == result.Valid {
+			wrong = off
+		}
 	}
 	if wrong != "" {
 		t.Error(wrong)
 	}
 }
 
-func (n *networks) comparePercentile(t *testing.T) (wrong string) {
+// comparePercentile says what is wrong with p99 of the sum. It is never lower than that of the server.
+func (n *networks) comparePercentile(t *testing.T) (wrong string, validity result.Validity) {
 	t.Helper()
 	const requests = 1500
 	listener, err := net.Listen("tcp", n.here+":0")
@@ -392,9 +402,11 @@ func (n *networks) comparePercentile(t *testing.T) (wrong string) {
 		t.Fatalf("exit %d: %+v\n%s", code, step, stderr)
 	}
 	want, got := m.p99(), *step.Response.P99
-	t.Logf("p99 of the merge %.4f s, of all requests %.4f s, %s %q", got, want, step.Validity, step.Reasons)
-	if math.Abs(got-want) > 0.02*want {
-		return fmt.Sprintf("p99 of the merge is %.4f s, of all requests %.4f s; %s %q", got, want, step.Validity, step.Reasons)
+	if wrong = fmt.Sprintf("p99 of the merge is %.4f s, of all requests %.4f s; %s %q", got, want, step.Validity, step.Reasons); got < 0.98*want {
+		t.Error(wrong)
 	}
-	return ""
+	if math.Abs(got-want) <= 0.02*want {
+		wrong = ""
+	}
+	return wrong, step.Validity
 }

@@ -255,7 +255,7 @@ func TestPinRefusals(t *testing.T) {
 	}{
 		{"one core", "needs two cores", []string{"taskset", "-c", strconv.Itoa(cores[0])}, []string{url}},
 		{"no core left", "leaves no core to the target", nil, []string{url, "--workers", strconv.Itoa(len(cores))}},
-		{"another user's", "run spillway as its user or as root", nil, othersProcess},
+		{"another user's", "run spillway as its user or as root", nil, append(othersProcess, "--workers", "1")},
 	} {
 		if c.name == "another user's" && os.Geteuid() == 0 {
 			c.want, c.prefix = "run as that user or as root", []string{"setpriv", "--reuid=65534", "--clear-groups", "--"}

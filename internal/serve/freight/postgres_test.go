@@ -28,7 +28,7 @@ func TestPostgres(t *testing.T) {
 // use it at a time.
 func freshPostgres(t *testing.T, server *apptest.PostgresServer) func(t *testing.T) database.URL {
 	t.Helper()
-	url := parse(t, server.CreateDatabase(t))
+	url := parse(t, server.CreateDatabase(t)+"&connect_timeout=60")
 	return func(t *testing.T) database.URL {
 		t.Helper()
 		postgresPlace(t).exec(t, url, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
