@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -67,9 +68,13 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// command returns the program with arguments in an empty directory, not started yet.
+// command returns the program with arguments in an empty directory, not started yet. The requests of a load have ten minutes,
+// because this process answers some of them late on a busy machine.
 func command(t *testing.T, args ...string) *process {
 	t.Helper()
+	if len(args) > 0 && args[0] == "load" && !slices.Contains(args, "--timeout") {
+		args = append(args[:1:1], append([]string{"--timeout", "10m"}, args[1:]...)...)
+	}
 	p := &process{Cmd: exec.CommandContext(t.Context(), program.Path(t), args...)}
 	p.Dir = t.TempDir()
 	p.Stdout, p.Stderr = &p.stdout, &p.stderr
