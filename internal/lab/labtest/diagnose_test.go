@@ -50,7 +50,7 @@ func TestDiagnose(t *testing.T) {
 	app, dir := "app="+strconv.Itoa(fullOfFiles(t)), t.TempDir()
 	var file, stdout string
 	var d diagnose.Document
-	for seconds := 2; ; seconds *= 2 { // so many seconds may bring no sample
+	for seconds := 2; ; seconds *= 2 { // on a busy machine a short step may have no sample
 		file = filepath.Join(dir, fmt.Sprint(seconds))
 		watchedDocument(t, server.URL, "--rate", "20,50", "-d", fmt.Sprint(seconds, "s"), "-o", file, "--watch", app)
 		var stderr string
@@ -61,7 +61,7 @@ func TestDiagnose(t *testing.T) {
 		if err := json.Unmarshal([]byte(stdout), &d); err != nil {
 			t.Fatalf("%v in\n%s", err, stdout)
 		}
-		if seconds > 30 || len(d.Verdicts) > 0 && d.Verdicts[0].Name != "unknown" {
+		if seconds > 30 || len(d.Verdicts) > 0 && d.Verdicts[0].Name != diagnose.Unknown {
 			break
 		}
 	}

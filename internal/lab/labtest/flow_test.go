@@ -124,7 +124,7 @@ func flowFile(t *testing.T, flow string) string {
 // flowLoad runs a flow and returns its only step.
 func flowLoad(t *testing.T, code int, flow, url string, args ...string) report.DocumentStep {
 	t.Helper()
-	stdout, stderr, got := spillway(t, append([]string{"load", url, "--flow", flowFile(t, flow), "--json", "--timeout", "10m"}, args...)...)
+	stdout, stderr, got := spillway(t, append([]string{"load", url, "--flow", flowFile(t, flow), "--json"}, args...)...)
 	var d report.Document
 	if err := json.Unmarshal([]byte(stdout), &d); err != nil || got != code || len(d.Steps) != 1 || d.Steps[0].Iterations == nil {
 		t.Fatalf("exit %d, want %d; %v\n%s%s", got, code, err, stdout, stderr)

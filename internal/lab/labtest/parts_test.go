@@ -43,7 +43,7 @@ func startParts(t *testing.T, parts int, inside func(k int) []string, args ...st
 	dir, start := t.TempDir(), startSoon(t)
 	for k := range parts {
 		file := filepath.Join(dir, fmt.Sprintf("part-%d.ndjson", k+1))
-		words := append(inside(k), program.Path(t), "load", "--part", fmt.Sprintf("%d/%d", k+1, parts), "--start-at", start, "-o", file)
+		words := append(inside(k), program.Path(t), "load", "--part", fmt.Sprintf("%d/%d", k+1, parts), "--start-at", start, "-o", file, "--timeout", "10m")
 		p := command(t)
 		p.Path, p.Args = words[0], append(words, args...)
 		if p.Path, _ = exec.LookPath(words[0]); p.Path == "" {
@@ -90,7 +90,7 @@ func TestParts(t *testing.T) {
 		mu.Unlock()
 	}))
 	defer server.Close()
-	l := startParts(t, 3, onThisHost, server.URL+"/{sequence}", "--rate", "200", "-n", fmt.Sprint(requests), "-c", "100", "--timeout", "10m", "--slo", "p99<1h rate>=1e9")
+	l := startParts(t, 3, onThisHost, server.URL+"/{sequence}", "--rate", "200", "-n", fmt.Sprint(requests), "-c", "100", "--slo", "p99<1h rate>=1e9")
 	parts := l.wait(t)
 	mu.Lock()
 	defer mu.Unlock()
@@ -245,7 +245,7 @@ func TestKilledPart(t *testing.T) {
 	var l loadParts
 	for seconds, killed := 6, false; !killed; seconds *= 2 { // a part may have ended before it is killed
 		before := seen.Load()
-		l = startParts(t, 3, onThisHost, url+"/ok", "--rate", "200", "-d", fmt.Sprint(seconds, "s"), "--timeout", "10m", "--slo", "errors<50%")
+		l = startParts(t, 3, onThisHost, url+"/ok", "--rate", "200", "-d", fmt.Sprint(seconds, "s"), "--slo", "errors<50%")
 		apptest.Await(t, "the parts make load", func() bool { return seen.Load() > before+400 })
 		if err := l.processes[1].Process.Kill(); err != nil {
 			t.Fatal(err)
@@ -399,7 +399,7 @@ func (n *networks) comparePercentile(t *testing.T) (wrong string, validity resul
 	server.Start()
 	defer server.Close()
 	l := startParts(t, 3, func(k int) []string { return []string{"ip", "netns", "exec", n.names[k]} },
-		server.URL+"/{sequence}", "--rate", "300", "-n", fmt.Sprint(requests), "-c", "300", "--timeout", "10m", "--allow", n.here)
+		server.URL+"/{sequence}", "--rate", "300", "-n", fmt.Sprint(requests), "-c", "300", "--allow", n.here)
 	l.wait(t)
 	for _, address := range n.addresses {
 		if m.from[address] != requests/3 {

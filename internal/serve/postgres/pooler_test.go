@@ -89,8 +89,7 @@ func TestPoolerTimeout(t *testing.T) {
 		n := sleeping(t, url)
 		return n + " run", n == "0"
 	})
-	// PgBouncer before 1.20 crashes itself if it does not manage to send a cancel request within cancelTimeout.
-	if err := bouncer.Stop(); err != nil && !strings.Contains(err.Error(), "disconnect_client(): bad client state: 0") {
+	if err := bouncer.Stop(); err != nil { // says so when the pooler has crashed
 		t.Error(err)
 	}
 }

@@ -79,7 +79,7 @@ func opened(t testing.TB, url database.URL, pool database.Pool) (*sqlite.DB, err
 	db, err := sqlite.New(url, pool, slog.New(slog.DiscardHandler))
 	for again := err == nil; again; {
 		err = db.Ping(t.Context())
-		// A test may want a short one, and the machine be busy.
+		// A busy machine may be slower than the short timeout of a test.
 		again = err != nil && strings.Contains(err.Error(), "stopped after the statement timeout")
 	}
 	return db, err
