@@ -27,6 +27,18 @@ const (
 	protocolViolation = "08P01"
 )
 
+// PostgresPool is a pool of connections from OpenPostgres.
+type PostgresPool struct {
+	*pgxpool.Pool
+	cancels *cancels
+}
+
+// Close waits for running statements and closes all connections.
+func (p *PostgresPool) Close() {
+	p.Pool.Close()
+	p.cancels.close()
+}
+
 // OpenPostgres returns a pool of connections to a PostgreSQL server, or to a pooler or
 // server that speaks its protocol. It connects in the background and on demand, so it
 // succeeds even if the server is down. The zero fields of p take their defaults.
@@ -36,7 +48,7 @@ const (
 // ends, the server is asked to cancel the statement, except for what a CommitGuard guards.
 // A connection whose network is dead fails within a minute. The URL's sslmode decides about
 // TLS; the default is "prefer".
-func OpenPostgres(ctx context.Context, url URL, p Pool, log *slog.Logger) (*pgxpool.Pool, error) {
+func OpenPostgres(ctx context.Context, url URL, p Pool, log *slog.Logger) (*PostgresPool, error) {
 	config, err := pgxpool.ParseConfig(url.Raw())
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", url, err) // pgx omits the password
@@ -59,19 +71,22 @@ func OpenPostgres(ctx context.Context, url URL, p Pool, log *slog.Logger) (*pgxp
 		"datestyle":        "ISO",
 	})
 	limit := &statementLimit{milliseconds: strconv.FormatInt(max(1, p.StatementTimeout.Milliseconds()), 10), log: log}
+	requests := new(cancels)
+	requests.ctx, requests.stop = context.WithCancel(context.WithoutCancel(ctx))
 	config.BeforeConnect = func(ctx context.Context, config *pgx.ConnConfig) error {
 		if err := limit.beforeConnect(ctx, config); err != nil {
 			return err
 		}
-		new(CommitGuard).install(&config.Config)
+		(&CommitGuard{cancels: requests}).install(&config.Config)
 		return nil
 	}
 
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
+		requests.stop()
 		return nil, fmt.Errorf("open %s: %w", url, err)
 	}
-	return pool, nil
+	return &PostgresPool{pool, requests}, nil
 }
 
 // PostgresConfig returns the configuration of one connection to a PostgreSQL server, for a client that keeps the server's

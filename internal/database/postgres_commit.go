@@ -24,8 +24,10 @@ var errNotCancelled = errors.New("a COMMIT is not cancelled")
 // Between Begin and End the server is never asked to cancel what the connection runs. If a
 // context ends or the connection fails, its socket is closed.
 type CommitGuard struct {
+	cancels *cancels
 	conn    *pgconn.PgConn // set when the connection is open
 	running atomic.Bool
+	asked   atomic.Bool // a cancel request has been sent
 
 	mu      sync.Mutex
 	warning string // the first one since ClearWarning
@@ -70,6 +72,9 @@ func (g *CommitGuard) install(config *pgconn.Config) {
 			_ = g.conn.Conn().Close() // it is being closed
 			return nil, errNotCancelled
 		}
+		if g.asked.Load() && ctx.Value(g) == nil { // pgconn asks again when it closes the connection
+			return nil, errNotCancelled
+		}
 		return dial(ctx, network, addr)
 	}
 	config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
@@ -96,12 +101,15 @@ func (g *CommitGuard) install(config *pgconn.Config) {
 // the connection alone would leave the statement running. It closes the socket of a
 // connection whose guard says that a COMMIT runs.
 //
-// Unlike pgx's own handler it always waits for the answer to the request. The server has
-// then signalled the session, so the request cannot hit the next statement. PgBouncer
-// before 1.20 ends with a fatal error if the client leaves early (pgbouncer issue 801).
+// Unlike pgx's own handler it waits until the request is answered. The server has then
+// signalled the session, so the request cannot hit the next statement. Without an answer
+// within cancelTimeout the connection is closed, and the request is left to its pool: PgBouncer
+// before 1.20 ends with a fatal error if the client of a request leaves early (pgbouncer issue
+// 801).
 type canceller struct {
 	conn  *pgconn.PgConn
 	guard *CommitGuard
+	until time.Time     // when the connection is closed
 	sent  chan struct{} // closed when the request has been answered; nil: none was sent
 }
 
@@ -112,21 +120,52 @@ func (c *canceller) HandleCancel(context.Context) {
 		_ = c.conn.Conn().SetDeadline(time.Now()) // pgconn then closes the connection
 		return
 	}
-	// Without a confirmation in time the connection is closed.
-	_ = c.conn.Conn().SetDeadline(time.Now().Add(cancelTimeout))
+	c.until = time.Now().Add(cancelTimeout)
+	_ = c.conn.Conn().SetDeadline(c.until)
 	c.sent = make(chan struct{})
-	go func() {
-		defer close(c.sent)
-		ctx, cancel := context.WithTimeout(context.Background(), cancelTimeout)
-		defer cancel()
-		_ = c.conn.CancelRequest(ctx) // if it fails, the deadline ends the statement
-	}()
+	c.guard.asked.Store(true)
+	c.guard.cancels.send(c.conn, c.guard, c.sent)
 }
 
 // HandleUnwatchAfterCancel implements ctxwatch.Handler.
 func (c *canceller) HandleUnwatchAfterCancel() {
-	if c.sent != nil {
-		<-c.sent
+	if c.sent == nil {
+		_ = c.conn.Conn().SetDeadline(time.Time{})
+		return
 	}
-	_ = c.conn.Conn().SetDeadline(time.Time{})
+	late := time.NewTimer(time.Until(c.until))
+	defer late.Stop()
+	select {
+	case <-c.sent:
+		c.guard.asked.Store(false)
+		_ = c.conn.Conn().SetDeadline(time.Time{})
+	case <-late.C:
+		_ = c.conn.Close(context.Background())
+	}
+}
+
+// cancels are the cancel requests of a pool that are not answered yet.
+type cancels struct {
+	ctx     context.Context // of the requests
+	stop    context.CancelFunc
+	running sync.WaitGroup
+}
+
+// send asks the server to cancel what conn runs. It closes answered when the server has
+// answered, or the request has failed.
+func (c *cancels) send(conn *pgconn.PgConn, guard *CommitGuard, answered chan<- struct{}) {
+	c.running.Go(func() {
+		defer close(answered)
+		ctx, cancel := context.WithTimeout(context.WithValue(c.ctx, guard, true), silentMost)
+		defer cancel()
+		_ = conn.CancelRequest(ctx) // if it fails, the deadline ends the statement
+	})
+}
+
+// close waits for the answers, and for at most cancelTimeout.
+func (c *cancels) close() {
+	end := time.AfterFunc(cancelTimeout, c.stop)
+	defer end.Stop()
+	c.running.Wait()
+	c.stop()
 }

@@ -4,14 +4,15 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
 
 	"spillway/internal/apptest"
@@ -26,7 +27,7 @@ var postgres = apptest.Shared[*apptest.PostgresServer]{Start: func() (*apptest.P
 func TestMain(m *testing.M) { goleak.VerifyTestMain(apptest.Closing(m, &postgres)) }
 
 // openPostgres gives an attempt to connect a minute, which only a hang takes.
-func openPostgres(t *testing.T, url string, p database.Pool, log *slog.Logger) *pgxpool.Pool {
+func openPostgres(t *testing.T, url string, p database.Pool, log *slog.Logger) *database.PostgresPool {
 	t.Helper()
 	parsed, err := database.Parse(url)
 	if err != nil {
@@ -43,7 +44,7 @@ func openPostgres(t *testing.T, url string, p database.Pool, log *slog.Logger) *
 
 // setting reads a setting of a session. A statement that the server cancels for its
 // own timeout, which some tests set to a millisecond, is repeated.
-func setting(ctx context.Context, pool *pgxpool.Pool, name string) (string, error) {
+func setting(ctx context.Context, pool *database.PostgresPool, name string) (string, error) {
 	for {
 		var value string
 		err := pool.QueryRow(ctx, "SELECT current_setting('"+name+"')").Scan(&value)
@@ -124,6 +125,47 @@ func TestOpenPostgresBehindPgBouncer(t *testing.T) {
 
 // A server that is down costs no error until a connection is asked for; the
 // error never shows the password.
+// A server that does not answer a cancel request in time ends the connection, but not the request: PgBouncer would end with it.
+func TestCancelUnanswered(t *testing.T) {
+	t.Parallel()
+	pg := apptest.Postgres(t)
+	bouncer := apptest.PgBouncer(t, pg, "transaction")
+	pool := openPostgres(t, bouncer.URL("postgres"), database.Pool{Max: 1}, slog.New(slog.DiscardHandler))
+	direct := openPostgres(t, pg.URL("postgres"), database.Pool{Max: 1}, slog.New(slog.DiscardHandler))
+	for range 3 {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			_, err := pool.Exec(ctx, "SELECT pg_sleep(3600)")
+			ended <- err
+		}()
+		sleeping := func() (string, bool) {
+			var n string
+			err := direct.QueryRow(t.Context(), "SELECT count(*)::text FROM pg_stat_activity "+
+				"WHERE query LIKE 'SELECT pg_sleep%' AND state = 'active'").Scan(&n)
+			return fmt.Sprintf("%s run, %v", n, err), n == "1"
+		}
+		apptest.AwaitState(t, "the statement runs", sleeping)
+		apptest.SignalServer(t, pg, syscall.SIGSTOP)
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("the statement: %v, want %v", err, context.Canceled)
+		}
+		apptest.SignalServer(t, pg, syscall.SIGCONT)
+		apptest.AwaitState(t, "no statement runs", func() (string, bool) {
+			state, one := sleeping()
+			return state, !one && strings.HasPrefix(state, "0 run")
+		})
+		if err := pool.Ping(t.Context()); err != nil {
+			t.Fatalf("the next statement: %v", err)
+		}
+	}
+	pool.Close()
+	if err := bouncer.Stop(); err != nil { // says so when the pooler has crashed
+		t.Error(err)
+	}
+}
+
 func TestOpenPostgresDown(t *testing.T) {
 	t.Parallel()
 	pool := openPostgres(t, "postgres://postgres:secret@127.0.0.1:1/postgres", database.Pool{}, slog.New(slog.DiscardHandler))

@@ -34,7 +34,7 @@ const unpreparedFor = time.Minute
 
 // DB is a pool of connections to one database. Its methods can be called concurrently.
 type DB struct {
-	pool   *pgxpool.Pool
+	pool   *database.PostgresPool
 	bounds database.Pool // all fields are set
 	log    *slog.Logger
 
