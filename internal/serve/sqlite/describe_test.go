@@ -39,23 +39,28 @@ func TestDescribeInterrupted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, leave := context.WithCancel(t.Context())
-	defer leave()
-	err = db.read(ctx, func(conn conn) error {
-		left := sqlite.AuthorizeFunc(func(a sqlite.Action) sqlite.AuthResult {
-			if a.Type() == sqlite.OpPragma { // it asks for the columns
-				leave()
+	for leaveAt := 1; ; leaveAt++ { // in each step in turn
+		ctx, leave := context.WithCancel(t.Context())
+		asked := 0
+		err = db.read(ctx, func(conn conn) error {
+			err := conn.SetAuthorizer(sqlite.AuthorizeFunc(func(sqlite.Action) sqlite.AuthResult {
+				if asked++; asked == leaveAt {
+					leave()
+				}
+				return sqlite.AuthResultOK
+			}))
+			if err == nil {
+				_, err = source.declared(conn.Conn)
 			}
-			return sqlite.AuthResultOK
+			return errors.Join(err, conn.SetAuthorizer(nil))
 		})
-		err := conn.SetAuthorizer(left)
-		if err == nil {
-			_, err = source.declared(conn.Conn)
+		leave()
+		if asked < leaveAt {
+			break
 		}
-		return errors.Join(err, conn.SetAuthorizer(nil))
-	})
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("the client left: %v, want %v", err, context.Canceled)
+		if err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("the client left in step %d: %v, want %v", leaveAt, err, context.Canceled)
+		}
 	}
 	rows := new(feed.Rows)
 	if err := source.Read(t.Context(), feed.Range{Limit: 1}, rows); err != nil || string(rows.Data) != `{"id":1}` {

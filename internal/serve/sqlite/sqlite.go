@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -188,8 +189,13 @@ func stopped(err error) bool {
 	if err == nil {
 		return false
 	}
-	code := sqlite.ErrCode(err).ToPrimary()
-	return code == sqlite.ResultInterrupt || code == sqlite.ResultBusy
+	switch sqlite.ErrCode(err).ToPrimary() {
+	case sqlite.ResultInterrupt, sqlite.ResultBusy:
+		return true
+	case sqlite.ResultError: // of a statement that SQLite itself parses, such as that of a view
+		return strings.HasSuffix(err.Error(), "interrupted")
+	}
+	return false
 }
 
 // acquire returns a connection of the pool, opens one if there are fewer than Max, or
