@@ -93,7 +93,7 @@ func testShares(t *testing.T, disturbed bool) {
 		t.Errorf("results: %q", names)
 	}
 	r.wantNothingLeft(t)
-	if stdout, stderr, code := spillway(t, "report", out); code != 0 || !strings.Contains(stdout, "host app used  throttled") ||
+	if stdout, stderr, code := spillway(t, "report", out); code != 0 || !strings.Contains(stdout, "host app used ") ||
 		!strings.Contains(stdout, fmt.Sprintf("host app     127.0.0.1, 0.5 CPUs on cores %d", cores[1])) {
 		t.Errorf("report: exit %d\n%s%s", code, stdout, stderr)
 	}

@@ -144,8 +144,12 @@ func testStreamIdempotencyKey(t *testing.T, b StreamBackend) {
 	}
 	short := db.stream(t, readings(), func(c *stream.Config) { c.KeyTTL = 1 })
 	send(t, short, "short", `{"id":30}`)
-	if o := send(t, short, "short", `{"id":31}`); o.Replayed || o.Stored != 1 {
-		t.Errorf("an expired key: %+v", o)
+	o, err := trySend(t, short, "short", `{"id":31}`)
+	for errors.Is(err, queue.ErrKeyReused) { // the database's clock shows the same time still
+		o, err = trySend(t, short, "short", `{"id":31}`)
+	}
+	if err != nil || o.Replayed || o.Stored != 1 {
+		t.Errorf("an expired key: %+v, %v", o, err)
 	}
 }
 
