@@ -38,7 +38,7 @@ SELECT a.attname, format_type(a.atttypid, a.atttypmod), format_type(base.oid, -1
 		AND (c.oid = a.attcollation
 			OR c.oid IN (SELECT unnest(i.indcollation) FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisunique AND a.attnum = ANY(i.indkey))) LIMIT 1), '')
 FROM b JOIN pg_attribute a USING (attrelid, attnum) JOIN pg_type base ON base.oid = b.type AND base.typtype <> 'd'
-	LEFT JOIN pg_type element ON element.oid = base.typelem AND base.typlen = -1 AND base.typsubscript::regproc::text = 'array_subscript_handler'`
+	LEFT JOIN pg_type element ON element.oid = base.typelem AND element.typarray = base.oid`
 
 // deferrableKey yields a unique index on the columns $2 of a table that is checked at COMMIT.
 const deferrableKey = `SELECT i.indexrelid::regclass::text FROM pg_index i WHERE i.indrelid = to_regclass($1::text) AND i.indisunique
