@@ -114,21 +114,23 @@ func (t *target) match() string {
 		t.element = element
 	}
 	var others []stream.Pair
+	rounded := *t
+	rounded.column.Round = true
 	for i := range pairs {
 		p := &pairs[i]
-		if !slices.Contains(p.bases, t.base) {
-			continue
-		}
-		possible := p.fits == nil || p.fits(t)
-		if p.Type == t.element && isArray == t.array && (possible || t.column.Round && p.Round != "") {
+		same := p.Type == t.element && isArray == t.array
+		switch {
+		case !slices.Contains(p.bases, t.base), p.fits != nil && !p.fits(&rounded):
+		case same && t.column.Round && p.Round == "":
+			return fmt.Sprintf("column %s is %s, which rounds no value of type %s: remove round: true", t.column.Name, t.kind, t.column.Type)
+		case same && (p.fits == nil || p.fits(t)):
 			t.pair = p
-			break
-		}
-		if of := p.Pair; possible || p.Type == t.element && p.Round != "" {
+		default:
+			other := p.Pair
 			if t.array {
-				of.Type += "[]"
+				other.Type += "[]"
 			}
-			others = append(others, of)
+			others = append(others, other)
 		}
 	}
 	if t.pair == nil {

@@ -108,11 +108,11 @@ func testExactRows(t *testing.T, url string, db *DB) {
 		t.Fatal(err)
 	}
 	want := map[int]string{
-		1: "It's: 1.005 cannot be stored exactly in a column of type numeric(20,2)",
+		1: "It's: 1.005 cannot be stored exactly in a column of type price",
 		2: "hundreds: 99910 cannot be stored exactly in a column of type numeric(3,-2)",
 		3: "hundreds: 100000 cannot be stored exactly",
 		4: "tiny: 0.01 cannot be stored exactly in a column of type numeric(2,4)",
-		8: "nested: 1.005 cannot be stored exactly in a column of type numeric(20,2)",
+		8: "nested: 1.005 cannot be stored exactly in a column of type nested",
 		5: "label: 123456789 cannot be stored exactly", 6: "violates check constraint",
 	}
 	for _, r := range b.Requests[0].Result.Refused {

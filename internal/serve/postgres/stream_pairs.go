@@ -26,7 +26,7 @@ type pair struct {
 const (
 	roundsDigits = "rounds to the column's digits"
 	roundsDouble = "rounds to the nearest floating-point number"
-	canonical    = "one address; in a key, spelled as PostgreSQL does"
+	asPrinted    = "spelled as PostgreSQL does"
 )
 
 // pairs are all pairs that are exact. The documents have them too.
@@ -47,15 +47,15 @@ var pairs = []pair{
 	{of(stream.Text, "char(n)", "n characters", true, "fills up with spaces"), []string{"bpchar"}, isLimited, (*target).fitsLength},
 	{of(stream.Text, "name", "up to 63 bytes", true, ""), []string{"name"}, nil, isName},
 	{of(stream.Text, "enumerations", "a label", true, ""), []string{"enum"}, nil, nil},
-	{of(stream.Text, "inet, cidr", canonical, true, ""), []string{"inet", "cidr"}, nil, isSpelled},
-	{of(stream.Text, "macaddr, macaddr8", canonical, true, ""), []string{"macaddr", "macaddr8"}, nil, isSpelled},
+	{of(stream.Text, "inet, cidr", asPrinted, true, ""), []string{"inet", "cidr"}, nil, isAddress},
+	{of(stream.Text, "macaddr, macaddr8", asPrinted, true, ""), []string{"macaddr", "macaddr8"}, nil, isMAC},
 	{of(stream.Text, "bit(n), bit varying(n)", "n, or up to n, of 0 and 1", true, ""), []string{"bit", "varbit"}, nil, isBits},
-	{of(stream.Text, "interval, interval(p)", "spelled as PostgreSQL does, such as 1 day 02:03:04", false, ""), []string{"interval"}, isWhole, isInterval},
+	{of(stream.Text, "interval, interval(p)", asPrinted + ", such as 1 day 02:03:04", false, ""), []string{"interval"}, isWhole, isInterval},
 	{of(stream.Text, "xml", "without a declaration (<?xml)", false, ""), []string{"xml"}, nil, isUndeclared},
 	{of(stream.Boolean, "boolean", "", true, ""), []string{"bool"}, nil, nil},
 	{of(stream.Integer, "text, varchar(n)", "up to n digits and signs", true, ""), []string{"text", "varchar"}, nil, (*target).fitsLength},
 	{of(stream.UUID, "uuid", "", true, ""), []string{"uuid"}, nil, nil},
-	{of(stream.UUID, "text, varchar(n), char(36)", "n of at least 36", true, ""), []string{"text", "varchar", "bpchar"}, nil, (*target).fitsLength},
+	{of(stream.UUID, "text, varchar(n), char(36)", "n of at least 36", true, ""), []string{"text", "varchar", "bpchar"}, hasRoom, (*target).fitsLength},
 	{of(stream.Timestamp, "timestamptz(p)", "with up to p digits of a second", true, roundsDigits), []string{"timestamptz"}, nil, (*target).fitsSeconds},
 	{of(stream.Timestamp, "timestamp(p)", "with up to p digits of a second, in UTC", true, roundsDigits), []string{"timestamp"}, nil, (*target).fitsSeconds},
 	{of(stream.Date, "date", "", true, ""), []string{"date"}, nil, nil},
@@ -71,7 +71,9 @@ func of(t stream.Type, column, when string, key bool, round string) stream.Pair 
 }
 
 func between(least, most int64) func(*target, stream.Value) bool {
-	return func(t *target, v stream.Value) bool { return t.column.Round && t.pair.Round != "" || v.N >= least && v.N <= most }
+	return func(t *target, v stream.Value) bool {
+		return t.column.Round && t.pair.Round != "" || v.N >= least && v.N <= most
+	}
 }
 
 // text returns the text of a value as a column of texts has it.
@@ -121,8 +123,18 @@ func (t *target) secondDigits() int {
 	return most
 }
 
-func isNarrow(t *target) bool  { return t.modifier >= 0 && t.precision() <= stream.RealDigits }
+func isNarrow(t *target) bool {
+	return t.column.Round || t.modifier >= 0 && t.precision() <= stream.RealDigits
+}
+
 func isLimited(t *target) bool { return t.modifier >= 4 }
+
+// hasRoom reports whether a column holds UUIDs.
+func hasRoom(t *target) bool {
+	const length = 36
+	n := t.modifier - 4
+	return n == length || t.base != "bpchar" && (n > length || !isLimited(t))
+}
 
 // isWhole reports whether an interval column holds all fields, from years to seconds.
 func isWhole(t *target) bool { return t.modifier < 0 || t.modifier>>16&0x7fff == 0x7fff }
@@ -138,7 +150,9 @@ func isName(_ *target, v stream.Value) bool {
 	return len(v.Bytes) <= most
 }
 
-func isUndeclared(_ *target, v stream.Value) bool { return !strings.HasPrefix(string(v.Bytes), "<?xml") }
+func isUndeclared(_ *target, v stream.Value) bool {
+	return !strings.HasPrefix(string(v.Bytes), "<?xml")
+}
 
 func isTime(t *target, v stream.Value) bool {
 	const day = 24 * 3600 * 1e6
@@ -150,20 +164,16 @@ func isBits(t *target, v stream.Value) bool {
 	return strings.Trim(string(v.Bytes), "01") == "" && (t.modifier < 0 || n == t.modifier || t.base == "varbit" && n < t.modifier)
 }
 
-// isSpelled reports whether a value is an address of the column's type, in a key as the server spells
+// isMAC and isAddress report whether a value is an address of the column's type, as the server spells
 // it.
-func isSpelled(t *target, v stream.Value) bool {
+func isMAC(t *target, v stream.Value) bool {
+	mac, err := net.ParseMAC(string(v.Bytes))
+	return err == nil && len(mac) == map[string]int{"macaddr": 6, "macaddr8": 8}[t.base] && mac.String() == string(v.Bytes)
+}
+
+func isAddress(t *target, v stream.Value) bool {
 	text := string(v.Bytes)
-	spelled := ""
-	if strings.HasPrefix(t.base, "macaddr") {
-		size := map[string]int{"macaddr": 6, "macaddr8": 8}[t.base]
-		if mac, err := net.ParseMAC(text); err == nil && len(mac) == size {
-			spelled = mac.String()
-		}
-	} else {
-		spelled = spellAddress(text, t.base == "cidr")
-	}
-	return spelled != "" && (!t.key || spelled == text)
+	return text != "" && text == spellAddress(text, t.base == "cidr")
 }
 
 // spellAddress returns an address as the server spells it; "" if it is none.

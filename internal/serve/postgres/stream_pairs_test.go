@@ -34,15 +34,10 @@ func exactColumns() []storetest.ExactColumn {
 		{SQL: "smallint", Types: only(stream.Integer), Refused: []string{"32768", "-32769"}},
 		{SQL: "small_domain", Types: only(stream.Integer), Refused: []string{"32768"}},
 		{SQL: "oid", Types: only(stream.Integer), Refused: []string{"-1", "4294967296"}},
-		{
-			SQL: "double precision", Types: only(stream.Real, stream.Integer), Rounds: only(stream.Real, stream.Integer),
-			Refused: []string{"1e-400", "1e400"},
-		},
-		{SQL: "real", Types: only(stream.Real, stream.Integer), Rounds: only(stream.Real, stream.Integer), Refused: []string{"0.123456789", "1e39", "1e-50"}},
+		{SQL: "double precision", Types: only(stream.Integer, stream.Real), Rounds: only(stream.Integer), Refused: []string{"9007199254740993"}},
+		{SQL: "real", Types: only(stream.Real, stream.Integer), Rounds: only(stream.Real, stream.Integer), Refused: []string{"0.123456789", "1e39"}},
 		{SQL: "numeric(10,2)", Types: numbers, Rounds: numbers, Refused: []string{"1.239", "1e8", "1e-5"}},
 		{SQL: "numeric(20,2)", Types: only(stream.Decimal, stream.Integer), Rounds: numbers, Refused: []string{"1.005", "1e18"}},
-		{SQL: "numeric(3,-2)", Types: numbers, Rounds: numbers, Refused: []string{"99910", "100000", "1"}},
-		{SQL: "numeric(2,4)", Types: numbers, Rounds: numbers, Refused: []string{"0.01", "1"}},
 		{SQL: "price", Types: only(stream.Decimal, stream.Integer), Rounds: numbers, Refused: []string{"1.005"}},
 		{SQL: "numeric", Types: only(stream.Decimal, stream.Integer), Rounds: numbers},
 		{SQL: "text", Types: texts},
@@ -51,7 +46,7 @@ func exactColumns() []storetest.ExactColumn {
 		{SQL: "text COLLATE loose", Types: texts, Unkeyed: only(stream.Text, stream.JSON)},
 		{SQL: "citext", Types: only(stream.Text), Unkeyed: only(stream.Text)},
 		{SQL: "char(3)", Types: only(stream.Text), Rounds: only(stream.Text), Refused: []string{`"ab"`, `"abcd"`, `"abc "`}, Texts: []string{"abc", "a  ", "a b", "   ", "ab ", "äbc"}},
-		{SQL: "char(36)", Types: only(stream.UUID), Rounds: only(stream.UUID)},
+		{SQL: "char(36)", Types: only(stream.UUID, stream.Text), Rounds: only(stream.Text), Texts: []string{strings.Repeat("a", 36)}},
 		{SQL: "bpchar"},
 		{SQL: "name", Types: only(stream.Text), Refused: []string{`"` + strings.Repeat("ä", 32) + `"`}},
 		{SQL: `"char"`},
@@ -84,7 +79,7 @@ func exactColumns() []storetest.ExactColumn {
 		{SQL: "bytea", Types: only(stream.Bytes), Read: "encode(v, 'hex')"},
 		{SQL: "json", Types: only(stream.JSON), NoKey: true},
 		{SQL: "money"},
-		{SQL: "point"},
+		{SQL: "point", NoKey: true},
 		{SQL: "int4range"},
 		{SQL: "tsvector"},
 	}
@@ -127,9 +122,22 @@ func TestStreamArrays(t *testing.T) {
 	at timestamptz(0)[], local timestamp[], u uuid[], day date[], clock time[], raw bytea[], net inet[], object jsonb)`)
 	mustExecute(t, url, "ALTER DATABASE "+apptest.DatabaseName(url)+" SET array_nulls = off")
 	columns := []stream.Column{
-		{Name: "id", Type: "integer", Required: true}, {Name: "i", Type: "integer[]"}, {Name: "r", Type: "real[]"}, {Name: "d", Type: "decimal[]"}, {Name: "t", Type: "text[]"},
-		{Name: "v", Type: "text[]"}, {Name: "e", Type: "text[]"}, {Name: "b", Type: "boolean[]"}, {Name: "at", Type: "timestamp[]"}, {Name: "local", Type: "timestamp[]"},
-		{Name: "u", Type: "uuid[]"}, {Name: "day", Type: "date[]"}, {Name: "clock", Type: "time[]"}, {Name: "raw", Type: "bytes[]"}, {Name: "net", Type: "text[]"}, {Name: "object", Type: "json"},
+		{Name: "id", Type: "integer", Required: true},
+		{Name: "i", Type: "integer[]"},
+		{Name: "r", Type: "real[]"},
+		{Name: "d", Type: "decimal[]"},
+		{Name: "t", Type: "text[]"},
+		{Name: "v", Type: "text[]"},
+		{Name: "e", Type: "text[]"},
+		{Name: "b", Type: "boolean[]"},
+		{Name: "at", Type: "timestamp[]"},
+		{Name: "local", Type: "timestamp[]"},
+		{Name: "u", Type: "uuid[]"},
+		{Name: "day", Type: "date[]"},
+		{Name: "clock", Type: "time[]"},
+		{Name: "raw", Type: "bytes[]"},
+		{Name: "net", Type: "text[]"},
+		{Name: "object", Type: "json"},
 	}
 	sinkOf := func(url string, key ...string) (*stream.Schema, *Stream) {
 		for i := range columns {

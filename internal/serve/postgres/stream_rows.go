@@ -73,13 +73,7 @@ func (st *Stream) notesFound(b *stream.Batch) bool { return b.Mark != nil && len
 // failed one.
 func (st *Stream) insertSingly(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch, rows []stream.Row) error {
 	layout := st.layout.Load()
-	rows = slices.DeleteFunc(slices.Clone(rows), func(r stream.Row) bool {
-		reason := layout.refuses(r)
-		if reason != "" {
-			r.Entry.Result.Refused = append(r.Entry.Result.Refused, stream.RowRefusal{Row: r.Row, Reason: reason})
-		}
-		return reason != ""
-	})
+	reasons := make([]string, len(rows)) // why a row is not sent
 	statements := []step{{statement: layout.insert}, {statement: st.release}, {statement: st.savepoint}, {statement: st.back}}
 	descriptions, err := st.describe(ctx, conn, statements)
 	if err != nil {
@@ -90,6 +84,9 @@ func (st *Stream) insertSingly(ctx context.Context, conn *pgconn.PgConn, b *stre
 	send(p, step{st.savepoint, nil, nil}, savepoint)
 	p.SendPipelineSync()
 	for i := range rows {
+		if reasons[i] = layout.refuses(rows[i]); reasons[i] != "" {
+			continue
+		}
 		send(p, step{st.back, nil, nil}, back)
 		send(p, step{layout.insert, layout.encode(rows[i : i+1]), nil}, rowOf)
 		send(p, step{st.release, nil, nil}, release)
@@ -101,7 +98,7 @@ func (st *Stream) insertSingly(ctx context.Context, conn *pgconn.PgConn, b *stre
 	p.SendPipelineSync()
 	err = p.Flush()
 	if err == nil {
-		err = st.takeSingly(p, b, rows)
+		err = st.takeSingly(p, b, rows, reasons)
 	}
 	closed := p.Close()
 	var pgErr *pgconn.PgError
@@ -111,12 +108,16 @@ func (st *Stream) insertSingly(ctx context.Context, conn *pgconn.PgConn, b *stre
 	return errors.Join(err, closed)
 }
 
-// takeSingly reads the outcome of each row.
-func (st *Stream) takeSingly(p *pgconn.Pipeline, b *stream.Batch, rows []stream.Row) error {
+// takeSingly reads the outcome of each row, unless there is a reason why it was not sent.
+func (st *Stream) takeSingly(p *pgconn.Pipeline, b *stream.Batch, rows []stream.Row, reasons []string) error {
 	if _, err := untilSync(p); err != nil {
 		return err
 	}
 	for i, r := range rows {
+		if reasons[i] != "" {
+			r.Entry.Result.Refused = append(r.Entry.Result.Refused, stream.RowRefusal{Row: r.Row, Reason: reasons[i]})
+			continue
+		}
 		inserted, err := untilSync(p)
 		b.Progress()
 		if err == nil && inserted == 0 && st.notesFound(b) {
@@ -298,6 +299,8 @@ func (t *target) carried(v stream.Value) []byte {
 		return text
 	case t.column.Type == stream.Real:
 		return t.text(v)
+	case t.key && t.column.Type == stream.Decimal: // in a text, equal numbers have equal digits
+		return stream.TrimDecimal(v.Bytes)
 	}
 	return v.Bytes
 }
