@@ -36,7 +36,8 @@ SELECT a.attname, format_type(a.atttypid, a.atttypmod), format_type(base.oid, -1
 	(element.oid IS NOT NULL)::text,
 	COALESCE((SELECT c.collname FROM pg_collation c WHERE to_jsonb(c) ->> 'collisdeterministic' = 'false'
 		AND (c.oid = a.attcollation
-			OR c.oid IN (SELECT unnest(i.indcollation) FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisunique AND a.attnum = ANY(i.indkey))) LIMIT 1), '')
+			OR c.oid IN (SELECT unnest(i.indcollation) FROM pg_index i
+				WHERE i.indrelid = a.attrelid AND i.indisunique AND a.attnum = ANY(i.indkey))) LIMIT 1), '')
 FROM b JOIN pg_attribute a USING (attrelid, attnum) JOIN pg_type base ON base.oid = b.type AND base.typtype <> 'd'
 	LEFT JOIN pg_type element ON element.oid = base.typelem AND element.typarray = base.oid`
 
@@ -121,7 +122,7 @@ func (t *target) match() string {
 		switch {
 		case !slices.Contains(strings.Fields(p.bases), t.base), p.fits != nil && !p.fits(&rounded):
 		case same && t.column.Round && p.Round == "":
-			return fmt.Sprintf("column %s is %s, which rounds no value of type %s: remove round: true", t.column.Name, t.kind, t.column.Type)
+			return fmt.Sprintf("column %s is %s, which does not round values of type %s: remove round: true", t.column.Name, t.kind, t.column.Type)
 		case same && (p.fits == nil || p.fits(t)):
 			t.pair = &p
 		default:
@@ -137,7 +138,7 @@ func (t *target) match() string {
 	}
 	isNow := t.element == stream.Timestamp && t.column.Default != nil && *t.column.Default == stream.Now
 	if isNow && !t.column.Round && t.secondDigits() < 6 {
-		return fmt.Sprintf("column %s is %s, and its default now has microseconds: set round: true in the stream's columns", t.column.Name, t.kind)
+		return fmt.Sprintf("column %s is %s, and its default now has microseconds: set round: true", t.column.Name, t.kind)
 	}
 	return ""
 }
