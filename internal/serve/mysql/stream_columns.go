@@ -143,7 +143,7 @@ func (st *Stream) inexact(r stream.Row) string {
 			return fmt.Sprintf("%s: ends with a space, which %s with collation %s ignores or cuts off in a key", c.Name, found.kind, found.collation)
 		}
 		if c.Type == stream.Decimal && found.kind == "decimal" && !stream.DecimalFits(value, found.precision, found.scale) {
-			return stream.InexactDecimal(c.Name, value, fmt.Sprintf("decimal(%d,%d)", found.precision, found.scale))
+			return stream.Inexact(c.Name, value, fmt.Sprintf("decimal(%d,%d)", found.precision, found.scale))
 		}
 	}
 	return ""

@@ -47,7 +47,7 @@ func (w *batchWriter) InsertRows(_ context.Context, rows []stream.Row) error {
 			if c.Type != stream.Decimal || r.Null(r.Row, i) {
 				w.bind(stmt, i, c.Type, r)
 			} else if !decimals[i].bind(stmt, i+1, r.Bytes(r.Row, i)) {
-				reason = stream.InexactDecimal(c.Name, r.Bytes(r.Row, i), decimals[i].declared)
+				reason = stream.Inexact(c.Name, r.Bytes(r.Row, i), decimals[i].declared)
 			}
 		}
 		if reason != "" {
