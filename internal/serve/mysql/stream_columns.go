@@ -113,10 +113,10 @@ func (st *Stream) checkTriggers(ctx context.Context, se *session) error {
 		return nil
 	}
 	name := plans.ParseTableName(st.def.Table)
-	rows, err := se.texts(ctx, "SELECT trigger_name FROM information_schema.triggers WHERE event_manipulation = 'UPDATE' AND action_timing = 'BEFORE' "+
+	rows, err := se.texts(ctx, "SELECT trigger_name FROM information_schema.triggers WHERE event_manipulation = 'UPDATE' "+
 		"AND event_object_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND event_object_table = ?", name.Schema, name.Name)
 	if err == nil && len(rows) > 0 {
-		err = fmt.Errorf("%w: a record whose key exists would run the BEFORE UPDATE trigger %s of %s; drop the trigger, or the stream's key",
+		err = fmt.Errorf("%w: a record whose key exists would run the UPDATE trigger %s of %s; drop the trigger, or the stream's key",
 			tables.ErrUnusable, rows[0][0], st.def.Table)
 	}
 	return err

@@ -180,6 +180,9 @@ func (c *heldColumn) value(r stream.Row, column int) (bound driver.Value, reason
 	}
 	v := r.Value(r.Row, column)
 	bound, exact := c.bind(c, v)
+	if text, ok := bound.([]byte); ok && text == nil {
+		bound = []byte{} // nil would be NULL
+	}
 	if exact || c.Round {
 		return bound, ""
 	}
