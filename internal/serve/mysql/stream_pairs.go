@@ -296,8 +296,7 @@ func bindLabels(c *heldColumn, v stream.Value) (driver.Value, bool) {
 	return v.Bytes, true
 }
 
-// bindAddress binds an address of the server's own spelling, which differs from that of Go if the
-// first 96 bits are zero.
+// bindAddress binds an address as the server spells it.
 func bindAddress(c *heldColumn, v stream.Value) (driver.Value, bool) {
 	text := string(v.Bytes)
 	a, err := netip.ParseAddr(text)
@@ -305,8 +304,13 @@ func bindAddress(c *heldColumn, v stream.Value) (driver.Value, bool) {
 		return v.Bytes, false
 	}
 	spelled := a.String()
-	if b := a.As16(); c.kind == "inet6" && [12]byte(b[:12]) == [12]byte{} && (b[12] != 0 || b[13] != 0) {
+	switch b, fields := a.As16(), strings.Split(spelled, ":"); {
+	case a.Is4():
+	case [12]byte(b[:12]) == [12]byte{} && (b[12] != 0 || b[13] != 0):
 		spelled = "::" + netip.AddrFrom4([4]byte(b[12:])).String()
+	case len(fields) == 8 && !strings.Contains(spelled, "::") && slices.Contains(fields, "0"): // Go writes a lone zero
+		i := slices.Index(fields, "0")
+		spelled = strings.Join(fields[:i], ":") + "::" + strings.Join(fields[i+1:], ":")
 	}
 	return v.Bytes, spelled == text
 }
