@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"spillway/internal/plans"
@@ -139,14 +140,15 @@ func (c tableColumn) padded() bool {
 	return c.collation != "" && !strings.Contains(c.collation, "nopad") && !strings.Contains(c.collation, "0900")
 }
 
-// cuts reports whether a text is longer than the column: the server cuts spaces at its end
-// off without an error.
+// cuts reports whether a text is longer than the column. The server cuts white space at its end off
+// without an error.
 func (c tableColumn) cuts(text []byte) bool {
 	size := len(text)
 	if strings.HasPrefix(c.charset, "u") && !strings.HasPrefix(c.charset, "utf8") {
 		size *= 4 // at most, in ucs2, utf16 and utf32
 	}
-	return utf8.RuneCount(text) > c.length || strings.HasSuffix(c.kind, "text") && size > c.bytes
+	last, _ := utf8.DecodeLastRune(text)
+	return utf8.RuneCount(text) > c.length || strings.HasSuffix(c.kind, "text") && size > c.bytes && unicode.IsSpace(last)
 }
 
 // verifyColumns fails a batch with decimals if a column has changed since it was read. It

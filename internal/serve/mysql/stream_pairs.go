@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -42,7 +41,7 @@ const (
 var pairs = []pair{
 	{Pair: stream.Pair{Type: stream.Integer, Column: "TINYINT to BIGINT", When: inRange, Key: true}, kinds: integers, bind: bindNumber},
 	{Pair: stream.Pair{Type: stream.Integer, Column: "DECIMAL(p,s)", When: inRange, Key: true}, kinds: "decimal", bind: bindNumber},
-	{Pair: stream.Pair{Type: stream.Integer, Column: "DOUBLE", When: "that a double equals: all up to 2^53", Key: true}, kinds: "double", bind: bindWhole},
+	{Pair: stream.Pair{Type: stream.Integer, Column: "DOUBLE", When: "up to 2^53", Key: true}, kinds: "double", bind: bindWhole},
 	{Pair: stream.Pair{Type: stream.Integer, Column: "BIT(n)", When: "from 0, of up to n bits", Key: true}, kinds: "bit", bind: bindBits},
 	{Pair: stream.Pair{Type: stream.Integer, Column: "YEAR", When: "0, or 1901 to 2155", Key: true}, kinds: "year", bind: bindYear},
 	{Pair: stream.Pair{Type: stream.Integer, Column: "CHAR(n), VARCHAR(n), TEXT", When: asText, Key: true}, kinds: "char " + texts, bind: bindString},
@@ -225,8 +224,7 @@ func bindNumber(_ *heldColumn, v stream.Value) (driver.Value, bool) { return v.N
 func bindReal(_ *heldColumn, v stream.Value) (driver.Value, bool) { return v.Real(), true }
 
 func bindWhole(_ *heldColumn, v stream.Value) (driver.Value, bool) {
-	x := float64(v.N)
-	return x, x < math.MaxInt64 && int64(x) == v.N
+	return float64(v.N), v.N >= -stream.WholeMax && v.N <= stream.WholeMax
 }
 
 func bindFloat(_ *heldColumn, v stream.Value) (driver.Value, bool) {
@@ -255,7 +253,7 @@ func bindUnsigned(c *heldColumn, v stream.Value) (driver.Value, bool) {
 	return n, err == nil && (c.kind != "bit" || n>>c.precision == 0)
 }
 
-// bindString binds a text that has no space at its end: the server refuses one that is too long.
+// bindString binds a text without white space at its end: the server refuses one that is too long.
 func bindString(c *heldColumn, v stream.Value) (driver.Value, bool) {
 	switch c.Type {
 	case stream.JSON:
@@ -270,10 +268,10 @@ func bindString(c *heldColumn, v stream.Value) (driver.Value, bool) {
 }
 
 func bindText(c *heldColumn, v stream.Value) (driver.Value, bool) {
-	if !bytes.HasSuffix(v.Bytes, []byte(" ")) {
-		return v.Bytes, true
+	if len(v.Bytes) > c.length && c.cuts(v.Bytes) {
+		return v.Bytes, false
 	}
-	return v.Bytes, c.kind != "char" && !c.cuts(v.Bytes) && !(c.strict && c.padded())
+	return v.Bytes, !bytes.HasSuffix(v.Bytes, []byte(" ")) || c.kind != "char" && !(c.strict && c.padded())
 }
 
 func bindBytes(c *heldColumn, v stream.Value) (driver.Value, bool) {

@@ -3,7 +3,6 @@ package sqlite
 import (
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 
@@ -35,7 +34,7 @@ const (
 // pairs are all pairs of types that are exact. A column's declared type matters only by its affinity.
 var pairs = []pair{
 	{stream.Pair{Type: stream.Integer, Column: typedInteger + "; " + typedNone + "; " + typedNumber, Key: true}, []affinity{asInteger, asBound, asNumber}, bindInteger},
-	{stream.Pair{Type: stream.Integer, Column: typedReal, When: "that a double equals: all up to 2^53", Key: true}, []affinity{asReal}, bindWhole},
+	{stream.Pair{Type: stream.Integer, Column: typedReal, When: "up to 2^53", Key: true}, []affinity{asReal}, bindWhole},
 	{stream.Pair{Type: stream.Integer, Column: typedText, Key: true}, []affinity{asText}, bindText},
 	{
 		stream.Pair{Type: stream.Real, Column: "all but text, and DECIMAL(p) of more than 15 digits", Key: true},
@@ -116,8 +115,7 @@ func bindInteger(_ *heldColumn, stmt *sqlite.Stmt, param int, v stream.Value) bo
 
 func bindWhole(_ *heldColumn, stmt *sqlite.Stmt, param int, v stream.Value) bool {
 	stmt.BindInt64(param, v.N)
-	x := float64(v.N)
-	return x < math.MaxInt64 && int64(x) == v.N
+	return v.N >= -stream.WholeMax && v.N <= stream.WholeMax
 }
 
 func bindReal(_ *heldColumn, stmt *sqlite.Stmt, param int, v stream.Value) bool {

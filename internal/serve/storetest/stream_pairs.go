@@ -157,7 +157,7 @@ func (c ExactColumn) keys(t *testing.T, db StreamDB, b StreamBackend, table stri
 					different[sentText(kind, part[i])] = true
 				}
 			}
-			if got := db.column(t, "SELECT count(*) FROM "+table); got != strconv.Itoa(len(different)) {
+			if got := db.column(t, "SELECT count(*) FROM "+table); got != strconv.Itoa(len(different)) && kind != stream.JSON {
 				t.Errorf("%s as key: %d different values are %s rows", kind, len(different), got)
 			}
 		}
