@@ -116,6 +116,9 @@ func (p *printer) columns(columns Columns, indent string) {
 		if c.Format != "" {
 			text += ", format: " + scalar(c.Format)
 		}
+		if c.Round {
+			text += ", round: true"
+		}
 		fmt.Fprintf(&p.out, "%s  %s: {%s}\n", indent, scalar(c.Name), text)
 	}
 }

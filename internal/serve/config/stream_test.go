@@ -61,7 +61,7 @@ func TestReadStream(t *testing.T) {
 
 func TestReadStreamRefuses(t *testing.T) {
 	t.Parallel()
-	bad(t, positions+"      height: {type: real, least: 1}\n", "11:28: streams[0].columns.height.least: unknown key; the keys here are type, required, default, min, max, max_length, claim, format")
+	bad(t, positions+"      height: {type: real, least: 1}\n", "11:28: streams[0].columns.height.least: unknown key; the keys here are type, required, default, min, max, max_length, claim, format, round")
 	bad(t, positions+"      height: {type: [real]}\n", "11:22: streams[0].columns.height.type: must be one value, not a list")
 	bad(t, positions+"      height: {type: real, required: 1}\n", "11:38: streams[0].columns.height.required: must be true or false, not \"1\"")
 	bad(t, positions+"      speed: real\n", "11:7: streams[0].columns.speed: duplicate key, first in line 8")
@@ -106,7 +106,7 @@ func TestValidateStream(t *testing.T) {
 		refused("streams[0].table: must be NAME or SCHEMA.NAME", func(_ *Config, s *Stream) { s.Table = table })
 	}
 	refused("streams[0].columns: must name at least one", func(_ *Config, s *Stream) { s.Columns = nil })
-	refused(`streams[0].columns.id.type: must be integer, real, decimal, text, boolean, timestamp, json or uuid, not "int"`, func(_ *Config, s *Stream) { s.Columns[0].Type = "int" })
+	refused(`streams[0].columns.id.type: must be integer, real, decimal, text, boolean, timestamp, json, uuid, date, time, bytes, integer[], real[], decimal[], text[], boolean[], timestamp[], uuid[], date[], time[] or bytes[], not "int"`, func(_ *Config, s *Stream) { s.Columns[0].Type = "int" })
 	refused("streams[0].columns.?: must be a name of", func(_ *Config, s *Stream) { s.Columns[0].Name = "a b" })
 	refused("streams[0].columns.note.max_length: must be at least 1", func(_ *Config, s *Stream) { s.Columns[1].MaxLength = -1 })
 	refused(`streams[0].extra: must name a column that is not in columns, not "id"`, func(_ *Config, s *Stream) { s.Extra = "id" })

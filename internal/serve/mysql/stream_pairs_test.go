@@ -51,9 +51,9 @@ func exactColumns() []storetest.ExactColumn {
 		{SQL: "varchar(5) CHARACTER SET latin1 COLLATE latin1_bin", Types: texts, Refused: []string{`"12345 "`, `"\u0142"`}},
 		{SQL: "varchar(40)" + loose, Types: texts, Unkeyed: []stream.Type{stream.Text, stream.JSON}},
 		{SQL: "tinytext" + bin, Types: texts, NoKey: true},
-		{SQL: "varbinary(40)", Types: bytes},
-		{SQL: "binary(4)", Types: bytes, Refused: []string{`"AAAA"`}},
-		{SQL: "blob", Types: bytes, NoKey: true},
+		{SQL: "varbinary(40)", Types: bytes, Hex: "HEX(v)"},
+		{SQL: "binary(4)", Types: bytes, Hex: "HEX(v)", Refused: []string{`"AAAA"`}},
+		{SQL: "blob", Types: bytes, Hex: "HEX(v)", NoKey: true},
 		{
 			SQL: `enum('a','2','x y','Ä','it''s','\','a'',''b','')` + bin, Types: only(stream.Text), Refused: []string{`"1"`, `"A"`, `"ä"`, `"a "`},
 			Texts: []string{"a", "2", "x y", "Ä", "it's", `\`, "a','b", "", "1", "0", "A", "a "},

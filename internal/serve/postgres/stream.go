@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -11,7 +12,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"spillway/internal/plans"
 	"spillway/internal/serve/stream"
 	"spillway/internal/serve/streamtables"
 	"spillway/internal/serve/tables"
@@ -34,10 +34,11 @@ type Stream struct {
 
 	begin, commit, batch     *statement
 	finish, finishForget     *statement
-	keys, rows               *statement
+	keys                     *statement
 	savepoint, release, back *statement
 
 	ready    atomic.Bool              // the tables have been checked
+	layout   atomic.Pointer[layout]   // of the last check; nil: none yet
 	timeouts atomic.Pointer[timeouts] // of the last batch; nil: none yet
 }
 
@@ -53,11 +54,10 @@ func (db *DB) Stream(schema *stream.Schema) *Stream {
 		begin:  newStatement("BEGIN", none),
 		commit: newStatement("COMMIT", none),
 		batch: newStatement("INSERT INTO spillway_batches (id, created_at) "+
-			"SELECT pinned.id, now() FROM (SELECT $3::uuid AS id, "+settingsList+pinned(def.Fsync)+") AS pinned", none),
+			"SELECT pinned.id, now() FROM (SELECT $3::uuid AS id, "+settingsList+pinned(def)+") AS pinned", none),
 		finish:       newStatement("SELECT "+finishList, none),
 		finishForget: newStatement("WITH gone AS (DELETE FROM spillway_batches WHERE id = ANY($1::uuid[])) SELECT "+finishList, none),
 		keys:         newStatement(insertKeys, none),
-		rows:         newStatement(insertRows(schema), none),
 		savepoint:    newStatement("SAVEPOINT part", none),
 		release:      newStatement("RELEASE SAVEPOINT part", none),
 		back:         newStatement("ROLLBACK TO SAVEPOINT part", none),
@@ -68,40 +68,21 @@ func (db *DB) Stream(schema *stream.Schema) *Stream {
 const settingsList = "set_config('lock_timeout', COALESCE(NULLIF($1::text, ''), current_setting('lock_timeout')), true), " +
 	"set_config('statement_timeout', COALESCE(NULLIF($2::text, ''), current_setting('statement_timeout')), true)"
 
-// pinned returns the end of a SELECT list that sets the durability of a transaction.
-func pinned(fsync stream.Fsync) string {
-	switch fsync {
+// pinned returns the end of a SELECT list that sets the durability of a transaction, and how arrays
+// are read.
+func pinned(def stream.Definition) string {
+	list := ""
+	if slices.ContainsFunc(def.Columns, func(c stream.Column) bool { return strings.HasSuffix(string(c.Type), "[]") }) {
+		list = ", set_config('array_nulls', 'on', true)"
+	}
+	switch def.Fsync {
 	case stream.FsyncOn:
-		return ", set_config('synchronous_commit', " +
+		return list + ", set_config('synchronous_commit', " +
 			"CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)"
 	case stream.FsyncOff:
-		return ", set_config('synchronous_commit', 'off', true)"
+		return list + ", set_config('synchronous_commit', 'off', true)"
 	}
-	return ""
-}
-
-// insertRows writes the INSERT of any number of rows.
-func insertRows(schema *stream.Schema) string {
-	def := schema.Definition()
-	var names, arrays []string
-	for i, c := range schema.Columns() {
-		names = append(names, plans.Postgres.QuoteAlways(c.Name))
-		arrays = append(arrays, fmt.Sprintf("$%d::%s[]", i+1, arrayTypes[c.Type].name))
-	}
-	list, table := strings.Join(names, ", "), plans.ParseTableName(def.Table).SQL(plans.Postgres)
-	source := fmt.Sprintf("SELECT * FROM unnest(%s) AS r(%s)", strings.Join(arrays, ", "), list)
-	if schema.Has(stream.Decimal) {
-		source = exactRows(table, schema.Columns(), arrays, names)
-	}
-	sql := fmt.Sprintf("INSERT INTO %s (%s) %s", table, list, source)
-	if len(def.Key) > 0 {
-		var key []string
-		for _, name := range def.Key {
-			key = append(key, plans.Postgres.QuoteAlways(name))
-		}
-		sql += " ON CONFLICT (" + strings.Join(key, ", ") + ") DO NOTHING"
-	}
-	return sql
+	return list
 }
 
 // Ping implements stream.Database.
@@ -118,7 +99,7 @@ func (st *Stream) Check(ctx context.Context) error {
 		if err := st.prepareTables(ctx, conn); err != nil {
 			return err
 		}
-		for _, s := range []*statement{st.batch, st.keys, st.rows} {
+		for _, s := range []*statement{st.batch, st.keys, st.layout.Load().insert} {
 			d, err := conn.Prepare(ctx, "", s.sql, nil)
 			if err != nil {
 				return err

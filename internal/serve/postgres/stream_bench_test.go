@@ -119,7 +119,8 @@ func copyRows(records *stream.Records) []byte {
 		one := []stream.Row{{Records: records, Row: row}}
 		for i, t := range []stream.Type{stream.Integer, stream.Timestamp, stream.Real, stream.Real} {
 			const header = 20 // of an array: what follows is the element with its length
-			dst = append(dst, appendColumn(nil, i, t, one)[header:]...)
+			column := target{column: stream.Column{Type: t}, index: i, element: t}
+			dst = append(dst, column.appendColumn(nil, one)[header:]...)
 		}
 	}
 	return binary.BigEndian.AppendUint16(dst, 0xffff)

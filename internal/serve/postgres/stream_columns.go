@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"spillway/internal/plans"
 	"spillway/internal/serve/stream"
@@ -26,19 +27,49 @@ const (
 )
 
 // tableColumns yields the name of each column of a table, its type as written in SQL, its base
-// type, and its size: the digits of a numeric or the characters of a varchar, 0 if unlimited.
-// The last value is a collation, of the column or of a unique index on it, that takes different
-// texts as equal.
+// type without a modifier, the modifier, the name of the base type, or that of the elements of an
+// array, and whether it is one. The last value is a collation, of the column or of a unique index
+// on it, that takes different texts as equal.
 const tableColumns = baseTypes + "attrelid = to_regclass($1::text)" + baseTypesEnd + `
-SELECT a.attname, format_type(a.atttypid, a.atttypmod), base.typname,
-	CASE WHEN b.modifier < 4 THEN 0 WHEN base.typname = 'numeric' THEN ((b.modifier - 4) >> 16) & 65535 ELSE b.modifier - 4 END::text,
+SELECT a.attname, format_type(a.atttypid, a.atttypmod), format_type(base.oid, -1), b.modifier::text,
+	CASE WHEN COALESCE(element.typtype, base.typtype) = 'e' THEN 'enum' ELSE COALESCE(element.typname, base.typname) END,
+	(element.oid IS NOT NULL)::text,
 	COALESCE((SELECT c.collname FROM pg_collation c WHERE to_jsonb(c) ->> 'collisdeterministic' = 'false'
 		AND (c.oid = a.attcollation
 			OR c.oid IN (SELECT unnest(i.indcollation) FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisunique AND a.attnum = ANY(i.indkey))) LIMIT 1), '')
-FROM b JOIN pg_attribute a USING (attrelid, attnum) JOIN pg_type base ON base.oid = b.type AND base.typtype <> 'd'`
+FROM b JOIN pg_attribute a USING (attrelid, attnum) JOIN pg_type base ON base.oid = b.type AND base.typtype <> 'd'
+	LEFT JOIN pg_type element ON element.oid = base.typelem AND element.typarray = base.oid`
 
-// checkColumns refuses columns whose values would not arrive as they were sent: numbers
-// that would be rounded, and keys of which some texts are equal to others.
+// deferrableKey yields a unique index on the columns $2 of a table that is checked at COMMIT.
+const deferrableKey = `SELECT i.indexrelid::regclass::text FROM pg_index i WHERE i.indrelid = to_regclass($1::text) AND i.indisunique
+AND NOT i.indimmediate AND (SELECT array_agg(a.attname::text ORDER BY a.attname::text COLLATE "C") FROM pg_attribute a
+	WHERE a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)) = $2::text[]`
+
+// layout is how the rows of a stream are inserted into its table as it was when it was checked.
+type layout struct {
+	insert  *statement
+	targets []target
+}
+
+// target is a column of the stream and of its table.
+type target struct {
+	column  stream.Column
+	index   int         // in the records
+	element stream.Type // of the elements of an array; else that of the column
+	key     bool
+	pair    *pair // nil: unknown, because the table has no such column
+	tableColumn
+}
+
+// tableColumn is a row of tableColumns.
+type tableColumn struct {
+	kind, cast, base, collation string
+	modifier                    int
+	array                       bool
+}
+
+// checkColumns refuses columns whose values would not arrive as they were sent, and keys that are
+// equal for different values. It sets the layout.
 func (st *Stream) checkColumns(ctx context.Context, conn *pgconn.PgConn) error {
 	result := conn.ExecParams(ctx, tableColumns, [][]byte{[]byte(st.tableName())}, nil, nil, nil).Read()
 	if result.Err != nil {
@@ -48,75 +79,140 @@ func (st *Stream) checkColumns(ctx context.Context, conn *pgconn.PgConn) error {
 	for _, row := range result.Rows {
 		table[string(row[0])] = row
 	}
-	key := st.schema.TextKey()
-	for _, c := range st.schema.Columns() {
-		row, ok := table[c.Name]
-		if !ok {
-			continue // the database names it when the INSERT is prepared
+	var targets []target
+	for i, c := range st.schema.Columns() {
+		t := target{column: c, index: i, element: c.Type, key: slices.Contains(st.def.Key, c.Name)}
+		if row, ok := table[c.Name]; ok { // the database names a missing one when the INSERT is prepared
+			modifier, err := strconv.Atoi(string(row[3]))
+			if err != nil {
+				return fmt.Errorf("look up the modifier of %s: %w", c.Name, err)
+			}
+			t.tableColumn = tableColumn{string(row[1]), string(row[2]), string(row[4]), string(row[6]), modifier, string(row[5]) == "true"}
+			reason := t.match()
+			if reason == "" && t.key {
+				reason = t.merges(st.schema.TextKey())
+			}
+			if reason != "" {
+				return fmt.Errorf("%w: %s", tables.ErrUnusable, reason)
+			}
+			st.warnOfSeconds(&t)
 		}
-		size, err := strconv.Atoi(string(row[3]))
-		if err != nil {
-			return fmt.Errorf("look up the size of %s: %w", c.Name, err)
-		}
-		found := tableColumn{kind: string(row[1]), base: string(row[2]), size: size, collation: string(row[4])}
-		reason := found.alters(c)
-		if reason == "" && slices.Contains(key, c.Name) {
-			reason = found.merges(c)
-		}
-		if reason != "" {
-			return fmt.Errorf("%w: %s", tables.ErrUnusable, reason)
-		}
+		targets = append(targets, t)
 	}
+	if err := st.checkKey(ctx, conn); err != nil {
+		return err
+	}
+	insert := newStatement(insertRows(st.schema, targets), func([]pgconn.FieldDescription) (*columns, error) { return &columns{}, nil })
+	st.layout.Store(&layout{insert, targets})
 	return nil
 }
 
-// tableColumn is a row of tableColumns.
-type tableColumn struct {
-	kind, base, collation string
-	size                  int
-}
-
-// alters returns why a column would round values; "" if it does not.
-func (t tableColumn) alters(c stream.Column) string {
-	switch {
-	case c.Type == stream.Real && t.base == "numeric" && (t.size == 0 || t.size > stream.RealDigits):
-		return stream.RealOnDecimal(c.Name, t.kind)
-	case c.Type == stream.Real && t.base == "float4":
-		return fmt.Sprintf("column %s is %s, which keeps only 6 digits: "+
-			"use double precision, or numeric and declare it as decimal in the stream's columns", c.Name, t.kind)
-	case c.Type == stream.Decimal && !holdsDecimals(t.base):
-		return stream.DecimalOnOther(c.Name, t.kind)
+// match sets the pair of a column, or returns why there is none.
+func (t *target) match() string {
+	element, isArray := t.column.Type.Element()
+	if isArray {
+		t.element = element
+	}
+	var others []stream.Pair
+	rounded := *t
+	rounded.column.Round = true
+	for i := range pairs {
+		p := &pairs[i]
+		same := p.Type == t.element && isArray == t.array
+		switch {
+		case !slices.Contains(p.bases, t.base), p.fits != nil && !p.fits(&rounded):
+		case same && t.column.Round && p.Round == "":
+			return fmt.Sprintf("column %s is %s, which rounds no value of type %s: remove round: true", t.column.Name, t.kind, t.column.Type)
+		case same && (p.fits == nil || p.fits(t)):
+			t.pair = p
+		default:
+			other := p.Pair
+			if t.array {
+				other.Type += "[]"
+			}
+			others = append(others, other)
+		}
+	}
+	if t.pair == nil {
+		return stream.Unfit(t.column, t.kind, others)
+	}
+	if t.element == stream.Timestamp && t.column.Default != nil && *t.column.Default == stream.Now && !t.column.Round && t.secondDigits() < 6 {
+		return fmt.Sprintf("column %s is %s, and its default now has microseconds: set round: true in the stream's columns", t.column.Name, t.kind)
 	}
 	return ""
 }
 
-// merges returns why different texts would be equal in a key column; "" if they are not.
-func (t tableColumn) merges(c stream.Column) string {
+// warnOfSeconds warns of a column that refuses the milliseconds that browsers send.
+func (st *Stream) warnOfSeconds(t *target) {
+	if t.element == stream.Timestamp && !t.column.Round && t.secondDigits() < 3 {
+		st.db.log.Warn("times with milliseconds, such as those of browsers, are rejected; set round: true in the stream's columns to round them",
+			"stream", st.def.Name, "column", t.column.Name, "type", t.kind)
+	}
+}
+
+// checkKey refuses a key whose constraint is deferrable, by which no INSERT can find it.
+func (st *Stream) checkKey(ctx context.Context, conn *pgconn.PgConn) error {
+	if len(st.def.Key) == 0 {
+		return nil
+	}
+	names := appendArrayHeader(nil, pgtype.TextOID, len(st.def.Key))
+	for _, name := range slices.Sorted(slices.Values(st.def.Key)) {
+		names = appendElement(names, []byte(name))
+	}
+	result := conn.ExecParams(ctx, deferrableKey, [][]byte{[]byte(st.tableName()), names}, nil, []int16{0, 1}, nil).Read()
+	if result.Err != nil {
+		return fmt.Errorf("look up the unique indexes of %s: %w", st.def.Table, result.Err)
+	}
+	if len(result.Rows) > 0 {
+		return fmt.Errorf("%w: the constraint %s of key is DEFERRABLE, by which duplicates cannot be found: make it NOT DEFERRABLE",
+			tables.ErrUnusable, result.Rows[0][0])
+	}
+	return nil
+}
+
+// merges returns why different values would be equal in a key column; "" if they are not. texts are
+// the columns whose collation matters.
+func (t *target) merges(texts []string) string {
 	collation := t.collation
 	if t.base == "citext" {
 		collation = t.base
 	}
 	switch {
-	case collation != "":
-		return stream.InexactKey(c.Name, collation, `type text COLLATE "C"`)
-	case t.base == "bpchar", t.base == "name", t.base == "char":
-		return fmt.Sprintf("key column %s is %s, in which texts that differ only at the end, such as in spaces, can be equal, "+
-			"so records would be lost: use text or varchar, or set key_collation: accept",
-			c.Name, t.kind)
-	case t.base == "varchar" && t.size > 0 && (c.MaxLength == 0 || c.MaxLength > t.size):
-		return fmt.Sprintf("key column %s is %s, which cuts spaces off a longer text, so records would be lost: "+
-			"set max_length: %d in the stream's columns, use text, or set key_collation: accept",
-			c.Name, t.kind, t.size)
+	case !t.pair.Key || t.array:
+		return fmt.Sprintf("key column %s is %s, in which different values can be equal, so records would be lost: "+
+			"use a column of another type, such as text, or leave it out of key", t.column.Name, t.kind)
+	case collation != "" && slices.Contains(texts, t.column.Name):
+		return stream.InexactKey(t.column.Name, collation, `type text COLLATE "C"`)
 	}
 	return ""
 }
 
-func holdsDecimals(kind string) bool {
-	switch kind {
-	case "numeric", "text", "varchar", "bpchar":
-		return true
+// refuses returns why the columns do not hold a row exactly; "" if they do.
+func (l *layout) refuses(r stream.Row) string {
+	for i := range l.targets {
+		t := &l.targets[i]
+		if t.pair == nil || t.pair.holds == nil && !t.array || r.Null(r.Row, t.index) {
+			continue
+		}
+		v := r.Value(r.Row, t.index)
+		if !t.array {
+			if !t.pair.holds(t, v) {
+				return stream.Inexact(t.column.Name, t.text(v), t.kind)
+			}
+			continue
+		}
+		const dimensionsMax = 6
+		a, ok := stream.ParseArray(t.element, v.Bytes)
+		if !ok || len(a.Dimensions) > dimensionsMax {
+			return stream.Inexact(t.column.Name, v.Bytes, t.kind)
+		}
+		for _, v := range a.Values {
+			if v != nil && t.pair.holds != nil && !t.pair.holds(t, *v) {
+				return stream.Inexact(t.column.Name, t.text(*v), t.kind)
+			}
+		}
 	}
-	return false
+	return ""
 }
 
 // tableName writes the table's name for SQL.
@@ -134,28 +230,59 @@ func modifier(table, column string) string {
 // notExact is part of the error of a decimal that a column cannot hold.
 const notExact = " cannot be stored exactly in a column of type numeric("
 
-// exactRows writes the SELECT of the rows to insert if some columns are decimals. The server
-// would round these to the scale of the column. With this statement it refuses them, by a
-// cast that fails. It reads the column's scale in the same statement, so that a change of the
-// table cannot go unnoticed.
-func exactRows(table string, columns []stream.Column, arrays, names []string) string {
-	var values, modifiers []string
-	for i, c := range columns {
-		value := "r." + names[i]
-		if c.Type != stream.Decimal {
-			values = append(values, value)
-			continue
-		}
-		name := fmt.Sprintf("m.m%d", i)
-		scale, precision := fmt.Sprintf("((%s & 2047) # 1024) - 1024", name), fmt.Sprintf("((%s >> 16) & 65535)", name)
-		values = append(values, fmt.Sprintf("CASE WHEN %[1]s IS NULL OR round(%[2]s, %[3]s) = %[2]s "+
-			"AND abs(%[2]s) < ('1e' || (%[4]s - (%[3]s)))::numeric THEN %[2]s "+
-			"ELSE (%[5]s || left(%[2]s::text, 50) || %[6]s || %[4]s || ',' || (%[3]s) || ')')::numeric END",
-			name, value, scale, precision, quoteText(c.Name+": "), quoteText(notExact)))
-		modifiers = append(modifiers, fmt.Sprintf("%s AS m%d", modifier(table, c.Name), i))
+// expression returns the SQL of a column's values.
+func (t *target) expression() string {
+	name := "r." + plans.Postgres.QuoteAlways(t.column.Name)
+	if t.pair == nil {
+		return name
 	}
-	return fmt.Sprintf("SELECT %s FROM unnest(%s) AS r(%s), (SELECT %s OFFSET 0) AS m",
-		strings.Join(values, ", "), strings.Join(arrays, ", "), strings.Join(names, ", "), strings.Join(modifiers, ", "))
+	return name + "::" + t.cast
+}
+
+// exactly returns an expression for the values of a numeric column, and one for its modifier. The
+// server would round these to the scale of the column. With this it refuses them, by a cast that
+// fails. It reads the column's scale in the same statement, so that a change of the table cannot go
+// unnoticed.
+func (t *target) exactly(table string) (value, m string) {
+	value, m = t.expression(), fmt.Sprintf("m.m%d", t.index)
+	scale, precision := fmt.Sprintf("((%s & 2047) # 1024) - 1024", m), fmt.Sprintf("((%s >> 16) & 65535)", m)
+	value = fmt.Sprintf("CASE WHEN %[1]s IS NULL OR round(%[2]s, %[3]s) = %[2]s "+
+		"AND abs(%[2]s) < ('1e' || (%[4]s - (%[3]s)))::numeric THEN %[2]s "+
+		"ELSE (%[5]s || left(%[2]s::text, 50) || %[6]s || %[4]s || ',' || (%[3]s) || ')')::numeric END",
+		m, value, scale, precision, quoteText(t.column.Name+": "), quoteText(notExact))
+	return value, fmt.Sprintf("%s AS m%d", modifier(table, t.column.Name), t.index)
+}
+
+// insertRows writes the INSERT of any number of rows.
+func insertRows(schema *stream.Schema, targets []target) string {
+	def := schema.Definition()
+	table := plans.ParseTableName(def.Table).SQL(plans.Postgres)
+	var names, arrays, values, modifiers []string
+	for i := range targets {
+		t := &targets[i]
+		names = append(names, plans.Postgres.QuoteAlways(t.column.Name))
+		arrays = append(arrays, fmt.Sprintf("$%d::%s[]", i+1, t.carrier().name))
+		value := t.expression()
+		if t.base == "numeric" && !t.array && !t.column.Round {
+			exact, m := t.exactly(table)
+			value, modifiers = exact, append(modifiers, m)
+		}
+		values = append(values, value)
+	}
+	list := strings.Join(names, ", ")
+	sql := fmt.Sprintf("INSERT INTO %s (%s) SELECT %s FROM unnest(%s) AS r(%s)", table, list, strings.Join(values, ", "),
+		strings.Join(arrays, ", "), list)
+	if len(modifiers) > 0 {
+		sql += fmt.Sprintf(", (SELECT %s OFFSET 0) AS m", strings.Join(modifiers, ", "))
+	}
+	if len(def.Key) > 0 {
+		var key []string
+		for _, name := range def.Key {
+			key = append(key, plans.Postgres.QuoteAlways(name))
+		}
+		sql += " ON CONFLICT (" + strings.Join(key, ", ") + ") DO NOTHING"
+	}
+	return sql
 }
 
 // quoteText writes text as a literal of SQL, whatever standard_conforming_strings is.
@@ -164,7 +291,7 @@ func quoteText(text string) string {
 }
 
 // reasonOf returns the reason of a row that the server refuses: its message, without what it
-// adds to the error of exactRows.
+// adds to the error of target.exactly.
 func reasonOf(err *pgconn.PgError) string {
 	first, last := strings.IndexByte(err.Message, '"'), strings.LastIndexByte(err.Message, '"')
 	if strings.Contains(err.Message, notExact) && first < last {

@@ -27,7 +27,9 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 		return st.classify(err)
 	}
 	b.Session = uint64(conn.PID())
-	if b.Mark != nil || b.RowByRow {
+	rows, layout := b.Rows(nil), st.layout.Load()
+	inexact := func(r stream.Row) bool { return layout.refuses(r) != "" }
+	if b.Mark != nil || b.RowByRow || slices.ContainsFunc(rows, inexact) {
 		return st.stepwise(ctx, conn, b)
 	}
 	t := st.timeoutsOf(b)
@@ -40,8 +42,8 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 		}
 		steps = append(steps, step{st.keys, args, nil})
 	}
-	if rows := b.Rows(nil); len(rows) > 0 {
-		steps = append(steps, step{st.rows, encodeRows(st.schema.Columns(), rows), nil})
+	if len(rows) > 0 {
+		steps = append(steps, step{layout.insert, layout.encode(rows), nil})
 	}
 	finish := step{statement: st.finish}
 	if len(b.Forget) > 0 {
@@ -147,7 +149,7 @@ func (st *Stream) reset(conn *pgconn.PgConn) {
 func (st *Stream) dropPrepared(ctx context.Context, conn *pgconn.PgConn) {
 	se := sessionOf(conn)
 	for _, s := range []*statement{
-		st.begin, st.commit, st.batch, st.finish, st.finishForget, st.keys, st.rows, st.savepoint, st.release, st.back,
+		st.begin, st.commit, st.batch, st.finish, st.finishForget, st.keys, st.layout.Load().insert, st.savepoint, st.release, st.back,
 	} {
 		if se.prepared.Contains(s.name) {
 			_ = se.drop(ctx, conn, s.name) // the next use reports an error
@@ -223,7 +225,7 @@ func (s batchSession) Begin(ctx context.Context) error {
 			sql += fmt.Sprintf("; SET LOCAL %s = %s", name, t.texts[i])
 		}
 	}
-	return exec(ctx, s.conn, sql+"; SELECT true"+pinned(s.st.def.Fsync))
+	return exec(ctx, s.conn, sql+"; SELECT true"+pinned(s.st.def))
 }
 
 // InsertRows implements streamtables.Session.

@@ -3,9 +3,11 @@ package postgres
 import (
 	"context"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -35,7 +37,13 @@ func (st *Stream) insertRows(ctx context.Context, conn *pgconn.PgConn, b *stream
 // insertRange inserts all of the rows, or none.
 func (st *Stream) insertRange(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch, rows []stream.Row) (*stream.RowRefusal, error) {
 	defer b.Progress()
-	steps := []step{{st.savepoint, nil, nil}, {st.rows, encodeRows(st.schema.Columns(), rows), nil}, {st.release, nil, nil}}
+	layout := st.layout.Load()
+	for _, r := range rows {
+		if reason := layout.refuses(r); reason != "" {
+			return &stream.RowRefusal{Reason: reason}, nil
+		}
+	}
+	steps := []step{{st.savepoint, nil, nil}, {layout.insert, layout.encode(rows), nil}, {st.release, nil, nil}}
 	if st.notesFound(b) {
 		steps[1].read = func(r *pgconn.Result) {
 			if r.CommandTag.RowsAffected() != int64(len(rows)) {
@@ -64,7 +72,9 @@ func (st *Stream) notesFound(b *stream.Batch) bool { return b.Mark != nil && len
 // stored row, and the transaction returns to the savepoint before each row, which undoes a
 // failed one.
 func (st *Stream) insertSingly(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch, rows []stream.Row) error {
-	statements := []step{{statement: st.rows}, {statement: st.release}, {statement: st.savepoint}, {statement: st.back}}
+	layout := st.layout.Load()
+	reasons := make([]string, len(rows)) // why a row is not sent
+	statements := []step{{statement: layout.insert}, {statement: st.release}, {statement: st.savepoint}, {statement: st.back}}
 	descriptions, err := st.describe(ctx, conn, statements)
 	if err != nil {
 		return err
@@ -74,8 +84,11 @@ func (st *Stream) insertSingly(ctx context.Context, conn *pgconn.PgConn, b *stre
 	send(p, step{st.savepoint, nil, nil}, savepoint)
 	p.SendPipelineSync()
 	for i := range rows {
+		if reasons[i] = layout.refuses(rows[i]); reasons[i] != "" {
+			continue
+		}
 		send(p, step{st.back, nil, nil}, back)
-		send(p, step{st.rows, encodeRows(st.schema.Columns(), rows[i:i+1]), nil}, rowOf)
+		send(p, step{layout.insert, layout.encode(rows[i : i+1]), nil}, rowOf)
 		send(p, step{st.release, nil, nil}, release)
 		send(p, step{st.savepoint, nil, nil}, savepoint)
 		p.SendPipelineSync()
@@ -85,7 +98,7 @@ func (st *Stream) insertSingly(ctx context.Context, conn *pgconn.PgConn, b *stre
 	p.SendPipelineSync()
 	err = p.Flush()
 	if err == nil {
-		err = st.takeSingly(p, b, rows)
+		err = st.takeSingly(p, b, rows, reasons)
 	}
 	closed := p.Close()
 	var pgErr *pgconn.PgError
@@ -95,12 +108,16 @@ func (st *Stream) insertSingly(ctx context.Context, conn *pgconn.PgConn, b *stre
 	return errors.Join(err, closed)
 }
 
-// takeSingly reads the outcome of each row.
-func (st *Stream) takeSingly(p *pgconn.Pipeline, b *stream.Batch, rows []stream.Row) error {
+// takeSingly reads the outcome of each row, unless there is a reason why it was not sent.
+func (st *Stream) takeSingly(p *pgconn.Pipeline, b *stream.Batch, rows []stream.Row, reasons []string) error {
 	if _, err := untilSync(p); err != nil {
 		return err
 	}
 	for i, r := range rows {
+		if reasons[i] != "" {
+			r.Entry.Result.Refused = append(r.Entry.Result.Refused, stream.RowRefusal{Row: r.Row, Reason: reasons[i]})
+			continue
+		}
 		inserted, err := untilSync(p)
 		b.Progress()
 		if err == nil && inserted == 0 && st.notesFound(b) {
@@ -154,12 +171,26 @@ type arrayType struct {
 var arrayTypes = map[stream.Type]arrayType{
 	stream.Integer:   {"bigint", pgtype.Int8OID},
 	stream.Real:      {"double precision", pgtype.Float8OID},
-	stream.Text:      {"text", pgtype.TextOID},
 	stream.Boolean:   {"boolean", pgtype.BoolOID},
 	stream.Timestamp: {"timestamptz", pgtype.TimestamptzOID},
-	stream.JSON:      {"jsonb", pgtype.JSONBOID},
 	stream.UUID:      {"uuid", pgtype.UUIDOID},
-	stream.Decimal:   {"text[]::numeric", pgtype.TextOID}, // sent as text, and cast
+	stream.Date:      {"date", pgtype.DateOID},
+	stream.Time:      {"time", pgtype.TimeOID},
+	stream.Bytes:     {"bytea", pgtype.ByteaOID},
+}
+
+// carrier returns the type that carries the values of a column. Texts carry those that have no
+// type of their own. A column without a time zone gets UTC, whatever the session's zone is.
+func (t *target) carrier() arrayType {
+	switch own, ok := arrayTypes[t.column.Type]; {
+	case t.base == "jsonb" && !t.array:
+		return arrayType{"jsonb", pgtype.JSONBOID}
+	case t.base == "timestamp" && !t.array:
+		return arrayType{"timestamp", pgtype.TimestampOID}
+	case ok && (t.base != "numeric" || t.column.Type != stream.Real):
+		return own
+	}
+	return arrayType{"text", pgtype.TextOID}
 }
 
 // postgresEpoch is 2000-01-01 in microseconds since 1970.
@@ -210,54 +241,94 @@ func appendMoment(dst []byte, t time.Time) []byte {
 	return appendInt64(dst, t.UnixMicro()-postgresEpoch)
 }
 
-// encodeRows returns one array per column.
-func encodeRows(columns []stream.Column, rows []stream.Row) [][]byte {
-	arrays := make([][]byte, len(columns))
+// encode returns one array per column.
+func (l *layout) encode(rows []stream.Row) [][]byte {
+	arrays := make([][]byte, len(l.targets))
 	size := 0
 	for _, r := range rows {
 		if r.Row == 0 {
 			size += r.Size()
 		}
 	}
-	buffer := make([]byte, 0, size+len(columns)*(20+12*len(rows)))
-	for i, c := range columns {
+	buffer := make([]byte, 0, size+len(l.targets)*(20+12*len(rows)))
+	for i := range l.targets {
 		start := len(buffer)
-		buffer = appendColumn(buffer, i, c.Type, rows)
+		buffer = l.targets[i].appendColumn(buffer, rows)
 		arrays[i] = buffer[start:len(buffer):len(buffer)]
 	}
 	return arrays
 }
 
-func appendColumn(dst []byte, column int, t stream.Type, rows []stream.Row) []byte {
-	dst = appendArrayHeader(dst, arrayTypes[t].oid, len(rows))
+func (t *target) appendColumn(dst []byte, rows []stream.Row) []byte {
+	carrier := t.carrier()
+	dst = appendArrayHeader(dst, carrier.oid, len(rows))
 	for _, r := range rows {
-		if r.Null(r.Row, column) {
+		if r.Null(r.Row, t.index) {
 			dst = appendNull(dst)
 			continue
 		}
-		switch t {
-		case stream.Integer:
-			dst = appendInt64(dst, r.Integer(r.Row, column))
-		case stream.Real:
-			dst = appendInt64(dst, int64(math.Float64bits(r.Real(r.Row, column))))
-		case stream.Timestamp:
-			dst = appendInt64(dst, r.Microseconds(r.Row, column)-postgresEpoch)
-		case stream.Boolean:
-			dst = binary.BigEndian.AppendUint32(dst, 1)
-			dst = append(dst, 0)
-			if r.Boolean(r.Row, column) {
-				dst[len(dst)-1] = 1
-			}
-		case stream.JSON:
-			text := r.Bytes(r.Row, column)
-			dst = binary.BigEndian.AppendUint32(dst, uint32(1+len(text)))
+		v := r.Value(r.Row, t.index)
+		switch carrier.oid {
+		case pgtype.Int8OID, pgtype.Float8OID, pgtype.TimeOID:
+			dst = appendInt64(dst, v.N)
+		case pgtype.TimestamptzOID, pgtype.TimestampOID:
+			dst = appendInt64(dst, v.N-postgresEpoch)
+		case pgtype.DateOID:
+			dst = appendInt32(dst, int32(v.N-postgresEpoch/(24*3600*1e6)))
+		case pgtype.BoolOID:
+			dst = append(binary.BigEndian.AppendUint32(dst, 1), byte(v.N))
+		case pgtype.JSONBOID:
+			dst = binary.BigEndian.AppendUint32(dst, uint32(1+len(v.Bytes)))
 			dst = append(dst, 1) // jsonb's version
-			dst = append(dst, text...)
+			dst = append(dst, v.Bytes...)
+		case pgtype.TextOID:
+			dst = appendElement(dst, t.carried(v))
 		default:
-			dst = appendElement(dst, r.Bytes(r.Row, column))
+			dst = appendElement(dst, v.Bytes)
 		}
 	}
 	return dst
+}
+
+// carried returns the text that carries a value.
+func (t *target) carried(v stream.Value) []byte {
+	switch {
+	case t.array:
+		a, _ := stream.ParseArray(t.element, v.Bytes) // layout.refuses has checked it
+		text, _ := t.appendLiteral(nil, a.Dimensions, a.Values)
+		return text
+	case t.column.Type == stream.Real:
+		return t.text(v)
+	case t.key && t.column.Type == stream.Decimal: // in a text, equal numbers have equal digits
+		return stream.TrimDecimal(v.Bytes)
+	}
+	return v.Bytes
+}
+
+// appendLiteral appends a part of an array of these dimensions as the server reads it, and returns
+// the values behind the part.
+func (t *target) appendLiteral(dst []byte, dimensions []int, values []*stream.Value) ([]byte, []*stream.Value) {
+	if len(dimensions) == 0 && len(values) > 0 {
+		if values[0] == nil {
+			return append(dst, "NULL"...), values[1:]
+		}
+		text := string(t.text(*values[0]))
+		switch t.element {
+		case stream.Bytes:
+			text = `\x` + hex.EncodeToString(values[0].Bytes)
+		case stream.Timestamp:
+			text += "+00" // ignored without a time zone
+		}
+		return append(dst, `"`+strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text)+`"`...), values[1:]
+	}
+	dst = append(dst, '{')
+	for i := 0; len(dimensions) > 0 && i < dimensions[0]; i++ {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst, values = t.appendLiteral(dst, dimensions[1:], values)
+	}
+	return append(dst, '}'), values
 }
 
 // encodeIDs returns an array of batch ids.

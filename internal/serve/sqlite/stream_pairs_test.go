@@ -40,10 +40,10 @@ func exactColumns() []storetest.ExactColumn {
 		{SQL: "DATETIME", Types: others, Unkeyed: json},
 		{SQL: "ANY", Types: others, Unkeyed: json},
 		{SQL: "DECIMAL(20,2)", Types: append(narrow, stream.Integer), Unkeyed: json, Refused: []string{"9223372036854775809", "12345678901234567.89"}},
-		{SQL: "BLOB", Types: all},
-		{SQL: "", Types: all},
-		{SQL: "ANY", Table: " STRICT", Types: all},
-		{SQL: "BLOB", Table: " STRICT", Types: []stream.Type{stream.Bytes}},
+		{SQL: "BLOB", Types: all, Hex: "hex(v)"},
+		{SQL: "", Types: all, Hex: "hex(v)"},
+		{SQL: "ANY", Table: " STRICT", Types: all, Hex: "hex(v)"},
+		{SQL: "BLOB", Table: " STRICT", Types: []stream.Type{stream.Bytes}, Hex: "hex(v)"},
 	}
 }
 

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -25,6 +26,7 @@ type ExactColumn struct {
 	Unkeyed       []stream.Type // that are refused as a key; NoKey: the database has no such index
 	NoKey         bool
 	Read          string    // expression that returns a value v as text; "": v
+	Hex           string    // expression of bytes in hexadecimal; "": Read
 	Texts         []string  // some of the texts that are tried
 	Refused       []string  // JSON values, of the first type, that must be refused
 	From, To      time.Time // of timestamps; zero: years 1 to 9999
@@ -81,6 +83,9 @@ func (c ExactColumn) store(t *testing.T, db StreamDB, table string, kind stream.
 	}
 	values = append(slices.Clone(must), values...)
 	read := c.Read
+	if kind == stream.Bytes && c.Hex != "" {
+		read = c.Hex
+	}
 	if read == "" {
 		read = "v"
 	}
@@ -179,7 +184,8 @@ func gotText(kind stream.Type, text string) string {
 		text = map[string]string{"1": "true", "0": "false"}[text]
 	}
 	if kind == stream.Bytes {
-		text = base64.StdEncoding.EncodeToString([]byte(text))
+		raw, _ := hex.DecodeString(text)
+		text = base64.StdEncoding.EncodeToString(raw)
 	}
 	return plainText(kind, text)
 }

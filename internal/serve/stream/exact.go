@@ -230,17 +230,27 @@ func (a *Array) add(element Type, part any, dimensions []int) bool {
 func Unfit(c Column, kind string, pairs []Pair) string {
 	reason := fmt.Sprintf("column %s is %s, which does not hold values of type %s exactly: ", c.Name, kind, c.Type)
 	var fits []string
+	rounds := ""
 	for _, p := range pairs {
 		if p.Type == c.Type {
-			return reason + "set round: true in the stream's columns, which " + p.Round
+			rounds = "set round: true in the stream's columns, which " + p.Round
+		} else if !slices.Contains(fits, string(p.Type)) {
+			fits = append(fits, string(p.Type))
 		}
-		fits = append(fits, string(p.Type))
 	}
-	if len(fits) == 0 {
+	switch {
+	case len(fits) == 0 && rounds == "":
 		return reason + "no type of a stream's column does, so change the table or leave the column out"
+	case len(fits) == 0:
+		return reason + rounds
+	case rounds != "":
+		rounds = ", or " + rounds
 	}
-	return reason + "declare it as " + strings.Join(fits, " or ") + " in the stream's columns"
+	return reason + "declare it as " + strings.Join(fits, " or ") + " in the stream's columns" + rounds
 }
+
+// WholeMax is 2^53: doubles hold all whole numbers up to it.
+const WholeMax = 1 << 53
 
 // Inexact says that a column does not hold a value.
 func Inexact(name string, value []byte, kind string) string {

@@ -1,0 +1,242 @@
+package postgres
+
+import (
+	"math"
+	"net"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"spillway/internal/serve/stream"
+)
+
+// pair is a stream.Pair of base types: names of pg_type, or enum for each enumeration. An array on a
+// column of arrays is a pair if their elements are.
+type pair struct {
+	stream.Pair
+	bases []string
+	fits  func(t *target) bool                 // whether the column holds some values; nil: yes
+	holds func(t *target, v stream.Value) bool // whether it holds a value; nil: each
+}
+
+// Words of the pairs.
+const (
+	roundsDigits = "rounds to the column's digits"
+	roundsDouble = "rounds to the nearest floating-point number"
+	asPrinted    = "spelled as PostgreSQL does"
+)
+
+// pairs are all pairs that are exact. The documents have them too.
+var pairs = []pair{
+	{of(stream.Integer, "bigint", "", true, ""), []string{"int8"}, nil, nil},
+	{of(stream.Integer, "integer", "-2147483648 to 2147483647", true, ""), []string{"int4"}, nil, between(math.MinInt32, math.MaxInt32)},
+	{of(stream.Integer, "smallint", "-32768 to 32767", true, ""), []string{"int2"}, nil, between(math.MinInt16, math.MaxInt16)},
+	{of(stream.Integer, "oid", "0 to 4294967295", true, ""), []string{"oid"}, nil, between(0, math.MaxUint32)},
+	{of(stream.Integer, "double precision", "up to 2^53, also below zero", true, roundsDouble), []string{"float8"}, nil, between(-1<<53, 1<<53)},
+	{of(stream.Integer, "real", "up to 2^24, also below zero", true, roundsDouble), []string{"float4"}, nil, between(-1<<24, 1<<24)},
+	{of(stream.Integer, "numeric(p,s)", "that has these digits", true, roundsDigits), []string{"numeric"}, nil, (*target).fitsDigits},
+	{of(stream.Real, "double precision", "", true, ""), []string{"float8"}, nil, nil},
+	{of(stream.Real, "real", "whose shortest decimal form it keeps, such as 0.1", true, roundsDouble), []string{"float4"}, nil, isFloat4},
+	{of(stream.Real, "numeric(p,s), p up to 15", "that has these digits", true, roundsDigits), []string{"numeric"}, isNarrow, (*target).fitsDigits},
+	{of(stream.Decimal, "numeric(p,s)", "that has these digits", true, roundsDigits), []string{"numeric"}, nil, (*target).fitsDigits},
+	{of(stream.Decimal, "text, varchar(n)", "up to n digits and signs", true, ""), []string{"text", "varchar"}, nil, (*target).fitsLength},
+	{of(stream.Text, "text, varchar(n), citext", "up to n characters", true, ""), []string{"text", "varchar", "citext"}, nil, (*target).fitsLength},
+	{of(stream.Text, "char(n)", "n characters", true, "fills up with spaces"), []string{"bpchar"}, isLimited, (*target).fitsLength},
+	{of(stream.Text, "name", "up to 63 bytes", true, ""), []string{"name"}, nil, isName},
+	{of(stream.Text, "enumerations", "a label", true, ""), []string{"enum"}, nil, nil},
+	{of(stream.Text, "inet, cidr", asPrinted, true, ""), []string{"inet", "cidr"}, nil, isAddress},
+	{of(stream.Text, "macaddr, macaddr8", asPrinted, true, ""), []string{"macaddr", "macaddr8"}, nil, isMAC},
+	{of(stream.Text, "bit(n), bit varying(n)", "n, or up to n, of 0 and 1", true, ""), []string{"bit", "varbit"}, nil, isBits},
+	{of(stream.Text, "interval, interval(p)", asPrinted + ", such as 1 day 02:03:04", false, ""), []string{"interval"}, isWhole, isInterval},
+	{of(stream.Text, "xml", "without a declaration (<?xml)", false, ""), []string{"xml"}, nil, isUndeclared},
+	{of(stream.Boolean, "boolean", "", true, ""), []string{"bool"}, nil, nil},
+	{of(stream.Integer, "text, varchar(n)", "up to n digits and signs", true, ""), []string{"text", "varchar"}, nil, (*target).fitsLength},
+	{of(stream.UUID, "uuid", "", true, ""), []string{"uuid"}, nil, nil},
+	{of(stream.UUID, "text, varchar(n), char(36)", "n of at least 36", true, ""), []string{"text", "varchar", "bpchar"}, hasRoom, (*target).fitsLength},
+	{of(stream.Timestamp, "timestamptz(p)", "with up to p digits of a second", true, roundsDigits), []string{"timestamptz"}, nil, (*target).fitsSeconds},
+	{of(stream.Timestamp, "timestamp(p)", "with up to p digits of a second, in UTC", true, roundsDigits), []string{"timestamp"}, nil, (*target).fitsSeconds},
+	{of(stream.Date, "date", "", true, ""), []string{"date"}, nil, nil},
+	{of(stream.Time, "time(p)", "00:00:00 to 24:00:00, with up to p digits of a second", true, roundsDigits), []string{"time"}, nil, isTime},
+	{of(stream.Bytes, "bytea", "", true, ""), []string{"bytea"}, nil, nil},
+	{of(stream.JSON, "json", "", false, ""), []string{"json"}, nil, nil},
+	{of(stream.JSON, "jsonb", "the same value in another spelling", false, ""), []string{"jsonb"}, nil, nil},
+	{of(stream.JSON, "text, varchar(n)", "up to n characters", true, ""), []string{"text", "varchar"}, nil, (*target).fitsLength},
+}
+
+func of(t stream.Type, column, when string, key bool, round string) stream.Pair {
+	return stream.Pair{Type: t, Column: column, When: when, Key: key, Round: round}
+}
+
+func between(least, most int64) func(*target, stream.Value) bool {
+	return func(t *target, v stream.Value) bool {
+		return t.column.Round && t.pair.Round != "" || v.N >= least && v.N <= most
+	}
+}
+
+// text returns the text of a value as a column of texts has it.
+func (t *target) text(v stream.Value) []byte { return t.element.AppendText(nil, v) }
+
+// fitsDigits reports whether a numeric column holds a number.
+func (t *target) fitsDigits(v stream.Value) bool {
+	if t.column.Round || t.modifier < 0 {
+		return true
+	}
+	text := v.Bytes
+	switch t.element {
+	case stream.Integer:
+		text = t.text(v)
+	case stream.Real:
+		text = strconv.AppendFloat(nil, v.Real(), 'f', -1, 64)
+	}
+	return stream.DecimalFits(text, t.precision(), t.scale())
+}
+
+// precision returns the digits of a numeric column, and scale those behind the point. The server
+// encodes both in the modifier.
+func (t *target) precision() int { return (t.modifier - 4) >> 16 & 65535 }
+
+func (t *target) scale() int { return (t.modifier-4)&2047 ^ 1024 - 1024 }
+
+// fitsLength reports whether a column has as many characters as a value, and a char(n) no more.
+func (t *target) fitsLength(v stream.Value) bool {
+	if !isLimited(t) {
+		return true
+	}
+	n := utf8.RuneCount(t.text(v))
+	return n == t.modifier-4 || n < t.modifier-4 && (t.base != "bpchar" || t.column.Round)
+}
+
+// fitsSeconds reports whether a column has the digits of a second that a value has.
+func (t *target) fitsSeconds(v stream.Value) bool {
+	return t.column.Round || v.N%[]int64{1e6, 1e5, 1e4, 1e3, 1e2, 10, 1}[t.secondDigits()] == 0
+}
+
+// secondDigits returns the digits of a second.
+func (t *target) secondDigits() int {
+	const most = 6
+	if digits := t.modifier & 65535; t.modifier >= 0 && digits <= most {
+		return digits
+	}
+	return most
+}
+
+func isNarrow(t *target) bool {
+	return t.column.Round || t.modifier >= 0 && t.precision() <= stream.RealDigits
+}
+
+func isLimited(t *target) bool { return t.modifier >= 4 }
+
+// hasRoom reports whether a column holds UUIDs.
+func hasRoom(t *target) bool {
+	const length = 36
+	n := t.modifier - 4
+	return n == length || t.base != "bpchar" && (n > length || !isLimited(t))
+}
+
+// isWhole reports whether an interval column holds all fields, from years to seconds.
+func isWhole(t *target) bool { return t.modifier < 0 || t.modifier>>16&0x7fff == 0x7fff }
+
+func isFloat4(t *target, v stream.Value) bool {
+	const digits = -1 // as few as stand for the number
+	short := strconv.FormatFloat(float64(float32(v.Real())), 'e', digits, 32)
+	return t.column.Round || short == strconv.FormatFloat(v.Real(), 'e', digits, 64)
+}
+
+func isName(_ *target, v stream.Value) bool {
+	const most = 63
+	return len(v.Bytes) <= most
+}
+
+func isUndeclared(_ *target, v stream.Value) bool {
+	return !strings.HasPrefix(string(v.Bytes), "<?xml")
+}
+
+func isTime(t *target, v stream.Value) bool {
+	const day = 24 * 3600 * 1e6
+	return v.N >= 0 && v.N <= day && t.fitsSeconds(v)
+}
+
+func isBits(t *target, v stream.Value) bool {
+	n := len(v.Bytes)
+	return strings.Trim(string(v.Bytes), "01") == "" && (t.modifier < 0 || n == t.modifier || t.base == "varbit" && n < t.modifier)
+}
+
+// isMAC and isAddress report whether a value is an address of the column's type, as the server spells
+// it.
+func isMAC(t *target, v stream.Value) bool {
+	mac, err := net.ParseMAC(string(v.Bytes))
+	return err == nil && len(mac) == map[string]int{"macaddr": 6, "macaddr8": 8}[t.base] && mac.String() == string(v.Bytes)
+}
+
+func isAddress(t *target, v stream.Value) bool {
+	text := string(v.Bytes)
+	return text != "" && text == spellAddress(text, t.base == "cidr")
+}
+
+// spellAddress returns an address as the server spells it; "" if it is none.
+func spellAddress(text string, network bool) string {
+	prefix, err := netip.ParsePrefix(text)
+	if addr, single := netip.ParseAddr(text); single == nil && addr.Zone() == "" {
+		prefix, err = netip.PrefixFrom(addr, addr.BitLen()), nil
+	}
+	if err != nil || network && prefix.Masked() != prefix {
+		return ""
+	}
+	spelled := prefix.Addr().String()
+	if b := prefix.Addr().As16(); prefix.Addr().Is6() && slices.Max(b[:12]) == 0 && (b[12] > 0 || b[13] > 0) {
+		spelled = "::" + netip.AddrFrom4([4]byte(b[12:])).String()
+	}
+	if network || !prefix.IsSingleIP() {
+		spelled += "/" + strconv.Itoa(prefix.Bits())
+	}
+	return spelled
+}
+
+var intervalForm = regexp.MustCompile(`^(?:(-?\d{1,9}) years?)?(?: ?([+-]?\d{1,9}) mons?)?(?: ?([+-]?\d{1,9}) days?)?` +
+	`(?: ?([+-]?)(\d{2,9}:[0-5]\d:[0-5]\d)(?:\.(\d{1,6}))?)?$`)
+
+// isInterval reports whether a value is an interval as the server spells it.
+func isInterval(t *target, v stream.Value) bool {
+	found := intervalForm.FindStringSubmatch(string(v.Bytes))
+	if found == nil {
+		return false
+	}
+	var parts []string
+	sign := 0 // of the field before
+	for i, unit := range []string{"year", "mon", "day"} {
+		n, _ := strconv.Atoi(found[i+1]) // 0 if it is missing
+		if unit == "mon" && (n > 11 || n < -11 || n*sign < 0) {
+			return false
+		}
+		if n == 0 {
+			continue
+		}
+		text := strconv.Itoa(n) + " " + unit
+		if n != 1 {
+			text += "s"
+		}
+		if n > 0 && sign < 0 {
+			text = "+" + text
+		}
+		parts, sign = append(parts, text), n
+	}
+	minus, clock, fraction := found[4] == "-", strings.TrimLeft(found[5], "0:"), found[6]
+	if clock != "" || fraction != "" || len(parts) == 0 {
+		text := found[5]
+		if minus {
+			text = "-" + text
+		} else if sign < 0 {
+			text = "+" + text
+		}
+		if fraction != "" {
+			text += "." + fraction
+		}
+		parts = append(parts, text)
+	}
+	canonical := strings.Join(parts, " ") == string(v.Bytes) && !strings.HasSuffix(fraction, "0") &&
+		(clock != "" || fraction != "" || !minus) && !(len(found[5]) > len("00:00:00") && found[5][0] == '0')
+	return canonical && found[0] != "" && len(fraction) <= t.secondDigits()
+}
