@@ -100,3 +100,8 @@ func TestStreamPairs(t *testing.T) {
 		Types: map[stream.Type]string{stream.Integer: "bigint"},
 	}, exactColumns(), values)
 }
+
+func TestPairsDocument(t *testing.T) {
+	t.Parallel()
+	storetest.PairsDocument(t, "mysql", Pairs())
+}

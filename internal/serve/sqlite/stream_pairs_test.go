@@ -8,6 +8,7 @@ import (
 	"zombiezen.com/go/sqlite/sqlitex"
 
 	"spillway/internal/database"
+	"spillway/internal/serve/sqlite"
 	"spillway/internal/serve/storetest"
 	"spillway/internal/serve/stream"
 )
@@ -67,4 +68,9 @@ func TestStreamPairs(t *testing.T) {
 		},
 		Types: map[stream.Type]string{stream.Integer: "INTEGER"},
 	}, exactColumns(), values)
+}
+
+func TestPairsDocument(t *testing.T) {
+	t.Parallel()
+	storetest.PairsDocument(t, "sqlite", sqlite.Pairs())
 }
