@@ -95,9 +95,8 @@ func (st *Stream) checkColumns(ctx context.Context, se *session) error {
 			}
 			held[i].strict = true
 		}
-		if c.Type == stream.Timestamp && found.isMoment() && found.scale < 3 && !c.Round {
-			st.db.log.Warn("column has no milliseconds, which browsers send: such records are refused unless the stream's column has round: true",
-				"stream", st.def.Name, "column", c.Name, "type", found.full)
+		if err := st.checkSeconds(c, found); err != nil {
+			return err
 		}
 	}
 	if err := st.checkTriggers(ctx, se); err != nil {
@@ -105,6 +104,22 @@ func (st *Stream) checkColumns(ctx context.Context, se *session) error {
 	}
 	st.table.Store(&table)
 	st.held.Store(&held)
+	return nil
+}
+
+// checkSeconds warns of a column that rejects the milliseconds that browsers send, and refuses one
+// that rejects the default.
+func (st *Stream) checkSeconds(c stream.Column, found tableColumn) error {
+	const digits, browser = 6, 3
+	switch {
+	case c.Type != stream.Timestamp || !found.isMoment() || c.Round:
+	case c.Default != nil && *c.Default == stream.Now && found.scale < digits:
+		return fmt.Errorf("%w: column %s is %s, and its default now has microseconds: set round: true in the stream's columns",
+			tables.ErrUnusable, c.Name, found.full)
+	case found.scale < browser:
+		st.db.log.Warn("times with milliseconds, such as those of browsers, are rejected; set round: true in the stream's columns to round them",
+			"stream", st.def.Name, "column", c.Name, "type", found.full)
+	}
 	return nil
 }
 

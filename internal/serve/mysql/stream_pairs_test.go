@@ -101,7 +101,7 @@ func TestStreamPairs(t *testing.T) {
 	}, exactColumns(), values)
 }
 
-func TestPairsDocument(t *testing.T) {
+func TestPairsDocumented(t *testing.T) {
 	t.Parallel()
-	storetest.PairsDocument(t, "mysql", Pairs())
+	storetest.PairsDocumented(t, "MySQL and MariaDB", Pairs())
 }

@@ -50,7 +50,7 @@ var pairs = []pair{
 	{of(stream.Text, "inet, cidr", asPrinted, true, ""), []string{"inet", "cidr"}, nil, isAddress},
 	{of(stream.Text, "macaddr, macaddr8", asPrinted, true, ""), []string{"macaddr", "macaddr8"}, nil, isMAC},
 	{of(stream.Text, "bit(n), bit varying(n)", "n, or up to n, of 0 and 1", true, ""), []string{"bit", "varbit"}, nil, isBits},
-	{of(stream.Text, "interval, interval(p)", asPrinted + ", such as 1 day 02:03:04", false, ""), []string{"interval"}, isWhole, isInterval},
+	{of(stream.Text, "interval, interval(p)", asPrinted+", such as 1 day 02:03:04", false, ""), []string{"interval"}, isWhole, isInterval},
 	{of(stream.Text, "xml", "without a declaration (<?xml)", false, ""), []string{"xml"}, nil, isUndeclared},
 	{of(stream.Boolean, "boolean", "", true, ""), []string{"bool"}, nil, nil},
 	{of(stream.Integer, "text, varchar(n)", "up to n digits and signs", true, ""), []string{"text", "varchar"}, nil, (*target).fitsLength},

@@ -208,3 +208,11 @@ func TestStreamArrays(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+func TestPairsDocumented(t *testing.T) {
+	var all []stream.Pair
+	for _, p := range pairs {
+		all = append(all, p.Pair)
+	}
+	storetest.PairsDocumented(t, "PostgreSQL", all)
+}

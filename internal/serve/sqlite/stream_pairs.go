@@ -21,49 +21,46 @@ type pair struct {
 // binder binds a value, and returns false if the column does not hold it exactly.
 type binder func(c *heldColumn, stmt *sqlite.Stmt, param int, v stream.Value) bool
 
+// Affinities, as the documents name them.
 const (
-	typedInteger = "INTEGER and other names with INT"
-	typedReal    = "REAL, DOUBLE, FLOAT"
-	typedText    = "TEXT, VARCHAR and other names with CHAR or CLOB"
-	typedNone    = "BLOB or no type; ANY of a STRICT table"
-	typedNumber  = "any other name, such as DECIMAL, BOOLEAN, DATETIME"
-
-	likeText = typedText + "; " + typedNone
+	wholes   = "INTEGER, BLOB, NUMERIC"
+	likeText = "TEXT, BLOB"
+	moments  = "TEXT, BLOB, NUMERIC"
 )
 
 // pairs are all pairs of types that are exact. A column's declared type matters only by its affinity.
 var pairs = []pair{
-	{stream.Pair{Type: stream.Integer, Column: typedInteger + "; " + typedNone + "; " + typedNumber, Key: true}, []affinity{asInteger, asBound, asNumber}, bindInteger},
-	{stream.Pair{Type: stream.Integer, Column: typedReal, When: "up to 2^53", Key: true}, []affinity{asReal}, bindWhole},
-	{stream.Pair{Type: stream.Integer, Column: typedText, Key: true}, []affinity{asText}, bindText},
+	{stream.Pair{Type: stream.Integer, Column: wholes, Key: true}, []affinity{asInteger, asBound, asNumber}, bindInteger},
+	{stream.Pair{Type: stream.Integer, Column: "REAL", When: "up to 2^53", Key: true}, []affinity{asReal}, bindWhole},
+	{stream.Pair{Type: stream.Integer, Column: "TEXT", Key: true}, []affinity{asText}, bindText},
 	{
-		stream.Pair{Type: stream.Real, Column: "all but text, and DECIMAL(p) of more than 15 digits", Key: true},
+		stream.Pair{Type: stream.Real, Column: "INTEGER, REAL, BLOB, NUMERIC", Key: true},
 		[]affinity{asReal, asInteger, asBound, asNumber},
 		bindReal,
 	},
 	{stream.Pair{Type: stream.Decimal, Column: likeText, Key: true}, []affinity{asText, asBound}, bindDigits},
 	{
-		stream.Pair{Type: stream.Decimal, Column: typedNumber, When: "whole numbers of 64 bits, and those that a double holds", Key: true},
+		stream.Pair{Type: stream.Decimal, Column: "NUMERIC", When: "whole numbers of 64 bits, and those that a double holds", Key: true},
 		[]affinity{asNumber},
 		bindDecimal,
 	},
 	{
-		stream.Pair{Type: stream.Boolean, Column: typedInteger + "; " + typedNone + "; " + typedNumber, Key: true},
+		stream.Pair{Type: stream.Boolean, Column: wholes, Key: true},
 		[]affinity{asInteger, asBound, asNumber},
 		bindInteger,
 	},
 	{stream.Pair{Type: stream.Text, Column: likeText, Key: true}, []affinity{asText, asBound}, bindText},
 	{stream.Pair{Type: stream.JSON, Column: likeText, Key: true}, []affinity{asText, asBound}, bindText},
 	{
-		stream.Pair{Type: stream.JSON, Column: typedNumber, When: "other than numbers that neither an integer of 64 bits nor a double holds"},
+		stream.Pair{Type: stream.JSON, Column: "NUMERIC", When: "other than numbers that neither an integer of 64 bits nor a double holds"},
 		[]affinity{asNumber},
 		bindJSON,
 	},
-	{stream.Pair{Type: stream.Timestamp, Column: likeText + "; " + typedNumber, Key: true}, []affinity{asText, asBound, asNumber}, bindText},
-	{stream.Pair{Type: stream.Date, Column: likeText + "; " + typedNumber, Key: true}, []affinity{asText, asBound, asNumber}, bindText},
-	{stream.Pair{Type: stream.Time, Column: likeText + "; " + typedNumber, Key: true}, []affinity{asText, asBound, asNumber}, bindText},
-	{stream.Pair{Type: stream.UUID, Column: likeText + "; " + typedNumber, Key: true}, []affinity{asText, asBound, asNumber}, bindText},
-	{stream.Pair{Type: stream.Bytes, Column: typedNone, Key: true}, []affinity{asBound}, bindBytes},
+	{stream.Pair{Type: stream.Timestamp, Column: moments, Key: true}, []affinity{asText, asBound, asNumber}, bindText},
+	{stream.Pair{Type: stream.Date, Column: moments, Key: true}, []affinity{asText, asBound, asNumber}, bindText},
+	{stream.Pair{Type: stream.Time, Column: moments, Key: true}, []affinity{asText, asBound, asNumber}, bindText},
+	{stream.Pair{Type: stream.UUID, Column: moments, Key: true}, []affinity{asText, asBound, asNumber}, bindText},
+	{stream.Pair{Type: stream.Bytes, Column: "BLOB", Key: true}, []affinity{asBound}, bindBytes},
 }
 
 // Pairs returns the pairs of types that a stream accepts, for documents.

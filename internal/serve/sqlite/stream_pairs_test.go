@@ -70,7 +70,7 @@ func TestStreamPairs(t *testing.T) {
 	}, exactColumns(), values)
 }
 
-func TestPairsDocument(t *testing.T) {
+func TestPairsDocumented(t *testing.T) {
 	t.Parallel()
-	storetest.PairsDocument(t, "sqlite", sqlite.Pairs())
+	storetest.PairsDocumented(t, "SQLite", sqlite.Pairs())
 }
