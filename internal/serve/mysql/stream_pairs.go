@@ -17,10 +17,9 @@ import (
 // pair is a stream.Pair, the columns that it is about, and how its values are bound.
 type pair struct {
 	stream.Pair
-	kinds  string                 // types of columns, as in information_schema.columns
-	only   func(tableColumn) bool // of these; nil: all
-	bind   binder
-	coarse bool // columns that hold few of the values: they need round: true
+	kinds string                 // types of columns, as in information_schema.columns
+	only  func(tableColumn) bool // of these; nil: all
+	bind  binder
 }
 
 // binder returns what is bound for a value. exact reports whether the column holds the value. If not,
@@ -29,92 +28,62 @@ type binder func(c *heldColumn, v stream.Value) (bound driver.Value, exact bool)
 
 const (
 	integers = "tinyint smallint mediumint int bigint"
-	moments  = "datetime timestamp"
 	texts    = "varchar tinytext text mediumtext longtext"
+	allTexts = "char " + texts
 	blobs    = "varbinary tinyblob blob mediumblob longblob"
 
-	inRange = "in the range of the column"
-	asText  = "whose text fits the column"
+	inRange  = "in the range of the column"
+	asText   = "whose text fits the column"
+	anyText  = "CHAR(n), VARCHAR(n), TEXT"
+	byScale  = "of up to s digits behind the point"
+	toScale  = "rounds to s digits behind the point"
+	toDigits = "rounds to p digits behind the point"
+	noSpaces = "of up to n characters of its character set, without spaces at the end"
+	padded   = "that fit, of its character set; in `key` without spaces at the end, unless the collation is NO PAD"
+	numbers  = "whose numbers are integers of 64 bits or doubles; it orders the fields anew"
+	spelled  = "addresses as the server writes them, such as `2001:db8::1`"
+	coarse   = "only with `round: true`"
+	toFloat  = "rounds to a float of 4 bytes, where a double keeps the value"
 )
 
 // pairs are all pairs of types that are exact.
 var pairs = []pair{
-	{Pair: stream.Pair{Type: stream.Integer, Column: "TINYINT to BIGINT", When: inRange, Key: true}, kinds: integers, bind: bindNumber},
-	{Pair: stream.Pair{Type: stream.Integer, Column: "DECIMAL(p,s)", When: inRange, Key: true}, kinds: "decimal", bind: bindNumber},
-	{Pair: stream.Pair{Type: stream.Integer, Column: "DOUBLE", When: "up to 2^53", Key: true}, kinds: "double", bind: bindWhole},
-	{Pair: stream.Pair{Type: stream.Integer, Column: "BIT(n)", When: "from 0, of up to n bits", Key: true}, kinds: "bit", bind: bindBits},
-	{Pair: stream.Pair{Type: stream.Integer, Column: "YEAR", When: "0, or 1901 to 2155", Key: true}, kinds: "year", bind: bindYear},
-	{Pair: stream.Pair{Type: stream.Integer, Column: "CHAR(n), VARCHAR(n), TEXT", When: asText, Key: true}, kinds: "char " + texts, bind: bindString},
-	{Pair: stream.Pair{Type: stream.Real, Column: "DOUBLE", Key: true}, kinds: "double", bind: bindReal},
-	{
-		Pair: stream.Pair{
-			Type: stream.Real, Column: "FLOAT", When: "only with `round: true`",
-			Round: "rounds to a float of 4 bytes, where a double keeps the value",
-		}, kinds: "float", bind: bindFloat, coarse: true,
-	},
-	{
-		Pair: stream.Pair{
-			Type: stream.Real, Column: "DECIMAL(p,s), p up to 15", When: "of up to s digits behind the point", Key: true,
-			Round: "rounds to s digits behind the point",
-		}, kinds: "decimal", only: func(c tableColumn) bool { return c.precision <= stream.RealDigits }, bind: bindRealDecimal,
-	},
-	{
-		Pair: stream.Pair{
-			Type: stream.Decimal, Column: "DECIMAL(p,s)", When: "of up to s digits behind the point", Key: true,
-			Round: "rounds to s digits behind the point",
-		}, kinds: "decimal", bind: bindDecimal,
-	},
-	{
-		Pair:  stream.Pair{Type: stream.Decimal, Column: "BIGINT UNSIGNED, BIT(n)", When: "whole numbers in the range of the column", Key: true},
-		kinds: "bigint bit", only: func(c tableColumn) bool { return c.kind == "bit" || strings.Contains(c.full, "unsigned") }, bind: bindUnsigned,
-	},
-	{Pair: stream.Pair{Type: stream.Decimal, Column: "CHAR(n), VARCHAR(n), TEXT", When: asText, Key: true}, kinds: "char " + texts, bind: bindString},
-	{Pair: stream.Pair{Type: stream.Boolean, Column: "TINYINT to BIGINT, BIT(n)", Key: true}, kinds: integers + " bit", bind: bindNumber},
-	{
-		Pair:  stream.Pair{Type: stream.Text, Column: "CHAR(n)", When: "of up to n characters of its character set, without spaces at the end", Key: true},
-		kinds: "char", only: tableColumn.keepsCharacters, bind: bindText,
-	},
-	{
-		Pair: stream.Pair{
-			Type: stream.Text, Column: "VARCHAR(n), TEXT",
-			When: "that fit, of its character set; in `key` without spaces at the end, unless the collation is NO PAD", Key: true,
-		}, kinds: texts, only: tableColumn.keepsCharacters, bind: bindText,
-	},
-	{Pair: stream.Pair{Type: stream.Text, Column: "VARBINARY(n), BLOB", When: "of up to n bytes", Key: true}, kinds: blobs, bind: bindBytes},
-	{Pair: stream.Pair{Type: stream.Text, Column: "BINARY(n)", When: "of n bytes", Key: true}, kinds: "binary", bind: bindBytes},
-	{Pair: stream.Pair{Type: stream.Text, Column: "ENUM", When: "labels, as the type lists them", Key: true}, kinds: "enum", bind: bindLabel},
-	{
-		Pair:  stream.Pair{Type: stream.Text, Column: "SET", When: "labels with commas between them, in the order of the type", Key: true},
-		kinds: "set", bind: bindLabels,
-	},
-	{
-		Pair:  stream.Pair{Type: stream.Text, Column: "INET4, INET6", When: "addresses as the server writes them, such as `2001:db8::1`", Key: true},
-		kinds: "inet4 inet6", bind: bindAddress,
-	},
-	{Pair: stream.Pair{Type: stream.JSON, Column: "VARCHAR(n), TEXT, JSON of MariaDB", When: asText, Key: true}, kinds: texts, bind: bindString},
-	{
-		Pair:  stream.Pair{Type: stream.JSON, Column: "JSON of MySQL", When: "whose numbers are integers of 64 bits or doubles; it orders the fields anew"},
-		kinds: "json", bind: bindJSON,
-	},
-	{
-		Pair: stream.Pair{
-			Type: stream.Timestamp, Column: "DATETIME(p), TIMESTAMP(p)", When: inRange + ", of up to p digits behind the point", Key: true,
-			Round: "rounds to p digits behind the point",
-		}, kinds: moments, bind: bindMoment,
-	},
-	{
-		Pair: stream.Pair{
-			Type: stream.Time, Column: "TIME(p)", When: inRange + ", of up to p digits behind the point", Key: true,
-			Round: "rounds to p digits behind the point",
-		}, kinds: "time", bind: bindMoment,
-	},
-	{Pair: stream.Pair{Type: stream.Date, Column: "DATE", Key: true}, kinds: "date", bind: bindString},
-	{Pair: stream.Pair{Type: stream.Timestamp, Column: "CHAR(n), VARCHAR(n), TEXT", When: asText, Key: true}, kinds: "char " + texts, bind: bindString},
-	{Pair: stream.Pair{Type: stream.Date, Column: "CHAR(n), VARCHAR(n), TEXT", When: asText, Key: true}, kinds: "char " + texts, bind: bindString},
-	{Pair: stream.Pair{Type: stream.Time, Column: "CHAR(n), VARCHAR(n), TEXT", When: asText, Key: true}, kinds: "char " + texts, bind: bindString},
-	{Pair: stream.Pair{Type: stream.UUID, Column: "UUID of MariaDB, CHAR(36), VARCHAR(n), TEXT", Key: true}, kinds: "uuid char " + texts, bind: bindString},
-	{Pair: stream.Pair{Type: stream.Bytes, Column: "VARBINARY(n), BLOB", When: "of up to n bytes", Key: true}, kinds: blobs, bind: bindBytes},
-	{Pair: stream.Pair{Type: stream.Bytes, Column: "BINARY(n)", When: "of n bytes", Key: true}, kinds: "binary", bind: bindBytes},
+	{of(stream.Integer, "TINYINT to BIGINT, also UNSIGNED", inRange, ""), integers, nil, bindNumber},
+	{of(stream.Integer, "DECIMAL(p,s)", inRange, ""), "decimal", nil, bindNumber},
+	{of(stream.Integer, "DOUBLE", "up to 2^53", ""), "double", nil, bindWhole},
+	{of(stream.Integer, "BIT(n)", "from 0, of up to n bits", ""), "bit", nil, bindBits},
+	{of(stream.Integer, "YEAR", "0, or 1901 to 2155", ""), "year", nil, bindYear},
+	{of(stream.Integer, anyText, asText, ""), allTexts, nil, bindString},
+	{of(stream.Real, "DOUBLE", "", ""), "double", nil, bindReal},
+	{of(stream.Real, "FLOAT", coarse, toFloat), "float", nil, bindFloat},
+	{of(stream.Real, "DECIMAL(p,s), p up to 15", byScale, toScale), "decimal", tableColumn.isNarrow, bindRealDecimal},
+	{of(stream.Decimal, "DECIMAL(p,s)", byScale, toScale), "decimal", nil, bindDecimal},
+	{of(stream.Decimal, "BIGINT UNSIGNED, BIT(n)", "whole numbers in the range of the column", ""), "bigint bit", tableColumn.isUnsigned, bindUnsigned},
+	{of(stream.Decimal, anyText, asText, ""), allTexts, nil, bindString},
+	{of(stream.Boolean, "TINYINT to BIGINT, BIT(n)", "", ""), integers + " bit", nil, bindNumber},
+	{of(stream.Text, "CHAR(n)", noSpaces, ""), "char", tableColumn.keepsCharacters, bindText},
+	{of(stream.Text, "VARCHAR(n), TEXT", padded, ""), texts, tableColumn.keepsCharacters, bindText},
+	{of(stream.Text, "VARBINARY(n), BLOB", "of up to n bytes", ""), blobs, nil, bindBytes},
+	{of(stream.Text, "BINARY(n)", "of n bytes", ""), "binary", nil, bindBytes},
+	{of(stream.Text, "ENUM", "labels, as the type lists them", ""), "enum", nil, bindLabel},
+	{of(stream.Text, "SET", "labels with commas between them, in the order of the type", ""), "set", nil, bindLabels},
+	{of(stream.Text, "INET4, INET6", spelled, ""), "inet4 inet6", nil, bindAddress},
+	{of(stream.JSON, "VARCHAR(n), TEXT, JSON of MariaDB", asText, ""), texts, nil, bindString},
+	{stream.Pair{Type: stream.JSON, Column: "JSON of MySQL", When: numbers}, "json", nil, bindJSON},
+	{of(stream.Timestamp, "DATETIME(p), TIMESTAMP(p)", inRange+", of up to p digits behind the point", toDigits), "datetime timestamp", nil, bindMoment},
+	{of(stream.Timestamp, anyText, asText, ""), allTexts, nil, bindString},
+	{of(stream.Date, "DATE", "", ""), "date", nil, bindString},
+	{of(stream.Date, anyText, asText, ""), allTexts, nil, bindString},
+	{of(stream.Time, "TIME(p)", inRange+", of up to p digits behind the point", toDigits), "time", nil, bindMoment},
+	{of(stream.Time, anyText, asText, ""), allTexts, nil, bindString},
+	{of(stream.UUID, "UUID of MariaDB, CHAR(36), VARCHAR(n), TEXT", "", ""), "uuid " + allTexts, nil, bindString},
+	{of(stream.Bytes, "VARBINARY(n), BLOB", "of up to n bytes", ""), blobs, nil, bindBytes},
+	{of(stream.Bytes, "BINARY(n)", "of n bytes", ""), "binary", nil, bindBytes},
+}
+
+// of returns a pair that can be in a key, unless values are always rounded.
+func of(t stream.Type, column, when, round string) stream.Pair {
+	return stream.Pair{Type: t, Column: column, When: when, Key: when != coarse, Round: round}
 }
 
 // Pairs returns the pairs of types that a stream accepts, for documents.
@@ -145,7 +114,7 @@ func (c *heldColumn) pair() error {
 		}
 		fits = append(fits, p.Pair)
 		switch {
-		case p.Type != c.Type || p.coarse && !c.Round:
+		case p.Type != c.Type || p.When == coarse && !c.Round:
 			continue
 		case c.isKey && !p.Key:
 			return fmt.Errorf("key column %s is %s, where different values can be equal: use another column as key", c.Name, c.title())
@@ -213,18 +182,31 @@ func labelsOf(full string) (labels []string) {
 	}
 }
 
+// isNarrow reports whether every decimal of a column has a double of its own.
+func (c tableColumn) isNarrow() bool { return c.precision <= stream.RealDigits }
+
+func (c tableColumn) isUnsigned() bool {
+	return c.kind == "bit" || strings.Contains(c.full, "unsigned")
+}
+
 // keepsCharacters reports whether a text comes back as it was sent. Of all character sets, cp932 gives a
 // character back as another.
 func (c tableColumn) keepsCharacters() bool { return c.charset != "cp932" }
 
 func bindNothing(*heldColumn, stream.Value) (driver.Value, bool) { return nil, true }
 
-func bindNumber(_ *heldColumn, v stream.Value) (driver.Value, bool) { return v.N, true }
+// bindNumber binds a whole number. The server refuses one that is out of range.
+func bindNumber(_ *heldColumn, v stream.Value) (driver.Value, bool) {
+	if v.Big {
+		return uint64(v.N), true
+	}
+	return v.N, true
+}
 
 func bindReal(_ *heldColumn, v stream.Value) (driver.Value, bool) { return v.Real(), true }
 
 func bindWhole(_ *heldColumn, v stream.Value) (driver.Value, bool) {
-	return float64(v.N), v.N >= -stream.WholeMax && v.N <= stream.WholeMax
+	return float64(v.N), !v.Big && v.N >= -stream.WholeMax && v.N <= stream.WholeMax
 }
 
 func bindFloat(_ *heldColumn, v stream.Value) (driver.Value, bool) {
@@ -232,7 +214,7 @@ func bindFloat(_ *heldColumn, v stream.Value) (driver.Value, bool) {
 }
 
 func bindBits(c *heldColumn, v stream.Value) (driver.Value, bool) {
-	return v.N, v.N >= 0 && v.N>>c.precision == 0
+	return uint64(v.N), (v.N >= 0 || v.Big) && uint64(v.N)>>c.precision == 0
 }
 
 func bindYear(_ *heldColumn, v stream.Value) (driver.Value, bool) {

@@ -31,7 +31,7 @@ const (
 
 // pairs are all pairs that are exact. The documents have them too.
 var pairs = []pair{
-	{of(stream.Integer, "bigint", "", true, ""), []string{"int8"}, nil, nil},
+	{of(stream.Integer, "bigint", "", true, ""), []string{"int8"}, nil, between(math.MinInt64, math.MaxInt64)},
 	{of(stream.Integer, "integer", "-2147483648 to 2147483647", true, ""), []string{"int4"}, nil, between(math.MinInt32, math.MaxInt32)},
 	{of(stream.Integer, "smallint", "-32768 to 32767", true, ""), []string{"int2"}, nil, between(math.MinInt16, math.MaxInt16)},
 	{of(stream.Integer, "oid", "0 to 4294967295", true, ""), []string{"oid"}, nil, between(0, math.MaxUint32)},

@@ -30,7 +30,7 @@ const (
 
 // pairs are all pairs of types that are exact. A column's declared type matters only by its affinity.
 var pairs = []pair{
-	{stream.Pair{Type: stream.Integer, Column: wholes, Key: true}, []affinity{asInteger, asBound, asNumber}, bindInteger},
+	{stream.Pair{Type: stream.Integer, Column: wholes, When: "below 2^63", Key: true}, []affinity{asInteger, asBound, asNumber}, bindInteger},
 	{stream.Pair{Type: stream.Integer, Column: "REAL", When: "up to 2^53", Key: true}, []affinity{asReal}, bindWhole},
 	{stream.Pair{Type: stream.Integer, Column: "TEXT", Key: true}, []affinity{asText}, bindText},
 	{
@@ -107,12 +107,12 @@ func (c *heldColumn) pair() error {
 
 func bindInteger(_ *heldColumn, stmt *sqlite.Stmt, param int, v stream.Value) bool {
 	stmt.BindInt64(param, v.N)
-	return true
+	return !v.Big
 }
 
 func bindWhole(_ *heldColumn, stmt *sqlite.Stmt, param int, v stream.Value) bool {
 	stmt.BindInt64(param, v.N)
-	return v.N >= -stream.WholeMax && v.N <= stream.WholeMax
+	return !v.Big && v.N >= -stream.WholeMax && v.N <= stream.WholeMax
 }
 
 func bindReal(_ *heldColumn, stmt *sqlite.Stmt, param int, v stream.Value) bool {

@@ -234,6 +234,9 @@ func (c ExactColumn) random(random *rand.Rand, kind stream.Type) string {
 		if random.IntN(4) == 0 {
 			whole = 1900 + whole%300
 		}
+		if random.IntN(20) == 0 {
+			return strconv.FormatUint(uint64(whole)|1<<63, 10)
+		}
 		return strconv.FormatInt(whole, 10)
 	case stream.Real:
 		x := math.Float64frombits(random.Uint64())
