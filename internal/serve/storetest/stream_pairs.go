@@ -232,7 +232,7 @@ func (c ExactColumn) random(random *rand.Rand, kind stream.Type) string {
 	switch kind {
 	case stream.Integer:
 		if random.IntN(4) == 0 {
-			whole = 1900 + whole%300
+			whole = random.Int64N(2)*1900 + whole%300
 		}
 		if random.IntN(20) == 0 {
 			return strconv.FormatUint(uint64(whole)|1<<63, 10)
