@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"spillway/internal/serve/queue"
+	"spillway/internal/serve/tables"
 )
 
 // committer commits one batch after the other until the stream is closed and nothing
@@ -213,6 +214,9 @@ func (s *Stream) commitBatch(b *Batch, tickets []*ticket, start time.Time, split
 		}
 		if late && !hung {
 			start, hung = time.Now(), true
+		}
+		if errors.Is(err, tables.ErrUnusable) { // no request is the cause
+			err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 		again := errors.Is(err, ErrTransient) || errors.Is(err, ErrUnconfirmed)
 		unconfirmed = unconfirmed || errors.Is(err, ErrUnconfirmed)
