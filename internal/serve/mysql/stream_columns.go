@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,18 +14,6 @@ import (
 	"spillway/internal/serve/stream"
 	"spillway/internal/serve/tables"
 )
-
-// checkEngine refuses a table without transactions.
-func (se *session) checkEngine(ctx context.Context, name plans.TableName) error {
-	rows, err := se.texts(ctx, "SELECT engine FROM information_schema.tables WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) "+
-		"AND table_name = ?", name.Schema, name.Name)
-	if err == nil && len(rows) == 1 && rows[0][0] != "" && rows[0][0] != "InnoDB" { // "" for a view
-		sql := name.SQL(plans.MySQL)
-		err = fmt.Errorf("%w: %s is of engine %s, which has no transactions; run ALTER TABLE %s ENGINE=InnoDB", tables.ErrUnusable, sql,
-			rows[0][0], sql)
-	}
-	return err
-}
 
 // tableColumn is a column of the stream's table, as far as the stream must know it.
 type tableColumn struct {
@@ -147,20 +134,4 @@ func (st *Stream) inexact(r stream.Row) string {
 		}
 	}
 	return ""
-}
-
-// verifyColumns fails a batch with decimals if a column has changed since it was read. It
-// runs behind the INSERTs, while their locks keep the table as it is.
-func (w *batchWriter) verifyColumns(ctx context.Context) error {
-	st := w.st
-	table := st.table.Load()
-	if table == nil || !st.schema.Has(stream.Decimal) {
-		return nil
-	}
-	now, err := st.readColumns(ctx, w.session)
-	if err != nil || maps.Equal(now, *table) {
-		return err
-	}
-	st.ready.Store(false) // the next attempt checks the table
-	return fmt.Errorf("%w: the columns of %s have changed", stream.ErrTransient, st.def.Table)
 }

@@ -26,7 +26,15 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 		if err := w.boundLocks(ctx); err != nil {
 			return err
 		}
+		w.stamp = st.stamp.Load()
 		err := streamtables.Commit(ctx, w, dialect, st.def.Name, b)
+		if errors.Is(err, errUncounted) {
+			if err = se.Exec(ctx, "ROLLBACK"); err == nil {
+				b.Reset()
+				b.RowByRow = true
+				err = streamtables.Commit(ctx, w, dialect, st.def.Name, b)
+			}
+		}
 		if err != nil && se.IsValid() {
 			if rollback := se.Exec(ctx, "ROLLBACK"); rollback != nil {
 				err = errors.Join(err, se.Close()) // the server rolls back
@@ -46,6 +54,8 @@ type batchWriter struct {
 	tableSession
 	st   *Stream
 	b    *stream.Batch
+	// stamp is what the table was before the batch's rows were checked.
+	stamp *stamp
 	sent bool // COMMIT was sent and not answered
 	args []driver.NamedValue
 

@@ -19,6 +19,9 @@ const singlyMax = 8
 func (w *batchWriter) InsertRows(ctx context.Context, rows []stream.Row) error {
 	insert := func(rows []stream.Row) (*stream.RowRefusal, error) { return w.insertRange(ctx, rows) }
 	singly := func(rows []stream.Row) error { return w.insertSingly(ctx, rows) }
+	if len(rows) == 0 {
+		return nil
+	}
 	for len(rows) > 0 {
 		n := powerBelow(min(len(rows), w.st.most))
 		if err := w.b.Bisect(rows[:n], singlyMax, insert, singly); err != nil {
@@ -26,7 +29,7 @@ func (w *batchWriter) InsertRows(ctx context.Context, rows []stream.Row) error {
 		}
 		rows = rows[n:]
 	}
-	return w.verifyColumns(ctx)
+	return w.verifyTable(ctx)
 }
 
 // InsertKeys implements streamtables.Session.
@@ -65,6 +68,7 @@ func (w *batchWriter) insertRange(ctx context.Context, rows []stream.Row) (*stre
 	refused, err := w.refused(ctx, err)
 	if err == nil && refused == nil {
 		w.noteFound(rows, changed)
+		return w.countRows(ctx, rows, changed)
 	}
 	if refused == nil || len(rows) > 1 || len(w.st.def.Key) == 0 || refused.Unsure {
 		return refused, err
