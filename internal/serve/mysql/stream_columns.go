@@ -15,6 +15,22 @@ import (
 	"spillway/internal/serve/tables"
 )
 
+// checkEngine refuses a table without transactions.
+func (se *session) checkEngine(ctx context.Context, name plans.TableName) error {
+	rows, err := se.texts(ctx, "SELECT engine FROM information_schema.tables WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) "+
+		"AND table_name = ?", name.Schema, name.Name)
+	if err == nil && len(rows) == 1 && rows[0][0] != "" && rows[0][0] != "InnoDB" { // "" for a view
+		err = otherEngine(name, rows[0][0])
+	}
+	return err
+}
+
+// otherEngine refuses a table without transactions of this server.
+func otherEngine(name plans.TableName, engine string) error {
+	sql := name.SQL(plans.MySQL)
+	return fmt.Errorf("%w: %s is of engine %s, which has no transactions; run ALTER TABLE %s ENGINE=InnoDB", tables.ErrUnusable, sql, engine, sql)
+}
+
 // tableColumn is a column of the stream's table, as far as the stream must know it.
 type tableColumn struct {
 	kind             string // such as decimal

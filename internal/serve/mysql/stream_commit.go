@@ -52,12 +52,12 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 // batchWriter writes one batch inside a transaction. It implements streamtables.Session.
 type batchWriter struct {
 	tableSession
-	st   *Stream
-	b    *stream.Batch
+	st *Stream
+	b  *stream.Batch
 	// stamp is what the table was before the batch's rows were checked.
 	stamp *stamp
-	sent bool // COMMIT was sent and not answered
-	args []driver.NamedValue
+	sent  bool // COMMIT was sent and not answered
+	args  []driver.NamedValue
 
 	noLockWait bool // the session does not wait for locks
 }

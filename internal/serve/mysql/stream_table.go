@@ -96,8 +96,7 @@ func (st *Stream) watchedTables(ctx context.Context, se *session) ([]watched, er
 			}
 			names = append(names, slices.DeleteFunc(behind, func(t plans.TableName) bool { return slices.Contains(names, t) })...)
 		case rows[0][1] != "InnoDB":
-			return nil, fmt.Errorf("%w: %s is of engine %s, which has no transactions of this server; run ALTER TABLE %s ENGINE=InnoDB",
-				tables.ErrUnusable, sql, rows[0][1], sql)
+			return nil, otherEngine(name, rows[0][1])
 		}
 		w, err := se.watch(ctx, name, st.def.Fsync)
 		if err != nil {

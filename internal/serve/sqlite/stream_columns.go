@@ -10,6 +10,7 @@ import (
 	"zombiezen.com/go/sqlite"
 
 	"spillway/internal/serve/stream"
+	"spillway/internal/serve/tables"
 )
 
 // declaredTypes returns the declared types of the columns of the stream's table, by their
@@ -26,17 +27,46 @@ func (st *Stream) declaredTypes(conn *sqlite.Conn) (map[string]string, error) {
 	return declared, nil
 }
 
-// checkSchema calls checkColumns inside a transaction that writes, if the file's schema has
+// checkSchema calls checkTable inside a transaction that writes, if the file's schema has
 // changed since the last call.
 func (st *Stream) checkSchema(conn *sqlite.Conn) error {
 	version, err := schemaVersion(conn)
 	if err != nil || version == st.checked {
 		return err
 	}
-	if err := st.checkColumns(conn); err != nil {
+	if err := st.checkTable(conn); err != nil {
 		return err
 	}
 	st.checked = version
+	return nil
+}
+
+// checkTable refuses a table that alters what is stored in it, or another record.
+func (st *Stream) checkTable(conn *sqlite.Conn) error {
+	if err := st.checkCounts(conn); err != nil {
+		return fmt.Errorf("%w: %w", tables.ErrUnusable, err)
+	}
+	if err := st.checkColumns(conn); err != nil {
+		return fmt.Errorf("%w: %w", tables.ErrUnusable, err)
+	}
+	return nil
+}
+
+// checkCounts refuses tables of which SQLite does not tell whether a row was stored: views with
+// INSTEAD OF triggers, and conflict clauses that delete other rows.
+func (st *Stream) checkCounts(conn *sqlite.Conn) error {
+	found, err := texts(conn, "SELECT type, upper(sql) FROM sqlite_schema WHERE type IN ('table', 'view') AND name = ? COLLATE NOCASE", st.table.Name)
+	if err != nil || len(found) == 0 || st.def.SkippedRows == stream.SkippedAccept {
+		return err
+	}
+	switch {
+	case found[0][0] == "view":
+		return fmt.Errorf("%s is a view, whose INSTEAD OF trigger does not tell whether a record was stored: name the table behind it, "+
+			"or set skipped_rows: accept", st.def.Table)
+	case strings.Contains(strings.Join(strings.Fields(found[0][1]), " "), "ON CONFLICT REPLACE"):
+		return fmt.Errorf("%s has a constraint with ON CONFLICT REPLACE, which deletes records that were stored: make the table without it, "+
+			"or set skipped_rows: accept", st.def.Table)
+	}
 	return nil
 }
 

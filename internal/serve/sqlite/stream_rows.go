@@ -29,11 +29,9 @@ func (w *batchWriter) InsertRows(_ context.Context, rows []stream.Row) error {
 	if err != nil {
 		return w.refuseAll(rows, err)
 	}
-	decimals, err := w.st.decimalColumns(w.conn)
-	if err != nil {
+	if w.decimals, err = w.st.decimalColumns(w.conn); err != nil {
 		return err
 	}
-	columns := w.st.schema.Columns()
 	for n, r := range rows {
 		if n%progressRows == progressRows-1 {
 			w.b.Progress()
@@ -42,15 +40,7 @@ func (w *batchWriter) InsertRows(_ context.Context, rows []stream.Row) error {
 			refuse(r, refused)
 			continue
 		}
-		reason := ""
-		for i, c := range columns {
-			if c.Type != stream.Decimal || r.Null(r.Row, i) {
-				w.bind(stmt, i, c.Type, r)
-			} else if !decimals[i].bind(stmt, i+1, r.Bytes(r.Row, i)) {
-				reason = stream.InexactDecimal(c.Name, r.Bytes(r.Row, i), decimals[i].declared)
-			}
-		}
-		if reason != "" {
+		if reason := w.bindRow(stmt, r); reason != "" {
 			refuse(r, stream.RowRefusal{Reason: reason})
 			continue
 		}
@@ -59,6 +49,18 @@ func (w *batchWriter) InsertRows(_ context.Context, rows []stream.Row) error {
 		}
 	}
 	return stmt.ClearBindings()
+}
+
+// bindRow binds the values of a row, or returns why a column does not hold one exactly.
+func (w *batchWriter) bindRow(stmt *sqlite.Stmt, r stream.Row) (reason string) {
+	for i, c := range w.st.schema.Columns() {
+		if c.Type != stream.Decimal || r.Null(r.Row, i) {
+			w.bind(stmt, i, c.Type, r)
+		} else if !w.decimals[i].bind(stmt, i+1, r.Bytes(r.Row, i)) {
+			reason = stream.InexactDecimal(c.Name, r.Bytes(r.Row, i), w.decimals[i].declared)
+		}
+	}
+	return reason
 }
 
 // InsertKeys implements streamtables.Session.
@@ -75,8 +77,8 @@ func (w *batchWriter) insertRow(stmt *sqlite.Stmt, r stream.Row) error {
 			if !slices.Contains(w.b.Trial, r.Entry) { // which is taken back before COMMIT
 				w.stored = append(w.stored, storedRow{w.conn.LastInsertRowID(), r})
 			}
-		case w.b.Mark != nil: // its key was there
-			stream.NoteFound([]stream.Row{r})
+		default:
+			return w.notInserted(r)
 		}
 		return nil
 	}
@@ -89,6 +91,36 @@ func (w *batchWriter) insertRow(stmt *sqlite.Stmt, r stream.Row) error {
 		return err
 	}
 	refuse(r, refused)
+	return nil
+}
+
+// notInserted judges a row that the INSERT has left out without an error: its key was there, or a
+// trigger or a conflict clause has skipped it.
+func (w *batchWriter) notInserted(r stream.Row) error {
+	found := false
+	switch {
+	case w.st.def.SkippedRows == stream.SkippedAccept:
+		w.b.Skipped++
+		found = true
+	case w.st.find != "":
+		stmt, err := w.conn.Prepare(w.st.find)
+		if err != nil {
+			return err
+		}
+		w.bindRow(stmt, r)
+		if found, err = stmt.Step(); err != nil {
+			return err
+		}
+		if err := stmt.Reset(); err != nil {
+			return err
+		}
+	}
+	switch {
+	case !found:
+		refuse(r, stream.SkippedRow(r.Row, w.b.Mark != nil))
+	case w.b.Mark != nil:
+		stream.NoteFound([]stream.Row{r})
+	}
 	return nil
 }
 
