@@ -128,7 +128,7 @@ func (se *session) tablesOfView(ctx context.Context, view plans.TableName) (all 
 
 // watch returns the statement that tells what a table is. A user with rights on single columns
 // may not run SHOW CREATE TABLE, and sees less. TEMPORARY tables need fsync: off.
-func (se *session) watch(ctx context.Context, name plans.TableName, fsync string) (watched, error) {
+func (se *session) watch(ctx context.Context, name plans.TableName, fsync stream.Fsync) (watched, error) {
 	w := watched{sql: "SHOW CREATE TABLE " + name.SQL(plans.MySQL)}
 	rows, err := se.texts(ctx, w.sql)
 	switch {

@@ -39,7 +39,7 @@ type Stream struct {
 	table   plans.TableName
 	insert  string
 	find    string // selects a row by its key; "" without one
-	checked int64 // the schema's version of the last checkSchema, in a run of the writer
+	checked int64  // the schema's version of the last checkSchema, in a run of the writer
 }
 
 var _ stream.Sink = (*Stream)(nil)

@@ -74,9 +74,9 @@ func message(err error) string {
 // batchWriter writes one batch inside a transaction. It implements streamtables.Session.
 type batchWriter struct {
 	tableSession
-	st   *Stream
-	b    *stream.Batch
-	text []byte
+	st       *Stream
+	b        *stream.Batch
+	text     []byte
 	decimals map[int]decimalColumn
 
 	stored   []storedRow                  // in this attempt

@@ -163,4 +163,3 @@ func testFileReplaced(t *testing.T, kept string) {
 	e.writer = openWriter(t, file)
 	e.want(t, "1,3")
 }
-
