@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -211,6 +212,9 @@ func pinnedMode(mode string) string {
 		modes = append(modes, name)
 	}
 	modes = append(modes, "NO_BACKSLASH_ESCAPES")
+	if !slices.Contains(modes, "NO_AUTO_VALUE_ON_ZERO") { // otherwise 0 is stored as another id
+		modes = append(modes, "NO_AUTO_VALUE_ON_ZERO")
+	}
 	if !strict {
 		modes = append(modes, "STRICT_TRANS_TABLES")
 	}

@@ -97,6 +97,7 @@ func streamDefinition(c *config.Stream) stream.Definition {
 		s := stream.Column{
 			Name: column.Name, Type: stream.Type(column.Type), Required: column.Required,
 			Min: column.Min.Text, Max: column.Max.Text, MaxLength: column.MaxLength, Claim: column.Claim, Format: column.Format,
+			Round: column.Round,
 		}
 		if column.Default.Given {
 			s.Default = &column.Default.Text

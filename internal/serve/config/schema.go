@@ -148,6 +148,7 @@ func columnsSchema() map[string]any {
 		"max_length": orVariable(map[string]any{"type": "integer", "minimum": 0}),
 		"claim":      map[string]any{"type": "string"},
 		"format":     orVariable(map[string]any{"enum": []string{"unix_ms"}}),
+		"round":      orVariable(map[string]any{"type": "boolean"}),
 	}
 	block := map[string]any{"type": "object", "additionalProperties": false, "required": []string{"type"}, "properties": properties}
 	return map[string]any{

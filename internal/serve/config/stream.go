@@ -8,7 +8,7 @@ type Stream struct {
 	Aliases       []string      `yaml:"aliases" doc:"further paths of the same stream"`
 	Database      Address       `yaml:"database" doc:"empty: the top-level one"`
 	Table         string        `yaml:"table" required:"true" doc:"NAME or SCHEMA.NAME"`
-	Columns       Columns       `yaml:"columns" required:"true" doc:"NAME: TYPE or NAME: {type, required, default, min, max, max_length, claim, format}; integer, real, decimal, text, boolean, timestamp, json or uuid"`
+	Columns       Columns       `yaml:"columns" required:"true" doc:"NAME: TYPE or NAME: {type, required, default, min, max, max_length, claim, format, round}; integer, real, decimal, text, boolean, timestamp, json, uuid, date, time, bytes, or an array such as text[]"`
 	Auth          string        `yaml:"auth" default:"key" enum:"key,jwt,any" doc:"what requests need: one of the top-level keys, if any (key), a JWT, or either (any)"`
 	Extra         string        `yaml:"extra" doc:"JSON column for other fields; empty: they are rejected"`
 	Key           []string      `yaml:"key" doc:"columns with a unique index: a record whose values exist counts as stored; none: each record is stored"`
@@ -47,14 +47,15 @@ type Columns []Column
 // Column is a column of a stream's table, and a record's field of the same name.
 type Column struct {
 	Name      string  `yaml:",key"`
-	Type      string  `yaml:"type" short:"true"` // integer, real, decimal, text, boolean, timestamp, json or uuid
+	Type      string  `yaml:"type" short:"true"` // integer, real, decimal, text, boolean, timestamp, json, uuid, date, time, bytes, or text[] and so on
 	Required  bool    `yaml:"required"`          // records without it, or with null, are rejected
 	Default   Literal `yaml:"default"`           // for records without it; "now" is the time of the request
-	Min       Literal `yaml:"min"`               // smallest value of an integer, a real, a decimal or a timestamp
+	Min       Literal `yaml:"min"`               // smallest value of an integer, a real, a decimal, a timestamp, a date or a time
 	Max       Literal `yaml:"max"`               // largest value
 	MaxLength int     `yaml:"max_length"`        // of a text, in characters; of json, in bytes; 0: none
 	Claim     string  `yaml:"claim"`             // of the request's JWT, which the column gets; empty: records have the value
 	Format    string  `yaml:"format"`            // of a timestamp, unix_ms: also numbers, milliseconds since 1970; empty: texts only
+	Round     bool    `yaml:"round"`             // values that the table's column does not hold exactly are rounded, not rejected
 }
 
 // Literal is a number, a text, true or false, as written in the file.

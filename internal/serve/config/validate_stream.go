@@ -10,7 +10,8 @@ import (
 )
 
 // columnTypes are the column types of the stream engine.
-const columnTypes = "integer,real,decimal,text,boolean,timestamp,json,uuid"
+const columnTypes = "integer,real,decimal,text,boolean,timestamp,json,uuid,date,time,bytes," +
+	"integer[],real[],decimal[],text[],boolean[],timestamp[],uuid[],date[],time[],bytes[]"
 
 // columnsMax is the maximum number of columns of a stream, without extra.
 const columnsMax = 500

@@ -188,11 +188,12 @@ func (w *batchWriter) countRows(ctx context.Context, rows []stream.Row, changed 
 func (w *batchWriter) findRows(ctx context.Context, rows []stream.Row) (bool, error) {
 	var args []any
 	keys := make(map[string]bool, len(rows))
+	held := *w.st.held.Load()
 	for _, r := range rows {
 		var key strings.Builder
 		for i, c := range w.st.columns {
 			if slices.Contains(w.st.def.Key, c.Name) {
-				value := valueOf(r, i, c.Type)
+				value, _ := held[i].value(r, i) // exact, or it would not have been inserted
 				args = append(args, value)
 				fmt.Fprintf(&key, "%q,", fmt.Sprintf("%s", value))
 			}

@@ -194,8 +194,16 @@ func fieldSchema(c stream.Column) object {
 		if c.MaxLength > 0 {
 			schema["maxLength"] = c.MaxLength
 		}
+	case stream.Date:
+		schema = object{"format": "date"}
+	case stream.Time:
+		schema = object{"pattern": `^-?[0-9]{2,3}:[0-5][0-9]:[0-5][0-9]([.][0-9]{1,9})?$`}
+	case stream.Bytes:
+		schema = object{"contentEncoding": "base64"}
 	case stream.JSON:
 		return describeField(c, object{})
+	default:
+		schema, types = object{"items": object{}}, []string{"array"}
 	}
 	if !c.Required {
 		types = append(types, "null")
@@ -221,7 +229,7 @@ func describeField(c stream.Column, schema object) object {
 	case c.Default == nil:
 	case *c.Default == stream.Now && c.Type == stream.Timestamp:
 		notes = append(notes, "Default: the time of the request.")
-	case c.Type == stream.Text || c.Type == stream.Timestamp || c.Type == stream.UUID || !json.Valid([]byte(*c.Default)):
+	case c.Type == stream.Text || c.Type == stream.Timestamp || c.Type == stream.UUID || c.Type == stream.Bytes || !json.Valid([]byte(*c.Default)):
 		schema["default"] = *c.Default
 	default:
 		schema["default"] = json.RawMessage(*c.Default)

@@ -38,8 +38,9 @@ type Stream struct {
 	def     stream.Definition
 	table   plans.TableName
 	insert  string
-	find    string // selects a row by its key; "" without one
-	checked int64  // the schema's version of the last checkSchema, in a run of the writer
+	find    string       // selects a row by its key; "" without one
+	checked int64        // the schema's version of the last checkSchema, in a run of the writer
+	held    []heldColumn // by the last checkColumns, in such a run
 }
 
 var _ stream.Sink = (*Stream)(nil)

@@ -29,9 +29,6 @@ func (w *batchWriter) InsertRows(_ context.Context, rows []stream.Row) error {
 	if err != nil {
 		return w.refuseAll(rows, err)
 	}
-	if w.decimals, err = w.st.decimalColumns(w.conn); err != nil {
-		return err
-	}
 	for n, r := range rows {
 		if n%progressRows == progressRows-1 {
 			w.b.Progress()
@@ -49,18 +46,6 @@ func (w *batchWriter) InsertRows(_ context.Context, rows []stream.Row) error {
 		}
 	}
 	return stmt.ClearBindings()
-}
-
-// bindRow binds the values of a row, or returns why a column does not hold one exactly.
-func (w *batchWriter) bindRow(stmt *sqlite.Stmt, r stream.Row) (reason string) {
-	for i, c := range w.st.schema.Columns() {
-		if c.Type != stream.Decimal || r.Null(r.Row, i) {
-			w.bind(stmt, i, c.Type, r)
-		} else if !w.decimals[i].bind(stmt, i+1, r.Bytes(r.Row, i)) {
-			reason = stream.InexactDecimal(c.Name, r.Bytes(r.Row, i), w.decimals[i].declared)
-		}
-	}
-	return reason
 }
 
 // InsertKeys implements streamtables.Session.
@@ -91,36 +76,6 @@ func (w *batchWriter) insertRow(stmt *sqlite.Stmt, r stream.Row) error {
 		return err
 	}
 	refuse(r, refused)
-	return nil
-}
-
-// notInserted judges a row that the INSERT has left out without an error: its key was there, or a
-// trigger or a conflict clause has skipped it.
-func (w *batchWriter) notInserted(r stream.Row) error {
-	found := false
-	switch {
-	case w.st.def.SkippedRows == stream.SkippedAccept:
-		w.b.Skipped++
-		found = true
-	case w.st.find != "":
-		stmt, err := w.conn.Prepare(w.st.find)
-		if err != nil {
-			return err
-		}
-		w.bindRow(stmt, r)
-		if found, err = stmt.Step(); err != nil {
-			return err
-		}
-		if err := stmt.Reset(); err != nil {
-			return err
-		}
-	}
-	switch {
-	case !found:
-		refuse(r, stream.SkippedRow(r.Row, w.b.Mark != nil))
-	case w.b.Mark != nil:
-		stream.NoteFound([]stream.Row{r})
-	}
 	return nil
 }
 
@@ -166,28 +121,4 @@ func (w *batchWriter) refusal(err error) (refused stream.RowRefusal, ok bool) {
 		return stream.RowRefusal{}, false
 	}
 	return stream.RowRefusal{Reason: message(err), Unsure: true}, true
-}
-
-func (w *batchWriter) bind(stmt *sqlite.Stmt, column int, t stream.Type, r stream.Row) {
-	param := column + 1
-	if r.Null(r.Row, column) {
-		stmt.BindNull(param)
-		return
-	}
-	switch t {
-	case stream.Integer:
-		stmt.BindInt64(param, r.Integer(r.Row, column))
-	case stream.Real:
-		stmt.BindFloat(param, r.Real(r.Row, column))
-	case stream.Boolean:
-		stmt.BindBool(param, r.Boolean(r.Row, column))
-	case stream.Timestamp:
-		w.text = r.AppendTime(w.text[:0], r.Row, column)
-		stmt.BindText(param, string(w.text))
-	case stream.UUID:
-		w.text = r.AppendUUID(w.text[:0], r.Row, column)
-		stmt.BindText(param, string(w.text))
-	default:
-		stmt.BindText(param, string(r.Bytes(r.Row, column)))
-	}
 }

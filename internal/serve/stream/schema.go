@@ -15,10 +15,14 @@ const (
 	Real      Type = "real"      // a number within the range of a double, or a string that is one
 	Text      Type = "text"      // a string of UTF-8 without NUL
 	Boolean   Type = "boolean"   // true or false
-	Timestamp Type = "timestamp" // a string like 2016-12-01T23:59:57.123456Z or 2016-12-01 23:59:57 (UTC), cut to microseconds
+	Timestamp Type = "timestamp" // a string like 2016-12-01T23:59:57.123456Z or 2016-12-01 23:59:57 (UTC)
 	JSON      Type = "json"      // any value
 	UUID      Type = "uuid"      // a string like 6ba7b810-9dad-11d1-80b4-00c04fd430c8
 	Decimal   Type = "decimal"   // an exact number, or a string that is one, of up to 1000 digits
+	Date      Type = "date"      // a string like 2016-12-01
+	Time      Type = "time"      // a string like 23:59:57.123456, or with up to 999 hours and a sign
+	Bytes     Type = "bytes"     // a string of base64
+	// Others are arrays, such as text[]: see Type.Element.
 )
 
 // UnixMS is the format of a timestamp that also takes numbers: whole milliseconds since 1970.
@@ -33,12 +37,14 @@ type Column struct {
 	Type      Type
 	Required  bool    // a record without it, or with null, is refused
 	Default   *string // value as text of a record without the field, or Now; nil: NULL
-	Min, Max  string  // of integers, reals, decimals and timestamps, inclusive; "": none
+	Min, Max  string  // of integers, reals, decimals, timestamps, dates and times, inclusive; "": none
 	MaxLength int     // of texts, in characters; of json, in bytes; 0: none
 	// Claim is the claim of the request's JWT that the column gets; "": records have the
 	// value. A record may repeat the value, and is refused for another one.
 	Claim  string
 	Format string // of a timestamp: UnixMS; "": strings only
+	// Round accepts values that the table's column does not hold exactly. Pair says what becomes of them.
+	Round bool
 }
 
 // Fsync is the durability of a commit, on databases where a session can choose it.
@@ -118,6 +124,9 @@ func NewSchema(def Definition) (*Schema, error) {
 	}
 	for i, c := range columns {
 		compiled, err := compile(c)
+		if err == nil && c.Round && slices.Contains(def.Key, c.Name) {
+			err = errors.New("a column of key cannot have round: true, because different values would be equal")
+		}
 		if err != nil {
 			return nil, fmt.Errorf("stream %s: column %s: %w", def.Name, c.Name, err)
 		}
@@ -155,8 +164,8 @@ func (s *Schema) Columns() []Column {
 
 func compile(c Column) (column, error) {
 	compiled := column{Column: c, wrongType: "must be " + c.Type.describe()}
-	if (c.Min != "" || c.Max != "") && c.Type != Integer && c.Type != Real && c.Type != Decimal && c.Type != Timestamp {
-		return compiled, fmt.Errorf("min and max are for integer, real, decimal and timestamp, not for %s", c.Type)
+	if (c.Min != "" || c.Max != "") && !slices.Contains([]Type{Integer, Real, Decimal, Timestamp, Date, Time}, c.Type) {
+		return compiled, fmt.Errorf("min and max are for integer, real, decimal, timestamp, date and time, not for %s", c.Type)
 	}
 	if c.MaxLength != 0 && c.Type != Text && c.Type != JSON {
 		return compiled, errors.New("max_length is for text and json")
@@ -225,7 +234,13 @@ func (t Type) parse(text string) (v value, stored []byte, ok bool) {
 		var id [16]byte
 		id, ok = parseUUID(stored)
 		stored = id[:]
+	case Bytes:
+		stored, ok = parseBytes(stored)
 	default:
+		if element, isArray := t.Element(); isArray {
+			_, ok = ParseArray(element, stored)
+			break
+		}
 		v, ok = parseText(t, stored)
 		stored = nil
 	}
@@ -277,15 +292,6 @@ func RealOnDecimal(name, kind string) string {
 func DecimalOnOther(name, kind string) string {
 	return fmt.Sprintf("column %s is %s, which does not hold decimals exactly: "+
 		"use a numeric or a text column, or declare another type in the stream's columns", name, kind)
-}
-
-// InexactDecimal says that a column would round a value.
-func InexactDecimal(name string, value []byte, kind string) string {
-	const most = 50
-	if len(value) > most {
-		value = append(slices.Clone(value[:most]), "..."...)
-	}
-	return fmt.Sprintf("%s: %s cannot be stored exactly in a column of type %s", name, value, kind)
 }
 
 // InexactKey says that a key column does not tell texts apart. exact is a collation that

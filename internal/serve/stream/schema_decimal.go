@@ -132,10 +132,13 @@ func TrimDecimal(text []byte) []byte {
 	return bytes.TrimRight(bytes.TrimRight(text, "0"), ".")
 }
 
-// DecimalFits reports whether a column of a precision and a scale, which is from 0 to the
-// precision, holds a decimal exactly.
+// DecimalFits reports whether a column of a precision and a scale, which may be negative or more
+// than the precision, holds a decimal exactly.
 func DecimalFits(text []byte, precision, scale int) bool {
 	text = bytes.TrimPrefix(TrimDecimal(text), []byte("-"))
 	whole, fraction, _ := bytes.Cut(text, []byte("."))
-	return len(bytes.TrimLeft(whole, "0")) <= precision-scale && len(fraction) <= scale
+	whole = bytes.TrimLeft(whole, "0")
+	zeros := whole[max(0, len(whole)+min(scale, 0)):] // behind the last digit of the column
+	leading := fraction[:min(len(fraction), max(0, scale-precision))]
+	return len(whole) <= max(0, precision-scale) && len(fraction) <= max(0, scale) && isZero(zeros) && isZero(leading)
 }

@@ -84,7 +84,7 @@ func (p *parser) field(row []value, column int) bool {
 			}
 			return p.literal("false")
 		}
-	case Text, Timestamp, UUID:
+	case Text, Timestamp, UUID, Date, Time, Bytes:
 		if first == '"' {
 			return p.textField(row, column)
 		}
@@ -93,6 +93,10 @@ func (p *parser) field(row []value, column int) bool {
 		}
 	case JSON:
 		return p.jsonField(row, column)
+	default:
+		if first == '[' {
+			return p.jsonField(row, column)
+		}
 	}
 	p.refuse(c.Name, c.wrongType)
 	return p.any(1)
@@ -164,8 +168,17 @@ func (p *parser) textField(row []value, column int) bool {
 	arena := &p.records.arena
 	v, fits := value{}, true
 	switch c.Type {
-	case Timestamp:
-		v, fits = parseText(Timestamp, text)
+	case Timestamp, Time:
+		exact := false
+		if v, exact, fits = parseMoment(c.Type, text); fits && !exact && !c.Round {
+			p.refuse(c.Name, "has more than 6 digits behind the point; the stream's owner can set round: true")
+		}
+	case Date:
+		v, fits = parseText(Date, text)
+	case Bytes:
+		text, fits = parseBytes(text)
+		v = span(len(*arena), len(text))
+		*arena = append(*arena, text...)
 	case UUID:
 		var id [16]byte
 		id, fits = parseUUID(text)
@@ -184,9 +197,12 @@ func (p *parser) jsonField(row []value, column int) bool {
 		return false
 	}
 	text := p.data[start:p.at]
-	v := span(len(p.records.arena), len(text))
+	v, fits := span(len(p.records.arena), len(text)), true
 	p.records.arena = append(p.records.arena, text...)
-	return p.set(row, column, v, text, true)
+	if element, ok := p.schema.columns[column].Type.Element(); ok && p.flaw.Reason == "" {
+		_, fits = ParseArray(element, text)
+	}
+	return p.set(row, column, v, text, fits)
 }
 
 // any reads a value of any kind inside depth others and reports whether it is JSON.
@@ -227,7 +243,7 @@ func (p *parser) anyNumber() bool {
 	}
 	const surelyFits = 15
 	if text := p.data[start:p.at]; len(text) > surelyFits || bytes.ContainsAny(text, "eE") {
-		if x, _ := strconv.ParseFloat(string(text), 64); math.IsInf(x, 0) {
+		if x, _ := strconv.ParseFloat(string(text), 64); math.IsInf(x, 0) || underflows(text, x) {
 			p.refuse("", "a number is out of the range of a double")
 		}
 	}

@@ -3,9 +3,7 @@ package stream
 import (
 	"bytes"
 	"encoding/binary"
-	"encoding/hex"
 	"math"
-	"time"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -61,8 +59,8 @@ func (r *Records) Boolean(row, column int) bool { return r.at(row, column).n == 
 // Microseconds returns the value of a Timestamp column since 1970.
 func (r *Records) Microseconds(row, column int) int64 { return int64(r.at(row, column).n) }
 
-// Bytes returns the value of a Text or JSON column, the digits of a Decimal column, or the
-// 16 bytes of a UUID column. It must not be changed.
+// Bytes returns the value of a Text, JSON or Bytes column, the digits of a Decimal column, the
+// 16 bytes of a UUID column, or the JSON of an array. It must not be changed.
 func (r *Records) Bytes(row, column int) []byte {
 	v := r.at(row, column)
 	start, length := v.n>>32, v.n&math.MaxUint32
@@ -72,20 +70,12 @@ func (r *Records) Bytes(row, column int) []byte {
 // AppendTime appends the value of a Timestamp column as 2016-12-01 23:59:57.123456 in UTC,
 // without a fraction if it is zero.
 func (r *Records) AppendTime(dst []byte, row, column int) []byte {
-	return time.UnixMicro(r.Microseconds(row, column)).UTC().AppendFormat(dst, "2006-01-02 15:04:05.999999")
+	return Timestamp.AppendText(dst, r.Value(row, column))
 }
 
 // AppendUUID appends the value of a UUID column in the 8-4-4-4-12 form.
 func (r *Records) AppendUUID(dst []byte, row, column int) []byte {
-	id := r.Bytes(row, column)
-	for i, end := range []int{4, 6, 8, 10, 16} {
-		start := []int{0, 4, 6, 8, 10}[i]
-		if i > 0 {
-			dst = append(dst, '-')
-		}
-		dst = hex.AppendEncode(dst, id[start:end])
-	}
-	return dst
+	return UUID.AppendText(dst, r.Value(row, column))
 }
 
 // lanes returns a bit for each of n lanes that the records belong to by a column; -1: none. A

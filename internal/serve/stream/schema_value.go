@@ -2,6 +2,7 @@ package stream
 
 import (
 	"bytes"
+	"encoding/base64"
 	"math"
 	"strconv"
 	"unicode/utf8"
@@ -9,16 +10,20 @@ import (
 	"spillway/internal/serve/param"
 )
 
-// value is one field. n is an integer, the bits of a real, a boolean or a timestamp in
-// microseconds since 1970. For texts, json, UUIDs and
-// decimals it is a span of the records' arena.
+// value is one field. n is as Value.N, or a span of the records' arena.
 type value struct {
 	n   uint64
 	set bool // false: NULL
 }
 
 // inArena reports whether the values of a type are spans of the records' arena.
-func (t Type) inArena() bool { return t == Text || t == JSON || t == UUID || t == Decimal }
+func (t Type) inArena() bool {
+	switch t {
+	case Integer, Real, Boolean, Timestamp, Date, Time:
+		return false
+	}
+	return true
+}
 
 func span(start, length int) value { return value{n: uint64(start)<<32 | uint64(length), set: true} }
 
@@ -40,6 +45,15 @@ func (t Type) describe() string {
 		return "a JSON value"
 	case UUID:
 		return "a UUID like 6ba7b810-9dad-11d1-80b4-00c04fd430c8"
+	case Date:
+		return "a date like 2016-12-01"
+	case Time:
+		return "a time like 23:59:57"
+	case Bytes:
+		return "a string of base64"
+	}
+	if element, ok := t.Element(); ok {
+		return "an array, of which each element is null or " + element.describe() + ", and arrays inside it have one length"
 	}
 	return ""
 }
@@ -53,10 +67,13 @@ func parseText(t Type, text []byte) (value, bool) {
 	case Real:
 		x, err := strconv.ParseFloat(string(text), 64)
 		finite := !math.IsNaN(x) && !math.IsInf(x, 0)
-		return value{n: math.Float64bits(x), set: true}, err == nil && finite
-	case Timestamp:
-		microseconds, ok := parseTime(text)
-		return value{n: uint64(microseconds), set: true}, ok
+		return value{n: math.Float64bits(x), set: true}, err == nil && finite && !underflows(text, x)
+	case Timestamp, Time:
+		v, exact, ok := parseMoment(t, text)
+		return v, ok && exact
+	case Date:
+		days, ok := parseDate(text)
+		return value{n: uint64(days), set: true}, ok
 	case Boolean:
 		yes := string(text) == "true"
 		v := value{set: true}
@@ -66,6 +83,22 @@ func parseText(t Type, text []byte) (value, bool) {
 		return v, yes || string(text) == "false"
 	}
 	return value{}, false
+}
+
+// parseMoment parses a timestamp or a time, and rounds it to microseconds. exact is false if it had
+// more digits.
+func parseMoment(t Type, text []byte) (v value, exact, ok bool) {
+	parse := parseTime
+	if t == Time {
+		parse = parseClock
+	}
+	micro, exact, ok := parse(text)
+	return value{n: uint64(micro), set: true}, exact, ok
+}
+
+func parseBytes(text []byte) ([]byte, bool) {
+	decoded, err := base64.StdEncoding.Strict().DecodeString(string(text))
+	return decoded, err == nil && !bytes.ContainsAny(text, "\r\n")
 }
 
 // outOfBounds returns why a value is refused; "" if it is not. text is the value of texts,
@@ -111,19 +144,16 @@ const (
 )
 
 // parseTime parses an RFC 3339 time of the years 1 to 9999 and returns microseconds since
-// 1970, truncated. With a space between date and time, as databases write it, the zone may be
-// missing: it is UTC then. Leap seconds are refused, because no database stores them.
-func parseTime(b []byte) (int64, bool) {
+// 1970. exact is false if it has more digits than these. With a space between date and time, as
+// databases write it, the zone may be missing: it is UTC then. Leap seconds are refused, because
+// no database stores them.
+func parseTime(b []byte) (micro int64, exact, ok bool) {
 	t, fraction, zone, ok := param.CutTime(b)
 	if !ok || len(zone) == 3 || len(zone) == 0 && b[10] != ' ' || t.Year() < 1 || t.Year() > 9999 {
-		return 0, false
+		return 0, false, false
 	}
-	micro, unit := int64(0), int64(100000)
-	for _, digit := range fraction {
-		micro += int64(digit-'0') * unit
-		unit /= 10
-	}
-	return t.Unix()*1e6 + micro, true
+	micro, exact = microseconds(fraction)
+	return t.Unix()*1e6 + micro, exact, true
 }
 
 // parseUUID parses the 8-4-4-4-12 form in upper or lower case.

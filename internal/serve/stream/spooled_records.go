@@ -235,7 +235,10 @@ func (r *Records) object(row int) (json.RawMessage, error) {
 		case JSON, Decimal:
 			field = json.RawMessage(r.Bytes(row, i))
 		default:
-			field = string(r.Bytes(row, i))
+			field = string(c.kind.AppendText(nil, r.Value(row, i)))
+			if _, isArray := c.kind.Element(); isArray {
+				field = json.RawMessage(r.Bytes(row, i))
+			}
 		}
 		text, err := json.Marshal(map[string]any{c.name: field})
 		if err != nil {
