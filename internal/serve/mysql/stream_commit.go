@@ -103,11 +103,6 @@ func (w *batchWriter) unboundLocks(ctx context.Context) {
 	}
 }
 
-// Begin implements streamtables.Session.
-func (w *batchWriter) Begin(ctx context.Context) error {
-	return w.session.Exec(ctx, "START TRANSACTION")
-}
-
 // Commit implements streamtables.Session.
 func (w *batchWriter) Commit(ctx context.Context) error {
 	var before semiSync
