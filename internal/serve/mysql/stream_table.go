@@ -1,9 +1,11 @@
 package mysql
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -89,13 +91,11 @@ func (st *Stream) watchedTables(ctx context.Context, se *session) ([]watched, er
 		name := names[n]
 		rows, err := se.texts(ctx, "SELECT table_type, COALESCE(engine, '') FROM information_schema.tables "+
 			"WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?", name.Schema, name.Name)
-		switch sql := name.SQL(plans.MySQL); {
+		switch {
 		case err != nil:
-			return nil, fmt.Errorf("look up %s: %w", sql, err)
-		case len(rows) == 0 && n == 0:
-			return nil, nil // the database names it when the INSERT is prepared
+			return nil, fmt.Errorf("look up %s: %w", name, err)
 		case len(rows) == 0:
-			return nil, fmt.Errorf("%w: %s is a view over %s, which this user cannot see; GRANT SELECT ON %s", tables.ErrUnusable, st.def.Table, sql, sql)
+			return nil, nil // the database names it when the INSERT is prepared
 		case rows[0][0] == "VIEW":
 			behind, err := se.tablesOfView(ctx, name)
 			if err != nil {
@@ -122,13 +122,15 @@ func (se *session) tablesOfView(ctx context.Context, view plans.TableName) (all 
 		return nil, fmt.Errorf("look up the view %s: %w", view, err)
 	}
 	if len(rows) == 1 {
-		for _, t := range plans.ReadRewritten(rows[0][0]).Tables() {
-			all = append(all, t.TableName)
+		behind, err := se.existing(ctx, plans.ReadRewritten(rows[0][0]).Tables())
+		if err != nil {
+			return nil, fmt.Errorf("look up the tables of the view %s: %w", view, err)
 		}
+		all = slices.SortedFunc(maps.Values(behind), func(a, b plans.TableName) int { return cmp.Compare(a.String(), b.String()) })
 	}
 	if len(all) == 0 {
-		sql := view.SQL(plans.MySQL)
-		err = fmt.Errorf("%w: the tables behind the view %s are not visible; GRANT SHOW VIEW, SELECT ON %s", tables.ErrUnusable, sql, sql)
+		err = fmt.Errorf("%w: the tables behind the view %s are not visible to this user: GRANT SHOW VIEW on the view, and SELECT on them",
+			tables.ErrUnusable, view)
 	}
 	return all, err
 }

@@ -38,10 +38,10 @@ func TestStreamSkipped(t *testing.T) {
 	t.Parallel()
 	const (
 		dropSome = "CREATE TRIGGER drop_some BEFORE INSERT ON events WHEN NEW.note LIKE 'drop%' BEGIN SELECT RAISE(IGNORE); END;"
-		table   = "CREATE TABLE events (id INTEGER UNIQUE, note TEXT UNIQUE)"
-		trigger = table + ";" + dropSome
-		ignored = "CREATE TABLE events (id INTEGER UNIQUE ON CONFLICT IGNORE, note TEXT COLLATE NOCASE); CREATE UNIQUE INDEX exact ON events (note COLLATE BINARY)"
-		mixed   = "CREATE TABLE events (id INTEGER, note TEXT COLLATE NOCASE); CREATE UNIQUE INDEX exact ON events (note COLLATE BINARY);" +
+		table    = "CREATE TABLE events (id INTEGER UNIQUE, note TEXT UNIQUE)"
+		trigger  = table + ";" + dropSome
+		ignored  = "CREATE TABLE events (id INTEGER UNIQUE ON CONFLICT IGNORE, note TEXT COLLATE NOCASE); CREATE UNIQUE INDEX exact ON events (note COLLATE BINARY)"
+		mixed    = "CREATE TABLE events (id INTEGER, note TEXT COLLATE NOCASE); CREATE UNIQUE INDEX exact ON events (note COLLATE BINARY);" +
 			dropSome
 	)
 	tests := []struct{ table, key, skipped, before, records, refused, stored, check string }{
