@@ -163,7 +163,7 @@ func (w *batchWriter) Begin(ctx context.Context) error {
 	if w.stamp == nil || len(w.stamp.watched) == 0 || len(w.b.Requests) == 0 {
 		return w.session.Exec(ctx, begin)
 	}
-	lock := fmt.Sprintf("INSERT INTO %s (%s) SELECT NULL FROM DUAL WHERE FALSE", plans.ParseTableName(w.st.def.Table).SQL(plans.MySQL),
+	lock := fmt.Sprintf("INSERT IGNORE INTO %s (%s) SELECT NULL FROM DUAL WHERE FALSE", plans.ParseTableName(w.st.def.Table).SQL(plans.MySQL),
 		plans.MySQL.QuoteAlways(w.st.columns[0].Name))
 	var now string
 	if first := w.stamp.watched[0]; w.Server.MariaDB && len(w.stamp.watched) == 1 && first.args[0] == nil {
