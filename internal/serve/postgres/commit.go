@@ -170,6 +170,16 @@ func send(p *pgconn.Pipeline, s step, description *pgconn.StatementDescription) 
 	p.SendQueryStatement(description, s.args, formats(s), nil)
 }
 
+// sendNamed is send for a pipeline that goes on behind an error: pgconn confuses the descriptions of
+// the statements that the server then skips.
+func sendNamed(p *pgconn.Pipeline, s step, description *pgconn.StatementDescription) {
+	if description == nil {
+		send(p, s, nil)
+		return
+	}
+	p.SendQueryPrepared(description.Name, s.args, formats(s), nil)
+}
+
 // formats declares all arguments as binary.
 func formats(s step) []int16 {
 	if len(s.args) == 0 {

@@ -71,17 +71,17 @@ func (s batchSession) insertSingly(ctx context.Context, rows []stream.Row) error
 	}
 	rowOf, release, savepoint, back := descriptions[0], descriptions[1], descriptions[2], descriptions[3]
 	p := conn.StartPipeline(ctx)
-	send(p, step{st.savepoint, nil, nil}, savepoint)
+	sendNamed(p, step{st.savepoint, nil, nil}, savepoint)
 	p.SendPipelineSync()
 	for i := range rows {
-		send(p, step{st.back, nil, nil}, back)
-		send(p, step{s.table.rows, encodeRows(st.schema.Columns(), rows[i:i+1]), nil}, rowOf)
-		send(p, step{st.release, nil, nil}, release)
-		send(p, step{st.savepoint, nil, nil}, savepoint)
+		sendNamed(p, step{st.back, nil, nil}, back)
+		sendNamed(p, step{s.table.rows, encodeRows(st.schema.Columns(), rows[i:i+1]), nil}, rowOf)
+		sendNamed(p, step{st.release, nil, nil}, release)
+		sendNamed(p, step{st.savepoint, nil, nil}, savepoint)
 		p.SendPipelineSync()
 	}
-	send(p, step{st.back, nil, nil}, back)
-	send(p, step{st.release, nil, nil}, release)
+	sendNamed(p, step{st.back, nil, nil}, back)
+	sendNamed(p, step{st.release, nil, nil}, release)
 	p.SendPipelineSync()
 	err = p.Flush()
 	if err == nil {
