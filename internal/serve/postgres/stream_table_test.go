@@ -27,12 +27,12 @@ func TestStreamStorage(t *testing.T) {
 		CREATE TABLE ruled (id bigint); CREATE RULE r AS ON INSERT TO ruled DO INSTEAD INSERT INTO plain VALUES (NEW.id);
 		CREATE ROLE writer LOGIN; CREATE TABLE shut (id bigint); ALTER TABLE shut ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON shut FOR SELECT USING (true);
 		CREATE TABLE mine (id bigint); ALTER TABLE mine ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON mine FOR INSERT TO writer WITH CHECK (true);
-		GRANT ALL ON SCHEMA public TO writer; GRANT ALL ON ALL TABLES IN SCHEMA public TO writer`)
+		ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO writer; GRANT ALL ON SCHEMA public TO writer; GRANT ALL ON ALL TABLES IN SCHEMA public TO writer`)
 	owner, writer := open(t, url, database.Pool{}), open(t, strings.Replace(url, "postgres@", "writer@", 1), database.Pool{})
 	for _, test := range []struct{ table, want, unsafe string }{
 		{"plain", "", ""},
 		{"two", "", ""},
-		{"cache", "cache is unlogged, so that a crash can lose acknowledged records: run ALTER TABLE public.cache SET LOGGED, or set fsync: off", "table=unlogged"},
+		{"cache", "cache is unlogged, so that a crash can lose acknowledged records: run ALTER TABLE \"public\".\"cache\" SET LOGGED, or set fsync: off", "table=unlogged"},
 		{"deeper", "cache is unlogged", "table=unlogged"},
 		{"parts", "weak is unlogged", "table=unlogged"},
 		{"remotes", "remote is foreign", "-"},
