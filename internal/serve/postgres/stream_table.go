@@ -53,9 +53,9 @@ func (st *Stream) relations(ctx context.Context, conn *pgconn.PgConn) ([]relatio
 	return all, nil
 }
 
-// stampOf writes an expression that changes whenever one of the relations is changed. A row of
+// stampOf writes expressions of which one changes whenever one of the relations is changed. A row of
 // the catalog that is written anew has another xmin. Partitions have the columns of their table.
-func (st *Stream) stampOf(all []relation) string {
+func (st *Stream) stampOf(all []relation) []string {
 	list := func(column string, of func(relation) bool) string {
 		var oids []string
 		for _, r := range all {
@@ -82,7 +82,7 @@ func (st *Stream) stampOf(all []relation) string {
 		parts = append(parts, "ARRAY(SELECT xmin FROM pg_rewrite WHERE "+list("ev_class", own)+" ORDER BY oid)",
 			"ARRAY(SELECT inhrelid FROM pg_inherits WHERE "+list("inhparent", every)+" ORDER BY inhrelid)")
 	}
-	return "concat_ws(' ', " + strings.Join(parts, ", ") + ")"
+	return parts
 }
 
 // The messages of casts that fail on purpose: of rows that were not inserted, and of a table that
@@ -104,13 +104,16 @@ func (st *Stream) checkTable(ctx context.Context, conn *pgconn.PgConn) (*checked
 	if err != nil {
 		return nil, err
 	}
-	stamp := "''"
-	var stamped [][]string
+	var stamp []string
 	if len(before) > 0 { // or else the INSERT says what is missing
 		stamp = st.stampOf(before)
-	}
-	if stamped, err = texts(ctx, conn, "SELECT "+stamp); err != nil {
-		return nil, fmt.Errorf("look up %s: %w", st.def.Table, err)
+		found, err := texts(ctx, conn, "SELECT "+strings.Join(stamp, ", "))
+		if err != nil {
+			return nil, fmt.Errorf("look up %s: %w", st.def.Table, err)
+		}
+		for i, value := range found[0] {
+			stamp[i] += " = " + quoteText(value)
+		}
 	}
 	all, err := st.relations(ctx, conn)
 	if err != nil {
@@ -133,8 +136,8 @@ func (st *Stream) checkTable(ctx context.Context, conn *pgconn.PgConn) (*checked
 	if err := st.checkPolicies(ctx, conn); err != nil {
 		return nil, err
 	}
-	list := finishList(st.def.Fsync) + fmt.Sprintf(", CASE %s WHEN %s THEN 0 ELSE (%s || current_setting('DateStyle'))::integer END",
-		stamp, quoteText(stamped[0][0]), quoteText(tableChanged))
+	list := finishList(st.def.Fsync) + fmt.Sprintf(", CASE WHEN %s THEN 0 ELSE (%s || current_setting('DateStyle'))::integer END",
+		strings.Join(stamp, " AND "), quoteText(tableChanged))
 	t.finish = newStatement("SELECT "+list, noColumns)
 	t.finishForget = newStatement("WITH gone AS (DELETE FROM spillway_batches WHERE id = ANY($1::uuid[])) SELECT "+list, noColumns)
 	return t, nil

@@ -100,8 +100,10 @@ func TestStreamSkipped(t *testing.T) {
 		{table: "instead", ids: []int{1, 3}, refused: "1"},
 		{table: "ruled", accept: "accept", ids: []int{1, 3}, skipped: 1},
 	} {
-		def := stream.Definition{Name: "/t", Table: test.table, SkippedRows: test.accept, Spooled: test.marked,
-			Columns: []stream.Column{{Name: "id", Type: stream.Integer, Required: true}}}
+		def := stream.Definition{
+			Name: "/t", Table: test.table, SkippedRows: test.accept, Spooled: test.marked,
+			Columns: []stream.Column{{Name: "id", Type: stream.Integer, Required: true}},
+		}
 		if test.keyed {
 			def.Key = []string{"id"}
 		}
