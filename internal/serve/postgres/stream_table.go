@@ -104,7 +104,7 @@ func (st *Stream) checkTable(ctx context.Context, conn *pgconn.PgConn) (*checked
 	if err != nil {
 		return nil, err
 	}
-	var stamp []string
+	stamp := []string{"false"}
 	if len(before) > 0 { // or else the INSERT says what is missing
 		stamp = st.stampOf(before)
 		found, err := texts(ctx, conn, "SELECT "+strings.Join(stamp, ", "))
@@ -174,7 +174,8 @@ func (st *Stream) checkStorage(ctx context.Context, conn *pgconn.PgConn, t *chec
 		if !r.partition && len(all) > 1 && !plan.inserts(r) {
 			continue
 		}
-		weak, advice := "", fmt.Sprintf("run ALTER TABLE %s SET LOGGED, or set fsync: off", plans.TableName{Schema: r.schema, Name: r.name}.SQL(plans.Postgres))
+		weak, advice := "", fmt.Sprintf("run ALTER TABLE %s SET LOGGED, or set fsync: off",
+			plans.TableName{Schema: r.schema, Name: r.name}.SQL(plans.Postgres))
 		switch {
 		case r.kind == "f":
 			weak, advice = "foreign", "its server stores the rows in another transaction: have the stream write there, or set fsync: off"
@@ -246,12 +247,11 @@ func withoutPolicy(ctx context.Context, conn *pgconn.PgConn, table, command, arg
 	return rows[0][0] != "0", nil
 }
 
-// insertRows writes the INSERT of any number of rows. It returns how many were inserted. Unless
-// skipped rows are accepted, it fails if one was not that is not found under its key: the cast
-// then gets rowsSkipped. casts has the types of the key.
+// insertRows writes the INSERT of any number of rows, as counted. casts are those to the types of
+// the key.
 func insertRows(schema *stream.Schema, casts []string) string {
 	def := schema.Definition()
-	var names, arrays []string
+	var names, arrays, key []string
 	for i, c := range schema.Columns() {
 		names = append(names, plans.Postgres.QuoteAlways(c.Name))
 		arrays = append(arrays, fmt.Sprintf("$%d::%s[]", i+1, arrayTypes[c.Type].name))
@@ -262,30 +262,35 @@ func insertRows(schema *stream.Schema, casts []string) string {
 	if schema.Has(stream.Decimal) {
 		source = exactRows(table, schema.Columns(), arrays, names)
 	}
-	sql := fmt.Sprintf("INSERT INTO %s (%s) %s", table, list, source)
-	var key, values, same []string
+	for i, name := range def.Key {
+		key = append(key, "r."+plans.Postgres.QuoteAlways(name)+casts[i])
+	}
+	return counted(def, fmt.Sprintf("INSERT INTO %s (%s) %s", table, list, source), "cardinality("+arrays[0]+")", sent, key)
+}
+
+// counted returns the statement that runs an INSERT and returns how many rows were inserted. Unless
+// skipped rows are accepted, it fails with rowsSkipped if one was not, and is not found under its
+// key. size is how many rows were sent, and key are the values of the key of each row of sent.
+func counted(def stream.Definition, insert, size, sent string, key []string) string {
+	var names, values, same []string
 	for i, name := range def.Key {
 		name = plans.Postgres.QuoteAlways(name)
-		key, same = append(key, name), append(same, fmt.Sprintf("t.%[1]s = m.%[1]s", name))
-		values = append(values, "r."+name+casts[i]+" AS "+name)
+		names, values, same = append(names, name), append(values, key[i]+" AS "+name), append(same, fmt.Sprintf("t.%[1]s = m.%[1]s", name))
 	}
-	keys := strings.Join(key, ", ")
+	list, complete := "1", "count(*) = "+size
 	if len(key) > 0 {
-		sql += " ON CONFLICT (" + keys + ") DO NOTHING"
+		list = strings.Join(names, ", ")
+		insert += " ON CONFLICT (" + list + ") DO NOTHING"
+		// The rows of a batch are not visible to the statement that inserts them.
+		complete += fmt.Sprintf(" OR NOT EXISTS (SELECT FROM (SELECT %s FROM %s EXCEPT SELECT %s FROM stored) AS m "+
+			"WHERE (SELECT true FROM %s t WHERE %s LIMIT 1) IS NULL)",
+			strings.Join(values, ", "), sent, list, plans.ParseTableName(def.Table).SQL(plans.Postgres), strings.Join(same, " AND "))
 	}
 	if def.SkippedRows == stream.SkippedAccept {
-		return sql
+		return insert
 	}
-	fails := "(" + quoteText(rowsSkipped) + " || count(*))::bigint"
-	if len(key) == 0 {
-		return fmt.Sprintf("WITH stored AS (%s RETURNING 1) SELECT CASE count(*) WHEN cardinality(%s) THEN count(*) ELSE %s END FROM stored",
-			sql, arrays[0], fails)
-	}
-	// The rows of a batch are not visible to the statement that inserts them.
-	missing := fmt.Sprintf("SELECT FROM (SELECT %s FROM %s EXCEPT SELECT %s FROM stored) AS m WHERE (SELECT true FROM %s t WHERE %s LIMIT 1) IS NULL",
-		strings.Join(values, ", "), sent, keys, table, strings.Join(same, " AND "))
-	return fmt.Sprintf("WITH stored AS (%s RETURNING %s) SELECT CASE WHEN count(*) = cardinality(%s) OR NOT EXISTS (%s) THEN count(*) ELSE %s END FROM stored",
-		sql, keys, arrays[0], missing, fails)
+	return fmt.Sprintf("WITH stored AS (%s RETURNING %s) SELECT CASE WHEN %s THEN count(*) ELSE (%s || count(*))::bigint END FROM stored",
+		insert, list, complete, quoteText(rowsSkipped))
 }
 
 // insertedBy returns how many rows a statement of insertRows has inserted.

@@ -80,7 +80,8 @@ func TestStreamSkipped(t *testing.T) {
 		CREATE TABLE target (id bigint); CREATE VIEW instead AS SELECT id FROM target;
 		CREATE FUNCTION inserts() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN IF NEW.id % 10 = 3 THEN RETURN NULL; END IF; INSERT INTO target VALUES (NEW.id); RETURN NEW; END';
 		CREATE TRIGGER d INSTEAD OF INSERT ON instead FOR EACH ROW EXECUTE FUNCTION inserts();
-		CREATE TABLE ruled (id bigint); CREATE RULE r AS ON INSERT TO ruled WHERE NEW.id % 10 = 3 DO INSTEAD NOTHING`)
+		CREATE TABLE ruled (id bigint); CREATE RULE r AS ON INSERT TO ruled WHERE NEW.id % 10 = 3 DO INSTEAD NOTHING;
+		CREATE TABLE void (id bigint); CREATE RULE r AS ON INSERT TO void DO INSTEAD NOTHING`)
 	db := open(t, url, database.Pool{})
 	for _, test := range []struct {
 		table, accept string
@@ -88,6 +89,7 @@ func TestStreamSkipped(t *testing.T) {
 		ids           []int
 		refused       string
 		skipped       int
+		held          bool
 	}{
 		{table: "plain", ids: []int{1, 2, 3, 4, 13}, refused: "2,4"},
 		{table: "plain", ids: []int{1, 2}},
@@ -99,6 +101,8 @@ func TestStreamSkipped(t *testing.T) {
 		{table: "keyed", keyed: true, accept: "accept", ids: []int{5, 3, 9}, skipped: 2},
 		{table: "instead", ids: []int{1, 3}, refused: "1"},
 		{table: "ruled", accept: "accept", ids: []int{1, 3}, skipped: 1},
+		{table: "void", accept: "accept", ids: []int{1}, skipped: 1},
+		{table: "plain", marked: true, ids: []int{3}, held: true},
 	} {
 		def := stream.Definition{
 			Name: "/t", Table: test.table, SkippedRows: test.accept, Spooled: test.marked,
@@ -115,8 +119,11 @@ func TestStreamSkipped(t *testing.T) {
 		if test.marked {
 			b.Mark = &queue.Mark{Spool: [16]byte{9}, Epoch: b.ID, Name: "/t", First: 1, Sums: [][16]byte{{1}}}
 		}
-		if err := db.Stream(schema).Commit(t.Context(), b); err != nil {
+		err = db.Stream(schema).Commit(t.Context(), b)
+		if test.held && (!errors.Is(err, stream.ErrHeld) || !strings.Contains(err.Error(), "skipped_rows: accept")) || !test.held && err != nil {
 			t.Errorf("%+v: %v", test, err)
+		}
+		if err != nil {
 			continue
 		}
 		var refused []string
