@@ -11,7 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"spillway/internal/plans"
 	"spillway/internal/serve/stream"
 	"spillway/internal/serve/streamtables"
 	"spillway/internal/serve/tables"
@@ -32,13 +31,11 @@ type Stream struct {
 	schema *stream.Schema
 	def    stream.Definition
 
-	begin, commit, batch     *statement
-	finish, finishForget     *statement
-	keys, rows               *statement
-	savepoint, release, back *statement
+	begin, commit, batch, keys *statement
+	savepoint, release, back   *statement
 
-	ready    atomic.Bool              // the tables have been checked
-	timeouts atomic.Pointer[timeouts] // of the last batch; nil: none yet
+	table    atomic.Pointer[checkedTable] // nil: the tables have to be checked
+	timeouts atomic.Pointer[timeouts]     // of the last batch; nil: none yet
 }
 
 var _ stream.Sink = (*Stream)(nil)
@@ -47,28 +44,27 @@ var _ stream.Sink = (*Stream)(nil)
 // errors of Commit and Check.
 func (db *DB) Stream(schema *stream.Schema) *Stream {
 	def := schema.Definition()
-	none := func([]pgconn.FieldDescription) (*columns, error) { return &columns{}, nil }
 	return &Stream{
 		db: db, schema: schema, def: def,
-		begin:  newStatement("BEGIN", none),
-		commit: newStatement("COMMIT", none),
+		begin:  newStatement("BEGIN", noColumns),
+		commit: newStatement("COMMIT", noColumns),
 		batch: newStatement("INSERT INTO spillway_batches (id, created_at) "+
-			"SELECT pinned.id, now() FROM (SELECT $3::uuid AS id, "+settingsList+pinned(def.Fsync)+") AS pinned", none),
-		finish:       newStatement("SELECT "+finishList, none),
-		finishForget: newStatement("WITH gone AS (DELETE FROM spillway_batches WHERE id = ANY($1::uuid[])) SELECT "+finishList, none),
-		keys:         newStatement(insertKeys, none),
-		rows:         newStatement(insertRows(schema), none),
-		savepoint:    newStatement("SAVEPOINT part", none),
-		release:      newStatement("RELEASE SAVEPOINT part", none),
-		back:         newStatement("ROLLBACK TO SAVEPOINT part", none),
+			"SELECT pinned.id, now() FROM (SELECT $3::uuid AS id, "+settingsList+pinned(def.Fsync)+") AS pinned", noColumns),
+		keys:      newStatement(insertKeys, noColumns),
+		savepoint: newStatement("SAVEPOINT part", noColumns),
+		release:   newStatement("RELEASE SAVEPOINT part", noColumns),
+		back:      newStatement("ROLLBACK TO SAVEPOINT part", noColumns),
 	}
 }
+
+// noColumns is for statements whose rows nobody reads as those of a feed.
+func noColumns([]pgconn.FieldDescription) (*columns, error) { return &columns{}, nil }
 
 // settingsList sets the timeouts of a transaction; "" keeps the session's.
 const settingsList = "set_config('lock_timeout', COALESCE(NULLIF($1::text, ''), current_setting('lock_timeout')), true), " +
 	"set_config('statement_timeout', COALESCE(NULLIF($2::text, ''), current_setting('statement_timeout')), true)"
 
-// pinned returns the end of a SELECT list that sets the durability of a transaction.
+// pinned returns the end of a SELECT list that sets the durability of a transaction, and yields it.
 func pinned(fsync stream.Fsync) string {
 	switch fsync {
 	case stream.FsyncOn:
@@ -77,31 +73,7 @@ func pinned(fsync stream.Fsync) string {
 	case stream.FsyncOff:
 		return ", set_config('synchronous_commit', 'off', true)"
 	}
-	return ""
-}
-
-// insertRows writes the INSERT of any number of rows.
-func insertRows(schema *stream.Schema) string {
-	def := schema.Definition()
-	var names, arrays []string
-	for i, c := range schema.Columns() {
-		names = append(names, plans.Postgres.QuoteAlways(c.Name))
-		arrays = append(arrays, fmt.Sprintf("$%d::%s[]", i+1, arrayTypes[c.Type].name))
-	}
-	list, table := strings.Join(names, ", "), plans.ParseTableName(def.Table).SQL(plans.Postgres)
-	source := fmt.Sprintf("SELECT * FROM unnest(%s) AS r(%s)", strings.Join(arrays, ", "), list)
-	if schema.Has(stream.Decimal) {
-		source = exactRows(table, schema.Columns(), arrays, names)
-	}
-	sql := fmt.Sprintf("INSERT INTO %s (%s) %s", table, list, source)
-	if len(def.Key) > 0 {
-		var key []string
-		for _, name := range def.Key {
-			key = append(key, plans.Postgres.QuoteAlways(name))
-		}
-		sql += " ON CONFLICT (" + strings.Join(key, ", ") + ") DO NOTHING"
-	}
-	return sql
+	return ", current_setting('synchronous_commit')"
 }
 
 // Ping implements stream.Database.
@@ -115,16 +87,12 @@ func (st *Stream) Close() error { return nil }
 // without writing; the others are looked up.
 func (st *Stream) Check(ctx context.Context) error {
 	err := st.db.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
-		if err := st.prepareTables(ctx, conn); err != nil {
+		t, err := st.prepareTables(ctx, conn)
+		if err != nil {
 			return err
 		}
-		for _, s := range []*statement{st.batch, st.keys, st.rows} {
-			d, err := conn.Prepare(ctx, "", s.sql, nil)
-			if err != nil {
-				return err
-			}
-			nulls := make([][]byte, len(d.ParamOIDs))
-			if err := conn.ExecParams(ctx, "EXPLAIN "+s.sql, nulls, d.ParamOIDs, nil, nil).Read().Err; err != nil {
+		for _, s := range []*statement{st.batch, st.keys, t.rows} {
+			if _, err := explainInsert(ctx, conn, s.sql); err != nil {
 				return err
 			}
 		}
@@ -168,7 +136,10 @@ func (st *Stream) Durability(ctx context.Context) (stream.Durability, error) {
 			}
 		}
 		if commit == "off" {
-			d.Unsafe = append(d.Unsafe, "synchronous_commit=off")
+			d.Unsafe = append(d.Unsafe, unsynced)
+		}
+		if t := st.table.Load(); t != nil {
+			d.Unsafe = append(d.Unsafe, t.unsafe...)
 		}
 		return nil
 	})
@@ -190,7 +161,7 @@ func levelOf(synchronousCommit, standbys string) string {
 // Sweep implements stream.Sink. It waits for no standby.
 func (st *Stream) Sweep(ctx context.Context, keep stream.Keep, limit int) (deleted int, err error) {
 	err = st.db.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
-		if err := st.prepareTables(ctx, conn); err != nil {
+		if _, err := st.prepareTables(ctx, conn); err != nil {
 			return err
 		}
 		err := exec(ctx, conn, "BEGIN; SET LOCAL synchronous_commit = off")
@@ -207,18 +178,19 @@ func (st *Stream) Sweep(ctx context.Context, keep stream.Keep, limit int) (delet
 
 // prepareTables creates the stream's own tables that are missing, and checks the table of the
 // records, once.
-func (st *Stream) prepareTables(ctx context.Context, conn *pgconn.PgConn) error {
-	if st.ready.Load() {
-		return nil
+func (st *Stream) prepareTables(ctx context.Context, conn *pgconn.PgConn) (*checkedTable, error) {
+	if t := st.table.Load(); t != nil {
+		return t, nil
 	}
 	if err := ensureTables(ctx, conn, streamtables.Own(dialect, st.def.Spooled)); err != nil {
-		return err
+		return nil, err
 	}
-	if err := st.checkColumns(ctx, conn); err != nil {
-		return err
+	t, err := st.checkTable(ctx, conn)
+	if err != nil {
+		return nil, err
 	}
-	st.ready.Store(true)
-	return nil
+	st.table.Store(t)
+	return t, nil
 }
 
 // SQLSTATEs that a stream distinguishes.
@@ -238,7 +210,7 @@ const (
 // tables and privileges, settings, a damaged server, an exhausted sequence), are not the
 // rows' fault.
 func isData(err *pgconn.PgError) bool {
-	if isTemporary(err) || isOutdated(err) {
+	if isTemporary(err) || isOutdated(err) || failsWith(err, tableChanged) {
 		return false
 	}
 	switch err.Routine {
@@ -262,6 +234,13 @@ func refusalOf(err error, marked bool) *stream.RowRefusal {
 	var pgErr *pgconn.PgError
 	if !isDefinite(err, &pgErr) || !marked && !isData(pgErr) || isTemporary(pgErr) || isOutdated(pgErr) {
 		return nil
+	}
+	if failsWith(pgErr, tableChanged) {
+		return nil
+	}
+	if failsWith(pgErr, rowsSkipped) {
+		refusal := stream.SkippedRow(0, marked)
+		return &refusal
 	}
 	class := pgErr.Code[:min(2, len(pgErr.Code))]
 	unsure := class != classDataException && class != classConstraint || pgErr.Code == stateSequenceExhausted
@@ -303,7 +282,11 @@ func (st *Stream) classify(err error) error {
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
 	}
 	if pgErr.Code == stateUndefinedTable || pgErr.Code == stateUndefinedColumn {
-		st.ready.Store(false) // one of them may have been dropped
+		st.table.Store(nil) // one of them may have been dropped
+	}
+	if failsWith(pgErr, tableChanged) {
+		st.table.Store(nil)
+		return fmt.Errorf("%w: %s was changed since it was checked", stream.ErrTransient, st.def.Table)
 	}
 	if isOutdated(pgErr) {
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)

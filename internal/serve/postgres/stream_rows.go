@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -19,73 +18,74 @@ const (
 	singlyMax = 128  // rows inserted one by one in one round trip
 )
 
-// insertRows inserts rows of a batch, or of its Trial. It halves a part that the server
-// refuses until one round trip can insert its rows one by one.
-func (st *Stream) insertRows(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch, rows []stream.Row) error {
-	insert := func(rows []stream.Row) (*stream.RowRefusal, error) { return st.insertRange(ctx, conn, b, rows) }
-	singly := func(rows []stream.Row) error { return st.insertSingly(ctx, conn, b, rows) }
-	for part := range slices.Chunk(rows, rowsMax) {
-		if err := b.Bisect(part, singlyMax, insert, singly); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // insertRange inserts all of the rows, or none.
-func (st *Stream) insertRange(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch, rows []stream.Row) (*stream.RowRefusal, error) {
-	defer b.Progress()
-	steps := []step{{st.savepoint, nil, nil}, {st.rows, encodeRows(st.schema.Columns(), rows), nil}, {st.release, nil, nil}}
-	if st.notesFound(b) {
-		steps[1].read = func(r *pgconn.Result) {
-			if r.CommandTag.RowsAffected() != int64(len(rows)) {
-				stream.NoteFound(rows)
-			}
-		}
+func (s batchSession) insertRange(ctx context.Context, rows []stream.Row) (*stream.RowRefusal, error) {
+	defer s.b.Progress()
+	st := s.st
+	steps := []step{
+		{st.savepoint, nil, nil},
+		{s.table.rows, encodeRows(st.schema.Columns(), rows), st.countSkipped(s.b, rows)},
+		{st.release, nil, nil},
 	}
-	descriptions, err := st.describe(ctx, conn, steps)
+	descriptions, err := st.describe(ctx, s.conn, steps)
 	if err != nil {
 		return nil, err
 	}
-	if _, err = pipeline(ctx, conn, steps, descriptions); err == nil {
+	if _, err = pipeline(ctx, s.conn, steps, descriptions); err == nil {
 		return nil, nil
 	}
-	refused := refusalOf(err, b.Mark != nil)
+	refused := refusalOf(err, s.b.Mark != nil)
 	if refused != nil {
-		err = exec(ctx, conn, "ROLLBACK TO SAVEPOINT part")
+		err = exec(ctx, s.conn, "ROLLBACK TO SAVEPOINT part")
 	}
 	return refused, err
 }
 
-// notesFound reports whether rows that are not inserted must be noted.
-func (st *Stream) notesFound(b *stream.Batch) bool { return b.Mark != nil && len(st.def.Key) > 0 }
+// countSkipped returns what reads the result of an INSERT of rows, and notes those that were not
+// inserted.
+func (st *Stream) countSkipped(b *stream.Batch, rows []stream.Row) func(*pgconn.Result) {
+	accept := st.def.SkippedRows == stream.SkippedAccept
+	if !accept && (b.Mark == nil || len(st.def.Key) == 0) {
+		return nil
+	}
+	return func(r *pgconn.Result) {
+		missing := len(rows) - int(insertedBy(r))
+		if missing > 0 && b.Mark != nil {
+			stream.NoteFound(rows)
+		}
+		if accept {
+			b.Skipped += missing
+		}
+	}
+}
 
 // insertSingly inserts the rows one by one in one round trip. A new savepoint follows each
 // stored row, and the transaction returns to the savepoint before each row, which undoes a
 // failed one.
-func (st *Stream) insertSingly(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch, rows []stream.Row) error {
-	statements := []step{{statement: st.rows}, {statement: st.release}, {statement: st.savepoint}, {statement: st.back}}
+func (s batchSession) insertSingly(ctx context.Context, rows []stream.Row) error {
+	st, conn := s.st, s.conn
+	statements := []step{{statement: s.table.rows}, {statement: st.release}, {statement: st.savepoint}, {statement: st.back}}
 	descriptions, err := st.describe(ctx, conn, statements)
 	if err != nil {
 		return err
 	}
 	rowOf, release, savepoint, back := descriptions[0], descriptions[1], descriptions[2], descriptions[3]
 	p := conn.StartPipeline(ctx)
-	send(p, step{st.savepoint, nil, nil}, savepoint)
+	sendNamed(p, step{st.savepoint, nil, nil}, savepoint)
 	p.SendPipelineSync()
 	for i := range rows {
-		send(p, step{st.back, nil, nil}, back)
-		send(p, step{st.rows, encodeRows(st.schema.Columns(), rows[i:i+1]), nil}, rowOf)
-		send(p, step{st.release, nil, nil}, release)
-		send(p, step{st.savepoint, nil, nil}, savepoint)
+		sendNamed(p, step{st.back, nil, nil}, back)
+		sendNamed(p, step{s.table.rows, encodeRows(st.schema.Columns(), rows[i:i+1]), nil}, rowOf)
+		sendNamed(p, step{st.release, nil, nil}, release)
+		sendNamed(p, step{st.savepoint, nil, nil}, savepoint)
 		p.SendPipelineSync()
 	}
-	send(p, step{st.back, nil, nil}, back)
-	send(p, step{st.release, nil, nil}, release)
+	sendNamed(p, step{st.back, nil, nil}, back)
+	sendNamed(p, step{st.release, nil, nil}, release)
 	p.SendPipelineSync()
 	err = p.Flush()
 	if err == nil {
-		err = st.takeSingly(p, b, rows)
+		err = st.takeSingly(p, s.b, rows)
 	}
 	closed := p.Close()
 	var pgErr *pgconn.PgError
@@ -97,15 +97,12 @@ func (st *Stream) insertSingly(ctx context.Context, conn *pgconn.PgConn, b *stre
 
 // takeSingly reads the outcome of each row.
 func (st *Stream) takeSingly(p *pgconn.Pipeline, b *stream.Batch, rows []stream.Row) error {
-	if _, err := untilSync(p); err != nil {
+	if err := untilSync(p, nil); err != nil {
 		return err
 	}
 	for i, r := range rows {
-		inserted, err := untilSync(p)
+		err := untilSync(p, st.countSkipped(b, rows[i:i+1]))
 		b.Progress()
-		if err == nil && inserted == 0 && st.notesFound(b) {
-			stream.NoteFound(rows[i : i+1])
-		}
 		if err != nil {
 			refused := refusalOf(err, b.Mark != nil)
 			if refused == nil {
@@ -115,32 +112,32 @@ func (st *Stream) takeSingly(p *pgconn.Pipeline, b *stream.Batch, rows []stream.
 			r.Entry.Result.Refused = append(r.Entry.Result.Refused, *refused)
 		}
 	}
-	_, err := untilSync(p)
-	return err
+	return untilSync(p, nil)
 }
 
-// untilSync reads the results up to the next sync. It returns how many rows they have
-// inserted, and the first refusal among them.
-func untilSync(p *pgconn.Pipeline) (inserted int64, refused error) {
+// untilSync reads the results up to the next sync, and gives that of an INSERT to read. It returns
+// the first refusal among them.
+func untilSync(p *pgconn.Pipeline, read func(*pgconn.Result)) (refused error) {
 	for {
 		results, err := p.GetResults()
 		if reader, ok := results.(*pgconn.ResultReader); err == nil && ok {
-			var tag pgconn.CommandTag
-			tag, err = reader.Close()
-			inserted += tag.RowsAffected()
+			result := reader.Read()
+			if err = result.Err; err == nil && read != nil && (len(result.Rows) > 0 || result.CommandTag.Insert()) {
+				read(result)
+			}
 		}
 		var pgErr *pgconn.PgError
 		switch {
 		case err != nil && !errors.As(err, &pgErr):
-			return 0, err
+			return err
 		case err != nil && refused == nil:
 			refused = err
 		case err != nil:
 		case results == nil:
-			return 0, errors.New("the pipeline ended early")
+			return errors.New("the pipeline ended early")
 		}
 		if _, ok := results.(*pgconn.PipelineSync); ok {
-			return inserted, refused
+			return refused
 		}
 	}
 }

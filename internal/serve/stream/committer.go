@@ -37,7 +37,7 @@ func (s *Stream) committer(n int) {
 		s.mu.Unlock()
 
 		attempts, err := s.commitBatch(b, tickets, start, s.canSplit(tickets))
-		split := errors.Is(err, errSplit) || isDefinite(err) && len(tickets) > 1
+		split := errors.Is(err, errSplit) || isDefinite(err) && len(tickets) > 1 && !errors.Is(err, tables.ErrUnusable)
 		if split {
 			s.split(b, tickets, start, err)
 		}
@@ -214,9 +214,6 @@ func (s *Stream) commitBatch(b *Batch, tickets []*ticket, start time.Time, split
 		}
 		if late && !hung {
 			start, hung = time.Now(), true
-		}
-		if errors.Is(err, tables.ErrUnusable) { // no request is the cause
-			err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 		again := errors.Is(err, ErrTransient) || errors.Is(err, ErrUnconfirmed)
 		unconfirmed = unconfirmed || errors.Is(err, ErrUnconfirmed)
