@@ -25,6 +25,7 @@ func StreamStats(stats func() []stream.Stats) prometheus.Collector {
 		{"records_total", func(s s) float64 { return float64(s.Stored) }, records, result("stored")},
 		{"records_total", func(s s) float64 { return float64(s.RefusedSchema) }, records, result("refused_schema")},
 		{"records_total", func(s s) float64 { return float64(s.RefusedDatabase) }, records, result("refused_database")},
+		{"skipped_total", func(s s) float64 { return float64(s.Skipped) }, "Records counted as stored that the database did not insert.", nil},
 		{"records_total", func(s s) float64 { return float64(s.Failed - s.Unknown) }, records, result("failed")},
 		{"records_total", func(s s) float64 { return float64(s.Unknown) }, records, result("unknown")},
 		{"rejections_total", func(s s) float64 { return float64(s.KeyReused) }, rejections, reason("key_reused")},

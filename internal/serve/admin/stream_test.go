@@ -19,7 +19,7 @@ func TestStreamMetrics(t *testing.T) {
 	registry.MustRegister(batches.Collectors()...)
 	registry.MustRegister(StreamStats(func() []stream.Stats {
 		return []stream.Stats{{
-			Name: "/orders", Stored: 1, RefusedSchema: 2, RefusedDatabase: 3, Failed: 9, Unknown: 4, Overloaded: map[string]uint64{queue.LimitWait: 5}, KeyReused: 12, Unreadable: 13, Replayed: 6, Batches: 7, Retries: 8,
+			Name: "/orders", Stored: 1, RefusedSchema: 2, RefusedDatabase: 3, Skipped: 14, Failed: 9, Unknown: 4, Overloaded: map[string]uint64{queue.LimitWait: 5}, KeyReused: 12, Unreadable: 13, Replayed: 6, Batches: 7, Retries: 8,
 			Swept: 9, QueueRows: 10, QueueBytes: 11, Committing: 1, CommitMean: 5 * time.Millisecond, PredictedWait: 250 * time.Millisecond,
 		}}
 	}), StreamAcks(func() []StreamAck {
@@ -63,6 +63,7 @@ func TestStreamMetrics(t *testing.T) {
 		`spillway_stream_rejections_total{reason="unreadable",stream="/orders"} 13`,
 		`spillway_stream_replays_total{stream="/orders"} 6`,
 		`spillway_stream_retries_total{stream="/orders"} 8`,
+		`spillway_stream_skipped_total{stream="/orders"} 14`,
 		`spillway_stream_swept_total{stream="/orders"} 9`,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -18,6 +18,7 @@ import (
 	"spillway/internal/serve/spool"
 	"spillway/internal/serve/standby"
 	"spillway/internal/serve/stream"
+	owntables "spillway/internal/serve/tables"
 )
 
 // readyCheck is a part of the process and how it finds out what look adds. One that could not be
@@ -250,7 +251,7 @@ func kindOf(err error) string {
 	for _, known := range []error{
 		errStarting, errStopped, errNotProbed, standby.ErrLate, standby.ErrUnknown, standby.ErrAway,
 		queue.ErrClosed, queue.ErrHeld, queue.ErrUnknown, queue.ErrOverloaded, spool.ErrDamaged,
-		redis.ErrPopupServer, redis.ErrPopupDatabase,
+		redis.ErrPopupServer, redis.ErrPopupDatabase, owntables.ErrUnusable,
 		fs.ErrPermission, syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EHOSTUNREACH, syscall.ENOSPC,
 	} {
 		if errors.Is(err, known) {

@@ -87,6 +87,9 @@ func streamDefinition(c *config.Stream) stream.Definition {
 		Name: c.Path, Table: c.Table, Extra: c.Extra, Key: c.Key, OrderBy: c.OrderBy,
 		AnyKeyCollation: c.KeyCollation == "accept", Spooled: c.Ack == stream.AckSpool,
 	}
+	if c.SkippedRows == stream.SkippedAccept {
+		d.SkippedRows = stream.SkippedAccept
+	}
 	if c.Fsync != "on" {
 		d.Fsync = stream.Fsync(c.Fsync)
 	}

@@ -13,6 +13,7 @@ type Stream struct {
 	Extra         string        `yaml:"extra" doc:"JSON column for other fields; empty: they are rejected"`
 	Key           []string      `yaml:"key" doc:"columns with a unique index: a record whose values exist counts as stored; none: each record is stored"`
 	KeyCollation  string        `yaml:"key_collation" default:"exact" enum:"exact,accept" doc:"whether a text column of key that takes ab, AB or äb as equal stops the start (exact), or only the first such record is stored (accept)"`
+	SkippedRows   string        `yaml:"skipped_rows" default:"refuse" enum:"refuse,accept" doc:"whether a record that a trigger or a rule of the table drops is rejected (refuse), or counts as stored (accept)"`
 	OrderBy       string        `yaml:"order_by" doc:"column; records with equal values in it are stored in the order of their requests"`
 	Ack           string        `yaml:"ack" default:"database" enum:"database,spool,memory" doc:"answered when records are committed (database), fsynced to a local queue (spool) or queued in memory (memory)"`
 	Fsync         string        `yaml:"fsync" default:"on" enum:"on,server,off" doc:"a commit waits for the disk if a session can ask for it (on), as the server is set (server), or for nothing (off)"`

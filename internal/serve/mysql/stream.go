@@ -21,7 +21,8 @@ import (
 // the COMMIT. Rows are multi-row INSERTs prepared for powers of two: 300 rows are statements of
 // 256, 32, 8 and 4. InnoDB rolls back a failed statement alone, so the halves of a refused one
 // are tried without savepoints. INSERT IGNORE is never used, because it changes values to fit.
-// Tables of engines other than InnoDB are refused.
+// Tables of engines other than InnoDB are refused, also behind a view. Each batch compares what
+// the table is with what it was when it was checked.
 //
 // With stream.Definition.Key, ON DUPLICATE KEY UPDATE leaves a row whose key exists
 // unchanged. That clause applies to every unique index; if the existing row has another
@@ -38,6 +39,7 @@ type Stream struct {
 	most    int      // rows of one statement, a power of two
 
 	ready    atomic.Bool                            // the tables have been checked
+	stamp    atomic.Pointer[stamp]                  // what the table was then; nil before
 	table    atomic.Pointer[map[string]tableColumn] // as it was checked
 	held     atomic.Pointer[[]heldColumn]           // the same, by the stream's columns
 	semiSync atomic.Bool                            // the server may wait for a replica
@@ -119,9 +121,12 @@ func (st *Stream) prepareTables(ctx context.Context, se *session) error {
 	if err := tables.Ensure(ctx, tableSession{se}, dialect, streamtables.Own(dialect, st.def.Spooled)); err != nil {
 		return err
 	}
-	err := se.checkEngine(ctx, plans.ParseTableName(st.def.Table))
+	stamp, err := st.readStamp(ctx, se)
 	if err == nil {
 		err = st.checkColumns(ctx, se)
+	}
+	if err == nil {
+		st.stamp.Store(stamp)
 	}
 	st.ready.Store(err == nil)
 	return err
@@ -131,21 +136,9 @@ func (st *Stream) prepareTables(ctx context.Context, se *session) error {
 func (st *Stream) Durability(ctx context.Context) (stream.Durability, error) {
 	var d stream.Durability
 	err := st.db.withSession(ctx, func(ctx context.Context, se *session) error {
-		rows, err := se.Query(ctx, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog')")
-		if err != nil {
+		var err error
+		if d.Unsafe, err = se.unsafeSettings(ctx); err != nil {
 			return err
-		}
-		settings := make(map[string]string)
-		for _, row := range rows {
-			settings[row[0]] = row[1]
-		}
-		// MariaDB's 3 syncs even more often than 1.
-		if flush := settings["innodb_flush_log_at_trx_commit"]; flush != "1" && flush != "3" {
-			d.Unsafe = append(d.Unsafe, "innodb_flush_log_at_trx_commit="+flush)
-		}
-		// After a crash InnoDB also undoes what the binary log lacks.
-		if log := settings["log_bin"]; (log == "ON" || log == "1") && settings["sync_binlog"] != "1" {
-			d.Unsafe = append(d.Unsafe, "sync_binlog="+settings["sync_binlog"])
 		}
 		semi, err := readSemiSync(ctx, se)
 		if err != nil {

@@ -3,7 +3,6 @@ package mysql
 import (
 	"context"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -21,11 +20,15 @@ func (se *session) checkEngine(ctx context.Context, name plans.TableName) error 
 	rows, err := se.texts(ctx, "SELECT engine FROM information_schema.tables WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) "+
 		"AND table_name = ?", name.Schema, name.Name)
 	if err == nil && len(rows) == 1 && rows[0][0] != "" && rows[0][0] != "InnoDB" { // "" for a view
-		sql := name.SQL(plans.MySQL)
-		err = fmt.Errorf("%w: %s is of engine %s, which has no transactions; run ALTER TABLE %s ENGINE=InnoDB", tables.ErrUnusable, sql,
-			rows[0][0], sql)
+		err = otherEngine(name, rows[0][0])
 	}
 	return err
+}
+
+// otherEngine refuses a table without transactions of this server.
+func otherEngine(name plans.TableName, engine string) error {
+	sql := name.SQL(plans.MySQL)
+	return fmt.Errorf("%w: %s is of engine %s, which has no transactions; run ALTER TABLE %s ENGINE=InnoDB", tables.ErrUnusable, sql, engine, sql)
 }
 
 // tableColumn is a column of the stream's table, as far as the stream must know it.
@@ -164,20 +167,4 @@ func (c tableColumn) cuts(text []byte) bool {
 	}
 	last, _ := utf8.DecodeLastRune(text)
 	return utf8.RuneCount(text) > c.length || strings.HasSuffix(c.kind, "text") && size > c.bytes && unicode.IsSpace(last)
-}
-
-// verifyColumns fails a batch with decimals if a column has changed since it was read. It
-// runs behind the INSERTs, while their locks keep the table as it is.
-func (w *batchWriter) verifyColumns(ctx context.Context) error {
-	st := w.st
-	table := st.table.Load()
-	if table == nil || !st.schema.Has(stream.Decimal) {
-		return nil
-	}
-	now, err := st.readColumns(ctx, w.session)
-	if err != nil || maps.Equal(now, *table) {
-		return err
-	}
-	st.ready.Store(false) // the next attempt checks the table
-	return fmt.Errorf("%w: the columns of %s have changed", stream.ErrTransient, st.def.Table)
 }

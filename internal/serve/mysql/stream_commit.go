@@ -26,7 +26,15 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 		if err := w.boundLocks(ctx); err != nil {
 			return err
 		}
+		w.stamp = st.stamp.Load()
 		err := streamtables.Commit(ctx, w, dialect, st.def.Name, b)
+		if errors.Is(err, errUncounted) {
+			if err = se.Exec(ctx, "ROLLBACK"); err == nil {
+				b.Reset()
+				b.RowByRow = true
+				err = streamtables.Commit(ctx, w, dialect, st.def.Name, b)
+			}
+		}
 		if err != nil && se.IsValid() {
 			if rollback := se.Exec(ctx, "ROLLBACK"); rollback != nil {
 				err = errors.Join(err, se.Close()) // the server rolls back
@@ -44,10 +52,12 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 // batchWriter writes one batch inside a transaction. It implements streamtables.Session.
 type batchWriter struct {
 	tableSession
-	st   *Stream
-	b    *stream.Batch
-	sent bool // COMMIT was sent and not answered
-	args []driver.NamedValue
+	st *Stream
+	b  *stream.Batch
+	// stamp is what the table was before the batch's rows were checked.
+	stamp *stamp
+	sent  bool // COMMIT was sent and not answered
+	args  []driver.NamedValue
 
 	noLockWait bool // the session does not wait for locks
 }
@@ -91,11 +101,6 @@ func (w *batchWriter) unboundLocks(ctx context.Context) {
 	if w.noLockWait && w.IsValid() && w.session.Exec(ctx, waitSecond) != nil {
 		_ = w.Close() // the pool opens a new one
 	}
-}
-
-// Begin implements streamtables.Session.
-func (w *batchWriter) Begin(ctx context.Context) error {
-	return w.session.Exec(ctx, "START TRANSACTION")
 }
 
 // Commit implements streamtables.Session.

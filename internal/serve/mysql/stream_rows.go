@@ -26,7 +26,7 @@ func (w *batchWriter) InsertRows(ctx context.Context, rows []stream.Row) error {
 		}
 		rows = rows[n:]
 	}
-	return w.verifyColumns(ctx)
+	return nil
 }
 
 // InsertKeys implements streamtables.Session.
@@ -67,6 +67,7 @@ func (w *batchWriter) insertRange(ctx context.Context, rows []stream.Row) (*stre
 	refused, err := w.refused(ctx, err)
 	if err == nil && refused == nil {
 		w.noteFound(rows, changed)
+		return w.countRows(ctx, rows, changed)
 	}
 	if refused == nil || len(rows) > 1 || len(w.st.def.Key) == 0 || refused.Unsure {
 		return refused, err

@@ -43,6 +43,9 @@ func (s *source) checkQuery(ctx context.Context, conn *pgconn.PgConn) error {
 		_, err = statement.columns(description.Fields)
 	}
 	if err == nil {
+		err = s.warnPolicies(ctx, conn, description.Fields)
+	}
+	if err == nil {
 		_, err = explain(ctx, conn, statement.sql, len(s.def.Params))
 	}
 	var pgErr *pgconn.PgError
@@ -62,6 +65,9 @@ func (s *source) checkFeed(ctx context.Context, conn *pgconn.PgConn, window int)
 		return err
 	}
 	s.known.Store(c)
+	if err := s.warnPolicies(ctx, conn, description.Fields); err != nil {
+		return err
+	}
 	check := plans.Check{Window: window, Catalog: plans.Catalog{
 		Dialect: plans.Postgres,
 		Query: func(sql string, args ...string) ([][]string, error) {
@@ -95,6 +101,27 @@ func (s *source) checkFeed(ctx context.Context, conn *pgconn.PgConn, window int)
 		of.after = true
 		return explained(of)
 	})
+}
+
+// warnPolicies logs a warning for each table of the fields whose row-level security hides all rows
+// from the role.
+func (s *source) warnPolicies(ctx context.Context, conn *pgconn.PgConn, fields []pgconn.FieldDescription) error {
+	seen := map[uint32]bool{0: true} // 0: no table
+	for _, field := range fields {
+		if seen[field.TableOID] {
+			continue
+		}
+		seen[field.TableOID] = true
+		hidden, err := withoutPolicy(ctx, conn, "$1::oid", "r", fmt.Sprint(field.TableOID))
+		if err != nil {
+			return err
+		}
+		if hidden {
+			s.db.log.Warn("row-level security has no policy that lets the role read: no row is visible; run CREATE POLICY ... FOR SELECT",
+				"feed", s.def.Name, "column", field.Name)
+		}
+	}
+	return nil
 }
 
 // adviseArray adds to an error how to compare with a list.

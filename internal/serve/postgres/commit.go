@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -15,15 +16,22 @@ import (
 // finishList prepares a transaction for COMMIT: statement_timeout does not end the wait for a
 // standby, and the server's warnings are sent. A deferred constraint still waits for a lock
 // only as long as a statement may: lock_timeout ends no wait for a standby, and its error
-// proves that nothing was committed. The list returns what the COMMIT waits for.
-const finishList = "set_config('lock_timeout', CASE current_setting('lock_timeout') WHEN '0' THEN " +
+// proves that nothing was committed. A trigger may have changed synchronous_commit. The list returns
+// what the COMMIT waits for.
+func finishList(fsync stream.Fsync) string {
+	return finishSettings + pinned(fsync) + ", " + standbyNames
+}
+
+const finishSettings = "set_config('lock_timeout', CASE current_setting('lock_timeout') WHEN '0' THEN " +
 	"current_setting('statement_timeout') ELSE current_setting('lock_timeout') END, true), " +
-	"set_config('statement_timeout', '0', true), set_config('client_min_messages', 'warning', true), current_setting('synchronous_commit'), " +
-	standbyNames
+	"set_config('statement_timeout', '0', true), set_config('client_min_messages', 'warning', true)"
 
 // standbyNames selects synchronous_standby_names, or nothing if the server has no WAL senders:
 // then it waits for no standby.
 const standbyNames = "CASE current_setting('max_wal_senders') WHEN '0' THEN '' ELSE current_setting('synchronous_standby_names') END"
+
+// unsynced is the setting with which a COMMIT does not wait for the disk.
+const unsynced = "synchronous_commit=off"
 
 // step is one statement of a transaction and its arguments, all binary.
 type step struct {
@@ -46,7 +54,9 @@ type commit struct {
 func (c *commit) append(steps []step, finish step, statement *statement) []step {
 	finish.read = func(r *pgconn.Result) {
 		if len(r.Rows) == 1 {
-			c.level = levelOf(string(r.Rows[0][3]), string(r.Rows[0][4]))
+			if c.level = levelOf(string(r.Rows[0][3]), string(r.Rows[0][4])); string(r.Rows[0][3]) == "off" {
+				c.level = "not fsynced: " + unsynced
+			}
 		}
 		c.guard.ClearWarning() // what follows is about COMMIT
 	}
@@ -68,15 +78,32 @@ func (c *commit) run(ctx context.Context, steps []step, descriptions []*pgconn.S
 		return failed, fmt.Errorf("%w: COMMIT was answered with a warning: %s", stream.ErrUnconfirmed, c.guard.Warning())
 	case err == nil || isDefinite(err, &pgErr):
 		return failed, err
+	case failed < len(steps)-1 && errors.As(err, &pgErr) && beforeCommit(pgErr):
+		return failed, fmt.Errorf("%w: %w", stream.ErrTransient, err)
 	}
 	return failed, fmt.Errorf("%w: %w", stream.ErrUnconfirmed, err)
+}
+
+// beforeCommit reports whether a fatal error that came before the answer to the statement before
+// COMMIT proves that COMMIT was not executed. PostgreSQL sends answers and errors in order; its own
+// errors name a routine. A pooler may lose answers, but not of a client that had no server.
+func beforeCommit(err *pgconn.PgError) bool {
+	if err.Routine != "" || err.Code == "57P03" {
+		return true
+	}
+	for _, start := range []string{"server login ", "query_wait_timeout", "no working server connection", "pgbouncer cannot connect to server"} {
+		if strings.HasPrefix(err.Message, start) {
+			return true
+		}
+	}
+	return false
 }
 
 // recheck lowers the level after COMMIT was answered. If synchronous_standby_names is emptied
 // while a COMMIT waits, the server answers it as if the standby had it. Without an answer
 // within limit, the level is local.
 func (c *commit) recheck(ctx context.Context, limit time.Duration) {
-	if c.level == stream.LevelLocal {
+	if c.level == stream.LevelLocal || strings.HasSuffix(c.level, unsynced) {
 		return
 	}
 	if limit > 0 {
@@ -141,6 +168,16 @@ func send(p *pgconn.Pipeline, s step, description *pgconn.StatementDescription) 
 		return
 	}
 	p.SendQueryStatement(description, s.args, formats(s), nil)
+}
+
+// sendNamed is send for a pipeline that goes on behind an error: pgconn confuses the descriptions of
+// the statements that the server then skips.
+func sendNamed(p *pgconn.Pipeline, s step, description *pgconn.StatementDescription) {
+	if description == nil {
+		send(p, s, nil)
+		return
+	}
+	p.SendQueryPrepared(description.Name, s.args, formats(s), nil)
 }
 
 // formats declares all arguments as binary.

@@ -107,7 +107,7 @@ func unprepared(sql string, args ...[]byte) step { return step{&statement{sql: s
 // commitSteps runs the last statements of a transaction and COMMIT in one round trip.
 func commitSteps(ctx context.Context, conn *pgconn.PgConn, steps []step) error {
 	c := commit{conn: conn, guard: database.CommitGuardOf(conn)}
-	steps = c.append(slices.Clip(steps), unprepared("SELECT "+finishList), &statement{sql: "COMMIT"})
+	steps = c.append(slices.Clip(steps), unprepared("SELECT "+finishList("")), &statement{sql: "COMMIT"})
 	_, err := c.run(ctx, steps, make([]*pgconn.StatementDescription, len(steps)))
 	var pgErr *pgconn.PgError
 	if isDefinite(err, &pgErr) {

@@ -32,14 +32,11 @@ type Stream struct {
 	schema *stream.Schema
 	def    stream.Definition
 
-	begin, commit, batch     *statement
-	finish, finishForget     *statement
-	keys                     *statement
-	savepoint, release, back *statement
+	begin, commit, batch, keys *statement
+	savepoint, release, back   *statement
 
-	ready    atomic.Bool              // the tables have been checked
-	layout   atomic.Pointer[layout]   // of the last check; nil: none yet
-	timeouts atomic.Pointer[timeouts] // of the last batch; nil: none yet
+	table    atomic.Pointer[checkedTable] // nil: the tables have to be checked
+	timeouts atomic.Pointer[timeouts]     // of the last batch; nil: none yet
 }
 
 var _ stream.Sink = (*Stream)(nil)
@@ -48,41 +45,45 @@ var _ stream.Sink = (*Stream)(nil)
 // errors of Commit and Check.
 func (db *DB) Stream(schema *stream.Schema) *Stream {
 	def := schema.Definition()
-	none := func([]pgconn.FieldDescription) (*columns, error) { return &columns{}, nil }
 	return &Stream{
 		db: db, schema: schema, def: def,
-		begin:  newStatement("BEGIN", none),
-		commit: newStatement("COMMIT", none),
+		begin:  newStatement("BEGIN", noColumns),
+		commit: newStatement("COMMIT", noColumns),
 		batch: newStatement("INSERT INTO spillway_batches (id, created_at) "+
-			"SELECT pinned.id, now() FROM (SELECT $3::uuid AS id, "+settingsList+pinned(def)+") AS pinned", none),
-		finish:       newStatement("SELECT "+finishList, none),
-		finishForget: newStatement("WITH gone AS (DELETE FROM spillway_batches WHERE id = ANY($1::uuid[])) SELECT "+finishList, none),
-		keys:         newStatement(insertKeys, none),
-		savepoint:    newStatement("SAVEPOINT part", none),
-		release:      newStatement("RELEASE SAVEPOINT part", none),
-		back:         newStatement("ROLLBACK TO SAVEPOINT part", none),
+			"SELECT pinned.id, now() FROM (SELECT $3::uuid AS id, "+settingsList+settings(def)+") AS pinned", noColumns),
+		keys:      newStatement(insertKeys, noColumns),
+		savepoint: newStatement("SAVEPOINT part", noColumns),
+		release:   newStatement("RELEASE SAVEPOINT part", noColumns),
+		back:      newStatement("ROLLBACK TO SAVEPOINT part", noColumns),
 	}
 }
+
+// noColumns is for statements whose rows nobody reads as those of a feed.
+func noColumns([]pgconn.FieldDescription) (*columns, error) { return &columns{}, nil }
 
 // settingsList sets the timeouts of a transaction; "" keeps the session's.
 const settingsList = "set_config('lock_timeout', COALESCE(NULLIF($1::text, ''), current_setting('lock_timeout')), true), " +
 	"set_config('statement_timeout', COALESCE(NULLIF($2::text, ''), current_setting('statement_timeout')), true)"
 
-// pinned returns the end of a SELECT list that sets the durability of a transaction, and how arrays
-// are read.
-func pinned(def stream.Definition) string {
-	list := ""
-	if slices.ContainsFunc(def.Columns, func(c stream.Column) bool { return strings.HasSuffix(string(c.Type), "[]") }) {
-		list = ", set_config('array_nulls', 'on', true)"
-	}
-	switch def.Fsync {
+// pinned returns the end of a SELECT list that sets the durability of a transaction, and yields it.
+func pinned(fsync stream.Fsync) string {
+	switch fsync {
 	case stream.FsyncOn:
-		return list + ", set_config('synchronous_commit', " +
+		return ", set_config('synchronous_commit', " +
 			"CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)"
 	case stream.FsyncOff:
-		return list + ", set_config('synchronous_commit', 'off', true)"
+		return ", set_config('synchronous_commit', 'off', true)"
 	}
-	return list
+	return ", current_setting('synchronous_commit')"
+}
+
+// settings returns the end of a SELECT list that sets the durability of a batch, and how the arrays
+// of its records are read.
+func settings(def stream.Definition) string {
+	if slices.ContainsFunc(def.Columns, func(c stream.Column) bool { return strings.HasSuffix(string(c.Type), "[]") }) {
+		return ", set_config('array_nulls', 'on', true)" + pinned(def.Fsync)
+	}
+	return pinned(def.Fsync)
 }
 
 // Ping implements stream.Database.
@@ -96,16 +97,12 @@ func (st *Stream) Close() error { return nil }
 // without writing; the others are looked up.
 func (st *Stream) Check(ctx context.Context) error {
 	err := st.db.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
-		if err := st.prepareTables(ctx, conn); err != nil {
+		t, err := st.prepareTables(ctx, conn)
+		if err != nil {
 			return err
 		}
-		for _, s := range []*statement{st.batch, st.keys, st.layout.Load().insert} {
-			d, err := conn.Prepare(ctx, "", s.sql, nil)
-			if err != nil {
-				return err
-			}
-			nulls := make([][]byte, len(d.ParamOIDs))
-			if err := conn.ExecParams(ctx, "EXPLAIN "+s.sql, nulls, d.ParamOIDs, nil, nil).Read().Err; err != nil {
+		for _, s := range []*statement{st.batch, st.keys, t.rows} {
+			if _, err := explainInsert(ctx, conn, s.sql); err != nil {
 				return err
 			}
 		}
@@ -149,7 +146,10 @@ func (st *Stream) Durability(ctx context.Context) (stream.Durability, error) {
 			}
 		}
 		if commit == "off" {
-			d.Unsafe = append(d.Unsafe, "synchronous_commit=off")
+			d.Unsafe = append(d.Unsafe, unsynced)
+		}
+		if t := st.table.Load(); t != nil {
+			d.Unsafe = append(d.Unsafe, t.unsafe...)
 		}
 		return nil
 	})
@@ -171,7 +171,7 @@ func levelOf(synchronousCommit, standbys string) string {
 // Sweep implements stream.Sink. It waits for no standby.
 func (st *Stream) Sweep(ctx context.Context, keep stream.Keep, limit int) (deleted int, err error) {
 	err = st.db.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
-		if err := st.prepareTables(ctx, conn); err != nil {
+		if _, err := st.prepareTables(ctx, conn); err != nil {
 			return err
 		}
 		err := exec(ctx, conn, "BEGIN; SET LOCAL synchronous_commit = off")
@@ -188,18 +188,19 @@ func (st *Stream) Sweep(ctx context.Context, keep stream.Keep, limit int) (delet
 
 // prepareTables creates the stream's own tables that are missing, and checks the table of the
 // records, once.
-func (st *Stream) prepareTables(ctx context.Context, conn *pgconn.PgConn) error {
-	if st.ready.Load() {
-		return nil
+func (st *Stream) prepareTables(ctx context.Context, conn *pgconn.PgConn) (*checkedTable, error) {
+	if t := st.table.Load(); t != nil {
+		return t, nil
 	}
 	if err := ensureTables(ctx, conn, streamtables.Own(dialect, st.def.Spooled)); err != nil {
-		return err
+		return nil, err
 	}
-	if err := st.checkColumns(ctx, conn); err != nil {
-		return err
+	t, err := st.checkTable(ctx, conn)
+	if err != nil {
+		return nil, err
 	}
-	st.ready.Store(true)
-	return nil
+	st.table.Store(t)
+	return t, nil
 }
 
 // SQLSTATEs that a stream distinguishes.
@@ -219,7 +220,7 @@ const (
 // tables and privileges, settings, a damaged server, an exhausted sequence), are not the
 // rows' fault.
 func isData(err *pgconn.PgError) bool {
-	if isTemporary(err) || isOutdated(err) {
+	if isTemporary(err) || isOutdated(err) || failsWith(err, tableChanged) {
 		return false
 	}
 	switch err.Routine {
@@ -244,9 +245,16 @@ func refusalOf(err error, marked bool) *stream.RowRefusal {
 	if !isDefinite(err, &pgErr) || !marked && !isData(pgErr) || isTemporary(pgErr) || isOutdated(pgErr) {
 		return nil
 	}
+	if failsWith(pgErr, tableChanged) {
+		return nil
+	}
+	if failsWith(pgErr, rowsSkipped) {
+		refusal := stream.SkippedRow(0, marked)
+		return &refusal
+	}
 	class := pgErr.Code[:min(2, len(pgErr.Code))]
 	unsure := class != classDataException && class != classConstraint || pgErr.Code == stateSequenceExhausted
-	return &stream.RowRefusal{Reason: reasonOf(pgErr), Unsure: marked && unsure}
+	return &stream.RowRefusal{Reason: pgErr.Message, Unsure: marked && unsure}
 }
 
 // isTemporary reports whether the server may accept the same transaction later.
@@ -284,7 +292,11 @@ func (st *Stream) classify(err error) error {
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
 	}
 	if pgErr.Code == stateUndefinedTable || pgErr.Code == stateUndefinedColumn {
-		st.ready.Store(false) // one of them may have been dropped
+		st.table.Store(nil) // one of them may have been dropped
+	}
+	if failsWith(pgErr, tableChanged) {
+		st.table.Store(nil)
+		return fmt.Errorf("%w: %s was changed since it was checked", stream.ErrTransient, st.def.Table)
 	}
 	if isOutdated(pgErr) {
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)

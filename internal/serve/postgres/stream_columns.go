@@ -46,11 +46,8 @@ const deferrableKey = `SELECT i.indexrelid::regclass::text FROM pg_index i WHERE
 AND NOT i.indimmediate AND (SELECT array_agg(a.attname::text ORDER BY a.attname::text COLLATE "C") FROM pg_attribute a
 	WHERE a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)) = $2::text[]`
 
-// layout is how the rows of a stream are inserted into its table as it was when it was checked.
-type layout struct {
-	insert  *statement
-	targets []target
-}
+// layout are the columns of a stream and of its table as it was when it was checked.
+type layout []target
 
 // target is a column of the stream and of its table.
 type target struct {
@@ -70,23 +67,23 @@ type tableColumn struct {
 }
 
 // checkColumns refuses columns whose values would not arrive as they were sent, and keys that are
-// equal for different values. It sets the layout.
-func (st *Stream) checkColumns(ctx context.Context, conn *pgconn.PgConn) error {
+// equal for different values.
+func (st *Stream) checkColumns(ctx context.Context, conn *pgconn.PgConn) (layout, error) {
 	result := conn.ExecParams(ctx, tableColumns, [][]byte{[]byte(st.tableName())}, nil, nil, nil).Read()
 	if result.Err != nil {
-		return fmt.Errorf("look up the columns of %s: %w", st.def.Table, result.Err)
+		return nil, fmt.Errorf("look up the columns of %s: %w", st.def.Table, result.Err)
 	}
 	table := make(map[string][][]byte, len(result.Rows))
 	for _, row := range result.Rows {
 		table[string(row[0])] = row
 	}
-	var targets []target
+	var targets layout
 	for i, c := range st.schema.Columns() {
 		t := target{column: c, index: i, element: c.Type, key: slices.Contains(st.def.Key, c.Name)}
 		if row, ok := table[c.Name]; ok { // the database names a missing one when the INSERT is prepared
 			modifier, err := strconv.Atoi(string(row[3]))
 			if err != nil {
-				return fmt.Errorf("look up the modifier of %s: %w", c.Name, err)
+				return nil, fmt.Errorf("look up the modifier of %s: %w", c.Name, err)
 			}
 			t.tableColumn = tableColumn{string(row[1]), string(row[2]), string(row[4]), string(row[6]), modifier, string(row[5]) == "true"}
 			reason := t.match()
@@ -94,18 +91,13 @@ func (st *Stream) checkColumns(ctx context.Context, conn *pgconn.PgConn) error {
 				reason = t.merges(st.schema.TextKey())
 			}
 			if reason != "" {
-				return fmt.Errorf("%w: %s", tables.ErrUnusable, reason)
+				return nil, fmt.Errorf("%w: %s", tables.ErrUnusable, reason)
 			}
 			st.warnOfSeconds(&t)
 		}
 		targets = append(targets, t)
 	}
-	if err := st.checkKey(ctx, conn); err != nil {
-		return err
-	}
-	insert := newStatement(insertRows(st.schema, targets), func([]pgconn.FieldDescription) (*columns, error) { return &columns{}, nil })
-	st.layout.Store(&layout{insert, targets})
-	return nil
+	return targets, st.checkKey(ctx, conn)
 }
 
 // match sets the pair of a column, or returns why there is none.
@@ -189,9 +181,9 @@ func (t *target) merges(texts []string) string {
 }
 
 // refuses returns why the columns do not hold a row exactly; "" if they do.
-func (l *layout) refuses(r stream.Row) string {
-	for i := range l.targets {
-		t := &l.targets[i]
+func (l layout) refuses(r stream.Row) string {
+	for i := range l {
+		t := &l[i]
 		if t.pair == nil || t.pair.holds == nil && !t.array || r.Null(r.Row, t.index) {
 			continue
 		}
@@ -221,16 +213,6 @@ func (st *Stream) tableName() string {
 	return plans.ParseTableName(st.def.Table).SQL(plans.Postgres)
 }
 
-// modifier returns an expression: the precision and the scale of a numeric column, as
-// PostgreSQL encodes them; NULL if they are unlimited or the column is of another type.
-func modifier(table, column string) string {
-	return "(" + baseTypes + fmt.Sprintf("attrelid = %s::regclass AND attname = %s", quoteText(table), quoteText(column)) + baseTypesEnd +
-		" SELECT NULLIF(modifier, -1) - 4 FROM b WHERE type = 'numeric'::regtype)"
-}
-
-// notExact is part of the error of a decimal that a column cannot hold.
-const notExact = " cannot be stored exactly in a column of type numeric("
-
 // expression returns the SQL of a column's values.
 func (t *target) expression() string {
 	name := "r." + plans.Postgres.QuoteAlways(t.column.Name)
@@ -240,63 +222,15 @@ func (t *target) expression() string {
 	return name + "::" + t.cast
 }
 
-// exactly returns an expression for the values of a numeric column, and one for its modifier. The
-// server would round these to the scale of the column. With this it refuses them, by a cast that
-// fails. It reads the column's scale in the same statement, so that a change of the table cannot go
-// unnoticed.
-func (t *target) exactly(table string) (value, m string) {
-	value, m = t.expression(), fmt.Sprintf("m.m%d", t.index)
-	scale, precision := fmt.Sprintf("((%s & 2047) # 1024) - 1024", m), fmt.Sprintf("((%s >> 16) & 65535)", m)
-	value = fmt.Sprintf("CASE WHEN %[1]s IS NULL OR round(%[2]s, %[3]s) = %[2]s "+
-		"AND abs(%[2]s) < ('1e' || (%[4]s - (%[3]s)))::numeric THEN %[2]s "+
-		"ELSE (%[5]s || left(%[2]s::text, 50) || %[6]s || %[4]s || ',' || (%[3]s) || ')')::numeric END",
-		m, value, scale, precision, quoteText(t.column.Name+": "), quoteText(notExact))
-	return value, fmt.Sprintf("%s AS m%d", modifier(table, t.column.Name), t.index)
-}
-
-// insertRows writes the INSERT of any number of rows.
-func insertRows(schema *stream.Schema, targets []target) string {
-	def := schema.Definition()
-	table := plans.ParseTableName(def.Table).SQL(plans.Postgres)
-	var names, arrays, values, modifiers []string
-	for i := range targets {
-		t := &targets[i]
-		names = append(names, plans.Postgres.QuoteAlways(t.column.Name))
-		arrays = append(arrays, fmt.Sprintf("$%d::%s[]", i+1, t.carrier().name))
-		value := t.expression()
-		if t.base == "numeric" && !t.array && !t.column.Round {
-			exact, m := t.exactly(table)
-			value, modifiers = exact, append(modifiers, m)
-		}
-		values = append(values, value)
+// keyExpression returns the SQL of the values of a key column, as the table has them.
+func (t *target) keyExpression() string {
+	if t.pair == nil {
+		return t.expression()
 	}
-	list := strings.Join(names, ", ")
-	sql := fmt.Sprintf("INSERT INTO %s (%s) SELECT %s FROM unnest(%s) AS r(%s)", table, list, strings.Join(values, ", "),
-		strings.Join(arrays, ", "), list)
-	if len(modifiers) > 0 {
-		sql += fmt.Sprintf(", (SELECT %s OFFSET 0) AS m", strings.Join(modifiers, ", "))
-	}
-	if len(def.Key) > 0 {
-		var key []string
-		for _, name := range def.Key {
-			key = append(key, plans.Postgres.QuoteAlways(name))
-		}
-		sql += " ON CONFLICT (" + strings.Join(key, ", ") + ") DO NOTHING"
-	}
-	return sql
+	return t.expression() + "::" + t.kind
 }
 
 // quoteText writes text as a literal of SQL, whatever standard_conforming_strings is.
 func quoteText(text string) string {
 	return "E'" + strings.NewReplacer("'", "''", `\`, `\\`).Replace(text) + "'"
-}
-
-// reasonOf returns the reason of a row that the server refuses: its message, without what it
-// adds to the error of target.exactly.
-func reasonOf(err *pgconn.PgError) string {
-	first, last := strings.IndexByte(err.Message, '"'), strings.LastIndexByte(err.Message, '"')
-	if strings.Contains(err.Message, notExact) && first < last {
-		return err.Message[first+1 : last]
-	}
-	return err.Message
 }

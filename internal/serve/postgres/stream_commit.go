@@ -23,14 +23,15 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 	}
 	defer st.db.releaseWriter(pooled)
 	conn := pooled.Conn().PgConn()
-	if err := st.prepareTables(ctx, conn); err != nil {
+	table, err := st.prepareTables(ctx, conn)
+	if err != nil {
 		return st.classify(err)
 	}
 	b.Session = uint64(conn.PID())
-	rows, layout := b.Rows(nil), st.layout.Load()
-	inexact := func(r stream.Row) bool { return layout.refuses(r) != "" }
+	rows := b.Rows(nil)
+	inexact := func(r stream.Row) bool { return table.refuses(r) != "" }
 	if b.Mark != nil || b.RowByRow || slices.ContainsFunc(rows, inexact) {
-		return st.stepwise(ctx, conn, b)
+		return st.stepwise(ctx, conn, table, b)
 	}
 	t := st.timeoutsOf(b)
 	steps := make([]step, 0, 6) // with keys, rows, and what commitSteps appends
@@ -43,17 +44,17 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 		steps = append(steps, step{st.keys, args, nil})
 	}
 	if len(rows) > 0 {
-		steps = append(steps, step{layout.insert, layout.encode(rows), nil})
+		steps = append(steps, step{table.rows, table.encode(rows), st.countSkipped(b, rows)})
 	}
-	finish := step{statement: st.finish}
+	finish := step{statement: table.finish}
 	if len(b.Forget) > 0 {
-		finish = step{st.finishForget, [][]byte{encodeIDs(b.Forget)}, nil}
+		finish = step{table.finishForget, [][]byte{encodeIDs(b.Forget)}, nil}
 	}
 	failed, err := st.commitSteps(ctx, conn, b, steps, finish)
 	if err == nil || errors.Is(err, stream.ErrUnconfirmed) || errors.Is(err, stream.ErrTransient) {
 		return err
 	}
-	return st.recover(ctx, conn, b, failed, err)
+	return st.recover(ctx, conn, table, b, failed, err)
 }
 
 // timeouts are the arguments of settingsList: the time that a statement may wait for a lock,
@@ -114,7 +115,7 @@ func (st *Stream) commitSteps(
 
 // recover continues after commitSteps has failed at a step: the server refused the step, or
 // nothing was sent.
-func (st *Stream) recover(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch, failed int, err error) error {
+func (st *Stream) recover(ctx context.Context, conn *pgconn.PgConn, table *checkedTable, b *stream.Batch, failed int, err error) error {
 	var pgErr *pgconn.PgError
 	if !isDefinite(err, &pgErr) {
 		st.reset(conn)
@@ -126,11 +127,11 @@ func (st *Stream) recover(ctx context.Context, conn *pgconn.PgConn, b *stream.Ba
 		}
 	}
 	if isStale(pgErr) {
-		st.dropPrepared(ctx, conn)
+		st.dropPrepared(ctx, conn, table)
 	}
 	if failed == 1 && pgErr.Code == stateUniqueViolation || failed > 1 && isData(pgErr) {
 		b.Progress()
-		return st.stepwise(ctx, conn, b)
+		return st.stepwise(ctx, conn, table, b)
 	}
 	// A lock timeout while the id is stored is due to another attempt of the same batch.
 	if failed > 1 && dialect.Locked(err) {
@@ -146,10 +147,10 @@ func (st *Stream) reset(conn *pgconn.PgConn) {
 	}
 }
 
-func (st *Stream) dropPrepared(ctx context.Context, conn *pgconn.PgConn) {
+func (st *Stream) dropPrepared(ctx context.Context, conn *pgconn.PgConn, table *checkedTable) {
 	se := sessionOf(conn)
 	for _, s := range []*statement{
-		st.begin, st.commit, st.batch, st.finish, st.finishForget, st.keys, st.layout.Load().insert, st.savepoint, st.release, st.back,
+		st.begin, st.commit, st.batch, table.finish, table.finishForget, st.keys, table.rows, st.savepoint, st.release, st.back,
 	} {
 		if se.prepared.Contains(s.name) {
 			_ = se.drop(ctx, conn, s.name) // the next use reports an error
@@ -184,9 +185,9 @@ func (st *Stream) describe(ctx context.Context, conn *pgconn.PgConn, steps []ste
 
 // stepwise stores a batch that comes from a spool, or that contains something the database
 // refuses: an existing id or idempotency key, or rows. Each step is a round trip.
-func (st *Stream) stepwise(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch) error {
+func (st *Stream) stepwise(ctx context.Context, conn *pgconn.PgConn, table *checkedTable, b *stream.Batch) error {
 	b.Reset()
-	err := streamtables.Commit(ctx, batchSession{tableSession{conn}, st, b}, dialect, st.def.Name, b)
+	err := streamtables.Commit(ctx, batchSession{tableSession{conn}, st, table, b}, dialect, st.def.Name, b)
 	if err == nil {
 		return nil
 	}
@@ -198,7 +199,7 @@ func (st *Stream) stepwise(ctx context.Context, conn *pgconn.PgConn, b *stream.B
 	}
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && isStale(pgErr) {
-		st.dropPrepared(ctx, conn)
+		st.dropPrepared(ctx, conn, table)
 	}
 	if errors.Is(err, stream.ErrUnconfirmed) || errors.Is(err, stream.ErrHeld) {
 		st.db.worthRetrying(err) // a COMMIT that confirms an earlier attempt is repeated
@@ -211,8 +212,9 @@ func (st *Stream) stepwise(ctx context.Context, conn *pgconn.PgConn, b *stream.B
 // streamtables.Session.
 type batchSession struct {
 	tableSession
-	st *Stream
-	b  *stream.Batch
+	st    *Stream
+	table *checkedTable
+	b     *stream.Batch
 }
 
 // Begin implements streamtables.Session. A constraint that is checked at COMMIT would fail the
@@ -225,12 +227,20 @@ func (s batchSession) Begin(ctx context.Context) error {
 			sql += fmt.Sprintf("; SET LOCAL %s = %s", name, t.texts[i])
 		}
 	}
-	return exec(ctx, s.conn, sql+"; SELECT true"+pinned(s.st.def))
+	return exec(ctx, s.conn, sql+"; SELECT true"+settings(s.st.def))
 }
 
-// InsertRows implements streamtables.Session.
+// InsertRows implements streamtables.Session. It halves a part that the server refuses until one
+// round trip can insert its rows one by one.
 func (s batchSession) InsertRows(ctx context.Context, rows []stream.Row) error {
-	return s.st.insertRows(ctx, s.conn, s.b, rows)
+	insert := func(rows []stream.Row) (*stream.RowRefusal, error) { return s.insertRange(ctx, rows) }
+	singly := func(rows []stream.Row) error { return s.insertSingly(ctx, rows) }
+	for part := range slices.Chunk(rows, rowsMax) {
+		if err := s.b.Bisect(part, singlyMax, insert, singly); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // InsertKeys implements streamtables.Session.
@@ -251,6 +261,6 @@ func (s batchSession) InsertKeys(ctx context.Context, requests []*stream.Entry) 
 
 // Commit implements streamtables.Session.
 func (s batchSession) Commit(ctx context.Context) error {
-	_, err := s.st.commitSteps(ctx, s.conn, s.b, nil, step{statement: s.st.finish})
+	_, err := s.st.commitSteps(ctx, s.conn, s.b, nil, step{statement: s.table.finish})
 	return err
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"math"
-	"slices"
 	"strings"
 	"time"
 
@@ -21,84 +20,83 @@ const (
 	singlyMax = 128  // rows inserted one by one in one round trip
 )
 
-// insertRows inserts rows of a batch, or of its Trial. It halves a part that the server
-// refuses until one round trip can insert its rows one by one.
-func (st *Stream) insertRows(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch, rows []stream.Row) error {
-	insert := func(rows []stream.Row) (*stream.RowRefusal, error) { return st.insertRange(ctx, conn, b, rows) }
-	singly := func(rows []stream.Row) error { return st.insertSingly(ctx, conn, b, rows) }
-	for part := range slices.Chunk(rows, rowsMax) {
-		if err := b.Bisect(part, singlyMax, insert, singly); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // insertRange inserts all of the rows, or none.
-func (st *Stream) insertRange(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch, rows []stream.Row) (*stream.RowRefusal, error) {
-	defer b.Progress()
-	layout := st.layout.Load()
+func (s batchSession) insertRange(ctx context.Context, rows []stream.Row) (*stream.RowRefusal, error) {
+	defer s.b.Progress()
+	st := s.st
 	for _, r := range rows {
-		if reason := layout.refuses(r); reason != "" {
+		if reason := s.table.refuses(r); reason != "" {
 			return &stream.RowRefusal{Reason: reason}, nil
 		}
 	}
-	steps := []step{{st.savepoint, nil, nil}, {layout.insert, layout.encode(rows), nil}, {st.release, nil, nil}}
-	if st.notesFound(b) {
-		steps[1].read = func(r *pgconn.Result) {
-			if r.CommandTag.RowsAffected() != int64(len(rows)) {
-				stream.NoteFound(rows)
-			}
-		}
+	steps := []step{
+		{st.savepoint, nil, nil},
+		{s.table.rows, s.table.encode(rows), st.countSkipped(s.b, rows)},
+		{st.release, nil, nil},
 	}
-	descriptions, err := st.describe(ctx, conn, steps)
+	descriptions, err := st.describe(ctx, s.conn, steps)
 	if err != nil {
 		return nil, err
 	}
-	if _, err = pipeline(ctx, conn, steps, descriptions); err == nil {
+	if _, err = pipeline(ctx, s.conn, steps, descriptions); err == nil {
 		return nil, nil
 	}
-	refused := refusalOf(err, b.Mark != nil)
+	refused := refusalOf(err, s.b.Mark != nil)
 	if refused != nil {
-		err = exec(ctx, conn, "ROLLBACK TO SAVEPOINT part")
+		err = exec(ctx, s.conn, "ROLLBACK TO SAVEPOINT part")
 	}
 	return refused, err
 }
 
-// notesFound reports whether rows that are not inserted must be noted.
-func (st *Stream) notesFound(b *stream.Batch) bool { return b.Mark != nil && len(st.def.Key) > 0 }
+// countSkipped returns what reads the result of an INSERT of rows, and notes those that were not
+// inserted.
+func (st *Stream) countSkipped(b *stream.Batch, rows []stream.Row) func(*pgconn.Result) {
+	accept := st.def.SkippedRows == stream.SkippedAccept
+	if !accept && (b.Mark == nil || len(st.def.Key) == 0) {
+		return nil
+	}
+	return func(r *pgconn.Result) {
+		missing := len(rows) - int(insertedBy(r))
+		if missing > 0 && b.Mark != nil {
+			stream.NoteFound(rows)
+		}
+		if accept {
+			b.Skipped += missing
+		}
+	}
+}
 
 // insertSingly inserts the rows one by one in one round trip. A new savepoint follows each
 // stored row, and the transaction returns to the savepoint before each row, which undoes a
 // failed one.
-func (st *Stream) insertSingly(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch, rows []stream.Row) error {
-	layout := st.layout.Load()
+func (s batchSession) insertSingly(ctx context.Context, rows []stream.Row) error {
+	st, conn := s.st, s.conn
 	reasons := make([]string, len(rows)) // why a row is not sent
-	statements := []step{{statement: layout.insert}, {statement: st.release}, {statement: st.savepoint}, {statement: st.back}}
+	statements := []step{{statement: s.table.rows}, {statement: st.release}, {statement: st.savepoint}, {statement: st.back}}
 	descriptions, err := st.describe(ctx, conn, statements)
 	if err != nil {
 		return err
 	}
 	rowOf, release, savepoint, back := descriptions[0], descriptions[1], descriptions[2], descriptions[3]
 	p := conn.StartPipeline(ctx)
-	send(p, step{st.savepoint, nil, nil}, savepoint)
+	sendNamed(p, step{st.savepoint, nil, nil}, savepoint)
 	p.SendPipelineSync()
 	for i := range rows {
-		if reasons[i] = layout.refuses(rows[i]); reasons[i] != "" {
+		if reasons[i] = s.table.refuses(rows[i]); reasons[i] != "" {
 			continue
 		}
-		send(p, step{st.back, nil, nil}, back)
-		send(p, step{layout.insert, layout.encode(rows[i : i+1]), nil}, rowOf)
-		send(p, step{st.release, nil, nil}, release)
-		send(p, step{st.savepoint, nil, nil}, savepoint)
+		sendNamed(p, step{st.back, nil, nil}, back)
+		sendNamed(p, step{s.table.rows, s.table.encode(rows[i : i+1]), nil}, rowOf)
+		sendNamed(p, step{st.release, nil, nil}, release)
+		sendNamed(p, step{st.savepoint, nil, nil}, savepoint)
 		p.SendPipelineSync()
 	}
-	send(p, step{st.back, nil, nil}, back)
-	send(p, step{st.release, nil, nil}, release)
+	sendNamed(p, step{st.back, nil, nil}, back)
+	sendNamed(p, step{st.release, nil, nil}, release)
 	p.SendPipelineSync()
 	err = p.Flush()
 	if err == nil {
-		err = st.takeSingly(p, b, rows, reasons)
+		err = st.takeSingly(p, s.b, rows, reasons)
 	}
 	closed := p.Close()
 	var pgErr *pgconn.PgError
@@ -110,7 +108,7 @@ func (st *Stream) insertSingly(ctx context.Context, conn *pgconn.PgConn, b *stre
 
 // takeSingly reads the outcome of each row, unless there is a reason why it was not sent.
 func (st *Stream) takeSingly(p *pgconn.Pipeline, b *stream.Batch, rows []stream.Row, reasons []string) error {
-	if _, err := untilSync(p); err != nil {
+	if err := untilSync(p, nil); err != nil {
 		return err
 	}
 	for i, r := range rows {
@@ -118,11 +116,8 @@ func (st *Stream) takeSingly(p *pgconn.Pipeline, b *stream.Batch, rows []stream.
 			r.Entry.Result.Refused = append(r.Entry.Result.Refused, stream.RowRefusal{Row: r.Row, Reason: reasons[i]})
 			continue
 		}
-		inserted, err := untilSync(p)
+		err := untilSync(p, st.countSkipped(b, rows[i:i+1]))
 		b.Progress()
-		if err == nil && inserted == 0 && st.notesFound(b) {
-			stream.NoteFound(rows[i : i+1])
-		}
 		if err != nil {
 			refused := refusalOf(err, b.Mark != nil)
 			if refused == nil {
@@ -132,32 +127,32 @@ func (st *Stream) takeSingly(p *pgconn.Pipeline, b *stream.Batch, rows []stream.
 			r.Entry.Result.Refused = append(r.Entry.Result.Refused, *refused)
 		}
 	}
-	_, err := untilSync(p)
-	return err
+	return untilSync(p, nil)
 }
 
-// untilSync reads the results up to the next sync. It returns how many rows they have
-// inserted, and the first refusal among them.
-func untilSync(p *pgconn.Pipeline) (inserted int64, refused error) {
+// untilSync reads the results up to the next sync, and gives that of an INSERT to read. It returns
+// the first refusal among them.
+func untilSync(p *pgconn.Pipeline, read func(*pgconn.Result)) (refused error) {
 	for {
 		results, err := p.GetResults()
 		if reader, ok := results.(*pgconn.ResultReader); err == nil && ok {
-			var tag pgconn.CommandTag
-			tag, err = reader.Close()
-			inserted += tag.RowsAffected()
+			result := reader.Read()
+			if err = result.Err; err == nil && read != nil && (len(result.Rows) > 0 || result.CommandTag.Insert()) {
+				read(result)
+			}
 		}
 		var pgErr *pgconn.PgError
 		switch {
 		case err != nil && !errors.As(err, &pgErr):
-			return 0, err
+			return err
 		case err != nil && refused == nil:
 			refused = err
 		case err != nil:
 		case results == nil:
-			return 0, errors.New("the pipeline ended early")
+			return errors.New("the pipeline ended early")
 		}
 		if _, ok := results.(*pgconn.PipelineSync); ok {
-			return inserted, refused
+			return refused
 		}
 	}
 }
@@ -242,18 +237,18 @@ func appendMoment(dst []byte, t time.Time) []byte {
 }
 
 // encode returns one array per column.
-func (l *layout) encode(rows []stream.Row) [][]byte {
-	arrays := make([][]byte, len(l.targets))
+func (l layout) encode(rows []stream.Row) [][]byte {
+	arrays := make([][]byte, len(l))
 	size := 0
 	for _, r := range rows {
 		if r.Row == 0 {
 			size += r.Size()
 		}
 	}
-	buffer := make([]byte, 0, size+len(l.targets)*(20+12*len(rows)))
-	for i := range l.targets {
+	buffer := make([]byte, 0, size+len(l)*(20+12*len(rows)))
+	for i := range l {
 		start := len(buffer)
-		buffer = l.targets[i].appendColumn(buffer, rows)
+		buffer = l[i].appendColumn(buffer, rows)
 		arrays[i] = buffer[start:len(buffer):len(buffer)]
 	}
 	return arrays
@@ -294,7 +289,7 @@ func (t *target) appendColumn(dst []byte, rows []stream.Row) []byte {
 func (t *target) carried(v stream.Value) []byte {
 	switch {
 	case t.array:
-		a, _ := stream.ParseArray(t.element, v.Bytes) // layout.refuses has checked it
+		a, _ := stream.ParseArray(t.element, v.Bytes) // refuses has checked it
 		text, _ := t.appendLiteral(nil, a.Dimensions, a.Values)
 		return text
 	case t.column.Type == stream.Real:

@@ -23,7 +23,7 @@ type Popups struct {
 
 // Popups returns the popup tables of the file. Call EnsureTables first.
 func (db *DB) Popups() *Popups {
-	w := newWriter("popups", func(ctx context.Context) (*sqlite.Conn, error) {
+	w := newWriter(db, "popups", func(ctx context.Context) (*sqlite.Conn, error) {
 		// A commit must not lose what the spool or Redis forgets after it.
 		return db.connectWriter(ctx, "synchronous = FULL")
 	})

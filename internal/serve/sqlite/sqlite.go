@@ -33,6 +33,7 @@ const preparedPerConnection = 128
 // conn is a connection of the pool.
 type conn struct {
 	*sqlite.Conn
+	file *dataFile
 	kept *simplelru.LRU[string, *sqlite.Stmt] // prepared statements of feeds and queries
 }
 
@@ -53,7 +54,9 @@ type DB struct {
 	closed chan struct{}
 
 	opening sync.Mutex
-	opened  bool // guarded by opening
+	opened  bool                     // guarded by opening
+	current atomic.Pointer[dataFile] // that connections are opened for; nil: it is not open
+	looked  atomic.Int64             // when the pool looked last, in nanoseconds
 
 	mu   sync.Mutex
 	idle []conn // the most recently used one is last and used next
@@ -89,9 +92,15 @@ func (db *DB) open(ctx context.Context) error {
 	if db.opened {
 		return nil
 	}
-	if err := db.prepare(ctx); err != nil {
+	err := db.prepare(ctx, true)
+	var now os.FileInfo
+	if err == nil {
+		now, err = os.Stat(db.file)
+	}
+	if err != nil {
 		return fmt.Errorf("open sqlite:%s: %w", db.file, err)
 	}
+	db.current.Store(&dataFile{main: now})
 	var idle []conn
 	for range min(db.limits.Min, db.limits.Max) {
 		conn, err := db.connect()
@@ -110,14 +119,18 @@ func (db *DB) open(ctx context.Context) error {
 	return nil
 }
 
-// prepare creates the file if needed and puts it in WAL mode, which stays with the file.
-func (db *DB) prepare(ctx context.Context) (err error) {
+// prepare puts the file in WAL mode, which stays with the file. It can create the file.
+func (db *DB) prepare(ctx context.Context, create bool) (err error) {
 	if _, err := os.Stat(filepath.Dir(db.file)); err != nil {
 		return fmt.Errorf("find its directory: %w", err)
 	}
 	_, err = os.Stat(db.file)
 	created := errors.Is(err, os.ErrNotExist)
-	conn, err := sqlite.OpenConn(db.file, sqlite.OpenReadWrite, sqlite.OpenCreate)
+	mode := sqlite.OpenReadWrite
+	if create {
+		mode |= sqlite.OpenCreate
+	}
+	conn, err := sqlite.OpenConn(db.file, mode)
 	if err != nil {
 		return err
 	}
@@ -125,14 +138,14 @@ func (db *DB) prepare(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, db.limits.ConnectTimeout)
 	defer cancel()
 	conn.SetInterrupt(ctx.Done()) // bounds the wait for another process's lock
-	mode, err := texts(conn, "PRAGMA journal_mode = WAL")
+	journal, err := texts(conn, "PRAGMA journal_mode = WAL")
 	switch {
 	case ctx.Err() != nil && stopped(err):
 		return fmt.Errorf("set WAL mode while another process locks the file: %w", ctx.Err())
 	case err != nil:
 		return err
-	case mode[0][0] != "wal":
-		return fmt.Errorf("the file system does not support WAL mode, which needs shared memory (the journal mode is %s)", mode[0][0])
+	case journal[0][0] != "wal":
+		return fmt.Errorf("the file system does not support WAL mode, which needs shared memory (the journal mode is %s)", journal[0][0])
 	}
 	if created {
 		db.log.Info("created a database file", "file", db.file)
@@ -143,16 +156,17 @@ func (db *DB) prepare(ctx context.Context) (err error) {
 // connect opens a read-only connection. If another connection holds a lock that reading
 // needs, which is rare in WAL mode, statements wait until their timeout.
 func (db *DB) connect() (conn, error) {
-	opened, err := sqlite.OpenConn(db.file, sqlite.OpenReadOnly)
+	file := db.current.Load()
+	opened, err := db.openConn(file, sqlite.OpenReadOnly)
 	if err != nil {
-		return conn{}, fmt.Errorf("connect: %w", err)
+		return conn{}, err
 	}
 	kept, err := simplelru.NewLRU(preparedPerConnection, func(_ string, stmt *sqlite.Stmt) { _ = stmt.Finalize() })
 	if err != nil {
 		panic("bug: a connection keeps no statements: " + err.Error())
 	}
 	db.connects.Add(1)
-	return conn{opened, kept}, nil
+	return conn{opened, file, kept}, nil
 }
 
 // prepare returns the statement of a feed or a query, and keeps it.
@@ -206,6 +220,9 @@ func (db *DB) acquire(ctx context.Context) (conn, error) {
 		return conn{}, errClosed
 	default:
 	}
+	if err := db.watch(ctx); err != nil {
+		return conn{}, err
+	}
 	select {
 	case db.slots <- struct{}{}:
 	default:
@@ -213,19 +230,28 @@ func (db *DB) acquire(ctx context.Context) (conn, error) {
 			return conn{}, err
 		}
 	}
-	db.mu.Lock()
-	if n := len(db.idle); n > 0 {
-		last := db.idle[n-1]
-		db.idle = db.idle[:n-1]
-		db.mu.Unlock()
-		return last, nil
+	for last, ok := db.takeIdle(); ok; last, ok = db.takeIdle() {
+		if last.file == db.current.Load() {
+			return last, nil
+		}
+		_ = last.Close() // the file was replaced
 	}
-	db.mu.Unlock()
 	opened, err := db.connect()
 	if err != nil {
 		<-db.slots
 	}
 	return opened, err
+}
+
+func (db *DB) takeIdle() (last conn, ok bool) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	n := len(db.idle) - 1
+	if n < 0 {
+		return conn{}, false
+	}
+	last, db.idle = db.idle[n], db.idle[:n]
+	return last, true
 }
 
 // wait waits for a slot.
@@ -253,6 +279,7 @@ func (db *DB) wait(ctx context.Context) error {
 }
 
 func (db *DB) release(c conn) {
+	c.file.noteLogs(db.file)
 	db.mu.Lock()
 	db.idle = append(db.idle, c)
 	db.mu.Unlock()

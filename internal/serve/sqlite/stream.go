@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"zombiezen.com/go/sqlite"
@@ -23,6 +24,8 @@ import (
 // key is refused at start. If one appears later, or a trigger writes to such a table, the
 // rows that break it are looked for when COMMIT has failed.
 //
+// If the file was replaced, nothing is acknowledged until its connection is opened again.
+//
 // Booleans are stored as 1 and 0, timestamps as 2016-12-01 23:59:57.123456 in UTC, JSON
 // and UUIDs as text. A decimal is stored as text if its column has text, or else as an integer
 // or a double if that holds it exactly.
@@ -35,6 +38,7 @@ type Stream struct {
 	def     stream.Definition
 	table   plans.TableName
 	insert  string
+	find    string       // selects a row by its key; "" without one
 	checked int64        // the schema's version of the last checkSchema, in a run of the writer
 	held    []heldColumn // by the last checkColumns, in such a run
 }
@@ -46,7 +50,7 @@ var _ stream.Sink = (*Stream)(nil)
 func (db *DB) Stream(schema *stream.Schema) *Stream {
 	st := &Stream{db: db, schema: schema, def: schema.Definition()}
 	st.table = plans.ParseTableName(st.def.Table)
-	st.writer = newWriter("stream "+st.def.Name, st.open)
+	st.writer = newWriter(db, "stream "+st.def.Name, st.open)
 	var names, marks, key []string
 	for _, c := range schema.Columns() {
 		names = append(names, plans.SQLite.QuoteAlways(c.Name))
@@ -59,6 +63,14 @@ func (db *DB) Stream(schema *stream.Schema) *Stream {
 	}
 	if len(key) > 0 {
 		st.insert += " ON CONFLICT (" + strings.Join(key, ", ") + ") DO NOTHING"
+		var same []string
+		for i, c := range schema.Columns() {
+			if slices.Contains(st.def.Key, c.Name) {
+				same = append(same, fmt.Sprintf("%s COLLATE BINARY IS ?%d", plans.SQLite.QuoteAlways(c.Name), i+1))
+			}
+		}
+		st.find = "SELECT 1 FROM " + st.table.SQL(plans.SQLite) + " WHERE " + strings.Join(same, " AND ") +
+			fmt.Sprintf(" AND ?%[1]d IS ?%[1]d", len(schema.Columns())) // so that it has the parameters of the INSERT
 	}
 	return st
 }
@@ -73,6 +85,7 @@ func (st *Stream) open(ctx context.Context) (*sqlite.Conn, error) {
 	case stream.FsyncOff:
 		pragmas = append(pragmas, "synchronous = NORMAL")
 	}
+	st.checked = 0 // the file may be another one
 	conn, err := st.db.connectWriter(ctx, pragmas...)
 	if err != nil {
 		return nil, err
@@ -93,7 +106,7 @@ func (st *Stream) Check(ctx context.Context) error {
 		if _, err := conn.Prepare(st.insert); err != nil {
 			return err
 		}
-		if err := st.checkColumns(conn); err != nil {
+		if err := st.checkTable(conn); err != nil {
 			return err
 		}
 		return st.checkForeignKeys(conn)
@@ -122,13 +135,20 @@ func (st *Stream) checkForeignKeys(conn *sqlite.Conn) error {
 func (st *Stream) Durability(ctx context.Context) (stream.Durability, error) {
 	var d stream.Durability
 	err := st.run(ctx, func(conn *sqlite.Conn) error {
+		mode, err := texts(conn, "PRAGMA journal_mode")
+		if err != nil {
+			return err
+		}
+		if journal := strings.ToUpper(mode[0][0]); journal == "MEMORY" || journal == "OFF" {
+			d.Unsafe = append(d.Unsafe, "journal_mode="+journal)
+		}
 		level, err := integer(conn, "PRAGMA synchronous")
 		switch {
 		case err != nil:
 		case level == 0:
-			d.Unsafe = []string{"synchronous=OFF"}
+			d.Unsafe = append(d.Unsafe, "synchronous=OFF")
 		case level == 1: // in WAL mode the log is synced from time to time
-			d.Unsafe = []string{"synchronous=NORMAL"}
+			d.Unsafe = append(d.Unsafe, "synchronous=NORMAL")
 		}
 		return err
 	})

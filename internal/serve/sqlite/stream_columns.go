@@ -26,14 +26,14 @@ func (st *Stream) declaredTypes(conn *sqlite.Conn) (map[string]string, error) {
 	return declared, nil
 }
 
-// checkSchema calls checkColumns inside a transaction that writes, if the file's schema has
+// checkSchema calls checkTable inside a transaction that writes, if the file's schema has
 // changed since the last call.
 func (st *Stream) checkSchema(conn *sqlite.Conn) error {
 	version, err := schemaVersion(conn)
 	if err != nil || version == st.checked {
 		return err
 	}
-	if err := st.checkColumns(conn); err != nil {
+	if err := st.checkTable(conn); err != nil {
 		return err
 	}
 	st.checked = version

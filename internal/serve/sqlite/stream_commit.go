@@ -36,7 +36,7 @@ func classify(ctx context.Context, err error) error {
 	switch {
 	case err == nil || errors.Is(err, stream.ErrUnconfirmed) || errors.Is(err, stream.ErrHeld):
 		return err
-	case isTemporary(err) || ctx.Err() != nil:
+	case isTemporary(err) || errors.Is(err, errReplaced) || ctx.Err() != nil:
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
 	}
 	return err
@@ -102,6 +102,9 @@ func (w *batchWriter) Begin(context.Context) error {
 
 // Commit implements streamtables.Session. Nothing interrupts a COMMIT.
 func (w *batchWriter) Commit(ctx context.Context) error {
+	if err := w.st.db.moved(w.st.file); err != nil {
+		return err
+	}
 	w.conn.SetInterrupt(nil)
 	w.b.Committing()
 	if ctx.Err() != nil {
@@ -110,6 +113,9 @@ func (w *batchWriter) Commit(ctx context.Context) error {
 	err := w.exec("COMMIT")
 	switch code := sqlite.ErrCode(err); {
 	case err == nil:
+		if err = w.st.db.moved(w.st.file); err != nil { // the new file does not have the batch
+			return fmt.Errorf("%w: %w", stream.ErrUnconfirmed, err)
+		}
 		return nil
 	case code.ToPrimary() == sqlite.ResultIOErr:
 		return fmt.Errorf("%w: %w", stream.ErrUnconfirmed, err)

@@ -37,16 +37,7 @@ func (w *batchWriter) InsertRows(_ context.Context, rows []stream.Row) error {
 			refuse(r, refused)
 			continue
 		}
-		reason := ""
-		for i := range w.st.held {
-			c := &w.st.held[i]
-			if r.Null(r.Row, i) {
-				stmt.BindNull(i + 1)
-			} else if v := r.Value(r.Row, i); !c.bind(c, stmt, i+1, v) {
-				reason = stream.Inexact(c.Name, c.Type.AppendText(nil, v), c.declared)
-			}
-		}
-		if reason != "" {
+		if reason := w.bindRow(stmt, r); reason != "" {
 			refuse(r, stream.RowRefusal{Reason: reason})
 			continue
 		}
@@ -71,8 +62,8 @@ func (w *batchWriter) insertRow(stmt *sqlite.Stmt, r stream.Row) error {
 			if !slices.Contains(w.b.Trial, r.Entry) { // which is taken back before COMMIT
 				w.stored = append(w.stored, storedRow{w.conn.LastInsertRowID(), r})
 			}
-		case w.b.Mark != nil: // its key was there
-			stream.NoteFound([]stream.Row{r})
+		default:
+			return w.notInserted(r)
 		}
 		return nil
 	}

@@ -12,14 +12,16 @@ import (
 // writer is one connection for writing. SQLite has one writer at a time, so
 // further users wait. The owner calls Close.
 type writer struct {
+	db   *DB
 	name string // of what is written
 	open func(context.Context) (*sqlite.Conn, error)
 	conn chan *sqlite.Conn // holds the connection, nil before the first use
+	file *dataFile         // of the connection; its holder may use it
 }
 
-// newWriter returns a writer that connects at its first use.
-func newWriter(name string, open func(context.Context) (*sqlite.Conn, error)) *writer {
-	w := &writer{name: name, open: open, conn: make(chan *sqlite.Conn, 1)}
+// newWriter returns a writer that connects at its first use, and again if the file was replaced.
+func newWriter(db *DB, name string, open func(context.Context) (*sqlite.Conn, error)) *writer {
+	w := &writer{db: db, name: name, open: open, conn: make(chan *sqlite.Conn, 1)}
 	w.conn <- nil
 	return w
 }
@@ -51,12 +53,19 @@ func (w *writer) run(ctx context.Context, work func(*sqlite.Conn) error) error {
 		return errClosed
 	}
 	defer func() { w.conn <- conn }()
+	file, err := w.db.follow(ctx)
+	if err != nil {
+		return err
+	}
+	if conn != nil && file != w.file {
+		_ = conn.Close() // it writes into a file that was replaced
+		conn = nil
+	}
 	if conn == nil {
-		opened, err := w.open(ctx)
-		if err != nil {
+		if conn, err = w.open(ctx); err != nil {
 			return err
 		}
-		conn = opened
+		w.file = file
 	}
 	conn.SetInterrupt(ctx.Done())
 	defer conn.SetInterrupt(nil)
@@ -72,8 +81,14 @@ func (w *writer) transaction(ctx context.Context, work func(*sqlite.Conn) error)
 			err = work(conn)
 		}
 		if err == nil {
+			err = w.db.moved(w.file)
+		}
+		if err == nil {
 			conn.SetInterrupt(nil) // nothing ends a COMMIT
 			err = sqlitex.Execute(conn, "COMMIT", nil)
+		}
+		if err == nil {
+			err = w.db.moved(w.file)
 		}
 		if !conn.AutocommitEnabled() {
 			conn.SetInterrupt(nil) // the end of ctx must not leave the transaction open
@@ -85,9 +100,9 @@ func (w *writer) transaction(ctx context.Context, work func(*sqlite.Conn) error)
 
 // connectWriter opens a connection for writing with some settings.
 func (db *DB) connectWriter(ctx context.Context, pragmas ...string) (*sqlite.Conn, error) {
-	conn, err := sqlite.OpenConn(db.file, sqlite.OpenReadWrite)
+	conn, err := db.openConn(db.current.Load(), sqlite.OpenReadWrite)
 	if err != nil {
-		return nil, fmt.Errorf("connect: %w", err)
+		return nil, err
 	}
 	conn.SetInterrupt(ctx.Done())
 	for _, pragma := range pragmas {

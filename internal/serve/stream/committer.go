@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"spillway/internal/serve/queue"
+	"spillway/internal/serve/tables"
 )
 
 // committer commits one batch after the other until the stream is closed and nothing
@@ -36,7 +37,7 @@ func (s *Stream) committer(n int) {
 		s.mu.Unlock()
 
 		attempts, err := s.commitBatch(b, tickets, start, s.canSplit(tickets))
-		split := errors.Is(err, errSplit) || isDefinite(err) && len(tickets) > 1
+		split := errors.Is(err, errSplit) || isDefinite(err) && len(tickets) > 1 && !errors.Is(err, tables.ErrUnusable)
 		if split {
 			s.split(b, tickets, start, err)
 		}

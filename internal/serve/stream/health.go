@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"spillway/internal/serve/queue"
+	"spillway/internal/serve/tables"
 )
 
 // Database answers the questions that a stream asks beside its batches.
@@ -71,7 +72,8 @@ func (s *Stream) setProbe(now *probe) {
 //
 // If the database was away, that shows that it is back. If it refused the batch, it may
 // refuse the next one for the same reason, such as a trigger, which an empty batch does not
-// show. Then only a request can tell, and may try when none has failed for a while.
+// show. Then only a request can tell, and may try when none has failed for a while. Whether the
+// table can be used is checked.
 func (s *Stream) probeDatabase(database Database) *probe {
 	ctx, cancel := context.WithTimeout(s.background, probeTimeout)
 	defer cancel()
@@ -91,7 +93,7 @@ func (s *Stream) probeDatabase(database Database) *probe {
 	if now.err == nil {
 		now.err = s.probeCommit(now.finished)
 	}
-	away := errors.Is(failing, ErrUnavailable) || errors.Is(failing, queue.ErrUnknown)
+	away := errors.Is(failing, ErrUnavailable) || errors.Is(failing, queue.ErrUnknown) || errors.Is(failing, tables.ErrUnusable)
 	now.recovered = now.err == nil && (away || time.Since(tried) > refusedFor)
 	return now
 }

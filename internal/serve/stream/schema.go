@@ -79,7 +79,14 @@ type Definition struct {
 	// AnyKeyCollation accepts key columns of texts for which the database takes different
 	// texts as equal, such as ab and AB. Only the first of these records is stored.
 	AnyKeyCollation bool
+	// SkippedRows is what happens to a record that the database does not insert, without an error
+	// and without a row under its Key: by a trigger, a rule or a policy. "": it is refused.
+	// SkippedAccept: it counts as stored.
+	SkippedRows string
 }
+
+// SkippedAccept is the Definition.SkippedRows that takes skipped records as stored.
+const SkippedAccept = "accept"
 
 // Schema is a valid definition. It does not change and may be used concurrently.
 type Schema struct {

@@ -81,6 +81,9 @@ type Batch struct {
 	// Level is set by the Sink to what the COMMIT was worth: LevelLocal and so on; "" for a
 	// database without replication.
 	Level string
+	// Skipped is set by the Sink, with Definition.SkippedRows: how many rows the database did not
+	// insert, those that were found under their Definition.Key included.
+	Skipped int
 	// Trial are requests that follow a batch with a Mark, and are not part of it. If Verify
 	// fails, the Sink inserts their rows too and takes them back: see Held.
 	Trial []*Entry
@@ -134,6 +137,14 @@ type RowRefusal struct {
 	Unsure bool `json:"-"`
 }
 
+// SkippedRow returns the refusal of a row that the database did not insert, and that has no row
+// under its Definition.Key. marked says that its batch has a Mark: if no row behind it is inserted,
+// the drain is held.
+func SkippedRow(row int, marked bool) RowRefusal {
+	return RowRefusal{Row: row, Unsure: marked, Reason: "row-skipped: the database accepted the record and did not insert it, " +
+		"because of a trigger, a rule or a conflict clause of the table; skipped_rows: accept takes such records as stored"}
+}
+
 // Row is one record of a batch.
 type Row struct {
 	*Records
@@ -157,6 +168,7 @@ func (b *Batch) Rows(dst []Row) []Row {
 
 // Reset forgets the Results of an attempt that was not committed.
 func (b *Batch) Reset() {
+	b.Skipped = 0
 	for _, e := range slices.Concat(b.Requests, b.Trial) {
 		e.Result = Result{}
 	}
@@ -206,8 +218,8 @@ type Durability struct {
 	Level string
 	// Clock is how far the database's clock is ahead of this process's.
 	Clock time.Duration
-	// Unsafe are the settings, as "name=value", with which a crash can lose acknowledged
-	// commits. It is empty if commits are on disk.
+	// Unsafe are the settings and the properties of the table, as "name=value", with which a
+	// crash can lose acknowledged commits. It is empty if commits are on disk.
 	Unsafe []string
 }
 

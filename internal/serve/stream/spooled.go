@@ -255,6 +255,7 @@ func (s *Spooled) Stats() Stats {
 	c := &s.counters
 	return Stats{
 		Name: s.schema.def.Name, Stored: c.stored.Load(), RefusedSchema: c.refusedSchema.Load(), RefusedDatabase: c.refusedDatabase.Load(),
+		Skipped:    c.skipped.Load(),
 		Overloaded: c.overloads.Read(), KeyReused: c.keyReused.Load(), TooLarge: c.tooLarge.Load(), Replayed: c.replayed.Load(),
 		Batches: c.batches.Load(), BatchRows: c.batchRows.Load(),
 		Retries: c.retries.Load(), Swept: c.swept.Load(),
@@ -271,6 +272,7 @@ func (s *Spooled) countStored(b *drainBatch, dead int, took time.Duration) {
 		rows += e.Records.Len()
 		refused += len(e.Result.Refused)
 	}
+	s.counters.skipped.Add(uint64(b.Skipped))
 	s.count(rows, refused, dead, took)
 }
 

@@ -15,6 +15,7 @@ type Stats struct {
 	Stored          uint64 // records
 	RefusedSchema   uint64 // records that Parse refused, in requests that were answered
 	RefusedDatabase uint64 // records that the database refused
+	Skipped         uint64 // records that count as stored, and that the database did not insert: Batch.Skipped
 	Failed          uint64 // records of batches that were not stored, or may not have been
 	Unknown         uint64 // those of them that may have been stored
 	Replayed        uint64 // requests answered with the outcome of an earlier one
@@ -38,6 +39,7 @@ type Stats struct {
 
 type counters struct {
 	stored, refusedSchema, refusedDatabase, failed, unknown atomic.Uint64
+	skipped                                                 atomic.Uint64
 	replayed, batches, batchRows, retries, swept            atomic.Uint64
 	keyReused, tooLarge                                     atomic.Uint64
 	overloads                                               queue.Overloads
@@ -83,6 +85,7 @@ func (s *Stream) count(b *Batch, tickets []*ticket, took time.Duration, err erro
 	}
 	c.stored.Add(uint64(rows - refused))
 	c.refusedDatabase.Add(uint64(refused))
+	c.skipped.Add(uint64(b.Skipped))
 	if s.cfg.Committed != nil {
 		s.cfg.Committed(rows, refused, took)
 	}
@@ -93,7 +96,7 @@ func (s *Stream) Stats() Stats {
 	c := &s.counters
 	stats := Stats{
 		Name: s.schema.def.Name, Stored: c.stored.Load(), RefusedSchema: c.refusedSchema.Load(),
-		RefusedDatabase: c.refusedDatabase.Load(), Failed: c.failed.Load(), Unknown: c.unknown.Load(),
+		RefusedDatabase: c.refusedDatabase.Load(), Skipped: c.skipped.Load(), Failed: c.failed.Load(), Unknown: c.unknown.Load(),
 		Overloaded: c.overloads.Read(), KeyReused: c.keyReused.Load(), TooLarge: c.tooLarge.Load(), Replayed: c.replayed.Load(),
 		Batches:   c.batches.Load(),
 		BatchRows: c.batchRows.Load(),
