@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"spillway/internal/serve/feed"
@@ -229,7 +230,7 @@ func describeField(c stream.Column, schema object) object {
 	case c.Default == nil:
 	case *c.Default == stream.Now && c.Type == stream.Timestamp:
 		notes = append(notes, "Default: the time of the request.")
-	case c.Type == stream.Text || c.Type == stream.Timestamp || c.Type == stream.UUID || c.Type == stream.Bytes || !json.Valid([]byte(*c.Default)):
+	case slices.Contains([]stream.Type{stream.Text, stream.Timestamp, stream.UUID, stream.Bytes}, c.Type), !json.Valid([]byte(*c.Default)):
 		schema["default"] = *c.Default
 	default:
 		schema["default"] = json.RawMessage(*c.Default)

@@ -26,9 +26,9 @@ const (
 	FROM b JOIN pg_type t ON t.oid = b.type AND t.typtype = 'd')`
 )
 
-// tableColumns yields the name of each column of a table, its type as written in SQL, its base
-// type without a modifier, the modifier, the name of the base type, or that of the elements of an
-// array, and whether it is one. The last value is a collation, of the column or of a unique index
+// tableColumns yields the name of each column of a table, its type as written in SQL, and its base
+// type without a modifier. The modifier follows, the name of the base type, or that of the elements of
+// an array, and whether it is an array. The last value is a collation, of the column or of a unique index
 // on it, that takes different texts as equal.
 const tableColumns = baseTypes + "attrelid = to_regclass($1::text)" + baseTypesEnd + `
 SELECT a.attname, format_type(a.atttypid, a.atttypmod), format_type(base.oid, -1), b.modifier::text,
@@ -36,7 +36,8 @@ SELECT a.attname, format_type(a.atttypid, a.atttypmod), format_type(base.oid, -1
 	(element.oid IS NOT NULL)::text,
 	COALESCE((SELECT c.collname FROM pg_collation c WHERE to_jsonb(c) ->> 'collisdeterministic' = 'false'
 		AND (c.oid = a.attcollation
-			OR c.oid IN (SELECT unnest(i.indcollation) FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisunique AND a.attnum = ANY(i.indkey))) LIMIT 1), '')
+			OR c.oid IN (SELECT unnest(i.indcollation) FROM pg_index i
+				WHERE i.indrelid = a.attrelid AND i.indisunique AND a.attnum = ANY(i.indkey))) LIMIT 1), '')
 FROM b JOIN pg_attribute a USING (attrelid, attnum) JOIN pg_type base ON base.oid = b.type AND base.typtype <> 'd'
 	LEFT JOIN pg_type element ON element.oid = base.typelem AND element.typarray = base.oid`
 
@@ -116,15 +117,14 @@ func (t *target) match() string {
 	var others []stream.Pair
 	rounded := *t
 	rounded.column.Round = true
-	for i := range pairs {
-		p := &pairs[i]
+	for _, p := range pairs {
 		same := p.Type == t.element && isArray == t.array
 		switch {
-		case !slices.Contains(p.bases, t.base), p.fits != nil && !p.fits(&rounded):
+		case !slices.Contains(strings.Fields(p.bases), t.base), p.fits != nil && !p.fits(&rounded):
 		case same && t.column.Round && p.Round == "":
-			return fmt.Sprintf("column %s is %s, which rounds no value of type %s: remove round: true", t.column.Name, t.kind, t.column.Type)
+			return fmt.Sprintf("column %s is %s, which does not round values of type %s: remove round: true", t.column.Name, t.kind, t.column.Type)
 		case same && (p.fits == nil || p.fits(t)):
-			t.pair = p
+			t.pair = &p
 		default:
 			other := p.Pair
 			if t.array {
@@ -136,8 +136,9 @@ func (t *target) match() string {
 	if t.pair == nil {
 		return stream.Unfit(t.column, t.kind, others)
 	}
-	if t.element == stream.Timestamp && t.column.Default != nil && *t.column.Default == stream.Now && !t.column.Round && t.secondDigits() < 6 {
-		return fmt.Sprintf("column %s is %s, and its default now has microseconds: set round: true in the stream's columns", t.column.Name, t.kind)
+	isNow := t.element == stream.Timestamp && t.column.Default != nil && *t.column.Default == stream.Now
+	if isNow && !t.column.Round && t.secondDigits() < 6 {
+		return fmt.Sprintf("column %s is %s, and its default now has microseconds: set round: true", t.column.Name, t.kind)
 	}
 	return ""
 }

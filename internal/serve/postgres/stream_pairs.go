@@ -17,7 +17,7 @@ import (
 // column of arrays is a pair if their elements are.
 type pair struct {
 	stream.Pair
-	bases []string
+	bases string                               // separated by spaces
 	fits  func(t *target) bool                 // whether the column holds some values; nil: yes
 	holds func(t *target, v stream.Value) bool // whether it holds a value; nil: each
 }
@@ -31,39 +31,39 @@ const (
 
 // pairs are all pairs that are exact. The documents have them too.
 var pairs = []pair{
-	{of(stream.Integer, "bigint", "", true, ""), []string{"int8"}, nil, between(math.MinInt64, math.MaxInt64)},
-	{of(stream.Integer, "integer", "-2147483648 to 2147483647", true, ""), []string{"int4"}, nil, between(math.MinInt32, math.MaxInt32)},
-	{of(stream.Integer, "smallint", "-32768 to 32767", true, ""), []string{"int2"}, nil, between(math.MinInt16, math.MaxInt16)},
-	{of(stream.Integer, "oid", "0 to 4294967295", true, ""), []string{"oid"}, nil, between(0, math.MaxUint32)},
-	{of(stream.Integer, "double precision", "up to 2^53, also below zero", true, roundsDouble), []string{"float8"}, nil, between(-1<<53, 1<<53)},
-	{of(stream.Integer, "real", "up to 2^24, also below zero", true, roundsDouble), []string{"float4"}, nil, between(-1<<24, 1<<24)},
-	{of(stream.Integer, "numeric(p,s)", "that has these digits", true, roundsDigits), []string{"numeric"}, nil, (*target).fitsDigits},
-	{of(stream.Real, "double precision", "", true, ""), []string{"float8"}, nil, nil},
-	{of(stream.Real, "real", "whose shortest decimal form it keeps, such as 0.1", true, roundsDouble), []string{"float4"}, nil, isFloat4},
-	{of(stream.Real, "numeric(p,s), p up to 15", "that has these digits", true, roundsDigits), []string{"numeric"}, isNarrow, (*target).fitsDigits},
-	{of(stream.Decimal, "numeric(p,s)", "that has these digits", true, roundsDigits), []string{"numeric"}, nil, (*target).fitsDigits},
-	{of(stream.Decimal, "text, varchar(n)", "up to n digits and signs", true, ""), []string{"text", "varchar"}, nil, (*target).fitsLength},
-	{of(stream.Text, "text, varchar(n), citext", "up to n characters", true, ""), []string{"text", "varchar", "citext"}, nil, (*target).fitsLength},
-	{of(stream.Text, "char(n)", "n characters", true, "fills up with spaces"), []string{"bpchar"}, isLimited, (*target).fitsLength},
-	{of(stream.Text, "name", "up to 63 bytes", true, ""), []string{"name"}, nil, isName},
-	{of(stream.Text, "enumerations", "a label", true, ""), []string{"enum"}, nil, nil},
-	{of(stream.Text, "inet, cidr", asPrinted, true, ""), []string{"inet", "cidr"}, nil, isAddress},
-	{of(stream.Text, "macaddr, macaddr8", asPrinted, true, ""), []string{"macaddr", "macaddr8"}, nil, isMAC},
-	{of(stream.Text, "bit(n), bit varying(n)", "n, or up to n, of 0 and 1", true, ""), []string{"bit", "varbit"}, nil, isBits},
-	{of(stream.Text, "interval, interval(p)", asPrinted+", such as 1 day 02:03:04", false, ""), []string{"interval"}, isWhole, isInterval},
-	{of(stream.Text, "xml", "without a declaration (<?xml)", false, ""), []string{"xml"}, nil, isUndeclared},
-	{of(stream.Boolean, "boolean", "", true, ""), []string{"bool"}, nil, nil},
-	{of(stream.Integer, "text, varchar(n)", "up to n digits and signs", true, ""), []string{"text", "varchar"}, nil, (*target).fitsLength},
-	{of(stream.UUID, "uuid", "", true, ""), []string{"uuid"}, nil, nil},
-	{of(stream.UUID, "text, varchar(n), char(36)", "n of at least 36", true, ""), []string{"text", "varchar", "bpchar"}, hasRoom, (*target).fitsLength},
-	{of(stream.Timestamp, "timestamptz(p)", "with up to p digits of a second", true, roundsDigits), []string{"timestamptz"}, nil, (*target).fitsSeconds},
-	{of(stream.Timestamp, "timestamp(p)", "with up to p digits of a second, in UTC", true, roundsDigits), []string{"timestamp"}, nil, (*target).fitsSeconds},
-	{of(stream.Date, "date", "", true, ""), []string{"date"}, nil, nil},
-	{of(stream.Time, "time(p)", "00:00:00 to 24:00:00, with up to p digits of a second", true, roundsDigits), []string{"time"}, nil, isTime},
-	{of(stream.Bytes, "bytea", "", true, ""), []string{"bytea"}, nil, nil},
-	{of(stream.JSON, "json", "", false, ""), []string{"json"}, nil, nil},
-	{of(stream.JSON, "jsonb", "the same value in another spelling", false, ""), []string{"jsonb"}, nil, nil},
-	{of(stream.JSON, "text, varchar(n)", "up to n characters", true, ""), []string{"text", "varchar"}, nil, (*target).fitsLength},
+	{of(stream.Integer, "bigint", "", true, ""), "int8", nil, nil},
+	{of(stream.Integer, "integer", "-2147483648 to 2147483647", true, ""), "int4", nil, between(math.MinInt32, math.MaxInt32)},
+	{of(stream.Integer, "smallint", "-32768 to 32767", true, ""), "int2", nil, between(math.MinInt16, math.MaxInt16)},
+	{of(stream.Integer, "oid", "0 to 4294967295", true, ""), "oid", nil, between(0, math.MaxUint32)},
+	{of(stream.Integer, "double precision", "up to 2^53, also below zero", true, roundsDouble), "float8", nil, between(-1<<53, 1<<53)},
+	{of(stream.Integer, "real", "up to 2^24, also below zero", true, roundsDouble), "float4", nil, between(-1<<24, 1<<24)},
+	{of(stream.Integer, "numeric(p,s)", "that has these digits", true, roundsDigits), "numeric", nil, fitsDigits},
+	{of(stream.Real, "double precision", "", true, ""), "float8", nil, nil},
+	{of(stream.Real, "real", "whose shortest decimal form it keeps, such as 0.1", true, roundsDouble), "float4", nil, isFloat4},
+	{of(stream.Real, "numeric(p,s), p up to 15", "that has these digits", true, roundsDigits), "numeric", isNarrow, fitsDigits},
+	{of(stream.Decimal, "numeric(p,s)", "that has these digits", true, roundsDigits), "numeric", nil, fitsDigits},
+	{of(stream.Decimal, "text, varchar(n)", "up to n digits and signs", true, ""), "text varchar", nil, fitsLength},
+	{of(stream.Text, "text, varchar(n), citext", "up to n characters", true, ""), "text varchar citext", nil, fitsLength},
+	{of(stream.Text, "char(n)", "n characters", true, "fills up with spaces"), "bpchar", isLimited, fitsLength},
+	{of(stream.Text, "name", "up to 63 bytes", true, ""), "name", nil, isName},
+	{of(stream.Text, "enumerations", "a label", true, ""), "enum", nil, nil},
+	{of(stream.Text, "inet, cidr", asPrinted, true, ""), "inet cidr", nil, isAddress},
+	{of(stream.Text, "macaddr, macaddr8", asPrinted, true, ""), "macaddr macaddr8", nil, isMAC},
+	{of(stream.Text, "bit(n), bit varying(n)", "n, or up to n, of 0 and 1", true, ""), "bit varbit", nil, isBits},
+	{of(stream.Text, "interval, interval(p)", asPrinted+", such as 1 day 02:03:04", false, ""), "interval", isWhole, isInterval},
+	{of(stream.Text, "xml", "without a declaration (<?xml)", false, ""), "xml", nil, isUndeclared},
+	{of(stream.Boolean, "boolean", "", true, ""), "bool", nil, nil},
+	{of(stream.Integer, "text, varchar(n)", "up to n digits and signs", true, ""), "text varchar", nil, fitsLength},
+	{of(stream.UUID, "uuid", "", true, ""), "uuid", nil, nil},
+	{of(stream.UUID, "text, varchar(n), char(36)", "n of at least 36", true, ""), "text varchar bpchar", hasRoom, fitsLength},
+	{of(stream.Timestamp, "timestamptz(p)", "with up to p digits of a second", true, roundsDigits), "timestamptz", nil, fitsSeconds},
+	{of(stream.Timestamp, "timestamp(p)", "with up to p digits of a second, in UTC", true, roundsDigits), "timestamp", nil, fitsSeconds},
+	{of(stream.Date, "date", "", true, ""), "date", nil, nil},
+	{of(stream.Time, "time(p)", "00:00:00 to 24:00:00, with up to p digits of a second", true, roundsDigits), "time", nil, isTime},
+	{of(stream.Bytes, "bytea", "", true, ""), "bytea", nil, nil},
+	{of(stream.JSON, "json", "", false, ""), "json", nil, nil},
+	{of(stream.JSON, "jsonb", "the same value in another spelling", false, ""), "jsonb", nil, nil},
+	{of(stream.JSON, "text, varchar(n)", "up to n characters", true, ""), "text varchar", nil, fitsLength},
 }
 
 func of(t stream.Type, column, when string, key bool, round string) stream.Pair {
@@ -80,7 +80,7 @@ func between(least, most int64) func(*target, stream.Value) bool {
 func (t *target) text(v stream.Value) []byte { return t.element.AppendText(nil, v) }
 
 // fitsDigits reports whether a numeric column holds a number.
-func (t *target) fitsDigits(v stream.Value) bool {
+func fitsDigits(t *target, v stream.Value) bool {
 	if t.column.Round || t.modifier < 0 {
 		return true
 	}
@@ -101,7 +101,7 @@ func (t *target) precision() int { return (t.modifier - 4) >> 16 & 65535 }
 func (t *target) scale() int { return (t.modifier-4)&2047 ^ 1024 - 1024 }
 
 // fitsLength reports whether a column has as many characters as a value, and a char(n) no more.
-func (t *target) fitsLength(v stream.Value) bool {
+func fitsLength(t *target, v stream.Value) bool {
 	if !isLimited(t) {
 		return true
 	}
@@ -110,7 +110,7 @@ func (t *target) fitsLength(v stream.Value) bool {
 }
 
 // fitsSeconds reports whether a column has the digits of a second that a value has.
-func (t *target) fitsSeconds(v stream.Value) bool {
+func fitsSeconds(t *target, v stream.Value) bool {
 	return t.column.Round || v.N%[]int64{1e6, 1e5, 1e4, 1e3, 1e2, 10, 1}[t.secondDigits()] == 0
 }
 
@@ -156,7 +156,7 @@ func isUndeclared(_ *target, v stream.Value) bool {
 
 func isTime(t *target, v stream.Value) bool {
 	const day = 24 * 3600 * 1e6
-	return v.N >= 0 && v.N <= day && t.fitsSeconds(v)
+	return v.N >= 0 && v.N <= day && fitsSeconds(t, v)
 }
 
 func isBits(t *target, v stream.Value) bool {

@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"strings"
@@ -10,10 +9,9 @@ import (
 	"spillway/internal/serve/stream"
 )
 
-var update = flag.Bool("update", false, "write the tables of pairs into the documents")
-
-// PairsDocumented compares the table of a database's pairs in docs/columns.md with the pairs.
-func PairsDocumented(t *testing.T, database string, pairs []stream.Pair) {
+// PairsDocumented compares the table of a database's pairs in docs/columns.md with the pairs, or writes
+// it.
+func PairsDocumented(t *testing.T, database string, pairs []stream.Pair, update bool) {
 	const name = "../../../docs/columns.md"
 	document, err := os.ReadFile(name)
 	if err != nil {
@@ -45,7 +43,7 @@ func PairsDocumented(t *testing.T, database string, pairs []stream.Pair) {
 	if present == table.String() {
 		return
 	}
-	if !*update {
+	if !update {
 		t.Errorf("%s differs from the pairs of %s; run go test -run TestPairsDocumented -update", name, database)
 		return
 	}
