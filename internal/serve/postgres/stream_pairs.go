@@ -31,6 +31,8 @@ const (
 
 // pairs are all pairs that are exact. The documents have them too.
 var pairs = []pair{
+	{of(stream.Decimal, "numeric(p,s)", "that has these digits", true, roundsDigits), "numeric", nil, fitsDigits},
+	{of(stream.Decimal, "text, varchar(n)", "up to n digits and signs", true, ""), "text varchar", nil, fitsLength},
 	{of(stream.Integer, "bigint", "", true, ""), "int8", nil, nil},
 	{of(stream.Integer, "integer", "-2147483648 to 2147483647", true, ""), "int4", nil, between(math.MinInt32, math.MaxInt32)},
 	{of(stream.Integer, "smallint", "-32768 to 32767", true, ""), "int2", nil, between(math.MinInt16, math.MaxInt16)},
@@ -38,11 +40,10 @@ var pairs = []pair{
 	{of(stream.Integer, "double precision", "up to 2^53, also below zero", true, roundsDouble), "float8", nil, between(-1<<53, 1<<53)},
 	{of(stream.Integer, "real", "up to 2^24, also below zero", true, roundsDouble), "float4", nil, between(-1<<24, 1<<24)},
 	{of(stream.Integer, "numeric(p,s)", "that has these digits", true, roundsDigits), "numeric", nil, fitsDigits},
+	{of(stream.Integer, "text, varchar(n)", "up to n digits and signs", true, ""), "text varchar", nil, fitsLength},
 	{of(stream.Real, "double precision", "", true, ""), "float8", nil, nil},
 	{of(stream.Real, "real", "whose shortest decimal form it keeps, such as 0.1", true, roundsDouble), "float4", nil, isFloat4},
 	{of(stream.Real, "numeric(p,s), p up to 15", "that has these digits", true, roundsDigits), "numeric", isNarrow, fitsDigits},
-	{of(stream.Decimal, "numeric(p,s)", "that has these digits", true, roundsDigits), "numeric", nil, fitsDigits},
-	{of(stream.Decimal, "text, varchar(n)", "up to n digits and signs", true, ""), "text varchar", nil, fitsLength},
 	{of(stream.Text, "text, varchar(n), citext", "up to n characters", true, ""), "text varchar citext", nil, fitsLength},
 	{of(stream.Text, "char(n)", "n characters", true, "fills up with spaces"), "bpchar", isLimited, fitsLength},
 	{of(stream.Text, "name", "up to 63 bytes", true, ""), "name", nil, isName},
@@ -53,7 +54,6 @@ var pairs = []pair{
 	{of(stream.Text, "interval, interval(p)", asPrinted+", such as 1 day 02:03:04", false, ""), "interval", isWhole, isInterval},
 	{of(stream.Text, "xml", "without a declaration (<?xml)", false, ""), "xml", nil, isUndeclared},
 	{of(stream.Boolean, "boolean", "", true, ""), "bool", nil, nil},
-	{of(stream.Integer, "text, varchar(n)", "up to n digits and signs", true, ""), "text varchar", nil, fitsLength},
 	{of(stream.UUID, "uuid", "", true, ""), "uuid", nil, nil},
 	{of(stream.UUID, "text, varchar(n), char(36)", "n of at least 36", true, ""), "text varchar bpchar", hasRoom, fitsLength},
 	{of(stream.Timestamp, "timestamptz(p)", "with up to p digits of a second", true, roundsDigits), "timestamptz", nil, fitsSeconds},

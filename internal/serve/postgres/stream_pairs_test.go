@@ -215,6 +215,39 @@ func TestStreamArrays(t *testing.T) {
 	}
 }
 
+// round: true rounds values to what the column holds.
+func TestStreamRounds(t *testing.T) {
+	t.Parallel()
+	url := shared.Get(t).CreateDatabase(t)
+	mustExecute(t, url, "CREATE TABLE rounds (n numeric(10,2), d numeric(10,2), wide numeric, c char(3), at timestamptz(0), local timestamp(1), clock time(0), f real, ns numeric(5,1)[])")
+	def := stream.Definition{Name: "/rounds", Table: "rounds"}
+	for name, kind := range map[string]stream.Type{
+		"n": stream.Real, "d": stream.Decimal, "wide": stream.Real, "c": stream.Text, "at": stream.Timestamp, "local": stream.Timestamp, "clock": stream.Time, "f": stream.Real,
+		"ns": "decimal[]",
+	} {
+		def.Columns = append(def.Columns, stream.Column{Name: name, Type: kind, Round: true})
+	}
+	schema, err := stream.NewSchema(def)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := `[{"n":1.239,"d":1.005,"wide":0.1,"c":"a","at":"2016-12-01T23:59:59.5Z","local":"2016-12-01T23:59:59.123456789Z","clock":"23:59:57.5","f":0.123456789,"ns":[1.25]},
+		{"d":1e9},{"c":"abcd"}]`
+	records, refused, err := schema.Parse([]byte(body), stream.FormJSON, time.Now(), stream.Limits{Bytes: 1000, Records: 10, Depth: 5, Fields: 10})
+	if err != nil || len(refused) > 0 {
+		t.Fatal(err, refused)
+	}
+	entry := &stream.Entry{Records: records}
+	if err := open(t, url, database.Pool{}).Stream(schema).Commit(t.Context(), &stream.Batch{ID: [16]byte{1}, Requests: []*stream.Entry{entry}}); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := streamRows(t.Context(), url, "SELECT * FROM rounds")
+	want := [][]string{{"1.24", "1.01", "0.1", "a  ", "2016-12-02 00:00:00+00", "2016-12-01 23:59:59.1", "23:59:58", "0.12345679", "{1.3}"}}
+	if diff := cmp.Diff(want, rows); diff != "" || err != nil || len(entry.Result.Refused) != 2 {
+		t.Errorf("%s, %v, refused %v", diff, err, entry.Result.Refused)
+	}
+}
+
 var update = flag.Bool("update", false, "write the table of pairs into the documents")
 
 func TestPairsDocumented(t *testing.T) {
