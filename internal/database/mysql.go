@@ -113,8 +113,8 @@ type MySQLSession struct {
 }
 
 // Connect opens a session: utf8mb4, UTC, READ COMMITTED, InnoDB for new tables, results
-// without a limit, and an sql_mode that refuses bad values and reads a backslash in a
-// string as a character, as the SQL standard does. The server's other modes stay. Servers
+// without a limit, and an sql_mode that refuses bad values, keeps the id 0 and reads a backslash
+// in a string as a character, as the SQL standard does. The server's other modes stay. Servers
 // that are too old are refused.
 func (m *MySQLConnector) Connect(ctx context.Context) (*MySQLSession, error) {
 	conn, err := m.connector.Connect(ctx)
@@ -203,14 +203,14 @@ func pinnedMode(mode string) string {
 	strict := false
 	for name := range strings.SplitSeq(mode, ",") {
 		switch name {
-		case "", "NO_BACKSLASH_ESCAPES", "EMPTY_STRING_IS_NULL": // the last would bind "" as NULL
+		case "", "NO_BACKSLASH_ESCAPES", "NO_AUTO_VALUE_ON_ZERO", "EMPTY_STRING_IS_NULL": // the last would bind "" as NULL
 			continue
 		case "STRICT_TRANS_TABLES", "STRICT_ALL_TABLES":
 			strict = true
 		}
 		modes = append(modes, name)
 	}
-	modes = append(modes, "NO_BACKSLASH_ESCAPES")
+	modes = append(modes, "NO_BACKSLASH_ESCAPES", "NO_AUTO_VALUE_ON_ZERO") // the latter stores the id 0 as 0
 	if !strict {
 		modes = append(modes, "STRICT_TRANS_TABLES")
 	}

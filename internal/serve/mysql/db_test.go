@@ -60,7 +60,7 @@ func testSession(t *testing.T, _ *apptest.Server, url string) {
 		@@default_storage_engine AS engine, @@tx_isolation AS isolation, CAST(@@max_statement_time AS CHAR) AS timeout, @@sql_mode AS mode`, "id")
 	got := readAll(t, f, feed.Range{Limit: 1})
 	want := `{"id":1,"zone":"+00:00","client":"utf8mb4","conn":"utf8mb4","results":"utf8mb4","engine":"InnoDB","isolation":"READ-COMMITTED","timeout":"1.500000",` +
-		`"mode":"ANSI_QUOTES,NO_BACKSLASH_ESCAPES,STRICT_TRANS_TABLES"}`
+		`"mode":"ANSI_QUOTES,NO_AUTO_VALUE_ON_ZERO,NO_BACKSLASH_ESCAPES,STRICT_TRANS_TABLES"}`
 	if got != want {
 		t.Errorf("session:\n%s, want\n%s", got, want)
 	}

@@ -246,6 +246,9 @@ func bindParam(kind param.Type, text string) (any, error) {
 	case param.Text, param.UUID:
 		return text, nil
 	case param.Integer:
+		if n, err := strconv.ParseUint(text, 10, 64); err == nil && n > math.MaxInt64 {
+			return n, nil
+		}
 		return strconv.ParseInt(text, 10, 64)
 	case param.Real:
 		return strconv.ParseFloat(text, 64)

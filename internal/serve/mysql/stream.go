@@ -27,8 +27,8 @@ import (
 // unchanged. That clause applies to every unique index; if the existing row has another
 // key, it sets a key column to NULL, which fails. Key columns must therefore be NOT NULL.
 //
-// Booleans are stored as 1 and 0, timestamps in UTC, JSON and UUIDs as text. The server rounds
-// decimals that a column cannot hold, so that these are refused here.
+// Booleans are stored as 1 and 0, timestamps in UTC, JSON and UUIDs as text. The server rounds or
+// cuts many values that a column does not hold, so that these are refused here.
 type Stream struct {
 	db      *DB
 	schema  *stream.Schema
@@ -39,6 +39,7 @@ type Stream struct {
 
 	ready    atomic.Bool                            // the tables have been checked
 	table    atomic.Pointer[map[string]tableColumn] // as it was checked
+	held     atomic.Pointer[[]heldColumn]           // the same, by the stream's columns
 	semiSync atomic.Bool                            // the server may wait for a replica
 }
 

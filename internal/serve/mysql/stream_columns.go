@@ -1,14 +1,14 @@
 package mysql
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"spillway/internal/plans"
@@ -31,9 +31,10 @@ func (se *session) checkEngine(ctx context.Context, name plans.TableName) error 
 // tableColumn is a column of the stream's table, as far as the stream must know it.
 type tableColumn struct {
 	kind             string // such as decimal
-	precision, scale int    // of a decimal
+	full             string // such as decimal(10,2) unsigned
+	precision, scale int    // of a decimal; scale also of a time, precision also of a BIT
 	charset          string // of a text
-	length           int    // of a text, in characters
+	length, bytes    int    // of a text, in characters and in bytes
 	collation        string
 	nullable         bool
 }
@@ -41,8 +42,9 @@ type tableColumn struct {
 // readColumns reads the columns of the stream's table by their names in lower case.
 func (st *Stream) readColumns(ctx context.Context, se *session) (map[string]tableColumn, error) {
 	name := plans.ParseTableName(st.def.Table)
-	rows, err := se.texts(ctx, "SELECT column_name, data_type, COALESCE(numeric_precision, 0), COALESCE(numeric_scale, 0), "+
-		"COALESCE(character_set_name, ''), COALESCE(collation_name, ''), COALESCE(character_maximum_length, 0), "+
+	rows, err := se.texts(ctx, "SELECT column_name, data_type, COALESCE(numeric_precision, 0), "+
+		"COALESCE(numeric_scale, datetime_precision, 0), COALESCE(character_set_name, ''), COALESCE(collation_name, ''), "+
+		"COALESCE(character_maximum_length, 0), COALESCE(character_octet_length, 0), column_type, "+
 		"is_nullable = 'YES' FROM information_schema.columns WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?",
 		name.Schema, name.Name)
 	if err != nil {
@@ -50,103 +52,118 @@ func (st *Stream) readColumns(ctx context.Context, se *session) (map[string]tabl
 	}
 	columns := make(map[string]tableColumn, len(rows))
 	for _, row := range rows {
-		precision, errPrecision := strconv.Atoi(row[2])
-		scale, errScale := strconv.Atoi(row[3])
-		length, errLength := strconv.ParseUint(row[6], 10, 64)
-		if err := errors.Join(errPrecision, errScale, errLength); err != nil {
-			return nil, fmt.Errorf("look up the columns of %s: %w", st.def.Table, err)
+		var numbers [4]int
+		for i, at := range []int{2, 3, 6, 7} {
+			n, err := strconv.ParseUint(row[at], 10, 64)
+			if err != nil {
+				return nil, fmt.Errorf("look up the columns of %s: %w", st.def.Table, err)
+			}
+			numbers[i] = int(min(n, math.MaxInt32))
 		}
 		columns[strings.ToLower(row[0])] = tableColumn{
-			kind: strings.ToLower(row[1]), precision: precision, scale: scale, charset: row[4], collation: row[5], length: int(length),
-			nullable: row[7] == "1",
+			kind: strings.ToLower(row[1]), precision: numbers[0], scale: numbers[1], charset: row[4], collation: row[5],
+			length: numbers[2], bytes: numbers[3], full: row[8], nullable: row[9] == "1",
 		}
 	}
 	return columns, nil
 }
 
-// checkColumns refuses columns whose values would not arrive as they were sent: numbers
-// that would be rounded, and keys of which some texts are equal to others, or that may be NULL.
-// The spaces at the end of a text are left to inexact.
+// checkColumns refuses columns that do not hold the stream's values exactly, and keys of which some
+// values are equal to others, or that may be NULL.
 func (st *Stream) checkColumns(ctx context.Context, se *session) error {
 	table, err := st.readColumns(ctx, se)
 	if err != nil {
 		return err
 	}
-	for _, c := range st.columns {
+	held := make([]heldColumn, len(st.columns))
+	for i, c := range st.columns {
+		isKey := slices.Contains(st.def.Key, c.Name)
 		found, ok := table[strings.ToLower(c.Name)]
+		held[i] = heldColumn{tableColumn: found, Column: c, isKey: isKey, bind: bindNothing}
 		if !ok {
 			continue // the database names it when the INSERT is prepared
 		}
-		if c.Type == stream.Real && found.kind == "decimal" && found.precision > stream.RealDigits {
-			kind := fmt.Sprintf("decimal(%d,%d)", found.precision, found.scale)
-			return fmt.Errorf("%w: %s", tables.ErrUnusable, stream.RealOnDecimal(c.Name, kind))
+		if err := held[i].pair(); err != nil {
+			return fmt.Errorf("%w: %w", tables.ErrUnusable, err)
 		}
-		if c.Type == stream.Real && found.kind == "float" {
-			return fmt.Errorf("%w: column %s is float, which keeps about 7 digits of a real: "+
-				"make it double, or decimal in the table and in the stream's columns", tables.ErrUnusable, c.Name)
+		if isKey && found.nullable {
+			return fmt.Errorf("%w: the key column %s of %s may be NULL; make it NOT NULL", tables.ErrUnusable, c.Name, st.def.Table)
 		}
-		if c.Type == stream.Decimal && !holdsDecimals(found.kind) {
-			return fmt.Errorf("%w: %s", tables.ErrUnusable, stream.DecimalOnOther(c.Name, found.kind))
+		if slices.Contains(st.textKey, c.Name) {
+			if !found.exact() {
+				return fmt.Errorf("%w: %s", tables.ErrUnusable, stream.InexactKey(c.Name, found.collation, "COLLATE "+found.charset+"_bin"))
+			}
+			held[i].strict = true
+		}
+		if err := st.checkSeconds(c, found); err != nil {
+			return err
 		}
 	}
-	for _, name := range st.def.Key {
-		if table[strings.ToLower(name)].nullable {
-			return fmt.Errorf("%w: the key column %s of %s may be NULL; make it NOT NULL", tables.ErrUnusable, name, st.def.Table)
-		}
+	if err := st.checkTriggers(ctx, se); err != nil {
+		return err
 	}
 	st.table.Store(&table)
-	for _, name := range st.textKey {
-		if found := table[strings.ToLower(name)]; !found.exact() {
-			return fmt.Errorf("%w: %s", tables.ErrUnusable, stream.InexactKey(name, found.collation, "COLLATE "+found.charset+"_bin"))
-		}
+	st.held.Store(&held)
+	return nil
+}
+
+// checkSeconds warns of a column that rejects the milliseconds that browsers send, and refuses one
+// that rejects the default.
+func (st *Stream) checkSeconds(c stream.Column, found tableColumn) error {
+	const digits, browser = 6, 3
+	switch {
+	case c.Type != stream.Timestamp || !found.isMoment() || c.Round:
+	case c.Default != nil && *c.Default == stream.Now && found.scale < digits:
+		return fmt.Errorf("%w: column %s is %s, and its default now has microseconds: set round: true in the stream's columns",
+			tables.ErrUnusable, c.Name, found.full)
+	case found.scale < browser:
+		st.db.log.Warn("times with milliseconds, such as those of browsers, are rejected; set round: true in the stream's columns to round them",
+			"stream", st.def.Name, "column", c.Name, "type", found.full)
 	}
 	return nil
 }
 
-func holdsDecimals(kind string) bool {
-	return kind == "decimal" || strings.HasSuffix(kind, "text") || strings.HasSuffix(kind, "char")
+// checkTriggers refuses a trigger that a record whose key exists would run.
+func (st *Stream) checkTriggers(ctx context.Context, se *session) error {
+	if len(st.def.Key) == 0 {
+		return nil
+	}
+	name := plans.ParseTableName(st.def.Table)
+	rows, err := se.texts(ctx, "SELECT trigger_name FROM information_schema.triggers WHERE event_manipulation = 'UPDATE' "+
+		"AND event_object_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND event_object_table = ?", name.Schema, name.Name)
+	if err == nil && len(rows) > 0 {
+		err = fmt.Errorf("%w: a record whose key exists would run the UPDATE trigger %s of %s; drop the trigger, or the stream's key",
+			tables.ErrUnusable, rows[0][0], st.def.Table)
+	}
+	return err
 }
 
 // exact reports whether a column tells all texts apart, apart from spaces at their end.
 // Other collations take letters as equal, or ignore characters.
 func (c tableColumn) exact() bool {
-	return c.collation == "" || strings.HasSuffix(c.collation, "_bin")
+	return c.collation == "" || strings.HasSuffix(c.collation, "_bin") || c.isList()
 }
+
+// isList reports whether a column has the texts that its type lists.
+func (c tableColumn) isList() bool { return c.kind == "enum" || c.kind == "set" }
+
+func (c tableColumn) isMoment() bool { return c.kind == "datetime" || c.kind == "timestamp" }
 
 // padded reports whether a column ignores the spaces at the end of a text. In a CHAR, they
 // are not stored either.
 func (c tableColumn) padded() bool {
-	return c.collation != "" && (c.kind == "char" || !strings.Contains(c.collation, "nopad") && !strings.Contains(c.collation, "0900"))
+	return c.collation != "" && !strings.Contains(c.collation, "nopad") && !strings.Contains(c.collation, "0900")
 }
 
-// cuts reports whether a text is longer than the column: the server cuts spaces at its end
-// off without an error.
+// cuts reports whether a text is longer than the column. The server cuts white space at its end off
+// without an error.
 func (c tableColumn) cuts(text []byte) bool {
-	return c.charset != "" && c.length > 0 && utf8.RuneCount(text) > c.length
-}
-
-// inexact returns why a column would not hold a decimal or a key of a row exactly; "" if all
-// do. The server itself rounds without an error, and takes a key with spaces at its end for
-// the one without them.
-func (st *Stream) inexact(r stream.Row) string {
-	table := st.table.Load()
-	if table == nil {
-		return ""
+	size := len(text)
+	if strings.HasPrefix(c.charset, "u") && !strings.HasPrefix(c.charset, "utf8") {
+		size *= 4 // at most, in ucs2, utf16 and utf32
 	}
-	for i, c := range st.columns {
-		isKey := slices.Contains(st.textKey, c.Name)
-		if c.Type != stream.Decimal && !isKey || r.Null(r.Row, i) {
-			continue
-		}
-		found, value := (*table)[strings.ToLower(c.Name)], r.Bytes(r.Row, i)
-		if isKey && bytes.HasSuffix(value, []byte(" ")) && (found.padded() || found.cuts(value)) {
-			return fmt.Sprintf("%s: ends with a space, which %s with collation %s ignores or cuts off in a key", c.Name, found.kind, found.collation)
-		}
-		if c.Type == stream.Decimal && found.kind == "decimal" && !stream.DecimalFits(value, found.precision, found.scale) {
-			return stream.Inexact(c.Name, value, fmt.Sprintf("decimal(%d,%d)", found.precision, found.scale))
-		}
-	}
-	return ""
+	last, _ := utf8.DecodeLastRune(text)
+	return utf8.RuneCount(text) > c.length || strings.HasSuffix(c.kind, "text") && size > c.bytes && unicode.IsSpace(last)
 }
 
 // verifyColumns fails a batch with decimals if a column has changed since it was read. It

@@ -271,13 +271,12 @@ func TestStreamUnsure(t *testing.T) {
 	}
 }
 
-// A record whose key exists is told from an inserted one, also if a trigger changes the
-// existing row, and whatever the URL says of the counts of the server.
+// A record whose key exists is told from an inserted one, whatever the URL says of the counts
+// of the server.
 func TestStreamFoundCounts(t *testing.T) {
 	t.Parallel()
 	url := freshDatabase(t, plainServer(t))
 	mustExecute(t, url, notesTable, "INSERT INTO notes (id) VALUES (1), (2)",
-		"CREATE TRIGGER stamp BEFORE UPDATE ON notes FOR EACH ROW SET NEW.note = 'changed'",
 		"CREATE TRIGGER missing AFTER INSERT ON notes FOR EACH ROW INSERT INTO no_such_table VALUES (1)")
 	_, schema := notes(t, url, database.Pool{})
 	def := schema.Definition()
@@ -287,7 +286,7 @@ func TestStreamFoundCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	sink := open(t, url+"?clientFoundRows=true", database.Pool{}).Stream(schema)
-	twice := []string{"{\"id\":1}\n{\"id\":1}\n{\"id\":2}\n{\"id\":2}"} // the trigger changes every other one
+	twice := []string{"{\"id\":1}\n{\"id\":1}\n{\"id\":2}\n{\"id\":2}"}
 	for _, rowByRow := range []bool{false, true} {
 		for _, step := range []struct{ batch, trial []string }{{[]string{`{"id":3}`, `{"id":1}`}, nil}, {[]string{`{"id":3}`}, twice}} {
 			b := marked(notesOf(t, schema, 1, step.batch...), 1, 1, 1)

@@ -52,12 +52,14 @@ func (w *batchWriter) insertSingly(ctx context.Context, rows []stream.Row) error
 // insertRange inserts all of the rows, a power of two, or none.
 func (w *batchWriter) insertRange(ctx context.Context, rows []stream.Row) (*stream.RowRefusal, error) {
 	w.args = w.args[:0]
+	held := *w.st.held.Load()
 	for _, r := range rows {
-		if reason := w.st.inexact(r); reason != "" {
-			return &stream.RowRefusal{Reason: reason}, nil
-		}
-		for i, c := range w.st.columns {
-			w.args = append(w.args, driver.NamedValue{Ordinal: len(w.args) + 1, Value: valueOf(r, i, c.Type)})
+		for i := range held {
+			value, reason := held[i].value(r, i)
+			if reason != "" {
+				return &stream.RowRefusal{Reason: reason}, nil
+			}
+			w.args = append(w.args, driver.NamedValue{Ordinal: len(w.args) + 1, Value: value})
 		}
 	}
 	changed, err := w.exec(ctx, w.st.insert(len(rows), false), w.args)
@@ -81,28 +83,6 @@ func (w *batchWriter) noteFound(rows []stream.Row, changed int64) {
 	if w.b.Mark != nil && len(w.st.def.Key) > 0 && (len(rows) > 1 || changed != 1) {
 		stream.NoteFound(rows)
 	}
-}
-
-func valueOf(r stream.Row, column int, t stream.Type) driver.Value {
-	if r.Null(r.Row, column) {
-		return nil
-	}
-	switch t {
-	case stream.Integer:
-		return r.Integer(r.Row, column)
-	case stream.Real:
-		return r.Real(r.Row, column)
-	case stream.Boolean:
-		if r.Boolean(r.Row, column) {
-			return int64(1)
-		}
-		return int64(0)
-	case stream.Timestamp:
-		return r.AppendTime(nil, r.Row, column)
-	case stream.UUID:
-		return r.AppendUUID(nil, r.Row, column)
-	}
-	return r.Bytes(r.Row, column)
 }
 
 // errEnded is the error of a transaction that the server has ended on its own.

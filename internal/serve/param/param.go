@@ -127,7 +127,13 @@ func Parse(p Param, text string) (string, error) {
 	case Integer:
 		var n int64
 		n, ok = parsed(strconv.ParseInt(text, 10, 64))
-		if s := strconv.FormatInt(n, 10); s != text {
+		s := strconv.FormatInt(n, 10)
+		if !ok { // MySQL and MariaDB have numbers without sign
+			var u uint64
+			u, ok = parsed(strconv.ParseUint(text, 10, 64))
+			s = strconv.FormatUint(u, 10)
+		}
+		if s != text {
 			canonical = s
 		}
 	case Real:

@@ -49,7 +49,7 @@ func TestParseErrors(t *testing.T) {
 		{Text, "a\x00b"},
 		{Text, "\xff"},
 		{Text, strings.Repeat("x", MaxBytes+1)},
-		{Integer, "9223372036854775808"},
+		{Integer, "18446744073709551616"},
 		{Integer, "0;drop"},
 		{Integer, "1e9"},
 		{Integer, ""},

@@ -197,7 +197,7 @@ func (l *layout) refuses(r stream.Row) string {
 		}
 		v := r.Value(r.Row, t.index)
 		if !t.array {
-			if !t.pair.holds(t, v) {
+			if v.Big || !t.pair.holds(t, v) {
 				return stream.Inexact(t.column.Name, t.text(v), t.kind)
 			}
 			continue
@@ -208,7 +208,7 @@ func (l *layout) refuses(r stream.Row) string {
 			return stream.Inexact(t.column.Name, v.Bytes, t.kind)
 		}
 		for _, v := range a.Values {
-			if v != nil && t.pair.holds != nil && !t.pair.holds(t, *v) {
+			if v != nil && (v.Big || t.pair.holds != nil && !t.pair.holds(t, *v)) {
 				return stream.Inexact(t.column.Name, t.text(*v), t.kind)
 			}
 		}

@@ -207,8 +207,8 @@ func bindArg(stmt *sqlite.Stmt, number int, kind param.Type, text string) error 
 	switch kind {
 	case param.Integer:
 		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			return err
+		if err != nil { // no integer of SQLite is as large
+			return fmt.Errorf("%w: %w", param.ErrValue, err)
 		}
 		stmt.BindInt64(number, n)
 	case param.Real:

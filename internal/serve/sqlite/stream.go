@@ -35,7 +35,8 @@ type Stream struct {
 	def     stream.Definition
 	table   plans.TableName
 	insert  string
-	checked int64 // the schema's version of the last checkSchema, in a run of the writer
+	checked int64        // the schema's version of the last checkSchema, in a run of the writer
+	held    []heldColumn // by the last checkColumns, in such a run
 }
 
 var _ stream.Sink = (*Stream)(nil)

@@ -40,26 +40,36 @@ func (st *Stream) checkSchema(conn *sqlite.Conn) error {
 	return nil
 }
 
-// checkColumns refuses columns whose values would not arrive as they were sent: numbers
-// that would be rounded, and keys of which some texts are equal to others.
+// checkColumns refuses columns that do not hold the stream's values exactly, and keys of which some
+// values are equal to others.
 func (st *Stream) checkColumns(conn *sqlite.Conn) error {
 	declared, err := st.declaredTypes(conn)
 	if err != nil {
 		return err
 	}
-	for _, c := range st.schema.Columns() {
+	strict, err := texts(conn, "SELECT 1 FROM pragma_table_list(?) WHERE schema = COALESCE(NULLIF(?, ''), 'main') AND strict", st.table.Name, st.table.Schema)
+	if err != nil {
+		return fmt.Errorf("look up the table %s: %w", st.def.Table, err)
+	}
+	columns := st.schema.Columns()
+	held := make([]heldColumn, len(columns))
+	for i, c := range columns {
 		kind, ok := declared[strings.ToLower(c.Name)]
+		held[i] = heldColumn{Column: c, declared: kind, affinity: affinityOf(kind), isKey: slices.Contains(st.def.Key, c.Name), bind: bindText}
 		if !ok {
 			continue // SQLite names it when the INSERT is prepared
 		}
-		held := affinityOf(kind)
-		if c.Type == stream.Real && held == asNumber && kindOf(kind) == decimals && digitsOf(kind) > stream.RealDigits {
-			return fmt.Errorf("%s", stream.RealOnDecimal(c.Name, kind))
+		if len(strict) > 0 {
+			held[i].blobsOnly = strings.EqualFold(kind, "BLOB")
+			if strings.EqualFold(kind, "ANY") {
+				held[i].affinity = asBound
+			}
 		}
-		if c.Type == stream.Decimal && (held == asReal || held == asInteger) {
-			return fmt.Errorf("%s", stream.DecimalOnOther(c.Name, kind))
+		if err := held[i].pair(); err != nil {
+			return err
 		}
 	}
+	st.held = held
 	if len(st.schema.TextKey()) == 0 {
 		return nil
 	}
@@ -111,51 +121,4 @@ WHERE i."unique" AND c.key ORDER BY i.seq, c.seqno`, st.table.Name, st.table.Sch
 		}
 	}
 	return nil
-}
-
-// decimalColumn is how the values of a decimal column are bound.
-type decimalColumn struct {
-	declared string
-	held     affinity
-	key      bool // equal numbers need equal texts
-}
-
-// decimalColumns returns the decimal columns by their positions.
-func (st *Stream) decimalColumns(conn *sqlite.Conn) (map[int]decimalColumn, error) {
-	if !st.schema.Has(stream.Decimal) {
-		return nil, nil
-	}
-	declared, err := st.declaredTypes(conn)
-	if err != nil {
-		return nil, err
-	}
-	found := make(map[int]decimalColumn)
-	for i, c := range st.schema.Columns() {
-		if c.Type == stream.Decimal {
-			kind := declared[strings.ToLower(c.Name)]
-			found[i] = decimalColumn{kind, affinityOf(kind), slices.Contains(st.def.Key, c.Name)}
-		}
-	}
-	return found, nil
-}
-
-// bind binds a decimal, and returns false if the column cannot hold it exactly. SQLite keeps
-// numbers as integers of 64 bits or as doubles. A double holds a decimal if the shortest
-// text that stands for the double is the decimal.
-func (c decimalColumn) bind(stmt *sqlite.Stmt, param int, text []byte) bool {
-	short := string(stream.TrimDecimal(text))
-	if c.held == asText || c.held == asBound {
-		if !c.key {
-			short = string(text)
-		}
-		stmt.BindText(param, short)
-		return true
-	}
-	if n, err := strconv.ParseInt(short, 10, 64); err == nil && c.held != asReal {
-		stmt.BindInt64(param, n)
-		return true
-	}
-	x, err := strconv.ParseFloat(short, 64)
-	stmt.BindFloat(param, x)
-	return err == nil && strconv.FormatFloat(x, 'f', -1, 64) == short
 }

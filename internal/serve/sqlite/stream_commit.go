@@ -74,9 +74,8 @@ func message(err error) string {
 // batchWriter writes one batch inside a transaction. It implements streamtables.Session.
 type batchWriter struct {
 	tableSession
-	st   *Stream
-	b    *stream.Batch
-	text []byte
+	st *Stream
+	b  *stream.Batch
 
 	stored   []storedRow                  // in this attempt
 	spoilers map[rowKey]stream.RowRefusal // rows that make the transaction fail

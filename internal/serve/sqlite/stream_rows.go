@@ -29,11 +29,6 @@ func (w *batchWriter) InsertRows(_ context.Context, rows []stream.Row) error {
 	if err != nil {
 		return w.refuseAll(rows, err)
 	}
-	decimals, err := w.st.decimalColumns(w.conn)
-	if err != nil {
-		return err
-	}
-	columns := w.st.schema.Columns()
 	for n, r := range rows {
 		if n%progressRows == progressRows-1 {
 			w.b.Progress()
@@ -43,11 +38,12 @@ func (w *batchWriter) InsertRows(_ context.Context, rows []stream.Row) error {
 			continue
 		}
 		reason := ""
-		for i, c := range columns {
-			if c.Type != stream.Decimal || r.Null(r.Row, i) {
-				w.bind(stmt, i, c.Type, r)
-			} else if !decimals[i].bind(stmt, i+1, r.Bytes(r.Row, i)) {
-				reason = stream.Inexact(c.Name, r.Bytes(r.Row, i), decimals[i].declared)
+		for i := range w.st.held {
+			c := &w.st.held[i]
+			if r.Null(r.Row, i) {
+				stmt.BindNull(i + 1)
+			} else if v := r.Value(r.Row, i); !c.bind(c, stmt, i+1, v) {
+				reason = stream.Inexact(c.Name, c.Type.AppendText(nil, v), c.declared)
 			}
 		}
 		if reason != "" {
@@ -134,28 +130,4 @@ func (w *batchWriter) refusal(err error) (refused stream.RowRefusal, ok bool) {
 		return stream.RowRefusal{}, false
 	}
 	return stream.RowRefusal{Reason: message(err), Unsure: true}, true
-}
-
-func (w *batchWriter) bind(stmt *sqlite.Stmt, column int, t stream.Type, r stream.Row) {
-	param := column + 1
-	if r.Null(r.Row, column) {
-		stmt.BindNull(param)
-		return
-	}
-	switch t {
-	case stream.Integer:
-		stmt.BindInt64(param, r.Integer(r.Row, column))
-	case stream.Real:
-		stmt.BindFloat(param, r.Real(r.Row, column))
-	case stream.Boolean:
-		stmt.BindBool(param, r.Boolean(r.Row, column))
-	case stream.Timestamp:
-		w.text = r.AppendTime(w.text[:0], r.Row, column)
-		stmt.BindText(param, string(w.text))
-	case stream.UUID:
-		w.text = r.AppendUUID(w.text[:0], r.Row, column)
-		stmt.BindText(param, string(w.text))
-	default:
-		stmt.BindText(param, string(r.Bytes(r.Row, column)))
-	}
 }

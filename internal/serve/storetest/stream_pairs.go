@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -25,6 +26,7 @@ type ExactColumn struct {
 	Unkeyed       []stream.Type // that are refused as a key; NoKey: the database has no such index
 	NoKey         bool
 	Read          string    // expression that returns a value v as text; "": v
+	Hex           string    // expression of bytes in hexadecimal; "": Read
 	Texts         []string  // some of the texts that are tried
 	Refused       []string  // JSON values, of the first type, that must be refused
 	From, To      time.Time // of timestamps; zero: years 1 to 9999
@@ -81,6 +83,9 @@ func (c ExactColumn) store(t *testing.T, db StreamDB, table string, kind stream.
 	}
 	values = append(slices.Clone(must), values...)
 	read := c.Read
+	if kind == stream.Bytes && c.Hex != "" {
+		read = c.Hex
+	}
 	if read == "" {
 		read = "v"
 	}
@@ -106,7 +111,7 @@ func (c ExactColumn) store(t *testing.T, db StreamDB, table string, kind stream.
 			}
 		}
 	}
-	if stored == 0 {
+	if stored == 0 && kind == c.Types[0] {
 		t.Errorf("%s: none of %d values was stored", kind, len(values))
 	}
 }
@@ -157,7 +162,7 @@ func (c ExactColumn) keys(t *testing.T, db StreamDB, b StreamBackend, table stri
 					different[sentText(kind, part[i])] = true
 				}
 			}
-			if got := db.column(t, "SELECT count(*) FROM "+table); got != strconv.Itoa(len(different)) {
+			if got := db.column(t, "SELECT count(*) FROM "+table); got != strconv.Itoa(len(different)) && kind != stream.JSON {
 				t.Errorf("%s as key: %d different values are %s rows", kind, len(different), got)
 			}
 		}
@@ -178,9 +183,8 @@ func gotText(kind stream.Type, text string) string {
 	if kind == stream.Boolean {
 		text = map[string]string{"1": "true", "0": "false"}[text]
 	}
-	if kind == stream.Bytes { // hexadecimal
-		var raw []byte
-		_, _ = fmt.Sscanf(text, "%x", &raw)
+	if kind == stream.Bytes {
+		raw, _ := hex.DecodeString(text)
 		text = base64.StdEncoding.EncodeToString(raw)
 	}
 	return plainText(kind, text)
@@ -227,6 +231,12 @@ func (c ExactColumn) random(random *rand.Rand, kind stream.Type) string {
 	}
 	switch kind {
 	case stream.Integer:
+		if random.IntN(4) == 0 {
+			whole = random.Int64N(2)*1900 + whole%300
+		}
+		if random.IntN(20) == 0 {
+			return strconv.FormatUint(uint64(whole)|1<<63, 10)
+		}
 		return strconv.FormatInt(whole, 10)
 	case stream.Real:
 		x := math.Float64frombits(random.Uint64())

@@ -28,6 +28,7 @@ type Value struct {
 	// N is an integer, 1 for true, the bits of a real, a date in days since 1970, and a timestamp since
 	// 1970 or a time in microseconds.
 	N     int64
+	Big   bool   // uint64(N) is an integer above the range of int64, for columns without sign
 	Bytes []byte // of other types, as Records.Bytes returns it
 }
 
@@ -40,7 +41,7 @@ func (r *Records) Value(row, column int) Value {
 	if r.columns[column].kind.inArena() {
 		return Value{Bytes: r.Bytes(row, column)}
 	}
-	return Value{N: int64(v.n)}
+	return Value{N: int64(v.n), Big: v.big}
 }
 
 // AppendText appends the text of a value: the shortest one of a real, a timestamp in UTC like
@@ -48,6 +49,9 @@ func (r *Records) Value(row, column int) Value {
 func (t Type) AppendText(dst []byte, v Value) []byte {
 	switch t {
 	case Integer:
+		if v.Big {
+			return strconv.AppendUint(dst, uint64(v.N), 10)
+		}
 		return strconv.AppendInt(dst, v.N, 10)
 	case Real:
 		return strconv.AppendFloat(dst, v.Real(), 'g', -1, 64)
@@ -157,7 +161,7 @@ func (t Type) ParseValue(text []byte) (Value, bool) {
 	if t.inArena() {
 		return Value{Bytes: stored}, ok
 	}
-	return Value{N: int64(v.n)}, ok
+	return Value{N: int64(v.n), Big: v.big}, ok
 }
 
 // Array is the value of an array. It has at least one element in each dimension, or no dimension.
@@ -248,6 +252,9 @@ func Unfit(c Column, kind string, pairs []Pair) string {
 	}
 	return reason + "declare it as " + strings.Join(fits, " or ") + " in the stream's columns" + rounds
 }
+
+// WholeMax is 2^53: doubles hold all whole numbers up to it.
+const WholeMax = 1 << 53
 
 // Inexact says that a column does not hold a value.
 func Inexact(name string, value []byte, kind string) string {

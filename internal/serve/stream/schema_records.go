@@ -47,7 +47,7 @@ func (r *Records) at(row, column int) value { return r.values[row*len(r.columns)
 // Null reports whether a value is NULL. The other methods then return zero values.
 func (r *Records) Null(row, column int) bool { return !r.at(row, column).set }
 
-// Integer returns the value of an Integer column.
+// Integer returns the value of an Integer column, unless that is Value.Big.
 func (r *Records) Integer(row, column int) int64 { return int64(r.at(row, column).n) }
 
 // Real returns the value of a Real column.

@@ -14,6 +14,7 @@ import (
 type value struct {
 	n   uint64
 	set bool // false: NULL
+	big bool // as Value.Big
 }
 
 // inArena reports whether the values of a type are spans of the records' arena.
@@ -62,6 +63,9 @@ func (t Type) describe() string {
 func parseText(t Type, text []byte) (value, bool) {
 	switch t {
 	case Integer:
+		if n, err := strconv.ParseUint(string(text), 10, 64); err == nil {
+			return value{n: n, set: true, big: n > math.MaxInt64}, true
+		}
 		n, err := strconv.ParseInt(string(text), 10, 64)
 		return value{n: uint64(n), set: true}, err == nil
 	case Real:
@@ -130,6 +134,9 @@ func (c *column) outOfBounds(v value, text []byte) string {
 func less(t Type, a, b value) bool {
 	if t == Real {
 		return math.Float64frombits(a.n) < math.Float64frombits(b.n)
+	}
+	if a.big || b.big {
+		return b.big && (!a.big || a.n < b.n)
 	}
 	return int64(a.n) < int64(b.n)
 }

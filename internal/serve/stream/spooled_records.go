@@ -223,7 +223,7 @@ func (r *Records) object(row int) (json.RawMessage, error) {
 		var field any
 		switch c.kind {
 		case Integer:
-			field = r.Integer(row, i)
+			field = json.RawMessage(c.kind.AppendText(nil, r.Value(row, i)))
 		case Real:
 			field = math.Float64frombits(r.at(row, i).n)
 		case Boolean:

@@ -1,0 +1,107 @@
+package mysql
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"spillway/internal/apptest"
+	"spillway/internal/database"
+	"spillway/internal/serve/storetest"
+	"spillway/internal/serve/stream"
+)
+
+// exactColumns has every type of a column.
+func exactColumns() []storetest.ExactColumn {
+	const (
+		bin   = " CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+		loose = " CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"
+	)
+	numbers := []stream.Type{stream.Integer, stream.Boolean}
+	texts := []stream.Type{stream.Text, stream.Integer, stream.Decimal, stream.JSON, stream.Timestamp, stream.Date, stream.Time, stream.UUID}
+	unjson := []stream.Type{stream.Text, stream.Integer, stream.Decimal, stream.Timestamp, stream.Date, stream.Time, stream.UUID}
+	bytes := []stream.Type{stream.Bytes, stream.Text}
+	only := func(kind stream.Type) []stream.Type { return []stream.Type{kind} }
+	moments := func(sql string, types ...stream.Type) storetest.ExactColumn {
+		return storetest.ExactColumn{SQL: sql, Types: types, Rounds: types}
+	}
+	epoch := moments("timestamp(3) NULL", stream.Timestamp)
+	epoch.From, epoch.To = time.Unix(1, 0), time.Unix(1<<31-1, 0)
+	epoch.Key = "timestamp(3)"
+	list := []storetest.ExactColumn{
+		{SQL: "tinyint", Types: numbers, Refused: []string{"128", "-129"}},
+		{SQL: "smallint unsigned", Types: numbers, Refused: []string{"-1", "65536"}},
+		{SQL: "mediumint", Types: numbers},
+		{SQL: "int zerofill", Types: numbers},
+		{SQL: "bigint", Types: numbers, Refused: []string{"9223372036854775808"}},
+		{SQL: "bigint unsigned", Types: []stream.Type{stream.Decimal, stream.Integer, stream.Boolean}, Refused: []string{"1.5", "18446744073709551616", "-1"}},
+		{SQL: "bit(5)", Types: []stream.Type{stream.Integer, stream.Decimal, stream.Boolean}, Read: "v+0", Refused: []string{"-1", "32"}},
+		{SQL: "bit(64)", Types: []stream.Type{stream.Integer, stream.Decimal, stream.Boolean}, Read: "v+0", Refused: []string{"-1"}},
+		{SQL: "year", Types: only(stream.Integer), Read: "v+0", Refused: []string{"5", "70", "1900", "2156"}},
+		{SQL: "double", Types: []stream.Type{stream.Integer, stream.Real}, Refused: []string{"9007199254740993"}},
+		{SQL: "float", Rounds: only(stream.Real)},
+		{
+			SQL: "decimal(10,2)", Types: []stream.Type{stream.Real, stream.Decimal, stream.Integer}, Rounds: []stream.Type{stream.Real, stream.Decimal},
+			Refused: []string{"1.239", "1e8", "1e-5"},
+		},
+		{SQL: "decimal(20,3)", Types: []stream.Type{stream.Decimal, stream.Integer}, Rounds: only(stream.Decimal)},
+		{SQL: "char(5)" + bin, Types: unjson, Refused: []string{`"a "`, `"abcdef"`}},
+		{SQL: "varchar(40)" + bin, Types: texts},
+		{SQL: "varchar(5) CHARACTER SET latin1 COLLATE latin1_bin", Types: texts, Refused: []string{`"12345 "`, `"\u0142"`}},
+		{SQL: "varchar(40)" + loose, Types: texts, Unkeyed: []stream.Type{stream.Text, stream.JSON}},
+		{SQL: "tinytext" + bin, Types: texts, NoKey: true},
+		{SQL: "varbinary(40)", Types: bytes, Hex: "HEX(v)"},
+		{SQL: "binary(4)", Types: bytes, Hex: "HEX(v)", Refused: []string{`"AAAA"`}},
+		{SQL: "blob", Types: bytes, Hex: "HEX(v)", NoKey: true},
+		{
+			SQL: `enum('a','2','x y','Ä','it''s','\','a'',''b','')` + bin, Types: only(stream.Text), Refused: []string{`"1"`, `"A"`, `"ä"`, `"a "`},
+			Texts: []string{"a", "2", "x y", "Ä", "it's", `\`, "a','b", "", "1", "0", "A", "a "},
+		},
+		{
+			SQL: "set('a','b','1','x y')", Types: only(stream.Text), Refused: []string{`"b,a"`, `"a,a"`, `"2"`, `"a,"`},
+			Texts: []string{"a", "b", "a,b", "", "1", "a,1", "b,x y", "3", "0", "A", "x y,a"},
+		},
+		moments("datetime", stream.Timestamp), moments("datetime(6)", stream.Timestamp), epoch,
+		moments("time", stream.Time), moments("time(6)", stream.Time),
+		{SQL: "date", Types: only(stream.Date)},
+	}
+	if onMySQL() {
+		return append(list, storetest.ExactColumn{SQL: "json", Types: only(stream.JSON), NoKey: true}, storetest.ExactColumn{SQL: "point"})
+	}
+	return append(list, storetest.ExactColumn{SQL: "uuid", Types: only(stream.UUID)},
+		storetest.ExactColumn{
+			SQL: "inet6", Types: only(stream.Text), Refused: []string{`"::FFFF"`, `"0::1"`, `"1.2.3.4"`, `"::102:304"`, `"fe80::1%1"`},
+			Texts: []string{"0::2:3:4:5:6:7:8", "::2:3:4:5:6:7:8", "1:2:3:4:5:6:7::", "1:0:3:0:5:6:7:8", "1::3:0:5:6:7:8", "::", "::1", "2001:db8::1", "2001:0db8::1", "::ffff:1.2.3.4", "::1.2.3.4", "1:0:0:2::3", "1:0:2:3:4:5:6:7", "1::2:3:4:5:6:7", "::1:0:0", "::0.1.0.2"},
+		},
+		storetest.ExactColumn{SQL: "inet4", Types: only(stream.Text), Texts: []string{"1.2.3.4", "01.2.3.4", "255.255.255.255", "0.0.0.0", "1.2.3"}},
+		storetest.ExactColumn{SQL: "json", Types: texts, NoKey: true, Texts: []string{"1", "true", "[]"}},
+		storetest.ExactColumn{SQL: "varchar(9) CHARACTER SET cp932 COLLATE cp932_bin", Types: slices.DeleteFunc(slices.Clone(texts), func(t stream.Type) bool { return t == stream.Text })},
+		storetest.ExactColumn{SQL: "point"})
+}
+
+// Values of exact pairs of types come back as they were sent, and all other pairs are refused.
+func TestStreamPairs(t *testing.T) {
+	t.Parallel()
+	values := 200_000
+	if testing.Short() {
+		values = 4000
+	}
+	url := freshDatabase(t, apptest.MySQL(t, append(hostileSettings(), "--explicit-defaults-for-timestamp=0")...))
+	db := open(t, url, database.Pool{})
+	storetest.StreamPairs(t, storetest.StreamBackend{
+		Open: func(testing.TB, database.Pool) storetest.StreamDB {
+			return storetest.StreamDB{
+				Sink: func(_ testing.TB, schema *stream.Schema) stream.Sink { return db.Stream(schema) },
+				Exec: func(ctx context.Context, sql string) error { return execute(ctx, url, sql) },
+				Rows: func(ctx context.Context, sql string) ([][]string, error) { return streamRows(ctx, url, sql) },
+			}
+		},
+		Types: map[stream.Type]string{stream.Integer: "bigint"},
+	}, exactColumns(), values)
+}
+
+func TestPairsDocumented(t *testing.T) {
+	t.Parallel()
+	storetest.PairsDocumented(t, "MySQL and MariaDB", Pairs())
+}

@@ -1,0 +1,167 @@
+package sqlite
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"zombiezen.com/go/sqlite"
+
+	"spillway/internal/serve/stream"
+)
+
+// pair is a stream.Pair, the columns that it is about, and how its values are bound.
+type pair struct {
+	stream.Pair
+	affinities []affinity
+	bind       binder
+}
+
+// binder binds a value, and returns false if the column does not hold it exactly.
+type binder func(c *heldColumn, stmt *sqlite.Stmt, param int, v stream.Value) bool
+
+// Affinities, as the documents name them.
+const (
+	wholes   = "INTEGER, BLOB, NUMERIC"
+	likeText = "TEXT, BLOB"
+	moments  = "TEXT, BLOB, NUMERIC"
+)
+
+// pairs are all pairs of types that are exact. A column's declared type matters only by its affinity.
+var pairs = []pair{
+	{stream.Pair{Type: stream.Integer, Column: wholes, When: "below 2^63", Key: true}, []affinity{asInteger, asBound, asNumber}, bindInteger},
+	{stream.Pair{Type: stream.Integer, Column: "REAL", When: "up to 2^53", Key: true}, []affinity{asReal}, bindWhole},
+	{stream.Pair{Type: stream.Integer, Column: "TEXT", Key: true}, []affinity{asText}, bindText},
+	{
+		stream.Pair{Type: stream.Real, Column: "INTEGER, REAL, BLOB, NUMERIC", Key: true},
+		[]affinity{asReal, asInteger, asBound, asNumber},
+		bindReal,
+	},
+	{stream.Pair{Type: stream.Decimal, Column: likeText, Key: true}, []affinity{asText, asBound}, bindDigits},
+	{
+		stream.Pair{Type: stream.Decimal, Column: "NUMERIC", When: "whole numbers of 64 bits, and those that a double holds", Key: true},
+		[]affinity{asNumber},
+		bindDecimal,
+	},
+	{
+		stream.Pair{Type: stream.Boolean, Column: wholes, Key: true},
+		[]affinity{asInteger, asBound, asNumber},
+		bindInteger,
+	},
+	{stream.Pair{Type: stream.Text, Column: likeText, Key: true}, []affinity{asText, asBound}, bindText},
+	{stream.Pair{Type: stream.JSON, Column: likeText, Key: true}, []affinity{asText, asBound}, bindText},
+	{
+		stream.Pair{Type: stream.JSON, Column: "NUMERIC", When: "other than numbers that neither an integer of 64 bits nor a double holds"},
+		[]affinity{asNumber},
+		bindJSON,
+	},
+	{stream.Pair{Type: stream.Timestamp, Column: moments, Key: true}, []affinity{asText, asBound, asNumber}, bindText},
+	{stream.Pair{Type: stream.Date, Column: moments, Key: true}, []affinity{asText, asBound, asNumber}, bindText},
+	{stream.Pair{Type: stream.Time, Column: moments, Key: true}, []affinity{asText, asBound, asNumber}, bindText},
+	{stream.Pair{Type: stream.UUID, Column: moments, Key: true}, []affinity{asText, asBound, asNumber}, bindText},
+	{stream.Pair{Type: stream.Bytes, Column: "BLOB", Key: true}, []affinity{asBound}, bindBytes},
+}
+
+// Pairs returns the pairs of types that a stream accepts, for documents.
+func Pairs() []stream.Pair {
+	list := make([]stream.Pair, len(pairs))
+	for i, p := range pairs {
+		list[i] = p.Pair
+	}
+	return list
+}
+
+// heldColumn is a column of the stream with that of its table.
+type heldColumn struct {
+	stream.Column
+	declared  string // the column's type in the table
+	affinity  affinity
+	blobsOnly bool // it is a BLOB of a STRICT table
+	isKey     bool
+	bind      binder
+}
+
+// pair finds how values are bound. It returns an error if the column does not hold them exactly.
+func (c *heldColumn) pair() error {
+	var fits []stream.Pair
+	wide := c.affinity == asNumber && kindOf(c.declared) == decimals && digitsOf(c.declared) > stream.RealDigits
+	for _, p := range pairs {
+		if !slices.Contains(p.affinities, c.affinity) || c.blobsOnly && p.Type != stream.Bytes || wide && p.Type == stream.Real {
+			continue
+		}
+		fits = append(fits, p.Pair)
+		switch {
+		case p.Type != c.Type:
+			continue
+		case c.isKey && !p.Key:
+			return fmt.Errorf("key column %s is %s, where different values can be equal: make it TEXT", c.Name, c.declared)
+		case c.Round:
+			return fmt.Errorf("column %s is %s, which does not round values of type %s: remove round: true", c.Name, c.declared, c.Type)
+		}
+		c.bind = p.bind
+		return nil
+	}
+	return errors.New(stream.Unfit(c.Column, c.declared, fits))
+}
+
+func bindInteger(_ *heldColumn, stmt *sqlite.Stmt, param int, v stream.Value) bool {
+	stmt.BindInt64(param, v.N)
+	return !v.Big
+}
+
+func bindWhole(_ *heldColumn, stmt *sqlite.Stmt, param int, v stream.Value) bool {
+	stmt.BindInt64(param, v.N)
+	return !v.Big && v.N >= -stream.WholeMax && v.N <= stream.WholeMax
+}
+
+func bindReal(_ *heldColumn, stmt *sqlite.Stmt, param int, v stream.Value) bool {
+	stmt.BindFloat(param, v.Real())
+	return true
+}
+
+func bindText(c *heldColumn, stmt *sqlite.Stmt, param int, v stream.Value) bool {
+	if v.Bytes != nil && c.Type != stream.UUID {
+		stmt.BindText(param, string(v.Bytes))
+		return true
+	}
+	stmt.BindText(param, string(c.Type.AppendText(nil, v)))
+	return true
+}
+
+func bindBytes(_ *heldColumn, stmt *sqlite.Stmt, param int, v stream.Value) bool {
+	stmt.BindBytes(param, v.Bytes)
+	return true
+}
+
+// bindDigits binds a decimal as text. In a key, equal numbers have equal texts.
+func bindDigits(c *heldColumn, stmt *sqlite.Stmt, param int, v stream.Value) bool {
+	digits := v.Bytes
+	if c.isKey {
+		digits = stream.TrimDecimal(digits)
+	}
+	stmt.BindText(param, string(digits))
+	return true
+}
+
+// bindDecimal binds a decimal as an integer of 64 bits or as a double. A double holds a decimal if the
+// shortest text that stands for the double is the decimal.
+func bindDecimal(_ *heldColumn, stmt *sqlite.Stmt, param int, v stream.Value) bool {
+	short := string(stream.TrimDecimal(v.Bytes))
+	if n, err := strconv.ParseInt(short, 10, 64); err == nil {
+		stmt.BindInt64(param, n)
+		return true
+	}
+	x, err := strconv.ParseFloat(short, 64)
+	stmt.BindFloat(param, x)
+	return err == nil && strconv.FormatFloat(x, 'f', -1, 64) == short
+}
+
+// bindJSON binds JSON where SQLite stores text that looks like a number as that number.
+func bindJSON(c *heldColumn, stmt *sqlite.Stmt, param int, v stream.Value) bool {
+	if first := v.Bytes[0]; first != '-' && (first < '0' || first > '9') {
+		return bindText(c, stmt, param, v)
+	}
+	number, ok := stream.Decimal.ParseValue(v.Bytes)
+	return ok && bindDecimal(c, stmt, param, number)
+}

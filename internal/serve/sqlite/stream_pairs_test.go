@@ -1,0 +1,76 @@
+package sqlite_test
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+
+	"zombiezen.com/go/sqlite/sqlitex"
+
+	"spillway/internal/database"
+	"spillway/internal/serve/sqlite"
+	"spillway/internal/serve/storetest"
+	"spillway/internal/serve/stream"
+)
+
+// exactColumns has a type of a column for every affinity.
+func exactColumns() []storetest.ExactColumn {
+	numbers := []stream.Type{stream.Integer, stream.Real, stream.Boolean}
+	texts := []stream.Type{
+		stream.Text, stream.Integer, stream.Decimal, stream.JSON, stream.Timestamp, stream.Date, stream.Time, stream.UUID,
+	}
+	others := []stream.Type{
+		stream.Integer, stream.Real, stream.Decimal, stream.Boolean, stream.JSON, stream.Timestamp, stream.Date, stream.Time, stream.UUID,
+	}
+	all := append([]stream.Type{stream.Text, stream.Bytes}, others...)
+	json, text := []stream.Type{stream.JSON}, []stream.Type{stream.Text, stream.JSON}
+	narrow := append([]stream.Type{stream.Decimal}, others[3:]...)
+	return []storetest.ExactColumn{
+		{SQL: "INTEGER", Types: numbers},
+		{SQL: "UNSIGNED BIG INT", Types: numbers},
+		{SQL: "INTEGER", Table: " STRICT", Types: numbers},
+		{SQL: "REAL", Types: []stream.Type{stream.Integer, stream.Real}, Refused: []string{"9007199254740993"}},
+		{SQL: "DOUBLE PRECISION", Types: []stream.Type{stream.Real, stream.Integer}},
+		{SQL: "TEXT", Types: texts},
+		{SQL: "VARCHAR(5)", Types: texts},
+		{SQL: "TEXT", Table: " STRICT", Types: texts},
+		{SQL: "TEXT COLLATE NOCASE", Types: texts, Unkeyed: text},
+		{SQL: "TEXT COLLATE RTRIM", Types: texts, Unkeyed: text},
+		{SQL: "STRING", Types: others, Unkeyed: json},
+		{SQL: "NUMERIC(15)", Types: others, Unkeyed: json},
+		{SQL: "DATETIME", Types: others, Unkeyed: json},
+		{SQL: "ANY", Types: others, Unkeyed: json},
+		{SQL: "DECIMAL(20,2)", Types: append(narrow, stream.Integer), Unkeyed: json, Refused: []string{"9223372036854775809", "12345678901234567.89"}},
+		{SQL: "BLOB", Types: all, Hex: "hex(v)"},
+		{SQL: "", Types: all, Hex: "hex(v)"},
+		{SQL: "ANY", Table: " STRICT", Types: all, Hex: "hex(v)"},
+		{SQL: "BLOB", Table: " STRICT", Types: []stream.Type{stream.Bytes}, Hex: "hex(v)"},
+	}
+}
+
+// Values of exact pairs of types come back as they were sent, and all other pairs are refused.
+func TestStreamPairs(t *testing.T) {
+	t.Parallel()
+	values := 200_000
+	if testing.Short() {
+		values = 8000
+	}
+	file := filepath.Join(t.TempDir(), "pairs.db")
+	db := openFile(t, file, database.Pool{})
+	writer := openWriter(t, file)
+	storetest.StreamPairs(t, storetest.StreamBackend{
+		Open: func(testing.TB, database.Pool) storetest.StreamDB {
+			return storetest.StreamDB{
+				Sink: func(t testing.TB, schema *stream.Schema) stream.Sink { return streamSink(t, db, schema) },
+				Exec: func(_ context.Context, sql string) error { return sqlitex.ExecuteTransient(writer, sql, nil) },
+				Rows: func(_ context.Context, sql string) ([][]string, error) { return streamRows(writer, sql) },
+			}
+		},
+		Types: map[stream.Type]string{stream.Integer: "INTEGER"},
+	}, exactColumns(), values)
+}
+
+func TestPairsDocumented(t *testing.T) {
+	t.Parallel()
+	storetest.PairsDocumented(t, "SQLite", sqlite.Pairs())
+}
