@@ -33,7 +33,7 @@ const (
 var pairs = []pair{
 	{of(stream.Decimal, "numeric(p,s)", "that has these digits", true, roundsDigits), "numeric", nil, fitsDigits},
 	{of(stream.Decimal, "text, varchar(n)", "up to n digits and signs", true, ""), "text varchar", nil, fitsLength},
-	{of(stream.Integer, "bigint", "", true, ""), "int8", nil, nil},
+	{of(stream.Integer, "bigint", "", true, ""), "int8", nil, between(math.MinInt64, math.MaxInt64)},
 	{of(stream.Integer, "integer", "-2147483648 to 2147483647", true, ""), "int4", nil, between(math.MinInt32, math.MaxInt32)},
 	{of(stream.Integer, "smallint", "-32768 to 32767", true, ""), "int2", nil, between(math.MinInt16, math.MaxInt16)},
 	{of(stream.Integer, "oid", "0 to 4294967295", true, ""), "oid", nil, between(0, math.MaxUint32)},
