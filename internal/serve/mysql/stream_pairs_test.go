@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"context"
+	"flag"
 	"slices"
 	"testing"
 	"time"
@@ -101,7 +102,9 @@ func TestStreamPairs(t *testing.T) {
 	}, exactColumns(), values)
 }
 
+var update = flag.Bool("update", false, "write the table of pairs into the document")
+
 func TestPairsDocumented(t *testing.T) {
 	t.Parallel()
-	storetest.PairsDocumented(t, "MySQL and MariaDB", Pairs())
+	storetest.PairsDocumented(t, "MySQL and MariaDB", Pairs(), *update)
 }

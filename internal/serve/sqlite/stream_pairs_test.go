@@ -2,6 +2,7 @@ package sqlite_test
 
 import (
 	"context"
+	"flag"
 	"path/filepath"
 	"testing"
 
@@ -70,7 +71,9 @@ func TestStreamPairs(t *testing.T) {
 	}, exactColumns(), values)
 }
 
+var update = flag.Bool("update", false, "write the table of pairs into the document")
+
 func TestPairsDocumented(t *testing.T) {
 	t.Parallel()
-	storetest.PairsDocumented(t, "SQLite", sqlite.Pairs())
+	storetest.PairsDocumented(t, "SQLite", sqlite.Pairs(), *update)
 }
