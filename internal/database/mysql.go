@@ -113,8 +113,8 @@ type MySQLSession struct {
 }
 
 // Connect opens a session: utf8mb4, UTC, READ COMMITTED, InnoDB for new tables, results
-// without a limit, and an sql_mode that refuses bad values, keeps the id 0 and reads a backslash
-// in a string as a character, as the SQL standard does. The server's other modes stay. Servers
+// without a limit, and a strict sql_mode. In it the id 0 stays 0, and a backslash in a string is a
+// character, as in the SQL standard. The server's other modes stay. Servers
 // that are too old are refused.
 func (m *MySQLConnector) Connect(ctx context.Context) (*MySQLSession, error) {
 	conn, err := m.connector.Connect(ctx)

@@ -37,6 +37,7 @@ const (
 	anyText  = "CHAR(n), VARCHAR(n), TEXT"
 	byScale  = "of up to s digits behind the point"
 	toScale  = "rounds to s digits behind the point"
+	byDigits = inRange + ", of up to p digits behind the point"
 	toDigits = "rounds to p digits behind the point"
 	noSpaces = "of up to n characters of its character set, without spaces at the end"
 	padded   = "that fit, of its character set; in `key` without spaces at the end, unless the collation is NO PAD"
@@ -58,7 +59,7 @@ var pairs = []pair{
 	{of(stream.Real, "FLOAT", coarse, toFloat), "float", nil, bindFloat},
 	{of(stream.Real, "DECIMAL(p,s), p up to 15", byScale, toScale), "decimal", tableColumn.isNarrow, bindRealDecimal},
 	{of(stream.Decimal, "DECIMAL(p,s)", byScale, toScale), "decimal", nil, bindDecimal},
-	{of(stream.Decimal, "BIGINT UNSIGNED, BIT(n)", "whole numbers in the range of the column", ""), "bigint bit", tableColumn.isUnsigned, bindUnsigned},
+	{of(stream.Decimal, "BIGINT UNSIGNED, BIT(n)", "whole, "+inRange, ""), "bigint bit", tableColumn.isUnsigned, bindUnsigned},
 	{of(stream.Decimal, anyText, asText, ""), allTexts, nil, bindString},
 	{of(stream.Boolean, "TINYINT to BIGINT, BIT(n)", "", ""), integers + " bit", nil, bindNumber},
 	{of(stream.Text, "CHAR(n)", noSpaces, ""), "char", tableColumn.keepsCharacters, bindText},
@@ -70,11 +71,11 @@ var pairs = []pair{
 	{of(stream.Text, "INET4, INET6", spelled, ""), "inet4 inet6", nil, bindAddress},
 	{of(stream.JSON, "VARCHAR(n), TEXT, JSON of MariaDB", asText, ""), texts, nil, bindString},
 	{stream.Pair{Type: stream.JSON, Column: "JSON of MySQL", When: numbers}, "json", nil, bindJSON},
-	{of(stream.Timestamp, "DATETIME(p), TIMESTAMP(p)", inRange+", of up to p digits behind the point", toDigits), "datetime timestamp", nil, bindMoment},
+	{of(stream.Timestamp, "DATETIME(p), TIMESTAMP(p)", byDigits, toDigits), "datetime timestamp", nil, bindMoment},
 	{of(stream.Timestamp, anyText, asText, ""), allTexts, nil, bindString},
 	{of(stream.Date, "DATE", "", ""), "date", nil, bindString},
 	{of(stream.Date, anyText, asText, ""), allTexts, nil, bindString},
-	{of(stream.Time, "TIME(p)", inRange+", of up to p digits behind the point", toDigits), "time", nil, bindMoment},
+	{of(stream.Time, "TIME(p)", byDigits, toDigits), "time", nil, bindMoment},
 	{of(stream.Time, anyText, asText, ""), allTexts, nil, bindString},
 	{of(stream.UUID, "UUID of MariaDB, CHAR(36), VARCHAR(n), TEXT", "", ""), "uuid " + allTexts, nil, bindString},
 	{of(stream.Bytes, "VARBINARY(n), BLOB", "of up to n bytes", ""), blobs, nil, bindBytes},

@@ -47,7 +47,8 @@ func (st *Stream) checkColumns(conn *sqlite.Conn) error {
 	if err != nil {
 		return err
 	}
-	strict, err := texts(conn, "SELECT 1 FROM pragma_table_list(?) WHERE schema = COALESCE(NULLIF(?, ''), 'main') AND strict", st.table.Name, st.table.Schema)
+	strict, err := texts(conn, "SELECT 1 FROM pragma_table_list(?) WHERE schema = COALESCE(NULLIF(?, ''), 'main') AND strict",
+		st.table.Name, st.table.Schema)
 	if err != nil {
 		return fmt.Errorf("look up the table %s: %w", st.def.Table, err)
 	}

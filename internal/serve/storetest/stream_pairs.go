@@ -34,8 +34,8 @@ type ExactColumn struct {
 }
 
 var streamTypes = []stream.Type{
-	stream.Integer, stream.Real, stream.Decimal, stream.Boolean, stream.Text, stream.JSON, stream.Timestamp, stream.Date, stream.Time, stream.UUID,
-	stream.Bytes, "text[]", "integer[]",
+	stream.Integer, stream.Real, stream.Decimal, stream.Boolean, stream.Text, stream.JSON, stream.Timestamp, stream.Date, stream.Time,
+	stream.UUID, stream.Bytes, "text[]", "integer[]",
 }
 
 // StreamPairs checks which pairs of types a stream takes. For those, values random and extreme are stored
@@ -54,7 +54,7 @@ func StreamPairs(t *testing.T, b StreamBackend, columns []ExactColumn, values in
 			table := fmt.Sprintf("pairs%d", i)
 			db.exec(t, fmt.Sprintf("CREATE TABLE %s (id %s NOT NULL, v %s)%s", table, b.Types[stream.Integer], c.SQL, c.Table))
 			for _, kind := range streamTypes {
-				def := stream.Definition{Name: "/" + table, Table: table, Columns: []stream.Column{{Name: "id", Type: stream.Integer}, {Name: "v", Type: kind}}}
+				def := pairDefinition(table, kind)
 				err := db.check(t, def)
 				if taken := slices.Contains(c.Types, kind); taken != (err == nil) || err != nil && !strings.Contains(err.Error(), "column v is") {
 					t.Errorf("%s: %v", kind, err)
@@ -74,9 +74,15 @@ func StreamPairs(t *testing.T, b StreamBackend, columns []ExactColumn, values in
 	}
 }
 
+func pairDefinition(table string, kind stream.Type) stream.Definition {
+	return stream.Definition{Name: "/" + table, Table: table, Columns: []stream.Column{
+		{Name: "id", Type: stream.Integer}, {Name: "v", Type: kind},
+	}}
+}
+
 // store stores values and reads them back.
 func (c ExactColumn) store(t *testing.T, db StreamDB, table string, kind stream.Type, values []string) {
-	s := db.stream(t, stream.Definition{Name: "/" + table, Table: table, Columns: []stream.Column{{Name: "id", Type: stream.Integer}, {Name: "v", Type: kind}}}, nil)
+	s := db.stream(t, pairDefinition(table, kind), nil)
 	var must []string
 	if kind == c.Types[0] {
 		must = c.Refused
@@ -307,7 +313,10 @@ func (c ExactColumn) text(random *rand.Rand) string {
 	if len(c.Texts) > 0 && random.IntN(5) > 0 {
 		return c.Texts[random.IntN(len(c.Texts))]
 	}
-	parts := []string{"a", "A", "ä", "0", "1", ".", "-", " ", " ", "集", "\U0001F600", "e\u0301", "'", "\\", ",", "%", "\t", "ß", "ss", "\u200b", ":"}
+	parts := []string{
+		"a", "A", "ä", "0", "1", ".", "-", " ", " ", "集", "\U0001F600", "e\u0301", "'",
+		"\\", ",", "%", "\t", "ß", "ss", "\u200b", ":",
+	}
 	var text strings.Builder
 	for range random.IntN(8) {
 		text.WriteString(parts[random.IntN(len(parts))])

@@ -279,21 +279,6 @@ func (s *Schema) TextKey() []string {
 	return names
 }
 
-// The messages about columns of a table that do not suit the stream's. kind is the type of
-// the table's column.
-
-// RealOnDecimal says that a Real would be rounded.
-func RealOnDecimal(name, kind string) string {
-	return fmt.Sprintf("column %s is %s, and values of type real keep only %d digits: declare it as decimal in the stream's columns",
-		name, kind, RealDigits)
-}
-
-// DecimalOnOther says that a column does not hold decimals.
-func DecimalOnOther(name, kind string) string {
-	return fmt.Sprintf("column %s is %s, which does not hold decimals exactly: "+
-		"use a numeric or a text column, or declare another type in the stream's columns", name, kind)
-}
-
 // InexactKey says that a key column does not tell texts apart. exact is a collation that
 // does.
 func InexactKey(name, collation, exact string) string {
