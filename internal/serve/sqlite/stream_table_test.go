@@ -161,9 +161,10 @@ func testFileReplaced(t *testing.T, kept string) {
 	if err := os.Chtimes(file, now, now.Add(-time.Minute)); err != nil {
 		t.Fatal(err)
 	}
+	connects := db.Stats().Connects
 	e.commit(t, b)
-	if err := db.Ping(t.Context()); err != nil {
-		t.Error(err)
+	if err := db.Ping(t.Context()); err != nil || db.Stats().Connects == connects {
+		t.Errorf("the pool does not read the new file: %v", err)
 	}
 	e.writer = openWriter(t, file)
 	e.want(t, "1,3")
