@@ -16,8 +16,8 @@ import (
 	"spillway/internal/serve/queue"
 	"spillway/internal/serve/redis"
 	"spillway/internal/serve/spool"
-	"spillway/internal/serve/standby"
 	"spillway/internal/serve/sqlite"
+	"spillway/internal/serve/standby"
 	"spillway/internal/serve/stream"
 	owntables "spillway/internal/serve/tables"
 )
