@@ -16,6 +16,7 @@ import (
 	"spillway/internal/serve/queue"
 	"spillway/internal/serve/redis"
 	"spillway/internal/serve/spool"
+	"spillway/internal/serve/sqlite"
 	"spillway/internal/serve/standby"
 	"spillway/internal/serve/stream"
 	owntables "spillway/internal/serve/tables"
@@ -251,7 +252,7 @@ func kindOf(err error) string {
 	for _, known := range []error{
 		errStarting, errStopped, errNotProbed, standby.ErrLate, standby.ErrUnknown, standby.ErrAway,
 		queue.ErrClosed, queue.ErrHeld, queue.ErrUnknown, queue.ErrOverloaded, spool.ErrDamaged,
-		redis.ErrPopupServer, redis.ErrPopupDatabase, owntables.ErrUnusable,
+		redis.ErrPopupServer, redis.ErrPopupDatabase, owntables.ErrUnusable, sqlite.ErrReplaced,
 		fs.ErrPermission, syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EHOSTUNREACH, syscall.ENOSPC,
 	} {
 		if errors.Is(err, known) {

@@ -169,6 +169,7 @@ func (w *batchWriter) Begin(ctx context.Context) error {
 	if first := w.stamp.watched[0]; w.Server.MariaDB && len(w.stamp.watched) == 1 && first.args[0] == nil {
 		rows, err := w.Query(ctx, "BEGIN NOT ATOMIC "+begin+"; "+lock+"; "+first.sql+"; END")
 		if err != nil {
+			w.st.ready.Store(false)
 			return err
 		}
 		now = textOf(rows)
@@ -178,6 +179,7 @@ func (w *batchWriter) Begin(ctx context.Context) error {
 			_, err = w.exec(ctx, lock, nil)
 		}
 		if err != nil {
+			w.st.ready.Store(false)
 			return err
 		}
 		if now, err = w.stamp.read(ctx, w.session); err != nil {

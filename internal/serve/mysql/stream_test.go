@@ -22,6 +22,10 @@ import (
 func TestStreamConformance(t *testing.T) {
 	t.Parallel()
 	server := apptest.MySQL(t, append(hostileSettings(), "--innodb-flush-log-at-trx-commit=1")...)
+	trips := storetest.StreamTrips{Database: 6, Drained: 5, DrainedKeys: 13, Repeated: 5}
+	if onMySQL() { // to lock the table and to compare it
+		trips = storetest.StreamTrips{Database: 8, Drained: 7, DrainedKeys: 15, Repeated: 7}
+	}
 	storetest.Stream(t, storetest.StreamBackend{
 		Open: func(t testing.TB, pool database.Pool) storetest.StreamDB {
 			url := freshDatabase(t, server)
@@ -42,7 +46,7 @@ func TestStreamConformance(t *testing.T) {
 			stream.Boolean: "boolean", stream.Timestamp: "datetime(6)", stream.JSON: "json", stream.UUID: "char(36)",
 			stream.Decimal: "decimal(65,30)",
 		},
-		Trips:  storetest.StreamTrips{Database: 6, Drained: 5, DrainedKeys: 13, Repeated: 5},
+		Trips:  trips,
 		Newer:  []string{"CREATE TABLE spillway_requests (id int) COMMENT='spillway format 2'"},
 		Serial: "bigint NOT NULL AUTO_INCREMENT PRIMARY KEY", Small: "smallint NOT NULL", Short: "varchar(5) CHARACTER SET utf8mb4",
 		Spoil: []string{"CREATE TRIGGER spoil BEFORE INSERT ON readings FOR EACH ROW IF NEW.note = 'spoil' THEN INSERT INTO no_such_table VALUES (1); END IF"},

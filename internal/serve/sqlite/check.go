@@ -14,7 +14,7 @@ import (
 // prepared.
 func (s *source) Check(ctx context.Context, window int) error {
 	err := s.db.read(ctx, func(conn conn) error {
-		shape, err := s.describe(conn.Conn)
+		shape, err := s.describe(conn)
 		if err != nil || s.def.IsQuery() {
 			return err
 		}

@@ -17,6 +17,7 @@ import (
 // shape describes the columns of a source's statement under one version of the schema. It is
 // immutable.
 type shape struct {
+	file    *dataFile
 	version int64 // of the schema
 	names   []string
 	labels  [][]byte // by feed.Labels
@@ -51,15 +52,16 @@ func (s *source) Columns() []feed.Column {
 // describe returns the source's current shape. It reads the columns only if the version of
 // the schema has changed: SQLite prepares a statement again when a table changes, and a
 // SELECT * would then have other columns.
-func (s *source) describe(conn *sqlite.Conn) (*shape, error) {
+func (s *source) describe(c conn) (*shape, error) {
+	conn := c.Conn
 	version, err := schemaVersion(conn)
 	if err != nil {
 		return nil, fmt.Errorf("read the schema's version: %w", err)
 	}
-	if known := s.shape.Load(); known != nil && known.version == version {
+	if known := s.shape.Load(); known != nil && known.file == c.file && known.version == version {
 		return known, nil
 	}
-	current := &shape{version: version}
+	current := &shape{file: c.file, version: version}
 	// A connection loads a new schema when it runs a statement on the file, not when it
 	// prepares one.
 	if _, err := integer(conn, "SELECT count(*) FROM sqlite_schema"); err != nil {

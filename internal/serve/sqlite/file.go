@@ -21,7 +21,8 @@ const (
 	fileSettled = time.Second            // without a change, until a new file is taken to be complete
 )
 
-var errReplaced = errors.New("the database file was moved, deleted or replaced")
+// ErrReplaced is the error while the path has no file, or one that is not used yet.
+var ErrReplaced = errors.New("the database file was moved, deleted or replaced")
 
 // dataFile is a file that was found at the path of a DB.
 type dataFile struct {
@@ -40,7 +41,7 @@ func (f *dataFile) isAt(path string) bool {
 
 // noteLogs notes which -wal and -shm belong to the file, once, while a connection uses them.
 func (f *dataFile) noteLogs(path string) {
-	if f.logs.Load() != nil {
+	if f == nil || f.logs.Load() != nil {
 		return
 	}
 	var logs [2]os.FileInfo
@@ -76,7 +77,7 @@ func (db *DB) moved(file *dataFile) error {
 	if file == nil || file == db.current.Load() && file.isAt(db.file) {
 		return nil
 	}
-	return fmt.Errorf("%w: %s", errReplaced, db.file)
+	return fmt.Errorf("%w: %s", ErrReplaced, db.file)
 }
 
 // follow returns the file that connections are opened for. If the path has another one, which is
@@ -93,10 +94,10 @@ func (db *DB) follow(ctx context.Context) (*dataFile, error) {
 	}
 	now, err := os.Stat(db.file)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errReplaced, err)
+		return nil, fmt.Errorf("%w: %w", ErrReplaced, err)
 	}
 	if time.Since(now.ModTime()).Abs() < fileSettled {
-		return nil, fmt.Errorf("%w: %s is used again when nobody has written to it for %s", errReplaced, db.file, fileSettled)
+		return nil, fmt.Errorf("%w: %s is used again when nobody has written to it for %s", ErrReplaced, db.file, fileSettled)
 	}
 	err = file.keepLogs(db.file)
 	if err == nil {
@@ -104,7 +105,7 @@ func (db *DB) follow(ctx context.Context) (*dataFile, error) {
 	}
 	next := &dataFile{main: now}
 	if err != nil || !next.isAt(db.file) {
-		return nil, errors.Join(fmt.Errorf("%w: %s", errReplaced, db.file), err)
+		return nil, errors.Join(fmt.Errorf("%w: %s", ErrReplaced, db.file), err)
 	}
 	db.current.Store(next)
 	db.log.Warn("the database file was replaced: connections are opened again", "file", db.file)

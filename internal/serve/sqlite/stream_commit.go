@@ -36,7 +36,7 @@ func classify(ctx context.Context, err error) error {
 	switch {
 	case err == nil || errors.Is(err, stream.ErrUnconfirmed) || errors.Is(err, stream.ErrHeld):
 		return err
-	case isTemporary(err) || errors.Is(err, errReplaced) || ctx.Err() != nil:
+	case isTemporary(err) || errors.Is(err, ErrReplaced) || ctx.Err() != nil:
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
 	}
 	return err

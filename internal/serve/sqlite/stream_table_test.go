@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -161,10 +163,76 @@ func testFileReplaced(t *testing.T, kept string) {
 	if err := os.Chtimes(file, now, now.Add(-time.Minute)); err != nil {
 		t.Fatal(err)
 	}
+	connects := db.Stats().Connects
 	e.commit(t, b)
-	if err := db.Ping(t.Context()); err != nil {
-		t.Error(err)
+	if err := db.Ping(t.Context()); err != nil || db.Stats().Connects == connects {
+		t.Errorf("the pool does not read the new file: %v", err)
 	}
 	e.writer = openWriter(t, file)
 	e.want(t, "1,3")
+}
+
+// TestFileReplacedWhileWriting replaces the file by copies of itself while a stream writes. What is
+// acknowledged between a replacement and the next copy is in the last file.
+func TestFileReplacedWhileWriting(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "app.db")
+	db := openFile(t, file, database.Pool{})
+	writer := openWriter(t, file)
+	script(t, writer, plainEvents)
+	e := openEvents(t, db, writer)
+	var copying atomic.Bool
+	var safe []string // acknowledged while nothing was copied or replaced
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for id := 1; ; id++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			records, _, _ := e.schema.Parse(fmt.Appendf(nil, `{"id":%d}`, id), stream.FormLines, time.Now(), stream.Limits{Bytes: 99, Records: 1, Depth: 9, Fields: 9})
+			b := &stream.Batch{ID: [16]byte{1, byte(id >> 8), byte(id)}, Requests: []*stream.Entry{{Records: records}}}
+			for {
+				b.Reset()
+				err := e.sink.Commit(t.Context(), b)
+				if err == nil {
+					break
+				}
+				if !errors.Is(err, stream.ErrTransient) && !errors.Is(err, stream.ErrUnconfirmed) {
+					t.Errorf("record %d: %v", id, err)
+				}
+				time.Sleep(time.Millisecond)
+			}
+			if !copying.Load() {
+				safe = append(safe, strconv.Itoa(id))
+			}
+			_ = db.Ping(t.Context())
+		}
+	}()
+	for range 8 {
+		time.Sleep(30 * time.Millisecond)
+		copying.Store(true)
+		current := openWriter(t, file)
+		if err := sqlitex.ExecuteTransient(current, "VACUUM INTO '"+file+".bak'", nil); err != nil {
+			t.Fatal(err)
+		}
+		old := time.Now().Add(-time.Minute)
+		if err := errors.Join(os.Chtimes(file+".bak", old, old), os.Rename(file+".bak", file)); err != nil {
+			t.Fatal(err)
+		}
+		copying.Store(false)
+	}
+	time.Sleep(30 * time.Millisecond)
+	close(stop)
+	<-ended
+	e.writer = openWriter(t, file)
+	if got := e.value(t, "SELECT count(*) FROM events WHERE id IN ("+strings.Join(safe, ",")+")"); got != strconv.Itoa(len(safe)) {
+		t.Errorf("%s of %d acknowledged records are in the file", got, len(safe))
+	}
+	if got := e.value(t, "PRAGMA integrity_check"); got != "ok" {
+		t.Error(got)
+	}
+	t.Logf("%d records", len(safe))
 }
