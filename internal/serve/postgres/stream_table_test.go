@@ -166,7 +166,7 @@ func TestStreamChanged(t *testing.T) {
 		table, change, mend string
 		kind                stream.Type
 	}{
-		{"a", "ALTER TABLE a ALTER id TYPE real", "ALTER TABLE a ALTER id TYPE double precision", stream.Real},
+		{"a", "ALTER TABLE a ALTER id TYPE numeric", "ALTER TABLE a ALTER id TYPE double precision", stream.Real},
 		{"v", "ALTER TABLE b SET UNLOGGED", "ALTER TABLE b SET LOGGED", stream.Integer},
 		{"p", "ALTER TABLE p1 SET UNLOGGED", "ALTER TABLE p1 SET LOGGED", stream.Integer},
 		{"p", "CREATE UNLOGGED TABLE p2 PARTITION OF p FOR VALUES FROM (100) TO (200)", "DROP TABLE p2", stream.Integer},
