@@ -91,7 +91,9 @@ func beforeCommit(err *pgconn.PgError) bool {
 	if err.Routine != "" || err.Code == "57P03" {
 		return true
 	}
-	for _, start := range []string{"server login ", "query_wait_timeout", "no working server connection", "pgbouncer cannot connect to server"} {
+	for _, start := range []string{
+		"server login ", "query_wait_timeout", "no working server connection", "pgbouncer cannot connect to server",
+	} {
 		if strings.HasPrefix(err.Message, start) {
 			return true
 		}

@@ -295,7 +295,6 @@ func (st *Stream) classify(err error) error {
 		st.table.Store(nil) // one of them may have been dropped
 	}
 	if failsWith(pgErr, tableChanged) {
-		st.table.Store(nil)
 		return fmt.Errorf("%w: %s was changed since it was checked", stream.ErrTransient, st.def.Table)
 	}
 	if isOutdated(pgErr) {

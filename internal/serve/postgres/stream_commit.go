@@ -108,6 +108,10 @@ func (st *Stream) commitSteps(
 		b.Committed()
 		c.recheck(ctx, statementLimit(b))
 	}
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && failsWith(pgErr, tableChanged) {
+		st.table.Store(nil)
+	}
 	b.Level = c.level
 	st.reset(conn)
 	return failed, err

@@ -193,7 +193,10 @@ func explainInsert(ctx context.Context, conn *pgconn.PgConn, sql string) (insert
 		return insertPlan{}, result.Err
 	}
 	plan, err := plans.ReadPostgres(string(result.Rows[0][0]))
-	return insertPlan{plan}, err
+	if err != nil { // a rule leaves nothing to do
+		plan = &plans.Plan{}
+	}
+	return insertPlan{plan}, nil
 }
 
 // inserts reports whether a relation is one that the statement inserts into.
@@ -220,8 +223,8 @@ func (st *Stream) checkPolicies(ctx context.Context, conn *pgconn.PgConn) error 
 // withoutPolicy reports whether row-level security applies to a table and the role, and no
 // permissive policy is for the command, which is a (INSERT) or r (SELECT).
 func withoutPolicy(ctx context.Context, conn *pgconn.PgConn, table, command, arg string) (bool, error) {
-	rows, err := texts(ctx, conn, fmt.Sprintf("SELECT count(*) FROM pg_class c WHERE c.oid = %s AND row_security_active(c.oid) AND NOT EXISTS "+
-		"(SELECT FROM pg_policy p WHERE p.polrelid = c.oid AND p.polpermissive AND p.polcmd IN ('*', '%s') AND "+
+	rows, err := texts(ctx, conn, fmt.Sprintf("SELECT count(*) FROM pg_class c WHERE c.oid = %s AND row_security_active(c.oid) "+
+		"AND NOT EXISTS (SELECT FROM pg_policy p WHERE p.polrelid = c.oid AND p.polpermissive AND p.polcmd IN ('*', '%s') AND "+
 		"(p.polroles = '{0}' OR EXISTS (SELECT FROM unnest(p.polroles) AS role WHERE pg_has_role(role, 'USAGE'))))", table, command), arg)
 	if err != nil {
 		return false, fmt.Errorf("look up row-level security: %w", err)
@@ -256,7 +259,8 @@ func counted(def stream.Definition, insert, size, sent string, key []string) str
 	var names, values, same []string
 	for i, name := range def.Key {
 		name = plans.Postgres.QuoteAlways(name)
-		names, values, same = append(names, name), append(values, key[i]+" AS "+name), append(same, fmt.Sprintf("t.%[1]s = m.%[1]s", name))
+		names, values = append(names, name), append(values, key[i]+" AS "+name)
+		same = append(same, fmt.Sprintf("t.%[1]s = m.%[1]s", name))
 	}
 	list, complete := "1", "count(*) = "+size
 	if len(key) > 0 {
