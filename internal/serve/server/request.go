@@ -181,7 +181,6 @@ var (
 	headerAuthorization  = []byte("Authorization")
 	headerCacheControl   = []byte("Cache-Control")
 	headerETag           = []byte("ETag") // canonical in HTTP's own spelling
-	headerIdempotencyKey = []byte("Idempotency-Key")
 	headerLink           = []byte("Link")
 	headerNextAt         = []byte("Spillway-Next-At")
 	headerOffset         = []byte("Spillway-Offset")

@@ -15,8 +15,8 @@ import (
 type batch struct {
 	tickets  []*ticket
 	removals []*removal
-	letters  []queue.DeadLetter // to be deleted
-	retry    bool               // the entries of letters are stored
+	letters  []queue.DeadLetter // that order takes
+	order    Order              // without letters: of WorkMove, to move what waits
 }
 
 // run is the only goroutine that writes the file. It makes one transaction after the other until
@@ -158,9 +158,14 @@ func (s *Spool) change(b *batch) change {
 	for _, t := range b.tickets {
 		entries[t.name] = append(entries[t.name], t.Entry)
 	}
+	if b.order.Work == WorkMove {
+		s.addMove(&c, b)
+	}
 	for _, l := range b.letters {
-		c.retried = append(c.retried, l.ID)
-		if b.retry {
+		if b.order.Work != WorkMove {
+			c.retried = append(c.retried, l.ID)
+		}
+		if b.order.Work == WorkRetry {
 			entries[l.Name] = append(entries[l.Name], queue.Entry{Payload: l.Payload, Rows: l.Rows, At: l.At})
 		}
 	}
@@ -175,17 +180,35 @@ func (s *Spool) change(b *batch) change {
 
 // addGroup makes a group of entries of a name that has none in the change yet.
 func (s *Spool) addGroup(c *change, name string, entries []queue.Entry) {
-	h := s.head(name)
-	if h.id == [16]byte{} {
-		_, _ = rand.Read(h.id[:]) // never fails
-		c.names = append(c.names, h)
-	}
+	h := s.addName(c, name)
 	at, first := h.next(s.file.epoch)
 	if first {
 		c.epochs = append(c.epochs, nameEpoch{name, epoch{id: at.epoch, first: h.last + 1}})
 	}
 	c.groups = append(c.groups, seal(name, h.last+1, at, entries))
 	c.keys = appendKeys(c.keys, name, h.last+1, entries)
+}
+
+// addName adds a name to a change if it is new, and returns where it stands.
+func (s *Spool) addName(c *change, name string) head {
+	h := s.head(name)
+	if h.id == [16]byte{} {
+		_, _ = rand.Read(h.id[:]) // never fails
+		c.names = append(c.names, h)
+	}
+	return h
+}
+
+// addMove gives dead letters, or what waits, to another name.
+func (s *Spool) addMove(c *change, b *batch) {
+	s.addName(c, b.order.To)
+	c.move = move{to: b.order.To}
+	for _, l := range b.letters {
+		c.move.letters = append(c.move.letters, l.ID)
+	}
+	if len(b.letters) == 0 {
+		c.move.from = b.order.Stream
+	}
 }
 
 // head returns where a name stands. Only the goroutine of run changes what is in the file.
@@ -217,6 +240,21 @@ func (s *Spool) apply(b *batch, c change) {
 	}
 	for i := range b.letters {
 		s.name(b.letters[i].Name).countDead(&b.letters[i], -1)
+		if c.move.to != "" {
+			s.name(c.move.to).countDead(&b.letters[i], 1)
+		}
+	}
+	if c.move.from == "" {
+		return
+	}
+	s.name(c.move.from).movedTo = c.move.to
+	for _, n := range s.names {
+		if n.movedTo == c.move.from {
+			n.movedTo = c.move.to
+		}
+		if n.movedTo == n.name {
+			n.movedTo = ""
+		}
 	}
 }
 
