@@ -90,7 +90,7 @@ func (s *Spool) dropKnown(b *batch) {
 		switch {
 		case err != nil:
 			err = s.reason(fmt.Errorf("look up an idempotency key: %w", err), 1)
-		case k == nil || !k.is(&t.Entry):
+		case k == nil || !k.is(&t.Entry, s.now(t.name)):
 			return false
 		case k.fingerprint != t.Fingerprint:
 			err = queue.ErrKeyReused
@@ -174,6 +174,9 @@ func (s *Spool) change(b *batch) change {
 	}
 	for _, r := range b.removals {
 		c.drained = append(c.drained, r.drained)
+		for _, l := range r.dead {
+			s.addName(&c, l.Name)
+		}
 	}
 	return c
 }
@@ -191,6 +194,11 @@ func (s *Spool) addGroup(c *change, name string, entries []queue.Entry) {
 
 // addName adds a name to a change if it is new, and returns where it stands.
 func (s *Spool) addName(c *change, name string) head {
+	for _, h := range c.names {
+		if h.name == name {
+			return h
+		}
+	}
 	h := s.head(name)
 	if h.id == [16]byte{} {
 		_, _ = rand.Read(h.id[:]) // never fails
@@ -237,6 +245,9 @@ func (s *Spool) apply(b *batch, c change) {
 	}
 	for _, r := range b.removals {
 		s.name(r.name).shrink(r)
+		for i := range r.dead {
+			s.name(r.dead[i].Name).countDead(&r.dead[i], 1)
+		}
 	}
 	for i := range b.letters {
 		s.name(b.letters[i].Name).countDead(&b.letters[i], -1)
@@ -275,9 +286,6 @@ func (n *nameState) grow(g sealedGroup) {
 func (n *nameState) shrink(r *removal) {
 	n.head.drained = r.upto
 	n.epochs = current(n.epochs, r.upto)
-	for i := range r.dead {
-		n.countDead(&r.dead[i], 1)
-	}
 	for _, key := range r.keys {
 		n.head.keys -= keyBytes + int64(len(key))
 	}

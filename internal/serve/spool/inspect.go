@@ -22,10 +22,10 @@ type head struct {
 	rows    int64    // in them
 	bytes   int64    // in them
 	oldest  time.Time
-	keys    int64 // bytes of the idempotency keys of these groups, with their rows
-	dead    int64 // dead letters
-	inDoubt int64 // of these
-	deadIn  int64 // bytes in the dead letters
+	keys    int64  // bytes of the idempotency keys of these groups, with their rows
+	dead    int64  // dead letters
+	inDoubt int64  // of these
+	deadIn  int64  // bytes in the dead letters
 	movedTo string // the name that the groups were given to; "": none
 }
 

@@ -40,7 +40,7 @@ type NameStats struct {
 	Retries uint64
 	MovedTo string // the name that the groups were given to; "": none
 	Dead    int64  // dead letters in the file
-	InDoubt int64 // dead letters that the database may have
+	InDoubt int64  // dead letters that the database may have
 
 	UsedBytes  int64 // of its groups and dead letters
 	LimitBytes int64 // Config.Shares; 0: none
