@@ -184,6 +184,9 @@ func (s *Spool) change(b *batch) change {
 // addGroup makes a group of entries of a name that has none in the change yet.
 func (s *Spool) addGroup(c *change, name string, entries []queue.Entry) {
 	h := s.addName(c, name)
+	if h.movedTo != "" && c.move.to == "" {
+		c.move = move{from: name, to: name} // the name is in use again
+	}
 	at, first := h.next(s.file.epoch)
 	if first {
 		c.epochs = append(c.epochs, nameEpoch{name, epoch{id: at.epoch, first: h.last + 1}})
@@ -251,7 +254,7 @@ func (s *Spool) apply(b *batch, c change) {
 	}
 	for i := range b.letters {
 		s.name(b.letters[i].Name).countDead(&b.letters[i], -1)
-		if c.move.to != "" {
+		if b.order.Work == WorkMove {
 			s.name(c.move.to).countDead(&b.letters[i], 1)
 		}
 	}

@@ -356,6 +356,8 @@ func TestMove(t *testing.T) {
 	closeSpool(t, s)
 	s = openAt(t, file, testConfig())
 	check("[/a>:1,1 /b>/a:0,0 /c>/a:0,0]")
+	put(t, s, "/b", "in use again")
+	check("[/a>:1,1 /b>:1,0 /c>/a:0,0]")
 	if got := drainSome(t, s, "/a", 1); !slices.Equal(got, []string{"waits"}) {
 		t.Errorf("drained %q", got)
 	}
