@@ -121,8 +121,8 @@ func (a *app) leftoverChecks() []readyCheck {
 				if l != nil {
 					return tolerable(l.drain.Ready())
 				}
-				return true, &queue.Unready{Why: fmt.Errorf("%d records and %d dead letters belong to no stream: give them to one with spillway spool move",
-					n.Rows, n.Dead)}
+				why := "%d records and %d dead letters belong to no stream: give them to one with spillway spool move"
+				return true, &queue.Unready{Why: fmt.Errorf(why, n.Rows, n.Dead)}
 			}})
 		}
 	}

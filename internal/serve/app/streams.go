@@ -161,7 +161,8 @@ func (a *app) openSpool(ctx context.Context) error {
 	}
 	c := a.cfg.Spool
 	s, err := spool.Open(ctx, spool.Path(a.cfg.Data), spool.Config{
-		Bytes: int64(c.Bytes), QueueBytes: c.QueueBytes, GroupBytes: c.GroupBytes, Shares: a.cfg.SpoolShares(), Log: a.log, Admin: a.cfg.Admin.Listen,
+		Bytes: int64(c.Bytes), QueueBytes: c.QueueBytes, GroupBytes: c.GroupBytes, Shares: a.cfg.SpoolShares(), Log: a.log,
+		Admin: a.cfg.Admin.Listen,
 	})
 	if err != nil {
 		return err

@@ -256,7 +256,8 @@ func (c Command) Move(ctx context.Context, from, to string) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(c.Out, "%s and %s of %s belong to %s\n", counted(int(done.Records), "record"), counted(done.Letters, "dead letter"), from, to)
+	_, err = fmt.Fprintf(c.Out, "%s and %s of %s belong to %s\n",
+		counted(int(done.Records), "record"), counted(done.Letters, "dead letter"), from, to)
 	return err
 }
 

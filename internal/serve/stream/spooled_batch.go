@@ -199,7 +199,8 @@ func (s *Spooled) deadLetters(b *drainBatch, dead []deadRecord) []queue.DeadLett
 			sources[e] = source
 		}
 		letter := queue.DeadLetter{
-			Name: s.schema.def.Name, Sequence: g.Sequence, At: e.At, Rows: e.Rows, Reason: d.Reason, Payload: e.Payload, Raw: source == nil, InDoubt: d.InDoubt,
+			Name: s.schema.def.Name, Sequence: g.Sequence, At: e.At, Rows: e.Rows, Reason: d.Reason, Payload: e.Payload, Raw: source == nil,
+			InDoubt: d.InDoubt,
 		}
 		if source != nil && d.Row >= 0 && d.Row < source.Len() {
 			letter.Rows = 1
