@@ -39,6 +39,7 @@ type Stream struct {
 
 	ready    atomic.Bool                            // the tables have been checked
 	table    atomic.Pointer[map[string]tableColumn] // as it was checked
+	resolved atomic.Pointer[string]                 // the table with its database; set by the check
 	semiSync atomic.Bool                            // the server may wait for a replica
 }
 
@@ -122,8 +123,22 @@ func (st *Stream) prepareTables(ctx context.Context, se *session) error {
 	if err == nil {
 		err = st.checkColumns(ctx, se)
 	}
+	if err == nil {
+		err = st.resolve(ctx, se)
+	}
 	st.ready.Store(err == nil)
 	return err
+}
+
+// resolve finds the database of the table.
+func (st *Stream) resolve(ctx context.Context, se *session) error {
+	name := plans.ParseTableName(st.def.Table)
+	rows, err := se.texts(ctx, "SELECT CONCAT(COALESCE(NULLIF(?, ''), DATABASE()), '.', ?)", name.Schema, name.Name)
+	if err != nil {
+		return fmt.Errorf("look up the idempotency keys of %s: %w", st.def.Table, err)
+	}
+	st.resolved.Store(&rows[0][0])
+	return streamtables.AdoptKeys(ctx, tableSession{se}, dialect, st.def.Name, rows[0][0])
 }
 
 // Durability implements stream.Sink.

@@ -26,7 +26,7 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 		if err := w.boundLocks(ctx); err != nil {
 			return err
 		}
-		err := streamtables.Commit(ctx, w, dialect, st.def.Name, b)
+		err := streamtables.Commit(ctx, w, dialect, *st.resolved.Load(), b)
 		if err != nil && se.IsValid() {
 			if rollback := se.Exec(ctx, "ROLLBACK"); rollback != nil {
 				err = errors.Join(err, se.Close()) // the server rolls back

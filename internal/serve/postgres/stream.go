@@ -38,6 +38,7 @@ type Stream struct {
 	savepoint, release, back *statement
 
 	ready    atomic.Bool              // the tables have been checked
+	resolved atomic.Pointer[string]   // the table with its schema; set by the check
 	timeouts atomic.Pointer[timeouts] // of the last batch; nil: none yet
 }
 
@@ -217,8 +218,23 @@ func (st *Stream) prepareTables(ctx context.Context, conn *pgconn.PgConn) error 
 	if err := st.checkColumns(ctx, conn); err != nil {
 		return err
 	}
+	if err := st.resolve(ctx, conn); err != nil {
+		return fmt.Errorf("look up the idempotency keys of %s: %w", st.def.Table, err)
+	}
 	st.ready.Store(true)
 	return nil
+}
+
+// resolve finds the schema of the table.
+func (st *Stream) resolve(ctx context.Context, conn *pgconn.PgConn) error {
+	s := tableSession{conn}
+	rows, err := s.Rows(ctx, "SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "+
+		"WHERE c.oid = "+quoteText(st.tableName())+"::regclass")
+	if err != nil {
+		return err
+	}
+	st.resolved.Store(&rows[0][0])
+	return streamtables.AdoptKeys(ctx, s, dialect, st.def.Name, rows[0][0])
 }
 
 // SQLSTATEs that a stream distinguishes.
