@@ -94,14 +94,15 @@ func (a *app) drainer(n spool.NameStats) *streamPart {
 // closeLeftovers ends the drains. Nothing more is adopted.
 func (a *app) closeLeftovers(ctx context.Context) {
 	a.openingSpool.Lock()
-	defer a.openingSpool.Unlock()
-	for name, l := range a.leftovers {
+	left := a.leftovers
+	a.leftovers = nil
+	a.openingSpool.Unlock()
+	for name, l := range left {
 		_ = l.drain.Close(ctx)
 		if err := l.sink.Close(); err != nil {
 			a.log.Warn("stream cannot be closed", "stream", name, "error", err)
 		}
 	}
-	a.leftovers = nil
 }
 
 // leftoverChecks are the parts of readiness for what is left in the spool. Requests do not depend

@@ -167,9 +167,11 @@ func testStreamNames(t *testing.T, b StreamBackend) {
 	if db.Exec(t.Context(), sql) != nil { // the database has other quotes
 		db.exec(t, strings.ReplaceAll(sql, `"`, "`"))
 	}
-	s := db.stream(t, stream.Definition{Name: "/lines", Table: "order-lines", Key: []string{"order id"}, OrderBy: "order id", Columns: []stream.Column{
-		{Name: "order id", Type: stream.Integer, Required: true}, {Name: "unit price", Type: stream.Decimal}, {Name: "2nd $note", Type: stream.Text},
-	}}, nil)
+	def := stream.Definition{Name: "/lines", Table: "order-lines", Key: []string{"order id"}, OrderBy: "order id"}
+	for name, kind := range map[string]stream.Type{"order id": stream.Integer, "unit price": stream.Decimal, "2nd $note": stream.Text} {
+		def.Columns = append(def.Columns, stream.Column{Name: name, Type: kind, Required: true})
+	}
+	s := db.stream(t, def, nil)
 	for range 2 {
 		if o := send(t, s, "", `{"order id":1,"unit price":"1.25","2nd $note":"x"}`); o.Stored != 1 || len(o.Refused) != 0 {
 			t.Errorf("%+v", o)

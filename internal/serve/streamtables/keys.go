@@ -79,7 +79,8 @@ func (w *writer) readKeys(ctx context.Context, requests []*stream.Entry, end str
 func AdoptKeys(ctx context.Context, s tables.Session, d tables.Dialect, path, table string) error {
 	const to = " SET stream = ? WHERE stream = ? AND request_key "
 	for {
-		rows, err := s.Rows(ctx, "SELECT request_key FROM spillway_requests WHERE stream = ? ORDER BY request_key LIMIT "+strconv.Itoa(readMax), path)
+		rows, err := s.Rows(ctx, "SELECT request_key FROM spillway_requests WHERE stream = ? ORDER BY request_key LIMIT "+
+			strconv.Itoa(readMax), path)
 		if err != nil || len(rows) == 0 {
 			return err
 		}
