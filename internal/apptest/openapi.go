@@ -98,7 +98,7 @@ func (d *OpenAPI) See(method, path string, response *http.Response, body []byte)
 		d.t.Errorf("%s has the media type %s", name, media)
 		return
 	}
-	if !strings.HasSuffix(media, "json") {
+	if !strings.HasSuffix(media, "json") || strings.HasSuffix(media, "ndjson") {
 		return
 	}
 	schema, err := d.compiler.Compile("openapi.json#" + at + "/content/" + strings.ReplaceAll(media, "/", "~1") + "/schema")

@@ -30,7 +30,7 @@ const (
 	MetricsRequestMax = 8                // concurrent requests of /metrics
 )
 
-// Config is the listener's configuration. All fields are required but Tokens and Popups.
+// Config is the listener's configuration. All fields are required but Tokens, Popups and Spools.
 type Config struct {
 	Listen   string  // host:port
 	Tokens   []Token // accepted bearer tokens; none: loopback addresses only
@@ -39,6 +39,7 @@ type Config struct {
 	Ready    func() []Part        // the state of all parts
 	Acks     func() []StreamAck   // ack levels of streams, for /readyz
 	Popups   *Popups              // the campaigns; nil: no popups
+	Spools   map[string]*Spool    // by their names in paths
 
 	// Reload applies the configuration file, or returns an error and changes nothing. It is
 	// called concurrently.

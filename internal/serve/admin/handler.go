@@ -23,6 +23,8 @@ const index = `Spillway, admin listener
 /metrics        Prometheus metrics
 /openapi.json   this listener, in OpenAPI 3.1
 /reload         POST: apply the configuration file
+/spools/NAME    what waits in a spool (streams or popups); below it: waiting, dead, dead/export,
+                and POST retry, discard, move
 /debug/pprof/   profiles: go tool pprof http://ADDRESS/debug/pprof/profile?seconds=10
 `
 
@@ -77,7 +79,7 @@ func (s *Server) closedRoutes() []route {
 	if s.cfg.Popups != nil {
 		routes = append(routes, s.cfg.Popups.routes()...)
 	}
-	return routes
+	return append(routes, s.spoolRoutes()...)
 }
 
 // reload applies the configuration file. The answer comes when it is in force.

@@ -21,6 +21,7 @@ import (
 
 	"spillway/internal/apptest"
 	"spillway/internal/serve/popup"
+	"spillway/internal/serve/spool"
 )
 
 // TestOpenAPI walks all routes: every answer is as documented, and every documented path,
@@ -36,6 +37,7 @@ func TestOpenAPI(t *testing.T) {
 	w.startOthers(t, c)
 	w.everyRoute(t)
 	w.campaigns(c)
+	w.spools(t)
 	w.busy(t)
 
 	statuses, fields := d.Promises()
@@ -115,6 +117,7 @@ func (w *walk) startOthers(t *testing.T, c *campaignAPI) {
 	w.servers["down"] = start(t, Config{
 		Popups: &popups, Ready: func() []Part { return parts }, Acks: func() []StreamAck { return []StreamAck{{"/b", "spool"}} },
 		Reload: func(context.Context) error { return down },
+		Spools: map[string]*Spool{"streams": {Open: func() *spool.Spool { return nil }}},
 	})
 	w.servers["token"] = start(t, Config{Popups: c.config.Popups, Tokens: []Token{{"admin", "secret", RoleAdmin}}, Reload: c.config.Reload})
 	w.servers["reader"] = start(t, Config{Popups: c.config.Popups, Tokens: []Token{{"ann", "secret", RoleRead}}, Reload: c.config.Reload})
@@ -172,7 +175,7 @@ func (w *walk) everyRoute(t *testing.T) {
 	w.send("", "POST", "/popups/campaigns", "/popups/campaigns", birthday, "Content-Type", "application/json")
 	w.send("", "GET", "/popups/explain", "/popups/explain?user=7", "") // a condition is false
 	for _, path := range slices.Sorted(maps.Keys(asObject(w.Document["paths"]))) {
-		target := strings.NewReplacer("{id}", "1", "{name}", "heap", "{user}", "7", "{list}", "vip").Replace(path) + "?user=7"
+		target := strings.NewReplacer("{id}", "1", "{name}", "heap", "{user}", "7", "{list}", "vip", "{spool}", "streams").Replace(path) + "?user=7"
 		switch path {
 		case "/debug/pprof/profile":
 			target += "&seconds=1"

@@ -15,7 +15,7 @@ type Role uint8
 // The roles.
 const (
 	RoleRead  Role = iota + 1 // all that GET returns, except profiles
-	RoleEdit                  // campaigns
+	RoleEdit                  // campaigns; retry and move what is in spools
 	RoleAdmin                 // everything
 )
 

@@ -142,6 +142,10 @@ func SpoolNameStats(stats func() []spool.Stats) prometheus.Collector {
 	c := &snapshots[s]{prefix: "spillway_spool_", labels: []string{"stream"}, of: func(s s) []string { return []string{s.Name} }, read: read}
 	return c.describe([]metric[s]{
 		{"backlog_records", func(s s) float64 { return float64(s.Rows) }, "Records waiting for the drain.", nil},
+		{
+			"undrained_records", func(s s) float64 { return float64(s.Rows) * flag(s.State == spool.DrainNone) },
+			"Records that no stream drains.", nil,
+		},
 		{"backlog_bytes", func(s s) float64 { return float64(s.Bytes) }, "Bytes waiting for the drain.", nil},
 		{"backlog_age_seconds", func(s s) float64 { return s.Oldest.Seconds() }, "Age of the oldest record waiting for the drain.", nil},
 		{"drained_records_total", func(s s) float64 { return float64(s.Records) }, "Records drained.", nil},

@@ -61,7 +61,8 @@ type app struct {
 	streams      []*streamPart
 	batches      *admin.StreamBatches
 	spool        atomic.Pointer[spool.Spool] // nil: no stream uses it, or not yet
-	openingSpool sync.Mutex
+	openingSpool sync.Mutex                  // guards also leftovers
+	leftovers    map[string]*leftover        // by their name in the spool
 	closeSpool   sync.Once
 
 	popups *popupPart // nil: none
@@ -189,6 +190,7 @@ func (a *app) servePublic(ctx context.Context) error {
 			fmt.Fprint(a.stdout, freight.Tour(addressOf(ln), a.cfg.Admin.Listen))
 		}
 		notify(a.log, ready) // a signal to reload may follow at once
+		beside.Go(func() { a.drainLeftovers(serving) })
 		beside.Go(func() {
 			a.reloadOnSignal(serving, a.hangups)
 			notify(a.log, stopping)

@@ -10,7 +10,9 @@ import (
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/openapi"
 	"spillway/internal/serve/param"
+	"spillway/internal/serve/popup"
 	"spillway/internal/serve/server"
+	"spillway/internal/serve/stream"
 )
 
 // openServer creates the public listener. No part is served yet.
@@ -171,8 +173,10 @@ func (a *app) newAdmin() *admin.Server {
 		Listen: a.cfg.Admin.Listen, Tokens: adminTokens(a.cfg.Admin), Log: a.log, Registry: a.metrics,
 		Ready: a.ready, Acks: a.streamAcks, Reload: a.reload,
 	}
-	if a.popups != nil {
-		cfg.Popups = a.popups.admin()
+	cfg.Spools = map[string]*admin.Spool{streamSpool: {Open: a.spool.Load, Decode: stream.SpooledJSON, Do: a.orderSpool}}
+	if p := a.popups; p != nil {
+		cfg.Popups = p.admin()
+		cfg.Spools[popupSpool] = &admin.Spool{Open: p.spool.Load, Decode: popup.EventJSON, Do: p.orderSpool}
 	}
 	return admin.New(cfg)
 }

@@ -425,7 +425,7 @@ func (p *popupPart) startLocal(ctx context.Context) error {
 	}
 	path := popup.SpoolPath(p.app.cfg.Data)
 	events, err := spool.Open(ctx, path, spool.Config{
-		Bytes: int64(p.cfg.SpoolBytes), QueueBytes: popupQueueBytes, GroupBytes: popupGroupBytes, Log: p.app.log,
+		Bytes: int64(p.cfg.SpoolBytes), QueueBytes: popupQueueBytes, GroupBytes: popupGroupBytes, Log: p.app.log, Admin: p.app.cfg.Admin.Listen,
 	})
 	if err == nil {
 		p.spool.Store(events)

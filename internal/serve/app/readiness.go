@@ -90,6 +90,7 @@ func (a *app) state() []admin.Part {
 	for _, p := range a.streams {
 		parts = append(parts, started(p.part, admin.Writes, func(time.Time) (bool, error) { return tolerable(p.ready()) }))
 	}
+	parts = append(parts, a.leftoverChecks()...)
 	if p := a.popups; p != nil {
 		parts = append(parts, started(p.part, admin.Shows, func(time.Time) (bool, error) { return tolerable(p.ready()) }))
 	}

@@ -166,6 +166,7 @@ func (a *app) openSpool(ctx context.Context) error {
 	c := a.cfg.Spool
 	s, err := spool.Open(ctx, spool.Path(a.cfg.Data), spool.Config{
 		Bytes: int64(c.Bytes), QueueBytes: c.QueueBytes, GroupBytes: c.GroupBytes, Shares: a.cfg.SpoolShares(), Log: a.log,
+		Admin: a.cfg.Admin.Listen,
 	})
 	if err != nil {
 		return err
@@ -232,6 +233,7 @@ func (a *app) closeStreams() error {
 	defer cancel()
 	errs := make([]error, len(a.streams))
 	var group sync.WaitGroup
+	group.Go(func() { a.closeLeftovers(ctx) })
 	for i, p := range a.streams {
 		group.Go(func() { errs[i] = p.close(ctx) })
 	}

@@ -47,7 +47,7 @@ type Admin struct {
 type AdminToken struct {
 	Name  string `yaml:"name" required:"true" doc:"of who uses it, for the history of campaigns; 1 to 64 printable characters"`
 	Token Secret `yaml:"token" required:"true" doc:"bearer token, at least 16 characters"`
-	Role  string `yaml:"role" default:"read" enum:"read,edit,admin" doc:"read: all that GET returns, except profiles; edit: also campaigns; admin: everything"`
+	Role  string `yaml:"role" default:"read" enum:"read,edit,admin" doc:"read: all that GET returns, except profiles; edit: also campaigns, and retries and moves in spools; admin: everything"`
 }
 
 // Pool limits each database pool, like database.Pool.

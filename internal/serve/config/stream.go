@@ -7,7 +7,7 @@ type Stream struct {
 	Path          string        `yaml:"path" required:"true" doc:"starts with /; records are posted here"`
 	Aliases       []string      `yaml:"aliases" doc:"further paths of the same stream"`
 	Database      Address       `yaml:"database" doc:"empty: the top-level one"`
-	Table         string        `yaml:"table" required:"true" doc:"NAME or SCHEMA.NAME"`
+	Table         string        `yaml:"table" required:"true" doc:"NAME or SCHEMA.NAME; may have hyphens and blanks, as columns may"`
 	Columns       Columns       `yaml:"columns" required:"true" doc:"NAME: TYPE or NAME: {type, required, default, min, max, max_length, claim, format, round}; integer, real, decimal, text, boolean, timestamp, json, uuid, date, time, bytes, or an array such as text[]"`
 	Auth          string        `yaml:"auth" default:"key" enum:"key,jwt,any" doc:"what requests need: one of the top-level keys, if any (key), a JWT, or either (any)"`
 	Extra         string        `yaml:"extra" doc:"JSON column for other fields; empty: they are rejected"`

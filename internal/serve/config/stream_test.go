@@ -102,12 +102,12 @@ func TestValidateStream(t *testing.T) {
 	refused("streams[0].path: must be given", func(_ *Config, s *Stream) { s.Path = "" })
 	refused("streams[0].aliases[0]: must differ from streams[0].path", func(_ *Config, s *Stream) { s.Aliases = []string{"/orders"} })
 	refused("streams[0].path: must differ from popups.path", func(c *Config, s *Stream) { c.Popups.Path, s.Path = "/popup", "/popup/click" })
-	for _, table := range []string{"", "a b", "a.b.c", ".a", "a.", `a"b`} {
+	for _, table := range []string{"", " a", "a ", "a.b.c", ".a", "a.", `a"b`} {
 		refused("streams[0].table: must be NAME or SCHEMA.NAME", func(_ *Config, s *Stream) { s.Table = table })
 	}
 	refused("streams[0].columns: must name at least one", func(_ *Config, s *Stream) { s.Columns = nil })
 	refused(`streams[0].columns.id.type: must be integer, real, decimal, text, boolean, timestamp, json, uuid, date, time, bytes, integer[], real[], decimal[], text[], boolean[], timestamp[], uuid[], date[], time[] or bytes[], not "int"`, func(_ *Config, s *Stream) { s.Columns[0].Type = "int" })
-	refused("streams[0].columns.?: must be a name of", func(_ *Config, s *Stream) { s.Columns[0].Name = "a b" })
+	refused("streams[0].columns.?: must be a name of", func(_ *Config, s *Stream) { s.Columns[0].Name = `a"b` })
 	refused("streams[0].columns.note.max_length: must be at least 1", func(_ *Config, s *Stream) { s.Columns[1].MaxLength = -1 })
 	refused(`streams[0].extra: must name a column that is not in columns, not "id"`, func(_ *Config, s *Stream) { s.Extra = "id" })
 	refused(`streams[0].key[1]: must be one of columns, without repetition, not "id"`, func(_ *Config, s *Stream) { s.Key = []string{"id", "id"} })

@@ -101,11 +101,15 @@ func (v *validator) path(at, path string, paths map[string]string) {
 var (
 	pathPattern   = regexp.MustCompile(`^/[A-Za-z0-9._~/-]*$`)
 	columnPattern = regexp.MustCompile(`^[\p{L}_][\p{L}\p{Nd}_]*$`)
+	quotedPattern = regexp.MustCompile(`^[\p{L}\p{Nd}_$]([\p{L}\p{Nd}_$ -]*[\p{L}\p{Nd}_$-])?$`)
 )
 
 func isPath(text string) bool { return pathPattern.MatchString(text) && path.Clean(text) == text }
 
 func isColumn(name string) bool { return columnPattern.MatchString(name) }
+
+// isQuoted reports whether a stream's table or column may have a name, which is quoted in SQL.
+func isQuoted(name string) bool { return quotedPattern.MatchString(name) }
 
 func (v *validator) key(at string, keys Keys) {
 	if len(keys) == 0 {

@@ -105,8 +105,8 @@ func (v *validator) shares(c Config) {
 // stream checks one stream. paths maps each path to the key that has it.
 func (v *validator) stream(at string, s Stream, h HTTP, paths map[string]string) {
 	v.paths(at, s.Path, s.Aliases, paths)
-	if schema, table, qualified := strings.Cut(s.Table, "."); !isColumn(schema) || qualified && !isColumn(table) {
-		v.add(yaml.Join(at, "table"), "must be NAME or SCHEMA.NAME of a table: letters, digits and _", s.Table)
+	if schema, table, qualified := strings.Cut(s.Table, "."); !isQuoted(schema) || qualified && !isQuoted(table) {
+		v.add(yaml.Join(at, "table"), "must be NAME or SCHEMA.NAME of a table: letters, digits, _, $, hyphens and blanks", s.Table)
 	}
 	v.columns(at, s)
 	v.atLeast(yaml.Join(at, "queue_rows"), s.QueueRows, "batch_rows", s.BatchRows)
@@ -140,8 +140,8 @@ func (v *validator) columns(at string, s Stream) {
 	var names []string
 	for _, c := range s.Columns {
 		names = append(names, c.Name)
-		if !isColumn(c.Name) {
-			v.add(yaml.Join(path, yaml.Printable(c.Name)), "must be a name of letters, digits and _", "")
+		if !isQuoted(c.Name) {
+			v.add(yaml.Join(path, yaml.Printable(c.Name)), "must be a name of letters, digits, _, $, hyphens and blanks", "")
 		}
 		if !slices.Contains(strings.Split(columnTypes, ","), c.Type) {
 			v.add(yaml.Join(yaml.Join(path, yaml.Printable(c.Name)), "type"), "must be "+orList(columnTypes), c.Type)
@@ -150,7 +150,7 @@ func (v *validator) columns(at string, s Stream) {
 			v.add(yaml.Join(yaml.Join(path, yaml.Printable(c.Name)), "max_length"), "must be at least 1", strconv.Itoa(c.MaxLength))
 		}
 	}
-	if s.Extra != "" && (slices.Contains(names, s.Extra) || !isColumn(s.Extra)) {
+	if s.Extra != "" && (slices.Contains(names, s.Extra) || !isQuoted(s.Extra)) {
 		v.add(yaml.Join(at, "extra"), "must name a column that is not in columns", s.Extra)
 	}
 	for i, name := range s.Key {

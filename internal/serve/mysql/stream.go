@@ -42,6 +42,7 @@ type Stream struct {
 	stamp    atomic.Pointer[stamp]                  // what the table was then; nil before
 	table    atomic.Pointer[map[string]tableColumn] // as it was checked
 	held     atomic.Pointer[[]heldColumn]           // the same, by the stream's columns
+	resolved atomic.Pointer[string]                 // the table with its database; set by the check
 	semiSync atomic.Bool                            // the server may wait for a replica
 }
 
@@ -127,9 +128,21 @@ func (st *Stream) prepareTables(ctx context.Context, se *session) error {
 	}
 	if err == nil {
 		st.stamp.Store(stamp)
+		err = st.resolve(ctx, se)
 	}
 	st.ready.Store(err == nil)
 	return err
+}
+
+// resolve finds the database of the table.
+func (st *Stream) resolve(ctx context.Context, se *session) error {
+	name := plans.ParseTableName(st.def.Table)
+	rows, err := se.texts(ctx, "SELECT CONCAT(COALESCE(NULLIF(?, ''), DATABASE()), '.', ?)", name.Schema, name.Name)
+	if err != nil {
+		return fmt.Errorf("look up the idempotency keys of %s: %w", st.def.Table, err)
+	}
+	st.resolved.Store(&rows[0][0])
+	return nil
 }
 
 // Durability implements stream.Sink.

@@ -27,12 +27,12 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 			return err
 		}
 		w.stamp = st.stamp.Load()
-		err := streamtables.Commit(ctx, w, dialect, st.def.Name, b)
+		err := streamtables.Commit(ctx, w, dialect, *st.resolved.Load(), b)
 		if errors.Is(err, errUncounted) {
 			if err = se.Exec(ctx, "ROLLBACK"); err == nil {
 				b.Reset()
 				b.RowByRow = true
-				err = streamtables.Commit(ctx, w, dialect, st.def.Name, b)
+				err = streamtables.Commit(ctx, w, dialect, *st.resolved.Load(), b)
 			}
 		}
 		if err != nil && se.IsValid() {

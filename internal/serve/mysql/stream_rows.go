@@ -31,7 +31,7 @@ func (w *batchWriter) InsertRows(ctx context.Context, rows []stream.Row) error {
 
 // InsertKeys implements streamtables.Session.
 func (w *batchWriter) InsertKeys(ctx context.Context, requests []*stream.Entry) error {
-	return streamtables.InsertKeys(ctx, w, dialect, w.st.def.Name, w.b, requests)
+	return streamtables.InsertKeys(ctx, w, dialect, *w.st.resolved.Load(), w.b, requests)
 }
 
 // insertSingly inserts the rows one by one.

@@ -36,6 +36,7 @@ type Stream struct {
 	savepoint, release, back   *statement
 
 	table    atomic.Pointer[checkedTable] // nil: the tables have to be checked
+	resolved atomic.Pointer[string]       // the table with its schema; set by the check
 	timeouts atomic.Pointer[timeouts]     // of the last batch; nil: none yet
 }
 
@@ -199,8 +200,23 @@ func (st *Stream) prepareTables(ctx context.Context, conn *pgconn.PgConn) (*chec
 	if err != nil {
 		return nil, err
 	}
+	if err := st.resolve(ctx, conn); err != nil {
+		return nil, fmt.Errorf("look up the idempotency keys of %s: %w", st.def.Table, err)
+	}
 	st.table.Store(t)
 	return t, nil
+}
+
+// resolve finds the schema of the table.
+func (st *Stream) resolve(ctx context.Context, conn *pgconn.PgConn) error {
+	s := tableSession{conn}
+	rows, err := s.Rows(ctx, "SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "+
+		"WHERE c.oid = "+quoteText(st.tableName())+"::regclass")
+	if err != nil {
+		return err
+	}
+	st.resolved.Store(&rows[0][0])
+	return nil
 }
 
 // SQLSTATEs that a stream distinguishes.

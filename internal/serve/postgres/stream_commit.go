@@ -191,7 +191,7 @@ func (st *Stream) describe(ctx context.Context, conn *pgconn.PgConn, steps []ste
 // refuses: an existing id or idempotency key, or rows. Each step is a round trip.
 func (st *Stream) stepwise(ctx context.Context, conn *pgconn.PgConn, table *checkedTable, b *stream.Batch) error {
 	b.Reset()
-	err := streamtables.Commit(ctx, batchSession{tableSession{conn}, st, table, b}, dialect, st.def.Name, b)
+	err := streamtables.Commit(ctx, batchSession{tableSession{conn}, st, table, b}, dialect, *st.resolved.Load(), b)
 	if err == nil {
 		return nil
 	}

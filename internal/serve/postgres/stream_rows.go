@@ -359,5 +359,5 @@ func (st *Stream) encodeKeys(b *stream.Batch, requests []*stream.Entry) ([][]byt
 		accepted = appendMoment(accepted, e.Accepted)
 	}
 	ttl := binary.BigEndian.AppendUint64(nil, uint64(b.KeyTTL.Microseconds()))
-	return [][]byte{[]byte(st.def.Name), ttl, keys, fingerprints, outcomes, accepted}, nil
+	return [][]byte{[]byte(*st.resolved.Load()), ttl, keys, fingerprints, outcomes, accepted}, nil
 }

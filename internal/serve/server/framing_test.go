@@ -109,6 +109,7 @@ func headerCases() map[string]framingCase {
 		"line feeds end a header":    {"GET /list HTTP/1.1\r\nHost: a\r\nX: a\n\n" + hidden, refused},
 		"line feed behind a line":    {"GET /list HTTP/1.1\r\nHost: a\n\r\n" + hidden, refused},
 		"carriage return in a value": {framed("X: a\rContent-Length: 9\r\n", framedThing), refused},
+		"two idempotency keys":       {framed("Idempotency-Key: a\r\nIdempotency-Key: b\r\nContent-Length: 9\r\n", framedThing), []int{400, 404}},
 		"NUL in a value":             {framed("X: a\x00\r\nContent-Length: 9\r\n", framedThing), refused},
 		"NUL in a name":              {framed("X\x00: a\r\nContent-Length: 9\r\n", framedThing), refused},
 		"line without colon":         {framed("Content-Length\r\n", framedThing), refused},

@@ -177,19 +177,18 @@ func (s *Server) trusts(a netip.Addr) bool {
 
 // Names and values of headers. fasthttp uses them without allocation or normalization.
 var (
-	headerAge            = []byte("Age")
-	headerAuthorization  = []byte("Authorization")
-	headerCacheControl   = []byte("Cache-Control")
-	headerETag           = []byte("ETag") // canonical in HTTP's own spelling
-	headerIdempotencyKey = []byte("Idempotency-Key")
-	headerLink           = []byte("Link")
-	headerNextAt         = []byte("Spillway-Next-At")
-	headerOffset         = []byte("Spillway-Offset")
-	headerOrigin         = []byte("Origin")
-	headerReason         = []byte("Spillway-Reason")
-	headerRequestID      = []byte("X-Request-Id")
-	headerSource         = []byte("Spillway-Source")
-	headerVary           = []byte("Vary")
+	headerAge           = []byte("Age")
+	headerAuthorization = []byte("Authorization")
+	headerCacheControl  = []byte("Cache-Control")
+	headerETag          = []byte("ETag") // canonical in HTTP's own spelling
+	headerLink          = []byte("Link")
+	headerNextAt        = []byte("Spillway-Next-At")
+	headerOffset        = []byte("Spillway-Offset")
+	headerOrigin        = []byte("Origin")
+	headerReason        = []byte("Spillway-Reason")
+	headerRequestID     = []byte("X-Request-Id")
+	headerSource        = []byte("Spillway-Source")
+	headerVary          = []byte("Vary")
 
 	typeBytes = []byte("application/octet-stream")
 	typeJSON  = []byte("application/json")

@@ -56,8 +56,16 @@ func (h *streamHandler) serve(ctx *fasthttp.RequestCtx) {
 		h.server.problem(ctx, badMedia, "send JSON as Content-Type application/json, or one record per line as application/x-ndjson")
 		return
 	}
-	key := ctx.Request.Header.PeekBytes(headerIdempotencyKey)
-	if len(key) == 0 && len(ctx.Request.Header.PeekAll(headerKey)) > 0 {
+	var key []byte
+	keys := ctx.Request.Header.PeekAll(headerKey)
+	if len(keys) > 0 {
+		key = keys[0]
+	}
+	if len(keys) > 1 {
+		h.server.problem(ctx, badRequest, "there are several Idempotency-Key headers: send one")
+		return
+	}
+	if len(keys) > 0 && len(key) == 0 {
 		h.server.problem(ctx, badRequest, "Idempotency-Key is empty: omit the header, or send a key")
 		return
 	}

@@ -44,7 +44,7 @@ func (s *Spool) Append(ctx context.Context, name string, e queue.Entry) (replaye
 			return err == nil && t.replayed, err
 		}
 		kept := groupKey{accepted: other.At}
-		if !kept.is(&e) { // another request with the key: it is stored first
+		if !kept.is(&e, s.now(name)) { // another request with the key: it is stored first
 			if _, err := other.Join(ctx, true); err != nil {
 				return false, err
 			}

@@ -34,6 +34,12 @@ func (s *Spool) Clock(name string) (ahead time.Duration, known bool) {
 	return c.ahead, true
 }
 
+// now returns the time of the database of a name.
+func (s *Spool) now(name string) time.Time {
+	ahead, _ := s.Clock(name)
+	return time.Now().Add(ahead)
+}
+
 // changedClocks returns the clocks that are not in the file.
 func (s *Spool) changedClocks() map[string]time.Duration {
 	s.mu.Lock()

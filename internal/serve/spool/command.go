@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"spillway/internal/serve/queue"
@@ -16,14 +18,22 @@ import (
 
 // Command is the subcommands of spillway spool on one file. Each prints its result to Out
 // and returns an error that wraps fs.ErrNotExist if there is no spool, and a Remaining if
-// something is left to do. They may run while a server has the spool open, but for Repair,
-// which then returns ErrInUse. They are about one name of the spool, or all with "".
+// something is left to do. While a process has the spool open, Remote does what changes it, but
+// for Repair, which then returns ErrInUse.
 type Command struct {
-	Path       string
+	Path       string // "": only Remote knows the file
 	GroupBytes int    // of one group that Retry makes, unless one dead letter has more; 0: 1 MiB
 	Flags      string // that the user must repeat to reach this spool
 	Out        io.Writer
 	Decode     func(payload []byte) ([]json.RawMessage, error) // returns the records of an entry
+	Remote     Remote                                          // nil: no process has the spool open
+}
+
+// Remote is the process that has a spool open.
+type Remote interface {
+	Status(ctx context.Context) ([]NameStatus, error)
+	Export(ctx context.Context, filter Filter, dead bool, out io.Writer) error
+	Do(ctx context.Context, o Order) (Done, error)
 }
 
 // Remaining is the error of a subcommand that did its work and found more to do.
@@ -52,29 +62,67 @@ type NameStatus struct {
 	Last          uint64  `json:"last_sequence"`
 	DeadLetters   int64   `json:"dead_letters"`
 	InDoubt       int64   `json:"dead_letters_in_doubt"` // of these
+
+	Drain   string `json:"drain,omitempty"`    // what the drain does; "none": no stream drains it; "": there is no process
+	Reason  string `json:"reason,omitempty"`   // why it does not drain
+	MovedTo string `json:"moved_to,omitempty"` // the stream that WorkMove gave it to
+}
+
+// status returns the status of a name.
+func (h *head) status() NameStatus {
+	s := NameStatus{
+		Stream: h.name, ID: fmt.Sprintf("%x", h.id), Groups: max(0, h.groups), Records: max(0, h.rows), Bytes: max(0, h.bytes),
+		Drained: h.drained, Last: h.last, DeadLetters: h.dead, InDoubt: h.inDoubt, MovedTo: h.movedTo,
+	}
+	if h.groups > 0 && !h.oldest.IsZero() {
+		s.OldestSeconds = max(0, time.Since(h.oldest).Seconds()) // the database's clock may be ahead
+	}
+	return s
+}
+
+// Status returns the status of all names, in alphabetical order.
+func (s *Spool) Status() []NameStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	names := []NameStatus{}
+	for _, name := range slices.Sorted(maps.Keys(s.names)) {
+		n := s.names[name]
+		if n.id == [16]byte{} {
+			continue // nothing of it is in the file
+		}
+		status := n.status()
+		status.Drain = cmp.Or(string(n.drain), "none")
+		if n.reason != nil {
+			status.Reason = n.reason.Error()
+		}
+		names = append(names, status)
+	}
+	return names
 }
 
 // Status prints what waits under each name, as a table or as one JSON document. Dead letters
 // remain to do.
 func (c Command) Status(ctx context.Context, asJSON bool) error {
 	names, dead := []NameStatus{}, 0
-	err := c.inspect(func(f *file) error {
-		heads, err := f.heads(ctx)
-		for _, h := range heads {
-			s := NameStatus{
-				Stream: h.name, ID: fmt.Sprintf("%x", h.id), Groups: h.groups, Records: h.rows, Bytes: h.bytes,
-				Drained: h.drained, Last: h.last, DeadLetters: h.dead, InDoubt: h.inDoubt,
+	err := errors.ErrUnsupported
+	if c.Remote != nil {
+		names, err = c.Remote.Status(ctx)
+	}
+	if err != nil && (c.Path != "" || c.Remote == nil) { // the process may require a token: the file tells nearly as much
+		err = c.inspect(func(f *file) error {
+			heads, err := f.heads(ctx)
+			names = []NameStatus{}
+			for _, h := range heads {
+				names = append(names, h.status())
 			}
-			if h.groups > 0 && !h.oldest.IsZero() {
-				s.OldestSeconds = max(0, time.Since(h.oldest).Seconds()) // the database's clock may be ahead
-			}
-			dead += int(h.dead)
-			names = append(names, s)
-		}
-		return err
-	})
+			return err
+		})
+	}
 	if err != nil {
 		return err
+	}
+	for _, s := range names {
+		dead += int(s.DeadLetters)
 	}
 	if err := c.printStatus(names, asJSON); err != nil {
 		return err
@@ -88,19 +136,28 @@ func (c Command) printStatus(names []NameStatus, asJSON bool) error {
 		out.SetIndent("", "  ")
 		return out.Encode(map[string]any{"streams": names})
 	}
-	fmt.Fprintf(c.Out, "%-24s %10s %10s %12s %12s %8s\n", "stream", "groups", "records", "bytes", "oldest", "dead")
+	fmt.Fprintf(c.Out, "%-24s %10s %10s %12s %12s %8s %8s %s\n", "stream", "groups", "records", "bytes", "oldest", "dead", "in doubt", "drain")
 	for _, s := range names {
 		oldest := "-"
 		if s.Groups > 0 {
 			oldest = time.Duration(s.OldestSeconds * float64(time.Second)).Round(time.Millisecond).String()
 		}
-		fmt.Fprintf(c.Out, "%-24s %10d %10d %12d %12s %8d\n", s.Stream, s.Groups, s.Records, s.Bytes, oldest, s.DeadLetters)
+		drain := s.Drain
+		switch {
+		case s.MovedTo != "":
+			drain = "moved to " + s.MovedTo + " " + drain
+		case drain == "none":
+			drain = "none: spillway spool move " + s.Stream + " /PATH gives it to a stream"
+		}
+		fmt.Fprintf(c.Out, "%-24s %10d %10d %12d %12s %8d %8d %s\n", s.Stream, s.Groups, s.Records, s.Bytes, oldest, s.DeadLetters, s.InDoubt,
+			drain)
 	}
 	return nil
 }
 
 // line is one line of an export.
 type line struct {
+	ID         int64           `json:"id,omitempty"` // of a dead letter
 	Stream     string          `json:"stream"`
 	Sequence   uint64          `json:"sequence"`
 	AcceptedAt time.Time       `json:"accepted_at"`
@@ -110,11 +167,23 @@ type line struct {
 }
 
 // Export prints one JSON object per record that waits, or per dead letter.
-func (c Command) Export(ctx context.Context, name string, dead bool) error {
-	out := json.NewEncoder(c.Out)
+func (c Command) Export(ctx context.Context, filter Filter, dead bool) error {
+	if c.Path == "" {
+		return c.Remote.Export(ctx, filter, dead, c.Out)
+	}
+	return c.inspect(func(f *file) error { return f.export(ctx, filter, dead, c.Decode, c.Out) })
+}
+
+// Export writes one JSON object per record that waits under filter.Stream, or per dead letter.
+func (s *Spool) Export(ctx context.Context, filter Filter, dead bool, decode func([]byte) ([]json.RawMessage, error), to io.Writer) error {
+	return s.file.export(ctx, filter, dead, decode, to)
+}
+
+func (f *file) export(ctx context.Context, filter Filter, dead bool, decode func([]byte) ([]json.RawMessage, error), to io.Writer) error {
+	out := json.NewEncoder(to)
 	out.SetEscapeHTML(false)
 	write := func(l line, payload []byte) error {
-		records, err := c.Decode(payload)
+		records, err := decode(payload)
 		for _, l.Record = range records {
 			if err == nil {
 				err = out.Encode(l)
@@ -122,128 +191,94 @@ func (c Command) Export(ctx context.Context, name string, dead bool) error {
 		}
 		return err
 	}
-	return c.inspect(func(f *file) error {
-		if dead {
-			return f.deadLetters(ctx, name, func(l queue.DeadLetter) error {
-				return write(line{Stream: l.Name, Sequence: l.Sequence, AcceptedAt: l.At.UTC(), Reason: l.Reason, InDoubt: l.InDoubt}, l.Payload)
-			})
-		}
-		return f.waiting(ctx, name, func(g queue.Group) error {
-			for _, e := range g.Entries {
-				if err := write(line{Stream: g.Name, Sequence: g.Sequence, AcceptedAt: e.At.UTC()}, e.Payload); err != nil {
-					return err
-				}
-			}
-			return nil
+	if dead {
+		return f.deadLetters(ctx, filter, func(l queue.DeadLetter) error {
+			return write(line{l.ID, l.Name, l.Sequence, l.At.UTC(), l.Reason, l.InDoubt, nil}, l.Payload)
 		})
+	}
+	return f.waiting(ctx, filter.Stream, func(g queue.Group) error {
+		for _, e := range g.Entries {
+			if err := write(line{Stream: g.Name, Sequence: g.Sequence, AcceptedAt: e.At.UTC()}, e.Payload); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }
 
 // Retry puts dead letters behind what waits, without their idempotency keys. Damaged groups
 // remain, and unless inDoubt is set, what the database may have.
-func (c Command) Retry(ctx context.Context, name string, inDoubt bool) error {
-	retried, left, err := c.retry(ctx, name, inDoubt)
+func (c Command) Retry(ctx context.Context, filter Filter, inDoubt bool) error {
+	done, err := c.do(ctx, Order{Work: WorkRetry, Filter: filter})
+	if err == nil && inDoubt {
+		before := done.Letters
+		filter.InDoubt = &inDoubt
+		done, err = c.do(ctx, Order{Work: WorkRetry, Filter: filter})
+		done.Letters += before
+	}
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(c.Out, "%s put back\n", counted(retried, "dead letter"))
-	var remains []error
-	if left.raw > 0 {
-		remains = append(remains, remaining(left.raw, "dead letter", " cannot be retried, because the groups are damaged"))
+	fmt.Fprintf(c.Out, "%s put back\n", counted(done.Letters, "dead letter"))
+	err = errors.Join(
+		remaining(done.Damaged, "dead letter", " cannot be retried, because the groups are damaged"),
+		remaining(done.InDoubt, "dead letter", " may be in the database: compare, then discard them or say --in-doubt"))
+	if err != nil {
+		return Remaining(err.Error())
 	}
-	if left.inDoubt > 0 {
-		remains = append(remains, remaining(left.inDoubt, "dead letter", " may be in the database: compare, then discard them or say --in-doubt"))
-	}
-	if len(remains) == 0 {
-		return nil
-	}
-	return Remaining(errors.Join(remains...).Error())
+	return nil
 }
 
 // Retry puts the dead letters of a name, or of all with "", behind the groups that wait in
-// a spool's file. It returns how many, and how many it left because they are damaged groups
-// or the database may have them.
+// a spool's file, which no process has open. It returns how many, and how many it left because
+// they are damaged groups or the database may have them.
 func Retry(ctx context.Context, path, name string) (retried, left int, err error) {
-	retried, l, err := Command{Path: path}.retry(ctx, name, false)
-	return retried, l.raw + l.inDoubt, err
-}
-
-// leftLetters are dead letters that were not retried.
-type leftLetters struct{ raw, inDoubt int }
-
-func (c Command) retry(ctx context.Context, name string, inDoubt bool) (retried int, left leftLetters, err error) {
-	var all selection
-	err = c.inspect(func(f *file) (err error) {
-		all, err = f.everything(ctx, name)
-		return err
-	})
-	if err != nil {
-		return 0, left, err
-	}
-	what := all
-	what.Raw, what.InDoubt = false, inDoubt
-	if retried, err = c.perform(ctx, workRetry, what); err != nil {
-		return 0, left, err
-	}
-	err = c.inspect(func(f *file) error {
-		total, err := f.count(ctx, all)
-		all.Raw = false
-		doubtful, errDoubtful := f.count(ctx, all)
-		left = leftLetters{raw: total - doubtful, inDoubt: doubtful}
-		return errors.Join(err, errDoubtful)
-	})
-	return retried, left, err
+	done, err := Command{Path: path}.do(ctx, Order{Work: WorkRetry, Filter: Filter{Stream: name}})
+	return done.Letters, done.Damaged + done.InDoubt, err
 }
 
 // Discard deletes dead letters. Unless confirmed they are only counted, and remain.
-func (c Command) Discard(ctx context.Context, name string, confirmed bool) error {
-	var what selection
-	count := 0
-	err := c.inspect(func(f *file) (err error) {
-		if what, err = f.everything(ctx, name); err == nil {
-			count, err = f.count(ctx, what)
-		}
+func (c Command) Discard(ctx context.Context, filter Filter, confirmed bool) error {
+	done, err := c.do(ctx, Order{Work: WorkDiscard, Filter: filter, DryRun: !confirmed})
+	switch {
+	case err != nil:
 		return err
-	})
-	if err != nil {
-		return err
+	case !confirmed:
+		return remaining(done.Letters, "dead letter", " would be deleted: export them, then say --yes")
 	}
-	if !confirmed {
-		return remaining(count, "dead letter", " would be deleted: export them, then say --yes")
-	}
-	deleted, err := c.perform(ctx, workDiscard, what)
-	if err == nil {
-		fmt.Fprintf(c.Out, "%s deleted\n", counted(deleted, "dead letter"))
-	}
+	_, err = fmt.Fprintf(c.Out, "%s deleted\n", counted(done.Letters, "dead letter"))
 	return err
 }
 
-// perform does work on dead letters, and returns how many there were.
-func (c Command) perform(ctx context.Context, work string, what selection) (int, error) {
-	count := func() (n int, err error) {
-		err = c.inspect(func(f *file) (err error) {
-			n, err = f.count(ctx, what)
-			return err
-		})
-		return n, err
+// Move gives what waits under a name, and its dead letters, to another stream.
+func (c Command) Move(ctx context.Context, from, to string) error {
+	done, err := c.do(ctx, Order{Work: WorkMove, Filter: Filter{Stream: from}, To: to, Waiting: true})
+	if err != nil {
+		return err
 	}
-	before, err := count()
-	if err != nil || before == 0 {
-		return 0, err
+	_, err = fmt.Fprintf(c.Out, "%s and %s of %s belong to %s\n",
+		counted(int(done.Records), "record"), counted(done.Letters, "dead letter"), from, to)
+	return err
+}
+
+// do executes an order: Remote does it, or this process.
+func (c Command) do(ctx context.Context, o Order) (done Done, err error) {
+	if c.Remote != nil {
+		return c.Remote.Do(ctx, o)
 	}
-	if err := perform(ctx, c.Path, cmp.Or(c.GroupBytes, defaultGroupBytes), work, what, count); err != nil {
-		return 0, err
+	if err := c.inspect(func(*file) error { return nil }); err != nil { // Open would make the file
+		return done, err
 	}
-	after, err := count()
-	return before - after, err
+	bytes := cmp.Or(c.GroupBytes, defaultGroupBytes)
+	s, err := Open(ctx, c.Path, Config{Bytes: math.MaxInt64, QueueBytes: bytes, GroupBytes: bytes, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return done, err
+	}
+	done, err = s.Do(ctx, o)
+	return done, errors.Join(err, s.Close())
 }
 
 const defaultGroupBytes = 1 << 20 // as in the configuration
-
-// commandConfig is the configuration of a spool that a command opens.
-func commandConfig(groupBytes int) Config {
-	return Config{Bytes: math.MaxInt64, QueueBytes: groupBytes, GroupBytes: groupBytes, Log: slog.New(slog.DiscardHandler)}
-}
 
 // Repair prints what is missing or damaged. Unless confirmed it stays so, and remains.
 func (c Command) Repair(ctx context.Context, confirmed bool) error {

@@ -15,8 +15,8 @@ import (
 type batch struct {
 	tickets  []*ticket
 	removals []*removal
-	letters  []queue.DeadLetter // to be deleted
-	retry    bool               // the entries of letters are stored
+	letters  []queue.DeadLetter // that order takes
+	order    Order              // without letters: of WorkMove, to move what waits
 }
 
 // run is the only goroutine that writes the file. It makes one transaction after the other until
@@ -90,7 +90,7 @@ func (s *Spool) dropKnown(b *batch) {
 		switch {
 		case err != nil:
 			err = s.reason(fmt.Errorf("look up an idempotency key: %w", err), 1)
-		case k == nil || !k.is(&t.Entry):
+		case k == nil || !k.is(&t.Entry, s.now(t.name)):
 			return false
 		case k.fingerprint != t.Fingerprint:
 			err = queue.ErrKeyReused
@@ -158,9 +158,14 @@ func (s *Spool) change(b *batch) change {
 	for _, t := range b.tickets {
 		entries[t.name] = append(entries[t.name], t.Entry)
 	}
+	if b.order.Work == WorkMove {
+		s.addMove(&c, b)
+	}
 	for _, l := range b.letters {
-		c.retried = append(c.retried, l.ID)
-		if b.retry {
+		if b.order.Work != WorkMove {
+			c.retried = append(c.retried, l.ID)
+		}
+		if b.order.Work == WorkRetry {
 			entries[l.Name] = append(entries[l.Name], queue.Entry{Payload: l.Payload, Rows: l.Rows, At: l.At})
 		}
 	}
@@ -169,16 +174,18 @@ func (s *Spool) change(b *batch) change {
 	}
 	for _, r := range b.removals {
 		c.drained = append(c.drained, r.drained)
+		for _, l := range r.dead {
+			s.addName(&c, l.Name)
+		}
 	}
 	return c
 }
 
 // addGroup makes a group of entries of a name that has none in the change yet.
 func (s *Spool) addGroup(c *change, name string, entries []queue.Entry) {
-	h := s.head(name)
-	if h.id == [16]byte{} {
-		_, _ = rand.Read(h.id[:]) // never fails
-		c.names = append(c.names, h)
+	h := s.addName(c, name)
+	if h.movedTo != "" && c.move.to == "" {
+		c.move = move{from: name, to: name} // the name is in use again
 	}
 	at, first := h.next(s.file.epoch)
 	if first {
@@ -186,6 +193,33 @@ func (s *Spool) addGroup(c *change, name string, entries []queue.Entry) {
 	}
 	c.groups = append(c.groups, seal(name, h.last+1, at, entries))
 	c.keys = appendKeys(c.keys, name, h.last+1, entries)
+}
+
+// addName adds a name to a change if it is new, and returns where it stands.
+func (s *Spool) addName(c *change, name string) head {
+	for _, h := range c.names {
+		if h.name == name {
+			return h
+		}
+	}
+	h := s.head(name)
+	if h.id == [16]byte{} {
+		_, _ = rand.Read(h.id[:]) // never fails
+		c.names = append(c.names, h)
+	}
+	return h
+}
+
+// addMove gives dead letters, or what waits, to another name.
+func (s *Spool) addMove(c *change, b *batch) {
+	s.addName(c, b.order.To)
+	c.move = move{to: b.order.To}
+	for _, l := range b.letters {
+		c.move.letters = append(c.move.letters, l.ID)
+	}
+	if len(b.letters) == 0 {
+		c.move.from = b.order.Stream
+	}
 }
 
 // head returns where a name stands. Only the goroutine of run changes what is in the file.
@@ -214,9 +248,27 @@ func (s *Spool) apply(b *batch, c change) {
 	}
 	for _, r := range b.removals {
 		s.name(r.name).shrink(r)
+		for i := range r.dead {
+			s.name(r.dead[i].Name).countDead(&r.dead[i], 1)
+		}
 	}
 	for i := range b.letters {
 		s.name(b.letters[i].Name).countDead(&b.letters[i], -1)
+		if b.order.Work == WorkMove {
+			s.name(c.move.to).countDead(&b.letters[i], 1)
+		}
+	}
+	if c.move.from == "" {
+		return
+	}
+	s.name(c.move.from).movedTo = c.move.to
+	for _, n := range s.names {
+		if n.movedTo == c.move.from {
+			n.movedTo = c.move.to
+		}
+		if n.movedTo == n.name {
+			n.movedTo = ""
+		}
 	}
 }
 
@@ -237,9 +289,6 @@ func (n *nameState) grow(g sealedGroup) {
 func (n *nameState) shrink(r *removal) {
 	n.head.drained = r.upto
 	n.epochs = current(n.epochs, r.upto)
-	for i := range r.dead {
-		n.countDead(&r.dead[i], 1)
-	}
 	for _, key := range r.keys {
 		n.head.keys -= keyBytes + int64(len(key))
 	}

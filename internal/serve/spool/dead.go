@@ -2,6 +2,7 @@ package spool
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -14,25 +15,47 @@ import (
 
 const deadAtOnce = 500 // dead letters read or retried at once
 
-// selection is dead letters of a file.
+// Filter selects dead letters: all of them, if it is empty.
+type Filter struct {
+	Stream  string    `json:"stream,omitempty"`   // their name
+	Reason  string    `json:"reason,omitempty"`   // a part of their reason
+	Since   time.Time `json:"since,omitzero"`     // accepted then or later
+	Until   time.Time `json:"until,omitzero"`     // accepted before
+	InDoubt *bool     `json:"in_doubt,omitempty"` // only those in doubt, or only the others; nil: both
+	IDs     []int64   `json:"ids,omitempty"`
+}
+
+// selection is the dead letters of a file that a filter selects.
 type selection struct {
-	Name    string `json:"name"`     // "": of all names
-	Upto    int64  `json:"upto"`     // the last id
-	InDoubt bool   `json:"in_doubt"` // also those that the database may have
-	Raw     bool   `json:"raw"`      // also damaged groups
+	Filter
+	upto int64 // the last id
+	raw  bool  // also damaged groups
 }
 
 // where returns the condition of the selected letters behind an id, and its arguments.
-func (s selection) where(after int64) (string, []any) {
-	return "id > ? AND id <= ? AND (? = '' OR name = ?) AND (? OR NOT raw) AND (? OR raw OR NOT in_doubt)",
-		[]any{after, s.Upto, s.Name, s.Name, s.Raw, s.InDoubt}
+func (s *selection) where(after int64) (string, []any) {
+	condition, args := "id > ? AND id <= ? AND (? OR NOT raw)", []any{after, s.upto, s.raw}
+	add := func(given bool, sql string, arg any) {
+		if given {
+			condition += " AND " + sql
+			args = append(args, arg)
+		}
+	}
+	ids, _ := json.Marshal(s.IDs) // never fails
+	add(s.Stream != "", "name = ?", s.Stream)
+	add(s.Reason != "", "instr(reason, ?) > 0", s.Reason)
+	add(!s.Since.IsZero(), "at >= ?", s.Since.UnixMicro())
+	add(!s.Until.IsZero(), "at < ?", s.Until.UnixMicro())
+	add(len(s.IDs) > 0, "id IN (SELECT value FROM json_each(?))", string(ids))
+	add(s.InDoubt != nil, "in_doubt = ?", s.InDoubt != nil && *s.InDoubt)
+	return condition, args
 }
 
-// everything selects the dead letters of a name that are there now.
-func (f *file) everything(ctx context.Context, name string) (selection, error) {
-	s := selection{Name: name, InDoubt: true, Raw: true}
+// selects returns the dead letters of a filter that are there now.
+func (f *file) selects(ctx context.Context, filter Filter) (selection, error) {
+	s := selection{Filter: filter, raw: true}
 	err := f.query(ctx, func(conn *sqlite.Conn) (err error) {
-		s.Upto, err = number(conn, "SELECT max(id) FROM dead")
+		s.upto, err = number(conn, "SELECT max(id) FROM dead")
 		return err
 	})
 	if err != nil {
@@ -41,16 +64,18 @@ func (f *file) everything(ctx context.Context, name string) (selection, error) {
 	return s, nil
 }
 
-// count counts the selected dead letters.
-func (f *file) count(ctx context.Context, s selection) (n int, err error) {
+// count counts the selected dead letters, and those of them that are damaged groups or in doubt.
+func (f *file) count(ctx context.Context, s selection) (all, raw, inDoubt int, err error) {
 	condition, args := s.where(0)
 	err = f.query(ctx, func(conn *sqlite.Conn) error {
-		return each(conn, "SELECT count(*) FROM dead WHERE "+condition, args, func(stmt *sqlite.Stmt) { n = stmt.ColumnInt(0) })
+		return each(conn, "SELECT count(*), total(raw), total(in_doubt AND NOT raw) FROM dead WHERE "+condition, args, func(stmt *sqlite.Stmt) {
+			all, raw, inDoubt = stmt.ColumnInt(0), stmt.ColumnInt(1), stmt.ColumnInt(2)
+		})
 	})
 	if err != nil {
-		return 0, fmt.Errorf("count the dead letters: %w", damaged(err))
+		return 0, 0, 0, fmt.Errorf("count the dead letters: %w", damaged(err))
 	}
-	return n, nil
+	return all, raw, inDoubt, nil
 }
 
 // selected returns the selected dead letters behind an id, oldest first: at least one if
@@ -82,9 +107,9 @@ func (f *file) selected(ctx context.Context, s selection, after int64, limit int
 	return letters, nil
 }
 
-// deadLetters calls yield for each dead letter, oldest first, of one name or of all with "".
-func (f *file) deadLetters(ctx context.Context, name string, yield func(queue.DeadLetter) error) error {
-	s, err := f.everything(ctx, name)
+// deadLetters calls yield for each dead letter of a filter, oldest first.
+func (f *file) deadLetters(ctx context.Context, filter Filter, yield func(queue.DeadLetter) error) error {
+	s, err := f.selects(ctx, filter)
 	last := int64(0)
 	for err == nil {
 		var letters []queue.DeadLetter
@@ -102,66 +127,13 @@ func (f *file) deadLetters(ctx context.Context, name string, yield func(queue.De
 	return err
 }
 
-// The work of a task.
-const (
-	workRetry   = "retry"
-	workDiscard = "discard"
-)
-
-// task is work on dead letters that run does in small transactions, between those
-// of the clients.
-type task struct {
-	work string
-	selection
-	after int64 // the last letter that was done
-	done  chan struct{}
-	err   error // set before done is closed
-}
-
-// do gives run work on dead letters, and returns when it is done. If ctx ends
-// first, run continues. A task that is done twice does nothing the second time,
-// because the letters have gone.
-func (s *Spool) do(ctx context.Context, work string, what selection) error {
-	t := &task{work: work, selection: what, done: make(chan struct{})}
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return queue.ErrClosed
+// Letters returns the dead letters of a filter behind an id, oldest first: at most that many,
+// and about 8 MiB.
+func (s *Spool) Letters(ctx context.Context, filter Filter, after int64, most int) ([]queue.DeadLetter, error) {
+	what, err := s.file.selects(ctx, filter)
+	if err != nil {
+		return nil, err
 	}
-	s.tasks = append(s.tasks, t)
-	s.wake.Signal()
-	s.mu.Unlock()
-	select {
-	case <-t.done:
-		return t.err
-	case <-ctx.Done():
-		return fmt.Errorf("wait for the spool: %w", context.Cause(ctx))
-	}
-}
-
-// endTasks ends the tasks that are left. The caller holds mu.
-func (s *Spool) endTasks() {
-	for _, t := range s.tasks {
-		t.err = queue.ErrClosed
-		close(t.done)
-	}
-	s.tasks = nil
-}
-
-// step makes one transaction of the first task. To retry dead letters makes a group of those of
-// each name, without their idempotency keys.
-func (s *Spool) step(t *task) {
-	letters, err := s.file.selected(context.Background(), t.selection, t.after, s.cfg.GroupBytes)
-	if err == nil && len(letters) > 0 {
-		if err = s.write(&batch{letters: letters, retry: t.work == workRetry}); err == nil {
-			t.after = letters[len(letters)-1].ID
-			return // the next step continues
-		}
-		err = fmt.Errorf("%s dead letters: %w", t.work, err)
-	}
-	s.mu.Lock()
-	s.tasks = s.tasks[1:]
-	s.mu.Unlock()
-	t.err = err
-	close(t.done)
+	letters, err := s.file.selected(ctx, what, after, surveyBytes)
+	return letters[:min(len(letters), most)], err
 }

@@ -3,6 +3,7 @@ package spool
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -12,13 +13,14 @@ import (
 	"spillway/internal/apptest"
 )
 
-// holdOpen has the spool open until the process is killed. Each dead letter that it works on
-// takes a transaction of its own.
+// holdOpen has the spool open and retries all dead letters until the process is killed. Each
+// letter takes a transaction of its own.
 func holdOpen(t *testing.T, file string) {
 	cfg := testConfig()
 	cfg.GroupBytes = 1
-	openAt(t, file, cfg)
+	s := openAt(t, file, cfg)
 	fmt.Println("open")
+	_, _ = s.Do(t.Context(), Order{Work: WorkRetry})
 	select {}
 }
 
@@ -56,21 +58,21 @@ func deadFile(t *testing.T, n int) (file string, texts []string) {
 // countDead counts the dead letters of a file that another process may have open.
 func countDead(ctx context.Context, c Command) (n int, err error) {
 	err = c.inspect(func(f *file) error {
-		all, err := f.everything(ctx, "")
+		all, err := f.selects(ctx, Filter{})
 		if err == nil {
-			n, err = f.count(ctx, all)
+			n, _, _, err = f.count(ctx, all)
 		}
 		return err
 	})
 	return n, err
 }
 
-// If the process that works on dead letters is killed in the middle, each of them is either
-// still a dead letter or back in the queue. The command that waits does the rest itself.
+// If the process that retries dead letters is killed in the middle, each of them is either still
+// a dead letter or back in the queue. While it runs, the file tells who has it.
 func TestKillRetry(t *testing.T) {
 	file, want := deadFile(t, 150)
 	child := startHolder(t, file)
-	command, _ := testCommand(file)
+	command, out := testCommand(file)
 	left := func() int {
 		n, err := countDead(t.Context(), command)
 		if err != nil {
@@ -78,16 +80,24 @@ func TestKillRetry(t *testing.T) {
 		}
 		return n
 	}
-	done := make(chan error, 1)
-	retry, out := testCommand(file)
-	go func() { done <- retry.Retry(t.Context(), "", false) }()
+	if held, admin := Owner(file); !held || admin != testConfig().Admin {
+		t.Errorf("held %v by %q", held, admin)
+	}
+	if err := command.Retry(t.Context(), Filter{}, false); !errors.Is(err, ErrInUse) {
+		t.Errorf("retry beside the other process: %v", err)
+	}
 	apptest.Await(t, "the work has begun", func() bool { return left() < 150 })
 	if err := child.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = child.Wait() // killed
-	t.Logf("%d dead letters when the process was killed", left())
-	if err := <-done; err != nil || out.String() != "150 dead letters put back\n" {
+	n := left()
+	t.Logf("%d dead letters when the process was killed", n)
+	if held, _ := Owner(file); held {
+		t.Error("held by a process that was killed")
+	}
+	out.Reset()
+	if err := command.Retry(t.Context(), Filter{}, false); err != nil || out.String() != counted(n, "dead letter")+" put back\n" {
 		t.Errorf("%v, %s", err, out)
 	}
 	s := openAt(t, file, testConfig())
@@ -96,29 +106,6 @@ func TestKillRetry(t *testing.T) {
 		t.Errorf("drained %q", got)
 	}
 	if n := s.Stats().Names[0]; n.Groups != 0 || n.Dead != 0 {
-		t.Errorf("stats %+v", n)
-	}
-}
-
-// Another process that has the spool open executes Discard.
-func TestDiscardOtherProcess(t *testing.T) {
-	file, _ := deadFile(t, 20)
-	child := startHolder(t, file)
-	command, out := testCommand(file)
-	if err := command.Discard(t.Context(), "/b", true); err != nil || out.String() != "0 dead letters deleted\n" {
-		t.Errorf("another name: %v, %s", err, out)
-	}
-	out.Reset()
-	if err := command.Discard(t.Context(), "", true); err != nil || out.String() != "20 dead letters deleted\n" {
-		t.Errorf("%v, %s", err, out)
-	}
-	if err := child.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = child.Wait() // killed
-	s := openAt(t, file, testConfig())
-	defer closeSpool(t, s)
-	if n := s.Stats().Names[0]; n.Groups != 0 || n.Dead != 0 || n.UsedBytes != 0 {
 		t.Errorf("stats %+v", n)
 	}
 }

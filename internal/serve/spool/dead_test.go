@@ -7,10 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -55,6 +56,15 @@ func deadPayloads(t *testing.T, s *Spool) []string {
 	return texts
 }
 
+// sameProcess is the Remote of a spool that this process has open.
+type sameProcess struct{ *Spool }
+
+func (s sameProcess) Status(context.Context) ([]NameStatus, error) { return s.Spool.Status(), nil }
+
+func (s sameProcess) Export(ctx context.Context, filter Filter, dead bool, out io.Writer) error {
+	return s.Spool.Export(ctx, filter, dead, func(p []byte) ([]json.RawMessage, error) { return []json.RawMessage{p}, nil }, out)
+}
+
 // testCommand returns the subcommands on a file and what they print.
 func testCommand(file string) (Command, *bytes.Buffer) {
 	out := &bytes.Buffer{}
@@ -81,7 +91,10 @@ func TestRetryGroupBytes(t *testing.T) {
 			}
 			command, out := testCommand(file)
 			command.GroupBytes = 1000
-			if err := command.Retry(t.Context(), "", false); err != nil || out.String() != "20 dead letters put back\n" {
+			if running {
+				command.Remote = sameProcess{s}
+			}
+			if err := command.Retry(t.Context(), Filter{}, false); err != nil || out.String() != "20 dead letters put back\n" {
 				t.Errorf("%v, %s", err, out)
 			}
 			if !running {
@@ -120,7 +133,7 @@ func TestRetryInDoubt(t *testing.T) {
 	closeSpool(t, s)
 	command, out := testCommand(file)
 	var remaining Remaining
-	err := command.Retry(t.Context(), "/a", false)
+	err := command.Retry(t.Context(), Filter{Stream: "/a"}, false)
 	if !errors.As(err, &remaining) || !strings.Contains(err.Error(), "1 dead letter may be in the database: compare, then discard them or say --in-doubt") || out.String() != "2 dead letters put back\n" {
 		t.Errorf("%v, %s", err, out)
 	}
@@ -132,10 +145,10 @@ func TestRetryInDoubt(t *testing.T) {
 		t.Errorf("left %q", got)
 	}
 	closeSpool(t, s)
-	if err := command.Retry(t.Context(), "/b", true); err != nil {
+	if err := command.Retry(t.Context(), Filter{Stream: "/b"}, true); err != nil {
 		t.Errorf("another name: %v", err)
 	}
-	if err := command.Retry(t.Context(), "/a", true); err != nil {
+	if err := command.Retry(t.Context(), Filter{Stream: "/a"}, true); err != nil {
 		t.Error(err)
 	}
 	s = openAt(t, file, testConfig())
@@ -162,7 +175,8 @@ func TestRetryRunning(t *testing.T) {
 	go func() { drained <- s.Drain(ctx, "/a", 1<<20, refusing()) }()
 	apptest.Await(t, "all are refused", func() bool { return s.Stats().Names[0].Dead == 30 })
 	command, out := testCommand(file)
-	if err := command.Retry(t.Context(), "/a", false); err != nil || out.String() != "30 dead letters put back\n" {
+	command.Remote = sameProcess{s}
+	if err := command.Retry(t.Context(), Filter{Stream: "/a"}, false); err != nil || out.String() != "30 dead letters put back\n" {
 		t.Errorf("%v, %s", err, out)
 	}
 	apptest.Await(t, "all are refused again", func() bool { n := s.Stats().Names[0]; return n.Dead == 30 && n.Groups == 0 })
@@ -170,7 +184,7 @@ func TestRetryRunning(t *testing.T) {
 		t.Errorf("dead letters %q", got)
 	}
 	out.Reset()
-	if err := command.Discard(t.Context(), "", true); err != nil || out.String() != "30 dead letters deleted\n" {
+	if err := command.Discard(t.Context(), Filter{}, true); err != nil || out.String() != "30 dead letters deleted\n" {
 		t.Errorf("%v, %s", err, out)
 	}
 	if got := deadPayloads(t, s); len(got) > 0 || s.Stats().Names[0].Dead != 0 || s.Stats().Names[0].UsedBytes != 0 {
@@ -181,78 +195,172 @@ func TestRetryRunning(t *testing.T) {
 	if err := <-drained; err != nil {
 		t.Error(err)
 	}
-	if left := requests(file); len(left) > 0 {
-		t.Errorf("requests %q", left)
-	}
 }
 
-// A command that is interrupted withdraws its request. If the process that has the spool
-// ends, a waiting command does the work itself.
-func TestRetryServerEnds(t *testing.T) {
+// Retry, discard and move of the same letters run at once, while the drain refuses all again: each
+// letter is taken once, and there is never another one of it.
+func TestOrdersAtOnce(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "s.db")
-	s := openAt(t, file, testConfig())
-	put(t, s, "/a", "x")
+	cfg := testConfig()
+	cfg.GroupBytes = 10 // small steps
+	s := openAt(t, file, cfg)
+	const letters = 200
+	for i := range letters {
+		put(t, s, "/a", fmt.Sprintf("%03d", i))
+	}
 	refuseAll(t, s, "/a")
-	s.stopListening() // as a process that hangs
-	s.listening.Wait()
-	command, out := testCommand(file)
-	done := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
-	go func() { done <- command.Retry(ctx, "", false) }()
-	apptest.Await(t, "the command asks", func() bool { return len(requests(file)) > 0 })
+	var drains, orders sync.WaitGroup
+	for _, name := range []string{"/a", "/b"} {
+		drains.Go(func() { _ = s.Drain(ctx, name, 1<<20, refusing()) })
+	}
+	var discarded atomic.Int64
+	odd := Filter{IDs: make([]int64, 0, letters)}
+	for id := int64(1); id <= 2*letters; id += 2 {
+		odd.IDs = append(odd.IDs, id)
+	}
+	for _, o := range []Order{
+		{Work: WorkRetry}, {Work: WorkDiscard, Filter: odd}, {Work: WorkMove, Filter: Filter{Stream: "/a"}, To: "/b"}, {Work: WorkRetry}, {Work: WorkDiscard, Filter: odd},
+	} {
+		orders.Go(func() {
+			done, err := s.Do(ctx, o)
+			if err != nil {
+				t.Errorf("%s: %v", o.Work, err)
+			}
+			if o.Work == WorkDiscard {
+				discarded.Add(int64(done.Letters))
+			}
+		})
+	}
+	orders.Wait()
+	apptest.Await(t, "all is drained", func() bool {
+		waiting := int64(0)
+		for _, n := range s.Stats().Names {
+			waiting += n.Groups
+		}
+		return waiting == 0
+	})
 	cancel()
-	if err := <-done; !errors.Is(err, context.Canceled) || len(requests(file)) > 0 {
-		t.Errorf("interrupted: %v; requests %q", err, requests(file))
+	drains.Wait()
+	left := deadPayloads(t, s)
+	slices.Sort(left)
+	if got := int64(len(slices.Compact(slices.Clone(left)))); got != int64(len(left)) || got+discarded.Load() != letters {
+		t.Errorf("%d letters are left, %d of them different; %d were discarded of %d", len(left), got, discarded.Load(), letters)
 	}
-	go func() { done <- command.Retry(t.Context(), "", false) }()
-	apptest.Await(t, "the command asks", func() bool { return len(requests(file)) > 0 })
+	counted := int64(0)
+	for _, n := range s.Stats().Names {
+		counted += n.Dead
+	}
+	if counted != int64(len(left)) {
+		t.Errorf("%d counted, %d in the file", counted, len(left))
+	}
 	closeSpool(t, s)
-	if err := <-done; err != nil || out.String() != "1 dead letter put back\n" {
-		t.Errorf("%v, %s", err, out)
+	s = openAt(t, file, cfg)
+	defer closeSpool(t, s)
+	reread := int64(0)
+	for _, n := range s.Stats().Names {
+		reread += n.Dead
 	}
-	if left := requests(file); len(left) > 0 {
-		t.Errorf("requests %q", left)
+	if reread != counted {
+		t.Errorf("%d counted after a start, %d before", reread, counted)
 	}
 }
 
-// A request whose process was killed is executed by the next process that opens the spool,
-// and deleted when it is old, as is one that was not written to its end.
-func TestRequestsLeft(t *testing.T) {
+// A filter selects letters by each of its fields.
+func TestFilter(t *testing.T) {
+	t.Parallel()
+	s := openAt(t, filepath.Join(t.TempDir(), "s.db"), testConfig())
+	defer closeSpool(t, s)
+	for i, text := range []string{"1", "?2", "3"} {
+		e := queue.Entry{Payload: []byte(text), Rows: 1, At: time.UnixMicro(int64(1000 * i))}
+		if _, err := s.Append(t.Context(), []string{"/a", "/a", "/b"}[i], e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refuseAll(t, s, "/a")
+	refuseAll(t, s, "/b")
+	yes, no := true, false
+	for _, test := range []struct {
+		Filter
+		want string
+	}{
+		{Filter{}, "1?23"},
+		{Filter{Stream: "/a"}, "1?2"},
+		{Filter{Reason: "luck"}, "1?23"},
+		{Filter{Reason: "%"}, ""},
+		{Filter{InDoubt: &yes}, "?2"},
+		{Filter{InDoubt: &no}, "13"},
+		{Filter{Since: time.UnixMicro(1000)}, "?23"},
+		{Filter{Until: time.UnixMicro(2000)}, "1?2"},
+		{Filter{IDs: []int64{1, 3}}, "13"},
+		{Filter{IDs: []int64{1, 3}, Stream: "/b"}, "3"},
+	} {
+		letters, err := s.Letters(t.Context(), test.Filter, 0, 10)
+		got := ""
+		for _, l := range letters {
+			got += string(l.Payload)
+		}
+		done, errDone := s.Do(t.Context(), Order{Work: WorkDiscard, Filter: test.Filter, DryRun: true})
+		if err != nil || errDone != nil || got != test.want || done.Letters != len(letters) {
+			t.Errorf("%+v: %q, want %q; %d counted; %v, %v", test.Filter, got, test.want, done.Letters, err, errDone)
+		}
+	}
+}
+
+// What waits under a name is given to another one: the groups keep their place, and the letters
+// change their name. A repair keeps that.
+func TestMove(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "s.db")
 	s := openAt(t, file, testConfig())
-	put(t, s, "/a", "1")
-	put(t, s, "/a", "2")
+	put(t, s, "/a", "dead")
 	refuseAll(t, s, "/a")
+	put(t, s, "/a", "waits")
+	move := func(from, to string, waiting bool) (Done, error) {
+		return s.Do(t.Context(), Order{Work: WorkMove, Filter: Filter{Stream: from}, To: to, Waiting: waiting})
+	}
+	for _, pair := range [][2]string{{"/a", ""}, {"/a", "/a"}, {"/none", "/b"}, {"", "/b"}} {
+		if done, err := move(pair[0], pair[1], true); !errors.Is(err, ErrOrder) {
+			t.Errorf("%v: %+v, %v", pair, done, err)
+		}
+	}
+	if done, err := move("/a", "/b", true); err != nil || done != (Done{Letters: 1, Records: 1}) {
+		t.Errorf("%+v, %v", done, err)
+	}
+	check := func(want string) {
+		t.Helper()
+		var got []string
+		for _, n := range s.Stats().Names {
+			got = append(got, fmt.Sprintf("%s>%s:%d,%d", n.Name, n.MovedTo, n.Groups, n.Dead))
+		}
+		if fmt.Sprint(got) != want {
+			t.Errorf("names %v, want %s", got, want)
+		}
+	}
+	check("[/a>/b:1,0 /b>:0,1]")
 	closeSpool(t, s)
-	left, old, torn := file+requestEnding+"left", file+requestEnding+"old", file+requestEnding+"torn"
-	var errs []error
-	errs = append(errs, writeRequest(left, request{Work: workDiscard, selection: selection{Upto: 1, InDoubt: true, Raw: true}}))
-	errs = append(errs, writeRequest(old, request{Work: workDiscard, selection: selection{Upto: 9, InDoubt: true, Raw: true}}))
-	errs = append(errs, os.WriteFile(torn, []byte(`{"work":"discard","upto":9`), 0o600))
-	long := time.Now().Add(-2 * requestStale)
-	errs = append(errs, os.Chtimes(old, long, long))
-	if err := errors.Join(errs...); err != nil {
+	if _, _, err := Repair(t.Context(), file, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	s = openAt(t, file, testConfig())
-	apptest.Await(t, "the request is answered", func() bool {
-		r, err := readRequest(left)
-		return err == nil && r.Answered && r.Error == ""
-	})
-	apptest.Await(t, "the old request is deleted", func() bool { return len(requests(file)) == 2 })
-	if got := deadPayloads(t, s); !slices.Equal(got, []string{"2"}) {
-		t.Errorf("dead letters %q", got)
+	defer func() { closeSpool(t, s) }()
+	check("[/a>/b:1,0 /b>:0,1]")
+	if _, err := move("/b", "/c", true); err != nil {
+		t.Error(err)
+	}
+	check("[/a>/c:1,0 /b>/c:0,0 /c>:0,1]")
+	if _, err := move("/c", "/a", true); err != nil {
+		t.Error(err)
 	}
 	closeSpool(t, s)
-	err := os.Chtimes(left, long, long)
-	if err := errors.Join(err, os.Chtimes(torn, long, long)); err != nil {
-		t.Fatal(err)
-	}
 	s = openAt(t, file, testConfig())
-	defer closeSpool(t, s)
-	apptest.Await(t, "the answer is deleted", func() bool { return len(requests(file)) == 0 })
+	check("[/a>:1,1 /b>/a:0,0 /c>/a:0,0]")
+	put(t, s, "/b", "in use again")
+	check("[/a>:1,1 /b>:1,0 /c>/a:0,0]")
+	if got := drainSome(t, s, "/a", 1); !slices.Equal(got, []string{"waits"}) {
+		t.Errorf("drained %q", got)
+	}
 }
 
 // The export names what is in doubt.
@@ -266,11 +374,11 @@ func TestExportInDoubt(t *testing.T) {
 	refuseAll(t, s, "/a")
 	command, out := testCommand(file)
 	command.Decode = func([]byte) ([]json.RawMessage, error) { return []json.RawMessage{[]byte("1")}, nil }
-	if err := command.Export(t.Context(), "", true); err != nil || strings.Count(out.String(), `"in_doubt":true`) != 1 {
+	if err := command.Export(t.Context(), Filter{}, true); err != nil || strings.Count(out.String(), `"in_doubt":true`) != 1 {
 		t.Errorf("%v, %s", err, out)
 	}
-	command.Out = io.Discard
-	if err := command.Discard(t.Context(), "/a", false); err == nil || !strings.Contains(err.Error(), "2 dead letters would be deleted") {
+	command.Out, command.Remote = io.Discard, sameProcess{s}
+	if err := command.Discard(t.Context(), Filter{Stream: "/a"}, false); err == nil || !strings.Contains(err.Error(), "2 dead letters would be deleted") {
 		t.Errorf("discard without --yes: %v", err)
 	}
 }

@@ -72,9 +72,11 @@
 // into FILE and syncs it before anything is answered or drained, because the fsync of the last
 // transactions may not have been made, or may have failed.
 //
-// One process at a time writes the file, held by a lock on FILE-lock. Another process that
-// wants dead letters retried or discarded leaves a file FILE-request-ID, which that process
-// executes and answers.
+// One process at a time writes the file, held by a lock on FILE-lock, which has its number and
+// its admin listener. Another process asks it there to have dead letters retried, discarded or
+// moved.
+//
+// Groups that were given to another name keep their own, and the table moves has the other one.
 //
 // # Flow
 //
@@ -89,8 +91,8 @@
 //	file.go       opens, locks and reads the file; the only code that opens it
 //	schema.go     the tables of the file, and their version
 //	inspect.go    where each name stands; what is missing or damaged
-//	dead.go       dead letters: read, retry, discard
-//	request.go    retry and discard on a spool that another process has open
+//	dead.go       dead letters: filter and read
+//	order.go      retries, discards and moves them
 //	repair.go     copies what can be read into a new file
 //	command.go    the subcommands of spillway spool
 package spool

@@ -376,7 +376,7 @@ func TestLaterVersion(t *testing.T) {
 	put(t, s, "/a", "x")
 	closeSpool(t, s)
 	damage(t, file, "PRAGMA user_version = 2")
-	_, err := openFile(t.Context(), file)
+	_, err := openFile(t.Context(), file, "")
 	_, errInspect := inspectFile(file)
 	for _, err := range []error{err, errInspect} {
 		if err == nil || !strings.Contains(err.Error(), "the file has version 2, this program supports version 1") {

@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 	"zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
+
+	"spillway/internal/serve/queue"
 )
 
 func groupID(number int64, sequence uint64) int64 { return number<<sequenceBits | int64(sequence) }
@@ -39,12 +41,12 @@ type file struct {
 
 // openFile opens a file for writing; directory and file are created if missing. Errors
 // wrap ErrInUse and ErrDamaged.
-func openFile(ctx context.Context, path string) (*file, error) {
+func openFile(ctx context.Context, path, admin string) (*file, error) {
 	f := &file{path: path, reserve: reserveBytes}
 	_, _ = rand.Read(f.epoch[:]) // never fails
 	err := makeDirectory(filepath.Dir(path))
 	if err == nil {
-		f.lock, err = lockFile(path + "-lock")
+		f.lock, err = lockFile(path+"-lock", admin)
 	}
 	if err == nil {
 		f.writer, err = openWriter(ctx, path)
@@ -88,11 +90,14 @@ func inspectFile(path string) (*file, error) {
 // close closes the file and releases the lock.
 func (f *file) close() error {
 	var errs []error
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	for _, conn := range []*sqlite.Conn{f.reader, f.writer} {
 		if conn != nil {
 			errs = append(errs, conn.Close())
 		}
 	}
+	f.reader = nil
 	if f.lock != nil {
 		errs = append(errs, f.lock.Close())
 	}
@@ -131,24 +136,46 @@ func isDirectory(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// lockFile takes the lock, which ends with the process at the latest.
-func lockFile(name string) (*os.File, error) {
+// lockFile takes the lock, which ends with the process at the latest. It notes the process's
+// number and its admin listener.
+func lockFile(name, admin string) (*os.File, error) {
 	lock, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o640)
 	if err != nil {
 		return nil, fmt.Errorf("open its lock: %w", err)
 	}
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		owner := make([]byte, 20)
-		n, _ := lock.Read(owner) // for the message only
+		pid, _ := readOwner(lock) // for the message only
 		_ = lock.Close()
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("lock %s: %w", name, err)
 		}
-		return nil, fmt.Errorf("%w (pid %s): stop that process, or use another data directory", ErrInUse, strings.TrimSpace(string(owner[:n])))
+		return nil, fmt.Errorf("%w (pid %s): stop that process, or use another data directory", ErrInUse, pid)
 	}
-	_ = lock.Truncate(0) // the pid is for the message above only
-	_, _ = fmt.Fprintf(lock, "%d\n", os.Getpid())
+	_ = lock.Truncate(0) // for the message above and Owner only
+	_, _ = fmt.Fprintf(lock, "%d %s\n", os.Getpid(), admin)
 	return lock, nil
+}
+
+// readOwner returns what the process that has a lock has noted.
+func readOwner(lock *os.File) (pid, admin string) {
+	owner := make([]byte, 1024)
+	n, _ := lock.Read(owner)
+	pid, admin, _ = strings.Cut(strings.TrimSpace(string(owner[:n])), " ")
+	return pid, admin
+}
+
+// Owner returns whether a process has the spool of a file open, and Config.Admin of that process.
+func Owner(path string) (held bool, admin string) {
+	lock, err := os.Open(path + "-lock")
+	if err != nil {
+		return false, ""
+	}
+	defer lock.Close()
+	if !errors.Is(unix.Flock(int(lock.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK) {
+		return false, ""
+	}
+	_, admin = readOwner(lock)
+	return true, admin
 }
 
 func openWriter(ctx context.Context, path string) (*sqlite.Conn, error) {
@@ -309,6 +336,9 @@ func (f *file) read(ctx context.Context, name string, after uint64, limit int) (
 func (f *file) query(ctx context.Context, work func(*sqlite.Conn) error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.reader == nil {
+		return queue.ErrClosed
+	}
 	f.reader.SetInterrupt(ctx.Done())
 	defer f.reader.SetInterrupt(nil)
 	return work(f.reader)

@@ -118,9 +118,10 @@ type groupKey struct {
 }
 
 // is reports whether a request with the key, the name and the fingerprint is the one that
-// was stored: their acceptance times differ by less than the time that the key is kept.
-func (k *groupKey) is(e *queue.Entry) bool {
-	return e.At.Sub(k.accepted).Abs() < e.Expires.Sub(e.At)
+// was stored: their acceptance times differ by less than the time that the key is kept, or the
+// stored one's lies in the future, because a clock was wrong. now is the time of the database.
+func (k *groupKey) is(e *queue.Entry, now time.Time) bool {
+	return e.At.Sub(k.accepted).Abs() < e.Expires.Sub(e.At) || k.accepted.After(now)
 }
 
 // appendKeys appends the idempotency keys of a group's entries.

@@ -22,10 +22,11 @@ type head struct {
 	rows    int64    // in them
 	bytes   int64    // in them
 	oldest  time.Time
-	keys    int64 // bytes of the idempotency keys of these groups, with their rows
-	dead    int64 // dead letters
-	inDoubt int64 // of these
-	deadIn  int64 // bytes in the dead letters
+	keys    int64  // bytes of the idempotency keys of these groups, with their rows
+	dead    int64  // dead letters
+	inDoubt int64  // of these
+	deadIn  int64  // bytes in the dead letters
+	movedTo string // the name that the groups were given to; "": none
 }
 
 // holds returns the bytes of the rows of a name, without those of pages that are not full.
@@ -42,6 +43,9 @@ func (f *file) heads(ctx context.Context) ([]head, error) {
 			stmt.ColumnBytes(1, h.id[:])
 			heads = append(heads, h)
 		})
+		if err == nil {
+			err = readMoves(conn, heads)
+		}
 		for i := range heads {
 			h := &heads[i]
 			if err == nil {
@@ -63,6 +67,21 @@ func (f *file) heads(ctx context.Context) ([]head, error) {
 		return nil, fmt.Errorf("read the names of the spool: %w", damaged(err))
 	}
 	return heads, nil
+}
+
+// readMoves reads which names were moved.
+func readMoves(conn *sqlite.Conn, heads []head) error {
+	found, err := number(conn, "SELECT count(*) FROM sqlite_schema WHERE name = 'moves'")
+	if err != nil || found == 0 {
+		return err
+	}
+	return each(conn, "SELECT name, target FROM moves", nil, func(stmt *sqlite.Stmt) {
+		for i := range heads {
+			if heads[i].name == stmt.ColumnText(0) {
+				heads[i].movedTo = stmt.ColumnText(1)
+			}
+		}
+	})
 }
 
 // count counts what waits under the name with that number.

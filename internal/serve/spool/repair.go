@@ -16,16 +16,13 @@ import (
 // left of damaged groups becomes dead letters. The old file is kept under another name,
 // which Repair returns together with what was wrong. Errors wrap ErrInUse.
 func Repair(ctx context.Context, path string, now time.Time) (kept string, flaws []Flaw, err error) {
-	lock, err := lockFile(path + "-lock")
+	lock, err := lockFile(path+"-lock", "")
 	if err != nil {
 		return "", nil, fmt.Errorf("repair the spool %s: %w", path, err)
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
 	fresh := path + ".repaired"
 	if err := remove(fresh); err != nil {
-		return "", nil, err
-	}
-	if err := deleteRequests(path); err != nil { // dead letters get other ids
 		return "", nil, err
 	}
 	if flaws, err = copyFile(ctx, path, fresh); err != nil {
@@ -73,7 +70,7 @@ func copyFile(ctx context.Context, from, to string) (flaws []Flaw, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, old.close()) }()
-	fresh, err := openFile(ctx, to)
+	fresh, err := openFile(ctx, to, "")
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +90,7 @@ func copyFile(ctx context.Context, from, to string) (flaws []Flaw, err error) {
 			return nil, err
 		}
 	}
-	err = old.deadLetters(ctx, "", func(l queue.DeadLetter) error {
+	err = old.deadLetters(ctx, Filter{}, func(l queue.DeadLetter) error {
 		c.change.dead = append(c.change.dead, l)
 		return c.flush(surveyBytes)
 	})

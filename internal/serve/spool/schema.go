@@ -64,6 +64,10 @@ CREATE TABLE clocks (
 	ahead INTEGER NOT NULL
 ) WITHOUT ROWID;`
 
+// movesTable is a table that a file has once names were moved: a name, and the one that its groups
+// were given to.
+const movesTable = "CREATE TABLE IF NOT EXISTS moves (name TEXT PRIMARY KEY, target TEXT NOT NULL) WITHOUT ROWID"
+
 // checkVersion reports whether a file is empty. It returns an error unless this program can
 // read the file.
 func checkVersion(conn *sqlite.Conn) (empty bool, err error) {

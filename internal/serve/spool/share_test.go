@@ -93,7 +93,8 @@ func testShares(t *testing.T, share int64, e queue.Entry) {
 	drainAll(t, s, "/a", newDatabase())
 	drainAll(t, s, "/b", newDatabase())
 	command, _ := testCommand(file)
-	if err := command.Discard(t.Context(), "/a", true); err != nil {
+	command.Remote = sameProcess{s}
+	if err := command.Discard(t.Context(), Filter{Stream: "/a"}, true); err != nil {
 		t.Error(err)
 	}
 	if n := s.Stats().Names[0]; n.UsedBytes != 0 {
@@ -143,6 +144,9 @@ func TestKeyAcceptance(t *testing.T) {
 	keyed(time.Hour-time.Second, time.Hour, true)
 	keyed(time.Hour, time.Hour, false)
 	keyed(90*time.Minute, time.Hour, true)
+	start = time.Now()
+	keyed(48*time.Hour, time.Hour, false) // the clock is ahead
+	keyed(0, time.Hour, true)
 }
 
 // A request does not join one with its key that is accepted at another time.
@@ -150,7 +154,7 @@ func TestKeyAcceptanceConcurrent(t *testing.T) {
 	t.Parallel()
 	s := openAt(t, filepath.Join(t.TempDir(), "s.db"), testConfig())
 	defer closeSpool(t, s)
-	now := time.Now()
+	now := time.Now().Add(-10 * time.Hour)
 	results := make(chan error)
 	for i := range 10 {
 		go func() {

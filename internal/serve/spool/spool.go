@@ -31,6 +31,7 @@ type Config struct {
 	QueueBytes int   // that wait for the next fsync
 	GroupBytes int   // of one group, unless one entry has more
 	Log        *slog.Logger
+	Admin      string // the address at which this process does work on the file for others; "": none
 
 	// Shares bound what the file holds of a name: groups that wait and dead letters. A name
 	// without a share, or with 0, is bounded by Bytes only.
@@ -49,9 +50,6 @@ type Spool struct {
 	cfg  Config
 	file *file
 	done chan struct{} // closed when run has ended
-
-	stopListening context.CancelFunc
-	listening     sync.WaitGroup // of requests of other processes
 
 	mu       sync.Mutex
 	wake     sync.Cond // there may be work for run, or the spool is closing
@@ -89,7 +87,7 @@ type nameState struct {
 // missing. Errors wrap ErrInUse and ErrDamaged. The owner must call Close when the drains
 // have ended.
 func Open(ctx context.Context, path string, cfg Config) (*Spool, error) {
-	f, err := openFile(ctx, path)
+	f, err := openFile(ctx, path, cfg.Admin)
 	if err != nil {
 		return nil, err
 	}
@@ -113,22 +111,17 @@ func Open(ctx context.Context, path string, cfg Config) (*Spool, error) {
 		s.names[h.name] = &nameState{head: h, grown: make(chan struct{})}
 	}
 	go s.run()
-	listen, stop := context.WithCancel(context.WithoutCancel(ctx))
-	s.stopListening = stop
-	s.listening.Go(func() { s.listen(listen) })
 	return s, nil
 }
 
 // Close refuses new entries, makes the accepted ones durable and closes the file. The
 // drains must have ended. It is called once.
 func (s *Spool) Close() error {
-	s.stopListening()
 	s.mu.Lock()
 	s.closed = true
 	s.wake.Broadcast()
 	s.mu.Unlock()
 	<-s.done
-	s.listening.Wait()
 	return s.file.close()
 }
 
@@ -184,5 +177,5 @@ func (s *Spool) Waiting(ctx context.Context, name string, yield func(queue.Group
 
 // DeadLetters calls yield for each dead letter of a name, oldest first; "" is all names.
 func (s *Spool) DeadLetters(ctx context.Context, name string, yield func(queue.DeadLetter) error) error {
-	return s.file.deadLetters(ctx, name, yield)
+	return s.file.deadLetters(ctx, Filter{Stream: name}, yield)
 }

@@ -20,7 +20,7 @@ import (
 )
 
 func testConfig() Config {
-	return Config{Bytes: 1 << 30, QueueBytes: 64 << 20, GroupBytes: 1 << 20, Log: slog.New(slog.DiscardHandler)}
+	return Config{Bytes: 1 << 30, QueueBytes: 64 << 20, GroupBytes: 1 << 20, Log: slog.New(slog.DiscardHandler), Admin: "127.0.0.1:9"}
 }
 
 // openAt opens a spool. The test closes it, or its process ends.
@@ -299,7 +299,7 @@ func TestInUse(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "s.db")
 	s := openAt(t, file, testConfig())
 	put(t, s, "/a", "one")
-	_, err := openFile(t.Context(), file)
+	_, err := openFile(t.Context(), file, "")
 	if !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", os.Getpid())) {
 		t.Errorf("a second time: %v", err)
 	}
@@ -323,7 +323,7 @@ func TestInUse(t *testing.T) {
 	if err := os.WriteFile(other, []byte(strings.Repeat("no database ", 500)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openFile(t.Context(), other); !errors.Is(err, ErrDamaged) {
+	if _, err := openFile(t.Context(), other, ""); !errors.Is(err, ErrDamaged) {
 		t.Errorf("no database: %v", err)
 	}
 }
@@ -331,7 +331,7 @@ func TestInUse(t *testing.T) {
 // damage runs SQL on the file of a closed spool.
 func damage(t *testing.T, file, sql string) {
 	t.Helper()
-	f, err := openFile(t.Context(), file)
+	f, err := openFile(t.Context(), file, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,8 +38,9 @@ type NameStats struct {
 	Oldest  time.Duration
 	Records uint64 // drained since the start
 	Retries uint64
-	Dead    int64 // dead letters in the file
-	InDoubt int64 // dead letters that the database may have
+	MovedTo string // the name that the groups were given to; "": none
+	Dead    int64  // dead letters in the file
+	InDoubt int64  // dead letters that the database may have
 
 	UsedBytes  int64 // of its groups and dead letters
 	LimitBytes int64 // Config.Shares; 0: none
@@ -79,7 +80,7 @@ func (s *Spool) Stats() Stats {
 	for _, n := range s.names {
 		of := NameStats{
 			Name: n.name, State: n.drain, Groups: max(0, n.groups), Rows: max(0, n.rows), Bytes: max(0, n.bytes),
-			Records: n.drainedRows, Retries: n.retries, Dead: n.dead, InDoubt: n.inDoubt,
+			Records: n.drainedRows, Retries: n.retries, MovedTo: n.movedTo, Dead: n.dead, InDoubt: n.inDoubt,
 			UsedBytes: s.usedBy(n), LimitBytes: s.cfg.Shares[n.name],
 		}
 		if n.reason != nil {

@@ -3,6 +3,7 @@ package spool
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,7 +22,15 @@ type change struct {
 	drained []drained     // to be deleted
 	retried []int64       // ids of dead letters to be deleted, because they are in groups or given up
 	dead    []queue.DeadLetter
+	move    move
 	clocks  map[string]time.Duration // see Spool.SetClock
+}
+
+// move gives dead letters, and the groups of a name, to another name.
+type move struct {
+	to      string // "": none
+	letters []int64
+	from    string // the name; "": only letters
 }
 
 // nameEpoch is an epoch of a name.
@@ -31,7 +40,7 @@ type nameEpoch struct {
 }
 
 func (c *change) empty() bool {
-	return len(c.names)+len(c.groups)+len(c.keys)+len(c.drained)+len(c.retried)+len(c.dead)+len(c.clocks) == 0
+	return len(c.names)+len(c.groups)+len(c.keys)+len(c.drained)+len(c.retried)+len(c.dead)+len(c.clocks) == 0 && c.move.to == ""
 }
 
 // drained is the groups of a name up to a sequence, which are no longer needed.
@@ -181,6 +190,12 @@ func (t *transaction) apply(c change) error {
 			return err
 		}
 		t.numbers[h.name] = t.conn.LastInsertRowID()
+		if h.movedTo != "" {
+			err = t.move(move{from: h.name, to: h.movedTo})
+		}
+		if err != nil {
+			return err
+		}
 		for _, e := range h.epochs {
 			if err := t.addEpoch(t.numbers[h.name], e); err != nil {
 				return err
@@ -220,6 +235,9 @@ func (t *transaction) apply(c change) error {
 			return err
 		}
 	}
+	if err := t.move(c.move); err != nil {
+		return err
+	}
 	for name, ahead := range c.clocks {
 		if err := t.exec("INSERT OR REPLACE INTO clocks (name, ahead) VALUES (?, ?)", name, ahead.Microseconds()); err != nil {
 			return err
@@ -250,6 +268,29 @@ func (t *transaction) delete(d drained) error {
 		return err
 	}
 	return t.shrink()
+}
+
+// move notes the other name. The groups keep theirs, because it is part of what a database knows
+// them by.
+func (t *transaction) move(m move) error {
+	for _, id := range m.letters {
+		if err := t.exec("UPDATE dead SET name = ? WHERE id = ?", m.to, id); err != nil {
+			return err
+		}
+	}
+	if m.from == "" {
+		return nil
+	}
+	for _, sql := range []string{
+		movesTable, "INSERT OR REPLACE INTO moves (name, target) VALUES (?1, ?2)", "UPDATE moves SET target = ?2 WHERE target = ?1",
+		"DELETE FROM moves WHERE name = target",
+	} {
+		args := []any{m.from, m.to}
+		if err := t.exec(sql, args[:strings.Count(sql, "?")]...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // addDead adds dead letters.

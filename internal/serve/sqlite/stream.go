@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -90,10 +91,16 @@ func (st *Stream) open(ctx context.Context) (*sqlite.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := tables.Ensure(ctx, tableSession{conn}, dialect, streamtables.Own(dialect, st.def.Spooled)); err != nil {
+	err = tables.Ensure(ctx, tableSession{conn}, dialect, streamtables.Own(dialect, st.def.Spooled))
+	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return conn, nil
+}
+
+// resolved returns the table with its schema.
+func (st *Stream) resolved() string {
+	return strings.ToLower(cmp.Or(st.table.Schema, "main") + "." + st.table.Name)
 }
 
 // Ping implements stream.Database.

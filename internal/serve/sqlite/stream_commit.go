@@ -84,7 +84,7 @@ type batchWriter struct {
 // attempt runs the transaction. Rows that make it fail are added to spoilers.
 func (w *batchWriter) attempt(ctx context.Context) error {
 	w.stored = w.stored[:0]
-	err := streamtables.Commit(ctx, w, dialect, w.st.def.Name, w.b)
+	err := streamtables.Commit(ctx, w, dialect, w.st.resolved(), w.b)
 	if !w.conn.AutocommitEnabled() {
 		w.conn.SetInterrupt(nil) // the end of ctx must not leave the transaction open
 		err = errors.Join(err, w.exec("ROLLBACK"))

@@ -50,7 +50,7 @@ func (w *batchWriter) InsertRows(_ context.Context, rows []stream.Row) error {
 
 // InsertKeys implements streamtables.Session.
 func (w *batchWriter) InsertKeys(ctx context.Context, requests []*stream.Entry) error {
-	return streamtables.InsertKeys(ctx, w, dialect, w.st.def.Name, w.b, requests)
+	return streamtables.InsertKeys(ctx, w, dialect, w.st.resolved(), w.b, requests)
 }
 
 // insertRow inserts a row whose values are bound, or notes why it is refused.

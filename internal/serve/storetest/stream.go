@@ -81,6 +81,7 @@ func Stream(t *testing.T, b StreamBackend) {
 		{"BlockedInOrder", testStreamBlockedInOrder, keeps},
 		{"UniqueKey", testStreamUniqueKey, keeps},
 		{"IdempotencyKey", testStreamIdempotencyKey, breaks},
+		{"Names", testStreamNames, keeps},
 		{"KeyRace", testStreamKeyRace, keeps},
 		{"Order", testStreamOrder, keeps},
 		{"Forget", testStreamForget, keeps},

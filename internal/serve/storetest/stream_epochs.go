@@ -217,7 +217,7 @@ func testStreamKeyTimes(t *testing.T, b StreamBackend) {
 	db := b.open(t)
 	s := db.stream(t, readings(), nil)
 	sink := db.Sink(t, s.Schema())
-	base := time.Now().Truncate(time.Microsecond).Add(-10 * time.Minute)
+	base := time.Now().Truncate(time.Microsecond).Add(-6 * time.Hour)
 	id := byte(0)
 	send := func(key string, at time.Time, body string) stream.Result {
 		t.Helper()

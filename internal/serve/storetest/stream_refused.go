@@ -136,11 +136,22 @@ func testStreamIdempotencyKey(t *testing.T, b StreamBackend) {
 	if o := send(t, second, "empty", `{"id":"x"}`); !o.Replayed || len(o.Refused) != 1 {
 		t.Errorf("nothing to store, again: %+v", o)
 	}
-	// Other streams have keys of their own, and an expired key is free.
+	// A key belongs to the table, whatever the path. Other tables have keys of their own, and an
+	// expired key is free.
 	other := readings()
 	other.Name = "/other"
+	if o, err := trySend(t, db.stream(t, other, nil), "key", `{"id":20}`); !errors.Is(err, queue.ErrKeyReused) {
+		t.Errorf("the key at another path of the table, with another body: %+v, %v", o, err)
+	}
+	db.exec(t, "CREATE TABLE others (id integer, device integer, note varchar(20))")
+	other.Table = "others"
 	if o := send(t, db.stream(t, other, nil), "key", `{"id":20}`); o.Replayed || o.Stored != 1 {
-		t.Errorf("another stream's key: %+v", o)
+		t.Errorf("another table's key: %+v", o)
+	}
+	// What an earlier version has stored under the path is found.
+	db.exec(t, "UPDATE spillway_requests SET stream = '/other' WHERE stream LIKE '%others'")
+	if o, err := trySend(t, db.stream(t, other, nil), "key", `{"id":21}`); !errors.Is(err, queue.ErrKeyReused) {
+		t.Errorf("a key of an earlier version: %+v, %v", o, err)
 	}
 	short := db.stream(t, readings(), func(c *stream.Config) { c.KeyTTL = 1 })
 	send(t, short, "short", `{"id":30}`)
@@ -150,6 +161,25 @@ func testStreamIdempotencyKey(t *testing.T, b StreamBackend) {
 	}
 	if err != nil || o.Replayed || o.Stored != 1 {
 		t.Errorf("an expired key: %+v, %v", o, err)
+	}
+}
+
+// testStreamNames stores records in a table whose names need quotes.
+func testStreamNames(t *testing.T, b StreamBackend) {
+	db := b.open(t)
+	const sql = `CREATE TABLE "order-lines" ("order id" integer NOT NULL PRIMARY KEY, "unit price" decimal(10,2), "2nd $note" varchar(20))`
+	if db.Exec(t.Context(), sql) != nil { // the database has other quotes
+		db.exec(t, strings.ReplaceAll(sql, `"`, "`"))
+	}
+	def := stream.Definition{Name: "/lines", Table: "order-lines", Key: []string{"order id"}, OrderBy: "order id"}
+	for name, kind := range map[string]stream.Type{"order id": stream.Integer, "unit price": stream.Decimal, "2nd $note": stream.Text} {
+		def.Columns = append(def.Columns, stream.Column{Name: name, Type: kind, Required: true})
+	}
+	s := db.stream(t, def, nil)
+	for range 2 {
+		if o := send(t, s, "", `{"order id":1,"unit price":"1.25","2nd $note":"x"}`); o.Stored != 1 || len(o.Refused) != 0 {
+			t.Errorf("%+v", o)
+		}
 	}
 }
 

@@ -36,15 +36,16 @@ type StoredKey struct {
 
 // FindKey looks for a request among those that spillway_requests has under its key: the newest
 // one, and the earlier ones that its column earlier holds. Two requests with one key are the
-// same if their acceptance times differ by less than KeyTTL, whichever was stored first. now is
-// the time of the database. If the request is found, FindKey sets its Result and returns true.
+// same if their acceptance times differ by less than KeyTTL, whichever was stored first, or if the
+// stored one's lies in the future, because the clock was wrong. now is the time of the database.
+// If the request is found, FindKey sets its Result and returns true.
 //
 // A key that belongs to keyUsesMax requests that are still kept takes no other: the request is
 // refused like one with another body, because an earlier one cannot be forgotten.
 func (b *Batch) FindKey(e *Entry, stored []StoredKey, now time.Time) bool {
 	at, kept := e.acceptedAt(now), 0
 	for _, k := range stored {
-		if at.Sub(k.Accepted).Abs() < b.KeyTTL {
+		if at.Sub(k.Accepted).Abs() < b.KeyTTL || k.Accepted.After(now) {
 			e.Found(k.Fingerprint, k.Outcome)
 			return true
 		}

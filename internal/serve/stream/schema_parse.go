@@ -15,7 +15,7 @@ type Form uint8
 // The forms of a body.
 const (
 	FormJSON  Form = iota // one object, or an array of objects: the first byte decides
-	FormLines             // one object per line (NDJSON); empty lines are skipped
+	FormLines             // one object per line (NDJSON); empty lines and a byte order mark are skipped
 )
 
 // FormOf returns the form of a Content-Type: FormLines for NDJSON, else FormJSON.
@@ -117,7 +117,7 @@ type parser struct {
 
 // lines reads NDJSON.
 func (p *parser) lines() error {
-	rest := p.data
+	rest := bytes.TrimPrefix(p.data, byteOrderMark)
 	for len(rest) > 0 {
 		line, after, _ := bytes.Cut(rest, newline)
 		rest = after
@@ -137,7 +137,7 @@ func (p *parser) lines() error {
 	return nil
 }
 
-var newline = []byte("\n")
+var newline, byteOrderMark = []byte("\n"), []byte("\ufeff")
 
 // line reads the one record of a line and reports whether the line is JSON.
 func (p *parser) line() bool {

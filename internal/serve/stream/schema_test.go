@@ -227,6 +227,7 @@ func TestParseBodies(t *testing.T) {
 		{"\n [ {} , {} ] \n", FormJSON, 2, ""},
 		{"", FormLines, 0, ""},
 		{"{}\n{}\n\n", FormLines, 2, ""},
+		{"\ufeff{\"i\":1}\n{}\n", FormLines, 2, ""},
 		{"", FormJSON, 0, "it is empty"},
 		{`{"i":1} x`, FormJSON, 0, "more after the record"},
 		{"{\"i\":1}\n{\"i\":2}", FormJSON, 0, "application/x-ndjson"},

@@ -50,6 +50,7 @@ type Spooled struct {
 	cfg    Config
 	schema *Schema
 	spool  Spool
+	name   string // of what is drained
 	sink   Sink
 
 	workers   sync.WaitGroup
@@ -74,14 +75,20 @@ type Spooled struct {
 // OpenSpooled starts to drain a stream. Of Config it requires BatchRows, BatchBytes,
 // CommitTimeout, KeyTTL and Log. The owner must call Close before it closes the spool.
 func OpenSpooled(cfg Config, schema *Schema, spool Spool, sink Sink) *Spooled {
+	return OpenDrain(cfg, schema, spool, schema.def.Name, sink)
+}
+
+// OpenDrain is OpenSpooled for what a spool has under another name: that of a stream which is no
+// longer configured, or was given another ack. Its Store must not be called.
+func OpenDrain(cfg Config, schema *Schema, spool Spool, name string, sink Sink) *Spooled {
 	cfg.SpoolMaxAge = cmp.Or(cfg.SpoolMaxAge, DefaultSpoolMaxAge)
-	s := &Spooled{cfg: cfg, schema: schema, spool: spool, sink: sink}
+	s := &Spooled{cfg: cfg, schema: schema, spool: spool, name: name, sink: sink}
 	s.base, s.abort = context.WithCancel(context.Background())
 	s.draining, s.stopDrain = context.WithCancel(s.base)
-	s.maintenance = newMaintenance(cfg, schema.def.Name, sink, &s.counters.swept)
-	s.maintenance.measured = func(d Durability) { spool.SetClock(schema.def.Name, d.Clock) }
+	s.maintenance = newMaintenance(cfg, name, sink, &s.counters.swept)
+	s.maintenance.measured = func(d Durability) { spool.SetClock(name, d.Clock) }
 	s.workers.Go(func() {
-		_ = spool.Drain(s.draining, schema.def.Name, cfg.BatchBytes, s) // the spool logs and reports the error
+		_ = spool.Drain(s.draining, name, cfg.BatchBytes, s) // the spool logs and reports the error
 	})
 	s.workers.Go(func() { s.maintenance.run(s.draining) })
 	return s
@@ -120,7 +127,7 @@ func (s *Spooled) Store(ctx context.Context, r Request) (Receipt, error) {
 	if e.Payload, err = appendRecords(make([]byte, 0, r.Records.Size()+64), r.Records, 0, e.Rows, refused); err != nil {
 		return Receipt{}, err
 	}
-	receipt.Replayed, err = s.spool.Append(ctx, s.schema.def.Name, e)
+	receipt.Replayed, err = s.spool.Append(ctx, s.name, e)
 	switch {
 	case err != nil:
 		s.counters.rejected(err)
@@ -164,7 +171,7 @@ func (s *Spooled) StoreGroups(_ context.Context, groups []queue.Group) (queue.St
 // batches: this one may be finished.
 func (s *Spooled) commit(b *Batch) error {
 	err := commitWithin(s.base, s.cfg.CommitTimeout, s.sink, b, func() {
-		s.cfg.Log.Warn("COMMIT not answered within commit_timeout: the drain waits for it", "stream", s.schema.def.Name)
+		s.cfg.Log.Warn("COMMIT not answered within commit_timeout: the drain waits for it", "stream", s.name)
 	})
 	s.maintenance.observe(b.Session, err)
 	return err
@@ -176,7 +183,7 @@ func (s *Spooled) clock() time.Duration {
 	if d, ok := s.maintenance.durability(); ok {
 		return d.Clock
 	}
-	ahead, _ := s.spool.Clock(s.schema.def.Name)
+	ahead, _ := s.spool.Clock(s.name)
 	return ahead
 }
 
@@ -190,7 +197,7 @@ func (s *Spooled) stored(b *drainBatch, took time.Duration) queue.Stored {
 	if behind := b.Mark.Behind; behind != nil {
 		s.cfg.Log.Error("database lacks groups that were stored: it is another one or an older copy, "+
 			"it lost an acknowledged commit, or the mark has expired",
-			"stream", s.schema.def.Name, "epoch", fmt.Sprintf("%x", b.Mark.Epoch), "database", *behind, "spool", b.Mark.First-1)
+			"stream", s.name, "epoch", fmt.Sprintf("%x", b.Mark.Epoch), "database", *behind, "spool", b.Mark.First-1)
 	}
 	dead := s.deadLetters(b, b.dead())
 	s.countStored(b, len(dead), took)
@@ -206,7 +213,7 @@ func (s *Spooled) failed(b *drainBatch, err error, took time.Duration) {
 		s.least = 2 * len(b.groups)
 	}
 	if !errors.Is(err, ErrTransient) && !errors.Is(err, ErrUnconfirmed) {
-		why := fmt.Errorf("the drain of %s is held up at group %d", s.schema.def.Name, b.groups[0].Sequence)
+		why := fmt.Errorf("the drain of %s is held up at group %d", s.name, b.groups[0].Sequence)
 		s.setTrouble(&queue.Unready{Why: why, Cause: err})
 	}
 }
@@ -240,7 +247,7 @@ func (s *Spooled) Ack() string {
 // says so until the process ends. If the error wraps queue.ErrNearlyFull, records are still
 // accepted.
 func (s *Spooled) Ready() error {
-	err := s.spool.Ready(s.schema.def.Name)
+	err := s.spool.Ready(s.name)
 	if err != nil && !errors.Is(err, queue.ErrNearlyFull) {
 		return err
 	}
@@ -254,7 +261,7 @@ func (s *Spooled) Ready() error {
 func (s *Spooled) Stats() Stats {
 	c := &s.counters
 	return Stats{
-		Name: s.schema.def.Name, Stored: c.stored.Load(), RefusedSchema: c.refusedSchema.Load(), RefusedDatabase: c.refusedDatabase.Load(),
+		Name: s.name, Stored: c.stored.Load(), RefusedSchema: c.refusedSchema.Load(), RefusedDatabase: c.refusedDatabase.Load(),
 		Skipped:    c.skipped.Load(),
 		Overloaded: c.overloads.Read(), KeyReused: c.keyReused.Load(), TooLarge: c.tooLarge.Load(), Replayed: c.replayed.Load(),
 		Batches: c.batches.Load(), BatchRows: c.batchRows.Load(),

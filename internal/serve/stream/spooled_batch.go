@@ -51,7 +51,7 @@ func (s *Spooled) newBatch(groups []queue.Group) *drainBatch {
 	b := &drainBatch{}
 	b.drained = b
 	b.KeyTTL, b.KeyKeep = s.cfg.KeyTTL, s.cfg.SpoolMaxAge
-	b.Mark = &queue.Mark{Spool: first.Spool, Name: s.schema.def.Name, Epoch: first.Epoch, First: first.Number}
+	b.Mark = &queue.Mark{Spool: first.Spool, Name: s.name, Epoch: first.Epoch, First: first.Number}
 	now := time.Now().Add(s.clock())
 	keys := make(map[string]bool)
 	bytes := 0
@@ -189,7 +189,7 @@ func (s *Spooled) deadLetters(b *drainBatch, dead []deadRecord) []queue.DeadLett
 		g := b.group(d.Number)
 		if g == nil || d.Entry < 0 || d.Entry >= len(g.Entries) { // repaired since: what was left of it is a dead letter
 			s.cfg.Log.Warn("record that the database refused is no longer in the spool",
-				"stream", s.schema.def.Name, "group", d.Number, "reason", d.Reason)
+				"stream", s.name, "group", d.Number, "reason", d.Reason)
 			continue
 		}
 		e := &g.Entries[d.Entry]
@@ -199,7 +199,8 @@ func (s *Spooled) deadLetters(b *drainBatch, dead []deadRecord) []queue.DeadLett
 			sources[e] = source
 		}
 		letter := queue.DeadLetter{
-			Name: g.Name, Sequence: g.Sequence, At: e.At, Rows: e.Rows, Reason: d.Reason, Payload: e.Payload, Raw: source == nil, InDoubt: d.InDoubt,
+			Name: s.schema.def.Name, Sequence: g.Sequence, At: e.At, Rows: e.Rows, Reason: d.Reason, Payload: e.Payload, Raw: source == nil,
+			InDoubt: d.InDoubt,
 		}
 		if source != nil && d.Row >= 0 && d.Row < source.Len() {
 			letter.Rows = 1

@@ -44,7 +44,7 @@ func (s *Spooled) known(b *drainBatch, took time.Duration) queue.Stored {
 		}
 	}
 	if others > 0 {
-		s.cfg.Log.Error("database has other groups under these numbers: their records become dead letters in doubt", "stream", s.schema.def.Name,
+		s.cfg.Log.Error("database has other groups under these numbers: their records become dead letters in doubt", "stream", s.name,
 			"epoch", fmt.Sprintf("%x", b.Mark.Epoch), "first", b.Mark.First, "groups", others)
 	}
 	letters := s.deadLetters(b, dead)
@@ -58,7 +58,7 @@ func (s *Spooled) checkPrevious(g *queue.Group) error {
 	if g.PreviousLast == 0 || g.PreviousEpoch == s.asked {
 		return nil
 	}
-	b := &Batch{KeyTTL: s.cfg.KeyTTL, Mark: &queue.Mark{Spool: g.Spool, Name: s.schema.def.Name, Epoch: g.PreviousEpoch}}
+	b := &Batch{KeyTTL: s.cfg.KeyTTL, Mark: &queue.Mark{Spool: g.Spool, Name: s.name, Epoch: g.PreviousEpoch}}
 	err := s.commit(b)
 	if err == nil {
 		s.asked = g.PreviousEpoch
@@ -75,11 +75,11 @@ func (s *Spooled) checkOlder(m *queue.Mark, has uint64) {
 	}
 	why := fmt.Errorf("the spool file is older than what the database has of it: "+
 		"epoch %x of %s has %d groups in the file and %d in the database",
-		m.Epoch, s.schema.def.Name, has, m.Last)
+		m.Epoch, s.name, has, m.Last)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.older == nil {
-		s.cfg.Log.Error("spool is an older copy", "stream", s.schema.def.Name, "error", why)
+		s.cfg.Log.Error("spool is an older copy", "stream", s.name, "error", why)
 	}
 	s.older = &queue.Unready{Why: why}
 }
@@ -92,7 +92,7 @@ func (s *Spooled) decodeResults(stored *queue.StoredBatch) *drainResults {
 	}
 	if err := json.Unmarshal(stored.Results, r); err != nil {
 		s.cfg.Log.Error("results of groups that an earlier run stored cannot be decoded: all of their records become dead letters in doubt",
-			"stream", s.schema.def.Name, "first", stored.First, "last", stored.Last, "error", err)
+			"stream", s.name, "first", stored.First, "last", stored.Last, "error", err)
 		return nil
 	}
 	return r

@@ -538,6 +538,18 @@ func TestKeyUsesAge(t *testing.T) {
 	}
 }
 
+// A key whose time lies in the future, because the clock was ahead, is not older than KeyTTL.
+func TestKeyOfTheFuture(t *testing.T) {
+	now := time.Now()
+	b := &Batch{KeyTTL: time.Hour}
+	for ahead, found := range map[time.Duration]bool{-2 * time.Hour: false, 30 * time.Minute: true, 48 * time.Hour: true} {
+		e := &Entry{Records: &Records{}, Key: "k"}
+		if got := b.FindKey(e, []StoredKey{{Accepted: now.Add(ahead), Fingerprint: e.Fingerprint[:]}}, now); got != found {
+			t.Errorf("stored %v ahead: found %v", ahead, got)
+		}
+	}
+}
+
 // A row that does not fit the columns makes no dead letter of its own if its request was
 // stored before, or belongs to another body.
 func TestSpooledUnfitFound(t *testing.T) {

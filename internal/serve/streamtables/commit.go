@@ -24,11 +24,11 @@ type Session interface {
 	Commit(ctx context.Context) error
 }
 
-// Commit stores a batch of the stream with that name in one transaction, as stream.Sink says.
+// Commit stores a batch of the stream with that table in one transaction, as stream.Sink says.
 // After an error the transaction may be open: the caller ends it, and classifies the error if
 // it wraps none of the package stream.
-func Commit(ctx context.Context, s Session, d tables.Dialect, name string, b *stream.Batch) error {
-	w := &writer{Session: s, d: d, name: name, b: b}
+func Commit(ctx context.Context, s Session, d tables.Dialect, table string, b *stream.Batch) error {
+	w := &writer{Session: s, d: d, table: table, b: b}
 	if err := s.Begin(ctx); err != nil {
 		return err
 	}
@@ -55,9 +55,9 @@ func Commit(ctx context.Context, s Session, d tables.Dialect, name string, b *st
 // writer writes one batch.
 type writer struct {
 	Session
-	d    tables.Dialect
-	name string // of the stream
-	b    *stream.Batch
+	d     tables.Dialect
+	table string // with its schema: idempotency keys belong to it
+	b     *stream.Batch
 }
 
 // identify stores the batch's id, or compares its Mark. It returns true if the database has the

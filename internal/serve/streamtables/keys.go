@@ -56,7 +56,7 @@ func (w *writer) readKeys(ctx context.Context, requests []*stream.Entry, end str
 		in, keys := w.d.In(keys)
 		rows, err := w.Rows(ctx, "SELECT request_key, fingerprint, outcome, accepted_at, earlier, "+w.d.Now+
 			" FROM spillway_requests WHERE stream = ? AND request_key "+in+end,
-			append([]any{w.name}, keys...)...)
+			append([]any{w.table}, keys...)...)
 		if err != nil {
 			return nil, err
 		}
@@ -113,7 +113,7 @@ func (w *writer) storeKeys(ctx context.Context, rows map[*stream.Entry]*keyRow) 
 
 // InsertKeys stores requests under keys that have no row, for databases that take one row after
 // the other. It uses few different statements, because they stay prepared.
-func InsertKeys(ctx context.Context, s tables.Session, d tables.Dialect, name string, b *stream.Batch, requests []*stream.Entry) error {
+func InsertKeys(ctx context.Context, s tables.Session, d tables.Dialect, table string, b *stream.Batch, requests []*stream.Entry) error {
 	row := "(?, ?, ?, ?, COALESCE(?, " + d.Now + "), " + d.Later + ")"
 	for len(requests) > 0 {
 		n := 1 << (bits.Len(uint(min(len(requests), insertMax))) - 1)
@@ -127,7 +127,7 @@ func InsertKeys(ctx context.Context, s tables.Session, d tables.Dialect, name st
 			if !e.Accepted.IsZero() {
 				accepted = e.Accepted
 			}
-			args = append(args, name, []byte(e.Key), e.Fingerprint[:], outcome, accepted, b.KeyTTL.Microseconds())
+			args = append(args, table, []byte(e.Key), e.Fingerprint[:], outcome, accepted, b.KeyTTL.Microseconds())
 		}
 		_, err := s.Exec(ctx, "INSERT INTO spillway_requests (stream, request_key, fingerprint, outcome, accepted_at, expires_at) VALUES "+
 			row+strings.Repeat(", "+row, n-1), args...)
@@ -153,7 +153,7 @@ func (w *writer) updateKey(ctx context.Context, e *stream.Entry, row *keyRow) er
 	}
 	_, err = w.Exec(ctx, "UPDATE spillway_requests SET fingerprint = ?, outcome = ?, accepted_at = ?, earlier = ?, "+
 		"expires_at = "+w.d.Later+" WHERE stream = ? AND request_key = ?",
-		newest.Fingerprint, newest.Outcome, newest.Accepted, earlier, w.b.KeyTTL.Microseconds(), w.name, []byte(e.Key))
+		newest.Fingerprint, newest.Outcome, newest.Accepted, earlier, w.b.KeyTTL.Microseconds(), w.table, []byte(e.Key))
 	w.b.Progress()
 	return err
 }
