@@ -28,7 +28,8 @@ func (se *session) checkEngine(ctx context.Context, name plans.TableName) error 
 // otherEngine refuses a table without transactions of this server.
 func otherEngine(name plans.TableName, engine string) error {
 	sql := name.SQL(plans.MySQL)
-	return fmt.Errorf("%w: %s is of engine %s, which has no transactions; run ALTER TABLE %s ENGINE=InnoDB", tables.ErrUnusable, sql, engine, sql)
+	return fmt.Errorf("%w: %s is of engine %s, which has no transactions; run ALTER TABLE %s ENGINE=InnoDB",
+		tables.ErrUnusable, sql, engine, sql)
 }
 
 // tableColumn is a column of the stream's table, as far as the stream must know it.

@@ -210,7 +210,7 @@ func TestStreamKeyTimes(t *testing.T) {
 	t.Parallel()
 	url := freshDatabase(t, plainServer(t))
 	mustExecute(t, url, notesTable, ownTables()[1],
-		"INSERT INTO spillway_requests VALUES ('/notes', x'6bff', REPEAT('x', 32), '{}', UTC_TIMESTAMP(6) + INTERVAL 30 MINUTE, UTC_TIMESTAMP(6) - INTERVAL 210 MINUTE, NULL)")
+		"INSERT INTO spillway_requests VALUES (CONCAT(DATABASE(), '.notes'), x'6bff', REPEAT('x', 32), '{}', UTC_TIMESTAMP(6) + INTERVAL 30 MINUTE, UTC_TIMESTAMP(6) - INTERVAL 210 MINUTE, NULL)")
 	sink, schema := notes(t, url, database.Pool{})
 	now := time.Now().Add(-3 * time.Hour)
 	steps := []struct {

@@ -47,14 +47,7 @@ func TestStreamExact(t *testing.T) {
 	if err := db.Stream(schema).Check(t.Context()); err == nil || !strings.Contains(err.Error(), "UPDATE trigger stamp") {
 		t.Errorf("a trigger that a repeated record runs: %v", err)
 	}
-	def.Columns[0].Round = true
 	def.Key = nil
-	if schema, err = stream.NewSchema(def); err != nil {
-		t.Fatal(err)
-	}
-	if err := db.Stream(schema).Check(t.Context()); err == nil || !strings.Contains(err.Error(), "remove round: true") {
-		t.Errorf("an integer that is rounded: %v", err)
-	}
 	now := stream.Now
 	def.Columns = []stream.Column{{Name: "at", Type: stream.Timestamp, Default: &now}}
 	if schema, err = stream.NewSchema(def); err != nil {

@@ -119,10 +119,8 @@ func (c *heldColumn) pair() error {
 			continue
 		case c.isKey && !p.Key:
 			return fmt.Errorf("key column %s is %s, where different values can be equal: use another column as key", c.Name, c.title())
-		case c.Round && p.Round == "":
-			return fmt.Errorf("column %s is %s, which does not round values of type %s: remove round: true", c.Name, c.title(), c.Type)
 		}
-		c.bind = p.bind
+		c.bind, c.Round = p.bind, c.Round && p.Round != ""
 		if c.isList() {
 			c.labels = labelsOf(c.full)
 		}

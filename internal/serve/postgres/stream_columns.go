@@ -113,10 +113,8 @@ func (t *target) match() string {
 		same := p.Type == t.element && isArray == t.array
 		switch {
 		case !slices.Contains(strings.Fields(p.bases), t.base), p.fits != nil && !p.fits(&rounded):
-		case same && t.column.Round && p.Round == "":
-			return fmt.Sprintf("column %s is %s, which does not round values of type %s: remove round: true", t.column.Name, t.kind, t.column.Type)
 		case same && (p.fits == nil || p.fits(t)):
-			t.pair = &p
+			t.pair, t.column.Round = &p, t.column.Round && p.Round != ""
 		default:
 			other := p.Pair
 			if t.array {

@@ -96,8 +96,6 @@ func (c *heldColumn) pair() error {
 			continue
 		case c.isKey && !p.Key:
 			return fmt.Errorf("key column %s is %s, where different values can be equal: make it TEXT", c.Name, c.declared)
-		case c.Round:
-			return fmt.Errorf("column %s is %s, which does not round values of type %s: remove round: true", c.Name, c.declared, c.Type)
 		}
 		c.bind = p.bind
 		return nil

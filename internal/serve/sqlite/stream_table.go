@@ -24,7 +24,8 @@ func (st *Stream) checkTable(conn *sqlite.Conn) error {
 // checkCounts refuses tables of which SQLite does not tell whether a row was stored: views with
 // INSTEAD OF triggers, and conflict clauses that delete other rows.
 func (st *Stream) checkCounts(conn *sqlite.Conn) error {
-	found, err := texts(conn, "SELECT type, upper(sql) FROM sqlite_schema WHERE type IN ('table', 'view') AND name = ? COLLATE NOCASE", st.table.Name)
+	found, err := texts(conn, "SELECT type, upper(sql) FROM sqlite_schema WHERE type IN ('table', 'view') AND name = ? COLLATE NOCASE",
+		st.table.Name)
 	if err != nil || len(found) == 0 || st.def.SkippedRows == stream.SkippedAccept {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 
 	"zombiezen.com/go/sqlite/sqlitex"
 
+	"spillway/internal/apptest"
 	"spillway/internal/database"
 	"spillway/internal/serve/stream"
 )
@@ -146,10 +148,7 @@ func testFileReplaced(t *testing.T, kept string) {
 	if err := e.sink.Commit(t.Context(), b); !errors.Is(err, stream.ErrTransient) {
 		t.Errorf("without a file: %v", err)
 	}
-	time.Sleep(150 * time.Millisecond) // the pool does not look more often
-	if err := db.Ping(t.Context()); err == nil {
-		t.Error("without a file the database answers")
-	}
+	apptest.Await(t, "without a file the database does not answer", func() bool { return db.Ping(t.Context()) != nil })
 	if err := os.Rename(file+".bak", file); err != nil {
 		t.Fatal(err)
 	}
@@ -182,6 +181,11 @@ func TestFileReplacedWhileWriting(t *testing.T) {
 	script(t, writer, plainEvents)
 	e := openEvents(t, db, writer)
 	var copying atomic.Bool
+	var stored atomic.Int64
+	more := func() {
+		before := stored.Load()
+		apptest.Await(t, "some records are stored", func() bool { return stored.Load() > before+2 })
+	}
 	var safe []string // acknowledged while nothing was copied or replaced
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -203,8 +207,9 @@ func TestFileReplacedWhileWriting(t *testing.T) {
 				if !errors.Is(err, stream.ErrTransient) && !errors.Is(err, stream.ErrUnconfirmed) {
 					t.Errorf("record %d: %v", id, err)
 				}
-				time.Sleep(time.Millisecond)
+				runtime.Gosched()
 			}
+			stored.Add(1)
 			if !copying.Load() {
 				safe = append(safe, strconv.Itoa(id))
 			}
@@ -212,7 +217,7 @@ func TestFileReplacedWhileWriting(t *testing.T) {
 		}
 	}()
 	for range 8 {
-		time.Sleep(30 * time.Millisecond)
+		more()
 		copying.Store(true)
 		current := openWriter(t, file)
 		if err := sqlitex.ExecuteTransient(current, "VACUUM INTO '"+file+".bak'", nil); err != nil {
@@ -224,7 +229,7 @@ func TestFileReplacedWhileWriting(t *testing.T) {
 		}
 		copying.Store(false)
 	}
-	time.Sleep(30 * time.Millisecond)
+	more()
 	close(stop)
 	<-ended
 	e.writer = openWriter(t, file)
