@@ -39,7 +39,7 @@ func exactColumns() []storetest.ExactColumn {
 		{SQL: "bigint unsigned", Types: []stream.Type{stream.Decimal, stream.Integer, stream.Boolean}, Refused: []string{"1.5", "18446744073709551616", "-1"}},
 		{SQL: "bit(5)", Types: []stream.Type{stream.Integer, stream.Decimal, stream.Boolean}, Read: "v+0", Refused: []string{"-1", "32"}},
 		{SQL: "bit(64)", Types: []stream.Type{stream.Integer, stream.Decimal, stream.Boolean}, Read: "v+0", Refused: []string{"-1"}},
-		{SQL: "year", Types: only(stream.Integer), Texts: []string{"1901", "1970", "2000", "2155"}, Read: "v+0", Refused: []string{"5", "70", "1900", "2156"}},
+		{SQL: "year", Types: only(stream.Integer), Wholes: []string{"1901", "1970", "2000", "2155"}, Read: "v+0", Refused: []string{"5", "70", "1900", "2156"}},
 		{SQL: "double", Types: []stream.Type{stream.Integer, stream.Real}, Refused: []string{"9007199254740993"}},
 		{SQL: "float", Rounds: only(stream.Real)},
 		{

@@ -27,7 +27,8 @@ type ExactColumn struct {
 	NoKey         bool
 	Read          string    // expression that returns a value v as text; "": v
 	Hex           string    // expression of bytes in hexadecimal; "": Read
-	Texts         []string  // some of the texts, or of the integers, that are tried
+	Texts         []string  // some of the texts that are tried
+	Wholes        []string  // some of the integers that are tried
 	Refused       []string  // JSON values, of the first type, that must be refused
 	From, To      time.Time // of timestamps; zero: years 1 to 9999
 	Key           string    // the column in a key, if that is not SQL
@@ -237,8 +238,8 @@ func (c ExactColumn) random(random *rand.Rand, kind stream.Type) string {
 	}
 	switch kind {
 	case stream.Integer:
-		if len(c.Texts) > 0 && strings.Trim(c.Texts[0], "0123456789") == "" && random.IntN(2) == 0 {
-			return c.Texts[random.IntN(len(c.Texts))]
+		if small := append([]string{"0", "1"}, c.Wholes...); random.IntN(3) == 0 {
+			return small[random.IntN(len(small))]
 		}
 		if random.IntN(4) == 0 {
 			whole = random.Int64N(2)*1900 + whole%300
