@@ -59,7 +59,7 @@ func testValues(t *testing.T, p storetest.Database, shown, insensitive string) {
 		return strings.NewReplacer("TYPE", kind, "KEY", key, "ACK", ack).Replace(amounts)
 	}
 	for want, text := range map[string]string{
-		" or decimal":                  config("real", "id", "database"),
+		"declare it as ":               config("real", "id", "database"),
 		"set key_collation: accept":    config("decimal", "label", "database"),
 		"column amount is ":            config("real", "id", "spool"),
 		"so records would be lost: us": config("decimal", "label", "spool"),
