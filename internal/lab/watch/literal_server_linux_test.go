@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"fmt"
 	"database/sql"
 	"strings"
 	"testing"
@@ -59,13 +60,14 @@ func TestPostgresLiterals(t *testing.T) {
 	} {
 		conn := postgresSession(t, url)
 		ctx, cancel := context.WithCancel(t.Context())
+		session := conn.PgConn().PID()
 		ended := make(chan error, 1)
 		go func() {
 			_, err := conn.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol)
 			ended <- err
 		}()
 		statementsOf(t, s, func(all map[string]map[string]float64) bool { return hasSubject(all, want, "active") })
-		postgresExec(t, admin, "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(3000)%' AND pid <> pg_backend_pid()")
+		postgresExec(t, admin, fmt.Sprintf("SELECT pg_terminate_backend(%d)", session)) // also if it has not begun
 		<-ended
 		cancel()
 	}
