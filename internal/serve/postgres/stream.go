@@ -225,6 +225,8 @@ const (
 	stateLockTimeout           = "55P03"
 	stateUndefinedTable        = "42P01"
 	stateInsufficientPrivilege = "42501"
+	stateDatatypeMismatch      = "42804"
+	stateNoUniqueIndex         = "42P10" // for ON CONFLICT
 	// stateSequenceExhausted is a data exception, but of the sequence.
 	stateSequenceExhausted = "2200H"
 	classConstraint        = "23"
@@ -307,8 +309,9 @@ func (st *Stream) classify(err error) error {
 		st.db.worthRetrying(err)
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
 	}
-	if pgErr.Code == stateUndefinedTable || pgErr.Code == stateUndefinedColumn {
-		st.table.Store(nil) // one of them may have been dropped
+	switch pgErr.Code {
+	case stateUndefinedTable, stateUndefinedColumn, stateDatatypeMismatch, stateNoUniqueIndex:
+		st.table.Store(nil) // the table may have been dropped or changed
 	}
 	if failsWith(pgErr, tableChanged) {
 		return fmt.Errorf("%w: %s was changed since it was checked", stream.ErrTransient, st.def.Table)
