@@ -2,8 +2,8 @@ package watch
 
 import (
 	"context"
-	"fmt"
 	"database/sql"
+	"fmt"
 	"strings"
 	"testing"
 
