@@ -86,7 +86,7 @@ func TestStreamPairs(t *testing.T) {
 	t.Parallel()
 	values := 200_000
 	if testing.Short() {
-		values = 4000
+		values = 2000
 	}
 	url := freshDatabase(t, apptest.MySQL(t, append(hostileSettings(), "--explicit-defaults-for-timestamp=0")...))
 	db := open(t, url, database.Pool{})

@@ -91,7 +91,7 @@ func TestStreamPairs(t *testing.T) {
 	t.Parallel()
 	values := 200_000
 	if testing.Short() {
-		values = 4000
+		values = 1000
 	}
 	url := shared.Get(t).CreateDatabase(t)
 	for _, sql := range []string{

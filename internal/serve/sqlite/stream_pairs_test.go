@@ -54,7 +54,7 @@ func TestStreamPairs(t *testing.T) {
 	t.Parallel()
 	values := 200_000
 	if testing.Short() {
-		values = 8000
+		values = 4000
 	}
 	file := filepath.Join(t.TempDir(), "pairs.db")
 	db := openFile(t, file, database.Pool{})
