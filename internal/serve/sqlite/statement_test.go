@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"testing"
+	"time"
 
 	driver "zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
@@ -23,7 +24,7 @@ func TestPreparedStatements(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db, err := New(url, database.Pool{Max: 1}, slog.New(slog.DiscardHandler))
+	db, err := New(url, database.Pool{Max: 1, ConnectTimeout: time.Hour, StatementTimeout: time.Hour}, slog.New(slog.DiscardHandler))
 	if err == nil {
 		err = db.Ping(t.Context())
 	}
