@@ -41,7 +41,7 @@ const (
 	toDigits = "rounds to p digits behind the point"
 	noSpaces = "of up to n characters of its character set, without spaces at the end"
 	padded   = "that fit, of its character set; in `key` without spaces at the end, unless the collation is NO PAD"
-	numbers  = "whose numbers are integers of 64 bits or doubles; it orders the fields anew"
+	numbers  = "whose numbers are integers of 64 bits, or have up to 15 digits; it orders the fields anew"
 	spelled  = "addresses as the server writes them, such as `2001:db8::1`"
 	coarse   = "only with `round: true`"
 	toFloat  = "rounds to a float of 4 bytes, where a double keeps the value"
@@ -308,7 +308,7 @@ func bindMoment(c *heldColumn, v stream.Value) (driver.Value, bool) {
 	return c.Type.AppendText(nil, stream.Value{N: rounded}), rest == 0
 }
 
-// bindJSON binds JSON whose numbers MySQL keeps. It stores others as the nearest double.
+// bindJSON binds JSON whose numbers MySQL keeps. It stores others as a double nearby.
 func bindJSON(_ *heldColumn, v stream.Value) (driver.Value, bool) {
 	decoder := json.NewDecoder(bytes.NewReader(v.Bytes))
 	decoder.UseNumber()
@@ -330,8 +330,19 @@ func bindJSON(_ *heldColumn, v stream.Value) (driver.Value, bool) {
 		}
 		x, err := strconv.ParseFloat(text, 64)
 		same, ok := stream.Decimal.ParseValue([]byte(text))
-		if shortest := strconv.FormatFloat(x, 'f', -1, 64); err != nil || !ok || shortest != string(stream.TrimDecimal(same.Bytes)) {
+		if shortest := strconv.FormatFloat(x, 'f', -1, 64); err != nil || !ok || shortest != string(stream.TrimDecimal(same.Bytes)) || !precise(text) {
 			return v.Bytes, false
 		}
 	}
+}
+
+// precise reports whether MySQL's JSON reads a number as the nearest double: its parser multiplies the
+// digits by a power of ten, and both must be exact (RapidJSON, StrtodNormalPrecision).
+func precise(number string) bool {
+	const powerMax = 22
+	mantissa, exponent, _ := strings.Cut(strings.ToLower(number), "e")
+	whole, fraction, _ := strings.Cut(strings.TrimPrefix(mantissa, "-"), ".")
+	power, _ := strconv.Atoi(exponent) // 0 without one
+	power -= len(fraction)
+	return len(strings.TrimLeft(whole+fraction, "0")) <= stream.RealDigits && power >= -powerMax && power <= powerMax
 }

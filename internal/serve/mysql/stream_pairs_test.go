@@ -68,7 +68,7 @@ func exactColumns() []storetest.ExactColumn {
 		{SQL: "date", Types: only(stream.Date)},
 	}
 	if onMySQL() {
-		return append(list, storetest.ExactColumn{SQL: "json", Types: only(stream.JSON), NoKey: true}, storetest.ExactColumn{SQL: "point"})
+		return append(list, storetest.ExactColumn{SQL: "json", Types: only(stream.JSON), NoKey: true}, storetest.ExactColumn{SQL: "point", NoKey: true})
 	}
 	return append(list, storetest.ExactColumn{SQL: "uuid", Types: only(stream.UUID)},
 		storetest.ExactColumn{
@@ -78,7 +78,7 @@ func exactColumns() []storetest.ExactColumn {
 		storetest.ExactColumn{SQL: "inet4", Types: only(stream.Text), Texts: []string{"1.2.3.4", "01.2.3.4", "255.255.255.255", "0.0.0.0", "1.2.3"}},
 		storetest.ExactColumn{SQL: "json", Types: texts, NoKey: true, Texts: []string{"1", "true", "[]"}},
 		storetest.ExactColumn{SQL: "varchar(9) CHARACTER SET cp932 COLLATE cp932_bin", Types: slices.DeleteFunc(slices.Clone(texts), func(t stream.Type) bool { return t == stream.Text })},
-		storetest.ExactColumn{SQL: "point"})
+		storetest.ExactColumn{SQL: "point", NoKey: true})
 }
 
 // Values of exact pairs of types come back as they were sent, and all other pairs are refused.
