@@ -330,7 +330,8 @@ func bindJSON(_ *heldColumn, v stream.Value) (driver.Value, bool) {
 		}
 		x, err := strconv.ParseFloat(text, 64)
 		same, ok := stream.Decimal.ParseValue([]byte(text))
-		if shortest := strconv.FormatFloat(x, 'f', -1, 64); err != nil || !ok || shortest != string(stream.TrimDecimal(same.Bytes)) || !precise(text) {
+		shortest := strconv.FormatFloat(x, 'f', -1, 64)
+		if err != nil || !ok || shortest != string(stream.TrimDecimal(same.Bytes)) || !precise(text) {
 			return v.Bytes, false
 		}
 	}
