@@ -139,10 +139,16 @@ func hasRoom(t *target) bool {
 // isWhole reports whether an interval column holds all fields, from years to seconds.
 func isWhole(t *target) bool { return t.modifier < 0 || t.modifier>>16&0x7fff == 0x7fff }
 
+// isFloat4 reports whether PostgreSQL writes a float of 4 bytes as the number that was sent. It writes
+// no number in the middle of two floats, although such a number is read as one of them.
 func isFloat4(t *target, v stream.Value) bool {
 	const digits = -1 // as few as stand for the number
-	short := strconv.FormatFloat(float64(float32(v.Real())), 'e', digits, 32)
-	return t.column.Round || short == strconv.FormatFloat(v.Real(), 'e', digits, 64)
+	x, near := v.Real(), float32(v.Real())
+	middle := func(towards float64) bool {
+		return x == (float64(near)+float64(math.Nextafter32(near, float32(towards))))/2
+	}
+	short := strconv.FormatFloat(float64(near), 'e', digits, 32)
+	return t.column.Round || short == strconv.FormatFloat(x, 'e', digits, 64) && !middle(math.Inf(1)) && !middle(math.Inf(-1))
 }
 
 func isName(_ *target, v stream.Value) bool {
