@@ -36,7 +36,7 @@ func PairsDocumented(t *testing.T, database string, pairs []stream.Pair, update 
 		}
 		round := p.Round
 		if round == "" {
-			round = "not allowed"
+			round = "no effect"
 		}
 		fmt.Fprintf(&table, "| `%s` | %s | %s | %s | %s |\n", p.Type, p.Column, when, key, round)
 	}
