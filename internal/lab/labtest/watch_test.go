@@ -90,7 +90,7 @@ func TestLoadWatch(t *testing.T) {
 		t.Errorf("exit %d: report on the file differs (-load +report):\n%s", code, cmp.Diff(d.Steps, again.Steps))
 	}
 	text, _, _ := spillway(t, "report", out)
-	for _, want := range []string{"\n  app  ", "µs/request, ", " fds", "\n  pg (postgres)  ", "\nUsed in each step\n", "app CPU, user + sys"} {
+	for _, want := range []string{"\n  app  ", "s/request", " fds", "\n  pg (postgres)  ", "\nUsed in each step\n", "app CPU, user + sys"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
