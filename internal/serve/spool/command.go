@@ -146,7 +146,7 @@ func (c Command) printStatus(names []NameStatus, asJSON bool) error {
 		switch {
 		case s.MovedTo != "":
 			drain = "moved to " + s.MovedTo + " " + drain
-		case drain == "none":
+		case drain == "none" && s.Groups+s.DeadLetters > 0:
 			drain = "none: spillway spool move " + s.Stream + " /PATH gives it to a stream"
 		}
 		fmt.Fprintf(c.Out, "%-24s %10d %10d %12d %12s %8d %8d %s\n", s.Stream, s.Groups, s.Records, s.Bytes, oldest, s.DeadLetters, s.InDoubt,
