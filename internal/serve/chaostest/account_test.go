@@ -33,7 +33,9 @@ func (r *run) finish() {
 	}
 	r.logf("all is made good")
 	r.stop()
-	r.clients.Wait()
+	apptest.AwaitState(t, "requests that were repeated are accepted", func() (string, bool) {
+		return r.pending(), r.working.Load() == 0
+	})
 	r.logf("the clients have ended")
 	r.service.WaitReady(t)
 	r.drain()
@@ -64,6 +66,19 @@ func (r *run) drain() {
 			return fmt.Sprintf("%+v %v\n%s", names, err, r.history()), err == nil && (last < before || before < 0 || last == 0)
 		})
 	}
+}
+
+// pending is the last answers to requests that are still repeated.
+func (r *run) pending() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []string
+	for l, last := range r.last {
+		if last != nil {
+			all = append(all, fmt.Sprint(l.stream.table, " ", l.idempotent, " ", last))
+		}
+	}
+	return strings.Join(all, "\n") + "\n" + strings.Join(r.log, "\n")
 }
 
 // compare compares a row with the record that has its id, which compare returns.

@@ -40,6 +40,7 @@ func (l *lane) work() {
 		for l.send(r) && l.run.ctx.Err() == nil {
 			queue.Sleep(l.run.ctx, time.Duration(10+l.random.IntN(100))*time.Millisecond)
 		}
+		l.run.answered(l)
 		queue.Sleep(l.run.writing, time.Duration(l.random.IntN(60))*time.Millisecond)
 	}
 }
@@ -93,18 +94,23 @@ func (l *lane) send(r *laneRequest) (again bool) {
 		l.judge(r, a, refused)
 	default:
 		known = outcomeRefused
-		if a.Status == http.StatusConflict || a.Status == http.StatusBadRequest || a.Status == http.StatusUnsupportedMediaType {
+		if l.wrong(a.Status) {
 			l.run.violate("a request that was never sent otherwise is answered %s", answer)
 		}
 	}
-	l.run.note(r, attempt{from, time.Since(l.run.began), answer, known}, refused)
+	l.run.note(l, r, attempt{from, time.Since(l.run.began), answer, known}, refused)
 	switch {
-	case known == outcomeAcked || err == nil && a.Status == http.StatusUnprocessableEntity:
+	case known == outcomeAcked || err == nil && (a.Status == http.StatusUnprocessableEntity || l.wrong(a.Status)):
 		return false
 	case known == outcomeRefused: // certain: it can be sent again
 		return l.idempotent || l.run.writing.Err() == nil && l.random.IntN(3) > 0
 	}
 	return l.idempotent || l.stream.key
+}
+
+// wrong reports whether a status says that the request is wrong, which none is.
+func (l *lane) wrong(status int) bool {
+	return status == http.StatusConflict || status == http.StatusBadRequest || status == http.StatusUnsupportedMediaType
 }
 
 // judge compares the counts of an answer with the request, and returns the records that it

@@ -29,7 +29,7 @@ func newRecord(seed uint64, id int) string {
 	}
 	label := "l" + strconv.Itoa(random.IntN(100000))
 	if hard() {
-		label = longLabel[:20+random.IntN(30)] + "漢"
+		label = string([]rune(longLabel)[:20+random.IntN(30)]) + "漢"
 	}
 	amount := fmt.Sprintf("%d.%02d", random.IntN(100), random.IntN(100))
 	if hard() {
@@ -130,9 +130,16 @@ func (r *record) acked() (acked, maybe bool) {
 // String is the history of the record.
 func (r *record) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "record %d of %s, idempotency key %v:", r.id, r.stream, r.idempotent)
-	for _, a := range r.attempts {
+	fmt.Fprintf(&b, "record %d of %s, idempotency key %v, sent %d times:", r.id, r.stream, r.idempotent, len(r.attempts))
+	for i, a := range r.attempts {
+		last := i == len(r.attempts)-1
+		if i > 0 && !last && statusOf(r.attempts[i-1].answer) == statusOf(a.answer) {
+			continue // one of many
+		}
 		fmt.Fprintf(&b, "\n    %.3fs to %.3fs: %s", a.from.Seconds(), a.to.Seconds(), a.answer)
 	}
 	return b.String()
 }
+
+// statusOf is the beginning of an answer, path and status.
+func statusOf(answer string) string { return answer[:min(len(answer), 14)] }

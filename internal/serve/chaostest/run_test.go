@@ -53,10 +53,12 @@ type run struct {
 	stop    context.CancelFunc
 	clients sync.WaitGroup
 	next    atomic.Int64
+	working atomic.Int64 // clients that have not ended
 
 	mu         sync.Mutex
 	records    map[int]*record
-	log        []string // what the operator did
+	last       map[*lane]*record // of requests that are not answered for good
+	log        []string          // what the operator did
 	violations []string
 	discarded  map[int]bool
 	replaced   map[int]bool // stored in a database that was replaced by a copy
@@ -69,7 +71,7 @@ var movingPaths = []string{"/moving-0", "/moving-1", "/moving-2"}
 func newRun(t *testing.T, db *database, seed uint64, replay string) *run {
 	r := &run{
 		t: t, seed: seed, replay: replay, random: rand.New(rand.NewPCG(seed, 1)), db: db, broken: make(map[string]string), away: make(map[string]bool),
-		tally: newTally(), began: time.Now(), records: make(map[int]*record), discarded: make(map[int]bool), replaced: make(map[int]bool),
+		tally: newTally(), began: time.Now(), records: make(map[int]*record), last: make(map[*lane]*record), discarded: make(map[int]bool), replaced: make(map[int]bool),
 		file: filepath.Join(t.TempDir(), "spillway.yaml"),
 		streams: []*streamState{
 			{table: "plain", path: "/plain"}, {table: "keyed", path: "/keyed", key: true}, {table: "moving", path: movingPaths[0]},
@@ -97,7 +99,11 @@ func newRun(t *testing.T, db *database, seed uint64, replay string) *run {
 			run: r, stream: r.streams[i%len(r.streams)], idempotent: i%2 == 0, random: rand.New(rand.NewPCG(seed, uint64(100+i))),
 			client: &http.Client{Transport: &http.Transport{}},
 		}
-		r.clients.Go(l.work)
+		r.working.Add(1)
+		r.clients.Go(func() {
+			defer r.working.Add(-1)
+			l.work()
+		})
 	}
 	return r
 }
@@ -133,9 +139,10 @@ func (r *run) started() {
 
 // logf notes what the operator does.
 func (r *run) logf(format string, args ...any) {
+	line := fmt.Sprintf("%8.3fs ", time.Since(r.began).Seconds()) + fmt.Sprintf(format, args...)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.log = append(r.log, fmt.Sprintf("%8.3fs ", time.Since(r.began).Seconds())+fmt.Sprintf(format, args...))
+	r.log = append(r.log, line)
 }
 
 // violate notes what must not be.
@@ -155,9 +162,10 @@ func (r *run) remember(records []*record) {
 }
 
 // note adds an attempt to the histories of the records of a request.
-func (r *run) note(request *laneRequest, a attempt, refused map[int]string) {
+func (r *run) note(l *lane, request *laneRequest, a attempt, refused map[int]string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.last[l] = request.records[0]
 	for i, record := range request.records {
 		own := a
 		if reason, is := refused[i]; is {
@@ -165,6 +173,13 @@ func (r *run) note(request *laneRequest, a attempt, refused map[int]string) {
 		}
 		record.attempts = append(record.attempts, own)
 	}
+}
+
+// answered notes that a client does not repeat its request.
+func (r *run) answered(l *lane) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last[l] = nil
 }
 
 // work executes operations in random order.
