@@ -93,6 +93,9 @@ func newRun(t *testing.T, db *database, seed uint64, replay string) *run {
 	t.Cleanup(func() { // also after a failure
 		r.stop()
 		r.clients.Wait()
+		if t.Failed() {
+			t.Logf("To replay: %s\nThe operator:\n%s", r.replay, r.history())
+		}
 	})
 	for i := range 4 * len(r.streams) {
 		l := &lane{

@@ -16,6 +16,7 @@ import (
 	"zombiezen.com/go/sqlite/sqlitex"
 
 	"spillway/internal/apptest"
+	"spillway/internal/serve/queue"
 )
 
 // sqliteExecutor runs statements on a file.
@@ -140,7 +141,26 @@ func replaceFile(file, replaced, from string, running bool) error {
 	if err := to.Close(); err != nil {
 		return err
 	}
-	return os.Rename(file+".new", file)
+	if err := os.Rename(file+".new", file); err != nil || !running {
+		return err
+	}
+	return awaitLog(file, replaced)
+}
+
+// awaitLog waits until the program has noticed that its file was replaced: until then nobody else
+// may open the new one, because SQLite would write what the old log has into it.
+func awaitLog(file, replaced string) error {
+	ctx, cancel := patience()
+	defer cancel()
+	for ctx.Err() == nil {
+		old, err := os.Stat(replaced + "-wal")
+		now, errNow := os.Stat(file + "-wal")
+		if err != nil || errNow != nil || !os.SameFile(old, now) {
+			return nil
+		}
+		queue.Sleep(ctx, 20*time.Millisecond)
+	}
+	return errors.New("the program has not noticed within a minute that its file was replaced")
 }
 
 // rebuildSQLite moves the rows of a table to the archive and creates it again. A column has

@@ -95,7 +95,7 @@ func (st *Stream) watchedTables(ctx context.Context, se *session) ([]watched, er
 		case err != nil:
 			return nil, fmt.Errorf("look up %s: %w", name, err)
 		case len(rows) == 0:
-			return nil, nil // the database names it when the INSERT is prepared
+			return nil, nil
 		case rows[0][0] == "VIEW":
 			behind, err := se.tablesOfView(ctx, name)
 			if err != nil {
