@@ -15,13 +15,16 @@ import (
 
 // Variables of make chaos.
 const (
-	minutesVariable    = "SPILLWAY_CHAOS_MINUTES"    // how long; unset: one run per database
+	minutesVariable    = "SPILLWAY_CHAOS_MINUTES"    // how long; unset: one short run per database
 	seedVariable       = "SPILLWAY_CHAOS_SEED"       // of the first run; unset: a random one
 	databasesVariable  = "SPILLWAY_CHAOS_DATABASES"  // names with commas between them; unset: all
 	operationsVariable = "SPILLWAY_CHAOS_OPERATIONS" // of each run; unset: operationsUsual
 )
 
-const operationsUsual = 40
+const (
+	operationsUsual = 40
+	operationsFew   = 12 // without any variable
+)
 
 // databases opens the database of a run.
 var databases = []struct {
@@ -35,7 +38,11 @@ var databases = []struct {
 func TestChaos(t *testing.T) {
 	apptest.Long(t)
 	seed := number(t, seedVariable, rand.Uint64N(1_000_000))
-	operations := int(number(t, operationsVariable, operationsUsual))
+	usual := uint64(operationsUsual)
+	if os.Getenv(minutesVariable) == "" {
+		usual = operationsFew
+	}
+	operations := int(number(t, operationsVariable, usual))
 	end := time.Now().Add(time.Duration(number(t, minutesVariable, 0)) * time.Minute)
 	total := newTally()
 	for first := true; first || time.Now().Before(end); first = false {

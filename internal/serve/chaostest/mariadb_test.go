@@ -179,13 +179,13 @@ func normalizeMariaDB(d *database, execute executor, table string, key bool) err
 	if slices.Contains(tables, table+"_away") {
 		all = append(all, "RENAME TABLE "+table+"_away TO "+table)
 	}
-	all = append(all, "DROP TRIGGER IF EXISTS chaos_"+table)
+	all = append(all, "DROP TRIGGER IF EXISTS chaos_"+table, "ALTER TABLE "+table+" ENGINE = InnoDB")
 	for i, name := range columns {
 		all = append(all, "ALTER TABLE "+table+" ADD COLUMN IF NOT EXISTS "+name+" "+d.types[i])
 		changes = append(changes, "MODIFY "+name+" "+d.types[i])
 	}
 	all = append(all, archiveMariaDB(table)...)
-	all = append(all, "ALTER TABLE "+table+" ENGINE = InnoDB, DROP COLUMN IF EXISTS added, "+strings.Join(changes, ", "), "UNLOCK TABLES")
+	all = append(all, "ALTER TABLE "+table+" DROP COLUMN IF EXISTS added, "+strings.Join(changes, ", "), "UNLOCK TABLES")
 	if key {
 		all = append(all, "CREATE UNIQUE INDEX IF NOT EXISTS "+table+"_code ON "+table+" (code)")
 	}

@@ -205,7 +205,7 @@ func (r *run) move() (string, error) {
 	to := r.streams[len(r.streams)-1].running.Load().(string)
 	var moved []string
 	for _, n := range names {
-		if n.Drain != "none" || n.Stream == to || n.Records+n.DeadLetters == 0 {
+		if n.Drain != "none" || n.Stream == to || !slices.Contains(movingPaths, n.Stream) || n.Records+n.DeadLetters == 0 {
 			continue
 		}
 		if r.random.IntN(2) == 0 {
