@@ -192,7 +192,7 @@ func FuzzAppendBytea(f *testing.F) {
 
 func TestNewColumnsErrors(t *testing.T) {
 	def := feed.Definition{Key: []feed.KeyColumn{{Name: "id"}}}
-	if _, err := newColumns(def, nil); err == nil || !strings.Contains(err.Error(), "id") {
+	if _, err := newColumns(def, nil, nil); err == nil || !strings.Contains(err.Error(), "id") {
 		t.Errorf("no columns: %v", err)
 	}
 }

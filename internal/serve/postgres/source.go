@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -174,7 +175,7 @@ func (s *source) statement(of shape) *statement {
 	if of.keysOnly {
 		known = nil
 	}
-	st := readStatement(s.def, s.writer().write(of), known)
+	st := readStatement(s.def, &s.db.types, s.writer().write(of), known)
 	s.statements[of] = st
 	return st
 }
@@ -188,7 +189,7 @@ func (s *source) checkColumns(ctx context.Context) (wrong error) {
 	_ = s.db.ask(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
 		description, err := s.describe(ctx, conn)
 		if err == nil {
-			_, wrong = newColumns(s.def, description.Fields)
+			_, wrong = newColumns(s.def, &s.db.types, description.Fields)
 		}
 		return err
 	})
@@ -197,5 +198,10 @@ func (s *source) checkColumns(ctx context.Context) (wrong error) {
 
 // describe returns the columns of a feed's own statement as a derived table.
 func (s *source) describe(ctx context.Context, conn *pgconn.PgConn) (*pgconn.StatementDescription, error) {
-	return conn.Prepare(ctx, "", "SELECT * FROM ("+s.body+") AS feed", nil)
+	description, err := conn.Prepare(ctx, "", "SELECT * FROM ("+s.body+") AS feed", nil)
+	if err != nil {
+		return nil, err
+	}
+	description.Fields = slices.Clone(description.Fields) // the slice belongs to the connection
+	return description, s.db.types.learn(ctx, conn, s.db.types.unknown(description.Fields))
 }

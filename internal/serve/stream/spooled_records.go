@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"time"
 
 	"spillway/internal/serve/queue"
@@ -36,7 +35,7 @@ func appendRecords(b []byte, r *Records, from, until int, refused []Refusal) ([]
 				b = append(b, 0)
 				continue
 			}
-			b = append(b, 1)
+			b = append(b, v.marker())
 			switch {
 			case c.kind.inArena():
 				b = queue.AppendBytes(b, r.Bytes(row, i))
@@ -56,6 +55,23 @@ func appendRecords(b []byte, r *Records, from, until int, refused []Refusal) ([]
 	}
 	return queue.AppendBytes(b, text), nil
 }
+
+// marker begins a value that is not NULL.
+func (v value) marker() byte {
+	switch {
+	case v.big:
+		return markBig
+	case v.loose:
+		return markLoose
+	}
+	return markPlain
+}
+
+const (
+	markPlain byte = iota + 1
+	markBig
+	markLoose
+)
 
 // columnsMax is the maximum number of columns of a configuration, without Definition.Extra.
 const columnsMax = 500
@@ -109,10 +125,10 @@ func decodeValue(d *queue.Decoder, kind Type, payload []byte) value {
 		}
 		return span(len(payload)-len(d.Rest)-len(text), len(text))
 	case kind == Integer || kind == Timestamp:
-		return value{n: uint64(d.Varint()), set: true}
+		return value{n: uint64(d.Varint()), set: true, big: set[0] == markBig, loose: set[0] == markLoose}
 	}
 	if bits := d.Take(8); bits != nil {
-		return value{n: binary.LittleEndian.Uint64(bits), set: true}
+		return value{n: binary.LittleEndian.Uint64(bits), set: true, loose: set[0] == markLoose}
 	}
 	return value{}
 }
@@ -187,9 +203,9 @@ func (r *Records) move(row int, out *Records, schema *Schema, places []int, at t
 func (r *Records) addDecimal(kind Type, v value) value {
 	start := len(r.arena)
 	if kind == Integer {
-		r.arena = strconv.AppendInt(r.arena, int64(v.n), 10)
+		r.arena = Integer.AppendText(r.arena, Value{N: int64(v.n), Big: v.big})
 	} else {
-		r.arena = strconv.AppendFloat(r.arena, math.Float64frombits(v.n), 'f', -1, 64)
+		r.arena, _ = appendDecimal(r.arena, appendReal(nil, math.Float64frombits(v.n)))
 	}
 	return span(start, len(r.arena)-start)
 }
@@ -221,24 +237,10 @@ func (r *Records) object(row int) (json.RawMessage, error) {
 			continue
 		}
 		var field any
-		switch c.kind {
-		case Integer:
-			field = json.RawMessage(c.kind.AppendText(nil, r.Value(row, i)))
-		case Real:
-			field = math.Float64frombits(r.at(row, i).n)
-		case Boolean:
-			field = r.Boolean(row, i)
-		case Timestamp:
-			field = time.UnixMicro(r.Microseconds(row, i)).UTC()
-		case UUID:
-			field = string(r.AppendUUID(nil, row, i))
-		case JSON, Decimal:
-			field = json.RawMessage(r.Bytes(row, i))
-		default:
-			field = string(c.kind.AppendText(nil, r.Value(row, i)))
-			if _, isArray := c.kind.Element(); isArray {
-				field = json.RawMessage(r.Bytes(row, i))
-			}
+		if value := r.Value(row, i); c.kind.Special(value) {
+			field = string(c.kind.AppendText(nil, value))
+		} else {
+			field = r.plain(row, i)
 		}
 		text, err := json.Marshal(map[string]any{c.name: field})
 		if err != nil {
@@ -250,4 +252,25 @@ func (r *Records) object(row int) (json.RawMessage, error) {
 		b = append(b, text[1:len(text)-1]...)
 	}
 	return append(b, '}'), nil
+}
+
+// plain returns what is encoded as the JSON of a value that is not special.
+func (r *Records) plain(row, column int) any {
+	switch kind := r.columns[column].kind; kind {
+	case Integer:
+		return json.RawMessage(kind.AppendText(nil, r.Value(row, column)))
+	case Real:
+		return r.Real(row, column)
+	case Boolean:
+		return r.Boolean(row, column)
+	case Timestamp:
+		return time.UnixMicro(r.Microseconds(row, column)).UTC()
+	case JSON, Decimal:
+		return json.RawMessage(r.Bytes(row, column))
+	default:
+		if _, isArray := kind.Element(); isArray {
+			return json.RawMessage(r.Bytes(row, column))
+		}
+		return string(kind.AppendText(nil, r.Value(row, column)))
+	}
 }
