@@ -108,9 +108,9 @@ func TestStreamPairs(t *testing.T) {
 	storetest.StreamPairs(t, storetest.StreamBackend{
 		Open: func(testing.TB, database.Pool) storetest.StreamDB {
 			return storetest.StreamDB{
-				Sink: func(_ testing.TB, schema *stream.Schema) stream.Sink { return db.Stream(schema) },
-				Exec: func(ctx context.Context, sql string) error { return execute(ctx, url, sql) },
-				Rows: func(ctx context.Context, sql string) ([][]string, error) { return streamRows(ctx, url, sql) },
+				Sink:  func(_ testing.TB, schema *stream.Schema) stream.Sink { return db.Stream(schema) },
+				Exec:  func(ctx context.Context, sql string) error { return execute(ctx, url, sql) },
+				Rows:  func(ctx context.Context, sql string) ([][]string, error) { return streamRows(ctx, url, sql) },
 				Feeds: []func(feed.Definition) (feed.Source, error){db.Source},
 			}
 		},

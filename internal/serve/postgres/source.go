@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -33,7 +34,8 @@ type source struct {
 // Source returns the source of the feed or the query that def describes. Mistakes that only
 // the database can find are errors of Read and Check.
 //
-// Parameters are passed as text, bigint, double precision, boolean, timestamptz and uuid. Lists
+// Parameters are passed as text, bigint, double precision, boolean, timestamptz, uuid,
+// numeric, date, time and bytea. Lists
 // are arrays of these, so that a statement compares with = ANY(:ids). Filters are bigint or of
 // the type of their column.
 func (db *DB) Source(def feed.Definition) (feed.Source, error) {
@@ -138,16 +140,28 @@ func bound(params []param.Param, args []string) ([][]byte, error) {
 		case p.Filter && param.Finer(p, arg):
 			values = append(values, nil) // which equals nothing
 		case p.ListMax == 0:
-			values = append(values, []byte(arg))
+			values = append(values, []byte(literalOf(p.Type, arg)))
 		default:
 			list, err := param.Values(arg)
 			if err != nil {
 				return nil, fmt.Errorf("parameter %s: %w", p.Name, err)
 			}
+			for i := range list {
+				list[i] = literalOf(p.Type, list[i])
+			}
 			values = append(values, arrayOf(list))
 		}
 	}
 	return values, nil
+}
+
+// literalOf returns an argument in PostgreSQL's text format.
+func literalOf(t param.Type, arg string) string {
+	if t != param.Bytes {
+		return arg
+	}
+	raw, _ := param.Raw(arg) // param.Parse has checked it
+	return `\x` + hex.EncodeToString(raw)
 }
 
 // arrayOf returns values as an array in PostgreSQL's text format.

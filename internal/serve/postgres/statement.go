@@ -169,7 +169,7 @@ func (w *writer) bound(until bool) string {
 
 // castOf returns the SQL type of a parameter. A list is an array.
 func castOf(p param.Param) string {
-	name := string(p.Type) // text, boolean, uuid
+	name := string(p.Type) // text, boolean, uuid, date, time
 	switch p.Type {
 	case param.Integer:
 		name = "bigint"
@@ -177,6 +177,10 @@ func castOf(p param.Param) string {
 		name = "double precision"
 	case param.Timestamp:
 		name = "timestamptz"
+	case param.Decimal:
+		name = "numeric"
+	case param.Bytes:
+		name = "bytea"
 	}
 	if p.ListMax > 0 {
 		name += "[]"

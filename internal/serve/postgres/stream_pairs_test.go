@@ -134,7 +134,7 @@ func TestStreamPairs(t *testing.T) {
 				},
 			}
 		},
-		Types: map[stream.Type]string{stream.Integer: "bigint"},
+		Types:   map[stream.Type]string{stream.Integer: "bigint"},
 		Special: true,
 	}, exactColumns(), values)
 }

@@ -28,7 +28,7 @@ import (
 // combination of filters, and each connection keeps those that it has run last prepared.
 //
 // Integers and reals are bound as numbers, booleans as 0 or 1, timestamps as text like
-// 2016-12-01 23:59:57 (with a fraction only if there is one), text and UUIDs as text.
+// 2016-12-01 23:59:57 (with a fraction only if there is one), bytes as blobs, and all others as text.
 type source struct {
 	db     *DB
 	def    feed.Definition
@@ -225,6 +225,12 @@ func bindArg(stmt *sqlite.Stmt, number int, kind param.Type, text string) error 
 			return err
 		}
 		stmt.BindText(number, t.UTC().Format("2006-01-02 15:04:05.999999999"))
+	case param.Bytes:
+		raw, err := param.Raw(text)
+		if err != nil {
+			return err
+		}
+		stmt.BindBytes(number, raw)
 	default:
 		stmt.BindText(number, text)
 	}

@@ -72,13 +72,13 @@ func TestStreamPairs(t *testing.T) {
 	storetest.StreamPairs(t, storetest.StreamBackend{
 		Open: func(testing.TB, database.Pool) storetest.StreamDB {
 			return storetest.StreamDB{
-				Sink: func(t testing.TB, schema *stream.Schema) stream.Sink { return streamSink(t, db, schema) },
-				Exec: func(_ context.Context, sql string) error { return sqlitex.ExecuteTransient(writer, sql, nil) },
-				Rows: func(_ context.Context, sql string) ([][]string, error) { return streamRows(writer, sql) },
+				Sink:  func(t testing.TB, schema *stream.Schema) stream.Sink { return streamSink(t, db, schema) },
+				Exec:  func(_ context.Context, sql string) error { return sqlitex.ExecuteTransient(writer, sql, nil) },
+				Rows:  func(_ context.Context, sql string) ([][]string, error) { return streamRows(writer, sql) },
 				Feeds: []func(feed.Definition) (feed.Source, error){db.Source},
 			}
 		},
-		Types: map[stream.Type]string{stream.Integer: "INTEGER"},
+		Types:   map[stream.Type]string{stream.Integer: "INTEGER"},
 		Special: true, Loose: true,
 	}, exactColumns(), values)
 }

@@ -70,7 +70,9 @@ func parseText(t Type, text []byte) (value, bool) {
 		}
 		n, err := strconv.ParseInt(string(text), 10, 64)
 		if plain, ok := appendDecimal(nil, text); err != nil && ok && bytes.ContainsAny(text, ".eE") { // 1.00 and 1e3 are whole, too
-			return parseText(t, TrimDecimal(plain))
+			if plain = TrimDecimal(plain); isDigits(bytes.TrimPrefix(plain, []byte("-"))) {
+				return parseText(t, plain)
+			}
 		}
 		return value{n: uint64(n), set: true}, err == nil
 	case Real:
