@@ -157,7 +157,7 @@ func (s *source) explainError(r feed.Range, err error) error {
 		return fmt.Errorf("the server stopped the statement after the statement timeout of %v: %w", s.db.bounds.StatementTimeout, err)
 	}
 	if len(s.def.Params) > 0 && rejectsValue(refused) {
-		return fmt.Errorf("%w: %w", param.ErrValue, err)
+		return param.Rejected(s.def.Params, r.Args, err)
 	}
 	return err
 }

@@ -23,6 +23,37 @@ import (
 // wrap the database's error in it, whose text is not for clients.
 var ErrValue = errors.New("the database rejects the value of a parameter")
 
+// RejectedError is an ErrValue that names the parameters whose values the statement has.
+type RejectedError struct {
+	Names string
+	Err   error // of the database
+}
+
+// Rejected returns the error of a database that rejects one of the arguments.
+func Rejected(params []Param, args []string, err error) error {
+	var names []string
+	for i, p := range params {
+		if i < len(args) && args[i] != Absent {
+			names = append(names, p.Name)
+		}
+	}
+	return &RejectedError{strings.Join(names, " or "), err}
+}
+
+func (e *RejectedError) Error() string {
+	return ErrValue.Error() + " " + e.Names + ": " + e.Err.Error()
+}
+func (e *RejectedError) Unwrap() []error { return []error{ErrValue, e.Err} }
+
+// ForClient returns the text of an ErrValue without the database's own error.
+func ForClient(err error) string {
+	var rejected *RejectedError
+	if errors.As(err, &rejected) && rejected.Names != "" {
+		return ErrValue.Error() + ": " + rejected.Names
+	}
+	return ErrValue.Error()
+}
+
 // MaxBytes is the maximum length of one parameter's text.
 const MaxBytes = 1024
 

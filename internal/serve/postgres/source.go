@@ -95,7 +95,7 @@ func (s *source) run(ctx context.Context, r feed.Range, keysOnly bool, to feed.R
 	case aboutData && hasKey && pgErr.Code != stateDivisionByZero:
 		return fmt.Errorf("%w: %w", feed.ErrCursor, err)
 	case aboutData && len(s.def.Params) > 0: // without parameters it is the tables' own
-		return fmt.Errorf("%w: %w", param.ErrValue, err)
+		return param.Rejected(s.def.Params, r.Args, err)
 	case !s.def.IsQuery() && (pgErr.Code == stateUndefinedColumn || pgErr.Code == stateAmbiguousColumn):
 		if keyErr := s.checkColumns(ctx); keyErr != nil {
 			return keyErr

@@ -239,6 +239,31 @@ func TestStreamArrays(t *testing.T) {
 	if diff := cmp.Diff(stored, rows); diff != "" {
 		t.Error(diff)
 	}
+	mustExecute(t, url, "CREATE TABLE again (LIKE arrays)")
+	var sent feed.Rows
+	source, err := open(t, url+"&timezone=Asia/Shanghai", database.Pool{}).Source(feed.Definition{
+		Name: "/arrays", SQL: "SELECT * FROM arrays", Key: []feed.KeyColumn{{Name: "id"}}, RFC3339: true,
+	})
+	if err == nil {
+		err = source.Read(t.Context(), feed.Range{Limit: 10}, &sent)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	records, refused, err = schema.Parse([]byte("["+string(sent.Data)+"]"), stream.FormJSON, time.Now(), stream.Limits{Bytes: 1 << 20, Records: 100, Depth: 20, Fields: 20})
+	if err != nil || len(refused) != 0 {
+		t.Fatal(err, refused, string(sent.Data))
+	}
+	mustExecute(t, url, "ALTER TABLE arrays RENAME TO before")
+	mustExecute(t, url, "ALTER TABLE again RENAME TO arrays")
+	_, sink = sinkOf(url)
+	if err := sink.Commit(t.Context(), &stream.Batch{ID: [16]byte{2}, Requests: []*stream.Entry{{Records: records}}}); err != nil {
+		t.Fatal(err)
+	}
+	again, err := streamRows(t.Context(), url, "SELECT * FROM arrays ORDER BY id")
+	if diff := cmp.Diff(rows, again); diff != "" || err != nil {
+		t.Error("from a feed: ", diff, err)
+	}
 }
 
 // round: true rounds values to what the column holds.

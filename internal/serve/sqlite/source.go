@@ -106,7 +106,7 @@ func (s *source) run(ctx context.Context, r feed.Range, bits int, to feed.RowHan
 			current.keysOnly, columns = true, len(shape.keys)
 		}
 		for {
-			found, err := s.nextRow(stmt, columns, r.Until != "")
+			found, err := s.nextRow(stmt, r.Args, columns, r.Until != "")
 			if !found {
 				return err
 			}
@@ -156,10 +156,10 @@ func (s *source) prepare(conn conn, shape *shape, r feed.Range, bits int) (*sqli
 
 // nextRow moves to the next row of the range. A row has the given number of columns and,
 // with until, one more that says whether the row is in the range.
-func (s *source) nextRow(stmt *sqlite.Stmt, columns int, until bool) (bool, error) {
+func (s *source) nextRow(stmt *sqlite.Stmt, args []string, columns int, until bool) (bool, error) {
 	found, err := stmt.Step()
 	if err != nil && len(s.def.Params) > 0 && rejectsValue(err) {
-		err = fmt.Errorf("%w: %w", param.ErrValue, err)
+		err = param.Rejected(s.def.Params, args, err)
 	}
 	if !found {
 		return false, err
