@@ -31,7 +31,6 @@ func exactColumns() []storetest.ExactColumn {
 	epoch := moments("timestamp(3) NULL", stream.Timestamp)
 	epoch.From, epoch.To = time.Unix(1, 0), time.Unix(1<<31-1, 0)
 	epoch.Key = "timestamp(3)"
-	returns := map[stream.Type]stream.Type{stream.JSON: stream.Text} // a feed writes JSON in a column of texts as a text
 	list := []storetest.ExactColumn{
 		{SQL: "tinyint", Types: numbers, Refused: []string{"128", "-129", "true"}},
 		{SQL: "tinyint(1)", Types: numbers},
@@ -70,14 +69,7 @@ func exactColumns() []storetest.ExactColumn {
 		moments("time", stream.Time), moments("time(6)", stream.Time),
 		{SQL: "date", Types: only(stream.Date)},
 	}
-	for i, c := range list {
-		switch {
-		case slices.Equal(c.Types, bytes):
-			list[i].Returns = map[stream.Type]stream.Type{stream.Text: stream.Bytes}
-		case slices.Contains(c.Types, stream.Text):
-			list[i].Returns = returns
-		}
-	}
+	addReturns(list)
 	if onMySQL() {
 		return append(list, storetest.ExactColumn{SQL: "json", Types: only(stream.JSON), NoKey: true}, storetest.ExactColumn{SQL: "point", NoKey: true})
 	}
@@ -94,6 +86,18 @@ func exactColumns() []storetest.ExactColumn {
 		storetest.ExactColumn{SQL: "json", Types: texts, NoKey: true, Texts: []string{"1", "true", "[]"}, Returns: documents},
 		storetest.ExactColumn{SQL: "varchar(9) CHARACTER SET cp932 COLLATE cp932_bin", Types: slices.DeleteFunc(slices.Clone(texts), func(t stream.Type) bool { return t == stream.Text }), Returns: map[stream.Type]stream.Type{stream.JSON: ""}},
 		storetest.ExactColumn{SQL: "point", NoKey: true})
+}
+
+// addReturns adds the types that a feed writes: JSON in a column of texts is a text, and a binary column is base64.
+func addReturns(list []storetest.ExactColumn) {
+	for i, c := range list {
+		switch {
+		case slices.Contains(c.Types, stream.Bytes):
+			list[i].Returns = map[stream.Type]stream.Type{stream.Text: stream.Bytes}
+		case slices.Contains(c.Types, stream.Text):
+			list[i].Returns = map[stream.Type]stream.Type{stream.JSON: stream.Text}
+		}
+	}
 }
 
 // Values of exact pairs of types come back as they were sent, and all other pairs are refused.

@@ -40,9 +40,12 @@ func Rejected(params []Param, args []string, err error) error {
 	return &RejectedError{strings.Join(names, " or "), err}
 }
 
+// Error names the parameters and says what the database said.
 func (e *RejectedError) Error() string {
 	return ErrValue.Error() + " " + e.Names + ": " + e.Err.Error()
 }
+
+// Unwrap returns ErrValue and the error of the database.
 func (e *RejectedError) Unwrap() []error { return []error{ErrValue, e.Err} }
 
 // ForClient returns the text of an ErrValue without the database's own error.

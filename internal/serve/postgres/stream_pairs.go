@@ -153,7 +153,8 @@ func isFloat4(t *target, v stream.Value) bool {
 		return x == (float64(near)+float64(math.Nextafter32(near, float32(towards))))/2
 	}
 	short := strconv.FormatFloat(float64(near), 'e', digits, 32)
-	return t.column.Round || t.element.Special(v) || short == strconv.FormatFloat(x, 'e', digits, 64) && !middle(math.Inf(1)) && !middle(math.Inf(-1))
+	return t.column.Round || t.element.Special(v) ||
+		short == strconv.FormatFloat(x, 'e', digits, 64) && !middle(math.Inf(1)) && !middle(math.Inf(-1))
 }
 
 func isName(_ *target, v stream.Value) bool {

@@ -33,7 +33,6 @@ func exactColumns() []storetest.ExactColumn {
 		"10.0.0.1", "10.0.0.1/24", "10.0.0.0/24", "10.0.0.1/32", "::1", "0::1", "::1.2.3.4", "::102:304", "::ffff:1.2.3.4", "::ffff:102:304", "2001:db8::/32",
 		"2001:DB8::/32", "::/0", "0.0.0.0/0", "::", "1:0:0:2::3", "1:0:2:3:4:5:6:7", "fe80::1%1", "10.1", "::1.2.0.0/112", "::ffff:1.2.3.0/120", "::0.1.0.0",
 	}
-	returned := map[stream.Type]stream.Type{stream.JSON: stream.Text} // a feed writes JSON in a column of texts as a text
 	list := []storetest.ExactColumn{
 		{SQL: "bigint", Types: only(stream.Integer)},
 		{SQL: "integer", Types: only(stream.Integer), Refused: []string{"2147483648", "-2147483649"}},
@@ -89,6 +88,12 @@ func exactColumns() []storetest.ExactColumn {
 		{SQL: "int4range"},
 		{SQL: "tsvector"},
 	}
+	return withLiterals(list)
+}
+
+// withLiterals adds values that only SQL stores, and the types that a feed writes: JSON in a column of texts is a text.
+func withLiterals(list []storetest.ExactColumn) []storetest.ExactColumn {
+	returned := map[stream.Type]stream.Type{stream.JSON: stream.Text}
 	literals := map[string][]string{
 		"double precision": {"'-Infinity'", "'NaN'", "5e-324", "0.1"}, "real": {"'Infinity'", "'NaN'", "0.1", "3.4028235e38"}, "numeric": {"'NaN'", "'-Infinity'", "1e-500"},
 		"numeric(10,2)": {"'NaN'"}, "timestamptz": {"'infinity'", "'-infinity'", "'0044-03-15 12:00+00 BC'", "'4713-01-01 00:00+00 BC'", "'20000-02-29 00:00+00'", "'1850-07-01'"},
@@ -239,31 +244,7 @@ func TestStreamArrays(t *testing.T) {
 	if diff := cmp.Diff(stored, rows); diff != "" {
 		t.Error(diff)
 	}
-	mustExecute(t, url, "CREATE TABLE again (LIKE arrays)")
-	var sent feed.Rows
-	source, err := open(t, url+"&timezone=Asia/Shanghai", database.Pool{}).Source(feed.Definition{
-		Name: "/arrays", SQL: "SELECT * FROM arrays", Key: []feed.KeyColumn{{Name: "id"}}, RFC3339: true,
-	})
-	if err == nil {
-		err = source.Read(t.Context(), feed.Range{Limit: 10}, &sent)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	records, refused, err = schema.Parse([]byte("["+string(sent.Data)+"]"), stream.FormJSON, time.Now(), stream.Limits{Bytes: 1 << 20, Records: 100, Depth: 20, Fields: 20})
-	if err != nil || len(refused) != 0 {
-		t.Fatal(err, refused, string(sent.Data))
-	}
-	mustExecute(t, url, "ALTER TABLE arrays RENAME TO before")
-	mustExecute(t, url, "ALTER TABLE again RENAME TO arrays")
-	_, sink = sinkOf(url)
-	if err := sink.Commit(t.Context(), &stream.Batch{ID: [16]byte{2}, Requests: []*stream.Entry{{Records: records}}}); err != nil {
-		t.Fatal(err)
-	}
-	again, err := streamRows(t.Context(), url, "SELECT * FROM arrays ORDER BY id")
-	if diff := cmp.Diff(rows, again); diff != "" || err != nil {
-		t.Error("from a feed: ", diff, err)
-	}
+	sendArraysBack(t, url, schema, func() *Stream { _, sink := sinkOf(url); return sink }, rows)
 }
 
 // round: true rounds values to what the column holds.
@@ -307,4 +288,33 @@ func TestPairsDocumented(t *testing.T) {
 		all = append(all, p.Pair)
 	}
 	storetest.PairsDocumented(t, "PostgreSQL", all, *update)
+}
+
+// sendArraysBack reads the arrays by a feed and stores what it sends in another table.
+func sendArraysBack(t *testing.T, url string, schema *stream.Schema, sink func() *Stream, rows [][]string) {
+	t.Helper()
+	mustExecute(t, url, "CREATE TABLE again (LIKE arrays)")
+	var sent feed.Rows
+	source, err := open(t, url+"&timezone=Asia/Shanghai", database.Pool{}).Source(feed.Definition{
+		Name: "/arrays", SQL: "SELECT * FROM arrays", Key: []feed.KeyColumn{{Name: "id"}}, RFC3339: true,
+	})
+	if err == nil {
+		err = source.Read(t.Context(), feed.Range{Limit: 10}, &sent)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	records, refused, err := schema.Parse([]byte("["+string(sent.Data)+"]"), stream.FormJSON, time.Now(), stream.Limits{Bytes: 1 << 20, Records: 100, Depth: 20, Fields: 20})
+	if err != nil || len(refused) != 0 {
+		t.Fatal(err, refused, string(sent.Data))
+	}
+	mustExecute(t, url, "ALTER TABLE arrays RENAME TO before")
+	mustExecute(t, url, "ALTER TABLE again RENAME TO arrays")
+	if err := sink().Commit(t.Context(), &stream.Batch{ID: [16]byte{2}, Requests: []*stream.Entry{{Records: records}}}); err != nil {
+		t.Fatal(err)
+	}
+	again, err := streamRows(t.Context(), url, "SELECT * FROM arrays ORDER BY id")
+	if diff := cmp.Diff(rows, again); diff != "" || err != nil {
+		t.Error("from a feed: ", diff, err)
+	}
 }
