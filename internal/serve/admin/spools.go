@@ -171,15 +171,20 @@ func (p patientWriter) Write(data []byte) (int, error) {
 // orderSpool returns a handler that executes an order, which the body describes.
 func (s *Server) orderSpool(work spool.Work) http.HandlerFunc {
 	return s.onSpool(func(w http.ResponseWriter, r *http.Request, of *Spool, _ *spool.Spool) {
-		o := spool.Order{Work: work}
+		o := &spool.Order{}
 		in := json.NewDecoder(http.MaxBytesReader(w, r.Body, orderBytesMax))
 		in.DisallowUnknownFields()
-		if err := in.Decode(&o); err != nil {
+		err := in.Decode(&o)
+		if _, end := in.Token(); err == nil && (o == nil || end != io.EOF) {
+			err = errors.New("it is not one object")
+		}
+		if err != nil {
 			writeProblem(w, http.StatusBadRequest, "the body must be a JSON object with a filter, {} for all dead letters: "+err.Error())
 			return
 		}
+		o.Work = work
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // it takes as long as it takes
-		done, err := of.Do(r.Context(), o)
+		done, err := of.Do(r.Context(), *o)
 		switch {
 		case errors.Is(err, spool.ErrOrder):
 			writeProblem(w, http.StatusConflict, err.Error())

@@ -102,7 +102,11 @@ func (w *walk) spools(t *testing.T) {
 		w.send("spool", "POST", of+path, at+path, `{"to":""}`)
 		w.send("spool", "POST", of+path, at+path, `{"stream":"/old","waiting":true}`)
 		w.send("spool", "POST", of+path, at+path, `{"dry_run":true}`)
-		w.send("spool", "POST", of+path, at+path, `{"streem":"/old"}`)
+		for _, wrong := range []string{`{"streem":"/old"}`, "null", "[]", "{}{}", "{}}"} {
+			if status, _ := w.send("spool", "POST", of+path, at+path, wrong); status != http.StatusBadRequest {
+				t.Errorf("%s %s: %d", path, wrong, status)
+			}
+		}
 		w.send("spool", "POST", of+path, at+path, `{}`, foreign...)
 	}
 }

@@ -294,6 +294,7 @@ func TestFilter(t *testing.T) {
 		{Filter{Since: time.UnixMicro(1000)}, "?23"},
 		{Filter{Until: time.UnixMicro(2000)}, "1?2"},
 		{Filter{IDs: []int64{1, 3}}, "13"},
+		{Filter{IDs: []int64{}}, ""},
 		{Filter{IDs: []int64{1, 3}, Stream: "/b"}, "3"},
 	} {
 		letters, err := s.Letters(t.Context(), test.Filter, 0, 10)

@@ -2,7 +2,6 @@ package stream
 
 import (
 	"bytes"
-	"encoding/base64"
 	"math"
 	"strconv"
 	"unicode/utf8"
@@ -61,8 +60,8 @@ func (t Type) describe() string {
 	return ""
 }
 
-// parseText parses a value that needs no arena.
-func parseText(t Type, text []byte) (value, bool) {
+// parseScalar parses a value that needs no arena.
+func parseScalar(t Type, text []byte) (value, bool) {
 	switch t {
 	case Integer:
 		if n, err := strconv.ParseUint(string(text), 10, 64); err == nil {
@@ -71,7 +70,7 @@ func parseText(t Type, text []byte) (value, bool) {
 		n, err := strconv.ParseInt(string(text), 10, 64)
 		if plain, ok := appendDecimal(nil, text); err != nil && ok && bytes.ContainsAny(text, ".eE") { // 1.00 and 1e3 are whole, too
 			if plain = TrimDecimal(plain); isDigits(bytes.TrimPrefix(plain, []byte("-"))) {
-				return parseText(t, plain)
+				return parseScalar(t, plain)
 			}
 		}
 		return value{n: uint64(n), set: true}, err == nil
@@ -111,11 +110,6 @@ func parseMoment(t Type, text []byte) (v value, exact, ok bool) {
 		micro, exact, ok = parseSpecial(t, text)
 	}
 	return value{n: uint64(micro), set: true}, exact, ok
-}
-
-func parseBytes(text []byte) ([]byte, bool) {
-	decoded, err := base64.StdEncoding.Strict().DecodeString(string(text))
-	return decoded, err == nil && !bytes.ContainsAny(text, "\r\n")
 }
 
 // outOfBounds returns why a value is refused; "" if it is not. text is the value of texts,

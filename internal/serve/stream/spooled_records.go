@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -35,14 +34,15 @@ func appendRecords(b []byte, r *Records, from, until int, refused []Refusal) ([]
 				b = append(b, 0)
 				continue
 			}
-			b = append(b, v.marker())
 			switch {
 			case c.kind.inArena():
-				b = queue.AppendBytes(b, r.Bytes(row, i))
+				b = queue.AppendBytes(append(b, markPlain), r.Bytes(row, i))
+			case v.big:
+				b = binary.AppendUvarint(append(b, markBig), v.n)
 			case c.kind == Integer || c.kind == Timestamp:
-				b = binary.AppendVarint(b, int64(v.n))
+				b = binary.AppendVarint(append(b, v.mark()), int64(v.n))
 			default:
-				b = binary.LittleEndian.AppendUint64(b, v.n)
+				b = binary.LittleEndian.AppendUint64(append(b, v.mark()), v.n)
 			}
 		}
 	}
@@ -56,22 +56,19 @@ func appendRecords(b []byte, r *Records, from, until int, refused []Refusal) ([]
 	return queue.AppendBytes(b, text), nil
 }
 
-// marker begins a value that is not NULL.
-func (v value) marker() byte {
-	switch {
-	case v.big:
-		return markBig
-	case v.loose:
-		return markLoose
-	}
-	return markPlain
-}
-
+// The bytes before a value that is not NULL.
 const (
 	markPlain byte = iota + 1
 	markBig
 	markLoose
 )
+
+func (v value) mark() byte {
+	if v.loose {
+		return markLoose
+	}
+	return markPlain
+}
 
 // columnsMax is the maximum number of columns of a configuration, without Definition.Extra.
 const columnsMax = 500
@@ -124,8 +121,10 @@ func decodeValue(d *queue.Decoder, kind Type, payload []byte) value {
 			d.Bad = true
 		}
 		return span(len(payload)-len(d.Rest)-len(text), len(text))
+	case set[0] == markBig:
+		return value{n: d.Uvarint(), set: true, big: true}
 	case kind == Integer || kind == Timestamp:
-		return value{n: uint64(d.Varint()), set: true, big: set[0] == markBig, loose: set[0] == markLoose}
+		return value{n: uint64(d.Varint()), set: true, loose: set[0] == markLoose}
 	}
 	if bits := d.Take(8); bits != nil {
 		return value{n: binary.LittleEndian.Uint64(bits), set: true, loose: set[0] == markLoose}
@@ -165,7 +164,7 @@ func (r *Records) move(row int, out *Records, schema *Schema, places []int, at t
 			values[place] = v
 			there[place] = true
 		case place >= 0 && schema.columns[place].Type == Decimal && (c.kind == Integer || c.kind == Real):
-			values[place] = out.addDecimal(c.kind, v)
+			values[place], _ = out.parse(Decimal, c.kind.AppendText(nil, r.Value(row, i))) // of a real, the shortest decimal
 			there[place] = true
 		case v.set && place < 0:
 			reason = fmt.Sprintf("the stream no longer has a column %s", c.name)
@@ -179,15 +178,11 @@ func (r *Records) move(row int, out *Records, schema *Schema, places []int, at t
 			if c.Required && !values[i].set {
 				reason = fmt.Sprintf("column %s must not be null now", c.Name)
 			}
-		case c.now:
-			values[i] = value{n: uint64(at.UnixMicro()), set: true}
-		case c.hasDefault && c.Type.inArena():
-			values[i] = span(len(out.arena), len(c.fallbackText))
-			out.arena = append(out.arena, c.fallbackText...)
-		case c.hasDefault:
-			values[i] = c.fallback
-		case c.Required:
-			reason = fmt.Sprintf("column %s is required now", c.Name)
+		default:
+			known := false
+			if values[i], known = out.fallback(&c, at.UnixMicro()); !known && c.Required {
+				reason = fmt.Sprintf("column %s is required now", c.Name)
+			}
 		}
 	}
 	if reason != "" {
@@ -196,18 +191,6 @@ func (r *Records) move(row int, out *Records, schema *Schema, places []int, at t
 	}
 	out.indexes = append(out.indexes, r.indexes[row])
 	return ""
-}
-
-// addDecimal adds the value of an integer or a real to the arena as a decimal. That of a
-// real is the shortest one that stands for it.
-func (r *Records) addDecimal(kind Type, v value) value {
-	start := len(r.arena)
-	if kind == Integer {
-		r.arena = Integer.AppendText(r.arena, Value{N: int64(v.n), Big: v.big})
-	} else {
-		r.arena, _ = appendDecimal(r.arena, appendReal(nil, math.Float64frombits(v.n)))
-	}
-	return span(start, len(r.arena)-start)
 }
 
 // SpooledJSON returns each record of an entry's payload as a JSON object, for people to
@@ -236,11 +219,13 @@ func (r *Records) object(row int) (json.RawMessage, error) {
 		if r.Null(row, i) {
 			continue
 		}
-		var field any
-		if value := r.Value(row, i); c.kind.Special(value) {
-			field = string(c.kind.AppendText(nil, value))
-		} else {
-			field = r.plain(row, i)
+		written := c.kind.AppendText(nil, r.Value(row, i))
+		var field any = json.RawMessage(written)
+		switch special := c.kind.Special(r.Value(row, i)); {
+		case special, slices.Contains([]Type{Text, UUID, Date, Time, Bytes}, c.kind):
+			field = string(written)
+		case c.kind == Timestamp:
+			field = time.UnixMicro(int64(r.at(row, i).n)).UTC()
 		}
 		text, err := json.Marshal(map[string]any{c.name: field})
 		if err != nil {
@@ -252,25 +237,4 @@ func (r *Records) object(row int) (json.RawMessage, error) {
 		b = append(b, text[1:len(text)-1]...)
 	}
 	return append(b, '}'), nil
-}
-
-// plain returns what is encoded as the JSON of a value that is not special.
-func (r *Records) plain(row, column int) any {
-	switch kind := r.columns[column].kind; kind {
-	case Integer:
-		return json.RawMessage(kind.AppendText(nil, r.Value(row, column)))
-	case Real:
-		return r.Real(row, column)
-	case Boolean:
-		return r.Boolean(row, column)
-	case Timestamp:
-		return time.UnixMicro(r.Microseconds(row, column)).UTC()
-	case JSON, Decimal:
-		return json.RawMessage(r.Bytes(row, column))
-	default:
-		if _, isArray := kind.Element(); isArray {
-			return json.RawMessage(r.Bytes(row, column))
-		}
-		return string(kind.AppendText(nil, r.Value(row, column)))
-	}
 }
