@@ -41,7 +41,7 @@ func (s batchSession) insertRange(ctx context.Context, rows []stream.Row) (*stre
 	if _, err = pipeline(ctx, s.conn, steps, descriptions); err == nil {
 		return nil, nil
 	}
-	refused := refusalOf(err, s.b.Mark != nil)
+	refused := st.refusalOf(err, s.b.Mark != nil)
 	if refused != nil {
 		err = exec(ctx, s.conn, "ROLLBACK TO SAVEPOINT part")
 	}
@@ -119,7 +119,7 @@ func (st *Stream) takeSingly(p *pgconn.Pipeline, b *stream.Batch, rows []stream.
 		err := untilSync(p, st.countSkipped(b, rows[i:i+1]))
 		b.Progress()
 		if err != nil {
-			refused := refusalOf(err, b.Mark != nil)
+			refused := st.refusalOf(err, b.Mark != nil)
 			if refused == nil {
 				return err
 			}
