@@ -137,6 +137,10 @@ func (c *heldColumn) value(r stream.Row, column int) (bound driver.Value, reason
 		return nil, ""
 	}
 	v := r.Value(r.Row, column)
+	isFlag := strings.HasPrefix(c.full, "tinyint(1)") // which feeds write as true and false
+	if c.Type.Special(v) || v.Loose && isFlag == (c.Type == stream.Boolean) {
+		return nil, stream.Inexact(c.Name, c.Type.AppendText(nil, v), c.title())
+	}
 	bound, exact := c.bind(c, v)
 	if text, ok := bound.([]byte); ok && text == nil {
 		bound = []byte{} // nil would be NULL
@@ -200,7 +204,8 @@ func bindWhole(_ *heldColumn, v stream.Value) (driver.Value, bool) {
 }
 
 func bindFloat(_ *heldColumn, v stream.Value) (driver.Value, bool) {
-	return v.Real(), float64(float32(v.Real())) == v.Real()
+	near := float64(float32(v.Real())) // the server refuses what is above the largest float, although it rounds to it
+	return near, near == v.Real()
 }
 
 func bindBits(c *heldColumn, v stream.Value) (driver.Value, bool) {

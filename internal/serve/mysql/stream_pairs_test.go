@@ -9,6 +9,7 @@ import (
 
 	"spillway/internal/apptest"
 	"spillway/internal/database"
+	"spillway/internal/serve/feed"
 	"spillway/internal/serve/storetest"
 	"spillway/internal/serve/stream"
 )
@@ -31,7 +32,8 @@ func exactColumns() []storetest.ExactColumn {
 	epoch.From, epoch.To = time.Unix(1, 0), time.Unix(1<<31-1, 0)
 	epoch.Key = "timestamp(3)"
 	list := []storetest.ExactColumn{
-		{SQL: "tinyint", Types: numbers, Refused: []string{"128", "-129"}},
+		{SQL: "tinyint", Types: numbers, Refused: []string{"128", "-129", "true"}},
+		{SQL: "tinyint(1)", Types: numbers},
 		{SQL: "smallint unsigned", Types: numbers, Refused: []string{"-1", "65536"}},
 		{SQL: "mediumint", Types: numbers},
 		{SQL: "int zerofill", Types: numbers},
@@ -67,6 +69,7 @@ func exactColumns() []storetest.ExactColumn {
 		moments("time", stream.Time), moments("time(6)", stream.Time),
 		{SQL: "date", Types: only(stream.Date)},
 	}
+	addReturns(list)
 	if onMySQL() {
 		return append(list, storetest.ExactColumn{SQL: "json", Types: only(stream.JSON), NoKey: true}, storetest.ExactColumn{SQL: "point", NoKey: true})
 	}
@@ -76,9 +79,30 @@ func exactColumns() []storetest.ExactColumn {
 			Texts: []string{"0::2:3:4:5:6:7:8", "::2:3:4:5:6:7:8", "1:2:3:4:5:6:7::", "1:0:3:0:5:6:7:8", "1::3:0:5:6:7:8", "::", "::1", "2001:db8::1", "2001:0db8::1", "::ffff:1.2.3.4", "::1.2.3.4", "1:0:0:2::3", "1:0:2:3:4:5:6:7", "1::2:3:4:5:6:7", "::1:0:0", "::0.1.0.2"},
 		},
 		storetest.ExactColumn{SQL: "inet4", Types: only(stream.Text), Texts: []string{"1.2.3.4", "01.2.3.4", "255.255.255.255", "0.0.0.0", "1.2.3"}},
-		storetest.ExactColumn{SQL: "json", Types: texts, NoKey: true, Texts: []string{"1", "true", "[]"}},
-		storetest.ExactColumn{SQL: "varchar(9) CHARACTER SET cp932 COLLATE cp932_bin", Types: slices.DeleteFunc(slices.Clone(texts), func(t stream.Type) bool { return t == stream.Text })},
+		storetest.ExactColumn{SQL: "json", Types: texts, NoKey: true, Texts: []string{"1", "true", "[]"}, Returns: documents(texts)},
+		storetest.ExactColumn{SQL: "varchar(9) CHARACTER SET cp932 COLLATE cp932_bin", Types: slices.DeleteFunc(slices.Clone(texts), func(t stream.Type) bool { return t == stream.Text }), Returns: map[stream.Type]stream.Type{stream.JSON: ""}},
 		storetest.ExactColumn{SQL: "point", NoKey: true})
+}
+
+// documents are the types of a stream that stores what is in a column of MariaDB's JSON, whatever has stored it.
+func documents(types []stream.Type) map[stream.Type]stream.Type {
+	all := make(map[stream.Type]stream.Type)
+	for _, kind := range types {
+		all[kind] = stream.JSON
+	}
+	return all
+}
+
+// addReturns adds the types that a feed writes: JSON in a column of texts is a text, and a binary column is base64.
+func addReturns(list []storetest.ExactColumn) {
+	for i, c := range list {
+		switch {
+		case slices.Contains(c.Types, stream.Bytes):
+			list[i].Returns = map[stream.Type]stream.Type{stream.Text: stream.Bytes}
+		case slices.Contains(c.Types, stream.Text):
+			list[i].Returns = map[stream.Type]stream.Type{stream.JSON: stream.Text}
+		}
+	}
 }
 
 // Values of exact pairs of types come back as they were sent, and all other pairs are refused.
@@ -93,12 +117,14 @@ func TestStreamPairs(t *testing.T) {
 	storetest.StreamPairs(t, storetest.StreamBackend{
 		Open: func(testing.TB, database.Pool) storetest.StreamDB {
 			return storetest.StreamDB{
-				Sink: func(_ testing.TB, schema *stream.Schema) stream.Sink { return db.Stream(schema) },
-				Exec: func(ctx context.Context, sql string) error { return execute(ctx, url, sql) },
-				Rows: func(ctx context.Context, sql string) ([][]string, error) { return streamRows(ctx, url, sql) },
+				Sink:  func(_ testing.TB, schema *stream.Schema) stream.Sink { return db.Stream(schema) },
+				Exec:  func(ctx context.Context, sql string) error { return execute(ctx, url, sql) },
+				Rows:  func(ctx context.Context, sql string) ([][]string, error) { return streamRows(ctx, url, sql) },
+				Feeds: []func(feed.Definition) (feed.Source, error){db.Source},
 			}
 		},
 		Types: map[stream.Type]string{stream.Integer: "bigint"},
+		Loose: true,
 	}, exactColumns(), values)
 }
 

@@ -182,12 +182,13 @@ func (t *target) merges(texts []string) string {
 func (l layout) refuses(r stream.Row) string {
 	for i := range l {
 		t := &l[i]
-		if t.pair == nil || t.pair.holds == nil && !t.array && t.element != stream.Integer || r.Null(r.Row, t.index) {
+		free := t.pair == nil || t.pair.holds == nil && !t.array && t.element != stream.Integer && t.element != stream.Boolean
+		if free || r.Null(r.Row, t.index) {
 			continue
 		}
 		v := r.Value(r.Row, t.index)
 		if !t.array {
-			if v.Big || t.pair.holds != nil && !t.pair.holds(t, v) {
+			if v.Big || v.Loose || t.pair.holds != nil && !t.pair.holds(t, v) {
 				return stream.Inexact(t.column.Name, t.text(v), t.kind)
 			}
 			continue

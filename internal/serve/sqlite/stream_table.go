@@ -50,7 +50,7 @@ func (w *batchWriter) bindRow(stmt *sqlite.Stmt, r stream.Row) (reason string) {
 		c := &w.st.held[i]
 		if r.Null(r.Row, i) {
 			stmt.BindNull(i + 1)
-		} else if v := r.Value(r.Row, i); !c.bind(c, stmt, i+1, v) {
+		} else if v := r.Value(r.Row, i); !c.accepts(v) || !c.bind(c, stmt, i+1, v) {
 			reason = stream.Inexact(c.Name, c.Type.AppendText(nil, v), c.declared)
 		}
 	}

@@ -336,7 +336,9 @@ func testFilterValues(t *testing.T, b Backend) {
 		{TimestampTZ, param.Timestamp, []string{"'2016-12-02 00:59:57+01'", "'2016-12-01 23:59:57.25+00'"}, map[string][]int{
 			"2016-12-02T05:29:57+05:30": {1}, "2016-12-01T23:59:57.25Z": {2}, "2016-12-01T23:59:57.2500004Z": nil,
 		}},
-		{Date, param.Text, []string{"'2016-12-01'", "'2016-12-02'"}, map[string][]int{"2016-12-02": {2}}},
+		{Date, param.Date, []string{"'2016-12-01'", "'2016-12-02'"}, map[string][]int{"2016-12-02": {2}, "2016-12-03": nil}},
+		{Text, param.Time, []string{"'23:59:57'", "'23:59:57.5'"}, map[string][]int{"23:59:57": {1}, "23:59:57.50": {2}}},
+		{Decimal, param.Decimal, []string{"12345678901234567890.123456", "2"}, map[string][]int{"12345678901234567890.123456": {1}}},
 		{UUID, param.UUID, []string{"'" + uuid + "8'", "'" + uuid + "9'"}, map[string][]int{strings.ToUpper(uuid) + "9": {2}, uuid + "a": nil}},
 	}
 	for i, test := range tests {
