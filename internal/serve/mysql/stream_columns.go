@@ -104,7 +104,7 @@ func (st *Stream) checkColumns(ctx context.Context, se *session) error {
 			return err
 		}
 	}
-	if err := st.checkTriggers(ctx, se); err != nil {
+	if err := st.checkIndex(ctx, se); err != nil {
 		return err
 	}
 	st.held.Store(&held)
@@ -127,17 +127,22 @@ func (st *Stream) checkSeconds(c stream.Column, found tableColumn) error {
 	return nil
 }
 
-// checkTriggers refuses a trigger that a record whose key exists would run.
-func (st *Stream) checkTriggers(ctx context.Context, se *session) error {
+// checkIndex refuses a key of which a table may have a value twice. Those behind a view are not looked at.
+func (st *Stream) checkIndex(ctx context.Context, se *session) error {
 	if len(st.def.Key) == 0 {
 		return nil
 	}
 	name := plans.ParseTableName(st.def.Table)
-	rows, err := se.texts(ctx, "SELECT trigger_name FROM information_schema.triggers WHERE event_manipulation = 'UPDATE' "+
-		"AND event_object_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND event_object_table = ?", name.Schema, name.Name)
+	args := []any{name.Schema, name.Name, name.Schema, name.Name}
+	for _, column := range st.def.Key {
+		args = append(args, column)
+	}
+	rows, err := se.texts(ctx, "SELECT 1 FROM information_schema.tables WHERE "+inDatabase+" AND table_type <> 'VIEW' AND NOT EXISTS ("+
+		"SELECT 1 FROM information_schema.statistics WHERE "+inDatabase+" AND non_unique = 0 "+
+		"GROUP BY index_name HAVING SUM(COALESCE(column_name, '') NOT IN (?"+strings.Repeat(", ?", len(st.def.Key)-1)+")) = 0)", args...)
 	if err == nil && len(rows) > 0 {
-		err = fmt.Errorf("%w: a record whose key exists would run the UPDATE trigger %s of %s; drop the trigger, or the stream's key",
-			tables.ErrUnusable, rows[0][0], st.def.Table)
+		err = fmt.Errorf("%w: %s has no unique index on %s; create one, or drop the stream's key", tables.ErrUnusable, st.def.Table,
+			strings.Join(st.def.Key, ", "))
 	}
 	return err
 }

@@ -23,6 +23,7 @@ func exactColumns() []storetest.ExactColumn {
 	numbers := []stream.Type{stream.Integer, stream.Boolean}
 	texts := []stream.Type{stream.Text, stream.Integer, stream.Decimal, stream.JSON, stream.Timestamp, stream.Date, stream.Time, stream.UUID}
 	unjson := []stream.Type{stream.Text, stream.Integer, stream.Decimal, stream.Timestamp, stream.Date, stream.Time, stream.UUID}
+	ascii := unjson[1:]
 	bytes := []stream.Type{stream.Bytes, stream.Text}
 	only := func(kind stream.Type) []stream.Type { return []stream.Type{kind} }
 	moments := func(sql string, types ...stream.Type) storetest.ExactColumn {
@@ -43,7 +44,10 @@ func exactColumns() []storetest.ExactColumn {
 		{SQL: "bit(64)", Types: []stream.Type{stream.Integer, stream.Decimal, stream.Boolean}, Read: "v+0", Refused: []string{"-1"}},
 		{SQL: "year", Types: only(stream.Integer), Wholes: []string{"1901", "1970", "2000", "2155"}, Read: "v+0", Refused: []string{"5", "70", "1900", "2156"}},
 		{SQL: "double", Types: []stream.Type{stream.Integer, stream.Real}, Refused: []string{"9007199254740993"}},
+		{SQL: "double(10,2)", Types: only(stream.Integer), Rounds: only(stream.Real), Refused: []string{"100000000", "-100000000"}},
+		{SQL: "double(20,0) unsigned", Types: only(stream.Integer), Rounds: only(stream.Real), Refused: []string{"-1", "9007199254740993"}},
 		{SQL: "float", Rounds: only(stream.Real)},
+		{SQL: "float(8,2)", Rounds: only(stream.Real)},
 		{
 			SQL: "decimal(10,2)", Types: []stream.Type{stream.Real, stream.Decimal, stream.Integer}, Rounds: []stream.Type{stream.Real, stream.Decimal},
 			Refused: []string{"1.239", "1e8", "1e-5"},
@@ -52,6 +56,7 @@ func exactColumns() []storetest.ExactColumn {
 		{SQL: "char(5)" + bin, Types: unjson, Refused: []string{`"a "`, `"abcdef"`}},
 		{SQL: "varchar(40)" + bin, Types: texts},
 		{SQL: "varchar(5) CHARACTER SET latin1 COLLATE latin1_bin", Types: texts, Refused: []string{`"12345 "`, `"\u0142"`}},
+		{SQL: "varchar(40) CHARACTER SET tis620 COLLATE tis620_bin", Types: texts, Refused: []string{`"\ud800\udc41"`, `"\u00e9"`}},
 		{SQL: "varchar(40)" + loose, Types: texts, Unkeyed: []stream.Type{stream.Text, stream.JSON}},
 		{SQL: "tinytext" + bin, Types: texts, NoKey: true},
 		{SQL: "varbinary(40)", Types: bytes, Hex: "HEX(v)"},
@@ -80,7 +85,7 @@ func exactColumns() []storetest.ExactColumn {
 		},
 		storetest.ExactColumn{SQL: "inet4", Types: only(stream.Text), Texts: []string{"1.2.3.4", "01.2.3.4", "255.255.255.255", "0.0.0.0", "1.2.3"}},
 		storetest.ExactColumn{SQL: "json", Types: texts, NoKey: true, Texts: []string{"1", "true", "[]"}, Returns: documents(texts)},
-		storetest.ExactColumn{SQL: "varchar(9) CHARACTER SET cp932 COLLATE cp932_bin", Types: slices.DeleteFunc(slices.Clone(texts), func(t stream.Type) bool { return t == stream.Text }), Returns: map[stream.Type]stream.Type{stream.JSON: ""}},
+		storetest.ExactColumn{SQL: "varchar(9) CHARACTER SET cp932 COLLATE cp932_bin", Types: ascii},
 		storetest.ExactColumn{SQL: "point", NoKey: true})
 }
 

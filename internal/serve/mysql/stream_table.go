@@ -157,37 +157,32 @@ func (w *batchWriter) lockTable(ctx context.Context, begin string) (now string, 
 	return now, err
 }
 
-// errUncounted is the error of a statement that has not stored all of its rows, nor found those
-// that are missing under their keys. Row by row it can be told which.
+// errUncounted is the error of a statement that has not stored all of its rows. Row by row it can be
+// told which.
 var errUncounted = errors.New("rows are missing behind an INSERT")
 
-// countRows compares how many rows an INSERT has changed. With a key, rows that were not inserted
-// must exist under their exact keys: a trigger may have changed the key of one to that of another.
-func (w *batchWriter) countRows(ctx context.Context, rows []stream.Row, changed int64) (*stream.RowRefusal, error) {
-	missing := len(rows) - int(changed)
-	if missing == 0 {
+// countRows compares how many rows an INSERT has stored. A proxy may have made another statement of it.
+func (w *batchWriter) countRows(rows []stream.Row, stored int64) (*stream.RowRefusal, error) {
+	missing := len(rows) - int(stored)
+	switch {
+	case missing == 0:
 		return nil, nil
-	}
-	if w.st.def.SkippedRows == stream.SkippedAccept {
+	case w.st.def.SkippedRows == stream.SkippedAccept:
 		w.b.Skipped += max(0, missing)
+		w.noteFound(rows)
 		return nil, nil
-	}
-	if len(w.st.def.Key) > 0 {
-		if found, err := w.findRows(ctx, rows); err != nil || found {
-			return nil, err
-		}
-	}
-	if len(rows) > 1 {
+	case len(rows) > 1:
 		return nil, errUncounted
 	}
 	refused := stream.SkippedRow(rows[0].Row, w.b.Mark != nil)
 	return &refused, nil
 }
 
-// findRows reports whether the table has a row for the key of each row.
-func (w *batchWriter) findRows(ctx context.Context, rows []stream.Row) (bool, error) {
+// findRows returns those of the rows whose keys the table has, the others, and apart from these the
+// ones that repeat the key of another.
+func (w *batchWriter) findRows(ctx context.Context, rows []stream.Row) (found, missing, repeated []stream.Row, err error) {
 	var args []any
-	keys := make(map[string]bool, len(rows))
+	keys := make([]string, 0, len(rows))
 	held := *w.st.held.Load()
 	for _, r := range rows {
 		first := len(args)
@@ -197,37 +192,48 @@ func (w *batchWriter) findRows(ctx context.Context, rows []stream.Row) (bool, er
 				args = append(args, value)
 			}
 		}
-		keys[fmt.Sprintf("%#v", args[first:])] = true
+		keys = append(keys, fmt.Sprintf("%#v", args[first:]))
 	}
-	found, err := w.texts(ctx, w.st.find(held, len(rows)), args...)
+	exist, err := w.texts(ctx, w.st.find(held, len(rows)), args...)
 	w.b.Progress()
 	if err != nil {
-		return false, fmt.Errorf("look up rows by their keys: %w", err)
+		return nil, nil, nil, fmt.Errorf("look up rows by their keys: %w", err)
 	}
-	return found[0][0] == fmt.Sprint(len(keys)), nil
+	seen := make(map[string]bool, len(rows))
+	for i, r := range rows {
+		switch {
+		case exist[0][i] == "1":
+			found = append(found, r)
+		case seen[keys[i]]:
+			repeated = append(repeated, r)
+		default:
+			missing = append(missing, r)
+			seen[keys[i]] = true
+		}
+	}
+	return found, missing, repeated, nil
 }
 
-// find returns the statement that counts the rows with one of n keys. It reads what other
-// transactions have committed meanwhile, as INSERT does. The server compares decimals and times
-// with texts by other rules.
+// find returns the statement that tells which of n keys the table has, in as many columns. The server
+// compares decimals, times and years with values of other types by other rules.
 func (st *Stream) find(held []heldColumn, n int) string {
-	var names, parts []string
+	var parts []string
 	for _, c := range held {
 		if !c.isKey {
 			continue
 		}
-		name, value := plans.MySQL.QuoteAlways(c.Name), "?"
+		value := "?"
 		switch c.kind {
 		case "decimal":
 			value = fmt.Sprintf("CAST(? AS DECIMAL(%d,%d))", decimalMax, scaleMax)
 		case "datetime", "timestamp":
 			value = "CAST(? AS DATETIME(6))"
 		}
-		names, parts = append(names, name), append(parts, name+" = "+value)
+		parts = append(parts, plans.MySQL.QuoteAlways(c.Name)+" = "+value)
 	}
-	one := strings.Join(parts, " AND ")
-	return fmt.Sprintf("SELECT COUNT(DISTINCT %s) FROM %s WHERE %s LOCK IN SHARE MODE", strings.Join(names, ", "),
-		plans.ParseTableName(st.def.Table).SQL(plans.MySQL), one+strings.Repeat(" OR "+one, n-1))
+	one := fmt.Sprintf("EXISTS (SELECT 1 FROM %s WHERE %s LOCK IN SHARE MODE)",
+		plans.ParseTableName(st.def.Table).SQL(plans.MySQL), strings.Join(parts, " AND "))
+	return "SELECT " + one + strings.Repeat(", "+one, n-1)
 }
 
 // unsafeSettings returns the settings of the server with which a crash can lose commits.

@@ -146,7 +146,8 @@ func sendValues(t *testing.T, s *stream.Stream, values []string) []bool {
 	return accepted
 }
 
-// keys stores values under a key. As many rows must be there as different values are acknowledged.
+// keys stores values under a key. As many rows must be there as different values are acknowledged, also
+// after the same values once more.
 func (c ExactColumn) keys(t *testing.T, db StreamDB, b StreamBackend, table string, random *rand.Rand, n int) {
 	keyed := c.SQL
 	if c.Key != "" {
@@ -171,7 +172,11 @@ func (c ExactColumn) keys(t *testing.T, db StreamDB, b StreamBackend, table stri
 			part := values[start:min(start+1000, len(values))]
 			db.exec(t, "DELETE FROM "+table)
 			different := make(map[string]bool)
-			for i, ok := range sendValues(t, s, part) {
+			accepted := sendValues(t, s, part)
+			if again := sendValues(t, s, part); !slices.Equal(again, accepted) {
+				t.Errorf("%s as key: accepted %v, then %v", kind, accepted, again)
+			}
+			for i, ok := range accepted {
 				if ok {
 					different[sentText(kind, part[i])] = true
 				}
