@@ -122,6 +122,11 @@ func (st *Stream) prepareTables(ctx context.Context, se *session) error {
 		return err
 	}
 	stamp, err := st.readStamp(ctx, se)
+	if err == nil && len(stamp.watched) == 0 {
+		if _, err = se.prepare(ctx, st.insert(1, false)); err == nil { // or else the server says what is missing
+			err = fmt.Errorf("%w: %s has changed", stream.ErrTransient, st.def.Table)
+		}
+	}
 	if err == nil {
 		err = st.checkColumns(ctx, se)
 	}

@@ -94,7 +94,7 @@ func (c Command) printStatus(names []NameStats, asJSON bool) error {
 		switch {
 		case s.MovedTo != "":
 			drain = "moved to " + s.MovedTo + " " + drain
-		case s.State == DrainNone:
+		case s.State == DrainNone && (s.Groups > 0 || s.Dead > 0):
 			drain = "none: spillway spool move " + s.Name + " /PATH gives it to a stream"
 		}
 		fmt.Fprintf(c.Out, "%-24s %10d %10d %12d %12s %8d %8d %s\n", s.Name, s.Groups, s.Rows, s.Bytes, oldest, s.Dead, s.InDoubt, drain)

@@ -93,7 +93,8 @@ func (f *file) selected(ctx context.Context, s selection, after int64, limit int
 					return errEnough
 				}
 				letters = append(letters, queue.DeadLetter{
-					ID: stmt.ColumnInt64(0), Name: stmt.ColumnText(1), Sequence: uint64(stmt.ColumnInt64(2)), At: time.UnixMicro(stmt.ColumnInt64(3)).UTC(),
+					ID: stmt.ColumnInt64(0), Name: stmt.ColumnText(1), Sequence: uint64(stmt.ColumnInt64(2)),
+					At:   time.UnixMicro(stmt.ColumnInt64(3)).UTC(),
 					Rows: stmt.ColumnInt(4), Reason: stmt.ColumnText(5), Payload: columnBytes(stmt, 6), Raw: stmt.ColumnBool(7),
 					InDoubt: stmt.ColumnBool(8),
 				})

@@ -90,8 +90,9 @@ func (s *Spool) count(tickets []*ticket, took time.Duration) {
 func (s *Spool) Stats() Stats {
 	c := &s.counters
 	stats := Stats{
-		Names: []NameStats{}, Entries: c.entries.Load(), Rows: c.rows.Load(), Syncs: c.syncs.Load(), SyncSeconds: time.Duration(c.nanos.Load()).Seconds(),
-		Overloaded: c.overloads.Read(), Failed: c.failed.Load(), Replayed: c.replayed.Load(), LimitBytes: s.cfg.Bytes,
+		Names: []NameStats{}, Entries: c.entries.Load(), Rows: c.rows.Load(), Syncs: c.syncs.Load(),
+		SyncSeconds: time.Duration(c.nanos.Load()).Seconds(),
+		Overloaded:  c.overloads.Read(), Failed: c.failed.Load(), Replayed: c.replayed.Load(), LimitBytes: s.cfg.Bytes,
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

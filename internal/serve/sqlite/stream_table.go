@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 
 	"zombiezen.com/go/sqlite"
@@ -21,6 +22,9 @@ func (st *Stream) checkTable(conn *sqlite.Conn) error {
 	return nil
 }
 
+// notWords matches texts, quoted names and comments in SQL.
+var notWords = regexp.MustCompile(`(?s)'[^']*'|"[^"]*"|/\*.*?\*/|--[^\n]*`)
+
 // checkCounts refuses tables of which SQLite does not tell whether a row was stored: views with
 // INSTEAD OF triggers, and conflict clauses that delete other rows.
 func (st *Stream) checkCounts(conn *sqlite.Conn) error {
@@ -38,15 +42,15 @@ func (st *Stream) checkCounts(conn *sqlite.Conn) error {
 	return nil
 }
 
-// definition returns the type of the stream's table, and its CREATE TABLE or VIEW in upper case, with one
-// space between words; "" if it does not exist.
+// definition returns the type of the stream's table, and the words of its CREATE TABLE or VIEW in upper
+// case, with one space between them; "" if it does not exist.
 func (st *Stream) definition(conn *sqlite.Conn) (kind, sql string, err error) {
 	found, err := texts(conn, "SELECT type, upper(sql) FROM sqlite_schema WHERE type IN ('table', 'view') AND name = ? COLLATE NOCASE",
 		st.table.Name)
 	if err != nil || len(found) == 0 {
 		return "", "", err
 	}
-	return found[0][0], strings.Join(strings.Fields(found[0][1]), " "), nil
+	return found[0][0], strings.Join(strings.Fields(notWords.ReplaceAllString(found[0][1], " ")), " "), nil
 }
 
 // bindRow binds the values of a row, or returns why a column does not hold one exactly.

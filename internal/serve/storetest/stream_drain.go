@@ -243,7 +243,8 @@ func testStreamRetry(t *testing.T, db StreamDB, path string, letters int) {
 	t.Helper()
 	var out strings.Builder
 	err := spool.Command{Path: path, Out: &out}.Retry(t.Context(), spool.Filter{}, false)
-	if want := fmt.Sprintf("%d dead letters put back\n", letters-1); err != nil || out.String() != want { // the two records whose key was used before are one letter
+	// the two records whose key was used before are one letter
+	if want := fmt.Sprintf("%d dead letters put back\n", letters-1); err != nil || out.String() != want {
 		t.Fatalf("retry: %s, %v, want %s", out.String(), err, want)
 	}
 	def := readings()
