@@ -100,30 +100,16 @@ func (st *Stream) checkColumns(ctx context.Context, se *session) error {
 			}
 			held[i].strict = true
 		}
-		if err := st.checkSeconds(c, found); err != nil {
-			return err
+		if found.kind == "datetime" || found.kind == "timestamp" {
+			if reason := c.CheckSeconds(st.db.log, st.def.Name, found.full, found.scale); reason != "" {
+				return fmt.Errorf("%w: %s", tables.ErrUnusable, reason)
+			}
 		}
 	}
 	if err := st.checkIndex(ctx, se); err != nil {
 		return err
 	}
 	st.held.Store(&held)
-	return nil
-}
-
-// checkSeconds warns of a column that rejects the milliseconds that browsers send, and refuses one
-// that rejects the default.
-func (st *Stream) checkSeconds(c stream.Column, found tableColumn) error {
-	const digits, browser = 6, 3
-	switch {
-	case c.Type != stream.Timestamp || !found.isMoment() || c.Round:
-	case c.Default != nil && *c.Default == stream.Now && found.scale < digits:
-		return fmt.Errorf("%w: column %s is %s, and its default now has microseconds: set round: true in the stream's columns",
-			tables.ErrUnusable, c.Name, found.full)
-	case found.scale < browser:
-		st.db.log.Warn("times with milliseconds, such as those of browsers, are rejected; set round: true in the stream's columns to round them",
-			"stream", st.def.Name, "column", c.Name, "type", found.full)
-	}
 	return nil
 }
 
@@ -155,8 +141,6 @@ func (c tableColumn) exact() bool {
 
 // isList reports whether a column has the texts that its type lists.
 func (c tableColumn) isList() bool { return c.kind == "enum" || c.kind == "set" }
-
-func (c tableColumn) isMoment() bool { return c.kind == "datetime" || c.kind == "timestamp" }
 
 // padded reports whether a column ignores the spaces at the end of a text. In a CHAR, they
 // are not stored either.

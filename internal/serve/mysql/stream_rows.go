@@ -42,8 +42,7 @@ func (w *batchWriter) insertSingly(ctx context.Context, rows []stream.Row) error
 			return err
 		}
 		if refused != nil {
-			refused.Row = r.Row
-			r.Entry.Result.Refused = append(r.Entry.Result.Refused, *refused)
+			r.Refuse(*refused)
 		}
 	}
 	return nil

@@ -113,7 +113,7 @@ func (st *Stream) takeSingly(p *pgconn.Pipeline, b *stream.Batch, rows []stream.
 	}
 	for i, r := range rows {
 		if reasons[i] != "" {
-			r.Entry.Result.Refused = append(r.Entry.Result.Refused, stream.RowRefusal{Row: r.Row, Reason: reasons[i]})
+			r.Refuse(stream.RowRefusal{Reason: reasons[i]})
 			continue
 		}
 		err := untilSync(p, st.countSkipped(b, rows[i:i+1]))
@@ -123,8 +123,7 @@ func (st *Stream) takeSingly(p *pgconn.Pipeline, b *stream.Batch, rows []stream.
 			if refused == nil {
 				return err
 			}
-			refused.Row = r.Row
-			r.Entry.Result.Refused = append(r.Entry.Result.Refused, *refused)
+			r.Refuse(*refused)
 		}
 	}
 	return untilSync(p, nil)

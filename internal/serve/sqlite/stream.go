@@ -127,15 +127,12 @@ func (st *Stream) Check(ctx context.Context) error {
 // checkForeignKeys refuses a table with a deferred foreign key. Only the text of the
 // table's definition tells.
 func (st *Stream) checkForeignKeys(conn *sqlite.Conn) error {
-	found, err := texts(conn, "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE", st.def.Table)
-	if err != nil {
-		return err
-	}
-	if len(found) > 0 && strings.Contains(strings.ToUpper(strings.Join(strings.Fields(found[0][0]), " ")), "INITIALLY DEFERRED") {
+	_, definition, err := st.definition(conn)
+	if err == nil && strings.Contains(definition, "INITIALLY DEFERRED") {
 		return fmt.Errorf("%s has a foreign key that is INITIALLY DEFERRED, so one record could fail others at COMMIT; make it immediate",
 			st.def.Table)
 	}
-	return nil
+	return err
 }
 
 // Durability implements stream.Sink.

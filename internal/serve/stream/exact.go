@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"strconv"
@@ -255,6 +256,22 @@ func Unfit(c Column, kind string, pairs []Pair) string {
 		rounds = ", or " + rounds
 	}
 	return reason + "declare it as " + strings.Join(fits, " or ") + " in the stream's columns" + rounds
+}
+
+// CheckSeconds checks a column of timestamps whose column of the table has that type and digits of a second.
+// It warns that milliseconds, which browsers send, are refused, and returns why the default now would
+// be; "" if it is not.
+func (c Column) CheckSeconds(log *slog.Logger, stream, kind string, digits int) string {
+	const most, browser = 6, 3
+	switch {
+	case c.Round || strings.TrimSuffix(string(c.Type), "[]") != string(Timestamp):
+	case c.Default != nil && *c.Default == Now && digits < most:
+		return fmt.Sprintf("column %s is %s, and its default now has microseconds: set round: true in the stream's columns", c.Name, kind)
+	case digits < browser:
+		log.Warn("times with milliseconds, such as those of browsers, are rejected; set round: true in the stream's columns to round them",
+			"stream", stream, "column", c.Name, "type", kind)
+	}
+	return ""
 }
 
 // WholeMax is 2^53: doubles hold all whole numbers up to it.

@@ -251,11 +251,6 @@ func (c *column) setDefault(text string) error {
 // RealDigits is the number of digits that every Real keeps.
 const RealDigits = 15
 
-// Has reports whether a column has that type.
-func (s *Schema) Has(t Type) bool {
-	return slices.ContainsFunc(s.columns, func(c column) bool { return c.Type == t })
-}
-
 // TextKey returns the columns of the key that hold texts and whose collation matters; none
 // with Definition.AnyKeyCollation.
 func (s *Schema) TextKey() []string {
