@@ -23,7 +23,7 @@ func TestStreamKeyLeavesRows(t *testing.T) {
 	}{
 		{"int NOT NULL AUTO_INCREMENT", stream.Integer, [4]string{"0", "5", "7", "8"}},
 		{"bigint unsigned NOT NULL", stream.Decimal, [4]string{"18446744073709551615", "0", "7", "8"}},
-		{"timestamp(6) NOT NULL", stream.Timestamp, [4]string{`"2016-12-01T00:00:00.5Z"`, `"2016-12-02"`, `"2016-12-03T00:00:00Z"`, `"2016-12-04T00:00:00Z"`}},
+		{"timestamp(6) NOT NULL", stream.Timestamp, [4]string{`"2016-12-01T00:00:00.5Z"`, `"2016-12-02T00:00:00Z"`, `"2016-12-03T00:00:00Z"`, `"2016-12-04T00:00:00Z"`}},
 		{"decimal(5,2) NOT NULL", stream.Decimal, [4]string{"1.5", "-1.25", "1", "0"}},
 		{"double NOT NULL", stream.Real, [4]string{"0.1", "1e300", "5e-324", "0"}},
 		{"year NOT NULL", stream.Integer, [4]string{"0", "1901", "2155", "2000"}},

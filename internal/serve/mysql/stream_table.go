@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"spillway/internal/plans"
@@ -178,44 +179,56 @@ func (w *batchWriter) countRows(rows []stream.Row, stored int64) (*stream.RowRef
 	return &refused, nil
 }
 
+// findMax is the number of keys that one statement looks up: each is compared with each.
+const findMax = 32
+
 // findRows returns those of the rows whose keys the table has, the others, and apart from these the
 // ones that repeat the key of another.
 func (w *batchWriter) findRows(ctx context.Context, rows []stream.Row) (found, missing, repeated []stream.Row, err error) {
-	var args []any
-	keys := make([]string, 0, len(rows))
 	held := *w.st.held.Load()
-	for _, r := range rows {
-		first := len(args)
-		for i := range held {
-			if held[i].isKey {
-				value, _ := held[i].value(r, i) // exact, or it would not have been inserted
-				args = append(args, value)
+	keys, has := make([]string, 0, len(rows)), make(map[string]bool)
+	for part := range slices.Chunk(rows, findMax) {
+		var args []any
+		for _, r := range part {
+			first := len(args)
+			for i := range held {
+				if held[i].isKey {
+					value, _ := held[i].value(r, i) // exact, or it would not have been inserted
+					args = append(args, value)
+				}
 			}
+			keys = append(keys, fmt.Sprintf("%#v", args[first:]))
 		}
-		keys = append(keys, fmt.Sprintf("%#v", args[first:]))
-	}
-	exist, err := w.texts(ctx, w.st.find(held, len(rows)), args...)
-	w.b.Progress()
-	if err != nil {
-		return nil, nil, nil, fmt.Errorf("look up rows by their keys: %w", err)
+		exist, err := w.texts(ctx, w.st.find(held, len(part)), append(args, args...)...)
+		w.b.Progress()
+		if err != nil {
+			return nil, nil, nil, fmt.Errorf("look up rows by their keys: %w", err)
+		}
+		for _, row := range exist {
+			i, err := strconv.Atoi(row[0])
+			if err != nil {
+				return nil, nil, nil, fmt.Errorf("look up rows by their keys: %w", err)
+			}
+			has[keys[len(keys)-len(part)+i]] = true
+		}
 	}
 	seen := make(map[string]bool, len(rows))
 	for i, r := range rows {
-		switch {
-		case exist[0][i] == "1":
+		switch key := keys[i]; {
+		case has[key]:
 			found = append(found, r)
-		case seen[keys[i]]:
+		case seen[key]:
 			repeated = append(repeated, r)
 		default:
-			missing = append(missing, r)
-			seen[keys[i]] = true
+			missing, seen[key] = append(missing, r), true
 		}
 	}
 	return found, missing, repeated, nil
 }
 
-// find returns the statement that tells which of n keys the table has, in as many columns. The server
-// compares decimals, times and years with values of other types by other rules.
+// find returns the statement that returns which of n keys, sent twice, the table has: the number of each.
+// It reads what other transactions have committed meanwhile, as INSERT does. The server compares
+// decimals and times with texts by other rules.
 func (st *Stream) find(held []heldColumn, n int) string {
 	var parts []string
 	for _, c := range held {
@@ -231,9 +244,13 @@ func (st *Stream) find(held []heldColumn, n int) string {
 		}
 		parts = append(parts, plans.MySQL.QuoteAlways(c.Name)+" = "+value)
 	}
-	one := fmt.Sprintf("EXISTS (SELECT 1 FROM %s WHERE %s LOCK IN SHARE MODE)",
-		plans.ParseTableName(st.def.Table).SQL(plans.MySQL), strings.Join(parts, " AND "))
-	return "SELECT " + one + strings.Repeat(", "+one, n-1)
+	one := strings.Join(parts, " AND ")
+	var which strings.Builder
+	for i := range n {
+		fmt.Fprintf(&which, " WHEN %s THEN %d", one, i)
+	}
+	return fmt.Sprintf("SELECT CASE%s END FROM %s WHERE %s LOCK IN SHARE MODE", which.String(),
+		plans.ParseTableName(st.def.Table).SQL(plans.MySQL), one+strings.Repeat(" OR "+one, n-1))
 }
 
 // unsafeSettings returns the settings of the server with which a crash can lose commits.
