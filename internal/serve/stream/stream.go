@@ -117,8 +117,10 @@ type Stream struct {
 
 	mu       sync.Mutex
 	wake     sync.Cond // there may be work, or the stream is closing
+	more     sync.Cond // pace.want requests may wait, or the wait for them is over
 	queue    laneQueue
 	load     load
+	pace     pace
 	closed   bool
 	keys     map[string]*ticket // idempotency keys that are queued or being committed
 	forget   [][16]byte         // batches whose ids the table may forget
@@ -141,7 +143,7 @@ type Stream struct {
 func Open(cfg Config, schema *Schema, sink Sink) *Stream {
 	cfg.SpoolMaxAge = cmp.Or(cfg.SpoolMaxAge, DefaultSpoolMaxAge)
 	s := &Stream{cfg: cfg, schema: schema, sink: sink, keys: make(map[string]*ticket)}
-	s.wake.L = &s.mu
+	s.wake.L, s.more.L = &s.mu, &s.mu
 	s.queue = newLaneQueue(cfg.Committers, schema.orderBy >= 0)
 	s.load = newLoad(cfg.Committers)
 	s.base, s.stop = context.WithCancel(context.Background())
@@ -161,6 +163,7 @@ func (s *Stream) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
 	s.wake.Broadcast()
+	s.more.Signal()
 	s.mu.Unlock()
 	s.endAll()
 	before := s.counters.failed.Load()
