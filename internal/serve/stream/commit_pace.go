@@ -10,9 +10,10 @@ import "time"
 // most a part of the time that a commit takes. A client alone never waits, and if the
 // others did not return in time, the next batches do not wait.
 //
-// A second batch beside a running one is of use while the database waits for something: a
-// disk, or a standby. While it computes, both take longer, and one larger batch costs less.
-// So the times of batches that ran alone and beside others are compared.
+// While there are no more requests than committers, batches may run side by side. That is of
+// use if the database waits for something: a disk, or a standby. If it computes, both batches
+// take longer, and a larger one costs less. So the times of batches that ran alone and beside
+// others are compared. If there are more requests, batches grow instead.
 //
 // Its methods are called with Stream.mu held.
 type pace struct {
@@ -27,10 +28,9 @@ type pace struct {
 }
 
 const (
-	gatherShare  = 4  // a batch waits at most the mean of commits divided by it
-	skipMost     = 64 // batches that do not wait after waits that were of no use
-	besideEvery  = 64 // batches after which one is begun beside another to see whether that pays
-	overdueAfter = 2  // times the mean of commits: other batches no longer wait for one that takes longer
+	gatherShare = 4  // a batch waits at most the mean of commits divided by it
+	skipMost    = 64 // batches that do not wait after waits that were of no use
+	besideEvery = 64 // batches after which one is begun beside another to see whether that pays
 )
 
 // ended notes a batch that was stored. n is how many requests were in it or wait.
@@ -52,29 +52,44 @@ func (p *pace) besidePays(finished uint64) bool {
 	return p.beside == 0 || p.beside < p.alone*5/4 || finished-p.last >= besideEvery
 }
 
-// mayBegin reports whether a free committer may begin a batch now. The caller holds mu.
+// mayBegin reports whether a free committer may begin a batch now. With an order, the lanes decide.
+// Records with a key do not run side by side, because equal keys would wait for each other in the
+// database, unless the running batches are stuck. The caller holds mu.
 func (s *Stream) mayBegin(now time.Time) bool {
+	keyed := len(s.schema.def.Key) > 0
+	full := s.queue.rows >= s.cfg.BatchRows || s.queue.bytes >= s.cfg.BatchBytes
+	few := s.pace.active <= s.cfg.Committers
 	switch {
 	case s.pace.want > 0:
 		return false
-	case s.load.busy == 0, s.queue.rows >= s.cfg.BatchRows, s.queue.bytes >= s.cfg.BatchBytes:
+	case s.load.busy == 0, s.queue.ordered:
+		return true
+	case !keyed && (full || few && s.pace.besidePays(s.finished)):
 		return true
 	}
-	return s.pace.besidePays(s.finished) || s.load.overdue(now)
+	return s.load.allSince(now.Add(-s.stuckTime()))
 }
 
-// overdue reports whether all running commits take longer than usual.
-func (l *load) overdue(now time.Time) bool {
+// stuckTime is how long a batch may run before others no longer wait for it.
+func (s *Stream) stuckTime() time.Duration {
+	if s.load.mean == 0 {
+		return s.lockWait()
+	}
+	return stuckAfter * s.load.mean
+}
+
+// allSince reports whether all running commits began by then.
+func (l *load) allSince(then time.Time) bool {
 	for _, start := range l.running {
-		if !start.IsZero() && now.Sub(start) < overdueAfter*l.mean {
+		if start.After(then) {
 			return false
 		}
 	}
 	return true
 }
 
-// wakeCommitter has a committer take what waits, now or when the running batches are overdue.
-// The caller holds mu.
+// wakeCommitter has a committer take what waits: now, or when the running batches are stuck. The
+// caller holds mu.
 func (s *Stream) wakeCommitter(now time.Time) {
 	switch {
 	case s.pace.want > 0:
@@ -85,7 +100,7 @@ func (s *Stream) wakeCommitter(now time.Time) {
 		s.wake.Signal()
 	case !s.pace.armed && s.load.free():
 		s.pace.armed = true
-		time.AfterFunc(overdueAfter*s.load.mean, func() {
+		time.AfterFunc(s.stuckTime(), func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.pace.armed = false
@@ -99,7 +114,7 @@ func (s *Stream) wakeCommitter(now time.Time) {
 // gather waits until as many requests wait as were around lately. The caller holds mu.
 func (s *Stream) gather() {
 	p := &s.pace
-	if p.active < 2 || s.load.busy > 0 || s.queue.requests >= p.active || s.closed || s.cfg.Memory {
+	if p.active < 2 || s.load.busy > 0 || s.queue.requests >= p.active || s.queue.ordered || s.closed || s.cfg.Memory {
 		return
 	}
 	if p.skip > 0 {
