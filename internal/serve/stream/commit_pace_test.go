@@ -22,7 +22,7 @@ func closedLoop(t *testing.T, s *Stream, clients, times int, pause time.Duration
 				if _, err := s.Commit(t.Context(), testRequest(t, s, "", number(n))); err != nil {
 					t.Error(err)
 				}
-				time.Sleep(pause)
+				<-time.After(pause)
 			}
 		})
 	}
@@ -70,7 +70,7 @@ type computing struct {
 
 func (c *computing) Commit(ctx context.Context, b *Batch) error {
 	defer c.running.Add(-1)
-	time.Sleep(time.Duration(c.running.Add(1)-1) * c.takes)
+	<-time.After(time.Duration(c.running.Add(1)-1) * c.takes)
 	return c.memory.Commit(ctx, b)
 }
 
@@ -154,7 +154,7 @@ func TestEqualKeysOneByOne(t *testing.T) {
 			for client, all := range pauses {
 				group.Go(func() {
 					for i, pause := range all {
-						time.Sleep(time.Duration(pause) * time.Microsecond)
+						<-time.After(time.Duration(pause) * time.Microsecond)
 						_, err := s.Commit(t.Context(), testRequest(t, s, "", number((client+i)%4)))
 						if err != nil {
 							t.Error(err)

@@ -4,8 +4,9 @@
 // A Schema turns the body of a request into Records, and gives a reason for each record
 // that it refuses. A Stream commits requests in groups: what arrived while a transaction
 // ran goes into the next one. A client alone waits for one commit. If several clients wait
-// for their answers, the next transaction waits a little for those that send again. A Sink runs the transactions on one database. A Spooled stores records in a local
-// Spool, from which they are drained into the Sink.
+// for their answers, the next transaction waits a little for those that send again. A Sink
+// runs the transactions on one database. A Spooled stores records in a local Spool, from
+// which they are drained into the Sink.
 //
 //	schema, err := stream.NewSchema(definition)
 //	s := stream.Open(config, schema, sink)
