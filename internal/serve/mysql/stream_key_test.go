@@ -11,29 +11,31 @@ import (
 	"spillway/internal/serve/stream"
 )
 
+// keyKinds are columns of a key, with four values.
+var keyKinds = []struct {
+	sql  string
+	kind stream.Type
+	keys [4]string
+}{
+	{"int NOT NULL AUTO_INCREMENT", stream.Integer, [4]string{"0", "5", "7", "8"}},
+	{"bigint unsigned NOT NULL", stream.Decimal, [4]string{"18446744073709551615", "0", "7", "8"}},
+	{"timestamp(6) NOT NULL", stream.Timestamp, [4]string{`"2016-12-01T00:00:00.5Z"`, `"2016-12-02T00:00:00Z"`, `"2016-12-03T00:00:00Z"`, `"2016-12-04T00:00:00Z"`}},
+	{"decimal(5,2) NOT NULL", stream.Decimal, [4]string{"1.5", "-1.25", "1", "0"}},
+	{"double NOT NULL", stream.Real, [4]string{"0.1", "1e300", "5e-324", "0"}},
+	{"year NOT NULL", stream.Integer, [4]string{"0", "1901", "2155", "2000"}},
+	{"bit(5) NOT NULL", stream.Integer, [4]string{"0", "31", "7", "8"}},
+	{"time(6) NOT NULL", stream.Time, [4]string{`"00:00:00"`, `"-838:59:59"`, `"23:59:57.5"`, `"-00:00:00.5"`}},
+	{"date NOT NULL", stream.Date, [4]string{`"2016-12-01"`, `"0001-01-01"`, `"9999-12-31"`, `"2016-12-02"`}},
+	{"enum('a','b','0','it''s') NOT NULL", stream.Text, [4]string{`"a"`, `"b"`, `"0"`, `"it's"`}},
+	{"varbinary(9) NOT NULL", stream.Bytes, [4]string{`""`, `"AA=="`, `"/w=="`, `"YQ=="`}},
+}
+
 // A record whose key exists changes nothing, and one that another unique index refuses is named,
 // whatever the type of the key, the triggers of the table, and the records beside it.
 func TestStreamKeyLeavesRows(t *testing.T) {
 	t.Parallel()
 	url := freshDatabase(t, apptest.MySQL(t, "--explicit-defaults-for-timestamp=0"))
-	kinds := []struct {
-		sql  string
-		kind stream.Type
-		keys [4]string
-	}{
-		{"int NOT NULL AUTO_INCREMENT", stream.Integer, [4]string{"0", "5", "7", "8"}},
-		{"bigint unsigned NOT NULL", stream.Decimal, [4]string{"18446744073709551615", "0", "7", "8"}},
-		{"timestamp(6) NOT NULL", stream.Timestamp, [4]string{`"2016-12-01T00:00:00.5Z"`, `"2016-12-02T00:00:00Z"`, `"2016-12-03T00:00:00Z"`, `"2016-12-04T00:00:00Z"`}},
-		{"decimal(5,2) NOT NULL", stream.Decimal, [4]string{"1.5", "-1.25", "1", "0"}},
-		{"double NOT NULL", stream.Real, [4]string{"0.1", "1e300", "5e-324", "0"}},
-		{"year NOT NULL", stream.Integer, [4]string{"0", "1901", "2155", "2000"}},
-		{"bit(5) NOT NULL", stream.Integer, [4]string{"0", "31", "7", "8"}},
-		{"time(6) NOT NULL", stream.Time, [4]string{`"00:00:00"`, `"-838:59:59"`, `"23:59:57.5"`, `"-00:00:00.5"`}},
-		{"date NOT NULL", stream.Date, [4]string{`"2016-12-01"`, `"0001-01-01"`, `"9999-12-31"`, `"2016-12-02"`}},
-		{"enum('a','b','0','it''s') NOT NULL", stream.Text, [4]string{`"a"`, `"b"`, `"0"`, `"it's"`}},
-		{"varbinary(9) NOT NULL", stream.Bytes, [4]string{`""`, `"AA=="`, `"/w=="`, `"YQ=="`}},
-	}
-	for i, k := range kinds {
+	for i, k := range keyKinds {
 		mustExecute(t, url, "DROP TABLE IF EXISTS base", "DROP VIEW IF EXISTS v",
 			"CREATE TABLE base (k "+k.sql+" PRIMARY KEY, mail varchar(9) UNIQUE, note varchar(99))", "CREATE VIEW v AS SELECT k, mail, note FROM base",
 			"CREATE TRIGGER spoil BEFORE UPDATE ON base FOR EACH ROW SET NEW.note = 'altered'")
@@ -87,6 +89,38 @@ func TestStreamKeyLeavesRows(t *testing.T) {
 				t.Errorf("%s in %s: stored %s", k.sql, table, got)
 			}
 		}
+	}
+}
+
+// A key with a character that its column does not have is refused by name beside one that exists.
+func TestStreamKeyOfOtherCharacters(t *testing.T) {
+	t.Parallel()
+	url := freshDatabase(t, plainServer(t))
+	mustExecute(t, url, "CREATE TABLE names (name varchar(9) CHARACTER SET latin1 COLLATE latin1_bin PRIMARY KEY)")
+	schema, err := stream.NewSchema(stream.Definition{Name: "/names", Table: "names", Key: []string{"name"}, Columns: []stream.Column{
+		{Name: "name", Type: stream.Text, Required: true},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink := open(t, url, database.Pool{}).Stream(schema)
+	for i, names := range []string{"a", "a,\u0142,b", "\u0142", "b,\u0142"} {
+		body := `{"name":"` + strings.ReplaceAll(names, ",", "\"}\n{\"name\":\"") + `"}`
+		b := notesOf(t, schema, byte(i), body)
+		mustCommit(t, sink, b)
+		refused := 0
+		for _, r := range b.Requests[0].Result.Refused {
+			refused++
+			if !strings.Contains(r.Reason, "name") || r.Unsure {
+				t.Errorf("%s: %+v", names, r)
+			}
+		}
+		if want := strings.Count(names, "\u0142"); refused != want {
+			t.Errorf("%s: %d refused", names, refused)
+		}
+	}
+	if got := value(t, url, "SELECT GROUP_CONCAT(name ORDER BY name) FROM names"); got != "a,b" {
+		t.Errorf("stored %s", got)
 	}
 }
 

@@ -23,8 +23,7 @@ func exactColumns() []storetest.ExactColumn {
 	numbers := []stream.Type{stream.Integer, stream.Boolean}
 	texts := []stream.Type{stream.Text, stream.Integer, stream.Decimal, stream.JSON, stream.Timestamp, stream.Date, stream.Time, stream.UUID}
 	unjson := []stream.Type{stream.Text, stream.Integer, stream.Decimal, stream.Timestamp, stream.Date, stream.Time, stream.UUID}
-	ascii := unjson[1:]
-	bytes := []stream.Type{stream.Bytes, stream.Text}
+	ascii, bytes := unjson[1:], []stream.Type{stream.Bytes, stream.Text}
 	only := func(kind stream.Type) []stream.Type { return []stream.Type{kind} }
 	moments := func(sql string, types ...stream.Type) storetest.ExactColumn {
 		return storetest.ExactColumn{SQL: sql, Types: types, Rounds: types}
@@ -46,8 +45,7 @@ func exactColumns() []storetest.ExactColumn {
 		{SQL: "double", Types: []stream.Type{stream.Integer, stream.Real}, Refused: []string{"9007199254740993"}},
 		{SQL: "double(10,2)", Types: only(stream.Integer), Rounds: only(stream.Real), Refused: []string{"100000000", "-100000000"}},
 		{SQL: "double(20,0) unsigned", Types: only(stream.Integer), Rounds: only(stream.Real), Refused: []string{"-1", "9007199254740993"}},
-		{SQL: "float", Rounds: only(stream.Real)},
-		{SQL: "float(8,2)", Rounds: only(stream.Real)},
+		{SQL: "float", Rounds: only(stream.Real)}, {SQL: "float(8,2)", Rounds: only(stream.Real)},
 		{
 			SQL: "decimal(10,2)", Types: []stream.Type{stream.Real, stream.Decimal, stream.Integer}, Rounds: []stream.Type{stream.Real, stream.Decimal},
 			Refused: []string{"1.239", "1e8", "1e-5"},
@@ -85,8 +83,7 @@ func exactColumns() []storetest.ExactColumn {
 		},
 		storetest.ExactColumn{SQL: "inet4", Types: only(stream.Text), Texts: []string{"1.2.3.4", "01.2.3.4", "255.255.255.255", "0.0.0.0", "1.2.3"}},
 		storetest.ExactColumn{SQL: "json", Types: texts, NoKey: true, Texts: []string{"1", "true", "[]"}, Returns: documents(texts)},
-		storetest.ExactColumn{SQL: "varchar(9) CHARACTER SET cp932 COLLATE cp932_bin", Types: ascii},
-		storetest.ExactColumn{SQL: "point", NoKey: true})
+		storetest.ExactColumn{SQL: "varchar(9) CHARACTER SET cp932 COLLATE cp932_bin", Types: ascii}, storetest.ExactColumn{SQL: "point", NoKey: true})
 }
 
 // documents are the types of a stream that stores what is in a column of MariaDB's JSON, whatever has stored it.

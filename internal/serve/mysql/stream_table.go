@@ -185,30 +185,17 @@ const findMax = 32
 // findRows returns those of the rows whose keys the table has, the others, and apart from these the
 // ones that repeat the key of another.
 func (w *batchWriter) findRows(ctx context.Context, rows []stream.Row) (found, missing, repeated []stream.Row, err error) {
-	held := *w.st.held.Load()
 	keys, has := make([]string, 0, len(rows)), make(map[string]bool)
 	for part := range slices.Chunk(rows, findMax) {
-		var args []any
 		for _, r := range part {
-			first := len(args)
-			for i := range held {
-				if held[i].isKey {
-					value, _ := held[i].value(r, i) // exact, or it would not have been inserted
-					args = append(args, value)
-				}
-			}
-			keys = append(keys, fmt.Sprintf("%#v", args[first:]))
+			keys = append(keys, fmt.Sprintf("%#v", w.st.key(r)))
 		}
-		exist, err := w.texts(ctx, w.st.find(held, len(part)), append(args, args...)...)
+		exist, err := w.lookUp(ctx, part)
 		w.b.Progress()
 		if err != nil {
 			return nil, nil, nil, fmt.Errorf("look up rows by their keys: %w", err)
 		}
-		for _, row := range exist {
-			i, err := strconv.Atoi(row[0])
-			if err != nil {
-				return nil, nil, nil, fmt.Errorf("look up rows by their keys: %w", err)
-			}
+		for _, i := range exist {
 			has[keys[len(keys)-len(part)+i]] = true
 		}
 	}
@@ -224,6 +211,43 @@ func (w *batchWriter) findRows(ctx context.Context, rows []stream.Row) (found, m
 		}
 	}
 	return found, missing, repeated, nil
+}
+
+// lookUp returns which of the rows have a key that the table has. No key has a character that its column
+// does not have; the server refuses to compare them.
+func (w *batchWriter) lookUp(ctx context.Context, rows []stream.Row) (exist []int, err error) {
+	var args []any
+	for _, r := range rows {
+		args = append(args, w.st.key(r)...)
+	}
+	found, err := w.texts(ctx, w.st.find(*w.st.held.Load(), len(rows)), append(args, args...)...)
+	if isRefusal(err, numCollationMix, numCollationMix2, numCollationMix3, numCannotConvert, numInvalidCharacters) {
+		err = nil
+		for i := 0; i < len(rows) && len(rows) > 1 && err == nil; i++ {
+			var one []int
+			if one, err = w.lookUp(ctx, rows[i:i+1]); len(one) > 0 {
+				exist = append(exist, i)
+			}
+		}
+		return exist, err
+	}
+	for _, row := range found {
+		i, errNumber := strconv.Atoi(row[0])
+		exist, err = append(exist, i), errors.Join(err, errNumber)
+	}
+	return exist, err
+}
+
+// key returns the values of a row's key.
+func (st *Stream) key(r stream.Row) (values []any) {
+	held := *st.held.Load()
+	for i := range held {
+		if held[i].isKey {
+			value, _ := held[i].value(r, i) // exact, or it would not have been inserted
+			values = append(values, value)
+		}
+	}
+	return values
 }
 
 // find returns the statement that returns which of n keys, sent twice, the table has: the number of each.
