@@ -14,17 +14,17 @@ import (
 	"spillway/internal/serve/stream"
 )
 
+func only(kind stream.Type) []stream.Type { return []stream.Type{kind} }
+
 // exactColumns has every type of a column.
 func exactColumns() []storetest.ExactColumn {
 	const (
 		bin   = " CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 		loose = " CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"
 	)
-	numbers := []stream.Type{stream.Integer, stream.Boolean}
-	texts := []stream.Type{stream.Text, stream.Integer, stream.Decimal, stream.JSON, stream.Timestamp, stream.Date, stream.Time, stream.UUID}
+	numbers, texts := []stream.Type{stream.Integer, stream.Boolean}, []stream.Type{stream.Text, stream.Integer, stream.Decimal, stream.JSON, stream.Timestamp, stream.Date, stream.Time, stream.UUID}
 	unjson := []stream.Type{stream.Text, stream.Integer, stream.Decimal, stream.Timestamp, stream.Date, stream.Time, stream.UUID}
 	ascii, bytes := unjson[1:], []stream.Type{stream.Bytes, stream.Text}
-	only := func(kind stream.Type) []stream.Type { return []stream.Type{kind} }
 	moments := func(sql string, types ...stream.Type) storetest.ExactColumn {
 		return storetest.ExactColumn{SQL: sql, Types: types, Rounds: types}
 	}
@@ -45,7 +45,8 @@ func exactColumns() []storetest.ExactColumn {
 		{SQL: "double", Types: []stream.Type{stream.Integer, stream.Real}, Refused: []string{"9007199254740993"}},
 		{SQL: "double(10,2)", Types: only(stream.Integer), Rounds: only(stream.Real), Refused: []string{"100000000", "-100000000"}},
 		{SQL: "double(20,0) unsigned", Types: only(stream.Integer), Rounds: only(stream.Real), Refused: []string{"-1", "9007199254740993"}},
-		{SQL: "float", Rounds: only(stream.Real)}, {SQL: "float(8,2)", Rounds: only(stream.Real)},
+		{SQL: "float", Rounds: only(stream.Real)},
+		{SQL: "float(8,2)", Rounds: only(stream.Real)},
 		{
 			SQL: "decimal(10,2)", Types: []stream.Type{stream.Real, stream.Decimal, stream.Integer}, Rounds: []stream.Type{stream.Real, stream.Decimal},
 			Refused: []string{"1.239", "1e8", "1e-5"},
