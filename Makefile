@@ -9,7 +9,7 @@ FUZZTIME ?= 10s
 export PATH := $(PATH):/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help build run demo test race shake test-mysql check bench fuzz crash chaos live rules bottlenecks readme-table clean needs needs-race
+.PHONY: help build run demo test race shake test-mysql check bench fuzz crash chaos live rules bottlenecks peers readme-table clean needs needs-race
 
 help: ## list the targets
 	@echo 'Spillway: absorb traffic spikes in front of your database, and load-test services.'
@@ -81,6 +81,10 @@ rules: ## popups: 2,000,000 steps against a simple model, then 1,000 rounds of 1
 bottlenecks: build needs ## plant one fault each in 18 real servers and check that spillway names it: ARGS='-rounds 1 row-lock'; needs root and an idle machine
 	$(GO) build -C experiments -o ../bin/bottlenecks ./bottlenecks
 	bin/bottlenecks $(ARGS)
+
+peers: build needs ## compare queries, writes and popups with forty lines of Go: ARGS='-only q,w -connections 1,4 -rounds 3 -base BINARY'; needs root and an idle machine
+	$(GO) build -C experiments -o ../bin/peers ./peers
+	bin/peers $(ARGS)
 
 readme-table: ## generate the tables and charts in the documents from the committed results
 	$(GO) run -C experiments ./readmetable
