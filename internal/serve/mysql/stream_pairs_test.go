@@ -10,6 +10,7 @@ import (
 	"spillway/internal/apptest"
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 	"spillway/internal/serve/storetest"
 	"spillway/internal/serve/stream"
 )
@@ -140,4 +141,53 @@ func TestPairsDocumented(t *testing.T) {
 		list = append(list, p.Pair)
 	}
 	storetest.PairsDocumented(t, "MySQL and MariaDB", list, *update)
+}
+
+// Filters equal exactly the stored value: a YEAR is no two digits, a label has no position.
+func TestFilterTypes(t *testing.T) {
+	t.Parallel()
+	url := freshDatabase(t, hostileServer(t))
+	db := open(t, url, database.Pool{})
+	for _, sql := range []string{
+		"CREATE TABLE f (id INT PRIMARY KEY, y YEAR, e ENUM('a','2'), c TIME(3), d DATE, n DECIMAL(5,2))",
+		"INSERT INTO f VALUES (1, 2005, 'a', '-01:00:00.5', '2016-12-01', 1.50)",
+	} {
+		if err := execute(t.Context(), url, sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, test := range []struct {
+		column string
+		kind   param.Type
+		value  string
+		found  int
+	}{
+		{"y", param.Integer, "2005", 1},
+		{"y", param.Integer, "5", 0},
+		{"e", param.Text, "a", 1},
+		{"e", param.Text, "1", 0},
+		{"e", param.Integer, "1", -1},
+		{"c", param.Time, "-01:00:00.500", 1},
+		{"c", param.Time, "-01:00:00", 0},
+		{"d", param.Date, "2016-12-01", 1},
+		{"n", param.Decimal, "1.5", 1},
+		{"n", param.Decimal, "1.501", 0},
+	} {
+		def := feed.Definition{Name: "/f", SQL: "SELECT * FROM f", Key: []feed.KeyColumn{{Name: "id"}}, Params: []param.Param{param.Filter(test.column, test.kind)}}
+		source, err := db.Source(def)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := source.Check(t.Context(), 10); (err != nil) != (test.found < 0) {
+			t.Errorf("%+v: %v", test, err)
+		}
+		arg, err := param.Argument(def.Params[0], test.value)
+		var rows feed.Rows
+		if err == nil && test.found >= 0 {
+			err = source.Read(t.Context(), feed.Range{Args: []string{arg}, Limit: 2}, &rows)
+		}
+		if err != nil || rows.Len() != max(test.found, 0) {
+			t.Errorf("%+v: %s, %v", test, rows.Data, err)
+		}
+	}
 }

@@ -110,13 +110,15 @@ func (st *Stream) Ping(ctx context.Context) error { return st.db.Ping(ctx) }
 // they are missing.
 func (st *Stream) Check(ctx context.Context) error {
 	err := st.run(ctx, func(conn *sqlite.Conn) error {
-		if _, err := conn.Prepare(st.insert); err != nil {
-			return err
-		}
+		// SQLite reads a changed schema again when it runs a statement, and not for every error of Prepare.
 		if err := st.checkTable(conn); err != nil {
 			return err
 		}
-		return st.checkForeignKeys(conn)
+		if err := st.checkForeignKeys(conn); err != nil {
+			return err
+		}
+		_, err := conn.Prepare(st.insert)
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", st.def.Name, err)

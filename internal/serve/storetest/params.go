@@ -370,3 +370,30 @@ func testFilterValues(t *testing.T, b Backend) {
 		})
 	}
 }
+
+// testFilterBytes filters a column of bytes, also by what is no text.
+func testFilterBytes(t *testing.T, b Backend) {
+	if b.Bytes == nil {
+		t.Skip("no literal of bytes")
+	}
+	db := b.Open(t, patient(database.Pool{}))
+	db.exec(t, fmt.Sprintf("CREATE TABLE raw (id %s NOT NULL PRIMARY KEY, v %s)", b.Types[Integer], b.Types[Bytes]))
+	for id, value := range [][]byte{{0xff, 0}, []byte("a"), {}, {0xff}} {
+		db.exec(t, fmt.Sprintf("INSERT INTO raw VALUES (%d, %s)", id+1, b.Bytes(value)))
+	}
+	def := definition("SELECT id, v FROM raw", "id")
+	def.Params = []param.Param{param.Filter("v", param.Bytes)}
+	listed := definition("SELECT id FROM raw WHERE v "+db.InList, "id")
+	listed.Params = []param.Param{{Name: "list", Type: param.Bytes, ListMax: 3}}
+	for text, want := range map[string]int{"/wA=": 1, "_wA=": 1, "YQ==": 2, "": 3, "/w==": 4} {
+		for _, d := range []feed.Definition{def, listed} {
+			arg, err := param.Argument(d.Params[0], text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := ids(t, db.source(t, d), feed.Range{Args: []string{arg}, Limit: 10}); !slices.Equal(got, []int{want}) {
+				t.Errorf("%q: ids %v, want %d", text, got, want)
+			}
+		}
+	}
+}

@@ -68,8 +68,9 @@ func parseScalar(t Type, text []byte) (value, bool) {
 			return value{n: n, set: true, big: n > math.MaxInt64}, true
 		}
 		n, err := strconv.ParseInt(string(text), 10, 64)
-		if plain, ok := appendDecimal(nil, text); err != nil && ok && bytes.ContainsAny(text, ".eE") { // 1.00 and 1e3 are whole, too
-			if plain = TrimDecimal(plain); isDigits(bytes.TrimPrefix(plain, []byte("-"))) {
+		if err != nil && bytes.ContainsAny(text, ".eE") { // 1.00 and 1e3 are whole, too
+			plain, ok := appendDecimal(nil, text)
+			if plain = TrimDecimal(plain); ok && isDigits(bytes.TrimPrefix(plain, []byte("-"))) {
 				return parseScalar(t, plain)
 			}
 		}
