@@ -1,9 +1,13 @@
 package mysql
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+
+	"github.com/go-sql-driver/mysql"
 
 	"spillway/internal/plans"
 	"spillway/internal/serve/feed"
@@ -70,11 +74,17 @@ func (s *source) checkFeed(ctx context.Context, window int) error {
 	return nil
 }
 
+// largeMeasured is how many rows a statement must have read for its time to be over.
+const largeMeasured = 100_000
+
 // checker checks one feed.
 type checker struct {
 	feed    *source
 	columns *columns
 	check   plans.Check
+
+	measured bool             // the statements are executed
+	compared []plans.Compared // parameters, with the filter that is judged
 }
 
 // checkTables judges the key's columns by their tables, and the tables' engines.
@@ -100,29 +110,53 @@ func (ck *checker) checkTables(ctx context.Context, se *session, o *origins) err
 	return nil
 }
 
-// judge explains the feed's statements with the tables in the order named, or in
-// the optimizer's.
+// judge judges the feed's statements with the tables in the order named, or in the optimizer's. It runs
+// them with values that rows have and counts what the server reads. If none are known, the plans decide.
 func (ck *checker) judge(ctx context.Context, straight bool) error {
 	var after feed.Key
 	return ck.feed.def.EachFilter(func(position int) error {
-		r := feed.Range{Args: ck.feed.samples(position, ck.columns), Limit: ck.check.Window}
-		if err := ck.judgeRange(ctx, r, straight); err != nil {
+		tries, err := ck.tries(ctx, position)
+		if err != nil {
 			return err
 		}
-		if position < 0 {
-			// The plan is known to be fast now, so reading a row does no harm.
-			ck.feed.optimizer.Store(!straight)
-			walk, err := ck.feed.Keys(ctx, feed.Range{Args: r.Args, Skip: ck.check.Window, Limit: 1}, 1)
-			if err != nil {
+		for _, args := range tries {
+			r := feed.Range{Args: args, Limit: ck.check.Window}
+			if err := ck.judgeRange(ctx, r, straight); err != nil {
 				return err
 			}
-			after = walk.Last
+			if position < 0 || ck.measured {
+				// The plan is known to be fast now, so reading a row does no harm.
+				ck.feed.optimizer.Store(!straight)
+				walk, err := ck.feed.Keys(ctx, feed.Range{Args: r.Args, Skip: ck.check.Window, Limit: 1}, 1)
+				if err != nil {
+					return err
+				}
+				after = cmp.Or(walk.Last, after)
+			}
+			if r.After = after; after == "" {
+				continue // there is nothing after the window
+			}
+			if err := ck.judgeRange(ctx, r, straight); err != nil {
+				return err
+			}
 		}
-		if r.After = after; after == "" {
-			return nil // there is nothing after the window
-		}
-		return ck.judgeRange(ctx, r, straight)
+		return nil
 	})
+}
+
+// tries returns the arguments to judge the statements with: made up if none are known that rows have.
+func (ck *checker) tries(ctx context.Context, position int) (tries [][]string, err error) {
+	err = ck.feed.db.withSession(ctx, func(ctx context.Context, se *session) error {
+		check := ck.check
+		check.Catalog = se.catalog(ctx)
+		tries, ck.compared, err = ck.feed.def.Samples(check, position)
+		return err
+	})
+	ck.measured = len(tries) > 0
+	if !ck.measured {
+		tries = [][]string{ck.feed.samples(position, ck.columns)}
+	}
+	return tries, err
 }
 
 func (ck *checker) judgeRange(ctx context.Context, r feed.Range, straight bool) error {
@@ -136,7 +170,8 @@ func (ck *checker) judgeRange(ctx context.Context, r feed.Range, straight bool) 
 			values[i] = arg.Value
 		}
 		of := shape{after: r.After != "", straight: straight, filters: param.Given(ck.feed.def.Params, r.Args)}
-		rows, rewritten, err := se.explain(ctx, ck.feed.writer(ck.columns).write(of), values)
+		text := ck.feed.writer(ck.columns).write(of)
+		rows, rewritten, err := se.explain(ctx, text, values)
 		if err != nil {
 			return err
 		}
@@ -146,13 +181,53 @@ func (ck *checker) judgeRange(ctx context.Context, r feed.Range, straight bool) 
 		}
 		check := ck.check
 		check.Catalog = se.catalog(ctx)
-		err = check.Judge(plan)
+		if ck.measured {
+			var reads float64
+			if reads, err = se.measure(ctx, text, values); err != nil {
+				return ck.feed.explainError(r, err)
+			}
+			err = check.JudgeMeasured(plan, reads, ck.compared)
+		} else {
+			err = check.Judge(plan)
+		}
 		if errors.Is(err, plans.ErrCheapSort) {
 			ck.feed.db.log.Info("the plan sorts a table", "feed", ck.feed.def.Name, "reason", err)
 			return nil
 		}
 		return err
 	})
+}
+
+// measure runs a statement and returns how many rows the server reads of tables and indexes. Index
+// conditions are checked outside of the engine, which does not count what it leaves out.
+func (se *session) measure(ctx context.Context, sql string, args []any) (reads float64, err error) {
+	switches, err := se.texts(ctx, "SELECT @@optimizer_switch")
+	if err != nil {
+		return 0, err
+	}
+	if err := se.Exec(ctx, "SET optimizer_switch = 'index_condition_pushdown=off'"); err != nil {
+		return 0, err
+	}
+	var counts [3]float64 // the first two are what looking costs
+	for i := range counts {
+		if i == 2 {
+			_, err = se.texts(ctx, sql, args...)
+		}
+		status, statusErr := se.Query(ctx, "SHOW SESSION STATUS LIKE 'Handler_read%'")
+		if statusErr != nil {
+			return 0, errors.Join(err, statusErr)
+		}
+		for _, row := range status {
+			n, _ := strconv.ParseFloat(row[1], 64)
+			counts[i] += n
+		}
+	}
+	reads = counts[2] - 2*counts[1] + counts[0]
+	var stopped *mysql.MySQLError
+	if reads > largeMeasured && errors.As(err, &stopped) && (stopped.Number == numStatementTimeout || stopped.Number == numQueryTimeout) {
+		err = nil
+	}
+	return reads, errors.Join(err, se.Exec(ctx, "SET optimizer_switch = '"+switches[0][0]+"'"))
 }
 
 // explain returns the rows of EXPLAIN and the statement as the server rewrote it.

@@ -76,12 +76,13 @@ func (s *source) checkFeed(ctx context.Context, conn *pgconn.PgConn, window int)
 	if err := s.warnPolicies(ctx, conn, description.Fields); err != nil {
 		return err
 	}
-	check := plans.Check{Window: window, Catalog: plans.Catalog{
-		Dialect: plans.Postgres,
-		Query: func(sql string, args ...string) ([][]string, error) {
+	check := plans.Check{
+		Window: window,
+		Catalog: plans.Catalog{Dialect: plans.Postgres, Query: func(sql string, args ...string) ([][]string, error) {
 			return texts(ctx, conn, sql, args...)
-		},
-	}}
+		}},
+		Explain: func(sql string, parameters int) (*plans.Plan, error) { return explain(ctx, conn, sql, parameters) },
+	}
 	if check.Key, err = s.readKey(check.Catalog, c); err != nil {
 		return err
 	}

@@ -138,21 +138,26 @@ func (s *source) prepare(conn conn, shape *shape, r feed.Range, bits int) (*sqli
 	if err != nil {
 		return nil, err
 	}
+	return stmt, s.bind(stmt, shape, r, filters)
+}
+
+// bind binds the parameters of the statement for r.
+func (s *source) bind(stmt *sqlite.Stmt, shape *shape, r feed.Range, filters []int) error {
 	if err := s.bindArgs(stmt, r.Args, filters); err != nil || s.def.IsQuery() {
-		return stmt, err
+		return err
 	}
 	next := len(s.args) + len(filters) + 1
 	for _, key := range []feed.Key{r.After, r.Until} {
 		if key != "" {
 			if err := shape.bindKey(stmt, next, key); err != nil {
-				return nil, err
+				return err
 			}
 		}
 		next += len(s.def.Key)
 	}
 	stmt.BindInt64(next, int64(r.Limit))
 	stmt.BindInt64(next+1, int64(r.Skip))
-	return stmt, nil
+	return nil
 }
 
 // nextRow moves to the next row of the range. A row has the given number of columns and,
