@@ -29,8 +29,8 @@ func (s *source) Check(ctx context.Context, window int) error {
 	if s.def.IsQuery() {
 		_, err = s.describe(ctx)
 		err = s.explainError(feed.Range{}, err)
-	} else {
-		err = s.checkFeed(ctx, window)
+	} else if err = s.checkFeed(ctx, window); err == nil && len(s.uses) == 0 {
+		err = s.lookForNull(ctx, make([]string, len(s.def.Params)))
 	}
 	if err != nil {
 		return fmt.Errorf("check %s: %w", &s.def, err)
@@ -56,6 +56,11 @@ func (s *source) checkFeed(ctx context.Context, window int) error {
 					"declare it as text", p.Name, p.Type, t)
 			}
 		}
+		nullable, err := se.catalog(ctx).NullableKey(o.key(s.def), s.body)
+		if err != nil {
+			return err
+		}
+		s.nulls.Expect(nullable)
 		ck.check = plans.Check{Key: o.key(s.def), Window: window, Tables: o.tables, Descending: se.Server.DescendingIndexes()}
 		return ck.checkTables(ctx, se, o)
 	})

@@ -30,6 +30,9 @@ func (s *source) Check(ctx context.Context, window int) error {
 		}
 		return s.checkFeed(ctx, conn, window)
 	})
+	if err == nil && s.ownParams() == 0 {
+		err = s.lookForNull(ctx, nil)
+	}
 	if err != nil {
 		return fmt.Errorf("check %s: %w", &s.def, err)
 	}
@@ -86,6 +89,11 @@ func (s *source) checkFeed(ctx context.Context, conn *pgconn.PgConn, window int)
 	if check.Key, err = s.readKey(check.Catalog, c); err != nil {
 		return err
 	}
+	nullable, err := check.Catalog.NullableKey(check.Key, s.body)
+	if err != nil {
+		return err
+	}
+	s.nulls.Expect(nullable)
 	if err := s.def.CheckFilters(c.names); err != nil {
 		return err
 	}

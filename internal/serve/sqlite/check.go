@@ -22,6 +22,9 @@ func (s *source) Check(ctx context.Context, window int) error {
 		}
 		return s.checkFeed(conn, shape, window)
 	})
+	if err == nil && len(s.args) == 0 && !s.def.IsQuery() {
+		err = s.lookForNull(ctx, make([]string, len(s.def.Params)))
+	}
 	if err != nil {
 		return fmt.Errorf("check %s: %w", &s.def, err)
 	}
@@ -50,6 +53,11 @@ func (s *source) checkFeed(conn conn, shape *shape, window int) error {
 	if ck.check.Key, err = s.readKey(conn.Conn); err != nil {
 		return err
 	}
+	nullable, err := ck.check.Catalog.NullableKey(ck.check.Key, s.inner)
+	if err != nil {
+		return err
+	}
+	s.nulls.Expect(nullable)
 	return s.def.EachFilter(ck.judge)
 }
 
