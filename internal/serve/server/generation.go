@@ -23,7 +23,8 @@ type live struct {
 	listener atomic.Pointer[listener] // nil until Run
 	draining atomic.Bool
 
-	answerers atomic.Uint64 // event loops of the fast lane
+	answerers atomic.Uint64  // event loops of the fast lane
+	waits     sync.WaitGroup // goroutines that answer requests of event loops
 	bodies    bodies
 	ids       requestIDs
 	unknown   *route     // metrics of requests without a route
