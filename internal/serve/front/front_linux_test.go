@@ -617,7 +617,7 @@ func TestDrainAfterAnError(t *testing.T) {
 	if n := gate.entered.Load(); n != count {
 		t.Errorf("%d of %d connections in the queue were accepted", n, count)
 	}
-	l.end()
+	l.end(false)
 	if err := errors.Join(l.closePoller(), unix.Close(socket)); err != nil || gate.open.Load() != 0 {
 		t.Errorf("%v, %d connections are open", err, gate.open.Load())
 	}

@@ -142,7 +142,7 @@ func TestEndAnswersWhatWasGiven(t *testing.T) {
 	}
 	l.inbox = append(l.inbox, &conn{fd: pair[1], answered: true})
 	l.open.Add(1)
-	l.end()
+	l.end(false)
 	answer := make([]byte, 1000)
 	if n, err := unix.Read(pair[0], answer); err != nil || !strings.HasPrefix(string(answer[:max(n, 0)]), "HTTP/1.1 200 OK\r\n") {
 		t.Errorf("%d bytes, %v", n, err)

@@ -105,7 +105,7 @@ func (s *Server) guardStart(r *route) {
 		r.start = nil
 		return
 	}
-	r.start = func(ctx *fasthttp.RequestCtx, x *exchange) (started, bool) {
+	r.start = func(ctx *fasthttp.RequestCtx, x *loopRequest) (started, bool) {
 		if !s.admit(ctx, r) {
 			return nil, true
 		}

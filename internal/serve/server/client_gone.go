@@ -17,11 +17,10 @@ import (
 //
 // A client that has closed only its sending half counts as disconnected, as in net/http.
 func (s *Server) clientContext(ctx *fasthttp.RequestCtx) (waiting context.Context, stop func()) {
-	waiting, cancel := context.WithCancel(s.base)
 	if c, ok := ctx.Conn().(*loopConn); ok {
-		c.onLeave(cancel)
-		return waiting, cancel
+		return c.gone, func() {}
 	}
+	waiting, cancel := context.WithCancel(s.base)
 	c, ok := ctx.Conn().(*conn)
 	if !ok {
 		return waiting, cancel

@@ -176,8 +176,8 @@ type answerer struct {
 	live   *live
 	stripe uint64 // of underway
 	known  func(*front.Later)
-	now    *exchange   // of the request that is being answered
-	free   []*exchange // of requests that have been
+	now    *loopRequest   // of the request that is being answered
+	free   []*loopRequest // of requests that have been
 	source bytes.Reader
 	in     *bufio.Reader
 	sink   sink
@@ -191,7 +191,7 @@ type answerer struct {
 // newAnswerer returns one that calls known when a request need not wait any more.
 func newAnswerer(l *live, headerBytes int, known func(*front.Later)) *answerer {
 	a := &answerer{live: l, stripe: l.answerers.Add(1) % stripes, known: known}
-	a.now = a.newExchange()
+	a.now = a.newRequest()
 	a.in = bufio.NewReaderSize(&a.source, headerBytes)
 	a.out = bufio.NewWriterSize(&a.sink, 4096)
 	a.repeats.seed = maphash.MakeSeed()
@@ -206,7 +206,7 @@ func (a *answerer) Answer(dst, request []byte, peer netip.AddrPort) (response []
 	}
 	s := a.live.enter(a.stripe)
 	defer func() {
-		x.conn.page = feed.CachedPage{} // it keeps the rows in memory
+		x.forget()
 		s.leave(a.stripe)
 	}()
 	if !s.serveQuick(x) {
@@ -222,10 +222,10 @@ func (a *answerer) Answer(dst, request []byte, peer netip.AddrPort) (response []
 }
 
 // parse reads a request whose last bytes are its body. It reports whether that is all of it.
-func (a *answerer) parse(x *exchange, request []byte, body int, peer netip.AddrPort) bool {
+func (a *answerer) parse(x *loopRequest, request []byte, body int, peer netip.AddrPort) bool {
 	a.source.Reset(request[:len(request)-body])
 	a.in.Reset(&a.source)
-	x.conn.reset(peer)
+	x.conn = loopConn{peer: peer}
 	ctx := &x.ctx
 	ctx.Init2(&x.conn, discardLogger{}, false)
 	ctx.Request.Reset()
@@ -242,8 +242,8 @@ func (a *answerer) parse(x *exchange, request []byte, body int, peer netip.AddrP
 	return !h.IsPost() || h.ContentLength() == body
 }
 
-// write appends the response of an exchange to dst.
-func (a *answerer) write(dst []byte, x *exchange, date time.Time) (response []byte, keep, ok bool) {
+// write appends the response of a request to dst.
+func (a *answerer) write(dst []byte, x *loopRequest, date time.Time) (response []byte, keep, ok bool) {
 	ctx := &x.ctx
 	h := &ctx.Request.Header
 	keep = !h.ConnectionClose() && !ctx.Response.Header.ConnectionClose()
@@ -280,7 +280,7 @@ func (a *answerer) stamp(response []byte, now time.Time) {
 }
 
 // serveQuick is serve for a request that needs no waiting. Otherwise it returns false, and nothing has been counted.
-func (s *Server) serveQuick(x *exchange) bool {
+func (s *Server) serveQuick(x *loopRequest) bool {
 	ctx := &x.ctx
 	e, ok := s.routes[string(ctx.Path())]
 	if !ok || e.read == nil || !s.hosts.serve(ctx.Host()) {
@@ -297,8 +297,8 @@ func (s *Server) serveQuick(x *exchange) bool {
 	return true
 }
 
-// conclude completes and counts the response of an exchange.
-func (s *Server) conclude(x *exchange, e *entry) {
+// conclude completes and counts the response of a request.
+func (s *Server) conclude(x *loopRequest, e *entry) {
 	s.finish(&x.ctx, e)
 	took := time.Since(arrival(&x.ctx))
 	x.route.meter.observe(x.ctx.Response.StatusCode(), took)
@@ -327,34 +327,7 @@ type loopConn struct {
 	net.Conn
 	peer  netip.AddrPort
 	page  feed.CachedPage // in the response; the zero value: none
-	gone  atomic.Bool     // the client has left
-	leave atomic.Pointer[context.CancelFunc]
-}
-
-func (c *loopConn) reset(peer netip.AddrPort) {
-	c.peer = peer
-	if c.gone.Load() {
-		c.gone.Store(false)
-	}
-	if c.leave.Load() != nil {
-		c.leave.Store(nil)
-	}
-}
-
-// onLeave has cancel called when the client leaves, and at once if it has left.
-func (c *loopConn) onLeave(cancel context.CancelFunc) {
-	c.leave.Store(&cancel)
-	if c.gone.Load() {
-		cancel()
-	}
-}
-
-// left notes that the client has left.
-func (c *loopConn) left() {
-	c.gone.Store(true)
-	if cancel := c.leave.Load(); cancel != nil {
-		(*cancel)()
-	}
+	gone  context.Context // ends when the client has left; nil: no handler waits
 }
 
 // RemoteAddr implements net.Conn.

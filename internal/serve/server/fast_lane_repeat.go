@@ -75,7 +75,7 @@ func (a *answerer) repeat(dst, request []byte, peer netip.AddrPort, now time.Tim
 }
 
 // remember keeps the response to the last request, a page that s has found.
-func (a *answerer) remember(s *Server, x *exchange, request, response []byte, keep bool) {
+func (a *answerer) remember(s *Server, x *loopRequest, request, response []byte, keep bool) {
 	r, hash := a.repeats.slot(request)
 	again := r.hash == hash
 	r.hash, r.bytes = hash, r.bytes[:0]

@@ -31,9 +31,9 @@ func TestFastLaneRepeats(t *testing.T) {
 		}
 		sameRequests(t, fast, regular)
 	}
-	variants := laneVariants()
+	variants := laneVariants(t)
 	if testing.Short() {
-		variants = map[string]func(*Config){"origins": variants["origins"], "rate": variants["rate"]}
+		variants = map[string]func(*Config){"origins": variants["origins"], "rate": variants["rate"], "access log": variants["access log"]}
 	}
 	variants["none"] = nil
 	for name, change := range variants {
@@ -69,7 +69,7 @@ func (r *repeater) answer(request string) (response string, at time.Time) {
 	if !ok {
 		r.t.Fatalf("%q was not answered", request)
 	}
-	at = arrival(&r.ctx)
+	at = arrival(&r.now.ctx)
 	if want := "\r\nDate: " + at.UTC().Format(http.TimeFormat) + "\r\n"; !strings.Contains(string(text), want) {
 		r.t.Errorf("%q was answered with %q, want %q", request, text, want)
 	}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"net/netip"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 // starter begins to answer a request of an event loop. If w is nil, the request is answered; otherwise w responds after x.ready is
 // called. If ok is false, nothing has happened, and only the regular server can answer the request. The body is not used after the
 // call. x is not nil, and its ctx is the request's.
-type starter func(ctx *fasthttp.RequestCtx, x *exchange) (w started, ok bool)
+type starter func(ctx *fasthttp.RequestCtx, x *loopRequest) (w started, ok bool)
 
 // started is a request that waits. Its methods are called in the event loop.
 type started interface {
@@ -25,8 +26,8 @@ type started interface {
 	left(ended bool)
 }
 
-// exchange is a request of an event loop and its response.
-type exchange struct {
+// loopRequest is a request of an event loop and its response.
+type loopRequest struct {
 	answerer *answerer
 	ctx      fasthttp.RequestCtx
 	conn     loopConn
@@ -40,16 +41,22 @@ type exchange struct {
 	wait   started
 }
 
-func (a *answerer) newExchange() *exchange {
+func (a *answerer) newRequest() *loopRequest {
 	if n := len(a.free); n > 0 {
 		x := a.free[n-1]
 		a.free = a.free[:n-1]
 		return x
 	}
-	x := &exchange{answerer: a}
+	x := &loopRequest{answerer: a}
 	x.later.Respond, x.later.Left = x.respond, func(ended bool) { x.wait.left(ended) }
 	x.ready = func() { a.known(&x.later) }
 	return x
+}
+
+// forget lets go of what the request has used.
+func (x *loopRequest) forget() {
+	x.conn = loopConn{}
+	x.server, x.entry, x.route, x.wait = nil, nil, nil, nil
 }
 
 // startable reports whether an event loop may take a request that has to wait, as far as its headers say.
@@ -98,6 +105,7 @@ func (a *answerer) Begin(dst, request []byte, body int, peer netip.AddrPort) (re
 	}
 	s := a.live.enter(a.stripe)
 	if x.entry, x.route = s.startRoute(&x.ctx.Request.Header); x.route == nil {
+		x.forget()
 		s.leave(a.stripe)
 		return dst, false, false, nil
 	}
@@ -107,10 +115,13 @@ func (a *answerer) Begin(dst, request []byte, body int, peer netip.AddrPort) (re
 	x.later.Limit = 0
 	x.server = s
 	if x.wait, ok = x.route.start(&x.ctx, x); ok && x.wait != nil {
-		a.now = a.newExchange()
+		a.now = a.newRequest()
 		return dst, false, false, &x.later
 	}
-	defer s.leave(a.stripe)
+	defer func() {
+		x.forget()
+		s.leave(a.stripe)
+	}()
 	if !ok {
 		return dst, false, false, nil
 	}
@@ -120,7 +131,7 @@ func (a *answerer) Begin(dst, request []byte, body int, peer netip.AddrPort) (re
 }
 
 // respond is front.Later's Respond.
-func (x *exchange) respond(dst []byte, over bool) (response []byte, keep bool) {
+func (x *loopRequest) respond(dst []byte, over bool) (response []byte, keep bool) {
 	a, s := x.answerer, x.server
 	if s.draining.Load() {
 		x.ctx.SetConnectionClose()
@@ -129,7 +140,7 @@ func (x *exchange) respond(dst []byte, over bool) (response []byte, keep bool) {
 	s.conclude(x, x.entry)
 	response, keep, ok := a.write(dst, x, time.Now())
 	s.leave(a.stripe)
-	x.server, x.entry, x.wait = nil, nil, nil
+	x.forget()
 	if !over { // otherwise ready is still to be called
 		a.free = append(a.free, x)
 	}
@@ -137,25 +148,44 @@ func (x *exchange) respond(dst []byte, over bool) (response []byte, keep bool) {
 }
 
 // background is a request that a goroutine answers.
-type background struct{ conn *loopConn }
+type background struct {
+	check time.Duration // how long a client that has closed its sending half may still read
+	timer *time.Timer   // nil: it has not
+	gone  context.Context
+	leave context.CancelFunc
+}
 
 // respond implements started: the goroutine has responded.
-func (background) respond(*fasthttp.RequestCtx, bool) {}
+func (b *background) respond(*fasthttp.RequestCtx, bool) {
+	if b.timer != nil {
+		b.timer.Stop()
+	}
+	b.leave()
+}
 
-// left implements started.
-func (b background) left(bool) { b.conn.left() }
+// left implements started. A client that has closed its sending half counts as disconnected soon, as in the regular server.
+func (b *background) left(ended bool) {
+	if ended {
+		b.leave()
+	} else {
+		b.timer = time.AfterFunc(b.check, b.leave)
+	}
+}
 
 // inBackground has a handler that always ends answer requests in goroutines.
 func (s *Server) inBackground(handle handler) starter {
-	return func(ctx *fasthttp.RequestCtx, x *exchange) (started, bool) {
+	return func(ctx *fasthttp.RequestCtx, x *loopRequest) (started, bool) {
 		if body := ctx.Request.Body(); len(body) > 0 {
 			ctx.Request.ResetBody()
 			ctx.Request.AppendBody(body)
 		}
+		b := &background{check: s.pauses.clientCheck}
+		b.gone, b.leave = context.WithCancel(s.base)
+		x.conn.gone = b.gone
 		s.waits.Go(func() {
 			handle(ctx, true)
 			x.ready()
 		})
-		return background{&x.conn}, true
+		return b, true
 	}
 }

@@ -64,7 +64,7 @@ func (h *streamHandler) serve(ctx *fasthttp.RequestCtx) {
 }
 
 // start is serve in an event loop.
-func (h *streamHandler) start(ctx *fasthttp.RequestCtx, x *exchange) (started, bool) {
+func (h *streamHandler) start(ctx *fasthttp.RequestCtx, x *loopRequest) (started, bool) {
 	r, ok := h.read(ctx, time.Now())
 	if !ok {
 		return nil, true
