@@ -325,9 +325,9 @@ func (s *sink) Write(p []byte) (int, error) {
 // loopConn is the connection of a request in an event loop, of which handlers only use what follows.
 type loopConn struct {
 	net.Conn
-	peer  netip.AddrPort
-	page  feed.CachedPage // in the response; the zero value: none
-	gone  context.Context // ends when the client has left; nil: no handler waits
+	peer netip.AddrPort
+	page feed.CachedPage // in the response; the zero value: none
+	gone context.Context // ends when the client has left; nil: no handler waits
 }
 
 // RemoteAddr implements net.Conn.
