@@ -17,9 +17,6 @@ import (
 //
 // A client that has closed only its sending half counts as disconnected, as in net/http.
 func (s *Server) clientContext(ctx *fasthttp.RequestCtx) (waiting context.Context, stop func()) {
-	if c, ok := ctx.Conn().(*loopConn); ok {
-		return c.gone, func() {}
-	}
 	waiting, cancel := context.WithCancel(s.base)
 	c, ok := ctx.Conn().(*conn)
 	if !ok {

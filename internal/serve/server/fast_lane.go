@@ -3,7 +3,6 @@ package server
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"errors"
 	"hash/maphash"
 	"io"
@@ -327,7 +326,6 @@ type loopConn struct {
 	net.Conn
 	peer netip.AddrPort
 	page feed.CachedPage // in the response; the zero value: none
-	gone context.Context // ends when the client has left; nil: no handler waits
 }
 
 // RemoteAddr implements net.Conn.

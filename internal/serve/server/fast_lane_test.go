@@ -565,14 +565,6 @@ func TestFastLaneAnyByte(t *testing.T) {
 	}
 }
 
-// discardedLog returns an access log of which nothing is kept.
-func discardedLog(tb testing.TB) *AccessLog {
-	tb.Helper()
-	l := NewAccessLog(io.Discard, func(w io.Writer) slog.Handler { return slog.NewTextHandler(w, nil) })
-	tb.Cleanup(l.Close)
-	return l
-}
-
 // laneVariants change what the lanes serve.
 func laneVariants(tb testing.TB) map[string]func(*Config) {
 	return map[string]func(*Config){

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"net/netip"
 	"time"
 
@@ -145,47 +144,4 @@ func (x *loopRequest) respond(dst []byte, over bool) (response []byte, keep bool
 		a.free = append(a.free, x)
 	}
 	return response, keep && ok
-}
-
-// background is a request that a goroutine answers.
-type background struct {
-	check time.Duration // how long a client that has closed its sending half may still read
-	timer *time.Timer   // nil: it has not
-	gone  context.Context
-	leave context.CancelFunc
-}
-
-// respond implements started: the goroutine has responded.
-func (b *background) respond(*fasthttp.RequestCtx, bool) {
-	if b.timer != nil {
-		b.timer.Stop()
-	}
-	b.leave()
-}
-
-// left implements started. A client that has closed its sending half counts as disconnected soon, as in the regular server.
-func (b *background) left(ended bool) {
-	if ended {
-		b.leave()
-	} else {
-		b.timer = time.AfterFunc(b.check, b.leave)
-	}
-}
-
-// inBackground has a handler that always ends answer requests in goroutines.
-func (s *Server) inBackground(handle handler) starter {
-	return func(ctx *fasthttp.RequestCtx, x *loopRequest) (started, bool) {
-		if body := ctx.Request.Body(); len(body) > 0 {
-			ctx.Request.ResetBody()
-			ctx.Request.AppendBody(body)
-		}
-		b := &background{check: s.pauses.clientCheck}
-		b.gone, b.leave = context.WithCancel(s.base)
-		x.conn.gone = b.gone
-		s.waits.Go(func() {
-			handle(ctx, true)
-			x.ready()
-		})
-		return b, true
-	}
 }

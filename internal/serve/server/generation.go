@@ -23,8 +23,7 @@ type live struct {
 	listener atomic.Pointer[listener] // nil until Run
 	draining atomic.Bool
 
-	answerers atomic.Uint64  // event loops of the fast lane
-	waits     sync.WaitGroup // goroutines that answer requests of event loops
+	answerers atomic.Uint64 // event loops of the fast lane
 	bodies    bodies
 	ids       requestIDs
 	unknown   *route     // metrics of requests without a route

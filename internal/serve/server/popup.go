@@ -51,14 +51,13 @@ func (s *Server) addPopup(r PopupRoute) {
 		r.RetryAfter = retryAfter
 	}
 	h := &popupHandler{PopupRoute: r, server: s}
-	s.addRead([]string{r.Path}, Open, h.serve).start = s.inBackground(h.serve)
+	s.addRead([]string{r.Path}, Open, h.serve)
 	h.entry = s.entry(r.Path)
 	h.entry.allow = strings.Replace(h.entry.allow, "HEAD, ", "", 1)
 	for path, answer := range map[string]func(context.Context, string, string, time.Time) error{
 		"/click": r.Popup.Click, "/dismiss": r.Popup.Dismiss, "/convert": r.Popup.Convert,
 	} {
-		record := h.answered(answer) // the show token is the key
-		s.addWrite([]string{r.Path + path}, Open, answerBytesMax, record).start = s.inBackground(waiting(record))
+		s.addWrite([]string{r.Path + path}, Open, answerBytesMax, h.answered(answer)) // the show token is the key
 	}
 }
 

@@ -54,14 +54,14 @@ func (h *queryHandler) serve(ctx *fasthttp.RequestCtx, wait bool) (quick bool) {
 // ask responds with an answer that may have to be waited for.
 func (h *queryHandler) ask(ctx *fasthttp.RequestCtx, args []string, fields feed.Fields) {
 	waiting, stop := h.server.clientContext(ctx)
-	a, from, err := h.query.Ask(waiting, arrival(ctx), args)
+	a, from, err := h.query.Ask(waiting, ctx.Time(), args)
 	stop()
 	if err != nil {
 		h.fail(ctx, err)
 		return
 	}
 	if from == query.FromDatabase {
-		if unlogged, due := h.errors.Success(arrival(ctx)); due {
+		if unlogged, due := h.errors.Success(ctx.Time()); due {
 			h.server.cfg.Log.Info("query answers again", "query", h.query.Name(), "unlogged", unlogged)
 		}
 	}
@@ -143,7 +143,7 @@ func (h *queryHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 
 // logError logs an error, at most once per second and limit.
 func (h *queryHandler) logError(ctx *fasthttp.RequestCtx, limit *query.LogLimit, text string, err error) {
-	if unlogged, due := limit.Error(arrival(ctx)); due {
+	if unlogged, due := limit.Error(ctx.Time()); due {
 		h.server.cfg.Log.Warn(text, "query", h.query.Name(), "request_id", h.server.id(ctx), "error", err, "unlogged", unlogged)
 	}
 }

@@ -192,7 +192,7 @@ func newGeneration(l *live, cfg Config) *Server {
 		h := &queryHandler{server: s, query: q.Query, envelope: q.Envelope, columns: q.Columns, control: q.Caching.control(q.Access)}
 		r := s.addRead(q.Paths, q.Access, h.serve)
 		r.claims = claimsOf(q.Query.Params())
-		r.coded, r.start = s.compressor != nil && q.Query.Caches(), s.inBackground(h.serve)
+		r.coded = s.compressor != nil && q.Query.Caches()
 	}
 	for _, c := range cfg.Streams {
 		h := newStreamHandler(s, c)
@@ -288,7 +288,6 @@ func (e *entry) setWrite(r *route) {
 // Run serves on ln until ctx ends, then drains. It calls serving once Serving returns true. It
 // returns when every connection is closed, or with an error after DrainTimeout.
 func (s *Server) Run(ctx context.Context, ln *Listener, serving func()) error {
-	defer s.waits.Wait()
 	defer s.stop()
 	defer s.listenings.stop()
 	l := newListener(ln, s.cfg.Connections, s.refusal(), s.pauses)
