@@ -9,7 +9,7 @@ FUZZTIME ?= 10s
 export PATH := $(PATH):/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help build run demo test race shake test-mysql check bench fuzz crash live rules bottlenecks readme-table clean needs needs-race
+.PHONY: help build run demo test race shake test-mysql check bench fuzz crash chaos live rules bottlenecks peers readme-table clean needs needs-race
 
 help: ## list the targets
 	@echo 'Spillway: absorb traffic spikes in front of your database, and load-test services.'
@@ -67,6 +67,10 @@ fuzz: ## run each fuzz target for FUZZTIME
 crash: needs ## 100 rounds of kill -9 of spillway, its databases and Redis under load; checks every acknowledged record
 	SPILLWAY_CRASH_ROUNDS=100 $(GO) test -count=1 -timeout 120m -v -run '^Test(Popup)?Crash$$' ./internal/serve/crashtest
 
+chaos: needs ## MINUTES=30 of an operator's work on databases, files and configuration under load, by SEED, of DATABASES=postgres,mariadb,sqlite; checks every acknowledged record
+	SPILLWAY_CHAOS_MINUTES=$(or $(MINUTES),30) SPILLWAY_CHAOS_SEED=$(SEED) SPILLWAY_CHAOS_DATABASES=$(DATABASES) SPILLWAY_CHAOS_OPERATIONS=$(OPERATIONS) \
+		$(GO) test -count=1 -timeout 24h -v -run '^TestChaos$$' ./internal/serve/chaostest
+
 live: needs ## 10,000 listeners of a live feed: time until a new order reaches them, transactions per second, memory
 	SPILLWAY_LISTENERS=10000 $(GO) test -count=1 -timeout 60m -v -run '^TestLiveCrowd$$' ./internal/serve/servetest
 
@@ -77,6 +81,10 @@ rules: ## popups: 2,000,000 steps against a simple model, then 1,000 rounds of 1
 bottlenecks: build needs ## plant one fault each in 18 real servers and check that spillway names it: ARGS='-rounds 1 row-lock'; needs root and an idle machine
 	$(GO) build -C experiments -o ../bin/bottlenecks ./bottlenecks
 	bin/bottlenecks $(ARGS)
+
+peers: build needs ## compare queries, writes and popups with forty lines of Go: ARGS='-only q,w -connections 1,4 -rounds 3 -base BINARY'; needs root and an idle machine
+	$(GO) build -C experiments -o ../bin/peers ./peers
+	bin/peers $(ARGS)
 
 readme-table: ## generate the tables and charts in the documents from the committed results
 	$(GO) run -C experiments ./readmetable

@@ -105,6 +105,7 @@ var layers = map[string]layer{
 	"internal/apptest":          suite,
 	"internal/lab/labtest":      suite,
 	"internal/lab/searchtest":   suite,
+	"internal/serve/chaostest":  suite,
 	"internal/serve/crashtest":  suite,
 	"internal/serve/popuptest":  suite,
 	"internal/serve/servetest":  suite,

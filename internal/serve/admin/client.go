@@ -101,8 +101,8 @@ type SpoolClient struct{ Address, Token, Name string }
 var _ spool.Remote = SpoolClient{}
 
 // Status implements spool.Remote.
-func (c SpoolClient) Status(ctx context.Context) ([]spool.NameStatus, error) {
-	var answer struct{ Streams []spool.NameStatus }
+func (c SpoolClient) Status(ctx context.Context) ([]spool.NameStats, error) {
+	var answer struct{ Streams []spool.NameStats }
 	err := c.ask(ctx, http.MethodGet, "", nil, func(body io.Reader) error { return json.NewDecoder(body).Decode(&answer) })
 	return answer.Streams, err
 }

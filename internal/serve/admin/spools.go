@@ -19,8 +19,8 @@ import (
 type Spool struct {
 	Open   func() *spool.Spool // nil: it is not open
 	Decode func(payload []byte) ([]json.RawMessage, error)
-	// Do is spool.Spool.Do.
-	Do func(context.Context, spool.Order) (spool.Done, error)
+	// Do executes an order on it. Errors are those of spool.Spool.Do.
+	Do func(context.Context, *spool.Spool, spool.Order) (spool.Done, error)
 }
 
 const (
@@ -68,14 +68,8 @@ func showSpool(w http.ResponseWriter, _ *http.Request, _ *Spool, open *spool.Spo
 
 // letterView is a dead letter in the API.
 type letterView struct {
-	ID         int64             `json:"id"`
-	Stream     string            `json:"stream"`
-	Sequence   uint64            `json:"sequence"`
-	AcceptedAt time.Time         `json:"accepted_at"`
-	Reason     string            `json:"reason"`
-	InDoubt    bool              `json:"in_doubt"`
-	Damaged    bool              `json:"damaged"`
-	Records    []json.RawMessage `json:"records"`
+	queue.DeadLetter
+	Records []json.RawMessage `json:"records"`
 }
 
 func listLetters(w http.ResponseWriter, r *http.Request, of *Spool, open *spool.Spool) {
@@ -102,14 +96,10 @@ func listLetters(w http.ResponseWriter, r *http.Request, of *Spool, open *spool.
 		Letters []letterView `json:"dead_letters"`
 		Next    int64        `json:"next,omitempty"`
 	}{Letters: []letterView{}}
-	for i := range letters {
-		l := &letters[i]
-		var records []json.RawMessage
-		if err == nil {
-			records, err = of.Decode(l.Payload)
-		}
-		answer.Letters = append(answer.Letters, letterView{l.ID, l.Name, l.Sequence, l.At.UTC(), l.Reason, l.InDoubt, l.Raw, records})
-		answer.Next = l.ID
+	for i := 0; err == nil && i < len(letters); i++ {
+		view := letterView{DeadLetter: letters[i]}
+		view.Records, err = of.Decode(view.Payload)
+		answer.Letters, answer.Next = append(answer.Letters, view), view.ID
 	}
 	if err != nil {
 		writeLater(w, err.Error())
@@ -170,21 +160,24 @@ func (p patientWriter) Write(data []byte) (int, error) {
 
 // orderSpool returns a handler that executes an order, which the body describes.
 func (s *Server) orderSpool(work spool.Work) http.HandlerFunc {
-	return s.onSpool(func(w http.ResponseWriter, r *http.Request, of *Spool, _ *spool.Spool) {
-		o := spool.Order{Work: work}
+	return s.onSpool(func(w http.ResponseWriter, r *http.Request, of *Spool, open *spool.Spool) {
+		o := &spool.Order{}
 		in := json.NewDecoder(http.MaxBytesReader(w, r.Body, orderBytesMax))
 		in.DisallowUnknownFields()
-		if err := in.Decode(&o); err != nil {
+		err := in.Decode(&o)
+		if _, end := in.Token(); err == nil && (o == nil || end != io.EOF) {
+			err = errors.New("it is not one object")
+		}
+		if err != nil {
 			writeProblem(w, http.StatusBadRequest, "the body must be a JSON object with a filter, {} for all dead letters: "+err.Error())
 			return
 		}
+		o.Work = work
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // it takes as long as it takes
-		done, err := of.Do(r.Context(), o)
+		done, err := of.Do(r.Context(), open, *o)
 		switch {
 		case errors.Is(err, spool.ErrOrder):
 			writeProblem(w, http.StatusConflict, err.Error())
-		case errors.Is(err, queue.ErrClosed):
-			writeLater(w, err.Error())
 		case err != nil:
 			writeLater(w, err.Error())
 		default:

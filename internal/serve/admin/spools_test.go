@@ -71,14 +71,14 @@ func startSpool(t *testing.T, tokens ...Token) (base string, open *spool.Spool) 
 	drain("/held")
 	apptest.Await(t, "the drains have tried", func() bool {
 		names := open.Status()
-		return names[0].Drain == "retrying" && names[2].DeadLetters == 3
+		return names[0].State == spool.DrainRetrying && names[2].Dead == 3
 	})
 	if _, err := open.Do(t.Context(), spool.Order{Work: spool.WorkMove, Filter: spool.Filter{Stream: "/moved"}, To: "/old", Waiting: true}); err != nil {
 		t.Fatal(err)
 	}
 	of := &Spool{
 		Open: func() *spool.Spool { return open },
-		Do:   open.Do,
+		Do:   func(ctx context.Context, s *spool.Spool, o spool.Order) (spool.Done, error) { return s.Do(ctx, o) },
 		Decode: func(p []byte) ([]json.RawMessage, error) {
 			text, err := json.Marshal(string(p))
 			return []json.RawMessage{text}, err
@@ -102,7 +102,11 @@ func (w *walk) spools(t *testing.T) {
 		w.send("spool", "POST", of+path, at+path, `{"to":""}`)
 		w.send("spool", "POST", of+path, at+path, `{"stream":"/old","waiting":true}`)
 		w.send("spool", "POST", of+path, at+path, `{"dry_run":true}`)
-		w.send("spool", "POST", of+path, at+path, `{"streem":"/old"}`)
+		for _, wrong := range []string{`{"streem":"/old"}`, "null", "[]", "{}{}", "{}}"} {
+			if status, _ := w.send("spool", "POST", of+path, at+path, wrong); status != http.StatusBadRequest {
+				t.Errorf("%s %s: %d", path, wrong, status)
+			}
+		}
 		w.send("spool", "POST", of+path, at+path, `{}`, foreign...)
 	}
 }
@@ -147,7 +151,7 @@ func TestSpoolAPI(t *testing.T) {
 			t.Errorf("%s, %v, want %s", out, err, step.want)
 		}
 	}
-	apptest.Await(t, "what was retried is refused again", func() bool { return open.Status()[3].DeadLetters == 3 })
+	apptest.Await(t, "what was retried is refused again", func() bool { return open.Status()[3].Dead == 3 })
 	done, err := client.Do(t.Context(), spool.Order{Work: spool.WorkDiscard, Filter: spool.Filter{Since: time.Now().Add(-time.Hour), IDs: []int64{2, 5}}})
 	if err != nil || done.Letters != 2 {
 		t.Errorf("%+v, %v", done, err)

@@ -147,7 +147,7 @@ func SpoolNameStats(stats func() []spool.Stats) prometheus.Collector {
 			"Records that no stream drains.", nil,
 		},
 		{"backlog_bytes", func(s s) float64 { return float64(s.Bytes) }, "Bytes waiting for the drain.", nil},
-		{"backlog_age_seconds", func(s s) float64 { return s.Oldest.Seconds() }, "Age of the oldest record waiting for the drain.", nil},
+		{"backlog_age_seconds", func(s s) float64 { return s.OldestSeconds }, "Age of the oldest record waiting for the drain.", nil},
 		{"drained_records_total", func(s s) float64 { return float64(s.Records) }, "Records drained.", nil},
 		{"drain_retries_total", func(s s) float64 { return float64(s.Retries) }, "Failed attempts to drain.", nil},
 		{"drain_retrying", state(spool.DrainRetrying), "1 while the database does not accept drained records.", nil},

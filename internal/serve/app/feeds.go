@@ -36,7 +36,7 @@ func (a *app) openFeed(c config.Feed) (*feedPart, error) {
 	if p.settings.Envelope == feed.EnvelopeNone {
 		p.settings.CursorMax = min(linkCursorMax, p.settings.CursorMax)
 	}
-	p.settings.Refreshes, p.settings.ValueCalls = st.refreshes, max(1, (a.cfg.Pool.Max-1)/2)
+	p.settings.Refreshes, p.settings.ValueCalls = st.refreshes.Entrance(), max(1, (a.cfg.Pool.Max-1)/2)
 	p.settings.Down = func() bool { return p.noAnswer() != nil }
 	p.part = newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, p.start)
 	if p.source, err = a.openSource(p.part, c.Database, p.settings.Definition, p.settings.Timeout, c.StaleMax); err != nil {

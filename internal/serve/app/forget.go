@@ -107,8 +107,9 @@ func (p *popupPart) drained(since time.Time) error {
 	if events == nil {
 		return errStopped
 	}
+	age := time.Since(since).Seconds()
 	for _, s := range events.Stats().Names {
-		if s.Rows > 0 && s.Oldest >= time.Since(since) {
+		if s.Rows > 0 && s.OldestSeconds >= age {
 			return errEventsWait
 		}
 	}

@@ -19,11 +19,10 @@ import (
 	"spillway/internal/serve/stream"
 )
 
-// leftover is a name of the spool whose stream has another ack now, or another path.
+// leftover drains a name of the spool whose stream has another ack now, or another path.
 type leftover struct {
-	stream *streamPart
-	drain  *stream.Spooled
-	sink   streamDatabase
+	*stream.Spooled
+	sink streamDatabase
 }
 
 // openEvery is the time between two attempts to open a spool that no stream needs for new records.
@@ -75,7 +74,7 @@ func (a *app) adopt(ctx context.Context, warn bool) {
 				panic("bug: a definition that was valid: " + err.Error())
 			}
 			sink := p.store.stream(schema)
-			a.leftovers[n.Name] = &leftover{p, stream.OpenDrain(p.cfg, schema, s, n.Name, sink), sink}
+			a.leftovers[n.Name] = &leftover{stream.OpenDrain(p.cfg, schema, s, n.Name, sink), sink}
 		}
 	}
 }
@@ -98,7 +97,7 @@ func (a *app) closeLeftovers(ctx context.Context) {
 	a.leftovers = nil
 	a.openingSpool.Unlock()
 	for name, l := range left {
-		_ = l.drain.Close(ctx)
+		_ = l.Close(ctx)
 		if err := l.sink.Close(); err != nil {
 			a.log.Warn("stream cannot be closed", "stream", name, "error", err)
 		}
@@ -108,19 +107,19 @@ func (a *app) closeLeftovers(ctx context.Context) {
 // leftoverChecks are the parts of readiness for what is left in the spool. Requests do not depend
 // on them.
 func (a *app) leftoverChecks() []readyCheck {
+	a.openingSpool.Lock()
+	defer a.openingSpool.Unlock()
 	var checks []readyCheck
 	for _, s := range a.spoolStats() {
 		for _, n := range s.Names {
-			a.openingSpool.Lock()
 			l := a.leftovers[n.Name]
-			a.openingSpool.Unlock()
 			if l == nil && (a.drainer(n) != nil || n.Groups == 0 && n.Dead == 0) {
 				continue
 			}
 			part := admin.Part{Name: "spool " + n.Name, Group: admin.Writes, Spare: true}
 			checks = append(checks, readyCheck{part, func(time.Time) (bool, error) {
 				if l != nil {
-					return tolerable(l.drain.Ready())
+					return tolerable(l.Ready())
 				}
 				why := "%d records and %d dead letters belong to no stream: give them to one with spillway spool move"
 				return true, &queue.Unready{Why: fmt.Errorf(why, n.Rows, n.Dead)}
@@ -131,11 +130,7 @@ func (a *app) leftoverChecks() []readyCheck {
 }
 
 // orderSpool executes an order on the streams' spool.
-func (a *app) orderSpool(ctx context.Context, o spool.Order) (spool.Done, error) {
-	s := a.spool.Load()
-	if s == nil {
-		return spool.Done{}, queue.ErrClosed
-	}
+func (a *app) orderSpool(ctx context.Context, s *spool.Spool, o spool.Order) (spool.Done, error) {
 	if o.Work == spool.WorkMove && a.drainer(spool.NameStats{Name: o.To}) == nil {
 		return spool.Done{}, fmt.Errorf("%w: there is no stream %s", spool.ErrOrder, o.To)
 	}
@@ -144,13 +139,9 @@ func (a *app) orderSpool(ctx context.Context, o spool.Order) (spool.Done, error)
 	return done, err
 }
 
-// orderSpool executes an order on the popups' event log.
-func (p *popupPart) orderSpool(ctx context.Context, o spool.Order) (spool.Done, error) {
-	s := p.spool.Load()
-	switch {
-	case s == nil:
-		return spool.Done{}, queue.ErrClosed
-	case o.Work == spool.WorkMove:
+// orderEvents executes an order on the popups' event log.
+func orderEvents(ctx context.Context, s *spool.Spool, o spool.Order) (spool.Done, error) {
+	if o.Work == spool.WorkMove {
 		return spool.Done{}, fmt.Errorf("%w: events belong to the popups", spool.ErrOrder)
 	}
 	return s.Do(ctx, o)

@@ -178,7 +178,7 @@ func (a *app) newAdmin() *admin.Server {
 	cfg.Spools = map[string]*admin.Spool{streamSpool: {Open: a.spool.Load, Decode: stream.SpooledJSON, Do: a.orderSpool}}
 	if p := a.popups; p != nil {
 		cfg.Popups = p.admin()
-		cfg.Spools[popupSpool] = &admin.Spool{Open: p.spool.Load, Decode: popup.EventJSON, Do: p.orderSpool}
+		cfg.Spools[popupSpool] = &admin.Spool{Open: p.spool.Load, Decode: popup.EventJSON, Do: orderEvents}
 	}
 	return admin.New(cfg)
 }

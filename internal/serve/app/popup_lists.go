@@ -12,6 +12,7 @@ import (
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/popup"
+	"spillway/internal/serve/queue"
 )
 
 // listDefinition describes the statement of a list of users.
@@ -22,6 +23,7 @@ func listDefinition(s config.Statement) feed.Definition {
 // openLists has the campaigns read the lists by SQL.
 func (p *popupPart) openLists() error {
 	var queries []popup.ListQuery
+	turns := p.store.refreshes.Entrance()
 	for _, s := range p.cfg.Lists {
 		source, err := p.store.source(listDefinition(s))
 		if err != nil {
@@ -29,7 +31,7 @@ func (p *popupPart) openLists() error {
 		}
 		p.listSources = append(p.listSources, source)
 		queries = append(queries, popup.ListQuery{Name: s.Name, Users: func(ctx context.Context, yield func(string) error) (int, error) {
-			return p.listUsers(ctx, source, yield)
+			return p.listUsers(ctx, turns, source, yield)
 		}})
 	}
 	p.campaigns.Query(queries, p.cfg.ListsRefresh)
@@ -53,14 +55,17 @@ func (p *popupPart) checkLists(ctx context.Context) error {
 var errRestarted = errors.New("the connection was lost between rows")
 
 // listUsers yields the canonical ids that a statement returns.
-func (p *popupPart) listUsers(ctx context.Context, source feed.Source, yield func(string) error) (skipped int, err error) {
+func (p *popupPart) listUsers(ctx context.Context, turns *queue.Entrance, source feed.Source, yield func(string) error) (skipped int,
+	err error,
+) {
 	if !p.prepared.Load() {
 		return 0, errWaiting
 	}
-	if err := p.store.refreshes.Acquire(ctx, 1); err != nil {
+	leave, err := turns.Enter(ctx, 0)
+	if err != nil {
 		return 0, err
 	}
-	defer p.store.refreshes.Release(1)
+	defer leave()
 	seen := 0
 	rows := feed.Rows{Limit: feed.Limit{Rows: math.MaxInt, Bytes: userRowBytes}}
 	rows.Each = func(object []byte) error {

@@ -534,7 +534,7 @@ func (p *popupPart) figures() admin.PopupFigures {
 	f.LockAge, f.Durable = p.local.LockAge().Seconds(), true
 	if events := p.spool.Load(); events != nil {
 		for _, s := range events.Stats().Names {
-			f.Waiting, f.WaitingAge, f.SetAside = s.Rows, s.Oldest.Seconds(), s.Dead
+			f.Waiting, f.WaitingAge, f.SetAside = s.Rows, s.OldestSeconds, s.Dead
 		}
 	}
 	return f

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/semaphore"
 
 	"spillway/internal/database"
 	"spillway/internal/exit"
@@ -27,9 +26,9 @@ type store struct {
 	connection
 	tables
 	url       database.URL
-	gate      *queue.Gate         // leaves one connection to the refreshes of feeds
-	refreshes *semaphore.Weighted // leaves one connection of the refreshes of many windows
-	starts    chan struct{}       // one token per part that is starting
+	gate      *queue.Gate   // leaves one connection to the refreshes of feeds
+	refreshes *queue.Gate   // leaves one connection of the refreshes of many windows
+	starts    chan struct{} // one token per part that is starting
 
 	metrics    prometheus.Collector
 	registered bool // metrics is; not while another store has the same address, but for the password
@@ -111,7 +110,7 @@ func (s *stores) get(ctx context.Context, text string) (*store, error) {
 		return st, nil
 	}
 	st := &store{url: url, gate: queue.NewGate(s.pool.Max), starts: make(chan struct{}, max(1, s.pool.Max/2))}
-	st.refreshes = semaphore.NewWeighted(int64(max(1, s.pool.Max-1)))
+	st.refreshes = queue.NewGate(s.pool.Max)
 	if st.connection, st.tables, err = openDatabase(ctx, url, s.pool, s.log); err != nil {
 		return nil, fmt.Errorf("database %s: %w", url, err)
 	}

@@ -1,6 +1,9 @@
 package feed
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // Row is the current row of a statement.
 type Row interface {
@@ -8,11 +11,11 @@ type Row interface {
 	AppendKey(dst []byte) ([]byte, error)
 }
 
-// RowHandler takes the rows of one statement, which are valid during the call. Reset forgets
-// the rows taken, because the statement is run again.
+// RowHandler takes the rows of one statement, which are valid during the call. Start is called
+// each time before the statement is run on a connection, and forgets the rows taken.
 type RowHandler interface {
 	Row(r Row) error
-	Reset()
+	Start()
 }
 
 // Discard is the handler of rows that are not needed.
@@ -21,18 +24,19 @@ type Discard struct{}
 // Row does nothing.
 func (Discard) Row(Row) error { return nil }
 
-// Reset does nothing.
-func (Discard) Reset() {}
+// Start does nothing.
+func (Discard) Start() {}
 
 // Collect appends the rows of a statement to rows, which a query's must be empty before. run
 // runs the statement. An error leaves rows unchanged.
 func Collect(def *Definition, rows *Rows, run func(RowHandler) error) error {
 	var to RowHandler = (*unkeyed)(rows)
+	n, bytes := rows.Len(), len(rows.Data)
 	if !def.IsQuery() {
-		to = &keyed{rows: rows, start: rows.Len(), data: len(rows.Data)}
+		to = &keyed{rows: rows, start: n, data: bytes}
 	}
 	if err := run(to); err != nil {
-		to.Reset()
+		rows.truncate(n, bytes)
 		return fmt.Errorf("read %s: %w", def, err)
 	}
 	if to, ok := to.(*keyed); ok {
@@ -69,8 +73,12 @@ func (u *unkeyed) Row(r Row) error {
 	return rows.EndUnkeyed()
 }
 
-// Reset removes the rows appended. The statement failed or is run again.
-func (u *unkeyed) Reset() { (*Rows)(u).truncate(0, 0) }
+// Start removes the rows appended.
+func (u *unkeyed) Start() {
+	rows := (*Rows)(u)
+	rows.truncate(0, 0)
+	rows.Began = time.Now()
+}
 
 // keyed appends the rows of a feed to Rows.
 type keyed struct {
@@ -95,9 +103,10 @@ func (k *keyed) Row(r Row) error {
 	return nil
 }
 
-// Reset removes the rows appended. The statement failed or is run again.
-func (k *keyed) Reset() {
+// Start removes the rows appended.
+func (k *keyed) Start() {
 	k.rows.truncate(k.start, k.data)
+	k.rows.Began = time.Now()
 	k.keys, k.ends = k.keys[:0], k.ends[:0]
 }
 
@@ -131,5 +140,5 @@ func (w *walker) Row(r Row) error {
 	return nil
 }
 
-// Reset forgets the rows counted. The statement failed or is run again.
-func (w *walker) Reset() { w.walk, w.last = Walk{}, w.last[:0] }
+// Start forgets the rows counted.
+func (w *walker) Start() { w.walk, w.last = Walk{}, w.last[:0] }

@@ -12,9 +12,11 @@
 //
 //   - While the database is down, the last snapshot is served with its age, up to
 //     Config.StaleMax. Then Page returns ErrUnavailable until a refresh succeeds.
-//   - If the database is slow, refreshes use at most half of one connection's time, and
-//     requests wait at most Config.Timeout. If Config.WaitersMax requests wait for one value
-//     of the parameters, others for it get ErrBusy.
+//   - If the database is slow, the refreshes of a window use at most half of one connection's
+//     time; those that fail are retried after at most a second. Requests wait at most
+//     Config.Timeout. If Config.WaitersMax requests wait for one value of the parameters,
+//     others for it get ErrBusy. A value without rows is not read while no request waits for
+//     it.
 //   - If there are more values of the parameters than Config.WindowsMax, those that are asked
 //     for most have a window (see admission). The pages of the others are read from the
 //     database, and their requests share statements.
@@ -41,8 +43,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sync/semaphore"
 
 	"spillway/internal/serve/coalesce"
 	"spillway/internal/serve/param"
@@ -72,8 +72,8 @@ type Config struct {
 	Log        *slog.Logger
 
 	// Refreshes bounds the refreshes of windows with parameters, so that they leave a
-	// connection for other statements. Feeds of one database share it. Nil: no bound.
-	Refreshes *semaphore.Weighted
+	// connection for other statements and feeds of one database take turns. Nil: open.
+	Refreshes *queue.Entrance
 	// ValueCalls is the number of statements for pages of one value of the parameters that
 	// run at once. 0: no bound.
 	ValueCalls int

@@ -153,6 +153,9 @@ type Rows struct {
 
 	// ReadAt is a time that the rows are no older than; zero: the start of the read.
 	ReadAt time.Time
+	// Began is when the statement had a connection and began, also if it failed; zero: the start
+	// of the read.
+	Began time.Time
 
 	count int
 }
@@ -172,7 +175,7 @@ func (r *Rows) Len() int { return r.count }
 // Reset empties r and keeps its memory.
 func (r *Rows) Reset() {
 	r.truncate(0, 0)
-	r.ReadAt = time.Time{}
+	r.ReadAt, r.Began = time.Time{}, time.Time{}
 }
 
 // Slice returns the bytes of rows i to j-1 with commas between them. They must not be

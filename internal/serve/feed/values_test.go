@@ -380,3 +380,95 @@ func TestPageKeepsItsRowsOnly(t *testing.T) {
 		}
 	})
 }
+
+// TestSlowValuesOfAnotherFeed has clients ask one feed for values whose statements time out. They
+// leave after Timeout. Another feed on the same connections keeps its rows fresh and answers new
+// values all the time, and no statement begins for a client that has left.
+func TestSlowValuesOfAnotherFeed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		gate := queue.NewGate(5)
+		slow, fast := newTable(500), newTable(500)
+		slow.values = func(ctx context.Context, _ []string) error {
+			<-ctx.Done() // after refreshMax
+			return ctx.Err()
+		}
+		fast.latency = time.Millisecond
+		open := func(tab *table) *Feed {
+			cfg := byCity(1000)
+			cfg.Refreshes = gate.Entrance()
+			return Open(cfg, tab)
+		}
+		attacked, other := open(slow), open(fast)
+		defer attacked.Close()
+		defer other.Close()
+		get(t, other, Request{Args: []string{"busy"}})
+		var attack sync.WaitGroup
+		for i := range 60 {
+			attack.Go(func() {
+				if _, err := attacked.Page(t.Context(), time.Now(), Request{Args: []string{fmt.Sprint(i)}}); !errors.Is(err, ErrUnavailable) {
+					t.Error(err)
+				}
+			})
+		}
+		for i := range 200 { // 20 s
+			get(t, other, Request{Args: []string{fmt.Sprint(i)}})
+			if _, p := get(t, other, Request{Args: []string{"busy"}}); time.Since(p.ReadAt) > time.Second {
+				t.Fatalf("after %d rounds, rows of %v", i, time.Since(p.ReadAt))
+			}
+			<-time.After(100 * time.Millisecond)
+		}
+		attack.Wait()
+		if n := attacked.Stats().Refreshes; n != 3 {
+			t.Errorf("%d statements of slow values; 3 began before their clients left", n)
+		}
+		synctest.Wait()
+		if s := attacked.Stats(); s.Windows != 0 {
+			t.Errorf("%d windows that were never read are left", s.Windows)
+		}
+	})
+}
+
+// TestFreshAfterALock locks the table of 40 values in use. When it is free again, all rows are fresh
+// after retryMax, whatever the statements have waited for: a turn, a connection, or the lock.
+func TestFreshAfterALock(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var locked atomic.Pointer[chan struct{}]
+		free := make(chan struct{})
+		close(free)
+		locked.Store(&free)
+		tab := newTable(500)
+		tab.latency = time.Millisecond
+		tab.values = func(ctx context.Context, _ []string) error {
+			select {
+			case <-*locked.Load():
+			case <-ctx.Done():
+			}
+			return ctx.Err()
+		}
+		cfg := byCity(1000)
+		cfg.Refreshes, cfg.StaleMax = queue.NewGate(5).Entrance(), time.Minute
+		f := Open(cfg, tab)
+		defer f.Close()
+		oldest := func() (age time.Duration) {
+			for i := range 40 {
+				_, p := get(t, f, Request{Args: []string{fmt.Sprint(i)}})
+				age = max(age, time.Since(p.ReadAt))
+			}
+			<-time.After(100 * time.Millisecond)
+			return age
+		}
+		oldest()
+		lock := make(chan struct{})
+		locked.Store(&lock)
+		for range 247 { // cuts none of the statements now
+			oldest()
+		}
+		close(lock)
+		<-time.After(retryMax + cfg.Refresh)
+		if age := oldest(); age > time.Second {
+			t.Errorf("rows of %v", age)
+		}
+	})
+}

@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,7 +32,7 @@ var errDropped = errors.New("the window was removed")
 //
 // It is removed for another value while nobody waits for it and it has no listeners, if the
 // database rejects its value, or if it was never read and nobody asks any more. While it has
-// listeners it is active.
+// listeners it is active. Whether to read it is decided when its turn has come.
 type window struct {
 	feed    *Feed
 	name    string // encodes args
@@ -213,34 +214,65 @@ func (w *window) run() {
 	cfg := &w.feed.cfg
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var wake <-chan struct{} // of a window that nobody needs
+	var usual time.Duration  // of the last statement that succeeded
 	for failures := 0; ; {
 		select {
 		case <-timer.C:
+		case <-wake:
 		case <-w.ctx.Done():
 			return
 		}
 		if w.abandoned(time.Now()) {
 			return
 		}
-		if w.parkIfIdle(time.Now()) {
-			select {
-			case <-w.wake:
-			case <-w.ctx.Done():
-				return
-			}
-		}
-		start := time.Now()
-		err := w.refresh()
+		wake = nil
+		took, err := w.takeTurn()
 		switch {
 		case w.ctx.Err() != nil || w.rejected(err):
 			return
+		case errors.Is(err, errNotNeeded):
+			wake = w.wake
+			if timer.Stop(); w.current.Load() == nil {
+				timer.Reset(cfg.IdleAfter) // it is abandoned then
+			}
+			continue
 		case err != nil:
 			failures++
+			timer.Reset(pace(cfg.Refresh, took, retryMax, failures))
 		default:
 			failures = 0
+			timer.Reset(pace(cfg.Refresh, took, 2*cmp.Or(usual, took), failures))
+			usual = took
 		}
-		timer.Reset(pace(cfg.Refresh, time.Since(start), failures))
 	}
+}
+
+// errNotNeeded means that the window was not read, because nobody needs its rows now.
+var errNotNeeded = errors.New("nobody needs the window")
+
+// takeTurn waits for the feed's turn and then refreshes the window, unless nobody needs its rows
+// any more. took is the time of the statement.
+func (w *window) takeTurn() (took time.Duration, err error) {
+	if w.parkIfIdle(time.Now()) {
+		return 0, errNotNeeded
+	}
+	ctx, cancel := context.WithCancel(w.ctx)
+	defer cancel()
+	turns := w.feed.cfg.Refreshes
+	if len(w.args) == 0 {
+		turns = nil
+	}
+	leave, err := turns.Enter(ctx, 0)
+	if err != nil {
+		return 0, err // the window ends
+	}
+	defer leave()
+	if w.parkIfIdle(time.Now()) {
+		cancel() // its time says nothing about the others
+		return 0, errNotNeeded
+	}
+	return w.refresh(ctx)
 }
 
 // rejected reports whether the database rejects the window's value. Rows that were read
@@ -257,47 +289,42 @@ func (w *window) abandoned(now time.Time) bool {
 	return idle && len(w.args) > 0 && w.current.Load() == nil && w.close()
 }
 
-// pace returns the pause after a refresh that took the given time. Refreshes start one
-// interval apart but use at most half of the time. After failures the interval doubles up
-// to retryMax.
-func pace(interval, took time.Duration, failures int) time.Duration {
+// pace returns the pause after a refresh whose statement took the given time. Refreshes start
+// one interval apart but use at most half of the time. After failures the interval doubles up to
+// retryMax. A statement that took longer than most has waited for a lock, or for a database that
+// was down, and the pause is no longer than most: the next one may be fast.
+func pace(interval, took, most time.Duration, failures int) time.Duration {
 	for ; failures > 0 && interval < retryMax; failures-- {
 		interval = min(2*interval, retryMax)
 	}
-	return max(interval-took, took, 0)
+	return max(interval-took, min(took, most), 0)
 }
 
-// parkIfIdle parks the window if there were no requests for IdleAfter and there are no
-// listeners. The next request wakes it.
+// parkIfIdle reports whether nobody needs the window's rows at now: no request waits, there are
+// no listeners, and it was not read, is parked, or had no requests for IdleAfter. It is then
+// parked, and the next request wakes it. A feed's only window is read in any case.
 func (w *window) parkIfIdle(now time.Time) bool {
-	if now.UnixNano()-w.asked.Load() < int64(w.feed.cfg.IdleAfter) {
-		return false
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	s := w.current.Load()
-	if s == nil || w.neededLocked() {
+	s, idle := w.current.Load(), now.UnixNano()-w.asked.Load() >= int64(w.feed.cfg.IdleAfter)
+	switch {
+	case w.neededLocked(), s == nil && len(w.args) == 0, s != nil && !s.parked && !idle:
 		return false
+	case s != nil && !s.parked:
+		w.current.Store(s.park(true))
 	}
 	select { // an earlier token belongs to a finished refresh
 	case <-w.wake:
 	default:
 	}
-	w.current.Store(s.park(true))
 	return true
 }
 
-// refresh reads the window, publishes it and wakes waiting requests.
-func (w *window) refresh() error {
-	f := w.feed
-	if f.cfg.Refreshes != nil && len(w.args) > 0 {
-		if err := f.cfg.Refreshes.Acquire(w.ctx, 1); err != nil {
-			return err // the window ends
-		}
-		defer f.cfg.Refreshes.Release(1)
-	}
-	start := time.Now()
-	ctx, cancel := context.WithTimeout(w.ctx, refreshMax)
+// refresh reads the window, publishes it and wakes waiting requests. took is the time of the
+// statement, without a wait for a connection.
+func (w *window) refresh(ctx context.Context) (took time.Duration, err error) {
+	f, start := w.feed, time.Now()
+	ctx, cancel := context.WithTimeout(ctx, refreshMax)
 	defer cancel()
 	previous := w.current.Load()
 	var rows Rows
@@ -308,7 +335,8 @@ func (w *window) refresh() error {
 			Keys: make([]Key, 0, previous.rows.Len()+1),
 		}
 	}
-	err := f.source.Read(ctx, Range{Args: w.args, Limit: f.cfg.Window}, &rows)
+	err = f.source.Read(ctx, Range{Args: w.args, Limit: f.cfg.Window}, &rows)
+	start = readAt(start, rows.Began)
 	var s *snapshot
 	switch at := readAt(start, rows.ReadAt); {
 	case err != nil:
@@ -317,9 +345,10 @@ func (w *window) refresh() error {
 	default:
 		s, err = newSnapshot(rows, f.cfg.Window, f.cfg.Limit, f.fingerprint, f.cfg.CursorMax, f.cfg.Envelope, at, previous)
 	}
-	f.counters.refreshed(time.Since(start), err)
+	took = time.Since(start)
+	f.counters.refreshed(took, err)
 	w.publish(s, err)
-	return err
+	return took, err
 }
 
 // publish makes s current and wakes waiting requests. After a failure, the previous

@@ -300,9 +300,11 @@ func TestPace(t *testing.T) {
 		{100 * ms, 0, 4, 1000 * ms},
 		{100 * ms, 0, 1000, 1000 * ms},
 		{5000 * ms, 0, 3, 5000 * ms},
+		{100 * ms, 5000 * ms, 1, 1000 * ms},
+		{100 * ms, 500 * ms, 4, 500 * ms},
 	} {
-		if got := pace(c.interval, c.took, c.failures); got != c.want {
-			t.Errorf("pace(%v, %v, %d) = %v, want %v", c.interval, c.took, c.failures, got, c.want)
+		if got := pace(c.interval, c.took, 1000*ms, c.failures); got != c.want {
+			t.Errorf("pace(%v, %v, 1s, %d) = %v, want %v", c.interval, c.took, c.failures, got, c.want)
 		}
 	}
 }

@@ -153,8 +153,7 @@ func (st *Stream) Grants(ctx context.Context) ([]database.Grant, error) {
 	name := plans.ParseTableName(st.def.Table)
 	var grants []database.Grant
 	err := st.db.withSession(ctx, func(ctx context.Context, se *session) error {
-		rows, err := se.texts(ctx, "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, "+
-			"''), DATABASE()) AND TABLE_NAME = ?", name.Schema, name.Name)
+		rows, err := se.texts(ctx, "SELECT table_schema, table_name FROM information_schema.tables WHERE "+inDatabase, name.Schema, name.Name)
 		if err != nil {
 			return err
 		}

@@ -257,7 +257,7 @@ func (db *DB) abandon(se *session) error {
 // query runs s and passes its rows to the handler.
 func (db *DB) query(ctx context.Context, s *statement, args []driver.NamedValue, to feed.RowHandler) error {
 	return db.again(ctx, db.statementLimit(), func(ctx context.Context, se *session) error {
-		to.Reset()
+		to.Start()
 		return se.run(ctx, s, args, to)
 	})
 }

@@ -48,7 +48,7 @@ func (p *Popups) EnsureTables(ctx context.Context) error {
 			return err
 		}
 		for _, t := range popupTables() {
-			if err := se.checkEngine(ctx, plans.TableName{Name: t.Name}); err != nil {
+			if _, err := se.checkEngine(ctx, plans.TableName{Name: t.Name}); err != nil {
 				return err
 			}
 		}

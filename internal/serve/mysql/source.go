@@ -86,7 +86,6 @@ func (s *source) run(ctx context.Context, r feed.Range, keysOnly bool, to feed.R
 	err := s.runOnce(ctx, r, keysOnly, false, to)
 	if errors.Is(err, errOutdated) {
 		s.stale.Store(true)
-		to.Reset()
 		err = s.runOnce(ctx, r, keysOnly, true, to)
 	}
 	return s.explainError(r, err)

@@ -38,12 +38,11 @@ type Stream struct {
 	textKey []string // columns of the key whose collation matters
 	most    int      // rows of one statement, a power of two
 
-	ready    atomic.Bool                            // the tables have been checked
-	stamp    atomic.Pointer[stamp]                  // what the table was then; nil before
-	table    atomic.Pointer[map[string]tableColumn] // as it was checked
-	held     atomic.Pointer[[]heldColumn]           // the same, by the stream's columns
-	resolved atomic.Pointer[string]                 // the table with its database; set by the check
-	semiSync atomic.Bool                            // the server may wait for a replica
+	ready    atomic.Bool                  // the tables have been checked
+	stamp    atomic.Pointer[stamp]        // what the table was then; nil before
+	held     atomic.Pointer[[]heldColumn] // its columns then, by the stream's columns
+	resolved atomic.Pointer[string]       // the table with its database; set by the check
+	semiSync atomic.Bool                  // the server may wait for a replica
 }
 
 var _ stream.Sink = (*Stream)(nil)
@@ -123,6 +122,11 @@ func (st *Stream) prepareTables(ctx context.Context, se *session) error {
 		return err
 	}
 	stamp, err := st.readStamp(ctx, se)
+	if err == nil && len(stamp.watched) == 0 {
+		if _, err = se.prepare(ctx, st.insert(1, false)); err == nil { // or else the server says what is missing
+			err = fmt.Errorf("%w: %s has changed", stream.ErrTransient, st.def.Table)
+		}
+	}
 	if err == nil {
 		err = st.checkColumns(ctx, se)
 	}

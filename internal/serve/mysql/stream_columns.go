@@ -15,21 +15,23 @@ import (
 	"spillway/internal/serve/tables"
 )
 
-// checkEngine refuses a table without transactions.
-func (se *session) checkEngine(ctx context.Context, name plans.TableName) error {
-	rows, err := se.texts(ctx, "SELECT engine FROM information_schema.tables WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) "+
-		"AND table_name = ?", name.Schema, name.Name)
-	if err == nil && len(rows) == 1 && rows[0][0] != "" && rows[0][0] != "InnoDB" { // "" for a view
-		err = otherEngine(name, rows[0][0])
-	}
-	return err
-}
+// inDatabase is the condition of a row of information_schema that is about a table. Its parameters are
+// the table's database, "" for that of the session, and its name.
+const inDatabase = "table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?"
 
-// otherEngine refuses a table without transactions of this server.
-func otherEngine(name plans.TableName, engine string) error {
-	sql := name.SQL(plans.MySQL)
-	return fmt.Errorf("%w: %s is of engine %s, which has no transactions; run ALTER TABLE %s ENGINE=InnoDB",
-		tables.ErrUnusable, sql, engine, sql)
+// checkEngine returns the type of a table, such as VIEW, or "" if it does not exist, and refuses a table
+// without transactions.
+func (se *session) checkEngine(ctx context.Context, name plans.TableName) (kind string, err error) {
+	rows, err := se.texts(ctx, "SELECT table_type, engine FROM information_schema.tables WHERE "+inDatabase, name.Schema, name.Name)
+	if err != nil || len(rows) == 0 {
+		return "", err
+	}
+	kind, engine := rows[0][0], rows[0][1]
+	if sql := name.SQL(plans.MySQL); kind != "VIEW" && engine != "InnoDB" {
+		err = fmt.Errorf("%w: %s is of engine %s, which has no transactions; run ALTER TABLE %s ENGINE=InnoDB",
+			tables.ErrUnusable, sql, engine, sql)
+	}
+	return kind, err
 }
 
 // tableColumn is a column of the stream's table, as far as the stream must know it.
@@ -49,8 +51,7 @@ func (st *Stream) readColumns(ctx context.Context, se *session) (map[string]tabl
 	rows, err := se.texts(ctx, "SELECT column_name, data_type, COALESCE(numeric_precision, 0), "+
 		"COALESCE(numeric_scale, datetime_precision, 0), COALESCE(character_set_name, ''), COALESCE(collation_name, ''), "+
 		"COALESCE(character_maximum_length, 0), COALESCE(character_octet_length, 0), column_type, "+
-		"is_nullable = 'YES' FROM information_schema.columns WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?",
-		name.Schema, name.Name)
+		"is_nullable = 'YES' FROM information_schema.columns WHERE "+inDatabase, name.Schema, name.Name)
 	if err != nil {
 		return nil, fmt.Errorf("look up the columns of %s: %w", st.def.Table, err)
 	}
@@ -106,7 +107,6 @@ func (st *Stream) checkColumns(ctx context.Context, se *session) error {
 	if err := st.checkTriggers(ctx, se); err != nil {
 		return err
 	}
-	st.table.Store(&table)
 	st.held.Store(&held)
 	return nil
 }

@@ -87,15 +87,6 @@ func of(t stream.Type, column, when, round string) stream.Pair {
 	return stream.Pair{Type: t, Column: column, When: when, Key: when != coarse, Round: round}
 }
 
-// Pairs returns the pairs of types that a stream accepts, for documents.
-func Pairs() []stream.Pair {
-	list := make([]stream.Pair, len(pairs))
-	for i, p := range pairs {
-		list[i] = p.Pair
-	}
-	return list
-}
-
 // heldColumn is a column of the stream with that of its table.
 type heldColumn struct {
 	stream.Column

@@ -16,31 +16,20 @@ import (
 
 // stamp is what the stream's table was when it was checked, with the tables behind a view.
 type stamp struct {
-	watched []watched
-	text    string // their results
+	watched []watched // none: there is no table
+	text    string    // their results
 }
 
 // watched is a statement whose result changes with a table.
 type watched struct {
 	sql  string
-	args [2]any // nil: the statement has none
+	args []any
 }
 
-// read returns the results of the statements.
-func (s *stamp) read(ctx context.Context, se *session) (string, error) {
-	var text strings.Builder
-	for _, w := range s.watched {
-		var args []any
-		if w.args[0] != nil {
-			args = w.args[:]
-		}
-		rows, err := se.texts(ctx, w.sql, args...)
-		if err != nil {
-			return "", fmt.Errorf("read what a table is: %w", err)
-		}
-		text.WriteString(textOf(rows))
-	}
-	return text.String(), nil
+// read returns the result of the statement.
+func (w watched) read(ctx context.Context, se *session) (string, error) {
+	rows, err := se.texts(ctx, w.sql, w.args...)
+	return textOf(rows), err
 }
 
 // textOf returns the texts of rows one after the other.
@@ -64,133 +53,108 @@ func withoutCounter(create string) string {
 	return create
 }
 
-// readStamp checks the engines of the stream's table and of those behind a view, and returns what
-// they are. An ALTER TABLE in between is ErrTransient.
+// readStamp returns what the stream's table is, and what those behind it are, and checks their engines.
 func (st *Stream) readStamp(ctx context.Context, se *session) (*stamp, error) {
 	s := &stamp{}
-	var err error
-	if s.watched, err = st.watchedTables(ctx, se); err != nil {
-		return nil, err
-	}
-	if s.text, err = s.read(ctx, se); err != nil {
-		return nil, err
-	}
-	again, err := st.watchedTables(ctx, se) // the text is of tables that pass
-	if err == nil && !slices.Equal(again, s.watched) {
-		err = fmt.Errorf("%w: %s has changed", stream.ErrTransient, st.def.Table)
-	}
-	return s, err
-}
-
-// watchedTables returns the statements that tell what the stream's table is, and those behind it.
-// A table that does not exist has none.
-func (st *Stream) watchedTables(ctx context.Context, se *session) ([]watched, error) {
 	names := []plans.TableName{plans.ParseTableName(st.def.Table)}
-	var all []watched
 	for n := 0; n < len(names); n++ {
-		name := names[n]
-		rows, err := se.texts(ctx, "SELECT table_type, COALESCE(engine, '') FROM information_schema.tables "+
-			"WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?", name.Schema, name.Name)
-		switch {
-		case err != nil:
-			return nil, fmt.Errorf("look up %s: %w", name, err)
-		case len(rows) == 0:
-			return nil, nil // the database names it when the INSERT is prepared
-		case rows[0][0] == "VIEW":
-			behind, err := se.tablesOfView(ctx, name)
+		kind, err := st.addTable(ctx, se, s, names[n])
+		if err != nil || kind == "" { // the database names it when the INSERT is prepared
+			return &stamp{}, err
+		}
+		if kind == "VIEW" {
+			behind, err := se.tablesOfView(ctx, names[n])
 			if err != nil {
 				return nil, err
 			}
 			names = append(names, slices.DeleteFunc(behind, func(t plans.TableName) bool { return slices.Contains(names, t) })...)
-		case rows[0][1] != "InnoDB":
-			return nil, otherEngine(name, rows[0][1])
 		}
-		w, err := se.watch(ctx, name, st.def.Fsync)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, w)
 	}
-	return all, nil
+	return s, nil
+}
+
+// addTable adds a table to a stamp, and returns its type; "" if it does not exist. It checks the table
+// behind that, so that no change after the check goes unnoticed. A user with rights on single columns
+// may not run SHOW CREATE TABLE, and sees less. TEMPORARY tables need fsync: off.
+func (st *Stream) addTable(ctx context.Context, se *session, s *stamp, name plans.TableName) (kind string, err error) {
+	w := watched{sql: "SHOW CREATE TABLE " + name.SQL(plans.MySQL)}
+	text, unread := w.read(ctx, se)
+	if isRefusal(unread, numTableDenied) {
+		w = watched{
+			"SELECT t.engine, c.column_name, c.column_type, c.collation_name, c.is_nullable, c.extra FROM information_schema.columns c " +
+				"JOIN information_schema.tables t USING (table_schema, table_name) WHERE " + inDatabase + " ORDER BY c.ordinal_position",
+			[]any{name.Schema, name.Name},
+		}
+		text, unread = w.read(ctx, se)
+	}
+	kind, err = se.checkEngine(ctx, name)
+	switch {
+	case err != nil || kind == "":
+		return "", err
+	case unread != nil:
+		return "", fmt.Errorf("read what %s is: %w", name, unread)
+	case strings.Contains(text, "\x00CREATE TEMPORARY") && st.def.Fsync != stream.FsyncOff:
+		return "", fmt.Errorf("%w: %s is a TEMPORARY table, which ends with its connection; use another table, or set fsync: off",
+			tables.ErrUnusable, name.SQL(plans.MySQL))
+	}
+	s.watched, s.text = append(s.watched, w), s.text+text
+	return kind, nil
 }
 
 // tablesOfView returns the tables and views that a view reads.
 func (se *session) tablesOfView(ctx context.Context, view plans.TableName) (all []plans.TableName, err error) {
-	rows, err := se.texts(ctx, "SELECT view_definition FROM information_schema.views "+
-		"WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?", view.Schema, view.Name)
-	if err != nil {
-		return nil, fmt.Errorf("look up the view %s: %w", view, err)
+	rows, err := se.texts(ctx, "SELECT view_definition FROM information_schema.views WHERE "+inDatabase, view.Schema, view.Name)
+	var behind map[string]plans.TableName
+	if err == nil && len(rows) == 1 {
+		behind, err = se.existing(ctx, plans.ReadRewritten(rows[0][0]).Tables())
 	}
-	if len(rows) == 1 {
-		behind, err := se.existing(ctx, plans.ReadRewritten(rows[0][0]).Tables())
-		if err != nil {
-			return nil, fmt.Errorf("look up the tables of the view %s: %w", view, err)
-		}
-		all = slices.SortedFunc(maps.Values(behind), func(a, b plans.TableName) int { return cmp.Compare(a.String(), b.String()) })
-	}
-	if len(all) == 0 {
-		err = fmt.Errorf("%w: the tables behind the view %s are not visible to this user: GRANT SHOW VIEW on the view, and SELECT on them",
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("look up the tables of the view %s: %w", view, err)
+	case len(behind) == 0:
+		return nil, fmt.Errorf("%w: the tables behind the view %s are not visible to this user: GRANT SHOW VIEW on the view, and SELECT on them",
 			tables.ErrUnusable, view)
 	}
-	return all, err
+	return slices.SortedFunc(maps.Values(behind), func(a, b plans.TableName) int { return cmp.Compare(a.String(), b.String()) }), nil
 }
 
-// watch returns the statement that tells what a table is. A user with rights on single columns
-// may not run SHOW CREATE TABLE, and sees less. TEMPORARY tables need fsync: off.
-func (se *session) watch(ctx context.Context, name plans.TableName, fsync stream.Fsync) (watched, error) {
-	w := watched{sql: "SHOW CREATE TABLE " + name.SQL(plans.MySQL)}
-	rows, err := se.texts(ctx, w.sql)
-	switch {
-	case isRefusal(err, numTableDenied):
-		w.sql = "SELECT t.engine, c.column_name, c.column_type, c.collation_name, c.is_nullable, c.extra FROM information_schema.columns c " +
-			"JOIN information_schema.tables t USING (table_schema, table_name) " +
-			"WHERE c.table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND c.table_name = ? ORDER BY c.ordinal_position"
-		w.args = [2]any{name.Schema, name.Name}
-	case err != nil:
-		return w, fmt.Errorf("read what %s is: %w", name, err)
-	case len(rows) == 1 && strings.HasPrefix(rows[0][1], "CREATE TEMPORARY") && fsync != stream.FsyncOff:
-		return w, fmt.Errorf("%w: %s is a TEMPORARY table, which ends with its connection; use another table, or set fsync: off",
-			tables.ErrUnusable, name.SQL(plans.MySQL))
-	}
-	return w, nil
-}
-
-// Begin implements streamtables.Session. It locks the table as an INSERT does, and fails if that is no
-// longer what it was when the batch's stamp was taken: rows of a table without transactions could not
-// be taken back. MariaDB does it in one round trip.
+// Begin implements streamtables.Session. It fails if the table is no longer what it was when the batch's
+// stamp was taken: rows of a table without transactions could not be taken back.
 func (w *batchWriter) Begin(ctx context.Context) error {
 	const begin = "START TRANSACTION"
 	if w.stamp == nil || len(w.stamp.watched) == 0 || len(w.b.Requests) == 0 {
 		return w.session.Exec(ctx, begin)
 	}
+	now, err := w.lockTable(ctx, begin)
+	if err == nil && now != w.stamp.text {
+		err = fmt.Errorf("%w: %s has changed", stream.ErrTransient, w.st.def.Table)
+	}
+	if err != nil {
+		w.st.ready.Store(false) // the next attempt checks the table
+	}
+	return err
+}
+
+// lockTable begins a transaction, locks the table as an INSERT does, and returns what the stamp's
+// statements yield now. MariaDB does it in one round trip.
+func (w *batchWriter) lockTable(ctx context.Context, begin string) (now string, err error) {
 	lock := fmt.Sprintf("INSERT IGNORE INTO %s (%s) SELECT NULL FROM DUAL WHERE FALSE", plans.ParseTableName(w.st.def.Table).SQL(plans.MySQL),
 		plans.MySQL.QuoteAlways(w.st.columns[0].Name))
-	var now string
-	if first := w.stamp.watched[0]; w.Server.MariaDB && len(w.stamp.watched) == 1 && first.args[0] == nil {
+	if first := w.stamp.watched[0]; w.Server.MariaDB && len(w.stamp.watched) == 1 && len(first.args) == 0 {
 		rows, err := w.Query(ctx, "BEGIN NOT ATOMIC "+begin+"; "+lock+"; "+first.sql+"; END")
-		if err != nil {
-			w.st.ready.Store(false)
-			return err
-		}
-		now = textOf(rows)
-	} else {
-		err := w.session.Exec(ctx, begin)
+		return textOf(rows), err
+	}
+	if err = w.session.Exec(ctx, begin); err == nil {
+		_, err = w.exec(ctx, lock, nil)
+	}
+	for _, watched := range w.stamp.watched {
+		text := ""
 		if err == nil {
-			_, err = w.exec(ctx, lock, nil)
+			text, err = watched.read(ctx, w.session)
 		}
-		if err != nil {
-			w.st.ready.Store(false)
-			return err
-		}
-		if now, err = w.stamp.read(ctx, w.session); err != nil {
-			return err
-		}
+		now += text
 	}
-	if now == w.stamp.text {
-		return nil
-	}
-	w.st.ready.Store(false) // the next attempt checks the table
-	return fmt.Errorf("%w: %s has changed", stream.ErrTransient, w.st.def.Table)
+	return now, err
 }
 
 // errUncounted is the error of a statement that has not stored all of its rows, nor found those
@@ -226,17 +190,16 @@ func (w *batchWriter) findRows(ctx context.Context, rows []stream.Row) (bool, er
 	keys := make(map[string]bool, len(rows))
 	held := *w.st.held.Load()
 	for _, r := range rows {
-		var key strings.Builder
-		for i, c := range w.st.columns {
-			if slices.Contains(w.st.def.Key, c.Name) {
+		first := len(args)
+		for i := range held {
+			if held[i].isKey {
 				value, _ := held[i].value(r, i) // exact, or it would not have been inserted
 				args = append(args, value)
-				fmt.Fprintf(&key, "%q,", fmt.Sprintf("%s", value))
 			}
 		}
-		keys[key.String()] = true
+		keys[fmt.Sprintf("%#v", args[first:])] = true
 	}
-	found, err := w.texts(ctx, w.st.find(len(rows)), args...)
+	found, err := w.texts(ctx, w.st.find(held, len(rows)), args...)
 	w.b.Progress()
 	if err != nil {
 		return false, fmt.Errorf("look up rows by their keys: %w", err)
@@ -247,18 +210,14 @@ func (w *batchWriter) findRows(ctx context.Context, rows []stream.Row) (bool, er
 // find returns the statement that counts the rows with one of n keys. It reads what other
 // transactions have committed meanwhile, as INSERT does. The server compares decimals and times
 // with texts by other rules.
-func (st *Stream) find(n int) string {
+func (st *Stream) find(held []heldColumn, n int) string {
 	var names, parts []string
-	for _, c := range st.columns {
-		if !slices.Contains(st.def.Key, c.Name) {
+	for _, c := range held {
+		if !c.isKey {
 			continue
 		}
 		name, value := plans.MySQL.QuoteAlways(c.Name), "?"
-		var kind string
-		if table := st.table.Load(); table != nil {
-			kind = (*table)[strings.ToLower(c.Name)].kind
-		}
-		switch kind {
+		switch c.kind {
 		case "decimal":
 			value = fmt.Sprintf("CAST(? AS DECIMAL(%d,%d))", decimalMax, scaleMax)
 		case "datetime", "timestamp":
@@ -287,18 +246,19 @@ func (se *session) unsafeSettings(ctx context.Context) (unsafe []string, err err
 			settings[strings.ToLower(row[0])] = row[1]
 		}
 	}
-	bad := func(name string, values ...string) {
-		if value, ok := settings[name]; ok && slices.Contains(values, strings.ToUpper(value)) {
-			unsafe = append(unsafe, name+"="+value)
+	for _, bad := range [][]string{
+		{"innodb_flush_log_at_trx_commit", "0", "2"}, // MariaDB's 3 syncs even more often than 1
+		{"innodb_flush_method", "NOSYNC"},
+		{"innodb_doublewrite", "OFF", "0", "DETECT_ONLY"},
+		{"innodb_redo_log_enabled", "OFF"},
+	} {
+		if value := settings[bad[0]]; slices.Contains(bad[1:], strings.ToUpper(value)) {
+			unsafe = append(unsafe, bad[0]+"="+value)
 		}
 	}
-	bad("innodb_flush_log_at_trx_commit", "0", "2") // MariaDB's 3 syncs even more often than 1
 	// After a crash InnoDB also undoes what the binary log lacks.
 	if log := settings["log_bin"]; (log == "ON" || log == "1") && settings["sync_binlog"] != "1" {
 		unsafe = append(unsafe, "sync_binlog="+settings["sync_binlog"])
 	}
-	bad("innodb_flush_method", "NOSYNC")
-	bad("innodb_doublewrite", "OFF", "0", "DETECT_ONLY")
-	bad("innodb_redo_log_enabled", "OFF")
 	return unsafe, nil
 }

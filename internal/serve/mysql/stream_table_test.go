@@ -102,6 +102,34 @@ func TestStreamTableChanges(t *testing.T) {
 	}
 }
 
+// A table that is missing when it is checked, at the start or later, is checked when it is there.
+func TestStreamTableMissing(t *testing.T) {
+	t.Parallel()
+	url := freshDatabase(t, plainServer(t))
+	const create = "CREATE TABLE late (id bigint, note varchar(9))"
+	mustExecute(t, url, create)
+	sink, schema := eventsOf(t, url, "late", "", "")
+	again, _ := eventsOf(t, url, "late", "", "")
+	mustExecute(t, url, "RENAME TABLE late TO away")
+	for i, missing := range []func() error{
+		func() error { return sink.Check(t.Context()) },
+		func() error { return again.Commit(t.Context(), notesOf(t, schema, 9, `{"id":9,"note":"a"}`)) },
+	} {
+		if err := missing(); err == nil || !strings.Contains(err.Error(), "exist") {
+			t.Errorf("without the table, %d: %v", i, err)
+		}
+	}
+	mustExecute(t, url, "RENAME TABLE away TO late")
+	if err := sink.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+	mustCommit(t, sink, notesOf(t, schema, 1, `{"id":1,"note":"a"}`))
+	mustCommit(t, again, notesOf(t, schema, 2, `{"id":2,"note":"b"}`))
+	if got := value(t, url, "SELECT GROUP_CONCAT(CONCAT(COALESCE(id, 'null'), COALESCE(note, 'null')) ORDER BY id) FROM late"); got != "1a,2b" {
+		t.Errorf("stored %s", got)
+	}
+}
+
 // TestStreamSkipped has a trigger that changes the keys of some records to that of another.
 func TestStreamSkipped(t *testing.T) {
 	t.Parallel()

@@ -231,7 +231,6 @@ func (db *DB) query(ctx context.Context, s *statement, args [][]byte, to feed.Ro
 	if err == nil || ctx.Err() != nil || !db.worthRetrying(err) {
 		return err
 	}
-	to.Reset()
 	return db.queryOnce(ctx, s, args, to)
 }
 
@@ -245,6 +244,7 @@ func (db *DB) queryOnce(ctx context.Context, s *statement, args [][]byte, to fee
 	defer cancel()
 	conn := pooled.Conn().PgConn()
 	r := &execution{conn: conn, giveUp: cancel, to: to}
+	to.Start()
 	if db.unprepared.active() {
 		err = r.unprepared(limited, s, args)
 	} else {

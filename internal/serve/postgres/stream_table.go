@@ -131,6 +131,10 @@ func (st *Stream) checkTable(ctx context.Context, conn *pgconn.PgConn) (*checked
 	if err := st.checkStorage(ctx, conn, t, all); err != nil {
 		return nil, err
 	}
+	if len(st.def.Key) > 0 && slices.ContainsFunc(all, func(r relation) bool { return r.kind == "v" }) {
+		return nil, fmt.Errorf("%w: %s is a view, which does not tell which records its key takes for equal: name the table behind it, "+
+			"or leave key out", tables.ErrUnusable, st.def.Table)
+	}
 	if err := st.checkPolicies(ctx, conn); err != nil {
 		return nil, err
 	}
@@ -210,14 +214,23 @@ func (p insertPlan) inserts(r relation) bool {
 	return in(p.Nodes)
 }
 
-// checkPolicies refuses a table whose row-level security lets the role insert nothing.
+// checkPolicies refuses a table whose row-level security lets the role insert nothing, or find nothing
+// by its key.
 func (st *Stream) checkPolicies(ctx context.Context, conn *pgconn.PgConn) error {
-	shut, err := withoutPolicy(ctx, conn, "to_regclass($1::text)", "a", st.tableName())
-	if err != nil || !shut {
-		return err
+	for _, p := range []struct{ command, verb, clause string }{{"a", "insert", "INSERT"}, {"r", "read the rows of a key", "SELECT"}} {
+		if p.command == "r" && len(st.def.Key) == 0 {
+			break
+		}
+		shut, err := withoutPolicy(ctx, conn, "to_regclass($1::text)", p.command, st.tableName())
+		if err != nil {
+			return err
+		}
+		if shut {
+			return fmt.Errorf("%w: row-level security of %s has no policy that lets the role %s: run CREATE POLICY ... FOR %s",
+				tables.ErrUnusable, st.def.Table, p.verb, p.clause)
+		}
 	}
-	return fmt.Errorf("%w: row-level security of %s has no policy that lets the role insert: run CREATE POLICY ... FOR INSERT",
-		tables.ErrUnusable, st.def.Table)
+	return nil
 }
 
 // withoutPolicy reports whether row-level security applies to a table and the role, and no

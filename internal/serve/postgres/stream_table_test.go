@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -26,6 +27,8 @@ func TestStreamStorage(t *testing.T) {
 		CREATE TABLE remotes (id bigint) PARTITION BY RANGE (id); CREATE FOREIGN TABLE remote PARTITION OF remotes FOR VALUES FROM (0) TO (100) SERVER s;
 		CREATE TABLE ruled (id bigint); CREATE RULE r AS ON INSERT TO ruled DO INSTEAD INSERT INTO plain VALUES (NEW.id);
 		CREATE ROLE writer LOGIN; CREATE TABLE shut (id bigint); ALTER TABLE shut ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON shut FOR SELECT USING (true);
+		CREATE TABLE keyed (id bigint PRIMARY KEY); CREATE VIEW keyed_view AS SELECT id FROM keyed;
+		CREATE TABLE unread (id bigint UNIQUE); ALTER TABLE unread ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON unread FOR INSERT WITH CHECK (true);
 		CREATE TABLE mine (id bigint); ALTER TABLE mine ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON mine FOR INSERT TO writer WITH CHECK (true);
 		ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO writer; GRANT ALL ON SCHEMA public TO writer; GRANT ALL ON ALL TABLES IN SCHEMA public TO writer`)
 	owner, writer := open(t, url, database.Pool{}), open(t, strings.Replace(url, "postgres@", "writer@", 1), database.Pool{})
@@ -39,12 +42,18 @@ func TestStreamStorage(t *testing.T) {
 		{"ruled", "set skipped_rows: accept", "-"},
 		{"shut", "row-level security of shut has no policy", "-"},
 		{"mine", "", ""},
+		{"keyed", "", ""},
+		{"keyed_view", "name the table behind it, or leave key out", "-"},
+		{"unread", "run CREATE POLICY ... FOR SELECT", "-"},
 	} {
 		db := owner
-		if test.table == "shut" || test.table == "mine" {
+		if slices.Contains([]string{"shut", "mine", "unread"}, test.table) {
 			db = writer
 		}
 		def := stream.Definition{Name: "/t", Table: test.table, Columns: []stream.Column{{Name: "id", Type: stream.Integer}}}
+		if slices.Contains([]string{"keyed", "keyed_view", "unread"}, test.table) {
+			def.Key = []string{"id"}
+		}
 		schema, err := stream.NewSchema(def)
 		if err != nil {
 			t.Fatal(err)

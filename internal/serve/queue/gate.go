@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"fmt"
@@ -12,14 +13,16 @@ import (
 // Gate limits the statements that run at once on one database, so that a connection stays
 // free for what must not wait, such as the refreshes of feeds. Each feed and each query has an
 // Entrance of its own. Entrances with waiting statements take turns, so that a crowd at one
-// of them does not hold up the others. Use NewGate. Gates and entrances may be used
-// concurrently.
+// of them does not hold up the others. While several are in use, one whose statements are slow
+// leaves one place to the others. Use NewGate. Gates and entrances may be used concurrently.
 type Gate struct {
 	places int
 
 	mu     sync.Mutex // guards what follows and the entrances
 	passes []*pass    // of the statements that run; at most places
 	turns  []*Entrance
+	last   *Entrance // that was entered
+	mixed  time.Time // when last was another one the last time
 }
 
 // NewGate returns a gate for a pool of that many connections. It admits one statement fewer,
@@ -36,6 +39,8 @@ type Entrance struct {
 	inside  int       // statements that run
 	inTurns bool      // it is in Gate.turns, perhaps without waiting statements
 	mean    time.Duration
+	late    time.Time // since when statements are predicted to be late; zero: they are not
+	latest  time.Time // when one was the last time
 }
 
 // pass is one statement, waiting or running.
@@ -51,13 +56,14 @@ type pass struct {
 // Entrance returns a new entrance.
 func (g *Gate) Entrance() *Entrance { return &Entrance{gate: g} }
 
-// Enter waits until the statement may run. The caller then must call leave, once.
+// Enter waits until the statement may run. The caller then must call leave, once. If ctx has
+// ended by then, the statement counts as cancelled.
 //
-// within is the time for waiting and running together; 0 means any time. If the statement is
-// predicted to need more, Enter returns an *Overload: at once, or as soon as the statements
-// before it prove to be slower than they were. A statement that is the only one of its
-// entrance is never refused, so that the prediction does not rest on old observations
-// forever. If ctx ends first, the error wraps ctx's.
+// within is the time for waiting and running together; 0 means any time. If statements are
+// predicted to need more, for an eighth of that time, Enter returns an *Overload: at once, or
+// when the statements before it prove to be slower than they were. A statement that is the
+// only one of its entrance is never refused, so that the prediction does not rest on old
+// observations forever. If ctx ends before the statement runs, the error wraps ctx's.
 func (e *Entrance) Enter(ctx context.Context, within time.Duration) (leave func(), err error) {
 	if e == nil {
 		return func() {}, nil
@@ -66,12 +72,16 @@ func (e *Entrance) Enter(ctx context.Context, within time.Duration) (leave func(
 	p := &pass{entrance: e, arrived: now, within: within, turn: make(chan struct{})}
 	leave = func() { g.leave(p, ctx.Err() == nil) }
 	g.mu.Lock()
-	if len(g.passes) < g.places { // then nobody waits
+	if g.last != e && g.last != nil {
+		g.mixed = now
+	}
+	g.last = e
+	if e.waiting.Len() == 0 && e.roomLocked(now) {
 		g.admitLocked(p, now)
 		g.mu.Unlock()
 		return leave, nil
 	}
-	if wait := e.predictLocked(now, e.waiting.Len()); p.late(wait) && e.inside+e.waiting.Len() > 0 {
+	if wait := e.predictLocked(now, e.waiting.Len()); e.overloadedLocked(now, p, wait) && e.inside+e.waiting.Len() > 0 {
 		g.mu.Unlock()
 		return nil, overtime(wait, within)
 	}
@@ -84,15 +94,56 @@ func (e *Entrance) Enter(ctx context.Context, within time.Duration) (leave func(
 		if p.refusal != nil {
 			return nil, p.refusal
 		}
-		return leave, nil
+		if ctx.Err() == nil {
+			return leave, nil
+		}
 	case <-ctx.Done():
-		g.withdraw(p, place)
-		return nil, fmt.Errorf("wait for a free connection: %w", ctx.Err())
+	}
+	g.withdraw(p, place)
+	return nil, fmt.Errorf("wait for a free connection: %w", ctx.Err())
+}
+
+const (
+	slowStatement = 100 * time.Millisecond // the mean time from which the statements of an entrance are slow
+	mixedFor      = 10 * time.Second       // for so long, slow ones leave a place to another entrance
+)
+
+// roomLocked reports whether there is a place for one more statement of the entrance.
+func (e *Entrance) roomLocked(now time.Time) bool {
+	g := e.gate
+	switch free := g.places - len(g.passes); {
+	case free != 1 || e.inside == 0:
+		return free > 0
+	default:
+		fast := e.mean > 0 && e.mean < slowStatement
+		return fast || now.Sub(g.mixed) > mixedFor
 	}
 }
 
 // late reports whether a statement that needs so long from its arrival is not to be run.
 func (p *pass) late(needs time.Duration) bool { return p.within > 0 && needs > p.within }
+
+// overloadedLocked notes how long a statement needs from its arrival, and reports whether it and
+// those before it were predicted to be late for an eighth of their time. A moment in which all
+// statements are slow, as on new connections, is too short for that.
+func (e *Entrance) overloadedLocked(now time.Time, p *pass, needs time.Duration) bool {
+	late := p.late(needs)
+	switch {
+	case !late && needs < p.within/2:
+		e.late = time.Time{}
+	case late && (e.late.IsZero() || now.Sub(e.latest) > p.within):
+		e.late = now
+	}
+	if late {
+		e.latest = now
+	}
+	return late && e.overloadedFor(now, p.within/8)
+}
+
+// overloadedFor reports whether statements have been predicted to be late for so long.
+func (e *Entrance) overloadedFor(now time.Time, d time.Duration) bool {
+	return !e.late.IsZero() && now.Sub(e.late) >= d
+}
 
 // overtime returns the error of a statement that is predicted to take too long.
 func overtime(wait, within time.Duration) *Overload {
@@ -115,7 +166,7 @@ func (e *Entrance) PredictedWait() time.Duration {
 // ahead, and what other entrances get in as many turns.
 func (e *Entrance) predictLocked(now time.Time, ahead int) time.Duration {
 	g := e.gate
-	if len(g.passes) < g.places {
+	if ahead == 0 && e.roomLocked(now) {
 		return e.mean
 	}
 	var work time.Duration
@@ -176,7 +227,7 @@ const gateWeight = 0.2
 // early says only that it would have taken longer.
 func (e *Entrance) observeLocked(took time.Duration, completed bool) {
 	switch {
-	case !completed && took < e.mean:
+	case !completed && took < cmp.Or(e.mean, slowStatement):
 	case e.mean == 0:
 		e.mean = took
 	default:
@@ -186,9 +237,13 @@ func (e *Entrance) observeLocked(took time.Duration, completed bool) {
 
 // fillLocked admits waiting statements to the free places.
 func (g *Gate) fillLocked(now time.Time) {
-	for len(g.passes) < g.places && len(g.turns) > 0 {
-		e := g.turns[0]
-		g.turns = slices.Delete(g.turns, 0, 1)
+	for i := 0; i < len(g.turns) && len(g.passes) < g.places; {
+		e := g.turns[i]
+		if !e.roomLocked(now) {
+			i++
+			continue
+		}
+		g.turns = slices.Delete(g.turns, i, i+1)
 		e.inTurns = false
 		if p := e.nextLocked(now); p != nil {
 			g.admitLocked(p, now)
@@ -199,13 +254,14 @@ func (g *Gate) fillLocked(now time.Time) {
 	}
 }
 
-// nextLocked removes the first waiting statement and returns it; nil if there is none. It
-// refuses those that would not end in time, unless no other statement of the entrance runs.
+// nextLocked removes the first waiting statement and returns it; nil if there is none. While the
+// entrance is overloaded, it refuses those that would not end in time, unless no other statement
+// of the entrance runs.
 func (e *Entrance) nextLocked(now time.Time) *pass {
 	for first := e.waiting.Front(); first != nil; first = e.waiting.Front() {
 		p := e.waiting.Remove(first).(*pass)
 		needs := now.Sub(p.arrived) + e.mean
-		if !p.late(needs) || e.inside == 0 {
+		if !p.late(needs) || e.inside == 0 || !e.overloadedFor(now, p.within/8) {
 			return p
 		}
 		p.refuse(needs)
@@ -219,7 +275,7 @@ func (e *Entrance) shedLocked(now time.Time) {
 	for last := e.waiting.Back(); last != nil; last = e.waiting.Back() {
 		p, ahead := last.Value.(*pass), e.waiting.Len()-1
 		needs := now.Sub(p.arrived) + e.predictLocked(now, ahead)
-		if !p.late(needs) || e.inside+ahead == 0 {
+		if !e.overloadedLocked(now, p, needs) || e.inside+ahead == 0 {
 			return
 		}
 		e.waiting.Remove(last)

@@ -109,12 +109,14 @@ func TestGateUnderCrowd(t *testing.T) {
 	})
 }
 
-// TestGateRefusesAtOnce fills the gate and its queue. A statement that cannot end in time is
-// refused without a wait, and says when to retry.
+// TestGateRefusesAtOnce fills the gate and its queue. As soon as statements have been late for an
+// eighth of their time, one that cannot end in time is refused without a wait, and says when to
+// retry.
 func TestGateRefusesAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		e := NewGate(2).Entrance()
+		e.late, e.latest = time.Now().Add(-time.Minute), time.Now()
 		run := &crowd{entrance: e, takes: 100 * time.Millisecond, within: time.Second}
 		run.ask() // its time is known now
 		var group sync.WaitGroup
@@ -133,6 +135,93 @@ func TestGateRefusesAtOnce(t *testing.T) {
 		group.Wait()
 		if n := run.answered.Load(); n != 10 {
 			t.Errorf("%d of 10 answered", n)
+		}
+	})
+}
+
+// TestGateForgivesAMoment: 1000 clients on a statement of 1 ms are all answered within their time,
+// although the first statement on each connection, and all in a moment now and then, take 300 ms.
+func TestGateForgivesAMoment(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		e := NewGate(5).Entrance()
+		var group sync.WaitGroup
+		for range 1000 {
+			group.Go(func() {
+				for time.Since(start) < 20*time.Second {
+					leave, err := e.Enter(t.Context(), 2*time.Second)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					pause := time.Since(start) % (5 * time.Second)
+					<-time.After(max(time.Millisecond, 300*time.Millisecond-pause))
+					leave()
+				}
+			})
+		}
+		group.Wait()
+	})
+}
+
+// TestGateLeavesAPlace: an entrance whose statements are slow, or whose first ones run, leaves one
+// place to another that is in use. Alone, or if they are fast, it takes all places.
+func TestGateLeavesAPlace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		gate := NewGate(5)
+		until := time.Now().Add(time.Minute)
+		slow := &crowd{entrance: gate.Entrance(), takes: 5 * time.Second}
+		fast := &crowd{entrance: gate.Entrance(), takes: 5 * time.Millisecond, within: 10 * time.Millisecond}
+		var group sync.WaitGroup
+		fast.ask()
+		slow.run(&group, 60, until)
+		synctest.Wait()
+		if n := len(gate.passes); n != 3 {
+			t.Errorf("slow statements hold %d of 4 places", n)
+		}
+		fast.run(&group, 1, until.Add(-20*time.Second))
+		<-time.After(time.Until(until) - 3*time.Second)
+		if n := len(gate.passes); n != 4 {
+			t.Errorf("alone again, slow statements hold %d of 4 places", n)
+		}
+		group.Wait()
+		if n := fast.answered.Load(); n < 8000 {
+			t.Errorf("%d answers beside slow statements; %d refused, %d late", n, fast.refused.Load(), fast.late.Load())
+		}
+		until = time.Now().Add(time.Second)
+		fast.within = time.Second
+		fast.run(&group, 60, until)
+		synctest.Wait()
+		if n := len(gate.passes); n != 4 {
+			t.Errorf("fast statements have %d of 4 places", n)
+		}
+		group.Wait()
+	})
+}
+
+// TestGateDropsTheAbandoned: a statement whose caller has left does not run when its turn comes.
+func TestGateDropsTheAbandoned(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := NewGate(2).Entrance()
+		leave, _ := e.Enter(t.Context(), 0)
+		ctx, cancel := context.WithCancel(t.Context())
+		var group sync.WaitGroup
+		for range 100 {
+			group.Go(func() {
+				if _, err := e.Enter(ctx, 0); !errors.Is(err, context.Canceled) {
+					t.Errorf("admitted, or %v", err)
+				}
+			})
+		}
+		synctest.Wait()
+		cancel() // both may be chosen
+		leave()
+		group.Wait()
+		if len(e.gate.passes) != 0 || e.waiting.Len() != 0 {
+			t.Errorf("afterwards: %d inside, %d waiting", len(e.gate.passes), e.waiting.Len())
 		}
 	})
 }
@@ -228,7 +317,7 @@ func runCallers(gate *Gate, callers []caller) error {
 			leave()
 			gate.mu.Lock()
 			for _, e := range entrances {
-				if len(gate.passes) < gate.places && e.waiting.Len() > 0 {
+				if e.roomLocked(time.Now()) && e.waiting.Len() > 0 {
 					fault("%d wait beside a free place", e.waiting.Len())
 				}
 			}

@@ -43,15 +43,15 @@ type Group struct {
 // DeadLetter is an entry, or one record of it, that the database refused when it was
 // drained.
 type DeadLetter struct {
-	ID       int64 // in the spool's file; set when it is read
-	Name     string
-	Sequence uint64    // of its group
-	At       time.Time // when it was accepted
-	Rows     int
-	Reason   string
-	Payload  []byte // as in an Entry, or of a whole damaged group
-	Raw      bool   // it is a damaged group, which cannot be retried
-	InDoubt  bool   // the database may have it: it is retried only on demand
+	ID       int64     `json:"id"` // in the spool's file; set when it is read
+	Name     string    `json:"stream"`
+	Sequence uint64    `json:"sequence"`    // of its group
+	At       time.Time `json:"accepted_at"` // when it was accepted
+	Rows     int       `json:"-"`
+	Reason   string    `json:"reason"`
+	Payload  []byte    `json:"-"`        // as in an Entry, or of a whole damaged group
+	InDoubt  bool      `json:"in_doubt"` // the database may have it: it is retried only on demand
+	Raw      bool      `json:"damaged"`  // it is a damaged group, which cannot be retried
 }
 
 // Stored is what a Destination made of groups.

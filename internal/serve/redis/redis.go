@@ -49,12 +49,13 @@ var errURL = errors.New("parse Redis URL: write redis://[USER:PASSWORD@]HOST:POR
 	"or unix://[USER:PASSWORD@]/PATH?db=DB; in a password write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23 and % as %25")
 
 // DB is a client of one Redis server. Its methods may be called concurrently and share a
-// connection.
+// connection. While the server hangs, they return an error at once.
 type DB struct {
 	client   rueidis.Client
 	addr     string // host:port or path, for messages
 	password string // never part of a message
 	timeout  time.Duration
+	breaker  *breaker // of all calls but Ping
 }
 
 // Open prepares the connection to the server that rawURL names:
@@ -97,7 +98,9 @@ func newDB(option *rueidis.ClientOption, dial, command time.Duration) *DB {
 	option.PipelineMultiplex = oneConnection
 	option.MaxFlushDelay = flushPause
 	option.RetryDelay = retryStale
-	return &DB{addr: option.InitAddress[0], password: option.Password, timeout: command}
+	db := &DB{addr: option.InitAddress[0], password: option.Password, timeout: command}
+	db.breaker = &breaker{timeout: command, ping: db.Ping}
+	return db
 }
 
 // parse parses the address. It refuses parts that the driver would ignore.
@@ -152,33 +155,34 @@ func (db *DB) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 func (db *DB) Get(ctx context.Context, key string) (value []byte, found bool, err error) {
 	ctx, cancel := db.bound(ctx)
 	defer cancel()
-	value, err = db.client.Do(ctx, db.client.B().Get().Key(key).Build()).AsBytes()
-	if rueidis.IsRedisNil(err) {
-		return nil, false, nil
-	}
-	if err != nil {
-		return nil, false, db.wrap("get", err)
-	}
-	return value, true, nil
+	err = db.guard("get", func() (err error) {
+		value, err = db.client.Do(ctx, db.client.B().Get().Key(key).Build()).AsBytes()
+		found = err == nil
+		return err
+	})
+	return value, found, err
 }
 
 // Put sets the value of key for at most ttl.
 func (db *DB) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, db.timeout)
 	defer cancel()
-	command := db.client.B().Set().Key(key).Value(rueidis.BinaryString(value)).Px(max(ttl, time.Millisecond)).Build()
-	return db.wrap("set", db.client.Do(ctx, command).Error())
+	return db.guard("set", func() error {
+		text := rueidis.BinaryString(value)
+		return db.client.Do(ctx, db.client.B().Set().Key(key).Value(text).Px(max(ttl, time.Millisecond)).Build()).Error()
+	})
 }
 
 // Claim sets key to owner for ttl unless it is set already, and reports whether it did.
-func (db *DB) Claim(ctx context.Context, key, owner string, ttl time.Duration) (bool, error) {
+func (db *DB) Claim(ctx context.Context, key, owner string, ttl time.Duration) (claimed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, db.timeout)
 	defer cancel()
-	err := db.client.Do(ctx, db.client.B().Set().Key(key).Value(owner).Nx().Px(max(ttl, time.Millisecond)).Build()).Error()
-	if rueidis.IsRedisNil(err) {
-		return false, nil
-	}
-	return err == nil, db.wrap("claim", err)
+	err = db.guard("claim", func() error {
+		err := db.client.Do(ctx, db.client.B().Set().Key(key).Value(owner).Nx().Px(max(ttl, time.Millisecond)).Build()).Error()
+		claimed = err == nil
+		return err
+	})
+	return claimed, err
 }
 
 // The scripts of Hold and Release check the owner first.
@@ -192,19 +196,24 @@ return redis.call("DEL", KEYS[1])`)
 )
 
 // Hold renews the ttl of a key if it belongs to owner, and reports whether it does.
-func (db *DB) Hold(ctx context.Context, key, owner string, ttl time.Duration) (bool, error) {
+func (db *DB) Hold(ctx context.Context, key, owner string, ttl time.Duration) (held bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, db.timeout)
 	defer cancel()
-	milliseconds := strconv.FormatInt(max(ttl.Milliseconds(), 1), 10)
-	held, err := holdScript.Exec(ctx, db.client, []string{key}, []string{owner, milliseconds}).AsBool()
-	return held, db.wrap("hold", err)
+	err = db.guard("hold", func() (err error) {
+		milliseconds := strconv.FormatInt(max(ttl.Milliseconds(), 1), 10)
+		held, err = holdScript.Exec(ctx, db.client, []string{key}, []string{owner, milliseconds}).AsBool()
+		return err
+	})
+	return held, err
 }
 
 // Release removes a key if it belongs to owner.
 func (db *DB) Release(ctx context.Context, key, owner string) error {
 	ctx, cancel := context.WithTimeout(ctx, db.timeout)
 	defer cancel()
-	return db.wrap("release", releaseScript.Exec(ctx, db.client, []string{key}, []string{owner}).Error())
+	return db.guard("release", func() error {
+		return releaseScript.Exec(ctx, db.client, []string{key}, []string{owner}).Error()
+	})
 }
 
 // Ping checks that the server answers.
@@ -215,7 +224,25 @@ func (db *DB) Ping(ctx context.Context) error {
 }
 
 // Close waits for current calls and closes the connections.
-func (db *DB) Close() { db.client.Close() }
+func (db *DB) Close() {
+	db.breaker.wait()
+	db.client.Close()
+}
+
+// guard runs a call of the client, unless the server hangs, and wraps its error with the action.
+// That a key does not exist is no error.
+func (db *DB) guard(action string, call func() error) error {
+	began := time.Now()
+	err := db.breaker.begin(began)
+	if err == nil {
+		err = call()
+		if rueidis.IsRedisNil(err) {
+			err = nil
+		}
+		db.breaker.end(began, err)
+	}
+	return db.wrap(action, err)
+}
 
 // wrap adds the action and the server to an error. It removes the password, which a server
 // that does not know HELLO repeats.

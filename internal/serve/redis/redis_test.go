@@ -158,7 +158,8 @@ func TestDown(t *testing.T) {
 	}
 }
 
-// TestTimeout sends requests to a server that accepts them but does not answer.
+// TestTimeout sends requests to a server that accepts them but does not answer. Once that is known,
+// they are refused at once.
 func TestTimeout(t *testing.T) {
 	t.Parallel()
 	server := apptest.Redis(t)
@@ -190,7 +191,9 @@ func TestTimeout(t *testing.T) {
 		}
 	}
 	get(t.Context(), "a request")
-	get(t.Context(), "a request on a new connection")
+	if _, _, err := db.Get(t.Context(), "key"); err == nil || !strings.Contains(err.Error(), "does not answer; it is asked again") {
+		t.Errorf("a second request: %v", err)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	get(ctx, "a request with a deadline")

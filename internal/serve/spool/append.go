@@ -145,7 +145,7 @@ func (s *Spool) usedBy(n *nameState) int64 {
 func (s *Spool) name(name string) *nameState {
 	n := s.names[name]
 	if n == nil {
-		n = &nameState{head: head{name: name}, grown: make(chan struct{})}
+		n = &nameState{head: head{name: name}, grown: make(chan struct{}), drain: DrainNone}
 		s.names[name] = n
 	}
 	return n

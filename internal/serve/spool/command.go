@@ -8,9 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"math"
-	"slices"
 	"time"
 
 	"spillway/internal/serve/queue"
@@ -31,7 +29,7 @@ type Command struct {
 
 // Remote is the process that has a spool open.
 type Remote interface {
-	Status(ctx context.Context) ([]NameStatus, error)
+	Status(ctx context.Context) ([]NameStats, error)
 	Export(ctx context.Context, filter Filter, dead bool, out io.Writer) error
 	Do(ctx context.Context, o Order) (Done, error)
 }
@@ -50,60 +48,10 @@ func remaining(n int, noun, text string) error {
 	return Remaining(counted(n, noun) + text)
 }
 
-// NameStatus is one name of a spool in the output of Status.
-type NameStatus struct {
-	Stream        string  `json:"stream"`
-	ID            string  `json:"id"`
-	Groups        int64   `json:"groups"`
-	Records       int64   `json:"records"`
-	Bytes         int64   `json:"bytes"`
-	OldestSeconds float64 `json:"oldest_seconds"`
-	Drained       uint64  `json:"drained_sequence"`
-	Last          uint64  `json:"last_sequence"`
-	DeadLetters   int64   `json:"dead_letters"`
-	InDoubt       int64   `json:"dead_letters_in_doubt"` // of these
-
-	Drain   string `json:"drain,omitempty"`    // what the drain does; "none": no stream drains it; "": there is no process
-	Reason  string `json:"reason,omitempty"`   // why it does not drain
-	MovedTo string `json:"moved_to,omitempty"` // the stream that WorkMove gave it to
-}
-
-// status returns the status of a name.
-func (h *head) status() NameStatus {
-	s := NameStatus{
-		Stream: h.name, ID: fmt.Sprintf("%x", h.id), Groups: max(0, h.groups), Records: max(0, h.rows), Bytes: max(0, h.bytes),
-		Drained: h.drained, Last: h.last, DeadLetters: h.dead, InDoubt: h.inDoubt, MovedTo: h.movedTo,
-	}
-	if h.groups > 0 && !h.oldest.IsZero() {
-		s.OldestSeconds = max(0, time.Since(h.oldest).Seconds()) // the database's clock may be ahead
-	}
-	return s
-}
-
-// Status returns the status of all names, in alphabetical order.
-func (s *Spool) Status() []NameStatus {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	names := []NameStatus{}
-	for _, name := range slices.Sorted(maps.Keys(s.names)) {
-		n := s.names[name]
-		if n.id == [16]byte{} {
-			continue // nothing of it is in the file
-		}
-		status := n.status()
-		status.Drain = cmp.Or(string(n.drain), "none")
-		if n.reason != nil {
-			status.Reason = n.reason.Error()
-		}
-		names = append(names, status)
-	}
-	return names
-}
-
 // Status prints what waits under each name, as a table or as one JSON document. Dead letters
 // remain to do.
 func (c Command) Status(ctx context.Context, asJSON bool) error {
-	names, dead := []NameStatus{}, 0
+	names, dead := []NameStats{}, 0
 	err := errors.ErrUnsupported
 	if c.Remote != nil {
 		names, err = c.Remote.Status(ctx)
@@ -111,9 +59,9 @@ func (c Command) Status(ctx context.Context, asJSON bool) error {
 	if err != nil && (c.Path != "" || c.Remote == nil) { // the process may require a token: the file tells nearly as much
 		err = c.inspect(func(f *file) error {
 			heads, err := f.heads(ctx)
-			names = []NameStatus{}
+			names = []NameStats{}
 			for _, h := range heads {
-				names = append(names, h.status())
+				names = append(names, h.stats())
 			}
 			return err
 		})
@@ -122,7 +70,7 @@ func (c Command) Status(ctx context.Context, asJSON bool) error {
 		return err
 	}
 	for _, s := range names {
-		dead += int(s.DeadLetters)
+		dead += int(s.Dead)
 	}
 	if err := c.printStatus(names, asJSON); err != nil {
 		return err
@@ -130,7 +78,7 @@ func (c Command) Status(ctx context.Context, asJSON bool) error {
 	return remaining(dead, "dead letter", fmt.Sprintf(": spillway spool export%s --dead shows them", c.Flags))
 }
 
-func (c Command) printStatus(names []NameStatus, asJSON bool) error {
+func (c Command) printStatus(names []NameStats, asJSON bool) error {
 	if asJSON {
 		out := json.NewEncoder(c.Out)
 		out.SetIndent("", "  ")
@@ -142,15 +90,14 @@ func (c Command) printStatus(names []NameStatus, asJSON bool) error {
 		if s.Groups > 0 {
 			oldest = time.Duration(s.OldestSeconds * float64(time.Second)).Round(time.Millisecond).String()
 		}
-		drain := s.Drain
+		drain := string(s.State)
 		switch {
 		case s.MovedTo != "":
 			drain = "moved to " + s.MovedTo + " " + drain
-		case drain == "none":
-			drain = "none: spillway spool move " + s.Stream + " /PATH gives it to a stream"
+		case s.State == DrainNone && (s.Groups > 0 || s.Dead > 0):
+			drain = "none: spillway spool move " + s.Name + " /PATH gives it to a stream"
 		}
-		fmt.Fprintf(c.Out, "%-24s %10d %10d %12d %12s %8d %8d %s\n", s.Stream, s.Groups, s.Records, s.Bytes, oldest, s.DeadLetters, s.InDoubt,
-			drain)
+		fmt.Fprintf(c.Out, "%-24s %10d %10d %12d %12s %8d %8d %s\n", s.Name, s.Groups, s.Rows, s.Bytes, oldest, s.Dead, s.InDoubt, drain)
 	}
 	return nil
 }
@@ -193,7 +140,7 @@ func (f *file) export(ctx context.Context, filter Filter, dead bool, decode func
 	}
 	if dead {
 		return f.deadLetters(ctx, filter, func(l queue.DeadLetter) error {
-			return write(line{l.ID, l.Name, l.Sequence, l.At.UTC(), l.Reason, l.InDoubt, nil}, l.Payload)
+			return write(line{l.ID, l.Name, l.Sequence, l.At, l.Reason, l.InDoubt, nil}, l.Payload)
 		})
 	}
 	return f.waiting(ctx, filter.Stream, func(g queue.Group) error {
@@ -227,14 +174,6 @@ func (c Command) Retry(ctx context.Context, filter Filter, inDoubt bool) error {
 		return Remaining(err.Error())
 	}
 	return nil
-}
-
-// Retry puts the dead letters of a name, or of all with "", behind the groups that wait in
-// a spool's file, which no process has open. It returns how many, and how many it left because
-// they are damaged groups or the database may have them.
-func Retry(ctx context.Context, path, name string) (retried, left int, err error) {
-	done, err := Command{Path: path}.do(ctx, Order{Work: WorkRetry, Filter: Filter{Stream: name}})
-	return done.Letters, done.Damaged + done.InDoubt, err
 }
 
 // Discard deletes dead letters. Unless confirmed they are only counted, and remain.

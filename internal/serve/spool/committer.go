@@ -258,15 +258,11 @@ func (s *Spool) apply(b *batch, c change) {
 			s.name(c.move.to).countDead(&b.letters[i], 1)
 		}
 	}
-	if c.move.from == "" {
-		return
-	}
-	s.name(c.move.from).movedTo = c.move.to
 	for _, n := range s.names {
-		if n.movedTo == c.move.from {
-			n.movedTo = c.move.to
+		if c.move.from == "" || n.name != c.move.from && n.movedTo != c.move.from {
+			continue
 		}
-		if n.movedTo == n.name {
+		if n.movedTo = c.move.to; n.name == c.move.to {
 			n.movedTo = ""
 		}
 	}

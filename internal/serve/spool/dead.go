@@ -22,7 +22,7 @@ type Filter struct {
 	Since   time.Time `json:"since,omitzero"`     // accepted then or later
 	Until   time.Time `json:"until,omitzero"`     // accepted before
 	InDoubt *bool     `json:"in_doubt,omitempty"` // only those in doubt, or only the others; nil: both
-	IDs     []int64   `json:"ids,omitempty"`
+	IDs     []int64   `json:"ids,omitzero"`       // only these; nil: all
 }
 
 // selection is the dead letters of a file that a filter selects.
@@ -46,7 +46,7 @@ func (s *selection) where(after int64) (string, []any) {
 	add(s.Reason != "", "instr(reason, ?) > 0", s.Reason)
 	add(!s.Since.IsZero(), "at >= ?", s.Since.UnixMicro())
 	add(!s.Until.IsZero(), "at < ?", s.Until.UnixMicro())
-	add(len(s.IDs) > 0, "id IN (SELECT value FROM json_each(?))", string(ids))
+	add(s.IDs != nil, "id IN (SELECT value FROM json_each(?))", string(ids))
 	add(s.InDoubt != nil, "in_doubt = ?", s.InDoubt != nil && *s.InDoubt)
 	return condition, args
 }
@@ -93,7 +93,8 @@ func (f *file) selected(ctx context.Context, s selection, after int64, limit int
 					return errEnough
 				}
 				letters = append(letters, queue.DeadLetter{
-					ID: stmt.ColumnInt64(0), Name: stmt.ColumnText(1), Sequence: uint64(stmt.ColumnInt64(2)), At: time.UnixMicro(stmt.ColumnInt64(3)),
+					ID: stmt.ColumnInt64(0), Name: stmt.ColumnText(1), Sequence: uint64(stmt.ColumnInt64(2)),
+					At:   time.UnixMicro(stmt.ColumnInt64(3)).UTC(),
 					Rows: stmt.ColumnInt(4), Reason: stmt.ColumnText(5), Payload: columnBytes(stmt, 6), Raw: stmt.ColumnBool(7),
 					InDoubt: stmt.ColumnBool(8),
 				})

@@ -59,7 +59,7 @@ func deadPayloads(t *testing.T, s *Spool) []string {
 // sameProcess is the Remote of a spool that this process has open.
 type sameProcess struct{ *Spool }
 
-func (s sameProcess) Status(context.Context) ([]NameStatus, error) { return s.Spool.Status(), nil }
+func (s sameProcess) Status(context.Context) ([]NameStats, error) { return s.Spool.Status(), nil }
 
 func (s sameProcess) Export(ctx context.Context, filter Filter, dead bool, out io.Writer) error {
 	return s.Spool.Export(ctx, filter, dead, func(p []byte) ([]json.RawMessage, error) { return []json.RawMessage{p}, nil }, out)
@@ -294,6 +294,7 @@ func TestFilter(t *testing.T) {
 		{Filter{Since: time.UnixMicro(1000)}, "?23"},
 		{Filter{Until: time.UnixMicro(2000)}, "1?2"},
 		{Filter{IDs: []int64{1, 3}}, "13"},
+		{Filter{IDs: []int64{}}, ""},
 		{Filter{IDs: []int64{1, 3}, Stream: "/b"}, "3"},
 	} {
 		letters, err := s.Letters(t.Context(), test.Filter, 0, 10)

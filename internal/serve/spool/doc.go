@@ -76,7 +76,7 @@
 // its admin listener. Another process asks it there to have dead letters retried, discarded or
 // moved.
 //
-// Groups that were given to another name keep their own, and the table moves has the other one.
+// Groups that were given to another name keep their own, whose row has the other one.
 //
 // # Flow
 //

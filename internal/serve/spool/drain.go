@@ -16,7 +16,7 @@ type DrainState string
 
 // The states of a drain.
 const (
-	DrainNone     DrainState = ""         // nothing drains the name
+	DrainNone     DrainState = "none"     // nothing drains the name
 	DrainRunning  DrainState = "running"  // storing groups, or waiting for some
 	DrainRetrying DrainState = "retrying" // the last attempt failed; the next follows after a pause
 	DrainStopped  DrainState = "stopped"  // groups are missing or damaged: spillway spool repair

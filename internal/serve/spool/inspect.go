@@ -38,14 +38,13 @@ func (h *head) holds() int64 {
 func (f *file) heads(ctx context.Context) ([]head, error) {
 	var heads []head
 	err := f.query(ctx, func(conn *sqlite.Conn) error {
-		err := each(conn, "SELECT name, id, drained, last FROM names ORDER BY name", nil, func(stmt *sqlite.Stmt) {
-			h := head{name: stmt.ColumnText(0), drained: uint64(stmt.ColumnInt64(2)), last: uint64(stmt.ColumnInt64(3))}
+		err := each(conn, "SELECT name, id, drained, last, moved_to FROM names ORDER BY name", nil, func(stmt *sqlite.Stmt) {
+			h := head{
+				name: stmt.ColumnText(0), drained: uint64(stmt.ColumnInt64(2)), last: uint64(stmt.ColumnInt64(3)), movedTo: stmt.ColumnText(4),
+			}
 			stmt.ColumnBytes(1, h.id[:])
 			heads = append(heads, h)
 		})
-		if err == nil {
-			err = readMoves(conn, heads)
-		}
 		for i := range heads {
 			h := &heads[i]
 			if err == nil {
@@ -67,21 +66,6 @@ func (f *file) heads(ctx context.Context) ([]head, error) {
 		return nil, fmt.Errorf("read the names of the spool: %w", damaged(err))
 	}
 	return heads, nil
-}
-
-// readMoves reads which names were moved.
-func readMoves(conn *sqlite.Conn, heads []head) error {
-	found, err := number(conn, "SELECT count(*) FROM sqlite_schema WHERE name = 'moves'")
-	if err != nil || found == 0 {
-		return err
-	}
-	return each(conn, "SELECT name, target FROM moves", nil, func(stmt *sqlite.Stmt) {
-		for i := range heads {
-			if heads[i].name == stmt.ColumnText(0) {
-				heads[i].movedTo = stmt.ColumnText(1)
-			}
-		}
-	})
 }
 
 // count counts what waits under the name with that number.

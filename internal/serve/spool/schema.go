@@ -18,13 +18,15 @@ const (
 
 // tables are the tables of a spool's file. Times are microseconds since 1970. A group's id
 // is the number of its name, shifted by sequenceBits, and its sequence. An epoch of a name begins
-// with the sequence first and ends before the next epoch. ahead is in microseconds.
+// with the sequence first and ends before the next epoch. ahead is in microseconds. moved_to is the
+// name that the groups were given to, or "".
 const tables = `CREATE TABLE names (
 	number INTEGER PRIMARY KEY,
 	name TEXT NOT NULL UNIQUE,
 	id BLOB NOT NULL,
 	drained INTEGER NOT NULL,
-	last INTEGER NOT NULL
+	last INTEGER NOT NULL,
+	moved_to TEXT NOT NULL
 );
 CREATE TABLE groups (
 	id INTEGER PRIMARY KEY,
@@ -63,10 +65,6 @@ CREATE TABLE clocks (
 	name TEXT PRIMARY KEY,
 	ahead INTEGER NOT NULL
 ) WITHOUT ROWID;`
-
-// movesTable is a table that a file has once names were moved: a name, and the one that its groups
-// were given to.
-const movesTable = "CREATE TABLE IF NOT EXISTS moves (name TEXT PRIMARY KEY, target TEXT NOT NULL) WITHOUT ROWID"
 
 // checkVersion reports whether a file is empty. It returns an error unless this program can
 // read the file.

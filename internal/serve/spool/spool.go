@@ -108,7 +108,7 @@ func Open(ctx context.Context, path string, cfg Config) (*Spool, error) {
 		return nil, errors.Join(fmt.Errorf("open the spool %s: %w", path, err), f.close())
 	}
 	for _, h := range heads {
-		s.names[h.name] = &nameState{head: h, grown: make(chan struct{})}
+		s.names[h.name] = &nameState{head: h, grown: make(chan struct{}), drain: DrainNone}
 	}
 	go s.run()
 	return s, nil

@@ -2,6 +2,7 @@ package spool
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -28,22 +29,40 @@ type Stats struct {
 
 // NameStats is a snapshot of one name of a spool.
 type NameStats struct {
-	Name   string
-	State  DrainState
-	Reason string // of DrainRetrying and DrainStopped
+	Name          string  `json:"stream"`
+	ID            string  `json:"id"`      // "": nothing of it is in the file
+	Groups        int64   `json:"groups"`  // that wait to be drained
+	Rows          int64   `json:"records"` // in them
+	Bytes         int64   `json:"bytes"`   // in them
+	OldestSeconds float64 `json:"oldest_seconds"`
+	Drained       uint64  `json:"drained_sequence"`
+	Last          uint64  `json:"last_sequence"`
+	Dead          int64   `json:"dead_letters"`
+	InDoubt       int64   `json:"dead_letters_in_doubt"` // of these: the database may have them
 
-	Groups  int64 // that wait to be drained
-	Rows    int64 // in them
-	Bytes   int64 // in them
-	Oldest  time.Duration
-	Records uint64 // drained since the start
-	Retries uint64
-	MovedTo string // the name that the groups were given to; "": none
-	Dead    int64  // dead letters in the file
-	InDoubt int64  // dead letters that the database may have
+	State   DrainState `json:"drain,omitempty"`    // "": there is no process
+	Reason  string     `json:"reason,omitempty"`   // of DrainRetrying and DrainStopped
+	MovedTo string     `json:"moved_to,omitempty"` // the stream that WorkMove gave it to
 
-	UsedBytes  int64 // of its groups and dead letters
-	LimitBytes int64 // Config.Shares; 0: none
+	Records    uint64 `json:"-"` // drained since the start
+	Retries    uint64 `json:"-"`
+	UsedBytes  int64  `json:"-"` // of its groups and dead letters
+	LimitBytes int64  `json:"-"` // Config.Shares; 0: none
+}
+
+// stats returns what the file has of a name.
+func (h *head) stats() NameStats {
+	s := NameStats{
+		Name: h.name, Groups: max(0, h.groups), Rows: max(0, h.rows), Bytes: max(0, h.bytes),
+		Drained: h.drained, Last: h.last, Dead: h.dead, InDoubt: h.inDoubt, MovedTo: h.movedTo,
+	}
+	if h.id != [16]byte{} {
+		s.ID = fmt.Sprintf("%x", h.id)
+	}
+	if h.groups > 0 && !h.oldest.IsZero() {
+		s.OldestSeconds = max(0, time.Since(h.oldest).Seconds()) // the database's clock may be ahead
+	}
+	return s
 }
 
 type counters struct {
@@ -69,28 +88,28 @@ func (s *Spool) count(tickets []*ticket, took time.Duration) {
 
 // Stats returns a snapshot, its names in alphabetical order.
 func (s *Spool) Stats() Stats {
-	now, c := time.Now(), &s.counters
+	c := &s.counters
 	stats := Stats{
-		Entries: c.entries.Load(), Rows: c.rows.Load(), Syncs: c.syncs.Load(), SyncSeconds: time.Duration(c.nanos.Load()).Seconds(),
-		Overloaded: c.overloads.Read(), Failed: c.failed.Load(), Replayed: c.replayed.Load(), LimitBytes: s.cfg.Bytes,
+		Names: []NameStats{}, Entries: c.entries.Load(), Rows: c.rows.Load(), Syncs: c.syncs.Load(),
+		SyncSeconds: time.Duration(c.nanos.Load()).Seconds(),
+		Overloaded:  c.overloads.Read(), Failed: c.failed.Load(), Replayed: c.replayed.Load(), LimitBytes: s.cfg.Bytes,
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stats.UsedBytes, stats.QueueBytes = s.used, s.waiting
 	for _, n := range s.names {
-		of := NameStats{
-			Name: n.name, State: n.drain, Groups: max(0, n.groups), Rows: max(0, n.rows), Bytes: max(0, n.bytes),
-			Records: n.drainedRows, Retries: n.retries, MovedTo: n.movedTo, Dead: n.dead, InDoubt: n.inDoubt,
-			UsedBytes: s.usedBy(n), LimitBytes: s.cfg.Shares[n.name],
-		}
+		of := n.stats()
+		of.State, of.Records, of.Retries, of.UsedBytes, of.LimitBytes = n.drain, n.drainedRows, n.retries, s.usedBy(n), s.cfg.Shares[n.name]
 		if n.reason != nil {
 			of.Reason = n.reason.Error()
-		}
-		if n.groups > 0 && !n.oldest.IsZero() {
-			of.Oldest = max(0, now.Sub(n.oldest))
 		}
 		stats.Names = append(stats.Names, of)
 	}
 	slices.SortFunc(stats.Names, func(a, b NameStats) int { return cmp.Compare(a.Name, b.Name) })
 	return stats
+}
+
+// Status returns the names of which the file has something, in alphabetical order.
+func (s *Spool) Status() []NameStats {
+	return slices.DeleteFunc(s.Stats().Names, func(n NameStats) bool { return n.ID == "" })
 }

@@ -3,7 +3,6 @@ package spool
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -185,17 +184,12 @@ func (t *transaction) number(name string) int64 {
 
 func (t *transaction) apply(c change) error {
 	for _, h := range c.names {
-		err := t.exec("INSERT INTO names (name, id, drained, last) VALUES (?, ?, ?, ?)", h.name, h.id[:], int64(h.drained), int64(h.last))
+		err := t.exec("INSERT INTO names (name, id, drained, last, moved_to) VALUES (?, ?, ?, ?, ?)",
+			h.name, h.id[:], int64(h.drained), int64(h.last), h.movedTo)
 		if err != nil {
 			return err
 		}
 		t.numbers[h.name] = t.conn.LastInsertRowID()
-		if h.movedTo != "" {
-			err = t.move(move{from: h.name, to: h.movedTo})
-		}
-		if err != nil {
-			return err
-		}
 		for _, e := range h.epochs {
 			if err := t.addEpoch(t.numbers[h.name], e); err != nil {
 				return err
@@ -281,16 +275,7 @@ func (t *transaction) move(m move) error {
 	if m.from == "" {
 		return nil
 	}
-	for _, sql := range []string{
-		movesTable, "INSERT OR REPLACE INTO moves (name, target) VALUES (?1, ?2)", "UPDATE moves SET target = ?2 WHERE target = ?1",
-		"DELETE FROM moves WHERE name = target",
-	} {
-		args := []any{m.from, m.to}
-		if err := t.exec(sql, args[:strings.Count(sql, "?")]...); err != nil {
-			return err
-		}
-	}
-	return nil
+	return t.exec("UPDATE names SET moved_to = iif(name = ?2, '', ?2) WHERE name = ?1 OR moved_to = ?1", m.from, m.to)
 }
 
 // addDead adds dead letters.

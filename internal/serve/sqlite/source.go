@@ -93,6 +93,7 @@ func (s *source) Keys(ctx context.Context, r feed.Range, every int) (feed.Walk, 
 // run runs the statement for r and passes its rows to the handler.
 func (s *source) run(ctx context.Context, r feed.Range, bits int, to feed.RowHandler) error {
 	return s.db.read(ctx, func(conn conn) error {
+		to.Start()
 		shape, err := s.describe(conn)
 		if err != nil {
 			return err

@@ -30,46 +30,30 @@ const (
 
 // pairs are all pairs of types that are exact. A column's declared type matters only by its affinity.
 var pairs = []pair{
-	{stream.Pair{Type: stream.Integer, Column: wholes, When: "below 2^63", Key: true}, []affinity{asInteger, asBound, asNumber}, bindInteger},
-	{stream.Pair{Type: stream.Integer, Column: "REAL", When: "up to 2^53", Key: true}, []affinity{asReal}, bindWhole},
-	{stream.Pair{Type: stream.Integer, Column: "TEXT", Key: true}, []affinity{asText}, bindText},
-	{
-		stream.Pair{Type: stream.Real, Column: "INTEGER, REAL, BLOB, NUMERIC", Key: true},
-		[]affinity{asReal, asInteger, asBound, asNumber},
-		bindReal,
-	},
-	{stream.Pair{Type: stream.Decimal, Column: likeText, Key: true}, []affinity{asText, asBound}, bindDigits},
-	{
-		stream.Pair{Type: stream.Decimal, Column: "NUMERIC", When: "whole numbers of 64 bits, and those that a double holds", Key: true},
-		[]affinity{asNumber},
-		bindDecimal,
-	},
-	{
-		stream.Pair{Type: stream.Boolean, Column: wholes, Key: true},
-		[]affinity{asInteger, asBound, asNumber},
-		bindInteger,
-	},
-	{stream.Pair{Type: stream.Text, Column: likeText, Key: true}, []affinity{asText, asBound}, bindText},
-	{stream.Pair{Type: stream.JSON, Column: likeText, Key: true}, []affinity{asText, asBound}, bindText},
+	of(stream.Integer, wholes, "below 2^63", bindInteger, asInteger, asBound, asNumber),
+	of(stream.Integer, "REAL", "up to 2^53", bindWhole, asReal),
+	of(stream.Integer, "TEXT", "", bindText, asText),
+	of(stream.Real, "INTEGER, REAL, BLOB, NUMERIC", "", bindReal, asReal, asInteger, asBound, asNumber),
+	of(stream.Decimal, likeText, "", bindDigits, asText, asBound),
+	of(stream.Decimal, "NUMERIC", "whole numbers of 64 bits, and those that a double holds", bindDecimal, asNumber),
+	of(stream.Boolean, wholes, "", bindInteger, asInteger, asBound, asNumber),
+	of(stream.Text, likeText, "", bindText, asText, asBound),
+	of(stream.JSON, likeText, "", bindText, asText, asBound),
 	{
 		stream.Pair{Type: stream.JSON, Column: "NUMERIC", When: "other than numbers that neither an integer of 64 bits nor a double holds"},
 		[]affinity{asNumber},
 		bindJSON,
 	},
-	{stream.Pair{Type: stream.Timestamp, Column: moments, Key: true}, []affinity{asText, asBound, asNumber}, bindText},
-	{stream.Pair{Type: stream.Date, Column: moments, Key: true}, []affinity{asText, asBound, asNumber}, bindText},
-	{stream.Pair{Type: stream.Time, Column: moments, Key: true}, []affinity{asText, asBound, asNumber}, bindText},
-	{stream.Pair{Type: stream.UUID, Column: moments, Key: true}, []affinity{asText, asBound, asNumber}, bindText},
-	{stream.Pair{Type: stream.Bytes, Column: "BLOB", Key: true}, []affinity{asBound}, bindBytes},
+	of(stream.Timestamp, moments, "", bindText, asText, asBound, asNumber),
+	of(stream.Date, moments, "", bindText, asText, asBound, asNumber),
+	of(stream.Time, moments, "", bindText, asText, asBound, asNumber),
+	of(stream.UUID, moments, "", bindText, asText, asBound, asNumber),
+	of(stream.Bytes, "BLOB", "", bindBytes, asBound),
 }
 
-// Pairs returns the pairs of types that a stream accepts, for documents.
-func Pairs() []stream.Pair {
-	list := make([]stream.Pair, len(pairs))
-	for i, p := range pairs {
-		list[i] = p.Pair
-	}
-	return list
+// of returns a pair that can be in a key.
+func of(t stream.Type, column, when string, bind binder, affinities ...affinity) pair {
+	return pair{stream.Pair{Type: t, Column: column, When: when, Key: true}, affinities, bind}
 }
 
 // heldColumn is a column of the stream with that of its table.

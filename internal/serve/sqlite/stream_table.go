@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 
 	"zombiezen.com/go/sqlite"
@@ -21,6 +22,9 @@ func (st *Stream) checkTable(conn *sqlite.Conn) error {
 	return nil
 }
 
+// notWords matches texts, quoted names and comments in SQL.
+var notWords = regexp.MustCompile(`(?s)'[^']*'|"[^"]*"|/\*.*?\*/|--[^\n]*`)
+
 // checkCounts refuses tables of which SQLite does not tell whether a row was stored: views with
 // INSTEAD OF triggers, and conflict clauses that delete other rows.
 func (st *Stream) checkCounts(conn *sqlite.Conn) error {
@@ -33,7 +37,7 @@ func (st *Stream) checkCounts(conn *sqlite.Conn) error {
 	case found[0][0] == "view":
 		return fmt.Errorf("%s is a view, whose INSTEAD OF trigger does not tell whether a record was stored: name the table behind it, "+
 			"or set skipped_rows: accept", st.def.Table)
-	case strings.Contains(strings.Join(strings.Fields(found[0][1]), " "), "ON CONFLICT REPLACE"):
+	case strings.Contains(strings.Join(strings.Fields(notWords.ReplaceAllString(found[0][1], " ")), " "), "ON CONFLICT REPLACE"):
 		return fmt.Errorf("%s has a constraint with ON CONFLICT REPLACE, which deletes records that were stored: make the table without it, "+
 			"or set skipped_rows: accept", st.def.Table)
 	}

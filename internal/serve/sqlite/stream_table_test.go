@@ -56,7 +56,7 @@ func TestStreamSkipped(t *testing.T) {
 		{table: ignored, records: "1:a 1:b 3:c", refused: "1.0", stored: "1,3"},
 		{table: ignored, key: "note", records: "1:a 1:b 5:a 3:c", refused: "1.0", stored: "1,3"},
 		{table: mixed, key: "note", before: "INSERT INTO events VALUES (8, 'x'); DROP TRIGGER drop_some; INSERT INTO events VALUES (9, 'DROP');" + dropSome, records: "1:a 2:drop 3:c", refused: "1.0", stored: "1,3,8,9"},
-		{table: "CREATE TABLE events (id INTEGER UNIQUE ON CONFLICT  REPLACE, note TEXT)", check: "ON CONFLICT REPLACE"},
+		{table: "CREATE TABLE events (id INTEGER UNIQUE ON/* or */CONFLICT -- then\n REPLACE, note TEXT)", check: "ON CONFLICT REPLACE"},
 		{table: "CREATE TABLE events (id INTEGER UNIQUE ON CONFLICT REPLACE, note TEXT)", skipped: stream.SkippedAccept, records: "1:a 1:b", stored: "1"},
 		{
 			table: "CREATE TABLE other (id, note); CREATE VIEW events AS SELECT * FROM other; CREATE TRIGGER i INSTEAD OF INSERT ON events BEGIN INSERT INTO other VALUES (NEW.id, NEW.note); END;",

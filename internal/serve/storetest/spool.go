@@ -22,7 +22,7 @@ func (s sink) Commit(_ context.Context, b *stream.Batch) error {
 	}
 	for _, e := range b.Requests {
 		for row := range e.Records.Len() {
-			if e.Records.Integer(row, 0) == 13 {
+			if e.Records.Value(row, 0).N == 13 {
 				e.Result.Refused = append(e.Result.Refused, stream.RowRefusal{Row: row, Reason: "no luck"})
 			}
 		}

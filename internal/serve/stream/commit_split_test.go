@@ -26,7 +26,7 @@ func newLocked() *locked {
 }
 
 func (l *locked) Commit(ctx context.Context, b *Batch) error {
-	waits := slices.ContainsFunc(b.Rows(nil), func(r Row) bool { return r.Integer(r.Row, 0) >= 1000000 })
+	waits := slices.ContainsFunc(b.Rows(nil), func(r Row) bool { return r.Value(r.Row, 0).N >= 1000000 })
 	if !waits {
 		return l.memory.Commit(ctx, b)
 	}
@@ -285,7 +285,7 @@ var errPoison = errors.New("a trigger uses a table that does not exist")
 
 func (p *poisoned) Commit(ctx context.Context, b *Batch) error {
 	p.attempts++
-	if slices.ContainsFunc(b.Rows(nil), func(r Row) bool { return r.Integer(r.Row, 0) >= 1000000 }) {
+	if slices.ContainsFunc(b.Rows(nil), func(r Row) bool { return r.Value(r.Row, 0).N >= 1000000 }) {
 		<-time.After(p.takes)
 		return errPoison
 	}

@@ -78,7 +78,7 @@ func (m *memory) store(b *Batch) {
 	}
 	rows := b.Rows(nil)
 	for _, r := range rows {
-		n := r.Integer(r.Row, 0)
+		n := r.Value(r.Row, 0).N
 		if n < 0 {
 			r.Entry.Result.Refused = append(r.Entry.Result.Refused, RowRefusal{Row: r.Row, Reason: "negative"})
 			continue

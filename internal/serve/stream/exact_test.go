@@ -48,6 +48,8 @@ var exactTests = []struct{ body, want, refused string }{
 	{`{"on":["true"]}`, "", "on must be"},
 	{`{"d":["1.50",2]}`, "", ""},
 	{`{"d":["x"]}`, "", "d must be"},
+	{`{"big":18446744073709551615}`, "", ""},
+	{`{"big":-9223372036854775808}`, "", ""},
 	{`{"texts":["\u0000"]}`, "", " has a string with NUL"},
 }
 
@@ -58,6 +60,7 @@ func TestExactTypes(t *testing.T) {
 		{Name: "day", Type: Date, Min: "0001-01-01"},
 		{Name: "clock", Type: Time, Max: "24:00:00"},
 		{Name: "raw", Type: Bytes},
+		{Name: "big", Type: Integer},
 		{Name: "r", Type: Real},
 		{Name: "j", Type: JSON},
 		{Name: "texts", Type: "text[]"},

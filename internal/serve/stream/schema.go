@@ -220,31 +220,17 @@ func bound(t Type, text string) (v value, decimal []byte, err error) {
 
 // parse parses a value. stored is what the arena of records has of it.
 func (t Type) parse(text string) (v value, stored []byte, ok bool) {
-	v, stored, ok = value{set: true}, []byte(text), true
+	r, data := Records{}, []byte(text)
+	v, ok = r.parse(t, data)
 	switch t {
 	case Text:
-		ok = isText(stored)
-	case Decimal:
-		stored, ok = appendDecimal(nil, stored)
+		ok = isText(data)
 	case JSON:
-		p := parser{data: stored, limits: Limits{Depth: 100, Fields: 1000}}
+		p := parser{data: data, limits: Limits{Depth: 100, Fields: 1000}}
 		p.space()
 		ok = p.any(0) && p.flaw.Reason == "" && p.ended()
-	case UUID:
-		var id [16]byte
-		id, ok = parseUUID(stored)
-		stored = id[:]
-	case Bytes:
-		stored, ok = parseBytes(stored)
-	default:
-		if element, isArray := t.Element(); isArray {
-			_, ok = ParseArray(element, stored)
-			break
-		}
-		v, ok = parseText(t, stored)
-		stored = nil
 	}
-	return v, stored, ok
+	return v, r.arena, ok
 }
 
 func (c *column) setDefault(text string) error {

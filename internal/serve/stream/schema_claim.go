@@ -57,8 +57,7 @@ func (p *parser) bind(row []value, b *Bound) {
 	if c.Type == Integer {
 		row[b.column] = b.n
 	} else {
-		row[b.column] = span(len(p.records.arena), len(b.text))
-		p.records.arena = append(p.records.arena, b.text...)
+		row[b.column] = p.records.keep(b.text)
 	}
 	if p.seen[b.column] && !p.equal(c.Type, had, row[b.column]) {
 		p.refuse(c.Name, "must be the claim "+c.Claim+" of the JWT")

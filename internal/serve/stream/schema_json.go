@@ -144,9 +144,8 @@ func (p *parser) numberField(row []value, column int) bool {
 	switch {
 	case c.Type == Decimal:
 		start := len(p.records.arena)
-		p.records.arena, fits = appendDecimal(p.records.arena, text)
+		v, fits = p.records.parse(Decimal, text)
 		text = p.records.arena[start:]
-		v = span(start, len(text))
 	case c.Type == Timestamp && c.Format != UnixMS:
 		p.refuse(c.Name, c.wrongNumber)
 		return true
@@ -154,7 +153,7 @@ func (p *parser) numberField(row []value, column int) bool {
 		n, err := strconv.ParseInt(string(text), 10, 64)
 		v, fits = value{n: uint64(n * 1000), set: true}, err == nil && n >= MillisecondsMin && n <= MillisecondsMax
 	case number && (whole || c.Type == Real):
-		v, fits = parseText(c.Type, text)
+		v, fits = parseScalar(c.Type, text)
 	}
 	return p.set(row, column, v, text, fits)
 }
@@ -165,29 +164,14 @@ func (p *parser) textField(row []value, column int) bool {
 	if !ok {
 		return false
 	}
-	arena := &p.records.arena
-	v, fits := value{}, true
-	switch c.Type {
-	case Timestamp, Time:
-		exact := false
-		if v, exact, fits = parseMoment(c.Type, text); fits && !exact && !c.Round {
+	if c.Type == Timestamp || c.Type == Time {
+		v, exact, fits := parseMoment(c.Type, text)
+		if fits && !exact && !c.Round {
 			p.refuse(c.Name, "has more than 6 digits behind the point; the stream's owner can set round: true")
 		}
-	case Date:
-		v, fits = parseText(Date, text)
-	case Bytes:
-		text, fits = parseBytes(text)
-		v = span(len(*arena), len(text))
-		*arena = append(*arena, text...)
-	case UUID:
-		var id [16]byte
-		id, fits = parseUUID(text)
-		v = span(len(*arena), len(id))
-		*arena = append(*arena, id[:]...)
-	default:
-		v = span(len(*arena), len(text))
-		*arena = append(*arena, text...)
+		return p.set(row, column, v, nil, fits)
 	}
+	v, fits := p.records.parse(c.Type, text)
 	return p.set(row, column, v, text, fits)
 }
 
@@ -197,11 +181,7 @@ func (p *parser) jsonField(row []value, column int) bool {
 		return false
 	}
 	text := p.data[start:p.at]
-	v, fits := span(len(p.records.arena), len(text)), true
-	p.records.arena = append(p.records.arena, text...)
-	if element, ok := p.schema.columns[column].Type.Element(); ok && p.flaw.Reason == "" {
-		_, fits = ParseArray(element, text)
-	}
+	v, fits := p.records.parse(p.schema.columns[column].Type, text)
 	return p.set(row, column, v, text, fits)
 }
 

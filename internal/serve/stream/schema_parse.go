@@ -353,16 +353,11 @@ func (p *parser) complete(row []value) {
 			p.records.arena = append(p.records.arena, p.extra...)
 			p.records.arena = append(p.records.arena, '}')
 			row[i] = span(start, len(p.records.arena)-start)
-		case p.seen[i]:
-		case c.now:
-			row[i] = value{n: uint64(p.now), set: true}
-		case c.hasDefault && c.fallbackText != nil:
-			row[i] = span(len(p.records.arena), len(c.fallbackText))
-			p.records.arena = append(p.records.arena, c.fallbackText...)
-		case c.hasDefault:
-			row[i] = c.fallback
-		case c.Required:
-			p.refuse(c.Name, "is missing")
+		case !p.seen[i]:
+			known := false
+			if row[i], known = p.records.fallback(c, p.now); !known && c.Required {
+				p.refuse(c.Name, "is missing")
+			}
 		}
 	}
 }

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/binary"
 	"math"
 
@@ -47,35 +48,12 @@ func (r *Records) at(row, column int) value { return r.values[row*len(r.columns)
 // Null reports whether a value is NULL. The other methods then return zero values.
 func (r *Records) Null(row, column int) bool { return !r.at(row, column).set }
 
-// Integer returns the value of an Integer column, unless that is Value.Big.
-func (r *Records) Integer(row, column int) int64 { return int64(r.at(row, column).n) }
-
-// Real returns the value of a Real column.
-func (r *Records) Real(row, column int) float64 { return math.Float64frombits(r.at(row, column).n) }
-
-// Boolean returns the value of a Boolean column.
-func (r *Records) Boolean(row, column int) bool { return r.at(row, column).n == 1 }
-
-// Microseconds returns the value of a Timestamp column since 1970.
-func (r *Records) Microseconds(row, column int) int64 { return int64(r.at(row, column).n) }
-
 // Bytes returns the value of a Text, JSON or Bytes column, the digits of a Decimal column, the
 // 16 bytes of a UUID column, or the JSON of an array. It must not be changed.
 func (r *Records) Bytes(row, column int) []byte {
 	v := r.at(row, column)
 	start, length := v.n>>32, v.n&math.MaxUint32
 	return r.arena[start : start+length : start+length]
-}
-
-// AppendTime appends the value of a Timestamp column as 2016-12-01 23:59:57.123456 in UTC,
-// without a fraction if it is zero.
-func (r *Records) AppendTime(dst []byte, row, column int) []byte {
-	return Timestamp.AppendText(dst, r.Value(row, column))
-}
-
-// AppendUUID appends the value of a UUID column in the 8-4-4-4-12 form.
-func (r *Records) AppendUUID(dst []byte, row, column int) []byte {
-	return UUID.AppendText(dst, r.Value(row, column))
 }
 
 // lanes returns a bit for each of n lanes that the records belong to by a column; -1: none. A
@@ -99,6 +77,51 @@ func (r *Records) lanes(n, column int) uint64 {
 		mask |= 1 << (xxhash.Sum64(key) % uint64(n))
 	}
 	return max(1, mask)
+}
+
+// keep adds bytes to the arena, as a value.
+func (r *Records) keep(text []byte) value {
+	r.arena = append(r.arena, text...)
+	return span(len(r.arena)-len(text), len(text))
+}
+
+// parse parses a value that is not NULL, and keeps it. ok is false if the text is not of the type, which
+// its caller has checked of a Text and a JSON.
+func (r *Records) parse(t Type, text []byte) (v value, ok bool) {
+	start := len(r.arena)
+	switch t {
+	case Text, JSON:
+		return r.keep(text), true
+	case Integer, Real, Boolean, Timestamp, Date, Time:
+		return parseScalar(t, text)
+	case Decimal:
+		r.arena, ok = appendDecimal(r.arena, text)
+	case UUID:
+		var id [16]byte
+		id, ok = parseUUID(text)
+		return r.keep(id[:]), ok
+	case Bytes:
+		var err error
+		r.arena, err = base64.StdEncoding.Strict().AppendDecode(r.arena, text)
+		ok = err == nil && !bytes.ContainsAny(text, "\r\n")
+	default:
+		element, _ := t.Element()
+		_, ok = ParseArray(element, text)
+		return r.keep(text), ok
+	}
+	return span(start, len(r.arena)-start), ok
+}
+
+// fallback returns the value of a column that a record of a time lacks. ok is false if the column has no
+// default.
+func (r *Records) fallback(c *column, micro int64) (v value, ok bool) {
+	switch {
+	case c.now:
+		return value{n: uint64(micro), set: true}, true
+	case c.hasDefault && c.Type.inArena():
+		return r.keep(c.fallbackText), true
+	}
+	return c.fallback, c.hasDefault
 }
 
 // grow adds a row of NULLs.

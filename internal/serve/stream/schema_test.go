@@ -71,22 +71,11 @@ func show(r *Records, row int) string {
 		if r.Null(row, i) {
 			continue
 		}
-		text := ""
-		switch c.kind {
-		case Integer:
-			text = fmt.Sprint(r.Integer(row, i))
-		case Real:
-			text = fmt.Sprint(r.Real(row, i))
-		case Boolean:
-			text = fmt.Sprint(r.Boolean(row, i))
-		case Timestamp:
-			text = string(r.AppendTime(nil, row, i))
-		case UUID:
-			text = string(r.AppendUUID(nil, row, i))
-		default:
-			text = string(r.Bytes(row, i))
+		text := c.kind.AppendText(nil, r.Value(row, i))
+		if c.kind == Bytes {
+			text = r.Bytes(row, i)
 		}
-		fields = append(fields, c.name+"="+text)
+		fields = append(fields, c.name+"="+string(text))
 	}
 	return strings.Join(fields, " ")
 }
@@ -412,8 +401,8 @@ func compare(t *testing.T, records *Records, row int, want map[string]any) {
 				t.Errorf("%s is %q, want %q", c.name, records.Bytes(row, i), v)
 			}
 		case Real:
-			if records.Real(row, i) != v || math.IsInf(records.Real(row, i), 0) {
-				t.Errorf("%s is %v, want %v", c.name, records.Real(row, i), v)
+			if records.Value(row, i).Real() != v || math.IsInf(records.Value(row, i).Real(), 0) {
+				t.Errorf("%s is %v, want %v", c.name, records.Value(row, i).Real(), v)
 			}
 		case Decimal:
 			if text, ok := v.(string); ok {
@@ -423,8 +412,8 @@ func compare(t *testing.T, records *Records, row int, want map[string]any) {
 				t.Errorf("%s is %s, want %v", c.name, records.Bytes(row, i), v)
 			}
 		case Integer:
-			if float64(records.Integer(row, i)) != v {
-				t.Errorf("%s is %v, want %v", c.name, records.Integer(row, i), v)
+			if float64(records.Value(row, i).N) != v {
+				t.Errorf("%s is %v, want %v", c.name, records.Value(row, i).N, v)
 			}
 		case JSON:
 			if !json.Valid(records.Bytes(row, i)) {
@@ -483,8 +472,8 @@ func TestBind(t *testing.T) {
 		t.Fatalf("%d records, %v, %v", records.Len(), refused, err)
 	}
 	for row := range records.Len() {
-		if string(records.Bytes(row, 0)) != "ann" || records.Integer(row, 1) != 7 || string(records.AppendUUID(nil, row, 2)) != claims["id"] {
-			t.Errorf("record %d: %q %d", row, records.Bytes(row, 0), records.Integer(row, 1))
+		if string(records.Bytes(row, 0)) != "ann" || records.Value(row, 1).N != 7 || string(UUID.AppendText(nil, records.Value(row, 2))) != claims["id"] {
+			t.Errorf("record %d: %q %d", row, records.Bytes(row, 0), records.Value(row, 1).N)
 		}
 	}
 	for name, bad := range map[string][]string{"sub": {"", "toolong", "a\x00", "\xff"}, "no": {"", "0", "1.5", "x"}, "id": {"", "7"}} {

@@ -2,7 +2,6 @@ package stream
 
 import (
 	"bytes"
-	"encoding/base64"
 	"math"
 	"strconv"
 	"unicode/utf8"
@@ -59,8 +58,8 @@ func (t Type) describe() string {
 	return ""
 }
 
-// parseText parses a value that needs no arena.
-func parseText(t Type, text []byte) (value, bool) {
+// parseScalar parses a value that needs no arena.
+func parseScalar(t Type, text []byte) (value, bool) {
 	switch t {
 	case Integer:
 		if n, err := strconv.ParseUint(string(text), 10, 64); err == nil {
@@ -98,11 +97,6 @@ func parseMoment(t Type, text []byte) (v value, exact, ok bool) {
 	}
 	micro, exact, ok := parse(text)
 	return value{n: uint64(micro), set: true}, exact, ok
-}
-
-func parseBytes(text []byte) ([]byte, bool) {
-	decoded, err := base64.StdEncoding.Strict().DecodeString(string(text))
-	return decoded, err == nil && !bytes.ContainsAny(text, "\r\n")
 }
 
 // outOfBounds returns why a value is refused; "" if it is not. text is the value of texts,

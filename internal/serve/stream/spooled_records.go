@@ -6,9 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
-	"strconv"
 	"time"
 
 	"spillway/internal/serve/queue"
@@ -36,14 +34,15 @@ func appendRecords(b []byte, r *Records, from, until int, refused []Refusal) ([]
 				b = append(b, 0)
 				continue
 			}
-			b = append(b, 1)
 			switch {
 			case c.kind.inArena():
-				b = queue.AppendBytes(b, r.Bytes(row, i))
+				b = queue.AppendBytes(append(b, 1), r.Bytes(row, i))
+			case v.big:
+				b = binary.AppendUvarint(append(b, 2), v.n)
 			case c.kind == Integer || c.kind == Timestamp:
-				b = binary.AppendVarint(b, int64(v.n))
+				b = binary.AppendVarint(append(b, 1), int64(v.n))
 			default:
-				b = binary.LittleEndian.AppendUint64(b, v.n)
+				b = binary.LittleEndian.AppendUint64(append(b, 1), v.n)
 			}
 		}
 	}
@@ -108,6 +107,8 @@ func decodeValue(d *queue.Decoder, kind Type, payload []byte) value {
 			d.Bad = true
 		}
 		return span(len(payload)-len(d.Rest)-len(text), len(text))
+	case set[0] == 2:
+		return value{n: d.Uvarint(), set: true, big: true}
 	case kind == Integer || kind == Timestamp:
 		return value{n: uint64(d.Varint()), set: true}
 	}
@@ -149,7 +150,7 @@ func (r *Records) move(row int, out *Records, schema *Schema, places []int, at t
 			values[place] = v
 			there[place] = true
 		case place >= 0 && schema.columns[place].Type == Decimal && (c.kind == Integer || c.kind == Real):
-			values[place] = out.addDecimal(c.kind, v)
+			values[place], _ = out.parse(Decimal, c.kind.AppendText(nil, r.Value(row, i))) // of a real, the shortest decimal
 			there[place] = true
 		case v.set && place < 0:
 			reason = fmt.Sprintf("the stream no longer has a column %s", c.name)
@@ -163,15 +164,11 @@ func (r *Records) move(row int, out *Records, schema *Schema, places []int, at t
 			if c.Required && !values[i].set {
 				reason = fmt.Sprintf("column %s must not be null now", c.Name)
 			}
-		case c.now:
-			values[i] = value{n: uint64(at.UnixMicro()), set: true}
-		case c.hasDefault && c.Type.inArena():
-			values[i] = span(len(out.arena), len(c.fallbackText))
-			out.arena = append(out.arena, c.fallbackText...)
-		case c.hasDefault:
-			values[i] = c.fallback
-		case c.Required:
-			reason = fmt.Sprintf("column %s is required now", c.Name)
+		default:
+			known := false
+			if values[i], known = out.fallback(&c, at.UnixMicro()); !known && c.Required {
+				reason = fmt.Sprintf("column %s is required now", c.Name)
+			}
 		}
 	}
 	if reason != "" {
@@ -180,18 +177,6 @@ func (r *Records) move(row int, out *Records, schema *Schema, places []int, at t
 	}
 	out.indexes = append(out.indexes, r.indexes[row])
 	return ""
-}
-
-// addDecimal adds the value of an integer or a real to the arena as a decimal. That of a
-// real is the shortest one that stands for it.
-func (r *Records) addDecimal(kind Type, v value) value {
-	start := len(r.arena)
-	if kind == Integer {
-		r.arena = strconv.AppendInt(r.arena, int64(v.n), 10)
-	} else {
-		r.arena = strconv.AppendFloat(r.arena, math.Float64frombits(v.n), 'f', -1, 64)
-	}
-	return span(start, len(r.arena)-start)
 }
 
 // SpooledJSON returns each record of an entry's payload as a JSON object, for people to
@@ -220,25 +205,13 @@ func (r *Records) object(row int) (json.RawMessage, error) {
 		if r.Null(row, i) {
 			continue
 		}
-		var field any
+		written := c.kind.AppendText(nil, r.Value(row, i))
+		var field any = json.RawMessage(written)
 		switch c.kind {
-		case Integer:
-			field = json.RawMessage(c.kind.AppendText(nil, r.Value(row, i)))
-		case Real:
-			field = math.Float64frombits(r.at(row, i).n)
-		case Boolean:
-			field = r.Boolean(row, i)
 		case Timestamp:
-			field = time.UnixMicro(r.Microseconds(row, i)).UTC()
-		case UUID:
-			field = string(r.AppendUUID(nil, row, i))
-		case JSON, Decimal:
-			field = json.RawMessage(r.Bytes(row, i))
-		default:
-			field = string(c.kind.AppendText(nil, r.Value(row, i)))
-			if _, isArray := c.kind.Element(); isArray {
-				field = json.RawMessage(r.Bytes(row, i))
-			}
+			field = time.UnixMicro(int64(r.at(row, i).n)).UTC()
+		case Text, UUID, Date, Time, Bytes:
+			field = string(written)
 		}
 		text, err := json.Marshal(map[string]any{c.name: field})
 		if err != nil {

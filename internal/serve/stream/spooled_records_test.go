@@ -67,24 +67,24 @@ func spooledPayload(t testing.TB, schema *Schema, lines string) []byte {
 // Spooled records are mapped to the columns of a changed stream, or rejected with a reason.
 func TestSpooledSchemaChange(t *testing.T) {
 	at := time.Date(2016, 12, 1, 10, 0, 0, 0, time.UTC)
-	payload := spooledPayload(t, spooledSchema(t, "id integer", "name text", "x real"), "{\"id\":-1,\"name\":\"é\",\"x\":1.5}\n{\"id\":2}\n{\"name\":\"c\"}")
+	payload := spooledPayload(t, spooledSchema(t, "id integer", "name text", "x real"), "{\"id\":-1,\"name\":\"é\",\"x\":1.5}\n{\"id\":18446744073709551615}\n{\"name\":\"c\"}")
 	tests := []struct {
 		columns []string
 		want    string
 		lost    string
 	}{
-		{[]string{"id integer", "name text", "x real"}, `{"id":-1,"name":"é","x":1.5} {"id":2} {"name":"c"}`, ""},
-		{[]string{"x real", "name text", "id integer"}, `{"x":1.5,"name":"é","id":-1} {"id":2} {"name":"c"}`, ""},
+		{[]string{"id integer", "name text", "x real"}, `{"id":-1,"name":"é","x":1.5} {"id":18446744073709551615} {"name":"c"}`, ""},
+		{[]string{"x real", "name text", "id integer"}, `{"x":1.5,"name":"é","id":-1} {"id":18446744073709551615} {"name":"c"}`, ""},
 		{
 			[]string{"id integer", "name text", "x real", "at timestamp default=now", "n integer default=7", "s text default=new", "u uuid"},
-			`{"id":-1,"name":"é","x":1.5,"at":"2016-12-01T10:00:00Z","n":7,"s":"new"} {"id":2,"at":"2016-12-01T10:00:00Z","n":7,"s":"new"} {"name":"c","at":"2016-12-01T10:00:00Z","n":7,"s":"new"}`, "",
+			`{"id":-1,"name":"é","x":1.5,"at":"2016-12-01T10:00:00Z","n":7,"s":"new"} {"id":18446744073709551615,"at":"2016-12-01T10:00:00Z","n":7,"s":"new"} {"name":"c","at":"2016-12-01T10:00:00Z","n":7,"s":"new"}`, "",
 		},
-		{[]string{"id decimal", "name text", "x decimal"}, `{"id":-1,"name":"é","x":1.5} {"id":2} {"name":"c"}`, ""},
-		{[]string{"id integer", "name decimal", "x real"}, `{"id":2}`, "0 column name was text and is decimal now, 2 column name was text and is decimal now"},
-		{[]string{"id integer", "name text", "x real", "d decimal default=1.50e1"}, `{"id":-1,"name":"é","x":1.5,"d":15.0} {"id":2,"d":15.0} {"name":"c","d":15.0}`, ""},
-		{[]string{"id integer", "name text"}, `{"id":2} {"name":"c"}`, "0 the stream no longer has a column x"},
+		{[]string{"id decimal", "name text", "x decimal"}, `{"id":-1,"name":"é","x":1.5} {"id":18446744073709551615} {"name":"c"}`, ""},
+		{[]string{"id integer", "name decimal", "x real"}, `{"id":18446744073709551615}`, "0 column name was text and is decimal now, 2 column name was text and is decimal now"},
+		{[]string{"id integer", "name text", "x real", "d decimal default=1.50e1"}, `{"id":-1,"name":"é","x":1.5,"d":15.0} {"id":18446744073709551615,"d":15.0} {"name":"c","d":15.0}`, ""},
+		{[]string{"id integer", "name text"}, `{"id":18446744073709551615} {"name":"c"}`, "0 the stream no longer has a column x"},
 		{[]string{"id text", "name text", "x real"}, `{"name":"c"}`, "0 column id was integer and is text now, 1 column id was integer and is text now"},
-		{[]string{"id integer required", "name text", "x real"}, `{"id":-1,"name":"é","x":1.5} {"id":2}`, "2 column id must not be null now"},
+		{[]string{"id integer required", "name text", "x real"}, `{"id":-1,"name":"é","x":1.5} {"id":18446744073709551615}`, "2 column id must not be null now"},
 		{[]string{"id integer", "name text", "x real", "y real required"}, "", "0 column y is required now, 1 column y is required now, 2 column y is required now"},
 	}
 	for _, test := range tests {

@@ -133,7 +133,7 @@ func (m *marked) Commit(_ context.Context, b *Batch) error {
 func (m *marked) insert(rows []Row) (stored []int64) {
 	var accepted, found []Row
 	for _, r := range rows {
-		switch n := r.Integer(r.Row, 0); {
+		switch n := r.Value(r.Row, 0).N; {
 		case n < 0:
 			r.Entry.Result.Refused = append(r.Entry.Result.Refused, RowRefusal{Row: r.Row, Reason: "negative"})
 		case n >= 1000000:

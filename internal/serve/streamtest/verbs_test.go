@@ -35,11 +35,11 @@ func TestSpoolVerbs(t *testing.T) {
 	expect(2, "there is no spool in", "retry")
 
 	storetest.FillSpool(t, data, true, 1, 13, 3)
-	var status struct{ Streams []spool.NameStatus }
+	var status struct{ Streams []spool.NameStats }
 	if err := json.Unmarshal([]byte(expect(0, "", "status", "--json")), &status); err != nil {
 		t.Fatal(err)
 	}
-	if s := status.Streams; len(s) != 1 || s[0].Stream != "/readings" || s[0].Groups != 3 || s[0].Records != 3 || s[0].OldestSeconds <= 0 {
+	if s := status.Streams; len(s) != 1 || s[0].Name != "/readings" || s[0].Groups != 3 || s[0].Rows != 3 || s[0].OldestSeconds <= 0 {
 		t.Errorf("status %+v", s)
 	}
 	lines := expect(0, `"record":{"id":13,"at":"2016-12-01T10:00:00Z","note":"é"}`, "export")
