@@ -13,8 +13,10 @@ import (
 )
 
 const (
-	logPendingMax = 1 << 20     // bytes of lines that wait to be written
-	logCloseWait  = time.Second // for these when the log is closed
+	logPendingMax = 1 << 20               // bytes of lines that wait to be written
+	logWriteAt    = 64 << 10              // bytes that are written at once, also before logEvery is over
+	logEvery      = 20 * time.Millisecond // that fewer bytes wait
+	logCloseWait  = time.Second           // for the last write
 )
 
 // AccessLog writes a line per request, and lets no request wait for it: lines that cannot be written, or that come faster than they
@@ -23,18 +25,19 @@ type AccessLog struct {
 	out     io.Writer
 	handler slog.Handler // writes lines to the log itself
 	lost    atomic.Uint64
+	some    chan struct{} // lines wait
+	many    chan struct{} // logWriteAt bytes wait
+	closing chan struct{}
 	done    chan struct{} // closed when nothing will be written any more
 
 	mu      sync.Mutex
-	wake    sync.Cond
 	pending []byte // whole lines
 	closed  bool
 }
 
-// NewAccessLog returns a log that writes to out in the format of a handler. The owner must call Close.
+// NewAccessLog returns a log that writes to out in the format of a handler. The owner must call Close, once.
 func NewAccessLog(out io.Writer, format func(io.Writer) slog.Handler) *AccessLog {
-	l := &AccessLog{out: out, done: make(chan struct{})}
-	l.wake.L = &l.mu
+	l := &AccessLog{out: out, some: make(chan struct{}, 1), many: make(chan struct{}, 1), closing: make(chan struct{}), done: make(chan struct{})}
 	l.handler = format(l)
 	go l.run()
 	return l
@@ -49,26 +52,42 @@ func (l *AccessLog) Write(line []byte) (int, error) {
 		return len(line), nil
 	}
 	if len(l.pending) == 0 {
-		l.wake.Signal()
+		signal(l.some)
 	}
 	l.pending = append(l.pending, line...)
+	if len(l.pending) >= logWriteAt {
+		signal(l.many)
+	}
 	return len(line), nil
+}
+
+// signal leaves a signal in c, if there is none yet.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
 
 // run writes what is pending until Close.
 func (l *AccessLog) run() {
 	defer close(l.done)
 	var lines []byte
-	for {
+	for closing := false; !closing; {
+		select {
+		case <-l.some:
+		case <-l.closing:
+		}
+		select {
+		case <-time.After(logEvery):
+		case <-l.many:
+		case <-l.closing:
+			closing = true
+		}
 		l.mu.Lock()
-		for len(l.pending) == 0 && !l.closed {
-			l.wake.Wait()
-		}
 		lines, l.pending = l.pending, lines[:0]
+		l.closed = closing
 		l.mu.Unlock()
-		if len(lines) == 0 {
-			return
-		}
 		if n, err := l.out.Write(lines); err != nil {
 			l.lost.Add(uint64(bytes.Count(lines[n:], []byte("\n"))))
 		}
@@ -77,10 +96,7 @@ func (l *AccessLog) run() {
 
 // Close writes the lines that wait, unless that takes longer than a second. Later lines are lost.
 func (l *AccessLog) Close() {
-	l.mu.Lock()
-	l.closed = true
-	l.wake.Signal()
-	l.mu.Unlock()
+	close(l.closing)
 	select {
 	case <-l.done:
 	case <-time.After(logCloseWait):
