@@ -37,7 +37,9 @@ type AccessLog struct {
 
 // NewAccessLog returns a log that writes to out in the format of a handler. The owner must call Close, once.
 func NewAccessLog(out io.Writer, format func(io.Writer) slog.Handler) *AccessLog {
-	l := &AccessLog{out: out, some: make(chan struct{}, 1), many: make(chan struct{}, 1), closing: make(chan struct{}), done: make(chan struct{})}
+	l := &AccessLog{
+		out: out, some: make(chan struct{}, 1), many: make(chan struct{}, 1), closing: make(chan struct{}), done: make(chan struct{}),
+	}
 	l.handler = format(l)
 	go l.run()
 	return l
