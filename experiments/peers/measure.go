@@ -115,7 +115,7 @@ func (s *stage) load(c contest, v variant, connections int) (run, error) {
 		return run{}, err
 	}
 	args := []string{
-		s.options.Spillway, "load", "http://" + v.address + c.path, "--pin", "--json", "--connections", strconv.Itoa(connections),
+		s.options.Spillway, "load", "http://" + v.address + c.path, "--pin", "--awake", "--json", "--connections", strconv.Itoa(connections),
 		"--duration", s.options.Duration.String(), "--warmup", s.options.Warmup.String(), "--watch", "app=" + v.address,
 	}
 	if c.watch > 0 {

@@ -43,7 +43,8 @@ func (p *PostgresPool) Close() {
 // server that speaks its protocol. It connects in the background and on demand, so it
 // succeeds even if the server is down. The zero fields of p take their defaults.
 //
-// Sessions are in UTC with ISO dates. The server cancels a statement after
+// Sessions are in UTC with ISO dates. Intervals and floating-point numbers have the server's default forms, unless a pooler
+// refuses to set these. The server cancels a statement after
 // p.StatementTimeout, unless a pooler refuses the setting. When a statement's context
 // ends, the server is asked to cancel the statement, except for what a CommitGuard guards.
 // A connection whose network is dead fails within a minute. The URL's sslmode decides about
@@ -70,7 +71,11 @@ func OpenPostgres(ctx context.Context, url URL, p Pool, log *slog.Logger) (*Post
 		"timezone":         "UTC",
 		"datestyle":        "ISO",
 	})
-	limit := &statementLimit{milliseconds: strconv.FormatInt(max(1, p.StatementTimeout.Milliseconds()), 10), log: log}
+	limit := &optionalParams{log: log, values: map[string]string{
+		timeoutParam:         strconv.FormatInt(max(1, p.StatementTimeout.Milliseconds()), 10),
+		"intervalstyle":      "postgres",
+		"extra_float_digits": "1", // all that are significant
+	}}
 	requests := new(cancels)
 	requests.ctx, requests.stop = context.WithCancel(context.WithoutCancel(ctx))
 	config.BeforeConnect = func(ctx context.Context, config *pgx.ConnConfig) error {
@@ -131,40 +136,57 @@ func setDefaults(params, defaults map[string]string) {
 // timeoutParam is the startup parameter that limits a statement.
 const timeoutParam = "statement_timeout"
 
-// statementLimit sets statement_timeout at connect, which a pooler may refuse. The first
-// connection finds out for the later ones.
-type statementLimit struct {
-	milliseconds string
-	log          *slog.Logger
+// optionalParams are set at connect, unless a pooler refuses them. The first connection finds out for the
+// later ones.
+type optionalParams struct {
+	log *slog.Logger
 
-	mu      sync.Mutex
-	known   bool // the server accepts the setting
-	refused bool
+	mu     sync.Mutex
+	values map[string]string // without those that were refused
+	known  bool              // the server accepts them
 }
 
-// beforeConnect adds the setting to the configuration of a new connection. Until it knows
-// whether the server accepts it, it tries on a connection of its own.
-func (s *statementLimit) beforeConnect(ctx context.Context, config *pgx.ConnConfig) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.refused {
+// beforeConnect adds the settings to the configuration of a new connection. Until it knows which ones the
+// server accepts, it tries on connections of its own.
+func (o *optionalParams) beforeConnect(ctx context.Context, config *pgx.ConnConfig) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for {
+		tried := config.Config.Copy()
+		setDefaults(tried.RuntimeParams, o.values)
+		if !o.known && len(o.values) > 0 {
+			conn, err := pgconn.ConnectConfig(ctx, tried)
+			if o.forget(err) {
+				continue
+			}
+			if err == nil {
+				err = conn.Close(ctx)
+			}
+			if err != nil {
+				return err
+			}
+			o.known = true
+		}
+		config.RuntimeParams = tried.RuntimeParams
 		return nil
 	}
-	setDefaults(config.RuntimeParams, map[string]string{timeoutParam: s.milliseconds})
-	if s.known {
-		return nil
-	}
-	conn, err := pgconn.ConnectConfig(ctx, &config.Config)
-	if err == nil {
-		s.known = true
-		return conn.Close(ctx)
-	}
+}
+
+// forget removes the setting that the pooler refuses. It reports whether there is one.
+func (o *optionalParams) forget(err error) bool {
 	var refusal *pgconn.PgError
-	if !errors.As(err, &refusal) || refusal.Code != protocolViolation || !strings.Contains(refusal.Message, timeoutParam) {
-		return err
+	if !errors.As(err, &refusal) || refusal.Code != protocolViolation {
+		return false
 	}
-	s.refused = true
-	s.log.Warn("the pooler refuses statement_timeout; statements are cancelled by this process instead", "error", err)
-	delete(config.RuntimeParams, timeoutParam)
-	return nil
+	for name := range o.values {
+		if !strings.Contains(strings.ToLower(refusal.Message), name) {
+			continue
+		}
+		if name == timeoutParam {
+			o.log.Warn("the pooler refuses statement_timeout; statements are cancelled by this process instead", "error", err)
+		}
+		delete(o.values, name)
+		return true
+	}
+	return false
 }

@@ -12,7 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,7 +21,7 @@ import (
 
 // The limits of the listener.
 const (
-	ConnectionsMax    = 256              // open at once; more are closed and counted
+	ConnectionsMax    = 256              // open at once; for each more one is closed and counted
 	HeaderBytesMax    = 16 << 10         // request line and headers
 	ReadTimeout       = 10 * time.Second // from a request's first byte to its last
 	WriteTimeout      = 30 * time.Second // one response; a profile adds its own seconds
@@ -127,31 +127,56 @@ func isLoopbackAddr(addr net.Addr) bool {
 	return !ok || tcp.IP.IsLoopback()
 }
 
-// connections limits the connections of the listener.
+// connections limits the connections of the listener. One without a request makes room for a new
+// one, so that clients that only hold connections do not keep others out.
 type connections struct {
-	open    atomic.Int64
 	refused prometheus.Counter
+
+	mu    sync.Mutex // guards what follows
+	open  int
+	quiet map[net.Conn]time.Time // without a request, and since when
 }
 
 func newConnections() *connections {
-	return &connections{refused: prometheus.NewCounter(prometheus.CounterOpts{
+	return &connections{quiet: make(map[net.Conn]time.Time), refused: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "spillway_admin_connections_refused_total",
 		Help: "Admin connections closed because too many were open.",
 	})}
 }
 
-// track is net/http's ConnState hook. It closes new connections beyond the limit, which
-// net/http then reports as closed.
+// track is net/http's ConnState hook. It closes a connection for each new one beyond the limit,
+// which net/http then reports as closed.
 func (c *connections) track(conn net.Conn, state http.ConnState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	switch state {
 	case http.StateNew:
-		if c.open.Add(1) > ConnectionsMax {
+		if c.open++; c.open > ConnectionsMax {
 			c.refused.Inc()
-			_ = conn.Close() // nothing to do if it fails
+			_ = c.leastLocked(conn).Close() // nothing to do if it fails
 		}
+		c.quiet[conn] = time.Now()
+	case http.StateIdle:
+		c.quiet[conn] = time.Now()
+	case http.StateActive:
+		delete(c.quiet, conn)
 	case http.StateClosed, http.StateHijacked:
-		c.open.Add(-1)
+		delete(c.quiet, conn)
+		c.open--
 	}
+}
+
+// leastLocked forgets the connection that has been without a request for the longest time, and
+// returns it. If there is none, it returns the new one.
+func (c *connections) leastLocked(fresh net.Conn) net.Conn {
+	least, since := fresh, time.Now()
+	for conn, t := range c.quiet {
+		if t.Before(since) {
+			least, since = conn, t
+		}
+	}
+	delete(c.quiet, least)
+	return least
 }
 
 // collectors returns the metrics of the limit.
@@ -159,6 +184,10 @@ func (c *connections) collectors() []prometheus.Collector {
 	open := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "spillway_admin_connections",
 		Help: "Admin connections open.",
-	}, func() float64 { return float64(c.open.Load()) })
+	}, func() float64 {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return float64(c.open)
+	})
 	return []prometheus.Collector{open, c.refused}
 }

@@ -20,8 +20,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
-
-	"spillway/internal/apptest"
 )
 
 func TestMain(m *testing.M) {
@@ -332,7 +330,7 @@ func testStopIsGraceful(t *testing.T) {
 	}
 }
 
-// Connections beyond the limit are closed. When others close, new ones are accepted.
+// Beyond the limit, a connection without a request is closed for each new one.
 func TestConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
 	base := start(t, Config{})
@@ -354,13 +352,21 @@ func TestConnectionsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer extra.Close()
-	if status := ask(extra); status != 0 {
-		t.Fatalf("a connection beyond the limit answered %d", status)
+	if status := ask(extra); status != 200 {
+		t.Fatalf("a connection beside idle ones answered %d", status)
 	}
+	closed := 0
 	for _, conn := range open {
-		conn.Close()
+		if ask(conn) == 0 {
+			closed++
+		}
 	}
-	apptest.Await(t, "a new connection is answered", func() bool { return answers(address) })
+	if closed != 1 {
+		t.Errorf("%d connections were closed for one", closed)
+	}
+	if !answers(address) {
+		t.Error("a connection beside idle ones got no answer")
+	}
 	_, _, body := get(t, base+"/metrics", nil)
 	if strings.Contains(body, "\nspillway_admin_connections_refused_total 0\n") {
 		t.Errorf("the refused connection was not counted:\n%s", body)

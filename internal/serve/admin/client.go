@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -21,62 +22,50 @@ const unixPrefix = "unix:"
 // Reload sends POST /reload to the admin listener at an address, HOST:PORT or unix:PATH.
 // refused says why the process has changed nothing; "" if the configuration is in force.
 func Reload(ctx context.Context, address, token string) (refused string, err error) {
-	status, body, err := send(ctx, http.MethodPost, address, "/reload", token)
+	err = call(ctx, http.MethodPost, address, "/reload", token, nil, nil)
+	var problem *refusal
+	if errors.As(err, &problem) && problem.status == http.StatusConflict {
+		return problem.detail, nil
+	}
 	if err != nil {
 		return "", fmt.Errorf("reload: %w", err)
 	}
-	switch status {
-	case http.StatusNoContent:
-		return "", nil
-	case http.StatusConflict:
-		return detailOf(body), nil
-	}
-	return "", fmt.Errorf("reload: %s answers %d %s: %s", address, status, http.StatusText(status), detailOf(body))
+	return "", nil
 }
 
 // ForgetUser sends DELETE /popups/users/USER to the admin listener at an address, HOST:PORT or
 // unix:PATH. Errors that wrap popup.ErrRequest say why no user can have the id.
-func ForgetUser(ctx context.Context, address, token, user string) (Forgotten, error) {
-	var done Forgotten
+func ForgetUser(ctx context.Context, address, token, user string) (done Forgotten, err error) {
 	name := strings.ReplaceAll(neturl.PathEscape(user), ".", "%2E") // "." and ".." would be taken as directories
-	status, body, err := send(ctx, http.MethodDelete, address, "/popups/users/"+name, token)
+	err = call(ctx, http.MethodDelete, address, "/popups/users/"+name, token, nil, readAs(&done))
+	var problem *refusal
+	if errors.As(err, &problem) && problem.status == http.StatusBadRequest {
+		return done, fmt.Errorf("%w: %s", popup.ErrRequest, problem.detail)
+	}
 	if err != nil {
 		return done, fmt.Errorf("forget user: %w", err)
-	}
-	if status == http.StatusBadRequest {
-		return done, fmt.Errorf("%w: %s", popup.ErrRequest, detailOf(body))
-	}
-	if status != http.StatusOK {
-		return done, fmt.Errorf("forget user: %s answers %d %s: %s", address, status, http.StatusText(status), detailOf(body))
-	}
-	if err := json.Unmarshal(body, &done); err != nil {
-		return done, fmt.Errorf("forget user: read the answer of %s: %w", address, err)
 	}
 	return done, nil
 }
 
-// detailOf returns the detail of a problem; "" if the body is something else.
-func detailOf(body []byte) string {
-	var problem struct{ Detail string }
-	if json.Unmarshal(body, &problem) != nil {
-		return ""
-	}
-	return problem.Detail
+// refusal is an answer that is neither 200 nor 204.
+type refusal struct {
+	address string
+	status  int
+	detail  string // of the problem; "" if the body is something else
 }
 
-// send sends a request without a body to the admin listener at an address.
-func send(ctx context.Context, method, address, path, token string) (status int, body []byte, err error) {
-	answer, err := sendBody(ctx, method, address, path, token, nil)
-	if err != nil {
-		return 0, nil, err
-	}
-	defer answer.Body.Close()
-	body, err = io.ReadAll(io.LimitReader(answer.Body, 1<<20))
-	return answer.StatusCode, body, err
+func (r *refusal) Error() string {
+	return fmt.Sprintf("%s answers %d %s: %s", r.address, r.status, http.StatusText(r.status), r.detail)
 }
 
-// sendBody sends a request to the admin listener at an address. The caller closes the body.
-func sendBody(ctx context.Context, method, address, path, token string, body []byte) (*http.Response, error) {
+func readAs(answer any) func(io.Reader) error {
+	return func(body io.Reader) error { return json.NewDecoder(body).Decode(answer) }
+}
+
+// call sends a request to the admin listener at an address, and has read take the body of a 200. Errors
+// are a *refusal, or of the connection.
+func call(ctx context.Context, method, address, path, token string, body []byte, read func(io.Reader) error) error {
 	transport := &http.Transport{DisableKeepAlives: true}
 	url := "http://" + address + path
 	if file, ok := strings.CutPrefix(address, unixPrefix); ok {
@@ -87,12 +76,28 @@ func sendBody(ctx context.Context, method, address, path, token string, body []b
 	}
 	request, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
-	return (&http.Client{Transport: transport}).Do(request)
+	answer, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	switch {
+	case answer.StatusCode == http.StatusNoContent && read == nil:
+		return nil
+	case answer.StatusCode == http.StatusOK && read != nil:
+		if err := read(answer.Body); err != nil {
+			return fmt.Errorf("read the answer of %s: %w", address, err)
+		}
+		return nil
+	}
+	var problem struct{ Detail string }
+	_ = readAs(&problem)(io.LimitReader(answer.Body, 1<<20)) // for the message only
+	return &refusal{address, answer.StatusCode, problem.Detail}
 }
 
 // SpoolClient is a spool of the process at an admin listener. It implements spool.Remote.
@@ -103,7 +108,7 @@ var _ spool.Remote = SpoolClient{}
 // Status implements spool.Remote.
 func (c SpoolClient) Status(ctx context.Context) ([]spool.NameStats, error) {
 	var answer struct{ Streams []spool.NameStats }
-	err := c.ask(ctx, http.MethodGet, "", nil, func(body io.Reader) error { return json.NewDecoder(body).Decode(&answer) })
+	err := c.ask(ctx, http.MethodGet, "", nil, readAs(&answer))
 	return answer.Streams, err
 }
 
@@ -124,33 +129,27 @@ func (c SpoolClient) Export(ctx context.Context, filter spool.Filter, dead bool,
 func (c SpoolClient) Do(ctx context.Context, o spool.Order) (done spool.Done, err error) {
 	body, err := json.Marshal(o)
 	if err == nil {
-		err = c.ask(ctx, http.MethodPost, "/"+string(o.Work), body, func(body io.Reader) error { return json.NewDecoder(body).Decode(&done) })
+		err = c.ask(ctx, http.MethodPost, "/"+string(o.Work), body, readAs(&done))
 	}
 	return done, err
 }
 
-// ask sends a request and has read take the body of the answer.
+// ask is call for a path below that of the spool.
 func (c SpoolClient) ask(ctx context.Context, method, path string, body []byte, read func(io.Reader) error) error {
-	answer, err := sendBody(ctx, method, c.Address, "/spools/"+c.Name+path, c.Token, body)
-	if err != nil {
+	err := call(ctx, method, c.Address, "/spools/"+c.Name+path, c.Token, body, read)
+	var problem *refusal
+	var unreached *neturl.Error
+	switch {
+	case errors.As(err, &unreached):
 		return fmt.Errorf("ask the process that has the spool: %w; name its configuration with --config, or its admin listener with --admin", err)
+	case !errors.As(err, &problem):
+		return err
+	case problem.status == http.StatusConflict:
+		return fmt.Errorf("%s: %w", c.Address, refusedOrder(problem.detail))
+	case problem.status == http.StatusUnauthorized:
+		problem.detail = "it requires a token: name its configuration with --config"
 	}
-	defer answer.Body.Close()
-	if answer.StatusCode == http.StatusOK {
-		if err := read(answer.Body); err != nil {
-			return fmt.Errorf("read the answer of %s: %w", c.Address, err)
-		}
-		return nil
-	}
-	text, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<20)) // for the message only
-	detail := detailOf(text)
-	switch answer.StatusCode {
-	case http.StatusConflict:
-		return fmt.Errorf("%s: %w", c.Address, refusedOrder(detail))
-	case http.StatusUnauthorized:
-		detail = "it requires a token: name its configuration with --config"
-	}
-	return fmt.Errorf("%s answers %d %s: %s", c.Address, answer.StatusCode, http.StatusText(answer.StatusCode), detail)
+	return err
 }
 
 // refusedOrder is a spool.ErrOrder with the text of another process.

@@ -64,28 +64,11 @@ type tables struct {
 	popups func() popupTables
 }
 
-func postgresTables(db *postgres.DB) tables {
-	return tables{
-		source: db.Source,
-		stream: func(schema *stream.Schema) streamDatabase { return db.Stream(schema) },
-		popups: func() popupTables { return db.Popups() },
-	}
-}
-
-func mysqlTables(db *mysql.DB) tables {
-	return tables{
-		source: db.Source,
-		stream: func(schema *stream.Schema) streamDatabase { return db.Stream(schema) },
-		popups: func() popupTables { return db.Popups() },
-	}
-}
-
-func sqliteTables(db *sqlite.DB) tables {
-	return tables{
-		source: db.Source,
-		stream: func(schema *stream.Schema) streamDatabase { return db.Stream(schema) },
-		popups: func() popupTables { return db.Popups() },
-	}
+// tablesOf returns the tables of an adapter, which has types of its own.
+func tablesOf[S streamDatabase, P popupTables](
+	source func(feed.Definition) (feed.Source, error), newStream func(*stream.Schema) S, popups func() P,
+) tables {
+	return tables{source, func(schema *stream.Schema) streamDatabase { return newStream(schema) }, func() popupTables { return popups() }}
 }
 
 // stores opens each database once, by its URL.
@@ -125,13 +108,13 @@ func openDatabase(ctx context.Context, url database.URL, pool database.Pool, log
 	switch url.Driver {
 	case database.SQLite:
 		db, err := sqlite.New(url, pool, log)
-		return db, sqliteTables(db), err
+		return db, tablesOf(db.Source, db.Stream, db.Popups), err
 	case database.MySQL:
 		db, err := mysql.Open(ctx, url, pool, log)
-		return db, mysqlTables(db), exit.UsageError(err) // it connects later, so the URL is wrong
+		return db, tablesOf(db.Source, db.Stream, db.Popups), exit.UsageError(err) // it connects later, so the URL is wrong
 	}
 	db, err := postgres.Open(ctx, url, pool, log)
-	return db, postgresTables(db), err
+	return db, tablesOf(db.Source, db.Stream, db.Popups), err
 }
 
 // retain closes the databases that are not in use.

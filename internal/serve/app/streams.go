@@ -53,7 +53,9 @@ func (a *app) openStreams() error {
 		if err != nil {
 			return err
 		}
-		schema, err := stream.NewSchema(streamDefinition(c))
+		d := streamDefinition(c)
+		d.Special, d.Loose = st.url.Driver != database.MySQL, st.url.Driver != database.Postgres
+		schema, err := stream.NewSchema(d)
 		if err != nil {
 			return exit.UsageError(err)
 		}

@@ -37,11 +37,11 @@ var databases = []struct {
 // record must be accounted for exactly once, with the values that were sent.
 func TestChaos(t *testing.T) {
 	apptest.Long(t)
-	seed := number(t, seedVariable, rand.Uint64N(1_000_000))
-	usual := uint64(operationsUsual)
+	unset, usual := rand.Uint64N(1_000_000), uint64(operationsUsual)
 	if os.Getenv(minutesVariable) == "" {
-		usual = operationsFew
+		unset, usual = 1, operationsFew
 	}
+	seed := number(t, seedVariable, unset)
 	operations := int(number(t, operationsVariable, usual))
 	end := time.Now().Add(time.Duration(number(t, minutesVariable, 0)) * time.Minute)
 	total := newTally()

@@ -30,7 +30,7 @@ func (r *run) operations() []operation {
 		{"stop spillway", 3, up, r.stopService},
 		{"start spillway", 12, down, r.startService},
 		{"restart spillway", 4, up, r.restartService},
-		{"kill spillway and start", 4, up, func() (string, error) { r.service.Kill(); return "", r.service.Start() }},
+		{"kill spillway and start", 4, up, func() (string, error) { r.service.Kill(); return r.startService() }},
 		{"change ack", 4, always, r.changeAck},
 		{"change path", 3, always, r.changePath},
 		{"reload", 2, up, r.reload},

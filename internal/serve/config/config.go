@@ -99,7 +99,7 @@ type Feed struct {
 	SQL        string        `yaml:"sql" required:"true" doc:"one SELECT without ORDER BY and LIMIT; parameters as :name"`
 	Key        Keys          `yaml:"key" required:"true" doc:"output columns that order the feed, descending unless followed by asc; unique together, NOT NULL, immutable"`
 	Envelope   string        `yaml:"envelope" default:"data" enum:"data,none,return_code" doc:"what is around the rows of an answer"`
-	Params     Params        `yaml:"params" doc:"NAME: TYPE or NAME: {type, default, list_max}; text, integer, real, boolean, timestamp or uuid; with list_max (1 to 1000) a list of up to that many values; claim.NAME: of the JWT"`
+	Params     Params        `yaml:"params" doc:"NAME: TYPE or NAME: {type, default, list_max}; text, integer, real, decimal, boolean, timestamp, date, time, uuid or bytes; with list_max (1 to 1000) a list of up to that many values; claim.NAME: of the JWT"`
 	Filters    Types         `yaml:"filters" doc:"NAME: TYPE of up to 4 output columns that requests can filter by"`
 	Timestamps string        `yaml:"timestamps" default:"database" enum:"database,rfc3339" doc:"as the database has them, or RFC 3339 in UTC"`
 	Numbers    string        `yaml:"numbers" default:"json" enum:"json,text" doc:"decimals and integers of 64 bits as JSON numbers or strings"`
@@ -116,7 +116,7 @@ type Feed struct {
 	OffsetMax  int           `yaml:"offset_max" default:"100000000" range:"0..1000000000000" doc:"largest offset" over:"400"`
 	WaitersMax int           `yaml:"waiters_max" default:"1000" range:"1..1000000" doc:"requests waiting for the database, per value of the parameters" over:"503; 'spillway_feed_refused_total'"`
 	WindowsMax int           `yaml:"windows_max" default:"100" range:"1..100000" doc:"windows kept, one per value of the parameters" over:"the values asked for most keep theirs; 'spillway_feed_evictions_total'"`
-	LiveMax    int           `yaml:"live_max" range:"0..99999" doc:"of windows_max, values of the parameters that may have listeners at once" over:"503 'busy'; 'spillway_feed_refused_total'"`
+	LiveMax    int           `yaml:"live_max" range:"0..99999" doc:"of windows_max, values of the parameters that may have listeners at once; of one user ('claim.…'), a quarter" over:"503 'busy'; 'spillway_feed_refused_total'"`
 	SweepShare float64       `yaml:"sweep_share" default:"0.02" range:"0.001..1" doc:"share of one connection spent counting rows for deep offsets" over:"counting pauses; 'spillway_feed_segment_age_seconds'"`
 	SweepBytes int           `yaml:"sweep_bytes" default:"67108864" range:"65536..68719476736" doc:"memory of these counts" over:"503 'counting' for larger offsets; 'spillway_feed_segment_bytes'"`
 }
@@ -188,7 +188,7 @@ func (p Params) Names() []string {
 // Param is a named, typed parameter that may be optional, or a list.
 type Param struct {
 	Name    string   `yaml:",key"`
-	Type    string   `yaml:"type" short:"true"` // text, integer, real, boolean, timestamp or uuid
+	Type    string   `yaml:"type" short:"true"` // text, integer, real, decimal, boolean, timestamp, date, time, uuid or bytes
 	Default Literals `yaml:"default"`           // its value in requests that lack it; none: they are rejected
 	ListMax int      `yaml:"list_max"`          // at least 1: a list of 1 to this many values; 0: one value
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // paramTypes are the parameter types of the engines.
-const paramTypes = "text,integer,real,boolean,timestamp,uuid"
+const paramTypes = "text,integer,real,decimal,boolean,timestamp,date,time,uuid,bytes"
 
 // The query parameters that a feed or a query has anyway.
 const (

@@ -130,7 +130,7 @@ func TestValidateRefusesFeed(t *testing.T) {
 		refused("filters."+name+": must have another name, here and in sql; reserved: limit, offset, before, fields", func(f *Feed) { f.Filters = Types{{name, "text"}} })
 	}
 	refused(`envelope: must be data, none or return_code, not "array"`, func(f *Feed) { f.Envelope = "array" })
-	refused(`params.a: must be text, integer, real, boolean, timestamp or uuid, not "string"`, func(f *Feed) { f.Params = Params{{Name: "a", Type: "string"}} })
+	refused(`params.a: must be text, integer, real, decimal, boolean, timestamp, date, time, uuid or bytes, not "string"`, func(f *Feed) { f.Params = Params{{Name: "a", Type: "string"}} })
 	refused("params.a.default: cannot be used", func(f *Feed) { f.Params = Params{{Name: "a", Type: "integer", Default: Literals{"x"}}} })
 	refused("filters.o.id: must be the name of an output column", func(f *Feed) { f.Filters = Types{{"o.id", "text"}} })
 	refused("filters.a: must not be a parameter", func(f *Feed) { f.Params, f.Filters = Params{{Name: "a", Type: "text"}}, Types{{"a", "text"}} })
@@ -165,15 +165,15 @@ func TestValidateQueryParams(t *testing.T) {
 			{Name: "c", Type: "integer", Default: Literals{"+7"}, ListMax: 1000},
 			{Name: "limit", Type: "uuid", ListMax: 2},
 		},
-		"queries[0].params.fields: must have another name, here and in sql; reserved: fields":               {{Name: "fields", Type: "text"}},
-		"queries[0].params.?: must be a name of letters":                                                    {{Name: "a b", Type: "text"}},
-		`queries[0].params.a: must be text, integer, real, boolean, timestamp or uuid`:                      {{Name: "a", Type: "decimal", Default: Literals{"1"}}},
-		`queries[0].params.a.list_max: must be from 0 to 1000, not "1001"`:                                  {{Name: "a", Type: "text", ListMax: 1001}},
-		`queries[0].params.a.list_max: must be from 0 to 1000, not "-1"`:                                    {{Name: "a", Type: "text", ListMax: -1}},
-		`queries[0].params.a.default: cannot be used: a must be a whole number of at most 64 bits, not "x"`: {{Name: "a", Type: "integer", Default: Literals{"x"}}},
-		`queries[0].params.a.default: cannot be used: 2 values; a list has at least one`:                    {{Name: "a", Type: "integer", Default: Literals{"1", "2"}}},
-		`queries[0].params.a.default: cannot be used: 0 values; a list has at least one`:                    {{Name: "a", Type: "integer", Default: Literals{}, ListMax: 2}},
-		`queries[0].params.a.default: cannot be used: a has more than 2 values`:                             {{Name: "a", Type: "integer", Default: Literals{"1", "2", "3"}, ListMax: 2}},
+		"queries[0].params.fields: must have another name, here and in sql; reserved: fields":                      {{Name: "fields", Type: "text"}},
+		"queries[0].params.?: must be a name of letters":                                                           {{Name: "a b", Type: "text"}},
+		`queries[0].params.a: must be text, integer, real, decimal, boolean, timestamp, date, time, uuid or bytes`: {{Name: "a", Type: "json", Default: Literals{"1"}}},
+		`queries[0].params.a.list_max: must be from 0 to 1000, not "1001"`:                                         {{Name: "a", Type: "text", ListMax: 1001}},
+		`queries[0].params.a.list_max: must be from 0 to 1000, not "-1"`:                                           {{Name: "a", Type: "text", ListMax: -1}},
+		`queries[0].params.a.default: cannot be used: a must be a whole number of at most 64 bits, not "x"`:        {{Name: "a", Type: "integer", Default: Literals{"x"}}},
+		`queries[0].params.a.default: cannot be used: 2 values; a list has at least one`:                           {{Name: "a", Type: "integer", Default: Literals{"1", "2"}}},
+		`queries[0].params.a.default: cannot be used: 0 values; a list has at least one`:                           {{Name: "a", Type: "integer", Default: Literals{}, ListMax: 2}},
+		`queries[0].params.a.default: cannot be used: a has more than 2 values`:                                    {{Name: "a", Type: "integer", Default: Literals{"1", "2", "3"}, ListMax: 2}},
 	} {
 		query.Params = params
 		err := valid(func(c *Config) { c.Queries = []Query{query} }).Validate()

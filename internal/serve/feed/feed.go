@@ -63,7 +63,7 @@ type Config struct {
 	OffsetMax  int             // the largest offset
 	WaitersMax int             // requests waiting at once, per value of the parameters
 	WindowsMax int             // windows kept at once
-	LiveMax    int             // of them, how many may have listeners, if there are parameters
+	LiveMax    int             // of them, how many may have listeners, if there are parameters; of one user: a quarter
 	CursorMax  int             // characters of a page's Next, up to CursorMax; 0: CursorMax
 	Envelope   Envelope        // of all answers
 	SweepShare float64         // share of one connection's time spent counting rows
@@ -116,8 +116,9 @@ type Feed struct {
 
 	mu        sync.Mutex // guards changes of windows and what follows
 	admission admission
-	retired   uint64 // pages from windows that are gone
-	lives     int    // windows with listeners
+	retired   uint64         // pages from windows that are gone
+	lives     int            // windows with listeners
+	livesOf   map[string]int // of them, those of each user, by the claims among the values
 
 	counters counters
 }
@@ -132,6 +133,7 @@ func Open(cfg Config, source Source) *Feed {
 		fingerprint: cfg.fingerprint(),
 		sweeps:      newBudget(cfg.SweepShare, time.Now()),
 		seed:        maphash.MakeSeed(),
+		livesOf:     make(map[string]int),
 		admission:   newAdmission(cfg.WindowsMax, cfg.IdleAfter),
 	}
 	limits := coalesce.Limits{Callers: cfg.WaitersMax}

@@ -10,7 +10,8 @@ import (
 	"spillway/internal/serve/param"
 )
 
-// ErrLive means that as many values of the parameters have listeners as may. Retry later.
+// ErrLive means that as many values of the parameters have listeners as may, in all or of one
+// user. Retry later.
 var ErrLive = errors.New("too many values of the parameters have listeners")
 
 // Event is a window's first page in its default size, as all listeners get it. It is
@@ -119,7 +120,7 @@ func (f *Feed) join(args []string, now time.Time) (*window, error) {
 	}
 	w, ok := (*f.windows.Load())[name]
 	first := !ok || !w.live()
-	if first && len(args) > 0 && f.lives >= f.cfg.LiveMax {
+	if first && len(args) > 0 && !f.mayLiveLocked(args) {
 		return nil, ErrLive
 	}
 	if !ok {
@@ -138,8 +139,27 @@ func (f *Feed) join(args []string, now time.Time) (*window, error) {
 	}
 	if w.listeners++; w.listeners == 1 {
 		f.lives++
+		f.livesOf[f.user(args)]++
 	}
 	return w, nil
+}
+
+// mayLiveLocked reports whether one more value may have listeners: LiveMax in all, and a quarter
+// of them for one user, so that none takes all.
+func (f *Feed) mayLiveLocked(args []string) bool {
+	user := f.user(args)
+	return f.lives < f.cfg.LiveMax && (user == "" || f.livesOf[user] < max(1, f.cfg.LiveMax/4))
+}
+
+// user returns what identifies a user: the claims among the values; "" if there are none.
+func (f *Feed) user(args []string) string {
+	var claims []string
+	for i, p := range f.cfg.Params {
+		if _, isClaim := p.Claim(); isClaim {
+			claims = append(claims, args[i])
+		}
+	}
+	return string(param.AppendArgs(nil, claims))
 }
 
 // Close ends the listener. It must be called once.
@@ -153,6 +173,10 @@ func (l *Listener) Close() {
 		return
 	}
 	f.lives--
+	user := f.user(w.args)
+	if f.livesOf[user]--; f.livesOf[user] == 0 {
+		delete(f.livesOf, user)
+	}
 	w.event.Store(nil)
 	w.asked.Store(time.Now().UnixNano())
 }

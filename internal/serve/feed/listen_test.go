@@ -4,12 +4,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
+
+	"spillway/internal/serve/param"
 )
 
 func listen(t *testing.T, f *Feed, args ...string) *Listener {
@@ -162,6 +165,40 @@ func TestAppendEvent(t *testing.T) {
 			if want := strings.ToValidUTF8(value[i], "\uFFFD"); read[i] != want {
 				t.Fatalf("%q, want %q", read[i], want)
 			}
+		}
+	})
+}
+
+// One user may listen to a quarter of the values, and leaves the others to other users.
+func TestListenersOfOneUser(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := byCity(100)
+		cfg.LiveMax = 20
+		cfg.Params = append(slices.Clone(cfg.Params), param.Param{Name: "claim.sub", Type: param.Text})
+		f := Open(cfg, newTable(500))
+		defer f.Close()
+		var held []*Listener
+		for i := range cfg.LiveMax {
+			l, err := f.Listen(t.Context(), time.Now(), []string{fmt.Sprint(i), "one"})
+			if (err == nil) != (i < 5) || err != nil && !errors.Is(err, ErrLive) {
+				t.Errorf("value %d of a user: %v", i, err)
+			}
+			if err == nil {
+				held = append(held, l)
+			}
+		}
+		for i := range 15 {
+			held = append(held, listen(t, f, "1", fmt.Sprint(i)))
+		}
+		if _, err := f.Listen(t.Context(), time.Now(), []string{"1", "last"}); !errors.Is(err, ErrLive) {
+			t.Errorf("value %d: %v", cfg.LiveMax+1, err)
+		}
+		for _, l := range held {
+			l.Close()
+		}
+		if f.lives != 0 || len(f.livesOf) != 0 {
+			t.Errorf("%d values with listeners, of %v", f.lives, f.livesOf)
 		}
 	})
 }

@@ -46,6 +46,12 @@ func (s *source) checkFeed(ctx context.Context, window int) error {
 		if err := s.def.CheckFilters(d.columns.names); err != nil {
 			return err
 		}
+		for _, p := range s.def.Params {
+			if t := d.columns.typeOf(p.Name); p.Filter && p.Type != param.Text && (t == "ENUM" || t == "SET") {
+				return fmt.Errorf("the filter %s is %s, and the column is of type %s, which MySQL would compare by the position of the label: "+
+					"declare it as text", p.Name, p.Type, t)
+			}
+		}
 		ck.check = plans.Check{Key: o.key(s.def), Window: window, Tables: o.tables, Descending: se.Server.DescendingIndexes()}
 		return ck.checkTables(ctx, se, o)
 	})

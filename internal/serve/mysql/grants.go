@@ -161,8 +161,11 @@ func (st *Stream) Grants(ctx context.Context) ([]database.Grant, error) {
 			return fmt.Errorf("there is no table %s", st.def.Table)
 		}
 		table := database.Grant{Privileges: []string{"INSERT"}, Object: plans.TableName{Schema: rows[0][0], Name: rows[0][1]}.SQL(plans.MySQL)}
-		if len(st.def.Key) > 0 { // ON DUPLICATE KEY UPDATE
-			table.Privileges = append(table.Privileges, "SELECT", "UPDATE")
+		if len(st.def.Key) > 0 {
+			table.Privileges = append(table.Privileges, "SELECT")
+			if !se.Server.MariaDB { // MySQL 8 lets nobody lock rows who may not change them
+				table.Privileges = append(table.Privileges, "UPDATE")
+			}
 		}
 		grants = append(grants, table)
 		return se.addOwn(ctx, &grants, streamtables.Own(dialect, st.def.Spooled))

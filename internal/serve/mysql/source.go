@@ -8,6 +8,7 @@ import (
 	"math"
 	"regexp"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -64,8 +65,17 @@ func (db *DB) source(def feed.Definition) (*source, error) {
 
 // placeholder stands for the value of a parameter.
 func placeholder(p param.Param) string {
-	if p.Type == param.Timestamp {
+	switch p.Type {
+	case param.Timestamp:
 		return "CAST(? AS DATETIME(6))"
+	case param.Date:
+		return "CAST(? AS DATE)"
+	case param.Time:
+		return "CAST(? AS TIME(6))"
+	case param.Decimal:
+		return fmt.Sprintf("CAST(? AS DECIMAL(%d,%d))", decimalMax, scaleMax)
+	case param.Bytes:
+		return "CAST(? AS BINARY)"
 	}
 	return "?"
 }
@@ -146,7 +156,7 @@ func (s *source) explainError(r feed.Range, err error) error {
 		return fmt.Errorf("the server stopped the statement after the statement timeout of %v: %w", s.db.bounds.StatementTimeout, err)
 	}
 	if len(s.def.Params) > 0 && rejectsValue(refused) {
-		return fmt.Errorf("%w: %w", param.ErrValue, err)
+		return param.Rejected(s.def.Params, r.Args, err)
 	}
 	return err
 }
@@ -225,7 +235,9 @@ func bindFilter(p param.Param, text, columnType string) (any, error) {
 	switch {
 	case param.Finer(p, text):
 		return nil, nil
-	case columnType == "DECIMAL" && (p.Type == param.Text || p.Type == param.Real):
+	case columnType == "YEAR" && !isYear(text): // 5 would be 2005
+		return nil, nil
+	case columnType == "DECIMAL" && isNumeric(p.Type):
 		if !number.MatchString(text) {
 			return nil, nil
 		}
@@ -242,8 +254,15 @@ func bindFilter(p param.Param, text, columnType string) (any, error) {
 
 func bindParam(kind param.Type, text string) (any, error) {
 	switch kind {
-	case param.Text, param.UUID:
+	case param.Text, param.UUID, param.Date, param.Time:
 		return text, nil
+	case param.Decimal:
+		if whole, _, _ := strings.Cut(strings.TrimPrefix(text, "-"), "."); len(whole) > decimalMax-scaleMax {
+			return nil, fmt.Errorf("%w: it has more than %d digits before the point", param.ErrValue, decimalMax-scaleMax)
+		}
+		return text, nil
+	case param.Bytes:
+		return param.Raw(text)
 	case param.Integer:
 		if n, err := strconv.ParseUint(text, 10, 64); err == nil && n > math.MaxInt64 {
 			return n, nil
@@ -260,14 +279,29 @@ func bindParam(kind param.Type, text string) (any, error) {
 	return nil, fmt.Errorf("unknown type %q", kind)
 }
 
+// isYear reports whether a YEAR has a value.
+func isYear(text string) bool {
+	n, err := strconv.Atoi(text)
+	return err == nil && (n == 0 || n >= 1901 && n <= 2155)
+}
+
+// isNumeric reports whether values of a type are compared with a DECIMAL digit by digit.
+func isNumeric(t param.Type) bool { return t == param.Text || t == param.Real || t == param.Decimal }
+
 // number matches what the server reads as a number as a whole.
 var number = regexp.MustCompile(`^(?i)[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]{1,3})?$`)
 
 // sampleOf returns a value with which the feed is described and explained.
 func sampleOf(kind param.Type) string {
 	switch kind {
-	case param.Integer, param.Real:
+	case param.Integer, param.Real, param.Decimal:
 		return "1"
+	case param.Date:
+		return "2016-12-01"
+	case param.Time:
+		return "23:59:57"
+	case param.Bytes:
+		return "YQ=="
 	case param.Boolean:
 		return "true"
 	case param.Timestamp:

@@ -95,7 +95,7 @@ func boundArgs(dst []any, values []any) []any {
 
 // filterPlaceholder stands for the value of a filter.
 func (w writer) filterPlaceholder(p param.Param) string {
-	if cast, ok := w.decimals[p.Name]; ok && (p.Type == param.Text || p.Type == param.Real) {
+	if cast, ok := w.decimals[p.Name]; ok && isNumeric(p.Type) {
 		return cast
 	}
 	return placeholder(p)

@@ -24,9 +24,9 @@ import (
 // Tables of engines other than InnoDB are refused, also behind a view. Each batch compares what
 // the table is with what it was when it was checked.
 //
-// With stream.Definition.Key, ON DUPLICATE KEY UPDATE leaves a row whose key exists
-// unchanged. That clause applies to every unique index; if the existing row has another
-// key, it sets a key column to NULL, which fails. Key columns must therefore be NOT NULL.
+// With stream.Definition.Key, the same INSERT fails if a key exists. The rows whose keys the table
+// has are then left out, and the others are inserted. ON DUPLICATE KEY UPDATE is never used, because
+// it applies to every unique index, and runs UPDATE triggers.
 //
 // Booleans are stored as 1 and 0, timestamps in UTC, JSON and UUIDs as text. The server rounds or
 // cuts many values that a column does not hold, so that these are refused here.
@@ -63,23 +63,14 @@ func (db *DB) Stream(schema *stream.Schema) *Stream {
 // powerBelow returns the largest power of two up to n.
 func powerBelow(n int) int { return 1 << (bits.Len(uint(n)) - 1) }
 
-// insert returns the INSERT of n rows. A plain one fails on any unique index.
-func (st *Stream) insert(n int, plain bool) string {
+// insert returns the INSERT of n rows. It fails on any unique index.
+func (st *Stream) insert(n int) string {
 	var names []string
 	for _, c := range st.columns {
 		names = append(names, plans.MySQL.QuoteAlways(c.Name))
 	}
 	table := plans.ParseTableName(st.def.Table).SQL(plans.MySQL)
-	sql := fmt.Sprintf("INSERT INTO %s (%s) VALUES %s", table, strings.Join(names, ", "), tuples(n, len(st.columns)))
-	if len(st.def.Key) == 0 || plain {
-		return sql
-	}
-	var same []string
-	for _, name := range st.def.Key {
-		same = append(same, fmt.Sprintf("%s <=> VALUES(%s)", plans.MySQL.QuoteAlways(name), plans.MySQL.QuoteAlways(name)))
-	}
-	first := plans.MySQL.QuoteAlways(st.def.Key[0])
-	return fmt.Sprintf("%s ON DUPLICATE KEY UPDATE %s = IF(%s, %s, NULL)", sql, first, strings.Join(same, " AND "), first)
+	return fmt.Sprintf("INSERT INTO %s (%s) VALUES %s", table, strings.Join(names, ", "), tuples(n, len(st.columns)))
 }
 
 // tuples writes the placeholders of n rows.
@@ -94,15 +85,20 @@ func (st *Stream) Ping(ctx context.Context) error { return st.db.Ping(ctx) }
 // Close does nothing: the connections belong to the DB.
 func (st *Stream) Close() error { return nil }
 
-// Check has the database prepare the stream's statement, creates the stream's own tables if
+// Check has the database prepare the stream's statements, creates the stream's own tables if
 // they are missing, and checks the privileges.
 func (st *Stream) Check(ctx context.Context) error {
 	err := st.db.withSession(ctx, func(ctx context.Context, se *session) error {
 		if err := st.prepareTables(ctx, se); err != nil {
 			return err
 		}
-		if _, err := se.prepare(ctx, st.insert(1, false)); err != nil {
+		if _, err := se.prepare(ctx, st.insert(1)); err != nil {
 			return err
+		}
+		if len(st.def.Key) > 0 {
+			if _, err := se.prepare(ctx, st.find(*st.held.Load(), 1)); err != nil {
+				return err
+			}
 		}
 		return checkRights(ctx, se, streamtables.Own(dialect, st.def.Spooled))
 	})
@@ -123,7 +119,7 @@ func (st *Stream) prepareTables(ctx context.Context, se *session) error {
 	}
 	stamp, err := st.readStamp(ctx, se)
 	if err == nil && len(stamp.watched) == 0 {
-		if _, err = se.prepare(ctx, st.insert(1, false)); err == nil { // or else the server says what is missing
+		if _, err = se.prepare(ctx, st.insert(1)); err == nil { // or else the server says what is missing
 			err = fmt.Errorf("%w: %s has changed", stream.ErrTransient, st.def.Table)
 		}
 	}

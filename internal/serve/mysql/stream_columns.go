@@ -100,44 +100,35 @@ func (st *Stream) checkColumns(ctx context.Context, se *session) error {
 			}
 			held[i].strict = true
 		}
-		if err := st.checkSeconds(c, found); err != nil {
-			return err
+		if found.kind == "datetime" || found.kind == "timestamp" {
+			if reason := c.CheckSeconds(st.db.log, st.def.Name, found.full, found.scale); reason != "" {
+				return fmt.Errorf("%w: %s", tables.ErrUnusable, reason)
+			}
 		}
 	}
-	if err := st.checkTriggers(ctx, se); err != nil {
+	if err := st.checkIndex(ctx, se); err != nil {
 		return err
 	}
 	st.held.Store(&held)
 	return nil
 }
 
-// checkSeconds warns of a column that rejects the milliseconds that browsers send, and refuses one
-// that rejects the default.
-func (st *Stream) checkSeconds(c stream.Column, found tableColumn) error {
-	const digits, browser = 6, 3
-	switch {
-	case c.Type != stream.Timestamp || !found.isMoment() || c.Round:
-	case c.Default != nil && *c.Default == stream.Now && found.scale < digits:
-		return fmt.Errorf("%w: column %s is %s, and its default now has microseconds: set round: true in the stream's columns",
-			tables.ErrUnusable, c.Name, found.full)
-	case found.scale < browser:
-		st.db.log.Warn("times with milliseconds, such as those of browsers, are rejected; set round: true in the stream's columns to round them",
-			"stream", st.def.Name, "column", c.Name, "type", found.full)
-	}
-	return nil
-}
-
-// checkTriggers refuses a trigger that a record whose key exists would run.
-func (st *Stream) checkTriggers(ctx context.Context, se *session) error {
+// checkIndex refuses a key of which a table may have a value twice. Those behind a view are not looked at.
+func (st *Stream) checkIndex(ctx context.Context, se *session) error {
 	if len(st.def.Key) == 0 {
 		return nil
 	}
 	name := plans.ParseTableName(st.def.Table)
-	rows, err := se.texts(ctx, "SELECT trigger_name FROM information_schema.triggers WHERE event_manipulation = 'UPDATE' "+
-		"AND event_object_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND event_object_table = ?", name.Schema, name.Name)
+	args := []any{name.Schema, name.Name, name.Schema, name.Name}
+	for _, column := range st.def.Key {
+		args = append(args, column)
+	}
+	rows, err := se.texts(ctx, "SELECT 1 FROM information_schema.tables WHERE "+inDatabase+" AND table_type <> 'VIEW' AND NOT EXISTS ("+
+		"SELECT 1 FROM information_schema.statistics WHERE "+inDatabase+" AND non_unique = 0 "+
+		"GROUP BY index_name HAVING SUM(COALESCE(column_name, '') NOT IN (?"+strings.Repeat(", ?", len(st.def.Key)-1)+")) = 0)", args...)
 	if err == nil && len(rows) > 0 {
-		err = fmt.Errorf("%w: a record whose key exists would run the UPDATE trigger %s of %s; drop the trigger, or the stream's key",
-			tables.ErrUnusable, rows[0][0], st.def.Table)
+		err = fmt.Errorf("%w: %s has no unique index on %s; create one, or drop the stream's key", tables.ErrUnusable, st.def.Table,
+			strings.Join(st.def.Key, ", "))
 	}
 	return err
 }
@@ -150,8 +141,6 @@ func (c tableColumn) exact() bool {
 
 // isList reports whether a column has the texts that its type lists.
 func (c tableColumn) isList() bool { return c.kind == "enum" || c.kind == "set" }
-
-func (c tableColumn) isMoment() bool { return c.kind == "datetime" || c.kind == "timestamp" }
 
 // padded reports whether a column ignores the spaces at the end of a text. In a CHAR, they
 // are not stored either.

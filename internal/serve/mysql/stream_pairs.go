@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -44,19 +45,21 @@ const (
 	numbers  = "whose numbers are integers of 64 bits, or have up to 15 digits; it orders the fields anew"
 	spelled  = "addresses as the server writes them, such as `2001:db8::1`"
 	coarse   = "only with `round: true`"
-	toFloat  = "rounds to a float of 4 bytes, where a double keeps the value"
+	toFloat  = "rounds to a float of 4 bytes, where a double keeps the value, and FLOAT(m,d) to d digits behind the point"
+	toFixed  = "rounds to d digits behind the point, where DOUBLE keeps the value"
 )
 
 // pairs are all pairs of types that are exact.
 var pairs = []pair{
 	{of(stream.Integer, "TINYINT to BIGINT, also UNSIGNED", inRange, ""), integers, nil, bindNumber},
 	{of(stream.Integer, "DECIMAL(p,s)", inRange, ""), "decimal", nil, bindNumber},
-	{of(stream.Integer, "DOUBLE", "up to 2^53", ""), "double", nil, bindWhole},
+	{of(stream.Integer, "DOUBLE, DOUBLE(m,d)", inRange+", up to 2^53", ""), "double", nil, bindWhole},
 	{of(stream.Integer, "BIT(n)", "from 0, of up to n bits", ""), "bit", nil, bindBits},
 	{of(stream.Integer, "YEAR", "0, or 1901 to 2155", ""), "year", nil, bindYear},
 	{of(stream.Integer, anyText, asText, ""), allTexts, nil, bindString},
-	{of(stream.Real, "DOUBLE", "", ""), "double", nil, bindReal},
-	{of(stream.Real, "FLOAT", coarse, toFloat), "float", nil, bindFloat},
+	{of(stream.Real, "DOUBLE", "", ""), "double", tableColumn.floats, bindReal},
+	{of(stream.Real, "DOUBLE(m,d)", coarse, toFixed), "double", nil, bindReal},
+	{of(stream.Real, "FLOAT, FLOAT(m,d)", coarse, toFloat), "float", nil, bindFloat},
 	{of(stream.Real, "DECIMAL(p,s), p up to 15", byScale, toScale), "decimal", tableColumn.isNarrow, bindRealDecimal},
 	{of(stream.Decimal, "DECIMAL(p,s)", byScale, toScale), "decimal", nil, bindDecimal},
 	{of(stream.Decimal, "BIGINT UNSIGNED, BIT(n)", "whole, "+inRange, ""), "bigint bit", tableColumn.isUnsigned, bindUnsigned},
@@ -69,7 +72,7 @@ var pairs = []pair{
 	{of(stream.Text, "ENUM", "labels, as the type lists them", ""), "enum", nil, bindLabel},
 	{of(stream.Text, "SET", "labels with commas between them, in the order of the type", ""), "set", nil, bindLabels},
 	{of(stream.Text, "INET4, INET6", spelled, ""), "inet4 inet6", nil, bindAddress},
-	{of(stream.JSON, "VARCHAR(n), TEXT, JSON of MariaDB", asText, ""), texts, nil, bindString},
+	{of(stream.JSON, "VARCHAR(n), TEXT, JSON of MariaDB", asText, ""), texts, tableColumn.keepsCharacters, bindString},
 	{stream.Pair{Type: stream.JSON, Column: "JSON of MySQL", When: numbers}, "json", nil, bindJSON},
 	{of(stream.Timestamp, "DATETIME(p), TIMESTAMP(p)", byDigits, toDigits), "datetime timestamp", nil, bindMoment},
 	{of(stream.Timestamp, anyText, asText, ""), allTexts, nil, bindString},
@@ -137,11 +140,16 @@ func (c *heldColumn) value(r stream.Row, column int) (bound driver.Value, reason
 		return nil, ""
 	}
 	v := r.Value(r.Row, column)
+	isFlag := strings.HasPrefix(c.full, "tinyint(1)") // which feeds write as true and false
+	if c.Type.Special(v) || v.Loose && isFlag == (c.Type == stream.Boolean) {
+		return nil, stream.Inexact(c.Name, c.Type.AppendText(nil, v), c.title())
+	}
 	bound, exact := c.bind(c, v)
-	if text, ok := bound.([]byte); ok && text == nil {
+	text, ok := bound.([]byte)
+	if ok && text == nil {
 		bound = []byte{} // nil would be NULL
 	}
-	if exact || c.Round {
+	if exact && !c.alters(text) || c.Round {
 		return bound, ""
 	}
 	reason = stream.Inexact(c.Name, c.Type.AppendText(nil, v), c.title())
@@ -150,6 +158,9 @@ func (c *heldColumn) value(r stream.Row, column int) (bound driver.Value, reason
 	}
 	return nil, reason
 }
+
+// unescaped undoes what the server does to the labels of a type, beside doubling quotes.
+var unescaped = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\r`, "\r", `\0`, "\x00")
 
 // labelsOf returns the labels of a type such as enum('a','it”s').
 func labelsOf(full string) (labels []string) {
@@ -168,7 +179,7 @@ func labelsOf(full string) (labels []string) {
 			}
 			label, rest = label+"'", rest[1:]
 		}
-		labels, full = append(labels, label), rest
+		labels, full = append(labels, unescaped.Replace(label)), rest
 	}
 }
 
@@ -179,9 +190,18 @@ func (c tableColumn) isUnsigned() bool {
 	return c.kind == "bit" || strings.Contains(c.full, "unsigned")
 }
 
+// floats reports whether a column keeps all digits of a real.
+func (c tableColumn) floats() bool { return !strings.Contains(c.full, "(") }
+
 // keepsCharacters reports whether a text comes back as it was sent. Of all character sets, cp932 gives a
 // character back as another.
 func (c tableColumn) keepsCharacters() bool { return c.charset != "cp932" }
+
+// alters reports whether the server takes a character of a text as another. In tis620 it ignores the
+// plane of a character.
+func (c tableColumn) alters(text []byte) bool {
+	return c.charset == "tis620" && bytes.ContainsFunc(text, func(r rune) bool { return r > math.MaxUint16 })
+}
 
 func bindNothing(*heldColumn, stream.Value) (driver.Value, bool) { return nil, true }
 
@@ -200,7 +220,8 @@ func bindWhole(_ *heldColumn, v stream.Value) (driver.Value, bool) {
 }
 
 func bindFloat(_ *heldColumn, v stream.Value) (driver.Value, bool) {
-	return v.Real(), float64(float32(v.Real())) == v.Real()
+	near := float64(float32(v.Real())) // the server refuses what is above the largest float, although it rounds to it
+	return near, near == v.Real()
 }
 
 func bindBits(c *heldColumn, v stream.Value) (driver.Value, bool) {

@@ -42,14 +42,14 @@ func (w *batchWriter) insertSingly(ctx context.Context, rows []stream.Row) error
 			return err
 		}
 		if refused != nil {
-			refused.Row = r.Row
-			r.Entry.Result.Refused = append(r.Entry.Result.Refused, *refused)
+			r.Refuse(*refused)
 		}
 	}
 	return nil
 }
 
-// insertRange inserts all of the rows, a power of two, or none.
+// insertRange inserts all of the rows, a power of two, or none. With a key, it leaves out those whose
+// keys the table has, and refuses others on its own.
 func (w *batchWriter) insertRange(ctx context.Context, rows []stream.Row) (*stream.RowRefusal, error) {
 	w.args = w.args[:0]
 	held := *w.st.held.Load()
@@ -62,26 +62,37 @@ func (w *batchWriter) insertRange(ctx context.Context, rows []stream.Row) (*stre
 			w.args = append(w.args, driver.NamedValue{Ordinal: len(w.args) + 1, Value: value})
 		}
 	}
-	changed, err := w.exec(ctx, w.st.insert(len(rows), false), w.args)
+	stored, err := w.exec(ctx, w.st.insert(len(rows)), w.args)
 	w.b.Progress()
-	refused, err := w.refused(ctx, err)
-	if err == nil && refused == nil {
-		w.noteFound(rows, changed)
-		return w.countRows(ctx, rows, changed)
+	if len(w.st.def.Key) > 0 && isRefusal(err, numDuplicate) {
+		if done, err := w.insertMissing(ctx, rows); err != nil || done {
+			return nil, err
+		}
 	}
-	if refused == nil || len(rows) > 1 || len(w.st.def.Key) == 0 || refused.Unsure {
+	if refused, err := w.refused(ctx, err); err != nil || refused != nil {
 		return refused, err
 	}
-	// The clause for the key has hidden the error; the plain statement shows it.
-	_, err = w.exec(ctx, w.st.insert(1, true), w.args)
-	return w.refused(ctx, err)
+	return w.countRows(rows, stored)
 }
 
-// noteFound notes the rows of a statement that it has not certainly inserted. The server
-// counts 1 for an inserted row, 0 for one that exists, and 2 if a trigger has changed that.
-// Of several rows, the sum does not tell.
-func (w *batchWriter) noteFound(rows []stream.Row, changed int64) {
-	if w.b.Mark != nil && len(w.st.def.Key) > 0 && (len(rows) > 1 || changed != 1) {
+// insertMissing inserts those of the rows whose keys the table does not have. A key that several rows
+// have is tried again with the next of them, because the first may be refused. done is false if the
+// table has none of the keys, so that another unique index has refused the rows.
+func (w *batchWriter) insertMissing(ctx context.Context, rows []stream.Row) (done bool, err error) {
+	found, missing, repeated, err := w.findRows(ctx, rows)
+	if err != nil || len(missing) == len(rows) {
+		return false, err
+	}
+	w.noteFound(found)
+	if err := w.InsertRows(ctx, missing); err != nil {
+		return false, err
+	}
+	return true, w.InsertRows(ctx, repeated)
+}
+
+// noteFound notes the rows of a batch with a Mark that were not certainly inserted.
+func (w *batchWriter) noteFound(rows []stream.Row) {
+	if w.b.Mark != nil {
 		stream.NoteFound(rows)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"spillway/internal/plans"
@@ -157,76 +158,122 @@ func (w *batchWriter) lockTable(ctx context.Context, begin string) (now string, 
 	return now, err
 }
 
-// errUncounted is the error of a statement that has not stored all of its rows, nor found those
-// that are missing under their keys. Row by row it can be told which.
+// errUncounted is the error of a statement that has not stored all of its rows. Row by row it can be
+// told which.
 var errUncounted = errors.New("rows are missing behind an INSERT")
 
-// countRows compares how many rows an INSERT has changed. With a key, rows that were not inserted
-// must exist under their exact keys: a trigger may have changed the key of one to that of another.
-func (w *batchWriter) countRows(ctx context.Context, rows []stream.Row, changed int64) (*stream.RowRefusal, error) {
-	missing := len(rows) - int(changed)
-	if missing == 0 {
+// countRows compares how many rows an INSERT has stored. A proxy may have made another statement of it.
+func (w *batchWriter) countRows(rows []stream.Row, stored int64) (*stream.RowRefusal, error) {
+	missing := len(rows) - int(stored)
+	switch {
+	case missing == 0:
 		return nil, nil
-	}
-	if w.st.def.SkippedRows == stream.SkippedAccept {
+	case w.st.def.SkippedRows == stream.SkippedAccept:
 		w.b.Skipped += max(0, missing)
+		w.noteFound(rows)
 		return nil, nil
-	}
-	if len(w.st.def.Key) > 0 {
-		if found, err := w.findRows(ctx, rows); err != nil || found {
-			return nil, err
-		}
-	}
-	if len(rows) > 1 {
+	case len(rows) > 1:
 		return nil, errUncounted
 	}
 	refused := stream.SkippedRow(rows[0].Row, w.b.Mark != nil)
 	return &refused, nil
 }
 
-// findRows reports whether the table has a row for the key of each row.
-func (w *batchWriter) findRows(ctx context.Context, rows []stream.Row) (bool, error) {
-	var args []any
-	keys := make(map[string]bool, len(rows))
-	held := *w.st.held.Load()
-	for _, r := range rows {
-		first := len(args)
-		for i := range held {
-			if held[i].isKey {
-				value, _ := held[i].value(r, i) // exact, or it would not have been inserted
-				args = append(args, value)
-			}
+// findMax is the number of keys that one statement looks up: each is compared with each.
+const findMax = 32
+
+// findRows returns those of the rows whose keys the table has, the others, and apart from these the
+// ones that repeat the key of another.
+func (w *batchWriter) findRows(ctx context.Context, rows []stream.Row) (found, missing, repeated []stream.Row, err error) {
+	keys, has := make([]string, 0, len(rows)), make(map[string]bool)
+	for part := range slices.Chunk(rows, findMax) {
+		for _, r := range part {
+			keys = append(keys, fmt.Sprintf("%#v", w.st.key(r)))
 		}
-		keys[fmt.Sprintf("%#v", args[first:])] = true
+		exist, err := w.lookUp(ctx, part)
+		w.b.Progress()
+		if err != nil {
+			return nil, nil, nil, fmt.Errorf("look up rows by their keys: %w", err)
+		}
+		for _, i := range exist {
+			has[keys[len(keys)-len(part)+i]] = true
+		}
 	}
-	found, err := w.texts(ctx, w.st.find(held, len(rows)), args...)
-	w.b.Progress()
-	if err != nil {
-		return false, fmt.Errorf("look up rows by their keys: %w", err)
+	seen := make(map[string]bool, len(rows))
+	for i, r := range rows {
+		switch key := keys[i]; {
+		case has[key]:
+			found = append(found, r)
+		case seen[key]:
+			repeated = append(repeated, r)
+		default:
+			missing, seen[key] = append(missing, r), true
+		}
 	}
-	return found[0][0] == fmt.Sprint(len(keys)), nil
+	return found, missing, repeated, nil
 }
 
-// find returns the statement that counts the rows with one of n keys. It reads what other
-// transactions have committed meanwhile, as INSERT does. The server compares decimals and times
-// with texts by other rules.
+// lookUp returns which of the rows have a key that the table has. No key has a character that its column
+// does not have; the server refuses to compare them.
+func (w *batchWriter) lookUp(ctx context.Context, rows []stream.Row) (exist []int, err error) {
+	var args []any
+	for _, r := range rows {
+		args = append(args, w.st.key(r)...)
+	}
+	found, err := w.texts(ctx, w.st.find(*w.st.held.Load(), len(rows)), append(args, args...)...)
+	if isRefusal(err, numCollationMix, numCollationMix2, numCollationMix3, numCannotConvert, numInvalidCharacters) {
+		err = nil
+		for i := 0; i < len(rows) && len(rows) > 1 && err == nil; i++ {
+			var one []int
+			if one, err = w.lookUp(ctx, rows[i:i+1]); len(one) > 0 {
+				exist = append(exist, i)
+			}
+		}
+		return exist, err
+	}
+	for _, row := range found {
+		i, errNumber := strconv.Atoi(row[0])
+		exist, err = append(exist, i), errors.Join(err, errNumber)
+	}
+	return exist, err
+}
+
+// key returns the values of a row's key.
+func (st *Stream) key(r stream.Row) (values []any) {
+	held := *st.held.Load()
+	for i := range held {
+		if held[i].isKey {
+			value, _ := held[i].value(r, i) // exact, or it would not have been inserted
+			values = append(values, value)
+		}
+	}
+	return values
+}
+
+// find returns the statement that returns which of n keys, sent twice, the table has: the number of each.
+// It reads what other transactions have committed meanwhile, as INSERT does. The server compares
+// decimals and times with texts by other rules.
 func (st *Stream) find(held []heldColumn, n int) string {
-	var names, parts []string
+	var parts []string
 	for _, c := range held {
 		if !c.isKey {
 			continue
 		}
-		name, value := plans.MySQL.QuoteAlways(c.Name), "?"
+		value := "?"
 		switch c.kind {
 		case "decimal":
 			value = fmt.Sprintf("CAST(? AS DECIMAL(%d,%d))", decimalMax, scaleMax)
 		case "datetime", "timestamp":
 			value = "CAST(? AS DATETIME(6))"
 		}
-		names, parts = append(names, name), append(parts, name+" = "+value)
+		parts = append(parts, plans.MySQL.QuoteAlways(c.Name)+" = "+value)
 	}
 	one := strings.Join(parts, " AND ")
-	return fmt.Sprintf("SELECT COUNT(DISTINCT %s) FROM %s WHERE %s LOCK IN SHARE MODE", strings.Join(names, ", "),
+	var which strings.Builder
+	for i := range n {
+		fmt.Fprintf(&which, " WHEN %s THEN %d", one, i)
+	}
+	return fmt.Sprintf("SELECT CASE%s END FROM %s WHERE %s LOCK IN SHARE MODE", which.String(),
 		plans.ParseTableName(st.def.Table).SQL(plans.MySQL), one+strings.Repeat(" OR "+one, n-1))
 }
 

@@ -57,6 +57,14 @@ func parameterSchema(t param.Type) object {
 		return object{"type": "string", "format": "date-time"}
 	case param.UUID:
 		return object{"type": "string", "format": "uuid"}
+	case param.Decimal:
+		return object{"type": "string", "pattern": `^-?(0|[1-9][0-9]*)(\.[0-9]+)?$`, "maxLength": param.MaxBytes}
+	case param.Date:
+		return object{"type": "string", "format": "date"}
+	case param.Time:
+		return object{"type": "string", "pattern": `^-?[0-9]{2,3}:[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?$`}
+	case param.Bytes:
+		return object{"type": "string", "contentEncoding": "base64", "maxLength": param.MaxBytes}
 	case param.Text:
 	}
 	return object{"type": "string", "maxLength": param.MaxBytes, "pattern": noNUL}

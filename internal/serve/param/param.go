@@ -4,9 +4,11 @@
 package param
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +22,40 @@ import (
 // there, or not what the statement's functions accept. It is the client's mistake. Sources
 // wrap the database's error in it, whose text is not for clients.
 var ErrValue = errors.New("the database rejects the value of a parameter")
+
+// RejectedError is an ErrValue that names the parameters whose values the statement has.
+type RejectedError struct {
+	Names string
+	Err   error // of the database
+}
+
+// Rejected returns the error of a database that rejects one of the arguments.
+func Rejected(params []Param, args []string, err error) error {
+	var names []string
+	for i, p := range params {
+		if i < len(args) && args[i] != Absent {
+			names = append(names, p.Name)
+		}
+	}
+	return &RejectedError{strings.Join(names, " or "), err}
+}
+
+// Error names the parameters and says what the database said.
+func (e *RejectedError) Error() string {
+	return ErrValue.Error() + " " + e.Names + ": " + e.Err.Error()
+}
+
+// Unwrap returns ErrValue and the error of the database.
+func (e *RejectedError) Unwrap() []error { return []error{ErrValue, e.Err} }
+
+// ForClient returns the text of an ErrValue without the database's own error.
+func ForClient(err error) string {
+	var rejected *RejectedError
+	if errors.As(err, &rejected) && rejected.Names != "" {
+		return ErrValue.Error() + ": " + rejected.Names
+	}
+	return ErrValue.Error()
+}
 
 // MaxBytes is the maximum length of one parameter's text.
 const MaxBytes = 1024
@@ -90,7 +126,8 @@ func Index(params []Param, name string) int {
 type Type string
 
 // The types. Canonical texts are integers without sign or leading zeros, booleans "true"
-// or "false", and timestamps in RFC 3339 and UTC.
+// or "false", timestamps in RFC 3339 and UTC, and bytes in base64. Text also is what a database writes as
+// text, such as a label of an enumeration, an interval or an address.
 const (
 	Text      Type = "text"
 	Integer   Type = "integer"
@@ -98,7 +135,19 @@ const (
 	Boolean   Type = "boolean"
 	Timestamp Type = "timestamp"
 	UUID      Type = "uuid"
+	Decimal   Type = "decimal"
+	Date      Type = "date"
+	Time      Type = "time"
+	Bytes     Type = "bytes"
 )
+
+var (
+	decimalForm = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?$`)
+	timeForm    = regexp.MustCompile(`^-?[0-9]{2,3}:[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?$`)
+)
+
+// Raw returns the bytes of an argument of type Bytes.
+func Raw(arg string) ([]byte, error) { return base64.StdEncoding.Strict().DecodeString(arg) }
 
 // Argument checks a request's texts for p and returns its argument: the canonical form of one
 // text, or that of a list. Errors name the parameter.
@@ -156,6 +205,21 @@ func Parse(p Param, text string) (string, error) {
 		t = t.UTC() // which may be in another year
 		ok = ok && t.Year() >= 0 && t.Year() <= 9999
 		canonical = t.Format(time.RFC3339Nano)
+	case Decimal:
+		ok = decimalForm.MatchString(text)
+	case Date:
+		var day time.Time
+		day, ok = parsed(time.Parse(time.DateOnly, text))
+		ok = ok && day.Year() >= 1
+	case Time:
+		ok = timeForm.MatchString(text)
+		if strings.Contains(text, ".") {
+			canonical = strings.TrimRight(strings.TrimRight(text, "0"), ".")
+		}
+	case Bytes:
+		canonical = strings.NewReplacer("-", "+", "_", "/").Replace(text) // base64url, which URLs need not escape
+		_, ok = parsed(Raw(canonical))
+		ok = ok && !strings.ContainsAny(text, "\r\n")
 	case UUID:
 		canonical = strings.ToLower(text)
 		ok = isUUID(canonical)
@@ -184,6 +248,14 @@ func (t Type) describe() string {
 		return "a time like 2016-12-01T23:59:57Z"
 	case UUID:
 		return "a UUID like 6ba7b810-9dad-11d1-80b4-00c04fd430c8"
+	case Decimal:
+		return "a number without exponent"
+	case Date:
+		return "a date like 2016-12-01"
+	case Time:
+		return "a time like 23:59:57, with at most six digits behind the point"
+	case Bytes:
+		return "base64"
 	}
 	return ""
 }

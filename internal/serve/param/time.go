@@ -4,7 +4,7 @@ import "time"
 
 // CutTime parses a time such as 2016-12-01 23:59:57.25+01:00, to the second and in UTC, and
 // returns the up to 9 digits behind the point and the zone as they are written. The separator may
-// be T. The zone may be Z, +01:00, +01, or missing, which is UTC. There are no leap seconds.
+// be T. The zone may be Z, +01:00, +01, +00:53:28, or missing, which is UTC. There are no leap seconds.
 func CutTime(text []byte) (second time.Time, fraction, zone []byte, ok bool) {
 	const shape = "0000-00-00 00:00:00"
 	if len(text) < len(shape) || text[4] != '-' || text[7] != '-' || text[10] != ' ' && text[10] != 'T' || text[13] != ':' || text[16] != ':' {
@@ -37,18 +37,21 @@ func offsetOf(zone []byte) (offset time.Duration, ok bool) {
 	if len(zone) == 0 || string(zone) == "Z" {
 		return 0, true
 	}
-	if len(zone) != 3 && (len(zone) != 6 || zone[3] != ':') || zone[0] != '+' && zone[0] != '-' {
+	if n := len(zone); n != 3 && (n != 6 && (n != 9 || zone[6] != ':') || zone[3] != ':') || zone[0] != '+' && zone[0] != '-' {
 		return 0, false
 	}
-	hours, minutes := number(zone[1:3]), 0
-	if len(zone) == 6 {
-		minutes = number(zone[4:])
+	hours, minutes, seconds := number(zone[1:3]), 0, 0
+	if len(zone) >= 6 {
+		minutes = number(zone[4:6])
 	}
-	offset = time.Duration(hours)*time.Hour + time.Duration(minutes)*time.Minute
+	if len(zone) == 9 { // before there were time zones
+		seconds = number(zone[7:])
+	}
+	offset = time.Duration(hours)*time.Hour + time.Duration(minutes)*time.Minute + time.Duration(seconds)*time.Second
 	if zone[0] == '-' {
 		offset = -offset
 	}
-	return offset, hours >= 0 && hours < 24 && minutes >= 0 && minutes < 60
+	return offset, min(hours, minutes, seconds) >= 0 && hours < 24 && minutes < 60 && seconds < 60
 }
 
 // number returns the number that some digits are; -1 if they are no digits.

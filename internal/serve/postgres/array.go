@@ -2,7 +2,13 @@ package postgres
 
 import (
 	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"spillway/internal/serve/feed"
@@ -31,6 +37,72 @@ var elements = map[uint32]uint32{
 	pgtype.JSONArrayOID:        pgtype.JSONOID,
 	pgtype.JSONBArrayOID:       pgtype.JSONBOID,
 	pgtype.ByteaArrayOID:       pgtype.ByteaOID,
+	pgtype.InetArrayOID:        pgtype.InetOID,
+	pgtype.CIDRArrayOID:        pgtype.CIDROID,
+	pgtype.MacaddrArrayOID:     pgtype.MacaddrOID,
+	macaddr8Array:              pgtype.Macaddr8OID,
+	pgtype.BitArrayOID:         pgtype.BitOID,
+	pgtype.VarbitArrayOID:      pgtype.VarbitOID,
+	pgtype.IntervalArrayOID:    pgtype.IntervalOID,
+	pgtype.XMLArrayOID:         pgtype.XMLOID,
+}
+
+const macaddr8Array = 775
+
+// catalog has the types of the elements of arrays that databases define, such as those of enumerations.
+type catalog struct {
+	mu       sync.Mutex
+	elements map[uint32]uint32 // 0: the type is no array
+}
+
+// firstDefined is the smallest oid of a type that is not built in.
+const firstDefined = 16384
+
+// unknown returns the types of the fields that the catalog does not have.
+func (c *catalog) unknown(fields []pgconn.FieldDescription) (oids []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, field := range fields {
+		if _, known := c.elements[field.DataTypeOID]; !known && field.DataTypeOID >= firstDefined {
+			oids = append(oids, strconv.FormatUint(uint64(field.DataTypeOID), 10))
+		}
+	}
+	return oids
+}
+
+// learn looks types up in the database.
+func (c *catalog) learn(ctx context.Context, conn *pgconn.PgConn, oids []string) error {
+	for _, oid := range oids {
+		rows, err := texts(ctx, conn, "SELECT COALESCE(NULLIF(e.typbasetype, 0), e.oid)::text FROM pg_type t "+
+			"JOIN pg_type e ON e.oid = t.typelem AND e.typarray = t.oid WHERE t.oid = $1::oid", oid)
+		if err != nil {
+			return fmt.Errorf("look up a type: %w", err)
+		}
+		element := uint64(0)
+		if len(rows) == 1 {
+			element, err = strconv.ParseUint(rows[0][0], 10, 32)
+		}
+		of, parseErr := strconv.ParseUint(oid, 10, 32)
+		if err := cmp.Or(err, parseErr); err != nil {
+			return fmt.Errorf("look up a type: %w", err)
+		}
+		c.mu.Lock()
+		c.elements[uint32(of)] = uint32(element)
+		c.mu.Unlock()
+	}
+	return nil
+}
+
+// element returns the type of an array's elements; false for other types.
+func (c *catalog) element(oid uint32) (uint32, bool) {
+	if oid < firstDefined {
+		element, ok := elements[oid]
+		return element, ok
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	element := c.elements[oid]
+	return element, element != 0
 }
 
 // appendArray appends an array as a JSON array; dimensions are nested. Text that is not an

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"spillway/internal/plans"
 	"spillway/internal/serve/param"
@@ -40,6 +41,10 @@ func (s *source) checkQuery(ctx context.Context, conn *pgconn.PgConn) error {
 	description, err := conn.Prepare(ctx, "", statement.sql, nil)
 	err = adviseArray(s.def.Params, err)
 	if err == nil {
+		description.Fields = slices.Clone(description.Fields)
+		err = s.db.types.learn(ctx, conn, s.db.types.unknown(description.Fields))
+	}
+	if err == nil {
 		_, err = statement.columns(description.Fields)
 	}
 	if err == nil {
@@ -60,11 +65,14 @@ func (s *source) checkFeed(ctx context.Context, conn *pgconn.PgConn, window int)
 	if err != nil {
 		return adviseArray(s.def.Params, err)
 	}
-	c, err := newColumns(s.def, description.Fields)
+	c, err := newColumns(s.def, &s.db.types, description.Fields)
 	if err != nil {
 		return err
 	}
 	s.known.Store(c)
+	if err := checkIntervals(conn, description.Fields); err != nil {
+		return err
+	}
 	if err := s.warnPolicies(ctx, conn, description.Fields); err != nil {
 		return err
 	}
@@ -101,6 +109,20 @@ func (s *source) checkFeed(ctx context.Context, conn *pgconn.PgConn, window int)
 		of.after = true
 		return explained(of)
 	})
+}
+
+// checkIntervals refuses intervals in a style that streams do not take back. A pooler may not let the
+// session choose it.
+func checkIntervals(conn *pgconn.PgConn, fields []pgconn.FieldDescription) error {
+	style := conn.ParameterStatus("IntervalStyle")
+	i := slices.IndexFunc(fields, func(f pgconn.FieldDescription) bool {
+		return f.DataTypeOID == pgtype.IntervalOID || f.DataTypeOID == pgtype.IntervalArrayOID
+	})
+	if i < 0 || style == "" || style == "postgres" {
+		return nil
+	}
+	return fmt.Errorf("the column %s is an interval, and IntervalStyle is %s, in which streams do not accept it: "+
+		"run ALTER ROLE ... SET intervalstyle = postgres, or let the pooler pass it on (track_extra_parameters)", fields[i].Name, style)
 }
 
 // warnPolicies logs a warning for each table of the fields whose row-level security hides all rows

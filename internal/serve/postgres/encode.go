@@ -27,14 +27,14 @@ type encoder func(dst, text []byte) []byte
 
 // newColumns prepares the columns of a result. It returns an error if a key column is
 // missing or two columns have one name.
-func newColumns(def feed.Definition, fields []pgconn.FieldDescription) (*columns, error) {
+func newColumns(def feed.Definition, types *catalog, fields []pgconn.FieldDescription) (*columns, error) {
 	c := &columns{fields: slices.Clone(fields)} // the slice belongs to the connection
 	for _, field := range fields {
 		if slices.Contains(c.names, field.Name) {
 			return nil, fmt.Errorf("the statement has two columns named %s; rename one with AS", field.Name)
 		}
 		c.names = append(c.names, field.Name)
-		c.forms = append(c.forms, formatOf(def, field.TypeModifier).formOf(field.DataTypeOID))
+		c.forms = append(c.forms, formatOf(def, field.TypeModifier).formOf(types, field.DataTypeOID))
 	}
 	c.labels = feed.Labels(c.names)
 	var err error
@@ -107,7 +107,7 @@ type form struct {
 // formOf returns the form of a type. Types that are not listed, such as enumerations,
 // composites and ranges, become strings. Dates and times that a standard format lacks
 // (infinity, years BC) are strings too.
-func (f format) formOf(oid uint32) form {
+func (f format) formOf(types *catalog, oid uint32) form {
 	switch oid {
 	case pgtype.Int2OID, pgtype.Int4OID, pgtype.OIDOID:
 		return form{appendRaw, feed.JSONInteger, feed.KeyInteger}
@@ -146,8 +146,8 @@ func (f format) formOf(oid uint32) form {
 		}
 		return form{appendTimestampTZ, feed.JSONTimestamp, feed.KeyText}
 	}
-	if element, ok := elements[oid]; ok {
-		encode := f.formOf(element).encode
+	if element, ok := types.element(oid); ok {
+		encode := f.formOf(types, element).encode
 		return form{func(dst, text []byte) []byte { return appendArray(dst, text, encode) }, feed.JSONArray, feed.KeyText}
 	}
 	return form{feed.AppendString, feed.JSONString, feed.KeyText}
@@ -184,13 +184,12 @@ func appendBool(dst, text []byte) []byte {
 }
 
 // appendTimestampTZ appends a time as RFC 3339: "2016-12-01 23:59:57+00" becomes
-// "2016-12-01T23:59:57Z". The session is in UTC. Text that does not end in +00 (infinity,
-// years BC) is unchanged.
+// "2016-12-01T23:59:57Z", also from a session in another zone. Infinity and years BC are unchanged.
 func appendTimestampTZ(dst, text []byte) []byte {
 	instant, ok := bytes.CutSuffix(text, []byte("+00"))
 	space := bytes.IndexByte(instant, ' ')
 	if !ok || space < 0 {
-		return feed.AppendPlain(dst, text)
+		return format{}.appendTime(dst, text)
 	}
 	dst = append(dst, '"')
 	dst = append(dst, instant[:space]...)

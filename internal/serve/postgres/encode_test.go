@@ -58,7 +58,7 @@ func testTypes(t *testing.T, pg *apptest.PostgresServer) {
 		{`ARRAY['{"a": 1}'::jsonb]`, `[{"a": 1}]`},
 		{`ARRAY['\x0001'::bytea]`, `["AAE="]`},
 		{`ARRAY['6ba7b810-9dad-11d1-80b4-00c04fd430c8'::uuid]`, `["6ba7b810-9dad-11d1-80b4-00c04fd430c8"]`},
-		{`ARRAY['sad']::mood[]`, `"{sad}"`},
+		{`ARRAY['sad']::mood[]`, `["sad"]`},
 		{`ROW(1, 'x "y"')::pair`, `"(1,\"x \"\"y\"\"\")"`},
 		{`'[1,5)'::int4range`, `"[1,5)"`},
 		{`NULL::int`, `null`},
@@ -192,7 +192,7 @@ func FuzzAppendBytea(f *testing.F) {
 
 func TestNewColumnsErrors(t *testing.T) {
 	def := feed.Definition{Key: []feed.KeyColumn{{Name: "id"}}}
-	if _, err := newColumns(def, nil); err == nil || !strings.Contains(err.Error(), "id") {
+	if _, err := newColumns(def, nil, nil); err == nil || !strings.Contains(err.Error(), "id") {
 		t.Errorf("no columns: %v", err)
 	}
 }

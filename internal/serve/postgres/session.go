@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -60,6 +61,12 @@ func (se *session) prepare(ctx context.Context, conn *pgconn.PgConn, s *statemen
 	if err != nil {
 		return nil, err
 	}
+	if s.types != nil {
+		description.Fields = slices.Clone(description.Fields) // the slice belongs to the connection
+		if err := s.types.learn(ctx, conn, s.types.unknown(description.Fields)); err != nil {
+			return nil, errors.Join(err, conn.Deallocate(ctx, s.name))
+		}
+	}
 	c, err := s.columns(description.Fields)
 	if err != nil {
 		return nil, errors.Join(err, conn.Deallocate(ctx, s.name))
@@ -106,6 +113,18 @@ func (r *execution) unprepared(ctx context.Context, s *statement, args [][]byte)
 	if len(fields) == 0 { // the statement failed
 		_, err := result.Close()
 		return err
+	}
+	if s.types != nil {
+		if unknown := s.types.unknown(fields); len(unknown) > 0 {
+			_, err := result.Close()
+			if err == nil {
+				err = s.types.learn(ctx, r.conn, unknown)
+			}
+			if err != nil {
+				return err
+			}
+			return r.unprepared(ctx, s, args)
+		}
 	}
 	c := s.last.Load()
 	if c == nil || !c.matches(fields) {

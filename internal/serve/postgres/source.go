@@ -2,9 +2,11 @@ package postgres
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,7 +34,8 @@ type source struct {
 // Source returns the source of the feed or the query that def describes. Mistakes that only
 // the database can find are errors of Read and Check.
 //
-// Parameters are passed as text, bigint, double precision, boolean, timestamptz and uuid. Lists
+// Parameters are passed as text, bigint, double precision, boolean, timestamptz, uuid,
+// numeric, date, time and bytea. Lists
 // are arrays of these, so that a statement compares with = ANY(:ids). Filters are bigint or of
 // the type of their column.
 func (db *DB) Source(def feed.Definition) (feed.Source, error) {
@@ -92,7 +95,7 @@ func (s *source) run(ctx context.Context, r feed.Range, keysOnly bool, to feed.R
 	case aboutData && hasKey && pgErr.Code != stateDivisionByZero:
 		return fmt.Errorf("%w: %w", feed.ErrCursor, err)
 	case aboutData && len(s.def.Params) > 0: // without parameters it is the tables' own
-		return fmt.Errorf("%w: %w", param.ErrValue, err)
+		return param.Rejected(s.def.Params, r.Args, err)
 	case !s.def.IsQuery() && (pgErr.Code == stateUndefinedColumn || pgErr.Code == stateAmbiguousColumn):
 		if keyErr := s.checkColumns(ctx); keyErr != nil {
 			return keyErr
@@ -137,16 +140,28 @@ func bound(params []param.Param, args []string) ([][]byte, error) {
 		case p.Filter && param.Finer(p, arg):
 			values = append(values, nil) // which equals nothing
 		case p.ListMax == 0:
-			values = append(values, []byte(arg))
+			values = append(values, []byte(literalOf(p.Type, arg)))
 		default:
 			list, err := param.Values(arg)
 			if err != nil {
 				return nil, fmt.Errorf("parameter %s: %w", p.Name, err)
 			}
+			for i := range list {
+				list[i] = literalOf(p.Type, list[i])
+			}
 			values = append(values, arrayOf(list))
 		}
 	}
 	return values, nil
+}
+
+// literalOf returns an argument in PostgreSQL's text format.
+func literalOf(t param.Type, arg string) string {
+	if t != param.Bytes {
+		return arg
+	}
+	raw, _ := param.Raw(arg) // param.Parse has checked it
+	return `\x` + hex.EncodeToString(raw)
 }
 
 // arrayOf returns values as an array in PostgreSQL's text format.
@@ -174,7 +189,7 @@ func (s *source) statement(of shape) *statement {
 	if of.keysOnly {
 		known = nil
 	}
-	st := readStatement(s.def, s.writer().write(of), known)
+	st := readStatement(s.def, &s.db.types, s.writer().write(of), known)
 	s.statements[of] = st
 	return st
 }
@@ -188,7 +203,7 @@ func (s *source) checkColumns(ctx context.Context) (wrong error) {
 	_ = s.db.ask(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
 		description, err := s.describe(ctx, conn)
 		if err == nil {
-			_, wrong = newColumns(s.def, description.Fields)
+			_, wrong = newColumns(s.def, &s.db.types, description.Fields)
 		}
 		return err
 	})
@@ -197,5 +212,10 @@ func (s *source) checkColumns(ctx context.Context) (wrong error) {
 
 // describe returns the columns of a feed's own statement as a derived table.
 func (s *source) describe(ctx context.Context, conn *pgconn.PgConn) (*pgconn.StatementDescription, error) {
-	return conn.Prepare(ctx, "", "SELECT * FROM ("+s.body+") AS feed", nil)
+	description, err := conn.Prepare(ctx, "", "SELECT * FROM ("+s.body+") AS feed", nil)
+	if err != nil {
+		return nil, err
+	}
+	description.Fields = slices.Clone(description.Fields) // the slice belongs to the connection
+	return description, s.db.types.learn(ctx, conn, s.db.types.unknown(description.Fields))
 }

@@ -22,6 +22,7 @@ type statement struct {
 	name    string
 	sql     string
 	columns func([]pgconn.FieldDescription) (*columns, error)
+	types   *catalog                // that columns needs; nil: none
 	last    atomic.Pointer[columns] // the columns of the last run without preparing
 }
 
@@ -33,14 +34,15 @@ func newStatement(sql string, columns func([]pgconn.FieldDescription) (*columns,
 // readStatement returns a statement that reads rows of def. Its columns are stored in known, if
 // that is not nil. Its name also depends on the formats, because a connection keeps the columns
 // with the name.
-func readStatement(def feed.Definition, sql string, known *atomic.Pointer[columns]) *statement {
+func readStatement(def feed.Definition, types *catalog, sql string, known *atomic.Pointer[columns]) *statement {
 	s := newStatement(sql, func(fields []pgconn.FieldDescription) (*columns, error) {
-		c, err := newColumns(def, fields)
+		c, err := newColumns(def, types, fields)
 		if err == nil && known != nil {
 			known.Store(c)
 		}
 		return c, err
 	})
+	s.types = types
 	if def.RFC3339 {
 		s.name += "_rfc3339"
 	}
@@ -167,7 +169,7 @@ func (w *writer) bound(until bool) string {
 
 // castOf returns the SQL type of a parameter. A list is an array.
 func castOf(p param.Param) string {
-	name := string(p.Type) // text, boolean, uuid
+	name := string(p.Type) // text, boolean, uuid, date, time
 	switch p.Type {
 	case param.Integer:
 		name = "bigint"
@@ -175,6 +177,10 @@ func castOf(p param.Param) string {
 		name = "double precision"
 	case param.Timestamp:
 		name = "timestamptz"
+	case param.Decimal:
+		name = "numeric"
+	case param.Bytes:
+		name = "bytea"
 	}
 	if p.ListMax > 0 {
 		name += "[]"

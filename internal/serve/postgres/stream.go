@@ -258,7 +258,7 @@ func isData(err *pgconn.PgError) bool {
 // refusalOf returns the refusal of a row that is inserted alone; nil for any other error. Of a
 // batch with a Mark, any error that is not temporary counts as a refusal. It is unsure, because its
 // reason may be the server's, unless it is a data exception or a constraint.
-func refusalOf(err error, marked bool) *stream.RowRefusal {
+func (st *Stream) refusalOf(err error, marked bool) *stream.RowRefusal {
 	var pgErr *pgconn.PgError
 	if !isDefinite(err, &pgErr) || !marked && !isData(pgErr) || isTemporary(pgErr) || isOutdated(pgErr) {
 		return nil
@@ -270,6 +270,7 @@ func refusalOf(err error, marked bool) *stream.RowRefusal {
 		refusal := stream.SkippedRow(0, marked)
 		return &refusal
 	}
+	st.forgetTable(pgErr)
 	class := pgErr.Code[:min(2, len(pgErr.Code))]
 	unsure := class != classDataException && class != classConstraint || pgErr.Code == stateSequenceExhausted
 	return &stream.RowRefusal{Reason: pgErr.Message, Unsure: marked && unsure}
@@ -296,6 +297,14 @@ func isDefinite(err error, to **pgconn.PgError) bool {
 	return errors.As(err, to) && (*to).SeverityUnlocalized == "ERROR"
 }
 
+// forgetTable has the table checked again after an error that its change may have caused.
+func (st *Stream) forgetTable(err *pgconn.PgError) {
+	switch err.Code {
+	case stateUndefinedTable, stateUndefinedColumn, stateDatatypeMismatch, stateNoUniqueIndex:
+		st.table.Store(nil)
+	}
+}
+
 // classify wraps the server's error about a transaction that was not committed.
 func (st *Stream) classify(err error) error {
 	var pgErr *pgconn.PgError
@@ -309,10 +318,7 @@ func (st *Stream) classify(err error) error {
 		st.db.worthRetrying(err)
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
 	}
-	switch pgErr.Code {
-	case stateUndefinedTable, stateUndefinedColumn, stateDatatypeMismatch, stateNoUniqueIndex:
-		st.table.Store(nil) // the table may have been dropped or changed
-	}
+	st.forgetTable(pgErr)
 	if failsWith(pgErr, tableChanged) {
 		return fmt.Errorf("%w: %s was changed since it was checked", stream.ErrTransient, st.def.Table)
 	}

@@ -90,10 +90,12 @@ func (st *Stream) checkColumns(ctx context.Context, conn *pgconn.PgConn) (layout
 			if reason == "" && t.key {
 				reason = t.merges(st.schema.TextKey())
 			}
+			if reason == "" {
+				reason = t.column.CheckSeconds(st.db.log, st.def.Name, t.kind, t.secondDigits())
+			}
 			if reason != "" {
 				return nil, fmt.Errorf("%w: %s", tables.ErrUnusable, reason)
 			}
-			st.warnOfSeconds(&t)
 		}
 		targets = append(targets, t)
 	}
@@ -126,19 +128,7 @@ func (t *target) match() string {
 	if t.pair == nil {
 		return stream.Unfit(t.column, t.kind, others)
 	}
-	isNow := t.element == stream.Timestamp && t.column.Default != nil && *t.column.Default == stream.Now
-	if isNow && !t.column.Round && t.secondDigits() < 6 {
-		return fmt.Sprintf("column %s is %s, and its default now has microseconds: set round: true", t.column.Name, t.kind)
-	}
 	return ""
-}
-
-// warnOfSeconds warns of a column that refuses the milliseconds that browsers send.
-func (st *Stream) warnOfSeconds(t *target) {
-	if t.element == stream.Timestamp && !t.column.Round && t.secondDigits() < 3 {
-		st.db.log.Warn("times with milliseconds, such as those of browsers, are rejected; set round: true in the stream's columns to round them",
-			"stream", st.def.Name, "column", t.column.Name, "type", t.kind)
-	}
 }
 
 // checkKey refuses a key whose constraint is deferrable, by which no INSERT can find it.
@@ -182,12 +172,13 @@ func (t *target) merges(texts []string) string {
 func (l layout) refuses(r stream.Row) string {
 	for i := range l {
 		t := &l[i]
-		if t.pair == nil || t.pair.holds == nil && !t.array && t.element != stream.Integer || r.Null(r.Row, t.index) {
+		free := t.pair == nil || t.pair.holds == nil && !t.array && t.element != stream.Integer && t.element != stream.Boolean
+		if free || r.Null(r.Row, t.index) {
 			continue
 		}
 		v := r.Value(r.Row, t.index)
 		if !t.array {
-			if v.Big || t.pair.holds != nil && !t.pair.holds(t, v) {
+			if v.Big || v.Loose || t.pair.holds != nil && !t.pair.holds(t, v) {
 				return stream.Inexact(t.column.Name, t.text(v), t.kind)
 			}
 			continue

@@ -81,7 +81,7 @@ func (t *target) text(v stream.Value) []byte { return t.element.AppendText(nil, 
 
 // fitsDigits reports whether a numeric column holds a number.
 func fitsDigits(t *target, v stream.Value) bool {
-	if t.column.Round || t.modifier < 0 {
+	if t.column.Round || t.modifier < 0 || string(t.text(v)) == "NaN" {
 		return true
 	}
 	text := v.Bytes
@@ -91,7 +91,7 @@ func fitsDigits(t *target, v stream.Value) bool {
 	case stream.Real:
 		text = strconv.AppendFloat(nil, v.Real(), 'f', -1, 64)
 	}
-	return stream.DecimalFits(text, t.precision(), t.scale())
+	return !t.element.Special(v) && stream.DecimalFits(text, t.precision(), t.scale())
 }
 
 // precision returns the digits of a numeric column, and scale those behind the point. The server
@@ -102,8 +102,8 @@ func (t *target) scale() int { return (t.modifier-4)&2047 ^ 1024 - 1024 }
 
 // fitsLength reports whether a column has as many characters as a value, and a char(n) no more.
 func fitsLength(t *target, v stream.Value) bool {
-	if !isLimited(t) {
-		return true
+	if t.element.Special(v) || !isLimited(t) {
+		return !t.element.Special(v)
 	}
 	n := utf8.RuneCount(t.text(v))
 	return n == t.modifier-4 || n < t.modifier-4 && (t.base != "bpchar" || t.column.Round)
@@ -111,7 +111,12 @@ func fitsLength(t *target, v stream.Value) bool {
 
 // fitsSeconds reports whether a column has the digits of a second that a value has.
 func fitsSeconds(t *target, v stream.Value) bool {
-	return t.column.Round || v.N%[]int64{1e6, 1e5, 1e4, 1e3, 1e2, 10, 1}[t.secondDigits()] == 0
+	return t.column.Round || t.isInfinite(v) || v.N%[]int64{1e6, 1e5, 1e4, 1e3, 1e2, 10, 1}[t.secondDigits()] == 0
+}
+
+// isInfinite reports whether a timestamp or a date is infinite.
+func (t *target) isInfinite(v stream.Value) bool {
+	return t.element != stream.Time && (v.N == stream.Infinity || v.N == stream.MinusInfinity)
 }
 
 // secondDigits returns the digits of a second.
@@ -148,7 +153,8 @@ func isFloat4(t *target, v stream.Value) bool {
 		return x == (float64(near)+float64(math.Nextafter32(near, float32(towards))))/2
 	}
 	short := strconv.FormatFloat(float64(near), 'e', digits, 32)
-	return t.column.Round || short == strconv.FormatFloat(x, 'e', digits, 64) && !middle(math.Inf(1)) && !middle(math.Inf(-1))
+	return t.column.Round || t.element.Special(v) ||
+		short == strconv.FormatFloat(x, 'e', digits, 64) && !middle(math.Inf(1)) && !middle(math.Inf(-1))
 }
 
 func isName(_ *target, v stream.Value) bool {
@@ -208,7 +214,7 @@ var intervalForm = regexp.MustCompile(`^(?:(-?\d{1,9}) years?)?(?: ?([+-]?\d{1,9
 func isInterval(t *target, v stream.Value) bool {
 	found := intervalForm.FindStringSubmatch(string(v.Bytes))
 	if found == nil {
-		return false
+		return string(v.Bytes) == "infinity" || string(v.Bytes) == "-infinity" // since PostgreSQL 17
 	}
 	var parts []string
 	sign := 0 // of the field before

@@ -12,9 +12,13 @@ import (
 
 	"spillway/internal/apptest"
 	"spillway/internal/database"
+	"spillway/internal/serve/feed"
 	"spillway/internal/serve/storetest"
 	"spillway/internal/serve/stream"
 )
+
+// hostileRole sets what changes the texts of values.
+const hostileRole = "SET intervalstyle = iso_8601|SET bytea_output = escape|SET extra_float_digits = -15|SET datestyle = 'SQL, DMY'"
 
 // exactColumns has every type of a column, except for jsonb and arrays.
 func exactColumns() []storetest.ExactColumn {
@@ -29,7 +33,7 @@ func exactColumns() []storetest.ExactColumn {
 		"10.0.0.1", "10.0.0.1/24", "10.0.0.0/24", "10.0.0.1/32", "::1", "0::1", "::1.2.3.4", "::102:304", "::ffff:1.2.3.4", "::ffff:102:304", "2001:db8::/32",
 		"2001:DB8::/32", "::/0", "0.0.0.0/0", "::", "1:0:0:2::3", "1:0:2:3:4:5:6:7", "fe80::1%1", "10.1", "::1.2.0.0/112", "::ffff:1.2.3.0/120", "::0.1.0.0",
 	}
-	return []storetest.ExactColumn{
+	list := []storetest.ExactColumn{
 		{SQL: "bigint", Types: only(stream.Integer)},
 		{SQL: "integer", Types: only(stream.Integer), Refused: []string{"2147483648", "-2147483649"}},
 		{SQL: "smallint", Types: only(stream.Integer), Refused: []string{"32768", "-32769"}},
@@ -71,7 +75,7 @@ func exactColumns() []storetest.ExactColumn {
 		{SQL: "interval(0)", Types: only(stream.Text), NoKey: true, Refused: []string{`"00:00:01.5"`}, Texts: []string{"00:00:01", "1 day 00:00:01"}},
 		{SQL: "interval year to month"},
 		{SQL: "xml", Types: only(stream.Text), NoKey: true, Refused: []string{`"<?xml version=\"1.0\" encoding=\"UTF-8\"?><a/>"`, `"<a>"`}, Texts: []string{"<a/>", "<a b='1'>x &amp; y</a>", " <a></a> ", "text", ""}},
-		{SQL: "boolean", Types: only(stream.Boolean), Read: "v::int"},
+		{SQL: "boolean", Types: only(stream.Boolean), Read: "v::int", Refused: []string{"1"}},
 		{SQL: "uuid", Types: only(stream.UUID)},
 		{SQL: "date", Types: only(stream.Date)},
 		moments("time", "", stream.Time), moments("time(2)", "", stream.Time), moments("timestamptz", utc, stream.Timestamp), moments("timestamptz(0)", utc, stream.Timestamp),
@@ -84,6 +88,26 @@ func exactColumns() []storetest.ExactColumn {
 		{SQL: "int4range"},
 		{SQL: "tsvector"},
 	}
+	return withLiterals(list)
+}
+
+// withLiterals adds values that only SQL stores, and the types that a feed writes: JSON in a column of texts is a text.
+func withLiterals(list []storetest.ExactColumn) []storetest.ExactColumn {
+	returned := map[stream.Type]stream.Type{stream.JSON: stream.Text}
+	literals := map[string][]string{
+		"double precision": {"'-Infinity'", "'NaN'", "5e-324", "0.1"}, "real": {"'Infinity'", "'NaN'", "0.1", "3.4028235e38"}, "numeric": {"'NaN'", "'-Infinity'", "1e-500"},
+		"numeric(10,2)": {"'NaN'"}, "timestamptz": {"'infinity'", "'-infinity'", "'0044-03-15 12:00+00 BC'", "'4713-01-01 00:00+00 BC'", "'20000-02-29 00:00+00'", "'1850-07-01'"},
+		"timestamp": {"'infinity'", "'0044-03-15 12:00:00.5 BC'", "'294246-12-31'", "'1850-07-01 01:02:03.000004'"}, "timestamptz(0)": {"'-infinity'"},
+		"date": {"'infinity'", "'-infinity'", "'0001-02-29 BC'", "'4713-01-01 BC'", "'5874897-12-31'"}, "time": {"'24:00'"},
+		"interval": {"'1 year -3 days -04:05:06.7'"}, "boolean": {"true"}, "bytea": {`'\\xff00'`}, "xml": {"'<a b=\"1\"/>'"},
+	}
+	for i := range list {
+		list[i].Literals = literals[list[i].SQL]
+		if slices.Contains(list[i].Types, stream.Text) {
+			list[i].Returns = returned
+		}
+	}
+	return list
 }
 
 // Values of exact pairs of types come back as they were sent, and all other pairs are refused.
@@ -100,6 +124,9 @@ func TestStreamPairs(t *testing.T) {
 	} {
 		mustExecute(t, url, sql)
 	}
+	for setting := range strings.SplitSeq(hostileRole, "|") {
+		mustExecute(t, url, "ALTER DATABASE "+apptest.DatabaseName(url)+" "+setting)
+	}
 	db := open(t, url, database.Pool{})
 	storetest.StreamPairs(t, storetest.StreamBackend{
 		Open: func(testing.TB, database.Pool) storetest.StreamDB {
@@ -107,9 +134,13 @@ func TestStreamPairs(t *testing.T) {
 				Sink: func(_ testing.TB, schema *stream.Schema) stream.Sink { return db.Stream(schema) },
 				Exec: func(ctx context.Context, sql string) error { return execute(ctx, url, sql) },
 				Rows: func(ctx context.Context, sql string) ([][]string, error) { return streamRows(ctx, url, sql) },
+				Feeds: []func(feed.Definition) (feed.Source, error){
+					db.Source, open(t, url+"&timezone=Asia/Shanghai", database.Pool{}).Source, open(t, url+"&timezone=America/New_York", database.Pool{}).Source,
+				},
 			}
 		},
-		Types: map[stream.Type]string{stream.Integer: "bigint"},
+		Types:   map[stream.Type]string{stream.Integer: "bigint"},
+		Special: true,
 	}, exactColumns(), values)
 }
 
@@ -213,6 +244,7 @@ func TestStreamArrays(t *testing.T) {
 	if diff := cmp.Diff(stored, rows); diff != "" {
 		t.Error(diff)
 	}
+	sendArraysBack(t, url, schema, func() *Stream { _, sink := sinkOf(url); return sink }, rows)
 }
 
 // round: true rounds values to what the column holds.
@@ -256,4 +288,33 @@ func TestPairsDocumented(t *testing.T) {
 		all = append(all, p.Pair)
 	}
 	storetest.PairsDocumented(t, "PostgreSQL", all, *update)
+}
+
+// sendArraysBack reads the arrays by a feed and stores what it sends in another table.
+func sendArraysBack(t *testing.T, url string, schema *stream.Schema, sink func() *Stream, rows [][]string) {
+	t.Helper()
+	mustExecute(t, url, "CREATE TABLE again (LIKE arrays)")
+	var sent feed.Rows
+	source, err := open(t, url+"&timezone=Asia/Shanghai", database.Pool{}).Source(feed.Definition{
+		Name: "/arrays", SQL: "SELECT * FROM arrays", Key: []feed.KeyColumn{{Name: "id"}}, RFC3339: true,
+	})
+	if err == nil {
+		err = source.Read(t.Context(), feed.Range{Limit: 10}, &sent)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	records, refused, err := schema.Parse([]byte("["+string(sent.Data)+"]"), stream.FormJSON, time.Now(), stream.Limits{Bytes: 1 << 20, Records: 100, Depth: 20, Fields: 20})
+	if err != nil || len(refused) != 0 {
+		t.Fatal(err, refused, string(sent.Data))
+	}
+	mustExecute(t, url, "ALTER TABLE arrays RENAME TO before")
+	mustExecute(t, url, "ALTER TABLE again RENAME TO arrays")
+	if err := sink().Commit(t.Context(), &stream.Batch{ID: [16]byte{2}, Requests: []*stream.Entry{{Records: records}}}); err != nil {
+		t.Fatal(err)
+	}
+	again, err := streamRows(t.Context(), url, "SELECT * FROM arrays ORDER BY id")
+	if diff := cmp.Diff(rows, again); diff != "" || err != nil {
+		t.Error("from a feed: ", diff, err)
+	}
 }

@@ -41,7 +41,7 @@ func (s batchSession) insertRange(ctx context.Context, rows []stream.Row) (*stre
 	if _, err = pipeline(ctx, s.conn, steps, descriptions); err == nil {
 		return nil, nil
 	}
-	refused := refusalOf(err, s.b.Mark != nil)
+	refused := st.refusalOf(err, s.b.Mark != nil)
 	if refused != nil {
 		err = exec(ctx, s.conn, "ROLLBACK TO SAVEPOINT part")
 	}
@@ -113,18 +113,17 @@ func (st *Stream) takeSingly(p *pgconn.Pipeline, b *stream.Batch, rows []stream.
 	}
 	for i, r := range rows {
 		if reasons[i] != "" {
-			r.Entry.Result.Refused = append(r.Entry.Result.Refused, stream.RowRefusal{Row: r.Row, Reason: reasons[i]})
+			r.Refuse(stream.RowRefusal{Reason: reasons[i]})
 			continue
 		}
 		err := untilSync(p, st.countSkipped(b, rows[i:i+1]))
 		b.Progress()
 		if err != nil {
-			refused := refusalOf(err, b.Mark != nil)
+			refused := st.refusalOf(err, b.Mark != nil)
 			if refused == nil {
 				return err
 			}
-			refused.Row = r.Row
-			r.Entry.Result.Refused = append(r.Entry.Result.Refused, *refused)
+			r.Refuse(*refused)
 		}
 	}
 	return untilSync(p, nil)
@@ -236,6 +235,17 @@ func appendMoment(dst []byte, t time.Time) []byte {
 	return appendInt64(dst, t.UnixMicro()-postgresEpoch)
 }
 
+// sinceEpoch returns a time since 2000, or what stands for the infinities.
+func sinceEpoch(n, epoch, minus, plus int64) int64 {
+	switch n {
+	case stream.Infinity:
+		return plus
+	case stream.MinusInfinity:
+		return minus
+	}
+	return n - epoch
+}
+
 // encode returns one array per column.
 func (l layout) encode(rows []stream.Row) [][]byte {
 	arrays := make([][]byte, len(l))
@@ -267,9 +277,9 @@ func (t *target) appendColumn(dst []byte, rows []stream.Row) []byte {
 		case pgtype.Int8OID, pgtype.Float8OID, pgtype.TimeOID:
 			dst = appendInt64(dst, v.N)
 		case pgtype.TimestamptzOID, pgtype.TimestampOID:
-			dst = appendInt64(dst, v.N-postgresEpoch)
+			dst = appendInt64(dst, sinceEpoch(v.N, postgresEpoch, math.MinInt64, math.MaxInt64))
 		case pgtype.DateOID:
-			dst = appendInt32(dst, int32(v.N-postgresEpoch/(24*3600*1e6)))
+			dst = appendInt32(dst, int32(sinceEpoch(v.N, postgresEpoch/(24*3600*1e6), math.MinInt32, math.MaxInt32)))
 		case pgtype.BoolOID:
 			dst = append(binary.BigEndian.AppendUint32(dst, 1), byte(v.N))
 		case pgtype.JSONBOID:
@@ -312,7 +322,9 @@ func (t *target) appendLiteral(dst []byte, dimensions []int, values []*stream.Va
 		case stream.Bytes:
 			text = `\x` + hex.EncodeToString(values[0].Bytes)
 		case stream.Timestamp:
-			text += "+00" // ignored without a time zone
+			if !t.isInfinite(*values[0]) {
+				text = strings.Replace(text+"+00", " BC+00", "+00 BC", 1) // ignored without a time zone
+			}
 		}
 		return append(dst, `"`+strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text)+`"`...), values[1:]
 	}

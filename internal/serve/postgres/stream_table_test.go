@@ -209,6 +209,34 @@ func TestStreamChanged(t *testing.T) {
 	}
 }
 
+// TestStreamChangedBeforeDrain: the statement of a drained batch no longer suits the table, which the
+// server says before it compares the stamp. The next attempt checks the table again.
+func TestStreamChangedBeforeDrain(t *testing.T) {
+	t.Parallel()
+	url := shared.Get(t).CreateDatabase(t)
+	mustExecute(t, url, "CREATE TABLE changed (id bigint, j text)")
+	schema, err := stream.NewSchema(stream.Definition{
+		Name: "/t", Table: "changed", Spooled: true, Columns: []stream.Column{{Name: "id", Type: stream.Integer}, {Name: "j", Type: stream.JSON}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink := open(t, url, database.Pool{}).Stream(schema)
+	if err := sink.Commit(t.Context(), newBatch(t, schema, 2)); err != nil { // prepares the statement
+		t.Fatal(err)
+	}
+	mustExecute(t, url, "ALTER TABLE changed ALTER COLUMN j TYPE jsonb USING NULL")
+	b := newBatch(t, schema, 1)
+	b.Mark = &queue.Mark{Spool: [16]byte{9}, Epoch: b.ID, Name: "/t", First: 1, Sums: [][16]byte{{1}}}
+	if err := sink.Commit(t.Context(), b); err == nil {
+		t.Error("the first attempt stores it")
+	}
+	b.Reset()
+	if err := sink.Commit(t.Context(), b); err != nil || len(b.Requests[0].Result.Refused) > 0 {
+		t.Errorf("the second attempt: %v, %+v", err, b.Requests[0].Result)
+	}
+}
+
 // TestStreamTriggerSettings: a trigger that switches synchronous_commit off does not make a commit
 // unsafe, or is named.
 func TestStreamTriggerSettings(t *testing.T) {

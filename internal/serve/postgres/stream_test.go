@@ -95,7 +95,7 @@ func streamRows(ctx context.Context, url, sql string) ([][]string, error) {
 		return nil, err
 	}
 	defer conn.Close(ctx)
-	results, err := conn.PgConn().Exec(ctx, "SET timezone = UTC; SET datestyle = ISO; "+sql).ReadAll()
+	results, err := conn.PgConn().Exec(ctx, "SET timezone = UTC; SET datestyle = ISO; SET intervalstyle = postgres; SET extra_float_digits = 1; SET bytea_output = hex; "+sql).ReadAll()
 	if err != nil {
 		return nil, err
 	}

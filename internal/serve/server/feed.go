@@ -223,7 +223,7 @@ func (h *feedHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 	case errors.Is(err, feed.ErrRequest):
 		h.server.problem(ctx, badRequest, clientText(err, feed.ErrRequest))
 	case errors.Is(err, param.ErrValue):
-		h.server.problem(ctx, badRequest, "the database does not accept the value of a parameter")
+		h.server.problem(ctx, badRequest, param.ForClient(err))
 		h.server.cfg.Log.Debug("parameter rejected", "path", string(ctx.Path()), "request_id", h.server.id(ctx), "error", err)
 	case errors.Is(err, feed.ErrCounting):
 		h.server.unavailable(ctx, counting, clientText(err, feed.ErrRequest), err)

@@ -127,7 +127,7 @@ func (h *queryHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 		h.server.problem(ctx, resultTooLarge, detail)
 		h.logError(ctx, &h.errors, "query result too large", err)
 	case errors.Is(err, param.ErrValue) && len(h.query.Params()) > 0:
-		h.server.problem(ctx, badRequest, param.ErrValue.Error())
+		h.server.problem(ctx, badRequest, param.ForClient(err))
 		h.logError(ctx, &h.rejected, "query rejects a value", err)
 	case errors.Is(err, query.ErrBusy):
 		h.server.unavailable(ctx, busy, "too many requests wait for the database, or it is too slow", err)

@@ -110,7 +110,7 @@ func (s *source) format(c *column, declared string) {
 			c.digits = int(match[1][0] - '0')
 		}
 	}
-	c.text = s.def.NumbersAsText && c.kind != boolean && !smallInteger.MatchString(declared)
+	c.text = s.def.NumbersAsText && c.kind != boolean && c.kind != document && !smallInteger.MatchString(declared)
 	switch c.json = jsonOf(declared); {
 	case c.kind == moment:
 		c.json = feed.JSONTimestamp

@@ -28,7 +28,7 @@ import (
 // combination of filters, and each connection keeps those that it has run last prepared.
 //
 // Integers and reals are bound as numbers, booleans as 0 or 1, timestamps as text like
-// 2016-12-01 23:59:57 (with a fraction only if there is one), text and UUIDs as text.
+// 2016-12-01 23:59:57 (with a fraction only if there is one), bytes as blobs, and all others as text.
 type source struct {
 	db     *DB
 	def    feed.Definition
@@ -107,7 +107,7 @@ func (s *source) run(ctx context.Context, r feed.Range, bits int, to feed.RowHan
 			current.keysOnly, columns = true, len(shape.keys)
 		}
 		for {
-			found, err := s.nextRow(stmt, columns, r.Until != "")
+			found, err := s.nextRow(stmt, r.Args, columns, r.Until != "")
 			if !found {
 				return err
 			}
@@ -157,10 +157,10 @@ func (s *source) prepare(conn conn, shape *shape, r feed.Range, bits int) (*sqli
 
 // nextRow moves to the next row of the range. A row has the given number of columns and,
 // with until, one more that says whether the row is in the range.
-func (s *source) nextRow(stmt *sqlite.Stmt, columns int, until bool) (bool, error) {
+func (s *source) nextRow(stmt *sqlite.Stmt, args []string, columns int, until bool) (bool, error) {
 	found, err := stmt.Step()
 	if err != nil && len(s.def.Params) > 0 && rejectsValue(err) {
-		err = fmt.Errorf("%w: %w", param.ErrValue, err)
+		err = param.Rejected(s.def.Params, args, err)
 	}
 	if !found {
 		return false, err
@@ -226,6 +226,12 @@ func bindArg(stmt *sqlite.Stmt, number int, kind param.Type, text string) error 
 			return err
 		}
 		stmt.BindText(number, t.UTC().Format("2006-01-02 15:04:05.999999999"))
+	case param.Bytes:
+		raw, err := param.Raw(text)
+		if err != nil {
+			return err
+		}
+		stmt.BindBytes(number, raw)
 	default:
 		stmt.BindText(number, text)
 	}

@@ -110,13 +110,15 @@ func (st *Stream) Ping(ctx context.Context) error { return st.db.Ping(ctx) }
 // they are missing.
 func (st *Stream) Check(ctx context.Context) error {
 	err := st.run(ctx, func(conn *sqlite.Conn) error {
-		if _, err := conn.Prepare(st.insert); err != nil {
-			return err
-		}
+		// SQLite reads a changed schema again when it runs a statement, and not for every error of Prepare.
 		if err := st.checkTable(conn); err != nil {
 			return err
 		}
-		return st.checkForeignKeys(conn)
+		if err := st.checkForeignKeys(conn); err != nil {
+			return err
+		}
+		_, err := conn.Prepare(st.insert)
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", st.def.Name, err)
@@ -127,15 +129,12 @@ func (st *Stream) Check(ctx context.Context) error {
 // checkForeignKeys refuses a table with a deferred foreign key. Only the text of the
 // table's definition tells.
 func (st *Stream) checkForeignKeys(conn *sqlite.Conn) error {
-	found, err := texts(conn, "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE", st.def.Table)
-	if err != nil {
-		return err
-	}
-	if len(found) > 0 && strings.Contains(strings.ToUpper(strings.Join(strings.Fields(found[0][0]), " ")), "INITIALLY DEFERRED") {
+	_, definition, err := st.definition(conn)
+	if err == nil && strings.Contains(definition, "INITIALLY DEFERRED") {
 		return fmt.Errorf("%s has a foreign key that is INITIALLY DEFERRED, so one record could fail others at COMMIT; make it immediate",
 			st.def.Table)
 	}
-	return nil
+	return err
 }
 
 // Durability implements stream.Sink.

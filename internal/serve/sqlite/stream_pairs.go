@@ -3,6 +3,7 @@ package sqlite
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 
@@ -40,7 +41,7 @@ var pairs = []pair{
 	of(stream.Text, likeText, "", bindText, asText, asBound),
 	of(stream.JSON, likeText, "", bindText, asText, asBound),
 	{
-		stream.Pair{Type: stream.JSON, Column: "NUMERIC", When: "other than numbers that neither an integer of 64 bits nor a double holds"},
+		stream.Pair{Type: stream.JSON, Column: "JSON, JSONB", When: "other than numbers that neither an integer of 64 bits nor a double holds"},
 		[]affinity{asNumber},
 		bindJSON,
 	},
@@ -71,7 +72,9 @@ func (c *heldColumn) pair() error {
 	var fits []stream.Pair
 	wide := c.affinity == asNumber && kindOf(c.declared) == decimals && digitsOf(c.declared) > stream.RealDigits
 	for _, p := range pairs {
-		if !slices.Contains(p.affinities, c.affinity) || c.blobsOnly && p.Type != stream.Bytes || wide && p.Type == stream.Real {
+		if !slices.Contains(p.affinities, c.affinity) || c.blobsOnly && p.Type != stream.Bytes || wide && p.Type == stream.Real ||
+			p.Type == stream.JSON && c.affinity == asNumber && kindOf(c.declared) != document ||
+			kindOf(c.declared) == boolean && (p.Type == stream.Real || p.Type == stream.Decimal) {
 			continue
 		}
 		fits = append(fits, p.Pair)
@@ -85,6 +88,14 @@ func (c *heldColumn) pair() error {
 		return nil
 	}
 	return errors.New(stream.Unfit(c.Column, c.declared, fits))
+}
+
+// accepts reports whether a column may have a value that few columns have. Feeds write true and false for
+// columns declared as BOOLEAN only.
+func (c *heldColumn) accepts(v stream.Value) bool {
+	isFlag := kindOf(c.declared) == boolean
+	infinite := c.Type == stream.Real && math.IsInf(v.Real(), 0)
+	return (infinite || !c.Type.Special(v)) && (!v.Loose || isFlag == (c.Type == stream.Integer))
 }
 
 func bindInteger(_ *heldColumn, stmt *sqlite.Stmt, param int, v stream.Value) bool {

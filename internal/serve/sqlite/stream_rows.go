@@ -34,11 +34,11 @@ func (w *batchWriter) InsertRows(_ context.Context, rows []stream.Row) error {
 			w.b.Progress()
 		}
 		if refused, ok := w.spoilers[rowOf(r)]; ok {
-			refuse(r, refused)
+			r.Refuse(refused)
 			continue
 		}
 		if reason := w.bindRow(stmt, r); reason != "" {
-			refuse(r, stream.RowRefusal{Reason: reason})
+			r.Refuse(stream.RowRefusal{Reason: reason})
 			continue
 		}
 		if err := w.insertRow(stmt, r); err != nil {
@@ -56,14 +56,12 @@ func (w *batchWriter) InsertKeys(ctx context.Context, requests []*stream.Entry) 
 // insertRow inserts a row whose values are bound, or notes why it is refused.
 func (w *batchWriter) insertRow(stmt *sqlite.Stmt, r stream.Row) error {
 	err := stepOnce(stmt)
-	if err == nil {
-		switch {
-		case w.conn.Changes() > 0:
-			if !slices.Contains(w.b.Trial, r.Entry) { // which is taken back before COMMIT
-				w.stored = append(w.stored, storedRow{w.conn.LastInsertRowID(), r})
-			}
-		default:
-			return w.notInserted(r)
+	switch {
+	case err == nil && w.conn.Changes() == 0:
+		return w.notInserted(r)
+	case err == nil:
+		if !slices.Contains(w.b.Trial, r.Entry) { // which is taken back before COMMIT
+			w.stored = append(w.stored, storedRow{w.conn.LastInsertRowID(), r})
 		}
 		return nil
 	}
@@ -75,7 +73,7 @@ func (w *batchWriter) insertRow(stmt *sqlite.Stmt, r stream.Row) error {
 		w.spoilers[rowOf(r)] = refused
 		return err
 	}
-	refuse(r, refused)
+	r.Refuse(refused)
 	return nil
 }
 
@@ -87,11 +85,6 @@ type rowKey struct {
 
 func rowOf(r stream.Row) rowKey { return rowKey{r.Entry, r.Row} }
 
-func refuse(r stream.Row, refused stream.RowRefusal) {
-	refused.Row = r.Row
-	r.Entry.Result.Refused = append(r.Entry.Result.Refused, refused)
-}
-
 // refuseAll refuses the rows of a drained batch whose INSERT cannot be prepared, for example
 // because a table is missing. Batch.Verify then holds the batch. Of other batches, and for
 // temporary errors, it returns err.
@@ -101,7 +94,7 @@ func (w *batchWriter) refuseAll(rows []stream.Row, err error) error {
 		return err
 	}
 	for _, r := range rows {
-		refuse(r, refused)
+		r.Refuse(refused)
 	}
 	return nil
 }

@@ -28,20 +28,29 @@ var notWords = regexp.MustCompile(`(?s)'[^']*'|"[^"]*"|/\*.*?\*/|--[^\n]*`)
 // checkCounts refuses tables of which SQLite does not tell whether a row was stored: views with
 // INSTEAD OF triggers, and conflict clauses that delete other rows.
 func (st *Stream) checkCounts(conn *sqlite.Conn) error {
-	found, err := texts(conn, "SELECT type, upper(sql) FROM sqlite_schema WHERE type IN ('table', 'view') AND name = ? COLLATE NOCASE",
-		st.table.Name)
-	if err != nil || len(found) == 0 || st.def.SkippedRows == stream.SkippedAccept {
-		return err
-	}
+	kind, definition, err := st.definition(conn)
 	switch {
-	case found[0][0] == "view":
+	case err != nil || st.def.SkippedRows == stream.SkippedAccept:
+		return err
+	case kind == "view":
 		return fmt.Errorf("%s is a view, whose INSTEAD OF trigger does not tell whether a record was stored: name the table behind it, "+
 			"or set skipped_rows: accept", st.def.Table)
-	case strings.Contains(strings.Join(strings.Fields(notWords.ReplaceAllString(found[0][1], " ")), " "), "ON CONFLICT REPLACE"):
+	case strings.Contains(definition, "ON CONFLICT REPLACE"):
 		return fmt.Errorf("%s has a constraint with ON CONFLICT REPLACE, which deletes records that were stored: make the table without it, "+
 			"or set skipped_rows: accept", st.def.Table)
 	}
 	return nil
+}
+
+// definition returns the type of the stream's table, and the words of its CREATE TABLE or VIEW in upper
+// case, with one space between them; "" if it does not exist.
+func (st *Stream) definition(conn *sqlite.Conn) (kind, sql string, err error) {
+	found, err := texts(conn, "SELECT type, upper(sql) FROM sqlite_schema WHERE type IN ('table', 'view') AND name = ? COLLATE NOCASE",
+		st.table.Name)
+	if err != nil || len(found) == 0 {
+		return "", "", err
+	}
+	return found[0][0], strings.Join(strings.Fields(notWords.ReplaceAllString(found[0][1], " ")), " "), nil
 }
 
 // bindRow binds the values of a row, or returns why a column does not hold one exactly.
@@ -50,7 +59,7 @@ func (w *batchWriter) bindRow(stmt *sqlite.Stmt, r stream.Row) (reason string) {
 		c := &w.st.held[i]
 		if r.Null(r.Row, i) {
 			stmt.BindNull(i + 1)
-		} else if v := r.Value(r.Row, i); !c.bind(c, stmt, i+1, v) {
+		} else if v := r.Value(r.Row, i); !c.accepts(v) || !c.bind(c, stmt, i+1, v) {
 			reason = stream.Inexact(c.Name, c.Type.AppendText(nil, v), c.declared)
 		}
 	}
@@ -80,7 +89,7 @@ func (w *batchWriter) notInserted(r stream.Row) error {
 	}
 	switch {
 	case !found:
-		refuse(r, stream.SkippedRow(r.Row, w.b.Mark != nil))
+		r.Refuse(stream.SkippedRow(r.Row, w.b.Mark != nil))
 	case w.b.Mark != nil:
 		stream.NoteFound([]stream.Row{r})
 	}

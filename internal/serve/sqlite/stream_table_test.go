@@ -112,6 +112,19 @@ func TestStreamTableChanges(t *testing.T) {
 	e.want(t, "")
 }
 
+// A key whose index is missing at the start is found when another process has created it.
+func TestStreamKeyIndexLater(t *testing.T) {
+	t.Parallel()
+	e := openKeyed(t, "CREATE TABLE events (id INTEGER, note TEXT)", "note", "")
+	if err := e.sink.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "ON CONFLICT") {
+		t.Errorf("without an index: %v", err)
+	}
+	script(t, e.writer, "CREATE UNIQUE INDEX exact ON events (note)")
+	if err := e.sink.Check(t.Context()); err != nil {
+		t.Errorf("with the index: %v", err)
+	}
+}
+
 // TestFileReplaced replaces the file while it is open, with and without its log.
 func TestFileReplaced(t *testing.T) {
 	t.Parallel()

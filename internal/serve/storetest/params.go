@@ -336,7 +336,9 @@ func testFilterValues(t *testing.T, b Backend) {
 		{TimestampTZ, param.Timestamp, []string{"'2016-12-02 00:59:57+01'", "'2016-12-01 23:59:57.25+00'"}, map[string][]int{
 			"2016-12-02T05:29:57+05:30": {1}, "2016-12-01T23:59:57.25Z": {2}, "2016-12-01T23:59:57.2500004Z": nil,
 		}},
-		{Date, param.Text, []string{"'2016-12-01'", "'2016-12-02'"}, map[string][]int{"2016-12-02": {2}}},
+		{Date, param.Date, []string{"'2016-12-01'", "'2016-12-02'"}, map[string][]int{"2016-12-02": {2}, "2016-12-03": nil}},
+		{Text, param.Time, []string{"'23:59:57'", "'23:59:57.5'"}, map[string][]int{"23:59:57": {1}, "23:59:57.50": {2}}},
+		{Decimal, param.Decimal, []string{"12345678901234567890.123456", "2"}, map[string][]int{"12345678901234567890.123456": {1}}},
 		{UUID, param.UUID, []string{"'" + uuid + "8'", "'" + uuid + "9'"}, map[string][]int{strings.ToUpper(uuid) + "9": {2}, uuid + "a": nil}},
 	}
 	for i, test := range tests {
@@ -366,5 +368,32 @@ func testFilterValues(t *testing.T, b Backend) {
 				}
 			}
 		})
+	}
+}
+
+// testFilterBytes filters a column of bytes, also by what is no text.
+func testFilterBytes(t *testing.T, b Backend) {
+	if b.Bytes == nil {
+		t.Skip("no literal of bytes")
+	}
+	db := b.Open(t, patient(database.Pool{}))
+	db.exec(t, fmt.Sprintf("CREATE TABLE raw (id %s NOT NULL PRIMARY KEY, v %s)", b.Types[Integer], b.Types[Bytes]))
+	for id, value := range [][]byte{{0xff, 0}, []byte("a"), {}, {0xff}} {
+		db.exec(t, fmt.Sprintf("INSERT INTO raw VALUES (%d, %s)", id+1, b.Bytes(value)))
+	}
+	def := definition("SELECT id, v FROM raw", "id")
+	def.Params = []param.Param{param.Filter("v", param.Bytes)}
+	listed := definition("SELECT id FROM raw WHERE v "+db.InList, "id")
+	listed.Params = []param.Param{{Name: "list", Type: param.Bytes, ListMax: 3}}
+	for text, want := range map[string]int{"/wA=": 1, "_wA=": 1, "YQ==": 2, "": 3, "/w==": 4} {
+		for _, d := range []feed.Definition{def, listed} {
+			arg, err := param.Argument(d.Params[0], text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := ids(t, db.source(t, d), feed.Range{Args: []string{arg}, Limit: 10}); !slices.Equal(got, []int{want}) {
+				t.Errorf("%q: ids %v, want %d", text, got, want)
+			}
+		}
 	}
 }

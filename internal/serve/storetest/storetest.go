@@ -78,6 +78,7 @@ func Feed(t *testing.T, b Backend) {
 		{"Lists", testLists, breaks},
 		{"Filters", testFilters, keeps},
 		{"FilterValues", testFilterValues, keeps},
+		{"FilterBytes", testFilterBytes, keeps},
 		{"ParamsQuoted", testParamsQuoted, keeps},
 		{"Definition", testDefinition, keeps},
 		{"NullKey", testNullKey, keeps},

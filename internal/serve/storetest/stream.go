@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"spillway/internal/database"
+	"spillway/internal/serve/feed"
 	"spillway/internal/serve/queue"
 	"spillway/internal/serve/stream"
 )
@@ -21,6 +22,8 @@ type StreamBackend struct {
 	Open func(t testing.TB, pool database.Pool) StreamDB
 	// Types is the type of a table's column for each type of a stream's.
 	Types map[stream.Type]string
+	// Special and Loose are those of a stream.Definition.
+	Special, Loose bool
 	// Serial is a primary key that counts the rows as they are inserted.
 	Serial string
 	// Small is a whole number of 16 bits, and Short a text of at most 5 characters;
@@ -53,6 +56,8 @@ type StreamDB struct {
 	Sink func(t testing.TB, schema *stream.Schema) stream.Sink
 	Exec func(ctx context.Context, sql string) error               // on a connection that is not the adapter's
 	Rows func(ctx context.Context, sql string) ([][]string, error) // on another connection; NULL is "NULL"
+	// Feeds open a feed, each in sessions of another time zone. StreamPairs needs them.
+	Feeds []func(def feed.Definition) (feed.Source, error)
 	// Kill ends the server as in a crash, Start starts it again; nil: there is no server.
 	Kill  func()
 	Start func() error

@@ -167,7 +167,7 @@ func (s *Stream) admit(r Request, now time.Time, ready func()) (t, other *ticket
 		s.keys[r.Key] = t
 	}
 	s.queue.push(t)
-	s.wake.Signal()
+	s.wakeCommitter(now)
 	return t, nil, nil
 }
 

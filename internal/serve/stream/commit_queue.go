@@ -20,8 +20,8 @@ type laneQueue struct {
 	ordered bool
 	held    uint64 // lanes of batches that are being committed
 	next    int    // the lane where the next search begins
-	rows    int
-	bytes   int
+
+	requests, rows, bytes int // that wait
 }
 
 // lane is requests in the order of their arrival.
@@ -43,6 +43,7 @@ func newLaneQueue(committers int, ordered bool) laneQueue {
 func (q *laneQueue) empty() bool { return q.rows == 0 }
 
 func (q *laneQueue) push(t *ticket) {
+	q.requests++
 	q.rows += t.rows
 	q.bytes += t.bytes
 	for mask := t.lanes; mask != 0; mask &= mask - 1 {
@@ -107,6 +108,7 @@ func (q *laneQueue) takeFrom(n, rows, bytes int) (tickets []*ticket, held uint64
 			q.lanes[bits.TrailingZeros64(mask)].drop()
 		}
 		held |= t.lanes
+		q.requests--
 		q.rows -= t.rows
 		q.bytes -= t.bytes
 		rows -= t.rows

@@ -20,7 +20,7 @@ func (s *Stream) committer(n int) {
 			s.retryDeferred(n, d)
 			continue
 		}
-		tickets, held := s.queue.take(s.cfg.BatchRows, s.cfg.BatchBytes)
+		tickets, held := s.take()
 		if len(tickets) == 0 {
 			if s.closed && s.queue.empty() && len(s.deferred) == 0 {
 				break
@@ -28,12 +28,16 @@ func (s *Stream) committer(n int) {
 			s.wake.Wait()
 			continue
 		}
-		if !s.queue.empty() {
-			s.wake.Signal()
-		}
 		b := s.newBatch(tickets)
 		start := time.Now()
+		beside := s.load.busy > 0
+		if beside {
+			s.pace.last = s.finished
+		}
 		s.load.begin(n, start, held)
+		if !s.queue.empty() {
+			s.wakeCommitter(start)
+		}
 		s.mu.Unlock()
 
 		attempts, err := s.commitBatch(b, tickets, start, s.canSplit(tickets))
@@ -51,6 +55,9 @@ func (s *Stream) committer(n int) {
 			s.finish(b, tickets, attempts, err)
 		}
 		s.load.end(n, took, err == nil)
+		if err == nil {
+			s.pace.ended(took, beside, len(tickets)+s.queue.requests)
+		}
 		s.queue.release(held)
 		s.mu.Unlock()
 		// Let the clients that were just answered send their next records first: these go
@@ -60,6 +67,16 @@ func (s *Stream) committer(n int) {
 	}
 	s.wake.Broadcast()
 	s.mu.Unlock()
+}
+
+// take returns the requests of the next batch, and the lanes that it holds. It returns nothing if
+// nothing can go yet. The caller holds mu.
+func (s *Stream) take() ([]*ticket, uint64) {
+	if s.queue.empty() || !s.mayBegin(time.Now()) {
+		return nil, 0
+	}
+	s.gather()
+	return s.queue.take(s.cfg.BatchRows, s.cfg.BatchBytes)
 }
 
 // isDefinite reports whether a batch failed for good: nothing was stored, a retry does not

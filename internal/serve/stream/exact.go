@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"strconv"
@@ -29,6 +30,7 @@ type Value struct {
 	// 1970 or a time in microseconds.
 	N     int64
 	Big   bool   // uint64(N) is an integer above the range of int64, for columns without sign
+	Loose bool   // an integer that was sent as true or false, or a boolean as 1 or 0: some feeds write so
 	Bytes []byte // of other types, as Records.Bytes returns it
 }
 
@@ -41,12 +43,15 @@ func (r *Records) Value(row, column int) Value {
 	if r.columns[column].kind.inArena() {
 		return Value{Bytes: r.Bytes(row, column)}
 	}
-	return Value{N: int64(v.n), Big: v.big}
+	return Value{N: int64(v.n), Big: v.big, Loose: v.loose}
 }
 
 // AppendText appends the text of a value: the shortest one of a real, a timestamp in UTC like
 // 2016-12-01 23:59:57.5, and bytes in base64.
 func (t Type) AppendText(dst []byte, v Value) []byte {
+	if (t == Timestamp || t == Date) && t.Special(v) {
+		return appendSpecial(dst, t, v.N)
+	}
 	switch t {
 	case Integer:
 		if v.Big {
@@ -54,7 +59,7 @@ func (t Type) AppendText(dst []byte, v Value) []byte {
 		}
 		return strconv.AppendInt(dst, v.N, 10)
 	case Real:
-		return strconv.AppendFloat(dst, v.Real(), 'g', -1, 64)
+		return appendReal(dst, v.Real())
 	case Boolean:
 		return strconv.AppendBool(dst, v.N == 1)
 	case Timestamp:
@@ -208,7 +213,7 @@ func (a *Array) add(element Type, part any, dimensions []int) bool {
 		return len(dimensions) == 0
 	case string:
 		text = []byte(item)
-		if element == Boolean || (element == Integer || element == Real) && !json.Valid(text) {
+		if element == Boolean || (element == Integer || element == Real && !isSpecialNumber(text)) && !json.Valid(text) {
 			return false
 		}
 	case json.Number:
@@ -251,6 +256,22 @@ func Unfit(c Column, kind string, pairs []Pair) string {
 		rounds = ", or " + rounds
 	}
 	return reason + "declare it as " + strings.Join(fits, " or ") + " in the stream's columns" + rounds
+}
+
+// CheckSeconds checks a column of timestamps whose column of the table has that type and digits of a second.
+// It warns that milliseconds, which browsers send, are refused, and returns why the default now would
+// be; "" if it is not.
+func (c Column) CheckSeconds(log *slog.Logger, stream, kind string, digits int) string {
+	const most, browser = 6, 3
+	switch {
+	case c.Round || strings.TrimSuffix(string(c.Type), "[]") != string(Timestamp):
+	case c.Default != nil && *c.Default == Now && digits < most:
+		return fmt.Sprintf("column %s is %s, and its default now has microseconds: set round: true in the stream's columns", c.Name, kind)
+	case digits < browser:
+		log.Warn("times with milliseconds, such as those of browsers, are rejected; set round: true in the stream's columns to round them",
+			"stream", stream, "column", c.Name, "type", kind)
+	}
+	return ""
 }
 
 // WholeMax is 2^53: doubles hold all whole numbers up to it.

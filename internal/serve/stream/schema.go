@@ -11,8 +11,8 @@ type Type string
 
 // The types, and the JSON value of each.
 const (
-	Integer   Type = "integer"   // a whole number of 64 bits, without fraction or exponent, or a string that is one
-	Real      Type = "real"      // a number within the range of a double, or a string that is one
+	Integer   Type = "integer"   // a whole number of 64 bits, also as 1.0 or 1e3, or a string that is one
+	Real      Type = "real"      // a number within the range of a double, or a string that is one, or NaN, Infinity or -Infinity
 	Text      Type = "text"      // a string of UTF-8 without NUL
 	Boolean   Type = "boolean"   // true or false
 	Timestamp Type = "timestamp" // a string like 2016-12-01T23:59:57.123456Z or 2016-12-01 23:59:57 (UTC)
@@ -83,6 +83,9 @@ type Definition struct {
 	// and without a row under its Key: by a trigger, a rule or a policy. "": it is refused.
 	// SkippedAccept: it counts as stored.
 	SkippedRows string
+	// Special says that the database may have special values (Type.Special), and Loose that it has no type of
+	// booleans (Value.Loose). Otherwise such values are refused.
+	Special, Loose bool
 }
 
 // SkippedAccept is the Definition.SkippedRows that takes skipped records as stored.
@@ -212,7 +215,7 @@ func bound(t Type, text string) (v value, decimal []byte, err error) {
 		return value{}, nil, nil
 	}
 	v, decimal, ok := t.parse(text)
-	if !ok {
+	if !ok || t.Special(Value{N: int64(v.n), Bytes: decimal}) {
 		return value{}, nil, fmt.Errorf("%q must be %s", text, t.describe())
 	}
 	return v, decimal, nil
@@ -247,11 +250,6 @@ func (c *column) setDefault(text string) error {
 
 // RealDigits is the number of digits that every Real keeps.
 const RealDigits = 15
-
-// Has reports whether a column has that type.
-func (s *Schema) Has(t Type) bool {
-	return slices.ContainsFunc(s.columns, func(c column) bool { return c.Type == t })
-}
 
 // TextKey returns the columns of the key that hold texts and whose collation matters; none
 // with Definition.AnyKeyCollation.

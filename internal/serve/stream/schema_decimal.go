@@ -7,14 +7,17 @@ import (
 
 // A decimal is kept as text: a minus sign if it is negative, digits without leading zeros,
 // and perhaps a point and more digits. Zeros at the end stay, because some databases show
-// them.
+// them. NaN, Infinity and -Infinity are themselves.
 
 // decimalDigits is the most digits of a decimal, on both sides of the point.
 const decimalDigits = 1000
 
 // appendDecimal appends a JSON number as plain digits, without an exponent. ok is false if
-// text is not a JSON number, or has more than decimalDigits digits.
+// text is neither a JSON number nor special, or has more than decimalDigits digits.
 func appendDecimal(dst, text []byte) (number []byte, ok bool) {
+	if isSpecialNumber(text) {
+		return append(dst, text...), true
+	}
 	mantissa, exponent, ok := splitExponent(text)
 	if !ok {
 		return dst, false
@@ -108,6 +111,12 @@ func compareDecimals(a, b []byte) int {
 		return 1
 	case minusA:
 		a, b = b, a
+	}
+	if isSpecialNumber(a) != isSpecialNumber(b) { // an infinity is above all others
+		if isSpecialNumber(b) {
+			return -1
+		}
+		return 1
 	}
 	wholeA, fractionA, _ := bytes.Cut(a, []byte("."))
 	wholeB, fractionB, _ := bytes.Cut(b, []byte("."))

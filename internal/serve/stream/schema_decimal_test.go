@@ -46,8 +46,9 @@ func TestDecimal(t *testing.T) {
 		{"1 ", ""},
 		{"0x10", ""},
 		{"1_0", ""},
-		{"NaN", ""},
-		{"Infinity", ""},
+		{"NaN", "NaN"},
+		{"Infinity", "Infinity"},
+		{"infinity", ""},
 		{"１", ""},
 	}
 	for _, test := range tests {

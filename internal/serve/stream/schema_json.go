@@ -75,14 +75,12 @@ func (p *parser) field(row []value, column int) bool {
 		if number || first == '"' {
 			return p.numberField(row, column)
 		}
+		if p.schema.def.Loose && c.Type == Integer && (first == 't' || first == 'f') {
+			return p.booleanField(row, column)
+		}
 	case Boolean:
-		if first == 't' || first == 'f' {
-			row[column] = value{set: true}
-			if first == 't' {
-				row[column].n = 1
-				return p.literal("true")
-			}
-			return p.literal("false")
+		if first == 't' || first == 'f' || p.schema.def.Loose && (number || first == '"') {
+			return p.booleanField(row, column)
 		}
 	case Text, Timestamp, UUID, Date, Time, Bytes:
 		if first == '"' {
@@ -102,27 +100,46 @@ func (p *parser) field(row []value, column int) bool {
 	return p.any(1)
 }
 
+// booleanField reads true, false, 1 or 0, or a string that is one of these numbers.
+func (p *parser) booleanField(row []value, column int) bool {
+	c := &p.schema.columns[column]
+	v, ok := value{set: true}, false
+	switch p.data[p.at] {
+	case 't':
+		v.n, v.loose, ok = 1, c.Type == Integer, p.literal("true")
+	case 'f':
+		v.loose, ok = c.Type == Integer, p.literal("false")
+	default:
+		digit, _, isText := p.numberText(c.Name)
+		if string(digit) == "1" {
+			v.n = 1
+		}
+		v.loose = true
+		return isText && p.set(row, column, v, nil, v.n == 1 || string(digit) == "0")
+	}
+	return ok && p.set(row, column, v, nil, true)
+}
+
 // numberText reads a number, or a string, and returns its text. number reports whether that is
-// a JSON number, and whole whether it has neither fraction nor exponent.
-func (p *parser) numberText(field string) (text []byte, whole, number, ok bool) {
+// a JSON number.
+func (p *parser) numberText(field string) (text []byte, number, ok bool) {
 	start := p.at
 	if p.data[start] != '"' {
-		whole, ok = p.number()
-		return p.data[start:p.at], whole, ok, ok
+		ok = p.number()
+		return p.data[start:p.at], ok, ok
 	}
 	if text, ok = p.text(field); ok {
 		inner := parser{data: text}
-		whole, number = inner.number()
-		number = number && inner.ended()
+		number = inner.number() && inner.ended()
 	}
-	return text, whole, number, ok
+	return text, number, ok
 }
 
 // set sets a column of the current record, unless the value does not fit its type. The record is
 // refused if it does not, or is out of bounds. text is as for outOfBounds.
 func (p *parser) set(row []value, column int, v value, text []byte, fits bool) bool {
 	c := &p.schema.columns[column]
-	if !fits {
+	if !fits || !p.schema.def.Special && c.Type.Special(Value{N: int64(v.n), Bytes: text}) {
 		p.refuse(c.Name, c.wrongType)
 		return true
 	}
@@ -136,7 +153,7 @@ func (p *parser) set(row []value, column int, v value, text []byte, fits bool) b
 // numberField reads a number, or a string that is one. That of a timestamp is in milliseconds.
 func (p *parser) numberField(row []value, column int) bool {
 	c := &p.schema.columns[column]
-	text, whole, number, ok := p.numberText(c.Name)
+	text, number, ok := p.numberText(c.Name)
 	if !ok {
 		return false
 	}
@@ -152,7 +169,7 @@ func (p *parser) numberField(row []value, column int) bool {
 	case c.Type == Timestamp:
 		n, err := strconv.ParseInt(string(text), 10, 64)
 		v, fits = value{n: uint64(n * 1000), set: true}, err == nil && n >= MillisecondsMin && n <= MillisecondsMax
-	case number && (whole || c.Type == Real):
+	case number || c.Type == Real && isSpecialNumber(text):
 		v, fits = parseScalar(c.Type, text)
 	}
 	return p.set(row, column, v, text, fits)
@@ -218,7 +235,7 @@ func (p *parser) any(depth int) bool {
 // databases that parse them as doubles would.
 func (p *parser) anyNumber() bool {
 	start := p.at
-	if _, ok := p.number(); !ok {
+	if !p.number() {
 		return false
 	}
 	const surelyFits = 15
@@ -291,28 +308,24 @@ func (p *parser) own(first int, name []byte) {
 	p.names = append(p.names, name)
 }
 
-// number reads a number and reports whether it has neither fraction nor exponent.
-func (p *parser) number() (whole, ok bool) {
+// number reads a number.
+func (p *parser) number() bool {
 	p.take('-')
 	if !p.take('0') && !p.digits() {
-		return false, p.fail("no value")
+		return p.fail("no value")
 	}
-	whole = true
-	if p.take('.') {
-		if whole = false; !p.digits() {
-			return false, p.fail("no digit after the point of a number")
-		}
+	if p.take('.') && !p.digits() {
+		return p.fail("no digit after the point of a number")
 	}
 	if p.take('e') || p.take('E') {
-		whole = false
 		if !p.take('+') {
 			p.take('-')
 		}
 		if !p.digits() {
-			return false, p.fail("no digit in the exponent of a number")
+			return p.fail("no digit in the exponent of a number")
 		}
 	}
-	return whole, true
+	return true
 }
 
 func (p *parser) digits() bool {

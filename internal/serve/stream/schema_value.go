@@ -14,6 +14,8 @@ type value struct {
 	n   uint64
 	set bool // false: NULL
 	big bool // as Value.Big
+
+	loose bool // as Value.Loose
 }
 
 // inArena reports whether the values of a type are spans of the records' arena.
@@ -66,16 +68,25 @@ func parseScalar(t Type, text []byte) (value, bool) {
 			return value{n: n, set: true, big: n > math.MaxInt64}, true
 		}
 		n, err := strconv.ParseInt(string(text), 10, 64)
+		if err != nil && bytes.ContainsAny(text, ".eE") { // 1.00 and 1e3 are whole, too
+			plain, ok := appendDecimal(nil, text)
+			if plain = TrimDecimal(plain); ok && isDigits(bytes.TrimPrefix(plain, []byte("-"))) {
+				return parseScalar(t, plain)
+			}
+		}
 		return value{n: uint64(n), set: true}, err == nil
 	case Real:
 		x, err := strconv.ParseFloat(string(text), 64)
 		finite := !math.IsNaN(x) && !math.IsInf(x, 0)
-		return value{n: math.Float64bits(x), set: true}, err == nil && finite && !underflows(text, x)
+		return value{n: math.Float64bits(x), set: true}, err == nil && (finite || isSpecialNumber(text)) && !underflows(text, x)
 	case Timestamp, Time:
 		v, exact, ok := parseMoment(t, text)
 		return v, ok && exact
 	case Date:
 		days, ok := parseDate(text)
+		if !ok {
+			days, _, ok = parseSpecial(Date, text)
+		}
 		return value{n: uint64(days), set: true}, ok
 	case Boolean:
 		yes := string(text) == "true"
@@ -96,6 +107,9 @@ func parseMoment(t Type, text []byte) (v value, exact, ok bool) {
 		parse = parseClock
 	}
 	micro, exact, ok := parse(text)
+	if !ok && t == Timestamp {
+		micro, exact, ok = parseSpecial(t, text)
+	}
 	return value{n: uint64(micro), set: true}, exact, ok
 }
 
@@ -109,6 +123,9 @@ func (c *column) outOfBounds(v value, text []byte) string {
 	} else {
 		below = below && less(c.Type, v, c.min)
 		above = above && less(c.Type, c.max, v)
+	}
+	if c.Type == Real && math.IsNaN(math.Float64frombits(v.n)) || c.Type == Decimal && text[0] == 'N' { // NaN is in no range
+		below, above = c.min.set, c.max.set
 	}
 	switch {
 	case below:
@@ -150,7 +167,7 @@ const (
 // no database stores them.
 func parseTime(b []byte) (micro int64, exact, ok bool) {
 	t, fraction, zone, ok := param.CutTime(b)
-	if !ok || len(zone) == 3 || len(zone) == 0 && b[10] != ' ' || t.Year() < 1 || t.Year() > 9999 {
+	if !ok || len(zone) == 3 || len(zone) > 6 || len(zone) == 0 && b[10] != ' ' || t.Year() < 1 || t.Year() > 9999 {
 		return 0, false, false
 	}
 	micro, exact = microseconds(fraction)

@@ -152,6 +152,12 @@ type Row struct {
 	Entry *Entry
 }
 
+// Refuse adds the refusal of the row to its request's Result.
+func (r Row) Refuse(refused RowRefusal) {
+	refused.Row = r.Row
+	r.Entry.Result.Refused = append(r.Entry.Result.Refused, refused)
+}
+
 // Rows appends to dst the records to insert, in order. Requests whose key was found are
 // left out; their Results must be set before.
 func (b *Batch) Rows(dst []Row) []Row {

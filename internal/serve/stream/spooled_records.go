@@ -36,13 +36,13 @@ func appendRecords(b []byte, r *Records, from, until int, refused []Refusal) ([]
 			}
 			switch {
 			case c.kind.inArena():
-				b = queue.AppendBytes(append(b, 1), r.Bytes(row, i))
+				b = queue.AppendBytes(append(b, markPlain), r.Bytes(row, i))
 			case v.big:
-				b = binary.AppendUvarint(append(b, 2), v.n)
+				b = binary.AppendUvarint(append(b, markBig), v.n)
 			case c.kind == Integer || c.kind == Timestamp:
-				b = binary.AppendVarint(append(b, 1), int64(v.n))
+				b = binary.AppendVarint(append(b, v.mark()), int64(v.n))
 			default:
-				b = binary.LittleEndian.AppendUint64(append(b, 1), v.n)
+				b = binary.LittleEndian.AppendUint64(append(b, v.mark()), v.n)
 			}
 		}
 	}
@@ -54,6 +54,20 @@ func appendRecords(b []byte, r *Records, from, until int, refused []Refusal) ([]
 		return nil, fmt.Errorf("encode refusals: %w", err)
 	}
 	return queue.AppendBytes(b, text), nil
+}
+
+// The bytes before a value that is not NULL.
+const (
+	markPlain byte = iota + 1
+	markBig
+	markLoose
+)
+
+func (v value) mark() byte {
+	if v.loose {
+		return markLoose
+	}
+	return markPlain
 }
 
 // columnsMax is the maximum number of columns of a configuration, without Definition.Extra.
@@ -107,13 +121,13 @@ func decodeValue(d *queue.Decoder, kind Type, payload []byte) value {
 			d.Bad = true
 		}
 		return span(len(payload)-len(d.Rest)-len(text), len(text))
-	case set[0] == 2:
+	case set[0] == markBig:
 		return value{n: d.Uvarint(), set: true, big: true}
 	case kind == Integer || kind == Timestamp:
-		return value{n: uint64(d.Varint()), set: true}
+		return value{n: uint64(d.Varint()), set: true, loose: set[0] == markLoose}
 	}
 	if bits := d.Take(8); bits != nil {
-		return value{n: binary.LittleEndian.Uint64(bits), set: true}
+		return value{n: binary.LittleEndian.Uint64(bits), set: true, loose: set[0] == markLoose}
 	}
 	return value{}
 }
@@ -207,11 +221,11 @@ func (r *Records) object(row int) (json.RawMessage, error) {
 		}
 		written := c.kind.AppendText(nil, r.Value(row, i))
 		var field any = json.RawMessage(written)
-		switch c.kind {
-		case Timestamp:
-			field = time.UnixMicro(int64(r.at(row, i).n)).UTC()
-		case Text, UUID, Date, Time, Bytes:
+		switch special := c.kind.Special(r.Value(row, i)); {
+		case special, slices.Contains([]Type{Text, UUID, Date, Time, Bytes}, c.kind):
 			field = string(written)
+		case c.kind == Timestamp:
+			field = time.UnixMicro(int64(r.at(row, i).n)).UTC()
 		}
 		text, err := json.Marshal(map[string]any{c.name: field})
 		if err != nil {

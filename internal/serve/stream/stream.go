@@ -3,9 +3,10 @@
 //
 // A Schema turns the body of a request into Records, and gives a reason for each record
 // that it refuses. A Stream commits requests in groups: what arrived while a transaction
-// ran goes into the next one. There is no timer, so that a client alone waits for one
-// commit. A Sink runs the transactions on one database. A Spooled stores records in a local
-// Spool, from which they are drained into the Sink.
+// ran goes into the next one. A client alone waits for one commit. If several clients wait
+// for their answers, the next transaction waits a little for those that send again. A Sink
+// runs the transactions on one database. A Spooled stores records in a local Spool, from
+// which they are drained into the Sink.
 //
 //	schema, err := stream.NewSchema(definition)
 //	s := stream.Open(config, schema, sink)
@@ -117,8 +118,10 @@ type Stream struct {
 
 	mu       sync.Mutex
 	wake     sync.Cond // there may be work, or the stream is closing
+	more     sync.Cond // pace.want requests may wait, or the wait for them is over
 	queue    laneQueue
 	load     load
+	pace     pace
 	closed   bool
 	keys     map[string]*ticket // idempotency keys that are queued or being committed
 	forget   [][16]byte         // batches whose ids the table may forget
@@ -141,7 +144,7 @@ type Stream struct {
 func Open(cfg Config, schema *Schema, sink Sink) *Stream {
 	cfg.SpoolMaxAge = cmp.Or(cfg.SpoolMaxAge, DefaultSpoolMaxAge)
 	s := &Stream{cfg: cfg, schema: schema, sink: sink, keys: make(map[string]*ticket)}
-	s.wake.L = &s.mu
+	s.wake.L, s.more.L = &s.mu, &s.mu
 	s.queue = newLaneQueue(cfg.Committers, schema.orderBy >= 0)
 	s.load = newLoad(cfg.Committers)
 	s.base, s.stop = context.WithCancel(context.Background())
@@ -161,6 +164,7 @@ func (s *Stream) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
 	s.wake.Broadcast()
+	s.more.Signal()
 	s.mu.Unlock()
 	s.endAll()
 	before := s.counters.failed.Load()

@@ -59,15 +59,7 @@ func (b *Batch) VerifyTrial(held error) error {
 }
 
 // TrialRows returns the rows of Trial, in order.
-func (b *Batch) TrialRows() []Row {
-	var rows []Row
-	for _, e := range b.Trial {
-		for row := range e.Records.Len() {
-			rows = append(rows, Row{Records: e.Records, Row: row, Entry: e})
-		}
-	}
-	return rows
-}
+func (b *Batch) TrialRows() []Row { return (&Batch{Requests: b.Trial}).Rows(nil) }
 
 // Held is the error of a batch with a Mark of which nothing was stored. A row was refused for a
 // reason that may be the server's, and no later row was inserted, nor one of Trial. It wraps
