@@ -31,6 +31,7 @@ import (
 type app struct {
 	ctx            context.Context // of the process; ends when the process must stop
 	log            *slog.Logger
+	accessLog      *server.AccessLog
 	stdout, stderr io.Writer
 
 	options Options

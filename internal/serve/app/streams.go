@@ -204,6 +204,11 @@ func (p *streamPart) Store(ctx context.Context, r stream.Request) (stream.Receip
 	return (*p.running.Load()).Store(ctx, r)
 }
 
+// Begin implements server.Stream.
+func (p *streamPart) Begin(r stream.Request, ready func()) (stream.Receipt, stream.Waiting, error) {
+	return (*p.running.Load()).Begin(r, ready)
+}
+
 // close stores what was accepted, and gives up when ctx ends. Only the first call
 // does anything.
 func (p *streamPart) close(ctx context.Context) error {
