@@ -5,7 +5,8 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"math"
+	"io"
+	"iter"
 	"strings"
 	"time"
 
@@ -151,11 +152,41 @@ func (tx postgresTx) query(ctx context.Context, sql string) ([][]string, error) 
 // load uses COPY. With FREEZE the rows need no second visit by VACUUM. The server processes
 // one chunk while the next is generated.
 func (tx postgresTx) load(ctx context.Context, t table, meter *progress.Meter) (err error) {
-	source := newLineReader(ctx, t, meter)
-	defer func() { source.close(err) }()
-	source.most = math.MaxInt64
+	task := meter.Start(t.name, "rows", int64(t.total))
+	next, stop := iter.Pull(t.lines())
+	defer func() {
+		stop()
+		task.End(err)
+	}()
+	source := &lineReader{ctx: ctx, next: next, task: task}
 	_, err = tx.conn.CopyFrom(ctx, source, fmt.Sprintf("COPY %s (%s) FROM STDIN (FREEZE)", t.name, strings.Join(t.columns, ", ")))
 	return err
+}
+
+// lineReader reads chunks.
+type lineReader struct {
+	ctx  context.Context
+	next func() (chunk, bool)
+	task *progress.Task
+	rest []byte
+}
+
+// Read fails once the context is done, so that no rows follow a cancel request.
+func (r *lineReader) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	if len(r.rest) == 0 {
+		c, ok := r.next()
+		if !ok {
+			return 0, io.EOF
+		}
+		r.rest = c.data
+		r.task.Add(int64(c.rows))
+	}
+	n := copy(p, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
 }
 
 // vacuumPostgres vacuums the tables, which is not possible in a transaction.
