@@ -270,3 +270,13 @@ func ParseUUID(text []byte) (id [16]byte, ok bool) {
 	}
 	return id, true
 }
+
+// ClaimPrefix begins the name of a parameter that is a claim of the request's JWT.
+const ClaimPrefix = "claim."
+
+// IsClaim reports whether a parameter with this name is a claim, which a request must not
+// contain.
+func IsClaim(name string) bool { return strings.HasPrefix(name, ClaimPrefix) }
+
+// Claim returns the name of the claim that p is; false if the request has the parameter.
+func (p Param) Claim() (name string, isClaim bool) { return strings.CutPrefix(p.Name, ClaimPrefix) }
