@@ -417,10 +417,12 @@ const (
 	Unjudged         Validity = ""                  // the file ended before the step did
 )
 
-// worse orders verdicts. A merged step has the worst verdict of its parts.
-func (v Validity) worse(than Validity) bool { return v.Severity() > than.Severity() }
+// worse orders verdicts, of which Unjudged is the worst. A merged step has the worst verdict of its parts.
+func (v Validity) worse(than Validity) bool {
+	return than != Unjudged && (v == Unjudged || v.Severity() > than.Severity())
+}
 
-// Severity orders verdicts, from 0 for Valid.
+// Severity orders verdicts, from 0 for Valid. That of Unjudged is below.
 func (v Validity) Severity() int {
-	return slices.Index([]Validity{Valid, TooFewSamples, NotStationary, HostContended, GeneratorLimited, Unjudged}, v)
+	return slices.Index([]Validity{Valid, TooFewSamples, NotStationary, HostContended, GeneratorLimited}, v)
 }
