@@ -55,8 +55,8 @@ func postgresDialect() dialect {
 	}
 }
 
-// postgresTx is a transaction on PostgreSQL. It uses only the simple protocol, which works
-// through a pooler in transaction mode.
+// postgresTx is a transaction on PostgreSQL. It prepares nothing, so that it works through a pooler
+// in transaction mode.
 type postgresTx struct {
 	conn *pgconn.PgConn
 }
@@ -134,19 +134,7 @@ func (tx postgresTx) exec(ctx context.Context, sql string) error {
 }
 
 func (tx postgresTx) query(ctx context.Context, sql string) ([][]string, error) {
-	results, err := tx.conn.Exec(ctx, sql).ReadAll()
-	if err != nil {
-		return nil, err
-	}
-	var rows [][]string
-	for _, values := range results[0].Rows {
-		row := make([]string, len(values))
-		for i, value := range values {
-			row[i] = string(value)
-		}
-		rows = append(rows, row)
-	}
-	return rows, nil
+	return database.PostgresTexts(ctx, tx.conn, sql)
 }
 
 // load uses COPY. With FREEZE the rows need no second visit by VACUUM. The server processes
