@@ -223,7 +223,9 @@ func (s *step) ownQuota(p *process) bool {
 // disturbed the load generator on its own.
 func (s *step) targetFull() bool {
 	return s.load != nil && s.load.Total.Validity == result.HostContended && slices.ContainsFunc(s.load.Total.Hosts,
-		func(h result.HostShare) bool { return h.Name == "target" && h.UsedShare() >= targetFull && h.ForeignShare() <= foreignMax })
+		func(h result.HostShare) bool {
+			return h.Name == "target" && h.UsedShare() >= targetFull && h.ForeignShare() <= foreignMax
+		})
 }
 
 // Shares of divided cores: that a service uses if it has none left, and that other programs may use without disturbing a step.
