@@ -192,9 +192,7 @@ func (a *app) startParts(ctx context.Context, parts []*part, required bool, chan
 	}
 	var patience <-chan time.Time
 	if !required {
-		timer := time.NewTimer(startPatience)
-		defer timer.Stop()
-		patience = timer.C
+		patience = time.After(startPatience)
 	}
 	for range parts {
 		select {

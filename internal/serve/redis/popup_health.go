@@ -72,8 +72,7 @@ func (p *Popups) watch(ctx context.Context, identified <-chan struct{}) {
 	case <-time.After(startWait):
 	case <-ctx.Done():
 	}
-	ticker := time.NewTicker(checkEvery)
-	defer ticker.Stop()
+	ticker := time.Tick(checkEvery)
 	last, loses := "", ""
 	var asked time.Time
 	for {
@@ -103,7 +102,7 @@ func (p *Popups) watch(ctx context.Context, identified <-chan struct{}) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-ticker.C:
+		case <-ticker:
 		case <-wake:
 		}
 	}
