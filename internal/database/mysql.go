@@ -179,8 +179,7 @@ func (m *MySQLConnector) Kill(ctx context.Context, id uint64) error {
 	}
 	defer conn.Close()
 	err = (&MySQLSession{Conn: conn}).Exec(ctx, "KILL "+strconv.FormatUint(id, 10))
-	var refused *mysql.MySQLError
-	if errors.As(err, &refused) && refused.Number == errNoSuchThread {
+	if refused, ok := errors.AsType[*mysql.MySQLError](err); ok && refused.Number == errNoSuchThread {
 		return nil
 	}
 	if err != nil {
@@ -232,8 +231,7 @@ func (s *MySQLSession) setUp(ctx context.Context, statementTimeout time.Duration
 }
 
 func explainSettings(err error) error {
-	var refused *mysql.MySQLError
-	if errors.As(err, &refused) && refused.Number == errUnknownEngine {
+	if refused, ok := errors.AsType[*mysql.MySQLError](err); ok && refused.Number == errUnknownEngine {
 		return fmt.Errorf("the server has no InnoDB, which is required; start it without skip-innodb (%w)", err)
 	}
 	return fmt.Errorf("set the session's variables: %w", err)

@@ -137,8 +137,7 @@ func (p *part) attempt(ctx context.Context) (rejected bool, err error) {
 // isRejection reports whether an error of a start can mean that the database rejects a part,
 // and not only that it is slow or that another process is in the way.
 func isRejection(err error) bool {
-	var locked *popup.LockedError
-	if errors.As(err, &locked) {
+	if _, ok := errors.AsType[*popup.LockedError](err); ok {
 		return false
 	}
 	for _, passing := range []error{

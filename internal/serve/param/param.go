@@ -51,8 +51,7 @@ func (e *RejectedError) Unwrap() []error { return []error{ErrValue, e.Err} }
 
 // ForClient returns the text of an ErrValue without the database's own error.
 func ForClient(err error) string {
-	var rejected *RejectedError
-	if errors.As(err, &rejected) && rejected.Names != "" {
+	if rejected, ok := errors.AsType[*RejectedError](err); ok && rejected.Names != "" {
 		return ErrValue.Error() + ": " + rejected.Names
 	}
 	return ErrValue.Error()

@@ -314,8 +314,7 @@ func (p *Popups) Durability(ctx context.Context) (string, error) {
 	defer cancel()
 	settings, err := client.Do(ctx, client.B().ConfigGet().Parameter("appendonly", "appendfsync").Build()).AsStrMap()
 	if err != nil {
-		var refused *rueidis.RedisError
-		if errors.As(err, &refused) {
+		if _, ok := errors.AsType[*rueidis.RedisError](err); ok {
 			return "an unknown amount (CONFIG GET is not permitted)", nil
 		}
 		return "", p.db.wrap("read the settings of", err)
