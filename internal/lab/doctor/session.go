@@ -141,7 +141,7 @@ func (s mysqlSession) query(ctx context.Context, text string, args ...value) ([]
 	return s.opened.Query(ctx, text, params...)
 }
 
-func (s mysqlSession) close() error { return s.opened.Conn.Close() }
+func (s mysqlSession) close() error { return s.opened.Close() }
 
 type sqliteSession struct{ conn *sqlite.Conn }
 

@@ -60,7 +60,7 @@ func withinMySQL(ctx context.Context, url database.URL, work func(transaction) e
 	if err != nil {
 		return explainMySQL(err)
 	}
-	defer session.Conn.Close()
+	defer session.Close()
 	tx := &mysqlTx{session: session}
 	if err := tx.begin(ctx); err != nil {
 		return explainMySQL(err)
@@ -136,13 +136,13 @@ const tidyTimeout = 800 * time.Millisecond
 func tidyMySQL(connector *database.MySQLConnector, session *database.MySQLSession) {
 	ctx, cancel := context.WithTimeout(context.Background(), tidyTimeout)
 	defer cancel()
-	_ = session.Conn.Close()
+	_ = session.Close()
 	_ = connector.Kill(ctx, session.ID) // already gone
 	again, err := connector.Connect(ctx)
 	if err != nil {
 		return
 	}
-	defer again.Conn.Close()
+	defer again.Close()
 	tx := &mysqlTx{session: again}
 	if tx.begin(ctx) == nil {
 		_ = tx.dropStaged(ctx)
