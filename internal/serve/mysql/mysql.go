@@ -340,8 +340,7 @@ const (
 
 // worthRetrying reports whether the same statement may succeed at once.
 func worthRetrying(err error) bool {
-	var refused *mysql.MySQLError
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*mysql.MySQLError](err); ok {
 		switch refused.Number {
 		case numShutdown, numUnknownStatement, numNeedsPreparing, numKilled, numDisconnectedIdle:
 			return true // the statement or the connection is gone
