@@ -87,8 +87,20 @@ func settings(def stream.Definition) string {
 	return pinned(def.Fsync)
 }
 
-// Ping implements stream.Database.
-func (st *Stream) Ping(ctx context.Context) error { return st.db.Ping(ctx) }
+// Ping implements stream.Database. A server that is read-only does not answer.
+func (st *Stream) Ping(ctx context.Context) error {
+	if err := st.db.Ping(ctx); err != nil {
+		return err
+	}
+	return st.db.askAgain(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+		rows, err := tableSession{conn}.Rows(ctx, "SHOW transaction_read_only")
+		if err == nil && len(rows) == 1 && rows[0][0] == "on" {
+			st.db.pool.Renew()
+			err = errors.New("the server or the role is read-only")
+		}
+		return err
+	})
+}
 
 // Close does nothing: the connections belong to the DB.
 func (st *Stream) Close() error { return nil }
