@@ -57,14 +57,16 @@ func newHosts(names []string) hosts {
 	}
 	h := make(hosts, len(names))
 	for _, name := range names {
-		h[strings.ToLower(name)] = true
+		h[strings.TrimSuffix(strings.ToLower(name), ".")] = true
 	}
 	return h
 }
 
+var dot = []byte(".")
+
 const wrongHostDetail = "this server does not serve the host of the request (http.hosts)"
 
-// serve reports whether requests for a host, with or without a port, are served.
+// serve reports whether requests for a host are served. It may have a port, and a dot at its end.
 func (h hosts) serve(host []byte) bool {
 	if h == nil {
 		return true
@@ -72,5 +74,6 @@ func (h hosts) serve(host []byte) bool {
 	if colon := bytes.LastIndexByte(host, ':'); colon > bytes.LastIndexByte(host, ']') {
 		host = host[:colon]
 	}
+	host = bytes.TrimSuffix(host, dot)
 	return h[string(host)] || h[string(bytes.ToLower(host))]
 }
