@@ -110,9 +110,9 @@ func (w *walk) startOthers(t *testing.T, c *campaignAPI) {
 	popups.Popup, popups.Reports, popups.Forget = broken, downTables{down}, forgetter(down)
 	popups.Campaigns = popup.NewCampaigns(downTables{down}, downTables{down}, broken, popup.Defaults{}, c.config.Log)
 	parts := []Part{
-		{Name: "/a", Group: Reads, Reason: "down", Since: time.Now()},
-		{Name: "POST /b", Group: Writes, Reason: "down", Since: time.Now()},
-		{Name: "/popup", Group: Shows, Reason: "down", Since: time.Now()},
+		{Name: "/a", Group: Reads, Reason: "down", Detail: "down: refused", Since: time.Now()},
+		{Name: "POST /b", Group: Writes, Reason: "down", Detail: "down: refused", Since: time.Now()},
+		{Name: "/popup", Group: Shows, Reason: "down", Detail: "down: refused", Since: time.Now()},
 	}
 	w.servers["down"] = start(t, Config{
 		Popups: &popups, Ready: func() []Part { return parts }, Acks: func() []StreamAck { return []StreamAck{{"/b", "spool"}} },
