@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+	"unicode"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -243,6 +244,7 @@ const (
 	stateNoUniqueIndex         = "42P10" // for ON CONFLICT
 	// stateSequenceExhausted is a data exception, but of the sequence.
 	stateSequenceExhausted = "2200H"
+	stateOutOfRange        = "22003"
 	classConstraint        = "23"
 )
 
@@ -284,10 +286,31 @@ func (st *Stream) refusalOf(err error, marked bool) *stream.RowRefusal {
 		refusal := stream.SkippedRow(0, marked)
 		return &refusal
 	}
+	if st.blamesServer(pgErr) {
+		if !marked {
+			return nil
+		}
+		return &stream.RowRefusal{Reason: pgErr.Message, Unsure: true}
+	}
 	st.forgetTable(pgErr)
 	class := pgErr.Code[:min(2, len(pgErr.Code))]
 	unsure := class != classDataException && class != classConstraint || pgErr.Code == stateSequenceExhausted
 	return &stream.RowRefusal{Reason: pgErr.Message, Unsure: marked && unsure}
+}
+
+// blamesServer reports whether the server refuses what no client has sent: there is no partition for a default, or an
+// identity or another default has left the range of its column.
+func (st *Stream) blamesServer(err *pgconn.PgError) bool {
+	switch err.Routine {
+	case "ExecFindPartition":
+		// The detail names the columns: Partition key of the failing row contains (a, b) = (1, 2).
+		_, names, _ := strings.Cut(err.Detail, "(")
+		names, _, found := strings.Cut(names, ") = (")
+		return found && !st.def.Sends(strings.FieldsFunc(names, func(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) })...)
+	case "int84", "int82", "i4toi2": // values of records have the range of their columns
+		return err.Code == stateOutOfRange
+	}
+	return err.Code == stateSequenceExhausted
 }
 
 // isTemporary reports whether the server may accept the same transaction later.
@@ -328,7 +351,7 @@ func (st *Stream) classify(err error) error {
 	if !errors.As(err, &pgErr) {
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
 	}
-	if isTemporary(pgErr) {
+	if isTemporary(pgErr) || st.blamesServer(pgErr) {
 		st.db.worthRetrying(err)
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
 	}
