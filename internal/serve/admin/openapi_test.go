@@ -187,6 +187,9 @@ func (w *walk) everyRoute(t *testing.T) {
 			w.send("", method, path, target, "", "Host", "evil.example")
 			w.send("token", method, path, target, "")
 			w.send("reader", method, path, target, "", "Authorization", "Bearer secret")
+			if strings.HasPrefix(path, "/readyz") {
+				w.send("", method, path, target+"&parts=/nothing", "")
+			}
 			if !strings.HasPrefix(path, "/debug/") {
 				w.send("down", method, path, target, birthday, "Content-Type", "application/json", "If-Match", `"1"`)
 			}
