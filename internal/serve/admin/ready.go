@@ -142,5 +142,7 @@ func (s *Server) showParts(w http.ResponseWriter, _ *http.Request) {
 func PartStats(read func() []Part) prometheus.Collector {
 	type s = Part
 	c := &snapshots[s]{prefix: "spillway_part_", labels: []string{"part"}, of: func(s s) []string { return []string{s.Name} }, read: read}
-	return c.describe(metric[s]{"up", func(s s) float64 { return flag(s.Serves) }, "1 while the part answers, if only some of its requests.", nil})
+	return c.describe(metric[s]{
+		"up", func(s s) float64 { return flag(s.Serves) }, "1 while the part answers, if only some of its requests.", nil,
+	})
 }

@@ -207,7 +207,8 @@ func adminToken(c config.Admin) string {
 // register adds the metrics of all parts. Those of the databases are added when they are opened.
 func (a *app) register() {
 	collectors := []prometheus.Collector{
-		admin.BuildInfo(a.options.Version, a.options.Revision), a.public, admin.FeedStats(a.feedStats), admin.QueryStats(a.queryStats), admin.PartStats(a.state),
+		admin.BuildInfo(a.options.Version, a.options.Revision), a.public, admin.FeedStats(a.feedStats), admin.QueryStats(a.queryStats),
+		admin.PartStats(a.state),
 		admin.StreamStats(a.streamStats), admin.StreamAcks(a.streamAcks), admin.SpoolStats(a.spoolStats), admin.SpoolNameStats(a.spoolStats),
 	}
 	collectors = append(collectors, a.batches.Collectors()...)

@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -155,7 +154,7 @@ func (w *batchWriter) blamesServer(ctx context.Context, refused *mysql.MySQLErro
 		if err != nil || len(rows) == 0 {
 			return false, err
 		}
-		names := strings.FieldsFunc(rows[0][0], func(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) })
+		names := stream.Words(rows[0][0])
 		return !w.st.def.Sends(names...), nil
 	}
 	return false, nil

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-	"unicode"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -306,7 +305,7 @@ func (st *Stream) blamesServer(err *pgconn.PgError) bool {
 		// The detail names the columns: Partition key of the failing row contains (a, b) = (1, 2).
 		_, names, _ := strings.Cut(err.Detail, "(")
 		names, _, found := strings.Cut(names, ") = (")
-		return found && !st.def.Sends(strings.FieldsFunc(names, func(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) })...)
+		return found && !st.def.Sends(stream.Words(names)...)
 	case "int84", "int82", "i4toi2": // values of records have the range of their columns
 		return err.Code == stateOutOfRange
 	}

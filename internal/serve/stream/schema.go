@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"unicode"
 )
 
 // Type is the type of a column.
@@ -86,6 +88,11 @@ type Definition struct {
 	// Special says that the database may have special values (Type.Special), and Loose that it has no type of
 	// booleans (Value.Loose). Otherwise such values are refused.
 	Special, Loose bool
+}
+
+// Words returns what may be names of columns in an expression.
+func Words(expression string) []string {
+	return strings.FieldsFunc(expression, func(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 }
 
 // Sends reports whether the values of one of these columns are those of the records, and never a default. Otherwise
