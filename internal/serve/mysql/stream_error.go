@@ -142,7 +142,8 @@ func (w *batchWriter) blamesServer(ctx context.Context, refused *mysql.MySQLErro
 	case numOutOfRange, numOutOfRangeEngine:
 		return name != "" && !w.st.def.Sends(name), nil
 	case numDuplicate:
-		rows, err := w.Rows(ctx, "SELECT column_name FROM information_schema.statistics"+where+" AND index_name = ?", table.Schema, table.Name, name)
+		rows, err := w.Rows(ctx, "SELECT column_name FROM information_schema.statistics"+where+" AND index_name = ?",
+			table.Schema, table.Name, name)
 		var columns []string
 		for _, row := range rows {
 			columns = append(columns, row[0])
