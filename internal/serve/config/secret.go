@@ -24,8 +24,9 @@ func (s Secret) Reveal() string { return string(s) }
 
 // String returns "***", or an address without its password, or "" for an empty secret. Of a
 // malformed address it returns only the scheme.
-func (s Secret) String() string {
-	text := string(s)
+func (s Secret) String() string { return shown(string(s), schemes) }
+
+func shown(text string, schemes []string) string {
 	if text == "" || strings.HasPrefix(text, "sqlite:") { // the address of a file has no password
 		return text
 	}
@@ -86,7 +87,10 @@ func (s Secret) MarshalJSON() ([]byte, error) { return quoteJSON(s.String()), ni
 func (s Secret) MarshalYAML() (any, error) { return s.String(), nil }
 
 // schemes are those of supported addresses of servers.
-var schemes = []string{"postgres", "postgresql", "mysql", "redis", "rediss", "unix", "http", "https"}
+var schemes = []string{"postgres", "postgresql", "mysql", "redis", "rediss", "unix"}
+
+// pageSchemes are those of addresses that may be of pages.
+var pageSchemes = append(slices.Clip(schemes), "http", "https")
 
 var placePattern = regexp.MustCompile(`^[A-Za-z0-9._/,()\[\]:-]*$`)
 

@@ -232,6 +232,10 @@ func (s *source) bindParams(texts []string, filters []int, c *columns) ([]any, e
 	}
 	args := make([]any, 0, len(s.uses)+4*len(s.def.Key)+2)
 	for _, i := range s.uses {
+		if texts[i] == param.Absent {
+			args = append(args, nil)
+			continue
+		}
 		value, err := bindParam(s.def.Params[i].Type, texts[i])
 		if err != nil {
 			return nil, fmt.Errorf("parameter %s: %w", s.def.Params[i].Name, err)

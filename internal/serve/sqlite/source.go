@@ -225,6 +225,10 @@ func (s *source) bindArgs(stmt *sqlite.Stmt, args []string, filters []int) error
 	}
 	for i, position := range append(slices.Clip(s.args), filters...) {
 		p, text := s.def.Params[position], args[position]
+		if text == param.Absent {
+			stmt.BindNull(i + 1)
+			continue
+		}
 		if err := bindArg(stmt, i+1, p.Type, text); err != nil {
 			return fmt.Errorf("parameter %s: %w", p.Name, err)
 		}
