@@ -61,7 +61,7 @@ func (s *source) checkFeed(ctx context.Context, window int) error {
 			return err
 		}
 		s.nulls.Expect(nullable)
-		ck.check = plans.Check{Key: o.key(s.def), Window: window, Tables: o.tables, Descending: se.Server.DescendingIndexes()}
+		ck.check = plans.Check{Key: o.key(s.def), Window: window, Tables: o.tables, Descending: se.Server.DescendingIndexes(), Judged: s.def.LogJudged(s.db.log)}
 		return ck.checkTables(ctx, se, o)
 	})
 	if err != nil {
