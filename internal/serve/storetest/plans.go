@@ -424,10 +424,13 @@ func (b PlanBackend) document(t *testing.T, results map[string]map[string]planCa
 }
 
 // PlanLog is the handler of an adapter's log that remembers how many rows the check expected.
-type PlanLog struct {
-	slog.Handler
-	rows float64
-}
+type PlanLog struct{ rows float64 }
+
+// WithAttrs returns l.
+func (l *PlanLog) WithAttrs([]slog.Attr) slog.Handler { return l }
+
+// WithGroup returns l.
+func (l *PlanLog) WithGroup(string) slog.Handler { return l }
 
 // Enabled reports true.
 func (l *PlanLog) Enabled(context.Context, slog.Level) bool { return true }
