@@ -68,7 +68,7 @@ func (s *source) checkFeed(ctx context.Context, conn *pgconn.PgConn, window int)
 	if err != nil {
 		return adviseArray(s.def.Params, err)
 	}
-	c, err := newColumns(s.def, &s.db.types, description.Fields)
+	c, err := newColumns(s.def, s.db.types, description.Fields)
 	if err != nil {
 		return err
 	}

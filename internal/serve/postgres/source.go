@@ -216,7 +216,7 @@ func (s *source) statement(of shape) *statement {
 	if of.keysOnly {
 		known = nil
 	}
-	st := readStatement(s.def, &s.db.types, s.writer().write(of), known)
+	st := readStatement(s.def, s.db.types, s.writer().write(of), known)
 	s.statements[of] = st
 	return st
 }
@@ -230,7 +230,7 @@ func (s *source) checkColumns(ctx context.Context) (wrong error) {
 	_ = s.db.ask(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
 		description, err := s.describe(ctx, conn)
 		if err == nil {
-			_, wrong = newColumns(s.def, &s.db.types, description.Fields)
+			_, wrong = newColumns(s.def, s.db.types, description.Fields)
 		}
 		return err
 	})
