@@ -23,7 +23,7 @@ func (s *source) Check(ctx context.Context, window int) error {
 		return s.checkFeed(conn, shape, window)
 	})
 	if err == nil && len(s.args) == 0 && !s.def.IsQuery() {
-		err = s.lookForNull(ctx, make([]string, len(s.def.Params)))
+		err = s.lookForNull(ctx, nil)
 	}
 	if err != nil {
 		return fmt.Errorf("check %s: %w", &s.def, err)
