@@ -75,7 +75,9 @@ func databaseSampler(kind, name, detail string, db databaseReader) *Sampler {
 }
 
 // retryPause is the pause after attempts to connect that failed, counted from 1.
-func retryPause(failures int) time.Duration { return min(SlowEvery<<min(failures-1, 10), 5*time.Second) }
+func retryPause(failures int) time.Duration {
+	return min(SlowEvery<<min(failures-1, 10), 5*time.Second)
+}
 
 // databaseSession keeps a reader's session open.
 type databaseSession struct {

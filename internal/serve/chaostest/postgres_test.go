@@ -108,7 +108,9 @@ func openPostgres(t *testing.T) *database {
 	if version[0][0] == "t" { // its other way to copy loses indexes of unlogged tables in a crash
 		strategy = " STRATEGY file_copy"
 	}
-	d.copy = func(n int) error { return alone(fmt.Sprintf("CREATE DATABASE copy_%d TEMPLATE %s"+strategy, n, current)) }
+	d.copy = func(n int) error {
+		return alone(fmt.Sprintf("CREATE DATABASE copy_%d TEMPLATE %s"+strategy, n, current))
+	}
 	d.restore = func(n int, _ bool) error {
 		replaced := fmt.Sprintf("replaced_%d", len(d.replaced)+1)
 		err := alone("ALTER DATABASE "+current+" RENAME TO "+replaced, fmt.Sprintf("CREATE DATABASE %s TEMPLATE copy_%d"+strategy, current, n))
