@@ -198,7 +198,7 @@ func Plans(t *testing.T, b PlanBackend, update bool) {
 		b.fill(t, table, data[table])
 		for name := range b.eachIndex(t, table) {
 			for i, s := range planStatements {
-				if !slices.Contains(strings.Fields(s.indexes), name) || testing.Short() && (i+len(name))%3 > 0 {
+				if !slices.Contains(strings.Fields(s.indexes), name) || testing.Short() && i%2 > 0 {
 					continue
 				}
 				c := b.try(t, s, table, data[table])
@@ -226,7 +226,8 @@ func (b PlanBackend) eachIndex(t *testing.T, table string) func(yield func(strin
 	names := []string{"none"}
 	for _, s := range planStatements {
 		for _, name := range strings.Fields(s.indexes) {
-			if !slices.Contains(names, name) {
+			brief := name == "customer" || name == "customer_id"
+			if !slices.Contains(names, name) && (brief || !testing.Short()) {
 				names = append(names, name)
 			}
 		}
