@@ -61,7 +61,9 @@ func serveBucket(ctx context.Context, p plant) error {
 	}
 	f, err := front.Open(front.Config{
 		Socket: socket, Loops: 1, RequestBytes: 4096, Gate: new(openGate),
-		Answerer:     func() front.Answerer { return &bucketAnswerer{newBucket(p.rate, bucketBurst(p.rate))} },
+		Answerer: func(func(*front.Later)) front.Answerer {
+			return &bucketAnswerer{newBucket(p.rate, bucketBurst(p.rate))}
+		},
 		FirstTimeout: time.Minute, IdleTimeout: time.Hour,
 	})
 	if err != nil {
@@ -78,7 +80,7 @@ func serveBucket(ctx context.Context, p plant) error {
 	}()
 	<-ctx.Done()
 	err = f.StopAccepting(false)
-	f.End()
+	f.End(context.WithoutCancel(ctx))
 	<-handed
 	return errors.Join(err, unix.Close(socket))
 }

@@ -143,8 +143,7 @@ func pipeline(ctx context.Context, conn *pgconn.PgConn, steps []step, descriptio
 	if err == nil { // the last step was answered
 		return done, nil
 	}
-	var pgErr *pgconn.PgError
-	if errors.As(closed, &pgErr) { // Close returns the refusal again
+	if _, ok := errors.AsType[*pgconn.PgError](closed); ok { // Close returns the refusal again
 		closed = nil
 	}
 	return done, errors.Join(err, closed)
