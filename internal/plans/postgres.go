@@ -134,9 +134,12 @@ func (j *postgresJudge) scan(n Node, f flow) error {
 	if err != nil {
 		return err
 	}
-	reads := size
-	if size*f.times > largeTable {
+	reads := min(size, f.need*size/max(1, n.Rows)) // of a small table or partition, which can be one of many
+	switch {
+	case size*f.times > largeTable:
 		reads = j.reads(n, f.need, size)
+	case n.Filter == "":
+		reads = min(size, f.need, n.Rows)
 	}
 	return j.add(n, reads*f.times, size, f.sorted)
 }

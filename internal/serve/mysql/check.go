@@ -62,7 +62,9 @@ func (s *source) checkFeed(ctx context.Context, window int) error {
 			return err
 		}
 		s.nulls.Expect(nullable)
-		ck.check = plans.Check{Key: o.key(s.def), Window: window, Tables: o.tables, Descending: se.Server.DescendingIndexes(), Judged: s.def.LogJudged(s.db.log)}
+		ck.check = plans.Check{
+			Key: o.key(s.def), Window: window, Tables: o.tables, Descending: se.Server.DescendingIndexes(), Judged: s.def.LogJudged(s.db.log),
+		}
 		return ck.checkTables(ctx, se, o)
 	})
 	if err != nil {
@@ -74,6 +76,7 @@ func (s *source) checkFeed(ctx context.Context, window int) error {
 		return nil
 	}
 	if ctx.Err() != nil || ck.judge(ctx, false) != nil {
+		s.optimizer.Store(false)
 		return straight
 	}
 	s.optimizer.Store(true)
@@ -241,7 +244,8 @@ func (se *session) measure(ctx context.Context, sql string, args []any) (reads f
 	if errors.As(err, &stopped) && (stopped.Number == numStatementTimeout || stopped.Number == numQueryTimeout) {
 		known, err = reads > manyReads, nil
 	}
-	return reads, known, errors.Join(err, se.Exec(ctx, fmt.Sprintf("SET optimizer_switch = '%s', %s = %s", before[0][0], timeout, before[0][1])))
+	restored := se.Exec(ctx, fmt.Sprintf("SET optimizer_switch = '%s', %s = %s", before[0][0], timeout, before[0][1]))
+	return reads, known, errors.Join(err, restored)
 }
 
 // explain returns the rows of EXPLAIN and the statement as the server rewrote it.

@@ -62,25 +62,30 @@ func TestPlans(t *testing.T) {
 		Judged: log.Judged,
 		Reads: func(t *testing.T, from feed.Source, r feed.Range) float64 {
 			t.Helper()
-			s := from.(*source)
-			values, err := s.arguments(r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var literals []string
-			for _, v := range values {
-				literals = append(literals, "'"+strings.ReplaceAll(string(v), "'", "''")+"'")
-			}
-			run(t, "PREPARE tried AS "+s.statement(s.shape(r, false)).sql)
-			document := run(t, fmt.Sprintf("EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) EXECUTE tried (%s)", strings.Join(literals, ", ")))
-			run(t, "DEALLOCATE tried")
-			var explained []struct{ Plan planNode }
-			if err := json.Unmarshal(document, &explained); err != nil {
-				t.Fatal(err)
-			}
-			return explained[0].Plan.reads()
+			return readsOf(t, run, from.(*source), r)
 		},
 	}, *update)
+}
+
+// readsOf returns how many rows of tables the statement for r reads.
+func readsOf(t *testing.T, run func(*testing.T, string) []byte, s *source, r feed.Range) float64 {
+	t.Helper()
+	values, err := s.arguments(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var literals []string
+	for _, v := range values {
+		literals = append(literals, "'"+strings.ReplaceAll(string(v), "'", "''")+"'")
+	}
+	run(t, "PREPARE tried AS "+s.statement(s.shape(r, false)).sql)
+	document := run(t, fmt.Sprintf("EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) EXECUTE tried (%s)", strings.Join(literals, ", ")))
+	run(t, "DEALLOCATE tried")
+	var explained []struct{ Plan planNode }
+	if err := json.Unmarshal(document, &explained); err != nil {
+		t.Fatal(err)
+	}
+	return explained[0].Plan.reads()
 }
 
 type planNode struct {

@@ -45,10 +45,13 @@ func (s *source) checkFeed(conn conn, shape *shape, window int) error {
 	if err := s.def.CheckFilters(shape.names); err != nil {
 		return err
 	}
-	ck := &checker{source: s, conn: conn, shape: shape, check: plans.Check{Window: window, SQL: s.inner, Judged: s.def.LogJudged(s.db.log), Catalog: plans.Catalog{
-		Dialect: plans.SQLite,
-		Query:   func(sql string, args ...string) ([][]string, error) { return texts(conn.Conn, sql, args...) },
-	}}}
+	ck := &checker{source: s, conn: conn, shape: shape, check: plans.Check{
+		Window: window, SQL: s.inner, Judged: s.def.LogJudged(s.db.log),
+		Catalog: plans.Catalog{
+			Dialect: plans.SQLite,
+			Query:   func(sql string, args ...string) ([][]string, error) { return texts(conn.Conn, sql, args...) },
+		},
+	}}
 	var err error
 	if ck.check.Key, err = s.readKey(conn.Conn); err != nil {
 		return err

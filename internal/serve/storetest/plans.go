@@ -51,13 +51,41 @@ var planStatements = []planStatement{
 	{"SELECT id, status FROM TABLE", []string{"id"}, "", "", "none customer"},
 	{"SELECT id, at FROM TABLE", []string{"at", "id"}, "", "", "none at_id"},
 	{"SELECT id, at FROM TABLE", []string{"at", "id asc"}, "", "", "none at_id"},
-	{"SELECT id, status FROM TABLE WHERE customer = :customer", []string{"id"}, "customer", "", "none customer customer_id customer+customer_id"},
-	{"SELECT id, status FROM TABLE WHERE customer = :customer AND status = :status", []string{"id"}, "customer status", "", "none customer customer_id customer_status_id status"},
-	{"SELECT id, status FROM TABLE WHERE customer = :customer AND status <> 'returned'", []string{"id"}, "customer", "", "none customer customer_id"},
-	{"SELECT id, status FROM TABLE WHERE customer = :customer AND deleted IS NULL", []string{"id"}, "customer", "", "none customer customer_id"},
-	{"SELECT id, status FROM TABLE WHERE customer = :customer AND status IN ('new', 'paid')", []string{"id"}, "customer", "", "none customer customer_id customer_status_id"},
-	{"SELECT id, status FROM TABLE WHERE customer = :customer AND status LIST", []string{"id"}, "customer list", "", "none customer customer_id customer+customer_id"},
-	{"SELECT id, status FROM TABLE WHERE customer = :customer AND amount >= :amount", []string{"id"}, "customer amount", "", "none customer customer_id"},
+	{
+		"SELECT id, status FROM TABLE WHERE customer = :customer",
+		[]string{"id"},
+		"customer", "", "none customer customer_id customer+customer_id",
+	},
+	{
+		"SELECT id, status FROM TABLE WHERE customer = :customer AND status = :status",
+		[]string{"id"},
+		"customer status", "", "none customer customer_id customer_status_id status",
+	},
+	{
+		"SELECT id, status FROM TABLE WHERE customer = :customer AND status <> 'returned'",
+		[]string{"id"},
+		"customer", "", "none customer customer_id",
+	},
+	{
+		"SELECT id, status FROM TABLE WHERE customer = :customer AND deleted IS NULL",
+		[]string{"id"},
+		"customer", "", "none customer customer_id",
+	},
+	{
+		"SELECT id, status FROM TABLE WHERE customer = :customer AND status IN ('new', 'paid')",
+		[]string{"id"},
+		"customer", "", "none customer customer_id customer_status_id",
+	},
+	{
+		"SELECT id, status FROM TABLE WHERE customer = :customer AND status LIST",
+		[]string{"id"},
+		"customer list", "", "none customer customer_id customer+customer_id",
+	},
+	{
+		"SELECT id, status FROM TABLE WHERE customer = :customer AND amount >= :amount",
+		[]string{"id"},
+		"customer amount", "", "none customer customer_id",
+	},
 	{"SELECT id, at FROM TABLE WHERE customer = :customer", []string{"at", "id"}, "customer", "", "none customer customer_at at_id"},
 	{"SELECT id, status FROM TABLE WHERE customer = :customer", []string{"id"}, "customer", "status", "none customer customer_id"},
 	{"SELECT id, status FROM TABLE WHERE status = :status", []string{"id"}, "status", "", "none status status_id"},
@@ -69,14 +97,23 @@ var planStatements = []planStatement{
 	{"SELECT id, status FROM TABLE WHERE status <> 'shipped'", []string{"id"}, "", "", "none status_id"},
 	{"SELECT id, amount FROM TABLE WHERE amount >= :amount", []string{"id"}, "amount", "", "none amount"},
 	{"SELECT o.id, c.city FROM TABLE o JOIN customers c ON c.id = o.customer", []string{"id"}, "", "", "none customer"},
-	{"SELECT o.id, c.city FROM TABLE o JOIN customers c ON c.id = o.customer WHERE o.customer = :customer", []string{"id"}, "customer", "", "none customer customer_id"},
-	{"SELECT o.id, c.city FROM TABLE o JOIN customers c ON c.id = o.customer WHERE c.city = 3", []string{"id"}, "", "", "none customer customer_id"},
+	{
+		"SELECT o.id, c.city FROM TABLE o JOIN customers c ON c.id = o.customer WHERE o.customer = :customer",
+		[]string{"id"},
+		"customer", "", "none customer customer_id",
+	},
+	{
+		"SELECT o.id, c.city FROM TABLE o JOIN customers c ON c.id = o.customer WHERE c.city = 3",
+		[]string{"id"},
+		"", "", "none customer customer_id",
+	},
 }
 
 // planIndexes are the columns of indexes, by name. With + between names there are several.
 var planIndexes = map[string]string{
-	"customer": "customer", "customer_id": "customer, id DESC", "customer_status_id": "customer, status, id DESC", "customer_at": "customer, at DESC",
-	"at_id": "at DESC, id DESC", "status": "status", "status_id": "status, id DESC", "kind": "kind", "kind_id": "kind, id DESC",
+	"customer": "customer", "customer_id": "customer, id DESC", "customer_status_id": "customer, status, id DESC",
+	"customer_at": "customer, at DESC",
+	"at_id":       "at DESC, id DESC", "status": "status", "status_id": "status, id DESC", "kind": "kind", "kind_id": "kind, id DESC",
 	"deleted_id": "deleted, id DESC", "amount": "amount",
 }
 
@@ -115,7 +152,8 @@ func planData(n int) map[string][]planRow {
 		if random.IntN(10) == 0 {
 			deleted = i
 		}
-		row := planRow{1 + random.IntN(n/10), random.IntN(50), random.IntN(1_000_000), deleted, []string{"new", "paid", "shipped", "returned"}[random.IntN(4)]}
+		status := []string{"new", "paid", "shipped", "returned"}[random.IntN(4)]
+		row := planRow{1 + random.IntN(n/10), random.IntN(50), random.IntN(1_000_000), deleted, status}
 		data["uniform"] = append(data["uniform"], row)
 		skewed := row
 		if random.IntN(2) == 0 {
@@ -145,8 +183,8 @@ func planData(n int) map[string][]planRow {
 // fill creates a table with rows.
 func (b PlanBackend) fill(t *testing.T, table string, rows []planRow) {
 	t.Helper()
-	b.Exec(t, "CREATE TABLE "+table+" (id INTEGER NOT NULL PRIMARY KEY, customer INTEGER NOT NULL, kind INTEGER NOT NULL, amount INTEGER NOT NULL, "+
-		"deleted INTEGER, at INTEGER NOT NULL, status VARCHAR(20) NOT NULL)")
+	b.Exec(t, "CREATE TABLE "+table+" (id INTEGER NOT NULL PRIMARY KEY, customer INTEGER NOT NULL, kind INTEGER NOT NULL, "+
+		"amount INTEGER NOT NULL, deleted INTEGER, at INTEGER NOT NULL, status VARCHAR(20) NOT NULL)")
 	const batch = 5000
 	for first := 0; first < len(rows); first += batch {
 		var text strings.Builder
