@@ -224,6 +224,13 @@ func (se *session) measure(ctx context.Context, sql string, args []any) (reads f
 	if err := se.Exec(ctx, fmt.Sprintf("SET optimizer_switch = 'index_condition_pushdown=off', %s = %d", timeout, limit)); err != nil {
 		return 0, false, err
 	}
+	defer func() {
+		restored := se.Exec(ctx, fmt.Sprintf("SET optimizer_switch = '%s', %s = %s", before[0][0], timeout, before[0][1]))
+		if restored != nil {
+			_ = se.Close()
+		}
+		err = errors.Join(err, restored)
+	}()
 	var counts [3]float64 // the first two are what looking costs
 	for i := range counts {
 		if i == 2 {
@@ -244,8 +251,7 @@ func (se *session) measure(ctx context.Context, sql string, args []any) (reads f
 	if errors.As(err, &stopped) && (stopped.Number == numStatementTimeout || stopped.Number == numQueryTimeout) {
 		known, err = reads > manyReads, nil
 	}
-	restored := se.Exec(ctx, fmt.Sprintf("SET optimizer_switch = '%s', %s = %s", before[0][0], timeout, before[0][1]))
-	return reads, known, errors.Join(err, restored)
+	return reads, known, err
 }
 
 // explain returns the rows of EXPLAIN and the statement as the server rewrote it.
