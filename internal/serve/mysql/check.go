@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 
 	"github.com/go-sql-driver/mysql"
@@ -213,7 +214,7 @@ func (ck *checker) judgeRange(ctx context.Context, r feed.Range, straight bool) 
 // and indexes. They are not known if the time was over before many were read. Index conditions are
 // checked outside of the engine, which does not count what it leaves out.
 func (se *session) measure(ctx context.Context, sql string, args []any) (reads float64, known bool, err error) {
-	timeout, limit := "max_execution_time", 1000*measureSeconds
+	timeout, limit := "max_execution_time", 1000.0*measureSeconds
 	if se.Server.MariaDB {
 		timeout, limit = "max_statement_time", measureSeconds
 	}
@@ -221,7 +222,10 @@ func (se *session) measure(ctx context.Context, sql string, args []any) (reads f
 	if err != nil {
 		return 0, false, err
 	}
-	if err := se.Exec(ctx, fmt.Sprintf("SET optimizer_switch = 'index_condition_pushdown=off', %s = %d", timeout, limit)); err != nil {
+	if pool, _ := strconv.ParseFloat(before[0][1], 64); pool > 0 {
+		limit = min(limit, math.Ceil(pool/2))
+	}
+	if err := se.Exec(ctx, fmt.Sprintf("SET optimizer_switch = 'index_condition_pushdown=off', %s = %.0f", timeout, limit)); err != nil {
 		return 0, false, err
 	}
 	defer func() {
