@@ -32,6 +32,7 @@ type session struct {
 type prepared struct {
 	description *pgconn.StatementDescription
 	columns     *columns
+	trust       map[*statement]*trust // of quick batches; nil: none
 }
 
 func sessionOf(conn *pgconn.PgConn) *session {

@@ -33,6 +33,7 @@ type Stream struct {
 	def    stream.Definition
 
 	begin, commit, batch, keys *statement
+	quickBatch                 *statement
 	savepoint, release, back   *statement
 
 	table    atomic.Pointer[checkedTable] // nil: the tables have to be checked
@@ -52,10 +53,11 @@ func (db *DB) Stream(schema *stream.Schema) *Stream {
 		commit: newStatement("COMMIT", noColumns),
 		batch: newStatement("INSERT INTO spillway_batches (id, created_at) "+
 			"SELECT pinned.id, now() FROM (SELECT $3::uuid AS id, "+settingsList+settings(def)+") AS pinned", noColumns),
-		keys:      newStatement(insertKeys, noColumns),
-		savepoint: newStatement("SAVEPOINT part", noColumns),
-		release:   newStatement("RELEASE SAVEPOINT part", noColumns),
-		back:      newStatement("ROLLBACK TO SAVEPOINT part", noColumns),
+		quickBatch: newQuickBatch(def),
+		keys:       newStatement(insertKeys, noColumns),
+		savepoint:  newStatement("SAVEPOINT part", noColumns),
+		release:    newStatement("RELEASE SAVEPOINT part", noColumns),
+		back:       newStatement("ROLLBACK TO SAVEPOINT part", noColumns),
 	}
 }
 
