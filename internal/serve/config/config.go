@@ -105,6 +105,7 @@ type Feed struct {
 	Filters    Types         `yaml:"filters" doc:"NAME: TYPE of up to 4 output columns that requests can filter by"`
 	Timestamps string        `yaml:"timestamps" default:"database" enum:"database,rfc3339" doc:"as the database has them, or RFC 3339 in UTC"`
 	Numbers    string        `yaml:"numbers" default:"json" enum:"json,text" doc:"decimals and integers of 64 bits as JSON numbers or strings"`
+	Plan       string        `yaml:"plan" default:"check" enum:"check,accept" doc:"what becomes of a statement that reads too many rows: it is refused at start, or accepted with a warning"`
 	Auth       string        `yaml:"auth" default:"default" enum:"default,open,key,jwt,any" doc:"what requests need, as in auth.reads; default: as auth.reads says"`
 	Window     int           `yaml:"window" default:"200" range:"1..100000" doc:"newest rows kept encoded in memory" over:"older rows are read from the database"`
 	Refresh    time.Duration `yaml:"refresh" default:"100ms" range:"10ms..1h" doc:"interval between reads of the window while there are requests" over:"rows are older while a refresh takes longer; 'spillway_feed_age_seconds'"`

@@ -108,9 +108,11 @@ func (s *source) run(ctx context.Context, r feed.Range, keysOnly bool, to feed.R
 // lookForNull returns an error if a row for the arguments has NULL in the key.
 func (s *source) lookForNull(ctx context.Context, args []string) error {
 	return s.nulls.Look(args, func(columns []string) (found bool, err error) {
-		values, err := s.bindParams(args, nil, nil)
-		if err != nil {
-			return false, err
+		var values []any
+		if args != nil {
+			if values, err = s.bindParams(args, nil, nil); err != nil {
+				return false, err
+			}
 		}
 		err = s.db.withSession(ctx, func(ctx context.Context, se *session) error {
 			rows, err := se.texts(ctx, plans.MySQL.FindNull(s.body, columns), values...)

@@ -105,7 +105,10 @@ func (s *source) lookForNull(ctx context.Context, args []string) error {
 			if err != nil {
 				return err
 			}
-			if err = s.bindArgs(stmt, args, nil); err == nil {
+			if args != nil {
+				err = s.bindArgs(stmt, args, nil)
+			}
+			if err == nil {
 				found, err = stmt.Step()
 			}
 			return errors.Join(err, stmt.Finalize())
