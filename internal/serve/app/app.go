@@ -31,6 +31,7 @@ import (
 type app struct {
 	ctx            context.Context // of the process; ends when the process must stop
 	log            *slog.Logger
+	accessLog      *server.AccessLog
 	stdout, stderr io.Writer
 
 	options Options
@@ -264,7 +265,7 @@ func (a *app) openDemo() error {
 
 // openDefault opens the default database.
 func (a *app) openDefault() (err error) {
-	a.defaultStore, err = a.stores.get(a.ctx, a.cfg.Database.Reveal())
+	a.defaultStore, err = a.stores.get(a.ctx, a.cfg.Database)
 	return err
 }
 

@@ -42,11 +42,13 @@ func (a *app) serverConfig(r *reads) server.Config {
 		IdleTimeout:  h.IdleTimeout,
 		DrainTimeout: h.DrainTimeout,
 		CORSOrigins:  h.CORSOrigins,
-		AccessLog:    r.cfg.Log.Access,
 		Log:          a.log,
 		Tokens:       a.tokens,
 		Cookie:       r.cfg.Auth.Cookie,
 		Rate:         server.RateConfig{PerMinute: h.RatePerMinute, Burst: h.RateBurst, Clients: h.RateClients},
+	}
+	if r.cfg.Log.Access {
+		cfg.AccessLog = a.accessLog
 	}
 	for _, key := range r.cfg.Keys {
 		cfg.Keys = append(cfg.Keys, key.Reveal())

@@ -21,6 +21,7 @@ import (
 	"spillway/internal/exit"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/front"
+	"spillway/internal/serve/server"
 )
 
 // Options are the flags of spillway serve. Empty fields do not change the configuration.
@@ -73,8 +74,10 @@ func Serve(ctx context.Context, o Options) error {
 		ctx: ctx, log: log, level: level, stdout: o.Stdout, stderr: o.Stderr, options: o, hangups: hangups,
 		cfg: cfg, demo: demo, builtIn: o.File == "", strict: o.Strict, sockets: passed, metrics: metrics,
 		leftovers: make(map[string]*leftover),
-		stores:    stores{pool: database.Pool(cfg.Pool), log: log, metrics: metrics, open: make(map[string]*store)},
+		stores:    stores{pool: database.Pool(cfg.Pool), log: log, metrics: metrics, open: make(map[config.Address]*store)},
 	}
+	a.accessLog = server.NewAccessLog(o.Stderr, func(w io.Writer) slog.Handler { return logHandler(cfg.Log, level, w) })
+	defer a.accessLog.Close()
 	defer a.close()
 	loops, undo := addThreads(&cfg)
 	defer undo()
@@ -153,11 +156,16 @@ func servesFreight(cfg config.Config) bool {
 func newLogger(cfg config.Log, w io.Writer) (*slog.Logger, *slog.LevelVar) {
 	level := new(slog.LevelVar)
 	level.Set(logLevel(cfg))
+	return slog.New(logHandler(cfg, level, w)), level
+}
+
+// logHandler returns what writes lines of the log to w.
+func logHandler(cfg config.Log, level *slog.LevelVar, w io.Writer) slog.Handler {
 	options := &slog.HandlerOptions{Level: level}
 	if cfg.Format == "json" {
-		return slog.New(slog.NewJSONHandler(w, options)), level
+		return slog.NewJSONHandler(w, options)
 	}
-	return slog.New(slog.NewTextHandler(w, options)), level
+	return slog.NewTextHandler(w, options)
 }
 
 // logLevel returns the level of a valid configuration.

@@ -49,7 +49,7 @@ func (a *app) openStreams() error {
 	a.batches = admin.NewStreamBatches()
 	for i := range a.cfg.Streams {
 		c := &a.cfg.Streams[i]
-		st, err := a.stores.get(a.ctx, cmp.Or(c.Database.Reveal(), a.cfg.Database.Reveal()))
+		st, err := a.stores.get(a.ctx, cmp.Or(c.Database, a.cfg.Database))
 		if err != nil {
 			return err
 		}
@@ -202,6 +202,11 @@ func (p *streamPart) stream() string { return p.schema.Definition().Name }
 // Store implements server.Stream.
 func (p *streamPart) Store(ctx context.Context, r stream.Request) (stream.Receipt, error) {
 	return (*p.running.Load()).Store(ctx, r)
+}
+
+// Begin implements server.Stream.
+func (p *streamPart) Begin(r stream.Request, ready func()) (stream.Receipt, stream.Waiting, error) {
+	return (*p.running.Load()).Begin(r, ready)
 }
 
 // close stores what was accepted, and gives up when ctx ends. Only the first call

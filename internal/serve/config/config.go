@@ -21,7 +21,7 @@ type Config struct {
 	Database      Address       `yaml:"database" doc:"default database: a URL, or a block of url, user and password; empty: SQLite in data"`
 	Replica       Address       `yaml:"replica" doc:"read replica of database, for feeds and queries; empty: none"`
 	ReplicaLagMax time.Duration `yaml:"replica_lag_max" default:"10s" range:"2s..24h" doc:"age of the replica's rows while the primary answers" over:"the primary answers; 'spillway_replica_late'"`
-	Redis         Secret        `yaml:"redis" doc:"redis://, rediss:// or unix://, for the probe, shared caches and popups; empty: none"`
+	Redis         Address       `yaml:"redis" doc:"redis://, rediss:// or unix://, for the probe, shared caches and popups; empty: none"`
 	Keys          []Secret      `yaml:"keys" doc:"bearer keys of the write paths, at least 16 characters each; none: open, on loopback only"`
 	Auth          Auth          `yaml:"auth" doc:"authentication of feeds and queries, and JWTs of streams"`
 	Pool          Pool          `yaml:"pool" doc:"limits of each database pool"`
@@ -64,7 +64,7 @@ type Pool struct {
 // HTTP holds the limits of the public listener.
 type HTTP struct {
 	Connections    int           `yaml:"connections" default:"65536" range:"1..1000000" doc:"open connections" over:"503; 'spillway_http_connections_rejected_total'"`
-	Loops          int           `yaml:"loops" range:"-1..1024" doc:"event loops of the fast lane, which answer what needs no waiting; 0: one per core; -1: none" over:"connections share the loops"`
+	Loops          int           `yaml:"loops" range:"-1..1024" doc:"event loops of the fast lane, which answer what needs no waiting, and POST to streams; 0: one per core; -1: none" over:"connections share the loops"`
 	HeaderBytes    int           `yaml:"header_bytes" default:"16384" range:"1024..1048576" doc:"request line and headers" over:"431"`
 	BodyBytes      int           `yaml:"body_bytes" default:"4194304" range:"1..1073741824" doc:"request body" over:"413; a path that reads no body accepts 4096 bytes"`
 	BodiesBytes    int           `yaml:"bodies_bytes" default:"268435456" range:"1..1099511627776" doc:"all request bodies over 4 KiB; at least body_bytes; a chunked body counts as the largest of its path" over:"503 'too-many-bodies'; 'spillway_http_bodies_rejected_total'"`
@@ -88,7 +88,7 @@ type HTTP struct {
 type Log struct {
 	Level  string `yaml:"level" default:"info" enum:"debug,info,warn,error" doc:"lowest level that is logged"`
 	Format string `yaml:"format" default:"text" enum:"text,json" doc:"key=value or JSON, one line per entry"`
-	Access bool   `yaml:"access" doc:"one line per request; of its parameters only limit, offset and before"`
+	Access bool   `yaml:"access" doc:"one line per request; of its parameters only limit, offset and before; lines that cannot be written in time are lost"`
 }
 
 // Feed is one feed.

@@ -1,6 +1,6 @@
-// Package front accepts connections, and answers in event loops what needs no waiting. A loop recognizes requests; it does not
-// interpret them. Connections with any other request are handed over with the bytes that were read, and are the caller's from
-// then on, unless it gives them back.
+// Package front accepts connections, and answers requests in event loops. A loop recognizes requests; it does not interpret them.
+// It does not wait either: an answer that is not known yet is Later, and the loop sends it when it is. Connections with any other
+// request are handed over with the bytes that were read, and are the caller's from then on, unless it gives them back.
 //
 // Loops accept from one socket. A connection that stays open after its first response goes to the loop with the fewest, so that
 // the loops are equally busy; connections for a single request are answered by whoever accepts them. A loop that has many
@@ -15,10 +15,27 @@ import (
 // Answerer answers the requests of one loop. It is used by one goroutine at a time.
 type Answerer interface {
 	// Repeat is Answer for a request with the same bytes as an earlier one, which was plain. It may always return false.
-	Repeat(dst, request []byte) (response []byte, keep, ok bool)
+	Repeat(dst, request []byte, peer netip.AddrPort) (response []byte, keep, ok bool)
 	// Answer appends the response to a plain request to dst. It must not wait. keep says whether the connection stays open.
 	// If ok is false, the request has had no effect, and is to be answered elsewhere. peer is the client's address.
 	Answer(dst, request []byte, peer netip.AddrPort) (response []byte, keep, ok bool)
+	// Takes reports whether Begin may answer a request with a body that has this head.
+	Takes(head []byte, peer netip.AddrPort) bool
+	// Begin is Answer for a plain request that may have to wait, whose last bytes are its body. If later is not nil, it is the
+	// answer, and the other results are not used. The request is not used after Begin.
+	Begin(dst, request []byte, body int, peer netip.AddrPort) (response []byte, keep, ok bool, later *Later)
+}
+
+// Later is the answer to a request that waits. An Answerer may use one again after Respond.
+type Later struct {
+	Limit time.Duration // after which Respond is called in any case; 0: none
+	// Respond is Answer when the answer is known, or when the limit is over. The loop calls it once, also when the client has gone.
+	Respond func(dst []byte, over bool) (response []byte, keep bool)
+	// Left is called when the client has closed its sending half, and when the connection has ended, unless Respond was.
+	Left func(ended bool)
+
+	conn *conn // nil: its connection has ended
+	over bool  // Respond was called before the answer was known
 }
 
 // Gate limits the connections. Its methods may be called concurrently.
@@ -29,14 +46,17 @@ type Gate interface {
 
 // Config says what is accepted and who answers. All fields are needed.
 type Config struct {
-	Socket       int             // listening, in non-blocking mode; closed by StopAccepting
-	Shared       bool            // other processes use the socket too: clients need not send anything to be accepted
-	Loops        int             // at least 1
-	Answerer     func() Answerer // for each loop
+	Socket int  // listening, in non-blocking mode; closed by StopAccepting
+	Shared bool // other processes use the socket too: clients need not send anything to be accepted
+	Loops  int  // at least 1
+	// Answerer returns the one of a loop. It calls known, once for each Later, when the answer is known: from any goroutine,
+	// also before Begin has returned it.
+	Answerer     func(known func(*Later)) Answerer
 	Gate         Gate
 	Refusal      []byte        // response to a connection that may not enter
-	RequestBytes int           // the largest request that loops answer
-	FirstTimeout time.Duration // until the first byte of a connection; then it is handed over
+	RequestBytes int           // the largest request that loops answer, with its body
+	BodyBytes    int           // the largest body that a loop waits for; a larger one comes with its head, or is handed over
+	FirstTimeout time.Duration // until the first byte of a connection, or from a request's first to its last; then it is handed over
 	IdleTimeout  time.Duration // between requests; then the connection is closed
 }
 
@@ -46,5 +66,5 @@ type Handed struct {
 	Unsent  []byte // rest of a response, to be sent first
 	Close   bool   // after Unsent
 	Times   int    // how often it was handed over, with this one
-	Expired bool   // it sent nothing within FirstTimeout
+	Expired bool   // nothing followed within FirstTimeout
 }

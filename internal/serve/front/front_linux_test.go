@@ -5,6 +5,7 @@ package front
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -48,10 +49,13 @@ func largeResponse() string { return respond(strings.Repeat("0123456789abcdef", 
 type fakeAnswerer struct {
 	answered atomic.Int64
 	rig      *rig
+	known    func(*Later)
 }
 
 // Repeat implements front.Answerer.
-func (*fakeAnswerer) Repeat(dst, _ []byte) ([]byte, bool, bool) { return dst, false, false }
+func (*fakeAnswerer) Repeat(dst, _ []byte, _ netip.AddrPort) ([]byte, bool, bool) {
+	return dst, false, false
+}
 
 func (a *fakeAnswerer) Answer(dst, request []byte, peer netip.AddrPort) (response []byte, keep, ok bool) {
 	a.answered.Add(1)
@@ -67,6 +71,44 @@ func (a *fakeAnswerer) Answer(dst, request []byte, peer netip.AddrPort) (respons
 		return append(dst, respond("")...), true, true
 	}
 	return dst, false, false
+}
+
+// waitRequest begins a request of a number of bytes that waits until the test says its answer, which is the body.
+func waitRequest(size int) string {
+	return fmt.Sprintf("POST /wait HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n", size)
+}
+
+// waiter is a request that waits in a loop.
+type waiter struct {
+	Later
+	answerer *fakeAnswerer
+	body     string
+	left     chan bool
+	ended    chan bool // whether the limit was over
+}
+
+// answer makes the answer known.
+func (w *waiter) answer() { w.answerer.known(&w.Later) }
+
+// Takes implements front.Answerer.
+func (*fakeAnswerer) Takes(head []byte, _ netip.AddrPort) bool {
+	return bytes.HasPrefix(head, []byte("POST /wait"))
+}
+
+// Begin implements front.Answerer.
+func (a *fakeAnswerer) Begin(dst, request []byte, body int, _ netip.AddrPort) ([]byte, bool, bool, *Later) {
+	if !a.Takes(request, netip.AddrPort{}) {
+		return dst, false, false, nil
+	}
+	w := &waiter{answerer: a, body: string(request[len(request)-body:]), left: make(chan bool, 2), ended: make(chan bool, 1)}
+	w.Limit = time.Duration(a.rig.limit.Load())
+	w.Respond = func(dst []byte, over bool) ([]byte, bool) {
+		w.ended <- over
+		return append(dst, respond(w.body)...), true
+	}
+	w.Left = func(ended bool) { w.left <- ended }
+	a.rig.waiters <- w
+	return dst, false, false, &w.Later
 }
 
 // fakeGate counts connections.
@@ -102,7 +144,9 @@ type rig struct {
 	given     chan *Conn // what Accept returned
 	holding   chan struct{}
 	release   chan struct{}
-	stop      func() // stops accepting and ends; for once
+	waiters   chan *waiter
+	limit     atomic.Int64 // of waiters
+	stop      func()       // stops accepting and ends; for once
 }
 
 // refusal is what connections beyond the limit get.
@@ -111,12 +155,12 @@ const refusal = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnec
 // open runs a Front on a free port until the test ends.
 func open(t *testing.T, loops int, change func(*Config, *fakeGate)) *rig {
 	t.Helper()
-	r := &rig{given: make(chan *Conn, 100), holding: make(chan struct{}), release: make(chan struct{}), large: largeResponse()}
+	r := &rig{given: make(chan *Conn, 100), holding: make(chan struct{}), release: make(chan struct{}), waiters: make(chan *waiter, 1000), large: largeResponse()}
 	r.gate.limit = 1_000_000
 	cfg := Config{
-		Loops: loops, Gate: &r.gate, Refusal: []byte(refusal), RequestBytes: 4096, FirstTimeout: time.Hour, IdleTimeout: time.Hour,
-		Answerer: func() Answerer {
-			a := &fakeAnswerer{rig: r}
+		Loops: loops, Gate: &r.gate, Refusal: []byte(refusal), RequestBytes: 4096, BodyBytes: 1000, FirstTimeout: time.Hour, IdleTimeout: time.Hour,
+		Answerer: func(known func(*Later)) Answerer {
+			a := &fakeAnswerer{rig: r, known: known}
 			r.answerers = append(r.answerers, a)
 			return a
 		},
@@ -145,7 +189,7 @@ func open(t *testing.T, loops int, change func(*Config, *fakeGate)) *rig {
 		if err := f.StopAccepting(false); err != nil {
 			t.Error(err)
 		}
-		f.End()
+		f.End(context.Background())
 		<-accepted
 	})
 	t.Cleanup(func() {
@@ -551,8 +595,8 @@ func TestDrainAfterAnError(t *testing.T) {
 	socket, address := listen(t)
 	gate := &fakeGate{limit: 1000}
 	f := &Front{cfg: Config{
-		Socket: socket, Gate: gate, RequestBytes: 4096, FirstTimeout: time.Hour, IdleTimeout: time.Hour,
-		Answerer: func() Answerer { return &fakeAnswerer{} },
+		Socket: socket, Gate: gate, RequestBytes: 4096, BodyBytes: 1000, FirstTimeout: time.Hour, IdleTimeout: time.Hour,
+		Answerer: func(func(*Later)) Answerer { return &fakeAnswerer{} },
 	}}
 	l, err := newLoop(f)
 	if err != nil {
@@ -573,7 +617,7 @@ func TestDrainAfterAnError(t *testing.T) {
 	if n := gate.entered.Load(); n != count {
 		t.Errorf("%d of %d connections in the queue were accepted", n, count)
 	}
-	l.end()
+	l.end(false)
 	if err := errors.Join(l.closePoller(), unix.Close(socket)); err != nil || gate.open.Load() != 0 {
 		t.Errorf("%v, %d connections are open", err, gate.open.Load())
 	}

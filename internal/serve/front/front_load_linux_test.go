@@ -3,6 +3,7 @@
 package front
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -72,7 +73,7 @@ func TestStopAcceptingAll(t *testing.T) {
 // endAll ends a rig whose StopAccepting has been called.
 func (r *rig) endAll(t *testing.T) {
 	t.Helper()
-	r.End()
+	r.End(context.Background())
 	if _, err := r.Accept(); err != io.EOF {
 		t.Errorf("Accept after End: %v", err)
 	}
@@ -123,7 +124,7 @@ func TestEndAnswersWhatWasGiven(t *testing.T) {
 	r := &rig{}
 	r.gate.limit = 1
 	r.gate.Enter()
-	f := &Front{cfg: Config{Loops: 1, RequestBytes: 4096, Gate: &r.gate, Answerer: func() Answerer { return &fakeAnswerer{rig: r} }}}
+	f := &Front{cfg: Config{Loops: 1, RequestBytes: 4096, Gate: &r.gate, Answerer: func(func(*Later)) Answerer { return &fakeAnswerer{rig: r} }}}
 	var err error
 	f.cfg.Socket, _ = listen(t)
 	defer unix.Close(f.cfg.Socket)
@@ -141,7 +142,7 @@ func TestEndAnswersWhatWasGiven(t *testing.T) {
 	}
 	l.inbox = append(l.inbox, &conn{fd: pair[1], answered: true})
 	l.open.Add(1)
-	l.end()
+	l.end(false)
 	answer := make([]byte, 1000)
 	if n, err := unix.Read(pair[0], answer); err != nil || !strings.HasPrefix(string(answer[:max(n, 0)]), "HTTP/1.1 200 OK\r\n") {
 		t.Errorf("%d bytes, %v", n, err)

@@ -4,6 +4,7 @@ package front
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -40,7 +41,8 @@ const (
 	serving  phase = iota
 	leaving        // accepts nothing more
 	draining       // accepts what is in the queue, and nothing more
-	ending         // answers what has arrived, and closes what is open
+	ending         // answers what has arrived and what waits, and closes what is open
+	aborting       // closes what is open
 )
 
 // Supported: there are loops.
@@ -115,11 +117,13 @@ func (f *Front) StopAccepting(all bool) error {
 	return nil
 }
 
-// End answers the requests that have arrived, closes the connections that the loops have, and ends them. It follows
-// StopAccepting.
-func (f *Front) End() {
+// End answers the requests that have arrived and those that wait, closes the connections that the loops have, and ends them. When
+// ctx ends, those that still wait are closed. It follows StopAccepting.
+func (f *Front) End(ctx context.Context) {
 	f.advance(ending)
+	stop := context.AfterFunc(ctx, func() { f.advance(aborting) })
 	f.running.Wait()
+	stop()
 	for _, l := range f.loops { // not before, because any of them may be notified until then
 		_ = l.closePoller() // nothing is polled
 	}
@@ -150,7 +154,9 @@ func (f *Front) fail(errno syscall.Errno) {
 func (f *Front) advance(to phase) {
 	f.phase.Store(int32(to))
 	for _, l := range f.loops {
-		l.notify()
+		l.mu.Lock()
+		l.ring()
+		l.mu.Unlock()
 	}
 }
 
@@ -189,13 +195,16 @@ type loop struct {
 	front    *Front
 	answerer Answerer
 	poller   int // epoll
-	bell     int // eventfd: the phase or inbox has changed
+	bell     int // eventfd: the phase, inbox or answers have changed; guarded by mu, -1: closed
 	now      time.Time
 	in, out  []byte
 	events   [eventsMax]unix.EpollEvent
-	conns    []*conn // by descriptor
-	fresh    queue   // have sent nothing yet
-	idle     queue   // have been answered
+	conns    []*conn  // by descriptor
+	fresh    queue    // have sent nothing yet
+	idle     queue    // have been answered
+	partial  queue    // have sent a part of a request
+	waiting  []*queue // for answers, by their limits
+	sent     []*Later // room for answers
 	spare    *conn
 
 	accepts  bool      // the socket is polled
@@ -204,15 +213,17 @@ type loop struct {
 	full     int       // times in a row that so many came
 	resumeAt time.Time // after an error of accept; zero: there was none
 
-	open  atomic.Int64 // connections
-	mu    sync.Mutex   // guards what follows
-	inbox []*conn      // given to the loop
-	ended bool         // nothing more may be given
+	open    atomic.Int64 // connections
+	mu      sync.Mutex   // guards what follows
+	inbox   []*conn      // given to the loop
+	answers []*Later     // that are known
+	ended   bool         // nothing more may be given
 }
 
 func newLoop(f *Front) (*loop, error) {
-	l := &loop{front: f, answerer: f.cfg.Answerer(), in: make([]byte, f.cfg.RequestBytes), poller: -1, bell: -1, batch: 1}
-	l.fresh.limit, l.idle.limit = f.cfg.FirstTimeout, f.cfg.IdleTimeout
+	l := &loop{front: f, in: make([]byte, f.cfg.RequestBytes), poller: -1, bell: -1, batch: 1}
+	l.answerer = f.cfg.Answerer(l.known)
+	l.fresh.limit, l.partial.limit, l.idle.limit = f.cfg.FirstTimeout, f.cfg.FirstTimeout, f.cfg.IdleTimeout
 	var err error
 	if l.poller, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("epoll_create: %w", err)
@@ -229,9 +240,12 @@ func newLoop(f *Front) (*loop, error) {
 }
 
 func (l *loop) closePoller() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	err := unix.Close(l.poller)
 	if l.bell >= 0 {
 		err = errors.Join(err, unix.Close(l.bell))
+		l.bell = -1
 	}
 	return err
 }
@@ -256,11 +270,14 @@ func (l *loop) ignoreSocket() {
 	}
 }
 
-// notify wakes the loop.
-func (l *loop) notify() {
+// ring wakes the loop. The caller holds mu.
+func (l *loop) ring() {
+	if l.bell < 0 {
+		return
+	}
 	var one [8]byte
 	binary.NativeEndian.PutUint64(one[:], 1)
-	_, _ = unix.Write(l.bell, one[:]) // it fails only when it is full, and then the loop wakes too
+	_, _ = write(l.bell, one[:]) // it fails only when it is full, and then the loop wakes too
 }
 
 // run serves until the Front ends. The thread is the loop's for good, and ends with it.
@@ -278,8 +295,7 @@ func (l *loop) run() {
 		case !stopped:
 			stopped = true
 			l.stop(at == draining)
-		case at == ending:
-			l.end()
+		case at >= ending && l.end(at == aborting):
 			return
 		}
 	}
@@ -322,10 +338,15 @@ func (l *loop) round(n int) {
 			accept = true
 		case fd == l.bell:
 			var count [8]byte
-			_, _ = unix.Read(l.bell, count[:])
+			_, _ = read(l.bell, count[:])
 			l.collect(false) // not before: the bell may have rung again since
+			l.deliver()
 		case fd < len(l.conns) && l.conns[fd] != nil:
-			l.read(l.conns[fd])
+			if c := l.conns[fd]; c.later != nil {
+				l.stir(c, l.events[i].Events)
+			} else {
+				l.read(c)
+			}
 		}
 	}
 	if !accept || !l.accepts {
@@ -406,25 +427,45 @@ func (l *loop) refuse(fd int) {
 	closeSocket(fd)
 }
 
-// read reads a request and answers it, or hands the connection over.
+// read reads a request and answers it, has it wait for its answer, or hands the connection over.
 func (l *loop) read(c *conn) {
-	n, errno := read(c.fd, l.in)
+	room := l.in
+	begun := copy(room, c.held)
+	if begun > 0 {
+		room = room[:c.size] // what follows is another request
+	}
+	n, errno := read(c.fd, room[begun:])
 	switch {
+	case errno == unix.EAGAIN && begun > 0:
+		return
 	case errno == unix.EAGAIN:
 		l.keep(c)
+		return
+	case errno == 0 && n == 0 && begun > 0:
+		l.handOver(c, Handed{Read: c.held})
 		return
 	case errno != 0 || n == 0:
 		l.close(c)
 		return
 	}
-	request := l.in[:n]
-	response, keep, ok := l.answerer.Repeat(l.out[:0], request)
+	request := room[:begun+n]
+	if request[0] == 'P' {
+		l.post(c, request)
+		return
+	}
+	response, keep, ok := l.answerer.Repeat(l.out[:0], request, c.peer)
 	if !ok && Plain(request) {
-		response, keep, ok = l.answerer.Answer(l.out[:0], request, c.peer)
+		if response, keep, ok = l.answerer.Answer(l.out[:0], request, c.peer); !ok {
+			l.begin(c, request, 0)
+			return
+		}
 	}
-	if cap(response) <= outKept {
-		l.out = response
-	}
+	l.respond(c, request, response, keep, ok)
+}
+
+// respond sends the response to a request, or hands the connection over if ok is false.
+func (l *loop) respond(c *conn, request, response []byte, keep, ok bool) {
+	l.keepOut(response)
 	if !ok {
 		l.handOver(c, Handed{Read: bytes.Clone(request)})
 		return
@@ -438,10 +479,14 @@ func (l *loop) read(c *conn) {
 		l.close(c)
 		return
 	}
-	c.answered = true
+	first := !c.answered
+	c.answered, c.held, c.size = true, nil, 0
 	switch {
 	case sent < len(response):
 		l.handOver(c, Handed{Unsent: bytes.Clone(response[sent:]), Close: !keep})
+	case keep && first && l.watches(c) && l.front.emptiest(l) != l:
+		l.unwatch(c)
+		l.keep(c)
 	case keep:
 		l.keep(c)
 	default:
@@ -450,10 +495,17 @@ func (l *loop) read(c *conn) {
 	}
 }
 
+// keepOut keeps the buffer of a response.
+func (l *loop) keepOut(response []byte) {
+	if response != nil && cap(response) <= outKept {
+		l.out = response
+	}
+}
+
 // keep waits for the next request of a connection, in this loop or in another.
 func (l *loop) keep(c *conn) {
-	if c.waits != nil {
-		c.waits.remove(c)
+	if l.watches(c) {
+		l.change(c, polled)
 		l.await(c)
 		return
 	}
@@ -473,7 +525,7 @@ func (l *loop) give(c *conn) bool {
 	}
 	l.open.Add(1)
 	l.inbox = append(l.inbox, c)
-	l.notify()
+	l.ring()
 	return true
 }
 
@@ -489,26 +541,49 @@ func (l *loop) collect(last bool) {
 	}
 }
 
-// adopt polls a connection.
+// adopt polls a connection that waits for a request.
 func (l *loop) adopt(c *conn) {
-	if l.poll(c.fd, unix.EPOLLIN|unix.EPOLLRDHUP) != nil { // no memory
+	if !l.watch(c) {
 		l.close(c)
 		return
+	}
+	l.await(c)
+}
+
+// watch polls a connection, unless it does so already. It returns false if there is no memory for that.
+func (l *loop) watch(c *conn) bool {
+	if l.watches(c) {
+		return true
+	}
+	if l.poll(c.fd, polled) != nil {
+		return false
 	}
 	for c.fd >= len(l.conns) {
 		l.conns = append(l.conns, make([]*conn, max(64, len(l.conns)))...)
 	}
-	l.conns[c.fd] = c
-	l.await(c)
+	l.conns[c.fd], c.events = c, polled
+	return true
+}
+
+// watches reports whether a connection is polled.
+func (l *loop) watches(c *conn) bool { return c.fd < len(l.conns) && l.conns[c.fd] == c }
+
+// unwatch polls a connection no more.
+func (l *loop) unwatch(c *conn) {
+	if c.waits != nil {
+		c.waits.remove(c)
+	}
+	_ = unix.EpollCtl(l.poller, unix.EPOLL_CTL_DEL, c.fd, nil) // it is polled
+	l.conns[c.fd] = nil
 }
 
 // await queues a connection that waits for a request.
 func (l *loop) await(c *conn) {
 	c.since = l.now
 	if c.answered {
-		l.idle.add(c)
+		c.waitIn(&l.idle)
 	} else {
-		l.fresh.add(c)
+		c.waitIn(&l.fresh)
 	}
 }
 
@@ -518,8 +593,12 @@ func (l *loop) forget(c *conn) {
 	if c.waits != nil {
 		c.waits.remove(c)
 	}
-	if c.fd < len(l.conns) && l.conns[c.fd] == c {
+	if l.watches(c) {
 		l.conns[c.fd] = nil
+	}
+	if c.later != nil {
+		c.later.conn = nil
+		c.later.Left(true)
 	}
 	*c = conn{}
 	l.spare = c
@@ -536,8 +615,8 @@ func (l *loop) close(c *conn) {
 func (l *loop) handOver(c *conn, h Handed) {
 	h.Times = c.handed + 1
 	t := taken{Handed: h, fd: c.fd, peer: c.peer}
-	if c.fd < len(l.conns) && l.conns[c.fd] == c {
-		_ = unix.EpollCtl(l.poller, unix.EPOLL_CTL_DEL, c.fd, nil) // it is polled
+	if l.watches(c) {
+		l.unwatch(c)
 	}
 	l.forget(c)
 	l.front.hand(t)
@@ -546,10 +625,11 @@ func (l *loop) handOver(c *conn, h Handed) {
 // timeout returns the milliseconds until something is due; -1: nothing will be.
 func (l *loop) timeout() int {
 	due := l.resumeAt
-	for _, q := range []*queue{&l.fresh, &l.idle} {
-		if at := q.due(); !at.IsZero() && (due.IsZero() || at.Before(due)) {
-			due = at
-		}
+	for _, q := range []*queue{&l.fresh, &l.idle, &l.partial} {
+		due = q.earlier(due)
+	}
+	for _, q := range l.waiting {
+		due = q.earlier(due)
 	}
 	if due.IsZero() {
 		return -1
@@ -565,6 +645,14 @@ func (l *loop) expire() {
 	for c := l.idle.overdue(l.now); c != nil; c = l.idle.overdue(l.now) {
 		l.close(c)
 	}
+	for c := l.partial.overdue(l.now); c != nil; c = l.partial.overdue(l.now) {
+		l.handOver(c, Handed{Read: c.held, Expired: true})
+	}
+	for _, q := range l.waiting {
+		for c := q.overdue(l.now); c != nil; c = q.overdue(l.now) {
+			l.finish(c.later, true)
+		}
+	}
 }
 
 // stop stops accepting.
@@ -575,74 +663,4 @@ func (l *loop) stop(all bool) {
 	l.ignoreSocket()
 	l.resumeAt = time.Time{}
 	l.front.accepting.Done()
-}
-
-// end answers what has arrived, and closes all connections.
-func (l *loop) end() {
-	l.collect(true)
-	for n := l.wait(0); n > 0; n = l.wait(0) {
-		l.round(n)
-	}
-	for _, c := range l.conns {
-		if c != nil {
-			l.close(c)
-		}
-	}
-}
-
-// conn is a connection that a loop serves.
-type conn struct {
-	fd         int
-	peer       netip.AddrPort
-	answered   bool // at least one request
-	handed     int  // how often it was handed over
-	since      time.Time
-	waits      *queue // nil: for nothing
-	prev, next *conn
-}
-
-// queue is connections that wait, the longest waiting first.
-type queue struct {
-	limit       time.Duration
-	first, last *conn
-}
-
-func (q *queue) add(c *conn) {
-	c.waits, c.prev, c.next = q, q.last, nil
-	if q.last != nil {
-		q.last.next = c
-	} else {
-		q.first = c
-	}
-	q.last = c
-}
-
-func (q *queue) remove(c *conn) {
-	if c.prev != nil {
-		c.prev.next = c.next
-	} else {
-		q.first = c.next
-	}
-	if c.next != nil {
-		c.next.prev = c.prev
-	} else {
-		q.last = c.prev
-	}
-	c.waits, c.prev, c.next = nil, nil, nil
-}
-
-// due returns when the first connection will have waited too long; zero: none waits.
-func (q *queue) due() time.Time {
-	if q.first == nil {
-		return time.Time{}
-	}
-	return q.first.since.Add(q.limit)
-}
-
-// overdue returns a connection that has waited too long, or nil.
-func (q *queue) overdue(now time.Time) *conn {
-	if q.first == nil || now.Before(q.due()) {
-		return nil
-	}
-	return q.first
 }

@@ -3,6 +3,7 @@
 package front
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -24,7 +25,7 @@ func (*Front) Accept() (*Conn, error) { return nil, io.EOF }
 func (*Front) StopAccepting(bool) error { return nil }
 
 // End does nothing.
-func (*Front) End() {}
+func (*Front) End(context.Context) {}
 
 // Half returns false.
 func (*Front) Half() bool { return false }

@@ -15,25 +15,76 @@ func Plain(b []byte) bool {
 	if !bytes.HasSuffix(rest, []byte("\r\n\r\n")) {
 		return false
 	}
-	line, rest := cutLine(rest)
+	rest, length, ok := plainHead(rest, false)
+	return ok && length == none && len(rest) == 0
+}
+
+// PlainPost reports whether b begins with the complete head of a POST request that every HTTP parser reads alike, and that says
+// once, in digits, how long its body is. Of fields that concern a body it has no others but Content-Type.
+func PlainPost(b []byte) (head, body int, ok bool) {
+	rest, ok := bytes.CutPrefix(b, []byte("POST /"))
+	if !ok {
+		return 0, 0, false
+	}
+	end := bytes.Index(rest, []byte("\r\n\r\n"))
+	if end < 0 {
+		return 0, 0, false
+	}
+	rest = rest[:end+4]
+	left, length, ok := plainHead(rest, true)
+	if !ok || length == none || len(left) > 0 {
+		return 0, 0, false
+	}
+	return len("POST /") + len(rest), length, true
+}
+
+// none is the length of a body that no field gives.
+const none = -1
+
+// plainHead reads a head from after the first slash of its target, up to the empty line, and returns what follows it. With post,
+// there may be a Content-Type and a Content-Length.
+func plainHead(b []byte, post bool) (rest []byte, length int, ok bool) {
+	line, rest := cutLine(b)
 	if !plainTarget(line) {
-		return false
+		return nil, none, false
 	}
 	hosts := 0
+	length = none
 	for len(rest) > 0 {
 		line, rest = cutLine(rest)
 		if len(line) == 0 {
 			break
 		}
-		isHost, ok := plainField(line)
-		if !ok {
-			return false
-		}
-		if isHost {
+		kind, ok := plainField(line)
+		switch {
+		case !ok, kind > hostField && !post, kind == lengthField && length != none:
+			return nil, none, false
+		case kind == hostField:
 			hosts++
+		case kind == lengthField:
+			if length, ok = plainLength(bytes.Trim(line[len("Content-Length:"):], " ")); !ok {
+				return nil, none, false
+			}
 		}
 	}
-	return len(line) == 0 && len(rest) == 0 && hosts == 1
+	return rest, length, len(line) == 0 && hosts == 1
+}
+
+// lengthDigits is how many digits the length of a plain body has at most.
+const lengthDigits = 9
+
+// plainLength returns the length of a body that a field gives.
+func plainLength(text []byte) (length int, ok bool) {
+	if len(text) == 0 || len(text) > lengthDigits || len(text) > 1 && text[0] == '0' {
+		return 0, false
+	}
+	for _, c := range text {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		length = 10*length + int(c-'0')
+	}
+	return length, true
 }
 
 // cutLine returns the first line of b without its CR LF, and what follows. A line that does not end so is returned with what
@@ -65,34 +116,50 @@ func plainTarget(line []byte) bool {
 	return true
 }
 
-// plainField reports whether a field can be part of a plain request, and whether it is Host.
-func plainField(line []byte) (isHost, ok bool) {
+// fieldKind is what a field says about its request.
+type fieldKind uint8
+
+const (
+	otherField fieldKind = iota
+	hostField
+	typeField   // Content-Type
+	lengthField // Content-Length
+)
+
+// plainField reports whether a field can be part of a plain request, and its kind.
+func plainField(line []byte) (kind fieldKind, ok bool) {
 	colon := bytes.IndexByte(line, ':')
 	if colon < 1 || bytes.IndexByte(line, '\r') >= 0 || bytes.IndexByte(line, '\n') >= 0 {
-		return false, false
+		return otherField, false
 	}
 	name := line[:colon]
 	for _, c := range name {
 		if c <= ' ' || c >= 0x7f {
-			return false, false
+			return otherField, false
 		}
 	}
 	switch name[0] | 0x20 {
 	case 'h':
 		if len(name) == len("Host") && bytes.EqualFold(name, []byte("Host")) {
-			return true, plainHost(bytes.Trim(line[colon+1:], " "))
+			return hostField, plainHost(bytes.Trim(line[colon+1:], " "))
 		}
-		return false, !is(name, "HTTP2-Settings")
+		return otherField, !is(name, "HTTP2-Settings")
 	case 'c':
-		return false, len(name) < len("Content-") || !bytes.EqualFold(name[:len("Content-")], []byte("Content-"))
+		switch {
+		case is(name, "Content-Length"):
+			return lengthField, true
+		case is(name, "Content-Type"):
+			return typeField, true
+		}
+		return otherField, len(name) < len("Content-") || !bytes.EqualFold(name[:len("Content-")], []byte("Content-"))
 	case 't':
-		return false, !is(name, "TE") && !is(name, "Transfer-Encoding") && !is(name, "Trailer")
+		return otherField, !is(name, "TE") && !is(name, "Transfer-Encoding") && !is(name, "Trailer")
 	case 'e':
-		return false, !is(name, "Expect")
+		return otherField, !is(name, "Expect")
 	case 'u':
-		return false, !is(name, "Upgrade")
+		return otherField, !is(name, "Upgrade")
 	}
-	return false, true
+	return otherField, true
 }
 
 func is(name []byte, other string) bool {

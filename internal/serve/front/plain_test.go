@@ -126,3 +126,52 @@ func FuzzPlain(f *testing.F) {
 		}
 	})
 }
+
+// TestPlainPost: the length of the body is told exactly, or the request is not plain.
+func TestPlainPost(t *testing.T) {
+	t.Parallel()
+	for fields, want := range map[string]int{
+		"Content-Length: 0": 0, "Content-Length: 5": 5, "content-length:5": 5, "CONTENT-LENGTH:  5 ": 5, "Content-Length: 123456789": 123456789,
+		"Content-Type: application/json\r\nContent-Length: 5": 5, "X: y\r\nContent-Length: 5\r\nCookie: a": 5,
+	} {
+		for _, host := range []string{"Host: a\r\n" + fields, fields + "\r\nHost: a"} {
+			text := "POST /a?b HTTP/1.1\r\n" + host + "\r\n\r\n"
+			for _, body := range []string{"", "12345", text} {
+				if head, n, ok := PlainPost([]byte(text + body)); !ok || head != len(text) || n != want {
+					t.Errorf("%q: %d, %d, %v", text+body, head, n, ok)
+				}
+			}
+			for i := range text {
+				if _, _, ok := PlainPost([]byte(text[:i])); ok {
+					t.Errorf("%q is plain", text[:i])
+				}
+			}
+			checkPlainPost(t, text, want)
+		}
+	}
+	for _, field := range []string{
+		"X: y", "Content-Length: -1", "Content-Length: +5", "Content-Length: 05", "Content-Length: 0x5", "Content-Length: 5,5", "Content-Length: 5 5", "Content-Length:\t5",
+		"Content-Length:", "Content-Length: a", "Content-Length: 1234567890", "Content-Length : 5", " Content-Length: 5", "Content-Length: 5\r\nContent-Length: 5", "Content-Length: 5\x00",
+		"Content-Length: 5\r\nTransfer-Encoding: chunked", "Transfer-Encoding: chunked", "Content-Length: 5\r\nExpect: 100-continue", "Content-Length: 5\r\nContent-Encoding: gzip",
+		"Content-Length: 5\r\nTE: a", "Content-Length: 5\r\nUpgrade: h2c", "Content-Length: 5\r\n folded", "Content-Length: 5\nX: y", "X: y\rContent-Length: 5", "Content-Length: 5\r\nHost: b",
+	} {
+		text := "POST / HTTP/1.1\r\nHost: a\r\n" + field + "\r\n\r\n12345"
+		if _, _, ok := PlainPost([]byte(text)); ok {
+			t.Errorf("%q is plain", text)
+		}
+	}
+	for _, line := range []string{"PUT / HTTP/1.1", "post / HTTP/1.1", "POST  / HTTP/1.1", "POST * HTTP/1.1", "POST http://a/ HTTP/1.1", "POST // HTTP/1.1", "POST / HTTP/2.0", "POST /"} {
+		if _, _, ok := PlainPost([]byte(line + "\r\nHost: a\r\nContent-Length: 5\r\n\r\n12345")); ok {
+			t.Errorf("%q is plain", line)
+		}
+	}
+}
+
+// checkPlainPost checks that another parser sees the same body.
+func checkPlainPost(t *testing.T, head string, length int) {
+	t.Helper()
+	request, err := http.ReadRequest(bufio.NewReader(strings.NewReader(head)))
+	if err != nil || request.ContentLength != int64(length) || len(request.TransferEncoding) > 0 {
+		t.Errorf("%q: another parser sees %v, %v", head, request, err)
+	}
+}

@@ -79,6 +79,14 @@ func read(fd int, p []byte) (n int, errno syscall.Errno) {
 	return transfer(syscall.SYS_READ, fd, p)
 }
 
+// pending reports whether a client has sent something that was not read.
+func pending(fd int) bool {
+	var one [1]byte
+	n, _, errno := syscall.RawSyscall6(syscall.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&one)), 1,
+		unix.MSG_PEEK|unix.MSG_DONTWAIT, 0, 0)
+	return errno == 0 && n > 0
+}
+
 func write(fd int, p []byte) (n int, errno syscall.Errno) {
 	return transfer(syscall.SYS_WRITE, fd, p)
 }

@@ -11,30 +11,41 @@ import (
 )
 
 // Ticket is the wait of one request for the commit or fsync of its group. The request
-// waits with Wait, others with the same idempotency key with Join, and the owner of the
-// queue ends the wait with Answer.
+// waits with Wait, or is called by the function of Open, others with the same idempotency
+// key wait with Join, and the owner of the queue ends the wait with Answer.
 type Ticket struct {
 	done      chan struct{}
-	err       error // set before done is closed
+	ready     func() // nil: the request waits with Wait
+	err       error  // set before done is closed
 	abandoned atomic.Bool
 }
 
-// Open prepares a ticket for use.
-func (t *Ticket) Open() { t.done = make(chan struct{}) }
+// Open prepares a ticket for use. ready, if it is not nil, is called at the end of the wait: it
+// must not block, because the owner of the queue may hold a lock.
+func (t *Ticket) Open(ready func()) { t.done, t.ready = make(chan struct{}), ready }
 
 // Answer ends the wait. It is called once; what the owner has set before may be read
-// after Wait or Join.
+// after Wait or Join, and when ready is called.
 func (t *Ticket) Answer(err error) {
 	t.err = err
 	close(t.done)
+	if t.ready != nil {
+		t.ready()
+	}
 }
+
+// Answered returns the error that Answer was called with, once ready is called.
+func (t *Ticket) Answered() error { return t.err }
+
+// Abandon notes that the request no longer waits.
+func (t *Ticket) Abandon() { t.abandoned.Store(true) }
 
 // Wait waits for the answer. If ctx ends first, the error wraps ErrUnknown and ctx's
 // cause, and the ticket counts as abandoned.
 func (t *Ticket) Wait(ctx context.Context) error {
 	err := t.wait(ctx)
 	if ctx.Err() != nil && err != nil {
-		t.abandoned.Store(true)
+		t.Abandon()
 	}
 	return err
 }
@@ -71,6 +82,15 @@ func (t *Ticket) Join(ctx context.Context, sameBody bool) (retry bool, err error
 
 // Abandoned reports whether the request no longer waits.
 func (t *Ticket) Abandoned() bool { return t.abandoned.Load() }
+
+// Appending is an entry that a spool has accepted and not yet answered.
+type Appending interface {
+	// Appended returns whether an entry with the same key waits already, or why nothing is known
+	// to be stored. It is called after the answer.
+	Appended() (replayed bool, err error)
+	// Abandon notes that nobody waits any more.
+	Abandon()
+}
 
 // Gather decides how long a group of requests waits for more of them before they go
 // together: an fsync, or a trip to another server, costs about the same for one and for

@@ -79,7 +79,7 @@ func hitAllocatesNothing(t *testing.T, url string, s *Server) {
 			wire = fmt.Appendf(wire, "Accept-Encoding: %s\r\n", c.accept)
 		}
 		wire = append(wire, "\r\n"...)
-		loop, quick, slow := newAnswerer(s.live, 4096), 0, 0
+		loop, quick, slow := newAnswerer(s.live, 4096, nil), 0, 0
 		var out []byte
 		inLoop := testing.AllocsPerRun(200, func() {
 			var ok bool

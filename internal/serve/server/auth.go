@@ -82,6 +82,7 @@ func (s *Server) guard(r *route) {
 	if open && s.rate == nil {
 		return
 	}
+	s.guardStart(r)
 	r.handle = func(ctx *fasthttp.RequestCtx, wait bool) (quick bool) {
 		if !open && !wait {
 			return false
@@ -94,6 +95,26 @@ func (s *Server) guard(r *route) {
 			s.rate.giveBack(s.rateClient(ctx, "")) // the request comes again
 		}
 		return quick && open
+	}
+}
+
+// guardStart is guard for requests that wait in an event loop. A JWT may need keys to be fetched, which a loop does not wait for.
+func (s *Server) guardStart(r *route) {
+	start := r.start
+	if start == nil || r.access == Token || r.access == Any {
+		r.start = nil
+		return
+	}
+	r.start = func(ctx *fasthttp.RequestCtx, x *loopRequest) (started, bool) {
+		if !s.admit(ctx, r) {
+			return nil, true
+		}
+		w, ok := start(ctx, x)
+		if !ok && s.rate != nil {
+			who, _ := ctx.UserValue(callerKey{}).(caller)
+			s.rate.giveBack(s.rateClient(ctx, who.name)) // the request comes again
+		}
+		return w, ok
 	}
 }
 

@@ -19,8 +19,8 @@ import (
 	"spillway/internal/serve/front"
 )
 
-// The fast lane: event loops answer what needs no waiting, on connections that fasthttp's server never sees. They use its parser
-// and its serializer, and the handlers of the other requests, so that both lanes answer alike.
+// The fast lane: event loops answer requests on connections that fasthttp's server never sees. They use its parser and its
+// serializer, and the handlers of the other requests, so that both lanes answer alike.
 
 // quickBytes is the size of the largest page or answer of a query that is sent by an event loop.
 const quickBytes = 64 << 10
@@ -41,13 +41,16 @@ func (s *Server) openFastLane(l *listener) error {
 	l.socket = socket
 	l.writeTimeout = s.cfg.WriteTimeout
 	l.front, err = front.Open(front.Config{
-		Socket:       socket,
-		Shared:       l.passed,
-		Loops:        loops,
-		Answerer:     func() front.Answerer { return newAnswerer(s.live, s.cfg.HeaderBytes) },
+		Socket: socket,
+		Shared: l.passed,
+		Loops:  loops,
+		Answerer: func(known func(*front.Later)) front.Answerer {
+			return newAnswerer(s.live, s.cfg.HeaderBytes, known)
+		},
 		Gate:         l,
 		Refusal:      l.refusal,
-		RequestBytes: s.cfg.HeaderBytes,
+		RequestBytes: s.cfg.HeaderBytes + bodySmall,
+		BodyBytes:    bodySmall,
 		FirstTimeout: s.cfg.ReadTimeout,
 		IdleTimeout:  s.cfg.IdleTimeout,
 	})
@@ -147,15 +150,15 @@ type begun struct {
 func (c *conn) resume(p []byte) (int, error) {
 	b := c.begun
 	switch {
-	case b.Expired:
-		c.begun = nil
-		return 0, os.ErrDeadlineExceeded
 	case len(b.Read) > 0:
 		n := copy(p, b.Read)
-		if b.Read = b.Read[n:]; len(b.Read) == 0 {
+		if b.Read = b.Read[n:]; len(b.Read) == 0 && !b.Expired {
 			c.begun = nil
 		}
 		return n, nil
+	case b.Expired:
+		c.begun = nil
+		return 0, os.ErrDeadlineExceeded
 	}
 	c.begun = nil
 	if err := c.SetWriteDeadline(time.Now().Add(b.write)); err != nil {
@@ -171,8 +174,9 @@ func (c *conn) resume(p []byte) (int, error) {
 type answerer struct {
 	live   *live
 	stripe uint64 // of underway
-	conn   loopConn
-	ctx    fasthttp.RequestCtx
+	known  func(*front.Later)
+	now    *loopRequest   // of the request that is being answered
+	free   []*loopRequest // of requests that have been
 	source bytes.Reader
 	in     *bufio.Reader
 	sink   sink
@@ -183,9 +187,11 @@ type answerer struct {
 	second  int64  // of date
 }
 
-func newAnswerer(l *live, requestBytes int) *answerer {
-	a := &answerer{live: l, stripe: l.answerers.Add(1) % stripes}
-	a.in = bufio.NewReaderSize(&a.source, requestBytes)
+// newAnswerer returns one that calls known when a request need not wait any more.
+func newAnswerer(l *live, headerBytes int, known func(*front.Later)) *answerer {
+	a := &answerer{live: l, stripe: l.answerers.Add(1) % stripes, known: known}
+	a.now = a.newRequest()
+	a.in = bufio.NewReaderSize(&a.source, headerBytes)
 	a.out = bufio.NewWriterSize(&a.sink, 4096)
 	a.repeats.seed = maphash.MakeSeed()
 	return a
@@ -193,27 +199,52 @@ func newAnswerer(l *live, requestBytes int) *answerer {
 
 // Answer implements front.Answerer.
 func (a *answerer) Answer(dst, request []byte, peer netip.AddrPort) (response []byte, keep, ok bool) {
-	a.source.Reset(request)
+	x := a.now
+	if !a.parse(x, request, 0, peer) {
+		return dst, false, false
+	}
+	s := a.live.enter(a.stripe)
+	defer func() {
+		x.forget()
+		s.leave(a.stripe)
+	}()
+	if !s.serveQuick(x) {
+		return dst, false, false
+	}
+	if response, keep, ok = a.write(dst, x, arrival(&x.ctx)); !ok {
+		return dst, false, false
+	}
+	if x.conn.page != (feed.CachedPage{}) && x.ctx.Response.StatusCode() == fasthttp.StatusOK && a.live.rate == nil {
+		a.remember(s, x, request, response[len(dst):], keep)
+	}
+	return response, keep, true
+}
+
+// parse reads a request whose last bytes are its body. It reports whether that is all of it.
+func (a *answerer) parse(x *loopRequest, request []byte, body int, peer netip.AddrPort) bool {
+	a.source.Reset(request[:len(request)-body])
 	a.in.Reset(&a.source)
-	a.conn.peer = peer
-	ctx := &a.ctx
-	ctx.Init2(&a.conn, discardLogger{}, false)
+	x.conn = loopConn{peer: peer}
+	ctx := &x.ctx
+	ctx.Init2(&x.conn, discardLogger{}, false)
 	ctx.Request.Reset()
 	ctx.Response.Reset()
 	ctx.ResetUserValues()
 	ctx.Response.Header.SetNoDefaultContentType(true)
 	h := &ctx.Request.Header
 	if err := h.Read(a.in); err != nil || a.in.Buffered() > 0 || a.source.Len() > 0 {
-		return dst, false, false
+		return false
 	}
-	s := a.live.enter(a.stripe)
-	defer func() {
-		a.conn.page = feed.CachedPage{} // it keeps the rows in memory
-		s.leave(a.stripe)
-	}()
-	if !s.serveQuick(ctx) {
-		return dst, false, false
+	if h.IsPost() {
+		ctx.Request.SetBodyRaw(request[len(request)-body:])
 	}
+	return !h.IsPost() || h.ContentLength() == body
+}
+
+// write appends the response of a request to dst.
+func (a *answerer) write(dst []byte, x *loopRequest, date time.Time) (response []byte, keep, ok bool) {
+	ctx := &x.ctx
+	h := &ctx.Request.Header
 	keep = !h.ConnectionClose() && !ctx.Response.Header.ConnectionClose()
 	switch {
 	case !keep:
@@ -232,10 +263,7 @@ func (a *answerer) Answer(dst, request []byte, peer netip.AddrPort) (response []
 	if err != nil {
 		return dst, false, false // only a body that ends early
 	}
-	a.stamp(response[len(dst):], arrival(ctx))
-	if a.conn.page != (feed.CachedPage{}) && ctx.Response.StatusCode() == fasthttp.StatusOK && a.live.rate == nil {
-		a.remember(s, request, response[len(dst):], keep)
-	}
+	a.stamp(response[len(dst):], date)
 	return response, keep, true
 }
 
@@ -251,9 +279,10 @@ func (a *answerer) stamp(response []byte, now time.Time) {
 }
 
 // serveQuick is serve for a request that needs no waiting. Otherwise it returns false, and nothing has been counted.
-func (s *Server) serveQuick(ctx *fasthttp.RequestCtx) bool {
+func (s *Server) serveQuick(x *loopRequest) bool {
+	ctx := &x.ctx
 	e, ok := s.routes[string(ctx.Path())]
-	if !ok || e.read == nil || s.cfg.AccessLog || !s.hosts.serve(ctx.Host()) {
+	if !ok || e.read == nil || !s.hosts.serve(ctx.Host()) {
 		return false
 	}
 	if s.draining.Load() {
@@ -262,9 +291,17 @@ func (s *Server) serveQuick(ctx *fasthttp.RequestCtx) bool {
 	if !e.read.handle(ctx, false) {
 		return false
 	}
-	s.finish(ctx, e)
-	e.read.meter.observe(ctx.Response.StatusCode(), time.Since(arrival(ctx)))
+	x.route = e.read
+	s.conclude(x, e)
 	return true
+}
+
+// conclude completes and counts the response of a request.
+func (s *Server) conclude(x *loopRequest, e *entry) {
+	s.finish(&x.ctx, e)
+	took := time.Since(arrival(&x.ctx))
+	x.route.meter.observe(x.ctx.Response.StatusCode(), took)
+	s.logAccess(&x.ctx, x.route, took)
 }
 
 // arrival returns when a request had arrived.
@@ -284,7 +321,7 @@ func (s *sink) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// loopConn is the connection of a request in an event loop, which handlers do not use but for its address.
+// loopConn is the connection of a request in an event loop, of which handlers only use what follows.
 type loopConn struct {
 	net.Conn
 	peer netip.AddrPort

@@ -31,9 +31,9 @@ func TestFastLaneRepeats(t *testing.T) {
 		}
 		sameRequests(t, fast, regular)
 	}
-	variants := laneVariants()
+	variants := laneVariants(t)
 	if testing.Short() {
-		variants = map[string]func(*Config){"origins": variants["origins"], "rate": variants["rate"]}
+		variants = map[string]func(*Config){"origins": variants["origins"], "rate": variants["rate"], "access log": variants["access log"]}
 	}
 	variants["none"] = nil
 	for name, change := range variants {
@@ -55,7 +55,7 @@ type repeater struct {
 
 func newRepeater(t *testing.T, change func(*Config)) (*repeater, *lane) {
 	l := startLane(t, -1, change)
-	r := &repeater{newAnswerer(l.live, laneHeaderBytes), t}
+	r := &repeater{newAnswerer(l.live, laneHeaderBytes, nil), t}
 	for _, target := range []string{"/list", "/q?a=1", "/popup?user=7"} {
 		l.converse(t, input{[]string{get(target)}, true}) // whoever asks first has to wait
 	}
@@ -69,7 +69,7 @@ func (r *repeater) answer(request string) (response string, at time.Time) {
 	if !ok {
 		r.t.Fatalf("%q was not answered", request)
 	}
-	at = arrival(&r.ctx)
+	at = arrival(&r.now.ctx)
 	if want := "\r\nDate: " + at.UTC().Format(http.TimeFormat) + "\r\n"; !strings.Contains(string(text), want) {
 		r.t.Errorf("%q was answered with %q, want %q", request, text, want)
 	}
@@ -79,7 +79,7 @@ func (r *repeater) answer(request string) (response string, at time.Time) {
 // repeats reports whether the request is answered as before, at a time.
 func (r *repeater) repeats(request string, at time.Time) bool {
 	r.t.Helper()
-	_, _, ok := r.repeat(nil, []byte(request), at)
+	_, _, ok := r.repeat(nil, []byte(request), netip.AddrPort{}, at)
 	return ok
 }
 
@@ -101,7 +101,7 @@ func TestRepeat(t *testing.T) {
 		}
 		want, at := r.answer(request)
 		before := l.current.Load().routes["/list"].read.meter.statuses[2].codes[0].Load()
-		got, keep, ok := r.repeat([]byte("before"), []byte(request), at)
+		got, keep, ok := r.repeat([]byte("before"), []byte(request), netip.AddrPort{}, at)
 		if !ok || l.comparable(string(got)) != l.comparable("before"+want) || keep != (name != "close") {
 			t.Errorf("%s: repeated as %q, %v, %v, want %q", name, got, keep, ok, want)
 		}
@@ -195,7 +195,7 @@ func TestRepeatRetainsNothing(t *testing.T) {
 		with := base
 		with.Feeds = []FeedRoute{{Paths: []string{"/list"}, Feed: f}}
 		s := New(with)
-		a = newAnswerer(s.live, laneHeaderBytes)
+		a = newAnswerer(s.live, laneHeaderBytes, nil)
 		r := repeater{a, t}
 		r.answer(get("/list"))
 		if _, at := r.answer(get("/list")); !r.repeats(get("/list"), at) {

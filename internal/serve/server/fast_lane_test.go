@@ -36,6 +36,7 @@ type lane struct {
 	address string
 	peer    netip.AddrPort
 	regular *atomic.Int64 // requests that fasthttp's server answered
+	stopNow context.CancelFunc
 }
 
 // startLanes runs two servers that differ only in their event loops. Tests that send many requests to them do not run in parallel: a
@@ -65,6 +66,7 @@ func startLane(tb testing.TB, loops int, change func(*Config)) *lane {
 		},
 		Queries:     []QueryRoute{{Paths: []string{"/q"}, Query: openQuery(tb, &answers{rows: 20}, nil)}},
 		Popup:       &popups,
+		Streams:     []StreamRoute{openStream(tb, &streamSink{})},
 		Document:    []byte(`{"openapi":"3.1.0"}`),
 		Probes:      &Probes{Database: func(context.Context) error { return nil }},
 		Connections: 1000, HeaderBytes: laneHeaderBytes, BodyBytes: 1000, BodiesBytes: 1 << 20, Compressed: 1 << 20,
@@ -87,7 +89,7 @@ func startLane(tb testing.TB, loops int, change func(*Config)) *lane {
 		l.regular.Add(1)
 		handle(ctx)
 	}
-	l.address = serveOn(tb, s)
+	l.address, l.stopNow = serveUntil(tb, s)
 	l.peer = netip.MustParseAddrPort(l.address)
 	return l
 }
@@ -564,13 +566,13 @@ func TestFastLaneAnyByte(t *testing.T) {
 }
 
 // laneVariants change what the lanes serve.
-func laneVariants() map[string]func(*Config) {
+func laneVariants(tb testing.TB) map[string]func(*Config) {
 	return map[string]func(*Config){
 		"origins":      func(c *Config) { c.CORSOrigins = []string{"https://app.example"} },
 		"any origin":   func(c *Config) { c.CORSOrigins = []string{"*"} },
 		"hosts":        func(c *Config) { c.Hosts = []string{"app.example", "127.0.0.1"} },
 		"uncompressed": func(c *Config) { c.Compressed = 0 },
-		"access log":   func(c *Config) { c.AccessLog = true },
+		"access log":   func(c *Config) { c.AccessLog = discardedLog(tb) },
 		"keys":         func(c *Config) { c.Feeds[0].Access, c.ReadKeys = Key, []string{"a"} },
 		"rate":         func(c *Config) { c.Rate = RateConfig{PerMinute: 1, Burst: 100, Clients: 1000} },
 		"proxies": func(c *Config) {
@@ -595,7 +597,7 @@ func TestFastLaneVariants(t *testing.T) {
 		agree(t, fast, regular, get("/down"))
 		sameRequests(t, fast, regular)
 	}
-	for name, change := range laneVariants() {
+	for name, change := range laneVariants(t) {
 		t.Run(name, func(t *testing.T) {
 			fast, regular := startLanes(t, change)
 			try(t, fast, regular)

@@ -213,6 +213,13 @@ func FuzzFraming(f *testing.F) {
 // serveOn runs s until the test ends and returns its address.
 func serveOn(tb testing.TB, s *Server) string {
 	tb.Helper()
+	address, _ := serveUntil(tb, s)
+	return address
+}
+
+// serveUntil is serveOn with a function that stops the server.
+func serveUntil(tb testing.TB, s *Server) (address string, stop context.CancelFunc) {
+	tb.Helper()
 	ln, err := Listen(tb.Context(), "127.0.0.1:0")
 	if err != nil {
 		tb.Fatal(err)
@@ -226,7 +233,7 @@ func serveOn(tb testing.TB, s *Server) string {
 			tb.Errorf("Run: %v", err)
 		}
 	})
-	return ln.Addr().String()
+	return ln.Addr().String(), stop
 }
 
 // TestBoundsFollowThePath: the bounds of a body are those of the path at which it is served.

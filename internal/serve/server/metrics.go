@@ -69,6 +69,10 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 		"Bytes of request bodies received or held; bodies up to 4 KiB are not counted.")
 	number(counter, float64(s.bodies.refused.Load()), "spillway_http_bodies_rejected_total",
 		"Requests refused because http.bodies_bytes was reached.")
+	if s.cfg.AccessLog != nil {
+		number(counter, float64(s.cfg.AccessLog.lost.Load()), "spillway_access_log_lost_total",
+			"Lines of the access log that were lost, because it could not be written, or not fast enough.")
+	}
 	if s.rate != nil {
 		number(counter, float64(s.rate.limited.Load()), "spillway_http_rate_limited_total",
 			"Requests refused because their client exceeded http.rate_per_minute.")

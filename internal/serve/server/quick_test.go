@@ -39,7 +39,7 @@ func newLanes(t *testing.T, cfg Config) *bothLanes {
 	t.Helper()
 	s := New(cfg)
 	t.Cleanup(s.stop)
-	return &bothLanes{newAnswerer(s.live, cfg.HeaderBytes), s, netip.MustParseAddrPort("127.0.0.1:4711")}
+	return &bothLanes{newAnswerer(s.live, cfg.HeaderBytes, nil), s, netip.MustParseAddrPort("127.0.0.1:4711")}
 }
 
 // quick answers a request in the event loop, if it can.

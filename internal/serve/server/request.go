@@ -2,12 +2,11 @@ package server
 
 import (
 	"bytes"
-	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/query"
@@ -20,6 +19,13 @@ import (
 type requestIDs struct {
 	boot uint32
 	last atomic.Uint64
+}
+
+// next returns a new request id.
+func (r *requestIDs) next() string {
+	var room [32]byte
+	id := strconv.AppendUint(room[:0], uint64(r.boot)|1<<32, 16)[1:] // with leading zeros
+	return string(strconv.AppendUint(append(id, '-'), r.last.Add(1), 16))
 }
 
 // idKey is the user value of a request's new id.
@@ -35,7 +41,7 @@ func (s *Server) id(ctx *fasthttp.RequestCtx) string {
 	if id, ok := ctx.UserValue(idKey{}).(string); ok {
 		return id
 	}
-	id := fmt.Sprintf("%08x-%x", s.ids.boot, s.ids.last.Add(1))
+	id := s.ids.next()
 	ctx.SetUserValue(idKey{}, id)
 	return id
 }
@@ -98,20 +104,6 @@ func (s *Server) cors(ctx *fasthttp.RequestCtx, e *entry) {
 		h.Set("Access-Control-Allow-Headers", s.allowHeaders(e))
 		h.Set("Access-Control-Max-Age", "600")
 	}
-}
-
-// logAccess writes one line to the access log.
-func (s *Server) logAccess(ctx *fasthttp.RequestCtx, r *route, took time.Duration) {
-	s.cfg.Log.Info("request",
-		"request_id", s.id(ctx),
-		"client", s.client(ctx),
-		"method", string(ctx.Method()),
-		"route", r.name,
-		"uri", loggedURI(ctx),
-		"status", ctx.Response.StatusCode(),
-		"bytes", bodySize(&ctx.Response),
-		"seconds", took.Seconds(),
-	)
 }
 
 // loggedURI returns the path of a request and the parameters that select a page. The values
@@ -188,6 +180,7 @@ var (
 	headerReason        = []byte("Spillway-Reason")
 	headerRequestID     = []byte("X-Request-Id")
 	headerSource        = []byte("Spillway-Source")
+	headerTraceparent   = []byte("Traceparent")
 	headerVary          = []byte("Vary")
 
 	typeBytes = []byte("application/octet-stream")

@@ -60,7 +60,7 @@ type Config struct {
 	TLS          *tls.Config     // nil: plain HTTP
 	CORSOrigins  []string        // "*": all
 	Proxies      []netip.Prefix  // whose X-Forwarded-For names the client
-	AccessLog    bool            // one line per request
+	AccessLog    *AccessLog      // nil: none
 	Loops        int             // event loops of the fast lane; 0: one per core; -1: none
 	Log          *slog.Logger    //
 }
@@ -120,6 +120,7 @@ type route struct {
 	cookie string        // may carry the key or the JWT; "": none
 	claims []param.Param // that requests need
 	handle handler
+	start  starter // nil: only the regular server answers what has to wait
 	meter  *meter
 }
 
@@ -194,8 +195,9 @@ func newGeneration(l *live, cfg Config) *Server {
 		r.coded = s.compressor != nil && q.Query.Caches()
 	}
 	for _, c := range cfg.Streams {
-		r := s.addWrite(c.Paths, max(c.Access, Key), c.Limits.Bytes, newStreamHandler(s, c).serve)
-		r.claims = c.Schema.Claims()
+		h := newStreamHandler(s, c)
+		r := s.addWrite(c.Paths, max(c.Access, Key), c.Limits.Bytes, h.serve)
+		r.claims, r.start = c.Schema.Claims(), h.start
 	}
 	if cfg.Popup != nil {
 		s.addPopup(*cfg.Popup)
@@ -305,7 +307,7 @@ func (s *Server) Run(ctx context.Context, ln *Listener, serving func()) error {
 	case err := <-failed:
 		if l.front != nil {
 			err = errors.Join(err, l.front.StopAccepting(false))
-			l.front.End()
+			l.front.End(ctx)
 		}
 		return fmt.Errorf("serve: %w", err)
 	case <-ctx.Done():
@@ -324,7 +326,7 @@ func (s *Server) Run(ctx context.Context, ln *Listener, serving func()) error {
 	l.waitClosed(idle)
 	stop()
 	if l.front != nil {
-		l.front.End()
+		l.front.End(ctx)
 		<-failed
 	}
 	s.listenings.stop()
@@ -365,13 +367,11 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	}
 	s.finish(ctx, e)
 	if c := connOf(ctx); c != nil {
-		c.stay.answered(quick && !s.cfg.AccessLog)
+		c.stay.answered(quick || r.start != nil && startable(&ctx.Request.Header))
 	}
 	took := time.Since(began)
 	r.meter.observe(ctx.Response.StatusCode(), took)
-	if s.cfg.AccessLog {
-		s.logAccess(ctx, r, took)
-	}
+	s.logAccess(ctx, r, took)
 }
 
 // finish completes the response of a path. e is nil if the path is not known.

@@ -31,11 +31,14 @@ type StreamRoute struct {
 	Unreadable func()
 }
 
-// Stream stores the records of requests. Its method may be called concurrently.
+// Stream stores the records of requests. Its methods may be called concurrently.
 type Stream interface {
 	// Store makes a request's records as safe as the receipt says. Its errors are those of
 	// stream.Stream's Commit and Accept. It keeps no part of the HTTP request.
 	Store(ctx context.Context, r stream.Request) (stream.Receipt, error)
+	// Begin is Store without waiting. If w is not nil, the request waits: ready is called once, perhaps before Begin returns, when
+	// w has the results. If the error is stream.ErrShared, nothing has happened, and only Store can answer the request.
+	Begin(r stream.Request, ready func()) (receipt stream.Receipt, w stream.Waiting, err error)
 }
 
 // streamHandler serves one stream.
@@ -51,10 +54,73 @@ func newStreamHandler(s *Server, r StreamRoute) *streamHandler {
 }
 
 func (h *streamHandler) serve(ctx *fasthttp.RequestCtx) {
+	now := time.Now()
+	r, ok := h.read(ctx, now)
+	if !ok {
+		return
+	}
+	receipt, err := h.route.Stream.Store(h.deadlines.Context(now), r)
+	h.answer(ctx, &receipt, err, r.Key != "")
+}
+
+// start is serve in an event loop.
+func (h *streamHandler) start(ctx *fasthttp.RequestCtx, x *loopRequest) (started, bool) {
+	r, ok := h.read(ctx, time.Now())
+	if !ok {
+		return nil, true
+	}
+	receipt, w, err := h.route.Stream.Begin(r, x.ready)
+	switch {
+	case w != nil:
+		x.later.Limit = h.route.Timeout
+		return &streamWait{h, w, r.Key != ""}, true
+	case errors.Is(err, stream.ErrShared):
+		return nil, false
+	}
+	h.answer(ctx, &receipt, err, r.Key != "")
+	return nil, true
+}
+
+// streamWait is a request of an event loop whose records are being stored.
+type streamWait struct {
+	handler *streamHandler
+	stream.Waiting
+	keyed bool
+}
+
+// respond implements started.
+func (w *streamWait) respond(ctx *fasthttp.RequestCtx, over bool) {
+	if over {
+		w.Abandon()
+		w.handler.fail(ctx, fmt.Errorf("%w: %w", queue.ErrUnknown, context.DeadlineExceeded), w.keyed)
+		return
+	}
+	receipt, err := w.Receipt()
+	w.handler.answer(ctx, &receipt, err, w.keyed)
+}
+
+// left implements started. A client that has closed only its sending half waits for the answer.
+func (w *streamWait) left(ended bool) {
+	if ended {
+		w.Abandon()
+	}
+}
+
+// answer responds with what Stream.Store has returned.
+func (h *streamHandler) answer(ctx *fasthttp.RequestCtx, receipt *stream.Receipt, err error, keyed bool) {
+	if err != nil {
+		h.fail(ctx, err, keyed)
+		return
+	}
+	h.write(ctx, receipt)
+}
+
+// read reads a request that arrived at now. If it cannot be used, read has answered it.
+func (h *streamHandler) read(ctx *fasthttp.RequestCtx, now time.Time) (r stream.Request, ok bool) {
 	form, ok := formOf(ctx.Request.Header.ContentType())
 	if !ok {
 		h.server.problem(ctx, badMedia, "send JSON as Content-Type application/json, or one record per line as application/x-ndjson")
-		return
+		return r, false
 	}
 	var key []byte
 	keys := ctx.Request.Header.PeekAll(headerKey)
@@ -63,31 +129,25 @@ func (h *streamHandler) serve(ctx *fasthttp.RequestCtx) {
 	}
 	if len(keys) > 1 {
 		h.server.problem(ctx, badRequest, "there are several Idempotency-Key headers: send one")
-		return
+		return r, false
 	}
 	if len(keys) > 0 && len(key) == 0 {
 		h.server.problem(ctx, badRequest, "Idempotency-Key is empty: omit the header, or send a key")
-		return
+		return r, false
 	}
 	if queue.CheckKey(text(key)) != nil {
 		h.server.problem(ctx, badRequest, fmt.Sprintf("Idempotency-Key must be UTF-8 of at most %d bytes, without NUL", queue.KeyMax))
-		return
+		return r, false
 	}
-	now := time.Now()
-	r, ok := h.parse(ctx, form, key, now)
+	r, ok = h.parse(ctx, form, key, now)
 	if !ok {
 		if h.route.Unreadable != nil {
 			h.route.Unreadable()
 		}
-		return
+		return r, false
 	}
 	h.server.dropBody(ctx)
-	receipt, err := h.route.Stream.Store(h.deadlines.Context(now), r)
-	if err != nil {
-		h.fail(ctx, err, r.Key != "")
-		return
-	}
-	h.write(ctx, &receipt)
+	return r, true
 }
 
 // formOf returns the form of a body from its Content-Type. A request without one is also

@@ -50,8 +50,17 @@ func (f storeFunc) Store(ctx context.Context, r stream.Request) (stream.Receipt,
 	return f(ctx, r)
 }
 
+func (f storeFunc) Begin(stream.Request, func()) (stream.Receipt, stream.Waiting, error) {
+	return stream.Receipt{}, nil, stream.ErrShared
+}
+
 // openStream returns the route of a stream at /things that writes to a sink.
 func openStream(tb testing.TB, sink *streamSink) StreamRoute {
+	tb.Helper()
+	return openStreamOn(tb, sink)
+}
+
+func openStreamOn(tb testing.TB, sink stream.Sink) StreamRoute {
 	tb.Helper()
 	schema, err := stream.NewSchema(stream.Definition{Name: "/things", Table: "things", Columns: []stream.Column{
 		{Name: "id", Type: stream.Integer, Required: true}, {Name: "speed", Type: stream.Real}, {Name: "name", Type: stream.Text, MaxLength: 5},

@@ -27,15 +27,8 @@ type nameKey struct{ name, key string }
 // queue.ErrUnknown. After any other error nothing was stored: queue.ErrOverloaded,
 // ErrTooLarge, ErrKeyReused, ErrBadKey, ErrClosed, or an error of the disk.
 func (s *Spool) Append(ctx context.Context, name string, e queue.Entry) (replayed bool, err error) {
-	if err := queue.CheckKey(e.Key); err != nil {
-		return false, err
-	}
-	if e.At.IsZero() {
-		e.At = time.Now()
-	}
-	e.At, e.Expires = e.At.Truncate(time.Microsecond), e.Expires.Truncate(time.Microsecond) // as the file has them
 	for {
-		t, other, err := s.admit(name, e)
+		t, other, err := s.admit(name, &e, nil)
 		if err != nil {
 			return false, err
 		}
@@ -61,10 +54,33 @@ func (s *Spool) Append(ctx context.Context, name string, e queue.Entry) (replaye
 	}
 }
 
-// admit queues an entry, or returns the ticket of the one with the same key.
-func (s *Spool) admit(name string, e queue.Entry) (t, other *ticket, err error) {
-	t = &ticket{Entry: e, name: name, size: len(e.Payload) + len(e.Key) + len(name)}
-	t.Open()
+// Begin is Append without waiting: ready is called once, perhaps before Begin returns and with locks held, when a has the result.
+// It returns false, and has done nothing, if an entry with the same key is being stored: Append waits for that one.
+func (s *Spool) Begin(name string, e queue.Entry, ready func()) (a queue.Appending, ok bool, err error) {
+	t, other, err := s.admit(name, &e, ready)
+	if err != nil || other != nil {
+		return nil, false, err
+	}
+	return t, true, nil
+}
+
+// Appended implements queue.Appending.
+func (t *ticket) Appended() (replayed bool, err error) {
+	err = t.Answered()
+	return err == nil && t.replayed, err
+}
+
+// admit queues an entry, or returns the ticket of the one with the same key. It completes the entry. ready is that of Ticket.Open.
+func (s *Spool) admit(name string, e *queue.Entry, ready func()) (t, other *ticket, err error) {
+	if err := queue.CheckKey(e.Key); err != nil {
+		return nil, nil, err
+	}
+	if e.At.IsZero() {
+		e.At = time.Now()
+	}
+	e.At, e.Expires = e.At.Truncate(time.Microsecond), e.Expires.Truncate(time.Microsecond) // as the file has them
+	t = &ticket{Entry: *e, name: name, size: len(e.Payload) + len(e.Key) + len(name)}
+	t.Open(ready)
 	id := nameKey{name, e.Key}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -94,7 +94,7 @@ func (s *Stream) Commit(ctx context.Context, r Request) (Outcome, error) {
 		return Outcome{Refused: r.Refused}, nil
 	}
 	for {
-		t, other, err := s.admit(r, time.Now())
+		t, other, err := s.admit(r, time.Now(), nil)
 		if err != nil {
 			return Outcome{}, err
 		}
@@ -127,7 +127,7 @@ func (s *Stream) Accept(r Request) error {
 		s.counters.refusedSchema.Add(uint64(len(r.Refused)))
 		return nil
 	}
-	t, other, err := s.admit(r, time.Now())
+	t, other, err := s.admit(r, time.Now(), nil)
 	switch {
 	case err != nil:
 		return err
@@ -138,8 +138,8 @@ func (s *Stream) Accept(r Request) error {
 	return nil
 }
 
-// admit queues a request, or returns the queued one with the same key.
-func (s *Stream) admit(r Request, now time.Time) (t, other *ticket, err error) {
+// admit queues a request, or returns the queued one with the same key. ready is that of Ticket.Open.
+func (s *Stream) admit(r Request, now time.Time, ready func()) (t, other *ticket, err error) {
 	if err := queue.CheckKey(r.Key); err != nil {
 		return nil, nil, err
 	}
@@ -147,7 +147,7 @@ func (s *Stream) admit(r Request, now time.Time) (t, other *ticket, err error) {
 		Entry: Entry{Records: r.Records, Key: r.Key, Fingerprint: r.Fingerprint, refused: r.Refused},
 		rows:  max(1, r.Records.Len()), bytes: r.Records.Size() + len(r.Key),
 	}
-	t.Open()
+	t.Open(ready)
 	t.lanes = r.Records.lanes(len(s.queue.lanes), s.schema.orderBy)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,6 +17,10 @@ type Spool interface {
 	// Append stores an entry and returns when it is on disk. replayed reports that an entry
 	// with the same key waits already. Errors are those of package queue, or the disk's.
 	Append(ctx context.Context, name string, e queue.Entry) (replayed bool, err error)
+	// Begin is Append without waiting: ready is called once, perhaps before Begin returns, when
+	// the result is known. It returns false, and nothing has happened, if an entry with the same
+	// key is being stored. Otherwise its errors are those of Append before anything is stored.
+	Begin(name string, e queue.Entry, ready func()) (a queue.Appending, ok bool, err error)
 	// Drain hands the groups of a name to a destination, at most bytes at once, until ctx
 	// ends or a group is damaged.
 	Drain(ctx context.Context, name string, bytes int, to queue.Destination) error
@@ -110,32 +114,46 @@ func (s *Spooled) Close(ctx context.Context) error {
 // Outcome.Stored counts the records that are in the spool; it does not say what the
 // database refuses later. For errors see Spool.Append.
 func (s *Spooled) Store(ctx context.Context, r Request) (Receipt, error) {
-	receipt := Receipt{Outcome: Outcome{Stored: r.Records.Len(), Refused: r.Refused}, Ack: s.Ack(), Pending: true}
+	receipt, e, err := s.entry(r)
+	if err != nil || e.At.IsZero() {
+		return receipt, err
+	}
+	replayed, err := s.spool.Append(ctx, s.name, e)
+	return s.appended(receipt, replayed, err)
+}
+
+// entry returns the entry of a request, and the receipt if it is stored; no entry if there is nothing to store.
+func (s *Spooled) entry(r Request) (receipt Receipt, e queue.Entry, err error) {
+	receipt = Receipt{Outcome: Outcome{Stored: r.Records.Len(), Refused: r.Refused}, Ack: s.Ack(), Pending: true}
 	if r.Key == "" && r.Records.Len() == 0 {
 		s.counters.refusedSchema.Add(uint64(len(r.Refused)))
-		return receipt, nil
+		return receipt, e, nil
 	}
 	now := time.Now()
-	e := queue.Entry{Rows: r.Records.Len(), At: now, Key: r.Key, Fingerprint: r.Fingerprint}
+	e = queue.Entry{Rows: r.Records.Len(), At: now, Key: r.Key, Fingerprint: r.Fingerprint}
 	var refused []Refusal
 	if r.Key != "" {
 		e.At = now.Add(s.clock()) // keys are compared by the time of the database
 		e.Expires = e.At.Add(s.cfg.KeyTTL)
 		refused = r.Refused // part of the outcome that the database keeps with the key
 	}
-	var err error
 	if e.Payload, err = appendRecords(make([]byte, 0, r.Records.Size()+64), r.Records, 0, e.Rows, refused); err != nil {
-		return Receipt{}, err
+		return Receipt{}, queue.Entry{}, err
 	}
-	receipt.Replayed, err = s.spool.Append(ctx, s.name, e)
+	return receipt, e, nil
+}
+
+// appended counts a request that the spool has answered, and returns its receipt.
+func (s *Spooled) appended(receipt Receipt, replayed bool, err error) (Receipt, error) {
+	receipt.Replayed = replayed
 	switch {
 	case err != nil:
 		s.counters.rejected(err)
 		return Receipt{}, err
-	case receipt.Replayed:
+	case replayed:
 		s.counters.replayed.Add(1)
 	default:
-		s.counters.refusedSchema.Add(uint64(len(r.Refused)))
+		s.counters.refusedSchema.Add(uint64(len(receipt.Refused)))
 	}
 	return receipt, nil
 }

@@ -31,6 +31,19 @@ func (q *quietSpool) Append(_ context.Context, _ string, e queue.Entry) (bool, e
 	return false, nil
 }
 
+func (q *quietSpool) Begin(_ string, e queue.Entry, ready func()) (queue.Appending, bool, error) {
+	t := new(appended)
+	t.Open(ready)
+	_, err := q.Append(context.Background(), "", e)
+	t.Answer(err)
+	return t, true, nil
+}
+
+// appended is an entry that a quietSpool has taken.
+type appended struct{ queue.Ticket }
+
+func (t *appended) Appended() (bool, error) { return false, t.Answered() }
+
 func (q *quietSpool) Drain(ctx context.Context, _ string, _ int, _ queue.Destination) error {
 	<-ctx.Done()
 	return nil

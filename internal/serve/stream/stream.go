@@ -215,7 +215,12 @@ func (s *Stream) Store(ctx context.Context, r Request) (Receipt, error) {
 		return Receipt{Outcome: Outcome{Stored: r.Records.Len(), Refused: r.Refused}, Ack: AckMemory, Pending: true}, err
 	}
 	outcome, err := s.Commit(ctx, r)
+	return s.receipt(outcome), err
+}
+
+// receipt returns the receipt of a request that was committed.
+func (s *Stream) receipt(o Outcome) Receipt {
 	d, _ := s.Durability()
-	d.Level = cmp.Or(outcome.Level, d.Level)
-	return Receipt{Outcome: outcome, Ack: d.String()}, err
+	d.Level = cmp.Or(o.Level, d.Level)
+	return Receipt{Outcome: o, Ack: d.String()}
 }

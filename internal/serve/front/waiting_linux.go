@@ -1,0 +1,164 @@
+//go:build !portable
+
+package front
+
+import (
+	"bytes"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// polled are the events of a connection that waits for nothing but a request.
+const polled = unix.EPOLLIN | unix.EPOLLRDHUP
+
+// post answers a request with a body, or waits for the rest of the body, or hands the connection over. Requests behind it stay in
+// the socket if it came in several pieces; otherwise the connection is handed over.
+func (l *loop) post(c *conn, request []byte) {
+	if len(request) < c.size {
+		l.hold(c, request)
+		return
+	}
+	head, body, ok := PlainPost(request)
+	size := head + body
+	switch {
+	case !ok || size > len(l.in) || size < len(request):
+		l.respond(c, request, nil, false, false)
+	case size == len(request):
+		l.begin(c, request, body)
+	case body <= l.front.cfg.BodyBytes && l.answerer.Takes(request[:head], c.peer) && l.watch(c):
+		c.size = size
+		c.since = l.now
+		c.waitIn(&l.partial)
+		l.hold(c, request)
+	default:
+		l.respond(c, request, nil, false, false)
+	}
+}
+
+// hold keeps the begin of a request until more of it comes.
+func (l *loop) hold(c *conn, begin []byte) {
+	if c.held == nil {
+		c.held = make([]byte, 0, c.size)
+	}
+	c.held = append(c.held[:0], begin...)
+}
+
+// begin answers a request, or has it wait for its answer.
+func (l *loop) begin(c *conn, request []byte, body int) {
+	response, keep, ok, later := l.answerer.Begin(l.out[:0], request, body, c.peer)
+	if later == nil {
+		l.respond(c, request, response, keep, ok)
+		return
+	}
+	c.held, c.size = nil, 0
+	later.conn, later.over, c.later = c, false, later
+	if !l.watch(c) {
+		l.close(c)
+		return
+	}
+	if c.since = l.now; later.Limit > 0 {
+		c.waitIn(l.waitingFor(later.Limit))
+	} else if c.waits != nil {
+		c.waits.remove(c)
+	}
+}
+
+// waitingFor returns the connections whose answers have a limit.
+func (l *loop) waitingFor(limit time.Duration) *queue {
+	for _, q := range l.waiting {
+		if q.limit == limit {
+			return q
+		}
+	}
+	q := &queue{limit: limit}
+	l.waiting = append(l.waiting, q)
+	return q
+}
+
+// known has the loop send an answer. It may be called from any goroutine.
+func (l *loop) known(later *Later) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.answers = append(l.answers, later)
+	if len(l.answers) == 1 {
+		l.ring()
+	}
+}
+
+// deliver sends the answers that are known.
+func (l *loop) deliver() {
+	l.mu.Lock()
+	answers := l.answers
+	l.answers = l.sent[:0]
+	l.mu.Unlock()
+	for _, later := range answers {
+		if !later.over {
+			l.finish(later, false)
+		}
+	}
+	clear(answers)
+	l.sent = answers
+}
+
+// finish responds to a request that has waited.
+func (l *loop) finish(later *Later, over bool) {
+	c := later.conn
+	later.conn, later.over = nil, over
+	if c != nil {
+		c.later = nil
+	}
+	response, keep := later.Respond(l.out[:0], over)
+	if c != nil {
+		l.respond(c, nil, response, keep, true)
+	} else {
+		l.keepOut(response)
+	}
+}
+
+// stir handles an event of a connection whose request waits. What the client sends meanwhile stays in the socket.
+func (l *loop) stir(c *conn, events uint32) {
+	switch {
+	case events&(unix.EPOLLHUP|unix.EPOLLERR) != 0:
+		l.close(c)
+	case events&unix.EPOLLRDHUP != 0:
+		l.change(c, 0)
+		if !pending(c.fd) {
+			c.later.Left(false)
+		}
+	default:
+		l.change(c, unix.EPOLLRDHUP)
+	}
+}
+
+// change sets the events that are polled, besides errors.
+func (l *loop) change(c *conn, events uint32) {
+	if c.events != events {
+		c.events = events
+		_ = unix.EpollCtl(l.poller, unix.EPOLL_CTL_MOD, c.fd, &unix.EpollEvent{Events: events, Fd: int32(c.fd)}) // it is polled
+	}
+}
+
+// end closes all connections but those whose requests wait, after it has answered what has arrived. It reports whether none is
+// left. With abort, it closes those too.
+func (l *loop) end(abort bool) (over bool) {
+	l.collect(true)
+	for n := l.wait(0); n > 0; n = l.wait(0) {
+		l.round(n)
+	}
+	over = true
+	for _, c := range l.conns {
+		switch {
+		case c == nil:
+		case abort:
+			l.close(c)
+		case c.later != nil:
+			over = false
+		case len(c.held) > 0:
+			l.handOver(c, Handed{Read: bytes.Clone(c.held)})
+		default:
+			l.close(c)
+		}
+	}
+	return over
+}
