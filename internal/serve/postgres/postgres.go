@@ -146,7 +146,14 @@ func (db *DB) acquireWriter(ctx context.Context) (*pgxpool.Conn, error) {
 			return nil, err
 		}
 	}
-	conn, err := db.acquire(ctx)
+	var conn *pgxpool.Conn
+	var err error
+	if db.pool.Stat().IdleConns() > 0 { // needs no timer
+		conn, err = db.pool.Acquire(ctx)
+	}
+	if conn == nil {
+		conn, err = db.acquire(ctx)
+	}
 	if err != nil {
 		<-db.writers
 	}
