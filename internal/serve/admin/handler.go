@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"spillway/internal/netstat"
 )
 
 const index = `Spillway, admin listener
@@ -20,6 +22,8 @@ const index = `Spillway, admin listener
 /livez          200 while the process runs
 /readyz         200 while a part of the process serves; /readyz/reads, /readyz/writes and
                 /readyz/popups are of feeds and queries, streams, and popups
+                ?parts=/PATH,... asks about these paths alone
+/parts          all parts, and the errors of those that do not serve
 /metrics        Prometheus metrics
 /openapi.json   this listener, in OpenAPI 3.1
 /reload         POST: apply the configuration file
@@ -67,6 +71,7 @@ func (s *Server) closedRoutes() []route {
 	routes := []route{
 		{"GET", "/{$}", RoleRead, s.showIndex},
 		{"GET", "/metrics", RoleRead, metrics.ServeHTTP},
+		{"GET", "/parts", RoleRead, s.showParts},
 		{"GET", "/openapi.json", RoleRead, s.showOpenAPI},
 		{"GET", "/debug/pprof/{$}", RoleAdmin, pprof.Index},
 		{"GET", "/debug/pprof/{name}", RoleAdmin, showProfile},
@@ -153,7 +158,7 @@ func (s *Server) checkHost(next http.Handler) http.Handler {
 		if err != nil {
 			host = strings.Trim(r.Host, "[]") // no port
 		}
-		if !isLoopback(host) {
+		if !netstat.IsLoopback(host) {
 			writeProblem(w, http.StatusMisdirectedRequest,
 				"without a token this listener accepts only 127.0.0.1, [::1] and localhost as the host")
 			return

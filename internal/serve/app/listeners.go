@@ -17,8 +17,7 @@ import (
 
 // openServer creates the public listener. No part is served yet.
 func (a *app) openServer() {
-	now := a.current()
-	cfg := a.serverConfig(&now)
+	cfg := a.serverConfig(new(a.current()))
 	if a.certificate != nil {
 		cfg.TLS = a.certificate.config()
 	}
@@ -208,7 +207,7 @@ func adminToken(c config.Admin) string {
 // register adds the metrics of all parts. Those of the databases are added when they are opened.
 func (a *app) register() {
 	collectors := []prometheus.Collector{
-		admin.BuildInfo(a.options.Version, a.options.Revision), a.public, admin.FeedStats(a.feedStats), admin.QueryStats(a.queryStats),
+		admin.BuildInfo(a.options.Version, a.options.Revision), a.public, admin.FeedStats(a.feedStats), admin.QueryStats(a.queryStats), admin.PartStats(a.state),
 		admin.StreamStats(a.streamStats), admin.StreamAcks(a.streamAcks), admin.SpoolStats(a.spoolStats), admin.SpoolNameStats(a.spoolStats),
 	}
 	collectors = append(collectors, a.batches.Collectors()...)

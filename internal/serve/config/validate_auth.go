@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"spillway/internal/netstat"
 	"spillway/internal/yaml"
 )
 
@@ -39,7 +40,7 @@ func (v *validator) auth(c Config) {
 	if strings.ContainsFunc(c.Auth.Cookie, notTokenRune) || strings.ContainsAny(c.Auth.Cookie, `()<>@,;:\"/[]?={}`) {
 		v.add("auth.cookie", "must be the name of a cookie: letters, digits and !#$%&'*+-.^_`|~", c.Auth.Cookie)
 	}
-	if link := c.Auth.JWKS.URL; link != "" && !isKeySetURL(link) {
+	if link := c.Auth.JWKS.URL; link != "" && !isKeySetURL(link.Reveal()) {
 		v.add("auth.jwks.url", "must be https://HOST/PATH, or http:// with a loopback address, because who can change the answer can make tokens",
 			"")
 	}
@@ -100,7 +101,7 @@ func isKeySetURL(link string) bool {
 	if err != nil || u.Hostname() == "" || u.User != nil {
 		return false
 	}
-	return u.Scheme == "https" || u.Scheme == "http" && isLoopback(u.Hostname())
+	return u.Scheme == "https" || u.Scheme == "http" && netstat.IsLoopback(u.Hostname())
 }
 
 // access checks that what a feed or a query requires is configured.

@@ -160,8 +160,7 @@ func pipeline(ctx context.Context, conn *pgconn.PgConn, steps []step, descriptio
 		_, err = p.GetResults() // the server is ready
 	}
 	closed := p.Close()
-	var pgErr *pgconn.PgError
-	if errors.As(closed, &pgErr) { // Close returns the refusal again
+	if _, ok := errors.AsType[*pgconn.PgError](closed); ok { // Close returns the refusal again
 		closed = nil
 	}
 	return done, errors.Join(err, closed)

@@ -120,8 +120,7 @@ func (st *Stream) runSteps(ctx context.Context, conn *pgconn.PgConn, b *stream.B
 		b.Committed()
 		c.recheck(ctx, statementLimit(b))
 	}
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && failsWith(pgErr, tableChanged) {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && failsWith(pgErr, tableChanged) {
 		st.table.Store(nil)
 	}
 	b.Level = c.level
@@ -219,8 +218,7 @@ func (st *Stream) stepwise(ctx context.Context, conn *pgconn.PgConn, table *chec
 			return fmt.Errorf("%w: %w", stream.ErrTransient, errors.Join(err, rollback))
 		}
 	}
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && isStale(pgErr) {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && isStale(pgErr) {
 		st.dropPrepared(ctx, conn, table)
 	}
 	if errors.Is(err, stream.ErrUnconfirmed) || errors.Is(err, stream.ErrHeld) {

@@ -156,8 +156,7 @@ func (st *Stream) checkTable(ctx context.Context, conn *pgconn.PgConn) (*checked
 // checkStorage has the server plan the INSERT, and refuses tables whose rows a crash loses.
 func (st *Stream) checkStorage(ctx context.Context, conn *pgconn.PgConn, t *checkedTable, all []relation) error {
 	plan, err := explainInsert(ctx, conn, t.rows.sql)
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && pgErr.Code == "0A000" && st.def.SkippedRows == "" && len(st.def.Key) == 0 {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "0A000" && st.def.SkippedRows == "" && len(st.def.Key) == 0 {
 		return fmt.Errorf("%w: a rule of %s rewrites INSERT, so that stored records cannot be counted: drop it, or set skipped_rows: accept (%s)",
 			tables.ErrUnusable, st.def.Table, pgErr.Message)
 	}

@@ -88,6 +88,12 @@ type Definition struct {
 	Special, Loose bool
 }
 
+// Sends reports whether the values of one of these columns are those of the records, and never a default. Otherwise
+// no client is to blame for what the table makes of them.
+func (d Definition) Sends(columns ...string) bool {
+	return slices.ContainsFunc(d.Columns, func(c Column) bool { return c.Default == nil && slices.Contains(columns, c.Name) })
+}
+
 // SkippedAccept is the Definition.SkippedRows that takes skipped records as stored.
 const SkippedAccept = "accept"
 
