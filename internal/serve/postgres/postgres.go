@@ -177,14 +177,7 @@ func (db *DB) acquireWriter(ctx context.Context) (lease, error) {
 			return lease{}, err
 		}
 	}
-	var conn *pgxpool.Conn
-	var err error
-	if db.pool.Stat().IdleConns() > 0 { // needs no timer
-		conn, err = db.pool.Acquire(ctx)
-	}
-	if conn == nil {
-		conn, err = db.acquire(ctx)
-	}
+	conn, err := db.acquire(ctx)
 	if err != nil {
 		<-db.writers
 	}
