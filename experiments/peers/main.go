@@ -152,7 +152,7 @@ func (m *cell) row() []string {
 	}
 	ratioOf := func(variant string, figure int) string {
 		r := m.Ratios[variant]
-		if r == nil {
+		if r == nil || r[figure].N == 0 {
 			return "-"
 		}
 		return fmt.Sprintf("%.2f (%.2f–%.2f)", r[figure].Ratio, r[figure].Low, r[figure].High)

@@ -96,7 +96,12 @@ func (s *stage) measure(c contest, connections int, random *rand.Rand) (*cell, e
 	}
 	for _, v := range append(slices.Clone(c.ours[1:]), best) {
 		for figure := range 3 {
-			r := stats.PairedRatio(values(m.Runs, v.name, figure), values(m.Runs, c.ours[0].name, figure), stats.Level)
+			theirs, ours := values(m.Runs, v.name, figure), values(m.Runs, c.ours[0].name, figure)
+			if slices.Contains(theirs, 0) || slices.Contains(ours, 0) { // p99 of too few requests
+				m.Ratios[v.name] = append(m.Ratios[v.name], ratio{})
+				continue
+			}
+			r := stats.PairedRatio(theirs, ours, stats.Level)
 			if r.N < 2 {
 				r.Low, r.High = r.Min, r.Max
 			}
