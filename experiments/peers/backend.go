@@ -52,14 +52,18 @@ func (s *stage) startBackend(database string) (*backend, error) {
 			return nil, fmt.Errorf("find postgres: %w", err)
 		}
 		b.span = 20000
-		install = []string{filepath.Join(filepath.Dir(binary), "initdb"), "-D", data, "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--locale=C"}
+		install = []string{
+			filepath.Join(filepath.Dir(binary), "initdb"), "-D", data, "-U", "postgres", "--auth=trust",
+			"--encoding=UTF8", "--locale=C",
+		}
 		c.Args = append([]string{binary, "-D", data, "-p", portOf(address)}, strings.Fields("-c listen_addresses=127.0.0.1 "+
 			"-c unix_socket_directories= -c max_connections=300 -c shared_buffers=256MB -c max_wal_size=4GB -c checkpoint_timeout=1h")...)
 	case "mysql":
 		b.span, c.Stop = 10000, 0
 		install = append([]string{"mariadb-install-db"}, install...)
 		c.Args = append([]string{"mariadbd", "--no-defaults", "--datadir=" + data, "--port=" + portOf(address), "--socket=" + data + "/sock"},
-			strings.Fields("--bind-address=127.0.0.1 --innodb-buffer-pool-size=256M --innodb-log-file-size=512M --skip-log-bin --max-connections=300")...)
+			strings.Fields("--bind-address=127.0.0.1 --innodb-buffer-pool-size=256M --innodb-log-file-size=512M --skip-log-bin "+
+				"--max-connections=300")...)
 	default:
 		return b, nil
 	}
@@ -129,7 +133,8 @@ func (b *backend) open(name string) (*store, error) {
 
 // create creates a database.
 func (s *stage) create(b *backend, name string) (*store, error) {
-	identity, numbers := "INTEGER PRIMARY KEY", "WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 100000) SELECT n FROM s"
+	identity := "INTEGER PRIMARY KEY"
+	numbers := "WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 100000) SELECT n FROM s"
 	switch b.driver {
 	case "postgres":
 		identity, numbers = "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "SELECT n FROM generate_series(1, 100000) AS s(n)"

@@ -150,7 +150,8 @@ func (s *stage) popups() ([]contest, error) {
 		c.others = []variant{peer}
 		if err == nil {
 			c.ours, err = s.startAll(b, func(name string) string {
-				return fmt.Sprintf("redis: redis://%s\npopups: {path: /popup, store: %s, redis_prefix: %s, keys: [a-key-of-peers-that-signs-show-tokens]}\n",
+				return fmt.Sprintf("redis: redis://%s\npopups: {path: /popup, store: %s, redis_prefix: %s, "+
+					"keys: [a-key-of-peers-that-signs-show-tokens]}\n",
 					address, kept, name)
 			})
 		}
@@ -182,7 +183,9 @@ func (s *stage) constants() ([]contest, error) {
 	}
 	b := &backend{driver: "sqlite", dir: s.dir, span: 1}
 	ours, err := s.startAll(b, func(string) string { return statements(b) })
-	c := contest{database: "nothing", workload: "post", path: "/nothing", body: body, ours: ours, others: []variant{{name: "nginx", address: address}}}
+	c := contest{
+		database: "nothing", workload: "post", path: "/nothing", body: body, ours: ours, others: []variant{{name: "nginx", address: address}},
+	}
 	return []contest{c}, err
 }
 

@@ -30,7 +30,7 @@ const analysedAt = "spillway: analysed "
 // arrayHeader is how many bytes an array has before its first element.
 const arrayHeader = 20
 
-// sureUnits is how much more than a quick batch that is stored one that fails counts, and doubtMost ends the quick batches of a
+// sureUnits is how much more a quick batch that fails counts than one that is stored. doubtMost ends the quick batches of a
 // session, such as behind a pooler that has several sessions of the server for it.
 const (
 	sureUnits = 16
