@@ -41,3 +41,6 @@ type Conn struct {
 
 // Detach fails.
 func (*Conn) Detach() error { return errors.ErrUnsupported }
+
+// conn is a connection of a loop. There is none here.
+type conn struct{}
