@@ -184,11 +184,11 @@ func NewPopups(cfg PopupConfig) *Popups {
 // logged, and Run keeps trying. An error that wraps ErrPopupServer means that the server
 // cannot be used. The caller then calls Run, and Close after it; Open may follow Close.
 func (p *Popups) Open(ctx context.Context, address Address) error {
-	option, err := address.option()
+	option, password, err := address.option()
 	if err != nil {
 		return err
 	}
-	if err := p.connect(ctx, option); err != nil {
+	if err := p.connect(ctx, option, password); err != nil {
 		return err
 	}
 	if p.cfg.Campaigns != nil {
@@ -198,10 +198,10 @@ func (p *Popups) Open(ctx context.Context, address Address) error {
 }
 
 // connect makes the client and checks the server.
-func (p *Popups) connect(ctx context.Context, option rueidis.ClientOption) error {
+func (p *Popups) connect(ctx context.Context, option rueidis.ClientOption, password *atomic.Pointer[string]) error {
 	dialing := cmp.Or(p.cfg.commandTimeout, dialTimeout)
 	p.cfg.commandTimeout = cmp.Or(p.cfg.commandTimeout, commandTimeout)
-	p.db = newDB(&option, dialing, p.cfg.commandTimeout)
+	p.db = newDB(&option, password, dialing, p.cfg.commandTimeout)
 	p.track(&option)
 	dial := option.DialCtxFn // set for TLS and for unix sockets
 	option.DialCtxFn = func(ctx context.Context, address string, dialer *net.Dialer, config *tls.Config) (net.Conn, error) {

@@ -26,6 +26,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -57,8 +58,8 @@ var errURL = errors.New("parse Redis URL: write redis://[USER:PASSWORD@]HOST:POR
 // connection. While the server hangs, they return an error at once.
 type DB struct {
 	client   rueidis.Client
-	addr     string // host:port or path, for messages
-	password string // never part of a message
+	addr     string                  // host:port or path, for messages
+	password *atomic.Pointer[string] // never part of a message
 	timeout  time.Duration
 	breaker  *breaker // of all calls but Ping
 }
@@ -83,17 +84,17 @@ func Open(address Address, log *slog.Logger) (*DB, error) {
 
 // Check returns what is wrong with an address or with its files. It connects to nothing.
 func Check(address Address) error {
-	_, err := address.option()
+	_, err := address.read()
 	return err
 }
 
 func open(address Address, log *slog.Logger, dial, command time.Duration) (*DB, error) {
-	option, err := address.option()
+	option, password, err := address.option()
 	if err != nil {
 		return nil, err
 	}
 	option.DisableCache = true
-	db := newDB(&option, dial, command)
+	db := newDB(&option, password, dial, command)
 	db.client, err = rueidis.NewClient(option)
 	if err != nil {
 		if db.client == nil {
@@ -105,7 +106,7 @@ func open(address Address, log *slog.Logger, dial, command time.Duration) (*DB, 
 }
 
 // newDB sets what the clients have in common, and returns a DB that has no client yet.
-func newDB(option *rueidis.ClientOption, dial, command time.Duration) *DB {
+func newDB(option *rueidis.ClientOption, password *atomic.Pointer[string], dial, command time.Duration) *DB {
 	option.ForceSingleClient = true // which also makes NewClient return a client for a server that is down
 	option.Dialer.Timeout = dial
 	option.ConnWriteTimeout = command
@@ -114,49 +115,46 @@ func newDB(option *rueidis.ClientOption, dial, command time.Duration) *DB {
 	option.PipelineMultiplex = oneConnection
 	option.MaxFlushDelay = flushPause
 	option.RetryDelay = retryStale
-	db := &DB{addr: option.InitAddress[0], password: option.Password, timeout: command}
+	db := &DB{addr: option.InitAddress[0], password: password, timeout: command}
 	db.breaker = &breaker{timeout: command, ping: db.Ping}
 	return db
 }
 
-// option returns what the driver needs to connect to the address, now and later.
-func (a Address) option() (rueidis.ClientOption, error) {
-	option, _, err := a.read()
-	if err != nil {
-		return option, err
+// option returns what the driver needs to connect to the address, now and later, and the password of the last connection.
+func (a Address) option() (option rueidis.ClientOption, password *atomic.Pointer[string], err error) {
+	password = new(atomic.Pointer[string])
+	if option, err = a.read(); err != nil {
+		return option, password, err
 	}
+	password.Store(&option.Password)
 	option.AuthCredentialsFn = func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
-		now, _, err := a.read()
+		now, err := a.read()
+		password.Store(&now.Password)
 		return rueidis.AuthCredentials{Username: now.Username, Password: now.Password}, err
 	}
 	if option.TLSConfig != nil {
 		option.DialCtxFn = func(ctx context.Context, address string, dialer *net.Dialer, _ *tls.Config) (net.Conn, error) {
-			now, files, err := a.read()
+			now, err := a.read()
 			if err != nil {
 				return nil, err
-			}
-			if files != (database.TLSFiles{}) {
-				if now.TLSConfig, err = files.Config(now.TLSConfig.ServerName); err != nil {
-					return nil, err
-				}
 			}
 			return (&tls.Dialer{NetDialer: dialer, Config: now.TLSConfig}).DialContext(ctx, "tcp", address)
 		}
 	}
-	return option, nil
+	return option, password, nil
 }
 
 // read reads the address and its files.
-func (a Address) read() (option rueidis.ClientOption, files database.TLSFiles, err error) {
+func (a Address) read() (option rueidis.ClientOption, err error) {
 	rawURL, err := a()
 	if err != nil {
-		return option, files, err
+		return option, err
 	}
-	if option, files, err = parse(rawURL); err != nil {
-		return option, files, err
+	option, files, err := parse(rawURL)
+	if err == nil && files != (database.TLSFiles{}) {
+		option.TLSConfig, err = files.Config(option.TLSConfig.ServerName)
 	}
-	_, err = files.Config("")
-	return option, files, err
+	return option, err
 }
 
 // parse parses the address. It refuses parts that the driver would ignore.
@@ -314,8 +312,8 @@ func (db *DB) wrap(action string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if db.password != "" && strings.Contains(err.Error(), db.password) {
-		err = errors.New(strings.ReplaceAll(err.Error(), db.password, "***"))
+	if password := *db.password.Load(); password != "" && strings.Contains(err.Error(), password) {
+		err = errors.New(strings.ReplaceAll(err.Error(), password, "***"))
 	}
 	return fmt.Errorf("%s redis %s: %w", action, db.addr, err)
 }
