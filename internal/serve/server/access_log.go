@@ -15,7 +15,7 @@ import (
 const (
 	logPendingMax = 1 << 20               // bytes of lines that wait to be written
 	logWriteAt    = 64 << 10              // bytes that are written at once, also before logEvery is over
-	logEvery      = 20 * time.Millisecond // that fewer bytes wait
+	logEvery      = 20 * time.Millisecond // from one write of fewer bytes to the next
 	logCloseWait  = time.Second           // for the last write
 )
 
@@ -75,13 +75,14 @@ func signal(c chan<- struct{}) {
 func (l *AccessLog) run() {
 	defer close(l.done)
 	var lines []byte
+	var last time.Time
 	for closing := false; !closing; {
 		select {
 		case <-l.some:
 		case <-l.closing:
 		}
 		select {
-		case <-time.After(logEvery):
+		case <-time.After(logEvery - time.Since(last)):
 		case <-l.many:
 		case <-l.closing:
 			closing = true
@@ -93,6 +94,7 @@ func (l *AccessLog) run() {
 		if n, err := l.out.Write(lines); err != nil {
 			l.lost.Add(uint64(bytes.Count(lines[n:], []byte("\n"))))
 		}
+		last = time.Now()
 	}
 }
 
