@@ -31,15 +31,8 @@ func TestPlans(t *testing.T) {
 	}
 	storetest.Plans(t, storetest.PlanBackend{
 		Name: name, InList: "IN (:list)", Analyze: "ANALYZE TABLE %s", DropIndex: "DROP index INDEX ON TABLE",
-		Exec: func(t *testing.T, sql string) { t.Helper(); mustExecute(t, url, sql) },
-		Source: func(t *testing.T, def feed.Definition) feed.Source {
-			t.Helper()
-			s, err := db.Source(def)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return s
-		},
+		Exec:   func(t *testing.T, sql string) { t.Helper(); mustExecute(t, url, sql) },
+		Source: db.Source,
 		Judged: log.Judged,
 		Reads: func(t *testing.T, source feed.Source, r feed.Range) float64 {
 			t.Helper()

@@ -50,15 +50,8 @@ func TestPlans(t *testing.T) {
 	run(t, "SET plan_cache_mode = force_generic_plan")
 	storetest.Plans(t, storetest.PlanBackend{
 		Name: "PostgreSQL", InList: "= ANY(:list)", Analyze: "VACUUM ANALYZE %s", DropIndex: "DROP index INDEX",
-		Exec: func(t *testing.T, sql string) { t.Helper(); run(t, sql) },
-		Source: func(t *testing.T, def feed.Definition) feed.Source {
-			t.Helper()
-			s, err := db.source(def)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return s
-		},
+		Exec:   func(t *testing.T, sql string) { t.Helper(); run(t, sql) },
+		Source: db.Source,
 		Judged: log.Judged,
 		Reads: func(t *testing.T, from feed.Source, r feed.Range) float64 {
 			t.Helper()

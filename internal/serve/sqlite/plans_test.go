@@ -18,15 +18,8 @@ func TestPlans(t *testing.T) {
 	sqlite.SetLog(db, slog.New(log))
 	storetest.Plans(t, storetest.PlanBackend{
 		Name: "SQLite", InList: "IN (:list, 'none')", Scalar: true, Analyze: "ANALYZE %s", DropIndex: "DROP index INDEX",
-		Exec: func(t *testing.T, sql string) { t.Helper(); script(t, writer, sql) },
-		Source: func(t *testing.T, def feed.Definition) feed.Source {
-			t.Helper()
-			s, err := db.Source(def)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return s
-		},
+		Exec:   func(t *testing.T, sql string) { t.Helper(); script(t, writer, sql) },
+		Source: db.Source,
 		Judged: log.Judged,
 		Reads: func(t *testing.T, source feed.Source, r feed.Range) float64 {
 			t.Helper()

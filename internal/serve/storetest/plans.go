@@ -25,7 +25,7 @@ type PlanBackend struct {
 	Exec   func(t *testing.T, sql string)
 	// Analyze is a format for a table. INDEX and TABLE stand for names in DropIndex.
 	Analyze, DropIndex string
-	Source             func(t *testing.T, def feed.Definition) feed.Source
+	Source             func(def feed.Definition) (feed.Source, error)
 	// Judged returns how many rows the last check expected or counted, at most in one statement.
 	Judged func() float64
 	// Reads returns how many rows of tables the statement for r reads.
@@ -318,8 +318,11 @@ func (b PlanBackend) try(t *testing.T, s planStatement, table string, rows []pla
 		def.Params = append(def.Params, param.Filter(s.filter, param.Text))
 		columns = append(columns, s.filter)
 	}
-	source := b.Source(t, def)
-	err := source.Check(t.Context(), planWindow)
+	source, err := b.Source(def)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = source.Check(t.Context(), planWindow)
 	c := planCase{accepted: err == nil, judged: b.Judged()}
 	if err != nil && !strings.Contains(err.Error(), "rows") {
 		t.Errorf("%s: %v", def.SQL, err)
