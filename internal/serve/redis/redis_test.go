@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -227,6 +228,17 @@ func TestPasswordIsNotRepeated(t *testing.T) {
 	if err == nil || strings.Contains(err.Error(), "hidden") || !strings.Contains(err.Error(), "***") {
 		t.Errorf("error %v", err)
 	}
+	var reads atomic.Int64
+	db, err := redis.Open(func() (string, error) { // it is replaced again and again
+		return fmt.Sprintf("redis://:hidden-%d@%s", reads.Add(1), server.Addr()), nil
+	}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := db.Ping(t.Context()); err == nil || strings.Contains(err.Error(), "hidden") || !strings.Contains(err.Error(), "***") {
+		t.Errorf("error %v", err)
+	}
 }
 
 func TestUnixSocketAndTLS(t *testing.T) {
@@ -242,7 +254,7 @@ func TestUnixSocketAndTLS(t *testing.T) {
 			"--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", certificate,
 		}
 	})
-	for _, url := range []string{"unix://" + socket, "unix://" + socket + "?db=2", "rediss://" + secure + "/0?skip_verify=true"} {
+	for _, url := range []string{"unix://" + socket, "unix://" + socket + "?db=2", "rediss://" + secure + "/0?skip_verify=true", "rediss://" + secure + "/0?cacert=" + certificate} {
 		if err := open(t, url).Ping(t.Context()); err != nil {
 			t.Errorf("%s: %v", url, err)
 		}
