@@ -216,19 +216,28 @@ func (se *session) columnsOf(ctx context.Context, t plans.TableName) ([]origin, 
 			columns[i].subtype = boolean
 		}
 	}
-	if !se.Server.MariaDB || len(columns) == 0 {
-		return columns, nil
-	}
-	// MariaDB's JSON is LONGTEXT with a constraint of the column's name.
-	rows, err := se.texts(ctx, "SELECT CONSTRAINT_NAME, CHECK_CLAUSE FROM information_schema.CHECK_CONSTRAINTS "+
-		"WHERE CONSTRAINT_SCHEMA = ? AND TABLE_NAME = ?", t.Schema, t.Name)
-	for _, row := range rows {
-		i := slices.IndexFunc(columns, func(c origin) bool { return c.Name == row[0] })
-		if i >= 0 && plans.ChecksJSON(row[1], row[0]) {
+	documents, err := se.documents(ctx, t)
+	for i, c := range columns {
+		if slices.Contains(documents, c.Name) {
 			columns[i].subtype = document
 		}
 	}
 	return columns, err
+}
+
+// documents returns the columns of a table that are MariaDB's JSON, which is LONGTEXT with a constraint of the column's name.
+func (se *session) documents(ctx context.Context, t plans.TableName) (names []string, err error) {
+	if !se.Server.MariaDB {
+		return nil, nil
+	}
+	rows, err := se.texts(ctx, "SELECT CONSTRAINT_NAME, CHECK_CLAUSE FROM information_schema.CHECK_CONSTRAINTS "+
+		"WHERE CONSTRAINT_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND TABLE_NAME = ?", t.Schema, t.Name)
+	for _, row := range rows {
+		if plans.ChecksJSON(row[1], row[0]) {
+			names = append(names, row[0])
+		}
+	}
+	return names, err
 }
 
 // subtypes returns those of the output columns.

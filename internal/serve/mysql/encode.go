@@ -360,8 +360,10 @@ func trimFraction(text []byte) []byte {
 
 func appendDocument(dst []byte, value driver.Value) []byte {
 	text := bytesOf(value)
-	if utf8.Valid(text) && json.Valid(text) {
+	if isJSON(text) {
 		return append(dst, text...)
 	}
 	return feed.AppendString(dst, text)
 }
+
+func isJSON(text []byte) bool { return utf8.Valid(text) && json.Valid(text) }

@@ -43,6 +43,7 @@ type tableColumn struct {
 	length, bytes    int    // of a text, in characters and in bytes
 	collation        string
 	nullable         bool
+	document         bool // JSON of MariaDB, which takes some texts that are not JSON, such as -
 }
 
 // readColumns reads the columns of the stream's table by their names in lower case.
@@ -54,6 +55,10 @@ func (st *Stream) readColumns(ctx context.Context, se *session) (map[string]tabl
 		"is_nullable = 'YES' FROM information_schema.columns WHERE "+inDatabase, name.Schema, name.Name)
 	if err != nil {
 		return nil, fmt.Errorf("look up the columns of %s: %w", st.def.Table, err)
+	}
+	documents, err := se.documents(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("look up the constraints of %s: %w", st.def.Table, err)
 	}
 	columns := make(map[string]tableColumn, len(rows))
 	for _, row := range rows {
@@ -68,6 +73,7 @@ func (st *Stream) readColumns(ctx context.Context, se *session) (map[string]tabl
 		columns[strings.ToLower(row[0])] = tableColumn{
 			kind: strings.ToLower(row[1]), precision: numbers[0], scale: numbers[1], charset: row[4], collation: row[5],
 			length: numbers[2], bytes: numbers[3], full: row[8], nullable: row[9] == "1",
+			document: slices.Contains(documents, row[0]),
 		}
 	}
 	return columns, nil

@@ -149,6 +149,9 @@ func (c *heldColumn) value(r stream.Row, column int) (bound driver.Value, reason
 	if ok && text == nil {
 		bound = []byte{} // nil would be NULL
 	}
+	if c.document && !isJSON(text) {
+		return nil, c.Name + ": must be JSON, as its column is"
+	}
 	if exact && !c.alters(text) || c.Round {
 		return bound, ""
 	}

@@ -84,7 +84,7 @@ func exactColumns() []storetest.ExactColumn {
 			Texts: []string{"0::2:3:4:5:6:7:8", "::2:3:4:5:6:7:8", "1:2:3:4:5:6:7::", "1:0:3:0:5:6:7:8", "1::3:0:5:6:7:8", "::", "::1", "2001:db8::1", "2001:0db8::1", "::ffff:1.2.3.4", "::1.2.3.4", "1:0:0:2::3", "1:0:2:3:4:5:6:7", "1::2:3:4:5:6:7", "::1:0:0", "::0.1.0.2"},
 		},
 		storetest.ExactColumn{SQL: "inet4", Types: only(stream.Text), Texts: []string{"1.2.3.4", "01.2.3.4", "255.255.255.255", "0.0.0.0", "1.2.3"}},
-		storetest.ExactColumn{SQL: "json", Types: texts, NoKey: true, Texts: []string{"1", "true", "[]"}, Returns: documents(texts)},
+		storetest.ExactColumn{SQL: "json", Types: texts, NoKey: true, Texts: []string{"1", "true", "[]", "-", "\t- "}, Returns: documents(texts)},
 		storetest.ExactColumn{SQL: "varchar(9) CHARACTER SET cp932 COLLATE cp932_bin", Types: ascii}, storetest.ExactColumn{SQL: "point", NoKey: true})
 }
 
