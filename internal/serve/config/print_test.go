@@ -78,6 +78,7 @@ http:
   rate_burst: 100
   rate_clients: 100000
 probes: false
+demo: false
 log:
   level: info
   format: text

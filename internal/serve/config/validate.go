@@ -69,7 +69,7 @@ func (c Config) mistakes() Mistakes {
 	if redis := c.Redis.Reveal(); redis != "" && !hasScheme(redis, "redis", "rediss", "unix") {
 		v.add("redis", "must be redis://[USER:PASSWORD@]HOST:PORT[/NUMBER], rediss://... or unix://PATH", "")
 	}
-	paths := c.HTTP.ownPaths()
+	paths := c.ownPaths()
 	for i, feed := range c.Feeds {
 		v.feed(yaml.Index("feeds", i), feed, paths)
 	}
