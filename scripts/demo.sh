@@ -147,7 +147,7 @@ start_redis() {
 
 # serves_mysql succeeds if this spillway accepts a mysql:// database.
 serves_mysql() {
-	DEMO_NAME=spillway DEMO_DATABASE=mysql://spillway@127.0.0.1:1/freight DEMO_REDIS=redis://127.0.0.1:1 \
+	DEMO_NAME=spillway DEMO_KEY=$demo_key DEMO_DATABASE=mysql://spillway@127.0.0.1:1/freight DEMO_REDIS=redis://127.0.0.1:1 \
 		"$spillway" config check deploy/demo/spillway.yaml >/dev/null 2>&1
 }
 
@@ -177,7 +177,7 @@ start_spillway() {
 	admin=$(free_port)
 	taken+=" $admin"
 	make_folder "$name" root
-	DEMO_NAME=$name DEMO_DATABASE=$url DEMO_REDIS=redis://127.0.0.1:$redis_port \
+	DEMO_NAME=$name DEMO_KEY=$demo_key DEMO_DATABASE=$url DEMO_REDIS=redis://127.0.0.1:$redis_port \
 		start "$name" root "$spillway" serve "$PWD/deploy/demo/spillway.yaml" --listen "127.0.0.1:$port" --admin "127.0.0.1:$admin" --data data
 	ready "$name" answers "$port" /goodslist
 	listen_port=$port
@@ -233,6 +233,7 @@ trap stop EXIT
 trap 'exit 0' INT TERM HUP
 folder=$(mktemp -d "${TMPDIR:-/tmp}/spillway-demo-XXXXXX")
 chmod 755 "$folder"
+demo_key=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n') # signs the tokens of shows
 
 start_postgres
 start_redis
