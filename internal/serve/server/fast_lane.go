@@ -281,7 +281,7 @@ func (a *answerer) stamp(response []byte, now time.Time) {
 // serveQuick is serve for a request that needs no waiting. Otherwise it returns false, and nothing has been counted.
 func (s *Server) serveQuick(x *loopRequest) bool {
 	ctx := &x.ctx
-	e, ok := s.routes[string(ctx.Path())]
+	e, ok := s.entryOf(&ctx.Request.Header)
 	if !ok || e.read == nil || !s.hosts.serve(ctx.Host()) {
 		return false
 	}

@@ -357,7 +357,7 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		began = time.Now()
 	}
 	r, quick := s.unknown, false
-	e, ok := s.routes[string(ctx.Path())]
+	e, ok := s.entryOf(&ctx.Request.Header)
 	switch {
 	case !s.hosts.serve(ctx.Host()):
 		s.problem(ctx, wrongHost, wrongHostDetail)
