@@ -32,6 +32,7 @@ database: "postgres://ann:***@db/app"
 replica: ""
 replica_lag_max: 10s
 redis: ""
+redis_prefix: ""
 keys: []
 auth:
   reads: open

@@ -23,8 +23,13 @@ func TestGalera(t *testing.T) {
 	url := func(node int) string { return cluster.Nodes[node].URL("test") }
 	mustExecute(t, url(0), strings.Replace(notesTable, " UNIQUE", "", 1))
 	var sinks []*Stream
+	var identities []string
 	var schema *stream.Schema
 	for node := range cluster.Nodes {
+		identity, err := open(t, url(node), database.Pool{}).Identity(t.Context())
+		if identities = append(identities, identity); err != nil || identity != identities[0] {
+			t.Errorf("the nodes of one cluster have the identities %q, %v", identities, err)
+		}
 		sink, s := notes(t, url(node), database.Pool{})
 		sinks, schema = append(sinks, sink), s
 		if err := sink.Check(t.Context()); err != nil {
