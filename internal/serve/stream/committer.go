@@ -189,7 +189,7 @@ func (s *Stream) answerLate(tickets []*ticket) {
 		}
 		t.late = true
 		if t.Key != "" {
-			t.successor = &ticket{Entry: Entry{Key: t.Key, Fingerprint: t.Fingerprint}}
+			t.successor = &ticket{stream: s, Entry: Entry{Key: t.Key, Fingerprint: t.Fingerprint}}
 			t.successor.Open(nil)
 			s.keys[t.Key] = t.successor
 		}
