@@ -57,7 +57,15 @@ func (*fakeAnswerer) Repeat(dst, _ []byte, _ netip.AddrPort) ([]byte, bool, bool
 	return dst, false, false
 }
 
-func (a *fakeAnswerer) Answer(dst, request []byte, peer netip.AddrPort) (response []byte, keep, ok bool) {
+func (a *fakeAnswerer) Answer(dst, request []byte, body int, peer netip.AddrPort) (response []byte, keep, ok bool, later *Later) {
+	if bytes.HasPrefix(request, []byte("POST /wait")) {
+		return dst, false, false, a.wait(string(request[len(request)-body:]))
+	}
+	response, keep, ok = a.answer(dst, request, peer)
+	return response, keep, ok, nil
+}
+
+func (a *fakeAnswerer) answer(dst, request []byte, peer netip.AddrPort) (response []byte, keep, ok bool) {
 	a.answered.Add(1)
 	path := string(bytes.Fields(request)[1])
 	switch path {
@@ -90,25 +98,17 @@ type waiter struct {
 // answer makes the answer known.
 func (w *waiter) answer() { w.answerer.known(&w.Later) }
 
-// Takes implements front.Answerer.
-func (*fakeAnswerer) Takes(head []byte, _ netip.AddrPort) bool {
-	return bytes.HasPrefix(head, []byte("POST /wait"))
-}
-
-// Begin implements front.Answerer.
-func (a *fakeAnswerer) Begin(dst, request []byte, body int, _ netip.AddrPort) ([]byte, bool, bool, *Later) {
-	if !a.Takes(request, netip.AddrPort{}) {
-		return dst, false, false, nil
-	}
-	w := &waiter{answerer: a, body: string(request[len(request)-body:]), left: make(chan bool, 2), ended: make(chan bool, 1)}
+// wait has a request wait.
+func (a *fakeAnswerer) wait(body string) *Later {
+	w := &waiter{answerer: a, body: body, left: make(chan bool, 2), ended: make(chan bool, 1)}
 	w.Limit = time.Duration(a.rig.limit.Load())
 	w.Respond = func(dst []byte, over bool) ([]byte, bool) {
 		w.ended <- over
 		return append(dst, respond(w.body)...), true
 	}
-	w.Left = func(ended bool) { w.left <- ended }
+	w.Left = func() { w.left <- true }
 	a.rig.waiters <- w
-	return dst, false, false, &w.Later
+	return &w.Later
 }
 
 // fakeGate counts connections.

@@ -427,7 +427,7 @@ func (l *loop) refuse(fd int) {
 	closeSocket(fd)
 }
 
-// read reads a request and answers it, has it wait for its answer, or hands the connection over.
+// read reads a request, or what is left of one.
 func (l *loop) read(c *conn) {
 	room := l.in
 	begun := copy(room, c.held)
@@ -448,15 +448,28 @@ func (l *loop) read(c *conn) {
 		l.close(c)
 		return
 	}
-	request := room[:begun+n]
-	if request[0] == 'P' {
-		l.post(c, request)
+	l.answer(c, room[:begun+n])
+}
+
+// answer answers a request, has it wait for its rest or for its answer, or hands the connection over.
+func (l *loop) answer(c *conn, request []byte) {
+	if len(request) < c.size {
+		l.hold(c, request, c.size)
 		return
 	}
 	response, keep, ok := l.answerer.Repeat(l.out[:0], request, c.peer)
-	if !ok && Plain(request) {
-		if response, keep, ok = l.answerer.Answer(l.out[:0], request, c.peer); !ok {
-			l.begin(c, request, 0)
+	if !ok {
+		head, body, plain := Plain(request)
+		switch size := head + body; {
+		case !plain || size < len(request) || size > len(l.in):
+		case size == len(request):
+			var later *Later
+			if response, keep, ok, later = l.answerer.Answer(l.out[:0], request, body, c.peer); later != nil {
+				l.begin(c, later)
+				return
+			}
+		case body <= l.front.cfg.BodyBytes:
+			l.hold(c, request, size)
 			return
 		}
 	}
@@ -598,7 +611,7 @@ func (l *loop) forget(c *conn) {
 	}
 	if c.later != nil {
 		c.later.conn = nil
-		c.later.Left(true)
+		c.later.Left()
 	}
 	*c = conn{}
 	l.spare = c

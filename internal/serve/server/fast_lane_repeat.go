@@ -74,8 +74,9 @@ func (a *answerer) repeat(dst, request []byte, peer netip.AddrPort, now time.Tim
 	return dst, r.keep, true
 }
 
-// remember keeps the response to the last request, a page that s has found.
-func (a *answerer) remember(s *Server, x *loopRequest, request, response []byte, keep bool) {
+// remember keeps the response to the last request, a page.
+func (a *answerer) remember(x *loopRequest, request, response []byte, keep bool) {
+	s := x.server
 	r, hash := a.repeats.slot(request)
 	again := r.hash == hash
 	r.hash, r.bytes = hash, r.bytes[:0]
@@ -85,7 +86,7 @@ func (a *answerer) remember(s *Server, x *loopRequest, request, response []byte,
 	r.bytes = append(append(r.bytes, request...), response...)
 	r.response, r.keep = len(request), keep
 	now := arrival(&x.ctx)
-	r.server, r.meter, r.page = weak.Make(s), x.route.meter, x.conn.page.Repeat(now)
+	r.server, r.meter, r.page = weak.Make(s), x.route.meter, x.page.Repeat(now)
 	if r.log = s.cfg.AccessLog; r.log != nil {
 		r.line, r.newID = s.accessLine(&x.ctx, x.route), !isID(x.ctx.Request.Header.PeekBytes(headerRequestID))
 	}

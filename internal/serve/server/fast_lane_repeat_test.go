@@ -65,7 +65,7 @@ func newRepeater(t *testing.T, change func(*Config)) (*repeater, *lane) {
 // answer has a request answered, and returns the response and when it was.
 func (r *repeater) answer(request string) (response string, at time.Time) {
 	r.t.Helper()
-	text, _, ok := r.Answer(nil, []byte(request), netip.MustParseAddrPort("127.0.0.1:1"))
+	text, _, ok, _ := r.Answer(nil, []byte(request), 0, netip.MustParseAddrPort("127.0.0.1:1"))
 	if !ok {
 		r.t.Fatalf("%q was not answered", request)
 	}

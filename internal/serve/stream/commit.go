@@ -174,7 +174,7 @@ func (s *Stream) admit(r Request, now time.Time, ready func()) (t, other *ticket
 		return nil, nil, err
 	}
 	t = &ticket{
-		Entry: Entry{Records: r.Records, Key: r.Key, Fingerprint: r.Fingerprint, refused: r.Refused},
+		Entry:  Entry{Records: r.Records, Key: r.Key, Fingerprint: r.Fingerprint, refused: r.Refused},
 		stream: s, rows: max(1, r.Records.Len()), bytes: r.Records.Size() + len(r.Key),
 	}
 	t.Open(ready)
