@@ -76,12 +76,12 @@ func claimsOf(params []param.Param) []param.Param {
 }
 
 // guard has a route serve only requests that may pass, if it needs a key or a token or there is a rate limit. The others are
-// answered. An event loop does not check JWTs: their keys may have to be fetched.
+// answered. Of paths that need proof, event loops answer POST, but check no JWTs: their keys may have to be fetched.
 func (s *Server) guard(r *route) {
 	if r.access == Open && s.rate == nil {
 		return
 	}
-	loops, handle := r.access != Token && r.access != Any, r.handle
+	loops, handle := r.access == Open || r.body > 0 && r.access != Token && r.access != Any, r.handle
 	r.handle = func(ctx *fasthttp.RequestCtx, x *loopRequest) (done handled) {
 		if x != nil && !loops {
 			return slow

@@ -46,7 +46,10 @@ func (s *streamSink) Sweep(context.Context, stream.Keep, int) (int, error) { ret
 // storeFunc is a function as a Stream.
 type storeFunc func(ctx context.Context, r stream.Request) (stream.Receipt, error)
 
-func (f storeFunc) Begin(r stream.Request, _ func()) (stream.Receipt, stream.Waiting, error) {
+func (f storeFunc) Begin(r stream.Request, ready func()) (stream.Receipt, stream.Waiting, error) {
+	if ready != nil {
+		ready()
+	}
 	return stream.Receipt{}, storing{f, r}, nil
 }
 
