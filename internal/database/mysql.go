@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/url"
 	"strconv"
 	"strings"
@@ -28,8 +29,7 @@ type MySQLConnector struct {
 // It refuses the URL parameters charset and collation. It overrules interpolateParams
 // (parameters in the statement's text), multiStatements and allowAllFiles (LOAD DATA of
 // any local file), readTimeout, maxAllowedPacket and clientFoundRows (how the server counts
-// rows that a statement leaves unchanged). The driver sets unknown parameters as session
-// variables.
+// rows that a statement leaves unchanged).
 func NewMySQLConnector(u URL, connectTimeout, statementTimeout time.Duration) (*MySQLConnector, error) {
 	config, err := MySQLConfig(u, "")
 	if err != nil {
@@ -55,16 +55,58 @@ func NewMySQLConnector(u URL, connectTimeout, statementTimeout time.Duration) (*
 
 // MySQLConfig returns the configuration of one connection to a MySQL or MariaDB server, for a client that keeps the server's
 // own settings: a load, a watch or doctor. The server shows name for its sessions; "" means what the URL says.
+// User, password and certificates of each connection are those that the files of the URL hold then.
 func MySQLConfig(u URL, name string) (*mysql.Config, error) {
-	config, err := mysql.ParseDSN(u.DSN())
+	config, err := mysqlConfig(u)
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %s", u, withoutPassword(err))
+		return nil, fmt.Errorf("read %s: %w", u, err)
+	}
+	if u.read != nil || u.tls != (TLSFiles{}) {
+		err = config.Apply(mysql.BeforeConnect(func(_ context.Context, c *mysql.Config) error {
+			now, err := u.current()
+			if err != nil {
+				return err
+			}
+			current, err := mysqlConfig(now)
+			if err != nil {
+				return fmt.Errorf("read %s: %w", now, err)
+			}
+			c.User, c.Passwd, c.TLS = current.User, current.Passwd, current.TLS
+			return nil
+		}))
+		if err != nil {
+			return nil, err
+		}
 	}
 	config.Logger = &mysql.NopLogger{}
 	if name != "" {
 		config.ConnectionAttributes = "program_name:" + name
 	}
 	return config, nil
+}
+
+// mysqlConfig reads the address and its files. Parameters that the driver does not know are refused: it would send
+// them as variables of the session.
+func mysqlConfig(u URL) (*mysql.Config, error) {
+	config, err := mysql.ParseDSN(u.DSN())
+	if err != nil {
+		return nil, errors.New(withoutPassword(err))
+	}
+	for name := range config.Params {
+		return nil, fmt.Errorf("%s is no parameter of the address; TLS has tls, ssl-ca, ssl-cert and ssl-key", name)
+	}
+	if u.tls == (TLSFiles{}) {
+		return config, nil
+	}
+	if config.TLSConfig != "" && config.TLSConfig != "true" {
+		return nil, fmt.Errorf("ssl-ca, ssl-cert and ssl-key check the server's certificate; write tls=true instead of tls=%s", config.TLSConfig)
+	}
+	host, _, err := net.SplitHostPort(config.Addr)
+	if err != nil {
+		return nil, errors.New("ssl-ca, ssl-cert and ssl-key need a host; a socket has no TLS")
+	}
+	config.TLS, err = u.tls.Config(host)
+	return config, err
 }
 
 // ConnectMySQL opens a session with the server's own settings. Its Server and ID are not set.

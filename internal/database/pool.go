@@ -47,11 +47,11 @@ func (p Pool) WithDefaults(cores int) Pool {
 
 // Stats is a snapshot of a pool, for metrics.
 type Stats struct {
-	InUse    int           // connections that run a statement
-	Idle     int           // connections open and free
-	Max      int           // the bound
-	Waiting  int           // statements waiting for a connection now
-	Waits    int64         // statements that had to wait, since start
-	WaitTime time.Duration // time they waited, in all
-	Connects int64         // connections opened, since start
+	InUse    int           `metric:"connections,state=in_use" help:"Connections open."`
+	Idle     int           `metric:"connections,state=idle"`
+	Max      int           `metric:"connections_max" help:"Connections at most."`
+	Waiting  int           `metric:"waiting" help:"Statements waiting for a connection."`
+	Waits    int64         `metric:"waits_total" help:"Statements that waited for a connection."`
+	WaitTime time.Duration `metric:"wait_seconds_total" help:"Time that statements waited for a connection."`
+	Connects int64         `metric:"connects_total" help:"Connections opened."`
 }

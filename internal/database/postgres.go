@@ -79,6 +79,9 @@ func OpenPostgres(ctx context.Context, url URL, p Pool, log *slog.Logger) (*Post
 	requests := new(cancels)
 	requests.ctx, requests.stop = context.WithCancel(context.WithoutCancel(ctx))
 	config.BeforeConnect = func(ctx context.Context, config *pgx.ConnConfig) error {
+		if err := renewLogin(&config.Config, url); err != nil {
+			return err
+		}
 		if err := limit.beforeConnect(ctx, config); err != nil {
 			return err
 		}
@@ -92,6 +95,25 @@ func OpenPostgres(ctx context.Context, url URL, p Pool, log *slog.Logger) (*Post
 		return nil, fmt.Errorf("open %s: %w", url, err)
 	}
 	return &PostgresPool{pool, requests}, nil
+}
+
+// renewLogin sets user, password and certificates as the files of the address hold them now.
+func renewLogin(config *pgconn.Config, url URL) error {
+	now, err := url.current()
+	if err != nil {
+		return err
+	}
+	current, err := pgconn.ParseConfig(now.Raw())
+	if err != nil {
+		return fmt.Errorf("read %s: %w", now, err) // pgx omits the password
+	}
+	config.User, config.Password, config.TLSConfig = current.User, current.Password, current.TLSConfig
+	if len(config.Fallbacks) == len(current.Fallbacks) {
+		for i, fallback := range current.Fallbacks {
+			config.Fallbacks[i].TLSConfig = fallback.TLSConfig
+		}
+	}
+	return nil
 }
 
 // PostgresConfig returns the configuration of one connection to a PostgreSQL server, for a client that keeps the server's

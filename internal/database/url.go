@@ -46,6 +46,8 @@ type URL struct {
 	raw    string
 	shown  string
 	dsn    string
+	tls    TLSFiles               // of MySQL
+	read   func() (string, error) // returns the address again; nil: it does not change
 }
 
 // Errors name the expected form. None quotes the address, because any part of a malformed
@@ -66,6 +68,38 @@ func Parse(s string) (URL, error) {
 		return URL{}, fmt.Errorf("parse database URL: %w", err)
 	}
 	return u, nil
+}
+
+// ParseAgain reads an address as Parse does. read returns it; it is called again for each new
+// connection, whose user, password and certificates are then those of that moment.
+func ParseAgain(read func() (string, error)) (URL, error) {
+	s, err := read()
+	if err != nil {
+		return URL{}, err
+	}
+	u, err := Parse(s)
+	u.read = read
+	return u, err
+}
+
+// current returns the address as it is now.
+func (u URL) current() (URL, error) {
+	if u.read == nil {
+		return u, nil
+	}
+	return ParseAgain(u.read)
+}
+
+// Check reads the files that the address names, and the values of its parameters. It connects to nothing.
+func (u URL) Check() error {
+	var err error
+	switch u.Driver {
+	case Postgres:
+		_, err = PostgresConfig(u, "")
+	case MySQL:
+		_, err = NewMySQLConnector(u, 0, 0)
+	}
+	return err
 }
 
 func parse(s string) (URL, error) {
@@ -160,6 +194,7 @@ type server struct {
 	hosts          []string
 	name           string // of the database, as written
 	query          []string
+	tls            TLSFiles // of MySQL: ssl-ca, ssl-cert and ssl-key
 }
 
 func parseServer(driver Driver, s, rest string) (URL, error) {
@@ -188,6 +223,7 @@ func parseServer(driver Driver, s, rest string) (URL, error) {
 	u.shown = scheme + "://" + a.redacted()
 	if driver == MySQL {
 		u.dsn, err = a.mysql()
+		u.tls = a.tls
 	}
 	return u, err
 }
@@ -237,7 +273,30 @@ func split(driver Driver, rest string) (server, error) {
 	if len(a.hosts) > 1 {
 		return a, errors.New("mysql:// takes one host")
 	}
-	return a, a.takeSocket()
+	if err := a.takeSocket(); err != nil {
+		return a, err
+	}
+	return a, a.takeTLS()
+}
+
+// takeTLS takes the parameters that name files of certificates, as in the options of MySQL's clients.
+func (a *server) takeTLS() error {
+	files := map[string]*string{"ssl-ca": &a.tls.CA, "ssl-cert": &a.tls.Cert, "ssl-key": &a.tls.Key}
+	var err error
+	a.query = slices.DeleteFunc(a.query, func(pair string) bool {
+		name, value, _ := strings.Cut(pair, "=")
+		file := files[name]
+		if file == nil {
+			return false
+		}
+		path, problem := url.PathUnescape(value)
+		if problem != nil || path == "" {
+			err = fmt.Errorf("%s must name a file, as %s=/PATH", name, name)
+		}
+		*file = path
+		return true
+	})
+	return err
 }
 
 // takeSocket moves the parameter socket, which other clients of MySQL know, to where unix(/PATH)

@@ -7,9 +7,14 @@ import (
 	"strings"
 )
 
-// wasteful is how many times the window's rows a feed may read before it counts
-// as scanning, where that is more than largeTable.
-const wasteful = 10
+// A feed may read wasteful times the window's rows, and at least largeTable rows. What is estimated and not
+// all of a table may be wrong, so that doubtful rows are permitted then.
+const (
+	wasteful = 10
+	doubtful = 30_000
+	// cheapReads is how many it may read where the optimizer prefers that to an index in its order.
+	cheapReads = 100_000
+)
 
 // ErrCheapSort marks a plan that sorts a table although an index has the feed's
 // order, and is right to do so: the table is small for the window.
@@ -30,8 +35,10 @@ type Check struct {
 	Window  int    // rows that the statement is to return
 	SQL     string // SQLite: the feed's own statement, in which aliases are looked up
 	Behind  bool   // SQLite: the statement reads the rows after a key
-	// Tables are the tables by alias, for MySQL.
+	// Tables are the tables by alias, for MySQL and SQLite.
 	Tables map[string]TableName
+	// Explain returns the plan of a statement for that many unknown parameters, for PostgreSQL.
+	Explain func(sql string, parameters int) (*Plan, error)
 	// Descending: the server keeps indexes in descending order, for MySQL.
 	Descending bool
 }
@@ -43,27 +50,79 @@ type finding struct {
 	computed bool     // for a derived table or a subquery, before the first row is known
 	cheap    bool     // sorting it can be right
 	rows     float64  // the estimate; 0: all, which is more than largeTable
+	size     float64  // of the table, for PostgreSQL
 	equal    []string // its columns that must equal a constant
 	others   bool     // there are other conditions on it
 	join     []string // its columns that must equal one of another table
 }
 
-// Judge returns an error if a plan sorts a large table, or scans one that an
-// index could serve, for one window. The error names the index to add. It is
+// A Refusal is the error of a statement that reads too much. Its text says what to do.
+type Refusal struct{ error }
+
+// Unwrap returns the reason.
+func (r *Refusal) Unwrap() error { return r.error }
+
+// Judge returns a Refusal if a plan sorts a large table, or scans one that an
+// index could serve, for one window. It names the index to add. It is
 // ErrCheapSort if nothing is to be done.
 func (c Check) Judge(p *Plan) error {
-	judge := c.judgeSQLite
-	switch {
-	case c.Catalog.Dialect.Has(Postgres):
-		judge = c.judgePostgres
-	case c.Catalog.Dialect.Has(MySQL):
-		judge = c.judgeMySQL
-	}
-	found, err := judge(p)
+	found, err := c.judge(p)
 	if err != nil || len(found) == 0 {
 		return err
 	}
-	return c.advise(found)
+	return &Refusal{c.advise(found)}
+}
+
+func (c Check) judge(p *Plan) ([]finding, error) {
+	switch {
+	case c.Catalog.Dialect.Has(Postgres):
+		return c.judgePostgres(p)
+	case c.Catalog.Dialect.Has(MySQL):
+		return c.judgeMySQL(p)
+	}
+	return c.judgeSQLite(p)
+}
+
+// JudgeMeasured is Judge for a statement that was executed and read so many rows, for the columns that it
+// compares.
+func (c Check) JudgeMeasured(p *Plan, reads float64, compared []Compared) error {
+	if !c.tooMany(reads, reads) {
+		return nil
+	}
+	found, err := c.judge(p)
+	if err != nil {
+		return err
+	}
+	key, one := c.keyTable()
+	if len(found) == 0 && !one {
+		return &Refusal{fmt.Errorf("the statement reads %.0f rows to show %d; add an index for its conditions", reads, c.Window)}
+	}
+	if len(found) == 0 {
+		found = append(found, finding{table: key})
+	}
+	for i := range found {
+		f := &found[i]
+		f.cheap = f.cheap && reads <= cheapReads
+		if f.table == key {
+			f.equal = append(f.equal, c.equalOf(key, compared)...)
+			slices.Sort(f.equal)
+			f.equal = slices.Compact(f.equal)
+		}
+		if f.table == key && c.Catalog.Dialect.Has(MySQL) {
+			f.rows = reads
+		}
+	}
+	return &Refusal{c.advise(found)}
+}
+
+// tooMany reports whether a statement must not read so many rows of a table for a window. size is how many
+// the table has.
+func (c Check) tooMany(reads, size float64) bool {
+	limit := doubtful
+	if reads == size {
+		limit = largeTable
+	}
+	return reads > float64(max(limit, wasteful*c.Window))
 }
 
 // CheckKey returns an error if a column of a feed's key may be NULL. unguarded reports whether
@@ -183,6 +242,10 @@ func (c Check) adviseOrder(f finding) error {
 	covered := slices.ContainsFunc(t.Indexes, func(index Index) bool { return index.Covers(columns, len(filters)) })
 	if covered && f.cheap {
 		return fmt.Errorf("%s: %w", c.problem(f), ErrCheapSort)
+	}
+	if covered && f.others && !f.sorted {
+		return fmt.Errorf("%s, although an index on (%s) exists: for some values few rows meet the other conditions; add an index that has "+
+			"their columns in front of the key's, or leave them out", c.problem(f), ColumnList(columns))
 	}
 	if covered && !f.others {
 		hint := "conditions on other tables drop most rows, or the statement groups or sorts them; remove that, or filter by a column of " +

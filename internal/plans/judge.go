@@ -1,150 +1,9 @@
 package plans
 
 import (
-	"maps"
-	"math"
 	"slices"
 	"strings"
 )
-
-// wrappingLimits is the number of Limit nodes that the PostgreSQL adapter puts
-// around a feed. They let the whole window through, whatever the planner assumes.
-const wrappingLimits = 2
-
-// postgresJudge looks for parts of a plan that read a large table.
-type postgresJudge struct {
-	Check
-	found    []finding
-	hashCond string // of the nearest hash join above
-}
-
-func (c Check) judgePostgres(p *Plan) ([]finding, error) {
-	j := &postgresJudge{Check: c}
-	err := j.walk(p.Nodes[0], float64(c.Window), wrappingLimits)
-	return j.found, err
-}
-
-// walk follows the plan downwards. need is the number of rows that the node's
-// parent will take from it, all of them being infinity; limits is the number of
-// wrapping Limit nodes still to come.
-func (j *postgresJudge) walk(n Node, need float64, limits int) error {
-	switch n.Type {
-	case "Limit":
-		if limits == 0 {
-			need = min(need, n.Rows)
-		}
-		return j.walkChildren(n, need, max(0, limits-1))
-	case "Sort", "Incremental Sort":
-		if len(n.Nodes) > 0 && n.Nodes[0].Rows > largeTable {
-			f := j.finding(j.orderingScan(n), n.Nodes[0].Rows)
-			f.sorted = true
-			j.found = append(j.found, f)
-		}
-		return j.walkChildren(n, math.Inf(1), limits)
-	case "Nested Loop", "Merge Join", "Subquery Scan", "Result", "Gather", "Gather Merge", "Append", "Merge Append",
-		"LockRows", "ProjectSet", "Unique":
-		return j.walkChildren(n, need, limits)
-	case "Hash Join":
-		outside := j.hashCond
-		j.hashCond = n.HashCond
-		err := j.walkChildren(n, need, limits)
-		j.hashCond = outside
-		return err
-	case "Seq Scan", "Index Scan", "Index Only Scan", "Bitmap Heap Scan":
-		reads, err := j.reads(n, need)
-		if err == nil && reads > max(largeTable, wasteful*float64(j.Window)) {
-			j.found = append(j.found, j.finding(n, reads))
-		}
-		return err
-	}
-	return j.walkChildren(n, math.Inf(1), limits)
-}
-
-// walkChildren passes the need on: a node that drops or multiplies rows takes
-// accordingly more or fewer of its child's. The inner side of a join, and what is
-// computed beforehand, is taken whole.
-func (j *postgresJudge) walkChildren(n Node, need float64, limits int) error {
-	for _, child := range n.Nodes {
-		childNeed := math.Inf(1)
-		share := need * max(1, child.Rows) / max(1, n.Rows)
-		switch {
-		case child.Role == "Inner" && n.Type == "Merge Join": // both sides advance together
-			childNeed = share
-		case child.Role != "Outer" && child.Role != "Member" && child.Role != "Subquery":
-		case n.Type == "Limit":
-			childNeed = need
-		default:
-			childNeed = share
-		}
-		if err := j.walk(child, childNeed, limits); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// reads estimates the rows of a table that a scan reads to hand on need of them.
-func (j *postgresJudge) reads(n Node, need float64) (float64, error) {
-	all := math.IsInf(need, 1)
-	switch {
-	case all && (n.IndexCond != "" || n.Recheck != ""):
-		return n.Rows, nil // at least: what a filter drops is not known
-	case !all && n.Filter == "":
-		return need, nil
-	}
-	size, err := j.Catalog.rows(n.table())
-	if err != nil || all {
-		return size, err
-	}
-	// The rows that pass the filter are taken to be spread over the table.
-	return min(size, need*size/max(1, n.Rows)), nil
-}
-
-func (n Node) table() TableName { return TableName{Schema: n.Schema, Name: n.Relation} }
-
-// finding describes a scan by the conditions on its table.
-func (j *postgresJudge) finding(scan Node, rows float64) finding {
-	f := finding{table: scan.table(), rows: rows}
-	for _, text := range []string{scan.IndexCond, scan.Recheck, scan.Filter} {
-		r, _ := NewReader(text, Postgres) // the server wrote it
-		for _, c := range r.Conditions(r.All()) {
-			switch {
-			case c.Usage == Equal && c.Column.Table == scan.Alias:
-				if !slices.Contains(f.equal, c.Column.Name) {
-					f.equal = append(f.equal, c.Column.Name)
-				}
-			case !slices.ContainsFunc(j.Key, func(k KeyColumn) bool { return r.mentions(c.Part, ColumnRef{scan.Alias, k.Column}) }):
-				f.others = true
-			}
-		}
-	}
-	r, _ := NewReader(j.hashCond, Postgres)
-	for _, c := range r.Conditions(r.All()) {
-		if c.Usage == Joined && c.Column.Table == scan.Alias && len(f.join) == 0 {
-			f.join = []string{c.Column.Name}
-		}
-	}
-	return f
-}
-
-// orderingScan returns the scan below n that should give the feed's order: that
-// of the key's table, or of the largest if that is not there.
-func (j *postgresJudge) orderingScan(n Node) Node {
-	key, one := j.keyTable()
-	var best Node
-	if n.Relation != "" {
-		best = n
-	}
-	for _, child := range n.Nodes {
-		c := j.orderingScan(child)
-		switch {
-		case c.Relation == "" || best.Relation != "" && one && best.table() == key:
-		case best.Relation == "" || one && c.table() == key || c.Rows > best.Rows:
-			best = c
-		}
-	}
-	return best
-}
 
 // cheapSort is how many times the window's rows a table may have at most for the
 // MySQL optimizer to be right in sorting it though an index has the feed's order:
@@ -239,10 +98,6 @@ func (c Check) rowsPerValue(n Node) (float64, error) {
 // judgeSQLite judges the steps of a plan. They come without estimates, so every
 // large table that is sorted or read whole counts.
 func (c Check) judgeSQLite(p *Plan) ([]finding, error) {
-	tables, err := c.sqliteTables(p)
-	if err != nil {
-		return nil, err
-	}
 	var found []finding
 	add := func(table string, f finding) error {
 		if table == "" {
@@ -257,9 +112,9 @@ func (c Check) judgeSQLite(p *Plan) ([]finding, error) {
 	}
 	sorts := slices.ContainsFunc(p.Nodes, Node.sortsOrder)
 	if sorts {
-		for _, table := range c.sqliteOrdered(tables) {
+		for _, table := range c.sqliteOrdered() {
 			f := finding{sorted: true}
-			first := slices.IndexFunc(p.Nodes, func(n Node) bool { return tables[n.Relation] == table })
+			first := slices.IndexFunc(p.Nodes, func(n Node) bool { return c.Tables[n.Relation].Name == table })
 			if first >= 0 && p.leads(first) {
 				f.equal = p.Nodes[first].equal()
 			}
@@ -281,7 +136,7 @@ func (c Check) judgeSQLite(p *Plan) ([]finding, error) {
 		case leads:
 			f.equal = n.equal()
 		}
-		if err := add(tables[n.Relation], f); err != nil {
+		if err := add(c.Tables[n.Relation].Name, f); err != nil {
 			return nil, err
 		}
 	}
@@ -290,11 +145,15 @@ func (c Check) judgeSQLite(p *Plan) ([]finding, error) {
 
 // sqliteOrdered returns the tables that should give the feed's order: those of
 // the key, or all of the plan's if the key is computed.
-func (c Check) sqliteOrdered(tables map[string]string) []string {
-	var names []string
+func (c Check) sqliteOrdered() []string {
+	var all, names []string
 	for _, k := range c.Key {
 		if k.Table.Name == "" {
-			return slices.Compact(slices.Sorted(maps.Values(tables)))
+			for _, t := range c.Tables {
+				all = append(all, t.Name)
+			}
+			slices.Sort(all)
+			return slices.Compact(all)
 		}
 		names = append(names, k.Table.Name)
 	}
@@ -339,9 +198,9 @@ func (p *Plan) leads(i int) bool {
 	return true
 }
 
-// sqliteTables returns the table that each name in a plan means. A plan shows
+// SQLiteTables returns the table that each name in a plan means. A plan shows
 // the alias if there is one; it follows its table in the statement or in a view.
-func (c Check) sqliteTables(p *Plan) (map[string]string, error) {
+func (c Check) SQLiteTables(p *Plan) (map[string]TableName, error) {
 	rows, err := c.Catalog.Query("SELECT type, name, sql FROM sqlite_schema WHERE type IN ('table', 'view')")
 	if err != nil {
 		return nil, err
@@ -355,11 +214,11 @@ func (c Check) sqliteTables(p *Plan) (map[string]string, error) {
 			names = append(names, row[1])
 		}
 	}
-	tables := map[string]string{}
+	tables := map[string]TableName{}
 	for _, n := range p.Nodes {
 		same := func(table string) bool { return strings.EqualFold(table, n.Relation) }
 		if i := slices.IndexFunc(names, same); i >= 0 {
-			tables[n.Relation] = names[i]
+			tables[n.Relation] = TableName{Name: names[i]}
 		}
 	}
 	for _, text := range texts {
@@ -375,7 +234,7 @@ func (c Check) sqliteTables(p *Plan) (map[string]string, error) {
 			}
 			for _, n := range p.Nodes {
 				if _, known := tables[n.Relation]; !known && strings.EqualFold(n.Relation, r.Tokens[next].Text) {
-					tables[n.Relation] = names[table]
+					tables[n.Relation] = TableName{Name: names[table]}
 				}
 			}
 		}

@@ -29,6 +29,9 @@ type Node struct {
 	Index    string `json:"Index Name"`
 
 	Rows      float64  `json:"Plan Rows"` // the planner's estimate for one execution
+	Startup   float64  `json:"Startup Cost"`
+	Cost      float64  `json:"Total Cost"`
+	Strategy  string   `json:"Strategy"`
 	IndexCond string   `json:"Index Cond"`
 	Recheck   string   `json:"Recheck Cond"`
 	HashCond  string   `json:"Hash Cond"`

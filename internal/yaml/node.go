@@ -136,6 +136,18 @@ func (n Node) Secret() (string, bool) {
 	return secret, secret != ""
 }
 
+// SecretSource returns a text as Secret does, but file:PATH as it is written, if the file can be read now.
+func (n Node) SecretSource() (string, bool) {
+	content, ok := n.Secret()
+	if !ok {
+		return "", false
+	}
+	if text, _, _ := n.document.text(n.path, n.node, true); strings.HasPrefix(text, "file:") {
+		return text, true
+	}
+	return content, true
+}
+
 // Fail reports a mistake at n.
 func (n Node) Fail(message string) { n.document.fail(n.node, n.path, message) }
 

@@ -33,7 +33,7 @@ type databaseReader interface {
 // or unix:// (Redis) URL; name is given by the user. The only errors are those of the URL. No error contains a password.
 //
 // The sampler connects when it first reads, with one session named spillway-watch, which no figure counts. It connects again
-// when the session breaks, with a backoff (databaseBackoff). An outage is reported once, by its first error. Figures that the
+// when the session breaks, with a backoff (retryPause). An outage is reported once, by its first error. Figures that the
 // server does not have are missing; if a privilege is missing, the sampler says so once.
 func Database(name, rawURL string) (*Sampler, error) {
 	scheme, rest, _ := strings.Cut(rawURL, ":")
@@ -74,9 +74,9 @@ func databaseSampler(kind, name, detail string, db databaseReader) *Sampler {
 	return &Sampler{Kind: kind, Subject: name, Detail: detail, Every: SlowEvery, Read: s.read, Close: db.close}
 }
 
-// databaseBackoff is the pause after an attempt to connect that failed.
-func databaseBackoff() database.Backoff {
-	return database.Backoff{Base: SlowEvery, Max: 5 * time.Second}
+// retryPause is the pause after attempts to connect that failed, counted from 1.
+func retryPause(failures int) time.Duration {
+	return min(SlowEvery<<min(failures-1, 10), 5*time.Second)
 }
 
 // databaseSession keeps a reader's session open.
@@ -124,7 +124,7 @@ func (s *databaseSession) open(ctx context.Context) error {
 	if err := s.db.open(ctx); err != nil {
 		s.db.close()
 		s.attempts++
-		s.retryAt = time.Now().Add(databaseBackoff().Delay(s.attempts, func() float64 { return 0 }))
+		s.retryAt = time.Now().Add(retryPause(s.attempts))
 		return s.fail(fmt.Errorf("connect: %w", err))
 	}
 	s.isOpen, s.attempts = true, 0

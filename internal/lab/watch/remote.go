@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"spillway/internal/database"
 	"spillway/internal/lab/peer"
 	"spillway/internal/lab/result"
 	"spillway/internal/lab/sheet"
@@ -112,7 +111,6 @@ func (r *RemoteWatch) Run(ctx context.Context, emit func(*result.Sample) error) 
 // follow reads one stream after the other. Before each stream but the first it joins again, because a restarted watch has
 // another time 0.
 func (r *RemoteWatch) follow(ctx context.Context, report func(*result.Sample)) {
-	backoff := database.Backoff{Base: time.Second, Max: 5 * time.Second}
 	failures, broken := 0, 0.0
 	var err error
 	begun := func() {
@@ -130,7 +128,7 @@ func (r *RemoteWatch) follow(ctx context.Context, report func(*result.Sample)) {
 			broken = time.Since(r.start).Seconds()
 			report(&result.Sample{At: time.Since(r.start).Seconds(), Sampler: result.SamplerWatch, Subject: "stream", Error: err.Error()})
 		}
-		pause := time.NewTimer(backoff.Delay(failures, func() float64 { return 0 }))
+		pause := time.NewTimer(retryPause(failures))
 		select {
 		case <-ctx.Done():
 			pause.Stop()

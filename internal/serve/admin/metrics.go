@@ -1,11 +1,14 @@
 package admin
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"maps"
 	"math"
+	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -41,15 +44,7 @@ func PoolStats(name string, stats func() database.Stats) prometheus.Collector {
 	type s = database.Stats
 	read := func() []s { return []s{stats()} }
 	c := &snapshots[s]{prefix: "spillway_pool_", fixed: prometheus.Labels{"database": name}, read: read}
-	return c.describe([]metric[s]{
-		{"connections", func(s s) float64 { return float64(s.InUse) }, "Connections open.", prometheus.Labels{"state": "in_use"}},
-		{"connections", func(s s) float64 { return float64(s.Idle) }, "Connections open.", prometheus.Labels{"state": "idle"}},
-		{"connections_max", func(s s) float64 { return float64(s.Max) }, "Connections at most.", nil},
-		{"waiting", func(s s) float64 { return float64(s.Waiting) }, "Statements waiting for a connection.", nil},
-		{"waits_total", func(s s) float64 { return float64(s.Waits) }, "Statements that waited for a connection.", nil},
-		{"wait_seconds_total", func(s s) float64 { return s.WaitTime.Seconds() }, "Time that statements waited for a connection.", nil},
-		{"connects_total", func(s s) float64 { return float64(s.Connects) }, "Connections opened.", nil},
-	})
+	return c.describe()
 }
 
 // FeedStats returns the metrics of all feeds, named spillway_feed_... Their feed
@@ -57,30 +52,7 @@ func PoolStats(name string, stats func() database.Stats) prometheus.Collector {
 func FeedStats(stats func() []feed.Stats) prometheus.Collector {
 	type s = feed.Stats
 	c := &snapshots[s]{prefix: "spillway_feed_", labels: []string{"feed"}, of: func(s s) []string { return []string{s.Name} }, read: stats}
-	return c.describe([]metric[s]{
-		{"windows", func(s s) float64 { return float64(s.Windows) }, "Windows kept, one per value of the parameters.", nil},
-		{"rows", func(s s) float64 { return float64(s.Rows) }, "Rows in the windows.", nil},
-		{"age_seconds", func(s s) float64 { return s.AgeSeconds }, "Age of the oldest window in use.", nil},
-		{"refreshes_total", func(s s) float64 { return float64(s.Refreshes) }, "Statements that read a window.", nil},
-		{"refresh_errors_total", func(s s) float64 { return float64(s.RefreshErrors) }, "Refreshes that failed.", nil},
-		{"refresh_seconds_total", func(s s) float64 { return s.RefreshSeconds }, "Time spent in refreshes.", nil},
-		{"pages_total", func(s s) float64 { return float64(s.WindowPages) }, "Pages answered.", prometheus.Labels{"source": "window"}},
-		{"pages_total", func(s s) float64 { return float64(s.DatabasePages) }, "Pages answered.", prometheus.Labels{"source": "database"}},
-		{"not_modified_total", func(s s) float64 { return float64(s.NotModified) }, "Pages answered with 304.", nil},
-		{"refused_total", func(s s) float64 { return float64(s.Refused) }, "Pages not answered: database unavailable or too many waiting.", nil},
-		{"coalesced_total", func(s s) float64 { return float64(s.Coalesced) }, "Pages that shared another request's statement.", nil},
-		{"waiting", func(s s) float64 { return float64(s.Waiting) }, "Requests waiting for the database.", nil},
-		{"segment_rows", func(s s) float64 { return float64(s.SegmentRows) }, "Rows counted for deep offsets.", nil},
-		{"segment_bytes", func(s s) float64 { return float64(s.SegmentBytes) }, "Memory of the counts for deep offsets.", nil},
-		{"segment_age_seconds", func(s s) float64 { return s.SegmentAgeSeconds }, "Age of the oldest count for deep offsets.", nil},
-		{"evictions_total", func(s s) float64 { return float64(s.Evictions) }, "Windows dropped for others.", nil},
-		{"listeners", func(s s) float64 { return float64(s.Listeners) }, "Listeners of events now.", nil},
-		{"events_total", func(s s) float64 { return float64(s.Events) }, "Events that listeners got.", nil},
-		{
-			"listeners_dropped_total", func(s s) float64 { return float64(s.ListenersDropped) },
-			"Listeners dropped because their clients did not read.", nil,
-		},
-	})
+	return c.describe()
 }
 
 // ReplicaStats returns the metrics of the read replica, named spillway_replica_...
@@ -101,7 +73,7 @@ func ReplicaStats(name string, reads *standby.Switch) prometheus.Collector {
 			}
 			return lag.Seconds()
 		}, "Age of the oldest change of the primary that is not replayed; absent if it is unknown.", nil},
-	})
+	}...)
 }
 
 // KeySetStats returns the metrics of the key set of JWTs, named spillway_jwks_... stats is
@@ -109,17 +81,13 @@ func ReplicaStats(name string, reads *standby.Switch) prometheus.Collector {
 func KeySetStats(stats func() token.SetStats) prometheus.Collector {
 	type s = token.SetStats
 	c := &snapshots[s]{prefix: "spillway_jwks_", read: func() []s { return []s{stats()} }}
-	return c.describe([]metric[s]{
-		{"keys", func(s s) float64 { return float64(s.Keys) }, "Keys that verify JWTs.", nil},
-		{"age_seconds", func(s s) float64 {
+	return c.describe(metric[s]{
+		"age_seconds", func(s s) float64 {
 			if s.FetchedAt.IsZero() {
 				return math.NaN()
 			}
 			return time.Since(s.FetchedAt).Seconds()
-		}, "Time since the key set was fetched; absent if it never was.", nil},
-		{"fetches_total", func(s s) float64 { return float64(s.Fetches) }, "Fetches of the key set.", nil},
-		{"errors_total", func(s s) float64 { return float64(s.Errors) }, "Fetches that failed.", nil},
-		{"unavailable_total", func(s s) float64 { return float64(s.Unavailable) }, "Requests whose key could not be fetched.", nil},
+		}, "Time since the key set was fetched; absent if it never was.", nil,
 	})
 }
 
@@ -128,28 +96,60 @@ func KeySetStats(stats func() token.SetStats) prometheus.Collector {
 func QueryStats(stats func() []query.Stats) prometheus.Collector {
 	type s = query.Stats
 	c := &snapshots[s]{prefix: "spillway_query_", labels: []string{"query"}, of: func(s s) []string { return []string{s.Name} }, read: stats}
-	return c.describe([]metric[s]{
-		{"answers_total", func(s s) float64 { return float64(s.Hits) }, "Requests answered.", prometheus.Labels{"source": "memory"}},
-		{"answers_total", func(s s) float64 { return float64(s.Stale) }, "Requests answered.", prometheus.Labels{"source": "stale"}},
-		{"answers_total", func(s s) float64 { return float64(s.Misses) }, "Requests answered.", prometheus.Labels{"source": "waited"}},
-		{"not_modified_total", func(s s) float64 { return float64(s.NotModified) }, "Responses with 304.", nil},
-		{"refused_total", func(s s) float64 { return float64(s.Refused) }, "Requests not answered.", nil},
-		{"executions_total", func(s s) float64 { return float64(s.Executions) }, "Statements run.", nil},
-		{"execution_errors_total", func(s s) float64 { return float64(s.ExecutionErrors) }, "Statements that failed.", nil},
-		{"execution_seconds_total", func(s s) float64 { return s.ExecutionSeconds }, "Time spent in statements.", nil},
-		{"renewal_errors_total", func(s s) float64 { return float64(s.RenewalErrors) }, "Renewals of cached answers that failed.", nil},
-		{"shared_hits_total", func(s s) float64 { return float64(s.SharedHits) }, "Answers fetched by another replica.", nil},
-		{"shared_errors_total", func(s s) float64 { return float64(s.SharedErrors) }, "Calls of the shared cache that failed.", nil},
-		{"coalesced_total", func(s s) float64 { return float64(s.Coalesced) }, "Requests that shared another request's execution.", nil},
-		{"waiting", func(s s) float64 { return float64(s.Waiting) }, "Requests waiting for the database.", nil},
-		{
-			"predicted_wait_seconds", func(s s) float64 { return s.PredictedWait.Seconds() },
-			"Predicted time until the answer to a request that needs the database.", nil,
-		},
-		{"cache_entries", func(s s) float64 { return float64(s.CacheEntries) }, "Answers cached in memory.", nil},
-		{"cache_bytes", func(s s) float64 { return float64(s.CacheBytes) }, "Memory of cached answers.", nil},
-		{"evictions_total", func(s s) float64 { return float64(s.Evictions) }, "Answers dropped for others.", nil},
-	})
+	return c.describe()
+}
+
+// taggedMetrics returns the metrics of the fields of T, and of the structs in it, that have a tag such as
+// `metric:"pages_total,source=window" help:"Pages answered."`. A tag may have several, with a semicolon between
+// them. Those of one name have the help of the first. In a map, limit=a|b are the values of the keys a and b.
+func taggedMetrics[T any]() (metrics []metric[T]) {
+	help := make(map[string]string)
+	var add func(of reflect.Type, index []int)
+	add = func(of reflect.Type, index []int) {
+		for i := range of.NumField() {
+			field, index := of.Field(i), append(slices.Clip(index), i)
+			if field.Type.Kind() == reflect.Struct {
+				add(field.Type, index)
+			}
+			for tag := range strings.SplitSeq(field.Tag.Get("metric"), ";") {
+				name, pair, _ := strings.Cut(tag, ",")
+				if name == "" {
+					continue
+				}
+				help[name] = cmp.Or(help[name], field.Tag.Get("help"))
+				label, keys, labelled := strings.Cut(pair, "=")
+				for key := range strings.SplitSeq(keys, "|") {
+					m := metric[T]{name, func(t T) float64 { return numberOf(reflect.ValueOf(t).FieldByIndex(index), key) }, help[name], nil}
+					if labelled {
+						m.label = prometheus.Labels{label: key}
+					}
+					metrics = append(metrics, m)
+				}
+			}
+		}
+	}
+	if of := reflect.TypeFor[T](); of.Kind() == reflect.Struct {
+		add(of, nil)
+	}
+	return metrics
+}
+
+// numberOf returns the value of a metric. In a map it is that of a key.
+func numberOf(v reflect.Value, key string) float64 {
+	switch {
+	case v.Kind() == reflect.Map:
+		n, _ := v.Interface().(map[string]uint64)
+		return float64(n[key])
+	case v.Type() == reflect.TypeFor[time.Duration]():
+		return time.Duration(v.Int()).Seconds()
+	case v.CanInt():
+		return float64(v.Int())
+	case v.CanUint():
+		return float64(v.Uint())
+	case v.CanFloat():
+		return v.Float()
+	}
+	return flag(v.Bool())
 }
 
 func flag(is bool) float64 {
@@ -172,10 +172,10 @@ type snapshots[T any] struct {
 	descs   []*prometheus.Desc // one per metric
 }
 
-// describe sets the metrics of s.
-func (s *snapshots[T]) describe(metrics []metric[T]) *snapshots[T] {
-	s.metrics = metrics
-	for _, m := range metrics {
+// describe sets the metrics of s: those of T's fields with a tag, and others.
+func (s *snapshots[T]) describe(others ...metric[T]) *snapshots[T] {
+	s.metrics = append(taggedMetrics[T](), others...)
+	for _, m := range s.metrics {
 		labels := prometheus.Labels{}
 		maps.Copy(labels, s.fixed)
 		maps.Copy(labels, m.label)

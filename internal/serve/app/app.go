@@ -265,7 +265,7 @@ func (a *app) openDemo() error {
 
 // openDefault opens the default database.
 func (a *app) openDefault() (err error) {
-	a.defaultStore, err = a.stores.get(a.ctx, a.cfg.Database.Reveal())
+	a.defaultStore, err = a.stores.get(a.ctx, a.cfg.Database)
 	return err
 }
 

@@ -15,6 +15,7 @@ import (
 	"spillway/internal/serve/admin"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/freight"
+	"spillway/internal/serve/redis"
 	"spillway/internal/yaml"
 )
 
@@ -102,14 +103,18 @@ func ReloadConfig(ctx context.Context, path, address string, stdout io.Writer) e
 	return err
 }
 
-// checkDatabases rejects invalid database addresses.
+// checkDatabases rejects invalid addresses of databases and of Redis.
 func checkDatabases(c config.Config) []config.Mistake {
 	var found []config.Mistake
 	check := func(path string, address config.Address) {
 		if address == "" {
 			return
 		}
-		if _, err := database.Parse(address.Reveal()); err != nil {
+		url, err := database.ParseAgain(address.Read)
+		if err == nil {
+			err = url.Check()
+		}
+		if err != nil {
 			found = append(found, config.Mistake{Path: path, Rule: cause(err)})
 		}
 	}
@@ -123,6 +128,11 @@ func checkDatabases(c config.Config) []config.Mistake {
 	}
 	for i, s := range c.Streams {
 		check(fmt.Sprintf("streams[%d].database", i), s.Database)
+	}
+	if c.Redis != "" {
+		if err := redis.Check(c.Redis.Read); err != nil {
+			found = append(found, config.Mistake{Path: "redis", Rule: cause(err)})
+		}
 	}
 	return found
 }

@@ -27,7 +27,7 @@ type feedPart struct {
 
 // openFeed returns the part of a feed.
 func (a *app) openFeed(c config.Feed) (*feedPart, error) {
-	st, err := a.stores.get(a.ctx, cmp.Or(c.Database.Reveal(), a.cfg.Database.Reveal()))
+	st, err := a.stores.get(a.ctx, cmp.Or(c.Database, a.cfg.Database))
 	if err != nil {
 		return nil, err
 	}

@@ -139,7 +139,7 @@ func printGrants(ctx context.Context, cfg *config.Config, address config.Address
 		_, err := fmt.Fprintln(w, "-- SQLite has no roles: the process needs to read and write the file and its directory.")
 		return err
 	}
-	url, err := database.Parse(address.Reveal())
+	url, err := database.ParseAgain(address.Read)
 	if err != nil {
 		return exit.UsageError(err)
 	}

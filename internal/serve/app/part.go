@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
-	"spillway/internal/database"
 	"spillway/internal/exit"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/popup"
@@ -72,23 +70,16 @@ func (p *part) note(problem error, retryAt time.Time) {
 	p.problem, p.retryAt = problem, retryAt
 }
 
-// rejectedBackoff returns the pauses between attempts to start a part that its database
-// rejects: somebody has to change something first.
-func rejectedBackoff() database.Backoff {
-	return database.Backoff{Base: time.Second, Max: 15 * time.Second, Jitter: 0.5}
-}
-
 // run starts the part, and retries until it has started or ctx ends. It calls tried with the
 // outcome of the first attempt, and before that started if it succeeded.
 func (p *part) run(ctx context.Context, log *slog.Logger, tried func(error), started func()) {
 	var quiet failureLog
 	for attempt := 1; ; attempt++ {
 		rejected, err := p.attempt(ctx)
-		backoff := database.DefaultBackoff()
-		if rejected {
-			backoff = rejectedBackoff()
+		pause := queue.Backoff(attempt, 100*time.Millisecond, 2*time.Second)
+		if rejected { // somebody has to change something first
+			pause = queue.Backoff(attempt, time.Second, 15*time.Second)
 		}
-		pause := backoff.Delay(attempt, rand.Float64)
 		p.note(err, time.Now().Add(pause))
 		if err == nil {
 			if attempt > 1 {

@@ -85,7 +85,7 @@ func (a *app) openPopups() error {
 	if c.Path == "" {
 		return nil
 	}
-	st, err := a.stores.get(a.ctx, cmp.Or(c.Database.Reveal(), a.cfg.Database.Reveal()))
+	st, err := a.stores.get(a.ctx, cmp.Or(c.Database, a.cfg.Database))
 	if err != nil {
 		return err
 	}
@@ -258,7 +258,7 @@ func ownKey(file string) ([]byte, error) {
 func (p *popupPart) start(ctx context.Context) error {
 	var err error
 	if p.redis != nil && !p.connected.Load() {
-		err = p.redis.Open(ctx, p.app.cfg.Redis.Reveal())
+		err = p.redis.Open(ctx, p.app.cfg.Redis.Read)
 		p.connected.Store(err == nil)
 	}
 	if err == nil {

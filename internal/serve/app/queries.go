@@ -31,11 +31,10 @@ func (p *queryPart) envelope() feed.Envelope {
 
 // openRedis opens Redis if it is configured.
 func (a *app) openRedis() error {
-	url := a.cfg.Redis.Reveal()
-	if url == "" {
+	if a.cfg.Redis == "" {
 		return nil
 	}
-	r, err := redis.Open(url, a.log)
+	r, err := redis.Open(a.cfg.Redis.Read, a.log)
 	if err != nil {
 		return exit.UsageError(err)
 	}
@@ -45,7 +44,7 @@ func (a *app) openRedis() error {
 
 // openQuery returns the part of a query.
 func (a *app) openQuery(c config.Query) (*queryPart, error) {
-	st, err := a.stores.get(a.ctx, cmp.Or(c.Database.Reveal(), a.cfg.Database.Reveal()))
+	st, err := a.stores.get(a.ctx, cmp.Or(c.Database, a.cfg.Database))
 	if err != nil {
 		return nil, err
 	}

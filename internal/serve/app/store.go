@@ -12,6 +12,7 @@ import (
 	"spillway/internal/database"
 	"spillway/internal/exit"
 	"spillway/internal/serve/admin"
+	"spillway/internal/serve/config"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/mysql"
 	"spillway/internal/serve/postgres"
@@ -71,25 +72,25 @@ func tablesOf[S streamDatabase, P popupTables](
 	return tables{source, func(schema *stream.Schema) streamDatabase { return newStream(schema) }, func() popupTables { return popups() }}
 }
 
-// stores opens each database once, by its URL.
+// stores opens each database once, by its address.
 type stores struct {
 	pool    database.Pool
 	log     *slog.Logger
 	metrics *prometheus.Registry
 
 	mu   sync.Mutex
-	open map[string]*store
+	open map[config.Address]*store
 }
 
-// get returns the store at a URL. It sends nothing to the database.
-func (s *stores) get(ctx context.Context, text string) (*store, error) {
-	url, err := database.Parse(text)
+// get returns the store at an address. It sends nothing to the database.
+func (s *stores) get(ctx context.Context, address config.Address) (*store, error) {
+	url, err := database.ParseAgain(address.Read)
 	if err != nil {
 		return nil, exit.UsageError(err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if st, ok := s.open[url.Raw()]; ok {
+	if st, ok := s.open[address]; ok {
 		return st, nil
 	}
 	st := &store{url: url, gate: queue.NewGate(s.pool.Max), starts: make(chan struct{}, max(1, s.pool.Max/2))}
@@ -99,7 +100,7 @@ func (s *stores) get(ctx context.Context, text string) (*store, error) {
 	}
 	st.metrics = admin.PoolStats(url.String(), st.Stats)
 	st.registered = s.metrics.Register(st.metrics) == nil
-	s.open[url.Raw()] = st
+	s.open[address] = st
 	return st, nil
 }
 
@@ -158,11 +159,10 @@ type replica struct {
 
 // openReplica opens the read replica, if one is configured.
 func (a *app) openReplica() error {
-	url := a.cfg.Replica.Reveal()
-	if url == "" {
+	if a.cfg.Replica == "" {
 		return nil
 	}
-	st, err := a.stores.get(a.ctx, url)
+	st, err := a.stores.get(a.ctx, a.cfg.Replica)
 	if err != nil {
 		return err
 	}

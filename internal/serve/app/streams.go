@@ -49,7 +49,7 @@ func (a *app) openStreams() error {
 	a.batches = admin.NewStreamBatches()
 	for i := range a.cfg.Streams {
 		c := &a.cfg.Streams[i]
-		st, err := a.stores.get(a.ctx, cmp.Or(c.Database.Reveal(), a.cfg.Database.Reveal()))
+		st, err := a.stores.get(a.ctx, cmp.Or(c.Database, a.cfg.Database))
 		if err != nil {
 			return err
 		}

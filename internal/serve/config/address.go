@@ -4,29 +4,44 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"os"
 	"strings"
 
 	"spillway/internal/yaml"
 )
 
-// Address is the URL of a database with the user and the password that the file gives beside
-// it, percent-encoded. It is printed like a Secret.
+// Address is the URL of a server, with the user and the password that the file gives beside it,
+// percent-encoded. All of it, the user or the password can be file:PATH, which Read reads. It is
+// printed like a Secret.
 type Address string
 
 // credentials is an address that is written as a block.
 type credentials struct {
 	URL      Secret `yaml:"url"`
-	User     Secret `yaml:"user"`
-	Password Secret `yaml:"password"`
+	User     source `yaml:"user"`
+	Password source `yaml:"password"`
+}
+
+// source is a secret itself, or file:PATH.
+type source string
+
+// DecodeYAML keeps file:PATH.
+func (s *source) DecodeYAML(n yaml.Node) {
+	text, ok := n.SecretSource()
+	if strings.Contains(text, hidden) {
+		n.Fail(hiddenRule)
+		return
+	}
+	if ok {
+		*s = source(text)
+	}
 }
 
 // DecodeYAML reads a URL, or a block of url, user and password. Each is the text itself or
 // file:PATH.
 func (a *Address) DecodeYAML(n yaml.Node) {
 	if n.IsScalar() {
-		var text Secret
-		text.DecodeYAML(n)
-		*a = Address(text)
+		(*source)(a).DecodeYAML(n)
 		return
 	}
 	var c credentials
@@ -66,10 +81,10 @@ func (c credentials) address() (a Address, problem string) {
 		return "", "must have a user beside password"
 	}
 	if c.User != "" {
-		user = encode(c.User.Reveal())
+		user = encode(string(c.User))
 	}
 	if c.Password != "" {
-		password, hasPassword = encode(c.Password.Reveal()), true
+		password, hasPassword = encode(string(c.Password)), true
 	}
 	if hasPassword {
 		user += ":" + password
@@ -91,8 +106,61 @@ func hasParameter(query, name string) bool {
 // encode percent-encodes all that has a meaning in an address.
 func encode(text string) string { return strings.ReplaceAll(url.QueryEscape(text), "+", "%20") }
 
-// Reveal returns the address with its password.
-func (a Address) Reveal() string { return string(a) }
+// Read returns the address with what its files hold now. No error quotes a secret.
+func (a Address) Read() (string, error) {
+	text, err := readSource(string(a))
+	if err != nil {
+		return "", err
+	}
+	scheme, rest, _ := strings.Cut(text, "://")
+	userinfo, place, found := strings.Cut(rest, "@")
+	if !found {
+		return text, nil
+	}
+	user, password, hasPassword := strings.Cut(userinfo, ":")
+	for _, escaped := range []*string{&user, &password} { // see credentials.address
+		plain, err := url.PathUnescape(*escaped)
+		if err != nil || !strings.HasPrefix(plain, filePrefix) {
+			continue
+		}
+		if plain, err = readSource(plain); err != nil {
+			return "", err
+		}
+		*escaped = encode(plain)
+	}
+	if hasPassword {
+		user += ":" + password
+	}
+	return scheme + "://" + user + "@" + place, nil
+}
+
+// filePrefix begins a secret that is the content of a file.
+const filePrefix = "file:"
+
+// readSource returns a text, or the content of the file that it names without the white space
+// around it.
+func readSource(text string) (string, error) {
+	path, isFile := strings.CutPrefix(text, filePrefix)
+	if !isFile {
+		return text, nil
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("read a secret: %w", err)
+	}
+	if text = strings.TrimSpace(string(content)); text == "" {
+		return "", fmt.Errorf("read a secret: %s is empty", path)
+	}
+	return text, nil
+}
+
+// Reveal returns the address with what its files hold now, or as it is written if one cannot be read.
+func (a Address) Reveal() string {
+	if text, err := a.Read(); err == nil {
+		return text
+	}
+	return string(a)
+}
 
 // IsUnknown reports whether a variable or a file that the address needs is missing, which only
 // a partial Load accepts.
@@ -100,18 +168,15 @@ func (a Address) IsUnknown() bool {
 	_, rest, _ := strings.Cut(string(a), "://")
 	userinfo, _, _ := strings.Cut(rest, "@")
 	user, password, _ := strings.Cut(userinfo, ":")
-	for _, escaped := range []string{user, password} { // see credentials.address
-		if plain, err := url.PathUnescape(escaped); err == nil && isMissing(plain) {
+	for _, escaped := range []string{user, password, encode(string(a))} {
+		plain, err := url.PathUnescape(escaped)
+		_, name, named := strings.Cut(plain, "${")
+		if err == nil && named && strings.Contains(name, "}") {
 			return true
 		}
 	}
-	return isMissing(string(a))
-}
-
-// isMissing reports whether a text names a variable, or a file of a secret.
-func isMissing(text string) bool {
-	_, name, named := strings.Cut(text, "${")
-	return named && strings.Contains(name, "}") || strings.HasPrefix(text, "file:")
+	_, err := a.Read()
+	return err != nil
 }
 
 // String returns the address as Secret.String shows it.

@@ -3,6 +3,8 @@ package config
 import (
 	"fmt"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -54,7 +56,7 @@ func TestAddressEncoding(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.StringMatching(`.{1,12}`)
 		user, password := text.Draw(t, "user"), "Zq7"+text.Draw(t, "password")+"9Xz"
-		a, problem := credentials{URL: "postgres://db/app", User: Secret(user), Password: Secret(password)}.address()
+		a, problem := credentials{URL: "postgres://db/app", User: source(user), Password: source(password)}.address()
 		if problem != "" {
 			t.Fatal(problem)
 		}
@@ -126,4 +128,39 @@ func readWith(text string, env map[string]string, partial bool) (Config, error) 
 		Env:      func(name string) (string, bool) { value, set := env[name]; return value, set },
 		ReadFile: testFile, Partial: partial,
 	}, nil)
+}
+
+// The files of an address are read when it is used.
+func TestAddressFiles(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "secret")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	whole := Address("file:" + file)
+	beside, problem := credentials{URL: "redis://h/1", User: source("file:" + file), Password: source("file:" + file)}.address()
+	if problem != "" {
+		t.Fatal(problem)
+	}
+	for _, secret := range []string{"one", "t@w:o/%", "postgres://ann:x@db/app"} {
+		write(secret + "\n")
+		if got, err := whole.Read(); err != nil || got != secret {
+			t.Errorf("%q, %v", got, err)
+		}
+		if got, err := beside.Read(); err != nil || got != "redis://"+encode(secret)+":"+encode(secret)+"@h/1" {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+	for _, refused := range []string{" \n", ""} {
+		write(refused)
+		if refused == "" {
+			_ = os.Remove(file)
+		}
+		if got, err := beside.Read(); err == nil || !beside.IsUnknown() {
+			t.Errorf("%q", got)
+		}
+	}
 }

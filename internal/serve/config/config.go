@@ -21,7 +21,7 @@ type Config struct {
 	Database      Address       `yaml:"database" doc:"default database: a URL, or a block of url, user and password; empty: SQLite in data"`
 	Replica       Address       `yaml:"replica" doc:"read replica of database, for feeds and queries; empty: none"`
 	ReplicaLagMax time.Duration `yaml:"replica_lag_max" default:"10s" range:"2s..24h" doc:"age of the replica's rows while the primary answers" over:"the primary answers; 'spillway_replica_late'"`
-	Redis         Secret        `yaml:"redis" doc:"redis://, rediss:// or unix://, for the probe, shared caches and popups; empty: none"`
+	Redis         Address       `yaml:"redis" doc:"redis://, rediss:// or unix://, for the probe, shared caches and popups; empty: none"`
 	Keys          []Secret      `yaml:"keys" doc:"bearer keys of the write paths, at least 16 characters each; none: open, on loopback only"`
 	Auth          Auth          `yaml:"auth" doc:"authentication of feeds and queries, and JWTs of streams"`
 	Pool          Pool          `yaml:"pool" doc:"limits of each database pool"`

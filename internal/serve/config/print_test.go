@@ -218,7 +218,7 @@ func TestPrintReadsBack(t *testing.T) {
 		c.HTTP.TLSCert, c.HTTP.TLSKey = text.Draw(t, "certificate"), text.Draw(t, "key")
 		f := &c.Feeds[0]
 		f.SQL = "S" + text.Draw(t, "sql")
-		c.Redis = Secret("redis://:" + rapid.StringMatching(`[!-~]{1,10}`).Draw(t, "password") + "@h")
+		c.Redis = Address("redis://:" + rapid.StringMatching(`[!-~]{1,10}`).Draw(t, "password") + "@h")
 		f.Database = Address("sqlite:" + strings.ReplaceAll(text.Draw(t, "file"), "***", ""))
 		if rapid.Bool().Draw(t, "wide") {
 			f.Key = Keys{{Name: "no", Ascending: true}, {Name: "NULL"}, {Name: "größe"}}

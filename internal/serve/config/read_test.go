@@ -235,7 +235,7 @@ func TestReadSecrets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Data != "xy${z} $ {a}" || c.Database != "a-token-of-24-characters" {
+	if c.Data != "xy${z} $ {a}" || c.Database != "file:/run/token" {
 		t.Errorf("data %q, database %q", c.Data, c.Database.Reveal())
 	}
 }

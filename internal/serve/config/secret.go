@@ -14,6 +14,8 @@ import (
 // hidden replaces a secret in output.
 const hidden = "***"
 
+const hiddenRule = "holds ***, which stands for a secret that was left out; write the secret, ${NAME} or file:PATH"
+
 // Secret is a value that is never printed. Formatting, logging and marshalling use String.
 // Reveal returns the value.
 type Secret string
@@ -60,7 +62,7 @@ func (s *Secret) DecodeYAML(n yaml.Node) {
 		return
 	}
 	if strings.Contains(text, hidden) {
-		n.Fail("holds ***, which stands for a secret that was left out; write the secret, ${NAME} or file:PATH")
+		n.Fail(hiddenRule)
 		return
 	}
 	*s = Secret(text)

@@ -8,25 +8,25 @@ import (
 // Stats is a snapshot of a feed's counters, for metrics.
 type Stats struct {
 	Name              string
-	Windows           int     // windows kept
-	Rows              int     // rows in them
-	AgeSeconds        float64 // of the oldest window in use; 0 when none is
-	Refreshes         uint64  // statements that read a window
-	RefreshErrors     uint64
-	RefreshSeconds    float64 // total time of refreshes
-	WindowPages       uint64  // pages answered from a window
-	DatabasePages     uint64  // pages answered by a statement
-	NotModified       uint64  // pages answered with 304
-	Refused           uint64  // requests that got no page: unavailable or busy
-	Coalesced         uint64  // pages that shared another request's statement
-	Waiting           int     // requests waiting now
-	SegmentRows       int64   // rows counted for deep offsets
-	SegmentBytes      int64   // memory of the counts
-	SegmentAgeSeconds float64 // age of the oldest count
-	Evictions         uint64  // windows dropped for others
-	Listeners         int     // listeners now
-	Events            uint64  // events that listeners got
-	ListenersDropped  uint64  // listeners whose clients did not read
+	Windows           int     `metric:"windows" help:"Windows kept, one per value of the parameters."`
+	Rows              int     `metric:"rows" help:"Rows in the windows."`
+	AgeSeconds        float64 `metric:"age_seconds" help:"Age of the oldest window in use."`
+	Refreshes         uint64  `metric:"refreshes_total" help:"Statements that read a window."`
+	RefreshErrors     uint64  `metric:"refresh_errors_total" help:"Refreshes that failed."`
+	RefreshSeconds    float64 `metric:"refresh_seconds_total" help:"Time spent in refreshes."`
+	WindowPages       uint64  `metric:"pages_total,source=window" help:"Pages answered."`
+	DatabasePages     uint64  `metric:"pages_total,source=database"`
+	NotModified       uint64  `metric:"not_modified_total" help:"Pages answered with 304."`
+	Refused           uint64  `metric:"refused_total" help:"Pages not answered: database unavailable or too many waiting."`
+	Coalesced         uint64  `metric:"coalesced_total" help:"Pages that shared another request's statement."`
+	Waiting           int     `metric:"waiting" help:"Requests waiting for the database."`
+	SegmentRows       int64   `metric:"segment_rows" help:"Rows counted for deep offsets."`
+	SegmentBytes      int64   `metric:"segment_bytes" help:"Memory of the counts for deep offsets."`
+	SegmentAgeSeconds float64 `metric:"segment_age_seconds" help:"Age of the oldest count for deep offsets."`
+	Evictions         uint64  `metric:"evictions_total" help:"Windows dropped for others."`
+	Listeners         int     `metric:"listeners" help:"Listeners of events now."`
+	Events            uint64  `metric:"events_total" help:"Events that listeners got."`
+	ListenersDropped  uint64  `metric:"listeners_dropped_total" help:"Listeners dropped because their clients did not read."`
 }
 
 // counters are written by requests and refreshes.

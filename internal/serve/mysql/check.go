@@ -1,9 +1,13 @@
 package mysql
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+
+	"github.com/go-sql-driver/mysql"
 
 	"spillway/internal/plans"
 	"spillway/internal/serve/feed"
@@ -25,8 +29,8 @@ func (s *source) Check(ctx context.Context, window int) error {
 	if s.def.IsQuery() {
 		_, err = s.describe(ctx)
 		err = s.explainError(feed.Range{}, err)
-	} else {
-		err = s.checkFeed(ctx, window)
+	} else if err = s.checkFeed(ctx, window); err == nil && len(s.uses) == 0 {
+		err = s.lookForNull(ctx, make([]string, len(s.def.Params)))
 	}
 	if err != nil {
 		return fmt.Errorf("check %s: %w", &s.def, err)
@@ -52,6 +56,11 @@ func (s *source) checkFeed(ctx context.Context, window int) error {
 					"declare it as text", p.Name, p.Type, t)
 			}
 		}
+		nullable, err := se.catalog(ctx).NullableKey(o.key(s.def), s.body)
+		if err != nil {
+			return err
+		}
+		s.nulls.Expect(nullable)
 		ck.check = plans.Check{Key: o.key(s.def), Window: window, Tables: o.tables, Descending: se.Server.DescendingIndexes()}
 		return ck.checkTables(ctx, se, o)
 	})
@@ -70,11 +79,19 @@ func (s *source) checkFeed(ctx context.Context, window int) error {
 	return nil
 }
 
+const (
+	measureSeconds = 2
+	manyReads      = 100_000
+)
+
 // checker checks one feed.
 type checker struct {
 	feed    *source
 	columns *columns
 	check   plans.Check
+
+	measured bool             // the statements are executed
+	compared []plans.Compared // parameters, with the filter that is judged
 }
 
 // checkTables judges the key's columns by their tables, and the tables' engines.
@@ -100,29 +117,53 @@ func (ck *checker) checkTables(ctx context.Context, se *session, o *origins) err
 	return nil
 }
 
-// judge explains the feed's statements with the tables in the order named, or in
-// the optimizer's.
+// judge judges the feed's statements with the tables in the order named, or in the optimizer's. It runs
+// them with values that rows have and counts what the server reads. If none are known, the plans decide.
 func (ck *checker) judge(ctx context.Context, straight bool) error {
 	var after feed.Key
 	return ck.feed.def.EachFilter(func(position int) error {
-		r := feed.Range{Args: ck.feed.samples(position, ck.columns), Limit: ck.check.Window}
-		if err := ck.judgeRange(ctx, r, straight); err != nil {
+		tries, err := ck.tries(ctx, position)
+		if err != nil {
 			return err
 		}
-		if position < 0 {
-			// The plan is known to be fast now, so reading a row does no harm.
-			ck.feed.optimizer.Store(!straight)
-			walk, err := ck.feed.Keys(ctx, feed.Range{Args: r.Args, Skip: ck.check.Window, Limit: 1}, 1)
-			if err != nil {
+		for _, args := range tries {
+			r := feed.Range{Args: args, Limit: ck.check.Window}
+			if err := ck.judgeRange(ctx, r, straight); err != nil {
 				return err
 			}
-			after = walk.Last
+			if position < 0 || ck.measured {
+				// The plan is known to be fast now, so reading a row does no harm.
+				ck.feed.optimizer.Store(!straight)
+				walk, err := ck.feed.Keys(ctx, feed.Range{Args: r.Args, Skip: ck.check.Window, Limit: 1}, 1)
+				if err != nil {
+					return err
+				}
+				after = cmp.Or(walk.Last, after)
+			}
+			if r.After = after; after == "" {
+				continue // there is nothing after the window
+			}
+			if err := ck.judgeRange(ctx, r, straight); err != nil {
+				return err
+			}
 		}
-		if r.After = after; after == "" {
-			return nil // there is nothing after the window
-		}
-		return ck.judgeRange(ctx, r, straight)
+		return nil
 	})
+}
+
+// tries returns the arguments to judge the statements with: made up if none are known that rows have.
+func (ck *checker) tries(ctx context.Context, position int) (tries [][]string, err error) {
+	err = ck.feed.db.withSession(ctx, func(ctx context.Context, se *session) error {
+		check := ck.check
+		check.Catalog = se.catalog(ctx)
+		tries, ck.compared, err = ck.feed.def.Samples(check, position)
+		return err
+	})
+	ck.measured = len(tries) > 0
+	if !ck.measured {
+		tries = [][]string{ck.feed.samples(position, ck.columns)}
+	}
+	return tries, err
 }
 
 func (ck *checker) judgeRange(ctx context.Context, r feed.Range, straight bool) error {
@@ -136,7 +177,8 @@ func (ck *checker) judgeRange(ctx context.Context, r feed.Range, straight bool) 
 			values[i] = arg.Value
 		}
 		of := shape{after: r.After != "", straight: straight, filters: param.Given(ck.feed.def.Params, r.Args)}
-		rows, rewritten, err := se.explain(ctx, ck.feed.writer(ck.columns).write(of), values)
+		text := ck.feed.writer(ck.columns).write(of)
+		rows, rewritten, err := se.explain(ctx, text, values)
 		if err != nil {
 			return err
 		}
@@ -146,13 +188,58 @@ func (ck *checker) judgeRange(ctx context.Context, r feed.Range, straight bool) 
 		}
 		check := ck.check
 		check.Catalog = se.catalog(ctx)
-		err = check.Judge(plan)
+		reads, known := 0.0, false
+		if ck.measured {
+			if reads, known, err = se.measure(ctx, text, values); err != nil {
+				return ck.feed.explainError(r, err)
+			}
+		}
+		if err = check.Judge(plan); known {
+			err = check.JudgeMeasured(plan, reads, ck.compared)
+		}
 		if errors.Is(err, plans.ErrCheapSort) {
 			ck.feed.db.log.Info("the plan sorts a table", "feed", ck.feed.def.Name, "reason", err)
 			return nil
 		}
 		return err
 	})
+}
+
+// measure runs a statement for at most measureSeconds and returns how many rows the server reads of tables
+// and indexes. They are not known if the time was over before many were read. Index conditions are
+// checked outside of the engine, which does not count what it leaves out.
+func (se *session) measure(ctx context.Context, sql string, args []any) (reads float64, known bool, err error) {
+	timeout, limit := "max_execution_time", 1000*measureSeconds
+	if se.Server.MariaDB {
+		timeout, limit = "max_statement_time", measureSeconds
+	}
+	before, err := se.texts(ctx, "SELECT @@optimizer_switch, @@"+timeout)
+	if err != nil {
+		return 0, false, err
+	}
+	if err := se.Exec(ctx, fmt.Sprintf("SET optimizer_switch = 'index_condition_pushdown=off', %s = %d", timeout, limit)); err != nil {
+		return 0, false, err
+	}
+	var counts [3]float64 // the first two are what looking costs
+	for i := range counts {
+		if i == 2 {
+			_, err = se.texts(ctx, sql, args...)
+		}
+		status, statusErr := se.Query(ctx, "SHOW SESSION STATUS LIKE 'Handler_read%'")
+		if statusErr != nil {
+			return 0, false, errors.Join(err, statusErr)
+		}
+		for _, row := range status {
+			n, _ := strconv.ParseFloat(row[1], 64)
+			counts[i] += n
+		}
+	}
+	reads, known = counts[2]-2*counts[1]+counts[0], true
+	var stopped *mysql.MySQLError
+	if errors.As(err, &stopped) && (stopped.Number == numStatementTimeout || stopped.Number == numQueryTimeout) {
+		known, err = reads > manyReads, nil
+	}
+	return reads, known, errors.Join(err, se.Exec(ctx, fmt.Sprintf("SET optimizer_switch = '%s', %s = %s", before[0][0], timeout, before[0][1])))
 }
 
 // explain returns the rows of EXPLAIN and the statement as the server rewrote it.

@@ -26,6 +26,7 @@ type source struct {
 	body string // the SELECT with ? for its parameters
 	uses []int  // uses[i] is the position in Params of the i-th ?
 
+	nulls     feed.NullKeys
 	known     atomic.Pointer[description]
 	stale     atomic.Bool // the description must be read again
 	optimizer atomic.Bool // the optimizer chooses the order of the tables; Check decides
@@ -93,12 +94,31 @@ func (s *source) Keys(ctx context.Context, r feed.Range, every int) (feed.Walk, 
 // run runs the statement for r. It describes the feed first if necessary, and again if the
 // rows differ from the description.
 func (s *source) run(ctx context.Context, r feed.Range, keysOnly bool, to feed.RowHandler) error {
-	err := s.runOnce(ctx, r, keysOnly, false, to)
-	if errors.Is(err, errOutdated) {
-		s.stale.Store(true)
-		err = s.runOnce(ctx, r, keysOnly, true, to)
-	}
+	err := feed.ReadEnd(ctx, r, to, func(to feed.RowHandler) error {
+		err := s.runOnce(ctx, r, keysOnly, false, to)
+		if errors.Is(err, errOutdated) {
+			s.stale.Store(true)
+			err = s.runOnce(ctx, r, keysOnly, true, to)
+		}
+		return err
+	}, s.lookForNull)
 	return s.explainError(r, err)
+}
+
+// lookForNull returns an error if a row for the arguments has NULL in the key.
+func (s *source) lookForNull(ctx context.Context, args []string) error {
+	return s.nulls.Look(args, func(columns []string) (found bool, err error) {
+		values, err := s.bindParams(args, nil, nil)
+		if err != nil {
+			return false, err
+		}
+		err = s.db.withSession(ctx, func(ctx context.Context, se *session) error {
+			rows, err := se.texts(ctx, plans.MySQL.FindNull(s.body, columns), values...)
+			found = len(rows) > 0
+			return err
+		})
+		return found, err
+	})
 }
 
 func (s *source) runOnce(ctx context.Context, r feed.Range, keysOnly, adapt bool, to feed.RowHandler) error {

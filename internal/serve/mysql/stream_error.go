@@ -34,6 +34,9 @@ const (
 	numLockTable       = 1206
 	numChanged         = 1020
 	numConnections     = 1040
+	numLoginDatabase   = 1044
+	numLogin           = 1045
+	numLoginPlugin     = 1698
 	numOutOfResources  = 1041
 	numUserConnections = 1203
 	numUserLimit       = 1226
@@ -79,7 +82,7 @@ func isTemporary(number uint16) bool {
 	case numLockWait, numDeadlock, numLockTable, numChanged, numConnections, numOutOfResources, numUserConnections, numUserLimit, numNotReady,
 		numReadOnlyOption, numReadOnly, numReadOnlyNow, numReadLock, numTableFull, numDiskFull, numTransactions, numReplicationHook,
 		numRolledBack, numShutdown, numUnknownStatement, numInterrupted, numNeedsPreparing, numKilled, numStatementTimeout, numQueryTimeout,
-		numDisconnectedIdle:
+		numDisconnectedIdle, numLogin, numLoginDatabase, numLoginPlugin:
 		return true
 	}
 	return false

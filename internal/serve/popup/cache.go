@@ -26,8 +26,9 @@ type ShardVersion uint64
 
 // CacheStats is a snapshot of a Cache, for metrics.
 type CacheStats struct {
-	States       int
-	Hits, Misses uint64
+	States int    `metric:"cache_states" help:"States in the cache of this process."`
+	Hits   uint64 `metric:"cache_hits_total" help:"Requests answered from the cache; 0 without one."`
+	Misses uint64 `metric:"cache_misses_total" help:"Requests that read Redis; 0 without a cache."`
 }
 
 type cacheShard struct {

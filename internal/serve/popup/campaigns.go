@@ -259,10 +259,10 @@ func (c *Campaigns) SaveFirst(ctx context.Context, campaigns []Campaign) error {
 
 // CampaignStats is a snapshot of Campaigns, for metrics.
 type CampaignStats struct {
-	Active     int    // in force
-	Version    int64  // in force
-	PollErrors uint64 // reads of the version or the campaigns that failed
-	ListErrors uint64 // reads of lists of users that failed
+	Active     int    `metric:"campaigns" help:"Active campaigns in force."`
+	Version    int64  `metric:"campaigns_version" help:"Version of the campaigns in force; replicas differ for at most a second."`
+	PollErrors uint64 `metric:"campaigns_read_errors_total" help:"Failed reads of the campaigns."`
+	ListErrors uint64 `metric:"list_read_errors_total" help:"Failed reads of lists of users."`
 }
 
 // Stats returns the figures.

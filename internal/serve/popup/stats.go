@@ -8,20 +8,20 @@ import (
 
 // Stats is a snapshot of a Popup's counters, for metrics.
 type Stats struct {
-	Waits       uint64 // requests of users who wait
-	Nones       uint64 // requests of users who were due and got nothing
-	Shows       uint64 // recorded
-	Clicks      uint64 // recorded
-	Dismissals  uint64 // recorded
-	Withheld    uint64 // recorded
-	Conversions uint64 // recorded
-	Repeated    uint64 // clicks and dismissals refused: answered before
-	Late        uint64 // refused: another popup was shown since, or the token has expired
-	Unknown     uint64 // refused: the state does not have the show
-	Refused     uint64 // refused: malformed, forged, or another user's
-	Conflicts   uint64 // lost races, decided again
-	Unavailable uint64 // requests that met a failure of the store or of UserRow
-	RowRefused  uint64 // values of users' rows that are not of their attribute's type
+	Waits       uint64 `metric:"decisions_total,outcome=wait" help:"Requests for a popup, by outcome."`
+	Nones       uint64 `metric:"decisions_total,outcome=none"`
+	Shows       uint64 `metric:"decisions_total,outcome=show;events_total,kind=show" help:"Events recorded."`
+	Clicks      uint64 `metric:"events_total,kind=click"`
+	Dismissals  uint64 `metric:"events_total,kind=dismiss"`
+	Withheld    uint64 `metric:"decisions_total,outcome=withhold;events_total,kind=withhold"`
+	Conversions uint64 `metric:"events_total,kind=convert"`
+	Repeated    uint64 `metric:"refused_total,reason=repeated" help:"Clicks, dismissals and conversions refused."`
+	Late        uint64 `metric:"refused_total,reason=late"`
+	Unknown     uint64 `metric:"refused_total,reason=unknown"`
+	Refused     uint64 `metric:"refused_total,reason=not_ours"`
+	Conflicts   uint64 `metric:"conflicts_total" help:"Lost races between requests of one user, decided again."`
+	Unavailable uint64 `metric:"unavailable_total" help:"Requests that met a failure of the states, the event log or attributes_sql."`
+	RowRefused  uint64 `metric:"attributes_refused_total" help:"Values of attributes_sql that are of another type: missing."`
 	Cache       CacheStats
 }
 

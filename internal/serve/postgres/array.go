@@ -14,45 +14,18 @@ import (
 	"spillway/internal/serve/feed"
 )
 
-// elements are the types of the elements of arrays that become JSON arrays. Other arrays become
-// strings.
-var elements = map[uint32]uint32{
-	pgtype.Int2ArrayOID:        pgtype.Int2OID,
-	pgtype.Int4ArrayOID:        pgtype.Int4OID,
-	pgtype.Int8ArrayOID:        pgtype.Int8OID,
-	pgtype.OIDArrayOID:         pgtype.OIDOID,
-	pgtype.Float4ArrayOID:      pgtype.Float4OID,
-	pgtype.Float8ArrayOID:      pgtype.Float8OID,
-	pgtype.NumericArrayOID:     pgtype.NumericOID,
-	pgtype.BoolArrayOID:        pgtype.BoolOID,
-	pgtype.TextArrayOID:        pgtype.TextOID,
-	pgtype.VarcharArrayOID:     pgtype.TextOID,
-	pgtype.BPCharArrayOID:      pgtype.TextOID,
-	pgtype.NameArrayOID:        pgtype.TextOID,
-	pgtype.UUIDArrayOID:        pgtype.UUIDOID,
-	pgtype.DateArrayOID:        pgtype.DateOID,
-	pgtype.TimeArrayOID:        pgtype.TimeOID,
-	pgtype.TimestampArrayOID:   pgtype.TimestampOID,
-	pgtype.TimestamptzArrayOID: pgtype.TimestamptzOID,
-	pgtype.JSONArrayOID:        pgtype.JSONOID,
-	pgtype.JSONBArrayOID:       pgtype.JSONBOID,
-	pgtype.ByteaArrayOID:       pgtype.ByteaOID,
-	pgtype.InetArrayOID:        pgtype.InetOID,
-	pgtype.CIDRArrayOID:        pgtype.CIDROID,
-	pgtype.MacaddrArrayOID:     pgtype.MacaddrOID,
-	macaddr8Array:              pgtype.Macaddr8OID,
-	pgtype.BitArrayOID:         pgtype.BitOID,
-	pgtype.VarbitArrayOID:      pgtype.VarbitOID,
-	pgtype.IntervalArrayOID:    pgtype.IntervalOID,
-	pgtype.XMLArrayOID:         pgtype.XMLOID,
+const macaddr8Array = 775 // which pgtype does not have
+
+// catalog has the types of the elements of arrays.
+type catalog struct {
+	builtIn *pgtype.Map
+
+	mu       sync.Mutex
+	elements map[uint32]uint32 // of arrays that the database defines, such as those of enumerations; 0: the type is no array
 }
 
-const macaddr8Array = 775
-
-// catalog has the types of the elements of arrays that databases define, such as those of enumerations.
-type catalog struct {
-	mu       sync.Mutex
-	elements map[uint32]uint32 // 0: the type is no array
+func newCatalog() *catalog {
+	return &catalog{builtIn: pgtype.NewMap(), elements: make(map[uint32]uint32)}
 }
 
 // firstDefined is the smallest oid of a type that is not built in.
@@ -95,9 +68,15 @@ func (c *catalog) learn(ctx context.Context, conn *pgconn.PgConn, oids []string)
 
 // element returns the type of an array's elements; false for other types.
 func (c *catalog) element(oid uint32) (uint32, bool) {
-	if oid < firstDefined {
-		element, ok := elements[oid]
-		return element, ok
+	if oid == macaddr8Array {
+		return pgtype.Macaddr8OID, true
+	}
+	if known, ok := c.builtIn.TypeForOID(oid); ok {
+		array, ok := known.Codec.(*pgtype.ArrayCodec)
+		if !ok || array.Delimiter == ';' { // of boxes
+			return 0, false
+		}
+		return array.ElementType.OID, true
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -30,6 +30,9 @@ func (s *source) Check(ctx context.Context, window int) error {
 		}
 		return s.checkFeed(ctx, conn, window)
 	})
+	if err == nil && s.ownParams() == 0 {
+		err = s.lookForNull(ctx, nil)
+	}
 	if err != nil {
 		return fmt.Errorf("check %s: %w", &s.def, err)
 	}
@@ -65,7 +68,7 @@ func (s *source) checkFeed(ctx context.Context, conn *pgconn.PgConn, window int)
 	if err != nil {
 		return adviseArray(s.def.Params, err)
 	}
-	c, err := newColumns(s.def, &s.db.types, description.Fields)
+	c, err := newColumns(s.def, s.db.types, description.Fields)
 	if err != nil {
 		return err
 	}
@@ -76,15 +79,21 @@ func (s *source) checkFeed(ctx context.Context, conn *pgconn.PgConn, window int)
 	if err := s.warnPolicies(ctx, conn, description.Fields); err != nil {
 		return err
 	}
-	check := plans.Check{Window: window, Catalog: plans.Catalog{
-		Dialect: plans.Postgres,
-		Query: func(sql string, args ...string) ([][]string, error) {
+	check := plans.Check{
+		Window: window,
+		Catalog: plans.Catalog{Dialect: plans.Postgres, Query: func(sql string, args ...string) ([][]string, error) {
 			return texts(ctx, conn, sql, args...)
-		},
-	}}
+		}},
+		Explain: func(sql string, parameters int) (*plans.Plan, error) { return explain(ctx, conn, sql, parameters) },
+	}
 	if check.Key, err = s.readKey(check.Catalog, c); err != nil {
 		return err
 	}
+	nullable, err := check.Catalog.NullableKey(check.Key, s.body)
+	if err != nil {
+		return err
+	}
+	s.nulls.Expect(nullable)
 	if err := s.def.CheckFilters(c.names); err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ type DB struct {
 	log    *slog.Logger
 
 	probe *statement // of Probe
-	types catalog
+	types *catalog
 
 	// writers has an element for each connection whose COMMIT may wait for a standby. One
 	// connection is left for reads.
@@ -59,7 +59,7 @@ func Open(ctx context.Context, url database.URL, pool database.Pool, log *slog.L
 	if err != nil {
 		return nil, err
 	}
-	db := &DB{pool: p, bounds: pool.WithDefaults(runtime.GOMAXPROCS(0)), log: log, types: catalog{elements: make(map[uint32]uint32)}}
+	db := &DB{pool: p, bounds: pool.WithDefaults(runtime.GOMAXPROCS(0)), log: log, types: newCatalog()}
 	db.probe = newStatement("SELECT 1", func(fields []pgconn.FieldDescription) (*columns, error) {
 		return &columns{fields: fields, forms: make([]form, len(fields))}, nil
 	})

@@ -26,6 +26,7 @@ type source struct {
 	body string // the SELECT with its parameters numbered and cast
 
 	known atomic.Pointer[columns] // of the rows; nil before the first check or read
+	nulls feed.NullKeys
 
 	mu         sync.Mutex
 	statements map[shape]*statement // at most a few dozen per combination of filters, because shape.rows is a power of two
@@ -84,7 +85,9 @@ func (s *source) run(ctx context.Context, r feed.Range, keysOnly bool, to feed.R
 	if err != nil {
 		return err
 	}
-	err = s.db.query(ctx, s.statement(s.shape(r, keysOnly)), args, to)
+	err = feed.ReadEnd(ctx, r, to, func(to feed.RowHandler) error {
+		return s.db.query(ctx, s.statement(s.shape(r, keysOnly)), args, to)
+	}, s.lookForNull)
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) {
 		return err
@@ -102,6 +105,30 @@ func (s *source) run(ctx context.Context, r feed.Range, keysOnly bool, to feed.R
 		}
 	}
 	return err
+}
+
+// lookForNull returns an error if a row for the arguments has NULL in the key.
+func (s *source) lookForNull(ctx context.Context, args []string) error {
+	return s.nulls.Look(args, func(columns []string) (found bool, err error) {
+		values, err := bound(s.def.Params[:s.ownParams()], args[:s.ownParams()])
+		if err != nil {
+			return false, err
+		}
+		err = s.db.ask(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+			result := conn.ExecParams(ctx, plans.Postgres.FindNull(s.body, columns), values, nil, nil, nil).Read()
+			found = len(result.Rows) > 0
+			return result.Err
+		})
+		return found, err
+	})
+}
+
+// ownParams returns how many parameters the statement itself has. Filters are behind them.
+func (s *source) ownParams() int {
+	if i := slices.IndexFunc(s.def.Params, func(p param.Param) bool { return p.Filter }); i >= 0 {
+		return i
+	}
+	return len(s.def.Params)
 }
 
 // arguments returns the statement's parameters in the order of writer.write.
@@ -189,7 +216,7 @@ func (s *source) statement(of shape) *statement {
 	if of.keysOnly {
 		known = nil
 	}
-	st := readStatement(s.def, &s.db.types, s.writer().write(of), known)
+	st := readStatement(s.def, s.db.types, s.writer().write(of), known)
 	s.statements[of] = st
 	return st
 }
@@ -203,7 +230,7 @@ func (s *source) checkColumns(ctx context.Context) (wrong error) {
 	_ = s.db.ask(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
 		description, err := s.describe(ctx, conn)
 		if err == nil {
-			_, wrong = newColumns(s.def, &s.db.types, description.Fields)
+			_, wrong = newColumns(s.def, s.db.types, description.Fields)
 		}
 		return err
 	})

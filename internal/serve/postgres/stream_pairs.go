@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"fmt"
 	"math"
 	"net"
 	"net/netip"
@@ -208,47 +209,43 @@ func spellAddress(text string, network bool) string {
 }
 
 var intervalForm = regexp.MustCompile(`^(?:(-?\d{1,9}) years?)?(?: ?([+-]?\d{1,9}) mons?)?(?: ?([+-]?\d{1,9}) days?)?` +
-	`(?: ?([+-]?)(\d{2,9}:[0-5]\d:[0-5]\d)(?:\.(\d{1,6}))?)?$`)
+	`(?: ?([+-]?)(\d{2,9}):([0-5]\d):([0-5]\d)(?:\.(\d{1,6}))?)?$`)
 
 // isInterval reports whether a value is an interval as the server spells it.
 func isInterval(t *target, v stream.Value) bool {
-	found := intervalForm.FindStringSubmatch(string(v.Bytes))
+	text := string(v.Bytes)
+	found := intervalForm.FindStringSubmatch(text)
 	if found == nil {
-		return string(v.Bytes) == "infinity" || string(v.Bytes) == "-infinity" // since PostgreSQL 17
+		return text == "infinity" || text == "-infinity" // since PostgreSQL 17
+	}
+	number := func(group int) int64 {
+		n, _ := strconv.ParseInt(found[group], 10, 64) // 0 if it is missing
+		return n
 	}
 	var parts []string
-	sign := 0 // of the field before
-	for i, unit := range []string{"year", "mon", "day"} {
-		n, _ := strconv.Atoi(found[i+1]) // 0 if it is missing
-		if unit == "mon" && (n > 11 || n < -11 || n*sign < 0) {
-			return false
+	before, months := int64(0), 12*number(1)+number(2)
+	add := func(n int64, part string) {
+		if n > 0 && before < 0 {
+			part = "+" + part
 		}
-		if n == 0 {
-			continue
-		}
-		text := strconv.Itoa(n) + " " + unit
+		parts, before = append(parts, part), n
+	}
+	for i, n := range []int64{months / 12, months % 12, number(3)} {
+		unit := []string{"year", "mon", "day"}[i]
 		if n != 1 {
-			text += "s"
+			unit += "s"
 		}
-		if n > 0 && sign < 0 {
-			text = "+" + text
+		if n != 0 {
+			add(n, fmt.Sprint(n, " ", unit))
 		}
-		parts, sign = append(parts, text), n
 	}
-	minus, clock, fraction := found[4] == "-", strings.TrimLeft(found[5], "0:"), found[6]
-	if clock != "" || fraction != "" || len(parts) == 0 {
-		text := found[5]
-		if minus {
-			text = "-" + text
-		} else if sign < 0 {
-			text = "+" + text
-		}
-		if fraction != "" {
-			text += "." + fraction
-		}
-		parts = append(parts, text)
+	fraction, _ := strconv.ParseInt((found[8] + "000000")[:6], 10, 64)
+	micro := ((number(5)*60+number(6))*60+number(7))*1e6 + fraction
+	if found[4] == "-" {
+		micro = -micro
 	}
-	canonical := strings.Join(parts, " ") == string(v.Bytes) && !strings.HasSuffix(fraction, "0") &&
-		(clock != "" || fraction != "" || !minus) && !(len(found[5]) > len("00:00:00") && found[5][0] == '0')
-	return canonical && found[0] != "" && len(fraction) <= t.secondDigits()
+	if micro != 0 || len(parts) == 0 {
+		add(micro, string(stream.Time.AppendText(nil, stream.Value{N: micro})))
+	}
+	return strings.Join(parts, " ") == text && len(found[8]) <= t.secondDigits()
 }

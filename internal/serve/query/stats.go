@@ -8,23 +8,23 @@ import (
 // Stats is a snapshot of a query's counters, for metrics.
 type Stats struct {
 	Name             string
-	Hits             uint64 // answered from memory within the TTL
-	Stale            uint64 // answered from memory after the TTL
-	Misses           uint64 // answered by an execution or the shared cache
-	Refused          uint64 // not answered
-	Executions       uint64 // statements run
-	ExecutionErrors  uint64
-	ExecutionSeconds float64 // total time of executions
-	RenewalErrors    uint64
-	SharedHits       uint64 // answers that another replica had fetched
-	SharedErrors     uint64
-	Coalesced        uint64        // requests that shared another's execution
-	Waiting          int           // requests waiting now
-	PredictedWait    time.Duration // of a request that arrives now and needs the database
-	NotModified      uint64        // answered with 304
-	CacheEntries     int
-	CacheBytes       int
-	Evictions        uint64
+	Hits             uint64        `metric:"answers_total,source=memory" help:"Requests answered."`
+	Stale            uint64        `metric:"answers_total,source=stale"`
+	Misses           uint64        `metric:"answers_total,source=waited"`
+	Refused          uint64        `metric:"refused_total" help:"Requests not answered."`
+	Executions       uint64        `metric:"executions_total" help:"Statements run."`
+	ExecutionErrors  uint64        `metric:"execution_errors_total" help:"Statements that failed."`
+	ExecutionSeconds float64       `metric:"execution_seconds_total" help:"Time spent in statements."`
+	RenewalErrors    uint64        `metric:"renewal_errors_total" help:"Renewals of cached answers that failed."`
+	SharedHits       uint64        `metric:"shared_hits_total" help:"Answers fetched by another replica."`
+	SharedErrors     uint64        `metric:"shared_errors_total" help:"Calls of the shared cache that failed."`
+	Coalesced        uint64        `metric:"coalesced_total" help:"Requests that shared another request's execution."`
+	Waiting          int           `metric:"waiting" help:"Requests waiting for the database."`
+	PredictedWait    time.Duration `metric:"predicted_wait_seconds" help:"Predicted time of a request that needs the database."`
+	NotModified      uint64        `metric:"not_modified_total" help:"Responses with 304."`
+	CacheEntries     int           `metric:"cache_entries" help:"Answers cached in memory."`
+	CacheBytes       int           `metric:"cache_bytes" help:"Memory of cached answers."`
+	Evictions        uint64        `metric:"evictions_total" help:"Answers dropped for others."`
 }
 
 type counters struct {

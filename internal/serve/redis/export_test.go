@@ -10,7 +10,7 @@ const patience = time.Minute
 
 // OpenPatient is Open with patience instead of the timeouts.
 func OpenPatient(url string, log *slog.Logger) (*DB, error) {
-	return open(url, log, patience, patience)
+	return open(func() (string, error) { return url, nil }, log, patience, patience)
 }
 
 // Patient returns cfg with patience instead of the timeouts that it does not set.

@@ -53,7 +53,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(url)
 	}
 	f.Fuzz(func(t *testing.T, url string) {
-		option, err := parse(url)
+		option, _, err := parse(url)
 		if err != nil {
 			if !errors.Is(err, errURL) {
 				t.Errorf("%q: an error that may quote the address: %v", url, err)

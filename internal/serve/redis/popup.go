@@ -180,11 +180,11 @@ func NewPopups(cfg PopupConfig) *Popups {
 	return p
 }
 
-// Open connects to the server at rawURL, as the function Open does. If the server does not answer, that is
+// Open connects to the server at an address, as the function Open does. If the server does not answer, that is
 // logged, and Run keeps trying. An error that wraps ErrPopupServer means that the server
 // cannot be used. The caller then calls Run, and Close after it; Open may follow Close.
-func (p *Popups) Open(ctx context.Context, rawURL string) error {
-	option, err := parse(rawURL)
+func (p *Popups) Open(ctx context.Context, address Address) error {
+	option, err := address.option()
 	if err != nil {
 		return err
 	}
@@ -203,16 +203,13 @@ func (p *Popups) connect(ctx context.Context, option rueidis.ClientOption) error
 	p.cfg.commandTimeout = cmp.Or(p.cfg.commandTimeout, commandTimeout)
 	p.db = newDB(&option, dialing, p.cfg.commandTimeout)
 	p.track(&option)
-	dial := option.DialCtxFn // set for unix sockets
+	dial := option.DialCtxFn // set for TLS and for unix sockets
 	option.DialCtxFn = func(ctx context.Context, address string, dialer *net.Dialer, config *tls.Config) (net.Conn, error) {
 		var conn net.Conn
 		var err error
-		switch {
-		case dial != nil:
+		if dial != nil {
 			conn, err = dial(ctx, address, dialer, config)
-		case config != nil:
-			conn, err = (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, "tcp", address)
-		default:
+		} else {
 			conn, err = dialer.DialContext(ctx, "tcp", address)
 		}
 		if err == nil { // before the first command: it may be another server, or one that lost states

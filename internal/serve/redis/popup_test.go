@@ -134,7 +134,7 @@ type popupReplica struct {
 
 func openPopups(ctx context.Context, url string, cfg redis.PopupConfig) (*redis.Popups, error) {
 	p := redis.NewPopups(cfg)
-	return p, p.Open(ctx, url)
+	return p, p.Open(ctx, fixed(url))
 }
 
 func startPopups(t testing.TB, url string, cfg redis.PopupConfig) *popupReplica {

@@ -17,15 +17,20 @@ package redis
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"spillway/internal/database"
 )
 
 // Timeouts of every call. A call that must connect first takes at most the sum.
@@ -58,21 +63,32 @@ type DB struct {
 	breaker  *breaker // of all calls but Ping
 }
 
-// Open prepares the connection to the server that rawURL names:
+// Address returns the URL of a server:
 //
 //	redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]
-//	rediss://... the same through TLS; ?skip_verify=true takes any certificate
+//	rediss://... the same through TLS; ?skip_verify=true takes any certificate, ?cacert=FILE those of
+//	    these authorities; cert=FILE and key=FILE are the client's own
 //	unix://[[USER]:PASSWORD@]/PATH[?db=DB]
 //
-// It returns an error only for the address. If the server does not answer within two
-// seconds, that is logged, and later calls connect. No error of this package contains the
-// password. The caller must call Close.
-func Open(rawURL string, log *slog.Logger) (*DB, error) {
-	return open(rawURL, log, dialTimeout, commandTimeout)
+// It is called again for each connection, whose user, password and certificates are those of that
+// moment.
+type Address func() (string, error)
+
+// Open prepares the connection to the server at an address. It returns an error only for the
+// address. If the server does not answer within two seconds, that is logged, and later calls
+// connect. No error of this package contains the password. The caller must call Close.
+func Open(address Address, log *slog.Logger) (*DB, error) {
+	return open(address, log, dialTimeout, commandTimeout)
 }
 
-func open(rawURL string, log *slog.Logger, dial, command time.Duration) (*DB, error) {
-	option, err := parse(rawURL)
+// Check returns what is wrong with an address or with its files. It connects to nothing.
+func Check(address Address) error {
+	_, err := address.option()
+	return err
+}
+
+func open(address Address, log *slog.Logger, dial, command time.Duration) (*DB, error) {
+	option, err := address.option()
 	if err != nil {
 		return nil, err
 	}
@@ -103,34 +119,82 @@ func newDB(option *rueidis.ClientOption, dial, command time.Duration) *DB {
 	return db
 }
 
+// option returns what the driver needs to connect to the address, now and later.
+func (a Address) option() (rueidis.ClientOption, error) {
+	option, _, err := a.read()
+	if err != nil {
+		return option, err
+	}
+	option.AuthCredentialsFn = func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
+		now, _, err := a.read()
+		return rueidis.AuthCredentials{Username: now.Username, Password: now.Password}, err
+	}
+	if option.TLSConfig != nil {
+		option.DialCtxFn = func(ctx context.Context, address string, dialer *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			now, files, err := a.read()
+			if err != nil {
+				return nil, err
+			}
+			if files != (database.TLSFiles{}) {
+				if now.TLSConfig, err = files.Config(now.TLSConfig.ServerName); err != nil {
+					return nil, err
+				}
+			}
+			return (&tls.Dialer{NetDialer: dialer, Config: now.TLSConfig}).DialContext(ctx, "tcp", address)
+		}
+	}
+	return option, nil
+}
+
+// read reads the address and its files.
+func (a Address) read() (option rueidis.ClientOption, files database.TLSFiles, err error) {
+	rawURL, err := a()
+	if err != nil {
+		return option, files, err
+	}
+	if option, files, err = parse(rawURL); err != nil {
+		return option, files, err
+	}
+	_, err = files.Config("")
+	return option, files, err
+}
+
 // parse parses the address. It refuses parts that the driver would ignore.
-func parse(rawURL string) (rueidis.ClientOption, error) {
+func parse(rawURL string) (option rueidis.ClientOption, files database.TLSFiles, err error) {
 	u, err := url.Parse(rawURL)
 	if err != nil {
-		return rueidis.ClientOption{}, errURL
+		return option, files, errURL
 	}
-	known := map[string]string{"redis": "", "rediss": "skip_verify", "unix": "db"}
-	parameter, ok := known[u.Scheme]
+	known := map[string][]string{"redis": {}, "rediss": {"skip_verify", "cacert", "cert", "key"}, "unix": {"db"}}
+	parameters, ok := known[u.Scheme]
 	if !ok || u.Opaque != "" || u.Fragment != "" || (u.Scheme == "unix") != (u.Host == "") {
-		return rueidis.ClientOption{}, errURL
+		return option, files, errURL
 	}
 	values, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
-		return rueidis.ClientOption{}, errURL
+		return option, files, errURL
 	}
 	for name := range values {
-		if name != parameter {
-			return rueidis.ClientOption{}, errURL
+		if !slices.Contains(parameters, name) {
+			return option, files, errURL
 		}
 	}
+	files = database.TLSFiles{CA: values.Get("cacert"), Cert: values.Get("cert"), Key: values.Get("key")}
+	if files.CA != "" && values.Has("skip_verify") {
+		return option, files, errors.New("parse Redis URL: cacert checks the certificate and skip_verify does not; give one of them")
+	}
+	for _, name := range []string{"cacert", "cert", "key"} {
+		values.Del(name)
+	}
+	u.RawQuery = values.Encode()
 	if u.Path == "/" {
 		u.Path = ""
 	}
-	option, err := rueidis.ParseURL(u.String())
+	option, err = rueidis.ParseURL(u.String())
 	if err != nil || option.SelectDB < 0 || option.InitAddress[0] == "" {
-		return rueidis.ClientOption{}, errURL
+		return rueidis.ClientOption{}, files, errURL
 	}
-	return option, nil
+	return option, files, nil
 }
 
 // retryStale retries a read once if its connection was lost, as after a restart of the server.

@@ -12,42 +12,42 @@ import (
 
 // Stats is a snapshot of a spool, for metrics.
 type Stats struct {
-	Entries     uint64  // stored since the start
-	Rows        uint64  // records in them
-	Syncs       uint64  // transactions, each an fsync
-	SyncSeconds float64 // spent in them
-	Failed      uint64  // entries that were not written, or may not have been
-	Replayed    uint64  // entries not stored because their key waits already
+	Entries     uint64  `metric:"entries_total" help:"Requests written."`
+	Rows        uint64  `metric:"records_total" help:"Records written."`
+	Syncs       uint64  `metric:"syncs_total" help:"Transactions, each an fsync."`
+	SyncSeconds float64 `metric:"sync_seconds_total" help:"Time of transactions."`
+	Failed      uint64  `metric:"failures_total" help:"Requests not written, or with unknown outcome."`
+	Replayed    uint64  `metric:"replays_total" help:"Requests with a known Idempotency-Key."`
 
-	Overloaded map[string]uint64 // refused entries by queue.Overload.Limit
+	Overloaded map[string]uint64 `metric:"overloads_total,limit=queue_bytes|spool_bytes|disk" help:"Requests refused, by limit."`
 
-	UsedBytes  int64 // of the file
-	LimitBytes int64
-	QueueBytes int // that wait for the next fsync
+	UsedBytes  int64 `metric:"used_bytes" help:"Bytes of the file in use."`
+	LimitBytes int64 `metric:"limit_bytes" help:"Limit of the file (spool.bytes)."`
+	QueueBytes int   `metric:"queue_bytes" help:"Bytes waiting for the next fsync."`
 	Names      []NameStats
 }
 
 // NameStats is a snapshot of one name of a spool.
 type NameStats struct {
 	Name          string  `json:"stream"`
-	ID            string  `json:"id"`      // "": nothing of it is in the file
-	Groups        int64   `json:"groups"`  // that wait to be drained
-	Rows          int64   `json:"records"` // in them
-	Bytes         int64   `json:"bytes"`   // in them
-	OldestSeconds float64 `json:"oldest_seconds"`
+	ID            string  `json:"id"`     // "": nothing of it is in the file
+	Groups        int64   `json:"groups"` // that wait to be drained
+	Rows          int64   `json:"records" metric:"backlog_records" help:"Records waiting for the drain."`
+	Bytes         int64   `json:"bytes" metric:"backlog_bytes" help:"Bytes waiting for the drain."`
+	OldestSeconds float64 `json:"oldest_seconds" metric:"backlog_age_seconds" help:"Age of the oldest record waiting for the drain."`
 	Drained       uint64  `json:"drained_sequence"`
 	Last          uint64  `json:"last_sequence"`
-	Dead          int64   `json:"dead_letters"`
+	Dead          int64   `json:"dead_letters" metric:"dead_letters" help:"Records rejected by the database, kept in the file."`
 	InDoubt       int64   `json:"dead_letters_in_doubt"` // of these: the database may have them
 
 	State   DrainState `json:"drain,omitempty"`    // "": there is no process
 	Reason  string     `json:"reason,omitempty"`   // of DrainRetrying and DrainStopped
 	MovedTo string     `json:"moved_to,omitempty"` // the stream that WorkMove gave it to
 
-	Records    uint64 `json:"-"` // drained since the start
-	Retries    uint64 `json:"-"`
-	UsedBytes  int64  `json:"-"` // of its groups and dead letters
-	LimitBytes int64  `json:"-"` // Config.Shares; 0: none
+	Records    uint64 `json:"-" metric:"drained_records_total" help:"Records drained."`
+	Retries    uint64 `json:"-" metric:"drain_retries_total" help:"Failed attempts to drain."`
+	UsedBytes  int64  `json:"-" metric:"share_used_bytes" help:"Bytes of the file that count for the stream's share."`
+	LimitBytes int64  `json:"-" metric:"share_limit_bytes" help:"The stream's share of the file."`
 }
 
 // stats returns what the file has of a name.

@@ -2,14 +2,16 @@ package sqlite
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"zombiezen.com/go/sqlite"
 
 	"spillway/internal/plans"
+	"spillway/internal/serve/feed"
 )
 
-// Check implements feed.Source. It explains a feed's statement for the first rows and the one
+// Check implements feed.Source. It judges a feed's statement for the first rows and the one
 // for the rows after a key, without filters and with each of them. A query's statement is
 // prepared.
 func (s *source) Check(ctx context.Context, window int) error {
@@ -18,48 +20,137 @@ func (s *source) Check(ctx context.Context, window int) error {
 		if err != nil || s.def.IsQuery() {
 			return err
 		}
-		return s.explain(conn.Conn, shape, window)
+		return s.checkFeed(conn, shape, window)
 	})
+	if err == nil && len(s.args) == 0 && !s.def.IsQuery() {
+		err = s.lookForNull(ctx, make([]string, len(s.def.Params)))
+	}
 	if err != nil {
 		return fmt.Errorf("check %s: %w", &s.def, err)
 	}
 	return nil
 }
 
-// explain judges the plans of a feed's statements.
-func (s *source) explain(conn *sqlite.Conn, shape *shape, window int) error {
+// checker checks one feed.
+type checker struct {
+	*source
+	conn    conn
+	shape   *shape
+	check   plans.Check
+	filters []int
+}
+
+// checkFeed judges the statements of a feed.
+func (s *source) checkFeed(conn conn, shape *shape, window int) error {
 	if err := s.def.CheckFilters(shape.names); err != nil {
 		return err
 	}
-	check := plans.Check{Window: window, SQL: s.inner, Catalog: plans.Catalog{
+	ck := &checker{source: s, conn: conn, shape: shape, check: plans.Check{Window: window, SQL: s.inner, Catalog: plans.Catalog{
 		Dialect: plans.SQLite,
-		Query:   func(sql string, args ...string) ([][]string, error) { return texts(conn, sql, args...) },
-	}}
+		Query:   func(sql string, args ...string) ([][]string, error) { return texts(conn.Conn, sql, args...) },
+	}}}
 	var err error
-	if check.Key, err = s.readKey(conn); err != nil {
+	if ck.check.Key, err = s.readKey(conn.Conn); err != nil {
 		return err
 	}
-	return s.def.EachFilter(func(position int) error {
-		var filters []int
-		if position >= 0 {
-			filters = []int{position}
+	nullable, err := ck.check.Catalog.NullableKey(ck.check.Key, s.inner)
+	if err != nil {
+		return err
+	}
+	s.nulls.Expect(nullable)
+	return s.def.EachFilter(ck.judge)
+}
+
+// judge judges the statements with the filter at a position, -1 for none. It runs them with values that rows
+// have and counts what they read. Where that is not possible, the plans decide.
+func (ck *checker) judge(position int) error {
+	ck.filters = nil
+	if position >= 0 {
+		ck.filters = []int{position}
+	}
+	first, behind := ck.text(0, ck.filters), ck.text(withAfter, ck.filters)
+	plan, err := ck.explain(first)
+	if err != nil {
+		return err
+	}
+	if ck.check.Tables, err = ck.check.SQLiteTables(plan); err != nil {
+		return err
+	}
+	planBehind, err := ck.explain(behind)
+	if err != nil {
+		return err
+	}
+	samples, compared, err := ck.def.Samples(ck.check, position)
+	if err != nil {
+		return err
+	}
+	measured := len(samples) > 0
+	for _, args := range samples {
+		r := feed.Range{Args: args, Limit: ck.check.Window}
+		known, err := ck.try(first, plan, r, compared)
+		if err != nil {
+			return err
 		}
-		for _, bits := range []int{0, withAfter} {
-			rows, err := texts(conn, "EXPLAIN QUERY PLAN "+s.text(bits, filters))
-			if err != nil {
-				return fmt.Errorf("explain: %w", err)
-			}
-			plan, err := plans.ReadSQLite(rows)
-			if err != nil {
-				return err
-			}
-			check.Behind = bits&withAfter != 0
-			if err := check.Judge(plan); err != nil {
-				return err
-			}
+		if measured = measured && known; !known {
+			break
 		}
+		if r.After, err = ck.keyBehind(r); err != nil {
+			return err
+		}
+		if r.After == "" {
+			continue
+		}
+		known, err = ck.try(behind, planBehind, r, compared)
+		if err != nil {
+			return err
+		}
+		measured = measured && known
+	}
+	if measured {
 		return nil
-	})
+	}
+	ck.check.Behind = false
+	if err := ck.check.Judge(plan); err != nil {
+		return err
+	}
+	ck.check.Behind = true
+	return ck.check.Judge(planBehind)
+}
+
+// try judges a statement by what it reads, if that is known.
+func (ck *checker) try(text string, plan *plans.Plan, r feed.Range, compared []plans.Compared) (known bool, err error) {
+	reads, known, err := ck.measure(text, plan, r)
+	if err != nil || !known {
+		return known, err
+	}
+	ck.check.Behind = r.After != ""
+	return known, ck.check.JudgeMeasured(plan, reads, compared)
+}
+
+// keyBehind returns the key of the first row after the window, whose statement is known to be fast.
+func (ck *checker) keyBehind(r feed.Range) (feed.Key, error) {
+	r.Skip, r.Limit = r.Limit, 1
+	stmt, _, err := ck.conn.PrepareTransient(ck.text(keysOnly, ck.filters))
+	if err != nil {
+		return "", err
+	}
+	err = ck.bind(stmt, ck.shape, r, ck.filters)
+	var key []byte
+	if err == nil {
+		var found bool
+		if found, err = stmt.Step(); found {
+			key, err = (&row{stmt: stmt, shape: ck.shape, keysOnly: true}).AppendKey(nil)
+		}
+	}
+	return feed.Key(key), errors.Join(err, stmt.Finalize())
+}
+
+func (ck *checker) explain(text string) (*plans.Plan, error) {
+	rows, err := texts(ck.conn.Conn, "EXPLAIN QUERY PLAN "+text)
+	if err != nil {
+		return nil, fmt.Errorf("explain: %w", err)
+	}
+	return plans.ReadSQLite(rows)
 }
 
 // readKey returns the key's columns with their tables. SQLite does not tell which column

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -37,6 +38,7 @@ type source struct {
 	viewed string    // inner with NULL for each parameter, because views have none
 	texts  [8]string // of a feed, without filters
 	shape  atomic.Pointer[shape]
+	nulls  feed.NullKeys
 }
 
 // The bits of an index into source.texts.
@@ -92,6 +94,27 @@ func (s *source) Keys(ctx context.Context, r feed.Range, every int) (feed.Walk, 
 
 // run runs the statement for r and passes its rows to the handler.
 func (s *source) run(ctx context.Context, r feed.Range, bits int, to feed.RowHandler) error {
+	return feed.ReadEnd(ctx, r, to, func(to feed.RowHandler) error { return s.runOnce(ctx, r, bits, to) }, s.lookForNull)
+}
+
+// lookForNull returns an error if a row for the arguments has NULL in the key.
+func (s *source) lookForNull(ctx context.Context, args []string) error {
+	return s.nulls.Look(args, func(columns []string) (found bool, err error) {
+		err = s.db.read(ctx, func(conn conn) error {
+			stmt, _, err := conn.PrepareTransient(plans.SQLite.FindNull(s.inner, columns))
+			if err != nil {
+				return err
+			}
+			if err = s.bindArgs(stmt, args, nil); err == nil {
+				found, err = stmt.Step()
+			}
+			return errors.Join(err, stmt.Finalize())
+		})
+		return found, err
+	})
+}
+
+func (s *source) runOnce(ctx context.Context, r feed.Range, bits int, to feed.RowHandler) error {
 	return s.db.read(ctx, func(conn conn) error {
 		to.Start()
 		shape, err := s.describe(conn)
@@ -138,21 +161,26 @@ func (s *source) prepare(conn conn, shape *shape, r feed.Range, bits int) (*sqli
 	if err != nil {
 		return nil, err
 	}
+	return stmt, s.bind(stmt, shape, r, filters)
+}
+
+// bind binds the parameters of the statement for r.
+func (s *source) bind(stmt *sqlite.Stmt, shape *shape, r feed.Range, filters []int) error {
 	if err := s.bindArgs(stmt, r.Args, filters); err != nil || s.def.IsQuery() {
-		return stmt, err
+		return err
 	}
 	next := len(s.args) + len(filters) + 1
 	for _, key := range []feed.Key{r.After, r.Until} {
 		if key != "" {
 			if err := shape.bindKey(stmt, next, key); err != nil {
-				return nil, err
+				return err
 			}
 		}
 		next += len(s.def.Key)
 	}
 	stmt.BindInt64(next, int64(r.Limit))
 	stmt.BindInt64(next+1, int64(r.Skip))
-	return stmt, nil
+	return nil
 }
 
 // nextRow moves to the next row of the range. A row has the given number of columns and,

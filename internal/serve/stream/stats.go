@@ -12,29 +12,29 @@ import (
 type Stats struct {
 	Name string
 
-	Stored          uint64 // records
-	RefusedSchema   uint64 // records that Parse refused, in requests that were answered
-	RefusedDatabase uint64 // records that the database refused
-	Skipped         uint64 // records that count as stored, and that the database did not insert: Batch.Skipped
+	Stored          uint64 `metric:"records_total,result=stored" help:"Records by result."`
+	RefusedSchema   uint64 `metric:"records_total,result=refused_schema"`
+	RefusedDatabase uint64 `metric:"records_total,result=refused_database"`
+	Skipped         uint64 `metric:"skipped_total" help:"Records counted as stored that the database did not insert."`
 	Failed          uint64 // records of batches that were not stored, or may not have been
-	Unknown         uint64 // those of them that may have been stored
-	Replayed        uint64 // requests answered with the outcome of an earlier one
+	Unknown         uint64 `metric:"records_total,result=unknown"`
+	Replayed        uint64 `metric:"replays_total" help:"Requests with a known Idempotency-Key."`
 
-	Overloaded map[string]uint64 // refused requests by queue.Overload.Limit
-	KeyReused  uint64            // requests whose key belongs to another body
-	TooLarge   uint64            // requests that alone exceed the queue's limits
-	Unreadable uint64            // requests whose body cannot be parsed; counted by the server
+	Overloaded map[string]uint64 `metric:"overloads_total,limit=wait_max|queue_rows|queue_bytes|spool_bytes|disk" help:"Refusals by limit."`
+	KeyReused  uint64            `metric:"rejections_total,reason=key_reused" help:"Requests rejected permanently, by reason."`
+	TooLarge   uint64            `metric:"rejections_total,reason=too_large"`
+	Unreadable uint64            `metric:"rejections_total,reason=unreadable"`
 
-	Batches   uint64
+	Batches   uint64 `metric:"batches_total" help:"Transactions; retries are not counted."`
 	BatchRows uint64 // records in them
-	Retries   uint64 // attempts beyond the first
-	Swept     uint64 // expired rows deleted from the stream's own tables
+	Retries   uint64 `metric:"retries_total" help:"Attempts to commit beyond the first."`
+	Swept     uint64 `metric:"swept_total" help:"Expired rows deleted from Spillway's tables."`
 
-	QueueRows     int // deferred ones included
-	QueueBytes    int
-	Committing    int           // batches being committed
-	CommitMean    time.Duration // of the recent commits
-	PredictedWait time.Duration // of a record that came now
+	QueueRows     int           `metric:"queue_rows" help:"Records waiting for a transaction."`
+	QueueBytes    int           `metric:"queue_bytes" help:"Memory of waiting records."`
+	Committing    int           `metric:"committing" help:"Running transactions."`
+	CommitMean    time.Duration `metric:"commit_mean_seconds" help:"Weighted mean time of recent transactions."`
+	PredictedWait time.Duration `metric:"predicted_wait_seconds" help:"Predicted wait of a new record."`
 }
 
 type counters struct {

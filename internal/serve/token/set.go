@@ -194,11 +194,11 @@ func (s *Set) await(ctx context.Context) error {
 
 // SetStats are the metrics of a key set.
 type SetStats struct {
-	Keys        int       // usable ones
+	Keys        int       `metric:"keys" help:"Keys that verify JWTs."`
 	FetchedAt   time.Time // start of the last fetch that succeeded; zero: none has
-	Fetches     uint64    // ended
-	Errors      uint64    // fetches that failed
-	Unavailable uint64    // tokens refused with ErrUnavailable
+	Fetches     uint64    `metric:"fetches_total" help:"Fetches of the key set."`
+	Errors      uint64    `metric:"errors_total" help:"Fetches that failed."`
+	Unavailable uint64    `metric:"unavailable_total" help:"Requests whose key could not be fetched."`
 }
 
 // Stats returns the metrics.

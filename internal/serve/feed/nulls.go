@@ -1,0 +1,83 @@
+package feed
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"spillway/internal/serve/param"
+)
+
+// lookAgain is the time after which rows with NULL in the key are looked for again.
+const lookAgain = time.Minute
+
+// NullKeys looks for rows with NULL in a feed's key, which come behind no other row. Its zero value looks for
+// none. Its methods can be called concurrently.
+type NullKeys struct {
+	mu      sync.Mutex
+	columns []string // that may be NULL
+	values  string   // the arguments that were looked at last
+	looked  time.Time
+	err     error
+}
+
+// Expect sets the columns of the key that may be NULL.
+func (n *NullKeys) Expect(columns []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.columns, n.looked = columns, time.Time{}
+}
+
+// Look returns an error if find finds a row. It is called with the columns that may be NULL, and for the
+// same arguments once a minute.
+func (n *NullKeys) Look(args []string, find func(columns []string) (found bool, err error)) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	values := string(param.AppendArgs(nil, args))
+	if len(n.columns) == 0 || values == n.values && time.Since(n.looked) < lookAgain {
+		return n.err
+	}
+	found, err := find(n.columns)
+	if err != nil {
+		return fmt.Errorf("look for NULL in the key: %w", err)
+	}
+	n.values, n.looked, n.err = values, time.Now(), nil
+	if found {
+		n.err = fmt.Errorf("the key (%s) has NULL in a row; exclude such rows from the statement, or declare the column NOT NULL",
+			strings.Join(n.columns, ", "))
+	}
+	return n.err
+}
+
+// ends is a handler that counts rows.
+type ends struct {
+	RowHandler
+	rows int
+}
+
+// Row counts a row.
+func (e *ends) Row(r Row) error {
+	e.rows++
+	return e.RowHandler.Row(r)
+}
+
+// Start forgets the rows counted.
+func (e *ends) Start() {
+	e.rows = 0
+	e.RowHandler.Start()
+}
+
+// ReadEnd runs the statement for r. If it returns the last rows of the feed, and not its first, look is
+// called too.
+func ReadEnd(ctx context.Context, r Range, to RowHandler, run func(RowHandler) error, look func(context.Context, []string) error) error {
+	if r.After == "" || r.Until != "" {
+		return run(to)
+	}
+	counted := &ends{RowHandler: to}
+	if err := run(counted); err != nil || counted.rows == r.Limit {
+		return err
+	}
+	return look(ctx, r.Args)
+}
