@@ -205,6 +205,7 @@ type loop struct {
 	partial  queue    // have sent a part of a request
 	waiting  []*queue // for answers, by their limits
 	sent     []*Later // room for answers
+	begun    bool     // requests wait since the last round
 	spare    *conn
 
 	accepts  bool      // the socket is polled
@@ -285,6 +286,10 @@ func (l *loop) run() {
 	runtime.LockOSThread()
 	stopped := false
 	for {
+		if l.begun {
+			l.begun = false
+			runtime.Gosched() // what they wait for may need this processor
+		}
 		n := l.wait(l.timeout())
 		l.now = time.Now()
 		l.round(n)

@@ -27,6 +27,7 @@ func (l *loop) hold(c *conn, begin []byte, size int) {
 
 // begin has a request wait for its answer.
 func (l *loop) begin(c *conn, later *Later) {
+	l.begun = true
 	c.held, c.size = nil, 0
 	later.conn, later.over, c.later = c, false, later
 	if !l.watch(c) {
