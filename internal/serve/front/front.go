@@ -45,9 +45,10 @@ type Config struct {
 	Socket int  // listening, in non-blocking mode; closed by StopAccepting
 	Shared bool // other processes use the socket too: clients need not send anything to be accepted
 	Loops  int  // at least 1
-	// Answerer returns the one of a loop. It calls known, once for each Later, when the answer is known: from any goroutine,
+	// Answerer returns the one of a loop. It calls known, once for each Later, when the answer is known, and soon after that what
+	// known returns, unless that is nil: the loop sends all answers that are known by then. Both are called from any goroutine,
 	// also before Answer has returned it.
-	Answerer     func(known func(*Later)) Answerer
+	Answerer     func(known func(*Later) (wake func())) Answerer
 	Gate         Gate
 	Refusal      []byte        // response to a connection that may not enter
 	RequestBytes int           // the largest request that loops answer, with its body

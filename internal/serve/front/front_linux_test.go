@@ -49,7 +49,7 @@ func largeResponse() string { return respond(strings.Repeat("0123456789abcdef", 
 type fakeAnswerer struct {
 	answered atomic.Int64
 	rig      *rig
-	known    func(*Later)
+	known    func(*Later) (wake func())
 }
 
 // Repeat implements front.Answerer.
@@ -96,7 +96,11 @@ type waiter struct {
 }
 
 // answer makes the answer known.
-func (w *waiter) answer() { w.answerer.known(&w.Later) }
+func (w *waiter) answer() {
+	if wake := w.answerer.known(&w.Later); wake != nil {
+		wake()
+	}
+}
 
 // wait has a request wait.
 func (a *fakeAnswerer) wait(body string) *Later {
@@ -159,7 +163,7 @@ func open(t *testing.T, loops int, change func(*Config, *fakeGate)) *rig {
 	r.gate.limit = 1_000_000
 	cfg := Config{
 		Loops: loops, Gate: &r.gate, Refusal: []byte(refusal), RequestBytes: 4096, BodyBytes: 1000, FirstTimeout: time.Hour, IdleTimeout: time.Hour,
-		Answerer: func(known func(*Later)) Answerer {
+		Answerer: func(known func(*Later) (wake func())) Answerer {
 			a := &fakeAnswerer{rig: r, known: known}
 			r.answerers = append(r.answerers, a)
 			return a
@@ -596,7 +600,7 @@ func TestDrainAfterAnError(t *testing.T) {
 	gate := &fakeGate{limit: 1000}
 	f := &Front{cfg: Config{
 		Socket: socket, Gate: gate, RequestBytes: 4096, BodyBytes: 1000, FirstTimeout: time.Hour, IdleTimeout: time.Hour,
-		Answerer: func(func(*Later)) Answerer { return &fakeAnswerer{} },
+		Answerer: func(func(*Later) func()) Answerer { return &fakeAnswerer{} },
 	}}
 	l, err := newLoop(f)
 	if err != nil {

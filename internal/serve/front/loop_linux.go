@@ -154,9 +154,7 @@ func (f *Front) fail(errno syscall.Errno) {
 func (f *Front) advance(to phase) {
 	f.phase.Store(int32(to))
 	for _, l := range f.loops {
-		l.mu.Lock()
-		l.ring()
-		l.mu.Unlock()
+		l.wake()
 	}
 }
 
@@ -194,8 +192,9 @@ func (f *Front) emptiest(l *loop) *loop {
 type loop struct {
 	front    *Front
 	answerer Answerer
-	poller   int // epoll
-	bell     int // eventfd: the phase, inbox or answers have changed; guarded by mu, -1: closed
+	poller   int    // epoll
+	bell     int    // eventfd: the phase, inbox or answers have changed; guarded by mu, -1: closed
+	wake     func() // rings it
 	now      time.Time
 	in, out  []byte
 	events   [eventsMax]unix.EpollEvent
@@ -223,6 +222,11 @@ type loop struct {
 
 func newLoop(f *Front) (*loop, error) {
 	l := &loop{front: f, in: make([]byte, f.cfg.RequestBytes), poller: -1, bell: -1, batch: 1}
+	l.wake = func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.ring()
+	}
 	l.answerer = f.cfg.Answerer(l.known)
 	l.fresh.limit, l.partial.limit, l.idle.limit = f.cfg.FirstTimeout, f.cfg.FirstTimeout, f.cfg.IdleTimeout
 	var err error

@@ -53,14 +53,15 @@ func (l *loop) waitingFor(limit time.Duration) *queue {
 	return q
 }
 
-// known has the loop send an answer. It may be called from any goroutine.
-func (l *loop) known(later *Later) {
+// known notes that an answer can be sent. The loop does so after wake. It may be called from any goroutine.
+func (l *loop) known(later *Later) (wake func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.answers = append(l.answers, later)
-	if len(l.answers) == 1 {
-		l.ring()
+	if len(l.answers) > 1 {
+		return nil // the first one's is to be called
 	}
+	return l.wake
 }
 
 // deliver sends the answers that are known.

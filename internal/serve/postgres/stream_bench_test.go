@@ -142,7 +142,7 @@ func BenchmarkStreamCallers(b *testing.B) {
 				WaitMax: time.Minute, CommitTimeout: 10 * time.Second, RetryFor: time.Minute, KeyTTL: time.Hour, Log: slog.New(slog.DiscardHandler),
 			}, schema, db.Stream(schema))
 			callers(b, func(ctx context.Context) error {
-				_, waiting, err := s.Begin(stream.Request{Records: records}, nil)
+				_, waiting, err := s.Begin(ctx, stream.Request{Records: records}, nil)
 				if err == nil {
 					_, err = waiting.Receipt(ctx)
 				}

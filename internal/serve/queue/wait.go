@@ -16,22 +16,33 @@ import (
 // queue ends the wait with Answer.
 type Ticket struct {
 	done      chan struct{}
-	ready     func() // may be nil
-	err       error  // set before done is closed
+	ready     func() (wake func()) // may be nil
+	err       error                // set before done is closed
 	abandoned atomic.Bool
 }
 
 // Open prepares a ticket for use. ready, if it is not nil, is called at the end of the wait. It
-// must not block, because the owner of the queue may hold a lock.
-func (t *Ticket) Open(ready func()) { t.done, t.ready = make(chan struct{}), ready }
+// must not block, because the owner of the queue may hold a lock. What it returns, if that is not
+// nil, is called after the other tickets of the group are answered too.
+func (t *Ticket) Open(ready func() (wake func())) { t.done, t.ready = make(chan struct{}), ready }
 
 // Answer ends the wait. It is called once; what the owner has set before may be read
-// after Wait or Join.
-func (t *Ticket) Answer(err error) {
+// after Wait or Join. It appends to wakes, for Wake.
+func (t *Ticket) Answer(err error, wakes []func()) []func() {
 	t.err = err
 	close(t.done)
 	if t.ready != nil {
-		t.ready()
+		if wake := t.ready(); wake != nil {
+			return append(wakes, wake)
+		}
+	}
+	return wakes
+}
+
+// Wake follows Answer.
+func Wake(wakes []func()) {
+	for _, wake := range wakes {
+		wake()
 	}
 }
 

@@ -44,7 +44,7 @@ func (s *Server) openFastLane(l *listener) error {
 		Socket: socket,
 		Shared: l.passed,
 		Loops:  loops,
-		Answerer: func(known func(*front.Later)) front.Answerer {
+		Answerer: func(known func(*front.Later) (wake func())) front.Answerer {
 			return newAnswerer(s.live, s.cfg.HeaderBytes, known)
 		},
 		Gate:         l,
@@ -174,7 +174,7 @@ func (c *conn) resume(p []byte) (int, error) {
 type answerer struct {
 	live   *live
 	stripe uint64 // of underway
-	known  func(*front.Later)
+	known  func(*front.Later) (wake func())
 	now    *loopRequest   // of the request that is being answered
 	free   []*loopRequest // of requests that have been
 	source bytes.Reader
@@ -188,7 +188,7 @@ type answerer struct {
 }
 
 // newAnswerer returns one that calls known when a request need not wait any more.
-func newAnswerer(l *live, headerBytes int, known func(*front.Later)) *answerer {
+func newAnswerer(l *live, headerBytes int, known func(*front.Later) (wake func())) *answerer {
 	a := &answerer{live: l, stripe: l.answerers.Add(1) % stripes, known: known}
 	a.now = a.newRequest()
 	a.in = bufio.NewReaderSize(&a.source, headerBytes)

@@ -23,7 +23,7 @@ type loopRequest struct {
 	ctx      fasthttp.RequestCtx
 	conn     loopConn
 	later    front.Later
-	ready    func() // sends later
+	ready    func() (wake func()) // front.Config says when
 
 	server *Server
 	entry  *entry
@@ -41,12 +41,12 @@ func (a *answerer) newRequest() *loopRequest {
 	}
 	x := &loopRequest{answerer: a}
 	x.later.Respond, x.later.Left = x.respond, func() { x.wait.Abandon() }
-	x.ready = func() { a.known(&x.later) }
+	x.ready = func() (wake func()) { return a.known(&x.later) }
 	return x
 }
 
 // whenReady returns what is to be called when the request need not wait any more; nil in the regular server, where x is nil.
-func (x *loopRequest) whenReady() func() {
+func (x *loopRequest) whenReady() func() (wake func()) {
 	if x == nil {
 		return nil
 	}

@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,7 +35,7 @@ type StreamRoute struct {
 type Stream interface {
 	// Begin makes a request's records as safe as the receipt says, which w has if it is not nil. See stream.Stream and its errors. It
 	// keeps no part of the HTTP request.
-	Begin(r stream.Request, ready func()) (receipt stream.Receipt, w stream.Waiting, err error)
+	Begin(ctx context.Context, r stream.Request, ready func() (wake func())) (receipt stream.Receipt, w stream.Waiting, err error)
 }
 
 // streamHandler serves one stream.
@@ -60,13 +61,14 @@ func (h *streamHandler) serve(ctx *fasthttp.RequestCtx, x *loopRequest) handled 
 	if !ok {
 		return fits
 	}
-	receipt, w, err := h.route.Stream.Begin(r, x.whenReady())
+	wait := h.deadlines.Context(now)
+	receipt, w, err := h.route.Stream.Begin(wait, r, x.whenReady())
 	switch {
 	case w != nil && x != nil:
 		x.later.Limit, x.wait = h.route.Timeout, &streamWait{h, w, r.Key != ""}
 		return begins
 	case w != nil:
-		receipt, err = w.Receipt(h.deadlines.Context(now))
+		receipt, err = w.Receipt(wait)
 	case errors.Is(err, queue.ErrShared):
 		return slow
 	}

@@ -46,9 +46,11 @@ func (s *streamSink) Sweep(context.Context, stream.Keep, int) (int, error) { ret
 // storeFunc is a function as a Stream.
 type storeFunc func(ctx context.Context, r stream.Request) (stream.Receipt, error)
 
-func (f storeFunc) Begin(r stream.Request, ready func()) (stream.Receipt, stream.Waiting, error) {
+func (f storeFunc) Begin(_ context.Context, r stream.Request, ready func() func()) (stream.Receipt, stream.Waiting, error) {
 	if ready != nil {
-		ready()
+		if wake := ready(); wake != nil {
+			wake()
+		}
 	}
 	return stream.Receipt{}, storing{f, r}, nil
 }

@@ -27,17 +27,17 @@ type nameKey struct{ name, key string }
 // queue.ErrUnknown. After any other error nothing was stored: queue.ErrOverloaded,
 // ErrTooLarge, ErrKeyReused, ErrBadKey, ErrClosed, or an error of the disk.
 func (s *Spool) Append(ctx context.Context, name string, e queue.Entry) (replayed bool, err error) {
-	a, err := s.Begin(name, e, nil)
+	a, err := s.Begin(ctx, name, e, nil)
 	if err != nil {
 		return false, err
 	}
 	return a.Appended(ctx)
 }
 
-// Begin is Append without waiting. ready, if it is not nil, is called when Appended need not wait any more: once, perhaps before Begin
-// returns. If an entry with the same key is being stored, Appended waits for that one. With ready, the error is queue.ErrShared instead,
-// and nothing has happened.
-func (s *Spool) Begin(name string, e queue.Entry, ready func()) (queue.Appending, error) {
+// Begin is Append without the wait for the disk. ready, if it is not nil, is called when Appended need not wait any more: see
+// queue.Ticket. If an entry with the same key is being stored, Begin waits for that one. With ready, the error is queue.ErrShared
+// instead, and nothing has happened.
+func (s *Spool) Begin(ctx context.Context, name string, e queue.Entry, ready func() (wake func())) (queue.Appending, error) {
 	if err := queue.CheckKey(e.Key); err != nil {
 		return nil, err
 	}
@@ -45,16 +45,34 @@ func (s *Spool) Begin(name string, e queue.Entry, ready func()) (queue.Appending
 		e.At = time.Now()
 	}
 	e.At, e.Expires = e.At.Truncate(time.Microsecond), e.Expires.Truncate(time.Microsecond) // as the file has them
-	t, other, err := s.admit(name, e, ready)
-	switch {
-	case err != nil:
-		return nil, err
-	case other == nil:
-		return t, nil
-	case ready != nil:
-		return nil, queue.ErrShared
+	for {
+		t, other, err := s.admit(name, e, ready)
+		switch {
+		case err != nil:
+			return nil, err
+		case other == nil:
+			return t, nil
+		case ready != nil:
+			return nil, queue.ErrShared
+		}
+		kept := groupKey{accepted: other.At}
+		if !kept.is(&e, s.now(name)) { // another request with the key: it is stored first
+			if _, err := other.Join(ctx, true); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		switch retry, err := other.Join(ctx, other.Fingerprint == e.Fingerprint); {
+		case err != nil:
+			return nil, err
+		case !retry:
+			s.counters.replayed.Add(1)
+			known := &ticket{replayed: true}
+			known.Open(nil)
+			known.Answer(nil, nil)
+			return known, nil
+		}
 	}
-	return &joined{other, s, e}, nil
 }
 
 // Appended implements queue.Appending.
@@ -63,44 +81,8 @@ func (t *ticket) Appended(ctx context.Context) (replayed bool, err error) {
 	return err == nil && t.replayed, err
 }
 
-// joined is an entry that waits for another one with the same key.
-type joined struct {
-	other *ticket
-	spool *Spool
-	entry queue.Entry
-}
-
-// Appended implements queue.Appending.
-func (j *joined) Appended(ctx context.Context) (replayed bool, err error) {
-	s, name := j.spool, j.other.name
-	for other := j.other; ; {
-		kept := groupKey{accepted: other.At}
-		if kept.is(&j.entry, s.now(name)) {
-			retry, err := other.Join(ctx, other.Fingerprint == j.entry.Fingerprint)
-			if err == nil && !retry {
-				s.counters.replayed.Add(1)
-			}
-			if !retry {
-				return err == nil, err
-			}
-		} else if _, err := other.Join(ctx, true); err != nil { // another request with the key: it is stored first
-			return false, err
-		}
-		var t *ticket
-		if t, other, err = s.admit(name, j.entry, nil); err != nil {
-			return false, err
-		}
-		if t != nil {
-			return t.Appended(ctx)
-		}
-	}
-}
-
-// Abandon implements queue.Appending. The other entry is not this one's to abandon.
-func (*joined) Abandon() {}
-
 // admit queues an entry, or returns the ticket of the one with the same key. ready is that of Ticket.Open.
-func (s *Spool) admit(name string, e queue.Entry, ready func()) (t, other *ticket, err error) {
+func (s *Spool) admit(name string, e queue.Entry, ready func() (wake func())) (t, other *ticket, err error) {
 	t = &ticket{Entry: e, name: name, size: len(e.Payload) + len(e.Key) + len(name)}
 	t.Open(ready)
 	id := nameKey{name, e.Key}

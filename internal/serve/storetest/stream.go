@@ -227,10 +227,10 @@ func trySend(t testing.TB, s *stream.Stream, key, body string) (stream.Outcome, 
 
 // store stores a request, and waits until that is done.
 func store(ctx context.Context, s interface {
-	Begin(r stream.Request, ready func()) (stream.Receipt, stream.Waiting, error)
+	Begin(ctx context.Context, r stream.Request, ready func() func()) (stream.Receipt, stream.Waiting, error)
 }, r stream.Request,
 ) (stream.Receipt, error) {
-	receipt, waiting, err := s.Begin(r, nil)
+	receipt, waiting, err := s.Begin(ctx, r, nil)
 	if waiting == nil {
 		return receipt, err
 	}

@@ -35,7 +35,7 @@ func testStreamOrder(t *testing.T, b StreamBackend) {
 					if device%4 == 0 { // of two devices
 						body += fmt.Sprintf("\n{\"id\":%d,\"device\":%d}", next+100000, (device+1)%devices+1)
 					}
-					if _, _, err := s.Begin(request(t, s, "", body), nil); err != nil {
+					if _, _, err := s.Begin(t.Context(), request(t, s, "", body), nil); err != nil {
 						t.Error(err)
 					}
 					next++

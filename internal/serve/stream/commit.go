@@ -84,33 +84,46 @@ type Waiting interface {
 
 // Begin queues a request's records and does not wait until they are stored. If w is nil, the
 // receipt is already known. Otherwise w has it, and ready, if it is not nil, is called when Receipt
-// need not wait any more: once, perhaps before Begin returns, and with locks held.
+// need not wait any more: see queue.Ticket.
 //
-// If a request with the same key is queued or being committed, Receipt waits for that one. With
-// ready, the error is queue.ErrShared instead, and nothing has happened.
-func (s *Stream) Begin(r Request, ready func()) (receipt Receipt, w Waiting, err error) {
+// If a request with the same key is queued or being committed, Begin waits for that one, or until
+// ctx ends. With ready, the error is queue.ErrShared instead, and nothing has happened.
+func (s *Stream) Begin(ctx context.Context, r Request, ready func() (wake func())) (receipt Receipt, w Waiting, err error) {
 	known := Receipt{Outcome: Outcome{Stored: r.Records.Len(), Refused: r.Refused}, Pending: s.cfg.Memory}
 	if r.Key == "" && r.Records.Len() == 0 {
 		s.counters.refusedSchema.Add(uint64(len(r.Refused)))
 		known.Ack = s.Ack()
 		return known, nil, nil
 	}
-	t, other, err := s.admit(r, time.Now(), ready)
-	switch {
-	case err != nil:
-		return Receipt{}, nil, err
-	case s.cfg.Memory && other != nil && other.Fingerprint != r.Fingerprint:
-		s.counters.rejected(queue.ErrKeyReused)
-		return Receipt{}, nil, queue.ErrKeyReused
-	case s.cfg.Memory:
-		known.Ack = AckMemory
-		return known, nil, nil
-	case other == nil:
-		return Receipt{}, t, nil
-	case ready != nil:
-		return Receipt{}, nil, queue.ErrShared
+	for {
+		t, other, err := s.admit(r, time.Now(), ready)
+		same := other == nil || other.Fingerprint == r.Fingerprint
+		switch {
+		case err != nil:
+			return Receipt{}, nil, err
+		case s.cfg.Memory && same:
+			known.Ack = AckMemory
+			return known, nil, nil
+		case other == nil:
+			return Receipt{}, t, nil
+		case ready != nil:
+			return Receipt{}, nil, queue.ErrShared
+		}
+		retry, err := false, queue.ErrKeyReused
+		if !s.cfg.Memory {
+			retry, err = other.Join(ctx, same)
+		}
+		switch {
+		case err != nil:
+			s.counters.rejected(err)
+			return Receipt{}, nil, err
+		case !retry:
+			s.counters.replayed.Add(1)
+			outcome := other.result
+			outcome.Replayed = true
+			return s.receipt(outcome), nil, nil
+		}
 	}
-	return Receipt{}, &joined{other, s, r}, nil
 }
 
 // ticket is a request that was accepted. Result and outcome are set before it is answered.
@@ -134,42 +147,8 @@ func (t *ticket) Receipt(ctx context.Context) (Receipt, error) {
 	return t.stream.receipt(t.result), nil
 }
 
-// joined is a request that waits for another one with the same key.
-type joined struct {
-	other   *ticket
-	stream  *Stream
-	request Request
-}
-
-// Receipt implements Waiting.
-func (j *joined) Receipt(ctx context.Context) (Receipt, error) {
-	for other := j.other; ; {
-		retry, err := other.Join(ctx, other.Fingerprint == j.request.Fingerprint)
-		switch {
-		case err != nil:
-			j.stream.counters.rejected(err)
-			return Receipt{}, err
-		case !retry:
-			j.stream.counters.replayed.Add(1)
-			outcome := other.result
-			outcome.Replayed = true
-			return j.stream.receipt(outcome), nil
-		}
-		var t *ticket
-		if t, other, err = j.stream.admit(j.request, time.Now(), nil); err != nil {
-			return Receipt{}, err
-		}
-		if t != nil {
-			return t.Receipt(ctx)
-		}
-	}
-}
-
-// Abandon implements Waiting. The other request is not this one's to abandon.
-func (*joined) Abandon() {}
-
 // admit queues a request, or returns the queued one with the same key. ready is that of Ticket.Open.
-func (s *Stream) admit(r Request, now time.Time, ready func()) (t, other *ticket, err error) {
+func (s *Stream) admit(r Request, now time.Time, ready func() (wake func())) (t, other *ticket, err error) {
 	if err := queue.CheckKey(r.Key); err != nil {
 		return nil, nil, err
 	}

@@ -14,9 +14,9 @@ import (
 
 // Spool is the local queue of a Spooled.
 type Spool interface {
-	// Begin queues an entry and does not wait until it is on disk. ready is as in Stream.Begin. Errors
-	// are those of package queue, or the disk's.
-	Begin(name string, e queue.Entry, ready func()) (queue.Appending, error)
+	// Begin queues an entry and does not wait until it is on disk. ctx and ready are as in
+	// Stream.Begin. Errors are those of package queue, or the disk's.
+	Begin(ctx context.Context, name string, e queue.Entry, ready func() (wake func())) (queue.Appending, error)
 	// Drain hands the groups of a name to a destination, at most bytes at once, until ctx
 	// ends or a group is damaged.
 	Drain(ctx context.Context, name string, bytes int, to queue.Destination) error
@@ -108,7 +108,7 @@ func (s *Spooled) Close(ctx context.Context) error {
 
 // Begin is Stream.Begin. The receipt is known when the records are in the spool. Outcome.Stored
 // counts them; it does not say what the database refuses later.
-func (s *Spooled) Begin(r Request, ready func()) (receipt Receipt, w Waiting, err error) {
+func (s *Spooled) Begin(ctx context.Context, r Request, ready func() (wake func())) (receipt Receipt, w Waiting, err error) {
 	receipt = Receipt{Outcome: Outcome{Stored: r.Records.Len(), Refused: r.Refused}, Ack: s.Ack(), Pending: true}
 	if r.Key == "" && r.Records.Len() == 0 {
 		s.counters.refusedSchema.Add(uint64(len(r.Refused)))
@@ -125,7 +125,7 @@ func (s *Spooled) Begin(r Request, ready func()) (receipt Receipt, w Waiting, er
 	if e.Payload, err = appendRecords(make([]byte, 0, r.Records.Size()+64), r.Records, 0, e.Rows, refused); err != nil {
 		return Receipt{}, nil, err
 	}
-	a, err := s.spool.Begin(s.name, e, ready)
+	a, err := s.spool.Begin(ctx, s.name, e, ready)
 	if err != nil {
 		s.counters.rejected(err)
 		return Receipt{}, nil, err

@@ -24,13 +24,13 @@ type quietSpool struct {
 	known   bool
 }
 
-func (q *quietSpool) Begin(_ string, e queue.Entry, ready func()) (queue.Appending, error) {
+func (q *quietSpool) Begin(_ context.Context, _ string, e queue.Entry, ready func() func()) (queue.Appending, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.entries = append(q.entries, e)
 	t := new(appended)
 	t.Open(ready)
-	t.Answer(nil)
+	queue.Wake(t.Answer(nil, nil))
 	return t, nil
 }
 
@@ -508,7 +508,7 @@ func TestSpooledClock(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, key := range []string{"", "key"} {
-			_, w, err := s.Begin(Request{Records: records, Key: key}, nil)
+			_, w, err := s.Begin(t.Context(), Request{Records: records, Key: key}, nil)
 			if err == nil {
 				_, err = w.Receipt(t.Context())
 			}

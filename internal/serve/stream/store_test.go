@@ -10,13 +10,13 @@ func (s *Stream) Commit(ctx context.Context, r Request) (Outcome, error) {
 
 // Accept queues a request.
 func (s *Stream) Accept(r Request) error {
-	_, _, err := s.Begin(r, nil)
+	_, _, err := s.Begin(context.Background(), r, nil)
 	return err
 }
 
 // Store is Commit with the receipt.
 func (s *Stream) Store(ctx context.Context, r Request) (Receipt, error) {
-	receipt, w, err := s.Begin(r, nil)
+	receipt, w, err := s.Begin(ctx, r, nil)
 	if w == nil {
 		return receipt, err
 	}
