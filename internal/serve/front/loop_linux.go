@@ -202,7 +202,7 @@ type loop struct {
 	fresh    queue    // have sent nothing yet
 	idle     queue    // have been answered
 	partial  queue    // have sent a part of a request
-	waiting  []*queue // for answers, by their limits
+	queues   []*queue // these three, and those that wait for answers, by their limits
 	sent     []*Later // room for answers
 	begun    bool     // requests wait since the last round
 	spare    *conn
@@ -228,7 +228,9 @@ func newLoop(f *Front) (*loop, error) {
 		l.ring()
 	}
 	l.answerer = f.cfg.Answerer(l.known)
-	l.fresh.limit, l.partial.limit, l.idle.limit = f.cfg.FirstTimeout, f.cfg.FirstTimeout, f.cfg.IdleTimeout
+	l.queues = []*queue{&l.fresh, &l.idle, &l.partial}
+	l.fresh = queue{limit: f.cfg.FirstTimeout, over: func(c *conn) { l.handOver(c, Handed{Read: c.held, Expired: true}) }}
+	l.idle, l.partial = queue{limit: f.cfg.IdleTimeout, over: l.close}, l.fresh
 	var err error
 	if l.poller, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("epoll_create: %w", err)
@@ -466,7 +468,7 @@ func (l *loop) answer(c *conn, request []byte) {
 		l.hold(c, request, c.size)
 		return
 	}
-	response, keep, ok := l.answerer.Repeat(l.out[:0], request, c.peer)
+	response, keep, ok := l.answerer.Repeat(l.out[:0], request)
 	if !ok {
 		head, body, plain := Plain(request)
 		switch size := head + body; {
@@ -647,11 +649,10 @@ func (l *loop) handOver(c *conn, h Handed) {
 // timeout returns the milliseconds until something is due; -1: nothing will be.
 func (l *loop) timeout() int {
 	due := l.resumeAt
-	for _, q := range []*queue{&l.fresh, &l.idle, &l.partial} {
-		due = q.earlier(due)
-	}
-	for _, q := range l.waiting {
-		due = q.earlier(due)
+	for _, q := range l.queues {
+		if at := q.due(); !at.IsZero() && (due.IsZero() || at.Before(due)) {
+			due = at
+		}
 	}
 	if due.IsZero() {
 		return -1
@@ -659,20 +660,11 @@ func (l *loop) timeout() int {
 	return int(max(0, (due.Sub(l.now)+time.Millisecond-1)/time.Millisecond))
 }
 
-// expire ends connections that have waited too long.
+// expire ends the waits that have taken too long.
 func (l *loop) expire() {
-	for c := l.fresh.overdue(l.now); c != nil; c = l.fresh.overdue(l.now) {
-		l.handOver(c, Handed{Expired: true})
-	}
-	for c := l.idle.overdue(l.now); c != nil; c = l.idle.overdue(l.now) {
-		l.close(c)
-	}
-	for c := l.partial.overdue(l.now); c != nil; c = l.partial.overdue(l.now) {
-		l.handOver(c, Handed{Read: c.held, Expired: true})
-	}
-	for _, q := range l.waiting {
+	for _, q := range l.queues {
 		for c := q.overdue(l.now); c != nil; c = q.overdue(l.now) {
-			l.finish(c.later, true)
+			q.over(c)
 		}
 	}
 }

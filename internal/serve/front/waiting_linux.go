@@ -43,13 +43,13 @@ func (l *loop) begin(c *conn, later *Later) {
 
 // waitingFor returns the connections whose answers have a limit.
 func (l *loop) waitingFor(limit time.Duration) *queue {
-	for _, q := range l.waiting {
+	for _, q := range l.queues[3:] {
 		if q.limit == limit {
 			return q
 		}
 	}
-	q := &queue{limit: limit}
-	l.waiting = append(l.waiting, q)
+	q := &queue{limit: limit, over: func(c *conn) { l.finish(c.later, true) }}
+	l.queues = append(l.queues, q)
 	return q
 }
 

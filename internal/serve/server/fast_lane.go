@@ -211,7 +211,7 @@ func (a *answerer) Answer(dst, request []byte, body int, peer netip.AddrPort) (r
 	case quick:
 		at := arrival(&x.ctx)
 		response, keep, ok = a.conclude(dst, x, at)
-		if ok && x.page != (feed.CachedPage{}) && x.ctx.Response.StatusCode() == fasthttp.StatusOK && a.live.rate == nil {
+		if ok && x.page != (feed.CachedPage{}) && x.ctx.Response.StatusCode() == fasthttp.StatusOK && a.live.rate == nil && x.server.cfg.AccessLog == nil {
 			a.remember(x, request, response[len(dst):], keep)
 		}
 	default:

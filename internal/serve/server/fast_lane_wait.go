@@ -45,14 +45,6 @@ func (a *answerer) newRequest() *loopRequest {
 	return x
 }
 
-// whenReady returns what is to be called when the request need not wait any more; nil in the regular server, where x is nil.
-func (x *loopRequest) whenReady() func() (wake func()) {
-	if x == nil {
-		return nil
-	}
-	return x.ready
-}
-
 // respond is front.Later's Respond.
 func (x *loopRequest) respond(dst []byte, over bool) (response []byte, keep bool) {
 	if x.server.draining.Load() {

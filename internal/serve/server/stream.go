@@ -52,6 +52,10 @@ func newStreamHandler(s *Server, r StreamRoute) *streamHandler {
 
 // serve is a handler.
 func (h *streamHandler) serve(ctx *fasthttp.RequestCtx, x *loopRequest) handled {
+	var ready func() (wake func())
+	if x != nil {
+		ready = x.ready
+	}
 	fits := slow
 	if header := &ctx.Request.Header; x != nil || !large(header) && len(header.ContentEncoding()) == 0 {
 		fits = quick
@@ -62,7 +66,7 @@ func (h *streamHandler) serve(ctx *fasthttp.RequestCtx, x *loopRequest) handled 
 		return fits
 	}
 	wait := h.deadlines.Context(now)
-	receipt, w, err := h.route.Stream.Begin(wait, r, x.whenReady())
+	receipt, w, err := h.route.Stream.Begin(wait, r, ready)
 	switch {
 	case w != nil && x != nil:
 		x.later.Limit, x.wait = h.route.Timeout, &streamWait{h, w, r.Key != ""}
