@@ -41,10 +41,12 @@ func (s *Server) openFastLane(l *listener) error {
 	l.socket = socket
 	l.writeTimeout = s.cfg.WriteTimeout
 	l.front, err = front.Open(front.Config{
-		Socket:       socket,
-		Shared:       l.passed,
-		Loops:        loops,
-		Answerer:     func(known func(*front.Later) func()) front.Answerer { return newAnswerer(s.live, s.cfg.HeaderBytes, known) },
+		Socket: socket,
+		Shared: l.passed,
+		Loops:  loops,
+		Answerer: func(known func(*front.Later) func()) front.Answerer {
+			return newAnswerer(s.live, s.cfg.HeaderBytes, known)
+		},
 		Gate:         l,
 		Refusal:      l.refusal,
 		RequestBytes: s.cfg.HeaderBytes + bodySmall,
