@@ -61,7 +61,9 @@ func serveBucket(ctx context.Context, p plant) error {
 	}
 	f, err := front.Open(front.Config{
 		Socket: socket, Loops: 1, RequestBytes: 4096, Gate: new(openGate),
-		Answerer:     func() front.Answerer { return &bucketAnswerer{newBucket(p.rate, bucketBurst(p.rate))} },
+		Answerer: func(func(*front.Later)) front.Answerer {
+			return &bucketAnswerer{newBucket(p.rate, bucketBurst(p.rate))}
+		},
 		FirstTimeout: time.Minute, IdleTimeout: time.Hour,
 	})
 	if err != nil {
@@ -78,7 +80,7 @@ func serveBucket(ctx context.Context, p plant) error {
 	}()
 	<-ctx.Done()
 	err = f.StopAccepting(false)
-	f.End()
+	f.End(context.WithoutCancel(ctx))
 	<-handed
 	return errors.Join(err, unix.Close(socket))
 }
@@ -99,7 +101,15 @@ func (g *openGate) Leave() { g.open.Add(-1) }
 type bucketAnswerer struct{ bucket *bucket }
 
 // Repeat implements front.Answerer: every request takes a token.
-func (*bucketAnswerer) Repeat(dst, _ []byte) ([]byte, bool, bool) { return dst, false, false }
+func (*bucketAnswerer) Repeat(dst, _ []byte, _ netip.AddrPort) ([]byte, bool, bool) { return dst, false, false }
+
+// Takes implements front.Answerer: a request with a body is not plain.
+func (*bucketAnswerer) Takes([]byte, netip.AddrPort) bool { return false }
+
+// Begin implements front.Answerer.
+func (*bucketAnswerer) Begin(dst, _ []byte, _ int, _ netip.AddrPort) ([]byte, bool, bool, *front.Later) {
+	return dst, false, false, nil
+}
 
 // Answer implements front.Answerer.
 func (a *bucketAnswerer) Answer(dst, _ []byte, _ netip.AddrPort) (response []byte, keep, ok bool) {

@@ -85,14 +85,17 @@ func MySQLConfig(u URL, name string) (*mysql.Config, error) {
 	return config, nil
 }
 
-// mysqlConfig reads the address and its files. Parameters that the driver does not know are refused: it would send
-// them as variables of the session.
+// mysqlConfig reads the address and its files. Parameters that the driver does not know are variables of the session,
+// except those that look like one of TLS.
 func mysqlConfig(u URL) (*mysql.Config, error) {
 	config, err := mysql.ParseDSN(u.DSN())
 	if err != nil {
 		return nil, errors.New(withoutPassword(err))
 	}
 	for name := range config.Params {
+		if !strings.Contains(name, "ssl") && !strings.Contains(name, "tls") && !strings.Contains(name, "cert") {
+			continue
+		}
 		return nil, fmt.Errorf("%s is no parameter of the address; TLS has tls, ssl-ca, ssl-cert and ssl-key", name)
 	}
 	if u.tls == (TLSFiles{}) {
@@ -119,7 +122,7 @@ func ConnectMySQL(ctx context.Context, config *mysql.Config) (*MySQLSession, err
 	if err != nil {
 		return nil, err
 	}
-	return &MySQLSession{Conn: conn}, nil
+	return &MySQLSession{MySQLConn: conn.(MySQLConn)}, nil
 }
 
 // withoutPassword returns the text of a driver's error about a DSN only if it cannot
@@ -147,10 +150,21 @@ func checkCharset(dsn string) error {
 	return nil
 }
 
+// MySQLConn is a connection of the driver.
+type MySQLConn interface {
+	driver.Conn
+	driver.ConnPrepareContext
+	driver.ExecerContext
+	driver.QueryerContext
+	driver.Pinger
+	driver.SessionResetter
+	driver.Validator
+}
+
 // MySQLSession is one connection. One goroutine uses it at a time.
 type MySQLSession struct {
-	Conn   driver.Conn // go-sql-driver's, which implements every interface of package driver
-	ID     uint64      // the server's number for the connection
+	MySQLConn
+	ID     uint64 // the server's number for the connection
 	Server MySQLServer
 }
 
@@ -163,7 +177,7 @@ func (m *MySQLConnector) Connect(ctx context.Context) (*MySQLSession, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
-	s := &MySQLSession{Conn: conn}
+	s := &MySQLSession{MySQLConn: conn.(MySQLConn)}
 	if err := s.setUp(ctx, m.statementTimeout); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
@@ -178,9 +192,8 @@ func (m *MySQLConnector) Kill(ctx context.Context, id uint64) error {
 		return fmt.Errorf("kill connection %d: %w", id, err)
 	}
 	defer conn.Close()
-	err = (&MySQLSession{Conn: conn}).Exec(ctx, "KILL "+strconv.FormatUint(id, 10))
-	var refused *mysql.MySQLError
-	if errors.As(err, &refused) && refused.Number == errNoSuchThread {
+	err = (&MySQLSession{MySQLConn: conn.(MySQLConn)}).Exec(ctx, "KILL "+strconv.FormatUint(id, 10))
+	if refused, ok := errors.AsType[*mysql.MySQLError](err); ok && refused.Number == errNoSuchThread {
 		return nil
 	}
 	if err != nil {
@@ -232,8 +245,7 @@ func (s *MySQLSession) setUp(ctx context.Context, statementTimeout time.Duration
 }
 
 func explainSettings(err error) error {
-	var refused *mysql.MySQLError
-	if errors.As(err, &refused) && refused.Number == errUnknownEngine {
+	if refused, ok := errors.AsType[*mysql.MySQLError](err); ok && refused.Number == errUnknownEngine {
 		return fmt.Errorf("the server has no InnoDB, which is required; start it without skip-innodb (%w)", err)
 	}
 	return fmt.Errorf("set the session's variables: %w", err)
@@ -261,7 +273,7 @@ func pinnedMode(mode string) string {
 
 // Exec runs one statement without parameters.
 func (s *MySQLSession) Exec(ctx context.Context, sql string) error {
-	_, err := s.Conn.(driver.ExecerContext).ExecContext(ctx, sql, nil)
+	_, err := s.ExecContext(ctx, sql, nil)
 	return err
 }
 
@@ -271,7 +283,7 @@ func (s *MySQLSession) Query(ctx context.Context, sql string, params ...driver.V
 	for i, value := range params {
 		named[i] = driver.NamedValue{Ordinal: i + 1, Value: value}
 	}
-	rows, err := s.Conn.(driver.QueryerContext).QueryContext(ctx, sql, named)
+	rows, err := s.QueryContext(ctx, sql, named)
 	if err != nil {
 		return nil, err
 	}

@@ -18,12 +18,12 @@ type Pool struct {
 }
 
 // DefaultPool returns the pool that is used without configuration. Max is (cores x 2) + 1,
-// the usual starting point for one disk. It assumes that the database has as many cores as
-// this machine.
+// the usual starting point for one disk, and at most 17, because small managed databases grant
+// 20 connections. It assumes that the database has as many cores as this machine.
 func DefaultPool(cores int) Pool {
 	return Pool{
 		Min:              1,
-		Max:              2*cores + 1,
+		Max:              min(2*cores+1, 17),
 		MaxLifetime:      30 * time.Minute,
 		MaxIdleTime:      5 * time.Minute,
 		ConnectTimeout:   5 * time.Second,

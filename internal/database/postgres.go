@@ -212,3 +212,20 @@ func (o *optionalParams) forget(err error) bool {
 	}
 	return false
 }
+
+// PostgresTexts returns the rows of a small result as text, NULL as "". The arguments are text. Nothing stays
+// prepared.
+func PostgresTexts(ctx context.Context, conn *pgconn.PgConn, sql string, args ...string) ([][]string, error) {
+	params := make([][]byte, len(args))
+	for i, arg := range args {
+		params[i] = []byte(arg)
+	}
+	result := conn.ExecParams(ctx, sql, params, nil, nil, nil).Read()
+	rows := make([][]string, len(result.Rows))
+	for i, row := range result.Rows {
+		for _, cell := range row {
+			rows[i] = append(rows[i], string(cell))
+		}
+	}
+	return rows, result.Err
+}

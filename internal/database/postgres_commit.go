@@ -133,13 +133,11 @@ func (c *canceller) HandleUnwatchAfterCancel() {
 		_ = c.conn.Conn().SetDeadline(time.Time{})
 		return
 	}
-	late := time.NewTimer(time.Until(c.until))
-	defer late.Stop()
 	select {
 	case <-c.sent:
 		c.guard.asked.Store(false)
 		_ = c.conn.Conn().SetDeadline(time.Time{})
-	case <-late.C:
+	case <-time.After(time.Until(c.until)):
 		_ = c.conn.Close(context.Background())
 	}
 }

@@ -124,3 +124,9 @@ func sameNamespace(a, b string) (bool, error) {
 	second, err := os.Readlink(filepath.Join(b, "ns/net"))
 	return first == second, err
 }
+
+// IsLoopback reports whether a host, a name or an address, is this machine's loopback.
+func IsLoopback(host string) bool {
+	address, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && address.Unmap().IsLoopback()
+}

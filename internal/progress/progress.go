@@ -98,13 +98,12 @@ func (t *Task) paint() {
 	if t.meter.width != nil {
 		interval = barInterval
 	}
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
+	ticker := time.Tick(interval)
 	for {
 		select {
 		case <-t.stop:
 			return
-		case now := <-ticker.C:
+		case now := <-ticker:
 			if t.meter.width != nil {
 				io.WriteString(t.meter.w, "\r"+t.status(now).bar(t.meter.width()-1)+"\x1b[K")
 			} else {

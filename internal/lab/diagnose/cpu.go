@@ -3,6 +3,7 @@ package diagnose
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"spillway/internal/lab/result"
 	"spillway/internal/lab/sheet"
@@ -221,16 +222,10 @@ func (s *step) ownQuota(p *process) bool {
 // targetFull reports whether the service used all of its divided cores itself, which shows what stops it even if other programs
 // disturbed the load generator on its own.
 func (s *step) targetFull() bool {
-	if s.load == nil || s.load.Total.Validity != result.HostContended {
-		return false
-	}
-	for i := range s.load.Total.Hosts {
-		share := &s.load.Total.Hosts[i]
-		if share.Name == "target" && share.UsedShare() >= targetFull && share.ForeignShare() <= foreignMax {
-			return true
-		}
-	}
-	return false
+	return s.load != nil && s.load.Total.Validity == result.HostContended && slices.ContainsFunc(s.load.Total.Hosts,
+		func(h result.HostShare) bool {
+			return h.Name == "target" && h.UsedShare() >= targetFull && h.ForeignShare() <= foreignMax
+		})
 }
 
 // Shares of divided cores: that a service uses if it has none left, and that other programs may use without disturbing a step.

@@ -71,13 +71,10 @@ func (c *comparison) serial() Verdict {
 
 // oneWorker reports whether the service has one worker without threads, which does not accept connections while it works.
 func (c *comparison) oneWorker() bool {
-	for _, p := range c.failing.processes {
+	return slices.ContainsFunc(c.failing.processes, func(p *process) bool {
 		processes := p.Value(result.ProcessesMax)
-		if p.role == result.RoleApplication && p.Value(result.ThreadsMax) <= processes && processes <= 2 {
-			return true
-		}
-	}
-	return false
+		return p.role == result.RoleApplication && p.Value(result.ThreadsMax) <= processes && processes <= 2
+	})
 }
 
 // retryPause is how long a client waits before it repeats the first packet of a connection, in seconds.

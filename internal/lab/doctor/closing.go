@@ -179,8 +179,7 @@ func (c *CloseCount) settle(ctx context.Context, probed []connection) error {
 		return err
 	}
 	defer client.Close()
-	again := time.NewTicker(closingEvery)
-	defer again.Stop()
+	again := time.Tick(closingEvery)
 	over := time.Now().Add(closingSettles)
 	for {
 		var closing int
@@ -191,7 +190,7 @@ func (c *CloseCount) settle(ctx context.Context, probed []connection) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-again.C:
+		case <-again:
 		}
 	}
 }

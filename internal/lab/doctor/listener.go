@@ -3,7 +3,6 @@ package doctor
 import (
 	"cmp"
 	"errors"
-	"net"
 	"net/url"
 	"strconv"
 	"strings"
@@ -45,11 +44,7 @@ func ParseTarget(text string) (Target, error) {
 	if err != nil || n < 1 || n > portMax || u.Hostname() == "" {
 		return Target{}, errors.New("no host and port: write http://HOST:PORT/PATH")
 	}
-	return Target{Port: n, Loopback: isLoopback(u.Hostname())}, nil
-}
-
-func isLoopback(host string) bool {
-	return host == "localhost" || net.ParseIP(host).IsLoopback()
+	return Target{Port: n, Loopback: netstat.IsLoopback(u.Hostname())}, nil
 }
 
 // ReadListener adds the socket that listens on a port of this host to the facts, and the open-file limits of its owner. It

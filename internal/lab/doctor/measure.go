@@ -153,7 +153,7 @@ func (b *bench) copyBoth(ctx context.Context, i int) error {
 	t := b.report.Tables[i]
 	b.config.Progress(fmt.Sprintf("copying at most %s of %s", sheet.Plural(b.config.CopyRows, "row"), t.Name))
 	name := b.name()
-	if err := b.dialect.copyTable(ctx, b.session, t, name, b.config.CopyRows); err != nil {
+	if err := run(ctx, b.session, b.dialect.copyTable(t, name, b.config.CopyRows)); err != nil {
 		return err
 	}
 	b.bare[i], b.copies[i] = name, name
@@ -173,7 +173,7 @@ func (b *bench) copyBoth(ctx context.Context, i int) error {
 		}
 	}
 	for _, copied := range slices.Compact([]string{name, b.copies[i]}) {
-		if err := b.dialect.analyze(ctx, b.session, copied); err != nil {
+		if err := run(ctx, b.session, fmt.Sprintf(b.dialect.analyze, copied)); err != nil {
 			return err
 		}
 	}

@@ -56,12 +56,13 @@ func (b *bench) build(ctx context.Context, one *indexed) error {
 	start := time.Now()
 	for i, c := range one.candidates {
 		one.indexes = append(one.indexes, fmt.Sprintf("%s_candidate_%d", one.table, i+1))
-		if err := b.dialect.index(ctx, b.session, one.table, one.indexes[i], c.Columns); err != nil {
+		columns := plans.WriteColumns(c.Columns, b.dialect.driver.Dialect().QuoteAlways)
+		if err := run(ctx, b.session, fmt.Sprintf(b.dialect.index, one.table, one.indexes[i], columns)); err != nil {
 			return fmt.Errorf("build (%s): %w", plans.ColumnList(c.Columns), err)
 		}
 	}
 	one.built = time.Since(start)
-	if err := b.dialect.analyze(ctx, b.session, one.table); err != nil {
+	if err := run(ctx, b.session, fmt.Sprintf(b.dialect.analyze, one.table)); err != nil {
 		return fmt.Errorf("gather statistics: %w", err)
 	}
 	for i, c := range one.candidates {

@@ -60,15 +60,13 @@ type dialect struct {
 	explain func(ctx context.Context, s session, sql string, args []value, limit time.Duration) (*Plan, error)
 	// begin prepares a session for copies of that many bytes.
 	begin func(ctx context.Context, s session, bytes int64) error
-	// copyTable creates a temporary table of at most so many rows, without indexes.
-	copyTable func(ctx context.Context, s session, t *plans.Table, name string, rows int64) error
+	// copyTable is the statement that creates a temporary table of at most so many rows, without indexes.
+	copyTable func(t *plans.Table, name string, rows int64) string
 	// duplicate creates a temporary table of a copy's rows, with the live table's indexes
 	// or without any.
 	duplicate func(ctx context.Context, s session, t *plans.Table, from, name string, indexed bool) error
-	// index builds an index with a name on a copy.
-	index func(ctx context.Context, s session, table, name string, columns []plans.IndexColumn) error
-	// analyze gathers statistics.
-	analyze func(ctx context.Context, s session, name string) error
+	index     string // the statement that builds an index with a name on a copy: table, name, columns
+	analyze   string // the statement that gathers statistics of a table
 	// indexBytes returns the size of that index, estimated if the server does not tell.
 	indexBytes func(ctx context.Context, s session, t *plans.Table, table, name string, columns []plans.IndexColumn) (bytes int64,
 		estimated bool, err error)

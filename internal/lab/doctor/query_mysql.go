@@ -26,8 +26,8 @@ func mysqlDialect() dialect {
 		readWrite:   "SET SESSION TRANSACTION READ WRITE",
 		explain:     mysqlExplain,
 		begin:       func(context.Context, session, int64) error { return nil },
-		copyTable: func(ctx context.Context, s session, t *plans.Table, name string, rows int64) error {
-			return run(ctx, s, fmt.Sprintf("CREATE TEMPORARY TABLE %s ENGINE=InnoDB SELECT * FROM %s LIMIT %d", name, t.Full.SQL(plans.MySQL), rows))
+		copyTable: func(t *plans.Table, name string, rows int64) string {
+			return fmt.Sprintf("CREATE TEMPORARY TABLE %s ENGINE=InnoDB SELECT * FROM %s LIMIT %d", name, t.Full.SQL(plans.MySQL), rows)
 		},
 		duplicate: func(ctx context.Context, s session, t *plans.Table, from, name string, indexed bool) error {
 			create := fmt.Sprintf("CREATE TEMPORARY TABLE %s LIKE %s", name, from)
@@ -36,12 +36,8 @@ func mysqlDialect() dialect {
 			}
 			return run(ctx, s, create, fmt.Sprintf("INSERT INTO %s SELECT * FROM %s", name, from))
 		},
-		index: func(ctx context.Context, s session, table, name string, columns []plans.IndexColumn) error {
-			return run(ctx, s, fmt.Sprintf("ALTER TABLE %s ADD INDEX %s (%s)", table, name, plans.WriteColumns(columns, plans.MySQL.QuoteAlways)))
-		},
-		analyze: func(ctx context.Context, s session, name string) error {
-			return run(ctx, s, "ANALYZE TABLE "+name)
-		},
+		index:      "ALTER TABLE %s ADD INDEX %s (%s)",
+		analyze:    "ANALYZE TABLE %s",
 		indexBytes: mysqlIndexBytes,
 		limit:      mysqlLimit,
 		tooLong: func(err error) bool {
@@ -94,12 +90,11 @@ func mysqlExplain(ctx context.Context, s session, text string, args []value, lim
 		}
 		return nil, err
 	}
-	seconds := time.Since(start).Seconds()
+	p.ExecutionSeconds = new(time.Since(start).Seconds())
 	after, err := mysqlReads(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	p.ExecutionSeconds = &seconds
 	p.RowsExamined = max(0, after-before-(before-idle))
 	return p, nil
 }

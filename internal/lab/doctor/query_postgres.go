@@ -32,21 +32,17 @@ func postgresDialect() dialect {
 			// Temporary tables do not use shared_buffers.
 			return run(ctx, s, fmt.Sprintf("SET temp_buffers = '%dkB'", max(tempBuffersLess, min(2*bytes, tempBuffersMax))>>10))
 		},
-		copyTable: func(ctx context.Context, s session, t *plans.Table, name string, rows int64) error {
+		copyTable: func(t *plans.Table, name string, rows int64) string {
 			sample := ""
 			if t.Rows > rows {
 				// SYSTEM samples pages of the whole table; LIMIT cuts the excess.
 				sample = fmt.Sprintf(" TABLESAMPLE SYSTEM (%.4f)", min(100, 110*float64(rows)/float64(t.Rows)))
 			}
-			return run(ctx, s, fmt.Sprintf("CREATE TEMP TABLE %s AS SELECT * FROM %s%s LIMIT %d", name, t.Full.SQL(plans.Postgres), sample, rows))
+			return fmt.Sprintf("CREATE TEMP TABLE %s AS SELECT * FROM %s%s LIMIT %d", name, t.Full.SQL(plans.Postgres), sample, rows)
 		},
 		duplicate: postgresDuplicate,
-		index: func(ctx context.Context, s session, table, name string, columns []plans.IndexColumn) error {
-			return run(ctx, s, fmt.Sprintf("CREATE INDEX %s ON %s (%s)", name, table, plans.WriteColumns(columns, plans.Postgres.QuoteAlways)))
-		},
-		analyze: func(ctx context.Context, s session, name string) error {
-			return run(ctx, s, "VACUUM (ANALYZE) "+name) // index-only scans need the visibility map
-		},
+		index:     "CREATE INDEX %[2]s ON %[1]s (%[3]s)",
+		analyze:   "VACUUM (ANALYZE) %s", // index-only scans need the visibility map
 		indexBytes: func(ctx context.Context, s session, _ *plans.Table, _, name string, _ []plans.IndexColumn) (int64, bool, error) {
 			rows, err := s.query(ctx, fmt.Sprintf("SELECT pg_relation_size('%s')", name))
 			if err != nil {

@@ -22,8 +22,8 @@ func sqliteDialect() dialect {
 		readWrite:   "PRAGMA query_only = off",
 		explain:     sqliteExplain,
 		begin:       func(context.Context, session, int64) error { return nil },
-		copyTable: func(ctx context.Context, s session, t *plans.Table, name string, rows int64) error {
-			return run(ctx, s, fmt.Sprintf("CREATE TEMP TABLE %s AS SELECT * FROM %s LIMIT %d", name, t.Full.SQL(plans.SQLite), rows))
+		copyTable: func(t *plans.Table, name string, rows int64) string {
+			return fmt.Sprintf("CREATE TEMP TABLE %s AS SELECT * FROM %s LIMIT %d", name, t.Full.SQL(plans.SQLite), rows)
 		},
 		duplicate: func(ctx context.Context, s session, t *plans.Table, from, name string, indexed bool) error {
 			err := run(ctx, s, fmt.Sprintf("CREATE TEMP TABLE %s AS SELECT * FROM %s", name, from))
@@ -34,10 +34,8 @@ func sqliteDialect() dialect {
 			}
 			return err
 		},
-		index: func(ctx context.Context, s session, table, name string, columns []plans.IndexColumn) error {
-			return run(ctx, s, fmt.Sprintf("CREATE INDEX temp.%s ON %s (%s)", name, table, plans.WriteColumns(columns, quote)))
-		},
-		analyze: func(ctx context.Context, s session, name string) error { return run(ctx, s, "ANALYZE temp."+name) },
+		index:   "CREATE INDEX temp.%[2]s ON %[1]s (%[3]s)",
+		analyze: "ANALYZE temp.%s",
 		indexBytes: func(ctx context.Context, s session, _ *plans.Table, table, _ string, columns []plans.IndexColumn) (int64, bool, error) {
 			rows, err := s.query(ctx, fmt.Sprintf("SELECT coalesce(sum(8 + %s), 0) FROM %s", lengths(columns, quote), table))
 			if err != nil {
@@ -80,7 +78,6 @@ func sqliteExplain(ctx context.Context, s session, text string, args []value, li
 		}
 		return nil, err
 	}
-	seconds := time.Since(start).Seconds()
-	p.ExecutionSeconds = &seconds
+	p.ExecutionSeconds = new(time.Since(start).Seconds())
 	return p, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"spillway/internal/database"
 	"spillway/internal/lab/sheet"
+	"spillway/internal/netstat"
 )
 
 // Server is what the checks know about a database server.
@@ -73,7 +74,7 @@ func isLocal(url database.URL) bool {
 		return false
 	}
 	host := cmp.Or(u.Hostname(), u.Query().Get("host"))
-	return host == "" || strings.HasPrefix(host, "/") || isLoopback(host)
+	return host == "" || strings.HasPrefix(host, "/") || netstat.IsLoopback(host)
 }
 
 // number reads a setting as a number; ok is false if it is none.

@@ -98,22 +98,11 @@ func openPostgres(ctx context.Context, url database.URL) (session, error) {
 }
 
 func (s postgresSession) query(ctx context.Context, text string, args ...value) ([][]string, error) {
-	params := make([][]byte, len(args))
+	params := make([]string, len(args))
 	for i, a := range args {
-		params[i] = []byte(a.text)
+		params[i] = a.text
 	}
-	result := s.conn.ExecParams(ctx, text, params, nil, nil, nil).Read()
-	if result.Err != nil {
-		return nil, result.Err
-	}
-	rows := make([][]string, len(result.Rows))
-	for i, row := range result.Rows {
-		rows[i] = make([]string, len(row))
-		for j, cell := range row {
-			rows[i][j] = string(cell)
-		}
-	}
-	return rows, nil
+	return database.PostgresTexts(ctx, s.conn, text, params...)
 }
 
 func (s postgresSession) close() error {
@@ -152,7 +141,7 @@ func (s mysqlSession) query(ctx context.Context, text string, args ...value) ([]
 	return s.opened.Query(ctx, text, params...)
 }
 
-func (s mysqlSession) close() error { return s.opened.Conn.Close() }
+func (s mysqlSession) close() error { return s.opened.Close() }
 
 type sqliteSession struct{ conn *sqlite.Conn }
 

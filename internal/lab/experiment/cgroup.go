@@ -119,15 +119,14 @@ func (g *cgroup) remove() error {
 	if g == nil {
 		return nil
 	}
-	poll := time.NewTicker(10 * time.Millisecond)
-	defer poll.Stop()
+	poll := time.Tick(10 * time.Millisecond)
 	for range 200 {
 		killAll(g.members())
 		err := os.Remove(g.dir)
 		if !errors.Is(err, syscall.EBUSY) { // a process leaves its group some time after it has ended
 			return err
 		}
-		<-poll.C
+		<-poll
 	}
 	return fmt.Errorf("remove control group %s: it still has processes", g.dir)
 }

@@ -104,10 +104,8 @@ func (e *engine) dropTimeWait(ctx context.Context) {
 func (e *engine) coolDown(ctx context.Context) (CooldownRun, error) {
 	begin := time.Now()
 	e.dropTimeWait(ctx)
-	limit := time.NewTimer(e.file.Cooldown.Timeout)
-	defer limit.Stop()
-	poll := time.NewTicker(cooldownPoll)
-	defer poll.Stop()
+	limit := time.After(e.file.Cooldown.Timeout)
+	poll := time.Tick(cooldownPoll)
 	for over := false; ; {
 		now, err := e.countSockets(ctx)
 		if err != nil {
@@ -122,9 +120,9 @@ func (e *engine) coolDown(ctx context.Context) (CooldownRun, error) {
 		select {
 		case <-ctx.Done():
 			return CooldownRun{}, ctx.Err()
-		case <-limit.C:
+		case <-limit:
 			over = true
-		case <-poll.C:
+		case <-poll:
 		}
 	}
 }

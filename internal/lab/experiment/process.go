@@ -166,18 +166,16 @@ func (r *running) stop(grace time.Duration) string {
 	}
 	related := r.processes()
 	_ = unix.Kill(r.pid, r.spec.signal) // it may just have ended
-	deadline := time.NewTimer(grace)
-	defer deadline.Stop()
-	poll := time.NewTicker(20 * time.Millisecond)
-	defer poll.Stop()
+	deadline := time.After(grace)
+	poll := time.Tick(20 * time.Millisecond)
 	for {
 		related = merge(related, r.processes())
 		if r.ended() && !anyAlive(related) {
 			return ""
 		}
 		select {
-		case <-poll.C:
-		case <-deadline.C:
+		case <-poll:
+		case <-deadline:
 			killAll(append(related, identify(r.pid)))
 			killGroup(r.pid)
 			<-r.done

@@ -25,8 +25,7 @@ const (
 func (r *running) await(ctx context.Context, limit time.Duration, ready func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	poll := time.NewTicker(readyPoll)
-	defer poll.Stop()
+	poll := time.Tick(readyPoll)
 	for {
 		err := ready(ctx)
 		if err == nil {
@@ -40,7 +39,7 @@ func (r *running) await(ctx context.Context, limit time.Duration, ready func(ctx
 				return fmt.Errorf("not ready after %v: %w", limit, err)
 			}
 			return ctx.Err()
-		case <-poll.C:
+		case <-poll:
 		}
 	}
 }

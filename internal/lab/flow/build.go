@@ -258,8 +258,7 @@ func (b *builder) body(path string, spec *stepSpec) (parts []part) {
 	given, contentType := 0, ""
 	if spec.Body != nil {
 		given++
-		t := b.template(yaml.Join(path, "body"), *spec.Body)
-		parts = []part{{template: &t}}
+		parts = []part{{template: new(b.template(yaml.Join(path, "body"), *spec.Body))}}
 	}
 	if spec.BodyFile != "" {
 		given++

@@ -94,11 +94,9 @@ func (p *page) finish(ctx context.Context) {
 	next := make(chan struct{})
 	p.next = next
 	p.readers.Unlock()
-	timer := time.NewTimer(farewell)
-	defer timer.Stop()
 	select {
 	case <-next:
-	case <-timer.C:
+	case <-time.After(farewell):
 	case <-ctx.Done():
 	}
 }

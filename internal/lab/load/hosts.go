@@ -220,15 +220,13 @@ func (s *stepRun) meterHosts() (stop func()) {
 	}
 	over, finished := make(chan struct{}), make(chan struct{})
 	wait := func(until int64) {
-		every := time.NewTicker(time.Second)
-		defer every.Stop()
-		left := time.NewTimer(time.Duration(until - s.config.Clock.Now()))
-		defer left.Stop()
+		every := time.Tick(time.Second)
+		left := time.After(time.Duration(until - s.config.Clock.Now()))
 		for {
 			select {
-			case <-every.C:
+			case <-every:
 				meter.Sample()
-			case <-left.C:
+			case <-left:
 				return
 			case <-over:
 				return

@@ -74,14 +74,14 @@ func judgeSum(slo result.SLO, sum *result.StepRun) error {
 	}
 	for _, r := range reasons {
 		t.Reasons = append(t.Reasons, r)
-		if severity(r.Verdict) > severity(t.Validity) {
+		if r.Verdict.Severity() > t.Validity.Severity() {
 			t.Validity = r.Verdict
 		}
 	}
 	if late != nil {
 		t.Overloaded = false // the cause may be the hosts of the parts
 	}
-	slices.SortStableFunc(t.Reasons, func(a, b result.Reason) int { return severity(b.Verdict) - severity(a.Verdict) })
+	slices.SortStableFunc(t.Reasons, func(a, b result.Reason) int { return b.Verdict.Severity() - a.Verdict.Severity() })
 	return nil
 }
 

@@ -17,6 +17,7 @@ import (
 	"spillway/internal/lab/flow"
 	"spillway/internal/lab/result"
 	"spillway/internal/lab/target"
+	"spillway/internal/netstat"
 )
 
 // Options are the settings of `spillway load`, as written on the command line. The fields of the embedded types are its flags,
@@ -280,8 +281,7 @@ func (o *Options) LocalPort() int {
 	if err != nil || o.Socket != "" {
 		return 0
 	}
-	address, err := netip.ParseAddr(u.Hostname())
-	if u.Hostname() != "localhost" && (err != nil || !address.IsLoopback()) {
+	if !netstat.IsLoopback(u.Hostname()) {
 		return 0
 	}
 	port, _ := strconv.Atoi(u.Port()) // 0 without a port

@@ -148,10 +148,8 @@ func (s *stepRun) awaitBegin(ctx context.Context) (int64, error) {
 const spin = time.Millisecond
 
 func awaitReading(ctx context.Context, c target.Clock, at int64) error {
-	timer := time.NewTimer(time.Duration(at-c.Now()) - spin)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(time.Duration(at-c.Now()) - spin):
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -74,7 +74,7 @@ func (s *stepRun) judge(t *result.Total, sums *threadReport) {
 			reasons = append(reasons, p.because(c.code))
 		}
 	}
-	slices.SortStableFunc(reasons, func(a, b result.Reason) int { return severity(b.Verdict) - severity(a.Verdict) })
+	slices.SortStableFunc(reasons, func(a, b result.Reason) int { return b.Verdict.Severity() - a.Verdict.Severity() })
 	if p := s.judgeForeign(); p != nil { // may have caused the others
 		reasons = slices.Insert(reasons, 0, p.because(result.ForeignUse))
 	}
@@ -82,24 +82,10 @@ func (s *stepRun) judge(t *result.Total, sums *threadReport) {
 	if len(reasons) > 0 {
 		t.Validity = reasons[0].Verdict
 	}
-	if severity(t.Validity) > severity(result.NotStationary) {
+	if t.Validity.Severity() > result.NotStationary.Severity() {
 		t.Overloaded = false // the cause may be this host
 	}
 	t.Reasons = append(t.Reasons, s.notes(t, sums)...)
-}
-
-func severity(v result.Validity) int {
-	switch v {
-	case result.GeneratorLimited:
-		return 4
-	case result.HostContended:
-		return 3
-	case result.NotStationary:
-		return 2
-	case result.TooFewSamples:
-		return 1
-	}
-	return 0
 }
 
 func (s *stepRun) judgeOwnErrors(t *result.Total, _ *threadReport) *problem {

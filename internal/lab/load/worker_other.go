@@ -26,10 +26,8 @@ func newAlarm() (*alarm, error) { return &alarm{make(chan struct{})}, nil }
 
 // wait blocks for d. It returns false if stop was called.
 func (a *alarm) wait(d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return true
 	case <-a.stopped:
 		return false

@@ -13,9 +13,10 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"strings"
 	"time"
+
+	"spillway/internal/netstat"
 )
 
 // Limits on a connection to a peer.
@@ -34,7 +35,7 @@ func Listen(ctx context.Context, option, address, token string) (net.Listener, e
 	if err != nil {
 		return nil, fmt.Errorf("%s %q: write HOST:PORT, such as 127.0.0.1:9191 or :9191", option, address)
 	}
-	if err := checkToken(option, address, token, host == "localhost" || isLoopback(host)); err != nil {
+	if err := checkToken(option, address, token, netstat.IsLoopback(host)); err != nil {
 		return nil, err
 	}
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
@@ -61,11 +62,6 @@ func checkToken(option, address, token string, loopback bool) error {
 	return nil
 }
 
-func isLoopback(host string) bool {
-	ip, err := netip.ParseAddr(host)
-	return err == nil && ip.Unmap().IsLoopback()
-}
-
 // Guard requires the token of every request. Without one it answers requests for
 // loopback's names only, and none that a web page of another origin makes the user's
 // browser send, other than reads. Otherwise such a page, or one whose own name resolves
@@ -80,7 +76,7 @@ func Guard(name, token string, next http.Handler) http.Handler {
 			if err != nil {
 				host = strings.Trim(r.Host, "[]") // no port
 			}
-			if host != "localhost" && !isLoopback(host) {
+			if !netstat.IsLoopback(host) {
 				http.Error(w, fmt.Sprintf("without a token, %s answers requests for 127.0.0.1, [::1] and localhost only", name),
 					http.StatusMisdirectedRequest)
 				return

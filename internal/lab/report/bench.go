@@ -38,7 +38,7 @@ func writeBench(w io.Writer, runs []run) error {
 			}
 		}
 	}
-	return emit(w, &out)
+	return sheet.Emit(w, &out)
 }
 
 func benchStep(out *bytes.Buffer, s *step) error {

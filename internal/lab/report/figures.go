@@ -156,10 +156,7 @@ func meanOf(h *histogram.Histogram) string {
 	return sheet.Duration(h.Mean().Seconds())
 }
 
-func inSeconds(d time.Duration) *float64 {
-	s := d.Seconds()
-	return &s
-}
+func inSeconds(d time.Duration) *float64 { return new(d.Seconds()) }
 
 // orDash writes a duration in seconds, or "-" for nil.
 func orDash(s *float64) string {

@@ -155,19 +155,8 @@ func (o *FilesOptions) format() Format {
 	if o.Format != "" {
 		return Format(o.Format)
 	}
-	switch strings.ToLower(filepath.Ext(o.Out)) {
-	case ".html", ".htm":
-		return HTML
-	case ".md":
-		return Markdown
-	case ".xml":
-		return JUnit
-	case ".json":
-		return JSON
-	case ".csv":
-		return CSV
-	}
-	return Text
+	byExtension := map[string]Format{".html": HTML, ".htm": HTML, ".md": Markdown, ".xml": JUnit, ".json": JSON, ".csv": CSV}
+	return cmp.Or(byExtension[strings.ToLower(filepath.Ext(o.Out))], Text)
 }
 
 // readRuns reads each file. byFile names runs without a label by their files.

@@ -69,7 +69,7 @@ func (p page) write(w io.Writer, document []byte) error {
 	if err := t.Execute(&out, p); err != nil {
 		return fmt.Errorf("write page: %w", err)
 	}
-	return emit(w, &out)
+	return sheet.Emit(w, &out)
 }
 
 // writeHTML writes the page of a run, or of a plan without one.

@@ -112,7 +112,7 @@ func (s *junitSuites) write(w io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}
-	return emit(w, bytes.NewBufferString(xml.Header+string(text)+"\n"))
+	return sheet.Emit(w, bytes.NewBufferString(xml.Header+string(text)+"\n"))
 }
 
 // writeJUnit writes a case for each change that has a limit.

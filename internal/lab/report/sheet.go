@@ -2,7 +2,6 @@ package report
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 
 	"spillway/internal/lab/plan"
@@ -87,13 +86,6 @@ func (r *run) remarks() []string {
 	return lines
 }
 
-func emit(w io.Writer, out *bytes.Buffer) error {
-	if _, err := out.WriteTo(w); err != nil {
-		return fmt.Errorf("write report: %w", err)
-	}
-	return nil
-}
-
 // writeSummary writes the verdict, the figures and the reasons of each run as short Markdown, for the summary of a CI job.
 func writeSummary(w io.Writer, runs []run) error {
 	var out bytes.Buffer
@@ -116,7 +108,7 @@ func writeSummary(w io.Writer, runs []run) error {
 			return err
 		}
 	}
-	return emit(w, &out)
+	return sheet.Emit(w, &out)
 }
 
 func (r *run) summaryColumns() []column {

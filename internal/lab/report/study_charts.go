@@ -80,17 +80,9 @@ func variantIndex(s *experiment.Study, name string) int {
 
 // studyUnit returns the unit of an axis for a metric.
 func studyUnit(unit string) string {
-	switch unit {
-	case sheet.UnitRate:
-		return unitRate
-	case sheet.UnitSeconds:
-		return unitSeconds
-	case sheet.UnitShare:
-		return unitShare
-	case sheet.UnitPercent:
-		return unitPercent
-	}
-	return unitNumber
+	return cmp.Or(map[string]string{
+		sheet.UnitRate: unitRate, sheet.UnitSeconds: unitSeconds, sheet.UnitShare: unitShare, sheet.UnitPercent: unitPercent,
+	}[unit], unitNumber)
 }
 
 // levelPanels show the metrics of the experiment's charts, the rate and the p99 over the load, if levelsRise.

@@ -101,21 +101,10 @@ type Definition struct {
 // Definitions returns the figures of a sampler in the order in which they are shown. To add a figure, add a row to the table of its
 // sampler: JSON, CSV, and with Line the reports have it then. Rules of package diagnose need a constant above.
 func Definitions(sampler string) []Definition {
-	switch sampler {
-	case SamplerProcess:
-		return processFigures
-	case SamplerHost:
-		return hostFigures
-	case SamplerTCP:
-		return tcpFigures
-	case SamplerListener:
-		return listenerFigures
-	case SamplerPostgres, SamplerMySQL, SamplerRedis:
-		return databaseFigures
-	case SamplerWatch:
-		return watchFigures
-	}
-	return nil
+	return map[string][]Definition{
+		SamplerProcess: processFigures, SamplerHost: hostFigures, SamplerTCP: tcpFigures, SamplerListener: listenerFigures,
+		SamplerPostgres: databaseFigures, SamplerMySQL: databaseFigures, SamplerRedis: databaseFigures, SamplerWatch: watchFigures,
+	}[sampler]
 }
 
 // Define returns the definition of a figure of a sampler, which must have it.

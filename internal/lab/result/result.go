@@ -12,6 +12,7 @@ package result
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -416,21 +417,12 @@ const (
 	Unjudged         Validity = ""                  // the file ended before the step did
 )
 
-// worse orders verdicts. A merged step has the worst verdict of its parts.
-func (v Validity) worse(than Validity) bool { return v.rank() > than.rank() }
+// worse orders verdicts, of which Unjudged is the worst. A merged step has the worst verdict of its parts.
+func (v Validity) worse(than Validity) bool {
+	return than != Unjudged && (v == Unjudged || v.Severity() > than.Severity())
+}
 
-func (v Validity) rank() int {
-	switch v {
-	case Valid:
-		return 0
-	case TooFewSamples:
-		return 1
-	case NotStationary:
-		return 2
-	case HostContended:
-		return 3
-	case GeneratorLimited:
-		return 4
-	}
-	return 5
+// Severity orders verdicts, from 0 for Valid. That of Unjudged is below.
+func (v Validity) Severity() int {
+	return slices.Index([]Validity{Valid, TooFewSamples, NotStationary, HostContended, GeneratorLimited}, v)
 }

@@ -21,7 +21,7 @@ func (s *Sheet) WriteMarkdown(w io.Writer) error {
 	for i := range s.Sections {
 		s.Sections[i].writeMarkdown(&out)
 	}
-	return emit(w, bytes.NewBuffer(bytes.TrimLeft(out.Bytes(), "\n")))
+	return Emit(w, bytes.NewBuffer(bytes.TrimLeft(out.Bytes(), "\n")))
 }
 
 func (s *Section) writeMarkdown(out *bytes.Buffer) {

@@ -30,7 +30,7 @@ func (s *Sheet) WriteText(w io.Writer) error {
 		}
 		s.Sections[i].writeText(&out)
 	}
-	return emit(w, &out)
+	return Emit(w, &out)
 }
 
 func (s *Section) writeText(out *bytes.Buffer) {
@@ -100,7 +100,8 @@ func (t *Table) writeText(out *bytes.Buffer) {
 	}
 }
 
-func emit(w io.Writer, out *bytes.Buffer) error {
+// Emit writes a report.
+func Emit(w io.Writer, out *bytes.Buffer) error {
 	if _, err := out.WriteTo(w); err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}

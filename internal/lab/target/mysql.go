@@ -43,7 +43,7 @@ func (t *Target) dialMySQL(ctx context.Context, number int, source *Source) (blo
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", mysqlError(err, deadline))
 	}
-	c.conn = session.Conn
+	c.conn = session
 	if c.prepared, err = c.conn.Prepare(t.statement.render(func(int) string { return "?" })); err != nil {
 		c.conn.Close()
 		return nil, fmt.Errorf("prepare: %w", mysqlError(err, deadline))

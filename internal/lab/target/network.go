@@ -225,14 +225,13 @@ func (t *Target) Refresh(ctx context.Context, report func(text string)) {
 	if t.config.DNSRefresh <= 0 {
 		return
 	}
-	ticker := time.NewTicker(t.config.DNSRefresh)
-	defer ticker.Stop()
+	ticker := time.Tick(t.config.DNSRefresh)
 	last := ""
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
+		case <-ticker:
 		}
 		if text := t.network.refresh(ctx, t.config.Timeout); text != last && ctx.Err() == nil {
 			if last = text; text != "" {

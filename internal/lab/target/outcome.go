@@ -107,12 +107,10 @@ func Classify(err error) result.ErrorClass {
 	case errors.Is(err, errCutShort), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed):
 		return result.Reset
 	}
-	var errno unix.Errno
-	if errors.As(err, &errno) {
+	if errno, ok := errors.AsType[unix.Errno](err); ok {
 		return classifyErrno(errno)
 	}
-	var resolve *net.DNSError
-	if errors.As(err, &resolve) {
+	if _, ok := errors.AsType[*net.DNSError](err); ok {
 		return result.Resolve
 	}
 	if isTLS(err) {

@@ -58,8 +58,7 @@ func (t *Target) connectPostgres(ctx context.Context, number int) (net.Conn, err
 
 // postgresError marks an error answer of the server with errSQL.
 func postgresError(err error) error {
-	var answered *pgconn.PgError
-	if errors.As(err, &answered) {
+	if _, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return fmt.Errorf("%w: %w", errSQL, err)
 	}
 	return err

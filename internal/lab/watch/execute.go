@@ -90,13 +90,12 @@ func serve(ctx context.Context, o Options, set *Set, log *slog.Logger) error {
 
 // printLines prints a line per interval until ctx ends.
 func printLines(ctx context.Context, recorder *result.Recorder, start time.Time, interval time.Duration, w io.Writer) {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
+	ticker := time.Tick(interval)
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
+		case <-ticker:
 			at := time.Since(start)
 			from := at.Seconds() - max(interval.Seconds(), lineSpan)
 			fmt.Fprintf(w, "[%5s] %s\n", at.Round(time.Second), summaryLine(recorder.Recent(from, at.Seconds())))

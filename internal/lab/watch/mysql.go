@@ -206,7 +206,7 @@ func (r *mysqlReader) statements(ctx context.Context) ([]statement, error) {
 
 func (r *mysqlReader) close() {
 	if r.session != nil {
-		r.session.Conn.Close() // the session ends even if this fails
+		r.session.Close() // the session ends even if this fails
 		r.session = nil
 	}
 }

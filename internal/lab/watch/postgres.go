@@ -147,21 +147,21 @@ func (r *postgresReader) open(ctx context.Context) error {
 		return postgresError(err)
 	}
 	r.conn = conn
-	startup := conn.ExecParams(ctx, postgresStartup, nil, nil, nil, nil).Read()
-	if startup.Err != nil {
-		return fmt.Errorf("read the version: %w", startup.Err)
+	rows, err := database.PostgresTexts(ctx, conn, postgresStartup)
+	if err != nil {
+		return fmt.Errorf("read the version: %w", err)
 	}
-	row := startup.Rows[0]
-	if r.version, err = strconv.Atoi(string(row[0])); err != nil {
+	row := rows[0]
+	if r.version, err = strconv.Atoi(row[0]); err != nil {
 		return fmt.Errorf("read server_version_num: %w", err)
 	}
-	if r.limit, err = strconv.ParseFloat(string(row[1]), 64); err != nil {
+	if r.limit, err = strconv.ParseFloat(row[1], 64); err != nil {
 		return fmt.Errorf("read max_connections: %w", err)
 	}
-	r.role = string(row[2])
-	schema, planning := string(row[3]), string(row[5]) == "t"
+	r.role = row[2]
+	schema, planning := row[3], row[5] == "t"
 	r.denied = ""
-	if schema != "" && string(row[4]) != "t" {
+	if schema != "" && row[4] != "t" {
 		r.denied, schema = schema, ""
 	}
 	r.schema, r.digests = schema, digests{}
@@ -252,15 +252,15 @@ func (r *postgresReader) statements(ctx context.Context) ([]statement, error) {
 	ranked, err := r.digests.next(r.ranked, func(id string) (string, error) {
 		r.commits.own++
 		r.calls.own++
-		answer := r.conn.ExecParams(ctx, "SELECT left(query, 1000) FROM "+r.schema+".pg_stat_statements(true) WHERE queryid = $1::bigint LIMIT 1",
-			[][]byte{[]byte(id)}, nil, nil, nil).Read()
-		if answer.Err != nil {
-			return "", fmt.Errorf("read a statement's text: %w", answer.Err)
+		rows, err := database.PostgresTexts(ctx, r.conn, "SELECT left(query, 1000) FROM "+r.schema+
+			".pg_stat_statements(true) WHERE queryid = $1::bigint LIMIT 1", id)
+		if err != nil {
+			return "", fmt.Errorf("read a statement's text: %w", err)
 		}
-		if len(answer.Rows) == 0 || ownStatement(string(answer.Rows[0][0])) || strings.HasPrefix(string(answer.Rows[0][0]), "<insufficient") {
+		if len(rows) == 0 || ownStatement(rows[0][0]) || strings.HasPrefix(rows[0][0], "<insufficient") {
 			return "", nil
 		}
-		return withoutLiterals(string(answer.Rows[0][0]), plans.Postgres), nil
+		return withoutLiterals(rows[0][0], plans.Postgres), nil
 	})
 	return append(slices.Clone(r.running), ranked...), err
 }

@@ -277,13 +277,12 @@ func (r *RemoteWatch) exchange(ctx context.Context) (peer.Offset, error) {
 // compareClocks compares the clocks every clockEvery. It drops errors, because the stream fails for the same reason and
 // reports it.
 func (r *RemoteWatch) compareClocks(ctx context.Context, report func(*result.Sample)) {
-	ticker := time.NewTicker(clockEvery)
-	defer ticker.Stop()
+	ticker := time.Tick(clockEvery)
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
+		case <-ticker:
 		}
 		one, err := r.exchange(ctx)
 		if err != nil {

@@ -154,8 +154,7 @@ func (s *server) samples(w http.ResponseWriter, r *http.Request) {
 	defer s.broadcast.leave(reader)
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	controller := http.NewResponseController(w)
-	blank := time.NewTicker(ServeBlankEvery)
-	defer blank.Stop()
+	blank := time.Tick(ServeBlankEvery)
 	lines := []byte("\n") // tells the reader that the stream has begun
 	for {
 		if controller.SetWriteDeadline(time.Now().Add(ServeTimeout)) != nil {
@@ -172,7 +171,7 @@ func (s *server) samples(w http.ResponseWriter, r *http.Request) {
 			return
 		case <-reader.ready:
 			lines = reader.take(time.Since(s.config.Watcher.start))
-		case <-blank.C:
+		case <-blank:
 			lines = []byte("\n")
 		}
 	}

@@ -216,11 +216,10 @@ const (
 
 // settle waits until the samples of all marks so far have arrived from other hosts.
 func (s *Set) settle() {
-	again := time.NewTicker(settleEvery)
-	defer again.Stop()
+	again := time.Tick(settleEvery)
 	now := time.Now()
 	for slices.ContainsFunc(s.remotes, func(r *RemoteWatch) bool { return !r.settled(now) }) && time.Since(now) < settleLimit {
-		<-again.C
+		<-again
 	}
 }
 

@@ -11,8 +11,7 @@ import (
 // Limits of statements.
 const (
 	statementsActive = 5  // most frequent ones among the running statements of a reading
-	statementsRanked = 50 // those that the server has spent the most time on, which a reading looks at
-	statementsKept   = 20 // of these, those that were among the top statementsActive in any reading
+	statementsKept   = 20 // of the 50 on which the server has spent the most time, those among the top statementsActive of any reading
 )
 
 // A statement is a SQL statement without its literals, and its figures.

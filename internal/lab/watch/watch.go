@@ -147,8 +147,7 @@ func (r *readings) addGap(samples []result.Sample) []result.Sample {
 }
 
 func (w *Watcher) run(ctx context.Context, s *Sampler, marks <-chan time.Time, report func(*result.Sample)) {
-	ticker := time.NewTicker(s.Every)
-	defer ticker.Stop()
+	ticker := time.Tick(s.Every)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var (
@@ -173,7 +172,7 @@ func (w *Watcher) run(ctx context.Context, s *Sampler, marks <-chan time.Time, r
 		case <-timer.C:
 			read = pending.take(time.Now())
 			border = read
-		case <-ticker.C:
+		case <-ticker:
 			read = pending.wait(time.Now()) > markQuiet // or the mark would come late
 		}
 	}

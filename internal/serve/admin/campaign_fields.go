@@ -75,8 +75,7 @@ func readFields(w http.ResponseWriter, r *http.Request, media string) (fields, b
 	var body fields
 	if err := json.Unmarshal(text, &body); err != nil || body == nil {
 		detail := "the body must be one JSON object"
-		var syntax *json.SyntaxError
-		if errors.As(err, &syntax) {
+		if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
 			detail = fmt.Sprintf("the body is not JSON at byte %d: %v", syntax.Offset, err)
 		}
 		writeProblem(w, http.StatusBadRequest, detail)

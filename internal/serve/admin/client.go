@@ -23,8 +23,7 @@ const unixPrefix = "unix:"
 // refused says why the process has changed nothing; "" if the configuration is in force.
 func Reload(ctx context.Context, address, token string) (refused string, err error) {
 	err = call(ctx, http.MethodPost, address, "/reload", token, nil, nil)
-	var problem *refusal
-	if errors.As(err, &problem) && problem.status == http.StatusConflict {
+	if problem, ok := errors.AsType[*refusal](err); ok && problem.status == http.StatusConflict {
 		return problem.detail, nil
 	}
 	if err != nil {
@@ -38,8 +37,7 @@ func Reload(ctx context.Context, address, token string) (refused string, err err
 func ForgetUser(ctx context.Context, address, token, user string) (done Forgotten, err error) {
 	name := strings.ReplaceAll(neturl.PathEscape(user), ".", "%2E") // "." and ".." would be taken as directories
 	err = call(ctx, http.MethodDelete, address, "/popups/users/"+name, token, nil, readAs(&done))
-	var problem *refusal
-	if errors.As(err, &problem) && problem.status == http.StatusBadRequest {
+	if problem, ok := errors.AsType[*refusal](err); ok && problem.status == http.StatusBadRequest {
 		return done, fmt.Errorf("%w: %s", popup.ErrRequest, problem.detail)
 	}
 	if err != nil {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"spillway/internal/netstat"
 )
 
 const index = `Spillway, admin listener
@@ -153,7 +155,7 @@ func (s *Server) checkHost(next http.Handler) http.Handler {
 		if err != nil {
 			host = strings.Trim(r.Host, "[]") // no port
 		}
-		if !isLoopback(host) {
+		if !netstat.IsLoopback(host) {
 			writeProblem(w, http.StatusMisdirectedRequest,
 				"without a token this listener accepts only 127.0.0.1, [::1] and localhost as the host")
 			return

@@ -85,17 +85,11 @@ func fetchKeySet(ctx context.Context, client *http.Client, url string) ([]byte, 
 
 // accessOf returns the kind of access that a configuration names.
 func accessOf(name string) server.Access {
-	switch name {
-	case "open":
-		return server.Open
-	case "key":
-		return server.Key
-	case "jwt":
-		return server.Token
-	case "any":
-		return server.Any
+	access, ok := map[string]server.Access{"open": server.Open, "key": server.Key, "jwt": server.Token, "any": server.Any}[name]
+	if !ok {
+		panic("bug: unknown kind of access " + name)
 	}
-	panic("bug: unknown kind of access " + name)
+	return access
 }
 
 // checkAuth rejects keys of JWTs that cannot be read.

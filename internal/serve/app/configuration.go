@@ -57,8 +57,7 @@ func configAt(path string, other func() config.Config) (config.Config, error) {
 // noEnv, variables and files of secrets may be missing.
 func CheckConfig(path string, noEnv bool, stdout, stderr io.Writer) error {
 	_, err := load(path, config.Default(), noEnv)
-	var mistakes yaml.Errors
-	if errors.As(err, &mistakes) {
+	if mistakes, ok := errors.AsType[yaml.Errors](err); ok {
 		fmt.Fprintln(stderr, mistakes.Error())
 		noun := "mistakes"
 		if len(mistakes) == 1 {

@@ -17,8 +17,7 @@ import (
 
 // openServer creates the public listener. No part is served yet.
 func (a *app) openServer() {
-	now := a.current()
-	cfg := a.serverConfig(&now)
+	cfg := a.serverConfig(new(a.current()))
 	if a.certificate != nil {
 		cfg.TLS = a.certificate.config()
 	}

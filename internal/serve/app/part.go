@@ -137,8 +137,7 @@ func (p *part) attempt(ctx context.Context) (rejected bool, err error) {
 // isRejection reports whether an error of a start can mean that the database rejects a part,
 // and not only that it is slow or that another process is in the way.
 func isRejection(err error) bool {
-	var locked *popup.LockedError
-	if errors.As(err, &locked) {
+	if _, ok := errors.AsType[*popup.LockedError](err); ok {
 		return false
 	}
 	for _, passing := range []error{
@@ -192,9 +191,7 @@ func (a *app) startParts(ctx context.Context, parts []*part, required bool, chan
 	}
 	var patience <-chan time.Time
 	if !required {
-		timer := time.NewTimer(startPatience)
-		defer timer.Stop()
-		patience = timer.C
+		patience = time.After(startPatience)
 	}
 	for range parts {
 		select {

@@ -203,8 +203,6 @@ func (st *store) noAnswer() error {
 // watch probes the database once per second until ctx ends, and logs changes.
 func (st *store) watch(ctx context.Context, log *slog.Logger) {
 	log = log.With("database", st.url.String())
-	ticker := time.NewTicker(probeEvery)
-	defer ticker.Stop()
 	for down := false; ; {
 		err := st.ask(ctx)
 		if ctx.Err() != nil {
@@ -218,11 +216,7 @@ func (st *store) watch(ctx context.Context, log *slog.Logger) {
 		}
 		down = err != nil
 		st.answer.Store(&err)
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+		queue.Sleep(ctx, probeEvery)
 	}
 }
 

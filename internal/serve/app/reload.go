@@ -25,13 +25,12 @@ const leftoverEvery = time.Second
 // reloadOnSignal reloads the configuration at each signal until ctx ends. It also closes what
 // reloads could not close in time.
 func (a *app) reloadOnSignal(ctx context.Context, hangups <-chan os.Signal) {
-	ticker := time.NewTicker(leftoverEvery)
-	defer ticker.Stop()
+	ticker := time.Tick(leftoverEvery)
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
+		case <-ticker:
 			if a.reloading.TryLock() {
 				a.closeLeftover(ctx, 0)
 				a.reloading.Unlock()

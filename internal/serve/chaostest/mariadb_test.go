@@ -35,7 +35,7 @@ func mariaDBSession(url string) (run executor, end func(), err error) {
 		}
 		return rows, nil
 	}
-	return run, func() { _ = session.Conn.Close(); cancel() }, nil
+	return run, func() { _ = session.Close(); cancel() }, nil
 }
 
 // openMariaDB starts a server behind an address that can be cut.

@@ -100,14 +100,7 @@ func openPostgres(t *testing.T) *database {
 		}, statements...)...)
 		return err
 	}
-	version, err := admin("SELECT current_setting('server_version_num')::int >= 150000")
-	if err != nil {
-		t.Fatal(err)
-	}
-	strategy := ""
-	if version[0][0] == "t" { // its other way to copy loses indexes of unlogged tables in a crash
-		strategy = " STRATEGY file_copy"
-	}
+	strategy := copyStrategy(t, admin)
 	d.copy = func(n int) error {
 		return alone(fmt.Sprintf("CREATE DATABASE copy_%d TEMPLATE %s"+strategy, n, current))
 	}
@@ -126,6 +119,18 @@ func openPostgres(t *testing.T) *database {
 // archivePostgres are the statements, in a transaction, that move all rows to the archive.
 func archivePostgres(table string) []string {
 	return []string{"INSERT INTO " + table + "_archive SELECT " + postgresText + " FROM " + table, "DELETE FROM " + table}
+}
+
+// copyStrategy is how to copy a database: the way that PostgreSQL takes by itself loses indexes of unlogged tables in a crash.
+func copyStrategy(t *testing.T, execute executor) string {
+	found, err := execute("SELECT current_setting('server_version_num')::int >= 150000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found[0][0] == "t" {
+		return " STRATEGY file_copy"
+	}
+	return ""
 }
 
 // normalizePostgres gives a table its columns, types and index again.

@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"log/slog"
 	"net/url"
 	"os"
 	"strings"
@@ -182,9 +181,6 @@ func (a Address) IsUnknown() bool {
 // String returns the address as Secret.String shows it.
 func (a Address) String() string { return Secret(a).String() }
 
-// GoString returns String, quoted.
-func (a Address) GoString() string { return Secret(a).GoString() }
-
 // Format writes String for every verb.
 func (a Address) Format(f fmt.State, verb rune) { Secret(a).Format(f, verb) }
 
@@ -193,6 +189,3 @@ func (a Address) MarshalJSON() ([]byte, error) { return Secret(a).MarshalJSON() 
 
 // MarshalYAML returns String.
 func (a Address) MarshalYAML() (any, error) { return Secret(a).MarshalYAML() }
-
-// LogValue returns String.
-func (a Address) LogValue() slog.Value { return Secret(a).LogValue() }

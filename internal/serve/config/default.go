@@ -8,7 +8,7 @@ import (
 )
 
 // Default returns the default configuration, without feeds. Only Pool.Max depends on the
-// machine: (cores x 2) + 1.
+// machine: (cores x 2) + 1, at most 17.
 func Default() Config {
 	c := Defaults[Config]()
 	c.Pool.Max = 2*runtime.GOMAXPROCS(0) + 1

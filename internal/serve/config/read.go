@@ -43,8 +43,7 @@ func decode(name string, src []byte, c Config, options yaml.Options, checks []Ch
 		return Config{}, err
 	}
 	document.Decode(&c)
-	var found Mistakes
-	if errors.As(c.Validate(checks...), &found) {
+	if found, ok := errors.AsType[Mistakes](c.Validate(checks...)); ok {
 		for _, m := range found {
 			document.Reject(m.Path, m.Rule, m.Value)
 		}

@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"log/slog"
 	"regexp"
 	"slices"
 	"strconv"
@@ -85,9 +84,6 @@ func (s Secret) MarshalJSON() ([]byte, error) { return quoteJSON(s.String()), ni
 
 // MarshalYAML returns String.
 func (s Secret) MarshalYAML() (any, error) { return s.String(), nil }
-
-// LogValue returns String.
-func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
 // schemes are those of supported addresses of servers.
 var schemes = []string{"postgres", "postgresql", "mysql", "redis", "rediss", "unix"}

@@ -13,6 +13,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"spillway/internal/netstat"
 	"spillway/internal/yaml"
 )
 
@@ -132,7 +133,7 @@ func number(text string) float64 {
 func (v *validator) addresses(c Config) {
 	v.address("listen", c.Listen)
 	host := v.address("admin.listen", c.Admin.Listen)
-	v.adminTokens(c.Admin, host == "" || isLoopback(host))
+	v.adminTokens(c.Admin, host == "" || netstat.IsLoopback(host))
 	if c.Listen == c.Admin.Listen && !strings.HasSuffix(c.Listen, ":0") {
 		v.add("admin.listen", "must differ from listen", c.Admin.Listen)
 	}
@@ -198,12 +199,7 @@ func (v *validator) address(path, text string) string {
 // openToOthers reports whether other hosts can reach a valid listen address.
 func openToOthers(listen string) bool {
 	host, _, err := net.SplitHostPort(listen)
-	return err == nil && !strings.HasPrefix(listen, unixPrefix) && !isLoopback(host)
-}
-
-func isLoopback(host string) bool {
-	address, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && address.IsLoopback()
+	return err == nil && !strings.HasPrefix(listen, unixPrefix) && !netstat.IsLoopback(host)
 }
 
 func (v *validator) pool(p Pool) {

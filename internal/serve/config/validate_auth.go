@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"spillway/internal/netstat"
 	"spillway/internal/yaml"
 )
 
@@ -100,7 +101,7 @@ func isKeySetURL(link string) bool {
 	if err != nil || u.Hostname() == "" || u.User != nil {
 		return false
 	}
-	return u.Scheme == "https" || u.Scheme == "http" && isLoopback(u.Hostname())
+	return u.Scheme == "https" || u.Scheme == "http" && netstat.IsLoopback(u.Hostname())
 }
 
 // access checks that what a feed or a query requires is configured.

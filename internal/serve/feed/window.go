@@ -180,12 +180,10 @@ func (w *window) await(ctx context.Context) (*snapshot, error) {
 	}
 	w.mu.Unlock()
 
-	timer := time.NewTimer(w.feed.cfg.Timeout)
-	defer timer.Stop()
 	select {
 	case <-out.done:
 		return w.served(out)
-	case <-timer.C:
+	case <-time.After(w.feed.cfg.Timeout):
 		return nil, fmt.Errorf("wait for the window: %w", ErrUnavailable)
 	case <-ctx.Done():
 		return nil, fmt.Errorf("wait for the window: %w", ctx.Err())

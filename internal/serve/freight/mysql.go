@@ -46,7 +46,6 @@ func mysqlDialect() dialect {
 // mysqlTx is a session that holds the database's lock.
 type mysqlTx struct {
 	session *database.MySQLSession
-	local   bool // LOAD DATA LOCAL is allowed
 	staging bool // there are tables under temporary names
 }
 
@@ -61,7 +60,7 @@ func withinMySQL(ctx context.Context, url database.URL, work func(transaction) e
 	if err != nil {
 		return explainMySQL(err)
 	}
-	defer session.Conn.Close()
+	defer session.Close()
 	tx := &mysqlTx{session: session}
 	if err := tx.begin(ctx); err != nil {
 		return explainMySQL(err)
@@ -80,7 +79,7 @@ func withinMySQL(ctx context.Context, url database.URL, work func(transaction) e
 }
 
 func (tx *mysqlTx) begin(ctx context.Context) error {
-	rows, err := tx.query(ctx, fmt.Sprintf("SELECT DATABASE(), GET_LOCK(LEFT(CONCAT('spillway_schema.', DATABASE()), 64), %d), @@local_infile",
+	rows, err := tx.query(ctx, fmt.Sprintf("SELECT DATABASE(), GET_LOCK(LEFT(CONCAT('spillway_schema.', DATABASE()), 64), %d)",
 		int(lockWait.Seconds())))
 	switch {
 	case err != nil:
@@ -90,7 +89,6 @@ func (tx *mysqlTx) begin(ctx context.Context) error {
 	case rows[0][1] != "1":
 		return errors.New("another load is running in this database; try again when it has ended")
 	}
-	tx.local = rows[0][2] == "1"
 	// Rows arrive in the order of their keys in an empty table, so checks are not needed.
 	return tx.exec(ctx, fmt.Sprintf("SET lock_wait_timeout = %d, foreign_key_checks = 0, unique_checks = 0", int(lockWait.Seconds())))
 }
@@ -101,6 +99,35 @@ func (tx *mysqlTx) query(ctx context.Context, sql string) ([][]string, error) {
 	return tx.session.Query(ctx, sql)
 }
 
+// rowsPerCommit bounds the rows of a transaction. A long one would take long to undo.
+const rowsPerCommit = 200_000
+
+// load inserts each chunk by one statement.
+func (tx *mysqlTx) load(ctx context.Context, t table, meter *progress.Meter) (err error) {
+	task := meter.Start(t.name, "rows", int64(t.total))
+	defer func() { task.End(err) }()
+	if err := tx.exec(ctx, "SET autocommit = 0"); err != nil {
+		return err
+	}
+	into := fmt.Sprintf("INSERT INTO %s%s (%s) VALUES ('", newPrefix, t.name, strings.Join(t.columns, ", "))
+	between := strings.NewReplacer("\t", "','", "\n", "'),('")
+	rows := 0
+	for c := range t.lines() {
+		if err := tx.exec(ctx, into+between.Replace(strings.TrimSuffix(string(c.data), "\n"))+"')"); err != nil {
+			return err
+		}
+		task.Add(int64(c.rows))
+		if rows += c.rows; rows < rowsPerCommit {
+			continue
+		}
+		if err := tx.exec(ctx, "COMMIT"); err != nil {
+			return err
+		}
+		rows = 0
+	}
+	return tx.exec(ctx, "SET autocommit = 1") // which commits
+}
+
 // tidyTimeout bounds the end of a statement and the removal of unfinished tables.
 const tidyTimeout = 800 * time.Millisecond
 
@@ -109,13 +136,13 @@ const tidyTimeout = 800 * time.Millisecond
 func tidyMySQL(connector *database.MySQLConnector, session *database.MySQLSession) {
 	ctx, cancel := context.WithTimeout(context.Background(), tidyTimeout)
 	defer cancel()
-	_ = session.Conn.Close()
+	_ = session.Close()
 	_ = connector.Kill(ctx, session.ID) // already gone
 	again, err := connector.Connect(ctx)
 	if err != nil {
 		return
 	}
-	defer again.Conn.Close()
+	defer again.Close()
 	tx := &mysqlTx{session: again}
 	if tx.begin(ctx) == nil {
 		_ = tx.dropStaged(ctx)

@@ -35,10 +35,10 @@ func leftovers(t *testing.T, url database.URL) string {
 
 func TestMySQL(t *testing.T) {
 	t.Parallel()
-	server := apptest.MariaDB(t, "--local-infile=0", "--sql-mode=", "--character-set-server=latin1", "--default-storage-engine=Aria")
+	server := apptest.MariaDB(t, "--sql-mode=", "--character-set-server=latin1", "--default-storage-engine=Aria")
 	fresh := freshMySQL(server)
 	p := mysqlPlace(t)
-	t.Run("without LOAD DATA LOCAL", func(t *testing.T) {
+	t.Run("other defaults", func(t *testing.T) {
 		url := fresh(t)
 		p.seed(t, url, medium, false, true)
 		p.complete(t, url, medium)

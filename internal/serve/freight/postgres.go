@@ -5,7 +5,8 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"math"
+	"io"
+	"iter"
 	"strings"
 	"time"
 
@@ -54,8 +55,8 @@ func postgresDialect() dialect {
 	}
 }
 
-// postgresTx is a transaction on PostgreSQL. It uses only the simple protocol, which works
-// through a pooler in transaction mode.
+// postgresTx is a transaction on PostgreSQL. It prepares nothing, so that it works through a pooler
+// in transaction mode.
 type postgresTx struct {
 	conn *pgconn.PgConn
 }
@@ -133,29 +134,47 @@ func (tx postgresTx) exec(ctx context.Context, sql string) error {
 }
 
 func (tx postgresTx) query(ctx context.Context, sql string) ([][]string, error) {
-	results, err := tx.conn.Exec(ctx, sql).ReadAll()
-	if err != nil {
-		return nil, err
-	}
-	var rows [][]string
-	for _, values := range results[0].Rows {
-		row := make([]string, len(values))
-		for i, value := range values {
-			row[i] = string(value)
-		}
-		rows = append(rows, row)
-	}
-	return rows, nil
+	return database.PostgresTexts(ctx, tx.conn, sql)
 }
 
 // load uses COPY. With FREEZE the rows need no second visit by VACUUM. The server processes
 // one chunk while the next is generated.
 func (tx postgresTx) load(ctx context.Context, t table, meter *progress.Meter) (err error) {
-	source := newLineReader(ctx, t, meter)
-	defer func() { source.close(err) }()
-	source.most = math.MaxInt64
+	task := meter.Start(t.name, "rows", int64(t.total))
+	next, stop := iter.Pull(t.lines())
+	defer func() {
+		stop()
+		task.End(err)
+	}()
+	source := &lineReader{ctx: ctx, next: next, task: task}
 	_, err = tx.conn.CopyFrom(ctx, source, fmt.Sprintf("COPY %s (%s) FROM STDIN (FREEZE)", t.name, strings.Join(t.columns, ", ")))
 	return err
+}
+
+// lineReader reads chunks.
+type lineReader struct {
+	ctx  context.Context
+	next func() (chunk, bool)
+	task *progress.Task
+	rest []byte
+}
+
+// Read fails once the context is done, so that no rows follow a cancel request.
+func (r *lineReader) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	if len(r.rest) == 0 {
+		c, ok := r.next()
+		if !ok {
+			return 0, io.EOF
+		}
+		r.rest = c.data
+		r.task.Add(int64(c.rows))
+	}
+	n := copy(p, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
 }
 
 // vacuumPostgres vacuums the tables, which is not possible in a transaction.

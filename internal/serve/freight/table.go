@@ -1,12 +1,8 @@
 package freight
 
 import (
-	"context"
-	"io"
 	"iter"
 	"time"
-
-	"spillway/internal/progress"
 )
 
 // table holds the rows of one table.
@@ -76,67 +72,4 @@ func lineOfOrder(dst []byte, o Order) []byte {
 
 func appendTime(dst []byte, unix int64) []byte {
 	return time.Unix(unix, 0).UTC().AppendFormat(dst, time.DateTime)
-}
-
-// lineReader reads the lines of a table, up to a number of rows at a time. Use newLineReader.
-type lineReader struct {
-	ctx  context.Context
-	next func() (chunk, bool)
-	stop func()
-	task *progress.Task
-	rest []byte
-	held int   // rows not yet read
-	rows int64 // read so far
-	most int64 // after which Read returns EOF
-	end  bool
-}
-
-// newLineReader returns a reader that shows its progress. The caller must close it.
-func newLineReader(ctx context.Context, t table, meter *progress.Meter) *lineReader {
-	next, stop := iter.Pull(t.lines())
-	return &lineReader{ctx: ctx, next: next, stop: stop, task: meter.Start(t.name, "rows", int64(t.total))}
-}
-
-// close ends the reader, with the error of the load.
-func (r *lineReader) close(err error) {
-	r.stop()
-	r.task.End(err)
-}
-
-// done reports whether no row is left.
-func (r *lineReader) done() bool {
-	r.fetch()
-	return r.end && len(r.rest) == 0
-}
-
-func (r *lineReader) fetch() {
-	if len(r.rest) > 0 || r.end {
-		return
-	}
-	c, ok := r.next()
-	if !ok {
-		r.end = true
-		return
-	}
-	r.rest, r.held = c.data, c.rows
-}
-
-// Read fails once the context is done, so that no rows follow a cancel request.
-func (r *lineReader) Read(p []byte) (int, error) {
-	if err := r.ctx.Err(); err != nil {
-		return 0, err
-	}
-	if len(r.rest) == 0 && r.rows >= r.most {
-		return 0, io.EOF
-	}
-	r.fetch()
-	if len(r.rest) == 0 {
-		return 0, io.EOF
-	}
-	r.rows += int64(r.held)
-	r.task.Add(int64(r.held))
-	r.held = 0
-	n := copy(p, r.rest)
-	r.rest = r.rest[n:]
-	return n, nil
 }

@@ -42,7 +42,7 @@ func TestMySQL(t *testing.T) {
 func value(t testing.TB, url, sql string) string {
 	t.Helper()
 	s := connect(t, url)
-	defer s.Conn.Close()
+	defer s.Close()
 	rows, err := s.Query(t.Context(), sql)
 	if err != nil || len(rows) != 1 {
 		t.Fatalf("%s: %v, %v", sql, rows, err)

@@ -2,7 +2,6 @@ package mysql
 
 import (
 	"context"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"slices"
@@ -38,7 +37,7 @@ func checkRights(ctx context.Context, se *session, own []tables.Table) error {
 				"UPDATE": "UPDATE " + t.Name + " SET " + column + " = ?",
 				"DELETE": "DELETE FROM " + t.Name,
 			}[privilege]
-			stmt, err := se.Conn.(driver.ConnPrepareContext).PrepareContext(ctx, sql)
+			stmt, err := se.PrepareContext(ctx, sql)
 			switch {
 			case isRefusal(err, numTableDenied, numColumnDenied):
 				missing = append(missing, privilege+" on "+t.Name)

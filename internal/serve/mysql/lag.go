@@ -2,7 +2,6 @@ package mysql
 
 import (
 	"context"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"slices"
@@ -107,11 +106,7 @@ func replayedEnd(ctx context.Context, se *session) (standby.Position, error) {
 
 // endOf reads a file and a position in it from two columns of the only row.
 func endOf(ctx context.Context, se *session, sql, file, offset, otherwise string) (standby.Position, error) {
-	queryer, ok := se.Conn.(driver.QueryerContext)
-	if !ok {
-		return standby.Position{}, errors.New("the driver's connections cannot run statements")
-	}
-	rows, err := queryer.QueryContext(ctx, sql, nil)
+	rows, err := se.QueryContext(ctx, sql, nil)
 	if err != nil {
 		return standby.Position{}, fmt.Errorf("%s: %w", sql, err)
 	}

@@ -44,7 +44,8 @@ type DB struct {
 	log       *slog.Logger
 
 	acquiring    atomic.Int64 // statements waiting for a connection
-	withoutGTIDs atomic.Bool  // MySQL has written transactions without GTIDs
+	granted      granted
+	withoutGTIDs atomic.Bool // MySQL has written transactions without GTIDs
 
 	closing context.Context // ends when Close is called
 	stop    context.CancelFunc
@@ -140,7 +141,7 @@ func (db *DB) acquire(ctx context.Context) (*sql.Conn, error) {
 	limited, cancel := context.WithTimeout(ctx, db.bounds.AcquireTimeout)
 	defer cancel()
 	db.acquiring.Add(1)
-	conn, err := db.pool.Conn(limited)
+	conn, err := db.connection(limited)
 	db.acquiring.Add(-1)
 	switch {
 	case err == nil:
@@ -155,9 +156,57 @@ func (db *DB) acquire(ctx context.Context) (*sql.Conn, error) {
 	}
 }
 
+// granted is the number of connections that the server grants.
+type granted struct {
+	mu    sync.Mutex
+	most  int       // 0: pool.max, or unknown
+	again time.Time // when more are tried
+}
+
+// grantedFor is how long the server is not asked for more connections than it granted.
+const grantedFor = time.Minute
+
+// connection waits for a connection of the pool. A server that grants no further one is a full pool.
+func (db *DB) connection(ctx context.Context) (*sql.Conn, error) {
+	for {
+		db.grant(false, nil)
+		conn, err := db.pool.Conn(ctx)
+		if !isRefusal(err, numConnections, numUserConnections, numUserLimit) || !db.grant(true, err) {
+			return conn, err
+		}
+	}
+}
+
+// grant bounds the pool by the connections that there are, if the server refused another, or lets it grow again after a
+// while. It reports whether one will become free.
+func (db *DB) grant(refused bool, reason error) bool {
+	g := &db.granted
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.most == 0 && !refused {
+		return true
+	}
+	now := time.Now()
+	switch open := db.pool.Stats().OpenConnections; {
+	case refused && open == 0:
+		return false
+	case refused:
+		if g.most == 0 {
+			db.log.Warn("the server grants fewer connections than pool.max; statements wait for those that there are",
+				"pool_max", db.bounds.Max, "error", reason)
+		}
+		g.most, g.again = open, now.Add(grantedFor)
+		db.pool.SetMaxOpenConns(open)
+	case now.After(g.again):
+		g.most, g.again = min(g.most+1, db.bounds.Max), now.Add(grantedFor)
+		db.pool.SetMaxOpenConns(g.most)
+	}
+	return true
+}
+
 // waitedFor returns database.ErrBusy if the pool is full.
 func (db *DB) waitedFor() error {
-	if db.pool.Stats().InUse < db.bounds.Max {
+	if s := db.pool.Stats(); s.InUse < s.MaxOpenConnections {
 		return nil
 	}
 	return database.ErrBusy
@@ -291,8 +340,7 @@ const (
 
 // worthRetrying reports whether the same statement may succeed at once.
 func worthRetrying(err error) bool {
-	var refused *mysql.MySQLError
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*mysql.MySQLError](err); ok {
 		switch refused.Number {
 		case numShutdown, numUnknownStatement, numNeedsPreparing, numKilled, numDisconnectedIdle:
 			return true // the statement or the connection is gone

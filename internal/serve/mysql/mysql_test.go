@@ -163,7 +163,7 @@ func execute(ctx context.Context, url string, statements ...string) error {
 	if err != nil {
 		return err
 	}
-	defer s.Conn.Close()
+	defer s.Close()
 	for _, sql := range statements {
 		if err := s.Exec(ctx, sql); err != nil {
 			return fmt.Errorf("%.200s: %w", sql, err)

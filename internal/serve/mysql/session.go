@@ -69,46 +69,12 @@ func (se *session) commit(ctx context.Context) error {
 	return err
 }
 
-// Prepare implements driver.Conn.
-func (se *session) Prepare(sql string) (driver.Stmt, error) { return se.Conn.Prepare(sql) }
-
-// Close implements driver.Conn.
-func (se *session) Close() error { return se.Conn.Close() }
-
-// Begin implements driver.Conn. It fails, because transactions are statements here.
-func (se *session) Begin() (driver.Tx, error) {
-	return nil, errors.New("database/sql transactions are not supported on this connection")
-}
-
-// ResetSession implements driver.SessionResetter. It detects that the server has closed an
-// idle connection.
-func (se *session) ResetSession(ctx context.Context) error {
-	if r, ok := se.Conn.(driver.SessionResetter); ok {
-		return r.ResetSession(ctx)
-	}
-	return nil
-}
-
-// IsValid implements driver.Validator.
-func (se *session) IsValid() bool {
-	v, ok := se.Conn.(driver.Validator)
-	return !ok || v.IsValid()
-}
-
-// Ping implements driver.Pinger.
-func (se *session) Ping(ctx context.Context) error {
-	if p, ok := se.Conn.(driver.Pinger); ok {
-		return p.Ping(ctx)
-	}
-	return nil
-}
-
 // prepare returns the statement prepared on the connection.
 func (se *session) prepare(ctx context.Context, sql string) (driver.StmtQueryContext, error) {
 	stmt, ok := se.prepared.Get(sql)
 	if !ok {
 		var err error
-		if stmt, err = se.Conn.(driver.ConnPrepareContext).PrepareContext(ctx, sql); err != nil {
+		if stmt, err = se.PrepareContext(ctx, sql); err != nil {
 			return nil, err
 		}
 		se.prepared.Add(sql, stmt)

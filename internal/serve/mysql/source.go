@@ -311,38 +311,17 @@ func isNumeric(t param.Type) bool { return t == param.Text || t == param.Real ||
 // number matches what the server reads as a number as a whole.
 var number = regexp.MustCompile(`^(?i)[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]{1,3})?$`)
 
-// sampleOf returns a value with which the feed is described and explained.
-func sampleOf(kind param.Type) string {
-	switch kind {
-	case param.Integer, param.Real, param.Decimal:
-		return "1"
-	case param.Date:
-		return "2016-12-01"
-	case param.Time:
-		return "23:59:57"
-	case param.Bytes:
-		return "YQ=="
-	case param.Boolean:
-		return "true"
-	case param.Timestamp:
-		return "2016-12-01T23:59:57Z"
-	case param.UUID:
-		return "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
-	}
-	return "a"
-}
-
 // samples returns sample values for the feed's parameters. Of the filters, only the one at a
 // position has one, which its column in c can hold.
 func (s *source) samples(filter int, c *columns) []string {
 	texts := make([]string, len(s.def.Params))
 	for i, p := range s.def.Params {
-		texts[i] = sampleOf(p.Type)
+		texts[i] = p.Type.Sample()
 		switch {
 		case p.Filter && i != filter:
 			texts[i] = param.Absent
 		case p.Filter && p.Type == param.Text && c.typeOf(p.Name) == "DECIMAL":
-			texts[i] = sampleOf(param.Real)
+			texts[i] = param.Real.Sample()
 		}
 	}
 	return texts

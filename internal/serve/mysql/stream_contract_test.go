@@ -73,7 +73,7 @@ func blockCommits(t testing.TB, url string) (release func()) {
 			t.Fatal(err)
 		}
 	}
-	return func() { _ = s.Conn.Close() } // a second time too
+	return func() { _ = s.Close() } // a second time too
 }
 
 // committing counts the sessions that have waited in a COMMIT for some time.

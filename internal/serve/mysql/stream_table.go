@@ -175,8 +175,7 @@ func (w *batchWriter) countRows(rows []stream.Row, stored int64) (*stream.RowRef
 	case len(rows) > 1:
 		return nil, errUncounted
 	}
-	refused := stream.SkippedRow(rows[0].Row, w.b.Mark != nil)
-	return &refused, nil
+	return new(stream.SkippedRow(rows[0].Row, w.b.Mark != nil)), nil
 }
 
 // findMax is the number of keys that one statement looks up: each is compared with each.

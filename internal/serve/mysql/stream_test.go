@@ -81,7 +81,7 @@ func holdLock(t testing.TB, url, sql string) (release func()) {
 	if _, err := s.Query(t.Context(), sql); err != nil {
 		t.Fatal(err)
 	}
-	return func() { _ = s.Conn.Close() } // a second time too
+	return func() { _ = s.Close() } // a second time too
 }
 
 // streamRows returns a query's rows as text.
@@ -98,8 +98,8 @@ func streamRows(ctx context.Context, url, sql string) ([][]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer s.Conn.Close()
-	result, err := s.Conn.(driver.QueryerContext).QueryContext(ctx, sql, nil)
+	defer s.Close()
+	result, err := s.QueryContext(ctx, sql, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ package param
 
 import (
 	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -50,8 +51,7 @@ func (e *RejectedError) Unwrap() []error { return []error{ErrValue, e.Err} }
 
 // ForClient returns the text of an ErrValue without the database's own error.
 func ForClient(err error) string {
-	var rejected *RejectedError
-	if errors.As(err, &rejected) && rejected.Names != "" {
+	if rejected, ok := errors.AsType[*RejectedError](err); ok && rejected.Names != "" {
 		return ErrValue.Error() + ": " + rejected.Names
 	}
 	return ErrValue.Error()
@@ -102,7 +102,7 @@ func Finer(p Param, arg string) bool {
 func Match(s plans.Statement, params []Param) error {
 	names := s.Names()
 	for _, p := range params {
-		if p.Type.describe() == "" {
+		if p.Type.Describe() == "" {
 			return fmt.Errorf("parameter %s: unknown type %q", p.Name, p.Type)
 		}
 		if !p.Filter && !slices.Contains(names, p.Name) {
@@ -222,60 +222,52 @@ func Parse(p Param, text string) (string, error) {
 		ok = ok && !strings.ContainsAny(text, "\r\n")
 	case UUID:
 		canonical = strings.ToLower(text)
-		ok = isUUID(canonical)
+		_, ok = ParseUUID([]byte(canonical))
 	default:
 		return "", fmt.Errorf("parameter %s has the unknown type %q", p.Name, p.Type)
 	}
 	if !ok {
-		return "", fmt.Errorf("%s must be %s", p.Name, p.Type.describe())
+		return "", fmt.Errorf("%s must be %s", p.Name, p.Type.Describe())
 	}
 	return canonical, nil
 }
 
 func parsed[T any](v T, err error) (T, bool) { return v, err == nil }
 
-func (t Type) describe() string {
-	switch t {
-	case Text:
-		return "UTF-8 text without NUL"
-	case Integer:
-		return "a whole number of at most 64 bits"
-	case Real:
-		return "a number"
-	case Boolean:
-		return "true or false"
-	case Timestamp:
-		return "a time like 2016-12-01T23:59:57Z"
-	case UUID:
-		return "a UUID like 6ba7b810-9dad-11d1-80b4-00c04fd430c8"
-	case Decimal:
-		return "a number without exponent"
-	case Date:
-		return "a date like 2016-12-01"
-	case Time:
-		return "a time like 23:59:57, with at most six digits behind the point"
-	case Bytes:
-		return "base64"
-	}
-	return ""
+// kinds has, of each type, what a text must be, and one.
+var kinds = map[Type]struct{ must, sample string }{
+	Text:      {"UTF-8 text without NUL", "a"},
+	Integer:   {"a whole number of at most 64 bits", "1"},
+	Real:      {"a number", "1"},
+	Boolean:   {"true or false", "true"},
+	Timestamp: {"a time like 2016-12-01T23:59:57Z", "2016-12-01T23:59:57Z"},
+	UUID:      {"a UUID like 6ba7b810-9dad-11d1-80b4-00c04fd430c8", "6ba7b810-9dad-11d1-80b4-00c04fd430c8"},
+	Decimal:   {"a number without exponent", "1"},
+	Date:      {"a date like 2016-12-01", "2016-12-01"},
+	Time:      {"a time like 23:59:57, with at most six digits behind the point", "23:59:57"},
+	Bytes:     {"base64", "YQ=="},
 }
 
-// isUUID reports whether s has the lower-case 8-4-4-4-12 form.
-func isUUID(s string) bool {
-	if len(s) != 36 {
-		return false
+// Describe says what a text must be; "" for an unknown type.
+func (t Type) Describe() string { return kinds[t].must }
+
+// Sample returns the argument of some value.
+func (t Type) Sample() string { return kinds[t].sample }
+
+// ParseUUID parses the 8-4-4-4-12 form in upper or lower case.
+func ParseUUID(text []byte) (id [16]byte, ok bool) {
+	if len(text) != 36 || text[8] != '-' || text[13] != '-' || text[18] != '-' || text[23] != '-' {
+		return id, false
 	}
-	for i := range len(s) {
-		switch c := s[i]; {
-		case i == 8 || i == 13 || i == 18 || i == 23:
-			if c != '-' {
-				return false
-			}
-		case (c < '0' || c > '9') && (c < 'a' || c > 'f'):
-			return false
+	n := 0
+	for _, part := range [][]byte{text[:8], text[9:13], text[14:18], text[19:23], text[24:]} {
+		decoded, err := hex.Decode(id[n:], part)
+		if err != nil {
+			return id, false
 		}
+		n += decoded
 	}
-	return true
+	return id, true
 }
 
 // ClaimPrefix begins the name of a parameter that is a claim of the request's JWT.

@@ -11,6 +11,8 @@ import (
 
 	"github.com/expr-lang/expr/builtin"
 	"github.com/expr-lang/expr/vm"
+
+	"spillway/internal/serve/param"
 )
 
 // Bounds of attributes.
@@ -39,16 +41,10 @@ func (t AttributeType) describe() string {
 	switch t {
 	case Text, TextList:
 		return fmt.Sprintf("UTF-8 text of at most %d bytes without NUL", AttributeBytesMax)
-	case Integer:
-		return "a whole number of at most 64 bits"
-	case Real:
-		return "a number"
-	case Boolean:
-		return "true or false"
 	case Timestamp:
-		return "a time like 2016-12-01T23:59:57Z, from 1900 to 2150"
+		return param.Timestamp.Describe() + ", from 1900 to 2150"
 	}
-	return string(t)
+	return param.Type(t).Describe()
 }
 
 // Attribute declares an attribute of users.

@@ -68,8 +68,7 @@ func (l *EventLog) Record(ctx context.Context, event Event) error {
 		return err
 	}
 	_, err = l.spool.Append(ctx, spoolName, queue.Entry{Payload: payload, Rows: 1})
-	var full *queue.Overload
-	if errors.As(err, &full) {
+	if full, ok := errors.AsType[*queue.Overload](err); ok {
 		return fmt.Errorf("popups.%s is reached: %w", full.Limit, err)
 	}
 	return err

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"spillway/internal/serve/queue"
 )
 
 // ErrListUsed: campaigns that are not archived use the list.
@@ -71,8 +73,6 @@ func (l *listReader) follow(ctx context.Context) {
 func (l *listReader) run(ctx context.Context) {
 	next := make([]time.Time, len(l.queries))
 	skipping := map[string]bool{}
-	ticker := time.NewTicker(listRetry)
-	defer ticker.Stop()
 	for ctx.Err() == nil {
 		if l.behind.Swap(false) {
 			l.update(ctx, ListUsersMax)
@@ -85,10 +85,7 @@ func (l *listReader) run(ctx context.Context) {
 				}
 			}
 		}
-		select {
-		case <-ctx.Done():
-		case <-ticker.C:
-		}
+		queue.Sleep(ctx, listRetry)
 	}
 }
 

@@ -52,8 +52,7 @@ type Local struct {
 func NewLocal(users int, timeout time.Duration, tables LocalTables, clock *Clock, log *slog.Logger) *Local {
 	l := &Local{Memory: NewMemory(users, nil), tables: tables, lookups: NewLookups(tables, timeout), clock: clock, timeout: timeout, log: log}
 	l.evicts()
-	reason := errNotRestored
-	l.unavailable.Store(&reason)
+	l.unavailable.Store(new(errNotRestored))
 	return l
 }
 

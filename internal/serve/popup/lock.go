@@ -119,8 +119,7 @@ func (l *Lock) keep(ctx context.Context, token [16]byte, held Holding, take Take
 			held, err = take(limited, token, true)
 		}
 		cancel()
-		var locked *LockedError
-		if errors.As(err, &locked) {
+		if _, ok := errors.AsType[*LockedError](err); ok {
 			log.Error("lock on the popup states lost to another process", "error", err)
 			close(l.lost)
 			return

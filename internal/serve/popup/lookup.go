@@ -114,12 +114,10 @@ func (l *Lookups) Read(ctx context.Context, key Key) (State, error) {
 	default:
 		return State{}, fmt.Errorf("%d requests wait for popup states from the database, the limit", lookupsMax)
 	}
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
 	select {
 	case <-one.done:
 		return one.state, one.err
-	case <-timer.C:
+	case <-time.After(timeout):
 		return State{}, fmt.Errorf("the database did not return a popup state within %s", timeout)
 	case <-ctx.Done():
 		return State{}, context.Cause(ctx)

@@ -48,19 +48,28 @@ type commit struct {
 	guard *database.CommitGuard
 	level string // what it waited for
 	tag   string
+	// implicit: there is no COMMIT, and the server commits when it has run all steps.
+	implicit bool
 }
 
 // append appends the statement that selects finishList, and COMMIT.
 func (c *commit) append(steps []step, finish step, statement *statement) []step {
 	finish.read = func(r *pgconn.Result) {
-		if len(r.Rows) == 1 {
-			if c.level = levelOf(string(r.Rows[0][3]), string(r.Rows[0][4])); string(r.Rows[0][3]) == "off" {
-				c.level = "not fsynced: " + unsynced
-			}
-		}
+		c.readLevel(r, 3)
 		c.guard.ClearWarning() // what follows is about COMMIT
 	}
 	return append(steps, finish, step{statement, nil, func(r *pgconn.Result) { c.tag = r.CommandTag.String() }})
+}
+
+// readLevel reads synchronous_commit and standbyNames from a row.
+func (c *commit) readLevel(r *pgconn.Result, first int) {
+	if len(r.Rows) != 1 {
+		return
+	}
+	setting, names := string(r.Rows[0][first]), string(r.Rows[0][first+1])
+	if c.level = levelOf(setting, names); setting == "off" {
+		c.level = "not fsynced: " + unsynced
+	}
 }
 
 // run runs the steps in one round trip, and returns the one that failed. An error of the
@@ -70,15 +79,22 @@ func (c *commit) run(ctx context.Context, steps []step, descriptions []*pgconn.S
 	c.guard.Begin()
 	defer c.guard.End()
 	failed, err = pipeline(ctx, c.conn, steps, descriptions)
+	before := len(steps) // steps that are answered before the server commits
+	if !c.implicit {
+		before--
+		if failed == len(steps) { // COMMIT was answered
+			err = nil
+		}
+	}
 	var pgErr *pgconn.PgError
 	switch {
-	case err == nil && c.tag != "COMMIT": // the transaction was rolled back
+	case err == nil && !c.implicit && c.tag != "COMMIT": // the transaction was rolled back
 		return failed, fmt.Errorf("%w: COMMIT was answered with %s", stream.ErrTransient, c.tag)
 	case err == nil && c.guard.Warning() != "":
 		return failed, fmt.Errorf("%w: COMMIT was answered with a warning: %s", stream.ErrUnconfirmed, c.guard.Warning())
 	case err == nil || isDefinite(err, &pgErr):
 		return failed, err
-	case failed < len(steps)-1 && errors.As(err, &pgErr) && beforeCommit(pgErr):
+	case failed < before && errors.As(err, &pgErr) && beforeCommit(pgErr):
 		return failed, fmt.Errorf("%w: %w", stream.ErrTransient, err)
 	}
 	return failed, fmt.Errorf("%w: %w", stream.ErrUnconfirmed, err)
@@ -121,7 +137,8 @@ func (c *commit) recheck(ctx context.Context, limit time.Duration) {
 	c.level = levelOf(c.level, string(names.Rows[0][0]))
 }
 
-// pipeline runs the steps in one round trip. On an error it returns the step that failed.
+// pipeline runs the steps in one round trip. On an error it returns the step that failed, or how many there are
+// if that was what follows them.
 func pipeline(ctx context.Context, conn *pgconn.PgConn, steps []step, descriptions []*pgconn.StatementDescription) (failed int, err error) {
 	p := conn.StartPipeline(ctx)
 	for i, s := range steps {
@@ -139,12 +156,11 @@ func pipeline(ctx context.Context, conn *pgconn.PgConn, steps []step, descriptio
 			done++
 		}
 	}
-	closed := p.Close()
-	if err == nil { // the last step was answered
-		return done, nil
+	if err == nil {
+		_, err = p.GetResults() // the server is ready
 	}
-	var pgErr *pgconn.PgError
-	if errors.As(closed, &pgErr) { // Close returns the refusal again
+	closed := p.Close()
+	if _, ok := errors.AsType[*pgconn.PgError](closed); ok { // Close returns the refusal again
 		closed = nil
 	}
 	return done, errors.Join(err, closed)

@@ -38,6 +38,7 @@ type DB struct {
 	bounds database.Pool // all fields are set
 	log    *slog.Logger
 
+	slots *slots     // of connections in use
 	probe *statement // of Probe
 	types *catalog
 
@@ -63,6 +64,7 @@ func Open(ctx context.Context, url database.URL, pool database.Pool, log *slog.L
 	db.probe = newStatement("SELECT 1", func(fields []pgconn.FieldDescription) (*columns, error) {
 		return &columns{fields: fields, forms: make([]form, len(fields))}, nil
 	})
+	db.slots = newSlots(db.bounds.Max)
 	db.writers = make(chan struct{}, max(1, db.bounds.Max-1))
 	db.life, db.stop = context.WithCancel(context.WithoutCancel(ctx))
 	return db, nil
@@ -79,7 +81,11 @@ func (db *DB) Close() error {
 // Ping returns nil if the server answers. The error wraps database.ErrBusy if all connections
 // stay in use until ctx ends.
 func (db *DB) Ping(ctx context.Context) error {
-	err := db.pool.Ping(ctx)
+	pooled, err := db.acquire(ctx)
+	if err == nil {
+		err = pooled.Ping(ctx)
+		pooled.Release()
+	}
 	switch {
 	case err == nil:
 		return nil
@@ -115,35 +121,60 @@ func (db *DB) Stats() database.Stats {
 	}
 }
 
-// acquire returns a connection of the pool, waiting at most AcquireTimeout.
-func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+// acquire returns a connection of the pool, waiting at most AcquireTimeout. A server that grants no further connection is
+// a full pool.
+func (db *DB) acquire(ctx context.Context) (lease, error) {
 	limited, cancel := context.WithTimeout(ctx, db.bounds.AcquireTimeout)
 	defer cancel()
 	db.acquiring.Add(1)
-	conn, err := db.pool.Acquire(limited)
+	conn, err := db.connection(limited)
 	db.acquiring.Add(-1)
 	switch {
 	case err == nil:
-		return conn, nil
+		return lease{conn, db.slots}, nil
 	case ctx.Err() != nil:
-		return nil, fmt.Errorf("wait for a connection: %w", errors.Join(context.Cause(ctx), db.waitedFor(err)))
+		return lease{}, fmt.Errorf("wait for a connection: %w", errors.Join(context.Cause(ctx), db.waitedFor(err)))
 	case limited.Err() != nil:
-		s := db.pool.Stat()
-		return nil, fmt.Errorf("no connection within %v, %d of %d in use: %w",
-			db.bounds.AcquireTimeout, s.AcquiredConns(), s.MaxConns(), errors.Join(err, db.waitedFor(err)))
+		return lease{}, fmt.Errorf("no connection within %v, %d of %d in use: %w",
+			db.bounds.AcquireTimeout, db.pool.Stat().AcquiredConns(), db.slots.limit(), errors.Join(err, db.waitedFor(err)))
 	default:
-		return nil, fmt.Errorf("connect: %w", err)
+		return lease{}, fmt.Errorf("connect: %w", err)
+	}
+}
+
+// connection waits for a slot and its connection.
+func (db *DB) connection(ctx context.Context) (*pgxpool.Conn, error) {
+	for {
+		if err := db.slots.take(ctx, time.Now()); err != nil {
+			return nil, err
+		}
+		conn, err := db.pool.Acquire(ctx)
+		if err == nil {
+			return conn, nil
+		}
+		if !isTooMany(err) {
+			db.slots.release()
+			return nil, err
+		}
+		away, first := db.slots.takeAway(time.Now())
+		if !away {
+			db.slots.release()
+			return nil, err
+		}
+		if first {
+			db.log.Warn("the server grants fewer connections than pool.max; statements wait for those that there are", "pool_max", db.bounds.Max, "error", err)
+		}
 	}
 }
 
 // acquireWriter is acquire for a transaction whose COMMIT may wait for a standby. All of these
 // together leave one connection of the pool. The caller calls releaseWriter.
-func (db *DB) acquireWriter(ctx context.Context) (*pgxpool.Conn, error) {
+func (db *DB) acquireWriter(ctx context.Context) (lease, error) {
 	select {
 	case db.writers <- struct{}{}:
 	default:
 		if err := db.waitToWrite(ctx); err != nil {
-			return nil, err
+			return lease{}, err
 		}
 	}
 	conn, err := db.acquire(ctx)
@@ -168,7 +199,7 @@ func (db *DB) waitToWrite(ctx context.Context) error {
 	}
 }
 
-func (db *DB) releaseWriter(conn *pgxpool.Conn) {
+func (db *DB) releaseWriter(conn lease) {
 	conn.Release()
 	<-db.writers
 }
@@ -177,7 +208,7 @@ func (db *DB) releaseWriter(conn *pgxpool.Conn) {
 // does not answer.
 func (db *DB) waitedFor(err error) error {
 	var connect *pgconn.ConnectError
-	if s := db.pool.Stat(); errors.As(err, &connect) || s.AcquiredConns() < s.MaxConns() {
+	if errors.As(err, &connect) || int(db.pool.Stat().AcquiredConns()) < db.slots.limit() {
 		return nil
 	}
 	return database.ErrBusy

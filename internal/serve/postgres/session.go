@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"spillway/internal/database"
 	"spillway/internal/serve/feed"
 )
 
@@ -31,6 +32,7 @@ type session struct {
 type prepared struct {
 	description *pgconn.StatementDescription
 	columns     *columns
+	trust       map[*statement]*trust // of quick batches; nil: none
 }
 
 func sessionOf(conn *pgconn.PgConn) *session {
@@ -165,22 +167,7 @@ func (r *execution) takeRows(result *pgconn.ResultReader, c *columns) error {
 	return errors.Join(err, closeErr)
 }
 
-// texts returns the rows of a small result as text, NULL as "". The arguments
-// are text.
+// texts is database.PostgresTexts.
 func texts(ctx context.Context, conn *pgconn.PgConn, sql string, args ...string) ([][]string, error) {
-	params := make([][]byte, len(args))
-	for i, arg := range args {
-		params[i] = []byte(arg)
-	}
-	result := conn.ExecParams(ctx, sql, params, nil, nil, nil).Read()
-	if result.Err != nil {
-		return nil, result.Err
-	}
-	rows := make([][]string, len(result.Rows))
-	for i, row := range result.Rows {
-		for _, cell := range row {
-			rows[i] = append(rows[i], string(cell))
-		}
-	}
-	return rows, nil
+	return database.PostgresTexts(ctx, conn, sql, args...)
 }

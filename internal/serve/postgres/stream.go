@@ -33,6 +33,7 @@ type Stream struct {
 	def    stream.Definition
 
 	begin, commit, batch, keys *statement
+	quickBatch                 *statement
 	savepoint, release, back   *statement
 
 	table    atomic.Pointer[checkedTable] // nil: the tables have to be checked
@@ -52,10 +53,11 @@ func (db *DB) Stream(schema *stream.Schema) *Stream {
 		commit: newStatement("COMMIT", noColumns),
 		batch: newStatement("INSERT INTO spillway_batches (id, created_at) "+
 			"SELECT pinned.id, now() FROM (SELECT $3::uuid AS id, "+settingsList+settings(def)+") AS pinned", noColumns),
-		keys:      newStatement(insertKeys, noColumns),
-		savepoint: newStatement("SAVEPOINT part", noColumns),
-		release:   newStatement("RELEASE SAVEPOINT part", noColumns),
-		back:      newStatement("ROLLBACK TO SAVEPOINT part", noColumns),
+		quickBatch: newQuickBatch(def),
+		keys:       newStatement(insertKeys, noColumns),
+		savepoint:  newStatement("SAVEPOINT part", noColumns),
+		release:    newStatement("RELEASE SAVEPOINT part", noColumns),
+		back:       newStatement("ROLLBACK TO SAVEPOINT part", noColumns),
 	}
 }
 
@@ -120,29 +122,29 @@ func (st *Stream) Durability(ctx context.Context) (stream.Durability, error) {
 	var d stream.Durability
 	err := st.db.ask(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
 		sent := time.Now()
-		result := conn.ExecParams(ctx, "SELECT current_setting('fsync'), current_setting('full_page_writes'), "+
+		rows, err := texts(ctx, conn, "SELECT current_setting('fsync'), current_setting('full_page_writes'), "+
 			"current_setting('synchronous_commit'), "+
-			standbyNames+", (extract(epoch FROM clock_timestamp()) * 1000000)::bigint", nil, nil, nil, nil).Read()
-		if result.Err != nil {
-			return result.Err
+			standbyNames+", (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
+		if err != nil {
+			return err
 		}
 		middle := sent.Add(time.Since(sent) / 2)
-		row := result.Rows[0]
-		micros, err := strconv.ParseInt(string(row[4]), 10, 64)
+		row := rows[0]
+		micros, err := strconv.ParseInt(row[4], 10, 64)
 		if err != nil {
 			return fmt.Errorf("read the server's clock: %w", err)
 		}
 		d.Clock = time.UnixMicro(micros).Sub(middle)
-		commit := string(row[2])
+		commit := row[2]
 		switch {
 		case st.def.Fsync == stream.FsyncOn && commit == "off":
 			commit = "on" // each transaction sets it
 		case st.def.Fsync == stream.FsyncOff:
 			commit = "off"
 		}
-		d.Level = levelOf(commit, string(row[3]))
+		d.Level = levelOf(commit, row[3])
 		for i, name := range []string{"fsync", "full_page_writes"} {
-			if string(row[i]) == "off" {
+			if row[i] == "off" {
 				d.Unsafe = append(d.Unsafe, name+"=off")
 			}
 		}

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"spillway/internal/plans"
 	"spillway/internal/serve/stream"
@@ -69,23 +68,23 @@ type tableColumn struct {
 // checkColumns refuses columns whose values would not arrive as they were sent, and keys that are
 // equal for different values.
 func (st *Stream) checkColumns(ctx context.Context, conn *pgconn.PgConn) (layout, error) {
-	result := conn.ExecParams(ctx, tableColumns, [][]byte{[]byte(st.tableName())}, nil, nil, nil).Read()
-	if result.Err != nil {
-		return nil, fmt.Errorf("look up the columns of %s: %w", st.def.Table, result.Err)
+	rows, err := texts(ctx, conn, tableColumns, st.tableName())
+	if err != nil {
+		return nil, fmt.Errorf("look up the columns of %s: %w", st.def.Table, err)
 	}
-	table := make(map[string][][]byte, len(result.Rows))
-	for _, row := range result.Rows {
-		table[string(row[0])] = row
+	table := make(map[string][]string, len(rows))
+	for _, row := range rows {
+		table[row[0]] = row
 	}
 	var targets layout
 	for i, c := range st.schema.Columns() {
 		t := target{column: c, index: i, element: c.Type, key: slices.Contains(st.def.Key, c.Name)}
 		if row, ok := table[c.Name]; ok { // the database names a missing one when the INSERT is prepared
-			modifier, err := strconv.Atoi(string(row[3]))
+			modifier, err := strconv.Atoi(row[3])
 			if err != nil {
 				return nil, fmt.Errorf("look up the modifier of %s: %w", c.Name, err)
 			}
-			t.tableColumn = tableColumn{string(row[1]), string(row[2]), string(row[4]), string(row[6]), modifier, string(row[5]) == "true"}
+			t.tableColumn = tableColumn{row[1], row[2], row[4], row[6], modifier, row[5] == "true"}
 			reason := t.match()
 			if reason == "" && t.key {
 				reason = t.merges(st.schema.TextKey())
@@ -136,17 +135,14 @@ func (st *Stream) checkKey(ctx context.Context, conn *pgconn.PgConn) error {
 	if len(st.def.Key) == 0 {
 		return nil
 	}
-	names := appendArrayHeader(nil, pgtype.TextOID, len(st.def.Key))
-	for _, name := range slices.Sorted(slices.Values(st.def.Key)) {
-		names = appendElement(names, []byte(name))
+	names := arrayOf(slices.Sorted(slices.Values(st.def.Key)))
+	rows, err := texts(ctx, conn, deferrableKey, st.tableName(), string(names))
+	if err != nil {
+		return fmt.Errorf("look up the unique indexes of %s: %w", st.def.Table, err)
 	}
-	result := conn.ExecParams(ctx, deferrableKey, [][]byte{[]byte(st.tableName()), names}, nil, []int16{0, 1}, nil).Read()
-	if result.Err != nil {
-		return fmt.Errorf("look up the unique indexes of %s: %w", st.def.Table, result.Err)
-	}
-	if len(result.Rows) > 0 {
+	if len(rows) > 0 {
 		return fmt.Errorf("%w: the constraint %s of key is DEFERRABLE, by which duplicates cannot be found: make it NOT DEFERRABLE",
-			tables.ErrUnusable, result.Rows[0][0])
+			tables.ErrUnusable, rows[0][0])
 	}
 	return nil
 }

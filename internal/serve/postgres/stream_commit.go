@@ -33,6 +33,10 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 	if b.Mark != nil || b.RowByRow || slices.ContainsFunc(rows, inexact) {
 		return st.stepwise(ctx, conn, table, b)
 	}
+	done, confirm, err := st.commitQuick(ctx, conn, table, b, rows)
+	if done {
+		return err
+	}
 	t := st.timeoutsOf(b)
 	steps := make([]step, 0, 6) // with keys, rows, and what commitSteps appends
 	steps = append(steps, step{st.begin, nil, nil}, step{st.batch, [][]byte{t.texts[0], t.texts[1], b.ID[:]}, nil})
@@ -51,7 +55,11 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 		finish = step{table.finishForget, [][]byte{encodeIDs(b.Forget)}, nil}
 	}
 	failed, err := st.commitSteps(ctx, conn, b, steps, finish)
-	if err == nil || errors.Is(err, stream.ErrUnconfirmed) || errors.Is(err, stream.ErrTransient) {
+	switch {
+	case err == nil:
+		confirm()
+		return nil
+	case settled(err):
 		return err
 	}
 	return st.recover(ctx, conn, table, b, failed, err)
@@ -94,7 +102,11 @@ func (st *Stream) commitSteps(
 	ctx context.Context, conn *pgconn.PgConn, b *stream.Batch, steps []step, finish step,
 ) (failed int, err error) {
 	c := commit{conn: conn, guard: database.CommitGuardOf(conn)}
-	steps = c.append(steps, finish, st.commit)
+	return st.runSteps(ctx, conn, b, &c, c.append(steps, finish, st.commit))
+}
+
+// runSteps runs all steps of a batch and waits for the end of the transaction.
+func (st *Stream) runSteps(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch, c *commit, steps []step) (failed int, err error) {
 	descriptions, err := st.describe(ctx, conn, steps)
 	if err != nil {
 		return -1, err
@@ -108,13 +120,17 @@ func (st *Stream) commitSteps(
 		b.Committed()
 		c.recheck(ctx, statementLimit(b))
 	}
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && failsWith(pgErr, tableChanged) {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && failsWith(pgErr, tableChanged) {
 		st.table.Store(nil)
 	}
 	b.Level = c.level
 	st.reset(conn)
 	return failed, err
+}
+
+// settled reports whether an error of a transaction says what became of it.
+func settled(err error) bool {
+	return err == nil || errors.Is(err, stream.ErrUnconfirmed) || errors.Is(err, stream.ErrTransient)
 }
 
 // recover continues after commitSteps has failed at a step: the server refused the step, or
@@ -125,7 +141,7 @@ func (st *Stream) recover(ctx context.Context, conn *pgconn.PgConn, table *check
 		st.reset(conn)
 		return st.classify(err)
 	}
-	if failed >= 0 { // inside the transaction
+	if failed >= 0 && conn.TxStatus() != 'I' { // inside the transaction
 		if err := exec(ctx, conn, "ROLLBACK"); err != nil {
 			return fmt.Errorf("%w: %w", stream.ErrTransient, err)
 		}
@@ -155,8 +171,9 @@ func (st *Stream) dropPrepared(ctx context.Context, conn *pgconn.PgConn, table *
 	se := sessionOf(conn)
 	for _, s := range []*statement{
 		st.begin, st.commit, st.batch, table.finish, table.finishForget, st.keys, table.rows, st.savepoint, st.release, st.back,
+		st.quickBatch, table.quick, table.quickRow,
 	} {
-		if se.prepared.Contains(s.name) {
+		if s != nil && se.prepared.Contains(s.name) {
 			_ = se.drop(ctx, conn, s.name) // the next use reports an error
 		}
 	}
@@ -201,8 +218,7 @@ func (st *Stream) stepwise(ctx context.Context, conn *pgconn.PgConn, table *chec
 			return fmt.Errorf("%w: %w", stream.ErrTransient, errors.Join(err, rollback))
 		}
 	}
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && isStale(pgErr) {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && isStale(pgErr) {
 		st.dropPrepared(ctx, conn, table)
 	}
 	if errors.Is(err, stream.ErrUnconfirmed) || errors.Is(err, stream.ErrHeld) {

@@ -99,8 +99,7 @@ func (s batchSession) insertSingly(ctx context.Context, rows []stream.Row) error
 		err = st.takeSingly(p, s.b, rows, reasons)
 	}
 	closed := p.Close()
-	var pgErr *pgconn.PgError
-	if errors.As(closed, &pgErr) { // Close returns a refusal again
+	if _, ok := errors.AsType[*pgconn.PgError](closed); ok { // Close returns a refusal again
 		closed = nil
 	}
 	return errors.Join(err, closed)

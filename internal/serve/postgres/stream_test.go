@@ -39,9 +39,9 @@ func TestStreamConformancePgBouncer(t *testing.T) {
 func streamBackend(pg *apptest.PostgresServer) storetest.StreamBackend {
 	return storetest.StreamBackend{
 		Open: func(t testing.TB, pool database.Pool) storetest.StreamDB {
-			commit := []byte(newStatement("COMMIT", nil).name)
+			commit, quick := []byte(newStatement("COMMIT", nil).name), []byte(newQuickBatch(stream.Definition{}).name)
 			proxy := storetest.NewProxy(t, pg.Addr(), func(sent []byte) bool {
-				return bytes.Contains(sent, commit) && !bytes.Contains(sent, []byte("\x00COMMIT\x00")) || bytes.Contains(sent, []byte("COMMIT\x00")) && sent[0] == 'Q'
+				return sent[0] == 'B' && bytes.Contains(sent, quick) || bytes.Contains(sent, commit) && !bytes.Contains(sent, []byte("\x00COMMIT\x00")) || bytes.Contains(sent, []byte("COMMIT\x00")) && sent[0] == 'Q'
 			})
 			db := streamDB(t, pg, pool, func(url string) string { return strings.Replace(url, pg.Addr(), proxy.Addr(), 1) })
 			db.Kill, db.Start, db.Proxy = pg.Kill, pg.Start, proxy

@@ -34,8 +34,6 @@ type queued struct {
 
 // consume moves events to the database until ctx ends.
 func (p *Popups) consume(ctx context.Context) {
-	ticker := time.NewTicker(readEvery)
-	defer ticker.Stop()
 	claimed := time.Now()
 	for ctx.Err() == nil {
 		n, err := p.take(ctx, p.readNew)
@@ -48,12 +46,8 @@ func (p *Popups) consume(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			p.cfg.Log.Debug("popup events wait in Redis", "error", err)
 		}
-		if n >= readMax {
-			continue // more events are likely
-		}
-		select {
-		case <-ctx.Done():
-		case <-ticker.C:
+		if n < readMax { // or else more events are likely
+			queue.Sleep(ctx, readEvery)
 		}
 	}
 	if p.owned.Load() == 0 {

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"spillway/internal/serve/popup"
+	"spillway/internal/serve/queue"
 )
 
 const (
@@ -73,8 +74,6 @@ func (p *Popups) identify(ctx context.Context) error {
 // watchDatabase asks for the id of the database until ctx ends. It closes identified
 // after the first time.
 func (p *Popups) watchDatabase(ctx context.Context, identified chan<- struct{}) {
-	ticker := time.NewTicker(identifyRetry)
-	defer ticker.Stop()
 	failing := false
 	for {
 		err := p.identify(ctx)
@@ -96,15 +95,11 @@ func (p *Popups) watchDatabase(ctx context.Context, identified chan<- struct{}) 
 			p.checkNow()
 		}
 		pause := identifyEvery
-		for ended := time.Now(); time.Since(ended) < pause; {
+		for ended := time.Now(); ctx.Err() == nil && time.Since(ended) < pause; {
 			if p.database.isAway() {
 				pause = identifyRetry
 			}
-			select {
-			case <-ctx.Done():
-				return
-			case <-ticker.C:
-			}
+			queue.Sleep(ctx, identifyRetry)
 		}
 	}
 }
@@ -178,8 +173,6 @@ func (p *Popups) confirm(ctx context.Context, dials uint64) bool {
 	if now == dials {
 		return true
 	}
-	ticker := time.NewTicker(readEvery)
-	defer ticker.Stop()
 	for {
 		switch {
 		case p.foreign.Load() || ctx.Err() != nil || p.dials.Load() != now:
@@ -187,10 +180,7 @@ func (p *Popups) confirm(ctx context.Context, dials uint64) bool {
 		case p.owned.Load() == now:
 			return true
 		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-		}
+		queue.Sleep(ctx, readEvery)
 	}
 }
 

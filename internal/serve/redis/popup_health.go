@@ -72,8 +72,7 @@ func (p *Popups) watch(ctx context.Context, identified <-chan struct{}) {
 	case <-time.After(startWait):
 	case <-ctx.Done():
 	}
-	ticker := time.NewTicker(checkEvery)
-	defer ticker.Stop()
+	ticker := time.Tick(checkEvery)
 	last, loses := "", ""
 	var asked time.Time
 	for {
@@ -103,7 +102,7 @@ func (p *Popups) watch(ctx context.Context, identified <-chan struct{}) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-ticker.C:
+		case <-ticker:
 		case <-wake:
 		}
 	}
@@ -315,8 +314,7 @@ func (p *Popups) Durability(ctx context.Context) (string, error) {
 	defer cancel()
 	settings, err := client.Do(ctx, client.B().ConfigGet().Parameter("appendonly", "appendfsync").Build()).AsStrMap()
 	if err != nil {
-		var refused *rueidis.RedisError
-		if errors.As(err, &refused) {
+		if _, ok := errors.AsType[*rueidis.RedisError](err); ok {
 			return "an unknown amount (CONFIG GET is not permitted)", nil
 		}
 		return "", p.db.wrap("read the settings of", err)

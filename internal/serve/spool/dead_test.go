@@ -46,7 +46,7 @@ func refusing() destination {
 func deadPayloads(t *testing.T, s *Spool) []string {
 	t.Helper()
 	var texts []string
-	err := s.DeadLetters(t.Context(), "", func(l queue.DeadLetter) error {
+	err := s.file.deadLetters(t.Context(), Filter{}, func(l queue.DeadLetter) error {
 		texts = append(texts, string(l.Payload))
 		return nil
 	})

@@ -139,7 +139,7 @@ func (x *expectation) read(ctx context.Context, s *Spool, at int) (*reopened, er
 	if err != nil {
 		return nil, err
 	}
-	err = s.DeadLetters(ctx, "", func(l queue.DeadLetter) error {
+	err = s.file.deadLetters(ctx, Filter{}, func(l queue.DeadLetter) error {
 		g, err := nameGroup(queue.Group{Name: l.Name, Sequence: l.Sequence, Entries: []queue.Entry{{Payload: l.Payload}}})
 		if err == nil {
 			state.dead[entryName{l.Name, g.IDs[0]}]++

@@ -174,8 +174,3 @@ func crowded(used, limit int64, of, setting string) error {
 func (s *Spool) Waiting(ctx context.Context, name string, yield func(queue.Group) error) error {
 	return s.file.waiting(ctx, name, yield)
 }
-
-// DeadLetters calls yield for each dead letter of a name, oldest first; "" is all names.
-func (s *Spool) DeadLetters(ctx context.Context, name string, yield func(queue.DeadLetter) error) error {
-	return s.file.deadLetters(ctx, Filter{Stream: name}, yield)
-}

@@ -405,7 +405,7 @@ func testDamage(t *testing.T, sql, want, wantFlaws, wantDrained string) {
 		t.Errorf("drained %v, %v, want %s", got, err, wantDrained)
 	}
 	raw := 0
-	err = s.DeadLetters(t.Context(), "", func(l queue.DeadLetter) error {
+	err = s.file.deadLetters(t.Context(), Filter{}, func(l queue.DeadLetter) error {
 		if raw++; !l.Raw || l.Reason != "bad checksum" {
 			t.Errorf("dead letter %+v", l)
 		}

@@ -263,8 +263,6 @@ func (db *DB) wait(ctx context.Context) error {
 		db.waiting.Add(-1)
 		db.waitTime.Add(int64(time.Since(start)))
 	}()
-	timer := time.NewTimer(db.limits.AcquireTimeout)
-	defer timer.Stop()
 	select {
 	case db.slots <- struct{}{}:
 		return nil
@@ -272,7 +270,7 @@ func (db *DB) wait(ctx context.Context) error {
 		return errClosed
 	case <-ctx.Done():
 		return fmt.Errorf("wait for a connection: %w", errors.Join(context.Cause(ctx), database.ErrBusy))
-	case <-timer.C:
+	case <-time.After(db.limits.AcquireTimeout):
 		return fmt.Errorf("no connection became free within the acquire timeout of %s; all %d of the pool are in use: %w",
 			db.limits.AcquireTimeout, db.limits.Max, database.ErrBusy)
 	}

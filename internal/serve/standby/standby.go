@@ -160,12 +160,10 @@ func attempt[T any](ctx context.Context, s *Switch, b Bounds, ask func(context.C
 
 // awaitEnd waits briefly for the end of a read that was cancelled.
 func awaitEnd[T any](outcome <-chan result[T]) result[T] {
-	timer := time.NewTimer(confirmation)
-	defer timer.Stop()
 	select {
 	case r := <-outcome:
 		return r
-	case <-timer.C:
+	case <-time.After(confirmation):
 		return result[T]{err: errSilent, next: true}
 	}
 }

@@ -30,7 +30,7 @@ func MariaDBQuery(t *testing.T, url string) func(sql string) [][]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = s.Conn.Close() })
+	t.Cleanup(func() { _ = s.Close() })
 	return func(sql string) [][]string {
 		t.Helper()
 		rows, err := s.Query(t.Context(), sql)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -126,18 +127,26 @@ func (d *drained) empty(t testing.TB) {
 
 func (d *drained) deadLetters(t testing.TB) []string {
 	t.Helper()
-	var letters []string
-	err := d.spool.DeadLetters(t.Context(), "", func(l queue.DeadLetter) error {
-		records, err := stream.SpooledJSON(l.Payload)
-		for _, r := range records {
-			letters = append(letters, fmt.Sprintf("%s: %s", r, l.Reason))
+	var texts []string
+	for last := int64(0); ; {
+		letters, err := d.spool.Letters(t.Context(), spool.Filter{}, last, math.MaxInt)
+		if err != nil {
+			t.Fatal(err)
 		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
+		if len(letters) == 0 {
+			return texts
+		}
+		for _, l := range letters {
+			records, err := stream.SpooledJSON(l.Payload)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range records {
+				texts = append(texts, fmt.Sprintf("%s: %s", r, l.Reason))
+			}
+			last = l.ID
+		}
 	}
-	return letters
 }
 
 // drainBody returns the nth request of a client: two records, one of which is bad in every

@@ -7,6 +7,8 @@ import (
 	"math"
 
 	"github.com/cespare/xxhash/v2"
+
+	"spillway/internal/serve/param"
 )
 
 // heading is the name and the type of a column.
@@ -98,7 +100,7 @@ func (r *Records) parse(t Type, text []byte) (v value, ok bool) {
 		r.arena, ok = appendDecimal(r.arena, text)
 	case UUID:
 		var id [16]byte
-		id, ok = parseUUID(text)
+		id, ok = param.ParseUUID(text)
 		return r.keep(id[:]), ok
 	case Bytes:
 		var err error

@@ -29,35 +29,26 @@ func (t Type) inArena() bool {
 
 func span(start, length int) value { return value{n: uint64(start)<<32 | uint64(length), set: true} }
 
+// descriptions say what the JSON value of each type must be.
+var descriptions = map[Type]string{
+	Integer:   "a whole number of at most 64 bits",
+	Real:      "a number within the range of a double",
+	Decimal:   "a number, or a string that is one, of at most 1000 digits",
+	Text:      "a string",
+	Boolean:   "true or false",
+	Timestamp: "a time like 2016-12-01T23:59:57Z",
+	JSON:      "a JSON value",
+	UUID:      "a UUID like 6ba7b810-9dad-11d1-80b4-00c04fd430c8",
+	Date:      "a date like 2016-12-01",
+	Time:      "a time like 23:59:57",
+	Bytes:     "a string of base64",
+}
+
 func (t Type) describe() string {
-	switch t {
-	case Integer:
-		return "a whole number of at most 64 bits"
-	case Real:
-		return "a number within the range of a double"
-	case Decimal:
-		return "a number, or a string that is one, of at most 1000 digits"
-	case Text:
-		return "a string"
-	case Boolean:
-		return "true or false"
-	case Timestamp:
-		return "a time like 2016-12-01T23:59:57Z"
-	case JSON:
-		return "a JSON value"
-	case UUID:
-		return "a UUID like 6ba7b810-9dad-11d1-80b4-00c04fd430c8"
-	case Date:
-		return "a date like 2016-12-01"
-	case Time:
-		return "a time like 23:59:57"
-	case Bytes:
-		return "a string of base64"
-	}
 	if element, ok := t.Element(); ok {
 		return "an array, of which each element is null or " + element.describe() + ", and arrays inside it have one length"
 	}
-	return ""
+	return descriptions[t]
 }
 
 // parseScalar parses a value that needs no arena.
@@ -172,29 +163,6 @@ func parseTime(b []byte) (micro int64, exact, ok bool) {
 	}
 	micro, exact = microseconds(fraction)
 	return t.Unix()*1e6 + micro, exact, true
-}
-
-// parseUUID parses the 8-4-4-4-12 form in upper or lower case.
-func parseUUID(b []byte) (id [16]byte, ok bool) {
-	if len(b) != 36 {
-		return id, false
-	}
-	n := 0
-	for i := 0; i < len(b); i++ {
-		if i == 8 || i == 13 || i == 18 || i == 23 {
-			if b[i] != '-' {
-				return id, false
-			}
-			continue
-		}
-		digit, ok := hexDigit(b[i])
-		if !ok {
-			return id, false
-		}
-		id[n/2] = id[n/2]<<4 | digit
-		n++
-	}
-	return id, true
 }
 
 func hexDigit(c byte) (byte, bool) {

@@ -171,8 +171,7 @@ func (s *Spooled) StoreGroups(_ context.Context, groups []queue.Group) (queue.St
 			return s.stored(b, took), nil
 		}
 		s.counters.retries.Add(1)
-		var held *Held
-		if errors.As(err, &held) {
+		if held, ok := errors.AsType[*Held](err); ok {
 			if before := b.groupOf(held); before > 0 {
 				groups = b.groups[:before]
 				continue

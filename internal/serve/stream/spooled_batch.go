@@ -100,12 +100,7 @@ func (s *Spooled) addTrial(b *drainBatch, later []queue.Group) {
 
 // repeats reports whether an entry of the group has one of the keys.
 func repeats(keys map[string]bool, g *queue.Group) bool {
-	for _, e := range g.Entries {
-		if e.Key != "" && keys[e.Key] {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(g.Entries, func(e queue.Entry) bool { return e.Key != "" && keys[e.Key] })
 }
 
 // addEntry adds an entry of a group to the batch, unless its key is too old at a time.
