@@ -223,7 +223,8 @@ func testStreamBlockedInOrder(t *testing.T, b StreamBackend) {
 	const each = 20
 	for n := range each {
 		for device := range 8 {
-			if _, _, err := s.Begin(t.Context(), request(t, s, "", fmt.Sprintf("{\"id\":%d,\"device\":%d}", device*100+n, device+1)), nil); err != nil {
+			r := request(t, s, "", fmt.Sprintf("{\"id\":%d,\"device\":%d}", device*100+n, device+1))
+			if _, _, err := s.Begin(t.Context(), r, nil); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -11,7 +11,8 @@
 //	schema, err := stream.NewSchema(definition)
 //	s := stream.Open(config, schema, sink)
 //	records, refused, err := schema.Parse(body, stream.FormOf(contentType), now, limits)
-//	receipt, w, err := s.Begin(ctx, stream.Request{Records: records, Refused: refused, Key: key, Fingerprint: stream.FingerprintOf(body)}, nil)
+//	r := stream.Request{Records: records, Refused: refused, Key: key, Fingerprint: stream.FingerprintOf(body)}
+//	receipt, w, err := s.Begin(ctx, r, nil)
 //	if w != nil {
 //		receipt, err = w.Receipt(ctx)
 //	}
