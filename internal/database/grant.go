@@ -2,8 +2,12 @@ package database
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"strings"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Grant is what a role needs on one object of a database.
@@ -19,6 +23,19 @@ type Role struct {
 	Name  string   // as SQL writes it
 	First []string // statements to run before the grants, such as the creation of the role
 	Then  string   // what to run by hand after them; "": nothing
+}
+
+// IsLoginRefused reports whether a server refused the user or the password of a connection.
+func IsLoginRefused(err error) bool {
+	var said *pgconn.PgError
+	var refused *mysql.MySQLError
+	switch {
+	case errors.As(err, &said):
+		return strings.HasPrefix(said.Code, "28")
+	case errors.As(err, &refused):
+		return refused.Number == 1044 || refused.Number == 1045 || refused.Number == 1698
+	}
+	return false
 }
 
 // MergeGrants joins the grants on the same object, in the order of the first of each.

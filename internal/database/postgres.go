@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -31,6 +32,31 @@ const (
 type PostgresPool struct {
 	*pgxpool.Pool
 	cancels *cancels
+	renewal *renewal
+}
+
+// Renew replaces the connections of a server that says that it is read-only: after a failover the name of the host leads to
+// another one. Idle connections are closed at once, the others when they are free. Within renewEvery only the first call does
+// anything.
+func (p *PostgresPool) Renew() { p.renewal.now(time.Now()) }
+
+// renewEvery is how often connections to a server that stays read-only are replaced.
+const renewEvery = 5 * time.Second
+
+// stateReadOnly is the SQLSTATE of a server that accepts no writes.
+const stateReadOnly = "25006"
+
+// renewal resets a pool, at most once per renewEvery.
+type renewal struct {
+	pool atomic.Pointer[pgxpool.Pool] // nil while it is opened
+	last atomic.Int64                 // Unix ns
+}
+
+func (r *renewal) now(now time.Time) {
+	last := r.last.Load()
+	if pool := r.pool.Load(); pool != nil && now.UnixNano()-last >= int64(renewEvery) && r.last.CompareAndSwap(last, now.UnixNano()) {
+		pool.Reset()
+	}
 }
 
 // Close waits for running statements and closes all connections.
@@ -89,12 +115,20 @@ func OpenPostgres(ctx context.Context, url URL, p Pool, log *slog.Logger) (*Post
 		return nil
 	}
 
+	renewal, judge := new(renewal), conn.OnPgError
+	conn.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
+		if err.Code == stateReadOnly {
+			renewal.now(time.Now())
+		}
+		return judge(conn, err)
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		requests.stop()
 		return nil, fmt.Errorf("open %s: %w", url, err)
 	}
-	return &PostgresPool{pool, requests}, nil
+	renewal.pool.Store(pool)
+	return &PostgresPool{pool, requests, renewal}, nil
 }
 
 // renewLogin sets user, password and certificates as the files of the address hold them now.

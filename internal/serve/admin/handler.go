@@ -22,6 +22,8 @@ const index = `Spillway, admin listener
 /livez          200 while the process runs
 /readyz         200 while a part of the process serves; /readyz/reads, /readyz/writes and
                 /readyz/popups are of feeds and queries, streams, and popups
+                ?parts=/PATH,... asks about these paths alone
+/parts          all parts, and the errors of those that do not serve
 /metrics        Prometheus metrics
 /openapi.json   this listener, in OpenAPI 3.1
 /reload         POST: apply the configuration file
@@ -69,6 +71,7 @@ func (s *Server) closedRoutes() []route {
 	routes := []route{
 		{"GET", "/{$}", RoleRead, s.showIndex},
 		{"GET", "/metrics", RoleRead, metrics.ServeHTTP},
+		{"GET", "/parts", RoleRead, s.showParts},
 		{"GET", "/openapi.json", RoleRead, s.showOpenAPI},
 		{"GET", "/debug/pprof/{$}", RoleAdmin, pprof.Index},
 		{"GET", "/debug/pprof/{name}", RoleAdmin, showProfile},

@@ -110,9 +110,9 @@ func (w *walk) startOthers(t *testing.T, c *campaignAPI) {
 	popups.Popup, popups.Reports, popups.Forget = broken, downTables{down}, forgetter(down)
 	popups.Campaigns = popup.NewCampaigns(downTables{down}, downTables{down}, broken, popup.Defaults{}, c.config.Log)
 	parts := []Part{
-		{Name: "/a", Group: Reads, Reason: "down", Since: time.Now()},
-		{Name: "POST /b", Group: Writes, Reason: "down", Since: time.Now()},
-		{Name: "/popup", Group: Shows, Reason: "down", Since: time.Now()},
+		{Name: "/a", Group: Reads, Reason: "down", Detail: "down: refused", Since: time.Now()},
+		{Name: "POST /b", Group: Writes, Reason: "down", Detail: "down: refused", Since: time.Now()},
+		{Name: "/popup", Group: Shows, Reason: "down", Detail: "down: refused", Since: time.Now()},
 	}
 	w.servers["down"] = start(t, Config{
 		Popups: &popups, Ready: func() []Part { return parts }, Acks: func() []StreamAck { return []StreamAck{{"/b", "spool"}} },
@@ -187,6 +187,9 @@ func (w *walk) everyRoute(t *testing.T) {
 			w.send("", method, path, target, "", "Host", "evil.example")
 			w.send("token", method, path, target, "")
 			w.send("reader", method, path, target, "", "Authorization", "Bearer secret")
+			if strings.HasPrefix(path, "/readyz") {
+				w.send("", method, path, target+"&parts=/nothing", "")
+			}
 			if !strings.HasPrefix(path, "/debug/") {
 				w.send("down", method, path, target, birthday, "Content-Type", "application/json", "If-Match", `"1"`)
 			}

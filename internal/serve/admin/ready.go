@@ -1,8 +1,13 @@
 package admin
 
 import (
+	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Group is a kind of request with a readiness of its own, at /readyz/GROUP.
@@ -24,6 +29,7 @@ type Part struct {
 	// part is well. Anybody may read it: it contains no SQL and no secrets.
 	Reason string    `json:"reason"`
 	Since  time.Time `json:"since"` // when the reason was first seen
+	Detail string    `json:"-"`     // the whole error of Reason, as in the log
 	Spare  bool      `json:"-"`     // it is named, but others answer in its place: readiness does not depend on it
 }
 
@@ -34,10 +40,19 @@ type readiness struct {
 	Streams []StreamAck `json:"streams,omitempty"`
 }
 
-// readyz returns the handler for a group; "" is all of them.
+// readyz returns the handler for a group; "" is all of them. With ?parts=PATH,..., each part that has one of these paths must
+// serve, and no other matters.
 func (s *Server) readyz(group Group) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
-		answer := judge(s.cfg.Ready(), group)
+	return func(w http.ResponseWriter, r *http.Request) {
+		parts, wanted := s.cfg.Ready(), r.URL.Query().Get("parts")
+		answer := judge(parts, group)
+		if wanted != "" {
+			var unknown string
+			if answer, unknown = judgeNamed(parts, group, strings.Split(wanted, ",")); unknown != "" {
+				writeProblem(w, http.StatusNotFound, fmt.Sprintf("parts: no part that is asked about here has the path %q", unknown))
+				return
+			}
+		}
 		if group == "" || group == Writes {
 			answer.Streams = s.cfg.Acks()
 		}
@@ -74,4 +89,60 @@ func judge(parts []Part, group Group) readiness {
 	}
 	answer.Ready = process && (count == 0 || serving > 0)
 	return answer
+}
+
+// judgeNamed returns the readiness of the parts with these paths, and of the process: all of them serve. unknown is a path that no
+// part of the group has.
+func judgeNamed(parts []Part, group Group, paths []string) (answer readiness, unknown string) {
+	answer.Ready = true
+	left := slices.Clone(paths)
+	for _, p := range parts {
+		path := p.Name[strings.LastIndexByte(p.Name, ' ')+1:]
+		named := slices.Contains(paths, path) && (group == "" || p.Group == group)
+		if !named && p.Group != "" {
+			continue
+		}
+		left = slices.DeleteFunc(left, func(one string) bool { return named && one == path })
+		answer.Ready = answer.Ready && p.Serves
+		if p.Reason != "" {
+			p.Since = p.Since.UTC().Truncate(time.Millisecond)
+			answer.Reasons = append(answer.Reasons, p)
+		}
+	}
+	if len(left) > 0 {
+		unknown = left[0]
+	}
+	return answer, unknown
+}
+
+// partState is a part in the answer of /parts.
+type partState struct {
+	Name   string     `json:"name"`
+	Group  Group      `json:"group,omitempty"`
+	Serves bool       `json:"serves"`
+	Error  string     `json:"error,omitempty"`
+	Since  *time.Time `json:"since,omitempty"`
+}
+
+// showParts lists all parts with the whole errors of those that are not well.
+func (s *Server) showParts(w http.ResponseWriter, _ *http.Request) {
+	states := []partState{}
+	for _, p := range s.cfg.Ready() {
+		state := partState{Name: p.Name, Group: p.Group, Serves: p.Serves, Error: p.Detail}
+		if p.Detail != "" {
+			since := p.Since.UTC().Truncate(time.Millisecond)
+			state.Since = &since
+		}
+		states = append(states, state)
+	}
+	writeJSON(w, "application/json", http.StatusOK, map[string][]partState{"parts": states})
+}
+
+// PartStats returns spillway_part_up of every part that read returns, called at each scrape.
+func PartStats(read func() []Part) prometheus.Collector {
+	type s = Part
+	c := &snapshots[s]{prefix: "spillway_part_", labels: []string{"part"}, of: func(s s) []string { return []string{s.Name} }, read: read}
+	return c.describe(metric[s]{
+		"up", func(s s) float64 { return flag(s.Serves) }, "1 while the part answers, if only some of its requests.", nil,
+	})
 }

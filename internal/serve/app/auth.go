@@ -48,7 +48,7 @@ func (a *app) openAuth() error {
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 		a.keySet = token.NewSet(token.SetConfig{
-			Fetch:   func(ctx context.Context) ([]byte, error) { return fetchKeySet(ctx, client, c.JWKS.URL) },
+			Fetch:   func(ctx context.Context) ([]byte, error) { return fetchKeySet(ctx, client, c.JWKS.URL.Reveal()) },
 			Refresh: c.JWKS.Refresh, Pause: c.JWKS.Pause, Timeout: c.JWKS.Timeout, Log: a.log,
 		})
 		settings.Set = a.keySet

@@ -67,6 +67,10 @@ func (c *certificate) readLocked() (changed bool, err error) {
 		return false, nil
 	}
 	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil && bytes.Contains(key, []byte("ENCRYPTED")) {
+		return false, fmt.Errorf("%s is encrypted with a passphrase, which cannot be given; decrypt it: openssl pkey -in %s -out PLAIN.key",
+			c.keyFile, c.keyFile)
+	}
 	if err != nil {
 		return false, fmt.Errorf("%s and %s: %w", c.certFile, c.keyFile, err)
 	}

@@ -67,7 +67,12 @@ func PrintGrants(ctx context.Context, path, role, asAdmin string, stdout io.Writ
 			asked = cmp.Or(config.Address(asAdmin), address)
 		}
 		name := cmp.Or(role, userOf(address), "spillway")
-		if err := printGrants(ctx, &cfg, asked, name, own, stdout); err != nil {
+		err := printGrants(ctx, &cfg, asked, name, own, stdout)
+		if database.IsLoginRefused(err) && asked == address {
+			return exit.UsageError(fmt.Errorf("%w; if %s does not exist yet or has no password, name an administrator who is asked instead: "+
+				"--role %s --database URL", err, name, name))
+		}
+		if err != nil {
 			return err
 		}
 	}

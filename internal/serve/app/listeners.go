@@ -208,6 +208,7 @@ func adminToken(c config.Admin) string {
 func (a *app) register() {
 	collectors := []prometheus.Collector{
 		admin.BuildInfo(a.options.Version, a.options.Revision), a.public, admin.FeedStats(a.feedStats), admin.QueryStats(a.queryStats),
+		admin.PartStats(a.state),
 		admin.StreamStats(a.streamStats), admin.StreamAcks(a.streamAcks), admin.SpoolStats(a.spoolStats), admin.SpoolNameStats(a.spoolStats),
 	}
 	collectors = append(collectors, a.batches.Collectors()...)

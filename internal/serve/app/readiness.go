@@ -50,7 +50,7 @@ func (r *readiness) look(now time.Time, parts []readyCheck) []admin.Part {
 				began = now
 			}
 			since[p.Name] = began
-			p.Reason, p.Since = publicReason(err), began
+			p.Reason, p.Since, p.Detail = publicReason(err), began, err.Error()
 		}
 		states = append(states, p.Part)
 	}

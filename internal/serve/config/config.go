@@ -240,7 +240,7 @@ type JWTKey struct {
 
 // JWKS says where a key set is fetched.
 type JWKS struct {
-	URL     string        `yaml:"url" doc:"https://, or http:// on a loopback address; empty: none"`
+	URL     Secret        `yaml:"url" doc:"https://, or http:// on a loopback address; empty: none"`
 	Refresh time.Duration `yaml:"refresh" default:"5m" range:"1s..24h" doc:"time from one fetch to the next" over:"known keys stay valid while fetches fail; 'spillway_jwks_age_seconds'"`
 	Pause   time.Duration `yaml:"pause" default:"10s" range:"100ms..1h" doc:"shortest time between fetches for tokens with an unknown kid" over:"401, or 503 'token-keys-down' if the last fetch failed"`
 	Timeout time.Duration `yaml:"timeout" default:"5s" range:"10ms..1m" doc:"of a fetch, and of a request's wait for one" over:"503 'token-keys-down'; 'spillway_jwks_errors_total'"`

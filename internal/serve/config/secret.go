@@ -86,7 +86,7 @@ func (s Secret) MarshalJSON() ([]byte, error) { return quoteJSON(s.String()), ni
 func (s Secret) MarshalYAML() (any, error) { return s.String(), nil }
 
 // schemes are those of supported addresses of servers.
-var schemes = []string{"postgres", "postgresql", "mysql", "redis", "rediss", "unix"}
+var schemes = []string{"postgres", "postgresql", "mysql", "redis", "rediss", "unix", "http", "https"}
 
 var placePattern = regexp.MustCompile(`^[A-Za-z0-9._/,()\[\]:-]*$`)
 

@@ -40,7 +40,7 @@ func (v *validator) auth(c Config) {
 	if strings.ContainsFunc(c.Auth.Cookie, notTokenRune) || strings.ContainsAny(c.Auth.Cookie, `()<>@,;:\"/[]?={}`) {
 		v.add("auth.cookie", "must be the name of a cookie: letters, digits and !#$%&'*+-.^_`|~", c.Auth.Cookie)
 	}
-	if link := c.Auth.JWKS.URL; link != "" && !isKeySetURL(link) {
+	if link := c.Auth.JWKS.URL; link != "" && !isKeySetURL(link.Reveal()) {
 		v.add("auth.jwks.url", "must be https://HOST/PATH, or http:// with a loopback address, because who can change the answer can make tokens",
 			"")
 	}

@@ -303,7 +303,7 @@ func TestValidateAuth(t *testing.T) {
 		c.Auth.JWT.Keys = []JWTKey{{"a", "HS256", sharedKey}, {"a", "HS256", sharedKey}}
 	})
 	for _, link := range []string{"http://login.example/keys", "ftp://localhost/keys", "https://", "login.example", "https://ann:pw@login.example/"} {
-		refused("auth.jwks.url: must be https://HOST/PATH", func(c *Config) { c.Auth.JWT.Keys[0].Kid, c.Auth.JWKS.URL = "a", link })
+		refused("auth.jwks.url: must be https://HOST/PATH", func(c *Config) { c.Auth.JWT.Keys[0].Kid, c.Auth.JWKS.URL = "a", Secret(link) })
 	}
 	refused(`feeds[0].auth: must be jwt, because claim.sub is a claim, not "any"`, func(c *Config) { c.Feeds[0].Auth = "any" })
 	refused("queries[0].params.claim.sub: must have neither default nor list_max", func(c *Config) {

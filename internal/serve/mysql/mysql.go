@@ -255,6 +255,9 @@ func (db *DB) onSession(ctx context.Context, limit time.Duration, work func(cont
 		if result != nil && limited.Err() != nil {
 			result = fmt.Errorf("%w: %w", context.Cause(limited), errors.Join(result, db.abandon(se)))
 		}
+		if isRefusal(result, numReadOnlyOption, numReadOnly, numReadOnlyNow) {
+			db.connector.renew(se)
+		}
 		if !se.IsValid() {
 			return driver.ErrBadConn // the pool discards it
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"sync/atomic"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/hashicorp/golang-lru/v2/simplelru"
@@ -22,6 +23,18 @@ const preparedPerConnection = 128
 type connector struct {
 	opener   *database.MySQLConnector
 	connects atomic.Int64
+	renewed  atomic.Int64 // Unix ns: sessions that began before are replaced when they are used again
+}
+
+// renewEvery is how often connections to a server that stays read-only are replaced.
+const renewEvery = 5 * time.Second
+
+// renew replaces the sessions of a server that says that it is read-only: after a failover the name of the host leads to
+// another one.
+func (c *connector) renew(se *session) {
+	if now := time.Now(); now.Sub(se.began) >= renewEvery {
+		c.renewed.Store(now.UnixNano())
+	}
 }
 
 // Connect implements driver.Connector.
@@ -31,7 +44,9 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, err
 	}
 	c.connects.Add(1)
-	return newSession(s), nil
+	se := newSession(s)
+	se.renewed, se.began = &c.renewed, time.Now()
+	return se, nil
 }
 
 // Driver implements driver.Connector.
@@ -45,6 +60,9 @@ type session struct {
 	values   []driver.Value                      // of the current row
 
 	committing bool // a COMMIT was sent and not answered
+
+	began   time.Time
+	renewed *atomic.Int64 // of the connector; nil: never
 }
 
 func newSession(s *database.MySQLSession) *session {
@@ -54,6 +72,14 @@ func newSession(s *database.MySQLSession) *session {
 		panic("bug: a connection keeps no statements: " + err.Error())
 	}
 	return &session{MySQLSession: s, prepared: kept}
+}
+
+// ResetSession implements driver.SessionResetter: the pool takes no session that is to be replaced.
+func (se *session) ResetSession(ctx context.Context) error {
+	if se.renewed != nil && se.began.UnixNano() < se.renewed.Load() {
+		return driver.ErrBadConn
+	}
+	return se.MySQLSession.ResetSession(ctx)
 }
 
 // commit commits the transaction. No timeout of the server ends it. If ctx ends, the

@@ -4,52 +4,59 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
 
+	"spillway/internal/plans"
 	"spillway/internal/serve/stream"
 	"spillway/internal/serve/tables"
 )
 
 // Error numbers of the server that a stream distinguishes.
 const (
-	numDuplicate       = 1062
-	numNotNull         = 1048
-	numNoSuchTable     = 1146
-	numWrongValue      = 1366
-	numNoDefault       = 1364
-	numTruncated       = 1265
-	numCheckMySQL      = 3819
-	numCheckMariaDB    = 4025
-	numSignal          = 1644
-	numRowTooLarge     = 1118
-	numJSONFirst       = 3140
-	numJSONLast        = 3158
-	numUnknown         = 1105
-	numPacketTooLarge  = 1153
-	numLockWait        = 1205
-	numDeadlock        = 1213
-	numLockTable       = 1206
-	numChanged         = 1020
-	numConnections     = 1040
-	numLoginDatabase   = 1044
-	numLogin           = 1045
-	numLoginPlugin     = 1698
-	numOutOfResources  = 1041
-	numUserConnections = 1203
-	numUserLimit       = 1226
-	numNotReady        = 1047
-	numReadOnlyOption  = 1290
-	numReadOnly        = 1836
-	numReadOnlyNow     = 1792
-	numReadLock        = 1223
-	numTableFull       = 1114
-	numDiskFull        = 1021
-	numTransactions    = 1637
-	numReplicationHook = 3100 // Group Replication cannot commit now
-	numRolledBack      = 3101 // and this commit conflicted with another
+	numDuplicate      = 1062
+	numNotNull        = 1048
+	numNoSuchTable    = 1146
+	numWrongValue     = 1366
+	numNoDefault      = 1364
+	numTruncated      = 1265
+	numCheckMySQL     = 3819
+	numCheckMariaDB   = 4025
+	numSignal         = 1644
+	numRowTooLarge    = 1118
+	numJSONFirst      = 3140
+	numJSONLast       = 3158
+	numUnknown        = 1105
+	numPacketTooLarge = 1153
+	numLockWait       = 1205
+	numDeadlock       = 1213
+	numLockTable      = 1206
+	numChanged        = 1020
+	numConnections    = 1040
+	numAutoIncrement  = 1467
+	numOutOfRange     = 1264
+	numNoPartition    = 1526
+	// numOutOfRangeEngine is MariaDB's for an AUTO_INCREMENT that has ended.
+	numOutOfRangeEngine = 167
+	numLoginDatabase    = 1044
+	numLogin            = 1045
+	numLoginPlugin      = 1698
+	numOutOfResources   = 1041
+	numUserConnections  = 1203
+	numUserLimit        = 1226
+	numNotReady         = 1047
+	numReadOnlyOption   = 1290
+	numReadOnly         = 1836
+	numReadOnlyNow      = 1792
+	numReadLock         = 1223
+	numTableFull        = 1114
+	numDiskFull         = 1021
+	numTransactions     = 1637
+	numReplicationHook  = 3100 // Group Replication cannot commit now
+	numRolledBack       = 3101 // and this commit conflicted with another
 )
 
 // isRefusal reports whether an error is the server's with one of these numbers.
@@ -96,8 +103,15 @@ func (w *batchWriter) refused(ctx context.Context, err error) (*stream.RowRefusa
 		return nil, err
 	}
 	data, spooled := isData(server), w.b.Mark != nil
+	blameless, failure := w.blamesServer(ctx, server)
+	switch {
+	case failure != nil:
+		return nil, failure
+	case blameless && !spooled:
+		return nil, fmt.Errorf("%w: %w", stream.ErrTransient, err)
+	}
 	// These errors name the rows, but come from the definition of the table and from a setting.
-	servers := server.Number == numNoDefault || isTooLarge(server)
+	servers := blameless || server.Number == numNoDefault || isTooLarge(server)
 	switch {
 	case data && !(spooled && servers):
 		return &stream.RowRefusal{Reason: server.Message}, nil
@@ -108,6 +122,43 @@ func (w *batchWriter) refused(ctx context.Context, err error) (*stream.RowRefusa
 		return nil, err
 	}
 	return &stream.RowRefusal{Reason: server.Message, Unsure: true}, nil
+}
+
+// quoted finds the name in a message of the server: of a column, or of a key behind its table.
+var quoted = regexp.MustCompile("(?:column|key) '(?:[^']*\\.)?([^'.]+)'")
+
+// blamesServer reports whether the server refuses what no client has sent: there is no partition for a default, or an
+// AUTO_INCREMENT or another default has left the range of its column, or repeats a key.
+func (w *batchWriter) blamesServer(ctx context.Context, refused *mysql.MySQLError) (bool, error) {
+	table := plans.ParseTableName(w.st.def.Table)
+	where := " WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?"
+	name := ""
+	if found := quoted.FindStringSubmatch(refused.Message); found != nil {
+		name = found[1]
+	}
+	switch refused.Number {
+	case numAutoIncrement:
+		return true, nil
+	case numOutOfRange, numOutOfRangeEngine:
+		return name != "" && !w.st.def.Sends(name), nil
+	case numDuplicate:
+		rows, err := w.Rows(ctx, "SELECT column_name FROM information_schema.statistics"+where+" AND index_name = ?",
+			table.Schema, table.Name, name)
+		var columns []string
+		for _, row := range rows {
+			columns = append(columns, row[0])
+		}
+		return err == nil && len(columns) > 0 && !w.st.def.Sends(columns...), err
+	case numNoPartition:
+		rows, err := w.Rows(ctx, "SELECT CONCAT_WS(' ', partition_expression, subpartition_expression) FROM information_schema.partitions"+
+			where+" AND partition_name IS NOT NULL LIMIT 1", table.Schema, table.Name)
+		if err != nil || len(rows) == 0 {
+			return false, err
+		}
+		names := stream.Words(rows[0][0])
+		return !w.st.def.Sends(names...), nil
+	}
+	return false, nil
 }
 
 // classify wraps the server's error about a transaction that was not committed.

@@ -162,7 +162,8 @@ func (db *DB) connection(ctx context.Context) (*pgxpool.Conn, error) {
 			return nil, err
 		}
 		if first {
-			db.log.Warn("the server grants fewer connections than pool.max; statements wait for those that there are", "pool_max", db.bounds.Max, "error", err)
+			db.log.Warn("the server grants fewer connections than pool.max; statements wait for those that there are",
+				"pool_max", db.bounds.Max, "error", err)
 		}
 	}
 }

@@ -89,8 +89,20 @@ func settings(def stream.Definition) string {
 	return pinned(def.Fsync)
 }
 
-// Ping implements stream.Database.
-func (st *Stream) Ping(ctx context.Context) error { return st.db.Ping(ctx) }
+// Ping implements stream.Database. A server that is read-only does not answer.
+func (st *Stream) Ping(ctx context.Context) error {
+	if err := st.db.Ping(ctx); err != nil {
+		return err
+	}
+	return st.db.askAgain(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+		rows, err := tableSession{conn}.Rows(ctx, "SHOW transaction_read_only")
+		if err == nil && len(rows) == 1 && rows[0][0] == "on" {
+			st.db.pool.Renew()
+			err = errors.New("the server or the role is read-only")
+		}
+		return err
+	})
+}
 
 // Close does nothing: the connections belong to the DB.
 func (st *Stream) Close() error { return nil }
@@ -231,6 +243,7 @@ const (
 	stateNoUniqueIndex         = "42P10" // for ON CONFLICT
 	// stateSequenceExhausted is a data exception, but of the sequence.
 	stateSequenceExhausted = "2200H"
+	stateOutOfRange        = "22003"
 	classConstraint        = "23"
 )
 
@@ -272,10 +285,31 @@ func (st *Stream) refusalOf(err error, marked bool) *stream.RowRefusal {
 		refusal := stream.SkippedRow(0, marked)
 		return &refusal
 	}
+	if st.blamesServer(pgErr) {
+		if !marked {
+			return nil
+		}
+		return &stream.RowRefusal{Reason: pgErr.Message, Unsure: true}
+	}
 	st.forgetTable(pgErr)
 	class := pgErr.Code[:min(2, len(pgErr.Code))]
 	unsure := class != classDataException && class != classConstraint || pgErr.Code == stateSequenceExhausted
 	return &stream.RowRefusal{Reason: pgErr.Message, Unsure: marked && unsure}
+}
+
+// blamesServer reports whether the server refuses what no client has sent: there is no partition for a default, or an
+// identity or another default has left the range of its column.
+func (st *Stream) blamesServer(err *pgconn.PgError) bool {
+	switch err.Routine {
+	case "ExecFindPartition":
+		// The detail names the columns: Partition key of the failing row contains (a, b) = (1, 2).
+		_, names, _ := strings.Cut(err.Detail, "(")
+		names, _, found := strings.Cut(names, ") = (")
+		return found && !st.def.Sends(stream.Words(names)...)
+	case "int84", "int82", "i4toi2": // values of records have the range of their columns
+		return err.Code == stateOutOfRange
+	}
+	return err.Code == stateSequenceExhausted
 }
 
 // isTemporary reports whether the server may accept the same transaction later.
@@ -316,7 +350,7 @@ func (st *Stream) classify(err error) error {
 	if !errors.As(err, &pgErr) {
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
 	}
-	if isTemporary(pgErr) {
+	if isTemporary(pgErr) || st.blamesServer(pgErr) {
 		st.db.worthRetrying(err)
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
 	}

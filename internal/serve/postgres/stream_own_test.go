@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"spillway/internal/apptest"
 	"spillway/internal/database"
 	"spillway/internal/serve/queue"
@@ -297,8 +299,8 @@ func TestStreamUnsureRefusals(t *testing.T) {
 		t.Error(err)
 	}
 	// Alone in its request, such a row is no refusal of the client's data.
-	for _, id := range []int{7, 8} {
-		if e, err := commit(false, id); err == nil || errors.Is(err, stream.ErrTransient) || len(e.Result.Refused) > 0 {
+	for id, temporary := range map[int]bool{7: false, 8: true} {
+		if e, err := commit(false, id); err == nil || errors.Is(err, stream.ErrTransient) != temporary || len(e.Result.Refused) > 0 {
 			t.Errorf("%d, not from a spool: %v, %+v", id, err, e.Result)
 		}
 	}
@@ -341,5 +343,35 @@ func TestStreamDeferredLock(t *testing.T) {
 	}
 	if err := commit(); err != nil || storedIDs(t, url) != "1" {
 		t.Errorf("afterwards: %v, stored %s", err, storedIDs(t, url))
+	}
+}
+
+// What no client has sent is not the record's fault.
+func TestStreamBlamesServer(t *testing.T) {
+	t.Parallel()
+	now := stream.Now
+	st := &Stream{def: stream.Definition{Columns: []stream.Column{{Name: "v"}, {Name: "at", Default: &now}}}}
+	partition := func(names string) pgconn.PgError {
+		return pgconn.PgError{Code: "23514", Routine: "ExecFindPartition", Detail: "Partition key of the failing row contains (" + names + ") = (1, 2)."}
+	}
+	for _, c := range []struct {
+		err  pgconn.PgError
+		want bool
+	}{
+		{partition("at"), true},
+		{partition("at, other"), true},
+		{partition("at, v"), false},
+		{partition("v"), false},
+		{partition("(v + 1)"), false},
+		{partition("date_trunc('day'::text, at)"), true},
+		{pgconn.PgError{Code: "23514", Routine: "ExecFindPartition"}, false}, // this role may not read the detail
+		{pgconn.PgError{Code: "23514", Routine: "ExecConstraints"}, false},
+		{pgconn.PgError{Code: "22003", Routine: "int84"}, true},
+		{pgconn.PgError{Code: "22003", Routine: "float8_numeric"}, false},
+		{pgconn.PgError{Code: "2200H", Routine: "nextval_internal"}, true},
+	} {
+		if got := st.blamesServer(&c.err); got != c.want {
+			t.Errorf("%+v: %v", c.err, got)
+		}
 	}
 }

@@ -10,9 +10,10 @@ import (
 // framingFault says why it is ambiguous where a request or one of its header lines ends; ""
 // if it is not. A proxy in front might see another end, and take a part of the body for a
 // request, or a part of the next request for the body (RFC 9112, 11.2). fasthttp refuses
-// repeated and malformed lengths, but accepts what is refused here.
+// repeated and malformed lengths, but accepts what is refused here. Two credentials are refused
+// too: a proxy might check the other one.
 func framingFault(h *fasthttp.RequestHeader) string {
-	length, coding := false, false
+	length, coding, credential := false, false, false
 	for rest := h.RawHeaders(); len(rest) > 0; {
 		end := bytes.IndexByte(rest, '\n')
 		if end < 1 || rest[end-1] != '\r' {
@@ -26,6 +27,13 @@ func framingFault(h *fasthttp.RequestHeader) string {
 		switch line[0] {
 		case ' ', '\t':
 			return "a line of the header begins with a space"
+		case 'a', 'A':
+			if name, _, _ := bytes.Cut(line, []byte(":")); bytes.EqualFold(name, headerAuthorization) {
+				if credential {
+					return "the header has two Authorization fields"
+				}
+				credential = true
+			}
 		case 'c', 'C', 't', 'T':
 			name, _, _ := bytes.Cut(line, []byte(":"))
 			if bytes.IndexByte(name, ' ') >= 0 {
@@ -57,14 +65,16 @@ func newHosts(names []string) hosts {
 	}
 	h := make(hosts, len(names))
 	for _, name := range names {
-		h[strings.ToLower(name)] = true
+		h[strings.TrimSuffix(strings.ToLower(name), ".")] = true
 	}
 	return h
 }
 
+var dot = []byte(".")
+
 const wrongHostDetail = "this server does not serve the host of the request (http.hosts)"
 
-// serve reports whether requests for a host, with or without a port, are served.
+// serve reports whether requests for a host are served. It may have a port, and a dot at its end.
 func (h hosts) serve(host []byte) bool {
 	if h == nil {
 		return true
@@ -72,5 +82,6 @@ func (h hosts) serve(host []byte) bool {
 	if colon := bytes.LastIndexByte(host, ':'); colon > bytes.LastIndexByte(host, ']') {
 		host = host[:colon]
 	}
+	host = bytes.TrimSuffix(host, dot)
 	return h[string(host)] || h[string(bytes.ToLower(host))]
 }

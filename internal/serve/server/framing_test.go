@@ -91,6 +91,8 @@ func headerCases() map[string]framingCase {
 		"length beyond 64 bits":      {framed("Content-Length: 18446744073709551625\r\n", framedThing), refused},
 		"space before colon":         {framed("Content-Length : 9\r\n", framedThing), refused},
 		"coding, space before colon": {framed("Transfer-Encoding : chunked\r\n", framedChunks), refused},
+		"two credentials":            {framed("Authorization: Bearer a\r\nContent-Length: 9\r\nauthorization: Bearer b\r\n", framedThing), refused},
+		"GET, two credentials":       {"GET /list HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer a\r\nAuthorization: Bearer a\r\n\r\n" + hidden, refused},
 		"two codings":                {framed("Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n", framedChunks), refused},
 		"coding twice":               {framed("Transfer-Encoding: chunked, chunked\r\n", framedChunks), refused},
 		"unknown coding":             {framed("Transfer-Encoding: xchunked\r\n", framedChunks), refused},

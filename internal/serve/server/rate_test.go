@@ -97,6 +97,13 @@ func TestClientAddress(t *testing.T) {
 		{"10.1.1.1", []string{"unknown, 10.1.1.1"}},
 		{"192.0.2.3", []string{"::ffff:192.0.2.3"}},
 		{"fe80::1", []string{"fe80::1%eth0"}},
+		{"203.0.113.7", []string{"203.0.113.7:50000"}},
+		{"203.0.113.7", []string{"203.0.113.7:50000, 10.1.1.1:80"}},
+		{"2001:db8::1", []string{"[2001:db8::1]:4000"}},
+		{"2001:db8::1", []string{"[2001:db8::1]"}},
+		{"0.0.0.0", []string{"[2001:db8::1"}},
+		{"0.0.0.0", []string{"2001:db8::1]"}},
+		{"0.0.0.0", []string{"203.0.113.7:"}},
 	} {
 		var ctx fasthttp.RequestCtx
 		ctx.Init(&fasthttp.Request{}, nil, nil)

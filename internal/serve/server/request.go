@@ -149,13 +149,26 @@ func (s *Server) clientAddress(ctx *fasthttp.RequestCtx) netip.Addr {
 	lines := ctx.Request.Header.PeekAll("X-Forwarded-For") // a proxy may add a line of its own
 	hops := strings.Split(string(bytes.Join(lines, []byte(","))), ",")
 	for i := len(hops) - 1; i >= 0 && s.trusts(peer); i-- {
-		hop, err := netip.ParseAddr(strings.TrimSpace(hops[i]))
-		if err != nil {
+		hop, ok := parseHop(strings.TrimSpace(hops[i]))
+		if !ok {
 			break
 		}
 		peer = hop.Unmap().WithZone("")
 	}
 	return peer
+}
+
+// parseHop reads an address of X-Forwarded-For, which some proxies write with a port, and in brackets.
+func parseHop(text string) (netip.Addr, bool) {
+	if withPort, err := netip.ParseAddrPort(text); err == nil {
+		return withPort.Addr(), true
+	}
+	inner, bracketed := strings.CutPrefix(text, "[")
+	if bracketed {
+		inner, bracketed = strings.CutSuffix(inner, "]")
+	}
+	hop, err := netip.ParseAddr(inner)
+	return hop, err == nil && bracketed == (inner != text)
 }
 
 func (s *Server) trusts(a netip.Addr) bool {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"unicode"
 )
 
 // Type is the type of a column.
@@ -86,6 +88,17 @@ type Definition struct {
 	// Special says that the database may have special values (Type.Special), and Loose that it has no type of
 	// booleans (Value.Loose). Otherwise such values are refused.
 	Special, Loose bool
+}
+
+// Words returns what may be names of columns in an expression.
+func Words(expression string) []string {
+	return strings.FieldsFunc(expression, func(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) })
+}
+
+// Sends reports whether the values of one of these columns are those of the records, and never a default. Otherwise
+// no client is to blame for what the table makes of them.
+func (d Definition) Sends(columns ...string) bool {
+	return slices.ContainsFunc(d.Columns, func(c Column) bool { return c.Default == nil && slices.Contains(columns, c.Name) })
 }
 
 // SkippedAccept is the Definition.SkippedRows that takes skipped records as stored.
