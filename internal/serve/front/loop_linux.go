@@ -204,7 +204,8 @@ type loop struct {
 	partial  queue    // have sent a part of a request
 	queues   []*queue // these three, and those that wait for answers, by their limits
 	sent     []*Later // room for answers
-	begun    bool     // requests wait since the last round
+	begun    bool     // a request waits since the last round
+	unknown  int      // answers
 	spare    *conn
 
 	accepts  bool      // the socket is polled
@@ -292,10 +293,10 @@ func (l *loop) run() {
 	runtime.LockOSThread()
 	stopped := false
 	for {
-		if l.begun {
-			l.begun = false
-			runtime.Gosched() // what they wait for may need this processor
+		if l.begun && l.unknown == 1 {
+			runtime.Gosched() // what it waits for may need this processor
 		}
+		l.begun = false
 		n := l.wait(l.timeout())
 		l.now = time.Now()
 		l.round(n)

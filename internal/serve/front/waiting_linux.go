@@ -28,6 +28,7 @@ func (l *loop) hold(c *conn, begin []byte, size int) {
 // begin has a request wait for its answer.
 func (l *loop) begin(c *conn, later *Later) {
 	l.begun = true
+	l.unknown++
 	c.held, c.size = nil, 0
 	later.conn, later.over, c.later = c, false, later
 	if !l.watch(c) {
@@ -81,6 +82,7 @@ func (l *loop) deliver() {
 
 // finish responds to a request that has waited.
 func (l *loop) finish(later *Later, over bool) {
+	l.unknown--
 	c := later.conn
 	later.conn, later.over = nil, over
 	response, keep := later.Respond(l.out[:0], over)
