@@ -101,7 +101,9 @@ func (g *openGate) Leave() { g.open.Add(-1) }
 type bucketAnswerer struct{ bucket *bucket }
 
 // Repeat implements front.Answerer: every request takes a token.
-func (*bucketAnswerer) Repeat(dst, _ []byte, _ netip.AddrPort) ([]byte, bool, bool) { return dst, false, false }
+func (*bucketAnswerer) Repeat(dst, _ []byte, _ netip.AddrPort) ([]byte, bool, bool) {
+	return dst, false, false
+}
 
 // Takes implements front.Answerer: a request with a body is not plain.
 func (*bucketAnswerer) Takes([]byte, netip.AddrPort) bool { return false }

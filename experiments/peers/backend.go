@@ -8,7 +8,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 
 	_ "github.com/jackc/pgx/v5/stdlib"
@@ -18,49 +21,67 @@ import (
 
 // backend is a database server, or SQLite.
 type backend struct {
-	ctx     context.Context
-	driver  string // of database/sql
-	address string
-	dir     string
-	pid     int // 0: the database is in the process of the program
-	span    int // rows that a slow query reads: about 2 ms of CPU
+	driver, address, dir string
+	pid                  int // 0: the database is in the process of the program
+	span                 int // rows that a slow query reads: about 2 ms of CPU
 }
 
-// records is the table that stores what is posted, in a database of its own.
-type records struct {
+// store is a database of its own, with 100,000 items and an empty table for records.
+type store struct {
 	db            *sql.DB
-	url, spillway string // of the database, for the drivers and for spillway
-	empty         string // statement
+	url, spillway string // for the drivers and for spillway
 }
 
 // startBackend starts a database with its defaults.
 func (s *stage) startBackend(database string) (*backend, error) {
-	b := &backend{ctx: s.ctx, driver: "sqlite", dir: s.dir, span: 8000}
-	var err error
-	if b.address, err = process.FreeAddress(); err != nil {
-		return nil, err
-	}
-	var c process.Command
-	switch data := filepath.Join(s.dir, "cluster"); database {
-	case "postgres":
-		b.driver, b.span = "postgres", 20000
-		c, err = s.postgresCommand(data, portOf(b.address))
-	case "mariadb":
-		b.driver, b.span = "mysql", 10000
-		c, err = s.mariadbCommand(data, portOf(b.address))
-	default:
-		return b, nil
-	}
+	address, err := process.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
+	b := &backend{driver: database, address: address, dir: s.dir, span: 8000}
+	data := filepath.Join(s.dir, "cluster")
+	c := process.Command{Name: database, Stop: syscall.SIGINT}
+	install := []string{"--no-defaults", "--datadir=" + data, "--auth-root-authentication-method=normal", "--skip-test-db"}
+	switch database {
+	case "postgres":
+		binary, err := exec.LookPath("postgres")
+		if err == nil {
+			binary, err = filepath.EvalSymlinks(binary) // initdb is beside the file
+		}
+		if err != nil {
+			return nil, fmt.Errorf("find postgres: %w", err)
+		}
+		b.span = 20000
+		install = []string{
+			filepath.Join(filepath.Dir(binary), "initdb"), "-D", data, "-U", "postgres", "--auth=trust",
+			"--encoding=UTF8", "--locale=C",
+		}
+		c.Args = append([]string{binary, "-D", data, "-p", portOf(address)}, strings.Fields("-c listen_addresses=127.0.0.1 "+
+			"-c unix_socket_directories= -c max_connections=300 -c shared_buffers=256MB -c max_wal_size=4GB -c checkpoint_timeout=1h")...)
+	case "mysql":
+		b.span, c.Stop = 10000, 0
+		install = append([]string{"mariadb-install-db"}, install...)
+		c.Args = append([]string{"mariadbd", "--no-defaults", "--datadir=" + data, "--port=" + portOf(address), "--socket=" + data + "/sock"},
+			strings.Fields("--bind-address=127.0.0.1 --innodb-buffer-pool-size=256M --innodb-log-file-size=512M --skip-log-bin "+
+				"--max-connections=300")...)
+	default:
+		return b, nil
+	}
+	if c.User, err = owner(database, data); err != nil {
+		return nil, err
+	}
+	initialize := exec.CommandContext(s.ctx, install[0], install[1:]...)
+	initialize.SysProcAttr = &syscall.SysProcAttr{Credential: c.User}
+	if out, err := initialize.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%s: %w\n%s", install[0], err, out)
+	}
 	c.Ready = func(ctx context.Context) error {
-		store, err := b.open("")
+		server, err := b.open("")
 		if err != nil {
 			return err
 		}
-		defer store.db.Close()
-		return store.db.PingContext(ctx)
+		defer server.db.Close()
+		return server.db.PingContext(ctx)
 	}
 	p, err := s.start(c)
 	if err == nil {
@@ -69,67 +90,38 @@ func (s *stage) startBackend(database string) (*backend, error) {
 	return b, err
 }
 
-func (s *stage) postgresCommand(data, port string) (process.Command, error) {
-	as, err := s.ownedFolder("postgres", data)
+// owner makes a folder that belongs to the user of a database, who is not root.
+func owner(name, folder string) (*syscall.Credential, error) {
+	err := os.Mkdir(folder, 0o700)
+	if err != nil || os.Geteuid() != 0 {
+		return nil, err
+	}
+	u, err := user.Lookup(name)
 	if err != nil {
-		return process.Command{}, err
+		return nil, fmt.Errorf("find a user: %w", err)
 	}
-	binary, err := exec.LookPath("postgres")
-	if err == nil {
-		binary, err = filepath.EvalSymlinks(binary) // initdb is beside the file
-	}
-	if err != nil {
-		return process.Command{}, fmt.Errorf("find postgres: %w", err)
-	}
-	initdb := filepath.Join(filepath.Dir(binary), "initdb")
-	return process.Command{Name: "postgres", User: as, Stop: syscall.SIGINT, Args: []string{
-		binary, "-D", data, "-c", "listen_addresses=127.0.0.1", "-c", "port=" + port, "-c", "unix_socket_directories=",
-		"-c", "max_connections=300", "-c", "shared_buffers=256MB", "-c", "max_wal_size=4GB", "-c", "checkpoint_timeout=1h",
-	}}, s.command(as, initdb, "-D", data, "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--locale=C")
+	uid, _ := strconv.ParseUint(u.Uid, 10, 32) // numbers on Linux
+	gid, _ := strconv.ParseUint(u.Gid, 10, 32)
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, os.Chown(folder, int(uid), int(gid))
 }
 
-func (s *stage) mariadbCommand(data, port string) (process.Command, error) {
-	as, err := s.ownedFolder("mysql", data)
-	if err != nil {
-		return process.Command{}, err
-	}
-	return process.Command{Name: "mariadb", User: as, Args: []string{
-		"mariadbd", "--no-defaults", "--datadir=" + data, "--bind-address=127.0.0.1", "--port=" + port, "--socket=" + data + "/sock",
-		"--innodb-buffer-pool-size=256M", "--innodb-log-file-size=512M", "--skip-log-bin", "--max-connections=300",
-	}}, s.command(as, "mariadb-install-db", "--no-defaults", "--datadir="+data, "--auth-root-authentication-method=normal", "--skip-test-db")
-}
-
-// ownedFolder makes a folder that belongs to a user.
-func (s *stage) ownedFolder(name, path string) (*syscall.Credential, error) {
-	as, err := runAs(name)
-	if err == nil {
-		err = os.Mkdir(path, 0o700)
-	}
-	if err == nil && as != nil {
-		err = os.Chown(path, int(as.Uid), int(as.Gid))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("make a folder for %s: %w", name, err)
-	}
-	return as, nil
-}
-
-// open opens a database of the server; "": the one that always exists.
-func (b *backend) open(name string) (*records, error) {
-	r := &records{empty: "TRUNCATE TABLE records"}
+// open opens a database; "": the one that always exists.
+func (b *backend) open(name string) (*store, error) {
+	r := &store{}
 	driver := b.driver
 	switch b.driver {
 	case "postgres":
-		driver = "pgx"
-		r.url = "postgres://postgres@" + b.address + "/" + or(name, "postgres") + "?sslmode=disable"
+		driver, r.url = "pgx", "postgres://postgres@"+b.address+"/"+name+"?sslmode=disable"
+		if name == "" {
+			r.url = "postgres://postgres@" + b.address + "/postgres?sslmode=disable"
+		}
 		r.spillway = r.url
 	case "mysql":
-		r.url = "root@tcp(" + b.address + ")/" + or(name, "mysql")
-		r.spillway = "mysql://root@" + b.address + "/" + name
+		r.url, r.spillway = "root@tcp("+b.address+")/"+name, "mysql://root@"+b.address+"/"+name
 	default:
 		file := filepath.Join(b.dir, name+".db")
 		r.url = "file:" + file + "?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)"
-		r.spillway, r.empty = "sqlite:"+file, "DELETE FROM records"
+		r.spillway = "sqlite:" + file
 	}
 	var err error
 	if r.db, err = sql.Open(driver, r.url); err != nil {
@@ -139,30 +131,23 @@ func (b *backend) open(name string) (*records, error) {
 	return r, nil
 }
 
-func or(text, fallback string) string {
-	if text == "" {
-		return fallback
+// create creates a database.
+func (s *stage) create(b *backend, name string) (*store, error) {
+	identity := "INTEGER PRIMARY KEY"
+	numbers := "WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 100000) SELECT n FROM s"
+	switch b.driver {
+	case "postgres":
+		identity, numbers = "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "SELECT n FROM generate_series(1, 100000) AS s(n)"
+	case "mysql":
+		identity, numbers = "bigint AUTO_INCREMENT PRIMARY KEY", "SELECT seq AS n FROM seq_1_to_100000"
 	}
-	return text
-}
-
-// create creates a database with 100,000 items and an empty table for records.
-func (b *backend) create(name string) (*records, error) {
-	identity := map[string]string{
-		"postgres": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "mysql": "bigint AUTO_INCREMENT PRIMARY KEY",
-		"sqlite": "INTEGER PRIMARY KEY",
-	}[b.driver]
-	numbers := map[string]string{
-		"postgres": "SELECT n FROM generate_series(1, 100000) AS s(n)", "mysql": "SELECT seq AS n FROM seq_1_to_100000",
-		"sqlite": "WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 100000) SELECT n FROM s",
-	}[b.driver]
 	if b.driver != "sqlite" {
 		server, err := b.open("")
 		if err != nil {
 			return nil, err
 		}
 		defer server.db.Close()
-		if _, err := server.db.ExecContext(b.ctx, "CREATE DATABASE "+name); err != nil {
+		if _, err := server.db.ExecContext(s.ctx, "CREATE DATABASE "+name); err != nil {
 			return nil, fmt.Errorf("create a database: %w", err)
 		}
 	}
@@ -175,50 +160,11 @@ func (b *backend) create(name string) (*records, error) {
 		"INSERT INTO items SELECT n, 'a name of twenty-nine letters', n / 8.0, n % 1000 FROM (" + numbers + ") AS numbers",
 		"CREATE TABLE records (id " + identity +
 			", device bigint NOT NULL, lat double precision, lon double precision, speed double precision)",
-		map[string]string{"postgres": "VACUUM ANALYZE items"}[b.driver],
+		map[string]string{"postgres": "VACUUM ANALYZE items", "mysql": "ANALYZE TABLE items", "sqlite": "ANALYZE"}[b.driver],
 	} {
-		if statement == "" {
-			continue
-		}
-		if _, err := r.db.ExecContext(b.ctx, statement); err != nil {
+		if _, err := r.db.ExecContext(s.ctx, statement); err != nil {
 			return nil, fmt.Errorf("%s: %w", statement, err)
 		}
 	}
 	return r, nil
-}
-
-// queriesAndStream is the configuration of q, slow and w.
-func queriesAndStream(b *backend) string {
-	slow := fmt.Sprintf("%s:id AND id <= :id + %d", selectSlow, b.span)
-	return "queries:\n" +
-		"  - {path: /q, sql: '" + selectItem + ":id', params: {id: integer}, one: true}\n" +
-		"  - {path: /slow, sql: '" + slow + "', params: {id: integer}, one: true, timeout: 10s}\n" +
-		"streams:\n" +
-		"  - {path: /w, table: records, columns: {device: {type: integer, required: true}, lat: real, lon: real, speed: real}}\n"
-}
-
-// clear empties the table.
-func (r *records) clear(ctx context.Context) error {
-	if r == nil {
-		return nil
-	}
-	if _, err := r.db.ExecContext(ctx, r.empty); err != nil {
-		return fmt.Errorf("empty a table: %w", err)
-	}
-	return nil
-}
-
-// check makes sure that the table has at least as many records as were answered.
-func (r *records) check(ctx context.Context, workload string, answered int64) error {
-	if r == nil || workload != "w" {
-		return nil
-	}
-	var stored int64
-	if err := r.db.QueryRowContext(ctx, "SELECT count(*) FROM records").Scan(&stored); err != nil {
-		return fmt.Errorf("count the records: %w", err)
-	}
-	if stored < answered {
-		return fmt.Errorf("%d records were answered and %d are stored", answered, stored)
-	}
-	return nil
 }

@@ -14,8 +14,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
-	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -26,10 +24,10 @@ import (
 type options struct {
 	Spillway    string        `json:"-"`
 	Base        string        `json:"-"`
-	Only        []string      `json:"workloads"`
-	Databases   []string      `json:"databases"`
-	Connections []int         `json:"connections"`
-	Pools       []int         `json:"pools_of_the_other_program"`
+	Only        string        `json:"workloads"`
+	Databases   string        `json:"databases"`
+	Connections string        `json:"connections"`
+	Pools       string        `json:"pools_of_the_other_program"`
 	Pool        int           `json:"pool_of_spillway"`
 	Rounds      int           `json:"rounds"`
 	Duration    time.Duration `json:"duration_nanoseconds"`
@@ -39,7 +37,6 @@ type options struct {
 
 func main() {
 	var o options
-	var only, databases, connections, pools string
 	serve := flag.String("serve", "", "be the other program, for that database: postgres, mysql, sqlite or redis")
 	url := flag.String("url", "", "database of the other program")
 	listen := flag.String("listen", "", "address of the other program")
@@ -47,56 +44,40 @@ func main() {
 	out := flag.String("o", "", "write the result as JSON to this file")
 	flag.StringVar(&o.Spillway, "spillway", "bin/spillway", "the program that is measured and makes the load")
 	flag.StringVar(&o.Base, "base", "", "another build of spillway to compare with")
-	flag.StringVar(&only, "only", "q,w,slow,popup,post", "workloads")
-	flag.StringVar(&databases, "databases", "postgres,mariadb,sqlite", "databases of q, w and slow")
-	flag.StringVar(&connections, "connections", "1,4,16,64,1000", "kept connections")
-	flag.StringVar(&pools, "pools", "4,8,16,32", "connections of the other program to the database; the best counts")
+	flag.StringVar(&o.Only, "only", "q,w,slow,stuck,popup,post", "workloads")
+	flag.StringVar(&o.Databases, "databases", "postgres,mysql,sqlite", "databases of q, w, slow and stuck")
+	flag.StringVar(&o.Connections, "connections", "1,4,16,64,1000", "kept connections")
+	flag.StringVar(&o.Pools, "pools", "4,8,16,32", "connections of the other program to the database; the best counts")
 	flag.IntVar(&o.Pool, "pool", 8, "connections of spillway to the database; for -serve, of the other program")
 	flag.IntVar(&o.Rounds, "rounds", 7, "rounds")
 	flag.DurationVar(&o.Duration, "duration", 3*time.Second, "of each load")
 	flag.DurationVar(&o.Warmup, "warmup", 500*time.Millisecond, "before each load")
 	flag.Uint64Var(&o.Seed, "seed", 1, "of the order")
 	flag.Parse()
-	o.Only, o.Databases = strings.Split(only, ","), strings.Split(databases, ",")
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	var err error
 	if *serve != "" {
 		err = servePeer(*serve, *url, o.Pool, *span, *listen)
 	} else {
-		o.Connections, err = numbers(connections)
-		if err == nil {
-			o.Pools, err = numbers(pools)
-		}
-		if err == nil {
-			err = compareAll(ctx, o, *out, os.Stdout)
-		}
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		err = compareAll(ctx, o, *out, os.Stdout)
+		stop()
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "peers:", err)
-		stop()
 		os.Exit(1)
 	}
 }
 
-func numbers(list string) (all []int, err error) {
-	for text := range strings.SplitSeq(list, ",") {
-		n, err := strconv.Atoi(text)
-		if err != nil {
-			return nil, fmt.Errorf("read a list of numbers: %w", err)
-		}
-		all = append(all, n)
-	}
-	return all, nil
-}
+// has reports whether a list has a word.
+func has(list, word string) bool { return strings.Contains(","+list+",", ","+word+",") }
 
 // result is the file that -o writes.
 type result struct {
-	Options options          `json:"options"`
-	Started time.Time        `json:"started_at"`
-	Elapsed float64          `json:"elapsed_seconds"`
-	Cells   []*cell          `json:"cells"`
-	Tables  map[string]table `json:"tables"` // for make readme-table
+	Options options           `json:"options"`
+	Started time.Time         `json:"started_at"`
+	Elapsed float64           `json:"elapsed_seconds"`
+	Cells   []*cell           `json:"cells"`
+	Tables  map[string]*table `json:"tables"` // by database, for make readme-table
 }
 
 type table struct {
@@ -104,42 +85,26 @@ type table struct {
 	Rows    [][]string `json:"rows"`
 }
 
+var columns = []string{
+	"workload", "connections", "spillway/s", "other", "other/s", "ratio", "A/A", "ratio to base", "p50 ratio", "p99 ratio", "p50 µs", "p99 µs",
+	"app CPU µs", "database CPU µs", "errors", "VALID",
+}
+
 // compareAll runs all contests, one database after the other.
 func compareAll(ctx context.Context, o options, out string, progress io.Writer) error {
-	r := &result{Options: o, Started: time.Now().UTC()}
+	r := &result{Options: o, Started: time.Now().UTC(), Tables: map[string]*table{}}
 	random := rand.New(rand.NewPCG(o.Seed, 0))
-	for _, database := range []string{"postgres", "mariadb", "sqlite", "redis", ""} {
-		if !o.uses(database) {
-			continue
+	for _, database := range []string{"postgres", "mysql", "sqlite", "redis", "nothing"} {
+		s, err := newStage(ctx, o)
+		if err == nil {
+			err = r.compare(s, database, random, progress)
+			s.end()
 		}
-		err := withStage(ctx, o, database, func(s *stage) error {
-			contests, err := s.contests(database)
-			for _, c := range contests {
-				for _, n := range o.Connections {
-					if err != nil {
-						return err
-					}
-					var measured *cell
-					if measured, err = s.measure(c, n, random); err == nil {
-						r.Cells = append(r.Cells, measured)
-						fmt.Fprintln(progress, measured)
-					}
-				}
-			}
-			return err
-		})
 		if err != nil {
 			return fmt.Errorf("measure %s: %w", database, err)
 		}
 	}
 	r.Elapsed = time.Since(r.Started).Seconds()
-	r.Tables = tablesOf(r.Cells)
-	for name, t := range r.Tables {
-		fmt.Fprintf(progress, "\n%s\n\n| %s |\n%s|\n", name, strings.Join(t.Columns, " | "), strings.Repeat("|---", len(t.Columns)))
-		for _, row := range t.Rows {
-			fmt.Fprintf(progress, "| %s |\n", strings.Join(row, " | "))
-		}
-	}
 	if out == "" {
 		return nil
 	}
@@ -153,35 +118,57 @@ func compareAll(ctx context.Context, o options, out string, progress io.Writer) 
 	return nil
 }
 
-// uses reports whether something is measured with the database; "" stands for none.
-func (o *options) uses(database string) bool {
-	switch database {
-	case "":
-		return slices.Contains(o.Only, "post")
-	case "redis":
-		return slices.Contains(o.Only, "popup")
-	}
-	return slices.Contains(o.Databases, database) &&
-		slices.ContainsFunc(o.Only, func(workload string) bool { return slices.Contains(statements, workload) })
-}
-
-// statements are the workloads that every database has.
-var statements = []string{"q", "w", "slow"}
-
-// withStage starts a stage, calls a function, and ends all that runs on the stage.
-func withStage(ctx context.Context, o options, name string, use func(*stage) error) error {
-	dir, err := os.MkdirTemp("", "peers-")
-	if err != nil {
-		return fmt.Errorf("make a folder: %w", err)
-	}
-	defer os.RemoveAll(dir)
-	if err := os.Chmod(dir, 0o755); err != nil { // the databases have users of their own
-		return fmt.Errorf("open the folder: %w", err)
-	}
-	s, err := newStage(ctx, o, dir, filepath.Join(dir, "log"))
-	if err != nil {
+// compare runs the contests of a database.
+func (r *result) compare(s *stage, database string, random *rand.Rand, progress io.Writer) error {
+	contests, err := s.contests(database)
+	if err != nil || len(contests) == 0 {
 		return err
 	}
-	defer s.end()
-	return use(s)
+	t := &table{Columns: columns}
+	r.Tables[database] = t
+	fmt.Fprintf(progress, "\n%s\n\n| %s |\n%s|\n", database, strings.Join(t.Columns, " | "), strings.Repeat("|---", len(t.Columns)))
+	for _, c := range contests {
+		for text := range strings.SplitSeq(s.options.Connections, ",") {
+			connections, err := strconv.Atoi(text)
+			if err != nil {
+				return fmt.Errorf("read the connections: %w", err)
+			}
+			m, err := s.measure(c, connections, random)
+			if err != nil {
+				return err
+			}
+			r.Cells, t.Rows = append(r.Cells, m), append(t.Rows, m.row())
+			fmt.Fprintf(progress, "| %s |\n", strings.Join(m.row(), " | "))
+		}
+	}
+	return nil
+}
+
+// row returns the columns of a cell.
+func (m *cell) row() []string {
+	spread := func(variant string) string {
+		s := summarize(m.Runs, variant, 0)
+		return fmt.Sprintf("%.0f (%.0f–%.0f)", s.Median, s.Min, s.Max)
+	}
+	ratioOf := func(variant string, figure int) string {
+		r := m.Ratios[variant]
+		if r == nil || r[figure].N == 0 {
+			return "-"
+		}
+		return fmt.Sprintf("%.2f (%.2f–%.2f)", r[figure].Ratio, r[figure].Low, r[figure].High)
+	}
+	row := []string{
+		m.Workload, strconv.Itoa(m.Connections), spread("spillway"), m.Other, spread(m.Other), ratioOf(m.Other, 0), ratioOf("again", 0),
+		ratioOf("base", 0), ratioOf(m.Other, 1), ratioOf(m.Other, 2),
+	}
+	for figure := 1; figure < len(figures); figure++ {
+		row = append(row, fmt.Sprintf("%.0f, %.0f", summarize(m.Runs, "spillway", figure).Median, summarize(m.Runs, m.Other, figure).Median))
+	}
+	valid := 0
+	for _, r := range m.Runs {
+		if r.Validity == "VALID" {
+			valid++
+		}
+	}
+	return append(row, fmt.Sprintf("%d of %d", valid, len(m.Runs)))
 }

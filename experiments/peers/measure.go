@@ -3,12 +3,14 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 	"strconv"
-	"strings"
+	"sync"
 
 	"spillway/experiments/process"
 	"spillway/internal/stats"
@@ -18,16 +20,15 @@ import (
 type contest struct {
 	database, workload string
 	path, body         string
-	ours               []variant // spillway, again, and base if there is one
-	others             []variant // the best of them counts
+	ours, others       []variant // spillway, again, and base if there is one; the best of the others counts
 	watch              int       // pid of the database; 0: none
+	beside             string    // a path that one more client asks for meanwhile; "": none
 }
 
 // variant is a server in a contest.
 type variant struct {
-	name, address string
-	admin         string   // address of spillway's admin listener
-	table         *records // where a POST stores its record; nil: nowhere
+	name, address, admin string
+	table                *store // where a POST stores its record; nil: nowhere
 }
 
 // run is one load on one variant.
@@ -37,7 +38,7 @@ type run struct {
 	Rate     float64  `json:"rate_hz"` // of good answers
 	P50      float64  `json:"response_p50_seconds"`
 	P99      float64  `json:"response_p99_seconds"`
-	Errors   uint64   `json:"errors"`
+	Errors   float64  `json:"errors"`
 	AppCPU   float64  `json:"app_cpu_seconds_per_request"`
 	DBCPU    float64  `json:"database_cpu_seconds_per_request"`
 	Validity string   `json:"validity"`
@@ -46,16 +47,16 @@ type run struct {
 
 // cell is a contest at a number of connections.
 type cell struct {
-	Database    string           `json:"database"`
-	Workload    string           `json:"workload"`
-	Connections int              `json:"connections"`
-	Other       string           `json:"other"` // the best of the others
-	Pilot       []run            `json:"pilot"`
-	Runs        []run            `json:"runs"`
-	Ratios      map[string]ratio `json:"ratios"` // of the rate to the other's; of spillway's to again's and base's
+	Database    string             `json:"database"`
+	Workload    string             `json:"workload"`
+	Connections int                `json:"connections"`
+	Other       string             `json:"other"` // the best of the others in the pilot
+	Pilot       []run              `json:"pilot"`
+	Runs        []run              `json:"runs"`
+	Ratios      map[string][]ratio `json:"ratios"` // of spillway's rate, p50 and p99 to each other's
 }
 
-// ratio is the geometric mean of paired ratios with its 95 % interval.
+// ratio is the geometric mean of paired ratios with its 95 % interval, or with its range if there is one pair.
 type ratio struct {
 	N     int     `json:"n"`
 	Ratio float64 `json:"ratio"`
@@ -63,22 +64,28 @@ type ratio struct {
 	High  float64 `json:"high"`
 }
 
-const pilots = 2 // rounds of the pilot
+// figures are the columns of a run, in the units of the tables.
+var figures = []func(run) float64{
+	func(r run) float64 { return r.Rate },
+	func(r run) float64 { return r.P50 * 1e6 },
+	func(r run) float64 { return r.P99 * 1e6 }, // 0: too few requests
+	func(r run) float64 { return r.AppCPU * 1e6 },
+	func(r run) float64 { return r.DBCPU * 1e6 },
+	func(r run) float64 { return r.Errors },
+}
 
 // measure measures a contest at a number of connections.
 func (s *stage) measure(c contest, connections int, random *rand.Rand) (*cell, error) {
-	m := &cell{Database: c.database, Workload: c.workload, Connections: connections}
+	m := &cell{Database: c.database, Workload: c.workload, Connections: connections, Ratios: map[string][]ratio{}}
 	best := c.others[0]
-	if len(c.others) > 1 {
-		for round := range pilots {
-			if err := s.round(c, c.others, connections, round, random, &m.Pilot); err != nil {
-				return nil, err
-			}
+	for round := range 2 * min(1, len(c.others)-1) {
+		if err := s.round(c, c.others, connections, round, random, &m.Pilot); err != nil {
+			return nil, err
 		}
-		for _, v := range c.others {
-			if summarize(m.Pilot, v.name, rateOf).Median > summarize(m.Pilot, best.name, rateOf).Median {
-				best = v
-			}
+	}
+	for _, v := range c.others {
+		if summarize(m.Pilot, v.name, 0).Median > summarize(m.Pilot, best.name, 0).Median {
+			best = v
 		}
 	}
 	m.Other = best.name
@@ -87,11 +94,19 @@ func (s *stage) measure(c contest, connections int, random *rand.Rand) (*cell, e
 			return nil, err
 		}
 	}
-	m.Ratios = map[string]ratio{}
-	ours := c.ours[0].name
-	m.Ratios[best.name] = m.ratio(best.name, ours)
-	for _, v := range c.ours[1:] {
-		m.Ratios[v.name] = m.ratio(v.name, ours)
+	for _, v := range append(slices.Clone(c.ours[1:]), best) {
+		for figure := range 3 {
+			theirs, ours := values(m.Runs, v.name, figure), values(m.Runs, c.ours[0].name, figure)
+			if slices.Contains(theirs, 0) || slices.Contains(ours, 0) { // p99 of too few requests
+				m.Ratios[v.name] = append(m.Ratios[v.name], ratio{})
+				continue
+			}
+			r := stats.PairedRatio(theirs, ours, stats.Level)
+			if r.N < 2 {
+				r.Low, r.High = r.Min, r.Max
+			}
+			m.Ratios[v.name] = append(m.Ratios[v.name], ratio{r.N, r.Ratio, r.Low, r.High})
+		}
 	}
 	return m, nil
 }
@@ -110,9 +125,12 @@ func (s *stage) round(c contest, variants []variant, connections, round int, ran
 }
 
 // load puts the load on a variant, and checks that each record that was answered is stored.
-func (s *stage) load(c contest, v variant, connections int) (run, error) {
-	if err := v.table.clear(s.ctx); err != nil {
-		return run{}, err
+func (s *stage) load(c contest, v variant, connections int) (r run, err error) {
+	writes := c.workload == "w"
+	if writes {
+		if _, err := v.table.db.ExecContext(s.ctx, "DELETE FROM records"); err != nil {
+			return r, fmt.Errorf("empty a table: %w", err)
+		}
 	}
 	args := []string{
 		s.options.Spillway, "load", "http://" + v.address + c.path, "--pin", "--awake", "--json", "--connections", strconv.Itoa(connections),
@@ -127,29 +145,52 @@ func (s *stage) load(c contest, v variant, connections int) (run, error) {
 	if c.workload == "post" {
 		args = append(args, "--check", "status="+map[bool]string{true: "204", false: "404"}[v.name == "nginx"])
 	}
+	defer s.askBeside(v, c.beside)()
 	p, err := process.Launch(s.ctx, process.Command{Name: "load", Args: args}, s.log)
 	if err != nil {
-		return run{}, err
+		return r, err
 	}
 	out, code, err := p.Wait(s.ctx)
 	if err != nil || code != 0 && code != 4 { // 4: nothing valid was measured
-		return run{}, fmt.Errorf("load: exit code %d: %w: %s", code, err, p.LogTail())
+		return r, fmt.Errorf("load: exit code %d: %w: %s", code, err, p.LogTail())
 	}
 	r, done, err := readRun(out)
 	r.Variant = v.name
-	if err == nil {
-		err = v.table.check(s.ctx, c.workload, done)
+	if err != nil || !writes {
+		return r, err
 	}
-	return r, err
+	var stored int64
+	if err := v.table.db.QueryRowContext(s.ctx, "SELECT count(*) FROM records").Scan(&stored); err != nil {
+		return r, fmt.Errorf("count the records: %w", err)
+	}
+	if stored < done {
+		return r, fmt.Errorf("%d records were answered and %d are stored", done, stored)
+	}
+	return r, nil
 }
 
-// readRun reads what load has printed.
+// askBeside has one client ask for a path again and again until stop is called.
+func (s *stage) askBeside(v variant, path string) (stop func()) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	var client sync.WaitGroup
+	client.Go(func() {
+		for path != "" && ctx.Err() == nil {
+			_ = get(ctx, "http://"+v.address+path, http.StatusOK) // a refusal is no matter here
+		}
+	})
+	return func() {
+		cancel()
+		client.Wait()
+	}
+}
+
+// readRun reads what load has printed, and how many requests had a good answer.
 func readRun(out []byte) (r run, done int64, err error) {
 	var document struct {
 		Steps []struct {
 			Done     int64    `json:"completed"`
 			Rate     float64  `json:"rate_hz"`
-			Errors   uint64   `json:"error_total"`
+			Errors   float64  `json:"error_total"`
 			Validity string   `json:"validity"`
 			Reasons  []string `json:"reasons"`
 			Response struct {
@@ -182,90 +223,15 @@ func readRun(out []byte) (r run, done int64, err error) {
 	return r, step.Done - int64(step.Errors), nil
 }
 
-// The figures of a run.
-func rateOf(r run) float64   { return r.Rate }
-func p50Of(r run) float64    { return r.P50 * 1e6 }
-func p99Of(r run) float64    { return r.P99 * 1e6 } // 0: too few requests
-func appOf(r run) float64    { return r.AppCPU * 1e6 }
-func dbOf(r run) float64     { return r.DBCPU * 1e6 }
-func errorsOf(r run) float64 { return float64(r.Errors) }
-
-func figures(runs []run, variant string, figure func(run) float64) (all []float64) {
+func values(runs []run, variant string, figure int) (all []float64) {
 	for _, r := range runs {
 		if r.Variant == variant {
-			all = append(all, figure(r))
+			all = append(all, figures[figure](r))
 		}
 	}
 	return all
 }
 
-func summarize(runs []run, variant string, figure func(run) float64) stats.Sample {
-	return stats.Summarize(figures(runs, variant, figure), stats.Level)
-}
-
-// ratio compares the rates of two variants, round by round.
-func (m *cell) ratio(baseline, variant string) ratio {
-	r := stats.PairedRatio(figures(m.Runs, baseline, rateOf), figures(m.Runs, variant, rateOf), stats.Level)
-	if r.N < 2 {
-		return ratio{r.N, r.Ratio, r.Min, r.Max}
-	}
-	return ratio{r.N, r.Ratio, r.Low, r.High}
-}
-
-func (r ratio) String() string { return fmt.Sprintf("%.2f (%.2f–%.2f)", r.Ratio, r.Low, r.High) }
-
-// spread prints the median of a figure and its range.
-func (m *cell) spread(variant string, figure func(run) float64) string {
-	s := summarize(m.Runs, variant, figure)
-	return fmt.Sprintf("%.0f (%.0f–%.0f)", s.Median, s.Min, s.Max)
-}
-
-// valid counts the runs that are VALID.
-func (m *cell) valid() (valid int) {
-	for _, r := range m.Runs {
-		if r.Validity == "VALID" {
-			valid++
-		}
-	}
-	return valid
-}
-
-func (m *cell) row() []string {
-	pair := func(figure func(run) float64) string {
-		return fmt.Sprintf("%.0f, %.0f", summarize(m.Runs, "spillway", figure).Median, summarize(m.Runs, m.Other, figure).Median)
-	}
-	base := "-"
-	if r, ok := m.Ratios["base"]; ok {
-		base = r.String()
-	}
-	return []string{
-		m.Workload, strconv.Itoa(m.Connections), m.spread("spillway", rateOf), m.Other, m.spread(m.Other, rateOf), m.Ratios[m.Other].String(),
-		m.Ratios["again"].String(), base, pair(p50Of), pair(p99Of), pair(appOf), pair(dbOf), pair(errorsOf),
-		fmt.Sprintf("%d of %d", m.valid(), len(m.Runs)),
-	}
-}
-
-var columns = []string{
-	"workload", "connections", "spillway/s", "other", "other/s", "ratio", "ratio to again (A/A)", "ratio to base", "p50 µs", "p99 µs",
-	"app CPU µs", "database CPU µs", "errors", "VALID",
-}
-
-func (m *cell) String() string {
-	var parts []string
-	for i, text := range m.row() {
-		parts = append(parts, columns[i]+" "+text)
-	}
-	return m.Database + ": " + strings.Join(parts, "; ")
-}
-
-// tablesOf makes a table for each database.
-func tablesOf(cells []*cell) map[string]table {
-	tables := map[string]table{}
-	for _, m := range cells {
-		t := tables[m.Database]
-		t.Columns = columns
-		t.Rows = append(t.Rows, m.row())
-		tables[m.Database] = t
-	}
-	return tables
+func summarize(runs []run, variant string, figure int) stats.Sample {
+	return stats.Summarize(values(runs, variant, figure), stats.Level)
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	_ "github.com/go-sql-driver/mysql"
@@ -17,11 +18,13 @@ import (
 	_ "modernc.org/sqlite"
 )
 
-// The statements of all programs.
+// The statements of all programs. A slow one reads as many rows as cost the database about 2 ms; a stuck one takes a second for
+// the argument 1.
 const (
-	selectItem = "SELECT id, name, price, stock FROM items WHERE id = "
-	selectSlow = "SELECT sum(stock) AS total FROM items WHERE id > "
-	insertInto = "INSERT INTO records (device, lat, lon, speed) VALUES "
+	selectItem  = "SELECT id, name, price, stock FROM items WHERE id = :id"
+	selectSlow  = "SELECT id, name, price, (SELECT sum(stock) FROM items WHERE id > :id AND id <= :id + %d) AS stock FROM items WHERE id = :id"
+	selectStuck = selectItem + " AND (SELECT count(*) FROM (SELECT generate_series(1, CASE WHEN :id = 1 THEN 10000000 ELSE 0 END)) AS s) >= 0"
+	insertInto  = "INSERT INTO records (device, lat, lon, speed) VALUES (:device, :lat, :lon, :speed)"
 )
 
 // item is a row of the table items.
@@ -42,24 +45,21 @@ type record struct {
 
 // program is what a user would write instead of spillway.
 type program struct {
-	item   func(id int64) (item, error)
-	slow   func(id int64) (total int64, err error)
-	insert func(r record) error
-	popup  func(user string) (due bool, err error)
+	items map[string]func(id int64) (item, error) // by path
+	store func(r record) error
+	popup func(user string) (due bool, err error)
 }
 
 // servePeer serves the program on an address until it is ended by a signal.
 func servePeer(database, url string, pool, span int, address string) error {
-	var p *program
-	var err error
+	open := openSQL
 	switch database {
 	case "postgres":
-		p, err = openPool(url, pool, span)
+		open = openPool
 	case "redis":
-		p, err = openRedis(url)
-	default:
-		p, err = openSQL(database, url, pool, span)
+		open = openRedis
 	}
+	p, err := open(database, url, pool, span)
 	if err != nil {
 		return fmt.Errorf("open %s: %w", database, err)
 	}
@@ -69,18 +69,11 @@ func servePeer(database, url string, pool, span int, address string) error {
 func (p *program) handle(c *fasthttp.RequestCtx) {
 	var answer any
 	var err error
-	id, _ := strconv.ParseInt(string(c.QueryArgs().Peek("id")), 10, 64)
-	switch string(c.Path()) {
-	case "/q":
-		answer, err = p.item(id)
-	case "/slow":
-		var total int64
-		total, err = p.slow(id)
-		answer = map[string]int64{"total": total}
+	switch path := string(c.Path()); path {
 	case "/w":
 		var r record
 		if err = json.Unmarshal(c.PostBody(), &r); err == nil {
-			err = p.insert(r)
+			err = p.store(r)
 		}
 		answer = map[string]int{"stored": 1}
 	case "/popup":
@@ -90,6 +83,11 @@ func (p *program) handle(c *fasthttp.RequestCtx) {
 			return
 		}
 		answer = map[string]any{"campaign": 1, "payload": map[string]string{"title": "A new version is out"}}
+	default:
+		if find := p.items[path]; find != nil {
+			id, _ := strconv.ParseInt(string(c.QueryArgs().Peek("id")), 10, 64)
+			answer, err = find(id)
+		}
 	}
 	if err != nil {
 		c.Error(err.Error(), fasthttp.StatusServiceUnavailable)
@@ -99,7 +97,7 @@ func (p *program) handle(c *fasthttp.RequestCtx) {
 	_ = json.NewEncoder(c).Encode(answer) // writes to memory
 }
 
-func openPool(url string, pool, span int) (*program, error) {
+func openPool(_, url string, pool, span int) (*program, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, err
@@ -110,18 +108,20 @@ func openPool(url string, pool, span int) (*program, error) {
 	if err != nil {
 		return nil, err
 	}
-	slow := fmt.Sprintf("%s$1 AND id <= $1 + %d", selectSlow, span)
-	return &program{
-		item: func(id int64) (i item, err error) {
-			err = db.QueryRow(ctx, selectItem+"$1", id).Scan(&i.ID, &i.Name, &i.Price, &i.Stock)
+	find := func(text string) func(int64) (item, error) {
+		text = strings.ReplaceAll(text, ":id", "$1")
+		return func(id int64) (i item, err error) {
+			err = db.QueryRow(ctx, text, id).Scan(&i.ID, &i.Name, &i.Price, &i.Stock)
 			return i, err
+		}
+	}
+	insert := strings.NewReplacer(":device", "$1", ":lat", "$2", ":lon", "$3", ":speed", "$4").Replace(insertInto)
+	return &program{
+		items: map[string]func(int64) (item, error){
+			"/q": find(selectItem), "/slow": find(fmt.Sprintf(selectSlow, span)), "/stuck": find(selectStuck),
 		},
-		slow: func(id int64) (total int64, err error) {
-			err = db.QueryRow(ctx, slow, id).Scan(&total)
-			return total, err
-		},
-		insert: func(r record) error {
-			_, err := db.Exec(ctx, insertInto+"($1, $2, $3, $4)", r.Device, r.Lat, r.Lon, r.Speed)
+		store: func(r record) error {
+			_, err := db.Exec(ctx, insert, r.Device, r.Lat, r.Lon, r.Speed)
 			return err
 		},
 	}, nil
@@ -134,30 +134,28 @@ func openSQL(driver, url string, pool, span int) (*program, error) {
 	}
 	db.SetMaxOpenConns(pool)
 	db.SetMaxIdleConns(pool)
-	var statements [3]*sql.Stmt
-	for i, text := range []string{selectItem + "?", fmt.Sprintf("%s? AND id <= ? + %d", selectSlow, span), insertInto + "(?, ?, ?, ?)"} {
-		if statements[i], err = db.Prepare(text); err != nil {
+	p := &program{items: map[string]func(int64) (item, error){}}
+	for path, text := range map[string]string{"/q": selectItem, "/slow": fmt.Sprintf(selectSlow, span)} {
+		statement, err := db.Prepare(strings.ReplaceAll(text, ":id", "?"))
+		if err != nil {
 			return nil, err
 		}
-	}
-	return &program{
-		item: func(id int64) (i item, err error) {
-			err = statements[0].QueryRow(id).Scan(&i.ID, &i.Name, &i.Price, &i.Stock)
+		p.items[path] = func(id int64) (i item, err error) {
+			ids := []any{id, id, id}[:strings.Count(text, ":id")]
+			err = statement.QueryRow(ids...).Scan(&i.ID, &i.Name, &i.Price, &i.Stock)
 			return i, err
-		},
-		slow: func(id int64) (total int64, err error) {
-			err = statements[1].QueryRow(id, id).Scan(&total)
-			return total, err
-		},
-		insert: func(r record) error {
-			_, err := statements[2].Exec(r.Device, r.Lat, r.Lon, r.Speed)
-			return err
-		},
-	}, nil
+		}
+	}
+	insert, err := db.Prepare(strings.NewReplacer(":device", "?", ":lat", "?", ":lon", "?", ":speed", "?").Replace(insertInto))
+	p.store = func(r record) error {
+		_, err := insert.Exec(r.Device, r.Lat, r.Lon, r.Speed)
+		return err
+	}
+	return p, err
 }
 
 // openRedis keeps the last show to each user, and a list of shows for whoever stores them.
-func openRedis(address string) (*program, error) {
+func openRedis(_, address string, _, _ int) (*program, error) {
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{address}, DisableCache: true})
 	if err != nil {
 		return nil, err

@@ -8,13 +8,10 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
-	"os/user"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"spillway/experiments/process"
 	"spillway/internal/lab/cores"
@@ -22,27 +19,33 @@ import (
 
 // stage is where the servers of one database run. They have all cores but the last, which is the load's.
 type stage struct {
-	ctx       context.Context
-	options   options
-	dir, log  string
-	self      string
-	cores     []int
-	processes []*process.Process
+	ctx            context.Context
+	options        options
+	dir, log, self string
+	cores          []int
+	processes      []*process.Process
 }
 
-func newStage(ctx context.Context, o options, dir, log string) (*stage, error) {
+func newStage(ctx context.Context, o options) (*stage, error) {
 	all, err := cores.Available()
+	if err == nil && len(all) < 2 {
+		err = errors.New("two cores are needed: one for the load")
+	}
 	if err != nil {
 		return nil, fmt.Errorf("find the cores: %w", err)
-	}
-	if len(all) < 2 {
-		return nil, errors.New("two cores are needed: one for the load")
 	}
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find this program: %w", err)
 	}
-	return &stage{ctx: ctx, options: o, dir: dir, log: log, self: self, cores: all[:len(all)-1]}, nil
+	dir, err := os.MkdirTemp("", "peers-")
+	if err == nil {
+		err = os.Chmod(dir, 0o755) // the databases have users of their own
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make a folder: %w", err)
+	}
+	return &stage{ctx: ctx, options: o, dir: dir, log: filepath.Join(dir, "log"), self: self, cores: all[:len(all)-1]}, nil
 }
 
 // end ends the processes, the last one first.
@@ -50,6 +53,7 @@ func (s *stage) end() {
 	for _, p := range slices.Backward(s.processes) {
 		p.End()
 	}
+	_ = os.RemoveAll(s.dir) // it is temporary
 }
 
 func (s *stage) start(c process.Command) (*process.Process, error) {
@@ -63,56 +67,69 @@ func (s *stage) start(c process.Command) (*process.Process, error) {
 
 // contests starts what competes for a database and returns the contests.
 func (s *stage) contests(database string) ([]contest, error) {
-	switch database {
-	case "":
-		return s.contestsOfNothing()
-	case "redis":
-		return s.contestsOfPopups()
+	switch {
+	case database == "redis" && has(s.options.Only, "popup"):
+		return s.popups()
+	case database == "nothing" && has(s.options.Only, "post"):
+		return s.constants()
+	case !has(s.options.Databases, database):
+		return nil, nil
 	}
-	b, err := s.startBackend(database)
-	if err != nil {
-		return nil, err
-	}
-	var ours, others []variant
-	for _, name := range s.ourNames() {
-		v, err := s.startSpillway(name, s.options.binary(name), b, queriesAndStream(b))
-		if err != nil {
-			return nil, err
-		}
-		ours = append(ours, v)
-	}
-	store, err := b.create("peer")
-	if err != nil {
-		return nil, err
-	}
-	for _, pool := range s.options.Pools {
-		v, err := s.startPeer(fmt.Sprintf("%s pool of %d", b.driver, pool), b.driver, store.url, pool, b.span)
-		if err != nil {
-			return nil, err
-		}
-		v.table = store
-		others = append(others, v)
-	}
-	all := []contest{
+	c := contest{database: database}
+	var wanted []contest
+	for _, w := range []contest{
 		{workload: "q", path: "/q?id={random(1,100000)}"},
 		{workload: "w", path: "/w", body: body},
 		{workload: "slow", path: "/slow?id={random(1,50000)}"},
-	}
-	var wanted []contest
-	for _, c := range all {
-		if slices.Contains(s.options.Only, c.workload) {
-			c.database, c.ours, c.others, c.watch = database, ours, others, b.pid
-			wanted = append(wanted, c)
+		{workload: "stuck", path: "/stuck?id={random(2,100)}", beside: "/stuck?id=1"},
+	} {
+		if has(s.options.Only, w.workload) && (w.beside == "" || database == "postgres") {
+			wanted = append(wanted, w)
 		}
 	}
-	return wanted, nil
+	if len(wanted) == 0 {
+		return nil, nil
+	}
+	b, err := s.startBackend(database)
+	if err == nil {
+		c.ours, err = s.startAll(b, func(string) string { return statements(b) })
+	}
+	if err != nil {
+		return nil, err
+	}
+	peers, err := s.create(b, "peer")
+	for pool := range strings.SplitSeq(s.options.Pools, ",") {
+		var v variant
+		if err == nil {
+			v, err = s.startPeer(b.driver+" pool of "+pool, b.driver, peers.url, pool, b.span)
+		}
+		v.table = peers
+		c.others = append(c.others, v)
+	}
+	for i := range wanted {
+		w := &wanted[i]
+		w.database, w.ours, w.others, w.watch = database, c.ours, c.others, b.pid
+	}
+	return wanted, err
 }
 
 // body is one record, as a template of spillway load.
 const body = `{{"device":{random(1,100000)},"lat":31.2,"lon":121.5,"speed":61.5}`
 
-// contestsOfPopups compares a popup that is due, with states in memory and in Redis, with the other program on Redis.
-func (s *stage) contestsOfPopups() ([]contest, error) {
+// statements is the configuration of q, w, slow and stuck.
+func statements(b *backend) string {
+	text := "queries:\n"
+	for path, sql := range map[string]string{"q": selectItem, "slow": fmt.Sprintf(selectSlow, b.span), "stuck": selectStuck} {
+		if path != "stuck" || b.driver == "postgres" {
+			text += fmt.Sprintf("  - {path: /%s, sql: %q, params: {id: integer}, one: true, timeout: 10s}\n", path, sql)
+		}
+	}
+	return text + "streams:\n" +
+		"  - {path: /w, table: records, columns: {device: {type: integer, required: true}, lat: real, lon: real, speed: real}}\n"
+}
+
+// popups compares a popup that is due, with states in memory and in Redis, with the other program on Redis.
+func (s *stage) popups() ([]contest, error) {
 	b, err := s.startBackend("postgres")
 	if err != nil {
 		return nil, err
@@ -121,44 +138,33 @@ func (s *stage) contestsOfPopups() ([]contest, error) {
 	if err != nil {
 		return nil, err
 	}
-	redis, err := s.start(process.Command{
-		Name: "redis", Dir: s.dir, Ready: process.Answers(address),
-		Args: []string{"redis-server", "--bind", "127.0.0.1", "--port", portOf(address), "--save", "", "--appendonly", "yes"},
-	})
+	redis, err := s.start(process.Command{Name: "redis", Dir: s.dir, Ready: process.Answers(address), Args: strings.Fields(
+		"redis-server --bind 127.0.0.1 --appendonly yes --port " + portOf(address))})
 	if err != nil {
 		return nil, err
 	}
-	peer, err := s.startPeer("redis program", "redis", address, 1, 0)
-	if err != nil {
-		return nil, err
-	}
-	var contests []contest
-	for _, store := range []string{"memory", "redis"} {
-		c := contest{
-			database: "redis", workload: "popup-" + store, path: "/popup?user={random(1,9000000000000)}", watch: redis.PID,
-			others: []variant{peer},
+	peer, err := s.startPeer("redis program", "redis", address, "1", 0)
+	var all []contest
+	for _, kept := range []string{"memory", "redis"} {
+		c := contest{database: "redis", workload: "popup-" + kept, path: "/popup?user={random(1,9000000000000)}", watch: redis.PID}
+		c.others = []variant{peer}
+		if err == nil {
+			c.ours, err = s.startAll(b, func(name string) string {
+				return fmt.Sprintf("redis: redis://%s\npopups: {path: /popup, store: %s, redis_prefix: %s, "+
+					"keys: [a-key-of-peers-that-signs-show-tokens]}\n",
+					address, kept, name)
+			})
 		}
-		for _, name := range s.ourNames() {
-			yaml := fmt.Sprintf("redis: redis://%s\npopups: {path: /popup, store: %s, redis_prefix: %s, keys: [%s]}\n",
-				address, store, name, signingKey)
-			v, err := s.startSpillway(name, s.options.binary(name), b, yaml)
-			if err == nil {
-				err = createCampaign(v.admin)
-			}
-			if err != nil {
-				return nil, err
-			}
-			c.ours = append(c.ours, v)
+		for _, v := range c.ours {
+			err = errors.Join(err, createCampaign(v.admin))
 		}
-		contests = append(contests, c)
+		all = append(all, c)
 	}
-	return contests, nil
+	return all, err
 }
 
-const signingKey = "a-key-of-peers-that-signs-show-tokens"
-
-// contestsOfNothing compares a POST that spillway answers with 404 with a constant of nginx.
-func (s *stage) contestsOfNothing() ([]contest, error) {
+// constants compares a POST that spillway answers with 404 with a constant of nginx.
+func (s *stage) constants() ([]contest, error) {
 	address, err := process.FreeAddress()
 	if err != nil {
 		return nil, err
@@ -175,38 +181,30 @@ func (s *stage) contestsOfNothing() ([]contest, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := s.startBackend("sqlite")
-	if err != nil {
-		return nil, err
+	b := &backend{driver: "sqlite", dir: s.dir, span: 1}
+	ours, err := s.startAll(b, func(string) string { return statements(b) })
+	c := contest{
+		database: "nothing", workload: "post", path: "/nothing", body: body, ours: ours, others: []variant{{name: "nginx", address: address}},
 	}
-	c := contest{workload: "post", path: "/nothing", body: body, others: []variant{{name: "nginx", address: address}}}
-	for _, name := range s.ourNames() {
-		v, err := s.startSpillway(name, s.options.binary(name), b, queriesAndStream(b))
+	return []contest{c}, err
+}
+
+// startAll starts the processes of spillway, each on a database of its own.
+func (s *stage) startAll(b *backend, yaml func(name string) string) (all []variant, err error) {
+	for name, binary := range map[string]string{"spillway": s.options.Spillway, "again": s.options.Spillway, "base": s.options.Base} {
+		if binary == "" {
+			continue
+		}
+		v, err := s.startSpillway(name, binary, b, yaml(name))
 		if err != nil {
 			return nil, err
 		}
-		v.table = nil
-		c.ours = append(c.ours, v)
+		all = append(all, v)
 	}
-	return []contest{c}, nil
+	slices.SortFunc(all, func(a, b variant) int { return strings.Compare(b.name, a.name) }) // spillway first
+	return all, nil
 }
 
-// ourNames are the processes of spillway.
-func (s *stage) ourNames() []string {
-	if s.options.Base == "" {
-		return []string{"spillway", "again"}
-	}
-	return []string{"spillway", "again", "base"}
-}
-
-func (o *options) binary(name string) string {
-	if name == "base" {
-		return o.Base
-	}
-	return o.Spillway
-}
-
-// startSpillway starts spillway on a database of its own.
 func (s *stage) startSpillway(name, binary string, b *backend, yaml string) (variant, error) {
 	address, err := process.FreeAddress()
 	if err != nil {
@@ -216,30 +214,30 @@ func (s *stage) startSpillway(name, binary string, b *backend, yaml string) (var
 	if err != nil {
 		return variant{}, err
 	}
-	store, err := b.create(fmt.Sprintf("%s%d", name, len(s.processes)))
+	table, err := s.create(b, fmt.Sprintf("%s%d", name, len(s.processes)))
 	if err != nil {
 		return variant{}, err
 	}
 	file := filepath.Join(s.dir, name+portOf(admin))
-	yaml = fmt.Sprintf("database: %s\npool: {max: %d}\nprobes: true\n%s", store.spillway, s.options.Pool, yaml)
+	yaml = fmt.Sprintf("database: %s\npool: {max: %d}\nprobes: true\n%s", table.spillway, s.options.Pool, yaml)
 	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
 		return variant{}, fmt.Errorf("write a configuration: %w", err)
 	}
 	_, err = s.start(process.Command{
-		Name: name, Ready: func(ctx context.Context) error { return get(ctx, "http://"+address+"/hello", http.StatusOK) },
+		Name: name, Ready: func(ctx context.Context) error { return get(ctx, "http://"+admin+"/readyz", http.StatusOK) },
 		Args: []string{binary, "serve", file, "--listen", address, "--admin", admin, "--data", file + ".data"},
 	})
-	return variant{name: name, address: address, admin: admin, table: store}, err
+	return variant{name: name, address: address, admin: admin, table: table}, err
 }
 
 // startPeer starts the other program.
-func (s *stage) startPeer(name, database, url string, pool, span int) (variant, error) {
+func (s *stage) startPeer(name, database, url, pool string, span int) (variant, error) {
 	address, err := process.FreeAddress()
 	if err != nil {
 		return variant{}, err
 	}
 	_, err = s.start(process.Command{Name: name, Ready: process.Answers(address), Args: []string{
-		s.self, "-serve", database, "-url", url, "-pool", strconv.Itoa(pool), "-span", strconv.Itoa(span), "-listen", address,
+		s.self, "-serve", database, "-url", url, "-pool", pool, "-span", strconv.Itoa(span), "-listen", address,
 	}})
 	return variant{name: name, address: address}, err
 }
@@ -254,30 +252,6 @@ func createCampaign(admin string) error {
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusCreated {
 		return fmt.Errorf("create a campaign: %s", response.Status)
-	}
-	return nil
-}
-
-// runAs returns the user of a database, which is not root.
-func runAs(name string) (*syscall.Credential, error) {
-	if os.Geteuid() != 0 {
-		return nil, nil
-	}
-	u, err := user.Lookup(name)
-	if err != nil {
-		return nil, fmt.Errorf("find a user: %w", err)
-	}
-	uid, _ := strconv.ParseUint(u.Uid, 10, 32) // numbers on Linux
-	gid, _ := strconv.ParseUint(u.Gid, 10, 32)
-	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
-}
-
-// command runs a program to its end.
-func (s *stage) command(as *syscall.Credential, args ...string) error {
-	cmd := exec.CommandContext(s.ctx, args[0], args[1:]...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w\n%s", args[0], err, out)
 	}
 	return nil
 }

@@ -176,20 +176,3 @@ func number(text string) int64 {
 	}
 	return max(0, n)
 }
-
-// rowsPerValue returns how many rows of a MySQL table share the first columns of
-// an index, on average; 0 if the server does not know.
-func (c Catalog) rowsPerValue(t TableName, index string, columns int) (float64, error) {
-	rows, err := c.Query(`SELECT t.TABLE_ROWS / s.CARDINALITY FROM information_schema.STATISTICS s
-		JOIN information_schema.TABLES t ON t.TABLE_SCHEMA = s.TABLE_SCHEMA AND t.TABLE_NAME = s.TABLE_NAME
-		WHERE s.TABLE_SCHEMA = ? AND s.TABLE_NAME = ? AND s.INDEX_NAME = ? AND s.SEQ_IN_INDEX = ?`,
-		t.Schema, t.Name, index, strconv.Itoa(columns))
-	if err != nil {
-		return 0, fmt.Errorf("look up the index %s of %s: %w", index, t, err)
-	}
-	if len(rows) == 0 {
-		return 0, nil
-	}
-	average, _ := strconv.ParseFloat(rows[0][0], 64) // NULL is not known
-	return average, nil
-}

@@ -37,6 +37,8 @@ type Check struct {
 	Behind  bool   // SQLite: the statement reads the rows after a key
 	// Tables are the tables by alias, for MySQL and SQLite.
 	Tables map[string]TableName
+	// Judged is called with the rows that a statement is found to read. Nil: nobody wants to know.
+	Judged func(reads float64)
 	// Explain returns the plan of a statement for that many unknown parameters, for PostgreSQL.
 	Explain func(sql string, parameters int) (*Plan, error)
 	// Descending: the server keeps indexes in descending order, for MySQL.
@@ -86,6 +88,9 @@ func (c Check) judge(p *Plan) ([]finding, error) {
 // JudgeMeasured is Judge for a statement that was executed and read so many rows, for the columns that it
 // compares.
 func (c Check) JudgeMeasured(p *Plan, reads float64, compared []Compared) error {
+	if c.Judged != nil {
+		c.Judged(reads)
+	}
 	if !c.tooMany(reads, reads) {
 		return nil
 	}

@@ -27,16 +27,12 @@ func (c Check) judgeMySQL(p *Plan) ([]finding, error) {
 	}
 	var found []finding
 	for i, n := range outer {
-		rows, err := c.rowsPerValue(n)
-		if err != nil {
-			return nil, err
-		}
-		f := finding{rows: rows}
+		f := finding{rows: n.Rows}
 		switch {
 		case sorted:
 			f.sorted = i == 0 || !n.Scans() && !n.buffered()
-			f.cheap = f.sorted && i == 0 && rows <= cheapSort*float64(c.Window)
-			if rows <= largeTable && product <= largeTable {
+			f.cheap = f.sorted && i == 0 && n.Rows <= cheapSort*float64(c.Window)
+			if n.Rows <= largeTable && product <= largeTable {
 				continue
 			}
 		case i == 0 && n.Type == "ALL":
@@ -45,9 +41,10 @@ func (c Check) judgeMySQL(p *Plan) ([]finding, error) {
 			if f.rows <= max(largeTable, wasteful*float64(c.Window)) {
 				continue
 			}
-		case !n.Scans() && !n.buffered() && rows <= largeTable:
+		case !n.Scans() && !n.buffered() && n.Rows <= largeTable:
 			continue
 		}
+		var err error
 		if found, err = c.addLarge(found, f, n, p.rewritten); err != nil {
 			return nil, err
 		}
@@ -80,19 +77,6 @@ func (c Check) addLarge(found []finding, f finding, n Node, r Rewritten) ([]find
 	f.join = f.join[:min(1, len(f.join))]
 	f.rows = max(1, f.rows)
 	return append(found, f), nil
-}
-
-// rowsPerValue estimates how many rows of a table are read for each of the one
-// before. The optimizer's estimate is for the made-up value of a parameter; an
-// index tells how many rows share a value on average.
-func (c Check) rowsPerValue(n Node) (float64, error) {
-	t, ok := c.Tables[n.Alias]
-	if !ok || n.Type != "ref" {
-		return n.Rows, nil
-	}
-	parts := 1 + strings.Count(n.ref, ",")
-	rows, err := c.Catalog.rowsPerValue(t, n.Index, parts)
-	return max(n.Rows, rows), err
 }
 
 // judgeSQLite judges the steps of a plan. They come without estimates, so every

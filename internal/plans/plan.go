@@ -56,7 +56,6 @@ type Node struct {
 	Extra string `json:"-"` // MySQL's remarks: "Using where; Using filesort"
 
 	id, parent int     // MySQL: the SELECT; SQLite: the step and the one around it
-	ref        string  // MySQL: what the index is compared with
 	passing    float64 // MySQL: percent of the rows that pass the conditions
 }
 
@@ -120,7 +119,7 @@ func ReadMySQL(rows [][]string, rewritten string) (*Plan, error) {
 		}
 		n := Node{
 			Type: cell("type"), Relation: cell("table"), Alias: cell("table"), Index: cell("key"), Extra: cell("extra"),
-			id: int(number(cell("id"))), ref: cell("ref"), Rows: float64(number(cell("rows"))), passing: 100,
+			id: int(number(cell("id"))), Rows: float64(number(cell("rows"))), passing: 100,
 		}
 		if share, err := strconv.ParseFloat(cell("filtered"), 64); err == nil && share > 0 {
 			n.passing = share

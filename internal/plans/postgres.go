@@ -1,6 +1,7 @@
 package plans
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -36,6 +37,12 @@ func (c Check) judgePostgres(p *Plan) ([]finding, error) {
 	j := &postgresJudge{Check: c, aliases: make(map[string]TableName), sizes: make(map[TableName]float64)}
 	j.name(p.Nodes[0])
 	err := j.walk(p.Nodes[0], flow{need: float64(c.Window), times: 1, limits: wrappingLimits})
+	if all := 0.0; c.Judged != nil {
+		for _, f := range j.found {
+			all += f.rows
+		}
+		c.Judged(all)
+	}
 	return slices.DeleteFunc(j.found, func(f finding) bool { return !c.tooMany(f.rows, f.size) }), err
 }
 
@@ -128,9 +135,13 @@ func (j *postgresJudge) scan(n Node, f flow) error {
 	if err != nil {
 		return err
 	}
-	reads := size
+	values := []map[string]string{nil} // the average, if the table or the partition is small
 	if size*f.times > largeTable {
-		reads = j.reads(n, f.need, size)
+		values = j.values(n)
+	}
+	reads := 0.0
+	for _, literals := range values {
+		reads = max(reads, j.reads(n, f.need, size, literals))
 	}
 	return j.add(n, reads*f.times, size, f.sorted)
 }
@@ -145,43 +156,39 @@ func (j *postgresJudge) size(t TableName) (rows float64, err error) {
 }
 
 // reads estimates the rows that a scan reads to hand on need of them: those that its index finds, until
-// enough of them have passed the filter. It is that for the values of which the most are read.
-func (j *postgresJudge) reads(n Node, need, size float64) float64 {
-	index := n.IndexCond
-	if index == "" {
-		index = n.Recheck
-	}
-	both := strings.Join(slices.DeleteFunc([]string{index, n.Filter}, func(text string) bool { return text == "" }), " AND ")
-	worst := 0.0
-	for _, values := range j.values(n, both) {
-		fetched := size
-		if index != "" {
-			rows, ok := j.estimate(n, index, values)
-			if !ok { // of a view whose tables the role may not read
-				rows = n.Cost / cheapestRow
-			}
-			fetched = min(size, rows)
+// enough of them have passed the filter.
+func (j *postgresJudge) reads(n Node, need, size float64, literals map[string]string) float64 {
+	index := cmp.Or(n.IndexCond, n.Recheck)
+	fetched := size
+	if index != "" {
+		rows, ok := j.estimate(n, index, literals)
+		if !ok { // of a view whose tables the role may not read
+			rows = n.Cost / cheapestRow
 		}
-		if !math.IsInf(need, 1) && n.Filter == "" {
-			fetched = min(fetched, need)
-		} else if !math.IsInf(need, 1) {
-			passing, ok := j.estimate(n, both, values)
-			if !ok {
-				passing = n.Rows
-			}
-			fetched = min(fetched, need*fetched/max(1, passing))
-		}
-		worst = max(worst, fetched)
+		fetched = min(size, rows)
 	}
-	return worst
+	if math.IsInf(need, 1) || n.Filter == "" {
+		return min(fetched, need)
+	}
+	passing, ok := j.estimate(n, n.conditions(), literals)
+	if !ok {
+		passing = n.Rows
+	}
+	return min(fetched, need*fetched/max(1, passing))
+}
+
+// conditions returns all conditions of a scan.
+func (n Node) conditions() string {
+	parts := []string{cmp.Or(n.IndexCond, n.Recheck), n.Filter}
+	return strings.Join(slices.DeleteFunc(parts, func(text string) bool { return text == "" }), " AND ")
 }
 
 // values returns literals for the parameters that the columns of a scan equal, one set for each row that is
 // to be tried. Without any, the planner assumes the average.
-func (j *postgresJudge) values(n Node, conditions string) []map[string]string {
+func (j *postgresJudge) values(n Node) []map[string]string {
 	var columns, params []string
 	lists := make(map[string]bool)
-	r, _ := NewReader(conditions, Postgres) // the server wrote it
+	r, _ := NewReader(n.conditions(), Postgres) // the server wrote it
 	for _, c := range r.Conditions(r.All()) {
 		i := slices.IndexFunc(r.Tokens[c.Value.First:c.Value.End], func(t Token) bool { return t.Kind == Param })
 		if i < 0 || c.Usage != Equal && c.Usage != Among || c.Column.Table != n.Alias || slices.Contains(columns, c.Column.Name) {

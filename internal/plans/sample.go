@@ -74,15 +74,15 @@ func (c Check) Values(compared []Compared) ([]map[string]string, error) {
 			}
 		}
 		rows, err := c.Catalog.sample(t, columns)
-		if err != nil {
+		if err != nil || len(rows) == 0 {
 			continue // no values are known
 		}
-		for i, row := range rows {
-			if i >= len(sets) {
-				sets = append(sets, maps.Clone(sets[0]))
-			}
+		for len(rows) > len(sets) {
+			sets = append(sets, maps.Clone(sets[0]))
+		}
+		for i, set := range sets {
 			for k, param := range params {
-				sets[i][param] = row[k]
+				set[param] = rows[min(i, len(rows)-1)][k]
 			}
 		}
 	}

@@ -14,6 +14,11 @@ import (
 
 // decode sets v, which holds the default, from node.
 func (d *Document) decode(path string, node ast.Node, v reflect.Value) {
+	if null, ok := v.Addr().Interface().(NullDecoder); ok && isNull(node) {
+		d.Places[path] = start(node)
+		null.DecodeNull()
+		return
+	}
 	if !d.readable(path, node) {
 		return
 	}
@@ -41,6 +46,12 @@ func (d *Document) decode(path string, node ast.Node, v reflect.Value) {
 	default:
 		d.scalar(path, node, v)
 	}
+}
+
+// isNull reports whether null is written, and not just nothing.
+func isNull(node ast.Node) bool {
+	null, ok := node.(*ast.NullNode)
+	return ok && (null.Token.Value == "null" || null.Token.Value == "~")
 }
 
 // readable refuses a missing value, and YAML's own references.

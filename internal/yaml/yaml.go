@@ -45,6 +45,11 @@ type Options struct {
 	KeepEmpty bool
 }
 
+// NullDecoder is implemented by types for which null, written as such, is a value.
+type NullDecoder interface {
+	DecodeNull()
+}
+
 // Decoder is implemented by types that have a syntax of their own. DecodeYAML sets the
 // receiver from n and reports mistakes on n.
 type Decoder interface {

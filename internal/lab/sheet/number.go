@@ -1,6 +1,7 @@
 package sheet
 
 import (
+	"cmp"
 	"math"
 	"strconv"
 	"strings"
@@ -145,12 +146,7 @@ func AtMost(v float64, unit string) string { return "< " + text(v, unit, up) }
 
 // Together writes values in the unit that suits the first that is not 0: "1.87", "1.8", "2.08" and " ms".
 func Together(unit string, values ...float64) (numbers []string, suffix string) {
-	lead := 0.0
-	for _, v := range values {
-		if lead == 0 {
-			lead = v
-		}
-	}
+	lead := cmp.Or(values...)
 	per := 1.0
 	switch unit {
 	case UnitSeconds:

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"errors"
 	"maps"
 	"net/http"
@@ -27,10 +28,7 @@ type userState struct {
 // by campaign. It changes nothing.
 func (p *Popups) explain(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
-	key := popup.Key{User: query.Get("user"), Placement: query.Get("placement")}
-	if key.Placement == "" {
-		key.Placement = p.Placements[0]
-	}
+	key := popup.Key{User: query.Get("user"), Placement: cmp.Or(query.Get("placement"), p.Placements[0])}
 	attributes := p.Popup.Attributes()
 	defer p.Popup.Release(attributes)
 	now, flaws := p.explainedAt(query)

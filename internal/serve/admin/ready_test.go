@@ -5,8 +5,11 @@ import "testing"
 func TestJudgeNamed(t *testing.T) {
 	t.Parallel()
 	parts := []Part{
-		{Name: "server", Serves: true}, {Name: "/a", Group: Reads, Serves: true}, {Name: "/b", Group: Reads, Reason: "away"},
-		{Name: "POST /a", Group: Writes, Reason: "full"}, {Name: "POST /c", Group: Writes, Serves: true, Reason: "crowded"},
+		{Name: "server", Serves: true},
+		{Name: "/a", Group: Reads, Serves: true},
+		{Name: "/b", Group: Reads, Reason: "away"},
+		{Name: "POST /a", Group: Writes, Reason: "full"},
+		{Name: "POST /c", Group: Writes, Serves: true, Reason: "crowded"},
 	}
 	for _, c := range []struct {
 		group   Group

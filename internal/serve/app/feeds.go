@@ -3,12 +3,14 @@ package app
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
 
 	"spillway/internal/exit"
+	"spillway/internal/plans"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
@@ -70,6 +72,11 @@ func (a *app) openSource(p *part, own config.Address, d feed.Definition, timeout
 func (p *feedPart) start(ctx context.Context) error {
 	f := feed.Open(p.settings, p.source)
 	err := f.Check(ctx)
+	var refused *plans.Refusal
+	if p.cfg.Plan == "accept" && errors.As(err, &refused) {
+		p.settings.Log.Warn("the plan of a feed is accepted as the configuration says", "feed", p.cfg.Path, "reason", err)
+		err = nil
+	}
 	if err == nil {
 		err = f.Warm(ctx)
 	}

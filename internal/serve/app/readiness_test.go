@@ -56,7 +56,7 @@ func TestReadinessSince(t *testing.T) {
 	}
 	want := func(got []admin.Part, reason string, second int) {
 		t.Helper()
-		part := admin.Part{Name: "/a", Group: admin.Reads, Serves: reason == "", Reason: reason}
+		part := admin.Part{Name: "/a", Group: admin.Reads, Serves: reason == "", Reason: reason, Detail: reason}
 		if reason != "" {
 			part.Since = start.Add(time.Duration(second) * time.Second)
 		}

@@ -178,8 +178,8 @@ func (a Address) IsUnknown() bool {
 	return err != nil
 }
 
-// String returns the address as Secret.String shows it.
-func (a Address) String() string { return Secret(a).String() }
+// String returns the address as Secret.String shows it, and that of a page without its parameters.
+func (a Address) String() string { return shown(string(a), true) }
 
 // Format writes String for every verb.
 func (a Address) Format(f fmt.State, verb rune) { Secret(a).Format(f, verb) }

@@ -10,6 +10,8 @@ package config
 import (
 	"fmt"
 	"time"
+
+	"spillway/internal/serve/param"
 )
 
 // Config is a configuration: the file on top of Default, with secrets resolved. Durations
@@ -103,6 +105,7 @@ type Feed struct {
 	Filters    Types         `yaml:"filters" doc:"NAME: TYPE of up to 4 output columns that requests can filter by"`
 	Timestamps string        `yaml:"timestamps" default:"database" enum:"database,rfc3339" doc:"as the database has them, or RFC 3339 in UTC"`
 	Numbers    string        `yaml:"numbers" default:"json" enum:"json,text" doc:"decimals and integers of 64 bits as JSON numbers or strings"`
+	Plan       string        `yaml:"plan" default:"check" enum:"check,accept" doc:"what becomes of a statement that reads too many rows: it is refused at start, or accepted with a warning"`
 	Auth       string        `yaml:"auth" default:"default" enum:"default,open,key,jwt,any" doc:"what requests need, as in auth.reads; default: as auth.reads says"`
 	Window     int           `yaml:"window" default:"200" range:"1..100000" doc:"newest rows kept encoded in memory" over:"older rows are read from the database"`
 	Refresh    time.Duration `yaml:"refresh" default:"100ms" range:"10ms..1h" doc:"interval between reads of the window while there are requests" over:"rows are older while a refresh takes longer; 'spillway_feed_age_seconds'"`
@@ -200,7 +203,9 @@ func (p Param) String() string {
 		return name + text
 	}
 	text = "{type: " + text
-	if p.Default != nil {
+	if p.isNull() {
+		text += ", default: null"
+	} else if p.Default != nil {
 		text += ", default: [" + join(p.Default, func(value string) string { return string(quoteJSON(escape(value))) }) + "]"
 	}
 	if p.ListMax != 0 {
@@ -209,7 +214,10 @@ func (p Param) String() string {
 	return name + text + "}"
 }
 
-// Literals are one or several values, as written in the file; nil: none.
+// isNull reports whether requests that lack the parameter have NULL.
+func (p Param) isNull() bool { return len(p.Default) == 1 && p.Default[0] == param.Absent }
+
+// Literals are one or several values, as written in the file; nil: none; param.Absent: null.
 type Literals []string
 
 // Auth configures keys and JWTs. Feeds, queries and streams say which they require.
@@ -240,7 +248,7 @@ type JWTKey struct {
 
 // JWKS says where a key set is fetched.
 type JWKS struct {
-	URL     Secret        `yaml:"url" doc:"https://, or http:// on a loopback address; empty: none"`
+	URL     Address       `yaml:"url" doc:"https://, or http:// on a loopback address; empty: none"`
 	Refresh time.Duration `yaml:"refresh" default:"5m" range:"1s..24h" doc:"time from one fetch to the next" over:"known keys stay valid while fetches fail; 'spillway_jwks_age_seconds'"`
 	Pause   time.Duration `yaml:"pause" default:"10s" range:"100ms..1h" doc:"shortest time between fetches for tokens with an unknown kid" over:"401, or 503 'token-keys-down' if the last fetch failed"`
 	Timeout time.Duration `yaml:"timeout" default:"5s" range:"10ms..1m" doc:"of a fetch, and of a request's wait for one" over:"503 'token-keys-down'; 'spillway_jwks_errors_total'"`

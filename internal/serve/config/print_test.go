@@ -95,6 +95,7 @@ feeds:
     filters: {}
     timestamps: database
     numbers: json
+    plan: check
     auth: default
     window: 200
     refresh: 100ms

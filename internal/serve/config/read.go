@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"spillway/internal/serve/param"
 	"spillway/internal/yaml"
 )
 
@@ -89,6 +90,9 @@ func (c *Caps) DecodeYAML(n yaml.Node) {
 		*c = append(*c, one)
 	}
 }
+
+// DecodeNull takes null as the value.
+func (l *Literals) DecodeNull() { *l = Literals{param.Absent} }
 
 // DecodeYAML reads one value or a list of values.
 func (l *Literals) DecodeYAML(n yaml.Node) {

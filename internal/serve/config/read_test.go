@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"spillway/internal/serve/param"
 	"spillway/internal/yaml"
 )
 
@@ -89,7 +90,7 @@ feeds:
 queries:
   - path: /e
     sql: SELECT 1
-    params: {a: text, b: {type: integer, default: 5}, c: {type: text, default: [x, "7"], list_max: 3}}
+    params: {a: text, n: {type: integer, default: null}, b: {type: integer, default: 5}, c: {type: text, default: [x, "7"], list_max: 3}}
     one: true
 `)
 	if err != nil {
@@ -116,7 +117,7 @@ queries:
 	want.Feeds = []Feed{a, b}
 	q := Defaults[Query]()
 	q.Path, q.SQL, q.One = "/e", "SELECT 1", true
-	q.Params = Params{{Name: "a", Type: "text"}, {Name: "b", Type: "integer", Default: Literals{"5"}}, {Name: "c", Type: "text", Default: Literals{"x", "7"}, ListMax: 3}}
+	q.Params = Params{{Name: "a", Type: "text"}, {Name: "n", Type: "integer", Default: Literals{param.Absent}}, {Name: "b", Type: "integer", Default: Literals{"5"}}, {Name: "c", Type: "text", Default: Literals{"x", "7"}, ListMax: 3}}
 	want.Queries = []Query{q}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

@@ -127,8 +127,10 @@ func paramsSchema() map[string]any {
 	kind := orVariable(map[string]any{"enum": strings.Split(paramTypes, ",")})
 	literal := map[string]any{"type": []string{"string", "number", "boolean"}}
 	block := map[string]any{"type": "object", "additionalProperties": false, "required": []string{"type"}, "properties": map[string]any{
-		"type":     kind,
-		"default":  map[string]any{"anyOf": []any{literal, map[string]any{"type": "array", "minItems": 1, "items": literal}}},
+		"type": kind,
+		"default": map[string]any{"anyOf": []any{
+			literal, map[string]any{"type": "array", "minItems": 1, "items": literal}, map[string]any{"type": "null"},
+		}},
 		"list_max": orVariable(map[string]any{"type": "integer", "minimum": 0, "maximum": listMax}),
 	}}
 	return map[string]any{

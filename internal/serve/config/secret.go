@@ -24,13 +24,15 @@ func (s Secret) Reveal() string { return string(s) }
 
 // String returns "***", or an address without its password, or "" for an empty secret. Of a
 // malformed address it returns only the scheme.
-func (s Secret) String() string {
-	text := string(s)
+func (s Secret) String() string { return shown(string(s), false) }
+
+// shown returns an address without its secrets. With page, it may be of a page.
+func shown(text string, page bool) string {
 	if text == "" || strings.HasPrefix(text, "sqlite:") { // the address of a file has no password
 		return text
 	}
 	scheme, rest, found := strings.Cut(text, "://")
-	if !found || !slices.Contains(schemes, scheme) {
+	if !found || !slices.Contains(schemes, scheme) && (!page || scheme != "http" && scheme != "https") {
 		return hidden
 	}
 	userinfo, place, found := strings.Cut(rest, "@")
@@ -86,7 +88,7 @@ func (s Secret) MarshalJSON() ([]byte, error) { return quoteJSON(s.String()), ni
 func (s Secret) MarshalYAML() (any, error) { return s.String(), nil }
 
 // schemes are those of supported addresses of servers.
-var schemes = []string{"postgres", "postgresql", "mysql", "redis", "rediss", "unix", "http", "https"}
+var schemes = []string{"postgres", "postgresql", "mysql", "redis", "rediss", "unix"}
 
 var placePattern = regexp.MustCompile(`^[A-Za-z0-9._/,()\[\]:-]*$`)
 

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"regexp"
@@ -204,6 +205,13 @@ func (v *validator) paramType(path string, p Typed, reserved string) {
 func (p Param) Param() (param.Param, error) {
 	one := param.Param{Name: p.Name, Type: param.Type(p.Type), ListMax: p.ListMax}
 	if p.Default == nil {
+		return one, nil
+	}
+	if p.isNull() {
+		if p.ListMax > 0 {
+			return one, errors.New("null, which a list cannot be; its default is a list, or none")
+		}
+		one.Default, one.Optional = param.Absent, true
 		return one, nil
 	}
 	if n := len(p.Default); n == 0 || n > 1 && p.ListMax == 0 {

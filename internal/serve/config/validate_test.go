@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"spillway/internal/yaml"
+
+	"spillway/internal/serve/param"
 )
 
 // valid returns a configuration with one feed, changed by change.
@@ -165,15 +167,16 @@ func TestValidateQueryParams(t *testing.T) {
 			{Name: "c", Type: "integer", Default: Literals{"+7"}, ListMax: 1000},
 			{Name: "limit", Type: "uuid", ListMax: 2},
 		},
-		"queries[0].params.fields: must have another name, here and in sql; reserved: fields":                      {{Name: "fields", Type: "text"}},
-		"queries[0].params.?: must be a name of letters":                                                           {{Name: "a b", Type: "text"}},
-		`queries[0].params.a: must be text, integer, real, decimal, boolean, timestamp, date, time, uuid or bytes`: {{Name: "a", Type: "json", Default: Literals{"1"}}},
-		`queries[0].params.a.list_max: must be from 0 to 1000, not "1001"`:                                         {{Name: "a", Type: "text", ListMax: 1001}},
-		`queries[0].params.a.list_max: must be from 0 to 1000, not "-1"`:                                           {{Name: "a", Type: "text", ListMax: -1}},
-		`queries[0].params.a.default: cannot be used: a must be a whole number of at most 64 bits, not "x"`:        {{Name: "a", Type: "integer", Default: Literals{"x"}}},
-		`queries[0].params.a.default: cannot be used: 2 values; a list has at least one`:                           {{Name: "a", Type: "integer", Default: Literals{"1", "2"}}},
-		`queries[0].params.a.default: cannot be used: 0 values; a list has at least one`:                           {{Name: "a", Type: "integer", Default: Literals{}, ListMax: 2}},
-		`queries[0].params.a.default: cannot be used: a has more than 2 values`:                                    {{Name: "a", Type: "integer", Default: Literals{"1", "2", "3"}, ListMax: 2}},
+		"queries[0].params.fields: must have another name, here and in sql; reserved: fields":                       {{Name: "fields", Type: "text"}},
+		"queries[0].params.?: must be a name of letters":                                                            {{Name: "a b", Type: "text"}},
+		`queries[0].params.a: must be text, integer, real, decimal, boolean, timestamp, date, time, uuid or bytes`:  {{Name: "a", Type: "json", Default: Literals{"1"}}},
+		`queries[0].params.a.list_max: must be from 0 to 1000, not "1001"`:                                          {{Name: "a", Type: "text", ListMax: 1001}},
+		`queries[0].params.a.list_max: must be from 0 to 1000, not "-1"`:                                            {{Name: "a", Type: "text", ListMax: -1}},
+		`queries[0].params.a.default: cannot be used: a must be a whole number of at most 64 bits, not "x"`:         {{Name: "a", Type: "integer", Default: Literals{"x"}}},
+		`queries[0].params.a.default: cannot be used: 2 values; a list has at least one`:                            {{Name: "a", Type: "integer", Default: Literals{"1", "2"}}},
+		`queries[0].params.a.default: cannot be used: 0 values; a list has at least one`:                            {{Name: "a", Type: "integer", Default: Literals{}, ListMax: 2}},
+		`queries[0].params.a.default: cannot be used: null, which a list cannot be; its default is a list, or none`: {{Name: "a", Type: "integer", Default: Literals{param.Absent}, ListMax: 2}},
+		`queries[0].params.a.default: cannot be used: a has more than 2 values`:                                     {{Name: "a", Type: "integer", Default: Literals{"1", "2", "3"}, ListMax: 2}},
 	} {
 		query.Params = params
 		err := valid(func(c *Config) { c.Queries = []Query{query} }).Validate()
@@ -303,7 +306,7 @@ func TestValidateAuth(t *testing.T) {
 		c.Auth.JWT.Keys = []JWTKey{{"a", "HS256", sharedKey}, {"a", "HS256", sharedKey}}
 	})
 	for _, link := range []string{"http://login.example/keys", "ftp://localhost/keys", "https://", "login.example", "https://ann:pw@login.example/"} {
-		refused("auth.jwks.url: must be https://HOST/PATH", func(c *Config) { c.Auth.JWT.Keys[0].Kid, c.Auth.JWKS.URL = "a", Secret(link) })
+		refused("auth.jwks.url: must be https://HOST/PATH", func(c *Config) { c.Auth.JWT.Keys[0].Kid, c.Auth.JWKS.URL = "a", Address(link) })
 	}
 	refused(`feeds[0].auth: must be jwt, because claim.sub is a claim, not "any"`, func(c *Config) { c.Feeds[0].Auth = "any" })
 	refused("queries[0].params.claim.sub: must have neither default nor list_max", func(c *Config) {

@@ -11,7 +11,7 @@ import (
 )
 
 // lookAgain is the time after which rows with NULL in the key are looked for again.
-const lookAgain = time.Minute
+const lookAgain = 5 * time.Second
 
 // NullKeys looks for rows with NULL in a feed's key, which come behind no other row. Its zero value looks for
 // none. Its methods can be called concurrently.
@@ -30,23 +30,28 @@ func (n *NullKeys) Expect(columns []string) {
 	n.columns, n.looked = columns, time.Time{}
 }
 
-// Look returns an error if find finds a row. It is called with the columns that may be NULL, and for the
-// same arguments once a minute.
+// Look returns an error if find, which is called with the columns that may be NULL, finds a row. For the same
+// arguments that is remembered for some seconds, except for nil.
 func (n *NullKeys) Look(args []string, find func(columns []string) (found bool, err error)) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	values := string(param.AppendArgs(nil, args))
-	if len(n.columns) == 0 || values == n.values && time.Since(n.looked) < lookAgain {
+	if len(n.columns) == 0 {
+		return nil
+	}
+	if values == n.values && time.Since(n.looked) < lookAgain {
 		return n.err
 	}
 	found, err := find(n.columns)
 	if err != nil {
 		return fmt.Errorf("look for NULL in the key: %w", err)
 	}
-	n.values, n.looked, n.err = values, time.Now(), nil
-	if found {
+	if n.err = nil; found {
 		n.err = fmt.Errorf("the key (%s) has NULL in a row; exclude such rows from the statement, or declare the column NOT NULL",
 			strings.Join(n.columns, ", "))
+	}
+	if args != nil {
+		n.values, n.looked = values, time.Now()
 	}
 	return n.err
 }

@@ -2,6 +2,7 @@ package feed
 
 import (
 	"encoding/base64"
+	"log/slog"
 	"strings"
 
 	"spillway/internal/plans"
@@ -57,4 +58,9 @@ func printed(t param.Type, text string) string {
 		return base64.StdEncoding.EncodeToString([]byte(text))
 	}
 	return text
+}
+
+// LogJudged returns a function that logs how many rows a statement reads.
+func (d *Definition) LogJudged(log *slog.Logger) func(float64) {
+	return func(reads float64) { log.Debug("judged what a statement reads", "feed", d.Name, "rows", reads) }
 }

@@ -3,8 +3,10 @@ package mysql
 import (
 	"cmp"
 	"context"
+	"database/sql/driver"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 
 	"github.com/go-sql-driver/mysql"
@@ -30,7 +32,7 @@ func (s *source) Check(ctx context.Context, window int) error {
 		_, err = s.describe(ctx)
 		err = s.explainError(feed.Range{}, err)
 	} else if err = s.checkFeed(ctx, window); err == nil && len(s.uses) == 0 {
-		err = s.lookForNull(ctx, make([]string, len(s.def.Params)))
+		err = s.lookForNull(ctx, nil)
 	}
 	if err != nil {
 		return fmt.Errorf("check %s: %w", &s.def, err)
@@ -61,7 +63,9 @@ func (s *source) checkFeed(ctx context.Context, window int) error {
 			return err
 		}
 		s.nulls.Expect(nullable)
-		ck.check = plans.Check{Key: o.key(s.def), Window: window, Tables: o.tables, Descending: se.Server.DescendingIndexes()}
+		ck.check = plans.Check{
+			Key: o.key(s.def), Window: window, Tables: o.tables, Descending: se.Server.DescendingIndexes(), Judged: s.def.LogJudged(s.db.log),
+		}
 		return ck.checkTables(ctx, se, o)
 	})
 	if err != nil {
@@ -73,6 +77,7 @@ func (s *source) checkFeed(ctx context.Context, window int) error {
 		return nil
 	}
 	if ctx.Err() != nil || ck.judge(ctx, false) != nil {
+		s.optimizer.Store(false)
 		return straight
 	}
 	s.optimizer.Store(true)
@@ -209,7 +214,7 @@ func (ck *checker) judgeRange(ctx context.Context, r feed.Range, straight bool) 
 // and indexes. They are not known if the time was over before many were read. Index conditions are
 // checked outside of the engine, which does not count what it leaves out.
 func (se *session) measure(ctx context.Context, sql string, args []any) (reads float64, known bool, err error) {
-	timeout, limit := "max_execution_time", 1000*measureSeconds
+	timeout, limit := "max_execution_time", 1000.0*measureSeconds
 	if se.Server.MariaDB {
 		timeout, limit = "max_statement_time", measureSeconds
 	}
@@ -217,13 +222,24 @@ func (se *session) measure(ctx context.Context, sql string, args []any) (reads f
 	if err != nil {
 		return 0, false, err
 	}
-	if err := se.Exec(ctx, fmt.Sprintf("SET optimizer_switch = 'index_condition_pushdown=off', %s = %d", timeout, limit)); err != nil {
+	if pool, _ := strconv.ParseFloat(before[0][1], 64); pool > 0 {
+		limit = min(limit, math.Ceil(pool/2))
+	}
+	if err := se.Exec(ctx, fmt.Sprintf("SET optimizer_switch = 'index_condition_pushdown=off', %s = %.0f", timeout, limit)); err != nil {
 		return 0, false, err
 	}
+	defer func() {
+		restored := se.Exec(ctx, fmt.Sprintf("SET optimizer_switch = '%s', %s = %s", before[0][0], timeout, before[0][1]))
+		if restored != nil {
+			_ = se.Close()
+		}
+		err = errors.Join(err, restored)
+	}()
 	var counts [3]float64 // the first two are what looking costs
 	for i := range counts {
 		if i == 2 {
-			_, err = se.texts(ctx, sql, args...)
+			st := &statement{sql: sql, columns: func(driver.Rows) (*columns, error) { return nil, nil }}
+			err = se.run(ctx, st, namedValues(args), feed.Discard{})
 		}
 		status, statusErr := se.Query(ctx, "SHOW SESSION STATUS LIKE 'Handler_read%'")
 		if statusErr != nil {
@@ -239,7 +255,7 @@ func (se *session) measure(ctx context.Context, sql string, args []any) (reads f
 	if errors.As(err, &stopped) && (stopped.Number == numStatementTimeout || stopped.Number == numQueryTimeout) {
 		known, err = reads > manyReads, nil
 	}
-	return reads, known, errors.Join(err, se.Exec(ctx, fmt.Sprintf("SET optimizer_switch = '%s', %s = %s", before[0][0], timeout, before[0][1])))
+	return reads, known, err
 }
 
 // explain returns the rows of EXPLAIN and the statement as the server rewrote it.

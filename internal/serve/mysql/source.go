@@ -108,9 +108,11 @@ func (s *source) run(ctx context.Context, r feed.Range, keysOnly bool, to feed.R
 // lookForNull returns an error if a row for the arguments has NULL in the key.
 func (s *source) lookForNull(ctx context.Context, args []string) error {
 	return s.nulls.Look(args, func(columns []string) (found bool, err error) {
-		values, err := s.bindParams(args, nil, nil)
-		if err != nil {
-			return false, err
+		var values []any
+		if args != nil {
+			if values, err = s.bindParams(args, nil, nil); err != nil {
+				return false, err
+			}
 		}
 		err = s.db.withSession(ctx, func(ctx context.Context, se *session) error {
 			rows, err := se.texts(ctx, plans.MySQL.FindNull(s.body, columns), values...)
@@ -232,6 +234,10 @@ func (s *source) bindParams(texts []string, filters []int, c *columns) ([]any, e
 	}
 	args := make([]any, 0, len(s.uses)+4*len(s.def.Key)+2)
 	for _, i := range s.uses {
+		if texts[i] == param.Absent {
+			args = append(args, nil)
+			continue
+		}
 		value, err := bindParam(s.def.Params[i].Type, texts[i])
 		if err != nil {
 			return nil, fmt.Errorf("parameter %s: %w", s.def.Params[i].Name, err)

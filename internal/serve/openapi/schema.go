@@ -36,6 +36,7 @@ func parameters(params []param.Param) []object {
 		switch {
 		case p.Filter:
 			note = strings.TrimSuffix("Only rows whose column has this value. "+note, ". ")
+		case p.Default == param.Absent: // NULL
 		case p.Optional:
 			schema["default"] = parameterDefault(p)
 		}

@@ -70,8 +70,8 @@ type Param struct {
 	Filter   bool   // no parameter of the statement; see Filter
 }
 
-// Absent is the argument of a filter that a request lacks. No text has it.
-const Absent = "\x00"
+// Absent is the argument of a filter that a request lacks, and NULL as that of a parameter. No text has it.
+const Absent = "\x00absent"
 
 // Filter returns the parameter of a condition that a request may add: the output column of its
 // name has the argument.

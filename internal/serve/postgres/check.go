@@ -14,8 +14,12 @@ import (
 	"spillway/internal/serve/param"
 )
 
-// explainName is the prepared statement that Check explains.
-const explainName = "spillway_explain"
+const (
+	// explainName is the prepared statement that Check explains.
+	explainName = "spillway_explain"
+	// checkStatements is how many times the statement timeout a check may take. It runs many small statements.
+	checkStatements = 4
+)
 
 // Check implements feed.Source. It explains a feed's statement for a window and the one for
 // the rows after a key, as they are planned for unknown parameters. It does so without filters
@@ -24,11 +28,13 @@ const explainName = "spillway_explain"
 //
 // A query's statement is prepared and explained, which checks the privileges.
 func (s *source) Check(ctx context.Context, window int) error {
-	err := s.db.ask(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+	err := s.db.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+		limited, cancel := context.WithTimeout(ctx, checkStatements*(s.db.bounds.StatementTimeout+clientGrace))
+		defer cancel()
 		if s.def.IsQuery() {
-			return s.checkQuery(ctx, conn)
+			return s.checkQuery(limited, conn)
 		}
-		return s.checkFeed(ctx, conn, window)
+		return s.checkFeed(limited, conn, window)
 	})
 	if err == nil && s.ownParams() == 0 {
 		err = s.lookForNull(ctx, nil)
@@ -80,7 +86,7 @@ func (s *source) checkFeed(ctx context.Context, conn *pgconn.PgConn, window int)
 		return err
 	}
 	check := plans.Check{
-		Window: window,
+		Window: window, Judged: s.def.LogJudged(s.db.log),
 		Catalog: plans.Catalog{Dialect: plans.Postgres, Query: func(sql string, args ...string) ([][]string, error) {
 			return texts(ctx, conn, sql, args...)
 		}},
@@ -194,26 +200,23 @@ func (s *source) readKey(catalog plans.Catalog, c *columns) ([]plans.KeyColumn, 
 	return key, nil
 }
 
-// explain returns the generic plan of a statement with a number of parameters. It runs in
-// a transaction, which keeps one server connection behind any pooler.
+// explain returns the generic plan of a statement with a number of parameters. It is one message with a
+// transaction, which keeps one server connection behind any pooler.
 func explain(ctx context.Context, conn *pgconn.PgConn, sql string, parameters int) (*plans.Plan, error) {
-	err := exec(ctx, conn, "BEGIN; SET LOCAL plan_cache_mode = force_generic_plan; PREPARE "+explainName+" AS "+sql)
-	if err != nil {
-		return nil, errors.Join(err, exec(ctx, conn, "ROLLBACK"))
-	}
 	arguments := "" // without parameters, there are no parentheses
 	if parameters > 0 {
 		arguments = "(" + strings.TrimSuffix(strings.Repeat("NULL, ", parameters), ", ") + ")"
 	}
-	rows, err := texts(ctx, conn, "EXPLAIN (VERBOSE, FORMAT JSON) EXECUTE "+explainName+arguments)
+	results, err := conn.Exec(ctx, "BEGIN; SET LOCAL plan_cache_mode = force_generic_plan; PREPARE "+explainName+" AS "+sql+
+		";\nEXPLAIN (VERBOSE, FORMAT JSON) EXECUTE "+explainName+arguments+"; DEALLOCATE "+explainName+"; ROLLBACK").ReadAll()
 	if err != nil {
-		return nil, errors.Join(err, exec(ctx, conn, "ROLLBACK; DEALLOCATE "+explainName))
+		rolledBack := exec(ctx, conn, "ROLLBACK")
+		_ = exec(ctx, conn, "DEALLOCATE "+explainName) // it may not be there
+		return nil, errors.Join(err, rolledBack)
 	}
-	if err := exec(ctx, conn, "DEALLOCATE "+explainName+"; ROLLBACK"); err != nil {
-		return nil, err
-	}
-	if len(rows) != 1 || len(rows[0]) != 1 {
+	const explained = 3 // the place of EXPLAIN
+	if len(results) <= explained || len(results[explained].Rows) != 1 {
 		return nil, errors.New("EXPLAIN returned no document")
 	}
-	return plans.ReadPostgres(rows[0][0])
+	return plans.ReadPostgres(string(results[explained].Rows[0][0]))
 }

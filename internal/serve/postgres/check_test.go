@@ -86,6 +86,16 @@ func testCheckPlans(t *testing.T, pg *apptest.PostgresServer) {
 		INSERT INTO "Users" SELECT i, 'n' || i, i % 400 FROM generate_series(1, 30000) i;
 		INSERT INTO orders SELECT i, '2016-01-01'::timestamp + i * interval '1 s', 1 + i * 7 % 30000, i % 400, CASE i % 10 WHEN 0 THEN 'closed' ELSE 'open' END FROM generate_series(1, 60000) i;
 		INSERT INTO notes SELECT i, 'note' FROM generate_series(1, 60000) i;
+		CREATE TABLE days (id int NOT NULL, at timestamp NOT NULL, PRIMARY KEY (id, at)) PARTITION BY RANGE (at);
+		CREATE TABLE day1 PARTITION OF days FOR VALUES FROM ('2016-01-01') TO ('2016-01-02');
+		CREATE TABLE day2 PARTITION OF days FOR VALUES FROM ('2016-01-02') TO ('2016-01-03');
+		CREATE TABLE hours (at timestamp NOT NULL, id int NOT NULL, n int NOT NULL, PRIMARY KEY (at, id)) PARTITION BY RANGE (at);
+		DO $$ BEGIN FOR i IN 0..29 LOOP
+			EXECUTE format('CREATE TABLE hour%s PARTITION OF hours FOR VALUES FROM (%L) TO (%L)', i,
+				'2016-01-01'::timestamp + i * interval '1 h', '2016-01-01'::timestamp + (i + 1) * interval '1 h');
+		END LOOP; END $$;
+		INSERT INTO hours SELECT '2016-01-01'::timestamp + i * interval '2 s', i, i % 100 FROM generate_series(1, 50000) i;
+		INSERT INTO days SELECT i, '2016-01-01'::timestamp + i * interval '4 s' FROM generate_series(1, 40000) i;
 		ANALYZE;`)
 	city := []param.Param{{Name: "city", Type: param.Integer}}
 	tests := []struct {
@@ -105,6 +115,10 @@ func testCheckPlans(t *testing.T, pg *apptest.PostgresServer) {
 		{"join not indexed", `SELECT o.id, n.note FROM orders o JOIN notes n ON n.orders_id = o.id`, keyOf("id"), nil, "ON notes (orders_id)"},
 		{"quoted names", `SELECT u.name, u.id FROM "Users" u`, keyOf("name", "id"), nil, `ON "Users" (name DESC, id DESC)`},
 		{"columns of two tables", `SELECT o.at, u.id FROM orders o JOIN "Users" u ON u.id = o.users_id`, keyOf("at", "id"), nil, "columns of one table"},
+		{"partitioned", `SELECT id, at FROM days`, keyOf("at", "id"), nil, "CREATE INDEX ON days (at DESC, id DESC)"},
+		{"small partitions", `SELECT id, at FROM hours`, keyOf("at", "id"), nil, ""},
+		{"small partitions, filtered", `SELECT id, at FROM hours WHERE n <> 7`, keyOf("at", "id"), nil, ""},
+		{"small partitions, one row of each", `SELECT id, at FROM hours WHERE n = 7 AND id % 1000 = 7`, keyOf("at", "id"), nil, "hours"},
 		{"grouped", `SELECT users_id AS id, count(*) AS n FROM orders GROUP BY users_id`, keyOf("id"), nil, "orders"},
 	}
 	for _, test := range tests {

@@ -164,8 +164,8 @@ func bound(params []param.Param, args []string) ([][]byte, error) {
 	for i, arg := range args {
 		switch p := params[i]; {
 		case p.Filter && arg == param.Absent:
-		case p.Filter && param.Finer(p, arg):
-			values = append(values, nil) // which equals nothing
+		case p.Filter && param.Finer(p, arg), p.ListMax == 0 && arg == param.Absent:
+			values = append(values, nil) // NULL, which equals nothing
 		case p.ListMax == 0:
 			values = append(values, []byte(literalOf(p.Type, arg)))
 		default:

@@ -23,7 +23,7 @@ import (
 // COMMIT are sent together. If the server refuses one of them, the batch is repeated by
 // streamtables, step by step. The rows are one INSERT ... SELECT FROM unnest(...) with one array
 // per column, prepared once for any number of rows. COPY is not used, because it has no
-// ON CONFLICT and needs three more round trips.
+// ON CONFLICT and needs three more round trips. Plain tables need fewer statements: see commitQuick.
 //
 // COMMIT may wait for a standby for as long as that is away. Nothing here ends the wait: the
 // statement before it switches statement_timeout off, and no cancel request is sent.

@@ -30,7 +30,7 @@ const analysedAt = "spillway: analysed "
 // arrayHeader is how many bytes an array has before its first element.
 const arrayHeader = 20
 
-// sureUnits is how much more than a quick batch that is stored one that fails counts, and doubtMost ends the quick batches of a
+// sureUnits is how much more a quick batch that fails counts than one that is stored. doubtMost ends the quick batches of a
 // session, such as behind a pooler that has several sessions of the server for it.
 const (
 	sureUnits = 16
@@ -77,10 +77,10 @@ func (l layout) insertQuick(table string, single bool) *statement {
 	if single {
 		from = "(VALUES (" + strings.Join(carriers, ", ") + "))"
 	}
-	return newStatement(fmt.Sprintf("INSERT INTO %s (%s) SELECT %s FROM %s AS r(%s) WHERE "+
-		"CASE WHEN 'now'::timestamptz = $%d::timestamptz THEN true "+
-		"ELSE (%s || (extract(epoch FROM 'now'::timestamptz) * 1000000)::bigint)::boolean END",
-		plans.ParseTableName(table).SQL(plans.Postgres), list, strings.Join(values, ", "), from, list, len(l)+1, quoteText(analysedAt)), noColumns)
+	compare := fmt.Sprintf("CASE WHEN 'now'::timestamptz = $%d::timestamptz THEN true "+
+		"ELSE (%s || (extract(epoch FROM 'now'::timestamptz) * 1000000)::bigint)::boolean END", len(l)+1, quoteText(analysedAt))
+	return newStatement(fmt.Sprintf("INSERT INTO %s (%s) SELECT %s FROM %s AS r(%s) WHERE %s",
+		plans.ParseTableName(table).SQL(plans.Postgres), list, strings.Join(values, ", "), from, list, compare), noColumns)
 }
 
 // prepareQuick gives a table its quick INSERTs if an INSERT into it stores all of its rows or fails, and nothing is left to check

@@ -227,3 +227,19 @@ func TestServePortZero(t *testing.T) {
 		t.Errorf("no admin listener is where the log says:\n%s", log.String())
 	}
 }
+
+// TestPlanAccepted serves a feed that sorts a large table, because it says that this is accepted.
+func TestPlanAccepted(t *testing.T) {
+	t.Parallel()
+	db := storetest.SQLiteDatabase(t)
+	db.Query(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, n INTEGER NOT NULL)")
+	db.Query(t, "WITH RECURSIVE s(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM s LIMIT 20000) INSERT INTO t SELECT i, i FROM s")
+	s := apptest.ServeText(t, &binary, "feeds:\n  - {path: /accepted, sql: SELECT n FROM t, key: n, plan: accept}\n", db.URL)
+	if a := apptest.Fetch(t, s.URL("/accepted?limit=1")); a.Status != 200 || !strings.Contains(string(a.Body), `"n":20000`) {
+		t.Errorf("%d %s", a.Status, a.Body)
+	}
+	log := s.Log(t)
+	if !strings.Contains(log, "level=WARN msg=\"the plan of a feed is accepted") || !strings.Contains(log, "CREATE INDEX t_n ON t (n DESC)") {
+		t.Errorf("log: %s", log)
+	}
+}

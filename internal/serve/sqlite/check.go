@@ -23,7 +23,7 @@ func (s *source) Check(ctx context.Context, window int) error {
 		return s.checkFeed(conn, shape, window)
 	})
 	if err == nil && len(s.args) == 0 && !s.def.IsQuery() {
-		err = s.lookForNull(ctx, make([]string, len(s.def.Params)))
+		err = s.lookForNull(ctx, nil)
 	}
 	if err != nil {
 		return fmt.Errorf("check %s: %w", &s.def, err)
@@ -45,10 +45,13 @@ func (s *source) checkFeed(conn conn, shape *shape, window int) error {
 	if err := s.def.CheckFilters(shape.names); err != nil {
 		return err
 	}
-	ck := &checker{source: s, conn: conn, shape: shape, check: plans.Check{Window: window, SQL: s.inner, Catalog: plans.Catalog{
-		Dialect: plans.SQLite,
-		Query:   func(sql string, args ...string) ([][]string, error) { return texts(conn.Conn, sql, args...) },
-	}}}
+	ck := &checker{source: s, conn: conn, shape: shape, check: plans.Check{
+		Window: window, SQL: s.inner, Judged: s.def.LogJudged(s.db.log),
+		Catalog: plans.Catalog{
+			Dialect: plans.SQLite,
+			Query:   func(sql string, args ...string) ([][]string, error) { return texts(conn.Conn, sql, args...) },
+		},
+	}}
 	var err error
 	if ck.check.Key, err = s.readKey(conn.Conn); err != nil {
 		return err

@@ -33,10 +33,7 @@ func TestCheck(t *testing.T) {
 	}{
 		{"freight", newestFirst(selectFreight, "id"), nil},
 		{"freight by time", newestFirst(selectFreight, "createtime", "id"), nil},
-		{
-			"freight by name", newestFirst(selectFreight, "goods_name"),
-			[]string{"check feed /goodslist", sorts, "CREATE INDEX orders_goods_name ON orders (goods_name DESC)"},
-		},
+		{"freight by name", newestFirst(selectFreight, "goods_name"), []string{"check feed /goodslist", sorts, "INDEX orders_goods_name ON orders (goods_name DESC)"}},
 		{"mixed directions, few rows with one time", mixed, nil},
 		{"one user's few, by name", userOrders, nil},
 		{"those of a state, by name", open, []string{"CREATE INDEX orders_state_goods_name_id ON orders (state, goods_name DESC, id DESC)"}},

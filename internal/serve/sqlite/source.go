@@ -105,7 +105,10 @@ func (s *source) lookForNull(ctx context.Context, args []string) error {
 			if err != nil {
 				return err
 			}
-			if err = s.bindArgs(stmt, args, nil); err == nil {
+			if args != nil {
+				err = s.bindArgs(stmt, args, nil)
+			}
+			if err == nil {
 				found, err = stmt.Step()
 			}
 			return errors.Join(err, stmt.Finalize())
@@ -225,6 +228,10 @@ func (s *source) bindArgs(stmt *sqlite.Stmt, args []string, filters []int) error
 	}
 	for i, position := range append(slices.Clip(s.args), filters...) {
 		p, text := s.def.Params[position], args[position]
+		if text == param.Absent {
+			stmt.BindNull(i + 1)
+			continue
+		}
 		if err := bindArg(stmt, i+1, p.Type, text); err != nil {
 			return fmt.Errorf("parameter %s: %w", p.Name, err)
 		}

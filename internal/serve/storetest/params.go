@@ -76,6 +76,13 @@ func testParams(t *testing.T, b Backend) {
 			if got := ids(t, source, feed.Range{Args: args, After: first, Limit: 10}); !slices.Equal(got, test.want[1:]) {
 				t.Fatalf("after the first: ids %v, want %v", got, test.want[1:])
 			}
+			def.SQL = fmt.Sprintf("SELECT id FROM %s WHERE (:value IS NULL OR v %s :value)", table, test.compare)
+			optional := db.source(t, def)
+			for arg, want := range map[string]int{test.arg: len(test.want), param.Absent: len(test.literals)} {
+				if got := ids(t, optional, feed.Range{Args: []string{arg}, Limit: 10}); len(got) != want {
+					t.Errorf("optional %q: ids %v, want %d", arg, got, want)
+				}
+			}
 		})
 	}
 }

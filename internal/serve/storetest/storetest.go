@@ -73,6 +73,7 @@ func Feed(t *testing.T, b Backend) {
 	runParts(t, b, b.Pooled, []part[Backend]{
 		{"Order", testOrder, keeps},
 		{"Append", testAppend, keeps},
+		{"NullKeys", testNullKeys, keeps},
 		{"Types", testTypes, breaks},
 		{"Params", testParams, breaks},
 		{"Lists", testLists, breaks},

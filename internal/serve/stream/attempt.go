@@ -11,14 +11,17 @@ import (
 // attempt bounds one call of Sink.Commit. While the batch's statements run, it ends the call
 // if the database does not answer for the limit. A COMMIT is never ended: the clients are
 // told that its outcome is unknown, and the call goes on.
+//
+// Attempts are used again with their timers. These are set anew only after they have fired, because
+// a timer that is set for each call wakes the scheduler each time.
 type attempt struct {
-	limit  time.Duration
-	timer  *time.Timer
-	cancel context.CancelCauseFunc
-	late   func() // called when a COMMIT is not answered within the limit; nil: nothing
-
 	mu         sync.Mutex
-	deadline   time.Time // the timer may have fired before it was reset
+	limit      time.Duration
+	cancel     context.CancelCauseFunc
+	late       func() // called when a COMMIT is not answered within the limit; nil: nothing
+	deadline   time.Time
+	timer      *time.Timer
+	armed      bool // the timer fires at the deadline, or before it
 	committing bool
 	over       bool // the call has returned, or is being ended
 }
@@ -26,21 +29,25 @@ type attempt struct {
 // errNoAnswer is the cause of an attempt that ended without an answer.
 var errNoAnswer = errors.New("the database did not answer in time (commit_timeout)")
 
-// commitWithin has the sink commit a batch. If the database does not answer a statement
+// attempts are unused attempts with the same limit.
+type attempts struct{ unused sync.Pool }
+
+// commit has the sink commit a batch. If the database does not answer a statement
 // within the limit, the attempt is given up. If it does not answer the COMMIT, late is
-// called, possibly more than once, and commitWithin waits for as long as the connection
-// lasts. late is not called after commitWithin has returned.
-func commitWithin(base context.Context, limit time.Duration, sink Sink, b *Batch, late func()) error {
+// called, possibly more than once, and commit waits for as long as the connection
+// lasts. late is not called after commit has returned.
+func (all *attempts) commit(base context.Context, limit time.Duration, sink Sink, b *Batch, late func()) error {
 	ctx, cancel := context.WithCancelCause(base)
-	a := &attempt{limit: limit, cancel: cancel, late: late}
-	a.mu.Lock()
-	a.deadline = time.Now().Add(limit)
-	a.timer = time.AfterFunc(limit, a.expire)
-	a.mu.Unlock()
+	a, ok := all.unused.Get().(*attempt)
+	if !ok {
+		a = new(attempt)
+	}
+	a.begin(limit, cancel, late)
 	b.attempt = a
 	err := sink.Commit(ctx, b)
 	b.attempt = nil
 	a.end()
+	all.unused.Put(a)
 	if err != nil && errors.Is(context.Cause(ctx), errNoAnswer) {
 		err = fmt.Errorf("%w: %w", errNoAnswer, err)
 	}
@@ -48,12 +55,40 @@ func commitWithin(base context.Context, limit time.Duration, sink Sink, b *Batch
 	return err
 }
 
-// expire is called when nothing was answered for the limit.
+func (a *attempt) begin(limit time.Duration, cancel context.CancelCauseFunc, late func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.limit, a.cancel, a.late, a.committing, a.over = limit, cancel, late, false, false
+	a.extend()
+}
+
+// extend begins the limit anew. The caller holds mu.
+func (a *attempt) extend() {
+	a.deadline = time.Now().Add(a.limit)
+	if !a.armed {
+		a.arm(a.limit)
+	}
+}
+
+func (a *attempt) arm(after time.Duration) {
+	a.armed = true
+	if a.timer == nil {
+		a.timer = time.AfterFunc(after, a.expire)
+		return
+	}
+	a.timer.Reset(after)
+}
+
+// expire is called when the timer fires.
 func (a *attempt) expire() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.armed = false
+	left := time.Until(a.deadline)
 	switch {
-	case a.over, time.Now().Before(a.deadline):
+	case a.over:
+	case left > 0:
+		a.arm(left)
 	case !a.committing:
 		a.over = true
 		a.cancel(errNoAnswer)
@@ -70,15 +105,13 @@ func (a *attempt) restart(committing bool) {
 		return
 	}
 	a.committing = a.committing || committing
-	a.deadline = time.Now().Add(a.limit)
-	a.timer.Reset(a.limit)
+	a.extend()
 }
 
 func (a *attempt) end() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.over = true
-	a.timer.Stop()
+	a.over, a.cancel, a.late = true, nil, nil
 }
 
 // Committing notes that COMMIT is about to be sent: from now on ctx ends only when the

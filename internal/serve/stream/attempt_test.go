@@ -204,7 +204,7 @@ func TestCommitAnsweredThenSlow(t *testing.T) {
 func TestAttemptFiredBefore(t *testing.T) {
 	late := false
 	ctx, cancel := context.WithCancelCause(t.Context())
-	a := &attempt{limit: time.Hour, cancel: cancel, late: func() { late = true }, timer: time.NewTimer(time.Hour)}
+	a := &attempt{limit: time.Hour, cancel: cancel, late: func() { late = true }}
 	for _, committing := range []bool{false, true} {
 		a.restart(committing)
 		a.expire()

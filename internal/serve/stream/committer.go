@@ -204,7 +204,7 @@ func (s *Stream) answerLate(tickets []*ticket) {
 // attempt has the sink commit a batch once. late reports that its COMMIT was not answered in
 // time.
 func (s *Stream) attempt(b *Batch, tickets []*ticket) (late bool, err error) {
-	err = commitWithin(s.base, s.cfg.CommitTimeout, s.sink, b, func() {
+	err = s.attempts.commit(s.base, s.cfg.CommitTimeout, s.sink, b, func() {
 		s.answerLate(tickets)
 		if late {
 			return

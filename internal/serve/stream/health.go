@@ -102,7 +102,7 @@ func (s *Stream) probeDatabase(database Database) *probe {
 func (s *Stream) probeCommit(finished uint64) error {
 	empty := &Batch{}
 	_, _ = rand.Read(empty.ID[:]) // never fails
-	return commitWithin(s.background, probeTimeout, s.sink, empty, func() {
+	return new(attempts).commit(s.background, probeTimeout, s.sink, empty, func() {
 		s.setProbe(&probe{err: errNoAnswer, finished: finished})
 	})
 }

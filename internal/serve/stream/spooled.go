@@ -53,6 +53,8 @@ type Spooled struct {
 	name   string // of what is drained
 	sink   Sink
 
+	attempts attempts
+
 	workers   sync.WaitGroup
 	draining  context.Context // ends the drain between two batches
 	stopDrain context.CancelFunc
@@ -185,7 +187,7 @@ func (s *Spooled) StoreGroups(_ context.Context, groups []queue.Group) (queue.St
 // commit has the sink commit a batch. Its context is not the drain's, which ends between
 // batches: this one may be finished.
 func (s *Spooled) commit(b *Batch) error {
-	err := commitWithin(s.base, s.cfg.CommitTimeout, s.sink, b, func() {
+	err := s.attempts.commit(s.base, s.cfg.CommitTimeout, s.sink, b, func() {
 		s.cfg.Log.Warn("COMMIT not answered within commit_timeout: the drain waits for it", "stream", s.name)
 	})
 	s.maintenance.observe(b.Session, err)

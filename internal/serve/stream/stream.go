@@ -114,6 +114,8 @@ type Stream struct {
 	schema *Schema
 	sink   Sink
 
+	attempts attempts
+
 	base       context.Context // ends all work when Close gives up
 	stop       context.CancelFunc
 	workers    sync.WaitGroup  // committers, maintenance and probes
