@@ -125,7 +125,7 @@ func (w *batchWriter) refused(ctx context.Context, err error) (*stream.RowRefusa
 }
 
 // quoted finds the name in a message of the server: of a column, or of a key behind its table.
-var quoted = regexp.MustCompile("(?:column|key) '(?:[^']*\\.)?([^'.]+)'")
+var quoted = regexp.MustCompile(`(?:column|key) '(?:[^']*\.)?([^'.]+)'`)
 
 // blamesServer reports whether the server refuses what no client has sent: there is no partition for a default, or an
 // AUTO_INCREMENT or another default has left the range of its column, or repeats a key.
