@@ -46,13 +46,26 @@ func (s *streamSink) Sweep(context.Context, stream.Keep, int) (int, error) { ret
 // storeFunc is a function as a Stream.
 type storeFunc func(ctx context.Context, r stream.Request) (stream.Receipt, error)
 
-func (f storeFunc) Store(ctx context.Context, r stream.Request) (stream.Receipt, error) {
-	return f(ctx, r)
+func (f storeFunc) Begin(_ context.Context, r stream.Request, ready func() func()) (stream.Receipt, stream.Waiting, error) {
+	if ready != nil {
+		if wake := ready(); wake != nil {
+			wake()
+		}
+	}
+	return stream.Receipt{}, storing{f, r}, nil
 }
 
-func (f storeFunc) Begin(stream.Request, func()) (stream.Receipt, stream.Waiting, error) {
-	return stream.Receipt{}, nil, stream.ErrShared
+// storing is a request to a storeFunc.
+type storing struct {
+	storeFunc
+	request stream.Request
 }
+
+func (s storing) Receipt(ctx context.Context) (stream.Receipt, error) {
+	return s.storeFunc(ctx, s.request)
+}
+
+func (storing) Abandon() {}
 
 // openStream returns the route of a stream at /things that writes to a sink.
 func openStream(tb testing.TB, sink *streamSink) StreamRoute {
