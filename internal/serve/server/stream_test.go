@@ -70,10 +70,11 @@ func (storing) Abandon() {}
 // openStream returns the route of a stream at /things that writes to a sink.
 func openStream(tb testing.TB, sink *streamSink) StreamRoute {
 	tb.Helper()
-	return openStreamOn(tb, sink)
+	return openStreamOn(tb, sink, false)
 }
 
-func openStreamOn(tb testing.TB, sink stream.Sink) StreamRoute {
+// openStreamOn is openStream. With memory, requests do not wait for the sink.
+func openStreamOn(tb testing.TB, sink stream.Sink, memory bool) StreamRoute {
 	tb.Helper()
 	schema, err := stream.NewSchema(stream.Definition{Name: "/things", Table: "things", Columns: []stream.Column{
 		{Name: "id", Type: stream.Integer, Required: true}, {Name: "speed", Type: stream.Real}, {Name: "name", Type: stream.Text, MaxLength: 5},
@@ -83,7 +84,7 @@ func openStreamOn(tb testing.TB, sink stream.Sink) StreamRoute {
 	}
 	s := stream.Open(stream.Config{
 		Committers: 2, BatchRows: 1000, BatchBytes: 1 << 20, QueueRows: 100_000, QueueBytes: 64 << 20, WaitMax: time.Hour,
-		CommitTimeout: time.Hour, RetryFor: time.Millisecond, KeyTTL: time.Hour, Log: slog.New(slog.DiscardHandler),
+		CommitTimeout: time.Hour, RetryFor: time.Millisecond, KeyTTL: time.Hour, Log: slog.New(slog.DiscardHandler), Memory: memory,
 	}, schema, sink)
 	tb.Cleanup(func() { _ = s.Close(context.Background()) })
 	return StreamRoute{

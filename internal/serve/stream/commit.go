@@ -95,6 +95,9 @@ func (s *Stream) Begin(ctx context.Context, r Request, ready func() (wake func()
 		known.Ack = s.Ack()
 		return known, nil, nil
 	}
+	if s.cfg.Memory {
+		ready = nil // no answer is waited for
+	}
 	for {
 		t, other, err := s.admit(r, time.Now(), ready)
 		same := other == nil || other.Fingerprint == r.Fingerprint
