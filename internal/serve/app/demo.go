@@ -9,8 +9,8 @@ import (
 )
 
 // demoPolicy lets the demo's page load its own files and ask its own server.
-const demoPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; " +
-	"frame-ancestors 'none'"
+const demoPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; " +
+	"form-action 'none'; frame-ancestors 'none'"
 
 // demoFiles returns the demo's page, and what it costs to serve what the page shows.
 func (a *app) demoFiles() []server.File {
