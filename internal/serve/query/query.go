@@ -168,10 +168,8 @@ func (q *Query) Ask(ctx context.Context, now time.Time, args []string) (*Answer,
 	if a, ok := q.Now(now, args, math.MaxInt); ok {
 		return a, FromMemory, nil
 	}
-	name := param.AppendArgs(nil, args)
-	ctx, cancel := context.WithTimeout(ctx, q.cfg.Timeout)
-	defer cancel()
-	a, err := q.share(ctx, string(name), param.CloneArgs(args))
+	var room [128]byte // as above
+	a, err := q.share(ctx, string(param.AppendArgs(room[:0], args)), param.CloneArgs(args))
 	if err != nil {
 		q.counters.refused.Add(1)
 		return nil, 0, err
@@ -182,7 +180,7 @@ func (q *Query) Ask(ctx context.Context, now time.Time, args []string) (*Answer,
 
 // share returns the answer of the execution that requests with args share.
 func (q *Query) share(ctx context.Context, name string, args []string) (*Answer, error) {
-	a, _, err := q.group.Do(ctx, name, func(ctx context.Context) (*Answer, error) {
+	a, _, err := q.group.Do(ctx, time.Now().Add(q.cfg.Timeout), name, func(ctx context.Context) (*Answer, error) {
 		// Another execution may have ended since the caller looked.
 		if q.cache != nil {
 			if a := q.cache.get([]byte(name)); a != nil && time.Since(a.CameAt) < q.cfg.TTL {
