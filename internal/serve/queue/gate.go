@@ -99,6 +99,21 @@ func (e *Entrance) Enter(ctx context.Context, within time.Duration) (leave func(
 	return nil, fmt.Errorf("wait for a free connection: %w", ctx.Err())
 }
 
+// TryEnter is Enter for a statement that runs at once or not at all. It returns nil if there is no place.
+func (e *Entrance) TryEnter(ctx context.Context) (leave func()) {
+	if e == nil {
+		return func() {}
+	}
+	g, now := e.gate, time.Now()
+	p := &pass{entrance: e, arrived: now}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !e.admittedLocked(p, now) {
+		return nil
+	}
+	return func() { g.leave(p, ctx.Err() == nil) }
+}
+
 // admittedLocked admits a statement for which there is a place at once, and reports whether there is.
 func (e *Entrance) admittedLocked(p *pass, now time.Time) bool {
 	g := e.gate
