@@ -41,7 +41,8 @@ type Config struct {
 	Popups   *Popups              // the campaigns; nil: no popups
 	Spools   map[string]*Spool    // by their names in paths
 	Traffic  *Traffic             // the requests of the last hour
-	Figures  func() Figures       // all but Routes and Spools
+	About    About
+	Figures  func() Figures // all but Process, Links, Routes and Spools
 
 	// Pages returns the pages for browsers, at / and below PagesPath. They check who asks; Host is checked before.
 	Pages func(*Access) http.Handler

@@ -22,13 +22,18 @@ type Figures struct {
 	Disk      *Disk             `json:"disk,omitempty"`   // of the data directory; nil: not known
 }
 
+// About says which process it is, and what else there is to look at.
+type About struct {
+	Process Process
+	Links   []Link
+}
+
 // Process says which process answers.
 type Process struct {
 	Host    string    `json:"host"`
 	ID      int       `json:"pid"`
 	Version string    `json:"version"`
 	Started time.Time `json:"started_at"`
-	Now     time.Time `json:"now"` // on this machine's clock
 }
 
 // Link is a page that operators look for: another replica's console, or a dashboard.
@@ -95,7 +100,7 @@ type Disk struct {
 // figures returns all figures.
 func (s *Server) figures() Figures {
 	f := s.cfg.Figures()
-	f.Process.Now = time.Now().UTC().Truncate(time.Millisecond)
+	f.Process, f.Links = s.cfg.About.Process, append([]Link{}, s.cfg.About.Links...)
 	f.Process.Started = f.Process.Started.UTC().Truncate(time.Millisecond)
 	f.Routes = s.cfg.Traffic.Figures()
 	f.Spools = []SpoolFigures{}
@@ -109,7 +114,7 @@ func (s *Server) figures() Figures {
 	}
 	slices.SortFunc(f.Spools, func(a, b SpoolFigures) int { return cmp.Compare(b.Spool, a.Spool) })
 	// [] in JSON, not null
-	f.Links, f.Feeds = append([]Link{}, f.Links...), append([]FeedFigures{}, f.Feeds...)
+	f.Feeds = append([]FeedFigures{}, f.Feeds...)
 	f.Streams, f.Databases = append([]StreamFigures{}, f.Streams...), append([]DatabaseFigures{}, f.Databases...)
 	return f
 }

@@ -112,6 +112,12 @@ func (a *Access) Serve(w http.ResponseWriter, r *http.Request, c Caller) {
 // Figures returns what GET /figures answers.
 func (a *Access) Figures() Figures { return a.server.figures() }
 
+// About returns which process it is.
+func (a *Access) About() About { return a.server.cfg.About }
+
+// Traffic returns what GET /figures/traffic answers.
+func (a *Access) Traffic(step, slots int) TrafficSeries { return a.server.cfg.Traffic.Series(step, slots) }
+
 // Parts returns the state of all parts.
 func (a *Access) Parts() []Part { return a.server.cfg.Ready() }
 

@@ -234,18 +234,18 @@ type RouteSeries struct {
 	P99      []*float64 `json:"p99_seconds"` // null: there was no request
 }
 
-// Series returns the last five minutes by second with a step of 1, otherwise the last hour by ten seconds. The last slot may
-// be incomplete.
-func (t *Traffic) Series(step int) TrafficSeries {
+// Series returns at most the last slots: with a step of 1 of the last five minutes by second, otherwise of the last hour by
+// ten seconds. The last slot may be incomplete.
+func (t *Traffic) Series(step, slots int) TrafficSeries {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	slots, of := int64(recentSeconds), func(r *routeTraffic, i int64) *count { return &r.recent[i%recentSeconds] }
+	most, of := recentSeconds, func(r *routeTraffic, i int64) *count { return &r.recent[i%recentSeconds] }
 	if step != 1 {
-		step, slots = hourStep, hourSlots
+		step, most = hourStep, hourSlots
 		of = func(r *routeTraffic, i int64) *count { return &r.hour[i%hourSlots] }
 	}
 	end := t.last / int64(step)
-	begin := max(0, end-slots+1)
+	begin := max(0, end-int64(min(slots, most))+1)
 	s := TrafficSeries{From: t.start.Add(time.Duration(begin*int64(step)) * time.Second).UTC().Truncate(time.Millisecond), Step: step}
 	s.Routes = []RouteSeries{}
 	for _, r := range t.routes {
@@ -263,10 +263,11 @@ func (t *Traffic) Series(step int) TrafficSeries {
 
 // showTraffic answers with the requests of the last hour, or with ?step_seconds=1 of the last five minutes.
 func (s *Server) showTraffic(w http.ResponseWriter, r *http.Request) {
-	step := r.URL.Query().Get("step_seconds")
-	switch step {
-	case "", "10", "1":
-		writeJSON(w, "application/json", http.StatusOK, s.cfg.Traffic.Series(map[string]int{"1": 1}[step]))
+	switch r.URL.Query().Get("step_seconds") {
+	case "1":
+		writeJSON(w, "application/json", http.StatusOK, s.cfg.Traffic.Series(1, recentSeconds))
+	case "", "10":
+		writeJSON(w, "application/json", http.StatusOK, s.cfg.Traffic.Series(hourStep, hourSlots))
 	default:
 		writeFlaws(w, http.StatusBadRequest, flaw{Field: "step_seconds", Message: "step_seconds must be 1 or 10"})
 	}

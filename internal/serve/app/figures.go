@@ -12,13 +12,19 @@ import (
 	"spillway/internal/serve/stream"
 )
 
+// about returns which process this is.
+func (a *app) about() admin.About {
+	host, _ := os.Hostname() // "": not known
+	about := admin.About{Process: admin.Process{Host: host, ID: os.Getpid(), Version: a.options.Version, Started: a.started}}
+	for _, link := range a.cfg.Admin.Links {
+		about.Links = append(about.Links, admin.Link(link))
+	}
+	return about
+}
+
 // figures returns what the admin listener shows of this process.
 func (a *app) figures() admin.Figures {
-	host, _ := os.Hostname() // "": not known
-	f := admin.Figures{Process: admin.Process{Host: host, ID: os.Getpid(), Version: a.options.Version, Started: a.started}}
-	for _, link := range a.cfg.Admin.Links {
-		f.Links = append(f.Links, admin.Link(link))
-	}
+	var f admin.Figures
 	for _, s := range a.feedStats() {
 		f.Feeds = append(f.Feeds, admin.FeedFigures{
 			Feed: s.Name, AgeSeconds: s.AgeSeconds, Windows: s.Windows, Rows: s.Rows, Waiting: s.Waiting, RefreshErrors: s.RefreshErrors,

@@ -175,8 +175,10 @@ func (a *app) newAdmin() *admin.Server {
 	a.traffic = admin.NewTraffic(a.public)
 	cfg := admin.Config{
 		Listen: a.cfg.Admin.Listen, Tokens: adminTokens(a.cfg.Admin), Log: a.log, Registry: a.metrics,
-		Ready: a.ready, Acks: a.streamAcks, Reload: a.reload, Traffic: a.traffic, Figures: a.figures,
-		Pages: func(access *admin.Access) http.Handler { return console.New(console.Config{Access: access, Popups: a.popups != nil}) },
+		Ready: a.ready, Acks: a.streamAcks, Reload: a.reload, Traffic: a.traffic, Figures: a.figures, About: a.about(),
+		Pages: func(access *admin.Access) http.Handler {
+			return console.New(console.Config{Access: access, Popups: a.popups != nil, Log: a.log})
+		},
 	}
 	cfg.Spools = map[string]*admin.Spool{streamSpool: {Open: a.spool.Load, Decode: stream.SpooledJSON, Do: a.orderSpool}}
 	if p := a.popups; p != nil {

@@ -170,7 +170,7 @@ func (v *validator) adminTokens(a Admin, loopback bool) {
 	}
 	for i, link := range a.Links {
 		path := yaml.Index("admin.links", i)
-		if url, err := neturl.Parse(link.URL); err != nil || url.Scheme != "http" && url.Scheme != "https" || url.Host == "" {
+		if u, err := url.Parse(link.URL); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 			v.add(yaml.Join(path, "url"), "must be a URL with http or https", link.URL)
 		}
 		if !isTitle(link.Name) {
