@@ -22,7 +22,7 @@ type Popups struct {
 	Placements  []string
 	User        param.Type // of a user's id
 	Attributes  []popup.Attribute
-	ClockOffset bool       // explain accepts clock_offset, for the demo
+	ClockOffset bool // explain accepts clock_offset, for the demo
 
 	// Counts returns how often campaigns were shown and answered.
 	Counts  func(context.Context) (map[popup.CampaignID]popup.Counts, error)

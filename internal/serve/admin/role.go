@@ -116,7 +116,9 @@ func (a *Access) Figures() Figures { return a.server.figures() }
 func (a *Access) About() About { return a.server.cfg.About }
 
 // Traffic returns what GET /figures/traffic answers.
-func (a *Access) Traffic(step, slots int) TrafficSeries { return a.server.cfg.Traffic.Series(step, slots) }
+func (a *Access) Traffic(step, slots int) TrafficSeries {
+	return a.server.cfg.Traffic.Series(step, slots)
+}
 
 // Parts returns the state of all parts.
 func (a *Access) Parts() []Part { return a.server.cfg.Ready() }

@@ -3,8 +3,8 @@ package console
 import (
 	"bytes"
 	"compress/gzip"
-	"encoding/hex"
 	"crypto/sha256"
+	"encoding/hex"
 	"mime"
 	"net/http"
 	"path"
@@ -46,7 +46,9 @@ func newAsset(name, text string) *asset {
 }
 
 // assetURL returns the address of a file, which is another one for another text.
-func (c *Console) assetURL(name string) string { return "/console/assets/" + name + "?v=" + c.assets[name].version }
+func (c *Console) assetURL(name string) string {
+	return "/console/assets/" + name + "?v=" + c.assets[name].version
+}
 
 func (c *Console) serveAsset(w http.ResponseWriter, r *http.Request) {
 	a := c.assets[r.PathValue("name")]

@@ -235,7 +235,9 @@ func (q *request) showForm(status int, f campaignForm) (err error) {
 }
 
 // createCampaign saves a new campaign, or shows what is wrong with it.
-func (q *request) createCampaign() error { return q.save(http.MethodPost, "/popups/campaigns", "created") }
+func (q *request) createCampaign() error {
+	return q.save(http.MethodPost, "/popups/campaigns", "created")
+}
 
 // saveCampaign saves a campaign, or shows what is wrong, or what others have changed.
 func (q *request) saveCampaign() error {

@@ -129,8 +129,8 @@ func (c change) who() string {
 
 // asCampaign returns the campaign after a change.
 func (c change) asCampaign() (of campaign) {
-	text, _ := json.Marshal(c.Campaign)         // it was JSON
-	_ = json.Unmarshal(text, &of.Campaign)      // a field that cannot be read is empty, and differs
+	text, _ := json.Marshal(c.Campaign)    // it was JSON
+	_ = json.Unmarshal(text, &of.Campaign) // a field that cannot be read is empty, and differs
 	of.Version = c.Version
 	return of
 }

@@ -115,3 +115,40 @@ func indexCommand(text string) string {
 	}
 	return ""
 }
+
+// Tab is a link of the navigation.
+type Tab struct {
+	Path, Name string
+	Current    bool // the page is there, or below
+}
+
+// Tab returns the link to a page.
+func (v *view) Tab(path, name string) Tab {
+	at := v.Path == path || path != "/" && strings.HasPrefix(v.Path, path+"/")
+	at = at || path == "/" && v.Path == "/console/" || path == "/console/streams" && strings.HasPrefix(v.Path, "/console/spools/")
+	return Tab{path, name, at}
+}
+
+// With returns the view for a template that shows other data.
+func (v *view) With(data any) *view {
+	other := *v
+	other.Data = data
+	return &other
+}
+
+// Skew returns by how much a clock is ahead.
+func (v *view) Skew(seconds float64) string {
+	switch {
+	case math.Abs(seconds) < 0.0005:
+		return "in time"
+	case seconds < 0:
+		return v.Seconds(-seconds) + " behind"
+	}
+	return v.Seconds(seconds) + " ahead"
+}
+
+// Share returns a share of a number.
+func (v *view) Share(n int64, share float64) int64 { return int64(float64(n) * share) }
+
+// Sub returns a difference.
+func (v *view) Sub(a, b int64) int64 { return a - b }

@@ -62,6 +62,9 @@ type tick struct {
 
 // follow sends what changes on the overview each second, until the browser leaves.
 func (q *request) follow() error {
+	if q.r.Method != http.MethodGet {
+		return nil
+	}
 	if q.live.Add(1) > liveMax {
 		q.live.Add(-1)
 		return &failure{Status: http.StatusServiceUnavailable, Detail: "Too many pages follow this process. Close some."}
