@@ -200,14 +200,20 @@ func (w *walk) everyRoute(t *testing.T) {
 // campaigns provokes every status of the campaign API.
 func (w *walk) campaigns(c *campaignAPI) {
 	const all, one = "/popups/campaigns", "/popups/campaigns/{id}"
+	large := `{"payload":"` + strings.Repeat("x", campaignBytesMax) + `"}`
 	json := []string{"Content-Type", "application/json"}
 	send := func(method, path, target, body string, headers ...string) {
 		w.t.Helper()
 		w.send("", method, path, target, body, append(json, headers...)...)
 	}
 	foreign := []string{"Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site"}
-	large := `{"payload":"` + strings.Repeat("x", campaignBytesMax) + `"}`
 	send("GET", all, all+"?status=on", "")
+	send("GET", "/figures/traffic", "/figures/traffic?step_seconds=2", "")
+	send("GET", "/figures/traffic", "/figures/traffic?step_seconds=1", "")
+	const check = all + "/check"
+	send("POST", check, check, `{"target":"agee > 1"}`)
+	send("POST", check, check, `[]`)
+	send("POST", check, check, large)
 	send("POST", all, all, `{"name":"a","placement":"home","payload":1,"target":"x"}`)
 	send("POST", all, all, `{}`)
 	send("POST", all, all, birthday, foreign...)

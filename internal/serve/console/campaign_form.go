@@ -349,11 +349,11 @@ type checked struct {
 // Excerpt returns the line of the target with an error, and a second one that marks the place.
 func (c *checked) Excerpt(f flaw) string {
 	lines := strings.Split(c.Target, "\n")
-	if f.Field != "target" || f.Line < 1 || f.Line > len(lines) || f.Column < 0 {
+	if f.Field != "target" || f.Line < 1 || f.Line > len(lines) || f.Column < 1 {
 		return ""
 	}
 	line := []rune(lines[f.Line-1])
-	column := min(f.Column, len(line))
+	column := min(f.Column-1, len(line))
 	from, to := max(0, column-60), min(len(line), column+60)
 	return string(line[from:to]) + "\n" + strings.Repeat(" ", column-from) + "^"
 }
