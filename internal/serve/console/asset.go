@@ -24,7 +24,7 @@ type asset struct {
 // readAssets returns the files by their names.
 func readAssets() map[string]*asset {
 	all := map[string]*asset{"uplot.js": newAsset("uplot.js", uplot.Script()), "uplot.css": newAsset("uplot.css", uplot.Style())}
-	for _, name := range []string{"console.css", "console.js", "htmx.min.js"} {
+	for _, name := range []string{"console.css", "console.js", "htmx.min.js", "icon.svg"} {
 		text, err := files.ReadFile("assets/" + name)
 		if err != nil {
 			panic("bug: assets: " + err.Error())

@@ -36,7 +36,8 @@
     }),
   );
 
-  const clock = (at, long) => new Date(at * 1000).toLocaleTimeString([], long ? { hour: "2-digit", minute: "2-digit" } : undefined);
+  const clock = (at, whole) => new Date(at * 1000).toLocaleTimeString("en-GB", whole ? { hour: "2-digit", minute: "2-digit" } : {});
+  const day = (at) => new Date(at * 1000).toLocaleDateString("en-CA") + " " + clock(at, true);
   const number = (v) => (v == null ? "–" : v >= 100 ? Math.round(v).toLocaleString("en-US") : String(Number(v.toPrecision(3))));
   const seconds = (v) => (v == null ? "–" : v >= 1 ? number(v) + " s" : v >= 1e-3 ? number(v * 1e3) + " ms" : number(v * 1e6) + " µs");
 
@@ -49,9 +50,9 @@
         height: 180,
         cursor: { y: false },
         scales: { x: { time: true }, y: { distr: log ? 3 : 1, range: log ? undefined : (u, low, high) => [0, Math.max(high || 0, 1) * 1.06] } },
-        axes: [{ ...axis, values: (u, ticks) => ticks.map((t) => clock(t, true)) }, { ...axis, size: 62, values: (u, ticks) => ticks.map((v) => (v == null ? "" : spell(v))) }],
+        axes: [{ ...axis, values: (u, ticks, i, space, step) => ticks.map((t) => (step >= 86400 ? day(t).slice(0, 10) : clock(t, step >= 60))) }, { ...axis, size: 62, values: (u, ticks) => ticks.map((v) => (v == null ? "" : spell(v))) }],
         series: [
-          { value: (u, v) => (v == null ? "" : clock(v)) },
+          { label: "Time", value: (u, v) => (v == null ? "" : rows[0][1] - rows[0][0] >= 3600 ? day(v) : clock(v)) },
           ...names.map((name, i) => ({ label: name, stroke: css("h" + (i % 8)), width: 1.5, dash: i >= 8 ? [6, 4] : undefined, value: (u, v) => spell(v), points: { show: rows[0].length < 3 } })),
         ],
       },
