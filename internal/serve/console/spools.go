@@ -100,7 +100,7 @@ type lettersData struct {
 	Spool   string
 	Filter  letterFilter
 	Streams []spool.NameStats
-	Letters []letterView `json:"dead_letters"`
+	Letters []letterView
 	Next    string       // the address of the next page; "": there is none
 	First   bool
 	Export  string
@@ -132,11 +132,13 @@ func (q *request) letters() error {
 	d.Export = "/console" + base + "/export?" + d.Filter.Query().Encode()
 	ask.Set("limit", strconv.Itoa(lettersShown+1))
 	ask.Set("after", query.Get("after"))
-	if err := q.get(base+"/dead?"+ask.Encode(), &d); err != nil {
+	var answer struct {
+		Letters []letterView `json:"dead_letters"`
+	}
+	if err := q.get(base+"/dead?"+ask.Encode(), &answer); err != nil {
 		return err
 	}
-	d.Next = ""
-	if len(d.Letters) > lettersShown {
+	if d.Letters = answer.Letters; len(d.Letters) > lettersShown {
 		d.Letters = d.Letters[:lettersShown]
 		next := d.Filter.Query()
 		next.Set("after", strconv.FormatInt(d.Letters[lettersShown-1].ID, 10))

@@ -36,6 +36,16 @@
     }),
   );
 
+  // What htmx sent and the server refused.
+  const failed = document.getElementById("failed");
+  const tell = (text) => {
+    failed.textContent = text;
+    failed.hidden = !text;
+  };
+  document.addEventListener("htmx:responseError", (event) => tell(event.detail.xhr.responseText));
+  document.addEventListener("htmx:sendError", () => tell("The process does not answer. Nothing has changed."));
+  document.addEventListener("htmx:afterSwap", () => tell(""));
+
   const clock = (at, whole) => new Date(at * 1000).toLocaleTimeString("en-GB", whole ? { hour: "2-digit", minute: "2-digit" } : {});
   const day = (at) => new Date(at * 1000).toLocaleDateString("en-CA") + " " + clock(at, true);
   const number = (v) => (v == null ? "–" : v >= 100 ? Math.round(v).toLocaleString("en-US") : String(Number(v.toPrecision(3))));
