@@ -222,6 +222,9 @@ func (q *request) showForm(status int, f campaignForm) (err error) {
 	if f.Options, err = q.options(); err != nil {
 		return err
 	}
+	if f.Values["placement"] == "" {
+		f.Values["placement"] = f.Options.Placements[0]
+	}
 	if f.Checked == nil {
 		if f.Checked, err = q.checked(&f); err != nil {
 			return err

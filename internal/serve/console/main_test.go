@@ -15,6 +15,7 @@ import (
 	"net/http/cookiejar"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,6 +25,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
+	"spillway/internal/apptest"
 	"spillway/internal/database"
 	"spillway/internal/serve/admin"
 	"spillway/internal/serve/param"
@@ -206,20 +208,16 @@ func (s *site) bury(stream string, payloads ...string) {
 // drain drains a stream until it has that many dead letters.
 func (s *site) drain(stream string, want int64) {
 	s.t.Helper()
-	ctx, stop := context.WithTimeout(s.t.Context(), time.Minute)
+	ctx, stop := context.WithCancel(s.t.Context())
 	ended := make(chan struct{})
 	go func() {
 		_ = s.spool.Drain(ctx, stream, 1<<20, refusing{})
 		close(ended)
 	}()
-	for ctx.Err() == nil {
-		for _, n := range s.spool.Status() {
-			if n.Name == stream && n.Dead == want && n.Rows == 0 {
-				stop()
-			}
-		}
-		time.Sleep(time.Millisecond)
-	}
+	apptest.Await(s.t, "dead letters", func() bool {
+		return slices.ContainsFunc(s.spool.Status(), func(n spool.NameStats) bool { return n.Name == stream && n.Dead == want && n.Rows == 0 })
+	})
+	stop()
 	<-ended
 }
 
