@@ -89,13 +89,14 @@ type chartSeries struct {
 	Values []uint64 `json:"values"`
 }
 
-// reportChart returns the shows by hour and variant, from the first hour to the last one.
+// reportChart returns the shows by hour and variant, from the first hour to the last one, and at least of a day.
 func reportChart(hours []reportHour, variants []reportVariant) chartData {
 	var c chartData
 	if len(hours) == 0 {
 		return c
 	}
-	first, last := hours[0].Hour.Unix(), hours[len(hours)-1].Hour.Unix()
+	last := hours[len(hours)-1].Hour.Unix()
+	first := min(hours[0].Hour.Unix(), last-23*3600)
 	for at := first; at <= last; at += 3600 {
 		c.Times = append(c.Times, at)
 	}

@@ -101,7 +101,7 @@ type lettersData struct {
 	Filter  letterFilter
 	Streams []spool.NameStats
 	Letters []letterView
-	Next    string       // the address of the next page; "": there is none
+	Next    string // the address of the next page; "": there is none
 	First   bool
 	Export  string
 	Dead    int64 // of all streams, or that of the filter; not in doubt
