@@ -99,6 +99,7 @@ func (q *request) readForm() (f campaignForm, err error) {
 		return f, &failure{Status: http.StatusRequestEntityTooLarge, Detail: "The form cannot be read, or is too large. Nothing has changed."}
 	}
 	form := q.r.PostForm
+	q.zone = loadZone(form.Get("tz"), q.zone) // the one in which the form was shown
 	f = campaignForm{ID: q.r.PathValue("id"), Version: form.Get("version"), Status: form.Get("status"), Values: map[string]string{}}
 	for _, name := range fieldNames() {
 		f.Values[name] = strings.ReplaceAll(form.Get(name), "\r\n", "\n")

@@ -16,7 +16,6 @@ package console
 
 import (
 	"bytes"
-	"cmp"
 	"embed"
 	"errors"
 	"html/template"
@@ -257,10 +256,17 @@ func (q *request) view(title string, data any) *view {
 
 // zoneOf returns the time zone that the viewer's browser has told; UTC if it has not.
 func zoneOf(r *http.Request) *time.Location {
-	if cookie, err := r.Cookie("spillway_zone"); err == nil && len(cookie.Value) < 64 {
-		if zone, err := time.LoadLocation(cmp.Or(cookie.Value, "UTC")); err == nil && cookie.Value != "Local" {
-			return zone
-		}
+	if cookie, err := r.Cookie("spillway_zone"); err == nil {
+		return loadZone(cookie.Value, time.UTC)
 	}
 	return time.UTC
+}
+
+// loadZone returns a zone by its name, or another one if there is none of that name.
+func loadZone(name string, other *time.Location) *time.Location {
+	zone, err := time.LoadLocation(name)
+	if err != nil || name == "" || name == "Local" || len(name) > 64 {
+		return other
+	}
+	return zone
 }

@@ -174,6 +174,10 @@ func TestCampaignForm(t *testing.T) {
 		t.Error("a name is markup")
 	}
 	form := formValues(made.body)
+	form.Set("tz", "Asia/Shanghai")
+	s.want(s.post("/console/campaigns/1", with(form, "add", "1")), http.StatusOK, `value="2026-01-02T03:04:05"`, "In Asia/Shanghai.")
+	form.Del("tz")
+	form.Del("add")
 	for field, want := range map[string]string{
 		"start": "2026-01-02T03:04:05", "quiet_click": "36h", "testers": "5\n6", "payload": "{\n  \"title\": \"Hi\"\n}", "name": name, "placement": "home",
 	} {

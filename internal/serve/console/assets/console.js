@@ -172,7 +172,7 @@
     };
     events.onerror = () => {
       lost.hidden = false;
-      if (events?.readyState === EventSource.CLOSED) setTimeout(() => fetch(location.pathname, { method: "HEAD" }).then((a) => (a.redirected ? location.reload() : follow()), follow), 3000);
+      if (events?.readyState === EventSource.CLOSED) setTimeout(() => fetch("/console/", { method: "HEAD" }).then((a) => (a.redirected ? location.reload() : follow()), follow), 3000);
     };
   };
   document.addEventListener("visibilitychange", follow);
