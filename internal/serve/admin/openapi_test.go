@@ -36,6 +36,8 @@ func TestOpenAPI(t *testing.T) {
 	w := &walk{OpenAPI: d, t: t, servers: map[string]string{"": c.base}}
 	w.startOthers(t, c)
 	w.everyRoute(t)
+	w.send("", "GET", "/figures/traffic", "/figures/traffic?step_seconds=2", "")
+	w.send("", "GET", "/figures/traffic", "/figures/traffic?step_seconds=1", "")
 	w.campaigns(c)
 	w.spools(t)
 	w.busy(t)
@@ -208,12 +210,10 @@ func (w *walk) campaigns(c *campaignAPI) {
 	}
 	foreign := []string{"Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site"}
 	send("GET", all, all+"?status=on", "")
-	send("GET", "/figures/traffic", "/figures/traffic?step_seconds=2", "")
-	send("GET", "/figures/traffic", "/figures/traffic?step_seconds=1", "")
 	const check = all + "/check"
-	send("POST", check, check, `{"target":"agee > 1"}`)
-	send("POST", check, check, `[]`)
-	send("POST", check, check, large)
+	for _, body := range []string{`{"target":"agee > 1"}`, `[]`, large} {
+		send("POST", check, check, body)
+	}
 	send("POST", all, all, `{"name":"a","placement":"home","payload":1,"target":"x"}`)
 	send("POST", all, all, `{}`)
 	send("POST", all, all, birthday, foreign...)

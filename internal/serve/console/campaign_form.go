@@ -49,7 +49,9 @@ func fieldNames() []string {
 
 // formOf returns the texts of a campaign.
 func formOf(c campaign, zone *time.Location) campaignForm {
-	f := campaignForm{ID: fmt.Sprint(c.ID), Version: fmt.Sprint(c.Version), Status: string(c.Status), State: c.State(), Problem: c.Problem, Name: c.Name}
+	f := campaignForm{
+		ID: fmt.Sprint(c.ID), Version: fmt.Sprint(c.Version), Status: string(c.Status), State: c.State(), Problem: c.Problem, Name: c.Name,
+	}
 	moment := func(m popup.Moment) string {
 		if m.IsZero() {
 			return ""

@@ -7,9 +7,12 @@
 // State: sessions and failed log-ins, in memory, both bounded. Everything else is in the API. A session ends after
 // SessionTime, or with the process. The viewer's time zone and the session's id are cookies.
 //
-// What can fail: no session or an expired one (the log-in page, then back), too many failed log-ins (429), a change from
-// another origin or beyond the role (403), a campaign that somebody else has changed (409, with both changes), and a
-// database that does not answer (503). Each answers with a page that says what to do.
+// What can fail, each with a page that says what to do:
+//
+//   - no session or an expired one: the log-in page, then back; 429 after too many failed log-ins
+//   - a change from another origin, or beyond the role: 403
+//   - a campaign that somebody else has changed: 409, with both changes
+//   - a database that does not answer: 503
 //
 // Pages work without JavaScript, except for charts and live updates. Nothing is loaded from elsewhere.
 package console
@@ -117,7 +120,7 @@ func (c *Console) open(handle func(*request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q := &request{Console: c, w: w, r: r, zone: zoneOf(r)}
 		if !isSafe(r.Method) && !sameOrigin(r) {
-			q.fail(&failure{Status: http.StatusForbidden, Detail: "The request does not come from a page of this console. Open the console and try again."})
+			q.fail(&failure{Status: http.StatusForbidden, Detail: "The request does not come from a page of this console. Open it and try again."})
 			return
 		}
 		if err := handle(q); err != nil {
@@ -144,7 +147,8 @@ func (c *Console) closed(handle func(*request) error) http.HandlerFunc {
 		case isSafe(q.r.Method):
 			return q.redirect("/console/login?next=" + url.QueryEscape(q.r.URL.RequestURI()))
 		}
-		return &failure{Status: http.StatusUnauthorized, Detail: "The session has expired, and nothing has changed. Log in and try again.", login: true}
+		const expired = "The session has expired, and nothing has changed. Log in and try again."
+		return &failure{Status: http.StatusUnauthorized, Detail: expired, login: true}
 	})
 }
 
