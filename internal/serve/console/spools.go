@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	lettersShown    = 100
-	recordShown     = 2000 // characters of one dead letter; an export has all
-	fieldLayout     = "2006-01-02T15:04:05"
-	minuteLayout    = "2006-01-02T15:04" // browsers leave out seconds that are 0
-	confirmedOrders = "discard"
+	lettersShown = 100
+	recordShown  = 2000 // characters of one dead letter; an export has all
+	fieldLayout  = "2006-01-02T15:04:05"
+	minuteLayout = "2006-01-02T15:04" // browsers leave out seconds that are 0
+	discard      = "discard"
 )
 
 // streams shows the streams, and what is in the spools.
@@ -178,7 +178,7 @@ func (q *request) order() error {
 	d := orderData{
 		Spool: q.r.PathValue("spool"), Work: q.r.PathValue("work"), Filter: filterOf(form), IDs: form["id"], Which: form.Get("which"),
 	}
-	if !slices.Contains([]string{"retry", confirmedOrders}, d.Work) {
+	if !slices.Contains([]string{"retry", discard}, d.Work) {
 		return q.notFound()
 	}
 	filter, err := q.filter(d.Filter)
@@ -197,7 +197,7 @@ func (q *request) order() error {
 		}
 	}
 	path := "/spools/" + url.PathEscape(d.Spool) + "/" + d.Work
-	if d.Work == confirmedOrders || d.Filter.InDoubt {
+	if d.Work == discard || d.Filter.InDoubt {
 		var would spool.Done
 		if err := q.call(http.MethodPost, path, spool.Order{Filter: filter, DryRun: true}, &would); err != nil {
 			return err
@@ -227,7 +227,7 @@ func doneText(query url.Values) string {
 	switch query.Get("done") {
 	case "retry":
 		return fmt.Sprintf("%d dead letters wait again. Those that the database refuses again come back.", n)
-	case confirmedOrders:
+	case discard:
 		return fmt.Sprintf("%d dead letters were discarded.", n)
 	}
 	return ""

@@ -32,7 +32,7 @@ func Demo() Dataset { return Dataset{Users: 10_000, Days: 366, PerDay: 563, Seed
 // Tour returns example requests to the freight app on its two listeners.
 func Tour(public, admin string) string {
 	return fmt.Sprintf(`
-The freight app is running. Try:
+The freight app is running, with a console for browsers at http://%[2]s/. Try:
 
   curl 'http://%[1]s/goodslist'                       the 10 newest orders
   curl 'http://%[1]s/goodslist?offset=20&limit=5'     any offset, page size up to 100
