@@ -56,6 +56,7 @@ func (q *request) traffic() error { return q.pass("/figures/traffic?" + q.r.URL.
 
 // tick is an event of a page that follows the overview.
 type tick struct {
+	Process int               `json:"process"` // another one after a restart
 	Pieces  map[string]string   `json:"pieces"`  // HTML by name, of those that have changed
 	Traffic admin.TrafficSeries `json:"traffic"` // the last seconds
 }
@@ -104,7 +105,7 @@ func (q *request) follow() error {
 // tick returns the next event: what has changed since sent.
 func (q *request) tick(sent map[string]string) ([]byte, error) {
 	v := q.view("", q.overviewData())
-	next := tick{Pieces: map[string]string{}, Traffic: q.cfg.Access.Traffic(1, 3)}
+	next := tick{Process: v.Process.ID, Pieces: map[string]string{}, Traffic: q.cfg.Access.Traffic(1, 3)}
 	for _, name := range livePieces() {
 		var out bytes.Buffer
 		if err := q.pages["overview"].ExecuteTemplate(&out, name, v); err != nil {

@@ -156,7 +156,8 @@
     events = new EventSource(live.dataset.live);
     events.onmessage = (event) => {
       lost.hidden = true;
-      const { pieces, traffic } = JSON.parse(event.data);
+      const { process, pieces, traffic } = JSON.parse(event.data);
+      if (String(process) !== live.dataset.process) return location.reload();
       Object.entries(pieces).forEach(([name, html]) => {
         const piece = live.querySelector(`[data-piece="${name}"]`);
         if (piece.contains(document.activeElement)) return; // nothing moves under the keyboard
