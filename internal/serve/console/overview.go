@@ -56,7 +56,7 @@ func (q *request) traffic() error { return q.pass("/figures/traffic?" + q.r.URL.
 
 // tick is an event of a page that follows the overview.
 type tick struct {
-	Process int               `json:"process"` // another one after a restart
+	Process int                 `json:"process"` // another one after a restart
 	Pieces  map[string]string   `json:"pieces"`  // HTML by name, of those that have changed
 	Traffic admin.TrafficSeries `json:"traffic"` // the last seconds
 }
