@@ -42,6 +42,9 @@ func (r *repeats) slot(request []byte) (*repeat, uint64) {
 
 // Repeat implements front.Answerer.
 func (a *answerer) Repeat(dst, request []byte) (response []byte, keep, ok bool) {
+	if request[0] == 'P' {
+		return dst, false, false // POST
+	}
 	return a.repeat(dst, request, time.Now())
 }
 
