@@ -469,7 +469,7 @@ func (l *loop) answer(c *conn, request []byte) {
 		l.hold(c, request, c.size)
 		return
 	}
-	response, keep, ok := l.answerer.Repeat(l.out[:0], request)
+	response, keep, ok := l.answerer.Repeat(l.out[:0], request, c.peer)
 	if !ok {
 		head, body, plain := Plain(request)
 		switch size := head + body; {
