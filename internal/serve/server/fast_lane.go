@@ -247,7 +247,7 @@ func (a *answerer) parse(x *loopRequest, request []byte, body int, peer netip.Ad
 // serveLoop is serve in an event loop.
 func (s *Server) serveLoop(x *loopRequest) handled {
 	ctx := &x.ctx
-	e, ok := s.routes[string(ctx.Path())]
+	e, ok := s.entryOf(&ctx.Request.Header)
 	if !ok || !s.hosts.serve(ctx.Host()) {
 		return slow
 	}

@@ -115,7 +115,8 @@ func quickConfig(t *testing.T, change func(*Config)) Config {
 	campaign.Target = "age > 99"
 	route := popupRouteOf(t, popup.Config{Store: popup.NewMemory(10, nil)}, campaign)
 	cfg := probing(nil)
-	cfg.Document, cfg.Compressed, cfg.HeaderBytes, cfg.Popup = []byte(`{"openapi":"3.1.0"}`), 1<<20, 8192, &route
+	cfg.Compressed, cfg.HeaderBytes, cfg.Popup = 1<<20, 8192, &route
+	cfg.Files = []File{{Path: "/openapi.json", Type: "application/json", Read: func() []byte { return []byte(`{"openapi":"3.1.0"}`) }}}
 	cfg.Feeds = []FeedRoute{{Paths: []string{"/list", "/alias"}, Feed: f, Columns: feed.Columns{"id", "name"}}}
 	cfg.Queries = []QueryRoute{
 		{Paths: []string{"/q"}, Query: cached, Columns: feed.Columns{"id", "of"}, Caching: SharedCaching{MaxAge: time.Minute}},

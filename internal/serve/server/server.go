@@ -41,7 +41,7 @@ type Config struct {
 	Streams      []StreamRoute
 	Down         []DownRoute     // parts that cannot be served yet
 	Probes       *Probes         // nil: none
-	Document     []byte          // OpenAPI, at /openapi.json; nil: none
+	Files        []File          // served to everybody
 	Keys         []string        // bearer keys of the write paths; none: no key is required
 	ReadKeys     []string        // bearer keys of feeds and queries
 	Tokens       *token.Verifier // of JWTs; nil: no path requires one
@@ -82,6 +82,14 @@ type QueryRoute struct {
 	Envelope feed.Envelope // with EnvelopeOne the response is the only row, or 404
 	Columns  feed.Columns  // that requests can select
 	Caching  SharedCaching // with Access Open
+}
+
+// File is served to everybody, like a file.
+type File struct {
+	Path   string
+	Type   string        // the Content-Type
+	Policy string        // the Content-Security-Policy; "": none
+	Read   func() []byte // returns the content at once; safe for concurrent use
 }
 
 // Server is the public listener. Use New, then Run once. Next and Switch replace its routes
@@ -187,8 +195,8 @@ func newGeneration(l *live, cfg Config) *Server {
 	if cfg.Probes != nil {
 		s.addProbes(*cfg.Probes)
 	}
-	if cfg.Document != nil {
-		s.addDocument(cfg.Document)
+	for _, f := range cfg.Files {
+		s.addFile(f)
 	}
 	for _, f := range cfg.Feeds {
 		r := s.addRead(f.Paths, f.Access, newFeedHandler(s, f).serve)
@@ -250,21 +258,21 @@ func (s *Server) addWrite(paths []string, access Access, body int, handle handle
 	return r
 }
 
-// documentPath is where the OpenAPI document is served.
-const documentPath = "/openapi.json"
-
-// addDocument serves the OpenAPI document to everybody.
-func (s *Server) addDocument(text []byte) {
-	tag := feed.AppendETag(nil, xxhash.Sum64(text))
-	s.addRead([]string{documentPath}, Open, func(ctx *fasthttp.RequestCtx, _ *loopRequest) handled {
+func (s *Server) addFile(f File) {
+	s.addRead([]string{f.Path}, Open, func(ctx *fasthttp.RequestCtx, _ *loopRequest) handled {
+		text := f.Read()
+		tag := feed.AppendETag(nil, xxhash.Sum64(text))
 		header := &ctx.Response.Header
 		header.SetCanonical(headerETag, tag)
 		header.SetCanonical(headerCacheControl, []byte("no-cache"))
+		if f.Policy != "" {
+			header.Set("Content-Security-Policy", f.Policy)
+		}
 		if unchanged(&ctx.Request.Header, tag) {
 			ctx.SetStatusCode(fasthttp.StatusNotModified)
 			return quick
 		}
-		header.SetContentTypeBytes(typeJSON)
+		header.SetContentType(f.Type)
 		ctx.Response.SetBodyRaw(text)
 		return quick
 	})
@@ -354,7 +362,7 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		began = time.Now()
 	}
 	r, done := s.unknown, slow
-	e, ok := s.routes[string(ctx.Path())]
+	e, ok := s.entryOf(&ctx.Request.Header)
 	switch {
 	case !s.hosts.serve(ctx.Host()):
 		s.problem(ctx, wrongHost, wrongHostDetail)
