@@ -29,7 +29,9 @@ func (c *counted) read() (all []RouteCounts) {
 	return all
 }
 
-func (c *counted) traffic() *Traffic { return NewTraffic([]time.Duration{time.Millisecond, time.Second}, c.read) }
+func (c *counted) traffic() *Traffic {
+	return NewTraffic([]time.Duration{time.Millisecond, time.Second}, c.read)
+}
 
 func sampled(c *counted) *Traffic {
 	t := c.traffic()
