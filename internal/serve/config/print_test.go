@@ -33,6 +33,7 @@ database: "postgres://ann:***@db/app"
 replica: ""
 replica_lag_max: 10s
 redis: ""
+redis_prefix: ""
 keys: []
 auth:
   reads: open
@@ -79,6 +80,7 @@ http:
   rate_burst: 100
   rate_clients: 100000
 probes: false
+demo: false
 log:
   level: info
   format: text

@@ -97,6 +97,7 @@ func TestValidateRefuses(t *testing.T) {
 	refused("admin.token: must have at least 16 characters", func(c *Config) { c.Admin.Token = "0123456789 abcdef" })
 	refused("data: must name a directory", func(c *Config) { c.Data = " " })
 	refused("redis: must be redis://", func(c *Config) { c.Redis = "cache:6379" })
+	refused("redis_prefix: must be 1 to 32", func(c *Config) { c.RedisPrefix = "a:b" })
 	refused(`pool.min: must not be larger than pool.max, which is 3, not "4"`, func(c *Config) { c.Pool.Min, c.Pool.Max = 4, 3 })
 	refused("http.bodies_bytes: must not be smaller than http.body_bytes", func(c *Config) { c.HTTP.BodiesBytes = c.HTTP.BodyBytes - 1 })
 	refused("http.tls_cert: requires http.tls_key", func(c *Config) { c.HTTP.TLSCert = "a" })
