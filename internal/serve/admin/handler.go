@@ -117,24 +117,28 @@ func (s *Server) handler() http.Handler {
 	open, closed := newMux(s.openRoutes()), newMux(s.closedRoutes())
 	closed.HandleFunc("/", notFound)
 	open.Handle("/", s.checkToken(closed))
-	unknown := s.checkToken(http.HandlerFunc(notFound))
-	if s.cfg.Pages == nil {
-		return s.checkHost(asWritten(open, unknown))
+	shown := http.Handler(open)
+	if s.cfg.Pages != nil {
+		shown = withPages(open, s.cfg.Pages(&Access{s, closed}))
 	}
-	pages := s.cfg.Pages(&Access{s, closed})
-	open.Handle(PagesPath, pages)
-	return s.checkHost(asWritten(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/" {
-			open.ServeHTTP(w, r)
-			return
+	return s.checkHost(asWritten(shown, s.checkToken(http.HandlerFunc(notFound))))
+}
+
+// withPages returns a handler that passes requests below PagesPath to the pages, and those of browsers for /. The names in the
+// paths of pages need no escapes.
+func withPages(other, pages http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		isPage := strings.HasPrefix(r.URL.Path, PagesPath) && r.URL.Path == r.URL.EscapedPath()
+		if r.URL.Path == "/" {
+			w.Header().Set("Vary", "Accept")
+			isPage = r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html")
 		}
-		w.Header().Set("Vary", "Accept")
-		if r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html") {
+		if isPage {
 			pages.ServeHTTP(w, r)
 			return
 		}
-		open.ServeHTTP(w, r)
-	}), unknown))
+		other.ServeHTTP(w, r)
+	})
 }
 
 // asWritten returns a handler that passes requests to other if their path has an empty segment, "." or "..". A mux would redirect

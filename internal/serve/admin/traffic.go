@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"spillway/internal/serve/queue"
 )
 
 // Bounds of Traffic: the last five minutes by second and the last hour by ten seconds, 48 kB per route.
@@ -44,80 +44,52 @@ func (c *count) requests() (n uint64) {
 	return n
 }
 
+// RouteCounts are the counters of a route. They begin at zero again when the route is replaced.
+type RouteCounts struct {
+	Route   string
+	Buckets [trafficBuckets]uint64 // requests by duration
+	Errors  uint64                 // answers 500 and above
+}
+
 // routeTraffic is the last hour of a route. Both rings are indexed by the time since the start.
 type routeTraffic struct {
-	name   string
 	recent [recentSeconds]count
 	hour   [hourSlots]count
-	before map[string]*[trafficBuckets + 1]uint64 // the counters of the last sample, by route
+	before map[string]RouteCounts // of the last sample; several of otherRoutes
 }
 
 // Traffic keeps the requests of each route in the last hour, in at most 8 MB. It takes a sample of the public listener's
 // counters each second. Its methods may be called concurrently.
 type Traffic struct {
-	source *prometheus.Registry
+	bounds []time.Duration // upper bounds of the buckets; the last one has none
+	read   func() []RouteCounts
 
 	mu     sync.Mutex // guards what follows
 	start  time.Time
-	last   int64     // the second of the last sample, from start
-	bounds []float64 // upper bounds of the buckets, in seconds; the last bucket has none
+	last   int64 // the second of the last sample, from start
 	routes map[string]*routeTraffic
 }
 
-// NewTraffic returns an empty Traffic of the public listener.
-func NewTraffic(listener prometheus.Collector) *Traffic {
-	t := &Traffic{source: prometheus.NewRegistry(), start: time.Now(), routes: make(map[string]*routeTraffic)}
-	t.source.MustRegister(listener)
-	return t
+// NewTraffic returns an empty Traffic of the counters that read returns, with these upper bounds of all buckets but the last.
+func NewTraffic(bounds []time.Duration, read func() []RouteCounts) *Traffic {
+	return &Traffic{bounds: bounds, read: read, start: time.Now(), routes: make(map[string]*routeTraffic)}
 }
 
 // Run takes the samples until ctx ends.
 func (t *Traffic) Run(ctx context.Context) {
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-ticker.C:
-			t.sample(now)
-		}
+	for range queue.Ticks(ctx, time.Second) {
+		t.sample(time.Now())
 	}
 }
 
 // sample adds what was counted since the last sample to the second of now.
 func (t *Traffic) sample(now time.Time) {
-	families, _ := t.source.Gather() // what it returns beside an error is right
+	counters := t.read()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	second := int64(now.Sub(t.start) / time.Second)
-	t.advance(max(second, t.last))
-	for _, family := range families {
-		for _, m := range family.GetMetric() {
-			var route, code string
-			for _, label := range m.GetLabel() {
-				switch label.GetName() {
-				case "route":
-					route = label.GetValue()
-				case "code":
-					code = label.GetValue()
-				}
-			}
-			switch family.GetName() {
-			case "spillway_http_requests_total":
-				if code >= "500" {
-					t.count(route, trafficBuckets, uint64(m.GetCounter().GetValue()), code)
-				}
-			case "spillway_http_request_duration_seconds":
-				below, bounds := uint64(0), []float64{}
-				for i, b := range m.GetHistogram().GetBucket() {
-					t.count(route, i, b.GetCumulativeCount()-below, "")
-					below, bounds = b.GetCumulativeCount(), append(bounds, b.GetUpperBound())
-				}
-				t.count(route, len(bounds), m.GetHistogram().GetSampleCount()-below, "")
-				t.bounds = bounds
-			}
-		}
+	t.advance(max(int64(now.Sub(t.start)/time.Second), t.last))
+	for i := range counters {
+		t.count(&counters[i])
 	}
 }
 
@@ -134,35 +106,31 @@ func (t *Traffic) advance(second int64) {
 	t.last = second
 }
 
-// count notes the value of a counter: a bucket, or with the index trafficBuckets the errors of a code.
-func (t *Traffic) count(route string, index int, value uint64, code string) {
-	name := route
+// count adds to the current slots what a route has counted since the last sample.
+func (t *Traffic) count(now *RouteCounts) {
+	name := now.Route
 	if t.routes[name] == nil && len(t.routes) >= trafficRoutes {
 		name = otherRoutes
 	}
 	r := t.routes[name]
 	if r == nil {
-		r = &routeTraffic{name: name, before: make(map[string]*[trafficBuckets + 1]uint64)}
+		r = &routeTraffic{before: make(map[string]RouteCounts)}
 		t.routes[name] = r
 	}
-	key := route + code
-	if r.before[key] == nil {
-		r.before[key] = new([trafficBuckets + 1]uint64)
-	}
-	before := &r.before[key][index]
-	grown := value - *before
-	if value < *before {
-		grown = value // the route was replaced, and counts from zero
-	}
-	*before = value
-	n := uint32(min(grown, math.MaxUint32))
-	for _, slot := range []*count{&r.recent[t.last%recentSeconds], &r.hour[t.last/hourStep%hourSlots]} {
-		if index == trafficBuckets {
-			slot.errors += n
-		} else {
-			slot.buckets[index] += n
+	before := r.before[now.Route]
+	r.before[now.Route] = *now
+	grown := func(value, before uint64) uint32 {
+		if value < before {
+			before = 0
 		}
+		return uint32(min(value-before, math.MaxUint32))
 	}
+	added := count{errors: grown(now.Errors, before.Errors)}
+	for i := range added.buckets {
+		added.buckets[i] = grown(now.Buckets[i], before.Buckets[i])
+	}
+	r.recent[t.last%recentSeconds].add(&added)
+	r.hour[t.last/hourStep%hourSlots].add(&added)
 }
 
 // quantile returns the time within which a share of the requests was answered, between the bounds of a bucket; nil without
@@ -176,11 +144,11 @@ func (t *Traffic) quantile(c *count, share float64) *float64 {
 		}
 		low := 0.0
 		if i > 0 {
-			low = t.bounds[i-1]
+			low = t.bounds[i-1].Seconds()
 		}
 		high := low
 		if i < len(t.bounds) {
-			high = t.bounds[i]
+			high = t.bounds[i].Seconds()
 		}
 		return new(low + (high-low)*(rank-below)/float64(n))
 	}
@@ -202,7 +170,7 @@ func (t *Traffic) Figures() []RouteFigures {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all := []RouteFigures{}
-	for _, r := range t.routes {
+	for name, r := range t.routes {
 		var sum, recent count
 		for i := range r.hour {
 			sum.add(&r.hour[i])
@@ -211,7 +179,7 @@ func (t *Traffic) Figures() []RouteFigures {
 			recent.add(&r.recent[s%recentSeconds])
 		}
 		all = append(all, RouteFigures{
-			r.name, sum.requests(), uint64(sum.errors), float64(recent.requests()) / 10, t.quantile(&sum, 0.5),
+			name, sum.requests(), uint64(sum.errors), float64(recent.requests()) / 10, t.quantile(&sum, 0.5),
 			t.quantile(&sum, 0.99),
 		})
 	}
@@ -248,8 +216,8 @@ func (t *Traffic) Series(step, slots int) TrafficSeries {
 	begin := max(0, end-int64(min(slots, most))+1)
 	s := TrafficSeries{From: t.start.Add(time.Duration(begin*int64(step)) * time.Second).UTC().Truncate(time.Millisecond), Step: step}
 	s.Routes = []RouteSeries{}
-	for _, r := range t.routes {
-		one := RouteSeries{Route: r.name}
+	for name, r := range t.routes {
+		one := RouteSeries{Route: name}
 		for i := begin; i <= end; i++ {
 			c := of(r, i)
 			one.Requests, one.Errors = append(one.Requests, c.requests()), append(one.Errors, uint64(c.errors))

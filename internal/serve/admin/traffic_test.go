@@ -6,12 +6,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"spillway/internal/serve/spool"
 )
 
-// counted are the metrics of a public listener.
+// counted are the counters of a public listener.
 type counted struct {
 	routes           []string
 	requests, errors uint64 // of each route; half of the requests within a millisecond, the others within a second
@@ -21,22 +20,21 @@ func countedRequests(requests, errors uint64) *counted {
 	return &counted{routes: []string{"/orders"}, requests: requests, errors: errors}
 }
 
-// Describe implements prometheus.Collector.
-func (*counted) Describe(chan<- *prometheus.Desc) {}
-
-// Collect implements prometheus.Collector.
-func (c *counted) Collect(ch chan<- prometheus.Metric) {
-	requests := prometheus.NewDesc("spillway_http_requests_total", "n", []string{"route", "code"}, nil)
-	seconds := prometheus.NewDesc("spillway_http_request_duration_seconds", "t", []string{"route"}, nil)
+func (c *counted) read() (all []RouteCounts) {
 	for _, route := range c.routes {
-		ch <- prometheus.MustNewConstMetric(requests, prometheus.CounterValue, float64(c.requests-c.errors), route, "200")
-		ch <- prometheus.MustNewConstMetric(requests, prometheus.CounterValue, float64(c.errors), route, "503")
-		ch <- prometheus.MustNewConstHistogram(seconds, c.requests, 1, map[float64]uint64{0.001: c.requests / 2, 1: c.requests}, route)
+		one := RouteCounts{Route: route, Errors: c.errors}
+		one.Buckets[0], one.Buckets[1] = c.requests/2, c.requests-c.requests/2
+		all = append(all, one)
 	}
+	return all
+}
+
+func (c *counted) traffic() *Traffic {
+	return NewTraffic([]time.Duration{time.Millisecond, time.Second}, c.read)
 }
 
 func sampled(c *counted) *Traffic {
-	t := NewTraffic(c)
+	t := c.traffic()
 	t.sample(t.start)
 	return t
 }
@@ -52,7 +50,7 @@ func allFigures() Figures {
 
 func TestTraffic(t *testing.T) {
 	c := countedRequests(0, 0)
-	traffic := NewTraffic(c)
+	traffic := c.traffic()
 	at := func(second int) time.Time { return traffic.start.Add(time.Duration(second) * time.Second) }
 	for second := range 4000 {
 		c.requests += 10

@@ -12,6 +12,15 @@ import (
 	"spillway/internal/serve/stream"
 )
 
+// routeCounts returns the counters of the public listener.
+func (a *app) routeCounts() []admin.RouteCounts {
+	var all []admin.RouteCounts
+	for _, one := range a.public.Counts() {
+		all = append(all, admin.RouteCounts(one))
+	}
+	return all
+}
+
 // about returns which process this is.
 func (a *app) about() admin.About {
 	host, _ := os.Hostname() // "": not known

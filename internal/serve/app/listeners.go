@@ -176,7 +176,7 @@ func proxyPrefix(text string) netip.Prefix {
 // newAdmin creates the admin listener with the metrics of all parts.
 func (a *app) newAdmin() *admin.Server {
 	a.register()
-	a.traffic = admin.NewTraffic(a.public)
+	a.traffic = admin.NewTraffic(server.DurationBounds(), a.routeCounts)
 	cfg := admin.Config{
 		Listen: a.cfg.Admin.Listen, Tokens: adminTokens(a.cfg.Admin), Log: a.log, Registry: a.metrics,
 		Ready: a.ready, Acks: a.streamAcks, Reload: a.reload, Traffic: a.traffic, Figures: a.figures, About: a.about(),

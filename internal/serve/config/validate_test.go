@@ -83,7 +83,9 @@ func TestValidateRefuses(t *testing.T) {
 		c.Admin.Token, c.Admin.Tokens = good, []AdminToken{token("admin", other)}
 	})
 	refused("admin.tokens[0].name: must be 1 to 64 printable characters", func(c *Config) { c.Admin.Tokens = []AdminToken{token(" ", good)} })
-	links := func(name, url string) func(*Config) { return func(c *Config) { c.Admin.Links = []AdminLink{{name, url}} } }
+	links := func(name, url string) func(*Config) {
+		return func(c *Config) { c.Admin.Links = []AdminLink{{name, url}} }
+	}
 	linked := valid(links("Grafana 📈", "https://grafana.example/d/x?var=1"))
 	if err := linked.Validate(); err != nil {
 		t.Errorf("a link: %v", err)

@@ -243,27 +243,13 @@ func (q *request) moveCampaign() error {
 
 // savedText says what was done, after the redirect.
 func savedText(query url.Values) string {
-	switch query.Get("saved") {
-	case "moved":
+	if query.Get("saved") == "moved" {
 		return "Moved to place " + query.Get("n") + "."
-	case "created":
-		return "Created."
-	case "saved":
-		return "Saved."
-	case "restored":
-		return "Restored."
-	case "active":
-		return "It runs now."
-	case "paused":
-		return "It is paused."
-	case "archived":
-		return "It is archived."
-	case "uploaded":
-		return "The list was replaced."
-	case "deleted":
-		return "The list was deleted."
 	}
-	return ""
+	return map[string]string{
+		"created": "Created.", "saved": "Saved.", "restored": "Restored.", "active": "It runs now.", "paused": "It is paused.",
+		"archived": "It is archived.", "uploaded": "The list was replaced.", "deleted": "The list was deleted.",
+	}[query.Get("saved")]
 }
 
 // setStatus pauses, resumes or archives a campaign of the version that was seen.

@@ -147,8 +147,5 @@ func (v *view) Skew(seconds float64) string {
 	return v.Seconds(seconds) + " ahead"
 }
 
-// Share returns a share of a number.
-func (v *view) Share(n int64, share float64) int64 { return int64(float64(n) * share) }
-
 // Sub returns a difference.
 func (v *view) Sub(a, b int64) int64 { return a - b }

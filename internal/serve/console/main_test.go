@@ -48,16 +48,6 @@ type site struct {
 	popups  *admin.Popups
 }
 
-// silent is a public listener without requests.
-type silent struct{}
-
-func (silent) Describe(chan<- *prometheus.Desc) {}
-func (silent) Collect(ch chan<- prometheus.Metric) {
-	const text, label = "spillway_http_request_duration_seconds", "route"
-	desc := prometheus.NewDesc(text, text, []string{label}, nil)
-	ch <- prometheus.MustNewConstHistogram(desc, 2, 1, map[float64]uint64{0.001: 1, 1: 2}, "/<b>orders</b>")
-}
-
 // start starts a listener with campaigns and a spool.
 func start(t *testing.T, tokens ...admin.Token) *site {
 	t.Helper()
@@ -66,7 +56,9 @@ func start(t *testing.T, tokens ...admin.Token) *site {
 	s.popups = openPopups(t)
 	s.spool = openSpool(t)
 	log := slog.New(slog.DiscardHandler)
-	traffic := admin.NewTraffic(silent{})
+	traffic := admin.NewTraffic([]time.Duration{time.Millisecond}, func() []admin.RouteCounts {
+		return []admin.RouteCounts{{Route: "/<b>orders</b>", Buckets: [17]uint64{1, 1}}}
+	})
 	cfg := admin.Config{
 		Listen: "127.0.0.1:0", Tokens: tokens, Log: log, Registry: prometheus.NewRegistry(), Ready: func() []admin.Part { return *s.parts.Load() },
 		Acks: func() []admin.StreamAck { return nil }, Reload: func(context.Context) error { return nil }, Traffic: traffic, Popups: s.popups,

@@ -195,4 +195,7 @@ func TestPolicy(t *testing.T) {
 		t.Errorf("the first page weighs %d bytes", weight)
 	}
 	s.want(s.get("/console/nothing"), http.StatusNotFound, "There is no such page.")
+	for _, path := range []string{"/conso%6ce/streams", "/console/strea%6ds", "/console//streams", "/console/x/../streams"} {
+		s.want(s.get(path), http.StatusNotFound, `"status":404`) // a proxy may have compared its rules with the path as written
+	}
 }
