@@ -1,6 +1,5 @@
 //go:build browser
 
-// Package browser tries the pages in a headless Chromium: `make browser`.
 package browser
 
 import (
