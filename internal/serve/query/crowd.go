@@ -19,7 +19,8 @@ const (
 	apartFor     = time.Minute            // for so long executions then run alone,
 	failedFor    = time.Second            // or for so long after a failure; in this time one slow batch is repeated
 	firstBatches = 32                     // after which these times are known
-	slowTime     = 100 * time.Millisecond // what takes longer runs alone
+	slowTimes    = 4                      // a batch that takes so many times the mean,
+	slowLeast    = 100 * time.Millisecond // and this, is slow; what takes so long alone runs alone
 	slowKept     = 1024                   // names of such executions
 )
 
@@ -37,6 +38,7 @@ type crowd struct {
 	repeated time.Time           // when a batch was slow and its executions ran again
 	slow     map[string]struct{} // names of executions that were slow or failed: they run alone
 	ran      int                 // batches that have ended
+	mean     time.Duration       // time of one
 	each     time.Duration       // about the shortest time of an execution in them lately
 }
 
@@ -206,7 +208,9 @@ func (q *Query) run(ctx context.Context, b *batch, leave func()) {
 	for i, m := range b.members {
 		args[i], rows[i].Limit = m.args, q.cfg.Limit
 	}
-	watch := time.AfterFunc(slowTime, func() { q.repeat(b) })
+	c.mu.Lock()
+	watch := time.AfterFunc(c.limitLocked(), func() { q.repeat(b) })
+	c.mu.Unlock()
 	begin := time.Now()
 	err := c.source.ReadBatch(ctx, args, rows)
 	end := time.Now()
@@ -226,7 +230,7 @@ func (q *Query) run(ctx context.Context, b *batch, leave func()) {
 		}
 		return
 	}
-	c.learnLocked(end.Sub(begin)/time.Duration(len(b.members)), end)
+	c.learnLocked(end.Sub(begin), len(b.members), end)
 	q.counters.batched.Add(uint64(len(b.members)))
 	for i, m := range b.members {
 		c.settleLocked(m, outcome{answer: answerOf(&rows[i], begin, end)})
@@ -258,11 +262,16 @@ func (q *Query) repeat(b *batch) {
 	}
 }
 
-// learnLocked learns how long an execution takes in a batch that has ended. In the first ones, connections prepare the statement.
-func (c *crowd) learnLocked(each time.Duration, now time.Time) {
+// limitLocked returns how long a batch takes at most that is not slow.
+func (c *crowd) limitLocked() time.Duration { return max(slowTimes*c.mean, slowLeast) }
+
+// learnLocked learns from a batch of n that has ended. In the first ones, connections prepare the statement.
+func (c *crowd) learnLocked(took time.Duration, n int, now time.Time) {
+	each := took / time.Duration(n)
 	if c.ran++; c.ran == 1 {
 		c.each = each
 	}
+	c.mean += (min(took, c.limitLocked()) - c.mean) / 16
 	c.each = min(each, c.each+(each-c.each)/64)
 	if c.ran > firstBatches && c.each > batchSlow {
 		c.apart = now.Add(apartFor)
@@ -276,7 +285,7 @@ func (c *crowd) learnAlone(name string, took time.Duration, err error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if took <= slowTime && err == nil {
+	if took <= c.limitLocked() && err == nil {
 		delete(c.slow, name)
 		return
 	}
