@@ -135,6 +135,9 @@ func (q *Query) Name() string { return q.cfg.Name }
 // Caches reports whether answers are cached.
 func (q *Query) Caches() bool { return q.cache != nil }
 
+// Batches reports whether executions that wait run together.
+func (q *Query) Batches() bool { return q.crowd.source != nil && q.crowd.source.Batches() }
+
 // Params returns the query's parameters.
 func (q *Query) Params() []param.Param { return q.cfg.Params }
 

@@ -58,7 +58,7 @@ func (q *Query) Stats() Stats {
 		Executions: c.executions.Load(), ExecutionErrors: c.executionErrors.Load(),
 		ExecutionSeconds: time.Duration(c.executionNanos.Load()).Seconds(), RenewalErrors: c.renewalErrors.Load(),
 		SharedHits: c.sharedHits.Load(), SharedErrors: c.sharedErrors.Load(), Coalesced: shared, Waiting: waiting,
-		Together: q.crowd.source != nil && q.crowd.source.Batches(), Batched: c.batched.Load(), Repeated: c.repeated.Load(),
+		Together: q.Batches(), Batched: c.batched.Load(), Repeated: c.repeated.Load(),
 		NotModified: c.notModified.Load(), PredictedWait: q.cfg.Gate.PredictedWait(),
 	}
 	if q.cache != nil {
