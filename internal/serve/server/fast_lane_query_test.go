@@ -101,6 +101,7 @@ func TestFastLaneQueries(t *testing.T) {
 		t.Errorf("without its parameter: %s\nwant %s", got, want)
 	}
 
+	client.CloseIdleConnections() // some are the regular server's
 	ctx, leave := context.WithCancel(t.Context())
 	clients.Go(func() {
 		if _, err := apptest.TryFetch(ctx, client, "http://"+fast.address+"/fresh?a=block"); err == nil {
