@@ -13,15 +13,12 @@ import (
 // How executions that wait run together.
 const (
 	batchMost    = 100                    // executions of a batch
-	batchLanes   = 2                      // batches at once, if an execution in them takes less than
-	batchQuick   = 100 * time.Microsecond // this,
-	batchSlow    = time.Millisecond       // and none if it takes more than this: they gain nothing
-	apartFor     = time.Minute            // for so long executions then run alone,
-	failedFor    = time.Second            // or for so long after a failure; in this time one slow batch is repeated
-	firstBatches = 32                     // after which these times are known
-	slowTimes    = 4                      // a batch that takes so many times the mean,
-	slowLeast    = 100 * time.Millisecond // and this, is slow; what takes so long alone runs alone
+	batchLanes   = 2                      // batches at once
+	batchQuick   = 100 * time.Microsecond // none, if an execution in them takes longer: they gain little, and one connection is few
+	firstBatches = 32                     // after which that is known
+	slowTime     = 250 * time.Millisecond // what takes longer runs alone
 	slowKept     = 1024                   // names of such executions
+	repeatEach   = time.Second            // shortest time between two slow batches whose executions run again
 )
 
 // crowd is the executions that wait, in the order of their arrival: for a connection, or because batches run. One of them leads: it
@@ -34,12 +31,10 @@ type crowd struct {
 	queue    []*member
 	leader   *member             // the first of queue; nil: nothing waits, or all wait for the end of a batch
 	lanes    int                 // batches that run and are not slow
-	apart    time.Time           // until then executions run alone
-	repeated time.Time           // when a batch was slow and its executions ran again
-	slow     map[string]struct{} // names of executions that were slow or failed: they run alone
 	ran      int                 // batches that have ended
-	mean     time.Duration       // time of one
 	each     time.Duration       // about the shortest time of an execution in them lately
+	slow     map[string]struct{} // names of executions that were slow or failed: they run alone
+	repeated time.Time           // when executions of a slow batch ran again
 }
 
 // member is an execution that waits in a crowd, or runs in a batch.
@@ -48,7 +43,7 @@ type member struct {
 	args  []string
 	turn  chan outcome // has room for all that is sent
 	batch *batch       // nil: it waits
-	over  bool         // it has its result, or nobody waits for that
+	over  bool         // it has its outcome, or nobody waits for that
 }
 
 // outcome is the result of an execution, or says that it leads the crowd or is to run alone.
@@ -66,45 +61,34 @@ type batch struct {
 	slow    bool
 }
 
-// arrive has an execution wait, if others do. Otherwise m is nil; together says whether it may if there is no connection.
-func (c *crowd) arrive(name string, args []string) (m *member, together bool) {
-	if c.source == nil || !c.source.Batches() {
-		return nil, false
+// arrive has an execution wait, if others do or there is no connection. Otherwise leave frees its place at the gate. Both are nil
+// if it must run alone.
+func (q *Query) arrive(ctx context.Context, name string, args []string) (m *member, leave func()) {
+	c := &q.crowd
+	if !q.Batches() {
+		return nil, q.cfg.Gate.TryEnter(ctx)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, slow := c.slow[name]; slow || !c.apart.IsZero() && time.Now().Before(c.apart) {
-		return nil, false
+	_, alone := c.slow[name]
+	if c.ran > firstBatches && c.each >= batchQuick {
+		c.each -= c.each >> 12 // so that batches are tried again
+		alone = true
 	}
-	if len(c.queue) > 0 || c.fullLocked() {
-		m = c.addLocked(name, args)
+	if alone || len(c.queue) == 0 && c.lanes < batchLanes {
+		if leave = q.cfg.Gate.TryEnter(ctx); leave != nil || alone {
+			return nil, leave
+		}
 	}
-	return m, true
-}
-
-// add has an execution wait.
-func (c *crowd) add(name string, args []string) *member {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.addLocked(name, args)
-}
-
-func (c *crowd) addLocked(name string, args []string) *member {
-	m := &member{name: name, args: args, turn: make(chan outcome, 2)}
+	m = &member{name: name, args: args, turn: make(chan outcome, 2)}
 	c.queue = append(c.queue, m)
 	c.appointLocked()
-	return m
+	return m, nil
 }
-
-// fullLocked reports whether what waits has to wait for the end of a batch.
-func (c *crowd) fullLocked() bool { return c.lanes >= batchLanes && c.quickLocked() }
-
-// quickLocked reports whether executions are so quick that one connection suffices for many, as far as is known.
-func (c *crowd) quickLocked() bool { return c.ran <= firstBatches || c.each < batchQuick }
 
 // appointLocked has the first execution lead, if none does and it need not wait for the end of a batch.
 func (c *crowd) appointLocked() {
-	if c.leader == nil && len(c.queue) > 0 && !c.fullLocked() {
+	if c.leader == nil && len(c.queue) > 0 && c.lanes < batchLanes {
 		c.leader = c.queue[0]
 		c.leader.turn <- outcome{leads: true}
 	}
@@ -133,21 +117,19 @@ func (q *Query) join(ctx context.Context, m *member) (*Answer, error) {
 	}
 }
 
-// leave gives up an execution. If it was the last one of its batch, that is cancelled.
+// leave gives up an execution.
 func (c *crowd) leave(m *member) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.endLocked(m)
-	if i := slices.Index(c.queue, m); i >= 0 {
-		c.queue = slices.Delete(c.queue, i, i+1)
-	}
+	c.queue = slices.DeleteFunc(c.queue, func(other *member) bool { return other == m })
 	if c.leader == m {
 		c.leader = nil
 		c.appointLocked()
 	}
 }
 
-// endLocked gives up a member of a batch, and reports whether it was not over. Nobody else then needs the batch, if it was the last.
+// endLocked ends the wait of a member, and reports whether it was not over. A batch is cancelled when nobody waits for it.
 func (c *crowd) endLocked(m *member) bool {
 	if m.over {
 		return false
@@ -161,13 +143,6 @@ func (c *crowd) endLocked(m *member) bool {
 	return true
 }
 
-// settleLocked gives an execution its outcome, unless it is over.
-func (c *crowd) settleLocked(m *member, o outcome) {
-	if c.endLocked(m) {
-		m.turn <- o
-	}
-}
-
 // lead waits at the gate, and runs what waits by then.
 func (q *Query) lead(ctx context.Context, m *member) error {
 	leave, err := q.cfg.Gate.Enter(ctx, q.cfg.Timeout)
@@ -175,42 +150,38 @@ func (q *Query) lead(ctx context.Context, m *member) error {
 		return fmt.Errorf("query %s: %w", q.cfg.Name, err)
 	}
 	c := &q.crowd
-	running, cancel := context.WithCancel(q.base)
 	c.mu.Lock()
 	n := min(len(c.queue), batchMost)
-	b := &batch{members: slices.Clone(c.queue[:n]), open: n, cancel: cancel}
-	for _, m := range b.members {
-		m.batch = b
-	}
-	c.queue = slices.Delete(c.queue, 0, n)
-	c.leader = nil
+	members := slices.Clone(c.queue[:n])
+	c.queue, c.leader = slices.Delete(c.queue, 0, n), nil
 	if n > 1 {
+		running, cancel := context.WithCancel(q.base)
+		b := &batch{members: members, open: n, cancel: cancel}
+		for _, m := range members {
+			m.batch = b
+		}
 		c.lanes++
 		c.running.Go(func() { q.run(running, b, leave) })
 	}
 	c.appointLocked()
 	c.mu.Unlock()
-	if n > 1 {
-		return nil
+	if n == 1 {
+		defer leave()
+		a, err := q.read(ctx, m.name, m.args)
+		m.turn <- outcome{answer: a, err: err}
 	}
-	defer cancel()
-	defer leave()
-	a, err := q.read(ctx, m.name, m.args)
-	m.turn <- outcome{answer: a, err: err}
 	return nil
 }
 
 // run runs a batch and frees its place at the gate. If it fails, its executions run alone.
 func (q *Query) run(ctx context.Context, b *batch, leave func()) {
 	defer b.cancel()
-	c := &q.crowd
-	args, rows := make([][]string, len(b.members)), make([]feed.Rows, len(b.members))
+	c, n := &q.crowd, len(b.members)
+	args, rows := make([][]string, n), make([]feed.Rows, n)
 	for i, m := range b.members {
 		args[i], rows[i].Limit = m.args, q.cfg.Limit
 	}
-	c.mu.Lock()
-	watch := time.AfterFunc(c.limitLocked(), func() { q.repeat(b) })
-	c.mu.Unlock()
+	watch := time.AfterFunc(slowTime, func() { q.repeat(b) })
 	begin := time.Now()
 	err := c.source.ReadBatch(ctx, args, rows)
 	end := time.Now()
@@ -223,25 +194,24 @@ func (q *Query) run(ctx context.Context, b *batch, leave func()) {
 		c.lanes--
 	}
 	defer c.appointLocked()
+	each := end.Sub(begin) / time.Duration(n)
+	switch c.ran++; {
+	case err == nil && c.ran == 1:
+		c.each = each
+	case err == nil:
+		c.each = min(each, c.each+(each-c.each)/64)
+	case b.open > 0: // otherwise it was cancelled
+		c.ran, c.each = max(c.ran, firstBatches+1), 2*batchQuick
+	}
 	if err != nil {
-		if b.open > 0 { // otherwise it was cancelled
-			c.apart = end.Add(failedFor)
-			q.againLocked(b)
-		}
+		q.againLocked(b)
 		return
 	}
-	c.learnLocked(end.Sub(begin), len(b.members), end)
-	q.counters.batched.Add(uint64(len(b.members)))
+	q.counters.batched.Add(uint64(n))
 	for i, m := range b.members {
-		c.settleLocked(m, outcome{answer: answerOf(&rows[i], begin, end)})
-	}
-}
-
-// againLocked has the executions of a batch run alone that are not over.
-func (q *Query) againLocked(b *batch) {
-	q.counters.repeated.Add(1)
-	for _, m := range b.members {
-		q.crowd.settleLocked(m, outcome{alone: true})
+		if c.endLocked(m) {
+			m.turn <- outcome{answer: answerOf(&rows[i], begin, end)}
+		}
 	}
 }
 
@@ -256,25 +226,21 @@ func (q *Query) repeat(b *batch) {
 	b.slow = true
 	c.lanes--
 	c.appointLocked()
-	if now := time.Now(); now.Sub(c.repeated) > failedFor {
+	if now := time.Now(); now.Sub(c.repeated) > repeatEach {
 		c.repeated = now
 		q.againLocked(b)
 	}
 }
 
-// limitLocked returns how long a batch takes at most that is not slow.
-func (c *crowd) limitLocked() time.Duration { return max(slowTimes*c.mean, slowLeast) }
-
-// learnLocked learns from a batch of n that has ended. In the first ones, connections prepare the statement.
-func (c *crowd) learnLocked(took time.Duration, n int, now time.Time) {
-	each := took / time.Duration(n)
-	if c.ran++; c.ran == 1 {
-		c.each = each
+// againLocked has the executions of a batch run alone that are not over.
+func (q *Query) againLocked(b *batch) {
+	if b.open > 0 {
+		q.counters.repeated.Add(1)
 	}
-	c.mean += (min(took, c.limitLocked()) - c.mean) / 16
-	c.each = min(each, c.each+(each-c.each)/64)
-	if c.ran > firstBatches && c.each > batchSlow {
-		c.apart = now.Add(apartFor)
+	for _, m := range b.members {
+		if q.crowd.endLocked(m) {
+			m.turn <- outcome{alone: true}
+		}
 	}
 }
 
@@ -285,7 +251,7 @@ func (c *crowd) learnAlone(name string, took time.Duration, err error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if took <= c.limitLocked() && err == nil {
+	if took <= slowTime && err == nil {
 		delete(c.slow, name)
 		return
 	}

@@ -207,18 +207,15 @@ func (q *Query) share(ctx context.Context, name string, args []string) (*Answer,
 
 // execute runs the statement, alone if there is a connection for it, or else together with others that wait.
 func (q *Query) execute(ctx context.Context, name string, args []string) (*Answer, error) {
-	m, together := q.crowd.arrive(name, args)
-	if m == nil {
-		if leave := q.cfg.Gate.TryEnter(ctx); leave != nil {
-			defer leave()
-			return q.read(ctx, name, args)
-		}
-		if !together {
-			return q.alone(ctx, name, args)
-		}
-		m = q.crowd.add(name, args)
+	m, leave := q.arrive(ctx, name, args)
+	switch {
+	case m != nil:
+		return q.join(ctx, m)
+	case leave == nil:
+		return q.alone(ctx, name, args)
 	}
-	return q.join(ctx, m)
+	defer leave()
+	return q.read(ctx, name, args)
 }
 
 // alone runs the statement for one execution, once the gate lets it.
