@@ -91,7 +91,12 @@ func indented(payload json.RawMessage) string {
 	if json.Indent(&out, payload, "", "  ") != nil {
 		return string(payload)
 	}
-	return out.String()
+	return plainJSON(out.String())
+}
+
+// plainJSON returns JSON with the characters that the API escapes for HTML.
+func plainJSON(text string) string {
+	return strings.NewReplacer(`\\`, `\\`, `\u0026`, "&", `\u003c`, "<", `\u003e`, ">").Replace(text)
 }
 
 // readForm returns what was sent.
