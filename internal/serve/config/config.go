@@ -79,6 +79,7 @@ type HTTP struct {
 	TLSKey         string        `yaml:"tls_key" doc:"PEM file of the key"`
 	Hosts          []string      `yaml:"hosts" doc:"host names that requests must use, without ports; others get 421; none: any"`
 	CORSOrigins    []string      `yaml:"cors_origins" doc:"allowed origins, SCHEME://HOST[:PORT], or * for all; none: no CORS headers"`
+	UnknownParams  string        `yaml:"unknown_params" default:"ignore" enum:"ignore,refuse" doc:"what becomes of a request with parameters that its path does not have: they are ignored, or it gets 400 with the nearest name"`
 	OpenAPI        bool          `yaml:"openapi" default:"true" doc:"describe the public listener at /openapi.json, to everyone"`
 	TrustedProxies []string      `yaml:"trusted_proxies" doc:"addresses or CIDRs whose X-Forwarded-For names the client, in the access log and for rate_per_minute"`
 	RatePerMinute  int           `yaml:"rate_per_minute" range:"0..60000000" doc:"requests per minute to configured paths from a key or subject of a JWT, where required, else from an address (IPv6: a /64 network); 0: no limit" over:"429; 'spillway_http_rate_limited_total'"`
@@ -95,13 +96,14 @@ type Log struct {
 
 // Feed is one feed.
 type Feed struct {
-	Path       string        `yaml:"path" required:"true" doc:"starts with /"`
+	Path       string        `yaml:"path" required:"true" doc:"starts with /; a segment may be a parameter, as in /orders/{id}"`
 	Aliases    []string      `yaml:"aliases" doc:"further paths of the same feed"`
 	Database   Address       `yaml:"database" doc:"empty: the top-level one"`
 	SQL        string        `yaml:"sql" required:"true" doc:"one SELECT without ORDER BY and LIMIT; parameters as :name"`
 	Key        Keys          `yaml:"key" required:"true" doc:"output columns that order the feed, descending unless followed by asc; unique together, NOT NULL, immutable"`
 	Envelope   string        `yaml:"envelope" default:"data" enum:"data,none,return_code" doc:"what is around the rows of an answer"`
 	Params     Params        `yaml:"params" doc:"NAME: TYPE or NAME: {type, default, list_max}; text, integer, real, decimal, boolean, timestamp, date, time, uuid or bytes; with list_max (1 to 1000) a list of up to that many values; claim.NAME: of the JWT"`
+	Unknown    string        `yaml:"unknown_params" default:"default" enum:"default,ignore,refuse" doc:"as http.unknown_params, or as that says (default)"`
 	Filters    Types         `yaml:"filters" doc:"NAME: TYPE of up to 4 output columns that requests can filter by"`
 	Timestamps string        `yaml:"timestamps" default:"database" enum:"database,rfc3339" doc:"as the database has them, or RFC 3339 in UTC"`
 	Numbers    string        `yaml:"numbers" default:"json" enum:"json,text" doc:"decimals and integers of 64 bits as JSON numbers or strings"`
@@ -126,11 +128,12 @@ type Feed struct {
 
 // Query is one query.
 type Query struct {
-	Path       string        `yaml:"path" required:"true" doc:"starts with /"`
+	Path       string        `yaml:"path" required:"true" doc:"as in feeds"`
 	Aliases    []string      `yaml:"aliases" doc:"further paths of the same query"`
 	Database   Address       `yaml:"database" doc:"empty: the top-level one"`
 	SQL        string        `yaml:"sql" required:"true" doc:"one SELECT; parameters as :name"`
 	Params     Params        `yaml:"params" doc:"as in feeds"`
+	Unknown    string        `yaml:"unknown_params" default:"default" enum:"default,ignore,refuse" doc:"as in feeds"`
 	Timestamps string        `yaml:"timestamps" default:"database" enum:"database,rfc3339" doc:"as in feeds"`
 	Numbers    string        `yaml:"numbers" default:"json" enum:"json,text" doc:"as in feeds"`
 	Auth       string        `yaml:"auth" default:"default" enum:"default,open,key,jwt,any" doc:"as in feeds"`
@@ -252,6 +255,11 @@ type JWKS struct {
 	Refresh time.Duration `yaml:"refresh" default:"5m" range:"1s..24h" doc:"time from one fetch to the next" over:"known keys stay valid while fetches fail; 'spillway_jwks_age_seconds'"`
 	Pause   time.Duration `yaml:"pause" default:"10s" range:"100ms..1h" doc:"shortest time between fetches for tokens with an unknown kid" over:"401, or 503 'token-keys-down' if the last fetch failed"`
 	Timeout time.Duration `yaml:"timeout" default:"5s" range:"10ms..1m" doc:"of a fetch, and of a request's wait for one" over:"503 'token-keys-down'; 'spillway_jwks_errors_total'"`
+}
+
+// RefusesUnknown reports whether a path with that unknown_params refuses parameters that it does not have.
+func (c Config) RefusesUnknown(own string) bool {
+	return own == "refuse" || own == "default" && c.HTTP.UnknownParams == "refuse"
 }
 
 // ReadAccess returns what a feed or a query with that auth requires: open, key, jwt or any.

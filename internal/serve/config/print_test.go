@@ -72,6 +72,7 @@ http:
   tls_key: ""
   hosts: []
   cors_origins: []
+  unknown_params: ignore
   openapi: true
   trusted_proxies: []
   rate_per_minute: 0
@@ -92,6 +93,7 @@ feeds:
     key: [id, day asc]
     envelope: data
     params: {city: text, "no": integer}
+    unknown_params: default
     filters: {}
     timestamps: database
     numbers: json
@@ -133,6 +135,7 @@ popups:
   placements: []
   user_type: text
   attributes: {}
+  unknown_params: default
   attributes_sql: ""
   attributes_ttl: 1m
   attributes_bytes: 67108864

@@ -288,7 +288,7 @@ func (s *Server) serveQuick(x *loopRequest) bool {
 	if s.draining.Load() {
 		ctx.SetConnectionClose()
 	}
-	if !e.read.handle(ctx, false) {
+	if !e.read.handle(ctx, e.path, false) {
 		return false
 	}
 	x.route = e.read

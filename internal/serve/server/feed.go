@@ -40,9 +40,9 @@ func newFeedHandler(s *Server, r FeedRoute) *feedHandler {
 }
 
 // serve is a handler. It needs no waiting for a page of a window.
-func (h *feedHandler) serve(ctx *fasthttp.RequestCtx, wait bool) (quick bool) {
+func (h *feedHandler) serve(ctx *fasthttp.RequestCtx, at *param.Path, wait bool) (quick bool) {
 	var args [paramsMax]string
-	r, problem := h.parse(ctx, args[:0])
+	r, problem := h.parse(ctx, at, args[:0])
 	fields, err := fieldsOf(ctx, h.columns)
 	events := asksForEvents(ctx)
 	if problem == "" && err == nil && !events {
@@ -84,7 +84,7 @@ func (h *feedHandler) servePage(ctx *fasthttp.RequestCtx, r *feed.Request, field
 
 // parse reads which page a request asks for. The returned texts share the request's memory.
 // problem says what is wrong with the request, or is "".
-func (h *feedHandler) parse(ctx *fasthttp.RequestCtx, args []string) (r feed.Request, problem string) {
+func (h *feedHandler) parse(ctx *fasthttp.RequestCtx, at *param.Path, args []string) (r feed.Request, problem string) {
 	q := ctx.QueryArgs()
 	if q.Len() > 0 {
 		var ok bool
@@ -97,7 +97,7 @@ func (h *feedHandler) parse(ctx *fasthttp.RequestCtx, args []string) (r feed.Req
 		r.Before = text(q.Peek("before"))
 	}
 	var err error
-	if r.Args, err = arguments(ctx, h.params, args); err != nil {
+	if r.Args, err = arguments(ctx, at, h.params, args); err != nil {
 		return r, err.Error()
 	}
 	return r, ""
@@ -224,7 +224,7 @@ func (h *feedHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 		h.server.problem(ctx, badRequest, clientText(err, feed.ErrRequest))
 	case errors.Is(err, param.ErrValue):
 		h.server.problem(ctx, badRequest, param.ForClient(err))
-		h.server.cfg.Log.Debug("parameter rejected", "path", string(ctx.Path()), "request_id", h.server.id(ctx), "error", err)
+		h.server.cfg.Log.Debug("parameter rejected", "path", h.server.loggedPath(ctx), "request_id", h.server.id(ctx), "error", err)
 	case errors.Is(err, feed.ErrCounting):
 		h.server.unavailable(ctx, counting, clientText(err, feed.ErrRequest), err)
 	case errors.Is(err, feed.ErrLongKeys):

@@ -2,8 +2,11 @@ package server
 
 import (
 	"bytes"
+	"slices"
 
 	"github.com/valyala/fasthttp"
+
+	"spillway/internal/serve/param"
 )
 
 var (
@@ -32,8 +35,34 @@ func pathOf(h *fasthttp.RequestHeader) []byte {
 	return rest[slash:]
 }
 
-// entryOf returns the entry of a request's path.
+// entry returns the entry of a path, an empty one if there is none yet.
+func (s *Server) entry(path string) *entry {
+	if at := param.NewPath(path); len(at.Names()) > 0 {
+		if i := slices.IndexFunc(s.patterns, func(e *entry) bool { return e.path.Text == path }); i >= 0 {
+			return s.patterns[i]
+		}
+		e := &entry{path: at, allow: "OPTIONS"}
+		s.patterns = append(s.patterns, e)
+		return e
+	}
+	e, ok := s.routes[path]
+	if !ok {
+		e = &entry{allow: "OPTIONS"}
+		s.routes[path] = e
+	}
+	return e
+}
+
+// entryOf returns the entry of a request's path. One without parameters wins.
 func (s *Server) entryOf(h *fasthttp.RequestHeader) (*entry, bool) {
-	e, ok := s.routes[string(pathOf(h))]
-	return e, ok
+	path := pathOf(h)
+	if e, ok := s.routes[string(path)]; ok {
+		return e, true
+	}
+	for _, e := range s.patterns {
+		if e.path.Matches(path) {
+			return e, true
+		}
+	}
+	return nil, false
 }

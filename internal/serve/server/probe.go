@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+
+	"spillway/internal/serve/param"
 )
 
 // Probes show the cost of each layer: /hello and /probe/empty answer without work,
@@ -40,7 +42,7 @@ func (s *Server) addProbes(probes Probes) {
 }
 
 // hello is the handler of the empty endpoint.
-func (p *prober) hello(ctx *fasthttp.RequestCtx, _ bool) (quick bool) {
+func (p *prober) hello(ctx *fasthttp.RequestCtx, _ *param.Path, _ bool) (quick bool) {
 	ctx.Response.Header.SetContentTypeBytes(typeText)
 	ctx.Response.AppendBodyString("hello world!!")
 	return true

@@ -511,7 +511,7 @@ func TestAwaitRetiredOfLoops(t *testing.T) {
 	t.Parallel()
 	l := newLanes(t, probing(nil))
 	began, end := make(chan struct{}), make(chan struct{})
-	l.server.routes["/hello"].read.handle = func(*fasthttp.RequestCtx, bool) bool {
+	l.server.routes["/hello"].read.handle = func(*fasthttp.RequestCtx, *param.Path, bool) bool {
 		close(began)
 		<-end
 		return false

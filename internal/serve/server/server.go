@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -72,6 +73,7 @@ type FeedRoute struct {
 	Feed    *feed.Feed
 	Columns feed.Columns  // that requests can select
 	Caching SharedCaching // with Access Open
+	Strict  bool          // requests with other parameters are refused
 }
 
 // QueryRoute is where a query is served.
@@ -82,6 +84,7 @@ type QueryRoute struct {
 	Envelope feed.Envelope // with EnvelopeOne the response is the only row, or 404
 	Columns  feed.Columns  // that requests can select
 	Caching  SharedCaching // with Access Open
+	Strict   bool          // requests with other parameters are refused
 }
 
 // Server is the public listener. Use New, then Run once. Next and Switch replace its routes
@@ -89,7 +92,8 @@ type QueryRoute struct {
 type Server struct {
 	*live
 	cfg      Config
-	routes   map[string]*entry
+	routes   map[string]*entry // by paths without parameters
+	patterns []*entry          // with parameters, in the order in which they are tried
 	underway underway
 	keys     keyring // of write paths
 	readKeys keyring // of feeds and queries
@@ -103,10 +107,11 @@ type Server struct {
 
 // entry holds the routes of one path.
 type entry struct {
-	read  *route // GET and HEAD; nil: none
-	write *route // POST; nil: none
-	allow string // the Allow header
-	vary  []byte // the Vary header; empty: none
+	path  *param.Path // with parameters; nil: it has none
+	read  *route      // GET and HEAD; nil: none
+	write *route      // POST; nil: none
+	allow string      // the Allow header
+	vary  []byte      // the Vary header; empty: none
 }
 
 // route is a handler with its metrics.
@@ -119,18 +124,20 @@ type route struct {
 	keys   keyring       // that access requires
 	cookie string        // may carry the key or the JWT; "": none
 	claims []param.Param // that requests need
+	names  []string      // of parameters that requests may have
+	strict bool          // requests must have no others
 	handle handler
 	start  starter // nil: only the regular server answers what has to wait
 	meter  *meter
 }
 
 // handler responds to a request, and returns true if that has needed no waiting. With wait false, it responds only then;
-// otherwise it has neither counted anything nor changed the response.
-type handler func(ctx *fasthttp.RequestCtx, wait bool) (quick bool)
+// otherwise it has neither counted anything nor changed the response. The path of the request has the parameters of at; nil: none.
+type handler func(ctx *fasthttp.RequestCtx, at *param.Path, wait bool) (quick bool)
 
 // waiting returns the handler for a function that may always have to wait.
 func waiting(handle func(*fasthttp.RequestCtx)) handler {
-	return func(ctx *fasthttp.RequestCtx, wait bool) bool {
+	return func(ctx *fasthttp.RequestCtx, _ *param.Path, wait bool) bool {
 		if wait {
 			handle(ctx)
 		}
@@ -185,19 +192,19 @@ func newGeneration(l *live, cfg Config) *Server {
 	}
 	for _, f := range cfg.Feeds {
 		r := s.addRead(f.Paths, f.Access, newFeedHandler(s, f).serve)
-		r.claims = claimsOf(f.Feed.Params())
+		r.claims, r.strict, r.names = claimsOf(f.Feed.Params()), f.Strict, namesOf(f.Feed.Params(), "limit", "offset", "before", "fields")
 		r.coded, r.events = s.compressor != nil, true
 	}
 	for _, q := range cfg.Queries {
 		h := &queryHandler{server: s, query: q.Query, envelope: q.Envelope, columns: q.Columns, control: q.Caching.control(q.Access)}
 		r := s.addRead(q.Paths, q.Access, h.serve)
-		r.claims = claimsOf(q.Query.Params())
+		r.claims, r.strict, r.names = claimsOf(q.Query.Params()), q.Strict, namesOf(q.Query.Params(), "fields")
 		r.coded = s.compressor != nil && q.Query.Caches()
 	}
 	for _, c := range cfg.Streams {
 		h := newStreamHandler(s, c)
 		r := s.addWrite(c.Paths, max(c.Access, Key), c.Limits.Bytes, h.serve)
-		r.claims, r.start = c.Schema.Claims(), h.start
+		r.claims, r.strict, r.start = c.Schema.Claims(), c.Strict, h.start
 	}
 	if cfg.Popup != nil {
 		s.addPopup(*cfg.Popup)
@@ -206,18 +213,25 @@ func newGeneration(l *live, cfg Config) *Server {
 		s.addDown(d)
 	}
 	s.varyUnknown = s.vary(nil)
+	s.prepare()
+	return s
+}
+
+// prepare completes all routes.
+func (s *Server) prepare() {
+	slices.SortStableFunc(s.patterns, func(a, b *entry) int { return a.path.Compare(b.path) })
 	prepared := make(map[*route]bool) // aliases share a route
-	for _, e := range s.routes {
+	for _, e := range slices.AppendSeq(slices.Clone(s.patterns), maps.Values(s.routes)) {
 		e.vary = s.vary(e)
 		for _, r := range []*route{e.read, e.write} {
 			if r != nil && !prepared[r] {
 				prepared[r] = true
 				r.meter = s.meter(r.name)
+				s.checkNames(r)
 				s.guard(r)
 			}
 		}
 	}
-	return s
 }
 
 // addRead serves GET and HEAD at several paths, counted under the first.
@@ -251,7 +265,7 @@ const documentPath = "/openapi.json"
 // addDocument serves the OpenAPI document to everybody.
 func (s *Server) addDocument(text []byte) {
 	tag := feed.AppendETag(nil, xxhash.Sum64(text))
-	s.addRead([]string{documentPath}, Open, func(ctx *fasthttp.RequestCtx, _ bool) (quick bool) {
+	s.addRead([]string{documentPath}, Open, func(ctx *fasthttp.RequestCtx, _ *param.Path, _ bool) (quick bool) {
 		header := &ctx.Response.Header
 		header.SetCanonical(headerETag, tag)
 		header.SetCanonical(headerCacheControl, []byte("no-cache"))
@@ -263,16 +277,6 @@ func (s *Server) addDocument(text []byte) {
 		ctx.Response.SetBodyRaw(text)
 		return true
 	})
-}
-
-// entry returns the entry of a path, an empty one if there is none yet.
-func (s *Server) entry(path string) *entry {
-	e, ok := s.routes[path]
-	if !ok {
-		e = &entry{allow: "OPTIONS"}
-		s.routes[path] = e
-	}
-	return e
 }
 
 func (e *entry) setRead(r *route) {
@@ -357,10 +361,10 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		s.problem(ctx, notFound, "there is nothing at this path")
 	case e.read != nil && (ctx.IsGet() || ctx.IsHead()):
 		r = e.read
-		quick = r.handle(ctx, true)
+		quick = r.handle(ctx, e.path, true)
 	case e.write != nil && ctx.IsPost():
 		r = e.write
-		r.handle(ctx, true)
+		r.handle(ctx, e.path, true)
 	default:
 		r = s.other(ctx, e)
 		s.otherMethod(ctx, e)
