@@ -74,6 +74,7 @@ type HTTP struct {
 	ReadTimeout    time.Duration `yaml:"read_timeout" default:"10s" range:"10ms..1h" doc:"from the first byte of a request to its last" over:"408"`
 	WriteTimeout   time.Duration `yaml:"write_timeout" default:"10s" range:"10ms..1h" doc:"writing a response to a slow client" over:"the connection is closed"`
 	IdleTimeout    time.Duration `yaml:"idle_timeout" default:"1m" range:"10ms..24h" doc:"time between requests on a connection" over:"the connection is closed"`
+	StopDelay      string        `yaml:"stop_delay" default:"auto" doc:"after SIGTERM, time in which readiness says 503 and connections are still accepted, up to 10m; auto: 5s, or 0s if listen is on loopback or a Unix socket"`
 	DrainTimeout   time.Duration `yaml:"drain_timeout" default:"10s" range:"10ms..10m" doc:"time for open requests when the server stops" over:"the process ends and logs their number"`
 	TLSCert        string        `yaml:"tls_cert" doc:"PEM file of the certificate; requires tls_key; enables https"`
 	TLSKey         string        `yaml:"tls_key" doc:"PEM file of the key"`
@@ -256,6 +257,21 @@ type JWKS struct {
 	Pause   time.Duration `yaml:"pause" default:"10s" range:"100ms..1h" doc:"shortest time between fetches for tokens with an unknown kid" over:"401, or 503 'token-keys-down' if the last fetch failed"`
 	Timeout time.Duration `yaml:"timeout" default:"5s" range:"10ms..1m" doc:"of a fetch, and of a request's wait for one" over:"503 'token-keys-down'; 'spillway_jwks_errors_total'"`
 }
+
+// StopDelay returns http.stop_delay of a valid configuration.
+func (c Config) StopDelay() time.Duration {
+	delay, err := time.ParseDuration(c.HTTP.StopDelay)
+	if err != nil && openToOthers(c.Listen) {
+		return stopDelayAuto
+	}
+	return delay
+}
+
+// The default and the bound of http.stop_delay.
+const (
+	stopDelayAuto = 5 * time.Second
+	stopDelayMax  = 10 * time.Minute
+)
 
 // RefusesUnknown reports whether a path with that unknown_params refuses parameters that it does not have.
 func (c Config) RefusesUnknown(own string) bool {

@@ -67,6 +67,7 @@ http:
   read_timeout: 10s
   write_timeout: 10s
   idle_timeout: 1m
+  stop_delay: auto
   drain_timeout: 10s
   tls_cert: ""
   tls_key: ""

@@ -4,9 +4,10 @@
 // Routes are fixed at start; finding one is a map lookup. A wrong request is answered with
 // problem+json (RFC 9457) and a stable type before it reaches an engine.
 //
-// Stopping loses no accepted request. The listener accepts connections until its queue is
-// empty. Each response then closes its connection. Only idle connections are closed
-// without a response, and those of listeners, which may connect elsewhere.
+// Stopping loses no accepted request. After PrepareStop each response closes its connection,
+// and new ones are accepted. When Run's context ends, the listener accepts connections until
+// its queue is empty. Only idle connections are closed without a response, and those of
+// listeners, which may connect elsewhere.
 package server
 
 import (
@@ -436,10 +437,14 @@ func (s *Server) serveError(ctx *fasthttp.RequestCtx, err error) {
 	s.unknown.meter.observe(ctx.Response.StatusCode(), 0)
 }
 
+// PrepareStop has every response close its connection, before Run's context ends. Connections are still accepted, so that a load
+// balancer can find out from readiness that it should use another process.
+func (s *Server) PrepareStop() { s.draining.Store(true) }
+
 // Serving reports whether Run has begun, for readiness.
 func (s *Server) Serving() bool { return s.listener.Load() != nil }
 
-// Draining reports whether the server is stopping, for readiness.
+// Draining reports whether the server is stopping, or prepares for it, for readiness.
 func (s *Server) Draining() bool { return s.draining.Load() }
 
 // discardLogger drops fasthttp's messages, which are about clients that disconnect. Errors
