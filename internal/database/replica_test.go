@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
@@ -45,12 +47,25 @@ func TestJudgeReplica(t *testing.T) {
 	}
 }
 
+// Only an address that means another server on another host names this one.
 func TestIdentity(t *testing.T) {
+	here := " on " + machine()
 	for _, c := range []struct{ url, want string }{
 		{"postgres://app:secret@db:5432/one", "postgres://app@db:5432/one"},
 		{"postgres://other@db:5432/one", "postgres://other@db:5432/one"},
 		{"postgresql://db:5432/one", "postgres://db:5432/one"},
 		{"mysql://app:secret@db/one?password=x", "mysql://app@db/one?password=***"},
+		{"postgres://app@10.0.0.1,db2:5433/one", "postgres://app@10.0.0.1,db2:5433/one"},
+		{"postgres://app@10.0.0.1,127.0.0.1:5433/one", "postgres://app@10.0.0.1,127.0.0.1:5433/one" + here},
+		{"postgres://app@LocalHost/one", "postgres://app@LocalHost/one" + here},
+		{"postgres://app@[::1]:5432/one", "postgres://app@[::1]:5432/one" + here},
+		{"postgres://app@[fd00::1]:5432/one", "postgres://app@[fd00::1]:5432/one"},
+		{"postgres://app@/one", "postgres://app@/one" + here},
+		{"postgres:///one?host=/run/postgresql", "postgres:///one?host=/run/postgresql" + here},
+		{"postgres:///one?host=db", "postgres:///one?host=db"},
+		{"mysql://app@unix(/run/mysqld.sock)/one", "mysql://app@unix(/run/mysqld.sock)/one" + here},
+		{"mysql://app@0.0.0.0/one", "mysql://app@0.0.0.0/one" + here},
+		{"sqlite:/data/one.db", "sqlite:" + machine() + ":/data/one.db"},
 	} {
 		u, err := Parse(c.url)
 		if err != nil {
@@ -58,6 +73,9 @@ func TestIdentity(t *testing.T) {
 		}
 		if got := u.Identity(); got != c.want {
 			t.Errorf("%s: %s, want %s", c.url, got, c.want)
+		}
+		if local := strings.Contains(c.want, machine()); runtime.GOOS == "linux" && (u.Here() != "") != local {
+			t.Errorf("%s: here %q", c.url, u.Here())
 		}
 	}
 }

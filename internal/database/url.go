@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -47,6 +46,7 @@ type URL struct {
 	shown  string
 	dsn    string
 	tls    TLSFiles               // of MySQL
+	local  bool                   // on another host it is another server
 	read   func() (string, error) // returns the address again; nil: it does not change
 }
 
@@ -140,26 +140,25 @@ func (u URL) DSN() string { return u.dsn }
 // String returns the address without its password.
 func (u URL) String() string { return u.shown }
 
-// Identity identifies the database and its user, whose rights and settings can decide which
-// rows a statement returns: driver, user, host, port and name, or for a file its path and the
-// machine's name. It contains no password. Two spellings of one address can have two
-// identities.
+// Identity identifies the address of the database and its user, whose rights and settings can
+// decide which rows a statement returns: driver, user, host, port and name, or for a file its
+// path. An address that means another server on another host also has this host's identity. It
+// contains no password. Two spellings of one address can have two identities.
 func (u URL) Identity() string {
 	if u.Driver == SQLite {
 		path, err := filepath.Abs(u.dsn)
 		if err != nil {
 			path = u.dsn
 		}
-		machine, err := os.Hostname()
-		if err != nil {
-			machine = "unknown"
-		}
-		return "sqlite:" + machine + ":" + path
+		return "sqlite:" + machine() + ":" + path
 	}
 	_, rest, _ := strings.Cut(u.shown, "://")
 	if userinfo, host, found := strings.Cut(rest, "@"); found {
 		user, _, _ := strings.Cut(userinfo, ":")
 		rest = user + "@" + host
+	}
+	if u.local {
+		rest += " on " + machine()
 	}
 	return string(u.Driver) + "://" + rest
 }
@@ -182,7 +181,7 @@ func parseFile(s, path string) (URL, error) {
 	case !utf8.ValidString(path), strings.ContainsFunc(path, unicode.IsControl):
 		return URL{}, errors.New("the path contains a control character or invalid UTF-8")
 	}
-	return URL{Driver: SQLite, raw: s, shown: s, dsn: path}, nil
+	return URL{Driver: SQLite, raw: s, shown: s, dsn: path, local: true}, nil
 }
 
 // server holds the parts of the address of a database server.
@@ -218,7 +217,7 @@ func parseServer(driver Driver, s, rest string) (URL, error) {
 			return URL{}, errEscape
 		}
 	}
-	u := URL{Driver: driver, raw: s, dsn: s}
+	u := URL{Driver: driver, raw: s, dsn: s, local: a.isLocal()}
 	scheme, _, _ := strings.Cut(s, ":")
 	u.shown = scheme + "://" + a.redacted()
 	if driver == MySQL {

@@ -52,7 +52,13 @@ func (a *app) openQuery(c config.Query) (*queryPart, error) {
 		return nil, exit.UsageError(fmt.Errorf("query %s: cache: redis requires redis: in the configuration, or --redis", c.Path))
 	}
 	settings := a.queryConfig(&c)
-	settings.Database, settings.Gate = st.url.Identity(), st.gate.Entrance()
+	settings.Gate = st.gate.Entrance()
+	if settings.Prefix = a.cfg.RedisPrefix; settings.Prefix != "" {
+		settings.Database = func() string { return "redis_prefix" } // which replaces all that is known of it
+	} else {
+		settings.Prefix, settings.Database = "spillway", st.shared
+		st.identity.wanted.CompareAndSwap(false, c.Cache == "redis")
+	}
 	p := &queryPart{cfg: c}
 	check := func(ctx context.Context) error { return p.source.Check(ctx, 0) }
 	p.part = newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, check)

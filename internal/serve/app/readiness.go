@@ -211,10 +211,14 @@ func (st *store) watch(ctx context.Context, log *slog.Logger) {
 		switch {
 		case err != nil && !down:
 			log.Warn("database does not answer", "error", err)
+			st.identity.asked = time.Time{} // another one may answer next
 		case err == nil && down:
 			log.Info("database answers again")
 		}
 		down = err != nil
+		if !down {
+			st.identify(ctx, log)
+		}
 		st.answer.Store(&err)
 		queue.Sleep(ctx, probeEvery)
 	}

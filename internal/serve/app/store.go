@@ -30,6 +30,7 @@ type store struct {
 	gate      *queue.Gate   // leaves one connection to the refreshes of feeds
 	refreshes *queue.Gate   // leaves one connection of the refreshes of many windows
 	starts    chan struct{} // one token per part that is starting
+	identity  identity
 
 	metrics    prometheus.Collector
 	registered bool // metrics is; not while another store has the same address, but for the password
@@ -54,6 +55,7 @@ func (st *store) enterStart(ctx context.Context) (leave func(), err error) {
 type connection interface {
 	Ping(context.Context) error
 	Probe(context.Context) error
+	Identity(context.Context) (string, error)
 	Stats() database.Stats
 	Close() error
 }

@@ -24,11 +24,13 @@ type Config struct {
 	Replica       Address       `yaml:"replica" doc:"read replica of database, for feeds and queries; empty: none"`
 	ReplicaLagMax time.Duration `yaml:"replica_lag_max" default:"10s" range:"2s..24h" doc:"age of the replica's rows while the primary answers" over:"the primary answers; 'spillway_replica_late'"`
 	Redis         Address       `yaml:"redis" doc:"redis://, rediss:// or unix://, for the probe, shared caches and popups; empty: none"`
+	RedisPrefix   string        `yaml:"redis_prefix" doc:"prefix of the keys of shared caches, in place of the identity of the database: all who have it share their answers, so each database and each of its users needs its own; empty: spillway, and the identity"`
 	Keys          []Secret      `yaml:"keys" doc:"bearer keys of the write paths, at least 16 characters each; none: open, on loopback only"`
 	Auth          Auth          `yaml:"auth" doc:"authentication of feeds and queries, and JWTs of streams"`
 	Pool          Pool          `yaml:"pool" doc:"limits of each database pool"`
 	HTTP          HTTP          `yaml:"http" doc:"limits of the public listener"`
 	Probes        bool          `yaml:"probes" doc:"serve the probes, /hello and below /probe, to everyone"`
+	Demo          bool          `yaml:"demo" doc:"be the demo of the freight app: serve its page at /, to everyone, create its campaigns, accept clock_offset, and without database create its data"`
 	Log           Log           `yaml:"log" doc:"log on standard error"`
 	Feeds         []Feed        `yaml:"feeds" doc:"newest-first lists"`
 	Queries       []Query       `yaml:"queries" doc:"statements with parameters"`

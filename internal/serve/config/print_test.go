@@ -32,6 +32,7 @@ database: "postgres://ann:***@db/app"
 replica: ""
 replica_lag_max: 10s
 redis: ""
+redis_prefix: ""
 keys: []
 auth:
   reads: open
@@ -80,6 +81,7 @@ http:
   rate_burst: 100
   rate_clients: 100000
 probes: false
+demo: false
 log:
   level: info
   format: text

@@ -69,7 +69,10 @@ func (c Config) mistakes() Mistakes {
 	if redis := c.Redis.Reveal(); redis != "" && !hasScheme(redis, "redis", "rediss", "unix") {
 		v.add("redis", "must be redis://[USER:PASSWORD@]HOST:PORT[/NUMBER], rediss://... or unix://PATH", "")
 	}
-	paths := c.HTTP.ownPaths()
+	if c.RedisPrefix != "" && !isPlain(c.RedisPrefix) {
+		v.add("redis_prefix", plainRule, c.RedisPrefix)
+	}
+	paths := c.ownPaths()
 	for i, feed := range c.Feeds {
 		v.feed(yaml.Index("feeds", i), feed, paths)
 	}

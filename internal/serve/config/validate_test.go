@@ -142,6 +142,7 @@ func TestValidateRefuses(t *testing.T) {
 	refused("redis: must be redis://", func(c *Config) { c.Redis = "cache:6379" })
 	refused(`http.stop_delay: must be auto, or from 0s to 10m, not "5"`, func(c *Config) { c.HTTP.StopDelay = "5" })
 	refused(`http.stop_delay: must be auto`, func(c *Config) { c.HTTP.StopDelay = "-1s" })
+	refused("redis_prefix: must be 1 to 32", func(c *Config) { c.RedisPrefix = "a:b" })
 	refused(`pool.min: must not be larger than pool.max, which is 3, not "4"`, func(c *Config) { c.Pool.Min, c.Pool.Max = 4, 3 })
 	refused("http.bodies_bytes: must not be smaller than http.body_bytes", func(c *Config) { c.HTTP.BodiesBytes = c.HTTP.BodyBytes - 1 })
 	refused("http.tls_cert: requires http.tls_key", func(c *Config) { c.HTTP.TLSCert = "a" })

@@ -15,6 +15,18 @@ import (
 	"spillway/internal/serve/stream"
 )
 
+// sameIdentity checks that all nodes of a cluster name the same database.
+func sameIdentity(t *testing.T, urls []string) {
+	t.Helper()
+	first, err := open(t, urls[0], database.Pool{}).Identity(t.Context())
+	for _, url := range urls[1:] {
+		identity, errNext := open(t, url, database.Pool{}).Identity(t.Context())
+		if err := errors.Join(err, errNext); err != nil || identity != first {
+			t.Errorf("%q and %q, %v", first, identity, err)
+		}
+	}
+}
+
 // What a node has acknowledged survives its loss. Two nodes that store one batch, the same
 // group of a spool, or one key at the same time store it once: the conflict that a node
 // finds at COMMIT is retried.
@@ -31,6 +43,7 @@ func TestGalera(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	sameIdentity(t, []string{url(0), url(1), url(2)})
 	const rounds = 40
 	retries := 0
 	for round := range rounds {

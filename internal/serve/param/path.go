@@ -34,9 +34,12 @@ func NewPath(text string) *Path {
 	return p
 }
 
-// Names returns the parameters in their order.
+// Names returns the parameters in their order. p may be nil.
 func (p *Path) Names() []string {
 	var names []string
+	if p == nil {
+		return nil
+	}
 	for _, s := range p.segments {
 		if s.name != "" {
 			names = append(names, s.name)

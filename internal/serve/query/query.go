@@ -40,7 +40,7 @@ import (
 	"spillway/internal/serve/queue"
 )
 
-// Config is a query's configuration. All fields except the last three are required; package
+// Config is a query's configuration. All fields except the last four are required; package
 // config has the defaults.
 type Config struct {
 	feed.Definition
@@ -53,7 +53,8 @@ type Config struct {
 	Log        *slog.Logger
 	Gate       *queue.Entrance // bounds executions on the database; nil: open
 	Shared     *Shared         // nil: answers are cached in memory only
-	Database   string          // with Shared: identifies the database and its user, without a password
+	Prefix     string          // with Shared: of all its keys
+	Database   func() string   // with Shared: identifies the database and its user; "": not known, so that Shared is not used
 }
 
 // Errors of Ask. Others are the database's.
@@ -96,8 +97,6 @@ type Query struct {
 	group  *coalesce.Group[*Answer]
 	cache  *cache // nil: nothing is cached
 
-	shareKey string // prefix of this query's keys in Shared
-
 	base       context.Context // the query's lifetime
 	stop       context.CancelFunc
 	renewals   sync.WaitGroup
@@ -109,7 +108,7 @@ type Query struct {
 // Open returns a query that runs on source. It does not use the database yet. The owner must
 // call Close.
 func Open(cfg Config, source feed.Reader) *Query {
-	q := &Query{cfg: cfg, source: source, group: coalesce.New[*Answer](cfg.WaitersMax), shareKey: shareKey(&cfg)}
+	q := &Query{cfg: cfg, source: source, group: coalesce.New[*Answer](cfg.WaitersMax)}
 	if cfg.TTL > 0 {
 		q.cache = newCache(cfg.CacheBytes)
 	}

@@ -62,6 +62,7 @@ func testConfig() Config {
 	return Config{
 		Definition: feed.Definition{Name: "/q", Params: []param.Param{{Name: "a", Type: param.Integer}}},
 		Limit:      feed.Limit{Rows: 10, Bytes: 1000}, Timeout: 5 * time.Second, CacheBytes: 1 << 20, WaitersMax: 5000, Log: slog.New(slog.DiscardHandler),
+		Database: func() string { return "one" },
 	}
 }
 

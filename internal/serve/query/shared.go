@@ -50,7 +50,11 @@ func (q *Query) fetch(ctx context.Context, name string, args []string) (*Answer,
 	if q.cfg.Shared == nil || q.cfg.TTL == 0 {
 		return q.execute(ctx, args)
 	}
-	key, owner := q.sharedKey(name), rand.Text()
+	database := q.cfg.Database()
+	if database == "" {
+		return q.execute(ctx, args)
+	}
+	key, owner := sharedKey(&q.cfg, database, name), rand.Text()
 	for {
 		a, err := q.look(ctx, key, name)
 		if a != nil {
@@ -174,15 +178,15 @@ func (q *Query) await(ctx context.Context, key, name string) (*Answer, error) {
 	}
 }
 
-// shareKey returns the prefix of a query's keys. It depends on database, path, statement,
-// parameters, limit and formats, because different servers may use one Redis.
-func shareKey(cfg *Config) string {
+// shareKey returns the part of a query's keys that depends on database, path, statement, parameters, limit and formats,
+// because different servers may use one Redis.
+func shareKey(cfg *Config, database string) string {
 	h := sha256.New()
 	write := func(text string) {
 		_ = binary.Write(h, binary.BigEndian, uint64(len(text))) // neither fails
 		_, _ = h.Write([]byte(text))
 	}
-	for _, text := range []string{cfg.Database, cfg.Name, cfg.SQL, fmt.Sprint(cfg.Limit)} {
+	for _, text := range []string{database, cfg.Name, cfg.SQL, fmt.Sprint(cfg.Limit)} {
 		write(text)
 	}
 	for _, p := range cfg.Params {
@@ -203,10 +207,10 @@ func shareKey(cfg *Config) string {
 }
 
 // sharedKey returns the key of an answer.
-func (q *Query) sharedKey(name string) string {
+func sharedKey(cfg *Config, database, name string) string {
 	var sum [8]byte
 	binary.BigEndian.PutUint64(sum[:], xxhash.Sum64String(name))
-	return "spillway:query:{" + q.shareKey + hex.EncodeToString(sum[:]) + "}"
+	return cfg.Prefix + ":query:{" + shareKey(cfg, database) + hex.EncodeToString(sum[:]) + "}"
 }
 
 // answerVersion is the first byte of an encoded answer.

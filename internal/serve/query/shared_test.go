@@ -213,7 +213,7 @@ func TestClockOfAnotherReplica(t *testing.T) {
 		name := string(param.AppendArgs(nil, args))
 		ahead := time.Now().Add(time.Hour)
 		b := encodeAnswer(name, newAnswer([]byte("{}"), 1, ahead, ahead, FromDatabase))
-		if err := cfg.Shared.Put(t.Context(), q.sharedKey(name), b, cfg.TTL); err != nil {
+		if err := cfg.Shared.Put(t.Context(), sharedKey(&cfg, cfg.Database(), name), b, cfg.TTL); err != nil {
 			t.Fatal(err)
 		}
 		if a, from, err := q.Ask(t.Context(), time.Now(), args); err != nil || from != FromShared || a.ReadAt.After(time.Now()) {
@@ -259,7 +259,7 @@ func (f sourceFunc) Read(ctx context.Context, _ feed.Range, _ *feed.Rows) error 
 func TestNamesInSharedCache(t *testing.T) {
 	t.Parallel()
 	base := testConfig()
-	base.Database, base.SQL = "postgres://a/one", "SELECT :a"
+	base.SQL = "SELECT :a"
 	with := func(change func(*Config)) Config {
 		cfg := base
 		change(&cfg)
@@ -268,7 +268,6 @@ func TestNamesInSharedCache(t *testing.T) {
 	seen := map[string]int{}
 	for i, cfg := range []Config{
 		base,
-		with(func(c *Config) { c.Database = "postgres://a/two" }),
 		with(func(c *Config) { c.Name = "/r" }),
 		with(func(c *Config) { c.SQL = "SELECT :a + 1" }),
 		with(func(c *Config) { c.Params = []param.Param{{Name: "a", Type: param.Text}} }),
@@ -277,15 +276,39 @@ func TestNamesInSharedCache(t *testing.T) {
 		with(func(c *Config) { c.Name, c.SQL = "/qS", "ELECT :a" }),
 		with(func(c *Config) { c.Limit.Rows = 1 }),
 	} {
-		key := shareKey(&cfg)
+		key := shareKey(&cfg, "one")
 		if was, ok := seen[key]; ok {
 			t.Errorf("configurations %d and %d share answers", was, i)
 		}
 		seen[key] = i
 	}
-	if same := base; shareKey(&same) != shareKey(&base) {
-		t.Error("one configuration has two names")
+	if same := base; shareKey(&same, "one") != shareKey(&base, "one") || shareKey(&base, "two") == shareKey(&base, "one") {
+		t.Error("one configuration has two names, or two databases have one")
 	}
+}
+
+// TestUnknownDatabaseSharesNothing: until the database is known, and while another one is, a
+// query gets no answer from the shared cache. Later it gets its own there.
+func TestUnknownDatabaseSharesNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var store memory
+		database := "first"
+		cfg := testConfig()
+		cfg.TTL, cfg.Shared, cfg.Database = time.Hour, store.shared(), func() string { return database }
+		args := []string{"1"}
+		for _, c := range []struct {
+			database string
+			want     From
+		}{{"", FromDatabase}, {"first", FromDatabase}, {"", FromDatabase}, {"second", FromDatabase}, {"first", FromShared}} {
+			database = c.database
+			q := Open(cfg, &counting{})
+			if _, from, err := q.Ask(t.Context(), time.Now(), args); err != nil || from != c.want {
+				t.Errorf("database %q: from %d, want %d; %v", c.database, from, c.want, err)
+			}
+			q.Close()
+		}
+	})
 }
 
 // TestRenewalsBackOff serves a stale answer while the database fails quickly. Not every request

@@ -67,7 +67,7 @@ func startLane(tb testing.TB, loops int, change func(*Config)) *lane {
 		Queries:     []QueryRoute{{Paths: []string{"/q", "/q/{a}"}, Query: openQuery(tb, &answers{rows: 20}, nil)}},
 		Popup:       &popups,
 		Streams:     []StreamRoute{openStream(tb, &streamSink{})},
-		Document:    []byte(`{"openapi":"3.1.0"}`),
+		Files:       []File{{Path: "/openapi.json", Type: "application/json", Read: func() []byte { return []byte(`{"openapi":"3.1.0"}`) }}},
 		Probes:      &Probes{Database: func(context.Context) error { return nil }},
 		Connections: 1000, HeaderBytes: laneHeaderBytes, BodyBytes: 1000, BodiesBytes: 1 << 20, Compressed: 1 << 20,
 		ReadTimeout: time.Hour, WriteTimeout: time.Hour, IdleTimeout: time.Hour, DrainTimeout: time.Minute,

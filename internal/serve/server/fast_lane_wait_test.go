@@ -145,6 +145,7 @@ func TestFastLaneWaitsVariants(t *testing.T) {
 	variants["write keys"] = func(c *Config) { c.Keys = []string{"a", "b"} }
 	variants["draining"] = nil
 	variants["read keys"] = func(c *Config) { c.Queries[0].Access, c.ReadKeys = Key, []string{"a"} }
+	variants["memory"] = func(c *Config) { c.Streams = []StreamRoute{openStreamOn(t, new(streamSink), true)} }
 	variants["bodies"] = func(c *Config) { c.BodiesBytes = 1 }
 	for name, change := range variants {
 		t.Run(name, func(t *testing.T) {
@@ -188,7 +189,7 @@ func slowLane(t *testing.T, loops int, change func(*Config, *StreamRoute)) (*lan
 	t.Helper()
 	sink := newSlowSink()
 	return startLane(t, loops, func(c *Config) {
-		route := openStreamOn(t, sink)
+		route := openStreamOn(t, sink, false)
 		if change != nil {
 			change(c, &route)
 		}

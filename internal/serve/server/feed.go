@@ -40,25 +40,23 @@ func newFeedHandler(s *Server, r FeedRoute) *feedHandler {
 }
 
 // serve is a handler. It needs no waiting for a page of a window.
-func (h *feedHandler) serve(ctx *fasthttp.RequestCtx, at *param.Path, wait bool) (quick bool) {
+func (h *feedHandler) serve(ctx *fasthttp.RequestCtx, x *loopRequest) handled {
 	var args [paramsMax]string
-	r, problem := h.parse(ctx, at, args[:0])
+	r, problem := h.parse(ctx, args[:0])
 	fields, err := fieldsOf(ctx, h.columns)
 	events := asksForEvents(ctx)
 	if problem == "" && err == nil && !events {
 		if p, ok := h.feed.Now(arrival(ctx), r, quickBytes); ok {
-			if c, ok := ctx.Conn().(*loopConn); ok {
-				c.page = p.Cached
+			if x != nil {
+				x.page = p.Cached
 			}
 			p.Select(fields)
 			h.write(ctx, &r, &p, fields)
-			return true
+			return quick
 		}
 	}
-	if !wait {
-		return false
-	}
 	switch {
+	case x != nil:
 	case problem != "":
 		h.server.problem(ctx, badRequest, problem)
 	case err != nil:
@@ -68,7 +66,7 @@ func (h *feedHandler) serve(ctx *fasthttp.RequestCtx, at *param.Path, wait bool)
 	default:
 		h.servePage(ctx, &r, fields)
 	}
-	return false
+	return slow
 }
 
 // servePage responds with a page that may have to be waited for.
@@ -84,7 +82,7 @@ func (h *feedHandler) servePage(ctx *fasthttp.RequestCtx, r *feed.Request, field
 
 // parse reads which page a request asks for. The returned texts share the request's memory.
 // problem says what is wrong with the request, or is "".
-func (h *feedHandler) parse(ctx *fasthttp.RequestCtx, at *param.Path, args []string) (r feed.Request, problem string) {
+func (h *feedHandler) parse(ctx *fasthttp.RequestCtx, args []string) (r feed.Request, problem string) {
 	q := ctx.QueryArgs()
 	if q.Len() > 0 {
 		var ok bool
@@ -97,7 +95,7 @@ func (h *feedHandler) parse(ctx *fasthttp.RequestCtx, at *param.Path, args []str
 		r.Before = text(q.Peek("before"))
 	}
 	var err error
-	if r.Args, err = arguments(ctx, at, h.params, args); err != nil {
+	if r.Args, err = h.server.arguments(ctx, h.params, args); err != nil {
 		return r, err.Error()
 	}
 	return r, ""

@@ -26,49 +26,35 @@ func (s *Server) checkNames(r *route) {
 	if !r.strict {
 		return
 	}
-	handle, start := r.handle, r.start
-	r.handle = func(ctx *fasthttp.RequestCtx, at *param.Path, wait bool) (quick bool) {
-		detail := unknownName(ctx.QueryArgs(), r.names, at)
-		switch {
-		case detail == "":
-			return handle(ctx, at, wait)
-		case wait:
+	handle := r.handle
+	r.handle = func(ctx *fasthttp.RequestCtx, x *loopRequest) handled {
+		if detail := unknownName(ctx.QueryArgs(), r.names, s.pathParams(ctx)); detail != "" {
 			s.problem(ctx, badRequest, detail)
+			return quick
 		}
-		return false
-	}
-	if start == nil {
-		return
-	}
-	r.start = func(ctx *fasthttp.RequestCtx, x *loopRequest) (started, bool) {
-		if detail := unknownName(ctx.QueryArgs(), r.names, nil); detail != "" {
-			s.problem(ctx, badRequest, detail)
-			return nil, true
-		}
-		return start(ctx, x)
+		return handle(ctx, x)
 	}
 }
 
 // unknownName returns what is wrong with the names of a request's parameters; "" if they are among those known. Those of the path
 // cannot be behind it, too.
 func unknownName(args *fasthttp.Args, known []string, at *param.Path) string {
-	var inPath []string
-	if at != nil {
-		inPath = at.Names()
+	if args.Len() == 0 {
+		return ""
 	}
+	known = slices.DeleteFunc(slices.Clone(known), func(name string) bool { return slices.Contains(at.Names(), name) })
 	for name := range args.All() {
-		if slices.Contains(known, text(name)) && !slices.Contains(inPath, text(name)) {
+		if slices.Contains(known, text(name)) {
 			continue
 		}
-		others := slices.DeleteFunc(slices.Clone(known), func(other string) bool { return slices.Contains(inPath, other) })
 		detail := fmt.Sprintf("this path has no parameter %.64q", name)
-		switch nearest := yaml.Nearest(text(name), others); {
-		case nearest != "":
+		if nearest := yaml.Nearest(text(name), known); nearest != "" {
 			return detail + "; did you mean " + nearest + "?"
-		case len(others) > 0:
-			return detail + "; it has " + strings.Join(others, ", ")
 		}
-		return detail
+		if len(known) == 0 {
+			return detail
+		}
+		return detail + "; it has " + strings.Join(known, ", ")
 	}
 	return ""
 }

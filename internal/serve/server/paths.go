@@ -53,6 +53,17 @@ func (s *Server) entry(path string) *entry {
 	return e
 }
 
+// pathParams returns the path of a request if it has parameters, and nil otherwise.
+func (s *Server) pathParams(ctx *fasthttp.RequestCtx) *param.Path {
+	if len(s.patterns) == 0 {
+		return nil
+	}
+	if e, ok := s.entryOf(&ctx.Request.Header); ok {
+		return e.path
+	}
+	return nil
+}
+
 // entryOf returns the entry of a request's path. One without parameters wins.
 func (s *Server) entryOf(h *fasthttp.RequestHeader) (*entry, bool) {
 	path := pathOf(h)

@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
-
-	"spillway/internal/serve/param"
 )
 
 // Probes show the cost of each layer: /hello and /probe/empty answer without work,
@@ -42,10 +40,10 @@ func (s *Server) addProbes(probes Probes) {
 }
 
 // hello is the handler of the empty endpoint.
-func (p *prober) hello(ctx *fasthttp.RequestCtx, _ *param.Path, _ bool) (quick bool) {
+func (p *prober) hello(ctx *fasthttp.RequestCtx, _ *loopRequest) handled {
 	ctx.Response.Header.SetContentTypeBytes(typeText)
 	ctx.Response.AppendBodyString("hello world!!")
-	return true
+	return quick
 }
 
 // database runs one trivial statement through the pool.

@@ -28,9 +28,9 @@ type queryHandler struct {
 }
 
 // serve is a handler. It needs no waiting for a cached answer.
-func (h *queryHandler) serve(ctx *fasthttp.RequestCtx, at *param.Path, wait bool) (quick bool) {
+func (h *queryHandler) serve(ctx *fasthttp.RequestCtx, x *loopRequest) handled {
 	var room [paramsMax]string
-	args, err := h.arguments(ctx, at, room[:0])
+	args, err := h.arguments(ctx, room[:0])
 	var fields feed.Fields
 	if err == nil {
 		fields, err = fieldsOf(ctx, h.columns)
@@ -38,17 +38,17 @@ func (h *queryHandler) serve(ctx *fasthttp.RequestCtx, at *param.Path, wait bool
 	if err == nil {
 		if a, ok := h.query.Now(arrival(ctx), args, quickBytes); ok {
 			h.write(ctx, a, query.FromMemory, fields)
-			return true
+			return quick
 		}
 	}
 	switch {
-	case !wait:
+	case x != nil:
 	case err != nil:
 		h.fail(ctx, err)
 	default:
 		h.ask(ctx, args, fields)
 	}
-	return false
+	return slow
 }
 
 // ask responds with an answer that may have to be waited for.
@@ -70,8 +70,8 @@ func (h *queryHandler) ask(ctx *fasthttp.RequestCtx, args []string, fields feed.
 
 // arguments appends the arguments of the query's parameters to args. They share the request's
 // memory.
-func (h *queryHandler) arguments(ctx *fasthttp.RequestCtx, at *param.Path, args []string) ([]string, error) {
-	args, err := arguments(ctx, at, h.query.Params(), args)
+func (h *queryHandler) arguments(ctx *fasthttp.RequestCtx, args []string) ([]string, error) {
+	args, err := h.server.arguments(ctx, h.query.Params(), args)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", query.ErrRequest, err)
 	}

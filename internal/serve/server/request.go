@@ -128,8 +128,8 @@ func (s *Server) loggedURI(ctx *fasthttp.RequestCtx) string {
 
 // loggedPath returns the path of a request as its client has written it, but with the names of its parameters.
 func (s *Server) loggedPath(ctx *fasthttp.RequestCtx) string {
-	if e, ok := s.entryOf(&ctx.Request.Header); ok && e.path != nil {
-		return e.path.Text
+	if at := s.pathParams(ctx); at != nil {
+		return at.Text
 	}
 	return string(ctx.URI().PathOriginal())
 }
