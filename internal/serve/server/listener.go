@@ -24,7 +24,7 @@ type Listener struct {
 	passed bool      // by the service manager, which keeps it open
 	taken  bool      // the socket is an event loop's
 	remove sync.Once // removes the file of a Unix socket
-	closed sync.Once
+	ends   sync.Once // closes
 }
 
 // netListener is what TCP and Unix listeners have in common.
@@ -87,7 +87,7 @@ func (l *Listener) unlink() (err error) {
 
 // Close implements net.Listener. It may be called more than once.
 func (l *Listener) Close() (err error) {
-	l.closed.Do(func() {
+	l.ends.Do(func() {
 		if err = l.unlink(); !l.taken {
 			err = errors.Join(err, l.netListener.Close())
 		}

@@ -2,7 +2,6 @@ package server
 
 import (
 	"bytes"
-	"slices"
 
 	"github.com/valyala/fasthttp"
 
@@ -35,12 +34,9 @@ func pathOf(h *fasthttp.RequestHeader) []byte {
 	return rest[slash:]
 }
 
-// entry returns the entry of a path, an empty one if there is none yet.
+// entry returns the entry of a path, an empty one if there is none yet. One with parameters is new.
 func (s *Server) entry(path string) *entry {
 	if at := param.NewPath(path); len(at.Names()) > 0 {
-		if i := slices.IndexFunc(s.patterns, func(e *entry) bool { return e.path.Text == path }); i >= 0 {
-			return s.patterns[i]
-		}
 		e := &entry{path: at, allow: "OPTIONS"}
 		s.patterns = append(s.patterns, e)
 		return e

@@ -1,7 +1,7 @@
 // Package server is the public listener. It turns requests into calls of the engines, and
 // their answers into HTTP.
 //
-// Routes are fixed at start; finding one is a map lookup. A wrong request is answered with
+// Routes are fixed at start; finding one is a map lookup, unless its path has parameters. A wrong request is answered with
 // problem+json (RFC 9457) and a stable type before it reaches an engine.
 //
 // Stopping loses no accepted request. After PrepareStop each response closes its connection,
