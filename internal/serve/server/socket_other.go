@@ -2,10 +2,7 @@
 
 package server
 
-import (
-	"errors"
-	"time"
-)
+import "time"
 
 // socket reads and writes a connection through net.Conn. The build tag portable selects
 // it on Linux, for tests.
@@ -22,5 +19,5 @@ func (s *socket) write(p []byte) (int, error) { return s.conn.Write(p) }
 // expectAcks does nothing: only Linux has the option.
 func (c *conn) expectAcks(time.Duration) {}
 
-// refuseNew reports that only Linux can drain a listener's queue.
-func refuseNew(int) error { return errors.New("draining the accept queue requires Linux") }
+// refuseNew does nothing: only Linux can keep new connections out.
+func refuseNew(int) {}
