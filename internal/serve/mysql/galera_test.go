@@ -23,13 +23,9 @@ func TestGalera(t *testing.T) {
 	url := func(node int) string { return cluster.Nodes[node].URL("test") }
 	mustExecute(t, url(0), strings.Replace(notesTable, " UNIQUE", "", 1))
 	var sinks []*Stream
-	var identities []string
 	var schema *stream.Schema
 	for node := range cluster.Nodes {
-		identity, err := open(t, url(node), database.Pool{}).Identity(t.Context())
-		if identities = append(identities, identity); err != nil || identity != identities[0] {
-			t.Errorf("the nodes of one cluster have the identities %q, %v", identities, err)
-		}
+		sameIdentity(t, url(0), url(node))
 		sink, s := notes(t, url(node), database.Pool{})
 		sinks, schema = append(sinks, sink), s
 		if err := sink.Check(t.Context()); err != nil {
@@ -115,4 +111,12 @@ func commitUntilStored(t testing.TB, sink *Stream, b *stream.Batch) int {
 
 func isAgain(err error) bool {
 	return errors.Is(err, stream.ErrTransient) || errors.Is(err, stream.ErrUnconfirmed)
+}
+
+// sameIdentity checks that two nodes of a cluster are one database.
+func sameIdentity(t *testing.T, a, b string) {
+	t.Helper()
+	if first, second := identityOf(t, a), identityOf(t, b); first != second {
+		t.Errorf("nodes of one cluster have the identities %s and %s", first, second)
+	}
 }
