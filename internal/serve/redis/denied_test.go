@@ -17,7 +17,7 @@ import (
 const (
 	connects   = "-@all +hello +auth +select +ping "
 	queryUser  = connects + "+get +set +evalsha +eval +pexpire +del"
-	popupUser  = queryUser + " +client|tracking +info +time +mget +exists +hget +hmget +hset +hlen +hexists +xadd +xlen +xrange +xreadgroup +xgroup|create +xautoclaim +xack +xdel"
+	popupUser  = queryUser + " +script|load +client|tracking +info +time +mget +exists +hget +hmget +hset +hlen +hexists +xadd +xlen +xrange +xreadgroup +xgroup|create +xautoclaim +xack +xdel"
 	popupsKeys = "~{spillway:popup:*"
 )
 
@@ -103,8 +103,8 @@ func TestCacheRights(t *testing.T) {
 				errs[0] = db.Put(t.Context(), key, []byte("value"), time.Hour)
 				claimed, errs[1] = db.Claim(t.Context(), key+":claim", "one", time.Hour)
 				again, errs[2] = db.Claim(t.Context(), key+":claim", "two", time.Hour)
-				held, errs[3] = db.Hold(t.Context(), key+":claim", "one", time.Hour)
-				other, errs[4] = db.Hold(t.Context(), key+":claim", "two", time.Hour)
+				other, errs[3] = db.Hold(t.Context(), key+":claim", "two", time.Hour)
+				held, errs[4] = db.Hold(t.Context(), key+":claim", "one", time.Hour)
 				errs[5] = errors.Join(db.Release(t.Context(), key+":claim", "two"), db.Release(t.Context(), key+":claim", "one"))
 				err := errors.Join(errs[:]...)
 				if err == nil && (!claimed || again || !held || other || command(t, server.Addr(), "EXISTS "+key+":claim") != ":0") {
@@ -130,6 +130,7 @@ func TestCacheRights(t *testing.T) {
 				t.Errorf("other keys: %v", db.Denied("spillway"))
 			}
 			limited(t, server, queryUser+" ~app:*")
+			command(t, server.Addr(), "FLUSHALL")
 			if err := calls(); err != nil || db.Denied("app") != nil {
 				t.Errorf("with all rights: %v; %v", err, db.Denied("app"))
 			}
