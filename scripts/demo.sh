@@ -147,7 +147,7 @@ start_redis() {
 
 # serves_mysql succeeds if this spillway accepts a mysql:// database.
 serves_mysql() {
-	DEMO_DATABASE=mysql://spillway@127.0.0.1:1/freight DEMO_REDIS=redis://127.0.0.1:1 \
+	DEMO_NAME=spillway DEMO_KEY=$demo_key DEMO_DATABASE=mysql://spillway@127.0.0.1:1/freight DEMO_REDIS=redis://127.0.0.1:1 \
 		"$spillway" config check deploy/demo/spillway.yaml >/dev/null 2>&1
 }
 
@@ -171,12 +171,13 @@ start_spillway() {
 	local name=$1 url=$2 port admin
 	echo "data set for $name"
 	"$spillway" seed freight --database "$url" --users 10000 --days 366 --per-day 563 --random-seed 77
+	game=$("$spillway" seed games --database "$url" --apps 200 --records 100000 --index right)
 	port=$(free_port)
 	taken+=" $port"
 	admin=$(free_port)
 	taken+=" $admin"
 	make_folder "$name" root
-	DEMO_DATABASE=$url DEMO_REDIS=redis://127.0.0.1:$redis_port \
+	DEMO_NAME=$name DEMO_KEY=$demo_key DEMO_DATABASE=$url DEMO_REDIS=redis://127.0.0.1:$redis_port \
 		start "$name" root "$spillway" serve "$PWD/deploy/demo/spillway.yaml" --listen "127.0.0.1:$port" --admin "127.0.0.1:$admin" --data data
 	ready "$name" answers "$port" /goodslist
 	listen_port=$port
@@ -206,12 +207,15 @@ print_urls() {
 	local base="http://127.0.0.1:$public_port"
 	cat <<TEXT
 
+the page                    $base/
 newest orders, PostgreSQL   $base/openapi/goodslist?offset=0
 TEXT
 	[ -z "${upstream_mariadb:-}" ] || echo "newest orders, MariaDB      $base/mariadb/goodslist?offset=0"
 	cat <<TEXT
 create an order             curl --json '{"users_id": 7, "goods_name": "steel pipes, 12 t"}' $base/orders
 report a position           curl --json '{"device_id": 7, "latitude": 31.23, "longitude": 121.47}' $base/positions
+records of a game           $base/game_record?app_id=$(sed -E 's/.*app_id ([^,]+), token (.*)/\1\&token=\2/' <<<"$game")
+popup of a driver           $base/popup?user=7&app_version=29
 hello                       $base/hello
 one Redis GET               $base/probe/redis?key=demo
 one SQL statement           $base/probe/database
@@ -229,6 +233,7 @@ trap stop EXIT
 trap 'exit 0' INT TERM HUP
 folder=$(mktemp -d "${TMPDIR:-/tmp}/spillway-demo-XXXXXX")
 chmod 755 "$folder"
+demo_key=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n') # signs the tokens of shows
 
 start_postgres
 start_redis

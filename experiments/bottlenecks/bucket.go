@@ -61,7 +61,7 @@ func serveBucket(ctx context.Context, p plant) error {
 	}
 	f, err := front.Open(front.Config{
 		Socket: socket, Loops: 1, RequestBytes: 4096, Gate: new(openGate),
-		Answerer: func(func(*front.Later)) front.Answerer {
+		Answerer: func(func(*front.Later) func()) front.Answerer {
 			return &bucketAnswerer{newBucket(p.rate, bucketBurst(p.rate))}
 		},
 		FirstTimeout: time.Minute, IdleTimeout: time.Hour,
@@ -101,22 +101,12 @@ func (g *openGate) Leave() { g.open.Add(-1) }
 type bucketAnswerer struct{ bucket *bucket }
 
 // Repeat implements front.Answerer: every request takes a token.
-func (*bucketAnswerer) Repeat(dst, _ []byte, _ netip.AddrPort) ([]byte, bool, bool) {
-	return dst, false, false
-}
-
-// Takes implements front.Answerer: a request with a body is not plain.
-func (*bucketAnswerer) Takes([]byte, netip.AddrPort) bool { return false }
-
-// Begin implements front.Answerer.
-func (*bucketAnswerer) Begin(dst, _ []byte, _ int, _ netip.AddrPort) ([]byte, bool, bool, *front.Later) {
-	return dst, false, false, nil
-}
+func (*bucketAnswerer) Repeat(dst, _ []byte) ([]byte, bool, bool) { return dst, false, false }
 
 // Answer implements front.Answerer.
-func (a *bucketAnswerer) Answer(dst, _ []byte, _ netip.AddrPort) (response []byte, keep, ok bool) {
+func (a *bucketAnswerer) Answer(dst, _ []byte, _ int, _ netip.AddrPort) (response []byte, keep, ok bool, later *front.Later) {
 	if a.bucket.take(time.Now()) {
-		return append(dst, "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok\n"...), true, true
+		return append(dst, "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok\n"...), true, true, nil
 	}
-	return append(dst, "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 5\r\n\r\nlate\n"...), true, true
+	return append(dst, "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 5\r\n\r\nlate\n"...), true, true, nil
 }

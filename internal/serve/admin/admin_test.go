@@ -108,6 +108,12 @@ func TestErrors(t *testing.T) {
 	f("GET", "/livez/", 404, "Not Found")
 	f("GET", "/debug/pprof/nothing", 404, "Not Found")
 	f("GET", "/debug/pprof/cmdline", 404, "Not Found")
+	for _, spelling := range []string{
+		"//livez", "/%6civez", "/./livez", "/x/../livez", "/readyz//reads", "/readyz/./reads", "/readyz%2freads", "/%2flivez", "/livez//",
+		"/livez/.", "/debug/pprof//heap", "/debug/%70prof/heap", "/debug/pprof/%70rofile", "//metrics", "//",
+	} {
+		f("GET", spelling, 404, "Not Found")
+	}
 	f("POST", "/readyz", 405, "Method Not Allowed")
 	f("DELETE", "/livez", 405, "Method Not Allowed")
 	f("PUT", "/metrics", 405, "Method Not Allowed")
@@ -120,7 +126,7 @@ func TestErrors(t *testing.T) {
 
 func TestProfiles(t *testing.T) {
 	base := start(t, Config{})
-	for _, path := range []string{"/debug/pprof/", "/debug/pprof/goroutine?debug=1", "/debug/pprof/heap", "/debug/pprof/symbol", "/debug/pprof/trace?seconds=0.01"} {
+	for _, path := range []string{"/debug/pprof/", "/debug/pprof/goroutine?debug=1", "/debug/pprof/thread%63reate", "/debug/pprof/heap", "/debug/pprof/symbol", "/debug/pprof/trace?seconds=0.01"} {
 		if status, _, body := get(t, base+path, nil); status != 200 || body == "" {
 			t.Errorf("%s answered %d, %d bytes", path, status, len(body))
 		}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"path"
 	profiles "runtime/pprof"
 	"slices"
 	"strings"
@@ -112,7 +113,35 @@ func (s *Server) handler() http.Handler {
 	open, closed := newMux(s.openRoutes()), newMux(s.closedRoutes())
 	closed.HandleFunc("/", notFound)
 	open.Handle("/", s.checkToken(closed))
-	return s.checkHost(open)
+	return s.checkHost(asWritten(open, s.checkToken(http.HandlerFunc(notFound))))
+}
+
+// asWritten returns a handler that passes requests to other if their path has an empty segment, "." or "..". A mux would redirect
+// them, although a proxy in front has compared its rules with the path as it is written.
+func asWritten(next, other http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		written := r.URL.EscapedPath()
+		clean := path.Clean(written)
+		if strings.HasSuffix(written, "/") && clean != "/" {
+			clean += "/"
+		}
+		if strings.HasPrefix(written, "/") && written != clean {
+			other.ServeHTTP(w, r)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// spelled reports whether a request writes the literal segments of a pattern as the pattern does. A mux compares them decoded.
+func spelled(pattern string, r *http.Request) bool {
+	want, got := strings.Split(pattern, "/"), strings.Split(r.URL.EscapedPath(), "/")
+	for i, segment := range want {
+		if !strings.HasPrefix(segment, "{") && (i >= len(got) || got[i] != segment) {
+			return false
+		}
+	}
+	return true
 }
 
 // newMux returns a mux of routes, which answers other methods of their paths with 405.
@@ -132,10 +161,15 @@ func newMux(routes []route) *http.ServeMux {
 		}
 	}
 	mux := http.NewServeMux()
-	for path, methods := range paths {
+	for pattern, methods := range paths {
 		allow := strings.Join(slices.Sorted(maps.Keys(methods)), ", ")
-		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
-			if handle := methods[r.Method]; handle != nil {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			handle := methods[r.Method]
+			switch {
+			case !spelled(pattern, r):
+				notFound(w, r)
+				return
+			case handle != nil:
 				handle(w, r)
 				return
 			}

@@ -65,7 +65,11 @@ func (a *app) serverConfig(r *reads) server.Config {
 		cfg.Proxies = append(cfg.Proxies, proxyPrefix(text))
 	}
 	if h.OpenAPI {
-		cfg.Document = a.describe(r).Document(server.ProblemStatus)
+		document := a.describe(r).Document(server.ProblemStatus)
+		cfg.Files = []server.File{{Path: openapi.Path, Type: "application/json", Read: func() []byte { return document }}}
+	}
+	if r.cfg.Demo {
+		cfg.Files = append(cfg.Files, a.demoFiles()...)
 	}
 	a.addRoutes(&cfg, r)
 	return cfg
@@ -133,7 +137,7 @@ func (a *app) describe(r *reads) *openapi.Listener {
 		})
 	}
 	if a.popups != nil {
-		l.Popup = describePopups(a.popups.cfg, a.demo)
+		l.Popup = describePopups(a.popups.cfg, a.cfg.Demo)
 	}
 	return l
 }

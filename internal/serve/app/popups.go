@@ -327,7 +327,7 @@ func (p *popupPart) prepare(ctx context.Context) error {
 	if err == nil && p.copy != nil {
 		p.copy.SetAway(false)
 	}
-	if err == nil && p.app.demo {
+	if err == nil && p.app.cfg.Demo {
 		err = p.campaigns.SaveFirst(ctx, demoCampaigns())
 	}
 	if err == nil {
@@ -494,7 +494,7 @@ func (p *popupPart) ready() error {
 // newRoute returns where the popups are served.
 func (p *popupPart) newRoute() (*server.PopupRoute, error) {
 	r := &server.PopupRoute{
-		Path: p.cfg.Path, Popup: p.popup, Placements: p.cfg.PlacementNames(), User: param.Type(p.cfg.UserType), ClockOffset: p.app.demo,
+		Path: p.cfg.Path, Popup: p.popup, Placements: p.cfg.PlacementNames(), User: param.Type(p.cfg.UserType), ClockOffset: p.app.cfg.Demo,
 	}
 	d := p.cfg.Identity
 	if d.Trust != "jwt" {
@@ -514,7 +514,7 @@ func (p *popupPart) newRoute() (*server.PopupRoute, error) {
 func (p *popupPart) admin() *admin.Popups {
 	return &admin.Popups{
 		Popup: p.popup, Campaigns: p.campaigns, Counts: p.tables.Counts, Reports: p.tables, Forget: p.forget,
-		Placements: p.cfg.PlacementNames(), User: param.Type(p.cfg.UserType), ClockOffset: p.app.demo,
+		Placements: p.cfg.PlacementNames(), User: param.Type(p.cfg.UserType), ClockOffset: p.app.cfg.Demo,
 	}
 }
 

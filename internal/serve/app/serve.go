@@ -12,7 +12,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -141,15 +140,9 @@ func (o Options) load() (cfg config.Config, demo bool, err error) {
 	}
 	if cfg.Database == "" {
 		cfg.Database = config.Address("sqlite:" + filepath.Join(cfg.Data, "spillway.db"))
-		demo = servesFreight(cfg)
+		demo = cfg.Demo
 	}
 	return cfg, demo, nil
-}
-
-// servesFreight reports whether the configuration is the built-in one, or a changed copy of what `config print` prints of it.
-func servesFreight(cfg config.Config) bool {
-	sql := BuiltIn().Feeds[0].SQL
-	return slices.ContainsFunc(cfg.Feeds, func(f config.Feed) bool { return f.SQL == sql })
 }
 
 // newLogger returns the logger of the process, and its level.

@@ -199,14 +199,9 @@ func (p *streamPart) start(ctx context.Context, local *spool.Spool) (runningStre
 // stream returns the stream's name.
 func (p *streamPart) stream() string { return p.schema.Definition().Name }
 
-// Store implements server.Stream.
-func (p *streamPart) Store(ctx context.Context, r stream.Request) (stream.Receipt, error) {
-	return (*p.running.Load()).Store(ctx, r)
-}
-
 // Begin implements server.Stream.
-func (p *streamPart) Begin(r stream.Request, ready func()) (stream.Receipt, stream.Waiting, error) {
-	return (*p.running.Load()).Begin(r, ready)
+func (p *streamPart) Begin(ctx context.Context, r stream.Request, ready func() func()) (stream.Receipt, stream.Waiting, error) {
+	return (*p.running.Load()).Begin(ctx, r, ready)
 }
 
 // close stores what was accepted, and gives up when ctx ends. Only the first call

@@ -30,6 +30,7 @@ type Config struct {
 	Pool          Pool          `yaml:"pool" doc:"limits of each database pool"`
 	HTTP          HTTP          `yaml:"http" doc:"limits of the public listener"`
 	Probes        bool          `yaml:"probes" doc:"serve the probes, /hello and below /probe, to everyone"`
+	Demo          bool          `yaml:"demo" doc:"be the demo of the freight app: serve its page at /, to everyone, create its campaigns, accept clock_offset, and without database create its data"`
 	Log           Log           `yaml:"log" doc:"log on standard error"`
 	Feeds         []Feed        `yaml:"feeds" doc:"newest-first lists"`
 	Queries       []Query       `yaml:"queries" doc:"statements with parameters"`

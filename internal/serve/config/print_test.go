@@ -79,6 +79,7 @@ http:
   rate_burst: 100
   rate_clients: 100000
 probes: false
+demo: false
 log:
   level: info
   format: text

@@ -176,15 +176,15 @@ func TestReadForm(t *testing.T) {
 func TestReadKeys(t *testing.T) {
 	t.Parallel()
 	bad(t, "\n\nlitsen: a\n", "3:1: litsen: unknown key; did you mean listen?")
-	bad(t, "zzz: 1\n", "1:1: zzz: unknown key; the keys here are listen, admin, data, database, replica, replica_lag_max, redis, redis_prefix, keys, auth, pool, http, probes, log, feeds, queries, streams, spool, popups")
+	bad(t, "zzz: 1\n", "1:1: zzz: unknown key; the keys here are listen, admin, data, database, replica, replica_lag_max, redis, redis_prefix, keys, auth, pool, http, probes, demo, log, feeds, queries, streams, spool, popups")
 	bad(t, orders+"    refesh: 1s\n    widow: 3\n",
 		"5:5: feeds[0].refesh: unknown key; did you mean refresh?",
 		"6:5: feeds[0].widow: unknown key; did you mean window?")
 	bad(t, "pool: {mix: 1}\n", "1:8: pool.mix: unknown key; did you mean min?")
 	bad(t, "data: a\ndata: b\n", "2:1: data: duplicate key, first in line 1")
 	bad(t, orders+"    params: {a: text, a: uuid}\n", "5:23: feeds[0].params.a: duplicate key, first in line 5")
-	bad(t, "a password: x\n", "1:1: ?: unknown key; the keys here are listen, admin, data, database, replica, replica_lag_max, redis, redis_prefix, keys, auth, pool, http, probes, log, feeds, queries, streams, spool, popups")
-	bad(t, "1: x\n", "1:1: ?: unknown key; the keys here are listen, admin, data, database, replica, replica_lag_max, redis, redis_prefix, keys, auth, pool, http, probes, log, feeds, queries, streams, spool, popups")
+	bad(t, "a password: x\n", "1:1: ?: unknown key; the keys here are listen, admin, data, database, replica, replica_lag_max, redis, redis_prefix, keys, auth, pool, http, probes, demo, log, feeds, queries, streams, spool, popups")
+	bad(t, "1: x\n", "1:1: ?: unknown key; the keys here are listen, admin, data, database, replica, replica_lag_max, redis, redis_prefix, keys, auth, pool, http, probes, demo, log, feeds, queries, streams, spool, popups")
 }
 
 func TestReadTypes(t *testing.T) {

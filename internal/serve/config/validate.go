@@ -72,7 +72,7 @@ func (c Config) mistakes() Mistakes {
 	if c.RedisPrefix != "" && !isPlain(c.RedisPrefix) {
 		v.add("redis_prefix", plainRule, c.RedisPrefix)
 	}
-	paths := c.HTTP.ownPaths()
+	paths := c.ownPaths()
 	for i, feed := range c.Feeds {
 		v.feed(yaml.Index("feeds", i), feed, paths)
 	}

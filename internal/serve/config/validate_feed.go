@@ -68,10 +68,15 @@ func (v *validator) caching(at string, maxAge, stale time.Duration, key string, 
 }
 
 // ownPaths returns the paths that no part can have, and what has them.
-func (h HTTP) ownPaths() map[string]string {
+func (c *Config) ownPaths() map[string]string {
 	paths := make(map[string]string)
-	if h.OpenAPI {
+	if c.HTTP.OpenAPI {
 		paths["/openapi.json"] = "the path of http.openapi, which can be false"
+	}
+	if c.Demo {
+		for _, path := range []string{"/", "/demo.js", "/demo.css", "/demo/costs"} {
+			paths[path] = "the page of demo, which can be false"
+		}
 	}
 	return paths
 }

@@ -27,7 +27,7 @@ func (c Config) OpenToOthers() bool {
 // streams checks the streams and the write keys. A stream may share its path with a feed or a
 // query: records are posted to it, pages are read from it.
 func (v *validator) streams(c Config) {
-	paths := c.HTTP.ownPaths()
+	paths := c.ownPaths()
 	for _, path := range []string{"/click", "/dismiss", "/convert"} {
 		if c.Popups.Path != "" {
 			paths[c.Popups.Path+path] = "popups.path"

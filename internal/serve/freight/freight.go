@@ -25,6 +25,17 @@ var Configuration []byte
 //go:embed campaigns.json
 var Campaigns []byte
 
+// The app's page: at /, /demo.js and /demo.css.
+//
+//go:embed page/index.html
+var Page []byte
+
+//go:embed page/demo.js
+var Script []byte
+
+//go:embed page/demo.css
+var Style []byte
+
 // Demo is the data set that `spillway serve` creates without a configuration: 10,000 users
 // and, with this random seed, exactly 200,000 orders.
 func Demo() Dataset { return Dataset{Users: 10_000, Days: 366, PerDay: 563, Seed: 77} }
@@ -32,7 +43,11 @@ func Demo() Dataset { return Dataset{Users: 10_000, Days: 366, PerDay: 563, Seed
 // Tour returns example requests to the freight app on its two listeners.
 func Tour(public, admin string) string {
 	return fmt.Sprintf(`
-The freight app is running. Try:
+The freight app is running. Look at it in a browser:
+
+  http://%[1]s/
+
+Or try:
 
   curl 'http://%[1]s/goodslist'                       the 10 newest orders
   curl 'http://%[1]s/goodslist?offset=20&limit=5'     any offset, page size up to 100

@@ -33,6 +33,7 @@ func (c *conn) waitIn(q *queue) {
 // queue is connections that wait, the longest waiting first.
 type queue struct {
 	limit       time.Duration
+	over        func(*conn) // ends the wait of one that has waited for longer
 	first, last *conn
 }
 
@@ -66,14 +67,6 @@ func (q *queue) due() time.Time {
 		return time.Time{}
 	}
 	return q.first.since.Add(q.limit)
-}
-
-// earlier returns when the first connection will have waited too long, if that is before a time, which is zero for never.
-func (q *queue) earlier(than time.Time) time.Time {
-	if at := q.due(); !at.IsZero() && (than.IsZero() || at.Before(than)) {
-		return at
-	}
-	return than
 }
 
 // overdue returns a connection that has waited too long, or nil.

@@ -15,24 +15,20 @@ import (
 // Answerer answers the requests of one loop. It is used by one goroutine at a time.
 type Answerer interface {
 	// Repeat is Answer for a request with the same bytes as an earlier one, which was plain. It may always return false.
-	Repeat(dst, request []byte, peer netip.AddrPort) (response []byte, keep, ok bool)
-	// Answer appends the response to a plain request to dst. It must not wait. keep says whether the connection stays open.
-	// If ok is false, the request has had no effect, and is to be answered elsewhere. peer is the client's address.
-	Answer(dst, request []byte, peer netip.AddrPort) (response []byte, keep, ok bool)
-	// Takes reports whether Begin may answer a request with a body that has this head.
-	Takes(head []byte, peer netip.AddrPort) bool
-	// Begin is Answer for a plain request that may have to wait, whose last bytes are its body. If later is not nil, it is the
-	// answer, and the other results are not used. The request is not used after Begin.
-	Begin(dst, request []byte, body int, peer netip.AddrPort) (response []byte, keep, ok bool, later *Later)
+	Repeat(dst, request []byte) (response []byte, keep, ok bool)
+	// Answer appends the response to a plain request, whose last bytes are its body, to dst. It must not wait. keep says whether the
+	// connection stays open. If later is not nil, it is the answer, and the other results are not used. Otherwise, if ok is false, the
+	// request has had no effect, and is to be answered elsewhere. peer is the client's address. The request is not used after Answer.
+	Answer(dst, request []byte, body int, peer netip.AddrPort) (response []byte, keep, ok bool, later *Later)
 }
 
-// Later is the answer to a request that waits. An Answerer may use one again after Respond.
+// Later is the answer to a request that waits. An Answerer may use one again after Respond, unless the limit was over.
 type Later struct {
 	Limit time.Duration // after which Respond is called in any case; 0: none
-	// Respond is Answer when the answer is known, or when the limit is over. The loop calls it once, also when the client has gone.
+	// Respond is Answer when the answer is known, or when the limit is over. The loop calls it once, also when the client has left.
 	Respond func(dst []byte, over bool) (response []byte, keep bool)
-	// Left is called when the client has closed its sending half, and when the connection has ended, unless Respond was.
-	Left func(ended bool)
+	// Left is called before Respond when the client has closed its sending half or the connection has ended: once or twice.
+	Left func()
 
 	conn *conn // nil: its connection has ended
 	over bool  // Respond was called before the answer was known
@@ -49,13 +45,14 @@ type Config struct {
 	Socket int  // listening, in non-blocking mode; closed by StopAccepting
 	Shared bool // other processes use the socket too: clients need not send anything to be accepted
 	Loops  int  // at least 1
-	// Answerer returns the one of a loop. It calls known, once for each Later, when the answer is known: from any goroutine,
-	// also before Begin has returned it.
-	Answerer     func(known func(*Later)) Answerer
+	// Answerer returns the one of a loop. It calls known, once for each Later, when the answer is known, and soon after that what
+	// known returns, unless that is nil: the loop sends all answers that are known by then. Both are called from any goroutine,
+	// also before Answer has returned it.
+	Answerer     func(known func(*Later) (wake func())) Answerer
 	Gate         Gate
 	Refusal      []byte        // response to a connection that may not enter
 	RequestBytes int           // the largest request that loops answer, with its body
-	BodyBytes    int           // the largest body that a loop waits for; a larger one comes with its head, or is handed over
+	BodyBytes    int           // the largest body whose rest a loop waits for
 	FirstTimeout time.Duration // until the first byte of a connection, or from a request's first to its last; then it is handed over
 	IdleTimeout  time.Duration // between requests; then the connection is closed
 }

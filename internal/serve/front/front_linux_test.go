@@ -49,15 +49,23 @@ func largeResponse() string { return respond(strings.Repeat("0123456789abcdef", 
 type fakeAnswerer struct {
 	answered atomic.Int64
 	rig      *rig
-	known    func(*Later)
+	known    func(*Later) (wake func())
 }
 
 // Repeat implements front.Answerer.
-func (*fakeAnswerer) Repeat(dst, _ []byte, _ netip.AddrPort) ([]byte, bool, bool) {
+func (*fakeAnswerer) Repeat(dst, _ []byte) ([]byte, bool, bool) {
 	return dst, false, false
 }
 
-func (a *fakeAnswerer) Answer(dst, request []byte, peer netip.AddrPort) (response []byte, keep, ok bool) {
+func (a *fakeAnswerer) Answer(dst, request []byte, body int, peer netip.AddrPort) (response []byte, keep, ok bool, later *Later) {
+	if bytes.HasPrefix(request, []byte("POST /wait")) {
+		return dst, false, false, a.wait(string(request[len(request)-body:]))
+	}
+	response, keep, ok = a.answer(dst, request, peer)
+	return response, keep, ok, nil
+}
+
+func (a *fakeAnswerer) answer(dst, request []byte, peer netip.AddrPort) (response []byte, keep, ok bool) {
 	a.answered.Add(1)
 	path := string(bytes.Fields(request)[1])
 	switch path {
@@ -88,27 +96,23 @@ type waiter struct {
 }
 
 // answer makes the answer known.
-func (w *waiter) answer() { w.answerer.known(&w.Later) }
-
-// Takes implements front.Answerer.
-func (*fakeAnswerer) Takes(head []byte, _ netip.AddrPort) bool {
-	return bytes.HasPrefix(head, []byte("POST /wait"))
+func (w *waiter) answer() {
+	if wake := w.answerer.known(&w.Later); wake != nil {
+		wake()
+	}
 }
 
-// Begin implements front.Answerer.
-func (a *fakeAnswerer) Begin(dst, request []byte, body int, _ netip.AddrPort) ([]byte, bool, bool, *Later) {
-	if !a.Takes(request, netip.AddrPort{}) {
-		return dst, false, false, nil
-	}
-	w := &waiter{answerer: a, body: string(request[len(request)-body:]), left: make(chan bool, 2), ended: make(chan bool, 1)}
+// wait has a request wait.
+func (a *fakeAnswerer) wait(body string) *Later {
+	w := &waiter{answerer: a, body: body, left: make(chan bool, 2), ended: make(chan bool, 1)}
 	w.Limit = time.Duration(a.rig.limit.Load())
 	w.Respond = func(dst []byte, over bool) ([]byte, bool) {
 		w.ended <- over
 		return append(dst, respond(w.body)...), true
 	}
-	w.Left = func(ended bool) { w.left <- ended }
+	w.Left = func() { w.left <- true }
 	a.rig.waiters <- w
-	return dst, false, false, &w.Later
+	return &w.Later
 }
 
 // fakeGate counts connections.
@@ -159,7 +163,7 @@ func open(t *testing.T, loops int, change func(*Config, *fakeGate)) *rig {
 	r.gate.limit = 1_000_000
 	cfg := Config{
 		Loops: loops, Gate: &r.gate, Refusal: []byte(refusal), RequestBytes: 4096, BodyBytes: 1000, FirstTimeout: time.Hour, IdleTimeout: time.Hour,
-		Answerer: func(known func(*Later)) Answerer {
+		Answerer: func(known func(*Later) (wake func())) Answerer {
 			a := &fakeAnswerer{rig: r, known: known}
 			r.answerers = append(r.answerers, a)
 			return a
@@ -596,7 +600,7 @@ func TestDrainAfterAnError(t *testing.T) {
 	gate := &fakeGate{limit: 1000}
 	f := &Front{cfg: Config{
 		Socket: socket, Gate: gate, RequestBytes: 4096, BodyBytes: 1000, FirstTimeout: time.Hour, IdleTimeout: time.Hour,
-		Answerer: func(func(*Later)) Answerer { return &fakeAnswerer{} },
+		Answerer: func(func(*Later) func()) Answerer { return &fakeAnswerer{} },
 	}}
 	l, err := newLoop(f)
 	if err != nil {

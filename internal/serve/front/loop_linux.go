@@ -154,9 +154,7 @@ func (f *Front) fail(errno syscall.Errno) {
 func (f *Front) advance(to phase) {
 	f.phase.Store(int32(to))
 	for _, l := range f.loops {
-		l.mu.Lock()
-		l.ring()
-		l.mu.Unlock()
+		l.wake()
 	}
 }
 
@@ -194,8 +192,9 @@ func (f *Front) emptiest(l *loop) *loop {
 type loop struct {
 	front    *Front
 	answerer Answerer
-	poller   int // epoll
-	bell     int // eventfd: the phase, inbox or answers have changed; guarded by mu, -1: closed
+	poller   int    // epoll
+	bell     int    // eventfd: the phase, inbox or answers have changed; guarded by mu, -1: closed
+	wake     func() // rings it
 	now      time.Time
 	in, out  []byte
 	events   [eventsMax]unix.EpollEvent
@@ -203,8 +202,10 @@ type loop struct {
 	fresh    queue    // have sent nothing yet
 	idle     queue    // have been answered
 	partial  queue    // have sent a part of a request
-	waiting  []*queue // for answers, by their limits
+	queues   []*queue // these three, and those that wait for answers, by their limits
 	sent     []*Later // room for answers
+	begun    bool     // a request waits since the last round
+	unknown  int      // answers
 	spare    *conn
 
 	accepts  bool      // the socket is polled
@@ -222,8 +223,15 @@ type loop struct {
 
 func newLoop(f *Front) (*loop, error) {
 	l := &loop{front: f, in: make([]byte, f.cfg.RequestBytes), poller: -1, bell: -1, batch: 1}
+	l.wake = func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.ring()
+	}
 	l.answerer = f.cfg.Answerer(l.known)
-	l.fresh.limit, l.partial.limit, l.idle.limit = f.cfg.FirstTimeout, f.cfg.FirstTimeout, f.cfg.IdleTimeout
+	l.queues = []*queue{&l.fresh, &l.idle, &l.partial}
+	l.fresh = queue{limit: f.cfg.FirstTimeout, over: func(c *conn) { l.handOver(c, Handed{Read: c.held, Expired: true}) }}
+	l.idle, l.partial = queue{limit: f.cfg.IdleTimeout, over: l.close}, l.fresh
 	var err error
 	if l.poller, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("epoll_create: %w", err)
@@ -285,6 +293,10 @@ func (l *loop) run() {
 	runtime.LockOSThread()
 	stopped := false
 	for {
+		if l.begun && l.unknown == 1 {
+			runtime.Gosched() // what it waits for may need this processor
+		}
+		l.begun = false
 		n := l.wait(l.timeout())
 		l.now = time.Now()
 		l.round(n)
@@ -427,7 +439,7 @@ func (l *loop) refuse(fd int) {
 	closeSocket(fd)
 }
 
-// read reads a request and answers it, has it wait for its answer, or hands the connection over.
+// read reads a request, or what is left of one.
 func (l *loop) read(c *conn) {
 	room := l.in
 	begun := copy(room, c.held)
@@ -448,15 +460,28 @@ func (l *loop) read(c *conn) {
 		l.close(c)
 		return
 	}
-	request := room[:begun+n]
-	if request[0] == 'P' {
-		l.post(c, request)
+	l.answer(c, room[:begun+n])
+}
+
+// answer answers a request, has it wait for its rest or for its answer, or hands the connection over.
+func (l *loop) answer(c *conn, request []byte) {
+	if len(request) < c.size {
+		l.hold(c, request, c.size)
 		return
 	}
-	response, keep, ok := l.answerer.Repeat(l.out[:0], request, c.peer)
-	if !ok && Plain(request) {
-		if response, keep, ok = l.answerer.Answer(l.out[:0], request, c.peer); !ok {
-			l.begin(c, request, 0)
+	response, keep, ok := l.answerer.Repeat(l.out[:0], request)
+	if !ok {
+		head, body, plain := Plain(request)
+		switch size := head + body; {
+		case !plain || size < len(request) || size > len(l.in):
+		case size == len(request):
+			var later *Later
+			if response, keep, ok, later = l.answerer.Answer(l.out[:0], request, body, c.peer); later != nil {
+				l.begin(c, later)
+				return
+			}
+		case body <= l.front.cfg.BodyBytes:
+			l.hold(c, request, size)
 			return
 		}
 	}
@@ -598,7 +623,7 @@ func (l *loop) forget(c *conn) {
 	}
 	if c.later != nil {
 		c.later.conn = nil
-		c.later.Left(true)
+		c.later.Left()
 	}
 	*c = conn{}
 	l.spare = c
@@ -625,11 +650,10 @@ func (l *loop) handOver(c *conn, h Handed) {
 // timeout returns the milliseconds until something is due; -1: nothing will be.
 func (l *loop) timeout() int {
 	due := l.resumeAt
-	for _, q := range []*queue{&l.fresh, &l.idle, &l.partial} {
-		due = q.earlier(due)
-	}
-	for _, q := range l.waiting {
-		due = q.earlier(due)
+	for _, q := range l.queues {
+		if at := q.due(); !at.IsZero() && (due.IsZero() || at.Before(due)) {
+			due = at
+		}
 	}
 	if due.IsZero() {
 		return -1
@@ -637,20 +661,11 @@ func (l *loop) timeout() int {
 	return int(max(0, (due.Sub(l.now)+time.Millisecond-1)/time.Millisecond))
 }
 
-// expire ends connections that have waited too long.
+// expire ends the waits that have taken too long.
 func (l *loop) expire() {
-	for c := l.fresh.overdue(l.now); c != nil; c = l.fresh.overdue(l.now) {
-		l.handOver(c, Handed{Expired: true})
-	}
-	for c := l.idle.overdue(l.now); c != nil; c = l.idle.overdue(l.now) {
-		l.close(c)
-	}
-	for c := l.partial.overdue(l.now); c != nil; c = l.partial.overdue(l.now) {
-		l.handOver(c, Handed{Read: c.held, Expired: true})
-	}
-	for _, q := range l.waiting {
+	for _, q := range l.queues {
 		for c := q.overdue(l.now); c != nil; c = q.overdue(l.now) {
-			l.finish(c.later, true)
+			q.over(c)
 		}
 	}
 }

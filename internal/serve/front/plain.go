@@ -2,72 +2,41 @@ package front
 
 import "bytes"
 
-// Plain reports whether b is exactly one complete GET or HEAD request without a body that every HTTP parser reads alike
-// (RFC 9112): its lines end with CR LF, its target is a path, no field is folded, it has one Host, and no field that concerns a
-// body or a change of protocol.
-func Plain(b []byte) bool {
-	rest, ok := bytes.CutPrefix(b, []byte("GET /"))
-	if !ok {
-		if rest, ok = bytes.CutPrefix(b, []byte("HEAD /")); !ok {
-			return false
+// Plain reports whether b begins with the complete head of a request that every HTTP parser reads alike (RFC 9112), and how long its
+// head and its body are. Its lines end with CR LF, its target is a path, no field is folded, it has one Host, and no field that concerns
+// a change of protocol. A GET or HEAD request has no field that concerns a body. A POST request says once, in digits, how long its body
+// is; of other such fields it has only Content-Type.
+func Plain(b []byte) (head, body int, ok bool) {
+	rest, post := bytes.CutPrefix(b, []byte("POST /"))
+	if ok = post; !ok {
+		if rest, ok = bytes.CutPrefix(b, []byte("GET /")); !ok {
+			rest, ok = bytes.CutPrefix(b, []byte("HEAD /"))
 		}
 	}
-	if !bytes.HasSuffix(rest, []byte("\r\n\r\n")) {
-		return false
-	}
-	rest, length, ok := plainHead(rest, false)
-	return ok && length == none && len(rest) == 0
-}
-
-// PlainPost reports whether b begins with the complete head of a POST request that every HTTP parser reads alike, and that says
-// once, in digits, how long its body is. Of fields that concern a body it has no others but Content-Type.
-func PlainPost(b []byte) (head, body int, ok bool) {
-	rest, ok := bytes.CutPrefix(b, []byte("POST /"))
-	if !ok {
+	line, rest := cutLine(rest)
+	if !ok || !plainTarget(line) {
 		return 0, 0, false
 	}
-	end := bytes.Index(rest, []byte("\r\n\r\n"))
-	if end < 0 {
-		return 0, 0, false
-	}
-	rest = rest[:end+4]
-	left, length, ok := plainHead(rest, true)
-	if !ok || length == none || len(left) > 0 {
-		return 0, 0, false
-	}
-	return len("POST /") + len(rest), length, true
-}
-
-// none is the length of a body that no field gives.
-const none = -1
-
-// plainHead reads a head from after the first slash of its target, up to the empty line, and returns what follows it. With post,
-// there may be a Content-Type and a Content-Length.
-func plainHead(b []byte, post bool) (rest []byte, length int, ok bool) {
-	line, rest := cutLine(b)
-	if !plainTarget(line) {
-		return nil, none, false
-	}
-	hosts := 0
-	length = none
+	hosts, lengths := 0, 0
 	for len(rest) > 0 {
 		line, rest = cutLine(rest)
 		if len(line) == 0 {
-			break
+			return len(b) - len(rest), body, hosts == 1 && (!post || lengths == 1)
 		}
 		kind, ok := plainField(line)
 		switch {
-		case !ok, kind > hostField && !post, kind == lengthField && length != none:
-			return nil, none, false
+		case !ok, kind > hostField && !post:
+			return 0, 0, false
 		case kind == hostField:
 			hosts++
 		case kind == lengthField:
-			if length, ok = plainLength(bytes.Trim(line[len("Content-Length:"):], " ")); !ok {
-				return nil, none, false
+			lengths++
+			if body, ok = plainLength(bytes.Trim(line[len("Content-Length:"):], " ")); !ok {
+				return 0, 0, false
 			}
 		}
 	}
-	return rest, length, len(line) == 0 && hosts == 1
+	return 0, 0, false
 }
 
 // lengthDigits is how many digits the length of a plain body has at most.
@@ -88,11 +57,14 @@ func plainLength(text []byte) (length int, ok bool) {
 }
 
 // cutLine returns the first line of b without its CR LF, and what follows. A line that does not end so is returned with what
-// it ends with, which no plain line has.
+// it ends with, which no plain line has, or is the last one.
 func cutLine(b []byte) (line, rest []byte) {
 	end := bytes.IndexByte(b, '\n')
-	if end < 1 || b[end-1] != '\r' {
-		return b[:end+1], b[end+1:] // every text here has an end
+	switch {
+	case end < 0:
+		return b, nil
+	case end < 1 || b[end-1] != '\r':
+		return b[:end+1], b[end+1:]
 	}
 	return b[:end-1], b[end+1:]
 }

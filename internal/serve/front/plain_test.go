@@ -49,26 +49,32 @@ func otherRequests() []string {
 	return append(texts, "GET / HTTP/1.1\nHost: a\n\n", "GET / HTTP/1.1\r\nHost: a\r\n\n", "GET / HTTP/1.1\r\nHost: a\n\r\n", "GET /\r\n\r\n", "GET / HTTP/1.1\r\n\r\n")
 }
 
+// bodiless reports whether b is exactly one plain request without a body.
+func bodiless(b []byte) bool {
+	head, body, ok := Plain(b)
+	return ok && head == len(b) && body == 0
+}
+
 func TestPlain(t *testing.T) {
 	t.Parallel()
 	for _, text := range plainRequests() {
-		if !Plain([]byte(text)) {
+		if !bodiless([]byte(text)) {
 			t.Errorf("%q is not plain", text)
 		}
 		for i := range text {
-			if Plain([]byte(text[:i])) || Plain([]byte(text[i+1:])) {
+			if bodiless([]byte(text[:i])) || bodiless([]byte(text[i+1:])) {
 				t.Errorf("a part of %q is plain, at %d", text, i)
 			}
 		}
 		for _, next := range append(plainRequests(), "\r\n", "\n", "\x00", "x\r\n\r\n") {
-			if Plain([]byte(text + next)) {
+			if bodiless([]byte(text + next)) {
 				t.Errorf("%q and %q are one plain request", text, next)
 			}
 		}
 		checkPlain(t, []byte(text))
 	}
 	for _, text := range otherRequests() {
-		if Plain([]byte(text)) {
+		if bodiless([]byte(text)) {
 			t.Errorf("%q is plain", text)
 		}
 	}
@@ -121,7 +127,7 @@ func FuzzPlain(f *testing.F) {
 		f.Add([]byte("HEAD / HTTP/1.0\r\nX: a" + text))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if Plain(b) {
+		if bodiless(b) {
 			checkPlain(t, b)
 		}
 	})
@@ -137,12 +143,12 @@ func TestPlainPost(t *testing.T) {
 		for _, host := range []string{"Host: a\r\n" + fields, fields + "\r\nHost: a"} {
 			text := "POST /a?b HTTP/1.1\r\n" + host + "\r\n\r\n"
 			for _, body := range []string{"", "12345", text} {
-				if head, n, ok := PlainPost([]byte(text + body)); !ok || head != len(text) || n != want {
+				if head, n, ok := Plain([]byte(text + body)); !ok || head != len(text) || n != want {
 					t.Errorf("%q: %d, %d, %v", text+body, head, n, ok)
 				}
 			}
 			for i := range text {
-				if _, _, ok := PlainPost([]byte(text[:i])); ok {
+				if _, _, ok := Plain([]byte(text[:i])); ok {
 					t.Errorf("%q is plain", text[:i])
 				}
 			}
@@ -156,12 +162,12 @@ func TestPlainPost(t *testing.T) {
 		"Content-Length: 5\r\nTE: a", "Content-Length: 5\r\nUpgrade: h2c", "Content-Length: 5\r\n folded", "Content-Length: 5\nX: y", "X: y\rContent-Length: 5", "Content-Length: 5\r\nHost: b",
 	} {
 		text := "POST / HTTP/1.1\r\nHost: a\r\n" + field + "\r\n\r\n12345"
-		if _, _, ok := PlainPost([]byte(text)); ok {
+		if _, _, ok := Plain([]byte(text)); ok {
 			t.Errorf("%q is plain", text)
 		}
 	}
 	for _, line := range []string{"PUT / HTTP/1.1", "post / HTTP/1.1", "POST  / HTTP/1.1", "POST * HTTP/1.1", "POST http://a/ HTTP/1.1", "POST // HTTP/1.1", "POST / HTTP/2.0", "POST /"} {
-		if _, _, ok := PlainPost([]byte(line + "\r\nHost: a\r\nContent-Length: 5\r\n\r\n12345")); ok {
+		if _, _, ok := Plain([]byte(line + "\r\nHost: a\r\nContent-Length: 5\r\n\r\n12345")); ok {
 			t.Errorf("%q is plain", line)
 		}
 	}

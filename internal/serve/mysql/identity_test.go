@@ -12,29 +12,27 @@ func TestIdentity(t *testing.T) {
 	t.Parallel()
 	server := apptest.MySQL(t)
 	first, second, other := freshDatabase(t, server), freshDatabase(t, server), freshDatabase(t, plainServer(t))
-	known := identityOf(t, first)
-	if id := identityOf(t, first); id != known {
+	identity := func(url string) string {
+		t.Helper()
+		id, err := open(t, url, database.Pool{}).Identity(t.Context())
+		if err != nil || len(id) < 10 {
+			t.Fatalf("%q, %v", id, err)
+		}
+		return id
+	}
+	known := identity(first)
+	if id := identity(first); id != known {
 		t.Errorf("twice: %s and %s", known, id)
 	}
 	for name, url := range map[string]string{"another database": second, "another server": other} {
-		if id := identityOf(t, url); id == known {
+		if id := identity(url); id == known {
 			t.Errorf("%s: %s too", name, id)
 		}
 	}
 	if err := server.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	if id := identityOf(t, first); id != known {
+	if id := identity(first); id != known {
 		t.Errorf("after a restart: %s, before %s", id, known)
 	}
-}
-
-// identityOf returns the identity of the database at a URL.
-func identityOf(t *testing.T, url string) string {
-	t.Helper()
-	id, err := open(t, url, database.Pool{}).Identity(t.Context())
-	if err != nil || len(id) < 10 {
-		t.Fatalf("%q, %v", id, err)
-	}
-	return id
 }

@@ -142,7 +142,10 @@ func BenchmarkStreamCallers(b *testing.B) {
 				WaitMax: time.Minute, CommitTimeout: 10 * time.Second, RetryFor: time.Minute, KeyTTL: time.Hour, Log: slog.New(slog.DiscardHandler),
 			}, schema, db.Stream(schema))
 			callers(b, func(ctx context.Context) error {
-				_, err := s.Commit(ctx, stream.Request{Records: records})
+				_, waiting, err := s.Begin(ctx, stream.Request{Records: records}, nil)
+				if err == nil {
+					_, err = waiting.Receipt(ctx)
+				}
 				return err
 			})
 			stats := s.Stats()

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"math/rand/v2"
@@ -11,31 +12,39 @@ import (
 )
 
 // Ticket is the wait of one request for the commit or fsync of its group. The request
-// waits with Wait, or is called by the function of Open, others with the same idempotency
-// key wait with Join, and the owner of the queue ends the wait with Answer.
+// waits with Wait, others with the same idempotency key with Join, and the owner of the
+// queue ends the wait with Answer.
 type Ticket struct {
 	done      chan struct{}
-	ready     func() // nil: the request waits with Wait
-	err       error  // set before done is closed
+	ready     func() (wake func()) // may be nil
+	err       error                // set before done is closed
 	abandoned atomic.Bool
 }
 
-// Open prepares a ticket for use. ready, if it is not nil, is called at the end of the wait: it
-// must not block, because the owner of the queue may hold a lock.
-func (t *Ticket) Open(ready func()) { t.done, t.ready = make(chan struct{}), ready }
+// Open prepares a ticket for use. ready, if it is not nil, is called at the end of the wait. It
+// must not block, because the owner of the queue may hold a lock. What it returns, if that is not
+// nil, is called after the other tickets of the group are answered too.
+func (t *Ticket) Open(ready func() (wake func())) { t.done, t.ready = make(chan struct{}), ready }
 
 // Answer ends the wait. It is called once; what the owner has set before may be read
-// after Wait or Join, and when ready is called.
-func (t *Ticket) Answer(err error) {
+// after Wait or Join. It appends to wakes, for Wake.
+func (t *Ticket) Answer(err error, wakes []func()) []func() {
 	t.err = err
 	close(t.done)
 	if t.ready != nil {
-		t.ready()
+		if wake := t.ready(); wake != nil {
+			return append(wakes, wake)
+		}
 	}
+	return wakes
 }
 
-// Answered returns the error that Answer was called with, once ready is called.
-func (t *Ticket) Answered() error { return t.err }
+// Wake follows Answer.
+func Wake(wakes []func()) {
+	for _, wake := range wakes {
+		wake()
+	}
+}
 
 // Abandon notes that the request no longer waits.
 func (t *Ticket) Abandon() { t.abandoned.Store(true) }
@@ -83,11 +92,15 @@ func (t *Ticket) Join(ctx context.Context, sameBody bool) (retry bool, err error
 // Abandoned reports whether the request no longer waits.
 func (t *Ticket) Abandoned() bool { return t.abandoned.Load() }
 
-// Appending is an entry that a spool has accepted and not yet answered.
+// ErrShared: nothing has happened, because a request with the same idempotency key is being
+// stored, and the caller does not want to wait for it.
+var ErrShared = errors.New("a request with this idempotency key is being stored")
+
+// Appending is an entry that a spool has accepted.
 type Appending interface {
-	// Appended returns whether an entry with the same key waits already, or why nothing is known
-	// to be stored. It is called after the answer.
-	Appended() (replayed bool, err error)
+	// Appended waits until the entry is on disk, or ctx ends. replayed reports that an entry with the
+	// same key was there before.
+	Appended(ctx context.Context) (replayed bool, err error)
 	// Abandon notes that nobody waits any more.
 	Abandon()
 }

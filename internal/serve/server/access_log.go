@@ -2,7 +2,6 @@ package server
 
 import (
 	"bytes"
-	"context"
 	"io"
 	"log/slog"
 	"sync"
@@ -13,10 +12,9 @@ import (
 )
 
 const (
-	logPendingMax = 1 << 20               // bytes of lines that wait to be written
-	logWriteAt    = 64 << 10              // bytes that are written at once, also before logEvery is over
-	logEvery      = 20 * time.Millisecond // from one write of fewer bytes to the next
-	logCloseWait  = time.Second           // for the last write
+	logPendingMax = 1 << 20              // bytes of lines that wait to be written
+	logEvery      = 5 * time.Millisecond // from one write to the next
+	logCloseWait  = time.Second          // for the last write
 )
 
 // AccessLog writes a line per request, and lets no request wait for it: lines that cannot be written, or that come faster than they
@@ -26,7 +24,6 @@ type AccessLog struct {
 	handler slog.Handler // writes lines to the log itself
 	lost    atomic.Uint64
 	some    chan struct{} // lines wait
-	many    chan struct{} // logWriteAt bytes wait
 	closing chan struct{}
 	done    chan struct{} // closed when nothing will be written any more
 
@@ -37,9 +34,7 @@ type AccessLog struct {
 
 // NewAccessLog returns a log that writes to out in the format of a handler. The owner must call Close, once.
 func NewAccessLog(out io.Writer, format func(io.Writer) slog.Handler) *AccessLog {
-	l := &AccessLog{
-		out: out, some: make(chan struct{}, 1), many: make(chan struct{}, 1), closing: make(chan struct{}), done: make(chan struct{}),
-	}
+	l := &AccessLog{out: out, some: make(chan struct{}, 1), closing: make(chan struct{}), done: make(chan struct{})}
 	l.handler = format(l)
 	go l.run()
 	return l
@@ -54,21 +49,13 @@ func (l *AccessLog) Write(line []byte) (int, error) {
 		return len(line), nil
 	}
 	if len(l.pending) == 0 {
-		signal(l.some)
+		select {
+		case l.some <- struct{}{}:
+		default: // run has not seen the last one yet
+		}
 	}
 	l.pending = append(l.pending, line...)
-	if len(l.pending) >= logWriteAt {
-		signal(l.many)
-	}
 	return len(line), nil
-}
-
-// signal leaves a signal in c, if there is none yet.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // run writes what is pending until Close.
@@ -83,7 +70,6 @@ func (l *AccessLog) run() {
 		}
 		select {
 		case <-time.After(logEvery - time.Since(last)):
-		case <-l.many:
 		case <-l.closing:
 			closing = true
 		}
@@ -107,72 +93,40 @@ func (l *AccessLog) Close() {
 	}
 }
 
-// accessLine is a line without its time and how long the response has taken.
-type accessLine struct {
-	id, client, method, route, uri, trace string
-	status, bytes                         int
-}
-
-// accessLine returns the line of a request that has been answered.
-func (s *Server) accessLine(ctx *fasthttp.RequestCtx, r *route) accessLine {
-	return accessLine{
-		id: s.id(ctx), client: s.client(ctx), method: string(ctx.Method()), route: r.name, uri: loggedURI(ctx),
-		trace: traceID(&ctx.Request.Header), status: ctx.Response.StatusCode(), bytes: bodySize(&ctx.Response),
-	}
-}
-
-// write writes a line, if the level of the log includes it.
-func (l *AccessLog) write(line *accessLine, took time.Duration) {
-	ctx := context.Background()
-	if !l.handler.Enabled(ctx, slog.LevelInfo) {
+// count counts a request that has been answered, and writes its line if the level of the log includes it.
+func (s *Server) count(ctx *fasthttp.RequestCtx, r *route, took time.Duration) {
+	r.meter.observe(ctx.Response.StatusCode(), took)
+	if s.cfg.AccessLog == nil || !s.cfg.AccessLog.handler.Enabled(s.base, slog.LevelInfo) {
 		return
 	}
 	var room [9]slog.Attr
-	attrs := append(room[:0], slog.String("request_id", line.id), slog.String("client", line.client), slog.String("method", line.method),
-		slog.String("route", line.route), slog.String("uri", line.uri), slog.Int("status", line.status), slog.Int("bytes", line.bytes),
-		slog.Float64("seconds", took.Seconds()))
-	if line.trace != "" {
-		attrs = append(attrs, slog.String("trace_id", line.trace))
+	attrs := append(room[:0], slog.String("request_id", s.id(ctx)), slog.String("client", s.client(ctx)),
+		slog.String("method", string(ctx.Method())), slog.String("route", r.name), slog.String("uri", loggedURI(ctx)),
+		slog.Int("status", ctx.Response.StatusCode()), slog.Int("bytes", bodySize(&ctx.Response)), slog.Float64("seconds", took.Seconds()))
+	if trace := traceID(&ctx.Request.Header); trace != "" {
+		attrs = append(attrs, slog.String("trace_id", trace))
 	}
 	record := slog.NewRecord(time.Now(), slog.LevelInfo, "request", 0)
 	record.AddAttrs(attrs...)
-	_ = l.handler.Handle(ctx, record) // Write does not fail
-}
-
-// logAccess writes the line of a request that has been answered.
-func (s *Server) logAccess(ctx *fasthttp.RequestCtx, r *route, took time.Duration) {
-	if s.cfg.AccessLog != nil {
-		line := s.accessLine(ctx, r)
-		s.cfg.AccessLog.write(&line, took)
-	}
+	_ = s.cfg.AccessLog.handler.Handle(s.base, record) // Write does not fail
 }
 
 // traceID returns the trace id of a request's traceparent (https://www.w3.org/TR/trace-context/); "": it has no valid one.
 func traceID(h *fasthttp.RequestHeader) string {
-	const version, trace, parent, flags = 2, 32, 16, 2
 	text := h.PeekBytes(headerTraceparent)
-	if len(text) < version+trace+parent+flags+3 || string(text[:version]) == "ff" {
+	const size = len("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+	if len(text) < size || len(text) > size && (string(text[:2]) == "00" || text[size] != '-') || string(text[:2]) == "ff" {
 		return ""
 	}
-	if len(text) > version+trace+parent+flags+3 && (string(text[:version]) == "00" || text[version+trace+parent+flags+3] != '-') {
+	version, trace, parent, flags := text[:2], text[3:35], text[36:52], text[53:size]
+	dashes := text[2] == '-' && text[35] == '-' && text[52] == '-'
+	if !dashes || !isHex(version) || !isHex(trace) || !isHex(parent) || !isHex(flags) || isZero(trace) || isZero(parent) {
 		return ""
 	}
-	parts := bytes.SplitN(text, []byte("-"), 5)
-	if len(parts) < 4 || !isHex(parts[0], version) || !isHex(parts[1], trace) || !isHex(parts[2], parent) || !isHex(parts[3], flags) {
-		return ""
-	}
-	if len(bytes.Trim(parts[1], "0")) == 0 || len(bytes.Trim(parts[2], "0")) == 0 {
-		return ""
-	}
-	return string(parts[1])
+	return string(trace)
 }
 
-// isHex reports whether text has n lower-case hexadecimal digits.
-func isHex(text []byte, n int) bool {
-	for _, c := range text {
-		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return len(text) == n
-}
+// isHex reports whether text consists of lower-case hexadecimal digits.
+func isHex(text []byte) bool { return len(bytes.Trim(text, "0123456789abcdef")) == 0 }
+
+func isZero(digits []byte) bool { return len(bytes.Trim(digits, "0")) == 0 }

@@ -83,7 +83,7 @@ func hitAllocatesNothing(t *testing.T, url string, s *Server) {
 		var out []byte
 		inLoop := testing.AllocsPerRun(200, func() {
 			var ok bool
-			if out, _, ok = loop.Answer(out[:0], wire, netip.AddrPort{}); ok {
+			if out, _, ok, _ = loop.Answer(out[:0], wire, 0, netip.AddrPort{}); ok {
 				quick++
 			} else {
 				slow++

@@ -76,45 +76,28 @@ func claimsOf(params []param.Param) []param.Param {
 }
 
 // guard has a route serve only requests that may pass, if it needs a key or a token or there is a rate limit. The others are
-// answered. What must be proved may need waiting.
+// answered. Of paths that need proof, event loops answer POST, but check no JWTs: their keys may have to be fetched.
 func (s *Server) guard(r *route) {
-	open, handle := r.access == Open, r.handle
-	if open && s.rate == nil {
+	if r.access == Open && s.rate == nil {
 		return
 	}
-	s.guardStart(r)
-	r.handle = func(ctx *fasthttp.RequestCtx, wait bool) (quick bool) {
-		if !open && !wait {
-			return false
+	loops, handle := r.access == Open || r.body > 0 && r.access != Token && r.access != Any, r.handle
+	r.handle = func(ctx *fasthttp.RequestCtx, x *loopRequest) (done handled) {
+		if x != nil && !loops {
+			return slow
 		}
-		if !s.admit(ctx, r) {
-			return open
+		done = quick
+		if s.admit(ctx, r) {
+			done = handle(ctx, x)
 		}
-		quick = handle(ctx, wait)
-		if !quick && !wait {
-			s.rate.giveBack(s.rateClient(ctx, "")) // the request comes again
-		}
-		return quick && open
-	}
-}
-
-// guardStart is guard for requests that wait in an event loop. A JWT may need keys to be fetched, which a loop does not wait for.
-func (s *Server) guardStart(r *route) {
-	start := r.start
-	if start == nil || r.access == Token || r.access == Any {
-		r.start = nil
-		return
-	}
-	r.start = func(ctx *fasthttp.RequestCtx, x *loopRequest) (started, bool) {
-		if !s.admit(ctx, r) {
-			return nil, true
-		}
-		w, ok := start(ctx, x)
-		if !ok && s.rate != nil {
+		if done == slow && x != nil && s.rate != nil { // the request comes again
 			who, _ := ctx.UserValue(callerKey{}).(caller)
-			s.rate.giveBack(s.rateClient(ctx, who.name)) // the request comes again
+			s.rate.giveBack(s.rateClient(ctx, who.name))
 		}
-		return w, ok
+		if !loops {
+			return slow
+		}
+		return done
 	}
 }
 

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"bytes"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -57,22 +56,6 @@ func (s *Server) bodyBounds(h *fasthttp.RequestHeader) bodyBounds {
 		return bodyBounds{why: noKey, route: e.write, denied: err}
 	}
 	return bodyBounds{most: e.write.body, why: bodyTooLarge, route: e.write}
-}
-
-// entryOf returns the entry of a request's path, as serve finds it: the path may be
-// percent-encoded, have double slashes, or follow a scheme and a host.
-func (s *Server) entryOf(h *fasthttp.RequestHeader) (*entry, bool) {
-	path, _, _ := bytes.Cut(h.RequestURI(), []byte("?"))
-	if e, ok := s.routes[string(path)]; ok {
-		return e, true
-	}
-	uri := fasthttp.AcquireURI()
-	defer fasthttp.ReleaseURI(uri)
-	if uri.Parse(h.Host(), h.RequestURI()) != nil {
-		return nil, false
-	}
-	e, ok := s.routes[string(uri.Path())]
-	return e, ok
 }
 
 // chunked is the length of a body that comes in chunks.
@@ -169,7 +152,8 @@ func (s *Server) refuseBody(ctx *fasthttp.RequestCtx, b bodyBounds) {
 	default:
 		s.problem(ctx, bodyTooLarge, sizeDetail(b.most))
 	}
-	s.restrict(ctx, s.routes[string(ctx.Path())])
+	e, _ := s.entryOf(&ctx.Request.Header)
+	s.restrict(ctx, e)
 	s.cors(ctx, nil)
 	ctx.SetConnectionClose()
 	if c := connOf(ctx); c != nil {

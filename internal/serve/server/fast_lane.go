@@ -44,7 +44,7 @@ func (s *Server) openFastLane(l *listener) error {
 		Socket: socket,
 		Shared: l.passed,
 		Loops:  loops,
-		Answerer: func(known func(*front.Later)) front.Answerer {
+		Answerer: func(known func(*front.Later) func()) front.Answerer {
 			return newAnswerer(s.live, s.cfg.HeaderBytes, known)
 		},
 		Gate:         l,
@@ -174,7 +174,7 @@ func (c *conn) resume(p []byte) (int, error) {
 type answerer struct {
 	live   *live
 	stripe uint64 // of underway
-	known  func(*front.Later)
+	known  func(*front.Later) (wake func())
 	now    *loopRequest   // of the request that is being answered
 	free   []*loopRequest // of requests that have been
 	source bytes.Reader
@@ -188,7 +188,7 @@ type answerer struct {
 }
 
 // newAnswerer returns one that calls known when a request need not wait any more.
-func newAnswerer(l *live, headerBytes int, known func(*front.Later)) *answerer {
+func newAnswerer(l *live, headerBytes int, known func(*front.Later) (wake func())) *answerer {
 	a := &answerer{live: l, stripe: l.answerers.Add(1) % stripes, known: known}
 	a.now = a.newRequest()
 	a.in = bufio.NewReaderSize(&a.source, headerBytes)
@@ -198,33 +198,36 @@ func newAnswerer(l *live, headerBytes int, known func(*front.Later)) *answerer {
 }
 
 // Answer implements front.Answerer.
-func (a *answerer) Answer(dst, request []byte, peer netip.AddrPort) (response []byte, keep, ok bool) {
+func (a *answerer) Answer(dst, request []byte, body int, peer netip.AddrPort) (response []byte, keep, ok bool, later *front.Later) {
 	x := a.now
-	if !a.parse(x, request, 0, peer) {
-		return dst, false, false
+	if !a.parse(x, request, body, peer) {
+		return dst, false, false, nil
 	}
-	s := a.live.enter(a.stripe)
-	defer func() {
-		x.forget()
-		s.leave(a.stripe)
-	}()
-	if !s.serveQuick(x) {
-		return dst, false, false
+	x.server = a.live.enter(a.stripe)
+	switch x.server.serveLoop(x) {
+	case begins:
+		a.now = a.newRequest()
+		return dst, false, false, &x.later
+	case quick:
+		at := arrival(&x.ctx)
+		response, keep, ok = a.conclude(dst, x, at)
+		again := x.page != (feed.CachedPage{}) && a.live.rate == nil && x.server.cfg.AccessLog == nil
+		if ok && again && x.ctx.Response.StatusCode() == fasthttp.StatusOK {
+			a.remember(x, request, response[len(dst):], keep)
+		}
+	default:
+		response = dst
 	}
-	if response, keep, ok = a.write(dst, x, arrival(&x.ctx)); !ok {
-		return dst, false, false
-	}
-	if x.conn.page != (feed.CachedPage{}) && x.ctx.Response.StatusCode() == fasthttp.StatusOK && a.live.rate == nil {
-		a.remember(s, x, request, response[len(dst):], keep)
-	}
-	return response, keep, true
+	x.end()
+	return response, keep, ok, nil
 }
 
 // parse reads a request whose last bytes are its body. It reports whether that is all of it.
 func (a *answerer) parse(x *loopRequest, request []byte, body int, peer netip.AddrPort) bool {
-	a.source.Reset(request[:len(request)-body])
+	head := len(request) - body
+	a.source.Reset(request[:head])
 	a.in.Reset(&a.source)
-	x.conn = loopConn{peer: peer}
+	x.conn.peer = peer
 	ctx := &x.ctx
 	ctx.Init2(&x.conn, discardLogger{}, false)
 	ctx.Request.Reset()
@@ -236,9 +239,39 @@ func (a *answerer) parse(x *loopRequest, request []byte, body int, peer netip.Ad
 		return false
 	}
 	if h.IsPost() {
-		ctx.Request.SetBodyRaw(request[len(request)-body:])
+		ctx.Request.SetBodyRaw(request[head:])
 	}
 	return !h.IsPost() || h.ContentLength() == body
+}
+
+// serveLoop is serve in an event loop.
+func (s *Server) serveLoop(x *loopRequest) handled {
+	ctx := &x.ctx
+	e, ok := s.entryOf(&ctx.Request.Header)
+	if !ok || !s.hosts.serve(ctx.Host()) {
+		return slow
+	}
+	x.entry, x.route = e, e.read
+	if ctx.IsPost() {
+		if _, refused := s.refuses(&ctx.Request.Header); refused {
+			return slow
+		}
+		x.route = e.write
+	}
+	if x.route == nil {
+		return slow
+	}
+	if s.draining.Load() {
+		ctx.SetConnectionClose()
+	}
+	return x.route.handle(ctx, x)
+}
+
+// conclude completes and counts the response of a request, and appends it to dst. date is its Date.
+func (a *answerer) conclude(dst []byte, x *loopRequest, date time.Time) (response []byte, keep, ok bool) {
+	x.server.finish(&x.ctx, x.entry)
+	x.server.count(&x.ctx, x.route, time.Since(arrival(&x.ctx)))
+	return a.write(dst, x, date)
 }
 
 // write appends the response of a request to dst.
@@ -278,32 +311,6 @@ func (a *answerer) stamp(response []byte, now time.Time) {
 	}
 }
 
-// serveQuick is serve for a request that needs no waiting. Otherwise it returns false, and nothing has been counted.
-func (s *Server) serveQuick(x *loopRequest) bool {
-	ctx := &x.ctx
-	e, ok := s.routes[string(ctx.Path())]
-	if !ok || e.read == nil || !s.hosts.serve(ctx.Host()) {
-		return false
-	}
-	if s.draining.Load() {
-		ctx.SetConnectionClose()
-	}
-	if !e.read.handle(ctx, false) {
-		return false
-	}
-	x.route = e.read
-	s.conclude(x, e)
-	return true
-}
-
-// conclude completes and counts the response of a request.
-func (s *Server) conclude(x *loopRequest, e *entry) {
-	s.finish(&x.ctx, e)
-	took := time.Since(arrival(&x.ctx))
-	x.route.meter.observe(x.ctx.Response.StatusCode(), took)
-	s.logAccess(&x.ctx, x.route, took)
-}
-
 // arrival returns when a request had arrived.
 func arrival(ctx *fasthttp.RequestCtx) time.Time {
 	if at := ctx.Time(); !at.IsZero() {
@@ -321,11 +328,10 @@ func (s *sink) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// loopConn is the connection of a request in an event loop, of which handlers only use what follows.
+// loopConn is the connection of a request in an event loop, which handlers do not use but for its address.
 type loopConn struct {
 	net.Conn
 	peer netip.AddrPort
-	page feed.CachedPage // in the response; the zero value: none
 }
 
 // RemoteAddr implements net.Conn.

@@ -3,7 +3,6 @@ package server
 import (
 	"bytes"
 	"hash/maphash"
-	"net/netip"
 	"time"
 	"weak"
 
@@ -32,10 +31,7 @@ type repeat struct {
 	server   weak.Pointer[Server]
 	meter    *meter
 	page     feed.Repeat
-	until    time.Time  // when the Date changes
-	log      *AccessLog // nil: none
-	line     accessLine // for log, but for the client
-	newID    bool       // the line needs an id of its own
+	until    time.Time // when the Date changes
 }
 
 // slot returns where a request may be remembered.
@@ -45,11 +41,11 @@ func (r *repeats) slot(request []byte) (*repeat, uint64) {
 }
 
 // Repeat implements front.Answerer.
-func (a *answerer) Repeat(dst, request []byte, peer netip.AddrPort) (response []byte, keep, ok bool) {
-	return a.repeat(dst, request, peer, time.Now())
+func (a *answerer) Repeat(dst, request []byte) (response []byte, keep, ok bool) {
+	return a.repeat(dst, request, time.Now())
 }
 
-func (a *answerer) repeat(dst, request []byte, peer netip.AddrPort, now time.Time) (response []byte, keep, ok bool) {
+func (a *answerer) repeat(dst, request []byte, now time.Time) (response []byte, keep, ok bool) {
 	r, hash := a.repeats.slot(request)
 	if r.hash != hash || len(r.bytes) == 0 || !bytes.Equal(r.bytes[:r.response], request) {
 		return dst, false, false
@@ -61,33 +57,21 @@ func (a *answerer) repeat(dst, request []byte, peer netip.AddrPort, now time.Tim
 		return dst, false, false
 	}
 	dst = append(dst, r.bytes[r.response:]...)
-	took := time.Since(now)
-	r.meter.observe(200, took)
-	if r.log != nil {
-		line := r.line
-		line.client = peer.Addr().String()
-		if r.newID {
-			line.id = a.live.ids.next()
-		}
-		r.log.write(&line, took)
-	}
+	r.meter.observe(200, time.Since(now))
 	return dst, r.keep, true
 }
 
-// remember keeps the response to the last request, a page that s has found.
-func (a *answerer) remember(s *Server, x *loopRequest, request, response []byte, keep bool) {
+// remember keeps the response to the last request, a page.
+func (a *answerer) remember(x *loopRequest, request, response []byte, keep bool) {
 	r, hash := a.repeats.slot(request)
 	again := r.hash == hash
 	r.hash, r.bytes = hash, r.bytes[:0]
-	if !again || len(request)+len(response) > repeatMax || s.cfg.AccessLog != nil && len(s.cfg.Proxies) > 0 {
+	if !again || len(request)+len(response) > repeatMax {
 		return
 	}
 	r.bytes = append(append(r.bytes, request...), response...)
 	r.response, r.keep = len(request), keep
 	now := arrival(&x.ctx)
-	r.server, r.meter, r.page = weak.Make(s), x.route.meter, x.conn.page.Repeat(now)
-	if r.log = s.cfg.AccessLog; r.log != nil {
-		r.line, r.newID = s.accessLine(&x.ctx, x.route), !isID(x.ctx.Request.Header.PeekBytes(headerRequestID))
-	}
+	r.server, r.meter, r.page = weak.Make(x.server), x.route.meter, x.page.Repeat(now)
 	r.until = now.Add(time.Second - time.Duration(now.Nanosecond()))
 }

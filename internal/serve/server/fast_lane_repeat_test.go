@@ -33,7 +33,7 @@ func TestFastLaneRepeats(t *testing.T) {
 	}
 	variants := laneVariants(t)
 	if testing.Short() {
-		variants = map[string]func(*Config){"origins": variants["origins"], "rate": variants["rate"], "access log": variants["access log"]}
+		variants = map[string]func(*Config){"origins": variants["origins"], "rate": variants["rate"]}
 	}
 	variants["none"] = nil
 	for name, change := range variants {
@@ -65,7 +65,7 @@ func newRepeater(t *testing.T, change func(*Config)) (*repeater, *lane) {
 // answer has a request answered, and returns the response and when it was.
 func (r *repeater) answer(request string) (response string, at time.Time) {
 	r.t.Helper()
-	text, _, ok := r.Answer(nil, []byte(request), netip.MustParseAddrPort("127.0.0.1:1"))
+	text, _, ok, _ := r.Answer(nil, []byte(request), 0, netip.MustParseAddrPort("127.0.0.1:1"))
 	if !ok {
 		r.t.Fatalf("%q was not answered", request)
 	}
@@ -79,7 +79,7 @@ func (r *repeater) answer(request string) (response string, at time.Time) {
 // repeats reports whether the request is answered as before, at a time.
 func (r *repeater) repeats(request string, at time.Time) bool {
 	r.t.Helper()
-	_, _, ok := r.repeat(nil, []byte(request), netip.AddrPort{}, at)
+	_, _, ok := r.repeat(nil, []byte(request), at)
 	return ok
 }
 
@@ -101,7 +101,7 @@ func TestRepeat(t *testing.T) {
 		}
 		want, at := r.answer(request)
 		before := l.current.Load().routes["/list"].read.meter.statuses[2].codes[0].Load()
-		got, keep, ok := r.repeat([]byte("before"), []byte(request), netip.AddrPort{}, at)
+		got, keep, ok := r.repeat([]byte("before"), []byte(request), at)
 		if !ok || l.comparable(string(got)) != l.comparable("before"+want) || keep != (name != "close") {
 			t.Errorf("%s: repeated as %q, %v, %v, want %q", name, got, keep, ok, want)
 		}

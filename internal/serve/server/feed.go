@@ -40,25 +40,23 @@ func newFeedHandler(s *Server, r FeedRoute) *feedHandler {
 }
 
 // serve is a handler. It needs no waiting for a page of a window.
-func (h *feedHandler) serve(ctx *fasthttp.RequestCtx, wait bool) (quick bool) {
+func (h *feedHandler) serve(ctx *fasthttp.RequestCtx, x *loopRequest) handled {
 	var args [paramsMax]string
 	r, problem := h.parse(ctx, args[:0])
 	fields, err := fieldsOf(ctx, h.columns)
 	events := asksForEvents(ctx)
 	if problem == "" && err == nil && !events {
 		if p, ok := h.feed.Now(arrival(ctx), r, quickBytes); ok {
-			if c, ok := ctx.Conn().(*loopConn); ok {
-				c.page = p.Cached
+			if x != nil {
+				x.page = p.Cached
 			}
 			p.Select(fields)
 			h.write(ctx, &r, &p, fields)
-			return true
+			return quick
 		}
 	}
-	if !wait {
-		return false
-	}
 	switch {
+	case x != nil:
 	case problem != "":
 		h.server.problem(ctx, badRequest, problem)
 	case err != nil:
@@ -68,7 +66,7 @@ func (h *feedHandler) serve(ctx *fasthttp.RequestCtx, wait bool) (quick bool) {
 	default:
 		h.servePage(ctx, &r, fields)
 	}
-	return false
+	return slow
 }
 
 // servePage responds with a page that may have to be waited for.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -238,27 +239,55 @@ func serveUntil(tb testing.TB, s *Server) (address string, stop context.CancelFu
 	return ln.Addr().String(), stop
 }
 
-// TestBoundsFollowThePath: the bounds of a body are those of the path at which it is served.
-func TestBoundsFollowThePath(t *testing.T) {
+// TestOnlyAsWritten: a path is served only in the spelling of the configuration, which rules of a proxy in front are about.
+func TestOnlyAsWritten(t *testing.T) {
 	t.Parallel()
 	s := New(Config{Streams: []StreamRoute{openStream(t, &streamSink{})}, Probes: &Probes{}, Log: slog.New(slog.DiscardHandler)})
-	for _, uri := range []string{"/things", "/%74hings", "/things?a", "/a/../things", "http://a/things#b"} {
+	spelling := regexp.MustCompile(`^((?i:https?)://[^/?#]*)?(/things|/hello)(\?.*)?$`)
+	for _, target := range []string{"/things", "/things?a", "/things?a#b", "http://a/things?/b", "HTTPS://a:80/things"} {
 		var header fasthttp.RequestHeader
-		header.SetRequestURI(uri)
-		if got, _ := s.entryOf(&header); got == nil {
-			t.Errorf("%s is not served", uri)
+		header.SetRequestURI(target)
+		if got, _ := s.entryOf(&header); got == nil || !spelling.MatchString(target) {
+			t.Errorf("%s is not served", target)
 		}
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		parts := rapid.SliceOfN(rapid.SampledFrom([]string{
-			"/", "//", "things", "%74hings", "t%68ings", "hello", "..", ".", "?", "#", "http://a", "://", "@", "%2f", "%2F", "%", "\\", "a", "b=c",
+			"/", "//", "things", "%74hings", "t%68ings", "hello", "..", ".", "?", "#", "http://a", "x://a", "://", "@", "%2f", "%2F", "%", "\\", "a", "b=c",
 		}), 1, 6).Draw(t, "parts")
 		var ctx fasthttp.RequestCtx
 		ctx.Request.Header.SetRequestURI(strings.Join(parts, ""))
 		ctx.Request.Header.SetHost(rapid.SampledFrom([]string{"a", "", "b:1"}).Draw(t, "host"))
 		got, _ := s.entryOf(&ctx.Request.Header)
-		if want := s.routes[string(ctx.Path())]; got != want {
-			t.Fatalf("%s is served as %s, and has other bounds", ctx.RequestURI(), ctx.Path())
+		want := spelling.FindSubmatch(ctx.RequestURI())
+		switch {
+		case want == nil && got != nil, want != nil && got != s.routes[string(want[2])]:
+			t.Fatalf("%s is served: %t", ctx.RequestURI(), got != nil)
+		case got != nil && string(ctx.URI().PathOriginal()) != string(want[2]):
+			t.Fatalf("the parameters of %s are those of %s", ctx.RequestURI(), ctx.URI().PathOriginal())
 		}
 	})
+}
+
+// TestOtherSpellings: both lanes answer other spellings of a path with 404.
+func TestOtherSpellings(t *testing.T) {
+	t.Parallel()
+	for _, loops := range []int{1, -1} {
+		url, _ := start(t, &rows{n: 10}, func(c *Config) { c.Loops = loops })
+		for target, want := range map[string]string{
+			"/alias/list": "200", "http://b/alias/list": "200", "//alias/list": "404", "/alias//list": "404", "/./alias/list": "404",
+			"/alias/./list": "404", "/x/../alias/list": "404", "/%61lias/list": "404", "/alias%2flist": "404", "/%2falias/list": "404",
+			"/alias/list/": "404", "/alias/list/.": "404", "/alias/list%20": "404", "/alias/list#a": "404", "x/y://b/alias/list": "400",
+			"foo://b/alias/list": "404",
+		} {
+			for range 2 { // the second time from memory
+				if got := raw(t, url, "GET "+target+" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"); !strings.HasPrefix(got, want) {
+					t.Errorf("loops %d, %s: %s, want %s", loops, target, got, want)
+				}
+			}
+		}
+		if got := raw(t, url, "GET //b/alias/list HTTP/1.0\r\n\r\n"); !strings.HasPrefix(got, "404") {
+			t.Errorf("loops %d, a host in place of a segment: %s", loops, got)
+		}
+	}
 }

@@ -211,13 +211,13 @@ type DownRoute struct {
 
 // addDown adds the routes of a part that cannot be served yet.
 func (s *Server) addDown(d DownRoute) {
-	handle := func(ctx *fasthttp.RequestCtx) {
+	handle := waiting(func(ctx *fasthttp.RequestCtx) {
 		s.problem(ctx, notStarted, "this path cannot be served yet: its database does not answer, or rejects it; the log and /readyz of the "+
 			"admin listener say why")
 		ctx.Response.Header.Set("Retry-After", retryText(d.Retry()))
-	}
+	})
 	if len(d.Reads) > 0 {
-		s.addRead(d.Reads, d.Access, waiting(handle)).coded = s.compressor != nil
+		s.addRead(d.Reads, d.Access, handle).coded = s.compressor != nil
 	}
 	if len(d.Writes) > 0 {
 		s.addWrite(d.Writes, d.Access, s.cfg.BodyBytes, handle)

@@ -57,18 +57,18 @@ func (s *Server) addPopup(r PopupRoute) {
 	for path, answer := range map[string]func(context.Context, string, string, time.Time) error{
 		"/click": r.Popup.Click, "/dismiss": r.Popup.Dismiss, "/convert": r.Popup.Convert,
 	} {
-		s.addWrite([]string{r.Path + path}, Open, answerBytesMax, h.answered(answer)) // the show token is the key
+		s.addWrite([]string{r.Path + path}, Open, answerBytesMax, waiting(h.answered(answer))) // the show token is the key
 	}
 }
 
 // serve is a handler of GET. It needs no waiting to answer that there is no popup for a user whose state is known.
-func (h *popupHandler) serve(ctx *fasthttp.RequestCtx, wait bool) (quick bool) {
-	if !wait && (ctx.IsHead() || h.Identity != nil) {
-		return false
+func (h *popupHandler) serve(ctx *fasthttp.RequestCtx, x *loopRequest) handled {
+	if x != nil && (ctx.IsHead() || h.Identity != nil) {
+		return slow
 	}
 	if ctx.IsHead() { // a show changes the state
 		h.server.otherMethod(ctx, h.entry)
-		return false
+		return slow
 	}
 	attributes := h.Popup.Attributes()
 	defer h.Popup.Release(attributes)
@@ -78,18 +78,19 @@ func (h *popupHandler) serve(ctx *fasthttp.RequestCtx, wait bool) (quick bool) {
 		now, err = h.now(ctx)
 	}
 	switch {
-	case wait && err != nil:
+	case x == nil && err != nil:
 		h.fail(ctx, err)
-	case wait:
-		return h.ask(ctx, key, attributes, now) && h.Identity == nil
-	case err == nil:
-		answer, known := h.Popup.Now(key, attributes, now)
-		if known {
-			h.nothing(ctx, &answer)
+	case x == nil:
+		if h.ask(ctx, key, attributes, now) && h.Identity == nil {
+			return quick
 		}
-		return known
+	case err == nil:
+		if answer, known := h.Popup.Now(key, attributes, now); known {
+			h.nothing(ctx, &answer)
+			return quick
+		}
 	}
-	return false
+	return slow
 }
 
 // ask responds with a decision that may have to be waited for, and reports whether it was known

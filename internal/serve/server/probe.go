@@ -40,10 +40,10 @@ func (s *Server) addProbes(probes Probes) {
 }
 
 // hello is the handler of the empty endpoint.
-func (p *prober) hello(ctx *fasthttp.RequestCtx, _ bool) (quick bool) {
+func (p *prober) hello(ctx *fasthttp.RequestCtx, _ *loopRequest) handled {
 	ctx.Response.Header.SetContentTypeBytes(typeText)
 	ctx.Response.AppendBodyString("hello world!!")
-	return true
+	return quick
 }
 
 // database runs one trivial statement through the pool.

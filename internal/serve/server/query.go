@@ -28,7 +28,7 @@ type queryHandler struct {
 }
 
 // serve is a handler. It needs no waiting for a cached answer.
-func (h *queryHandler) serve(ctx *fasthttp.RequestCtx, wait bool) (quick bool) {
+func (h *queryHandler) serve(ctx *fasthttp.RequestCtx, x *loopRequest) handled {
 	var room [paramsMax]string
 	args, err := h.arguments(ctx, room[:0])
 	var fields feed.Fields
@@ -38,17 +38,17 @@ func (h *queryHandler) serve(ctx *fasthttp.RequestCtx, wait bool) (quick bool) {
 	if err == nil {
 		if a, ok := h.query.Now(arrival(ctx), args, quickBytes); ok {
 			h.write(ctx, a, query.FromMemory, fields)
-			return true
+			return quick
 		}
 	}
 	switch {
-	case !wait:
+	case x != nil:
 	case err != nil:
 		h.fail(ctx, err)
 	default:
 		h.ask(ctx, args, fields)
 	}
-	return false
+	return slow
 }
 
 // ask responds with an answer that may have to be waited for.

@@ -46,10 +46,10 @@ func newLanes(t *testing.T, cfg Config) *bothLanes {
 func (l *bothLanes) quick(t *testing.T, target string, lines ...string) (response answer, ok bool) {
 	t.Helper()
 	text := "GET " + target + " HTTP/1.1\r\nHost: a.example\r\n" + strings.Join(append(lines, ""), "\r\n") + "\r\n"
-	if !front.Plain([]byte(text)) {
+	if _, _, plain := front.Plain([]byte(text)); !plain {
 		t.Fatalf("%q is not plain", text)
 	}
-	raw, keep, ok := l.answerer.Answer([]byte("before"), []byte(text), l.peer)
+	raw, keep, ok, _ := l.answerer.Answer([]byte("before"), []byte(text), 0, l.peer)
 	if !ok {
 		if string(raw) != "before" {
 			t.Errorf("%s: %q is left of a response", target, raw)
@@ -115,7 +115,8 @@ func quickConfig(t *testing.T, change func(*Config)) Config {
 	campaign.Target = "age > 99"
 	route := popupRouteOf(t, popup.Config{Store: popup.NewMemory(10, nil)}, campaign)
 	cfg := probing(nil)
-	cfg.Document, cfg.Compressed, cfg.HeaderBytes, cfg.Popup = []byte(`{"openapi":"3.1.0"}`), 1<<20, 8192, &route
+	cfg.Compressed, cfg.HeaderBytes, cfg.Popup = 1<<20, 8192, &route
+	cfg.Files = []File{{Path: "/openapi.json", Type: "application/json", Read: func() []byte { return []byte(`{"openapi":"3.1.0"}`) }}}
 	cfg.Feeds = []FeedRoute{{Paths: []string{"/list", "/alias"}, Feed: f, Columns: feed.Columns{"id", "name"}}}
 	cfg.Queries = []QueryRoute{
 		{Paths: []string{"/q"}, Query: cached, Columns: feed.Columns{"id", "of"}, Caching: SharedCaching{MaxAge: time.Minute}},
@@ -511,14 +512,14 @@ func TestAwaitRetiredOfLoops(t *testing.T) {
 	t.Parallel()
 	l := newLanes(t, probing(nil))
 	began, end := make(chan struct{}), make(chan struct{})
-	l.server.routes["/hello"].read.handle = func(*fasthttp.RequestCtx, bool) bool {
+	l.server.routes["/hello"].read.handle = func(*fasthttp.RequestCtx, *loopRequest) handled {
 		close(began)
 		<-end
-		return false
+		return slow
 	}
 	answered := make(chan bool)
 	go func() {
-		_, _, ok := l.answerer.Answer(nil, []byte("GET /hello HTTP/1.1\r\nHost: a\r\n\r\n"), l.peer)
+		_, _, ok, _ := l.answerer.Answer(nil, []byte("GET /hello HTTP/1.1\r\nHost: a\r\n\r\n"), 0, l.peer)
 		answered <- ok
 	}()
 	<-began

@@ -106,10 +106,10 @@ func (s *Server) cors(ctx *fasthttp.RequestCtx, e *entry) {
 	}
 }
 
-// loggedURI returns the path of a request and the parameters that select a page. The values
+// loggedURI returns the path of a request as written, and the parameters that select a page. The values
 // of others may be tokens. They are left out, and "…" stands for them.
 func loggedURI(ctx *fasthttp.RequestCtx) string {
-	uri := append([]byte(nil), ctx.Path()...)
+	uri := append([]byte(nil), ctx.URI().PathOriginal()...)
 	separator, hidden := byte('?'), false
 	for name, value := range ctx.QueryArgs().All() {
 		switch string(name) {

@@ -41,7 +41,7 @@ type Config struct {
 	Streams      []StreamRoute
 	Down         []DownRoute     // parts that cannot be served yet
 	Probes       *Probes         // nil: none
-	Document     []byte          // OpenAPI, at /openapi.json; nil: none
+	Files        []File          // served to everybody
 	Keys         []string        // bearer keys of the write paths; none: no key is required
 	ReadKeys     []string        // bearer keys of feeds and queries
 	Tokens       *token.Verifier // of JWTs; nil: no path requires one
@@ -84,6 +84,14 @@ type QueryRoute struct {
 	Caching  SharedCaching // with Access Open
 }
 
+// File is served to everybody, like a file.
+type File struct {
+	Path   string
+	Type   string        // the Content-Type
+	Policy string        // the Content-Security-Policy; "": none
+	Read   func() []byte // returns the content at once; safe for concurrent use
+}
+
 // Server is the public listener. Use New, then Run once. Next and Switch replace its routes
 // while it runs.
 type Server struct {
@@ -120,21 +128,28 @@ type route struct {
 	cookie string        // may carry the key or the JWT; "": none
 	claims []param.Param // that requests need
 	handle handler
-	start  starter // nil: only the regular server answers what has to wait
 	meter  *meter
 }
 
-// handler responds to a request, and returns true if that has needed no waiting. With wait false, it responds only then;
-// otherwise it has neither counted anything nor changed the response.
-type handler func(ctx *fasthttp.RequestCtx, wait bool) (quick bool)
+// handler responds to a request. In an event loop, which must not wait, x is not nil, and ctx is x's.
+type handler func(ctx *fasthttp.RequestCtx, x *loopRequest) handled
+
+// handled is what a handler has done.
+type handled uint8
+
+const (
+	slow   handled = iota // it responds only in the regular server; in a loop nothing was counted, and the response is as it was
+	quick                 // it has responded, or would have begun in a loop
+	begins                // in a loop: x.wait responds later, and the body is not used any more
+)
 
 // waiting returns the handler for a function that may always have to wait.
 func waiting(handle func(*fasthttp.RequestCtx)) handler {
-	return func(ctx *fasthttp.RequestCtx, wait bool) bool {
-		if wait {
+	return func(ctx *fasthttp.RequestCtx, x *loopRequest) handled {
+		if x == nil {
 			handle(ctx)
 		}
-		return false
+		return slow
 	}
 }
 
@@ -180,8 +195,8 @@ func newGeneration(l *live, cfg Config) *Server {
 	if cfg.Probes != nil {
 		s.addProbes(*cfg.Probes)
 	}
-	if cfg.Document != nil {
-		s.addDocument(cfg.Document)
+	for _, f := range cfg.Files {
+		s.addFile(f)
 	}
 	for _, f := range cfg.Feeds {
 		r := s.addRead(f.Paths, f.Access, newFeedHandler(s, f).serve)
@@ -195,9 +210,7 @@ func newGeneration(l *live, cfg Config) *Server {
 		r.coded = s.compressor != nil && q.Query.Caches()
 	}
 	for _, c := range cfg.Streams {
-		h := newStreamHandler(s, c)
-		r := s.addWrite(c.Paths, max(c.Access, Key), c.Limits.Bytes, h.serve)
-		r.claims, r.start = c.Schema.Claims(), h.start
+		s.addWrite(c.Paths, max(c.Access, Key), c.Limits.Bytes, newStreamHandler(s, c).serve).claims = c.Schema.Claims()
 	}
 	if cfg.Popup != nil {
 		s.addPopup(*cfg.Popup)
@@ -234,34 +247,34 @@ func (s *Server) addRead(paths []string, access Access, handle handler) *route {
 
 // addWrite serves POST at several paths, counted under "POST " and the first. A body that declares more than body bytes is
 // refused before it is read, and a chunked one when more have arrived.
-func (s *Server) addWrite(paths []string, access Access, body int, handle func(*fasthttp.RequestCtx)) *route {
+func (s *Server) addWrite(paths []string, access Access, body int, handle handler) *route {
 	if access == Key && len(s.keys) == 0 {
 		access = keyless
 	}
-	r := &route{name: "POST " + paths[0], body: body, access: access, keys: s.keys, handle: waiting(handle)}
+	r := &route{name: "POST " + paths[0], body: body, access: access, keys: s.keys, handle: handle}
 	for _, path := range paths {
 		s.entry(path).setWrite(r)
 	}
 	return r
 }
 
-// documentPath is where the OpenAPI document is served.
-const documentPath = "/openapi.json"
-
-// addDocument serves the OpenAPI document to everybody.
-func (s *Server) addDocument(text []byte) {
-	tag := feed.AppendETag(nil, xxhash.Sum64(text))
-	s.addRead([]string{documentPath}, Open, func(ctx *fasthttp.RequestCtx, _ bool) (quick bool) {
+func (s *Server) addFile(f File) {
+	s.addRead([]string{f.Path}, Open, func(ctx *fasthttp.RequestCtx, _ *loopRequest) handled {
+		text := f.Read()
+		tag := feed.AppendETag(nil, xxhash.Sum64(text))
 		header := &ctx.Response.Header
 		header.SetCanonical(headerETag, tag)
 		header.SetCanonical(headerCacheControl, []byte("no-cache"))
+		if f.Policy != "" {
+			header.Set("Content-Security-Policy", f.Policy)
+		}
 		if unchanged(&ctx.Request.Header, tag) {
 			ctx.SetStatusCode(fasthttp.StatusNotModified)
-			return true
+			return quick
 		}
-		header.SetContentTypeBytes(typeJSON)
+		header.SetContentType(f.Type)
 		ctx.Response.SetBodyRaw(text)
-		return true
+		return quick
 	})
 }
 
@@ -348,8 +361,8 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		}
 		began = time.Now()
 	}
-	r, quick := s.unknown, false
-	e, ok := s.routes[string(ctx.Path())]
+	r, done := s.unknown, slow
+	e, ok := s.entryOf(&ctx.Request.Header)
 	switch {
 	case !s.hosts.serve(ctx.Host()):
 		s.problem(ctx, wrongHost, wrongHostDetail)
@@ -357,21 +370,19 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		s.problem(ctx, notFound, "there is nothing at this path")
 	case e.read != nil && (ctx.IsGet() || ctx.IsHead()):
 		r = e.read
-		quick = r.handle(ctx, true)
+		done = r.handle(ctx, nil)
 	case e.write != nil && ctx.IsPost():
 		r = e.write
-		r.handle(ctx, true)
+		done = r.handle(ctx, nil)
 	default:
 		r = s.other(ctx, e)
 		s.otherMethod(ctx, e)
 	}
 	s.finish(ctx, e)
 	if c := connOf(ctx); c != nil {
-		c.stay.answered(quick || r.start != nil && startable(&ctx.Request.Header))
+		c.stay.answered(done == quick)
 	}
-	took := time.Since(began)
-	r.meter.observe(ctx.Response.StatusCode(), took)
-	s.logAccess(ctx, r, took)
+	s.count(ctx, r, time.Since(began))
 }
 
 // finish completes the response of a path. e is nil if the path is not known.

@@ -31,14 +31,11 @@ type StreamRoute struct {
 	Unreadable func()
 }
 
-// Stream stores the records of requests. Its methods may be called concurrently.
+// Stream stores the records of requests. Its method may be called concurrently.
 type Stream interface {
-	// Store makes a request's records as safe as the receipt says. Its errors are those of
-	// stream.Stream's Commit and Accept. It keeps no part of the HTTP request.
-	Store(ctx context.Context, r stream.Request) (stream.Receipt, error)
-	// Begin is Store without waiting. If w is not nil, the request waits: ready is called once, perhaps before Begin returns, when
-	// w has the results. If the error is stream.ErrShared, nothing has happened, and only Store can answer the request.
-	Begin(r stream.Request, ready func()) (receipt stream.Receipt, w stream.Waiting, err error)
+	// Begin makes a request's records as safe as the receipt says, which w has if it is not nil. See stream.Stream and its errors. It
+	// keeps no part of the HTTP request.
+	Begin(ctx context.Context, r stream.Request, ready func() (wake func())) (receipt stream.Receipt, w stream.Waiting, err error)
 }
 
 // streamHandler serves one stream.
@@ -53,60 +50,55 @@ func newStreamHandler(s *Server, r StreamRoute) *streamHandler {
 	return &streamHandler{server: s, route: r, deadlines: newSharedDeadline(s.base, r.Timeout)}
 }
 
-func (h *streamHandler) serve(ctx *fasthttp.RequestCtx) {
+// serve is a handler.
+func (h *streamHandler) serve(ctx *fasthttp.RequestCtx, x *loopRequest) handled {
+	var ready func() (wake func())
+	if x != nil {
+		ready = x.ready
+	}
+	fits := slow
+	if header := &ctx.Request.Header; x != nil || !large(header) && len(header.ContentEncoding()) == 0 {
+		fits = quick
+	}
 	now := time.Now()
 	r, ok := h.read(ctx, now)
 	if !ok {
-		return
+		return fits
 	}
-	receipt, err := h.route.Stream.Store(h.deadlines.Context(now), r)
-	h.answer(ctx, &receipt, err, r.Key != "")
-}
-
-// start is serve in an event loop.
-func (h *streamHandler) start(ctx *fasthttp.RequestCtx, x *loopRequest) (started, bool) {
-	r, ok := h.read(ctx, time.Now())
-	if !ok {
-		return nil, true
-	}
-	receipt, w, err := h.route.Stream.Begin(r, x.ready)
+	wait := h.deadlines.Context(now)
+	receipt, w, err := h.route.Stream.Begin(wait, r, ready)
 	switch {
+	case w != nil && x != nil:
+		x.later.Limit, x.wait = h.route.Timeout, &streamWait{h, w, r.Key != ""}
+		return begins
 	case w != nil:
-		x.later.Limit = h.route.Timeout
-		return &streamWait{h, w, r.Key != ""}, true
-	case errors.Is(err, stream.ErrShared):
-		return nil, false
+		receipt, err = w.Receipt(wait)
+	case errors.Is(err, queue.ErrShared):
+		return slow
 	}
 	h.answer(ctx, &receipt, err, r.Key != "")
-	return nil, true
+	return fits
 }
 
 // streamWait is a request of an event loop whose records are being stored.
 type streamWait struct {
-	handler *streamHandler
+	*streamHandler
 	stream.Waiting
 	keyed bool
 }
 
-// respond implements started.
+// respond implements waiter.
 func (w *streamWait) respond(ctx *fasthttp.RequestCtx, over bool) {
 	if over {
 		w.Abandon()
-		w.handler.fail(ctx, fmt.Errorf("%w: %w", queue.ErrUnknown, context.DeadlineExceeded), w.keyed)
+		w.fail(ctx, queue.ErrUnknown, w.keyed)
 		return
 	}
-	receipt, err := w.Receipt()
-	w.handler.answer(ctx, &receipt, err, w.keyed)
+	receipt, err := w.Receipt(w.server.base) // it is known
+	w.answer(ctx, &receipt, err, w.keyed)
 }
 
-// left implements started. A client that has closed only its sending half waits for the answer.
-func (w *streamWait) left(ended bool) {
-	if ended {
-		w.Abandon()
-	}
-}
-
-// answer responds with what Stream.Store has returned.
+// answer responds with what Stream has returned.
 func (h *streamHandler) answer(ctx *fasthttp.RequestCtx, receipt *stream.Receipt, err error, keyed bool) {
 	if err != nil {
 		h.fail(ctx, err, keyed)

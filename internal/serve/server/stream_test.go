@@ -46,21 +46,35 @@ func (s *streamSink) Sweep(context.Context, stream.Keep, int) (int, error) { ret
 // storeFunc is a function as a Stream.
 type storeFunc func(ctx context.Context, r stream.Request) (stream.Receipt, error)
 
-func (f storeFunc) Store(ctx context.Context, r stream.Request) (stream.Receipt, error) {
-	return f(ctx, r)
+func (f storeFunc) Begin(_ context.Context, r stream.Request, ready func() func()) (stream.Receipt, stream.Waiting, error) {
+	if ready != nil {
+		if wake := ready(); wake != nil {
+			wake()
+		}
+	}
+	return stream.Receipt{}, storing{f, r}, nil
 }
 
-func (f storeFunc) Begin(stream.Request, func()) (stream.Receipt, stream.Waiting, error) {
-	return stream.Receipt{}, nil, stream.ErrShared
+// storing is a request to a storeFunc.
+type storing struct {
+	storeFunc
+	request stream.Request
 }
+
+func (s storing) Receipt(ctx context.Context) (stream.Receipt, error) {
+	return s.storeFunc(ctx, s.request)
+}
+
+func (storing) Abandon() {}
 
 // openStream returns the route of a stream at /things that writes to a sink.
 func openStream(tb testing.TB, sink *streamSink) StreamRoute {
 	tb.Helper()
-	return openStreamOn(tb, sink)
+	return openStreamOn(tb, sink, false)
 }
 
-func openStreamOn(tb testing.TB, sink stream.Sink) StreamRoute {
+// openStreamOn is openStream. With memory, requests do not wait for the sink.
+func openStreamOn(tb testing.TB, sink stream.Sink, memory bool) StreamRoute {
 	tb.Helper()
 	schema, err := stream.NewSchema(stream.Definition{Name: "/things", Table: "things", Columns: []stream.Column{
 		{Name: "id", Type: stream.Integer, Required: true}, {Name: "speed", Type: stream.Real}, {Name: "name", Type: stream.Text, MaxLength: 5},
@@ -70,7 +84,7 @@ func openStreamOn(tb testing.TB, sink stream.Sink) StreamRoute {
 	}
 	s := stream.Open(stream.Config{
 		Committers: 2, BatchRows: 1000, BatchBytes: 1 << 20, QueueRows: 100_000, QueueBytes: 64 << 20, WaitMax: time.Hour,
-		CommitTimeout: time.Hour, RetryFor: time.Millisecond, KeyTTL: time.Hour, Log: slog.New(slog.DiscardHandler),
+		CommitTimeout: time.Hour, RetryFor: time.Millisecond, KeyTTL: time.Hour, Log: slog.New(slog.DiscardHandler), Memory: memory,
 	}, schema, sink)
 	tb.Cleanup(func() { _ = s.Close(context.Background()) })
 	return StreamRoute{

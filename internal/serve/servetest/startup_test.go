@@ -235,7 +235,7 @@ func TestPlanAccepted(t *testing.T) {
 	db.Query(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, n INTEGER NOT NULL)")
 	db.Query(t, "WITH RECURSIVE s(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM s LIMIT 20000) INSERT INTO t SELECT i, i FROM s")
 	s := apptest.ServeText(t, &binary, "feeds:\n  - {path: /accepted, sql: SELECT n FROM t, key: n, plan: accept}\n", db.URL)
-	if a := apptest.Fetch(t, s.URL("/accepted?limit=1")); a.Status != 200 || !strings.Contains(string(a.Body), `"n":20000`) {
+	if a := apptest.Fetch(t, s.URL("accepted?limit=1")); a.Status != 200 || !strings.Contains(string(a.Body), `"n":20000`) {
 		t.Errorf("%d %s", a.Status, a.Body)
 	}
 	log := s.Log(t)

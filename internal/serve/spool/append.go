@@ -27,59 +27,63 @@ type nameKey struct{ name, key string }
 // queue.ErrUnknown. After any other error nothing was stored: queue.ErrOverloaded,
 // ErrTooLarge, ErrKeyReused, ErrBadKey, ErrClosed, or an error of the disk.
 func (s *Spool) Append(ctx context.Context, name string, e queue.Entry) (replayed bool, err error) {
-	for {
-		t, other, err := s.admit(name, &e, nil)
-		if err != nil {
-			return false, err
-		}
-		if t != nil {
-			err := t.Wait(ctx)
-			return err == nil && t.replayed, err
-		}
-		kept := groupKey{accepted: other.At}
-		if !kept.is(&e, s.now(name)) { // another request with the key: it is stored first
-			if _, err := other.Join(ctx, true); err != nil {
-				return false, err
-			}
-			continue
-		}
-		retry, err := other.Join(ctx, other.Fingerprint == e.Fingerprint)
-		if retry {
-			continue
-		}
-		if err == nil {
-			s.counters.replayed.Add(1)
-		}
-		return err == nil, err
+	a, err := s.Begin(ctx, name, e, nil)
+	if err != nil {
+		return false, err
 	}
+	return a.Appended(ctx)
 }
 
-// Begin is Append without waiting: ready is called once, perhaps before Begin returns and with locks held, when a has the result.
-// It returns false, and has done nothing, if an entry with the same key is being stored: Append waits for that one.
-func (s *Spool) Begin(name string, e queue.Entry, ready func()) (a queue.Appending, ok bool, err error) {
-	t, other, err := s.admit(name, &e, ready)
-	if err != nil || other != nil {
-		return nil, false, err
-	}
-	return t, true, nil
-}
-
-// Appended implements queue.Appending.
-func (t *ticket) Appended() (replayed bool, err error) {
-	err = t.Answered()
-	return err == nil && t.replayed, err
-}
-
-// admit queues an entry, or returns the ticket of the one with the same key. It completes the entry. ready is that of Ticket.Open.
-func (s *Spool) admit(name string, e *queue.Entry, ready func()) (t, other *ticket, err error) {
+// Begin is Append without the wait for the disk. ready, if it is not nil, is called when Appended need not wait any more: see
+// queue.Ticket. If an entry with the same key is being stored, Begin waits for that one. With ready, the error is queue.ErrShared
+// instead, and nothing has happened.
+func (s *Spool) Begin(ctx context.Context, name string, e queue.Entry, ready func() (wake func())) (queue.Appending, error) {
 	if err := queue.CheckKey(e.Key); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if e.At.IsZero() {
 		e.At = time.Now()
 	}
 	e.At, e.Expires = e.At.Truncate(time.Microsecond), e.Expires.Truncate(time.Microsecond) // as the file has them
-	t = &ticket{Entry: *e, name: name, size: len(e.Payload) + len(e.Key) + len(name)}
+	for {
+		t, other, err := s.admit(name, e, ready)
+		switch {
+		case err != nil:
+			return nil, err
+		case other == nil:
+			return t, nil
+		case ready != nil:
+			return nil, queue.ErrShared
+		}
+		kept := groupKey{accepted: other.At}
+		if !kept.is(&e, s.now(name)) { // another request with the key: it is stored first
+			if _, err := other.Join(ctx, true); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		switch retry, err := other.Join(ctx, other.Fingerprint == e.Fingerprint); {
+		case err != nil:
+			return nil, err
+		case !retry:
+			s.counters.replayed.Add(1)
+			known := &ticket{replayed: true}
+			known.Open(nil)
+			known.Answer(nil, nil)
+			return known, nil
+		}
+	}
+}
+
+// Appended implements queue.Appending.
+func (t *ticket) Appended(ctx context.Context) (replayed bool, err error) {
+	err = t.Wait(ctx)
+	return err == nil && t.replayed, err
+}
+
+// admit queues an entry, or returns the ticket of the one with the same key. ready is that of Ticket.Open.
+func (s *Spool) admit(name string, e queue.Entry, ready func() (wake func())) (t, other *ticket, err error) {
+	t = &ticket{Entry: e, name: name, size: len(e.Payload) + len(e.Key) + len(name)}
 	t.Open(ready)
 	id := nameKey{name, e.Key}
 	s.mu.Lock()

@@ -101,7 +101,7 @@ func (s *Spool) dropKnown(b *batch) {
 		s.mu.Lock()
 		s.release(t)
 		s.mu.Unlock()
-		t.Answer(err)
+		queue.Wake(t.Answer(err, nil))
 		return true
 	})
 }
@@ -120,9 +120,11 @@ func (s *Spool) commit(b *batch) {
 	if failed != nil {
 		failed = s.reason(failed, len(b.tickets))
 	}
+	var wakes []func()
 	for _, t := range b.tickets {
-		t.Answer(failed)
+		wakes = t.Answer(failed, wakes)
 	}
+	queue.Wake(wakes)
 	for _, r := range b.removals {
 		r.err = err
 		close(r.done)

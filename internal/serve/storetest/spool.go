@@ -59,7 +59,7 @@ func FillSpool(t *testing.T, data string, down bool, ids ...int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Store(t.Context(), stream.Request{Records: records}); err != nil {
+		if _, err := store(t.Context(), s, stream.Request{Records: records}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -221,7 +221,20 @@ func trySend(t testing.TB, s *stream.Stream, key, body string) (stream.Outcome, 
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	return s.Commit(ctx, request(t, s, key, body))
+	receipt, err := store(ctx, s, request(t, s, key, body))
+	return receipt.Outcome, err
+}
+
+// store stores a request, and waits until that is done.
+func store(ctx context.Context, s interface {
+	Begin(ctx context.Context, r stream.Request, ready func() func()) (stream.Receipt, stream.Waiting, error)
+}, r stream.Request,
+) (stream.Receipt, error) {
+	receipt, waiting, err := s.Begin(ctx, r, nil)
+	if waiting == nil {
+		return receipt, err
+	}
+	return waiting.Receipt(ctx)
 }
 
 // testStreamNewer finds a table of its own that a newer program has changed.

@@ -101,7 +101,7 @@ func refuseAll(t *testing.T, db StreamDB, first int, timeout time.Duration) (r r
 	done := make(chan bool, 1)
 	start := time.Now()
 	go func() {
-		o, err := s.Commit(t.Context(), all)
+		o, err := store(t.Context(), s, all)
 		late := isLate(err)
 		if !late && (err != nil || o.Stored != 0 || len(o.Refused) != n || o.Refused[n-1].Index != n-1 || o.Refused[n-1].Reason == "") {
 			t.Errorf("want all %d refused; %d stored, %d refused, %v", n, o.Stored, len(o.Refused), err)
@@ -223,7 +223,8 @@ func testStreamBlockedInOrder(t *testing.T, b StreamBackend) {
 	const each = 20
 	for n := range each {
 		for device := range 8 {
-			if err := s.Accept(request(t, s, "", fmt.Sprintf("{\"id\":%d,\"device\":%d}", device*100+n, device+1))); err != nil {
+			r := request(t, s, "", fmt.Sprintf("{\"id\":%d,\"device\":%d}", device*100+n, device+1))
+			if _, _, err := s.Begin(t.Context(), r, nil); err != nil {
 				t.Fatal(err)
 			}
 		}

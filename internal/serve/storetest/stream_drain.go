@@ -109,7 +109,7 @@ func (d *drained) send(t testing.TB, key, body string) stream.Outcome {
 		t.Fatal(err)
 	}
 	r := stream.Request{Records: records, Refused: refused, Key: key, Fingerprint: stream.FingerprintOf([]byte(body))}
-	receipt, err := d.Store(t.Context(), r)
+	receipt, err := store(t.Context(), d, r)
 	if err != nil {
 		t.Errorf("%.100s: %v", body, err)
 	}

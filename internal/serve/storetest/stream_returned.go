@@ -55,7 +55,7 @@ func (c ExactColumn) sendBack(t *testing.T, db StreamDB, b StreamBackend, table 
 			if err != nil {
 				t.Fatal(err)
 			}
-			outcome, err := s.Commit(t.Context(), stream.Request{Records: records, Refused: refused})
+			outcome, err := store(t.Context(), s, stream.Request{Records: records, Refused: refused})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -35,7 +35,7 @@ func testStreamOrder(t *testing.T, b StreamBackend) {
 					if device%4 == 0 { // of two devices
 						body += fmt.Sprintf("\n{\"id\":%d,\"device\":%d}", next+100000, (device+1)%devices+1)
 					}
-					if err := s.Accept(request(t, s, "", body)); err != nil {
+					if _, _, err := s.Begin(t.Context(), request(t, s, "", body), nil); err != nil {
 						t.Error(err)
 					}
 					next++
@@ -265,9 +265,9 @@ func (l *ledger) run(ctx context.Context, t testing.TB, s *stream.Stream, client
 			key = fmt.Sprint("crash", id)
 		}
 		limited, cancel := context.WithTimeout(ctx, time.Duration(1+rand.IntN(5000))*time.Millisecond)
-		_, err := s.Commit(limited, request(t, s, key, fmt.Sprintf("{\"id\":%d,\"device\":%d,\"note\":\"%d\"}", id, client+1, n)))
+		_, err := store(limited, s, request(t, s, key, fmt.Sprintf("{\"id\":%d,\"device\":%d,\"note\":\"%d\"}", id, client+1, n)))
 		if key != "" && errors.Is(err, queue.ErrUnknown) { // it may be sent again
-			_, err = s.Commit(ctx, request(t, s, key, fmt.Sprintf("{\"id\":%d,\"device\":%d,\"note\":\"%d\"}", id, client+1, n)))
+			_, err = store(ctx, s, request(t, s, key, fmt.Sprintf("{\"id\":%d,\"device\":%d,\"note\":\"%d\"}", id, client+1, n)))
 		}
 		cancel()
 		l.mu.Lock()

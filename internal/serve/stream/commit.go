@@ -72,10 +72,68 @@ func (e *Entry) outcome() (Outcome, error) {
 	return o, nil
 }
 
+// Waiting is a request that Begin has accepted.
+type Waiting interface {
+	// Receipt waits until the request is answered. A record that the database refuses is part of the
+	// Outcome, not an error. If ctx ends first, the request stays queued: the error wraps
+	// queue.ErrUnknown and ctx's cause.
+	Receipt(ctx context.Context) (Receipt, error)
+	// Abandon notes that nobody waits any more.
+	Abandon()
+}
+
+// Begin queues a request's records and does not wait until they are stored. If w is nil, the
+// receipt is already known. Otherwise w has it, and ready, if it is not nil, is called when Receipt
+// need not wait any more: see queue.Ticket.
+//
+// If a request with the same key is queued or being committed, Begin waits for that one, or until
+// ctx ends. With ready, the error is queue.ErrShared instead, and nothing has happened.
+func (s *Stream) Begin(ctx context.Context, r Request, ready func() (wake func())) (receipt Receipt, w Waiting, err error) {
+	known := Receipt{Outcome: Outcome{Stored: r.Records.Len(), Refused: r.Refused}, Pending: s.cfg.Memory}
+	if r.Key == "" && r.Records.Len() == 0 {
+		s.counters.refusedSchema.Add(uint64(len(r.Refused)))
+		known.Ack = s.Ack()
+		return known, nil, nil
+	}
+	if s.cfg.Memory {
+		ready = nil // no answer is waited for
+	}
+	for {
+		t, other, err := s.admit(r, time.Now(), ready)
+		same := other == nil || other.Fingerprint == r.Fingerprint
+		switch {
+		case err != nil:
+			return Receipt{}, nil, err
+		case s.cfg.Memory && same:
+			known.Ack = AckMemory
+			return known, nil, nil
+		case other == nil:
+			return Receipt{}, t, nil
+		case ready != nil:
+			return Receipt{}, nil, queue.ErrShared
+		}
+		retry, err := false, queue.ErrKeyReused
+		if !s.cfg.Memory {
+			retry, err = other.Join(ctx, same)
+		}
+		switch {
+		case err != nil:
+			s.counters.rejected(err)
+			return Receipt{}, nil, err
+		case !retry:
+			s.counters.replayed.Add(1)
+			outcome := other.result
+			outcome.Replayed = true
+			return s.receipt(outcome), nil, nil
+		}
+	}
+}
+
 // ticket is a request that was accepted. Result and outcome are set before it is answered.
 type ticket struct {
 	queue.Ticket
 	Entry
+	stream      *Stream
 	rows, bytes int
 	lanes       uint64
 	result      Outcome
@@ -84,68 +142,22 @@ type ticket struct {
 	successor *ticket // of a late one with a key: what requests with the same key wait for
 }
 
-// Commit queues a request's records and waits until they are committed. A record that the
-// database refuses is part of the Outcome, not an error. If ctx ends first, the records
-// stay queued: the error wraps queue.ErrUnknown and ctx's cause. If a request with the same
-// key is queued or being committed, Commit waits for that one.
-func (s *Stream) Commit(ctx context.Context, r Request) (Outcome, error) {
-	if r.Key == "" && r.Records.Len() == 0 {
-		s.counters.refusedSchema.Add(uint64(len(r.Refused)))
-		return Outcome{Refused: r.Refused}, nil
+// Receipt implements Waiting.
+func (t *ticket) Receipt(ctx context.Context) (Receipt, error) {
+	if err := t.Wait(ctx); err != nil {
+		return Receipt{}, err
 	}
-	for {
-		t, other, err := s.admit(r, time.Now(), nil)
-		if err != nil {
-			return Outcome{}, err
-		}
-		if t != nil {
-			err := t.Wait(ctx)
-			if err != nil {
-				return Outcome{}, err
-			}
-			return t.result, nil
-		}
-		retry, err := other.Join(ctx, other.Fingerprint == r.Fingerprint)
-		switch {
-		case retry:
-			continue
-		case err != nil:
-			s.counters.rejected(err)
-			return Outcome{}, err
-		}
-		s.counters.replayed.Add(1)
-		outcome := other.result
-		outcome.Replayed = true
-		return outcome, nil
-	}
-}
-
-// Accept queues a request's records and does not wait: they are only in this process's
-// memory. Its errors are those of Commit before anything is stored.
-func (s *Stream) Accept(r Request) error {
-	if r.Key == "" && r.Records.Len() == 0 {
-		s.counters.refusedSchema.Add(uint64(len(r.Refused)))
-		return nil
-	}
-	t, other, err := s.admit(r, time.Now(), nil)
-	switch {
-	case err != nil:
-		return err
-	case t == nil && other.Fingerprint != r.Fingerprint:
-		s.counters.rejected(queue.ErrKeyReused)
-		return queue.ErrKeyReused
-	}
-	return nil
+	return t.stream.receipt(t.result), nil
 }
 
 // admit queues a request, or returns the queued one with the same key. ready is that of Ticket.Open.
-func (s *Stream) admit(r Request, now time.Time, ready func()) (t, other *ticket, err error) {
+func (s *Stream) admit(r Request, now time.Time, ready func() (wake func())) (t, other *ticket, err error) {
 	if err := queue.CheckKey(r.Key); err != nil {
 		return nil, nil, err
 	}
 	t = &ticket{
-		Entry: Entry{Records: r.Records, Key: r.Key, Fingerprint: r.Fingerprint, refused: r.Refused},
-		rows:  max(1, r.Records.Len()), bytes: r.Records.Size() + len(r.Key),
+		Entry:  Entry{Records: r.Records, Key: r.Key, Fingerprint: r.Fingerprint, refused: r.Refused},
+		stream: s, rows: max(1, r.Records.Len()), bytes: r.Records.Size() + len(r.Key),
 	}
 	t.Open(ready)
 	t.lanes = r.Records.lanes(len(s.queue.lanes), s.schema.orderBy)

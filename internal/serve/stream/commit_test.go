@@ -179,6 +179,42 @@ func TestGroups(t *testing.T) {
 	})
 }
 
+// TestReady: of the requests that Begin has accepted, ready is called for those that have an answer to wait for, and for no others.
+func TestReady(t *testing.T) {
+	for name, want := range map[string]struct {
+		memory  bool
+		waiting int
+		results []error
+	}{
+		"database": {false, 2, []error{nil, nil, nil, queue.ErrShared, queue.ErrShared}},
+		"memory":   {true, 0, []error{nil, nil, nil, nil, queue.ErrKeyReused}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := openTest(t, newMemory(10*time.Millisecond), func(c *Config, _ *Definition) { c.Memory = want.memory })
+			waiting, ready := 0, 0
+			for i, r := range []Request{
+				testRequest(t, s, "", number(1)), testRequest(t, s, "", ""), testRequest(t, s, "a", number(2)),
+				testRequest(t, s, "a", number(2)), testRequest(t, s, "a", number(3)),
+			} {
+				_, w, err := s.Begin(t.Context(), r, func() func() {
+					ready++
+					return nil
+				})
+				if !errors.Is(err, want.results[i]) {
+					t.Errorf("%s, request %d: %v, want %v", name, i, err, want.results[i])
+				}
+				if w != nil {
+					waiting++
+				}
+			}
+			closeTest(t, s)
+			if waiting != want.waiting || ready != waiting {
+				t.Errorf("%s: %d wait, want %d; %d are ready", name, waiting, want.waiting, ready)
+			}
+		})
+	}
+}
+
 // Commits run concurrently, except those of one lane, which keep their order.
 func TestCommittersAndLanes(t *testing.T) {
 	for _, orderBy := range []string{"", "lane"} {

@@ -151,6 +151,7 @@ func (s *Stream) newBatch(tickets []*ticket) *Batch {
 
 // settle answers the requests of a batch. The caller holds mu.
 func (s *Stream) settle(b *Batch, tickets []*ticket, err error) {
+	var wakes []func()
 	for _, t := range tickets {
 		if t.Key != "" {
 			delete(s.keys, t.Key)
@@ -162,12 +163,13 @@ func (s *Stream) settle(b *Batch, tickets []*ticket, err error) {
 		}
 		switch {
 		case !t.late:
-			t.Answer(answer)
+			wakes = t.Answer(answer, wakes)
 		case t.successor != nil:
 			t.successor.result = t.result
-			t.successor.Answer(answer)
+			wakes = t.successor.Answer(answer, wakes)
 		}
 	}
+	queue.Wake(wakes)
 }
 
 // answerLate answers the requests of a batch whose COMMIT is not answered in time: their
@@ -183,18 +185,20 @@ func (s *Stream) answerLate(tickets []*ticket) {
 	if s.cfg.Memory {
 		return // nobody waits, and the requests were accepted
 	}
+	var wakes []func()
 	for _, t := range tickets {
 		if t.late {
 			continue
 		}
 		t.late = true
 		if t.Key != "" {
-			t.successor = &ticket{Entry: Entry{Key: t.Key, Fingerprint: t.Fingerprint}}
+			t.successor = &ticket{stream: s, Entry: Entry{Key: t.Key, Fingerprint: t.Fingerprint}}
 			t.successor.Open(nil)
 			s.keys[t.Key] = t.successor
 		}
-		t.Answer(err)
+		wakes = t.Answer(err, wakes)
 	}
+	queue.Wake(wakes)
 }
 
 // attempt has the sink commit a batch once. late reports that its COMMIT was not answered in

@@ -14,13 +14,9 @@ import (
 
 // Spool is the local queue of a Spooled.
 type Spool interface {
-	// Append stores an entry and returns when it is on disk. replayed reports that an entry
-	// with the same key waits already. Errors are those of package queue, or the disk's.
-	Append(ctx context.Context, name string, e queue.Entry) (replayed bool, err error)
-	// Begin is Append without waiting: ready is called once, perhaps before Begin returns, when
-	// the result is known. It returns false, and nothing has happened, if an entry with the same
-	// key is being stored. Otherwise its errors are those of Append before anything is stored.
-	Begin(name string, e queue.Entry, ready func()) (a queue.Appending, ok bool, err error)
+	// Begin queues an entry and does not wait until it is on disk. ctx and ready are as in
+	// Stream.Begin. Errors are those of package queue, or the disk's.
+	Begin(ctx context.Context, name string, e queue.Entry, ready func() (wake func())) (queue.Appending, error)
 	// Drain hands the groups of a name to a destination, at most bytes at once, until ctx
 	// ends or a group is damaged.
 	Drain(ctx context.Context, name string, bytes int, to queue.Destination) error
@@ -85,7 +81,7 @@ func OpenSpooled(cfg Config, schema *Schema, spool Spool, sink Sink) *Spooled {
 }
 
 // OpenDrain is OpenSpooled for what a spool has under another name: that of a stream which is no
-// longer configured, or was given another ack. Its Store must not be called.
+// longer configured, or was given another ack. Its Begin must not be called.
 func OpenDrain(cfg Config, schema *Schema, spool Spool, name string, sink Sink) *Spooled {
 	cfg.SpoolMaxAge = cmp.Or(cfg.SpoolMaxAge, DefaultSpoolMaxAge)
 	s := &Spooled{cfg: cfg, schema: schema, spool: spool, name: name, sink: sink}
@@ -112,27 +108,16 @@ func (s *Spooled) Close(ctx context.Context) error {
 	return nil
 }
 
-// Store stores a request's records in the spool and returns when they are on disk.
-// Outcome.Stored counts the records that are in the spool; it does not say what the
-// database refuses later. For errors see Spool.Append.
-func (s *Spooled) Store(ctx context.Context, r Request) (Receipt, error) {
-	receipt, e, err := s.entry(r)
-	if err != nil || e.At.IsZero() {
-		return receipt, err
-	}
-	replayed, err := s.spool.Append(ctx, s.name, e)
-	return s.appended(receipt, replayed, err)
-}
-
-// entry returns the entry of a request, and the receipt if it is stored; no entry if there is nothing to store.
-func (s *Spooled) entry(r Request) (receipt Receipt, e queue.Entry, err error) {
+// Begin is Stream.Begin. The receipt is known when the records are in the spool. Outcome.Stored
+// counts them; it does not say what the database refuses later.
+func (s *Spooled) Begin(ctx context.Context, r Request, ready func() (wake func())) (receipt Receipt, w Waiting, err error) {
 	receipt = Receipt{Outcome: Outcome{Stored: r.Records.Len(), Refused: r.Refused}, Ack: s.Ack(), Pending: true}
 	if r.Key == "" && r.Records.Len() == 0 {
 		s.counters.refusedSchema.Add(uint64(len(r.Refused)))
-		return receipt, e, nil
+		return receipt, nil, nil
 	}
 	now := time.Now()
-	e = queue.Entry{Rows: r.Records.Len(), At: now, Key: r.Key, Fingerprint: r.Fingerprint}
+	e := queue.Entry{Rows: r.Records.Len(), At: now, Key: r.Key, Fingerprint: r.Fingerprint}
 	var refused []Refusal
 	if r.Key != "" {
 		e.At = now.Add(s.clock()) // keys are compared by the time of the database
@@ -140,22 +125,35 @@ func (s *Spooled) entry(r Request) (receipt Receipt, e queue.Entry, err error) {
 		refused = r.Refused // part of the outcome that the database keeps with the key
 	}
 	if e.Payload, err = appendRecords(make([]byte, 0, r.Records.Size()+64), r.Records, 0, e.Rows, refused); err != nil {
-		return Receipt{}, queue.Entry{}, err
+		return Receipt{}, nil, err
 	}
-	return receipt, e, nil
+	a, err := s.spool.Begin(ctx, s.name, e, ready)
+	if err != nil {
+		s.counters.rejected(err)
+		return Receipt{}, nil, err
+	}
+	return Receipt{}, &spooling{a, s, receipt}, nil
 }
 
-// appended counts a request that the spool has answered, and returns its receipt.
-func (s *Spooled) appended(receipt Receipt, replayed bool, err error) (Receipt, error) {
-	receipt.Replayed = replayed
-	switch {
+// spooling is a request whose group is being written.
+type spooling struct {
+	queue.Appending
+	stream  *Spooled
+	receipt Receipt
+}
+
+// Receipt implements Waiting.
+func (w *spooling) Receipt(ctx context.Context) (receipt Receipt, err error) {
+	receipt = w.receipt
+	receipt.Replayed, err = w.Appended(ctx)
+	switch c := &w.stream.counters; {
 	case err != nil:
-		s.counters.rejected(err)
+		c.rejected(err)
 		return Receipt{}, err
-	case replayed:
-		s.counters.replayed.Add(1)
+	case receipt.Replayed:
+		c.replayed.Add(1)
 	default:
-		s.counters.refusedSchema.Add(uint64(len(receipt.Refused)))
+		c.refusedSchema.Add(uint64(len(receipt.Refused)))
 	}
 	return receipt, nil
 }

@@ -24,25 +24,20 @@ type quietSpool struct {
 	known   bool
 }
 
-func (q *quietSpool) Append(_ context.Context, _ string, e queue.Entry) (bool, error) {
+func (q *quietSpool) Begin(_ context.Context, _ string, e queue.Entry, ready func() func()) (queue.Appending, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.entries = append(q.entries, e)
-	return false, nil
-}
-
-func (q *quietSpool) Begin(_ string, e queue.Entry, ready func()) (queue.Appending, bool, error) {
 	t := new(appended)
 	t.Open(ready)
-	_, err := q.Append(context.Background(), "", e)
-	t.Answer(err)
-	return t, true, nil
+	queue.Wake(t.Answer(nil, nil))
+	return t, nil
 }
 
 // appended is an entry that a quietSpool has taken.
 type appended struct{ queue.Ticket }
 
-func (t *appended) Appended() (bool, error) { return false, t.Answered() }
+func (t *appended) Appended(ctx context.Context) (bool, error) { return false, t.Wait(ctx) }
 
 func (q *quietSpool) Drain(ctx context.Context, _ string, _ int, _ queue.Destination) error {
 	<-ctx.Done()
@@ -513,7 +508,11 @@ func TestSpooledClock(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, key := range []string{"", "key"} {
-			if _, err := s.Store(t.Context(), Request{Records: records, Key: key}); err != nil {
+			_, w, err := s.Begin(t.Context(), Request{Records: records, Key: key}, nil)
+			if err == nil {
+				_, err = w.Receipt(t.Context())
+			}
+			if err != nil {
 				t.Error(err)
 			}
 		}

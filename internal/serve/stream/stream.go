@@ -11,7 +11,11 @@
 //	schema, err := stream.NewSchema(definition)
 //	s := stream.Open(config, schema, sink)
 //	records, refused, err := schema.Parse(body, stream.FormOf(contentType), now, limits)
-//	receipt, err := s.Store(ctx, stream.Request{Records: records, Refused: refused, Key: key, Fingerprint: stream.FingerprintOf(body)})
+//	r := stream.Request{Records: records, Refused: refused, Key: key, Fingerprint: stream.FingerprintOf(body)}
+//	receipt, w, err := s.Begin(ctx, r, nil)
+//	if w != nil {
+//		receipt, err = w.Receipt(ctx)
+//	}
 //
 // What a Stream promises:
 //
@@ -87,7 +91,7 @@ type Config struct {
 	// drained from any spool into the database. Keys are kept for that much longer than
 	// KeyTTL. 0: DefaultSpoolMaxAge.
 	SpoolMaxAge time.Duration
-	// Memory makes Store return as soon as a request is queued: AckMemory.
+	// Memory makes the receipt of a request known as soon as it is queued: AckMemory.
 	Memory bool
 	// Committed, if set, is called after each batch that was stored with its records, those
 	// of them that the database refused, and the time of all attempts.
@@ -99,7 +103,7 @@ const DefaultSpoolMaxAge = 7 * 24 * time.Hour
 
 // ErrUnavailable: nothing was stored, because the database does not accept it now.
 //
-// The other errors of Store, Commit and Accept are those of package queue, and errors of
+// The other errors of Begin and Receipt are those of package queue, and errors of
 // the database: nothing was stored, and a retry does not help until their cause is fixed.
 var ErrUnavailable = errors.New("the database is not available")
 
@@ -207,17 +211,6 @@ type Receipt struct {
 	Outcome
 	Ack     string // what the acknowledgement is worth, in words
 	Pending bool   // the records are not in the table yet
-}
-
-// Store stores a request's records and returns when they are safe at the level of Ack. For
-// errors see Commit and Accept.
-func (s *Stream) Store(ctx context.Context, r Request) (Receipt, error) {
-	if s.cfg.Memory {
-		err := s.Accept(r)
-		return Receipt{Outcome: Outcome{Stored: r.Records.Len(), Refused: r.Refused}, Ack: AckMemory, Pending: true}, err
-	}
-	outcome, err := s.Commit(ctx, r)
-	return s.receipt(outcome), err
 }
 
 // receipt returns the receipt of a request that was committed.

@@ -1,0 +1,63 @@
+package app
+
+import (
+	"encoding/json"
+	"strings"
+
+	"spillway/internal/serve/freight"
+	"spillway/internal/serve/server"
+)
+
+// demoPolicy lets the demo's page load its own files and ask its own server.
+const demoPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; " +
+	"form-action 'none'; frame-ancestors 'none'"
+
+// demoFiles returns the demo's page, and what it costs to serve what the page shows.
+func (a *app) demoFiles() []server.File {
+	return []server.File{
+		{Path: "/", Type: "text/html; charset=utf-8", Policy: demoPolicy, Read: func() []byte { return freight.Page }},
+		{Path: "/demo.js", Type: "text/javascript; charset=utf-8", Read: func() []byte { return freight.Script }},
+		{Path: "/demo.css", Type: "text/css; charset=utf-8", Read: func() []byte { return freight.Style }},
+		{Path: "/demo/costs", Type: "application/json", Read: a.demoCosts},
+	}
+}
+
+// demoPart is what one panel of the demo's page has cost so far.
+type demoPart struct {
+	Name       string   `json:"name"`
+	Path       string   `json:"path"`
+	Answers    uint64   `json:"answers"`              // pages and events, records, or decisions
+	Statements *uint64  `json:"statements,omitempty"` // that read a window, or transactions
+	Listeners  *int     `json:"listeners,omitempty"`
+	Age        *float64 `json:"age,omitempty"` // of the rows, in seconds
+}
+
+// demoCosts returns the counters of this process.
+func (a *app) demoCosts() []byte {
+	costs := struct {
+		Console string     `json:"console,omitempty"` // of an admin listener on this host
+		Parts   []demoPart `json:"parts"`
+	}{}
+	if !strings.HasPrefix(a.cfg.Admin.Listen, "unix:") {
+		costs.Console = "http://" + a.cfg.Admin.Listen + "/"
+	}
+	for _, s := range a.feedStats() {
+		statements := s.Refreshes + s.DatabasePages
+		costs.Parts = append(costs.Parts, demoPart{
+			Name: "list " + s.Name, Path: s.Name, Answers: s.WindowPages + s.DatabasePages + s.Events,
+			Statements: &statements, Listeners: &s.Listeners, Age: &s.AgeSeconds,
+		})
+	}
+	for _, s := range a.streamStats() {
+		costs.Parts = append(costs.Parts, demoPart{Name: "stream " + s.Name, Path: "POST " + s.Name, Answers: s.Stored, Statements: &s.Batches})
+	}
+	if a.popups != nil {
+		s := a.popups.popup.Stats()
+		costs.Parts = append(costs.Parts, demoPart{Name: "popup", Path: a.popups.cfg.Path, Answers: s.Waits + s.Nones + s.Shows})
+	}
+	text, err := json.Marshal(costs)
+	if err != nil {
+		panic("bug: costs do not encode: " + err.Error())
+	}
+	return text
+}
