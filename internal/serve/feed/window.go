@@ -30,10 +30,10 @@ var errDropped = errors.New("the window was removed")
 //	 ▼                                           │
 //	active ── no request for IdleAfter ──▶ parked ── await ──▶ active
 //
-// It is removed for another value while nobody waits for it and it has no listeners, if the
-// database rejects its value, or if nobody asks any more and it was never read or its rows are too
-// old to be served. While it has
-// listeners it is active. Whether to read it is decided when its turn has come.
+// It is removed for another value while nobody waits for it and it has no listeners, or if the
+// database rejects its value. It is also removed if nobody asks any more, and it was never read or
+// its rows are too old to be served. While it has listeners it is active. Whether to read it is
+// decided when its turn has come.
 type window struct {
 	feed    *Feed
 	name    string // encodes args

@@ -20,7 +20,8 @@ SELECT 1, taken.token, ?::text, %s FROM (SELECT ?::uuid AS token, set_config('sy
 ON CONFLICT (id) DO UPDATE SET token = excluded.token, holder = excluded.holder, since = excluded.since`
 
 // selectHolder has a row even if the table has none. The last column is 1 while there is a lease.
-const selectHolder = "SELECT token, holder, (since > clock_timestamp())::int::text FROM (SELECT 1 AS id) AS one LEFT JOIN popup_holder USING (id)"
+const selectHolder = "SELECT token, holder, (since > clock_timestamp())::int::text " +
+	"FROM (SELECT 1 AS id) AS one LEFT JOIN popup_holder USING (id)"
 
 // popupLock is the number of the advisory lock. No other program should use it.
 const popupLock = 0x706f7075706c

@@ -18,7 +18,10 @@ type DeniedError struct {
 	cause error
 }
 
+// Error says what to permit.
 func (e *DeniedError) Error() string { return e.need }
+
+// Unwrap returns the error of the server.
 func (e *DeniedError) Unwrap() error { return e.cause }
 
 // The server's refusals. Those in a script name no command.

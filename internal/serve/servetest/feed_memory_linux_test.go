@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"os"
 	"regexp"
-	"runtime"
 	"strconv"
 	"testing"
 	"time"
@@ -20,9 +19,6 @@ import (
 // nothing. Without windows_bytes, the windows alone would have 240 MB.
 func TestMemoryOfWindows(t *testing.T) {
 	t.Parallel()
-	if runtime.GOOS != "linux" {
-		t.Skip("reads /proc")
-	}
 	database := postgres.Get(t).CreateDatabase(t)
 	conn, err := pgx.Connect(t.Context(), database)
 	if err != nil {
