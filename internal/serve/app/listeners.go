@@ -1,12 +1,14 @@
 package app
 
 import (
+	"net/http"
 	"net/netip"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"spillway/internal/serve/admin"
 	"spillway/internal/serve/config"
+	"spillway/internal/serve/console"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/openapi"
 	"spillway/internal/serve/param"
@@ -174,9 +176,13 @@ func proxyPrefix(text string) netip.Prefix {
 // newAdmin creates the admin listener with the metrics of all parts.
 func (a *app) newAdmin() *admin.Server {
 	a.register()
+	a.traffic = admin.NewTraffic(server.DurationBounds(), a.routeCounts)
 	cfg := admin.Config{
 		Listen: a.cfg.Admin.Listen, Tokens: adminTokens(a.cfg.Admin), Log: a.log, Registry: a.metrics,
-		Ready: a.ready, Acks: a.streamAcks, Reload: a.reload,
+		Ready: a.ready, Acks: a.streamAcks, Reload: a.reload, Traffic: a.traffic, Figures: a.figures, About: a.about(),
+		Pages: func(access *admin.Access) http.Handler {
+			return console.New(console.Config{Access: access, Popups: a.popups != nil, Log: a.log})
+		},
 	}
 	cfg.Spools = map[string]*admin.Spool{streamSpool: {Open: a.spool.Load, Decode: stream.SpooledJSON, Do: a.orderSpool}}
 	if p := a.popups; p != nil {

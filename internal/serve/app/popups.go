@@ -515,6 +515,7 @@ func (p *popupPart) admin() *admin.Popups {
 	return &admin.Popups{
 		Popup: p.popup, Campaigns: p.campaigns, Counts: p.tables.Counts, Reports: p.tables, Forget: p.forget,
 		Placements: p.cfg.PlacementNames(), User: param.Type(p.cfg.UserType), ClockOffset: p.app.cfg.Demo,
+		Attributes: popupAttributes(p.cfg),
 	}
 }
 

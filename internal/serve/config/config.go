@@ -45,6 +45,13 @@ type Admin struct {
 	Token  Secret `yaml:"token" doc:"bearer token, at least 16 characters, of all requests except /livez and /readyz with its groups; name and role are admin; empty: none"`
 
 	Tokens []AdminToken `yaml:"tokens" doc:"further bearer tokens, with names and roles"`
+	Links  []AdminLink  `yaml:"links" doc:"pages that the console links to: the consoles of other replicas, dashboards"`
+}
+
+// AdminLink is a page that the console links to.
+type AdminLink struct {
+	Name string `yaml:"name" required:"true" doc:"of the link; 1 to 64 printable characters"`
+	URL  string `yaml:"url" required:"true" doc:"http or https"`
 }
 
 // AdminToken is a token of the admin listener.

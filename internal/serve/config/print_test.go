@@ -27,6 +27,7 @@ admin:
   listen: 127.0.0.1:9090
   token: ""
   tokens: []
+  links: []
 data: spillway-data
 database: "postgres://ann:***@db/app"
 replica: ""
@@ -175,7 +176,7 @@ func TestPrint(t *testing.T) {
 	if diff := cmp.Diff(strings.ReplaceAll(want, `"no"`, "no"), got); diff != "" {
 		t.Error(diff)
 	}
-	bad(t, printed(c), "7:11: database: holds ***, which stands for a secret that was left out; write the secret, ${NAME} or file:PATH")
+	bad(t, printed(c), "8:11: database: holds ***, which stands for a secret that was left out; write the secret, ${NAME} or file:PATH")
 }
 
 func TestPrintQueryParams(t *testing.T) {

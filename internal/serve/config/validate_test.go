@@ -83,6 +83,16 @@ func TestValidateRefuses(t *testing.T) {
 		c.Admin.Token, c.Admin.Tokens = good, []AdminToken{token("admin", other)}
 	})
 	refused("admin.tokens[0].name: must be 1 to 64 printable characters", func(c *Config) { c.Admin.Tokens = []AdminToken{token(" ", good)} })
+	links := func(name, url string) func(*Config) {
+		return func(c *Config) { c.Admin.Links = []AdminLink{{name, url}} }
+	}
+	linked := valid(links("Grafana 📈", "https://grafana.example/d/x?var=1"))
+	if err := linked.Validate(); err != nil {
+		t.Errorf("a link: %v", err)
+	}
+	refused(`admin.links[0].url: must be a URL with http or https, not "javascript:alert(1)"`, links("a", "javascript:alert(1)"))
+	refused("admin.links[0].url: must be a URL with http or https", links("a", "/d/x"))
+	refused("admin.links[0].name: must be 1 to 64 printable characters", links("", "http://a"))
 	refused("admin.tokens[0].role: must be read, edit or admin", func(c *Config) { c.Admin.Tokens = []AdminToken{{Name: "a", Token: good, Role: "root"}} })
 	refused("admin.token: must have at least 16 characters", func(c *Config) { c.Admin.Token = "0123456789 abcdef" })
 	refused("data: must name a directory", func(c *Config) { c.Data = " " })

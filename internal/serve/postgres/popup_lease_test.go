@@ -13,6 +13,9 @@ import (
 	"spillway/internal/serve/popup"
 )
 
+// runsOut lets a lease run out.
+const runsOut = "UPDATE popup_holder SET since = clock_timestamp() - interval '1 second'"
+
 // Of processes behind a pooler and direct ones, one has the lock. A process whose lease has run
 // out stores no events until it has renewed it, and none at all once another one has the lock.
 func TestPopupLease(t *testing.T) {
@@ -50,7 +53,7 @@ func TestPopupLease(t *testing.T) {
 			t.Errorf("%s stores: %v", names[p], err)
 		}
 	}
-	runOut := func() { mustExecute(t, direct, "UPDATE popup_holder SET since = clock_timestamp() - interval '1 second'") }
+	runOut := func() { mustExecute(t, direct, runsOut) }
 
 	held := take(a, false)
 	applies(a, true)
