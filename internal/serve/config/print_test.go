@@ -115,6 +115,7 @@ feeds:
     offset_max: 100000000
     waiters_max: 1000
     windows_max: 100
+    windows_bytes: 0
     live_max: 0
     sweep_share: 0.02
     sweep_bytes: 67108864
