@@ -9,7 +9,7 @@ FUZZTIME ?= 10s
 export PATH := $(PATH):/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help build run demo test race shake test-mysql check bench fuzz crash chaos live rules bottlenecks peers readme-table clean needs needs-race
+.PHONY: help build run demo test race shake test-mysql check bench fuzz crash chaos live rules browser bottlenecks peers readme-table clean needs needs-race
 
 help: ## list the targets
 	@echo 'Spillway: absorb traffic spikes in front of your database, and load-test services.'
@@ -77,6 +77,10 @@ live: needs ## 10,000 listeners of a live feed: time until a new order reaches t
 rules: ## popups: 2,000,000 steps against a simple model, then 1,000 rounds of 1,000 concurrent requests on three replicas
 	$(GO) test -count=1 -timeout 60m -v -run '^TestRulesAgainstModel$$' ./internal/serve/popup -long
 	SPILLWAY_POPUP_ROUNDS=1000 $(GO) test -count=1 -timeout 60m -v -run '^TestPopupTabs$$' ./internal/serve/redis
+
+browser: ## try the demo's page and the console in a headless Chromium, which it installs, with axe-core from npm: ARGS=DIRECTORY for pictures
+	@scripts/needs.sh browser
+	GO=$(GO) scripts/browser.sh $(ARGS)
 
 bottlenecks: build needs ## plant one fault each in 18 real servers and check that spillway names it: ARGS='-rounds 1 row-lock'; needs root and an idle machine
 	$(GO) build -C experiments -o ../bin/bottlenecks ./bottlenecks

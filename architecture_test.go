@@ -33,6 +33,7 @@ const (
 	table      layer = "table"      // the statements of the server's own tables, for every database: no driver
 	adapter    layer = "adapter"    // one database or store behind the engines' interfaces
 	edge       layer = "edge"       // the listeners
+	pages      layer = "pages"      // what a browser gets from a listener: calls its API
 	demo       layer = "demo"       // the freight app
 	app        layer = "app"        // builds and starts the server
 	lab        layer = "lab"        // the measuring half
@@ -53,6 +54,7 @@ var layers = map[string]layer{
 	"internal/plans":     shared,
 	"internal/progress":  shared,
 	"internal/stats":     shared,
+	"internal/uplot":     shared,
 	"internal/yaml":      shared,
 
 	"internal/serve/coalesce": part,
@@ -82,6 +84,8 @@ var layers = map[string]layer{
 	"internal/serve/admin":   edge,
 	"internal/serve/openapi": edge,
 	"internal/serve/server":  edge,
+
+	"internal/serve/console": pages,
 
 	"internal/serve/freight": demo,
 	"internal/serve/app":     app,
@@ -126,10 +130,11 @@ var mayImport = map[layer][]layer{
 	table:      {shared, part, engine},
 	adapter:    {shared, part, engine, table},
 	edge:       {shared, part, engine},
+	pages:      {shared, part, engine, edge},
 	demo:       {shared},
-	app:        {shared, part, engine, adapter, edge, demo},
+	app:        {shared, part, engine, adapter, edge, pages, demo},
 	lab:        {shared, lab},
-	suite:      {shared, part, engine, adapter, edge, demo, app, lab, suite},
+	suite:      {shared, part, engine, adapter, edge, pages, demo, app, lab, suite},
 	command:    {shared, part, engine, demo, app, lab},
 	experiment: {shared, part, lab, experiment},
 }
@@ -163,6 +168,7 @@ var mustNotImport = map[layer][]string{
 	part:   append([]string{"net/http", fasthttp, commandLine}, drivers...),
 	engine: append([]string{"net/http", fasthttp, commandLine}, drivers...),
 	edge:   append([]string{commandLine}, drivers...),
+	pages:  append([]string{commandLine}, drivers...),
 
 	adapter: {fasthttp, commandLine},
 	demo:    {fasthttp, commandLine},

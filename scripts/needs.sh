@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks for the programs that the tests start and installs missing ones with one apt-get. The
-# argument "race" adds those of make race, "mysql" those of make test-mysql. On a terminal it
+# argument "race" adds those of make race, "mysql" those of make test-mysql, "browser" those of make browser. On a terminal it
 # asks first. Without a terminal it installs if it is root or can use sudo without a password.
 # Otherwise it says in one sentence why it cannot and what to install.
 set -euo pipefail
@@ -32,12 +32,17 @@ have_postgres || need postgresql "the database of most tests"
 have mariadbd || need mariadb-server "tests of mysql:// databases"
 have redis-server || need redis-server "tests of popups, shared caches and redis:// targets"
 have nginx || need nginx "a proxy in front of spillway, and a server to measure"
+have haproxy || need haproxy "restarts behind a load balancer"
 have pgbouncer || need pgbouncer "tests behind a connection pooler"
 have strace || need strace "system calls of the spool and of event loops"
 have ip || need iproute2 "network namespaces as further hosts"
 compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null || need faketime "servers whose clock is wrong"
 if [ "${1:-}" = race ]; then
 	have gcc || need "gcc libc6-dev" "the race detector"
+fi
+if [ "${1:-}" = browser ]; then
+	have chromium || have google-chrome || need chromium "the browser"
+	have npm || need npm "axe-core, which looks for barriers"
 fi
 if [ "${1:-}" = mysql ]; then
 	libraries=$(ldconfig -p)

@@ -101,7 +101,9 @@ func (g *openGate) Leave() { g.open.Add(-1) }
 type bucketAnswerer struct{ bucket *bucket }
 
 // Repeat implements front.Answerer: every request takes a token.
-func (*bucketAnswerer) Repeat(dst, _ []byte) ([]byte, bool, bool) { return dst, false, false }
+func (*bucketAnswerer) Repeat(dst, _ []byte, _ netip.AddrPort) ([]byte, bool, bool) {
+	return dst, false, false
+}
 
 // Answer implements front.Answerer.
 func (a *bucketAnswerer) Answer(dst, _ []byte, _ int, _ netip.AddrPort) (response []byte, keep, ok bool, later *front.Later) {

@@ -13,9 +13,10 @@ import (
 	"spillway/internal/lab/experiment"
 	"spillway/internal/lab/result"
 	"spillway/internal/lab/sheet"
+	"spillway/internal/uplot"
 )
 
-//go:embed page.html page.css page.js uplot
+//go:embed page.html page.css page.js
 var pageFiles embed.FS
 
 // A page is the data of page.html: a sheet with what only a page has.
@@ -39,20 +40,15 @@ type tile struct{ Name, Value, Note string }
 
 // write writes one HTML file that loads nothing. The template escapes its text.
 func (p page) write(w io.Writer, document []byte) error {
-	for _, file := range []struct {
-		name  string
-		style bool
-	}{{"uplot/uPlot.min.css", true}, {"page.css", true}, {"uplot/uPlot.iife.min.js", false}, {"page.js", false}} {
-		text, err := pageFiles.ReadFile(file.name)
-		if err != nil {
-			return fmt.Errorf("read page file: %w", err)
-		}
-		if file.style {
-			p.Style += template.CSS(text)
-		} else {
-			p.Script += template.JS(text)
-		}
+	css, err := pageFiles.ReadFile("page.css")
+	if err != nil {
+		return fmt.Errorf("read page file: %w", err)
 	}
+	script, err := pageFiles.ReadFile("page.js")
+	if err != nil {
+		return fmt.Errorf("read page file: %w", err)
+	}
+	p.Style, p.Script = template.CSS(uplot.Style()+string(css)), template.JS(uplot.Script()+string(script))
 	for i := range p.Panels {
 		p.Panels[i].Index = i
 	}

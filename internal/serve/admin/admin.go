@@ -1,7 +1,8 @@
 // Package admin is the listener for operators: health, readiness, metrics and profiles over
 // net/http. It serves no application traffic. It listens on loopback unless there are tokens,
 // and then requires one of them on all paths except /livez and /readyz with its groups. With
-// popups it also has the campaign API. /openapi.json describes the listener.
+// popups it also has the campaign API. /openapi.json describes the listener. Pages for browsers call
+// the same API, with a caller whom they have identified.
 package admin
 
 import (
@@ -29,7 +30,7 @@ const (
 	MetricsRequestMax = 8                // concurrent requests of /metrics
 )
 
-// Config is the listener's configuration. All fields are required but Tokens, Popups and Spools.
+// Config is the listener's configuration. All fields are required but Tokens, Popups, Spools and Pages.
 type Config struct {
 	Listen   string  // host:port
 	Tokens   []Token // accepted bearer tokens; none: loopback addresses only
@@ -39,6 +40,12 @@ type Config struct {
 	Acks     func() []StreamAck   // ack levels of streams, for /readyz
 	Popups   *Popups              // the campaigns; nil: no popups
 	Spools   map[string]*Spool    // by their names in paths
+	Traffic  *Traffic             // the requests of the last hour
+	About    About
+	Figures  func() Figures // all but Process, Links, Routes and Spools
+
+	// Pages returns the pages for browsers, at / and below PagesPath. They check who asks; Host is checked before.
+	Pages func(*Access) http.Handler
 
 	// Reload applies the configuration file, or returns an error and changes nothing. It is
 	// called concurrently.

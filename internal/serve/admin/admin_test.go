@@ -441,6 +441,10 @@ func newServer(cfg Config) *Server {
 	if cfg.Acks == nil {
 		cfg.Acks = func() []StreamAck { return nil }
 	}
+	if cfg.Figures == nil {
+		cfg.Traffic, cfg.Figures = sampled(countedRequests(3, 1)), allFigures
+		cfg.About = About{Process{"host", 1, "1.0", time.Now()}, []Link{{"Grafana", "https://grafana.example"}}}
+	}
 	if cfg.Reload == nil {
 		cfg.Reload = func(context.Context) error { return nil }
 	}

@@ -21,7 +21,8 @@ type Popups struct {
 	Campaigns   *popup.Campaigns
 	Placements  []string
 	User        param.Type // of a user's id
-	ClockOffset bool       // explain accepts clock_offset, for the demo
+	Attributes  []popup.Attribute
+	ClockOffset bool // explain accepts clock_offset, for the demo
 
 	// Counts returns how often campaigns were shown and answered.
 	Counts  func(context.Context) (map[popup.CampaignID]popup.Counts, error)
@@ -45,6 +46,8 @@ func (p *Popups) routes() []route {
 		{"GET", "/popups/lists", RoleRead, p.lists},
 		change("PUT", "/popups/lists/{list}", p.replaceList),
 		change("DELETE", "/popups/lists/{list}", p.deleteList),
+		{"GET", "/popups/attributes", RoleRead, p.attributes},
+		{"POST", "/popups/campaigns/check", RoleRead, p.check},
 		change("POST", "/popups/campaigns", p.create),
 		change("PUT", "/popups/campaigns/{id}", p.replace),
 		change("PATCH", "/popups/campaigns/{id}", p.patch),
@@ -141,6 +144,42 @@ func (p *Popups) create(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// attributes answers what a target may name.
+func (p *Popups) attributes(w http.ResponseWriter, _ *http.Request) {
+	type attribute struct {
+		Name string              `json:"name"`
+		Type popup.AttributeType `json:"type"`
+	}
+	all, lists := []attribute{}, []string{}
+	for _, a := range p.Attributes {
+		all = append(all, attribute{a.Name, a.Type})
+	}
+	writeJSON(w, "application/json", http.StatusOK, struct {
+		Attributes []attribute `json:"attributes"`
+		Lists      []string    `json:"lists"`
+		Placements []string    `json:"placements"`
+	}{all, append(lists, p.Popup.Lists().Names()...), p.Placements})
+}
+
+// check answers what is wrong with the fields of the body, and changes nothing.
+func (p *Popups) check(w http.ResponseWriter, r *http.Request) {
+	body, ok := readFields(w, r, "application/json")
+	if !ok {
+		return
+	}
+	view := campaignView{Campaign: newCampaign()}
+	view.Status = popup.Draft
+	flaws := view.set(body)
+	for _, f := range p.flaws(view.Campaign) {
+		if body[f.Field] != nil && !has(flaws, f.Field) {
+			flaws = append(flaws, f)
+		}
+	}
+	writeJSON(w, "application/json", http.StatusOK, struct {
+		Errors []flaw `json:"errors"`
+	}{append([]flaw{}, flaws...)})
+}
+
 // replace answers PUT.
 func (p *Popups) replace(w http.ResponseWriter, r *http.Request) {
 	if fields, ok := readFields(w, r, "application/json"); ok {
@@ -231,7 +270,7 @@ func (p *Popups) save(w http.ResponseWriter, r *http.Request, c popup.StoredCamp
 
 // store is save for a campaign whose placement may no longer be configured.
 func (p *Popups) store(w http.ResponseWriter, r *http.Request, c popup.StoredCampaign, status int) {
-	saved, err := p.Campaigns.Save(r.Context(), c, callerOf(r).name)
+	saved, err := p.Campaigns.Save(r.Context(), c, callerOf(r).Name)
 	switch {
 	case errors.Is(err, popup.ErrChanged):
 		writeProblem(w, http.StatusPreconditionFailed, popup.ErrChanged.Error())

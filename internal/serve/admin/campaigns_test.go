@@ -115,6 +115,7 @@ func startCampaigns(t *testing.T) *campaignAPI {
 	c.config = Config{Log: log, Reload: func(context.Context) error { return nil }, Popups: &Popups{
 		Popup: c.popup, Campaigns: popup.NewCampaigns(c.tables, c.tables, c.popup, popup.Defaults{}, log), Counts: c.tables.Counts, Reports: c.tables, Forget: forgetter(nil),
 		Placements: []string{"home", "checkout"}, User: param.Integer, ClockOffset: true,
+		Attributes: []popup.Attribute{{Name: "age", Type: popup.Integer}},
 	}}
 	c.base = start(t, c.config)
 	return c

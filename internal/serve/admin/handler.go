@@ -25,6 +25,7 @@ const index = `Spillway, admin listener
                 /readyz/popups are of feeds and queries, streams, and popups
                 ?parts=/PATH,... asks about these paths alone
 /parts          all parts, and the errors of those that do not serve
+/figures        requests, freshness, queues, pools and disk now; /figures/traffic: the last hour
 /metrics        Prometheus metrics
 /openapi.json   this listener, in OpenAPI 3.1
 /reload         POST: apply the configuration file
@@ -35,7 +36,8 @@ const index = `Spillway, admin listener
 
 const popupIndex = `
 /popups/campaigns   the campaigns: list, create, update, pause, resume, archive;
-                    below each: report, history
+                    below each: report, history; POST campaigns/check: what is wrong
+/popups/attributes  what targets may name
 /popups/lists       the lists of users that targets name
 /popups/lists/NAME  PUT: replace, one id per line; DELETE
 /popups/users/USER  DELETE: delete all that is known about a user
@@ -73,6 +75,8 @@ func (s *Server) closedRoutes() []route {
 		{"GET", "/{$}", RoleRead, s.showIndex},
 		{"GET", "/metrics", RoleRead, metrics.ServeHTTP},
 		{"GET", "/parts", RoleRead, s.showParts},
+		{"GET", "/figures", RoleRead, s.showFigures},
+		{"GET", "/figures/traffic", RoleRead, s.showTraffic},
 		{"GET", "/openapi.json", RoleRead, s.showOpenAPI},
 		{"GET", "/debug/pprof/{$}", RoleAdmin, pprof.Index},
 		{"GET", "/debug/pprof/{name}", RoleAdmin, showProfile},
@@ -113,7 +117,28 @@ func (s *Server) handler() http.Handler {
 	open, closed := newMux(s.openRoutes()), newMux(s.closedRoutes())
 	closed.HandleFunc("/", notFound)
 	open.Handle("/", s.checkToken(closed))
-	return s.checkHost(asWritten(open, s.checkToken(http.HandlerFunc(notFound))))
+	shown := http.Handler(open)
+	if s.cfg.Pages != nil {
+		shown = withPages(open, s.cfg.Pages(&Access{s, closed}))
+	}
+	return s.checkHost(asWritten(shown, s.checkToken(http.HandlerFunc(notFound))))
+}
+
+// withPages returns a handler that passes requests below PagesPath to the pages, and those of browsers for /. The names in the
+// paths of pages need no escapes.
+func withPages(other, pages http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		isPage := strings.HasPrefix(r.URL.Path, PagesPath) && r.URL.Path == r.URL.EscapedPath()
+		if r.URL.Path == "/" {
+			w.Header().Set("Vary", "Accept")
+			isPage = r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html")
+		}
+		if isPage {
+			pages.ServeHTTP(w, r)
+			return
+		}
+		other.ServeHTTP(w, r)
+	})
 }
 
 // asWritten returns a handler that passes requests to other if their path has an empty segment, "." or "..". A mux would redirect

@@ -36,6 +36,8 @@ func TestOpenAPI(t *testing.T) {
 	w := &walk{OpenAPI: d, t: t, servers: map[string]string{"": c.base}}
 	w.startOthers(t, c)
 	w.everyRoute(t)
+	w.send("", "GET", "/figures/traffic", "/figures/traffic?step_seconds=2", "")
+	w.send("", "GET", "/figures/traffic", "/figures/traffic?step_seconds=1", "")
 	w.campaigns(c)
 	w.spools(t)
 	w.busy(t)
@@ -200,14 +202,18 @@ func (w *walk) everyRoute(t *testing.T) {
 // campaigns provokes every status of the campaign API.
 func (w *walk) campaigns(c *campaignAPI) {
 	const all, one = "/popups/campaigns", "/popups/campaigns/{id}"
+	large := `{"payload":"` + strings.Repeat("x", campaignBytesMax) + `"}`
 	json := []string{"Content-Type", "application/json"}
 	send := func(method, path, target, body string, headers ...string) {
 		w.t.Helper()
 		w.send("", method, path, target, body, append(json, headers...)...)
 	}
 	foreign := []string{"Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site"}
-	large := `{"payload":"` + strings.Repeat("x", campaignBytesMax) + `"}`
 	send("GET", all, all+"?status=on", "")
+	const check = all + "/check"
+	for _, body := range []string{`{"target":"agee > 1"}`, `[]`, large} {
+		send("POST", check, check, body)
+	}
 	send("POST", all, all, `{"name":"a","placement":"home","payload":1,"target":"x"}`)
 	send("POST", all, all, `{}`)
 	send("POST", all, all, birthday, foreign...)

@@ -39,21 +39,37 @@ type Token struct {
 	Role  Role
 }
 
-// caller is who sends a request.
-type caller struct {
-	name string // "" without a token
-	role Role
+// Caller is who sends a request.
+type Caller struct {
+	Name string // "" without a token
+	Role Role
 }
 
 type callerKey struct{}
 
 // callerOf returns who sends a request that has passed checkToken. Without tokens it may do
 // everything.
-func callerOf(r *http.Request) caller {
-	if c, ok := r.Context().Value(callerKey{}).(caller); ok {
+func callerOf(r *http.Request) Caller {
+	if c, ok := r.Context().Value(callerKey{}).(Caller); ok {
 		return c
 	}
-	return caller{role: RoleAdmin}
+	return Caller{Role: RoleAdmin}
+}
+
+// withCaller returns a request of a caller.
+func withCaller(r *http.Request, c Caller) *http.Request {
+	return r.WithContext(context.WithValue(r.Context(), callerKey{}, c))
+}
+
+// identify returns whose token it is. The time that it takes does not depend on the tokens.
+func (s *Server) identify(token string) (c Caller, known bool) {
+	got := sha256.Sum256([]byte(token))
+	for _, t := range s.cfg.Tokens {
+		if want := sha256.Sum256([]byte(t.Token)); subtle.ConstantTimeCompare(got[:], want[:]) == 1 {
+			c, known = Caller{t.Name, t.Role}, true
+		}
+	}
+	return c, known
 }
 
 // checkToken requires one of the tokens, if there are any.
@@ -61,34 +77,58 @@ func (s *Server) checkToken(next http.Handler) http.Handler {
 	if len(s.cfg.Tokens) == 0 {
 		return next
 	}
-	want := make([][sha256.Size]byte, len(s.cfg.Tokens)) // equal lengths: the time of a comparison does not depend on the token's
-	for i, t := range s.cfg.Tokens {
-		want[i] = sha256.Sum256([]byte(t.Token))
-	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-		got, found := sha256.Sum256([]byte(strings.TrimSpace(token))), -1
-		for i := range want {
-			if subtle.ConstantTimeCompare(got[:], want[i][:]) == 1 {
-				found = i
-			}
-		}
-		if found < 0 || !strings.EqualFold(scheme, "Bearer") {
+		who, known := s.identify(strings.TrimSpace(token))
+		if !known || !strings.EqualFold(scheme, "Bearer") {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="spillway admin"`)
 			writeProblem(w, http.StatusUnauthorized, "send the header \"Authorization: Bearer TOKEN\" with admin.token or one of admin.tokens")
 			return
 		}
-		who := caller{s.cfg.Tokens[found].Name, s.cfg.Tokens[found].Role}
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callerKey{}, who)))
+		next.ServeHTTP(w, withCaller(r, who))
 	})
 }
+
+// PagesPath begins the paths of pages.
+const PagesPath = "/console/"
+
+// Access is the API for pages.
+type Access struct {
+	server *Server
+	api    http.Handler
+}
+
+// Tokens reports whether a caller needs a token. Without tokens it may do everything.
+func (a *Access) Tokens() bool { return len(a.server.cfg.Tokens) > 0 }
+
+// Identify returns whose token it is.
+func (a *Access) Identify(token string) (c Caller, known bool) { return a.server.identify(token) }
+
+// Serve answers a request of a caller to the API. It checks the caller's role.
+func (a *Access) Serve(w http.ResponseWriter, r *http.Request, c Caller) {
+	a.api.ServeHTTP(w, withCaller(r, c))
+}
+
+// Figures returns what GET /figures answers.
+func (a *Access) Figures() Figures { return a.server.figures() }
+
+// About returns which process it is.
+func (a *Access) About() About { return a.server.cfg.About }
+
+// Traffic returns what GET /figures/traffic answers.
+func (a *Access) Traffic(step, slots int) TrafficSeries {
+	return a.server.cfg.Traffic.Series(step, slots)
+}
+
+// Parts returns the state of all parts.
+func (a *Access) Parts() []Part { return a.server.cfg.Ready() }
 
 // require returns a handler that refuses callers without a role.
 func (role Role) require(handle http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if c := callerOf(r); c.role < role {
-			writeProblem(w, http.StatusForbidden, fmt.Sprintf("this requires a token with the role %s; that of %s has the role %s", role, c.name,
-				c.role))
+		if c := callerOf(r); c.Role < role {
+			writeProblem(w, http.StatusForbidden, fmt.Sprintf("this requires a token with the role %s; that of %s has the role %s", role, c.Name,
+				c.Role))
 			return
 		}
 		handle(w, r)

@@ -182,7 +182,7 @@ func (s *Server) orderSpool(work spool.Work) http.HandlerFunc {
 			writeLater(w, err.Error())
 		default:
 			s.cfg.Log.Info("order on the spool executed", "work", work, "stream", o.Stream, "to", o.To, "dry_run", o.DryRun,
-				"dead_letters", done.Letters, "records", done.Records, "by", callerOf(r).name)
+				"dead_letters", done.Letters, "records", done.Records, "by", callerOf(r).Name)
 			writeJSON(w, "application/json", http.StatusOK, done)
 		}
 	})

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -48,6 +49,8 @@ type app struct {
 	certificate *certificate // nil: plain HTTP
 	metrics     *prometheus.Registry
 	public      *server.Server
+	traffic     *admin.Traffic
+	started     time.Time
 
 	stores       stores
 	defaultStore *store
@@ -144,6 +147,7 @@ func (a *app) serve(adm *admin.Server) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error { return adm.Serve(groupCtx, ln) })
 	group.Go(func() error { return a.watchReadiness(groupCtx) })
+	group.Go(func() error { a.traffic.Run(groupCtx); return nil })
 	if a.replica != nil {
 		group.Go(func() error { return a.replica.watch(groupCtx) })
 	}
@@ -185,7 +189,14 @@ func (a *app) servePublic(ctx context.Context) error {
 	defer beside.Wait()
 	serving, end := context.WithCancel(ctx)
 	defer end()
-	err = a.public.Run(ctx, ln, func() {
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	beside.Go(func() {
+		<-serving.Done()
+		a.delayStop(running, context.Cause(ctx))
+		stop()
+	})
+	err = a.public.Run(running, ln, func() {
 		a.log.Info("serving", "listen", addressOf(ln), "admin", a.cfg.Admin.Listen, "database", a.defaultStore.url.String())
 		if a.demo {
 			fmt.Fprint(a.stdout, freight.Tour(addressOf(ln), a.cfg.Admin.Listen))

@@ -44,7 +44,7 @@ func (a *app) demoCosts() []byte {
 	for _, s := range a.feedStats() {
 		statements := s.Refreshes + s.DatabasePages
 		costs.Parts = append(costs.Parts, demoPart{
-			Name: "list " + s.Name, Path: s.Name, Answers: s.WindowPages + s.DatabasePages + s.Events,
+			Name: "list " + s.Name, Path: "GET " + s.Name, Answers: s.WindowPages + s.DatabasePages + s.Events,
 			Statements: &statements, Listeners: &s.Listeners, Age: &s.AgeSeconds,
 		})
 	}
@@ -53,7 +53,7 @@ func (a *app) demoCosts() []byte {
 	}
 	if a.popups != nil {
 		s := a.popups.popup.Stats()
-		costs.Parts = append(costs.Parts, demoPart{Name: "popup", Path: a.popups.cfg.Path, Answers: s.Waits + s.Nones + s.Shows})
+		costs.Parts = append(costs.Parts, demoPart{Name: "popup", Path: "GET " + a.popups.cfg.Path, Answers: s.Waits + s.Nones + s.Shows})
 	}
 	text, err := json.Marshal(costs)
 	if err != nil {

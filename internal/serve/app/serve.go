@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"syscall"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -72,8 +73,8 @@ func Serve(ctx context.Context, o Options) error {
 	a := &app{
 		ctx: ctx, log: log, level: level, stdout: o.Stdout, stderr: o.Stderr, options: o, hangups: hangups,
 		cfg: cfg, demo: demo, builtIn: o.File == "", strict: o.Strict, sockets: passed, metrics: metrics,
-		leftovers: make(map[string]*leftover),
-		stores:    stores{pool: database.Pool(cfg.Pool), log: log, metrics: metrics, open: make(map[config.Address]*store)},
+		leftovers: make(map[string]*leftover), started: time.Now(),
+		stores: stores{pool: database.Pool(cfg.Pool), log: log, metrics: metrics, open: make(map[config.Address]*store)},
 	}
 	a.accessLog = server.NewAccessLog(o.Stderr, func(w io.Writer) slog.Handler { return logHandler(cfg.Log, level, w) })
 	defer a.accessLog.Close()

@@ -27,6 +27,7 @@ admin:
   listen: 127.0.0.1:9090
   token: ""
   tokens: []
+  links: []
 data: spillway-data
 database: "postgres://ann:***@db/app"
 replica: ""
@@ -68,11 +69,13 @@ http:
   read_timeout: 10s
   write_timeout: 10s
   idle_timeout: 1m
+  stop_delay: auto
   drain_timeout: 10s
   tls_cert: ""
   tls_key: ""
   hosts: []
   cors_origins: []
+  unknown_params: ignore
   openapi: true
   trusted_proxies: []
   rate_per_minute: 0
@@ -94,6 +97,7 @@ feeds:
     key: [id, day asc]
     envelope: data
     params: {city: text, "no": integer}
+    unknown_params: default
     filters: {}
     timestamps: database
     numbers: json
@@ -111,6 +115,7 @@ feeds:
     offset_max: 100000000
     waiters_max: 1000
     windows_max: 100
+    windows_bytes: 0
     live_max: 0
     sweep_share: 0.02
     sweep_bytes: 67108864
@@ -135,6 +140,7 @@ popups:
   placements: []
   user_type: text
   attributes: {}
+  unknown_params: default
   attributes_sql: ""
   attributes_ttl: 1m
   attributes_bytes: 67108864
@@ -174,7 +180,7 @@ func TestPrint(t *testing.T) {
 	if diff := cmp.Diff(strings.ReplaceAll(want, `"no"`, "no"), got); diff != "" {
 		t.Error(diff)
 	}
-	bad(t, printed(c), "7:11: database: holds ***, which stands for a secret that was left out; write the secret, ${NAME} or file:PATH")
+	bad(t, printed(c), "8:11: database: holds ***, which stands for a secret that was left out; write the secret, ${NAME} or file:PATH")
 }
 
 func TestPrintQueryParams(t *testing.T) {

@@ -163,15 +163,29 @@ func (v *validator) adminTokens(a Admin, loopback bool) {
 		if tokens[one.Token] {
 			v.add(yaml.Join(path, "token"), "must not be repeated", "")
 		}
-		unprintable := strings.ContainsFunc(one.Name, func(r rune) bool { return !unicode.IsPrint(r) })
 		switch {
-		case strings.TrimSpace(one.Name) == "" || utf8.RuneCountInString(one.Name) > 64 || unprintable:
+		case !isTitle(one.Name):
 			v.add(yaml.Join(path, "name"), "must be 1 to 64 printable characters", one.Name)
 		case names[one.Name]:
 			v.add(yaml.Join(path, "name"), "must not be repeated; admin is the name of admin.token", one.Name)
 		}
 		names[one.Name], tokens[one.Token] = true, true
 	}
+	for i, link := range a.Links {
+		path := yaml.Index("admin.links", i)
+		if u, err := url.Parse(link.URL); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+			v.add(yaml.Join(path, "url"), "must be a URL with http or https", link.URL)
+		}
+		if !isTitle(link.Name) {
+			v.add(yaml.Join(path, "name"), "must be 1 to 64 printable characters", link.Name)
+		}
+	}
+}
+
+// isTitle reports whether a name can be shown on one line.
+func isTitle(name string) bool {
+	unprintable := strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) })
+	return strings.TrimSpace(name) != "" && utf8.RuneCountInString(name) <= 64 && !unprintable
 }
 
 func notTokenRune(r rune) bool { return r <= ' ' || r > '~' }
@@ -221,6 +235,9 @@ func (v *validator) http(h HTTP) {
 			given, missing = missing, given
 		}
 		v.add("http."+given, "requires http."+missing, "")
+	}
+	if d, err := time.ParseDuration(h.StopDelay); h.StopDelay != "auto" && (err != nil || d < 0 || d > stopDelayMax) {
+		v.add("http.stop_delay", "must be auto, or from 0s to "+shortDuration(stopDelayMax), h.StopDelay)
 	}
 	for i, host := range h.Hosts {
 		if !isHost(host) {

@@ -45,7 +45,8 @@ func Tour(public, admin string) string {
 	return fmt.Sprintf(`
 The freight app is running. Look at it in a browser:
 
-  http://%[1]s/
+  http://%[1]s/      the app
+  http://%[2]s/      the console for operators and marketers
 
 Or try:
 

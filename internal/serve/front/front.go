@@ -15,7 +15,7 @@ import (
 // Answerer answers the requests of one loop. It is used by one goroutine at a time.
 type Answerer interface {
 	// Repeat is Answer for a request with the same bytes as an earlier one, which was plain. It may always return false.
-	Repeat(dst, request []byte) (response []byte, keep, ok bool)
+	Repeat(dst, request []byte, peer netip.AddrPort) (response []byte, keep, ok bool)
 	// Answer appends the response to a plain request, whose last bytes are its body, to dst. It must not wait. keep says whether the
 	// connection stays open. If later is not nil, it is the answer, and the other results are not used. Otherwise, if ok is false, the
 	// request has had no effect, and is to be answered elsewhere. peer is the client's address. The request is not used after Answer.

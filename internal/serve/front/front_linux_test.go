@@ -53,7 +53,7 @@ type fakeAnswerer struct {
 }
 
 // Repeat implements front.Answerer.
-func (*fakeAnswerer) Repeat(dst, _ []byte) ([]byte, bool, bool) {
+func (*fakeAnswerer) Repeat(dst, _ []byte, _ netip.AddrPort) ([]byte, bool, bool) {
 	return dst, false, false
 }
 

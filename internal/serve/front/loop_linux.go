@@ -111,10 +111,29 @@ func (f *Front) StopAccepting(all bool) error {
 	}
 	f.advance(next)
 	f.accepting.Wait()
+	for all && f.acceptLate() {
+	}
 	if err := unix.Close(f.cfg.Socket); err != nil {
 		return fmt.Errorf("close listening socket: %w", err)
 	}
 	return nil
+}
+
+// acceptLate hands over a connection that has come since the loops found the queue empty. It returns false if there is none.
+func (f *Front) acceptLate() bool {
+	fd, peer, errno := accept(f.cfg.Socket)
+	switch {
+	case errno == unix.EINTR || errno == unix.ECONNABORTED:
+		return true // the client has left
+	case errno != 0:
+		return false
+	case !f.cfg.Gate.Enter():
+		_, _ = send(fd, f.cfg.Refusal) // an empty socket buffer takes it at once
+		closeSocket(fd)
+	default:
+		f.hand(taken{fd: fd, peer: peer})
+	}
+	return true
 }
 
 // End answers the requests that have arrived and those that wait, closes the connections that the loops have, and ends them. When
@@ -285,7 +304,7 @@ func (l *loop) ring() {
 	}
 	var one [8]byte
 	binary.NativeEndian.PutUint64(one[:], 1)
-	_, _ = write(l.bell, one[:]) // it fails only when it is full, and then the loop wakes too
+	_, _ = unix.Write(l.bell, one[:]) // it fails only when it is full, and then the loop wakes too
 }
 
 // run serves until the Front ends. The thread is the loop's for good, and ends with it.
@@ -351,7 +370,7 @@ func (l *loop) round(n int) {
 			accept = true
 		case fd == l.bell:
 			var count [8]byte
-			_, _ = read(l.bell, count[:])
+			_, _ = unix.Read(l.bell, count[:])
 			l.collect(false) // not before: the bell may have rung again since
 			l.deliver()
 		case fd < len(l.conns) && l.conns[fd] != nil:
@@ -435,8 +454,8 @@ func (l *loop) resume() {
 // refuse answers a connection beyond the limit. What it has sent is read: otherwise close would reset the connection, and the
 // client might not see the response.
 func (l *loop) refuse(fd int) {
-	_, _ = write(fd, l.front.cfg.Refusal) // an empty socket buffer takes it at once
-	_, _ = read(fd, l.in)
+	_, _ = send(fd, l.front.cfg.Refusal) // an empty socket buffer takes it at once
+	_, _ = receive(fd, l.in)
 	closeSocket(fd)
 }
 
@@ -447,7 +466,7 @@ func (l *loop) read(c *conn) {
 	if begun > 0 {
 		room = room[:c.size] // what follows is another request
 	}
-	n, errno := read(c.fd, room[begun:])
+	n, errno := receive(c.fd, room[begun:])
 	switch {
 	case errno == unix.EAGAIN && begun > 0:
 		return
@@ -470,7 +489,7 @@ func (l *loop) answer(c *conn, request []byte) {
 		l.hold(c, request, c.size)
 		return
 	}
-	response, keep, ok := l.answerer.Repeat(l.out[:0], request)
+	response, keep, ok := l.answerer.Repeat(l.out[:0], request, c.peer)
 	if !ok {
 		head, body, plain := Plain(request)
 		switch size := head + body; {
@@ -496,11 +515,11 @@ func (l *loop) respond(c *conn, request, response []byte, keep, ok bool) {
 		l.handOver(c, Handed{Read: bytes.Clone(request)})
 		return
 	}
-	send := write
+	give := send
 	if !keep {
-		send = writeLast
+		give = sendLast
 	}
-	sent, errno := send(c.fd, response)
+	sent, errno := give(c.fd, response)
 	if errno != 0 && errno != unix.EAGAIN {
 		l.close(c)
 		return

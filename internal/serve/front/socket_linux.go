@@ -75,8 +75,8 @@ func (f *Front) Half() bool {
 	return found || err != nil
 }
 
-func read(fd int, p []byte) (n int, errno syscall.Errno) {
-	return transfer(syscall.SYS_READ, fd, p)
+func receive(fd int, p []byte) (n int, errno syscall.Errno) {
+	return transfer(syscall.SYS_RECVFROM, fd, p, 0)
 }
 
 // pending reports whether a client has sent something that was not read.
@@ -87,25 +87,24 @@ func pending(fd int) bool {
 	return errno == 0 && n > 0
 }
 
-func write(fd int, p []byte) (n int, errno syscall.Errno) {
-	return transfer(syscall.SYS_WRITE, fd, p)
+func send(fd int, p []byte) (n int, errno syscall.Errno) {
+	return transfer(syscall.SYS_SENDTO, fd, p, unix.MSG_NOSIGNAL)
 }
 
-// writeLast is write before endSending. The kernel holds back what does not fill a packet until then, and sends it and the end of
+// sendLast is send before endSending. The kernel holds back what does not fill a packet until then, and sends it and the end of
 // the stream in one. Close alone would drop it if the client has sent more than was read.
-func writeLast(fd int, p []byte) (n int, errno syscall.Errno) {
-	return transfer(syscall.SYS_SENDTO, fd, p)
+func sendLast(fd int, p []byte) (n int, errno syscall.Errno) {
+	return transfer(syscall.SYS_SENDTO, fd, p, unix.MSG_MORE|unix.MSG_NOSIGNAL)
 }
 
 func endSending(fd int) {
 	_, _, _ = syscall.RawSyscall(syscall.SYS_SHUTDOWN, uintptr(fd), unix.SHUT_WR, 0)
 }
 
-// transfer reads or writes. Only sendto has flags.
-func transfer(trap uintptr, fd int, p []byte) (int, syscall.Errno) {
+func transfer(trap uintptr, fd int, p []byte, flags uintptr) (int, syscall.Errno) {
 	for {
 		n, _, errno := syscall.RawSyscall6(trap, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)),
-			unix.MSG_MORE|unix.MSG_NOSIGNAL, 0, 0)
+			flags, 0, 0)
 		switch errno {
 		case 0:
 			return int(n), 0

@@ -15,7 +15,7 @@ import (
 // waits with Wait, others with the same idempotency key with Join, and the owner of the
 // queue ends the wait with Answer.
 type Ticket struct {
-	done      chan struct{}
+	done      chan struct{}        // nil: nobody waits for the answer
 	ready     func() (wake func()) // may be nil
 	err       error                // set before done is closed
 	abandoned atomic.Bool
@@ -23,14 +23,22 @@ type Ticket struct {
 
 // Open prepares a ticket for use. ready, if it is not nil, is called at the end of the wait. It
 // must not block, because the owner of the queue may hold a lock. What it returns, if that is not
-// nil, is called after the other tickets of the group are answered too.
-func (t *Ticket) Open(ready func() (wake func())) { t.done, t.ready = make(chan struct{}), ready }
+// nil, is called after the other tickets of the group are answered too. With ready, Wait is called
+// after that, and Join only if the ticket is shared.
+func (t *Ticket) Open(ready func() (wake func()), shared bool) {
+	t.ready = ready
+	if ready == nil || shared {
+		t.done = make(chan struct{})
+	}
+}
 
 // Answer ends the wait. It is called once; what the owner has set before may be read
 // after Wait or Join. It appends to wakes, for Wake.
 func (t *Ticket) Answer(err error, wakes []func()) []func() {
 	t.err = err
-	close(t.done)
+	if t.done != nil {
+		close(t.done)
+	}
 	if t.ready != nil {
 		if wake := t.ready(); wake != nil {
 			return append(wakes, wake)
@@ -60,6 +68,9 @@ func (t *Ticket) Wait(ctx context.Context) error {
 }
 
 func (t *Ticket) wait(ctx context.Context) error {
+	if t.done == nil {
+		return t.err
+	}
 	select {
 	case <-t.done:
 		return t.err

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"log/slog"
 	"sync"
@@ -93,22 +94,45 @@ func (l *AccessLog) Close() {
 	}
 }
 
-// count counts a request that has been answered, and writes its line if the level of the log includes it.
+// count counts a request that has been answered, and writes its line.
 func (s *Server) count(ctx *fasthttp.RequestCtx, r *route, took time.Duration) {
 	r.meter.observe(ctx.Response.StatusCode(), took)
-	if s.cfg.AccessLog == nil || !s.cfg.AccessLog.handler.Enabled(s.base, slog.LevelInfo) {
+	if s.cfg.AccessLog != nil {
+		line := s.accessLine(ctx, r)
+		s.cfg.AccessLog.write(&line, took)
+	}
+}
+
+// accessLine is a line without its time and how long the response has taken.
+type accessLine struct {
+	id, client, method, route, uri, trace string
+	status, bytes                         int
+}
+
+// accessLine returns the line of a request that has been answered.
+func (s *Server) accessLine(ctx *fasthttp.RequestCtx, r *route) accessLine {
+	return accessLine{
+		id: s.id(ctx), client: s.client(ctx), method: string(ctx.Method()), route: r.name, uri: s.loggedURI(ctx),
+		trace: traceID(&ctx.Request.Header), status: ctx.Response.StatusCode(), bytes: bodySize(&ctx.Response),
+	}
+}
+
+// write writes a line, if the level of the log includes it.
+func (l *AccessLog) write(line *accessLine, took time.Duration) {
+	ctx := context.Background()
+	if !l.handler.Enabled(ctx, slog.LevelInfo) {
 		return
 	}
 	var room [9]slog.Attr
-	attrs := append(room[:0], slog.String("request_id", s.id(ctx)), slog.String("client", s.client(ctx)),
-		slog.String("method", string(ctx.Method())), slog.String("route", r.name), slog.String("uri", loggedURI(ctx)),
-		slog.Int("status", ctx.Response.StatusCode()), slog.Int("bytes", bodySize(&ctx.Response)), slog.Float64("seconds", took.Seconds()))
-	if trace := traceID(&ctx.Request.Header); trace != "" {
-		attrs = append(attrs, slog.String("trace_id", trace))
+	attrs := append(room[:0], slog.String("request_id", line.id), slog.String("client", line.client), slog.String("method", line.method),
+		slog.String("route", line.route), slog.String("uri", line.uri), slog.Int("status", line.status), slog.Int("bytes", line.bytes),
+		slog.Float64("seconds", took.Seconds()))
+	if line.trace != "" {
+		attrs = append(attrs, slog.String("trace_id", line.trace))
 	}
 	record := slog.NewRecord(time.Now(), slog.LevelInfo, "request", 0)
 	record.AddAttrs(attrs...)
-	_ = s.cfg.AccessLog.handler.Handle(s.base, record) // Write does not fail
+	_ = l.handler.Handle(ctx, record) // Write does not fail
 }
 
 // traceID returns the trace id of a request's traceparent (https://www.w3.org/TR/trace-context/); "": it has no valid one.

@@ -65,7 +65,7 @@ func (l *listener) drainFront() error {
 	}
 	var err error
 	if _, tcp := l.netListener.(*net.TCPListener); tcp {
-		err = refuseNew(l.socket)
+		l.refuseNew(l.socket)
 	} else {
 		err = l.unlink()
 	}
@@ -212,7 +212,7 @@ func (a *answerer) Answer(dst, request []byte, body int, peer netip.AddrPort) (r
 	case quick:
 		at := arrival(&x.ctx)
 		response, keep, ok = a.conclude(dst, x, at)
-		again := x.page != (feed.CachedPage{}) && a.live.rate == nil && x.server.cfg.AccessLog == nil
+		again := x.page != (feed.CachedPage{}) && a.live.rate == nil
 		if ok && again && x.ctx.Response.StatusCode() == fasthttp.StatusOK {
 			a.remember(x, request, response[len(dst):], keep)
 		}

@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"hash/maphash"
+	"net/netip"
 	"time"
 	"weak"
 
@@ -31,7 +32,10 @@ type repeat struct {
 	server   weak.Pointer[Server]
 	meter    *meter
 	page     feed.Repeat
-	until    time.Time // when the Date changes
+	until    time.Time  // when the Date changes
+	log      *AccessLog // nil: none
+	line     accessLine // for log, but for the client
+	newID    bool       // the line needs an id of its own
 }
 
 // slot returns where a request may be remembered.
@@ -41,11 +45,14 @@ func (r *repeats) slot(request []byte) (*repeat, uint64) {
 }
 
 // Repeat implements front.Answerer.
-func (a *answerer) Repeat(dst, request []byte) (response []byte, keep, ok bool) {
-	return a.repeat(dst, request, time.Now())
+func (a *answerer) Repeat(dst, request []byte, peer netip.AddrPort) (response []byte, keep, ok bool) {
+	if request[0] == 'P' {
+		return dst, false, false // POST
+	}
+	return a.repeat(dst, request, peer, time.Now())
 }
 
-func (a *answerer) repeat(dst, request []byte, now time.Time) (response []byte, keep, ok bool) {
+func (a *answerer) repeat(dst, request []byte, peer netip.AddrPort, now time.Time) (response []byte, keep, ok bool) {
 	r, hash := a.repeats.slot(request)
 	if r.hash != hash || len(r.bytes) == 0 || !bytes.Equal(r.bytes[:r.response], request) {
 		return dst, false, false
@@ -57,7 +64,16 @@ func (a *answerer) repeat(dst, request []byte, now time.Time) (response []byte, 
 		return dst, false, false
 	}
 	dst = append(dst, r.bytes[r.response:]...)
-	r.meter.observe(200, time.Since(now))
+	took := time.Since(now)
+	r.meter.observe(200, took)
+	if r.log != nil {
+		line := r.line
+		line.client = peer.Addr().String()
+		if r.newID {
+			line.id = a.live.ids.next()
+		}
+		r.log.write(&line, took)
+	}
 	return dst, r.keep, true
 }
 
@@ -66,12 +82,16 @@ func (a *answerer) remember(x *loopRequest, request, response []byte, keep bool)
 	r, hash := a.repeats.slot(request)
 	again := r.hash == hash
 	r.hash, r.bytes = hash, r.bytes[:0]
-	if !again || len(request)+len(response) > repeatMax {
+	log := x.server.cfg.AccessLog
+	if !again || len(request)+len(response) > repeatMax || log != nil && len(x.server.cfg.Proxies) > 0 {
 		return
 	}
 	r.bytes = append(append(r.bytes, request...), response...)
 	r.response, r.keep = len(request), keep
 	now := arrival(&x.ctx)
 	r.server, r.meter, r.page = weak.Make(x.server), x.route.meter, x.page.Repeat(now)
+	if r.log = log; log != nil {
+		r.line, r.newID = x.server.accessLine(&x.ctx, x.route), !isID(x.ctx.Request.Header.PeekBytes(headerRequestID))
+	}
 	r.until = now.Add(time.Second - time.Duration(now.Nanosecond()))
 }

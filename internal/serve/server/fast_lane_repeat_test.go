@@ -79,7 +79,7 @@ func (r *repeater) answer(request string) (response string, at time.Time) {
 // repeats reports whether the request is answered as before, at a time.
 func (r *repeater) repeats(request string, at time.Time) bool {
 	r.t.Helper()
-	_, _, ok := r.repeat(nil, []byte(request), at)
+	_, _, ok := r.repeat(nil, []byte(request), netip.AddrPort{}, at)
 	return ok
 }
 
@@ -101,7 +101,7 @@ func TestRepeat(t *testing.T) {
 		}
 		want, at := r.answer(request)
 		before := l.current.Load().routes["/list"].read.meter.statuses[2].codes[0].Load()
-		got, keep, ok := r.repeat([]byte("before"), []byte(request), at)
+		got, keep, ok := r.repeat([]byte("before"), []byte(request), netip.AddrPort{}, at)
 		if !ok || l.comparable(string(got)) != l.comparable("before"+want) || keep != (name != "close") {
 			t.Errorf("%s: repeated as %q, %v, %v, want %q", name, got, keep, ok, want)
 		}

@@ -50,16 +50,8 @@ func (*Server) Describe(chan<- *prometheus.Desc) {}
 // Collect implements prometheus.Collector.
 func (s *Server) Collect(ch chan<- prometheus.Metric) {
 	s = s.current.Load()
-	seen := map[*route]bool{}
-	s.unknown.collect(ch)
-	s.options.collect(ch)
-	for _, e := range s.routes {
-		for _, r := range []*route{e.read, e.write} {
-			if r != nil && !seen[r] { // aliases share a route
-				seen[r] = true
-				r.collect(ch)
-			}
-		}
+	for _, r := range s.meteredRoutes() {
+		r.collect(ch)
 	}
 	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
 	number := func(kind prometheus.ValueType, value float64, name, help string) {
@@ -92,6 +84,53 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 			"Connections refused because http.connections was reached.")
 		number(counter, float64(l.handed.Load()), "spillway_http_connections_handed_total", "Times that a connection left the fast lane.")
 	}
+}
+
+// meteredRoutes returns each route once: aliases share one.
+func (s *Server) meteredRoutes() []*route {
+	all := []*route{s.unknown, s.options}
+	seen := map[*route]bool{}
+	for _, e := range s.routes {
+		for _, r := range []*route{e.read, e.write} {
+			if r != nil && !seen[r] {
+				seen[r] = true
+				all = append(all, r)
+			}
+		}
+	}
+	return all
+}
+
+// RouteCounts are the responses of a route since it began to count.
+type RouteCounts struct {
+	Route   string
+	Buckets [durationBuckets + 1]uint64 // by their time; see DurationBounds
+	Errors  uint64                      // with a status of 500 and above
+}
+
+// DurationBounds returns the upper bounds of RouteCounts.Buckets; the last bucket has none.
+func DurationBounds() []time.Duration {
+	bounds := durationBounds()
+	return bounds[:]
+}
+
+// Counts returns the routes that have answered.
+func (s *Server) Counts() []RouteCounts {
+	var all []RouteCounts
+	for _, r := range s.current.Load().meteredRoutes() {
+		c, total := RouteCounts{Route: r.name}, uint64(0)
+		for i := range c.Buckets {
+			c.Buckets[i] = r.meter.buckets[i].Load()
+			total += c.Buckets[i]
+		}
+		for i := range r.meter.statuses[5].codes {
+			c.Errors += r.meter.statuses[5].codes[i].Load()
+		}
+		if total > 0 {
+			all = append(all, c)
+		}
+	}
+	return all
 }
 
 func (r *route) collect(ch chan<- prometheus.Metric) {

@@ -68,7 +68,7 @@ func (s *Spool) Begin(ctx context.Context, name string, e queue.Entry, ready fun
 		case !retry:
 			s.counters.replayed.Add(1)
 			known := &ticket{replayed: true}
-			known.Open(nil)
+			known.Open(nil, true)
 			known.Answer(nil, nil)
 			return known, nil
 		}
@@ -84,7 +84,7 @@ func (t *ticket) Appended(ctx context.Context) (replayed bool, err error) {
 // admit queues an entry, or returns the ticket of the one with the same key. ready is that of Ticket.Open.
 func (s *Spool) admit(name string, e queue.Entry, ready func() (wake func())) (t, other *ticket, err error) {
 	t = &ticket{Entry: e, name: name, size: len(e.Payload) + len(e.Key) + len(name)}
-	t.Open(ready)
+	t.Open(ready, e.Key != "")
 	id := nameKey{name, e.Key}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -159,7 +159,7 @@ func (s *Stream) admit(r Request, now time.Time, ready func() (wake func())) (t,
 		Entry:  Entry{Records: r.Records, Key: r.Key, Fingerprint: r.Fingerprint, refused: r.Refused},
 		stream: s, rows: max(1, r.Records.Len()), bytes: r.Records.Size() + len(r.Key),
 	}
-	t.Open(ready)
+	t.Open(ready, r.Key != "")
 	t.lanes = r.Records.lanes(len(s.queue.lanes), s.schema.orderBy)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -193,7 +193,7 @@ func (s *Stream) answerLate(tickets []*ticket) {
 		t.late = true
 		if t.Key != "" {
 			t.successor = &ticket{stream: s, Entry: Entry{Key: t.Key, Fingerprint: t.Fingerprint}}
-			t.successor.Open(nil)
+			t.successor.Open(nil, true)
 			s.keys[t.Key] = t.successor
 		}
 		wakes = t.Answer(err, wakes)

@@ -29,7 +29,7 @@ func (q *quietSpool) Begin(_ context.Context, _ string, e queue.Entry, ready fun
 	defer q.mu.Unlock()
 	q.entries = append(q.entries, e)
 	t := new(appended)
-	t.Open(ready)
+	t.Open(ready, false)
 	queue.Wake(t.Answer(nil, nil))
 	return t, nil
 }

@@ -50,7 +50,7 @@ func postTraced(t *testing.T, config string) (trace, listener string) {
 	dir := t.TempDir()
 	file, trace, traced := filepath.Join(dir, "spillway.yaml"), filepath.Join(dir, "trace"), filepath.Join(dir, "traced")
 	// With -D strace is the grandchild, so signals reach the server.
-	script := fmt.Sprintf("#!/bin/sh\nexec strace -D -f -yy -s 16 -e trace=pwrite64,write,fsync,fdatasync -o %s %s \"$@\"\n", trace, binary.Path(t))
+	script := fmt.Sprintf("#!/bin/sh\nexec strace -D -f -yy -s 16 -e trace=pwrite64,write,sendto,fsync,fdatasync -o %s %s \"$@\"\n", trace, binary.Path(t))
 	for name, text := range map[string]string{file: config, traced: script} {
 		if err := os.WriteFile(name, []byte(text), 0o700); err != nil {
 			t.Fatal(err)
@@ -107,7 +107,7 @@ func answersBeforeSync(trace, log, listener string) (answers, unsynced int) {
 			if ours && strings.HasSuffix(rest, "= 0") {
 				dirty, synced = false, true
 			}
-		case call == "write" && strings.Contains(rest, "TCP:["+listener+"->") && strings.Contains(rest, `"HTTP/1.1 `):
+		case (call == "write" || call == "sendto") && strings.Contains(rest, "TCP:["+listener+"->") && strings.Contains(rest, `"HTTP/1.1 `):
 			answers++
 			if dirty || !synced {
 				unsynced++

@@ -14,7 +14,7 @@ function make (name, text, attributes = {}) {
 
 // Requests.
 
-const times = {} // of the last answers by path, in milliseconds
+const times = {} // of the last answers by method and path, in milliseconds
 
 // timed sends a request and notes how long the answer took. A failure of the network is an answer with the status 0.
 async function timed (path, request) {
@@ -25,7 +25,7 @@ async function timed (path, request) {
   } catch {
     return { ok: false, status: 0, json: async () => ({ detail: 'no answer' }) }
   }
-  const list = times[path.split('?')[0]] ??= []
+  const list = times[`${request?.method ?? 'GET'} /${path.split('?')[0]}`] ??= []
   list.push(performance.now() - started)
   if (list.length > 100) list.shift()
   return response
@@ -214,7 +214,7 @@ async function costs () {
 
 function costRow (part, old, milliseconds) {
   const rate = key => part[key] === undefined || !old ? '' : ((part[key] - old[key]) * 1000 / milliseconds).toFixed(0)
-  const list = (times[part.path.slice(1)] ?? []).toSorted((a, b) => a - b)
+  const list = (times[part.path] ?? []).toSorted((a, b) => a - b)
   const row = make('tr')
   row.append(make('th', part.name, { scope: 'row' }))
   for (const text of [rate('answers'), rate('statements'), part.listeners ?? '',

@@ -1,0 +1,218 @@
+package console
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"spillway/internal/serve/admin"
+)
+
+// Bounds of sessions and log-ins.
+const (
+	SessionTime = 12 * time.Hour
+	sessionsMax = 1000 // beyond, the one that ends first is ended
+
+	failuresMax   = 5 // of one address until it must wait
+	failureWait   = time.Minute
+	addressesMax  = 10_000
+	tokenBytesMax = 4096
+)
+
+// sessions are the log-ins of this process.
+type sessions struct {
+	now func() time.Time
+
+	mu       sync.Mutex // guards what follows
+	open     map[[sha256.Size]byte]session
+	failures map[netip.Prefix]failures
+}
+
+type session struct {
+	caller admin.Caller
+	until  time.Time
+}
+
+// failures are the failed log-ins of an address.
+type failures struct {
+	count int
+	last  time.Time
+}
+
+func newSessions(now func() time.Time) *sessions {
+	return &sessions{now: now, open: make(map[[sha256.Size]byte]session), failures: make(map[netip.Prefix]failures)}
+}
+
+// cookieName is that of the session. Browsers send cookies to all ports of a host, where other processes may listen.
+func cookieName(r *http.Request) string {
+	_, port, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		return "spillway_session"
+	}
+	return "spillway_session_" + port
+}
+
+// find returns who has the session of a request.
+func (s *sessions) find(r *http.Request) (c admin.Caller, known bool) {
+	cookie, err := r.Cookie(cookieName(r))
+	if err != nil {
+		return c, false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one, known := s.open[sha256.Sum256([]byte(cookie.Value))]
+	return one.caller, known && s.now().Before(one.until)
+}
+
+// begin begins a session and returns its id.
+func (s *sessions) begin(c admin.Caller) string {
+	id := rand.Text()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.open) >= sessionsMax {
+		var first [sha256.Size]byte
+		until := time.Time{}
+		for key, one := range s.open {
+			if until.IsZero() || one.until.Before(until) {
+				first, until = key, one.until
+			}
+		}
+		delete(s.open, first)
+	}
+	s.open[sha256.Sum256([]byte(id))] = session{c, s.now().Add(SessionTime)}
+	return id
+}
+
+// end ends the session of a request.
+func (s *sessions) end(r *http.Request) {
+	if cookie, err := r.Cookie(cookieName(r)); err == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.open, sha256.Sum256([]byte(cookie.Value)))
+	}
+}
+
+// wait returns how long an address must wait before its next log-in.
+func (s *sessions) wait(address netip.Prefix) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.failures[address]
+	if f.count < failuresMax {
+		return 0
+	}
+	return max(0, f.last.Add(failureWait).Sub(s.now()))
+}
+
+// tried notes a log-in of an address.
+func (s *sessions) tried(address netip.Prefix, succeeded bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	if succeeded {
+		delete(s.failures, address)
+		return
+	}
+	if len(s.failures) >= addressesMax {
+		for other, f := range s.failures {
+			if now.Sub(f.last) >= failureWait || len(s.failures) >= addressesMax {
+				delete(s.failures, other)
+			}
+		}
+	}
+	f := s.failures[address]
+	if now.Sub(f.last) >= failureWait {
+		f.count = 0
+	}
+	s.failures[address] = failures{f.count + 1, now}
+}
+
+// addressOf returns the client's address, of IPv6 the network that one client has.
+func addressOf(r *http.Request) netip.Prefix {
+	at, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return netip.Prefix{} // a Unix socket
+	}
+	bits := 32
+	if at.Addr().Unmap().Is6() {
+		bits = 64
+	}
+	prefix, _ := at.Addr().Unmap().WithZone("").Prefix(bits) // never fails
+	return prefix
+}
+
+// sameOrigin reports whether a request comes from a page of this listener. Browsers say so in one of the two headers for
+// every change, and pages cannot set them. A proxy may change Host, and then the first one decides.
+func sameOrigin(r *http.Request) bool {
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "same-origin":
+		return true
+	case "":
+		origin, err := url.Parse(r.Header.Get("Origin"))
+		return err == nil && origin.Host != "" && strings.EqualFold(origin.Host, r.Host) && origin.User == nil
+	}
+	return false
+}
+
+// login shows the log-in page.
+func (q *request) login() error {
+	if !q.cfg.Access.Tokens() {
+		return q.redirect("/")
+	}
+	return q.showLogin(http.StatusOK, "")
+}
+
+func (q *request) showLogin(status int, problem string) error {
+	return q.render(status, "login", "Log in", struct{ Next, Problem string }{nextPage(q.r.FormValue("next")), problem})
+}
+
+// nextPage returns the page to show after the log-in: one of this console.
+func nextPage(path string) string {
+	if strings.HasPrefix(path, admin.PagesPath) && !strings.HasPrefix(path, "/console/log") {
+		return path
+	}
+	return "/"
+}
+
+// logIn begins a session with a token.
+func (q *request) logIn() error {
+	if !q.cfg.Access.Tokens() {
+		return q.redirect("/")
+	}
+	address := addressOf(q.r)
+	q.r.Body = http.MaxBytesReader(q.w, q.r.Body, tokenBytesMax)
+	if wait := q.sessions.wait(address); wait > 0 {
+		seconds := int(wait/time.Second) + 1
+		q.w.Header().Set("Retry-After", strconv.Itoa(seconds))
+		return q.showLogin(http.StatusTooManyRequests, "Too many failed log-ins from your address. Wait "+strconv.Itoa(seconds)+" seconds.")
+	}
+	caller, known := q.cfg.Access.Identify(strings.TrimSpace(q.r.PostFormValue("token")))
+	q.sessions.tried(address, known)
+	if !known {
+		q.cfg.Log.Warn("log-in to the console failed", "address", q.r.RemoteAddr)
+		return q.showLogin(http.StatusUnauthorized, "No such token. It is admin.token or one of admin.tokens in the configuration.")
+	}
+	q.cfg.Log.Info("log-in to the console", "by", caller.Name, "role", caller.Role.String(), "address", q.r.RemoteAddr)
+	q.setCookie(q.sessions.begin(caller), int(SessionTime/time.Second))
+	return q.redirect(nextPage(q.r.PostFormValue("next")))
+}
+
+// logOut ends the session.
+func (q *request) logOut() error {
+	q.sessions.end(q.r)
+	q.setCookie("", -1)
+	return q.redirect("/console/login")
+}
+
+func (q *request) setCookie(value string, seconds int) {
+	http.SetCookie(q.w, &http.Cookie{
+		Name: cookieName(q.r), Value: value, Path: "/", MaxAge: seconds, HttpOnly: true, SameSite: http.SameSiteLaxMode,
+		Secure: q.r.TLS != nil || strings.HasPrefix(q.r.Header.Get("Origin"), "https://"), // the listener may be behind a proxy with TLS
+	})
+}
