@@ -91,6 +91,16 @@ func (b *tab) note(event any) {
 	}
 }
 
+// weight returns the bytes of all responses so far, without those of event streams, which have not ended.
+func (b *tab) weight() (bytes int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, n := range b.bytes {
+		bytes += n
+	}
+	return bytes
+}
+
 // expect says that errors with this text are no problem from now on.
 func (b *tab) expect(part string) {
 	b.mu.Lock()
@@ -116,15 +126,28 @@ func (b *tab) run(actions ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// until waits for a JavaScript expression to be true.
+// until waits for a JavaScript expression to be true, also on the next page.
 func (b *tab) until(expression string) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b, time.Minute)
-	defer cancel()
-	if _, err := chromedp.Run(ctx, chromedp.Poll[bool](expression)); err != nil {
-		text, _ := chromedp.Run(b, chromedp.Evaluate[string]("document.body.innerText"))
-		b.t.Fatalf("%s: %v; the page says\n%s", expression, err, text)
+	begin := time.Now()
+	for {
+		ok, err := chromedp.Run(b, chromedp.Evaluate[bool](expression, chromedp.EvalAwaitPromise))
+		if ok {
+			return
+		}
+		if time.Since(begin) > time.Minute {
+			text, _ := chromedp.Run(b, chromedp.Evaluate[string]("document.body.innerText"))
+			b.t.Fatalf("%s: %v; the page says\n%s", expression, err, text)
+		}
+		b.run(chromedp.Sleep(50 * time.Millisecond))
 	}
+}
+
+// set sets the value of a field, as a user who types does.
+func (b *tab) set(field, value string) {
+	b.t.Helper()
+	b.run(chromedp.WaitVisible(field))
+	eval[bool](b, fmt.Sprintf("(f => { f.value = %s; return f.dispatchEvent(new Event('input', {bubbles: true})) })(document.querySelector(%s))", quote(value), quote(field)))
 }
 
 // eval returns the value of a JavaScript expression.
@@ -154,9 +177,7 @@ func (b *tab) inEachLook(name string) {
 			media := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}, {Name: "prefers-reduced-motion", Value: "reduce"}}
 			call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: media})
 			call(b, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: width, Height: 900, DeviceScaleFactor: 1, Mobile: width < 500})
-			if wider := eval[int](b, "document.documentElement.scrollWidth - document.documentElement.clientWidth"); wider > 0 {
-				b.t.Errorf("%s: %d px wider than a screen of %d px", name, wider, width)
-			}
+			b.until("document.documentElement.scrollWidth <= document.documentElement.clientWidth") // charts follow
 			b.barriers(fmt.Sprintf("%s, %s, %d px", name, theme, width))
 			b.picture(fmt.Sprintf("%s-%s-%d", name, theme, width))
 		}

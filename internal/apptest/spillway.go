@@ -42,7 +42,24 @@ type Spillway struct {
 // waits until it is ready.
 func Serve(t testing.TB, binary string, args ...string) *Spillway {
 	t.Helper()
-	s := &Spillway{Server: &Server{name: "spillway", binary: binary, scheme: "http://", stopSignal: syscall.SIGTERM}}
+	return serveAs(t, nil, binary, args)
+}
+
+// ServeAs is Serve as a user without rights, unless the caller is one.
+func ServeAs(t testing.TB, user, binary string, args ...string) *Spillway {
+	t.Helper()
+	credential, err := unprivileged(user)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return serveAs(t, credential, binary, args)
+}
+
+func serveAs(t testing.TB, credential *syscall.Credential, binary string, args []string) *Spillway {
+	t.Helper()
+	s := &Spillway{Server: &Server{
+		name: "spillway", binary: binary, scheme: "http://", stopSignal: syscall.SIGTERM, credential: credential,
+	}}
 	if err := s.setUp(args); err != nil {
 		t.Fatal(err)
 	}
@@ -60,8 +77,18 @@ func (s *Spillway) setUp(args []string) error {
 		return err
 	}
 	s.Admin = "http://" + admin
-	if s.dir, err = newDirectory(nil); err != nil {
+	if s.dir, err = newDirectory(s.credential); err != nil {
 		return fmt.Errorf("create a directory for spillway: %w", err)
+	}
+	if s.credential != nil { // who may not enter the binary's directory
+		program, err := os.ReadFile(s.binary)
+		if err != nil {
+			return fmt.Errorf("copy the program: %w", err)
+		}
+		s.binary = filepath.Join(s.dir, "spillway")
+		if err := os.WriteFile(s.binary, program, 0o755); err != nil {
+			return fmt.Errorf("copy the program: %w", err)
+		}
 	}
 	s.args = append([]string{"serve", "--listen", s.addr, "--admin", admin, "--data", filepath.Join(s.dir, "data")}, args...)
 	s.ready = func(ctx context.Context) error { return get(ctx, s.Admin+"/livez") }

@@ -339,16 +339,22 @@ func keysOf(t reflect.Type) []string {
 
 // suggest names the key nearest to a mistyped one, or lists all keys.
 func suggest(key string, all []string) string {
-	best, least := "", len(key)/3+2
-	for _, name := range all {
-		if n := distance(strings.ToLower(key), name); n < least {
-			best, least = name, n
-		}
-	}
+	best := Nearest(key, all)
 	if best == "" {
 		return "; the keys here are " + strings.Join(all, ", ")
 	}
 	return "; did you mean " + best + "?"
+}
+
+// Nearest returns the name that a mistyped one may mean; "": none is near.
+func Nearest(typed string, all []string) string {
+	best, least := "", len(typed)/3+2
+	for _, name := range all {
+		if n := distance(strings.ToLower(typed), name); n < least {
+			best, least = name, n
+		}
+	}
+	return best
 }
 
 // distance is the Levenshtein distance of two words.

@@ -24,7 +24,7 @@ func TestMetrics(t *testing.T) {
 			return []feed.Stats{{
 				Name: "/goodslist", Windows: 1, Rows: 200, AgeSeconds: 0.25, Refreshes: 2, RefreshErrors: 3, RefreshSeconds: 1.5,
 				WindowPages: 4, DatabasePages: 5, NotModified: 6, Refused: 7, Coalesced: 8, Waiting: 9,
-				SegmentRows: 10, SegmentBytes: 13, SegmentAgeSeconds: 11, Evictions: 12, Listeners: 14, Events: 15, ListenersDropped: 16,
+				WindowBytes: 18, SegmentRows: 10, SegmentBytes: 13, SegmentAgeSeconds: 11, Evictions: 12, Listeners: 14, Events: 15, ListenersDropped: 16,
 			}, {Name: "/by-city", Rows: 7}}
 		}),
 	)
@@ -55,6 +55,7 @@ func TestMetrics(t *testing.T) {
 		`spillway_feed_segment_bytes{feed="/goodslist"} 13`,
 		`spillway_feed_segment_rows{feed="/goodslist"} 10`,
 		`spillway_feed_waiting{feed="/goodslist"} 9`,
+		`spillway_feed_window_bytes{feed="/goodslist"} 18`,
 		`spillway_feed_windows{feed="/goodslist"} 1`,
 		`spillway_pool_connections{database="main",state="idle"} 2`,
 		`spillway_pool_connections{database="main",state="in_use"} 1`,

@@ -189,7 +189,14 @@ func (a *app) servePublic(ctx context.Context) error {
 	defer beside.Wait()
 	serving, end := context.WithCancel(ctx)
 	defer end()
-	err = a.public.Run(ctx, ln, func() {
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	beside.Go(func() {
+		<-serving.Done()
+		a.delayStop(running, context.Cause(ctx))
+		stop()
+	})
+	err = a.public.Run(running, ln, func() {
 		a.log.Info("serving", "listen", addressOf(ln), "admin", a.cfg.Admin.Listen, "database", a.defaultStore.url.String())
 		if a.demo {
 			fmt.Fprint(a.stdout, freight.Tour(addressOf(ln), a.cfg.Admin.Listen))

@@ -145,6 +145,8 @@ func feedConfig(c *config.Feed, gate *queue.Entrance, log *slog.Logger) feed.Con
 		SweepBytes: c.SweepBytes,
 		Gate:       gate,
 		Log:        log,
+
+		WindowsBytes: windowsBytes(int64(c.WindowsMem)),
 	}
 }
 

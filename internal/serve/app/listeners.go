@@ -92,6 +92,7 @@ func (a *app) addRoutes(cfg *server.Config, r *reads) {
 		if access := accessOf(r.cfg.ReadAccess(p.cfg.Auth)); serves(p.part, access) {
 			cfg.Feeds = append(cfg.Feeds, server.FeedRoute{
 				Paths: p.down.Reads, Access: access, Feed: p.feed.Load(), Columns: namesOf(p.source.Columns()),
+				Strict:  r.cfg.RefusesUnknown(p.cfg.Unknown),
 				Caching: server.SharedCaching{MaxAge: p.cfg.SMaxAge, StaleWhileRevalidate: p.cfg.Revalidate},
 			})
 		}
@@ -100,17 +101,22 @@ func (a *app) addRoutes(cfg *server.Config, r *reads) {
 		if access := accessOf(r.cfg.ReadAccess(p.cfg.Auth)); serves(p.part, access) {
 			cfg.Queries = append(cfg.Queries, server.QueryRoute{
 				Paths: p.down.Reads, Access: access, Query: p.query, Envelope: p.envelope(), Columns: namesOf(p.source.Columns()),
+				Strict:  r.cfg.RefusesUnknown(p.cfg.Unknown),
 				Caching: server.SharedCaching{MaxAge: p.cfg.SMaxAge, StaleWhileRevalidate: p.cfg.Revalidate},
 			})
 		}
 	}
 	for _, p := range a.streams {
 		if serves(p.part, p.route.Access) {
-			cfg.Streams = append(cfg.Streams, p.route)
+			route := p.route
+			route.Strict = r.cfg.RefusesUnknown(p.unknown)
+			cfg.Streams = append(cfg.Streams, route)
 		}
 	}
 	if a.popups != nil && serves(a.popups.part, server.Open) {
-		cfg.Popup = a.popups.route
+		route := *a.popups.route
+		route.Strict = r.cfg.RefusesUnknown(a.popups.cfg.Unknown)
+		cfg.Popup = &route
 	}
 }
 
@@ -122,24 +128,26 @@ func (a *app) describe(r *reads) *openapi.Listener {
 		l.Feeds = append(l.Feeds, openapi.Feed{
 			Paths: p.down.Reads, Access: r.cfg.ReadAccess(p.cfg.Auth), Params: p.settings.Definition.Params,
 			Limit: p.cfg.Limit, LimitMax: p.cfg.LimitMax, OffsetMax: p.cfg.OffsetMax, Columns: p.source.Columns(), Envelope: p.settings.Envelope,
-			Live: p.cfg.Window >= p.cfg.Limit && (p.cfg.LiveMax > 0 || len(p.settings.Definition.Params) == 0),
+			Live:   p.cfg.Window >= p.cfg.Limit && (p.cfg.LiveMax > 0 || len(p.settings.Definition.Params) == 0),
+			Strict: r.cfg.RefusesUnknown(p.cfg.Unknown),
 		})
 	}
 	for _, p := range r.queries {
 		l.Queries = append(l.Queries, openapi.Query{
 			Paths: p.down.Reads, Access: r.cfg.ReadAccess(p.cfg.Auth), Params: p.query.Params(), Envelope: p.envelope(), RowsMax: p.cfg.RowsMax,
-			Columns: p.source.Columns(),
+			Columns: p.source.Columns(), Strict: r.cfg.RefusesUnknown(p.cfg.Unknown),
 		})
 	}
 	for _, p := range a.streams {
 		d := p.schema.Definition()
 		l.Streams = append(l.Streams, openapi.Stream{
 			Paths: p.down.Writes, Access: p.access, Columns: d.Columns, Extra: d.Extra != "", RecordsMax: p.route.Limits.Records,
-			BodyBytes: p.route.Limits.Bytes,
+			BodyBytes: p.route.Limits.Bytes, Strict: r.cfg.RefusesUnknown(p.unknown),
 		})
 	}
 	if a.popups != nil {
 		l.Popup = describePopups(a.popups.cfg, a.cfg.Demo)
+		l.Popup.Strict = r.cfg.RefusesUnknown(a.popups.cfg.Unknown)
 	}
 	return l
 }

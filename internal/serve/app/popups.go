@@ -496,6 +496,9 @@ func (p *popupPart) newRoute() (*server.PopupRoute, error) {
 	r := &server.PopupRoute{
 		Path: p.cfg.Path, Popup: p.popup, Placements: p.cfg.PlacementNames(), User: param.Type(p.cfg.UserType), ClockOffset: p.app.cfg.Demo,
 	}
+	for _, attribute := range p.cfg.Attributes {
+		r.Attributes = append(r.Attributes, attribute.Name)
+	}
 	d := p.cfg.Identity
 	if d.Trust != "jwt" {
 		return r, nil

@@ -19,6 +19,8 @@ type queryPart struct {
 	cfg    config.Query
 	query  *query.Query
 	source feed.Source
+	shared *redis.DB // with cache: redis
+	prefix string    // of its keys
 }
 
 // envelope returns the form of the query's responses.
@@ -59,7 +61,10 @@ func (a *app) openQuery(c config.Query) (*queryPart, error) {
 		settings.Prefix, settings.Database = "spillway", st.shared
 		st.identity.wanted.CompareAndSwap(false, c.Cache == "redis")
 	}
-	p := &queryPart{cfg: c}
+	p := &queryPart{cfg: c, prefix: settings.Prefix}
+	if c.Cache == "redis" {
+		p.shared = a.redis
+	}
 	check := func(ctx context.Context) error { return p.source.Check(ctx, 0) }
 	p.part = newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, check)
 	if p.source, err = a.openSource(p.part, c.Database, settings.Definition, settings.Timeout, c.StaleMax); err != nil {

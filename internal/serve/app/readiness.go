@@ -126,10 +126,20 @@ func (p *feedPart) state(now time.Time) (serves bool, err error) {
 	return down == nil || f.Fresh(now), cmp.Or(f.Ready(now), down)
 }
 
+// errNotShared: a query serves all the same.
+var errNotShared = errors.New("answers are not shared with other replicas")
+
 // state is that of a started query. It serves while a database answers.
 func (p *queryPart) state(time.Time) (serves bool, err error) {
-	down := p.noAnswer()
-	return down == nil, down
+	if err := p.noAnswer(); err != nil {
+		return false, err
+	}
+	if p.shared != nil {
+		if refused := p.shared.Denied(p.prefix); refused != nil {
+			return true, &queue.Unready{Why: errNotShared, Cause: refused}
+		}
+	}
+	return true, nil
 }
 
 // noAnswer returns why no database answers a feed or a query with rows that may be served; nil
@@ -260,6 +270,9 @@ func kindOf(err error) string {
 	}
 	var network net.Error
 	var sql interface{ SQLState() string }
+	if refused, ok := errors.AsType[*redis.DeniedError](err); ok {
+		return refused.Error()
+	}
 	switch {
 	case errors.As(err, &sql):
 		return "SQLSTATE " + sql.SQLState()

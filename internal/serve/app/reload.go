@@ -166,6 +166,7 @@ func fixedChanges(now, next config.Config) []string {
 		c.Feeds, c.Queries, c.Keys = nil, nil, nil
 		c.Auth.Reads, c.Auth.Keys, c.Auth.Cookie = "", nil, ""
 		c.HTTP.CORSOrigins, c.HTTP.TrustedProxies, c.HTTP.OpenAPI = nil, nil, false
+		c.HTTP.UnknownParams = ""
 		c.Log.Access, c.Log.Level = false, ""
 	}
 	return differences("", reflect.ValueOf(now), reflect.ValueOf(next))

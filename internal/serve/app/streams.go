@@ -34,6 +34,7 @@ type streamPart struct {
 	route    server.StreamRoute
 	cfg      stream.Config
 	ack      string
+	unknown  string // as unknown_params
 	access   string // key, jwt or any
 	schema   *stream.Schema
 	database streamDatabase
@@ -59,7 +60,9 @@ func (a *app) openStreams() error {
 		if err != nil {
 			return exit.UsageError(err)
 		}
-		p := &streamPart{cfg: a.streamConfig(c, st), ack: c.Ack, access: c.Auth, schema: schema, log: a.log, database: st.stream(schema)}
+		p := &streamPart{
+			cfg: a.streamConfig(c, st), ack: c.Ack, unknown: c.Unknown, access: c.Auth, schema: schema, log: a.log, database: st.stream(schema),
+		}
 		paths := append([]string{c.Path}, c.Aliases...)
 		p.part = newPart("POST "+c.Path, st, server.DownRoute{Writes: paths}, func(ctx context.Context) error { return a.startStream(ctx, p) })
 		p.alone = c.Ack == stream.AckSpool

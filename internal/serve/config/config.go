@@ -83,11 +83,13 @@ type HTTP struct {
 	ReadTimeout    time.Duration `yaml:"read_timeout" default:"10s" range:"10ms..1h" doc:"from the first byte of a request to its last" over:"408"`
 	WriteTimeout   time.Duration `yaml:"write_timeout" default:"10s" range:"10ms..1h" doc:"writing a response to a slow client" over:"the connection is closed"`
 	IdleTimeout    time.Duration `yaml:"idle_timeout" default:"1m" range:"10ms..24h" doc:"time between requests on a connection" over:"the connection is closed"`
+	StopDelay      string        `yaml:"stop_delay" default:"auto" doc:"after SIGTERM, time in which readiness says 503 and connections are still accepted, up to 10m; auto: 5s, or 0s if listen is on loopback or a Unix socket"`
 	DrainTimeout   time.Duration `yaml:"drain_timeout" default:"10s" range:"10ms..10m" doc:"time for open requests when the server stops" over:"the process ends and logs their number"`
 	TLSCert        string        `yaml:"tls_cert" doc:"PEM file of the certificate; requires tls_key; enables https"`
 	TLSKey         string        `yaml:"tls_key" doc:"PEM file of the key"`
 	Hosts          []string      `yaml:"hosts" doc:"host names that requests must use, without ports; others get 421; none: any"`
 	CORSOrigins    []string      `yaml:"cors_origins" doc:"allowed origins, SCHEME://HOST[:PORT], or * for all; none: no CORS headers"`
+	UnknownParams  string        `yaml:"unknown_params" default:"ignore" enum:"ignore,refuse" doc:"what becomes of a request with parameters that its path does not have: they are ignored, or it gets 400 with the nearest name"`
 	OpenAPI        bool          `yaml:"openapi" default:"true" doc:"describe the public listener at /openapi.json, to everyone"`
 	TrustedProxies []string      `yaml:"trusted_proxies" doc:"addresses or CIDRs whose X-Forwarded-For names the client, in the access log and for rate_per_minute"`
 	RatePerMinute  int           `yaml:"rate_per_minute" range:"0..60000000" doc:"requests per minute to configured paths from a key or subject of a JWT, where required, else from an address (IPv6: a /64 network); 0: no limit" over:"429; 'spillway_http_rate_limited_total'"`
@@ -104,13 +106,14 @@ type Log struct {
 
 // Feed is one feed.
 type Feed struct {
-	Path       string        `yaml:"path" required:"true" doc:"starts with /"`
+	Path       string        `yaml:"path" required:"true" doc:"starts with /; a segment may be a parameter, as in /orders/{id}"`
 	Aliases    []string      `yaml:"aliases" doc:"further paths of the same feed"`
 	Database   Address       `yaml:"database" doc:"empty: the top-level one"`
 	SQL        string        `yaml:"sql" required:"true" doc:"one SELECT without ORDER BY and LIMIT; parameters as :name"`
 	Key        Keys          `yaml:"key" required:"true" doc:"output columns that order the feed, descending unless followed by asc; unique together, NOT NULL, immutable"`
 	Envelope   string        `yaml:"envelope" default:"data" enum:"data,none,return_code" doc:"what is around the rows of an answer"`
 	Params     Params        `yaml:"params" doc:"NAME: TYPE or NAME: {type, default, list_max}; text, integer, real, decimal, boolean, timestamp, date, time, uuid or bytes; with list_max (1 to 1000) a list of up to that many values; claim.NAME: of the JWT"`
+	Unknown    string        `yaml:"unknown_params" default:"default" enum:"default,ignore,refuse" doc:"as http.unknown_params, or as that says (default)"`
 	Filters    Types         `yaml:"filters" doc:"NAME: TYPE of up to 4 output columns that requests can filter by"`
 	Timestamps string        `yaml:"timestamps" default:"database" enum:"database,rfc3339" doc:"as the database has them, or RFC 3339 in UTC"`
 	Numbers    string        `yaml:"numbers" default:"json" enum:"json,text" doc:"decimals and integers of 64 bits as JSON numbers or strings"`
@@ -128,6 +131,7 @@ type Feed struct {
 	OffsetMax  int           `yaml:"offset_max" default:"100000000" range:"0..1000000000000" doc:"largest offset" over:"400"`
 	WaitersMax int           `yaml:"waiters_max" default:"1000" range:"1..1000000" doc:"requests waiting for the database, per value of the parameters" over:"503; 'spillway_feed_refused_total'"`
 	WindowsMax int           `yaml:"windows_max" default:"100" range:"1..100000" doc:"windows kept, one per value of the parameters" over:"the values asked for most keep theirs; 'spillway_feed_evictions_total'"`
+	WindowsMem int           `yaml:"windows_bytes" range:"0..68719476736" doc:"memory of the windows, of which one is always kept; 0: 128 MiB, or an eighth of the memory limit of the control group if that is less" over:"as windows_max; 'spillway_feed_window_bytes'"`
 	LiveMax    int           `yaml:"live_max" range:"0..99999" doc:"of windows_max, values of the parameters that may have listeners at once; of one user ('claim.…'), a quarter" over:"503 'busy'; 'spillway_feed_refused_total'"`
 	SweepShare float64       `yaml:"sweep_share" default:"0.02" range:"0.001..1" doc:"share of one connection spent counting rows for deep offsets" over:"counting pauses; 'spillway_feed_segment_age_seconds'"`
 	SweepBytes int           `yaml:"sweep_bytes" default:"67108864" range:"65536..68719476736" doc:"memory of these counts" over:"503 'counting' for larger offsets; 'spillway_feed_segment_bytes'"`
@@ -135,11 +139,12 @@ type Feed struct {
 
 // Query is one query.
 type Query struct {
-	Path       string        `yaml:"path" required:"true" doc:"starts with /"`
+	Path       string        `yaml:"path" required:"true" doc:"as in feeds"`
 	Aliases    []string      `yaml:"aliases" doc:"further paths of the same query"`
 	Database   Address       `yaml:"database" doc:"empty: the top-level one"`
 	SQL        string        `yaml:"sql" required:"true" doc:"one SELECT; parameters as :name"`
 	Params     Params        `yaml:"params" doc:"as in feeds"`
+	Unknown    string        `yaml:"unknown_params" default:"default" enum:"default,ignore,refuse" doc:"as in feeds"`
 	Timestamps string        `yaml:"timestamps" default:"database" enum:"database,rfc3339" doc:"as in feeds"`
 	Numbers    string        `yaml:"numbers" default:"json" enum:"json,text" doc:"as in feeds"`
 	Auth       string        `yaml:"auth" default:"default" enum:"default,open,key,jwt,any" doc:"as in feeds"`
@@ -261,6 +266,26 @@ type JWKS struct {
 	Refresh time.Duration `yaml:"refresh" default:"5m" range:"1s..24h" doc:"time from one fetch to the next" over:"known keys stay valid while fetches fail; 'spillway_jwks_age_seconds'"`
 	Pause   time.Duration `yaml:"pause" default:"10s" range:"100ms..1h" doc:"shortest time between fetches for tokens with an unknown kid" over:"401, or 503 'token-keys-down' if the last fetch failed"`
 	Timeout time.Duration `yaml:"timeout" default:"5s" range:"10ms..1m" doc:"of a fetch, and of a request's wait for one" over:"503 'token-keys-down'; 'spillway_jwks_errors_total'"`
+}
+
+// StopDelay returns http.stop_delay of a valid configuration.
+func (c Config) StopDelay() time.Duration {
+	delay, err := time.ParseDuration(c.HTTP.StopDelay)
+	if err != nil && openToOthers(c.Listen) {
+		return stopDelayAuto
+	}
+	return delay
+}
+
+// The default and the bound of http.stop_delay.
+const (
+	stopDelayAuto = 5 * time.Second
+	stopDelayMax  = 10 * time.Minute
+)
+
+// RefusesUnknown reports whether a path with that unknown_params refuses parameters that it does not have.
+func (c Config) RefusesUnknown(own string) bool {
+	return own == "refuse" || own == "default" && c.HTTP.UnknownParams == "refuse"
 }
 
 // ReadAccess returns what a feed or a query with that auth requires: open, key, jwt or any.

@@ -20,6 +20,7 @@ type Popups struct {
 	Placements        []string      `yaml:"placements" doc:"where popups are shown; the first is the default; none: home"`
 	UserType          string        `yaml:"user_type" default:"text" enum:"text,integer,uuid" doc:"type of a user's id, in requests and as :user in attributes_sql"`
 	Attributes        Types         `yaml:"attributes" types:"text,integer,real,boolean,timestamp,texts" doc:"attributes of a request that campaigns can test, NAME: TYPE; text, integer, real, boolean, timestamp or texts"`
+	Unknown           string        `yaml:"unknown_params" default:"default" enum:"default,ignore,refuse" doc:"as in feeds"`
 	AttributesSQL     string        `yaml:"attributes_sql" doc:"one SELECT of at most one row for :user; its columns replace attributes of a request that is due; empty: none"`
 	AttributesTTL     time.Duration `yaml:"attributes_ttl" default:"1m" range:"1ms..24h" doc:"time that the row of attributes_sql is cached" over:"read again"`
 	AttributesBytes   int           `yaml:"attributes_bytes" default:"67108864" range:"1024..68719476736" doc:"memory of cached rows" over:"the least recently used is dropped; 'spillway_query_evictions_total'"`

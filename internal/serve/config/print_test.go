@@ -69,11 +69,13 @@ http:
   read_timeout: 10s
   write_timeout: 10s
   idle_timeout: 1m
+  stop_delay: auto
   drain_timeout: 10s
   tls_cert: ""
   tls_key: ""
   hosts: []
   cors_origins: []
+  unknown_params: ignore
   openapi: true
   trusted_proxies: []
   rate_per_minute: 0
@@ -95,6 +97,7 @@ feeds:
     key: [id, day asc]
     envelope: data
     params: {city: text, "no": integer}
+    unknown_params: default
     filters: {}
     timestamps: database
     numbers: json
@@ -112,6 +115,7 @@ feeds:
     offset_max: 100000000
     waiters_max: 1000
     windows_max: 100
+    windows_bytes: 0
     live_max: 0
     sweep_share: 0.02
     sweep_bytes: 67108864
@@ -136,6 +140,7 @@ popups:
   placements: []
   user_type: text
   attributes: {}
+  unknown_params: default
   attributes_sql: ""
   attributes_ttl: 1m
   attributes_bytes: 67108864

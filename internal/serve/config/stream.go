@@ -10,6 +10,7 @@ type Stream struct {
 	Table         string        `yaml:"table" required:"true" doc:"NAME or SCHEMA.NAME; may have hyphens and blanks, as columns may"`
 	Columns       Columns       `yaml:"columns" required:"true" doc:"NAME: TYPE or NAME: {type, required, default, min, max, max_length, claim, format, round}; integer, real, decimal, text, boolean, timestamp, json, uuid, date, time, bytes, or an array such as text[]"`
 	Auth          string        `yaml:"auth" default:"key" enum:"key,jwt,any" doc:"what requests need: one of the top-level keys, if any (key), a JWT, or either (any)"`
+	Unknown       string        `yaml:"unknown_params" default:"default" enum:"default,ignore,refuse" doc:"as in feeds"`
 	Extra         string        `yaml:"extra" doc:"JSON column for other fields; empty: they are rejected"`
 	Key           []string      `yaml:"key" doc:"columns with a unique index: a record whose values exist counts as stored; none: each record is stored"`
 	KeyCollation  string        `yaml:"key_collation" default:"exact" enum:"exact,accept" doc:"whether a text column of key that takes ab, AB or äb as equal stops the start (exact), or only the first such record is stored (accept)"`

@@ -236,6 +236,9 @@ func (v *validator) http(h HTTP) {
 		}
 		v.add("http."+given, "requires http."+missing, "")
 	}
+	if d, err := time.ParseDuration(h.StopDelay); h.StopDelay != "auto" && (err != nil || d < 0 || d > stopDelayMax) {
+		v.add("http.stop_delay", "must be auto, or from 0s to "+shortDuration(stopDelayMax), h.StopDelay)
+	}
 	for i, host := range h.Hosts {
 		if !isHost(host) {
 			v.add(yaml.Index("http.hosts", i), "must be a host name or an address, without scheme and port, as api.example.com or [::1]", host)

@@ -25,7 +25,11 @@ const (
 
 // feed checks one feed. paths maps each path to the key that has it.
 func (v *validator) feed(at string, f Feed, paths map[string]string) {
-	v.paths(at, f.Path, f.Aliases, paths)
+	inPath := f.Params.inPath()
+	for _, filter := range f.Filters {
+		inPath = append(inPath, filter.Name)
+	}
+	v.paths(at, f.Path, f.Aliases, inPath, paths)
 	if strings.TrimSpace(f.SQL) == "" {
 		v.add(yaml.Join(at, "sql"), "must be given: one SELECT", "")
 	}
@@ -81,27 +85,64 @@ func (c *Config) ownPaths() map[string]string {
 	return paths
 }
 
-// paths checks the path of a feed, a query or a stream, and its aliases.
-func (v *validator) paths(at, path string, aliases []string, taken map[string]string) {
-	v.path(yaml.Join(at, "path"), path, taken)
+// paths checks the path of a feed, a query or a stream, and its aliases. They may have parameters of those names.
+func (v *validator) paths(at, path string, aliases, params []string, taken map[string]string) {
+	v.path(yaml.Join(at, "path"), path, params, taken)
 	for i, alias := range aliases {
-		v.path(yaml.Index(yaml.Join(at, "aliases"), i), alias, taken)
+		v.path(yaml.Index(yaml.Join(at, "aliases"), i), alias, params, taken)
 	}
 }
 
-func (v *validator) path(at, path string, paths map[string]string) {
+// path checks a path. paths maps the shape of each path to the key that has it.
+func (v *validator) path(at, text string, params []string, paths map[string]string) {
+	parsed := param.NewPath(text)
+	path := parsed.Shape()
+	braces := strings.Contains(text, "{")
 	switch {
-	case path == "":
+	case text == "":
 		v.add(at, "must be given, as /orders", "")
-	case !isPath(path):
-		v.add(at, "must start with /, contain only letters, digits and -._~/ without // and .., and not end with /", path)
+	case braces && (text[0] != '/' || strings.Count(path, "{}") != len(parsed.Names()) || !isPath(strings.ReplaceAll(path, "/{}", "/x"))):
+		v.add(at, "must have {NAME} only as a whole segment, and otherwise letters, digits and -._~/ as other paths", text)
+	case !braces && !isPath(text):
+		v.add(at, "must start with /, contain only letters, digits and -._~/ without // and .., and not end with /", text)
+	case !v.pathParams(at, parsed, params):
 	case path == "/hello" || path == "/probe" || strings.HasPrefix(path, "/probe/"):
-		v.add(at, "must not be /hello or below /probe, which are reserved", path)
+		v.add(at, "must not be /hello or below /probe, which are reserved", text)
+	case paths[path] != "" && braces:
+		v.add(at, "must differ from "+paths[path]+", not only in the names of parameters", text)
 	case paths[path] != "":
-		v.add(at, "must differ from "+paths[path], path)
+		v.add(at, "must differ from "+paths[path], text)
 	default:
 		paths[path] = at
 	}
+}
+
+// pathParams reports whether each parameter of a path is one of params, once.
+func (v *validator) pathParams(at string, path *param.Path, params []string) bool {
+	seen := map[string]bool{}
+	for _, name := range path.Names() {
+		switch {
+		case len(params) == 0:
+			v.add(at, "must have no {NAME}: only params without list_max, and filters, can be in a path", path.Text)
+			return false
+		case !slices.Contains(params, name), seen[name]:
+			v.add(at, "must have in braces, each once, only params without list_max, and filters: "+strings.Join(params, ", "), path.Text)
+			return false
+		}
+		seen[name] = true
+	}
+	return true
+}
+
+// inPath returns the parameters that a path may have.
+func (p Params) inPath() []string {
+	var names []string
+	for _, one := range p {
+		if one.ListMax == 0 && !param.IsClaim(one.Name) {
+			names = append(names, one.Name)
+		}
+	}
+	return names
 }
 
 var (
@@ -136,7 +177,7 @@ func (v *validator) key(at string, keys Keys) {
 
 // query checks one query. paths maps each path to the key that has it.
 func (v *validator) query(at string, q Query, paths map[string]string) {
-	v.paths(at, q.Path, q.Aliases, paths)
+	v.paths(at, q.Path, q.Aliases, q.Params.inPath(), paths)
 	if strings.TrimSpace(q.SQL) == "" {
 		v.add(yaml.Join(at, "sql"), "must be given: one SELECT", "")
 	}

@@ -51,7 +51,7 @@ func (v *validator) popups(c Config, paths map[string]string) {
 		return
 	}
 	for _, path := range []string{p.Path, p.Path + "/click", p.Path + "/dismiss", p.Path + "/convert"} {
-		v.path("popups.path", path, paths)
+		v.path("popups.path", path, nil, paths)
 	}
 	if p.Store == "redis" && len(p.Keys) == 0 {
 		v.add("popups.keys", "must be given with store: redis, because replicas need the same key", "")

@@ -104,7 +104,7 @@ func (v *validator) shares(c Config) {
 
 // stream checks one stream. paths maps each path to the key that has it.
 func (v *validator) stream(at string, s Stream, h HTTP, paths map[string]string) {
-	v.paths(at, s.Path, s.Aliases, paths)
+	v.paths(at, s.Path, s.Aliases, nil, paths)
 	if schema, table, qualified := strings.Cut(s.Table, "."); !isQuoted(schema) || qualified && !isQuoted(table) {
 		v.add(yaml.Join(at, "table"), "must be NAME or SCHEMA.NAME of a table: letters, digits, _, $, hyphens and blanks", s.Table)
 	}

@@ -43,13 +43,66 @@ func TestValidateAccepts(t *testing.T) {
 	good(func(c *Config) { c.HTTP.Hosts = []string{"api.example.com", "localhost", "10.0.0.1", "[::1]"} })
 	good(func(c *Config) { c.Redis = "rediss://ann:pw@h:6379/1" })
 	good(func(c *Config) { c.Feeds[0].Path = "/" })
+	good(func(c *Config) { c.HTTP.StopDelay = "0" })
+	for listen, want := range map[string]time.Duration{":80": 5 * time.Second, "10.0.0.1:80": 5 * time.Second, "127.0.0.1:80": 0, "[::1]:80": 0, "unix:/a": 0} {
+		c := valid(func(c *Config) { c.Listen = listen })
+		if got := c.StopDelay(); got != want {
+			t.Errorf("%s: %v, want %v", listen, got, want)
+		}
+		if c.HTTP.StopDelay = "2s"; c.StopDelay() != 2*time.Second {
+			t.Errorf("%s: a given delay is %v", listen, c.StopDelay())
+		}
+	}
 	good(func(c *Config) { c.HTTP.OpenAPI, c.Feeds[0].Path = false, "/openapi.json" })
 	good(func(c *Config) { c.Feeds[0].Aliases = []string{"/helloworld", "/probes", "/a/b.json", "/~x/1-2_3"} })
 	good(func(c *Config) { c.Feeds[0].SweepShare = 1; c.Feeds[0].OffsetMax = 0; c.Pool.Min = 0 })
 	good(func(c *Config) {
 		c.Feeds[0].Params = Params{{Name: "city", Type: "text"}, {Name: "_n1", Type: "integer"}}
 	})
+	good(func(c *Config) {
+		c.Feeds[0].Params, c.Feeds[0].Filters = Params{{Name: "id", Type: "integer"}}, Types{{Name: "city", Type: "text"}}
+		c.Feeds[0].Path, c.Feeds[0].Aliases = "/orders/{id}", []string{"/orders", "/orders/new", "/{city}/{id}", "/{city}/orders"}
+		q := Defaults[Query]()
+		q.Path, q.SQL, q.Params = "/orders/{b}/lines", "SELECT :b", Params{{Name: "b", Type: "text"}}
+		c.Queries = []Query{q}
+	})
 	good(func(c *Config) { c.Feeds[0].Key = Keys{{Name: "größe"}, {Name: "id", Ascending: true}} })
+}
+
+func TestValidateRefusesPath(t *testing.T) {
+	t.Parallel()
+	refused := func(want string, change func(*Config)) {
+		t.Helper()
+		err := valid(change).Validate()
+		if err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%v, want one line %s...", err, want)
+		}
+	}
+	withParams := func(path string, aliases ...string) func(*Config) {
+		return func(c *Config) {
+			c.Feeds[0].Params = Params{{Name: "id", Type: "integer"}, {Name: "ids", Type: "integer", ListMax: 2}, {Name: "claim.sub", Type: "text"}}
+			c.Feeds[0].Path, c.Feeds[0].Aliases, c.Feeds[0].Auth = path, aliases, "jwt"
+			c.Auth.JWT.Keys = []JWTKey{{Algorithm: "HS256", Key: Secret(strings.Repeat("k", 32))}}
+		}
+	}
+	refused(`feeds[0].path: must have in braces, each once, only params without list_max, and filters: id, not "/a/{other}"`, withParams("/a/{other}"))
+	refused(`feeds[0].path: must have in braces`, withParams("/a/{ids}"))
+	refused(`feeds[0].path: must have in braces`, withParams("/{id}/{id}"))
+	refused(`feeds[0].path: must have {NAME} only as a whole segment`, withParams("/a/{claim.sub}"))
+	refused(`feeds[0].path: must have {NAME} only as a whole segment`, withParams("/a/x{id}"))
+	refused(`feeds[0].path: must have {NAME} only as a whole segment`, withParams("/a/{}"))
+	refused(`feeds[0].path: must have {NAME} only as a whole segment`, withParams("/a/{id}/"))
+	refused(`feeds[0].path: must have {NAME} only as a whole segment`, withParams("{id}"))
+	refused(`feeds[0].path: must not be /hello or below /probe`, withParams("/probe/{id}"))
+	refused(`feeds[0].aliases[0]: must differ from feeds[0].path, not only in the names of parameters, not "/a/{id}"`, withParams("/a/{id}", "/a/{id}"))
+	refused(`queries[0].path: must differ from feeds[0].path, not only in the names of parameters, not "/a/{n}"`, func(c *Config) {
+		withParams("/a/{id}")(c)
+		q := Defaults[Query]()
+		q.Path, q.SQL, q.Params = "/a/{n}", "SELECT :n", Params{{Name: "n", Type: "text"}}
+		c.Queries = []Query{q}
+	})
+	refused(`feeds[0].path: must have no {NAME}: only params`, func(c *Config) { c.Feeds[0].Path = "/a/{id}" })
+	refused(`feeds[0].unknown_params: must be default, ignore or refuse, not "reject"`, func(c *Config) { c.Feeds[0].Unknown = "reject" })
 }
 
 func TestValidateRefuses(t *testing.T) {
@@ -97,6 +150,8 @@ func TestValidateRefuses(t *testing.T) {
 	refused("admin.token: must have at least 16 characters", func(c *Config) { c.Admin.Token = "0123456789 abcdef" })
 	refused("data: must name a directory", func(c *Config) { c.Data = " " })
 	refused("redis: must be redis://", func(c *Config) { c.Redis = "cache:6379" })
+	refused(`http.stop_delay: must be auto, or from 0s to 10m, not "5"`, func(c *Config) { c.HTTP.StopDelay = "5" })
+	refused(`http.stop_delay: must be auto`, func(c *Config) { c.HTTP.StopDelay = "-1s" })
 	refused("redis_prefix: must be 1 to 32", func(c *Config) { c.RedisPrefix = "a:b" })
 	refused(`pool.min: must not be larger than pool.max, which is 3, not "4"`, func(c *Config) { c.Pool.Min, c.Pool.Max = 4, 3 })
 	refused("http.bodies_bytes: must not be smaller than http.body_bytes", func(c *Config) { c.HTTP.BodiesBytes = c.HTTP.BodyBytes - 1 })

@@ -91,7 +91,12 @@ func indented(payload json.RawMessage) string {
 	if json.Indent(&out, payload, "", "  ") != nil {
 		return string(payload)
 	}
-	return out.String()
+	return plainJSON(out.String())
+}
+
+// plainJSON returns JSON with the characters that the API escapes for HTML.
+func plainJSON(text string) string {
+	return strings.NewReplacer(`\\`, `\\`, `\u0026`, "&", `\u003c`, "<", `\u003e`, ">").Replace(text)
 }
 
 // readForm returns what was sent.
@@ -198,12 +203,20 @@ func (f *campaignForm) payloadFlaws() []flaw {
 
 // newCampaign shows an empty form.
 func (q *request) newCampaign() error {
-	if q.caller.Role < roleToEdit {
-		return &failure{Status: http.StatusForbidden, Detail: "To create a campaign requires a token with the role edit."}
+	if err := q.mayEdit(); err != nil {
+		return err
 	}
 	f := formOf(campaign{Campaign: popup.Campaign{Target: popup.Everybody, Rollout: 100, Payload: []byte("{}")}}, q.zone)
 	f.ID, f.Status, f.Values["payload"] = "", "draft", "{\n  \"title\": \"\"\n}"
 	return q.showForm(http.StatusOK, f)
+}
+
+// mayEdit returns an error unless the caller may change campaigns.
+func (q *request) mayEdit() error {
+	if q.caller.Role < roleToEdit {
+		return &failure{Status: http.StatusForbidden, Detail: "To change campaigns requires a token with the role edit."}
+	}
+	return nil
 }
 
 // editCampaign shows the form of a campaign.
@@ -251,6 +264,9 @@ func (q *request) saveCampaign() error {
 }
 
 func (q *request) save(method, path, saved string) error {
+	if err := q.mayEdit(); err != nil {
+		return err
+	}
 	f, err := q.readForm()
 	if err != nil {
 		return err

@@ -144,6 +144,9 @@ func (c *Console) closed(handle func(*request) error) http.HandlerFunc {
 			q.w.Header().Set("HX-Redirect", "/console/login")
 			q.w.WriteHeader(http.StatusUnauthorized)
 			return nil
+		case q.r.Header.Get("Accept") == "text/event-stream":
+			q.w.WriteHeader(http.StatusUnauthorized)
+			return nil
 		case isSafe(q.r.Method):
 			return q.redirect("/console/login?next=" + url.QueryEscape(q.r.URL.RequestURI()))
 		}

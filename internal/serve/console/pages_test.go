@@ -168,7 +168,7 @@ func TestCampaignForm(t *testing.T) {
 		t.Error("the fragment is a page")
 	}
 	name := `<script>alert(1)</script> 😀 "quoted"`
-	made := s.follow(s.post("/console/campaigns/new", with(campaignValues(name), "start", "2026-01-02T03:04:05", "quiet_click", "36h", "testers", "5\r\n6\r\n")))
+	made := s.follow(s.post("/console/campaigns/new", with(campaignValues(name), "start", "2026-01-02T03:04:05", "quiet_click", "36h", "payload", `{"title":"<&> \\u0026"}`, "testers", "5\r\n6\r\n")))
 	s.want(made, http.StatusOK, "Created.", name, "draft", "Start showing it")
 	if strings.Contains(made.body, "<script>alert") {
 		t.Error("a name is markup")
@@ -179,7 +179,7 @@ func TestCampaignForm(t *testing.T) {
 	form.Del("tz")
 	form.Del("add")
 	for field, want := range map[string]string{
-		"start": "2026-01-02T03:04:05", "quiet_click": "36h", "testers": "5\n6", "payload": "{\n  \"title\": \"Hi\"\n}", "name": name, "placement": "home",
+		"start": "2026-01-02T03:04:05", "quiet_click": "36h", "testers": "5\n6", "payload": "{\n  \"title\": \"<&> \\\\u0026\"\n}", "name": name, "placement": "home",
 	} {
 		if form.Get(field) != want {
 			t.Errorf("%s is %q", field, form.Get(field))

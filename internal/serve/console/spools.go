@@ -93,7 +93,7 @@ type letterView struct {
 }
 
 // Text returns the records of a dead letter, or the first of them.
-func (l letterView) Text() string { return short(string(l.Records), recordShown) }
+func (l letterView) Text() string { return short(plainJSON(string(l.Records)), recordShown) }
 
 // lettersData is what the page of dead letters shows.
 type lettersData struct {

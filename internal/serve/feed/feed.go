@@ -17,9 +17,10 @@
 //     Config.Timeout. If Config.WaitersMax requests wait for one value of the parameters,
 //     others for it get ErrBusy. A value without rows is not read while no request waits for
 //     it.
-//   - If there are more values of the parameters than Config.WindowsMax, those that are asked
-//     for most have a window (see admission). The pages of the others are read from the
-//     database, and their requests share statements.
+//   - If there are more values of the parameters than Config.WindowsMax, or than fit in
+//     Config.WindowsBytes, those that are asked for most have a window (see admission). The
+//     pages of the others are read from the database, and their requests share statements. A
+//     window that was not asked for until its rows are older than Config.StaleMax is freed.
 //   - A value that the database rejects (param.ErrValue) has no window. A value whose
 //     statement fails makes the feed unready only if Config.Down says that the database does
 //     not answer.
@@ -71,6 +72,11 @@ type Config struct {
 	Gate       *queue.Entrance // bounds statements for pages and counts, not refreshes; nil: open
 	Log        *slog.Logger
 
+	// WindowsBytes is the memory of the windows that are kept; 0: no bound. One window is kept
+	// whatever its size, and those that are needed at the moment. While a window is read, its
+	// rows are there twice.
+	WindowsBytes int64
+
 	// Refreshes bounds the refreshes of windows with parameters, so that they leave a
 	// connection for other statements and feeds of one database take turns. Nil: open.
 	Refreshes *queue.Entrance
@@ -106,6 +112,7 @@ type Feed struct {
 	pages       *coalesce.Group[*pageRead] // its classes are the values of the parameters
 	sweeps      *budget                    // of counting, for all windows
 	counted     atomic.Int64               // memory of all counts
+	held        atomic.Int64               // memory of all windows
 	seed        maphash.Seed               // of the values' hashes
 
 	base context.Context // the feed's lifetime
@@ -236,7 +243,7 @@ func (f *Feed) newWindowLocked(name string, args []string, now time.Time, must b
 	}
 	var victim *window
 	var requests uint64
-	if len(old) >= f.cfg.WindowsMax {
+	if f.full(len(old)) {
 		if victim, requests = f.victimLocked(name, old, now, must); victim == nil {
 			return nil, nil
 		}
@@ -254,6 +261,37 @@ func (f *Feed) newWindowLocked(name string, args []string, now time.Time, must b
 	f.windows.Store(&fresh)
 	f.done.Go(w.run)
 	return w, nil
+}
+
+// full reports whether another window is one too many. It is expected to be as large as the others.
+func (f *Feed) full(windows int) bool {
+	held := f.held.Load()
+	return windows >= f.cfg.WindowsMax || f.cfg.WindowsBytes > 0 && windows > 0 && held+held/int64(windows) > f.cfg.WindowsBytes
+}
+
+// shrink removes windows that are asked for least until the others fit in WindowsBytes.
+func (f *Feed) shrink() {
+	if f.cfg.WindowsBytes == 0 || f.held.Load() <= f.cfg.WindowsBytes {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	fresh := maps.Clone(*f.windows.Load())
+	for f.held.Load() > f.cfg.WindowsBytes && len(fresh) > 1 {
+		var least *window
+		var fewest resident
+		for _, w := range fresh {
+			if r := w.resident(); !r.busy && (least == nil || r.less(fewest)) {
+				least, fewest = w, r
+			}
+		}
+		if least == nil || !least.close() {
+			break // the next window that is read tries again
+		}
+		f.removeLocked(fresh, least)
+		f.counters.evictions.Add(1)
+	}
+	f.windows.Store(&fresh)
 }
 
 // victimLocked returns the window that leaves for the value of that name, or nil, and how
@@ -286,6 +324,7 @@ func (f *Feed) removeLocked(windows map[string]*window, w *window) {
 	f.retired += w.hits.Load()
 	w.stop()
 	w.retire()
+	w.charge(0)
 }
 
 // drop removes a window that is of no use to anybody.

@@ -21,7 +21,11 @@ type snapshot struct {
 	full    bool           // the window's limit was reached; older rows may exist
 	readAt  time.Time      // just before the statement ran; the rows are no older
 	parked  bool           // unused for a while; must be refreshed before it is served
+	bytes   int64          // memory
 }
+
+// indexBytes is the memory of a row besides its data, its key and its cursor.
+const indexBytes = 160
 
 // newSnapshot makes a snapshot of rows, which it keeps. If nothing has changed since
 // previous, it shares that snapshot's memory.
@@ -45,6 +49,7 @@ func newSnapshot(rows Rows, window, usual int, fingerprint uint32, cursorMax int
 		full:    full,
 		readAt:  readAt,
 	}
+	s.bytes = int64(cap(rows.Data) + indexBytes*rows.Len())
 	var cursor []byte
 	for i, key := range rows.Keys {
 		if _, twice := s.index[key]; twice {
@@ -56,6 +61,7 @@ func newSnapshot(rows Rows, window, usual int, fingerprint uint32, cursorMax int
 			s.next[i] = string(cursor)
 			s.cursors[s.next[i]] = i
 		}
+		s.bytes += int64(len(key) + len(s.next[i]))
 	}
 	for i := range s.tags {
 		if p, ok := s.page(&Request{Offset: i, Limit: usual}); ok {
@@ -64,6 +70,7 @@ func newSnapshot(rows Rows, window, usual int, fingerprint uint32, cursorMax int
 	}
 	if p, ok := s.page(&Request{Limit: usual}); ok && p.Rows > 0 {
 		s.first = &Rendered{Body: p.Append(nil), ETag: AppendETag(nil, p.Tag())}
+		s.bytes += int64(cap(s.first.Body))
 	}
 	return s, nil
 }

@@ -10,6 +10,7 @@ type Stats struct {
 	Name              string
 	Windows           int     `metric:"windows" help:"Windows kept, one per value of the parameters."`
 	Rows              int     `metric:"rows" help:"Rows in the windows."`
+	WindowBytes       int64   `metric:"window_bytes" help:"Memory of the windows."`
 	AgeSeconds        float64 `metric:"age_seconds" help:"Age of the oldest window in use."`
 	Refreshes         uint64  `metric:"refreshes_total" help:"Statements that read a window."`
 	RefreshErrors     uint64  `metric:"refresh_errors_total" help:"Refreshes that failed."`
@@ -73,6 +74,7 @@ func (f *Feed) Stats() Stats {
 		NotModified:    c.notModified.Load(),
 		Refused:        c.refused.Load(),
 		Coalesced:      shared,
+		WindowBytes:    f.held.Load(),
 		Waiting:        waiting,
 		SegmentBytes:   f.counted.Load(),
 		Evictions:      c.evictions.Load(),

@@ -30,9 +30,10 @@ var errDropped = errors.New("the window was removed")
 //	 ▼                                           │
 //	active ── no request for IdleAfter ──▶ parked ── await ──▶ active
 //
-// It is removed for another value while nobody waits for it and it has no listeners, if the
-// database rejects its value, or if it was never read and nobody asks any more. While it has
-// listeners it is active. Whether to read it is decided when its turn has come.
+// It is removed for another value while nobody waits for it and it has no listeners, or if the
+// database rejects its value. It is also removed if nobody asks any more, and it was never read or
+// its rows are too old to be served. While it has listeners it is active. Whether to read it is
+// decided when its turn has come.
 type window struct {
 	feed    *Feed
 	name    string // encodes args
@@ -43,6 +44,7 @@ type window struct {
 	current atomic.Pointer[snapshot] // nil before the first refresh
 	asked   atomic.Int64             // Unix nanoseconds of about the last request
 	event   atomic.Pointer[Event]    // the last one; nil without listeners
+	charged atomic.Int64             // part of Feed.held
 
 	_     [64]byte // hits changes with every request, what is above seldom
 	hits  atomic.Uint64
@@ -233,6 +235,8 @@ func (w *window) run() {
 			wake = w.wake
 			if timer.Stop(); w.current.Load() == nil {
 				timer.Reset(cfg.IdleAfter) // it is abandoned then
+			} else if len(w.args) > 0 {
+				timer.Reset(cfg.StaleMax) // or then
 			}
 			continue
 		case err != nil:
@@ -280,11 +284,12 @@ func (w *window) rejected(err error) bool {
 	return errors.Is(err, param.ErrValue) && (s == nil || w.tooOld(s, time.Now()))
 }
 
-// abandoned reports whether the window was never read and nobody asks for its value any
-// more. It then accepts no more requests.
+// abandoned reports whether nobody asks for the window's value any more, and it was never read
+// or its rows are too old to be served. It then accepts no more requests.
 func (w *window) abandoned(now time.Time) bool {
 	idle := now.UnixNano()-w.asked.Load() >= int64(w.feed.cfg.IdleAfter)
-	return idle && len(w.args) > 0 && w.current.Load() == nil && w.close()
+	s := w.current.Load()
+	return idle && len(w.args) > 0 && (s == nil || s.parked && w.tooOld(s, now)) && w.close()
 }
 
 // pace returns the pause after a refresh whose statement took the given time. Refreshes start
@@ -345,9 +350,16 @@ func (w *window) refresh(ctx context.Context) (took time.Duration, err error) {
 	}
 	took = time.Since(start)
 	f.counters.refreshed(took, err)
+	if s != nil {
+		w.charge(s.bytes)
+	}
 	w.publish(s, err)
+	f.shrink()
 	return took, err
 }
+
+// charge accounts for the memory of the window.
+func (w *window) charge(bytes int64) { w.feed.held.Add(bytes - w.charged.Swap(bytes)) }
 
 // publish makes s current and wakes waiting requests. After a failure, the previous
 // snapshot may be served again.
@@ -398,6 +410,7 @@ func (w *window) end() {
 	if s := w.retire(); s != nil {
 		s.release(nil)
 	}
+	w.charge(0)
 	w.sweeps.Wait()
 }
 

@@ -111,10 +111,29 @@ func (f *Front) StopAccepting(all bool) error {
 	}
 	f.advance(next)
 	f.accepting.Wait()
+	for all && f.acceptLate() {
+	}
 	if err := unix.Close(f.cfg.Socket); err != nil {
 		return fmt.Errorf("close listening socket: %w", err)
 	}
 	return nil
+}
+
+// acceptLate hands over a connection that has come since the loops found the queue empty. It returns false if there is none.
+func (f *Front) acceptLate() bool {
+	fd, peer, errno := accept(f.cfg.Socket)
+	switch {
+	case errno == unix.EINTR || errno == unix.ECONNABORTED:
+		return true // the client has left
+	case errno != 0:
+		return false
+	case !f.cfg.Gate.Enter():
+		_, _ = send(fd, f.cfg.Refusal) // an empty socket buffer takes it at once
+		closeSocket(fd)
+	default:
+		f.hand(taken{fd: fd, peer: peer})
+	}
+	return true
 }
 
 // End answers the requests that have arrived and those that wait, closes the connections that the loops have, and ends them. When
@@ -315,9 +334,8 @@ func (l *loop) run() {
 
 // wait returns the number of events, after at most timeout milliseconds; -1: no limit.
 //
-// At first the scheduler is not told that the thread waits. Otherwise its monitor would take the processor away, and the loop
-// would have to find another one, as often as requests come. Nor is it told while goroutines answer requests: for each of those it
-// would wake a thread that looks in vain for more work. A collection of garbage interrupts the wait by a signal.
+// At first, and while goroutines answer requests, the scheduler is not told that the thread waits. Otherwise it would look for
+// another one as often as requests come, here or there. A collection of garbage interrupts the wait by a signal.
 func (l *loop) wait(timeout int) int {
 	first := timeout
 	if timeout < 0 || timeout > shortWait {

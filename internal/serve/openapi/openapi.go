@@ -7,6 +7,7 @@ package openapi
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 
@@ -39,6 +40,7 @@ type Feed struct {
 	Columns                    []feed.Column // none: not known yet
 	Envelope                   feed.Envelope
 	Live                       bool // requests may ask for server-sent events
+	Strict                     bool // requests with other parameters are refused
 }
 
 // Query is a query.
@@ -49,6 +51,7 @@ type Query struct {
 	Envelope feed.Envelope // with EnvelopeOne the response is the only row
 	RowsMax  int
 	Columns  []feed.Column // none: not known yet
+	Strict   bool          // as of a feed
 }
 
 // Stream is a stream.
@@ -59,6 +62,7 @@ type Stream struct {
 	Extra      bool // records may have fields without a column
 	RecordsMax int
 	BodyBytes  int
+	Strict     bool // as of a feed
 }
 
 // Popup is the popups.
@@ -69,6 +73,7 @@ type Popup struct {
 	Attributes  []Attribute
 	TokenHeader string // with the JWT that names the user; "": the query names the user
 	ClockOffset bool   // requests may shift the clock
+	Strict      bool   // as of a feed
 }
 
 // Attribute is an attribute of a request for a popup.
@@ -84,6 +89,7 @@ type operation struct {
 	ID          string                `json:"operationId"`
 	Tags        []string              `json:"tags"`
 	Summary     string                `json:"summary"`
+	Description string                `json:"description,omitempty"`
 	Parameters  []object              `json:"parameters,omitempty"`
 	RequestBody object                `json:"requestBody,omitempty"`
 	Responses   map[string]object     `json:"responses"`
@@ -103,13 +109,39 @@ func (p paths) add(method string, at []string, o operation) {
 		for p.has(o.ID) {
 			o.ID += "_"
 		}
-		p[path][method] = o
+		p[path][method] = o.at(path)
 	}
+}
+
+// at returns the operation at a path, which has some of its parameters.
+func (o operation) at(path string) operation {
+	names := param.NewPath(path).Names()
+	o.Parameters = slices.Clone(o.Parameters)
+	for i, p := range o.Parameters {
+		if name, _ := p["name"].(string); p["in"] != "query" || !slices.Contains(names, name) {
+			continue
+		}
+		p, schema := maps.Clone(p), maps.Clone(p["schema"].(object))
+		if delete(schema, "default"); schema["type"] == "string" {
+			schema["minLength"] = 1
+		}
+		p["in"], p["required"], p["schema"] = "path", true, schema
+		o.Parameters[i] = p
+	}
+	return o
+}
+
+// strict returns the operation, which refuses other parameters than its own if strict is set.
+func (o operation) strict(strict bool) operation {
+	if strict {
+		o.Description = "Parameters that are not listed are refused."
+	}
+	return o
 }
 
 // identifier returns a path without the characters that identifiers of programs lack.
 func identifier(path string) string {
-	return strings.NewReplacer("/", "_", ".", "_", "~", "_", "-", "_").Replace(path)
+	return strings.NewReplacer("/", "_", ".", "_", "~", "_", "-", "_", "{", "", "}", "").Replace(path)
 }
 
 func (p paths) has(id string) bool {
@@ -136,19 +168,19 @@ func (d *document) paths() paths {
 	all := make(paths)
 	all.add("get", []string{Path}, d.own())
 	for i := range d.Feeds {
-		all.add("get", d.Feeds[i].Paths, d.feed(&d.Feeds[i]))
+		all.add("get", d.Feeds[i].Paths, d.feed(&d.Feeds[i]).strict(d.Feeds[i].Strict))
 	}
 	for i := range d.Queries {
-		all.add("get", d.Queries[i].Paths, d.query(&d.Queries[i]))
+		all.add("get", d.Queries[i].Paths, d.query(&d.Queries[i]).strict(d.Queries[i].Strict))
 	}
 	for i := range d.Streams {
-		all.add("post", d.Streams[i].Paths, d.stream(&d.Streams[i]))
+		all.add("post", d.Streams[i].Paths, d.stream(&d.Streams[i]).strict(d.Streams[i].Strict))
 	}
 	if p := d.Popup; p != nil {
-		all.add("get", []string{p.Path}, d.popup(p))
-		all.add("post", []string{p.Path + "/click"}, d.answer(p, "Record that the user has clicked the popup"))
-		all.add("post", []string{p.Path + "/dismiss"}, d.answer(p, "Record that the user has dismissed the popup"))
-		all.add("post", []string{p.Path + "/convert"}, d.conversion(p))
+		all.add("get", []string{p.Path}, d.popup(p).strict(p.Strict))
+		all.add("post", []string{p.Path + "/click"}, d.answer(p, "Record that the user has clicked the popup").strict(p.Strict))
+		all.add("post", []string{p.Path + "/dismiss"}, d.answer(p, "Record that the user has dismissed the popup").strict(p.Strict))
+		all.add("post", []string{p.Path + "/convert"}, d.conversion(p).strict(p.Strict))
 	}
 	return all
 }
@@ -179,7 +211,7 @@ func (l *Listener) Document(status func(code string) int) []byte {
 		object{
 			"title": "Spillway", "version": "1",
 			"description": "GET paths also answer HEAD, except those of popups. A response repeats the X-Request-Id of its request. Parameters " +
-				"that are not listed are ignored.",
+				"that are not listed are ignored, unless the operation says otherwise.",
 		},
 		operations,
 		object{"schemas": d.schemas, "responses": d.problems, "headers": headers(), "securitySchemes": l.schemes()},

@@ -38,6 +38,8 @@ func example() *Listener {
 		Queries: []Query{{Paths: []string{"/q"}, Access: "key", Envelope: feed.EnvelopeOne, Params: []param.Param{
 			{Name: "ids", Type: param.Integer, ListMax: 3, Optional: true, Default: argument(param.Param{Name: "ids", Type: param.Integer, ListMax: 3}, "2", "1")},
 			{Name: "b", Type: param.Boolean, Optional: true, Default: "true"},
+		}}, {Paths: []string{"/s/{city}", "/s"}, Access: "open", Strict: true, Params: []param.Param{
+			{Name: "n", Type: param.Integer}, {Name: "city", Type: param.Text, Optional: true, Default: "Graz"},
 		}}},
 		Streams: []Stream{{Paths: []string{"/a/b"}, Access: "key", RecordsMax: 5, Columns: []stream.Column{
 			{Name: "n", Type: stream.Integer, Required: true, Min: "1"},
@@ -99,6 +101,12 @@ func TestDocument(t *testing.T) {
 		"/paths/~1q/get/parameters/1/schema/default":           `true`,
 		"/paths/~1q/get/responses/404/description":             `"not-found"`,
 		"/paths/~1q/get/responses/421/description":             `"wrong-host"`,
+		"/paths/~1s~1{city}/get/operationId":                   `"get_s_city"`,
+		"/paths/~1s~1{city}/get/description":                   `"Parameters that are not listed are refused."`,
+		"/paths/~1s~1{city}/get/parameters/0/in":               `"query"`,
+		"/paths/~1s~1{city}/get/parameters/1":                  `{"description":"At most 1024 bytes of UTF-8","in":"path","name":"city","required":true,"schema":{"maxLength":1024,"minLength":1,"pattern":"^[^\\x00]*$","type":"string"}}`,
+		"/paths/~1s/get/parameters/1/schema/default":           `"Graz"`,
+		"/paths/~1s/get/parameters/1/in":                       `"query"`,
 		"/paths/~1popup/get/security":                          `[{"userJWT":[]}]`,
 		"/components/securitySchemes/userJWT/name":             `"X-User"`,
 		"/paths/~1popup~1click/post/responses/410/description": `"show-expired, show-late"`,

@@ -109,7 +109,7 @@ func (l *Lock) keep(ctx context.Context, token [16]byte, held Holding, take Take
 		limited, cancel := context.WithTimeout(ctx, lockTimeout)
 		if held != nil {
 			if err := held.Check(limited); err != nil && ctx.Err() == nil {
-				log.Warn("lock on the popup states lost with its session; taking it again", "error", err)
+				log.Warn("lock on the popup states cannot be confirmed; taking it again", "error", err)
 				held.Release()
 				held = nil
 			}

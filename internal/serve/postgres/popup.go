@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -24,6 +25,8 @@ type Popups struct {
 	*popuptables.Tables
 	db   *DB
 	slot int16 // the slot of popup_counts and popup_hours for this process
+
+	leased atomic.Pointer[[16]byte] // the token of a lease that events need; nil: a session has the lock, or this process needs none
 }
 
 // Popups returns the popup tables of the database. Call EnsureTables first.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 
@@ -57,7 +58,8 @@ const attemptsMax = 5
 // is synchronous_commit = off. It waits for a synchronous standby until ctx ends, which
 // closes the connection: ctx should end only when the process stops. Events that are stored
 // already may not have reached the standby. Their transaction waits for it too, because the
-// log records at least the locks on the users' states, or a message.
+// log records at least the locks on the users' states, or a message. Without the lease that this
+// process took, nothing is stored.
 func (p *Popups) Apply(ctx context.Context, events []popup.Event) error {
 	return popup.InTransactions(events, func(events []popup.Event) error { return p.apply(ctx, events) })
 }
@@ -70,9 +72,14 @@ func (p *Popups) apply(ctx context.Context, events []popup.Event) error {
 	steps := []step{
 		unprepared("BEGIN"),
 		unprepared(pinCommit + ", set_config('statement_timeout', '" + timeout + "', true)"),
+	}
+	if token := p.leased.Load(); token != nil {
+		steps = append(steps, unprepared(checkLease, token[:]))
+	}
+	steps = append(steps,
 		unprepared(insertEvents, e.ids, e.users, e.placements, e.sequences, e.packed, e.campaigns, e.shown, e.at, e.next, slot),
 		unprepared(upsertStates, s.ids, s.users, s.placements, s.sequences, s.kinds, s.campaigns, s.at, s.next, encodeStates(newest)),
-	}
+	)
 	if len(newest) == 0 {
 		steps = append(steps, unprepared(writeSomething))
 	}
@@ -80,7 +87,12 @@ func (p *Popups) apply(ctx context.Context, events []popup.Event) error {
 	for range attemptsMax {
 		err = p.applyOnce(ctx, steps)
 		var pgErr *pgconn.PgError
-		if err == nil || !errors.As(err, &pgErr) || pgErr.Code[:2] != "40" { // a deadlock or a failure to serialize
+		switch {
+		case err == nil || !errors.As(err, &pgErr):
+			return err
+		case pgErr.Code == stateDivisionByZero && p.leased.Load() != nil:
+			return fmt.Errorf("%w: %w", errLease, err)
+		case pgErr.Code[:2] != "40": // a deadlock or a failure to serialize
 			return err
 		}
 	}

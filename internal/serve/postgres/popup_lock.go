@@ -10,14 +10,18 @@ import (
 	"spillway/internal/serve/popup"
 )
 
-// upsertHolder's commit must survive a crash of the server, or the lock would seem to have another
-// holder. It does not wait for a standby, which may be away.
-const upsertHolder = `INSERT INTO popup_holder (id, token, holder, since)
-SELECT 1, taken.token, ?::text, now() FROM (SELECT ?::uuid AS token, set_config('synchronous_commit', 'local', true)) AS taken
+// upsertHolder writes the holder, and a time for %s. It waits for the transactions that store
+// events under a lease. Its commit must survive a crash of the server, or the lock would seem to
+// have another holder. It does not wait for a standby, which may be away.
+const upsertHolder = `WITH waited AS (SELECT id FROM popup_holder WHERE id = 1 FOR UPDATE)
+INSERT INTO popup_holder (id, token, holder, since)
+SELECT 1, taken.token, ?::text, %s FROM (SELECT ?::uuid AS token, set_config('synchronous_commit', 'local', true)) AS taken
+	LEFT JOIN waited ON true
 ON CONFLICT (id) DO UPDATE SET token = excluded.token, holder = excluded.holder, since = excluded.since`
 
-// selectHolder has a row even if the table has none.
-const selectHolder = "SELECT token, holder FROM (SELECT 1 AS id) AS one LEFT JOIN popup_holder USING (id)"
+// selectHolder has a row even if the table has none. The last column is 1 while there is a lease.
+const selectHolder = "SELECT token, holder, (since > clock_timestamp())::int::text " +
+	"FROM (SELECT 1 AS id) AS one LEFT JOIN popup_holder USING (id)"
 
 // popupLock is the number of the advisory lock. No other program should use it.
 const popupLock = 0x706f7075706c
@@ -31,8 +35,8 @@ const lockSettings = "SET LOCAL idle_in_transaction_session_timeout = 0; SET LOC
 // Lock makes this process the only one that keeps the database's popup states in memory.
 // The *popup.LockedError of other processes names holder. The lock ends with the process.
 //
-// It is an advisory lock in an idle transaction on a connection of its own, which every
-// pooler keeps. The transaction has no snapshot, so VACUUM does not wait for it.
+// It is an advisory lock in an idle transaction on a connection of its own. The transaction has
+// no snapshot, so VACUUM does not wait for it. Behind a pooler it is a lease.
 func (p *Popups) Lock(ctx context.Context, holder string) (*popup.Lock, error) {
 	return popup.Hold(ctx, func(ctx context.Context, token [16]byte, again bool) (popup.Holding, error) {
 		return p.takeLock(ctx, token, holder, again)
@@ -40,6 +44,27 @@ func (p *Popups) Lock(ctx context.Context, holder string) (*popup.Lock, error) {
 }
 
 func (p *Popups) takeLock(ctx context.Context, token [16]byte, holder string, again bool) (popup.Holding, error) {
+	var pooled bool
+	err := p.db.askAgain(ctx, func(ctx context.Context, conn *pgconn.PgConn) (err error) {
+		pooled, err = isPooled(ctx, conn)
+		return err
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case pooled:
+		return p.takeLease(ctx, token, holder, again)
+	}
+	held, err := p.takeSession(ctx, token, holder, again)
+	if err != nil {
+		return nil, err
+	}
+	p.leased.Store(nil)
+	return held, nil
+}
+
+// takeSession takes the lock of a session.
+func (p *Popups) takeSession(ctx context.Context, token [16]byte, holder string, again bool) (popup.Holding, error) {
 	held, err := p.begin(ctx)
 	if err != nil {
 		return nil, err
@@ -51,14 +76,7 @@ func (p *Popups) takeLock(ctx context.Context, token [16]byte, holder string, ag
 	}
 	if err == nil {
 		err = p.db.askAgain(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
-			last, err := tableSession{conn}.Rows(ctx, selectHolder)
-			if err == nil {
-				err = popup.Refusal(token, again, got, last[0][0], last[0][1])
-			}
-			if err == nil {
-				_, err = tableSession{conn}.Exec(ctx, upsertHolder, holder, token)
-			}
-			return err
+			return p.become(ctx, tableSession{conn}, token, holder, again, got, "now()")
 		})
 	}
 	if err != nil {

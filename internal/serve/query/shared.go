@@ -134,7 +134,7 @@ func (q *Query) fetchAlone(ctx context.Context, name string, args []string, err 
 func (q *Query) sharedFailed(err error) {
 	q.counters.sharedErrors.Add(1)
 	if unlogged, due := q.sharedLog.Error(time.Now()); due {
-		q.cfg.Log.Warn("shared cache does not answer; continuing without it", "query", q.cfg.Name, "error", err, "unlogged", unlogged)
+		q.cfg.Log.Warn("the shared cache cannot be used; continuing without it", "query", q.cfg.Name, "error", err, "unlogged", unlogged)
 	}
 }
 

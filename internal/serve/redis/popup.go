@@ -202,6 +202,7 @@ func (p *Popups) connect(ctx context.Context, option rueidis.ClientOption, passw
 	dialing := cmp.Or(p.cfg.commandTimeout, dialTimeout)
 	p.cfg.commandTimeout = cmp.Or(p.cfg.commandTimeout, commandTimeout)
 	p.db = newDB(&option, password, dialing, p.cfg.commandTimeout)
+	p.db.keys = "{" + p.cfg.Namespace + ":popup:*"
 	p.track(&option)
 	dial := option.DialCtxFn // set for TLS and for unix sockets
 	option.DialCtxFn = func(ctx context.Context, address string, dialer *net.Dialer, config *tls.Config) (net.Conn, error) {
@@ -236,7 +237,7 @@ func (p *Popups) connect(ctx context.Context, option rueidis.ClientOption, passw
 		return p.db.wrap("use", err)
 	}
 	if err != nil {
-		p.cfg.Log.Warn("Redis does not answer; popups are not available until it does", "error", p.db.wrap("connect", err))
+		p.cfg.Log.Warn("Redis cannot be used; popups are not available until it can", "error", p.db.wrap("connect", err))
 	}
 	return nil
 }

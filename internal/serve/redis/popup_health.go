@@ -30,6 +30,9 @@ func (p *Popups) server(ctx context.Context) (runID string, err error) {
 	defer cancel()
 	// All sections: before 7.0 INFO accepts only one, and the version must be read.
 	text, err := client.Do(ctx, client.B().Info().Build()).ToString()
+	if isDenied(err) {
+		return "", cmp.Or(p.rights(ctx), err) // which names all that is missing
+	}
 	if err != nil {
 		return "", err
 	}
@@ -52,7 +55,7 @@ func (p *Popups) server(ctx context.Context) (runID string, err error) {
 	if facts["loading"] == "1" {
 		return "", errors.New("the server is loading its data")
 	}
-	return facts["run_id"], nil
+	return facts["run_id"], p.rights(ctx)
 }
 
 // mark is the value of the key ready. It says that the shard has the states, and since

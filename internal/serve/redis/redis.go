@@ -13,6 +13,7 @@
 //	popup_health.go      checks the server
 //	popup_rebuild.go     restores states after a loss
 //	popup_campaigns.go   keeps a copy of the campaigns
+//	denied.go            names the rights that the user lacks
 package redis
 
 import (
@@ -60,8 +61,12 @@ type DB struct {
 	client   rueidis.Client
 	addr     string                  // host:port or path, for messages
 	password *atomic.Pointer[string] // never part of a message
+	keys     string                  // the pattern of the keys of calls that name none, for messages
 	timeout  time.Duration
 	breaker  *breaker // of all calls but Ping
+
+	denials   denials
+	noScripts atomic.Bool // Hold and Release run no scripts, because the user may not
 }
 
 // Address returns the URL of a server:
@@ -100,7 +105,7 @@ func open(address Address, log *slog.Logger, dial, command time.Duration) (*DB, 
 		if db.client == nil {
 			return nil, db.wrap("open", err)
 		}
-		log.Warn("Redis does not answer; each call tries again", "error", db.wrap("connect", err))
+		log.Warn("Redis cannot be used; each call tries again", "error", db.wrap("connect", err))
 	}
 	return db, nil
 }
@@ -217,7 +222,7 @@ func (db *DB) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 func (db *DB) Get(ctx context.Context, key string) (value []byte, found bool, err error) {
 	ctx, cancel := db.bound(ctx)
 	defer cancel()
-	err = db.guard("get", func() (err error) {
+	err = db.guard("get", key, func() (err error) {
 		value, err = db.client.Do(ctx, db.client.B().Get().Key(key).Build()).AsBytes()
 		found = err == nil
 		return err
@@ -229,7 +234,7 @@ func (db *DB) Get(ctx context.Context, key string) (value []byte, found bool, er
 func (db *DB) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, db.timeout)
 	defer cancel()
-	return db.guard("set", func() error {
+	return db.guard("set", key, func() error {
 		text := rueidis.BinaryString(value)
 		return db.client.Do(ctx, db.client.B().Set().Key(key).Value(text).Px(max(ttl, time.Millisecond)).Build()).Error()
 	})
@@ -239,7 +244,7 @@ func (db *DB) Put(ctx context.Context, key string, value []byte, ttl time.Durati
 func (db *DB) Claim(ctx context.Context, key, owner string, ttl time.Duration) (claimed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, db.timeout)
 	defer cancel()
-	err = db.guard("claim", func() error {
+	err = db.guard("claim", key, func() error {
 		err := db.client.Do(ctx, db.client.B().Set().Key(key).Value(owner).Nx().Px(max(ttl, time.Millisecond)).Build()).Error()
 		claimed = err == nil
 		return err
@@ -261,9 +266,10 @@ return redis.call("DEL", KEYS[1])`)
 func (db *DB) Hold(ctx context.Context, key, owner string, ttl time.Duration) (held bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, db.timeout)
 	defer cancel()
-	err = db.guard("hold", func() (err error) {
-		milliseconds := strconv.FormatInt(max(ttl.Milliseconds(), 1), 10)
-		held, err = holdScript.Exec(ctx, db.client, []string{key}, []string{owner, milliseconds}).AsBool()
+	ttl = max(ttl, time.Millisecond)
+	err = db.guard("hold", key, func() (err error) {
+		renew := db.client.B().Pexpire().Key(key).Milliseconds(ttl.Milliseconds()).Build()
+		held, err = db.own(ctx, holdScript, renew, key, owner, strconv.FormatInt(ttl.Milliseconds(), 10))
 		return err
 	})
 	return held, err
@@ -273,9 +279,31 @@ func (db *DB) Hold(ctx context.Context, key, owner string, ttl time.Duration) (h
 func (db *DB) Release(ctx context.Context, key, owner string) error {
 	ctx, cancel := context.WithTimeout(ctx, db.timeout)
 	defer cancel()
-	return db.guard("release", func() error {
-		return releaseScript.Exec(ctx, db.client, []string{key}, []string{owner}).Error()
+	return db.guard("release", key, func() error {
+		_, err := db.own(ctx, releaseScript, db.client.B().Del().Key(key).Build(), key, owner)
+		return err
 	})
+}
+
+// own runs a script that changes a key of owner, or without the right to run scripts the command: another owner can then have
+// got the key since it was read, and its claim ends too early.
+func (db *DB) own(ctx context.Context, script *rueidis.Lua, change rueidis.Completed, key, owner string, args ...string) (bool, error) {
+	scripts := !db.noScripts.Load()
+	if scripts {
+		done, err := script.Exec(ctx, db.client, []string{key}, append([]string{owner}, args...)).AsBool()
+		if !isDenied(err) {
+			return done, err
+		}
+	}
+	last, err := db.client.Do(ctx, db.client.B().Get().Key(key).Build()).ToString()
+	if err != nil || last != owner {
+		return false, err
+	}
+	done, err := db.client.Do(ctx, change).AsBool()
+	if scripts && err == nil {
+		db.noScripts.Store(true)
+	}
+	return done, err
 }
 
 // Ping checks that the server answers.
@@ -293,7 +321,7 @@ func (db *DB) Close() {
 
 // guard runs a call of the client, unless the server hangs, and wraps its error with the action.
 // That a key does not exist is no error.
-func (db *DB) guard(action string, call func() error) error {
+func (db *DB) guard(action, key string, call func() error) error {
 	began := time.Now()
 	err := db.breaker.begin(began)
 	if err == nil {
@@ -302,16 +330,19 @@ func (db *DB) guard(action string, call func() error) error {
 			err = nil
 		}
 		db.breaker.end(began, err)
+		err = denied(err, keysLike(key))
+		db.denials.note(denial{action, keysLike(key)}, err)
 	}
 	return db.wrap(action, err)
 }
 
-// wrap adds the action and the server to an error. It removes the password, which a server
-// that does not know HELLO repeats.
+// wrap adds the action and the server to an error. A refusal says what to permit. It removes the
+// password, which a server that does not know HELLO repeats.
 func (db *DB) wrap(action string, err error) error {
 	if err == nil {
 		return nil
 	}
+	err = denied(err, db.keys)
 	if password := *db.password.Load(); password != "" && strings.Contains(err.Error(), password) {
 		err = errors.New(strings.ReplaceAll(err.Error(), password, "***"))
 	}

@@ -225,7 +225,7 @@ func TestPasswordIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	server := apptest.Redis(t, "--rename-command", "HELLO", "", "--rename-command", "AUTH", "")
 	err := open(t, "redis://:hidden@"+server.Addr()).Ping(t.Context())
-	if err == nil || strings.Contains(err.Error(), "hidden") || !strings.Contains(err.Error(), "***") {
+	if err == nil || strings.Contains(err.Error(), "hidden") || !strings.Contains(err.Error(), "no command AUTH") {
 		t.Errorf("error %v", err)
 	}
 	var reads atomic.Int64
@@ -236,7 +236,7 @@ func TestPasswordIsNotRepeated(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	if err := db.Ping(t.Context()); err == nil || strings.Contains(err.Error(), "hidden") || !strings.Contains(err.Error(), "***") {
+	if err := db.Ping(t.Context()); err == nil || strings.Contains(err.Error(), "hidden") || !strings.Contains(err.Error(), "no command AUTH") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -112,7 +112,7 @@ type accessLine struct {
 // accessLine returns the line of a request that has been answered.
 func (s *Server) accessLine(ctx *fasthttp.RequestCtx, r *route) accessLine {
 	return accessLine{
-		id: s.id(ctx), client: s.client(ctx), method: string(ctx.Method()), route: r.name, uri: loggedURI(ctx),
+		id: s.id(ctx), client: s.client(ctx), method: string(ctx.Method()), route: r.name, uri: s.loggedURI(ctx),
 		trace: traceID(&ctx.Request.Header), status: ctx.Response.StatusCode(), bytes: bodySize(&ctx.Response),
 	}
 }

@@ -216,10 +216,15 @@ func checkClaims(args *fasthttp.Args, claims token.Claims, params []param.Param)
 }
 
 // given returns the text of a parameter: the verified claim for claim.NAME, which identify has
-// checked, and otherwise what the request says; nil if it says nothing.
-func given(ctx *fasthttp.RequestCtx, p param.Param) []byte {
+// checked, and otherwise what the request says, in its path or behind it; nil if it says nothing.
+func given(ctx *fasthttp.RequestCtx, at *param.Path, p param.Param) []byte {
 	name, isClaim := p.Claim()
 	if !isClaim {
+		if at != nil {
+			if value := at.Value(pathOf(&ctx.Request.Header), p.Name); value != nil {
+				return value
+			}
+		}
 		args := ctx.QueryArgs()
 		value := args.Peek(p.Name)
 		if value == nil && args.Has(p.Name) { // an empty value can be nil
@@ -236,11 +241,12 @@ func given(ctx *fasthttp.RequestCtx, p param.Param) []byte {
 
 // arguments appends the arguments of params to args. They share the request's memory. Errors
 // are for the client.
-func arguments(ctx *fasthttp.RequestCtx, params []param.Param, args []string) ([]string, error) {
+func (s *Server) arguments(ctx *fasthttp.RequestCtx, params []param.Param, args []string) ([]string, error) {
+	at := s.pathParams(ctx)
 	for _, p := range params {
 		var arg string
 		var err error
-		if value := given(ctx, p); value == nil {
+		if value := given(ctx, at, p); value == nil {
 			arg, err = param.Argument(p)
 		} else if p.ListMax == 0 {
 			arg, err = param.Argument(p, text(value))

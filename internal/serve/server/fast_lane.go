@@ -65,7 +65,7 @@ func (l *listener) drainFront() error {
 	}
 	var err error
 	if _, tcp := l.netListener.(*net.TCPListener); tcp {
-		err = refuseNew(l.socket)
+		l.refuseNew(l.socket)
 	} else {
 		err = l.unlink()
 	}

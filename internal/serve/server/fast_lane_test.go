@@ -64,7 +64,7 @@ func startLane(tb testing.TB, loops int, change func(*Config)) *lane {
 			{Paths: []string{"/list", "/alias/list"}, Feed: open(list), Columns: feed.Columns{"id", "name"}},
 			{Paths: []string{"/bare"}, Feed: open(bare)},
 		},
-		Queries:     []QueryRoute{{Paths: []string{"/q"}, Query: openQuery(tb, &answers{rows: 20}, nil)}},
+		Queries:     []QueryRoute{{Paths: []string{"/q", "/q/{a}"}, Query: openQuery(tb, &answers{rows: 20}, nil)}},
 		Popup:       &popups,
 		Streams:     []StreamRoute{openStream(tb, &streamSink{})},
 		Files:       []File{{Path: "/openapi.json", Type: "application/json", Read: func() []byte { return []byte(`{"openapi":"3.1.0"}`) }}},
@@ -269,6 +269,8 @@ func quickRequests() map[string]string {
 		"answer":                get("/q?a=1"),
 		"answer, gzip":          get("/q?a=1", "Accept-Encoding: gzip\r\n"),
 		"answer, HEAD":          strings.Replace(get("/q?a=1"), "GET", "HEAD", 1),
+		"answer, in its path":   get("/q/1"),
+		"answer, encoded":       get("/q/%31"),
 		"popup not due":         get("/popup?user=7"),
 		"tab in a value":        get("/list", "X: \ta\tb \t\r\n"),
 		"bytes above 127":       get("/list?a=\xff\xc3\xa4", "X: \xff\r\n"),
@@ -328,7 +330,7 @@ func strangeLines() []string {
 		"/hello\x00", "/hello\x01", "/hello\x80", "/hell\xc3\xb6", "/hello\"", "/hello<>", "/hello{}|^`", "/HELLO", "/List", "/alias/list/", "/alias//list", "//alias/list",
 		"/list?limit=0", "/list?limit=101", "/list?limit=x", "/list?limit=%31", "/list?limit=1&limit=2", "/list?offset=199", "/list?offset=3000", "/list?before=x",
 		"/list?offset=1&before=x", "/list?fields=x", "/list?fields=", "/list?limit=1;offset=2", "/list?&&=&", "/list?limit", "/list?%6cimit=1", "/list?limit=1#x",
-		"/bare?limit=2&limit=3&x=%0d%0a", "/bare?limit=100&offset=100", "/q", "/q?a=", "/q?a", "/q?a=new", "/q?b=1", "/q?a=1&a=2", "/q?a=%00", "/q?a=1&fields=id",
+		"/bare?limit=2&limit=3&x=%0d%0a", "/bare?limit=100&offset=100", "/q", "/q?a=", "/q?a", "/q?a=new", "/q?b=1", "/q?a=1&a=2", "/q?a=%00", "/q?a=1&fields=id", "/q/", "/q/new", "/q/%zz", "/q/%00", "/q/..", "/q/1/", "/q/1?a=2", "/q/1?b=2", "/q//1", "/%71/1",
 		"/popup", "/popup?user=", "/popup?user=new", "/popup?user=7&user=8", "/popup?user=7&placement=checkout", "/popup?user=7&placement=x", "/popup?user=7&x=y",
 		"/popup?user=7&clock_offset=25h", "/popup/click", "/probe/empty", "/probe/database", "/probe/redis?key=a", "/openapi.json?", "/favicon.ico",
 		"/" + strings.Repeat("a", laneHeaderBytes), "/hello?" + strings.Repeat("a/", laneHeaderBytes/4),
@@ -577,6 +579,9 @@ func laneVariants(tb testing.TB) map[string]func(*Config) {
 		"proxies": func(c *Config) {
 			c.Proxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 			c.Rate = RateConfig{PerMinute: 1, Burst: 3, Clients: 1000}
+		},
+		"strict": func(c *Config) {
+			c.Feeds[0].Strict, c.Feeds[1].Strict, c.Queries[0].Strict, c.Streams[0].Strict, c.Popup.Strict = true, true, true, true, true
 		},
 		"caching": func(c *Config) { c.Feeds[1].Caching = SharedCaching{MaxAge: time.Minute} },
 		"down": func(c *Config) {

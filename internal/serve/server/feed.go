@@ -95,7 +95,7 @@ func (h *feedHandler) parse(ctx *fasthttp.RequestCtx, args []string) (r feed.Req
 		r.Before = text(q.Peek("before"))
 	}
 	var err error
-	if r.Args, err = arguments(ctx, h.params, args); err != nil {
+	if r.Args, err = h.server.arguments(ctx, h.params, args); err != nil {
 		return r, err.Error()
 	}
 	return r, ""
@@ -222,7 +222,7 @@ func (h *feedHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 		h.server.problem(ctx, badRequest, clientText(err, feed.ErrRequest))
 	case errors.Is(err, param.ErrValue):
 		h.server.problem(ctx, badRequest, param.ForClient(err))
-		h.server.cfg.Log.Debug("parameter rejected", "path", string(ctx.Path()), "request_id", h.server.id(ctx), "error", err)
+		h.server.cfg.Log.Debug("parameter rejected", "path", h.server.loggedPath(ctx), "request_id", h.server.id(ctx), "error", err)
 	case errors.Is(err, feed.ErrCounting):
 		h.server.unavailable(ctx, counting, clientText(err, feed.ErrRequest), err)
 	case errors.Is(err, feed.ErrLongKeys):

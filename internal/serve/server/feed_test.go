@@ -137,7 +137,7 @@ func TestEmptyArguments(t *testing.T) {
 		} {
 			var ctx fasthttp.RequestCtx
 			ctx.QueryArgs().Parse(others + c.query)
-			if got, err := arguments(&ctx, []param.Param{c.p}, nil); err != nil || got[0] != c.want {
+			if got, err := new(Server).arguments(&ctx, []param.Param{c.p}, nil); err != nil || got[0] != c.want {
 				t.Errorf("%s, %+v: %q, %v, want %q", others+c.query, c.p, got, err, c.want)
 			}
 		}

@@ -24,6 +24,7 @@ type Listener struct {
 	passed bool      // by the service manager, which keeps it open
 	taken  bool      // the socket is an event loop's
 	remove sync.Once // removes the file of a Unix socket
+	ends   sync.Once // closes
 }
 
 // netListener is what TCP and Unix listeners have in common.
@@ -84,12 +85,14 @@ func (l *Listener) unlink() (err error) {
 	return err
 }
 
-// Close implements net.Listener.
-func (l *Listener) Close() error {
-	if l.taken {
-		return l.unlink()
-	}
-	return errors.Join(l.unlink(), l.netListener.Close())
+// Close implements net.Listener. It may be called more than once.
+func (l *Listener) Close() (err error) {
+	l.ends.Do(func() {
+		if err = l.unlink(); !l.taken {
+			err = errors.Join(err, l.netListener.Close())
+		}
+	})
+	return err
 }
 
 // take returns the socket, which becomes the caller's. Nothing else waits for connections then.
@@ -157,14 +160,16 @@ type listener struct {
 	refused atomic.Int64
 	closed  chan struct{} // receives whenever a connection closes
 
-	front        *front.Front  // accepts, and answers what needs no waiting; nil: there is none
-	socket       int           // of front
-	handed       atomic.Int64  // connections that left front; some return
-	writeTimeout time.Duration // of what it hands over
+	refuseNew    func(socket int)          // has the kernel refuse connections, if it can
+	drainEnd     atomic.Pointer[time.Time] // until when the queue is emptied; nil: it is not
+	front        *front.Front              // accepts, and answers what needs no waiting; nil: there is none
+	socket       int                       // of front
+	handed       atomic.Int64              // connections that left front; some return
+	writeTimeout time.Duration             // of what it hands over
 }
 
 func newListener(ln *Listener, limit int, refusal []byte, p pauses) *listener {
-	return &listener{Listener: ln, limit: int64(limit), refusal: refusal, pauses: p, closed: make(chan struct{}, 1)}
+	return &listener{Listener: ln, limit: int64(limit), refusal: refusal, pauses: p, closed: make(chan struct{}, 1), refuseNew: refuseNew}
 }
 
 // Enter implements front.Gate.
@@ -186,7 +191,7 @@ func (l *listener) Leave() {
 	}
 }
 
-// Accept returns the next connection, or io.EOF after drain has emptied the queue.
+// Accept returns the next connection. After drain it empties the queue, closes the listener at once and returns io.EOF.
 func (l *listener) Accept() (net.Conn, error) {
 	if l.front != nil {
 		return l.acceptHanded()
@@ -198,7 +203,9 @@ func (l *listener) Accept() (net.Conn, error) {
 			return newConn(c, l)
 		case err == nil:
 			l.refuse(c)
+		case errors.Is(err, os.ErrDeadlineExceeded) && l.extend():
 		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, net.ErrClosed):
+			_ = l.Close() // nobody accepts any more
 			return nil, io.EOF
 		case isTemporary(err):
 			// Out of descriptors, or the client has left.
@@ -221,7 +228,7 @@ func isTemporary(err error) bool {
 	return errors.As(err, &t) && t.Temporary()
 }
 
-// drain refuses new connections, lets Accept take those in the kernel's queue, and then
+// drain refuses new connections if the kernel permits it, lets Accept take those in its queue, and then
 // ends it. Closing the listener at once would reset queued connections, whose clients may
 // have sent a request. The queue of a passed socket is left to the next process.
 func (l *listener) drain() error {
@@ -231,19 +238,37 @@ func (l *listener) drain() error {
 	if l.passed {
 		return l.SetDeadline(time.Now()) // it fails on a closed listener only
 	}
+	l.drainEnd.Store(new(time.Now().Add(l.pauses.drainIdle)))
 	defer l.SetDeadline(time.Now().Add(l.pauses.acceptDrain)) // as above
-	tcp, ok := l.netListener.(*net.TCPListener)
-	if !ok {
+	if _, tcp := l.netListener.(*net.TCPListener); !tcp {
 		return l.unlink()
 	}
-	raw, err := tcp.SyscallConn()
+	return l.control(l.refuseNew)
+}
+
+// extend has Accept continue while connections are in the queue of a listener that is drained, and reports whether it does.
+func (l *listener) extend() bool {
+	end, queued := l.drainEnd.Load(), false
+	if end == nil || time.Now().After(*end) {
+		return false
+	}
+	err := l.control(func(socket int) {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(socket), Events: unix.POLLIN}}, 0)
+		queued = err == nil && n > 0
+	})
+	return err == nil && queued && l.SetDeadline(time.Now().Add(l.pauses.acceptDrain)) == nil
+}
+
+// control calls f with the socket.
+func (l *listener) control(f func(socket int)) error {
+	raw, err := l.netListener.(syscall.Conn).SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { f(int(fd)) })
+	}
 	if err != nil {
 		return fmt.Errorf("reach the listening socket: %w", err)
 	}
-	if failed := raw.Control(func(fd uintptr) { err = refuseNew(int(fd)) }); failed != nil {
-		err = failed
-	}
-	return err
+	return nil
 }
 
 // waitClosed waits until no connection is open or ctx ends.

@@ -59,6 +59,45 @@ func TestDrain(t *testing.T) {
 	}
 }
 
+// TestDrainWithoutRights: a listener that cannot keep connections out is closed when its queue is empty, and not before.
+func TestDrainWithoutRights(t *testing.T) {
+	t.Parallel()
+	ln, err := Listen(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newListener(ln, 100, nil, pauses{acceptDrain: 10 * time.Millisecond, drainIdle: time.Hour})
+	l.refuseNew = func(int) {}
+	const clients = 20
+	for range clients {
+		c, err := net.Dial("tcp", ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	if err := errors.Join(l.drain(), l.SetDeadline(time.Now().Add(-time.Second))); err != nil { // it is late
+		t.Fatal(err)
+	}
+	for i := range clients {
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatalf("after %d connections: %v", i, err)
+		}
+		defer c.Close()
+	}
+	if _, err := l.Accept(); err != io.EOF {
+		t.Errorf("Accept: %v", err)
+	}
+	if c, err := net.Dial("tcp", ln.Addr().String()); err == nil {
+		_ = c.Close()
+		t.Error("a connection waits in the queue, and nobody accepts it")
+	}
+	if err := l.Close(); err != nil {
+		t.Errorf("Close again: %v", err)
+	}
+}
+
 // hammer sends requests over one connection until the server announces its close, and counts
 // unanswered ones.
 func hammer(address string, answered, lost *atomic.Int64, warm chan<- struct{}) {

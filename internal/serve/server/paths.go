@@ -4,6 +4,8 @@ import (
 	"bytes"
 
 	"github.com/valyala/fasthttp"
+
+	"spillway/internal/serve/param"
 )
 
 var (
@@ -32,8 +34,42 @@ func pathOf(h *fasthttp.RequestHeader) []byte {
 	return rest[slash:]
 }
 
-// entryOf returns the entry of a request's path.
+// entry returns the entry of a path, an empty one if there is none yet. One with parameters is new.
+func (s *Server) entry(path string) *entry {
+	if at := param.NewPath(path); len(at.Names()) > 0 {
+		e := &entry{path: at, allow: "OPTIONS"}
+		s.patterns = append(s.patterns, e)
+		return e
+	}
+	e, ok := s.routes[path]
+	if !ok {
+		e = &entry{allow: "OPTIONS"}
+		s.routes[path] = e
+	}
+	return e
+}
+
+// pathParams returns the path of a request if it has parameters, and nil otherwise.
+func (s *Server) pathParams(ctx *fasthttp.RequestCtx) *param.Path {
+	if len(s.patterns) == 0 {
+		return nil
+	}
+	if e, ok := s.entryOf(&ctx.Request.Header); ok {
+		return e.path
+	}
+	return nil
+}
+
+// entryOf returns the entry of a request's path. One without parameters wins.
 func (s *Server) entryOf(h *fasthttp.RequestHeader) (*entry, bool) {
-	e, ok := s.routes[string(pathOf(h))]
-	return e, ok
+	path := pathOf(h)
+	if e, ok := s.routes[string(path)]; ok {
+		return e, true
+	}
+	for _, e := range s.patterns {
+		if e.path.Matches(path) {
+			return e, true
+		}
+	}
+	return nil, false
 }

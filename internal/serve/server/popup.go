@@ -25,7 +25,9 @@ type PopupRoute struct {
 	Placements  []string      // the first is the default
 	User        param.Type    // text, integer or uuid
 	Identity    *Identity     // identifies the user; nil: the query names the user
+	Attributes  []string      // names of those that requests may have
 	ClockOffset bool          // accept clock_offset in the query, for the demo
+	Strict      bool          // requests with other parameters are refused
 	RetryAfter  time.Duration // sent while popups are not available; 0: a second
 }
 
@@ -51,13 +53,19 @@ func (s *Server) addPopup(r PopupRoute) {
 		r.RetryAfter = retryAfter
 	}
 	h := &popupHandler{PopupRoute: r, server: s}
-	s.addRead([]string{r.Path}, Open, h.serve)
+	others := []string{"user"}
+	if r.ClockOffset {
+		others = append(others, "clock_offset")
+	}
+	get := s.addRead([]string{r.Path}, Open, h.serve)
+	get.strict, get.names = r.Strict, slices.Concat(others, []string{"placement"}, r.Attributes)
 	h.entry = s.entry(r.Path)
 	h.entry.allow = strings.Replace(h.entry.allow, "HEAD, ", "", 1)
 	for path, answer := range map[string]func(context.Context, string, string, time.Time) error{
 		"/click": r.Popup.Click, "/dismiss": r.Popup.Dismiss, "/convert": r.Popup.Convert,
 	} {
-		s.addWrite([]string{r.Path + path}, Open, answerBytesMax, waiting(h.answered(answer))) // the show token is the key
+		post := s.addWrite([]string{r.Path + path}, Open, answerBytesMax, waiting(h.answered(answer))) // the show token is the key
+		post.strict, post.names = r.Strict, others
 	}
 }
 

@@ -124,5 +124,5 @@ func (s *Server) refusal() []byte {
 func (s *Server) unavailable(ctx *fasthttp.RequestCtx, p problem, detail string, err error) {
 	s.problem(ctx, p, detail)
 	ctx.Response.Header.Set("Retry-After", retryText(retryAfter))
-	s.cfg.Log.Debug("request refused", "path", string(ctx.Path()), "request_id", s.id(ctx), "error", err)
+	s.cfg.Log.Debug("request refused", "path", s.loggedPath(ctx), "request_id", s.id(ctx), "error", err)
 }

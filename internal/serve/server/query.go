@@ -127,7 +127,7 @@ func (h *queryHandler) answered(ctx *fasthttp.RequestCtx, a *query.Answer, from 
 // arguments appends the arguments of the query's parameters to args. They share the request's
 // memory.
 func (h *queryHandler) arguments(ctx *fasthttp.RequestCtx, args []string) ([]string, error) {
-	args, err := arguments(ctx, h.query.Params(), args)
+	args, err := h.server.arguments(ctx, h.query.Params(), args)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", query.ErrRequest, err)
 	}

@@ -106,10 +106,10 @@ func (s *Server) cors(ctx *fasthttp.RequestCtx, e *entry) {
 	}
 }
 
-// loggedURI returns the path of a request as written, and the parameters that select a page. The values
+// loggedURI returns the path of a request and the parameters that select a page. The values
 // of others may be tokens. They are left out, and "…" stands for them.
-func loggedURI(ctx *fasthttp.RequestCtx) string {
-	uri := append([]byte(nil), ctx.URI().PathOriginal()...)
+func (s *Server) loggedURI(ctx *fasthttp.RequestCtx) string {
+	uri := []byte(s.loggedPath(ctx))
 	separator, hidden := byte('?'), false
 	for name, value := range ctx.QueryArgs().All() {
 		switch string(name) {
@@ -124,6 +124,14 @@ func loggedURI(ctx *fasthttp.RequestCtx) string {
 		uri = append(append(uri, separator), "…"...)
 	}
 	return string(uri)
+}
+
+// loggedPath returns the path of a request as its client has written it, but with the names of its parameters.
+func (s *Server) loggedPath(ctx *fasthttp.RequestCtx) string {
+	if at := s.pathParams(ctx); at != nil {
+		return at.Text
+	}
+	return string(ctx.URI().PathOriginal())
 }
 
 // client returns the client's address. Behind trusted proxies it is the last address in

@@ -1,12 +1,13 @@
 // Package server is the public listener. It turns requests into calls of the engines, and
 // their answers into HTTP.
 //
-// Routes are fixed at start; finding one is a map lookup. A wrong request is answered with
+// Routes are fixed at start; finding one is a map lookup, unless its path has parameters. A wrong request is answered with
 // problem+json (RFC 9457) and a stable type before it reaches an engine.
 //
-// Stopping loses no accepted request. The listener accepts connections until its queue is
-// empty. Each response then closes its connection. Only idle connections are closed
-// without a response, and those of listeners, which may connect elsewhere.
+// Stopping loses no accepted request. After PrepareStop each response closes its connection,
+// and new ones are accepted. When Run's context ends, the listener accepts connections until
+// its queue is empty. Only idle connections are closed without a response, and those of
+// listeners, which may connect elsewhere.
 package server
 
 import (
@@ -16,6 +17,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -72,6 +74,7 @@ type FeedRoute struct {
 	Feed    *feed.Feed
 	Columns feed.Columns  // that requests can select
 	Caching SharedCaching // with Access Open
+	Strict  bool          // requests with other parameters are refused
 }
 
 // QueryRoute is where a query is served.
@@ -82,6 +85,7 @@ type QueryRoute struct {
 	Envelope feed.Envelope // with EnvelopeOne the response is the only row, or 404
 	Columns  feed.Columns  // that requests can select
 	Caching  SharedCaching // with Access Open
+	Strict   bool          // requests with other parameters are refused
 }
 
 // File is served to everybody, like a file.
@@ -97,7 +101,8 @@ type File struct {
 type Server struct {
 	*live
 	cfg      Config
-	routes   map[string]*entry
+	routes   map[string]*entry // by paths without parameters
+	patterns []*entry          // with parameters, in the order in which they are tried
 	underway underway
 	keys     keyring // of write paths
 	readKeys keyring // of feeds and queries
@@ -111,10 +116,11 @@ type Server struct {
 
 // entry holds the routes of one path.
 type entry struct {
-	read  *route // GET and HEAD; nil: none
-	write *route // POST; nil: none
-	allow string // the Allow header
-	vary  []byte // the Vary header; empty: none
+	path  *param.Path // with parameters; nil: it has none
+	read  *route      // GET and HEAD; nil: none
+	write *route      // POST; nil: none
+	allow string      // the Allow header
+	vary  []byte      // the Vary header; empty: none
 }
 
 // route is a handler with its metrics.
@@ -127,6 +133,8 @@ type route struct {
 	keys   keyring       // that access requires
 	cookie string        // may carry the key or the JWT; "": none
 	claims []param.Param // that requests need
+	names  []string      // of parameters that requests may have
+	strict bool          // requests must have no others
 	handle handler
 	meter  *meter
 }
@@ -200,17 +208,18 @@ func newGeneration(l *live, cfg Config) *Server {
 	}
 	for _, f := range cfg.Feeds {
 		r := s.addRead(f.Paths, f.Access, newFeedHandler(s, f).serve)
-		r.claims = claimsOf(f.Feed.Params())
+		r.claims, r.strict, r.names = claimsOf(f.Feed.Params()), f.Strict, namesOf(f.Feed.Params(), "limit", "offset", "before", "fields")
 		r.coded, r.events = s.compressor != nil, true
 	}
 	for _, q := range cfg.Queries {
 		h := &queryHandler{server: s, query: q.Query, envelope: q.Envelope, columns: q.Columns, control: q.Caching.control(q.Access)}
 		r := s.addRead(q.Paths, q.Access, h.serve)
-		r.claims = claimsOf(q.Query.Params())
+		r.claims, r.strict, r.names = claimsOf(q.Query.Params()), q.Strict, namesOf(q.Query.Params(), "fields")
 		r.coded = s.compressor != nil && q.Query.Caches()
 	}
 	for _, c := range cfg.Streams {
-		s.addWrite(c.Paths, max(c.Access, Key), c.Limits.Bytes, newStreamHandler(s, c).serve).claims = c.Schema.Claims()
+		r := s.addWrite(c.Paths, max(c.Access, Key), c.Limits.Bytes, newStreamHandler(s, c).serve)
+		r.claims, r.strict = c.Schema.Claims(), c.Strict
 	}
 	if cfg.Popup != nil {
 		s.addPopup(*cfg.Popup)
@@ -219,18 +228,25 @@ func newGeneration(l *live, cfg Config) *Server {
 		s.addDown(d)
 	}
 	s.varyUnknown = s.vary(nil)
+	s.prepare()
+	return s
+}
+
+// prepare completes all routes.
+func (s *Server) prepare() {
+	slices.SortStableFunc(s.patterns, func(a, b *entry) int { return a.path.Compare(b.path) })
 	prepared := make(map[*route]bool) // aliases share a route
-	for _, e := range s.routes {
+	for _, e := range slices.AppendSeq(slices.Clone(s.patterns), maps.Values(s.routes)) {
 		e.vary = s.vary(e)
 		for _, r := range []*route{e.read, e.write} {
 			if r != nil && !prepared[r] {
 				prepared[r] = true
 				r.meter = s.meter(r.name)
+				s.checkNames(r)
 				s.guard(r)
 			}
 		}
 	}
-	return s
 }
 
 // addRead serves GET and HEAD at several paths, counted under the first.
@@ -276,16 +292,6 @@ func (s *Server) addFile(f File) {
 		ctx.Response.SetBodyRaw(text)
 		return quick
 	})
-}
-
-// entry returns the entry of a path, an empty one if there is none yet.
-func (s *Server) entry(path string) *entry {
-	e, ok := s.routes[path]
-	if !ok {
-		e = &entry{allow: "OPTIONS"}
-		s.routes[path] = e
-	}
-	return e
 }
 
 func (e *entry) setRead(r *route) {
@@ -443,10 +449,14 @@ func (s *Server) serveError(ctx *fasthttp.RequestCtx, err error) {
 	s.unknown.meter.observe(ctx.Response.StatusCode(), 0)
 }
 
+// PrepareStop has every response close its connection, before Run's context ends. Connections are still accepted, so that a load
+// balancer can find out from readiness that it should use another process.
+func (s *Server) PrepareStop() { s.draining.Store(true) }
+
 // Serving reports whether Run has begun, for readiness.
 func (s *Server) Serving() bool { return s.listener.Load() != nil }
 
-// Draining reports whether the server is stopping, for readiness.
+// Draining reports whether the server is stopping, or prepares for it, for readiness.
 func (s *Server) Draining() bool { return s.draining.Load() }
 
 // discardLogger drops fasthttp's messages, which are about clients that disconnect. Errors

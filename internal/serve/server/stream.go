@@ -25,6 +25,7 @@ type StreamRoute struct {
 	Schema  *stream.Schema
 	Limits  stream.Limits // of a body; Bytes applies before and after decompression
 	Timeout time.Duration // longest wait of a request, plus up to a sixteenth
+	Strict  bool          // requests with parameters are refused
 	Stream  Stream
 	// Unreadable, if set, is called for each body that cannot be parsed. It is called
 	// concurrently.

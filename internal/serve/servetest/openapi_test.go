@@ -30,7 +30,7 @@ feeds:
    params: {ids: {type: integer, list_max: 3, default: [1, 2]}}, filters: {name: text, id: integer}}
 - {path: /late, sql: SELECT id FROM late, key: id}
 queries:
-- {path: /one, sql: 'SELECT * FROM secret_things WHERE id = :id', params: {id: integer}, one: true}
+- {path: /one, aliases: ['/one/{id}'], sql: 'SELECT * FROM secret_things WHERE id = :id', params: {id: integer}, one: true, unknown_params: refuse}
 - {path: /some, sql: 'SELECT * FROM secret_things WHERE id %[1]s', params: {ids: {type: integer, list_max: 3, default: [1, 2]}}, rows_max: 2, auth: any}
 streams:
 - path: /things
@@ -61,7 +61,7 @@ type documentCase struct {
 // headers are pairs.
 func (c *documentCase) send(status int, method, path, query, body string, headers ...string) apptest.Answer {
 	c.t.Helper()
-	r, err := http.NewRequestWithContext(c.t.Context(), method, c.URL(strings.TrimPrefix(path, "/"))+query, strings.NewReader(body))
+	r, err := http.NewRequestWithContext(c.t.Context(), method, c.URL(strings.ReplaceAll(path[1:], "{id}", "1"))+query, strings.NewReader(body))
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -173,6 +173,12 @@ func (c *documentCase) reads() {
 	c.send(200, "GET", "/one", "?id=3", "")
 	c.send(404, "GET", "/one", "?id=9", "")
 	c.send(400, "GET", "/one", "", "")
+	c.send(200, "GET", "/one/{id}", "?fields=id", "")
+	for _, query := range []string{"?id=1", "?feilds=id"} {
+		if a := c.send(400, "GET", "/one/{id}", query, ""); !bytes.Contains(a.Body, []byte("fields")) {
+			c.t.Errorf("%s: %s", query, a.Body)
+		}
+	}
 	c.send(401, "GET", "/some", "", "")
 	c.send(200, "GET", "/some", "", "", key...)
 	c.send(200, "GET", "/some", "?ids=7", "", user...)

@@ -1,0 +1,160 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"sync"
+
+	"github.com/redis/rueidis"
+)
+
+// DeniedError: the server does not let its user run a command or use a key, or it does not have the
+// command. The text says what to permit, and can be shown to anybody.
+type DeniedError struct {
+	need  string
+	cause error
+}
+
+// Error says what to permit.
+func (e *DeniedError) Error() string { return e.need }
+
+// Unwrap returns the error of the server.
+func (e *DeniedError) Unwrap() error { return e.cause }
+
+// The server's refusals. Those in a script name no command.
+var (
+	refusedCommand = regexp.MustCompile(`^NOPERM .*to run the '([^']+)' command`)
+	refusedScript  = regexp.MustCompile(`(?i)user executing the script can't run|ACL failure in script|unknown redis command called from`)
+	refusedKey     = regexp.MustCompile(`^NOPERM .*(access a key|the keys)|can't access at least one of the keys`)
+	unknownCommand = regexp.MustCompile("(?i)^unknown (?:sub)?command ['`]([^'`]+)")
+)
+
+// denied returns err as a *DeniedError if it is one. keys is the pattern of the keys that the caller uses.
+func denied(err error, keys string) error {
+	refusal, ok := errors.AsType[*rueidis.RedisError](err)
+	if _, done := errors.AsType[*DeniedError](err); done || !ok {
+		return err
+	}
+	text := refusal.Error()
+	if refusedScript.MatchString(text) {
+		return &DeniedError{"this user of Redis may not run a command of a script", err}
+	}
+	if found := refusedCommand.FindStringSubmatch(text); found != nil {
+		command := strings.ToLower(found[1])
+		if strings.HasPrefix(command, "eval") {
+			command = "evalsha +eval"
+		}
+		return permit(err, "+"+command)
+	}
+	if found := unknownCommand.FindStringSubmatch(text); found != nil {
+		return &DeniedError{fmt.Sprintf("this Redis has no command %s: it was disabled or renamed", strings.ToUpper(found[1])), err}
+	}
+	if refusedKey.MatchString(text) {
+		return permit(err, "~"+keys)
+	}
+	return err
+}
+
+// permit is the error of rights that are missing, as ACL SETUSER takes them.
+func permit(cause error, rights string) error {
+	return &DeniedError{"this user of Redis lacks rights: permit " + rights + " with ACL SETUSER", cause}
+}
+
+// isDenied reports whether the server has refused a call.
+func isDenied(err error) bool {
+	_, refused := errors.AsType[*DeniedError](denied(err, ""))
+	return refused
+}
+
+// denials are the kinds of calls that the server refused when they were last made.
+type denials struct {
+	mu sync.Mutex
+	by map[denial]error
+}
+
+type denial struct{ action, keys string }
+
+func (d *denials) note(kind denial, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case !isDenied(err):
+		delete(d.by, kind)
+	case d.by == nil:
+		d.by = map[denial]error{kind: err}
+	default:
+		d.by[kind] = err
+	}
+}
+
+// Denied returns a *DeniedError if the server refuses a kind of call for keys with this prefix.
+func (db *DB) Denied(prefix string) error {
+	db.denials.mu.Lock()
+	defer db.denials.mu.Unlock()
+	for kind, err := range db.denials.by {
+		if kind.keys == keysLike(prefix) {
+			return err
+		}
+	}
+	return nil
+}
+
+// keysLike returns the pattern of the keys with the same prefix: "spillway:*" for spillway:query:...
+func keysLike(key string) string {
+	prefix, _, _ := strings.Cut(key, ":")
+	return prefix + ":*"
+}
+
+// rightsScript returns two lists of the commands of popups: those that the user may not run, and those that the server does
+// not have. It changes nothing but a key: for all other commands that key has the wrong type.
+//
+//	KEYS probe
+var rightsScript = rueidis.NewLuaScript(`
+local refused, unknown, k = {}, {}, KEYS[1]
+local function try(name, ...)
+	local answer = redis.pcall(...)
+	local err = type(answer) == 'table' and type(answer.err) == 'string' and answer.err or ''
+	if string.find(err, 'Unknown Redis command', 1, true) then unknown[#unknown+1] = name
+	elseif string.find(err, 'The user executing the script', 1, true) or string.find(err, 'NOPERM', 1, true) then refused[#refused+1] = name end
+end
+try('set', 'SET', k, '', 'PX', 60000)
+if #refused + #unknown > 0 then return {refused, unknown} end
+for _, name in ipairs({'get', 'mget', 'exists', 'xlen', 'hlen'}) do try(name, name, k) end
+try('pexpire', 'PEXPIRE', k, 60000)
+try('hget', 'HGET', k, 'f')
+try('hmget', 'HMGET', k, 'f')
+try('hset', 'HSET', k, 'f', 'v')
+try('hexists', 'HEXISTS', k, 'f')
+try('xadd', 'XADD', k, '*', 'f', 'v')
+try('xrange', 'XRANGE', k, '-', '+', 'COUNT', 1)
+try('xreadgroup', 'XREADGROUP', 'GROUP', 'g', 'c', 'COUNT', 1, 'STREAMS', k, '>')
+try('xgroup|create', 'XGROUP', 'CREATE', k, 'g', '0')
+try('xautoclaim', 'XAUTOCLAIM', k, 'g', 'c', 60000, '0-0', 'COUNT', 1)
+try('xack', 'XACK', k, 'g', '0-1')
+try('xdel', 'XDEL', k, '0-1')
+try('time', 'TIME')
+try('info', 'INFO', 'server')
+try('del', 'DEL', k)
+return {refused, unknown}`)
+
+// rights returns a *DeniedError that names all commands that are missing; nil if the popups can run all that they need.
+func (p *Popups) rights(ctx context.Context) error {
+	lists, err := rightsScript.Exec(ctx, p.db.client, []string{p.keys[0].probe}, nil).ToArray()
+	if err != nil || len(lists) != 2 {
+		return err
+	}
+	refused, err := lists[0].AsStrSlice()
+	unknown, err2 := lists[1].AsStrSlice()
+	switch {
+	case err != nil || err2 != nil:
+		return errors.Join(err, err2)
+	case len(unknown) > 0:
+		return &DeniedError{"this Redis lacks commands: " + strings.ToUpper(strings.Join(unknown, ", ")) + "; they were disabled or renamed", nil}
+	case len(refused) > 0:
+		return permit(nil, "+"+strings.Join(refused, " +"))
+	}
+	return nil
+}
