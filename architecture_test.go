@@ -50,6 +50,7 @@ var layers = map[string]layer{
 	"internal/exit":      shared,
 	"internal/histogram": shared,
 	"internal/netstat":   shared,
+	"internal/socket":    shared,
 	"internal/plans":     shared,
 	"internal/progress":  shared,
 	"internal/stats":     shared,

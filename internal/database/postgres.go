@@ -16,6 +16,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"spillway/internal/socket"
 )
 
 const (
@@ -90,7 +92,14 @@ func OpenPostgres(ctx context.Context, url URL, p Pool, log *slog.Logger) (*Post
 
 	conn := config.ConnConfig
 	conn.ConnectTimeout = p.ConnectTimeout
-	conn.DialFunc = newDialer(p.ConnectTimeout).DialContext
+	dial := newDialer(p.ConnectTimeout).DialContext
+	conn.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return socket.Wrap(c), nil
+	}
 	setDefaults(conn.RuntimeParams, map[string]string{
 		"application_name": "spillway",
 		"client_encoding":  "UTF8",

@@ -88,9 +88,8 @@ func (se *session) drop(ctx context.Context, conn *pgconn.PgConn, name string) e
 
 // execution is one statement on one connection.
 type execution struct {
-	conn   *pgconn.PgConn
-	giveUp context.CancelFunc // ends the context that the statement runs in
-	to     feed.RowHandler
+	conn *pgconn.PgConn
+	to   feed.RowHandler
 }
 
 func (r *execution) prepared(ctx context.Context, s *statement, args [][]byte) error {
@@ -158,8 +157,10 @@ func (r *execution) takeRows(result *pgconn.ResultReader, c *columns) error {
 			break
 		}
 		if refused := r.to.Row(current); refused != nil {
-			r.giveUp()
-			_, _ = result.Close() // the remaining rows and the confirmation of the cancel request
+			limited, cancel := context.WithTimeout(context.Background(), clientGrace)
+			_ = r.conn.CancelRequest(limited) // otherwise all of them are read
+			cancel()
+			_, _ = result.Close() // the remaining rows, or the confirmation
 			return &handlerError{refused}
 		}
 	}

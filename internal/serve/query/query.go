@@ -96,6 +96,7 @@ type Query struct {
 	source feed.Reader
 	group  *coalesce.Group[*Answer]
 	cache  *cache // nil: nothing is cached
+	crowd  crowd
 
 	base       context.Context // the query's lifetime
 	stop       context.CancelFunc
@@ -112,6 +113,7 @@ func Open(cfg Config, source feed.Reader) *Query {
 	if cfg.TTL > 0 {
 		q.cache = newCache(cfg.CacheBytes)
 	}
+	q.crowd.source, _ = source.(feed.BatchReader)
 	q.base, q.stop = context.WithCancel(context.Background())
 	return q
 }
@@ -121,6 +123,7 @@ func (q *Query) Close() {
 	q.stop()
 	q.group.Close()
 	q.renewals.Wait()
+	q.crowd.running.Wait()
 	if q.cache != nil {
 		q.cache.clear()
 	}
@@ -168,10 +171,8 @@ func (q *Query) Ask(ctx context.Context, now time.Time, args []string) (*Answer,
 	if a, ok := q.Now(now, args, math.MaxInt); ok {
 		return a, FromMemory, nil
 	}
-	name := param.AppendArgs(nil, args)
-	ctx, cancel := context.WithTimeout(ctx, q.cfg.Timeout)
-	defer cancel()
-	a, err := q.share(ctx, string(name), param.CloneArgs(args))
+	var room [128]byte // as above
+	a, err := q.share(ctx, string(param.AppendArgs(room[:0], args)), param.CloneArgs(args))
 	if err != nil {
 		q.counters.refused.Add(1)
 		return nil, 0, err
@@ -182,7 +183,7 @@ func (q *Query) Ask(ctx context.Context, now time.Time, args []string) (*Answer,
 
 // share returns the answer of the execution that requests with args share.
 func (q *Query) share(ctx context.Context, name string, args []string) (*Answer, error) {
-	a, _, err := q.group.Do(ctx, name, func(ctx context.Context) (*Answer, error) {
+	a, _, err := q.group.Do(ctx, time.Now().Add(q.cfg.Timeout), name, func(ctx context.Context) (*Answer, error) {
 		// Another execution may have ended since the caller looked.
 		if q.cache != nil {
 			if a := q.cache.get([]byte(name)); a != nil && time.Since(a.CameAt) < q.cfg.TTL {
@@ -201,26 +202,52 @@ func (q *Query) share(ctx context.Context, name string, args []string) (*Answer,
 	return a, err
 }
 
-// execute runs the statement, once the gate lets it.
-func (q *Query) execute(ctx context.Context, args []string) (*Answer, error) {
+// execute runs the statement, alone if there is a connection for it, or else together with others that wait.
+func (q *Query) execute(ctx context.Context, name string, args []string) (*Answer, error) {
+	m, together := q.crowd.arrive(name, args)
+	if m == nil {
+		if leave := q.cfg.Gate.TryEnter(ctx); leave != nil {
+			defer leave()
+			return q.read(ctx, name, args)
+		}
+		if !together {
+			return q.alone(ctx, name, args)
+		}
+		m = q.crowd.add(name, args)
+	}
+	return q.join(ctx, m)
+}
+
+// alone runs the statement for one execution, once the gate lets it.
+func (q *Query) alone(ctx context.Context, name string, args []string) (*Answer, error) {
 	leave, err := q.cfg.Gate.Enter(ctx, q.cfg.Timeout)
 	if err != nil {
 		return nil, fmt.Errorf("query %s: %w", q.cfg.Name, err)
 	}
 	defer leave()
+	return q.read(ctx, name, args)
+}
+
+// read runs the statement for one execution.
+func (q *Query) read(ctx context.Context, name string, args []string) (*Answer, error) {
 	begin := time.Now()
 	rows := feed.Rows{Limit: q.cfg.Limit}
-	err = q.source.Read(ctx, feed.Range{Args: args}, &rows)
+	err := q.source.Read(ctx, feed.Range{Args: args}, &rows)
 	end := time.Now()
 	q.counters.executed(end.Sub(begin), err)
+	q.crowd.learnAlone(name, end.Sub(begin), err)
 	if err != nil {
 		return nil, err
 	}
-	readAt := begin
+	return answerOf(&rows, begin, end), nil
+}
+
+// answerOf returns the answer of an execution that began and ended then.
+func answerOf(rows *feed.Rows, begin, end time.Time) *Answer {
 	if !rows.ReadAt.IsZero() {
-		readAt = rows.ReadAt
+		begin = rows.ReadAt
 	}
-	return newAnswer(rows.Data, rows.Len(), readAt, end, FromDatabase), nil
+	return newAnswer(rows.Data, rows.Len(), begin, end, FromDatabase)
 }
 
 // newAnswer returns an answer with so many rows in data.

@@ -1,7 +1,6 @@
 package query
 
 import (
-	"context"
 	"sync/atomic"
 	"time"
 
@@ -46,9 +45,7 @@ func (q *Query) renew(now time.Time, a *Answer, name []byte, args []string) {
 	}
 	key, own := string(name), param.CloneArgs(args)
 	q.renewals.Go(func() {
-		ctx, cancel := context.WithTimeout(q.base, q.cfg.Timeout)
-		defer cancel()
-		_, err := q.share(ctx, key, own)
+		_, err := q.share(q.base, key, own)
 		a.renewal.end(time.Now(), err)
 		if err == nil || q.base.Err() != nil {
 			return
