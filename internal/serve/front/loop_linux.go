@@ -119,23 +119,6 @@ func (f *Front) StopAccepting(all bool) error {
 	return nil
 }
 
-// acceptLate hands over a connection that has come since the loops found the queue empty. It returns false if there is none.
-func (f *Front) acceptLate() bool {
-	fd, peer, errno := accept(f.cfg.Socket)
-	switch {
-	case errno == unix.EINTR || errno == unix.ECONNABORTED:
-		return true // the client has left
-	case errno != 0:
-		return false
-	case !f.cfg.Gate.Enter():
-		_, _ = send(fd, f.cfg.Refusal) // an empty socket buffer takes it at once
-		closeSocket(fd)
-	default:
-		f.hand(taken{fd: fd, peer: peer})
-	}
-	return true
-}
-
 // End answers the requests that have arrived and those that wait, closes the connections that the loops have, and ends them. When
 // ctx ends, those that still wait are closed. It follows StopAccepting.
 func (f *Front) End(ctx context.Context) {

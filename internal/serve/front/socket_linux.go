@@ -75,6 +75,23 @@ func (f *Front) Half() bool {
 	return found || err != nil
 }
 
+// acceptLate hands over a connection that has come since the loops found the queue empty. It returns false if there is none.
+func (f *Front) acceptLate() bool {
+	fd, peer, errno := accept(f.cfg.Socket)
+	switch {
+	case errno == unix.EINTR || errno == unix.ECONNABORTED:
+		return true // the client has left
+	case errno != 0:
+		return false
+	case !f.cfg.Gate.Enter():
+		_, _ = send(fd, f.cfg.Refusal) // an empty socket buffer takes it at once
+		closeSocket(fd)
+	default:
+		f.hand(taken{fd: fd, peer: peer})
+	}
+	return true
+}
+
 func receive(fd int, p []byte) (n int, errno syscall.Errno) {
 	return transfer(syscall.SYS_RECVFROM, fd, p, 0)
 }

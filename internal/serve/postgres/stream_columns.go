@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -101,9 +102,18 @@ func (st *Stream) checkColumns(ctx context.Context, conn *pgconn.PgConn) (layout
 	return targets, st.checkKey(ctx, conn)
 }
 
+// jsonElements are the types of the elements of a JSON array for a column of arrays, by its base type.
+var jsonElements = map[string]stream.Type{
+	"text": stream.Text, "varchar": stream.Text, "bool": stream.Boolean,
+	"int2": stream.Integer, "int4": stream.Integer, "int8": stream.Integer,
+}
+
 // match sets the pair of a column, or returns why there is none.
 func (t *target) match() string {
 	element, isArray := t.column.Type.Element()
+	if own, ok := jsonElements[t.base]; ok && t.array && t.column.Type == stream.JSON {
+		element, isArray = own, true
+	}
 	if isArray {
 		t.element = element
 	}
@@ -181,6 +191,9 @@ func (l layout) refuses(r stream.Row) string {
 		}
 		const dimensionsMax = 6
 		a, ok := stream.ParseArray(t.element, v.Bytes)
+		if t.column.Type == stream.JSON && t.element == stream.Integer && bytes.IndexByte(v.Bytes, '"') >= 0 {
+			ok = false // a string of digits would become a number
+		}
 		if !ok || len(a.Dimensions) > dimensionsMax {
 			return stream.Inexact(t.column.Name, v.Bytes, t.kind)
 		}

@@ -53,6 +53,8 @@ var pairs = []pair{
 	{of(stream.Text, "macaddr, macaddr8", asPrinted, true, ""), "macaddr macaddr8", nil, isMAC},
 	{of(stream.Text, "bit(n), bit varying(n)", "n, or up to n, of 0 and 1", true, ""), "bit varbit", nil, isBits},
 	{of(stream.Text, "interval, interval(p)", asPrinted+", such as 1 day 02:03:04", false, ""), "interval", isWhole, isInterval},
+	{of(stream.Text, "date", asPrinted+", such as 2016-12-01", true, ""), "date", nil, isPrinted(stream.Date)},
+	{of(stream.Text, "time(p)", asPrinted+", such as 12:00:00.5", true, ""), "time", nil, isPrinted(stream.Time)},
 	{of(stream.Text, "xml", "without a declaration (<?xml)", false, ""), "xml", nil, isUndeclared},
 	{of(stream.Boolean, "boolean", "", true, ""), "bool", nil, nil},
 	{of(stream.UUID, "uuid", "", true, ""), "uuid", nil, nil},
@@ -170,6 +172,14 @@ func isUndeclared(_ *target, v stream.Value) bool {
 func isTime(t *target, v stream.Value) bool {
 	const day = 24 * 3600 * 1e6
 	return v.N >= 0 && v.N <= day && fitsSeconds(t, v)
+}
+
+// isPrinted reports whether a text is a date or a time as the server spells it.
+func isPrinted(kind stream.Type) func(*target, stream.Value) bool {
+	return func(t *target, v stream.Value) bool {
+		read, ok := kind.ParseValue(v.Bytes)
+		return ok && string(kind.AppendText(nil, read)) == string(v.Bytes) && (kind == stream.Date || isTime(t, read))
+	}
 }
 
 func isBits(t *target, v stream.Value) bool {

@@ -25,9 +25,6 @@ func exactColumns() []storetest.ExactColumn {
 	only := func(types ...stream.Type) []stream.Type { return types }
 	texts := only(stream.Text, stream.Integer, stream.Decimal, stream.JSON, stream.UUID)
 	numbers := only(stream.Real, stream.Decimal, stream.Integer)
-	moments := func(sql, read string, kind stream.Type) storetest.ExactColumn {
-		return storetest.ExactColumn{SQL: sql, Types: only(kind), Rounds: only(kind), Read: read}
-	}
 	const utc = "v AT TIME ZONE 'UTC'"
 	addresses := []string{
 		"10.0.0.1", "10.0.0.1/24", "10.0.0.0/24", "10.0.0.1/32", "::1", "0::1", "::1.2.3.4", "::102:304", "::ffff:1.2.3.4", "::ffff:102:304", "2001:db8::/32",
@@ -77,8 +74,11 @@ func exactColumns() []storetest.ExactColumn {
 		{SQL: "xml", Types: only(stream.Text), NoKey: true, Refused: []string{`"<?xml version=\"1.0\" encoding=\"UTF-8\"?><a/>"`, `"<a>"`}, Texts: []string{"<a/>", "<a b='1'>x &amp; y</a>", " <a></a> ", "text", ""}},
 		{SQL: "boolean", Types: only(stream.Boolean), Read: "v::int", Refused: []string{"1"}},
 		{SQL: "uuid", Types: only(stream.UUID)},
-		{SQL: "date", Types: only(stream.Date)},
-		moments("time", "", stream.Time), moments("time(2)", "", stream.Time), moments("timestamptz", utc, stream.Timestamp), moments("timestamptz(0)", utc, stream.Timestamp),
+		{
+			SQL: "date", Types: only(stream.Date, stream.Text), Refused: []string{`"2016-02-30"`},
+			Texts: []string{"2016-12-01", "0001-01-01", "9999-12-31", "2016-12-01 ", "infinity", "0044-03-15 BC", "January 8, 1999"},
+		},
+		clock("time"), clock("time(2)"), moments("timestamptz", utc, stream.Timestamp), moments("timestamptz(0)", utc, stream.Timestamp),
 		moments("timestamp", "", stream.Timestamp), moments("timestamp(3)", "", stream.Timestamp),
 		{SQL: "timetz"},
 		{SQL: "bytea", Types: only(stream.Bytes), Read: "encode(v, 'hex')"},
@@ -89,6 +89,16 @@ func exactColumns() []storetest.ExactColumn {
 		{SQL: "tsvector"},
 	}
 	return withLiterals(list)
+}
+
+func moments(sql, read string, kind stream.Type) storetest.ExactColumn {
+	return storetest.ExactColumn{SQL: sql, Types: []stream.Type{kind}, Rounds: []stream.Type{kind}, Read: read}
+}
+
+func clock(sql string) storetest.ExactColumn {
+	texts := []string{"12:00:00", "24:00:00", "00:00:00.5", "00:00:00.50", "12:00:00+01", "12:00:60", "1:00:00", "24:00:01", "-01:00:00"}
+	kinds := []stream.Type{stream.Time, stream.Text}
+	return storetest.ExactColumn{SQL: sql, Types: kinds, Rounds: kinds, Texts: texts}
 }
 
 // withLiterals adds values that only SQL stores, and the types that a feed writes: JSON in a column of texts is a text.
@@ -144,7 +154,7 @@ func TestStreamPairs(t *testing.T) {
 	}, exactColumns(), values)
 }
 
-const arrayRecords = `{"id":0,"i":[1,null,-5],"r":[0.1,2,1e-7],"d":[1.50,"2"],"t":["a","NULL",null,"\"\\{},",""],"v":["abc"],"e":["a","b"],"b":[true,null],"at":["2016-12-01T23:59:57Z"],"local":["2016-12-01T23:59:57.5+01:00"],"u":["6BA7B810-9dad-11d1-80b4-00c04fd430c8"],"day":["0044-03-15"],"clock":["24:00:00"],"raw":["AQI="],"net":["10.0.0.0/8"],"object":{"b":[1.50],"a":-0}}
+const arrayRecords = `{"id":0,"i":[1,null,-5],"r":[0.1,2,1e-7],"d":[1.50,"2"],"t":["a","NULL",null,"\"\\{},",""],"v":["abc"],"e":["a","b"],"b":[true,null],"at":["2016-12-01T23:59:57Z"],"local":["2016-12-01T23:59:57.5+01:00"],"u":["6BA7B810-9dad-11d1-80b4-00c04fd430c8"],"day":["0044-03-15"],"clock":["24:00:00"],"raw":["AQI="],"net":["10.0.0.0/8"],"object":{"b":[1.50],"a":-0},"jt":["a",null,"1"],"ji":[[1,-2]]}
 {"id":1,"i":[[1,2],[3,4]],"t":[],"e":[null]}
 {"id":2,"i":[2147483648]}
 {"id":3,"d":[1.005]}
@@ -152,6 +162,9 @@ const arrayRecords = `{"id":0,"i":[1,null,-5],"r":[0.1,2,1e-7],"d":[1.50,"2"],"t
 {"id":5,"at":["2016-12-01T23:59:57.5Z"]}
 {"id":6,"e":["c"]}
 {"id":7,"i":[[[[[[[1]]]]]]]}
+{"id":14,"ji":["1"]}
+{"id":15,"jt":[1]}
+{"id":16,"jt":{}}
 {"id":8,"i":[[1],[2,3]]}
 {"id":9,"i":[1,"x"]}
 {"id":10,"i":[[]]}
@@ -177,6 +190,8 @@ func arrayColumns() []stream.Column {
 		{Name: "raw", Type: "bytes[]"},
 		{Name: "net", Type: "text[]"},
 		{Name: "object", Type: "json"},
+		{Name: "jt", Type: "json"},
+		{Name: "ji", Type: "json"},
 	}
 }
 
@@ -187,7 +202,7 @@ func TestStreamArrays(t *testing.T) {
 	url := shared.Get(t).CreateDatabase(t)
 	mustExecute(t, url, "CREATE TYPE mood AS ENUM ('a', 'b')")
 	mustExecute(t, url, `CREATE TABLE arrays (id bigint UNIQUE DEFERRABLE, i integer[], r real[], d numeric(10,2)[], t text[], v varchar(3)[], e mood[], b boolean[],
-	at timestamptz(0)[], local timestamp[], u uuid[], day date[], clock time[], raw bytea[], net inet[], object jsonb)`)
+	at timestamptz(0)[], local timestamp[], u uuid[], day date[], clock time[], raw bytea[], net inet[], object jsonb, jt text[], ji smallint[])`)
 	mustExecute(t, url, "ALTER DATABASE "+apptest.DatabaseName(url)+" SET array_nulls = off")
 	columns := arrayColumns()
 	sinkOf := func(url string, key ...string) (*stream.Schema, *Stream) {
@@ -225,6 +240,8 @@ func TestStreamArrays(t *testing.T) {
 		"v: abcd cannot be stored exactly in a column of type character varying(3)[]",
 		"at: 2016-12-01 23:59:57.5 cannot be stored exactly in a column of type timestamp(0) with time zone[]", `invalid input value for enum mood: "c"`,
 		"i: [[[[[[[1]]]]]]] cannot be stored exactly in a column of type integer[]",
+		`ji: ["1"] cannot be stored exactly in a column of type smallint[]`, "jt: [1] cannot be stored exactly in a column of type text[]",
+		"jt: {} cannot be stored exactly in a column of type text[]",
 	}
 	if diff := cmp.Diff(want, reasons); diff != "" {
 		t.Error(diff)
@@ -237,9 +254,9 @@ func TestStreamArrays(t *testing.T) {
 	stored := [][]string{
 		{
 			"0", "{1,NULL,-5}", "{0.1,2,1e-07}", "{1.50,2.00}", `{a,"NULL",NULL,"\"\\{},",""}`, "{abc}", "{a,b}", "{t,NULL}", `{"2016-12-01 23:59:57+00"}`, `{"2016-12-01 22:59:57.5"}`,
-			"{6ba7b810-9dad-11d1-80b4-00c04fd430c8}", "{0044-03-15}", "{24:00:00}", `{"\\x0102"}`, "{10.0.0.0/8}", `{"a": 0, "b": [1.50]}`,
+			"{6ba7b810-9dad-11d1-80b4-00c04fd430c8}", "{0044-03-15}", "{24:00:00}", `{"\\x0102"}`, "{10.0.0.0/8}", `{"a": 0, "b": [1.50]}`, "{a,NULL,1}", "{{1,-2}}",
 		},
-		slices.Concat([]string{"1", "{{1,2},{3,4}}", "NULL", "NULL", "{}", "NULL", "{NULL}"}, null[:9]),
+		slices.Concat([]string{"1", "{{1,2},{3,4}}", "NULL", "NULL", "{}", "NULL", "{NULL}"}, null[:11]),
 	}
 	if diff := cmp.Diff(stored, rows); diff != "" {
 		t.Error(diff)

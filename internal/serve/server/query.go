@@ -81,7 +81,7 @@ type queryWait struct {
 	err    error
 }
 
-// begin asks for an answer that x waits for.
+// begin asks for an answer that x waits for. The event loop waits until the goroutine has it, also when it ends.
 func (h *queryHandler) begin(x *loopRequest, args []string, fields feed.Fields) {
 	w := &queryWait{queryHandler: h, fields: fields}
 	now, own := arrival(&x.ctx), param.CloneArgs(args)
