@@ -201,7 +201,9 @@ func Parse(p Param, text string) (string, error) {
 		}
 	case Timestamp:
 		var t time.Time
-		t, ok = parsed(time.Parse(time.RFC3339Nano, text))
+		if t, ok = parsed(time.Parse(time.RFC3339Nano, text)); !ok { // else as a feed writes columns without a zone
+			t, ok = parsed(time.Parse(time.DateTime, text))
+		}
 		t = t.UTC() // which may be in another year
 		ok = ok && t.Year() >= 0 && t.Year() <= 9999
 		canonical = t.Format(time.RFC3339Nano)

@@ -9,6 +9,20 @@ import (
 	"time"
 )
 
+// A request that could wait longer than a command waits no longer.
+func TestBound(t *testing.T) {
+	db := &DB{timeout: time.Minute}
+	for given, most := range map[time.Duration]time.Duration{30 * time.Second: 30 * time.Second, 2*time.Minute - time.Second: time.Minute, time.Hour: time.Minute} {
+		ctx, cancel := context.WithTimeout(t.Context(), given)
+		bound, end := db.bound(ctx)
+		if until, ok := bound.Deadline(); !ok || time.Until(until) > most {
+			t.Errorf("%s: waits until %s", given, until)
+		}
+		end()
+		cancel()
+	}
+}
+
 // TestBreaker has a server hang and answer again. Only the calls that were sent before it was known
 // to hang wait for the timeout. Errors that come at once open nothing.
 func TestBreaker(t *testing.T) {

@@ -212,7 +212,7 @@ func retryStale(attempts int, _ rueidis.Completed, _ error) time.Duration {
 // bound returns ctx with the timeout of a command. It returns ctx itself if its deadline is
 // similar, because a timer costs more than the command.
 func (db *DB) bound(ctx context.Context) (context.Context, context.CancelFunc) {
-	if end, ok := ctx.Deadline(); ok && time.Until(end) < 2*db.timeout {
+	if end, ok := ctx.Deadline(); ok && time.Until(end) < db.timeout*5/4 {
 		return ctx, func() {}
 	}
 	return context.WithTimeout(ctx, db.timeout)
