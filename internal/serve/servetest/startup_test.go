@@ -4,10 +4,12 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -96,7 +98,11 @@ func TestPartsStartAlone(t *testing.T) {
 		return apptest.Fetch(t, s.URL("good")).Status == 200 && apptest.Fetch(t, s.URL("answer")).Status == 200
 	})
 	wantNotStarted(t, s)
-	reasons := notReady(t, s)
+	var reasons map[string]string
+	apptest.Await(t, "each database was asked", func() bool {
+		reasons = notReady(t, s)
+		return !slices.Contains(slices.Collect(maps.Values(reasons)), "the database was not asked yet")
+	})
 	for name, want := range map[string]string{
 		"/rejected": "cannot start: ", "/unreachable": "waiting for the database: connection refused", "/late": "cannot start: SQLSTATE 42P01",
 		"POST /rejected": "cannot start: ", "POST /readings": "waiting for the database: ", "/popup": "waiting for the database: ",
