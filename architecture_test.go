@@ -50,7 +50,6 @@ var layers = map[string]layer{
 	"internal/exit":      shared,
 	"internal/histogram": shared,
 	"internal/netstat":   shared,
-	"internal/socket":    shared,
 	"internal/plans":     shared,
 	"internal/progress":  shared,
 	"internal/stats":     shared,

@@ -16,8 +16,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"spillway/internal/socket"
 )
 
 const (
@@ -92,14 +90,7 @@ func OpenPostgres(ctx context.Context, url URL, p Pool, log *slog.Logger) (*Post
 
 	conn := config.ConnConfig
 	conn.ConnectTimeout = p.ConnectTimeout
-	dial := newDialer(p.ConnectTimeout).DialContext
-	conn.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		c, err := dial(ctx, network, address)
-		if err != nil {
-			return nil, err
-		}
-		return socket.Wrap(c), nil
-	}
+	conn.DialFunc = newDialer(p.ConnectTimeout).DialContext
 	setDefaults(conn.RuntimeParams, map[string]string{
 		"application_name": "spillway",
 		"client_encoding":  "UTF8",

@@ -15,9 +15,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// never is when the time of callers is over that leave before.
-func never() time.Time { return time.Now().Add(time.Hour) }
-
 func TestThousandCallersShareOneCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -27,7 +24,7 @@ func TestThousandCallersShareOneCall(t *testing.T) {
 		var all sync.WaitGroup
 		for range 1000 {
 			all.Go(func() {
-				v, shared, err := g.Do(t.Context(), never(), "k", func(context.Context) (int, error) {
+				v, shared, err := g.Do(t.Context(), "k", func(context.Context) (int, error) {
 					calls.Add(1)
 					<-time.After(time.Second) // virtual: every caller is waiting by then
 					return 42, nil
@@ -56,7 +53,7 @@ func TestKeysDoNotShare(t *testing.T) {
 	defer g.Close()
 	for i := range 5 {
 		key := strconv.Itoa(i)
-		v, shared, err := g.Do(t.Context(), never(), key, func(context.Context) (string, error) { return key, nil })
+		v, shared, err := g.Do(t.Context(), key, func(context.Context) (string, error) { return key, nil })
 		if v != key || shared || err != nil {
 			t.Errorf("Do(%q) = %q, %v, %v", key, v, shared, err)
 		}
@@ -81,7 +78,7 @@ func TestLastWaiterLeavingCancels(t *testing.T) {
 		var all sync.WaitGroup
 		for _, ctx := range []context.Context{short, long} {
 			all.Go(func() {
-				if _, _, err := g.Do(ctx, never(), "k", fn); !errors.Is(err, context.DeadlineExceeded) {
+				if _, _, err := g.Do(ctx, "k", fn); !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("err = %v, want the caller's deadline", err)
 				}
 			})
@@ -121,23 +118,20 @@ func TestNewcomerWaitsForTheCancelled(t *testing.T) {
 		}
 		first, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		var all sync.WaitGroup
-		all.Go(func() {
-			if _, _, err := g.Do(first, never(), "k", fn); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("the first: %v", err)
-			}
-		})
-		<-time.After(150 * time.Millisecond)
+		if _, _, err := g.Do(first, "k", fn); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the first: %v", err)
+		}
 		short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
+		var all sync.WaitGroup
 		all.Go(func() {
-			if _, _, err := g.Do(short, never(), "k", fn); !errors.Is(err, context.DeadlineExceeded) {
+			if _, _, err := g.Do(short, "k", fn); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("a caller that left before the cancelled call had ended: %v", err)
 			}
 		})
 		for range 10 {
 			all.Go(func() {
-				if v, _, err := g.Do(t.Context(), never(), "k", fn); v != 42 || err != nil {
+				if v, _, err := g.Do(t.Context(), "k", fn); v != 42 || err != nil {
 					t.Errorf("a newcomer: %d, %v", v, err)
 				}
 			})
@@ -149,55 +143,6 @@ func TestNewcomerWaitsForTheCancelled(t *testing.T) {
 	})
 }
 
-// TestFirstCallerEnds: if the first caller leaves, its call goes on for the others. If its time is over, one of them calls again.
-func TestFirstCallerEnds(t *testing.T) {
-	t.Parallel()
-	for _, leaves := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			g := New[int](10)
-			defer g.Close()
-			var calls atomic.Int64
-			fn := func(ctx context.Context) (int, error) {
-				calls.Add(1)
-				select {
-				case <-time.After(2 * time.Second):
-					return 42, nil
-				case <-ctx.Done():
-					return 0, ctx.Err()
-				}
-			}
-			first, until, want, wantCalls := t.Context(), time.Now().Add(time.Second), context.DeadlineExceeded, int64(2)
-			if leaves {
-				left, cancel := context.WithTimeout(t.Context(), time.Second)
-				defer cancel()
-				first, until, wantCalls = left, never(), 1
-			}
-			var all sync.WaitGroup
-			all.Go(func() {
-				if _, _, err := g.Do(first, until, "k", fn); !errors.Is(err, want) {
-					t.Errorf("the first: %v", err)
-				}
-			})
-			<-time.After(500 * time.Millisecond)
-			for range 3 {
-				all.Go(func() {
-					if v, shared, err := g.Do(t.Context(), never(), "k", fn); v != 42 || !shared || err != nil {
-						t.Errorf("another: %d, shared %v, %v", v, shared, err)
-					}
-				})
-			}
-			<-time.After(600 * time.Millisecond)
-			if now, _ := g.Waiting(); now != 3 {
-				t.Errorf("leaves %v: %d wait after the first", leaves, now)
-			}
-			all.Wait()
-			if now, shared := g.Waiting(); calls.Load() != wantCalls || now != 0 || shared != 3 {
-				t.Errorf("leaves %v: %d calls, %d wait, %d shared", leaves, calls.Load(), now, shared)
-			}
-		})
-	}
-}
-
 func TestFull(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -205,16 +150,16 @@ func TestFull(t *testing.T) {
 		release := make(chan struct{})
 		var first sync.WaitGroup
 		first.Go(func() {
-			_, _, _ = g.Do(t.Context(), never(), "a", func(context.Context) (int, error) { <-release; return 0, nil })
+			_, _, _ = g.Do(t.Context(), "a", func(context.Context) (int, error) { <-release; return 0, nil })
 		})
 		synctest.Wait()
-		if _, _, err := g.Do(t.Context(), never(), "b", nil); !errors.Is(err, ErrFull) {
+		if _, _, err := g.Do(t.Context(), "b", nil); !errors.Is(err, ErrFull) {
 			t.Errorf("err = %v, want ErrFull", err)
 		}
 		close(release)
 		first.Wait()
 		g.Close()
-		if _, _, err := g.Do(t.Context(), never(), "a", nil); !errors.Is(err, context.Canceled) {
+		if _, _, err := g.Do(t.Context(), "a", nil); !errors.Is(err, context.Canceled) {
 			t.Errorf("after Close: err = %v, want Canceled", err)
 		}
 	})
@@ -238,7 +183,7 @@ func TestClassesAreBoundedAlone(t *testing.T) {
 		var full atomic.Int64
 		for i := range 15 {
 			all.Go(func() {
-				_, _, err := g.DoClass(t.Context(), never(), "bad", "bad"+strconv.Itoa(i), func(context.Context) (int, error) {
+				_, _, err := g.DoClass(t.Context(), "bad", "bad"+strconv.Itoa(i), func(context.Context) (int, error) {
 					count(1)
 					defer count(-1)
 					<-time.After(time.Second)
@@ -253,7 +198,7 @@ func TestClassesAreBoundedAlone(t *testing.T) {
 		}
 		synctest.Wait()
 		start := time.Now()
-		if v, _, err := g.DoClass(t.Context(), never(), "good", "good", func(context.Context) (int, error) { return 7, nil }); v != 7 || err != nil || time.Since(start) > 0 {
+		if v, _, err := g.DoClass(t.Context(), "good", "good", func(context.Context) (int, error) { return 7, nil }); v != 7 || err != nil || time.Since(start) > 0 {
 			t.Errorf("the other class: %d, %v after %v", v, err, time.Since(start))
 		}
 		all.Wait()

@@ -105,7 +105,8 @@ func (f *Feed) complete(r *Request) error {
 // pageFromDatabase reads the page that r asks for, because s, the rows of its window, ends before. w and s are nil if its value
 // has no window. Then requests for nearby offsets share one statement.
 func (f *Feed) pageFromDatabase(ctx context.Context, w *window, s *snapshot, r Request) (Page, error) {
-	until := time.Now().Add(f.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.Timeout)
+	defer cancel()
 	var name string
 	var args []string
 	if w != nil {
@@ -127,9 +128,7 @@ func (f *Feed) pageFromDatabase(ctx context.Context, w *window, s *snapshot, r R
 	case r.Offset <= s.rows.Len():
 		at.after = s.rows.Keys[r.Offset-1] // exact: the row before is in the window
 	default:
-		counting, cancel := context.WithDeadline(ctx, until)
-		at, err = w.locate(counting, s, r.Offset)
-		cancel()
+		at, err = w.locate(ctx, s, r.Offset)
 	}
 	if err != nil {
 		return Page{}, err
@@ -142,7 +141,7 @@ func (f *Feed) pageFromDatabase(ctx context.Context, w *window, s *snapshot, r R
 	if first {
 		q.Limit = roundRows(q.Limit)
 	}
-	got, err := f.read(ctx, until, name, q)
+	got, err := f.read(ctx, name, q)
 	if err != nil {
 		return Page{}, err
 	}
@@ -184,11 +183,12 @@ type pageRead struct {
 }
 
 // read reads rows for the value of that name and shares the statement with identical
-// requests. A request is refused as soon as it is predicted to end after until; the statement
-// is cancelled when the last one has left.
-func (f *Feed) read(ctx context.Context, until time.Time, name string, q Range) (*pageRead, error) {
-	got, _, err := f.pages.DoClass(ctx, until, name, pageName(q), func(ctx context.Context) (*pageRead, error) {
-		left := time.Until(until)
+// requests. ctx must have a deadline. A request is refused as soon as it is predicted to miss
+// it; the statement is cancelled when the last one has left.
+func (f *Feed) read(ctx context.Context, name string, q Range) (*pageRead, error) {
+	end, _ := ctx.Deadline()
+	got, _, err := f.pages.DoClass(ctx, name, pageName(q), func(ctx context.Context) (*pageRead, error) {
+		left := time.Until(end)
 		// A statement that had to wait for others of its value may have too little time.
 		if left < f.cfg.Timeout*3/4 && left < f.cfg.Gate.PredictedWait() {
 			return nil, ErrBusy

@@ -129,16 +129,6 @@ type Reader interface {
 	Read(ctx context.Context, r Range, rows *Rows) error
 }
 
-// BatchReader is a Reader of a query that can read the rows for several arguments in one statement.
-type BatchReader interface {
-	Reader
-	// Batches reports whether it can do so now.
-	Batches() bool
-	// ReadBatch is Read for each element of args; rows has as many elements, which are empty. After an error nothing in rows is
-	// of use, and each must be read alone: it may be due to one of them. When ctx ends, the statement is cancelled.
-	ReadBatch(ctx context.Context, args [][]string, rows []Rows) error
-}
-
 // Walk is the result of Source.Keys.
 type Walk struct {
 	Keys  []Key // the key of each every-th row
@@ -214,9 +204,6 @@ func (r *Rows) End(key Key) {
 	r.Ends = append(r.Ends, len(r.Data))
 	r.Keys = append(r.Keys, key)
 }
-
-// Handler returns the handler that appends the rows of a query.
-func (r *Rows) Handler() RowHandler { return (*unkeyed)(r) }
 
 // EndUnkeyed closes the row of a query that Begin started. Its error ends the read.
 func (r *Rows) EndUnkeyed() error {

@@ -55,7 +55,6 @@ type Config struct {
 	BodyBytes    int           // the largest body whose rest a loop waits for
 	FirstTimeout time.Duration // until the first byte of a connection, or from a request's first to its last; then it is handed over
 	IdleTimeout  time.Duration // between requests; then the connection is closed
-	Busy         func() bool   // reports whether goroutines are answering requests of connections that were handed over
 }
 
 // Handed is the state of a connection that is handed over. It has entered the gate.

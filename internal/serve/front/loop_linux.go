@@ -317,8 +317,8 @@ func (l *loop) run() {
 
 // wait returns the number of events, after at most timeout milliseconds; -1: no limit.
 //
-// At first, and while goroutines answer requests, the scheduler is not told that the thread waits. Otherwise it would look for
-// another one as often as requests come, here or there. A collection of garbage interrupts the wait by a signal.
+// At first the scheduler is not told that the thread waits. Otherwise its monitor would take the processor away, and the loop
+// would have to find another one, as often as requests come. A collection of garbage interrupts the wait by a signal.
 func (l *loop) wait(timeout int) int {
 	first := timeout
 	if timeout < 0 || timeout > shortWait {
@@ -329,7 +329,7 @@ func (l *loop) wait(timeout int) int {
 	if errno != 0 {
 		return 0 // interrupted
 	}
-	if n > 0 || first == timeout || l.front.cfg.Busy != nil && l.front.cfg.Busy() {
+	if n > 0 || first == timeout {
 		return int(n)
 	}
 	if timeout > 0 {

@@ -59,14 +59,8 @@ func (s *source) checkQuery(ctx context.Context, conn *pgconn.PgConn) error {
 	if err == nil {
 		err = s.warnPolicies(ctx, conn, description.Fields)
 	}
-	var plan string
 	if err == nil {
-		plan, err = explainText(ctx, conn, statement.sql, len(s.def.Params))
-	}
-	if err == nil {
-		if err := s.checkBatch(ctx, conn, plan); err != nil {
-			s.db.log.Warn("executions of a query never run together, because its plan was not understood", "query", s.def.Name, "error", err)
-		}
+		_, err = explain(ctx, conn, statement.sql, len(s.def.Params))
 	}
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, classDataException) {
@@ -206,18 +200,9 @@ func (s *source) readKey(catalog plans.Catalog, c *columns) ([]plans.KeyColumn, 
 	return key, nil
 }
 
-// explain returns the generic plan of a statement with a number of parameters.
+// explain returns the generic plan of a statement with a number of parameters. It is one message with a
+// transaction, which keeps one server connection behind any pooler.
 func explain(ctx context.Context, conn *pgconn.PgConn, sql string, parameters int) (*plans.Plan, error) {
-	document, err := explainText(ctx, conn, sql, parameters)
-	if err != nil {
-		return nil, err
-	}
-	return plans.ReadPostgres(document)
-}
-
-// explainText returns the plan as a document. It is one message with a transaction, which keeps one server connection behind any
-// pooler.
-func explainText(ctx context.Context, conn *pgconn.PgConn, sql string, parameters int) (string, error) {
 	arguments := "" // without parameters, there are no parentheses
 	if parameters > 0 {
 		arguments = "(" + strings.TrimSuffix(strings.Repeat("NULL, ", parameters), ", ") + ")"
@@ -227,11 +212,11 @@ func explainText(ctx context.Context, conn *pgconn.PgConn, sql string, parameter
 	if err != nil {
 		rolledBack := exec(ctx, conn, "ROLLBACK")
 		_ = exec(ctx, conn, "DEALLOCATE "+explainName) // it may not be there
-		return "", errors.Join(err, rolledBack)
+		return nil, errors.Join(err, rolledBack)
 	}
 	const explained = 3 // the place of EXPLAIN
 	if len(results) <= explained || len(results[explained].Rows) != 1 {
-		return "", errors.New("EXPLAIN returned no document")
+		return nil, errors.New("EXPLAIN returned no document")
 	}
-	return string(results[explained].Rows[0][0]), nil
+	return plans.ReadPostgres(string(results[explained].Rows[0][0]))
 }

@@ -124,7 +124,7 @@ func (db *DB) Stats() database.Stats {
 // acquire returns a connection of the pool, waiting at most AcquireTimeout. A server that grants no further connection is
 // a full pool.
 func (db *DB) acquire(ctx context.Context) (lease, error) {
-	limited, cancel := within(ctx, db.bounds.AcquireTimeout)
+	limited, cancel := context.WithTimeout(ctx, db.bounds.AcquireTimeout)
 	defer cancel()
 	db.acquiring.Add(1)
 	conn, err := db.connection(limited)
@@ -140,14 +140,6 @@ func (db *DB) acquire(ctx context.Context) (lease, error) {
 	default:
 		return lease{}, fmt.Errorf("connect: %w", err)
 	}
-}
-
-// within is context.WithTimeout, without a timer if ctx ends before by itself.
-func within(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	if until, ok := ctx.Deadline(); ok && time.Until(until) < d {
-		return ctx, func() {}
-	}
-	return context.WithTimeout(ctx, d)
 }
 
 // connection waits for a slot and its connection.
@@ -281,10 +273,10 @@ func (db *DB) queryOnce(ctx context.Context, s *statement, args [][]byte, to fee
 		return err
 	}
 	defer pooled.Release()
-	limited, cancel := within(ctx, db.bounds.StatementTimeout+clientGrace)
+	limited, cancel := context.WithTimeout(ctx, db.bounds.StatementTimeout+clientGrace)
 	defer cancel()
 	conn := pooled.Conn().PgConn()
-	r := &execution{conn: conn, to: to}
+	r := &execution{conn: conn, giveUp: cancel, to: to}
 	to.Start()
 	if db.unprepared.active() {
 		err = r.unprepared(limited, s, args)

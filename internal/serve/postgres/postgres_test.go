@@ -160,7 +160,6 @@ func TestPostgres(t *testing.T) {
 		{"PoolBusy", testPoolBusy},
 		{"Probe", testProbe},
 		{"QueryRejectsValue", testQueryRejectsValue},
-		{"Batch", testBatch},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) { test.run(t, pg) })

@@ -88,8 +88,9 @@ func (se *session) drop(ctx context.Context, conn *pgconn.PgConn, name string) e
 
 // execution is one statement on one connection.
 type execution struct {
-	conn *pgconn.PgConn
-	to   feed.RowHandler
+	conn   *pgconn.PgConn
+	giveUp context.CancelFunc // ends the context that the statement runs in
+	to     feed.RowHandler
 }
 
 func (r *execution) prepared(ctx context.Context, s *statement, args [][]byte) error {
@@ -157,10 +158,8 @@ func (r *execution) takeRows(result *pgconn.ResultReader, c *columns) error {
 			break
 		}
 		if refused := r.to.Row(current); refused != nil {
-			limited, cancel := context.WithTimeout(context.Background(), clientGrace)
-			_ = r.conn.CancelRequest(limited) // otherwise all of them are read
-			cancel()
-			_, _ = result.Close() // the remaining rows, or the confirmation
+			r.giveUp()
+			_, _ = result.Close() // the remaining rows and the confirmation of the cancel request
 			return &handlerError{refused}
 		}
 	}

@@ -25,8 +25,7 @@ type source struct {
 	def  feed.Definition
 	body string // the SELECT with its parameters numbered and cast
 
-	batch atomic.Pointer[statement] // runs a query for several arguments; nil: they run alone
-	known atomic.Pointer[columns]   // of the rows; nil before the first check or read
+	known atomic.Pointer[columns] // of the rows; nil before the first check or read
 	nulls feed.NullKeys
 
 	mu         sync.Mutex
@@ -185,24 +184,20 @@ func bound(params []param.Param, args []string) ([][]byte, error) {
 
 // literalOf returns an argument in PostgreSQL's text format.
 func literalOf(t param.Type, arg string) string {
-	if t != param.Bytes || arg == param.Absent {
+	if t != param.Bytes {
 		return arg
 	}
 	raw, _ := param.Raw(arg) // param.Parse has checked it
 	return `\x` + hex.EncodeToString(raw)
 }
 
-// arrayOf returns values as an array in PostgreSQL's text format. param.Absent is NULL.
+// arrayOf returns values as an array in PostgreSQL's text format.
 func arrayOf(values []string) []byte {
 	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 	array := []byte{'{'}
 	for i, value := range values {
 		if i > 0 {
 			array = append(array, ',')
-		}
-		if value == param.Absent {
-			array = append(array, "NULL"...)
-			continue
 		}
 		array = append(append(append(array, '"'), escape.Replace(value)...), '"')
 	}

@@ -96,7 +96,6 @@ type Query struct {
 	source feed.Reader
 	group  *coalesce.Group[*Answer]
 	cache  *cache // nil: nothing is cached
-	crowd  crowd
 
 	base       context.Context // the query's lifetime
 	stop       context.CancelFunc
@@ -113,7 +112,6 @@ func Open(cfg Config, source feed.Reader) *Query {
 	if cfg.TTL > 0 {
 		q.cache = newCache(cfg.CacheBytes)
 	}
-	q.crowd.source, _ = source.(feed.BatchReader)
 	q.base, q.stop = context.WithCancel(context.Background())
 	return q
 }
@@ -123,7 +121,6 @@ func (q *Query) Close() {
 	q.stop()
 	q.group.Close()
 	q.renewals.Wait()
-	q.crowd.running.Wait()
 	if q.cache != nil {
 		q.cache.clear()
 	}
@@ -134,9 +131,6 @@ func (q *Query) Name() string { return q.cfg.Name }
 
 // Caches reports whether answers are cached.
 func (q *Query) Caches() bool { return q.cache != nil }
-
-// Batches reports whether executions that wait run together.
-func (q *Query) Batches() bool { return q.crowd.source != nil && q.crowd.source.Batches() }
 
 // Params returns the query's parameters.
 func (q *Query) Params() []param.Param { return q.cfg.Params }
@@ -174,8 +168,10 @@ func (q *Query) Ask(ctx context.Context, now time.Time, args []string) (*Answer,
 	if a, ok := q.Now(now, args, math.MaxInt); ok {
 		return a, FromMemory, nil
 	}
-	var room [128]byte // as above
-	a, err := q.share(ctx, string(param.AppendArgs(room[:0], args)), param.CloneArgs(args))
+	name := param.AppendArgs(nil, args)
+	ctx, cancel := context.WithTimeout(ctx, q.cfg.Timeout)
+	defer cancel()
+	a, err := q.share(ctx, string(name), param.CloneArgs(args))
 	if err != nil {
 		q.counters.refused.Add(1)
 		return nil, 0, err
@@ -186,7 +182,7 @@ func (q *Query) Ask(ctx context.Context, now time.Time, args []string) (*Answer,
 
 // share returns the answer of the execution that requests with args share.
 func (q *Query) share(ctx context.Context, name string, args []string) (*Answer, error) {
-	a, _, err := q.group.Do(ctx, time.Now().Add(q.cfg.Timeout), name, func(ctx context.Context) (*Answer, error) {
+	a, _, err := q.group.Do(ctx, name, func(ctx context.Context) (*Answer, error) {
 		// Another execution may have ended since the caller looked.
 		if q.cache != nil {
 			if a := q.cache.get([]byte(name)); a != nil && time.Since(a.CameAt) < q.cfg.TTL {
@@ -205,49 +201,26 @@ func (q *Query) share(ctx context.Context, name string, args []string) (*Answer,
 	return a, err
 }
 
-// execute runs the statement, alone if there is a connection for it, or else together with others that wait.
-func (q *Query) execute(ctx context.Context, name string, args []string) (*Answer, error) {
-	m, leave := q.arrive(ctx, name, args)
-	switch {
-	case m != nil:
-		return q.join(ctx, m)
-	case leave == nil:
-		return q.alone(ctx, name, args)
-	}
-	defer leave()
-	return q.read(ctx, name, args)
-}
-
-// alone runs the statement for one execution, once the gate lets it.
-func (q *Query) alone(ctx context.Context, name string, args []string) (*Answer, error) {
+// execute runs the statement, once the gate lets it.
+func (q *Query) execute(ctx context.Context, args []string) (*Answer, error) {
 	leave, err := q.cfg.Gate.Enter(ctx, q.cfg.Timeout)
 	if err != nil {
 		return nil, fmt.Errorf("query %s: %w", q.cfg.Name, err)
 	}
 	defer leave()
-	return q.read(ctx, name, args)
-}
-
-// read runs the statement for one execution.
-func (q *Query) read(ctx context.Context, name string, args []string) (*Answer, error) {
 	begin := time.Now()
 	rows := feed.Rows{Limit: q.cfg.Limit}
-	err := q.source.Read(ctx, feed.Range{Args: args}, &rows)
+	err = q.source.Read(ctx, feed.Range{Args: args}, &rows)
 	end := time.Now()
 	q.counters.executed(end.Sub(begin), err)
-	q.crowd.learnAlone(name, end.Sub(begin), err)
 	if err != nil {
 		return nil, err
 	}
-	return answerOf(&rows, begin, end), nil
-}
-
-// answerOf returns the answer of an execution that began and ended then.
-func answerOf(rows *feed.Rows, begin, end time.Time) *Answer {
+	readAt := begin
 	if !rows.ReadAt.IsZero() {
-		begin = rows.ReadAt
+		readAt = rows.ReadAt
 	}
-	return newAnswer(rows.Data, rows.Len(), begin, end, FromDatabase)
+	return newAnswer(rows.Data, rows.Len(), readAt, end, FromDatabase), nil
 }
 
 // newAnswer returns an answer with so many rows in data.

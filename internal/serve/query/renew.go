@@ -1,6 +1,7 @@
 package query
 
 import (
+	"context"
 	"sync/atomic"
 	"time"
 
@@ -45,7 +46,9 @@ func (q *Query) renew(now time.Time, a *Answer, name []byte, args []string) {
 	}
 	key, own := string(name), param.CloneArgs(args)
 	q.renewals.Go(func() {
-		_, err := q.share(q.base, key, own)
+		ctx, cancel := context.WithTimeout(q.base, q.cfg.Timeout)
+		defer cancel()
+		_, err := q.share(ctx, key, own)
 		a.renewal.end(time.Now(), err)
 		if err == nil || q.base.Err() != nil {
 			return

@@ -48,11 +48,11 @@ const (
 // One replica at a time uses the database.
 func (q *Query) fetch(ctx context.Context, name string, args []string) (*Answer, error) {
 	if q.cfg.Shared == nil || q.cfg.TTL == 0 {
-		return q.execute(ctx, name, args)
+		return q.execute(ctx, args)
 	}
 	database := q.cfg.Database()
 	if database == "" {
-		return q.execute(ctx, name, args)
+		return q.execute(ctx, args)
 	}
 	key, owner := sharedKey(&q.cfg, database, name), rand.Text()
 	for {
@@ -71,7 +71,7 @@ func (q *Query) fetch(ctx context.Context, name string, args []string) (*Answer,
 			a, err = q.await(ctx, key, name)
 		}
 		if err != nil {
-			return q.fetchAlone(ctx, name, args, err)
+			return q.fetchAlone(ctx, args, err)
 		}
 		if a != nil {
 			return a, nil
@@ -98,12 +98,12 @@ func (q *Query) fetchClaimed(ctx context.Context, key, owner, name string, args 
 	// Another replica may have fetched it between the lookup and the claim.
 	a, err := q.look(ctx, key, name)
 	if err != nil {
-		return q.fetchAlone(ctx, name, args, err)
+		return q.fetchAlone(ctx, args, err)
 	}
 	if a != nil {
 		return a, nil
 	}
-	if a, err = q.execute(ctx, name, args); err != nil {
+	if a, err = q.execute(ctx, args); err != nil {
 		return nil, err
 	}
 	if err := q.cfg.Shared.Put(ctx, key, encodeAnswer(name, a), q.cfg.TTL+q.cfg.Stale); err != nil {
@@ -123,12 +123,12 @@ func (q *Query) hold(ctx context.Context, key, owner string) {
 }
 
 // fetchAlone uses the database after an error of the shared cache.
-func (q *Query) fetchAlone(ctx context.Context, name string, args []string, err error) (*Answer, error) {
+func (q *Query) fetchAlone(ctx context.Context, args []string, err error) (*Answer, error) {
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
 	q.sharedFailed(err)
-	return q.execute(ctx, name, args)
+	return q.execute(ctx, args)
 }
 
 func (q *Query) sharedFailed(err error) {

@@ -18,9 +18,6 @@ type Stats struct {
 	RenewalErrors    uint64        `metric:"renewal_errors_total" help:"Renewals of cached answers that failed."`
 	SharedHits       uint64        `metric:"shared_hits_total" help:"Answers fetched by another replica."`
 	SharedErrors     uint64        `metric:"shared_errors_total" help:"Calls of the shared cache that failed."`
-	Together         bool          `metric:"batches,form=lateral" help:"1 if executions that wait for a connection run in one statement."`
-	Batched          uint64        `metric:"batched_total" help:"Executions that ran in a statement with others."`
-	Repeated         uint64        `metric:"batches_repeated_total" help:"Batches that failed or were slow, and whose executions ran again."`
 	Coalesced        uint64        `metric:"coalesced_total" help:"Requests that shared another request's execution."`
 	Waiting          int           `metric:"waiting" help:"Requests waiting for the database."`
 	PredictedWait    time.Duration `metric:"predicted_wait_seconds" help:"Predicted time of a request that needs the database."`
@@ -34,7 +31,6 @@ type counters struct {
 	hits, stale, misses, refused, notModified  atomic.Uint64
 	executions, executionErrors, renewalErrors atomic.Uint64
 	sharedHits, sharedErrors                   atomic.Uint64
-	batched, repeated                          atomic.Uint64
 	executionNanos                             atomic.Int64
 }
 
@@ -58,7 +54,6 @@ func (q *Query) Stats() Stats {
 		Executions: c.executions.Load(), ExecutionErrors: c.executionErrors.Load(),
 		ExecutionSeconds: time.Duration(c.executionNanos.Load()).Seconds(), RenewalErrors: c.renewalErrors.Load(),
 		SharedHits: c.sharedHits.Load(), SharedErrors: c.sharedErrors.Load(), Coalesced: shared, Waiting: waiting,
-		Together: q.Batches(), Batched: c.batched.Load(), Repeated: c.repeated.Load(),
 		NotModified: c.notModified.Load(), PredictedWait: q.cfg.Gate.PredictedWait(),
 	}
 	if q.cache != nil {

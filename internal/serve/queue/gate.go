@@ -49,7 +49,7 @@ type pass struct {
 	arrived  time.Time
 	within   time.Duration // from arrival to end; 0: any time
 	began    time.Time     // when it was admitted
-	turn     chan struct{} // closed when it is admitted or refused; nil: it was admitted at once
+	turn     chan struct{} // closed when it is admitted or refused
 	refusal  error         // set before turn is closed; nil: it is admitted
 }
 
@@ -69,10 +69,15 @@ func (e *Entrance) Enter(ctx context.Context, within time.Duration) (leave func(
 		return func() {}, nil
 	}
 	g, now := e.gate, time.Now()
-	p := &pass{entrance: e, arrived: now, within: within}
+	p := &pass{entrance: e, arrived: now, within: within, turn: make(chan struct{})}
 	leave = func() { g.leave(p, ctx.Err() == nil) }
 	g.mu.Lock()
-	if e.admittedLocked(p, now) {
+	if g.last != e && g.last != nil {
+		g.mixed = now
+	}
+	g.last = e
+	if e.waiting.Len() == 0 && e.roomLocked(now) {
+		g.admitLocked(p, now)
 		g.mu.Unlock()
 		return leave, nil
 	}
@@ -80,7 +85,6 @@ func (e *Entrance) Enter(ctx context.Context, within time.Duration) (leave func(
 		g.mu.Unlock()
 		return nil, overtime(wait, within)
 	}
-	p.turn = make(chan struct{})
 	place := e.waiting.PushBack(p)
 	g.lineUpLocked(e)
 	g.mu.Unlock()
@@ -97,35 +101,6 @@ func (e *Entrance) Enter(ctx context.Context, within time.Duration) (leave func(
 	}
 	g.withdraw(p, place)
 	return nil, fmt.Errorf("wait for a free connection: %w", ctx.Err())
-}
-
-// TryEnter is Enter for a statement that runs at once or not at all. It returns nil if there is no place.
-func (e *Entrance) TryEnter(ctx context.Context) (leave func()) {
-	if e == nil {
-		return func() {}
-	}
-	g, now := e.gate, time.Now()
-	p := &pass{entrance: e, arrived: now}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !e.admittedLocked(p, now) {
-		return nil
-	}
-	return func() { g.leave(p, ctx.Err() == nil) }
-}
-
-// admittedLocked admits a statement for which there is a place at once, and reports whether there is.
-func (e *Entrance) admittedLocked(p *pass, now time.Time) bool {
-	g := e.gate
-	if g.last != e && g.last != nil {
-		g.mixed = now
-	}
-	g.last = e
-	if e.waiting.Len() > 0 || !e.roomLocked(now) {
-		return false
-	}
-	g.admitLocked(p, now)
-	return true
 }
 
 const (
@@ -221,9 +196,7 @@ func (g *Gate) admitLocked(p *pass, now time.Time) {
 	p.began = now
 	p.entrance.inside++
 	g.passes = append(g.passes, p)
-	if p.turn != nil {
-		close(p.turn)
-	}
+	close(p.turn)
 }
 
 // lineUpLocked has an entrance with waiting statements take turns with the others.

@@ -346,37 +346,3 @@ func runCallers(gate *Gate, callers []caller) error {
 	}
 	return errors.Join(faults...)
 }
-
-// TestTryEnter: a statement that does not wait gets a place if there is one and nobody waits at its entrance.
-func TestTryEnter(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e := NewGate(3).Entrance()
-		first, second := e.TryEnter(t.Context()), e.TryEnter(t.Context())
-		if first == nil || second == nil || e.TryEnter(t.Context()) != nil {
-			t.Fatal("want two places")
-		}
-		go func() {
-			leave, err := e.Enter(t.Context(), 0)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			<-time.After(time.Second)
-			leave()
-		}()
-		synctest.Wait()
-		first()
-		synctest.Wait()
-		if e.TryEnter(t.Context()) != nil {
-			t.Error("a place was given twice")
-		}
-		second()
-		if leave := e.TryEnter(t.Context()); leave == nil {
-			t.Error("no place after one was left")
-		} else {
-			leave()
-		}
-		<-time.After(2 * time.Second)
-	})
-}

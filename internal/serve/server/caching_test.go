@@ -222,7 +222,7 @@ func (a *answers) Read(_ context.Context, r feed.Range, to *feed.Rows) error {
 	return nil
 }
 
-func openQuery(tb testing.TB, source feed.Reader, change func(*query.Config)) *query.Query {
+func openQuery(tb testing.TB, source *answers, change func(*query.Config)) *query.Query {
 	tb.Helper()
 	cfg := query.Config{
 		Definition: feed.Definition{Name: "/q", SQL: "SELECT", Params: []param.Param{{Name: "a", Type: "text"}}},

@@ -1,15 +1,12 @@
 package server
 
 import (
-	"errors"
 	"io"
 	"net"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
-
-	"spillway/internal/socket"
 )
 
 // deadlineDrift is how much too early a deadline may expire. If the timeouts are shorter than
@@ -18,14 +15,14 @@ const deadlineDrift = time.Second
 
 // conn is an accepted connection that is cheaper per request than net.TCPConn. fasthttp
 // sets new deadlines at every request; conn passes on only those that differ noticeably.
-// Reads and writes go through socket.IO.
+// Reads and writes go through socket.
 //
 // One goroutine uses a conn at a time, as fasthttp does. Close may be called by another.
 type conn struct {
 	netConn
 	remote   net.Addr
 	listener *listener
-	socket   socket.IO
+	socket   socket
 	read     connDeadline
 	write    connDeadline
 	ended    bool        // Read has returned io.EOF
@@ -54,9 +51,9 @@ func newConn(accepted net.Conn, l *listener) (*conn, error) {
 		wrapped.remote = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}
 	}
 	wrapped.read.drift, wrapped.write.drift = l.drift, l.drift
-	if err := wrapped.socket.Bind(c); err != nil {
+	if err := wrapped.socket.bind(c); err != nil {
 		l.Leave()
-		return nil, errors.Join(err, c.Close())
+		return nil, err
 	}
 	return wrapped, nil
 }
@@ -79,7 +76,7 @@ func (c *conn) Read(p []byte) (int, error) {
 		}
 		c.read.set = c.read.asked
 	}
-	n, err := c.socket.Read(p)
+	n, err := c.socket.read(p)
 	if err == io.EOF {
 		c.ended = true
 	}
@@ -94,7 +91,7 @@ func (c *conn) Write(p []byte) (int, error) {
 		}
 		c.write.set = c.write.asked
 	}
-	return c.socket.Write(p)
+	return c.socket.write(p)
 }
 
 // ReadFrom keeps io.Copy from bypassing Write.

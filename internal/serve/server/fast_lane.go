@@ -53,7 +53,6 @@ func (s *Server) openFastLane(l *listener) error {
 		BodyBytes:    bodySmall,
 		FirstTimeout: s.cfg.ReadTimeout,
 		IdleTimeout:  s.cfg.IdleTimeout,
-		Busy:         func() bool { return time.Now().UnixNano()-s.dispatched.Load() < int64(dispatchedLately) },
 	})
 	return err
 }

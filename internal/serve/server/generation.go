@@ -23,15 +23,13 @@ type live struct {
 	listener atomic.Pointer[listener] // nil until Run
 	draining atomic.Bool
 
-	answerers  atomic.Uint64 // event loops of the fast lane
-	dispatched atomic.Int64  // when the regular server has begun a request lately; Unix ns
-	bodies     bodies
-	departures departures
-	ids        requestIDs
-	unknown    *route     // metrics of requests without a route
-	options    *route     // metrics of OPTIONS, at any path
-	rate       *rateLimit // nil: off
-	pauses     pauses
+	answerers atomic.Uint64 // event loops of the fast lane
+	bodies    bodies
+	ids       requestIDs
+	unknown   *route     // metrics of requests without a route
+	options   *route     // metrics of OPTIONS, at any path
+	rate      *rateLimit // nil: off
+	pauses    pauses
 
 	compressor *compress.Compressor // nil: off
 
@@ -88,9 +86,6 @@ func newLive(cfg Config) *live {
 // over them, so that cores rarely write to the same cache line.
 const stripes = 16
 
-// dispatchedLately is how long a request keeps the event loops from giving their processor back.
-const dispatchedLately = 40 * time.Millisecond
-
 // underway counts the requests that a generation is answering.
 type underway [stripes]struct {
 	requests atomic.Int64
@@ -110,9 +105,6 @@ func (b *underway) none() bool {
 
 // dispatch answers a request by the current generation.
 func (l *live) dispatch(ctx *fasthttp.RequestCtx) {
-	if now := ctx.Time().UnixNano(); now-l.dispatched.Load() > int64(dispatchedLately/4) {
-		l.dispatched.Store(now)
-	}
 	stripe := ctx.ConnID() % stripes
 	s := l.enter(stripe)
 	s.serve(ctx)

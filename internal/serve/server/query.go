@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -42,82 +41,27 @@ func (h *queryHandler) serve(ctx *fasthttp.RequestCtx, x *loopRequest) handled {
 			return quick
 		}
 	}
-	loops := h.query.Batches() && h.server.crowded()
 	switch {
+	case x != nil:
 	case err != nil:
-		if x == nil {
-			h.fail(ctx, err)
-		}
-		return slow
-	case x == nil:
+		h.fail(ctx, err)
+	default:
 		h.ask(ctx, args, fields)
-	case loops:
-		h.begin(x, args, fields)
-		return begins
-	}
-	if loops {
-		return quick
 	}
 	return slow
 }
-
-// crowdLeast is the number of connections from which on queries that run together wait in event loops: a loop reads all requests
-// that have come before their statements run.
-const crowdLeast = 33
-
-// crowded reports whether there are so many connections.
-func (s *Server) crowded() bool {
-	l := s.listener.Load()
-	return l != nil && l.front != nil && l.open.Load() >= crowdLeast
-}
-
-// queryWait is a request of an event loop whose query is being executed.
-type queryWait struct {
-	*queryHandler
-	fields feed.Fields
-	client queue.Context
-	answer *query.Answer
-	from   query.From
-	err    error
-}
-
-// begin asks for an answer that x waits for. The event loop waits until the goroutine has it, also when it ends.
-func (h *queryHandler) begin(x *loopRequest, args []string, fields feed.Fields) {
-	w := &queryWait{queryHandler: h, fields: fields}
-	now, own := arrival(&x.ctx), param.CloneArgs(args)
-	x.wait = w
-	go func() {
-		w.answer, w.from, w.err = h.query.Ask(&w.client, now, own)
-		if wake := x.ready(); wake != nil {
-			wake()
-		}
-	}()
-}
-
-// respond implements waiter.
-func (w *queryWait) respond(ctx *fasthttp.RequestCtx, _ bool) {
-	w.answered(ctx, w.answer, w.from, w.err, w.fields)
-}
-
-// Abandon implements waiter.
-func (w *queryWait) Abandon() { w.client.Cancel(context.Canceled) }
 
 // ask responds with an answer that may have to be waited for.
 func (h *queryHandler) ask(ctx *fasthttp.RequestCtx, args []string, fields feed.Fields) {
 	waiting, stop := h.server.clientContext(ctx)
 	a, from, err := h.query.Ask(waiting, ctx.Time(), args)
 	stop()
-	h.answered(ctx, a, from, err, fields)
-}
-
-// answered responds with what Ask has returned.
-func (h *queryHandler) answered(ctx *fasthttp.RequestCtx, a *query.Answer, from query.From, err error, fields feed.Fields) {
 	if err != nil {
 		h.fail(ctx, err)
 		return
 	}
 	if from == query.FromDatabase {
-		if unlogged, due := h.errors.Success(arrival(ctx)); due {
+		if unlogged, due := h.errors.Success(ctx.Time()); due {
 			h.server.cfg.Log.Info("query answers again", "query", h.query.Name(), "unlogged", unlogged)
 		}
 	}
@@ -199,7 +143,7 @@ func (h *queryHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 
 // logError logs an error, at most once per second and limit.
 func (h *queryHandler) logError(ctx *fasthttp.RequestCtx, limit *query.LogLimit, text string, err error) {
-	if unlogged, due := limit.Error(arrival(ctx)); due {
+	if unlogged, due := limit.Error(ctx.Time()); due {
 		h.server.cfg.Log.Warn(text, "query", h.query.Name(), "request_id", h.server.id(ctx), "error", err, "unlogged", unlogged)
 	}
 }
