@@ -2,8 +2,9 @@ package app
 
 import (
 	"encoding/json"
-	"strings"
+	"net"
 
+	"spillway/internal/netstat"
 	"spillway/internal/serve/freight"
 	"spillway/internal/serve/server"
 )
@@ -32,13 +33,18 @@ type demoPart struct {
 	Age        *float64 `json:"age,omitempty"` // of the rows, in seconds
 }
 
+func onLoopback(listen string) bool {
+	host, _, err := net.SplitHostPort(listen)
+	return err == nil && netstat.IsLoopback(host)
+}
+
 // demoCosts returns the counters of this process.
 func (a *app) demoCosts() []byte {
 	costs := struct {
 		Console string     `json:"console,omitempty"` // of an admin listener on this host
 		Parts   []demoPart `json:"parts"`
 	}{}
-	if !strings.HasPrefix(a.cfg.Admin.Listen, "unix:") {
+	if onLoopback(a.cfg.Listen) && onLoopback(a.cfg.Admin.Listen) {
 		costs.Console = "http://" + a.cfg.Admin.Listen + "/"
 	}
 	for _, s := range a.feedStats() {

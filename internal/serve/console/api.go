@@ -54,7 +54,7 @@ func (q *request) send(method, path string, body io.Reader, into any, header ...
 	}
 	a := &answer{client: q.w, header: make(http.Header), status: http.StatusOK}
 	q.cfg.Access.Serve(a, r, q.caller)
-	if a.status >= 400 {
+	if a.status >= 300 {
 		f := &failure{}
 		if err := json.Unmarshal(a.body.Bytes(), f); err != nil {
 			return fmt.Errorf("read the answer %d of %s: %w", a.status, path, err)

@@ -103,6 +103,9 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "same-origin") // with no-referrer, forms would send no origin
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	if r.URL.Path != "/console/lists" { // where lists are uploaded, by those who may
+		r.Body = http.MaxBytesReader(w, r.Body, formBytesMax)
+	}
 	c.mux.ServeHTTP(w, r)
 }
 

@@ -169,7 +169,11 @@ func (q *request) login() error {
 }
 
 func (q *request) showLogin(status int, problem string) error {
-	return q.render(status, "login", "Log in", struct{ Next, Problem string }{nextPage(q.r.FormValue("next")), problem})
+	next := q.r.URL.Query().Get("next")
+	if q.r.Method == http.MethodPost {
+		next = q.r.PostFormValue("next")
+	}
+	return q.render(status, "login", "Log in", struct{ Next, Problem string }{nextPage(next), problem})
 }
 
 // nextPage returns the page to show after the log-in: one of this console.

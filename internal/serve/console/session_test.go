@@ -100,6 +100,13 @@ func TestNextPage(t *testing.T) {
 	}
 }
 
+// The page of the log-in reads no body, which anybody could send.
+func TestLogInReadsNoBody(t *testing.T) {
+	s := start(t, threeTokens()...)
+	body := "--x\r\nContent-Disposition: form-data; name=\"next\"\r\n\r\n/console/lists\r\n--x--\r\n"
+	s.want(s.do("GET", "/console/login", body, "Content-Type", "multipart/form-data; boundary=x"), 200, `name="next" value="/"`)
+}
+
 // A change comes from a page of this console, with tokens and without.
 func TestOrigin(t *testing.T) {
 	t.Parallel()
