@@ -43,7 +43,8 @@ const (
 	// Neither waits for a standby, which may be away.
 	renewLease = "UPDATE popup_holder SET since = " + leaseEnd + ofToken
 	endLease   = "UPDATE popup_holder SET since = clock_timestamp()" + ofToken
-	ofToken    = " FROM (SELECT set_config('synchronous_commit', 'local', true) AS set) AS waits WHERE waits.set = 'local' AND id = 1 AND token = ?::uuid"
+	ofToken    = " FROM (SELECT set_config('synchronous_commit', 'local', true) AS set) AS waits " +
+		"WHERE waits.set = 'local' AND id = 1 AND token = ?::uuid"
 
 	// checkLease fails with a division by zero unless the lease is that of the token. Its lock
 	// lets the holder renew the lease, and nobody take it.

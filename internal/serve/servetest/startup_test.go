@@ -56,6 +56,16 @@ func notReady(t *testing.T, s *apptest.Spillway) map[string]string {
 	return reasons
 }
 
+// notReadyOnceAsked is notReady as soon as each database was asked.
+func notReadyOnceAsked(t *testing.T, s *apptest.Spillway) (reasons map[string]string) {
+	t.Helper()
+	apptest.Await(t, "each database was asked", func() bool {
+		reasons = notReady(t, s)
+		return !slices.Contains(slices.Collect(maps.Values(reasons)), "the database was not asked yet")
+	})
+	return reasons
+}
+
 // wantNotStarted checks the answers of the parts that cannot start.
 func wantNotStarted(t *testing.T, s *apptest.Spillway) {
 	t.Helper()
@@ -98,11 +108,7 @@ func TestPartsStartAlone(t *testing.T) {
 		return apptest.Fetch(t, s.URL("good")).Status == 200 && apptest.Fetch(t, s.URL("answer")).Status == 200
 	})
 	wantNotStarted(t, s)
-	var reasons map[string]string
-	apptest.Await(t, "each database was asked", func() bool {
-		reasons = notReady(t, s)
-		return !slices.Contains(slices.Collect(maps.Values(reasons)), "the database was not asked yet")
-	})
+	reasons := notReadyOnceAsked(t, s)
 	for name, want := range map[string]string{
 		"/rejected": "cannot start: ", "/unreachable": "waiting for the database: connection refused", "/late": "cannot start: SQLSTATE 42P01",
 		"POST /rejected": "cannot start: ", "POST /readings": "waiting for the database: ", "/popup": "waiting for the database: ",
