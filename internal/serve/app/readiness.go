@@ -226,10 +226,10 @@ func (st *store) watch(ctx context.Context, log *slog.Logger) {
 			log.Info("database answers again")
 		}
 		down = err != nil
-		st.answer.Store(&err)
 		if !down {
-			st.identify(ctx, log)
+			st.identify(ctx, log) // so that a process that is ready shares answers
 		}
+		st.answer.Store(&err)
 		queue.Sleep(ctx, probeEvery)
 	}
 }

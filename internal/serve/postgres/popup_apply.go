@@ -73,7 +73,8 @@ func (p *Popups) apply(ctx context.Context, events []popup.Event) error {
 		unprepared("BEGIN"),
 		unprepared(pinCommit + ", set_config('statement_timeout', '" + timeout + "', true)"),
 	}
-	if token := p.leased.Load(); token != nil {
+	token := p.leased.Load()
+	if token != nil {
 		steps = append(steps, unprepared(checkLease, token[:]))
 	}
 	steps = append(steps,
@@ -90,7 +91,7 @@ func (p *Popups) apply(ctx context.Context, events []popup.Event) error {
 		switch {
 		case err == nil || !errors.As(err, &pgErr):
 			return err
-		case pgErr.Code == stateDivisionByZero && p.leased.Load() != nil:
+		case pgErr.Code == stateDivisionByZero && token != nil:
 			return fmt.Errorf("%w: %w", errLease, err)
 		case pgErr.Code[:2] != "40": // a deadlock or a failure to serialize
 			return err
