@@ -35,6 +35,7 @@ func TestSharedCacheOfTwoDatabases(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		apptest.Execute(t, conn, "DROP DATABASE IF EXISTS accounts_of_two WITH (FORCE)") // of an earlier run of this test
 		apptest.Execute(t, conn, fmt.Sprintf("CREATE DATABASE accounts_of_two OID %d", oid))
 		_ = conn.Close(t.Context())
 		if conn, err = pgx.Connect(t.Context(), server.URL("accounts_of_two")); err != nil {
