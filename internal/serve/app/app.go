@@ -303,7 +303,7 @@ func (a *app) newReads(cfg config.Config) (*reads, error) {
 			r.feeds = append(r.feeds, now.feeds[i])
 			continue
 		}
-		p, err := a.openFeed(c)
+		p, err := a.openFeed(c, windowsShare(cfg.Feeds))
 		if err != nil {
 			return r, err
 		}

@@ -125,7 +125,7 @@ type Feed struct {
 	admission admission
 	retired   uint64         // pages from windows that are gone
 	lives     int            // windows with listeners
-	livesOf   map[string]int // of them, those of each user, by the claims among the values
+	livesOf   map[string]int // of them, those that each user opened: claims among the values, or an address
 
 	counters counters
 }
