@@ -192,6 +192,9 @@ func (p *popupPart) openUserRow(settings *popup.Config) error {
 			return nil, errWaiting
 		}
 		answer, _, err := q.Ask(ctx, time.Now(), []string{user})
+		if errors.Is(err, param.ErrValue) {
+			return nil, nil // no row can have this id
+		}
 		if err != nil || answer.Rows == 0 {
 			return nil, err
 		}

@@ -60,4 +60,8 @@ func TestDemoPage(t *testing.T) {
 	if len(costs.Parts) != 5 {
 		t.Errorf("%+v", costs)
 	}
+	// A user whose id the column cannot have is one without a row.
+	if a := apptest.Fetch(t, app.Admin+"/popups/explain?placement=home&user=18446744073709551615"); a.Status != 200 {
+		t.Errorf("explain: %d %s", a.Status, a.Body)
+	}
 }
