@@ -80,7 +80,7 @@ func decide(found component, want string, replace bool, elsewhere string) (creat
 	switch {
 	case found.version > schemaVersion:
 		return false, errNewer
-	case replace, missing == len(found.app.tables):
+	case replace, missing == len(found.app.tables), found.dataset == unfinishedDataset:
 		return true, nil
 	case missing > 0:
 		return false, fmt.Errorf("one of the tables %s is missing; --replace creates all of them again", strings.Join(found.app.tables, ", "))
@@ -91,11 +91,11 @@ func decide(found component, want string, replace bool, elsewhere string) (creat
 	return false, nil
 }
 
-// record returns the statements that write the component's row in spillway_schema.
-func (j job) record(registry string) []string {
+// register returns the statements that write the row of an app in spillway_schema.
+func register(a app, dataset string) []string {
 	return []string{
-		fmt.Sprintf("DELETE FROM %s WHERE name = '%s'", registry, j.app.name),
-		fmt.Sprintf("INSERT INTO %s (name, version, dataset) VALUES ('%s', %d, '%s')", registry, j.app.name, schemaVersion, j.dataset),
+		fmt.Sprintf("DELETE FROM %s WHERE name = '%s'", registryTable, a.name),
+		fmt.Sprintf("INSERT INTO %s (name, version, dataset) VALUES ('%s', %d, '%s')", registryTable, a.name, schemaVersion, dataset),
 	}
 }
 
@@ -107,6 +107,9 @@ type app struct {
 }
 
 const registryTable = "spillway_schema"
+
+// unfinishedDataset is in place of a data set that is not complete.
+const unfinishedDataset = "unfinished"
 
 // registryColumns returns the columns by which spillway_schema is recognized.
 func registryColumns() []string {
