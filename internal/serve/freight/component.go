@@ -91,12 +91,13 @@ func decide(found component, want string, replace bool, elsewhere string) (creat
 	return false, nil
 }
 
-// register returns the statements that write the row of an app in spillway_schema.
-func register(a app, dataset string) []string {
-	return []string{
-		fmt.Sprintf("DELETE FROM %s WHERE name = '%s'", registryTable, a.name),
-		fmt.Sprintf("INSERT INTO %s (name, version, dataset) VALUES ('%s', %d, '%s')", registryTable, a.name, schemaVersion, dataset),
+// register returns the statement that writes the row of an app in spillway_schema, which may be there.
+func register(a app, dataset string, there bool) string {
+	if there {
+		return fmt.Sprintf("UPDATE %s SET version = %d, applied_at = CURRENT_TIMESTAMP, dataset = '%s' WHERE name = '%s'",
+			registryTable, schemaVersion, dataset, a.name)
 	}
+	return fmt.Sprintf("INSERT INTO %s (name, version, dataset) VALUES ('%s', %d, '%s')", registryTable, a.name, schemaVersion, dataset)
 }
 
 // app is one set of tables, a row in spillway_schema.

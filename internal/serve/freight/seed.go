@@ -90,7 +90,7 @@ func (d dialect) seed(ctx context.Context, url database.URL, j job, meter *progr
 
 // build drops an earlier data set, creates the tables and fills them.
 func (d dialect) build(ctx context.Context, tx transaction, found component, j job, meter *progress.Meter) error {
-	if err := execAll(ctx, tx, slices.Concat(d.schema.registry, register(j.app, unfinishedDataset))); err != nil {
+	if err := execAll(ctx, tx, append(d.schema.registry, register(j.app, unfinishedDataset, found.version > 0))); err != nil {
 		return err
 	}
 	for i := len(j.app.tables) - 1; i >= 0; i-- {
@@ -104,7 +104,7 @@ func (d dialect) build(ctx context.Context, tx transaction, found component, j j
 	if err := d.fill(ctx, tx, j, meter); err != nil {
 		return err
 	}
-	return execAll(ctx, tx, register(j.app, j.dataset))
+	return execOne(ctx, tx, register(j.app, j.dataset, true))
 }
 
 // fill creates the tables, loads them, and builds indexes and statistics.
