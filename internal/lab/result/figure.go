@@ -47,6 +47,7 @@ const (
 	LoadMean    Figure = "load1_mean"
 	PSIIOSome   Figure = "psi_io_some_share" // of the time, in which some task waited for a disk
 	PSIMemory   Figure = "psi_memory_some_share"
+	OOMKills    Figure = "oom_kills" // programs that the kernel killed because there was no memory
 
 	// Of the sockets of a host, within one network namespace.
 	ActiveOpensPerRequest  Figure = "active_opens_per_request" // connections opened by this host
@@ -160,6 +161,10 @@ var hostFigures = []Definition{
 	{
 		Name: PSIMemory, how: interval.rate, source: "psi_memory_some_seconds_total", Unit: sheet.UnitShare, Line: "memory pressure {}",
 		Rare: true, Words: "time in which a program waited for memory",
+	},
+	{
+		Name: OOMKills, how: interval.growth, source: "oom_kills_total", Unit: sheet.UnitCount, Line: "{} programs killed for memory", Rare: true,
+		Words: "programs killed for memory",
 	},
 	{Name: "memory_available_min_bytes", how: interval.min, source: "memory_available_bytes", Unit: sheet.UnitBytes, Line: "{} available"},
 }
