@@ -82,8 +82,8 @@ const (
 // causes orders names from the deepest cause to the most superficial symptom.
 func causes() []string {
 	return []string{
-		Ended, Ports, Descriptors, ConnectionLimit, Failures, Neighbour, Generator, RateLimit, Memory, DatabaseLock, Commit, RedisThread, DatabaseCPU, SystemCPU, UserCPU,
-		DatabasePool, Bandwidth, NetworkDelay, WorkerPool, Lock, AcceptQueue,
+		Ended, Ports, Descriptors, ConnectionLimit, Failures, Neighbour, Generator, RateLimit, Memory, DatabaseLock, Commit,
+		RedisThread, DatabaseCPU, SystemCPU, UserCPU, DatabasePool, Bandwidth, NetworkDelay, WorkerPool, Lock, AcceptQueue,
 	}
 }
 

@@ -124,7 +124,8 @@ func namedLimits() []namedLimit {
 			[]string{"worker_connections", "worker connections"},
 		},
 		{
-			RateLimit, "a limit is reached, not a resource", "Raise the limit (of the service, its proxy or its gateway), or exempt the load from it.",
+			RateLimit, "a limit is reached, not a resource",
+			"Raise the limit (of the service, its proxy or its gateway), or exempt the load from it.",
 			[]string{"rate limit", "too many requests", "ratelimit"},
 		},
 	}
