@@ -59,6 +59,7 @@ const (
 	PortsRange             Figure = "ports_range"
 	PortsLeft              Figure = "ports_left"         // at the end
 	PortsGone              Figure = "ports_gone_seconds" // until none is left, at the growth of the second half; unknown without growth
+	Overflows              Figure = "listen_overflows"
 	OverflowRate           Figure = "listen_overflows_hz"
 	RetransmitShare        Figure = "retransmit_share" // of all segments sent
 	SendQueue              Figure = "send_queue_mean_bytes"
@@ -185,7 +186,7 @@ var tcpFigures = []Definition{
 	{Name: PortsGone, how: interval.portsGone, source: "ports_in_use", Unit: sheet.UnitSeconds, Line: "gone in {}", Rare: true},
 	{Name: "listen_drops", how: interval.growth, source: "listen_drops_total", Unit: sheet.UnitCount, Line: "{} listen drops", Rare: true},
 	{
-		Name: "listen_overflows", how: interval.growth, source: "listen_overflows_total", Unit: sheet.UnitCount,
+		Name: Overflows, how: interval.growth, source: "listen_overflows_total", Unit: sheet.UnitCount,
 		Line: "{} accept queue overflows", Rare: true,
 	},
 	{
