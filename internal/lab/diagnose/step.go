@@ -32,6 +32,7 @@ type step struct {
 	usage     *result.Usage
 	processes []*process
 	databases []*database
+	endings   []ending
 }
 
 // A process is a watched process tree in a step.
@@ -158,6 +159,9 @@ func (s *step) orUnknown() *step {
 	return s
 }
 
+// endSeen is how long after the end of a process its sampler may see that, in seconds.
+const endSeen = 1.0
+
 // newInterval gathers what was watched between two times.
 func newInterval(run *result.Run, series []*result.Series, from, to float64, answered int64) *step {
 	s := unknownStep()
@@ -170,6 +174,7 @@ func newInterval(run *result.Run, series []*result.Series, from, to float64, ans
 		}
 		s.processes = append(s.processes, newProcess(u, run.Role(u.Host, u.Name)))
 	}
+	s.endings = endings(series, from, to+endSeen)
 	for _, u := range s.usage.Databases() {
 		if cores, known := u.Figures[result.CPUCores]; known && math.IsNaN(u.Value(result.MainThread)) {
 			u.Figures[result.MainThread] = cores // before Redis 7

@@ -141,6 +141,9 @@ func (s *stepRun) lateness(lags *histogram.Histogram, responses func(label strin
 
 // late is the problem of a generator that was late. Other programs are the cause if it waited for a CPU that it shares.
 func (s *stepRun) late(reason string) *problem {
+	if s.quotaShare() >= waitMax/2 {
+		return &problem{result.GeneratorLimited, reason + ", because its own CPU quota stopped it; raise that of its control group"}
+	}
 	if s.config.Hosts == nil && s.waitShare() >= waitMax/2 {
 		return &problem{result.HostContended, reason + ", because other programs used this host's CPUs"}
 	}
@@ -188,6 +191,10 @@ func (s *stepRun) judgeWait(*result.Total, *threadReport) *problem {
 	if err := s.host.unreadable; err != nil {
 		return &problem{result.HostContended, fmt.Sprintf("whether other programs used this host's CPUs cannot be judged: %s", err)}
 	}
+	if stopped := s.quotaShare(); stopped >= waitMax {
+		return &problem{result.GeneratorLimited, fmt.Sprintf("the generator's own CPU quota of %s stopped it %s of the time; raise that of its "+
+			"control group", sheet.Plural(s.host.quota, "core"), sheet.Share(min(stopped, 1)))}
+	}
 	share := s.waitShare()
 	if share < waitMax {
 		return nil
@@ -211,6 +218,19 @@ func (s *stepRun) judgeSteal(*result.Total, *threadReport) *problem {
 		reason += "; --awake keeps idle CPUs from sleeping, which may help"
 	}
 	return &problem{result.HostContended, reason}
+}
+
+// quotaShare is how long the quota of its own control group stopped the generator, as a share of the wall time. A generator that has a
+// share of the CPU as a host of the run has none.
+func (s *stepRun) quotaShare() float64 {
+	wall := int64(0)
+	for i := range s.reports {
+		wall = max(wall, s.reports[i].wall)
+	}
+	if s.config.Hosts != nil || wall == 0 {
+		return 0
+	}
+	return float64(s.host.throttled) / float64(wall)
 }
 
 // waitShare is the share of the wall time in which the worst thread was runnable

@@ -127,6 +127,16 @@ func TestJudgeRequests(t *testing.T) {
 	})
 }
 
+// TestJudgeQuota: what the generator's own control group takes from it was not used by other programs.
+func TestJudgeQuota(t *testing.T) {
+	checkJudge(t, map[string]judgeTest{
+		"stopped by its own quota": {func(s *stepRun, _ *result.Total, _ *threadReport) {
+			s.host.quota, s.host.throttled = 0.5, 4*time.Second
+			s.reports[0].usage.wait = 4 * time.Second
+		}, result.GeneratorLimited, "the generator's own CPU quota of 0.5 cores stopped it 40 % of the time"},
+	})
+}
+
 // TestJudgeTarget has steps that are spoiled by the target, or by the choice of the step.
 func TestJudgeTarget(t *testing.T) {
 	checkJudge(t, map[string]judgeTest{
