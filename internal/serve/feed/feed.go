@@ -128,6 +128,7 @@ type Feed struct {
 	livesOf   map[string]int // of them, those of each user, by the claims among the values
 
 	counters counters
+	pauses   Pauses
 }
 
 // Open returns a feed that reads from source. It does not use the database yet. The owner
