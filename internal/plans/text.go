@@ -23,7 +23,11 @@ func (n Node) write(b *strings.Builder, depth int) {
 		}
 	}
 	for _, part := range [][2]string{
-		{" with ", n.Index}, {"; ", n.Extra}, {"; index condition ", n.IndexCond}, {"; hash condition ", n.HashCond}, {"; filter ", n.Filter},
+		{" with ", n.Index},
+		{"; ", n.Extra},
+		{"; index condition ", n.IndexCond},
+		{"; hash condition ", n.HashCond},
+		{"; filter ", n.Filter},
 		{"; by ", strings.Join(n.SortKey, ", ")},
 	} {
 		if part[1] != "" {

@@ -115,6 +115,7 @@ func (f *Feed) Values(text string, most int) (values []Value, all int) {
 	for name := range paused {
 		values = append(values, Value{Arguments: f.cfg.Arguments(name), Paused: true})
 	}
+	all = len(values)
 	values = slices.DeleteFunc(values, func(v Value) bool { return !v.Contains(text) })
 	slices.SortFunc(values, func(a, b Value) int {
 		if a.Paused != b.Paused {
@@ -122,7 +123,7 @@ func (f *Feed) Values(text string, most int) (values []Value, all int) {
 		}
 		return cmp.Or(cmp.Compare(b.Hits+b.Older, a.Hits+a.Older), cmp.Compare(fmt.Sprint(a.Arguments), fmt.Sprint(b.Arguments)))
 	})
-	return values[:min(most, len(values))], len(values)
+	return values[:min(most, len(values))], all
 }
 
 // value describes the window.

@@ -7,8 +7,8 @@ import (
 	"spillway/internal/serve/param"
 )
 
-// Values returns at most that many values one of whose arguments contains a text, and how many answers are cached: those that are paused,
-// and then those of the cached answers, the last used first.
+// Values returns at most that many values one of whose arguments contains a text, and how many there are: those that are paused, and
+// then those of the cached answers, the last used first.
 func (q *Query) Values(text string, most int) (values []feed.Value, all int) {
 	now, paused := time.Now(), q.pauses.Names()
 	add := func(name string, a *Answer) {
@@ -23,10 +23,13 @@ func (q *Query) Values(text string, most int) (values []feed.Value, all int) {
 		values = append(values, v)
 	}
 	for name := range paused {
-		add(name, q.cached(name))
+		a := q.cached(name)
+		if add(name, a); a == nil {
+			all++
+		}
 	}
 	if q.cache == nil {
-		return values, len(paused)
+		return values, all
 	}
 	names := q.cache.names()
 	for i := len(names) - 1; i >= 0 && len(values) < most; i-- {
@@ -34,7 +37,7 @@ func (q *Query) Values(text string, most int) (values []feed.Value, all int) {
 			add(names[i], a)
 		}
 	}
-	return values, max(len(names), len(values))
+	return values, all + len(names)
 }
 
 // cached returns the cached answer of a value without using it; nil: there is none.
