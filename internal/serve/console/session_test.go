@@ -172,17 +172,20 @@ func TestRoles(t *testing.T) {
 	for _, path := range []string{
 		"/console/campaigns/new", "/console/campaigns/1", "/console/campaigns/1/pause", "/console/campaigns/1/resume", "/console/campaigns/1/archive",
 		"/console/campaigns/1/restore", "/console/lists/delete", "/console/spools/streams/retry", "/console/spools/streams/discard",
+		"/console/reads/pause", "/console/reads/resume", "/console/reads/drop",
 	} {
 		form := campaignValues("Other")
 		for name, value := range version {
 			form[name] = value
 		}
 		form.Set("which", "all")
+		form.Set("path", "/goodslist")
+		form.Set("arguments", "{}")
 		s.want(s.post(path, form), http.StatusForbidden, "role", "<!DOCTYPE html>")
 	}
 	s.want(s.upload("vip", "1\n"), http.StatusForbidden, "role")
 	s.want(s.get("/console/campaigns/new"), http.StatusForbidden, "role")
-	for _, path := range []string{"/", "/console/streams", "/console/spools/streams/dead", "/console/campaigns", "/console/campaigns/1", "/console/lists"} {
+	for _, path := range []string{"/", "/console/streams", "/console/spools/streams/dead", "/console/campaigns", "/console/campaigns/1", "/console/lists", "/console/reads/one?path=/goodslist"} {
 		a := s.get(path)
 		if s.want(a, http.StatusOK); regexp.MustCompile(`formaction|/move"|New campaign|>Save<|>Upload<`).MatchString(a.body) {
 			t.Errorf("%s offers what the role does not permit", path)
