@@ -403,7 +403,7 @@ func (w *window) publish(s *snapshot, err error) {
 func (w *window) logChange(err error) {
 	log := w.feed.cfg.Log.With("feed", w.feed.cfg.Name)
 	switch {
-	case w.current.Load() == nil && errors.Is(err, param.ErrValue):
+	case errors.Is(err, ErrPaused), w.current.Load() == nil && errors.Is(err, param.ErrValue):
 	case err != nil && w.failure == nil && w.ctx.Err() == nil:
 		log.Warn("window not refreshed; serving the last one", "error", err, "stale_max", w.feed.cfg.StaleMax)
 	case err == nil && w.failure != nil:
