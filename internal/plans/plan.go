@@ -16,6 +16,8 @@ type Plan struct {
 	Nodes []Node
 	// ExecutionSeconds is how long the statement took; nil unless it was executed.
 	ExecutionSeconds *float64
+	SQL              string  // the statement; "" if it is not known
+	Reads            float64 // rows that it reads as a Check expects or has counted; 0 if they are not known
 
 	rewritten Rewritten // MySQL's
 }

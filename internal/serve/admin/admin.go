@@ -17,6 +17,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"spillway/internal/serve/stream"
 )
 
 // The limits of the listener.
@@ -42,7 +44,9 @@ type Config struct {
 	Spools   map[string]*Spool    // by their names in paths
 	Traffic  *Traffic             // the requests of the last hour
 	About    About
-	Figures  func() Figures // all but Process, Links, Routes and Spools
+	Figures  func() Figures // all but Process, Links, Routes, Streams and Spools
+	Streams  func() []stream.Stats
+	Read     func(path string) *Read // a feed or a query; nil: there is none of the path
 
 	// Pages returns the pages for browsers, at / and below PagesPath. They check who asks; Host is checked before.
 	Pages func(*Access) http.Handler

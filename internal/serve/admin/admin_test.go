@@ -20,6 +20,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
+
+	"spillway/internal/serve/stream"
 )
 
 func TestMain(m *testing.M) {
@@ -444,6 +446,16 @@ func newServer(cfg Config) *Server {
 	if cfg.Figures == nil {
 		cfg.Traffic, cfg.Figures = sampled(countedRequests(3, 1)), allFigures
 		cfg.About = About{Process{"host", 1, "1.0", time.Now()}, []Link{{"Grafana", "https://grafana.example"}}}
+	}
+	if cfg.Streams == nil {
+		cfg.Streams = func() []stream.Stats {
+			one := stream.Stats{Name: "/positions", RefusedSchema: 1}
+			one.Derive("spool")
+			return []stream.Stats{one}
+		}
+	}
+	if cfg.Read == nil {
+		cfg.Read = (&rows{}).someRead
 	}
 	if cfg.Reload == nil {
 		cfg.Reload = func(context.Context) error { return nil }

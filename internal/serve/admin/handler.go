@@ -26,6 +26,8 @@ const index = `Spillway, admin listener
                 ?parts=/PATH,... asks about these paths alone
 /parts          all parts, and the errors of those that do not serve
 /figures        requests, freshness, queues, pools and disk now; /figures/traffic: the last hour
+/reads?path=/PATH   a feed or a query: statement, plans, and the values in use; below it
+                POST pause, resume, drop of a value
 /metrics        Prometheus metrics
 /openapi.json   this listener, in OpenAPI 3.1
 /reload         POST: apply the configuration file
@@ -89,7 +91,7 @@ func (s *Server) closedRoutes() []route {
 	if s.cfg.Popups != nil {
 		routes = append(routes, s.cfg.Popups.routes()...)
 	}
-	return append(routes, s.spoolRoutes()...)
+	return append(append(routes, s.spoolRoutes()...), s.readRoutes()...)
 }
 
 // reload applies the configuration file. The answer comes when it is in force.

@@ -40,6 +40,7 @@ func TestOpenAPI(t *testing.T) {
 	w.send("", "GET", "/figures/traffic", "/figures/traffic?step_seconds=1", "")
 	w.campaigns(c)
 	w.spools(t)
+	w.reads()
 	w.busy(t)
 
 	statuses, fields := d.Promises()
@@ -120,6 +121,7 @@ func (w *walk) startOthers(t *testing.T, c *campaignAPI) {
 		Popups: &popups, Ready: func() []Part { return parts }, Acks: func() []StreamAck { return []StreamAck{{"/b", "spool"}} },
 		Reload: func(context.Context) error { return down },
 		Spools: map[string]*Spool{"streams": {Open: func() *spool.Spool { return nil }}},
+		Read:   func(path string) *Read { return &Read{Path: path, Kind: "query"} },
 	})
 	w.servers["token"] = start(t, Config{Popups: c.config.Popups, Tokens: []Token{{"admin", "secret", RoleAdmin}}, Reload: c.config.Reload})
 	w.servers["reader"] = start(t, Config{Popups: c.config.Popups, Tokens: []Token{{"ann", "secret", RoleRead}}, Reload: c.config.Reload})
@@ -427,7 +429,7 @@ func TestOpenAPIWithoutPopups(t *testing.T) {
 		if asObject(methods)["get"] == nil || strings.Contains(path, "{") || path == "/debug/pprof/profile" {
 			continue
 		}
-		if status, _, _ := get(t, base+path+"?seconds=0.01", nil); status != http.StatusOK {
+		if status, _, _ := get(t, base+path+"?seconds=0.01&path=/orders", nil); status != http.StatusOK {
 			t.Errorf("%s: %d", path, status)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"spillway/internal/serve/queue"
+	"spillway/internal/serve/stream"
 )
 
 // Bounds of Traffic: the last five minutes by second and the last hour by ten seconds, 48 kB per route.
@@ -18,6 +19,7 @@ const (
 	trafficRoutes  = 150
 	recentSeconds  = 300
 	hourStep       = 10
+	rateSeconds    = 10 // of the rates of streams
 	hourSlots      = 3600 / hourStep
 )
 
@@ -68,6 +70,8 @@ type Traffic struct {
 	start  time.Time
 	last   int64 // the second of the last sample, from start
 	routes map[string]*routeTraffic
+	stored [rateSeconds + 1]map[string]uint64 // records of each stream, by the number of the sample
+	tick   int                                // the number of the next one
 }
 
 // NewTraffic returns an empty Traffic of the counters that read returns, with these upper bounds of all buckets but the last.
@@ -75,11 +79,36 @@ func NewTraffic(bounds []time.Duration, read func() []RouteCounts) *Traffic {
 	return &Traffic{bounds: bounds, read: read, start: time.Now(), routes: make(map[string]*routeTraffic)}
 }
 
-// Run takes the samples until ctx ends.
-func (t *Traffic) Run(ctx context.Context) {
+// Run takes the samples until ctx ends, of the streams too.
+func (t *Traffic) Run(ctx context.Context, streams func() []stream.Stats) {
 	for range queue.Ticks(ctx, time.Second) {
 		t.sample(time.Now())
+		t.sampleStreams(streams())
 	}
+}
+
+// sampleStreams keeps how many records the streams have stored.
+func (t *Traffic) sampleStreams(streams []stream.Stats) {
+	now := make(map[string]uint64)
+	for _, s := range streams {
+		now[s.Name] = s.Stored
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.stored[t.tick%len(t.stored)] = now
+	t.tick++
+}
+
+// rateOf returns how many records a stream has stored per second.
+func (t *Traffic) rateOf(name string) float64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	seconds := min(rateSeconds, t.tick-1)
+	if seconds < 1 {
+		return 0
+	}
+	before, now := t.stored[(t.tick-1-seconds)%len(t.stored)][name], t.stored[(t.tick-1)%len(t.stored)][name]
+	return float64(now-min(before, now)) / float64(seconds)
 }
 
 // sample adds what was counted since the last sample to the second of now.

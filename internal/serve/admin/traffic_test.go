@@ -7,7 +7,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"spillway/internal/serve/feed"
+	"spillway/internal/serve/query"
 	"spillway/internal/serve/spool"
+	"spillway/internal/serve/stream"
 )
 
 // counted are the counters of a public listener.
@@ -41,10 +44,9 @@ func sampled(c *counted) *Traffic {
 
 func allFigures() Figures {
 	return Figures{
-		Feeds:     []FeedFigures{{Feed: "/orders"}},
-		Streams:   []StreamFigures{{Stream: "/positions", Ack: "spool", Refused: map[string]uint64{"schema": 1}}},
+		Feeds: []feed.Stats{{Name: "/orders"}}, Queries: []query.Stats{{Name: "/order"}},
 		Databases: []DatabaseFigures{{Database: "sqlite:x"}},
-		Popups:    &PopupState{Store: "memory"}, Disk: &Disk{FreeBytes: 1, TotalBytes: 2},
+		Popups:    &PopupFigures{Store: "memory"}, Disk: &Disk{FreeBytes: 1, TotalBytes: 2},
 	}
 }
 
@@ -79,6 +81,26 @@ func TestTraffic(t *testing.T) {
 	traffic.sample(at(4201))
 	if r := traffic.Series(1, 1).Routes[0]; r.Requests[0] != 4 || r.Errors[0] != 0 {
 		t.Errorf("after a reload: %+v", r)
+	}
+}
+
+// The rate of a stream is that of the last ten seconds.
+func TestStreamRate(t *testing.T) {
+	traffic := countedRequests(0, 0).traffic()
+	for second := range 40 {
+		traffic.sampleStreams([]stream.Stats{{Name: "/positions", Stored: uint64(second * second)}})
+		want := 0.0
+		if over := min(second, rateSeconds); over > 0 {
+			before := second - over
+			want = float64(second*second-before*before) / float64(over)
+		}
+		if got := traffic.rateOf("/positions"); got != want || traffic.rateOf("/other") != 0 {
+			t.Errorf("second %d: %g, want %g", second, got, want)
+		}
+	}
+	traffic.sampleStreams([]stream.Stats{{Name: "/positions", Stored: 1}}) // another process has taken over
+	if got := traffic.rateOf("/positions"); got != 0 {
+		t.Errorf("a counter that begins again: %g", got)
 	}
 }
 

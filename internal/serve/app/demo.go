@@ -3,6 +3,7 @@ package app
 import (
 	"encoding/json"
 	"net"
+	"slices"
 
 	"spillway/internal/netstat"
 	"spillway/internal/serve/freight"
@@ -38,7 +39,10 @@ func onLoopback(listen string) bool {
 	return err == nil && netstat.IsLoopback(host)
 }
 
-// demoCosts returns the counters of this process.
+// demoPaths returns the paths of which the demo's page tells everybody.
+func demoPaths() []string { return []string{"/goodslist", "/positions", "/orders", "/popup"} }
+
+// demoCosts returns the counters of the page's parts in this process.
 func (a *app) demoCosts() []byte {
 	costs := struct {
 		Console string     `json:"console,omitempty"` // of an admin listener on this host
@@ -48,6 +52,9 @@ func (a *app) demoCosts() []byte {
 		costs.Console = "http://" + a.cfg.Admin.Listen + "/"
 	}
 	for _, s := range a.feedStats() {
+		if !slices.Contains(demoPaths(), s.Name) {
+			continue
+		}
 		statements := s.Refreshes + s.DatabasePages
 		costs.Parts = append(costs.Parts, demoPart{
 			Name: "list " + s.Name, Path: "GET " + s.Name, Answers: s.WindowPages + s.DatabasePages + s.Events,
@@ -55,9 +62,11 @@ func (a *app) demoCosts() []byte {
 		})
 	}
 	for _, s := range a.streamStats() {
-		costs.Parts = append(costs.Parts, demoPart{Name: "stream " + s.Name, Path: "POST " + s.Name, Answers: s.Stored, Statements: &s.Batches})
+		if slices.Contains(demoPaths(), s.Name) {
+			costs.Parts = append(costs.Parts, demoPart{Name: "stream " + s.Name, Path: "POST " + s.Name, Answers: s.Stored, Statements: &s.Batches})
+		}
 	}
-	if a.popups != nil {
+	if a.popups != nil && slices.Contains(demoPaths(), a.popups.cfg.Path) {
 		s := a.popups.popup.Stats()
 		costs.Parts = append(costs.Parts, demoPart{Name: "popup", Path: "GET " + a.popups.cfg.Path, Answers: s.Waits + s.Nones + s.Shows})
 	}

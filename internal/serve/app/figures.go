@@ -2,14 +2,12 @@ package app
 
 import (
 	"cmp"
-	"maps"
 	"os"
 	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"spillway/internal/serve/admin"
-	"spillway/internal/serve/stream"
 )
 
 // routeCounts returns the counters of the public listener.
@@ -33,46 +31,13 @@ func (a *app) about() admin.About {
 
 // figures returns what the admin listener shows of this process.
 func (a *app) figures() admin.Figures {
-	var f admin.Figures
-	for _, s := range a.feedStats() {
-		f.Feeds = append(f.Feeds, admin.FeedFigures{
-			Feed: s.Name, AgeSeconds: s.AgeSeconds, Windows: s.Windows, Rows: s.Rows, Waiting: s.Waiting, RefreshErrors: s.RefreshErrors,
-		})
-	}
-	acks := map[string]string{}
-	for _, ack := range a.streamAcks() {
-		acks[ack.Stream] = ack.Level
-	}
-	for _, s := range a.streamStats() {
-		f.Streams = append(f.Streams, streamFigures(s, acks[s.Name]))
-	}
-	f.Databases = a.stores.figures()
-	if p := a.popups; p != nil {
-		now := p.figures()
-		f.Popups = &admin.PopupState{
-			Store: p.cfg.Store, Serves: !now.Down, Durable: now.Durable, Waiting: now.Waiting, WaitingSeconds: now.WaitingAge,
-			ClockSkewSeconds: now.ClockSkew,
-		}
+	f := admin.Figures{Feeds: a.feedStats(), Queries: a.queryStats(), Databases: a.stores.figures()}
+	if a.popups != nil {
+		f.Popups = new(a.popups.figures())
 	}
 	var disk unix.Statfs_t
 	if err := unix.Statfs(a.cfg.Data, &disk); err == nil {
 		f.Disk = &admin.Disk{FreeBytes: disk.Bavail * uint64(disk.Bsize), TotalBytes: disk.Blocks * uint64(disk.Bsize)}
-	}
-	return f
-}
-
-func streamFigures(s stream.Stats, ack string) admin.StreamFigures {
-	f := admin.StreamFigures{
-		Stream: s.Name, Ack: ack, Stored: s.Stored, QueueRows: s.QueueRows, CommitSeconds: s.CommitMean.Seconds(),
-		Refused: map[string]uint64{
-			"schema": s.RefusedSchema, "database": s.RefusedDatabase, "unreadable": s.Unreadable, "too_large": s.TooLarge,
-			"key_reused": s.KeyReused, "failed": s.Failed,
-		},
-	}
-	maps.Copy(f.Refused, s.Overloaded)
-	maps.DeleteFunc(f.Refused, func(_ string, n uint64) bool { return n == 0 })
-	if s.Batches > 0 {
-		f.BatchRows = float64(s.BatchRows) / float64(s.Batches)
 	}
 	return f
 }
@@ -83,10 +48,7 @@ func (s *stores) figures() []admin.DatabaseFigures {
 	defer s.mu.Unlock()
 	var all []admin.DatabaseFigures
 	for _, st := range s.open {
-		now := st.Stats()
-		all = append(all, admin.DatabaseFigures{
-			Database: st.url.String(), InUse: now.InUse, Idle: now.Idle, Max: now.Max, Waiting: now.Waiting,
-		})
+		all = append(all, admin.DatabaseFigures{Database: st.url.String(), Stats: st.Stats()})
 	}
 	slices.SortFunc(all, func(a, b admin.DatabaseFigures) int { return cmp.Compare(a.Database, b.Database) })
 	return all

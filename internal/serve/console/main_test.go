@@ -28,11 +28,14 @@ import (
 	"spillway/internal/apptest"
 	"spillway/internal/database"
 	"spillway/internal/serve/admin"
+	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/popup"
+	"spillway/internal/serve/query"
 	"spillway/internal/serve/queue"
 	"spillway/internal/serve/spool"
 	"spillway/internal/serve/sqlite"
+	"spillway/internal/serve/stream"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -46,6 +49,7 @@ type site struct {
 	parts   atomic.Pointer[[]admin.Part]
 	spool   *spool.Spool
 	popups  *admin.Popups
+	rows    rows
 }
 
 // start starts a listener with campaigns and a spool.
@@ -65,11 +69,17 @@ func start(t *testing.T, tokens ...admin.Token) *site {
 		About: admin.About{Process: admin.Process{Host: "host-<7>", ID: 7}, Links: []admin.Link{{Name: "Grafana", URL: "https://grafana.example/d"}}},
 		Figures: func() admin.Figures {
 			return admin.Figures{
-				Feeds:   []admin.FeedFigures{{Feed: "/goodslist", AgeSeconds: 0.5}},
-				Streams: []admin.StreamFigures{{Stream: "/positions", Ack: "spool", Refused: map[string]uint64{"schema": 3}}},
-				Popups:  &admin.PopupState{Store: "memory", Serves: true}, Disk: &admin.Disk{FreeBytes: 1 << 30, TotalBytes: 1 << 31},
+				Feeds:   []feed.Stats{{Name: "/goodslist", AgeSeconds: 0.5, WindowPages: 3, DatabasePages: 1, Refreshes: 2, RefreshSeconds: 0.5}},
+				Queries: []query.Stats{{Name: "/order", Hits: 1, Misses: 2}},
+				Popups:  &admin.PopupFigures{Store: "memory"}, Disk: &admin.Disk{FreeBytes: 1 << 30, TotalBytes: 1 << 31},
 			}
 		},
+		Streams: func() []stream.Stats {
+			one := stream.Stats{Name: "/positions", RefusedSchema: 3}
+			one.Derive("spool")
+			return []stream.Stats{one}
+		},
+		Read: s.read,
 		Spools: map[string]*admin.Spool{"streams": {
 			Open:   func() *spool.Spool { return s.spool },
 			Do:     func(ctx context.Context, on *spool.Spool, o spool.Order) (spool.Done, error) { return on.Do(ctx, o) },
@@ -88,7 +98,7 @@ func start(t *testing.T, tokens ...admin.Token) *site {
 	s.base = "http://" + ln.Addr().String()
 	ctx, stop := context.WithCancel(context.Background())
 	var serving sync.WaitGroup
-	serving.Go(func() { traffic.Run(ctx) })
+	serving.Go(func() { traffic.Run(ctx, cfg.Streams) })
 	serving.Go(func() {
 		if err := server.Serve(ctx, ln); err != nil {
 			t.Error(err)

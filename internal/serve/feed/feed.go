@@ -128,6 +128,7 @@ type Feed struct {
 	livesOf   map[string]int // of them, those that each user opened: claims among the values, or an address
 
 	counters counters
+	pauses   Pauses
 }
 
 // Open returns a feed that reads from source. It does not use the database yet. The owner

@@ -45,6 +45,7 @@ type window struct {
 	asked   atomic.Int64             // Unix nanoseconds of about the last request
 	event   atomic.Pointer[Event]    // the last one; nil without listeners
 	charged atomic.Int64             // part of Feed.held
+	took    atomic.Int64             // nanoseconds of the last statement
 
 	_     [64]byte // hits changes with every request, what is above seldom
 	hits  atomic.Uint64
@@ -110,9 +111,17 @@ func (w *window) get(ctx context.Context, now time.Time) (*snapshot, error) {
 		now = time.Now()
 	}
 	if w.tooOld(s, now) {
-		return nil, ErrUnavailable
+		return nil, w.unavailable()
 	}
 	return s, nil
+}
+
+// unavailable returns why there are no rows that may be served.
+func (w *window) unavailable() error {
+	if w.feed.pauses.Has(w.name) {
+		return ErrPaused
+	}
+	return ErrUnavailable
 }
 
 // ask notes a request. Not every request writes, because all cores share the cache line.
@@ -204,7 +213,7 @@ func (w *window) served(out *outcome) (*snapshot, error) {
 	case errors.Is(out.err, param.ErrValue):
 		return nil, out.err
 	case s != nil:
-		return nil, ErrUnavailable
+		return nil, w.unavailable()
 	}
 	return nil, fmt.Errorf("%w: %w", ErrUnavailable, out.err)
 }
@@ -328,6 +337,10 @@ func (w *window) parkIfIdle(now time.Time) bool {
 // statement, without a wait for a connection.
 func (w *window) refresh(ctx context.Context) (took time.Duration, err error) {
 	f, start := w.feed, time.Now()
+	if f.pauses.Has(w.name) {
+		w.publish(nil, ErrPaused)
+		return 0, ErrPaused
+	}
 	ctx, cancel := context.WithTimeout(ctx, refreshMax)
 	defer cancel()
 	previous := w.current.Load()
@@ -350,6 +363,7 @@ func (w *window) refresh(ctx context.Context) (took time.Duration, err error) {
 		s, err = newSnapshot(rows, f.cfg.Window, f.cfg.Limit, f.fingerprint, f.cfg.CursorMax, f.cfg.Envelope, at, previous)
 	}
 	took = time.Since(start)
+	w.took.Store(int64(took))
 	f.counters.refreshed(took, err)
 	if s != nil {
 		w.charge(s.bytes)
@@ -390,7 +404,7 @@ func (w *window) publish(s *snapshot, err error) {
 func (w *window) logChange(err error) {
 	log := w.feed.cfg.Log.With("feed", w.feed.cfg.Name)
 	switch {
-	case w.current.Load() == nil && errors.Is(err, param.ErrValue):
+	case errors.Is(err, ErrPaused), w.current.Load() == nil && errors.Is(err, param.ErrValue):
 	case err != nil && w.failure == nil && w.ctx.Err() == nil:
 		log.Warn("window not refreshed; serving the last one", "error", err, "stale_max", w.feed.cfg.StaleMax)
 	case err == nil && w.failure != nil:

@@ -29,7 +29,9 @@ import (
 func (s *source) Check(ctx context.Context, window int) error {
 	var err error
 	if s.def.IsQuery() {
-		_, err = s.describe(ctx)
+		if _, err = s.describe(ctx); err == nil {
+			s.planQuery(ctx)
+		}
 		err = s.explainError(feed.Range{}, err)
 	} else if err = s.checkFeed(ctx, window); err == nil && len(s.uses) == 0 {
 		err = s.lookForNull(ctx, nil)
@@ -38,6 +40,26 @@ func (s *source) Check(ctx context.Context, window int) error {
 		return fmt.Errorf("check %s: %w", &s.def, err)
 	}
 	return nil
+}
+
+// planQuery keeps the plan of a query with made-up values, unless the server does not explain it.
+func (s *source) planQuery(ctx context.Context) {
+	values, err := s.bindParams(s.samples(-1, nil), nil, nil)
+	if err != nil {
+		return
+	}
+	_ = s.db.withSession(ctx, func(ctx context.Context, se *session) error {
+		rows, rewritten, err := se.explain(ctx, s.body, values)
+		if err != nil {
+			return err
+		}
+		plan, err := plans.ReadMySQL(rows, rewritten)
+		if err == nil {
+			plan.SQL = s.body
+			s.def.Plans.Add(plan, nil)
+		}
+		return err
+	})
 }
 
 func (s *source) checkFeed(ctx context.Context, window int) error {
@@ -65,6 +87,7 @@ func (s *source) checkFeed(ctx context.Context, window int) error {
 		s.nulls.Expect(nullable)
 		ck.check = plans.Check{
 			Key: o.key(s.def), Window: window, Tables: o.tables, Descending: se.Server.DescendingIndexes(), Judged: s.def.LogJudged(s.db.log),
+			Explained: s.def.Plans.Add,
 		}
 		return ck.checkTables(ctx, se, o)
 	})
@@ -191,6 +214,7 @@ func (ck *checker) judgeRange(ctx context.Context, r feed.Range, straight bool) 
 		if err != nil {
 			return err
 		}
+		plan.SQL = text
 		check := ck.check
 		check.Catalog = se.catalog(ctx)
 		reads, known := 0.0, false
@@ -199,8 +223,10 @@ func (ck *checker) judgeRange(ctx context.Context, r feed.Range, straight bool) 
 				return ck.feed.explainError(r, err)
 			}
 		}
-		if err = check.Judge(plan); known {
+		if known {
 			err = check.JudgeMeasured(plan, reads, ck.compared)
+		} else {
+			err = check.Judge(plan)
 		}
 		if errors.Is(err, plans.ErrCheapSort) {
 			ck.feed.db.log.Info("the plan sorts a table", "feed", ck.feed.def.Name, "reason", err)

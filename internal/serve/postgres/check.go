@@ -60,7 +60,10 @@ func (s *source) checkQuery(ctx context.Context, conn *pgconn.PgConn) error {
 		err = s.warnPolicies(ctx, conn, description.Fields)
 	}
 	if err == nil {
-		_, err = explain(ctx, conn, statement.sql, len(s.def.Params))
+		var plan *plans.Plan
+		if plan, err = explain(ctx, conn, statement.sql, len(s.def.Params)); err == nil {
+			s.def.Plans.Add(plan, nil)
+		}
 	}
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, classDataException) {
@@ -86,7 +89,7 @@ func (s *source) checkFeed(ctx context.Context, conn *pgconn.PgConn, window int)
 		return err
 	}
 	check := plans.Check{
-		Window: window, Judged: s.def.LogJudged(s.db.log),
+		Window: window, Judged: s.def.LogJudged(s.db.log), Explained: s.def.Plans.Add,
 		Catalog: plans.Catalog{Dialect: plans.Postgres, Query: func(sql string, args ...string) ([][]string, error) {
 			return texts(ctx, conn, sql, args...)
 		}},
@@ -218,5 +221,9 @@ func explain(ctx context.Context, conn *pgconn.PgConn, sql string, parameters in
 	if len(results) <= explained || len(results[explained].Rows) != 1 {
 		return nil, errors.New("EXPLAIN returned no document")
 	}
-	return plans.ReadPostgres(string(results[explained].Rows[0][0]))
+	plan, err := plans.ReadPostgres(string(results[explained].Rows[0][0]))
+	if err == nil {
+		plan.SQL = sql
+	}
+	return plan, err
 }

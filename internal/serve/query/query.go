@@ -86,7 +86,8 @@ type Answer struct {
 
 	Forms compress.Forms // the response's body compressed
 
-	from    From // origin in this process
+	from    From          // origin in this process
+	took    time.Duration // of the statement; 0: another replica has run it
 	renewal renewal
 }
 
@@ -103,6 +104,7 @@ type Query struct {
 	renewalLog LogLimit
 	sharedLog  LogLimit
 	counters   counters
+	pauses     feed.Pauses
 }
 
 // Open returns a query that runs on source. It does not use the database yet. The owner must
@@ -189,6 +191,9 @@ func (q *Query) share(ctx context.Context, name string, args []string) (*Answer,
 				return a, nil
 			}
 		}
+		if q.pauses.Has(name) {
+			return nil, feed.ErrPaused
+		}
 		a, err := q.fetch(ctx, name, args)
 		if err == nil && q.cache != nil {
 			q.cache.put(name, a)
@@ -220,7 +225,9 @@ func (q *Query) execute(ctx context.Context, args []string) (*Answer, error) {
 	if !rows.ReadAt.IsZero() {
 		readAt = rows.ReadAt
 	}
-	return newAnswer(rows.Data, rows.Len(), readAt, end, FromDatabase), nil
+	a := newAnswer(rows.Data, rows.Len(), readAt, end, FromDatabase)
+	a.took = end.Sub(begin)
+	return a, nil
 }
 
 // newAnswer returns an answer with so many rows in data.
