@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"spillway/internal/serve/audit"
 	"spillway/internal/serve/queue"
 )
 
@@ -33,9 +34,9 @@ type CampaignTables interface {
 	// Campaigns returns all campaigns, archived ones too, and their version.
 	Campaigns(context.Context) (version int64, all []StoredCampaign, err error)
 	// SaveCampaign stores a campaign that was checked among those of version checked. An
-	// id of 0 is a new campaign. by is the name of who changes it, for the history; "": not
-	// known. Errors wrap ErrChanged, ErrOutdated or ErrNoCampaign.
-	SaveCampaign(ctx context.Context, c StoredCampaign, checked int64, by string) (StoredCampaign, error)
+	// id of 0 is a new campaign. by is who changes it, for the history. Errors wrap ErrChanged,
+	// ErrOutdated or ErrNoCampaign.
+	SaveCampaign(ctx context.Context, c StoredCampaign, checked int64, by audit.Author) (StoredCampaign, error)
 }
 
 const (
@@ -164,10 +165,10 @@ func (c *Campaigns) Read(ctx context.Context) ([]StoredCampaign, map[CampaignID]
 // savesMax is how often a campaign is checked again after ErrOutdated.
 const savesMax = 20
 
-// Save checks a campaign against all others, stores it and puts it in force here. by is the
-// name of who changes it, "" if it is not known. Errors wrap ErrCampaign, or are those of
+// Save checks a campaign against all others, stores it and puts it in force here. by is
+// who changes it. Errors wrap ErrCampaign, or are those of
 // CampaignTables.SaveCampaign.
-func (c *Campaigns) Save(ctx context.Context, changed StoredCampaign, by string) (StoredCampaign, error) {
+func (c *Campaigns) Save(ctx context.Context, changed StoredCampaign, by audit.Author) (StoredCampaign, error) {
 	c.saving.Lock()
 	defer c.saving.Unlock()
 	saved, err := c.store(ctx, changed, by)
@@ -185,7 +186,7 @@ func (c *Campaigns) Save(ctx context.Context, changed StoredCampaign, by string)
 }
 
 // store checks a campaign against all others and stores it, if they are unchanged.
-func (c *Campaigns) store(ctx context.Context, changed StoredCampaign, by string) (StoredCampaign, error) {
+func (c *Campaigns) store(ctx context.Context, changed StoredCampaign, by audit.Author) (StoredCampaign, error) {
 	version, all, err := c.tables.Campaigns(ctx)
 	if err != nil {
 		return changed, err
@@ -248,7 +249,7 @@ func (c *Campaigns) SaveFirst(ctx context.Context, campaigns []Campaign) error {
 		if err := c.check(nil, campaign); err != nil {
 			return fmt.Errorf("campaign %q: %w", campaign.Name, err)
 		}
-		saved, err := c.tables.SaveCampaign(ctx, StoredCampaign{Campaign: campaign}, version, "")
+		saved, err := c.tables.SaveCampaign(ctx, StoredCampaign{Campaign: campaign}, version, audit.Author{})
 		if err != nil {
 			return err
 		}
