@@ -17,6 +17,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"spillway/internal/serve/audit"
 )
 
 // The limits of the listener.
@@ -43,9 +45,13 @@ type Config struct {
 	Traffic  *Traffic             // the requests of the last hour
 	About    About
 	Figures  func() Figures // all but Process, Links, Routes and Spools
+	Changes  audit.Log      // who changed what
 
 	// Pages returns the pages for browsers, at / and below PagesPath. They check who asks; Host is checked before.
 	Pages func(*Access) http.Handler
+
+	// Configuration returns the configuration in force, and what the file would change. It is called concurrently.
+	Configuration func() Configuration
 
 	// Reload applies the configuration file, or returns an error and changes nothing. It is
 	// called concurrently.

@@ -41,6 +41,7 @@ func TestOpenAPI(t *testing.T) {
 	w.send("", "GET", "/figures/traffic", "/figures/traffic?step_seconds=1", "")
 	w.campaigns(c)
 	w.spools(t)
+	w.changes(t, c)
 	w.busy(t)
 
 	statuses, fields := d.Promises()

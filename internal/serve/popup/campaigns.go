@@ -95,10 +95,7 @@ func (c *Campaigns) Reload(ctx context.Context) error {
 	}
 	campaigns := make([]Campaign, len(all))
 	for i := range all {
-		one := all[i].Campaign
-		one.RepeatAfter = cmp.Or(one.RepeatAfter, c.unset.RepeatAfter)
-		one.QuietClick, one.QuietDismiss = cmp.Or(one.QuietClick, c.unset.Quiet), cmp.Or(one.QuietDismiss, c.unset.Quiet)
-		campaigns[i] = one
+		campaigns[i] = c.complete(all[i].Campaign)
 	}
 	set, invalid := UsableSet(c.popup.Set().Schema(), campaigns)
 	if err := c.popup.Replace(set); err != nil {
@@ -117,6 +114,40 @@ func (c *Campaigns) Reload(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// complete returns a campaign with the times that it has not set.
+func (c *Campaigns) complete(one Campaign) Campaign {
+	one.RepeatAfter = cmp.Or(one.RepeatAfter, c.unset.RepeatAfter)
+	one.QuietClick, one.QuietDismiss = cmp.Or(one.QuietClick, c.unset.Quiet), cmp.Or(one.QuietDismiss, c.unset.Quiet)
+	return one
+}
+
+// ExplainActive returns why a user would or would not get a campaign if it were active, saved or not. A new one gets the next id.
+// Errors are those of Popup.Explain, or of the database.
+func (c *Campaigns) ExplainActive(ctx context.Context, campaign Campaign, user string, a *Attributes, now time.Time) (e Explanation,
+	err error,
+) {
+	_, all, err := c.tables.Campaigns(ctx)
+	if err != nil {
+		return e, err
+	}
+	var others []Campaign
+	free := CampaignID(1)
+	for i := range all {
+		if free = max(free, all[i].ID+1); all[i].ID != campaign.ID {
+			others = append(others, c.complete(all[i].Campaign))
+		}
+	}
+	campaign.ID, campaign.Status = cmp.Or(campaign.ID, free), Active
+	set, _ := UsableSet(c.popup.Set().Schema(), append(others, c.complete(campaign)))
+	explained, _, err := c.popup.explain(ctx, set, Key{User: user, Placement: campaign.Placement}, a, now)
+	for _, e = range explained {
+		if e.Campaign == campaign.ID {
+			break
+		}
+	}
+	return e, err
 }
 
 // Run reloads campaigns and lists when their version changes, until ctx ends.

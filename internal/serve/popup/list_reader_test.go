@@ -95,7 +95,7 @@ func (l *listTables) DeleteList(_ context.Context, name string, _ audit.Author) 
 
 func (l *listTables) set(name string, users ...string) { l.replace(name, hashesOf(users...)) }
 
-func (l *listTables) replace(name string, hashes []uint64, _ audit.Author) {
+func (l *listTables) replace(name string, hashes []uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.version++

@@ -12,7 +12,9 @@ import (
 )
 
 // addHistory adds an entry of the history: of campaign 0 under any number, of another one under its version.
-func (t *Tables) addHistory(ctx context.Context, s tables.Session, id popup.CampaignID, version int64, by audit.Author, content string) error {
+func (t *Tables) addHistory(ctx context.Context, s tables.Session, id popup.CampaignID, version int64, by audit.Author,
+	content string,
+) error {
 	_, err := s.Exec(ctx, "INSERT INTO popup_history (campaign_id, version, at, who, address, request, content) VALUES (?, ?, "+t.dialect.Now+
 		", ?, ?, ?, ?)", int64(id), version, by.By, by.Address, by.Request, content)
 	return err
