@@ -51,17 +51,10 @@ type changeWriter struct {
 	failed  bool
 }
 
-// noteChange adds a detail to the record of a change, for the handler of a recorded route.
-func noteChange(w http.ResponseWriter, detail string) {
+// noteChange adds a detail to the record of a change, or with same says that there is none, for the handler of a recorded route.
+func noteChange(w http.ResponseWriter, detail string, same bool) {
 	if c, ok := w.(*changeWriter); ok {
-		c.change.Detail = detail
-	}
-}
-
-// noteNoChange says that a request changes nothing, although its route does.
-func noteNoChange(w http.ResponseWriter) {
-	if c, ok := w.(*changeWriter); ok {
-		c.same = true
+		c.change.Detail, c.same = detail, same
 	}
 }
 
@@ -102,23 +95,14 @@ func (c *changeWriter) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 const (
 	changesMax   = 500    // of one answer
 	changesUsual = 100    // without a limit
-	changesRead  = 10_000 // at most, for those that a filter selects
+	changesRead  = 10_000 // in which a filter selects
 )
 
 // showChanges answers who changed what, the newest first.
 func (s *Server) showChanges(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
-	now := time.Now()
-	from, before, limit, flaws := now.Add(-audit.Kept), now.Add(time.Hour), changesUsual, []flaw(nil) // a database's clock may be ahead
-	for name, at := range map[string]*time.Time{"since": &from, "until": &before} {
-		if text := query.Get(name); text != "" {
-			t, err := time.Parse(time.RFC3339Nano, text)
-			if err != nil || t.UTC().Year() < 1970 || t.UTC().Year() > 2150 {
-				flaws = append(flaws, flaw{Field: name, Message: name + " must be a time such as 2026-12-01T12:00:00Z"})
-			}
-			*at = t
-		}
-	}
+	filter, flaws := readFilter(r)
+	limit := changesUsual
 	if text := query.Get("limit"); text != "" {
 		var err error
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > changesMax {
@@ -129,33 +113,35 @@ func (s *Server) showChanges(w http.ResponseWriter, r *http.Request) {
 		writeFlaws(w, http.StatusBadRequest, flaws...)
 		return
 	}
-	if oldest := now.Add(-audit.Kept); from.Before(oldest) {
-		from = oldest
+	from, before := time.Now().Add(-audit.Kept), time.Now().Add(time.Hour) // a database's clock may be ahead
+	if filter.Since.After(from) {
+		from = filter.Since
+	}
+	if !filter.Until.IsZero() && filter.Until.Before(before) {
+		before = filter.Until
 	}
 	answer := struct {
 		Changes []audit.Change `json:"changes"`
 		Next    *time.Time     `json:"next,omitempty"` // until, for the changes before these
 	}{Changes: []audit.Change{}}
-	by, text := query.Get("by"), strings.ToLower(query.Get("text"))
-	for seen := 0; len(answer.Changes) < limit; {
-		page, err := s.cfg.Changes.Changes(r.Context(), from, before, changesMax)
-		if err != nil {
-			writeDown(w, err)
-			return
+	by, text, read := query.Get("by"), strings.ToLower(query.Get("text")), limit
+	if by+text != "" {
+		read = changesRead
+	}
+	all, err := []audit.Change(nil), error(nil)
+	if from.Before(before) {
+		all, err = s.cfg.Changes.Changes(r.Context(), from, before, read)
+	}
+	if err != nil {
+		writeDown(w, err)
+		return
+	}
+	for i, c := range all {
+		if words := c.Request + " " + c.Detail + " " + c.Address; (by == "" || by == c.By) && strings.Contains(strings.ToLower(words), text) {
+			answer.Changes = append(answer.Changes, c)
 		}
-		for _, c := range page {
-			before = c.At
-			words := strings.ToLower(c.Request + " " + c.Detail + " " + c.Address)
-			if len(answer.Changes) < limit && (by == "" || by == c.By) && strings.Contains(words, text) {
-				if answer.Changes = append(answer.Changes, c); len(answer.Changes) == limit {
-					break
-				}
-			}
-		}
-		if seen += len(page); len(page) < changesMax && len(answer.Changes) < limit {
-			break
-		}
-		if answer.Next = &before; seen >= changesRead {
+		if len(answer.Changes) == limit || i == read-1 {
+			answer.Next = &c.At
 			break
 		}
 	}

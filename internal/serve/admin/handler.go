@@ -131,7 +131,7 @@ func (s *Server) reload(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, http.StatusConflict, err.Error())
 		return
 	}
-	noteChange(w, strings.Join(names, ", "))
+	noteChange(w, strings.Join(names, ", "), false)
 	w.WriteHeader(http.StatusNoContent)
 }
 

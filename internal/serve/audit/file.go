@@ -15,37 +15,31 @@ import (
 )
 
 // FileBytesMax bounds a File. Beyond, the older half of its changes is deleted.
-const FileBytesMax = 8 << 20
+const FileBytesMax = 2 << 20
 
-// File is a Store in a file of JSON lines, the oldest first. One process writes it. It is created with the first change.
+// File is a Store in a file of JSON lines, the oldest first, which each change replaces. One process writes it.
 type File struct {
 	path string
-	most int64
+	most int
 
 	mu sync.Mutex // one change at a time
 }
 
-// NewFile returns a File, which nothing has opened yet.
+// NewFile returns a File, which the first change creates.
 func NewFile(path string) *File { return &File{path: path, most: FileBytesMax} }
 
-// AddChange implements Store. After an error the file is as it was. A line that a crash has cut off is no change.
+// AddChange implements Store. After an error the file is as it was.
 func (f *File) AddChange(_ context.Context, c Change) error {
-	line, err := json.Marshal(c)
-	if err != nil {
-		return fmt.Errorf("encode a change: %w", err)
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	text, err := os.ReadFile(f.path)
-	isNew := errors.Is(err, fs.ErrNotExist)
-	if err != nil && !isNew {
-		return fmt.Errorf("record a change: %w", err)
+	text, err := f.read()
+	if err == nil {
+		var line []byte
+		line, err = json.Marshal(c)
+		text = append(append(f.kept(text, c.At), line...), '\n')
 	}
-	line = append(line, '\n')
-	if kept := f.current(text, c.At); isNew || len(kept) < len(text) {
-		err = f.replace(append(kept, line...))
-	} else {
-		err = f.append(line, int64(len(text)))
+	if err == nil {
+		err = f.replace(text)
 	}
 	if err != nil {
 		return fmt.Errorf("record a change: %w", err)
@@ -53,37 +47,28 @@ func (f *File) AddChange(_ context.Context, c Change) error {
 	return nil
 }
 
-// current returns the lines that are kept: whole ones, of changes that are not too old, and not too many.
-func (f *File) current(text []byte, now time.Time) []byte {
-	text = text[:bytes.LastIndexByte(text, '\n')+1]
-	if int64(len(text)) > f.most {
-		half := text[len(text)/2:]
-		text = half[bytes.IndexByte(half, '\n')+1:]
+func (f *File) read() ([]byte, error) {
+	text, err := os.ReadFile(f.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
 	}
-	for len(text) > 0 {
-		end := bytes.IndexByte(text, '\n') + 1
-		var first Change
-		if json.Unmarshal(text[:end], &first) == nil && now.Sub(first.At) < Kept {
-			break
-		}
-		text = text[end:]
-	}
-	return slices.Clip(text)
+	return text, err
 }
 
-// append adds a line to a file of some size.
-func (f *File) append(line []byte, size int64) error {
-	file, err := os.OpenFile(f.path, os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return err
+// kept returns the lines of changes that are not too old, and not too many.
+func (f *File) kept(text []byte, now time.Time) []byte {
+	if len(text) > f.most {
+		text = text[len(text)/2:]
+		text = text[bytes.IndexByte(text, '\n')+1:]
 	}
-	if _, err = file.Write(line); err == nil {
-		err = file.Sync()
+	for line := range bytes.Lines(text) {
+		var first Change
+		if json.Unmarshal(line, &first) == nil && now.Sub(first.At) < Kept {
+			break
+		}
+		text = text[len(line):]
 	}
-	if err != nil {
-		err = errors.Join(err, file.Truncate(size))
-	}
-	return errors.Join(err, file.Close())
+	return text
 }
 
 // replace writes the whole file. A crash leaves the old one or the new one.
@@ -111,10 +96,8 @@ func (f *File) replace(text []byte) error {
 
 // Changes implements Store.
 func (f *File) Changes(_ context.Context, from, before time.Time, limit int) ([]Change, error) {
-	f.mu.Lock()
-	text, err := os.ReadFile(f.path)
-	f.mu.Unlock()
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	text, err := f.read()
+	if err != nil {
 		return nil, fmt.Errorf("read the changes: %w", err)
 	}
 	var all []Change
