@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"spillway/internal/serve/audit"
 	"spillway/internal/serve/stream"
 )
 
@@ -47,9 +48,13 @@ type Config struct {
 	Figures  func() Figures // all but Process, Links, Routes, Streams and Spools
 	Streams  func() []stream.Stats
 	Read     func(path string) *Read // a feed or a query; nil: there is none of the path
+	Changes  audit.Log               // who changed what
 
 	// Pages returns the pages for browsers, at / and below PagesPath. They check who asks; Host is checked before.
 	Pages func(*Access) http.Handler
+
+	// Configuration returns the configuration in force, and what the file would change. It is called concurrently.
+	Configuration func() Configuration
 
 	// Reload applies the configuration file, or returns an error and changes nothing. It is
 	// called concurrently.

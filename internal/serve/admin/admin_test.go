@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
+	"spillway/internal/serve/audit"
 	"spillway/internal/serve/stream"
 )
 
@@ -460,7 +462,42 @@ func newServer(cfg Config) *Server {
 	if cfg.Reload == nil {
 		cfg.Reload = func(context.Context) error { return nil }
 	}
+	if cfg.Changes == nil {
+		cfg.Changes = audit.Log{new(keptChanges)}
+	}
+	if cfg.Configuration == nil {
+		cfg.Configuration = func() Configuration {
+			return Configuration{"a.yaml", "listen: 127.0.0.1:1", []SettingChange{{"listen", true, "127.0.0.1:1", "127.0.0.1:2"}}, ""}
+		}
+	}
 	return New(cfg)
+}
+
+// keptChanges keeps changes in memory, or fails.
+type keptChanges struct {
+	mu  sync.Mutex
+	all []audit.Change
+	err error
+}
+
+func (k *keptChanges) AddChange(_ context.Context, c audit.Change) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.err == nil {
+		k.all = append(k.all, c)
+	}
+	return k.err
+}
+
+func (k *keptChanges) Changes(_ context.Context, from, before time.Time, limit int) (all []audit.Change, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, c := range slices.Backward(k.all) {
+		if !c.At.Before(from) && c.At.Before(before) && len(all) < limit {
+			all = append(all, c)
+		}
+	}
+	return all, k.err
 }
 
 // start serves cfg on a free loopback port until the test ends, and returns its base URL.

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"spillway/internal/apptest"
+	"spillway/internal/serve/audit"
 	"spillway/internal/serve/popup"
 	"spillway/internal/serve/spool"
 )
@@ -41,6 +42,7 @@ func TestOpenAPI(t *testing.T) {
 	w.campaigns(c)
 	w.spools(t)
 	w.reads()
+	w.changes(t, c)
 	w.busy(t)
 
 	statuses, fields := d.Promises()
@@ -136,7 +138,7 @@ func (d downTables) Campaigns(context.Context) (int64, []popup.StoredCampaign, e
 	return 0, nil, d.err
 }
 
-func (d downTables) SaveCampaign(_ context.Context, c popup.StoredCampaign, _ int64, _ string) (popup.StoredCampaign, error) {
+func (d downTables) SaveCampaign(_ context.Context, c popup.StoredCampaign, _ int64, _ audit.Author) (popup.StoredCampaign, error) {
 	return c, d.err
 }
 
@@ -146,11 +148,11 @@ func (d downTables) ListUsers(context.Context, string) (popup.ListVersion, []uin
 	return popup.ListVersion{}, nil, d.err
 }
 
-func (d downTables) ReplaceList(context.Context, string, []uint64) (popup.ListVersion, error) {
+func (d downTables) ReplaceList(context.Context, string, []uint64, audit.Author) (popup.ListVersion, error) {
 	return popup.ListVersion{}, d.err
 }
 
-func (d downTables) DeleteList(context.Context, string) error { return d.err }
+func (d downTables) DeleteList(context.Context, string, audit.Author) error { return d.err }
 
 func (d downTables) Hours(context.Context, popup.CampaignID, time.Time, time.Time) ([]popup.Hour, error) {
 	return nil, d.err
@@ -317,7 +319,7 @@ func decodeInto(text []byte, to any) error { return json.Unmarshal(text, to) }
 func (w *walk) shown(c *campaignAPI) {
 	w.t.Helper()
 	gone := popup.StoredCampaign{Campaign: popup.Campaign{Name: "gone", Placement: "gone", Payload: []byte("1"), Status: popup.Paused, Rollout: 100}}
-	saved, err := c.tables.SaveCampaign(w.t.Context(), gone, w.latest(c), "")
+	saved, err := c.tables.SaveCampaign(w.t.Context(), gone, w.latest(c), audit.Author{})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -361,7 +363,7 @@ func (w *walk) shown(c *campaignAPI) {
 	}
 	// A campaign whose attribute is gone has a problem.
 	bad := popup.StoredCampaign{Campaign: popup.Campaign{Name: "bad", Placement: "home", Payload: []byte("1"), Status: popup.Active, Rollout: 100, Target: "gone"}}
-	if _, err := c.tables.SaveCampaign(w.t.Context(), bad, w.latest(c), ""); err != nil {
+	if _, err := c.tables.SaveCampaign(w.t.Context(), bad, w.latest(c), audit.Author{}); err != nil {
 		w.t.Fatal(err)
 	}
 	if err := c.config.Popups.Campaigns.Reload(w.t.Context()); err != nil {

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -175,6 +176,8 @@ func (s *Server) orderSpool(work spool.Work) http.HandlerFunc {
 		o.Work = work
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // it takes as long as it takes
 		done, err := of.Do(r.Context(), open, *o)
+		noteChange(w, fmt.Sprintf("%s: %d dead letters, %d records that wait", cmp.Or(o.Stream, "all streams"), done.Letters, done.Records),
+			o.DryRun)
 		switch {
 		case errors.Is(err, spool.ErrOrder):
 			writeProblem(w, http.StatusConflict, err.Error())

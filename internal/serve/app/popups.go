@@ -19,6 +19,7 @@ import (
 	"spillway/internal/database"
 	"spillway/internal/exit"
 	"spillway/internal/serve/admin"
+	"spillway/internal/serve/audit"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/freight"
@@ -38,6 +39,7 @@ type popupTables interface {
 	redis.PopupTable
 	popup.EventDeleter
 	admin.ReportTables
+	audit.Store
 	EnsureTables(context.Context) error
 	Lock(ctx context.Context, holder string) (*popup.Lock, error)
 	Counts(context.Context) (map[popup.CampaignID]popup.Counts, error)

@@ -92,6 +92,7 @@ func (c *Console) routes() *http.ServeMux {
 	} {
 		mux.HandleFunc(path, c.closed(handle))
 	}
+	c.addRecords(mux)
 	if c.cfg.Popups {
 		c.addCampaigns(mux)
 	}

@@ -28,6 +28,7 @@ import (
 	"spillway/internal/apptest"
 	"spillway/internal/database"
 	"spillway/internal/serve/admin"
+	"spillway/internal/serve/audit"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/popup"
@@ -49,6 +50,8 @@ type site struct {
 	parts   atomic.Pointer[[]admin.Part]
 	spool   *spool.Spool
 	popups  *admin.Popups
+	changes *audit.File
+	pending atomic.Pointer[admin.Configuration]
 	rows    rows
 }
 
@@ -58,6 +61,8 @@ func start(t *testing.T, tokens ...admin.Token) *site {
 	s := &site{t: t}
 	s.parts.Store(&[]admin.Part{})
 	s.popups = openPopups(t)
+	s.changes = audit.NewFile(filepath.Join(t.TempDir(), "changes"))
+	s.pending.Store(&admin.Configuration{File: "/etc/<b>spillway.yaml", Effective: "listen: <b>"})
 	s.spool = openSpool(t)
 	log := slog.New(slog.DiscardHandler)
 	traffic := admin.NewTraffic([]time.Duration{time.Millisecond}, func() []admin.RouteCounts {
@@ -66,6 +71,7 @@ func start(t *testing.T, tokens ...admin.Token) *site {
 	cfg := admin.Config{
 		Listen: "127.0.0.1:0", Tokens: tokens, Log: log, Registry: prometheus.NewRegistry(), Ready: func() []admin.Part { return *s.parts.Load() },
 		Acks: func() []admin.StreamAck { return nil }, Reload: func(context.Context) error { return nil }, Traffic: traffic, Popups: s.popups,
+		Changes: audit.Log{s.popups.Reports.(audit.Store), s.changes}, Configuration: func() admin.Configuration { return *s.pending.Load() },
 		About: admin.About{Process: admin.Process{Host: "host-<7>", ID: 7}, Links: []admin.Link{{Name: "Grafana", URL: "https://grafana.example/d"}}},
 		Figures: func() admin.Figures {
 			return admin.Figures{
@@ -158,6 +164,7 @@ func openPopups(t *testing.T) *admin.Popups {
 	return &admin.Popups{
 		Popup: p, Campaigns: popup.NewCampaigns(tables, tables, p, popup.Defaults{}, log), Counts: tables.Counts, Reports: tables,
 		Placements: []string{"home", "checkout"}, User: param.Integer, Attributes: attributes,
+		Forget: func(_ context.Context, user string) (admin.Forgotten, error) { return admin.Forgotten{User: user}, nil },
 	}
 }
 

@@ -167,12 +167,15 @@ func TestRoles(t *testing.T) {
 	s.follow(s.post("/console/campaigns/new", campaignValues("Spring")))
 	all := url.Values{"which": {"all"}}
 	s.want(s.post("/console/spools/streams/discard", all), http.StatusForbidden, "requires a token with the role admin", "<!DOCTYPE html>")
+	for _, path := range []string{"/console/reload", "/console/users/forget"} {
+		s.want(s.post(path, url.Values{"user": {"7"}, "confirm": {"7"}}), http.StatusForbidden, "requires a token with the role admin", "<!DOCTYPE html>")
+	}
 	s.logIn(tokenOfRead)
 	version := url.Values{"version": {"1"}, "confirm": {"archive"}, "list": {"archive"}, "restore": {"1"}, "placement": {"home"}, "direction": {"down"}}
 	for _, path := range []string{
 		"/console/campaigns/new", "/console/campaigns/1", "/console/campaigns/1/pause", "/console/campaigns/1/resume", "/console/campaigns/1/archive",
 		"/console/campaigns/1/restore", "/console/lists/delete", "/console/spools/streams/retry", "/console/spools/streams/discard",
-		"/console/reads/pause", "/console/reads/resume", "/console/reads/drop",
+		"/console/users/test", "/console/users/forget", "/console/reload", "/console/reads/pause", "/console/reads/resume", "/console/reads/drop",
 	} {
 		form := campaignValues("Other")
 		for name, value := range version {
@@ -181,13 +184,17 @@ func TestRoles(t *testing.T) {
 		form.Set("which", "all")
 		form.Set("path", "/goodslist")
 		form.Set("arguments", "{}")
+		form.Set("campaign", "1")
 		s.want(s.post(path, form), http.StatusForbidden, "role", "<!DOCTYPE html>")
 	}
 	s.want(s.upload("vip", "1\n"), http.StatusForbidden, "role")
 	s.want(s.get("/console/campaigns/new"), http.StatusForbidden, "role")
-	for _, path := range []string{"/", "/console/streams", "/console/spools/streams/dead", "/console/campaigns", "/console/campaigns/1", "/console/lists", "/console/reads/one?path=/goodslist"} {
+	for _, path := range []string{
+		"/", "/console/streams", "/console/spools/streams/dead", "/console/campaigns",
+		"/console/campaigns/1", "/console/lists", "/console/reads/one?path=/goodslist", "/console/users?user=7", "/console/configuration", "/console/changes",
+	} {
 		a := s.get(path)
-		if s.want(a, http.StatusOK); regexp.MustCompile(`formaction|/move"|New campaign|>Save<|>Upload<`).MatchString(a.body) {
+		if s.want(a, http.StatusOK); regexp.MustCompile(`formaction|/move"|New campaign|>Save<|>Upload<|Test on this user|>Reload<|>Forget<`).MatchString(a.body) {
 			t.Errorf("%s offers what the role does not permit", path)
 		}
 	}

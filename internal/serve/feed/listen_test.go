@@ -216,8 +216,18 @@ func TestListenersOfOneAddress(t *testing.T) {
 			city, address string
 			refused       bool
 		}{
-			{"a", "one", false}, {"b", "one", false}, {"c", "one", true}, {"c", "two", false}, {"c", "one", false},
-			{"d", "two", false}, {"e", "two", true}, {"e", "", false}, {"f", "", false}, {"g", "", false}, {"h", "", false}, {"i", "three", true},
+			{"a", "one", false},
+			{"b", "one", false},
+			{"c", "one", true},
+			{"c", "two", false},
+			{"c", "one", false},
+			{"d", "two", false},
+			{"e", "two", true},
+			{"e", "", false},
+			{"f", "", false},
+			{"g", "", false},
+			{"h", "", false},
+			{"i", "three", true},
 		} {
 			l, err := f.Listen(t.Context(), time.Now(), []string{c.city}, c.address)
 			if (err != nil) != c.refused || err != nil && !errors.Is(err, ErrLive) {

@@ -74,7 +74,7 @@ func TestDropAndValues(t *testing.T) {
 		if values, _ = f.Values("c", 9); len(values) != 1 || !values[0].Paused || values[0].AgeSeconds != nil || values[0].Arguments["on"][0] != "true" {
 			t.Errorf("%+v", values)
 		}
-		listener, err := f.Listen(t.Context(), time.Now(), args)
+		listener, err := f.Listen(t.Context(), time.Now(), args, "")
 		if err != nil {
 			t.Fatal(err)
 		}

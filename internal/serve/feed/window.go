@@ -57,7 +57,7 @@ type window struct {
 	mu        sync.Mutex // guards what follows
 	waiting   int        // requests
 	listeners int
-	opener    string // user of the first of the listeners
+	opener    string   // user of the first of the listeners
 	gone      bool     // no more requests may wait
 	outcome   *outcome // of the current or next refresh
 	failure   error    // of the last refresh; nil after a success

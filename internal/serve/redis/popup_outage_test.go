@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"spillway/internal/apptest"
+	"spillway/internal/serve/audit"
 	"spillway/internal/serve/popup"
 	"spillway/internal/serve/redis"
 )
@@ -240,7 +241,7 @@ func (d *campaignTable) Campaigns(context.Context) (int64, []popup.StoredCampaig
 	return d.version, d.all, nil
 }
 
-func (d *campaignTable) SaveCampaign(_ context.Context, c popup.StoredCampaign, _ int64, _ string) (popup.StoredCampaign, error) {
+func (d *campaignTable) SaveCampaign(_ context.Context, c popup.StoredCampaign, _ int64, _ audit.Author) (popup.StoredCampaign, error) {
 	return c, nil
 }
 
