@@ -41,7 +41,7 @@ func TestPopupLists(t *testing.T) {
 	if body := popupList(t, first, "vip", "7\n\nx\n", 422); !strings.Contains(body, `"line":3`) {
 		t.Errorf("a wrong id: %s", body)
 	}
-	if body := popupList(t, first, "vip", "007\r\n8\n", 200); body != `{"name":"vip","version":1,"users":2}`+"\n" {
+	if body := popupList(t, first, "vip", "007\r\n8\n", 200); !strings.HasPrefix(body, `{"name":"vip","version":1,"users":2,"replaced_at":"20`) {
 		t.Errorf("%s", body)
 	}
 	apptest.SendCampaign(t, first, "POST", "/popups/campaigns", campaign, 201)

@@ -170,9 +170,7 @@ func TestPopupRefusedWrites(t *testing.T) {
 		t.Errorf("afterwards: %+v", answer)
 	}
 	for _, line := range []string{"Redis does not write popup states\" error=", "Redis writes popup states again"} {
-		if n := strings.Count(log.String(), line); n != 1 {
-			t.Errorf("%d lines %s in the log:\n%s", n, line, log.String())
-		}
+		apptest.Await(t, "one line in the log: "+line, func() bool { return strings.Count(log.String(), line) == 1 })
 	}
 }
 
