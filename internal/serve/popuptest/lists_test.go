@@ -58,7 +58,7 @@ func TestPopupLists(t *testing.T) {
 		t.Errorf("%v users", n)
 	}
 	apptest.SendCampaign(t, second, "DELETE", "/popups/lists/vip", "", 409)
-	if text := string(popupGet(t, second, "/popups/lists")); !strings.Contains(text, `{"name":"vip","version":3,"users":1}`) {
+	if text := string(popupGet(t, second, "/popups/lists")); !strings.Contains(text, `{"name":"vip","version":3,"users":1,`) {
 		t.Errorf("%s", text)
 	}
 	apptest.SendCampaign(t, first, "POST", "/popups/campaigns", `{"name":"member","placement":"checkout","payload":1,"status":"active","target":"in_list(\"member\")"}`, 201)
