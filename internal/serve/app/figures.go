@@ -24,7 +24,7 @@ func (a *app) about() admin.About {
 	host, _ := os.Hostname() // "": not known
 	about := admin.About{Process: admin.Process{Host: host, ID: os.Getpid(), Version: a.options.Version, Started: a.started}}
 	for _, link := range a.cfg.Admin.Links {
-		about.Links = append(about.Links, admin.Link(link))
+		about.Links = append(about.Links, admin.Link{Name: link.Name, URL: link.URL.Reveal()})
 	}
 	return about
 }

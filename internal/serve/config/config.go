@@ -50,8 +50,8 @@ type Admin struct {
 
 // AdminLink is a page that the console links to.
 type AdminLink struct {
-	Name string `yaml:"name" required:"true" doc:"of the link; 1 to 64 printable characters"`
-	URL  string `yaml:"url" required:"true" doc:"http or https"`
+	Name string  `yaml:"name" required:"true" doc:"of the link; 1 to 64 printable characters"`
+	URL  Address `yaml:"url" required:"true" doc:"http or https"`
 }
 
 // AdminToken is a token of the admin listener.

@@ -232,7 +232,7 @@ func (v *validator) params(at string, params Params, reserved string) {
 			continue
 		}
 		if _, err := p.Param(); err != nil {
-			v.add(yaml.Join(path, "default"), "cannot be used: "+err.Error(), strings.Join(p.Default, ", "))
+			v.add(yaml.Join(path, "default"), "cannot be used: "+err.Error(), strings.ReplaceAll(strings.Join(p.Default, ", "), param.Absent, "null"))
 		}
 	}
 }
