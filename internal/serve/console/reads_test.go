@@ -68,5 +68,6 @@ func TestReads(t *testing.T) {
 	s.want(s.post("/console/reads/drop", value), http.StatusNotFound, "no rows of this value are kept")
 	value.Set("arguments", `{`)
 	s.want(s.post("/console/reads/drop", value), http.StatusBadRequest, "cannot be read")
+	value.Set("arguments", `{}`)
 	s.want(s.post("/console/reads/forget", value), http.StatusNotFound)
 }
