@@ -29,6 +29,7 @@ streams:
 popups:
   path: /popup
   user_type: integer
+  placements: [home, side]
   attributes: {city: text, age: integer}
 `
 
