@@ -29,6 +29,7 @@ streams:
 popups:
   path: /popup
   user_type: integer
+  placements: [home, side]
   attributes: {city: text, age: integer}
 `
 
@@ -73,6 +74,7 @@ func TestConsoleReader(t *testing.T) {
 	b.inEachLook("streams")
 	for _, c := range []struct{ path, body string }{
 		{"campaigns/new", "name=x"}, {"spools/streams/retry", "which=all"}, {"spools/streams/discard", "which=all&confirm=1"},
+		{"reads/pause", "path=/orders&arguments={}"}, {"reads/drop", "path=/orders&arguments={}"}, {"lists/delete", "list=vip&confirm=vip"},
 	} {
 		const ask = "fetch('/console/%s', {method: 'POST', headers: {'Content-Type': 'application/x-www-form-urlencoded'}, body: '%s'}).then(r => r.status)"
 		if status := eval[int](b, fmt.Sprintf(ask, c.path, c.body)); status != 403 {

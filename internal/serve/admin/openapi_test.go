@@ -21,6 +21,7 @@ import (
 
 	"spillway/internal/apptest"
 	"spillway/internal/serve/audit"
+	"spillway/internal/serve/feed"
 	"spillway/internal/serve/popup"
 	"spillway/internal/serve/spool"
 )
@@ -123,7 +124,7 @@ func (w *walk) startOthers(t *testing.T, c *campaignAPI) {
 		Popups: &popups, Ready: func() []Part { return parts }, Acks: func() []StreamAck { return []StreamAck{{"/b", "spool"}} },
 		Reload: func(context.Context) error { return down },
 		Spools: map[string]*Spool{"streams": {Open: func() *spool.Spool { return nil }}},
-		Read:   func(path string) *Read { return &Read{Path: path, Kind: "query"} },
+		Read:   func(path string) *Read { return &Read{Path: path, Kind: "query", Plans: []feed.CheckedPlan{}} },
 	})
 	w.servers["token"] = start(t, Config{Popups: c.config.Popups, Tokens: []Token{{"admin", "secret", RoleAdmin}}, Reload: c.config.Reload})
 	w.servers["reader"] = start(t, Config{Popups: c.config.Popups, Tokens: []Token{{"ann", "secret", RoleRead}}, Reload: c.config.Reload})

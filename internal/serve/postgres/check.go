@@ -89,7 +89,7 @@ func (s *source) checkFeed(ctx context.Context, conn *pgconn.PgConn, window int)
 		return err
 	}
 	check := plans.Check{
-		Window: window, Judged: s.def.LogJudged(s.db.log), Explained: s.def.Plans.Add,
+		Window: window, Judged: s.def.Judged(s.db.log),
 		Catalog: plans.Catalog{Dialect: plans.Postgres, Query: func(sql string, args ...string) ([][]string, error) {
 			return texts(ctx, conn, sql, args...)
 		}},
