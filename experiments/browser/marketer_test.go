@@ -48,7 +48,8 @@ func TestMarketersTrial(t *testing.T) {
 	for i, title := range []string{"Save 10 %", "Free delivery"} {
 		b.press("Add a variant")
 		b.until(fmt.Sprintf("document.querySelectorAll('#campaign .variant').length === %d", i+1))
-		row := fmt.Sprintf("#campaign .variant:nth-of-type(%d) ", i+1)
+		eval[bool](b, fmt.Sprintf("document.querySelectorAll('#campaign .variant')[%d].id = 'variant%d'; true", i, i))
+		row := fmt.Sprintf("#variant%d ", i)
 		b.set(row+"[name=variant_name]", []string{"discount", "delivery"}[i])
 		b.set(row+"[name=variant_payload]", fmt.Sprintf(`{"title": %q}`, title))
 	}
