@@ -55,6 +55,7 @@ func TestMarketersTrial(t *testing.T) {
 	}
 	b.set("#try #user", "7")
 	b.says("does not hold")
+	b.press("Attributes that the app sends")
 	b.set("#try [name='attribute.city']", "Oslo")
 	b.says("The user gets it: variant")
 	b.inEachLook("explained draft")
