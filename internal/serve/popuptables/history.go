@@ -42,7 +42,8 @@ func (t *Tables) AddChange(ctx context.Context, c audit.Change) error {
 // is its name now.
 func (t *Tables) Changes(ctx context.Context, from, before time.Time, limit int) (all []audit.Change, err error) {
 	rows, err := t.rows(ctx, "SELECT h.campaign_id, h.at, h.who, h.address, h.request, "+
-		"CASE WHEN h.campaign_id = 0 THEN h.content ELSE c.name END FROM popup_history AS h LEFT JOIN popup_campaigns AS c ON c.id = h.campaign_id WHERE h.at >= ? AND h.at < ? "+
+		"CASE WHEN h.campaign_id = 0 THEN h.content ELSE c.name END FROM popup_history AS h "+
+		"LEFT JOIN popup_campaigns AS c ON c.id = h.campaign_id WHERE h.at >= ? AND h.at < ? "+
 		"ORDER BY h.at DESC, h.campaign_id DESC, h.version DESC LIMIT ?", from, before, int64(limit))
 	for _, row := range rows {
 		id, idErr := row.Integer(0)
