@@ -357,7 +357,7 @@ func (w *walk) shown(c *campaignAPI) {
 	}
 	w.send("", "POST", "/popups/campaigns", "/popups/campaigns", birthday, "Content-Type", "application/json") // does not match
 	last := time.Now().UTC().Truncate(time.Hour)
-	c.tables.hours = []popup.Hour{{Variant: 1, Kind: popup.KindShow, Hour: last, Events: 2, Users: 2}, {Variant: popup.VariantWithheld, Kind: popup.KindWithhold, Hour: last, Events: 1, Users: 1}}
+	c.tables.hours = []popup.Hour{{Variant: 1, Kind: popup.KindShow, Hour: last, Events: 2, Users: 2}, {Variant: 2, Kind: popup.KindShow, Hour: last, Events: 1, Users: 1}, {Variant: popup.VariantWithheld, Kind: popup.KindWithhold, Hour: last, Events: 1, Users: 1}}
 	w.send("", "GET", "/popups/campaigns/{id}/report", target+"/report", "")
 	for _, query := range []string{"user=7", "user=8", "user=9", "user=7&placement=checkout"} {
 		w.send("", "GET", "/popups/explain", "/popups/explain?"+query, "")
