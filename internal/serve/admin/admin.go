@@ -134,8 +134,8 @@ func isLoopbackAddr(addr net.Addr) bool {
 }
 
 // connections limits the connections of the listener. The one that has been without a request for
-// the longest time makes room for a new one, and otherwise that of the oldest request, so that
-// clients that only hold connections do not keep others out.
+// the longest time makes room for a new one. If there is none, that of the oldest request does:
+// clients that only hold connections keep nobody out.
 type connections struct {
 	refused prometheus.Counter
 
