@@ -73,7 +73,7 @@ func TestConsoleReads(t *testing.T) {
 func TestConsoleManyCampaigns(t *testing.T) {
 	s := startShop(t)
 	payload := strings.Repeat("<b>🚚</b> ", 1100) // 10,000 characters
-	for i := range 1000 { // a placement has at most 500
+	for i := range 1000 {                        // a placement has at most 500
 		campaign := map[string]any{"name": fmt.Sprint("Campaign ", i), "placement": []string{"home", "side"}[i%2], "status": "paused", "payload": map[string]string{"title": "x"}}
 		if i%100 == 0 {
 			campaign["name"], campaign["payload"] = fmt.Sprint(hostile, " ", i), map[string]string{"title": payload}
