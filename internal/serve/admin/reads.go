@@ -44,7 +44,9 @@ func (s *Server) readRoutes() []route {
 			return true
 		}
 	}
-	return []route{{"GET", "/reads", RoleRead, s.showRead}, change("pause", pause(true)), change("resume", pause(false)), change("drop", Engine.Drop)}
+	return []route{
+		{"GET", "/reads", RoleRead, s.showRead}, change("pause", pause(true)), change("resume", pause(false)), change("drop", Engine.Drop),
+	}
 }
 
 // find returns the feed or the query of a path, or answers that there is none.

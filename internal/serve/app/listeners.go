@@ -187,7 +187,8 @@ func (a *app) newAdmin() *admin.Server {
 	a.traffic = admin.NewTraffic(server.DurationBounds(), a.routeCounts)
 	cfg := admin.Config{
 		Listen: a.cfg.Admin.Listen, Tokens: adminTokens(a.cfg.Admin), Log: a.log, Registry: a.metrics,
-		Ready: a.ready, Acks: a.streamAcks, Reload: a.reload, Traffic: a.traffic, Figures: a.figures, Streams: a.streamStats, Read: a.read, About: a.about(),
+		Ready: a.ready, Acks: a.streamAcks, Reload: a.reload, Traffic: a.traffic, Figures: a.figures, About: a.about(),
+		Streams: a.streamStats, Read: a.read,
 		Pages: func(access *admin.Access) http.Handler {
 			return console.New(console.Config{Access: access, Popups: a.popups != nil, Log: a.log})
 		},

@@ -525,7 +525,8 @@ func (p *popupPart) admin() *admin.Popups {
 // figures are the popups' metrics.
 func (p *popupPart) figures() admin.PopupFigures {
 	serves, _ := tolerable(p.ready())
-	f := admin.PopupFigures{Store: p.cfg.Store, Stats: p.popup.Stats(), Campaigns: p.campaigns.Stats(), Down: !serves, ClockSkew: p.clock.Skew().Seconds()}
+	f := admin.PopupFigures{Store: p.cfg.Store, Stats: p.popup.Stats(), Campaigns: p.campaigns.Stats(), Down: !serves}
+	f.ClockSkew = p.clock.Skew().Seconds()
 	if p.retention != nil {
 		f.Deleted = p.retention.Deleted()
 	}
