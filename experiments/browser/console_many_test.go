@@ -43,6 +43,13 @@ func ask(t *testing.T, method, url string, body []byte, kind string) []byte {
 	return text
 }
 
+// post returns the status of a form that a page of the console sends.
+func (b *tab) post(path, body string) int {
+	b.t.Helper()
+	const send = "fetch('/console/%s', {method: 'POST', headers: {'Content-Type': 'application/x-www-form-urlencoded'}, body: '%s'}).then(r => r.status)"
+	return eval[int](b, fmt.Sprintf(send, path, body))
+}
+
 // hostile is a name that pages must show as text.
 const hostile = `<img src=x onerror="alert(1)"> 🚚 '"&amp;`
 
@@ -73,7 +80,7 @@ func TestConsoleReads(t *testing.T) {
 func TestConsoleManyCampaigns(t *testing.T) {
 	s := startShop(t)
 	payload := strings.Repeat("<b>🚚</b> ", 1100) // 10,000 characters
-	for i := range 1000 { // a placement has at most 500
+	for i := range 1000 {                        // a placement has at most 500
 		campaign := map[string]any{"name": fmt.Sprint("Campaign ", i), "placement": []string{"home", "side"}[i%2], "status": "paused", "payload": map[string]string{"title": "x"}}
 		if i%100 == 0 {
 			campaign["name"], campaign["payload"] = fmt.Sprint(hostile, " ", i), map[string]string{"title": payload}
@@ -165,14 +172,23 @@ func TestConsoleForms(t *testing.T) {
 	if list := string(ask(t, http.MethodGet, s.Admin+"/popups/campaigns", nil, "")); strings.Contains(list, "onerror") {
 		t.Errorf("a reload has saved the form: %s", list)
 	}
-	b.set("#name", hostile)
+	b.set("#name", strings.Repeat(hostile, 250)) // more than 10,000 characters
 	b.set("#payload", `{"title": "Hi"}`)
+	b.run(chromedp.Click("form.sides .actions button.main"))
+	b.until("[...document.querySelectorAll('.flaw')].some(f => f.textContent.includes('200 characters'))")
+	b.until("document.getElementById('name').value.length >= 10000 && document.querySelector('main img') === null")
+	b.set("#name", hostile)
 	call(b, network.ClearBrowserCookies, cdp.Empty{}) // as if it had expired
 	eval[bool](b, "document.querySelector('form.sides .actions button.main').click(), true")
 	b.until("document.body.textContent.includes('The session has expired')")
 	b.run(chromedp.NavigateBack())
 	b.until("document.getElementById('name') === null || document.getElementById('name').value === " + quote(hostile))
 	b.run(chromedp.Navigate(s.Admin+"/console/streams"), chromedp.WaitVisible("#token"))
-	b.logIn(s, "/console/streams", tokens["read"])
+	b.logIn(s, "/console/streams", tokens["edit"])
 	b.until(headline + " === 'Streams'")
+	for _, path := range []string{"spools/streams/discard", "reads/pause", "reads/resume", "reads/drop"} {
+		if status := b.post(path, "path=/orders&arguments={}&which=all&confirm=1"); status != 403 {
+			t.Errorf("a marketer may post to %s: %d", path, status)
+		}
+	}
 }

@@ -159,8 +159,7 @@ func (p patientWriter) Write(data []byte) (int, error) {
 	return p.Writer.Write(data)
 }
 
-// readObject decodes a body into a pointer to a pointer. If it is not one object, readObject says what the object must have, and
-// reports false.
+// readObject decodes a body. If it is not one object, it answers with what the object must have, and reports false.
 func readObject[T any](w http.ResponseWriter, r *http.Request, into **T, must string) bool {
 	in := json.NewDecoder(http.MaxBytesReader(w, r.Body, orderBytesMax))
 	in.DisallowUnknownFields()
