@@ -23,9 +23,10 @@ import (
 type options struct {
 	spillway, services, link string
 	rounds                   int
-	busy, list, write        bool
+	busy, list, write, add   bool
 	out                      string
 	only                     string
+	level                    string
 }
 
 func main() {
@@ -39,6 +40,8 @@ func main() {
 	flag.BoolVar(&o.write, "write", false, "write docs/failures.md from the committed results")
 	flag.StringVar(&o.out, "o", "", "write the results here, as JSON; those of other failures in the file stay")
 	flag.StringVar(&o.only, "only", "", "only these variants, without the failure itself unless it is named: base,kept")
+	flag.BoolVar(&o.add, "add", false, "add the runs to those of the file of -o")
+	flag.StringVar(&o.level, "d", "", "length of a level in place of the failure's own: to try out")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	ok, err := o.run(ctx, flag.Args())
@@ -119,7 +122,7 @@ func (o *options) keep(r *failure) error {
 	if err != nil {
 		return err
 	}
-	if err := file.put(r, o.busy); err != nil {
+	if err := file.put(r, o.busy, o.add); err != nil {
 		return err
 	}
 	text, err := json.MarshalIndent(file, "", " ")

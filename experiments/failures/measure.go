@@ -50,8 +50,9 @@ func (o *options) measure(ctx context.Context, s *scenario, v variant, set setti
 	t := s.start(st, set)
 	one := &run{}
 	if s.predict != nil && st.err == nil {
-		p := s.predict(st, set, t)
-		one.Predicted = &p
+		if p := s.predict(st, set, t); p.Text != "" {
+			one.Predicted = &p
+		}
 	}
 	if o.busy {
 		for range 2 {
@@ -65,7 +66,11 @@ func (o *options) measure(ctx context.Context, s *scenario, v variant, set setti
 		defer func() { stop(); <-done }()
 	}
 	file := filepath.Join(st.dir, "run.ndjson")
-	st.load(slices.Concat([]string{st.abs(o.spillway), "load", t.url, "-o", file}, s.flags(set), t.flags), set)
+	flags := s.flags(set)
+	if i := slices.Index(flags, "-d"); o.level != "" {
+		flags[i+1] = o.level
+	}
+	st.load(slices.Concat([]string{st.abs(o.spillway), "load", t.url, "-o", file}, flags, t.flags), set)
 	var diagnosis struct {
 		Verdicts []struct{ Name, Sentence string }
 	}
@@ -159,6 +164,7 @@ func (r *run) read(file string) error {
 	if len(t.Reasons) > 0 && t.Validity != result.Valid {
 		r.Doubt = t.Reasons[0].String()
 	}
+	r.Met = !slices.ContainsFunc(t.SLO, func(c result.Criterion) bool { return !c.Met })
 	class, most := result.Other, int64(0)
 	for c, n := range t.Errors {
 		if n > most {

@@ -46,10 +46,10 @@ func portScenarios() []scenario {
 			scale:  "2,000 local ports at 400/s last as long as the kernel's 28,232 at 5,646/s.",
 			doubt:  "The story has TIME_WAIT at exactly 6,000 in nearly every row. That is `tcp_max_tw_buckets`, a cap: 6,000 of a range of 28,000 or 64,000 ports cannot have used it up. With that cap below the range, ports never run out here either.",
 			today:  "Keep connections to the service behind the proxy (`keepalive` in the upstream, `proxy_http_version 1.1`, an empty `Connection` header). The kernel settings only buy time; `tcp_tw_recycle` is gone since Linux 4.12.",
-			expect: []string{diagnose.Ports}, load: []string{"--rate", "10,400", "-d", "9s", "--warmup", "0s", "-c", "50", "--slo", "p95<200ms errors<1%"},
-			base:    portSettings(settings{"upstream": "short", "addresses": "1"}),
-			cures:   append([]variant{{name: "kept", title: "nginx keeps 64 connections to Apache", set: "upstream=kept"}, {name: "addresses", title: "Apache on two addresses", set: "addresses=2"}}, kernelCures()...),
-			start:   startNginxApache, predict: predictPorts(400),
+			expect: []string{diagnose.Ports}, load: []string{"--rate", "10,400", "-d", "7s", "--warmup", "0s", "-c", "50", "--slo", "p95<200ms errors<1%"},
+			base:  portSettings(settings{"upstream": "short", "addresses": "1"}),
+			cures: append([]variant{{name: "kept", title: "nginx keeps 64 connections to Apache", set: "upstream=kept"}, {name: "addresses", title: "Apache on two addresses", set: "addresses=2"}}, kernelCures()...),
+			start: startNginxApache, predict: predictPorts(400),
 		},
 		{
 			name: "ports-php", title: "PHP opens a connection to PgBouncer for each request, and runs out of ports", chart: chartPorts,
@@ -61,8 +61,8 @@ func portScenarios() []scenario {
 			scale:  "2,000 local ports at 400/s last as long as the kernel's 28,232 at 5,646/s. In the story 330 to 355 requests a second were served on each host.",
 			doubt:  "By its figures the story's host answered about 335 requests a second whatever the database did. A range of 28,232 ports lasts for 471 connections a second, 64,000 for 1,066: exhausted ports explain a limit near 335 only if about 20,000 were left to use.",
 			today:  "Keep the connections (`pg_pconnect`, a pool in the program). A pooler spares the database, not the ports of the host that connects to it.",
-			expect: []string{diagnose.Ports}, load: []string{"--rate", "10,400", "-d", "9s", "--warmup", "0s", "-c", "50", "--slo", "p95<200ms errors<1%"},
-			base: portSettings(settings{"connect": "each", "pool": "pgbouncer", "server": "php"}),
+			expect: []string{diagnose.Ports}, load: []string{"--rate", "10,400", "-d", "7s", "--warmup", "0s", "-c", "50", "--slo", "p95<200ms errors<1%"},
+			base: portSettings(settings{"connect": "each", "pool": "pgbouncer", "server": "php", "wait": "20000"}),
 			cures: append([]variant{
 				{name: "persistent", title: "persistent connections in PHP (`pg_pconnect`)", set: "connect=persistent"},
 				{name: "spillway", title: "Spillway in place of PHP and PgBouncer", set: "server=spillway", spillway: true},
@@ -75,7 +75,7 @@ func portScenarios() []scenario {
 // startNginxApache: nginx speaks HTTP/1.1 to Apache and closes first, because it has no pool of connections.
 func startNginxApache(s *stage, set settings) target {
 	front, back := hostAddress+":8080", ":8081"
-	apache := s.apache("0.0.0.0"+back, "<?php echo 'hello world!!';", workCores)
+	apache := s.apache("0.0.0.0"+back, "<?php usleep(20000); echo 'hello world!!';", workCores)
 	upstream := "server " + hostAddress + back + "; "
 	if set["addresses"] == "2" {
 		upstream += "server " + otherAddress + back + "; "
@@ -85,19 +85,26 @@ func startNginxApache(s *stage, set settings) target {
 	}
 	nginx := s.nginx(front, fmt.Sprintf(`upstream apache { %s }
 server { listen %s backlog=4096; location / { proxy_pass http://apache; proxy_http_version 1.1; proxy_set_header Connection ""; } }`, upstream, front))
-	return target{url: "http://" + front + "/", flags: watch(nginx, apache), logs: []string{s.log("nginx")}}
+	return target{url: "http://" + front + "/index.php", flags: watch(nginx, apache), logs: []string{s.log("nginx")}}
 }
 
 // goods is a small table of orders, and a page of ten of them.
-const goods = `CREATE TABLE orders (id int PRIMARY KEY, createtime timestamp NOT NULL, goods_name text NOT NULL);
-INSERT INTO orders SELECT i, timestamp '2016-01-01' + i * interval '1 second', md5(i::text) FROM generate_series(1, 100000) AS i;
-VACUUM ANALYZE orders;
+const goods = `CREATE TABLE users (id int PRIMARY KEY, nickname text NOT NULL, mobileno text NOT NULL);
+INSERT INTO users SELECT i, 'user ' || i, (13000000000 + i)::text FROM generate_series(1, 1000) AS i;
+CREATE TABLE orders (id int PRIMARY KEY, createtime timestamp NOT NULL, goods_name text NOT NULL, users_id int NOT NULL);
+INSERT INTO orders SELECT i, timestamp '2016-01-01' + i * interval '1 second', md5(i::text), 1 + i % 1000 FROM generate_series(1, 100000) AS i;
+VACUUM ANALYZE users, orders;
 `
+
+// page is ten orders with their users.
+const page = "SELECT orders.id, orders.createtime::text, orders.goods_name, users.nickname, users.mobileno FROM orders JOIN users ON users.id = orders.users_id " +
+	"ORDER BY orders.id DESC LIMIT 10 OFFSET 100"
 
 // phpPage reads ten orders over a connection that is opened for the request, or kept by the process.
 const phpPage = `<?php
+usleep(WAIT);
 $c = @CONNECT('host=HOST port=PORT dbname=postgres user=postgres connect_timeout=3'FLAG);
-$r = $c ? @pg_query($c, 'SELECT id, createtime, goods_name FROM orders ORDER BY id DESC OFFSET 100 LIMIT 10') : false;
+$r = $c ? @pg_query($c, 'PAGE') : false;
 if ($r === false) { http_response_code(500); exit($c ? pg_last_error($c) : (error_get_last()['message'] ?? 'no connection')); }
 echo json_encode(pg_fetch_all($r));
 `
@@ -110,8 +117,7 @@ func startPHP(s *stage, set settings) target {
 		app := s.serve(address, "database: "+db.url+`
 queries:
   - path: /orders
-    sql: SELECT id, createtime, goods_name FROM orders ORDER BY id DESC OFFSET 100 LIMIT 10
-`)
+    sql: `+page+"\n")
 		return target{url: "http://" + address + "/orders", flags: append(watch(app), db.flags()...)}
 	}
 	if set["server"] == "go" {
@@ -128,14 +134,14 @@ queries:
 		connect, flag = "pg_pconnect", ""
 	}
 	host, port, _ := strings.Cut(to, ":")
-	apache := s.apache(address, strings.NewReplacer("CONNECT(", connect+"(", "HOST", host, "PORT", port, "FLAG", flag).Replace(phpPage), loadCores)
-	return target{url: "http://" + address + "/", flags: append(flags, watch(apache)...), logs: []string{s.log("apache")}}
+	apache := s.apache(address, strings.NewReplacer("CONNECT(", connect+"(", "HOST", host, "PORT", port, "FLAG", flag, "PAGE", page, "WAIT", set["wait"]).Replace(phpPage), loadCores)
+	return target{url: "http://" + address + "/index.php", flags: append(flags, watch(apache)...), logs: []string{s.log("apache")}}
 }
 
 // predictPorts asks doctor in the namespace when the ports run out at a rate of connections.
 func predictPorts(rate int) func(*stage, settings, target) prediction {
 	return func(s *stage, set settings, _ target) prediction {
-		work := fmt.Sprintf("rate=%d service=2ms duration=9s closes=client", rate)
+		work := fmt.Sprintf("rate=%d service=20ms duration=7s closes=client", rate)
 		if set["addresses"] == "2" {
 			work += " targets=2"
 		}

@@ -23,12 +23,12 @@ type results struct {
 
 // A failure is what a scenario gave.
 type failure struct {
-	Name   string    `json:"name"`
-	Commit string    `json:"commit"` // of the tree that was measured
-	Busy   bool      `json:"-"`
-	Expect []string  `json:"expected"`
-	Runs   []*tried  `json:"variants"`
-	Beside []*tried  `json:"beside_two_busy_loops,omitempty"`
+	Name   string   `json:"name"`
+	Commit string   `json:"commit"` // of the tree that was measured
+	Busy   bool     `json:"-"`
+	Expect []string `json:"expected"`
+	Runs   []*tried `json:"variants"`
+	Beside []*tried `json:"beside_two_busy_loops,omitempty"`
 }
 
 // A tried is one variant with its runs.
@@ -43,6 +43,7 @@ type run struct {
 	OfferedHz   float64            `json:"offered_hz,omitempty"`
 	GoodHz      float64            `json:"good_hz"`
 	Errors      float64            `json:"error_share"`
+	Met         bool               `json:"slo_met"`
 	Class       string             `json:"class,omitempty"`  // of most errors
 	Status      int                `json:"status,omitempty"` // of most failing answers
 	First       string             `json:"first_error,omitempty"`
@@ -57,6 +58,13 @@ type run struct {
 	Figures     map[string]float64 `json:"figures"`
 	Failed      []int64            `json:"failed_per_second,omitempty"`
 	Ports       []float64          `json:"ports_per_second,omitempty"`
+}
+
+// A prediction is what is known before the load.
+type prediction struct {
+	Text    string   `json:"text"`
+	Seconds *float64 `json:"seconds,omitempty"` // of the failing level, until it fails
+	RateHz  *float64 `json:"rate_hz,omitempty"` // up to which it holds
 }
 
 func (f *failure) add(v variant, one *run) {
@@ -112,6 +120,9 @@ func (f *failure) print(w io.Writer) {
 				}
 				text += ")"
 			}
+			if r.Met {
+				text += ", holds"
+			}
 			fmt.Fprintf(w, "%s, p50 %.3g ms, p99 %.3g ms, %s; %s\n", text, 1000*r.P50, 1000*r.P99, r.Validity, strings.Join(r.Verdicts, ", "))
 			if r.Predicted != nil {
 				fmt.Fprintf(w, "      predicted: %s\n", r.Predicted.Text)
@@ -131,11 +142,17 @@ func (f *failure) print(w io.Writer) {
 }
 
 // put puts a failure in place of an earlier one of its name. A run beside busy loops goes to the quiet one.
-func (f *results) put(r *failure, busy bool) error {
+func (f *results) put(r *failure, busy, add bool) error {
 	i := slices.IndexFunc(f.Failures, func(old *failure) bool { return old.Name == r.Name })
 	switch {
 	case busy && i < 0:
 		return fmt.Errorf("%s has no quiet runs yet", r.Name)
+	case add && i >= 0 && !busy:
+		for _, t := range r.Runs {
+			for _, one := range t.Runs {
+				f.Failures[i].add(variant{name: t.Name}, one)
+			}
+		}
 	case busy:
 		f.Failures[i].Beside = r.Runs
 	case i >= 0:

@@ -67,3 +67,8 @@ func (s *stage) answersIn(network *process.Process, address string) func(context
 	other.network = network
 	return other.answers(address)
 }
+
+// exists is a ready function: a file exists.
+func (s *stage) exists(path string) func(context.Context) error {
+	return func(context.Context) error { _, err := os.Stat(path); return err }
+}

@@ -56,13 +56,6 @@ type target struct {
 	side  func(*stage, settings) // runs beside the load; nil: nothing
 }
 
-// A prediction is what is known before the load.
-type prediction struct {
-	Text    string   `json:"text"`
-	Seconds *float64 `json:"seconds,omitempty"` // of the failing level, until it fails
-	RateHz  *float64 `json:"rate_hz,omitempty"` // up to which it holds
-}
-
 // Kinds of charts.
 const (
 	chartPorts = "ports"

@@ -96,7 +96,9 @@ func (s *stage) postgres(tables string, settings ...string) *database {
 	}
 	p := s.start(process.Command{
 		Name: "db", Args: args, User: user, Stop: syscall.SIGINT, Cores: workCores,
-		Ready: func(context.Context) error { return s.try(s.find("psql", "postgresql-client", ""), "-XqtA", "-h", hostAddress, "-U", "postgres", "-c", "SELECT 1") },
+		Ready: func(context.Context) error {
+			return s.try(s.find("psql", "postgresql-client", ""), "-XqtA", "-h", hostAddress, "-U", "postgres", "-c", "SELECT 1")
+		},
 	})
 	s.inside(s.network, s.find("psql", "postgresql-client", ""), "-Xq", "-h", hostAddress, "-U", "postgres", "-v", "ON_ERROR_STOP=1", "-f", s.write("tables.sql", tables))
 	return &database{p, address, "postgres://postgres@" + address + "/postgres?sslmode=disable"}
@@ -137,7 +139,7 @@ func (s *stage) mariadb(fsyncMs, group, tables string, options ...string) *datab
 		env = []string{"LD_PRELOAD=" + library, "SLOW_FSYNC_MS=" + fsyncMs}
 	}
 	address := hostAddress + ":3306"
-	init := s.write("init.sql", "CREATE DATABASE shop; CREATE USER app@'%'; GRANT ALL ON *.* TO app@'%';\n")
+	init := s.write("init.sql", "CREATE DATABASE shop;\nCREATE USER app@'%';\nGRANT ALL ON *.* TO app@'%';\n")
 	args := append([]string{
 		s.find("mariadbd", "mariadb-server", "/usr/sbin/mariadbd"), "--no-defaults", "--datadir=" + data, "--bind-address=" + hostAddress, "--port=3306",
 		"--socket=" + data + "/sock", "--innodb-buffer-pool-size=256M", "--innodb-log-file-size=256M", "--skip-name-resolve", "--back-log=4096", "--init-file=" + init,
@@ -178,6 +180,8 @@ func (s *stage) serve(address, config string) *process.Process {
 	file := s.write("spillway.yaml", config)
 	return s.start(process.Command{
 		Name: "app", Args: []string{s.abs(s.o.spillway), "serve", file, "--listen", address, "--admin", "127.0.0.1:8081", "--data", filepath.Join(s.dir, "data")},
-		Cores: workCores, Ready: func(context.Context) error { return s.try("curl", "-sf", "-o", filepath.Join(s.dir, "readyz"), "http://127.0.0.1:8081/readyz") },
+		Cores: workCores, Ready: func(context.Context) error {
+			return s.try("curl", "-sf", "-o", filepath.Join(s.dir, "readyz"), "http://127.0.0.1:8081/readyz")
+		},
 	})
 }

@@ -132,7 +132,9 @@ func (s *stage) start(c process.Command) *process.Process {
 }
 
 // log is the file with the standard error of the process that was started last.
-func (s *stage) log(name string) string { return filepath.Join(s.dir, fmt.Sprintf("%s-%d.log", name, s.starts)) }
+func (s *stage) log(name string) string {
+	return filepath.Join(s.dir, fmt.Sprintf("%s-%d.log", name, s.starts))
+}
 
 // write writes a file in the stage and returns its path.
 func (s *stage) write(name, text string) string {
