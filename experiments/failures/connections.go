@@ -22,7 +22,7 @@ func connectionScenarios() []scenario {
 			},
 			scale:  "The database has one whole core without a quota, the rest shares the other. Its CPU is that of the failing level: 250/s.",
 			today:  "Keep connections: a pool in the program, persistent ones in PHP, or a pooler. The database then spends its time on queries.",
-			expect: []string{diagnose.DatabaseCPU, diagnose.SystemCPU}, load: []string{"--rate", "25,250", "-d", "8s", "--warmup", "1s", "-c", "100", "--slo", "p95<100ms errors<1%"},
+			expect: []string{diagnose.DatabaseCPU, diagnose.SystemCPU}, load: []string{"--rate", "25,250", "-d", "6s", "--warmup", "1s", "-c", "100", "--slo", "p95<100ms errors<1%"},
 			base: settings{"connect": "each", "pool": "none", "server": "php", "wait": "0"},
 			cures: []variant{
 				{name: "pgbouncer", title: "PgBouncer in between", set: "pool=pgbouncer"},
@@ -42,7 +42,7 @@ func connectionScenarios() []scenario {
 			scale:  "80 connections in place of 800, a pool of 150, and a disk of 55 ms per fsync; 1,200/s in place of 6,000.",
 			doubt:  "The story says 502. That is what nginx answers if the service closes the connection; this service answers 503 with the database's message, and nginx passes it on.",
 			today:  "All pools together stay below `max_connections`. What is read for everyone is cached, and writes that may wait go through a queue.",
-			expect: []string{diagnose.ConnectionLimit}, load: []string{"--rate", "100,1200", "-d", "8s", "--warmup", "1s", "-c", "400", "--slo", "p95<300ms errors<1%"},
+			expect: []string{diagnose.ConnectionLimit}, load: []string{"--rate", "100,1200", "-d", "6s", "--warmup", "1s", "-c", "400", "--slo", "p95<300ms errors<1%"},
 			base: settings{"mode": "database", "pool": "150", "server": "own"},
 			cures: []variant{
 				{name: "queue", title: "writes through a list in Redis", set: "mode=list"},
@@ -63,7 +63,7 @@ func connectionScenarios() []scenario {
 			},
 			scale:  "A limit of 256 files for 400 connections, in place of 1,024 for 5,000.",
 			today:  "`LimitNOFILE=` in the unit or `ulimit -n` before the start, far above the connections that are expected; and fewer connections.",
-			expect: []string{diagnose.Descriptors}, load: []string{"--rate", "100,1000", "-d", "8s", "--warmup", "0s", "-c", "{connections}", "--timeout", "2s", "--slo", "p95<1s errors<1%"},
+			expect: []string{diagnose.Descriptors}, load: []string{"--rate", "100,1000", "-d", "6s", "--warmup", "0s", "-c", "{connections}", "--timeout", "2s", "--slo", "p95<1s errors<1%"},
 			base:  settings{"files": "256", "connections": "400", "load-files": "65536"},
 			cures: []variant{{name: "files", title: "65,536 open files", set: "files=65536"}, {name: "fewer", title: "100 connections", set: "connections=100"}},
 			start: startManyConnections, predict: func(_ *stage, set settings, _ target) prediction {
@@ -79,7 +79,7 @@ func connectionScenarios() []scenario {
 			},
 			scale:  "The load of spillway with 400 connections and a limit of 256 files, in place of sysbench with 5,000 and 1,024.",
 			today:  "Raise the limit of the client too. It is the one that fails first if both have the same.",
-			expect: []string{diagnose.Descriptors}, load: []string{"--rate", "100,1000", "-d", "8s", "--warmup", "0s", "-c", "{connections}", "--timeout", "2s", "--slo", "p95<1s errors<1%"},
+			expect: []string{diagnose.Descriptors}, load: []string{"--rate", "100,1000", "-d", "6s", "--warmup", "0s", "-c", "{connections}", "--timeout", "2s", "--slo", "p95<1s errors<1%"},
 			base:  settings{"files": "65536", "connections": "400", "load-files": "256"},
 			cures: []variant{{name: "files", title: "65,536 open files for the client", set: "load-files=65536"}, {name: "fewer", title: "100 connections", set: "connections=100"}},
 			start: startManyConnections, predict: func(_ *stage, set settings, _ target) prediction {
@@ -95,7 +95,7 @@ func connectionScenarios() []scenario {
 			},
 			scale:  "nginx, which is stopped for 300 ms of every 2 s, at 800 connections a second.",
 			today:  "Raise both `net.core.somaxconn` and the backlog that the program asks for: the smaller one counts. Keep connections where that is possible.",
-			expect: []string{diagnose.AcceptQueue}, load: []string{"--rate", "100,800", "-d", "8s", "--warmup", "1s", "-c", "1000", "--per-connection", "1", "--slo", "p95<500ms errors<1%"},
+			expect: []string{diagnose.AcceptQueue}, load: []string{"--rate", "100,800", "-d", "6s", "--warmup", "1s", "-c", "1000", "--per-connection", "1", "--slo", "p95<500ms errors<1%"},
 			base: settings{"net.core.somaxconn": "128", "backlog": "128"},
 			cures: []variant{
 				{name: "somaxconn", title: "`somaxconn=4096`", set: "net.core.somaxconn=4096"},

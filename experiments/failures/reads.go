@@ -44,7 +44,7 @@ func readScenarios() []scenario {
 			scale:  "200,000 rows of MariaDB on one core, 20 requests a second.",
 			doubt:  "Only the index helps. The other advice changes what the statement says, not what it must read.",
 			today:  "Look at the plan (`spillway doctor --query`): an index in the order of ORDER BY ends the sort and stops after 50 rows.",
-			expect: []string{diagnose.DatabaseCPU}, load: []string{"--rate", "1,20", "-d", "8s", "--warmup", "1s", "-c", "20", "--slo", "p90<300ms errors<1%"},
+			expect: []string{diagnose.DatabaseCPU}, load: []string{"--rate", "1,20", "-d", "6s", "--warmup", "1s", "-c", "20", "--slo", "p90<300ms errors<1%"},
 			base: settings{"index": "none", "statement": "star"},
 			cures: []variant{
 				{name: "seed", title: "the story's index (prize_grade, score)", set: "index=prize_grade,score"},
@@ -65,7 +65,7 @@ func readScenarios() []scenario {
 			},
 			scale:  "A pool of 2 and a round trip of 1 ms, in place of 8 under 300 clients: the load needs a quarter of the rate.",
 			today:  "A pool of rate x round trip, with room; or a client that sends many commands over one connection.",
-			expect: []string{diagnose.WorkerPool, diagnose.NetworkDelay, diagnose.Lock}, load: []string{"--rate", "200,2500", "-d", "8s", "--warmup", "1s", "-c", "200", "--slo", "p95<50ms errors<1%"},
+			expect: []string{diagnose.WorkerPool, diagnose.NetworkDelay, diagnose.Lock}, load: []string{"--rate", "200,2500", "-d", "6s", "--warmup", "1s", "-c", "200", "--slo", "p95<50ms errors<1%"},
 			base:  settings{"pool": "2", "client": "pool"},
 			cures: []variant{{name: "p800", title: "a pool of 800", set: "pool=800"}, {name: "p20", title: "a pool of 20", set: "pool=20"}, {name: "shared", title: "a client that shares one connection (rueidis)", set: "client=rueidis"}},
 			start: startFarRedis, predict: func(_ *stage, set settings, _ target) prediction {
