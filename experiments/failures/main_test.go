@@ -4,14 +4,69 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"spillway/internal/lab/diagnose"
 )
+
+// TestMain is also the program that a test starts and interrupts.
+func TestMain(m *testing.M) {
+	if slices.Contains(os.Args[1:], "-spillway") {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// TestInterrupted: Ctrl-C in the middle of a load ends all processes, and with them the namespace and its settings.
+func TestInterrupted(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("network namespaces need root")
+	}
+	dir := t.TempDir()
+	slow := filepath.Join(dir, "spillway")
+	if err := os.WriteFile(slow, []byte("#!/bin/sh\n: >"+dir+"/loading\nexec sleep 100\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0], "-spillway", slow, "accept-queue")
+	cmd.Env = append(os.Environ(), "TMPDIR="+dir)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		if _, err := os.Stat(filepath.Join(dir, "loading")); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no load began: %s", out.String())
+		}
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err == nil || !strings.Contains(out.String(), "nothing is left behind") {
+		t.Errorf("%v: %s", err, out.String())
+	}
+	left, _ := filepath.Glob(filepath.Join(dir, "spillway-failures-*"))
+	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, line := range lines {
+		if text, err := os.ReadFile(line); err == nil && !strings.Contains(line, fmt.Sprintf("/%d/", os.Getpid())) && bytes.Contains(text, []byte(dir)) {
+			left = append(left, strings.ReplaceAll(string(text), "\x00", " "))
+		}
+	}
+	if len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
 
 // TestVariants: each variant differs from its failure in one setting; one that is called both differs in two.
 func TestVariants(t *testing.T) {
