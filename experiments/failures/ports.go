@@ -133,8 +133,12 @@ queries:
 	if set["connect"] == "persistent" {
 		connect, flag = "pg_pconnect", ""
 	}
+	cores := loadCores // beside a database whose CPU is the subject
+	if set["wait"] != "0" {
+		cores = workCores // not that of PgBouncer, which would otherwise be woken by the last message and close before PHP does
+	}
 	host, port, _ := strings.Cut(to, ":")
-	apache := s.apache(address, strings.NewReplacer("CONNECT(", connect+"(", "HOST", host, "PORT", port, "FLAG", flag, "PAGE", page, "WAIT", set["wait"]).Replace(phpPage), loadCores)
+	apache := s.apache(address, strings.NewReplacer("CONNECT(", connect+"(", "HOST", host, "PORT", port, "FLAG", flag, "PAGE", page, "WAIT", set["wait"]).Replace(phpPage), cores)
 	return target{url: "http://" + address + "/index.php", flags: append(flags, watch(apache)...), logs: []string{s.log("apache")}}
 }
 
