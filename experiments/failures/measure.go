@@ -91,7 +91,10 @@ func (o *options) measure(ctx context.Context, s *scenario, v variant, set setti
 // sysctls are the settings of the kernel.
 func (s settings) sysctls() []string {
 	var all []string
-	for _, key := range []string{"net.ipv4.ip_local_port_range", "net.ipv4.tcp_tw_reuse", "net.ipv4.tcp_max_tw_buckets", "net.core.somaxconn"} {
+	for _, key := range []string{
+		"net.ipv4.ip_local_port_range", "net.ipv4.tcp_tw_reuse", "net.ipv4.tcp_max_tw_buckets",
+		"net.core.somaxconn",
+	} {
 		if value, ok := s[key]; ok {
 			all = append(all, key+"="+strings.ReplaceAll(value, "-", " "))
 		}

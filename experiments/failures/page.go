@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -54,14 +55,15 @@ func renderPage(root string) (map[string][]byte, error) {
 		if base == nil {
 			return nil, fmt.Errorf("%s has no run of the failure itself", s.name)
 		}
-		fmt.Fprintf(&out, "| [%s](#%s) | %s | %s | %s | %s |\n", s.title, s.name, shortPrediction(base), shortSeen(base), f.namedText(), f.curedText(&s))
+		fmt.Fprintf(&out, "| [%s](#%s) | %s | %s | %s | %s |\n", s.title, s.name, shortPrediction(base), shortSeen(base),
+			f.namedText(), f.curedText(&s))
 		picture := f.section(&parts, &s)
 		if picture != nil {
 			files[fmt.Sprintf(imagePath, s.name)] = picture
 		}
 	}
 	out.Write(parts.Bytes())
-	files[pagePath] = out.Bytes()
+	files[pagePath] = bytes.ReplaceAll(out.Bytes(), []byte("~"), []byte("`")) // raw strings of the scenarios have no other marks
 	return files, nil
 }
 
@@ -100,8 +102,8 @@ func (f *failure) section(out *bytes.Buffer, s *scenario) []byte {
 	out.WriteString("| variant | good answers | errors | p99 | used | effect |\n|---|---|---|---|---|---|\n")
 	for _, v := range append([]variant{{name: "base", title: "the failure"}}, s.cures...) {
 		if t := f.variant(v.name); t != nil {
-			fmt.Fprintf(out, "| %s | %s | %s | %s | %s | %s |\n", v.title, t.text(sheet.UnitRate, func(r *run) float64 { return r.GoodHz }),
-				t.text(sheet.UnitShare, func(r *run) float64 { return r.Errors }), t.text(sheet.UnitSeconds, func(r *run) float64 { return r.P99 }), t.used(s), t.effect(base))
+			fmt.Fprintf(out, "| %s | %s | %s | %s | %s | %s |\n", v.title, t.text(sheet.UnitRate, goodRate),
+				t.text(sheet.UnitShare, errorShare), t.text(sheet.UnitSeconds, slowest), t.used(s), t.effect(base))
 		}
 	}
 	var picture []byte
@@ -116,10 +118,13 @@ func (f *failure) section(out *bytes.Buffer, s *scenario) []byte {
 	return picture
 }
 
+// tags are those of a page that is the first error.
+var tags = regexp.MustCompile(`<[^>]*>`)
+
 // short cuts a text that is only a sample.
 func short(text string) string {
 	const most = 260
-	text = strings.Join(strings.Fields(strings.ReplaceAll(text, "|", "/")), " ")
+	text = strings.Join(strings.Fields(strings.ReplaceAll(tags.ReplaceAllString(text, ""), "|", "/")), " ")
 	if r := []rune(text); len(r) > most {
 		return string(r[:most]) + "…"
 	}
@@ -148,17 +153,17 @@ func shortSeen(t *tried) string {
 	if seconds := t.seconds(); len(seconds) == len(t.Runs) && kind != "unsent" {
 		return fmt.Sprintf("%s from second %s", kind, span(seconds))
 	}
-	return t.text(sheet.UnitRate, func(r *run) float64 { return r.GoodHz }) + ", p99 " + t.text(sheet.UnitSeconds, func(r *run) float64 { return r.P99 })
+	return t.text(sheet.UnitRate, goodRate) + ", p99 " + t.text(sheet.UnitSeconds, slowest)
 }
 
 func longSeen(t *tried) string {
 	r := t.Runs[0]
-	text := t.text(sheet.UnitRate, func(r *run) float64 { return r.GoodHz }) + " good answers"
+	text := t.text(sheet.UnitRate, goodRate) + " good answers"
 	if r.OfferedHz > 0 {
 		text += " of " + sheet.Rate(r.OfferedHz)
 	}
 	if r.Class != "" {
-		text += ", " + t.text(sheet.UnitShare, func(r *run) float64 { return r.Errors }) + " errors, most of them " + r.Class
+		text += ", " + t.text(sheet.UnitShare, errorShare) + " errors, most of them " + r.Class
 		if r.Status > 0 {
 			text += fmt.Sprintf(" %d", r.Status)
 		}
@@ -168,6 +173,10 @@ func longSeen(t *tried) string {
 	}
 	return text + "."
 }
+
+func goodRate(r *run) float64   { return r.GoodHz }
+func errorShare(r *run) float64 { return r.Errors }
+func slowest(r *run) float64    { return r.P99 }
 
 // seconds are those in which the runs failed first, from 1 on.
 func (t *tried) seconds() []int {
@@ -210,7 +219,11 @@ func (t *tried) used(s *scenario) string {
 	r := t.Runs[len(t.Runs)/2]
 	switch {
 	case s.chart == chartPorts:
-		return fmt.Sprintf("%s of %s ports", sheet.Number(r.Figures["ports"]), sheet.Number(r.Figures["range"]))
+		text := fmt.Sprintf("%s of %s ports; predicted to run out ", sheet.Number(r.Figures["ports"]), sheet.Number(r.Figures["range"]))
+		if p := t.Runs[0].Predicted; p != nil && p.Seconds != nil {
+			return text + "after " + sheet.Duration(*p.Seconds)
+		}
+		return text + "never"
 	case s.name == "descriptors":
 		return sheet.Number(r.Figures["app-files"]) + " files"
 	case s.name == "accept-queue":

@@ -35,40 +35,59 @@ func portSettings(more settings) settings {
 }
 
 func portScenarios() []scenario {
-	return []scenario{
-		{
-			name: "ports-nginx", title: "nginx opens a connection to Apache for each request, and runs out of ports", chart: chartPorts,
-			story: [3]string{
-				"A site puts nginx in front of Apache and keeps no connections between the two.",
-				"nginx closes first, so that each request leaves a socket in TIME_WAIT on its side, which holds a local port for a minute.",
-				"When no port is left, nginx answers 502 at once: the host is idle, and curl fails or hangs.",
-			},
-			scale:  "2,000 local ports at 400/s last as long as the kernel's 28,232 at 5,646/s.",
-			doubt:  "The story has TIME_WAIT at exactly 6,000 in nearly every row. That is `tcp_max_tw_buckets`, a cap: 6,000 of a range of 28,000 or 64,000 ports cannot have used it up. With that cap below the range, ports never run out here either.",
-			today:  "Keep connections to the service behind the proxy (`keepalive` in the upstream, `proxy_http_version 1.1`, an empty `Connection` header). The kernel settings only buy time; `tcp_tw_recycle` is gone since Linux 4.12.",
-			expect: []string{diagnose.Ports}, load: []string{"--rate", "10,400", "-d", "7s", "--warmup", "0s", "-c", "50", "--slo", "p95<200ms errors<1%"},
-			base:  portSettings(settings{"upstream": "short", "addresses": "1"}),
-			cures: append([]variant{{name: "kept", title: "nginx keeps 64 connections to Apache", set: "upstream=kept"}, {name: "addresses", title: "Apache on two addresses", set: "addresses=2"}}, kernelCures()...),
-			start: startNginxApache, predict: predictPorts(400),
+	return []scenario{nginxPorts(), phpPorts()}
+}
+
+func nginxPorts() scenario {
+	return scenario{
+		name: "ports-nginx", title: "nginx opens a connection to Apache for each request, and runs out of ports", chart: chartPorts,
+		story: [3]string{
+			"A site puts nginx in front of Apache and keeps no connections between the two.",
+			"nginx closes first, so that each request leaves a socket in TIME_WAIT on its side, which holds a local port for a minute.",
+			"When no port is left, nginx answers 502 at once: the host is idle, and curl fails or hangs.",
 		},
-		{
-			name: "ports-php", title: "PHP opens a connection to PgBouncer for each request, and runs out of ports", chart: chartPorts,
-			story: [3]string{
-				"The database's CPU went into connecting, so a team puts PgBouncer between PHP and PostgreSQL.",
-				"PHP still opens a connection for each request, now to PgBouncer, and closes it first.",
-				"At 400 requests a second the application's host has no ports left, while the database idles.",
-			},
-			scale:  "2,000 local ports at 400/s last as long as the kernel's 28,232 at 5,646/s. In the story 330 to 355 requests a second were served on each host.",
-			doubt:  "By its figures the story's host answered about 335 requests a second whatever the database did. A range of 28,232 ports lasts for 471 connections a second, 64,000 for 1,066: exhausted ports explain a limit near 335 only if about 20,000 were left to use.",
-			today:  "Keep the connections (`pg_pconnect`, a pool in the program). A pooler spares the database, not the ports of the host that connects to it.",
-			expect: []string{diagnose.Ports}, load: []string{"--rate", "10,400", "-d", "7s", "--warmup", "0s", "-c", "50", "--slo", "p95<200ms errors<1%"},
-			base: portSettings(settings{"connect": "each", "pool": "pgbouncer", "server": "php", "wait": "20000"}),
-			cures: append([]variant{
-				{name: "persistent", title: "persistent connections in PHP (`pg_pconnect`)", set: "connect=persistent"},
-				{name: "spillway", title: "Spillway in place of PHP and PgBouncer", set: "server=spillway", spillway: true},
-			}, kernelCures()...),
-			start: startPHP, predict: predictPorts(400),
+		scale: "2,000 local ports at 400/s last as long as the kernel's 28,232 at 5,646/s.",
+		doubt: `The story has TIME_WAIT at exactly 6,000 in nearly every row. That is ~tcp_max_tw_buckets~,
+		a cap: 6,000 of a range of 28,000 or 64,000 ports cannot have used it up. With that cap below the range,
+		ports never run out here either. Nor does TIME_WAIT slow a server: with 16,000 ports thousands of sockets wait,
+		and the answers take as long as without.`,
+		today: `Keep connections to the service behind the proxy (~keepalive~ in the upstream, ~proxy_http_version 1.1~,
+		an empty ~Connection~ header). The kernel settings only buy time; ~tcp_tw_recycle~ is gone since Linux 4.12.`,
+		expect: []string{diagnose.Ports},
+		load: []string{
+			"--rate", "10,400", "-d", "7s", "--warmup", "0s", "-c", "50", "--slo", "p95<200ms errors<1%",
 		},
+		base: portSettings(settings{"upstream": "short", "addresses": "1"}),
+		cures: append([]variant{
+			{name: "kept", title: "nginx keeps 64 connections to Apache", set: "upstream=kept"},
+			{name: "addresses", title: "Apache on two addresses", set: "addresses=2"},
+		}, kernelCures()...),
+		start: startNginxApache, predict: predictPorts(400),
+	}
+}
+
+func phpPorts() scenario {
+	return scenario{
+		name: "ports-php", title: "PHP opens a connection to PgBouncer for each request, and runs out of ports", chart: chartPorts,
+		story: [3]string{
+			"The database's CPU went into connecting, so a team puts PgBouncer between PHP and PostgreSQL.",
+			"PHP still opens a connection for each request, now to PgBouncer, and closes it first.",
+			"At 400 requests a second the application's host has no ports left, while the database idles.",
+		},
+		scale: `2,000 local ports at 400/s last as long as the kernel's 28,232 at 5,646/s. In the story 330 to 355 requests a second were served on each host.`,
+		doubt: `By its figures the story's host answered about 335 requests a second whatever the database did. A range of 28,232 ports lasts for 471 connections a second, 64,000 for 1,066: exhausted ports explain a limit near 335 only if about 20,000 were left to use.`,
+		today: `Keep the connections (~pg_pconnect~, a pool in the program). A pooler spares the database,
+		not the ports of the host that connects to it.`,
+		expect: []string{diagnose.Ports},
+		load: []string{
+			"--rate", "10,400", "-d", "7s", "--warmup", "0s", "-c", "50", "--slo", "p95<200ms errors<1%",
+		},
+		base: portSettings(settings{"connect": "each", "pool": "pgbouncer", "server": "php", "wait": "20000"}),
+		cures: append([]variant{
+			{name: "persistent", title: "persistent connections in PHP (`pg_pconnect`)", set: "connect=persistent"},
+			{name: "spillway", title: "Spillway in place of PHP and PgBouncer", set: "server=spillway", spillway: true},
+		}, kernelCures()...),
+		start: startPHP, predict: predictPorts(400),
 	}
 }
 
@@ -97,7 +116,8 @@ VACUUM ANALYZE users, orders;
 `
 
 // page is ten orders with their users.
-const page = "SELECT orders.id, orders.createtime::text, orders.goods_name, users.nickname, users.mobileno FROM orders JOIN users ON users.id = orders.users_id " +
+const page = `SELECT orders.id, orders.createtime::text, orders.goods_name, users.nickname,
+		users.mobileno FROM orders JOIN users ON users.id = orders.users_id ` +
 	"ORDER BY orders.id DESC LIMIT 10 OFFSET 100"
 
 // phpPage reads ten orders over a connection that is opened for the request, or kept by the process.
@@ -138,7 +158,8 @@ queries:
 		cores = workCores // not that of PgBouncer, which would otherwise be woken by the last message and close before PHP does
 	}
 	host, port, _ := strings.Cut(to, ":")
-	apache := s.apache(address, strings.NewReplacer("CONNECT(", connect+"(", "HOST", host, "PORT", port, "FLAG", flag, "PAGE", page, "WAIT", set["wait"]).Replace(phpPage), cores)
+	apache := s.apache(address, strings.NewReplacer("CONNECT(", connect+"(", "HOST", host, "PORT", port, "FLAG", flag, "PAGE",
+		page, "WAIT", set["wait"]).Replace(phpPage), cores)
 	return target{url: "http://" + address + "/index.php", flags: append(flags, watch(apache)...), logs: []string{s.log("apache")}}
 }
 

@@ -13,7 +13,7 @@ import (
 
 // The statement of the game's ranking, and its table with one value in app_id, token and prize_grade.
 const (
-	gameStatement = "SELECT * FROM game_record WHERE app_id = 'app-1' AND token = 'token-1' AND score != -1 ORDER BY prize_grade, score LIMIT 50"
+	gameStatement = `SELECT * FROM game_record WHERE app_id = 'app-1' AND token = 'token-1' AND score != -1 ORDER BY prize_grade, score LIMIT 50`
 )
 
 // gameStatements are that statement with one piece of advice each.
@@ -22,7 +22,7 @@ var gameStatements = map[string]string{
 	"columns":  strings.Replace(gameStatement, "*", "user_id, nickname, prize_grade, score", 1),
 	"notin":    strings.Replace(gameStatement, "score != -1", "score NOT IN (-1)", 1),
 	"isnull":   strings.Replace(gameStatement, "score != -1", "score != -1 AND start_time IS NULL", 1),
-	"subquery": "SELECT * FROM game_record WHERE id IN (SELECT id FROM game_record WHERE app_id = 'app-1' AND token = 'token-1' AND score != -1) ORDER BY prize_grade, score LIMIT 50",
+	"subquery": `SELECT * FROM game_record WHERE id IN (SELECT id FROM game_record WHERE app_id = 'app-1' AND token = 'token-1' AND score != -1) ORDER BY prize_grade, score LIMIT 50`,
 }
 
 func gameTable(indexes string) string {
@@ -33,68 +33,91 @@ INSERT INTO game_record SELECT seq, 'app-1', 'token-1', seq % 100, seq, concat('
 }
 
 func readScenarios() []scenario {
-	return []scenario{
-		{
-			name: "index", title: "A missing index, and four pieces of advice",
-			story: [3]string{
-				"A ranking reads 50 rows of 500,000, sorted by two columns without an index.",
-				"It takes 0.551 s; with an index on these two columns 0.194 s.",
-				"The advice that is given with it: named columns, joins in place of subqueries, no NOT IN, no IS NULL.",
-			},
-			scale:  "200,000 rows of MariaDB on one core, 20 requests a second.",
-			doubt:  "Only the index helps. The other advice changes what the statement says, not what it must read.",
-			today:  "Look at the plan (`spillway doctor --query`): an index in the order of ORDER BY ends the sort and stops after 50 rows.",
-			expect: []string{diagnose.DatabaseCPU}, load: []string{"--rate", "1,20", "-d", "6s", "--warmup", "1s", "-c", "20", "--slo", "p90<300ms errors<1%"},
-			base: settings{"index": "none", "statement": "star"},
-			cures: []variant{
-				{name: "seed", title: "the story's index (prize_grade, score)", set: "index=prize_grade,score"},
-				{name: "doctor", title: "the index that doctor measures as the best", set: "index=doctor"},
-				{name: "columns", title: "named columns in place of `*`", set: "statement=columns"},
-				{name: "notin", title: "`NOT IN (-1)` in place of `!= -1`", set: "statement=notin"},
-				{name: "isnull", title: "with `IS NULL`", set: "statement=isnull"},
-				{name: "subquery", title: "with a subquery", set: "statement=subquery"},
-			},
-			start: startGames, predict: predictGames,
+	return []scenario{missingIndex(), redisPool(), gatewayHop()}
+}
+
+func missingIndex() scenario {
+	return scenario{
+		name: "index", title: "A missing index, and four pieces of advice",
+		story: [3]string{
+			"A ranking reads 50 rows of 500,000, sorted by two columns without an index.",
+			"It takes 0.551 s; with an index on these two columns 0.194 s.",
+			"The advice that is given with it: named columns, joins in place of subqueries, no NOT IN, no IS NULL.",
 		},
-		{
-			name: "redis-pool", title: "A pool of 8 connections to a Redis that is 1 ms away",
-			story: [3]string{
-				"A service reads one key of Redis per request, through a pool of 8 connections; Redis is on another host.",
-				"It manages 2,000 requests a second; with a pool of 800 it is 2,500.",
-				"Each connection carries one command at a time, so that 8 of them carry 8 per round trip.",
-			},
-			scale:  "A pool of 2 and a round trip of 1 ms, in place of 8 under 300 clients: the load needs a quarter of the rate.",
-			today:  "A pool of rate x round trip, with room; or a client that sends many commands over one connection.",
-			expect: []string{diagnose.WorkerPool, diagnose.NetworkDelay, diagnose.Lock}, load: []string{"--rate", "200,2500", "-d", "6s", "--warmup", "1s", "-c", "200", "--slo", "p95<50ms errors<1%"},
-			base:  settings{"pool": "2", "client": "pool"},
-			cures: []variant{{name: "p800", title: "a pool of 800", set: "pool=800"}, {name: "p20", title: "a pool of 20", set: "pool=20"}, {name: "shared", title: "a client that shares one connection (rueidis)", set: "client=rueidis"}},
-			start: startFarRedis, predict: func(_ *stage, set settings, _ target) prediction {
-				pool := 0.0
-				if _, err := fmt.Sscan(set["pool"], &pool); err != nil || set["client"] != "pool" {
-					return prediction{Text: "one connection carries many commands at once: the round trip is no limit"}
-				}
-				return arithmetic(pool/0.0012, fmt.Sprintf("%.0f connections / 1.2 ms (1 ms on the way, the rest in both programs) = %.0f/s", pool, pool/0.0012))
-			},
+		scale:  "200,000 rows of MariaDB on one core, 20 requests a second.",
+		doubt:  "Only the index helps. The other advice changes what the statement says, not what it must read.",
+		today:  "Look at the plan (`spillway doctor --query`): an index in the order of ORDER BY ends the sort and stops after 50 rows.",
+		expect: []string{diagnose.DatabaseCPU},
+		load: []string{
+			"--rate", "1,20", "-d", "6s", "--warmup", "1s", "-c", "20", "--slo", "p90<300ms errors<1%",
 		},
-		{
-			name: "gateway", title: "A gateway in front of an empty endpoint: what a hop costs",
-			story: [3]string{
-				"An empty service behind a gateway, a registry and gRPC answers 1,448 requests a second; frameworks without a gateway 5,500 to 12,000.",
-				"The gateway opens a connection to the service for each call; with a pool of 10 it is 1,700 a second.",
-				"Every hop costs CPU on both sides.",
-			},
-			scale:  "The stories' own small gateway, registry and service, all on one core; the load has another. 100 clients at once.",
-			today:  "Keep connections between services, or share one (gRPC carries many calls at once). A hop that does nothing is cheapest left out.",
-			expect: []string{diagnose.UserCPU, diagnose.SystemCPU}, load: []string{"-c", "4,100", "-d", "6s", "--warmup", "1s", "--header", "Cookie: sid=abc", "--slo", "p95<30ms errors<1%"},
-			base: settings{"client": "each", "pool": "10"},
-			cures: []variant{
-				{name: "pool1", title: "a pool of 1", set: "client=pool pool=1"},
-				{name: "pool10", title: "a pool of 10", set: "client=pool"},
-				{name: "shared", title: "one connection for all calls", set: "client=shared"},
-				{name: "direct", title: "the empty endpoint without a gateway", set: "client=none"},
-			},
-			start: startGateway,
+		base: settings{"index": "none", "statement": "star"},
+		cures: []variant{
+			{name: "seed", title: "the story's index (prize_grade, score)", set: "index=prize_grade,score"},
+			{name: "doctor", title: "the index that doctor measures as the best", set: "index=doctor"},
+			{name: "columns", title: "named columns in place of `*`", set: "statement=columns"},
+			{name: "notin", title: "`NOT IN (-1)` in place of `!= -1`", set: "statement=notin"},
+			{name: "isnull", title: "with `IS NULL`", set: "statement=isnull"},
+			{name: "subquery", title: "with a subquery", set: "statement=subquery"},
 		},
+		start: startGames, predict: predictGames,
+	}
+}
+
+func redisPool() scenario {
+	return scenario{
+		name: "redis-pool", title: "A pool of 8 connections to a Redis that is 1 ms away",
+		story: [3]string{
+			"A service reads one key of Redis per request, through a pool of 8 connections; Redis is on another host.",
+			"It manages 2,000 requests a second; with a pool of 800 it is 2,500.",
+			"Each connection carries one command at a time, so that 8 of them carry 8 per round trip.",
+		},
+		scale:  "A pool of 2 and a round trip of 1 ms, in place of 8 under 300 clients: the load needs a quarter of the rate.",
+		today:  "A pool of rate x round trip, with room; or a client that sends many commands over one connection.",
+		expect: []string{diagnose.WorkerPool, diagnose.NetworkDelay, diagnose.Lock},
+		load: []string{
+			"--rate", "200,2500", "-d", "6s", "--warmup", "1s", "-c", "200", "--slo", "p95<50ms errors<1%",
+		},
+		base: settings{"pool": "2", "client": "pool"},
+		cures: []variant{
+			{name: "p800", title: "a pool of 800", set: "pool=800"},
+			{name: "p20", title: "a pool of 20", set: "pool=20"},
+			{name: "shared", title: "a client that shares one connection (rueidis)", set: "client=rueidis"},
+		},
+		start: startFarRedis, predict: func(_ *stage, set settings, _ target) prediction {
+			pool := 0.0
+			if _, err := fmt.Sscan(set["pool"], &pool); err != nil || set["client"] != "pool" {
+				return prediction{Text: "one connection carries many commands at once: the round trip is no limit"}
+			}
+			return arithmetic(pool/0.0012, fmt.Sprintf(`%.0f connections / 1.2 ms (1 ms on the way,
+		the rest in both programs) = %.0f/s`, pool, pool/0.0012))
+		},
+	}
+}
+
+func gatewayHop() scenario {
+	return scenario{
+		name: "gateway", title: "A gateway in front of an empty endpoint: what a hop costs",
+		story: [3]string{
+			"An empty service behind a gateway, a registry and gRPC answers 1,448 requests a second; frameworks without a gateway 5,500 to 12,000.",
+			"The gateway opens a connection to the service for each call; with a pool of 10 it is 1,700 a second.",
+			"Every hop costs CPU on both sides.",
+		},
+		scale: "The stories' own small gateway, registry and service, all on one core; the load has another. 100 clients at once.",
+		today: `Keep connections between services,
+		or share one (gRPC carries many calls at once). A hop that does nothing is cheapest left out.`,
+		expect: []string{diagnose.UserCPU, diagnose.SystemCPU},
+		load: []string{
+			"-c", "4,100", "-d", "6s", "--warmup", "1s", "--header", "Cookie: sid=abc", "--slo", "p95<30ms errors<1%",
+		},
+		base: settings{"client": "each", "pool": "10"},
+		cures: []variant{
+			{name: "pool1", title: "a pool of 1", set: "client=pool pool=1"},
+			{name: "pool10", title: "a pool of 10", set: "client=pool"},
+			{name: "shared", title: "one connection for all calls", set: "client=shared"},
+			{name: "direct", title: "the empty endpoint without a gateway", set: "client=none"},
+		},
+		start: startGateway,
 	}
 }
 
@@ -129,7 +152,8 @@ func predictGames(s *stage, set settings, t target) prediction {
 			Winner *struct{ Create string }
 		}
 	}
-	out := s.inside(s.network, s.abs(s.o.spillway), "doctor", "--database", t.url, "--query", gameStatement, "--measure", "--copy-rows", "200000", "--json")
+	out := s.inside(s.network, s.abs(s.o.spillway), "doctor", "--database", t.url, "--query", gameStatement, "--measure",
+		"--copy-rows", "200000", "--json")
 	if s.err == nil {
 		s.check(json.Unmarshal(out, &d))
 	}
@@ -153,7 +177,10 @@ func startFarRedis(s *stage, set settings) target {
 	}
 	up := s.dir + "/link.up"
 	s.start(process.Command{
-		Name: "link", Args: []string{s.abs(s.o.link), "-link", fmt.Sprintf("%d,%d", s.network.PID, far.PID), "-work", "500us", "-marker", up}, Cores: loadCores,
+		Name: "link", Args: []string{
+			s.abs(s.o.link), "-link", fmt.Sprintf("%d,%d", s.network.PID, far.PID), "-work", "500us",
+			"-marker", up,
+		}, Cores: loadCores,
 		Ready: s.exists(up),
 	})
 	const near, there = "10.98.0.1", "10.98.0.2"

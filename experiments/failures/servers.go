@@ -63,7 +63,8 @@ SetHandler application/x-httpd-php
 </Directory>
 `, dir, address, module))
 	return s.start(process.Command{
-		Name: "apache", Args: []string{s.find("apache2", "apache2-bin", "/usr/sbin/apache2"), "-DFOREGROUND", "-f", file}, Env: []string{"PHP_INI_SCAN_DIR="},
+		Name: "apache", Args: []string{s.find("apache2", "apache2-bin", "/usr/sbin/apache2"), "-DFOREGROUND", "-f", file},
+		Env:  []string{"PHP_INI_SCAN_DIR="},
 		User: s.as("www-data"), Cores: cores, Ready: s.answers(address), Stop: syscall.SIGTERM,
 	})
 }
@@ -91,7 +92,10 @@ func (s *stage) postgres(tables string, settings ...string) *database {
 	s.append(filepath.Join(data, "pg_hba.conf"), "host all all 10.99.0.0/16 trust\n")
 	address := hostAddress + ":5432"
 	args := []string{filepath.Join(dir, "postgres"), "-D", data}
-	for _, one := range append([]string{"listen_addresses=*", "unix_socket_directories=", "autovacuum=off", "shared_buffers=128MB"}, settings...) {
+	for _, one := range append([]string{
+		"listen_addresses=*", "unix_socket_directories=", "autovacuum=off",
+		"shared_buffers=128MB",
+	}, settings...) {
 		args = append(args, "-c", one)
 	}
 	p := s.start(process.Command{
@@ -100,7 +104,8 @@ func (s *stage) postgres(tables string, settings ...string) *database {
 			return s.try(s.find("psql", "postgresql-client", ""), "-XqtA", "-h", hostAddress, "-U", "postgres", "-c", "SELECT 1")
 		},
 	})
-	s.inside(s.network, s.find("psql", "postgresql-client", ""), "-Xq", "-h", hostAddress, "-U", "postgres", "-v", "ON_ERROR_STOP=1", "-f", s.write("tables.sql", tables))
+	s.inside(s.network, s.find("psql", "postgresql-client", ""), "-Xq", "-h", hostAddress, "-U", "postgres", "-v",
+		"ON_ERROR_STOP=1", "-f", s.write("tables.sql", tables))
 	return &database{p, address, "postgres://postgres@" + address + "/postgres?sslmode=disable"}
 }
 
@@ -122,7 +127,8 @@ log_connections = 0
 log_disconnections = 0
 `)
 	return s.start(process.Command{
-		Name: "pgbouncer", Args: []string{s.find("pgbouncer", "pgbouncer", "/usr/sbin/pgbouncer"), file}, User: user, Stop: syscall.SIGINT, Cores: loadCores,
+		Name: "pgbouncer", Args: []string{s.find("pgbouncer", "pgbouncer", "/usr/sbin/pgbouncer"), file}, User: user,
+		Stop: syscall.SIGINT, Cores: loadCores,
 		Ready: s.answers(address),
 	}), address
 }
@@ -131,7 +137,8 @@ log_disconnections = 0
 func (s *stage) mariadb(fsyncMs, group, tables string, options ...string) *database {
 	user := s.as("mysql")
 	data := s.folder("mariadb", user)
-	s.runAs(user, s.find("mariadb-install-db", "mariadb-server", ""), "--no-defaults", "--datadir="+data, "--auth-root-authentication-method=normal", "--skip-test-db")
+	s.runAs(user, s.find("mariadb-install-db", "mariadb-server", ""), "--no-defaults", "--datadir="+data,
+		"--auth-root-authentication-method=normal", "--skip-test-db")
 	var env []string
 	if fsyncMs != "0" {
 		library := filepath.Join(s.dir, "slow_fsync.so")
@@ -141,8 +148,10 @@ func (s *stage) mariadb(fsyncMs, group, tables string, options ...string) *datab
 	address := hostAddress + ":3306"
 	init := s.write("init.sql", "CREATE DATABASE shop;\nCREATE USER app@'%';\nGRANT ALL ON *.* TO app@'%';\n")
 	args := append([]string{
-		s.find("mariadbd", "mariadb-server", "/usr/sbin/mariadbd"), "--no-defaults", "--datadir=" + data, "--bind-address=" + hostAddress, "--port=3306",
-		"--socket=" + data + "/sock", "--innodb-buffer-pool-size=256M", "--innodb-log-file-size=256M", "--skip-name-resolve", "--back-log=4096", "--init-file=" + init,
+		s.find("mariadbd", "mariadb-server", "/usr/sbin/mariadbd"), "--no-defaults", "--datadir=" + data,
+		"--bind-address=" + hostAddress, "--port=3306",
+		"--socket=" + data + "/sock", "--innodb-buffer-pool-size=256M", "--innodb-log-file-size=256M", "--skip-name-resolve",
+		"--back-log=4096", "--init-file=" + init,
 	}, options...)
 	client := []string{s.find("mariadb", "mariadb-client", ""), "--no-defaults", "-h", hostAddress, "-P", "3306", "-u", "app", "shop", "-e"}
 	p := s.start(process.Command{
@@ -163,7 +172,10 @@ func (s *stage) redis(network *process.Process, address string) *process.Process
 		pid = network.PID
 	}
 	return s.start(process.Command{
-		Name: "redis", Args: []string{s.find("redis-server", "redis-server", ""), "--bind", host, "--port", port, "--save", "", "--appendonly", "no", "--protected-mode", "no"},
+		Name: "redis", Args: []string{
+			s.find("redis-server", "redis-server", ""), "--bind", host, "--port", port, "--save", "",
+			"--appendonly", "no", "--protected-mode", "no",
+		},
 		Cores: workCores, Network: pid, Ready: s.answersIn(network, address),
 	})
 }
@@ -171,7 +183,8 @@ func (s *stage) redis(network *process.Process, address string) *process.Process
 // service starts one of the stories' services.
 func (s *stage) service(name, address string, files int, flags ...string) *process.Process {
 	return s.start(process.Command{
-		Name: "app", Args: append([]string{s.abs(s.o.services), name, "--listen", address}, flags...), Files: files, Cores: workCores, Ready: s.answers(address),
+		Name: "app", Args: append([]string{s.abs(s.o.services), name, "--listen", address}, flags...), Files: files,
+		Cores: workCores, Ready: s.answers(address),
 	})
 }
 
@@ -179,7 +192,10 @@ func (s *stage) service(name, address string, files int, flags ...string) *proce
 func (s *stage) serve(address, config string) *process.Process {
 	file := s.write("spillway.yaml", config)
 	return s.start(process.Command{
-		Name: "app", Args: []string{s.abs(s.o.spillway), "serve", file, "--listen", address, "--admin", "127.0.0.1:8081", "--data", filepath.Join(s.dir, "data")},
+		Name: "app", Args: []string{
+			s.abs(s.o.spillway), "serve", file, "--listen", address, "--admin", "127.0.0.1:8081", "--data",
+			filepath.Join(s.dir, "data"),
+		},
 		Cores: workCores, Ready: func(context.Context) error {
 			return s.try("curl", "-sf", "-o", filepath.Join(s.dir, "readyz"), "http://127.0.0.1:8081/readyz")
 		},
