@@ -84,14 +84,12 @@ func serverFiles() scenario {
 		load: []string{
 			"--rate", "100,1000", "-d", "6s", "--warmup", "0s", "-c", "{connections}", "--timeout", "2s", "--slo", "p95<1s errors<1%",
 		},
-		base: settings{"files": "256", "connections": "400", "load-files": "65536"},
+		base: settings{"files": "256", "connections": "400", "load-files": "16384"},
 		cures: []variant{
-			{name: "files", title: "65,536 open files", set: "files=65536"},
+			{name: "files", title: "16,384 open files", set: "files=16384"},
 			{name: "fewer", title: "100 connections", set: "connections=100"},
 		},
-		start: startManyConnections, predict: func(_ *stage, set settings, _ target) prediction {
-			return arithmetic(0, "Little's law: 1,000/s x 0.4 s = 400 connections, each an open file; the service may have "+set["files"])
-		},
+		start: startManyConnections, predict: predictHost("open files", "rate=1000 keep-alive service=400ms"),
 	}
 }
 
@@ -109,14 +107,12 @@ func clientFiles() scenario {
 		load: []string{
 			"--rate", "100,1000", "-d", "6s", "--warmup", "0s", "-c", "{connections}", "--timeout", "2s", "--slo", "p95<1s errors<1%",
 		},
-		base: settings{"files": "65536", "connections": "400", "load-files": "256"},
+		base: settings{"files": "16384", "connections": "400", "load-files": "256"},
 		cures: []variant{
-			{name: "files", title: "65,536 open files for the client", set: "load-files=65536"},
+			{name: "files", title: "16,384 open files for the client", set: "load-files=16384"},
 			{name: "fewer", title: "100 connections", set: "connections=100"},
 		},
-		start: startManyConnections, predict: func(_ *stage, set settings, _ target) prediction {
-			return arithmetic(0, "Little's law: 1,000/s x 0.4 s = 400 connections, each an open file; the load may have "+set["load-files"])
-		},
+		start: startManyConnections, predict: predictHost("open files", "rate=1000 keep-alive service=400ms"),
 	}
 }
 
@@ -140,10 +136,7 @@ func acceptQueue() scenario {
 			{name: "backlog", title: "a backlog of 4,096 in nginx", set: "backlog=4096"},
 			{name: "both", title: "both", set: "net.core.somaxconn=4096 backlog=4096"},
 		},
-		start: startPauses, predict: func(_ *stage, set settings, _ target) prediction {
-			return arithmetic(128/0.3,
-				`800 connections/s x 300 ms = 240 wait for the accept; somaxconn `+set["net.core.somaxconn"]+" and a backlog of "+set["backlog"]+" allow the smaller of both")
-		},
+		start: startPauses, predict: predictHost("accept backlog", "rate=800 short-connections stall=300ms closes=server"),
 	}
 }
 
@@ -204,7 +197,7 @@ func startPopups(s *stage, set settings) target {
 
 // startManyConnections is a service that answers after 400 ms, so that the load needs that many connections.
 func startManyConnections(s *stage, set settings) target {
-	address := hostAddress + ":8080"
+	address := "127.0.0.1:8080"
 	files := 0
 	_, err := fmt.Sscan(set["files"], &files)
 	s.check(err)
@@ -214,7 +207,7 @@ func startManyConnections(s *stage, set settings) target {
 
 // startPauses is nginx, which is stopped for 300 ms of every 2 s.
 func startPauses(s *stage, set settings) target {
-	address := hostAddress + ":8080"
+	address := "127.0.0.1:8080"
 	nginx := s.nginx(address,
 		fmt.Sprintf("server { listen %s backlog=%s; keepalive_timeout 0; location / { return 200 \"ok\\n\"; } }", address, set["backlog"]))
 	return target{url: "http://" + address + "/", flags: watch(nginx), side: func(s *stage, _ settings) {

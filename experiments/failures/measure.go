@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -50,9 +51,11 @@ func (o *options) measure(ctx context.Context, s *scenario, v variant, set setti
 	t := s.start(st, set)
 	one := &run{}
 	if s.predict != nil && st.err == nil {
+		st.files = set.loadFiles()
 		if p := s.predict(st, set, t); p.Text != "" {
 			one.Predicted = &p
 		}
+		st.files = 0
 	}
 	if o.busy {
 		for range 2 {
@@ -114,17 +117,20 @@ func (s *scenario) flags(set settings) []string {
 	return all
 }
 
+// loadFiles is the limit of open files of the load.
+func (s settings) loadFiles() int {
+	if n, err := strconv.Atoi(s["load-files"]); err == nil {
+		return n
+	}
+	return 16384
+}
+
 // load runs a load in the stage's namespace, with as many open files as a setting says.
 func (s *stage) load(args []string, set settings) {
 	if s.err != nil {
 		return
 	}
-	files := 65536
-	if text, ok := set["load-files"]; ok {
-		_, err := fmt.Sscan(text, &files)
-		s.check(err)
-	}
-	p := s.start(process.Command{Name: "load", Args: args, Cores: loadCores, Files: files})
+	p := s.start(process.Command{Name: "load", Args: args, Cores: loadCores, Files: set.loadFiles()})
 	if s.err != nil {
 		return
 	}

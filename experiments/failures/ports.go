@@ -163,7 +163,7 @@ queries:
 	return target{url: "http://" + address + "/index.php", flags: append(flags, watch(apache)...), logs: []string{s.log("apache")}}
 }
 
-// predictPorts asks doctor in the namespace when the ports run out at a rate of connections.
+// predictPorts asks doctor when the ports run out at a rate of connections.
 func predictPorts(rate int) func(*stage, settings, target) prediction {
 	return func(s *stage, set settings, _ target) prediction {
 		work := fmt.Sprintf("rate=%d service=20ms duration=7s closes=client", rate)
@@ -173,23 +173,41 @@ func predictPorts(rate int) func(*stage, settings, target) prediction {
 		if set["upstream"] == "kept" || set["connect"] == "persistent" || set["server"] == "spillway" {
 			work += " keep-alive"
 		}
-		var d struct {
-			Prediction struct {
-				Seconds *float64 `json:"local_ports_run_out_after_seconds"`
-				RateHz  *float64 `json:"max_rate_hz"`
-			}
-			Findings []struct{ Group, Name, Observed, Arithmetic string }
-		}
-		out := s.inside(s.network, s.abs(s.o.spillway), "doctor", "--for", work, "--json")
-		if s.err == nil {
-			s.check(json.Unmarshal(out, &d))
-		}
-		p := prediction{Seconds: d.Prediction.Seconds, RateHz: d.Prediction.RateHz}
-		for _, f := range d.Findings {
-			if f.Group == "prediction" && f.Name == "local ports" {
-				p.Text = f.Observed + " (" + f.Arithmetic + ")"
-			}
-		}
+		return s.doctor("local ports", "--for", work)
+	}
+}
+
+// predictHost asks doctor what a load does to the host and the service that listens there.
+func predictHost(finding, work string) func(*stage, settings, target) prediction {
+	return func(s *stage, set settings, t target) prediction {
+		p := s.doctor(finding, "--for", work, "--target", t.url)
+		p.Seconds, p.RateHz = nil, nil // those of the ports
 		return p
 	}
+}
+
+// doctor runs doctor in the namespace, with the limit of open files of the load, and returns a finding of its prediction.
+func (s *stage) doctor(finding string, args ...string) prediction {
+	var d struct {
+		Prediction struct {
+			Seconds *float64 `json:"local_ports_run_out_after_seconds"`
+			RateHz  *float64 `json:"max_rate_hz"`
+		}
+		Findings []struct{ Group, Name, Status, Observed, Arithmetic, Why string }
+	}
+	out := s.inside(s.network, append([]string{s.abs(s.o.spillway), "doctor", "--json"}, args...)...)
+	if s.err == nil {
+		s.check(json.Unmarshal(out, &d))
+	}
+	p := prediction{Seconds: d.Prediction.Seconds, RateHz: d.Prediction.RateHz}
+	for _, f := range d.Findings {
+		if f.Group == "prediction" && f.Name == finding {
+			p.Text = fmt.Sprintf("%s: %s (%s)", f.Status, f.Observed, f.Arithmetic)
+			if finding != "local ports" {
+				why, _, _ := strings.Cut(f.Why, "; ")
+				p.Text += "; " + why
+			}
+		}
+	}
+	return p
 }

@@ -41,6 +41,7 @@ type stage struct {
 	dir     string
 	network *process.Process
 	starts  int
+	files   int // limit of open files of what is run inside; 0: the caller's
 	undo    []func()
 	err     error
 }
@@ -97,7 +98,7 @@ func (s *stage) inside(network *process.Process, args ...string) []byte {
 	if s.err != nil {
 		return nil
 	}
-	p := s.start(process.Command{Name: filepath.Base(args[0]), Args: args, Network: network.PID})
+	p := s.start(process.Command{Name: filepath.Base(args[0]), Args: args, Network: network.PID, Files: s.files})
 	if s.err != nil {
 		return nil
 	}
