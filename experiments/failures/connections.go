@@ -29,7 +29,7 @@ func connecting() scenario {
 		load: []string{
 			"--rate", "25,250", "-d", "6s", "--warmup", "1s", "-c", "100", "--slo", "p95<100ms errors<1%",
 		},
-		base: settings{"connect": "each", "pool": "none", "server": "php", "wait": "0"},
+		base: settings{"connect": "each", "pool": "none", "server": "php", "wait": "0", "nodes": "1"},
 		cures: []variant{
 			{name: "pgbouncer", title: "PgBouncer in between", set: "pool=pgbouncer"},
 			{name: "persistent", title: "persistent connections in PHP", set: "connect=persistent"},

@@ -5,6 +5,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"spillway/internal/lab/diagnose"
@@ -35,7 +36,7 @@ func portSettings(more settings) settings {
 }
 
 func portScenarios() []scenario {
-	return []scenario{nginxPorts(), phpPorts()}
+	return []scenario{nginxPorts(), phpPorts(), nodePorts()}
 }
 
 func nginxPorts() scenario {
@@ -82,13 +83,32 @@ func phpPorts() scenario {
 		load: []string{
 			"--rate", "10,400", "-d", "7s", "--warmup", "0s", "-c", "50", "--slo", "p95<200ms errors<1%",
 		},
-		base: portSettings(settings{"connect": "each", "pool": "pgbouncer", "server": "php", "wait": "20000"}),
+		base: portSettings(settings{"connect": "each", "pool": "pgbouncer", "server": "php", "wait": "20000", "nodes": "1"}),
 		cures: append([]variant{
 			{name: "persistent", title: "persistent connections in PHP (`pg_pconnect`)", set: "connect=persistent"},
+			{name: "nodes", title: "two nodes, with the same rate in all", set: "nodes=2"},
 			{name: "spillway", title: "Spillway in place of PHP and PgBouncer", set: "server=spillway", spillway: true},
 		}, kernelCures()...),
 		start: startPHP, predict: predictPorts(400),
 	}
+}
+
+func nodePorts() scenario {
+	s := phpPorts()
+	s.name, s.title = "ports-nodes", "Two nodes at twice the rate run out of ports as one does"
+	s.story = [3]string{
+		"The team adds a second application host and divides the requests.",
+		"At 500 requests a second all is well; at 600 the first 502s are there again.",
+		"Each host has its own ports, so that two last for twice the rate, and no longer.",
+	}
+	s.scale = "Two hosts with 1,000 local ports each, behind one nginx. One such host lasts for 5 s at 200/s; this is 400/s."
+	s.doubt = ""
+	s.today = "A second host doubles what ports allow. Keeping connections removes the limit."
+	s.load = slices.Clone(s.load)
+	s.predict = predictPorts(200) // of each host
+	s.base = portSettings(settings{"connect": "each", "pool": "pgbouncer", "server": "php", "wait": "20000", "nodes": "2", "net.ipv4.ip_local_port_range": "30000-30999"})
+	s.cures = []variant{{name: "persistent", title: "persistent connections in PHP", set: "connect=persistent"}}
+	return s
 }
 
 // startNginxApache: nginx speaks HTTP/1.1 to Apache and closes first, because it has no pool of connections.
@@ -144,10 +164,27 @@ queries:
 		app := s.service("freight", address, 0, "--database", db.url, "--pool", "8")
 		return target{url: "http://" + address + "/?offset=100", flags: append(watch(app), db.flags()...)}
 	}
-	to, flags := db.address, db.flags()
+	if set["nodes"] == "1" {
+		at, flags, log := s.phpNode(address, hostAddress, set)
+		return target{url: "http://" + at + "/index.php", flags: append(flags, db.flags()...), logs: []string{log}}
+	}
+	const back = ":8081"
+	_, flags, log := s.phpNode("0.0.0.0"+back, hostAddress, set)
+	node := s.node("node2", set.sysctls()...)
+	node.phpNode("0.0.0.0"+back, nearAddress, set)
+	s.check(node.err)
+	nginx := s.nginx(address, fmt.Sprintf("upstream nodes { server %s; server %s; keepalive 128; }\nserver { listen %s backlog=4096; location / { "+
+		"proxy_pass http://nodes; proxy_http_version 1.1; proxy_set_header Connection \"\"; } }", hostAddress+back, farAddress+back, address))
+	return target{url: "http://" + address + "/index.php", flags: slices.Concat(flags, watch(nginx), db.flags()), logs: []string{log}}
+}
+
+// phpNode is Apache with PHP, and PgBouncer unless the setting says otherwise, on one host; the database is at that address. It returns
+// where it listens, the flags that watch it, and its log.
+func (s *stage) phpNode(listen, database string, set settings) (address string, flags []string, log string) {
+	to := database + ":5432"
 	if set["pool"] == "pgbouncer" {
-		bouncer, at := s.pgbouncer(db)
-		to, flags = at, append(flags, watch(bouncer)...)
+		bouncer, at := s.pgbouncer(database)
+		to, flags = at, watch(bouncer)
 	}
 	connect, flag := "pg_connect", ", PGSQL_CONNECT_FORCE_NEW"
 	if set["connect"] == "persistent" {
@@ -158,9 +195,9 @@ queries:
 		cores = workCores // not that of PgBouncer, which would otherwise be woken by the last message and close before PHP does
 	}
 	host, port, _ := strings.Cut(to, ":")
-	apache := s.apache(address, strings.NewReplacer("CONNECT(", connect+"(", "HOST", host, "PORT", port, "FLAG", flag, "PAGE",
-		page, "WAIT", set["wait"]).Replace(phpPage), cores)
-	return target{url: "http://" + address + "/index.php", flags: append(flags, watch(apache)...), logs: []string{s.log("apache")}}
+	apache := s.apache(listen, strings.NewReplacer("CONNECT(", connect+"(", "HOST", host, "PORT", port, "FLAG", flag, "PAGE", page,
+		"WAIT", set["wait"]).Replace(phpPage), cores)
+	return listen, append(flags, watch(apache)...), s.log("apache")
 }
 
 // predictPorts asks doctor when the ports run out at a rate of connections.

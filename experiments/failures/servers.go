@@ -89,7 +89,7 @@ func (s *stage) postgres(tables string, settings ...string) *database {
 	user := s.as("postgres")
 	data := filepath.Join(s.folder("postgres", user), "data")
 	s.runAs(user, filepath.Join(dir, "initdb"), "-D", data, "-U", "postgres", "--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C")
-	s.append(filepath.Join(data, "pg_hba.conf"), "host all all 10.99.0.0/16 trust\n")
+	s.append(filepath.Join(data, "pg_hba.conf"), "host all all 10.0.0.0/8 trust\n")
 	address := hostAddress + ":5432"
 	args := []string{filepath.Join(dir, "postgres"), "-D", data}
 	for _, one := range append([]string{
@@ -109,11 +109,11 @@ func (s *stage) postgres(tables string, settings ...string) *database {
 	return &database{p, address, "postgres://postgres@" + address + "/postgres?sslmode=disable"}
 }
 
-// pgbouncer starts a pool of sessions in front of PostgreSQL.
-func (s *stage) pgbouncer(db *database) (*process.Process, string) {
+// pgbouncer starts a pool of sessions in front of the PostgreSQL at a host.
+func (s *stage) pgbouncer(host string) (*process.Process, string) {
 	user, address := s.as("postgres"), hostAddress+":6432"
 	file := s.write("pgbouncer.ini", `[databases]
-postgres = host=`+hostAddress+` port=5432 dbname=postgres user=postgres
+postgres = host=`+host+` port=5432 dbname=postgres user=postgres
 [pgbouncer]
 listen_addr = `+hostAddress+`
 listen_port = 6432

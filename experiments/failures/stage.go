@@ -25,6 +25,8 @@ import (
 const (
 	hostAddress  = "10.99.0.2"
 	otherAddress = "10.99.0.3"
+	nearAddress  = "10.97.0.1" // of this host, for another one
+	farAddress   = "10.97.0.2"
 )
 
 // Cores of the processes: the load has the first, with what is not measured.
@@ -42,17 +44,17 @@ type stage struct {
 	network *process.Process
 	starts  int
 	files   int // limit of open files of what is run inside; 0: the caller's
-	undo    []func()
+	undo    *[]func()
 	err     error
 }
 
 // newStage makes a namespace with that range of local ports and these kernel settings. The caller must close it.
 func newStage(ctx context.Context, o *options, sysctls ...string) *stage {
-	s := &stage{ctx: ctx, o: o}
+	s := &stage{ctx: ctx, o: o, undo: new([]func())}
 	if s.dir, s.err = os.MkdirTemp("", "spillway-failures-"); s.err != nil {
 		return s
 	}
-	s.undo = append(s.undo, func() { _ = os.RemoveAll(s.dir) })
+	*s.undo = append(*s.undo, func() { _ = os.RemoveAll(s.dir) })
 	s.check(os.Chmod(s.dir, 0o755)) // databases run as other users
 	s.network = s.namespace("host", hostAddress, otherAddress)
 	s.sysctl(s.network, sysctls...)
@@ -60,7 +62,7 @@ func newStage(ctx context.Context, o *options, sysctls ...string) *stage {
 }
 
 func (s *stage) close() {
-	for _, undo := range slices.Backward(s.undo) {
+	for _, undo := range slices.Backward(*s.undo) {
 		undo()
 	}
 }
@@ -83,6 +85,29 @@ func (s *stage) namespace(name string, addresses ...string) *process.Process {
 		Name: name, Args: []string{"unshare", "--net", "sh", "-c", script + ` && : >"$0" && exec sleep infinity`, up},
 		Ready: func(context.Context) error { _, err := os.Stat(up); return err },
 	})
+}
+
+// node returns a stage for programs on another host: a namespace with the same kernel settings, which reaches this one at nearAddress and
+// is reached at farAddress. It ends with this stage, whose error the caller sets to that of the node.
+func (s *stage) node(name string, sysctls ...string) *stage {
+	other := *s
+	other.network = s.namespace(name, hostAddress)
+	other.dir = s.write(name+"/dir", "") // makes the folder
+	other.dir = filepath.Dir(other.dir)
+	if s.err != nil {
+		return s
+	}
+	s.inside(s.network, "ip", "link", "add", "near0", "type", "veth", "peer", "name", "eth0", "netns", strconv.Itoa(other.network.PID))
+	for _, end := range []struct {
+		network         *process.Process
+		device, address string
+	}{{s.network, "near0", nearAddress}, {other.network, "eth0", farAddress}} {
+		s.inside(end.network, "ip", "address", "add", end.address+"/24", "dev", end.device)
+		s.inside(end.network, "ip", "link", "set", end.device, "up")
+	}
+	s.sysctl(other.network, sysctls...)
+	other.starts, other.err = 1000, s.err // the logs of both are apart
+	return &other
 }
 
 // sysctl sets kernel settings of a namespace: "net.core.somaxconn=128".
@@ -128,7 +153,7 @@ func (s *stage) start(c process.Command) *process.Process {
 	if !s.check(err) {
 		return nil
 	}
-	s.undo = append(s.undo, p.End)
+	*s.undo = append(*s.undo, p.End)
 	return p
 }
 
@@ -229,7 +254,7 @@ func (s *stage) slice(cores float64) string {
 	if !s.check(err) {
 		return ""
 	}
-	s.undo = append(s.undo, func() {
+	*s.undo = append(*s.undo, func() {
 		for range 100 { // the thread that started the process leaves it when it ends
 			if err := syscall.Rmdir(dir); !errors.Is(err, syscall.EBUSY) {
 				return
