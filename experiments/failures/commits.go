@@ -30,7 +30,7 @@ func commits() scenario {
 		today: `One commit for many records: a queue or a stream that groups them. More connections share the disk's turns too,
 		up to a point; flush = 2 is fast and loses up to a second of records when the operating system crashes.`,
 		expect: []string{diagnose.Commit, diagnose.DatabasePool}, load: []string{
-			"--rate", "10,1000", "-d", "6s", "--warmup", "1s", "-c", "1000", "--method", "POST", "--timeout", "5s",
+			"--rate", "10,1000", "-d", "5s", "--warmup", "1s", "-c", "1000", "--method", "POST", "--timeout", "5s",
 			"--body", `{"device_id":7,"latitude":30.5,"longitude":114.3,"speed":60}`, "--header", "Content-Type: application/json",
 			"--slo", "p95<1s errors<1%",
 		},
@@ -66,7 +66,7 @@ func cores() scenario {
 		doubt:  `The story's 855/s with 1,000 connections are MySQL on a spinning disk under sysbench. MariaDB of today loses far less by so many connections.`,
 		today:  "A pool of about twice the cores, measured. More clients than that wait in the program, not in the database.",
 		expect: []string{diagnose.DatabaseCPU, diagnose.UserCPU, diagnose.SystemCPU}, load: []string{
-			"-c", "{connections}", "-d", "6s", "--warmup", "2s", "--sql", `INSERT INTO positions (device_id, latitude, longitude,
+			"-c", "{connections}", "-d", "5s", "--warmup", "2s", "--sql", `INSERT INTO positions (device_id, latitude, longitude,
 		speed) VALUES (7, 30.5, 114.3, 60)`, "--slo", "p95<50ms errors<1%",
 		},
 		base: settings{"connections": "1000", "flush": "2"},

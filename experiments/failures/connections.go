@@ -27,7 +27,7 @@ func connecting() scenario {
 		today:  "Keep connections: a pool in the program, persistent ones in PHP, or a pooler. The database then spends its time on queries.",
 		expect: []string{diagnose.DatabaseCPU, diagnose.SystemCPU},
 		load: []string{
-			"--rate", "25,250", "-d", "6s", "--warmup", "1s", "-c", "100", "--slo", "p95<100ms errors<1%",
+			"--rate", "25,250", "-d", "5s", "--warmup", "1s", "-c", "100", "--slo", "p95<100ms errors<1%",
 		},
 		base: settings{"connect": "each", "pool": "none", "server": "php", "wait": "0", "nodes": "1"},
 		cures: []variant{
@@ -54,7 +54,7 @@ func databaseConnections() scenario {
 		and writes that may wait go through a queue.`,
 		expect: []string{diagnose.ConnectionLimit},
 		load: []string{
-			"--rate", "100,1200", "-d", "6s", "--warmup", "1s", "-c", "400", "--slo", "p95<300ms errors<1%",
+			"--rate", "100,1200", "-d", "5s", "--warmup", "1s", "-c", "400", "--slo", "p95<300ms errors<1%",
 		},
 		base: settings{"mode": "database", "pool": "150", "server": "own"},
 		cures: []variant{
@@ -82,7 +82,7 @@ func serverFiles() scenario {
 		today:  `~LimitNOFILE=~ in the unit or ~ulimit -n~ before the start, far above the connections that are expected; and fewer connections.`,
 		expect: []string{diagnose.Descriptors},
 		load: []string{
-			"--rate", "100,1000", "-d", "6s", "--warmup", "0s", "-c", "{connections}", "--timeout", "2s", "--slo", "p95<1s errors<1%",
+			"--rate", "100,1000", "-d", "5s", "--warmup", "0s", "-c", "{connections}", "--timeout", "2s", "--slo", "p95<1s errors<1%",
 		},
 		base: settings{"files": "256", "connections": "400", "load-files": "16384"},
 		cures: []variant{
@@ -105,7 +105,7 @@ func clientFiles() scenario {
 		today:  "Raise the limit of the client too. It is the one that fails first if both have the same.",
 		expect: []string{diagnose.Descriptors},
 		load: []string{
-			"--rate", "100,1000", "-d", "6s", "--warmup", "0s", "-c", "{connections}", "--timeout", "2s", "--slo", "p95<1s errors<1%",
+			"--rate", "100,1000", "-d", "5s", "--warmup", "0s", "-c", "{connections}", "--timeout", "2s", "--slo", "p95<1s errors<1%",
 		},
 		base: settings{"files": "16384", "connections": "400", "load-files": "256"},
 		cures: []variant{
@@ -128,7 +128,7 @@ func acceptQueue() scenario {
 		today:  `Raise both ~net.core.somaxconn~ and the backlog that the program asks for: the smaller one counts. Keep connections where that is possible.`,
 		expect: []string{diagnose.AcceptQueue},
 		load: []string{
-			"--rate", "100,800", "-d", "6s", "--warmup", "1s", "-c", "1000", "--per-connection", "1", "--slo", "p95<500ms errors<1%",
+			"--rate", "100,800", "-d", "5s", "--warmup", "1s", "-c", "1000", "--per-connection", "1", "--slo", "p95<500ms errors<1%",
 		},
 		base: settings{"net.core.somaxconn": "128", "backlog": "128"},
 		cures: []variant{

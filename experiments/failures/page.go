@@ -71,11 +71,15 @@ const intro = `# Failures
 
 <!-- made by bin/failures -write from experiments/failures/results/failures.json -->
 
-Four teams' systems failed, and each found out why. Here each failure is made again, on the real programs, with what tells of it: ` + "[`spillway doctor`](doctor.md)" + `
-before the load, a [load](load.md) that runs into it, and ` + "[`spillway diagnose`](diagnose.md)" + ` behind it. Then each cure is turned alone.
+Four teams' systems failed, and each found out why. Here each failure is made again, on the real programs,
+		with what tells of it: ` + "[`spillway doctor`](doctor.md)" + `
+before the load, a [load](load.md) that runs into it,
+		and ` + "[`spillway diagnose`](diagnose.md)" + ` behind it. Then each cure is turned alone.
 
-` + "`make failures`" + ` does it in half an hour, as root, in network namespaces that end with it; ` + "`make failures ARGS=ports-nginx`" + ` does one. Limits are scaled, which each
-part says. The load has one core, and what it loads the other. *Holds* means that the level met its limit of errors and times. A figure with * is of runs that
+` + "`make failures`" + ` does it in half an hour, as root,
+		in network namespaces that end with it; ` + "`make failures ARGS=ports-nginx`" + ` does one. Limits are scaled, which each
+part says. The load has one core,
+		and what it loads the other. *Holds* means that the level met its limit of errors and times. A figure with * is of runs that
 were not all VALID: the host was disturbed, or the load itself was what failed.
 
 | failure | predicted | seen | named right | cured by |

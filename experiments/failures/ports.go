@@ -5,6 +5,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -106,7 +107,8 @@ func nodePorts() scenario {
 	s.today = "A second host doubles what ports allow. Keeping connections removes the limit."
 	s.load = slices.Clone(s.load)
 	s.predict = predictPorts(200) // of each host
-	s.base = portSettings(settings{"connect": "each", "pool": "pgbouncer", "server": "php", "wait": "20000", "nodes": "2", "net.ipv4.ip_local_port_range": "30000-30999"})
+	s.base = maps.Clone(s.base)
+	s.base["nodes"], s.base["net.ipv4.ip_local_port_range"] = "2", "30000-30999"
 	s.cures = []variant{{name: "persistent", title: "persistent connections in PHP", set: "connect=persistent"}}
 	return s
 }
@@ -173,8 +175,9 @@ queries:
 	node := s.node("node2", set.sysctls()...)
 	node.phpNode("0.0.0.0"+back, nearAddress, set)
 	s.check(node.err)
-	nginx := s.nginx(address, fmt.Sprintf("upstream nodes { server %s; server %s; keepalive 128; }\nserver { listen %s backlog=4096; location / { "+
-		"proxy_pass http://nodes; proxy_http_version 1.1; proxy_set_header Connection \"\"; } }", hostAddress+back, farAddress+back, address))
+	nginx := s.nginx(address,
+		fmt.Sprintf("upstream nodes { server %s; server %s; keepalive 128; }\nserver { listen %s backlog=4096; location / { "+
+			"proxy_pass http://nodes; proxy_http_version 1.1; proxy_set_header Connection \"\"; } }", hostAddress+back, farAddress+back, address))
 	return target{url: "http://" + address + "/index.php", flags: slices.Concat(flags, watch(nginx), db.flags()), logs: []string{log}}
 }
 

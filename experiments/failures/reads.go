@@ -76,7 +76,7 @@ func redisPool() scenario {
 		today:  "A pool of rate x round trip, with room; or a client that sends many commands over one connection.",
 		expect: []string{diagnose.WorkerPool, diagnose.NetworkDelay, diagnose.Lock},
 		load: []string{
-			"--rate", "200,2500", "-d", "6s", "--warmup", "1s", "-c", "200", "--slo", "p95<50ms errors<1%",
+			"--rate", "200,2500", "-d", "5s", "--warmup", "1s", "-c", "200", "--slo", "p95<50ms errors<1%",
 		},
 		base: settings{"pool": "2", "client": "pool"},
 		cures: []variant{
@@ -108,7 +108,7 @@ func gatewayHop() scenario {
 		or share one (gRPC carries many calls at once). A hop that does nothing is cheapest left out.`,
 		expect: []string{diagnose.UserCPU, diagnose.SystemCPU},
 		load: []string{
-			"-c", "4,100", "-d", "6s", "--warmup", "1s", "--header", "Cookie: sid=abc", "--slo", "p95<30ms errors<1%",
+			"-c", "4,100", "-d", "5s", "--warmup", "1s", "--header", "Cookie: sid=abc", "--slo", "p95<30ms errors<1%",
 		},
 		base: settings{"client": "each", "pool": "10"},
 		cures: []variant{
