@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -41,6 +42,7 @@ type DB struct {
 	slots *slots     // of connections in use
 	probe *statement // of Probe
 	types *catalog
+	loops sync.Map // *loopPipes by *front.Loop
 
 	// writers has an element for each connection whose COMMIT may wait for a standby. One
 	// connection is left for reads.

@@ -25,8 +25,9 @@ type source struct {
 	def  feed.Definition
 	body string // the SELECT with its parameters numbered and cast
 
-	known atomic.Pointer[columns] // of the rows; nil before the first check or read
-	nulls feed.NullKeys
+	harmless atomic.Bool             // it may run more often than it is asked for
+	known    atomic.Pointer[columns] // of the rows; nil before the first check or read
+	nulls    feed.NullKeys
 
 	mu         sync.Mutex
 	statements map[shape]*statement // at most a few dozen per combination of filters, because shape.rows is a power of two

@@ -94,6 +94,8 @@ type Answer struct {
 type Query struct {
 	cfg    Config
 	source feed.Reader
+	reader feed.LoopReader // source, if it can read in event loops
+	lanes  sync.Map        // *lane by *front.Loop
 	group  *coalesce.Group[*Answer]
 	cache  *cache // nil: nothing is cached
 
@@ -109,6 +111,7 @@ type Query struct {
 // call Close.
 func Open(cfg Config, source feed.Reader) *Query {
 	q := &Query{cfg: cfg, source: source, group: coalesce.New[*Answer](cfg.WaitersMax)}
+	q.reader, _ = source.(feed.LoopReader)
 	if cfg.TTL > 0 {
 		q.cache = newCache(cfg.CacheBytes)
 	}

@@ -32,6 +32,9 @@ type counters struct {
 	executions, executionErrors, renewalErrors atomic.Uint64
 	sharedHits, sharedErrors                   atomic.Uint64
 	executionNanos                             atomic.Int64
+
+	waiting   atomic.Int64  // in event loops
+	coalesced atomic.Uint64 // there
 }
 
 func (c *counters) executed(took time.Duration, err error) {
@@ -53,7 +56,7 @@ func (q *Query) Stats() Stats {
 		Name: q.cfg.Name, Hits: c.hits.Load(), Stale: c.stale.Load(), Misses: c.misses.Load(), Refused: c.refused.Load(),
 		Executions: c.executions.Load(), ExecutionErrors: c.executionErrors.Load(),
 		ExecutionSeconds: time.Duration(c.executionNanos.Load()).Seconds(), RenewalErrors: c.renewalErrors.Load(),
-		SharedHits: c.sharedHits.Load(), SharedErrors: c.sharedErrors.Load(), Coalesced: shared, Waiting: waiting,
+		SharedHits: c.sharedHits.Load(), SharedErrors: c.sharedErrors.Load(), Coalesced: shared + c.coalesced.Load(), Waiting: waiting + int(c.waiting.Load()),
 		NotModified: c.notModified.Load(), PredictedWait: q.cfg.Gate.PredictedWait(),
 	}
 	if q.cache != nil {

@@ -1,0 +1,198 @@
+package query
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"spillway/internal/serve/feed"
+	"spillway/internal/serve/front"
+	"spillway/internal/serve/param"
+)
+
+// lane is what a query does in one event loop. It belongs to the thread of the loop.
+type lane struct {
+	query   *Query
+	reader  feed.LoopReader
+	loop    *front.Loop
+	running map[string]*run // by arguments
+	name    []byte
+	free    []*run
+}
+
+// run is one execution in an event loop, and the requests that share it.
+type run struct {
+	lane    *lane
+	read    feed.LoopRead
+	key     string
+	waits   []*Wait
+	waiting int // waits whose clients have not left
+	began   time.Time
+	cancel  context.CancelFunc // of an execution elsewhere; nil: it is in the loop
+	answer  *Answer
+	err     error
+}
+
+// Wait is a request that waits in an event loop. Its methods are for the thread of the loop.
+type Wait struct {
+	run   *run
+	later *front.Later
+	gone  bool // its client has left
+}
+
+// Begin has a request wait for an execution in its event loop. Then later is answered, and Answer follows. It returns false if Ask must
+// be called instead; then nothing has happened.
+func (q *Query) Begin(loop *front.Loop, w *Wait, later *front.Later, args []string) bool {
+	if q.reader == nil || loop == nil || q.cache != nil || len(args) != len(q.cfg.Params) {
+		return false
+	}
+	l := q.lane(loop)
+	l.name = param.AppendArgs(l.name[:0], args)
+	r := l.running[string(l.name)]
+	if r == nil || r.waiting == 0 {
+		if q.counters.waiting.Load() >= int64(q.cfg.WaitersMax) {
+			return false
+		}
+		if r = l.start(args); r == nil {
+			return false
+		}
+	} else {
+	}
+	q.counters.waiting.Add(1)
+	*w = Wait{run: r, later: later}
+	later.Limit, later.Inside = q.cfg.Timeout, true
+	r.waits = append(r.waits, w)
+	r.waiting++
+	return true
+}
+
+// lane returns what the query does in a loop.
+func (q *Query) lane(loop *front.Loop) *lane {
+	if l, ok := q.lanes.Load(loop); ok {
+		return l.(*lane)
+	}
+	l := &lane{query: q, reader: q.reader, loop: loop, running: make(map[string]*run)}
+	q.lanes.Store(loop, l)
+	return l
+}
+
+// start begins an execution for the arguments that name has, or returns nil.
+func (l *lane) start(args []string) *run {
+	var r *run
+	if n := len(l.free); n > 0 {
+		r, l.free = l.free[n-1], l.free[:n-1]
+	} else {
+		r = &run{lane: l}
+		r.read.Done = r.done
+	}
+	r.read.Name = append(r.read.Name[:0], l.name...)
+	r.read.Args, r.read.Rows.Limit = args, l.query.cfg.Limit
+	if !l.reader.Begin(l.loop, &r.read) {
+		l.free = append(l.free, r)
+		return nil
+	}
+	r.key, r.began = string(l.name), time.Now()
+	r.read.Args = param.CloneArgs(args)
+	l.running[r.key] = r
+	return r
+}
+
+// done is told that the loop has read the rows.
+func (r *run) done(err error) {
+	q := r.lane.query
+	if err == feed.ErrElsewhere {
+		r.elsewhere()
+		return
+	}
+	q.counters.executed(r.read.Took, err)
+	if err != nil {
+		r.finish(nil, err)
+		return
+	}
+	rows := &r.read.Rows
+	r.finish(newAnswer(rows.Data, rows.Len(), r.began, r.lane.loop.Now(), FromDatabase), nil)
+}
+
+// elsewhere has the execution run as those of requests outside of loops.
+func (r *run) elsewhere() {
+	q := r.lane.query
+	var ctx context.Context
+	ctx, r.cancel = context.WithTimeout(q.base, max(0, q.cfg.Timeout-time.Since(r.began)))
+	q.renewals.Go(func() {
+		a, err := q.share(ctx, r.key, r.read.Args)
+		r.lane.loop.Post(func() { r.finish(a, err) })
+	})
+}
+
+// finish answers the requests.
+func (r *run) finish(a *Answer, err error) {
+	if r.lane.running[r.key] == r {
+		delete(r.lane.running, r.key)
+	}
+	r.answer, r.err = a, err
+	for _, w := range r.waits {
+		if w != nil {
+			r.lane.loop.Answered(w.later)
+		}
+	}
+	if r.cancel != nil {
+		r.cancel()
+		return
+	}
+	r.recycle()
+}
+
+const rowsKept = 64 << 10 // bytes
+
+// recycle keeps the memory of an execution in the loop whose requests are answered.
+func (r *run) recycle() {
+	data := r.read.Rows.Data
+	if cap(data) > rowsKept {
+		data = nil
+	}
+	clear(r.waits)
+	*r = run{lane: r.lane, waits: r.waits[:0], read: feed.LoopRead{Name: r.read.Name[:0], Done: r.read.Done}}
+	r.read.Rows.Data = data[:0]
+	r.lane.free = append(r.lane.free, r)
+}
+
+// Answer returns what Ask would. With over, the request has waited for the timeout.
+func (w *Wait) Answer(over bool) (*Answer, From, error) {
+	r, q := w.run, w.run.lane.query
+	q.counters.waiting.Add(-1)
+	err := r.err
+	if over {
+		w.Abandon()
+		for i := range r.waits {
+			if r.waits[i] == w {
+				r.waits[i] = nil // it may be used again
+			}
+		}
+		err = fmt.Errorf("%w: %w", ErrBusy, context.DeadlineExceeded)
+	}
+	if err != nil {
+		q.counters.refused.Add(1)
+		return nil, 0, err
+	}
+	q.counters.misses.Add(1)
+	return r.answer, r.answer.from, nil
+}
+
+// Abandon says that the client has left.
+func (w *Wait) Abandon() {
+	if w.gone {
+		return
+	}
+	w.gone = true
+	r := w.run
+	if r.waiting--; r.waiting > 0 || r.answer != nil || r.err != nil {
+		return
+	}
+	if r.cancel != nil {
+		r.cancel()
+		return
+	}
+	r.lane.reader.Drop(r.lane.loop, &r.read)
+	r.finish(nil, context.Canceled)
+}
+
