@@ -26,7 +26,7 @@ func knob(name string, usual int) int {
 var (
 	pipesMax  = knob("PIPES", 2)
 	groupMax  = knob("GROUP", 32)
-	depthTime = time.Duration(knob("DEPTH", 600)) * time.Microsecond
+	depthMax  = knob("DEPTH", 64)
 )
 
 const (
@@ -197,12 +197,7 @@ func (p *loopPipes) choose(f *flow) *pipe {
 	return best
 }
 
-func (f *flow) depth() int {
-	if f.mean == 0 {
-		return 1
-	}
-	return max(1, min(int(depthTime/f.mean), 128))
-}
+func (f *flow) depth() int { return depthMax }
 
 // report ends a job.
 func (p *loopPipes) report(j *job, err error) {
@@ -410,9 +405,9 @@ func (f *flow) observe(took time.Duration) {
 	case f.mean == 0:
 		f.mean = took
 	case took > f.mean:
-		f.mean += f.mean/meanWeight + time.Microsecond
+		f.mean += f.mean/64 + time.Microsecond
 	default:
-		f.mean -= f.mean / meanWeight
+		f.mean -= (f.mean - took) / 4
 	}
 }
 
