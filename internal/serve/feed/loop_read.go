@@ -11,19 +11,20 @@ import (
 // of the loop.
 type LoopReader interface {
 	Reader
-	// Begin begins a read, after which Done is called on the same thread, but not before Begin has returned. It returns false if the
-	// rows are better read by Read now; then nothing has happened.
-	Begin(loop *front.Loop, r *LoopRead) bool
+	// Begin begins a read, after which Done is called on the same thread, but not before Begin has returned. Otherwise nothing has
+	// happened: the error is ErrElsewhere, or a *queue.Overload if the read is predicted to end too late.
+	Begin(loop *front.Loop, r *LoopRead) error
 	// Drop says that nobody waits for a read that has begun. Its statement is cancelled if it runs for long. Done is not called.
 	Drop(loop *front.Loop, r *LoopRead)
 }
 
-// LoopRead is one read in an event loop. Args and Rows.Limit are set.
+// LoopRead is one read in an event loop. The first four fields are set before.
 type LoopRead struct {
-	Args []string
-	Name []byte // AppendArgs(Args)
-	Rows Rows
-	Done func(err error) // nil, an error as that of Read, or ErrElsewhere
+	Args   []string
+	Name   []byte          // of Args, as param.AppendArgs writes it
+	Within time.Duration   // when it is to end
+	Rows   Rows            // its Limit
+	Done   func(err error) // nil, an error as that of Read, or ErrElsewhere
 
 	Took   time.Duration // how long the database has needed
 	Handle any           // the reader's own
@@ -31,9 +32,3 @@ type LoopRead struct {
 
 // ErrElsewhere means that the rows must be read by Read, because the loop could not.
 var ErrElsewhere = errors.New("the event loop could not read")
-
-// Collected is what Read returns of an error.
-func (d *Definition) Collected(rows *Rows, err error) error {
-	return Collect(d, rows, func(RowHandler) error { return err })
-}
-

@@ -64,6 +64,9 @@ func (*Loop) After(func()) {}
 // Add does nothing.
 func (*Loop) Add(*Alarm) {}
 
+// Remove does nothing.
+func (*Loop) Remove(*Alarm) {}
+
 // Now returns the time.
 func (*Loop) Now() time.Time { return time.Now() }
 

@@ -4,6 +4,7 @@ package front
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -54,8 +55,13 @@ func (l *Loop) AwaitRoom(fd int, room bool) error {
 // After calls f once, after the events that the loop has taken.
 func (l *Loop) After(f func()) { l.after = append(l.after, f) }
 
-// Add adds an alarm, until the loop ends.
+// Add adds an alarm, until Remove.
 func (l *Loop) Add(a *Alarm) { l.alarms = append(l.alarms, a) }
+
+// Remove removes an alarm. It is not called by one that rings.
+func (l *Loop) Remove(a *Alarm) {
+	l.alarms = slices.DeleteFunc(l.alarms, func(other *Alarm) bool { return other == a })
+}
 
 // Now returns when the loop took the events that it handles.
 func (l *Loop) Now() time.Time { return l.on.now }

@@ -20,7 +20,8 @@ const stateTooManyConnections = "53300"
 // slots counts the connections in use. There are as many as the pool has, or as the server grants: who finds none waits for
 // one in use, and does not ask the server for another.
 type slots struct {
-	free chan struct{}
+	free   chan struct{}
+	wanted func() // there is no free one; may be nil
 
 	mu      sync.Mutex
 	missing int       // taken away, because the server granted no connection
@@ -48,11 +49,27 @@ func (s *slots) take(ctx context.Context, now time.Time) error {
 		return nil
 	default:
 	}
+	if s.wanted != nil {
+		s.wanted()
+	}
 	select {
 	case <-s.free:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	}
+}
+
+// takeSpare takes a slot if another one is left free.
+func (s *slots) takeSpare() bool {
+	if len(s.free) < 2 {
+		return false
+	}
+	select {
+	case <-s.free:
+		return true
+	default:
+		return false
 	}
 }
 

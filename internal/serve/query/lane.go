@@ -3,8 +3,10 @@ package query
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
+	"spillway/internal/serve/coalesce"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/front"
 	"spillway/internal/serve/param"
@@ -43,20 +45,16 @@ type Wait struct {
 // Begin has a request wait for an execution in its event loop. Then later is answered, and Answer follows. It returns false if Ask must
 // be called instead; then nothing has happened.
 func (q *Query) Begin(loop *front.Loop, w *Wait, later *front.Later, args []string) bool {
-	if q.reader == nil || loop == nil || q.cache != nil || len(args) != len(q.cfg.Params) {
+	if !q.InLoops() || loop == nil || len(args) != len(q.cfg.Params) {
 		return false
 	}
 	l := q.lane(loop)
 	l.name = param.AppendArgs(l.name[:0], args)
 	r := l.running[string(l.name)]
 	if r == nil || r.waiting == 0 {
-		if q.counters.waiting.Load() >= int64(q.cfg.WaitersMax) {
-			return false
-		}
-		if r = l.start(args); r == nil {
-			return false
-		}
+		r = l.start(args)
 	} else {
+		q.counters.coalesced.Add(1)
 	}
 	q.counters.waiting.Add(1)
 	*w = Wait{run: r, later: later}
@@ -65,6 +63,9 @@ func (q *Query) Begin(loop *front.Loop, w *Wait, later *front.Later, args []stri
 	r.waiting++
 	return true
 }
+
+// InLoops reports whether Begin may have requests wait.
+func (q *Query) InLoops() bool { return q.reader != nil && q.cache == nil }
 
 // lane returns what the query does in a loop.
 func (q *Query) lane(loop *front.Loop) *lane {
@@ -76,7 +77,7 @@ func (q *Query) lane(loop *front.Loop) *lane {
 	return l
 }
 
-// start begins an execution for the arguments that name has, or returns nil.
+// start begins an execution for the arguments that name has.
 func (l *lane) start(args []string) *run {
 	var r *run
 	if n := len(l.free); n > 0 {
@@ -85,16 +86,28 @@ func (l *lane) start(args []string) *run {
 		r = &run{lane: l}
 		r.read.Done = r.done
 	}
+	r.key, r.began = string(l.name), l.loop.Now()
 	r.read.Name = append(r.read.Name[:0], l.name...)
-	r.read.Args, r.read.Rows.Limit = args, l.query.cfg.Limit
-	if !l.reader.Begin(l.loop, &r.read) {
-		l.free = append(l.free, r)
-		return nil
+	r.read.Args, r.read.Within, r.read.Rows.Limit = param.CloneArgs(args), l.query.cfg.Timeout, l.query.cfg.Limit
+	if l.query.counters.waiting.Load() >= int64(l.query.cfg.WaitersMax) {
+		r.refuse(coalesce.ErrFull)
+		return r
 	}
-	r.key, r.began = string(l.name), time.Now()
-	r.read.Args = param.CloneArgs(args)
+	switch err := l.reader.Begin(l.loop, &r.read); err {
+	case nil:
+	case feed.ErrElsewhere:
+		r.elsewhere()
+	default:
+		r.refuse(err)
+	}
 	l.running[r.key] = r
 	return r
+}
+
+// refuse ends the execution after the round.
+func (r *run) refuse(err error) {
+	r.cancel = func() {}
+	r.lane.loop.After(func() { r.finish(nil, fmt.Errorf("%w: query %s: %w", ErrBusy, r.lane.query.cfg.Name, err)) })
 }
 
 // done is told that the loop has read the rows.
@@ -162,12 +175,8 @@ func (w *Wait) Answer(over bool) (*Answer, From, error) {
 	q.counters.waiting.Add(-1)
 	err := r.err
 	if over {
+		r.waits[slices.Index(r.waits, w)] = nil // it may be used again
 		w.Abandon()
-		for i := range r.waits {
-			if r.waits[i] == w {
-				r.waits[i] = nil // it may be used again
-			}
-		}
 		err = fmt.Errorf("%w: %w", ErrBusy, context.DeadlineExceeded)
 	}
 	if err != nil {
@@ -195,4 +204,3 @@ func (w *Wait) Abandon() {
 	r.lane.reader.Drop(r.lane.loop, &r.read)
 	r.finish(nil, context.Canceled)
 }
-

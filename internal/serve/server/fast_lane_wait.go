@@ -38,6 +38,7 @@ func (a *answerer) newRequest() *loopRequest {
 	if n := len(a.free); n > 0 {
 		x := a.free[n-1]
 		a.free = a.free[:n-1]
+		x.later.Inside = false
 		return x
 	}
 	x := &loopRequest{answerer: a}

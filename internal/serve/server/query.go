@@ -51,6 +51,9 @@ func (h *queryHandler) serve(ctx *fasthttp.RequestCtx, x *loopRequest) handled {
 		h.fail(ctx, err)
 	default:
 		h.ask(ctx, args, fields)
+		if h.query.InLoops() {
+			return quick // there
+		}
 	}
 	return slow
 }
