@@ -9,10 +9,10 @@ import (
 	"spillway/internal/serve/feed"
 )
 
-// grow opens another connection, unless the loop has as many as most.
-func (p *pipes) grow(most int) {
+// grow has another connection opened, unless the loop has as many as most. It reports whether it has.
+func (p *pipes) grow(most int) bool {
 	if p.opens || p.closed || len(p.open) >= most || p.loop.Now().Before(p.after) {
-		return
+		return false
 	}
 	p.opens = true
 	statements := make([]*statement, 0, len(p.turns))
@@ -25,6 +25,7 @@ func (p *pipes) grow(most int) {
 			c.lease.Release()
 		}
 	})
+	return true
 }
 
 // adopt uses a connection that was opened, in place of those that were used for long.

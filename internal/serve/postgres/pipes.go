@@ -11,10 +11,11 @@ import (
 )
 
 const (
+	depthMax  = 128                       // executions under way on one connection
+	depthTime = 5 * time.Millisecond      // that they take together, as far as earlier ones show
+	fewDepth  = 16                        // executions that may follow each other, from which on two connections are enough
 	flowsMax  = preparedPerConnection / 2 // queries of a loop
-	depthMax  = 64                        // executions under way on one connection
-	depthTime = 2 * time.Millisecond      // that they take together, as far as earlier ones show
-	lateAfter = 10 * time.Millisecond     // without an answer, besides some times what the executions usually take
+	lateAfter = 20 * time.Millisecond     // without an answer, besides some times what the executions usually take
 	lateTimes = 4
 	lookEvery = 5 * time.Millisecond   // while executions are under way
 	pipeIdle  = time.Second            // after which a connection is given back
@@ -185,14 +186,16 @@ func (p *pipes) place(f *flow) {
 			p.finish(j, nil)
 		case c != nil:
 			c.put(j)
-		case !p.usable(f) && !p.opens:
+		case !p.opens && !p.usable(f) && !p.grow(p.limit()):
 			p.finish(j, feed.ErrElsewhere)
 		case j.solo:
 			f.pending[left] = j
 			left++
 		default:
 			left += copy(f.pending[left:], f.pending[i:])
-			p.grow(p.limit())
+			if len(p.open) < 2 || f.depth() < fewDepth {
+				p.grow(p.limit())
+			}
 			clear(f.pending[left:])
 			f.pending = f.pending[:left]
 			return
