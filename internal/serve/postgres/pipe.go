@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"encoding/binary"
 	"strings"
 	"time"
@@ -287,6 +288,10 @@ func (c *pipe) late() {
 	case head.last:
 		if head.read != nil {
 			head.flow.note(head.read)
+			if head.read.Unwanted {
+				c.of.done = append(c.of.done, finished{*head, context.Canceled})
+				head.read = nil
+			}
 		}
 		first = 1
 	case head.flow.moved > 0:

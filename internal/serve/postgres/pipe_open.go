@@ -34,7 +34,7 @@ func (p *pipes) adopt(c *pipe, err error) {
 	p.plan()
 	now := p.loop.Now()
 	if err == nil && p.closed {
-		err = errUnfit
+		err = errNoSpare
 		c.lease.Release()
 	} else if err == nil {
 		if err = p.loop.Watch(c.fd, c); err != nil {
@@ -43,6 +43,9 @@ func (p *pipes) adopt(c *pipe, err error) {
 	}
 	if err != nil {
 		p.after = now.Add(openPause)
+		if errors.Is(err, errUnfit) {
+			p.after = now.Add(unfitFor)
+		}
 		return
 	}
 	for _, other := range p.open {
@@ -56,12 +59,15 @@ func (p *pipes) adopt(c *pipe, err error) {
 	}
 }
 
-var errUnfit = errors.New("an event loop cannot use the connection")
+var (
+	errUnfit   = errors.New("an event loop cannot use the connection")
+	errNoSpare = errors.New("no connection is to spare")
+)
 
 // openPipe takes a connection that nobody else waits for, and prepares statements on it.
 func (db *DB) openPipe(statements []*statement) (c *pipe, err error) {
 	if !db.slots.takeSpare() {
-		return nil, errUnfit
+		return nil, errNoSpare
 	}
 	ctx, cancel := context.WithTimeout(db.life, db.bounds.StatementTimeout)
 	defer cancel()

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -22,6 +23,7 @@ const (
 	pipeKept  = 5 * time.Second        // after which another one takes its place
 	flowKept  = time.Minute            // after which a query is forgotten
 	openPause = 100 * time.Millisecond // after there was none to have
+	unfitFor  = time.Minute            // after there was one that a loop cannot use
 	slowMax   = 256                    // arguments that a flow remembers
 	inBytes   = 64 << 10
 )
@@ -68,6 +70,7 @@ type job struct {
 	lone  bool // it gets one of its own
 	solo  bool // it needs a connection of its own
 	moved bool // it is counted in flow.moved
+	since time.Time
 }
 
 // finished is a job that has an answer.
@@ -91,7 +94,7 @@ func (s *source) Begin(loop *front.Loop, r *feed.LoopRead) error {
 		return queue.Overtime(wait, r.Within)
 	}
 	_, solo := f.slow[string(r.Name)]
-	f.pending = append(f.pending, p.newJob(job{read: r, flow: f, solo: solo}))
+	f.pending = append(f.pending, p.newJob(job{read: r, flow: f, solo: solo, since: p.loop.Now()}))
 	p.plan()
 	return nil
 }
@@ -182,8 +185,8 @@ func (p *pipes) place(f *flow) {
 	left := 0
 	for i, j := range f.pending {
 		switch c := p.choose(f, j.solo); {
-		case j.read == nil:
-			p.finish(j, nil)
+		case j.read == nil || j.read.Unwanted && p.loop.Now().Sub(j.since) > lateAfter:
+			p.finish(j, context.Canceled)
 		case c != nil:
 			c.put(j)
 		case !p.opens && !p.usable(f) && !p.grow(p.limit()):

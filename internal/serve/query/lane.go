@@ -51,7 +51,7 @@ func (q *Query) Begin(loop *front.Loop, w *Wait, later *front.Later, args []stri
 	l := q.lane(loop)
 	l.name = param.AppendArgs(l.name[:0], args)
 	r := l.running[string(l.name)]
-	if r == nil || r.waiting == 0 {
+	if r == nil || r.waiting == 0 && r.cancel != nil {
 		r = l.start(args)
 	} else {
 		q.counters.coalesced.Add(1)
@@ -59,7 +59,7 @@ func (q *Query) Begin(loop *front.Loop, w *Wait, later *front.Later, args []stri
 	q.counters.waiting.Add(1)
 	*w = Wait{run: r, later: later}
 	later.Limit, later.Inside = q.cfg.Timeout, true
-	r.waits = append(r.waits, w)
+	r.waits, r.read.Unwanted = append(r.waits, w), false
 	r.waiting++
 	return true
 }
@@ -177,6 +177,7 @@ func (w *Wait) Answer(over bool) (*Answer, From, error) {
 	if over {
 		r.waits[slices.Index(r.waits, w)] = nil // it may be used again
 		w.Abandon()
+		r.drop()
 		err = fmt.Errorf("%w: %w", ErrBusy, context.DeadlineExceeded)
 	}
 	if err != nil {
@@ -187,20 +188,32 @@ func (w *Wait) Answer(over bool) (*Answer, From, error) {
 	return r.answer, r.answer.from, nil
 }
 
+// goneAfter is how long an execution goes on whose clients seem to have left. They may have closed only their sending half.
+const goneAfter = 100 * time.Millisecond
+
 // Abandon says that the client has left.
 func (w *Wait) Abandon() {
+	r := w.run
 	if w.gone {
 		return
 	}
 	w.gone = true
-	r := w.run
-	if r.waiting--; r.waiting > 0 || r.answer != nil || r.err != nil {
-		return
+	if r.waiting--; r.waiting == 0 {
+		r.read.Unwanted = true
+		if r.cancel != nil {
+			time.AfterFunc(goneAfter, r.cancel)
+		}
 	}
-	if r.cancel != nil {
+}
+
+// drop ends the execution unless somebody waits for it.
+func (r *run) drop() {
+	switch {
+	case r.waiting > 0 || r.answer != nil || r.err != nil:
+	case r.cancel != nil:
 		r.cancel()
-		return
+	default:
+		r.lane.reader.Drop(r.lane.loop, &r.read)
+		r.finish(nil, fmt.Errorf("%w: %w", ErrBusy, context.DeadlineExceeded))
 	}
-	r.lane.reader.Drop(r.lane.loop, &r.read)
-	r.finish(nil, context.Canceled)
 }
