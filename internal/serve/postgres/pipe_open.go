@@ -65,7 +65,7 @@ var (
 )
 
 // openPipe takes a connection that nobody else waits for, and prepares statements on it.
-func (db *DB) openPipe(statements []*statement) (c *pipe, err error) {
+func (db *DB) openPipe(statements []*statement) (*pipe, error) {
 	if !db.slots.takeSpare() {
 		return nil, errNoSpare
 	}
@@ -76,26 +76,32 @@ func (db *DB) openPipe(statements []*statement) (c *pipe, err error) {
 		db.slots.release()
 		return nil, err
 	}
-	c = &pipe{lease: lease{conn, db.slots}, conn: conn.Conn().PgConn(), statements: make(map[*statement]*prepared)}
-	defer func() {
-		if err != nil {
-			c.lease.Release()
-		}
-	}()
+	c := &pipe{lease: lease{conn, db.slots}, conn: conn.Conn().PgConn(), statements: make(map[*statement]*prepared)}
+	if err := c.prepare(ctx, statements); err != nil {
+		c.lease.Release()
+		return nil, err
+	}
+	return c, nil
+}
+
+// prepare prepares statements, and learns the connection's descriptor.
+func (c *pipe) prepare(ctx context.Context, statements []*statement) error {
 	for _, s := range statements {
-		if c.statements[s], err = sessionOf(c.conn).prepare(ctx, c.conn, s); err != nil {
-			return nil, err
+		p, err := sessionOf(c.conn).prepare(ctx, c.conn, s)
+		if err != nil {
+			return err
 		}
+		c.statements[s] = p
 	}
 	socket, ok := c.conn.Conn().(syscall.Conn) // not with TLS
 	if !ok {
-		return nil, errUnfit
+		return errUnfit
 	}
 	raw, err := socket.SyscallConn()
 	if err == nil {
 		err = raw.Control(func(fd uintptr) { c.fd = int(fd) })
 	}
-	return c, err
+	return err
 }
 
 // leave gives back the connections that are not to be used any more.

@@ -132,7 +132,9 @@ func (r *run) elsewhere() {
 	var ctx context.Context
 	ctx, r.cancel = context.WithTimeout(q.base, max(0, q.cfg.Timeout-time.Since(r.began)))
 	q.renewals.Go(func() {
+		q.counters.elsewhere.Add(1)
 		a, err := q.share(ctx, r.key, r.read.Args)
+		q.counters.elsewhere.Add(-1)
 		r.lane.loop.Post(func() { r.finish(a, err) })
 	})
 }

@@ -34,7 +34,8 @@ type counters struct {
 	executionNanos                             atomic.Int64
 
 	waiting   atomic.Int64  // in event loops
-	coalesced atomic.Uint64 // there
+	elsewhere atomic.Int64  // executions for these that wait in the group too
+	coalesced atomic.Uint64 // in event loops
 }
 
 func (c *counters) executed(took time.Duration, err error) {
@@ -56,7 +57,7 @@ func (q *Query) Stats() Stats {
 		Name: q.cfg.Name, Hits: c.hits.Load(), Stale: c.stale.Load(), Misses: c.misses.Load(), Refused: c.refused.Load(),
 		Executions: c.executions.Load(), ExecutionErrors: c.executionErrors.Load(),
 		ExecutionSeconds: time.Duration(c.executionNanos.Load()).Seconds(), RenewalErrors: c.renewalErrors.Load(),
-		SharedHits: c.sharedHits.Load(), SharedErrors: c.sharedErrors.Load(), Coalesced: shared + c.coalesced.Load(), Waiting: waiting + int(c.waiting.Load()),
+		SharedHits: c.sharedHits.Load(), SharedErrors: c.sharedErrors.Load(), Coalesced: shared + c.coalesced.Load(), Waiting: max(0, waiting+int(c.waiting.Load()-c.elsewhere.Load())),
 		NotModified: c.notModified.Load(), PredictedWait: q.cfg.Gate.PredictedWait(),
 	}
 	if q.cache != nil {

@@ -177,7 +177,7 @@ type answerer struct {
 	live   *live
 	stripe uint64 // of underway
 	known  func(*front.Later) (wake func())
-	loop   *front.Loop  // nil: none
+	loop   *front.Loop    // nil: none
 	now    *loopRequest   // of the request that is being answered
 	free   []*loopRequest // of requests that have been
 	source bytes.Reader
