@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"slices"
 	"syscall"
 	"time"
 
@@ -54,6 +55,7 @@ func (p *pipes) adopt(c *pipe, err error) {
 	c.of, c.usedAt, c.openedAt = p, now, now
 	p.open = append(p.open, c)
 	p.held.Add(1)
+	p.yield() // somebody may have begun to wait meanwhile
 	if p.alarm.At.IsZero() {
 		p.alarm.At = now.Add(pipeIdle)
 	}
@@ -170,18 +172,19 @@ func (c *pipe) Ended() {
 	c.giveBack()
 }
 
-// yield gives back one connection, which somebody else waits for.
+// yield gives back connections that somebody else waits for, the least busy ones first.
 func (p *pipes) yield() {
 	p.asked.Store(false)
-	p.after = p.loop.Now().Add(openPause)
-	var least *pipe
-	for _, c := range p.open {
-		if !c.leaving && (least == nil || len(c.sent) < len(least.sent)) {
-			least = c
-		}
+	wanted := int(p.db.slots.wait.Load())
+	if wanted == 0 {
+		return
 	}
-	if least != nil {
-		least.leaving = true
+	p.after = p.loop.Now().Add(openPause)
+	for _, c := range slices.SortedFunc(slices.Values(p.open), func(c, d *pipe) int { return len(c.sent) - len(d.sent) }) {
+		if wanted > 0 && !c.leaving {
+			c.leaving = true
+			wanted--
+		}
 	}
 	p.plan()
 }

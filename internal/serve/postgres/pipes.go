@@ -281,6 +281,7 @@ func (p *pipes) settle() {
 func (p *pipes) look() {
 	now := p.loop.Now()
 	p.alarm.At = now.Add(pipeIdle)
+	p.yield()
 	for _, c := range p.open {
 		switch {
 		case len(c.sent) > 0:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,7 +22,8 @@ const stateTooManyConnections = "53300"
 // one in use, and does not ask the server for another.
 type slots struct {
 	free   chan struct{}
-	wanted func() // there is no free one; may be nil
+	wanted func()       // somebody waits for one; may be nil
+	wait   atomic.Int32 // how many do
 
 	mu      sync.Mutex
 	missing int       // taken away, because the server granted no connection
@@ -49,6 +51,8 @@ func (s *slots) take(ctx context.Context, now time.Time) error {
 		return nil
 	default:
 	}
+	s.wait.Add(1)
+	defer s.wait.Add(-1)
 	if s.wanted != nil {
 		s.wanted()
 	}
