@@ -5,7 +5,11 @@ package front
 import (
 	"net/netip"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
+
+const readable = unix.EPOLLIN
 
 // conn is a connection that a loop serves.
 type conn struct {

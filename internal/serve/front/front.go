@@ -35,18 +35,6 @@ type Later struct {
 	over bool  // Respond was called before the answer was known
 }
 
-// Watcher uses a descriptor in a Loop, which calls its methods.
-type Watcher interface {
-	Ready() // something has arrived, or the connection has ended
-	Ended() // the loop ends, and with it Watch
-}
-
-// Alarm has a Loop call Ring at a time; zero: never. Ring may set the next time.
-type Alarm struct {
-	At   time.Time
-	Ring func()
-}
-
 // Gate limits the connections. Its methods may be called concurrently.
 type Gate interface {
 	Enter() bool // one more may be open

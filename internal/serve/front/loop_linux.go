@@ -231,7 +231,7 @@ func newLoop(f *Front) (*loop, error) {
 		defer l.mu.Unlock()
 		l.ring()
 	}
-	l.own = &Loop{on: l}
+	l.own = &Loop{poll: l.pollOwn, ring: l.wake, finish: l.finish}
 	l.answerer = f.cfg.Answerer(l.own, l.known)
 	l.queues = []*queue{&l.fresh, &l.idle, &l.partial}
 	l.fresh = queue{limit: f.cfg.FirstTimeout, over: func(c *conn) { l.handOver(c, Handed{Read: c.held, Expired: true}) }}
@@ -269,6 +269,14 @@ func (l *loop) poll(fd int, events uint32) error {
 	return nil
 }
 
+// pollOwn is Loop.poll.
+func (l *loop) pollOwn(fd int, events uint32) error {
+	if events == 0 {
+		return unix.EpollCtl(l.poller, unix.EPOLL_CTL_DEL, fd, nil)
+	}
+	return l.poll(fd, events)
+}
+
 // listen polls the socket. Of several loops that wait, a new connection wakes one.
 func (l *loop) listen() error {
 	l.accepts = true
@@ -304,6 +312,7 @@ func (l *loop) run() {
 		l.begun = false
 		n := l.wait(l.timeout())
 		l.now = time.Now()
+		l.own.now = l.now
 		l.round(n)
 		l.expire()
 		l.own.settle()
@@ -359,9 +368,9 @@ func (l *loop) round(n int) {
 			_, _ = unix.Read(l.bell, count[:])
 			l.collect(false) // not before: the bell may have rung again since
 			l.deliver()
-			l.own.takePosted()
-		case l.own.watched[fd] != nil:
-			l.own.watched[fd].Ready()
+			l.own.takePosted(false)
+		case l.own.watchers[fd] != nil:
+			l.own.watchers[fd].Ready()
 		case fd < len(l.conns) && l.conns[fd] != nil:
 			if c := l.conns[fd]; c.later != nil {
 				l.stir(c, l.events[i].Events)

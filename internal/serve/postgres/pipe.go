@@ -8,9 +8,9 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
+	"golang.org/x/sys/unix"
 
 	"spillway/internal/serve/feed"
-	"spillway/internal/serve/front"
 	"spillway/internal/serve/param"
 )
 
@@ -27,7 +27,6 @@ type pipe struct {
 	out, rest  []byte // to be sent, and the begin of a message that has come
 	usedAt     time.Time
 	openedAt   time.Time
-	blocked    bool // out waits for room
 	leaving    bool // nothing more is sent
 	solo       bool // what is under way is alone
 	stuck      bool // and takes long
@@ -79,15 +78,11 @@ func (c *pipe) send() {
 	if at := c.of.loop.Now().Add(lookEvery); c.of.alarm.At.IsZero() || at.Before(c.of.alarm.At) {
 		c.of.alarm.At = at
 	}
-	n, err := front.Send(c.fd, c.out)
+	n, err := unix.Write(c.fd, c.out)
 	if n > 0 {
-		c.out = c.out[:copy(c.out, c.out[n:])]
+		c.out = c.out[:copy(c.out, c.out[n:])] // the rest is sent in a later round
 	}
-	if blocked := len(c.out) > 0; err == nil && blocked != c.blocked {
-		c.blocked = blocked
-		err = c.of.loop.AwaitRoom(c.fd, blocked)
-	}
-	if err != nil {
+	if err != nil && err != unix.EAGAIN && err != unix.EINTR {
 		c.fail()
 	}
 }
@@ -95,16 +90,12 @@ func (c *pipe) send() {
 // Ready implements front.Watcher.
 func (c *pipe) Ready() {
 	p := c.of
-	if c.blocked {
-		c.send()
-	}
-	n, err := front.Receive(c.fd, p.in)
+	n, err := unix.Read(c.fd, p.in)
 	switch {
-	case n < 0 || c.dead:
+	case c.dead || err == unix.EAGAIN || err == unix.EINTR:
 		return
 	case n == 0 || err != nil:
 		c.fail()
-		p.plan()
 		return
 	}
 	data := p.in[:n]

@@ -149,7 +149,10 @@ func (p *pipes) newJob(of job) *job {
 }
 
 // limit is how many connections the loop may have.
-func (p *pipes) limit() int { return max(1, (p.db.bounds.Max-1)/int(p.db.looping.Load())) }
+func (p *pipes) limit() int {
+	loops := int(p.db.looping.Load())
+	return (p.db.bounds.Max - 2 + loops) / loops
+}
 
 // usable reports whether there is a connection for the flow.
 func (p *pipes) usable(f *flow) bool {
@@ -208,7 +211,7 @@ func (p *pipes) place(f *flow) {
 	f.pending = f.pending[:left]
 }
 
-// choose returns a connection with room for an execution, or nil. Arguments that are slow leave one connection to others.
+// choose returns a connection with room for an execution, or nil. Arguments that are slow leave one connection to other queries.
 func (p *pipes) choose(f *flow, solo bool) *pipe {
 	depth, stuck := f.depth(), 0
 	if solo {
@@ -223,10 +226,15 @@ func (p *pipes) choose(f *flow, solo bool) *pipe {
 			free = c
 		}
 	}
-	if (solo || f.moved > 0) && stuck >= max(1, p.limit()-1) {
+	if (solo || f.moved > 0) && stuck >= max(1, p.limit()-1) && p.shared(f) {
 		return nil
 	}
 	return free
+}
+
+// shared reports whether other queries use the connections too.
+func (p *pipes) shared(f *flow) bool {
+	return slices.ContainsFunc(p.turns, func(o *flow) bool { return o != f && p.loop.Now().Sub(o.usedAt) < pipeKept })
 }
 
 // depth is how many executions of a flow may be under way on one connection.

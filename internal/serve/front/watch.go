@@ -1,55 +1,54 @@
-//go:build !portable
-
 package front
 
 import (
-	"fmt"
 	"slices"
+	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Loop is the event loop of an Answerer. Its methods are for the thread of the loop, except Post.
 type Loop struct {
-	on      *loop
-	watched map[int]Watcher
-	after   []func()
-	alarms  []*Alarm
-	posted  []func() // guarded by loop.mu, as over
-	over    bool
+	poll     func(fd int, events uint32) error // 0: no more
+	ring     func()
+	finish   func(later *Later, over bool)
+	now      time.Time
+	watchers map[int]Watcher
+	after    []func()
+	alarms   []*Alarm
+
+	mu     sync.Mutex // guards what follows
+	posted []func()
+	over   bool
+}
+
+// Watcher uses a descriptor in a Loop, which calls its methods.
+type Watcher interface {
+	Ready() // something has arrived, or the connection has ended
+	Ended() // the loop ends, and with it Watch
+}
+
+// Alarm has a Loop call Ring at a time; zero: never. Ring may set the next time.
+type Alarm struct {
+	At   time.Time
+	Ring func()
 }
 
 // Watch polls a descriptor, which must not block, until Unwatch.
 func (l *Loop) Watch(fd int, w Watcher) error {
-	if err := l.on.poll(fd, unix.EPOLLIN); err != nil {
+	if err := l.poll(fd, readable); err != nil {
 		return err
 	}
-	if l.watched == nil {
-		l.watched = make(map[int]Watcher)
+	if l.watchers == nil {
+		l.watchers = make(map[int]Watcher)
 	}
-	l.watched[fd] = w
+	l.watchers[fd] = w
 	return nil
 }
 
 // Unwatch precedes the end of a descriptor.
 func (l *Loop) Unwatch(fd int) {
-	if l.watched[fd] != nil {
-		_ = unix.EpollCtl(l.on.poller, unix.EPOLL_CTL_DEL, fd, nil) // it is polled
-		delete(l.watched, fd)
-	}
-}
-
-// AwaitRoom has Ready called also when a watched descriptor can be written to.
-func (l *Loop) AwaitRoom(fd int, room bool) error {
-	events := uint32(unix.EPOLLIN)
-	if room {
-		events |= unix.EPOLLOUT
-	}
-	if err := unix.EpollCtl(l.on.poller, unix.EPOLL_CTL_MOD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)}); err != nil {
-		return fmt.Errorf("epoll_ctl: %w", err)
-	}
-	return nil
+	_ = l.poll(fd, 0) // it is polled
+	delete(l.watchers, fd)
 }
 
 // After calls f once, after the events that the loop has taken.
@@ -64,34 +63,34 @@ func (l *Loop) Remove(a *Alarm) {
 }
 
 // Now returns when the loop took the events that it handles.
-func (l *Loop) Now() time.Time { return l.on.now }
+func (l *Loop) Now() time.Time { return l.now }
 
 // Answered says that an answer is known that is Inside. The loop sends it.
 func (l *Loop) Answered(later *Later) {
 	if !later.over {
-		l.on.finish(later, false)
+		l.finish(later, false)
 	}
 }
 
 // Post has the loop call f. It returns false if the loop has ended.
 func (l *Loop) Post(f func()) bool {
-	l.on.mu.Lock()
-	defer l.on.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.over {
 		return false
 	}
 	if l.posted = append(l.posted, f); len(l.posted) == 1 {
-		l.on.ring()
+		l.ring()
 	}
 	return true
 }
 
-// takePosted calls what was posted.
-func (l *Loop) takePosted() {
-	l.on.mu.Lock()
+// takePosted calls what was posted. With last, nothing more can be.
+func (l *Loop) takePosted(last bool) {
+	l.mu.Lock()
 	posted := l.posted
-	l.posted = nil
-	l.on.mu.Unlock()
+	l.posted, l.over = nil, last
+	l.mu.Unlock()
 	for _, f := range posted {
 		f()
 	}
@@ -100,7 +99,7 @@ func (l *Loop) takePosted() {
 // settle calls what is due after a round.
 func (l *Loop) settle() {
 	for _, a := range l.alarms {
-		if !a.At.IsZero() && !l.on.now.Before(a.At) {
+		if !a.At.IsZero() && !l.now.Before(a.At) {
 			a.At = time.Time{}
 			a.Ring()
 		}
@@ -119,12 +118,8 @@ func (l *Loop) settle() {
 
 // end tells all watchers that the loop ends.
 func (l *Loop) end() {
-	l.takePosted()
-	l.on.mu.Lock()
-	l.over = true
-	l.on.mu.Unlock()
-	l.takePosted()
-	for _, w := range l.watched {
+	l.takePosted(true)
+	for _, w := range l.watchers {
 		w.Ended()
 	}
 }
@@ -137,20 +132,4 @@ func (l *Loop) due() (due time.Time) {
 		}
 	}
 	return due
-}
-
-// Receive reads what has arrived at a descriptor that does not block. n is 0 at the end, and -1 if nothing has.
-func Receive(fd int, p []byte) (n int, err error) { return result(receive(fd, p)) }
-
-// Send writes to a descriptor that does not block. n is -1 if it has no room.
-func Send(fd int, p []byte) (n int, err error) { return result(send(fd, p)) }
-
-func result(n int, errno unix.Errno) (int, error) {
-	switch errno {
-	case 0:
-		return n, nil
-	case unix.EAGAIN:
-		return -1, nil
-	}
-	return 0, errno
 }
