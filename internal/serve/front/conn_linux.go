@@ -34,6 +34,14 @@ func (c *conn) waitIn(q *queue) {
 	q.add(c)
 }
 
+// pollOwn is Loop.poll.
+func (l *loop) pollOwn(fd int, events uint32) error {
+	if events == 0 {
+		return unix.EpollCtl(l.poller, unix.EPOLL_CTL_DEL, fd, nil)
+	}
+	return l.poll(fd, events)
+}
+
 // queue is connections that wait, the longest waiting first.
 type queue struct {
 	limit       time.Duration

@@ -46,9 +46,9 @@ type Config struct {
 	Socket int  // listening, in non-blocking mode; closed by StopAccepting
 	Shared bool // other processes use the socket too: clients need not send anything to be accepted
 	Loops  int  // at least 1
-	// Answerer returns the one of a loop. With it, loop can be used once the loop runs. It calls known, once for each Later, when the answer is known, and soon after that what
-	// known returns, unless that is nil: the loop sends all answers that are known by then. Both are called from any goroutine,
-	// also before Answer has returned it.
+	// Answerer returns the one of a loop, which may use loop in its methods. It calls known, once for each Later that is not Inside, when
+	// the answer is known, and soon after that what known returns, unless that is nil: the loop sends all answers that are known by
+	// then. Both are called from any goroutine, also before Answer has returned it.
 	Answerer     func(loop *Loop, known func(*Later) (wake func())) Answerer
 	Gate         Gate
 	Refusal      []byte        // response to a connection that may not enter

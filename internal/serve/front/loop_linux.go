@@ -269,14 +269,6 @@ func (l *loop) poll(fd int, events uint32) error {
 	return nil
 }
 
-// pollOwn is Loop.poll.
-func (l *loop) pollOwn(fd int, events uint32) error {
-	if events == 0 {
-		return unix.EpollCtl(l.poller, unix.EPOLL_CTL_DEL, fd, nil)
-	}
-	return l.poll(fd, events)
-}
-
 // listen polls the socket. Of several loops that wait, a new connection wakes one.
 func (l *loop) listen() error {
 	l.accepts = true

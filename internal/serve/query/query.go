@@ -10,6 +10,11 @@
 // after a cancellation waits until it has ended. With a shared cache, one replica executes
 // while the others wait for its answer. If it fails, another one is next.
 //
+// Requests on event loops can wait there (Begin), for a query that is not cached and whose
+// source is a feed.LoopReader. What holds for a process then holds for a loop: several loops
+// may execute the same arguments at once, and an execution is no longer waited for when it has
+// been given up.
+//
 // Failures:
 //
 //   - While the database is down or slow, answers younger than TTL plus Stale are served.

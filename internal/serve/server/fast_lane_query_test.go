@@ -18,6 +18,18 @@ import (
 	"spillway/internal/serve/query"
 )
 
+// uncachedQueries are queries that are executed for each request.
+func uncachedQueries(tb testing.TB) []QueryRoute {
+	open := func(rows int) *query.Query {
+		return openQuery(tb, &answers{rows: rows}, func(c *query.Config) { c.TTL, c.CacheBytes = 0, 0 })
+	}
+	return []QueryRoute{
+		{Paths: []string{"/live", "/live/{a}"}, Query: open(20), Columns: feed.Columns{"id", "of"}},
+		{Paths: []string{"/one"}, Query: open(1), Envelope: feed.EnvelopeOne},
+		{Paths: []string{"/many"}, Query: open(2000)},
+	}
+}
+
 // heldReader is a query's source whose reads end when the test says so.
 type heldReader struct {
 	answers

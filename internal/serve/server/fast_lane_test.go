@@ -25,7 +25,6 @@ import (
 
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/popup"
-	"spillway/internal/serve/query"
 )
 
 // laneHeaderBytes is the header limit of the servers here.
@@ -65,12 +64,7 @@ func startLane(tb testing.TB, loops int, change func(*Config)) *lane {
 			{Paths: []string{"/list", "/alias/list"}, Feed: open(list), Columns: feed.Columns{"id", "name"}},
 			{Paths: []string{"/bare"}, Feed: open(bare)},
 		},
-		Queries: []QueryRoute{
-			{Paths: []string{"/q", "/q/{a}"}, Query: openQuery(tb, &answers{rows: 20}, nil)},
-			{Paths: []string{"/live", "/live/{a}"}, Query: openQuery(tb, &answers{rows: 20}, uncached), Columns: feed.Columns{"id", "of"}},
-			{Paths: []string{"/one"}, Query: openQuery(tb, &answers{rows: 1}, uncached), Envelope: feed.EnvelopeOne},
-			{Paths: []string{"/many"}, Query: openQuery(tb, &answers{rows: 2000}, uncached)},
-		},
+		Queries:     append(uncachedQueries(tb), QueryRoute{Paths: []string{"/q", "/q/{a}"}, Query: openQuery(tb, &answers{rows: 20}, nil)}),
 		Popup:       &popups,
 		Streams:     []StreamRoute{openStream(tb, &streamSink{})},
 		Files:       []File{{Path: "/openapi.json", Type: "application/json", Read: func() []byte { return []byte(`{"openapi":"3.1.0"}`) }}},
@@ -99,9 +93,6 @@ func startLane(tb testing.TB, loops int, change func(*Config)) *lane {
 	l.peer = netip.MustParseAddrPort(l.address)
 	return l
 }
-
-// uncached has a query's answers not cached.
-func uncached(c *query.Config) { c.TTL, c.CacheBytes = 0, 0 }
 
 // input is what a client sends: pieces that the server reads one by one, then perhaps farewell, then the end of its sending half.
 type input struct {
