@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"encoding/binary"
+	"slices"
 	"strings"
 	"time"
 
@@ -232,39 +233,30 @@ func (c *pipe) refused(body []byte) bool {
 		c.spoilt, c.leaving = true, true
 	}
 	c.pop(err)
-	var skipped []*job
-	for !last && len(c.sent) > 0 {
-		last = c.sent[0].last
-		skipped = c.takeBack(skipped)
+	skipped := 0
+	for ; !last && skipped < len(c.sent); skipped++ {
+		last = c.sent[skipped].last
 	}
-	c.again(skipped, false)
+	c.again(c.sent[:skipped], false)
+	for range skipped {
+		c.pop(nil)
+	}
 	return true
 }
 
-// takeBack removes the first execution, and appends it to jobs as one that runs again, unless nobody waits for it.
-func (c *pipe) takeBack(jobs []*job) []*job {
-	j := *c.sent[0]
-	c.sent[0].moved, c.sent[0].read = false, nil
-	c.pop(nil)
-	if j.read == nil {
-		if j.moved {
-			j.flow.moved--
-		}
-		return jobs
-	}
-	j.last, j.lone = false, true
-	return append(jobs, c.of.newJob(j))
-}
-
-// again has executions run before others, in their order.
+// again has executions run once more, before others and each with a Sync of its own.
 func (c *pipe) again(jobs []*job, moved bool) {
-	for i := len(jobs) - 1; i >= 0; i-- {
-		j := jobs[i]
-		if moved && !j.moved {
-			j.moved = true
-			j.flow.moved++
+	for _, j := range slices.Backward(jobs) {
+		if j.read == nil {
+			continue
 		}
-		j.flow.pending = append([]*job{j}, j.flow.pending...)
+		own := *j
+		if own.last, own.lone = false, true; moved && !own.moved {
+			own.moved = true
+			own.flow.moved++
+		}
+		j.read, j.moved = nil, false
+		own.flow.pending = slices.Insert(own.flow.pending, 0, c.of.newJob(own))
 	}
 	c.of.plan()
 }
@@ -288,18 +280,8 @@ func (c *pipe) late() {
 	case head.flow.moved > 0:
 		return
 	}
-	var moved []*job
 	wanted := first == 1 && head.read != nil
-	for _, j := range c.sent[first:] {
-		if j.read != nil {
-			own := *j
-			own.last, own.lone = false, true
-			moved = append(moved, c.of.newJob(own))
-			j.read, j.moved = nil, false
-		}
-	}
-	c.again(moved, true)
-	if !wanted {
+	if c.again(c.sent[first:], true); !wanted {
 		c.cancel()
 	}
 }
