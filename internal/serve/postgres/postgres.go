@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -42,6 +43,10 @@ type DB struct {
 	probe *statement // of Probe
 	types *catalog
 
+	loops    sync.Map       // *pipes by *front.Loop
+	looping  atomic.Int32   // how many
+	openings sync.WaitGroup // what opens and closes connections for them
+
 	// writers has an element for each connection whose COMMIT may wait for a standby. One
 	// connection is left for reads.
 	writers chan struct{}
@@ -65,6 +70,7 @@ func Open(ctx context.Context, url database.URL, pool database.Pool, log *slog.L
 		return &columns{fields: fields, forms: make([]form, len(fields))}, nil
 	})
 	db.slots = newSlots(db.bounds.Max)
+	db.slots.wanted = db.askLoops
 	db.writers = make(chan struct{}, max(1, db.bounds.Max-1))
 	db.life, db.stop = context.WithCancel(context.WithoutCancel(ctx))
 	return db, nil
@@ -74,7 +80,9 @@ func Open(ctx context.Context, url database.URL, pool database.Pool, log *slog.L
 // campaigns whose COMMIT was not answered.
 func (db *DB) Close() error {
 	db.stop()
+	db.closeLoops()
 	db.pool.Close()
+	db.openings.Wait()
 	return nil
 }
 
@@ -314,6 +322,7 @@ const (
 	stateAmbiguousColumn     = "42702"
 	stateUndefinedFunction   = "42883" // also: operator does not exist
 	stateDivisionByZero      = "22012"
+	stateCanceled            = "57014"
 	classDataException       = "22"
 )
 

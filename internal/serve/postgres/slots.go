@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -20,7 +21,9 @@ const stateTooManyConnections = "53300"
 // slots counts the connections in use. There are as many as the pool has, or as the server grants: who finds none waits for
 // one in use, and does not ask the server for another.
 type slots struct {
-	free chan struct{}
+	free   chan struct{}
+	wanted func()       // somebody waits for one; may be nil
+	wait   atomic.Int32 // how many do
 
 	mu      sync.Mutex
 	missing int       // taken away, because the server granted no connection
@@ -48,11 +51,29 @@ func (s *slots) take(ctx context.Context, now time.Time) error {
 		return nil
 	default:
 	}
+	s.wait.Add(1)
+	defer s.wait.Add(-1)
+	if s.wanted != nil {
+		s.wanted()
+	}
 	select {
 	case <-s.free:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	}
+}
+
+// takeSpare takes a slot if another one is left free.
+func (s *slots) takeSpare() bool {
+	if len(s.free) < 2 {
+		return false
+	}
+	select {
+	case <-s.free:
+		return true
+	default:
+		return false
 	}
 }
 
