@@ -69,14 +69,16 @@ func cores() scenario {
 			"-c", "{connections}", "-d", "5s", "--warmup", "2s", "--sql", `INSERT INTO positions (device_id, latitude, longitude,
 		speed) VALUES (7, 30.5, 114.3, 60)`, "--slo", "p95<50ms errors<1%",
 		},
-		base: settings{"connections": "1000", "flush": "2"},
+		base: settings{"connections": "1000", "flush": "2", "engine": "mariadb"},
 		cures: []variant{
 			{name: "c4", title: "4 connections", set: "connections=4"},
 			{name: "c50", title: "50 connections", set: "connections=50"},
 			{name: "c200", title: "200 connections", set: "connections=200"},
+			{name: "mysql57", title: "1,000 connections of MySQL 5.7.22", set: "engine=mysql57"},
+			{name: "mysql57-c4", title: "4 connections of MySQL 5.7.22", set: "engine=mysql57 connections=4"},
 		},
 		start: func(s *stage, set settings) target {
-			db := s.mariadb("0", s.slice(0.5), positions, "--max-connections=2000", "--innodb-flush-log-at-trx-commit="+set["flush"])
+			db := s.mysql(set["engine"], "0", s.slice(0.5), positions, "--max-connections=2000", "--innodb-flush-log-at-trx-commit="+set["flush"])
 			return target{url: db.url, flags: db.flags()}
 		},
 		predict: func(*stage, settings, target) prediction {
@@ -87,7 +89,7 @@ func cores() scenario {
 
 // startInserts: nginx in front of the service that inserts, and MariaDB on a slow disk.
 func startInserts(s *stage, set settings) target {
-	db := s.mariadb("55", "", positions, "--max-connections=500", "--innodb-flush-log-at-trx-commit="+set["flush"])
+	db := s.mysql("mariadb", "55", "", positions, "--max-connections=500", "--innodb-flush-log-at-trx-commit="+set["flush"])
 	front, back := hostAddress+":8080", hostAddress+":8082"
 	var app *process.Process
 	path := "/positions"

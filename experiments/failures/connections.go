@@ -182,7 +182,7 @@ UPDATE campaigns SET city = 'beijing' WHERE id = 25;
 
 // startPopups: nginx in front of the popup service, MariaDB on a slow disk, and Redis.
 func startPopups(s *stage, set settings) target {
-	db := s.mariadb("55", "", popupTables, "--max-connections=80", "--innodb-flush-log-at-trx-commit=1")
+	db := s.mysql("mariadb", "55", "", popupTables, "--max-connections=80", "--innodb-flush-log-at-trx-commit=1")
 	redis := s.redis(nil, hostAddress+":6379")
 	front, back := hostAddress+":8080", hostAddress+":8082"
 	app := s.popupApp(back, db, set)

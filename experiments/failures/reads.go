@@ -131,7 +131,7 @@ func startGames(s *stage, set settings) target {
 	default:
 		indexes = "CREATE INDEX ranking ON game_record (" + set["index"] + ");"
 	}
-	db := s.mariadb("0", "", gameTable(indexes), "--max-connections=200")
+	db := s.mysql("mariadb", "0", "", gameTable(indexes), "--max-connections=200")
 	return target{url: db.url, flags: append(db.flags(), "--sql", gameStatements[set["statement"]])}
 }
 

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -133,12 +134,27 @@ log_disconnections = 0
 	}), address
 }
 
-// mariadb starts MariaDB with tables and options. A disk of that many milliseconds per fsync is made by a library.
-func (s *stage) mariadb(fsyncMs, group, tables string, options ...string) *database {
-	user := s.as("mysql")
-	data := s.folder("mariadb", user)
-	s.runAs(user, s.find("mariadb-install-db", "mariadb-server", ""), "--no-defaults", "--datadir="+data,
+// emptyMySQL makes an empty data folder and returns how its server is started: that of MariaDB, or of the stories, MySQL 5.7.
+func (s *stage) emptyMySQL(engine string) (args []string, data string, owner *syscall.Credential) {
+	if engine == "mysql57" {
+		cache, err := os.UserCacheDir()
+		s.check(err)
+		server := s.find("MySQL 5.7", "maven, then scripts/mysql.sh", filepath.Join(cache, "spillway/mysql-5.7*/bin/mysqld"))
+		home := filepath.Dir(filepath.Dir(server))
+		data = filepath.Join(s.dir, "mysql")
+		s.runAs(nil, "cp", "-r", filepath.Join(home, "data"), data)
+		return []string{server, "--no-defaults", "--basedir=" + home, "--user=root"}, data, nil
+	}
+	owner = s.as("mysql")
+	data = s.folder("mariadb", owner)
+	s.runAs(owner, s.find("mariadb-install-db", "mariadb-server", ""), "--no-defaults", "--datadir="+data,
 		"--auth-root-authentication-method=normal", "--skip-test-db")
+	return []string{s.find("mariadbd", "mariadb-server", "/usr/sbin/mariadbd"), "--no-defaults"}, data, owner
+}
+
+// mysql starts MariaDB or MySQL with tables and options. A disk of that many milliseconds per fsync is made by a library.
+func (s *stage) mysql(engine, fsyncMs, group, tables string, options ...string) *database {
+	args, data, owner := s.emptyMySQL(engine)
 	var env []string
 	if fsyncMs != "0" {
 		library := filepath.Join(s.dir, "slow_fsync.so")
@@ -147,15 +163,12 @@ func (s *stage) mariadb(fsyncMs, group, tables string, options ...string) *datab
 	}
 	address := hostAddress + ":3306"
 	init := s.write("init.sql", "CREATE DATABASE shop;\nCREATE USER app@'%';\nGRANT ALL ON *.* TO app@'%';\n")
-	args := append([]string{
-		s.find("mariadbd", "mariadb-server", "/usr/sbin/mariadbd"), "--no-defaults", "--datadir=" + data,
-		"--bind-address=" + hostAddress, "--port=3306",
-		"--socket=" + data + "/sock", "--innodb-buffer-pool-size=256M", "--innodb-log-file-size=256M", "--skip-name-resolve",
-		"--back-log=4096", "--init-file=" + init,
-	}, options...)
+	args = append(append(args, "--datadir="+data, "--bind-address="+hostAddress, "--port=3306",
+		"--socket="+data+"/sock", "--innodb-buffer-pool-size=256M", "--innodb-log-file-size=256M", "--skip-name-resolve",
+		"--back-log=4096", "--init-file="+init), options...)
 	client := []string{s.find("mariadb", "mariadb-client", ""), "--no-defaults", "-h", hostAddress, "-P", "3306", "-u", "app", "shop", "-e"}
 	p := s.start(process.Command{
-		Name: "db", Args: args, Env: env, User: user, Group: group, Cores: workCores,
+		Name: "db", Args: args, Env: env, User: owner, Group: group, Cores: workCores,
 		Ready: func(context.Context) error { return s.try(append(client, "SELECT 1")...) },
 	})
 	if tables != "" {
