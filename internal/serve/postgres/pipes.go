@@ -173,8 +173,10 @@ func (p *pipes) send() {
 	for _, f := range p.turns {
 		p.place(f)
 	}
-	if len(p.turns) > 1 {
-		p.turns = append(p.turns[1:], p.turns[0])
+	if n := len(p.turns); n > 1 {
+		first := p.turns[0]
+		copy(p.turns, p.turns[1:])
+		p.turns[n-1] = first
 	}
 	for _, c := range p.open {
 		c.send()
@@ -273,6 +275,7 @@ func (p *pipes) finish(j *job, err error) {
 	if j.read != nil {
 		p.done = append(p.done, finished{*j, err})
 	}
+	*j = job{}
 	p.free = append(p.free, j)
 }
 
