@@ -124,9 +124,9 @@ type Feed struct {
 	mu        sync.Mutex // guards changes of windows and what follows
 	admission admission
 	large     map[uint64]time.Time // until when values have no window, by their hash, because it would be too large beside others
-	retired   uint64         // pages from windows that are gone
-	lives     int            // windows with listeners
-	livesOf   map[string]int // of them, those that each user opened: claims among the values, or an address
+	retired   uint64               // pages from windows that are gone
+	lives     int                  // windows with listeners
+	livesOf   map[string]int       // of them, those that each user opened: claims among the values, or an address
 
 	counters counters
 	pauses   Pauses
