@@ -233,7 +233,7 @@ func small(t *testing.T, shot []byte) []byte {
 	counts := make(map[color.Color]int)
 	at := func(x, y int) color.Color {
 		r, g, b, _ := full.At(x, y).RGBA()
-		return color.RGBA{uint8(r>>8) &^ 3, uint8(g>>8) &^ 3, uint8(b>>8) &^ 3, 255}
+		return color.RGBA{uint8(r >> 8), uint8(g >> 8), uint8(b >> 8), 255}
 	}
 	area := full.Bounds()
 	for y := range area.Dy() {
