@@ -12,20 +12,22 @@ import (
 )
 
 const (
-	depthMax  = 128                       // executions under way on one connection
-	depthTime = 5 * time.Millisecond      // that they take together, as far as earlier ones show
-	fewDepth  = 16                        // executions that may follow each other, from which on two connections are enough
-	flowsMax  = preparedPerConnection / 2 // queries of a loop
-	lateAfter = 20 * time.Millisecond     // without an answer, besides some times what the executions usually take
-	lateTimes = 4
-	lookEvery = 5 * time.Millisecond   // while executions are under way
-	pipeIdle  = time.Second            // after which a connection is given back
-	pipeKept  = 5 * time.Second        // after which another one takes its place
-	flowKept  = time.Minute            // after which a query is forgotten
-	openPause = 100 * time.Millisecond // after there was none to have
-	unfitFor  = time.Minute            // after there was one that a loop cannot use
-	slowMax   = 256                    // arguments that a flow remembers
-	inBytes   = 64 << 10
+	depthMax   = 128                       // executions under way on one connection
+	depthTime  = 5 * time.Millisecond      // that they take together, as far as earlier ones show
+	fewDepth   = 16                        // executions that may follow each other, from which on two connections are enough
+	flowsMax   = preparedPerConnection / 2 // queries of a loop
+	lateAfter  = 20 * time.Millisecond     // without an answer, besides some times what the executions usually take
+	lateTimes  = 4
+	lookEvery  = 5 * time.Millisecond   // while executions are under way
+	pipeIdle   = time.Second            // after which a connection is given back
+	pipeKept   = 5 * time.Second        // after which another one takes its place
+	flowKept   = time.Minute            // after which a query is forgotten
+	openPause  = 100 * time.Millisecond // after there was none to have
+	unfitFor   = time.Minute            // after there was one that a loop cannot use
+	slowMax    = 256                    // arguments that a flow remembers
+	largeBytes = 64 << 10
+	largeFor   = 64
+	inBytes    = 64 << 10
 )
 
 // pipes are the connections that one event loop has of a pool, and what waits for them. Its fields are for the thread of the loop,
@@ -59,6 +61,7 @@ type flow struct {
 	mean      time.Duration       // of an execution, rather less than the average
 	slow      map[string]struct{} // arguments of executions that took long
 	moved     int                 // executions that run again elsewhere, because something before them was late
+	large     int                 // so many are read elsewhere, because a result was large: encoding it would hold up the loop
 	usedAt    time.Time
 }
 
@@ -86,7 +89,11 @@ func (s *source) Begin(loop *front.Loop, r *feed.LoopRead) error {
 	}
 	p := s.db.pipesOf(loop)
 	f := p.flow(s)
-	if f == nil || !p.usable(f) {
+	switch {
+	case f != nil && f.large > 0:
+		f.large--
+		return feed.ErrElsewhere
+	case f == nil || !p.usable(f):
 		p.grow(p.limit())
 		return feed.ErrElsewhere
 	}
@@ -273,6 +280,9 @@ func (p *pipes) finish(j *job, err error) {
 		j.flow.moved--
 	}
 	if j.read != nil {
+		if len(j.read.Rows.Data) > largeBytes {
+			j.flow.large = largeFor
+		}
 		p.done = append(p.done, finished{*j, err})
 	}
 	*j = job{}
