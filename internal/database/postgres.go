@@ -40,6 +40,9 @@ type PostgresPool struct {
 // anything.
 func (p *PostgresPool) Renew() { p.renewal.now(time.Now()) }
 
+// Renewed identifies the last renewal.
+func (p *PostgresPool) Renewed() int64 { return p.renewal.last.Load() }
+
 // renewEvery is how often connections to a server that stays read-only are replaced.
 const renewEvery = 5 * time.Second
 

@@ -255,7 +255,7 @@ func (db *DB) onSession(ctx context.Context, limit time.Duration, work func(cont
 		if result != nil && limited.Err() != nil {
 			result = fmt.Errorf("%w: %w", context.Cause(limited), errors.Join(result, db.abandon(se)))
 		}
-		if isRefusal(result, numReadOnlyOption, numReadOnly, numReadOnlyNow) {
+		if isReadOnly(result) {
 			db.connector.renew(se)
 		}
 		if !se.IsValid() {

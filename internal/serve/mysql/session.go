@@ -74,9 +74,14 @@ func newSession(s *database.MySQLSession) *session {
 	return &session{MySQLSession: s, prepared: kept}
 }
 
+// outdated reports whether the session began before the last renewal.
+func (se *session) outdated() bool {
+	return se.renewed != nil && se.began.UnixNano() < se.renewed.Load()
+}
+
 // ResetSession implements driver.SessionResetter: the pool takes no session that is to be replaced.
 func (se *session) ResetSession(ctx context.Context) error {
-	if se.renewed != nil && se.began.UnixNano() < se.renewed.Load() {
+	if se.outdated() {
 		return driver.ErrBadConn
 	}
 	return se.MySQLSession.ResetSession(ctx)
