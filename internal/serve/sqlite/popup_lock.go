@@ -65,4 +65,7 @@ func (h *heldLock) Check(context.Context) error {
 }
 
 // Release implements popup.Holding.
-func (h *heldLock) Release() { _ = h.file.Close() } // everything is written
+func (h *heldLock) Release() {
+	_ = syscall.Flock(int(h.file.Fd()), syscall.LOCK_UN) // also of a copy of the descriptor in a program that is about to start
+	_ = h.file.Close()                                   // everything is written
+}
