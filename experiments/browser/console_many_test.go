@@ -20,6 +20,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"spillway/internal/apptest"
+	"spillway/internal/serve/storetest"
 )
 
 // ask sends a request with the token of the admin, and returns its answer.
@@ -76,21 +77,27 @@ func TestConsoleReads(t *testing.T) {
 	b.run(chromedp.Navigate(s.Admin+"/console/reads/one?path=/orders"), chromedp.Click("button[formaction$=pause]"), chromedp.WaitVisible("button[formaction$=resume]"))
 }
 
-// The list has 1,000 campaigns, some with hostile names; a list has a million ids.
+// There are 1,000 campaigns with hostile names and payloads of 10,000 characters, and a list of a million ids.
 func TestConsoleManyCampaigns(t *testing.T) {
-	s := startShop(t)
-	payload := strings.Repeat("<b>🚚</b> ", 1100) // 10,000 characters
-	for i := range 1000 {                        // a placement has at most 500
-		campaign := map[string]any{"name": fmt.Sprint("Campaign ", i), "placement": []string{"home", "side"}[i%2], "status": "paused", "payload": map[string]string{"title": "x"}}
-		if i%100 == 0 {
-			campaign["name"], campaign["payload"] = fmt.Sprint(hostile, " ", i), map[string]string{"title": payload}
-		}
-		body, err := json.Marshal(campaign)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ask(t, http.MethodPost, s.Admin+"/popups/campaigns", body, "application/json")
+	db := storetest.SQLiteDatabase(t)
+	s := startShopOn(t, db)
+	body, err := json.Marshal(map[string]any{
+		"name": hostile, "placement": "home", "status": "paused", "payload": map[string]string{"title": strings.Repeat("<b>🚚</b> ", 1100)},
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
+	ask(t, http.MethodPost, s.Admin+"/popups/campaigns", body, "application/json")
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	db.Query(t, `WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 1000)
+		INSERT INTO popup_campaigns (id, name, placement, status, version, campaign)
+		SELECT i, name || ' ' || i, iif(i % 2, 'side', 'home'), status, version, campaign FROM popup_campaigns, n WHERE id = 1`)
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.WaitReady(t)
 	b := open(t)
 	b.logIn(s, "/console/campaigns", tokens["edit"])
 	b.until("document.querySelectorAll('tbody tr').length >= 50")

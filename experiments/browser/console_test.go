@@ -36,7 +36,11 @@ popups:
 // startShop serves a shop with a dead letter.
 func startShop(t *testing.T) *apptest.Spillway {
 	t.Helper()
-	db := storetest.SQLiteDatabase(t)
+	return startShopOn(t, storetest.SQLiteDatabase(t))
+}
+
+func startShopOn(t *testing.T, db storetest.Database) *apptest.Spillway {
+	t.Helper()
 	db.Query(t, "CREATE TABLE orders (id INTEGER PRIMARY KEY, name TEXT CHECK (name <> '<b>bad</b>'))")
 	file := filepath.Join(t.TempDir(), "spillway.yaml")
 	if err := os.WriteFile(file, []byte(shop), 0o600); err != nil {

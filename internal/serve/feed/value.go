@@ -27,6 +27,8 @@ type Value struct {
 	Waiting   int    `json:"waiting,omitempty"`       // requests
 	Listeners int    `json:"listeners,omitempty"`     // of events
 	Problem   string `json:"refresh_error,omitempty"` // of the last refresh
+
+	name string // encodes the arguments
 }
 
 // ErrPaused means that nothing of a value is read until it is resumed, and that it has no rows that may be served.
@@ -95,7 +97,7 @@ func (f *Feed) Values(text string, most int) (values []Value, all int) {
 	}
 	f.pauses.Each(func(name string) {
 		if windows[name] == nil {
-			values = append(values, Value{Arguments: f.cfg.Arguments(name), Paused: true})
+			values = append(values, Value{name: name, Arguments: f.cfg.Arguments(name), Paused: true})
 		}
 	})
 	all = len(values)
@@ -107,7 +109,7 @@ func (f *Feed) Values(text string, most int) (values []Value, all int) {
 		return v.Hits + v.Older
 	}
 	slices.SortFunc(values, func(a, b Value) int {
-		return cmp.Or(cmp.Compare(asked(b), asked(a)), cmp.Compare(fmt.Sprint(a.Arguments), fmt.Sprint(b.Arguments)))
+		return cmp.Or(cmp.Compare(asked(b), asked(a)), cmp.Compare(a.name, b.name))
 	})
 	return values[:min(most, len(values))], all
 }
@@ -115,7 +117,7 @@ func (f *Feed) Values(text string, most int) (values []Value, all int) {
 // value describes the window.
 func (w *window) value(now time.Time) Value {
 	v := Value{
-		Arguments: w.feed.cfg.Arguments(w.name), Bytes: w.charged.Load(), Hits: w.hits.Load(), Older: w.older.Load(),
+		name: w.name, Arguments: w.feed.cfg.Arguments(w.name), Bytes: w.charged.Load(), Hits: w.hits.Load(), Older: w.older.Load(),
 		ReadSeconds: time.Duration(w.took.Load()).Seconds(),
 	}
 	if s := w.current.Load(); s != nil {

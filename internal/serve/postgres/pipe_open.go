@@ -20,8 +20,9 @@ func (p *pipes) grow(most int) bool {
 	for _, f := range p.turns {
 		statements = append(statements, f.statement)
 	}
+	leave := min(1, len(p.open)) // otherwise others could keep all from a loop that has none
 	p.db.openings.Go(func() {
-		c, err := p.db.openPipe(statements)
+		c, err := p.db.openPipe(statements, leave)
 		if !p.loop.Post(func() { p.adopt(c, err) }) && err == nil {
 			c.lease.Release()
 		}
@@ -55,6 +56,9 @@ func (p *pipes) adopt(c *pipe, err error) {
 	c.of, c.usedAt, c.openedAt = p, now, now
 	p.open = append(p.open, c)
 	p.held.Add(1)
+	for _, f := range p.turns { // there may be more than when it was opened
+		c.leaving = c.leaving || c.statements[f.statement] == nil
+	}
 	p.yield() // somebody may have begun to wait meanwhile
 	if p.alarm.At.IsZero() {
 		p.alarm.At = now.Add(pipeIdle)
@@ -66,9 +70,9 @@ var (
 	errNoSpare = errors.New("no connection is to spare")
 )
 
-// openPipe takes a connection that nobody else waits for, and prepares statements on it.
-func (db *DB) openPipe(statements []*statement) (*pipe, error) {
-	if !db.slots.takeSpare() {
+// openPipe takes a connection that nobody else waits for, if that leaves so many free, and prepares statements on it.
+func (db *DB) openPipe(statements []*statement, leave int) (*pipe, error) {
+	if !db.slots.takeSpare(leave) {
 		return nil, errNoSpare
 	}
 	ctx, cancel := context.WithTimeout(db.life, db.bounds.StatementTimeout)

@@ -93,11 +93,10 @@ func (s *source) Begin(loop *front.Loop, r *feed.LoopRead) error {
 	case f != nil && f.large > 0:
 		f.large--
 		return feed.ErrElsewhere
-	case f == nil || !p.usable(f):
-		p.grow(p.limit())
+	case f == nil || !p.usable(f) && !p.opens && !p.grow(p.limit()):
 		return feed.ErrElsewhere
 	}
-	if wait := f.mean * time.Duration(len(f.pending)) / time.Duration(len(p.open)); wait > r.Within {
+	if wait := f.mean * time.Duration(len(f.pending)) / time.Duration(max(1, len(p.open))); wait > r.Within {
 		return queue.Overtime(wait, r.Within)
 	}
 	_, solo := f.slow[string(r.Name)]

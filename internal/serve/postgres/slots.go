@@ -64,9 +64,9 @@ func (s *slots) take(ctx context.Context, now time.Time) error {
 	}
 }
 
-// takeSpare takes a slot if another one is left free.
-func (s *slots) takeSpare() bool {
-	if len(s.free) < 2 {
+// takeSpare takes a slot if nobody waits for one and so many others are free.
+func (s *slots) takeSpare(others int) bool {
+	if len(s.free) <= others || s.wait.Load() > 0 {
 		return false
 	}
 	select {

@@ -20,8 +20,11 @@ func (q *Query) Values(text string, most int) (values []feed.Value, all int) {
 		names = append(names, slices.DeleteFunc(cached, q.pauses.Has)...)
 	}
 	for i, name := range names {
+		if len(values) >= most {
+			break
+		}
 		v := feed.Value{Arguments: q.cfg.Arguments(name), Paused: i < paused}
-		if len(values) >= most || !v.Contains(text) {
+		if !v.Contains(text) {
 			continue
 		}
 		if a := q.cached(name); a != nil {
