@@ -165,6 +165,7 @@ type MySQLConn interface {
 type MySQLSession struct {
 	MySQLConn
 	ID     uint64 // the server's number for the connection
+	User   string // as the server sees it
 	Server MySQLServer
 }
 
@@ -209,7 +210,7 @@ const (
 )
 
 func (s *MySQLSession) setUp(ctx context.Context, statementTimeout time.Duration) error {
-	rows, err := s.Query(ctx, "SELECT VERSION(), CONNECTION_ID(), @@SESSION.sql_mode")
+	rows, err := s.Query(ctx, "SELECT VERSION(), CONNECTION_ID(), @@SESSION.sql_mode, CURRENT_USER()")
 	if err != nil {
 		return fmt.Errorf("read the server's version: %w", err)
 	}
@@ -219,6 +220,7 @@ func (s *MySQLSession) setUp(ctx context.Context, statementTimeout time.Duration
 	if s.Server, err = parseMySQLServer(rows[0][0]); err != nil {
 		return err
 	}
+	s.User = rows[0][3]
 	if s.ID, err = strconv.ParseUint(rows[0][1], 10, 64); err != nil {
 		return fmt.Errorf("read the connection's number: %w", err)
 	}
