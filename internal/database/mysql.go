@@ -85,18 +85,11 @@ func MySQLConfig(u URL, name string) (*mysql.Config, error) {
 	return config, nil
 }
 
-// mysqlConfig reads the address and its files. Parameters that the driver does not know are variables of the session,
-// except those that look like one of TLS.
+// mysqlConfig reads the address and its files. Parameters that the driver does not know are variables of the session.
 func mysqlConfig(u URL) (*mysql.Config, error) {
 	config, err := mysql.ParseDSN(u.DSN())
 	if err != nil {
 		return nil, errors.New(withoutPassword(err))
-	}
-	for name := range config.Params {
-		if !strings.Contains(name, "ssl") && !strings.Contains(name, "tls") && !strings.Contains(name, "cert") {
-			continue
-		}
-		return nil, fmt.Errorf("%s is no parameter of the address; TLS has tls, ssl-ca, ssl-cert and ssl-key", name)
 	}
 	if u.tls == (TLSFiles{}) {
 		return config, nil
