@@ -2,6 +2,7 @@ package database
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -22,8 +23,11 @@ type Slots struct {
 	// Counts returns the connections that are open or being opened, and how many were opened since the start.
 	Counts func() (open int, opened int64)
 	Log    *slog.Logger
+	// Wanted is called when somebody begins to wait; it may be nil.
+	Wanted func()
 
 	free     chan struct{}
+	waiting  atomic.Int32
 	waits    atomic.Int64
 	waitTime atomic.Int64
 	missing  atomic.Int64 // slots that were taken away; changed under mu
@@ -65,6 +69,34 @@ func Acquire[C any](ctx context.Context, s *Slots, get func(context.Context) (C,
 	}
 }
 
+// ErrNoSpare means that AcquireSpare had no slot to take.
+var ErrNoSpare = errors.New("no connection is to spare")
+
+// AcquireSpare is Acquire for a connection that can be done without: it waits for none, and leaves a slot free.
+func AcquireSpare[C any](ctx context.Context, s *Slots, get func(context.Context) (C, error)) (conn C, err error) {
+	s.grow()
+	if len(s.free) < 2 {
+		return conn, ErrNoSpare
+	}
+	select {
+	case <-s.free:
+	default:
+		return conn, ErrNoSpare
+	}
+	switch conn, err = get(ctx); {
+	case err == nil:
+		s.grow()
+	case s.Refuses(err):
+		s.shrink(err)
+	default:
+		s.Release()
+	}
+	return conn, err
+}
+
+// Waiting returns how many wait for a slot.
+func (s *Slots) Waiting() int { return int(s.waiting.Load()) }
+
 // Release returns a slot.
 func (s *Slots) Release() {
 	s.free <- struct{}{}
@@ -87,7 +119,12 @@ func (s *Slots) take(ctx context.Context) error {
 	default:
 	}
 	began := time.Now()
+	s.waiting.Add(1)
+	if s.Wanted != nil {
+		s.Wanted()
+	}
 	defer func() {
+		s.waiting.Add(-1)
 		s.waits.Add(1)
 		s.waitTime.Add(int64(time.Since(began)))
 	}()

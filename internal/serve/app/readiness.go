@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -102,7 +103,8 @@ var errNotStarted = errors.New("cannot start")
 
 // started is the check of a part, which asks state once the part has started.
 func started(p *part, group admin.Group, state func(now time.Time) (bool, error)) readyCheck {
-	return readyCheck{admin.Part{Name: p.name, Group: group}, func(now time.Time) (bool, error) {
+	paths := slices.Concat(p.down.Reads, p.down.Writes)
+	return readyCheck{admin.Part{Name: p.name, Group: group, Paths: paths}, func(now time.Time) (bool, error) {
 		err := p.failure()
 		switch {
 		case err == nil:

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -41,6 +42,10 @@ type DB struct {
 	probe *statement     // of Probe
 	types *catalog
 
+	loops    sync.Map       // *pipes by *front.Loop
+	looping  atomic.Int32   // how many
+	openings sync.WaitGroup // what opens and closes connections for them
+
 	// writers has an element for each connection whose COMMIT may wait for a standby. One
 	// connection is left for reads.
 	writers chan struct{}
@@ -63,7 +68,7 @@ func Open(ctx context.Context, url database.URL, pool database.Pool, log *slog.L
 	db.probe = newStatement("SELECT 1", func(fields []pgconn.FieldDescription) (*columns, error) {
 		return &columns{fields: fields, forms: make([]form, len(fields))}, nil
 	})
-	db.slots.Log, db.slots.Refuses = log, isTooMany
+	db.slots.Log, db.slots.Refuses, db.slots.Wanted = log, isTooMany, db.askLoops
 	db.slots.Counts = func() (int, int64) {
 		s := p.Stat()
 		return int(s.TotalConns()), s.NewConnsCount()
@@ -78,7 +83,9 @@ func Open(ctx context.Context, url database.URL, pool database.Pool, log *slog.L
 // campaigns whose COMMIT was not answered.
 func (db *DB) Close() error {
 	db.stop()
+	db.closeLoops()
 	db.pool.Close()
+	db.openings.Wait()
 	return nil
 }
 
@@ -293,6 +300,7 @@ const (
 	stateAmbiguousColumn     = "42702"
 	stateUndefinedFunction   = "42883" // also: operator does not exist
 	stateDivisionByZero      = "22012"
+	stateCanceled            = "57014"
 	classDataException       = "22"
 )
 

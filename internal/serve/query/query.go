@@ -10,6 +10,11 @@
 // after a cancellation waits until it has ended. With a shared cache, one replica executes
 // while the others wait for its answer. If it fails, another one is next.
 //
+// Requests on event loops can wait there (Begin), for a query that is not cached and whose
+// source is a feed.LoopReader. What holds for a process then holds for a loop: several loops
+// may execute the same arguments at once, and an execution is no longer waited for when it has
+// been given up.
+//
 // Failures:
 //
 //   - While the database is down or slow, answers younger than TTL plus Stale are served.
@@ -97,6 +102,8 @@ type Answer struct {
 type Query struct {
 	cfg    Config
 	source feed.Reader
+	reader feed.LoopReader // source, if it can read in event loops
+	lanes  sync.Map        // *lane by *front.Loop
 	group  *coalesce.Group[*Answer]
 	cache  *cache        // nil: nothing is cached
 	logins atomic.Uint64 // of the cached answers
@@ -114,6 +121,7 @@ type Query struct {
 // call Close.
 func Open(cfg Config, source feed.Reader) *Query {
 	q := &Query{cfg: cfg, source: source, group: coalesce.New[*Answer](cfg.WaitersMax)}
+	q.reader, _ = source.(feed.LoopReader)
 	if cfg.TTL > 0 {
 		q.cache = newCache(cfg.CacheBytes)
 	}
