@@ -55,7 +55,7 @@ func (a *app) openQuery(c config.Query) (*queryPart, error) {
 		return nil, exit.UsageError(fmt.Errorf("query %s: cache: redis requires redis: in the configuration, or --redis", c.Path))
 	}
 	settings := a.queryConfig(&c)
-	settings.Gate = st.gate.Entrance()
+	settings.Gate, settings.Logins = st.gate.Entrance(), a.logins(st)
 	if settings.Prefix = a.cfg.RedisPrefix; settings.Prefix != "" {
 		settings.Database = func() string { return "redis_prefix" } // which replaces all that is known of it
 	} else {
@@ -74,6 +74,14 @@ func (a *app) openQuery(c config.Query) (*queryPart, error) {
 	}
 	p.query = query.Open(settings, p.source)
 	return p, nil
+}
+
+// logins counts the changes of the users of a store and of the replica, which may be read in its place.
+func (a *app) logins(st *store) func() uint64 {
+	if a.replica == nil {
+		return st.Logins
+	}
+	return func() uint64 { return st.Logins() + a.replica.store.Logins() }
 }
 
 // close stops the part.

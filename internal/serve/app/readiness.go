@@ -260,6 +260,9 @@ func publicReason(err error) string {
 // kindOf names the kind of an error without its text, because databases quote statements and
 // values in theirs.
 func kindOf(err error) string {
+	if refused, ok := errors.AsType[*redis.DeniedError](err); ok { // first, because it names what to do
+		return refused.Error()
+	}
 	for _, known := range []error{
 		errStarting, errStopped, errNotProbed, standby.ErrLate, standby.ErrUnknown, standby.ErrAway,
 		queue.ErrClosed, queue.ErrHeld, queue.ErrUnknown, queue.ErrOverloaded, spool.ErrDamaged,
@@ -272,9 +275,6 @@ func kindOf(err error) string {
 	}
 	var network net.Error
 	var sql interface{ SQLState() string }
-	if refused, ok := errors.AsType[*redis.DeniedError](err); ok {
-		return refused.Error()
-	}
 	switch {
 	case errors.As(err, &sql):
 		return "SQLSTATE " + sql.SQLState()

@@ -101,11 +101,11 @@ func (h *heldLock) take(ctx context.Context, token [16]byte, holder string, agai
 
 // Check implements popup.Holding. After a failover the lock is no longer that of the server with the events.
 func (h *heldLock) Check(ctx context.Context) error {
-	rows, err := h.se.texts(ctx, "SELECT IS_USED_LOCK("+popupLock+") = CONNECTION_ID()")
+	rows, err := h.se.texts(ctx, "SELECT IS_USED_LOCK("+popupLock+") = CONNECTION_ID(), @@global.read_only")
 	if err == nil && rows[0][0] != "1" {
 		return errLockLost
 	}
-	if err == nil {
+	if err == nil && rows[0][1] != "0" && rows[0][1] != "OFF" { // which may not concern this user
 		err = h.se.Exec(ctx, "UPDATE popup_holder SET since = since WHERE id = 0") // there is no such row
 	}
 	if isReadOnly(err) {

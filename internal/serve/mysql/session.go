@@ -23,6 +23,7 @@ const preparedPerConnection = 128
 type connector struct {
 	opener   *database.MySQLConnector
 	connects atomic.Int64
+	logins   database.Logins
 	renewed  atomic.Int64 // Unix ns: sessions that began before are replaced when they are used again
 }
 
@@ -44,6 +45,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, err
 	}
 	c.connects.Add(1)
+	c.logins.Opened(s.User, func() { c.renewed.Store(time.Now().UnixNano()) })
 	se := newSession(s)
 	se.renewed, se.began = &c.renewed, time.Now()
 	return se, nil

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"spillway/internal/database"
 	"spillway/internal/serve/feed"
 )
 
@@ -36,7 +37,7 @@ func (p *pipes) adopt(c *pipe, err error) {
 	p.plan()
 	now := p.loop.Now()
 	if err == nil && p.closed {
-		err = errNoSpare
+		err = database.ErrNoSpare
 		c.lease.Release()
 	} else if err == nil {
 		if err = p.loop.Watch(c.fd, c); err != nil {
@@ -65,24 +66,17 @@ func (p *pipes) adopt(c *pipe, err error) {
 	}
 }
 
-var (
-	errUnfit   = errors.New("an event loop cannot use the connection")
-	errNoSpare = errors.New("no connection is to spare")
-)
+var errUnfit = errors.New("an event loop cannot use the connection")
 
 // openPipe takes a connection that nobody else waits for, if that leaves so many free, and prepares statements on it.
 func (db *DB) openPipe(statements []*statement, leave int) (*pipe, error) {
-	if !db.slots.takeSpare(leave) {
-		return nil, errNoSpare
-	}
 	ctx, cancel := context.WithTimeout(db.life, db.bounds.StatementTimeout)
 	defer cancel()
-	conn, err := db.pool.Acquire(ctx)
+	conn, err := database.AcquireSpare(ctx, &db.slots, leave, db.pool.Acquire)
 	if err != nil {
-		db.slots.release()
 		return nil, err
 	}
-	c := &pipe{lease: lease{conn, db.slots}, conn: conn.Conn().PgConn(), statements: make(map[*statement]*prepared)}
+	c := &pipe{lease: lease{conn, &db.slots}, conn: conn.Conn().PgConn(), statements: make(map[*statement]*prepared)}
 	if err := c.prepare(ctx, statements); err != nil {
 		c.lease.Release()
 		return nil, err
@@ -179,7 +173,7 @@ func (c *pipe) Ended() {
 // yield gives back connections that somebody else waits for, the least busy ones first.
 func (p *pipes) yield() {
 	p.asked.Store(false)
-	wanted := int(p.db.slots.wait.Load())
+	wanted := p.db.slots.Waiting()
 	if wanted == 0 {
 		return
 	}
