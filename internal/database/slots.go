@@ -20,8 +20,8 @@ const (
 type Slots struct {
 	// Refuses reports whether an error means that the server grants no further connection.
 	Refuses func(error) bool
-	// Counts returns the connections that are open or being opened, and how many were opened since the start.
-	Counts func() (open int, opened int64)
+	// Counts returns the connections that are open, those that are being opened, and how many were opened since the start.
+	Counts func() (open, opening int, opened int64)
 	Log    *slog.Logger
 	// Wanted is called when somebody begins to wait; it may be nil.
 	Wanted func()
@@ -142,7 +142,7 @@ func (s *Slots) take(ctx context.Context) error {
 func (s *Slots) shrink(reason error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	open, _ := s.Counts()
+	open, opening, _ := s.Counts()
 	if open > 0 && s.missing.Load() == 0 {
 		s.Log.Warn("the server grants fewer connections than pool.max; statements wait for those that there are",
 			"pool_max", cap(s.free), "open", open, "error", reason)
@@ -160,7 +160,7 @@ func (s *Slots) shrink(reason error) bool {
 		s.tried, s.pause = false, min(max(2*s.pause, refusedFirst), refusedLast)
 		s.next = time.Now().Add(s.pause)
 	}
-	return open > 0
+	return open+opening > 0
 }
 
 // grow gives back a slot that was taken away, after a pause. Once the server has granted a connection for it, there are twice as
@@ -172,7 +172,7 @@ func (s *Slots) grow() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	more, now := 0, time.Now()
-	switch open, opened := s.Counts(); {
+	switch open, _, opened := s.Counts(); {
 	case s.tried && opened > s.opened:
 		more, s.opened = s.Limit(), opened
 	case !s.tried && !now.Before(s.next):

@@ -37,7 +37,7 @@ func TestSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakePool{grants: 3}
 		s := Slots{
-			Refuses: func(err error) bool { return errors.Is(err, errFull) }, Counts: func() (int, int64) { return f.open, f.opened },
+			Refuses: func(err error) bool { return errors.Is(err, errFull) }, Counts: func() (int, int, int64) { return f.open, 0, f.opened },
 			Log: slog.New(slog.DiscardHandler),
 		}
 		s.Fill(16)
@@ -65,16 +65,16 @@ func TestSlots(t *testing.T) {
 		}
 		burst(3, 3, 1)
 		for _, pause := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second} {
-			time.Sleep(pause - 1)
+			<-time.After(pause - 1)
 			burst(3, 3, 0)
-			time.Sleep(1)
+			<-time.After(1)
 			burst(3, 3, 1)
 		}
 		f.open, f.idle = 1, 1 // the server closes some, and grants fewer
 		f.grants = 1
 		burst(1, 1, 1)
 		f.grants = 20
-		time.Sleep(10 * time.Second)
+		<-time.After(10 * time.Second)
 		burst(16, 16, 0)
 		f.open, f.idle, f.grants = 0, 0, 0
 		if _, err := Acquire(t.Context(), &s, f.get); !errors.Is(err, errFull) || s.Limit() != 16 {

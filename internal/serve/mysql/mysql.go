@@ -73,7 +73,10 @@ func Open(ctx context.Context, url database.URL, pool database.Pool, log *slog.L
 	db.pool.SetMaxIdleConns(bounds.Max)
 	db.slots.Log = log
 	db.slots.Refuses = func(err error) bool { return isRefusal(err, numConnections, numUserConnections, numUserLimit) }
-	db.slots.Counts = func() (int, int64) { return db.pool.Stats().OpenConnections, c.connects.Load() }
+	db.slots.Counts = func() (open, opening int, opened int64) {
+		open = int(c.open.Load())
+		return open, db.pool.Stats().OpenConnections - open, c.connects.Load()
+	}
 	db.slots.Fill(bounds.Max)
 	db.pool.SetConnMaxLifetime(bounds.MaxLifetime)
 	db.pool.SetConnMaxIdleTime(bounds.MaxIdleTime)

@@ -23,6 +23,7 @@ const preparedPerConnection = 128
 type connector struct {
 	opener   *database.MySQLConnector
 	connects atomic.Int64
+	open     atomic.Int64 // connections
 	logins   database.Logins
 	renewed  atomic.Int64 // Unix ns: sessions that began before are replaced when they are used again
 }
@@ -45,9 +46,10 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, err
 	}
 	c.connects.Add(1)
+	c.open.Add(1)
 	c.logins.Opened(s.User, func() { c.renewed.Store(time.Now().UnixNano()) })
 	se := newSession(s)
-	se.renewed, se.began = &c.renewed, time.Now()
+	se.renewed, se.began, se.opened = &c.renewed, time.Now(), &c.open
 	return se, nil
 }
 
@@ -65,6 +67,15 @@ type session struct {
 
 	began   time.Time
 	renewed *atomic.Int64 // of the connector; nil: never
+	opened  *atomic.Int64 // of the connector; nil: not counted
+}
+
+// Close implements driver.Conn. database/sql calls it once.
+func (se *session) Close() error {
+	if se.opened != nil {
+		se.opened.Add(-1)
+	}
+	return se.MySQLSession.Close()
 }
 
 func newSession(s *database.MySQLSession) *session {

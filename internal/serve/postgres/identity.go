@@ -10,10 +10,10 @@ import (
 // The statements that identify a database. Every role may run them. Some hosted services do not
 // have the first function; a server's start identifies it until the next one.
 const (
-	selectIdentity = "SELECT (SELECT system_identifier::text FROM pg_control_system()) || '/' || oid || '/' || session_user FROM pg_database " +
-		"WHERE datname = current_database()"
-	selectStart = "SELECT concat_ws('/', extract(epoch FROM pg_postmaster_start_time()), inet_server_addr(), oid, session_user) FROM pg_database " +
-		"WHERE datname = current_database()"
+	selectIdentity = "SELECT (SELECT system_identifier::text FROM pg_control_system()) || '/' || oid || '/' || session_user " +
+		"FROM pg_database WHERE datname = current_database()"
+	selectStart = "SELECT concat_ws('/', extract(epoch FROM pg_postmaster_start_time()), inet_server_addr(), oid, session_user) " +
+		"FROM pg_database WHERE datname = current_database()"
 )
 
 // Identity returns what the server says of itself: the cluster's system identifier, which standbys

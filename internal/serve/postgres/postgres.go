@@ -69,9 +69,9 @@ func Open(ctx context.Context, url database.URL, pool database.Pool, log *slog.L
 		return &columns{fields: fields, forms: make([]form, len(fields))}, nil
 	})
 	db.slots.Log, db.slots.Refuses, db.slots.Wanted = log, isTooMany, db.askLoops
-	db.slots.Counts = func() (int, int64) {
+	db.slots.Counts = func() (open, opening int, opened int64) {
 		s := p.Stat()
-		return int(s.TotalConns()), s.NewConnsCount()
+		return int(s.AcquiredConns() + s.IdleConns()), int(s.ConstructingConns()), s.NewConnsCount()
 	}
 	db.slots.Fill(db.bounds.Max)
 	db.writers = make(chan struct{}, max(1, db.bounds.Max-1))
