@@ -70,10 +70,11 @@ type session struct {
 	opened  *atomic.Int64 // of the connector; nil: not counted
 }
 
-// Close implements driver.Conn. database/sql calls it once.
+// Close implements driver.Conn. It may be called again.
 func (se *session) Close() error {
 	if se.opened != nil {
 		se.opened.Add(-1)
+		se.opened = nil
 	}
 	return se.MySQLSession.Close()
 }
