@@ -66,7 +66,7 @@ func cores() scenario {
 		doubt:  `The story's 855/s with 1,000 connections are MySQL on a spinning disk under sysbench. MariaDB of today loses far less by so many connections.`,
 		today:  "A pool of about twice the cores, measured. More clients than that wait in the program, not in the database.",
 		expect: []string{diagnose.DatabaseCPU, diagnose.UserCPU, diagnose.SystemCPU}, load: []string{
-			"-c", "{connections}", "-d", "5s", "--warmup", "2s", "--sql", `INSERT INTO positions (device_id, latitude, longitude,
+			"-c", "1,{connections}", "-d", "5s", "--warmup", "2s", "--sql", `INSERT INTO positions (device_id, latitude, longitude,
 		speed) VALUES (7, 30.5, 114.3, 60)`, "--slo", "p95<50ms errors<1%",
 		},
 		base: settings{"connections": "1000", "flush": "2", "engine": "mariadb"},

@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"html"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -90,10 +91,10 @@ were not all VALID: the host was disturbed, or the load itself was what failed.
 func (f *failure) section(out *bytes.Buffer, s *scenario) []byte {
 	base := f.variant("base")
 	first := base.Runs[0]
-	fmt.Fprintf(out, "\n## %s\n\n%s.\n\n%s\n\n", s.name, s.title, strings.Join(s.story[:], " "))
-	fmt.Fprintf(out, "- **Scale.** %s\n", s.scale)
+	fmt.Fprintf(out, "\n## %s\n\n%s.\n\n%s\n\n", s.name, s.title, flow(strings.Join(s.story[:], " ")))
+	fmt.Fprintf(out, "- **Scale.** %s\n", flow(s.scale))
 	if first.Predicted != nil {
-		fmt.Fprintf(out, "- **Predicted.** %s.\n", strings.TrimSuffix(first.Predicted.Text, "."))
+		fmt.Fprintf(out, "- **Predicted.** %s.\n", strings.TrimSuffix(flow(first.Predicted.Text), "."))
 	}
 	fmt.Fprintf(out, "- **Seen.** %s", longSeen(base))
 	if first.First != "" {
@@ -116,11 +117,14 @@ func (f *failure) section(out *bytes.Buffer, s *scenario) []byte {
 		fmt.Fprintf(out, "\n![%s](images/failures-%s.svg)\n", s.title, s.name)
 	}
 	if s.doubt != "" {
-		fmt.Fprintf(out, "\n**What to doubt.** %s\n", s.doubt)
+		fmt.Fprintf(out, "\n**What to doubt.** %s\n", flow(s.doubt))
 	}
-	fmt.Fprintf(out, "\n**Today.** %s\n\nMeasured at commit %s, %s.\n", s.today, f.Commit, sheet.Plural(len(base.Runs), "run"))
+	fmt.Fprintf(out, "\n**Today.** %s\n\nMeasured at commit %s, %s.\n", flow(s.today), f.Commit, sheet.Plural(len(base.Runs), "run"))
 	return picture
 }
+
+// flow writes a text of several lines as one.
+func flow(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 // tags are those of a page that is the first error.
 var tags = regexp.MustCompile(`<[^>]*>`)
@@ -128,7 +132,7 @@ var tags = regexp.MustCompile(`<[^>]*>`)
 // short cuts a text that is only a sample.
 func short(text string) string {
 	const most = 260
-	text = strings.Join(strings.Fields(strings.ReplaceAll(tags.ReplaceAllString(text, ""), "|", "/")), " ")
+	text = html.UnescapeString(flow(strings.ReplaceAll(tags.ReplaceAllString(text, ""), "|", "/")))
 	if r := []rune(text); len(r) > most {
 		return string(r[:most]) + "…"
 	}
