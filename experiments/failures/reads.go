@@ -54,7 +54,7 @@ func missingIndex() scenario {
 		base: settings{"index": "none", "statement": "star"},
 		cures: []variant{
 			{name: "seed", title: "the story's index (prize_grade, score)", set: "index=prize_grade,score"},
-			{name: "doctor", title: "the index that doctor measures as the best", set: "index=doctor"},
+			{name: "doctor", title: "the index with all columns, which doctor measures first or second", set: "index=doctor"},
 			{name: "columns", title: "named columns in place of `*`", set: "statement=columns"},
 			{name: "notin", title: "`NOT IN (-1)` in place of `!= -1`", set: "statement=notin"},
 			{name: "isnull", title: "with `IS NULL`", set: "statement=isnull"},
@@ -110,7 +110,7 @@ func gatewayHop() scenario {
 		load: []string{
 			"-c", "4,100", "-d", "5s", "--warmup", "1s", "--header", "Cookie: sid=abc", "--slo", "p95<30ms errors<1%",
 		},
-		base: settings{"client": "each", "pool": "10"},
+		base: settings{"client": "each", "pool": "10", "net.ipv4.ip_local_port_range": "10000-64999", "net.ipv4.tcp_tw_reuse": "1"},
 		cures: []variant{
 			{name: "pool1", title: "a pool of 1", set: "client=pool pool=1"},
 			{name: "pool10", title: "a pool of 10", set: "client=pool"},
