@@ -79,9 +79,8 @@ before the load, a [load](load.md) that runs into it,
 
 ` + "`make failures`" + ` does it in half an hour, as root,
 		in network namespaces that end with it; ` + "`make failures ARGS=ports-nginx`" + ` does one. Limits are scaled, which each
-part says. The load has one core,
-		and what it loads the other. *Holds* means that the level met its limit of errors and times. A figure with * is of runs that
-were not all VALID: the host was disturbed, or the load itself was what failed.
+part says. The load has one core, and what it loads the other. *Gone* means that the level met its limit of errors and times. A figure with * is of runs that
+were not all [VALID](load.md#validity): the host was disturbed, or the load itself was what failed.
 
 | failure | predicted | seen | named right | cured by |
 |---|---|---|---|---|
@@ -148,7 +147,10 @@ func shortPrediction(t *tried) string {
 	case p.RateHz != nil:
 		return "above " + sheet.Rate(*p.RateHz)
 	}
-	return "too few"
+	if strings.HasPrefix(t.Runs[0].Predicted.Text, "warn") {
+		return "warned"
+	}
+	return "too many"
 }
 
 // shortSeen is when the failure began, or what it was.
