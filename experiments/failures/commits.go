@@ -113,19 +113,3 @@ streams:
 		fmt.Sprintf(`upstream app { server %s; %s } server { listen %s backlog=4096; location / { proxy_pass http://app; proxy_http_version 1.1; proxy_set_header Connection ""; } }`, back, keep, front))
 	return target{url: "http://" + front + path, flags: append(watch(nginx, app), db.flags()...), logs: []string{s.log("nginx")}}
 }
-
-// popupApp is the story's service, or spillway in its place.
-func (s *stage) popupApp(address string, db *database, set settings) *process.Process {
-	redis := hostAddress + ":6379"
-	if set["server"] == "spillway" {
-		return s.serve(address, "database: "+db.url+"\nredis: redis://"+redis+`
-pool: {max: 8}
-popups:
-  path: /popup
-  store: redis
-  keys: [popup-experiment-key-of-32-characters-or-more]
-  attributes: {city: text, channel: text, age: integer, vip: boolean}
-`)
-	}
-	return s.service("popup", address, 0, "--database", db.url, "--redis", redis, "--mode", set["mode"], "--pool", set["pool"])
-}
