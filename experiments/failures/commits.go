@@ -66,7 +66,7 @@ func cores() scenario {
 		doubt:  `The story's 855/s with 1,000 connections are MySQL on a spinning disk under sysbench. MariaDB of today loses far less by so many connections.`,
 		today:  "A pool of about twice the cores, measured. More clients than that wait in the program, not in the database.",
 		expect: []string{diagnose.DatabaseCPU, diagnose.UserCPU, diagnose.SystemCPU}, load: []string{
-			"-c", "{connections}", "-d", "5s", "--warmup", "2s", "--sql", `INSERT INTO positions (device_id, latitude, longitude,
+			"-c", "1,{connections}", "-d", "5s", "--warmup", "2s", "--sql", `INSERT INTO positions (device_id, latitude, longitude,
 		speed) VALUES (7, 30.5, 114.3, 60)`, "--slo", "p95<50ms errors<1%",
 		},
 		base: settings{"connections": "1000", "flush": "2", "engine": "mariadb"},
@@ -112,20 +112,4 @@ streams:
 	nginx := s.nginx(front,
 		fmt.Sprintf(`upstream app { server %s; %s } server { listen %s backlog=4096; location / { proxy_pass http://app; proxy_http_version 1.1; proxy_set_header Connection ""; } }`, back, keep, front))
 	return target{url: "http://" + front + path, flags: append(watch(nginx, app), db.flags()...), logs: []string{s.log("nginx")}}
-}
-
-// popupApp is the story's service, or spillway in its place.
-func (s *stage) popupApp(address string, db *database, set settings) *process.Process {
-	redis := hostAddress + ":6379"
-	if set["server"] == "spillway" {
-		return s.serve(address, "database: "+db.url+"\nredis: redis://"+redis+`
-pool: {max: 8}
-popups:
-  path: /popup
-  store: redis
-  keys: [popup-experiment-key-of-32-characters-or-more]
-  attributes: {city: text, channel: text, age: integer, vip: boolean}
-`)
-	}
-	return s.service("popup", address, 0, "--database", db.url, "--redis", redis, "--mode", set["mode"], "--pool", set["pool"])
 }

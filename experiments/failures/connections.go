@@ -48,24 +48,23 @@ func databaseConnections() scenario {
 			"Its pool may grow beyond that, and each write waits for a slow disk, so that the pool does grow.",
 			"At 6,000 requests a second a third of them fail: the database refuses connections.",
 		},
-		scale: "80 connections in place of 800, a pool of 150, and a disk of 55 ms per fsync; 1,200/s in place of 6,000.",
+		scale: "40 connections in place of 800, a pool of 100, and a disk of 55 ms per fsync; 600/s in place of 6,000.",
 		doubt: `The story says 502. That is what nginx answers if the service closes the connection; this service answers 503 with the database's message, and nginx passes it on.`,
 		today: `All pools together stay below ~max_connections~. What is read for everyone is cached,
 		and writes that may wait go through a queue.`,
 		expect: []string{diagnose.ConnectionLimit},
 		load: []string{
-			"--rate", "100,1200", "-d", "5s", "--warmup", "1s", "-c", "400", "--slo", "p95<300ms errors<1%",
+			"--rate", "50,600", "-d", "5s", "--warmup", "1s", "-c", "200", "--slo", "p95<300ms errors<1%",
 		},
-		base: settings{"mode": "database", "pool": "150", "server": "own"},
+		base: settings{"mode": "database", "pool": "100"},
 		cures: []variant{
 			{name: "queue", title: "writes through a list in Redis", set: "mode=list"},
 			{name: "cached", title: "and all campaigns cached", set: "mode=cached"},
-			{name: "pool", title: "a pool of 60", set: "pool=60"},
-			{name: "spillway", title: "Spillway in place of the service", set: "server=spillway", spillway: true},
+			{name: "pool", title: "a pool of 30", set: "pool=30"},
 		},
 		start: startPopups, predict: func(*stage, settings, target) prediction {
-			return arithmetic(80/0.112, `a write holds a connection until its commit: 2 ms,
-		and up to two turns of a disk that takes 55 ms; 80 connections / 112 ms = 714/s`)
+			return arithmetic(40/0.112, "a write holds a connection until its commit: 2 ms, and up to two turns of a disk that takes 55 ms; "+
+				"40 connections / 112 ms = 357/s")
 		},
 	}
 }
@@ -182,10 +181,10 @@ UPDATE campaigns SET city = 'beijing' WHERE id = 25;
 
 // startPopups: nginx in front of the popup service, MariaDB on a slow disk, and Redis.
 func startPopups(s *stage, set settings) target {
-	db := s.mysql("mariadb", "55", "", popupTables, "--max-connections=80", "--innodb-flush-log-at-trx-commit=1")
+	db := s.mysql("mariadb", "55", "", popupTables, "--max-connections=40", "--innodb-flush-log-at-trx-commit=1")
 	redis := s.redis(nil, hostAddress+":6379")
 	front, back := hostAddress+":8080", hostAddress+":8082"
-	app := s.popupApp(back, db, set)
+	app := s.service("popup", back, 0, "--database", db.url, "--redis", hostAddress+":6379", "--mode", set["mode"], "--pool", set["pool"])
 	nginx := s.nginx(front,
 		fmt.Sprintf(`upstream app { server %s; keepalive 512; } server { listen %s backlog=4096; location / { proxy_pass http://app; proxy_http_version 1.1; proxy_set_header Connection ""; } }`, back, front))
 	const query = "city=beijing&channel=app&age=30&vip=false"

@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"html"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -67,20 +68,19 @@ func renderPage(root string) (map[string][]byte, error) {
 	return files, nil
 }
 
+// intro is the head of the page. A tilde stands for the mark of code.
 const intro = `# Failures
 
 <!-- made by bin/failures -write from experiments/failures/results/failures.json -->
 
-Four teams' systems failed, and each found out why. Here each failure is made again, on the real programs,
-		with what tells of it: ` + "[`spillway doctor`](doctor.md)" + `
-before the load, a [load](load.md) that runs into it,
-		and ` + "[`spillway diagnose`](diagnose.md)" + ` behind it. Then each cure is turned alone.
+Four teams' systems failed, and each found out why. Here each failure is made again, on the real programs, with what tells of it:
+[~spillway doctor~](doctor.md) before the load, a [load](load.md) that runs into it, and [~spillway diagnose~](diagnose.md) behind it.
+Then each cure is turned alone.
 
-` + "`make failures`" + ` does it in half an hour, as root,
-		in network namespaces that end with it; ` + "`make failures ARGS=ports-nginx`" + ` does one. Limits are scaled, which each
-part says. The load has one core,
-		and what it loads the other. *Holds* means that the level met its limit of errors and times. A figure with * is of runs that
-were not all VALID: the host was disturbed, or the load itself was what failed.
+~make failures~ does it in half an hour, as root, in network namespaces that end with it; ~make failures ARGS=ports-nginx~ does one.
+Limits are scaled, which each part says. The load has one core, and what it loads the other. *Gone* means that the level met its limit of
+errors and times. A figure with * is of runs that were not all [VALID](load.md#validity): the host was disturbed, or the load itself was
+what failed.
 
 | failure | predicted | seen | named right | cured by |
 |---|---|---|---|---|
@@ -90,10 +90,10 @@ were not all VALID: the host was disturbed, or the load itself was what failed.
 func (f *failure) section(out *bytes.Buffer, s *scenario) []byte {
 	base := f.variant("base")
 	first := base.Runs[0]
-	fmt.Fprintf(out, "\n## %s\n\n%s.\n\n%s\n\n", s.name, s.title, strings.Join(s.story[:], " "))
-	fmt.Fprintf(out, "- **Scale.** %s\n", s.scale)
+	fmt.Fprintf(out, "\n## %s\n\n%s.\n\n%s\n\n", s.name, s.title, flow(strings.Join(s.story[:], " ")))
+	fmt.Fprintf(out, "- **Scale.** %s\n", flow(s.scale))
 	if first.Predicted != nil {
-		fmt.Fprintf(out, "- **Predicted.** %s.\n", strings.TrimSuffix(first.Predicted.Text, "."))
+		fmt.Fprintf(out, "- **Predicted.** %s.\n", strings.TrimSuffix(flow(first.Predicted.Text), "."))
 	}
 	fmt.Fprintf(out, "- **Seen.** %s", longSeen(base))
 	if first.First != "" {
@@ -116,11 +116,14 @@ func (f *failure) section(out *bytes.Buffer, s *scenario) []byte {
 		fmt.Fprintf(out, "\n![%s](images/failures-%s.svg)\n", s.title, s.name)
 	}
 	if s.doubt != "" {
-		fmt.Fprintf(out, "\n**What to doubt.** %s\n", s.doubt)
+		fmt.Fprintf(out, "\n**What to doubt.** %s\n", flow(s.doubt))
 	}
-	fmt.Fprintf(out, "\n**Today.** %s\n\nMeasured at commit %s, %s.\n", s.today, f.Commit, sheet.Plural(len(base.Runs), "run"))
+	fmt.Fprintf(out, "\n**Today.** %s\n\nMeasured at commit %s, %s.\n", flow(s.today), f.Commit, sheet.Plural(len(base.Runs), "run"))
 	return picture
 }
+
+// flow writes a text of several lines as one.
+func flow(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 // tags are those of a page that is the first error.
 var tags = regexp.MustCompile(`<[^>]*>`)
@@ -128,7 +131,7 @@ var tags = regexp.MustCompile(`<[^>]*>`)
 // short cuts a text that is only a sample.
 func short(text string) string {
 	const most = 260
-	text = strings.Join(strings.Fields(strings.ReplaceAll(tags.ReplaceAllString(text, ""), "|", "/")), " ")
+	text = html.UnescapeString(flow(strings.ReplaceAll(tags.ReplaceAllString(text, ""), "|", "/")))
 	if r := []rune(text); len(r) > most {
 		return string(r[:most]) + "…"
 	}
@@ -144,7 +147,10 @@ func shortPrediction(t *tried) string {
 	case p.RateHz != nil:
 		return "above " + sheet.Rate(*p.RateHz)
 	}
-	return "too few"
+	if strings.HasPrefix(t.Runs[0].Predicted.Text, "warn") {
+		return "warned"
+	}
+	return "too many"
 }
 
 // shortSeen is when the failure began, or what it was.

@@ -138,9 +138,8 @@ VACUUM ANALYZE users, orders;
 `
 
 // page is ten orders with their users.
-const page = `SELECT orders.id, orders.createtime::text, orders.goods_name, users.nickname,
-		users.mobileno FROM orders JOIN users ON users.id = orders.users_id ` +
-	"ORDER BY orders.id DESC LIMIT 10 OFFSET 100"
+const page = "SELECT orders.id, orders.createtime::text, orders.goods_name, users.nickname, users.mobileno " +
+	"FROM orders JOIN users ON users.id = orders.users_id ORDER BY orders.id DESC LIMIT 10 OFFSET 100"
 
 // phpPage reads ten orders over a connection that is opened for the request, or kept by the process.
 const phpPage = `<?php

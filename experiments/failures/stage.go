@@ -263,6 +263,7 @@ func (s *stage) slice(cores float64) string {
 		}
 	})
 	s.check(os.WriteFile(filepath.Join(dir, "cpu.cfs_period_us"), []byte("20000"), 0))
+	s.check(os.WriteFile(filepath.Join(dir, "cpu.shares"), []byte("65536"), 0)) // the quota limits it, not other programs
 	s.check(os.WriteFile(filepath.Join(dir, "cpu.cfs_quota_us"), []byte(strconv.Itoa(int(cores*20000))), 0))
 	return dir
 }

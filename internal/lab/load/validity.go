@@ -5,6 +5,7 @@ import (
 	"math"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/aclements/go-moremath/stats"
@@ -378,6 +379,14 @@ func (s *stepRun) notes(t *result.Total, sums *threadReport) []result.Reason {
 			"the target did not keep up: %d arrivals found all %d connections busy and were never sent; see --connections and --backlog",
 			unsent-sums.late, s.step.Connections)})
 	}
+	for _, c := range t.SLO {
+		if limit := s.config.Timeout.Seconds(); !c.Met && limit > 0 && strings.HasPrefix(c.Metric, "response_") && c.Limit > limit {
+			notes = append(notes, result.Reason{Code: result.TimeoutShort, Text: fmt.Sprintf(
+				"the timeout of %s is shorter than the limit of %s: no answer can take longer and still count; use --timeout",
+				round(s.config.Timeout), c.Text)})
+			break
+		}
+	}
 	if f := s.config.Flow; f != nil && f.UsedUp() != "" {
 		notes = append(notes, result.Reason{
 			Code: result.DataUsedUp, Text: fmt.Sprintf("the rows of %s are used up, so the run ended", f.UsedUp()),
@@ -434,6 +443,8 @@ func (s *stepRun) moreCPU() string {
 // by requests.
 func (s *stepRun) moreTime(t *result.Total, have int64, want float64) string {
 	switch {
+	case s.config.Flow != nil && s.config.Flow.UsedUp() != "":
+		return "" // more time gives no more rows
 	case s.step.Requests > 0 && (s.step.Duration == 0 || t.Elapsed < s.step.Duration.Seconds()):
 		return fmt.Sprintf("; use --requests %d", int64(math.Ceil(want*float64(s.step.Requests)/float64(max(have, 1)))))
 	case have == 0 || t.Elapsed == 0:

@@ -137,6 +137,17 @@ func TestJudgeQuota(t *testing.T) {
 	})
 }
 
+// TestTimeoutBelowTheSLO: a limit that no answer can reach is named.
+func TestTimeoutBelowTheSLO(t *testing.T) {
+	s, total, sums := sound(t)
+	s.config.Timeout = time.Second
+	total.SLO = []result.Criterion{{Text: "p90<5s", Metric: "response_p90_seconds", Limit: 5, Observed: 1, AtLeast: true}}
+	s.judge(total, sums)
+	if said := strings.Join(total.Sentences(), "; "); !strings.Contains(said, "the timeout of 1 s is shorter than the limit of p90<5s") {
+		t.Errorf("the step says %q", said)
+	}
+}
+
 // TestJudgeTarget has steps that are spoiled by the target, or by the choice of the step.
 func TestJudgeTarget(t *testing.T) {
 	checkJudge(t, map[string]judgeTest{
