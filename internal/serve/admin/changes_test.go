@@ -22,7 +22,7 @@ func (w *walk) changes(t *testing.T, c *campaignAPI) {
 	problem := func() Configuration { return Configuration{"a.yaml", "a: 1", []SettingChange{}, "line 1"} }
 	kept := &keptChanges{}
 	config := c.config
-	config.Configuration, config.Changes = problem, audit.Log{kept}
+	config.Configuration, config.Changes, config.Read = problem, audit.Log{kept}, new(rows).someRead
 	w.servers["changes"] = start(t, config)
 	w.send("changes", "GET", "/configuration", "/configuration", "")
 	kept.all = append(kept.all, audit.Change{At: time.Now(), Campaign: 7, Detail: "name"})
@@ -31,6 +31,9 @@ func (w *walk) changes(t *testing.T, c *campaignAPI) {
 	kept.err = errors.New("disk full")
 	w.send("changes", "GET", "/changes", "/changes", "")
 	w.send("changes", "POST", "/reload", "/reload", "")
+	for _, work := range []string{"/reads/pause", "/reads/resume", "/reads/drop"} {
+		w.send("changes", "POST", work, work, `{"path": "/orders", "arguments": {"city": ["Oslo"]}}`)
+	}
 	w.send("changes", "DELETE", "/popups/users/{user}", "/popups/users/7", "")
 	w.servers["spool unrecorded"], _ = startSpoolWith(t, Config{Changes: audit.Log{kept}})
 	for _, work := range []string{"/retry", "/move", "/discard"} {
@@ -52,6 +55,7 @@ func TestChanges(t *testing.T) {
 	popups.Forget = forget
 	base, _ := startSpoolWith(t, Config{
 		Tokens: []Token{{"ann", "secret", RoleAdmin}, {"bob", "other", RoleRead}}, Changes: audit.Log{kept}, Reload: reload, Popups: &popups,
+		Read: new(rows).someRead,
 	})
 	send := func(method, path, token, body string) (int, string) { return sendAs(t, method, base+path, token, body) }
 	send("POST", "/reload", "other", "")
@@ -60,6 +64,8 @@ func TestChanges(t *testing.T) {
 	send("POST", "/popups/campaigns/check", "other", birthday)
 	send("POST", "/reload", "secret", "")
 	send("POST", "/spools/streams/retry", "secret", `{"stream":"/old"}`)
+	send("POST", "/reads/drop", "secret", `{"path": "/orders", "arguments": {"city": ["Bergen"]}}`)
+	send("POST", "/reads/drop", "secret", `{"path": "/orders", "arguments": {"city": ["Oslo"]}}`)
 	send("DELETE", "/popups/users/4711", "secret", "")
 	var got []string
 	for _, c := range kept.all {
@@ -68,7 +74,7 @@ func TestChanges(t *testing.T) {
 		}
 		got = append(got, c.Request+": "+c.Detail)
 	}
-	want := []string{"POST /reload: listen", "POST /spools/streams/retry: /old: 2 dead letters, 0 records that wait", "DELETE /popups/users/{user}: "}
+	want := []string{"POST /reload: listen", "POST /spools/streams/retry: /old: 2 dead letters, 0 records that wait", "POST /reads/drop: /orders map[city:[Oslo]]", "DELETE /popups/users/{user}: "}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
@@ -87,9 +93,9 @@ func TestChanges(t *testing.T) {
 		}
 		return requests, answer.Next
 	}
-	all := []string{"DELETE /popups/users/{user}", "POST /spools/streams/retry", "POST /reload"}
+	all := []string{"DELETE /popups/users/{user}", "POST /reads/drop", "POST /spools/streams/retry", "POST /reload"}
 	for query, want := range map[string][]string{
-		"": all, "by=bob": nil, "by=ann&text=LISTEN": all[2:], "text=127.0": all, "limit=2": all[:2], "since=2100-01-01T00:00:00Z": nil,
+		"": all, "by=bob": nil, "by=ann&text=LISTEN": all[3:], "text=127.0": all, "limit=2": all[:2], "since=2100-01-01T00:00:00Z": nil,
 		"until=2020-01-01T00:00:00Z": nil,
 	} {
 		if got, _ := ask(query); !slices.Equal(got, want) {

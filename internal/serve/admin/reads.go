@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 
@@ -114,6 +115,7 @@ func (s *Server) changeValue(work string, do func(e Engine, args []string) bool)
 			writeProblem(w, http.StatusNotFound, "no rows of this value are kept")
 		default:
 			s.cfg.Log.Info("value of a feed or a query changed", "work", work, "path", o.Path, "arguments", o.Arguments, "by", callerOf(r).Name)
+			noteChange(w, fmt.Sprint(o.Path, " ", o.Arguments), false)
 			w.WriteHeader(http.StatusNoContent)
 		}
 	}
