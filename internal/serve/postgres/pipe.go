@@ -251,6 +251,7 @@ func (c *pipe) again(jobs []*job, moved bool) {
 			continue
 		}
 		own := *j
+		own.read.Rows.Reset() // some may have come
 		if own.last, own.lone = false, true; moved && !own.moved {
 			own.moved = true
 			own.flow.moved++
