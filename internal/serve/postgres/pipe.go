@@ -25,6 +25,7 @@ type pipe struct {
 	statements map[*statement]*prepared
 	sent       []*job // not answered yet
 	open       int    // of sent, without a Sync
+	syncs      int    // that are not answered yet
 	out, rest  []byte // to be sent, and the begin of a message that has come
 	usedAt     time.Time
 	openedAt   time.Time
@@ -67,6 +68,7 @@ func (c *pipe) sync() {
 		c.sent[len(c.sent)-1].last = true
 		c.out = append(c.out, 'S', 0, 0, 0, 4)
 		c.open = 0
+		c.syncs++
 	}
 }
 
@@ -149,6 +151,7 @@ func (c *pipe) take(kind byte, body []byte) bool {
 	case '2', 'N', 'A': // bound, a notice, a notification
 		return true
 	case 'Z':
+		c.syncs--
 		return len(body) == 1 && body[0] == 'I'
 	case 'S': // a setting has changed
 		c.spoilt, c.leaving = true, true

@@ -3,7 +3,10 @@
 package postgres
 
 import (
+	"io"
+	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,5 +40,96 @@ func TestLoopRows(t *testing.T) {
 		if n := strings.Count(string(r.Rows.Data), `"id"`); err == nil && n != 30 {
 			t.Errorf("%v: %d rows, %v", r.Args, n, err)
 		}
+	}
+}
+
+// splitter forwards connections to a server. When armed, the last message of an answer (ReadyForQuery) comes later than the rest, as on
+// a network that lost a segment.
+type splitter struct {
+	net.Listener
+	armed atomic.Bool
+	dials atomic.Int32
+}
+
+func newSplitter(t *testing.T, server string) *splitter {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &splitter{Listener: l}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			s.dials.Add(1)
+			up, err := net.Dial("tcp", server)
+			if err != nil {
+				c.Close()
+				continue
+			}
+			go func() { io.Copy(up, c); up.Close() }()
+			go func() {
+				defer c.Close()
+				buf := make([]byte, 64<<10)
+				for {
+					n, err := up.Read(buf)
+					if err != nil {
+						return
+					}
+					if s.armed.Load() && n > 6 && string(buf[n-6:n]) == "Z\x00\x00\x00\x05I" && s.armed.CompareAndSwap(true, false) {
+						c.Write(buf[:n-6])
+						time.Sleep(200 * time.Millisecond)
+						c.Write(buf[n-6 : n])
+						continue
+					}
+					c.Write(buf[:n])
+				}
+			}()
+		}
+	}()
+	return s
+}
+
+// TestLoopReady: a connection that a loop gives back has nothing left to read.
+func TestLoopReady(t *testing.T) {
+	t.Parallel()
+	pg := shared.Get(t)
+	url := pg.CreateDatabase(t)
+	mustExecute(t, url, `CREATE TABLE payments (id int);
+		CREATE FUNCTION pause(a int) RETURNS int STABLE LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.1); RETURN a; END $$`)
+	proxy := newSplitter(t, pg.Addr())
+	db, loop := open(t, strings.Replace(url, pg.Addr(), proxy.Addr().String(), 1), database.Pool{Max: 2}), startLoop(t)
+	s := loopSource(t, db, feed.Definition{Name: "/q", SQL: "SELECT pause(:a::int) AS x", Params: []param.Param{{Name: "a", Type: param.Integer}}})
+	if got, err := inLoop(t, loop, s, wide, "1"); got != `{"x":1}` || err != nil {
+		t.Fatal(got, err)
+	}
+	apptest.Await(t, "the loop has a connection", func() bool { return db.Stats().InUse == 1 })
+	held, err := db.acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Release()
+	proxy.armed.Store(true)
+	r := begin(t, loop, s, wide, []string{"2"})[0]
+	conn, err := db.acquire(t.Context()) // a writer needs a connection
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	if err := apptest.Receive(t, "an answer", r.done); err != nil {
+		t.Error(err)
+	}
+	c := conn.Conn().PgConn()
+	results, err := c.Exec(t.Context(), "BEGIN; INSERT INTO payments VALUES (1); COMMIT; SELECT 42").ReadAll()
+	stored := queryText(t, url, "SELECT count(*)::text FROM payments")
+	if len(results) != 4 || err != nil {
+		t.Errorf("the next statement on the connection: %d results, error %v (stored by then: %s)", len(results), err, stored)
+	}
+	results, err = c.Exec(t.Context(), "SELECT 43").ReadAll()
+	if len(results) != 1 || string(results[0].Rows[0][0]) != "43" {
+		t.Errorf("SELECT 43 has the answer of what was before: %d results, %v", len(results), err)
 	}
 }

@@ -110,7 +110,7 @@ func (c *pipe) prepare(ctx context.Context, statements []*statement) error {
 func (p *pipes) leave() {
 	kept := p.open[:0]
 	for _, c := range p.open {
-		if c.leaving && len(c.sent) == 0 && !c.cancels {
+		if c.leaving && (c.dead || len(c.sent)+c.syncs+len(c.rest) == 0) && !c.cancels {
 			p.loop.Unwatch(c.fd)
 			c.giveBack()
 			continue
@@ -168,7 +168,7 @@ func (c *pipe) cancel() {
 
 // Ended implements front.Watcher.
 func (c *pipe) Ended() {
-	c.dead = c.dead || len(c.sent) > 0
+	c.dead = c.dead || c.cancels || len(c.sent)+c.syncs+len(c.rest) > 0
 	c.giveBack()
 }
 

@@ -301,7 +301,9 @@ func (p *pipes) look() {
 				c.late()
 			}
 		case now.Sub(c.usedAt) >= pipeIdle:
-			c.leaving = true
+			if c.leaving = true; c.syncs+len(c.rest) > 0 {
+				c.fail()
+			}
 		}
 		if now.Sub(c.openedAt) > pipeKept && !c.leaving {
 			p.grow(p.limit() + 1)
