@@ -167,7 +167,13 @@ func (c *pipe) take(kind byte, body []byte) bool {
 	case 'D':
 		return c.takeRow(body)
 	case 'E':
-		return c.refused(body)
+		ends := 0
+		for _, j := range c.sent {
+			if j.last {
+				ends++
+			}
+		}
+		return ends == c.syncs && c.refused(body) // otherwise it is the error of a transaction's end
 	}
 	c.pop(nil)
 	return true

@@ -133,3 +133,33 @@ func TestLoopReady(t *testing.T) {
 		t.Errorf("SELECT 43 has the answer of what was before: %d results, %v", len(results), err)
 	}
 }
+
+// TestLoopCommit: an error of the end of a transaction is not that of an execution of the next one.
+func TestLoopCommit(t *testing.T) {
+	t.Parallel()
+	url := shared.Get(t).CreateDatabase(t)
+	mustExecute(t, url, `CREATE TABLE seen (a int);
+		CREATE FUNCTION bad() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'late'; END $$;
+		CREATE CONSTRAINT TRIGGER bad AFTER INSERT ON seen DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION bad();
+		CREATE FUNCTION write_it(a int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN INSERT INTO seen VALUES (a); RETURN a; END $$;
+		CREATE FUNCTION find(a int) RETURNS int STABLE LANGUAGE plpgsql AS
+		$$ BEGIN IF a = 7 THEN PERFORM write_it(a); PERFORM pg_sleep(0.012); END IF; RETURN a; END $$`)
+	db, loop := open(t, url, database.Pool{Max: 2}), startLoop(t)
+	s := loopSource(t, db, feed.Definition{Name: "/q", SQL: "SELECT find(:a::int) AS x", Params: []param.Param{{Name: "a", Type: param.Integer}}})
+	for range 300 {
+		if _, err := inLoop(t, loop, s, wide, "1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var reads []*reading
+	for _, a := range []string{"7", "11", "12", "13", "14", "15"} {
+		reads = append(reads, begin(t, loop, s, wide, []string{a})...)
+	}
+	for _, r := range reads {
+		err := apptest.Receive(t, "an answer", r.done)
+		t.Log(r.Args, string(r.Rows.Data), err)
+		if err == nil && string(r.Rows.Data) != `{"x":`+r.Args[0]+`}` {
+			t.Errorf("%v: %s", r.Args, r.Rows.Data)
+		}
+	}
+}
