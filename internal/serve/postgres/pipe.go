@@ -99,6 +99,7 @@ func (c *pipe) Ready() {
 		return
 	case n == 0 || err != nil:
 		c.fail()
+		p.settle() // before any of them is dropped
 		return
 	}
 	data := p.in[:n]

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"spillway/internal/apptest"
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
@@ -161,5 +163,39 @@ func TestLoopCommit(t *testing.T) {
 		if err == nil && string(r.Rows.Data) != `{"x":`+r.Args[0]+`}` {
 			t.Errorf("%v: %s", r.Args, r.Rows.Data)
 		}
+	}
+}
+
+// TestLoopDropped: a read that is dropped is not told of.
+func TestLoopDropped(t *testing.T) {
+	t.Parallel()
+	url := shared.Get(t).CreateDatabase(t)
+	db, loop := open(t, url, database.Pool{Max: 4, StatementTimeout: time.Hour}), startLoop(t)
+	s := pausing(t, db, url)
+	if _, err := inLoop(t, loop, s, wide, "1"); err != nil {
+		t.Fatal(err)
+	}
+	r := begin(t, loop, s, wide, []string{"7"})[0]
+	apptest.AwaitState(t, "it runs", func() (string, bool) {
+		n := queryText(t, url, "SELECT count(*)::text FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'SELECT pause(%' AND datname = current_database()")
+		return n, n == "1"
+	})
+	// In one round of the loop: the connection ends without a message, as a crashed backend's does, and then the request's time is over.
+	onLoop(t, loop, func() {
+		for _, c := range s.db.pipesOf(loop).open {
+			if len(c.sent) > 0 {
+				_ = unix.Shutdown(c.fd, unix.SHUT_RDWR)
+				c.Ready()
+			}
+		}
+		if len(r.done) == 0 { // otherwise the request has its answer
+			s.Drop(loop, &r.LoopRead)
+		} else {
+			<-r.done
+		}
+	})
+	time.Sleep(50 * time.Millisecond)
+	if len(r.done) > 0 {
+		t.Errorf("Done was called after Drop: %v", <-r.done)
 	}
 }
