@@ -50,6 +50,9 @@ func (q *Query) Begin(loop *front.Loop, w *Wait, later *front.Later, args []stri
 	}
 	l := q.lane(loop)
 	l.name = param.AppendArgs(l.name[:0], args)
+	if q.pauses.Has(string(l.name)) {
+		return false
+	}
 	r := l.running[string(l.name)]
 	if r == nil || r.waiting == 0 && r.cancel != nil {
 		r = l.start(args)
