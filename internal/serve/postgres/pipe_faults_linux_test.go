@@ -199,3 +199,27 @@ func TestLoopDropped(t *testing.T) {
 		t.Errorf("Done was called after Drop: %v", <-r.done)
 	}
 }
+
+// TestLoopVolatile: what a plan does not show.
+func TestLoopVolatile(t *testing.T) {
+	t.Parallel()
+	url := shared.Get(t).CreateDatabase(t)
+	db := open(t, url, database.Pool{Max: 4})
+	mustExecute(t, url, `CREATE SEQUENCE tickets; CREATE SEQUENCE seq2;
+		CREATE TABLE log (a int);
+		CREATE FUNCTION noted(a int) RETURNS int VOLATILE LANGUAGE plpgsql AS $$ BEGIN INSERT INTO log VALUES (a); RETURN a; END $$;
+		CREATE DOMAIN dom AS int CHECK (nextval('seq2') > 0)`)
+	p := []param.Param{{Name: "a", Type: param.Integer}}
+	for _, sql := range []string{
+		"SELECT * FROM (VALUES (noted(:a::int)), (noted(:a::int))) AS v(n)",
+		"SELECT n FROM generate_series(1, 10) AS s(n) WHERE n > :a LIMIT noted(5)",
+		"SELECT n FROM generate_series(1, 10) AS s(n) WHERE n > :a OFFSET nextval('tickets') - 1",
+		"SELECT sum(n) OVER (ORDER BY n ROWS BETWEEN noted(1) PRECEDING AND CURRENT ROW) FROM generate_series(1, 10) AS s(n) WHERE n > :a",
+		"SELECT n::int::dom AS n FROM generate_series(1, 10) AS s(n) WHERE n > :a",
+	} {
+		s := loopSource(t, db, feed.Definition{Name: "/q", SQL: sql, Params: p})
+		if s.harmless.Load() {
+			t.Errorf("harmless: %s", sql)
+		}
+	}
+}
