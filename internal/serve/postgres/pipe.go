@@ -29,12 +29,13 @@ type pipe struct {
 	out, rest  []byte // to be sent, and the begin of a message that has come
 	usedAt     time.Time
 	openedAt   time.Time
-	leaving    bool // nothing more is sent
-	solo       bool // what is under way is alone
-	stuck      bool // and takes long
-	cancels    bool // a request to cancel it is under way
-	spoilt     bool // the connection is to be closed then
-	dead       bool // it is of no use any more
+	askedAt    time.Time // for a cancellation
+	leaving    bool      // nothing more is sent
+	solo       bool      // what is under way is alone
+	stuck      bool      // and takes long
+	cancels    bool      // a request to cancel it is under way
+	spoilt     bool      // the connection is to be closed then
+	dead       bool      // it is of no use any more
 }
 
 // serves reports whether the connection can run executions of a flow.

@@ -3,6 +3,7 @@
 package postgres
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -221,5 +222,46 @@ func TestLoopVolatile(t *testing.T) {
 		if s.harmless.Load() {
 			t.Errorf("harmless: %s", sql)
 		}
+	}
+}
+
+// TestLoopFrozen: a connection whose backend hangs is given up, as elsewhere.
+func TestLoopFrozen(t *testing.T) {
+	t.Parallel()
+	pg := shared.Get(t)
+	url := pg.CreateDatabase(t)
+	proxy := newSplitter(t, pg.Addr())
+	db, loop := open(t, strings.Replace(url, pg.Addr(), proxy.Addr().String(), 1), database.Pool{Max: 2, StatementTimeout: 500 * time.Millisecond}), startLoop(t)
+	s := pausing(t, db, url)
+	if _, err := inLoop(t, loop, s, wide, "1"); err != nil {
+		t.Fatal(err)
+	}
+	r := begin(t, loop, s, wide, []string{"7"})[0]
+	pid := 0
+	apptest.Await(t, "it runs", func() bool {
+		fmt.Sscan(queryText(t, url, "SELECT coalesce(max(pid), 0)::text FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'SELECT pause(%' AND datname = current_database()"), &pid)
+		return pid > 0
+	})
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		t.Skip(err)
+	}
+	defer unix.Kill(pid, unix.SIGCONT)
+	time.Sleep(time.Second)
+	onLoop(t, loop, func() { s.Drop(loop, &r.LoopRead) })
+	before := proxy.dials.Load()
+	for begun := time.Now(); db.Stats().InUse > 0; time.Sleep(10 * time.Millisecond) {
+		if time.Since(begun) > 5*time.Second {
+			t.Errorf("the connection is still held 6 s after its statement began (statement_timeout 0.5 s); %d cancel requests so far", proxy.dials.Load()-before)
+			break
+		}
+	}
+	closed := make(chan error, 1)
+	begun := time.Now()
+	go func() { closed <- db.Close() }()
+	select {
+	case <-closed:
+		t.Logf("Close took %v", time.Since(begun))
+	case <-time.After(4 * time.Second):
+		t.Error("Close does not return")
 	}
 }

@@ -151,10 +151,14 @@ func (c *pipe) fail() {
 
 // cancel has the server cancel what is under way, for which nobody waits.
 func (c *pipe) cancel() {
-	if c.cancels {
+	now := c.of.loop.Now()
+	if !c.askedAt.IsZero() {
+		if !c.cancels && now.Sub(c.askedAt) > cancelFor {
+			c.fail() // the server does not react
+		}
 		return
 	}
-	c.cancels, c.leaving = true, true
+	c.askedAt, c.cancels, c.leaving = now, true, true
 	c.of.db.openings.Go(func() {
 		ctx, cancel := context.WithTimeout(c.of.db.life, c.of.db.bounds.StatementTimeout)
 		defer cancel()
