@@ -283,8 +283,15 @@ func (c *pipe) late() {
 	case head.last:
 		if head.read != nil {
 			head.flow.note(head.read)
-			if head.read.Unwanted {
-				c.of.done = append(c.of.done, finished{*head, context.Canceled})
+			var err error
+			switch {
+			case head.read.Unwanted:
+				err = context.Canceled
+			case c.of.loop.Now().Sub(c.usedAt) > c.of.db.bounds.StatementTimeout+clientGrace: // a pooler may have refused the setting
+				err = context.DeadlineExceeded
+			}
+			if err != nil {
+				c.of.done = append(c.of.done, finished{*head, head.flow.source.collected(head.read, err)})
 				head.read = nil
 			}
 		}

@@ -265,3 +265,27 @@ func TestLoopFrozen(t *testing.T) {
 		t.Error("Close does not return")
 	}
 }
+
+// TestLoopTimeout: behind a pooler that refuses statement_timeout, a statement in a loop ends all the same.
+func TestLoopTimeout(t *testing.T) {
+	t.Parallel()
+	pg := shared.Get(t)
+	bouncer := apptest.PgBouncer(t, pg, "session")
+	url := pg.CreateDatabase(t)
+	db, loop := open(t, strings.Replace(url, pg.Addr(), bouncer.Addr(), 1), database.Pool{Max: 2, StatementTimeout: 300 * time.Millisecond}), startLoop(t)
+	s := pausing(t, db, url)
+	if _, err := inLoop(t, loop, s, wide, "1"); err != nil {
+		t.Fatal(err)
+	}
+	if got := queryText(t, strings.Replace(url, pg.Addr(), bouncer.Addr(), 1), "SHOW statement_timeout"); got != "0" {
+		t.Log("statement_timeout", got)
+	}
+	r := begin(t, loop, s, wide, []string{"7"})[0]
+	select {
+	case err := <-r.done:
+		t.Log(err)
+	case <-time.After(4 * time.Second):
+		t.Error("a statement with a limit of 0.3 s still runs after 4 s")
+		onLoop(t, loop, func() { s.Drop(loop, &r.LoopRead) })
+	}
+}

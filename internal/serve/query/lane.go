@@ -2,6 +2,7 @@ package query
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -121,6 +122,9 @@ func (r *run) done(err error) {
 		return
 	}
 	q.counters.executed(r.read.Took, err)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("%w: %w", ErrBusy, err)
+	}
 	if err != nil {
 		r.finish(nil, err)
 		return
