@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -238,7 +237,7 @@ func (c *pipe) refused(body []byte) bool {
 	err := feed.ErrElsewhere
 	switch {
 	case j.read == nil:
-	case strings.HasPrefix(refusal.Code, classDataException), refusal.Code == stateCanceled && !c.cancels:
+	case refusal.SeverityUnlocalized == "ERROR" && !c.cancels && !ofSession(refusal.Code):
 		err = f.source.collected(j.read, f.source.judged(j.read.Args, refusal, refusal))
 	default: // the statement may be out of date, or the server stops
 		c.spoilt, c.leaving = true, true
@@ -253,6 +252,11 @@ func (c *pipe) refused(body []byte) bool {
 		c.pop(nil)
 	}
 	return true
+}
+
+// ofSession reports whether an error may be due to the session and not to the statement.
+func ofSession(code string) bool {
+	return code == stateFeatureNotSupported || code == stateNoPreparedStatement || code == stateDuplicateStatement || code == stateProtocolViolation
 }
 
 // again has executions run once more, before others and each with a Sync of its own.

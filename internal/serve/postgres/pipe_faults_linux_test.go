@@ -3,6 +3,7 @@
 package postgres
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -287,5 +288,30 @@ func TestLoopTimeout(t *testing.T) {
 	case <-time.After(4 * time.Second):
 		t.Error("a statement with a limit of 0.3 s still runs after 4 s")
 		onLoop(t, loop, func() { s.Drop(loop, &r.LoopRead) })
+	}
+}
+
+// TestLoopRaise: an error of the statement's own does not cost a connection.
+func TestLoopRaise(t *testing.T) {
+	t.Parallel()
+	url := shared.Get(t).CreateDatabase(t)
+	mustExecute(t, url, `CREATE FUNCTION find(a int) RETURNS int STABLE LANGUAGE plpgsql AS
+		$$ BEGIN IF a = 0 THEN RAISE EXCEPTION 'no such thing'; END IF; RETURN a; END $$`)
+	db, loop := open(t, url, database.Pool{Max: 4}), startLoop(t)
+	s := loopSource(t, db, feed.Definition{Name: "/q", SQL: "SELECT find(:a::int) AS x", Params: []param.Param{{Name: "a", Type: param.Integer}}})
+	if _, err := inLoop(t, loop, s, wide, "1"); err != nil {
+		t.Fatal(err)
+	}
+	before, elsewhere := db.Stats().Connects, 0
+	for range 20 {
+		if _, err := inLoop(t, loop, s, wide, "1"); err != nil {
+			t.Fatal(err)
+		}
+		if err := apptest.Receive(t, "an answer", begin(t, loop, s, wide, []string{"0"})[0].done); errors.Is(err, feed.ErrElsewhere) {
+			elsewhere++
+		}
+	}
+	if n := db.Stats().Connects - before; n > 3 {
+		t.Errorf("20 errors cost %d connections, and %d statements were run twice", n, elsewhere)
 	}
 }
