@@ -138,6 +138,9 @@ func (r *run) elsewhere() {
 	q := r.lane.query
 	var ctx context.Context
 	ctx, r.cancel = context.WithTimeout(q.base, max(0, q.cfg.Timeout-time.Since(r.began)))
+	if r.waiting == 0 && len(r.waits) > 0 { // they have left
+		time.AfterFunc(goneAfter, r.cancel)
+	}
 	q.renewals.Go(func() {
 		q.counters.elsewhere.Add(1)
 		a, err := q.share(ctx, r.key, r.read.Args)

@@ -3,8 +3,12 @@
 package server
 
 import (
+	"io"
 	"testing"
 	"time"
+
+	"spillway/internal/apptest"
+	"spillway/internal/serve/feed"
 )
 
 // TestFastLaneQueryPause: a paused value is not executed in event loops either.
@@ -21,5 +25,28 @@ func TestFastLaneQueryPause(t *testing.T) {
 	}
 	if texts[0] != texts[1] {
 		t.Errorf("%q\nand without loops\n%q", texts[0], texts[1])
+	}
+}
+
+// TestFastLaneQueryNobody: an execution that the loop could not end is not begun elsewhere for clients that have left.
+func TestFastLaneQueryNobody(t *testing.T) {
+	t.Parallel()
+	l, h, q := heldLane(t, 1, time.Hour)
+	c := l.dialLane(t, 0)
+	_, _ = io.WriteString(c, get("/held?a=1"))
+	apptest.Await(t, "it waits", func() bool { return q.Stats().Waiting == 1 })
+	_ = c.SetLinger(0)
+	_ = c.Close()
+	apptest.Await(t, "nobody wants it", func() bool {
+		unwanted := make(chan bool, 1)
+		h.loop.Post(func() { unwanted <- h.reads[0].Unwanted })
+		return <-unwanted
+	})
+	h.loop.Post(func() { h.reads[0].Done(feed.ErrElsewhere) })
+	select {
+	case <-h.ended:
+	case <-time.After(3 * time.Second):
+		t.Errorf("it runs for nobody: %+v", q.Stats())
+		close(h.release)
 	}
 }
