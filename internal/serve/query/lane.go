@@ -55,7 +55,7 @@ func (q *Query) Begin(loop *front.Loop, w *Wait, later *front.Later, args []stri
 		return false
 	}
 	r := l.running[string(l.name)]
-	if r == nil || r.waiting == 0 && r.cancel != nil {
+	if r == nil || r.waiting == 0 && r.cancel != nil || q.counters.waiting.Load() >= int64(q.cfg.WaitersMax) {
 		r = l.start(args)
 	} else {
 		q.counters.coalesced.Add(1)

@@ -50,3 +50,17 @@ func TestFastLaneQueryNobody(t *testing.T) {
 		close(h.release)
 	}
 }
+
+// TestFastLaneQueryWaiters: the limit of waiting requests holds for those that share an execution.
+func TestFastLaneQueryWaiters(t *testing.T) {
+	t.Parallel()
+	l, h, q := heldLane(t, 1, time.Hour)
+	for range 6 {
+		_, _ = io.WriteString(l.dialLane(t, 0), get("/held?a=1"))
+	}
+	time.Sleep(200 * time.Millisecond)
+	if n := q.Stats().Waiting; n > 3 {
+		t.Errorf("%d requests wait; waiters_max is 3", n)
+	}
+	h.answerAll()
+}
