@@ -108,7 +108,7 @@ func (c *pipe) prepare(ctx context.Context, statements []*statement) error {
 func (p *pipes) leave() {
 	kept := p.open[:0]
 	for _, c := range p.open {
-		if c.leaving && len(c.sent) == 0 && !c.cancels {
+		if c.leaving && (c.dead || len(c.sent)+c.syncs+len(c.rest) == 0) && !c.cancels {
 			p.loop.Unwatch(c.fd)
 			c.giveBack()
 			continue
@@ -149,10 +149,14 @@ func (c *pipe) fail() {
 
 // cancel has the server cancel what is under way, for which nobody waits.
 func (c *pipe) cancel() {
-	if c.cancels {
+	now := c.of.loop.Now()
+	if !c.askedAt.IsZero() {
+		if !c.cancels && now.Sub(c.askedAt) > cancelFor {
+			c.fail() // the server does not react
+		}
 		return
 	}
-	c.cancels, c.leaving = true, true
+	c.askedAt, c.cancels, c.leaving = now, true, true
 	c.of.db.openings.Go(func() {
 		ctx, cancel := context.WithTimeout(c.of.db.life, c.of.db.bounds.StatementTimeout)
 		defer cancel()
@@ -166,7 +170,7 @@ func (c *pipe) cancel() {
 
 // Ended implements front.Watcher.
 func (c *pipe) Ended() {
-	c.dead = c.dead || len(c.sent) > 0
+	c.dead = c.dead || c.cancels || len(c.sent)+c.syncs+len(c.rest) > 0
 	c.giveBack()
 }
 
