@@ -256,7 +256,8 @@ func (c *pipe) refused(body []byte) bool {
 
 // ofSession reports whether an error may be due to the session and not to the statement.
 func ofSession(code string) bool {
-	return code == stateFeatureNotSupported || code == stateNoPreparedStatement || code == stateDuplicateStatement || code == stateProtocolViolation
+	return code == stateFeatureNotSupported || code == stateNoPreparedStatement || code == stateDuplicateStatement ||
+		code == stateProtocolViolation
 }
 
 // again has executions run once more, before others and each with a Sync of its own.

@@ -43,12 +43,7 @@ func TestFastLaneQueryNobody(t *testing.T) {
 		return <-unwanted
 	})
 	h.loop.Post(func() { h.reads[0].Done(feed.ErrElsewhere) })
-	select {
-	case <-h.ended:
-	case <-time.After(3 * time.Second):
-		t.Errorf("it runs for nobody: %+v", q.Stats())
-		close(h.release)
-	}
+	apptest.Receive(t, "the end of what runs for nobody", h.ended)
 }
 
 // TestFastLaneQueryWaiters: the limit of waiting requests holds for those that share an execution.
@@ -58,7 +53,7 @@ func TestFastLaneQueryWaiters(t *testing.T) {
 	for range 6 {
 		_, _ = io.WriteString(l.dialLane(t, 0), get("/held?a=1"))
 	}
-	time.Sleep(200 * time.Millisecond)
+	apptest.Await(t, "three are refused", func() bool { return q.Stats().Refused == 3 })
 	if n := q.Stats().Waiting; n > 3 {
 		t.Errorf("%d requests wait; waiters_max is 3", n)
 	}
