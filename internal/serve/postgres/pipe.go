@@ -113,9 +113,9 @@ func (c *pipe) Ready() {
 		now := time.Now()
 		took := now.Sub(c.usedAt) / time.Duration(n)
 		c.usedAt = now
+		p.done[before].flow.observe(took)
 		for _, done := range p.done[before:] {
 			done.read.Took = took
-			done.flow.observe(took)
 		}
 		p.settle()
 	}

@@ -64,6 +64,7 @@ type flow struct {
 	moved     int                 // executions that run again elsewhere, because something before them was late
 	large     int                 // so many are read elsewhere, because a result was large: encoding it would hold up the loop
 	usedAt    time.Time
+	late      time.Time // since when executions are predicted to be late; zero: they are not
 }
 
 // job is an execution on its way.
@@ -97,13 +98,24 @@ func (s *source) Begin(loop *front.Loop, r *feed.LoopRead) error {
 	case f == nil || !p.usable(f) && !p.opens && !p.grow(p.limit()):
 		return feed.ErrElsewhere
 	}
-	if wait := f.mean * time.Duration(len(f.pending)) / time.Duration(max(1, len(p.open))); wait > r.Within {
+	if wait := f.mean * time.Duration(len(f.pending)) / time.Duration(max(1, len(p.open))); p.overloaded(f, wait, r.Within) {
 		return queue.Overtime(wait, r.Within)
 	}
 	_, solo := f.slow[string(r.Name)]
 	f.pending = append(f.pending, p.newJob(job{read: r, flow: f, solo: solo, since: p.loop.Now()}))
 	p.plan()
 	return nil
+}
+
+// overloaded reports whether executions were predicted to be late for an eighth of their time, as queue.Entrance does.
+func (p *pipes) overloaded(f *flow, wait, within time.Duration) bool {
+	now := p.loop.Now()
+	if wait <= within {
+		f.late = time.Time{}
+	} else if f.late.IsZero() {
+		f.late = now
+	}
+	return wait > within && now.Sub(f.late) >= within/8
 }
 
 // Drop implements feed.LoopReader.
@@ -254,13 +266,14 @@ func (f *flow) depth() int {
 	return max(1, min(int(depthTime/f.mean), depthMax))
 }
 
-// observe notes what an execution has needed. Few that are slow do not count: they are noted by their arguments.
+// observe notes what executions have needed that were answered together. Few that are slow do not count: they are noted by their
+// arguments.
 func (f *flow) observe(took time.Duration) {
 	switch {
 	case f.mean == 0:
 		f.mean = took
 	case took > f.mean:
-		f.mean += min(took-f.mean, f.mean/32+time.Microsecond)
+		f.mean += min(took-f.mean, f.mean/8+time.Microsecond)
 	default:
 		f.mean -= (f.mean - took) / 4
 	}

@@ -366,3 +366,45 @@ func TestLoopYieldsConnections(t *testing.T) {
 		}
 	})
 }
+
+// TestLoopAnswersAll: whatever is slow, refused or cancelled meanwhile, every execution is answered once, with its own rows.
+func TestLoopAnswersAll(t *testing.T) {
+	t.Parallel()
+	url := shared.Get(t).CreateDatabase(t)
+	mustExecute(t, url, `CREATE FUNCTION pause(id bigint) RETURNS bigint STABLE LANGUAGE plpgsql AS
+		$$ BEGIN IF id % 97 = 0 THEN PERFORM pg_sleep(0.04); END IF; RETURN id / (id % 89); END $$`)
+	db, loop := open(t, url, database.Pool{Max: 6}), startLoop(t)
+	s := loopSource(t, db, feed.Definition{Name: "/q", SQL: "SELECT pause(:a) AS x", Params: []param.Param{{Name: "a", Type: param.Integer}}})
+	const wave = 150
+	waves := 40
+	if testing.Short() {
+		waves = 10
+	}
+	elsewhere := 0
+	for n := 1; n <= waves*wave; n += wave {
+		var all [][]string
+		for i := range wave {
+			all = append(all, []string{strconv.Itoa(n + i)})
+		}
+		for i, r := range begin(t, loop, s, wide, all...) {
+			a := n + i
+			if i%13 == 0 {
+				onLoop(t, loop, func() {
+					if len(r.done) == 0 && r.Handle != nil {
+						s.Drop(loop, &r.LoopRead)
+						r.done <- nil
+					}
+				})
+				continue
+			}
+			err := apptest.Receive(t, "an answer", r.done)
+			switch {
+			case errors.Is(err, feed.ErrElsewhere):
+				elsewhere++
+			case a%89 == 0 && !errors.Is(err, param.ErrValue), a%89 != 0 && string(r.Rows.Data) != fmt.Sprintf(`{"x":%d}`, a/(a%89)):
+				t.Fatalf("%d: %s, %v", a, r.Rows.Data, err)
+			}
+		}
+	}
+	t.Log("elsewhere:", elsewhere)
+}
