@@ -184,7 +184,10 @@ func TestConsoleForms(t *testing.T) {
 	b.run(chromedp.Click("form.sides .actions button.main"))
 	b.until("[...document.querySelectorAll('.flaw')].some(f => f.textContent.includes('200 characters'))")
 	b.until("document.getElementById('name').value.length >= 10000 && document.querySelector('main img') === null")
+	b.run(chromedp.Navigate(s.Admin + "/console/campaigns/new"))
+	b.until("document.getElementById('name')?.value === ''")
 	b.set("#name", hostile)
+	b.set("#payload", `{"title": "Hi"}`)
 	call(b, network.ClearBrowserCookies, cdp.Empty{}) // as if it had expired
 	eval[bool](b, "document.querySelector('form.sides .actions button.main').click(), true")
 	b.until("document.body.textContent.includes('The session has expired')")
