@@ -56,7 +56,7 @@ func TestDemo(t *testing.T) {
 	b.run(chromedp.Navigate(app.Admin + "/"))
 	b.until("document.querySelectorAll('[data-chart] canvas').length === 3")
 	b.inEachLook("console of the demo")
-	b.run(chromedp.NavigateBack())
+	b.run(chromedp.Navigate(app.URL("")))
 	b.until("document.querySelectorAll('#orders tr').length === 10")
 
 	b.expect("ERR_") // requests to a server that has stopped
