@@ -56,6 +56,7 @@ var layers = map[string]layer{
 	"internal/uplot":     shared,
 	"internal/yaml":      shared,
 
+	"internal/serve/audit":    part,
 	"internal/serve/coalesce": part,
 	"internal/serve/compress": part,
 	"internal/serve/config":   part,

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"time"
 
 	"spillway/internal/lab/doctor"
@@ -34,15 +35,15 @@ func (c *doctorCmd) Help() string {
 // Run checks and reports.
 func (c *doctorCmd) Run(env *environment) error {
 	r, err := doctor.Examine(env.ctx, doctor.Options(c.doctorFlags), env.stderr, env.log)
-	if err != nil {
+	if err != nil && (r == nil || r.Query == nil) {
 		return err
 	}
 	write := r.WriteText
 	if c.JSON {
 		write = r.WriteJSON
 	}
-	if err := write(env.stdout); err != nil {
-		return err
+	if writeErr := write(env.stdout); writeErr != nil || err != nil {
+		return errors.Join(err, writeErr)
 	}
 	return r.Failure()
 }

@@ -113,7 +113,7 @@ func TestSeedFreightInterrupted(t *testing.T) {
 	stderr := cancelOn{text: "users:", cancel: cancel}
 	code := run(ctx, args, &stdout, &stderr)
 	lines := strings.Split(strings.TrimSpace(stderr.written.String()), "\n")
-	want := "spillway: seed freight: interrupted: nothing unfinished is left in sqlite:"
+	want := "spillway: seed freight: interrupted: nothing finished has been added to sqlite:"
 	if code != exit.Error || stdout.Len() > 0 || len(lines) != 2 || !strings.HasPrefix(lines[1], want) {
 		t.Errorf("exit %d\nstandard output %q\nstandard error %q", code, stdout.String(), stderr.written.String())
 	}

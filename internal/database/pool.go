@@ -47,11 +47,11 @@ func (p Pool) WithDefaults(cores int) Pool {
 
 // Stats is a snapshot of a pool, for metrics.
 type Stats struct {
-	InUse    int           `metric:"connections,state=in_use" help:"Connections open."`
-	Idle     int           `metric:"connections,state=idle"`
-	Max      int           `metric:"connections_max" help:"Connections at most."`
-	Waiting  int           `metric:"waiting" help:"Statements waiting for a connection."`
-	Waits    int64         `metric:"waits_total" help:"Statements that waited for a connection."`
-	WaitTime time.Duration `metric:"wait_seconds_total" help:"Time that statements waited for a connection."`
-	Connects int64         `metric:"connects_total" help:"Connections opened."`
+	InUse    int           `json:"connections_in_use" metric:"connections,state=in_use" help:"Connections open."`
+	Idle     int           `json:"connections_idle" metric:"connections,state=idle"`
+	Max      int           `json:"connections_max" metric:"connections_max" help:"Connections at most."`
+	Waiting  int           `json:"waiting" metric:"waiting" help:"Statements waiting for a connection."`
+	Waits    int64         `json:"-" metric:"waits_total" help:"Statements that waited for a connection."`
+	WaitTime time.Duration `json:"-" metric:"wait_seconds_total" help:"Time that statements waited for a connection."`
+	Connects int64         `json:"-" metric:"connects_total" help:"Connections opened."`
 }

@@ -37,8 +37,8 @@ type Check struct {
 	Behind  bool   // SQLite: the statement reads the rows after a key
 	// Tables are the tables by alias, for MySQL and SQLite.
 	Tables map[string]TableName
-	// Judged is called with the rows that a statement is found to read. Nil: nobody wants to know.
-	Judged func(reads float64)
+	// Judged is called with a plan that was judged, and with what is wrong with it. Nil: nobody wants to know.
+	Judged func(*Plan, error)
 	// Explain returns the plan of a statement for that many unknown parameters, for PostgreSQL.
 	Explain func(sql string, parameters int) (*Plan, error)
 	// Descending: the server keeps indexes in descending order, for MySQL.
@@ -69,10 +69,18 @@ func (r *Refusal) Unwrap() error { return r.error }
 // ErrCheapSort if nothing is to be done.
 func (c Check) Judge(p *Plan) error {
 	found, err := c.judge(p)
-	if err != nil || len(found) == 0 {
-		return err
+	if err == nil && len(found) > 0 {
+		err = &Refusal{c.advise(found)}
 	}
-	return &Refusal{c.advise(found)}
+	return c.tell(p, err)
+}
+
+// tell tells of a plan that was judged, and returns err.
+func (c Check) tell(p *Plan, err error) error {
+	if c.Judged != nil {
+		c.Judged(p, err)
+	}
+	return err
 }
 
 func (c Check) judge(p *Plan) ([]finding, error) {
@@ -88,9 +96,11 @@ func (c Check) judge(p *Plan) ([]finding, error) {
 // JudgeMeasured is Judge for a statement that was executed and read so many rows, for the columns that it
 // compares.
 func (c Check) JudgeMeasured(p *Plan, reads float64, compared []Compared) error {
-	if c.Judged != nil {
-		c.Judged(reads)
-	}
+	p.Reads = reads
+	return c.tell(p, c.judgeMeasured(p, reads, compared))
+}
+
+func (c Check) judgeMeasured(p *Plan, reads float64, compared []Compared) error {
 	if !c.tooMany(reads, reads) {
 		return nil
 	}

@@ -37,11 +37,8 @@ func (c Check) judgePostgres(p *Plan) ([]finding, error) {
 	j := &postgresJudge{Check: c, aliases: make(map[string]TableName), sizes: make(map[TableName]float64)}
 	j.name(p.Nodes[0])
 	err := j.walk(p.Nodes[0], flow{need: float64(c.Window), times: 1, limits: wrappingLimits})
-	if all := 0.0; c.Judged != nil {
-		for _, f := range j.found {
-			all += f.rows
-		}
-		c.Judged(all)
+	for _, f := range j.found {
+		p.Reads += f.rows
 	}
 	return slices.DeleteFunc(j.found, func(f finding) bool { return !c.tooMany(f.rows, f.size) }), err
 }

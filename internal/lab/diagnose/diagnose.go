@@ -43,9 +43,13 @@ const (
 	Memory       = "memory"        // the time goes into finding memory: garbage collection, reclaim or swap
 	NetworkDelay = "network-delay" // requests take a constant time in which nothing works
 	Bandwidth    = "bandwidth"     // a link carries as many bytes as it can
+	Ended        = "ended"         // a process of the service ended, or was killed
 	RateLimit    = "rate-limit"    // the service turns requests away by its own limit
 	Neighbour    = "neighbour"     // programs that do not belong to the service use its CPUs
 	Unknown      = "unknown"       // not enough evidence
+
+	ConnectionLimit = "connection-limit" // a database, a pooler or a proxy accepts no more connections
+	Failures        = "failures"         // requests fail, and what was watched does not show why
 )
 
 // A Verdict is one answer to what stops the service.
@@ -57,6 +61,7 @@ type Verdict struct {
 	Score    float64  `json:"score"`    // how far the evidence goes, 0 to 1; of Unknown 0
 
 	symptom bool // it follows from whatever cause is supported as well
+	named   bool // its sentence begins with the most frequent error, or with why that cannot be another
 }
 
 // A Figure is one number in both steps. Passing and Failing are nil if not known.
@@ -77,8 +82,8 @@ const (
 // causes orders names from the deepest cause to the most superficial symptom.
 func causes() []string {
 	return []string{
-		Ports, Descriptors, Neighbour, Generator, RateLimit, Memory, DatabaseLock, Commit, RedisThread, DatabaseCPU, SystemCPU, UserCPU,
-		DatabasePool, Bandwidth, NetworkDelay, WorkerPool, Lock, AcceptQueue,
+		Ended, Ports, Descriptors, ConnectionLimit, Failures, Neighbour, Generator, RateLimit, Memory, DatabaseLock, Commit,
+		RedisThread, DatabaseCPU, SystemCPU, UserCPU, DatabasePool, Bandwidth, NetworkDelay, WorkerPool, Lock, AcceptQueue,
 	}
 }
 
@@ -116,7 +121,7 @@ func (c *comparison) verdicts() []Verdict {
 			s.addTarget()
 		}
 	}
-	rules := []func() Verdict{c.generator, c.neighbour, c.ports, c.descriptors}
+	rules := []func() Verdict{c.ended, c.limited, c.failures, c.generator, c.neighbour, c.ports, c.descriptors}
 	switch {
 	case c.measured():
 		rules = append(rules, c.rateLimit, c.memory, c.databaseLock, c.commit, c.redisThread, c.cpu, c.databasePool,
@@ -139,6 +144,7 @@ func (c *comparison) verdicts() []Verdict {
 			found[i] = v
 		}
 	}
+	c.explain(found)
 	order := causes()
 	slices.SortStableFunc(found, func(a, b Verdict) int {
 		if first, second := a.Score >= supported, b.Score >= supported; first != second || !first {
@@ -155,7 +161,22 @@ func (c *comparison) verdicts() []Verdict {
 	if len(found) == 0 || found[0].Score < supported {
 		found = slices.Insert(found, 0, c.unknown())
 	}
+	if f := c.failing.failure(); f != nil && !found[0].named {
+		found[0].Sentence = f.sentence(c.at()) + " " + found[0].Sentence
+	}
 	return found
+}
+
+// explain puts errors behind a supported cause other than CPU and neighbours, of which they are a consequence.
+func (c *comparison) explain(found []Verdict) {
+	i := slices.IndexFunc(found, func(v Verdict) bool { return v.Name == Failures })
+	if i < 0 {
+		return
+	}
+	vague := []string{Failures, Neighbour, Generator, UserCPU, SystemCPU, DatabaseCPU, RedisThread}
+	found[i].symptom = slices.ContainsFunc(found, func(v Verdict) bool {
+		return v.Score >= supported && !v.symptom && !slices.Contains(vague, v.Name)
+	})
 }
 
 // measured reports whether the failing step says anything about the service.

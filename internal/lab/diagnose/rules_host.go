@@ -252,7 +252,7 @@ func (c *comparison) queued() float64 {
 // answers that waits for something else, so that it comes after all causes.
 func (c *comparison) rateLimit() Verdict {
 	s := c.failing
-	v := Verdict{Name: RateLimit, Score: s.roomOr(0.8) * ramp(s.refused, 0.002, 0.01)}
+	v := Verdict{Name: RateLimit, Score: s.roomOr(0.8) * ramp(s.refused, 0.002, 0.01), named: true}
 	status, share, limit := 429, s.refused, "a limit is reached, not a resource"
 	if p, _ := s.fullest(); p == nil {
 		limit = "a limit is reached, or it sheds load that it cannot carry (its CPU was not watched)"

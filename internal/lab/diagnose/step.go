@@ -24,6 +24,7 @@ type step struct {
 	answered   float64         // mean time in flight of answers, seconds
 	transfer   float64         // mean time from the first to the last byte of an answer, seconds
 	bytesIn    float64         // per second
+	bytes      float64         // in and out, per second
 	answerSize float64         // bytes per answer
 	refused    float64         // share of the answers with status 429
 	busy       float64         // share of the answers with status 503
@@ -32,6 +33,7 @@ type step struct {
 	usage     *result.Usage
 	processes []*process
 	databases []*database
+	endings   []ending
 }
 
 // A process is a watched process tree in a step.
@@ -71,7 +73,7 @@ func newStep(run *result.Run, series []*result.Series, index int) *step {
 		}
 	}
 	if t.Elapsed > 0 {
-		s.bytesIn = float64(t.BytesIn) / t.Elapsed
+		s.bytesIn, s.bytes = float64(t.BytesIn)/t.Elapsed, float64(t.BytesIn+t.BytesOut)/t.Elapsed
 		s.generator = (t.Cost.CPUUser + t.Cost.CPUSystem) / t.Elapsed
 		s.answers, s.requests = float64(t.Done)/t.Elapsed, float64(t.Requests())/t.Elapsed
 	}
@@ -145,7 +147,7 @@ func decoded(h result.HDR) *histogram.Histogram {
 func unknownStep() *step {
 	nan := math.NaN()
 	return &step{
-		rate: nan, offered: nan, inFlight: nan, service: nan, typical: nan, floor: nan, answered: nan, transfer: nan, bytesIn: nan,
+		rate: nan, offered: nan, inFlight: nan, service: nan, typical: nan, floor: nan, answered: nan, transfer: nan, bytesIn: nan, bytes: nan,
 		answerSize: nan, refused: nan, busy: nan, generator: nan, answers: nan, requests: nan, usage: &result.Usage{},
 	}
 }
@@ -157,6 +159,9 @@ func (s *step) orUnknown() *step {
 	}
 	return s
 }
+
+// endSeen is how long after the end of a process its sampler may see that, in seconds.
+const endSeen = 1.0
 
 // newInterval gathers what was watched between two times.
 func newInterval(run *result.Run, series []*result.Series, from, to float64, answered int64) *step {
@@ -170,6 +175,7 @@ func newInterval(run *result.Run, series []*result.Series, from, to float64, ans
 		}
 		s.processes = append(s.processes, newProcess(u, run.Role(u.Host, u.Name)))
 	}
+	s.endings = endings(series, from, to+endSeen)
 	for _, u := range s.usage.Databases() {
 		if cores, known := u.Figures[result.CPUCores]; known && math.IsNaN(u.Value(result.MainThread)) {
 			u.Figures[result.MainThread] = cores // before Redis 7

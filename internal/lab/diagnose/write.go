@@ -119,7 +119,10 @@ func (d *Document) noteFailing(s *step, chosen bool) {
 	if chosen && !failed(s.load) && valid(s.load) {
 		d.note("%s, which --failing names, did not fail: the verdict is what the service is closest to.", s.load.Title())
 	}
-	if t := &s.load.Total; t.Validity != result.Valid && s.measured() {
+	switch t := &s.load.Total; {
+	case t.Validity == result.Unjudged:
+		d.note("%s was %s: read the verdicts with care.", s.load.Title(), reason(t))
+	case t.Validity != result.Valid && s.measured():
 		d.note("%s is not VALID but %s (%s): read the verdicts with care.", s.load.Title(), t.Validity, reason(t))
 	}
 }

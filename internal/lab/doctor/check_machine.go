@@ -30,7 +30,7 @@ func checkFiles(f *Facts) Finding {
 			sheet.Plural(f.FilesSoft, "file"), sheet.Plural(f.FilesSoft, "connection"))
 	}
 	finding.Why = "each connection is an open file; Go programs raise the soft limit to the hard one, most other programs do not"
-	fix := fmt.Sprintf("ulimit -n %d in the shell; LimitNOFILE=%d in a systemd unit", filesGood, filesGood)
+	fix := raiseFiles(filesGood, f.FilesHard)
 	switch {
 	case f.FilesSoft < filesFew:
 		finding.Status, finding.Fix = Warn, fix
@@ -38,6 +38,16 @@ func checkFiles(f *Facts) Finding {
 		finding.Status, finding.Fix = Note, fix
 	}
 	return finding
+}
+
+// raiseFiles is how a process gets more open files. No process may go above its hard limit; only root raises that.
+func raiseFiles(want int, hard int64) string {
+	unit := fmt.Sprintf("LimitNOFILE=%d in a systemd unit", want)
+	if hard >= 0 && int64(want) > hard {
+		return fmt.Sprintf("ulimit -n %d is the most that the hard limit allows; root raises that: %s, nofile in "+
+			"/etc/security/limits.conf, or ulimit -Hn %d", hard, unit, want)
+	}
+	return fmt.Sprintf("ulimit -n %d in the shell; %s", want, unit)
 }
 
 func checkFileMax(f *Facts) Finding {

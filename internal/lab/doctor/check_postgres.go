@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -12,7 +13,7 @@ import (
 // postgresSettings are the settings to read from pg_settings.
 const postgresSettings = `'fsync','synchronous_commit','full_page_writes','shared_buffers','max_connections','work_mem',
 'max_wal_size','checkpoint_timeout','checkpoint_completion_target','autovacuum','random_page_cost','statement_timeout',
-'wal_level','server_version','wal_writer_delay','hash_mem_multiplier','effective_cache_size'`
+'wal_level','server_version','shared_preload_libraries','wal_writer_delay','hash_mem_multiplier','effective_cache_size'`
 
 // readPostgres reads the settings, with sizes in bytes and times in
 // milliseconds, and the statistics that help to judge them.
@@ -165,11 +166,30 @@ func (s *Server) postgresStatements() Finding {
 	case "":
 	case "0":
 		f.Status, f.Observed = Note, "not created in this database"
-		f.Fix = "ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements';, restart, CREATE EXTENSION pg_stat_statements;"
+		f.Fix = s.preload("pg_stat_statements") + "CREATE EXTENSION pg_stat_statements;"
 	default:
 		f.Observed = "created"
 	}
 	return f
+}
+
+// preload is the command that loads one more library at the start of the server, "" if it is loaded. What is loaded stays: a server
+// may not start without it.
+func (s *Server) preload(library string) string {
+	loaded, visible := s.Settings["shared_preload_libraries"]
+	if !visible {
+		return fmt.Sprintf("add %s to those of SHOW shared_preload_libraries (this role may not read it), restart, ", library)
+	}
+	var quoted []string
+	for one := range strings.SplitSeq(loaded+","+library, ",") {
+		if one = strings.Trim(one, ` "`); one != "" && !slices.Contains(quoted, "'"+one+"'") {
+			quoted = append(quoted, "'"+one+"'")
+		}
+	}
+	if slices.Contains(strings.Split(strings.ReplaceAll(loaded, " ", ""), ","), library) {
+		return ""
+	}
+	return fmt.Sprintf("ALTER SYSTEM SET shared_preload_libraries = %s;, restart, ", strings.Join(quoted, ", "))
 }
 
 func (s *Server) postgresPageCost(host *Facts) Finding {

@@ -13,7 +13,7 @@ func goodHost() *Facts {
 	return &Facts{
 		Kernel: "6.1.0-13-amd64", PortFirst: 32768, PortLast: 60999, TWReuse: 1, TWReuseDelay: absent, TWRecycle: absent,
 		MaxTWBuckets: 131072, Timestamps: 1, FinTimeout: 60, Somaxconn: 4096, MaxSynBacklog: 2048, Syncookies: 1, TimeWait: 12,
-		FilesOf: "bash (pid 7)", FilesSoft: 1 << 20, FilesHard: 1 << 20, FilesInUse: 1000, FileMax: 1 << 40, NrOpen: 1 << 20,
+		FilesOf: "bash (pid 7)", FilesSoft: 1 << 20, FilesHard: 1 << 20, FilesOfLoad: 1 << 20, FilesInUse: 1000, FileMax: 1 << 40, NrOpen: 1 << 20,
 		Conntracks: absent, ConntrackMx: absent, ConntrackTW: absent, Cores: 2, ClockSource: "tsc", Pressure: true, CPUPressure: 1.5,
 		MemoryBytes: 8 << 30, AvailableBytes: 6 << 30, SwapBytes: 1 << 30, Swappiness: 60, HugePages: "madvise",
 	}
@@ -65,7 +65,7 @@ func TestCheckConnections(t *testing.T) {
 func TestCheckMachine(t *testing.T) {
 	for _, e := range []edge{
 		{func(f *Facts) { f.FilesSoft = 1024 }, "open files", Warn, "LimitNOFILE=65536"},
-		{func(f *Facts) { f.FilesSoft, f.FilesHard = 4096, 4096 }, "open files", Note, "ulimit"},
+		{func(f *Facts) { f.FilesSoft, f.FilesHard = 4096, 4096 }, "open files", Note, "ulimit -n 4096 is the most"},
 		{func(f *Facts) { f.FilesSoft, f.FilesHard = math.MaxInt64, math.MaxInt64 }, "open files", OK, "no limit"},
 		{func(f *Facts) { f.FilesInUse, f.FileMax = 79, 100 }, "open files of the host", OK, "79 %"},
 		{func(f *Facts) { f.FilesInUse, f.FileMax = 80, 100 }, "open files of the host", Warn, "fs.file-max=\"256\""},
@@ -205,5 +205,23 @@ func TestCheckServer(t *testing.T) {
 		if !found {
 			t.Errorf("no finding %q", c.setting)
 		}
+	}
+}
+
+// What is loaded at the start of a server stays in the advice to load one more.
+func TestPreload(t *testing.T) {
+	for loaded, says := range map[string]string{
+		"":                           "ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements';, restart, CREATE",
+		`timescaledb, "$libdir/x"`:   "shared_preload_libraries = 'timescaledb', '$libdir/x', 'pg_stat_statements';, restart, CREATE",
+		"pgaudit,pg_stat_statements": "CREATE EXTENSION pg_stat_statements;",
+	} {
+		s := &Server{Settings: map[string]string{"shared_preload_libraries": loaded, "pg_stat_statements": "0"}}
+		if fix := s.postgresStatements().Fix; !strings.Contains(fix, says) || strings.HasPrefix(says, "CREATE") && strings.Contains(fix, "ALTER") {
+			t.Errorf("%q: %s", loaded, fix)
+		}
+	}
+	s := &Server{Settings: map[string]string{"pg_stat_statements": "0"}}
+	if fix := s.postgresStatements().Fix; strings.Contains(fix, "ALTER") || !strings.Contains(fix, "SHOW shared_preload_libraries") {
+		t.Errorf("a role that may not read them: %s", fix)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -130,8 +131,29 @@ func TestRealServers(t *testing.T) {
 			testTogether(t, create)
 		})
 		t.Run(name+" plans", func(t *testing.T) { testPlans(t, create) })
+		if name == "postgres" {
+			t.Run("postgres, a role that may only read", func(t *testing.T) { testMayOnlyRead(t, create()) })
+		}
 		t.Run(name+" interrupted", func(t *testing.T) { testInterrupted(t, create) })
 		t.Run(name+" settings", func(t *testing.T) { testReadServer(t, name, create) })
+	}
+}
+
+// testMayOnlyRead: what a role may do is done, and the error says what it may not.
+func testMayOnlyRead(t *testing.T, url database.URL) {
+	createGames(t, url, fewRows, 3)
+	s := connect(t, url)
+	defer s.close()
+	const role = "shop_reader"
+	database := regexp.MustCompile(`/([^/?]+)(\?|$)`).FindStringSubmatch(url.Raw())[1]
+	err := run(t.Context(), s, "CREATE ROLE "+role+" LOGIN", "GRANT SELECT ON game_record TO "+role, "REVOKE TEMP ON DATABASE "+database+" FROM PUBLIC")
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader := parseURL(t, regexp.MustCompile(`//[^@/]*@`).ReplaceAllString(url.Raw(), "//"+role+"@"))
+	q, err := Analyze(t.Context(), reader, QueryConfig{Statement: gameRecord, Measure: true, CopyRows: 10, Timeout: time.Minute, Progress: func(string) {}})
+	if err == nil || !strings.Contains(err.Error(), "permission denied to create temporary tables") || q == nil || len(q.Candidates) == 0 || len(q.Plan.Lines) == 0 {
+		t.Errorf("%v: %+v", err, q)
 	}
 }
 

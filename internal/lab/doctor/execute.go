@@ -83,7 +83,7 @@ func (o *Options) asksClosing(r *request) bool {
 }
 
 // Examine checks what the options name and predicts the effect of the workload.
-// It prints each step of the query's analysis to progress.
+// It prints each step of the query's analysis to progress. If only measuring fails, the report comes with the error.
 func Examine(ctx context.Context, o Options, progress io.Writer, log *slog.Logger) (*Report, error) {
 	r, err := o.parse()
 	if err != nil {

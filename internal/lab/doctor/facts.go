@@ -43,6 +43,7 @@ type Facts struct {
 	FilesOf     string `json:"open_files_of"` // the process whose limits these are
 	FilesSoft   int64  `json:"open_files_soft"`
 	FilesHard   int64  `json:"open_files_hard"`
+	FilesOfLoad int64  `json:"open_files_of_load"` // that a load started here may have: its hard limit, which it takes as its soft one
 	FilesInUse  int64  `json:"open_files_host"`
 	FileMax     int64  `json:"open_files_host_max"`
 	NrOpen      int64  `json:"open_files_process_max"`
@@ -176,6 +177,7 @@ func (r *reader) files(f *Facts, pid int) {
 		p = r.self
 	}
 	f.FilesSoft, f.FilesHard = parseFileLimits(r.text("proc", strconv.Itoa(p.PID), "limits"))
+	_, f.FilesOfLoad = parseFileLimits(r.text("proc", strconv.Itoa(r.self.PID), "limits"))
 	name, _ := p.Comm()
 	f.FilesOf = fmt.Sprintf("%s (pid %d)", name, p.PID)
 	f.FilesInUse = r.sysctl("fs.file-nr")

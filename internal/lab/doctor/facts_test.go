@@ -93,6 +93,7 @@ func TestReadFacts(t *testing.T) {
 		"proc/43/task/43/net/netstat":                "TcpExt: A ListenOverflows B\nTcpExt: 1 9 3\nIpExt: C\nIpExt: 4\n",
 		"proc/42/comm":                               "zsh\n",
 		"proc/42/limits":                             "Limit   Soft Limit  Hard Limit Units\nMax open files   1024   unlimited   files\n",
+		"proc/43/limits":                             "Limit   Soft Limit  Hard Limit Units\nMax open files   4096   4096   files\n",
 		"proc/43/cgroup":                             "0::/a/b\n3:cpu,cpuacct:/c\n",
 		"sys/fs/cgroup/a/cpu.max":                    "150000 100000\n",
 		"sys/fs/cgroup/a/b/cpu.max":                  "max 100000\n",
@@ -113,7 +114,7 @@ func TestReadFacts(t *testing.T) {
 	want := &Facts{
 		Kernel: "5.10.0", PortFirst: 1024, PortLast: 65535, PortsReserved: 3, TWReuse: 2, TWReuseDelay: -1, TWRecycle: -1, MaxTWBuckets: -1, Timestamps: -1,
 		FinTimeout: -1, Somaxconn: -1, MaxSynBacklog: -1, Syncookies: -1, TimeWait: 77, ListenOverflow: 9, FilesOf: "zsh (pid 42)", FilesSoft: 1024,
-		FilesHard: math.MaxInt64, FilesInUse: -1, FileMax: -1, NrOpen: -1, Conntracks: -1, ConntrackMx: -1, ConntrackTW: -1, Cores: 3, CPUQuota: 0.5,
+		FilesHard: math.MaxInt64, FilesOfLoad: 4096, FilesInUse: -1, FileMax: -1, NrOpen: -1, Conntracks: -1, ConntrackMx: -1, ConntrackTW: -1, Cores: 3, CPUQuota: 0.5,
 		Pressure: true, CPUPressure: 12.5, MemoryBytes: 1000 << 10, AvailableBytes: 500 << 10, MemoryLimit: 1 << 30, SwapBytes: 10 << 10, SwapUsedBytes: 6 << 10,
 		Swappiness: -1, HugePages: "madvise", RotationalDisks: 1, Disks: 2,
 	}

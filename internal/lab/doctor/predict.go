@@ -335,10 +335,14 @@ func (p *Prediction) fileFinding(f *Facts, w *Workload) Finding {
 	if p.ClientFiles > p.OpenConnections {
 		finding.Arithmetic += fmt.Sprintf("; with a stall of %s, %s", sheet.Duration(w.Stall.Seconds()), sheet.Integer(p.ClientFiles))
 	}
-	finding.Why = "each connection is an open file of the process; the soft limit applies, " + limitText(f.FilesSoft) + " for " + f.FilesOf
-	if f.FilesSoft >= 0 && int64(p.ClientFiles) >= f.FilesSoft {
-		finding.Status = Warn
-		finding.Fix = fmt.Sprintf("ulimit -n %d, or LimitNOFILE=%d in the unit", powerOfTwo(2*p.ClientFiles), powerOfTwo(2*p.ClientFiles))
+	finding.Why = fmt.Sprintf("each connection is an open file of the process: %s may have %s by its soft limit, a load started here %s",
+		f.FilesOf, limitText(f.FilesSoft), limitText(f.FilesOfLoad))
+	short := func(limit int64) bool { return limit >= 0 && int64(p.ClientFiles) >= limit }
+	switch want := powerOfTwo(2 * p.ClientFiles); {
+	case short(f.FilesSoft):
+		finding.Status, finding.Fix = Warn, raiseFiles(want, f.FilesHard)
+	case short(f.FilesOfLoad):
+		finding.Status, finding.Fix = Warn, "for the load: "+raiseFiles(want, f.FilesOfLoad)
 	}
 	return finding
 }

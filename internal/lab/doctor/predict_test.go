@@ -81,6 +81,10 @@ func TestPredictOther(t *testing.T) {
 	if warned != 3 {
 		t.Errorf("%d warnings, want backlog, files and tracking", warned)
 	}
+	f.FilesSoft, f.FilesOfLoad = 1<<20, 1024
+	if files := p.fileFinding(f, w); files.Status != Warn || !strings.Contains(files.Fix, "for the load: ulimit -n 1024 is the most") {
+		t.Errorf("the load may have 1,024 files: %+v", files)
+	}
 	f.Listener = &Listener{Backlog: 64}
 	if p := Predict(f, w); p.BacklogLimit != 64 {
 		t.Errorf("backlog limit %d", p.BacklogLimit)

@@ -99,7 +99,7 @@ type analysis struct {
 
 // Analyze explains a statement, derives index candidates from it and, with Measure, tries
 // each on a copy of its table. It only reads the live tables. Mistakes in the statement or
-// its parameters are ErrStatement.
+// its parameters are ErrStatement. If only the measurement fails, the rest comes with the error.
 func Analyze(ctx context.Context, url database.URL, c QueryConfig) (*Query, error) {
 	sql := url.Driver.Dialect()
 	if url.Driver == database.MySQL {
@@ -124,8 +124,11 @@ func Analyze(ctx context.Context, url database.URL, c QueryConfig) (*Query, erro
 	if closing := conn.close(); err == nil && closing != nil {
 		err = fmt.Errorf("close the session: %w", closing)
 	}
-	if err != nil {
+	switch {
+	case err != nil && a.report.Verdict == "":
 		return nil, fmt.Errorf("analyze on %s: %w", url, err)
+	case err != nil:
+		return a.report, fmt.Errorf("analyze on %s: %w", url, err)
 	}
 	return a.report, nil
 }
@@ -156,7 +159,11 @@ func (a *analysis) run(ctx context.Context) error {
 	case !a.config.Measure:
 		a.report.Verdict = "candidates are not measured; --measure builds each on a temporary copy of the table and drops it"
 	default:
-		return a.measure(ctx)
+		err := a.measure(ctx)
+		if err != nil {
+			a.report.Verdict = fmt.Sprintf("candidates are not measured: %v; it takes the right to make temporary tables", err)
+		}
+		return err
 	}
 	return nil
 }

@@ -98,6 +98,15 @@ type HostFacts struct {
 	Sysctl  map[string]string `json:"sysctl,omitempty"`
 }
 
+// PortScale is how many times fewer local ports a host has than the kernel gives by itself; 1 with as many or more.
+func (h *HostFacts) PortScale() float64 {
+	low, high, ok := parseSpan(h.Ports)
+	if !ok {
+		return 1
+	}
+	return max(1, KernelPorts/float64(high-low+1))
+}
+
 // VariantFacts describe a variant, including what it inherits.
 type VariantFacts struct {
 	Name     string            `json:"name"`

@@ -64,7 +64,7 @@ const NetworkLoopback = "loopback"
 // A Host is a network namespace that only the other hosts can reach, or just a share of CPU.
 type Host struct {
 	Name   string            `yaml:",key"`
-	Ports  string            `yaml:"ports"`  // range for outgoing connections, "32768-60999"; default: the kernel's
+	Ports  string            `yaml:"ports"`  // range for outgoing connections, "32768-60999", or how many, "2000"; default: the kernel's
 	Sysctl map[string]string `yaml:"sysctl"` // net.…: value
 	CPUs   float64           `yaml:"cpus"`   // share of this machine's CPU: whole numbers are cores of its own; default: all hosts share all cores
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 
 	"spillway/internal/histogram"
 	"spillway/internal/lab/result"
@@ -24,6 +25,12 @@ const (
 	MetricTimeWait  = "time_wait_max"    // sockets, on the host with the most
 	MetricPorts     = "ports_in_use_max" // local ports, on the host that used the most
 	MetricLoad      = "load1_mean"       // load average
+
+	MetricOpens        = "active_opens_per_request" // connections, on the host that opened the most
+	MetricOverflows    = "listen_overflows"         // connections dropped by a full accept queue, on the host with the most
+	MetricFiles        = "fds_max"                  // open files of the process that had the most
+	MetricSessions     = "connections_max"          // of the database that had the most
+	MetricFirstFailure = "first_failure_seconds"    // the second of the step in which a request failed first
 
 	MetricCPU        = "cpu_seconds_per_request"        // of a service, per good answer
 	MetricCPUUser    = "cpu_user_seconds_per_request"   //
@@ -78,8 +85,31 @@ func plainMetrics() []Metric {
 		{Name: MetricPorts, Title: "ports", Unit: sheet.UnitCount},
 		{Name: MetricLoad, Title: "load avg", Unit: sheet.UnitCount},
 		{Name: MetricGenerator, Title: "generator CPU/req", Unit: sheet.UnitSeconds},
+		{Name: MetricOpens, Title: "opens/req", Unit: sheet.UnitCount, Better: BetterLower},
+		{Name: MetricOverflows, Title: "overflows", Unit: sheet.UnitCount, Better: BetterLower},
+		{Name: MetricFiles, Title: "open files", Unit: sheet.UnitCount},
+		{Name: MetricSessions, Title: "DB connections", Unit: sheet.UnitCount},
+		{Name: MetricFirstFailure, Title: "first failure", Unit: sheet.UnitSeconds, Better: BetterHigher},
 	}
 }
+
+// errorMetrics returns the shares of the requests by how they failed: error_reset_share, status_500_share. A run has those that occurred.
+func errorMetrics() []Metric {
+	var metrics []Metric
+	for _, class := range result.ErrorClasses() {
+		metrics = append(metrics, Metric{Name: classMetric(class), Title: class.String(), Unit: sheet.UnitShare, Better: BetterLower})
+	}
+	for status := 400; status < 600; status++ {
+		if name := statusMetric(status); name != Metric502 {
+			metrics = append(metrics, Metric{Name: name, Title: strconv.Itoa(status), Unit: sheet.UnitShare, Better: BetterLower})
+		}
+	}
+	return metrics
+}
+
+func classMetric(class result.ErrorClass) string { return "error_" + class.String() + "_share" }
+
+func statusMetric(status int) string { return fmt.Sprintf("status_%d_share", status) }
 
 // processMetrics returns the metrics of one process.
 func processMetrics(process string) []Metric {
@@ -101,7 +131,7 @@ func processMetrics(process string) []Metric {
 
 // metricsOf returns all metrics of a study that watched these processes.
 func metricsOf(processes []string) []Metric {
-	metrics := plainMetrics()
+	metrics := append(plainMetrics(), errorMetrics()...)
 	for _, process := range processes {
 		metrics = append(metrics, processMetrics(process)...)
 	}
@@ -142,6 +172,19 @@ func observe(run *result.Run, step int) (levelFigures, error) {
 	}
 	if err := l.observeLatency(&t.Latency); err != nil {
 		return l, err
+	}
+	for class, n := range t.Errors {
+		if n > 0 {
+			l.figures[classMetric(result.ErrorClass(class))] = quotient(float64(n), float64(t.Requests()))
+		}
+	}
+	for status, n := range t.Statuses {
+		if status >= 400 {
+			l.figures[statusMetric(status)] = quotient(float64(n), float64(t.Requests()))
+		}
+	}
+	if i := slices.IndexFunc(s.Slices, func(one result.Slice) bool { return one.Errors.Total() > 0 }); i >= 0 {
+		l.figures[MetricFirstFailure] = float64(s.Slices[i].Second)
 	}
 	observeUsage(run.Usage(step), l.figures)
 	for i := range t.Hosts {
@@ -200,17 +243,21 @@ func observeUsage(usage *result.Usage, figures map[string]float64) {
 			}
 		}
 	}
-	highest := func(metric, sampler string, f result.Figure) {
-		for _, s := range usage.Of(sampler) {
+	highest := func(metric string, f result.Figure, samplers ...string) {
+		for _, s := range usage.Of(samplers...) {
 			was, seen := figures[metric]
 			if v, known := s.Figures[f]; known && (!seen || v > was) {
 				figures[metric] = v
 			}
 		}
 	}
-	highest(MetricTimeWait, result.SamplerTCP, result.TimeWaitMax)
-	highest(MetricPorts, result.SamplerTCP, result.PortsMax)
-	highest(MetricLoad, result.SamplerHost, result.LoadMean)
+	highest(MetricTimeWait, result.TimeWaitMax, result.SamplerTCP)
+	highest(MetricPorts, result.PortsMax, result.SamplerTCP)
+	highest(MetricLoad, result.LoadMean, result.SamplerHost)
+	highest(MetricOpens, result.ActiveOpensPerRequest, result.SamplerTCP)
+	highest(MetricOverflows, result.Overflows, result.SamplerTCP)
+	highest(MetricFiles, result.FDsMax, result.SamplerProcess)
+	highest(MetricSessions, result.ConnectionsMax, result.SamplerPostgres, result.SamplerMySQL)
 }
 
 // quotient divides; it returns NaN for a divisor of 0.

@@ -202,7 +202,7 @@ func (f *File) checkHosts(wrong reporter) {
 	for _, h := range f.Hosts {
 		wrong.checkWord("hosts."+h.Name, h.Name, "host")
 		if _, _, ok := parseSpan(h.Ports); h.Ports != "" && !ok {
-			wrong("hosts."+h.Name+".ports", "must be a range such as 32768-60999, not %q", h.Ports)
+			wrong("hosts."+h.Name+".ports", "must be a range such as 32768-60999 or a number of ports such as 2000, not %q", h.Ports)
 		}
 		for _, name := range slices.Sorted(maps.Keys(h.Sysctl)) {
 			if !sysctl.MatchString(name) {
@@ -212,8 +212,14 @@ func (f *File) checkHosts(wrong reporter) {
 	}
 }
 
-// parseSpan reads "32768-60999".
+// KernelPorts is how many local ports the kernel gives by itself: 32768-60999.
+const KernelPorts = 28232
+
+// parseSpan reads "32768-60999", and "2000" as that many ports of the same beginning.
 func parseSpan(text string) (low, high int, ok bool) {
+	if n, err := strconv.Atoi(text); err == nil {
+		return 32768, 32767 + n, n > 0 && n <= KernelPorts
+	}
 	match := portSpan.FindStringSubmatch(text)
 	if match == nil {
 		return 0, 0, false

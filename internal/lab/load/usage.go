@@ -3,12 +3,15 @@ package load
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"time"
 
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
+
+	"spillway/internal/lab/controlgroup"
 )
 
 // usage is the resource usage of a thread or process since its start.
@@ -121,6 +124,8 @@ type contention struct {
 	cpu        hostCPU
 	steal      float64       // share of the time of all CPUs
 	stolen     time.Duration // of all CPUs
+	quota      float64       // cores that the control group of this process may use, +Inf without a limit
+	throttled  time.Duration // how long that stopped it, summed over CPUs
 	unreadable error         // the kernel does not tell how long threads wait for a CPU
 }
 
@@ -131,12 +136,21 @@ func readContention() contention {
 		return contention{unreadable: err}
 	}
 	cpu, err := readHostCPU(proc)
-	return contention{cpu: cpu, unreadable: errors.Join(err, checkSchedstat(proc))}
+	c := contention{cpu: cpu, unreadable: errors.Join(err, checkSchedstat(proc)), quota: math.Inf(1)}
+	for _, dir := range controlgroup.Of(procfs.DefaultMountPoint, controlgroup.Mount, os.Getpid(), "cpu") {
+		if quota := controlgroup.Quota(dir); quota < c.quota {
+			if throttled, err := controlgroup.Throttled(dir); err == nil {
+				c.quota, c.throttled = quota, throttled
+			}
+		}
+	}
+	return c
 }
 
 // since returns the contention between two readings.
 func (c contention) since(before contention) contention {
 	c.steal = c.cpu.stealShare(before.cpu)
+	c.throttled = max(c.throttled-before.throttled, 0)
 	c.stolen = time.Duration(max(c.cpu.stolen-before.cpu.stolen, 0) * float64(time.Second))
 	return c
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/aclements/go-moremath/stats"
@@ -141,6 +142,9 @@ func (s *stepRun) lateness(lags *histogram.Histogram, responses func(label strin
 
 // late is the problem of a generator that was late. Other programs are the cause if it waited for a CPU that it shares.
 func (s *stepRun) late(reason string) *problem {
+	if s.quotaShare() >= waitMax/2 {
+		return &problem{result.GeneratorLimited, reason + ", because its own CPU quota stopped it; raise that of its control group"}
+	}
 	if s.config.Hosts == nil && s.waitShare() >= waitMax/2 {
 		return &problem{result.HostContended, reason + ", because other programs used this host's CPUs"}
 	}
@@ -188,6 +192,10 @@ func (s *stepRun) judgeWait(*result.Total, *threadReport) *problem {
 	if err := s.host.unreadable; err != nil {
 		return &problem{result.HostContended, fmt.Sprintf("whether other programs used this host's CPUs cannot be judged: %s", err)}
 	}
+	if stopped := s.quotaShare(); stopped >= waitMax {
+		return &problem{result.GeneratorLimited, fmt.Sprintf("the generator's own CPU quota of %s stopped it %s of the time; raise that of its "+
+			"control group", sheet.Plural(s.host.quota, "core"), sheet.Share(min(stopped, 1)))}
+	}
 	share := s.waitShare()
 	if share < waitMax {
 		return nil
@@ -211,6 +219,19 @@ func (s *stepRun) judgeSteal(*result.Total, *threadReport) *problem {
 		reason += "; --awake keeps idle CPUs from sleeping, which may help"
 	}
 	return &problem{result.HostContended, reason}
+}
+
+// quotaShare is how long the quota of its own control group stopped the generator, as a share of the wall time. A generator that has a
+// share of the CPU as a host of the run has none.
+func (s *stepRun) quotaShare() float64 {
+	wall := int64(0)
+	for i := range s.reports {
+		wall = max(wall, s.reports[i].wall)
+	}
+	if s.config.Hosts != nil || wall == 0 {
+		return 0
+	}
+	return float64(s.host.throttled) / float64(wall)
 }
 
 // waitShare is the share of the wall time in which the worst thread was runnable
@@ -358,6 +379,14 @@ func (s *stepRun) notes(t *result.Total, sums *threadReport) []result.Reason {
 			"the target did not keep up: %d arrivals found all %d connections busy and were never sent; see --connections and --backlog",
 			unsent-sums.late, s.step.Connections)})
 	}
+	for _, c := range t.SLO {
+		if limit := s.config.Timeout.Seconds(); !c.Met && limit > 0 && strings.HasPrefix(c.Metric, "response_") && c.Limit > limit {
+			notes = append(notes, result.Reason{Code: result.TimeoutShort, Text: fmt.Sprintf(
+				"the timeout of %s is shorter than the limit of %s: no answer can take longer and still count; use --timeout",
+				round(s.config.Timeout), c.Text)})
+			break
+		}
+	}
 	if f := s.config.Flow; f != nil && f.UsedUp() != "" {
 		notes = append(notes, result.Reason{
 			Code: result.DataUsedUp, Text: fmt.Sprintf("the rows of %s are used up, so the run ended", f.UsedUp()),
@@ -414,6 +443,8 @@ func (s *stepRun) moreCPU() string {
 // by requests.
 func (s *stepRun) moreTime(t *result.Total, have int64, want float64) string {
 	switch {
+	case s.config.Flow != nil && s.config.Flow.UsedUp() != "":
+		return "" // more time gives no more rows
 	case s.step.Requests > 0 && (s.step.Duration == 0 || t.Elapsed < s.step.Duration.Seconds()):
 		return fmt.Sprintf("; use --requests %d", int64(math.Ceil(want*float64(s.step.Requests)/float64(max(have, 1)))))
 	case have == 0 || t.Elapsed == 0:

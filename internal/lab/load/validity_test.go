@@ -127,6 +127,27 @@ func TestJudgeRequests(t *testing.T) {
 	})
 }
 
+// TestJudgeQuota: what the generator's own control group takes from it was not used by other programs.
+func TestJudgeQuota(t *testing.T) {
+	checkJudge(t, map[string]judgeTest{
+		"stopped by its own quota": {func(s *stepRun, _ *result.Total, _ *threadReport) {
+			s.host.quota, s.host.throttled = 0.5, 4*time.Second
+			s.reports[0].usage.wait = 4 * time.Second
+		}, result.GeneratorLimited, "the generator's own CPU quota of 0.5 cores stopped it 40 % of the time"},
+	})
+}
+
+// TestTimeoutBelowTheSLO: a limit that no answer can reach is named.
+func TestTimeoutBelowTheSLO(t *testing.T) {
+	s, total, sums := sound(t)
+	s.config.Timeout = time.Second
+	total.SLO = []result.Criterion{{Text: "p90<5s", Metric: "response_p90_seconds", Limit: 5, Observed: 1, AtLeast: true}}
+	s.judge(total, sums)
+	if said := strings.Join(total.Sentences(), "; "); !strings.Contains(said, "the timeout of 1 s is shorter than the limit of p90<5s") {
+		t.Errorf("the step says %q", said)
+	}
+}
+
 // TestJudgeTarget has steps that are spoiled by the target, or by the choice of the step.
 func TestJudgeTarget(t *testing.T) {
 	checkJudge(t, map[string]judgeTest{

@@ -213,9 +213,9 @@ func (b *builder) notMeasured() {
 
 // missingPorts mentions hosts that open connections without holding ports.
 func (b *builder) missingPorts(missing func(format string, args ...any)) {
-	m := meter{step: b.basis.step}
+	rate := b.basis.step.Total.Rate()
 	for _, t := range b.basis.usage.Of(result.SamplerTCP) {
-		if opens := m.opened(t); opens >= opensMin && b.basis.ceiling(&Ceiling{Resource: Ports, Host: t.Host}) == nil {
+		if opens := opened(b.basis.step, t) / rate; opens >= opensMin && b.basis.ceiling(&Ceiling{Resource: Ports, Host: t.Host}) == nil {
 			missing("ports of connections to backends (%s opened per request) over a network: in the runs few were held, because the other "+
 				"side closed first or the loopback interface reuses them", sheet.Number(opens))
 		}

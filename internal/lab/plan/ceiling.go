@@ -46,6 +46,7 @@ type Ceiling struct {
 	Basis       string   `json:"basis"` // where the capacity comes from
 
 	pool    string  // what else uses the same capacity
+	whole   bool    // the demand may include what other programs of the host need
 	allowed float64 // cores that a process could use with more threads
 }
 
@@ -56,8 +57,8 @@ func Ceilings(run *result.Run, step int) []Ceiling {
 	return ceilings
 }
 
-// Beside puts the ceilings at the highest rate that met the SLO beside a measured peak. A flow has none, because its rates count
-// iterations.
+// Beside puts the ceilings at the highest rate that met the SLO beside a measured peak, without those that other programs of the host
+// may have a part in. A flow has none, because its rates count iterations.
 func Beside(o *peak.Outcome) {
 	if o.Passing < 0 || o.Flow {
 		return
@@ -72,6 +73,7 @@ func Beside(o *peak.Outcome) {
 		}
 		switch {
 		case c.Resource == HostCPU && c.Host == "" && len(o.Run.Header.Hosts) > 0: // load and target have shares of it
+		case c.whole:
 		case c.Resource == ShareCPU && (c.Subject == "generator" || c.Subject == "load" || alone == 1):
 		default:
 			o.Ceilings = append(o.Ceilings, peak.Ceiling{RateHz: c.RateHz, Sentence: c.Sentence()})
@@ -85,6 +87,10 @@ func ceilingsOf(run *result.Run, step int, series []*result.Series, cpus map[str
 	s := &run.Steps[step]
 	u := result.UsageOf(series, s.Start, s.Start+s.Total.Elapsed, s.Total.Completed)
 	m := meter{run: run, step: s, usage: u, cpus: cpus, rate: s.Total.Rate()}
+	if m.lighter = lighterThan(run, s); m.lighter != nil {
+		l := m.lighter
+		m.before = result.UsageOf(series, l.Start, l.Start+l.Total.Elapsed, l.Total.Completed)
+	}
 	if !(m.rate > 0) {
 		return nil, u
 	}
@@ -148,6 +154,34 @@ type meter struct {
 	cpus  map[string]Share
 	rate  float64
 	found []Ceiling
+
+	lighter *result.StepRun // shows what other programs do; nil if there is none
+	before  *result.Usage   // in it
+}
+
+// lighterMost is the rate of a step, as a share of another's, up to which the two show what a request adds.
+const lighterMost = 0.7
+
+// lighterThan is the VALID step with the lowest rate, nil if none has a clearly lower rate than s.
+func lighterThan(run *result.Run, s *result.StepRun) *result.StepRun {
+	var lightest *result.StepRun
+	for i := range run.Steps {
+		t := &run.Steps[i].Total
+		if t.Validity == result.Valid && t.Rate() > 0 && t.Rate() <= lighterMost*s.Total.Rate() && (lightest == nil ||
+			t.Rate() < lightest.Total.Rate()) {
+			lightest = &run.Steps[i]
+		}
+	}
+	return lightest
+}
+
+// added is what a request adds to something that a host does per second, now and in the lighter step. Without one, other programs may
+// have a part in it: whole.
+func (m *meter) added(now, before float64) (perRequest float64, whole bool) {
+	if m.lighter == nil || math.IsNaN(before) {
+		return now / m.rate, true
+	}
+	return min(max(0, (now-before)/(m.rate-m.lighter.Total.Rate())), now/m.rate), false
 }
 
 // add adds a ceiling if demand and capacity are known and above 0.
@@ -276,13 +310,37 @@ func (m *meter) shareOf(name string) *result.HostShare {
 	return other
 }
 
+// hosts are the CPUs of each host, used by the watched processes and the load generator, or else by what a request adds.
 func (m *meter) hosts() {
 	for _, h := range m.usage.Of(result.SamplerHost) {
-		busy, cores := 1-h.Value(result.IdleShare)-h.Figures[result.IOWaitShare], h.Value(result.Cores) // no iowait is none
+		cores := h.Value(result.Cores)
+		demand, whole := m.added(busyCores(h), busyCores(m.before.Find(result.SamplerHost, h.Host, "")))
+		if used := m.watchedCores(h.Host); used > 0 {
+			demand, whole = min(used, busyCores(h))/m.rate, false
+		}
 		m.add(Ceiling{
-			Resource: HostCPU, Host: h.Host, Demand: busy * cores / m.rate, Capacity: cores, Basis: "its cores", pool: hostPool(h.Host),
+			Resource: HostCPU, Host: h.Host, Demand: demand, Capacity: cores, Basis: "its cores", pool: hostPool(h.Host), whole: whole,
 		})
 	}
+}
+
+// busyCores are the cores of a host that were not idle. No iowait is none.
+func busyCores(h *result.SubjectUsage) float64 {
+	return (1 - h.Value(result.IdleShare) - h.Figures[result.IOWaitShare]) * h.Value(result.Cores)
+}
+
+// watchedCores are the cores that the watched processes of a host used, and the load generator on it; 0 if none was watched.
+func (m *meter) watchedCores(host string) float64 {
+	sum := 0.0
+	for _, p := range m.usage.Of(result.SamplerProcess) {
+		if p.Host == host && p.Value(result.CPUCores) > 0 {
+			sum += p.Value(result.CPUCores)
+		}
+	}
+	if t := &m.step.Total; sum > 0 && host == "" {
+		sum += (t.Cost.CPUUser + t.Cost.CPUSystem) / t.Elapsed
+	}
+	return sum
 }
 
 func (m *meter) databases() {
@@ -314,25 +372,30 @@ const opensMin = 0.01
 // connections had been opened: then the other side closes first, or the ports are used again at once, as over loopback.
 func (m *meter) ports() {
 	for _, t := range m.usage.Of(result.SamplerTCP) {
-		opens, all := m.opened(t), t.Value(result.PortsRange)
-		held := min(opens*m.rate*min(TimeWait, m.step.Total.Elapsed), all)
+		before := math.NaN()
+		if m.lighter != nil {
+			before = opened(m.lighter, m.before.Find(result.SamplerTCP, t.Host, ""))
+		}
+		hz, all := opened(m.step, t), t.Value(result.PortsRange)
+		opens, whole := m.added(hz, before)
+		held := min(hz*min(TimeWait, m.step.Total.Elapsed), all)
 		if !(opens >= opensMin) || t.Value(result.PortsMax) < held/2 {
 			continue
 		}
 		m.add(Ceiling{
-			Resource: Ports, Host: t.Host, Demand: opens * TimeWait, Capacity: all,
+			Resource: Ports, Host: t.Host, Demand: opens * TimeWait, Capacity: all, whole: whole,
 			Basis: "the range of local ports, for one source address and one target, if the opening side closes first",
 		})
 	}
 }
 
-// opened is how many connections per request a host opened, without those of the load generator on it.
-func (m *meter) opened(t *result.SubjectUsage) float64 {
-	opens := t.Value(result.ActiveOpensPerRequest)
-	if t.Host == "" && m.step.Total.Completed > 0 {
-		opens -= float64(m.step.Total.Connects) / float64(m.step.Total.Completed)
+// opened is how many connections per second a host opened in a step, without those of the load generator on it.
+func opened(s *result.StepRun, t *result.SubjectUsage) float64 {
+	hz := t.Value(result.ActiveOpens)
+	if t.Host == "" && s.Total.Elapsed > 0 {
+		hz -= float64(s.Total.Connects) / s.Total.Elapsed
 	}
-	return max(0, opens)
+	return max(0, hz)
 }
 
 // roleShared is a process that all hosts share, as told. They also share databases and Redis; each has its own application.

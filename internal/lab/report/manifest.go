@@ -156,6 +156,9 @@ func studyManifest(s *experiment.Study) []sheet.Fact {
 		value := h.Address
 		if h.Ports != "" {
 			value += ", local ports " + h.Ports
+			if scale := h.PortScale(); scale > 1 {
+				value += fmt.Sprintf(" (scaled: %s times fewer than the %s of the kernel)", sheet.Number(scale), sheet.Integer(experiment.KernelPorts))
+			}
 		}
 		if h.CPUs > 0 {
 			value += fmt.Sprintf(", %g CPUs on cores %s", h.CPUs, h.Cores)

@@ -181,7 +181,7 @@ func answerColumns(s *experiment.Study) []studyColumn {
 	var cols []studyColumn
 	for _, metric := range []string{
 		experiment.MetricRate, experiment.MetricP50, experiment.MetricP99, experiment.MetricConnect, experiment.MetricFirstByte,
-		experiment.MetricErrors, experiment.Metric502,
+		experiment.MetricErrors, experiment.Metric502, experiment.MetricFirstFailure,
 	} {
 		cols = append(cols, metricColumn(s, metric))
 	}
@@ -205,7 +205,10 @@ func costColumns(s *experiment.Study) []studyColumn {
 		throttled.title = "throttled" // of the host in the column before
 		cols = append(cols, metricColumn(s, experiment.MetricHostUsed+"."+h.Name), throttled)
 	}
-	for _, metric := range []string{experiment.MetricTimeWait, experiment.MetricPorts, experiment.MetricLoad, experiment.MetricGenerator} {
+	for _, metric := range []string{
+		experiment.MetricTimeWait, experiment.MetricPorts, experiment.MetricOpens, experiment.MetricOverflows, experiment.MetricFiles,
+		experiment.MetricSessions, experiment.MetricLoad, experiment.MetricGenerator,
+	} {
 		cols = append(cols, metricColumn(s, metric))
 	}
 	return cols

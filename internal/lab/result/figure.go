@@ -47,6 +47,7 @@ const (
 	LoadMean    Figure = "load1_mean"
 	PSIIOSome   Figure = "psi_io_some_share" // of the time, in which some task waited for a disk
 	PSIMemory   Figure = "psi_memory_some_share"
+	OOMKills    Figure = "oom_kills" // programs that the kernel killed because there was no memory
 
 	// Of the sockets of a host, within one network namespace.
 	ActiveOpensPerRequest  Figure = "active_opens_per_request" // connections opened by this host
@@ -58,6 +59,7 @@ const (
 	PortsRange             Figure = "ports_range"
 	PortsLeft              Figure = "ports_left"         // at the end
 	PortsGone              Figure = "ports_gone_seconds" // until none is left, at the growth of the second half; unknown without growth
+	Overflows              Figure = "listen_overflows"
 	OverflowRate           Figure = "listen_overflows_hz"
 	RetransmitShare        Figure = "retransmit_share" // of all segments sent
 	SendQueue              Figure = "send_queue_mean_bytes"
@@ -161,6 +163,10 @@ var hostFigures = []Definition{
 		Name: PSIMemory, how: interval.rate, source: "psi_memory_some_seconds_total", Unit: sheet.UnitShare, Line: "memory pressure {}",
 		Rare: true, Words: "time in which a program waited for memory",
 	},
+	{
+		Name: OOMKills, how: interval.growth, source: "oom_kills_total", Unit: sheet.UnitCount, Line: "{} programs killed for memory", Rare: true,
+		Words: "programs killed for memory",
+	},
 	{Name: "memory_available_min_bytes", how: interval.min, source: "memory_available_bytes", Unit: sheet.UnitBytes, Line: "{} available"},
 }
 
@@ -180,7 +186,7 @@ var tcpFigures = []Definition{
 	{Name: PortsGone, how: interval.portsGone, source: "ports_in_use", Unit: sheet.UnitSeconds, Line: "gone in {}", Rare: true},
 	{Name: "listen_drops", how: interval.growth, source: "listen_drops_total", Unit: sheet.UnitCount, Line: "{} listen drops", Rare: true},
 	{
-		Name: "listen_overflows", how: interval.growth, source: "listen_overflows_total", Unit: sheet.UnitCount,
+		Name: Overflows, how: interval.growth, source: "listen_overflows_total", Unit: sheet.UnitCount,
 		Line: "{} accept queue overflows", Rare: true,
 	},
 	{

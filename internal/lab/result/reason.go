@@ -37,9 +37,10 @@ const (
 	TooFewAnswers ReasonCode = "samples" // there are not enough answers
 	CutOff        ReasonCode = "cut_off" // the file ended before the step did
 
-	NeverSent  ReasonCode = "unsent"      // arrivals found all connections busy
-	DataUsedUp ReasonCode = "data"        // a file of data has no rows left
-	FirstError ReasonCode = "first_error" // the first error of a class
+	NeverSent    ReasonCode = "unsent"      // arrivals found all connections busy
+	TimeoutShort ReasonCode = "timeout"     // a limit of the SLO is above the timeout
+	DataUsedUp   ReasonCode = "data"        // a file of data has no rows left
+	FirstError   ReasonCode = "first_error" // the first error of a class
 )
 
 // String returns the reason as a sentence.

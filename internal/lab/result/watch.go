@@ -88,6 +88,11 @@ type Gap struct {
 	Reason string  `json:"reason"`       // such as the end of a process, and what took its place
 }
 
+// ProcessEnded reports whether the error of a sample, or the reason of a gap, says that a watched process ended.
+func ProcessEnded(text string) bool {
+	return strings.HasPrefix(text, "process ") && strings.Contains(text, " ended")
+}
+
 // Samplers.
 const (
 	SamplerProcess  = "process"  // a process with its descendants

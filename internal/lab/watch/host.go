@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"strconv"
+	"strings"
 
 	"github.com/prometheus/procfs"
 
@@ -18,7 +21,8 @@ import (
 //   - cores: CPUs online; load1; processes_running: tasks that run or wait for a CPU; context_switches_total,
 //   - psi_cpu_some, psi_io_some, psi_io_full and psi_memory_some_seconds_total: the time during which some tasks (full:
 //     all tasks that had work) waited for the resource. Missing if the kernel has no pressure stall information,
-//   - memory_available_bytes: memory that programs can get without swapping.
+//   - memory_available_bytes: memory that programs can get without swapping,
+//   - oom_kills_total: programs that the kernel killed because their group or the host had no memory left.
 func Host() *Sampler {
 	h := &host{last: map[string]float64{}}
 	return &Sampler{Kind: result.SamplerHost, Detail: "CPU, pressure, load and memory of the host", Every: FastEvery, Read: h.read}
@@ -65,6 +69,13 @@ func (h *host) read(context.Context) ([]result.Sample, error) {
 		values["memory_available_bytes"] = float64(*memory.MemAvailableBytes)
 	}
 	readPressure(proc, values)
+	if content, err := os.ReadFile("/proc/vmstat"); err == nil {
+		_, kills, _ := strings.Cut(string(content), "\noom_kill ")
+		kills, _, _ = strings.Cut(kills, "\n")
+		if n, err := strconv.ParseFloat(kills, 64); err == nil {
+			values["oom_kills_total"] = n
+		}
+	}
 	h.keepRising(values)
 	return []result.Sample{{Values: values}}, errors.Join(err, loadErr, memoryErr)
 }

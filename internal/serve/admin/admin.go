@@ -17,6 +17,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"spillway/internal/serve/audit"
+	"spillway/internal/serve/stream"
 )
 
 // The limits of the listener.
@@ -42,10 +45,16 @@ type Config struct {
 	Spools   map[string]*Spool    // by their names in paths
 	Traffic  *Traffic             // the requests of the last hour
 	About    About
-	Figures  func() Figures // all but Process, Links, Routes and Spools
+	Figures  func() Figures // all but Process, Links, Routes, Streams and Spools
+	Streams  func() []stream.Stats
+	Read     func(path string) *Read // a feed or a query; nil: there is none of the path
+	Changes  audit.Log               // who changed what
 
 	// Pages returns the pages for browsers, at / and below PagesPath. They check who asks; Host is checked before.
 	Pages func(*Access) http.Handler
+
+	// Configuration returns the configuration in force, and what the file would change. It is called concurrently.
+	Configuration func() Configuration
 
 	// Reload applies the configuration file, or returns an error and changes nothing. It is
 	// called concurrently.
@@ -124,18 +133,25 @@ func isLoopbackAddr(addr net.Addr) bool {
 	return !ok || tcp.IP.IsLoopback()
 }
 
-// connections limits the connections of the listener. One without a request makes room for a new
-// one, so that clients that only hold connections do not keep others out.
+// connections limits the connections of the listener. The one that has been without a request for
+// the longest time makes room for a new one. If there is none, that of the oldest request does:
+// clients that only hold connections keep nobody out.
 type connections struct {
 	refused prometheus.Counter
 
-	mu    sync.Mutex // guards what follows
-	open  int
-	quiet map[net.Conn]time.Time // without a request, and since when
+	mu      sync.Mutex // guards what follows
+	open    int
+	changed map[net.Conn]lastChange // of those that are not being closed
+}
+
+// lastChange is the last one of a connection's state.
+type lastChange struct {
+	quiet bool // it is without a request
+	at    time.Time
 }
 
 func newConnections() *connections {
-	return &connections{quiet: make(map[net.Conn]time.Time), refused: prometheus.NewCounter(prometheus.CounterOpts{
+	return &connections{changed: make(map[net.Conn]lastChange), refused: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "spillway_admin_connections_refused_total",
 		Help: "Admin connections closed because too many were open.",
 	})}
@@ -150,30 +166,32 @@ func (c *connections) track(conn net.Conn, state http.ConnState) {
 	case http.StateNew:
 		if c.open++; c.open > ConnectionsMax {
 			c.refused.Inc()
-			_ = c.leastLocked(conn).Close() // nothing to do if it fails
+			c.makeRoomLocked()
 		}
-		c.quiet[conn] = time.Now()
-	case http.StateIdle:
-		c.quiet[conn] = time.Now()
-	case http.StateActive:
-		delete(c.quiet, conn)
+		c.changed[conn] = lastChange{quiet: true, at: time.Now()}
+	case http.StateIdle, http.StateActive:
+		if _, open := c.changed[conn]; open {
+			c.changed[conn] = lastChange{quiet: state == http.StateIdle, at: time.Now()}
+		}
 	case http.StateClosed, http.StateHijacked:
-		delete(c.quiet, conn)
+		delete(c.changed, conn)
 		c.open--
 	}
 }
 
-// leastLocked forgets the connection that has been without a request for the longest time, and
-// returns it. If there is none, it returns the new one.
-func (c *connections) leastLocked(fresh net.Conn) net.Conn {
-	least, since := fresh, time.Now()
-	for conn, t := range c.quiet {
-		if t.Before(since) {
-			least, since = conn, t
+// makeRoomLocked closes a connection.
+func (c *connections) makeRoomLocked() {
+	var least net.Conn
+	var last lastChange
+	for conn, l := range c.changed {
+		if least == nil || l.quiet && !last.quiet || l.quiet == last.quiet && l.at.Before(last.at) {
+			least, last = conn, l
 		}
 	}
-	delete(c.quiet, least)
-	return least
+	if least != nil {
+		delete(c.changed, least)
+		_ = least.Close() // nothing to do if it fails
+	}
 }
 
 // collectors returns the metrics of the limit.

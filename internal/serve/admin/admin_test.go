@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +21,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
+
+	"spillway/internal/serve/audit"
+	"spillway/internal/serve/stream"
 )
 
 func TestMain(m *testing.M) {
@@ -379,6 +383,27 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
+// Connections that never end their requests do not keep others out.
+func TestUnfinishedRequests(t *testing.T) {
+	t.Parallel()
+	address := strings.TrimPrefix(start(t, Config{}), "http://")
+	for range ConnectionsMax {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, "POST /livez HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 3 {
+		if !answers(address) {
+			t.Errorf("connection %d beside unfinished requests got no answer", i)
+		}
+	}
+}
+
 // Headers beyond the limit are refused. The next request is answered.
 func TestHeaderBound(t *testing.T) {
 	t.Parallel()
@@ -445,10 +470,55 @@ func newServer(cfg Config) *Server {
 		cfg.Traffic, cfg.Figures = sampled(countedRequests(3, 1)), allFigures
 		cfg.About = About{Process{"host", 1, "1.0", time.Now()}, []Link{{"Grafana", "https://grafana.example"}}}
 	}
+	if cfg.Streams == nil {
+		cfg.Streams = func() []stream.Stats {
+			one := stream.Stats{Name: "/positions", RefusedSchema: 1}
+			one.Derive("spool")
+			return []stream.Stats{one}
+		}
+	}
+	if cfg.Read == nil {
+		cfg.Read = (&rows{}).someRead
+	}
 	if cfg.Reload == nil {
 		cfg.Reload = func(context.Context) error { return nil }
 	}
+	if cfg.Changes == nil {
+		cfg.Changes = audit.Log{new(keptChanges)}
+	}
+	if cfg.Configuration == nil {
+		cfg.Configuration = func() Configuration {
+			return Configuration{"a.yaml", "listen: 127.0.0.1:1", []SettingChange{{"listen", true, "127.0.0.1:1", "127.0.0.1:2"}}, ""}
+		}
+	}
 	return New(cfg)
+}
+
+// keptChanges keeps changes in memory, or fails.
+type keptChanges struct {
+	mu  sync.Mutex
+	all []audit.Change
+	err error
+}
+
+func (k *keptChanges) AddChange(_ context.Context, c audit.Change) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.err == nil {
+		k.all = append(k.all, c)
+	}
+	return k.err
+}
+
+func (k *keptChanges) Changes(_ context.Context, from, before time.Time, limit int) (all []audit.Change, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, c := range slices.Backward(k.all) {
+		if !c.At.Before(from) && c.At.Before(before) && len(all) < limit {
+			all = append(all, c)
+		}
+	}
+	return all, k.err
 }
 
 // start serves cfg on a free loopback port until the test ends, and returns its base URL.

@@ -161,7 +161,7 @@ func (p *Popups) attributes(w http.ResponseWriter, _ *http.Request) {
 	}{all, append(lists, p.Popup.Lists().Names()...), p.Placements})
 }
 
-// check answers what is wrong with the fields of the body, and changes nothing.
+// check answers what is wrong with the fields of the body, and with user whether that user would get it. It changes nothing.
 func (p *Popups) check(w http.ResponseWriter, r *http.Request) {
 	body, ok := readFields(w, r, "application/json")
 	if !ok {
@@ -175,9 +175,19 @@ func (p *Popups) check(w http.ResponseWriter, r *http.Request) {
 			flaws = append(flaws, f)
 		}
 	}
-	writeJSON(w, "application/json", http.StatusOK, struct {
-		Errors []flaw `json:"errors"`
-	}{append([]flaw{}, flaws...)})
+	answer := struct {
+		Errors      []flaw             `json:"errors"`
+		Explanation *popup.Explanation `json:"explanation,omitempty"`
+	}{Errors: append([]flaw{}, flaws...)}
+	if r.URL.Query().Has("user") {
+		one, found, err := p.explainActive(r, view.Campaign)
+		if err != nil {
+			writeLater(w, err.Error())
+			return
+		}
+		answer.Errors, answer.Explanation = append(answer.Errors, found...), one
+	}
+	writeJSON(w, "application/json", http.StatusOK, answer)
 }
 
 // replace answers PUT.
@@ -270,7 +280,7 @@ func (p *Popups) save(w http.ResponseWriter, r *http.Request, c popup.StoredCamp
 
 // store is save for a campaign whose placement may no longer be configured.
 func (p *Popups) store(w http.ResponseWriter, r *http.Request, c popup.StoredCampaign, status int) {
-	saved, err := p.Campaigns.Save(r.Context(), c, callerOf(r).Name)
+	saved, err := p.Campaigns.Save(r.Context(), c, authorOf(r))
 	switch {
 	case errors.Is(err, popup.ErrChanged):
 		writeProblem(w, http.StatusPreconditionFailed, popup.ErrChanged.Error())

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/http"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"spillway/internal/database"
+	"spillway/internal/serve/audit"
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/popup"
 	"spillway/internal/serve/sqlite"
@@ -66,15 +68,15 @@ func (s *recordedTables) History(_ context.Context, id popup.CampaignID, limit i
 	return all, nil
 }
 
-func (s *recordedTables) SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64, by string) (popup.StoredCampaign, error) {
+func (s *recordedTables) SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64, by audit.Author) (popup.StoredCampaign, error) {
 	saved, err := s.Popups.SaveCampaign(ctx, c, checked, by)
 	if err != nil {
 		return saved, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.by = append(s.by, by)
-	s.history = append(s.history, popup.CampaignChange{StoredCampaign: saved, At: time.Now(), By: by})
+	s.by = append(s.by, by.By)
+	s.history = append(s.history, popup.CampaignChange{StoredCampaign: saved, At: time.Now(), By: by.By})
 	return saved, nil
 }
 
@@ -271,7 +273,7 @@ func TestCampaignsPlacementGone(t *testing.T) {
 	t.Parallel()
 	c := startCampaigns(t)
 	gone := popup.StoredCampaign{Campaign: popup.Campaign{Name: "a", Placement: "gone", Payload: []byte("1"), Status: popup.Active, Rollout: 100}}
-	if _, err := c.tables.SaveCampaign(t.Context(), gone, 0, ""); err != nil {
+	if _, err := c.tables.SaveCampaign(t.Context(), gone, 0, audit.Author{}); err != nil {
 		t.Fatal(err)
 	}
 	if now, _ := c.send(t, "POST", "/popups/campaigns/1/pause", "", 200); now["status"] != "paused" {
@@ -550,8 +552,10 @@ spillway_popup_list_users{list="vip"} 2
 		}
 	}
 	c.send(t, "PUT", "/popups/lists/vip", "[7]", 415)
-	if all, _ := c.send(t, "GET", "/popups/lists", "", 200); fmt.Sprint(all) != "map[lists:[map[name:vip users:2 version:1]]]" {
-		t.Errorf("%v", all)
+	all, _ := c.send(t, "GET", "/popups/lists", "", 200)
+	at := regexp.MustCompile(`replaced_at:\d{4}-\S+Z `)
+	if got := at.ReplaceAllString(fmt.Sprint(all), ""); got != "map[lists:[map[name:vip users:2 version:1]]]" {
+		t.Errorf("%v, %s", all, got)
 	}
 }
 

@@ -51,6 +51,25 @@ func (p *Popups) explain(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// explainActive returns why the user of a query would or would not get a campaign if it were active. The flaws are those of the
+// query.
+func (p *Popups) explainActive(r *http.Request, c popup.Campaign) (*popup.Explanation, []flaw, error) {
+	query := r.URL.Query()
+	key := popup.Key{User: query.Get("user"), Placement: c.Placement}
+	attributes := p.Popup.Attributes()
+	defer p.Popup.Release(attributes)
+	now, flaws := p.explainedAt(query)
+	if flaws = append(flaws, p.readAttributes(&key, query, attributes)...); len(flaws) > 0 {
+		return nil, flaws, nil
+	}
+	c.Name = cmp.Or(c.Name, "unnamed") // nobody has typed it yet
+	one, err := p.Campaigns.ExplainActive(r.Context(), c, key.User, attributes, now)
+	if errors.Is(err, popup.ErrRequest) {
+		return nil, []flaw{{Field: "user", Message: withoutClass(err)}}, nil
+	}
+	return &one, nil, err
+}
+
 // withoutClass returns the text of an error that wraps popup.ErrRequest, without that.
 func withoutClass(err error) string {
 	return strings.TrimPrefix(err.Error(), popup.ErrRequest.Error()+": ")

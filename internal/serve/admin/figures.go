@@ -6,7 +6,11 @@ import (
 	"slices"
 	"time"
 
+	"spillway/internal/database"
+	"spillway/internal/serve/feed"
+	"spillway/internal/serve/query"
 	"spillway/internal/serve/spool"
+	"spillway/internal/serve/stream"
 )
 
 // Figures are what the process knows about itself now. Nothing of it asks a database.
@@ -14,11 +18,12 @@ type Figures struct {
 	Process   Process           `json:"process"`
 	Links     []Link            `json:"links"`
 	Routes    []RouteFigures    `json:"routes"`
-	Feeds     []FeedFigures     `json:"feeds"`
+	Feeds     []feed.Stats      `json:"feeds"`
+	Queries   []query.Stats     `json:"queries"`
 	Streams   []StreamFigures   `json:"streams"`
 	Databases []DatabaseFigures `json:"databases"`
 	Spools    []SpoolFigures    `json:"spools"`
-	Popups    *PopupState       `json:"popups,omitempty"` // nil: there are none
+	Popups    *PopupFigures     `json:"popups,omitempty"` // nil: there are none
 	Disk      *Disk             `json:"disk,omitempty"`   // of the data directory; nil: not known
 }
 
@@ -42,34 +47,16 @@ type Link struct {
 	URL  string `json:"url"`
 }
 
-// FeedFigures are those of a feed that has started.
-type FeedFigures struct {
-	Feed          string  `json:"feed"`
-	AgeSeconds    float64 `json:"age_seconds"` // of the oldest window in use
-	Windows       int     `json:"windows"`
-	Rows          int     `json:"rows"`
-	Waiting       int     `json:"waiting"`
-	RefreshErrors uint64  `json:"refresh_errors"` // since the start
-}
-
-// StreamFigures are those of a stream that has started. Counts are since the start.
+// StreamFigures are those of a stream that has started.
 type StreamFigures struct {
-	Stream        string            `json:"stream"`
-	Ack           string            `json:"ack"` // what an acknowledgement is worth now
-	Stored        uint64            `json:"stored"`
-	Refused       map[string]uint64 `json:"refused"` // by reason
-	QueueRows     int               `json:"queue_records"`
-	BatchRows     float64           `json:"batch_records"` // mean of a transaction
-	CommitSeconds float64           `json:"commit_seconds"`
+	stream.Stats
+	RecordsHz float64 `json:"records_hz"` // stored, of the last seconds
 }
 
 // DatabaseFigures are those of a pool.
 type DatabaseFigures struct {
 	Database string `json:"database"`
-	InUse    int    `json:"connections_in_use"`
-	Idle     int    `json:"connections_idle"`
-	Max      int    `json:"connections_max"`
-	Waiting  int    `json:"waiting"`
+	database.Stats
 }
 
 // SpoolFigures are those of a spool.
@@ -79,16 +66,6 @@ type SpoolFigures struct {
 	UsedBytes  int64             `json:"used_bytes"`
 	LimitBytes int64             `json:"limit_bytes"`
 	Streams    []spool.NameStats `json:"streams"` // of which the file has something
-}
-
-// PopupState is what popups depend on.
-type PopupState struct {
-	Store            string  `json:"store"` // memory or redis
-	Serves           bool    `json:"serves"`
-	Durable          bool    `json:"events_durable"`
-	Waiting          int64   `json:"events_waiting"` // -1: not known
-	WaitingSeconds   float64 `json:"events_waiting_seconds"`
-	ClockSkewSeconds float64 `json:"clock_skew_seconds"` // by which this machine's clock is ahead of the store's
 }
 
 // Disk is the file system of the data directory.
@@ -114,8 +91,11 @@ func (s *Server) figures() Figures {
 	}
 	slices.SortFunc(f.Spools, func(a, b SpoolFigures) int { return cmp.Compare(b.Spool, a.Spool) })
 	// [] in JSON, not null
-	f.Feeds = append([]FeedFigures{}, f.Feeds...)
-	f.Streams, f.Databases = append([]StreamFigures{}, f.Streams...), append([]DatabaseFigures{}, f.Databases...)
+	f.Feeds, f.Queries = append([]feed.Stats{}, f.Feeds...), append([]query.Stats{}, f.Queries...)
+	f.Databases, f.Streams = append([]DatabaseFigures{}, f.Databases...), []StreamFigures{}
+	for _, one := range s.cfg.Streams() {
+		f.Streams = append(f.Streams, StreamFigures{one, s.cfg.Traffic.rateOf(one.Name)})
+	}
 	return f
 }
 

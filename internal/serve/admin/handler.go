@@ -26,9 +26,13 @@ const index = `Spillway, admin listener
                 ?parts=/PATH,... asks about these paths alone
 /parts          all parts, and the errors of those that do not serve
 /figures        requests, freshness, queues, pools and disk now; /figures/traffic: the last hour
+/reads?path=/PATH   a feed or a query: statement, plans, and the values in use; below it
+                POST pause, resume, drop of a value
 /metrics        Prometheus metrics
 /openapi.json   this listener, in OpenAPI 3.1
+/configuration  the configuration in force, and what a reload would change
 /reload         POST: apply the configuration file
+/changes        who changed what in the last 90 days; ?by=, text=, since=, until=, limit=
 /spools/NAME    what waits in a spool (streams or popups); below it: waiting, dead, dead/export,
                 and POST retry, discard, move
 /debug/pprof/   profiles: go tool pprof http://ADDRESS/debug/pprof/profile?seconds=10
@@ -77,6 +81,8 @@ func (s *Server) closedRoutes() []route {
 		{"GET", "/parts", RoleRead, s.showParts},
 		{"GET", "/figures", RoleRead, s.showFigures},
 		{"GET", "/figures/traffic", RoleRead, s.showTraffic},
+		{"GET", "/changes", RoleRead, s.showChanges},
+		{"GET", "/configuration", RoleRead, s.showConfiguration},
 		{"GET", "/openapi.json", RoleRead, s.showOpenAPI},
 		{"GET", "/debug/pprof/{$}", RoleAdmin, pprof.Index},
 		{"GET", "/debug/pprof/{name}", RoleAdmin, showProfile},
@@ -89,16 +95,45 @@ func (s *Server) closedRoutes() []route {
 	if s.cfg.Popups != nil {
 		routes = append(routes, s.cfg.Popups.routes()...)
 	}
-	return append(routes, s.spoolRoutes()...)
+	routes = append(append(routes, s.spoolRoutes()...), s.readRoutes()...)
+	for i, route := range routes {
+		routes[i] = s.recorded(route)
+	}
+	return routes
+}
+
+// Configuration is the configuration of the process.
+type Configuration struct {
+	File      string          `json:"file"`              // "": the built-in one, which cannot be reloaded
+	Effective string          `json:"effective"`         // as YAML, with all defaults and without secrets
+	Changes   []SettingChange `json:"changes"`           // by what the file differs from it
+	Problem   string          `json:"problem,omitempty"` // why the file cannot be applied
+}
+
+// SettingChange is a setting that differs in the file. Now and Next do not tell secrets.
+type SettingChange struct {
+	Setting string `json:"setting"`
+	Fixed   bool   `json:"fixed"` // it cannot change while the process runs
+	Now     string `json:"now"`
+	Next    string `json:"next"`
+}
+
+func (s *Server) showConfiguration(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, "application/json", http.StatusOK, s.cfg.Configuration())
 }
 
 // reload applies the configuration file. The answer comes when it is in force.
 func (s *Server) reload(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // it takes as long as it takes
+	var names []string
+	for _, c := range s.cfg.Configuration().Changes {
+		names = append(names, c.Setting)
+	}
 	if err := s.cfg.Reload(r.Context()); err != nil {
 		writeProblem(w, http.StatusConflict, err.Error())
 		return
 	}
+	noteChange(w, strings.Join(names, ", "), false)
 	w.WriteHeader(http.StatusNoContent)
 }
 

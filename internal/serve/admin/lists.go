@@ -25,12 +25,15 @@ const (
 
 // listView is a list of users in the API.
 type listView struct {
-	Name    string `json:"name"`
-	Version int64  `json:"version"`
-	Users   int64  `json:"users"`
+	Name    string       `json:"name"`
+	Version int64        `json:"version"`
+	Users   int64        `json:"users"`
+	At      popup.Moment `json:"replaced_at"` // null: not known
 }
 
-func newListView(l popup.ListVersion) listView { return listView{l.Name, l.Version, l.Size} }
+func newListView(l popup.ListVersion) listView {
+	return listView{l.Name, l.Version, l.Size, popup.Moment{Time: l.At}}
+}
 
 func (p *Popups) lists(w http.ResponseWriter, r *http.Request) {
 	all, err := p.Campaigns.Lists(r.Context())
@@ -60,7 +63,7 @@ func (p *Popups) replaceList(w http.ResponseWriter, r *http.Request) {
 	upload := &listUpload{user: p.User, control: http.NewResponseController(w)}
 	_ = upload.control.SetWriteDeadline(time.Time{}) // it takes as long as it takes
 	upload.lines = bufio.NewScanner(http.MaxBytesReader(w, r.Body, listBytesMax))
-	list, err := p.Campaigns.ReplaceList(r.Context(), r.PathValue("list"), upload.users())
+	list, err := p.Campaigns.ReplaceList(r.Context(), r.PathValue("list"), upload.users(), authorOf(r))
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
@@ -81,7 +84,7 @@ func (p *Popups) replaceList(w http.ResponseWriter, r *http.Request) {
 // deleteList answers DELETE.
 func (p *Popups) deleteList(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // it takes as long as it takes
-	err := p.Campaigns.DeleteList(r.Context(), r.PathValue("list"))
+	err := p.Campaigns.DeleteList(r.Context(), r.PathValue("list"), authorOf(r))
 	switch {
 	case errors.Is(err, popup.ErrNoList):
 		writeProblem(w, http.StatusNotFound, popup.ErrNoList.Error())

@@ -20,6 +20,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"spillway/internal/apptest"
+	"spillway/internal/serve/audit"
+	"spillway/internal/serve/feed"
 	"spillway/internal/serve/popup"
 	"spillway/internal/serve/spool"
 )
@@ -40,6 +42,8 @@ func TestOpenAPI(t *testing.T) {
 	w.send("", "GET", "/figures/traffic", "/figures/traffic?step_seconds=1", "")
 	w.campaigns(c)
 	w.spools(t)
+	w.reads()
+	w.changes(t, c)
 	w.busy(t)
 
 	statuses, fields := d.Promises()
@@ -120,6 +124,7 @@ func (w *walk) startOthers(t *testing.T, c *campaignAPI) {
 		Popups: &popups, Ready: func() []Part { return parts }, Acks: func() []StreamAck { return []StreamAck{{"/b", "spool"}} },
 		Reload: func(context.Context) error { return down },
 		Spools: map[string]*Spool{"streams": {Open: func() *spool.Spool { return nil }}},
+		Read:   func(path string) *Read { return &Read{Path: path, Kind: "query", Plans: []feed.CheckedPlan{}} },
 	})
 	w.servers["token"] = start(t, Config{Popups: c.config.Popups, Tokens: []Token{{"admin", "secret", RoleAdmin}}, Reload: c.config.Reload})
 	w.servers["reader"] = start(t, Config{Popups: c.config.Popups, Tokens: []Token{{"ann", "secret", RoleRead}}, Reload: c.config.Reload})
@@ -134,7 +139,7 @@ func (d downTables) Campaigns(context.Context) (int64, []popup.StoredCampaign, e
 	return 0, nil, d.err
 }
 
-func (d downTables) SaveCampaign(_ context.Context, c popup.StoredCampaign, _ int64, _ string) (popup.StoredCampaign, error) {
+func (d downTables) SaveCampaign(_ context.Context, c popup.StoredCampaign, _ int64, _ audit.Author) (popup.StoredCampaign, error) {
 	return c, d.err
 }
 
@@ -144,11 +149,11 @@ func (d downTables) ListUsers(context.Context, string) (popup.ListVersion, []uin
 	return popup.ListVersion{}, nil, d.err
 }
 
-func (d downTables) ReplaceList(context.Context, string, []uint64) (popup.ListVersion, error) {
+func (d downTables) ReplaceList(context.Context, string, []uint64, audit.Author) (popup.ListVersion, error) {
 	return popup.ListVersion{}, d.err
 }
 
-func (d downTables) DeleteList(context.Context, string) error { return d.err }
+func (d downTables) DeleteList(context.Context, string, audit.Author) error { return d.err }
 
 func (d downTables) Hours(context.Context, popup.CampaignID, time.Time, time.Time) ([]popup.Hour, error) {
 	return nil, d.err
@@ -315,7 +320,7 @@ func decodeInto(text []byte, to any) error { return json.Unmarshal(text, to) }
 func (w *walk) shown(c *campaignAPI) {
 	w.t.Helper()
 	gone := popup.StoredCampaign{Campaign: popup.Campaign{Name: "gone", Placement: "gone", Payload: []byte("1"), Status: popup.Paused, Rollout: 100}}
-	saved, err := c.tables.SaveCampaign(w.t.Context(), gone, w.latest(c), "")
+	saved, err := c.tables.SaveCampaign(w.t.Context(), gone, w.latest(c), audit.Author{})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -352,14 +357,14 @@ func (w *walk) shown(c *campaignAPI) {
 	}
 	w.send("", "POST", "/popups/campaigns", "/popups/campaigns", birthday, "Content-Type", "application/json") // does not match
 	last := time.Now().UTC().Truncate(time.Hour)
-	c.tables.hours = []popup.Hour{{Variant: 1, Kind: popup.KindShow, Hour: last, Events: 2, Users: 2}, {Variant: popup.VariantWithheld, Kind: popup.KindWithhold, Hour: last, Events: 1, Users: 1}}
+	c.tables.hours = []popup.Hour{{Variant: 1, Kind: popup.KindShow, Hour: last, Events: 2, Users: 2}, {Variant: 2, Kind: popup.KindShow, Hour: last, Events: 1, Users: 1}, {Variant: popup.VariantWithheld, Kind: popup.KindWithhold, Hour: last, Events: 1, Users: 1}}
 	w.send("", "GET", "/popups/campaigns/{id}/report", target+"/report", "")
 	for _, query := range []string{"user=7", "user=8", "user=9", "user=7&placement=checkout"} {
 		w.send("", "GET", "/popups/explain", "/popups/explain?"+query, "")
 	}
 	// A campaign whose attribute is gone has a problem.
 	bad := popup.StoredCampaign{Campaign: popup.Campaign{Name: "bad", Placement: "home", Payload: []byte("1"), Status: popup.Active, Rollout: 100, Target: "gone"}}
-	if _, err := c.tables.SaveCampaign(w.t.Context(), bad, w.latest(c), ""); err != nil {
+	if _, err := c.tables.SaveCampaign(w.t.Context(), bad, w.latest(c), audit.Author{}); err != nil {
 		w.t.Fatal(err)
 	}
 	if err := c.config.Popups.Campaigns.Reload(w.t.Context()); err != nil {
@@ -427,7 +432,7 @@ func TestOpenAPIWithoutPopups(t *testing.T) {
 		if asObject(methods)["get"] == nil || strings.Contains(path, "{") || path == "/debug/pprof/profile" {
 			continue
 		}
-		if status, _, _ := get(t, base+path+"?seconds=0.01", nil); status != http.StatusOK {
+		if status, _, _ := get(t, base+path+"?seconds=0.01&path=/orders", nil); status != http.StatusOK {
 			t.Errorf("%s: %d", path, status)
 		}
 	}

@@ -41,6 +41,12 @@ func (refusing) StoreGroups(_ context.Context, groups []queue.Group) (queue.Stor
 // waits and belongs to /old, and the drain of /held is retrying.
 func startSpool(t *testing.T, tokens ...Token) (base string, open *spool.Spool) {
 	t.Helper()
+	return startSpoolWith(t, Config{Tokens: tokens})
+}
+
+// startSpoolWith is startSpool with other settings of the listener.
+func startSpoolWith(t *testing.T, config Config) (base string, open *spool.Spool) {
+	t.Helper()
 	cfg := spool.Config{Bytes: 1 << 30, QueueBytes: 1 << 20, GroupBytes: 1 << 20, Log: slog.New(slog.DiscardHandler)}
 	open, err := spool.Open(t.Context(), filepath.Join(t.TempDir(), "s.db"), cfg)
 	if err != nil {
@@ -84,7 +90,8 @@ func startSpool(t *testing.T, tokens ...Token) (base string, open *spool.Spool) 
 			return []json.RawMessage{text}, err
 		},
 	}
-	return start(t, Config{Spools: map[string]*Spool{"streams": of}, Tokens: tokens}), open
+	config.Spools = map[string]*Spool{"streams": of}
+	return start(t, config), open
 }
 
 // spools provokes every status of the spools.

@@ -20,7 +20,7 @@ func TestStreamMetrics(t *testing.T) {
 	registry.MustRegister(StreamStats(func() []stream.Stats {
 		return []stream.Stats{{
 			Name: "/orders", Stored: 1, RefusedSchema: 2, RefusedDatabase: 3, Skipped: 14, Failed: 9, Unknown: 4, Overloaded: map[string]uint64{queue.LimitWait: 5}, KeyReused: 12, Unreadable: 13, Replayed: 6, Batches: 7, Retries: 8,
-			Swept: 9, QueueRows: 10, QueueBytes: 11, Committing: 1, CommitMean: 5 * time.Millisecond, PredictedWait: 250 * time.Millisecond,
+			Swept: 9, QueueRows: 10, QueueBytes: 11, Committing: 1, CommitSeconds: 0.005, PredictedWait: 250 * time.Millisecond,
 		}}
 	}), StreamAcks(func() []StreamAck {
 		return []StreamAck{{"/orders", "database, not fsynced: fsync=off"}, {"/positions", "memory"}}

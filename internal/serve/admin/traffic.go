@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"spillway/internal/serve/queue"
+	"spillway/internal/serve/stream"
 )
 
 // Bounds of Traffic: the last five minutes by second and the last hour by ten seconds, 48 kB per route.
@@ -18,6 +19,7 @@ const (
 	trafficRoutes  = 150
 	recentSeconds  = 300
 	hourStep       = 10
+	rateSeconds    = 5 // of the rates of streams
 	hourSlots      = 3600 / hourStep
 )
 
@@ -68,18 +70,45 @@ type Traffic struct {
 	start  time.Time
 	last   int64 // the second of the last sample, from start
 	routes map[string]*routeTraffic
+	rates  map[string]rate // of streams
+}
+
+// rate is the rate of a counter.
+type rate struct {
+	stored uint64  // at the last sample
+	hz     float64 // weighted to the last rateSeconds
 }
 
 // NewTraffic returns an empty Traffic of the counters that read returns, with these upper bounds of all buckets but the last.
 func NewTraffic(bounds []time.Duration, read func() []RouteCounts) *Traffic {
-	return &Traffic{bounds: bounds, read: read, start: time.Now(), routes: make(map[string]*routeTraffic)}
+	return &Traffic{bounds: bounds, read: read, start: time.Now(), routes: make(map[string]*routeTraffic), rates: make(map[string]rate)}
 }
 
-// Run takes the samples until ctx ends.
-func (t *Traffic) Run(ctx context.Context) {
+// Run takes the samples until ctx ends, of the streams too.
+func (t *Traffic) Run(ctx context.Context, streams func() []stream.Stats) {
 	for range queue.Ticks(ctx, time.Second) {
 		t.sample(time.Now())
+		t.sampleStreams(streams())
 	}
+}
+
+// sampleStreams adds what the streams have stored since the last sample to their rates.
+func (t *Traffic) sampleStreams(streams []stream.Stats) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range streams {
+		r := t.rates[s.Name]
+		r.hz += (float64(s.Stored-min(s.Stored, r.stored)) - r.hz) / rateSeconds
+		r.stored = s.Stored
+		t.rates[s.Name] = r
+	}
+}
+
+// rateOf returns how many records a stream stores per second.
+func (t *Traffic) rateOf(name string) float64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.rates[name].hz
 }
 
 // sample adds what was counted since the last sample to the second of now.

@@ -7,7 +7,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"spillway/internal/serve/feed"
+	"spillway/internal/serve/query"
 	"spillway/internal/serve/spool"
+	"spillway/internal/serve/stream"
 )
 
 // counted are the counters of a public listener.
@@ -41,10 +44,9 @@ func sampled(c *counted) *Traffic {
 
 func allFigures() Figures {
 	return Figures{
-		Feeds:     []FeedFigures{{Feed: "/orders"}},
-		Streams:   []StreamFigures{{Stream: "/positions", Ack: "spool", Refused: map[string]uint64{"schema": 1}}},
+		Feeds: []feed.Stats{{Name: "/orders"}}, Queries: []query.Stats{{Name: "/order"}},
 		Databases: []DatabaseFigures{{Database: "sqlite:x"}},
-		Popups:    &PopupState{Store: "memory"}, Disk: &Disk{FreeBytes: 1, TotalBytes: 2},
+		Popups:    &PopupFigures{Store: "memory"}, Disk: &Disk{FreeBytes: 1, TotalBytes: 2},
 	}
 }
 
@@ -79,6 +81,24 @@ func TestTraffic(t *testing.T) {
 	traffic.sample(at(4201))
 	if r := traffic.Series(1, 1).Routes[0]; r.Requests[0] != 4 || r.Errors[0] != 0 {
 		t.Errorf("after a reload: %+v", r)
+	}
+}
+
+// The rate of a stream follows what it stores.
+func TestStreamRate(t *testing.T) {
+	traffic := countedRequests(0, 0).traffic()
+	stored := func(n uint64) { traffic.sampleStreams([]stream.Stats{{Name: "/positions", Stored: n}}) }
+	for second := range uint64(60) {
+		stored(1000 * second)
+	}
+	if got := traffic.rateOf("/positions"); got < 999 || got > 1000 || traffic.rateOf("/other") != 0 {
+		t.Errorf("%g per second", got)
+	}
+	for range 60 {
+		stored(7) // the counter has begun again
+	}
+	if got := traffic.rateOf("/positions"); got > 1 {
+		t.Errorf("%g per second", got)
 	}
 }
 

@@ -147,7 +147,7 @@ func (a *app) serve(adm *admin.Server) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error { return adm.Serve(groupCtx, ln) })
 	group.Go(func() error { return a.watchReadiness(groupCtx) })
-	group.Go(func() error { a.traffic.Run(groupCtx); return nil })
+	group.Go(func() error { a.traffic.Run(groupCtx, a.streamStats); return nil })
 	if a.replica != nil {
 		group.Go(func() error { return a.replica.watch(groupCtx) })
 	}
@@ -303,7 +303,7 @@ func (a *app) newReads(cfg config.Config) (*reads, error) {
 			r.feeds = append(r.feeds, now.feeds[i])
 			continue
 		}
-		p, err := a.openFeed(c)
+		p, err := a.openFeed(c, windowsShare(cfg.Feeds))
 		if err != nil {
 			return r, err
 		}

@@ -3,6 +3,7 @@ package app
 import (
 	"encoding/json"
 	"net"
+	"slices"
 
 	"spillway/internal/netstat"
 	"spillway/internal/serve/freight"
@@ -38,7 +39,7 @@ func onLoopback(listen string) bool {
 	return err == nil && netstat.IsLoopback(host)
 }
 
-// demoCosts returns the counters of this process.
+// demoCosts returns the counters of the page's parts in this process.
 func (a *app) demoCosts() []byte {
 	costs := struct {
 		Console string     `json:"console,omitempty"` // of an admin listener on this host
@@ -61,6 +62,9 @@ func (a *app) demoCosts() []byte {
 		s := a.popups.popup.Stats()
 		costs.Parts = append(costs.Parts, demoPart{Name: "popup", Path: "GET " + a.popups.cfg.Path, Answers: s.Waits + s.Nones + s.Shows})
 	}
+	// Not everybody need know of others.
+	shown := []string{"GET /goodslist", "GET /positions", "POST /orders", "POST /positions", "GET /popup"}
+	costs.Parts = slices.DeleteFunc(costs.Parts, func(p demoPart) bool { return !slices.Contains(shown, p.Path) })
 	text, err := json.Marshal(costs)
 	if err != nil {
 		panic("bug: costs do not encode: " + err.Error())

@@ -27,13 +27,15 @@ type feedPart struct {
 	feed     atomic.Pointer[feed.Feed] // nil before it is started
 }
 
-// openFeed returns the part of a feed.
-func (a *app) openFeed(c config.Feed) (*feedPart, error) {
+// openFeed returns the part of a feed, whose windows have so many bytes unless it says otherwise.
+func (a *app) openFeed(c config.Feed, windows int64) (*feedPart, error) {
 	st, err := a.stores.get(a.ctx, cmp.Or(c.Database, a.cfg.Database))
 	if err != nil {
 		return nil, err
 	}
 	p := &feedPart{cfg: c, settings: feedConfig(&c, st.gate.Entrance(), a.log)}
+	p.settings.WindowsBytes = cmp.Or(int64(c.WindowsMem), windows)
+	p.settings.Plans = &feed.PlanLog{}
 	p.settings.CursorMax = min(feed.CursorMax, a.cfg.HTTP.HeaderBytes/2) // the rest is for the other headers
 	if p.settings.Envelope == feed.EnvelopeNone {
 		p.settings.CursorMax = min(linkCursorMax, p.settings.CursorMax)
@@ -145,8 +147,6 @@ func feedConfig(c *config.Feed, gate *queue.Entrance, log *slog.Logger) feed.Con
 		SweepBytes: c.SweepBytes,
 		Gate:       gate,
 		Log:        log,
-
-		WindowsBytes: windowsBytes(int64(c.WindowsMem)),
 	}
 }
 

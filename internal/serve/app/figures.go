@@ -2,14 +2,13 @@ package app
 
 import (
 	"cmp"
-	"maps"
 	"os"
 	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"spillway/internal/serve/admin"
-	"spillway/internal/serve/stream"
+	"spillway/internal/serve/feed"
 )
 
 // routeCounts returns the counters of the public listener.
@@ -26,33 +25,16 @@ func (a *app) about() admin.About {
 	host, _ := os.Hostname() // "": not known
 	about := admin.About{Process: admin.Process{Host: host, ID: os.Getpid(), Version: a.options.Version, Started: a.started}}
 	for _, link := range a.cfg.Admin.Links {
-		about.Links = append(about.Links, admin.Link(link))
+		about.Links = append(about.Links, admin.Link{Name: link.Name, URL: link.URL.Reveal()})
 	}
 	return about
 }
 
 // figures returns what the admin listener shows of this process.
 func (a *app) figures() admin.Figures {
-	var f admin.Figures
-	for _, s := range a.feedStats() {
-		f.Feeds = append(f.Feeds, admin.FeedFigures{
-			Feed: s.Name, AgeSeconds: s.AgeSeconds, Windows: s.Windows, Rows: s.Rows, Waiting: s.Waiting, RefreshErrors: s.RefreshErrors,
-		})
-	}
-	acks := map[string]string{}
-	for _, ack := range a.streamAcks() {
-		acks[ack.Stream] = ack.Level
-	}
-	for _, s := range a.streamStats() {
-		f.Streams = append(f.Streams, streamFigures(s, acks[s.Name]))
-	}
-	f.Databases = a.stores.figures()
-	if p := a.popups; p != nil {
-		now := p.figures()
-		f.Popups = &admin.PopupState{
-			Store: p.cfg.Store, Serves: !now.Down, Durable: now.Durable, Waiting: now.Waiting, WaitingSeconds: now.WaitingAge,
-			ClockSkewSeconds: now.ClockSkew,
-		}
+	f := admin.Figures{Feeds: a.feedStats(), Queries: a.queryStats(), Databases: a.stores.figures()}
+	if a.popups != nil {
+		f.Popups = new(a.popups.figures())
 	}
 	var disk unix.Statfs_t
 	if err := unix.Statfs(a.cfg.Data, &disk); err == nil {
@@ -61,20 +43,33 @@ func (a *app) figures() admin.Figures {
 	return f
 }
 
-func streamFigures(s stream.Stats, ack string) admin.StreamFigures {
-	f := admin.StreamFigures{
-		Stream: s.Name, Ack: ack, Stored: s.Stored, QueueRows: s.QueueRows, CommitSeconds: s.CommitMean.Seconds(),
-		Refused: map[string]uint64{
-			"schema": s.RefusedSchema, "database": s.RefusedDatabase, "unreadable": s.Unreadable, "too_large": s.TooLarge,
-			"key_reused": s.KeyReused, "failed": s.Failed,
-		},
+// read returns the feed or the query of a path; nil: there is none.
+func (a *app) read(path string) *admin.Read {
+	now := a.current()
+	describe := func(kind string, p *part, d *feed.Definition) *admin.Read {
+		r := &admin.Read{Path: path, Kind: kind, Database: p.store.url.String(), SQL: d.SQL, Plans: d.Plans.All(), Params: d.Params}
+		if err := p.failure(); err != nil {
+			r.Problem = err.Error()
+		}
+		return r
 	}
-	maps.Copy(f.Refused, s.Overloaded)
-	maps.DeleteFunc(f.Refused, func(_ string, n uint64) bool { return n == 0 })
-	if s.Batches > 0 {
-		f.BatchRows = float64(s.BatchRows) / float64(s.Batches)
+	for _, p := range now.feeds {
+		if p.cfg.Path == path {
+			r := describe("feed", p.part, &p.settings.Definition)
+			if r.Accepted = p.cfg.Plan == "accept"; p.feed.Load() != nil {
+				r.Engine = p.feed.Load()
+			}
+			return r
+		}
 	}
-	return f
+	for _, p := range now.queries {
+		if p.cfg.Path == path {
+			r := describe("query", p.part, &p.def)
+			r.Engine = p.query
+			return r
+		}
+	}
+	return nil
 }
 
 // figures returns those of the open pools, in alphabetical order of the databases.
@@ -83,10 +78,7 @@ func (s *stores) figures() []admin.DatabaseFigures {
 	defer s.mu.Unlock()
 	var all []admin.DatabaseFigures
 	for _, st := range s.open {
-		now := st.Stats()
-		all = append(all, admin.DatabaseFigures{
-			Database: st.url.String(), InUse: now.InUse, Idle: now.Idle, Max: now.Max, Waiting: now.Waiting,
-		})
+		all = append(all, admin.DatabaseFigures{Database: st.url.String(), Stats: st.Stats()})
 	}
 	slices.SortFunc(all, func(a, b admin.DatabaseFigures) int { return cmp.Compare(a.Database, b.Database) })
 	return all

@@ -3,10 +3,12 @@ package app
 import (
 	"net/http"
 	"net/netip"
+	"path/filepath"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"spillway/internal/serve/admin"
+	"spillway/internal/serve/audit"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/console"
 	"spillway/internal/serve/feed"
@@ -187,7 +189,8 @@ func (a *app) newAdmin() *admin.Server {
 	a.traffic = admin.NewTraffic(server.DurationBounds(), a.routeCounts)
 	cfg := admin.Config{
 		Listen: a.cfg.Admin.Listen, Tokens: adminTokens(a.cfg.Admin), Log: a.log, Registry: a.metrics,
-		Ready: a.ready, Acks: a.streamAcks, Reload: a.reload, Traffic: a.traffic, Figures: a.figures, About: a.about(),
+		Ready: a.ready, Acks: a.streamAcks, Reload: a.reload, Traffic: a.traffic, Figures: a.figures, Streams: a.streamStats, Read: a.read,
+		About: a.about(), Configuration: a.configuration, Changes: audit.Log{audit.NewFile(filepath.Join(a.cfg.Data, "changes.jsonl"))},
 		Pages: func(access *admin.Access) http.Handler {
 			return console.New(console.Config{Access: access, Popups: a.popups != nil, Log: a.log})
 		},
@@ -195,6 +198,7 @@ func (a *app) newAdmin() *admin.Server {
 	cfg.Spools = map[string]*admin.Spool{streamSpool: {Open: a.spool.Load, Decode: stream.SpooledJSON, Do: a.orderSpool}}
 	if p := a.popups; p != nil {
 		cfg.Popups = p.admin()
+		cfg.Changes = append(audit.Log{p.tables}, cfg.Changes...)
 		cfg.Spools[popupSpool] = &admin.Spool{Open: p.spool.Load, Decode: popup.EventJSON, Do: orderEvents}
 	}
 	return admin.New(cfg)

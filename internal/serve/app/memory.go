@@ -1,19 +1,26 @@
 package app
 
 import (
-	"cmp"
 	"os"
 	"path"
 	"strconv"
 	"strings"
+
+	"spillway/internal/serve/config"
 )
 
-// windowsBytesMost is the default of windows_bytes on a machine with enough memory.
+// windowsBytesMost is the memory of all windows for which the configuration says nothing, on a machine with enough of it.
 const windowsBytesMost = 128 << 20
 
-// windowsBytes returns windows_bytes, or its default.
-func windowsBytes(configured int64) int64 {
-	return cmp.Or(configured, min(windowsBytesMost, memoryLimit("/")/8))
+// windowsShare returns the default of windows_bytes: an equal share for each feed that may have more than one window.
+func windowsShare(feeds []config.Feed) int64 {
+	var sharers int64
+	for _, f := range feeds {
+		if f.WindowsMem == 0 && len(f.Params)+len(f.Filters) > 0 {
+			sharers++
+		}
+	}
+	return min(windowsBytesMost, memoryLimit("/")/8) / max(1, sharers)
 }
 
 // memoryLimit returns the lowest memory limit of this process's control group and of those above

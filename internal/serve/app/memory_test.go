@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"spillway/internal/serve/config"
 )
 
 // The lowest limit of the control groups of this process counts, of both versions.
@@ -37,7 +39,14 @@ func TestMemoryLimit(t *testing.T) {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
 		}
 	}
-	if got := windowsBytes(0); got <= 0 || got > windowsBytesMost || windowsBytes(7) != 7 {
-		t.Errorf("windows_bytes is %d by default, and %d instead of 7", got, windowsBytes(7))
+	all := windowsShare(nil)
+	if all <= 0 || all > windowsBytesMost {
+		t.Errorf("windows_bytes is %d by default", all)
+	}
+	many := config.Feed{Params: config.Params{{Name: "city"}}}
+	set := many
+	set.WindowsMem = 7
+	if got := windowsShare([]config.Feed{many, {}, set, many, many}); got != all/3 {
+		t.Errorf("three feeds share %d as %d each", all, got)
 	}
 }

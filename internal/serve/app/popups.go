@@ -19,6 +19,7 @@ import (
 	"spillway/internal/database"
 	"spillway/internal/exit"
 	"spillway/internal/serve/admin"
+	"spillway/internal/serve/audit"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/freight"
@@ -38,6 +39,7 @@ type popupTables interface {
 	redis.PopupTable
 	popup.EventDeleter
 	admin.ReportTables
+	audit.Store
 	EnsureTables(context.Context) error
 	Lock(ctx context.Context, holder string) (*popup.Lock, error)
 	Counts(context.Context) (map[popup.CampaignID]popup.Counts, error)
@@ -185,6 +187,7 @@ func (p *popupPart) openUserRow(settings *popup.Config) error {
 	q := query.Open(query.Config{
 		Definition: d, Limit: feed.Limit{Rows: 1, Bytes: userRowBytes}, Timeout: c.AttributesTimeout, TTL: c.AttributesTTL,
 		CacheBytes: c.AttributesBytes, WaitersMax: userWaiters, Log: p.app.log, Gate: p.store.gate.Entrance(),
+		Logins: p.store.Logins,
 	}, source)
 	p.userRow, p.rowSource = q, source
 	settings.UserRow = func(ctx context.Context, user string) ([]byte, error) {
@@ -192,6 +195,9 @@ func (p *popupPart) openUserRow(settings *popup.Config) error {
 			return nil, errWaiting
 		}
 		answer, _, err := q.Ask(ctx, time.Now(), []string{user})
+		if errors.Is(err, param.ErrValue) {
+			return nil, nil // no row can have this id
+		}
 		if err != nil || answer.Rows == 0 {
 			return nil, err
 		}
@@ -525,7 +531,10 @@ func (p *popupPart) admin() *admin.Popups {
 // figures are the popups' metrics.
 func (p *popupPart) figures() admin.PopupFigures {
 	serves, _ := tolerable(p.ready())
-	f := admin.PopupFigures{Stats: p.popup.Stats(), Campaigns: p.campaigns.Stats(), Down: !serves, ClockSkew: p.clock.Skew().Seconds()}
+	f := admin.PopupFigures{
+		Store: p.cfg.Store, Stats: p.popup.Stats(), Campaigns: p.campaigns.Stats(), Down: !serves,
+		ClockSkew: p.clock.Skew().Seconds(),
+	}
 	if p.retention != nil {
 		f.Deleted = p.retention.Deleted()
 	}

@@ -19,6 +19,7 @@ type queryPart struct {
 	cfg    config.Query
 	query  *query.Query
 	source feed.Source
+	def    feed.Definition
 	shared *redis.DB // with cache: redis
 	prefix string    // of its keys
 }
@@ -54,14 +55,15 @@ func (a *app) openQuery(c config.Query) (*queryPart, error) {
 		return nil, exit.UsageError(fmt.Errorf("query %s: cache: redis requires redis: in the configuration, or --redis", c.Path))
 	}
 	settings := a.queryConfig(&c)
-	settings.Gate = st.gate.Entrance()
+	settings.Gate, settings.Logins = st.gate.Entrance(), a.logins(st)
 	if settings.Prefix = a.cfg.RedisPrefix; settings.Prefix != "" {
 		settings.Database = func() string { return "redis_prefix" } // which replaces all that is known of it
 	} else {
 		settings.Prefix, settings.Database = "spillway", st.shared
 		st.identity.wanted.CompareAndSwap(false, c.Cache == "redis")
 	}
-	p := &queryPart{cfg: c, prefix: settings.Prefix}
+	settings.Plans = &feed.PlanLog{}
+	p := &queryPart{cfg: c, prefix: settings.Prefix, def: settings.Definition}
 	if c.Cache == "redis" {
 		p.shared = a.redis
 	}
@@ -72,6 +74,14 @@ func (a *app) openQuery(c config.Query) (*queryPart, error) {
 	}
 	p.query = query.Open(settings, p.source)
 	return p, nil
+}
+
+// logins counts the changes of the users of a store and of the replica, which may be read in its place.
+func (a *app) logins(st *store) func() uint64 {
+	if a.replica == nil {
+		return st.Logins
+	}
+	return func() uint64 { return st.Logins() + a.replica.store.Logins() }
 }
 
 // close stops the part.

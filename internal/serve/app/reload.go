@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"spillway/internal/exit"
+	"spillway/internal/serve/admin"
 	"spillway/internal/serve/config"
 	"spillway/internal/yaml"
 )
@@ -169,12 +170,45 @@ func fixedChanges(now, next config.Config) []string {
 		c.HTTP.UnknownParams = ""
 		c.Log.Access, c.Log.Level = false, ""
 	}
-	return differences("", reflect.ValueOf(now), reflect.ValueOf(next))
+	var names []string
+	for _, d := range differences("", reflect.ValueOf(now), reflect.ValueOf(next)) {
+		names = append(names, d.path)
+	}
+	return names
 }
 
-// differences returns the paths of the values in which two configurations differ.
-func differences(path string, a, b reflect.Value) []string {
-	var found []string
+// configuration returns what is in force, and what the file would change.
+func (a *app) configuration() admin.Configuration {
+	now := a.current().cfg
+	var text strings.Builder
+	_ = now.Print(&text) // a builder takes all
+	c := admin.Configuration{File: a.options.File, Effective: text.String(), Changes: []admin.SettingChange{}}
+	if c.File == "" {
+		return c
+	}
+	next, _, err := a.options.load()
+	if err != nil {
+		c.Problem = err.Error()
+		return c
+	}
+	fixed := fixedChanges(now, next)
+	for _, d := range differences("", reflect.ValueOf(now), reflect.ValueOf(next)) {
+		c.Changes = append(c.Changes, admin.SettingChange{
+			Setting: d.path, Fixed: slices.Contains(fixed, d.path), Now: config.Text(d.now), Next: config.Text(d.next),
+		})
+	}
+	return c
+}
+
+// difference is a value in which two configurations differ, and its path.
+type difference struct {
+	path      string
+	now, next reflect.Value
+}
+
+// differences returns the values in which two configurations differ.
+func differences(path string, a, b reflect.Value) []difference {
+	var found []difference
 	switch {
 	case config.IsBlock(a.Type()):
 		for i := range a.NumField() {
@@ -186,7 +220,7 @@ func differences(path string, a, b reflect.Value) []string {
 			found = append(found, differences(yaml.Index(path, i), a.Index(i), b.Index(i))...)
 		}
 	case !reflect.DeepEqual(a.Interface(), b.Interface()):
-		found = append(found, path)
+		found = append(found, difference{path, a, b})
 	}
 	return found
 }

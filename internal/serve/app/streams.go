@@ -284,6 +284,7 @@ func (a *app) streamStats() []stream.Stats {
 		if running := p.running.Load(); running != nil {
 			of := (*running).Stats()
 			of.Unreadable = p.unread.Load()
+			of.Derive((*running).Ack())
 			stats = append(stats, of)
 		}
 	}

@@ -50,8 +50,8 @@ type Admin struct {
 
 // AdminLink is a page that the console links to.
 type AdminLink struct {
-	Name string `yaml:"name" required:"true" doc:"of the link; 1 to 64 printable characters"`
-	URL  string `yaml:"url" required:"true" doc:"http or https"`
+	Name string  `yaml:"name" required:"true" doc:"of the link; 1 to 64 printable characters"`
+	URL  Address `yaml:"url" required:"true" doc:"http or https"`
 }
 
 // AdminToken is a token of the admin listener.
@@ -131,8 +131,8 @@ type Feed struct {
 	OffsetMax  int           `yaml:"offset_max" default:"100000000" range:"0..1000000000000" doc:"largest offset" over:"400"`
 	WaitersMax int           `yaml:"waiters_max" default:"1000" range:"1..1000000" doc:"requests waiting for the database, per value of the parameters" over:"503; 'spillway_feed_refused_total'"`
 	WindowsMax int           `yaml:"windows_max" default:"100" range:"1..100000" doc:"windows kept, one per value of the parameters" over:"the values asked for most keep theirs; 'spillway_feed_evictions_total'"`
-	WindowsMem int           `yaml:"windows_bytes" range:"0..68719476736" doc:"memory of the windows, of which one is always kept; 0: 128 MiB, or an eighth of the memory limit of the control group if that is less" over:"as windows_max; 'spillway_feed_window_bytes'"`
-	LiveMax    int           `yaml:"live_max" range:"0..99999" doc:"of windows_max, values of the parameters that may have listeners at once; of one user ('claim.…'), a quarter" over:"503 'busy'; 'spillway_feed_refused_total'"`
+	WindowsMem int           `yaml:"windows_bytes" range:"0..68719476736" doc:"memory of the windows, of which one is always kept; 0: an equal share, with the other feeds that have parameters or filters, of 128 MiB, or of an eighth of the memory limit of the control group if that is less" over:"as windows_max; 'spillway_feed_window_bytes'"`
+	LiveMax    int           `yaml:"live_max" range:"0..99999" doc:"of windows_max, values of the parameters that may have listeners at once; of one user ('claim.…') or address, a quarter" over:"503 'busy'; 'spillway_feed_refused_total'"`
 	SweepShare float64       `yaml:"sweep_share" default:"0.02" range:"0.001..1" doc:"share of one connection spent counting rows for deep offsets" over:"counting pauses; 'spillway_feed_segment_age_seconds'"`
 	SweepBytes int           `yaml:"sweep_bytes" default:"67108864" range:"65536..68719476736" doc:"memory of these counts" over:"503 'counting' for larger offsets; 'spillway_feed_segment_bytes'"`
 }

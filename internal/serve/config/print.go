@@ -26,6 +26,13 @@ func (c Config) Print(w io.Writer) error {
 	return nil
 }
 
+// Text returns a value of a configuration as Print writes it.
+func Text(v reflect.Value) string {
+	p := &printer{}
+	p.value(v, "")
+	return strings.TrimSpace(p.out.String())
+}
+
 type printer struct {
 	out bytes.Buffer
 }

@@ -84,6 +84,7 @@ func (q *request) apiRequest(method, path string, body io.Reader, header ...stri
 	if err != nil {
 		return nil, fmt.Errorf("ask the API: %w", err)
 	}
+	r.RemoteAddr = q.r.RemoteAddr // for the record of changes
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}

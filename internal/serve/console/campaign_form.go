@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -35,6 +36,7 @@ type campaignForm struct {
 	Done     string
 	Options  options
 	Checked  *checked
+	Asked    asked // for whom it is explained before it is active
 }
 
 type variantForm struct{ Name, Weight, Payload string }
@@ -238,6 +240,7 @@ func (q *request) showForm(status int, f campaignForm) (err error) {
 	if f.Options, err = q.options(); err != nil {
 		return err
 	}
+	f.Asked = askedOf(q.r.URL.Query(), f.Options)
 	if f.Values["placement"] == "" {
 		f.Values["placement"] = f.Options.Placements[0]
 	}
@@ -364,8 +367,9 @@ func variantsText(variants []variantForm) string {
 
 // checked is what the API says of a form that is not saved.
 type checked struct {
-	Errors []flaw `json:"errors"`
-	Target string
+	Errors      []flaw `json:"errors"`
+	Target      string
+	Explanation *popup.Explanation `json:"explanation"`
 }
 
 // Excerpt returns the line of the target with an error, and a second one that marks the place.
@@ -388,7 +392,12 @@ func (q *request) checked(f *campaignForm) (*checked, error) {
 	if f.Values["name"] == "" {
 		delete(body, "name") // nobody has typed it yet
 	}
-	if err := q.call(http.MethodPost, "/popups/campaigns/check", body, c); err != nil {
+	body["id"] = json.Number(cmp.Or(f.ID, "0"))
+	path := "/popups/campaigns/check"
+	if f.Asked.User != "" {
+		path += "?" + f.Asked.query(q.zone).Encode()
+	}
+	if err := q.call(http.MethodPost, path, body, c); err != nil {
 		return nil, err
 	}
 	c.Errors = append(c.Errors, f.payloadFlaws()...)
@@ -401,6 +410,10 @@ func (q *request) checkCampaign() error {
 	if err != nil {
 		return err
 	}
+	if f.Options, err = q.options(); err != nil {
+		return err
+	}
+	f.Asked = askedOf(q.r.PostForm, f.Options)
 	if f.Checked, err = q.checked(&f); err != nil {
 		return err
 	}

@@ -248,7 +248,9 @@ func savedText(query url.Values) string {
 	}
 	return map[string]string{
 		"created": "Created.", "saved": "Saved.", "restored": "Restored.", "active": "It runs now.", "paused": "It is paused.",
-		"archived": "It is archived.", "uploaded": "The list was replaced.", "deleted": "The list was deleted.",
+		"tested": "The user is a tester of the draft now, and gets it with the next request.", "untested": "The user is no tester any more.",
+		"forgotten": "All that was known about the user is deleted.",
+		"archived":  "It is archived.", "uploaded": "The list was replaced.", "deleted": "The list was deleted.",
 	}[query.Get("saved")]
 }
 

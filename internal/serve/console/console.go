@@ -82,6 +82,9 @@ func (c *Console) routes() *http.ServeMux {
 		"GET /console/live":                   (*request).follow,
 		"GET /console/traffic":                (*request).traffic,
 		"POST /console/logout":                (*request).logOut,
+		"GET /console/reads":                  (*request).reads,
+		"GET /console/reads/one":              (*request).read,
+		"POST /console/reads/{work}":          (*request).changeRead,
 		"GET /console/streams":                (*request).streams,
 		"GET /console/spools/{spool}/dead":    (*request).letters,
 		"GET /console/spools/{spool}/export":  (*request).export,
@@ -89,6 +92,7 @@ func (c *Console) routes() *http.ServeMux {
 	} {
 		mux.HandleFunc(path, c.closed(handle))
 	}
+	c.addRecords(mux)
 	if c.cfg.Popups {
 		c.addCampaigns(mux)
 	}

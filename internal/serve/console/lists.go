@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"spillway/internal/serve/popup"
 )
 
 // lists shows the lists of users that targets name.
@@ -15,6 +17,7 @@ func (q *request) lists() error {
 			Name    string
 			Version int64
 			Users   int64
+			At      popup.Moment `json:"replaced_at"`
 		}
 		Done string
 	}{Done: savedText(q.r.URL.Query())}

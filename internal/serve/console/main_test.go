@@ -28,11 +28,15 @@ import (
 	"spillway/internal/apptest"
 	"spillway/internal/database"
 	"spillway/internal/serve/admin"
+	"spillway/internal/serve/audit"
+	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/popup"
+	"spillway/internal/serve/query"
 	"spillway/internal/serve/queue"
 	"spillway/internal/serve/spool"
 	"spillway/internal/serve/sqlite"
+	"spillway/internal/serve/stream"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -46,6 +50,9 @@ type site struct {
 	parts   atomic.Pointer[[]admin.Part]
 	spool   *spool.Spool
 	popups  *admin.Popups
+	changes *audit.File
+	pending atomic.Pointer[admin.Configuration]
+	rows    rows
 }
 
 // start starts a listener with campaigns and a spool.
@@ -54,6 +61,8 @@ func start(t *testing.T, tokens ...admin.Token) *site {
 	s := &site{t: t}
 	s.parts.Store(&[]admin.Part{})
 	s.popups = openPopups(t)
+	s.changes = audit.NewFile(filepath.Join(t.TempDir(), "changes"))
+	s.pending.Store(&admin.Configuration{File: "/etc/<b>spillway.yaml", Effective: "listen: <b>"})
 	s.spool = openSpool(t)
 	log := slog.New(slog.DiscardHandler)
 	traffic := admin.NewTraffic([]time.Duration{time.Millisecond}, func() []admin.RouteCounts {
@@ -62,14 +71,21 @@ func start(t *testing.T, tokens ...admin.Token) *site {
 	cfg := admin.Config{
 		Listen: "127.0.0.1:0", Tokens: tokens, Log: log, Registry: prometheus.NewRegistry(), Ready: func() []admin.Part { return *s.parts.Load() },
 		Acks: func() []admin.StreamAck { return nil }, Reload: func(context.Context) error { return nil }, Traffic: traffic, Popups: s.popups,
+		Changes: audit.Log{s.popups.Reports.(audit.Store), s.changes}, Configuration: func() admin.Configuration { return *s.pending.Load() },
 		About: admin.About{Process: admin.Process{Host: "host-<7>", ID: 7}, Links: []admin.Link{{Name: "Grafana", URL: "https://grafana.example/d"}}},
 		Figures: func() admin.Figures {
 			return admin.Figures{
-				Feeds:   []admin.FeedFigures{{Feed: "/goodslist", AgeSeconds: 0.5}},
-				Streams: []admin.StreamFigures{{Stream: "/positions", Ack: "spool", Refused: map[string]uint64{"schema": 3}}},
-				Popups:  &admin.PopupState{Store: "memory", Serves: true}, Disk: &admin.Disk{FreeBytes: 1 << 30, TotalBytes: 1 << 31},
+				Feeds:   []feed.Stats{{Name: "/goodslist", AgeSeconds: 0.5, WindowPages: 3, DatabasePages: 1, Refreshes: 2, RefreshSeconds: 0.5}},
+				Queries: []query.Stats{{Name: "/order", Hits: 1, Misses: 2}},
+				Popups:  &admin.PopupFigures{Store: "memory"}, Disk: &admin.Disk{FreeBytes: 1 << 30, TotalBytes: 1 << 31},
 			}
 		},
+		Streams: func() []stream.Stats {
+			one := stream.Stats{Name: "/positions", RefusedSchema: 3}
+			one.Derive("spool")
+			return []stream.Stats{one}
+		},
+		Read: s.read,
 		Spools: map[string]*admin.Spool{"streams": {
 			Open:   func() *spool.Spool { return s.spool },
 			Do:     func(ctx context.Context, on *spool.Spool, o spool.Order) (spool.Done, error) { return on.Do(ctx, o) },
@@ -88,7 +104,7 @@ func start(t *testing.T, tokens ...admin.Token) *site {
 	s.base = "http://" + ln.Addr().String()
 	ctx, stop := context.WithCancel(context.Background())
 	var serving sync.WaitGroup
-	serving.Go(func() { traffic.Run(ctx) })
+	serving.Go(func() { traffic.Run(ctx, cfg.Streams) })
 	serving.Go(func() {
 		if err := server.Serve(ctx, ln); err != nil {
 			t.Error(err)
@@ -148,6 +164,7 @@ func openPopups(t *testing.T) *admin.Popups {
 	return &admin.Popups{
 		Popup: p, Campaigns: popup.NewCampaigns(tables, tables, p, popup.Defaults{}, log), Counts: tables.Counts, Reports: tables,
 		Placements: []string{"home", "checkout"}, User: param.Integer, Attributes: attributes,
+		Forget: func(_ context.Context, user string) (admin.Forgotten, error) { return admin.Forgotten{User: user}, nil },
 	}
 }
 

@@ -3,6 +3,7 @@ package console
 import (
 	"crypto/rand"
 	"crypto/sha256"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -18,9 +19,9 @@ import (
 // Bounds of sessions and log-ins.
 const (
 	SessionTime = 12 * time.Hour
-	sessionsMax = 1000 // beyond, the one that ends first is ended
+	sessionsMax = 20 // of one token; beyond, its oldest is ended
 
-	failuresMax   = 5 // of one address until it must wait
+	failuresMax   = 5 // of one address until it must wait; a token that is right need not
 	failureWait   = time.Minute
 	addressesMax  = 10_000
 	tokenBytesMax = 4096
@@ -76,15 +77,18 @@ func (s *sessions) begin(c admin.Caller) string {
 	id := rand.Text()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.open) >= sessionsMax {
-		var first [sha256.Size]byte
-		until := time.Time{}
-		for key, one := range s.open {
-			if until.IsZero() || one.until.Before(until) {
-				first, until = key, one.until
-			}
+	var oldest [sha256.Size]byte
+	own := 0
+	for key, one := range s.open {
+		if one.caller != c {
+			continue
 		}
-		delete(s.open, first)
+		if own++; own == 1 || one.until.Before(s.open[oldest].until) {
+			oldest = key
+		}
+	}
+	if own >= sessionsMax {
+		delete(s.open, oldest)
 	}
 	s.open[sha256.Sum256([]byte(id))] = session{c, s.now().Add(SessionTime)}
 	return id
@@ -99,26 +103,11 @@ func (s *sessions) end(r *http.Request) {
 	}
 }
 
-// wait returns how long an address must wait before its next log-in.
-func (s *sessions) wait(address netip.Prefix) time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f := s.failures[address]
-	if f.count < failuresMax {
-		return 0
-	}
-	return max(0, f.last.Add(failureWait).Sub(s.now()))
-}
-
-// tried notes a log-in of an address.
-func (s *sessions) tried(address netip.Prefix, succeeded bool) {
+// failed notes a failed log-in of an address, and returns how long the address must wait after too many; 0: it need not.
+func (s *sessions) failed(address netip.Prefix) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
-	if succeeded {
-		delete(s.failures, address)
-		return
-	}
 	if len(s.failures) >= addressesMax {
 		for other, f := range s.failures {
 			if now.Sub(f.last) >= failureWait || len(s.failures) >= addressesMax {
@@ -127,10 +116,14 @@ func (s *sessions) tried(address netip.Prefix, succeeded bool) {
 		}
 	}
 	f := s.failures[address]
-	if now.Sub(f.last) >= failureWait {
+	switch {
+	case now.Sub(f.last) >= failureWait:
 		f.count = 0
+	case f.count >= failuresMax:
+		return f.last.Add(failureWait).Sub(now)
 	}
 	s.failures[address] = failures{f.count + 1, now}
+	return 0
 }
 
 // addressOf returns the client's address, of IPv6 the network that one client has.
@@ -189,16 +182,15 @@ func (q *request) logIn() error {
 	if !q.cfg.Access.Tokens() {
 		return q.redirect("/")
 	}
-	address := addressOf(q.r)
 	q.r.Body = http.MaxBytesReader(q.w, q.r.Body, tokenBytesMax)
-	if wait := q.sessions.wait(address); wait > 0 {
-		seconds := int(wait/time.Second) + 1
-		q.w.Header().Set("Retry-After", strconv.Itoa(seconds))
-		return q.showLogin(http.StatusTooManyRequests, "Too many failed log-ins from your address. Wait "+strconv.Itoa(seconds)+" seconds.")
-	}
 	caller, known := q.cfg.Access.Identify(strings.TrimSpace(q.r.PostFormValue("token")))
-	q.sessions.tried(address, known)
 	if !known {
+		if wait := q.sessions.failed(addressOf(q.r)); wait > 0 {
+			seconds := int(wait/time.Second) + 1
+			q.w.Header().Set("Retry-After", strconv.Itoa(seconds))
+			const tooMany = "No such token, and too many failed log-ins from your address. Wait %d seconds."
+			return q.showLogin(http.StatusTooManyRequests, fmt.Sprintf(tooMany, seconds))
+		}
 		q.cfg.Log.Warn("log-in to the console failed", "address", q.r.RemoteAddr)
 		return q.showLogin(http.StatusUnauthorized, "No such token. It is admin.token or one of admin.tokens in the configuration.")
 	}

@@ -66,27 +66,51 @@ func TestFailedLogIns(t *testing.T) {
 	for range failuresMax {
 		s.want(s.post("/console/login", url.Values{"token": {"wrong"}}), http.StatusUnauthorized, "No such token.")
 	}
-	a := s.post("/console/login", url.Values{"token": {tokenOfAdmin}})
-	if s.want(a, http.StatusTooManyRequests, "Too many failed log-ins"); a.header.Get("Retry-After") == "" {
-		t.Errorf("%v", a.header)
+	for range 3 {
+		a := s.post("/console/login", url.Values{"token": {"wrong"}})
+		if s.want(a, http.StatusTooManyRequests, "too many failed log-ins"); a.header.Get("Retry-After") == "" {
+			t.Errorf("%v", a.header)
+		}
+		s.logIn(tokenOfAdmin) // which others do not keep out
+		s.client = newClient(t)
 	}
 	s.console.sessions.mu.Lock()
 	s.console.sessions.now = func() time.Time { return time.Now().Add(failureWait) }
 	s.console.sessions.mu.Unlock()
-	s.logIn(tokenOfAdmin)
+	s.want(s.post("/console/login", url.Values{"token": {"wrong"}}), http.StatusUnauthorized, "No such token.")
 
 	all := newSessions(time.Now)
 	for i := range addressesMax + 10 {
 		r := httptest.NewRequest("GET", "/", http.NoBody)
 		r.RemoteAddr = fmt.Sprintf("[2001:db8:%x::1]:1", i)
-		all.tried(addressOf(r), false)
+		all.failed(addressOf(r))
 	}
-	for range sessionsMax + 1 {
-		all.begin(admin.Caller{})
+	if len(all.failures) > addressesMax {
+		t.Errorf("%d addresses", len(all.failures))
 	}
-	if len(all.failures) > addressesMax || len(all.open) != sessionsMax {
-		t.Errorf("%d addresses, %d sessions", len(all.failures), len(all.open))
+}
+
+// Whoever begins many sessions with a token ends no others.
+func TestSessionsOfOneToken(t *testing.T) {
+	t.Parallel()
+	s := start(t, threeTokens()...)
+	s.logIn(tokenOfRead)
+	reader := s.client
+	for i := range 2 * sessionsMax {
+		s.logIn(tokenOfEdit)
+		if i == 0 {
+			defer func(first *http.Client) {
+				if s.client = first; s.get("/").status != http.StatusSeeOther {
+					t.Error("the oldest session of the token has not ended")
+				}
+			}(s.client)
+		}
 	}
+	s.want(s.get("/"), http.StatusOK, "ed (edit)")
+	if s.client = reader; len(s.console.sessions.open) != sessionsMax+1 {
+		t.Errorf("%d sessions", len(s.console.sessions.open))
+	}
+	s.want(s.get("/"), http.StatusOK, "rea (read)")
 }
 
 func TestNextPage(t *testing.T) {
@@ -143,24 +167,34 @@ func TestRoles(t *testing.T) {
 	s.follow(s.post("/console/campaigns/new", campaignValues("Spring")))
 	all := url.Values{"which": {"all"}}
 	s.want(s.post("/console/spools/streams/discard", all), http.StatusForbidden, "requires a token with the role admin", "<!DOCTYPE html>")
+	for _, path := range []string{"/console/reload", "/console/users/forget"} {
+		s.want(s.post(path, url.Values{"user": {"7"}, "confirm": {"7"}}), http.StatusForbidden, "requires a token with the role admin", "<!DOCTYPE html>")
+	}
 	s.logIn(tokenOfRead)
 	version := url.Values{"version": {"1"}, "confirm": {"archive"}, "list": {"archive"}, "restore": {"1"}, "placement": {"home"}, "direction": {"down"}}
 	for _, path := range []string{
 		"/console/campaigns/new", "/console/campaigns/1", "/console/campaigns/1/pause", "/console/campaigns/1/resume", "/console/campaigns/1/archive",
 		"/console/campaigns/1/restore", "/console/lists/delete", "/console/spools/streams/retry", "/console/spools/streams/discard",
+		"/console/users/test", "/console/users/forget", "/console/reload", "/console/reads/pause", "/console/reads/resume", "/console/reads/drop",
 	} {
 		form := campaignValues("Other")
 		for name, value := range version {
 			form[name] = value
 		}
 		form.Set("which", "all")
+		form.Set("path", "/goodslist")
+		form.Set("arguments", "{}")
+		form.Set("campaign", "1")
 		s.want(s.post(path, form), http.StatusForbidden, "role", "<!DOCTYPE html>")
 	}
 	s.want(s.upload("vip", "1\n"), http.StatusForbidden, "role")
 	s.want(s.get("/console/campaigns/new"), http.StatusForbidden, "role")
-	for _, path := range []string{"/", "/console/streams", "/console/spools/streams/dead", "/console/campaigns", "/console/campaigns/1", "/console/lists"} {
+	for _, path := range []string{
+		"/", "/console/streams", "/console/spools/streams/dead", "/console/campaigns",
+		"/console/campaigns/1", "/console/lists", "/console/reads/one?path=/goodslist", "/console/users?user=7", "/console/configuration", "/console/changes",
+	} {
 		a := s.get(path)
-		if s.want(a, http.StatusOK); regexp.MustCompile(`formaction|/move"|New campaign|>Save<|>Upload<`).MatchString(a.body) {
+		if s.want(a, http.StatusOK); regexp.MustCompile(`formaction|/move"|New campaign|>Save<|>Upload<|Test on this user|>Reload<|>Forget<`).MatchString(a.body) {
 			t.Errorf("%s offers what the role does not permit", path)
 		}
 	}

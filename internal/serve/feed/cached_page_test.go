@@ -225,7 +225,7 @@ func (h *holding) step() {
 // listen has a listener while time passes without requests.
 func (h *holding) listen() {
 	args := []string{heldValues[h.rng.IntN(4)]}
-	l, err := h.feed.Listen(context.Background(), time.Now(), args)
+	l, err := h.feed.Listen(context.Background(), time.Now(), args, "")
 	if err != nil {
 		return // the first page is larger than the window, or the database is down
 	}

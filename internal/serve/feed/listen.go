@@ -2,6 +2,7 @@ package feed
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -72,12 +73,13 @@ func appendEvent(dst []byte, id string, data []byte) []byte {
 type Listener struct{ window *window }
 
 // Listen returns a listener of the window for args. It waits for the window's rows like
-// Page, and returns the same errors, or ErrLive. The owner must call Close.
-func (f *Feed) Listen(ctx context.Context, now time.Time, args []string) (*Listener, error) {
+// Page, and returns the same errors, or ErrLive. address identifies a client whose args have no
+// claim; "" is a client without a limit of its own. The owner must call Close.
+func (f *Feed) Listen(ctx context.Context, now time.Time, args []string, address string) (*Listener, error) {
 	var err error
 	for range attemptsMax {
 		var l *Listener
-		if l, err = f.listen(ctx, now, args); err == nil {
+		if l, err = f.listen(ctx, now, args, address); err == nil {
 			return l, nil
 		}
 		if !errors.Is(err, errDropped) {
@@ -94,8 +96,8 @@ func (f *Feed) Listen(ctx context.Context, now time.Time, args []string) (*Liste
 	return nil, err
 }
 
-func (f *Feed) listen(ctx context.Context, now time.Time, args []string) (*Listener, error) {
-	w, err := f.join(args, now)
+func (f *Feed) listen(ctx context.Context, now time.Time, args []string, address string) (*Listener, error) {
+	w, err := f.join(args, now, address)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +113,7 @@ func (f *Feed) listen(ctx context.Context, now time.Time, args []string) (*Liste
 }
 
 // join returns the window for args with one more listener.
-func (f *Feed) join(args []string, now time.Time) (*window, error) {
+func (f *Feed) join(args []string, now time.Time, address string) (*window, error) {
 	name := string(param.AppendArgs(nil, args))
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -120,7 +122,8 @@ func (f *Feed) join(args []string, now time.Time) (*window, error) {
 	}
 	w, ok := (*f.windows.Load())[name]
 	first := !ok || !w.live()
-	if first && len(args) > 0 && !f.mayLiveLocked(args) {
+	user := cmp.Or(f.user(args), address)
+	if first && len(args) > 0 && !f.mayLiveLocked(user) {
 		return nil, ErrLive
 	}
 	if !ok {
@@ -138,16 +141,16 @@ func (f *Feed) join(args []string, now time.Time) (*window, error) {
 		return nil, errDropped
 	}
 	if w.listeners++; w.listeners == 1 {
+		w.opener = user
 		f.lives++
-		f.livesOf[f.user(args)]++
+		f.livesOf[user]++
 	}
 	return w, nil
 }
 
 // mayLiveLocked reports whether one more value may have listeners: LiveMax in all, and a quarter
 // of them for one user, so that none takes all.
-func (f *Feed) mayLiveLocked(args []string) bool {
-	user := f.user(args)
+func (f *Feed) mayLiveLocked(user string) bool {
 	return f.lives < f.cfg.LiveMax && (user == "" || f.livesOf[user] < max(1, f.cfg.LiveMax/4))
 }
 
@@ -173,9 +176,8 @@ func (l *Listener) Close() {
 		return
 	}
 	f.lives--
-	user := f.user(w.args)
-	if f.livesOf[user]--; f.livesOf[user] == 0 {
-		delete(f.livesOf, user)
+	if f.livesOf[w.opener]--; f.livesOf[w.opener] == 0 {
+		delete(f.livesOf, w.opener)
 	}
 	w.event.Store(nil)
 	w.asked.Store(time.Now().UnixNano())

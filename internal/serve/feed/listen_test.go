@@ -17,7 +17,7 @@ import (
 
 func listen(t *testing.T, f *Feed, args ...string) *Listener {
 	t.Helper()
-	l, err := f.Listen(t.Context(), time.Now(), args)
+	l, err := f.Listen(t.Context(), time.Now(), args, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestListen(t *testing.T) {
 			t.Errorf("after Close: %s", e.Text)
 		}
 		three.Close()
-		if _, err := f.Listen(t.Context(), time.Now(), nil); !errors.Is(err, ErrUnavailable) {
+		if _, err := f.Listen(t.Context(), time.Now(), nil, ""); !errors.Is(err, ErrUnavailable) {
 			t.Error(err)
 		}
 	})
@@ -88,7 +88,7 @@ func TestListenToValues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := byCity(3)
 		f := Open(cfg, newTable(500))
-		if _, err := f.Listen(t.Context(), time.Now(), []string{"a"}); !errors.Is(err, ErrRequest) {
+		if _, err := f.Listen(t.Context(), time.Now(), []string{"a"}, ""); !errors.Is(err, ErrRequest) {
 			t.Errorf("without live_max: %v", err)
 		}
 		f.Close()
@@ -104,7 +104,7 @@ func TestListenToValues(t *testing.T) {
 		}
 		ask()
 		a, b, again := listen(t, f, "a"), listen(t, f, "b"), listen(t, f, "a")
-		if _, err := f.Listen(t.Context(), time.Now(), []string{"c"}); !errors.Is(err, ErrLive) {
+		if _, err := f.Listen(t.Context(), time.Now(), []string{"c"}, ""); !errors.Is(err, ErrLive) {
 			t.Errorf("a third value: %v", err)
 		}
 		for range 10 {
@@ -115,7 +115,7 @@ func TestListenToValues(t *testing.T) {
 			t.Errorf("a value with listeners has lost its window: %+v", s)
 		}
 		a.Close()
-		if _, err := f.Listen(t.Context(), time.Now(), []string{"c"}); !errors.Is(err, ErrLive) {
+		if _, err := f.Listen(t.Context(), time.Now(), []string{"c"}, ""); !errors.Is(err, ErrLive) {
 			t.Errorf("while one listens to a: %v", err)
 		}
 		again.Close()
@@ -180,7 +180,7 @@ func TestListenersOfOneUser(t *testing.T) {
 		defer f.Close()
 		var held []*Listener
 		for i := range cfg.LiveMax {
-			l, err := f.Listen(t.Context(), time.Now(), []string{fmt.Sprint(i), "one"})
+			l, err := f.Listen(t.Context(), time.Now(), []string{fmt.Sprint(i), "one"}, "")
 			if (err == nil) != (i < 5) || err != nil && !errors.Is(err, ErrLive) {
 				t.Errorf("value %d of a user: %v", i, err)
 			}
@@ -191,8 +191,51 @@ func TestListenersOfOneUser(t *testing.T) {
 		for i := range 15 {
 			held = append(held, listen(t, f, "1", fmt.Sprint(i)))
 		}
-		if _, err := f.Listen(t.Context(), time.Now(), []string{"1", "last"}); !errors.Is(err, ErrLive) {
+		if _, err := f.Listen(t.Context(), time.Now(), []string{"1", "last"}, ""); !errors.Is(err, ErrLive) {
 			t.Errorf("value %d: %v", cfg.LiveMax+1, err)
+		}
+		for _, l := range held {
+			l.Close()
+		}
+		if f.lives != 0 || len(f.livesOf) != 0 {
+			t.Errorf("%d values with listeners, of %v", f.lives, f.livesOf)
+		}
+	})
+}
+
+// Without claims an address is a user. Whoever joins what another one has opened takes nothing, and it stays the other's.
+func TestListenersOfOneAddress(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := byCity(100)
+		cfg.LiveMax = 8
+		f := Open(cfg, newTable(500))
+		defer f.Close()
+		var held []*Listener
+		for _, c := range []struct {
+			city, address string
+			refused       bool
+		}{
+			{"a", "one", false},
+			{"b", "one", false},
+			{"c", "one", true},
+			{"c", "two", false},
+			{"c", "one", false},
+			{"d", "two", false},
+			{"e", "two", true},
+			{"e", "", false},
+			{"f", "", false},
+			{"g", "", false},
+			{"h", "", false},
+			{"i", "three", true},
+		} {
+			l, err := f.Listen(t.Context(), time.Now(), []string{c.city}, c.address)
+			if (err != nil) != c.refused || err != nil && !errors.Is(err, ErrLive) {
+				t.Errorf("%+v: %v", c, err)
+			}
+			if err == nil {
+				held = append(held, l)
+			}
 		}
 		for _, l := range held {
 			l.Close()

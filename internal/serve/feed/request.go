@@ -114,6 +114,9 @@ func (f *Feed) pageFromDatabase(ctx context.Context, w *window, s *snapshot, r R
 	} else {
 		name, args = string(param.AppendArgs(nil, r.Args)), param.CloneArgs(r.Args)
 	}
+	if f.pauses.Has(name) {
+		return Page{}, ErrPaused
+	}
 	var at location // the page follows this row and
 	var passed int  // as many rows of the result
 	var err error

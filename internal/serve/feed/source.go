@@ -23,6 +23,8 @@ type Definition struct {
 
 	RFC3339       bool // timestamps in UTC with Z and a fixed number of digits
 	NumbersAsText bool // decimals and integers of 64 bits as strings
+
+	Plans *PlanLog // gets the plans that Source.Check finds; nil: nobody wants them
 }
 
 // IsQuery reports whether d has no key.

@@ -7,27 +7,27 @@ import (
 
 // Stats is a snapshot of a feed's counters, for metrics.
 type Stats struct {
-	Name              string
-	Windows           int     `metric:"windows" help:"Windows kept, one per value of the parameters."`
-	Rows              int     `metric:"rows" help:"Rows in the windows."`
-	WindowBytes       int64   `metric:"window_bytes" help:"Memory of the windows."`
-	AgeSeconds        float64 `metric:"age_seconds" help:"Age of the oldest window in use."`
-	Refreshes         uint64  `metric:"refreshes_total" help:"Statements that read a window."`
-	RefreshErrors     uint64  `metric:"refresh_errors_total" help:"Refreshes that failed."`
-	RefreshSeconds    float64 `metric:"refresh_seconds_total" help:"Time spent in refreshes."`
-	WindowPages       uint64  `metric:"pages_total,source=window" help:"Pages answered."`
-	DatabasePages     uint64  `metric:"pages_total,source=database"`
-	NotModified       uint64  `metric:"not_modified_total" help:"Pages answered with 304."`
-	Refused           uint64  `metric:"refused_total" help:"Pages not answered: database unavailable or too many waiting."`
-	Coalesced         uint64  `metric:"coalesced_total" help:"Pages that shared another request's statement."`
-	Waiting           int     `metric:"waiting" help:"Requests waiting for the database."`
-	SegmentRows       int64   `metric:"segment_rows" help:"Rows counted for deep offsets."`
-	SegmentBytes      int64   `metric:"segment_bytes" help:"Memory of the counts for deep offsets."`
-	SegmentAgeSeconds float64 `metric:"segment_age_seconds" help:"Age of the oldest count for deep offsets."`
-	Evictions         uint64  `metric:"evictions_total" help:"Windows dropped for others."`
-	Listeners         int     `metric:"listeners" help:"Listeners of events now."`
-	Events            uint64  `metric:"events_total" help:"Events that listeners got."`
-	ListenersDropped  uint64  `metric:"listeners_dropped_total" help:"Listeners dropped because their clients did not read."`
+	Name              string  `json:"feed"`
+	Windows           int     `json:"windows" metric:"windows" help:"Windows kept, one per value of the parameters."`
+	Rows              int     `json:"rows" metric:"rows" help:"Rows in the windows."`
+	WindowBytes       int64   `json:"bytes" metric:"window_bytes" help:"Memory of the windows."`
+	AgeSeconds        float64 `json:"age_seconds" metric:"age_seconds" help:"Age of the oldest window in use."`
+	Refreshes         uint64  `json:"refreshes" metric:"refreshes_total" help:"Statements that read a window."`
+	RefreshErrors     uint64  `json:"refresh_errors" metric:"refresh_errors_total" help:"Refreshes that failed."`
+	RefreshSeconds    float64 `json:"refresh_seconds" metric:"refresh_seconds_total" help:"Time spent in refreshes."`
+	WindowPages       uint64  `json:"window_pages" metric:"pages_total,source=window" help:"Pages answered."`
+	DatabasePages     uint64  `json:"database_pages" metric:"pages_total,source=database"`
+	NotModified       uint64  `json:"-" metric:"not_modified_total" help:"Pages answered with 304."`
+	Refused           uint64  `json:"refused" metric:"refused_total" help:"Pages not answered: database unavailable or too many waiting."`
+	Coalesced         uint64  `json:"-" metric:"coalesced_total" help:"Pages that shared another request's statement."`
+	Waiting           int     `json:"waiting" metric:"waiting" help:"Requests waiting for the database."`
+	SegmentRows       int64   `json:"-" metric:"segment_rows" help:"Rows counted for deep offsets."`
+	SegmentBytes      int64   `json:"-" metric:"segment_bytes" help:"Memory of the counts for deep offsets."`
+	SegmentAgeSeconds float64 `json:"-" metric:"segment_age_seconds" help:"Age of the oldest count for deep offsets."`
+	Evictions         uint64  `json:"-" metric:"evictions_total" help:"Windows dropped for others."`
+	Listeners         int     `json:"listeners" metric:"listeners" help:"Listeners of events now."`
+	Events            uint64  `json:"-" metric:"events_total" help:"Events that listeners got."`
+	ListenersDropped  uint64  `json:"-" metric:"listeners_dropped_total" help:"Listeners dropped because their clients did not read."`
 }
 
 // counters are written by requests and refreshes.

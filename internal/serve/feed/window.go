@@ -45,6 +45,7 @@ type window struct {
 	asked   atomic.Int64             // Unix nanoseconds of about the last request
 	event   atomic.Pointer[Event]    // the last one; nil without listeners
 	charged atomic.Int64             // part of Feed.held
+	took    atomic.Int64             // nanoseconds of the last statement
 
 	_     [64]byte // hits changes with every request, what is above seldom
 	hits  atomic.Uint64
@@ -56,6 +57,7 @@ type window struct {
 	mu        sync.Mutex // guards what follows
 	waiting   int        // requests
 	listeners int
+	opener    string   // user of the first of the listeners
 	gone      bool     // no more requests may wait
 	outcome   *outcome // of the current or next refresh
 	failure   error    // of the last refresh; nil after a success
@@ -87,7 +89,7 @@ func (w *window) resident() resident {
 	w.mu.Lock()
 	busy := w.neededLocked()
 	w.mu.Unlock()
-	return resident{requests: w.requests + w.hits.Load() + w.older.Load() - w.seen, asked: w.asked.Load(), busy: busy}
+	return resident{requests: w.requests + w.hits.Load() + w.older.Load() - w.seen, asked: w.asked.Load(), busy: busy, bytes: w.charged.Load()}
 }
 
 // age halves the count of requests. The feed's lock is held.
@@ -109,9 +111,17 @@ func (w *window) get(ctx context.Context, now time.Time) (*snapshot, error) {
 		now = time.Now()
 	}
 	if w.tooOld(s, now) {
-		return nil, ErrUnavailable
+		return nil, w.unavailable()
 	}
 	return s, nil
+}
+
+// unavailable returns why there are no rows that may be served.
+func (w *window) unavailable() error {
+	if w.feed.pauses.Has(w.name) {
+		return ErrPaused
+	}
+	return ErrUnavailable
 }
 
 // ask notes a request. Not every request writes, because all cores share the cache line.
@@ -142,7 +152,11 @@ func (w *window) enter() error {
 func (w *window) leave() {
 	w.mu.Lock()
 	w.waiting--
+	last := w.waiting == 0
 	w.mu.Unlock()
+	if last {
+		w.feed.shrink()
+	}
 }
 
 // neededLocked reports whether requests wait for the window, or it has listeners.
@@ -203,7 +217,7 @@ func (w *window) served(out *outcome) (*snapshot, error) {
 	case errors.Is(out.err, param.ErrValue):
 		return nil, out.err
 	case s != nil:
-		return nil, ErrUnavailable
+		return nil, w.unavailable()
 	}
 	return nil, fmt.Errorf("%w: %w", ErrUnavailable, out.err)
 }
@@ -327,6 +341,10 @@ func (w *window) parkIfIdle(now time.Time) bool {
 // statement, without a wait for a connection.
 func (w *window) refresh(ctx context.Context) (took time.Duration, err error) {
 	f, start := w.feed, time.Now()
+	if f.pauses.Has(w.name) {
+		w.publish(nil, ErrPaused)
+		return 0, ErrPaused
+	}
 	ctx, cancel := context.WithTimeout(ctx, refreshMax)
 	defer cancel()
 	previous := w.current.Load()
@@ -349,6 +367,7 @@ func (w *window) refresh(ctx context.Context) (took time.Duration, err error) {
 		s, err = newSnapshot(rows, f.cfg.Window, f.cfg.Limit, f.fingerprint, f.cfg.CursorMax, f.cfg.Envelope, at, previous)
 	}
 	took = time.Since(start)
+	w.took.Store(int64(took))
 	f.counters.refreshed(took, err)
 	if s != nil {
 		w.charge(s.bytes)
@@ -389,7 +408,7 @@ func (w *window) publish(s *snapshot, err error) {
 func (w *window) logChange(err error) {
 	log := w.feed.cfg.Log.With("feed", w.feed.cfg.Name)
 	switch {
-	case w.current.Load() == nil && errors.Is(err, param.ErrValue):
+	case errors.Is(err, ErrPaused), w.current.Load() == nil && errors.Is(err, param.ErrValue):
 	case err != nil && w.failure == nil && w.ctx.Err() == nil:
 		log.Warn("window not refreshed; serving the last one", "error", err, "stale_max", w.feed.cfg.StaleMax)
 	case err == nil && w.failure != nil:

@@ -80,7 +80,7 @@ func decide(found component, want string, replace bool, elsewhere string) (creat
 	switch {
 	case found.version > schemaVersion:
 		return false, errNewer
-	case replace, missing == len(found.app.tables):
+	case replace, missing == len(found.app.tables), found.dataset == unfinishedDataset:
 		return true, nil
 	case missing > 0:
 		return false, fmt.Errorf("one of the tables %s is missing; --replace creates all of them again", strings.Join(found.app.tables, ", "))
@@ -91,12 +91,13 @@ func decide(found component, want string, replace bool, elsewhere string) (creat
 	return false, nil
 }
 
-// record returns the statements that write the component's row in spillway_schema.
-func (j job) record(registry string) []string {
-	return []string{
-		fmt.Sprintf("DELETE FROM %s WHERE name = '%s'", registry, j.app.name),
-		fmt.Sprintf("INSERT INTO %s (name, version, dataset) VALUES ('%s', %d, '%s')", registry, j.app.name, schemaVersion, j.dataset),
+// register returns the statement that writes the row of an app in spillway_schema, which may be there.
+func register(a app, dataset string, there bool) string {
+	if there {
+		return fmt.Sprintf("UPDATE %s SET version = %d, applied_at = CURRENT_TIMESTAMP, dataset = '%s' WHERE name = '%s'",
+			registryTable, schemaVersion, dataset, a.name)
 	}
+	return fmt.Sprintf("INSERT INTO %s (name, version, dataset) VALUES ('%s', %d, '%s')", registryTable, a.name, schemaVersion, dataset)
 }
 
 // app is one set of tables, a row in spillway_schema.
@@ -107,6 +108,9 @@ type app struct {
 }
 
 const registryTable = "spillway_schema"
+
+// unfinishedDataset is in place of a data set that is not complete.
+const unfinishedDataset = "unfinished"
 
 // registryColumns returns the columns by which spillway_schema is recognized.
 func registryColumns() []string {

@@ -99,7 +99,7 @@ func testGrants(t *testing.T, server *apptest.PostgresServer) {
 	p.exec(t, as(writer), "INSERT INTO orders (users_id, goods_name) VALUES (1, 'new')")
 	refused(t, as(reader), true, "permission denied for table spillway_schema")
 	p.exec(t, owner, "GRANT ALL ON ALL TABLES IN SCHEMA public TO "+reader, "GRANT ALL ON SCHEMA public TO "+reader)
-	refused(t, as(reader), true, "must be owner of table positions", "make it the owner of the tables")
+	refused(t, as(reader), true, "must be owner of table spillway_schema", "make it the owner of the tables")
 }
 
 func testPooler(t *testing.T, server *apptest.PostgresServer) {

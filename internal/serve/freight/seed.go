@@ -23,10 +23,9 @@ type Outcome struct {
 // statistics. If the same data set exists, it does nothing. It replaces another data set only
 // if replace is set, and never changes tables that Spillway did not create.
 //
-// After an interruption, even a crash, the database contains what it contained before: the
-// work is one transaction or, on MySQL, happens under names that start with spillway_new_.
-// The next Seed drops what a crash leaves under such names. When ctx ends, Seed returns
-// within a second with an error that wraps ctx's.
+// After an interruption, even a crash, the database contains what it contained before, because
+// the work is one transaction. On MySQL it may contain unfinished tables, which the next Seed
+// replaces. When ctx ends, Seed returns within a second with an error that wraps ctx's.
 func Seed(ctx context.Context, url database.URL, dataset Dataset, replace bool, meter *progress.Meter) (Outcome, error) {
 	return dialectOf(url.Driver).seedFreight(ctx, url, dataset, job{replace: replace}, meter)
 }
@@ -78,9 +77,6 @@ func (d dialect) seed(ctx context.Context, url database.URL, j job, meter *progr
 		if made, err = decide(found, want, j.replace, d.elsewhere); err != nil || !made {
 			return err
 		}
-		if d.replace != nil {
-			return d.replace(ctx, d, tx, found, j, meter)
-		}
 		return d.build(ctx, tx, found, j, meter)
 	})
 	if err == nil && made {
@@ -92,8 +88,11 @@ func (d dialect) seed(ctx context.Context, url database.URL, j job, meter *progr
 	return made, nil
 }
 
-// build drops an earlier data set, creates the tables and fills them, in the transaction.
+// build drops an earlier data set, creates the tables and fills them.
 func (d dialect) build(ctx context.Context, tx transaction, found component, j job, meter *progress.Meter) error {
+	if err := execAll(ctx, tx, append(d.schema.registry, register(j.app, unfinishedDataset, found.version > 0))); err != nil {
+		return err
+	}
 	for i := len(j.app.tables) - 1; i >= 0; i-- {
 		if !found.has(j.app.tables[i]) {
 			continue
@@ -102,37 +101,28 @@ func (d dialect) build(ctx context.Context, tx transaction, found component, j j
 			return err
 		}
 	}
-	if err := execAll(ctx, tx, d.schema.registry); err != nil {
+	if err := d.fill(ctx, tx, j, meter); err != nil {
 		return err
 	}
-	if err := execAll(ctx, tx, j.record(registryTable)); err != nil {
-		return err
-	}
-	return d.fill(ctx, tx, j, func(sql string) string { return sql }, meter)
+	return execOne(ctx, tx, register(j.app, j.dataset, true))
 }
 
-// fill creates the tables, loads them, and builds indexes and statistics. named gives a
-// statement or a table its temporary name.
-func (d dialect) fill(ctx context.Context, tx transaction, j job, named func(string) string, meter *progress.Meter) error {
+// fill creates the tables, loads them, and builds indexes and statistics.
+func (d dialect) fill(ctx context.Context, tx transaction, j job, meter *progress.Meter) error {
 	s := d.schemaOf(j.app)
-	for _, sql := range s.tables {
-		if err := execOne(ctx, tx, named(sql)); err != nil {
-			return err
-		}
+	if err := execAll(ctx, tx, s.tables); err != nil {
+		return err
 	}
 	for _, t := range j.tables() {
 		if err := tx.load(ctx, t, meter); err != nil {
 			return fmt.Errorf("load %s: %w", t.name, err)
 		}
 	}
-	var indexes, finish []string
-	for _, sql := range slices.Concat(s.indexes, j.indexes) {
-		indexes = append(indexes, named(sql))
-	}
+	var finish []string
 	for _, name := range j.app.tables {
-		finish = append(finish, d.finish(named(name), slices.Contains(j.app.columns[name], "id"))...)
+		finish = append(finish, d.finish(name, slices.Contains(j.app.columns[name], "id"))...)
 	}
-	if err := execMetered(ctx, tx, "indexes", indexes, meter); err != nil {
+	if err := execMetered(ctx, tx, "indexes", slices.Concat(s.indexes, j.indexes), meter); err != nil {
 		return err
 	}
 	return execMetered(ctx, tx, "statistics", finish, meter)
@@ -153,7 +143,7 @@ type interruption struct {
 }
 
 func (e *interruption) Error() string {
-	return fmt.Sprintf("interrupted: nothing unfinished is left in %s; the same command starts again", e.url)
+	return fmt.Sprintf("interrupted: nothing finished has been added to %s; the same command starts again", e.url)
 }
 
 func (e *interruption) Unwrap() error { return e.cause }

@@ -50,6 +50,7 @@ type place struct {
 	dialect  dialect
 	fresh    func(t *testing.T) database.URL // an empty database
 	midnight string                          // SQL: the midnight before the time %s
+	stepwise bool                            // each statement is committed
 	indexes  string                          // SQL: the names of the indexes
 }
 
@@ -61,6 +62,7 @@ func TestPlaces(t *testing.T) {
 		database.MySQL: {
 			fresh:    freshMySQL(maria),
 			midnight: "DATE(%s)",
+			stepwise: true,
 			indexes:  "SELECT DISTINCT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = DATABASE() AND INDEX_NAME <> 'PRIMARY' ORDER BY 1",
 		},
 		database.Postgres: {

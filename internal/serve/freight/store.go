@@ -80,9 +80,6 @@ type dialect struct {
 	// within runs work in a transaction that excludes other loads. It commits if work
 	// returns nil and ctx has not ended, and rolls back otherwise.
 	within func(ctx context.Context, url database.URL, work func(transaction) error) error
-	// replace creates the tables of a job in place of existing ones; nil if a transaction
-	// can do that.
-	replace func(ctx context.Context, d dialect, tx transaction, found component, j job, meter *progress.Meter) error
 	// vacuum runs after the commit.
 	vacuum func(ctx context.Context, url database.URL, tables []string, meter *progress.Meter) error
 }

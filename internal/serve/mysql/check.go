@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 
 	"github.com/go-sql-driver/mysql"
@@ -29,7 +30,9 @@ import (
 func (s *source) Check(ctx context.Context, window int) error {
 	var err error
 	if s.def.IsQuery() {
-		_, err = s.describe(ctx)
+		if _, err = s.describe(ctx); err == nil {
+			_ = s.db.withSession(ctx, s.planQuery) // the server need not explain it
+		}
 		err = s.explainError(feed.Range{}, err)
 	} else if err = s.checkFeed(ctx, window); err == nil && len(s.uses) == 0 {
 		err = s.lookForNull(ctx, nil)
@@ -38,6 +41,19 @@ func (s *source) Check(ctx context.Context, window int) error {
 		return fmt.Errorf("check %s: %w", &s.def, err)
 	}
 	return nil
+}
+
+// planQuery keeps the plan of a query with made-up values.
+func (s *source) planQuery(ctx context.Context, se *session) error {
+	values, err := s.bindParams(s.samples(-1, nil), nil, nil)
+	if err != nil {
+		return err
+	}
+	plan, err := se.explain(ctx, s.body, values)
+	if err == nil {
+		s.def.Plans.Add(plan, nil)
+	}
+	return err
 }
 
 func (s *source) checkFeed(ctx context.Context, window int) error {
@@ -64,7 +80,7 @@ func (s *source) checkFeed(ctx context.Context, window int) error {
 		}
 		s.nulls.Expect(nullable)
 		ck.check = plans.Check{
-			Key: o.key(s.def), Window: window, Tables: o.tables, Descending: se.Server.DescendingIndexes(), Judged: s.def.LogJudged(s.db.log),
+			Key: o.key(s.def), Window: window, Tables: o.tables, Descending: se.Server.DescendingIndexes(), Judged: s.def.Judged(s.db.log),
 		}
 		return ck.checkTables(ctx, se, o)
 	})
@@ -183,11 +199,7 @@ func (ck *checker) judgeRange(ctx context.Context, r feed.Range, straight bool) 
 		}
 		of := shape{after: r.After != "", straight: straight, filters: param.Given(ck.feed.def.Params, r.Args)}
 		text := ck.feed.writer(ck.columns).write(of)
-		rows, rewritten, err := se.explain(ctx, text, values)
-		if err != nil {
-			return err
-		}
-		plan, err := plans.ReadMySQL(rows, rewritten)
+		plan, err := se.explain(ctx, text, values)
 		if err != nil {
 			return err
 		}
@@ -199,8 +211,10 @@ func (ck *checker) judgeRange(ctx context.Context, r feed.Range, straight bool) 
 				return ck.feed.explainError(r, err)
 			}
 		}
-		if err = check.Judge(plan); known {
+		if known {
 			err = check.JudgeMeasured(plan, reads, ck.compared)
+		} else {
+			err = check.Judge(plan)
 		}
 		if errors.Is(err, plans.ErrCheapSort) {
 			ck.feed.db.log.Info("the plan sorts a table", "feed", ck.feed.def.Name, "reason", err)
@@ -258,21 +272,25 @@ func (se *session) measure(ctx context.Context, sql string, args []any) (reads f
 	return reads, known, err
 }
 
-// explain returns the rows of EXPLAIN and the statement as the server rewrote it.
-func (se *session) explain(ctx context.Context, sql string, args []any) (rows [][]string, rewritten string, err error) {
-	if rows, err = se.texts(ctx, se.Server.Explain()+sql, args...); err != nil {
-		return nil, "", fmt.Errorf("explain: %w", err)
+// explain returns the plan of a statement, with the statement as the server rewrote it.
+func (se *session) explain(ctx context.Context, sql string, args []any) (*plans.Plan, error) {
+	rows, err := se.texts(ctx, se.Server.Explain()+sql, args...)
+	if err != nil {
+		return nil, fmt.Errorf("explain: %w", err)
 	}
 	notes, err := se.Query(ctx, "SHOW WARNINGS")
 	if err != nil {
-		return nil, "", fmt.Errorf("read how the server rewrote the statement: %w", err)
+		return nil, fmt.Errorf("read how the server rewrote the statement: %w", err)
 	}
-	for _, note := range notes {
-		if note[1] == "1003" {
-			return rows, note[2], nil
-		}
+	rewritten := ""
+	if i := slices.IndexFunc(notes, func(note []string) bool { return note[1] == "1003" }); i >= 0 {
+		rewritten = notes[i][2]
 	}
-	return rows, "", nil
+	plan, err := plans.ReadMySQL(rows, rewritten)
+	if err == nil {
+		plan.SQL = sql
+	}
+	return plan, err
 }
 
 // catalog describes tables through the session.

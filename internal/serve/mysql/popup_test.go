@@ -10,6 +10,7 @@ import (
 
 	"spillway/internal/apptest"
 	"spillway/internal/database"
+	"spillway/internal/serve/audit"
 	"spillway/internal/serve/popup"
 	"spillway/internal/serve/storetest"
 	"spillway/internal/serve/stream"
@@ -52,7 +53,7 @@ func TestPopupCommitUnanswered(t *testing.T) {
 	}
 	proxy.Arm(storetest.CutAfter)
 	c := popup.StoredCampaign{Campaign: popup.Campaign{Name: "once", Placement: "home", Payload: []byte("1"), Status: popup.Active, Rollout: 100}}
-	if _, err := p.SaveCampaign(t.Context(), c, 0, ""); err == nil || !strings.Contains(err.Error(), "may have succeeded") {
+	if _, err := p.SaveCampaign(t.Context(), c, 0, audit.Author{}); err == nil || !strings.Contains(err.Error(), "may have succeeded") {
 		t.Errorf("the answer was cut off: %v", err)
 	}
 	if _, all, err := p.Campaigns(t.Context()); err != nil || len(all) != 1 {
@@ -83,7 +84,7 @@ func TestPopupCommitWaits(t *testing.T) {
 		done := make(chan error, 1)
 		go func() {
 			done <- inTime(func() error {
-				_, err := db.Popups().SaveCampaign(ctx, c, 0, "")
+				_, err := db.Popups().SaveCampaign(ctx, c, 0, audit.Author{})
 				if err != nil && strings.Contains(err.Error(), "may be stored") {
 					err = errors.Join(stream.ErrUnconfirmed, err)
 				}

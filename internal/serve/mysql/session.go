@@ -23,6 +23,8 @@ const preparedPerConnection = 128
 type connector struct {
 	opener   *database.MySQLConnector
 	connects atomic.Int64
+	open     atomic.Int64 // connections
+	logins   database.Logins
 	renewed  atomic.Int64 // Unix ns: sessions that began before are replaced when they are used again
 }
 
@@ -44,8 +46,10 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, err
 	}
 	c.connects.Add(1)
+	c.open.Add(1)
+	c.logins.Opened(s.User, func() { c.renewed.Store(time.Now().UnixNano()) })
 	se := newSession(s)
-	se.renewed, se.began = &c.renewed, time.Now()
+	se.renewed, se.began, se.opened = &c.renewed, time.Now(), &c.open
 	return se, nil
 }
 
@@ -63,6 +67,16 @@ type session struct {
 
 	began   time.Time
 	renewed *atomic.Int64 // of the connector; nil: never
+	opened  *atomic.Int64 // of the connector; nil: not counted
+}
+
+// Close implements driver.Conn. It may be called again.
+func (se *session) Close() error {
+	if se.opened != nil {
+		se.opened.Add(-1)
+		se.opened = nil
+	}
+	return se.MySQLSession.Close()
 }
 
 func newSession(s *database.MySQLSession) *session {
@@ -74,9 +88,14 @@ func newSession(s *database.MySQLSession) *session {
 	return &session{MySQLSession: s, prepared: kept}
 }
 
+// outdated reports whether the session began before the last renewal.
+func (se *session) outdated() bool {
+	return se.renewed != nil && se.began.UnixNano() < se.renewed.Load()
+}
+
 // ResetSession implements driver.SessionResetter: the pool takes no session that is to be replaced.
 func (se *session) ResetSession(ctx context.Context) error {
-	if se.renewed != nil && se.began.UnixNano() < se.renewed.Load() {
+	if se.outdated() {
 		return driver.ErrBadConn
 	}
 	return se.MySQLSession.ResetSession(ctx)

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
 
-	"spillway/internal/plans"
 	"spillway/internal/serve/stream"
 	"spillway/internal/serve/tables"
 )
@@ -59,6 +57,11 @@ const (
 	numRolledBack       = 3101 // and this commit conflicted with another
 )
 
+// isReadOnly reports whether the server accepts no writes.
+func isReadOnly(err error) bool {
+	return isRefusal(err, numReadOnlyOption, numReadOnly, numReadOnlyNow)
+}
+
 // isRefusal reports whether an error is the server's with one of these numbers.
 func isRefusal(err error, numbers ...uint16) bool {
 	var refused *mysql.MySQLError
@@ -69,7 +72,7 @@ func isRefusal(err error, numbers ...uint16) bool {
 func isData(err *mysql.MySQLError) bool {
 	switch n := err.Number; n {
 	case numDuplicate, numNotNull, numWrongValue, numNoDefault, numTruncated, numCheckMySQL, numCheckMariaDB, numSignal,
-		numRowTooLarge, numCannotConvert, numInvalidCharacters:
+		numRowTooLarge, numCannotConvert, numInvalidCharacters, numNoPartition:
 		return true
 	default:
 		class := string(err.SQLState[:2])
@@ -103,15 +106,15 @@ func (w *batchWriter) refused(ctx context.Context, err error) (*stream.RowRefusa
 		return nil, err
 	}
 	data, spooled := isData(server), w.b.Mark != nil
-	blameless, failure := w.blamesServer(ctx, server)
+	fault, failure := w.faultOf(ctx, server)
 	switch {
 	case failure != nil:
 		return nil, failure
-	case blameless && !spooled:
-		return nil, fmt.Errorf("%w: %w", stream.ErrTransient, err)
+	case fault == stream.ServersFault && !spooled:
+		return nil, fmt.Errorf("%w: %w: %w", stream.ErrTransient, stream.ErrRefused, err)
 	}
 	// These errors name the rows, but come from the definition of the table and from a setting.
-	servers := blameless || server.Number == numNoDefault || isTooLarge(server)
+	servers := fault != stream.RecordsFault || server.Number == numNoDefault || isTooLarge(server)
 	switch {
 	case data && !(spooled && servers):
 		return &stream.RowRefusal{Reason: server.Message}, nil
@@ -122,43 +125,6 @@ func (w *batchWriter) refused(ctx context.Context, err error) (*stream.RowRefusa
 		return nil, err
 	}
 	return &stream.RowRefusal{Reason: server.Message, Unsure: true}, nil
-}
-
-// quoted finds the name in a message of the server: of a column, or of a key behind its table.
-var quoted = regexp.MustCompile(`(?:column|key) '(?:[^']*\.)?([^'.]+)'`)
-
-// blamesServer reports whether the server refuses what no client has sent: there is no partition for a default, or an
-// AUTO_INCREMENT or another default has left the range of its column, or repeats a key.
-func (w *batchWriter) blamesServer(ctx context.Context, refused *mysql.MySQLError) (bool, error) {
-	table := plans.ParseTableName(w.st.def.Table)
-	where := " WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?"
-	name := ""
-	if found := quoted.FindStringSubmatch(refused.Message); found != nil {
-		name = found[1]
-	}
-	switch refused.Number {
-	case numAutoIncrement:
-		return true, nil
-	case numOutOfRange, numOutOfRangeEngine:
-		return name != "" && !w.st.def.Sends(name), nil
-	case numDuplicate:
-		rows, err := w.Rows(ctx, "SELECT column_name FROM information_schema.statistics"+where+" AND index_name = ?",
-			table.Schema, table.Name, name)
-		var columns []string
-		for _, row := range rows {
-			columns = append(columns, row[0])
-		}
-		return err == nil && len(columns) > 0 && !w.st.def.Sends(columns...), err
-	case numNoPartition:
-		rows, err := w.Rows(ctx, "SELECT CONCAT_WS(' ', partition_expression, subpartition_expression) FROM information_schema.partitions"+
-			where+" AND partition_name IS NOT NULL LIMIT 1", table.Schema, table.Name)
-		if err != nil || len(rows) == 0 {
-			return false, err
-		}
-		names := stream.Words(rows[0][0])
-		return !w.st.def.Sends(names...), nil
-	}
-	return false, nil
 }
 
 // classify wraps the server's error about a transaction that was not committed.

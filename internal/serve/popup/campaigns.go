@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"spillway/internal/serve/audit"
 	"spillway/internal/serve/queue"
 )
 
@@ -33,9 +34,9 @@ type CampaignTables interface {
 	// Campaigns returns all campaigns, archived ones too, and their version.
 	Campaigns(context.Context) (version int64, all []StoredCampaign, err error)
 	// SaveCampaign stores a campaign that was checked among those of version checked. An
-	// id of 0 is a new campaign. by is the name of who changes it, for the history; "": not
-	// known. Errors wrap ErrChanged, ErrOutdated or ErrNoCampaign.
-	SaveCampaign(ctx context.Context, c StoredCampaign, checked int64, by string) (StoredCampaign, error)
+	// id of 0 is a new campaign. by is who changes it, for the history. Errors wrap ErrChanged,
+	// ErrOutdated or ErrNoCampaign.
+	SaveCampaign(ctx context.Context, c StoredCampaign, checked int64, by audit.Author) (StoredCampaign, error)
 }
 
 const (
@@ -94,10 +95,7 @@ func (c *Campaigns) Reload(ctx context.Context) error {
 	}
 	campaigns := make([]Campaign, len(all))
 	for i := range all {
-		one := all[i].Campaign
-		one.RepeatAfter = cmp.Or(one.RepeatAfter, c.unset.RepeatAfter)
-		one.QuietClick, one.QuietDismiss = cmp.Or(one.QuietClick, c.unset.Quiet), cmp.Or(one.QuietDismiss, c.unset.Quiet)
-		campaigns[i] = one
+		campaigns[i] = c.complete(all[i].Campaign)
 	}
 	set, invalid := UsableSet(c.popup.Set().Schema(), campaigns)
 	if err := c.popup.Replace(set); err != nil {
@@ -116,6 +114,40 @@ func (c *Campaigns) Reload(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// complete returns a campaign with the times that it has not set.
+func (c *Campaigns) complete(one Campaign) Campaign {
+	one.RepeatAfter = cmp.Or(one.RepeatAfter, c.unset.RepeatAfter)
+	one.QuietClick, one.QuietDismiss = cmp.Or(one.QuietClick, c.unset.Quiet), cmp.Or(one.QuietDismiss, c.unset.Quiet)
+	return one
+}
+
+// ExplainActive returns why a user would or would not get a campaign if it were active, saved or not. A new one gets the next id.
+// Errors are those of Popup.Explain, or of the database.
+func (c *Campaigns) ExplainActive(ctx context.Context, campaign Campaign, user string, a *Attributes, now time.Time) (e Explanation,
+	err error,
+) {
+	_, all, err := c.tables.Campaigns(ctx)
+	if err != nil {
+		return e, err
+	}
+	var others []Campaign
+	free := CampaignID(1)
+	for i := range all {
+		if free = max(free, all[i].ID+1); all[i].ID != campaign.ID {
+			others = append(others, c.complete(all[i].Campaign))
+		}
+	}
+	campaign.ID, campaign.Status = cmp.Or(campaign.ID, free), Active
+	set, _ := UsableSet(c.popup.Set().Schema(), append(others, c.complete(campaign)))
+	explained, _, err := c.popup.explain(ctx, set, Key{User: user, Placement: campaign.Placement}, a, now)
+	for _, e = range explained {
+		if e.Campaign == campaign.ID {
+			break
+		}
+	}
+	return e, err
 }
 
 // Run reloads campaigns and lists when their version changes, until ctx ends.
@@ -164,10 +196,10 @@ func (c *Campaigns) Read(ctx context.Context) ([]StoredCampaign, map[CampaignID]
 // savesMax is how often a campaign is checked again after ErrOutdated.
 const savesMax = 20
 
-// Save checks a campaign against all others, stores it and puts it in force here. by is the
-// name of who changes it, "" if it is not known. Errors wrap ErrCampaign, or are those of
+// Save checks a campaign against all others, stores it and puts it in force here. by is
+// who changes it. Errors wrap ErrCampaign, or are those of
 // CampaignTables.SaveCampaign.
-func (c *Campaigns) Save(ctx context.Context, changed StoredCampaign, by string) (StoredCampaign, error) {
+func (c *Campaigns) Save(ctx context.Context, changed StoredCampaign, by audit.Author) (StoredCampaign, error) {
 	c.saving.Lock()
 	defer c.saving.Unlock()
 	saved, err := c.store(ctx, changed, by)
@@ -185,7 +217,7 @@ func (c *Campaigns) Save(ctx context.Context, changed StoredCampaign, by string)
 }
 
 // store checks a campaign against all others and stores it, if they are unchanged.
-func (c *Campaigns) store(ctx context.Context, changed StoredCampaign, by string) (StoredCampaign, error) {
+func (c *Campaigns) store(ctx context.Context, changed StoredCampaign, by audit.Author) (StoredCampaign, error) {
 	version, all, err := c.tables.Campaigns(ctx)
 	if err != nil {
 		return changed, err
@@ -248,7 +280,7 @@ func (c *Campaigns) SaveFirst(ctx context.Context, campaigns []Campaign) error {
 		if err := c.check(nil, campaign); err != nil {
 			return fmt.Errorf("campaign %q: %w", campaign.Name, err)
 		}
-		saved, err := c.tables.SaveCampaign(ctx, StoredCampaign{Campaign: campaign}, version, "")
+		saved, err := c.tables.SaveCampaign(ctx, StoredCampaign{Campaign: campaign}, version, audit.Author{})
 		if err != nil {
 			return err
 		}

@@ -41,6 +41,8 @@ type Explanation struct {
 	Condition string     `json:"condition,omitempty"` // the first condition that is false, with DoesNotMatch, and of a paused campaign or a draft
 	Shows     int        `json:"shows,omitempty"`     // to this user, since it last started over
 	Variant   string     `json:"variant,omitempty"`   // that the user gets; "": the campaign has none
+	Last      string     `json:"last,omitempty"`      // the last event: show, click, dismiss or withhold; "": none
+	LastAt    Moment     `json:"last_at,omitzero"`    // when, rounded up to a second
 }
 
 // Explain returns for each campaign of p, archived ones too, why the user does or does not
@@ -78,8 +80,10 @@ func Explain(p *Placement, s State, a *Attributes, now, blocked time.Time) []Exp
 
 // explain sets the verdict if it does not depend on other campaigns or on a wait.
 func (e *Explanation) explain(c *compiled, s *State, a *Attributes, at int64) {
-	r, _ := s.record(c.ID)
-	e.Shows = r.shows
+	r, known := s.record(c.ID)
+	if e.Shows = r.shows; known {
+		e.Last, e.LastAt = r.last.String(), Moment{instant(r.at)}
+	}
 	done, again := c.finished(r, at)
 	if c.problem == nil && (c.Status == Paused || c.Status == Draft) { // whom it would not match
 		if e.Problem = c.listProblem(a); e.Problem == "" {

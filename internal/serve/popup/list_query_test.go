@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"spillway/internal/serve/audit"
 )
 
 // TestListQuery: a list by SQL waits until its first read, wins over a stored one, follows its
@@ -56,7 +58,7 @@ func TestListQuery(t *testing.T) {
 			t.Errorf("reloaded: %v, %v", l.popup.Lists().Names(), err)
 		}
 		l.expect(t, map[string]string{"c": "campaign 1"})
-		if _, err := l.campaigns.ReplaceList(t.Context(), "vip", nil); !errors.Is(err, ErrList) {
+		if _, err := l.campaigns.ReplaceList(t.Context(), "vip", nil, audit.Author{}); !errors.Is(err, ErrList) {
 			t.Errorf("an upload: %v", err)
 		}
 		stop()

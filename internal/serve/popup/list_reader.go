@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"spillway/internal/serve/audit"
 	"spillway/internal/serve/queue"
 )
 
@@ -210,7 +211,7 @@ func (c *Campaigns) Lists(ctx context.Context) ([]ListVersion, error) {
 // creates it, and puts it in force here if it is small. It reads all users before it writes,
 // one list at a time, because a list takes much memory until then. Errors wrap ErrList, or are
 // those of users or of ListTables.ReplaceList.
-func (c *Campaigns) ReplaceList(ctx context.Context, name string, users iter.Seq2[string, error]) (ListVersion, error) {
+func (c *Campaigns) ReplaceList(ctx context.Context, name string, users iter.Seq2[string, error], by audit.Author) (ListVersion, error) {
 	if c.lists.bySQL(name) {
 		return ListVersion{}, fmt.Errorf("%w: %s is one of popups.lists in the configuration: change its statement, or upload another name",
 			ErrList, name)
@@ -237,7 +238,7 @@ func (c *Campaigns) ReplaceList(ctx context.Context, name string, users iter.Seq
 			return ListVersion{}, err
 		}
 	}
-	saved, err := c.lists.tables.ReplaceList(ctx, name, list.sorted())
+	saved, err := c.lists.tables.ReplaceList(ctx, name, list.sorted(), by)
 	if err != nil {
 		return ListVersion{}, err
 	}
@@ -248,7 +249,7 @@ func (c *Campaigns) ReplaceList(ctx context.Context, name string, users iter.Seq
 
 // DeleteList deletes a list. Errors wrap ErrListUsed and name the campaigns, or are those of
 // ListTables.DeleteList. A campaign that is saved meanwhile may lose its list.
-func (c *Campaigns) DeleteList(ctx context.Context, name string) error {
+func (c *Campaigns) DeleteList(ctx context.Context, name string, by audit.Author) error {
 	_, all, err := c.tables.Campaigns(ctx)
 	if err != nil {
 		return err
@@ -267,7 +268,7 @@ func (c *Campaigns) DeleteList(ctx context.Context, name string) error {
 	if len(users) > 0 {
 		return fmt.Errorf("%w by %s: change or archive first", ErrListUsed, campaignList(users))
 	}
-	if err := c.lists.tables.DeleteList(ctx, name); err != nil {
+	if err := c.lists.tables.DeleteList(ctx, name, by); err != nil {
 		return err
 	}
 	c.log.Info("list of users deleted", "list", name)

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"spillway/internal/serve/audit"
 )
 
 // listTables are campaigns and lists in memory.
@@ -39,7 +41,7 @@ func (l *listTables) Campaigns(context.Context) (int64, []StoredCampaign, error)
 	return l.version, slices.Clone(l.campaigns), nil
 }
 
-func (l *listTables) SaveCampaign(_ context.Context, c StoredCampaign, _ int64, _ string) (StoredCampaign, error) {
+func (l *listTables) SaveCampaign(_ context.Context, c StoredCampaign, _ int64, _ audit.Author) (StoredCampaign, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.version++
@@ -77,12 +79,12 @@ func (l *listTables) ListUsers(_ context.Context, name string) (ListVersion, []u
 	return ListVersion{Name: name, Version: version}, hashes, err
 }
 
-func (l *listTables) ReplaceList(_ context.Context, name string, hashes []uint64) (ListVersion, error) {
+func (l *listTables) ReplaceList(_ context.Context, name string, hashes []uint64, _ audit.Author) (ListVersion, error) {
 	l.replace(name, hashes)
 	return ListVersion{Name: name, Size: int64(len(hashes))}, nil
 }
 
-func (l *listTables) DeleteList(_ context.Context, name string) error {
+func (l *listTables) DeleteList(_ context.Context, name string, _ audit.Author) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.version++
@@ -193,16 +195,16 @@ func TestListsDecide(t *testing.T) {
 	const absent = " (1: list vip does not exist) (2: list gone does not exist)"
 	l.expect(t, map[string]string{"7": "none-suits" + absent})
 	for _, name := range []string{"vip", "gone"} {
-		if _, err := l.campaigns.ReplaceList(t.Context(), name, users("7", "8")); err != nil {
+		if _, err := l.campaigns.ReplaceList(t.Context(), name, users("7", "8"), audit.Author{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	l.expect(t, map[string]string{"7": "campaign 1", "9": "campaign 2"})
-	if err := l.campaigns.DeleteList(t.Context(), "vip"); !errors.Is(err, ErrListUsed) || !strings.Contains(err.Error(), "campaign 1") {
+	if err := l.campaigns.DeleteList(t.Context(), "vip", audit.Author{}); !errors.Is(err, ErrListUsed) || !strings.Contains(err.Error(), "campaign 1") {
 		t.Errorf("delete a list that is used: %v", err)
 	}
 	l.listTables.campaigns[0].Status = Archived
-	if err := l.campaigns.DeleteList(t.Context(), "vip"); err != nil {
+	if err := l.campaigns.DeleteList(t.Context(), "vip", audit.Author{}); err != nil {
 		t.Error(err)
 	}
 	l.expect(t, map[string]string{"7": "none-suits", "9": "campaign 2"})

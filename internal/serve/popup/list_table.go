@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
+
+	"spillway/internal/serve/audit"
 )
 
 // Errors of the tables of lists.
@@ -20,8 +23,9 @@ var (
 // ListVersion is a named list of users in the database.
 type ListVersion struct {
 	Name    string
-	Version int64 // the version of all campaigns at the list's last change
-	Size    int64 // users
+	Version int64     // the version of all campaigns at the list's last change
+	Size    int64     // users
+	At      time.Time // when it was replaced; zero: not known
 }
 
 // ListTables is where a database stores lists of users, as sorted hashes without repeats.
@@ -31,10 +35,10 @@ type ListTables interface {
 	// ListUsers returns the hashes of a list's users. Errors wrap ErrNoList or ErrListChanged.
 	ListUsers(ctx context.Context, name string) (ListVersion, []uint64, error)
 	// ReplaceList makes a list have the users with these hashes, or creates it. Readers see
-	// the old list or the new one. After an error the list may be replaced.
-	ReplaceList(ctx context.Context, name string, hashes []uint64) (ListVersion, error)
+	// the old list or the new one. by is who does it. After an error the list may be replaced.
+	ReplaceList(ctx context.Context, name string, hashes []uint64, by audit.Author) (ListVersion, error)
 	// DeleteList deletes a list. The error wraps ErrNoList if there is none.
-	DeleteList(ctx context.Context, name string) error
+	DeleteList(ctx context.Context, name string, by audit.Author) error
 }
 
 // checkNewList returns an error that wraps ErrList if a list cannot be added to, or replaced

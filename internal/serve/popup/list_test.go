@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"spillway/internal/serve/audit"
 )
 
 // hashesOf returns the sorted hashes of users.
@@ -96,7 +98,7 @@ func TestListsRefused(t *testing.T) {
 		"the list is refused: user 4 must be UTF-8 text of 1 to 128 bytes without zero bytes":  {"list-8", users("1", "2", "3", "\xff")},
 		"read users of the list: the file is cut":                                              {"list-9", func(yield func(string, error) bool) { yield("", failed) }},
 	} {
-		_, err := l.campaigns.ReplaceList(t.Context(), upload.name, upload.users)
+		_, err := l.campaigns.ReplaceList(t.Context(), upload.name, upload.users, audit.Author{})
 		if err == nil || err.Error() != want || errors.Is(err, failed) == errors.Is(err, ErrList) {
 			t.Errorf("%v, want %s", err, want)
 		}
@@ -126,20 +128,20 @@ func TestListUploadsWait(t *testing.T) {
 			_, err := l.campaigns.ReplaceList(t.Context(), "vip", func(yield func(string, error) bool) {
 				<-more
 				yield("7", nil)
-			})
+			}, audit.Author{})
 			done <- err
 		}()
 		synctest.Wait()
 		ctx, leave := context.WithTimeout(t.Context(), time.Minute)
 		defer leave()
-		if _, err := l.campaigns.ReplaceList(ctx, "gold", users("8")); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := l.campaigns.ReplaceList(ctx, "gold", users("8"), audit.Author{}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("beside another upload: %v", err)
 		}
 		close(more)
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		if _, err := l.campaigns.ReplaceList(t.Context(), "gold", users("8")); err != nil {
+		if _, err := l.campaigns.ReplaceList(t.Context(), "gold", users("8"), audit.Author{}); err != nil {
 			t.Error(err)
 		}
 		if lists := l.popup.Lists(); !lists.Contains("vip", "7") || !lists.Contains("gold", "8") {

@@ -554,6 +554,11 @@ func (p *Popup) unavailable(ctx context.Context, err error) error {
 // Explain returns for each campaign of the placement why the user does or does not get it,
 // and the user's state. Errors wrap ErrRequest or ErrUnavailable, or are ctx's.
 func (p *Popup) Explain(ctx context.Context, key Key, a *Attributes, now time.Time) ([]Explanation, State, error) {
+	return p.explain(ctx, p.set.Load(), key, a, now)
+}
+
+// explain is Explain for the campaigns of a set.
+func (p *Popup) explain(ctx context.Context, set *Set, key Key, a *Attributes, now time.Time) ([]Explanation, State, error) {
 	if err := key.check(); err != nil {
 		return nil, State{}, err
 	}
@@ -572,5 +577,5 @@ func (p *Popup) Explain(ctx context.Context, key Key, a *Attributes, now time.Ti
 			return nil, State{}, p.unavailable(ctx, err)
 		}
 	}
-	return Explain(p.set.Load().Placement(key.Placement), state, a, now, time.UnixMilli(blocked)), state, nil
+	return Explain(set.Placement(key.Placement), state, a, now, time.UnixMilli(blocked)), state, nil
 }

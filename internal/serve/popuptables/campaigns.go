@@ -2,9 +2,9 @@ package popuptables
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
+	"spillway/internal/serve/audit"
 	"spillway/internal/serve/popup"
 	"spillway/internal/serve/tables"
 )
@@ -50,11 +50,11 @@ func readCampaign(row tables.Row) (c popup.StoredCampaign, err error) {
 // SaveCampaign stores a valid campaign and returns it as stored. A campaign with id 0 gets
 // the next id. Otherwise it replaces the campaign with that id if the version is still
 // c.Version. checked is the version of all campaigns against which c was checked. The same
-// transaction adds the campaign to its history; by is the name of who changes it. Errors wrap
+// transaction adds the campaign to its history; by is who changes it. Errors wrap
 // popup.ErrOutdated, popup.ErrChanged and popup.ErrNoCampaign. After an error of the
 // connection the change may be stored: read the campaign again.
-func (t *Tables) SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64, by string) (popup.StoredCampaign, error) {
-	c, err := c.Storable(by)
+func (t *Tables) SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64, by audit.Author) (popup.StoredCampaign, error) {
+	c, err := c.Storable(by.By)
 	if err != nil {
 		return c, fmt.Errorf("save campaign: %w", err)
 	}
@@ -82,7 +82,7 @@ func (t *Tables) SaveCampaign(ctx context.Context, c popup.StoredCampaign, check
 }
 
 // writeCampaign writes one row, and one of its history; read is the version known to the caller.
-func (t *Tables) writeCampaign(ctx context.Context, s tables.Session, c *popup.StoredCampaign, read int64, by string) error {
+func (t *Tables) writeCampaign(ctx context.Context, s tables.Session, c *popup.StoredCampaign, read int64, by audit.Author) error {
 	sql := "UPDATE popup_campaigns SET name = ?, placement = ?, status = ?, version = ?, campaign = ? WHERE id = ?"
 	if c.ID == 0 {
 		rows, err := s.Rows(ctx, "SELECT COALESCE(MAX(id), 0) + 1 FROM popup_campaigns")
@@ -118,25 +118,5 @@ func (t *Tables) writeCampaign(ctx context.Context, s tables.Session, c *popup.S
 	if _, err := s.Exec(ctx, sql, c.Name, c.Placement, string(c.Status), c.Version, text, int64(c.ID)); err != nil {
 		return err
 	}
-	_, err = s.Exec(ctx, "INSERT INTO popup_history (campaign_id, version, at, who, campaign) VALUES (?, ?, "+t.dialect.Now+", ?, ?)",
-		int64(c.ID), c.Version, by, text)
-	return err
-}
-
-// History returns the last changes of a campaign, the newest first, at most limit of them.
-func (t *Tables) History(ctx context.Context, id popup.CampaignID, limit int) (all []popup.CampaignChange, err error) {
-	rows, err := t.rows(ctx, "SELECT at, who, campaign FROM popup_history WHERE campaign_id = ? ORDER BY version DESC LIMIT ?", int64(id),
-		int64(limit))
-	for _, row := range rows {
-		at, timeErr := row.Time(0)
-		change, decodeErr := popup.DecodeChange(row[2], row[1], at)
-		if err = errors.Join(timeErr, decodeErr); err != nil {
-			break
-		}
-		all = append(all, change)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the history of a campaign: %w", err)
-	}
-	return all, nil
+	return t.addHistory(ctx, s, c.ID, c.Version, by, text)
 }

@@ -4,13 +4,13 @@ import "spillway/internal/serve/tables"
 
 // What the server does with the rows of a table.
 var (
-	adds    = []string{"SELECT", "INSERT"}
 	changes = []string{"SELECT", "INSERT", "UPDATE"}
 	deletes = []string{"SELECT", "INSERT", "DELETE"}
 	all     = []string{"SELECT", "INSERT", "UPDATE", "DELETE"}
 )
 
-// All are the tables that popups need. A NULL time of a state or an event means never.
+// All are the tables that popups need. A NULL time of a state or an event means never. In popup_history, campaign 0 has the changes
+// of no campaign, whose content is a detail of theirs.
 var All = []tables.Table{
 	{
 		Name:    "popup_campaigns",
@@ -46,12 +46,12 @@ var All = []tables.Table{
 	},
 	{
 		Name:    "popup_history",
-		Columns: "campaign_id number, version integer, at time, who text, campaign text",
-		Key:     []string{"campaign_id", "version"}, Large: true, Privileges: adds,
+		Columns: "campaign_id number, version integer, at time, who text, address text, request text, content text",
+		Key:     []string{"campaign_id", "version"}, Index: "at", Large: true, Privileges: deletes,
 	},
 	{
 		Name:    "popup_lists",
-		Columns: "name word, version integer, size integer",
+		Columns: "name word, version integer, size integer, at time",
 		Key:     []string{"name"}, Privileges: all,
 	},
 	{

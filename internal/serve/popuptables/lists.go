@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"spillway/internal/serve/audit"
 	"spillway/internal/serve/popup"
 	"spillway/internal/serve/tables"
 )
@@ -17,7 +18,7 @@ const partUsers = 1 << 17
 
 // Lists returns the lists by name.
 func (t *Tables) Lists(ctx context.Context) (all []popup.ListVersion, err error) {
-	rows, err := t.rows(ctx, "SELECT name, version, size FROM popup_lists ORDER BY name")
+	rows, err := t.rows(ctx, "SELECT name, version, size, at FROM popup_lists ORDER BY name")
 	for _, row := range rows {
 		list, readErr := readList(row)
 		if err = readErr; err != nil {
@@ -36,7 +37,10 @@ func readList(row tables.Row) (list popup.ListVersion, err error) {
 	if list.Version, err = row.Integer(1); err != nil {
 		return list, err
 	}
-	list.Size, err = row.Integer(2)
+	if list.Size, err = row.Integer(2); err != nil {
+		return list, err
+	}
+	list.At, err = row.Time(3)
 	return list, err
 }
 
@@ -69,7 +73,7 @@ func (t *Tables) readParts(ctx context.Context, name string) (list popup.ListVer
 func (t *Tables) readPart(ctx context.Context, name string, part int64, before popup.ListVersion) (list popup.ListVersion, hashes []uint64,
 	err error,
 ) {
-	rows, err := t.rows(ctx, "SELECT l.name, l.version, l.size, p.hashes, p.part FROM popup_lists AS l "+
+	rows, err := t.rows(ctx, "SELECT l.name, l.version, l.size, l.at, p.hashes, p.part FROM popup_lists AS l "+
 		"LEFT JOIN popup_list_parts AS p ON p.name = l.name AND p.part = ? WHERE l.name = ?", part, name)
 	if err != nil {
 		return list, nil, err
@@ -83,10 +87,10 @@ func (t *Tables) readPart(ctx context.Context, name string, part int64, before p
 	if part > 0 && list != before {
 		return list, nil, popup.ErrListChanged
 	}
-	if rows[0][4] == "" && list.Size > 0 { // a part may be empty, because users were removed
+	if rows[0][5] == "" && list.Size > 0 { // a part may be empty, because users were removed
 		return list, nil, fmt.Errorf("part %d of the list %s is missing", part, name)
 	}
-	return list, decodePart(rows[0][3]), nil
+	return list, decodePart(rows[0][4]), nil
 }
 
 // decodePart returns the hashes of a part.
@@ -110,7 +114,7 @@ func encodePart(hashes []uint64) []byte {
 // ReplaceList makes a list have the users with these hashes, which are in ascending order and
 // not repeated, or creates it. Readers see the old list or the new one. After an error the list
 // may be replaced.
-func (t *Tables) ReplaceList(ctx context.Context, name string, hashes []uint64) (popup.ListVersion, error) {
+func (t *Tables) ReplaceList(ctx context.Context, name string, hashes []uint64, by audit.Author) (popup.ListVersion, error) {
 	var saved popup.ListVersion // read only after Change has returned nil
 	err := t.db.Change(ctx, 1+len(hashes)/partUsers, func(ctx context.Context, s tables.Session) error {
 		version, err := t.nextVersion(ctx, s)
@@ -128,9 +132,18 @@ func (t *Tables) ReplaceList(ctx context.Context, name string, hashes []uint64) 
 			}
 			part++
 		}
-		_, err = s.Exec(ctx, "INSERT INTO popup_lists (name, version, size) VALUES (?, ?, ?)", name, version, int64(len(hashes)))
-		saved = popup.ListVersion{Name: name, Version: version, Size: int64(len(hashes))}
-		return err
+		if _, err := s.Exec(ctx, "INSERT INTO popup_lists (name, version, size, at) VALUES (?, ?, ?, "+t.dialect.Now+")", name, version,
+			int64(len(hashes))); err != nil {
+			return err
+		}
+		rows, err := s.Rows(ctx, "SELECT name, version, size, at FROM popup_lists WHERE name = ?", name)
+		if err != nil {
+			return err
+		}
+		if saved, err = readList(rows[0]); err != nil {
+			return err
+		}
+		return t.addChange(ctx, s, by, fmt.Sprintf("%d users", len(hashes)))
 	})
 	if err != nil {
 		return popup.ListVersion{}, fmt.Errorf("replace the list %s: %w", name, err)
@@ -148,7 +161,7 @@ func deleteList(ctx context.Context, s tables.Session, name string) (int64, erro
 
 // DeleteList deletes a list. The error wraps popup.ErrNoList if there is none. After any other
 // error it may be deleted.
-func (t *Tables) DeleteList(ctx context.Context, name string) error {
+func (t *Tables) DeleteList(ctx context.Context, name string, by audit.Author) error {
 	err := t.db.Change(ctx, 1, func(ctx context.Context, s tables.Session) error {
 		if _, err := t.nextVersion(ctx, s); err != nil {
 			return err
@@ -157,7 +170,10 @@ func (t *Tables) DeleteList(ctx context.Context, name string) error {
 		if err == nil && deleted == 0 {
 			err = popup.ErrNoList
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return t.addChange(ctx, s, by, "")
 	})
 	if err != nil {
 		return fmt.Errorf("delete the list %s: %w", name, err)

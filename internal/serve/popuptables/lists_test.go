@@ -33,7 +33,7 @@ func (b *between) Rows(context.Context, string, ...any) ([]tables.Row, error) {
 }
 
 func partRow(version, size string, hashes ...uint64) []tables.Row {
-	return []tables.Row{{"vips", version, size, string(encodePart(hashes)), "0"}}
+	return []tables.Row{{"vips", version, size, "", string(encodePart(hashes)), "0"}}
 }
 
 // Parts of two lists are not mixed.
@@ -46,7 +46,7 @@ func TestListChangedBetweenParts(t *testing.T) {
 		"replaced":            {func(b *between) { b.rows = partRow("2", "4", 7, 8) }, popup.ErrListChanged},
 		"a user is forgotten": {func(b *between) { b.rows = partRow("2", "3", 7) }, popup.ErrListChanged},
 		"deleted":             {func(b *between) { b.rows = nil }, popup.ErrNoList},
-		"shorter":             {func(b *between) { b.rows = []tables.Row{{"vips", "2", "1", "", ""}} }, popup.ErrListChanged},
+		"shorter":             {func(b *between) { b.rows = []tables.Row{{"vips", "2", "1", "", "", ""}} }, popup.ErrListChanged},
 		"not replaced":        {func(b *between) { b.rows = partRow("1", "4", 7, 8) }, nil},
 	} {
 		list, hashes, err := New(&between{rows: partRow("1", "4", 1, 2), change: test.change}, tables.Dialect{}).ListUsers(t.Context(), "vips")
@@ -75,7 +75,7 @@ func TestEmptyPart(t *testing.T) {
 	if err != nil || !listed || found.part != 1 {
 		t.Errorf("part %+v, %v, %v", found, listed, err)
 	}
-	missing := []tables.Row{{"vips", "1", "2", "", ""}}
+	missing := []tables.Row{{"vips", "1", "2", "", "", ""}}
 	_, _, err = New(&between{rows: missing, change: func(*between) {}}, tables.Dialect{}).ListUsers(t.Context(), "vips")
 	if err == nil || !strings.Contains(err.Error(), "part 0 of the list vips is missing") {
 		t.Errorf("a part that is not there: %v", err)

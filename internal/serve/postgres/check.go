@@ -86,7 +86,7 @@ func (s *source) checkFeed(ctx context.Context, conn *pgconn.PgConn, window int)
 		return err
 	}
 	check := plans.Check{
-		Window: window, Judged: s.def.LogJudged(s.db.log),
+		Window: window, Judged: s.def.Judged(s.db.log),
 		Catalog: plans.Catalog{Dialect: plans.Postgres, Query: func(sql string, args ...string) ([][]string, error) {
 			return texts(ctx, conn, sql, args...)
 		}},
@@ -206,7 +206,11 @@ func explain(ctx context.Context, conn *pgconn.PgConn, sql string, parameters in
 	if err != nil {
 		return nil, err
 	}
-	return plans.ReadPostgres(document)
+	plan, err := plans.ReadPostgres(document)
+	if err == nil {
+		plan.SQL = sql
+	}
+	return plan, err
 }
 
 // explainText returns the plan as a document. It is one message with a transaction, which keeps one server connection behind any

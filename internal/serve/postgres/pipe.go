@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -25,15 +24,17 @@ type pipe struct {
 	statements map[*statement]*prepared
 	sent       []*job // not answered yet
 	open       int    // of sent, without a Sync
+	syncs      int    // that are not answered yet
 	out, rest  []byte // to be sent, and the begin of a message that has come
 	usedAt     time.Time
 	openedAt   time.Time
-	leaving    bool // nothing more is sent
-	solo       bool // what is under way is alone
-	stuck      bool // and takes long
-	cancels    bool // a request to cancel it is under way
-	spoilt     bool // the connection is to be closed then
-	dead       bool // it is of no use any more
+	askedAt    time.Time // for a cancellation
+	leaving    bool      // nothing more is sent
+	solo       bool      // what is under way is alone
+	stuck      bool      // and takes long
+	cancels    bool      // a request to cancel it is under way
+	spoilt     bool      // the connection is to be closed then
+	dead       bool      // it is of no use any more
 }
 
 // serves reports whether the connection can run executions of a flow.
@@ -67,6 +68,7 @@ func (c *pipe) sync() {
 		c.sent[len(c.sent)-1].last = true
 		c.out = append(c.out, 'S', 0, 0, 0, 4)
 		c.open = 0
+		c.syncs++
 	}
 }
 
@@ -97,6 +99,7 @@ func (c *pipe) Ready() {
 		return
 	case n == 0 || err != nil:
 		c.fail()
+		p.settle() // before any of them is dropped
 		return
 	}
 	data := p.in[:n]
@@ -149,6 +152,7 @@ func (c *pipe) take(kind byte, body []byte) bool {
 	case '2', 'N', 'A': // bound, a notice, a notification
 		return true
 	case 'Z':
+		c.syncs--
 		return len(body) == 1 && body[0] == 'I'
 	case 'S': // a setting has changed
 		c.spoilt, c.leaving = true, true
@@ -164,7 +168,13 @@ func (c *pipe) take(kind byte, body []byte) bool {
 	case 'D':
 		return c.takeRow(body)
 	case 'E':
-		return c.refused(body)
+		ends := 0
+		for _, j := range c.sent {
+			if j.last {
+				ends++
+			}
+		}
+		return ends == c.syncs && c.refused(body) // otherwise it is the error of a transaction's end
 	}
 	c.pop(nil)
 	return true
@@ -227,7 +237,7 @@ func (c *pipe) refused(body []byte) bool {
 	err := feed.ErrElsewhere
 	switch {
 	case j.read == nil:
-	case strings.HasPrefix(refusal.Code, classDataException), refusal.Code == stateCanceled && !c.cancels:
+	case refusal.SeverityUnlocalized == "ERROR" && !c.cancels && !ofSession(refusal.Code):
 		err = f.source.collected(j.read, f.source.judged(j.read.Args, refusal, refusal))
 	default: // the statement may be out of date, or the server stops
 		c.spoilt, c.leaving = true, true
@@ -244,6 +254,12 @@ func (c *pipe) refused(body []byte) bool {
 	return true
 }
 
+// ofSession reports whether an error may be due to the session and not to the statement.
+func ofSession(code string) bool {
+	return code == stateFeatureNotSupported || code == stateNoPreparedStatement || code == stateDuplicateStatement ||
+		code == stateProtocolViolation
+}
+
 // again has executions run once more, before others and each with a Sync of its own.
 func (c *pipe) again(jobs []*job, moved bool) {
 	for _, j := range slices.Backward(jobs) {
@@ -251,6 +267,7 @@ func (c *pipe) again(jobs []*job, moved bool) {
 			continue
 		}
 		own := *j
+		own.read.Rows.Reset() // some may have come
 		if own.last, own.lone = false, true; moved && !own.moved {
 			own.moved = true
 			own.flow.moved++
@@ -271,8 +288,15 @@ func (c *pipe) late() {
 	case head.last:
 		if head.read != nil {
 			head.flow.note(head.read)
-			if head.read.Unwanted {
-				c.of.done = append(c.of.done, finished{*head, context.Canceled})
+			var err error
+			switch {
+			case head.read.Unwanted:
+				err = context.Canceled
+			case c.of.loop.Now().Sub(c.usedAt) > c.of.db.bounds.StatementTimeout+clientGrace: // a pooler may have refused the setting
+				err = context.DeadlineExceeded
+			}
+			if err != nil {
+				c.of.done = append(c.of.done, finished{*head, head.flow.source.collected(head.read, err)})
 				head.read = nil
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"spillway/internal/database"
 	"spillway/internal/serve/feed"
 )
 
@@ -36,7 +37,7 @@ func (p *pipes) adopt(c *pipe, err error) {
 	p.plan()
 	now := p.loop.Now()
 	if err == nil && p.closed {
-		err = errNoSpare
+		err = database.ErrNoSpare
 		c.lease.Release()
 	} else if err == nil {
 		if err = p.loop.Watch(c.fd, c); err != nil {
@@ -65,24 +66,17 @@ func (p *pipes) adopt(c *pipe, err error) {
 	}
 }
 
-var (
-	errUnfit   = errors.New("an event loop cannot use the connection")
-	errNoSpare = errors.New("no connection is to spare")
-)
+var errUnfit = errors.New("an event loop cannot use the connection")
 
 // openPipe takes a connection that nobody else waits for, if that leaves so many free, and prepares statements on it.
 func (db *DB) openPipe(statements []*statement, leave int) (*pipe, error) {
-	if !db.slots.takeSpare(leave) {
-		return nil, errNoSpare
-	}
 	ctx, cancel := context.WithTimeout(db.life, db.bounds.StatementTimeout)
 	defer cancel()
-	conn, err := db.pool.Acquire(ctx)
+	conn, err := database.AcquireSpare(ctx, &db.slots, leave, db.pool.Acquire)
 	if err != nil {
-		db.slots.release()
 		return nil, err
 	}
-	c := &pipe{lease: lease{conn, db.slots}, conn: conn.Conn().PgConn(), statements: make(map[*statement]*prepared)}
+	c := &pipe{lease: lease{conn, &db.slots}, conn: conn.Conn().PgConn(), statements: make(map[*statement]*prepared)}
 	if err := c.prepare(ctx, statements); err != nil {
 		c.lease.Release()
 		return nil, err
@@ -114,7 +108,7 @@ func (c *pipe) prepare(ctx context.Context, statements []*statement) error {
 func (p *pipes) leave() {
 	kept := p.open[:0]
 	for _, c := range p.open {
-		if c.leaving && len(c.sent) == 0 && !c.cancels {
+		if c.leaving && (c.dead || len(c.sent)+c.syncs+len(c.rest) == 0) && !c.cancels {
 			p.loop.Unwatch(c.fd)
 			c.giveBack()
 			continue
@@ -155,10 +149,14 @@ func (c *pipe) fail() {
 
 // cancel has the server cancel what is under way, for which nobody waits.
 func (c *pipe) cancel() {
-	if c.cancels {
+	now := c.of.loop.Now()
+	if !c.askedAt.IsZero() {
+		if !c.cancels && now.Sub(c.askedAt) > cancelFor {
+			c.fail() // the server does not react
+		}
 		return
 	}
-	c.cancels, c.leaving = true, true
+	c.askedAt, c.cancels, c.leaving = now, true, true
 	c.of.db.openings.Go(func() {
 		ctx, cancel := context.WithTimeout(c.of.db.life, c.of.db.bounds.StatementTimeout)
 		defer cancel()
@@ -172,14 +170,14 @@ func (c *pipe) cancel() {
 
 // Ended implements front.Watcher.
 func (c *pipe) Ended() {
-	c.dead = c.dead || len(c.sent) > 0
+	c.dead = c.dead || c.cancels || len(c.sent)+c.syncs+len(c.rest) > 0
 	c.giveBack()
 }
 
 // yield gives back connections that somebody else waits for, the least busy ones first.
 func (p *pipes) yield() {
 	p.asked.Store(false)
-	wanted := int(p.db.slots.wait.Load())
+	wanted := p.db.slots.Waiting()
 	if wanted == 0 {
 		return
 	}

@@ -21,6 +21,7 @@ const (
 	lookEvery  = 5 * time.Millisecond   // while executions are under way
 	pipeIdle   = time.Second            // after which a connection is given back
 	pipeKept   = 5 * time.Second        // after which another one takes its place
+	cancelFor  = 2 * time.Second        // that a cancellation may take
 	flowKept   = time.Minute            // after which a query is forgotten
 	openPause  = 100 * time.Millisecond // after there was none to have
 	unfitFor   = time.Minute            // after there was one that a loop cannot use
@@ -323,7 +324,9 @@ func (p *pipes) look() {
 				c.late()
 			}
 		case now.Sub(c.usedAt) >= pipeIdle:
-			c.leaving = true
+			if c.leaving = true; c.syncs+len(c.rest) > 0 {
+				c.fail()
+			}
 		}
 		if now.Sub(c.openedAt) > pipeKept && !c.leaving {
 			p.grow(p.limit() + 1)

@@ -9,6 +9,7 @@ import (
 
 	"spillway/internal/apptest"
 	"spillway/internal/database"
+	"spillway/internal/serve/audit"
 	"spillway/internal/serve/popup"
 	"spillway/internal/serve/storetest"
 )
@@ -112,7 +113,7 @@ func TestPopupOutdatedKeepsConnection(t *testing.T) {
 	campaign := popup.StoredCampaign{Campaign: popup.Campaign{Name: "c", Placement: "home", Payload: []byte("{}"), Status: popup.Active, Rollout: 100}}
 	before := db.Stats().Connects
 	for range 3 {
-		if _, err := p.SaveCampaign(t.Context(), campaign, 7, ""); !errors.Is(err, popup.ErrOutdated) {
+		if _, err := p.SaveCampaign(t.Context(), campaign, 7, audit.Author{}); !errors.Is(err, popup.ErrOutdated) {
 			t.Errorf("saved: %v", err)
 		}
 	}

@@ -38,6 +38,7 @@ type Stream struct {
 
 	table    atomic.Pointer[checkedTable] // nil: the tables have to be checked
 	resolved atomic.Pointer[string]       // the table with its schema; set by the check
+	origins  atomic.Pointer[origins]      // of refusals; set by the check
 	timeouts atomic.Pointer[timeouts]     // of the last batch; nil: none yet
 }
 
@@ -285,31 +286,14 @@ func (st *Stream) refusalOf(err error, marked bool) *stream.RowRefusal {
 		refusal := stream.SkippedRow(0, marked)
 		return &refusal
 	}
-	if st.blamesServer(pgErr) {
-		if !marked {
-			return nil
-		}
-		return &stream.RowRefusal{Reason: pgErr.Message, Unsure: true}
+	fault := st.faultOf(pgErr)
+	if fault == stream.ServersFault && !marked {
+		return nil
 	}
 	st.forgetTable(pgErr)
 	class := pgErr.Code[:min(2, len(pgErr.Code))]
-	unsure := class != classDataException && class != classConstraint || pgErr.Code == stateSequenceExhausted
+	unsure := class != classDataException && class != classConstraint || fault != stream.RecordsFault
 	return &stream.RowRefusal{Reason: pgErr.Message, Unsure: marked && unsure}
-}
-
-// blamesServer reports whether the server refuses what no client has sent: there is no partition for a default, or an
-// identity or another default has left the range of its column.
-func (st *Stream) blamesServer(err *pgconn.PgError) bool {
-	switch err.Routine {
-	case "ExecFindPartition":
-		// The detail names the columns: Partition key of the failing row contains (a, b) = (1, 2).
-		_, names, _ := strings.Cut(err.Detail, "(")
-		names, _, found := strings.Cut(names, ") = (")
-		return found && !st.def.Sends(stream.Words(names)...)
-	case "int84", "int82", "i4toi2": // values of records have the range of their columns
-		return err.Code == stateOutOfRange
-	}
-	return err.Code == stateSequenceExhausted
 }
 
 // isTemporary reports whether the server may accept the same transaction later.
@@ -350,9 +334,12 @@ func (st *Stream) classify(err error) error {
 	if !errors.As(err, &pgErr) {
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
 	}
-	if isTemporary(pgErr) || st.blamesServer(pgErr) {
+	if isTemporary(pgErr) {
 		st.db.worthRetrying(err)
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
+	}
+	if st.faultOf(pgErr) == stream.ServersFault {
+		return fmt.Errorf("%w: %w: %w", stream.ErrTransient, stream.ErrRefused, err)
 	}
 	st.forgetTable(pgErr)
 	if failsWith(pgErr, tableChanged) {

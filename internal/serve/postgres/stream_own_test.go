@@ -351,6 +351,7 @@ func TestStreamBlamesServer(t *testing.T) {
 	t.Parallel()
 	now := stream.Now
 	st := &Stream{def: stream.Definition{Columns: []stream.Column{{Name: "v"}, {Name: "at", Default: &now}}}}
+	st.origins.Store(&origins{numbered: true})
 	partition := func(names string) pgconn.PgError {
 		return pgconn.PgError{Code: "23514", Routine: "ExecFindPartition", Detail: "Partition key of the failing row contains (" + names + ") = (1, 2)."}
 	}
@@ -370,7 +371,7 @@ func TestStreamBlamesServer(t *testing.T) {
 		{pgconn.PgError{Code: "22003", Routine: "float8_numeric"}, false},
 		{pgconn.PgError{Code: "2200H", Routine: "nextval_internal"}, true},
 	} {
-		if got := st.blamesServer(&c.err); got != c.want {
+		if got := st.faultOf(&c.err) == stream.ServersFault; got != c.want {
 			t.Errorf("%+v: %v", c.err, got)
 		}
 	}

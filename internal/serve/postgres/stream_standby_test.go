@@ -13,6 +13,7 @@ import (
 
 	"spillway/internal/apptest"
 	"spillway/internal/database"
+	"spillway/internal/serve/audit"
 	"spillway/internal/serve/popup"
 	"spillway/internal/serve/queue"
 	"spillway/internal/serve/stream"
@@ -371,7 +372,7 @@ func testPopupStandbyAway(t *testing.T, pg *apptest.PostgresServer) {
 		t.Fatal(err)
 	}
 	apptest.Await(t, "the COMMIT of the campaign is sent before the statement timeout", func() bool {
-		_, err := p.SaveCampaign(t.Context(), campaign, version, "")
+		_, err := p.SaveCampaign(t.Context(), campaign, version, audit.Author{})
 		if err == nil {
 			t.Fatal("a campaign is stored without the standby")
 		}

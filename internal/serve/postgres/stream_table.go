@@ -141,6 +141,11 @@ func (st *Stream) checkTable(ctx context.Context, conn *pgconn.PgConn) (*checked
 	if err := st.checkPolicies(ctx, conn); err != nil {
 		return nil, err
 	}
+	origins, err := st.readOrigins(ctx, conn, all)
+	if err != nil {
+		return nil, err
+	}
+	st.origins.Store(origins)
 	if len(all) == 1 && len(st.def.Key) == 0 {
 		if err := st.prepareQuick(ctx, conn, t); err != nil {
 			return nil, err

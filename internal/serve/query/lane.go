@@ -2,6 +2,7 @@ package query
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -50,8 +51,11 @@ func (q *Query) Begin(loop *front.Loop, w *Wait, later *front.Later, args []stri
 	}
 	l := q.lane(loop)
 	l.name = param.AppendArgs(l.name[:0], args)
+	if q.pauses.Has(string(l.name)) {
+		return false
+	}
 	r := l.running[string(l.name)]
-	if r == nil || r.waiting == 0 && r.cancel != nil {
+	if r == nil || r.waiting == 0 && r.cancel != nil || q.counters.waiting.Load() >= int64(q.cfg.WaitersMax) {
 		r = l.start(args)
 	} else {
 		q.counters.coalesced.Add(1)
@@ -118,6 +122,9 @@ func (r *run) done(err error) {
 		return
 	}
 	q.counters.executed(r.read.Took, err)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("%w: %w", ErrBusy, err)
+	}
 	if err != nil {
 		r.finish(nil, err)
 		return
@@ -131,6 +138,9 @@ func (r *run) elsewhere() {
 	q := r.lane.query
 	var ctx context.Context
 	ctx, r.cancel = context.WithTimeout(q.base, max(0, q.cfg.Timeout-time.Since(r.began)))
+	if r.waiting == 0 && len(r.waits) > 0 { // they have left
+		time.AfterFunc(goneAfter, r.cancel)
+	}
 	q.renewals.Go(func() {
 		q.counters.elsewhere.Add(1)
 		a, err := q.share(ctx, r.key, r.read.Args)

@@ -34,6 +34,7 @@ import (
 	"log/slog"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -45,7 +46,7 @@ import (
 	"spillway/internal/serve/queue"
 )
 
-// Config is a query's configuration. All fields except the last four are required; package
+// Config is a query's configuration. All fields except the last five are required; package
 // config has the defaults.
 type Config struct {
 	feed.Definition
@@ -57,6 +58,7 @@ type Config struct {
 	WaitersMax int           // requests waiting at once
 	Log        *slog.Logger
 	Gate       *queue.Entrance // bounds executions on the database; nil: open
+	Logins     func() uint64   // counts the changes of the database's user, whose answers are not another's; nil: there are none
 	Shared     *Shared         // nil: answers are cached in memory only
 	Prefix     string          // with Shared: of all its keys
 	Database   func() string   // with Shared: identifies the database and its user; "": not known, so that Shared is not used
@@ -91,7 +93,8 @@ type Answer struct {
 
 	Forms compress.Forms // the response's body compressed
 
-	from    From // origin in this process
+	from    From          // origin in this process
+	took    time.Duration // of the statement; 0: another replica has run it
 	renewal renewal
 }
 
@@ -102,7 +105,8 @@ type Query struct {
 	reader feed.LoopReader // source, if it can read in event loops
 	lanes  sync.Map        // *lane by *front.Loop
 	group  *coalesce.Group[*Answer]
-	cache  *cache // nil: nothing is cached
+	cache  *cache        // nil: nothing is cached
+	logins atomic.Uint64 // of the cached answers
 
 	base       context.Context // the query's lifetime
 	stop       context.CancelFunc
@@ -110,6 +114,7 @@ type Query struct {
 	renewalLog LogLimit
 	sharedLog  LogLimit
 	counters   counters
+	pauses     feed.Pauses
 }
 
 // Open returns a query that runs on source. It does not use the database yet. The owner must
@@ -149,6 +154,7 @@ func (q *Query) Now(now time.Time, args []string, bytes int) (a *Answer, ok bool
 	if q.cache == nil {
 		return nil, false
 	}
+	q.forget(q.userNow())
 	var room [128]byte // most parameter values fit
 	name := param.AppendArgs(room[:0], args)
 	if a = q.cache.get(name); a == nil || len(a.Data) > bytes {
@@ -197,9 +203,16 @@ func (q *Query) share(ctx context.Context, name string, args []string) (*Answer,
 				return a, nil
 			}
 		}
+		if q.pauses.Has(name) {
+			return nil, feed.ErrPaused
+		}
+		logins := q.userNow()
 		a, err := q.fetch(ctx, name, args)
 		if err == nil && q.cache != nil {
 			q.cache.put(name, a)
+			if q.userNow() != logins { // it may be the last user's
+				q.cache.clear()
+			}
 		}
 		return a, err
 	})
@@ -207,6 +220,21 @@ func (q *Query) share(ctx context.Context, name string, args []string) (*Answer,
 		return nil, fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	return a, err
+}
+
+// userNow counts the changes of the database's user until now.
+func (q *Query) userNow() uint64 {
+	if q.cfg.Logins == nil {
+		return 0
+	}
+	return q.cfg.Logins()
+}
+
+// forget drops the cached answers of another user.
+func (q *Query) forget(logins uint64) {
+	if q.logins.Load() != logins && q.logins.Swap(logins) != logins {
+		q.cache.clear()
+	}
 }
 
 // execute runs the statement, once the gate lets it.
@@ -228,7 +256,9 @@ func (q *Query) execute(ctx context.Context, args []string) (*Answer, error) {
 	if !rows.ReadAt.IsZero() {
 		readAt = rows.ReadAt
 	}
-	return newAnswer(rows.Data, rows.Len(), readAt, end, FromDatabase), nil
+	a := newAnswer(rows.Data, rows.Len(), readAt, end, FromDatabase)
+	a.took = end.Sub(begin)
+	return a, nil
 }
 
 // newAnswer returns an answer with so many rows in data.

@@ -7,24 +7,24 @@ import (
 
 // Stats is a snapshot of a query's counters, for metrics.
 type Stats struct {
-	Name             string
-	Hits             uint64        `metric:"answers_total,source=memory" help:"Requests answered."`
-	Stale            uint64        `metric:"answers_total,source=stale"`
-	Misses           uint64        `metric:"answers_total,source=waited"`
-	Refused          uint64        `metric:"refused_total" help:"Requests not answered."`
-	Executions       uint64        `metric:"executions_total" help:"Statements run."`
-	ExecutionErrors  uint64        `metric:"execution_errors_total" help:"Statements that failed."`
-	ExecutionSeconds float64       `metric:"execution_seconds_total" help:"Time spent in statements."`
-	RenewalErrors    uint64        `metric:"renewal_errors_total" help:"Renewals of cached answers that failed."`
-	SharedHits       uint64        `metric:"shared_hits_total" help:"Answers fetched by another replica."`
-	SharedErrors     uint64        `metric:"shared_errors_total" help:"Calls of the shared cache that failed."`
-	Coalesced        uint64        `metric:"coalesced_total" help:"Requests that shared another request's execution."`
-	Waiting          int           `metric:"waiting" help:"Requests waiting for the database."`
-	PredictedWait    time.Duration `metric:"predicted_wait_seconds" help:"Predicted time of a request that needs the database."`
-	NotModified      uint64        `metric:"not_modified_total" help:"Responses with 304."`
-	CacheEntries     int           `metric:"cache_entries" help:"Answers cached in memory."`
-	CacheBytes       int           `metric:"cache_bytes" help:"Memory of cached answers."`
-	Evictions        uint64        `metric:"evictions_total" help:"Answers dropped for others."`
+	Name             string        `json:"query"`
+	Hits             uint64        `json:"memory_answers" metric:"answers_total,source=memory" help:"Requests answered."`
+	Stale            uint64        `json:"stale_answers" metric:"answers_total,source=stale"`
+	Misses           uint64        `json:"waited_answers" metric:"answers_total,source=waited"`
+	Refused          uint64        `json:"refused" metric:"refused_total" help:"Requests not answered."`
+	Executions       uint64        `json:"executions" metric:"executions_total" help:"Statements run."`
+	ExecutionErrors  uint64        `json:"execution_errors" metric:"execution_errors_total" help:"Statements that failed."`
+	ExecutionSeconds float64       `json:"execution_seconds" metric:"execution_seconds_total" help:"Time spent in statements."`
+	RenewalErrors    uint64        `json:"-" metric:"renewal_errors_total" help:"Renewals of cached answers that failed."`
+	SharedHits       uint64        `json:"-" metric:"shared_hits_total" help:"Answers fetched by another replica."`
+	SharedErrors     uint64        `json:"-" metric:"shared_errors_total" help:"Calls of the shared cache that failed."`
+	Coalesced        uint64        `json:"-" metric:"coalesced_total" help:"Requests that shared another request's execution."`
+	Waiting          int           `json:"waiting" metric:"waiting" help:"Requests waiting for the database."`
+	PredictedWait    time.Duration `json:"-" metric:"predicted_wait_seconds" help:"Predicted time of a request that needs the database."`
+	NotModified      uint64        `json:"-" metric:"not_modified_total" help:"Responses with 304."`
+	CacheEntries     int           `json:"cached" metric:"cache_entries" help:"Answers cached in memory."`
+	CacheBytes       int           `json:"bytes" metric:"cache_bytes" help:"Memory of cached answers."`
+	Evictions        uint64        `json:"-" metric:"evictions_total" help:"Answers dropped for others."`
 }
 
 type counters struct {

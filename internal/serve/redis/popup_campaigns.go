@@ -14,6 +14,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 	"github.com/redis/rueidis"
 
+	"spillway/internal/serve/audit"
 	"spillway/internal/serve/popup"
 )
 
@@ -88,8 +89,8 @@ func (c *CampaignCopy) Campaigns(ctx context.Context) (int64, []popup.StoredCamp
 }
 
 // SaveCampaign implements popup.CampaignTables.
-func (c *CampaignCopy) SaveCampaign(ctx context.Context, changed popup.StoredCampaign, checked int64, by string) (popup.StoredCampaign,
-	error,
+func (c *CampaignCopy) SaveCampaign(ctx context.Context, changed popup.StoredCampaign, checked int64, by audit.Author) (
+	popup.StoredCampaign, error,
 ) {
 	if c.away.Load() {
 		return changed, errNoDatabase

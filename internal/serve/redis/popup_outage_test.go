@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"spillway/internal/apptest"
+	"spillway/internal/serve/audit"
 	"spillway/internal/serve/popup"
 	"spillway/internal/serve/redis"
 )
@@ -169,9 +170,7 @@ func TestPopupRefusedWrites(t *testing.T) {
 		t.Errorf("afterwards: %+v", answer)
 	}
 	for _, line := range []string{"Redis does not write popup states\" error=", "Redis writes popup states again"} {
-		if n := strings.Count(log.String(), line); n != 1 {
-			t.Errorf("%d lines %s in the log:\n%s", n, line, log.String())
-		}
+		apptest.Await(t, "one line in the log: "+line, func() bool { return strings.Count(log.String(), line) == 1 })
 	}
 }
 
@@ -240,7 +239,7 @@ func (d *campaignTable) Campaigns(context.Context) (int64, []popup.StoredCampaig
 	return d.version, d.all, nil
 }
 
-func (d *campaignTable) SaveCampaign(_ context.Context, c popup.StoredCampaign, _ int64, _ string) (popup.StoredCampaign, error) {
+func (d *campaignTable) SaveCampaign(_ context.Context, c popup.StoredCampaign, _ int64, _ audit.Author) (popup.StoredCampaign, error) {
 	return c, nil
 }
 

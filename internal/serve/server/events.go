@@ -95,7 +95,7 @@ func (h *feedHandler) serveEvents(ctx *fasthttp.RequestCtx, r *feed.Request, fie
 		h.server.problem(ctx, badRequest, "events have the first page in its default size: omit limit, offset, before and fields")
 		return
 	}
-	events, err := h.feed.Listen(h.server.base, ctx.Time(), r.Args)
+	events, err := h.feed.Listen(h.server.base, ctx.Time(), r.Args, h.server.network(ctx))
 	if err != nil {
 		h.fail(ctx, err)
 		return

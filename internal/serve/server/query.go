@@ -160,6 +160,8 @@ func (h *queryHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 		if errors.As(err, &overload) {
 			ctx.Response.Header.Set("Retry-After", retryText(overload.RetryAfter))
 		}
+	case errors.Is(err, feed.ErrPaused):
+		h.server.unavailable(ctx, databaseDown, pausedText, err)
 	default:
 		h.server.unavailable(ctx, databaseDown, "the database does not answer this query", err)
 		h.logError(ctx, &h.errors, "query failed", err)

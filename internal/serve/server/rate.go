@@ -102,11 +102,13 @@ func (l *rateLimit) named(name string) uint64 { return maphash.String(l.seed, na
 
 // addressed returns the hash of a client that is known by its address.
 func (l *rateLimit) addressed(address netip.Addr) uint64 {
-	whole := address.As16()
-	if address.Is4() {
-		return maphash.Bytes(l.seed, whole[:])
-	}
-	return maphash.Bytes(l.seed, whole[:8])
+	return maphash.Comparable(l.seed, networkOf(address))
+}
+
+// networkOf returns what is one client: an IPv4 address, or an IPv6 network of 64 bits.
+func networkOf(address netip.Addr) netip.Prefix {
+	network, _ := address.Prefix(min(64, address.BitLen())) // so many bits are possible
+	return network
 }
 
 // withinRate reports whether a client may send another request; if not, it has responded.

@@ -113,6 +113,10 @@ func TestClientAddress(t *testing.T) {
 		if got := s.client(&ctx); got != c.want {
 			t.Errorf("%q: %s, want %s", c.lines, got, c.want)
 		}
+		address := netip.MustParseAddr(c.want)
+		if name := s.network(&ctx); (name == "") != (address.IsUnspecified() || c.want[:3] == "10.") || name != "" && !netip.MustParsePrefix(name).Contains(address) {
+			t.Errorf("%q: network %q", c.lines, name)
+		}
 	}
 }
 

@@ -166,6 +166,15 @@ func (s *Server) clientAddress(ctx *fasthttp.RequestCtx) netip.Addr {
 	return peer
 }
 
+// network names the client of a request by its address. It returns "" for the machine itself and for proxies, behind which are many.
+func (s *Server) network(ctx *fasthttp.RequestCtx) string {
+	a := s.clientAddress(ctx)
+	if !a.IsValid() || a.IsLoopback() || s.trusts(a) {
+		return ""
+	}
+	return networkOf(a).String()
+}
+
 // parseHop reads an address of X-Forwarded-For, which some proxies write with a port, and in brackets.
 func parseHop(text string) (netip.Addr, bool) {
 	if withPort, err := netip.ParseAddrPort(text); err == nil {

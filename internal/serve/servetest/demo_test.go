@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/url"
+	"os"
 	"path"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -15,7 +17,16 @@ import (
 // The demo's page is at /, all that it loads and asks is served, and its costs count what was stored.
 func TestDemoPage(t *testing.T) {
 	t.Parallel()
-	app := apptest.Serve(t, binary.Path(t))
+	file := filepath.Join(t.TempDir(), "spillway.yaml")
+	own, err := os.ReadFile("../freight/configuration.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	others := strings.Replace(string(own), "feeds:\n", "feeds:\n  - {path: /salaries, sql: SELECT id FROM users, key: id}\n", 1)
+	if err := os.WriteFile(file, []byte(others), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	app := apptest.Serve(t, binary.Path(t), file)
 	app.WaitReady(t)
 	page := apptest.Fetch(t, app.URL(""))
 	policy := page.Header.Get("Content-Security-Policy")
@@ -57,7 +68,11 @@ func TestDemoPage(t *testing.T) {
 			t.Errorf("two positions in one request: %+v", p)
 		}
 	}
-	if len(costs.Parts) != 5 {
+	if len(costs.Parts) != 5 { // without /salaries, of which not everybody need know
 		t.Errorf("%+v", costs)
+	}
+	// A user whose id the column cannot have is one without a row.
+	if a := apptest.Fetch(t, app.Admin+"/popups/explain?placement=home&user=18446744073709551615"); a.Status != 200 {
+		t.Errorf("explain: %d %s", a.Status, a.Body)
 	}
 }

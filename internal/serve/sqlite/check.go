@@ -17,7 +17,14 @@ import (
 func (s *source) Check(ctx context.Context, window int) error {
 	err := s.db.read(ctx, func(conn conn) error {
 		shape, err := s.describe(conn)
-		if err != nil || s.def.IsQuery() {
+		if err == nil && s.def.IsQuery() {
+			var plan *plans.Plan
+			if plan, err = (&checker{conn: conn}).explain(s.inner); err == nil {
+				s.def.Plans.Add(plan, nil)
+			}
+			return err
+		}
+		if err != nil {
 			return err
 		}
 		return s.checkFeed(conn, shape, window)
@@ -46,7 +53,7 @@ func (s *source) checkFeed(conn conn, shape *shape, window int) error {
 		return err
 	}
 	ck := &checker{source: s, conn: conn, shape: shape, check: plans.Check{
-		Window: window, SQL: s.inner, Judged: s.def.LogJudged(s.db.log),
+		Window: window, SQL: s.inner, Judged: s.def.Judged(s.db.log),
 		Catalog: plans.Catalog{
 			Dialect: plans.SQLite,
 			Query:   func(sql string, args ...string) ([][]string, error) { return texts(conn.Conn, sql, args...) },
@@ -153,7 +160,11 @@ func (ck *checker) explain(text string) (*plans.Plan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("explain: %w", err)
 	}
-	return plans.ReadSQLite(rows)
+	plan, err := plans.ReadSQLite(rows)
+	if err == nil {
+		plan.SQL = text
+	}
+	return plan, err
 }
 
 // readKey returns the key's columns with their tables. SQLite does not tell which column

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"spillway/internal/serve/audit"
 	"spillway/internal/serve/popup"
 )
 
@@ -18,9 +19,10 @@ import (
 type PopupCampaigns interface {
 	Version(ctx context.Context) (int64, error)
 	Campaigns(ctx context.Context) (int64, []popup.StoredCampaign, error)
-	SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64, by string) (popup.StoredCampaign, error)
+	SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64, by audit.Author) (popup.StoredCampaign, error)
 	History(ctx context.Context, id popup.CampaignID, limit int) ([]popup.CampaignChange, error)
 	Now(ctx context.Context) (time.Time, error)
+	audit.Store
 }
 
 // PopupEvents keeps events.
@@ -36,8 +38,8 @@ type PopupEvents interface {
 type PopupLists interface {
 	Lists(ctx context.Context) ([]popup.ListVersion, error)
 	ListUsers(ctx context.Context, name string) (popup.ListVersion, []uint64, error)
-	ReplaceList(ctx context.Context, name string, hashes []uint64) (popup.ListVersion, error)
-	DeleteList(ctx context.Context, name string) error
+	ReplaceList(ctx context.Context, name string, hashes []uint64, by audit.Author) (popup.ListVersion, error)
+	DeleteList(ctx context.Context, name string, by audit.Author) error
 }
 
 // PopupStates keeps the states that follow from events.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"spillway/internal/serve/audit"
 	"spillway/internal/serve/popup"
 )
 
@@ -48,7 +50,7 @@ func testPopupCampaigns(t *testing.T, b PopupBackend) {
 		}
 		last = version
 	}
-	first, err := tables.SaveCampaign(t.Context(), popupCampaign(), last, "ann")
+	first, err := tables.SaveCampaign(t.Context(), popupCampaign(), last, ann)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,34 +65,34 @@ func testPopupCampaigns(t *testing.T, b PopupBackend) {
 		Name: "plain", Placement: strings.Repeat("p", popup.PlacementBytesMax), Status: popup.Paused, Rollout: 100,
 		Payload: []byte(`"` + strings.Repeat("ü", popup.PayloadBytesMax/2-1) + `"`), Target: strings.Repeat("x", 10_000),
 	}}
-	second, err := tables.SaveCampaign(t.Context(), plain, last, "ann")
+	second, err := tables.SaveCampaign(t.Context(), plain, last, ann)
 	if err != nil || second.ID != 2 {
 		t.Fatalf("second: %d, %v", second.ID, err)
 	}
 	changed()
 	first.Status, first.Start, first.QuietClick, first.Name = popup.Archived, popup.Moment{}, 0, "renamed"
-	updated, err := other.SaveCampaign(t.Context(), first, last, "ann")
+	updated, err := other.SaveCampaign(t.Context(), first, last, ann)
 	if err != nil {
 		t.Fatal(err)
 	}
 	changed()
-	if _, err := tables.SaveCampaign(t.Context(), first, last, "ann"); !errors.Is(err, popup.ErrChanged) {
+	if _, err := tables.SaveCampaign(t.Context(), first, last, ann); !errors.Is(err, popup.ErrChanged) {
 		t.Errorf("an outdated campaign: %v", err)
 	}
-	if _, err := tables.SaveCampaign(t.Context(), plain, last-1, "ann"); !errors.Is(err, popup.ErrOutdated) {
+	if _, err := tables.SaveCampaign(t.Context(), plain, last-1, ann); !errors.Is(err, popup.ErrOutdated) {
 		t.Errorf("a campaign that was checked before another change: %v", err)
 	}
 	absent := popupCampaign()
 	absent.ID = 77
-	if _, err := tables.SaveCampaign(t.Context(), absent, last, "ann"); !errors.Is(err, popup.ErrNoCampaign) {
+	if _, err := tables.SaveCampaign(t.Context(), absent, last, ann); !errors.Is(err, popup.ErrNoCampaign) {
 		t.Errorf("no such campaign: %v", err)
 	}
-	if _, err := tables.SaveCampaign(t.Context(), plain, last, strings.Repeat("ü", popup.ChangedByMax+1)); err == nil {
+	if _, err := tables.SaveCampaign(t.Context(), plain, last, audit.Author{By: strings.Repeat("ü", popup.ChangedByMax+1)}); err == nil {
 		t.Error("too long a name of who changes it was taken")
 	}
 	bad := popupCampaign()
 	bad.Payload = []byte("\"\xff\"")
-	if _, err := tables.SaveCampaign(t.Context(), bad, last, "ann"); err == nil {
+	if _, err := tables.SaveCampaign(t.Context(), bad, last, ann); err == nil {
 		t.Error("a payload that is not UTF-8 was taken")
 	}
 	version, all, err := other.Campaigns(t.Context())
@@ -101,6 +103,49 @@ func testPopupCampaigns(t *testing.T, b PopupBackend) {
 		t.Errorf("campaigns: %s", diff)
 	}
 	checkHistory(t, other, []popup.CampaignChange{{StoredCampaign: updated, By: "ann"}, {StoredCampaign: want, By: "ann"}})
+}
+
+// ann changes things.
+var ann = audit.Author{By: "ann", Address: "2001:db8::1", Request: "PUT /something"}
+
+// checkChanges records a change after those of two campaigns, and reads all.
+func checkChanges(t *testing.T, tables PopupCampaigns) {
+	t.Helper()
+	before, err := tables.Version(t.Context())
+	if err == nil {
+		err = tables.AddChange(t.Context(), audit.Change{Author: ann, Detail: "ü 🚚"})
+	}
+	now, nowErr := tables.Now(t.Context())
+	if err = errors.Join(err, nowErr); err != nil {
+		t.Fatal(err)
+	}
+	if after, err := tables.Version(t.Context()); err != nil || after != before {
+		t.Errorf("version %d became %d, %v", before, after, err)
+	}
+	read := func(from, before time.Time, limit int) (details []string) {
+		all, err := tables.Changes(t.Context(), from, before, limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range all {
+			if c.Author != ann || now.Sub(c.At).Abs() > time.Hour {
+				t.Errorf("%+v", c)
+			}
+			details = append(details, fmt.Sprint(c.Campaign, " ", c.Detail))
+		}
+		return details
+	}
+	end := now.Add(time.Second)
+	want := []string{"0 ü 🚚", "1 renamed", "2 plain", "1 renamed"}
+	if diff := cmp.Diff(want, read(now.Add(-time.Hour), end, 10)); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(want[:2], read(now.Add(-time.Hour), end, 2)); diff != "" {
+		t.Error(diff)
+	}
+	if got := read(now.Add(-2*time.Hour), now.Add(-time.Hour), 10); got != nil {
+		t.Error(got)
+	}
 }
 
 // sameCampaign compares campaigns by their fields, and payloads as JSON.
@@ -139,6 +184,7 @@ func checkHistory(t *testing.T, tables PopupTables, want []popup.CampaignChange)
 	if changes, err := tables.History(t.Context(), 77, 5); err != nil || len(changes) != 0 {
 		t.Errorf("history of no campaign: %v, %v", changes, err)
 	}
+	checkChanges(t, tables)
 }
 
 // Concurrent saves of new campaigns get different ids, and one of the concurrent changes
@@ -186,7 +232,7 @@ func saveUntilDone(ctx context.Context, tables PopupTables, c popup.StoredCampai
 		if err != nil {
 			return c, err
 		}
-		saved, err := tables.SaveCampaign(ctx, c, version, "")
+		saved, err := tables.SaveCampaign(ctx, c, version, audit.Author{})
 		if !errors.Is(err, popup.ErrOutdated) {
 			return saved, err
 		}

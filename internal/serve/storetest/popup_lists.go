@@ -47,19 +47,19 @@ func testPopupLists(t *testing.T, b PopupBackend) {
 	if _, _, err := tables.ListUsers(t.Context(), "vips"); !errors.Is(err, popup.ErrNoList) {
 		t.Errorf("users of no list: %v", err)
 	}
-	if err := tables.DeleteList(t.Context(), "vips"); !errors.Is(err, popup.ErrNoList) {
+	if err := tables.DeleteList(t.Context(), "vips", ann); !errors.Is(err, popup.ErrNoList) {
 		t.Errorf("delete no list: %v", err)
 	}
 	many := manyHashes(300_000, 7) // several parts
 	many[0], many[299_999] = 0, 1<<64-1
-	first, err := tables.ReplaceList(t.Context(), "vips", many)
-	if err != nil || first != (popup.ListVersion{Name: "vips", Version: 1, Size: 300_000}) {
+	first, err := tables.ReplaceList(t.Context(), "vips", many, ann)
+	if err != nil || first.At.IsZero() || first != (popup.ListVersion{Name: "vips", Version: 1, Size: 300_000, At: first.At}) {
 		t.Fatalf("%+v, %v", first, err)
 	}
 	if list, got, err := other.ListUsers(t.Context(), "vips"); err != nil || list != first || !slices.Equal(got, many) {
 		t.Errorf("%+v, %d users, want %d, %v", list, len(got), len(many), err)
 	}
-	second, err := other.ReplaceList(t.Context(), "empty", nil)
+	second, err := other.ReplaceList(t.Context(), "empty", nil, ann)
 	if err != nil || second.Size != 0 || len(usersOf(t, tables, "empty")) != 0 {
 		t.Errorf("an empty list: %+v, %v", second, err)
 	}
@@ -68,14 +68,14 @@ func testPopupLists(t *testing.T, b PopupBackend) {
 	}
 	for _, n := range []int{partUsers, partUsers + 1, 2} { // a part, one more, few
 		want := manyHashes(n, 3)
-		if _, err := other.ReplaceList(t.Context(), "vips", want); err != nil || !slices.Equal(usersOf(t, tables, "vips"), want) {
+		if _, err := other.ReplaceList(t.Context(), "vips", want, ann); err != nil || !slices.Equal(usersOf(t, tables, "vips"), want) {
 			t.Errorf("%d users: %v", n, err)
 		}
 	}
 	if n := db.number(t, "SELECT COUNT(*) FROM popup_list_parts"); n != "1" {
 		t.Errorf("%s parts are left, want 1", n)
 	}
-	if err := errors.Join(other.DeleteList(t.Context(), "vips"), other.DeleteList(t.Context(), "empty")); err != nil {
+	if err := errors.Join(other.DeleteList(t.Context(), "vips", ann), other.DeleteList(t.Context(), "empty", ann)); err != nil {
 		t.Error(err)
 	}
 	if all, err := tables.Lists(t.Context()); err != nil || len(all) != 0 {
@@ -103,7 +103,7 @@ func testPopupListForget(t *testing.T, b PopupBackend) {
 		names[popup.UserHash(name)] = name
 	}
 	want := slices.Sorted(maps.Keys(names))
-	list, err := tables.ReplaceList(t.Context(), "vips", want)
+	list, err := tables.ReplaceList(t.Context(), "vips", want, ann)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func testPopupListForget(t *testing.T, b PopupBackend) {
 	}
 	want = append(want, manyHashes(partUsers, 1<<63)...)
 	slices.Sort(want)
-	if _, err := tables.ReplaceList(t.Context(), "vips", want); err != nil {
+	if _, err := tables.ReplaceList(t.Context(), "vips", want, ann); err != nil {
 		t.Fatal(err)
 	}
 	i := slices.IndexFunc(want, func(hash uint64) bool { return names[hash] != "" })
@@ -146,7 +146,7 @@ func testPopupListRace(t *testing.T, b PopupBackend) {
 		mine := db.Tables(t)
 		writing.Go(func() {
 			for i := range replacements {
-				if _, err := mine.ReplaceList(t.Context(), "vips", manyHashes(size+w, uint64(10*w+i))); err != nil {
+				if _, err := mine.ReplaceList(t.Context(), "vips", manyHashes(size+w, uint64(10*w+i)), ann); err != nil {
 					t.Error(err)
 				}
 			}

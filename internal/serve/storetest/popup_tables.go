@@ -112,11 +112,11 @@ func testPopupForget(t *testing.T, b PopupBackend) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"one", "two"} {
-		if _, err := tables.ReplaceList(t.Context(), name, hashesOf(user, "7")); err != nil {
+		if _, err := tables.ReplaceList(t.Context(), name, hashesOf(user, "7"), ann); err != nil {
 			t.Fatal(err)
 		}
 	}
-	other, err := tables.ReplaceList(t.Context(), "other", hashesOf("7"))
+	other, err := tables.ReplaceList(t.Context(), "other", hashesOf("7"), ann)
 	if err != nil {
 		t.Fatal(err)
 	}

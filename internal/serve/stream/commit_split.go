@@ -13,6 +13,8 @@ import (
 // requests are deferred: each is retried alone, between other batches, for RetryFor. With
 // an order, the requests behind them must wait for them.
 //
+// A batch that the database refuses for what no client has sent is split in the same way.
+//
 // A batch that fails for good is split too, because one request may be the cause.
 
 // errSplit is the error of a batch that is to be split.
@@ -42,9 +44,10 @@ type splitting struct {
 	pieces [][]*ticket // the next one last
 	batch  *Batch      // tried last; its requests were not stored
 
-	stored bool // a piece was stored
-	failed int  // pieces that failed for good since one was stored
-	limit  int  // of these that are split
+	stored  bool // a piece was stored
+	failed  int  // pieces that failed for good since one was stored
+	limit   int  // of these that are split
+	refused int  // pieces with ErrRefused since one was stored
 
 	failing [][]*ticket // pieces that failed beyond the limit
 	again   bool        // a piece was stored since these were last taken
@@ -62,6 +65,9 @@ func (p *splitting) add(piece []*ticket) {
 // A request that needs a lock is deferred. After CommitTimeout split does not split further
 // because of locks, and tries the pieces that are left for RetryFor. With an order, RetryFor
 // begins again behind each request that has used it up, up to three times.
+//
+// So is one that is refused for what no client has sent. After refusedMost of these pieces, all
+// requests may be: the others are not split further.
 //
 // A request that makes the transaction fail gets its error. If many pieces fail and none is
 // stored in between, the cause may not be a request: the pieces that are left are tried once
@@ -98,6 +104,9 @@ func (s *Stream) split(b *Batch, tickets []*ticket, start time.Time, err error) 
 // many requests is split to the end.
 const failedMost = 256
 
+// refusedMost is how many pieces may be refused with ErrRefused before one is stored.
+const refusedMost = 64
+
 // store stores a piece of a split batch, or splits it.
 func (s *Stream) store(p *splitting, piece []*ticket) {
 	began := time.Now()
@@ -105,7 +114,7 @@ func (s *Stream) store(p *splitting, piece []*ticket) {
 	if s.queue.ordered && began.Sub(p.start) < behindMost*s.cfg.RetryFor {
 		from = began // it may have waited for those before it
 	}
-	split := s.canSplit(piece) && began.Sub(p.since) < s.cfg.CommitTimeout
+	split := s.canSplit(piece) && began.Sub(p.since) < s.cfg.CommitTimeout && p.refused < refusedMost
 	s.mu.Lock()
 	s.giveBack(p.batch)
 	b := s.newBatch(piece)
@@ -116,6 +125,9 @@ func (s *Stream) store(p *splitting, piece []*ticket) {
 		b.LockWait = s.pieceWait()
 	}
 	attempts, err := s.commitBatch(b, piece, from, split)
+	if errors.Is(err, ErrRefused) {
+		p.refused++
+	}
 	switch {
 	case errors.Is(err, errSplit) && len(piece) == 1:
 		s.deferRequest(b, piece[0], p.start, 1)
@@ -136,7 +148,7 @@ func (s *Stream) store(p *splitting, piece []*ticket) {
 			return
 		}
 	case err == nil:
-		p.stored, p.again, p.failed = true, true, 0
+		p.stored, p.again, p.failed, p.refused = true, true, 0, 0
 	}
 	if from == began && len(piece) == 1 {
 		p.since = time.Now()

@@ -361,6 +361,60 @@ func TestPoisonEverywhere(t *testing.T) {
 	})
 }
 
+// refusing is a Sink that refuses a batch with a record from 1,000,000 for what no client has sent.
+type refusing struct {
+	*memory
+	attempts int
+}
+
+func (r *refusing) Commit(ctx context.Context, b *Batch) error {
+	r.attempts++
+	if slices.ContainsFunc(b.Rows(nil), func(r Row) bool { return r.Value(r.Row, 0).N >= 1000000 }) {
+		<-time.After(r.takes)
+		return fmt.Errorf("%w: %w: out of range", ErrTransient, ErrRefused)
+	}
+	return r.memory.Commit(ctx, b)
+}
+
+// A request that the database refuses for what no client has sent waits alone for RetryFor. The others of
+// its batch are stored at once.
+func TestRefusedForServer(t *testing.T) {
+	for _, c := range []struct{ every, refused, attempts int }{{100, 5, 1000}, {3, 166, 50_000}, {1, 500, 10_000}} {
+		synctest.Test(t, func(t *testing.T) {
+			sink := &refusing{memory: newMemory(time.Millisecond)}
+			s := openTest(t, sink, func(cfg *Config, _ *Definition) {
+				cfg.BatchRows, cfg.QueueRows, cfg.WaitMax, cfg.RetryFor = 1000, 10000, time.Hour, 10*time.Second
+			})
+			var good, all sync.WaitGroup
+			start := time.Now()
+			for n := range 500 {
+				id, group := n, &good
+				if n%c.every == c.every-1 {
+					id, group = 1000000+n, &all
+				}
+				group.Go(func() {
+					_, err := s.Commit(t.Context(), testRequest(t, s, "", number(id)))
+					if id == n && err != nil || id != n && !errors.Is(err, ErrUnavailable) {
+						t.Errorf("record %d: %v", id, err)
+					}
+				})
+			}
+			good.Wait()
+			if took := time.Since(start); took > 2*time.Second {
+				t.Errorf("one of %d: the others waited for %v", c.every, took)
+			}
+			all.Wait()
+			if took := time.Since(start); took > 3*s.cfg.RetryFor || s.Ready() == nil {
+				t.Errorf("one of %d: after %v, ready: %v", c.every, took, s.Ready())
+			}
+			if len(sink.rows) != 500-c.refused || sink.attempts > c.attempts || s.Stats().QueueRows != 0 {
+				t.Errorf("one of %d: %d rows in %d attempts, stats %+v", c.every, len(sink.rows), sink.attempts, s.Stats())
+			}
+			closeTest(t, s)
+		})
+	}
+}
+
 // closeTestFailed closes a stream whose requests cannot be stored.
 func closeTestFailed(t *testing.T, s *Stream) {
 	t.Helper()

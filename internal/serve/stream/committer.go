@@ -223,8 +223,8 @@ func (s *Stream) attempt(b *Batch, tickets []*ticket) (late bool, err error) {
 
 // commitBatch has the sink commit a batch and retries it for Config.RetryFor, which begins
 // again, once, behind a COMMIT that was not answered in time. With split it
-// returns errSplit if a lock holds the batch up: nothing was stored then, and no attempt is
-// running.
+// returns errSplit if a lock, or a refusal that is not the records', holds the batch up: nothing
+// was stored then, and no attempt is running.
 func (s *Stream) commitBatch(b *Batch, tickets []*ticket, start time.Time, split bool) (attempts int, err error) {
 	unconfirmed, hung := false, false
 	for attempt := 1; ; attempt++ {
@@ -241,9 +241,9 @@ func (s *Stream) commitBatch(b *Batch, tickets []*ticket, start time.Time, split
 		pause := queue.Backoff(attempt, backoffFirst, backoffMost)
 		over := s.base.Err() != nil || time.Since(start)+pause > s.cfg.RetryFor || !unconfirmed && abandoned(tickets)
 		b.Reset()
-		if split && !over && !unconfirmed && errors.Is(err, ErrBlocked) {
+		if split && !over && !unconfirmed && (errors.Is(err, ErrBlocked) || errors.Is(err, ErrRefused)) {
 			s.counters.retries.Add(1)
-			return attempt, errSplit
+			return attempt, fmt.Errorf("%w: %w", errSplit, err)
 		}
 		if again || unconfirmed {
 			s.logFailure(err, attempt, !again || over)

@@ -101,6 +101,35 @@ func (d Definition) Sends(columns ...string) bool {
 	return slices.ContainsFunc(d.Columns, func(c Column) bool { return c.Default == nil && slices.Contains(columns, c.Name) })
 }
 
+// Fault is whose fault it is that the database refuses a record.
+type Fault int
+
+// The faults. With UnsureFault it may be either's.
+const (
+	RecordsFault Fault = iota
+	ServersFault
+	UnsureFault
+)
+
+// FaultOf returns whose fault a value is that an expression computes, or an index has: the record's if it may name
+// a column that Sends, and the server's if it names none of the stream's.
+func (d Definition) FaultOf(expression string) Fault {
+	fault, words := ServersFault, Words(expression)
+	columns := d.Columns
+	if d.Extra != "" {
+		columns = append(slices.Clone(columns), Column{Name: d.Extra})
+	}
+	for _, c := range columns {
+		switch named := slices.Contains(words, c.Name) || len(Words(c.Name)) > 1 && strings.Contains(expression, c.Name); {
+		case named && c.Default == nil:
+			return RecordsFault
+		case named:
+			fault = UnsureFault
+		}
+	}
+	return fault
+}
+
 // SkippedAccept is the Definition.SkippedRows that takes skipped records as stored.
 const SkippedAccept = "accept"
 

@@ -55,6 +55,9 @@ var (
 	// ErrBlocked comes with ErrTransient: a request waits for a lock of another session.
 	// The other requests of the batch may be stored without it.
 	ErrBlocked = errors.New("a lock was not free in time")
+	// ErrRefused comes with ErrTransient: the database refuses a request for what no client has sent,
+	// such as a default. The other requests of the batch may be stored without it.
+	ErrRefused = errors.New("the database refuses what no client has sent")
 	// ErrHeld is what a *Held wraps.
 	ErrHeld = queue.ErrHeld
 )

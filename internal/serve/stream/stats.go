@@ -2,6 +2,7 @@ package stream
 
 import (
 	"errors"
+	"maps"
 	"sync/atomic"
 	"time"
 
@@ -10,31 +11,47 @@ import (
 
 // Stats is a snapshot of a stream, for metrics.
 type Stats struct {
-	Name string
+	Name string `json:"stream"`
 
-	Stored          uint64 `metric:"records_total,result=stored" help:"Records by result."`
-	RefusedSchema   uint64 `metric:"records_total,result=refused_schema"`
-	RefusedDatabase uint64 `metric:"records_total,result=refused_database"`
-	Skipped         uint64 `metric:"skipped_total" help:"Records counted as stored that the database did not insert."`
-	Failed          uint64 // records of batches that were not stored, or may not have been
-	Unknown         uint64 `metric:"records_total,result=unknown"`
-	Replayed        uint64 `metric:"replays_total" help:"Requests with a known Idempotency-Key."`
+	// What Derive sets.
+	Ack       string            `json:"ack"`           // what an acknowledgement is worth now
+	Refused   map[string]uint64 `json:"refused"`       // by reason
+	BatchMean float64           `json:"batch_records"` // of a transaction
 
-	Overloaded map[string]uint64 `metric:"overloads_total,limit=wait_max|queue_rows|queue_bytes|spool_bytes|disk" help:"Refusals by limit."`
-	KeyReused  uint64            `metric:"rejections_total,reason=key_reused" help:"Requests rejected permanently, by reason."`
-	TooLarge   uint64            `metric:"rejections_total,reason=too_large"`
-	Unreadable uint64            `metric:"rejections_total,reason=unreadable"`
+	Stored          uint64 `json:"stored" metric:"records_total,result=stored" help:"Records by result."`
+	RefusedSchema   uint64 `json:"-" metric:"records_total,result=refused_schema"`
+	RefusedDatabase uint64 `json:"-" metric:"records_total,result=refused_database"`
+	Skipped         uint64 `json:"-" metric:"skipped_total" help:"Records counted as stored that the database did not insert."`
+	Failed          uint64 `json:"-"` // records of batches that were not stored, or may not have been
+	Unknown         uint64 `json:"-" metric:"records_total,result=unknown"`
+	Replayed        uint64 `json:"-" metric:"replays_total" help:"Requests with a known Idempotency-Key."`
 
-	Batches   uint64 `metric:"batches_total" help:"Transactions; retries are not counted."`
-	BatchRows uint64 // records in them
-	Retries   uint64 `metric:"retries_total" help:"Attempts to commit beyond the first."`
-	Swept     uint64 `metric:"swept_total" help:"Expired rows deleted from Spillway's tables."`
+	Overloaded map[string]uint64 `json:"-" metric:"overloads_total,limit=wait_max|queue_rows|queue_bytes|spool_bytes|disk" help:"Refusals by limit."`
+	KeyReused  uint64            `json:"-" metric:"rejections_total,reason=key_reused" help:"Requests rejected permanently, by reason."`
+	TooLarge   uint64            `json:"-" metric:"rejections_total,reason=too_large"`
+	Unreadable uint64            `json:"-" metric:"rejections_total,reason=unreadable"`
 
-	QueueRows     int           `metric:"queue_rows" help:"Records waiting for a transaction."`
-	QueueBytes    int           `metric:"queue_bytes" help:"Memory of waiting records."`
-	Committing    int           `metric:"committing" help:"Running transactions."`
-	CommitMean    time.Duration `metric:"commit_mean_seconds" help:"Weighted mean time of recent transactions."`
-	PredictedWait time.Duration `metric:"predicted_wait_seconds" help:"Predicted wait of a new record."`
+	Batches   uint64 `json:"-" metric:"batches_total" help:"Transactions; retries are not counted."`
+	BatchRows uint64 `json:"-"` // records in them
+	Retries   uint64 `json:"-" metric:"retries_total" help:"Attempts to commit beyond the first."`
+	Swept     uint64 `json:"-" metric:"swept_total" help:"Expired rows deleted from Spillway's tables."`
+
+	QueueRows     int           `json:"queue_records" metric:"queue_rows" help:"Records waiting for a transaction."`
+	QueueBytes    int           `json:"-" metric:"queue_bytes" help:"Memory of waiting records."`
+	Committing    int           `json:"-" metric:"committing" help:"Running transactions."`
+	CommitSeconds float64       `json:"commit_seconds" metric:"commit_mean_seconds" help:"Weighted mean time of recent transactions."`
+	PredictedWait time.Duration `json:"-" metric:"predicted_wait_seconds" help:"Predicted wait of a new record."`
+}
+
+// Derive sets what follows from the other fields, and the level at which the stream acknowledges.
+func (s *Stats) Derive(ack string) {
+	s.Ack, s.BatchMean = ack, float64(s.BatchRows)/float64(max(1, s.Batches))
+	s.Refused = map[string]uint64{
+		"schema": s.RefusedSchema, "database": s.RefusedDatabase, "unreadable": s.Unreadable, "too_large": s.TooLarge, "key_reused": s.KeyReused,
+		"failed": s.Failed,
+	}
+	maps.Copy(s.Refused, s.Overloaded)
+	maps.DeleteFunc(s.Refused, func(_ string, n uint64) bool { return n == 0 })
 }
 
 type counters struct {
@@ -105,7 +122,7 @@ func (s *Stream) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stats.QueueRows, stats.QueueBytes = s.queue.rows+s.deferredRows, s.queue.bytes+s.deferredBytes
-	stats.Committing, stats.CommitMean = s.load.busy, s.load.mean
+	stats.Committing, stats.CommitSeconds = s.load.busy, s.load.mean.Seconds()
 	stats.PredictedWait = s.predict(1, 1, 0)
 	return stats
 }

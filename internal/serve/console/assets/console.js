@@ -180,3 +180,22 @@
   addEventListener("pagehide", () => events?.close());
   follow();
 })();
+
+// Campaigns: keys that move the one whose row has the focus, and the explanation for a user, which needs no other page.
+(() => {
+  const list = document.getElementById("list");
+  list?.addEventListener("keydown", (event) => {
+    const direction = event.altKey && { ArrowUp: "up", ArrowDown: "down" }[event.key];
+    const row = event.target.closest("tr");
+    const button = direction && row?.querySelector(`button[id^="${direction}-"]`);
+    if (!button) return;
+    event.preventDefault();
+    const at = event.target.id || row.querySelector("td a").getAttribute("href");
+    list.addEventListener("htmx:afterSwap", () => (document.getElementById(at) || list.querySelector(`a[href="${at}"]`))?.focus(), { once: true });
+    button.click();
+  });
+  document.querySelector("form[data-try]")?.addEventListener("submit", (event) => {
+    event.preventDefault();
+    event.target.dispatchEvent(new Event("input"));
+  });
+})();
