@@ -90,7 +90,7 @@ func cores() scenario {
 // startInserts: nginx in front of the service that inserts, and MariaDB on a slow disk.
 func startInserts(s *stage, set settings) target {
 	db := s.mysql("mariadb", "55", "", positions, "--max-connections=500", "--innodb-flush-log-at-trx-commit="+set["flush"])
-	front, back := hostAddress+":8080", hostAddress+":8082"
+	front, back := hostAddress+":8080", "127.0.0.1:8082" // spillway asks for keys on other addresses
 	var app *process.Process
 	path := "/positions"
 	if set["server"] == "spillway" {

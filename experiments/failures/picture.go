@@ -61,6 +61,9 @@ func (f *failure) portLines(out *bytes.Buffer, s *scenario) {
 		color := colors[place%len(colors)]
 		path := ""
 		for i, n := range t.Runs[0].Ports {
+			if n == 0 { // not counted in this second
+				continue
+			}
 			path += fmt.Sprintf("%s%.1f %.1f", map[bool]string{true: "M", false: "L"}[path == ""], x(float64(i)+0.5), y(min(n/most, 1)))
 		}
 		if path != "" {
