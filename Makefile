@@ -9,7 +9,7 @@ FUZZTIME ?= 10s
 export PATH := $(PATH):/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help build run demo test race shake test-mysql check bench fuzz crash chaos live rules browser bottlenecks peers readme-table clean needs needs-race
+.PHONY: help build run demo test race shake test-mysql check bench fuzz crash chaos live rules browser bottlenecks failures peers readme-table clean needs needs-race
 
 help: ## list the targets
 	@echo 'Spillway: absorb traffic spikes in front of your database, and load-test services.'
@@ -85,6 +85,14 @@ browser: ## try the demo's page and the console in a headless Chromium, which it
 bottlenecks: build needs ## plant one fault each in 18 real servers and check that spillway names it: ARGS='-rounds 1 row-lock'; needs root and an idle machine
 	$(GO) build -C experiments -o ../bin/bottlenecks ./bottlenecks
 	bin/bottlenecks $(ARGS)
+
+failures: build ## make the failures of four stories fail on the real programs, name them and try each cure, in half an hour: ARGS='-rounds 3 ports-nginx'; needs root and an idle machine
+	@scripts/needs.sh failures
+	scripts/mysql.sh >/dev/null
+	$(GO) build -C experiments -o ../bin/failures ./failures
+	$(GO) build -C experiments -o ../bin/bottlenecks ./bottlenecks
+	$(GO) build -C experiments/services -o ../../bin/services .
+	bin/failures $(ARGS)
 
 peers: build needs ## compare queries, writes and popups with forty lines of Go: ARGS='-only q,w -connections 1,4 -rounds 3 -base BINARY'; needs root and an idle machine
 	$(GO) build -C experiments -o ../bin/peers ./peers

@@ -8,7 +8,8 @@ axe=$PWD/bin/axe-$axe_version.js
 if [ ! -f "$axe" ]; then
 	folder=$(mktemp -d)
 	trap 'rm -rf "$folder"' EXIT
-	(cd "$folder" && npm pack --silent "axe-core@$axe_version" >/dev/null && tar xzf ./*.tgz)
+	(cd "$folder" && npm pack --silent "axe-core@$axe_version" >/dev/null && tar xzf ./*.tgz) ||
+		{ echo "axe-core $axe_version could not be fetched with npm, so that the pages were not tried: is there a network?" >&2; exit 1; }
 	mkdir -p bin
 	mv "$folder/package/axe.min.js" "$axe"
 fi

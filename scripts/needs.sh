@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks for the programs that the tests start and installs missing ones with one apt-get. The
-# argument "race" adds those of make race, "mysql" those of make test-mysql, "browser" those of make browser. On a terminal it
+# argument "race" adds those of make race, "failures" those of make failures, "mysql" those of make test-mysql, "browser" those of make browser. On a terminal it
 # asks first. Without a terminal it installs if it is root or can use sudo without a password.
 # Otherwise it says in one sentence why it cannot and what to install.
 set -euo pipefail
@@ -39,6 +39,11 @@ have ip || need iproute2 "network namespaces as further hosts"
 compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null || need faketime "servers whose clock is wrong"
 if [ "${1:-}" = race ]; then
 	have gcc || need "gcc libc6-dev" "the race detector"
+fi
+if [ "${1:-}" = failures ]; then
+	have apache2 || need "apache2-bin" "the service behind nginx"
+	compgen -G '/usr/lib/apache2/modules/libphp*.so' >/dev/null || need "libapache2-mod-php php-pgsql" "the program of two stories"
+	have gcc || need "gcc libc6-dev" "the library that makes a disk slow"
 fi
 if [ "${1:-}" = browser ]; then
 	have chromium || have google-chrome || need chromium "the browser"

@@ -61,7 +61,7 @@ func serveBucket(ctx context.Context, p plant) error {
 	}
 	f, err := front.Open(front.Config{
 		Socket: socket, Loops: 1, RequestBytes: 4096, Gate: new(openGate),
-		Answerer: func(func(*front.Later) func()) front.Answerer {
+		Answerer: func(*front.Loop, func(*front.Later) func()) front.Answerer {
 			return &bucketAnswerer{newBucket(p.rate, bucketBurst(p.rate))}
 		},
 		FirstTimeout: time.Minute, IdleTimeout: time.Hour,

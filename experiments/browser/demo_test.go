@@ -23,7 +23,8 @@ func TestDemo(t *testing.T) {
 	for _, path := range []string{"", "demo.js", "demo.css"} {
 		weight += b.bytes[app.URL(path)]
 	}
-	t.Logf("the page weighs %d bytes", weight)
+	painted := eval[float64](b, "performance.getEntriesByName('first-contentful-paint')[0].startTime")
+	t.Logf("the page weighs %d bytes; it is first painted after %.0f ms", weight, painted)
 	if weight == 0 || weight > 150_000 {
 		t.Errorf("the page weighs %d bytes", weight)
 	}
@@ -52,6 +53,11 @@ func TestDemo(t *testing.T) {
 		t.Errorf("the console is at %s, not %s", console, app.Admin)
 	}
 	b.inEachLook("demo")
+	b.run(chromedp.Navigate(app.Admin + "/"))
+	b.until("document.querySelectorAll('[data-chart] canvas').length === 3")
+	b.inEachLook("console of the demo")
+	b.run(chromedp.NavigateBack())
+	b.until("document.querySelectorAll('#orders tr').length === 10")
 
 	b.expect("ERR_") // requests to a server that has stopped
 	if err := app.Restart(); err != nil {

@@ -3,10 +3,15 @@
 package browser
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
+	"image"
+	"image/color"
+	"image/png"
+	"maps"
 	"net/url"
 	"os"
 	"slices"
@@ -212,10 +217,49 @@ func (b *tab) picture(name string) {
 	if *screenshots == "" {
 		return
 	}
-	image := call(b, page.CaptureScreenshot, page.CaptureScreenshotParams{CaptureBeyondViewport: new(true)}).Data
-	if err := os.WriteFile(*screenshots+"/"+strings.ReplaceAll(name, " ", "-")+".png", image, 0o644); err != nil {
+	shot := call(b, page.CaptureScreenshot, page.CaptureScreenshotParams{CaptureBeyondViewport: new(true)}).Data
+	if err := os.WriteFile(*screenshots+"/"+strings.ReplaceAll(name, " ", "-")+".png", small(b.t, shot), 0o644); err != nil {
 		b.t.Fatal(err)
 	}
+}
+
+// small returns a picture with the 256 colors of which it has most, which shows no difference on these pages.
+func small(t *testing.T, shot []byte) []byte {
+	t.Helper()
+	full, err := png.Decode(bytes.NewReader(shot))
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := make(map[color.Color]int)
+	at := func(x, y int) color.Color {
+		r, g, b, _ := full.At(x, y).RGBA()
+		return color.RGBA{uint8(r >> 8), uint8(g >> 8), uint8(b >> 8), 255}
+	}
+	area := full.Bounds()
+	for y := range area.Dy() {
+		for x := range area.Dx() {
+			counts[at(x, y)]++
+		}
+	}
+	most := slices.SortedFunc(maps.Keys(counts), func(a, b color.Color) int { return counts[b] - counts[a] })
+	reduced := image.NewPaletted(area, color.Palette(most[:min(256, len(most))]))
+	nearest := make(map[color.Color]uint8)
+	for y := range area.Dy() {
+		for x := range area.Dx() {
+			c := at(x, y)
+			i, known := nearest[c]
+			if !known {
+				i = uint8(reduced.Palette.Index(c))
+				nearest[c] = i
+			}
+			reduced.SetColorIndex(x, y, i)
+		}
+	}
+	var out bytes.Buffer
+	if err := (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, reduced); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
 }
 
 // quote returns a text as JavaScript.

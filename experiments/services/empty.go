@@ -21,6 +21,7 @@ import (
 func runEmpty(ctx context.Context, flags *flag.FlagSet, args []string) error {
 	address := flags.String("listen", "127.0.0.1:8081", "address to serve on")
 	server := flags.String("server", "fasthttp", "fasthttp, nethttp, router or kept")
+	delay := flags.Duration("delay", 0, "nethttp answers after this time")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -32,7 +33,10 @@ func runEmpty(ctx context.Context, flags *flag.FlagSet, args []string) error {
 	case "fasthttp":
 		return serveFast(ctx, listener, emptyFast)
 	case "nethttp":
-		return serveHTTP(ctx, listener, http.HandlerFunc(empty))
+		return serveHTTP(ctx, listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(*delay)
+			empty(w, r)
+		}))
 	case "router":
 		return serveHTTP(ctx, listener, routed())
 	case "kept":

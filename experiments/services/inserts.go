@@ -28,10 +28,11 @@ func runInserts(ctx context.Context, flags *flag.FlagSet, args []string) error {
 	database := flags.String("database", "", "URL of the database: postgres:// or mysql://USER[:PASSWORD]@HOST:PORT/NAME")
 	address := flags.String("listen", "127.0.0.1:8092", "address to serve on")
 	connections := flags.Int("pool", 8, "database connections")
+	idle := flags.Int("idle", -1, "connections to MySQL that are kept; 0: each record opens one; -1: all")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	store, closePool, err := openPositions(ctx, *database, *connections)
+	store, closePool, err := openPositions(ctx, *database, *connections, *idle)
 	if err != nil {
 		return err
 	}
@@ -66,7 +67,7 @@ func storePosition(c *fasthttp.RequestCtx, store storer) {
 	c.SetBodyString(`{"stored":1}`)
 }
 
-func openPositions(ctx context.Context, url string, connections int) (storer, func(), error) {
+func openPositions(ctx context.Context, url string, connections, idle int) (storer, func(), error) {
 	const insert = "INSERT INTO positions (device_id, latitude, longitude, speed) VALUES "
 	switch scheme, _, _ := strings.Cut(url, ":"); scheme {
 	case "postgres":
@@ -82,6 +83,9 @@ func openPositions(ctx context.Context, url string, connections int) (storer, fu
 		pool, err := openMySQL(url, connections, false)
 		if err != nil {
 			return nil, nil, err
+		}
+		if idle >= 0 {
+			pool.SetMaxIdleConns(idle)
 		}
 		statement, err := pool.PrepareContext(ctx, insert+"(?, ?, ?, ?)")
 		if err != nil {

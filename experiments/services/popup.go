@@ -173,7 +173,7 @@ func (p *popups) serve(c *fasthttp.RequestCtx) {
 	switch {
 	case err != nil:
 		slog.Error("decide", "error", err)
-		c.Error("the database does not answer", fasthttp.StatusServiceUnavailable)
+		c.Error("the database does not answer: "+err.Error(), fasthttp.StatusServiceUnavailable)
 	case chosen == nil:
 		c.SetStatusCode(fasthttp.StatusNoContent)
 	default:

@@ -85,18 +85,11 @@ func MySQLConfig(u URL, name string) (*mysql.Config, error) {
 	return config, nil
 }
 
-// mysqlConfig reads the address and its files. Parameters that the driver does not know are variables of the session,
-// except those that look like one of TLS.
+// mysqlConfig reads the address and its files. Parameters that the driver does not know are variables of the session.
 func mysqlConfig(u URL) (*mysql.Config, error) {
 	config, err := mysql.ParseDSN(u.DSN())
 	if err != nil {
 		return nil, errors.New(withoutPassword(err))
-	}
-	for name := range config.Params {
-		if !strings.Contains(name, "ssl") && !strings.Contains(name, "tls") && !strings.Contains(name, "cert") {
-			continue
-		}
-		return nil, fmt.Errorf("%s is no parameter of the address; TLS has tls, ssl-ca, ssl-cert and ssl-key", name)
 	}
 	if u.tls == (TLSFiles{}) {
 		return config, nil
@@ -165,6 +158,7 @@ type MySQLConn interface {
 type MySQLSession struct {
 	MySQLConn
 	ID     uint64 // the server's number for the connection
+	User   string // as the server sees it
 	Server MySQLServer
 }
 
@@ -209,7 +203,7 @@ const (
 )
 
 func (s *MySQLSession) setUp(ctx context.Context, statementTimeout time.Duration) error {
-	rows, err := s.Query(ctx, "SELECT VERSION(), CONNECTION_ID(), @@SESSION.sql_mode")
+	rows, err := s.Query(ctx, "SELECT VERSION(), CONNECTION_ID(), @@SESSION.sql_mode, CURRENT_USER()")
 	if err != nil {
 		return fmt.Errorf("read the server's version: %w", err)
 	}
@@ -219,6 +213,7 @@ func (s *MySQLSession) setUp(ctx context.Context, statementTimeout time.Duration
 	if s.Server, err = parseMySQLServer(rows[0][0]); err != nil {
 		return err
 	}
+	s.User = rows[0][3]
 	if s.ID, err = strconv.ParseUint(rows[0][1], 10, 64); err != nil {
 		return fmt.Errorf("read the connection's number: %w", err)
 	}

@@ -33,12 +33,19 @@ type PostgresPool struct {
 	*pgxpool.Pool
 	cancels *cancels
 	renewal *renewal
+	logins  *Logins
 }
+
+// Logins counts the changes of the user of the connections.
+func (p *PostgresPool) Logins() uint64 { return p.logins.Count() }
 
 // Renew replaces the connections of a server that says that it is read-only: after a failover the name of the host leads to
 // another one. Idle connections are closed at once, the others when they are free. Within renewEvery only the first call does
 // anything.
 func (p *PostgresPool) Renew() { p.renewal.now(time.Now()) }
+
+// Renewed identifies the last renewal.
+func (p *PostgresPool) Renewed() int64 { return p.renewal.last.Load() }
 
 // renewEvery is how often connections to a server that stays read-only are replaced.
 const renewEvery = 5 * time.Second
@@ -115,7 +122,15 @@ func OpenPostgres(ctx context.Context, url URL, p Pool, log *slog.Logger) (*Post
 		return nil
 	}
 
-	renewal, judge := new(renewal), conn.OnPgError
+	renewal, logins, judge := new(renewal), new(Logins), conn.OnPgError
+	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+		logins.Opened(conn.Config().User, func() {
+			if pool := renewal.pool.Load(); pool != nil {
+				pool.Reset()
+			}
+		})
+		return nil
+	}
 	conn.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
 		if err.Code == stateReadOnly {
 			renewal.now(time.Now())
@@ -128,7 +143,7 @@ func OpenPostgres(ctx context.Context, url URL, p Pool, log *slog.Logger) (*Post
 		return nil, fmt.Errorf("open %s: %w", url, err)
 	}
 	renewal.pool.Store(pool)
-	return &PostgresPool{pool, requests, renewal}, nil
+	return &PostgresPool{pool, requests, renewal, logins}, nil
 }
 
 // renewLogin sets user, password and certificates as the files of the address hold them now.

@@ -217,6 +217,9 @@ func parseServer(driver Driver, s, rest string) (URL, error) {
 			return URL{}, errEscape
 		}
 	}
+	if err := checkParameters(driver, a.query); err != nil {
+		return URL{}, err
+	}
 	u := URL{Driver: driver, raw: s, dsn: s, local: a.isLocal()}
 	scheme, _, _ := strings.Cut(s, ":")
 	u.shown = scheme + "://" + a.redacted()

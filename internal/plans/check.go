@@ -37,10 +37,8 @@ type Check struct {
 	Behind  bool   // SQLite: the statement reads the rows after a key
 	// Tables are the tables by alias, for MySQL and SQLite.
 	Tables map[string]TableName
-	// Judged is called with the rows that a statement is found to read. Nil: nobody wants to know.
-	Judged func(reads float64)
-	// Explained is called with a plan that was judged, and with what is wrong with it. Nil: nobody wants to know.
-	Explained func(*Plan, error)
+	// Judged is called with a plan that was judged, and with what is wrong with it. Nil: nobody wants to know.
+	Judged func(*Plan, error)
 	// Explain returns the plan of a statement for that many unknown parameters, for PostgreSQL.
 	Explain func(sql string, parameters int) (*Plan, error)
 	// Descending: the server keeps indexes in descending order, for MySQL.
@@ -79,8 +77,8 @@ func (c Check) Judge(p *Plan) error {
 
 // tell tells of a plan that was judged, and returns err.
 func (c Check) tell(p *Plan, err error) error {
-	if c.Explained != nil {
-		c.Explained(p, err)
+	if c.Judged != nil {
+		c.Judged(p, err)
 	}
 	return err
 }
@@ -98,9 +96,6 @@ func (c Check) judge(p *Plan) ([]finding, error) {
 // JudgeMeasured is Judge for a statement that was executed and read so many rows, for the columns that it
 // compares.
 func (c Check) JudgeMeasured(p *Plan, reads float64, compared []Compared) error {
-	if c.Judged != nil {
-		c.Judged(reads)
-	}
 	p.Reads = reads
 	return c.tell(p, c.judgeMeasured(p, reads, compared))
 }

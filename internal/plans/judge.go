@@ -45,7 +45,7 @@ func (c Check) judgeMySQL(p *Plan) ([]finding, error) {
 			continue
 		}
 		var err error
-		if found, err = c.addLarge(found, f, n, p.rewritten); err != nil {
+		if found, err = c.addLarge(found, f, n, p.Rewritten); err != nil {
 			return nil, err
 		}
 	}
@@ -54,7 +54,7 @@ func (c Check) judgeMySQL(p *Plan) ([]finding, error) {
 			continue
 		}
 		var err error
-		if found, err = c.addLarge(found, finding{computed: true, rows: n.Rows}, n, p.rewritten); err != nil {
+		if found, err = c.addLarge(found, finding{computed: true, rows: n.Rows}, n, p.Rewritten); err != nil {
 			return nil, err
 		}
 	}

@@ -19,7 +19,7 @@ type Plan struct {
 	SQL              string  // the statement; "" if it is not known
 	Reads            float64 // rows that it reads as a Check expects or has counted; 0 if they are not known
 
-	rewritten Rewritten // MySQL's
+	Rewritten Rewritten // MySQL's statement
 }
 
 // Node is one step of a plan. Fields that a database does not tell are zero.
@@ -107,7 +107,7 @@ func ReadMySQL(rows [][]string, rewritten string) (*Plan, error) {
 		11: {"id", "select", "table", "type", "possible", "key", "length", "ref", "rows", "filtered", "extra"},
 		12: {"id", "select", "table", "partitions", "type", "possible", "key", "length", "ref", "rows", "filtered", "extra"},
 	}
-	p := &Plan{rewritten: ReadRewritten(rewritten)}
+	p := &Plan{Rewritten: ReadRewritten(rewritten)}
 	for _, row := range rows {
 		layout, ok := layouts[len(row)]
 		if !ok {

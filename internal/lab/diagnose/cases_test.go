@@ -126,6 +126,9 @@ func hostCases() map[string]evidence {
 			level{offered: 8000, rate: 4900, alone: 0.02, mean: 0.0203, connect: 0.0002, size: 300, failed: true, figures: base}),
 		"bandwidth": pair(Bandwidth, level{offered: 100, rate: 100, alone: 0.005, mean: 0.006, first: 0.001, size: 10_000, figures: base},
 			level{offered: 400, rate: 240, alone: 0.05, mean: 0.2, first: 0.15, size: 10_000, failed: true, figures: base.and(figures{"tcp": {"send_queue_bytes": 900_000}})}),
+		"one worker, and bytes of other connections that nobody reads": pair(WorkerPool, light(base), heavy(200, base.and(figures{
+			"process app": {"threads": 2, "processes": 2}, "tcp": {"send_queue_bytes": 10 << 20},
+		}))),
 		"rate limit": pair(RateLimit, light(base), level{
 			offered: 600, rate: 300, alone: 0.001, mean: 0.001, failed: true, statuses: map[int]float64{429: 0.5}, figures: base,
 		}),

@@ -68,7 +68,7 @@ func (c *comparison) commit() Verdict {
 			waits = either
 		}
 		score := ramp(waits, 0.3, 0.8) * ramp(waits/max(d.Value(result.ConnectionsActive), 1), 0.25, 0.5)
-		if !(either >= 0) { // MySQL does not say what sessions wait for
+		if !(either >= 0) || d.Sampler == result.SamplerMySQL && score == 0 { // MySQL says of commits only what they wait for
 			pressure := c.pressure(func(s *step) float64 { return s.host(d.Host).Value(result.PSIIOSome) }, span{0.25, 0.6})
 			score = 0.8 * ramp(fsyncs, syncsMin, 3*syncsMin) * pressure
 		}

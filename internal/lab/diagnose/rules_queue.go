@@ -133,6 +133,10 @@ const (
 	queueSmall, queueLarge   = 64 << 10, 512 << 10
 )
 
+// drainMost is how many seconds a full link needs at most to carry the bytes that wait. More of them wait for a program that does not
+// read, on connections that are not the load's.
+const drainMost = 10
+
 // bandwidth: large answers take long from their first to their last byte, or bytes wait to be sent, more than with a light load.
 func (c *comparison) bandwidth() Verdict {
 	s := c.failing
@@ -152,7 +156,8 @@ func (c *comparison) bandwidth() Verdict {
 	for _, t := range s.usage.Of(result.SamplerTCP) {
 		score = max(score, ramp(t.Value(result.RetransmitShare), 0.01, 0.04)*large*ramp(s.answered/before.answered, 1.2, 1.6))
 		unsent, earlier := t.Value(result.SendQueue), before.find(t).Value(result.SendQueue)
-		if now := ramp(unsent, queueSmall, queueLarge) * ramp(unsent/max(earlier, 1), 1.5, 3); now > 0 && !(unsent <= queue) {
+		now := ramp(unsent, queueSmall, queueLarge) * ramp(unsent/max(earlier, 1), 1.5, 3)
+		if now > 0 && !(unsent <= queue) && !(unsent > drainMost*s.bytes) {
 			queue, host = unsent, t.Host
 			score = max(score, now*ramp(s.service/before.service, 1.2, 1.6))
 		}

@@ -24,6 +24,7 @@ type step struct {
 	answered   float64         // mean time in flight of answers, seconds
 	transfer   float64         // mean time from the first to the last byte of an answer, seconds
 	bytesIn    float64         // per second
+	bytes      float64         // in and out, per second
 	answerSize float64         // bytes per answer
 	refused    float64         // share of the answers with status 429
 	busy       float64         // share of the answers with status 503
@@ -72,7 +73,7 @@ func newStep(run *result.Run, series []*result.Series, index int) *step {
 		}
 	}
 	if t.Elapsed > 0 {
-		s.bytesIn = float64(t.BytesIn) / t.Elapsed
+		s.bytesIn, s.bytes = float64(t.BytesIn)/t.Elapsed, float64(t.BytesIn+t.BytesOut)/t.Elapsed
 		s.generator = (t.Cost.CPUUser + t.Cost.CPUSystem) / t.Elapsed
 		s.answers, s.requests = float64(t.Done)/t.Elapsed, float64(t.Requests())/t.Elapsed
 	}
@@ -146,7 +147,7 @@ func decoded(h result.HDR) *histogram.Histogram {
 func unknownStep() *step {
 	nan := math.NaN()
 	return &step{
-		rate: nan, offered: nan, inFlight: nan, service: nan, typical: nan, floor: nan, answered: nan, transfer: nan, bytesIn: nan,
+		rate: nan, offered: nan, inFlight: nan, service: nan, typical: nan, floor: nan, answered: nan, transfer: nan, bytesIn: nan, bytes: nan,
 		answerSize: nan, refused: nan, busy: nan, generator: nan, answers: nan, requests: nan, usage: &result.Usage{},
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"spillway/internal/database"
+	"spillway/internal/lab/result"
 	"spillway/internal/plans"
 )
 
@@ -22,6 +23,7 @@ import (
 //     commits_total is missing.
 //   - fsyncs_total is Innodb_data_fsyncs, which includes the redo log, plus the fsyncs of the binary log: MariaDB's
 //     Binlog_group_commits divided by sync_binlog.
+//   - wait_wal counts the sessions that are in a commit.
 //   - rollbacks_total counts ROLLBACK statements.
 type mysqlReader struct {
 	config     *mysql.Config
@@ -123,6 +125,11 @@ func (r *mysqlReader) read(ctx context.Context) (map[string]float64, string, err
 		}
 	}
 	values := r.values(status)
+	if rows, err := r.query(ctx, mysqlCommitting); err == nil && len(rows) == 1 {
+		if value, err := strconv.ParseFloat(rows[0][0], 64); err == nil {
+			values[result.WaitPrefix+"wal"] = value
+		}
+	}
 	if _, ok := values["commits_total"]; !ok {
 		return values, "commits_total is missing: only MariaDB counts transactions (Innodb_max_trx_id)", nil
 	}
@@ -158,6 +165,10 @@ func (r *mysqlReader) values(status map[string]float64) map[string]float64 {
 	})
 	return values
 }
+
+// mysqlCommitting counts the sessions in a commit, by the states of MariaDB and of MySQL 5.7 and 8.0.
+const mysqlCommitting = `SELECT COUNT(*) FROM information_schema.processlist
+WHERE state IN ('Commit', 'query end', 'waiting for handler commit', 'Waiting for prior transaction to commit')`
 
 // Statements that run, and those that took the most time. Seconds are counted in picoseconds.
 const (

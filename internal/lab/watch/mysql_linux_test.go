@@ -44,7 +44,7 @@ func mysqlExec(t testing.TB, conn *sql.Conn, statements ...string) {
 
 const mariadbNames = `connections connections_limit connections_active statements_total commits_total rollbacks_total fsyncs_total
 log_writes_total row_lock_waits_total row_lock_current row_lock_seconds_total rows_inserted_total rows_read_total
-aborted_connects_total connects_total refused_max_connections_total wait_lock`
+aborted_connects_total connects_total refused_max_connections_total wait_lock wait_wal`
 
 func TestMariaDB(t *testing.T) {
 	t.Parallel()

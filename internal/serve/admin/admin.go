@@ -133,18 +133,25 @@ func isLoopbackAddr(addr net.Addr) bool {
 	return !ok || tcp.IP.IsLoopback()
 }
 
-// connections limits the connections of the listener. One without a request makes room for a new
-// one, so that clients that only hold connections do not keep others out.
+// connections limits the connections of the listener. The one that has been without a request for
+// the longest time makes room for a new one. If there is none, that of the oldest request does:
+// clients that only hold connections keep nobody out.
 type connections struct {
 	refused prometheus.Counter
 
-	mu    sync.Mutex // guards what follows
-	open  int
-	quiet map[net.Conn]time.Time // without a request, and since when
+	mu      sync.Mutex // guards what follows
+	open    int
+	changed map[net.Conn]lastChange // of those that are not being closed
+}
+
+// lastChange is the last one of a connection's state.
+type lastChange struct {
+	quiet bool // it is without a request
+	at    time.Time
 }
 
 func newConnections() *connections {
-	return &connections{quiet: make(map[net.Conn]time.Time), refused: prometheus.NewCounter(prometheus.CounterOpts{
+	return &connections{changed: make(map[net.Conn]lastChange), refused: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "spillway_admin_connections_refused_total",
 		Help: "Admin connections closed because too many were open.",
 	})}
@@ -159,30 +166,32 @@ func (c *connections) track(conn net.Conn, state http.ConnState) {
 	case http.StateNew:
 		if c.open++; c.open > ConnectionsMax {
 			c.refused.Inc()
-			_ = c.leastLocked(conn).Close() // nothing to do if it fails
+			c.makeRoomLocked()
 		}
-		c.quiet[conn] = time.Now()
-	case http.StateIdle:
-		c.quiet[conn] = time.Now()
-	case http.StateActive:
-		delete(c.quiet, conn)
+		c.changed[conn] = lastChange{quiet: true, at: time.Now()}
+	case http.StateIdle, http.StateActive:
+		if _, open := c.changed[conn]; open {
+			c.changed[conn] = lastChange{quiet: state == http.StateIdle, at: time.Now()}
+		}
 	case http.StateClosed, http.StateHijacked:
-		delete(c.quiet, conn)
+		delete(c.changed, conn)
 		c.open--
 	}
 }
 
-// leastLocked forgets the connection that has been without a request for the longest time, and
-// returns it. If there is none, it returns the new one.
-func (c *connections) leastLocked(fresh net.Conn) net.Conn {
-	least, since := fresh, time.Now()
-	for conn, t := range c.quiet {
-		if t.Before(since) {
-			least, since = conn, t
+// makeRoomLocked closes a connection.
+func (c *connections) makeRoomLocked() {
+	var least net.Conn
+	var last lastChange
+	for conn, l := range c.changed {
+		if least == nil || l.quiet && !last.quiet || l.quiet == last.quiet && l.at.Before(last.at) {
+			least, last = conn, l
 		}
 	}
-	delete(c.quiet, least)
-	return least
+	if least != nil {
+		delete(c.changed, least)
+		_ = least.Close() // nothing to do if it fails
+	}
 }
 
 // collectors returns the metrics of the limit.

@@ -383,6 +383,27 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
+// Connections that never end their requests do not keep others out.
+func TestUnfinishedRequests(t *testing.T) {
+	t.Parallel()
+	address := strings.TrimPrefix(start(t, Config{}), "http://")
+	for range ConnectionsMax {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, "POST /livez HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 3 {
+		if !answers(address) {
+			t.Errorf("connection %d beside unfinished requests got no answer", i)
+		}
+	}
+}
+
 // Headers beyond the limit are refused. The next request is answered.
 func TestHeaderBound(t *testing.T) {
 	t.Parallel()

@@ -50,7 +50,7 @@ type Link struct {
 // StreamFigures are those of a stream that has started.
 type StreamFigures struct {
 	stream.Stats
-	RecordsHz float64 `json:"records_hz"` // stored, of the last ten seconds
+	RecordsHz float64 `json:"records_hz"` // stored, of the last seconds
 }
 
 // DatabaseFigures are those of a pool.

@@ -21,6 +21,7 @@ import (
 
 	"spillway/internal/apptest"
 	"spillway/internal/serve/audit"
+	"spillway/internal/serve/feed"
 	"spillway/internal/serve/popup"
 	"spillway/internal/serve/spool"
 )
@@ -123,7 +124,7 @@ func (w *walk) startOthers(t *testing.T, c *campaignAPI) {
 		Popups: &popups, Ready: func() []Part { return parts }, Acks: func() []StreamAck { return []StreamAck{{"/b", "spool"}} },
 		Reload: func(context.Context) error { return down },
 		Spools: map[string]*Spool{"streams": {Open: func() *spool.Spool { return nil }}},
-		Read:   func(path string) *Read { return &Read{Path: path, Kind: "query"} },
+		Read:   func(path string) *Read { return &Read{Path: path, Kind: "query", Plans: []feed.CheckedPlan{}} },
 	})
 	w.servers["token"] = start(t, Config{Popups: c.config.Popups, Tokens: []Token{{"admin", "secret", RoleAdmin}}, Reload: c.config.Reload})
 	w.servers["reader"] = start(t, Config{Popups: c.config.Popups, Tokens: []Token{{"ann", "secret", RoleRead}}, Reload: c.config.Reload})
@@ -356,7 +357,7 @@ func (w *walk) shown(c *campaignAPI) {
 	}
 	w.send("", "POST", "/popups/campaigns", "/popups/campaigns", birthday, "Content-Type", "application/json") // does not match
 	last := time.Now().UTC().Truncate(time.Hour)
-	c.tables.hours = []popup.Hour{{Variant: 1, Kind: popup.KindShow, Hour: last, Events: 2, Users: 2}, {Variant: popup.VariantWithheld, Kind: popup.KindWithhold, Hour: last, Events: 1, Users: 1}}
+	c.tables.hours = []popup.Hour{{Variant: 1, Kind: popup.KindShow, Hour: last, Events: 2, Users: 2}, {Variant: 2, Kind: popup.KindShow, Hour: last, Events: 1, Users: 1}, {Variant: popup.VariantWithheld, Kind: popup.KindWithhold, Hour: last, Events: 1, Users: 1}}
 	w.send("", "GET", "/popups/campaigns/{id}/report", target+"/report", "")
 	for _, query := range []string{"user=7", "user=8", "user=9", "user=7&placement=checkout"} {
 		w.send("", "GET", "/popups/explain", "/popups/explain?"+query, "")

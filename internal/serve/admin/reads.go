@@ -1,22 +1,14 @@
 package admin
 
 import (
-	"encoding/json"
-	"errors"
-	"io"
 	"net/http"
 	"slices"
-	"strconv"
 
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
 )
 
-const (
-	valuesUsual = 100 // of one answer, without a limit
-	valuesMax   = 1000
-	valueBytes  = 64 << 10 // of a body
-)
+const valuesMax = 200 // of one answer
 
 // Read is a feed or a query.
 type Read struct {
@@ -37,29 +29,24 @@ type Read struct {
 // Engine has the rows of a feed or a query, as feed.Feed and query.Query do.
 type Engine interface {
 	Values(text string, most int) ([]feed.Value, int)
-	Pause(args []string, paused bool) error
+	Pause(args []string, paused bool)
 	Drop(args []string) bool
 }
 
 // readRoutes returns the routes of feeds and queries.
 func (s *Server) readRoutes() []route {
-	change := func(path string, do func(e Engine, args []string) error) route {
-		return route{"POST", "/reads/" + path, RoleAdmin, ownOrigin("change feeds and queries", s.changeValue(path, do))}
+	change := func(work string, do func(e Engine, args []string) bool) route {
+		return route{"POST", "/reads/" + work, RoleAdmin, ownOrigin("change feeds and queries", s.changeValue(work, do))}
 	}
-	return []route{
-		{"GET", "/reads", RoleRead, s.showRead},
-		change("pause", func(e Engine, args []string) error { return e.Pause(args, true) }),
-		change("resume", func(e Engine, args []string) error { return e.Pause(args, false) }),
-		change("drop", func(e Engine, args []string) error {
-			if !e.Drop(args) {
-				return errNotKept
-			}
-			return nil
-		}),
+	pause := func(paused bool) func(Engine, []string) bool {
+		return func(e Engine, args []string) bool {
+			e.Pause(args, paused)
+			return true
+		}
 	}
+	show := route{"GET", "/reads", RoleRead, s.showRead}
+	return []route{show, change("pause", pause(true)), change("resume", pause(false)), change("drop", Engine.Drop)}
 }
-
-var errNotKept = errors.New("no rows of this value are kept")
 
 // find returns the feed or the query of a path, or answers that there is none.
 func (s *Server) find(w http.ResponseWriter, path string) *Read {
@@ -72,23 +59,14 @@ func (s *Server) find(w http.ResponseWriter, path string) *Read {
 
 func (s *Server) showRead(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
-	most := valuesUsual
-	if text := query.Get("limit"); text != "" {
-		var err error
-		if most, err = strconv.Atoi(text); err != nil || most < 1 || most > valuesMax {
-			writeFlaws(w, http.StatusBadRequest, flaw{Field: "limit", Message: "limit must be a number from 1 to " + strconv.Itoa(valuesMax)})
-			return
-		}
-	}
 	of := s.find(w, query.Get("path"))
 	if of == nil {
 		return
 	}
 	if of.Engine != nil {
-		of.Values, of.All = of.Engine.Values(query.Get("contains"), most)
+		of.Values, of.All = of.Engine.Values(query.Get("contains"), valuesMax)
 	}
-	// [] in JSON, not null
-	of.Plans, of.Values = append([]feed.CheckedPlan{}, of.Plans...), append([]feed.Value{}, of.Values...)
+	of.Values = append([]feed.Value{}, of.Values...) // [] in JSON, not null
 	writeJSON(w, "application/json", http.StatusOK, of)
 }
 
@@ -115,18 +93,11 @@ func (o *valueOrder) args(params []param.Param) (args []string, flaws []flaw) {
 	return args, flaws
 }
 
-// changeValue returns a handler that changes a value, which the body names.
-func (s *Server) changeValue(work string, do func(e Engine, args []string) error) http.HandlerFunc {
+// changeValue returns a handler that changes a value, which the body names. do reports false if there are no rows to change.
+func (s *Server) changeValue(work string, do func(e Engine, args []string) bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		var o valueOrder
-		in := json.NewDecoder(http.MaxBytesReader(w, r.Body, valueBytes))
-		in.DisallowUnknownFields()
-		err := in.Decode(&o)
-		if _, end := in.Token(); err == nil && end != io.EOF {
-			err = errors.New("it is not one object")
-		}
-		if err != nil {
-			writeProblem(w, http.StatusBadRequest, "the body must be a JSON object with path and arguments: "+err.Error())
+		o := &valueOrder{}
+		if !readObject(w, r, &o, "path and arguments") {
 			return
 		}
 		of := s.find(w, o.Path)
@@ -134,19 +105,13 @@ func (s *Server) changeValue(work string, do func(e Engine, args []string) error
 			return
 		}
 		args, flaws := o.args(of.Params)
-		if len(flaws) > 0 {
+		switch {
+		case len(flaws) > 0:
 			writeFlaws(w, http.StatusBadRequest, flaws...)
-			return
-		}
-		if of.Engine == nil {
+		case of.Engine == nil:
 			writeLater(w, "it has not started")
-			return
-		}
-		switch err := do(of.Engine, args); {
-		case errors.Is(err, errNotKept):
-			writeProblem(w, http.StatusNotFound, err.Error())
-		case err != nil:
-			writeProblem(w, http.StatusConflict, err.Error())
+		case !do(of.Engine, args):
+			writeProblem(w, http.StatusNotFound, "no rows of this value are kept")
 		default:
 			s.cfg.Log.Info("value of a feed or a query changed", "work", work, "path", o.Path, "arguments", o.Arguments, "by", callerOf(r).Name)
 			w.WriteHeader(http.StatusNoContent)

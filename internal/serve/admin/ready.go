@@ -22,9 +22,10 @@ const (
 
 // Part is the state of one part of the process.
 type Part struct {
-	Name   string `json:"name"`   // a path such as "/goodslist" or "POST /orders"
-	Group  Group  `json:"-"`      // "": it concerns all groups
-	Serves bool   `json:"serves"` // requests are answered, even if only some of them
+	Name   string   `json:"name"`   // a path such as "/goodslist" or "POST /orders"
+	Group  Group    `json:"-"`      // "": it concerns all groups
+	Paths  []string `json:"-"`      // that it serves besides
+	Serves bool     `json:"serves"` // requests are answered, even if only some of them
 	// Reason says why requests are not answered, or what may soon keep them from it; "": the
 	// part is well. Anybody may read it: it contains no SQL and no secrets.
 	Reason string    `json:"reason"`
@@ -97,12 +98,15 @@ func judgeNamed(parts []Part, group Group, paths []string) (answer readiness, un
 	answer.Ready = true
 	left := slices.Clone(paths)
 	for _, p := range parts {
-		path := p.Name[strings.LastIndexByte(p.Name, ' ')+1:]
-		named := slices.Contains(paths, path) && (group == "" || p.Group == group)
+		own := p.Name[strings.LastIndexByte(p.Name, ' ')+1:]
+		asked := func(path string) bool {
+			return (group == "" || p.Group == group) && (path == own || slices.Contains(p.Paths, path))
+		}
+		named := slices.ContainsFunc(paths, asked)
 		if !named && p.Group != "" {
 			continue
 		}
-		left = slices.DeleteFunc(left, func(one string) bool { return named && one == path })
+		left = slices.DeleteFunc(left, asked)
 		answer.Ready = answer.Ready && p.Serves
 		if p.Reason != "" {
 			p.Since = p.Since.UTC().Truncate(time.Millisecond)

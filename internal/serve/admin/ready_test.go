@@ -7,7 +7,7 @@ func TestJudgeNamed(t *testing.T) {
 	parts := []Part{
 		{Name: "server", Serves: true},
 		{Name: "/a", Group: Reads, Serves: true},
-		{Name: "/b", Group: Reads, Reason: "away"},
+		{Name: "/b", Group: Reads, Reason: "away", Paths: []string{"/b", "/b/again"}},
 		{Name: "POST /a", Group: Writes, Reason: "full"},
 		{Name: "POST /c", Group: Writes, Serves: true, Reason: "crowded"},
 	}
@@ -20,6 +20,7 @@ func TestJudgeNamed(t *testing.T) {
 	}{
 		{Reads, []string{"/a"}, true, 0, ""},
 		{Reads, []string{"/a", "/b"}, false, 1, ""},
+		{Reads, []string{"/a", "/b/again"}, false, 1, ""},
 		{"", []string{"/a"}, false, 1, ""}, // its POST does not serve
 		{Writes, []string{"/c"}, true, 1, ""},
 		{Writes, []string{"/c", "/b"}, true, 1, "/b"},

@@ -63,6 +63,7 @@ type reportVariant struct {
 	ClickRate      *share      `json:"click_rate"`                 // clicks / shows; null without shows
 	ConversionRate *share      `json:"conversion_rate"`            // conversions / users; null without users
 	Difference     *difference `json:"conversion_rate_difference"` // null: there is nothing to compare with
+	ToFirst        *difference `json:"difference_to_first"`        // of the conversion rates of two variants; null: the same
 }
 
 // holdoutName is the variant of the users from whom a campaign is withheld. The names of
@@ -171,10 +172,15 @@ func byVariant(c *popup.Campaign, hours []popup.Hour) []reportVariant {
 	if len(all) > 0 && all[len(all)-1].Variant == holdoutName {
 		other = len(all) - 1
 	}
+	compare := func(i, to int) *difference {
+		if i == to || conversions[i].Cases == 0 || conversions[to].Cases == 0 {
+			return nil
+		}
+		return &difference{all[to].Variant, share(conversions[i].Minus(conversions[to]))}
+	}
 	for i := range all {
-		if i != other && conversions[i].Cases > 0 && conversions[other].Cases > 0 {
-			d := conversions[i].Minus(conversions[other])
-			all[i].Difference = &difference{all[other].Variant, share(d)}
+		if all[i].Difference = compare(i, other); all[i].Variant != holdoutName {
+			all[i].ToFirst = compare(i, 0)
 		}
 	}
 	return all

@@ -71,7 +71,7 @@ func TestReport(t *testing.T) {
 	near("conversions", a["conversion_rate"], 0.8, 0.6918, 0.8770)
 	near("of the holdout", held["conversion_rate"], 0.6, 0.4905, 0.7004)
 	near("difference", a["conversion_rate_difference"], 0.2, 0.0524, 0.3339) // Newcombe 1998, table II, case a
-	if to := a["conversion_rate_difference"].(map[string]any)["to"]; to != "(holdout)" || held["conversion_rate_difference"] != nil || held["click_rate"] != nil {
+	if to := a["conversion_rate_difference"].(map[string]any)["to"]; to != "(holdout)" || held["conversion_rate_difference"] != nil || held["click_rate"] != nil || held["difference_to_first"] != nil || a["difference_to_first"] != nil {
 		t.Errorf("compared with %v; the holdout: %v", to, held)
 	}
 	c.tables.hours = c.tables.hours[:6]
@@ -82,7 +82,7 @@ func TestReport(t *testing.T) {
 func testReportRest(t *testing.T, c *campaignAPI) {
 	t.Helper()
 	got, _ := c.send(t, "GET", "/popups/campaigns/1/report?from=2026-05-01T10:00:00Z&to=2026-05-01T14:00:00Z", "", 200)
-	if b := got["variants"].([]any)[1].(map[string]any); b["conversion_rate_difference"].(map[string]any)["to"] != "a" {
+	if b := got["variants"].([]any)[1].(map[string]any); b["conversion_rate_difference"].(map[string]any)["to"] != "a" || b["difference_to_first"].(map[string]any)["to"] != "a" {
 		t.Errorf("without a holdout: %v", b)
 	}
 	for _, query := range []string{"from=x", "to=1", "from=2026-05-01T10:00:00Z&to=2026-05-01T10:00:00Z", "from=2024-05-01T10:00:00Z&to=2026-05-01T10:00:00Z"} {

@@ -159,18 +159,25 @@ func (p patientWriter) Write(data []byte) (int, error) {
 	return p.Writer.Write(data)
 }
 
+// readObject decodes a body. If it is not one object, it answers with what the object must have, and reports false.
+func readObject[T any](w http.ResponseWriter, r *http.Request, into **T, must string) bool {
+	in := json.NewDecoder(http.MaxBytesReader(w, r.Body, orderBytesMax))
+	in.DisallowUnknownFields()
+	err := in.Decode(into)
+	if _, end := in.Token(); err == nil && (*into == nil || end != io.EOF) {
+		err = errors.New("it is not one object")
+	}
+	if err != nil {
+		writeProblem(w, http.StatusBadRequest, "the body must be a JSON object with "+must+": "+err.Error())
+	}
+	return err == nil
+}
+
 // orderSpool returns a handler that executes an order, which the body describes.
 func (s *Server) orderSpool(work spool.Work) http.HandlerFunc {
 	return s.onSpool(func(w http.ResponseWriter, r *http.Request, of *Spool, open *spool.Spool) {
 		o := &spool.Order{}
-		in := json.NewDecoder(http.MaxBytesReader(w, r.Body, orderBytesMax))
-		in.DisallowUnknownFields()
-		err := in.Decode(&o)
-		if _, end := in.Token(); err == nil && (o == nil || end != io.EOF) {
-			err = errors.New("it is not one object")
-		}
-		if err != nil {
-			writeProblem(w, http.StatusBadRequest, "the body must be a JSON object with a filter, {} for all dead letters: "+err.Error())
+		if !readObject(w, r, &o, "a filter, {} for all dead letters") {
 			return
 		}
 		o.Work = work

@@ -19,7 +19,7 @@ const (
 	trafficRoutes  = 150
 	recentSeconds  = 300
 	hourStep       = 10
-	rateSeconds    = 10 // of the rates of streams
+	rateSeconds    = 5 // of the rates of streams
 	hourSlots      = 3600 / hourStep
 )
 
@@ -70,13 +70,18 @@ type Traffic struct {
 	start  time.Time
 	last   int64 // the second of the last sample, from start
 	routes map[string]*routeTraffic
-	stored [rateSeconds + 1]map[string]uint64 // records of each stream, by the number of the sample
-	tick   int                                // the number of the next one
+	rates  map[string]rate // of streams
+}
+
+// rate is the rate of a counter.
+type rate struct {
+	stored uint64  // at the last sample
+	hz     float64 // weighted to the last rateSeconds
 }
 
 // NewTraffic returns an empty Traffic of the counters that read returns, with these upper bounds of all buckets but the last.
 func NewTraffic(bounds []time.Duration, read func() []RouteCounts) *Traffic {
-	return &Traffic{bounds: bounds, read: read, start: time.Now(), routes: make(map[string]*routeTraffic)}
+	return &Traffic{bounds: bounds, read: read, start: time.Now(), routes: make(map[string]*routeTraffic), rates: make(map[string]rate)}
 }
 
 // Run takes the samples until ctx ends, of the streams too.
@@ -87,28 +92,23 @@ func (t *Traffic) Run(ctx context.Context, streams func() []stream.Stats) {
 	}
 }
 
-// sampleStreams keeps how many records the streams have stored.
+// sampleStreams adds what the streams have stored since the last sample to their rates.
 func (t *Traffic) sampleStreams(streams []stream.Stats) {
-	now := make(map[string]uint64)
-	for _, s := range streams {
-		now[s.Name] = s.Stored
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.stored[t.tick%len(t.stored)] = now
-	t.tick++
+	for _, s := range streams {
+		r := t.rates[s.Name]
+		r.hz += (float64(s.Stored-min(s.Stored, r.stored)) - r.hz) / rateSeconds
+		r.stored = s.Stored
+		t.rates[s.Name] = r
+	}
 }
 
-// rateOf returns how many records a stream has stored per second.
+// rateOf returns how many records a stream stores per second.
 func (t *Traffic) rateOf(name string) float64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	seconds := min(rateSeconds, t.tick-1)
-	if seconds < 1 {
-		return 0
-	}
-	before, now := t.stored[(t.tick-1-seconds)%len(t.stored)][name], t.stored[(t.tick-1)%len(t.stored)][name]
-	return float64(now-min(before, now)) / float64(seconds)
+	return t.rates[name].hz
 }
 
 // sample adds what was counted since the last sample to the second of now.

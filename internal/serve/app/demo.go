@@ -39,9 +39,6 @@ func onLoopback(listen string) bool {
 	return err == nil && netstat.IsLoopback(host)
 }
 
-// demoPaths returns the paths of which the demo's page tells everybody.
-func demoPaths() []string { return []string{"/goodslist", "/positions", "/orders", "/popup"} }
-
 // demoCosts returns the counters of the page's parts in this process.
 func (a *app) demoCosts() []byte {
 	costs := struct {
@@ -52,9 +49,6 @@ func (a *app) demoCosts() []byte {
 		costs.Console = "http://" + a.cfg.Admin.Listen + "/"
 	}
 	for _, s := range a.feedStats() {
-		if !slices.Contains(demoPaths(), s.Name) {
-			continue
-		}
 		statements := s.Refreshes + s.DatabasePages
 		costs.Parts = append(costs.Parts, demoPart{
 			Name: "list " + s.Name, Path: "GET " + s.Name, Answers: s.WindowPages + s.DatabasePages + s.Events,
@@ -62,14 +56,15 @@ func (a *app) demoCosts() []byte {
 		})
 	}
 	for _, s := range a.streamStats() {
-		if slices.Contains(demoPaths(), s.Name) {
-			costs.Parts = append(costs.Parts, demoPart{Name: "stream " + s.Name, Path: "POST " + s.Name, Answers: s.Stored, Statements: &s.Batches})
-		}
+		costs.Parts = append(costs.Parts, demoPart{Name: "stream " + s.Name, Path: "POST " + s.Name, Answers: s.Stored, Statements: &s.Batches})
 	}
-	if a.popups != nil && slices.Contains(demoPaths(), a.popups.cfg.Path) {
+	if a.popups != nil {
 		s := a.popups.popup.Stats()
 		costs.Parts = append(costs.Parts, demoPart{Name: "popup", Path: "GET " + a.popups.cfg.Path, Answers: s.Waits + s.Nones + s.Shows})
 	}
+	// Not everybody need know of others.
+	shown := []string{"GET /goodslist", "GET /positions", "POST /orders", "POST /positions", "GET /popup"}
+	costs.Parts = slices.DeleteFunc(costs.Parts, func(p demoPart) bool { return !slices.Contains(shown, p.Path) })
 	text, err := json.Marshal(costs)
 	if err != nil {
 		panic("bug: costs do not encode: " + err.Error())

@@ -11,7 +11,6 @@ import (
 
 	"spillway/internal/exit"
 	"spillway/internal/plans"
-	"spillway/internal/serve/admin"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
@@ -74,7 +73,6 @@ func (a *app) openSource(p *part, own config.Address, d feed.Definition, timeout
 // start checks the feed's plans and reads its window.
 func (p *feedPart) start(ctx context.Context) error {
 	f := feed.Open(p.settings, p.source)
-	p.settings.Plans.Reset()
 	err := f.Check(ctx)
 	var refused *plans.Refusal
 	if p.cfg.Plan == "accept" && errors.As(err, &refused) {
@@ -150,34 +148,6 @@ func feedConfig(c *config.Feed, gate *queue.Entrance, log *slog.Logger) feed.Con
 		Gate:       gate,
 		Log:        log,
 	}
-}
-
-// admin returns the feed as the admin listener shows it.
-func (p *feedPart) admin() *admin.Read {
-	r := &admin.Read{
-		Path: p.cfg.Path, Kind: "feed", Database: p.store.url.String(), SQL: p.cfg.SQL, Problem: p.why(), Accepted: p.cfg.Plan == "accept",
-		Plans: p.settings.Plans.All(), Params: p.settings.Params,
-	}
-	if f := p.feed.Load(); f != nil {
-		r.Engine = f
-	}
-	return r
-}
-
-// read returns the feed or the query of a path as the admin listener shows it; nil: there is none.
-func (a *app) read(path string) *admin.Read {
-	now := a.current()
-	for _, p := range now.feeds {
-		if p.cfg.Path == path {
-			return p.admin()
-		}
-	}
-	for _, p := range now.queries {
-		if p.cfg.Path == path {
-			return p.admin()
-		}
-	}
-	return nil
 }
 
 func (a *app) feedStats() []feed.Stats {

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"spillway/internal/serve/admin"
+	"spillway/internal/serve/feed"
 )
 
 // routeCounts returns the counters of the public listener.
@@ -24,7 +25,7 @@ func (a *app) about() admin.About {
 	host, _ := os.Hostname() // "": not known
 	about := admin.About{Process: admin.Process{Host: host, ID: os.Getpid(), Version: a.options.Version, Started: a.started}}
 	for _, link := range a.cfg.Admin.Links {
-		about.Links = append(about.Links, admin.Link(link))
+		about.Links = append(about.Links, admin.Link{Name: link.Name, URL: link.URL.Reveal()})
 	}
 	return about
 }
@@ -40,6 +41,35 @@ func (a *app) figures() admin.Figures {
 		f.Disk = &admin.Disk{FreeBytes: disk.Bavail * uint64(disk.Bsize), TotalBytes: disk.Blocks * uint64(disk.Bsize)}
 	}
 	return f
+}
+
+// read returns the feed or the query of a path; nil: there is none.
+func (a *app) read(path string) *admin.Read {
+	now := a.current()
+	describe := func(kind string, p *part, d *feed.Definition) *admin.Read {
+		r := &admin.Read{Path: path, Kind: kind, Database: p.store.url.String(), SQL: d.SQL, Plans: d.Plans.All(), Params: d.Params}
+		if err := p.failure(); err != nil {
+			r.Problem = err.Error()
+		}
+		return r
+	}
+	for _, p := range now.feeds {
+		if p.cfg.Path == path {
+			r := describe("feed", p.part, &p.settings.Definition)
+			if r.Accepted = p.cfg.Plan == "accept"; p.feed.Load() != nil {
+				r.Engine = p.feed.Load()
+			}
+			return r
+		}
+	}
+	for _, p := range now.queries {
+		if p.cfg.Path == path {
+			r := describe("query", p.part, &p.def)
+			r.Engine = p.query
+			return r
+		}
+	}
+	return nil
 }
 
 // figures returns those of the open pools, in alphabetical order of the databases.

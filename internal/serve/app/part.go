@@ -57,14 +57,6 @@ func (p *part) failure() error {
 	return p.problem
 }
 
-// why says why the part is not served; "" if it is.
-func (p *part) why() string {
-	if err := p.failure(); err != nil {
-		return err.Error()
-	}
-	return ""
-}
-
 // retryIn returns the time until the next attempt to start.
 func (p *part) retryIn() time.Duration {
 	p.mu.Lock()

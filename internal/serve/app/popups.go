@@ -187,6 +187,7 @@ func (p *popupPart) openUserRow(settings *popup.Config) error {
 	q := query.Open(query.Config{
 		Definition: d, Limit: feed.Limit{Rows: 1, Bytes: userRowBytes}, Timeout: c.AttributesTimeout, TTL: c.AttributesTTL,
 		CacheBytes: c.AttributesBytes, WaitersMax: userWaiters, Log: p.app.log, Gate: p.store.gate.Entrance(),
+		Logins: p.store.Logins,
 	}, source)
 	p.userRow, p.rowSource = q, source
 	settings.UserRow = func(ctx context.Context, user string) ([]byte, error) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"spillway/internal/exit"
-	"spillway/internal/serve/admin"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/query"
@@ -20,7 +19,7 @@ type queryPart struct {
 	cfg    config.Query
 	query  *query.Query
 	source feed.Source
-	plans  *feed.PlanLog
+	def    feed.Definition
 	shared *redis.DB // with cache: redis
 	prefix string    // of its keys
 }
@@ -56,28 +55,33 @@ func (a *app) openQuery(c config.Query) (*queryPart, error) {
 		return nil, exit.UsageError(fmt.Errorf("query %s: cache: redis requires redis: in the configuration, or --redis", c.Path))
 	}
 	settings := a.queryConfig(&c)
-	settings.Gate = st.gate.Entrance()
+	settings.Gate, settings.Logins = st.gate.Entrance(), a.logins(st)
 	if settings.Prefix = a.cfg.RedisPrefix; settings.Prefix != "" {
 		settings.Database = func() string { return "redis_prefix" } // which replaces all that is known of it
 	} else {
 		settings.Prefix, settings.Database = "spillway", st.shared
 		st.identity.wanted.CompareAndSwap(false, c.Cache == "redis")
 	}
-	p := &queryPart{cfg: c, prefix: settings.Prefix, plans: &feed.PlanLog{}}
-	settings.Plans = p.plans
+	settings.Plans = &feed.PlanLog{}
+	p := &queryPart{cfg: c, prefix: settings.Prefix, def: settings.Definition}
 	if c.Cache == "redis" {
 		p.shared = a.redis
 	}
-	check := func(ctx context.Context) error {
-		p.plans.Reset()
-		return p.source.Check(ctx, 0)
-	}
+	check := func(ctx context.Context) error { return p.source.Check(ctx, 0) }
 	p.part = newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, check)
 	if p.source, err = a.openSource(p.part, c.Database, settings.Definition, settings.Timeout, c.StaleMax); err != nil {
 		return nil, err
 	}
 	p.query = query.Open(settings, p.source)
 	return p, nil
+}
+
+// logins counts the changes of the users of a store and of the replica, which may be read in its place.
+func (a *app) logins(st *store) func() uint64 {
+	if a.replica == nil {
+		return st.Logins
+	}
+	return func() uint64 { return st.Logins() + a.replica.store.Logins() }
 }
 
 // close stops the part.
@@ -111,14 +115,6 @@ func (a *app) queryConfig(c *config.Query) query.Config {
 func queryDefinition(c *config.Query) feed.Definition {
 	return feed.Definition{
 		Name: c.Path, SQL: c.SQL, Params: c.Params.All(), RFC3339: c.Timestamps == "rfc3339", NumbersAsText: c.Numbers == "text",
-	}
-}
-
-// admin returns the query as the admin listener shows it.
-func (p *queryPart) admin() *admin.Read {
-	return &admin.Read{
-		Path: p.cfg.Path, Kind: "query", Database: p.store.url.String(), SQL: p.cfg.SQL, Problem: p.why(), Plans: p.plans.All(),
-		Params: p.query.Params(), Engine: p.query,
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -102,7 +103,8 @@ var errNotStarted = errors.New("cannot start")
 
 // started is the check of a part, which asks state once the part has started.
 func started(p *part, group admin.Group, state func(now time.Time) (bool, error)) readyCheck {
-	return readyCheck{admin.Part{Name: p.name, Group: group}, func(now time.Time) (bool, error) {
+	paths := slices.Concat(p.down.Reads, p.down.Writes)
+	return readyCheck{admin.Part{Name: p.name, Group: group, Paths: paths}, func(now time.Time) (bool, error) {
 		err := p.failure()
 		switch {
 		case err == nil:
@@ -258,6 +260,9 @@ func publicReason(err error) string {
 // kindOf names the kind of an error without its text, because databases quote statements and
 // values in theirs.
 func kindOf(err error) string {
+	if refused, ok := errors.AsType[*redis.DeniedError](err); ok { // first, because it names what to do
+		return refused.Error()
+	}
 	for _, known := range []error{
 		errStarting, errStopped, errNotProbed, standby.ErrLate, standby.ErrUnknown, standby.ErrAway,
 		queue.ErrClosed, queue.ErrHeld, queue.ErrUnknown, queue.ErrOverloaded, spool.ErrDamaged,
@@ -270,9 +275,6 @@ func kindOf(err error) string {
 	}
 	var network net.Error
 	var sql interface{ SQLState() string }
-	if refused, ok := errors.AsType[*redis.DeniedError](err); ok {
-		return refused.Error()
-	}
 	switch {
 	case errors.As(err, &sql):
 		return "SQLSTATE " + sql.SQLState()

@@ -15,6 +15,7 @@ import (
 
 	"spillway/internal/serve/admin"
 	"spillway/internal/serve/queue"
+	"spillway/internal/serve/redis"
 )
 
 // What anybody may read of an error has no text of a database.
@@ -38,6 +39,7 @@ func TestPublicReason(t *testing.T) {
 		{fmt.Errorf("%w: %w", queue.ErrClosed, errors.New("SELECT pay")), "the queue is closing"},
 		{fmt.Errorf("%w; run spillway seed", refused), "SQLSTATE 42P01"},
 		{refused, "SQLSTATE 42P01"},
+		{unready("cannot start", fmt.Errorf("use redis h:1: %w: %w", redis.ErrPopupServer, new(redis.DeniedError))), "cannot start: "}, // names the command
 	} {
 		if got := publicReason(test.err); got != test.want {
 			t.Errorf("%v: %q, want %q", test.err, got, test.want)

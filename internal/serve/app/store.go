@@ -56,6 +56,7 @@ type connection interface {
 	Ping(context.Context) error
 	Probe(context.Context) error
 	Identity(context.Context) (string, error)
+	Logins() uint64
 	Stats() database.Stats
 	Close() error
 }

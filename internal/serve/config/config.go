@@ -50,8 +50,8 @@ type Admin struct {
 
 // AdminLink is a page that the console links to.
 type AdminLink struct {
-	Name string `yaml:"name" required:"true" doc:"of the link; 1 to 64 printable characters"`
-	URL  string `yaml:"url" required:"true" doc:"http or https"`
+	Name string  `yaml:"name" required:"true" doc:"of the link; 1 to 64 printable characters"`
+	URL  Address `yaml:"url" required:"true" doc:"http or https"`
 }
 
 // AdminToken is a token of the admin listener.
@@ -75,7 +75,7 @@ type Pool struct {
 // HTTP holds the limits of the public listener.
 type HTTP struct {
 	Connections    int           `yaml:"connections" default:"65536" range:"1..1000000" doc:"open connections" over:"503; 'spillway_http_connections_rejected_total'"`
-	Loops          int           `yaml:"loops" range:"-1..1024" doc:"event loops of the fast lane, which answer what needs no waiting, and POST to streams; 0: one per core; -1: none" over:"connections share the loops"`
+	Loops          int           `yaml:"loops" range:"-1..1024" doc:"event loops of the fast lane, which answer what needs no waiting, queries and POST to streams; 0: one per core; -1: none" over:"connections share the loops"`
 	HeaderBytes    int           `yaml:"header_bytes" default:"16384" range:"1024..1048576" doc:"request line and headers" over:"431"`
 	BodyBytes      int           `yaml:"body_bytes" default:"4194304" range:"1..1073741824" doc:"request body" over:"413; a path that reads no body accepts 4096 bytes"`
 	BodiesBytes    int           `yaml:"bodies_bytes" default:"268435456" range:"1..1099511627776" doc:"all request bodies over 4 KiB; at least body_bytes; a chunked body counts as the largest of its path" over:"503 'too-many-bodies'; 'spillway_http_bodies_rejected_total'"`

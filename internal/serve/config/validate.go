@@ -173,8 +173,8 @@ func (v *validator) adminTokens(a Admin, loopback bool) {
 	}
 	for i, link := range a.Links {
 		path := yaml.Index("admin.links", i)
-		if u, err := url.Parse(link.URL); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-			v.add(yaml.Join(path, "url"), "must be a URL with http or https", link.URL)
+		if u, err := url.Parse(link.URL.Reveal()); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+			v.add(yaml.Join(path, "url"), "must be a URL with http or https", link.URL.String())
 		}
 		if !isTitle(link.Name) {
 			v.add(yaml.Join(path, "name"), "must be 1 to 64 printable characters", link.Name)

@@ -232,7 +232,8 @@ func (v *validator) params(at string, params Params, reserved string) {
 			continue
 		}
 		if _, err := p.Param(); err != nil {
-			v.add(yaml.Join(path, "default"), "cannot be used: "+err.Error(), strings.Join(p.Default, ", "))
+			text := strings.ReplaceAll(strings.Join(p.Default, ", "), param.Absent, "null")
+			v.add(yaml.Join(path, "default"), "cannot be used: "+err.Error(), text)
 		}
 	}
 }

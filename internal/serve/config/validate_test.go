@@ -137,13 +137,16 @@ func TestValidateRefuses(t *testing.T) {
 	})
 	refused("admin.tokens[0].name: must be 1 to 64 printable characters", func(c *Config) { c.Admin.Tokens = []AdminToken{token(" ", good)} })
 	links := func(name, url string) func(*Config) {
-		return func(c *Config) { c.Admin.Links = []AdminLink{{name, url}} }
+		return func(c *Config) { c.Admin.Links = []AdminLink{{name, Address(url)}} }
 	}
 	linked := valid(links("Grafana 📈", "https://grafana.example/d/x?var=1"))
 	if err := linked.Validate(); err != nil {
 		t.Errorf("a link: %v", err)
 	}
-	refused(`admin.links[0].url: must be a URL with http or https, not "javascript:alert(1)"`, links("a", "javascript:alert(1)"))
+	if text := linked.Admin.Links[0].URL.String(); text != "https://grafana.example/d/x?***" {
+		t.Errorf("the link is printed as %s", text)
+	}
+	refused(`admin.links[0].url: must be a URL with http or https, not "***"`, links("a", "javascript:alert(1)"))
 	refused("admin.links[0].url: must be a URL with http or https", links("a", "/d/x"))
 	refused("admin.links[0].name: must be 1 to 64 printable characters", links("", "http://a"))
 	refused("admin.tokens[0].role: must be read, edit or admin", func(c *Config) { c.Admin.Tokens = []AdminToken{{Name: "a", Token: good, Role: "root"}} })

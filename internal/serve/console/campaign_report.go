@@ -39,12 +39,16 @@ type reportVariant struct {
 	Variant string
 	popup.Counts
 	Users          uint64
-	ClickRate      *share `json:"click_rate"`
-	ConversionRate *share `json:"conversion_rate"`
-	Difference     *struct {
-		To string
-		share
-	} `json:"conversion_rate_difference"`
+	ClickRate      *share          `json:"click_rate"`
+	ConversionRate *share          `json:"conversion_rate"`
+	Difference     *rateDifference `json:"conversion_rate_difference"`
+	ToFirst        *rateDifference `json:"difference_to_first"`
+}
+
+// rateDifference is by how much a rate is higher than that of another variant.
+type rateDifference struct {
+	To string
+	share
 }
 
 // Title names a variant.

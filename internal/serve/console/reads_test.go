@@ -10,8 +10,8 @@ import (
 	"spillway/internal/serve/param"
 )
 
-// rows are the values of a feed; the one that is paused has its place in it.
-type rows struct{ pauses feed.Pauses }
+// rows are those of a feed with one value.
+type rows struct{ paused bool }
 
 const hostileCity = `<b>Oslo</b> 🚚 "' &`
 
@@ -19,7 +19,7 @@ func (r *rows) Values(text string, _ int) (some []feed.Value, all int) {
 	age := 0.25
 	value := feed.Value{
 		Arguments: map[string][]string{"city": {hostileCity}}, AgeSeconds: &age, Rows: 1200, Bytes: 4096, ReadSeconds: 0.0125, Hits: 3, Older: 1,
-		Paused: r.pauses.Has(hostileCity), Problem: "no <i>luck</i>",
+		Paused: r.paused, Problem: "no <i>luck</i>",
 	}
 	if value.Contains(text) {
 		some = append(some, value)
@@ -27,7 +27,7 @@ func (r *rows) Values(text string, _ int) (some []feed.Value, all int) {
 	return some, 7
 }
 
-func (r *rows) Pause(args []string, paused bool) error { return r.pauses.Set(args[0], paused) }
+func (r *rows) Pause(args []string, paused bool) { r.paused = paused && args[0] == hostileCity }
 
 func (r *rows) Drop(args []string) bool { return args[0] == hostileCity }
 
@@ -68,5 +68,6 @@ func TestReads(t *testing.T) {
 	s.want(s.post("/console/reads/drop", value), http.StatusNotFound, "no rows of this value are kept")
 	value.Set("arguments", `{`)
 	s.want(s.post("/console/reads/drop", value), http.StatusBadRequest, "cannot be read")
+	value.Set("arguments", `{}`)
 	s.want(s.post("/console/reads/forget", value), http.StatusNotFound)
 }

@@ -98,6 +98,8 @@ func (v *view) Did(c audit.Change) string {
 		return "deleted what was known about a user"
 	case parts[0] == "spools" && len(parts) == 3:
 		return map[string]string{"retry": "retried", "discard": "discarded", "move": "moved"}[last] + " dead letters"
+	case parts[0] == "reads":
+		return map[string]string{"pause": "paused", "resume": "resumed", "drop": "dropped"}[last] + " rows of a feed or query"
 	}
 	return c.Request
 }

@@ -66,6 +66,15 @@ func TestUser(t *testing.T) {
 
 func TestWhy(t *testing.T) {
 	v := &view{zone: time.UTC}
+	pages := New(Config{}).pages["user"]
+	why := func(e popup.Explanation) string {
+		t.Helper()
+		var out strings.Builder
+		if err := pages.ExecuteTemplate(&out, "why", v.Why(e, popup.Active)); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
 	at := popup.Moment{Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 	for want, e := range map[string]popup.Explanation{
 		"It is archived.": {Verdict: popup.IsArchived}, "Nobody gets it: x.": {Verdict: popup.HasProblem, Problem: "x"},
@@ -81,11 +90,11 @@ func TestWhy(t *testing.T) {
 		"The user gets it: variant a.":                                                                      {Verdict: popup.IsGiven, Variant: "a"},
 		"new-one":                                                                                           {Verdict: "new-one"},
 	} {
-		if got := v.Why(e, popup.Active); got != want {
+		if got := why(e); got != want {
 			t.Errorf("%s: %q, want %q", e.Verdict, got, want)
 		}
 	}
-	if got := v.Why(popup.Explanation{Verdict: popup.WasWithheld, LastAt: at, At: at}, popup.Active); !strings.Contains(got, "holdout") {
+	if got := why(popup.Explanation{Verdict: popup.WasWithheld, LastAt: at, At: at}); !strings.Contains(got, "holdout") {
 		t.Error(got)
 	}
 }

@@ -3,6 +3,7 @@ package console
 import (
 	"crypto/rand"
 	"crypto/sha256"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -187,8 +188,8 @@ func (q *request) logIn() error {
 		if wait := q.sessions.failed(addressOf(q.r)); wait > 0 {
 			seconds := int(wait/time.Second) + 1
 			q.w.Header().Set("Retry-After", strconv.Itoa(seconds))
-			text := "No such token, and too many failed log-ins from your address. Wait " + strconv.Itoa(seconds) + " seconds."
-			return q.showLogin(http.StatusTooManyRequests, text)
+			const tooMany = "No such token, and too many failed log-ins from your address. Wait %d seconds."
+			return q.showLogin(http.StatusTooManyRequests, fmt.Sprintf(tooMany, seconds))
 		}
 		q.cfg.Log.Warn("log-in to the console failed", "address", q.r.RemoteAddr)
 		return q.showLogin(http.StatusUnauthorized, "No such token. It is admin.token or one of admin.tokens in the configuration.")

@@ -1,7 +1,6 @@
 package console
 
 import (
-	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -50,63 +49,12 @@ func (a asked) query(zone *time.Location) url.Values {
 	return query
 }
 
-// Why says why a user does or does not get a campaign.
-func (v *view) Why(e popup.Explanation, status popup.Status) string {
-	again := ", and it does not start over for this user."
-	if !e.At.IsZero() {
-		again = ". It starts over at " + v.Time(e.At.Time) + "."
-	}
-	would := ""
-	if e.Problem+e.Condition != "" {
-		would = " If it were active, this user would not get it either: " + e.Problem
-		if e.Condition != "" {
-			would += e.Condition + " does not hold"
-		}
-		would += "."
-	}
-	last := v.Time(e.LastAt.Time)
-	switch e.Verdict {
-	case popup.IsArchived:
-		return "It is archived."
-	case popup.HasProblem:
-		return "Nobody gets it: " + e.Problem + "."
-	case popup.IsPaused:
-		return "It is paused." + would
-	case popup.HasEnded:
-		return "It ended at " + v.Time(e.At.Time) + "."
-	case popup.WasClicked:
-		return "The user clicked it at " + last + again
-	case popup.WasDismissed:
-		return "The user dismissed it at " + last + again
-	case popup.WasWithheld:
-		return "It was withheld at " + last + ", because the user is in the holdout" + again
-	case popup.IsCapped:
-		return fmt.Sprintf("The user was shown it %d times, the most that it allows", e.Shows) + again
-	case popup.NotStarted:
-		return "It starts at " + v.Time(e.At.Time) + "."
-	case popup.NotForUser:
-		if status == popup.Draft {
-			return "It is a draft, and the user is none of its testers." + would
-		}
-		return "The user is outside its rollout."
-	case popup.DoesNotMatch:
-		return "Its target does not match: " + e.Condition + " does not hold."
-	case popup.UserWaits:
-		if e.At.IsZero() {
-			return "It matches, but nothing is shown to this user any more: a quiet period without end."
-		}
-		return "It matches, but nothing is shown to this user before " + v.Time(e.At.Time) + ": a quiet period, an unanswered popup or a limit."
-	case popup.BehindOthers:
-		return "It matches, but another campaign comes first."
-	case popup.IsHeldOut:
-		return "It matches, but the user is in its holdout and gets nothing."
-	case popup.IsGiven:
-		if e.Variant != "" {
-			return "The user gets it: variant " + e.Variant + "."
-		}
-		return "The user gets it."
-	}
-	return string(e.Verdict)
+// Why returns the view for the template that says why a user does or does not get a campaign.
+func (v *view) Why(e popup.Explanation, status popup.Status) *view {
+	return v.With(struct {
+		popup.Explanation
+		Status popup.Status
+	}{e, status})
 }
 
 // placeData is what a user gets at a placement.

@@ -38,6 +38,7 @@ type resident struct {
 	requests uint64 // halved once per period
 	asked    int64  // the last request; orders those with equal requests
 	busy     bool   // it is needed and may not leave
+	bytes    int64  // of its window
 }
 
 func newAdmission(windows int, period time.Duration) admission {
@@ -118,6 +119,15 @@ func (a *admission) replace(value uint64, residents []resident, must bool) (int,
 	}
 	delete(a.counts, value)
 	return least, true
+}
+
+// poorer reports whether the memory of r is asked for less than that of other.
+func (r resident) poorer(other resident) bool {
+	mine, others := float64(r.requests)*float64(other.bytes), float64(other.requests)*float64(r.bytes)
+	if mine != others {
+		return mine < others
+	}
+	return r.asked < other.asked
 }
 
 func (r resident) less(other resident) bool {

@@ -123,9 +123,10 @@ type Feed struct {
 
 	mu        sync.Mutex // guards changes of windows and what follows
 	admission admission
-	retired   uint64         // pages from windows that are gone
-	lives     int            // windows with listeners
-	livesOf   map[string]int // of them, those that each user opened: claims among the values, or an address
+	large     map[uint64]time.Time // until when values have no window, by their hash, because it would be too large beside others
+	retired   uint64               // pages from windows that are gone
+	lives     int                  // windows with listeners
+	livesOf   map[string]int       // of them, those that each user opened: claims among the values, or an address
 
 	counters counters
 	pauses   Pauses
@@ -142,6 +143,7 @@ func Open(cfg Config, source Source) *Feed {
 		sweeps:      newBudget(cfg.SweepShare, time.Now()),
 		seed:        maphash.MakeSeed(),
 		livesOf:     make(map[string]int),
+		large:       make(map[uint64]time.Time),
 		admission:   newAdmission(cfg.WindowsMax, cfg.IdleAfter),
 	}
 	limits := coalesce.Limits{Callers: cfg.WaitersMax}
@@ -242,6 +244,9 @@ func (f *Feed) newWindowLocked(name string, args []string, now time.Time, must b
 	if w, ok := old[name]; ok {
 		return w, nil
 	}
+	if !must && now.Before(f.large[f.hash(name)]) {
+		return nil, nil
+	}
 	var victim *window
 	var requests uint64
 	if f.full(len(old)) {
@@ -270,7 +275,11 @@ func (f *Feed) full(windows int) bool {
 	return windows >= f.cfg.WindowsMax || f.cfg.WindowsBytes > 0 && windows > 0 && held+held/int64(windows) > f.cfg.WindowsBytes
 }
 
-// shrink removes windows that are asked for least until the others fit in WindowsBytes.
+// largePause is how long a value has no window after its last one was too large.
+const largePause = 30 * time.Second
+
+// shrink removes the windows whose memory is asked for least until the others fit in WindowsBytes. A value whose window has more than
+// half of that gets no other one for a while.
 func (f *Feed) shrink() {
 	if f.cfg.WindowsBytes == 0 || f.held.Load() <= f.cfg.WindowsBytes {
 		return
@@ -282,12 +291,18 @@ func (f *Feed) shrink() {
 		var least *window
 		var fewest resident
 		for _, w := range fresh {
-			if r := w.resident(); !r.busy && (least == nil || r.less(fewest)) {
+			if r := w.resident(); !w.live() && (least == nil || r.poorer(fewest)) {
 				least, fewest = w, r
 			}
 		}
 		if least == nil || !least.close() {
-			break // the next window that is read tries again
+			break // the last request that waits for it tries again, or the next window that is read
+		}
+		if fewest.bytes > f.cfg.WindowsBytes/2 {
+			if len(f.large) >= countersMin {
+				clear(f.large)
+			}
+			f.large[f.hash(least.name)] = time.Now().Add(largePause)
 		}
 		f.removeLocked(fresh, least)
 		f.counters.evictions.Add(1)

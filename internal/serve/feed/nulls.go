@@ -2,6 +2,7 @@ package feed
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -12,6 +13,9 @@ import (
 
 // lookAgain is the time after which rows with NULL in the key are looked for again.
 const lookAgain = 5 * time.Second
+
+// ErrNullKey means that a row has NULL in the feed's key, so that the last rows cannot be told.
+var ErrNullKey = errors.New("a row has NULL in the key")
 
 // NullKeys looks for rows with NULL in a feed's key, which come behind no other row. Its zero value looks for
 // none. Its methods can be called concurrently.
@@ -47,8 +51,8 @@ func (n *NullKeys) Look(args []string, find func(columns []string) (found bool, 
 		return fmt.Errorf("look for NULL in the key: %w", err)
 	}
 	if n.err = nil; found {
-		n.err = fmt.Errorf("the key (%s) has NULL in a row; exclude such rows from the statement, or declare the column NOT NULL",
-			strings.Join(n.columns, ", "))
+		n.err = fmt.Errorf("%w (%s); exclude such rows from the statement, or declare the column NOT NULL",
+			ErrNullKey, strings.Join(n.columns, ", "))
 	}
 	if args != nil {
 		n.values, n.looked = values, time.Now()

@@ -15,20 +15,13 @@ type CheckedPlan struct {
 	Problem string  `json:"problem"`   // "": nothing is wrong with it
 }
 
-// PlanLog keeps the plans of the last check. Nil keeps nothing. Its methods may be called concurrently.
+// PlanLog keeps the last plan of each statement. Nil keeps nothing. Its methods may be called concurrently.
 type PlanLog struct {
 	mu    sync.Mutex
 	plans []CheckedPlan
 }
 
-// Reset forgets the plans before the next check.
-func (l *PlanLog) Reset() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.plans = nil
-}
-
-// Add adds a plan, unless one of the same statement is there already.
+// Add adds a plan, and what is wrong with it.
 func (l *PlanLog) Add(p *plans.Plan, problem error) {
 	if l == nil {
 		return
@@ -39,18 +32,16 @@ func (l *PlanLog) Add(p *plans.Plan, problem error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i := slices.IndexFunc(l.plans, func(other CheckedPlan) bool { return other.SQL == one.SQL })
-	switch {
-	case i < 0:
-		l.plans = append(l.plans, one)
-	case one.Reads > l.plans[i].Reads || one.Problem > l.plans[i].Problem: // with another value
+	if i := slices.IndexFunc(l.plans, func(other CheckedPlan) bool { return other.SQL == one.SQL }); i >= 0 {
 		l.plans[i] = one
+	} else {
+		l.plans = append(l.plans, one)
 	}
 }
 
-// All returns the plans in the order in which they were found.
+// All returns the plans in the order in which their statements were found.
 func (l *PlanLog) All() []CheckedPlan {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.Clone(l.plans)
+	return append([]CheckedPlan{}, l.plans...)
 }

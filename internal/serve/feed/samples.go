@@ -60,7 +60,10 @@ func printed(t param.Type, text string) string {
 	return text
 }
 
-// LogJudged returns a function that logs how many rows a statement reads.
-func (d *Definition) LogJudged(log *slog.Logger) func(float64) {
-	return func(reads float64) { log.Debug("judged what a statement reads", "feed", d.Name, "rows", reads) }
+// Judged returns a function that keeps a plan in Plans, and logs how many rows its statement reads.
+func (d *Definition) Judged(log *slog.Logger) func(*plans.Plan, error) {
+	return func(p *plans.Plan, problem error) {
+		log.Debug("judged what a statement reads", "feed", d.Name, "rows", p.Reads)
+		d.Plans.Add(p, problem)
+	}
 }

@@ -2,9 +2,8 @@ package feed
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
-	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -28,52 +27,37 @@ type Value struct {
 	Waiting   int    `json:"waiting,omitempty"`       // requests
 	Listeners int    `json:"listeners,omitempty"`     // of events
 	Problem   string `json:"refresh_error,omitempty"` // of the last refresh
+
+	name string // encodes the arguments
 }
 
 // ErrPaused means that nothing of a value is read until it is resumed, and that it has no rows that may be served.
 var ErrPaused = fmt.Errorf("%w: it is paused", ErrUnavailable)
 
-// ErrTooManyPaused means that as many values are paused as may.
-var ErrTooManyPaused = errors.New("1000 values are paused already: resume some")
-
-const pausedMax = 1000
-
-// Pauses are the values of which nothing is read, by the encodings of their arguments. The zero value has none. Its methods may
-// be called concurrently.
-type Pauses struct {
-	mu    sync.Mutex
-	names map[string]bool
-}
+// Pauses has the encodings of the arguments of the values of which nothing is read.
+type Pauses struct{ sync.Map }
 
 // Has reports whether nothing of a value is read.
 func (p *Pauses) Has(name string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.names[name]
+	_, paused := p.Load(name)
+	return paused
 }
 
-// Set pauses or resumes a value. Its error is ErrTooManyPaused.
-func (p *Pauses) Set(name string, paused bool) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case !paused:
-		delete(p.names, name)
-		return nil
-	case p.names == nil:
-		p.names = make(map[string]bool)
-	case len(p.names) >= pausedMax && !p.names[name]:
-		return ErrTooManyPaused
+// Set pauses or resumes the value of arguments.
+func (p *Pauses) Set(args []string, paused bool) {
+	if name := string(param.AppendArgs(nil, args)); paused {
+		p.Store(name, nil)
+	} else {
+		p.Delete(name)
 	}
-	p.names[name] = true
-	return nil
 }
 
-// Names returns the encodings of the values' arguments.
-func (p *Pauses) Names() map[string]bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return maps.Clone(p.names)
+// Each calls f for each value.
+func (p *Pauses) Each(f func(name string)) {
+	p.Range(func(name, _ any) bool {
+		f(name.(string))
+		return true
+	})
 }
 
 // Arguments returns the arguments that an encoding has, as a request has them.
@@ -105,23 +89,27 @@ func (v *Value) Contains(text string) bool {
 // Values returns at most that many values one of whose arguments contains a text, and how many there are: those that are paused, and then
 // those of the windows, with the most requests first.
 func (f *Feed) Values(text string, most int) (values []Value, all int) {
-	now, paused := time.Now(), f.pauses.Names()
-	for name, w := range *f.windows.Load() {
+	now, windows := time.Now(), *f.windows.Load()
+	for name, w := range windows {
 		v := w.value(now)
-		v.Paused = paused[name]
-		delete(paused, name)
+		v.Paused = f.pauses.Has(name)
 		values = append(values, v)
 	}
-	for name := range paused {
-		values = append(values, Value{Arguments: f.cfg.Arguments(name), Paused: true})
-	}
+	f.pauses.Each(func(name string) {
+		if windows[name] == nil {
+			values = append(values, Value{name: name, Arguments: f.cfg.Arguments(name), Paused: true})
+		}
+	})
 	all = len(values)
 	values = slices.DeleteFunc(values, func(v Value) bool { return !v.Contains(text) })
-	slices.SortFunc(values, func(a, b Value) int {
-		if a.Paused != b.Paused {
-			return map[bool]int{true: -1, false: 1}[a.Paused]
+	asked := func(v Value) uint64 {
+		if v.Paused {
+			return math.MaxUint64
 		}
-		return cmp.Or(cmp.Compare(b.Hits+b.Older, a.Hits+a.Older), cmp.Compare(fmt.Sprint(a.Arguments), fmt.Sprint(b.Arguments)))
+		return v.Hits + v.Older
+	}
+	slices.SortFunc(values, func(a, b Value) int {
+		return cmp.Or(cmp.Compare(asked(b), asked(a)), cmp.Compare(a.name, b.name))
 	})
 	return values[:min(most, len(values))], all
 }
@@ -129,7 +117,7 @@ func (f *Feed) Values(text string, most int) (values []Value, all int) {
 // value describes the window.
 func (w *window) value(now time.Time) Value {
 	v := Value{
-		Arguments: w.feed.cfg.Arguments(w.name), Bytes: w.charged.Load(), Hits: w.hits.Load(), Older: w.older.Load(),
+		name: w.name, Arguments: w.feed.cfg.Arguments(w.name), Bytes: w.charged.Load(), Hits: w.hits.Load(), Older: w.older.Load(),
 		ReadSeconds: time.Duration(w.took.Load()).Seconds(),
 	}
 	if s := w.current.Load(); s != nil {
@@ -145,10 +133,8 @@ func (w *window) value(now time.Time) Value {
 }
 
 // Pause has nothing of a value be read from now on, or again. args are the arguments (param.Argument) of the parameters. Its rows are
-// served until they are older than StaleMax. The error is ErrTooManyPaused.
-func (f *Feed) Pause(args []string, paused bool) error {
-	return f.pauses.Set(string(param.AppendArgs(nil, args)), paused)
-}
+// served until they are older than StaleMax.
+func (f *Feed) Pause(args []string, paused bool) { f.pauses.Set(args, paused) }
 
 // Drop forgets the rows of a value, and reports whether there was a window. Requests that wait for it, and its listeners, get another
 // one.

@@ -89,7 +89,7 @@ func (w *window) resident() resident {
 	w.mu.Lock()
 	busy := w.neededLocked()
 	w.mu.Unlock()
-	return resident{requests: w.requests + w.hits.Load() + w.older.Load() - w.seen, asked: w.asked.Load(), busy: busy}
+	return resident{requests: w.requests + w.hits.Load() + w.older.Load() - w.seen, asked: w.asked.Load(), busy: busy, bytes: w.charged.Load()}
 }
 
 // age halves the count of requests. The feed's lock is held.
@@ -152,7 +152,11 @@ func (w *window) enter() error {
 func (w *window) leave() {
 	w.mu.Lock()
 	w.waiting--
+	last := w.waiting == 0
 	w.mu.Unlock()
+	if last {
+		w.feed.shrink()
+	}
 }
 
 // neededLocked reports whether requests wait for the window, or it has listeners.

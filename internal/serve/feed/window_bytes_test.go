@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"context"
 	"strconv"
 	"strings"
 	"testing"
@@ -55,6 +56,53 @@ func TestWindowsFitInBytes(t *testing.T) {
 		ask("hot", 30)
 		if _, p := get(t, f, Request{Args: []string{"hot"}}); f.Stats().Windows != 1 || p.Source != FromWindow {
 			t.Errorf("%+v from %v; want one window that is larger than all may be", f.Stats(), p.Source)
+		}
+	})
+}
+
+// withLarge has rows of their own for the value "large".
+type withLarge struct {
+	*table
+	large *table
+}
+
+func (t withLarge) Read(ctx context.Context, r Range, rows *Rows) error {
+	if r.Args[0] == "large" {
+		return t.large.Read(ctx, r, rows)
+	}
+	return t.table.Read(ctx, r, rows)
+}
+
+// A value whose window is larger than all may be takes no window from others, however often it is asked for.
+func TestLargeWindowTakesNone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		items := newTable(200)
+		cfg := byCity(100)
+		one := Open(cfg, items)
+		get(t, one, Request{Args: []string{"1"}})
+		size := one.Stats().WindowBytes
+		one.Close()
+		cfg.WindowsBytes = 20 * size
+		large := newTable(200)
+		large.note[large.ids[9]] = strings.Repeat("x", 30*int(size))
+		f := Open(cfg, withLarge{items, large})
+		defer f.Close()
+		small := func() (outside int) {
+			for i := range 10 {
+				if _, p := get(t, f, Request{Args: []string{strconv.Itoa(i)}}); p.Source != FromWindow {
+					outside++
+				}
+			}
+			return outside
+		}
+		small()
+		for range 200 {
+			get(t, f, Request{Args: []string{"large"}})
+			<-time.After(time.Millisecond)
+		}
+		if n, s := small(), f.Stats(); n > 0 || s.WindowBytes > cfg.WindowsBytes {
+			t.Errorf("%d of 10 values have lost their windows: %+v", n, s)
 		}
 	})
 }

@@ -5,7 +5,11 @@ package front
 import (
 	"net/netip"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
+
+const readable = unix.EPOLLIN
 
 // conn is a connection that a loop serves.
 type conn struct {
@@ -28,6 +32,14 @@ func (c *conn) waitIn(q *queue) {
 		c.waits.remove(c)
 	}
 	q.add(c)
+}
+
+// pollOwn is Loop.poll.
+func (l *loop) pollOwn(fd int, events uint32) error {
+	if events == 0 {
+		return unix.EpollCtl(l.poller, unix.EPOLL_CTL_DEL, fd, nil)
+	}
+	return l.poll(fd, events)
 }
 
 // queue is connections that wait, the longest waiting first.

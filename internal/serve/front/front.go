@@ -24,7 +24,8 @@ type Answerer interface {
 
 // Later is the answer to a request that waits. An Answerer may use one again after Respond, unless the limit was over.
 type Later struct {
-	Limit time.Duration // after which Respond is called in any case; 0: none
+	Limit  time.Duration // after which Respond is called in any case; 0: none
+	Inside bool          // the answer comes by Loop.Answered, and known is not called
 	// Respond is Answer when the answer is known, or when the limit is over. The loop calls it once, also when the client has left.
 	Respond func(dst []byte, over bool) (response []byte, keep bool)
 	// Left is called before Respond when the client has closed its sending half or the connection has ended: once or twice.
@@ -45,10 +46,10 @@ type Config struct {
 	Socket int  // listening, in non-blocking mode; closed by StopAccepting
 	Shared bool // other processes use the socket too: clients need not send anything to be accepted
 	Loops  int  // at least 1
-	// Answerer returns the one of a loop. It calls known, once for each Later, when the answer is known, and soon after that what
-	// known returns, unless that is nil: the loop sends all answers that are known by then. Both are called from any goroutine,
-	// also before Answer has returned it.
-	Answerer     func(known func(*Later) (wake func())) Answerer
+	// Answerer returns the one of a loop, which may use loop in its methods. It calls known, once for each Later that is not Inside, when
+	// the answer is known, and soon after that what known returns, unless that is nil: the loop sends all answers that are known by
+	// then. Both are called from any goroutine, also before Answer has returned it.
+	Answerer     func(loop *Loop, known func(*Later) (wake func())) Answerer
 	Gate         Gate
 	Refusal      []byte        // response to a connection that may not enter
 	RequestBytes int           // the largest request that loops answer, with its body

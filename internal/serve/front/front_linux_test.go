@@ -163,7 +163,7 @@ func open(t *testing.T, loops int, change func(*Config, *fakeGate)) *rig {
 	r.gate.limit = 1_000_000
 	cfg := Config{
 		Loops: loops, Gate: &r.gate, Refusal: []byte(refusal), RequestBytes: 4096, BodyBytes: 1000, FirstTimeout: time.Hour, IdleTimeout: time.Hour,
-		Answerer: func(known func(*Later) (wake func())) Answerer {
+		Answerer: func(_ *Loop, known func(*Later) (wake func())) Answerer {
 			a := &fakeAnswerer{rig: r, known: known}
 			r.answerers = append(r.answerers, a)
 			return a
@@ -600,7 +600,7 @@ func TestDrainAfterAnError(t *testing.T) {
 	gate := &fakeGate{limit: 1000}
 	f := &Front{cfg: Config{
 		Socket: socket, Gate: gate, RequestBytes: 4096, BodyBytes: 1000, FirstTimeout: time.Hour, IdleTimeout: time.Hour,
-		Answerer: func(func(*Later) func()) Answerer { return &fakeAnswerer{} },
+		Answerer: func(*Loop, func(*Later) func()) Answerer { return &fakeAnswerer{} },
 	}}
 	l, err := newLoop(f)
 	if err != nil {

@@ -124,7 +124,7 @@ func TestEndAnswersWhatWasGiven(t *testing.T) {
 	r := &rig{}
 	r.gate.limit = 1
 	r.gate.Enter()
-	f := &Front{cfg: Config{Loops: 1, RequestBytes: 4096, Gate: &r.gate, Answerer: func(func(*Later) func()) Answerer { return &fakeAnswerer{rig: r} }}}
+	f := &Front{cfg: Config{Loops: 1, RequestBytes: 4096, Gate: &r.gate, Answerer: func(*Loop, func(*Later) func()) Answerer { return &fakeAnswerer{rig: r} }}}
 	var err error
 	f.cfg.Socket, _ = listen(t)
 	defer unix.Close(f.cfg.Socket)

@@ -194,6 +194,7 @@ func (f *Front) emptiest(l *loop) *loop {
 type loop struct {
 	front    *Front
 	answerer Answerer
+	own      *Loop  // for the answerer
 	poller   int    // epoll
 	bell     int    // eventfd: the phase, inbox or answers have changed; guarded by mu, -1: closed
 	wake     func() // rings it
@@ -230,7 +231,8 @@ func newLoop(f *Front) (*loop, error) {
 		defer l.mu.Unlock()
 		l.ring()
 	}
-	l.answerer = f.cfg.Answerer(l.known)
+	l.own = &Loop{poll: l.pollOwn, ring: l.wake, finish: l.finish}
+	l.answerer = f.cfg.Answerer(l.own, l.known)
 	l.queues = []*queue{&l.fresh, &l.idle, &l.partial}
 	l.fresh = queue{limit: f.cfg.FirstTimeout, over: func(c *conn) { l.handOver(c, Handed{Read: c.held, Expired: true}) }}
 	l.idle, l.partial = queue{limit: f.cfg.IdleTimeout, over: l.close}, l.fresh
@@ -293,6 +295,7 @@ func (l *loop) ring() {
 // run serves until the Front ends. The thread is the loop's for good, and ends with it.
 func (l *loop) run() {
 	runtime.LockOSThread()
+	defer l.own.end()
 	stopped := false
 	for {
 		if l.begun && l.unknown == 1 {
@@ -301,8 +304,10 @@ func (l *loop) run() {
 		l.begun = false
 		n := l.wait(l.timeout())
 		l.now = time.Now()
+		l.own.now = l.now
 		l.round(n)
 		l.expire()
+		l.own.settle()
 		switch at := phase(l.front.phase.Load()); {
 		case at == serving:
 			l.resume()
@@ -355,6 +360,9 @@ func (l *loop) round(n int) {
 			_, _ = unix.Read(l.bell, count[:])
 			l.collect(false) // not before: the bell may have rung again since
 			l.deliver()
+			l.own.takePosted(false)
+		case l.own.watchers[fd] != nil:
+			l.own.watchers[fd].Ready()
 		case fd < len(l.conns) && l.conns[fd] != nil:
 			if c := l.conns[fd]; c.later != nil {
 				l.stir(c, l.events[i].Events)
@@ -652,6 +660,9 @@ func (l *loop) handOver(c *conn, h Handed) {
 // timeout returns the milliseconds until something is due; -1: nothing will be.
 func (l *loop) timeout() int {
 	due := l.resumeAt
+	if at := l.own.due(); due.IsZero() || !at.IsZero() && at.Before(due) {
+		due = at
+	}
 	for _, q := range l.queues {
 		if at := q.due(); !at.IsZero() && (due.IsZero() || at.Before(due)) {
 			due = at

@@ -44,3 +44,5 @@ func (*Conn) Detach() error { return errors.ErrUnsupported }
 
 // conn is a connection of a loop. There is none here.
 type conn struct{}
+
+const readable = 1

@@ -27,7 +27,7 @@ func (l *loop) hold(c *conn, begin []byte, size int) {
 
 // begin has a request wait for its answer.
 func (l *loop) begin(c *conn, later *Later) {
-	l.begun = true
+	l.begun = l.begun || !later.Inside
 	l.unknown++
 	c.held, c.size = nil, 0
 	later.conn, later.over, c.later = c, false, later
@@ -123,6 +123,7 @@ func (l *loop) end(abort bool) (over bool) {
 	l.collect(true)
 	for n := l.wait(0); n > 0; n = l.wait(0) {
 		l.round(n)
+		l.own.settle()
 	}
 	over = true
 	for _, c := range l.conns {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 
 	"github.com/go-sql-driver/mysql"
@@ -30,7 +31,7 @@ func (s *source) Check(ctx context.Context, window int) error {
 	var err error
 	if s.def.IsQuery() {
 		if _, err = s.describe(ctx); err == nil {
-			s.planQuery(ctx)
+			_ = s.db.withSession(ctx, s.planQuery) // the server need not explain it
 		}
 		err = s.explainError(feed.Range{}, err)
 	} else if err = s.checkFeed(ctx, window); err == nil && len(s.uses) == 0 {
@@ -42,24 +43,17 @@ func (s *source) Check(ctx context.Context, window int) error {
 	return nil
 }
 
-// planQuery keeps the plan of a query with made-up values, unless the server does not explain it.
-func (s *source) planQuery(ctx context.Context) {
+// planQuery keeps the plan of a query with made-up values.
+func (s *source) planQuery(ctx context.Context, se *session) error {
 	values, err := s.bindParams(s.samples(-1, nil), nil, nil)
 	if err != nil {
-		return
-	}
-	_ = s.db.withSession(ctx, func(ctx context.Context, se *session) error {
-		rows, rewritten, err := se.explain(ctx, s.body, values)
-		if err != nil {
-			return err
-		}
-		plan, err := plans.ReadMySQL(rows, rewritten)
-		if err == nil {
-			plan.SQL = s.body
-			s.def.Plans.Add(plan, nil)
-		}
 		return err
-	})
+	}
+	plan, err := se.explain(ctx, s.body, values)
+	if err == nil {
+		s.def.Plans.Add(plan, nil)
+	}
+	return err
 }
 
 func (s *source) checkFeed(ctx context.Context, window int) error {
@@ -86,8 +80,7 @@ func (s *source) checkFeed(ctx context.Context, window int) error {
 		}
 		s.nulls.Expect(nullable)
 		ck.check = plans.Check{
-			Key: o.key(s.def), Window: window, Tables: o.tables, Descending: se.Server.DescendingIndexes(), Judged: s.def.LogJudged(s.db.log),
-			Explained: s.def.Plans.Add,
+			Key: o.key(s.def), Window: window, Tables: o.tables, Descending: se.Server.DescendingIndexes(), Judged: s.def.Judged(s.db.log),
 		}
 		return ck.checkTables(ctx, se, o)
 	})
@@ -206,15 +199,10 @@ func (ck *checker) judgeRange(ctx context.Context, r feed.Range, straight bool) 
 		}
 		of := shape{after: r.After != "", straight: straight, filters: param.Given(ck.feed.def.Params, r.Args)}
 		text := ck.feed.writer(ck.columns).write(of)
-		rows, rewritten, err := se.explain(ctx, text, values)
+		plan, err := se.explain(ctx, text, values)
 		if err != nil {
 			return err
 		}
-		plan, err := plans.ReadMySQL(rows, rewritten)
-		if err != nil {
-			return err
-		}
-		plan.SQL = text
 		check := ck.check
 		check.Catalog = se.catalog(ctx)
 		reads, known := 0.0, false
@@ -284,21 +272,25 @@ func (se *session) measure(ctx context.Context, sql string, args []any) (reads f
 	return reads, known, err
 }
 
-// explain returns the rows of EXPLAIN and the statement as the server rewrote it.
-func (se *session) explain(ctx context.Context, sql string, args []any) (rows [][]string, rewritten string, err error) {
-	if rows, err = se.texts(ctx, se.Server.Explain()+sql, args...); err != nil {
-		return nil, "", fmt.Errorf("explain: %w", err)
+// explain returns the plan of a statement, with the statement as the server rewrote it.
+func (se *session) explain(ctx context.Context, sql string, args []any) (*plans.Plan, error) {
+	rows, err := se.texts(ctx, se.Server.Explain()+sql, args...)
+	if err != nil {
+		return nil, fmt.Errorf("explain: %w", err)
 	}
 	notes, err := se.Query(ctx, "SHOW WARNINGS")
 	if err != nil {
-		return nil, "", fmt.Errorf("read how the server rewrote the statement: %w", err)
+		return nil, fmt.Errorf("read how the server rewrote the statement: %w", err)
 	}
-	for _, note := range notes {
-		if note[1] == "1003" {
-			return rows, note[2], nil
-		}
+	rewritten := ""
+	if i := slices.IndexFunc(notes, func(note []string) bool { return note[1] == "1003" }); i >= 0 {
+		rewritten = notes[i][2]
 	}
-	return rows, "", nil
+	plan, err := plans.ReadMySQL(rows, rewritten)
+	if err == nil {
+		plan.SQL = sql
+	}
+	return plan, err
 }
 
 // catalog describes tables through the session.

@@ -152,11 +152,11 @@ type origin struct {
 // readOrigins explains the statement and reads what the server made of it: every
 // column comes with its table.
 func (s *source) readOrigins(ctx context.Context, se *session, sql string, args []any) (*origins, error) {
-	_, text, err := se.explain(ctx, sql, args)
+	plan, err := se.explain(ctx, sql, args)
 	if err != nil {
 		return nil, err
 	}
-	rewritten := plans.ReadRewritten(text)
+	rewritten := plan.Rewritten
 	o := &origins{outputs: make(map[string]origin)}
 	if o.tables, err = se.existing(ctx, rewritten.Tables()); err != nil {
 		return nil, fmt.Errorf("look up the tables: %w", err)

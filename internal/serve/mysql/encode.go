@@ -156,7 +156,7 @@ func (r *row) AppendKey(dst []byte) ([]byte, error) {
 	for _, column := range r.key {
 		value := r.values[column.index]
 		if value == nil {
-			return dst, fmt.Errorf("the key column %s is NULL in a row; exclude such rows from the statement", column.name)
+			return dst, fmt.Errorf("%w (%s); exclude such rows from the statement", feed.ErrNullKey, column.name)
 		}
 		text, err := column.text(value)
 		if err != nil {

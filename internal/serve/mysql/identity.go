@@ -10,14 +10,14 @@ import (
 // MySQL has a server_uuid, and the nodes of a Galera cluster have the id of its state. What other
 // MariaDB servers have, two of them share only if their hosts are copies.
 const (
-	selectUUID    = "SELECT @@server_uuid, DATABASE()"
+	selectUUID    = "SELECT @@server_uuid, DATABASE(), CURRENT_USER()"
 	selectCluster = "SHOW GLOBAL STATUS WHERE Variable_name = 'wsrep_cluster_state_uuid' AND Value <> ''"
 	selectServer  = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('server_uid', 'server_id', 'hostname', 'port', 'datadir')"
-	selectSchema  = "SELECT DATABASE()"
+	selectSchema  = "SELECT DATABASE(), CURRENT_USER()"
 )
 
-// Identity returns what the server says of itself, and the name of the database. It needs no
-// privilege.
+// Identity returns what the server says of itself, the name of the database, and the account of the
+// session. It needs no privilege.
 func (db *DB) Identity(ctx context.Context) (identity string, err error) {
 	err = db.withSession(ctx, func(ctx context.Context, se *session) error {
 		var rows [][]string
@@ -46,3 +46,6 @@ func (db *DB) Identity(ctx context.Context) (identity string, err error) {
 	}
 	return identity, nil
 }
+
+// Logins counts the changes of the user of the connections.
+func (db *DB) Logins() uint64 { return db.connector.logins.Count() }

@@ -44,7 +44,7 @@ type DB struct {
 	log       *slog.Logger
 
 	acquiring    atomic.Int64 // statements waiting for a connection
-	granted      granted
+	slots        database.Slots
 	withoutGTIDs atomic.Bool // MySQL has written transactions without GTIDs
 
 	closing context.Context // ends when Close is called
@@ -71,6 +71,10 @@ func Open(ctx context.Context, url database.URL, pool database.Pool, log *slog.L
 	db := &DB{connector: c, pool: sql.OpenDB(c), bounds: bounds, log: log}
 	db.pool.SetMaxOpenConns(bounds.Max)
 	db.pool.SetMaxIdleConns(bounds.Max)
+	db.slots.Log = log
+	db.slots.Refuses = func(err error) bool { return isRefusal(err, numConnections, numUserConnections, numUserLimit) }
+	db.slots.Counts = func() (int, int64) { return db.pool.Stats().OpenConnections, c.connects.Load() }
+	db.slots.Fill(bounds.Max)
 	db.pool.SetConnMaxLifetime(bounds.MaxLifetime)
 	db.pool.SetConnMaxIdleTime(bounds.MaxIdleTime)
 	db.closing, db.stop = context.WithCancel(context.WithoutCancel(ctx))
@@ -125,23 +129,24 @@ func (db *DB) Probe(ctx context.Context) error {
 // Stats returns the current state of the pool.
 func (db *DB) Stats() database.Stats {
 	s := db.pool.Stats()
+	waits, waitTime := db.slots.Waited()
 	return database.Stats{
 		InUse:    s.InUse,
 		Idle:     s.Idle,
 		Max:      db.bounds.Max,
 		Waiting:  int(db.acquiring.Load()),
-		Waits:    s.WaitCount,
-		WaitTime: s.WaitDuration,
+		Waits:    s.WaitCount + waits,
+		WaitTime: s.WaitDuration + waitTime,
 		Connects: db.connector.connects.Load(),
 	}
 }
 
-// acquire returns a connection of the pool, waiting at most AcquireTimeout.
+// acquire returns a connection of the pool, waiting at most AcquireTimeout. The caller closes it, and releases its slot.
 func (db *DB) acquire(ctx context.Context) (*sql.Conn, error) {
 	limited, cancel := context.WithTimeout(ctx, db.bounds.AcquireTimeout)
 	defer cancel()
 	db.acquiring.Add(1)
-	conn, err := db.connection(limited)
+	conn, err := database.Acquire(limited, &db.slots, db.pool.Conn)
 	db.acquiring.Add(-1)
 	switch {
 	case err == nil:
@@ -150,63 +155,15 @@ func (db *DB) acquire(ctx context.Context) (*sql.Conn, error) {
 		return nil, fmt.Errorf("wait for a connection: %w", errors.Join(context.Cause(ctx), db.waitedFor()))
 	case limited.Err() != nil:
 		return nil, fmt.Errorf("no connection within %v, %d of %d in use: %w",
-			db.bounds.AcquireTimeout, db.pool.Stats().InUse, db.bounds.Max, errors.Join(err, db.waitedFor()))
+			db.bounds.AcquireTimeout, db.pool.Stats().InUse, db.slots.Limit(), errors.Join(err, db.waitedFor()))
 	default:
 		return nil, err
 	}
 }
 
-// granted is the number of connections that the server grants.
-type granted struct {
-	mu    sync.Mutex
-	most  int       // 0: pool.max, or unknown
-	again time.Time // when more are tried
-}
-
-// grantedFor is how long the server is not asked for more connections than it granted.
-const grantedFor = time.Minute
-
-// connection waits for a connection of the pool. A server that grants no further one is a full pool.
-func (db *DB) connection(ctx context.Context) (*sql.Conn, error) {
-	for {
-		db.grant(false, nil)
-		conn, err := db.pool.Conn(ctx)
-		if !isRefusal(err, numConnections, numUserConnections, numUserLimit) || !db.grant(true, err) {
-			return conn, err
-		}
-	}
-}
-
-// grant bounds the pool by the connections that there are, if the server refused another, or lets it grow again after a
-// while. It reports whether one will become free.
-func (db *DB) grant(refused bool, reason error) bool {
-	g := &db.granted
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.most == 0 && !refused {
-		return true
-	}
-	now := time.Now()
-	switch open := db.pool.Stats().OpenConnections; {
-	case refused && open == 0:
-		return false
-	case refused:
-		if g.most == 0 {
-			db.log.Warn("the server grants fewer connections than pool.max; statements wait for those that there are",
-				"pool_max", db.bounds.Max, "error", reason)
-		}
-		g.most, g.again = open, now.Add(grantedFor)
-		db.pool.SetMaxOpenConns(open)
-	case now.After(g.again):
-		g.most, g.again = min(g.most+1, db.bounds.Max), now.Add(grantedFor)
-		db.pool.SetMaxOpenConns(g.most)
-	}
-	return true
-}
-
 // waitedFor returns database.ErrBusy if the pool is full.
 func (db *DB) waitedFor() error {
-	if s := db.pool.Stats(); s.InUse < s.MaxOpenConnections {
+	if db.pool.Stats().InUse < db.slots.Limit() {
 		return nil
 	}
 	return database.ErrBusy
@@ -245,6 +202,7 @@ func (db *DB) onSession(ctx context.Context, limit time.Duration, work func(cont
 	if err != nil {
 		return err
 	}
+	defer db.slots.Release()
 	defer conn.Close()
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -255,7 +213,7 @@ func (db *DB) onSession(ctx context.Context, limit time.Duration, work func(cont
 		if result != nil && limited.Err() != nil {
 			result = fmt.Errorf("%w: %w", context.Cause(limited), errors.Join(result, db.abandon(se)))
 		}
-		if isRefusal(result, numReadOnlyOption, numReadOnly, numReadOnlyNow) {
+		if isReadOnly(result) {
 			db.connector.renew(se)
 		}
 		if !se.IsValid() {

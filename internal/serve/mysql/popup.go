@@ -27,6 +27,9 @@ type Popups struct {
 	*popuptables.Tables
 	db   *DB
 	slot int64 // the slot of popup_counts and popup_hours for this process
+
+	token  atomic.Pointer[[16]byte] // of the lock that events need; nil: this process has taken none
+	fenced atomic.Bool              // some were refused since the lock was checked
 }
 
 // Popups returns the popup tables of the database. Call EnsureTables first.

@@ -37,11 +37,17 @@ func upsertStates() string {
 // several transactions. After an error some of the events may be stored: apply all of them
 // again.
 //
-// The commit is durable only if the server has innodb_flush_log_at_trx_commit = 1.
+// The commit is durable only if the server has innodb_flush_log_at_trx_commit = 1. Without the lock that
+// this process took, nothing is stored.
 func (p *Popups) Apply(ctx context.Context, events []popup.Event) error {
 	return popup.InTransactions(events, func(events []popup.Event) error {
 		a := applier{slot: p.slot, events: popup.Distinct(events), newest: popup.Newest(events)}
-		return popupDatabase{p.db}.transaction(ctx, a.apply)
+		return popupDatabase{p.db}.transaction(ctx, func(ctx context.Context, se *session) error {
+			if err := a.apply(ctx, se); err != nil {
+				return err
+			}
+			return p.checkHolder(ctx, se)
+		})
 	})
 }
 

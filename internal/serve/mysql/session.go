@@ -23,6 +23,7 @@ const preparedPerConnection = 128
 type connector struct {
 	opener   *database.MySQLConnector
 	connects atomic.Int64
+	logins   database.Logins
 	renewed  atomic.Int64 // Unix ns: sessions that began before are replaced when they are used again
 }
 
@@ -44,6 +45,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, err
 	}
 	c.connects.Add(1)
+	c.logins.Opened(s.User, func() { c.renewed.Store(time.Now().UnixNano()) })
 	se := newSession(s)
 	se.renewed, se.began = &c.renewed, time.Now()
 	return se, nil
@@ -74,9 +76,14 @@ func newSession(s *database.MySQLSession) *session {
 	return &session{MySQLSession: s, prepared: kept}
 }
 
+// outdated reports whether the session began before the last renewal.
+func (se *session) outdated() bool {
+	return se.renewed != nil && se.began.UnixNano() < se.renewed.Load()
+}
+
 // ResetSession implements driver.SessionResetter: the pool takes no session that is to be replaced.
 func (se *session) ResetSession(ctx context.Context) error {
-	if se.renewed != nil && se.began.UnixNano() < se.renewed.Load() {
+	if se.outdated() {
 		return driver.ErrBadConn
 	}
 	return se.MySQLSession.ResetSession(ctx)

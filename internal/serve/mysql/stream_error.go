@@ -57,6 +57,11 @@ const (
 	numRolledBack       = 3101 // and this commit conflicted with another
 )
 
+// isReadOnly reports whether the server accepts no writes.
+func isReadOnly(err error) bool {
+	return isRefusal(err, numReadOnlyOption, numReadOnly, numReadOnlyNow)
+}
+
 // isRefusal reports whether an error is the server's with one of these numbers.
 func isRefusal(err error, numbers ...uint16) bool {
 	var refused *mysql.MySQLError

@@ -39,23 +39,20 @@ func (t *Tables) AddChange(ctx context.Context, c audit.Change) error {
 }
 
 // Changes returns the changes from one time on and before another one, the newest first, at most limit. The detail of a campaign
-// is its name.
+// is its name now.
 func (t *Tables) Changes(ctx context.Context, from, before time.Time, limit int) (all []audit.Change, err error) {
-	rows, err := t.rows(ctx, "SELECT campaign_id, at, who, address, request, content FROM popup_history WHERE at >= ? AND at < ? "+
-		"ORDER BY at DESC, campaign_id DESC, version DESC LIMIT ?", from, before, int64(limit))
+	rows, err := t.rows(ctx, "SELECT h.campaign_id, h.at, h.who, h.address, h.request, "+
+		"CASE WHEN h.campaign_id = 0 THEN h.content ELSE c.name END FROM popup_history AS h "+
+		"LEFT JOIN popup_campaigns AS c ON c.id = h.campaign_id WHERE h.at >= ? AND h.at < ? "+
+		"ORDER BY h.at DESC, h.campaign_id DESC, h.version DESC LIMIT ?", from, before, int64(limit))
 	for _, row := range rows {
 		id, idErr := row.Integer(0)
 		at, timeErr := row.Time(1)
-		c := audit.Change{At: at, Author: audit.Author{By: row[2], Address: row[3], Request: row[4]}, Campaign: uint32(id), Detail: row[5]}
-		if err = errors.Join(idErr, timeErr); err == nil && id > 0 {
-			var campaign popup.CampaignChange
-			campaign, err = popup.DecodeChange(row[5], "", at)
-			c.Detail = campaign.Name
-		}
-		if err != nil {
+		if err = errors.Join(idErr, timeErr); err != nil {
 			break
 		}
-		all = append(all, c)
+		by := audit.Author{By: row[2], Address: row[3], Request: row[4]}
+		all = append(all, audit.Change{At: at, Author: by, Campaign: uint32(id), Detail: row[5]})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the changes: %w", err)

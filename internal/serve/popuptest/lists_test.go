@@ -41,7 +41,7 @@ func TestPopupLists(t *testing.T) {
 	if body := popupList(t, first, "vip", "7\n\nx\n", 422); !strings.Contains(body, `"line":3`) {
 		t.Errorf("a wrong id: %s", body)
 	}
-	if body := popupList(t, first, "vip", "007\r\n8\n", 200); !strings.HasPrefix(body, `{"name":"vip","version":1,"users":2,"replaced_at":"20`) {
+	if body := popupList(t, first, "vip", "007\r\n8\n", 200); !strings.HasPrefix(body, `{"name":"vip","version":1,"users":2,"replaced_at":"`) {
 		t.Errorf("%s", body)
 	}
 	apptest.SendCampaign(t, first, "POST", "/popups/campaigns", campaign, 201)
@@ -58,7 +58,7 @@ func TestPopupLists(t *testing.T) {
 		t.Errorf("%v users", n)
 	}
 	apptest.SendCampaign(t, second, "DELETE", "/popups/lists/vip", "", 409)
-	if text := string(popupGet(t, second, "/popups/lists")); !strings.Contains(text, `{"name":"vip","version":3,"users":1,`) {
+	if text := string(popupGet(t, second, "/popups/lists")); !strings.Contains(text, `{"name":"vip","version":3,"users":1,"replaced_at":"`) {
 		t.Errorf("%s", text)
 	}
 	apptest.SendCampaign(t, first, "POST", "/popups/campaigns", `{"name":"member","placement":"checkout","payload":1,"status":"active","target":"in_list(\"member\")"}`, 201)

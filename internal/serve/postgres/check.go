@@ -60,10 +60,7 @@ func (s *source) checkQuery(ctx context.Context, conn *pgconn.PgConn) error {
 		err = s.warnPolicies(ctx, conn, description.Fields)
 	}
 	if err == nil {
-		var plan *plans.Plan
-		if plan, err = explain(ctx, conn, statement.sql, len(s.def.Params)); err == nil {
-			s.def.Plans.Add(plan, nil)
-		}
+		err = s.checkHarmless(ctx, conn, statement.sql)
 	}
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, classDataException) {
@@ -89,7 +86,7 @@ func (s *source) checkFeed(ctx context.Context, conn *pgconn.PgConn, window int)
 		return err
 	}
 	check := plans.Check{
-		Window: window, Judged: s.def.LogJudged(s.db.log), Explained: s.def.Plans.Add,
+		Window: window, Judged: s.def.Judged(s.db.log),
 		Catalog: plans.Catalog{Dialect: plans.Postgres, Query: func(sql string, args ...string) ([][]string, error) {
 			return texts(ctx, conn, sql, args...)
 		}},
@@ -203,9 +200,22 @@ func (s *source) readKey(catalog plans.Catalog, c *columns) ([]plans.KeyColumn, 
 	return key, nil
 }
 
-// explain returns the generic plan of a statement with a number of parameters. It is one message with a
-// transaction, which keeps one server connection behind any pooler.
+// explain returns the generic plan of a statement with a number of parameters.
 func explain(ctx context.Context, conn *pgconn.PgConn, sql string, parameters int) (*plans.Plan, error) {
+	document, err := explainText(ctx, conn, sql, parameters)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := plans.ReadPostgres(document)
+	if err == nil {
+		plan.SQL = sql
+	}
+	return plan, err
+}
+
+// explainText returns the plan as a document. It is one message with a transaction, which keeps one server connection behind any
+// pooler.
+func explainText(ctx context.Context, conn *pgconn.PgConn, sql string, parameters int) (string, error) {
 	arguments := "" // without parameters, there are no parentheses
 	if parameters > 0 {
 		arguments = "(" + strings.TrimSuffix(strings.Repeat("NULL, ", parameters), ", ") + ")"
@@ -215,15 +225,11 @@ func explain(ctx context.Context, conn *pgconn.PgConn, sql string, parameters in
 	if err != nil {
 		rolledBack := exec(ctx, conn, "ROLLBACK")
 		_ = exec(ctx, conn, "DEALLOCATE "+explainName) // it may not be there
-		return nil, errors.Join(err, rolledBack)
+		return "", errors.Join(err, rolledBack)
 	}
 	const explained = 3 // the place of EXPLAIN
 	if len(results) <= explained || len(results[explained].Rows) != 1 {
-		return nil, errors.New("EXPLAIN returned no document")
+		return "", errors.New("EXPLAIN returned no document")
 	}
-	plan, err := plans.ReadPostgres(string(results[explained].Rows[0][0]))
-	if err == nil {
-		plan.SQL = sql
-	}
-	return plan, err
+	return string(results[explained].Rows[0][0]), nil
 }

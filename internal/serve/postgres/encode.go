@@ -73,7 +73,7 @@ func (r *row) AppendKey(dst []byte) ([]byte, error) {
 	for _, i := range r.key {
 		value := r.values[i]
 		if value == nil {
-			return dst, fmt.Errorf("the key column %s is NULL in a row; exclude such rows from the statement", r.names[i])
+			return dst, fmt.Errorf("%w (%s); exclude such rows from the statement", feed.ErrNullKey, r.names[i])
 		}
 		dst = feed.AppendKey(dst, r.forms[i].key, value)
 	}

@@ -26,7 +26,8 @@ type Popups struct {
 	db   *DB
 	slot int16 // the slot of popup_counts and popup_hours for this process
 
-	leased atomic.Pointer[[16]byte] // the token of a lease that events need; nil: a session has the lock, or this process needs none
+	fence  atomic.Pointer[fence] // what events need; nil: this process has taken no lock
+	fenced atomic.Bool           // some were refused since the lock was checked
 }
 
 // Popups returns the popup tables of the database. Call EnsureTables first.

@@ -58,7 +58,7 @@ const attemptsMax = 5
 // is synchronous_commit = off. It waits for a synchronous standby until ctx ends, which
 // closes the connection: ctx should end only when the process stops. Events that are stored
 // already may not have reached the standby. Their transaction waits for it too, because the
-// log records at least the locks on the users' states, or a message. Without the lease that this
+// log records at least the locks on the users' states, or a message. Without the lock that this
 // process took, nothing is stored.
 func (p *Popups) Apply(ctx context.Context, events []popup.Event) error {
 	return popup.InTransactions(events, func(events []popup.Event) error { return p.apply(ctx, events) })
@@ -73,9 +73,9 @@ func (p *Popups) apply(ctx context.Context, events []popup.Event) error {
 		unprepared("BEGIN"),
 		unprepared(pinCommit + ", set_config('statement_timeout', '" + timeout + "', true)"),
 	}
-	token := p.leased.Load()
-	if token != nil {
-		steps = append(steps, unprepared(checkLease, token[:]))
+	needed := p.fence.Load()
+	if needed != nil {
+		steps = append(steps, unprepared(needed.check, needed.token[:]))
 	}
 	steps = append(steps,
 		unprepared(insertEvents, e.ids, e.users, e.placements, e.sequences, e.packed, e.campaigns, e.shown, e.at, e.next, slot),
@@ -91,8 +91,9 @@ func (p *Popups) apply(ctx context.Context, events []popup.Event) error {
 		switch {
 		case err == nil || !errors.As(err, &pgErr):
 			return err
-		case pgErr.Code == stateDivisionByZero && token != nil:
-			return fmt.Errorf("%w: %w", errLease, err)
+		case pgErr.Code == stateDivisionByZero && needed != nil:
+			p.fenced.Store(true)
+			return fmt.Errorf("%w: %w", errNotHolder, err)
 		case pgErr.Code[:2] != "40": // a deadlock or a failure to serialize
 			return err
 		}

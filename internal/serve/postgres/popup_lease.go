@@ -46,14 +46,19 @@ const (
 	ofToken    = " FROM (SELECT set_config('synchronous_commit', 'local', true) AS set) AS waits " +
 		"WHERE waits.set = 'local' AND id = 1 AND token = ?::uuid"
 
-	// checkLease fails with a division by zero unless the lease is that of the token. Its lock
-	// lets the holder renew the lease, and nobody take it.
+	// checkLease is the fence of a lease. Its lock lets the holder renew the lease, and nobody take it.
 	checkLease = "WITH held AS (SELECT 1 FROM popup_holder WHERE id = 1 AND token = $1::uuid AND since > clock_timestamp() FOR KEY SHARE) " +
 		"SELECT 1 / count(*) FROM held"
 )
 
-// errLease means that this process cannot prove that it has the lease.
-var errLease = errors.New("the lease on the popup states has run out or is another process's")
+// errNotHolder means that this process cannot prove that it has the lock.
+var errNotHolder = errors.New("the lock on the popup states has run out or is another process's")
+
+// fence is a statement that fails with a division by zero unless the process with the token has the lock.
+type fence struct {
+	check string
+	token [16]byte
+}
 
 // heldLease is the lock of a process behind a pooler.
 type heldLease struct {
@@ -91,7 +96,7 @@ func (p *Popups) takeLease(ctx context.Context, token [16]byte, holder string, a
 	if err != nil {
 		return nil, err
 	}
-	p.leased.Store(&token)
+	p.fence.Store(&fence{checkLease, token})
 	return &heldLease{p: p, token: token}, nil
 }
 
@@ -115,7 +120,7 @@ func (l *heldLease) Check(ctx context.Context) error {
 	err := l.p.db.askAgain(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
 		changed, err := tableSession{conn}.Exec(ctx, renewLease, l.token)
 		if err == nil && changed == 0 {
-			err = errLease
+			err = errNotHolder
 		}
 		return err
 	})

@@ -49,7 +49,7 @@ func TestPopupLease(t *testing.T) {
 	applies := func(p *Popups, want bool) {
 		t.Helper()
 		event := popup.Event{ID: [16]byte{9}, Key: popup.Key{User: "7", Placement: "home"}, Sequence: 1, Kind: popup.KindShow, Campaign: 1, ShownAt: time.Now(), At: time.Now()}
-		if err := p.Apply(t.Context(), []popup.Event{event}); (err == nil) != want || !want && !errors.Is(err, errLease) {
+		if err := p.Apply(t.Context(), []popup.Event{event}); (err == nil) != want || !want && !errors.Is(err, errNotHolder) {
 			t.Errorf("%s stores: %v", names[p], err)
 		}
 	}
@@ -68,7 +68,7 @@ func TestPopupLease(t *testing.T) {
 	runOut()
 	second := take(b, false)
 	applies(a, false)
-	if err := held.Check(t.Context()); !errors.Is(err, errLease) {
+	if err := held.Check(t.Context()); !errors.Is(err, errNotHolder) {
 		t.Errorf("renew what another process has: %v", err)
 	}
 	held.Release() // does not end the lease of b

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -22,6 +23,16 @@ ON CONFLICT (id) DO UPDATE SET token = excluded.token, holder = excluded.holder,
 // selectHolder has a row even if the table has none. The last column is 1 while there is a lease.
 const selectHolder = "SELECT token, holder, (since > clock_timestamp())::int::text " +
 	"FROM (SELECT 1 AS id) AS one LEFT JOIN popup_holder USING (id)"
+
+// checkHolder is the fence of a session's lock. Nobody takes the lock before the transaction has ended.
+const checkHolder = "WITH last AS (SELECT token FROM popup_holder WHERE id = 1 FOR KEY SHARE) " +
+	"SELECT 1 / (count(*) = 0)::int FROM last WHERE token <> $1::uuid"
+
+// checkWrites returns false on a server that accepts no writes.
+const checkWrites = "SELECT NOT pg_is_in_recovery() AND NOT current_setting('default_transaction_read_only')::bool"
+
+// errMoved means that the session's server may no longer be that of the pool.
+var errMoved = errors.New("the server of the lock accepts no writes, or the connections were replaced since it was taken")
 
 // popupLock is the number of the advisory lock. No other program should use it.
 const popupLock = 0x706f7075706c
@@ -59,7 +70,7 @@ func (p *Popups) takeLock(ctx context.Context, token [16]byte, holder string, ag
 	if err != nil {
 		return nil, err
 	}
-	p.leased.Store(nil)
+	p.fence.Store(&fence{checkHolder, token})
 	return held, nil
 }
 
@@ -89,12 +100,13 @@ func (p *Popups) takeSession(ctx context.Context, token [16]byte, holder string,
 // begin opens a transaction on a connection that it removes from the pool.
 func (p *Popups) begin(ctx context.Context) (*heldLock, error) {
 	var err error
+	renewed := p.db.pool.Renewed()
 	for range 2 { // the server may have closed the first
 		pooled, noConn := p.db.acquire(ctx)
 		if noConn != nil {
 			return nil, noConn
 		}
-		held := &heldLock{conn: pooled.Hijack()}
+		held := &heldLock{p: p, conn: pooled.Hijack(), renewed: renewed}
 		if _, err = held.conn.Exec(ctx, "BEGIN", pgx.QueryExecModeSimpleProtocol); err == nil {
 			return held, nil
 		}
@@ -105,12 +117,27 @@ func (p *Popups) begin(ctx context.Context) (*heldLock, error) {
 }
 
 // heldLock is the connection that holds the lock.
-type heldLock struct{ conn *pgx.Conn }
+type heldLock struct {
+	p       *Popups
+	conn    *pgx.Conn
+	renewed int64 // of the pool, before the connection was opened
+}
 
-// Check implements popup.Holding. The lock lasts as long as the transaction.
+// Check implements popup.Holding. The lock lasts as long as the transaction, but after a failover it
+// is no longer that of the server with the events.
 func (h *heldLock) Check(ctx context.Context) error {
-	_, err := h.conn.Exec(ctx, "SELECT", pgx.QueryExecModeSimpleProtocol)
-	return err
+	var writes bool
+	err := h.conn.QueryRow(ctx, checkWrites, pgx.QueryExecModeSimpleProtocol).Scan(&writes)
+	switch {
+	case err != nil:
+		return err
+	case !writes:
+		h.p.db.pool.Renew()
+		return errMoved
+	case h.p.fenced.Swap(false) || h.renewed != h.p.db.pool.Renewed():
+		return errMoved
+	}
+	return nil
 }
 
 // Release implements popup.Holding.

@@ -15,11 +15,11 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
@@ -38,9 +38,13 @@ type DB struct {
 	bounds database.Pool // all fields are set
 	log    *slog.Logger
 
-	slots *slots     // of connections in use
-	probe *statement // of Probe
+	slots database.Slots // of connections in use
+	probe *statement     // of Probe
 	types *catalog
+
+	loops    sync.Map       // *pipes by *front.Loop
+	looping  atomic.Int32   // how many
+	openings sync.WaitGroup // what opens and closes connections for them
 
 	// writers has an element for each connection whose COMMIT may wait for a standby. One
 	// connection is left for reads.
@@ -64,7 +68,12 @@ func Open(ctx context.Context, url database.URL, pool database.Pool, log *slog.L
 	db.probe = newStatement("SELECT 1", func(fields []pgconn.FieldDescription) (*columns, error) {
 		return &columns{fields: fields, forms: make([]form, len(fields))}, nil
 	})
-	db.slots = newSlots(db.bounds.Max)
+	db.slots.Log, db.slots.Refuses, db.slots.Wanted = log, isTooMany, db.askLoops
+	db.slots.Counts = func() (int, int64) {
+		s := p.Stat()
+		return int(s.TotalConns()), s.NewConnsCount()
+	}
+	db.slots.Fill(db.bounds.Max)
 	db.writers = make(chan struct{}, max(1, db.bounds.Max-1))
 	db.life, db.stop = context.WithCancel(context.WithoutCancel(ctx))
 	return db, nil
@@ -74,7 +83,9 @@ func Open(ctx context.Context, url database.URL, pool database.Pool, log *slog.L
 // campaigns whose COMMIT was not answered.
 func (db *DB) Close() error {
 	db.stop()
+	db.closeLoops()
 	db.pool.Close()
+	db.openings.Wait()
 	return nil
 }
 
@@ -110,13 +121,14 @@ func (db *DB) Probe(ctx context.Context) error {
 // Stats returns the current state of the pool.
 func (db *DB) Stats() database.Stats {
 	s := db.pool.Stat()
+	waits, waitTime := db.slots.Waited()
 	return database.Stats{
 		InUse:    int(s.AcquiredConns()),
 		Idle:     int(s.IdleConns()),
 		Max:      int(s.MaxConns()),
 		Waiting:  int(db.acquiring.Load()),
-		Waits:    s.EmptyAcquireCount(),
-		WaitTime: s.EmptyAcquireWaitTime(),
+		Waits:    s.EmptyAcquireCount() + waits,
+		WaitTime: s.EmptyAcquireWaitTime() + waitTime,
 		Connects: s.NewConnsCount(),
 	}
 }
@@ -127,44 +139,18 @@ func (db *DB) acquire(ctx context.Context) (lease, error) {
 	limited, cancel := context.WithTimeout(ctx, db.bounds.AcquireTimeout)
 	defer cancel()
 	db.acquiring.Add(1)
-	conn, err := db.connection(limited)
+	conn, err := database.Acquire(limited, &db.slots, db.pool.Acquire)
 	db.acquiring.Add(-1)
 	switch {
 	case err == nil:
-		return lease{conn, db.slots}, nil
+		return lease{conn, &db.slots}, nil
 	case ctx.Err() != nil:
 		return lease{}, fmt.Errorf("wait for a connection: %w", errors.Join(context.Cause(ctx), db.waitedFor(err)))
 	case limited.Err() != nil:
 		return lease{}, fmt.Errorf("no connection within %v, %d of %d in use: %w",
-			db.bounds.AcquireTimeout, db.pool.Stat().AcquiredConns(), db.slots.limit(), errors.Join(err, db.waitedFor(err)))
+			db.bounds.AcquireTimeout, db.pool.Stat().AcquiredConns(), db.slots.Limit(), errors.Join(err, db.waitedFor(err)))
 	default:
 		return lease{}, fmt.Errorf("connect: %w", err)
-	}
-}
-
-// connection waits for a slot and its connection.
-func (db *DB) connection(ctx context.Context) (*pgxpool.Conn, error) {
-	for {
-		if err := db.slots.take(ctx, time.Now()); err != nil {
-			return nil, err
-		}
-		conn, err := db.pool.Acquire(ctx)
-		if err == nil {
-			return conn, nil
-		}
-		if !isTooMany(err) {
-			db.slots.release()
-			return nil, err
-		}
-		away, first := db.slots.takeAway(time.Now())
-		if !away {
-			db.slots.release()
-			return nil, err
-		}
-		if first {
-			db.log.Warn("the server grants fewer connections than pool.max; statements wait for those that there are",
-				"pool_max", db.bounds.Max, "error", err)
-		}
 	}
 }
 
@@ -209,7 +195,7 @@ func (db *DB) releaseWriter(conn lease) {
 // does not answer.
 func (db *DB) waitedFor(err error) error {
 	var connect *pgconn.ConnectError
-	if errors.As(err, &connect) || int(db.pool.Stat().AcquiredConns()) < db.slots.limit() {
+	if errors.As(err, &connect) || int(db.pool.Stat().AcquiredConns()) < db.slots.Limit() {
 		return nil
 	}
 	return database.ErrBusy
@@ -314,6 +300,7 @@ const (
 	stateAmbiguousColumn     = "42702"
 	stateUndefinedFunction   = "42883" // also: operator does not exist
 	stateDivisionByZero      = "22012"
+	stateCanceled            = "57014"
 	classDataException       = "22"
 )
 

@@ -1,98 +1,35 @@
 package postgres
 
 import (
-	"context"
 	"errors"
-	"sync"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-)
 
-// slotsReturn is how long a slot is away that the server had no connection for.
-const slotsReturn = time.Minute
+	"spillway/internal/database"
+)
 
 // stateTooManyConnections is the SQLSTATE of a server, role, database or pooler that grants no further connection.
 const stateTooManyConnections = "53300"
-
-// slots counts the connections in use. There are as many as the pool has, or as the server grants: who finds none waits for
-// one in use, and does not ask the server for another.
-type slots struct {
-	free chan struct{}
-
-	mu      sync.Mutex
-	missing int       // taken away, because the server granted no connection
-	back    time.Time // when one of them is tried again
-}
-
-func newSlots(n int) *slots {
-	s := &slots{free: make(chan struct{}, n)}
-	for range n {
-		s.free <- struct{}{}
-	}
-	return s
-}
-
-// take waits for a slot.
-func (s *slots) take(ctx context.Context, now time.Time) error {
-	s.mu.Lock()
-	if s.missing > 0 && !now.Before(s.back) {
-		s.missing, s.back = s.missing-1, now.Add(slotsReturn)
-		s.free <- struct{}{}
-	}
-	s.mu.Unlock()
-	select {
-	case <-s.free:
-		return nil
-	default:
-	}
-	select {
-	case <-s.free:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func (s *slots) release() { s.free <- struct{}{} }
-
-// takeAway keeps the caller's slot for a while, unless it is the last one. first reports whether no other is away.
-func (s *slots) takeAway(now time.Time) (away, first bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.missing+1 >= cap(s.free) {
-		return false, false
-	}
-	s.missing, s.back = s.missing+1, now.Add(slotsReturn)
-	return true, s.missing == 1
-}
-
-// limit is the number of slots.
-func (s *slots) limit() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return cap(s.free) - s.missing
-}
 
 type pooled = pgxpool.Conn
 
 // lease is a connection of the pool with its slot.
 type lease struct {
 	*pooled
-	slots *slots
+	slots *database.Slots
 }
 
 // Release returns both.
 func (l lease) Release() {
 	l.pooled.Release()
-	l.slots.release()
+	l.slots.Release()
 }
 
 // Hijack takes the connection out of the pool, which may open another in its place. The caller closes it.
 func (l lease) Hijack() *pgx.Conn {
-	l.slots.release()
+	l.slots.Release()
 	return l.pooled.Hijack()
 }
 

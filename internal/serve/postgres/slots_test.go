@@ -2,48 +2,48 @@ package postgres
 
 import (
 	"context"
-	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
 	"testing"
-	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"spillway/internal/apptest"
+	"spillway/internal/database"
 )
 
-func TestSlots(t *testing.T) {
+// While the server grants two connections, more statements wait for them. Soon after it grants more, all are used.
+func TestFewConnections(t *testing.T) {
 	t.Parallel()
-	now := time.Unix(1000, 0)
-	left := errors.New("left")
-	ended, end := context.WithCancelCause(t.Context())
-	end(left)
-	s := newSlots(3)
-	take := func(at time.Time, want error) {
-		t.Helper()
-		if err := s.take(ended, at); !errors.Is(err, want) {
-			t.Fatalf("take: %v, want %v", err, want)
+	pg := shared.Get(t)
+	url := pg.CreateDatabase(t)
+	role := fmt.Sprintf("few_%x", rand.Uint64())
+	mustExecute(t, url, "CREATE ROLE "+role+" LOGIN CONNECTION LIMIT 2")
+	db := open(t, strings.Replace(url, "postgres@", role+"@", 1), database.Pool{Max: 6})
+	burst := func() {
+		var clients sync.WaitGroup
+		for range 24 {
+			clients.Go(func() {
+				err := db.ask(t.Context(), func(ctx context.Context, conn *pgconn.PgConn) error {
+					_, err := database.PostgresTexts(ctx, conn, "SELECT pg_sleep(0.02)")
+					return err
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			})
 		}
+		clients.Wait()
 	}
-	away := func(wantAway, wantFirst bool) {
-		t.Helper()
-		if a, first := s.takeAway(now); a != wantAway || first != wantFirst {
-			t.Fatalf("take away: %v, %v", a, first)
-		}
+	burst()
+	if n := db.slots.Limit(); n < 1 || n > 3 {
+		t.Errorf("%d slots for 2 connections", n)
 	}
-	for range 3 {
-		take(now, nil)
-	}
-	take(now, left)
-	away(true, true)
-	away(true, false)
-	away(false, false) // the last one stays
-	if s.limit() != 1 {
-		t.Errorf("%d slots", s.limit())
-	}
-	take(now.Add(slotsReturn-1), left)
-	take(now.Add(slotsReturn), nil) // one is back, the other a minute later
-	take(now.Add(slotsReturn), left)
-	take(now.Add(2*slotsReturn), nil)
-	for range 3 {
-		s.release()
-	}
-	if s.limit() != 3 || len(s.free) != 3 {
-		t.Errorf("%d slots, %d free", s.limit(), len(s.free))
-	}
+	mustExecute(t, url, "ALTER ROLE "+role+" CONNECTION LIMIT -1")
+	apptest.AwaitState(t, "all are used again", func() (string, bool) {
+		burst()
+		return fmt.Sprint(db.slots.Limit()), db.slots.Limit() == 6
+	})
 }

@@ -25,8 +25,9 @@ type source struct {
 	def  feed.Definition
 	body string // the SELECT with its parameters numbered and cast
 
-	known atomic.Pointer[columns] // of the rows; nil before the first check or read
-	nulls feed.NullKeys
+	harmless atomic.Bool             // it may run more often than it is asked for
+	known    atomic.Pointer[columns] // of the rows; nil before the first check or read
+	nulls    feed.NullKeys
 
 	mu         sync.Mutex
 	statements map[shape]*statement // at most a few dozen per combination of filters, because shape.rows is a power of two
@@ -88,19 +89,30 @@ func (s *source) run(ctx context.Context, r feed.Range, keysOnly bool, to feed.R
 	if !errors.As(err, &pgErr) {
 		return err
 	}
-	hasKey := r.After != "" || r.Until != ""
-	aboutData := strings.HasPrefix(pgErr.Code, classDataException)
-	switch {
-	case aboutData && hasKey && pgErr.Code != stateDivisionByZero:
-		return fmt.Errorf("%w: %w", feed.ErrCursor, err)
-	case aboutData && len(s.def.Params) > 0: // without parameters it is the tables' own
-		return param.Rejected(s.def.Params, r.Args, err)
-	case !s.def.IsQuery() && (pgErr.Code == stateUndefinedColumn || pgErr.Code == stateAmbiguousColumn):
+	if r.After != "" || r.Until != "" {
+		if strings.HasPrefix(pgErr.Code, classDataException) && pgErr.Code != stateDivisionByZero {
+			return fmt.Errorf("%w: %w", feed.ErrCursor, err)
+		}
+	}
+	if !s.def.IsQuery() && (pgErr.Code == stateUndefinedColumn || pgErr.Code == stateAmbiguousColumn) {
 		if keyErr := s.checkColumns(ctx); keyErr != nil {
 			return keyErr
 		}
 	}
+	return s.judged(r.Args, pgErr, err)
+}
+
+// judged returns err, which is or wraps an error of the server, or what it says about arguments.
+func (s *source) judged(args []string, pgErr *pgconn.PgError, err error) error {
+	if strings.HasPrefix(pgErr.Code, classDataException) && len(s.def.Params) > 0 { // without parameters it is the tables' own
+		return param.Rejected(s.def.Params, args, err)
+	}
 	return err
+}
+
+// collected returns the error of a read in an event loop as Read does.
+func (s *source) collected(r *feed.LoopRead, err error) error {
+	return feed.Collect(&s.def, &r.Rows, func(feed.RowHandler) error { return err })
 }
 
 // lookForNull returns an error if a row for the arguments has NULL in the key.

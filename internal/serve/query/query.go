@@ -10,6 +10,11 @@
 // after a cancellation waits until it has ended. With a shared cache, one replica executes
 // while the others wait for its answer. If it fails, another one is next.
 //
+// Requests on event loops can wait there (Begin), for a query that is not cached and whose
+// source is a feed.LoopReader. What holds for a process then holds for a loop: several loops
+// may execute the same arguments at once, and an execution is no longer waited for when it has
+// been given up.
+//
 // Failures:
 //
 //   - While the database is down or slow, answers younger than TTL plus Stale are served.
@@ -29,6 +34,7 @@ import (
 	"log/slog"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -40,7 +46,7 @@ import (
 	"spillway/internal/serve/queue"
 )
 
-// Config is a query's configuration. All fields except the last four are required; package
+// Config is a query's configuration. All fields except the last five are required; package
 // config has the defaults.
 type Config struct {
 	feed.Definition
@@ -52,6 +58,7 @@ type Config struct {
 	WaitersMax int           // requests waiting at once
 	Log        *slog.Logger
 	Gate       *queue.Entrance // bounds executions on the database; nil: open
+	Logins     func() uint64   // counts the changes of the database's user, whose answers are not another's; nil: there are none
 	Shared     *Shared         // nil: answers are cached in memory only
 	Prefix     string          // with Shared: of all its keys
 	Database   func() string   // with Shared: identifies the database and its user; "": not known, so that Shared is not used
@@ -95,8 +102,11 @@ type Answer struct {
 type Query struct {
 	cfg    Config
 	source feed.Reader
+	reader feed.LoopReader // source, if it can read in event loops
+	lanes  sync.Map        // *lane by *front.Loop
 	group  *coalesce.Group[*Answer]
-	cache  *cache // nil: nothing is cached
+	cache  *cache        // nil: nothing is cached
+	logins atomic.Uint64 // of the cached answers
 
 	base       context.Context // the query's lifetime
 	stop       context.CancelFunc
@@ -111,6 +121,7 @@ type Query struct {
 // call Close.
 func Open(cfg Config, source feed.Reader) *Query {
 	q := &Query{cfg: cfg, source: source, group: coalesce.New[*Answer](cfg.WaitersMax)}
+	q.reader, _ = source.(feed.LoopReader)
 	if cfg.TTL > 0 {
 		q.cache = newCache(cfg.CacheBytes)
 	}
@@ -143,6 +154,7 @@ func (q *Query) Now(now time.Time, args []string, bytes int) (a *Answer, ok bool
 	if q.cache == nil {
 		return nil, false
 	}
+	q.forget(q.userNow())
 	var room [128]byte // most parameter values fit
 	name := param.AppendArgs(room[:0], args)
 	if a = q.cache.get(name); a == nil || len(a.Data) > bytes {
@@ -194,9 +206,13 @@ func (q *Query) share(ctx context.Context, name string, args []string) (*Answer,
 		if q.pauses.Has(name) {
 			return nil, feed.ErrPaused
 		}
+		logins := q.userNow()
 		a, err := q.fetch(ctx, name, args)
 		if err == nil && q.cache != nil {
 			q.cache.put(name, a)
+			if q.userNow() != logins { // it may be the last user's
+				q.cache.clear()
+			}
 		}
 		return a, err
 	})
@@ -204,6 +220,21 @@ func (q *Query) share(ctx context.Context, name string, args []string) (*Answer,
 		return nil, fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	return a, err
+}
+
+// userNow counts the changes of the database's user until now.
+func (q *Query) userNow() uint64 {
+	if q.cfg.Logins == nil {
+		return 0
+	}
+	return q.cfg.Logins()
+}
+
+// forget drops the cached answers of another user.
+func (q *Query) forget(logins uint64) {
+	if q.logins.Load() != logins && q.logins.Swap(logins) != logins {
+		q.cache.clear()
+	}
 }
 
 // execute runs the statement, once the gate lets it.

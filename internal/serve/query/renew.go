@@ -2,9 +2,11 @@ package query
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
+	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
 )
 
@@ -50,7 +52,7 @@ func (q *Query) renew(now time.Time, a *Answer, name []byte, args []string) {
 		defer cancel()
 		_, err := q.share(ctx, key, own)
 		a.renewal.end(time.Now(), err)
-		if err == nil || q.base.Err() != nil {
+		if err == nil || errors.Is(err, feed.ErrPaused) || q.base.Err() != nil {
 			return
 		}
 		q.counters.renewalErrors.Add(1)

@@ -50,7 +50,7 @@ func (q *Query) fetch(ctx context.Context, name string, args []string) (*Answer,
 	if q.cfg.Shared == nil || q.cfg.TTL == 0 {
 		return q.execute(ctx, args)
 	}
-	database := q.cfg.Database()
+	logins, database := q.userNow(), q.cfg.Database()
 	if database == "" {
 		return q.execute(ctx, args)
 	}
@@ -65,7 +65,7 @@ func (q *Query) fetch(ctx context.Context, name string, args []string) (*Answer,
 			claimed, err = q.cfg.Shared.Claim(ctx, key+claimSuffix, owner, claimLease)
 		}
 		if claimed {
-			return q.fetchClaimed(ctx, key, owner, name, args)
+			return q.fetchClaimed(ctx, logins, key, owner, name, args)
 		}
 		if err == nil {
 			a, err = q.await(ctx, key, name)
@@ -84,7 +84,7 @@ func (q *Query) fetch(ctx context.Context, name string, args []string) (*Answer,
 const claimSuffix = ":claim"
 
 // fetchClaimed uses the database, and holds the claim until the others can read the answer.
-func (q *Query) fetchClaimed(ctx context.Context, key, owner, name string, args []string) (*Answer, error) {
+func (q *Query) fetchClaimed(ctx context.Context, logins uint64, key, owner, name string, args []string) (*Answer, error) {
 	holding, stop := context.WithCancel(ctx)
 	var holder sync.WaitGroup
 	holder.Go(func() { q.hold(holding, key, owner) })
@@ -105,6 +105,9 @@ func (q *Query) fetchClaimed(ctx context.Context, key, owner, name string, args 
 	}
 	if a, err = q.execute(ctx, args); err != nil {
 		return nil, err
+	}
+	if q.userNow() != logins {
+		return a, nil // the key is the last user's
 	}
 	if err := q.cfg.Shared.Put(ctx, key, encodeAnswer(name, a), q.cfg.TTL+q.cfg.Stale); err != nil {
 		q.sharedFailed(err)

@@ -1,6 +1,7 @@
 package query
 
 import (
+	"slices"
 	"time"
 
 	"spillway/internal/serve/feed"
@@ -10,34 +11,28 @@ import (
 // Values returns at most that many values one of whose arguments contains a text, and how many there are: those that are paused, and
 // then those of the cached answers, the last used first.
 func (q *Query) Values(text string, most int) (values []feed.Value, all int) {
-	now, paused := time.Now(), q.pauses.Names()
-	add := func(name string, a *Answer) {
-		v := feed.Value{Arguments: q.cfg.Arguments(name), Paused: paused[name]}
-		if len(values) >= most || !v.Contains(text) {
-			return
+	var names []string
+	q.pauses.Each(func(name string) { names = append(names, name) })
+	paused := len(names)
+	if q.cache != nil {
+		cached := q.cache.names()
+		slices.Reverse(cached)
+		names = append(names, slices.DeleteFunc(cached, q.pauses.Has)...)
+	}
+	for i, name := range names {
+		if len(values) >= most {
+			break
 		}
-		if a != nil {
-			v.AgeSeconds, v.Rows, v.ReadSeconds = new(now.Sub(a.ReadAt).Seconds()), a.Rows, a.took.Seconds()
-			v.Bytes = int64(size(name, a))
+		v := feed.Value{Arguments: q.cfg.Arguments(name), Paused: i < paused}
+		if !v.Contains(text) {
+			continue
+		}
+		if a := q.cached(name); a != nil {
+			v.AgeSeconds, v.Rows, v.Bytes, v.ReadSeconds = new(time.Since(a.ReadAt).Seconds()), a.Rows, int64(size(name, a)), a.took.Seconds()
 		}
 		values = append(values, v)
 	}
-	for name := range paused {
-		a := q.cached(name)
-		if add(name, a); a == nil {
-			all++
-		}
-	}
-	if q.cache == nil {
-		return values, all
-	}
-	names := q.cache.names()
-	for i := len(names) - 1; i >= 0 && len(values) < most; i-- {
-		if a := q.cached(names[i]); a != nil && !paused[names[i]] {
-			add(names[i], a)
-		}
-	}
-	return values, all + len(names)
+	return values, len(names)
 }
 
 // cached returns the cached answer of a value without using it; nil: there is none.
@@ -59,10 +54,8 @@ func (c *cache) names() []string {
 }
 
 // Pause has the statement not run with a value from now on, or again. args are the arguments (param.Argument) of the parameters. Its
-// answer is served as long as its age permits. The error is feed.ErrTooManyPaused.
-func (q *Query) Pause(args []string, paused bool) error {
-	return q.pauses.Set(string(param.AppendArgs(nil, args)), paused)
-}
+// answer is served as long as its age permits.
+func (q *Query) Pause(args []string, paused bool) { q.pauses.Set(args, paused) }
 
 // Drop forgets the cached answer of a value in this process, and reports whether there was one.
 func (q *Query) Drop(args []string) bool {

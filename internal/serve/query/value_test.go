@@ -23,9 +23,11 @@ func TestPauseAndDrop(t *testing.T) {
 			synctest.Wait()
 			return err
 		}
-		if err := errors.Join(ask("7"), ask("8"), q.Pause([]string{"7"}, true), q.Pause([]string{"9"}, true), ask("7")); err != nil {
+		if err := errors.Join(ask("7"), ask("8")); err != nil {
 			t.Fatal(err)
 		}
+		q.Pause([]string{"7"}, true)
+		q.Pause([]string{"9"}, true)
 		<-time.After(1500 * time.Millisecond)
 		if err := ask("7"); err != nil || source.executions.Load() != 2 {
 			t.Errorf("stale: %v, %d executions", err, source.executions.Load())
@@ -41,8 +43,8 @@ func TestPauseAndDrop(t *testing.T) {
 		if values, _ = q.Values("", 9); len(values) != 3 || values[2].Arguments["a"][0] != "8" {
 			t.Errorf("%+v", values)
 		}
-		if err := q.Pause([]string{"7"}, false); err != nil || ask("7") != nil || source.executions.Load() != 3 {
-			t.Errorf("resumed: %v, %d executions", err, source.executions.Load())
+		if q.Pause([]string{"7"}, false); ask("7") != nil || source.executions.Load() != 3 {
+			t.Errorf("resumed: %d executions", source.executions.Load())
 		}
 		if !q.Drop([]string{"7"}) || q.Drop([]string{"7"}) || ask("7") != nil || source.executions.Load() != 4 {
 			t.Errorf("dropped: %d executions", source.executions.Load())

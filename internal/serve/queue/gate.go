@@ -83,7 +83,7 @@ func (e *Entrance) Enter(ctx context.Context, within time.Duration) (leave func(
 	}
 	if wait := e.predictLocked(now, e.waiting.Len()); e.overloadedLocked(now, p, wait) && e.inside+e.waiting.Len() > 0 {
 		g.mu.Unlock()
-		return nil, overtime(wait, within)
+		return nil, Overtime(wait, within)
 	}
 	place := e.waiting.PushBack(p)
 	g.lineUpLocked(e)
@@ -145,8 +145,8 @@ func (e *Entrance) overloadedFor(now time.Time, d time.Duration) bool {
 	return !e.late.IsZero() && now.Sub(e.late) >= d
 }
 
-// overtime returns the error of a statement that is predicted to take too long.
-func overtime(wait, within time.Duration) *Overload {
+// Overtime returns the error of a statement that is predicted to take too long.
+func Overtime(wait, within time.Duration) *Overload {
 	return &Overload{Limit: LimitTimeout, Wait: wait, RetryAfter: Limits{Wait: within}.retryAfter(wait)}
 }
 
@@ -284,7 +284,7 @@ func (e *Entrance) shedLocked(now time.Time) {
 }
 
 func (p *pass) refuse(needs time.Duration) {
-	p.refusal = overtime(needs, p.within)
+	p.refusal = Overtime(needs, p.within)
 	close(p.turn)
 }
 

@@ -229,8 +229,8 @@ func (p *Popups) connect(ctx context.Context, option rueidis.ClientOption, passw
 		_, err = p.server(ctx)
 	}
 	if errors.Is(err, rueidis.ErrNoCache) {
-		err = fmt.Errorf("%w: it does not let this user run CLIENT TRACKING; run ACL SETUSER with +client|tracking, or set "+
-			"popups.cache_users to 0", ErrPopupServer)
+		err = fmt.Errorf("%w: %w", ErrPopupServer, &DeniedError{"this user of Redis lacks rights: permit +client|tracking with ACL SETUSER, " +
+			"or set popups.cache_users to 0", err})
 	}
 	if errors.Is(err, ErrPopupServer) {
 		client.Close()

@@ -345,7 +345,8 @@ func TestPopupServerRefused(t *testing.T) {
 	limited, cached := "redis://limited:secret@"+server.Addr(), cfg
 	cached.Cache = popup.NewCache(1000)
 	_, err = openPopups(t.Context(), limited, redis.Patient(cached))
-	if !errors.Is(err, redis.ErrPopupServer) || !strings.Contains(err.Error(), "+client|tracking") || strings.Contains(err.Error(), "secret") {
+	denied, _ := errors.AsType[*redis.DeniedError](err)
+	if !errors.Is(err, redis.ErrPopupServer) || denied == nil || !strings.Contains(denied.Error(), "permit +client|tracking with") || strings.Contains(err.Error(), "secret") {
 		t.Errorf("no CLIENT TRACKING: %v", err)
 	}
 	if p, err := openPopups(t.Context(), limited, redis.Patient(cfg)); err != nil {

@@ -193,6 +193,11 @@ func parse(rawURL string) (option rueidis.ClientOption, files database.TLSFiles,
 	if u.Path == "/" {
 		u.Path = ""
 	}
+	if port := u.Port(); port != "" {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return option, files, errURL
+		}
+	}
 	option, err = rueidis.ParseURL(u.String())
 	if err != nil || option.SelectDB < 0 || option.InitAddress[0] == "" {
 		return rueidis.ClientOption{}, files, errURL

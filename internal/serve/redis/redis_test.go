@@ -271,7 +271,7 @@ func TestURLErrors(t *testing.T) {
 		"", "localhost:6379", "http://localhost", "redis:localhost", "redis://", "unix://", "unix://host/path", "redis://localhost/x",
 		"redis://localhost/-1", "redis://localhost/0/1", "redis://localhost:port", "redis://localhost?timeout=1s", "redis://localhost#0",
 		"redis://:hid/den@localhost", "redis://:hid#den@localhost", "redis://:hid?den@localhost", "redis://:hid%zz@localhost",
-		"redis://user:1/hidden@localhost:6379", "redis://user:1?hidden@localhost:6379", "redis://local host", "redis://h\x00st",
+		"redis://user:1/hidden@localhost:6379", "redis://user:1?hidden@localhost:6379", "redis://local host", "redis://localhost:99999/0", "redis://localhost:0", "redis://h\x00st",
 	} {
 		db, err := redis.Open(fixed(url), slog.New(slog.DiscardHandler))
 		if err == nil {

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -18,6 +19,7 @@ import (
 	"spillway/internal/apptest"
 	"spillway/internal/serve/compress"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/front"
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/query"
 	"spillway/internal/serve/queue"
@@ -212,6 +214,16 @@ func TestEveryPageHasATag(t *testing.T) {
 type answers struct{ rows int }
 
 func (a *answers) Read(_ context.Context, r feed.Range, to *feed.Rows) error {
+	switch r.Args[0] {
+	case "fails":
+		return errors.New("the database is down")
+	case "rejected":
+		return param.Rejected([]param.Param{{Name: "a"}}, r.Args, errors.New("out of range"))
+	case "overloaded":
+		return queue.Overtime(time.Minute, time.Second)
+	case "none":
+		return nil
+	}
 	for i := range a.rows {
 		to.Begin()
 		to.Data = fmt.Appendf(to.Data, `{"id":%d,"of":%q%s}`, i, r.Args[0], orderPad)
@@ -221,6 +233,22 @@ func (a *answers) Read(_ context.Context, r feed.Range, to *feed.Rows) error {
 	}
 	return nil
 }
+
+// Begin implements feed.LoopReader.
+func (a *answers) Begin(loop *front.Loop, r *feed.LoopRead) error {
+	err := a.Read(context.Background(), feed.Range{Args: r.Args}, &r.Rows)
+	switch r.Args[0] {
+	case "elsewhere", "fails", "rejected":
+		return feed.ErrElsewhere
+	case "overloaded":
+		return err
+	}
+	loop.After(func() { r.Done(err) })
+	return nil
+}
+
+// Drop implements feed.LoopReader.
+func (*answers) Drop(*front.Loop, *feed.LoopRead) {}
 
 func openQuery(tb testing.TB, source *answers, change func(*query.Config)) *query.Query {
 	tb.Helper()

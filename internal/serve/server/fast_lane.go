@@ -44,8 +44,10 @@ func (s *Server) openFastLane(l *listener) error {
 		Socket: socket,
 		Shared: l.passed,
 		Loops:  loops,
-		Answerer: func(known func(*front.Later) func()) front.Answerer {
-			return newAnswerer(s.live, s.cfg.HeaderBytes, known)
+		Answerer: func(loop *front.Loop, known func(*front.Later) func()) front.Answerer {
+			a := newAnswerer(s.live, s.cfg.HeaderBytes, known)
+			a.loop = loop
+			return a
 		},
 		Gate:         l,
 		Refusal:      l.refusal,
@@ -175,6 +177,7 @@ type answerer struct {
 	live   *live
 	stripe uint64 // of underway
 	known  func(*front.Later) (wake func())
+	loop   *front.Loop    // nil: none
 	now    *loopRequest   // of the request that is being answered
 	free   []*loopRequest // of requests that have been
 	source bytes.Reader

@@ -64,7 +64,7 @@ func startLane(tb testing.TB, loops int, change func(*Config)) *lane {
 			{Paths: []string{"/list", "/alias/list"}, Feed: open(list), Columns: feed.Columns{"id", "name"}},
 			{Paths: []string{"/bare"}, Feed: open(bare)},
 		},
-		Queries:     []QueryRoute{{Paths: []string{"/q", "/q/{a}"}, Query: openQuery(tb, &answers{rows: 20}, nil)}},
+		Queries:     append(uncachedQueries(tb), QueryRoute{Paths: []string{"/q", "/q/{a}"}, Query: openQuery(tb, &answers{rows: 20}, nil)}),
 		Popup:       &popups,
 		Streams:     []StreamRoute{openStream(tb, &streamSink{})},
 		Files:       []File{{Path: "/openapi.json", Type: "application/json", Read: func() []byte { return []byte(`{"openapi":"3.1.0"}`) }}},

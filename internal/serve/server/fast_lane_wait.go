@@ -30,6 +30,7 @@ type loopRequest struct {
 	route  *route
 	page   feed.CachedPage // in the response; the zero value: none
 	wait   waiter          // nil: it does not wait
+	query  queryWait       // wait, of a query
 }
 
 // newRequest returns a request that is not used.
@@ -37,6 +38,7 @@ func (a *answerer) newRequest() *loopRequest {
 	if n := len(a.free); n > 0 {
 		x := a.free[n-1]
 		a.free = a.free[:n-1]
+		x.later.Inside = false
 		return x
 	}
 	x := &loopRequest{answerer: a}
@@ -53,7 +55,7 @@ func (x *loopRequest) respond(dst []byte, over bool) (response []byte, keep bool
 	x.wait.respond(&x.ctx, over)
 	response, keep, ok := x.answerer.conclude(dst, x, time.Now())
 	x.end()
-	if !over { // otherwise ready is still to be called
+	if !over { // otherwise ready may still be called
 		x.answerer.free = append(x.answerer.free, x)
 	}
 	return response, keep && ok

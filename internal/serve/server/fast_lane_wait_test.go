@@ -55,6 +55,23 @@ func startedRequests() map[string]string {
 		"origin":          posted("/things", `{"id":1}`, "Origin: https://app.example\r\n"),
 		"foreign origin":  posted("/things", `{"id":1}`, "Origin: https://evil.example\r\n"),
 		"authorization":   posted("/things", `{"id":1}`, "Authorization: Bearer a\r\n"),
+
+		"query":              get("/live?a=1"),
+		"query, in its path": get("/live/%31"),
+		"query, HEAD":        strings.Replace(get("/live?a=1"), "GET", "HEAD", 1),
+		"query, 1.0":         "GET /live?a=1 HTTP/1.0\r\nHost: a\r\n\r\n",
+		"query, close":       get("/live?a=1", "Connection: close\r\n"),
+		"query, gzip":        get("/live?a=1", "Accept-Encoding: gzip\r\n"),
+		"query, tag *":       get("/live?a=1", "If-None-Match: *\r\n"),
+		"query, fields":      get("/live?a=1&fields=of"),
+		"query, origin":      get("/live?a=1", "Origin: https://app.example\r\n", "X-Request-Id: trace-1\r\n"),
+		"query, one":         get("/one?a=1"),
+		"query, no row":      get("/one?a=none"),
+		"query, too large":   get("/many?a=1"),
+		"query, elsewhere":   get("/live?a=elsewhere"),
+		"query, fails":       get("/live?a=fails"),
+		"query, rejected":    get("/live?a=rejected"),
+		"query, overloaded":  get("/live?a=overloaded"),
 	}
 }
 
@@ -112,6 +129,11 @@ func TestFastLaneWaitsInPieces(t *testing.T) {
 		{record[:len(record)-3], "\x00"},
 		{posted("/things", strings.Repeat("x", 701)), record},
 		{record, get("/probe/database"), record},
+		{get("/live?a=1"), get("/live?a=2"), record, get("/live?a=fails"), get("/live?a=elsewhere")},
+		{get("/live?a=1")[:20], get("/live?a=1")[20:] + get("/live?a=2")},
+		{get("/live?a=1") + "G", "ET"},
+		{get("/live?a=1", "Connection: close\r\n"), get("/live?a=2")},
+		{get("/live"), get("/live?a=1&a=2"), get("/live?a=1&fields=no"), get("/live?a=1")},
 	} {
 		agree(t, fast, regular, texts...)
 		agree(t, fast, regular, strings.Join(texts, ""))
@@ -136,6 +158,7 @@ func TestFastLaneBodiesAreNotSmuggledThrough(t *testing.T) {
 				t.Error(d)
 			}
 		}
+		agree(t, fast, regular, get("/live?a=1", header+"\r\n", "Y: z\r\n")+hidden)
 	}
 }
 

@@ -229,6 +229,8 @@ func (h *feedHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 		h.server.problem(ctx, keysTooLong, "the keys of these rows are too long for a cursor of the next page; ask for more rows at once")
 	case errors.Is(err, feed.ErrLive):
 		h.server.unavailable(ctx, busy, "as many values of the parameters have listeners as may (live_max)", err)
+	case errors.Is(err, feed.ErrNullKey):
+		h.server.unavailable(ctx, stale, "the end of this list is not known, because a row has NULL in the list's key", err)
 	case errors.Is(err, feed.ErrBusy):
 		h.server.unavailable(ctx, busy, "too many requests wait for the database, or it is too slow", err)
 	case errors.Is(err, feed.ErrPaused):

@@ -43,12 +43,32 @@ func (h *queryHandler) serve(ctx *fasthttp.RequestCtx, x *loopRequest) handled {
 	}
 	switch {
 	case x != nil:
+		if err == nil && h.query.Begin(x.answerer.loop, &x.query.Wait, &x.later, args) {
+			x.query.handler, x.query.fields, x.wait = h, fields, &x.query
+			return begins
+		}
 	case err != nil:
 		h.fail(ctx, err)
 	default:
 		h.ask(ctx, args, fields)
+		if h.query.InLoops() {
+			return quick // there
+		}
 	}
 	return slow
+}
+
+// queryWait is a request of an event loop whose query is being executed.
+type queryWait struct {
+	query.Wait
+	handler *queryHandler
+	fields  feed.Fields
+}
+
+// respond implements waiter.
+func (w *queryWait) respond(ctx *fasthttp.RequestCtx, over bool) {
+	a, from, err := w.Answer(over)
+	w.handler.respond(ctx, a, from, err, w.fields)
 }
 
 // ask responds with an answer that may have to be waited for.
@@ -56,12 +76,17 @@ func (h *queryHandler) ask(ctx *fasthttp.RequestCtx, args []string, fields feed.
 	waiting, stop := h.server.clientContext(ctx)
 	a, from, err := h.query.Ask(waiting, ctx.Time(), args)
 	stop()
+	h.respond(ctx, a, from, err, fields)
+}
+
+// respond responds with what the engine has returned.
+func (h *queryHandler) respond(ctx *fasthttp.RequestCtx, a *query.Answer, from query.From, err error, fields feed.Fields) {
 	if err != nil {
 		h.fail(ctx, err)
 		return
 	}
 	if from == query.FromDatabase {
-		if unlogged, due := h.errors.Success(ctx.Time()); due {
+		if unlogged, due := h.errors.Success(arrival(ctx)); due {
 			h.server.cfg.Log.Info("query answers again", "query", h.query.Name(), "unlogged", unlogged)
 		}
 	}
@@ -145,7 +170,7 @@ func (h *queryHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 
 // logError logs an error, at most once per second and limit.
 func (h *queryHandler) logError(ctx *fasthttp.RequestCtx, limit *query.LogLimit, text string, err error) {
-	if unlogged, due := limit.Error(ctx.Time()); due {
+	if unlogged, due := limit.Error(arrival(ctx)); due {
 		h.server.cfg.Log.Warn(text, "query", h.query.Name(), "request_id", h.server.id(ctx), "error", err, "unlogged", unlogged)
 	}
 }

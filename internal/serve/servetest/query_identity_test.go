@@ -87,3 +87,64 @@ func TestSharedCacheOfTwoDatabases(t *testing.T) {
 	same.WaitReady(t)
 	ask(same, 1, "first", "redis") // redis_prefix replaces what is known of the database
 }
+
+// TestCacheAfterUserChanges: the file of the address names another user. As soon as a connection is opened with it, no answer of
+// the first user is served, from memory either, and at no time is an answer shared under the other one's name.
+func TestCacheAfterUserChanges(t *testing.T) {
+	t.Parallel()
+	redis, pg := apptest.Redis(t), postgres.Get(t)
+	database := pg.CreateDatabase(t)
+	conn, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	first, second := apptest.DatabaseName(database)+"_a", apptest.DatabaseName(database)+"_b"
+	for _, role := range []string{first, second} { // each sees its own table
+		apptest.Execute(t, conn, "CREATE ROLE "+role+" LOGIN")
+		apptest.Execute(t, conn, "CREATE SCHEMA AUTHORIZATION "+role)
+		apptest.Execute(t, conn, "CREATE TABLE "+role+".accounts AS SELECT id, '"+role+"' AS owner FROM generate_series(1, 9999) AS id")
+		apptest.Execute(t, conn, "ALTER TABLE "+role+".accounts ADD PRIMARY KEY (id), OWNER TO "+role)
+	}
+	as := func(role string) string { return strings.Replace(database, "postgres@", role+"@", 1) }
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		t.Helper()
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	serve := func(name, address string) *apptest.Spillway {
+		return apptest.Serve(t, binary.Path(t), "--redis", redis.URL(""), write(name, "database: '"+address+"'\n"+accounts))
+	}
+	changing := serve("changing.yaml", "file:"+write("url", as(first)))
+	staying := serve("staying.yaml", as(first))
+	ask := func(s *apptest.Spillway, id int) string {
+		t.Helper()
+		a, err := apptest.Get(t.Context(), s.URL(fmt.Sprintf("account?id=%d", id)))
+		owner, _, _ := strings.Cut(strings.TrimPrefix(string(a.Body), `{"data":[{"owner":"`), `"`)
+		return map[bool]string{true: owner, false: fmt.Sprint(a.Status, err)}[err == nil && a.Status == http.StatusOK]
+	}
+	changing.WaitReady(t)
+	staying.WaitReady(t)
+	if got := ask(changing, 1); got != first {
+		t.Fatal(got)
+	}
+	write("url", as(second))
+	id := 1
+	for got := first; got != second; got = ask(changing, id) {
+		apptest.Execute(t, conn, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '"+first+"'")
+		id++
+	}
+	if got := ask(changing, 1); got != second {
+		t.Errorf("from memory: %s", got)
+	}
+	for n := range id + 1 {
+		apptest.AwaitState(t, "the other process has its rows", func() (string, bool) {
+			got := ask(staying, 1+n)
+			return got, got == first
+		})
+	}
+}

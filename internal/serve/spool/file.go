@@ -99,7 +99,7 @@ func (f *file) close() error {
 	}
 	f.reader = nil
 	if f.lock != nil {
-		errs = append(errs, f.lock.Close())
+		errs = append(errs, unlock(f.lock))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("close the spool %s: %w", f.path, err)
@@ -154,6 +154,11 @@ func lockFile(name, admin string) (*os.File, error) {
 	_ = lock.Truncate(0) // for the message above and Owner only
 	_, _ = fmt.Fprintf(lock, "%d %s\n", os.Getpid(), admin)
 	return lock, nil
+}
+
+// unlock gives the lock up also where a process that is about to start another program has a copy of the descriptor.
+func unlock(lock *os.File) error {
+	return errors.Join(unix.Flock(int(lock.Fd()), unix.LOCK_UN), lock.Close())
 }
 
 // readOwner returns what the process that has a lock has noted.

@@ -20,7 +20,7 @@ func Repair(ctx context.Context, path string, now time.Time) (kept string, flaws
 	if err != nil {
 		return "", nil, fmt.Errorf("repair the spool %s: %w", path, err)
 	}
-	defer func() { err = errors.Join(err, lock.Close()) }()
+	defer func() { err = errors.Join(err, unlock(lock)) }()
 	fresh := path + ".repaired"
 	if err := remove(fresh); err != nil {
 		return "", nil, err

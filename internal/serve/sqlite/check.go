@@ -53,7 +53,7 @@ func (s *source) checkFeed(conn conn, shape *shape, window int) error {
 		return err
 	}
 	ck := &checker{source: s, conn: conn, shape: shape, check: plans.Check{
-		Window: window, SQL: s.inner, Judged: s.def.LogJudged(s.db.log), Explained: s.def.Plans.Add,
+		Window: window, SQL: s.inner, Judged: s.def.Judged(s.db.log),
 		Catalog: plans.Catalog{
 			Dialect: plans.SQLite,
 			Query:   func(sql string, args ...string) ([][]string, error) { return texts(conn.Conn, sql, args...) },

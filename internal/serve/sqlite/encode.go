@@ -157,7 +157,7 @@ func (r *row) AppendKey(dst []byte) ([]byte, error) {
 			kind = feed.KeyBlob
 			r.readBytes(position)
 		default:
-			return dst, fmt.Errorf("the key column %s is NULL in a row; a key needs NOT NULL columns", c.name)
+			return dst, fmt.Errorf("%w (%s); exclude such rows from the statement", feed.ErrNullKey, c.name)
 		}
 		if !c.accepts(kind) {
 			return dst, fmt.Errorf("the key column %s holds a value that is not of its declared type", c.name)

@@ -157,7 +157,7 @@ func TestReadKeepsRowsOnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := f.Read(t.Context(), feed.Range{Limit: 3}, rows)
-	if err == nil || !strings.Contains(err.Error(), "key column id is NULL") {
+	if !errors.Is(err, feed.ErrNullKey) {
 		t.Errorf("NULL key: %v", err)
 	}
 	if string(rows.Data) != `{"id":2}` || rows.Len() != 1 || len(rows.Keys) != 1 {

@@ -19,3 +19,6 @@ func (db *DB) Identity(context.Context) (string, error) {
 	}
 	return "", nil
 }
+
+// Logins returns 0: a file has no users.
+func (db *DB) Logins() uint64 { return 0 }

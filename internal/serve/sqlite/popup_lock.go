@@ -51,8 +51,21 @@ func writeAt(file *os.File, text string) error {
 // heldLock is the file that is locked.
 type heldLock struct{ file *os.File }
 
-// Check implements popup.Holding. The lock lasts as long as the file is open.
-func (h *heldLock) Check(context.Context) error { return nil }
+// Check implements popup.Holding. The lock lasts as long as the file is open and has its name.
+func (h *heldLock) Check(context.Context) error {
+	locked, err := h.file.Stat()
+	if err != nil {
+		return err
+	}
+	named, err := os.Stat(h.file.Name())
+	if err == nil && !os.SameFile(locked, named) {
+		err = fmt.Errorf("%s was replaced", h.file.Name())
+	}
+	return err
+}
 
 // Release implements popup.Holding.
-func (h *heldLock) Release() { _ = h.file.Close() } // everything is written
+func (h *heldLock) Release() {
+	_ = syscall.Flock(int(h.file.Fd()), syscall.LOCK_UN) // also of a copy of the descriptor in a program that is about to start
+	_ = h.file.Close()                                   // everything is written
+}

@@ -1,0 +1,36 @@
+package feed
+
+import (
+	"errors"
+	"time"
+
+	"spillway/internal/serve/front"
+)
+
+// LoopReader is a Reader of a query that can also read in an event loop, without a goroutine that waits. Its methods are for the thread
+// of the loop.
+type LoopReader interface {
+	Reader
+	// Begin begins a read, after which Done is called on the same thread, but not before Begin has returned. Otherwise nothing has
+	// happened: the error is ErrElsewhere, or a *queue.Overload if the read is predicted to end too late.
+	Begin(loop *front.Loop, r *LoopRead) error
+	// Drop ends a read that has begun. Its statement is cancelled if it runs for long. Done is not called.
+	Drop(loop *front.Loop, r *LoopRead)
+}
+
+// LoopRead is one read in an event loop. The first four fields are set before.
+type LoopRead struct {
+	Args   []string
+	Name   []byte        // of Args, as param.AppendArgs writes it
+	Within time.Duration // when it is to end
+	Rows   Rows          // its Limit
+
+	Unwanted bool            // those who wait seem to have left: it is cancelled if it would take long
+	Done     func(err error) // nil, an error as that of Read, or ErrElsewhere
+
+	Took   time.Duration // how long the database has needed
+	Handle any           // the reader's own
+}
+
+// ErrElsewhere means that the rows must be read by Read, because the loop could not.
+var ErrElsewhere = errors.New("the event loop could not read")

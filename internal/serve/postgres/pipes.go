@@ -1,0 +1,329 @@
+package postgres
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"spillway/internal/serve/feed"
+	"spillway/internal/serve/front"
+	"spillway/internal/serve/queue"
+)
+
+const (
+	depthMax   = 128                       // executions under way on one connection
+	depthTime  = 5 * time.Millisecond      // that they take together, as far as earlier ones show
+	fewDepth   = 16                        // executions that may follow each other, from which on two connections are enough
+	flowsMax   = preparedPerConnection / 2 // queries of a loop
+	lateAfter  = 20 * time.Millisecond     // without an answer, besides some times what the executions usually take
+	lateTimes  = 4
+	lookEvery  = 5 * time.Millisecond   // while executions are under way
+	pipeIdle   = time.Second            // after which a connection is given back
+	pipeKept   = 5 * time.Second        // after which another one takes its place
+	flowKept   = time.Minute            // after which a query is forgotten
+	openPause  = 100 * time.Millisecond // after there was none to have
+	unfitFor   = time.Minute            // after there was one that a loop cannot use
+	slowMax    = 256                    // arguments that a flow remembers
+	largeBytes = 64 << 10
+	largeFor   = 64
+	inBytes    = 64 << 10
+)
+
+// pipes are the connections that one event loop has of a pool, and what waits for them. Its fields are for the thread of the loop,
+// but for the last two.
+type pipes struct {
+	db     *DB
+	loop   *front.Loop
+	open   []*pipe
+	flows  map[*source]*flow
+	turns  []*flow // all flows; the one whose turn it is first
+	due    bool    // flush is
+	flush  func()
+	opens  bool // a connection is being opened
+	closed bool
+	after  time.Time // when another one may be opened
+	alarm  front.Alarm
+	in     []byte
+	row    row
+	free   []*job
+	done   []finished
+
+	held  atomic.Int32 // connections
+	asked atomic.Bool  // for one of them
+}
+
+// flow is the executions of one query in one event loop.
+type flow struct {
+	source    *source
+	statement *statement
+	pending   []*job
+	mean      time.Duration       // of an execution, rather less than the average
+	slow      map[string]struct{} // arguments of executions that took long
+	moved     int                 // executions that run again elsewhere, because something before them was late
+	large     int                 // so many are read elsewhere, because a result was large: encoding it would hold up the loop
+	usedAt    time.Time
+}
+
+// job is an execution on its way.
+type job struct {
+	read  *feed.LoopRead // nil: nobody waits for it
+	flow  *flow
+	last  bool // a Sync follows
+	lone  bool // it gets one of its own
+	solo  bool // it needs a connection of its own
+	moved bool // it is counted in flow.moved
+	since time.Time
+}
+
+// finished is a job that has an answer.
+type finished struct {
+	job
+	err error
+}
+
+// Begin implements feed.LoopReader.
+func (s *source) Begin(loop *front.Loop, r *feed.LoopRead) error {
+	if !s.harmless.Load() || s.db.bounds.Max < 2 || s.db.unprepared.active() {
+		return feed.ErrElsewhere
+	}
+	p := s.db.pipesOf(loop)
+	f := p.flow(s)
+	switch {
+	case f != nil && f.large > 0:
+		f.large--
+		return feed.ErrElsewhere
+	case f == nil || !p.usable(f) && !p.opens && !p.grow(p.limit()):
+		return feed.ErrElsewhere
+	}
+	if wait := f.mean * time.Duration(len(f.pending)) / time.Duration(max(1, len(p.open))); wait > r.Within {
+		return queue.Overtime(wait, r.Within)
+	}
+	_, solo := f.slow[string(r.Name)]
+	f.pending = append(f.pending, p.newJob(job{read: r, flow: f, solo: solo, since: p.loop.Now()}))
+	p.plan()
+	return nil
+}
+
+// Drop implements feed.LoopReader.
+func (s *source) Drop(loop *front.Loop, r *feed.LoopRead) {
+	r.Handle.(*job).read = nil
+	s.db.pipesOf(loop).plan()
+}
+
+// pipesOf returns the connections of a loop.
+func (db *DB) pipesOf(loop *front.Loop) *pipes {
+	if p, ok := db.loops.Load(loop); ok {
+		return p.(*pipes)
+	}
+	p := &pipes{db: db, loop: loop, flows: make(map[*source]*flow), in: make([]byte, inBytes)}
+	p.flush = p.send
+	p.alarm.Ring = p.look
+	loop.Add(&p.alarm)
+	db.loops.Store(loop, p)
+	db.looping.Add(1)
+	return p
+}
+
+// flow returns the flow of a query; nil: there are too many.
+func (p *pipes) flow(s *source) *flow {
+	f := p.flows[s]
+	if f == nil && len(p.flows) < flowsMax {
+		f = &flow{source: s, statement: s.statement(shape{}), slow: make(map[string]struct{})}
+		p.flows[s], p.turns = f, append(p.turns, f)
+		for _, c := range p.open {
+			c.leaving = c.leaving || c.statements[f.statement] == nil // the next ones have it
+		}
+		p.plan()
+	}
+	if f != nil {
+		f.usedAt = p.loop.Now()
+	}
+	return f
+}
+
+func (p *pipes) newJob(of job) *job {
+	j := new(job)
+	if n := len(p.free); n > 0 {
+		j, p.free = p.free[n-1], p.free[:n-1]
+	}
+	*j = of
+	if of.read != nil {
+		of.read.Handle = j
+	}
+	return j
+}
+
+// limit is how many connections the loop may have.
+func (p *pipes) limit() int {
+	loops := int(p.db.looping.Load())
+	return (p.db.bounds.Max - 2 + loops) / loops
+}
+
+// usable reports whether there is a connection for the flow.
+func (p *pipes) usable(f *flow) bool {
+	return slices.ContainsFunc(p.open, func(c *pipe) bool { return c.serves(f) })
+}
+
+// plan has flush called at the end of the round.
+func (p *pipes) plan() {
+	if !p.due {
+		p.due = true
+		p.loop.After(p.flush)
+	}
+}
+
+// send sends what waits, as far as there is room, and gives connections back.
+func (p *pipes) send() {
+	p.due = false
+	for _, f := range p.turns {
+		p.place(f)
+	}
+	if n := len(p.turns); n > 1 {
+		first := p.turns[0]
+		copy(p.turns, p.turns[1:])
+		p.turns[n-1] = first
+	}
+	for _, c := range p.open {
+		c.send()
+	}
+	p.settle()
+	p.leave()
+}
+
+// place gives what waits in a flow to connections.
+func (p *pipes) place(f *flow) {
+	left := 0
+	for i, j := range f.pending {
+		switch c := p.choose(f, j.solo); {
+		case j.read == nil || j.read.Unwanted && p.loop.Now().Sub(j.since) > lateAfter:
+			p.finish(j, context.Canceled)
+		case c != nil:
+			c.put(j)
+		case !p.opens && !p.usable(f) && !p.grow(p.limit()):
+			p.finish(j, feed.ErrElsewhere)
+		case j.solo:
+			f.pending[left] = j
+			left++
+		default:
+			left += copy(f.pending[left:], f.pending[i:])
+			if len(p.open) < 2 || f.depth() < fewDepth {
+				p.grow(p.limit())
+			}
+			clear(f.pending[left:])
+			f.pending = f.pending[:left]
+			return
+		}
+	}
+	clear(f.pending[left:])
+	f.pending = f.pending[:left]
+}
+
+// choose returns a connection with room for an execution, or nil. Arguments that are slow leave one connection to other queries.
+func (p *pipes) choose(f *flow, solo bool) *pipe {
+	depth, stuck := f.depth(), 0
+	if solo {
+		depth = 1
+	}
+	var free *pipe
+	for _, c := range p.open {
+		switch {
+		case c.stuck:
+			stuck++
+		case c.serves(f) && !c.solo && len(c.sent) < depth && free == nil:
+			free = c
+		}
+	}
+	if (solo || f.moved > 0) && stuck >= max(1, p.limit()-1) && p.shared(f) {
+		return nil
+	}
+	return free
+}
+
+// shared reports whether other queries use the connections too.
+func (p *pipes) shared(f *flow) bool {
+	return slices.ContainsFunc(p.turns, func(o *flow) bool { return o != f && p.loop.Now().Sub(o.usedAt) < pipeKept })
+}
+
+// depth is how many executions of a flow may be under way on one connection.
+func (f *flow) depth() int {
+	if f.mean == 0 {
+		return 1 // it is not known
+	}
+	return max(1, min(int(depthTime/f.mean), depthMax))
+}
+
+// observe notes what an execution has needed. Few that are slow do not count: they are noted by their arguments.
+func (f *flow) observe(took time.Duration) {
+	switch {
+	case f.mean == 0:
+		f.mean = took
+	case took > f.mean:
+		f.mean += min(took-f.mean, f.mean/32+time.Microsecond)
+	default:
+		f.mean -= (f.mean - took) / 4
+	}
+}
+
+// note notes that an execution is slow. From now on it has a connection of its own.
+func (f *flow) note(r *feed.LoopRead) {
+	if len(f.slow) >= slowMax {
+		clear(f.slow)
+	}
+	f.slow[string(r.Name)] = struct{}{}
+}
+
+// finish ends a job. Its answer is told by settle.
+func (p *pipes) finish(j *job, err error) {
+	if j.moved {
+		j.flow.moved--
+	}
+	if j.read != nil {
+		if len(j.read.Rows.Data) > largeBytes {
+			j.flow.large = largeFor
+		}
+		p.done = append(p.done, finished{*j, err})
+	}
+	*j = job{}
+	p.free = append(p.free, j)
+}
+
+// settle tells the answers that have come.
+func (p *pipes) settle() {
+	for i := 0; i < len(p.done); i++ {
+		p.done[i].read.Done(p.done[i].err)
+	}
+	clear(p.done)
+	p.done = p.done[:0]
+}
+
+// look looks for what takes long, and for what is not used any more.
+func (p *pipes) look() {
+	now := p.loop.Now()
+	p.alarm.At = now.Add(pipeIdle)
+	p.yield()
+	for _, c := range p.open {
+		switch {
+		case len(c.sent) > 0:
+			p.alarm.At = now.Add(lookEvery)
+			if now.Sub(c.usedAt) > lateAfter+lateTimes*time.Duration(len(c.sent))*c.sent[0].flow.mean {
+				c.late()
+			}
+		case now.Sub(c.usedAt) >= pipeIdle:
+			c.leaving = true
+		}
+		if now.Sub(c.openedAt) > pipeKept && !c.leaving {
+			p.grow(p.limit() + 1)
+		}
+	}
+	for s, f := range p.flows {
+		if len(f.pending) == 0 && now.Sub(f.usedAt) > flowKept {
+			delete(p.flows, s)
+			p.turns = slices.DeleteFunc(p.turns, func(other *flow) bool { return other == f })
+		}
+	}
+	if len(p.open) == 0 && len(p.flows) == 0 {
+		p.alarm.At = time.Time{}
+	}
+	p.plan()
+}

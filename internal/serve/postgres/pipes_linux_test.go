@@ -1,0 +1,368 @@
+//go:build linux && !portable
+
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"spillway/internal/apptest"
+	"spillway/internal/database"
+	"spillway/internal/serve/feed"
+	"spillway/internal/serve/front"
+	"spillway/internal/serve/param"
+)
+
+// silent answers nothing.
+type silent struct{}
+
+func (silent) Repeat(dst, _ []byte, _ netip.AddrPort) ([]byte, bool, bool) { return dst, false, false }
+
+func (silent) Answer(dst, _ []byte, _ int, _ netip.AddrPort) ([]byte, bool, bool, *front.Later) {
+	return dst, false, false, nil
+}
+
+func (silent) Enter() bool { return true }
+func (silent) Leave()      {}
+
+// startLoop returns an event loop, which ends with the test.
+func startLoop(t *testing.T) *front.Loop {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	raw, err := listener.(*net.TCPListener).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var own *front.Loop
+	socket := -1
+	failed := raw.Control(func(fd uintptr) { socket, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) })
+	if err := errors.Join(failed, err); err != nil {
+		t.Fatal(err)
+	}
+	f, err := front.Open(front.Config{
+		Socket: socket, Loops: 1, Gate: silent{}, RequestBytes: 4096, FirstTimeout: time.Hour, IdleTimeout: time.Hour,
+		Answerer: func(loop *front.Loop, _ func(*front.Later) func()) front.Answerer {
+			own = loop
+			return silent{}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.StopAccepting(false); err != nil {
+			t.Error(err)
+		}
+		f.End(context.Background())
+	})
+	return own
+}
+
+// onLoop calls f in the loop, and returns when it has.
+func onLoop(t *testing.T, loop *front.Loop, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	if !loop.Post(func() { f(); close(done) }) {
+		t.Fatal("the loop has ended")
+	}
+	apptest.Receive(t, "the loop", done)
+}
+
+// reading is a read in a loop.
+type reading struct {
+	feed.LoopRead
+	done chan error
+}
+
+// begin begins reads for arguments at once.
+func begin(t *testing.T, loop *front.Loop, s *source, limit feed.Limit, all ...[]string) []*reading {
+	t.Helper()
+	var reads []*reading
+	for _, args := range all {
+		r := &reading{LoopRead: feed.LoopRead{
+			Args: args, Name: param.AppendArgs(nil, args), Within: time.Hour, Rows: feed.Rows{Limit: limit},
+		}, done: make(chan error, 1)}
+		r.Done = func(err error) { r.done <- err }
+		reads = append(reads, r)
+	}
+	onLoop(t, loop, func() {
+		for _, r := range reads {
+			if err := s.Begin(loop, &r.LoopRead); err != nil {
+				r.done <- err
+			}
+		}
+	})
+	return reads
+}
+
+var wide = feed.Limit{Rows: 1000, Bytes: 1 << 20}
+
+// inLoop reads in a loop, again until it could.
+func inLoop(t *testing.T, loop *front.Loop, s *source, limit feed.Limit, args ...string) (string, error) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; {
+		r := begin(t, loop, s, limit, args)[0]
+		err := apptest.Receive(t, "the rows", r.done)
+		if !errors.Is(err, feed.ErrElsewhere) {
+			return string(r.Rows.Data), err
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the loop cannot read")
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+func loopSource(t *testing.T, db *DB, def feed.Definition) *source {
+	t.Helper()
+	s, err := db.source(def)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Check(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// typed are parameters of every type.
+func typed() []param.Param {
+	var params []param.Param
+	for _, p := range []param.Type{
+		param.Text, param.Integer, param.Real, param.Boolean, param.Timestamp, param.UUID, param.Decimal, param.Date, param.Time, param.Bytes,
+	} {
+		params = append(params, param.Param{Name: string(p), Type: p})
+	}
+	return append(params, param.Param{Name: "list", Type: param.Text, ListMax: 10})
+}
+
+// everyType selects columns of every type that has a form of its own, and some that have none.
+const everyType = `SELECT n, :text AS "a ""text", :integer AS i8, :real AS f8, :boolean AS b, :timestamp AS tz, :uuid AS u, :decimal AS dec, :date AS d,
+	:time AS tm, :bytes AS bytes, :list AS list, :integer::int4 AS i4, :integer::int2 AS i2, :real::float4 AS f4, :timestamp::timestamp(3) AS ts,
+	'-infinity'::timestamptz AS early, 'NaN'::numeric AS nan, 'Infinity'::float8 AS inf, ('{"a":[' || n || ']}')::json AS j,
+	'{"b": 1}'::jsonb AS jb, interval '1 day 2 s' AS iv, 'sad'::mood AS e, ARRAY['sad', NULL]::mood[] AS es, ARRAY[ARRAY[n, 2], ARRAY[3, NULL]] AS ns,
+	ROW(n, :text) AS pair, int4range(1, 5) AS r, '10.0.0.1'::inet AS ip, NULL::int AS nothing, '\x00ff'::bytea AS raw, repeat(:text, 300) AS long
+	FROM generate_series(1, :integer % 40) AS s(n)`
+
+// TestLoopReadsAsRead: an event loop reads the same rows and the same errors as Read, whatever their types, sizes and numbers.
+func TestLoopReadsAsRead(t *testing.T) {
+	t.Parallel()
+	url := shared.Get(t).CreateDatabase(t)
+	mustExecute(t, url, "CREATE TYPE mood AS ENUM ('sad', 'ok')")
+	db, loop := open(t, url, database.Pool{Max: 6}), startLoop(t)
+	list, err := param.Argument(typed()[10], "a", `b"\`, "NULL")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, def := range []feed.Definition{{Name: "/a"}, {Name: "/b", RFC3339: true, NumbersAsText: true}} {
+		def.SQL, def.Params = everyType, typed()
+		s := loopSource(t, db, def)
+		for i := range 60 {
+			args := []string{
+				strings.Repeat("ä'\\", i), strconv.Itoa(i - 3), fmt.Sprint(float64(i) / 7), strconv.FormatBool(i%2 == 0), "2026-01-02T03:04:05.678901Z",
+				"00000000-0000-0000-0000-0000000000" + fmt.Sprintf("%02d", i), "1.50", "2026-02-03", "04:05:06", "AP8=", list,
+			}
+			if i%5 == 0 && i%len(args) < 10 {
+				args[i%len(args)] = param.Absent
+			}
+			if i == 7 {
+				args[1] = "99999" // smallint out of range
+			}
+			rows := feed.Rows{Limit: feed.Limit{Rows: 35, Bytes: 1 << 20}}
+			wanted := s.Read(t.Context(), feed.Range{Args: args}, &rows)
+			got, err := inLoop(t, loop, s, rows.Limit, args...)
+			if fmt.Sprint(err) != fmt.Sprint(wanted) || wanted == nil && got != string(rows.Data) {
+				t.Fatalf("%q: %s, %v; want %s, %v", args, got, err, rows.Data, wanted)
+			}
+			if errors.Is(wanted, feed.ErrTooLarge) != errors.Is(err, feed.ErrTooLarge) || errors.Is(wanted, param.ErrValue) != errors.Is(err, param.ErrValue) {
+				t.Fatalf("%q: %v, want %v", args, err, wanted)
+			}
+		}
+	}
+}
+
+// TestLoopErrorsAreTheirOwn: of executions sent together, those that the server refuses fail, and the others do not.
+func TestLoopErrorsAreTheirOwn(t *testing.T) {
+	t.Parallel()
+	url := shared.Get(t).CreateDatabase(t)
+	db, loop := open(t, url, database.Pool{Max: 4}), startLoop(t)
+	s := loopSource(t, db, feed.Definition{
+		Name: "/q", SQL: "SELECT 100 / :a AS x", Params: []param.Param{{Name: "a", Type: param.Integer}},
+	})
+	if got, err := inLoop(t, loop, s, wide, "5"); got != `{"x":20}` || err != nil {
+		t.Fatal(got, err)
+	}
+	var all [][]string
+	for i := range 200 {
+		all = append(all, []string{strconv.Itoa(i % 4)})
+	}
+	for i, r := range begin(t, loop, s, wide, all...) {
+		err := apptest.Receive(t, "an answer", r.done)
+		if i%4 == 0 != errors.Is(err, param.ErrValue) || i%4 > 0 && string(r.Rows.Data) != fmt.Sprintf(`{"x":%d}`, 100/(i%4)) {
+			t.Fatalf("%d: %s, %v", i, r.Rows.Data, err)
+		}
+	}
+	if n := db.Stats().InUse; n < 1 || n > 3 {
+		t.Errorf("%d connections in use", n)
+	}
+}
+
+// pausing returns a source whose statement takes ten minutes for the argument 7.
+func pausing(t *testing.T, db *DB, url string) *source {
+	t.Helper()
+	mustExecute(t, url, `CREATE TABLE slow (id int PRIMARY KEY, seconds float8 NOT NULL);
+		INSERT INTO slow SELECT i, CASE WHEN i = 7 THEN 600 ELSE 0 END FROM generate_series(0, 99) AS s(i);
+		CREATE FUNCTION pause(id int, seconds float8) RETURNS int STABLE LANGUAGE plpgsql AS
+		$$ BEGIN IF seconds > 0 THEN PERFORM pg_sleep(seconds); END IF; RETURN id; END $$`)
+	return loopSource(t, db, feed.Definition{
+		Name: "/slow", SQL: "SELECT pause(id, seconds) AS id FROM slow WHERE id = :a", Params: []param.Param{{Name: "a", Type: param.Integer}},
+	})
+}
+
+// TestLoopSlowExecution: what follows a slow execution is answered without it, the slow one is cancelled when nobody waits for it, and
+// later it has a connection of its own.
+func TestLoopSlowExecution(t *testing.T) {
+	t.Parallel()
+	url := shared.Get(t).CreateDatabase(t)
+	db, loop := open(t, url, database.Pool{Max: 6, StatementTimeout: time.Hour}), startLoop(t)
+	s := pausing(t, db, url)
+	if got, err := inLoop(t, loop, s, wide, "1"); got != `{"id":1}` || err != nil {
+		t.Fatal(got, err)
+	}
+	for range 2 {
+		var all [][]string
+		for i := range 20 {
+			all = append(all, []string{strconv.Itoa(i)})
+		}
+		reads := begin(t, loop, s, wide, all...)
+		for i, r := range reads {
+			if i == 7 {
+				continue
+			}
+			if err := apptest.Receive(t, "an answer", r.done); err != nil && !errors.Is(err, feed.ErrElsewhere) ||
+				err == nil && string(r.Rows.Data) != fmt.Sprintf(`{"id":%d}`, i) {
+				t.Fatalf("%d: %s, %v", i, r.Rows.Data, err)
+			}
+		}
+		onLoop(t, loop, func() { s.Drop(loop, &reads[7].LoopRead) })
+		apptest.AwaitState(t, "the slow statement is cancelled", func() (string, bool) {
+			n := queryText(t, url, "SELECT count(*)::text FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'SELECT pause(%' AND datname = current_database()")
+			return n, n == "0"
+		})
+		if len(reads[7].done) > 0 {
+			t.Fatal("the slow one has an answer")
+		}
+	}
+}
+
+// TestLoopLosesConnections: executions under way on a connection that ends are read elsewhere, and later ones in the loop again.
+func TestLoopLosesConnections(t *testing.T) {
+	t.Parallel()
+	url := shared.Get(t).CreateDatabase(t)
+	db, loop := open(t, url, database.Pool{Max: 4, StatementTimeout: time.Hour}), startLoop(t)
+	s := pausing(t, db, url)
+	for range 3 {
+		if _, err := inLoop(t, loop, s, wide, "1"); err != nil {
+			t.Fatal(err)
+		}
+		reads := begin(t, loop, s, wide, []string{"7"}, []string{"2"})
+		apptest.AwaitState(t, "the slow one is alone and killed", func() (string, bool) {
+			n := queryText(t, url, "SELECT count(pg_terminate_backend(pid))::text FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'SELECT pause(%' AND datname = current_database()")
+			return n, len(reads[0].done) > 0
+		})
+		for i, r := range reads {
+			if err := apptest.Receive(t, "an answer", r.done); i == 0 && !errors.Is(err, feed.ErrElsewhere) || err != nil && !errors.Is(err, feed.ErrElsewhere) {
+				t.Fatal(i, err)
+			}
+		}
+	}
+}
+
+// TestLoopAlteredTable: rows are those of the columns that the table has when they are read.
+func TestLoopAlteredTable(t *testing.T) {
+	t.Parallel()
+	url := shared.Get(t).CreateDatabase(t)
+	mustExecute(t, url, "CREATE TABLE items (id int PRIMARY KEY, a int, b text); INSERT INTO items VALUES (1, 2, 'x')")
+	db, loop := open(t, url, database.Pool{Max: 4}), startLoop(t)
+	s := loopSource(t, db, feed.Definition{
+		Name: "/q", SQL: "SELECT * FROM items WHERE id = :a", Params: []param.Param{{Name: "a", Type: param.Integer}},
+	})
+	for _, change := range []struct{ sql, rows string }{
+		{"SELECT 1", `{"id":1,"a":2,"b":"x"}`},
+		{"ALTER TABLE items RENAME a TO c", `{"id":1,"c":2,"b":"x"}`},
+		{"ALTER TABLE items ALTER c TYPE text", `{"id":1,"c":"2","b":"x"}`},
+		{"ALTER TABLE items DROP c", `{"id":1,"b":"x"}`},
+		{"ALTER TABLE items ADD d bool DEFAULT true", `{"id":1,"b":"x","d":true}`},
+	} {
+		mustExecute(t, url, change.sql)
+		for range 3 {
+			// The other connections learn of it as they are used.
+			if err := s.Read(t.Context(), feed.Range{Args: []string{"1"}}, &feed.Rows{Limit: wide}); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := inLoop(t, loop, s, wide, "1"); got != change.rows || err != nil {
+				t.Fatalf("after %s: %s, %v", change.sql, got, err)
+			}
+		}
+	}
+}
+
+// TestLoopYieldsConnections: connections of a loop are there for others who need them, and for the end of the pool.
+func TestLoopYieldsConnections(t *testing.T) {
+	t.Parallel()
+	url := shared.Get(t).CreateDatabase(t)
+	db, loop := open(t, url, database.Pool{Max: 3}), startLoop(t)
+	s := loopSource(t, db, feed.Definition{Name: "/q", SQL: "SELECT :a AS x", Params: []param.Param{{Name: "a", Type: param.Integer}}})
+	var stop atomic.Bool
+	ended := make(chan error, 1)
+	go func() {
+		for !stop.Load() {
+			if _, err := inLoop(t, loop, s, wide, "1"); err != nil {
+				ended <- err
+				return
+			}
+		}
+		ended <- nil
+	}()
+	for range 5 {
+		apptest.Await(t, "the loop has a connection", func() bool { return db.Stats().InUse > 0 })
+		var held []lease
+		for range 3 {
+			conn, err := db.acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			held = append(held, conn)
+		}
+		for _, conn := range held {
+			conn.Release()
+		}
+	}
+	stop.Store(true)
+	if err := apptest.Receive(t, "the end", ended); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	onLoop(t, loop, func() {
+		r := feed.LoopRead{Args: []string{"1"}, Within: time.Hour}
+		if err := s.Begin(loop, &r); !errors.Is(err, feed.ErrElsewhere) {
+			t.Error(err)
+		}
+	})
+}
