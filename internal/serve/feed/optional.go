@@ -3,7 +3,6 @@ package feed
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 
 	"spillway/internal/plans"
@@ -92,15 +91,18 @@ func (o *optional) Keys(ctx context.Context, r Range, every int) (Walk, error) {
 	return source.Keys(ctx, r, every)
 }
 
-// Check implements Source, with all of the parameters, with each of them alone, and without any.
+// Check implements Source, without the parameters, with each of them alone, and with all, so that its advice is for
+// as few as possible.
 func (o *optional) Check(ctx context.Context, window int) error {
 	all := uint(1)<<len(o.tested) - 1
-	combinations := []uint{0, all}
+	combinations := []uint{all}
 	for i := range o.tested {
 		combinations = append(combinations, all&^(1<<i))
 	}
-	slices.Sort(combinations)
-	for _, null := range slices.Compact(combinations) {
+	if len(o.tested) > 1 {
+		combinations = append(combinations, 0)
+	}
+	for _, null := range combinations {
 		source, err := o.source(null)
 		if err == nil {
 			err = source.Check(ctx, window)
