@@ -37,6 +37,9 @@ func (r Reader) Compared() []Compared {
 		for first >= 2 && r.Tokens[first-1].IsSymbol(".") {
 			first -= 2
 		}
+		if r.at(first-1).Is("OR") && r.at(first-2).Is("TRUE") || r.at(i+1).Is("OR") && r.at(i+2).Is("TRUE") {
+			c.Equal = false // see KnowNull
+		}
 		column, next, ok := r.Column(max(0, first), end)
 		if c.Column = column; ok && next == end && !slices.ContainsFunc(all, func(known Compared) bool { return known.Param == c.Param }) {
 			all = append(all, c)

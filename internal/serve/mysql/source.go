@@ -43,7 +43,9 @@ var errOutdated = errors.New("the columns changed")
 // strings, integers and reals as numbers, booleans as 0 or 1, and timestamps as DATETIME in
 // UTC. A backslash in the statement's strings is a character.
 func (db *DB) Source(def feed.Definition) (feed.Source, error) {
-	return feed.Expand(def, plans.MySQL, func(def feed.Definition) (feed.Source, error) { return db.source(def) })
+	return feed.Optional(def, plans.MySQL, func(def feed.Definition) (feed.Source, error) {
+		return feed.Expand(def, plans.MySQL, func(def feed.Definition) (feed.Source, error) { return db.source(def) })
+	})
 }
 
 // source returns the source of a definition without lists.

@@ -70,9 +70,8 @@ func (w *batchWriter) lookUpTable(ctx context.Context, sql, and string, args ...
 // faultOfColumn returns whose fault it is that a column which no record has left its range. If neither it nor its
 // default is computed, a trigger has set it, or another table has the column.
 func (w *batchWriter) faultOfColumn(ctx context.Context, name string) (stream.Fault, error) {
-	rows, err := w.lookUpTable(ctx,
-		"SELECT extra, COALESCE(generation_expression, ''), COALESCE(column_default, '') FROM information_schema.columns",
-		" AND column_name = ?", name)
+	rows, err := w.lookUpTable(ctx, "SELECT extra, COALESCE(generation_expression, ''), COALESCE(column_default, '') "+
+		"FROM information_schema.columns", " AND column_name = ?", name)
 	if err != nil || len(rows) == 0 {
 		return stream.UnsureFault, err
 	}
@@ -98,9 +97,8 @@ func (w *batchWriter) withGenerated(ctx context.Context, expression string) (str
 // unlessTriggered returns that a refusal is the server's fault, unless a trigger may have caused it.
 func (w *batchWriter) unlessTriggered(ctx context.Context) (stream.Fault, error) {
 	table := plans.ParseTableName(w.st.def.Table)
-	rows, err := w.Rows(ctx, "SELECT trigger_name FROM information_schema.triggers "+
-		"WHERE event_object_schema = COALESCE(NULLIF(?, ''), DATABASE()) "+
-		"AND event_object_table = ? AND event_manipulation = 'INSERT' LIMIT 1", table.Schema, table.Name)
+	rows, err := w.Rows(ctx, "SELECT trigger_name FROM information_schema.triggers WHERE event_manipulation = 'INSERT' "+
+		"AND event_object_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND event_object_table = ? LIMIT 1", table.Schema, table.Name)
 	if err == nil && len(rows) > 0 {
 		return stream.UnsureFault, nil
 	}

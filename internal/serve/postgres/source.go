@@ -41,11 +41,7 @@ type source struct {
 // are arrays of these, so that a statement compares with = ANY(:ids). Filters are bigint or of
 // the type of their column.
 func (db *DB) Source(def feed.Definition) (feed.Source, error) {
-	s, err := db.source(def)
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
+	return feed.Optional(def, plans.Postgres, func(def feed.Definition) (feed.Source, error) { return db.source(def) })
 }
 
 func (db *DB) source(def feed.Definition) (*source, error) {

@@ -53,7 +53,9 @@ const (
 //
 // A list becomes parameters, IN (?1, ?2), as on MySQL. json_each would read reals from text.
 func (db *DB) Source(def feed.Definition) (feed.Source, error) {
-	return feed.Expand(def, plans.SQLite, func(def feed.Definition) (feed.Source, error) { return db.source(def) })
+	return feed.Optional(def, plans.SQLite, func(def feed.Definition) (feed.Source, error) {
+		return feed.Expand(def, plans.SQLite, func(def feed.Definition) (feed.Source, error) { return db.source(def) })
+	})
 }
 
 // source returns the source of a definition without lists.

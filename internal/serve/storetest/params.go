@@ -87,6 +87,39 @@ func testParams(t *testing.T, b Backend) {
 	}
 }
 
+// testOptionalPlan checks and reads a feed with parameters that may be NULL, by the indexes of their columns.
+func testOptionalPlan(t *testing.T, b Backend) {
+	db := b.open(t, database.Pool{})
+	fillItems(t, db, 20000, 10)
+	_ = db.Exec(t.Context(), "ANALYZE items") // for the estimates of PostgreSQL; MySQL has other words
+	def := definition(selectItems+" WHERE (:grp IS NULL OR grp = :grp) AND (name = :name OR :name IS NULL)", "id")
+	for _, p := range []param.Param{{Name: "grp", Type: param.Integer}, {Name: "name", Type: param.Text}} {
+		p.Optional, p.Default = true, param.Absent
+		def.Params = append(def.Params, p)
+	}
+	source := db.source(t, def)
+	const index = "(grp, id DESC)"
+	if err := source.Check(t.Context(), 200); err == nil || !strings.Contains(err.Error(), index) {
+		t.Errorf("without an index on %s: %v", index, err)
+	}
+	db.exec(t, "CREATE INDEX items_by_group ON items "+index)
+	if err := source.Check(t.Context(), 200); err != nil {
+		t.Error(err)
+	}
+	r := feed.Range{Args: []string{param.Absent, param.Absent}, Limit: 3}
+	if got := ids(t, source, r); len(got) != 3 {
+		t.Errorf("without parameters: %v", got)
+	}
+	r.Args[0], r.Limit = "7", 100
+	if got := ids(t, source, r); len(got) != 10 {
+		t.Errorf("of a group: %v", got)
+	}
+	r.Args[1] = "no such name"
+	if got := ids(t, source, r); len(got) != 0 {
+		t.Errorf("of a group and a name: %v", got)
+	}
+}
+
 // testParamsQuoted passes texts that would do harm as part of a statement to a feed with
 // two parameters, one of them used twice.
 func testParamsQuoted(t *testing.T, b Backend) {

@@ -80,6 +80,7 @@ func Feed(t *testing.T, b Backend) {
 		{"Filters", testFilters, keeps},
 		{"FilterValues", testFilterValues, keeps},
 		{"FilterBytes", testFilterBytes, keeps},
+		{"OptionalPlan", testOptionalPlan, keeps},
 		{"ParamsQuoted", testParamsQuoted, keeps},
 		{"Definition", testDefinition, keeps},
 		{"NullKey", testNullKey, keeps},

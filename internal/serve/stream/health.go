@@ -93,8 +93,8 @@ func (s *Stream) probeDatabase(database Database) *probe {
 	if now.err == nil {
 		now.err = s.probeCommit(now.finished)
 	}
-	away := errors.Is(failing, ErrUnavailable) && !errors.Is(failing, ErrRefused) || errors.Is(failing, queue.ErrUnknown) ||
-		errors.Is(failing, tables.ErrUnusable)
+	away := errors.Is(failing, ErrUnavailable) && !errors.Is(failing, ErrRefused) ||
+		errors.Is(failing, queue.ErrUnknown) || errors.Is(failing, tables.ErrUnusable)
 	now.recovered = now.err == nil && (away || time.Since(tried) > refusedFor)
 	return now
 }
