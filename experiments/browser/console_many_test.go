@@ -171,7 +171,7 @@ func TestConsoleForms(t *testing.T) {
 	if !guarded {
 		t.Error("a form that was changed is left without a question")
 	}
-	eval[bool](b, "document.querySelector('form.sides').dispatchEvent(new Event('submit', {cancelable: true})), true") // which ends the guard
+	eval[bool](b, "document.querySelector('form#campaign').dispatchEvent(new Event('submit', {cancelable: true})), true") // which ends the guard
 	b.run(chromedp.Reload())
 	b.until("document.getElementById('name')?.value === ''")
 	if list := string(ask(t, http.MethodGet, s.Admin+"/popups/campaigns", nil, "")); strings.Contains(list, "onerror") {
@@ -179,7 +179,7 @@ func TestConsoleForms(t *testing.T) {
 	}
 	b.set("#name", strings.Repeat(hostile, 250)) // more than 10,000 characters
 	b.set("#payload", `{"title": "Hi"}`)
-	b.run(chromedp.Click("form.sides .actions button.main"))
+	b.run(chromedp.Click("form#campaign .actions button.main"))
 	b.until("[...document.querySelectorAll('.flaw')].some(f => f.textContent.includes('200 characters'))")
 	b.until("document.getElementById('name').value.length >= 10000 && document.querySelector('main img') === null")
 	b.run(chromedp.Navigate(s.Admin + "/console/campaigns/new"))
@@ -187,7 +187,7 @@ func TestConsoleForms(t *testing.T) {
 	b.set("#name", hostile)
 	b.set("#payload", `{"title": "Hi"}`)
 	call(b, network.ClearBrowserCookies, cdp.Empty{}) // as if it had expired
-	eval[bool](b, "document.querySelector('form.sides .actions button.main').click(), true")
+	eval[bool](b, "document.querySelector('form#campaign .actions button.main').click(), true")
 	b.until("document.body.textContent.includes('The session has expired')")
 	b.run(chromedp.NavigateBack())
 	b.until("document.getElementById('name') === null || document.getElementById('name').value === " + quote(hostile))

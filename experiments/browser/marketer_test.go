@@ -81,6 +81,7 @@ func TestMarketersTrial(t *testing.T) {
 	step("started it")
 	showAll(t, s)
 	b.press("Report")
+	b.until("location.pathname.endsWith('/report') && document.readyState === 'complete'")
 	for ready := false; !ready; b.run(chromedp.Sleep(100 * time.Millisecond)) {
 		b.run(chromedp.Navigate(s.Admin + eval[string](b, "location.pathname")))
 		ready = eval[bool](b, "[...document.querySelectorAll('tbody tr')].some(r => r.cells[0].textContent === 'delivery' && Number(r.cells[6].textContent) >= 30)")
