@@ -14,6 +14,7 @@ import (
 const (
 	depthMax   = 128                       // executions under way on one connection
 	depthTime  = 5 * time.Millisecond      // that they take together, as far as earlier ones show
+	groupsMax  = 2                         // sends under way on one connection; what comes meanwhile goes together
 	fewDepth   = 16                        // executions that may follow each other, from which on two connections are enough
 	flowsMax   = preparedPerConnection / 2 // queries of a loop
 	lateAfter  = 20 * time.Millisecond     // without an answer, besides some times what the executions usually take
@@ -243,7 +244,7 @@ func (p *pipes) choose(f *flow, solo bool) *pipe {
 		switch {
 		case c.stuck:
 			stuck++
-		case c.serves(f) && !c.solo && len(c.sent) < depth && free == nil:
+		case c.serves(f) && !c.solo && len(c.sent) < depth && c.syncs < groupsMax && free == nil:
 			free = c
 		}
 	}
