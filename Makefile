@@ -86,7 +86,7 @@ bottlenecks: build needs ## plant one fault each in 18 real servers and check th
 	$(GO) build -C experiments -o ../bin/bottlenecks ./bottlenecks
 	bin/bottlenecks $(ARGS)
 
-failures: build ## make the failures of four stories fail on the real programs, name them and try each cure, in half an hour: ARGS='-rounds 3 ports-nginx'; needs root and an idle machine
+failures: build ## make the failures of four stories fail on the real programs, name them and try each cure: ARGS='-rounds 3 ports-nginx'; needs root and an idle machine
 	@scripts/needs.sh failures
 	scripts/mysql.sh >/dev/null
 	$(GO) build -C experiments -o ../bin/failures ./failures

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 
@@ -47,16 +46,5 @@ func faults() []scenario {
 
 // choose returns the scenarios with these names, all without names.
 func choose(all []scenario, names []string) ([]scenario, error) {
-	if len(names) == 0 {
-		return all, nil
-	}
-	var chosen []scenario
-	for _, name := range names {
-		i := slices.IndexFunc(all, func(s scenario) bool { return s.name == name })
-		if i < 0 {
-			return nil, fmt.Errorf("unknown scenario %q: -list lists them", name)
-		}
-		chosen = append(chosen, all[i])
-	}
-	return chosen, nil
+	return process.Choose(all, names, func(s scenario) string { return s.name })
 }

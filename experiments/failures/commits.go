@@ -63,7 +63,7 @@ func cores() scenario {
 			"More connections than cores only wait for each other, and cost switches and memory.",
 		},
 		scale:  "MariaDB on half a core; the load has another core. The figures of the failure are those of 1,000 connections.",
-		doubt:  `The story's 855/s with 1,000 connections are MySQL on a spinning disk under sysbench. MariaDB of today loses far less by so many connections.`,
+		doubt:  `The story's 855/s with 1,000 connections are MySQL on a spinning disk under sysbench. The runs here are of other programs on another disk.`,
 		today:  "A pool of about twice the cores, measured. More clients than that wait in the program, not in the database.",
 		expect: []string{diagnose.DatabaseCPU, diagnose.UserCPU, diagnose.SystemCPU}, load: []string{
 			"-c", "1,{connections}", "-d", "5s", "--warmup", "2s", "--sql", `INSERT INTO positions (device_id, latitude, longitude,

@@ -13,10 +13,11 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"spillway/experiments/process"
 )
 
 // options are the flags.
@@ -96,18 +97,7 @@ func (o *options) run(ctx context.Context, names []string) (ok bool, err error) 
 
 // choose returns the scenarios with these names, all without names.
 func choose(all []scenario, names []string) ([]scenario, error) {
-	if len(names) == 0 {
-		return all, nil
-	}
-	var chosen []scenario
-	for _, name := range names {
-		i := slices.IndexFunc(all, func(s scenario) bool { return s.name == name })
-		if i < 0 {
-			return nil, fmt.Errorf("unknown failure %q: -list lists them", name)
-		}
-		chosen = append(chosen, all[i])
-	}
-	return chosen, nil
+	return process.Choose(all, names, func(s scenario) string { return s.name })
 }
 
 // keep puts a result into the file of -o, in place of an earlier one of the same failure.

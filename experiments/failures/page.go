@@ -77,7 +77,7 @@ Four teams' systems failed, and each found out why. Here each failure is made ag
 [~spillway doctor~](doctor.md) before the load, a [load](load.md) that runs into it, and [~spillway diagnose~](diagnose.md) behind it.
 Then each cure is turned alone.
 
-~make failures~ does it in half an hour, as root, in network namespaces that end with it; ~make failures ARGS=ports-nginx~ does one.
+~make failures~ makes all of them, as root, in network namespaces that end with it; ~make failures ARGS=ports-nginx~ does one.
 Limits are scaled, which each part says. The load has one core, and what it loads the other. *Gone* means that the level met its limit of
 errors and times. A figure with * is of runs that were not all [VALID](load.md#validity): the host was disturbed, or the load itself was
 what failed.

@@ -45,7 +45,7 @@ func missingIndex() scenario {
 			"The advice that is given with it: named columns, joins in place of subqueries, no NOT IN, no IS NULL.",
 		},
 		scale:  "200,000 rows of MariaDB on one core, 20 requests a second.",
-		doubt:  "Only the index helps. The other advice changes what the statement says, not what it must read.",
+		doubt:  "The advice about the statement was given without a measurement: the table has what was measured here.",
 		today:  "Look at the plan (`spillway doctor --query`): an index in the order of ORDER BY ends the sort and stops after 50 rows.",
 		expect: []string{diagnose.DatabaseCPU},
 		load: []string{

@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -213,4 +214,19 @@ func Answers(address string) func(context.Context) error {
 		}
 		return conn.Close()
 	}
+}
+
+// Choose returns the scenarios with these names, all without names.
+func Choose[S any](all []S, names []string, nameOf func(S) string) (chosen []S, err error) {
+	if len(names) == 0 {
+		return all, nil
+	}
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(s S) bool { return nameOf(s) == name })
+		if i < 0 {
+			return nil, fmt.Errorf("unknown scenario %q: -list lists them", name)
+		}
+		chosen = append(chosen, all[i])
+	}
+	return chosen, nil
 }
