@@ -16,7 +16,11 @@ type writer struct {
 	name string // of what is written
 	open func(context.Context) (*sqlite.Conn, error)
 	conn chan *sqlite.Conn // holds the connection, nil before the first use
-	file *dataFile         // of the connection; its holder may use it
+
+	// The holder of the connection may use these:
+	file  *dataFile     // of the connection
+	ended chan struct{} // closed at the end of a watched context, which interrupts the connection
+	stop  func() bool   // ends the watch; nil: no context is watched
 }
 
 // newWriter returns a writer that connects at its first use, and again if the file was replaced.
@@ -54,7 +58,7 @@ func (w *writer) run(ctx context.Context, work func(*sqlite.Conn) error) error {
 	}
 	defer func() { w.conn <- conn }()
 	file, err := w.db.follow(ctx)
-	if err != nil {
+	if err = errors.Join(err, context.Cause(ctx)); err != nil { // the connection may have been free all the same
 		return err
 	}
 	if conn != nil && file != w.file {
@@ -66,10 +70,32 @@ func (w *writer) run(ctx context.Context, work func(*sqlite.Conn) error) error {
 			return err
 		}
 		w.file = file
+		w.renew(conn)
 	}
-	conn.SetInterrupt(ctx.Done())
-	defer conn.SetInterrupt(nil)
+	w.watch(ctx)
+	defer w.unwatch(conn)
 	return work(conn)
+}
+
+// renew ends an interruption of the connection.
+func (w *writer) renew(conn *sqlite.Conn) {
+	w.ended = make(chan struct{})
+	conn.SetInterrupt(w.ended)
+}
+
+// watch has the end of ctx interrupt the connection, until unwatch. A context that does not end costs no goroutine.
+func (w *writer) watch(ctx context.Context) {
+	ended := w.ended
+	w.stop = context.AfterFunc(ctx, func() { close(ended) })
+}
+
+// unwatch has nothing interrupt the connection. It may be called again.
+func (w *writer) unwatch(conn *sqlite.Conn) {
+	if w.stop != nil && !w.stop() {
+		<-w.ended
+		w.renew(conn)
+	}
+	w.stop = nil
 }
 
 // transaction runs work in a transaction. work can end it by itself, with a
@@ -84,14 +110,14 @@ func (w *writer) transaction(ctx context.Context, work func(*sqlite.Conn) error)
 			err = w.db.moved(w.file)
 		}
 		if err == nil {
-			conn.SetInterrupt(nil) // nothing ends a COMMIT
+			w.unwatch(conn) // nothing ends a COMMIT
 			err = sqlitex.Execute(conn, "COMMIT", nil)
 		}
 		if err == nil {
 			err = w.db.moved(w.file)
 		}
 		if !conn.AutocommitEnabled() {
-			conn.SetInterrupt(nil) // the end of ctx must not leave the transaction open
+			w.unwatch(conn) // the end of ctx must not leave the transaction open
 			err = errors.Join(err, sqlitex.Execute(conn, "ROLLBACK", nil))
 		}
 		return err
