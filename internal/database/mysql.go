@@ -3,12 +3,16 @@ package database
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/url"
+	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,8 +20,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// MySQLConnector opens sessions on a MySQL or MariaDB server. It keeps none of them. Its
-// methods can be called concurrently.
+// MySQLConnector opens sessions on a MySQL or MariaDB server. It keeps none of them. Its methods can be called concurrently.
 type MySQLConnector struct {
 	connector        driver.Connector
 	statementTimeout time.Duration
@@ -26,10 +29,9 @@ type MySQLConnector struct {
 // NewMySQLConnector returns the connector for a mysql:// URL. It does not connect. The
 // server stops a statement that runs longer than statementTimeout; 0 means no limit.
 //
-// It refuses the URL parameters charset and collation. It overrules interpolateParams
-// (parameters in the statement's text), multiStatements and allowAllFiles (LOAD DATA of
-// any local file), readTimeout, maxAllowedPacket and clientFoundRows (how the server counts
-// rows that a statement leaves unchanged).
+// It refuses the URL parameters charset and collation. It overrules interpolateParams (parameters in the statement's text),
+// multiStatements and allowAllFiles (LOAD DATA of any local file), readTimeout, maxAllowedPacket and clientFoundRows (how the server
+// counts rows that a statement leaves unchanged).
 func NewMySQLConnector(u URL, connectTimeout, statementTimeout time.Duration) (*MySQLConnector, error) {
 	config, err := MySQLConfig(u, "")
 	if err != nil {
@@ -45,7 +47,15 @@ func NewMySQLConnector(u URL, connectTimeout, statementTimeout time.Duration) (*
 	config.ClientFoundRows = false
 	config.Loc = time.UTC
 	config.Timeout = cmp.Or(config.Timeout, connectTimeout)
-	config.DialFunc = newDialer(config.Timeout).DialContext
+	dial := newDialer(config.Timeout).DialContext
+	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if s, ok := ctx.Value(dialing{}).(*MySQLSession); ok && err == nil {
+			s.raw, err = newSocket(conn)
+			return s.raw, err
+		}
+		return conn, err
+	}
 	connector, err := mysql.NewConnector(config)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %s", u, withoutPassword(err))
@@ -118,8 +128,7 @@ func ConnectMySQL(ctx context.Context, config *mysql.Config) (*MySQLSession, err
 	return &MySQLSession{MySQLConn: conn.(MySQLConn)}, nil
 }
 
-// withoutPassword returns the text of a driver's error about a DSN only if it cannot
-// contain the password.
+// withoutPassword returns the text of a driver's error about a DSN only if it cannot contain the password.
 func withoutPassword(err error) string {
 	if text := err.Error(); strings.HasPrefix(text, "invalid DSN") || strings.HasPrefix(text, "invalid value / unknown config name") {
 		return text
@@ -160,26 +169,32 @@ type MySQLSession struct {
 	ID     uint64 // the server's number for the connection
 	User   string // as the server sees it
 	Server MySQLServer
+	raw    *socket // of Connect; nil: of another function
 }
 
-// Connect opens a session: utf8mb4, UTC, READ COMMITTED, InnoDB for new tables, results
-// without a limit, and a strict sql_mode. In it the id 0 stays 0, and a backslash in a string is a
-// character, as in the SQL standard. The server's other modes stay. Servers
-// that are too old are refused.
+// dialing is the key of a context: the session whose connection is being opened.
+type dialing struct{}
+
+// Interrupt ends the connection that Connect has opened, and the statement on it fails. It may be called at any time.
+func (s *MySQLSession) Interrupt() { _ = s.raw.Close() }
+
+// Connect opens a session: utf8mb4, UTC, READ COMMITTED, InnoDB for new tables, results without a limit, and a strict sql_mode. In it the
+// id 0 stays 0, and a backslash in a string is a character, as in the SQL standard. The server's other modes stay. Servers that are too
+// old are refused.
 func (m *MySQLConnector) Connect(ctx context.Context) (*MySQLSession, error) {
-	conn, err := m.connector.Connect(ctx)
+	s := &MySQLSession{}
+	conn, err := m.connector.Connect(context.WithValue(ctx, dialing{}, s))
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
-	s := &MySQLSession{MySQLConn: conn.(MySQLConn)}
+	s.MySQLConn = conn.(MySQLConn)
 	if err := s.setUp(ctx, m.statementTimeout); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return s, nil
 }
 
-// Kill ends a connection and its current statement over a separate connection. It
-// succeeds if the connection has already ended.
+// Kill ends a connection and its current statement over a separate connection. It succeeds if the connection has already ended.
 func (m *MySQLConnector) Kill(ctx context.Context, id uint64) error {
 	conn, err := m.connector.Connect(ctx)
 	if err != nil {
@@ -231,19 +246,15 @@ func (s *MySQLSession) setUp(ctx context.Context, statementTimeout time.Duration
 		settings = append(settings, "information_schema_stats_expiry = 0")
 	}
 	if err := s.Exec(ctx, "SET "+strings.Join(settings, ", ")); err != nil {
-		return explainSettings(err)
+		if refused, ok := errors.AsType[*mysql.MySQLError](err); ok && refused.Number == errUnknownEngine {
+			return fmt.Errorf("the server has no InnoDB, which is required; start it without skip-innodb (%w)", err)
+		}
+		return fmt.Errorf("set the session's variables: %w", err)
 	}
 	if err := s.Exec(ctx, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"); err != nil {
 		return fmt.Errorf("set the isolation level: %w", err)
 	}
 	return nil
-}
-
-func explainSettings(err error) error {
-	if refused, ok := errors.AsType[*mysql.MySQLError](err); ok && refused.Number == errUnknownEngine {
-		return fmt.Errorf("the server has no InnoDB, which is required; start it without skip-innodb (%w)", err)
-	}
-	return fmt.Errorf("set the session's variables: %w", err)
 }
 
 // pinnedMode returns the server's sql_mode with the modes that this program relies on.
@@ -286,8 +297,7 @@ func (s *MySQLSession) Query(ctx context.Context, sql string, params ...driver.V
 	return all, errors.Join(err, rows.Close())
 }
 
-// ReadTexts returns the rows of a small result as text, NULL as "". The caller
-// closes rows.
+// ReadTexts returns the rows of a small result as text, NULL as "". The caller closes rows.
 func ReadTexts(rows driver.Rows) ([][]string, error) {
 	var all [][]string
 	values := make([]driver.Value, len(rows.Columns()))
@@ -310,4 +320,94 @@ func ReadTexts(rows driver.Rows) ([][]string, error) {
 		}
 		all = append(all, row)
 	}
+}
+
+// MySQLServer is the version of a server at a mysql:// URL.
+type MySQLServer struct {
+	MariaDB bool   // otherwise MySQL
+	Text    string // VERSION() of the server
+
+	version [3]int
+}
+
+// parseMySQLServer reads VERSION() and refuses a server that is too old.
+func parseMySQLServer(text string) (MySQLServer, error) {
+	s := MySQLServer{Text: text, MariaDB: strings.Contains(strings.ToLower(text), "mariadb")}
+	// Proxies prefix MariaDB's version for old clients of MySQL.
+	plain := strings.TrimPrefix(text, "5.5.5-")
+	if _, err := fmt.Sscanf(plain, "%d.%d.%d", &s.version[0], &s.version[1], &s.version[2]); err != nil {
+		return s, fmt.Errorf("the server's version %.40q cannot be read", text)
+	}
+	if s.MariaDB && !s.AtLeast(10, 6, 0) || !s.MariaDB && !s.AtLeast(5, 7, 8) {
+		return s, fmt.Errorf("the server is %s; MySQL 5.7.8 or MariaDB 10.6 or later is required", text)
+	}
+	return s, nil
+}
+
+// AtLeast reports whether the version is at least that one. MySQL and MariaDB count independently.
+func (s MySQLServer) AtLeast(major, minor, patch int) bool {
+	return slices.Compare(s.version[:], []int{major, minor, patch}) >= 0
+}
+
+// DescendingIndexes reports whether an index can have descending columns. Older servers ignore DESC in CREATE INDEX.
+func (s MySQLServer) DescendingIndexes() bool {
+	if s.MariaDB {
+		return s.AtLeast(10, 8, 0)
+	}
+	return s.AtLeast(8, 0, 0)
+}
+
+// Explain returns the keywords that ask for the plan as a table, and for the rewritten statement as a warning.
+func (s MySQLServer) Explain() string {
+	if s.MariaDB {
+		return "EXPLAIN EXTENDED "
+	}
+	return "EXPLAIN FORMAT=TRADITIONAL "
+}
+
+// cachesStatistics reports whether information_schema can be up to a day old.
+func (s MySQLServer) cachesStatistics() bool { return !s.MariaDB && s.AtLeast(8, 0, 3) }
+
+// timeoutSetting returns the assignment that limits a statement. MySQL limits SELECTs only.
+func (s MySQLServer) timeoutSetting(limit time.Duration) string {
+	if s.MariaDB {
+		return "max_statement_time = " + strconv.FormatFloat(limit.Seconds(), 'f', 6, 64)
+	}
+	milliseconds := limit.Milliseconds()
+	if limit > 0 {
+		milliseconds = max(1, milliseconds)
+	}
+	return "max_execution_time = " + strconv.FormatInt(milliseconds, 10)
+}
+
+// TLSFiles names the PEM files of a client's TLS connections: the authorities that it trusts, and
+// its own certificate with its key. "" stands for none.
+type TLSFiles struct {
+	CA, Cert, Key string
+}
+
+// Config reads the files. Without CA the authorities of the system are trusted.
+func (f TLSFiles) Config(serverName string) (*tls.Config, error) {
+	config := &tls.Config{ServerName: serverName, MinVersion: tls.VersionTLS12}
+	if f.CA != "" {
+		text, err := os.ReadFile(f.CA)
+		if err != nil {
+			return nil, fmt.Errorf("read the certificate authorities: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("read the certificate authorities: %s holds no certificate in PEM", f.CA)
+		}
+	}
+	if (f.Cert == "") != (f.Key == "") {
+		return nil, errors.New("a client's certificate and its key are given together")
+	}
+	if f.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+		if err != nil {
+			return nil, fmt.Errorf("read the client's certificate: %w", err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
 }

@@ -63,7 +63,7 @@ func TestIdentity(t *testing.T) {
 		{"postgres://app@/one", "postgres://app@/one" + here},
 		{"postgres:///one?host=/run/postgresql", "postgres:///one?host=/run/postgresql" + here},
 		{"postgres:///one?host=db", "postgres:///one?host=db"},
-		{"mysql://app@unix(/run/mysqld.sock)/one", "mysql://app@unix(/run/mysqld.sock)/one" + here},
+		{"mysql://app@/one?socket=/run/mysqld.sock", "mysql://app@/one?socket=/run/mysqld.sock" + here},
 		{"mysql://app@0.0.0.0/one", "mysql://app@0.0.0.0/one" + here},
 		{"sqlite:/data/one.db", "sqlite:" + machine() + ":/data/one.db"},
 	} {

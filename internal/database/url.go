@@ -6,7 +6,9 @@ package database
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"net/url"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -15,6 +17,7 @@ import (
 	"unicode/utf8"
 
 	"spillway/internal/plans"
+	"spillway/internal/yaml"
 )
 
 // Driver names the kind of database behind a URL.
@@ -189,7 +192,7 @@ type server struct {
 	user, password string // percent-encoded, as written
 	credentials    bool   // there was an @
 	hasPassword    bool
-	socket         string // of MySQL: unix(SOCKET) or ?socket=SOCKET
+	socket         string // of MySQL, also in query
 	hosts          []string
 	name           string // of the database, as written
 	query          []string
@@ -252,16 +255,7 @@ func split(driver Driver, rest string) (server, error) {
 	if found {
 		a.query = strings.Split(query, "&")
 	}
-	if driver == MySQL && strings.HasPrefix(rest, "unix(") {
-		a.socket, rest, found = strings.Cut(rest[len("unix("):], ")")
-		if !found || !strings.HasPrefix(a.socket, "/") {
-			return a, errors.New("a socket is written mysql://USER:PASSWORD@unix(/PATH)/NAME")
-		}
-	}
 	authority, name, _ := strings.Cut(rest, "/")
-	if a.socket != "" && authority != "" {
-		return a, errors.New("unix(/PATH) is followed by /NAME")
-	}
 	if strings.Contains(name, "/") {
 		return a, errors.New("more than one / behind the host; the database's name is one word (write / in it as %2F)")
 	}
@@ -275,7 +269,7 @@ func split(driver Driver, rest string) (server, error) {
 	if len(a.hosts) > 1 {
 		return a, errors.New("mysql:// takes one host")
 	}
-	if err := a.takeSocket(); err != nil {
+	if err := a.readSocket(); err != nil {
 		return a, err
 	}
 	return a, a.takeTLS()
@@ -301,25 +295,24 @@ func (a *server) takeTLS() error {
 	return err
 }
 
-// takeSocket moves the parameter socket, which other clients of MySQL know, to where unix(/PATH)
-// puts it.
-func (a *server) takeSocket() error {
-	const prefix = "socket="
-	i := slices.IndexFunc(a.query, func(pair string) bool { return strings.HasPrefix(pair, prefix) })
+func isSocket(pair string) bool { return strings.HasPrefix(pair, "socket=") }
+
+// readSocket reads the parameter socket, which other clients of MySQL know too.
+func (a *server) readSocket() error {
+	i := slices.IndexFunc(a.query, isSocket)
 	if i < 0 {
 		return nil
 	}
-	path, err := url.PathUnescape(strings.TrimPrefix(a.query[i], prefix))
+	path, err := url.PathUnescape(strings.TrimPrefix(a.query[i], "socket="))
 	switch {
 	case err != nil:
 		return errEscape
-	case a.socket != "" || len(a.hosts) > 0:
+	case len(a.hosts) > 0:
 		return errors.New("write socket in place of the host: mysql://USER:PASSWORD@/NAME?socket=/PATH")
 	case !strings.HasPrefix(path, "/") || strings.Contains(path, ")") || strings.ContainsFunc(path, isSpaceOrControl):
 		return errors.New("socket must be an absolute path without blanks and ), as ?socket=/run/mysqld/mysqld.sock")
 	}
 	a.socket = path
-	a.query = slices.Delete(a.query, i, i+1)
 	return nil
 }
 
@@ -357,9 +350,6 @@ func (a server) redacted() string {
 			b.WriteString(":***")
 		}
 		b.WriteByte('@')
-	}
-	if a.socket != "" {
-		b.WriteString("unix(" + a.socket + ")")
 	}
 	b.WriteString(strings.Join(a.hosts, ","))
 	b.WriteString("/" + a.name)
@@ -407,9 +397,96 @@ func (a server) mysql() (string, error) {
 	if a.credentials {
 		dsn = user + ":" + password + "@" + dsn
 	}
-	if len(a.query) > 0 {
+	if query := slices.DeleteFunc(slices.Clone(a.query), isSocket); len(query) > 0 {
 		// go-sql-driver takes the last / of all as the one before the name.
-		dsn += "?" + strings.ReplaceAll(strings.Join(a.query, "&"), "/", "%2F")
+		dsn += "?" + strings.ReplaceAll(strings.Join(query, "&"), "/", "%2F")
 	}
 	return dsn, nil
+}
+
+// machine identifies this host: by /etc/machine-id, if there is one, and by its name, because a
+// copy of a host can have the same machine-id.
+func machine() string {
+	id, _ := os.ReadFile("/etc/machine-id") // the name is enough
+	name, _ := os.Hostname()
+	return strings.TrimSpace(string(id)) + "@" + name
+}
+
+// Here identifies what an address on this host means now, better than Identity, but for as long as
+// the host runs: its copies have another identity, and each network in it. It is empty if the
+// address means the same everywhere.
+func (u URL) Here() string {
+	if !u.local {
+		return ""
+	}
+	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // both are Linux's; elsewhere Identity must do
+	network, _ := os.Readlink("/proc/self/ns/net")
+	return string(boot) + network
+}
+
+// isLocal reports whether the address can mean another server on another host: it has a socket,
+// a loopback address, or no host at all.
+func (a server) isLocal() bool {
+	hosts := slices.Clone(a.hosts)
+	for _, pair := range a.query {
+		if name, value, _ := strings.Cut(pair, "="); name == "host" || name == "hostaddr" {
+			plain, _ := url.QueryUnescape(value) // checked by parseServer
+			hosts = append(hosts, strings.Split(plain, ",")...)
+		}
+	}
+	return len(hosts) == 0 || slices.ContainsFunc(hosts, isLoopback)
+}
+
+// isLoopback reports whether a host, with or without a port, is a socket or a loopback address.
+func isLoopback(host string) bool {
+	host = strings.ToLower(host)
+	if host == "" || strings.ContainsAny(host[:1], "/@") || strings.HasPrefix(host, "127.") || strings.Contains(host, "localhost") {
+		return true
+	}
+	plain := host
+	if inside, ok := strings.CutPrefix(host, "["); ok {
+		plain, _, _ = strings.Cut(inside, "]")
+	} else if before, _, found := strings.Cut(host, ":"); found && !strings.Contains(host[len(before)+1:], ":") {
+		plain = before
+	}
+	addr, err := netip.ParseAddr(plain)
+	return err == nil && (addr.Unmap().IsLoopback() || addr.IsUnspecified())
+}
+
+// clientParameters are those parameters of an address that are not settings of the server.
+func clientParameters(driver Driver) []string {
+	if driver == MySQL {
+		return strings.Fields("socket ssl-ca ssl-cert ssl-key tls allowAllFiles allowCleartextPasswords allowFallbackToPlaintext " +
+			"allowNativePasswords allowOldPasswords charset checkConnLiveness clientFoundRows collation columnsWithAlias compress " +
+			"connectionAttributes interpolateParams loc maxAllowedPacket multiStatements parseTime readTimeout rejectReadOnly serverPubKey " +
+			"strict timeTruncate timeout writeTimeout")
+	}
+	return strings.Fields("host hostaddr port database dbname user password passfile connect_timeout sslmode sslkey sslcert sslcertmode " +
+		"sslrootcert sslnegotiation sslpassword sslsni krbspn krbsrvname target_session_attrs service servicefile " +
+		"min_protocol_version max_protocol_version channel_binding require_auth")
+}
+
+// checkParameters refuses what looks like a misspelled parameter of the client or one of another program. It would otherwise be
+// taken for a setting of the server.
+func checkParameters(driver Driver, query []string) error {
+	known := clientParameters(driver)
+	for _, pair := range query {
+		name, _, _ := strings.Cut(pair, "=")
+		name, _ = url.QueryUnescape(name) // checked by parseServer
+		if slices.Contains(known, name) {
+			continue
+		}
+		lower := strings.ToLower(name)
+		for _, meant := range known {
+			if yaml.Distance(lower, strings.ToLower(meant)) <= 1 {
+				return fmt.Errorf("a parameter looks like %s, and is not; write %s", meant, meant)
+			}
+		}
+		ofTLS := func(word string) bool { return strings.Contains(lower, word) }
+		if lower == "ca" || lower == "key" || slices.ContainsFunc([]string{"ssl", "tls", "cert"}, ofTLS) {
+			tls := map[Driver]string{MySQL: "tls, ssl-ca, ssl-cert and ssl-key", Postgres: "sslmode, sslrootcert, sslcert and sslkey"}
+			return fmt.Errorf("a parameter looks like one of TLS, and is none; TLS has %s", tls[driver])
+		}
+	}
+	return nil
 }
