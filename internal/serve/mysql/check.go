@@ -17,11 +17,9 @@ import (
 	"spillway/internal/serve/param"
 )
 
-// Check implements feed.Source. It explains a feed's statement for a window, and the one for
-// the rows after a key that it reads for the purpose. The feed's parameters have made-up
-// values. It does so without filters and with each of them. At first the tables are read in
-// the order in which the feed names them; if that is refused, the optimizer may order them.
-// The feed is read in the way that passes.
+// Check implements feed.Source. It explains a feed's statement for a window, and the one for the rows after a key that it reads for the
+// purpose. The feed's parameters have made-up values. It does so without filters and with each of them. At first the tables are read in
+// the order in which the feed names them; if that is refused, the optimizer may order them. The feed is read in the way that passes.
 //
 // Check also returns an error if a key column's table lets it be NULL. It logs a warning if no
 // unique index covers the key, and if a table is not InnoDB's.
@@ -224,9 +222,8 @@ func (ck *checker) judgeRange(ctx context.Context, r feed.Range, straight bool) 
 	})
 }
 
-// measure runs a statement for at most measureSeconds and returns how many rows the server reads of tables
-// and indexes. They are not known if the time was over before many were read. Index conditions are
-// checked outside of the engine, which does not count what it leaves out.
+// measure runs a statement for at most measureSeconds and returns how many rows the server reads of tables and indexes. They are not known
+// if the time was over before many were read. Index conditions are checked outside of the engine, which does not count what it leaves out.
 func (se *session) measure(ctx context.Context, sql string, args []any) (reads float64, known bool, err error) {
 	timeout, limit := "max_execution_time", 1000.0*measureSeconds
 	if se.Server.MariaDB {
@@ -252,7 +249,7 @@ func (se *session) measure(ctx context.Context, sql string, args []any) (reads f
 	var counts [3]float64 // the first two are what looking costs
 	for i := range counts {
 		if i == 2 {
-			st := &statement{sql: sql, columns: func(driver.Rows) (*columns, error) { return nil, nil }}
+			st := statement{sql: sql, columns: func(driver.Rows) (*columns, error) { return nil, nil }}
 			err = se.run(ctx, st, namedValues(args), feed.Discard{})
 		}
 		status, statusErr := se.Query(ctx, "SHOW SESSION STATUS LIKE 'Handler_read%'")

@@ -27,6 +27,7 @@ func TestMySQL(t *testing.T) {
 		{"TableChanged", testTableChanged},
 		{"ShownParameter", testShownParameter},
 		{"Abandoned", testAbandoned},
+		{"Guard", testGuard},
 		{"PoolBusy", testPoolBusy},
 		{"FilterOfFloat", testFilterOfFloat},
 		{"Unreachable", testUnreachable},
@@ -178,6 +179,35 @@ func testAbandoned(t *testing.T, _ *apptest.Server, url string) {
 		s := db.Stats()
 		return fmt.Sprintf("%+v", s), s.InUse == 0 && s.Waiting == 0
 	})
+}
+
+// A connection whose time is over is not used again, even if work has ended well. One whose COMMIT has a context of its own is.
+func testGuard(t *testing.T, _ *apptest.Server, url string) {
+	db := open(t, url, database.Pool{Max: 1, StatementTimeout: time.Hour})
+	for name, test := range map[string]struct {
+		work func(context.Context, *session) error
+		used bool
+	}{
+		"work":   {func(context.Context, *session) error { return nil }, false},
+		"COMMIT": {func(_ context.Context, se *session) error { return se.commit(t.Context()) }, true},
+	} {
+		ctx, end := context.WithCancel(t.Context())
+		var first, next uint64
+		err := db.onSession(ctx, forever, func(ctx context.Context, se *session) error {
+			defer end()
+			first = se.ID
+			return test.work(ctx, se)
+		})
+		if err == nil {
+			err = db.withSession(t.Context(), func(ctx context.Context, se *session) error {
+				next = se.ID
+				return se.Exec(ctx, "DO 1")
+			})
+		}
+		if err != nil || (first == next) != test.used {
+			t.Errorf("%s: connection %d after %d: %v", name, next, first, err)
+		}
+	}
 }
 
 // A statement waits for a connection no longer than AcquireTimeout.

@@ -23,14 +23,14 @@ type description struct {
 	subtypes map[string]subtype
 
 	mu       sync.Mutex
-	variants []*columns
+	variants []*columns // the columns first
 }
 
 // match returns the columns that match rows, nil if there are none.
 func (d *description) match(rows driver.Rows, keysOnly bool) *columns {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, c := range append(d.variants, d.columns) {
+	for _, c := range d.variants {
 		if keysOnly {
 			c = c.keys
 		}
@@ -65,14 +65,13 @@ func (d *description) adapt(def feed.Definition, rows driver.Rows, keysOnly bool
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !keysOnly && len(d.variants) < variantsMax {
+	if !keysOnly && len(d.variants) <= variantsMax {
 		d.variants = append(d.variants, c)
 	}
 	return c, nil
 }
 
-// describe returns the description of the feed. It asks the database the first time and
-// when the description is stale.
+// describe returns the description of the feed. It asks the database the first time and when the description is stale.
 func (s *source) describe(ctx context.Context) (*description, error) {
 	old := s.known.Load()
 	if old != nil && !s.stale.Load() {
@@ -110,8 +109,7 @@ func (s *source) Columns() []feed.Column {
 	return all
 }
 
-// ask reads the feed's columns: their types from an empty result, and the rest from their
-// tables.
+// ask reads the feed's columns: their types from an empty result, and the rest from their tables.
 func (s *source) ask(ctx context.Context, se *session) (*description, *origins, error) {
 	args, err := s.bindParams(s.samples(-1, nil), nil, nil)
 	if err != nil {
@@ -119,7 +117,7 @@ func (s *source) ask(ctx context.Context, se *session) (*description, *origins, 
 	}
 	empty := "SELECT * FROM " + writer{body: s.body}.derived() + " LIMIT 0"
 	var list []metadata
-	st := &statement{sql: empty, columns: func(rows driver.Rows) (*columns, error) {
+	st := statement{sql: empty, columns: func(rows driver.Rows) (*columns, error) {
 		list = metadataOf(rows)
 		return nil, nil
 	}}
@@ -132,11 +130,10 @@ func (s *source) ask(ctx context.Context, se *session) (*description, *origins, 
 	}
 	subtypes := o.subtypes()
 	c, err := newColumns(s.def, list, subtypes)
-	return &description{columns: c, subtypes: subtypes}, o, err
+	return &description{columns: c, subtypes: subtypes, variants: []*columns{c}}, o, err
 }
 
-// origins says which tables a statement reads and which of their columns it
-// shows. What the server does not tell is not in it.
+// origins says which tables a statement reads and which of their columns it shows. What the server does not tell is not in it.
 type origins struct {
 	outputs map[string]origin          // by name of the output column
 	tables  map[string]plans.TableName // by alias
@@ -149,8 +146,7 @@ type origin struct {
 	subtype subtype
 }
 
-// readOrigins explains the statement and reads what the server made of it: every
-// column comes with its table.
+// readOrigins explains the statement and reads what the server made of it: every column comes with its table.
 func (s *source) readOrigins(ctx context.Context, se *session, sql string, args []any) (*origins, error) {
 	plan, err := se.explain(ctx, sql, args)
 	if err != nil {

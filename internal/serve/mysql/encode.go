@@ -12,8 +12,7 @@ import (
 	"spillway/internal/serve/feed"
 )
 
-// columns says how the rows of one statement become JSON objects and keys. It is
-// immutable.
+// columns says how the rows of one statement become JSON objects and keys. It is immutable.
 type columns struct {
 	names  []string
 	types  []string // as the driver names them
@@ -48,8 +47,7 @@ func metadataOf(rows driver.Rows) []metadata {
 	return list
 }
 
-// encoder appends the JSON of a value that is not NULL: an int64, float32, float64 or
-// bytes, as in the driver's binary protocol.
+// encoder appends the JSON of a value that is not NULL: an int64, float32, float64 or bytes, as in the driver's binary protocol.
 type encoder func(dst []byte, value driver.Value) []byte
 
 // A subtype is what only the table tells about a column.
@@ -61,8 +59,7 @@ const (
 	document         // MariaDB's JSON: text whose validity a constraint checks
 )
 
-// newColumns prepares the columns of a result. It returns an error if a key column is
-// missing or has a type that cannot be a key.
+// newColumns prepares the columns of a result. It returns an error if a key column is missing or has a type that cannot be a key.
 func newColumns(def feed.Definition, list []metadata, subtypes map[string]subtype) (*columns, error) {
 	c := &columns{decimals: make(map[string]string)}
 	for _, m := range list {
@@ -313,9 +310,8 @@ func bitsOf(text []byte) uint64 {
 	return n
 }
 
-// appendTime appends a date or a time without a zone, "2016-12-01 23:59:57.25". The zero
-// date, which a lax sql_mode allows, becomes null. A date with some zero parts is
-// unchanged.
+// appendTime appends a date or a time without a zone, "2016-12-01 23:59:57.25". The zero date, which a lax sql_mode allows, becomes null.
+// A date with some zero parts is unchanged.
 func appendTime(dst []byte, value driver.Value) []byte {
 	text := bytesOf(value)
 	if isZeroDate(text) {
@@ -324,8 +320,7 @@ func appendTime(dst []byte, value driver.Value) []byte {
 	return feed.AppendPlain(dst, trimFraction(text))
 }
 
-// appendTime appends a DATETIME or a TIMESTAMP as RFC 3339. The zero date becomes null, and a
-// date with some zero parts is unchanged.
+// appendTime appends a DATETIME or a TIMESTAMP as RFC 3339. The zero date becomes null, and a date with some zero parts is unchanged.
 func (o format) appendTime(dst []byte, value driver.Value) []byte {
 	if done, ok := feed.AppendTime(dst, bytesOf(value), o.digits); ok {
 		return done
@@ -349,8 +344,7 @@ func appendInstant(dst []byte, value driver.Value) []byte {
 
 func isZeroDate(text []byte) bool { return bytes.HasPrefix(text, []byte("0000-00-00")) }
 
-// trimFraction removes zeros at the end of a fraction, so that the text does not depend on
-// the column's declaration.
+// trimFraction removes zeros at the end of a fraction, so that the text does not depend on the column's declaration.
 func trimFraction(text []byte) []byte {
 	if bytes.IndexByte(text, '.') < 0 {
 		return text

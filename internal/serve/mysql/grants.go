@@ -114,9 +114,8 @@ func (db *DB) ReadGrants(ctx context.Context, def feed.Definition) ([]database.G
 	return grants, nil
 }
 
-// addReads adds what reading with a statement needs. EXPLAIN, which checks statements at
-// startup, also needs the definitions of views and the tables behind them. Names without a
-// schema are in schema; "": in the session's database.
+// addReads adds what reading with a statement needs. EXPLAIN, which checks statements at startup, also needs the definitions of views and
+// the tables behind them. Names without a schema are in schema; "": in the session's database.
 func (se *session) addReads(ctx context.Context, grants *[]database.Grant, sql, schema string) error {
 	names, err := plans.Tables(sql, plans.MySQL)
 	if err != nil {
@@ -175,8 +174,7 @@ func (st *Stream) Grants(ctx context.Context) ([]database.Grant, error) {
 	return grants, nil
 }
 
-// addOwn adds the privileges on tables of the adapter, with the statements of those that are
-// missing.
+// addOwn adds the privileges on tables of the adapter, with the statements of those that are missing.
 func (se *session) addOwn(ctx context.Context, grants *[]database.Grant, own []tables.Table) error {
 	for _, t := range own {
 		rows, err := se.texts(ctx, "SELECT DATABASE(), (SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND "+

@@ -13,9 +13,8 @@ import (
 	"spillway/internal/serve/feed"
 )
 
-// keyColumn is one column of the key: its place in a row, its form in a cursor, and its
-// comparison with a parameter. Decimals and dates are cast, because the server compares
-// them with text by other rules.
+// keyColumn is one column of the key: its place in a row, its form in a cursor, and its comparison with a parameter. Decimals and dates
+// are cast, because the server compares them with text by other rules.
 type keyColumn struct {
 	index       int
 	name        string

@@ -12,29 +12,25 @@ import (
 	"spillway/internal/serve/standby"
 )
 
-// spansMax bounds the intervals of a GTID set. A server that replicates without gaps has one
-// per server that ever wrote.
+// spansMax bounds the intervals of a GTID set. A server that replicates without gaps has one per server that ever wrote.
 const spansMax = 1000
 
 // errPosition is the error of a position that cannot be read.
 var errPosition = errors.New("unknown format")
 
-// Written implements standby.Primary. It reads gtid_binlog_pos (MariaDB) or gtid_executed
-// (MySQL), which need no privilege. MySQL without GTIDs has SHOW BINARY LOG STATUS, which
-// needs REPLICATION CLIENT.
+// Written implements standby.Primary. It reads gtid_binlog_pos (MariaDB) or gtid_executed (MySQL), which need no privilege. MySQL without
+// GTIDs has SHOW BINARY LOG STATUS, which needs REPLICATION CLIENT.
 func (db *DB) Written(ctx context.Context) (standby.Position, error) {
 	return db.position(ctx, "SELECT @@GLOBAL.log_bin, @@GLOBAL.gtid_binlog_pos", binlogEnd)
 }
 
-// Replayed implements standby.Replica. It reads gtid_slave_pos (MariaDB) or gtid_executed
-// (MySQL), which need no privilege. MySQL without GTIDs has SHOW REPLICA STATUS, which needs
-// REPLICATION CLIENT.
+// Replayed implements standby.Replica. It reads gtid_slave_pos (MariaDB) or gtid_executed (MySQL), which need no privilege. MySQL without
+// GTIDs has SHOW REPLICA STATUS, which needs REPLICATION CLIENT.
 func (db *DB) Replayed(ctx context.Context) (standby.Position, error) {
 	return db.position(ctx, "SELECT 1, @@GLOBAL.gtid_slave_pos", replayedEnd)
 }
 
-// position reads a position of MariaDB with sql, of MySQL with GTIDs, or of MySQL without
-// them with end.
+// position reads a position of MariaDB with sql, of MySQL with GTIDs, or of MySQL without them with end.
 func (db *DB) position(ctx context.Context, sql string, end func(context.Context, *session) (standby.Position, error)) (p standby.Position,
 	err error,
 ) {
@@ -71,8 +67,7 @@ func domainPosition(ctx context.Context, se *session, sql string) (standby.Posit
 	return parseDomains(rows[0][1])
 }
 
-// setPosition reads the GTID set of MySQL, unless the server writes transactions without
-// GTIDs.
+// setPosition reads the GTID set of MySQL, unless the server writes transactions without GTIDs.
 func setPosition(ctx context.Context, se *session) (p standby.Position, on bool, err error) {
 	rows, err := se.Query(ctx, "SELECT @@GLOBAL.gtid_mode, @@GLOBAL.gtid_executed")
 	if err != nil {

@@ -1,6 +1,5 @@
-// Package mysql reads feeds, runs queries and stores streams and popups on MySQL and
-// MariaDB, through a pool of connections with prepared statements. Parameters are always
-// bound, never part of the text.
+// Package mysql reads feeds, runs queries and stores streams and popups on MySQL and MariaDB, through a pool of connections with prepared
+// statements. Parameters are always bound, never part of the text.
 //
 // Only streams and popups write. The package caches no rows: every call asks the database.
 package mysql
@@ -14,6 +13,7 @@ import (
 	"log/slog"
 	"math"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,11 +26,11 @@ import (
 )
 
 const (
-	// clientGrace is how much longer than the server this side waits before it gives a
-	// statement up. The server's error names the reason.
+	// clientGrace is how much longer than the server this side waits before it gives a statement up. The server's error names the reason.
 	clientGrace = 500 * time.Millisecond
 	// killTimeout bounds the attempt to end an abandoned statement.
 	killTimeout = 2 * time.Second
+	killWait    = 100 * time.Millisecond // which whoever gave it up waits for that
 )
 
 // errClosed is the error of calls after Close.
@@ -46,6 +46,8 @@ type DB struct {
 	acquiring    atomic.Int64 // statements waiting for a connection
 	slots        database.Slots
 	withoutGTIDs atomic.Bool // MySQL has written transactions without GTIDs
+	lanes        sync.Map    // *lane by *front.Loop
+	looping      atomic.Int32
 
 	closing context.Context // ends when Close is called
 	stop    context.CancelFunc
@@ -91,6 +93,10 @@ func (db *DB) Close() error {
 	db.closed = true
 	db.mu.Unlock()
 	db.stop()
+	db.lanes.Range(func(_, l any) bool {
+		l.(*lane).loop.Post(l.(*lane).look) // which gives connections back
+		return true
+	})
 	db.keeper.Wait()
 	db.running.Wait()
 	if err := db.pool.Close(); err != nil {
@@ -119,10 +125,9 @@ func (db *DB) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Probe runs one trivial prepared statement through the pool. It measures the cost of one
-// round trip.
+// Probe runs one trivial prepared statement through the pool. It measures the cost of one round trip.
 func (db *DB) Probe(ctx context.Context) error {
-	s := &statement{sql: "SELECT 1", columns: func(driver.Rows) (*columns, error) { return nil, nil }}
+	s := statement{sql: "SELECT 1", columns: func(driver.Rows) (*columns, error) { return nil, nil }}
 	if err := db.query(ctx, s, nil, feed.Discard{}); err != nil {
 		return fmt.Errorf("probe: %w", err)
 	}
@@ -146,6 +151,9 @@ func (db *DB) Stats() database.Stats {
 
 // acquire returns a connection of the pool, waiting at most AcquireTimeout. The caller closes it, and releases its slot.
 func (db *DB) acquire(ctx context.Context) (*sql.Conn, error) {
+	if conn, err := database.AcquireSpare(idleOnly{ctx}, &db.slots, 0, db.pool.Conn); err == nil {
+		return conn, nil
+	}
 	limited, cancel := context.WithTimeout(ctx, db.bounds.AcquireTimeout)
 	defer cancel()
 	db.acquiring.Add(1)
@@ -184,18 +192,35 @@ func (db *DB) withSession(ctx context.Context, work func(context.Context, *sessi
 // has made a prepared statement invalid: work must be repeatable.
 func (db *DB) again(ctx context.Context, limit time.Duration, work func(context.Context, *session) error) error {
 	err := db.onSession(ctx, limit, work)
-	if err != nil && ctx.Err() == nil && worthRetrying(err) {
+	if err != nil && ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) && worthRetrying(err) {
 		err = db.onSession(ctx, limit, work)
 	}
 	return err
 }
 
+// unwatched is the context of work: the session's guard ends its statements. The driver hands other contexts to a goroutine with each
+// statement.
+type unwatched struct {
+	context.Context
+	until time.Time
+}
+
+// Done implements context.Context.
+func (*unwatched) Done() <-chan struct{} { return nil }
+
+// Err implements context.Context.
+func (u *unwatched) Err() error {
+	if err := u.Context.Err(); err != nil || time.Now().Before(u.until) {
+		return err
+	}
+	return context.DeadlineExceeded
+}
+
 // forever is a limit for onSession.
 const forever = time.Duration(math.MaxInt64)
 
-// onSession runs work on one connection, for at most the limit once there is a connection. After
-// that, and if ctx ends, the server is told to end the statement, unless it is a COMMIT, and the
-// connection is closed.
+// onSession runs work on one connection, for at most the limit once there is a connection. After that, and if ctx ends, the server is told
+// to end the statement, unless it is a COMMIT, and the connection is closed.
 func (db *DB) onSession(ctx context.Context, limit time.Duration, work func(context.Context, *session) error) error {
 	if err := db.begin(); err != nil {
 		return err
@@ -207,68 +232,59 @@ func (db *DB) onSession(ctx context.Context, limit time.Duration, work func(cont
 	}
 	defer db.slots.Release()
 	defer conn.Close()
-	limited, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	var result error
-	err = conn.Raw(func(raw any) error {
+	return conn.Raw(func(raw any) error { // a session that is not valid is discarded
 		se := raw.(*session) // the connector creates no other type
-		result = work(limited, se)
-		if result != nil && limited.Err() != nil {
-			result = fmt.Errorf("%w: %w", context.Cause(limited), errors.Join(result, db.abandon(se)))
+		se.work, se.guard = unwatched{ctx, time.Now().Add(limit)}, context.AfterFunc(ctx, se.interrupt)
+		se.timer.Reset(limit)
+		err := work(&se.work, se)
+		cause := context.Cause(&se.work)
+		if !se.unguard() {
+			_ = se.Close()
 		}
-		if isReadOnly(result) {
+		if err != nil && cause != nil {
+			err = fmt.Errorf("%w: %w", cause, errors.Join(err, db.abandon(se)))
+		}
+		if isReadOnly(err) {
 			db.connector.renew(se)
 		}
-		if !se.IsValid() {
-			return driver.ErrBadConn // the pool discards it
-		}
-		return nil
-	})
-	if result == nil && err != nil && !errors.Is(err, driver.ErrBadConn) {
 		return err
-	}
-	return result
+	})
 }
 
-// unlimited returns a context for a COMMIT: it ends when ctx is cancelled, but not at ctx's
-// deadline. After the deadline, it ends when the DB is closed.
-func (db *DB) unlimited(ctx context.Context) (context.Context, context.CancelFunc) {
-	free, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stopFirst := context.AfterFunc(ctx, func() {
-		if !errors.Is(ctx.Err(), context.DeadlineExceeded) || db.closing.Err() != nil {
-			cancel()
-		}
-	})
-	stopSecond := context.AfterFunc(db.closing, func() {
-		if ctx.Err() != nil {
-			cancel()
-		}
-	})
-	return free, func() {
-		stopFirst()
-		stopSecond()
-		cancel()
-	}
-}
-
-// abandon ends a connection and the statement that the server may still run on it. It
-// returns database.ErrEnded if the server confirms.
+// abandon ends a connection and the statement that the server may still run on it. It returns database.ErrEnded if the server confirms
+// within killWait.
 func (db *DB) abandon(se *session) error {
 	_ = se.Close()
 	if se.committing {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
-	defer cancel()
-	if err := db.connector.opener.Kill(ctx, se.ID); err != nil {
-		db.log.Debug("an abandoned statement may run until the server's timeout", "error", err)
-		return nil
+	select {
+	case err := <-db.kill(se):
+		if err == nil {
+			return database.ErrEnded
+		}
+	case <-time.After(killWait):
 	}
-	return database.ErrEnded
+	return nil
+}
+
+// kill has the server end a session and its statement.
+func (db *DB) kill(se *session) (ended <-chan error) {
+	result := make(chan error, 1)
+	db.running.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
+		defer cancel()
+		err := db.connector.opener.Kill(ctx, se.ID)
+		if err != nil {
+			db.log.Debug("an abandoned statement may run until the server's timeout", "error", err)
+		}
+		result <- err
+	})
+	return result
 }
 
 // query runs s and passes its rows to the handler.
-func (db *DB) query(ctx context.Context, s *statement, args []driver.NamedValue, to feed.RowHandler) error {
+func (db *DB) query(ctx context.Context, s statement, args []driver.NamedValue, to feed.RowHandler) error {
 	return db.again(ctx, db.statementLimit(), func(ctx context.Context, se *session) error {
 		to.Start()
 		return se.run(ctx, s, args, to)
@@ -329,11 +345,12 @@ func (db *DB) touch(ctx context.Context, n int) {
 	defer func() {
 		for _, conn := range held {
 			conn.Close()
+			db.slots.Release()
 		}
 	}()
-	for len(held) < n && db.pool.Stats().InUse < db.bounds.Max {
+	for len(held) < n {
 		limited, cancel := context.WithTimeout(ctx, db.bounds.ConnectTimeout)
-		conn, err := db.pool.Conn(limited)
+		conn, err := database.AcquireSpare(limited, &db.slots, 0, db.pool.Conn)
 		if err == nil {
 			held = append(held, conn)
 			err = conn.PingContext(limited)
@@ -344,3 +361,45 @@ func (db *DB) touch(ctx context.Context, n int) {
 		}
 	}
 }
+
+// MySQL has a server_uuid, and the nodes of a Galera cluster have the id of its state. What other
+// MariaDB servers have, two of them share only if their hosts are copies.
+const (
+	selectUUID    = "SELECT @@server_uuid, DATABASE(), CURRENT_USER()"
+	selectCluster = "SHOW GLOBAL STATUS WHERE Variable_name = 'wsrep_cluster_state_uuid' AND Value <> ''"
+	selectServer  = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('server_uid', 'server_id', 'hostname', 'port', 'datadir')"
+	selectSchema  = "SELECT DATABASE(), CURRENT_USER()"
+)
+
+// Identity returns what the server says of itself, the name of the database, and the account of the session. It needs no privilege.
+func (db *DB) Identity(ctx context.Context) (identity string, err error) {
+	err = db.withSession(ctx, func(ctx context.Context, se *session) error {
+		var rows [][]string
+		if !se.Server.MariaDB {
+			rows, err = se.Query(ctx, selectUUID)
+		} else {
+			var schema [][]string
+			if rows, err = se.Query(ctx, selectCluster); err == nil && len(rows) == 0 {
+				rows, err = se.Query(ctx, selectServer)
+			}
+			if err == nil {
+				schema, err = se.Query(ctx, selectSchema)
+			}
+			rows = append(rows, schema...)
+		}
+		if err == nil && len(rows) == 0 {
+			err = errors.New("the server does not say")
+		}
+		for _, row := range rows {
+			identity += strings.Join(row, "=") + "/"
+		}
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("read the identity of the database: %w", err)
+	}
+	return identity, nil
+}
+
+// Logins counts the changes of the user of the connections.
+func (db *DB) Logins() uint64 { return db.connector.logins.Count() }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -17,12 +16,10 @@ import (
 	"spillway/internal/serve/tables"
 )
 
-// countSlots is the number of rows over which each count of events is spread, so that replicas
-// seldom wait for each other.
+// countSlots is the number of rows over which each count of events is spread, so that replicas seldom wait for each other.
 const countSlots = 64
 
-// Popups keeps campaigns, events and the states of users in tables popup_*. Any number of
-// processes can call its methods concurrently.
+// Popups keeps campaigns, events and the states of users in tables popup_*. Any number of processes can call its methods concurrently.
 type Popups struct {
 	*popuptables.Tables
 	db   *DB
@@ -40,22 +37,18 @@ func (db *DB) Popups() *Popups {
 // Close does nothing: the connections belong to the DB.
 func (p *Popups) Close() error { return nil }
 
-// popupTables are the tables of popups.
-func popupTables() []tables.Table { return append(slices.Clone(popuptables.All), popuptables.Holder) }
-
-// EnsureTables creates the tables that are missing, checks the privileges, and refuses tables
-// of a newer version.
+// EnsureTables creates the tables that are missing, checks the privileges, and refuses tables of a newer version.
 func (p *Popups) EnsureTables(ctx context.Context) error {
 	err := p.db.again(ctx, p.db.statementLimit(), func(ctx context.Context, se *session) error {
-		if err := tables.Ensure(ctx, tableSession{se}, dialect, popupTables()); err != nil {
+		if err := tables.Ensure(ctx, tableSession{se}, dialect, popuptables.Own(true)); err != nil {
 			return err
 		}
-		for _, t := range popupTables() {
+		for _, t := range popuptables.Own(true) {
 			if _, err := se.checkEngine(ctx, plans.TableName{Name: t.Name}); err != nil {
 				return err
 			}
 		}
-		return checkRights(ctx, se, popupTables())
+		return checkRights(ctx, se, popuptables.Own(true))
 	})
 	if err != nil {
 		return fmt.Errorf("prepare the tables popup_*: %w", err)
@@ -67,7 +60,7 @@ func (p *Popups) EnsureTables(ctx context.Context) error {
 func (p *Popups) Grants(ctx context.Context) ([]database.Grant, error) {
 	var grants []database.Grant
 	err := p.db.withSession(ctx, func(ctx context.Context, se *session) error {
-		return se.addOwn(ctx, &grants, popupTables())
+		return se.addOwn(ctx, &grants, popuptables.Own(true))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("popups: %w", err)
@@ -83,9 +76,8 @@ func (db popupDatabase) Read(ctx context.Context, work func(context.Context, tab
 	return db.again(ctx, db.statementLimit(), func(ctx context.Context, se *session) error { return work(ctx, tableSession{se}) })
 }
 
-// Change implements popuptables.Database, for a client who waits for an answer: it returns when
-// ctx or the limit ends, also during the COMMIT. That keeps its connection then, until it is
-// answered or the DB is closed.
+// Change implements popuptables.Database, for a client who waits for an answer: it returns when ctx or the limit ends, also during the
+// COMMIT. That keeps its connection then, until it is answered or the DB is closed.
 func (db popupDatabase) Change(ctx context.Context, large int, work func(context.Context, tables.Session) error) error {
 	if err := db.begin(); err != nil {
 		return err
@@ -122,13 +114,10 @@ func (db popupDatabase) Change(ctx context.Context, large int, work func(context
 	return fmt.Errorf("COMMIT was not answered, and the change may be stored: %w", context.Cause(limited))
 }
 
-// transaction runs work in a transaction, within the time of one statement. It retries as
-// attempts does. After an error of the connection work may have been committed; it is not
-// repeated then. The COMMIT has no deadline.
+// transaction runs work in a transaction, within the time of one statement. It retries as attempts does. After an error of the connection
+// work may have been committed; it is not repeated then. The COMMIT ends with ctx only.
 func (db popupDatabase) transaction(ctx context.Context, work func(context.Context, *session) error) error {
-	free, cancel := db.unlimited(ctx)
-	defer cancel()
-	return db.attempts(ctx, db.statementLimit(), work, func(se *session) error { return commit(free, se) })
+	return db.attempts(ctx, db.statementLimit(), work, func(se *session) error { return commit(ctx, se) })
 }
 
 // attemptsMax is the number of attempts of a transaction that conflicts with others.
@@ -163,8 +152,7 @@ func (db popupDatabase) attempts(ctx context.Context, limit time.Duration, work 
 	return err
 }
 
-// commit hides from again an error that leaves open whether the server has
-// committed.
+// commit hides from again an error that leaves open whether the server has committed.
 func commit(ctx context.Context, se *session) error {
 	err := se.commit(ctx)
 	if err != nil && worthRetrying(err) {

@@ -32,9 +32,8 @@ func upsertStates() string {
 	return " ON DUPLICATE KEY UPDATE " + strings.Join(set, ", ")
 }
 
-// Apply stores events. Each event counts once, however often it is applied, and the newest
-// event decides a user's state, whatever the order. More than popup.ApplyMax events take
-// several transactions. After an error some of the events may be stored: apply all of them
+// Apply stores events. Each event counts once, however often it is applied, and the newest event decides a user's state, whatever the
+// order. More than popup.ApplyMax events take several transactions. After an error some of the events may be stored: apply all of them
 // again.
 //
 // The commit is durable only if the server has innodb_flush_log_at_trx_commit = 1. Without the lock that
@@ -98,9 +97,8 @@ func (a *applier) unknown(ctx context.Context, se *session) ([]*popup.Event, err
 	return slices.DeleteFunc(slices.Clone(a.events), func(e *popup.Event) bool { return known[e.ID] }), nil
 }
 
-// writeSomething makes a transaction that may change nothing reach the server's logs. What
-// earlier transactions have stored is durable, and replicated, once a later one is. It counts
-// for campaign 0, which there is not.
+// writeSomething makes a transaction that may change nothing reach the server's logs. What earlier transactions have stored is durable,
+// and replicated, once a later one is. It counts for campaign 0, which there is not.
 func (a *applier) writeSomething(ctx context.Context, se *session) error {
 	_, err := se.exec(ctx, "INSERT INTO popup_counts (campaign_id, kind, slot, events) VALUES (0, 0, ?, 1) ON DUPLICATE KEY UPDATE "+
 		"events = events + 1", namedValues([]any{a.slot}))

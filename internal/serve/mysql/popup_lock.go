@@ -10,16 +10,14 @@ import (
 	"spillway/internal/serve/popup"
 )
 
-// popupLock is the name of the lock. Names are shared by all databases of a server, so it
-// contains the database.
+// popupLock is the name of the lock. Names are shared by all databases of a server, so it contains the database.
 const popupLock = "CONCAT('spillway.popup.', MD5(DATABASE()))"
 
 // holderMax is the maximum length of a holder's name in bytes.
 const holderMax = 200
 
-// lockWait is the number of seconds after which the server ends a session that has stopped
-// checking its lock. A session whose connection broke unnoticed would otherwise keep the
-// lock, from this process too.
+// lockWait is the number of seconds after which the server ends a session that has stopped checking its lock. A session whose connection
+// broke unnoticed would otherwise keep the lock, from this process too.
 const lockWait = 15
 
 // Why a session that is alive has no lock.
@@ -32,9 +30,8 @@ var (
 // Lock makes this process the only one that keeps the database's popup states in memory.
 // The *popup.LockedError of other processes names holder. The lock ends with the process.
 //
-// It is GET_LOCK on a connection of its own and holds on one server only. If several
-// servers accept writes (Galera, Group Replication), all processes must connect to the
-// same one.
+// It is GET_LOCK on a connection of its own and holds on one server only. If several servers accept writes (Galera, Group Replication),
+// all processes must connect to the same one.
 func (p *Popups) Lock(ctx context.Context, holder string) (*popup.Lock, error) {
 	return popup.Hold(ctx, func(ctx context.Context, token [16]byte, again bool) (popup.Holding, error) {
 		return p.takeLock(ctx, token, holder, again)

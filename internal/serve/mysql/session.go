@@ -15,8 +15,7 @@ import (
 	"spillway/internal/serve/feed"
 )
 
-// preparedPerConnection is the number of statements that one connection keeps prepared.
-// The least recently used one is dropped first.
+// preparedPerConnection is the number of statements that one connection keeps prepared. The least recently used one is dropped first.
 const preparedPerConnection = 128
 
 // connector opens the pool's connections. It is a driver.Connector.
@@ -31,16 +30,37 @@ type connector struct {
 // renewEvery is how often connections to a server that stays read-only are replaced.
 const renewEvery = 5 * time.Second
 
-// renew replaces the sessions of a server that says that it is read-only: after a failover the name of the host leads to
-// another one.
+// renew replaces the sessions of a server that says that it is read-only: after a failover the name of the host leads to another one.
 func (c *connector) renew(se *session) {
 	if now := time.Now(); now.Sub(se.began) >= renewEvery {
 		c.renewed.Store(now.UnixNano())
 	}
 }
 
+// idleOnly is a context with which Connect fails at once.
+type idleOnly struct{ context.Context }
+
+// atOnce is a context that has ended when the pool asks for the second time: the first time it only looks whether it should begin, and
+// then it would wait.
+type atOnce struct {
+	context.Context // has ended
+	asked           bool
+}
+
+// Done implements context.Context.
+func (a *atOnce) Done() <-chan struct{} {
+	if !a.asked {
+		a.asked = true
+		return nil
+	}
+	return a.Context.Done()
+}
+
 // Connect implements driver.Connector.
 func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
+	if _, ok := ctx.(idleOnly); ok {
+		return nil, errors.New("no connection is idle")
+	}
 	s, err := c.opener.Connect(ctx)
 	if err != nil {
 		return nil, err
@@ -62,8 +82,14 @@ type session struct {
 	*database.MySQLSession
 	prepared *simplelru.LRU[string, driver.Stmt] // by text, which feeds share
 	values   []driver.Value                      // of the current row
+	row      row
+	altered  map[*checkedTable]string // see commitQuick
 
 	committing bool // a COMMIT was sent and not answered
+	work       unwatched
+	interrupt  func()      // Interrupt
+	guard      func() bool // has interrupt not be called when the context of the work ends; nil: it is not
+	timer      *time.Timer // calls interrupt when the work has taken too long
 
 	began   time.Time
 	renewed *atomic.Int64 // of the connector; nil: never
@@ -85,7 +111,20 @@ func newSession(s *database.MySQLSession) *session {
 	if err != nil {
 		panic("bug: a connection keeps no statements: " + err.Error())
 	}
-	return &session{MySQLSession: s, prepared: kept}
+	se := &session{MySQLSession: s, prepared: kept, altered: map[*checkedTable]string{}, interrupt: s.Interrupt}
+	se.timer = time.AfterFunc(forever, se.interrupt)
+	se.timer.Stop()
+	return se
+}
+
+// unguard ends the guard of the work. It returns false if the connection is closed, or about to be.
+func (se *session) unguard() bool {
+	if se.guard == nil {
+		return true
+	}
+	stopped := se.guard()
+	se.guard = nil
+	return se.timer.Stop() && stopped
 }
 
 // outdated reports whether the session began before the last renewal.
@@ -101,9 +140,12 @@ func (se *session) ResetSession(ctx context.Context) error {
 	return se.MySQLSession.ResetSession(ctx)
 }
 
-// commit commits the transaction. No timeout of the server ends it. If ctx ends, the
+// commit commits the transaction. No timeout of the server ends it, and no other context. If ctx ends, the
 // connection is closed and the server goes on.
 func (se *session) commit(ctx context.Context) error {
+	if _, guarded := ctx.(*unwatched); !guarded && !se.unguard() {
+		return errors.Join(context.DeadlineExceeded, se.Close()) // the server rolls back
+	}
 	sql := "COMMIT"
 	if se.Server.MariaDB {
 		sql = "SET STATEMENT max_statement_time = 0 FOR COMMIT"
@@ -128,7 +170,7 @@ func (se *session) prepare(ctx context.Context, sql string) (driver.StmtQueryCon
 }
 
 // run runs a statement and passes its rows to the handler.
-func (se *session) run(ctx context.Context, s *statement, args []driver.NamedValue, to feed.RowHandler) error {
+func (se *session) run(ctx context.Context, s statement, args []driver.NamedValue, to feed.RowHandler) error {
 	stmt, err := se.prepare(ctx, s.sql)
 	if err != nil {
 		return err
@@ -146,7 +188,7 @@ func (se *session) run(ctx context.Context, s *statement, args []driver.NamedVal
 }
 
 // takeRows passes all rows to the handler.
-func (se *session) takeRows(rows driver.Rows, s *statement, to feed.RowHandler) error {
+func (se *session) takeRows(rows driver.Rows, s statement, to feed.RowHandler) error {
 	c, err := s.columns(rows)
 	if err != nil {
 		return err
@@ -155,7 +197,8 @@ func (se *session) takeRows(rows driver.Rows, s *statement, to feed.RowHandler) 
 	if cap(se.values) < n {
 		se.values = make([]driver.Value, n)
 	}
-	current := &row{columns: c, values: se.values[:n]}
+	se.row = row{columns: c, values: se.values[:n]}
+	current := &se.row
 	for {
 		if err := rows.Next(current.values); err != nil {
 			if errors.Is(err, io.EOF) {

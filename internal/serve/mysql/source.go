@@ -38,10 +38,9 @@ var errOutdated = errors.New("the columns changed")
 // Source returns the source of the feed or the query that def describes. Mistakes that only
 // the database can find are errors of Read and Check.
 //
-// A list becomes placeholders, IN (?, ?), because JSON_TABLE is missing before MySQL 8.0 and
-// MariaDB 10.6, and would convert the values' types and collations. Text and UUIDs are bound as
-// strings, integers and reals as numbers, booleans as 0 or 1, and timestamps as DATETIME in
-// UTC. A backslash in the statement's strings is a character.
+// A list becomes placeholders, IN (?, ?), because JSON_TABLE is missing before MySQL 8.0 and MariaDB 10.6, and would convert the values'
+// types and collations. Text and UUIDs are bound as strings, integers and reals as numbers, booleans as 0 or 1, and timestamps as DATETIME
+// in UTC. A backslash in the statement's strings is a character.
 func (db *DB) Source(def feed.Definition) (feed.Source, error) {
 	return feed.Optional(def, plans.MySQL, func(def feed.Definition) (feed.Source, error) {
 		return feed.Expand(def, plans.MySQL, func(def feed.Definition) (feed.Source, error) { return db.source(def) })
@@ -93,8 +92,7 @@ func (s *source) Keys(ctx context.Context, r feed.Range, every int) (feed.Walk, 
 	return feed.CollectKeys(&s.def, every, func(to feed.RowHandler) error { return s.run(ctx, r, true, to) })
 }
 
-// run runs the statement for r. It describes the feed first if necessary, and again if the
-// rows differ from the description.
+// run runs the statement for r. It describes the feed first if necessary, and again if the rows differ from the description.
 func (s *source) run(ctx context.Context, r feed.Range, keysOnly bool, to feed.RowHandler) error {
 	err := feed.ReadEnd(ctx, r, to, func(to feed.RowHandler) error {
 		err := s.runOnce(ctx, r, keysOnly, false, to)
@@ -134,7 +132,7 @@ func (s *source) runOnce(ctx context.Context, r feed.Range, keysOnly, adapt bool
 	if err != nil {
 		return err
 	}
-	st := &statement{sql: s.body, columns: s.reading(d, keysOnly, adapt), endless: true}
+	st := statement{sql: s.body, columns: s.reading(d, keysOnly, adapt), endless: true}
 	if !s.def.IsQuery() {
 		of := shape{
 			after: r.After != "", until: r.Until != "", keysOnly: keysOnly, straight: !s.optimizer.Load(),
@@ -145,8 +143,7 @@ func (s *source) runOnce(ctx context.Context, r feed.Range, keysOnly, adapt bool
 	return s.db.query(ctx, st, args, to)
 }
 
-// reading returns how rows are read with the description d. Rows that differ from d are
-// errOutdated, unless adapt is set.
+// reading returns how rows are read with the description d. Rows that differ from d are errOutdated, unless adapt is set.
 func (s *source) reading(d *description, keysOnly, adapt bool) func(driver.Rows) (*columns, error) {
 	return func(rows driver.Rows) (*columns, error) {
 		if c := d.match(rows, keysOnly); c != nil {
@@ -206,9 +203,6 @@ func (s *source) arguments(c *columns, r feed.Range) ([]driver.NamedValue, error
 	if s.def.IsQuery() {
 		return namedValues(args), nil
 	}
-	if r.Skip < 0 || r.Limit < 1 || r.Skip > math.MaxInt-r.Limit {
-		return nil, fmt.Errorf("skip %d, limit %d", r.Skip, r.Limit)
-	}
 	for _, key := range []feed.Key{r.After, r.Until} {
 		if key == "" {
 			continue
@@ -256,9 +250,8 @@ func (s *source) bindParams(texts []string, filters []int, c *columns) ([]any, e
 	return args, nil
 }
 
-// bindFilter returns the value of a filter for a column of a type. It is nil, which equals
-// nothing, if the column cannot hold the value, which the server would round. The server
-// compares a FLOAT with all digits of a real, so the real is rounded as the column is.
+// bindFilter returns the value of a filter for a column of a type. It is nil, which equals nothing, if the column cannot hold the value,
+// which the server would round. The server compares a FLOAT with all digits of a real, so the real is rounded as the column is.
 func bindFilter(p param.Param, text, columnType string) (any, error) {
 	switch {
 	case param.Finer(p, text):

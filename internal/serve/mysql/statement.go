@@ -13,16 +13,14 @@ import (
 type statement struct {
 	sql     string
 	columns func(driver.Rows) (*columns, error)
-	// endless: the number of rows is unknown. If the handler stops early, the connection
-	// is closed instead of reading the rest.
+	// endless: the number of rows is unknown. If the handler stops early, the connection is closed instead of reading the rest.
 	endless bool
 }
 
 // shape distinguishes the statements of one feed.
 //
-// With straight, the server reads the tables in the order in which the feed names them.
-// Without it, the optimizer weighs the cost of the whole join instead of its first rows,
-// and tends to start with the smaller table and to sort everything.
+// With straight, the server reads the tables in the order in which the feed names them. Without it, the optimizer weighs the cost of the
+// whole join instead of its first rows, and tends to start with the smaller table and to sort everything.
 type shape struct {
 	after, until bool
 	keysOnly     bool
@@ -74,9 +72,8 @@ func (w writer) keyset() feed.Keyset {
 	return feed.Keyset{Key: w.def.Key, Quote: plans.MySQL.QuoteAlways}
 }
 
-// bound compares the key with parameters. It selects the rows after a key, or with until
-// those up to and including it. The comparison is spelled out because (a, b) < (?, ?) uses
-// no index.
+// bound compares the key with parameters. It selects the rows after a key, or with until those up to and including it. The comparison is
+// spelled out because (a, b) < (?, ?) uses no index.
 func (w writer) bound(until bool) string {
 	return w.keyset().Compare(until, func(column int) string { return w.key[column].placeholder })
 }

@@ -17,16 +17,13 @@ import (
 
 // Stream stores the records of one stream. It implements stream.Sink.
 //
-// A batch is one transaction of several round trips, as streamtables has them. No timeout ends
-// the COMMIT. Rows are multi-row INSERTs prepared for powers of two: 300 rows are statements of
-// 256, 32, 8 and 4. InnoDB rolls back a failed statement alone, so the halves of a refused one
-// are tried without savepoints. INSERT IGNORE is never used, because it changes values to fit.
-// Tables of engines other than InnoDB are refused, also behind a view. Each batch compares what
-// the table is with what it was when it was checked.
+// A batch is one transaction of several round trips, as streamtables has them. No timeout ends the COMMIT. Rows are multi-row INSERTs
+// prepared for powers of two: 300 rows are statements of 256, 32, 8 and 4. InnoDB rolls back a failed statement alone, so the halves of a
+// refused one are tried without savepoints. INSERT IGNORE is never used, because it changes values to fit. Tables of engines other than
+// InnoDB are refused, also behind a view. Each batch compares what the table is with what it was when it was checked.
 //
-// With stream.Definition.Key, the same INSERT fails if a key exists. The rows whose keys the table
-// has are then left out, and the others are inserted. ON DUPLICATE KEY UPDATE is never used, because
-// it applies to every unique index, and runs UPDATE triggers.
+// With stream.Definition.Key, the same INSERT fails if a key exists. The rows whose keys the table has are then left out, and the others
+// are inserted. ON DUPLICATE KEY UPDATE is never used, because it applies to every unique index, and runs UPDATE triggers.
 //
 // Booleans are stored as 1 and 0, timestamps in UTC, JSON and UUIDs as text. The server rounds or
 // cuts many values that a column does not hold, so that these are refused here.
@@ -35,14 +32,19 @@ type Stream struct {
 	schema  *stream.Schema
 	def     stream.Definition
 	columns []stream.Column
-	textKey []string // columns of the key whose collation matters
-	most    int      // rows of one statement, a power of two
+	textKey []string          // columns of the key whose collation matters
+	most    int               // rows of one statement, a power of two
+	quicks  [quickMost]string // by rows - 1
 
-	ready    atomic.Bool                  // the tables have been checked
-	stamp    atomic.Pointer[stamp]        // what the table was then; nil before
-	held     atomic.Pointer[[]heldColumn] // its columns then, by the stream's columns
-	resolved atomic.Pointer[string]       // the table with its database; set by the check
+	checked  atomic.Pointer[checkedTable] // nil: it must be checked
 	semiSync atomic.Bool                  // the server may wait for a replica
+}
+
+// checkedTable is what the table was when it was checked.
+type checkedTable struct {
+	*stamp
+	held []heldColumn // its columns, by the stream's columns
+	name string       // with its database
 }
 
 var _ stream.Sink = (*Stream)(nil)
@@ -52,12 +54,15 @@ const (
 	rowsMax         = 512   // of one statement
 )
 
-// Stream returns the stream.Sink of a stream. Mistakes that only the database can find are
-// errors of Commit and Check.
+// Stream returns the stream.Sink of a stream. Mistakes that only the database can find are errors of Commit and Check.
 func (db *DB) Stream(schema *stream.Schema) *Stream {
 	columns := schema.Columns()
 	most := min(rowsMax, placeholdersMax/len(columns))
-	return &Stream{db: db, schema: schema, def: schema.Definition(), columns: columns, textKey: schema.TextKey(), most: powerBelow(most)}
+	st := &Stream{db: db, schema: schema, def: schema.Definition(), columns: columns, textKey: schema.TextKey(), most: powerBelow(most)}
+	for i := range st.quicks {
+		st.quicks[i] = st.quick(i + 1)
+	}
+	return st
 }
 
 // powerBelow returns the largest power of two up to n.
@@ -93,18 +98,18 @@ func (st *Stream) Ping(ctx context.Context) error {
 // Close does nothing: the connections belong to the DB.
 func (st *Stream) Close() error { return nil }
 
-// Check has the database prepare the stream's statements, creates the stream's own tables if
-// they are missing, and checks the privileges.
+// Check has the database prepare the stream's statements, creates the stream's own tables if they are missing, and checks the privileges.
 func (st *Stream) Check(ctx context.Context) error {
 	err := st.db.withSession(ctx, func(ctx context.Context, se *session) error {
-		if err := st.prepareTables(ctx, se); err != nil {
+		table, err := st.prepareTables(ctx, se)
+		if err != nil {
 			return err
 		}
 		if _, err := se.prepare(ctx, st.insert(1)); err != nil {
 			return err
 		}
 		if len(st.def.Key) > 0 {
-			if _, err := se.prepare(ctx, st.find(*st.held.Load(), 1)); err != nil {
+			if _, err := se.prepare(ctx, st.find(table.held, 1)); err != nil {
 				return err
 			}
 		}
@@ -116,14 +121,13 @@ func (st *Stream) Check(ctx context.Context) error {
 	return nil
 }
 
-// prepareTables creates the stream's own tables that are missing, and checks the table of the
-// records, once.
-func (st *Stream) prepareTables(ctx context.Context, se *session) error {
-	if st.ready.Load() {
-		return nil
+// prepareTables creates the stream's own tables that are missing, and checks the table of the records, once.
+func (st *Stream) prepareTables(ctx context.Context, se *session) (*checkedTable, error) {
+	if table := st.checked.Load(); table != nil {
+		return table, nil
 	}
 	if err := tables.Ensure(ctx, tableSession{se}, dialect, streamtables.Own(dialect, st.def.Spooled)); err != nil {
-		return err
+		return nil, err
 	}
 	stamp, err := st.readStamp(ctx, se)
 	if err == nil && len(stamp.watched) == 0 {
@@ -131,26 +135,21 @@ func (st *Stream) prepareTables(ctx context.Context, se *session) error {
 			err = fmt.Errorf("%w: %s has changed", stream.ErrTransient, st.def.Table)
 		}
 	}
+	var held []heldColumn
 	if err == nil {
-		err = st.checkColumns(ctx, se)
+		held, err = st.checkColumns(ctx, se)
 	}
-	if err == nil {
-		st.stamp.Store(stamp)
-		err = st.resolve(ctx, se)
+	if err != nil {
+		return nil, err
 	}
-	st.ready.Store(err == nil)
-	return err
-}
-
-// resolve finds the database of the table.
-func (st *Stream) resolve(ctx context.Context, se *session) error {
 	name := plans.ParseTableName(st.def.Table)
 	rows, err := se.texts(ctx, "SELECT CONCAT(COALESCE(NULLIF(?, ''), DATABASE()), '.', ?)", name.Schema, name.Name)
 	if err != nil {
-		return fmt.Errorf("look up the idempotency keys of %s: %w", st.def.Table, err)
+		return nil, fmt.Errorf("look up the idempotency keys of %s: %w", st.def.Table, err)
 	}
-	st.resolved.Store(&rows[0][0])
-	return nil
+	table := &checkedTable{stamp, held, rows[0][0]}
+	st.checked.Store(table)
+	return table, nil
 }
 
 // Durability implements stream.Sink.
@@ -192,7 +191,7 @@ func readClock(ctx context.Context, se *session) (time.Duration, error) {
 func (st *Stream) Sweep(ctx context.Context, keep stream.Keep, limit int) (int, error) {
 	total := 0
 	err := st.db.withSession(ctx, func(ctx context.Context, se *session) error {
-		if err := st.prepareTables(ctx, se); err != nil {
+		if _, err := st.prepareTables(ctx, se); err != nil {
 			return err
 		}
 		var err error

@@ -19,8 +19,7 @@ import (
 // the table's database, "" for that of the session, and its name.
 const inDatabase = "table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?"
 
-// checkEngine returns the type of a table, such as VIEW, or "" if it does not exist, and refuses a table
-// without transactions.
+// checkEngine returns the type of a table, such as VIEW, or "" if it does not exist, and refuses a table without transactions.
 func (se *session) checkEngine(ctx context.Context, name plans.TableName) (kind string, err error) {
 	rows, err := se.texts(ctx, "SELECT table_type, engine FROM information_schema.tables WHERE "+inDatabase, name.Schema, name.Name)
 	if err != nil || len(rows) == 0 {
@@ -81,10 +80,10 @@ func (st *Stream) readColumns(ctx context.Context, se *session) (map[string]tabl
 
 // checkColumns refuses columns that do not hold the stream's values exactly, and keys of which some
 // values are equal to others, or that may be NULL.
-func (st *Stream) checkColumns(ctx context.Context, se *session) error {
+func (st *Stream) checkColumns(ctx context.Context, se *session) ([]heldColumn, error) {
 	table, err := st.readColumns(ctx, se)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	held := make([]heldColumn, len(st.columns))
 	for i, c := range st.columns {
@@ -95,28 +94,24 @@ func (st *Stream) checkColumns(ctx context.Context, se *session) error {
 			continue // the database names it when the INSERT is prepared
 		}
 		if err := held[i].pair(); err != nil {
-			return fmt.Errorf("%w: %w", tables.ErrUnusable, err)
+			return nil, fmt.Errorf("%w: %w", tables.ErrUnusable, err)
 		}
 		if isKey && found.nullable {
-			return fmt.Errorf("%w: the key column %s of %s may be NULL; make it NOT NULL", tables.ErrUnusable, c.Name, st.def.Table)
+			return nil, fmt.Errorf("%w: the key column %s of %s may be NULL; make it NOT NULL", tables.ErrUnusable, c.Name, st.def.Table)
 		}
 		if slices.Contains(st.textKey, c.Name) {
 			if !found.exact() {
-				return fmt.Errorf("%w: %s", tables.ErrUnusable, stream.InexactKey(c.Name, found.collation, "COLLATE "+found.charset+"_bin"))
+				return nil, fmt.Errorf("%w: %s", tables.ErrUnusable, stream.InexactKey(c.Name, found.collation, "COLLATE "+found.charset+"_bin"))
 			}
 			held[i].strict = true
 		}
 		if found.kind == "datetime" || found.kind == "timestamp" {
 			if reason := c.CheckSeconds(st.db.log, st.def.Name, found.full, found.scale); reason != "" {
-				return fmt.Errorf("%w: %s", tables.ErrUnusable, reason)
+				return nil, fmt.Errorf("%w: %s", tables.ErrUnusable, reason)
 			}
 		}
 	}
-	if err := st.checkIndex(ctx, se); err != nil {
-		return err
-	}
-	st.held.Store(&held)
-	return nil
+	return held, st.checkIndex(ctx, se)
 }
 
 // checkIndex refuses a key of which a table may have a value twice. Those behind a view are not looked at.
@@ -148,14 +143,12 @@ func (c tableColumn) exact() bool {
 // isList reports whether a column has the texts that its type lists.
 func (c tableColumn) isList() bool { return c.kind == "enum" || c.kind == "set" }
 
-// padded reports whether a column ignores the spaces at the end of a text. In a CHAR, they
-// are not stored either.
+// padded reports whether a column ignores the spaces at the end of a text. In a CHAR, they are not stored either.
 func (c tableColumn) padded() bool {
 	return c.collation != "" && !strings.Contains(c.collation, "nopad") && !strings.Contains(c.collation, "0900")
 }
 
-// cuts reports whether a text is longer than the column. The server cuts white space at its end off
-// without an error.
+// cuts reports whether a text is longer than the column. The server cuts white space at its end off without an error.
 func (c tableColumn) cuts(text []byte) bool {
 	size := len(text)
 	if strings.HasPrefix(c.charset, "u") && !strings.HasPrefix(c.charset, "utf8") {

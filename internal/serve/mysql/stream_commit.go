@@ -15,24 +15,26 @@ import (
 func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 	w := &batchWriter{st: st, b: b}
 	b.Level = stream.LevelLocal
-	// A batch is many statements. The server bounds each of them, and ctx ends if there is
-	// no progress.
+	// A batch is many statements. The server bounds each of them, and ctx ends if there is no progress.
 	err := st.db.onSession(ctx, forever, func(ctx context.Context, se *session) error {
 		w.tableSession = tableSession{se}
 		b.Session = se.ID
-		if err := st.prepareTables(ctx, se); err != nil {
+		var err error
+		if w.table, err = st.prepareTables(ctx, se); err != nil {
 			return err
 		}
 		if err := w.boundLocks(ctx); err != nil {
 			return err
 		}
-		w.stamp = st.stamp.Load()
-		err := streamtables.Commit(ctx, w, dialect, *st.resolved.Load(), b)
+		done, err := w.commitQuick(ctx)
+		if !done && err == nil {
+			err = streamtables.Commit(ctx, w, dialect, w.table.name, b)
+		}
 		if errors.Is(err, errUncounted) {
 			if err = se.Exec(ctx, "ROLLBACK"); err == nil {
 				b.Reset()
 				b.RowByRow = true
-				err = streamtables.Commit(ctx, w, dialect, *st.resolved.Load(), b)
+				err = streamtables.Commit(ctx, w, dialect, w.table.name, b)
 			}
 		}
 		if err != nil && se.IsValid() {
@@ -52,10 +54,9 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 // batchWriter writes one batch inside a transaction. It implements streamtables.Session.
 type batchWriter struct {
 	tableSession
-	st *Stream
-	b  *stream.Batch
-	// stamp is what the table was before the batch's rows were checked.
-	stamp *stamp
+	st    *Stream
+	b     *stream.Batch
+	table *checkedTable
 	sent  bool // COMMIT was sent and not answered
 	args  []driver.NamedValue
 
@@ -86,8 +87,7 @@ func (w *batchWriter) boundLocks(ctx context.Context) error {
 	return w.session.Exec(ctx, waitNothing)
 }
 
-// manyRows reports whether a batch is too large to be given up for any lock, which may be
-// one of the stream's own batches.
+// manyRows reports whether a batch is too large to be given up for any lock, which may be one of the stream's own batches.
 func (w *batchWriter) manyRows() bool {
 	rows := 0
 	for _, e := range w.b.Requests {

@@ -85,8 +85,7 @@ func isTooLarge(err *mysql.MySQLError) bool {
 	return err.Number == numPacketTooLarge || err.Number == numUnknown && strings.Contains(err.Message, "max_allowed_packet")
 }
 
-// isTemporary reports whether the server may accept the same statement later. Nothing of
-// the transaction may be left.
+// isTemporary reports whether the server may accept the same statement later. Nothing of the transaction may be left.
 func isTemporary(number uint16) bool {
 	switch number {
 	case numLockWait, numDeadlock, numLockTable, numChanged, numConnections, numOutOfResources, numUserConnections, numUserLimit, numNotReady,
@@ -138,7 +137,7 @@ func (st *Stream) classify(err error) error {
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
 	}
 	if refused.Number == numNoSuchTable { // one of the stream's own tables may have been dropped
-		st.ready.Store(false)
+		st.checked.Store(nil)
 	}
 	return err
 }

@@ -196,12 +196,10 @@ func (c tableColumn) isUnsigned() bool {
 // floats reports whether a column keeps all digits of a real.
 func (c tableColumn) floats() bool { return !strings.Contains(c.full, "(") }
 
-// keepsCharacters reports whether a text comes back as it was sent. Of all character sets, cp932 gives a
-// character back as another.
+// keepsCharacters reports whether a text comes back as it was sent. Of all character sets, cp932 gives a character back as another.
 func (c tableColumn) keepsCharacters() bool { return c.charset != "cp932" }
 
-// alters reports whether the server takes a character of a text as another. In tis620 it ignores the
-// plane of a character.
+// alters reports whether the server takes a character of a text as another. In tis620 it ignores the plane of a character.
 func (c tableColumn) alters(text []byte) bool {
 	return c.charset == "tis620" && bytes.ContainsFunc(text, func(r rune) bool { return r > math.MaxUint16 })
 }

@@ -10,12 +10,10 @@ import (
 	"spillway/internal/serve/streamtables"
 )
 
-// singlyMax is the number of refused rows from which on they are inserted one by one
-// instead of halved.
+// singlyMax is the number of refused rows from which on they are inserted one by one instead of halved.
 const singlyMax = 8
 
-// InsertRows inserts rows in statements of powers of two, and halves those that the server
-// refuses. It implements streamtables.Session.
+// InsertRows inserts rows in statements of powers of two, and halves those that the server refuses. It implements streamtables.Session.
 func (w *batchWriter) InsertRows(ctx context.Context, rows []stream.Row) error {
 	insert := func(rows []stream.Row) (*stream.RowRefusal, error) { return w.insertRange(ctx, rows) }
 	singly := func(rows []stream.Row) error { return w.insertSingly(ctx, rows) }
@@ -31,7 +29,7 @@ func (w *batchWriter) InsertRows(ctx context.Context, rows []stream.Row) error {
 
 // InsertKeys implements streamtables.Session.
 func (w *batchWriter) InsertKeys(ctx context.Context, requests []*stream.Entry) error {
-	return streamtables.InsertKeys(ctx, w, dialect, *w.st.resolved.Load(), w.b, requests)
+	return streamtables.InsertKeys(ctx, w, dialect, w.table.name, w.b, requests)
 }
 
 // insertSingly inserts the rows one by one.
@@ -52,15 +50,8 @@ func (w *batchWriter) insertSingly(ctx context.Context, rows []stream.Row) error
 // keys the table has, and refuses others on its own.
 func (w *batchWriter) insertRange(ctx context.Context, rows []stream.Row) (*stream.RowRefusal, error) {
 	w.args = w.args[:0]
-	held := *w.st.held.Load()
-	for _, r := range rows {
-		for i := range held {
-			value, reason := held[i].value(r, i)
-			if reason != "" {
-				return &stream.RowRefusal{Reason: reason}, nil
-			}
-			w.args = append(w.args, driver.NamedValue{Ordinal: len(w.args) + 1, Value: value})
-		}
+	if reason := w.bind(rows); reason != "" {
+		return &stream.RowRefusal{Reason: reason}, nil
 	}
 	stored, err := w.exec(ctx, w.st.insert(len(rows)), w.args)
 	w.b.Progress()
@@ -73,6 +64,21 @@ func (w *batchWriter) insertRange(ctx context.Context, rows []stream.Row) (*stre
 		return refused, err
 	}
 	return w.countRows(rows, stored)
+}
+
+// bind adds the values of rows to the arguments. It returns the reason if the table does not hold one of them.
+func (w *batchWriter) bind(rows []stream.Row) (reason string) {
+	held := w.table.held
+	for _, r := range rows {
+		for i := range held {
+			value, reason := held[i].value(r, i)
+			if reason != "" {
+				return reason
+			}
+			w.args = append(w.args, driver.NamedValue{Ordinal: len(w.args) + 1, Value: value})
+		}
+	}
+	return ""
 }
 
 // insertMissing inserts those of the rows whose keys the table does not have. A key that several rows
@@ -100,8 +106,7 @@ func (w *batchWriter) noteFound(rows []stream.Row) {
 // errEnded is the error of a transaction that the server has ended on its own.
 var errEnded = errors.New("the server has ended the transaction")
 
-// checkAlive returns an error if the transaction of a batch with a Mark no longer runs. The
-// next statement would then be committed alone.
+// checkAlive returns an error if the transaction of a batch with a Mark no longer runs. The next statement would then be committed alone.
 func (w *batchWriter) checkAlive(ctx context.Context) error {
 	m := w.b.Mark
 	rows, err := w.Rows(ctx, "SELECT last FROM spillway_epochs WHERE spool = ? AND epoch = ?", m.Spool, m.Epoch)

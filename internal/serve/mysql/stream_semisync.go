@@ -6,13 +6,11 @@ import (
 	"strings"
 )
 
-// semiSync is the state of semi-synchronous replication on the source. MySQL's names have
-// changed from master to source.
+// semiSync is the state of semi-synchronous replication on the source. MySQL's names have changed from master to source.
 type semiSync struct {
 	enabled bool // by the configuration
 	on      bool // commits wait for a replica now
-	// Commits since the server started that a replica has acknowledged, and those that the
-	// server did not wait for.
+	// Commits since the server started that a replica has acknowledged, and those that the server did not wait for.
 	acknowledged, alone uint64
 	// The session's last transaction in the binary log; "" on MySQL, which does not tell.
 	logged string

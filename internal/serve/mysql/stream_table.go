@@ -123,32 +123,32 @@ func (se *session) tablesOfView(ctx context.Context, view plans.TableName) (all 
 // stamp was taken: rows of a table without transactions could not be taken back.
 func (w *batchWriter) Begin(ctx context.Context) error {
 	const begin = "START TRANSACTION"
-	if w.stamp == nil || len(w.stamp.watched) == 0 || len(w.b.Requests) == 0 {
+	if len(w.b.Requests) == 0 {
 		return w.session.Exec(ctx, begin)
 	}
 	now, err := w.lockTable(ctx, begin)
-	if err == nil && now != w.stamp.text {
+	if err == nil && now != w.table.text {
 		err = fmt.Errorf("%w: %s has changed", stream.ErrTransient, w.st.def.Table)
 	}
 	if err != nil {
-		w.st.ready.Store(false) // the next attempt checks the table
+		w.st.checked.Store(nil) // the next attempt checks the table
+		return err
 	}
-	return err
+	return w.learn(ctx)
 }
 
 // lockTable begins a transaction, locks the table as an INSERT does, and returns what the stamp's
 // statements yield now. MariaDB does it in one round trip.
 func (w *batchWriter) lockTable(ctx context.Context, begin string) (now string, err error) {
-	lock := fmt.Sprintf("INSERT IGNORE INTO %s (%s) SELECT NULL FROM DUAL WHERE FALSE", plans.ParseTableName(w.st.def.Table).SQL(plans.MySQL),
-		plans.MySQL.QuoteAlways(w.st.columns[0].Name))
-	if first := w.stamp.watched[0]; w.Server.MariaDB && len(w.stamp.watched) == 1 && len(first.args) == 0 {
+	lock := w.st.lock()
+	if first := w.table.watched[0]; w.Server.MariaDB && len(w.table.watched) == 1 && len(first.args) == 0 {
 		rows, err := w.Query(ctx, "BEGIN NOT ATOMIC "+begin+"; "+lock+"; "+first.sql+"; END")
 		return textOf(rows), err
 	}
 	if err = w.session.Exec(ctx, begin); err == nil {
 		_, err = w.exec(ctx, lock, nil)
 	}
-	for _, watched := range w.stamp.watched {
+	for _, watched := range w.table.watched {
 		text := ""
 		if err == nil {
 			text, err = watched.read(ctx, w.session)
@@ -158,8 +158,7 @@ func (w *batchWriter) lockTable(ctx context.Context, begin string) (now string, 
 	return now, err
 }
 
-// errUncounted is the error of a statement that has not stored all of its rows. Row by row it can be
-// told which.
+// errUncounted is the error of a statement that has not stored all of its rows. Row by row it can be told which.
 var errUncounted = errors.New("rows are missing behind an INSERT")
 
 // countRows compares how many rows an INSERT has stored. A proxy may have made another statement of it.
@@ -181,13 +180,12 @@ func (w *batchWriter) countRows(rows []stream.Row, stored int64) (*stream.RowRef
 // findMax is the number of keys that one statement looks up: each is compared with each.
 const findMax = 32
 
-// findRows returns those of the rows whose keys the table has, the others, and apart from these the
-// ones that repeat the key of another.
+// findRows returns those of the rows whose keys the table has, the others, and apart from these the ones that repeat the key of another.
 func (w *batchWriter) findRows(ctx context.Context, rows []stream.Row) (found, missing, repeated []stream.Row, err error) {
 	keys, has := make([]string, 0, len(rows)), make(map[string]bool)
 	for part := range slices.Chunk(rows, findMax) {
 		for _, r := range part {
-			keys = append(keys, fmt.Sprintf("%#v", w.st.key(r)))
+			keys = append(keys, fmt.Sprintf("%#v", w.table.key(r)))
 		}
 		exist, err := w.lookUp(ctx, part)
 		w.b.Progress()
@@ -217,9 +215,9 @@ func (w *batchWriter) findRows(ctx context.Context, rows []stream.Row) (found, m
 func (w *batchWriter) lookUp(ctx context.Context, rows []stream.Row) (exist []int, err error) {
 	var args []any
 	for _, r := range rows {
-		args = append(args, w.st.key(r)...)
+		args = append(args, w.table.key(r)...)
 	}
-	found, err := w.texts(ctx, w.st.find(*w.st.held.Load(), len(rows)), append(args, args...)...)
+	found, err := w.texts(ctx, w.st.find(w.table.held, len(rows)), append(args, args...)...)
 	if isRefusal(err, numCollationMix, numCollationMix2, numCollationMix3, numCannotConvert, numInvalidCharacters) {
 		err = nil
 		for i := 0; i < len(rows) && len(rows) > 1 && err == nil; i++ {
@@ -238,8 +236,8 @@ func (w *batchWriter) lookUp(ctx context.Context, rows []stream.Row) (exist []in
 }
 
 // key returns the values of a row's key.
-func (st *Stream) key(r stream.Row) (values []any) {
-	held := *st.held.Load()
+func (t *checkedTable) key(r stream.Row) (values []any) {
+	held := t.held
 	for i := range held {
 		if held[i].isKey {
 			value, _ := held[i].value(r, i) // exact, or it would not have been inserted
@@ -249,9 +247,8 @@ func (st *Stream) key(r stream.Row) (values []any) {
 	return values
 }
 
-// find returns the statement that returns which of n keys, sent twice, the table has: the number of each.
-// It reads what other transactions have committed meanwhile, as INSERT does. The server compares
-// decimals and times with texts by other rules.
+// find returns the statement that returns which of n keys, sent twice, the table has: the number of each. It reads what other transactions
+// have committed meanwhile, as INSERT does. The server compares decimals and times with texts by other rules.
 func (st *Stream) find(held []heldColumn, n int) string {
 	var parts []string
 	for _, c := range held {

@@ -31,8 +31,7 @@ var dialect = tables.Dialect{
 	Denied:    func(err error) bool { return isRefusal(err, numTableDenied, numDatabaseDenied) },
 }
 
-// tableSession is a connection that runs statements of the server's own tables. It implements
-// tables.Session.
+// tableSession is a connection that runs statements of the server's own tables. It implements tables.Session.
 type tableSession struct{ *session }
 
 // Exec implements tables.Session.
