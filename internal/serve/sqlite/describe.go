@@ -51,15 +51,25 @@ func (s *source) Columns() []feed.Column {
 
 // describe returns the source's current shape. It reads the columns only if the version of
 // the schema has changed: SQLite prepares a statement again when a table changes, and a
-// SELECT * would then have other columns.
-func (s *source) describe(c conn) (*shape, error) {
+// SELECT * would then have other columns. With hold, what follows in the read mostly belongs to
+// the same transaction.
+func (s *source) describe(c conn, hold bool) (*shape, error) {
 	conn := c.Conn
-	version, err := schemaVersion(conn)
+	stmt, err := conn.Prepare(selectVersion)
+	if err == nil {
+		_, err = stmt.Step()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read the schema's version: %w", err)
 	}
-	if known := s.shape.Load(); known != nil && known.file == c.file && known.version == version {
+	version, known := stmt.ColumnInt64(0), s.shape.Load()
+	same := known != nil && known.file == c.file && known.version == version
+	if same && hold {
+		c.guard.held = stmt
 		return known, nil
+	}
+	if err := stmt.Reset(); err != nil || same {
+		return known, err
 	}
 	current := &shape{file: c.file, version: version}
 	// A connection loads a new schema when it runs a statement on the file, not when it

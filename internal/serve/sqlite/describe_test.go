@@ -46,6 +46,7 @@ func TestDescribeInterrupted(t *testing.T) {
 			err := conn.SetAuthorizer(sqlite.AuthorizeFunc(func(sqlite.Action) sqlite.AuthResult {
 				if asked++; asked == leaveAt {
 					leave()
+					<-conn.guard.stop
 				}
 				return sqlite.AuthResultOK
 			}))

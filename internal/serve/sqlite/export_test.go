@@ -26,7 +26,7 @@ func SetLog(db *DB, log *slog.Logger) { db.log = log }
 func Reads(ctx context.Context, from feed.Source, r feed.Range) (reads float64, err error) {
 	s := from.(*source)
 	err = s.db.read(ctx, func(conn conn) error {
-		shape, err := s.describe(conn)
+		shape, err := s.describe(conn, false)
 		if err != nil {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"zombiezen.com/go/sqlite"
@@ -13,8 +14,8 @@ import (
 
 // Somebody may replace the file while it is open, for example by a backup. A connection keeps
 // the file that it has opened, which may have no name by then. The pool compares the file at the
-// path from time to time, and a writer before and after each COMMIT. Connections are then opened
-// again, as soon as the new file is complete.
+// path from time to time, and a writer before each transaction and after its COMMIT. Connections are
+// then opened again, as soon as the new file is complete.
 
 const (
 	fileEvery   = 100 * time.Millisecond // between two looks of the pool
@@ -138,3 +139,19 @@ func (db *DB) openConn(file *dataFile, mode sqlite.OpenFlags) (*sqlite.Conn, err
 	}
 	return conn, nil
 }
+
+// Identity returns what identifies the file on this machine. A file that replaces it has another
+// identity, unless it is given the same inode.
+func (db *DB) Identity(context.Context) (string, error) {
+	file, err := os.Stat(db.file)
+	if err != nil {
+		return "", fmt.Errorf("read the identity of the database: %w", err)
+	}
+	if stat, ok := file.Sys().(*syscall.Stat_t); ok {
+		return fmt.Sprintf("%d/%d", stat.Dev, stat.Ino), nil
+	}
+	return "", nil
+}
+
+// Logins returns 0: a file has no users.
+func (db *DB) Logins() uint64 { return 0 }

@@ -221,6 +221,47 @@ func TestClose(t *testing.T) {
 	}
 }
 
+// TestAfterInterruption: on a connection whose last statement was interrupted, or left between two rows, the next one runs as usual, and
+// no read leaves a transaction behind.
+func TestAfterInterruption(t *testing.T) {
+	t.Parallel()
+	db, writer := open(t, database.Pool{Max: 1, StatementTimeout: 20 * time.Millisecond})
+	script(t, writer, "CREATE TABLE t (id INTEGER PRIMARY KEY); INSERT INTO t VALUES (1), (2), (3)")
+	long, all := source(t, db, endless()), source(t, db, feed.Definition{Name: "/t", SQL: "SELECT id FROM t"})
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	for i, test := range []struct {
+		ctx  context.Context
+		from feed.Source
+		most int
+		want string
+	}{
+		{t.Context(), long, 1, "statement timeout"},
+		{gone, all, 3, "canceled"},
+		{t.Context(), all, 1, "too large"},
+		{t.Context(), all, 3, ""},
+	} {
+		rows := feed.Rows{Limit: feed.Limit{Rows: test.most, Bytes: 1000}}
+		err := test.from.Read(test.ctx, feed.Range{Limit: 1}, &rows)
+		for err != nil && test.from == all && strings.Contains(err.Error(), "statement timeout") { // a busy machine is late with a short one
+			rows = feed.Rows{Limit: rows.Limit}
+			err = all.Read(test.ctx, feed.Range{Limit: 1}, &rows)
+		}
+		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%d: %v, want %q", i, err, test.want)
+		}
+		script(t, writer, fmt.Sprintf("INSERT INTO t VALUES (%d)", 10+i))
+		busy := -1
+		err = sqlitex.ExecuteTransient(writer, "PRAGMA wal_checkpoint(TRUNCATE)", &sqlitex.ExecOptions{
+			ResultFunc: func(stmt *driver.Stmt) error { busy = stmt.ColumnInt(0); return nil },
+		})
+		if err != nil || busy != 0 {
+			t.Errorf("%d: a checkpoint that waits for no reader: busy %d, %v", i, busy, err)
+		}
+		script(t, writer, fmt.Sprintf("DELETE FROM t WHERE id = %d", 10+i))
+	}
+}
+
 // TestReadOnly makes sure that a feed's statement cannot write.
 func TestReadOnly(t *testing.T) {
 	t.Parallel()

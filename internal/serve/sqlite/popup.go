@@ -33,7 +33,7 @@ func (db *DB) Popups() *Popups {
 // EnsureTables creates the tables that are missing, and refuses tables of a newer version.
 func (p *Popups) EnsureTables(ctx context.Context) error {
 	err := p.transaction(ctx, func(conn *sqlite.Conn) error {
-		return tables.Ensure(ctx, tableSession{conn}, dialect, popuptables.All)
+		return tables.Ensure(ctx, tableSession{conn}, dialect, popuptables.Own(false))
 	})
 	if err != nil {
 		return fmt.Errorf("prepare the tables popup_*: %w", err)

@@ -122,7 +122,7 @@ func (s *source) lookForNull(ctx context.Context, args []string) error {
 func (s *source) runOnce(ctx context.Context, r feed.Range, bits int, to feed.RowHandler) error {
 	return s.db.read(ctx, func(conn conn) error {
 		to.Start()
-		shape, err := s.describe(conn)
+		shape, err := s.describe(conn, true)
 		if err != nil {
 			return err
 		}
@@ -207,7 +207,7 @@ func (s *source) nextRow(stmt *sqlite.Stmt, args []string, columns int, until bo
 	}
 	// NULL belongs to a key with a NULL, which is refused when the row is read.
 	if until && stmt.ColumnType(columns) != sqlite.TypeNull && !stmt.ColumnBool(columns) {
-		return false, nil
+		return false, stmt.Reset()
 	}
 	return true, nil
 }

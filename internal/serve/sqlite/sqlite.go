@@ -22,6 +22,7 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"zombiezen.com/go/sqlite"
+	"zombiezen.com/go/sqlite/sqlitex"
 
 	"spillway/internal/database"
 )
@@ -33,8 +34,9 @@ const preparedPerConnection = 128
 // conn is a connection of the pool.
 type conn struct {
 	*sqlite.Conn
-	file *dataFile
-	kept *simplelru.LRU[string, *sqlite.Stmt] // prepared statements of feeds and queries
+	file  *dataFile
+	kept  *simplelru.LRU[string, *sqlite.Stmt] // prepared statements of feeds and queries
+	guard *guard
 }
 
 // errClosed is the error of calls after Close.
@@ -166,7 +168,7 @@ func (db *DB) connect() (conn, error) {
 		panic("bug: a connection keeps no statements: " + err.Error())
 	}
 	db.connects.Add(1)
-	return conn{opened, file, kept}, nil
+	return conn{opened, file, kept, newGuard(db, opened)}, nil
 }
 
 // prepare returns the statement of a feed or a query, and keeps it.
@@ -185,16 +187,8 @@ func (db *DB) read(ctx context.Context, work func(conn) error) error {
 	if err != nil {
 		return err
 	}
-	limit, cancel := context.WithTimeoutCause(ctx, db.limits.StatementTimeout, db.late)
-	conn.SetInterrupt(limit.Done())
-	err = work(conn)
-	conn.SetInterrupt(nil) // also resets a statement that was left between two rows
-	if limit.Err() != nil && stopped(err) {
-		err = context.Cause(limit)
-	}
-	cancel()
-	db.release(conn)
-	return err
+	defer db.release(conn)
+	return conn.guard.run(ctx, conn, work)
 }
 
 // stopped reports whether err means that a statement was interrupted or timed out waiting
@@ -350,11 +344,11 @@ func (db *DB) Probe(ctx context.Context) error {
 	return nil
 }
 
-// schemaVersion returns the number that every change of the schema, by any process,
-// changes.
-func schemaVersion(conn *sqlite.Conn) (int64, error) {
-	return integer(conn, "PRAGMA schema_version")
-}
+// selectVersion selects a number that every change of the schema, by any process, changes.
+const selectVersion = "PRAGMA schema_version"
+
+// schemaVersion returns that number.
+func schemaVersion(conn *sqlite.Conn) (int64, error) { return integer(conn, selectVersion) }
 
 // integer returns the one integer that query yields. The statement stays prepared.
 func integer(conn *sqlite.Conn, query string) (int64, error) {
@@ -362,15 +356,7 @@ func integer(conn *sqlite.Conn, query string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	found, err := stmt.Step()
-	if err != nil {
-		return 0, err
-	}
-	if !found {
-		return 0, fmt.Errorf("%s: no row", query)
-	}
-	n := stmt.ColumnInt64(0)
-	return n, stmt.Reset()
+	return sqlitex.ResultInt64(stmt)
 }
 
 // texts returns the rows of a small result as text. The arguments are text.

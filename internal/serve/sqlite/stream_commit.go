@@ -20,12 +20,13 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 		w := &batchWriter{tableSession: tableSession{conn}, st: st, b: b, spoilers: make(map[rowKey]stream.RowRefusal)}
 		for {
 			known := len(w.spoilers)
-			conn.SetInterrupt(ctx.Done())
 			err := w.attempt(ctx)
 			if len(w.spoilers) == known {
 				return err
 			}
 			b.Reset() // again, without the rows that made the transaction fail
+			st.unwatch(conn)
+			st.watch(ctx)
 		}
 	})
 	return classify(ctx, err)
@@ -86,7 +87,7 @@ func (w *batchWriter) attempt(ctx context.Context) error {
 	w.stored = w.stored[:0]
 	err := streamtables.Commit(ctx, w, dialect, w.st.resolved(), w.b)
 	if !w.conn.AutocommitEnabled() {
-		w.conn.SetInterrupt(nil) // the end of ctx must not leave the transaction open
+		w.st.unwatch(w.conn) // the end of ctx must not leave the transaction open
 		err = errors.Join(err, w.exec("ROLLBACK"))
 	}
 	return err
@@ -102,10 +103,7 @@ func (w *batchWriter) Begin(context.Context) error {
 
 // Commit implements streamtables.Session. Nothing interrupts a COMMIT.
 func (w *batchWriter) Commit(ctx context.Context) error {
-	if err := w.st.db.moved(w.st.file); err != nil {
-		return err
-	}
-	w.conn.SetInterrupt(nil)
+	w.st.unwatch(w.conn)
 	w.b.Committing()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

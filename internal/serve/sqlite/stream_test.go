@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	driver "zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
@@ -124,10 +125,12 @@ func TestStreamLocked(t *testing.T) {
 	if err := sqlitex.ExecuteTransient(writer, "BEGIN IMMEDIATE", nil); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := sink.Commit(ctx, &stream.Batch{}); !errors.Is(err, stream.ErrTransient) {
-		t.Errorf("locked: %v", err)
+	for _, wait := range []time.Duration{0, time.Millisecond} {
+		ctx, cancel := context.WithTimeout(t.Context(), wait)
+		if err := sink.Commit(ctx, &stream.Batch{}); !errors.Is(err, stream.ErrTransient) {
+			t.Errorf("locked, with a context of %s: %v", wait, err)
+		}
+		cancel()
 	}
 	if err := sqlitex.ExecuteTransient(writer, "COMMIT", nil); err != nil {
 		t.Fatal(err)
