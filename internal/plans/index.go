@@ -1,6 +1,7 @@
 package plans
 
 import (
+	_ "embed"
 	"fmt"
 	"regexp"
 	"slices"
@@ -112,22 +113,14 @@ var plainName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // reserved are words that tables and columns are likely to be named by and
 // that some database reads as keywords.
-const reserved = " add all analyze and as asc between both by case cast change character check column condition constraint create " +
-	"cross current current_date" +
-	" current_time current_timestamp current_user database databases default delete desc describe distinct div double drop else end " +
-	"except exists explain false fetch" +
-	" float for foreign from full function grant group groups having if in index inner insert int integer intersect interval into is " +
-	"join key keys kill lag lead left" +
-	" like limit lines load lock long match mod natural not null of offset on option or order outer over placing primary procedure range " +
-	"rank read references" +
-	" release rename repeat replace require restrict return returning revoke right row rows schema select session_user set show signal " +
-	"some sql system table then to" +
-	" trailing trigger true undo union unique unlock update usage use user using values when where while window with write year_month "
+//
+//go:embed reserved.txt
+var reserved string
 
 // Quote writes a name as SQL, with quotes only if it needs them.
 func (d Dialect) Quote(name string) string {
 	folded := strings.ToLower(name)
-	plain := plainName.MatchString(name) && !strings.Contains(reserved, " "+folded+" ")
+	plain := plainName.MatchString(name) && !slices.Contains(strings.Fields(reserved), folded)
 	if plain && (!d.Has(Postgres) || folded == name) {
 		return name
 	}

@@ -24,10 +24,6 @@ type catalog struct {
 	elements map[uint32]uint32 // of arrays that the database defines, such as those of enumerations; 0: the type is no array
 }
 
-func newCatalog() *catalog {
-	return &catalog{builtIn: pgtype.NewMap(), elements: make(map[uint32]uint32)}
-}
-
 // firstDefined is the smallest oid of a type that is not built in.
 const firstDefined = 16384
 

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"strings"
@@ -51,10 +52,9 @@ func lacking(statements [][]string) error {
 
 // sequencesOf selects the sequences behind the defaults of a table: schema, name, column. An
 // identity column needs no privilege.
-const sequencesOf = `SELECT n.nspname, s.relname, a.attname FROM pg_attrdef d JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
-JOIN pg_depend p ON p.classid = 'pg_attrdef'::regclass AND p.objid = d.oid AND p.refclassid = 'pg_class'::regclass
-JOIN pg_class s ON s.oid = p.refobjid AND s.relkind = 'S' JOIN pg_namespace n ON n.oid = s.relnamespace
-WHERE d.adrelid = to_regclass($1::text) ORDER BY a.attnum`
+//
+//go:embed sql/sequences.sql
+var sequencesOf string
 
 // sequences returns the sequences that an INSERT of the stream uses, as SQL writes them.
 func (st *Stream) sequences(ctx context.Context, conn *pgconn.PgConn) ([]string, error) {
@@ -126,19 +126,9 @@ func (*DB) Grants(context.Context) ([]database.Grant, error) { return nil, nil }
 // dependencies selects what a view depends on: its kind, as GRANT names it, its schema, its
 // name, and whether everybody may use it. Of views that run with the rights of the caller, it
 // also selects what these depend on.
-const dependencies = `WITH RECURSIVE used (class, oid) AS (
-	SELECT d.refclassid, d.refobjid FROM pg_rewrite r JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
-	WHERE r.ev_class = 'pg_temp.spillway_grants'::regclass AND d.refobjid <> r.ev_class
-	UNION
-	SELECT d.refclassid, d.refobjid FROM used JOIN pg_class v ON used.class = 'pg_class'::regclass AND v.oid = used.oid AND v.relkind = 'v'
-	JOIN pg_rewrite r ON r.ev_class = v.oid JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid AND d.refobjid <> v.oid
-	WHERE EXISTS (SELECT FROM pg_options_to_table(v.reloptions) AS o WHERE o.option_name = 'security_invoker' AND o.option_value::boolean)
-)
-SELECT DISTINCT 'TABLE', n.nspname, c.relname, '', false FROM used JOIN pg_class c ON class = 'pg_class'::regclass AND c.oid = used.oid JOIN pg_namespace n ON n.oid = c.relnamespace
-UNION ALL
-SELECT DISTINCT 'FUNCTION', n.nspname, f.proname, pg_get_function_identity_arguments(f.oid), has_function_privilege('public', f.oid, 'EXECUTE')
-FROM used JOIN pg_proc f ON class = 'pg_proc'::regclass AND f.oid = used.oid JOIN pg_namespace n ON n.oid = f.pronamespace
-ORDER BY 1 DESC, 2, 3`
+//
+//go:embed sql/dependencies.sql
+var dependencies string
 
 // ReadGrants returns what reading a feed or a query needs. A temporary view, which is rolled
 // back, makes the database resolve the statement's names.

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	_ "embed"
 	"slices"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -23,18 +24,17 @@ func onlyReads(steps []plans.Node) bool {
 
 // harmlessQuery counts what a plan may call that is volatile: functions whose names are in it (quoted ones are not looked up), and
 // any own operator, cast, type, aggregate or check of a domain, which plans do not name.
-const harmlessQuery = `WITH volatile AS (SELECT oid, proname FROM pg_proc WHERE provolatile = 'v')
-	SELECT (SELECT count(*) FROM volatile WHERE position(lower(proname) || '(' IN lower($1)) > 0
-		OR position(lower(proname) || '(' IN regexp_replace(lower($2), '[[:space:]"]', '', 'g')) > 0) + position('\"(' IN $1)
-		+ (SELECT count(*) FROM pg_operator JOIN volatile v ON v.oid = oprcode WHERE pg_operator.oid >= 16384)
-		+ (SELECT count(*) FROM pg_cast JOIN volatile v ON v.oid = castfunc WHERE pg_cast.oid >= 16384)
-		+ (SELECT count(*) FROM pg_type JOIN volatile v ON v.oid IN (typinput, typoutput) WHERE pg_type.oid >= 16384)
-		+ (SELECT count(*) FROM pg_aggregate JOIN volatile v ON v.oid IN (aggtransfn, aggfinalfn) WHERE aggfnoid::oid >= 16384)
-		+ (SELECT count(*) FROM pg_constraint c JOIN volatile ON position(lower(proname) || '(' IN lower(pg_get_constraintdef(c.oid))) > 0
-			WHERE c.contypid <> 0)`
+//
+//go:embed sql/harmless.sql
+var harmlessQuery string
+
+// catalogQuery returns a text that changes when functions, views, policies or what else harmlessQuery looks at is replaced.
+//
+//go:embed sql/catalog.sql
+var catalogQuery string
 
 // harmless reports whether nothing that a plan calls is volatile. The plan has what views contain. It
-// lacks limits and the frames of windows: sql has those of the statement itself.
+// lacks limits and the frames of windows: sql, and the definitions of views that it names, have those.
 func harmless(ctx context.Context, conn *pgconn.PgConn, document, sql string) (bool, error) {
 	rows, err := texts(ctx, conn, harmlessQuery, document, sql)
 	return err == nil && len(rows) == 1 && rows[0][0] == "0", err
@@ -42,6 +42,10 @@ func harmless(ctx context.Context, conn *pgconn.PgConn, document, sql string) (b
 
 // checkHarmless explains a query's statement, and notes whether it may run more often than it is asked for.
 func (s *source) checkHarmless(ctx context.Context, conn *pgconn.PgConn, sql string) error {
+	catalog, err := texts(ctx, conn, catalogQuery)
+	if err != nil {
+		return err
+	}
 	document, err := explainText(ctx, conn, sql, len(s.def.Params))
 	if err != nil {
 		return err
@@ -51,11 +55,13 @@ func (s *source) checkHarmless(ctx context.Context, conn *pgconn.PgConn, sql str
 		plan.SQL = sql
 		s.def.Plans.Add(plan, nil)
 	}
-	if err != nil || !onlyReads(plan.Nodes) {
-		s.harmless.Store(false)
-		return nil
+	may := err == nil && onlyReads(plan.Nodes)
+	if may {
+		if may, err = harmless(ctx, conn, document, sql); err != nil {
+			return err
+		}
 	}
-	may, err := harmless(ctx, conn, document, sql)
-	s.harmless.Store(may && err == nil)
-	return err
+	s.harmless.Store(may)
+	s.catalog.Store(&catalog[0][0])
+	return nil
 }

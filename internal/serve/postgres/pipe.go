@@ -18,7 +18,7 @@ import (
 // Sync, and is one transaction for the server.
 type pipe struct {
 	of         *pipes
-	lease      lease
+	giveBack   func() // to the pool and the gate
 	conn       *pgconn.PgConn
 	fd         int
 	statements map[*statement]*prepared
@@ -55,6 +55,7 @@ func (c *pipe) put(j *job) {
 	if c.out = out; len(c.sent) == 0 {
 		c.usedAt = c.of.loop.Now()
 	}
+	j.sent = true
 	c.sent = append(c.sent, j)
 	c.open++
 	c.solo, c.stuck = j.solo || j.flow.depth() == 1, j.solo
@@ -108,7 +109,9 @@ func (c *pipe) Ready() {
 		data = c.rest
 	}
 	before := len(p.done)
-	c.rest = append(c.rest[:0], c.parse(data)...)
+	if rest := c.parse(data); len(rest) == 0 || &rest[0] != &data[0] || len(c.rest) == 0 {
+		c.rest = append(c.rest[:0], rest...)
+	} // otherwise it is there
 	if n := len(p.done) - before; n > 0 {
 		now := time.Now()
 		took := now.Sub(c.usedAt) / time.Duration(n)
@@ -135,6 +138,11 @@ func (c *pipe) parse(data []byte) (rest []byte) {
 			return nil
 		}
 		if size > len(data) {
+			if size > rowMax && len(c.sent) > 0 { // it is read elsewhere
+				c.sent[0].flow.large = largeFor
+				c.fail()
+				return nil
+			}
 			break
 		}
 		if !c.take(data[0], data[header:size]) {
@@ -278,34 +286,33 @@ func (c *pipe) again(jobs []*job, moved bool) {
 	c.of.plan()
 }
 
-// late handles that no answer has come for long. What follows the execution that is slow runs again on another connection. If it is not
-// known which one it is, because the answers of one transaction come together, all of them do, unless some do so already.
+// late handles that no answer has come for long. What follows the transaction under way runs again on another connection. If it is not
+// known which of its executions is slow, because their answers come together, all of them do, unless some do so already.
 func (c *pipe) late() {
-	head := c.sent[0]
+	head, harmless := c.sent[0], c.sent[0].flow.source.harmless.Load()
 	c.stuck = true
-	first := 0
+	group := 1 + slices.IndexFunc(c.sent, func(j *job) bool { return j.last })
 	switch {
-	case head.last:
-		if head.read != nil {
-			head.flow.note(head.read)
-			var err error
-			switch {
-			case head.read.Unwanted:
-				err = context.Canceled
-			case c.of.loop.Now().Sub(c.usedAt) > c.of.db.bounds.StatementTimeout+clientGrace: // a pooler may have refused the setting
-				err = context.DeadlineExceeded
-			}
-			if err != nil {
-				c.of.done = append(c.of.done, finished{*head, head.flow.source.collected(head.read, err)})
-				head.read = nil
-			}
+	case head.last && head.read != nil:
+		head.flow.note(head.read)
+		var err error
+		switch {
+		case head.read.Unwanted:
+			err = context.Canceled
+		case c.of.loop.Now().Sub(c.usedAt) > c.of.db.bounds.StatementTimeout+clientGrace: // a pooler may have refused the setting
+			err = context.DeadlineExceeded
 		}
-		first = 1
-	case head.flow.moved > 0:
-		return
+		if err != nil {
+			c.of.done = append(c.of.done, finished{*head, head.flow.source.collected(head.read, err)})
+			head.read = nil
+		}
+	case !head.last && harmless && head.flow.moved == 0:
+		c.again(c.sent[:group], true)
 	}
-	wanted := first == 1 && head.read != nil
-	if c.again(c.sent[first:], true); !wanted {
+	if harmless {
+		c.again(c.sent[group:], true)
+	}
+	if !slices.ContainsFunc(c.sent[:group], func(j *job) bool { return j.read != nil }) {
 		c.cancel()
 	}
 }

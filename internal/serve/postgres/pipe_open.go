@@ -9,6 +9,7 @@ import (
 
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/queue"
 )
 
 // grow has another connection opened, unless the loop has as many as most. It reports whether it has.
@@ -16,16 +17,19 @@ func (p *pipes) grow(most int) bool {
 	if p.opens || p.closed || len(p.open) >= most || p.loop.Now().Before(p.after) {
 		return false
 	}
-	p.opens = true
-	statements := make([]*statement, 0, len(p.turns))
-	for _, f := range p.turns {
-		statements = append(statements, f.statement)
+	p.opens, p.opensAt = true, p.loop.Now()
+	if at := p.opensAt.Add(openWait); p.alarm.At.IsZero() || at.Before(p.alarm.At) {
+		p.alarm.At = at
 	}
-	leave := min(1, len(p.open)) // otherwise others could keep all from a loop that has none
+	sources := make([]*source, 0, len(p.turns))
+	for _, f := range p.turns {
+		sources = append(sources, f.source)
+	}
+	leave, gate := min(1, len(p.open)), p.gate // otherwise others could keep all from a loop that has none
 	p.db.openings.Go(func() {
-		c, err := p.db.openPipe(statements, leave)
+		c, err := p.db.openPipe(sources, leave, gate, p.ask)
 		if !p.loop.Post(func() { p.adopt(c, err) }) && err == nil {
-			c.lease.Release()
+			c.giveBack()
 		}
 	})
 	return true
@@ -38,10 +42,10 @@ func (p *pipes) adopt(c *pipe, err error) {
 	now := p.loop.Now()
 	if err == nil && p.closed {
 		err = database.ErrNoSpare
-		c.lease.Release()
+		c.giveBack()
 	} else if err == nil {
 		if err = p.loop.Watch(c.fd, c); err != nil {
-			c.lease.Release()
+			c.giveBack()
 		}
 	}
 	if err != nil {
@@ -68,30 +72,53 @@ func (p *pipes) adopt(c *pipe, err error) {
 
 var errUnfit = errors.New("an event loop cannot use the connection")
 
-// openPipe takes a connection that nobody else waits for, if that leaves so many free, and prepares statements on it.
-func (db *DB) openPipe(statements []*statement, leave int) (*pipe, error) {
+// openPipe takes a place at the gate and a connection that nobody else waits for, if that leaves so many free, and prepares
+// the sources' statements on it.
+func (db *DB) openPipe(sources []*source, leave int, gate *queue.Entrance, reclaim func()) (*pipe, error) {
 	ctx, cancel := context.WithTimeout(db.life, db.bounds.StatementTimeout)
 	defer cancel()
-	conn, err := database.AcquireSpare(ctx, &db.slots, leave, db.pool.Acquire)
+	leaveGate, err := gate.Lend(ctx, reclaim)
 	if err != nil {
 		return nil, err
 	}
-	c := &pipe{lease: lease{conn, &db.slots}, conn: conn.Conn().PgConn(), statements: make(map[*statement]*prepared)}
-	if err := c.prepare(ctx, statements); err != nil {
-		c.lease.Release()
+	conn, err := database.AcquireSpare(ctx, &db.slots, leave, db.pool.Acquire)
+	if err != nil {
+		leaveGate()
+		return nil, err
+	}
+	c := &pipe{conn: conn.Conn().PgConn(), statements: make(map[*statement]*prepared)}
+	c.giveBack = func() {
+		lease{conn, &db.slots}.Release()
+		leaveGate()
+	}
+	if err := c.prepare(ctx, sources); err != nil {
+		c.giveBack()
 		return nil, err
 	}
 	return c, nil
 }
 
-// prepare prepares statements, and learns the connection's descriptor.
-func (c *pipe) prepare(ctx context.Context, statements []*statement) error {
-	for _, s := range statements {
+// prepare prepares statements, finds whether they still are harmless, and learns the connection's descriptor.
+func (c *pipe) prepare(ctx context.Context, sources []*source) error {
+	catalog, err := texts(ctx, c.conn, catalogQuery)
+	if err != nil {
+		return err
+	}
+	for _, of := range sources {
+		s := of.statement(shape{})
+		if known := of.catalog.Load(); known == nil || *known != catalog[0][0] {
+			if err := of.checkHarmless(ctx, c.conn, s.sql); err != nil {
+				return err
+			}
+		}
 		p, err := sessionOf(c.conn).prepare(ctx, c.conn, s)
 		if err != nil {
 			return err
 		}
 		c.statements[s] = p
+	}
+	if err := c.conn.SyncConn(ctx); err != nil { // a reader in the background would take the loop's answers
+		return err
 	}
 	socket, ok := c.conn.Conn().(syscall.Conn) // not with TLS
 	if !ok {
@@ -110,7 +137,7 @@ func (p *pipes) leave() {
 	for _, c := range p.open {
 		if c.leaving && (c.dead || len(c.sent)+c.syncs+len(c.rest) == 0) && !c.cancels {
 			p.loop.Unwatch(c.fd)
-			c.giveBack()
+			c.end()
 			continue
 		}
 		kept = append(kept, c)
@@ -122,18 +149,19 @@ func (p *pipes) leave() {
 	}
 }
 
-// giveBack returns a connection to the pool, or closes it.
-func (c *pipe) giveBack() {
+// end returns a connection to the pool, or closes it.
+func (c *pipe) end() {
 	c.of.held.Add(-1)
 	if !c.spoilt && !c.dead {
-		c.lease.Release()
+		c.giveBack()
 		return
 	}
 	c.of.db.openings.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		_ = c.conn.Close(ctx) // it is of no use
-		c.lease.Release()
+		_ = c.conn.CancelRequest(ctx) // the server may not notice that nobody reads
+		_ = c.conn.Close(ctx)         // it is of no use
+		c.giveBack()
 	})
 }
 
@@ -158,7 +186,8 @@ func (c *pipe) cancel() {
 	}
 	c.askedAt, c.cancels, c.leaving = now, true, true
 	c.of.db.openings.Go(func() {
-		ctx, cancel := context.WithTimeout(c.of.db.life, c.of.db.bounds.StatementTimeout)
+		// PgBouncer 1.18 can end when the client of a cancel request leaves early.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.of.db.life), cancelFor)
 		defer cancel()
 		_ = c.conn.CancelRequest(ctx) // if it fails, the statement timeout ends the statement
 		c.of.loop.Post(func() {
@@ -171,13 +200,13 @@ func (c *pipe) cancel() {
 // Ended implements front.Watcher.
 func (c *pipe) Ended() {
 	c.dead = c.dead || c.cancels || len(c.sent)+c.syncs+len(c.rest) > 0
-	c.giveBack()
+	c.end()
 }
 
 // yield gives back connections that somebody else waits for, the least busy ones first.
 func (p *pipes) yield() {
 	p.asked.Store(false)
-	wanted := p.db.slots.Waiting()
+	wanted := max(p.db.slots.Waiting(), p.gate.Reclaimed())
 	if wanted == 0 {
 		return
 	}
@@ -194,12 +223,16 @@ func (p *pipes) yield() {
 // askLoops has the loops give back connections, because there is no other.
 func (db *DB) askLoops() {
 	db.loops.Range(func(_, v any) bool {
-		p := v.(*pipes)
-		if p.held.Load() > 0 && p.asked.CompareAndSwap(false, true) {
-			p.loop.Post(p.yield)
-		}
+		v.(*pipes).ask()
 		return true
 	})
+}
+
+// ask has the loop give back connections, if it has some.
+func (p *pipes) ask() {
+	if p.held.Load() > 0 && p.asked.CompareAndSwap(false, true) {
+		p.loop.Post(p.yield)
+	}
 }
 
 // closeLoops has the loops give back all connections for good.

@@ -25,31 +25,35 @@ const (
 	cancelFor  = 2 * time.Second        // that a cancellation may take
 	flowKept   = time.Minute            // after which a query is forgotten
 	openPause  = 100 * time.Millisecond // after there was none to have
+	openWait   = 100 * time.Millisecond // for one that is being opened
 	unfitFor   = time.Minute            // after there was one that a loop cannot use
 	slowMax    = 256                    // arguments that a flow remembers
 	largeBytes = 64 << 10
 	largeFor   = 64
+	rowMax     = 16 * largeBytes // that a loop reads
 	inBytes    = 64 << 10
 )
 
 // pipes are the connections that one event loop has of a pool, and what waits for them. Its fields are for the thread of the loop,
 // but for the last two.
 type pipes struct {
-	db     *DB
-	loop   *front.Loop
-	open   []*pipe
-	flows  map[*source]*flow
-	turns  []*flow // all flows; the one whose turn it is first
-	due    bool    // flush is
-	flush  func()
-	opens  bool // a connection is being opened
-	closed bool
-	after  time.Time // when another one may be opened
-	alarm  front.Alarm
-	in     []byte
-	row    row
-	free   []*job
-	done   []finished
+	db      *DB
+	loop    *front.Loop
+	open    []*pipe
+	flows   map[*source]*flow
+	turns   []*flow // all flows; the one whose turn it is first
+	due     bool    // flush is
+	flush   func()
+	opens   bool // a connection is being opened
+	opensAt time.Time
+	closed  bool
+	after   time.Time // when another one may be opened
+	gate    *queue.Entrance
+	alarm   front.Alarm
+	in      []byte
+	row     row
+	free    []*job
+	done    []finished
 
 	held  atomic.Int32 // connections
 	asked atomic.Bool  // for one of them
@@ -65,13 +69,14 @@ type flow struct {
 	moved     int                 // executions that run again elsewhere, because something before them was late
 	large     int                 // so many are read elsewhere, because a result was large: encoding it would hold up the loop
 	usedAt    time.Time
-	late      time.Time // since when executions are predicted to be late; zero: they are not
+	late      queue.Lateness
 }
 
 // job is an execution on its way.
 type job struct {
 	read  *feed.LoopRead // nil: nobody waits for it
 	flow  *flow
+	sent  bool // once
 	last  bool // a Sync follows
 	lone  bool // it gets one of its own
 	solo  bool // it needs a connection of its own
@@ -91,15 +96,16 @@ func (s *source) Begin(loop *front.Loop, r *feed.LoopRead) error {
 		return feed.ErrElsewhere
 	}
 	p := s.db.pipesOf(loop)
+	p.gate = r.Gate
 	f := p.flow(s)
 	switch {
 	case f != nil && f.large > 0:
 		f.large--
 		return feed.ErrElsewhere
-	case f == nil || !p.usable(f) && !p.opens && !p.grow(p.limit()):
+	case f == nil || !p.expects(f):
 		return feed.ErrElsewhere
 	}
-	if wait := f.mean * time.Duration(len(f.pending)) / time.Duration(max(1, len(p.open))); p.overloaded(f, wait, r.Within) {
+	if wait := f.mean * time.Duration(len(f.pending)) / time.Duration(max(1, len(p.open))); f.late.Overloaded(p.loop.Now(), wait, r.Within) {
 		return queue.Overtime(wait, r.Within)
 	}
 	_, solo := f.slow[string(r.Name)]
@@ -108,21 +114,12 @@ func (s *source) Begin(loop *front.Loop, r *feed.LoopRead) error {
 	return nil
 }
 
-// overloaded reports whether executions were predicted to be late for an eighth of their time, as queue.Entrance does.
-func (p *pipes) overloaded(f *flow, wait, within time.Duration) bool {
-	now := p.loop.Now()
-	if wait <= within {
-		f.late = time.Time{}
-	} else if f.late.IsZero() {
-		f.late = now
-	}
-	return wait > within && now.Sub(f.late) >= within/8
-}
-
 // Drop implements feed.LoopReader.
-func (s *source) Drop(loop *front.Loop, r *feed.LoopRead) {
-	r.Handle.(*job).read = nil
+func (s *source) Drop(loop *front.Loop, r *feed.LoopRead) (sent bool) {
+	j := r.Handle.(*job)
+	j.read = nil
 	s.db.pipesOf(loop).plan()
+	return j.sent
 }
 
 // pipesOf returns the connections of a loop.
@@ -179,6 +176,17 @@ func (p *pipes) usable(f *flow) bool {
 	return slices.ContainsFunc(p.open, func(c *pipe) bool { return c.serves(f) })
 }
 
+// expects reports whether there is a connection for the flow, or will be soon.
+func (p *pipes) expects(f *flow) bool {
+	switch {
+	case p.usable(f):
+		return true
+	case p.opens:
+		return p.loop.Now().Sub(p.opensAt) < openWait
+	}
+	return p.grow(p.limit())
+}
+
 // plan has flush called at the end of the round.
 func (p *pipes) plan() {
 	if !p.due {
@@ -214,7 +222,7 @@ func (p *pipes) place(f *flow) {
 			p.finish(j, context.Canceled)
 		case c != nil:
 			c.put(j)
-		case !p.opens && !p.usable(f) && !p.grow(p.limit()):
+		case !p.expects(f):
 			p.finish(j, feed.ErrElsewhere)
 		case j.solo:
 			f.pending[left] = j
@@ -233,7 +241,7 @@ func (p *pipes) place(f *flow) {
 	f.pending = f.pending[:left]
 }
 
-// choose returns a connection with room for an execution, or nil. Arguments that are slow leave one connection to other queries.
+// choose returns a connection with room for an execution, or nil. A query that is slow leaves one connection to others.
 func (p *pipes) choose(f *flow, solo bool) *pipe {
 	depth, stuck := f.depth(), 0
 	if solo {
@@ -243,12 +251,14 @@ func (p *pipes) choose(f *flow, solo bool) *pipe {
 	for _, c := range p.open {
 		switch {
 		case c.stuck:
-			stuck++
+			if len(c.sent) > 0 && c.sent[0].flow == f {
+				stuck++
+			}
 		case c.serves(f) && !c.solo && len(c.sent) < depth && c.syncs < groupsMax && free == nil:
 			free = c
 		}
 	}
-	if (solo || f.moved > 0) && stuck >= max(1, p.limit()-1) && p.shared(f) {
+	if stuck >= max(1, p.limit()-1) && p.shared(f) {
 		return nil
 	}
 	return free
@@ -329,8 +339,8 @@ func (p *pipes) look() {
 				c.fail()
 			}
 		}
-		if now.Sub(c.openedAt) > pipeKept && !c.leaving {
-			p.grow(p.limit() + 1)
+		if age := now.Sub(c.openedAt); age > pipeKept && !c.leaving && !p.grow(p.limit()+1) {
+			c.leaving = age > 2*pipeKept // what it runs is checked when another one is opened
 		}
 	}
 	for s, f := range p.flows {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -38,18 +37,15 @@ func (db *DB) Popups() *Popups {
 // Close does nothing: the connections belong to the DB.
 func (p *Popups) Close() error { return nil }
 
-// popupTables are the tables of popups.
-func popupTables() []tables.Table { return append(slices.Clone(popuptables.All), popuptables.Holder) }
-
 // EnsureTables creates the tables that are missing, each in a transaction of its own, checks
 // the privileges, and refuses tables of a newer version. An error of a missing right has the
 // statement to run.
 func (p *Popups) EnsureTables(ctx context.Context) error {
 	err := p.db.askAgain(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
-		if err := ensureTables(ctx, conn, popupTables()); err != nil {
+		if err := ensureTables(ctx, conn, popuptables.Own(true)); err != nil {
 			return err
 		}
-		return checkRights(ctx, conn, popupTables())
+		return checkRights(ctx, conn, popuptables.Own(true))
 	})
 	if err != nil {
 		return fmt.Errorf("prepare the tables popup_*: %w", err)
@@ -61,7 +57,7 @@ func (p *Popups) EnsureTables(ctx context.Context) error {
 func (p *Popups) Grants(ctx context.Context) ([]database.Grant, error) {
 	var grants []database.Grant
 	err := p.db.ask(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
-		return addOwn(ctx, conn, &grants, popupTables())
+		return addOwn(ctx, conn, &grants, popuptables.Own(true))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("popups: %w", err)

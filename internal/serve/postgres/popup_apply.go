@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	_ "embed"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -15,36 +16,22 @@ import (
 	"spillway/internal/serve/popup"
 )
 
-const (
-	// The commit must be durable, because the spool or Redis forgets its events after it.
-	pinCommit = "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE " +
-		"current_setting('synchronous_commit') END, true)"
+// pinCommit makes the commit durable, because the spool or Redis forgets its events after it.
+const pinCommit = "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE " +
+	"current_setting('synchronous_commit') END, true)"
 
-	// packed is what packedKind returns.
-	insertEvents = `WITH added AS (
-	INSERT INTO popup_events (id, user_id, placement, sequence, kind, campaign_id, shown_at, at, next_at, variant, first)
-	SELECT id, user_id, placement, sequence, packed & 7, campaign_id, shown_at, at, next_at, packed >> 4, packed & 8 <> 0
-	FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::smallint[], $6::integer[], $7::timestamptz[], $8::timestamptz[], $9::timestamptz[])
-		AS e(id, user_id, placement, sequence, packed, campaign_id, shown_at, at, next_at)
-	ON CONFLICT (id) DO NOTHING RETURNING campaign_id, kind, variant, first, at
-), hours AS (
-	INSERT INTO popup_hours AS h (campaign_id, hour, variant, kind, slot, events, users)
-	SELECT campaign_id, date_trunc('hour', at AT TIME ZONE 'UTC') AT TIME ZONE 'UTC', variant, kind, $10::smallint, count(*), count(*) FILTER (WHERE first)
-	FROM added GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
-	ON CONFLICT (campaign_id, hour, variant, kind, slot) DO UPDATE SET events = h.events + excluded.events, users = h.users + excluded.users
-) INSERT INTO popup_counts AS c (campaign_id, kind, slot, events)
-SELECT campaign_id, kind, $10::smallint, count(*) FROM added GROUP BY campaign_id, kind ORDER BY campaign_id, kind
-ON CONFLICT (campaign_id, kind, slot) DO UPDATE SET events = c.events + excluded.events`
+// writeSomething makes the transaction write to the log, which waits for a standby then.
+const writeSomething = "SELECT pg_logical_emit_message(true, 'spillway', '')"
 
-	upsertStates = `INSERT INTO popup_state AS s (event_id, user_id, placement, sequence, kind, campaign_id, at, next_at, state)
-SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::smallint[], $6::integer[], $7::timestamptz[], $8::timestamptz[], $9::bytea[])
-ON CONFLICT (user_id, placement) DO UPDATE SET event_id = excluded.event_id, sequence = excluded.sequence, kind = excluded.kind,
-	campaign_id = excluded.campaign_id, at = excluded.at, next_at = excluded.next_at, state = excluded.state
-WHERE (s.sequence, s.at, s.event_id) < (excluded.sequence, excluded.at, excluded.event_id)`
+// insertEvents stores events; packed is what packedKind returns.
+//
+//go:embed sql/insert_events.sql
+var insertEvents string
 
-	// writeSomething makes the transaction write to the log, which waits for a standby then.
-	writeSomething = "SELECT pg_logical_emit_message(true, 'spillway', '')"
-)
+// upsertStates keeps the newest event of each user and placement.
+//
+//go:embed sql/upsert_states.sql
+var upsertStates string
 
 // attemptsMax is the number of attempts of a transaction that conflicts with others.
 const attemptsMax = 5

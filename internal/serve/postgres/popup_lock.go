@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 
@@ -14,11 +15,9 @@ import (
 // upsertHolder writes the holder, and a time for %s. It waits for the transactions that store
 // events under a lease. Its commit must survive a crash of the server, or the lock would seem to
 // have another holder. It does not wait for a standby, which may be away.
-const upsertHolder = `WITH waited AS (SELECT id FROM popup_holder WHERE id = 1 FOR UPDATE)
-INSERT INTO popup_holder (id, token, holder, since)
-SELECT 1, taken.token, ?::text, %s FROM (SELECT ?::uuid AS token, set_config('synchronous_commit', 'local', true)) AS taken
-	LEFT JOIN waited ON true
-ON CONFLICT (id) DO UPDATE SET token = excluded.token, holder = excluded.holder, since = excluded.since`
+//
+//go:embed sql/upsert_holder.sql
+var upsertHolder string
 
 // selectHolder has a row even if the table has none. The last column is 1 while there is a lease.
 const selectHolder = "SELECT token, holder, (since > clock_timestamp())::int::text " +

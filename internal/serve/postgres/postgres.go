@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
@@ -64,7 +65,8 @@ func Open(ctx context.Context, url database.URL, pool database.Pool, log *slog.L
 	if err != nil {
 		return nil, err
 	}
-	db := &DB{pool: p, bounds: pool.WithDefaults(runtime.GOMAXPROCS(0)), log: log, types: newCatalog()}
+	db := &DB{pool: p, bounds: pool.WithDefaults(runtime.GOMAXPROCS(0)), log: log}
+	db.types = &catalog{builtIn: pgtype.NewMap(), elements: make(map[uint32]uint32)}
 	db.probe = newStatement("SELECT 1", func(fields []pgconn.FieldDescription) (*columns, error) {
 		return &columns{fields: fields, forms: make([]form, len(fields))}, nil
 	})
@@ -242,15 +244,15 @@ func (db *DB) again(once func() (dead bool, err error)) error {
 	return err
 }
 
-// query runs s and passes its rows to the handler. It retries once if the connection is
-// dead, if a change of a table has made the prepared statement invalid, or if prepared
-// statements do not work.
+// query runs s and passes its rows to the handler. It retries if the connection is dead, if a
+// change of a table has made the prepared statement invalid, or if prepared statements do not
+// work: twice, because the next connection can be one that was opened before the server ended all.
 func (db *DB) query(ctx context.Context, s *statement, args [][]byte, to feed.RowHandler) error {
 	err := db.queryOnce(ctx, s, args, to)
-	if err == nil || ctx.Err() != nil || !db.worthRetrying(err) {
-		return err
+	for retries := 0; retries < 2 && err != nil && ctx.Err() == nil && db.worthRetrying(err); retries++ {
+		err = db.queryOnce(ctx, s, args, to)
 	}
-	return db.queryOnce(ctx, s, args, to)
+	return err
 }
 
 func (db *DB) queryOnce(ctx context.Context, s *statement, args [][]byte, to feed.RowHandler) error {

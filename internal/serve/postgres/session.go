@@ -40,10 +40,7 @@ func sessionOf(conn *pgconn.PgConn) *session {
 	if s, ok := data[sessionKey].(*session); ok {
 		return s
 	}
-	kept, err := simplelru.NewLRU[string, *prepared](preparedPerConnection, nil)
-	if err != nil {
-		panic("bug: a connection keeps no statements: " + err.Error())
-	}
+	kept, _ := simplelru.NewLRU[string, *prepared](preparedPerConnection, nil) // the size is positive
 	s := &session{prepared: kept}
 	data[sessionKey] = s
 	return s

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,6 +25,7 @@ type source struct {
 	body string // the SELECT with its parameters numbered and cast
 
 	harmless atomic.Bool             // it may run more often than it is asked for
+	catalog  atomic.Pointer[string]  // with which this was found
 	known    atomic.Pointer[columns] // of the rows; nil before the first check or read
 	nulls    feed.NullKeys
 
@@ -144,9 +144,6 @@ func (s *source) arguments(r feed.Range) ([][]byte, error) {
 	args, err := bound(s.def.Params, r.Args)
 	if err != nil || s.def.IsQuery() {
 		return args, err
-	}
-	if r.Skip < 0 || r.Limit < 1 || r.Skip > math.MaxInt-r.Limit {
-		return nil, fmt.Errorf("skip %d, limit %d", r.Skip, r.Limit)
 	}
 	for _, key := range []feed.Key{r.After, r.Until} {
 		if key == "" {

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
 	"regexp"
 	"slices"
@@ -24,23 +25,19 @@ type origins struct {
 
 // defaults yields the columns of relations that have a default, are numbered or generated: their name, whether
 // they are generated, whether their range is less than bigint's, and the expression, which is "" for an identity.
-const defaults = `SELECT a.attname, a.attgenerated <> '', a.atttypid <> 'bigint'::regtype,
-	COALESCE(pg_get_expr(d.adbin, d.adrelid), t.typdefault, '')
-FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-WHERE a.attrelid = ANY($1::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
-	AND (d.oid IS NOT NULL OR t.typdefault IS NOT NULL OR a.attidentity <> '')`
+//
+//go:embed sql/defaults.sql
+var defaults string
 
 // effects yields whether row triggers run at INSERT, and whether an index or a check casts to a smaller integer.
-const effects = `SELECT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = ANY($1::oid[]) AND NOT tgisinternal AND tgtype & 5 = 5),
-	EXISTS (SELECT FROM pg_index WHERE indrelid = ANY($1::oid[]) AND concat(indexprs, indpred) ~ casts)
-	OR EXISTS (SELECT FROM pg_constraint WHERE conrelid = ANY($1::oid[]) AND conbin::text ~ casts)
-FROM (SELECT format(':funcid (%s|%s|%s)\M', 'int4(bigint)'::regprocedure::oid, 'int2(bigint)'::regprocedure::oid,
-	'int2(integer)'::regprocedure::oid) AS casts) AS names`
+//
+//go:embed sql/effects.sql
+var effects string
 
 // uniques yields the schema, table and name of unique indexes, and their definition.
-const uniques = `SELECT n.nspname, c.relname, i.relname, pg_get_indexdef(x.indexrelid)
-FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid JOIN pg_class c ON c.oid = x.indrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE x.indrelid = ANY($1::oid[]) AND x.indisunique`
+//
+//go:embed sql/uniques.sql
+var uniques string
 
 // A default that is a constant, a time, a random UUID or a number of a sequence does not fail, unless its
 // range ends. safeDefault and constantText are what is removed to see whether there is anything else.

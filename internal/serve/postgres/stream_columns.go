@@ -3,6 +3,7 @@ package postgres
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"fmt"
 	"slices"
 	"strconv"
@@ -15,31 +16,13 @@ import (
 	"spillway/internal/serve/tables"
 )
 
-// baseTypes and the end of it, with a condition between them, are the start of a statement. The
-// table b has the columns that meet the condition, with their base type below any number of
-// domains, and its modifier. It has rows of these domains too.
-const (
-	baseTypes = `WITH RECURSIVE b (attrelid, attnum, type, modifier) AS (
-	SELECT attrelid, attnum, atttypid, atttypmod FROM pg_attribute WHERE attnum > 0 AND NOT attisdropped AND `
-	baseTypesEnd = `
-	UNION ALL SELECT b.attrelid, b.attnum, t.typbasetype, COALESCE(NULLIF(b.modifier, -1), t.typtypmod)
-	FROM b JOIN pg_type t ON t.oid = b.type AND t.typtype = 'd')`
-)
-
 // tableColumns yields the name of each column of a table, its type as written in SQL, and its base
 // type without a modifier. The modifier follows, the name of the base type, or that of the elements of
 // an array, and whether it is an array. The last value is a collation, of the column or of a unique index
 // on it, that takes different texts as equal.
-const tableColumns = baseTypes + "attrelid = to_regclass($1::text)" + baseTypesEnd + `
-SELECT a.attname, format_type(a.atttypid, a.atttypmod), format_type(base.oid, -1), b.modifier::text,
-	CASE WHEN COALESCE(element.typtype, base.typtype) = 'e' THEN 'enum' ELSE COALESCE(element.typname, base.typname) END,
-	(element.oid IS NOT NULL)::text,
-	COALESCE((SELECT c.collname FROM pg_collation c WHERE to_jsonb(c) ->> 'collisdeterministic' = 'false'
-		AND (c.oid = a.attcollation
-			OR c.oid IN (SELECT unnest(i.indcollation) FROM pg_index i
-				WHERE i.indrelid = a.attrelid AND i.indisunique AND a.attnum = ANY(i.indkey))) LIMIT 1), '')
-FROM b JOIN pg_attribute a USING (attrelid, attnum) JOIN pg_type base ON base.oid = b.type AND base.typtype <> 'd'
-	LEFT JOIN pg_type element ON element.oid = base.typelem AND element.typarray = base.oid`
+//
+//go:embed sql/table_columns.sql
+var tableColumns string
 
 // deferrableKey yields a unique index on the columns $2 of a table that is checked at COMMIT.
 const deferrableKey = `SELECT i.indexrelid::regclass::text FROM pg_index i WHERE i.indrelid = to_regclass($1::text) AND i.indisunique

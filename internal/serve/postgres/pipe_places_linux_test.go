@@ -1,0 +1,78 @@
+//go:build linux && !portable
+
+package postgres
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"spillway/internal/apptest"
+	"spillway/internal/database"
+	"spillway/internal/serve/feed"
+	"spillway/internal/serve/front"
+	"spillway/internal/serve/param"
+	"spillway/internal/serve/query"
+	"spillway/internal/serve/queue"
+	"spillway/internal/serve/storetest"
+)
+
+// TestLoopPlaces: a query that becomes slow for all arguments has no more connections in loops and elsewhere than the gate has places.
+func TestLoopPlaces(t *testing.T) {
+	t.Parallel()
+	url := shared.Get(t).CreateDatabase(t)
+	mustExecute(t, url, "CREATE FUNCTION pause(a int) RETURNS int STABLE LANGUAGE plpgsql AS $$ BEGIN IF a >= 100 THEN PERFORM pg_sleep(600); END IF; RETURN a; END $$")
+	p := []param.Param{{Name: "a", Type: param.Integer}}
+	db, loop := open(t, url, database.Pool{Max: 3, StatementTimeout: time.Hour}), storetest.StartLoop(t)
+	s := loopSource(t, db, feed.Definition{Name: "/q", SQL: "SELECT pause(:a::int) AS x", Params: p})
+	other := loopSource(t, db, feed.Definition{Name: "/feed", SQL: "SELECT 1 AS x"})
+	gate := queue.NewGate(3).Entrance()
+	q := query.Open(query.Config{
+		Definition: feed.Definition{Name: "/q", Params: p}, Limit: wide, Timeout: time.Hour, WaitersMax: 1000, Log: slog.New(slog.DiscardHandler), Gate: gate,
+	}, s)
+	fast := 0
+	for fast < 100 { // so often it was
+		r := storetest.BeginReads(t, loop, s, gate, wide, []string{"1"})[0]
+		switch err := apptest.Receive(t, "the rows", r.Ended); {
+		case err == nil:
+			fast++
+		case !errors.Is(err, feed.ErrElsewhere):
+			t.Fatal(err)
+		}
+	}
+	var waits []*query.Wait
+	storetest.OnLoop(t, loop, func() {
+		for i := range 8 {
+			w, later := new(query.Wait), new(front.Later)
+			later.Respond, later.Left = func(dst []byte, _ bool) ([]byte, bool) { return dst, true }, func() {}
+			if !q.Begin(loop, w, later, []string{fmt.Sprint(100 + i)}) {
+				t.Error("not begun")
+			}
+			waits = append(waits, w)
+		}
+	})
+	running := func() string {
+		return queryText(t, url, "SELECT count(*)::text FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%pause(%' AND pid <> pg_backend_pid() AND datname = current_database()")
+	}
+	apptest.AwaitState(t, "the others wait at the gate", func() (string, bool) { return running(), running() == "2" && gate.Reclaimed() >= 0 })
+	for range 20 {
+		if err := other.Read(t.Context(), feed.Range{}, &feed.Rows{Limit: wide}); err != nil || running() != "2" {
+			t.Fatalf("%s slow statements run beside: %v", running(), err)
+		}
+	}
+	storetest.OnLoop(t, loop, func() {
+		for _, w := range waits {
+			_, _, _ = w.Answer(true)
+		}
+	})
+	q.Close()
+	for range 2 { // all places are free again
+		giveBack, err := gate.Lend(t.Context(), func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer giveBack()
+	}
+}
