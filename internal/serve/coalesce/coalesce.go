@@ -3,7 +3,7 @@
 // It is like groupcache's singleflight, and in addition callers wait under their own
 // context, their number is bounded, and a call is cancelled when its last caller has left.
 // Calls can belong to classes, each with bounds of its own, so that one class cannot take
-// the others' room.
+// the others' room. Short calls can run in their callers' goroutines.
 // It caches no result: a caller that arrives after a call starts a new one. There are never
 // two calls for one key at the same time: a caller that arrives while a cancelled call still
 // runs waits for its end.
@@ -13,6 +13,8 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
+	"time"
 )
 
 // ErrFull is returned at once if the maximum number of callers waits. Retry later.
@@ -21,6 +23,7 @@ var ErrFull = errors.New("too many requests are waiting")
 // Group shares calls by key. Use New. Its methods may be called concurrently.
 type Group[V any] struct {
 	limits Limits
+	quick  atomic.Bool     // the next call is expected to be short
 	base   context.Context // the group's lifetime
 	stop   context.CancelFunc
 	wait   sync.WaitGroup
@@ -48,15 +51,13 @@ type call[V any] struct {
 	done    chan struct{} // closed when value and err are set
 	value   V
 	err     error
-	waiters int // guarded by Group.mu; 0: cancelled, must not be joined
+	lost    bool // its caller's context has ended it
+	waiters int  // guarded by Group.mu; 0: cancelled, must not be joined
 	cancel  context.CancelFunc
 }
 
-// New returns a group for at most limit waiting callers. The owner must call Close.
-func New[V any](limit int) *Group[V] { return NewClasses[V](Limits{Callers: limit}) }
-
-// NewClasses returns a group whose classes have these limits. The owner must call Close.
-func NewClasses[V any](limits Limits) *Group[V] {
+// New returns a group whose classes have these limits. The owner must call Close.
+func New[V any](limits Limits) *Group[V] {
 	base, stop := context.WithCancel(context.Background())
 	return &Group[V]{limits: limits, base: base, stop: stop, calls: make(map[string]*call[V]), classes: make(map[string]*class)}
 }
@@ -68,7 +69,7 @@ func (g *Group[V]) Do(ctx context.Context, key string, fn func(context.Context) 
 
 // DoClass returns the result of fn for key, which belongs to one class. If a call for key is
 // running, DoClass waits for its result instead, and shared is true. fn runs in its own
-// goroutine. Its context ends when the last caller has left or the group is closed; fn should
+// goroutine, unless it is short. Its context ends when the last caller has left or the group is closed; fn should
 // then return soon, because new callers wait for that. DoClass returns ctx's error when ctx
 // ends, and ErrFull if too many callers of the class wait.
 func (g *Group[V]) DoClass(ctx context.Context, name, key string, fn func(context.Context) (V, error)) (value V, shared bool, err error) {
@@ -86,26 +87,36 @@ func (g *Group[V]) DoClass(ctx context.Context, name, key string, fn func(contex
 		cl.callers--
 		g.releaseLocked(name, cl)
 	}()
-	c, shared, err := g.joinLocked(ctx, name, key, fn)
-	if err != nil {
-		return value, false, err
+	for {
+		c, shared, err := g.joinLocked(ctx, name, key, fn)
+		if err != nil {
+			return value, false, err
+		}
+		lost := false
+		g.mu.Unlock()
+		select {
+		case <-c.done:
+			value, err, lost = c.value, c.err, c.lost
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		g.mu.Lock()
+		if c.waiters--; c.waiters == 0 {
+			c.cancel()
+		}
+		if !lost || ctx.Err() != nil {
+			return value, shared, err
+		}
 	}
-
-	g.mu.Unlock()
-	select {
-	case <-c.done:
-		value, err = c.value, c.err
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	g.mu.Lock()
-
-	c.waiters--
-	if c.waiters == 0 {
-		c.cancel()
-	}
-	return value, shared, err
 }
+
+// short is how long the work of a call may take so that the next one is expected to be short.
+const short = 10 * time.Millisecond
+
+// Took notes how long the work of a call has taken, without what it has waited for before. If it was short and err is nil, the next call
+// runs in the goroutine and with the context of the caller that begins it. If that context ends it, callers that share the call start
+// another one.
+func (g *Group[V]) Took(d time.Duration, err error) { g.quick.Store(err == nil && d < short) }
 
 // joinLocked adds the caller to the call for key: the running one, or a new one after a
 // cancelled one has ended. It unlocks while it waits.
@@ -118,7 +129,7 @@ func (g *Group[V]) joinLocked(ctx context.Context, name, key string, fn func(con
 		}
 		c, shared = g.calls[key]
 		if !shared {
-			c = g.startLocked(name, key, fn)
+			c = g.startLocked(ctx, name, key, fn)
 		}
 		if !shared || c.waiters > 0 {
 			break
@@ -134,34 +145,46 @@ func (g *Group[V]) joinLocked(ctx context.Context, name, key string, fn func(con
 			return nil, false, err
 		}
 	}
-	c.waiters++
 	if shared {
+		c.waiters++
 		g.shared++
 	}
 	return c, shared, nil
 }
 
-func (g *Group[V]) startLocked(name, key string, fn func(context.Context) (V, error)) *call[V] {
-	ctx, cancel := context.WithCancel(g.base)
-	c := &call[V]{done: make(chan struct{}), cancel: cancel}
+// startLocked starts a call. It unlocks while it runs a short one.
+func (g *Group[V]) startLocked(ctx context.Context, name, key string, fn func(context.Context) (V, error)) *call[V] {
+	here := g.quick.Load()
+	c := &call[V]{done: make(chan struct{}), waiters: 1, cancel: func() {}}
+	if !here {
+		ctx, c.cancel = context.WithCancel(g.base)
+	}
 	g.calls[key] = c
 	cl := g.classLocked(name)
 	cl.calls++
 	g.wait.Add(1)
-	go func() {
+	run := func() {
 		defer g.wait.Done()
 		if c.err = cl.begin(ctx); c.err == nil {
 			c.value, c.err = fn(ctx)
 			cl.end()
 		}
+		c.lost = here && c.err != nil && ctx.Err() != nil
 		g.mu.Lock()
 		delete(g.calls, key)
 		cl.calls--
 		g.releaseLocked(name, cl)
 		g.mu.Unlock()
 		close(c.done)
-		cancel()
-	}()
+		c.cancel()
+	}
+	if !here {
+		go run()
+		return c
+	}
+	g.mu.Unlock()
+	run()
+	g.mu.Lock()
 	return c
 }
 
@@ -178,9 +201,9 @@ func (g *Group[V]) classLocked(name string) *class {
 	return cl
 }
 
-// releaseLocked forgets a class in which nothing is under way.
+// releaseLocked forgets a class in which nothing is under way, unless it is the only one.
 func (g *Group[V]) releaseLocked(name string, cl *class) {
-	if cl.callers == 0 && cl.calls == 0 {
+	if cl.callers == 0 && cl.calls == 0 && name != "" {
 		delete(g.classes, name)
 	}
 }
@@ -211,7 +234,7 @@ func (g *Group[V]) Waiting() (now int, shared uint64) {
 	return g.waiting, g.shared
 }
 
-// Close cancels running calls and waits for them.
+// Close cancels running calls, and waits for them and for short ones, which end with their callers' contexts.
 func (g *Group[V]) Close() {
 	g.mu.Lock() // no call starts between the cancellation and Wait
 	g.stop()

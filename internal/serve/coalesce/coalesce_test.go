@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestThousandCallersShareOneCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := New[int](2000)
+		g := New[int](Limits{Callers: 2000})
 		defer g.Close()
 		var calls, sharers atomic.Int64
 		var all sync.WaitGroup
@@ -49,7 +49,7 @@ func TestThousandCallersShareOneCall(t *testing.T) {
 
 func TestKeysDoNotShare(t *testing.T) {
 	t.Parallel()
-	g := New[string](10)
+	g := New[string](Limits{Callers: 10})
 	defer g.Close()
 	for i := range 5 {
 		key := strconv.Itoa(i)
@@ -63,7 +63,7 @@ func TestKeysDoNotShare(t *testing.T) {
 func TestLastWaiterLeavingCancels(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := New[int](10)
+		g := New[int](Limits{Callers: 10})
 		defer g.Close()
 		cancelled := make(chan struct{})
 		fn := func(ctx context.Context) (int, error) {
@@ -99,7 +99,7 @@ func TestLastWaiterLeavingCancels(t *testing.T) {
 func TestNewcomerWaitsForTheCancelled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := New[int](100)
+		g := New[int](Limits{Callers: 100})
 		defer g.Close()
 		var running, calls atomic.Int64
 		fn := func(ctx context.Context) (int, error) {
@@ -146,7 +146,7 @@ func TestNewcomerWaitsForTheCancelled(t *testing.T) {
 func TestFull(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := New[int](1)
+		g := New[int](Limits{Callers: 1})
 		release := make(chan struct{})
 		var first sync.WaitGroup
 		first.Go(func() {
@@ -165,11 +165,69 @@ func TestFull(t *testing.T) {
 	})
 }
 
+// TestShort: the first caller runs the call itself, with its own context, and others share its result. If its context ends it, they
+// start another call.
+func TestShort(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := New[int](Limits{Callers: 11})
+		g.Took(0, nil)
+		calls := 0
+		fn := func(ctx context.Context) (int, error) {
+			calls++
+			select {
+			case <-ctx.Done():
+				return 0, ctx.Err()
+			case <-time.After(time.Second):
+				return 42, nil
+			}
+		}
+		for _, limit := range []time.Duration{time.Hour, time.Millisecond} {
+			calls = 0
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			var all sync.WaitGroup
+			all.Go(func() {
+				if v, shared, err := g.Do(ctx, "k", fn); shared || (err == nil) != (v == 42) || !errors.Is(err, ctx.Err()) {
+					t.Errorf("the first: %d, %v, %v", v, shared, err)
+				}
+			})
+			synctest.Wait()
+			for range 10 {
+				all.Go(func() {
+					if v, _, err := g.Do(t.Context(), "k", fn); v != 42 || err != nil {
+						t.Errorf("another one: %d, %v", v, err)
+					}
+				})
+			}
+			synctest.Wait()
+			if _, _, err := g.Do(t.Context(), "l", fn); !errors.Is(err, ErrFull) {
+				t.Errorf("one more than may wait: %v", err)
+			}
+			all.Wait()
+			cancel()
+			if now, _ := g.Waiting(); now != 0 || (calls == 1) != (limit == time.Hour) || calls > 2 || len(g.calls) != 0 {
+				t.Errorf("%d calls, %d wait; %d are left", calls, now, len(g.calls))
+			}
+		}
+		var last sync.WaitGroup
+		last.Go(func() { _, _, _ = g.Do(t.Context(), "k", fn) })
+		synctest.Wait()
+		start := time.Now()
+		if g.Close(); time.Since(start) != time.Second {
+			t.Errorf("Close has waited for %v", time.Since(start))
+		}
+		last.Wait()
+		if _, _, err := g.Do(t.Context(), "k", fn); !errors.Is(err, context.Canceled) {
+			t.Errorf("after Close: %v", err)
+		}
+	})
+}
+
 // One class fills its own room only, and its calls take turns.
 func TestClassesAreBoundedAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := NewClasses[int](Limits{Callers: 10, Calls: 2})
+		g := New[int](Limits{Callers: 10, Calls: 2})
 		defer g.Close()
 		var all sync.WaitGroup
 		var mu sync.Mutex

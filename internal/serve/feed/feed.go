@@ -150,7 +150,7 @@ func Open(cfg Config, source Source) *Feed {
 	if len(cfg.Params) > 0 {
 		limits.Calls = cfg.ValueCalls
 	}
-	f.pages = coalesce.NewClasses[*pageRead](limits)
+	f.pages = coalesce.New[*pageRead](limits)
 	f.base, f.stop = context.WithCancel(context.Background())
 	f.windows.Store(&map[string]*window{})
 	return f
@@ -352,13 +352,6 @@ func (f *Feed) drop(w *window) {
 		f.removeLocked(fresh, w)
 		f.windows.Store(&fresh)
 	}
-}
-
-// countOutside counts an answer to a request for a value without a window.
-func (f *Feed) countOutside(name string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.admission.count(f.hash(name))
 }
 
 func (f *Feed) hash(name string) uint64 { return maphash.String(f.seed, name) }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"spillway/internal/serve/front"
+	"spillway/internal/serve/queue"
 )
 
 // LoopReader is a Reader of a query that can also read in an event loop, without a goroutine that waits. Its methods are for the thread
@@ -14,16 +15,18 @@ type LoopReader interface {
 	// Begin begins a read, after which Done is called on the same thread, but not before Begin has returned. Otherwise nothing has
 	// happened: the error is ErrElsewhere, or a *queue.Overload if the read is predicted to end too late.
 	Begin(loop *front.Loop, r *LoopRead) error
-	// Drop ends a read that has begun. Its statement is cancelled if it runs for long. Done is not called.
-	Drop(loop *front.Loop, r *LoopRead)
+	// Drop ends a read that has begun, and reports whether its statement was sent. It is cancelled if it runs for long. Done is not
+	// called.
+	Drop(loop *front.Loop, r *LoopRead) (sent bool)
 }
 
-// LoopRead is one read in an event loop. The first four fields are set before.
+// LoopRead is one read in an event loop. The first five fields are set before.
 type LoopRead struct {
 	Args   []string
-	Name   []byte        // of Args, as param.AppendArgs writes it
-	Within time.Duration // when it is to end
-	Rows   Rows          // its Limit
+	Name   []byte          // of Args, as param.AppendArgs writes it
+	Within time.Duration   // when it is to end
+	Rows   Rows            // its Limit
+	Gate   *queue.Entrance // of reads elsewhere, which the loop's connections take places of
 
 	Unwanted bool            // those who wait seem to have left: it is cancelled if it would take long
 	Done     func(err error) // nil, an error as that of Read, or ErrElsewhere

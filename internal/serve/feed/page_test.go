@@ -187,6 +187,39 @@ func TestIdenticalRequestsShareOneStatement(t *testing.T) {
 	})
 }
 
+// TestPagesAfterQuickOnes: a page is read in the goroutine of its request if the last one was read quickly. If that request ends before
+// the statement, those that share it read the page themselves.
+func TestPagesAfterQuickOnes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		tab := newTable(1000)
+		f := Open(testConfig(), tab)
+		defer f.Close()
+		get(t, f, Request{})
+		r := Request{Before: string(appendCursor(nil, f.fingerprint, key(tab.newest()[500])))}
+		get(t, f, r)
+		ask := func(ctx context.Context, want error, after time.Duration) {
+			begin := time.Now()
+			if _, err := f.Page(ctx, begin, r); !errors.Is(err, want) || time.Since(begin) != after {
+				t.Errorf("%v after %v, want %v after %v", err, time.Since(begin), want, after)
+			}
+		}
+		tab.set(func(tab *table) { tab.latency, tab.pages = time.Second, 0 })
+		var all sync.WaitGroup
+		all.Go(func() {
+			ctx, leave := context.WithTimeout(t.Context(), time.Second/2)
+			defer leave()
+			ask(ctx, ErrBusy, time.Second/2)
+		})
+		synctest.Wait()
+		all.Go(func() { ask(t.Context(), nil, 3*time.Second/2) })
+		all.Wait()
+		if tab.pages != 1 || f.Stats().Coalesced != 1 { // the first one was not read
+			t.Errorf("%d pages, %d coalesced; want 1, 1", tab.pages, f.Stats().Coalesced)
+		}
+	})
+}
+
 func TestDeepOffsetsKeepUpWithRows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -142,23 +142,21 @@ func (f *Feed) pageFromDatabase(ctx context.Context, w *window, s *snapshot, r R
 	q := Range{Args: args, After: at.after, Skip: at.skip, Limit: passed + r.Limit + 1}
 	first := w == nil && r.Before == ""
 	if first {
-		q.Limit = roundRows(q.Limit)
+		q.Limit = 1 << bits.Len(uint(q.Limit-1)) // at least as many, so that requests for other pages share the statement
 	}
 	got, err := f.read(ctx, name, q)
 	if err != nil {
 		return Page{}, err
 	}
 	if first {
-		f.countOutside(name)
+		f.mu.Lock()
+		f.admission.count(f.hash(name)) // a value without a window
+		f.mu.Unlock()
 	}
 	p, err := f.cut(got, passed, r.Limit)
 	p.CountedAt = at.readAt
 	return p, err
 }
-
-// roundRows returns the power of two that is at least n, so that requests for other pages
-// share a statement.
-func roundRows(n int) int { return 1 << bits.Len(uint(n-1)) }
 
 // cut returns the page of up to limit rows from start in what was read. One more row was
 // asked for: it shows that a next page exists.
@@ -202,7 +200,9 @@ func (f *Feed) read(ctx context.Context, name string, q Range) (*pageRead, error
 		}
 		defer leave()
 		read := &pageRead{readAt: time.Now()}
-		if err := f.source.Read(ctx, q, &read.rows); err != nil {
+		err = f.source.Read(ctx, q, &read.rows)
+		f.pages.Took(time.Since(read.readAt), err)
+		if err != nil {
 			return nil, fmt.Errorf("read page: %w", err)
 		}
 		read.readAt = readAt(read.readAt, read.rows.ReadAt)

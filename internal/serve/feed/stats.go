@@ -7,7 +7,7 @@ import (
 
 // Stats is a snapshot of a feed's counters, for metrics.
 type Stats struct {
-	Name              string  `json:"feed"`
+	Name              string  `json:"feed" label:"feed"`
 	Windows           int     `json:"windows" metric:"windows" help:"Windows kept, one per value of the parameters."`
 	Rows              int     `json:"rows" metric:"rows" help:"Rows in the windows."`
 	WindowBytes       int64   `json:"bytes" metric:"window_bytes" help:"Memory of the windows."`

@@ -93,6 +93,7 @@ func (l *lane) start(args []string) *run {
 	r.key, r.began = string(l.name), l.loop.Now()
 	r.read.Name = append(r.read.Name[:0], l.name...)
 	r.read.Args, r.read.Within, r.read.Rows.Limit = param.CloneArgs(args), l.query.cfg.Timeout, l.query.cfg.Limit
+	r.read.Gate = l.query.cfg.Gate
 	if l.query.counters.waiting.Load() >= int64(l.query.cfg.WaitersMax) {
 		r.refuse(coalesce.ErrFull)
 		return r
@@ -192,6 +193,9 @@ func (w *Wait) Answer(over bool) (*Answer, From, error) {
 		r.drop()
 		err = fmt.Errorf("%w: %w", ErrBusy, context.DeadlineExceeded)
 	}
+	if w.gone {
+		q.counters.left.Add(-1)
+	}
 	if err != nil {
 		q.counters.refused.Add(1)
 		return nil, 0, err
@@ -210,6 +214,7 @@ func (w *Wait) Abandon() {
 		return
 	}
 	w.gone = true
+	r.lane.query.counters.left.Add(1)
 	if r.waiting--; r.waiting == 0 {
 		r.read.Unwanted = true
 		if r.cancel != nil {
@@ -225,7 +230,9 @@ func (r *run) drop() {
 	case r.cancel != nil:
 		r.cancel()
 	default:
-		r.lane.reader.Drop(r.lane.loop, &r.read)
+		if r.lane.reader.Drop(r.lane.loop, &r.read) {
+			r.lane.query.counters.executed(r.lane.loop.Now().Sub(r.began), context.DeadlineExceeded)
+		}
 		r.finish(nil, fmt.Errorf("%w: %w", ErrBusy, context.DeadlineExceeded))
 	}
 }

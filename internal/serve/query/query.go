@@ -120,7 +120,8 @@ type Query struct {
 // Open returns a query that runs on source. It does not use the database yet. The owner must
 // call Close.
 func Open(cfg Config, source feed.Reader) *Query {
-	q := &Query{cfg: cfg, source: source, group: coalesce.New[*Answer](cfg.WaitersMax)}
+	q := &Query{cfg: cfg, source: source}
+	q.group = coalesce.New[*Answer](coalesce.Limits{Callers: cfg.WaitersMax})
 	q.reader, _ = source.(feed.LoopReader)
 	if cfg.TTL > 0 {
 		q.cache = newCache(cfg.CacheBytes)
@@ -129,7 +130,7 @@ func Open(cfg Config, source feed.Reader) *Query {
 	return q
 }
 
-// Close cancels all executions and waits for them.
+// Close cancels all executions whose requests do not wait any more, and waits for all.
 func (q *Query) Close() {
 	q.stop()
 	q.group.Close()
@@ -144,6 +145,9 @@ func (q *Query) Name() string { return q.cfg.Name }
 
 // Caches reports whether answers are cached.
 func (q *Query) Caches() bool { return q.cache != nil }
+
+// Timeout returns the longest wait of a request.
+func (q *Query) Timeout() time.Duration { return q.cfg.Timeout }
 
 // Params returns the query's parameters.
 func (q *Query) Params() []param.Param { return q.cfg.Params }
@@ -183,8 +187,11 @@ func (q *Query) Ask(ctx context.Context, now time.Time, args []string) (*Answer,
 		return a, FromMemory, nil
 	}
 	name := param.AppendArgs(nil, args)
-	ctx, cancel := context.WithTimeout(ctx, q.cfg.Timeout)
-	defer cancel()
+	if end, limited := ctx.Deadline(); !limited || time.Until(end) > q.cfg.Timeout {
+		limited, cancel := context.WithTimeout(ctx, q.cfg.Timeout)
+		defer cancel()
+		ctx = limited
+	}
 	a, err := q.share(ctx, string(name), param.CloneArgs(args))
 	if err != nil {
 		q.counters.refused.Add(1)
@@ -249,6 +256,9 @@ func (q *Query) execute(ctx context.Context, args []string) (*Answer, error) {
 	err = q.source.Read(ctx, feed.Range{Args: args}, &rows)
 	end := time.Now()
 	q.counters.executed(end.Sub(begin), err)
+	if q.cfg.Shared == nil {
+		q.group.Took(end.Sub(begin), err)
+	}
 	if err != nil {
 		return nil, err
 	}

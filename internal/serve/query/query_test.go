@@ -175,6 +175,43 @@ func TestLastToLeaveCancels(t *testing.T) {
 	})
 }
 
+// TestAfterQuickOnes: an execution that is slow although those before were short ends with its request, at its time, and is repeated for
+// another request that shares it. One whose client leaves is cancelled.
+func TestAfterQuickOnes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source := &counting{takes: time.Millisecond}
+		q := Open(testConfig(), source)
+		defer q.Close()
+		ask := func(ctx context.Context, want error, after time.Duration) {
+			begin := time.Now()
+			if _, _, err := q.Ask(ctx, begin, []string{"1"}); !errors.Is(err, want) || time.Since(begin) != after {
+				t.Errorf("%v after %v, want %v after %v", err, time.Since(begin), want, after)
+			}
+		}
+		ask(t.Context(), nil, time.Millisecond)
+		source.takes = 4 * time.Second
+		q.cfg.Timeout = 3 * time.Second
+		var group sync.WaitGroup
+		group.Go(func() { ask(t.Context(), ErrBusy, 3*time.Second) })
+		<-time.After(2 * time.Second)
+		synctest.Wait()
+		source.takes = 0
+		group.Go(func() { ask(t.Context(), nil, time.Second) })
+		group.Wait()
+		if n := source.executions.Load(); n != 3 || source.cancelled.Load() != 1 || source.twice.Load() {
+			t.Errorf("%d executions, %d cancelled", n, source.cancelled.Load())
+		}
+		source.takes = time.Hour
+		ctx, leave := context.WithTimeout(t.Context(), time.Second)
+		defer leave()
+		ask(ctx, context.DeadlineExceeded, time.Second)
+		if source.cancelled.Load() != 2 {
+			t.Error("an execution goes on for nobody")
+		}
+	})
+}
+
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 
 // Stats is a snapshot of a query's counters, for metrics.
 type Stats struct {
-	Name             string        `json:"query"`
+	Name             string        `json:"query" label:"query"`
 	Hits             uint64        `json:"memory_answers" metric:"answers_total,source=memory" help:"Requests answered."`
 	Stale            uint64        `json:"stale_answers" metric:"answers_total,source=stale"`
 	Misses           uint64        `json:"waited_answers" metric:"answers_total,source=waited"`
@@ -34,6 +34,7 @@ type counters struct {
 	executionNanos                             atomic.Int64
 
 	waiting   atomic.Int64  // in event loops
+	left      atomic.Int64  // of these, whose clients have left
 	elsewhere atomic.Int64  // executions for these that wait in the group too
 	coalesced atomic.Uint64 // in event loops
 }
@@ -58,7 +59,7 @@ func (q *Query) Stats() Stats {
 		Executions: c.executions.Load(), ExecutionErrors: c.executionErrors.Load(),
 		ExecutionSeconds: time.Duration(c.executionNanos.Load()).Seconds(), RenewalErrors: c.renewalErrors.Load(),
 		SharedHits: c.sharedHits.Load(), SharedErrors: c.sharedErrors.Load(), Coalesced: shared + c.coalesced.Load(),
-		Waiting: max(0, waiting+int(c.waiting.Load()-c.elsewhere.Load())), NotModified: c.notModified.Load(),
+		Waiting: max(0, waiting+int(c.waiting.Load()-c.left.Load()-c.elsewhere.Load())), NotModified: c.notModified.Load(),
 		PredictedWait: q.cfg.Gate.PredictedWait(),
 	}
 	if q.cache != nil {

@@ -5,6 +5,7 @@ import (
 	"container/list"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -23,11 +24,16 @@ type Gate struct {
 	turns  []*Entrance
 	last   *Entrance // that was entered
 	mixed  time.Time // when last was another one the last time
+	lender *Entrance // of Lend
 }
 
 // NewGate returns a gate for a pool of that many connections. It admits one statement fewer,
 // but at least one.
-func NewGate(connections int) *Gate { return &Gate{places: max(connections-1, 1)} }
+func NewGate(connections int) *Gate {
+	g := &Gate{places: max(connections-1, 1)}
+	g.lender = g.Entrance()
+	return g
+}
 
 // Entrance is where the statements of one feed or query wait. They are admitted in the order
 // of their arrival. A nil Entrance is always open.
@@ -49,8 +55,9 @@ type pass struct {
 	arrived  time.Time
 	within   time.Duration // from arrival to end; 0: any time
 	began    time.Time     // when it was admitted
-	turn     chan struct{} // closed when it is admitted or refused
+	turn     chan struct{} // closed when it is admitted or refused; nil: it need not wait
 	refusal  error         // set before turn is closed; nil: it is admitted
+	reclaim  func()        // of Lend
 }
 
 // Entrance returns a new entrance.
@@ -68,14 +75,46 @@ func (e *Entrance) Enter(ctx context.Context, within time.Duration) (leave func(
 	if e == nil {
 		return func() {}, nil
 	}
-	g, now := e.gate, time.Now()
-	p := &pass{entrance: e, arrived: now, within: within, turn: make(chan struct{})}
+	now := time.Now()
+	return e.enter(ctx, now, &pass{entrance: e, arrived: now, within: within})
+}
+
+// Lend is Enter for a connection whose statements pass no gate. While statements wait that do, half of the places at most are lent, and
+// they call reclaim, which must not call the gate.
+func (e *Entrance) Lend(ctx context.Context, reclaim func()) (giveBack func(), err error) {
+	if e == nil {
+		return func() {}, nil
+	}
+	return e.gate.lender.enter(ctx, time.Now(), &pass{entrance: e.gate.lender, reclaim: reclaim})
+}
+
+// Reclaimed returns how many places are lent that statements wait for.
+func (e *Entrance) Reclaimed() int {
+	if e == nil {
+		return 0
+	}
+	e.gate.mu.Lock()
+	defer e.gate.mu.Unlock()
+	return e.gate.reclaimedLocked()
+}
+
+func (g *Gate) reclaimedLocked() int {
+	if slices.ContainsFunc(g.turns, func(e *Entrance) bool { return e != g.lender && e.waiting.Len() > 0 }) {
+		return g.lender.inside - g.places/2
+	}
+	return math.MinInt
+}
+
+func (e *Entrance) enter(ctx context.Context, now time.Time, p *pass) (leave func(), err error) {
+	g := e.gate
 	leave = func() { g.leave(p, ctx.Err() == nil) }
 	g.mu.Lock()
-	if g.last != e && g.last != nil {
-		g.mixed = now
+	if e != g.lender {
+		if g.last != e && g.last != nil {
+			g.mixed = now
+		}
+		g.last = e
 	}
-	g.last = e
 	if e.waiting.Len() == 0 && e.roomLocked(now) {
 		g.admitLocked(p, now)
 		g.mu.Unlock()
@@ -83,10 +122,16 @@ func (e *Entrance) Enter(ctx context.Context, within time.Duration) (leave func(
 	}
 	if wait := e.predictLocked(now, e.waiting.Len()); e.overloadedLocked(now, p, wait) && e.inside+e.waiting.Len() > 0 {
 		g.mu.Unlock()
-		return nil, Overtime(wait, within)
+		return nil, Overtime(wait, p.within)
 	}
+	p.turn = make(chan struct{})
 	place := e.waiting.PushBack(p)
 	g.lineUpLocked(e)
+	for _, other := range g.passes {
+		if other.reclaim != nil && g.reclaimedLocked() > 0 {
+			other.reclaim()
+		}
+	}
 	g.mu.Unlock()
 
 	select {
@@ -112,6 +157,8 @@ const (
 func (e *Entrance) roomLocked(now time.Time) bool {
 	g := e.gate
 	switch free := g.places - len(g.passes); {
+	case e == g.lender && g.reclaimedLocked() >= 0:
+		return false
 	case free != 1 || e.inside == 0:
 		return free > 0
 	default:
@@ -143,6 +190,19 @@ func (e *Entrance) overloadedLocked(now time.Time, p *pass, needs time.Duration)
 // overloadedFor reports whether statements have been predicted to be late for so long.
 func (e *Entrance) overloadedFor(now time.Time, d time.Duration) bool {
 	return !e.late.IsZero() && now.Sub(e.late) >= d
+}
+
+// Lateness notes since when statements that pass no gate are predicted to be late.
+type Lateness struct{ since time.Time }
+
+// Overloaded reports whether a statement is predicted to be late, and those before it were for an eighth of their time.
+func (l *Lateness) Overloaded(now time.Time, wait, within time.Duration) bool {
+	if wait <= within {
+		l.since = time.Time{}
+	} else if l.since.IsZero() {
+		l.since = now
+	}
+	return wait > within && now.Sub(l.since) >= within/8
 }
 
 // Overtime returns the error of a statement that is predicted to take too long.
@@ -186,6 +246,9 @@ func (e *Entrance) predictLocked(now time.Time, ahead int) time.Duration {
 // mean is expected to take as long again: the database may be slow now.
 func (p *pass) rest(now time.Time) time.Duration {
 	age := now.Sub(p.began)
+	if p.reclaim != nil {
+		return 0
+	}
 	if age < p.entrance.mean {
 		return p.entrance.mean - age
 	}
@@ -196,7 +259,9 @@ func (g *Gate) admitLocked(p *pass, now time.Time) {
 	p.began = now
 	p.entrance.inside++
 	g.passes = append(g.passes, p)
-	close(p.turn)
+	if p.turn != nil {
+		close(p.turn)
+	}
 }
 
 // lineUpLocked has an entrance with waiting statements take turns with the others.
@@ -212,7 +277,9 @@ func (g *Gate) leave(p *pass, completed bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
-	p.entrance.observeLocked(now.Sub(p.began), completed)
+	if p.reclaim == nil {
+		p.entrance.observeLocked(now.Sub(p.began), completed)
+	}
 	p.entrance.inside--
 	i := slices.Index(g.passes, p)
 	g.passes = slices.Delete(g.passes, i, i+1)

@@ -117,8 +117,7 @@ type Appending interface {
 }
 
 // Gather decides how long a group of requests waits for more of them before they go
-// together: an fsync, or a trip to another server, costs about the same for one and for
-// a hundred.
+// together: an fsync costs about the same for one and for a hundred.
 //
 // A client alone does not wait. If several requests were active recently, the next group
 // waits for as many, or until Every has passed since the previous group began. Without
