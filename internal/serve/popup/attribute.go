@@ -36,6 +36,9 @@ const (
 	TextList  AttributeType = "texts"     // given once per element
 )
 
+// zeros are values of the types, as expressions read them.
+var zeros = map[AttributeType]any{Text: "", Integer: 0, Real: 0.0, Boolean: false, Timestamp: time.Time{}, TextList: []string{}}
+
 // describe says what a value must be, for errors.
 func (t AttributeType) describe() string {
 	switch t {
@@ -79,7 +82,7 @@ func NewSchema(attributes []Attribute) (*Schema, error) {
 		if _, taken := builtin.Index[a.Name]; taken || slices.Contains(keywords, a.Name) {
 			return nil, fmt.Errorf("attribute %s: the name is a keyword of expressions; use another one", a.Name)
 		}
-		if !slices.Contains([]AttributeType{Text, Integer, Real, Boolean, Timestamp, TextList}, a.Type) {
+		if zeros[a.Type] == nil {
 			return nil, fmt.Errorf("attribute %s: unknown type %q: it is text, integer, real, boolean, timestamp or texts", a.Name, a.Type)
 		}
 		if _, twice := s.index[a.Name]; twice {

@@ -71,9 +71,6 @@ func (c *StoredCampaign) Decode(text string) {
 	c.unread = err
 }
 
-// Readable returns why c could not be decoded; nil if it was.
-func (c *Campaign) Readable() error { return c.unread }
-
 // ChangedByMax is the maximum length of the name of who changed a campaign, in characters.
 const ChangedByMax = 200
 

@@ -44,7 +44,7 @@ func TestDecodeCampaign(t *testing.T) {
 		c := StoredCampaign{Campaign: Campaign{ID: 9, Name: "by hand", Placement: "cart", Status: Paused}, Version: 8}
 		c.Decode(text)
 		err := c.Validate()
-		if readable := c.Readable() == nil; readable != (err == nil) || err != nil && !strings.Contains(err.Error(), "campaign cannot be read") {
+		if readable := c.unread == nil; readable != (err == nil) || err != nil && !strings.Contains(err.Error(), "campaign cannot be read") {
 			t.Errorf("%s: %v", text, err)
 		}
 		if c.ID != 9 || c.Name != "by hand" || c.Placement != "cart" || c.Status != Paused || c.Version != 8 {

@@ -73,8 +73,8 @@ type Defaults struct {
 // Nothing is read before Reload.
 func NewCampaigns(tables CampaignTables, lists ListTables, p *Popup, unset Defaults, log *slog.Logger) *Campaigns {
 	return &Campaigns{
-		tables: tables, popup: p, unset: unset, log: log,
-		lists: newListReader(lists, p, log), uploading: make(chan struct{}, 1),
+		tables: tables, popup: p, unset: unset, log: log, uploading: make(chan struct{}, 1),
+		lists: &listReader{tables: lists, popup: p, log: log, read: map[string]int64{}, failing: map[string]bool{}},
 	}
 }
 

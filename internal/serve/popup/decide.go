@@ -176,7 +176,7 @@ func (p *Placement) given(s State, c *compiled, user uint64) Decision {
 	d := Decision{Campaign: &c.Campaign, Reason: Next}
 	r, known := s.record(c.ID)
 	switch {
-	case (!known || r.last == KindWithhold) && c.withholds(user):
+	case (!known || r.last == KindWithhold) && c.Holdout > 0 && percent(purposeHoldout, user, c.ID) < c.Holdout:
 		d.Reason = HeldOut
 		return d
 	case s.Phase == Fresh:
@@ -311,11 +311,6 @@ func percent(purpose, user uint64, campaign CampaignID) float64 {
 // admits reports whether a user is in the campaign's rollout.
 func (c *compiled) admits(user uint64) bool {
 	return c.Rollout == 100 || percent(purposeRollout, user, c.ID) < c.Rollout
-}
-
-// withholds reports whether a user is in the campaign's holdout.
-func (c *compiled) withholds(user uint64) bool {
-	return c.Holdout > 0 && percent(purposeHoldout, user, c.ID) < c.Holdout
 }
 
 // variant returns the variant that a user gets.

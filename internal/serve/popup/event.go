@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"spillway/internal/serve/queue"
 )
 
 // Kind is the kind of an event.
@@ -147,23 +149,20 @@ func DecodeEvent(src []byte) (Event, error) {
 	case len(src) < 2 || len(src) > EventBytesMax:
 		return Event{}, errEvent
 	}
-	placement, rest, ok := cutText(src[2:])
-	user, rest, also := cutText(rest)
-	if !ok || !also {
-		return Event{}, errEvent
-	}
-	r := varints{src: rest}
+	r := varints{queue.Decoder{Rest: src[2:]}}
+	placement := string(r.Take(int(r.byte(math.MaxUint8))))
+	user := string(r.Take(int(r.byte(math.MaxUint8))))
 	e := Event{
-		Kind: Kind(src[1]), Key: Key{User: string(user), Placement: string(placement)}, Variant: r.byte(math.MaxUint8), First: r.byte(1) == 1,
+		Kind: Kind(src[1]), Key: Key{User: user, Placement: placement}, Variant: r.byte(math.MaxUint8), First: r.byte(1) == 1,
 		Sequence: r.unsigned(math.MaxUint64), Campaign: CampaignID(r.unsigned(math.MaxInt32)),
 		ShownAt: instant(r.signed(math.MinInt64, never-1)), At: instant(r.signed(math.MinInt64, never-1)),
 	}
 	switch {
-	case r.bad || e.Kind == KindConvert && len(r.src) > 0:
+	case r.Bad || e.Kind == KindConvert && len(r.Rest) > 0:
 		return Event{}, errEvent
 	case e.Kind != KindConvert:
 		var err error
-		if e.State, err = DecodeState(r.src); err != nil {
+		if e.State, err = DecodeState(r.Rest); err != nil {
 			return Event{}, err
 		}
 		e.NextAt = instant(e.State.Until)
@@ -173,13 +172,4 @@ func DecodeEvent(src []byte) (Event, error) {
 	}
 	e.ID = e.id()
 	return e, nil
-}
-
-// cutText splits a text behind its length in one byte from src.
-func cutText(src []byte) (text, rest []byte, ok bool) {
-	if len(src) == 0 || len(src) < 1+int(src[0]) {
-		return nil, nil, false
-	}
-	end := 1 + int(src[0])
-	return src[1:end], src[end:], true
 }

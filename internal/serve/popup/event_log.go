@@ -35,8 +35,7 @@ type Spool interface {
 type EventTables interface {
 	// Apply stores events and the states after them. An event that is stored already is
 	// skipped. It returns nil only after a COMMIT of its own was answered without a warning.
-	// It ends no COMMIT, also if ctx has a deadline: ctx ends the wait for it only when the
-	// process stops.
+	// It ends no COMMIT: ctx has no deadline, and ends when the process stops.
 	Apply(ctx context.Context, events []Event) error
 }
 

@@ -2,9 +2,9 @@ package popup
 
 import "time"
 
-// A Memory that evicts keeps the states that were used last, and leaves the others to the
-// database. A state is evicted only if the database has it: none of its events waits in the
-// spool. As in Redis (maxmemory-samples), the victim is the longest idle of a few.
+// A Memory keeps the states that were used last, and leaves the others to the database (partial). A
+// state is evicted only if the database has it: none of its events waits in the spool. As in
+// Redis (maxmemory-samples), the victim is the longest idle of a few.
 //
 // The way of a state:
 //
@@ -19,10 +19,6 @@ const (
 	evictVisit  = 8 * 64      // cells that are visited for them
 	goneFor     = time.Minute // for which a shard remembers at least what it evicted
 )
-
-// evicts makes m evict states instead of failing with ErrFull. Callers read what is missing
-// from the database (partial).
-func (m *Memory) evicts() { m.evicting = true }
 
 // partial reports whether states of the database may be missing.
 func (m *Memory) partial() bool { return m.evicted.Load() > 0 }
@@ -50,9 +46,6 @@ func (m *Memory) stored(events []Event) {
 // evict removes a state from a shard, which is locked, or else from another one. It reports
 // whether it did.
 func (m *Memory) evict(own *shard) bool {
-	if !m.evicting {
-		return false
-	}
 	if own.evict() {
 		m.evicted.Add(1)
 		return true
@@ -117,12 +110,6 @@ func (s *shard) remember(f fingerprint) {
 
 // wasEvicted reports whether a state was evicted lately.
 func (s *shard) wasEvicted(f fingerprint) bool { return s.gone[0][f] || s.gone[1][f] }
-
-// forgetEvicted forgets that, because the database does not have the state any more.
-func (s *shard) forgetEvicted(f fingerprint) {
-	delete(s.gone[0], f)
-	delete(s.gone[1], f)
-}
 
 // last returns the time of the last show or answer.
 func (c *cell) last() int64 { return max(c.shown, c.answered) }

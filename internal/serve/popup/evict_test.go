@@ -21,7 +21,6 @@ func TestEvict(t *testing.T) {
 		limit := rapid.IntRange(1, 40).Draw(t, "limit")
 		m, log := NewMemory(limit, nil), &ledger{}
 		m.recorder = log
-		m.evicts()
 		model, database := map[Key]State{}, map[Key]State{}
 		now, applied := day0, 0
 		read := func(key Key) State {
@@ -81,7 +80,6 @@ func TestEvictedMeanwhile(t *testing.T) {
 	t.Parallel()
 	log := &ledger{}
 	m, slow := NewMemory(1, log), Key{"1", "home"}
-	m.evicts()
 	swap := func(key Key, guards ...Guard) (bool, error) {
 		next := State{Version: 1, Phase: Shown, Campaign: 1, Shows: 1, Shown: 1}
 		e := next.event(key, KindShow, 1, 1, 1)
@@ -112,7 +110,6 @@ func TestEvictRefused(t *testing.T) {
 	t.Parallel()
 	log := &ledger{}
 	m := NewMemory(1, log)
-	m.evicts()
 	swap := func(user string, version uint64) error {
 		next := State{Version: version + 1, Phase: Shown, Campaign: 1, Shows: 1, Shown: day0.UnixMilli()}
 		key := Key{user, "home"}
@@ -158,7 +155,6 @@ func TestEvictRefused(t *testing.T) {
 func TestEvictFuture(t *testing.T) {
 	t.Parallel()
 	m := NewMemory(1, nil)
-	m.evicts()
 	future := State{Version: 1, Phase: Clicked, Campaign: 1, Shows: 1, Shown: day0.AddDate(10, 0, 0).UnixMilli()}
 	for _, user := range []string{"1", "2"} {
 		if err := m.Restore(Key{user, "home"}, future); err != nil {

@@ -18,8 +18,7 @@ const (
 // is not on a list of n users counts as on it with probability n / 2^64. Lists is immutable.
 // Of nil it is not known which lists exist.
 type Lists struct {
-	hashes  map[string][]uint64 // by name; sorted
-	waiting map[string]bool     // lists that exist and were not read yet
+	hashes map[string][]uint64 // by name; sorted; nil: it exists and was not read yet
 }
 
 // IsList reports whether name is a valid name of a list.
@@ -30,25 +29,22 @@ func UserHash(user string) uint64 { return xxhash.Sum64String(user) }
 
 // with returns lists in which name has exactly the users with these sorted hashes.
 func (l *Lists) with(name string, hashes []uint64) *Lists {
-	next := &Lists{hashes: map[string][]uint64{}, waiting: map[string]bool{}}
+	next := &Lists{hashes: map[string][]uint64{}}
 	if l != nil {
 		maps.Copy(next.hashes, l.hashes)
-		maps.Copy(next.waiting, l.waiting)
+	}
+	if hashes == nil {
+		hashes = []uint64{}
 	}
 	next.hashes[name] = hashes
-	delete(next.waiting, name)
 	return next
 }
 
 // only returns lists with these names alone. Those that l does not have wait to be read.
 func (l *Lists) only(names []string) *Lists {
-	next := &Lists{hashes: map[string][]uint64{}, waiting: map[string]bool{}}
+	next := &Lists{hashes: map[string][]uint64{}}
 	for _, name := range names {
-		if hashes, known := l.find(name); known {
-			next.hashes[name] = hashes
-		} else {
-			next.waiting[name] = true
-		}
+		next.hashes[name], _ = l.find(name)
 	}
 	return next
 }
@@ -57,7 +53,10 @@ func (l *Lists) only(names []string) *Lists {
 // none.
 func (l *Lists) unread(names []string) string {
 	for _, name := range names {
-		if l == nil || l.waiting[name] {
+		if l == nil {
+			return name
+		}
+		if hashes, exists := l.hashes[name]; exists && hashes == nil {
 			return name
 		}
 	}
@@ -89,14 +88,7 @@ func (l *Lists) Names() []string {
 	if l == nil {
 		return nil
 	}
-	return slices.Sorted(func(yield func(string) bool) {
-		for name := range l.hashes {
-			if !yield(name) {
-				return
-			}
-		}
-		maps.Keys(l.waiting)(yield)
-	})
+	return slices.Sorted(maps.Keys(l.hashes))
 }
 
 // Len returns how many users are on a list.
@@ -109,6 +101,6 @@ func (l *Lists) find(name string) (hashes []uint64, known bool) {
 	if l == nil {
 		return nil, false
 	}
-	hashes, known = l.hashes[name]
-	return hashes, known
+	hashes = l.hashes[name]
+	return hashes, hashes != nil
 }

@@ -48,10 +48,6 @@ type listReader struct {
 	failing map[string]bool  // by the name of a ListQuery; "": the lists of the database
 }
 
-func newListReader(tables ListTables, p *Popup, log *slog.Logger) *listReader {
-	return &listReader{tables: tables, popup: p, log: log, read: map[string]int64{}, failing: map[string]bool{}}
-}
-
 // Query adds lists by SQL, which Run reads at once and then at an interval. They take
 // precedence over stored lists of the same names. It must be called before Reload.
 func (c *Campaigns) Query(queries []ListQuery, every time.Duration) {

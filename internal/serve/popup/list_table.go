@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"spillway/internal/serve/audit"
 )
@@ -22,10 +21,10 @@ var (
 
 // ListVersion is a named list of users in the database.
 type ListVersion struct {
-	Name    string
-	Version int64     // the version of all campaigns at the list's last change
-	Size    int64     // users
-	At      time.Time // when it was replaced; zero: not known
+	Name    string `json:"name"`
+	Version int64  `json:"version"` // the version of all campaigns at the list's last change
+	Size    int64  `json:"users"`   // how many
+	At      Moment `json:"replaced_at"`
 }
 
 // ListTables is where a database stores lists of users, as sorted hashes without repeats.

@@ -20,12 +20,17 @@ var (
 	errClosed      = errors.New("the popups are closed")
 )
 
-// LocalTables is the database behind a Local.
-type LocalTables interface {
+// StateTables is where a database stores events and states.
+type StateTables interface {
 	EventTables
 	StateReader
 	// Restore yields all states.
 	Restore(ctx context.Context, yield func(Key, State) error) error
+}
+
+// LocalTables is the database behind a Local.
+type LocalTables interface {
+	StateTables
 	// Now returns the time of the database.
 	Now(ctx context.Context) (time.Time, error)
 }
@@ -51,7 +56,6 @@ type Local struct {
 // clock is set to the time of the database.
 func NewLocal(users int, timeout time.Duration, tables LocalTables, clock *Clock, log *slog.Logger) *Local {
 	l := &Local{Memory: NewMemory(users, nil), tables: tables, lookups: NewLookups(tables, timeout), clock: clock, timeout: timeout, log: log}
-	l.evicts()
 	l.unavailable.Store(new(errNotRestored))
 	return l
 }

@@ -7,7 +7,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"spillway/internal/serve/queue"
 )
 
 const (
@@ -19,52 +22,10 @@ const (
 	probeEvery  = 500 * time.Millisecond // between two reads of a database that fails
 )
 
-var errLookupsEnded = errors.New("the process is stopping")
-
-// Breaker refuses reads of a database that does not answer: after a read that failed, and
-// while one is overdue. One read per half second is a probe; if it succeeds, reads are
-// permitted again. Its methods may be called concurrently; one read is in progress at a time.
-type Breaker struct {
-	mu     sync.Mutex
-	reason error     // of the last read; nil: it succeeded
-	began  time.Time // of the read in progress; zero: there is none
-	probe  time.Time // the next one is permitted then
-}
-
-// Permit returns nil if a read may begin or join those that wait. With probing, it is the
-// probe: its caller should not wait for long.
-func (b *Breaker) Permit(now time.Time) (probing bool, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	switch {
-	case b.overdue(now):
-		return false, fmt.Errorf("the database has not answered for %s", now.Sub(b.began).Round(time.Millisecond))
-	case b.reason == nil:
-		return false, nil
-	case now.Before(b.probe):
-		return false, fmt.Errorf("the database does not answer: %w", b.reason)
-	}
-	b.probe = now.Add(probeEvery)
-	return true, nil
-}
-
-func (b *Breaker) overdue(now time.Time) bool {
-	return !b.began.IsZero() && now.Sub(b.began) >= readOverdue
-}
-
-// Begin notes that a read begins.
-func (b *Breaker) Begin(now time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.began = now
-}
-
-// End notes that it has ended.
-func (b *Breaker) End(err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.began, b.reason = time.Time{}, err
-}
+var (
+	errLookupsEnded = errors.New("the process is stopping")
+	errSilent       = errors.New("the database does not answer")
+)
 
 // StateReader reads states from a database.
 type StateReader interface {
@@ -73,12 +34,13 @@ type StateReader interface {
 }
 
 // Lookups reads states of single users from a database for a Store that does not have them.
-// All that wait are read with one statement, behind a Breaker. Reads end after two seconds.
+// All that wait are read with one statement. Reads end after two seconds. While a read is
+// overdue, and after one that failed, none is accepted, until one that Run makes succeeds.
 type Lookups struct {
 	reader  StateReader
 	timeout time.Duration
-	breaker Breaker
 	waiting chan *lookup
+	failing atomic.Pointer[error] // why no read is accepted; nil: they are
 }
 
 // lookup is a request for a state.
@@ -98,16 +60,10 @@ func NewLookups(reader StateReader, timeout time.Duration) *Lookups {
 // Read returns the state in the database. It fails at once while the database does not answer.
 // It does not keep key.
 func (l *Lookups) Read(ctx context.Context, key Key) (State, error) {
-	now := time.Now()
-	probing, err := l.breaker.Permit(now)
-	if err != nil {
-		return State{}, fmt.Errorf("read popup states: %w", err)
+	if why := l.failing.Load(); why != nil {
+		return State{}, fmt.Errorf("read popup states: %w", *why)
 	}
-	timeout := l.timeout
-	if probing {
-		timeout = min(timeout, readOverdue)
-	}
-	one := &lookup{until: now.Add(timeout), done: make(chan struct{})}
+	one := &lookup{until: time.Now().Add(l.timeout), done: make(chan struct{})}
 	one.key = Key{User: strings.Clone(key.User), Placement: strings.Clone(key.Placement)} // the caller's may point into a request
 	select {
 	case l.waiting <- one:
@@ -117,8 +73,8 @@ func (l *Lookups) Read(ctx context.Context, key Key) (State, error) {
 	select {
 	case <-one.done:
 		return one.state, one.err
-	case <-time.After(timeout):
-		return State{}, fmt.Errorf("the database did not return a popup state within %s", timeout)
+	case <-time.After(l.timeout):
+		return State{}, fmt.Errorf("the database did not return a popup state within %s", l.timeout)
 	case <-ctx.Done():
 		return State{}, context.Cause(ctx)
 	}
@@ -126,17 +82,16 @@ func (l *Lookups) Read(ctx context.Context, key Key) (State, error) {
 
 // Run reads until ctx ends. It is called once.
 func (l *Lookups) Run(ctx context.Context) {
-	for {
-		var batch []*lookup
+	defer l.refuse(errLookupsEnded)
+	for ctx.Err() == nil {
 		select {
 		case one := <-l.waiting:
-			batch = append(l.more(), one)
+			err := l.readAll(ctx, stillWaiting(append(l.more(), one), time.Now()))
+			for err != nil && ctx.Err() == nil {
+				queue.Sleep(ctx, probeEvery)
+				err = l.readAll(ctx, []*lookup{{done: make(chan struct{})}}) // of nobody: the state of one user may be unreadable
+			}
 		case <-ctx.Done():
-			l.refuse(errLookupsEnded)
-			return
-		}
-		if batch = stillWaiting(batch, time.Now()); len(batch) > 0 {
-			l.readAll(ctx, batch)
 		}
 	}
 }
@@ -175,8 +130,11 @@ func (l *Lookups) refuse(err error) {
 }
 
 // readAll reads a batch and answers it. When the read is overdue or has failed, the batch and
-// the lookups that wait for the next one are refused.
-func (l *Lookups) readAll(ctx context.Context, batch []*lookup) {
+// the lookups that wait are refused.
+func (l *Lookups) readAll(ctx context.Context, batch []*lookup) error {
+	if len(batch) == 0 {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	places := make(map[Key]int, len(batch))
@@ -190,6 +148,9 @@ func (l *Lookups) readAll(ctx context.Context, batch []*lookup) {
 	var once sync.Once
 	answer := func(states []State, err error) {
 		once.Do(func() {
+			if err != nil {
+				l.failing.Store(&err)
+			}
 			for _, one := range batch {
 				if one.err = err; err == nil {
 					one.state = states[places[one.key]]
@@ -197,18 +158,15 @@ func (l *Lookups) readAll(ctx context.Context, batch []*lookup) {
 				close(one.done)
 			}
 		})
+		if err != nil {
+			l.refuse(err)
+		}
 	}
-	l.breaker.Begin(time.Now())
-	late := time.AfterFunc(readOverdue, func() {
-		err := errors.New("the database does not answer")
-		answer(nil, err)
-		l.refuse(err)
-	})
+	late := time.AfterFunc(readOverdue, func() { answer(nil, errSilent) })
 	states, err := l.reader.States(ctx, keys)
 	late.Stop()
-	l.breaker.End(err)
-	answer(states, err)
-	if err != nil {
-		l.refuse(fmt.Errorf("read popup states: %w", err))
+	if answer(states, err); err == nil {
+		l.failing.Store(nil)
 	}
+	return err
 }

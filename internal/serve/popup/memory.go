@@ -12,7 +12,7 @@ import (
 	"spillway/internal/serve/queue"
 )
 
-// ErrFull: a Memory holds as many states as it may, and the user is new.
+// ErrFull: a Memory holds as many states as it may, the user is new, and an event of each state waits in the spool.
 var ErrFull = errors.New("the memory for popup states is full")
 
 // Recorder keeps events. It may be called concurrently. The events of a Key come with
@@ -37,7 +37,6 @@ type Memory struct {
 	shards       [shards]shard
 	count        atomic.Int64
 	recordErrors atomic.Uint64
-	evicting     bool // set before the first call
 	evicted      atomic.Uint64
 	unavailable  atomic.Pointer[error] // why calls fail; nil if they do not
 }
@@ -67,7 +66,7 @@ func (s *seeds) of(key Key) (f fingerprint, shard int) {
 type shard struct {
 	mu      sync.RWMutex
 	states  table
-	pending map[fingerprint]uint64 // versions whose events wait in the spool, if m evicts
+	pending map[fingerprint]uint64 // versions whose events wait in the spool
 	evictAt int                    // cell at which the next eviction starts
 
 	gone      [2]map[fingerprint]bool // evicted since goneSince, and in the period before
@@ -155,7 +154,8 @@ func (m *Memory) Forget(user string, placements []string) (n int) {
 	for _, placement := range placements {
 		f, s := m.find(Key{User: user, Placement: placement})
 		s.mu.Lock()
-		s.forgetEvicted(f)
+		delete(s.gone[0], f) // the database does not have the state any more
+		delete(s.gone[1], f)
 		if s.states.has(f) {
 			n++
 			_ = m.put(s, f, State{}) // only what takes room can fail
@@ -190,10 +190,8 @@ func (m *Memory) replace(s *shard, f fingerprint, version uint64, next State, us
 	if err := m.put(s, f, next); err != nil {
 		return before, false, err
 	}
-	if m.evicting {
-		before.waiting = s.pending[f]
-		s.waiting(f, next.Version)
-	}
+	before.waiting = s.pending[f]
+	s.waiting(f, next.Version)
 	return before, true, nil
 }
 
@@ -204,7 +202,7 @@ func (m *Memory) putBack(s *shard, f fingerprint, version uint64, before replace
 	if s.states.get(f).Version != version {
 		return nil
 	}
-	if m.evicting && s.pending[f] == version {
+	if s.pending[f] == version {
 		delete(s.pending, f)
 		if before.waiting != 0 {
 			s.pending[f] = before.waiting
@@ -231,9 +229,7 @@ func (m *Memory) replay(key Key, state State) error {
 	f, s := m.find(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if m.evicting {
-		s.waiting(f, state.Version)
-	}
+	s.waiting(f, state.Version)
 	if s.states.get(f).Version > state.Version {
 		return nil
 	}

@@ -103,10 +103,7 @@ func Open(cfg Config, set *Set) (*Popup, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	conversions, err := lru.New[[16]byte, struct{}](conversionsMax)
-	if err != nil {
-		return nil, fmt.Errorf("open popup: %w", err)
-	}
+	conversions, _ := lru.New[[16]byte, struct{}](conversionsMax) // the size is positive
 	p := &Popup{cfg: cfg, conversions: conversions, rows: userRows{log: cfg.Log, last: map[string]string{}}}
 	for _, limit := range cfg.Limits {
 		p.keep = max(p.keep, limit.Shows)

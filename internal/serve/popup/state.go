@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+
+	"spillway/internal/serve/queue"
 )
 
 // Key identifies a state.
@@ -201,8 +203,8 @@ func DecodeState(src []byte) (State, error) {
 	case len(src) < 2 || len(src) > StateBytesMax || src[1] > byte(Dismissed):
 		return State{}, errState
 	}
-	s, r := State{Phase: Phase(src[1])}, varints{src: src[2:]}
-	if s.Phase == Fresh && len(r.src) == 0 {
+	s, r := State{Phase: Phase(src[1])}, varints{queue.Decoder{Rest: src[2:]}}
+	if s.Phase == Fresh && len(r.Rest) == 0 {
 		return s, nil
 	}
 	s.Version = r.unsigned(math.MaxUint64)
@@ -214,9 +216,9 @@ func DecodeState(src []byte) (State, error) {
 		s.Answered = r.signed(math.MinInt64, never)
 		s.Until = r.signed(math.MinInt64, never)
 	}
-	s.recent = r.text(int(r.unsigned(RecentMax * recentBytes)))
-	s.others = string(r.src)
-	if r.bad || s.Version == 0 || s.Phase != Fresh && s.Campaign == 0 || len(s.recent)%recentBytes != 0 || !s.recordsValid() {
+	s.recent = string(r.Take(int(r.unsigned(RecentMax * recentBytes))))
+	s.others = string(r.Rest)
+	if r.Bad || s.Version == 0 || s.Phase != Fresh && s.Campaign == 0 || len(s.recent)%recentBytes != 0 || !s.recordsValid() {
 		return State{}, errState
 	}
 	return s, nil
@@ -234,48 +236,25 @@ func (s *State) recordsValid() bool {
 	return !all.bad
 }
 
-// varints reads numbers in their shortest form. bad is set after one that is not.
-type varints struct {
-	src []byte
-	bad bool
-}
+// varints reads numbers of a range. Bad is set after one that is not.
+type varints struct{ queue.Decoder }
 
 func (r *varints) unsigned(most uint64) uint64 {
-	v, n := binary.Uvarint(r.src)
-	if n <= 0 || v > most || n > 1 && r.src[n-1] == 0 {
-		r.bad = true
-		return 0
-	}
-	r.src = r.src[n:]
+	v := r.Uvarint()
+	r.Bad = r.Bad || v > most
 	return v
 }
 
 func (r *varints) signed(least, most int64) int64 {
-	u := r.unsigned(math.MaxUint64)
-	v := int64(u>>1) ^ -int64(u&1)
-	if v < least || v > most {
-		r.bad = true
-		return 0
-	}
+	v := r.Varint()
+	r.Bad = r.Bad || v < least || v > most
 	return v
 }
 
 func (r *varints) byte(most byte) byte {
-	text := r.text(1)
-	if text == "" || text[0] > most {
-		r.bad = true
+	b := r.Take(1)
+	if r.Bad = r.Bad || b[0] > most; r.Bad {
 		return 0
 	}
-	return text[0]
-}
-
-// text reads n bytes.
-func (r *varints) text(n int) string {
-	if n > len(r.src) {
-		r.bad = true
-		return ""
-	}
-	text := string(r.src[:n])
-	r.src = r.src[n:]
-	return text
+	return b[0]
 }

@@ -3,7 +3,7 @@ package popup
 // table holds the states of a shard by fingerprint: a hash table with linear probing (Knuth,
 // The Art of Computer Programming 6.4, algorithms L and R). A cell is one cache line and has
 // no pointers, so a lookup reads memory once and the garbage collector skips the cells. A map
-// takes more memory and more time per lookup (docs/dependencies.md). It is not safe for
+// takes more memory and more time per lookup (docs/reference/dependencies.md). It is not safe for
 // concurrent use.
 type table struct {
 	cells []cell // the length is a power of two; at most three quarters are used

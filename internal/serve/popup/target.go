@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/expr-lang/expr"
@@ -170,20 +169,7 @@ func parseTarget(schema *Schema, source string) (*parser.Tree, *conf.Config, err
 func (s *Schema) environment() map[string]any {
 	env := make(map[string]any, len(s.attributes))
 	for _, a := range s.attributes {
-		switch a.Type {
-		case Text:
-			env[a.Name] = ""
-		case Integer:
-			env[a.Name] = 0
-		case Real:
-			env[a.Name] = 0.0
-		case Boolean:
-			env[a.Name] = false
-		case Timestamp:
-			env[a.Name] = time.Time{}
-		case TextList:
-			env[a.Name] = []string{}
-		}
+		env[a.Name] = zeros[a.Type]
 	}
 	return env
 }

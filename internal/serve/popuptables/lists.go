@@ -40,7 +40,7 @@ func readList(row tables.Row) (list popup.ListVersion, err error) {
 	if list.Size, err = row.Integer(2); err != nil {
 		return list, err
 	}
-	list.At, err = row.Time(3)
+	list.At.Time, err = row.Time(3)
 	return list, err
 }
 

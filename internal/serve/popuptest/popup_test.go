@@ -371,7 +371,8 @@ func TestPopupUsers(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := apptest.Serve(t, binary.Path(t), "--database", "sqlite:"+path, apptest.PopupConfig(t,
-		"  attributes_sql: SELECT age, vip FROM users WHERE id = :user\n  attributes_timeout: 1m\n  identity: {trust: jwt, key: 0123456789abcdef0123456789abcdef, header: X-User-Token}\n"))
+		"  attributes_sql: SELECT age, vip FROM users WHERE id = :user\n  attributes_timeout: 1m\n  identity: {trust: jwt, header: X-User-Token}\n"+
+			"auth: {jwt: {keys: [{key: 0123456789abcdef0123456789abcdef}]}}\n"))
 	s.WaitReady(t)
 	apptest.SendCampaign(t, s, "POST", "/popups/campaigns", `{"name":"grown","placement":"home","payload":1,"status":"active","target":"age >= 18 and vip"}`, 201)
 	ask := func(token, query string) (int, string) {

@@ -103,7 +103,7 @@ func testPopupReport(t *testing.T, database, redis string) bool {
 		parts = append(parts, fmt.Sprintf("%s: shows %d users %d clicks 0 withheld 0 conversions %d to (holdout)", name, n, n, n))
 	}
 	n := counts["(holdout)"]
-	want := strings.Join(append(parts, fmt.Sprintf("(holdout): shows 0 users 0 clicks 0 withheld %d conversions %d to -", n, n)), "; ")
+	want := strings.Join(append(parts, fmt.Sprintf("(holdout): shows 0 users %d clicks 0 withheld %d conversions %d to -", n, n, n)), "; ")
 	apptest.AwaitState(t, "the report is "+want, func() (string, bool) {
 		var got popupReport
 		err := json.Unmarshal(popupGet(t, s, "/popups/campaigns/1/report", bearer...), &got)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
-	"sync"
 
 	"github.com/redis/rueidis"
 )
@@ -69,37 +68,27 @@ func isDenied(err error) bool {
 	return refused
 }
 
-// denials are the kinds of calls that the server refused when they were last made.
-type denials struct {
-	mu sync.Mutex
-	by map[denial]error
-}
-
+// denial is a kind of calls.
 type denial struct{ action, keys string }
 
-func (d *denials) note(kind denial, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	switch {
-	case !isDenied(err):
-		delete(d.by, kind)
-	case d.by == nil:
-		d.by = map[denial]error{kind: err}
-	default:
-		d.by[kind] = err
+// noteDenial notes whether the server refuses a kind of calls.
+func (db *DB) noteDenial(kind denial, err error) {
+	if isDenied(err) {
+		db.denials.Store(kind, err)
+	} else {
+		db.denials.Delete(kind)
 	}
 }
 
 // Denied returns a *DeniedError if the server refuses a kind of call for keys with this prefix.
-func (db *DB) Denied(prefix string) error {
-	db.denials.mu.Lock()
-	defer db.denials.mu.Unlock()
-	for kind, err := range db.denials.by {
-		if kind.keys == keysLike(prefix) {
-			return err
+func (db *DB) Denied(prefix string) (denied error) {
+	db.denials.Range(func(kind, err any) bool {
+		if kind.(denial).keys == keysLike(prefix) {
+			denied = err.(error)
 		}
-	}
-	return nil
+		return denied == nil
+	})
+	return denied
 }
 
 // keysLike returns the pattern of the keys with the same prefix: "spillway:*" for spillway:query:...
@@ -108,41 +97,11 @@ func keysLike(key string) string {
 	return prefix + ":*"
 }
 
-// rightsScript returns two lists of the commands of popups: those that the user may not run, and those that the server does
-// not have. It changes nothing but a key: for all other commands that key has the wrong type.
-//
-//	KEYS probe
-var rightsScript = rueidis.NewLuaScript(`
-local refused, unknown, k = {}, {}, KEYS[1]
-local function try(name, ...)
-	local answer = redis.pcall(...)
-	local err = type(answer) == 'table' and type(answer.err) == 'string' and answer.err or ''
-	if string.find(err, 'Unknown Redis command', 1, true) then unknown[#unknown+1] = name
-	elseif string.find(err, 'The user executing the script', 1, true) or string.find(err, 'NOPERM', 1, true) then refused[#refused+1] = name end
-end
-try('set', 'SET', k, '', 'PX', 60000)
-if #refused + #unknown > 0 then return {refused, unknown} end
-for _, name in ipairs({'get', 'mget', 'exists', 'xlen', 'hlen'}) do try(name, name, k) end
-try('pexpire', 'PEXPIRE', k, 60000)
-try('hget', 'HGET', k, 'f')
-try('hmget', 'HMGET', k, 'f')
-try('hset', 'HSET', k, 'f', 'v')
-try('hexists', 'HEXISTS', k, 'f')
-try('xadd', 'XADD', k, '*', 'f', 'v')
-try('xrange', 'XRANGE', k, '-', '+', 'COUNT', 1)
-try('xreadgroup', 'XREADGROUP', 'GROUP', 'g', 'c', 'COUNT', 1, 'STREAMS', k, '>')
-try('xgroup|create', 'XGROUP', 'CREATE', k, 'g', '0')
-try('xautoclaim', 'XAUTOCLAIM', k, 'g', 'c', 60000, '0-0', 'COUNT', 1)
-try('xack', 'XACK', k, 'g', '0-1')
-try('xdel', 'XDEL', k, '0-1')
-try('time', 'TIME')
-try('info', 'INFO', 'server')
-try('del', 'DEL', k)
-return {refused, unknown}`)
+var rightsScript = rueidis.NewLuaScript(script("rights"))
 
 // rights returns a *DeniedError that names all commands that are missing; nil if the popups can run all that they need.
 func (p *Popups) rights(ctx context.Context) error {
-	lists, err := rightsScript.Exec(ctx, p.db.client, []string{p.keys[0].probe}, nil).ToArray()
+	lists, err := rightsScript.Exec(ctx, p.db.client, []string{p.keys.probe}, nil).ToArray()
 	if err != nil || len(lists) != 2 {
 		return err
 	}

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"log/slog"
 	"time"
 )
@@ -13,11 +14,10 @@ func OpenPatient(url string, log *slog.Logger) (*DB, error) {
 	return open(func() (string, error) { return url, nil }, log, patience, patience)
 }
 
-// Patient returns cfg with patience instead of the timeouts that it does not set.
+// Patient returns cfg with patience instead of the timeouts that it does not set, and with what the configuration has
+// by default.
 func Patient(cfg PopupConfig) PopupConfig {
-	cfg.commandTimeout = patience
-	if cfg.Timeout == 0 {
-		cfg.Timeout = patience
-	}
+	cfg.commandTimeout, cfg.Timeout = patience, cmp.Or(cfg.Timeout, patience)
+	cfg.Namespace, cfg.BacklogMax = cmp.Or(cfg.Namespace, "spillway"), cmp.Or(cfg.BacklogMax, 4_000_000)
 	return cfg
 }

@@ -3,12 +3,9 @@ package redis
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"spillway/internal/serve/popup"
 )
 
 // An attempt to store events ends shutdownGrace after the stop begins. A COMMIT may wait for
@@ -28,21 +25,6 @@ func TestPopupStopGrace(t *testing.T) {
 				t.Errorf("stopped after %s: it had %s, want %s", stopAt, took, want)
 			}
 		})
-	}
-}
-
-// A campaign with a field of a newer version is not shown without it.
-func TestCampaignCopyOfNewer(t *testing.T) {
-	t.Parallel()
-	line, err := popup.StoredCampaign{Campaign: popup.Campaign{Payload: []byte("1")}}.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if all, err := decodeCampaigns(line + "\n" + line); err != nil || len(all) != 2 {
-		t.Errorf("%v, %v", all, err)
-	}
-	if all, err := decodeCampaigns(strings.Replace(line, "{", `{"only_on":"monday",`, 1)); err == nil {
-		t.Errorf("%v", all)
 	}
 }
 

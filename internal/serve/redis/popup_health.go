@@ -58,8 +58,8 @@ func (p *Popups) server(ctx context.Context) (runID string, err error) {
 	return facts["run_id"], p.rights(ctx)
 }
 
-// mark is the value of the key ready. It says that the shard has the states, and since
-// which run of the server.
+// mark is the value of the key ready. It says that the server has the states, and since
+// which run of it.
 func (p *Popups) mark(runID string) string {
 	if p.cfg.StateTTL == 0 {
 		return "complete " + runID
@@ -67,14 +67,8 @@ func (p *Popups) mark(runID string) string {
 	return "partial " + runID
 }
 
-// watch checks the server until ctx ends. It first waits for a moment until the database was
-// asked for its id.
-func (p *Popups) watch(ctx context.Context, identified <-chan struct{}) {
-	select {
-	case <-identified:
-	case <-time.After(startWait):
-	case <-ctx.Done():
-	}
+// watch checks the server until ctx ends.
+func (p *Popups) watch(ctx context.Context) {
 	ticker := time.Tick(checkEvery)
 	last, loses := "", ""
 	var asked time.Time
@@ -117,7 +111,7 @@ func (p *Popups) checkDurability(ctx context.Context, before string) string {
 	if err != nil {
 		return before // the next check reports the error
 	}
-	p.counters.durable.Store(loses == "")
+	p.durable.Store(loses == "")
 	switch {
 	case loses == before:
 	case loses != "":
@@ -135,18 +129,12 @@ func (p *Popups) verify(ctx context.Context) error {
 	runID, err := p.server(ctx)
 	if err == nil {
 		err = p.own(ctx)
-		p.foreign.Store(errors.Is(err, ErrPopupDatabase))
-		if err != nil {
-			p.owned.Store(0)
-		} else {
-			p.owned.Store(dials)
-		}
 	}
 	if err == nil {
 		err = p.count(ctx)
 	}
 	if err != nil {
-		p.counters.backlog.Store(unknown)
+		p.backlog.Store(unknown)
 		return p.db.wrap("check", err)
 	}
 	if err := p.checkWrites(ctx); err != nil {
@@ -155,19 +143,16 @@ func (p *Popups) verify(ctx context.Context) error {
 	if err := p.complete(ctx, p.mark(runID)); err != nil {
 		return err
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.reason = nil
-	p.verified.Store(dials) // a connection made since then is checked first
+	p.checked.Store(&check{dials: dials}) // a connection made since then is checked first
 	return nil
 }
 
-// checkWrites finds out whether the server writes, and keeps the campaigns if it does.
+// checkWrites finds out whether the server writes.
 func (p *Popups) checkWrites(ctx context.Context) error {
-	err := p.probeWrite(ctx)
-	if err == nil {
-		err = p.keepCampaigns(ctx)
-	}
+	limited, cancel := context.WithTimeout(ctx, 2*p.cfg.commandTimeout)
+	defer cancel()
+	probe := p.db.client.B().Set().Key(p.keys.probe).Value("").Px(time.Minute).Build()
+	err := p.db.wrap("write to", p.db.client.Do(limited, probe).Error())
 	refused := refusedWrite(err)
 	if err != nil && refused == nil {
 		return err
@@ -176,103 +161,50 @@ func (p *Popups) checkWrites(ctx context.Context) error {
 	return nil
 }
 
-// probeWrite writes a key, as a swap would.
-func (p *Popups) probeWrite(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*p.cfg.commandTimeout)
-	defer cancel()
-	client := p.db.client
-	return p.db.wrap("write to", client.Do(ctx, client.B().Set().Key(p.keys[0].probe).Value("").Px(time.Minute).Build()).Error())
-}
-
-// complete restores states that may be missing. If the server only was restarted, and the
-// database is away, the states that it has are used until they can be compared.
+// complete restores states that may be missing.
 func (p *Popups) complete(ctx context.Context, want string) error {
-	marks, err := p.marked(ctx, want)
-	if err != nil {
+	found, err := p.found(ctx)
+	if err != nil || found == want {
 		return err
 	}
-	if marks.whole {
-		p.uncompared.Store(false)
-		return nil
-	}
-	if marks.everywhere && !p.databaseAnswers(ctx) {
-		p.useUncompared()
-		return nil
-	}
 	p.unready(notReady("they are being restored from the database"))
-	err = p.rebuild(ctx, want, marks.somewhere)
-	if err == nil {
-		p.uncompared.Store(false)
-	}
-	if marks.everywhere && errors.Is(err, errRestore) {
-		p.database.note("", err)
-		p.useUncompared()
-		return nil
-	}
-	return err
+	return p.rebuild(ctx, want, found != "")
 }
 
-// useUncompared makes calls use the states that the server has.
-func (p *Popups) useUncompared() {
-	if !p.uncompared.Swap(true) {
-		p.cfg.Log.Warn("Redis was restarted, and the database does not answer: users are answered whose states are in Redis")
-	}
-}
-
-// count reads how many events wait for the database, and the age of the oldest.
+// count reads how many events wait for the database, and the age of the oldest, by the clock of the server.
 func (p *Popups) count(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*p.cfg.commandTimeout)
 	defer cancel()
-	client := p.db.client
-	asked := time.Since(p.opened)
-	clock, err := p.readClock(ctx)
-	if err != nil {
+	asked, client := time.Now(), p.db.client
+	results := client.DoMulti(ctx, client.B().Time().Build(), client.B().Xlen().Key(p.keys.events).Build(),
+		client.B().Xrange().Key(p.keys.events).Start("-").End("+").Count(1).Build())
+	answered := time.Now()
+	clock, err := results[0].AsIntSlice()
+	backlog, lengthErr := results[1].AsInt64()
+	first, firstErr := results[2].AsXRange()
+	if err := cmp.Or(err, lengthErr, firstErr); err != nil {
 		return err
 	}
-	var commands rueidis.Commands
-	for i := range p.keys {
-		commands = append(commands, client.B().Xlen().Key(p.keys[i].events).Build(),
-			client.B().Xrange().Key(p.keys[i].events).Start("-").End("+").Count(1).Build())
-	}
-	results := client.DoMulti(ctx, commands...)
-	now, age, backlog := clock.UnixMilli(), int64(0), int64(0) // entry ids are times of the server's clock
-	for i := range p.keys {
-		n, err := results[2*i].AsInt64()
-		if err != nil {
-			return err
-		}
-		backlog += n
-		first, err := results[2*i+1].AsXRange()
-		if err != nil {
-			return err
-		}
-		if len(first) > 0 {
-			text, _, _ := strings.Cut(first[0].ID, "-")
-			born, err := strconv.ParseInt(text, 10, 64)
-			if err != nil {
-				return fmt.Errorf("parse the id of an event: %w", err)
-			}
-			age = max(age, now-born)
-		}
-	}
-	p.oldest.Store(int64(asked) - age*int64(time.Millisecond))
-	p.counters.backlog.Store(backlog)
-	return nil
-}
-
-// readClock returns the time of the server.
-func (p *Popups) readClock(ctx context.Context) (time.Time, error) {
-	sent := time.Now()
-	clock, err := p.db.client.Do(ctx, p.db.client.B().Time().Build()).AsIntSlice()
-	if err != nil || len(clock) != 2 {
-		return time.Time{}, cmp.Or(err, errors.New("read the time of the server"))
+	if len(clock) != 2 {
+		return errors.New("read the time of the server")
 	}
 	now := time.Unix(clock[0], clock[1]*1000)
 	if p.cfg.Clock != nil {
-		p.cfg.Clock.Sample(sent, time.Now(), now)
+		p.cfg.Clock.Sample(asked, answered, now)
 		p.cfg.Clock.Report(p.cfg.Log)
 	}
-	return now, nil
+	age := time.Duration(0)
+	if len(first) > 0 {
+		text, _, _ := strings.Cut(first[0].ID, "-")
+		born, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return fmt.Errorf("parse the id of an event: %w", err)
+		}
+		age = max(0, now.Sub(time.UnixMilli(born)))
+	}
+	p.oldest.Store(int64(asked.Sub(p.opened) - age))
+	p.backlog.Store(backlog)
+	return nil
 }
 
 // oldestAge returns an upper bound of the age of the events that wait.
@@ -280,33 +212,15 @@ func (p *Popups) oldestAge() time.Duration {
 	return time.Since(p.opened) - time.Duration(p.oldest.Load())
 }
 
-// marks says which shards have a mark.
-type marks struct {
-	whole      bool // all, the wanted one
-	everywhere bool // all, some one: no shard has lost its states
-	somewhere  bool // at least one
-}
-
-// marked reads the marks of all shards.
-func (p *Popups) marked(ctx context.Context, want string) (marks, error) {
+// found returns the mark that the server has; "" if it has none.
+func (p *Popups) found(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*p.cfg.commandTimeout)
 	defer cancel()
-	client := p.db.client
-	var gets rueidis.Commands
-	for i := range p.keys {
-		gets = append(gets, client.B().Get().Key(p.keys[i].ready).Build())
+	mark, err := p.db.client.Do(ctx, p.db.client.B().Get().Key(p.keys.ready).Build()).ToString()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		return "", p.db.wrap("get", err)
 	}
-	found := marks{whole: true, everywhere: true}
-	for _, result := range client.DoMulti(ctx, gets...) {
-		mark, err := result.ToString()
-		if err != nil && !rueidis.IsRedisNil(err) {
-			return marks{}, p.db.wrap("get", err)
-		}
-		found.whole = found.whole && mark == want
-		found.everywhere = found.everywhere && mark != ""
-		found.somewhere = found.somewhere || mark != ""
-	}
-	return found, nil
+	return mark, nil
 }
 
 // Durability returns in words what a crash of the server or its host may lose; "" if every

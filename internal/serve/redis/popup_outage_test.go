@@ -1,21 +1,14 @@
 package redis_test
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
-
 	"spillway/internal/apptest"
-	"spillway/internal/serve/audit"
 	"spillway/internal/serve/popup"
 	"spillway/internal/serve/redis"
 )
@@ -30,7 +23,7 @@ func TestPopupTwoDatabases(t *testing.T) {
 	tables := []*popupTable{newPopupTable(), newPopupTable()}
 	tables[1].id = "of a neighbour"
 	config := func(i int) redis.PopupConfig {
-		return redis.PopupConfig{Table: tables[i], DatabaseAddress: fmt.Sprint("address ", i), DatabaseName: fmt.Sprint("postgres://db/", i)}
+		return redis.PopupConfig{Table: tables[i], DatabaseName: fmt.Sprint("postgres://db/", i)}
 	}
 	first := startPopups(t, server.URL(""), config(0)).waitReady(t)
 	second := startPopups(t, server.URL(""), config(1))
@@ -53,31 +46,20 @@ func TestPopupTwoDatabases(t *testing.T) {
 	second.stop()
 	command(t, server.Addr(), "FLUSHALL")
 	apptest.Await(t, "the mark is set again", func() bool {
-		return command(t, server.Addr(), "HEXISTS {spillway:popup:00}:database id") == ":1" && command(t, server.Addr(), "EXISTS {spillway:popup:15}:ready") == ":1"
+		return command(t, server.Addr(), "HEXISTS {spillway:popup}:database id") == ":1" && command(t, server.Addr(), "EXISTS {spillway:popup}:ready") == ":1"
 	})
 	prefixed := config(1)
 	prefixed.Namespace = "other"
 	if answer := startPopups(t, server.URL(""), prefixed).waitReady(t).answer(t, "user 1", popupDay); answer.Reason != popup.First {
 		t.Errorf("with another prefix: %+v", answer)
 	}
-	first.stop()
-
-	// Away, the address decides.
-	for i, table := range tables {
-		table.fail(errAway)
-		r := startPopups(t, server.URL(""), config(i))
-		if i == 0 {
-			apptest.Await(t, "a known address", func() bool { return r.Ready() == nil })
-			continue
-		}
-		apptest.Await(t, "an unknown address", func() bool {
-			return strings.Contains(fmt.Sprint(r.Ready()), "is not known to be postgres://db/1")
-		})
+	tables[0].fail(errAway)
+	if _, err := openPopups(t.Context(), server.URL(""), redis.Patient(config(0))); !errors.Is(err, errAway) {
+		t.Errorf("without the database: %v", err)
 	}
 }
 
-// If Redis is restarted while the database is away, users are answered whose states it has, and
-// others are not. When the database is back, states are compared.
+// If Redis is restarted while the database is away, nobody is answered until the states are compared.
 func TestPopupRestartedAlone(t *testing.T) {
 	t.Parallel()
 	for _, ttl := range []time.Duration{0, time.Hour} {
@@ -93,30 +75,20 @@ func TestPopupRestartedAlone(t *testing.T) {
 			if err := server.Start(); err != nil {
 				t.Fatal(err)
 			}
-			var shown popup.Answer
-			apptest.Await(t, "a known user who is due is shown a popup", func() bool {
-				shown = r.ask(t, "user 2", popupDay.Add(2*time.Second))
-				return shown.Reason == popup.Next
-			})
-			if answer := r.answer(t, "user 1", popupDay); answer.Reason != popup.WaitClicked {
-				t.Errorf("a known user who waits: %+v", answer)
-			}
-			if answer := r.ask(t, "new", popupDay); answer.Reason != popup.Unavailable {
-				t.Errorf("a user who may be in the database: %+v", answer)
-			}
-			if err := r.engine.Click(t.Context(), shown.Token, "user 2", popupDay.Add(3*time.Second)); err != nil {
-				t.Error(err)
-			}
-			if n := r.Stats().Rebuilds; n != 1 {
-				t.Errorf("%d restores", n)
+			apptest.Await(t, "the restart is noticed", func() bool { return strings.Contains(fmt.Sprint(r.Ready()), errAway.Error()) })
+			for _, user := range []string{"user 2", "new"} {
+				if answer := r.ask(t, user, popupDay); answer.Reason != popup.Unavailable {
+					t.Errorf("%s: %+v", user, answer)
+				}
 			}
 			table.fail(nil)
 			apptest.Await(t, "compared", func() bool { return r.Stats().Rebuilds == 2 && r.Ready() == nil })
-			apptest.Await(t, "a new user", func() bool { return r.ask(t, "new", popupDay).Reason == popup.First })
-			if answer := r.answer(t, "user 2", popupDay.Add(3*time.Second)); answer.Reason != popup.WaitClicked {
-				t.Errorf("who clicked meanwhile: %+v", answer)
+			if answer := r.answer(t, "user 2", popupDay); answer.Reason != popup.WaitClicked {
+				t.Errorf("a known user: %+v", answer)
 			}
-			apptest.Await(t, "the database has the events of the outage", func() bool { return table.has(popup.KindClick) == 4 })
+			if answer := r.answer(t, "new", popupDay); answer.Reason != popup.First {
+				t.Errorf("a new user: %+v", answer)
+			}
 		})
 	}
 }
@@ -171,135 +143,6 @@ func TestPopupRefusedWrites(t *testing.T) {
 	}
 	for _, line := range []string{"Redis does not write popup states\" error=", "Redis writes popup states again"} {
 		apptest.Await(t, "one line in the log: "+line, func() bool { return strings.Count(log.String(), line) == 1 })
-	}
-}
-
-// Campaigns in Redis are complete, whatever fields they have, and those of a newer version
-// replace older ones.
-func TestPopupCampaignCopy(t *testing.T) {
-	t.Parallel()
-	server := apptest.Redis(t)
-	database := &campaignTable{version: 7, all: []popup.StoredCampaign{fullCampaign(t), {Campaign: popup.Campaign{ID: 2, Payload: []byte("1")}}}}
-	table := newPopupTable()
-	campaigns := redis.NewCampaignCopy(database)
-	cfg := redis.PopupConfig{Table: table, DatabaseAddress: "a", Campaigns: campaigns}
-	if _, _, err := campaigns.Campaigns(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	r := startPopups(t, server.URL(""), cfg).waitReady(t)
-	has := func(version string) {
-		t.Helper()
-		apptest.Await(t, "Redis has version "+version, func() bool {
-			return strings.HasSuffix(command(t, server.Addr(), "HSTRLEN {spillway:popup:00}:campaigns version"), version)
-		})
-	}
-	has("1") // one digit
-	command(t, server.Addr(), "FLUSHALL")
-	has("1")
-	database.version = 12
-	if _, _, err := campaigns.Campaigns(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	has("2")
-	r.stop()
-
-	table.fail(errAway)
-	late := redis.NewCampaignCopy(database)
-	late.SetAway(true)
-	if _, _, err := late.Campaigns(t.Context()); err == nil {
-		t.Error("campaigns without Redis")
-	}
-	cfg.Campaigns, cfg.Log = late, slog.New(slog.DiscardHandler)
-	p, err := openPopups(t.Context(), server.URL(""), redis.Patient(cfg))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	version, all, err := late.Campaigns(t.Context())
-	if err != nil || version != 12 {
-		t.Fatalf("version %d, %v", version, err)
-	}
-	if diff := cmp.Diff(database.all, all, cmpopts.IgnoreUnexported(popup.Campaign{})); diff != "" {
-		t.Errorf("the copy differs: %s", diff)
-	}
-	if _, err := late.Version(t.Context()); err == nil {
-		t.Error("a version without the database")
-	}
-}
-
-// campaignTable is a database of campaigns.
-type campaignTable struct {
-	version int64
-	all     []popup.StoredCampaign
-}
-
-func (d *campaignTable) Version(context.Context) (int64, error) { return d.version, nil }
-
-func (d *campaignTable) Campaigns(context.Context) (int64, []popup.StoredCampaign, error) {
-	return d.version, d.all, nil
-}
-
-func (d *campaignTable) SaveCampaign(_ context.Context, c popup.StoredCampaign, _ int64, _ audit.Author) (popup.StoredCampaign, error) {
-	return c, nil
-}
-
-// fullCampaign returns a campaign without a zero field, so that no field is forgotten.
-func fullCampaign(t *testing.T) popup.StoredCampaign {
-	t.Helper()
-	var c popup.StoredCampaign
-	fill(t, reflect.ValueOf(&c).Elem(), "StoredCampaign")
-	c.Payload = []byte(`{"n":1.50,"html":"<b>&</b> ü"}`)
-	return c
-}
-
-// fill sets all fields of a value.
-func fill(t *testing.T, v reflect.Value, name string) {
-	t.Helper()
-	switch v.Interface().(type) {
-	case time.Time:
-		v.Set(reflect.ValueOf(time.Date(9999, 12, 31, 23, 59, 59, 999_000_000, time.UTC)))
-		return
-	case popup.Period:
-		v.Set(reflect.ValueOf(popup.Forever))
-		return
-	case json.RawMessage:
-		v.SetBytes([]byte(`"x"`))
-		return
-	}
-	switch v.Kind() {
-	case reflect.Struct:
-		for i := range v.NumField() {
-			if !v.Type().Field(i).IsExported() {
-				continue // what made the campaign invalid
-			}
-			fill(t, v.Field(i), name+"."+v.Type().Field(i).Name)
-		}
-	case reflect.Slice:
-		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
-		for i := range v.Len() {
-			fill(t, v.Index(i), name)
-		}
-	case reflect.Map:
-		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
-		fill(t, key, name)
-		fill(t, value, name)
-		v.Set(reflect.MakeMap(v.Type()))
-		v.SetMapIndex(key, value)
-	case reflect.Pointer:
-		v.Set(reflect.New(v.Type().Elem()))
-		fill(t, v.Elem(), name)
-	case reflect.String:
-		v.SetString("ü \"x\"")
-	case reflect.Bool:
-		v.SetBool(true)
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		v.SetInt(-7)
-	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		v.SetUint(7)
-	case reflect.Float32, reflect.Float64:
-		v.SetFloat(0.1)
-	default:
-		t.Fatalf("%s is a %s", name, v.Kind())
 	}
 }
 

@@ -7,18 +7,19 @@
 // Popups:
 //
 //	popup.go             the store: reads, swaps and forgets states, and keeps a cache current
-//	popup_pipeline.go    sends commands of concurrent requests together
 //	popup_database.go    asks the database for its id, and for states that Redis does not have
 //	popup_consumer.go    moves events to the database
 //	popup_health.go      checks the server
 //	popup_rebuild.go     restores states after a loss
 //	popup_campaigns.go   keeps a copy of the campaigns
 //	denied.go            names the rights that the user lacks
+//	scripts              what the server does at once
 package redis
 
 import (
 	"context"
 	"crypto/tls"
+	"embed"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -27,6 +28,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -55,6 +57,18 @@ const (
 var errURL = errors.New("parse Redis URL: write redis://[USER:PASSWORD@]HOST:PORT/DB, rediss:// for TLS, " +
 	"or unix://[USER:PASSWORD@]/PATH?db=DB; in a password write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23 and % as %25")
 
+//go:embed scripts
+var scripts embed.FS
+
+// script returns the text of a script, which says what it does.
+func script(name string) string {
+	text, err := scripts.ReadFile("scripts/" + name + ".lua")
+	if err != nil {
+		panic("bug: " + err.Error())
+	}
+	return string(text)
+}
+
 // DB is a client of one Redis server. Its methods may be called concurrently and share a
 // connection. While the server hangs, they return an error at once.
 type DB struct {
@@ -65,7 +79,7 @@ type DB struct {
 	timeout  time.Duration
 	breaker  *breaker // of all calls but Ping
 
-	denials   denials
+	denials   sync.Map    // the errors of calls that the server refused when they were last made, by denial
 	noScripts atomic.Bool // Hold and Release run no scripts, because the user may not
 }
 
@@ -225,9 +239,7 @@ func (db *DB) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // Get returns the value of a key and whether it exists. The caller owns the value.
 func (db *DB) Get(ctx context.Context, key string) (value []byte, found bool, err error) {
-	ctx, cancel := db.bound(ctx)
-	defer cancel()
-	err = db.guard("get", key, func() (err error) {
+	err = db.guard(ctx, "get", key, func(ctx context.Context) (err error) {
 		value, err = db.client.Do(ctx, db.client.B().Get().Key(key).Build()).AsBytes()
 		found = err == nil
 		return err
@@ -237,9 +249,7 @@ func (db *DB) Get(ctx context.Context, key string) (value []byte, found bool, er
 
 // Put sets the value of key for at most ttl.
 func (db *DB) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, db.timeout)
-	defer cancel()
-	return db.guard("set", key, func() error {
+	return db.guard(ctx, "set", key, func(ctx context.Context) error {
 		text := rueidis.BinaryString(value)
 		return db.client.Do(ctx, db.client.B().Set().Key(key).Value(text).Px(max(ttl, time.Millisecond)).Build()).Error()
 	})
@@ -247,9 +257,7 @@ func (db *DB) Put(ctx context.Context, key string, value []byte, ttl time.Durati
 
 // Claim sets key to owner for ttl unless it is set already, and reports whether it did.
 func (db *DB) Claim(ctx context.Context, key, owner string, ttl time.Duration) (claimed bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, db.timeout)
-	defer cancel()
-	err = db.guard("claim", key, func() error {
+	err = db.guard(ctx, "claim", key, func(ctx context.Context) error {
 		err := db.client.Do(ctx, db.client.B().Set().Key(key).Value(owner).Nx().Px(max(ttl, time.Millisecond)).Build()).Error()
 		claimed = err == nil
 		return err
@@ -259,20 +267,14 @@ func (db *DB) Claim(ctx context.Context, key, owner string, ttl time.Duration) (
 
 // The scripts of Hold and Release check the owner first.
 var (
-	holdScript = rueidis.NewLuaScript(`
-if redis.call("GET", KEYS[1]) ~= ARGV[1] then return 0 end
-return redis.call("PEXPIRE", KEYS[1], ARGV[2])`)
-	releaseScript = rueidis.NewLuaScript(`
-if redis.call("GET", KEYS[1]) ~= ARGV[1] then return 0 end
-return redis.call("DEL", KEYS[1])`)
+	holdScript    = rueidis.NewLuaScript(script("hold"))
+	releaseScript = rueidis.NewLuaScript(script("release"))
 )
 
 // Hold renews the ttl of a key if it belongs to owner, and reports whether it does.
 func (db *DB) Hold(ctx context.Context, key, owner string, ttl time.Duration) (held bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, db.timeout)
-	defer cancel()
 	ttl = max(ttl, time.Millisecond)
-	err = db.guard("hold", key, func() (err error) {
+	err = db.guard(ctx, "hold", key, func(ctx context.Context) (err error) {
 		renew := db.client.B().Pexpire().Key(key).Milliseconds(ttl.Milliseconds()).Build()
 		held, err = db.own(ctx, holdScript, renew, key, owner, strconv.FormatInt(ttl.Milliseconds(), 10))
 		return err
@@ -282,9 +284,7 @@ func (db *DB) Hold(ctx context.Context, key, owner string, ttl time.Duration) (h
 
 // Release removes a key if it belongs to owner.
 func (db *DB) Release(ctx context.Context, key, owner string) error {
-	ctx, cancel := context.WithTimeout(ctx, db.timeout)
-	defer cancel()
-	return db.guard("release", key, func() error {
+	return db.guard(ctx, "release", key, func(ctx context.Context) error {
 		_, err := db.own(ctx, releaseScript, db.client.B().Del().Key(key).Build(), key, owner)
 		return err
 	})
@@ -324,19 +324,21 @@ func (db *DB) Close() {
 	db.client.Close()
 }
 
-// guard runs a call of the client, unless the server hangs, and wraps its error with the action.
+// guard runs a call of the client within its timeout, unless the server hangs, and wraps its error with the action.
 // That a key does not exist is no error.
-func (db *DB) guard(action, key string, call func() error) error {
+func (db *DB) guard(ctx context.Context, action, key string, call func(context.Context) error) error {
+	ctx, cancel := db.bound(ctx)
+	defer cancel()
 	began := time.Now()
 	err := db.breaker.begin(began)
 	if err == nil {
-		err = call()
+		err = call(ctx)
 		if rueidis.IsRedisNil(err) {
 			err = nil
 		}
 		db.breaker.end(began, err)
 		err = denied(err, keysLike(key))
-		db.denials.note(denial{action, keysLike(key)}, err)
+		db.noteDenial(denial{action, keysLike(key)}, err)
 	}
 	return db.wrap(action, err)
 }
@@ -353,3 +355,47 @@ func (db *DB) wrap(action string, err error) error {
 	}
 	return fmt.Errorf("%s redis %s: %w", action, db.addr, err)
 }
+
+// breakerPause is the time between two pings of a server that hangs.
+const breakerPause = time.Second
+
+// errHangs is the error of a call that was not sent.
+var errHangs = errors.New("the server does not answer; it is asked again as soon as it answers a ping")
+
+// breaker refuses calls at once while the server hangs. It hangs if a call has failed after half
+// of its timeout or more. From then on, beside one call per breakerPause, a ping finds out
+// whether the server answers again. Its methods may be called concurrently.
+type breaker struct {
+	timeout time.Duration                   // of a call
+	ping    func(ctx context.Context) error // within the timeout
+
+	until atomic.Int64 // Unix nanoseconds of the next ping; 0: the server answers
+	pings sync.WaitGroup
+}
+
+// begin returns errHangs if a call must not be sent. After nil, end must be called.
+func (b *breaker) begin(now time.Time) error {
+	until := b.until.Load()
+	if until == 0 {
+		return nil
+	}
+	next := now.Add(2*b.timeout + breakerPause).UnixNano()
+	if now.UnixNano() >= until && b.until.CompareAndSwap(until, next) {
+		b.pings.Go(func() {
+			err := b.ping(context.Background())
+			b.until.Store(0)
+			b.end(now, err)
+		})
+	}
+	return errHangs
+}
+
+// end takes the error of a call that began at that time.
+func (b *breaker) end(began time.Time, err error) {
+	if now := time.Now(); err != nil && now.Sub(began) >= b.timeout/2 {
+		b.until.Store(now.Add(breakerPause).UnixNano())
+	}
+}
+
+// wait waits for the ping that is under way. No call may follow.
+func (b *breaker) wait() { b.pings.Wait() }
