@@ -1,7 +1,6 @@
 package spool
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,12 +18,11 @@ import (
 // something is left to do. While a process has the spool open, Remote does what changes it, but
 // for Repair, which then returns ErrInUse.
 type Command struct {
-	Path       string // "": only Remote knows the file
-	GroupBytes int    // of one group that Retry makes, unless one dead letter has more; 0: 1 MiB
-	Flags      string // that the user must repeat to reach this spool
-	Out        io.Writer
-	Decode     func(payload []byte) ([]json.RawMessage, error) // returns the records of an entry
-	Remote     Remote                                          // nil: no process has the spool open
+	Path   string // "": only Remote knows the file
+	Flags  string // that the user must repeat to reach this spool
+	Out    io.Writer
+	Decode func(payload []byte) ([]json.RawMessage, error) // returns the records of an entry
+	Remote Remote                                          // nil: no process has the spool open
 }
 
 // Remote is the process that has a spool open.
@@ -208,16 +206,14 @@ func (c Command) do(ctx context.Context, o Order) (done Done, err error) {
 	if err := c.inspect(func(*file) error { return nil }); err != nil { // Open would make the file
 		return done, err
 	}
-	bytes := cmp.Or(c.GroupBytes, defaultGroupBytes)
-	s, err := Open(ctx, c.Path, Config{Bytes: math.MaxInt64, QueueBytes: bytes, GroupBytes: bytes, Log: slog.New(slog.DiscardHandler)})
+	const group = 1 << 20 // as in the configuration
+	s, err := Open(ctx, c.Path, Config{Bytes: math.MaxInt64, QueueBytes: group, GroupBytes: group, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return done, err
 	}
 	done, err = s.Do(ctx, o)
 	return done, errors.Join(err, s.Close())
 }
-
-const defaultGroupBytes = 1 << 20 // as in the configuration
 
 // Repair prints what is missing or damaged. Unless confirmed it stays so, and remains.
 func (c Command) Repair(ctx context.Context, confirmed bool) error {

@@ -26,7 +26,7 @@ func (s *Spool) run() {
 	for {
 		b, t := s.take()
 		if b == nil {
-			break
+			return
 		}
 		s.dropKnown(b)
 		if len(b.tickets)+len(b.removals) > 0 {
@@ -36,7 +36,6 @@ func (s *Spool) run() {
 			s.step(t)
 		}
 	}
-	s.saveClocks()
 }
 
 // gatherEvery is the longest time between the beginnings of two transactions while the
@@ -155,7 +154,7 @@ func (s *Spool) write(b *batch) error {
 
 // change makes a group of the entries of each name, and adds the deletions.
 func (s *Spool) change(b *batch) change {
-	c := change{clocks: s.changedClocks()}
+	var c change
 	entries := make(map[string][]queue.Entry)
 	for _, t := range b.tickets {
 		entries[t.name] = append(entries[t.name], t.Entry)
@@ -244,7 +243,6 @@ func (s *Spool) apply(b *batch, c change) {
 	for _, k := range c.keys {
 		s.name(k.name).head.keys += keyBytes + int64(len(k.key))
 	}
-	s.savedClocks(c.clocks)
 	for _, g := range c.groups {
 		s.name(g.name).grow(g)
 	}

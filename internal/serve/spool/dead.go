@@ -23,6 +23,7 @@ type Filter struct {
 	Until   time.Time `json:"until,omitzero"`     // accepted before
 	InDoubt *bool     `json:"in_doubt,omitempty"` // only those in doubt, or only the others; nil: both
 	IDs     []int64   `json:"ids,omitzero"`       // only these; nil: all
+	Upto    int64     `json:"upto,omitzero"`      // the last id; 0: that of now
 }
 
 // selection is the dead letters of a file that a filter selects.
@@ -60,6 +61,9 @@ func (f *file) selects(ctx context.Context, filter Filter) (selection, error) {
 	})
 	if err != nil {
 		return s, fmt.Errorf("read the dead letters: %w", damaged(err))
+	}
+	if filter.Upto > 0 {
+		s.upto = min(s.upto, filter.Upto)
 	}
 	return s, nil
 }

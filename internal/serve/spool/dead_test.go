@@ -68,53 +68,40 @@ func (s sameProcess) Export(ctx context.Context, filter Filter, dead bool, out i
 // testCommand returns the subcommands on a file and what they print.
 func testCommand(file string) (Command, *bytes.Buffer) {
 	out := &bytes.Buffer{}
-	return Command{Path: file, GroupBytes: 1 << 20, Out: out}, out
+	return Command{Path: file, Out: out}, out
 }
 
 // The groups that Retry makes are not larger than GroupBytes, unless one dead letter is.
 func TestRetryGroupBytes(t *testing.T) {
 	t.Parallel()
-	for _, running := range []bool{false, true} {
-		t.Run(fmt.Sprintf("running %v", running), func(t *testing.T) {
-			file := filepath.Join(t.TempDir(), "s.db")
-			cfg := testConfig()
-			cfg.GroupBytes = 1000
-			s := openAt(t, file, cfg)
-			var want []string
-			for i := range 20 {
-				want = append(want, fmt.Sprintf("%02d%s", i, strings.Repeat("x", 300+1500*(i%10/9))))
-				put(t, s, "/a", want[i])
-			}
-			refuseAll(t, s, "/a")
-			if !running {
-				closeSpool(t, s)
-			}
-			command, out := testCommand(file)
-			command.GroupBytes = 1000
-			if running {
-				command.Remote = sameProcess{s}
-			}
-			if err := command.Retry(t.Context(), Filter{}, false); err != nil || out.String() != "20 dead letters put back\n" {
-				t.Errorf("%v, %s", err, out)
-			}
-			if !running {
-				s = openAt(t, file, cfg)
-			}
-			defer closeSpool(t, s)
-			var got []string
-			groups := waitingGroups(t, s, "/a")
-			for _, g := range groups {
-				if got = append(got, payloads(g)...); g.Bytes > 1100 && len(g.Entries) > 1 {
-					t.Errorf("a group of %d bytes with %d entries", g.Bytes, len(g.Entries))
-				}
-			}
-			if diff := cmp.Diff(want, got); diff != "" || len(groups) > 12 {
-				t.Errorf("%d groups, entries (-want +got):\n%s", len(groups), diff)
-			}
-			if n := s.Stats().Names[0]; n.Dead != 0 || n.Groups != int64(len(groups)) || n.UsedBytes < n.Bytes+n.Groups*groupBytes {
-				t.Errorf("stats %+v", n)
-			}
-		})
+	file := filepath.Join(t.TempDir(), "s.db")
+	cfg := testConfig()
+	cfg.GroupBytes = 1000
+	s := openAt(t, file, cfg)
+	defer closeSpool(t, s)
+	var want []string
+	for i := range 20 {
+		want = append(want, fmt.Sprintf("%02d%s", i, strings.Repeat("x", 300+1500*(i%10/9))))
+		put(t, s, "/a", want[i])
+	}
+	refuseAll(t, s, "/a")
+	command, out := testCommand(file)
+	command.Remote = sameProcess{s}
+	if err := command.Retry(t.Context(), Filter{}, false); err != nil || out.String() != "20 dead letters put back\n" {
+		t.Errorf("%v, %s", err, out)
+	}
+	var got []string
+	groups := waitingGroups(t, s, "/a")
+	for _, g := range groups {
+		if got = append(got, payloads(g)...); g.Bytes > 1100 && len(g.Entries) > 1 {
+			t.Errorf("a group of %d bytes with %d entries", g.Bytes, len(g.Entries))
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" || len(groups) > 12 {
+		t.Errorf("%d groups, entries (-want +got):\n%s", len(groups), diff)
+	}
+	if n := s.Stats().Names[0]; n.Dead != 0 || n.Groups != int64(len(groups)) || n.UsedBytes < n.Bytes+n.Groups*groupBytes {
+		t.Errorf("stats %+v", n)
 	}
 }
 
@@ -295,6 +282,8 @@ func TestFilter(t *testing.T) {
 		{Filter{Until: time.UnixMicro(2000)}, "1?2"},
 		{Filter{IDs: []int64{1, 3}}, "13"},
 		{Filter{IDs: []int64{}}, ""},
+		{Filter{Upto: 2}, "1?2"},
+		{Filter{Upto: 9}, "1?23"},
 		{Filter{IDs: []int64{1, 3}, Stream: "/b"}, "3"},
 	} {
 		letters, err := s.Letters(t.Context(), test.Filter, 0, 10)

@@ -68,22 +68,22 @@ func current(epochs []epoch, drained uint64) []epoch {
 	return epochs
 }
 
-// readEpochs reads the epochs of the name with that number.
-func (h *head) readEpochs(conn *sqlite.Conn, number int64) error {
-	return each(conn, "SELECT epoch, first FROM epochs WHERE number = ? ORDER BY first", []any{number}, func(stmt *sqlite.Stmt) {
+// readEpochs reads the epochs of the name.
+func (h *head) readEpochs(conn *sqlite.Conn) error {
+	return each(conn, "SELECT epoch, first FROM epochs WHERE number = "+ofName+" ORDER BY first", []any{h.name}, func(stmt *sqlite.Stmt) {
 		e := epoch{first: uint64(stmt.ColumnInt64(1))}
 		stmt.ColumnBytes(0, e.id[:])
 		h.epochs = append(h.epochs, e)
 	})
 }
 
-// addEpoch adds an epoch of the name with that number.
-func (t *transaction) addEpoch(number int64, e epoch) error {
-	return t.exec("INSERT INTO epochs (number, first, epoch) VALUES (?, ?, ?)", number, int64(e.first), e.id[:])
+// addEpoch adds an epoch of a name.
+func (t *transaction) addEpoch(name string, e epoch) error {
+	return t.exec("INSERT INTO epochs (number, first, epoch) VALUES ("+ofName+", ?2, ?3)", name, int64(e.first), e.id[:])
 }
 
 // deleteEpochs deletes the epochs of a name whose groups were all drained, as current does.
-func (t *transaction) deleteEpochs(number int64, drained uint64) error {
-	return t.exec("DELETE FROM epochs WHERE number = ?1 AND first < (SELECT max(first) FROM epochs WHERE number = ?1 AND first <= ?2)",
-		number, int64(drained+1))
+func (t *transaction) deleteEpochs(name string, drained uint64) error {
+	return t.exec("DELETE FROM epochs WHERE number = "+ofName+
+		" AND first < (SELECT max(first) FROM epochs WHERE number = "+ofName+" AND first <= ?2)", name, int64(drained+1))
 }

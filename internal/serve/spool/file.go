@@ -18,7 +18,12 @@ import (
 	"spillway/internal/serve/queue"
 )
 
-func groupID(number int64, sequence uint64) int64 { return number<<sequenceBits | int64(sequence) }
+// What statements know a name by, which is their first parameter: its number, and the id of the group with the
+// sequence that is the second parameter.
+const (
+	ofName  = "(SELECT number FROM names WHERE name = ?1)"
+	ofGroup = "(SELECT number << 44 | ?2 FROM names WHERE name = ?1)"
+)
 
 // file is the SQLite file of a spool. One goroutine calls write and key; the other methods
 // may be called concurrently.
@@ -34,9 +39,6 @@ type file struct {
 
 	mu     sync.Mutex // guards reader
 	reader *sqlite.Conn
-
-	numbersMu sync.Mutex
-	numbers   map[string]int64 // of the names
 }
 
 // openFile opens a file for writing; directory and file are created if missing. Errors
@@ -53,9 +55,6 @@ func openFile(ctx context.Context, path, admin string) (*file, error) {
 	}
 	if err == nil {
 		f.reader, err = sqlite.OpenConn(path, sqlite.OpenReadWrite)
-	}
-	if err == nil {
-		err = f.readNumbers()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open the spool %s: %w", path, errors.Join(damaged(err), f.close()))
@@ -77,9 +76,6 @@ func inspectFile(path string) (*file, error) {
 	}
 	if err == nil {
 		_, err = checkVersion(f.reader)
-	}
-	if err == nil {
-		err = f.readNumbers()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open the spool %s: %w", path, errors.Join(damaged(err), f.close()))
@@ -124,16 +120,12 @@ func makeDirectory(dir string) error {
 	case errors.Is(err, os.ErrExist):
 		_ = syncFile(parent)
 		return nil
-	case isDirectory(dir):
-		return nil
 	default:
-		return fmt.Errorf("make its directory: %w", err)
+		if info, statErr := os.Stat(dir); statErr != nil || !info.IsDir() {
+			return fmt.Errorf("make its directory: %w", err)
+		}
+		return nil
 	}
-}
-
-func isDirectory(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && info.IsDir()
 }
 
 // lockFile takes the lock, which ends with the process at the latest. It notes the process's
@@ -273,25 +265,11 @@ func damaged(err error) error {
 	return err
 }
 
-func (f *file) readNumbers() error {
-	f.numbers = make(map[string]int64)
-	return each(f.reader, "SELECT name, number FROM names", nil, func(stmt *sqlite.Stmt) {
-		f.numbers[stmt.ColumnText(0)] = stmt.ColumnInt64(1)
-	})
-}
-
-// number returns the number of a name; 0 if it is new.
-func (f *file) number(name string) int64 {
-	f.numbersMu.Lock()
-	defer f.numbersMu.Unlock()
-	return f.numbers[name]
-}
-
 // key returns an idempotency key; nil if no group that waits has it.
 func (f *file) key(name, key string) (*groupKey, error) {
 	var found *groupKey
-	err := each(f.writer, "SELECT fingerprint, expires_at, sequence, accepted_at FROM keys WHERE number = ? AND key = ?",
-		[]any{f.number(name), key}, func(stmt *sqlite.Stmt) {
+	err := each(f.writer, "SELECT fingerprint, expires_at, sequence, accepted_at FROM keys WHERE number = "+ofName+" AND key = ?2",
+		[]any{name, key}, func(stmt *sqlite.Stmt) {
 			found = &groupKey{
 				name: name, key: key, expires: time.UnixMicro(stmt.ColumnInt64(1)), sequence: uint64(stmt.ColumnInt64(2)),
 				accepted: time.UnixMicro(stmt.ColumnInt64(3)),
@@ -307,29 +285,29 @@ func (f *file) key(name, key string) (*groupKey, error) {
 func (f *file) read(ctx context.Context, name string, after uint64, limit int) ([]sealedGroup, error) {
 	var groups []sealedGroup
 	err := f.query(ctx, func(conn *sqlite.Conn) error {
-		stmt, err := conn.Prepare("SELECT id, at, rows, sum, payload FROM groups WHERE id > ? AND id < ? ORDER BY id")
+		stmt, err := conn.Prepare("SELECT g.id - (n.number << 44), g.at, g.rows, g.sum, g.payload FROM names AS n JOIN groups AS g " +
+			"ON g.id > (n.number << 44 | ?2) AND g.id < (n.number + 1) << 44 WHERE n.name = ?1 ORDER BY g.id")
 		if err != nil {
 			return err
 		}
-		n := f.number(name)
-		stmt.BindInt64(1, groupID(n, after))
-		stmt.BindInt64(2, groupID(n+1, 0))
-		size, last := 0, groupID(n, after)
+		stmt.BindText(1, name)
+		stmt.BindInt64(2, int64(after))
+		size, last := 0, int64(after)
 		for {
 			more, err := stmt.Step()
 			if err != nil || !more {
 				return errors.Join(err, stmt.Reset())
 			}
-			id := stmt.ColumnInt64(0)
-			if id <= last || id >= groupID(n+1, 0) { // SQLite trusts the order of the rows in a page
+			sequence := stmt.ColumnInt64(0)
+			if sequence <= last || sequence >= 1<<44 { // SQLite trusts the order of the rows in a page
 				return errors.Join(fmt.Errorf("%w: the groups of %s are not in order", ErrDamaged, name), stmt.Reset())
 			}
-			last = id
+			last = sequence
 			if size += stmt.ColumnLen(4); len(groups) > 0 && size > limit {
 				return stmt.Reset()
 			}
 			groups = append(groups, sealedGroup{
-				name: name, sequence: uint64(id & (1<<sequenceBits - 1)), at: time.UnixMicro(stmt.ColumnInt64(1)),
+				name: name, sequence: uint64(sequence), at: time.UnixMicro(stmt.ColumnInt64(1)),
 				rows: stmt.ColumnInt(2), sum: uint32(stmt.ColumnInt64(3)), payload: columnBytes(stmt, 4),
 			})
 		}

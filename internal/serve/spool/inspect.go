@@ -48,13 +48,13 @@ func (f *file) heads(ctx context.Context) ([]head, error) {
 		for i := range heads {
 			h := &heads[i]
 			if err == nil {
-				err = h.details(conn, f.number(h.name))
+				err = h.details(conn)
 			}
 			if errors.Is(damaged(err), ErrDamaged) { // groups say themselves where they are
 				err = nil
 			}
 			if err == nil {
-				err = h.count(conn, f.number(h.name))
+				err = h.count(conn)
 			}
 			if errors.Is(damaged(err), ErrDamaged) { // in a group: the drain reports it
 				h.groups, err = int64(h.last-h.drained), nil
@@ -68,24 +68,25 @@ func (f *file) heads(ctx context.Context) ([]head, error) {
 	return heads, nil
 }
 
-// count counts what waits under the name with that number.
-func (h *head) count(conn *sqlite.Conn, number int64) error {
-	waiting := []any{groupID(number, h.drained), groupID(number+1, 0)}
-	err := each(conn, "SELECT count(*), total(rows), total(length(payload)) FROM groups WHERE id > ? AND id < ?", waiting,
+// count counts what waits under the name.
+func (h *head) count(conn *sqlite.Conn) error {
+	const waiting = " FROM groups WHERE id > " + ofGroup + " AND id < (" + ofName + " + 1) << 44"
+	args := []any{h.name, int64(h.drained)}
+	err := each(conn, "SELECT count(*), total(rows), total(length(payload))"+waiting, args,
 		func(stmt *sqlite.Stmt) {
 			h.groups, h.rows, h.bytes = stmt.ColumnInt64(0), stmt.ColumnInt64(1), stmt.ColumnInt64(2)
 		})
 	if err != nil {
 		return err
 	}
-	return each(conn, "SELECT at FROM groups WHERE id > ? AND id < ? ORDER BY id LIMIT 1", waiting, func(stmt *sqlite.Stmt) {
+	return each(conn, "SELECT at"+waiting+" ORDER BY id LIMIT 1", args, func(stmt *sqlite.Stmt) {
 		h.oldest = time.UnixMicro(stmt.ColumnInt64(0))
 	})
 }
 
-// details reads what else the file has of the name with that number.
-func (h *head) details(conn *sqlite.Conn, number int64) error {
-	if err := h.readEpochs(conn, number); err != nil {
+// details reads what else the file has of the name.
+func (h *head) details(conn *sqlite.Conn) error {
+	if err := h.readEpochs(conn); err != nil {
 		return err
 	}
 	err := each(conn, "SELECT count(*), total(length(payload)), total(in_doubt) FROM dead WHERE name = ?", []any{h.name},
@@ -95,9 +96,10 @@ func (h *head) details(conn *sqlite.Conn, number int64) error {
 	if err != nil {
 		return err
 	}
-	return each(conn, "SELECT count(*), total(length(CAST(key AS BLOB))) FROM keys WHERE number = ?", []any{number}, func(stmt *sqlite.Stmt) {
-		h.keys = stmt.ColumnInt64(0)*keyBytes + stmt.ColumnInt64(1)
-	})
+	return each(conn, "SELECT count(*), total(length(CAST(key AS BLOB))) FROM keys WHERE number = "+ofName, []any{h.name},
+		func(stmt *sqlite.Stmt) {
+			h.keys = stmt.ColumnInt64(0)*keyBytes + stmt.ColumnInt64(1)
+		})
 }
 
 // waiting calls yield for each group that waits, of one name or of all with "". At a group

@@ -32,9 +32,10 @@ type Order struct {
 // Done is what an order has done.
 type Done struct {
 	Letters int   `json:"dead_letters"`
-	Records int64 `json:"records"`       // that wait, and were moved
-	Damaged int   `json:"left_damaged"`  // dead letters that WorkRetry left, because they are damaged groups
-	InDoubt int   `json:"left_in_doubt"` // the same, because the database may have them
+	Records int64 `json:"records"`        // that wait, and were moved
+	Damaged int   `json:"left_damaged"`   // dead letters that WorkRetry left, because they are damaged groups
+	InDoubt int   `json:"left_in_doubt"`  // the same, because the database may have them
+	Upto    int64 `json:"upto,omitempty"` // of a dry run: the last id that there was
 }
 
 // ErrOrder is the error of an order that cannot be executed; the text says why.
@@ -68,6 +69,7 @@ func (s *Spool) Do(ctx context.Context, o Order) (done Done, err error) {
 	}
 	what.raw = o.Work != WorkRetry
 	if o.DryRun {
+		done.Upto = what.upto
 		done.Letters, _, _, err = s.file.count(ctx, what)
 		return done, err
 	}

@@ -79,11 +79,7 @@ func copyFile(ctx context.Context, from, to string) (flaws []Flaw, err error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &copying{to: fresh, change: change{names: heads, clocks: make(map[string]time.Duration)}}
-	err = old.readClocks(ctx, func(name string, ahead time.Duration) { c.change.clocks[name] = ahead })
-	if err != nil && !errors.Is(err, ErrDamaged) {
-		return nil, err
-	}
+	c := &copying{to: fresh, change: change{names: heads}}
 	for _, h := range heads {
 		c.head = h
 		if err := old.survey(ctx, h, c.good, c.flawed); err != nil {

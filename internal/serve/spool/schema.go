@@ -2,6 +2,7 @@ package spool
 
 import (
 	"context"
+	_ "embed" // of schema.sql
 	"errors"
 	"fmt"
 
@@ -10,61 +11,15 @@ import (
 )
 
 const (
-	application  = 0x5377_5370 // "SwSp", the file's application_id
-	version      = 1           // the file's user_version
-	sequenceBits = 44
-	pageBytes    = 4096
+	application = 0x5377_5370 // "SwSp", the file's application_id
+	version     = 1           // the file's user_version
+	pageBytes   = 4096
 )
 
-// tables are the tables of a spool's file. Times are microseconds since 1970. A group's id
-// is the number of its name, shifted by sequenceBits, and its sequence. An epoch of a name begins
-// with the sequence first and ends before the next epoch. ahead is in microseconds. moved_to is the
-// name that the groups were given to, or "".
-const tables = `CREATE TABLE names (
-	number INTEGER PRIMARY KEY,
-	name TEXT NOT NULL UNIQUE,
-	id BLOB NOT NULL,
-	drained INTEGER NOT NULL,
-	last INTEGER NOT NULL,
-	moved_to TEXT NOT NULL
-);
-CREATE TABLE groups (
-	id INTEGER PRIMARY KEY,
-	at INTEGER NOT NULL,
-	rows INTEGER NOT NULL,
-	sum INTEGER NOT NULL,
-	payload BLOB NOT NULL
-);
-CREATE TABLE keys (
-	number INTEGER NOT NULL,
-	key TEXT NOT NULL,
-	fingerprint BLOB NOT NULL,
-	expires_at INTEGER NOT NULL,
-	sequence INTEGER NOT NULL,
-	accepted_at INTEGER NOT NULL,
-	PRIMARY KEY (number, key)
-) WITHOUT ROWID;
-CREATE TABLE dead (
-	id INTEGER PRIMARY KEY AUTOINCREMENT,
-	name TEXT NOT NULL,
-	sequence INTEGER NOT NULL,
-	at INTEGER NOT NULL,
-	rows INTEGER NOT NULL,
-	reason TEXT NOT NULL,
-	payload BLOB NOT NULL,
-	raw INTEGER NOT NULL,
-	in_doubt INTEGER NOT NULL
-);
-CREATE TABLE epochs (
-	number INTEGER NOT NULL,
-	first INTEGER NOT NULL,
-	epoch BLOB NOT NULL,
-	PRIMARY KEY (number, first)
-) WITHOUT ROWID;
-CREATE TABLE clocks (
-	name TEXT PRIMARY KEY,
-	ahead INTEGER NOT NULL
-) WITHOUT ROWID;`
+// tables creates the tables of a spool's file.
+//
+//go:embed schema.sql
+var tables string
 
 // checkVersion reports whether a file is empty. It returns an error unless this program can
 // read the file.

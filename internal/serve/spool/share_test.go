@@ -173,36 +173,6 @@ func TestKeyAcceptanceConcurrent(t *testing.T) {
 	}
 }
 
-// The clock of a database survives a restart, and a crash after the next entry.
-func TestClock(t *testing.T) {
-	t.Parallel()
-	file := filepath.Join(t.TempDir(), "s.db")
-	s := openAt(t, file, testConfig())
-	if _, known := s.Clock("/a"); known {
-		t.Error("a clock that was never set is known")
-	}
-	s.SetClock("/a", -3*time.Second)
-	closeSpool(t, s)
-	s = openAt(t, file, testConfig())
-	if ahead, known := s.Clock("/a"); !known || ahead != -3*time.Second {
-		t.Errorf("after a restart: %v, %v", ahead, known)
-	}
-	s.SetClock("/a", 24*time.Hour+1500*time.Nanosecond)
-	s.SetClock("/b", time.Second)
-	put(t, s, "/c", "x")
-	image := filepath.Join(t.TempDir(), "s.db")
-	copySpool(t, file, image)
-	copySpool(t, file+"-wal", image+"-wal")
-	closeSpool(t, s)
-	s = openAt(t, image, testConfig())
-	defer closeSpool(t, s)
-	a, _ := s.Clock("/a")
-	b, _ := s.Clock("/b")
-	if a != 24*time.Hour+time.Microsecond || b != time.Second {
-		t.Errorf("after a crash: %v, %v", a, b)
-	}
-}
-
 // After an error about a record that is held, the destination gets later groups too, even
 // if the first one alone fills the batch.
 func TestHeld(t *testing.T) {

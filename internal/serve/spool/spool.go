@@ -60,7 +60,7 @@ type Spool struct {
 	keys     map[nameKey]*ticket
 	removals []*removal
 	tasks    []*task
-	clocks   map[string]*clock
+	clocks   map[string]time.Duration // see SetClock
 	used     int64
 	closed   bool
 	failing  error // of the last transaction; nil if it was stored
@@ -93,14 +93,11 @@ func Open(ctx context.Context, path string, cfg Config) (*Spool, error) {
 	}
 	s := &Spool{
 		cfg: cfg, file: f, done: make(chan struct{}),
-		names: make(map[string]*nameState), clocks: make(map[string]*clock), keys: make(map[nameKey]*ticket),
+		names: make(map[string]*nameState), keys: make(map[nameKey]*ticket), clocks: make(map[string]time.Duration),
 		gather: queue.Gather{Every: gatherEvery},
 	}
 	s.wake.L = &s.mu
 	heads, err := f.heads(ctx)
-	if err == nil {
-		err = f.readClocks(ctx, func(name string, ahead time.Duration) { s.clocks[name] = &clock{ahead: ahead} })
-	}
 	if err == nil {
 		s.used, err = f.write(change{})
 	}
@@ -123,6 +120,20 @@ func (s *Spool) Close() error {
 	s.mu.Unlock()
 	<-s.done
 	return s.file.close()
+}
+
+// SetClock notes how far the clock of the database that a name is drained to is ahead of this machine's clock.
+func (s *Spool) SetClock(name string, ahead time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clocks[name] = ahead
+}
+
+// now returns the time of the database of a name.
+func (s *Spool) now(name string) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Now().Add(s.clocks[name])
 }
 
 // failingFor is how long a failed transaction makes the spool not ready. Without new

@@ -494,6 +494,23 @@ func TestDamagedPages(t *testing.T) {
 	drainSome(t, s, "/a", 5)
 }
 
+// A group of a name that the file has lost is refused: it would become a group of another name.
+func TestLostName(t *testing.T) {
+	s := openAt(t, filepath.Join(t.TempDir(), "s.db"), testConfig())
+	defer closeSpool(t, s)
+	put(t, s, "/a", "1")
+	put(t, s, "/b", "2")
+	if err := sqlitex.ExecuteTransient(s.file.writer, "UPDATE names SET name = '/c' WHERE name = '/a'", nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Append(t.Context(), "/a", queue.Entry{Payload: []byte("3"), Rows: 1}); !errors.Is(err, ErrDamaged) {
+		t.Errorf("append: %v", err)
+	}
+	if n, err := number(s.file.writer, "SELECT count(*) FROM groups"); n != 2 || err != nil {
+		t.Errorf("%d groups, %v", n, err)
+	}
+}
+
 // The file may be a link: SQLite's log is then beside the file itself.
 func TestLink(t *testing.T) {
 	t.Parallel()

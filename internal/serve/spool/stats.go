@@ -29,7 +29,7 @@ type Stats struct {
 
 // NameStats is a snapshot of one name of a spool.
 type NameStats struct {
-	Name          string  `json:"stream"`
+	Name          string  `json:"stream" label:"stream"`
 	ID            string  `json:"id"`     // "": nothing of it is in the file
 	Groups        int64   `json:"groups"` // that wait to be drained
 	Rows          int64   `json:"records" metric:"backlog_records" help:"Records waiting for the drain."`

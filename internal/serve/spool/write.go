@@ -3,7 +3,6 @@ package spool
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"golang.org/x/sys/unix"
 	"zombiezen.com/go/sqlite"
@@ -22,7 +21,6 @@ type change struct {
 	retried []int64       // ids of dead letters to be deleted, because they are in groups or given up
 	dead    []queue.DeadLetter
 	move    move
-	clocks  map[string]time.Duration // see Spool.SetClock
 }
 
 // move gives dead letters, and the groups of a name, to another name.
@@ -39,7 +37,7 @@ type nameEpoch struct {
 }
 
 func (c *change) empty() bool {
-	return len(c.names)+len(c.groups)+len(c.keys)+len(c.drained)+len(c.retried)+len(c.dead)+len(c.clocks) == 0 && c.move.to == ""
+	return len(c.names)+len(c.groups)+len(c.keys)+len(c.drained)+len(c.retried)+len(c.dead) == 0 && c.move.to == ""
 }
 
 // drained is the groups of a name up to a sequence, which are no longer needed.
@@ -64,7 +62,7 @@ func (f *file) write(c change) (used int64, err error) {
 	if err := f.room(c); err != nil {
 		return 0, err
 	}
-	t := &transaction{conn: f.writer, file: f, numbers: make(map[string]int64)}
+	t := transaction{f.writer}
 	if err := t.run(c); err != nil {
 		return 0, err
 	}
@@ -135,11 +133,7 @@ func (f *file) measure() error {
 }
 
 // transaction makes one change.
-type transaction struct {
-	conn    *sqlite.Conn
-	file    *file
-	numbers map[string]int64 // of the names that are new
-}
+type transaction struct{ conn *sqlite.Conn }
 
 func (t *transaction) run(c change) error {
 	err := t.exec("BEGIN IMMEDIATE")
@@ -159,27 +153,12 @@ func (t *transaction) run(c change) error {
 		return fmt.Errorf("%w: %w", errFull, err)
 	case committing && code == sqlite.ResultIOErr:
 		return fmt.Errorf("%w: %w", queue.ErrUnknown, err) // the log may have it, and be read after a crash
-	default:
-		return damaged(err)
 	}
-	t.file.numbersMu.Lock()
-	defer t.file.numbersMu.Unlock()
-	for name, number := range t.numbers {
-		t.file.numbers[name] = number
-	}
-	return nil
+	return damaged(err)
 }
 
 func (t *transaction) exec(sql string, args ...any) error {
 	return sqlitex.Execute(t.conn, sql, &sqlitex.ExecOptions{Args: args})
-}
-
-// number returns the number of a name.
-func (t *transaction) number(name string) int64 {
-	if n, ok := t.numbers[name]; ok {
-		return n
-	}
-	return t.file.number(name)
 }
 
 func (t *transaction) apply(c change) error {
@@ -189,32 +168,34 @@ func (t *transaction) apply(c change) error {
 		if err != nil {
 			return err
 		}
-		t.numbers[h.name] = t.conn.LastInsertRowID()
 		for _, e := range h.epochs {
-			if err := t.addEpoch(t.numbers[h.name], e); err != nil {
+			if err := t.addEpoch(h.name, e); err != nil {
 				return err
 			}
 		}
 	}
 	for _, e := range c.epochs {
-		if err := t.addEpoch(t.number(e.name), e.epoch); err != nil {
+		if err := t.addEpoch(e.name, e.epoch); err != nil {
 			return err
 		}
 	}
 	for _, g := range c.groups {
-		n := t.number(g.name)
-		err := t.exec("INSERT INTO groups (id, at, rows, sum, payload) VALUES (?, ?, ?, ?, ?)",
-			groupID(n, g.sequence), g.at.UnixMicro(), g.rows, int64(g.sum), g.payload)
+		err := t.exec("INSERT INTO groups (id, at, rows, sum, payload) VALUES ("+ofGroup+", ?3, ?4, ?5, ?6)",
+			g.name, int64(g.sequence), g.at.UnixMicro(), g.rows, int64(g.sum), g.payload)
 		if err == nil {
-			err = t.exec("UPDATE names SET last = max(last, ?) WHERE number = ?", int64(g.sequence), n)
+			err = t.exec("UPDATE names SET last = max(last, ?2) WHERE name = ?1", g.name, int64(g.sequence))
+		}
+		if err == nil && t.conn.Changes() == 0 { // the group would be another name's
+			err = fmt.Errorf("%w: it lacks the name %s", ErrDamaged, g.name)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	for _, k := range c.keys {
-		err := t.exec("INSERT OR REPLACE INTO keys (number, key, fingerprint, expires_at, sequence, accepted_at) VALUES (?, ?, ?, ?, ?, ?)",
-			t.number(k.name), k.key, k.fingerprint[:], k.expires.UnixMicro(), int64(k.sequence), k.accepted.UnixMicro())
+		err := t.exec("INSERT OR REPLACE INTO keys (number, key, fingerprint, expires_at, sequence, accepted_at) "+
+			"VALUES ("+ofName+", ?2, ?3, ?4, ?5, ?6)",
+			k.name, k.key, k.fingerprint[:], k.expires.UnixMicro(), int64(k.sequence), k.accepted.UnixMicro())
 		if err != nil {
 			return err
 		}
@@ -232,29 +213,23 @@ func (t *transaction) apply(c change) error {
 	if err := t.move(c.move); err != nil {
 		return err
 	}
-	for name, ahead := range c.clocks {
-		if err := t.exec("INSERT OR REPLACE INTO clocks (name, ahead) VALUES (?, ?)", name, ahead.Microseconds()); err != nil {
-			return err
-		}
-	}
 	return t.addDead(c.dead)
 }
 
 // delete deletes groups that were drained, and adds their dead letters.
 func (t *transaction) delete(d drained) error {
-	n := t.number(d.name)
-	if err := t.exec("DELETE FROM groups WHERE id BETWEEN ? AND ?", groupID(n, 0), groupID(n, d.upto)); err != nil {
+	if err := t.exec("DELETE FROM groups WHERE id BETWEEN "+ofName+" << 44 AND "+ofGroup, d.name, int64(d.upto)); err != nil {
 		return err
 	}
-	if err := t.exec("UPDATE names SET drained = ? WHERE number = ?", int64(d.upto), n); err != nil {
+	if err := t.exec("UPDATE names SET drained = ?2 WHERE name = ?1", d.name, int64(d.upto)); err != nil {
 		return err
 	}
-	if err := t.deleteEpochs(n, d.upto); err != nil {
+	if err := t.deleteEpochs(d.name, d.upto); err != nil {
 		return err
 	}
 	for _, key := range d.keys {
 		// If the key was used again after its time, it belongs to a later group.
-		if err := t.exec("DELETE FROM keys WHERE number = ? AND key = ? AND sequence <= ?", n, key, int64(d.upto)); err != nil {
+		if err := t.exec("DELETE FROM keys WHERE number = "+ofName+" AND key = ?2 AND sequence <= ?3", d.name, key, int64(d.upto)); err != nil {
 			return err
 		}
 	}

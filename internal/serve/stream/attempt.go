@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// attempt bounds one call of Sink.Commit. While the batch's statements run, it ends the call
-// if the database does not answer for the limit. A COMMIT is never ended: the clients are
-// told that its outcome is unknown, and the call goes on.
+// attempt bounds one call of Sink.Commit. While the batch's statements run, it ends the call if the database does not answer for the
+// limit. A COMMIT is never ended: the clients are told that its outcome is unknown, and the call goes on.
 //
 // Attempts are used again with their timers. These are set anew only after they have fired, because
 // a timer that is set for each call wakes the scheduler each time.
@@ -32,10 +31,9 @@ var errNoAnswer = errors.New("the database did not answer in time (commit_timeou
 // attempts are unused attempts with the same limit.
 type attempts struct{ unused sync.Pool }
 
-// commit has the sink commit a batch. If the database does not answer a statement
-// within the limit, the attempt is given up. If it does not answer the COMMIT, late is
-// called, possibly more than once, and commit waits for as long as the connection
-// lasts. late is not called after commit has returned.
+// commit has the sink commit a batch. If the database does not answer a statement within the limit, the attempt is given up. If it does
+// not answer the COMMIT, late is called, possibly more than once, and commit waits for as long as the connection lasts. late is not called
+// after commit has returned.
 func (all *attempts) commit(base context.Context, limit time.Duration, sink Sink, b *Batch, late func()) error {
 	ctx, cancel := context.WithCancelCause(base)
 	a, ok := all.unused.Get().(*attempt)
@@ -122,8 +120,7 @@ func (b *Batch) Committing() {
 	}
 }
 
-// Committed notes that COMMIT was answered. What the sink does afterwards is bounded by
-// itself, and the client waits for it.
+// Committed notes that COMMIT was answered. What the sink does afterwards is bounded by itself, and the client waits for it.
 func (b *Batch) Committed() {
 	if a := b.attempt; a != nil {
 		a.mu.Lock()
@@ -132,17 +129,15 @@ func (b *Batch) Committed() {
 	}
 }
 
-// Progress notes that the database has answered a statement of the batch, and restarts
-// Config.CommitTimeout. The number of statements must be bounded by the batch's rows, so
-// that the work always ends.
+// Progress notes that the database has answered a statement of the batch, and restarts Config.CommitTimeout. The number of statements must
+// be bounded by the batch's rows, so that the work always ends.
 func (b *Batch) Progress() {
 	if b.attempt != nil {
 		b.attempt.restart(false)
 	}
 }
 
-// Limit returns how long the database may take to answer a statement of the batch; 0: there
-// is no limit.
+// Limit returns how long the database may take to answer a statement of the batch; 0: there is no limit.
 func (b *Batch) Limit() time.Duration {
 	if b.attempt == nil {
 		return 0

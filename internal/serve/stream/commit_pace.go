@@ -4,16 +4,14 @@ import "time"
 
 // pace decides when a committer begins a batch.
 //
-// Several clients that wait for their answers send again soon after them. If the first to
-// return began the next batch, it would be alone in it, and the others would wait for two
-// commits. So a batch waits until as many requests are there as were around lately, for at
-// most a part of the time that a commit takes. A client alone never waits, and if the
-// others did not return in time, the next batches do not wait.
+// Several clients that wait for their answers send again soon after them. If the first to return began the next batch, it would be alone
+// in it, and the others would wait for two commits. So a batch waits until as many requests are there as were around lately, for at most a
+// part of the time that a commit takes. A client alone never waits, and if the others did not return in time, the next batches do not
+// wait.
 //
-// While there are no more requests than committers, batches may run side by side. That is of
-// use if the database waits for something: a disk, or a standby. If it computes, both batches
-// take longer, and a larger one costs less. So the times of batches that ran alone and beside
-// others are compared. If there are more requests, batches grow instead.
+// While there are no more requests than committers, batches may run side by side. That is of use if the database waits for something: a
+// disk, or a standby. If it computes, both batches take longer, and a larger one costs less. So the times of batches that ran alone and
+// beside others are compared. If there are more requests, batches grow instead.
 //
 // Its methods are called with Stream.mu held.
 type pace struct {
@@ -46,15 +44,13 @@ func (p *pace) ended(took time.Duration, beside bool, n int) {
 	p.active = max(n, p.active*7/8)
 }
 
-// besidePays reports whether a batch beside others takes hardly longer than one alone, or whether
-// that is to be tried.
+// besidePays reports whether a batch beside others takes hardly longer than one alone, or whether that is to be tried.
 func (p *pace) besidePays(finished uint64) bool {
 	return p.beside == 0 || p.beside < p.alone*5/4 || finished-p.last >= besideEvery
 }
 
-// mayBegin reports whether a free committer may begin a batch now. With an order, the lanes decide.
-// Records with a key do not run side by side, because equal keys would wait for each other in the
-// database, unless the running batches are stuck. The caller holds mu.
+// mayBegin reports whether a free committer may begin a batch now. With an order, the lanes decide. Records with a key do not run side by
+// side, because equal keys would wait for each other in the database, unless the running batches are stuck. The caller holds mu.
 func (s *Stream) mayBegin(now time.Time) bool {
 	keyed := len(s.schema.def.Key) > 0
 	full := s.queue.rows >= s.cfg.BatchRows || s.queue.bytes >= s.cfg.BatchBytes
@@ -88,8 +84,7 @@ func (l *load) allSince(then time.Time) bool {
 	return true
 }
 
-// wakeCommitter has a committer take what waits: now, or when the running batches are stuck. The
-// caller holds mu.
+// wakeCommitter has a committer take what waits: now, or when the running batches are stuck. The caller holds mu.
 func (s *Stream) wakeCommitter(now time.Time) {
 	switch {
 	case s.pace.want > 0:

@@ -8,13 +8,11 @@ import (
 // lanesMax is the largest number of lanes: they are bits of a word.
 const lanesMax = 64
 
-// laneQueue is the requests that wait. With an order there are as many lanes as
-// committers, and the requests of a lane are in one batch at a time. Without an order there
-// is one lane, and any number of batches from it. It is not safe for concurrent use.
+// laneQueue is the requests that wait. With an order there are as many lanes as committers, and the requests of a lane are in one batch at
+// a time. Without an order there is one lane, and any number of batches from it. It is not safe for concurrent use.
 //
-// A request with records of several lanes waits in all of them. It goes when it is first in
-// each, and no other batch holds one of them. Requests join all their lanes at once, so the
-// oldest request is first in all its lanes: the queue cannot deadlock.
+// A request with records of several lanes waits in all of them. It goes when it is first in each, and no other batch holds one of them.
+// Requests join all their lanes at once, so the oldest request is first in all its lanes: the queue cannot deadlock.
 type laneQueue struct {
 	lanes   []lane
 	ordered bool
@@ -77,9 +75,8 @@ func (l *lane) drop() {
 	}
 }
 
-// take removes the requests of the next batch: at most that many rows and bytes, unless the
-// first request alone has more. It returns the lanes that the batch holds until release. If
-// no request can go, the result is empty.
+// take removes the requests of the next batch: at most that many rows and bytes, unless the first request alone has more. It returns the
+// lanes that the batch holds until release. If no request can go, the result is empty.
 func (q *laneQueue) take(rows, bytes int) ([]*ticket, uint64) {
 	for range q.lanes {
 		n := q.next
@@ -117,8 +114,7 @@ func (q *laneQueue) takeFrom(n, rows, bytes int) (tickets []*ticket, held uint64
 	}
 }
 
-// free reports whether a request is first in all its lanes, and no batch but ours holds one
-// of them.
+// free reports whether a request is first in all its lanes, and no batch but ours holds one of them.
 func (q *laneQueue) free(t *ticket, ours uint64) bool {
 	if q.held&^ours&t.lanes != 0 {
 		return false
@@ -144,10 +140,6 @@ type load struct {
 // weight is the weight of the newest commit in the mean.
 const weight = 0.2
 
-func newLoad(committers int) load {
-	return load{running: make([]time.Time, committers), held: make([]uint64, committers)}
-}
-
 func (l *load) free() bool { return l.busy < len(l.running) }
 
 func (l *load) begin(committer int, now time.Time, held uint64) {
@@ -167,8 +159,7 @@ func (l *load) end(committer int, took time.Duration, stored bool) {
 	}
 }
 
-// stuckAfter is the multiple of the mean after which a commit counts as held up. Its age
-// then predicts nothing about the other committers.
+// stuckAfter is the multiple of the mean after which a commit counts as held up. Its age then predicts nothing about the other committers.
 const stuckAfter = 4
 
 // forecast is what the committers are expected to do.
@@ -180,8 +171,7 @@ type forecast struct {
 	longest time.Duration // age of the oldest of these batches
 }
 
-// forecast returns the forecast at a time. If all committers are stuck, the database is slow:
-// a commit takes as long as the youngest has.
+// forecast returns the forecast at a time. If all committers are stuck, the database is slow: a commit takes as long as the youngest has.
 func (l *load) forecast(now time.Time) forecast {
 	o := forecast{commit: l.mean}
 	youngest := time.Duration(-1)
@@ -208,8 +198,7 @@ func (l *load) forecast(now time.Time) forecast {
 	return o
 }
 
-// predict returns how long a request of that size would wait from now until it is stored.
-// The caller holds mu.
+// predict returns how long a request of that size would wait from now until it is stored. The caller holds mu.
 func (s *Stream) predict(lanes uint64, rows, bytes int) time.Duration {
 	return s.predictAt(time.Now(), lanes, rows, bytes)
 }

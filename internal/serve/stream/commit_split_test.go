@@ -425,7 +425,7 @@ func closeTestFailed(t *testing.T, s *Stream) {
 
 // A deferred request that becomes due while a committer is about to wait wakes it.
 func TestDeferredWakes(t *testing.T) {
-	s := &Stream{cfg: testConfig(), base: t.Context()}
+	s := &Stream{core: core{cfg: testConfig(), base: t.Context()}}
 	s.wake.L = &s.mu
 	s.deferRequest(&Batch{}, &ticket{}, time.Now(), 1)
 	woken := make(chan struct{})

@@ -50,9 +50,10 @@ func (s *Stream) committer(n int) {
 			s.record(b, tickets, attempts, took, err)
 		}
 
+		var wakes []func()
 		s.mu.Lock()
 		if !split {
-			s.finish(b, tickets, attempts, err)
+			wakes = s.finish(b, tickets, attempts, err)
 		}
 		s.load.end(n, took, err == nil)
 		if err == nil {
@@ -60,8 +61,8 @@ func (s *Stream) committer(n int) {
 		}
 		s.queue.release(held)
 		s.mu.Unlock()
-		// Let the clients that were just answered send their next records first: these go
-		// into this committer's next batch.
+		queue.Wake(wakes)
+		// Let the clients that were just answered send their next records first: these go into this committer's next batch.
 		runtime.Gosched()
 		s.mu.Lock()
 	}
@@ -69,8 +70,7 @@ func (s *Stream) committer(n int) {
 	s.mu.Unlock()
 }
 
-// take returns the requests of the next batch, and the lanes that it holds. It returns nothing if
-// nothing can go yet. The caller holds mu.
+// take returns the requests of the next batch, and the lanes that it holds. It returns nothing if nothing can go yet. The caller holds mu.
 func (s *Stream) take() ([]*ticket, uint64) {
 	if s.queue.empty() || !s.mayBegin(time.Now()) {
 		return nil, 0
@@ -79,8 +79,7 @@ func (s *Stream) take() ([]*ticket, uint64) {
 	return s.queue.take(s.cfg.BatchRows, s.cfg.BatchBytes)
 }
 
-// isDefinite reports whether a batch failed for good: nothing was stored, a retry does not
-// help, and one of its requests may be the cause.
+// isDefinite reports whether a batch failed for good: nothing was stored, a retry does not help, and one of its requests may be the cause.
 func isDefinite(err error) bool {
 	return err != nil && !errors.Is(err, errSplit) && !errors.Is(err, queue.ErrUnknown) && !errors.Is(err, ErrUnavailable)
 }
@@ -97,13 +96,14 @@ func (s *Stream) record(b *Batch, tickets []*ticket, attempts int, took time.Dur
 func (s *Stream) end(b *Batch, tickets []*ticket, attempts int, took time.Duration, err error) {
 	s.record(b, tickets, attempts, took, err)
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.finish(b, tickets, attempts, err)
+	wakes := s.finish(b, tickets, attempts, err)
+	s.mu.Unlock()
+	queue.Wake(wakes)
 }
 
-// finish answers the requests of a batch. The caller holds mu.
-func (s *Stream) finish(b *Batch, tickets []*ticket, attempts int, err error) {
-	s.settle(b, tickets, err)
+// finish answers the requests of a batch. The caller holds mu, and then calls queue.Wake without it: who wakes may need mu at once.
+func (s *Stream) finish(b *Batch, tickets []*ticket, attempts int, err error) (wakes []func()) {
+	wakes = s.settle(b, tickets, err)
 	switch {
 	case err == nil && attempts == 1:
 		s.forget = append(s.forget, b.ID)
@@ -115,10 +115,10 @@ func (s *Stream) finish(b *Batch, tickets []*ticket, attempts int, err error) {
 	if !errors.Is(err, ErrBlocked) { // a lock does not hold up the records of others
 		s.failing = err
 	}
+	return wakes
 }
 
-// giveBack returns the ids that a batch was to forget and did not, because it was not
-// stored. The caller holds mu.
+// giveBack returns the ids that a batch was to forget and did not, because it was not stored. The caller holds mu.
 func (s *Stream) giveBack(b *Batch) {
 	if len(s.forget) < forgetMax {
 		s.forget = append(s.forget, b.Forget...)
@@ -149,9 +149,8 @@ func (s *Stream) newBatch(tickets []*ticket) *Batch {
 	return b
 }
 
-// settle answers the requests of a batch. The caller holds mu.
-func (s *Stream) settle(b *Batch, tickets []*ticket, err error) {
-	var wakes []func()
+// settle sets the outcomes of the requests of a batch. The caller holds mu.
+func (s *Stream) settle(b *Batch, tickets []*ticket, err error) (wakes []func()) {
 	for _, t := range tickets {
 		if t.Key != "" {
 			delete(s.keys, t.Key)
@@ -169,13 +168,12 @@ func (s *Stream) settle(b *Batch, tickets []*ticket, err error) {
 			wakes = t.successor.Answer(answer, wakes)
 		}
 	}
-	queue.Wake(wakes)
+	return wakes
 }
 
-// answerLate answers the requests of a batch whose COMMIT is not answered in time: their
-// outcome is unknown. The committer keeps the batch and takes no other one, so that the
-// connections that wait for a COMMIT are never more than the committers. A request that
-// comes again with the same key waits for the COMMIT.
+// answerLate answers the requests of a batch whose COMMIT is not answered in time: their outcome is unknown. The committer keeps the batch
+// and takes no other one, so that the connections that wait for a COMMIT are never more than the committers. A request that comes again
+// with the same key waits for the COMMIT.
 func (s *Stream) answerLate(tickets []*ticket) {
 	err := fmt.Errorf("%w: %w", queue.ErrUnknown, errNoAnswer)
 	s.mu.Lock()
@@ -201,8 +199,7 @@ func (s *Stream) answerLate(tickets []*ticket) {
 	queue.Wake(wakes)
 }
 
-// attempt has the sink commit a batch once. late reports that its COMMIT was not answered in
-// time.
+// attempt has the sink commit a batch once. late reports that its COMMIT was not answered in time.
 func (s *Stream) attempt(b *Batch, tickets []*ticket) (late bool, err error) {
 	err = s.attempts.commit(s.base, s.cfg.CommitTimeout, s.sink, b, func() {
 		s.answerLate(tickets)
@@ -217,14 +214,13 @@ func (s *Stream) attempt(b *Batch, tickets []*ticket) (late bool, err error) {
 	if late {
 		s.hanging.Add(-1)
 	}
-	s.maintenance.observe(b.Session, err)
+	s.observe(b.Session, err)
 	return late, err
 }
 
-// commitBatch has the sink commit a batch and retries it for Config.RetryFor, which begins
-// again, once, behind a COMMIT that was not answered in time. With split it
-// returns errSplit if a lock, or a refusal that is not the records', holds the batch up: nothing
-// was stored then, and no attempt is running.
+// commitBatch has the sink commit a batch and retries it for Config.RetryFor, which begins again, once, behind a COMMIT that was not
+// answered in time. With split it returns errSplit if a lock, or a refusal that is not the records', holds the batch up: nothing was
+// stored then, and no attempt is running.
 func (s *Stream) commitBatch(b *Batch, tickets []*ticket, start time.Time, split bool) (attempts int, err error) {
 	unconfirmed, hung := false, false
 	for attempt := 1; ; attempt++ {

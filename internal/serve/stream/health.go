@@ -31,8 +31,8 @@ func (s *Stream) Start(ctx context.Context, database Database) error {
 	if err != nil {
 		return fmt.Errorf("stream %s: read the durability settings: %w", s.schema.def.Name, err)
 	}
-	s.maintenance.setDurability(d)
-	s.workers.Go(func() { s.maintenance.run(s.background) })
+	s.setDurability(d)
+	s.workers.Go(func() { s.maintain(s.background) })
 	s.workers.Go(func() {
 		for range queue.Ticks(s.background, probeEvery) {
 			s.setProbe(s.probeDatabase(database))

@@ -19,16 +19,10 @@ const (
 	sessionsMax   = 256            // sessions that are remembered
 )
 
-// maintenance reads the database's durability settings and deletes what has expired.
+// maintenance is what is known of the database's settings.
 type maintenance struct {
-	cfg   Config
-	name  string
-	sink  Sink
-	swept *atomic.Uint64
-	read  chan struct{} // the settings may have changed
-
-	measured func(Durability) // called after each read; nil: nothing
-
+	read     chan struct{}              // the settings may have changed
+	measured func(Durability)           // called after each read; nil: nothing
 	settings atomic.Pointer[Durability] // as read last; nil: not yet
 
 	mu       sync.Mutex
@@ -36,34 +30,22 @@ type maintenance struct {
 	failed   bool            // the last batch
 }
 
-func newMaintenance(cfg Config, name string, sink Sink, swept *atomic.Uint64) *maintenance {
-	return &maintenance{cfg: cfg, name: name, sink: sink, swept: swept, read: make(chan struct{}, 1), sessions: make(map[uint64]bool)}
-}
-
-// durability returns the settings that were read last; false: none yet.
-func (m *maintenance) durability() (Durability, bool) {
-	if d := m.settings.Load(); d != nil {
-		return *d, true
-	}
-	return Durability{}, false
-}
-
-// run sweeps at start and every minute, and reads the settings then and soon after observe
+// maintain deletes what has expired at start and every minute, and reads the settings then and soon after observe
 // saw a reason to, until ctx ends.
-func (m *maintenance) run(ctx context.Context) {
+func (c *core) maintain(ctx context.Context) {
 	ticker := time.NewTicker(maintainEvery)
 	defer ticker.Stop()
-	m.readSettings(ctx)
-	m.sweep(ctx)
+	c.readSettings(ctx)
+	c.sweep(ctx)
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			m.readSettings(ctx)
-			m.sweep(ctx)
-		case <-m.read:
-			m.readSettings(ctx)
+			c.readSettings(ctx)
+			c.sweep(ctx)
+		case <-c.maintenance.read:
+			c.readSettings(ctx)
 			queue.Sleep(ctx, readPause)
 		}
 	}
@@ -71,7 +53,8 @@ func (m *maintenance) run(ctx context.Context) {
 
 // observe learns how an attempt ended. After a failure, the first success and a new session
 // the server may be another one, or configured differently.
-func (m *maintenance) observe(session uint64, err error) {
+func (c *core) observe(session uint64, err error) {
+	m := &c.maintenance
 	m.mu.Lock()
 	failed := err != nil
 	changed := failed != m.failed
@@ -94,21 +77,21 @@ func (m *maintenance) observe(session uint64, err error) {
 }
 
 // readSettings reads the settings. If the database does not answer, the last ones stay.
-func (m *maintenance) readSettings(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, m.cfg.CommitTimeout)
+func (c *core) readSettings(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.CommitTimeout)
 	defer cancel()
-	d, err := m.sink.Durability(ctx)
+	d, err := c.sink.Durability(ctx)
 	if err != nil {
-		m.cfg.Log.Debug("durability settings not read", "stream", m.name, "error", err)
+		c.cfg.Log.Debug("durability settings not read", "stream", c.name, "error", err)
 		return
 	}
-	m.setDurability(d)
+	c.setDurability(d)
 }
 
-func (m *maintenance) setDurability(d Durability) {
-	before := m.settings.Swap(&d)
-	if m.measured != nil {
-		m.measured(d)
+func (c *core) setDurability(d Durability) {
+	before := c.maintenance.settings.Swap(&d)
+	if c.maintenance.measured != nil {
+		c.maintenance.measured(d)
 	}
 	if before != nil && before.String() == d.String() {
 		return
@@ -117,22 +100,22 @@ func (m *maintenance) setDurability(d Durability) {
 	if len(d.Unsafe) > 0 {
 		level, text = slog.LevelWarn, "committed records may be lost in a crash"
 	}
-	m.cfg.Log.Log(context.Background(), level, text, "stream", m.name, "ack", d.String())
+	c.cfg.Log.Log(context.Background(), level, text, "stream", c.name, "ack", d.String())
 }
 
-func (m *maintenance) sweep(ctx context.Context) {
+func (c *core) sweep(ctx context.Context) {
 	for range sweepSteps {
-		limited, cancel := context.WithTimeout(ctx, m.cfg.CommitTimeout)
-		marks := max(m.cfg.KeyTTL, m.cfg.KeyTTLMost) + m.cfg.SpoolMaxAge
-		n, err := m.sink.Sweep(limited, Keep{Batches: batchesKept, Keys: m.cfg.SpoolMaxAge, Marks: marks}, sweepRows)
+		limited, cancel := context.WithTimeout(ctx, c.cfg.CommitTimeout)
+		marks := max(c.cfg.KeyTTL, c.cfg.KeyTTLMost) + c.cfg.SpoolMaxAge
+		n, err := c.sink.Sweep(limited, Keep{Batches: batchesKept, Keys: c.cfg.SpoolMaxAge, Marks: marks}, sweepRows)
 		cancel()
 		if err != nil {
 			if ctx.Err() == nil {
-				m.cfg.Log.Warn("expired rows of the stream's own tables not deleted", "stream", m.name, "error", err)
+				c.cfg.Log.Warn("expired rows of the stream's own tables not deleted", "stream", c.name, "error", err)
 			}
 			return
 		}
-		m.swept.Add(uint64(n))
+		c.counters.swept.Add(uint64(n))
 		if n < sweepRows {
 			return
 		}

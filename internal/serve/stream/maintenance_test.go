@@ -18,7 +18,9 @@ func (unswept) Sweep(context.Context, Keep, int) (int, error) { return 0, errors
 // TestSweepFails: a sweep that fails is logged, unless the process stops.
 func TestSweepFails(t *testing.T) {
 	var log bytes.Buffer
-	m := newMaintenance(Config{CommitTimeout: time.Minute, Log: slog.New(slog.NewTextHandler(&log, nil))}, "/t", unswept{}, nil)
+	m := new(core)
+	m.open(Config{CommitTimeout: time.Minute, Log: slog.New(slog.NewTextHandler(&log, nil))}, nil, "/t", unswept{})
+	defer m.stop()
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
 	m.sweep(stopped)

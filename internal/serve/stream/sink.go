@@ -29,7 +29,8 @@ type Sink interface {
 	// Batch.Committing before it sends COMMIT. From then on ctx ends only when the process
 	// stops, and Commit waits for as long as the connection lasts: it neither closes it nor
 	// has the server cancel the COMMIT, also if ctx ends. No timeout of the server may end a
-	// COMMIT either.
+	// COMMIT either. A Commit that sends COMMIT with the rows in one statement need not call Committing, unless it waits for a
+	// replica: a timeout ends that statement with ErrUnconfirmed.
 	//
 	// Before it acknowledges what an earlier transaction has stored (a batch id or groups
 	// that are found again), Commit commits a write of its own under the same settings.

@@ -24,9 +24,7 @@ type Spool interface {
 	// queue.ErrNearlyFull says that it still does.
 	Ready(name string) error
 	// SetClock notes how far the clock of a name's database is ahead of this process's.
-	// Clock returns what was noted last, also by an earlier process.
 	SetClock(name string, ahead time.Duration)
-	Clock(name string) (ahead time.Duration, known bool)
 }
 
 // Spooled is a stream whose records are safe when they are in a Spool, from which they are
@@ -47,19 +45,8 @@ type Spool interface {
 //     it. Its group's number belongs to another group in the database then, or its
 //     idempotency key was accepted longer than Config.SpoolMaxAge ago and may be forgotten.
 type Spooled struct {
-	cfg    Config
-	schema *Schema
-	spool  Spool
-	name   string // of what is drained
-	sink   Sink
-
-	attempts attempts
-
-	workers   sync.WaitGroup
-	draining  context.Context // ends the drain between two batches
-	stopDrain context.CancelFunc
-	base      context.Context // ends a batch that is being committed
-	abort     context.CancelFunc
+	core
+	spool Spool
 
 	// Of the drain's goroutine:
 	rowByRow bool     // the last attempt took too long
@@ -69,9 +56,6 @@ type Spooled struct {
 	mu      sync.Mutex
 	trouble error // why the drain does not go on; nil: it does, or the database is away
 	older   error // the spool's file is older than what the database has of it
-
-	maintenance *maintenance
-	counters    counters
 }
 
 // OpenSpooled starts to drain a stream. Of Config it requires BatchRows, BatchBytes,
@@ -83,16 +67,13 @@ func OpenSpooled(cfg Config, schema *Schema, spool Spool, sink Sink) *Spooled {
 // OpenDrain is OpenSpooled for what a spool has under another name: that of a stream which is no
 // longer configured, or was given another ack. Its Begin must not be called.
 func OpenDrain(cfg Config, schema *Schema, spool Spool, name string, sink Sink) *Spooled {
-	cfg.SpoolMaxAge = cmp.Or(cfg.SpoolMaxAge, DefaultSpoolMaxAge)
-	s := &Spooled{cfg: cfg, schema: schema, spool: spool, name: name, sink: sink}
-	s.base, s.abort = context.WithCancel(context.Background())
-	s.draining, s.stopDrain = context.WithCancel(s.base)
-	s.maintenance = newMaintenance(cfg, name, sink, &s.counters.swept)
+	s := &Spooled{spool: spool}
+	s.open(cfg, schema, name, sink)
 	s.maintenance.measured = func(d Durability) { spool.SetClock(name, d.Clock) }
 	s.workers.Go(func() {
-		_ = spool.Drain(s.draining, name, cfg.BatchBytes, s) // the spool logs and reports the error
+		_ = spool.Drain(s.background, name, cfg.BatchBytes, s) // the spool logs and reports the error
 	})
-	s.workers.Go(func() { s.maintenance.run(s.draining) })
+	s.workers.Go(func() { s.maintain(s.background) })
 	return s
 }
 
@@ -100,11 +81,11 @@ func OpenDrain(cfg Config, schema *Schema, spool Spool, name string, sink Sink) 
 // What is in the spool stays there for the next start. It is called once, after the last
 // request. It returns nil.
 func (s *Spooled) Close(ctx context.Context) error {
-	s.stopDrain()
-	stop := context.AfterFunc(ctx, s.abort)
+	s.endAll()
+	waits := context.AfterFunc(ctx, s.stop)
 	s.workers.Wait()
-	stop()
-	s.abort()
+	waits()
+	s.stop()
 	return nil
 }
 
@@ -190,18 +171,14 @@ func (s *Spooled) commit(b *Batch) error {
 	err := s.attempts.commit(s.base, s.cfg.CommitTimeout, s.sink, b, func() {
 		s.cfg.Log.Warn("COMMIT not answered within commit_timeout: the drain waits for it", "stream", s.name)
 	})
-	s.maintenance.observe(b.Session, err)
+	s.observe(b.Session, err)
 	return err
 }
 
-// clock returns how far the database's clock is ahead of this process's, as measured last, by
-// this process or an earlier one.
+// clock returns how far the database's clock is ahead of this process's, as measured last; 0 before.
 func (s *Spooled) clock() time.Duration {
-	if d, ok := s.maintenance.durability(); ok {
-		return d.Clock
-	}
-	ahead, _ := s.spool.Clock(s.name)
-	return ahead
+	d, _ := s.Durability()
+	return d.Clock
 }
 
 // stored notes that a batch was committed, now or earlier, and returns what became of it.
@@ -242,13 +219,6 @@ func (s *Spooled) setTrouble(err error) {
 	s.trouble = err
 }
 
-// Schema returns the stream's schema.
-func (s *Spooled) Schema() *Schema { return s.schema }
-
-// Durability returns what the database makes of what is drained into it, as in
-// Stream.Durability.
-func (s *Spooled) Durability() (Durability, bool) { return s.maintenance.durability() }
-
 // Ack returns what an acknowledgement is worth, in words. It is "spool", or "spool, then a
 // database not fsynced: innodb_flush_log_at_trx_commit=2". A crash of that database can lose
 // records that were drained and are no longer in the spool.
@@ -271,19 +241,6 @@ func (s *Spooled) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return cmp.Or(s.trouble, s.older, err)
-}
-
-// Stats returns a snapshot of the drain: Stored are records in the table, Batches what was
-// drained. What waits is in the spool's Stats.
-func (s *Spooled) Stats() Stats {
-	c := &s.counters
-	return Stats{
-		Name: s.name, Stored: c.stored.Load(), RefusedSchema: c.refusedSchema.Load(), RefusedDatabase: c.refusedDatabase.Load(),
-		Skipped:    c.skipped.Load(),
-		Overloaded: c.overloads.Read(), KeyReused: c.keyReused.Load(), TooLarge: c.tooLarge.Load(), Replayed: c.replayed.Load(),
-		Batches: c.batches.Load(), BatchRows: c.batchRows.Load(),
-		Retries: c.retries.Load(), Swept: c.swept.Load(),
-	}
 }
 
 // countStored counts a batch whose records were stored now.

@@ -11,7 +11,7 @@ import (
 
 // Stats is a snapshot of a stream, for metrics.
 type Stats struct {
-	Name string `json:"stream"`
+	Name string `json:"stream" label:"stream"`
 
 	// What Derive sets.
 	Ack       string            `json:"ack"`           // what an acknowledgement is worth now
@@ -108,17 +108,22 @@ func (s *Stream) count(b *Batch, tickets []*ticket, took time.Duration, err erro
 	}
 }
 
+// Stats returns a snapshot. That of a Spooled is of the drain: Stored are records in the table, Batches what
+// was drained. What waits is in the spool's Stats.
+func (c *core) Stats() Stats {
+	n := &c.counters
+	return Stats{
+		Name: c.name, Stored: n.stored.Load(), RefusedSchema: n.refusedSchema.Load(), RefusedDatabase: n.refusedDatabase.Load(),
+		Skipped: n.skipped.Load(), Replayed: n.replayed.Load(),
+		Unknown: n.unknown.Load(), Failed: n.failed.Load(), // in this order, so that none is unknown that has not failed
+		Overloaded: n.overloads.Read(), KeyReused: n.keyReused.Load(), TooLarge: n.tooLarge.Load(),
+		Batches: n.batches.Load(), BatchRows: n.batchRows.Load(), Retries: n.retries.Load(), Swept: n.swept.Load(),
+	}
+}
+
 // Stats returns a snapshot.
 func (s *Stream) Stats() Stats {
-	c := &s.counters
-	stats := Stats{
-		Name: s.schema.def.Name, Stored: c.stored.Load(), RefusedSchema: c.refusedSchema.Load(),
-		RefusedDatabase: c.refusedDatabase.Load(), Skipped: c.skipped.Load(), Failed: c.failed.Load(), Unknown: c.unknown.Load(),
-		Overloaded: c.overloads.Read(), KeyReused: c.keyReused.Load(), TooLarge: c.tooLarge.Load(), Replayed: c.replayed.Load(),
-		Batches:   c.batches.Load(),
-		BatchRows: c.batchRows.Load(),
-		Retries:   c.retries.Load(), Swept: c.swept.Load(),
-	}
+	stats := s.core.Stats()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stats.QueueRows, stats.QueueBytes = s.queue.rows+s.deferredRows, s.queue.bytes+s.deferredBytes

@@ -33,21 +33,7 @@
 //     would wait longer than Config.WaitMax is refused at once.
 //   - Close stores what was accepted.
 //
-// How it fails:
-//
-//   - The database is down, or ends a transaction: the batch is retried with growing pauses
-//     for Config.RetryFor, as long as a client waits for it. Then its requests get
-//     ErrUnavailable, or queue.ErrUnknown if a COMMIT was not answered.
-//   - A record waits for a lock of another session: the other requests of its batch are
-//     stored without it. It is deferred, and retried for Config.RetryFor. With an order, the
-//     requests behind it in its lane wait for it.
-//   - An attempt takes long: it continues as long as the database answers a statement of it
-//     within Config.CommitTimeout.
-//   - A COMMIT takes longer than Config.CommitTimeout: its requests get queue.ErrUnknown. The
-//     COMMIT is not cancelled. Its committer waits for the answer and takes no other batch.
-//   - The caller's context ends: it gets queue.ErrUnknown. Its records stay queued and may
-//     be stored; with an idempotency key it can safely send them again.
-//   - Too much waits: a *queue.Overload says when to retry.
+// The document about durability says how it fails.
 //
 // The package contains no SQL and no HTTP, and writes no file.
 package stream
@@ -110,17 +96,7 @@ var ErrUnavailable = errors.New("the database is not available")
 // Stream is one stream whose records go from this process's memory into the database. Use
 // Open. Its methods may be called concurrently.
 type Stream struct {
-	cfg    Config
-	schema *Schema
-	sink   Sink
-
-	attempts attempts
-
-	base       context.Context // ends all work when Close gives up
-	stop       context.CancelFunc
-	workers    sync.WaitGroup  // committers, maintenance and probes
-	background context.Context // ends maintenance and probes when the stream closes
-	endAll     context.CancelFunc
+	core
 
 	mu       sync.Mutex
 	wake     sync.Cond // there may be work, or the stream is closing
@@ -139,23 +115,57 @@ type Stream struct {
 	deferred                    []*deferred // requests that wait for a lock in the database
 	deferredRows, deferredBytes int         // in them
 
-	probe       atomic.Pointer[probe] // the last one; nil: none
-	maintenance *maintenance
-	logged      atomic.Int64 // when an error was logged last, in nanoseconds
+	probe  atomic.Pointer[probe] // the last one; nil: none
+	logged atomic.Int64          // when an error was logged last, in nanoseconds
+}
+
+// core is what a Stream and a Spooled have in common.
+type core struct {
+	cfg    Config
+	schema *Schema
+	name   string // of what is stored
+	sink   Sink
+
+	base       context.Context // ends all work when Close gives up
+	stop       context.CancelFunc
+	background context.Context // ends what need not be finished when Close is called
+	endAll     context.CancelFunc
+	workers    sync.WaitGroup
+
+	attempts    attempts
+	maintenance maintenance
 	counters    counters
+}
+
+func (c *core) open(cfg Config, schema *Schema, name string, sink Sink) {
+	c.cfg, c.schema, c.name, c.sink = cfg, schema, name, sink
+	c.cfg.SpoolMaxAge = cmp.Or(cfg.SpoolMaxAge, DefaultSpoolMaxAge)
+	c.base, c.stop = context.WithCancel(context.Background())
+	c.background, c.endAll = context.WithCancel(c.base)
+	c.maintenance.read, c.maintenance.sessions = make(chan struct{}, 1), make(map[uint64]bool)
+}
+
+// Schema returns the stream's schema.
+func (c *core) Schema() *Schema { return c.schema }
+
+// Durability returns what a commit of the database is worth, by the settings that
+// were read last. They are read at start, every minute, and within a second of a batch that
+// failed or was the first of a new session. It is false until the database has answered once.
+func (c *core) Durability() (Durability, bool) {
+	if d := c.maintenance.settings.Load(); d != nil {
+		return *d, true
+	}
+	return Durability{}, false
 }
 
 // Open starts a stream that stores in sink. It does not need the database to answer. The
 // owner must call Close, and close the sink afterwards if the sink requires it.
 func Open(cfg Config, schema *Schema, sink Sink) *Stream {
-	cfg.SpoolMaxAge = cmp.Or(cfg.SpoolMaxAge, DefaultSpoolMaxAge)
-	s := &Stream{cfg: cfg, schema: schema, sink: sink, keys: make(map[string]*ticket)}
+	s := &Stream{keys: make(map[string]*ticket)}
+	s.open(cfg, schema, schema.def.Name, sink)
 	s.wake.L, s.more.L = &s.mu, &s.mu
 	s.queue = newLaneQueue(cfg.Committers, schema.orderBy >= 0)
-	s.load = newLoad(cfg.Committers)
-	s.base, s.stop = context.WithCancel(context.Background())
-	s.background, s.endAll = context.WithCancel(s.base)
-	s.maintenance = newMaintenance(cfg, schema.def.Name, sink, &s.counters.swept)
+	s.load = load{running: make([]time.Time, cfg.Committers), held: make([]uint64, cfg.Committers)}
 	for n := range cfg.Committers {
 		s.workers.Go(func() { s.committer(n) })
 	}
@@ -188,14 +198,6 @@ func (s *Stream) Close(ctx context.Context) error {
 	}
 	return nil
 }
-
-// Schema returns the stream's schema.
-func (s *Stream) Schema() *Schema { return s.schema }
-
-// Durability returns what an acknowledgement of the database is worth, by the settings that
-// were read last. They are read at start, every minute, and within a second of a batch that
-// failed or was the first of a new session. It is false until the database has answered once.
-func (s *Stream) Durability() (Durability, bool) { return s.maintenance.durability() }
 
 // Ack returns what an acknowledgement is worth, in words: the level, and what weakens it.
 func (s *Stream) Ack() string {

@@ -14,19 +14,16 @@ type Session interface {
 	tables.Session
 	// Begin begins a transaction, with the timeouts and the durability that the batch needs.
 	Begin(ctx context.Context) error
-	// InsertRows inserts rows of the batch, or of its Trial, and sets the Results of those that
-	// the database refuses.
+	// InsertRows inserts rows of the batch, or of its Trial, and sets the Results of those that the database refuses.
 	InsertRows(ctx context.Context, rows []stream.Row) error
 	// InsertKeys stores requests in spillway_requests, under keys that have no row there.
 	InsertKeys(ctx context.Context, requests []*stream.Entry) error
-	// Commit commits the transaction, as stream.Sink says. It calls Batch.Committing, and sets
-	// Batch.Level.
+	// Commit commits the transaction, as stream.Sink says. It calls Batch.Committing, and sets Batch.Level.
 	Commit(ctx context.Context) error
 }
 
-// Commit stores a batch of the stream with that table in one transaction, as stream.Sink says.
-// After an error the transaction may be open: the caller ends it, and classifies the error if
-// it wraps none of the package stream.
+// Commit stores a batch of the stream with that table in one transaction, as stream.Sink says. After an error the transaction may be open:
+// the caller ends it, and classifies the error if it wraps none of the package stream.
 func Commit(ctx context.Context, s Session, d tables.Dialect, table string, b *stream.Batch) error {
 	w := &writer{Session: s, d: d, table: table, b: b}
 	if err := s.Begin(ctx); err != nil {
@@ -73,8 +70,7 @@ func (w *writer) identify(ctx context.Context) (known bool, err error) {
 	return true, w.replay(ctx)
 }
 
-// insertID stores a batch id, or returns false if the database has it. It waits for a transaction
-// that has stored it and not ended.
+// insertID stores a batch id, or returns false if the database has it. It waits for a transaction that has stored it and not ended.
 func (w *writer) insertID(ctx context.Context, id [16]byte) (stored bool, err error) {
 	n, err := w.Exec(ctx, w.d.InsertNew("spillway_batches (id, created_at) VALUES (?, "+w.d.Now+")"), id)
 	return n > 0, err

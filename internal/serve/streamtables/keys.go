@@ -32,8 +32,7 @@ func (w *writer) findKeys(ctx context.Context) (map[*stream.Entry]*keyRow, error
 	if err != nil || len(others) == 0 {
 		return nil, err
 	}
-	// The lock also waits for other transactions that change the rows, and returns what they
-	// have committed.
+	// The lock also waits for other transactions that change the rows, and returns what they have committed.
 	var requests []*stream.Entry
 	for _, e := range w.b.Keyed(nil) {
 		if others[e] != nil {

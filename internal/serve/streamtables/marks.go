@@ -10,9 +10,8 @@ import (
 	"spillway/internal/serve/tables"
 )
 
-// judgeMark compares the groups of the batch with those that the database has. It locks the row
-// of their epoch until the transaction ends, and notes the batch's last number in it, unless it
-// returns true. The comment of the package queue explains the words.
+// judgeMark compares the groups of the batch with those that the database has. It locks the row of their epoch until the transaction ends,
+// and notes the batch's last number in it, unless it returns true. The comment of the package queue explains the words.
 func (w *writer) judgeMark(ctx context.Context) (known bool, err error) {
 	m := w.b.Mark
 	if before := int64(m.First) - 1; before > 0 { // most batches follow the last one of their epoch

@@ -26,8 +26,7 @@ func Own(d tables.Dialect, spooled bool) []tables.Table {
 	return own
 }
 
-// batchTables are the tables that every stream needs. request_key has bytes, so that no encoding of
-// the database limits it.
+// batchTables are the tables that every stream needs. request_key has bytes, so that no encoding of the database limits it.
 var batchTables = []tables.Table{
 	{
 		Name:    "spillway_batches",
@@ -59,8 +58,7 @@ var drainTables = []tables.Table{
 // allRights are the privileges on a table whose rows change.
 var allRights = []string{"SELECT", "INSERT", "UPDATE", "DELETE"}
 
-// Sweep deletes up to limit rows of each table that are older than keep says. The columns with
-// an index tell the age.
+// Sweep deletes up to limit rows of each table that are older than keep says. The columns with an index tell the age.
 func Sweep(ctx context.Context, s tables.Session, d tables.Dialect, spooled bool, keep stream.Keep, limit int) (int, error) {
 	ages := map[string]time.Duration{
 		"spillway_batches": keep.Batches, "spillway_requests": keep.Keys, "spillway_epochs": keep.Marks, "spillway_drained": keep.Marks,
@@ -76,9 +74,8 @@ func Sweep(ctx context.Context, s tables.Session, d tables.Dialect, spooled bool
 	return total, nil
 }
 
-// DeleteOld writes the statement that deletes the oldest rows of a table. Its parameters are
-// their age, and how many. In PostgreSQL the order makes the server use the index, whatever it
-// knows about the values.
+// DeleteOld writes the statement that deletes the oldest rows of a table. Its parameters are their age, and how many. In PostgreSQL the
+// order makes the server use the index, whatever it knows about the values.
 func DeleteOld(d tables.Dialect, t *tables.Table) string {
 	old := t.Index + " < " + d.Later
 	switch d.SQL {

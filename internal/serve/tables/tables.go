@@ -137,14 +137,6 @@ const Comment = "spillway format 1"
 
 var tableFormat = regexp.MustCompile(`spillway format (\d+)`)
 
-// checkFormat returns an error if the comment of a table names another format than Comment.
-func checkFormat(table, comment string) error {
-	if found := tableFormat.FindStringSubmatch(comment); found != nil && found[0] != Comment {
-		return fmt.Errorf("%s has format %s, this program supports format 1", table, found[1])
-	}
-	return nil
-}
-
 // DDL returns the statements that create the table if it is missing.
 func (t *Table) DDL(d Dialect) string {
 	var lines, tail []string
@@ -202,8 +194,8 @@ func Ensure(ctx context.Context, s Session, d Dialect, all []Table) error {
 	}
 	present := make(map[string]bool)
 	for _, row := range rows {
-		if err := checkFormat(row[0], row[1]); err != nil {
-			return fmt.Errorf("%w: %w", ErrUnusable, err)
+		if found := tableFormat.FindStringSubmatch(row[1]); found != nil && found[0] != Comment {
+			return fmt.Errorf("%w: %s has format %s, this program supports format 1", ErrUnusable, row[0], found[1])
 		}
 		present[row[0]] = true
 	}
