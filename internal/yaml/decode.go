@@ -350,15 +350,15 @@ func suggest(key string, all []string) string {
 func Nearest(typed string, all []string) string {
 	best, least := "", len(typed)/3+2
 	for _, name := range all {
-		if n := distance(strings.ToLower(typed), name); n < least {
+		if n := Distance(strings.ToLower(typed), name); n < least {
 			best, least = name, n
 		}
 	}
 	return best
 }
 
-// distance is the Levenshtein distance of two words.
-func distance(a, b string) int {
+// Distance is the Levenshtein distance of two words.
+func Distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j

@@ -61,10 +61,7 @@ func New(limit int) *Compressor {
 	if err != nil {
 		panic("bug: zstd does not accept its options: " + err.Error())
 	}
-	kept, err := simplelru.NewLRU[*slot, time.Time](math.MaxInt, nil) // the memory limits it
-	if err != nil {
-		panic("bug: no room for forms: " + err.Error())
-	}
+	kept, _ := simplelru.NewLRU[*slot, time.Time](math.MaxInt, nil) // the memory limits it; any size is valid
 	return &Compressor{limit: int64(limit), zstd: encoder, free: semaphore.NewWeighted(int64(encoders)), kept: kept}
 }
 

@@ -41,7 +41,7 @@ type Gate interface {
 	Leave()      // one that entered is closed
 }
 
-// Config says what is accepted and who answers. All fields are needed.
+// Config says what is accepted and who answers. All fields but Elsewhere are needed.
 type Config struct {
 	Socket int  // listening, in non-blocking mode; closed by StopAccepting
 	Shared bool // other processes use the socket too: clients need not send anything to be accepted
@@ -56,6 +56,9 @@ type Config struct {
 	BodyBytes    int           // the largest body whose rest a loop waits for
 	FirstTimeout time.Duration // until the first byte of a connection, or from a request's first to its last; then it is handed over
 	IdleTimeout  time.Duration // between requests; then the connection is closed
+	// Elsewhere counts the requests on connections that were handed over. While they are many, loops that wait keep their processors, so
+	// that no more threads work than the process was given. nil: they are not counted.
+	Elsewhere func() uint64
 }
 
 // Handed is the state of a connection that is handed over. It has entered the gate.

@@ -303,6 +303,24 @@ func (r *rig) wantOpen(t *testing.T, n int64) {
 	})
 }
 
+// TestBusyElsewhere: a loop that keeps its processor while it waits, because many requests are answered elsewhere, serves as others do.
+func TestBusyElsewhere(t *testing.T) {
+	t.Parallel()
+	var looks atomic.Uint64
+	r := open(t, 1, func(c *Config, _ *fakeGate) { c.Elsewhere = func() uint64 { return manyElse * looks.Add(1) } })
+	c := r.dial(t)
+	for range 3 {
+		seen := looks.Load()
+		apptest.Await(t, "the loop has waited for nothing", func() bool { return looks.Load() > seen+1 })
+		if got := c.ask(keepRequest); got != c.LocalAddr().String() {
+			t.Errorf("the peer is %s", got)
+		}
+	}
+	c.send(otherRequest)
+	r.take(t)
+	r.gate.Leave()
+}
+
 // TestKeptConnectionsAreBalanced: connections that stay open are spread over the loops, and served there.
 func TestKeptConnectionsAreBalanced(t *testing.T) {
 	t.Parallel()

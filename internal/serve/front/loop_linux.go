@@ -30,6 +30,7 @@ const (
 	leaveMax    = 8                    // rounds in a row in which it does so
 	acceptPause = 5 * time.Millisecond // after an error of accept, such as no free descriptor
 	shortWait   = 10                   // milliseconds that a loop waits without telling the scheduler
+	manyElse    = 10                   // requests elsewhere in that time after which it does so again
 	outKept     = 256 << 10            // largest buffer of responses that a loop keeps, in bytes
 	handedMax   = 256                  // connections that wait for Accept before goroutines hold them
 )
@@ -196,7 +197,7 @@ type loop struct {
 	answerer Answerer
 	own      *Loop  // for the answerer
 	poller   int    // epoll
-	bell     int    // eventfd: the phase, inbox or answers have changed; guarded by mu, -1: closed
+	bell     int    // eventfd: the phase, inbox or answers have changed; guarded by ringing, -1: closed
 	wake     func() // rings it
 	now      time.Time
 	in, out  []byte
@@ -210,6 +211,7 @@ type loop struct {
 	begun    bool     // a request waits since the last round
 	unknown  int      // answers
 	spare    *conn
+	others   uint64 // requests elsewhere until the last look
 
 	accepts  bool      // the socket is polled
 	left     int       // rounds in which it was left to others
@@ -218,6 +220,7 @@ type loop struct {
 	resumeAt time.Time // after an error of accept; zero: there was none
 
 	open    atomic.Int64 // connections
+	ringing sync.Mutex   // guards bell
 	mu      sync.Mutex   // guards what follows
 	inbox   []*conn      // given to the loop
 	answers []*Later     // that are known
@@ -226,11 +229,7 @@ type loop struct {
 
 func newLoop(f *Front) (*loop, error) {
 	l := &loop{front: f, in: make([]byte, f.cfg.RequestBytes), poller: -1, bell: -1, batch: 1}
-	l.wake = func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.ring()
-	}
+	l.wake = l.ring
 	l.own = &Loop{poll: l.pollOwn, ring: l.wake, finish: l.finish}
 	l.answerer = f.cfg.Answerer(l.own, l.known)
 	l.queues = []*queue{&l.fresh, &l.idle, &l.partial}
@@ -252,8 +251,8 @@ func newLoop(f *Front) (*loop, error) {
 }
 
 func (l *loop) closePoller() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.ringing.Lock()
+	defer l.ringing.Unlock()
 	err := unix.Close(l.poller)
 	if l.bell >= 0 {
 		err = errors.Join(err, unix.Close(l.bell))
@@ -282,8 +281,10 @@ func (l *loop) ignoreSocket() {
 	}
 }
 
-// ring wakes the loop. The caller holds mu.
+// ring wakes the loop. The caller does not hold mu: the loop takes it at once.
 func (l *loop) ring() {
+	l.ringing.Lock()
+	defer l.ringing.Unlock()
 	if l.bell < 0 {
 		return
 	}
@@ -334,7 +335,7 @@ func (l *loop) wait(timeout int) int {
 	if errno != 0 {
 		return 0 // interrupted
 	}
-	if n > 0 || first == timeout {
+	if n > 0 || first == timeout || l.keepsProcessor() {
 		return int(n)
 	}
 	if timeout > 0 {
@@ -554,14 +555,16 @@ func (l *loop) keep(c *conn) {
 // give has the loop serve a connection, unless it has ended. The caller must not use c any more.
 func (l *loop) give(c *conn) bool {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ended {
-		return false
+	ended := l.ended
+	if !ended {
+		l.open.Add(1)
+		l.inbox = append(l.inbox, c)
 	}
-	l.open.Add(1)
-	l.inbox = append(l.inbox, c)
-	l.ring()
-	return true
+	l.mu.Unlock()
+	if !ended {
+		l.ring()
+	}
+	return !ended
 }
 
 // collect adopts the connections that were given to the loop.

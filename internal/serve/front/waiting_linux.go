@@ -12,6 +12,15 @@ import (
 // polled are the events of a connection that waits for nothing but a request.
 const polled = unix.EPOLLIN | unix.EPOLLRDHUP
 
+// keepsProcessor reports whether many requests were answered elsewhere since the last call.
+func (l *loop) keepsProcessor() bool {
+	before := l.others
+	if l.front.cfg.Elsewhere != nil {
+		l.others = l.front.cfg.Elsewhere()
+	}
+	return l.others-before >= manyElse
+}
+
 // hold keeps the begin of a request of that size until more of it comes. What follows the request stays in the socket.
 func (l *loop) hold(c *conn, begin []byte, size int) {
 	if c.held == nil {

@@ -2,87 +2,54 @@
 //
 // The document follows from the configuration, and from the columns of statements whose part
 // has started. It contains no SQL, no names of tables or databases, and no secrets, so that
-// anybody may read it. Equal listeners have equal documents, byte by byte.
+// anybody may read it. Equal listeners have equal documents, byte by byte. What does not depend
+// on the configuration is in openapi.json.
 package openapi
 
 import (
+	"bytes"
+	_ "embed" // openapi.json
 	"encoding/json"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
+	"spillway/internal/serve/config"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
-	"spillway/internal/serve/stream"
 )
 
 // Path is where the public listener serves its document.
 const Path = "/openapi.json"
 
-// Listener is what a public listener serves, and what all its requests must satisfy.
-type Listener struct {
-	Feeds   []Feed
-	Queries []Query
-	Streams []Stream
-	Popup   *Popup // nil: none
-
-	Hosts     bool // only some host names are served
-	RateLimit bool // clients have a limit of requests per minute
-	WriteKeys bool // there are keys of write paths
-}
-
-// Feed is a feed.
-type Feed struct {
-	Paths                      []string
-	Access                     string // what requests need: open, key, jwt or any
-	Params                     []param.Param
-	Limit, LimitMax, OffsetMax int
-	Columns                    []feed.Column // none: not known yet
-	Envelope                   feed.Envelope
-	Live                       bool // requests may ask for server-sent events
-	Strict                     bool // requests with other parameters are refused
-}
-
-// Query is a query.
-type Query struct {
-	Paths    []string
-	Access   string // as of a feed
-	Params   []param.Param
-	Envelope feed.Envelope // with EnvelopeOne the response is the only row
-	RowsMax  int
-	Columns  []feed.Column // none: not known yet
-	Strict   bool          // as of a feed
-}
-
-// Stream is a stream.
-type Stream struct {
-	Paths      []string
-	Access     string // key, jwt or any
-	Columns    []stream.Column
-	Extra      bool // records may have fields without a column
-	RecordsMax int
-	BodyBytes  int
-	Strict     bool // as of a feed
-}
-
-// Popup is the popups.
-type Popup struct {
-	Path        string
-	Placements  []string // the first is the default
-	User        param.Type
-	Attributes  []Attribute
-	TokenHeader string // with the JWT that names the user; "": the query names the user
-	ClockOffset bool   // requests may shift the clock
-	Strict      bool   // as of a feed
-}
-
-// Attribute is an attribute of a request for a popup.
-type Attribute struct {
-	Name, Type string // the type is that of a parameter, or texts
-}
+//go:embed openapi.json
+var fixed []byte
 
 // object is a JSON object.
 type object = map[string]any
+
+// document is a document while it is written.
+type document struct {
+	OpenAPI    string                     `json:"openapi"`
+	Info       object                     `json:"info"`
+	Schemas    object                     `json:"schemas"` // by name
+	Headers    object                     `json:"headers"`
+	Schemes    map[string]object          `json:"securitySchemes"` // those that are used are in used
+	Problems   []string                   `json:"problems"`        // that every request can have
+	Parameters map[string]json.RawMessage `json:"parameters"`      // schemas by the type of a parameter
+	Notes      map[string]string          `json:"notes"`           // what these schemas cannot say
+	Columns    map[string]json.RawMessage `json:"columns"`         // schemas by feed.JSONType
+	Fields     map[string]json.RawMessage `json:"fields"`          // schemas by the type of a stream's column
+	Operations map[string]json.RawMessage `json:"operations"`
+
+	cfg       *config.Config
+	columns   func(path string) []feed.Column
+	status    func(code string) int
+	used      object // security schemes
+	responses object // with problems, by their codes
+	paths     map[string]map[string]operation
+}
 
 // operation is one method of a path.
 type operation struct {
@@ -94,23 +61,106 @@ type operation struct {
 	RequestBody object                `json:"requestBody,omitempty"`
 	Responses   map[string]object     `json:"responses"`
 	Security    []map[string][]string `json:"security"`
+	Problems    []string              `json:"problems,omitempty"` // only in openapi.json, where headers are lists of names
 }
 
-// paths are the operations by path and method.
-type paths map[string]map[string]operation
+// Document returns the document of the listener of a configuration. columns returns the columns of
+// the feed or the query with a path; nil if they are not known yet. status returns the status of a
+// problem by the end of its type; 0: there is no such problem.
+func Document(cfg *config.Config, columns func(path string) []feed.Column, status func(code string) int) []byte {
+	d := read[*document](fixed)
+	d.cfg, d.columns, d.status = cfg, columns, status
+	d.used, d.responses, d.paths = object{}, object{}, make(map[string]map[string]operation)
+	d.addAll()
+	text, err := json.Marshal(struct {
+		OpenAPI    string                          `json:"openapi"`
+		Info       object                          `json:"info"`
+		Paths      map[string]map[string]operation `json:"paths"`
+		Components object                          `json:"components"`
+	}{
+		d.OpenAPI, d.Info, d.paths,
+		object{"schemas": d.Schemas, "responses": d.responses, "headers": d.Headers, "securitySchemes": d.used},
+	})
+	if err != nil {
+		panic("bug: the OpenAPI document does not encode: " + err.Error())
+	}
+	return append(text, '\n')
+}
 
-// add adds an operation at several paths. Each has an id of its own.
-func (p paths) add(method string, at []string, o operation) {
-	for _, path := range at {
-		if p[path] == nil {
-			p[path] = make(map[string]operation)
+// read decodes a part of openapi.json.
+func read[T any](text []byte) (value T) {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	if err := decoder.Decode(&value); err != nil {
+		panic("bug: openapi.json: " + err.Error())
+	}
+	return value
+}
+
+// addAll adds all operations.
+func (d *document) addAll() {
+	d.add("get", []string{Path}, d.operation("document"), "")
+	for i := range d.cfg.Feeds {
+		f := &d.cfg.Feeds[i]
+		d.add("get", append([]string{f.Path}, f.Aliases...), d.feed(f), f.Unknown)
+	}
+	for i := range d.cfg.Queries {
+		q := &d.cfg.Queries[i]
+		d.add("get", append([]string{q.Path}, q.Aliases...), d.query(q), q.Unknown)
+	}
+	for i := range d.cfg.Streams {
+		s := &d.cfg.Streams[i]
+		d.add("post", append([]string{s.Path}, s.Aliases...), d.stream(s), s.Unknown)
+	}
+	p := &d.cfg.Popups
+	if p.Path == "" {
+		return
+	}
+	d.add("get", []string{p.Path}, d.popup(p), p.Unknown)
+	answers := []string{"show-unknown", "show-repeated", "show-late"}
+	for _, event := range []struct {
+		path, summary string
+		codes         []string
+	}{
+		{"/click", "Record that the user has clicked the popup", answers},
+		{"/dismiss", "Record that the user has dismissed the popup", answers},
+		{"/convert", "Record that the user did what the popup is for; the database counts one conversion per show", nil},
+	} {
+		o := d.userOperation(p, "event", event.codes...)
+		o.Summary = event.summary
+		for _, parameter := range o.Parameters {
+			parameter["required"] = false // the show token names the user
+		}
+		d.add("post", []string{p.Path + event.path}, o, p.Unknown)
+	}
+}
+
+// add adds an operation at several paths, whose unknown_params is given. Each has an id of its own.
+func (d *document) add(method string, paths []string, o operation, unknown string) {
+	if d.cfg.RefusesUnknown(unknown) {
+		o.Description = "Parameters that are not listed are refused."
+	}
+	for _, path := range paths {
+		if d.paths[path] == nil {
+			d.paths[path] = make(map[string]operation)
 		}
 		o.ID = method + identifier(path)
-		for p.has(o.ID) {
+		for d.has(o.ID) {
 			o.ID += "_"
 		}
-		p[path][method] = o.at(path)
+		d.paths[path][method] = o.at(path)
 	}
+}
+
+func (d *document) has(id string) bool {
+	for _, methods := range d.paths {
+		for _, o := range methods {
+			if o.ID == id {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // at returns the operation at a path, which has some of its parameters.
@@ -118,7 +168,7 @@ func (o operation) at(path string) operation {
 	names := param.NewPath(path).Names()
 	o.Parameters = slices.Clone(o.Parameters)
 	for i, p := range o.Parameters {
-		if name, _ := p["name"].(string); p["in"] != "query" || !slices.Contains(names, name) {
+		if p["in"] != "query" || !slices.Contains(names, p["name"].(string)) {
 			continue
 		}
 		p, schema := maps.Clone(p), maps.Clone(p["schema"].(object))
@@ -131,56 +181,76 @@ func (o operation) at(path string) operation {
 	return o
 }
 
-// strict returns the operation, which refuses other parameters than its own if strict is set.
-func (o operation) strict(strict bool) operation {
-	if strict {
-		o.Description = "Parameters that are not listed are refused."
-	}
-	return o
-}
-
 // identifier returns a path without the characters that identifiers of programs lack.
 func identifier(path string) string {
 	return strings.NewReplacer("/", "_", ".", "_", "~", "_", "-", "_", "{", "", "}", "").Replace(path)
 }
 
-func (p paths) has(id string) bool {
-	for _, methods := range p {
-		for _, o := range methods {
-			if o.ID == id {
-				return true
-			}
+// operation returns an operation of openapi.json that everybody may use. Besides its own problems it
+// has those of codes.
+func (d *document) operation(name string, codes ...string) operation {
+	o := read[operation](d.Operations[name])
+	o.Security = []map[string][]string{}
+	for _, r := range o.Responses {
+		if names, ok := r["headers"].([]any); ok {
+			r["headers"] = refer(names...)
 		}
 	}
-	return false
+	codes = slices.Concat(o.Problems, codes, d.Problems)
+	if len(d.cfg.HTTP.Hosts) > 0 {
+		codes = append(codes, "wrong-host")
+	}
+	if d.cfg.HTTP.RatePerMinute > 0 {
+		codes = append(codes, "rate-limited")
+	}
+	o.Problems = nil
+	byStatus := make(map[int][]string)
+	for _, code := range codes {
+		status := d.status(code)
+		if status == 0 {
+			panic("bug: no status for the problem " + code)
+		}
+		byStatus[status] = append(byStatus[status], code)
+	}
+	for status, codes := range byStatus {
+		slices.Sort(codes)
+		codes = slices.Compact(codes)
+		name := strings.Join(codes, ".")
+		d.responses[name] = problemResponse(status, codes)
+		o.Responses[strconv.Itoa(status)] = object{"$ref": "#/components/responses/" + name}
+	}
+	return o
 }
 
-// document is a Listener's document while it is written.
-type document struct {
-	*Listener
-	status   func(code string) int // of a problem, by the end of its type; 0: there is none
-	schemas  object                // by name
-	problems object                // responses by the codes of their problems
+// problemResponse returns the response with one of several problems of a status.
+func problemResponse(status int, codes []string) object {
+	var types []string
+	for _, code := range codes {
+		types = append(types, "urn:spillway:problem:"+code)
+	}
+	r := object{
+		"description": strings.Join(codes, ", "),
+		"content": object{"application/problem+json": object{"schema": object{"allOf": []object{
+			{"$ref": "#/components/schemas/Problem"},
+			{"type": "object", "properties": object{"type": object{"enum": types}, "status": object{"const": status}}},
+		}}}},
+	}
+	switch status {
+	case 401:
+		r["headers"] = refer("WWW-Authenticate")
+	case 415:
+		r["headers"] = refer("Accept-Encoding")
+	case 429, 503:
+		r["headers"] = refer("Retry-After")
+	}
+	return r
 }
 
-// paths returns all operations.
-func (d *document) paths() paths {
-	all := make(paths)
-	all.add("get", []string{Path}, d.own())
-	for i := range d.Feeds {
-		all.add("get", d.Feeds[i].Paths, d.feed(&d.Feeds[i]).strict(d.Feeds[i].Strict))
-	}
-	for i := range d.Queries {
-		all.add("get", d.Queries[i].Paths, d.query(&d.Queries[i]).strict(d.Queries[i].Strict))
-	}
-	for i := range d.Streams {
-		all.add("post", d.Streams[i].Paths, d.stream(&d.Streams[i]).strict(d.Streams[i].Strict))
-	}
-	if p := d.Popup; p != nil {
-		all.add("get", []string{p.Path}, d.popup(p).strict(p.Strict))
-		all.add("post", []string{p.Path + "/click"}, d.answer(p, "Record that the user has clicked the popup").strict(p.Strict))
-		all.add("post", []string{p.Path + "/dismiss"}, d.answer(p, "Record that the user has dismissed the popup").strict(p.Strict))
-		all.add("post", []string{p.Path + "/convert"}, d.conversion(p).strict(p.Strict))
+// refer returns references to response headers, by their names.
+func refer(names ...any) object {
+	all := object{}
+	for _, name := range names {
+		all[name.(string)] = object{"$ref": "#/components/headers/" + name.(string)}
 	}
 	return all
 }
@@ -188,109 +258,38 @@ func (d *document) paths() paths {
 // named makes a schema a component that is named after a path, and returns a reference to it.
 func (d *document) named(kind, path string, schema object) object {
 	name := kind + identifier(path)
-	for d.schemas[name] != nil {
+	for d.Schemas[name] != nil {
 		name += "_"
 	}
-	d.schemas[name] = schema
+	d.Schemas[name] = schema
 	return object{"$ref": "#/components/schemas/" + name}
 }
 
-// Document returns the document. status returns the status of a problem by the end of its type;
-// 0: there is no such problem.
-func (l *Listener) Document(status func(code string) int) []byte {
-	schemas := object{"Problem": problemSchema(), "Refusal": refusalSchema()}
-	d := &document{Listener: l, status: status, schemas: schemas, problems: object{}}
-	operations := d.paths()
-	text, err := json.Marshal(struct {
-		OpenAPI    string `json:"openapi"`
-		Info       object `json:"info"`
-		Paths      paths  `json:"paths"`
-		Components object `json:"components"`
-	}{
-		"3.1.0",
-		object{
-			"title": "Spillway", "version": "1",
-			"description": "GET paths also answer HEAD, except those of popups. A response repeats the X-Request-Id of its request. Parameters " +
-				"that are not listed are ignored, unless the operation says otherwise.",
-		},
-		operations,
-		object{"schemas": d.schemas, "responses": d.problems, "headers": headers(), "securitySchemes": l.schemes()},
-	})
-	if err != nil {
-		panic("bug: the OpenAPI document does not encode: " + err.Error())
-	}
-	return append(text, '\n')
-}
-
-// The names of security schemes.
-const (
-	readKey  = "readKey"
-	writeKey = "writeKey"
-	jwt      = "jwt"
-	userJWT  = "userJWT"
-)
-
-// schemes returns the security schemes that operations refer to.
-func (l *Listener) schemes() object {
-	bearer := func(format, description string) object {
-		return object{"type": "http", "scheme": "bearer", "bearerFormat": format, "description": description}
-	}
-	all := object{}
-	note := func(access, key string) {
-		if access == "key" || access == "any" {
-			all[key] = bearer("key", "One of the configured keys")
-		}
-		if access == "jwt" || access == "any" {
-			all[jwt] = bearer("JWT", "A JSON Web Token of the configured issuer")
-		}
-	}
-	for _, f := range l.Feeds {
-		note(f.Access, readKey)
-	}
-	for _, q := range l.Queries {
-		note(q.Access, readKey)
-	}
-	for _, s := range l.Streams {
-		if s.Access != "key" || l.WriteKeys {
-			note(s.Access, writeKey)
-		}
-	}
-	if p := l.Popup; p != nil && strings.EqualFold(p.TokenHeader, "Authorization") {
-		all[userJWT] = bearer("JWT", "A JSON Web Token that names the user")
-	} else if p != nil && p.TokenHeader != "" {
-		all[userJWT] = object{"type": "apiKey", "in": "header", "name": p.TokenHeader, "description": "A JSON Web Token that names the user"}
-	}
-	return all
-}
-
-// security returns the requirements of an operation. Each is enough.
-func security(schemes ...string) []map[string][]string {
-	all := []map[string][]string{}
+// require lets an operation be used with each of some security schemes.
+func (d *document) require(o *operation, schemes ...string) {
 	for _, name := range schemes {
-		all = append(all, map[string][]string{name: {}})
+		o.Security = append(o.Security, map[string][]string{name: {}})
+		d.used[name] = d.Schemes[name]
 	}
-	return all
 }
 
-// access returns what an operation requires, and the problems of requests without it.
-func access(kind, key string, claims bool) ([]map[string][]string, []string) {
-	switch kind {
-	case "key":
-		return security(key), []string{"unauthorized"}
-	case "jwt", "any":
-		codes := []string{"unauthorized", "token-keys-down"}
-		if claims {
+// accessible returns an operation of openapi.json that requires what access says: open, key, jwt or
+// any. key is the security scheme of its keys, and with claims it uses some of the JWT.
+func (d *document) accessible(name, access, key string, claims bool, codes ...string) operation {
+	if access != "open" {
+		codes = append(codes, "unauthorized")
+	}
+	if access == "jwt" || access == "any" {
+		if codes = append(codes, "token-keys-down"); claims {
 			codes = append(codes, "claim-missing")
 		}
-		if kind == "jwt" {
-			return security(jwt), codes
-		}
-		return security(key, jwt), codes
 	}
-	return security(), nil
-}
-
-// hasClaims reports whether a parameter is a claim of the JWT.
-func hasClaims(params []param.Param) bool {
-	return slices.ContainsFunc(params, func(p param.Param) bool { return param.IsClaim(p.Name) })
+	o := d.operation(name, codes...)
+	if access == "key" || access == "any" {
+		d.require(&o, key)
+	}
+	if access == "jwt" || access == "any" {
+		d.require(&o, "jwt")
+	}
+	return o
 }

@@ -2,6 +2,7 @@ package openapi
 
 import (
 	"encoding/json"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -9,63 +10,84 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"spillway/internal/apptest"
+	"spillway/internal/serve/config"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/server"
 	"spillway/internal/serve/stream"
 )
 
-func text(s string) *string { return &s }
-
-// example is a listener with parts of all kinds.
-func example() *Listener {
-	return &Listener{
-		Hosts: true, RateLimit: true, WriteKeys: true,
-		Feeds: []Feed{
-			{Paths: []string{"/a/b", "/a_b"}, Access: "open", Live: true, Limit: 10, LimitMax: 100, OffsetMax: 1000, Columns: []feed.Column{
-				{Name: "integer", JSON: feed.JSONInteger},
-				{Name: "float", JSON: feed.JSONFloat, Null: true},
-				{Name: "flag", JSON: feed.JSONFlag},
-				{Name: "bytes", JSON: feed.JSONBytes, Null: true},
-				{Name: "at", JSON: feed.JSONTimestamp},
-				{Name: "any"},
-			}},
-			{Paths: []string{"/down"}, Access: "any", Params: []param.Param{{Name: "claim.sub", Type: param.Text}, {Name: "x", Type: param.Real}}},
-			{Paths: []string{"/filtered"}, Access: "open", Columns: []feed.Column{{Name: "text", JSON: feed.JSONString}}, Params: []param.Param{
-				{Name: "ids", Type: param.Integer, ListMax: 2}, param.Filter("city", param.Text), param.Filter("n", param.Integer),
-			}},
+// example is a configuration with parts of all kinds.
+func example() *config.Config {
+	return &config.Config{
+		HTTP: config.HTTP{Hosts: []string{"example.com"}, RatePerMinute: 1},
+		Keys: []config.Secret{"a key"},
+		Auth: config.Auth{Reads: "open"},
+		Feeds: []config.Feed{
+			{Path: "/a/b", Aliases: []string{"/a_b"}, Auth: "default", Window: 10, Limit: 10, LimitMax: 100, OffsetMax: 1000},
+			{Path: "/down", Auth: "any", Limit: 10, Params: config.Params{{Name: "claim.sub", Type: "text"}, {Name: "x", Type: "real"}}},
+			{
+				Path: "/filtered", Auth: "open", Window: 10, Limit: 10, Params: config.Params{{Name: "ids", Type: "integer", ListMax: 2}},
+				Filters: config.Types{{Name: "city", Type: "text"}, {Name: "n", Type: "integer"}},
+			},
 		},
-		Queries: []Query{{Paths: []string{"/q"}, Access: "key", Envelope: feed.EnvelopeOne, Params: []param.Param{
-			{Name: "ids", Type: param.Integer, ListMax: 3, Optional: true, Default: argument(param.Param{Name: "ids", Type: param.Integer, ListMax: 3}, "2", "1")},
-			{Name: "b", Type: param.Boolean, Optional: true, Default: "true"},
-		}}, {Paths: []string{"/s/{city}", "/s"}, Access: "open", Strict: true, Params: []param.Param{
-			{Name: "n", Type: param.Integer}, {Name: "city", Type: param.Text, Optional: true, Default: "Graz"},
+		Queries: []config.Query{{Path: "/q", Auth: "key", One: true, Params: config.Params{
+			{Name: "ids", Type: "integer", ListMax: 3, Default: config.Literals{"2", "1"}},
+			{Name: "b", Type: "boolean", Default: config.Literals{"true"}},
+		}}, {Path: "/s/{city}", Aliases: []string{"/s"}, Auth: "open", Unknown: "refuse", Params: config.Params{
+			{Name: "n", Type: "integer"}, {Name: "city", Type: "text", Default: config.Literals{"Graz"}},
 		}}},
-		Streams: []Stream{{Paths: []string{"/a/b"}, Access: "key", RecordsMax: 5, Columns: []stream.Column{
-			{Name: "n", Type: stream.Integer, Required: true, Min: "1"},
-			{Name: "label", Type: stream.Text, MaxLength: 3, Default: text("x")},
-			{Name: "price", Type: stream.Decimal, Max: "9.5"},
-			{Name: "at", Type: stream.Timestamp, Default: text(stream.Now)},
-			{Name: "sent", Type: stream.Timestamp, Format: stream.UnixMS, Required: true},
-			{Name: "speed", Type: stream.Real},
+		Streams: []config.Stream{{Path: "/a/b", Auth: "key", RecordsMax: 5, Columns: config.Columns{
+			{Name: "n", Type: "integer", Required: true, Min: config.Literal{Text: "1", Given: true}},
+			{Name: "label", Type: "text", MaxLength: 3, Default: config.Literal{Text: "x", Given: true}},
+			{Name: "price", Type: "decimal", Max: config.Literal{Text: "9.5", Given: true}},
+			{Name: "at", Type: "timestamp", Default: config.Literal{Text: stream.Now, Given: true}},
+			{Name: "sent", Type: "timestamp", Format: stream.UnixMS, Required: true},
+			{Name: "speed", Type: "real"},
 		}}},
-		Popup: &Popup{Path: "/popup", Placements: []string{"home"}, User: param.Text, TokenHeader: "X-User", Attributes: []Attribute{{"tags", "texts"}}},
+		Popups: config.Popups{
+			Path: "/popup", UserType: "text", Attributes: config.Types{{Name: "tags", Type: "texts"}},
+			Identity: config.Identity{Trust: "jwt", Header: "X-User"},
+		},
 	}
 }
 
-func argument(p param.Param, texts ...string) string {
-	arg, err := param.Argument(p, texts...)
-	if err != nil {
-		panic(err)
+// columns are those of the example.
+func columns(path string) []feed.Column {
+	return map[string][]feed.Column{
+		"/a/b": {
+			{Name: "integer", JSON: feed.JSONInteger},
+			{Name: "float", JSON: feed.JSONFloat, Null: true},
+			{Name: "flag", JSON: feed.JSONFlag},
+			{Name: "bytes", JSON: feed.JSONBytes, Null: true},
+			{Name: "at", JSON: feed.JSONTimestamp},
+			{Name: "any"},
+		},
+		"/filtered": {{Name: "text", JSON: feed.JSONString}},
+	}[path]
+}
+
+// Limits of the engines are in openapi.json too.
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	d := read[*document](fixed)
+	for _, kind := range []param.Type{param.Text, param.Decimal, param.Bytes} {
+		if diff := cmp.Diff(json.Number(strconv.Itoa(param.MaxBytes)), d.parameterSchema(kind)["maxLength"]); diff != "" {
+			t.Error(diff)
+		}
 	}
-	return arg
+	sent := read[object](d.Fields[stream.UnixMS])
+	want := []any{json.Number(strconv.FormatInt(stream.MillisecondsMin, 10)), json.Number(strconv.FormatInt(stream.MillisecondsMax, 10))}
+	if diff := cmp.Diff(want, []any{sent["minimum"], sent["maximum"]}); diff != "" {
+		t.Error(diff)
+	}
 }
 
 // TestDocument checks places of the document by their JSON pointers.
 func TestDocument(t *testing.T) {
 	t.Parallel()
-	document := example().Document(server.ProblemStatus)
-	if again := example().Document(server.ProblemStatus); string(again) != string(document) {
+	document := Document(example(), columns, server.ProblemStatus())
+	if again := Document(example(), columns, server.ProblemStatus()); string(again) != string(document) {
 		t.Error("equal listeners have different documents")
 	}
 	d := apptest.NewOpenAPI(t, document)
@@ -125,7 +147,7 @@ func TestDocument(t *testing.T) {
 // Every reference of the document leads somewhere, and its schemas are valid.
 func TestReferences(t *testing.T) {
 	t.Parallel()
-	document := example().Document(server.ProblemStatus)
+	document := Document(example(), columns, server.ProblemStatus())
 	d := apptest.NewOpenAPI(t, document)
 	var walk func(value any)
 	walk = func(value any) {
@@ -160,7 +182,7 @@ func TestReferences(t *testing.T) {
 // A listener without parts has a document too.
 func TestEmpty(t *testing.T) {
 	t.Parallel()
-	d := apptest.NewOpenAPI(t, new(Listener).Document(server.ProblemStatus))
+	d := apptest.NewOpenAPI(t, Document(&config.Config{}, columns, server.ProblemStatus()))
 	if diff := cmp.Diff(1, len(d.Document["paths"].(map[string]any))); diff != "" {
 		t.Error(diff)
 	}

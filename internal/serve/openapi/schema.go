@@ -3,10 +3,10 @@ package openapi
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
+	"spillway/internal/serve/config"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/stream"
@@ -22,17 +22,17 @@ func queryParameter(name, description string, required bool, schema object) obje
 }
 
 // parameters returns the parameters of a statement that requests pass.
-func parameters(params []param.Param) []object {
+func (d *document) parameters(params []param.Param) []object {
 	var all []object
 	for _, p := range params {
 		if param.IsClaim(p.Name) {
 			continue
 		}
-		schema := parameterSchema(p.Type)
+		schema := d.parameterSchema(p.Type)
 		if p.ListMax > 0 {
 			schema = object{"type": "array", "items": schema, "minItems": 1, "maxItems": p.ListMax}
 		}
-		note := parameterNote(p.Type)
+		note := d.Notes[string(p.Type)]
 		switch {
 		case p.Filter:
 			note = strings.TrimSuffix("Only rows whose column has this value. "+note, ". ")
@@ -46,49 +46,7 @@ func parameters(params []param.Param) []object {
 }
 
 // parameterSchema returns the schema of one value.
-func parameterSchema(t param.Type) object {
-	switch t {
-	case param.Integer:
-		return integerSchema()
-	case param.Real:
-		return object{"type": "number"}
-	case param.Boolean:
-		return object{"type": "boolean"}
-	case param.Timestamp:
-		return object{"type": "string", "format": "date-time"}
-	case param.UUID:
-		return object{"type": "string", "format": "uuid"}
-	case param.Decimal:
-		return object{"type": "string", "pattern": `^-?(0|[1-9][0-9]*)(\.[0-9]+)?$`, "maxLength": param.MaxBytes}
-	case param.Date:
-		return object{"type": "string", "format": "date"}
-	case param.Time:
-		return object{"type": "string", "pattern": `^-?[0-9]{2,3}:[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?$`}
-	case param.Bytes:
-		return object{"type": "string", "contentEncoding": "base64", "maxLength": param.MaxBytes}
-	case param.Text:
-	}
-	return object{"type": "string", "maxLength": param.MaxBytes, "pattern": noNUL}
-}
-
-// noNUL is the pattern of texts without NUL.
-const noNUL = `^[^\x00]*$`
-
-func integerSchema() object {
-	return object{"type": "integer", "format": "int64", "minimum": math.MinInt64, "maximum": math.MaxInt64}
-}
-
-// parameterNote says what the schema of a parameter cannot.
-func parameterNote(t param.Type) string {
-	switch t {
-	case param.Text:
-		return fmt.Sprintf("At most %d bytes of UTF-8", param.MaxBytes)
-	case param.Boolean:
-		return "1 and 0 are read as true and false"
-	default:
-		return ""
-	}
-}
+func (d *document) parameterSchema(t param.Type) object { return read[object](d.Parameters[string(t)]) }
 
 // parameterDefault returns the default of an optional parameter.
 func parameterDefault(p param.Param) any {
@@ -115,62 +73,44 @@ func parameterValue(t param.Type, text string) any {
 }
 
 // rowSchema returns the schema of a row. Columns may be added while the server runs.
-func rowSchema(columns []feed.Column) object {
+func (d *document) rowSchema(columns []feed.Column) object {
 	if len(columns) == 0 {
 		return object{"type": "object", "description": "The columns are not known yet, because the database has not answered"}
 	}
 	properties := object{}
 	for _, c := range columns {
-		properties[c.Name] = columnSchema(c)
+		schema := read[object](d.Columns[string(c.JSON)])
+		if c.Null {
+			allowNull(schema)
+		}
+		properties[c.Name] = schema
 	}
 	return object{"type": "object", "properties": properties, "additionalProperties": false} // fields may leave some out
 }
 
-// columnSchema returns the schema of a column's values.
-func columnSchema(c feed.Column) object {
-	typed := func(name string) object {
-		if c.Null {
-			return object{"type": []string{name, "null"}}
-		}
-		return object{"type": name}
+// allowNull lets the values of a schema be null.
+func allowNull(schema object) {
+	if kind, ok := schema["type"].(string); ok {
+		schema["type"] = []string{kind, "null"}
 	}
-	text := func(format string) object {
-		s := typed("string")
-		s["format"] = format
-		return s
+	if kinds, ok := schema["type"].([]any); ok {
+		schema["type"] = append(kinds, "null")
 	}
-	switch c.JSON {
-	case feed.JSONInteger, feed.JSONNumber, feed.JSONBoolean, feed.JSONString, feed.JSONArray:
-		return typed(string(c.JSON))
-	case feed.JSONFloat:
-		return object{"anyOf": []object{typed("number"), {"enum": []string{"NaN", "Infinity", "-Infinity"}}}}
-	case feed.JSONFlag:
-		return object{"anyOf": []object{typed("boolean"), {"type": "integer"}}}
-	case feed.JSONDate:
-		return text("date")
-	case feed.JSONTimestamp:
-		return text("date-time")
-	case feed.JSONUUID:
-		return text("uuid")
-	case feed.JSONBytes:
-		s := typed("string")
-		s["contentEncoding"] = "base64"
-		return s
-	case feed.JSONAny:
+	if any, ok := schema["anyOf"].([]any); ok {
+		allowNull(any[0].(object))
 	}
-	return object{}
 }
 
 // recordSchema returns the schema of a stream's record.
-func recordSchema(s *Stream) object {
+func (d *document) recordSchema(s *config.Stream) object {
 	properties, required := object{}, []string{}
 	for _, c := range s.Columns {
-		properties[c.Name] = fieldSchema(c)
+		properties[c.Name] = d.fieldSchema(c)
 		if c.Required && c.Claim == "" {
 			required = append(required, c.Name)
 		}
 	}
-	r := object{"type": "object", "properties": properties, "additionalProperties": s.Extra}
+	r := object{"type": "object", "properties": properties, "additionalProperties": s.Extra != ""}
 	if len(required) > 0 {
 		r["required"] = required
 	}
@@ -178,79 +118,56 @@ func recordSchema(s *Stream) object {
 }
 
 // fieldSchema returns the schema of a record's field.
-func fieldSchema(c stream.Column) object {
-	var schema object
-	types := []string{"string"}
-	switch c.Type {
-	case stream.Integer:
-		schema, types = integerSchema(), []string{"integer", "string"}
-		schema["pattern"] = `^-?(0|[1-9][0-9]{0,18})$`
-	case stream.Real:
-		schema, types = object{"format": "double", "pattern": `^-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][-+]?[0-9]+)?$`}, []string{"number", "string"}
-	case stream.Decimal:
-		schema, types = object{"pattern": `^-?[0-9]{1,1000}$|^-?[0-9]{1,500}[.][0-9]{1,500}$`}, []string{"number", "string"}
-	case stream.Boolean:
-		schema, types = object{}, []string{"boolean"}
-	case stream.Timestamp:
-		schema = object{"format": "date-time"}
-		if c.Format == stream.UnixMS {
-			schema["minimum"], schema["maximum"] = stream.MillisecondsMin, stream.MillisecondsMax
-			types = []string{"integer", "string"}
-		}
-	case stream.UUID:
-		schema = object{"format": "uuid"}
+func (d *document) fieldSchema(c config.Column) object {
+	kind := c.Type
+	if strings.HasSuffix(kind, "[]") {
+		kind = "array"
+	} else if c.Format == stream.UnixMS {
+		kind = stream.UnixMS
+	}
+	schema := read[object](d.Fields[kind])
+	if !c.Required {
+		allowNull(schema)
+	}
+	switch stream.Type(c.Type) {
 	case stream.Text:
-		schema = object{"pattern": noNUL}
 		if c.MaxLength > 0 {
 			schema["maxLength"] = c.MaxLength
 		}
-	case stream.Date:
-		schema = object{"format": "date"}
-	case stream.Time:
-		schema = object{"pattern": `^-?[0-9]{2,3}:[0-5][0-9]:[0-5][0-9]([.][0-9]{1,9})?$`}
-	case stream.Bytes:
-		schema = object{"contentEncoding": "base64"}
-	case stream.JSON:
-		return describeField(c, object{})
-	default:
-		schema, types = object{"items": object{}}, []string{"array"}
-	}
-	if !c.Required {
-		types = append(types, "null")
-	}
-	schema["type"] = types
-	if c.Type == stream.Integer || c.Type == stream.Real || c.Type == stream.Decimal {
-		for keyword, bound := range map[string]string{"minimum": c.Min, "maximum": c.Max} {
+	case stream.Integer, stream.Real, stream.Decimal:
+		for keyword, bound := range map[string]string{"minimum": c.Min.Text, "maximum": c.Max.Text} {
 			if json.Valid([]byte(bound)) {
 				schema[keyword] = json.RawMessage(bound)
 			}
 		}
 	}
-	return describeField(c, schema)
+	describeField(c, schema)
+	return schema
 }
 
 // describeField adds what the type does not say: the default, and where the value comes from.
-func describeField(c stream.Column, schema object) object {
+func describeField(c config.Column, schema object) {
 	var notes []string
 	if c.Claim != "" {
 		notes = append(notes, "The claim "+c.Claim+" of the JWT; a record may repeat it.")
 	}
+	kind, text := stream.Type(c.Type), c.Default.Text
 	switch {
-	case c.Default == nil:
-	case *c.Default == stream.Now && c.Type == stream.Timestamp:
+	case !c.Default.Given:
+	case text == stream.Now && kind == stream.Timestamp:
 		notes = append(notes, "Default: the time of the request.")
-	case slices.Contains([]stream.Type{stream.Text, stream.Timestamp, stream.UUID, stream.Bytes}, c.Type), !json.Valid([]byte(*c.Default)):
-		schema["default"] = *c.Default
+	case slices.Contains([]stream.Type{stream.Text, stream.Timestamp, stream.UUID, stream.Bytes}, kind), !json.Valid([]byte(text)):
+		schema["default"] = text
 	default:
-		schema["default"] = json.RawMessage(*c.Default)
+		schema["default"] = json.RawMessage(text)
 	}
-	if c.Type == stream.Timestamp && c.Min != "" {
-		notes = append(notes, "At least "+c.Min+".")
+	if kind == stream.Timestamp && c.Min.Text != "" {
+		notes = append(notes, "At least "+c.Min.Text+".")
 	}
-	if c.Type == stream.Timestamp && c.Max != "" {
-		notes = append(notes, "At most "+c.Max+".")
+	if kind == stream.Timestamp && c.Max.Text != "" {
+		notes = append(notes, "At most "+c.Max.Text+".")
 	}
-	if c.Type == stream.JSON && c.MaxLength > 0 {
+	if kind == stream.JSON && c.MaxLength > 0 {
 		notes = append(notes, fmt.Sprintf("At most %d bytes.", c.MaxLength))
 	}
 	if c.Format == stream.UnixMS {
@@ -259,5 +176,4 @@ func describeField(c stream.Column, schema object) object {
 	if len(notes) > 0 {
 		schema["description"] = strings.Join(notes, " ")
 	}
-	return schema
 }

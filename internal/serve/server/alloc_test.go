@@ -34,7 +34,7 @@ func TestHitAllocatesNothing(t *testing.T) {
 func TestRefusedFormAllocatesNothing(t *testing.T) {
 	cached := openQuery(t, &answers{rows: 40}, nil)
 	url, s := start(t, &rows{n: 5000, pad: orderPad}, func(c *Config) {
-		c.Queries, c.Compressed = []QueryRoute{{Paths: []string{"/cached"}, Query: cached}}, 1
+		c.Queries, c.CompressBytes = []QueryRoute{{Paths: []string{"/cached"}, Query: cached}}, 1
 	})
 	hitAllocatesNothing(t, url, s)
 	if _, refused := s.compressor.Usage(); refused == 0 {

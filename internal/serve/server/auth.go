@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
@@ -76,26 +77,27 @@ func claimsOf(params []param.Param) []param.Param {
 }
 
 // guard has a route serve only requests that may pass, if it needs a key or a token or there is a rate limit. The others are
-// answered. Of paths that need proof, event loops answer POST, but check no JWTs: their keys may have to be fetched.
+// answered. An event loop does not wait for keys of JWTs: such a request comes again.
 func (s *Server) guard(r *route) {
 	if r.access == Open && s.rate == nil {
 		return
 	}
-	loops, handle := r.access == Open || r.body > 0 && r.access != Token && r.access != Any, r.handle
+	handle := r.handle
 	r.handle = func(ctx *fasthttp.RequestCtx, x *loopRequest) (done handled) {
-		if x != nil && !loops {
+		wait := s.base
+		if x != nil {
+			wait = s.noWait
+		}
+		who, denied := s.identify(wait, ctx, r)
+		if x != nil && errors.Is(denied, token.ErrUnavailable) {
 			return slow
 		}
 		done = quick
-		if s.admit(ctx, r) {
+		if s.admit(ctx, who, denied) {
 			done = handle(ctx, x)
 		}
 		if done == slow && x != nil && s.rate != nil { // the request comes again
-			who, _ := ctx.UserValue(callerKey{}).(caller)
 			s.rate.giveBack(s.rateClient(ctx, who.name))
-		}
-		if !loops {
-			return slow
 		}
 		return done
 	}
@@ -117,8 +119,7 @@ func (s *Server) credential(r *route, h *fasthttp.RequestHeader) []byte {
 
 // admit reports whether a request may pass: it has what its path requires, and its client is
 // within the rate limit. If not, admit has responded.
-func (s *Server) admit(ctx *fasthttp.RequestCtx, r *route) bool {
-	who, denied := s.identify(ctx, r)
+func (s *Server) admit(ctx *fasthttp.RequestCtx, who caller, denied error) bool {
 	if s.rate != nil && !s.withinRate(ctx, who.name) {
 		return false
 	}
@@ -150,8 +151,8 @@ type caller struct {
 // callerKey is the user value of a request's caller.
 type callerKey struct{}
 
-// identify returns who has sent a request, and why the request must not pass, or nil.
-func (s *Server) identify(ctx *fasthttp.RequestCtx, r *route) (who caller, denied error) {
+// identify returns who has sent a request, and why the request must not pass, or nil. It waits for keys of JWTs until wait ends.
+func (s *Server) identify(wait context.Context, ctx *fasthttp.RequestCtx, r *route) (who caller, denied error) {
 	if r.access == Open {
 		return who, nil
 	}
@@ -170,7 +171,7 @@ func (s *Server) identify(ctx *fasthttp.RequestCtx, r *route) (who caller, denie
 	if r.access == Key {
 		return who, errNoKey
 	}
-	claims, err := s.verify(credential)
+	claims, err := s.verify(wait, credential)
 	if err != nil {
 		return who, err
 	}
@@ -186,12 +187,12 @@ func (s *Server) identify(ctx *fasthttp.RequestCtx, r *route) (who caller, denie
 }
 
 // verify returns the claims of the JWT in an Authorization header.
-func (s *Server) verify(header []byte) (token.Claims, error) {
+func (s *Server) verify(wait context.Context, header []byte) (token.Claims, error) {
 	text, ok := bearer(header)
 	if !ok || len(text) == 0 {
 		return token.Claims{}, errNoToken
 	}
-	return s.cfg.Tokens.Verify(s.base, string(text))
+	return s.cfg.Tokens.Verify(wait, string(text))
 }
 
 // checkClaims returns why a request must not pass: it names a claim itself, or its token lacks
@@ -329,6 +330,6 @@ func (s *Server) lacksKey(r *route, h *fasthttp.RequestHeader) error {
 	case !large(h): // admit verifies the token
 		return nil
 	}
-	_, err := s.verify(credential)
+	_, err := s.verify(s.base, credential)
 	return err
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"spillway/internal/apptest"
+	"spillway/internal/serve/config"
 )
 
 // startBodies serves a stream that accepts bodies of 300 kB, three at a time.
@@ -267,7 +268,7 @@ func TestRefusedBodiesHaveTheirOwnIDs(t *testing.T) {
 // lookup of path and method.
 func BenchmarkReceived(b *testing.B) {
 	route := openStream(b, &streamSink{})
-	s := New(Config{Streams: []StreamRoute{route}, BodyBytes: 1000, BodiesBytes: 1 << 20, Log: slog.New(slog.DiscardHandler)})
+	s := New(Config{Streams: []StreamRoute{route}, HTTP: config.HTTP{BodyBytes: 1000, BodiesBytes: 1 << 20}, Log: slog.New(slog.DiscardHandler)})
 	var ctx fasthttp.RequestCtx
 	ctx.Request.Header.SetMethod("POST")
 	ctx.Request.Header.SetRequestURI("/things")
@@ -281,7 +282,7 @@ func BenchmarkReceived(b *testing.B) {
 
 // BenchmarkReceivedGet measures the checks of a GET from a browser, on top of fasthttp's.
 func BenchmarkReceivedGet(b *testing.B) {
-	s := New(Config{BodyBytes: 1000, BodiesBytes: 1 << 20, Log: slog.New(slog.DiscardHandler)})
+	s := New(Config{HTTP: config.HTTP{BodyBytes: 1000, BodiesBytes: 1 << 20}, Log: slog.New(slog.DiscardHandler)})
 	for name, headers := range map[string]string{
 		"lines=1": "",
 		"lines=8": "User-Agent: Mozilla/5.0 (X11; Linux x86_64) Chrome/140\r\nAccept: application/json\r\nAccept-Encoding: gzip, br, zstd\r\n" +

@@ -172,7 +172,7 @@ func TestTagsNameTheirContent(t *testing.T) {
 // TestCompressionLimit: beyond the limit, and without one, bodies are plain.
 func TestCompressionLimit(t *testing.T) {
 	t.Parallel()
-	url, s := start(t, &rows{n: 5000, pad: orderPad}, func(c *Config) { c.Compressed = 1 })
+	url, s := start(t, &rows{n: 5000, pad: orderPad}, func(c *Config) { c.CompressBytes = 1 })
 	a := ask(t, url+"/list", "gzip")
 	if _, refused := s.compressor.Usage(); a.header.Get("Content-Encoding") != "" || a.header.Get("Vary") != "Accept-Encoding, Accept" || refused != 1 {
 		t.Errorf("beyond the limit: %v, %d refused", a.header, refused)
@@ -185,7 +185,7 @@ func TestCompressionLimit(t *testing.T) {
 	if b := ask(t, url+"/list", "identity", "If-None-Match", tag); b.status != 200 {
 		t.Errorf("a client that has the form and does not accept it: %d", b.status)
 	}
-	url, _ = start(t, &rows{n: 5000, pad: orderPad}, func(c *Config) { c.Compressed = 0 })
+	url, _ = start(t, &rows{n: 5000, pad: orderPad}, func(c *Config) { c.CompressBytes = 0 })
 	if a := ask(t, url+"/list", "gzip"); a.header.Get("Content-Encoding") != "" || a.header.Get("Vary") != "Accept" {
 		t.Errorf("switched off: %v", a.header)
 	}
@@ -248,7 +248,7 @@ func (a *answers) Begin(loop *front.Loop, r *feed.LoopRead) error {
 }
 
 // Drop implements feed.LoopReader.
-func (*answers) Drop(*front.Loop, *feed.LoopRead) {}
+func (*answers) Drop(*front.Loop, *feed.LoopRead) bool { return true }
 
 func openQuery(tb testing.TB, source *answers, change func(*query.Config)) *query.Query {
 	tb.Helper()

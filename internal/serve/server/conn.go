@@ -1,12 +1,17 @@
 package server
 
 import (
+	"context"
 	"io"
+	"math"
 	"net"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/valyala/fasthttp"
+	"golang.org/x/sys/unix"
 )
 
 // deadlineDrift is how much too early a deadline may expire. If the timeouts are shorter than
@@ -165,4 +170,48 @@ func (d *connDeadline) due() bool {
 	}
 	drift := d.asked.Sub(d.set)
 	return drift < 0 || drift > d.drift
+}
+
+// clientContext returns a context that ends after the timeout, and when the client disconnects. It checks the
+// socket periodically, because nothing reads it while a handler runs. The handler calls
+// stop before it returns. With TLS, a disconnect shows only when the response is written.
+//
+// A client that has closed only its sending half counts as disconnected, as in net/http.
+func (s *Server) clientContext(ctx *fasthttp.RequestCtx, timeout time.Duration) (waiting context.Context, stop func()) {
+	waiting, cancel := context.WithTimeout(s.base, timeout)
+	c, ok := ctx.Conn().(*conn)
+	if !ok {
+		return waiting, cancel
+	}
+	var check *time.Timer
+	check = time.AfterFunc(math.MaxInt64, func() {
+		switch {
+		case waiting.Err() != nil:
+		case c.gone():
+			cancel()
+		default:
+			check.Reset(s.pauses.clientCheck)
+		}
+	})
+	check.Reset(s.pauses.clientCheck)
+	return waiting, func() {
+		cancel()
+		check.Stop()
+	}
+}
+
+// gone reports whether the connection has ended, mostly because the client has closed it. It
+// consumes no data.
+func (c *conn) gone() bool {
+	closed := false
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return true
+	}
+	err = raw.Control(func(fd uintptr) {
+		var one [1]byte
+		n, _, err := unix.Recvfrom(int(fd), one[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		closed = n == 0 && err == nil || err != nil && err != syscall.EAGAIN && err != syscall.EINTR
+	})
+	return closed || err != nil
 }

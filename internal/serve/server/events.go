@@ -49,12 +49,6 @@ type listenings struct {
 	none    sync.Cond // with mu: all is empty
 }
 
-func newListenings() *listenings {
-	l := &listenings{all: make(map[*listening]struct{})}
-	l.none.L = &l.mu
-	return l
-}
-
 // add takes over a listening until its connection is closed. It returns false after stop.
 func (l *listenings) add(one *listening) bool {
 	l.mu.Lock()

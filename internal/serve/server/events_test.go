@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"spillway/internal/serve/config"
 	"spillway/internal/serve/feed"
 )
 
@@ -105,7 +106,7 @@ func TestEventsOverTLSAndUnixSockets(t *testing.T) {
 
 	s := New(plain.cfg)
 	path := filepath.Join(t.TempDir(), "s")
-	ln, err := Listen(t.Context(), UnixAddress(path))
+	ln, err := Listen(t.Context(), config.UnixPrefix+path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,6 +55,7 @@ func (s *Server) openFastLane(l *listener) error {
 		BodyBytes:    bodySmall,
 		FirstTimeout: s.cfg.ReadTimeout,
 		IdleTimeout:  s.cfg.IdleTimeout,
+		Elsewhere:    s.elsewhere.Load,
 	})
 	return err
 }
@@ -214,7 +215,7 @@ func (a *answerer) Answer(dst, request []byte, body int, peer netip.AddrPort) (r
 	case quick:
 		at := arrival(&x.ctx)
 		response, keep, ok = a.conclude(dst, x, at)
-		again := x.page != (feed.CachedPage{}) && a.live.rate == nil
+		again := x.page != (feed.CachedPage{}) && a.live.rate == nil && x.route.access == Open
 		if ok && again && x.ctx.Response.StatusCode() == fasthttp.StatusOK {
 			a.remember(x, request, response[len(dst):], keep)
 		}

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"spillway/internal/apptest"
+	"spillway/internal/serve/config"
 )
 
 // TestFastLaneAgain: a connection returns when its requests need no waiting any more, each time after twice as many of them.
@@ -144,9 +145,13 @@ func TestFastLaneSlowReaderWithoutDescriptor(t *testing.T) {
 func runLane(t *testing.T, loops int, wait time.Duration, change func(*Config)) (l *lane, stop func() error) {
 	t.Helper()
 	cfg := Config{
-		Probes: &Probes{}, Connections: 100, HeaderBytes: laneHeaderBytes, BodyBytes: 1000, BodiesBytes: 1 << 20,
-		ReadTimeout: time.Hour, WriteTimeout: time.Hour, IdleTimeout: time.Hour, DrainTimeout: time.Minute,
-		Loops: loops, Log: slog.New(slog.DiscardHandler),
+		Probes: &Probes{},
+		HTTP: config.HTTP{
+			Connections: 100, HeaderBytes: laneHeaderBytes, BodyBytes: 1000, BodiesBytes: 1 << 20,
+			ReadTimeout: time.Hour, WriteTimeout: time.Hour, IdleTimeout: time.Hour, DrainTimeout: time.Minute,
+			Loops: loops,
+		},
+		Log: slog.New(slog.DiscardHandler),
 	}
 	if change != nil {
 		change(&cfg)

@@ -3,12 +3,19 @@
 package server
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"testing"
 	"time"
 
 	"spillway/internal/apptest"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
+	"spillway/internal/serve/query"
+	"spillway/internal/serve/token"
 )
 
 // TestFastLaneQueryPause: a paused value is not executed in event loops either.
@@ -58,4 +65,52 @@ func TestFastLaneQueryWaiters(t *testing.T) {
 		t.Errorf("%d requests wait; waiters_max is 3", n)
 	}
 	h.answerAll()
+}
+
+// TestFastLaneClaims: event loops verify keys and JWTs, and have claims as arguments. The regular server waits for keys of JWTs.
+func TestFastLaneClaims(t *testing.T) {
+	secret := []byte("0123456789abcdef0123456789abcdef")
+	key, err := token.NewKey("", token.HS256, secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := token.NewSet(token.SetConfig{
+		Fetch:   func(context.Context) ([]byte, error) { return nil, errors.New("down") },
+		Timeout: time.Nanosecond, Log: slog.New(slog.DiscardHandler),
+	})
+	fast, regular := startLanes(t, func(c *Config) {
+		c.Tokens, c.ReadKeys = token.NewVerifier(token.Config{Keys: []token.Key{key}, Set: set}), []string{"a"}
+		c.Queries[0].Access = Any
+		own := openQuery(t, &answers{rows: 2}, func(c *query.Config) {
+			c.TTL, c.CacheBytes, c.Params = 0, 0, []param.Param{{Name: "claim.sub", Type: param.Text}}
+		})
+		c.Queries = append(c.Queries, QueryRoute{Paths: []string{"/own"}, Query: own, Access: Token})
+	})
+	bearer := func(claims string) string { return "Authorization: Bearer " + signedHS256(secret, claims) + "\r\n" }
+	until := func(d time.Duration) int64 { return time.Now().Add(d).Unix() }
+	good := bearer(fmt.Sprintf(`{"sub":"ann","exp":%d}`, until(time.Hour)))
+	for text, asked := range map[string]bool{
+		get("/own", good):                                                false,
+		get("/own?claim.sub=bob", good):                                  false,
+		get("/own"):                                                      false,
+		get("/own", "Authorization: Bearer a\r\n"):                       false,
+		get("/own", good[:len(good)-4]+"\r\n"):                           false,
+		get("/own", bearer(`{"sub":"ann","exp":1}`)):                     false,
+		get("/own", bearer(fmt.Sprintf(`{"exp":%d}`, until(time.Hour)))): false,
+		get("/live?a=1", good):                                           false,
+		get("/live?a=1", "Authorization: Bearer a\r\n"):                  false,
+		get("/live?a=1", "Authorization: Bearer b\r\n"):                  false,
+		get("/live?a=1"):                                                 false,
+		get("/own", "Authorization: Bearer eyJhbGciOiJFUzI1NiIsImtpZCI6ImEifQ.e30.AAAA\r\n"): true, // a key that only the set can have
+	} {
+		agree(t, fast, regular, text)
+		before := fast.regular.Load()
+		if d := difference(t, fast, regular, input{[]string{text}, true}); d != "" {
+			t.Error(d)
+		}
+		if got := fast.regular.Load() != before; got != asked {
+			t.Errorf("%s: the regular server was asked: %v", text, got)
+		}
+	}
+	sameRequests(t, fast, regular)
 }

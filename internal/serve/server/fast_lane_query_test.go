@@ -64,10 +64,11 @@ func (h *heldReader) Begin(loop *front.Loop, r *feed.LoopRead) error {
 }
 
 // Drop implements feed.LoopReader.
-func (h *heldReader) Drop(*front.Loop, *feed.LoopRead) {
+func (h *heldReader) Drop(*front.Loop, *feed.LoopRead) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.dropped++
+	return true
 }
 
 // state returns how many reads have begun and how many were dropped.
@@ -116,7 +117,8 @@ func TestFastLaneQueryLimit(t *testing.T) {
 		if _, dropped := h.state(); loops > 0 && dropped != 3 {
 			t.Errorf("%d reads were dropped", dropped)
 		}
-		if s := q.Stats(); s.Refused != 6 || s.Waiting != 0 {
+		apptest.Await(t, "the last execution has ended", func() bool { return q.Stats().ExecutionErrors == 6 })
+		if s := q.Stats(); s.Refused != 6 || s.Waiting != 0 || s.Executions != 6 {
 			t.Errorf("%+v", s)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"weak"
 
 	"spillway/internal/apptest"
+	"spillway/internal/serve/config"
 	"spillway/internal/serve/feed"
 )
 
@@ -147,7 +148,7 @@ func TestRepeatNever(t *testing.T) {
 			}
 		}
 	}
-	r, _ = newRepeater(t, func(c *Config) { c.Rate = RateConfig{PerMinute: 1, Burst: 1000, Clients: 1000} })
+	r, _ = newRepeater(t, func(c *Config) { c.RatePerMinute, c.RateBurst, c.RateClients = 1, 1000, 1000 })
 	for range 3 {
 		if _, at := r.answer(get("/list")); r.repeats(get("/list"), at) {
 			t.Error("a request is repeated that the rate limit does not see")
@@ -191,7 +192,7 @@ func TestRepeatRetainsNothing(t *testing.T) {
 		if err := f.Warm(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		base := Config{Connections: 100, HeaderBytes: laneHeaderBytes, Log: slog.New(slog.DiscardHandler)}
+		base := Config{HTTP: config.HTTP{Connections: 100, HeaderBytes: laneHeaderBytes}, Log: slog.New(slog.DiscardHandler)}
 		with := base
 		with.Feeds = []FeedRoute{{Paths: []string{"/list"}, Feed: f}}
 		s := New(with)

@@ -4,7 +4,6 @@ package server
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -13,7 +12,6 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -328,7 +326,7 @@ func TestFastLaneWritesReturn(t *testing.T) {
 func TestAccessLogOfBothLanes(t *testing.T) {
 	var lines [2]string
 	for i, loops := range []int{1, -1} {
-		var log lockedBuffer
+		var log apptest.Output
 		access := NewAccessLog(&log, func(w io.Writer) slog.Handler { return slog.NewJSONHandler(w, nil) })
 		l := startLane(t, loops, func(c *Config) { c.AccessLog = access })
 		const trace = "Traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n"
@@ -360,24 +358,6 @@ func discardedLog(tb testing.TB) *AccessLog {
 	l := NewAccessLog(io.Discard, func(w io.Writer) slog.Handler { return slog.NewTextHandler(w, nil) })
 	tb.Cleanup(l.Close)
 	return l
-}
-
-// lockedBuffer is a buffer that may be read while it is written.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // stuckWriter blocks until it is released, and then fails.

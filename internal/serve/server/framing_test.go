@@ -17,6 +17,8 @@ import (
 
 	"github.com/valyala/fasthttp"
 	"pgregory.net/rapid"
+
+	"spillway/internal/serve/config"
 )
 
 // exchange sends text over a new connection, closes its sending half, and returns the
@@ -162,8 +164,10 @@ func TestFraming(t *testing.T) {
 // until either of them refuses one.
 func FuzzFraming(f *testing.F) {
 	s := New(Config{
-		Connections: 1000, HeaderBytes: 8192, BodyBytes: 4096, BodiesBytes: 1 << 20,
-		ReadTimeout: time.Hour, WriteTimeout: time.Hour, IdleTimeout: time.Hour, DrainTimeout: time.Minute,
+		HTTP: config.HTTP{
+			Connections: 1000, HeaderBytes: 8192, BodyBytes: 4096, BodiesBytes: 1 << 20, ReadTimeout: time.Hour,
+			WriteTimeout: time.Hour, IdleTimeout: time.Hour, DrainTimeout: time.Minute,
+		},
 		Log: slog.New(slog.DiscardHandler),
 	})
 	var mu sync.Mutex

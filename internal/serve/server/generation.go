@@ -17,6 +17,7 @@ import (
 // generation is a Server with its own routes and settings. One of them answers new requests.
 type live struct {
 	base     context.Context // parent of all waits; a fasthttp context as parent costs a goroutine
+	noWait   context.Context // has ended
 	stop     context.CancelFunc
 	http     *fasthttp.Server
 	current  atomic.Pointer[Server]
@@ -24,8 +25,10 @@ type live struct {
 	draining atomic.Bool
 
 	answerers atomic.Uint64 // event loops of the fast lane
+	elsewhere atomic.Uint64 // requests that they have not answered
 	bodies    bodies
 	ids       requestIDs
+	problems  map[problem]description
 	unknown   *route     // metrics of requests without a route
 	options   *route     // metrics of OPTIONS, at any path
 	rate      *rateLimit // nil: off
@@ -45,17 +48,22 @@ type live struct {
 // good.
 func newLive(cfg Config) *live {
 	l := &live{
-		bodies:  bodies{limit: cfg.BodiesBytes},
+		bodies:  bodies{limit: int64(cfg.BodiesBytes)},
 		ids:     requestIDs{boot: rand.Uint32()},
 		unknown: &route{name: "unknown", meter: &meter{}},
 		options: &route{name: "OPTIONS", meter: &meter{}},
-		rate:    newRateLimit(cfg.Rate),
+		rate:    newRateLimit(cfg.HTTP),
 		pauses:  usualPauses(),
 
-		compressor: compress.New(cfg.Compressed),
-		listenings: newListenings(),
+		problems:   readProblems(),
+		compressor: compress.New(cfg.CompressBytes),
+		listenings: &listenings{all: make(map[*listening]struct{})},
 		meters:     make(map[string]*meter),
 	}
+	l.listenings.none.L = &l.listenings.mu
+	ended, end := context.WithCancel(context.Background())
+	end()
+	l.noWait = ended
 	l.base, l.stop = context.WithCancel(context.Background())
 	fasthttp.SetBodySizePoolLimit(bodyKept, bodyKept) // for all servers of the process
 	l.http = &fasthttp.Server{
@@ -107,6 +115,7 @@ func (b *underway) none() bool {
 func (l *live) dispatch(ctx *fasthttp.RequestCtx) {
 	stripe := ctx.ConnID() % stripes
 	s := l.enter(stripe)
+	l.elsewhere.Add(1)
 	s.serve(ctx)
 	s.leave(stripe)
 }
@@ -129,7 +138,7 @@ func (l *live) enter(stripe uint64) *Server {
 func (s *Server) leave(stripe uint64) { s.underway[stripe].requests.Add(-1) }
 
 // Next returns a server with the routes and settings of cfg that shares the connections of s.
-// Connections, HeaderBytes, BodyBytes, BodiesBytes, Compressed, Rate, TLS, Loops and the timeouts stay those of New.
+// Connections, HeaderBytes, BodyBytes, BodiesBytes, CompressBytes, Rate, TLS, Loops and the timeouts stay those of New.
 // It answers requests after Switch.
 func (s *Server) Next(cfg Config) *Server { return newGeneration(s.live, cfg) }
 

@@ -14,13 +14,18 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"spillway/internal/serve/config"
 )
 
 // probing returns the configuration of a server whose database probe is a function.
 func probing(probe func(context.Context) error) Config {
 	return Config{
-		Probes: &Probes{Database: probe}, Connections: 1000, HeaderBytes: 4096, BodyBytes: 1000, BodiesBytes: 1 << 20,
-		ReadTimeout: time.Hour, WriteTimeout: time.Hour, IdleTimeout: time.Hour, DrainTimeout: time.Minute,
+		Probes: &Probes{Database: probe},
+		HTTP: config.HTTP{
+			Connections: 1000, HeaderBytes: 4096, BodyBytes: 1000, BodiesBytes: 1 << 20, ReadTimeout: time.Hour,
+			WriteTimeout: time.Hour, IdleTimeout: time.Hour, DrainTimeout: time.Minute,
+		},
 		Log: slog.New(slog.DiscardHandler),
 	}
 }

@@ -7,23 +7,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/valyala/fasthttp"
 
+	"spillway/internal/serve/config"
 	"spillway/internal/serve/token"
 )
-
-// IdentityConfig describes the JSON Web Token that identifies the user of popups. Only one
-// algorithm is accepted, so that a token cannot choose a weaker one.
-type IdentityConfig struct {
-	Header    string // of the request; in Authorization the token follows Bearer
-	Algorithm string // HS256, RS256, ES256 or EdDSA
-	Key       []byte // the key for HS256, otherwise the public key in PEM
-	Claim     string // with the user's id, as text or a whole number
-	Issuer    string // "": any
-	Audience  string // "": any
-}
 
 // allowedHeaders are the request headers that CORS permits.
 const allowedHeaders = "Authorization, Content-Encoding, Content-Type, Idempotency-Key, If-None-Match, Last-Event-ID, X-Request-Id"
@@ -36,15 +25,12 @@ func (s *Server) allowHeaders(e *entry) string {
 		return allowedHeaders
 	}
 	for name := range strings.SplitSeq(allowedHeaders, ", ") {
-		if strings.EqualFold(name, p.Identity.cfg.Header) {
+		if strings.EqualFold(name, p.Identity.Header) {
 			return allowedHeaders
 		}
 	}
-	return allowedHeaders + ", " + p.Identity.cfg.Header
+	return allowedHeaders + ", " + p.Identity.Header
 }
-
-// identityLeeway is the permitted difference between the issuer's clock and ours.
-const identityLeeway = 30 * time.Second
 
 // errIdentity: the token is missing or not valid.
 var errIdentity = errors.New("not identified")
@@ -52,48 +38,36 @@ var errIdentity = errors.New("not identified")
 // errNamesAnother: the token is valid, but the request names another user.
 var errNamesAnother = errors.New("the request names another user than its token")
 
-// Identity identifies users by a signed token (JWT, RFC 7519). It is immutable.
-type Identity struct {
-	cfg      IdentityConfig
-	verifier *token.Verifier
-}
+// Identity says where requests have the JWT that names their user. Config.Tokens verifies it.
+type Identity config.Identity
 
-// NewIdentity checks a configuration and its key.
-func NewIdentity(cfg IdentityConfig) (*Identity, error) {
-	key, err := token.NewKey("", cfg.Algorithm, cfg.Key)
-	if err != nil {
-		return nil, fmt.Errorf("identity: %w", err)
-	}
-	verifier := token.NewVerifier(token.Config{Keys: []token.Key{key}, Issuer: cfg.Issuer, Audience: cfg.Audience, Leeway: identityLeeway})
-	return &Identity{cfg: cfg, verifier: verifier}, nil
-}
-
-// user returns the user's id from the token of a request. Errors wrap errIdentity.
-func (d *Identity) user(h *fasthttp.RequestHeader) (string, error) {
-	text := h.Peek(d.cfg.Header)
-	if strings.EqualFold(d.cfg.Header, fasthttp.HeaderAuthorization) {
-		scheme, rest, _ := bytes.Cut(text, []byte(" "))
-		if len(text) > 0 && !bytes.EqualFold(scheme, []byte("Bearer")) {
+// user returns the user's id from the token of a request. Errors wrap errIdentity or token.ErrUnavailable.
+func (d *Identity) user(ctx context.Context, tokens *token.Verifier, h *fasthttp.RequestHeader) (string, error) {
+	text := bytes.TrimSpace(h.Peek(d.Header))
+	if strings.EqualFold(d.Header, fasthttp.HeaderAuthorization) && len(text) > 0 {
+		var ok bool
+		if text, ok = bearer(text); !ok {
 			return "", refused("the header Authorization must be Bearer TOKEN")
 		}
-		text = rest
 	}
-	text = bytes.TrimSpace(text)
 	if len(text) == 0 {
-		return "", refused("send a JWT in the header " + d.cfg.Header)
+		return "", refused("send a JWT in the header " + d.Header)
 	}
-	return d.claimed(string(text))
+	return d.claimed(ctx, tokens, string(text))
 }
 
 // claimed verifies a token and returns the user's id.
-func (d *Identity) claimed(text string) (string, error) {
-	claims, err := d.verifier.Verify(context.Background(), text) // its key is known: it never waits
+func (d *Identity) claimed(ctx context.Context, tokens *token.Verifier, text string) (string, error) {
+	claims, err := tokens.Verify(ctx, text)
+	if errors.Is(err, token.ErrUnavailable) {
+		return "", err
+	}
 	if err != nil {
 		return "", refused(err.Error())
 	}
-	user := claims.Text(d.cfg.Claim)
+	user := claims.Text(d.Claim)
 	if user == "" {
-		return "", refused("the JWT has no claim " + d.cfg.Claim + " with text or a whole number")
+		return "", refused("the JWT has no claim " + d.Claim + " with text or a whole number")
 	}
 	return user, nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"spillway/internal/serve/config"
 	"spillway/internal/serve/front"
 )
 
@@ -33,18 +34,9 @@ type netListener interface {
 	SetDeadline(time.Time) error
 }
 
-// unixPrefix begins the address of a Unix socket; its path follows.
-const unixPrefix = "unix:"
-
-// IsUnix reports whether an address is that of a Unix socket.
-func IsUnix(address string) bool { return strings.HasPrefix(address, unixPrefix) }
-
-// UnixAddress returns the address of the Unix socket at a path.
-func UnixAddress(path string) string { return unixPrefix + path }
-
 // Listen opens the listener of an address, HOST:PORT or unix:PATH.
 func Listen(ctx context.Context, address string) (*Listener, error) {
-	if path, ok := strings.CutPrefix(address, unixPrefix); ok {
+	if path, ok := strings.CutPrefix(address, config.UnixPrefix); ok {
 		return listenUnix(ctx, path)
 	}
 	var lc net.ListenConfig

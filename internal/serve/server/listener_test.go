@@ -20,6 +20,7 @@ import (
 	"pgregory.net/rapid"
 
 	"spillway/internal/apptest"
+	"spillway/internal/serve/config"
 )
 
 // TestDrain stops the server under load. Every request that was sent on an accepted
@@ -27,8 +28,11 @@ import (
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	s := New(Config{
-		Probes: &Probes{}, Connections: 1000, HeaderBytes: 4096, BodyBytes: 1000,
-		ReadTimeout: time.Hour, WriteTimeout: time.Hour, IdleTimeout: time.Hour, DrainTimeout: time.Minute,
+		Probes: &Probes{},
+		HTTP: config.HTTP{
+			Connections: 1000, HeaderBytes: 4096, BodyBytes: 1000, ReadTimeout: time.Hour, WriteTimeout: time.Hour,
+			IdleTimeout: time.Hour, DrainTimeout: time.Minute,
+		},
 		Log: slog.New(slog.DiscardHandler),
 	})
 	s.pauses.drainIdle = time.Minute // until a slow client sends the request whose response says goodbye
@@ -181,7 +185,7 @@ func TestListenUnixKeepsOtherFiles(t *testing.T) {
 	if err := os.WriteFile(file, []byte("rows"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	ln, err := Listen(t.Context(), UnixAddress(file))
+	ln, err := Listen(t.Context(), config.UnixPrefix+file)
 	if err == nil {
 		_ = ln.Close()
 	}
@@ -199,7 +203,7 @@ func TestListenUnixKeepsOtherFiles(t *testing.T) {
 	if err := left.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if ln, err = Listen(t.Context(), UnixAddress(file)); err != nil {
+	if ln, err = Listen(t.Context(), config.UnixPrefix+file); err != nil {
 		t.Fatalf("a socket left behind: %v", err)
 	}
 	if err := ln.Close(); err != nil {

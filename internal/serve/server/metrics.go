@@ -101,36 +101,29 @@ func (s *Server) meteredRoutes() []*route {
 	return all
 }
 
-// RouteCounts are the responses of a route since it began to count.
-type RouteCounts struct {
-	Route   string
-	Buckets [durationBuckets + 1]uint64 // by their time; see DurationBounds
-	Errors  uint64                      // with a status of 500 and above
-}
-
-// DurationBounds returns the upper bounds of RouteCounts.Buckets; the last bucket has none.
+// DurationBounds returns the upper bounds of the buckets of Counts; the last bucket has none.
 func DurationBounds() []time.Duration {
 	bounds := durationBounds()
 	return bounds[:]
 }
 
-// Counts returns the routes that have answered.
-func (s *Server) Counts() []RouteCounts {
-	var all []RouteCounts
+// Counts calls yield for each route that has answered, with its responses by their time (see DurationBounds), and how many of them had
+// a status of 500 and above. They begin at zero again when the route is replaced.
+func (s *Server) Counts(yield func(route string, buckets [durationBuckets + 1]uint64, errors uint64)) {
 	for _, r := range s.current.Load().meteredRoutes() {
-		c, total := RouteCounts{Route: r.name}, uint64(0)
-		for i := range c.Buckets {
-			c.Buckets[i] = r.meter.buckets[i].Load()
-			total += c.Buckets[i]
+		var buckets [durationBuckets + 1]uint64
+		total, errors := uint64(0), uint64(0)
+		for i := range buckets {
+			buckets[i] = r.meter.buckets[i].Load()
+			total += buckets[i]
 		}
 		for i := range r.meter.statuses[5].codes {
-			c.Errors += r.meter.statuses[5].codes[i].Load()
+			errors += r.meter.statuses[5].codes[i].Load()
 		}
 		if total > 0 {
-			all = append(all, c)
+			yield(r.name, buckets, errors)
 		}
 	}
-	return all
 }
 
 func (r *route) collect(ch chan<- prometheus.Metric) {

@@ -15,6 +15,7 @@ import (
 
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/popup"
+	"spillway/internal/serve/token"
 )
 
 // PopupRoute configures popups: GET Path decides, POST Path/click and Path/dismiss record
@@ -22,13 +23,12 @@ import (
 type PopupRoute struct {
 	Path        string
 	Popup       *popup.Popup
-	Placements  []string      // the first is the default
-	User        param.Type    // text, integer or uuid
-	Identity    *Identity     // identifies the user; nil: the query names the user
-	Attributes  []string      // names of those that requests may have
-	ClockOffset bool          // accept clock_offset in the query, for the demo
-	Strict      bool          // requests with other parameters are refused
-	RetryAfter  time.Duration // sent while popups are not available; 0: a second
+	Placements  []string   // the first is the default
+	User        param.Type // text, integer or uuid
+	Identity    *Identity  // identifies the user; nil: the query names the user
+	Attributes  []string   // names of those that requests may have
+	ClockOffset bool       // accept clock_offset in the query, for the demo
+	Strict      bool       // requests with other parameters are refused
 }
 
 // clockOffsetMax bounds clock_offset in both directions.
@@ -49,9 +49,6 @@ type popupHandler struct {
 
 // addPopup adds the routes of popups.
 func (s *Server) addPopup(r PopupRoute) {
-	if r.RetryAfter == 0 {
-		r.RetryAfter = retryAfter
-	}
 	h := &popupHandler{PopupRoute: r, server: s}
 	others := []string{"user"}
 	if r.ClockOffset {
@@ -197,12 +194,12 @@ func (h *popupHandler) user(ctx *fasthttp.RequestCtx, named string) (string, err
 	if err != nil || h.Identity == nil {
 		return named, err
 	}
-	user, err := h.Identity.user(&ctx.Request.Header)
+	user, err := h.Identity.user(h.server.base, h.server.cfg.Tokens, &ctx.Request.Header)
 	if err != nil {
 		return "", err
 	}
 	if user, err = h.canonical(user); err != nil {
-		return "", fmt.Errorf("%w: claim %s: %w", errIdentity, h.Identity.cfg.Claim, err)
+		return "", fmt.Errorf("%w: claim %s: %w", errIdentity, h.Identity.Claim, err)
 	}
 	if named != "" && named != user {
 		return "", errNamesAnother
@@ -286,6 +283,8 @@ func (h *popupHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 	case errors.Is(err, errIdentity):
 		s.problem(ctx, notIdentified, clientText(err, errIdentity))
 		ctx.Response.Header.Set("WWW-Authenticate", `Bearer realm="spillway", error="invalid_token"`)
+	case errors.Is(err, token.ErrUnavailable):
+		s.deny(ctx, err)
 	case errors.Is(err, popup.ErrRequest):
 		s.problem(ctx, badRequest, clientText(err, popup.ErrRequest))
 	case errors.Is(err, popup.ErrMalformed):
@@ -311,5 +310,5 @@ func (h *popupHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 func (h *popupHandler) unavailable(ctx *fasthttp.RequestCtx, detail string, err error) {
 	detail = cmp.Or(detail, "the users' states or the event log do not answer; nothing is shown or recorded")
 	h.server.unavailable(ctx, popupsDown, detail, err)
-	ctx.Response.Header.Set("Retry-After", retryText(h.RetryAfter))
+	ctx.Response.Header.Set("Retry-After", retryText(retryAfter))
 }

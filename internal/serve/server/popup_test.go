@@ -28,6 +28,7 @@ import (
 
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/popup"
+	"spillway/internal/serve/token"
 )
 
 // popupRoute returns a route with two campaigns: the first for China, the second for everybody.
@@ -396,20 +397,24 @@ func TestPopupIdentity(t *testing.T) {
 	} {
 		t.Run(c.algorithm, func(t *testing.T) {
 			r := popupRoute(t, nil)
-			r.Identity, err = NewIdentity(IdentityConfig{Header: "Authorization", Algorithm: c.algorithm, Key: c.key, Claim: "uid", Issuer: "us", Audience: "popup"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			url := startPopup(t, r) + "/popup"
-			testIdentity(t, url, fmt.Sprintf(`{"typ":"JWT","alg":%q}`, c.algorithm), c.sign, byHMAC(c.key))
+			r.Identity = &Identity{Header: "Authorization", Claim: "uid"}
+			url, _ := start(t, &rows{n: 10}, func(to *Config) {
+				to.Popup, to.Tokens = &r, verifierOf(t, c.algorithm, c.key, token.Config{Issuer: "us", Audience: "popup"})
+			})
+			testIdentity(t, url+"/popup", fmt.Sprintf(`{"typ":"JWT","alg":%q}`, c.algorithm), c.sign, byHMAC(c.key))
 		})
 	}
-	if _, err := NewIdentity(IdentityConfig{Algorithm: "HS256", Key: []byte("short")}); err == nil {
-		t.Error("a short key is taken")
+}
+
+// verifierOf returns the verifier of tokens that one key signs.
+func verifierOf(t testing.TB, algorithm string, text []byte, cfg token.Config) *token.Verifier {
+	t.Helper()
+	key, err := token.NewKey("", algorithm, text)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if _, err := NewIdentity(IdentityConfig{Algorithm: "EdDSA", Key: publicPEM(t, rsaKey.Public())}); err == nil {
-		t.Error("an RSA key is taken for EdDSA")
-	}
+	cfg.Keys = []token.Key{key}
+	return token.NewVerifier(cfg)
 }
 
 // testIdentity sends valid and invalid tokens. confuse signs with the public key as if it
@@ -466,21 +471,19 @@ func testIdentity(t *testing.T, url, header string, sign, confuse func([]byte) [
 	}
 }
 
-// An integer id keeps all its digits. The issuer's clock may differ by identityLeeway.
+// An integer id keeps all its digits. The issuer's clock may differ.
 func TestIdentityClaim(t *testing.T) {
 	t.Parallel()
 	key := []byte("0123456789abcdef0123456789abcdef")
-	d, err := NewIdentity(IdentityConfig{Header: "X-Token", Algorithm: "HS256", Key: key, Claim: "sub"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	const leeway = 30 * time.Second
+	d, verifier := &Identity{Header: "X-Token", Claim: "sub"}, verifierOf(t, token.HS256, key, token.Config{Leeway: leeway})
 	in := func(d time.Duration) string { return fmt.Sprint(time.Now().Add(d).Unix()) }
 	for claims, want := range map[string]string{
 		`"sub":"a b","exp":` + in(time.Hour):                                "a b",
 		`"sub":98765432109876543210,"exp":` + in(time.Hour) + `.5`:          "98765432109876543210",
-		`"sub":-7,"exp":` + in(20*time.Second-identityLeeway):               "-7",
-		`"sub":"a","exp":` + in(-5*time.Second-identityLeeway):              "",
-		`"sub":"a","exp":1e300,"nbf":` + in(identityLeeway+time.Minute):     "",
+		`"sub":-7,"exp":` + in(20*time.Second-leeway):                       "-7",
+		`"sub":"a","exp":` + in(-5*time.Second-leeway):                      "",
+		`"sub":"a","exp":1e300,"nbf":` + in(leeway+time.Minute):             "",
 		`"sub":1e3,"exp":` + in(time.Hour):                                  "",
 		`"sub":"","exp":` + in(time.Hour):                                   "",
 		`"sub":["a"],"exp":` + in(time.Hour):                                "",
@@ -488,7 +491,7 @@ func TestIdentityClaim(t *testing.T) {
 		`"sub":"a","exp":"` + in(time.Hour) + `"`:                           "",
 	} {
 		signed := signedHS256(key, "{"+claims+"}")
-		if user, err := d.claimed(signed); user != want || (err == nil) != (want != "") || err != nil && !errors.Is(err, errIdentity) {
+		if user, err := d.claimed(t.Context(), verifier, signed); user != want || (err == nil) != (want != "") || err != nil && !errors.Is(err, errIdentity) {
 			t.Errorf("%s: %q, %v; want %q", claims, user, err, want)
 		}
 	}
@@ -506,17 +509,14 @@ func signedHS256(key []byte, payload string) string {
 // payload names one.
 func FuzzIdentity(f *testing.F) {
 	key := []byte("0123456789abcdef0123456789abcdef")
-	d, err := NewIdentity(IdentityConfig{Header: "X-Token", Algorithm: "HS256", Key: key, Claim: "sub"})
-	if err != nil {
-		f.Fatal(err)
-	}
+	d, verifier := &Identity{Header: "X-Token", Claim: "sub"}, verifierOf(f, token.HS256, key, token.Config{})
 	f.Add("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIiwiZXhwIjo5OTk5OTk5OTk5fQ.AAAA", `{"sub":"1","exp":9999999999,"aud":["a"]}`)
 	f.Add("a.b", `{"sub":1,"exp":1e300,"nbf":null}`)
 	f.Fuzz(func(t *testing.T, text, payload string) {
-		if user, err := d.claimed(text); err == nil {
+		if user, err := d.claimed(t.Context(), verifier, text); err == nil {
 			t.Errorf("%q is taken: %s", text, user)
 		}
-		if user, err := d.claimed(signedHS256(key, payload)); err == nil && user == "" {
+		if user, err := d.claimed(t.Context(), verifier, signedHS256(key, payload)); err == nil && user == "" {
 			t.Errorf("%q gives nobody", payload)
 		}
 	})
@@ -527,11 +527,7 @@ func TestPopupCORS(t *testing.T) {
 	t.Parallel()
 	for _, header := range []string{"X-User-Token", "authorization"} {
 		r := popupRoute(t, nil)
-		identity, err := NewIdentity(IdentityConfig{Header: header, Algorithm: "HS256", Key: make([]byte, 32), Claim: "sub"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Identity = identity
+		r.Identity = &Identity{Header: header, Claim: "sub"}
 		url, _ := start(t, &rows{n: 10}, func(c *Config) { c.Popup, c.CORSOrigins = &r, []string{"https://app.example"} })
 		for path, want := range map[string]bool{"/popup": true, "/popup/click": true, "/popup/dismiss": true, "/popup/convert": true, "/hello": strings.EqualFold(header, "Authorization")} {
 			a := request(t, http.MethodOptions, url+path, "Origin", "https://app.example")

@@ -1,6 +1,7 @@
 package server
 
 import (
+	_ "embed" // problems.json
 	"encoding/json"
 	"fmt"
 
@@ -9,75 +10,74 @@ import (
 	"spillway/internal/serve/stream"
 )
 
-// problem is one kind of error response (RFC 9457). Its type is stable, so that clients may
-// test for it. docs/api.md lists all of them.
-type problem struct {
-	code   string // the end of the type: urn:spillway:problem:CODE
-	status int
-	title  string
-}
+// problem is one kind of error response (RFC 9457), by the end of its type: urn:spillway:problem:CODE. It is
+// stable, so that clients may test for it.
+type problem string
 
-// The problems.
-var (
-	badRequest      = problem{"bad-request", fasthttp.StatusBadRequest, "The request is wrong"}
-	badCursor       = problem{"bad-cursor", fasthttp.StatusBadRequest, "The cursor is wrong"}
-	notFound        = problem{"not-found", fasthttp.StatusNotFound, "Not found"}
-	badMethod       = problem{"method-not-allowed", fasthttp.StatusMethodNotAllowed, "Method not allowed"}
-	wrongHost       = problem{"wrong-host", fasthttp.StatusMisdirectedRequest, "The host is not served here"}
-	headersTooLarge = problem{"headers-too-large", fasthttp.StatusRequestHeaderFieldsTooLarge, "Headers too large"}
-	bodyTooLarge    = problem{"body-too-large", fasthttp.StatusRequestEntityTooLarge, "Body too large"}
-	requestTimeout  = problem{"request-timeout", fasthttp.StatusRequestTimeout, "The request came too slowly"}
-	busy            = problem{"busy", fasthttp.StatusServiceUnavailable, "Too busy"}
-	counting        = problem{"counting", fasthttp.StatusServiceUnavailable, "The offset is not known yet"}
-	stale           = problem{"stale", fasthttp.StatusServiceUnavailable, "The data is too old"}
-	databaseDown    = problem{"database-down", fasthttp.StatusServiceUnavailable, "The database does not answer"}
-	full            = problem{"too-many-connections", fasthttp.StatusServiceUnavailable, "Too many connections"}
-	bodiesFull      = problem{"too-many-bodies", fasthttp.StatusServiceUnavailable, "Too many bodies"}
-	redisDown       = problem{"redis-down", fasthttp.StatusServiceUnavailable, "Redis does not answer"}
-	noRedis         = problem{"no-redis", fasthttp.StatusServiceUnavailable, "No Redis is configured"}
-	resultTooLarge  = problem{"result-too-large", fasthttp.StatusInternalServerError, "The result is too large"}
-	keysTooLong     = problem{"keys-too-long", fasthttp.StatusInternalServerError, "The keys of the rows are too long"}
-	noKey           = problem{"unauthorized", fasthttp.StatusUnauthorized, "A key or a token is needed"}
-	noClaim         = problem{"claim-missing", fasthttp.StatusForbidden, "The token lacks a claim"}
-	keysAway        = problem{"token-keys-down", fasthttp.StatusServiceUnavailable, "Tokens cannot be verified"}
-	limited         = problem{"rate-limited", fasthttp.StatusTooManyRequests, "Too many requests"}
-	badOrigin       = problem{"origin-not-allowed", fasthttp.StatusForbidden, "The origin is not allowed"}
-	badMedia        = problem{"unsupported-media-type", fasthttp.StatusUnsupportedMediaType, "The body's type is not read"}
-	badBody         = problem{"bad-body", fasthttp.StatusBadRequest, "The body cannot be read"}
-	keyReused       = problem{"key-reused", fasthttp.StatusConflict, "The Idempotency-Key is taken"}
-	noneStored      = problem{"records-refused", fasthttp.StatusUnprocessableEntity, "Every record is refused"}
-	notStored       = problem{"not-stored", fasthttp.StatusInternalServerError, "The database refuses the transaction"}
-	unknownOutcome  = problem{"unknown-outcome", fasthttp.StatusGatewayTimeout, "The outcome is unknown"}
-	stopping        = problem{"stopping", fasthttp.StatusServiceUnavailable, "The server stops"}
-	notStarted      = problem{"not-started", fasthttp.StatusServiceUnavailable, "This path cannot be served yet"}
-	notIdentified   = problem{"not-identified", fasthttp.StatusUnauthorized, "It is not known who the user is"}
-	otherUser       = problem{"other-user", fasthttp.StatusForbidden, "It is another user's"}
-	showMalformed   = problem{"show-malformed", fasthttp.StatusBadRequest, "This is not a show token"}
-	showForged      = problem{"show-forged", fasthttp.StatusForbidden, "The show token is not ours"}
-	showExpired     = problem{"show-expired", fasthttp.StatusGone, "The show token has expired"}
-	showLate        = problem{"show-late", fasthttp.StatusGone, "The show is not the last one any more"}
-	showRepeated    = problem{"show-repeated", fasthttp.StatusConflict, "The show was answered before"}
-	showUnknown     = problem{"show-unknown", fasthttp.StatusNotFound, "The show is not known"}
-	popupsDown      = problem{"popups-down", fasthttp.StatusServiceUnavailable, "Popups are not available"}
+const (
+	badRequest      problem = "bad-request"
+	badCursor       problem = "bad-cursor"
+	notFound        problem = "not-found"
+	badMethod       problem = "method-not-allowed"
+	wrongHost       problem = "wrong-host"
+	headersTooLarge problem = "headers-too-large"
+	bodyTooLarge    problem = "body-too-large"
+	requestTimeout  problem = "request-timeout"
+	busy            problem = "busy"
+	counting        problem = "counting"
+	stale           problem = "stale"
+	databaseDown    problem = "database-down"
+	full            problem = "too-many-connections"
+	bodiesFull      problem = "too-many-bodies"
+	redisDown       problem = "redis-down"
+	noRedis         problem = "no-redis"
+	resultTooLarge  problem = "result-too-large"
+	keysTooLong     problem = "keys-too-long"
+	noKey           problem = "unauthorized"
+	noClaim         problem = "claim-missing"
+	keysAway        problem = "token-keys-down"
+	limited         problem = "rate-limited"
+	badOrigin       problem = "origin-not-allowed"
+	badMedia        problem = "unsupported-media-type"
+	badBody         problem = "bad-body"
+	keyReused       problem = "key-reused"
+	noneStored      problem = "records-refused"
+	notStored       problem = "not-stored"
+	unknownOutcome  problem = "unknown-outcome"
+	stopping        problem = "stopping"
+	notStarted      problem = "not-started"
+	notIdentified   problem = "not-identified"
+	otherUser       problem = "other-user"
+	showMalformed   problem = "show-malformed"
+	showForged      problem = "show-forged"
+	showExpired     problem = "show-expired"
+	showLate        problem = "show-late"
+	showRepeated    problem = "show-repeated"
+	showUnknown     problem = "show-unknown"
+	popupsDown      problem = "popups-down"
 )
 
-// problems are all of them.
-var problems = []problem{
-	badRequest, badCursor, notFound, badMethod, wrongHost, headersTooLarge, bodyTooLarge, requestTimeout, busy,
-	counting, stale, databaseDown, full, bodiesFull, redisDown, noRedis, resultTooLarge, keysTooLong, noKey,
-	noClaim, keysAway, limited, badOrigin, badMedia, badBody, keyReused, noneStored, notStored, unknownOutcome,
-	stopping, notStarted, notIdentified, otherUser, showMalformed, showForged, showExpired, showLate,
-	showRepeated, showUnknown, popupsDown,
+// description is what responses say of a problem. The file also has its cause, for docs/reference/http.md.
+type description struct {
+	Status int
+	Title  string
 }
 
-// ProblemStatus returns the status of a problem by the end of its type; 0: there is none.
-func ProblemStatus(code string) int {
-	for _, p := range problems {
-		if p.code == code {
-			return p.status
-		}
+//go:embed problems.json
+var problemsFile []byte
+
+// readProblems returns all problems.
+func readProblems() (all map[problem]description) {
+	if err := json.Unmarshal(problemsFile, &all); err != nil {
+		panic("BUG: problems.json: " + err.Error())
 	}
-	return 0
+	return all
+}
+
+// ProblemStatus returns a function that returns the status of a problem by the end of its type; 0: there is none.
+func ProblemStatus() func(code string) int {
+	all := readProblems()
+	return func(code string) int { return all[problem(code)].Status }
 }
 
 // problem responds with p. detail says what to change in this request.
@@ -87,7 +87,7 @@ func (s *Server) problem(ctx *fasthttp.RequestCtx, p problem, detail string) {
 
 // refuse responds with p and the rejected records.
 func (s *Server) refuse(ctx *fasthttp.RequestCtx, p problem, detail string, refused []stream.Refusal) {
-	id := s.id(ctx)
+	id, is := s.id(ctx), s.problems[p]
 	body, err := json.Marshal(struct {
 		Type     string           `json:"type"`
 		Title    string           `json:"title"`
@@ -95,7 +95,7 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, p problem, detail string, refu
 		Detail   string           `json:"detail"`
 		Instance string           `json:"instance"`
 		Refused  []stream.Refusal `json:"refused,omitempty"`
-	}{"urn:spillway:problem:" + p.code, p.title, p.status, detail, "urn:spillway:request:" + id, refused})
+	}{"urn:spillway:problem:" + string(p), is.Title, is.Status, detail, "urn:spillway:request:" + id, refused})
 	if err != nil {
 		panic("bug: problem does not encode: " + err.Error())
 	}
@@ -106,15 +106,16 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, p problem, detail string, refu
 	ctx.Response.Header.Set("X-Request-Id", id)
 	ctx.Response.Header.SetContentType("application/problem+json")
 	ctx.Response.Header.SetCanonical(headerCacheControl, noStore)
-	ctx.SetStatusCode(p.status)
+	ctx.SetStatusCode(is.Status)
 	ctx.SetBody(append(body, '\n'))
 }
 
 // refusal returns the response to a connection beyond the limit. It is made once, because
 // no request has been read at that time.
 func (s *Server) refusal() []byte {
+	is := s.problems[full]
 	body := fmt.Sprintf(`{"type":"urn:spillway:problem:%s","title":%q,"status":%d,`+
-		`"detail":"%d connections are open, the limit (http.connections)"}`+"\n", full.code, full.title, full.status, s.cfg.Connections)
+		`"detail":"%d connections are open, the limit (http.connections)"}`+"\n", full, is.Title, is.Status, s.cfg.Connections)
 	return fmt.Appendf(nil, "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nCache-Control: no-store\r\nRetry-After: "+
 		"%s\r\nContent-Type: application/problem+json\r\nContent-Length: %d\r\n\r\n%s",
 		retryText(retryAfter), len(body), body)

@@ -73,7 +73,7 @@ func (w *queryWait) respond(ctx *fasthttp.RequestCtx, over bool) {
 
 // ask responds with an answer that may have to be waited for.
 func (h *queryHandler) ask(ctx *fasthttp.RequestCtx, args []string, fields feed.Fields) {
-	waiting, stop := h.server.clientContext(ctx)
+	waiting, stop := h.server.clientContext(ctx, h.query.Timeout())
 	a, from, err := h.query.Ask(waiting, ctx.Time(), args)
 	stop()
 	h.respond(ctx, a, from, err, fields)

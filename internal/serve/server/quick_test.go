@@ -115,7 +115,7 @@ func quickConfig(t *testing.T, change func(*Config)) Config {
 	campaign.Target = "age > 99"
 	route := popupRouteOf(t, popup.Config{Store: popup.NewMemory(10, nil)}, campaign)
 	cfg := probing(nil)
-	cfg.Compressed, cfg.HeaderBytes, cfg.Popup = 1<<20, 8192, &route
+	cfg.CompressBytes, cfg.HeaderBytes, cfg.Popup = 1<<20, 8192, &route
 	cfg.Files = []File{{Path: "/openapi.json", Type: "application/json", Read: func() []byte { return []byte(`{"openapi":"3.1.0"}`) }}}
 	cfg.Feeds = []FeedRoute{{Paths: []string{"/list", "/alias"}, Feed: f, Columns: feed.Columns{"id", "name"}}}
 	cfg.Queries = []QueryRoute{
@@ -142,8 +142,8 @@ func TestQuickHeaders(t *testing.T) {
 		"any origin":   func(c *Config) { c.CORSOrigins = []string{"*"} },
 		"some origins": func(c *Config) { c.CORSOrigins = []string{"https://a.example", "https://b.example"} },
 		"hosts":        func(c *Config) { c.Hosts = []string{"a.example"} },
-		"rate":         func(c *Config) { c.Rate = RateConfig{PerMinute: 60_000, Burst: 10_000, Clients: 100} },
-		"not coded":    func(c *Config) { c.Compressed = 0 },
+		"rate":         func(c *Config) { c.RatePerMinute, c.RateBurst, c.RateClients = 60_000, 10_000, 100 },
+		"not coded":    func(c *Config) { c.CompressBytes = 0 },
 	} {
 		l := newLanes(t, quickConfig(t, change))
 		for _, target := range quickTargets {
@@ -188,8 +188,8 @@ func TestQuickHeaders(t *testing.T) {
 	}
 }
 
-// TestQuickNeedsNoProof: nothing that requires a key, a token or a cookie is answered in an event loop, whatever the request has.
-func TestQuickNeedsNoProof(t *testing.T) {
+// TestQuickProof: an event loop answers what requires a key, a token or a cookie only to requests that have it.
+func TestQuickProof(t *testing.T) {
 	t.Parallel()
 	secret := []byte("0123456789abcdef0123456789abcdef")
 	key, err := token.NewKey("", token.HS256, secret)
@@ -198,14 +198,12 @@ func TestQuickNeedsNoProof(t *testing.T) {
 	}
 	verifier := token.NewVerifier(token.Config{Keys: []token.Key{key}})
 	jwt := signedHS256(secret, fmt.Sprintf(`{"sub":"1","exp":%d}`, time.Now().Add(time.Hour).Unix()))
-	identity, err := NewIdentity(IdentityConfig{Header: "Authorization", Algorithm: "HS256", Key: secret, Claim: "sub"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, rate := range []RateConfig{{}, {PerMinute: 1, Burst: 1, Clients: 10}} {
+	identity := &Identity{Header: "Authorization", Claim: "sub"}
+	for _, perMinute := range []int{0, 1} {
 		for _, access := range []Access{Key, Token, Any} {
 			l := newLanes(t, quickConfig(t, func(c *Config) {
-				c.Tokens, c.ReadKeys, c.Cookie, c.Rate = verifier, []string{"key"}, "session", rate
+				c.Tokens, c.ReadKeys, c.Cookie = verifier, []string{"key"}, "session"
+				c.RatePerMinute, c.RateBurst, c.RateClients = perMinute, 1, 10
 				c.Feeds[0].Access, c.Queries[0].Access, c.Queries[1].Access, c.Popup.Identity = access, access, access, identity
 				claimed := listConfig()
 				claimed.Params = []param.Param{{Name: "claim.sub", Type: param.Text}}
@@ -216,12 +214,20 @@ func TestQuickNeedsNoProof(t *testing.T) {
 			}))
 			for _, target := range append([]string{"/own", "/down", "/nothing", "/popup/click"}, quickTargets[2:]...) {
 				for _, lines := range [][]string{nil, {"Authorization: Bearer key"}, {"Authorization: Bearer " + jwt}, {"Cookie: session=key"}} {
-					if a, ok := l.quick(t, target, lines...); ok {
+					a, ok := l.quick(t, target, lines...)
+					if ok && a.status < 400 && (len(lines) == 0 || lines[0] == "Authorization: Bearer "+jwt && access == Key ||
+						lines[0] != "Authorization: Bearer "+jwt && (access == Token || target == "/own")) {
 						t.Errorf("%d: %s %v: %v", access, target, lines, a)
+					}
+					if !ok || perMinute > 0 {
+						continue
+					}
+					if b := l.regular(t, target, lines...); a.status != b.status || a.status < 400 && a.body != b.body {
+						t.Errorf("%d: %s %v: %v, regularly %v", access, target, lines, a, b)
 					}
 				}
 			}
-			if a := l.regular(t, "/popup?user=1", "Authorization: Bearer "+jwt); a.status != http.StatusNoContent {
+			if a := l.regular(t, "/popup?user=1", "Authorization: Bearer "+jwt); perMinute == 0 && a.status != http.StatusNoContent {
 				t.Errorf("the JWT proves nothing: %v", a)
 			}
 		}
@@ -279,7 +285,7 @@ func TestQuickCountsOnce(t *testing.T) {
 func TestQuickRefused(t *testing.T) {
 	t.Parallel()
 	l := newLanes(t, quickConfig(t, func(c *Config) {
-		c.Rate, c.CORSOrigins = RateConfig{PerMinute: 1, Burst: len(quickTargets), Clients: 100}, []string{"*"}
+		c.RatePerMinute, c.RateBurst, c.RateClients, c.CORSOrigins = 1, len(quickTargets), 100, []string{"*"}
 	}))
 	l.server.rate.neverRefill()
 	for _, target := range quickTargets {
@@ -324,7 +330,7 @@ func TestRateOfBothLanes(t *testing.T) {
 	const burst, clients = 40, 3
 	for _, trusted := range []bool{true, false} {
 		url, _ := start(t, &rows{n: 5000}, func(c *Config) {
-			c.Rate = RateConfig{PerMinute: 1, Burst: burst, Clients: 10 * rateShards}
+			c.RatePerMinute, c.RateBurst, c.RateClients = 1, burst, 10*rateShards
 			if trusted {
 				c.Proxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 			}

@@ -10,22 +10,17 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/valyala/fasthttp"
-)
 
-// RateConfig limits the requests of each client to configured paths. A client is the subject
-// of a JWT or a key, if its path requires one, and otherwise an address. The addresses of an
-// IPv6 network of 64 bits are one client.
-type RateConfig struct {
-	PerMinute int // requests; 0: no limit
-	Burst     int // requests that a client may send at once
-	Clients   int // remembered at once; beyond it, the one that is idle the longest is forgotten
-}
+	"spillway/internal/serve/config"
+)
 
 // rateShards are locked independently.
 const rateShards = 16
 
-// rateLimit applies a RateConfig. Its state per client is one number, the theoretical arrival
-// time of the generic cell rate algorithm: when the client's budget is full again.
+// rateLimit limits the requests of each client to configured paths. A client is the subject of a
+// JWT or a key, if its path requires one, and otherwise an address; the addresses of an IPv6 network
+// of 64 bits are one. Its state is one number, the theoretical arrival time of the generic cell rate
+// algorithm: when the client's budget is full again.
 type rateLimit struct {
 	start     time.Time
 	interval  int64 // nanoseconds per request
@@ -42,18 +37,14 @@ type rateShard struct {
 }
 
 // newRateLimit returns nil if there is no limit.
-func newRateLimit(cfg RateConfig) *rateLimit {
-	if cfg.PerMinute <= 0 {
+func newRateLimit(cfg config.HTTP) *rateLimit {
+	if cfg.RatePerMinute <= 0 {
 		return nil
 	}
-	l := &rateLimit{start: time.Now(), interval: int64(time.Minute) / int64(cfg.PerMinute), seed: maphash.MakeSeed()}
-	l.burst = l.interval * int64(max(1, cfg.Burst))
+	l := &rateLimit{start: time.Now(), interval: int64(time.Minute) / int64(cfg.RatePerMinute), seed: maphash.MakeSeed()}
+	l.burst = l.interval * int64(max(1, cfg.RateBurst))
 	for i := range l.shards {
-		clients, err := simplelru.NewLRU[uint64, int64](max(1, cfg.Clients/rateShards), nil)
-		if err != nil {
-			panic("bug: the size of a list is not positive: " + err.Error())
-		}
-		l.shards[i].clients = clients
+		l.shards[i].clients, _ = simplelru.NewLRU[uint64, int64](max(1, cfg.RateClients/rateShards), nil) // the size is positive
 	}
 	return l
 }
@@ -116,7 +107,8 @@ func networkOf(address netip.Addr) netip.Prefix {
 func (s *Server) withinRate(ctx *fasthttp.RequestCtx, name string) bool {
 	wait, ok := s.rate.take(s.rateClient(ctx, name), time.Now())
 	if !ok {
-		s.refuseRate(ctx, wait)
+		s.problem(ctx, limited, fmt.Sprintf("this client may send %d requests per minute (http.rate_per_minute)", s.cfg.RatePerMinute))
+		ctx.Response.Header.Set(fasthttp.HeaderRetryAfter, retryText(wait))
 	}
 	return ok
 }
@@ -130,10 +122,4 @@ func (s *Server) rateClient(ctx *fasthttp.RequestCtx, name string) uint64 {
 		return s.rate.addressed(address)
 	}
 	return 0
-}
-
-// refuseRate answers a client that has to wait.
-func (s *Server) refuseRate(ctx *fasthttp.RequestCtx, wait time.Duration) {
-	s.problem(ctx, limited, fmt.Sprintf("this client may send %d requests per minute (http.rate_per_minute)", s.cfg.Rate.PerMinute))
-	ctx.Response.Header.Set(fasthttp.HeaderRetryAfter, retryText(wait))
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+
+	"spillway/internal/serve/config"
 )
 
 // A client gets its burst and then its rate, however it spreads its requests; a bucket of
@@ -16,17 +18,17 @@ func TestRateLimitAgainstBucket(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
-		cfg := RateConfig{PerMinute: 1 + random.IntN(6000), Burst: 1 + random.IntN(20), Clients: 100}
+		cfg := config.HTTP{RatePerMinute: 1 + random.IntN(6000), RateBurst: 1 + random.IntN(20), RateClients: 100}
 		l := newRateLimit(cfg)
 		now := l.start
-		var refill, level int64 = l.interval, l.interval * int64(cfg.Burst) // in nanoseconds
+		var refill, level int64 = l.interval, l.interval * int64(cfg.RateBurst) // in nanoseconds
 		for range 300 {
 			pause := time.Duration(random.Int64N(3 * refill))
 			if random.IntN(3) == 0 {
 				pause = 0
 			}
 			now = now.Add(pause)
-			level = min(level+int64(pause), refill*int64(cfg.Burst))
+			level = min(level+int64(pause), refill*int64(cfg.RateBurst))
 			wait, ok := l.take(7, now)
 			if ok != (level >= refill) || !ok && wait != time.Duration(refill-level) {
 				t.Fatalf("%+v: %v, %v with %d of %d", cfg, ok, wait, level, refill)
@@ -43,7 +45,7 @@ func TestRateLimitAgainstBucket(t *testing.T) {
 
 func TestRateLimitForgets(t *testing.T) {
 	t.Parallel()
-	l := newRateLimit(RateConfig{PerMinute: 1, Burst: 1, Clients: 160})
+	l := newRateLimit(config.HTTP{RatePerMinute: 1, RateBurst: 1, RateClients: 160})
 	for i := range uint64(100_000) {
 		if _, ok := l.take(i, l.start); !ok {
 			t.Fatal(i)
@@ -55,7 +57,7 @@ func TestRateLimitForgets(t *testing.T) {
 	if _, ok := l.take(99_999, l.start); ok || l.limited.Load() != 1 {
 		t.Error("the last client is not limited")
 	}
-	if newRateLimit(RateConfig{}) != nil {
+	if newRateLimit(config.HTTP{}) != nil {
 		t.Error("a limit of 0 is one")
 	}
 }
@@ -69,7 +71,7 @@ func (l *rateLimit) neverRefill() {
 
 func TestRateLimitClients(t *testing.T) {
 	t.Parallel()
-	l := newRateLimit(RateConfig{PerMinute: 1, Burst: 1, Clients: 160})
+	l := newRateLimit(config.HTTP{RatePerMinute: 1, RateBurst: 1, RateClients: 160})
 	hash := func(text string) uint64 { return l.addressed(netip.MustParseAddr(text)) }
 	if hash("2001:db8::1") != hash("2001:db8::ffff:ffff:ffff:ffff") || hash("2001:db8::1") == hash("2001:db8:0:1::1") {
 		t.Error("a network of 64 bits is not one client")
@@ -138,7 +140,7 @@ func TestReadKeys(t *testing.T) {
 }
 
 func BenchmarkRateLimit(b *testing.B) {
-	l := newRateLimit(RateConfig{PerMinute: 60000, Burst: 100, Clients: 100_000})
+	l := newRateLimit(config.HTTP{RatePerMinute: 60000, RateBurst: 100, RateClients: 100_000})
 	for i := range uint64(100_000) {
 		l.take(i, l.start)
 	}

@@ -61,13 +61,6 @@ func isID(id []byte) bool {
 	return true
 }
 
-// echoID copies the client's request id to the response.
-func (s *Server) echoID(ctx *fasthttp.RequestCtx) {
-	if id := ctx.Request.Header.PeekBytes(headerRequestID); isID(id) {
-		ctx.Response.Header.SetCanonical(headerRequestID, id)
-	}
-}
-
 // unchanged reports whether an If-None-Match line of a request is "*" or lists tag, weak or
 // strong. tag is quoted and of fixed length, so searching for its bytes is enough.
 func unchanged(h *fasthttp.RequestHeader, tag []byte) bool {

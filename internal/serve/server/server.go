@@ -29,42 +29,32 @@ import (
 	"github.com/cespare/xxhash/v2"
 	"github.com/valyala/fasthttp"
 
+	"spillway/internal/serve/config"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/query"
 	"spillway/internal/serve/token"
 )
 
-// Config says what is served and within which limits. All limits are needed.
+// Config says what is served and within which limits. Of HTTP, all limits are needed, and what another field has is not used.
 type Config struct {
-	Feeds        []FeedRoute
-	Queries      []QueryRoute
-	Popup        *PopupRoute // nil: none
-	Streams      []StreamRoute
-	Down         []DownRoute     // parts that cannot be served yet
-	Probes       *Probes         // nil: none
-	Files        []File          // served to everybody
-	Keys         []string        // bearer keys of the write paths; none: no key is required
-	ReadKeys     []string        // bearer keys of feeds and queries
-	Tokens       *token.Verifier // of JWTs; nil: no path requires one
-	Cookie       string          // may carry the key or the JWT of feeds and queries; "": none
-	Rate         RateConfig      // of each client
-	Hosts        []string        // names that requests must use, without ports; none: any
-	Connections  int             // open at once
-	HeaderBytes  int             // request line and headers
-	BodyBytes    int             // request body
-	BodiesBytes  int64           // large bodies received or held at once
-	Compressed   int             // bytes of all compressed bodies; 0: nothing is compressed
-	ReadTimeout  time.Duration   // from a request's first byte to its last
-	WriteTimeout time.Duration   // to a client that does not read
-	IdleTimeout  time.Duration   // between requests
-	DrainTimeout time.Duration   // at stop
-	TLS          *tls.Config     // nil: plain HTTP
-	CORSOrigins  []string        // "*": all
-	Proxies      []netip.Prefix  // whose X-Forwarded-For names the client
-	AccessLog    *AccessLog      // nil: none
-	Loops        int             // event loops of the fast lane; 0: one per core; -1: none
-	Log          *slog.Logger    //
+	config.HTTP
+
+	Feeds     []FeedRoute
+	Queries   []QueryRoute
+	Popup     *PopupRoute // nil: none
+	Streams   []StreamRoute
+	Down      []DownRoute     // parts that cannot be served yet
+	Probes    *Probes         // nil: none
+	Files     []File          // served to everybody
+	Keys      []string        // bearer keys of the write paths; none: no key is required
+	ReadKeys  []string        // bearer keys of feeds and queries
+	Tokens    *token.Verifier // of JWTs; nil: no path requires one
+	Cookie    string          // may carry the key or the JWT of feeds and queries; "": none
+	TLS       *tls.Config     // nil: plain HTTP
+	Proxies   []netip.Prefix  // whose X-Forwarded-For names the client
+	AccessLog *AccessLog      // nil: none
+	Log       *slog.Logger    //
 }
 
 // FeedRoute is where a feed is served.
@@ -218,7 +208,8 @@ func newGeneration(l *live, cfg Config) *Server {
 		r.coded = s.compressor != nil && q.Query.Caches()
 	}
 	for _, c := range cfg.Streams {
-		r := s.addWrite(c.Paths, max(c.Access, Key), c.Limits.Bytes, newStreamHandler(s, c).serve)
+		h := &streamHandler{server: s, route: c, deadlines: newSharedDeadline(s.base, c.Timeout)}
+		r := s.addWrite(c.Paths, max(c.Access, Key), c.Limits.Bytes, h.serve)
 		r.claims, r.strict = c.Schema.Claims(), c.Strict
 	}
 	if cfg.Popup != nil {
@@ -256,7 +247,8 @@ func (s *Server) addRead(paths []string, access Access, handle handler) *route {
 		r.cookie = s.cfg.Cookie
 	}
 	for _, path := range paths {
-		s.entry(path).setRead(r)
+		e := s.entry(path)
+		e.read, e.allow = r, "GET, HEAD, "+e.allow
 	}
 	return r
 }
@@ -269,7 +261,8 @@ func (s *Server) addWrite(paths []string, access Access, body int, handle handle
 	}
 	r := &route{name: "POST " + paths[0], body: body, access: access, keys: s.keys, handle: handle}
 	for _, path := range paths {
-		s.entry(path).setWrite(r)
+		e := s.entry(path)
+		e.write, e.allow = r, strings.Replace(e.allow, "OPTIONS", "POST, OPTIONS", 1)
 	}
 	return r
 }
@@ -292,16 +285,6 @@ func (s *Server) addFile(f File) {
 		ctx.Response.SetBodyRaw(text)
 		return quick
 	})
-}
-
-func (e *entry) setRead(r *route) {
-	e.read = r
-	e.allow = "GET, HEAD, " + e.allow
-}
-
-func (e *entry) setWrite(r *route) {
-	e.write = r
-	e.allow = strings.Replace(e.allow, "OPTIONS", "POST, OPTIONS", 1)
 }
 
 // Run serves on ln until ctx ends, then drains. It calls serving once Serving returns true. It
@@ -396,7 +379,9 @@ func (s *Server) finish(ctx *fasthttp.RequestCtx, e *entry) {
 	s.restrict(ctx, e)
 	s.cors(ctx, e)
 	s.dropBody(ctx)
-	s.echoID(ctx)
+	if id := ctx.Request.Header.PeekBytes(headerRequestID); isID(id) {
+		ctx.Response.Header.SetCanonical(headerRequestID, id)
+	}
 }
 
 // other returns the route that counts a request with another method than its path's.

@@ -23,6 +23,7 @@ import (
 	"pgregory.net/rapid"
 
 	"spillway/internal/apptest"
+	"spillway/internal/serve/config"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/queue"
 )
@@ -137,10 +138,12 @@ func startList(t *testing.T, source *rows, list feed.Config, change func(*Config
 	f := feed.Open(list, source)
 	t.Cleanup(f.Close)
 	cfg := Config{
-		Feeds:       []FeedRoute{{Paths: []string{"/list", "/alias/list"}, Feed: f, Columns: feed.Columns{"id"}}},
-		Probes:      &Probes{Database: func(context.Context) error { return nil }},
-		Connections: 1000, HeaderBytes: 8192, BodyBytes: 1000, BodiesBytes: 1 << 20, Compressed: 1 << 20,
-		ReadTimeout: time.Hour, WriteTimeout: time.Hour, IdleTimeout: time.Hour, DrainTimeout: time.Minute,
+		Feeds:  []FeedRoute{{Paths: []string{"/list", "/alias/list"}, Feed: f, Columns: feed.Columns{"id"}}},
+		Probes: &Probes{Database: func(context.Context) error { return nil }},
+		HTTP: config.HTTP{
+			Connections: 1000, HeaderBytes: 8192, BodyBytes: 1000, BodiesBytes: 1 << 20, CompressBytes: 1 << 20,
+			ReadTimeout: time.Hour, WriteTimeout: time.Hour, IdleTimeout: time.Hour, DrainTimeout: time.Minute,
+		},
 		Log: slog.New(slog.DiscardHandler),
 	}
 	if change != nil {
@@ -499,8 +502,9 @@ func BenchmarkServe(b *testing.B) {
 	}, &rows{n: 5000, pad: orderPad})
 	defer f.Close()
 	s := New(Config{
-		Feeds: []FeedRoute{{Paths: []string{"/list"}, Feed: f}}, Probes: &Probes{}, Connections: 1, Compressed: 1 << 20,
-		Log: slog.New(slog.DiscardHandler),
+		Feeds: []FeedRoute{{Paths: []string{"/list"}, Feed: f}}, Probes: &Probes{},
+		HTTP: config.HTTP{Connections: 1, CompressBytes: 1 << 20},
+		Log:  slog.New(slog.DiscardHandler),
 	})
 	for _, c := range []struct{ path, accept string }{
 		{"/list", ""},

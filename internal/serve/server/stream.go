@@ -47,10 +47,6 @@ type streamHandler struct {
 	gunzips   sync.Pool // of *gunzip
 }
 
-func newStreamHandler(s *Server, r StreamRoute) *streamHandler {
-	return &streamHandler{server: s, route: r, deadlines: newSharedDeadline(s.base, r.Timeout)}
-}
-
 // serve is a handler.
 func (h *streamHandler) serve(ctx *fasthttp.RequestCtx, x *loopRequest) handled {
 	var ready func() (wake func())

@@ -17,6 +17,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"spillway/internal/serve/config"
 	"spillway/internal/serve/queue"
 	"spillway/internal/serve/stream"
 )
@@ -302,7 +303,7 @@ func BenchmarkStreamHandler(b *testing.B) {
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			route := openStream(b, &streamSink{})
-			s := New(Config{Streams: []StreamRoute{route}, BodyBytes: 1000, Log: slog.New(slog.DiscardHandler)})
+			s := New(Config{Streams: []StreamRoute{route}, HTTP: config.HTTP{BodyBytes: 1000}, Log: slog.New(slog.DiscardHandler)})
 			defer s.stop()
 			b.ReportAllocs()
 			b.SetParallelism(64)

@@ -23,10 +23,19 @@ type jwk struct {
 	Operations []string `json:"key_ops"`
 	Algorithm  string   `json:"alg"`
 	Curve      string   `json:"crv"`
-	N          string   `json:"n"`
-	E          string   `json:"e"`
-	X          string   `json:"x"`
-	Y          string   `json:"y"`
+	N          octets   `json:"n"`
+	E          octets   `json:"e"`
+	X          octets   `json:"x"`
+	Y          octets   `json:"y"`
+}
+
+// octets are bytes in base64url. Padding is accepted, because some issuers write it.
+type octets []byte
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (o *octets) UnmarshalText(text []byte) (err error) {
+	*o, err = base64.RawURLEncoding.DecodeString(strings.TrimRight(string(text), "="))
+	return err
 }
 
 // parseSet returns the keys of a key set that verify signatures. Others are left out: keys for
@@ -82,47 +91,25 @@ func (k *jwk) public() (algorithm string, key any, err error) {
 }
 
 func (k *jwk) rsa() (*rsa.PublicKey, error) {
-	n, err := decode(k.N)
-	if err != nil {
-		return nil, err
-	}
-	e, err := decode(k.E)
-	if err != nil {
-		return nil, err
-	}
-	exponent := new(big.Int).SetBytes(e)
+	exponent := new(big.Int).SetBytes(k.E)
 	if !exponent.IsInt64() || exponent.Int64() > math.MaxInt32 {
 		return nil, errors.New("its exponent is too large")
 	}
-	key := &rsa.PublicKey{N: new(big.Int).SetBytes(n), E: int(exponent.Int64())}
+	key := &rsa.PublicKey{N: new(big.Int).SetBytes(k.N), E: int(exponent.Int64())}
 	return key, checkRSA(key)
 }
 
 func (k *jwk) ecdsa() (*ecdsa.PublicKey, error) {
-	x, err := decode(k.X)
-	if err != nil {
-		return nil, err
-	}
-	y, err := decode(k.Y)
-	if err != nil {
-		return nil, err
-	}
 	const size = 32 // bytes of a coordinate
-	if len(x) != size || len(y) != size {
+	if len(k.X) != size || len(k.Y) != size {
 		return nil, errors.New("its coordinates must have 32 bytes")
 	}
-	return ecdsa.ParseUncompressedPublicKey(elliptic.P256(), slices.Concat([]byte{4}, x, y))
+	return ecdsa.ParseUncompressedPublicKey(elliptic.P256(), slices.Concat([]byte{4}, k.X, k.Y))
 }
 
 func (k *jwk) ed25519() (ed25519.PublicKey, error) {
-	x, err := decode(k.X)
-	if err == nil && len(x) != ed25519.PublicKeySize {
-		err = fmt.Errorf("it must have %d bytes", ed25519.PublicKeySize)
+	if len(k.X) != ed25519.PublicKeySize {
+		return nil, fmt.Errorf("it must have %d bytes", ed25519.PublicKeySize)
 	}
-	return x, err
-}
-
-// decode decodes base64url. Padding is accepted, because some issuers write it.
-func decode(text string) ([]byte, error) {
-	return base64.RawURLEncoding.DecodeString(strings.TrimRight(text, "="))
+	return ed25519.PublicKey(k.X), nil
 }

@@ -113,6 +113,9 @@ func (s *Set) key(ctx context.Context, id keyID) (any, error) {
 	if key, ok := s.known(id); ok {
 		return key, nil
 	}
+	if ctx.Err() != nil {
+		return nil, ErrUnavailable
+	}
 	err := s.await(ctx)
 	if key, ok := s.known(id); ok {
 		return key, nil
@@ -135,14 +138,12 @@ func (s *Set) known(id keyID) (any, bool) {
 
 // fetched reports whether there are keys. It waits for the first fetch if it can begin now.
 func (s *Set) fetched(ctx context.Context) bool {
-	if s.current.Load() == nil {
-		_ = s.await(ctx) // what it has found is in current
+	if s.current.Load() == nil && ctx.Err() == nil {
+		if _ = s.await(ctx); s.current.Load() == nil { // what it has found is there
+			s.refused.Add(1)
+		}
 	}
-	if s.current.Load() == nil {
-		s.refused.Add(1)
-		return false
-	}
-	return true
+	return s.current.Load() != nil
 }
 
 // all returns the keys of an algorithm. The set must have been fetched.
@@ -194,18 +195,18 @@ func (s *Set) await(ctx context.Context) error {
 
 // SetStats are the metrics of a key set.
 type SetStats struct {
-	Keys        int       `metric:"keys" help:"Keys that verify JWTs."`
-	FetchedAt   time.Time // start of the last fetch that succeeded; zero: none has
-	Fetches     uint64    `metric:"fetches_total" help:"Fetches of the key set."`
-	Errors      uint64    `metric:"errors_total" help:"Fetches that failed."`
-	Unavailable uint64    `metric:"unavailable_total" help:"Requests whose key could not be fetched."`
+	Keys        int      `metric:"keys" help:"Keys that verify JWTs."`
+	AgeSeconds  *float64 `metric:"age_seconds" help:"Time since the key set was fetched; absent if it never was."`
+	Fetches     uint64   `metric:"fetches_total" help:"Fetches of the key set."`
+	Errors      uint64   `metric:"errors_total" help:"Fetches that failed."`
+	Unavailable uint64   `metric:"unavailable_total" help:"Requests whose key could not be fetched."`
 }
 
 // Stats returns the metrics.
 func (s *Set) Stats() SetStats {
 	stats := SetStats{Fetches: s.fetches.Load(), Errors: s.errors.Load(), Unavailable: s.refused.Load()}
 	if now := s.current.Load(); now != nil {
-		stats.Keys, stats.FetchedAt = len(now.keys), now.at
+		stats.Keys, stats.AgeSeconds = len(now.keys), new(time.Since(now.at).Seconds())
 	}
 	return stats
 }

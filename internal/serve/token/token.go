@@ -98,7 +98,7 @@ func NewVerifier(cfg Config) *Verifier {
 }
 
 // Verify returns the claims of a valid token. It waits only for a fetch of the key set, until
-// ctx ends. Errors wrap ErrInvalid or ErrUnavailable. The claims keep no part of text.
+// ctx ends; if it has ended, no fetch begins. Errors wrap ErrInvalid or ErrUnavailable. The claims keep no part of text.
 func (v *Verifier) Verify(ctx context.Context, text string) (Claims, error) {
 	if len(text) > BytesMax {
 		return Claims{}, fmt.Errorf("%w: it is longer than %d bytes", ErrInvalid, BytesMax)
