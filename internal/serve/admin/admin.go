@@ -99,7 +99,7 @@ func (s *Server) Listen(ctx context.Context) (net.Listener, error) {
 // Serve serves on ln until ctx ends, and closes it. Open requests then have DrainTimeout to
 // end. Without a token, ln must be on loopback: a host name may lead elsewhere.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
-	if len(s.cfg.Tokens) == 0 && !isLoopbackAddr(ln.Addr()) {
+	if tcp, ok := ln.Addr().(*net.TCPAddr); len(s.cfg.Tokens) == 0 && ok && !tcp.IP.IsLoopback() {
 		err := fmt.Errorf("admin listen address %q is not loopback and no token is set: set admin.token, or listen on 127.0.0.1", ln.Addr())
 		return errors.Join(err, ln.Close())
 	}
@@ -125,12 +125,6 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		return fmt.Errorf("stop admin listener: %w", err)
 	}
 	return nil
-}
-
-// isLoopbackAddr reports whether only this machine can reach a listener.
-func isLoopbackAddr(addr net.Addr) bool {
-	tcp, ok := addr.(*net.TCPAddr)
-	return !ok || tcp.IP.IsLoopback()
 }
 
 // connections limits the connections of the listener. The one that has been without a request for

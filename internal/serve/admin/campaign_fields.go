@@ -53,81 +53,74 @@ type fields map[string]json.RawMessage
 // campaignBytesMax bounds a request's body: the payloads, the expression, and some room.
 const campaignBytesMax = 2*popup.PayloadBytesMax + popup.TargetBytesMax + 16<<10
 
-// readFields reads a JSON object of a media type. If that fails, it has answered the request.
-func readFields(w http.ResponseWriter, r *http.Request, media string) (fields, bool) {
+// readFields reads a JSON object of a media type.
+func readFields(w http.ResponseWriter, r *http.Request, media string) (body fields, err error) {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != media {
 		if r.Method == http.MethodPatch {
 			w.Header().Set("Accept-Patch", media)
 		}
-		writeProblem(w, http.StatusUnsupportedMediaType, "send "+media)
-		return nil, false
+		return nil, newProblem(http.StatusUnsupportedMediaType, "send "+media)
 	}
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, campaignBytesMax))
-	if err != nil {
-		var large *http.MaxBytesError
-		if errors.As(err, &large) {
-			writeProblem(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes", campaignBytesMax))
-		} else {
-			writeProblem(w, http.StatusBadRequest, "the body cannot be read")
-		}
-		return nil, false
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
+		return nil, newProblem(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes", campaignBytesMax))
 	}
-	var body fields
+	if err != nil {
+		return nil, newProblem(http.StatusBadRequest, "the body cannot be read")
+	}
 	if err := json.Unmarshal(text, &body); err != nil || body == nil {
 		detail := "the body must be one JSON object"
 		if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
 			detail = fmt.Sprintf("the body is not JSON at byte %d: %v", syntax.Offset, err)
 		}
-		writeProblem(w, http.StatusBadRequest, detail)
-		return nil, false
+		return nil, newProblem(http.StatusBadRequest, detail)
 	}
-	return body, true
+	return body, nil
 }
 
 // fill sets the fields of a campaign. If one of required is missing, or a field is unknown or
-// of another type, it has answered the request with all that is wrong.
-func (p *Popups) fill(w http.ResponseWriter, c *popup.StoredCampaign, body fields, required ...string) bool {
+// of another type, the error is a *Problem with all that is wrong.
+func (p *Popups) fill(c *popup.StoredCampaign, body fields, required ...string) error {
 	view := campaignView{Campaign: newCampaign()}
 	flaws := view.set(body)
 	for _, name := range required {
 		if body[name] == nil && name != "target" {
-			flaws = append(flaws, flaw{Field: name, Message: name + " is required"})
+			flaws = append(flaws, Flaw{Field: name, Message: name + " is required"})
 		}
 	}
 	if blank := strings.TrimSpace(view.Target) == ""; blank || body["target"] == nil && slices.Contains(required, "target") {
 		if !has(flaws, "target") {
-			flaws = append(flaws, flaw{Field: "target", Message: `target is required: an expression over the attributes, or "true" for everybody`})
+			flaws = append(flaws, Flaw{Field: "target", Message: `target is required: an expression over the attributes, or "true" for everybody`})
 		}
 	}
 	changed := view.Campaign
 	changed.ID, changed.Status = c.ID, cmp.Or(changed.Status, c.Status)
 	c.Campaign = changed
 	if len(flaws) == 0 {
-		return true
+		return nil
 	}
 	for _, f := range p.flaws(c.Campaign) {
 		if !has(flaws, f.Field) {
 			flaws = append(flaws, f)
 		}
 	}
-	writeFlaws(w, http.StatusBadRequest, flaws...)
-	return false
+	return flawed(http.StatusBadRequest, flaws...)
 }
 
 // has reports whether one of the flaws is in a field.
-func has(flaws []flaw, field string) bool {
-	return slices.ContainsFunc(flaws, func(f flaw) bool { return f.Field == field })
+func has(flaws []Flaw, field string) bool {
+	return slices.ContainsFunc(flaws, func(f Flaw) bool { return f.Field == field })
 }
 
 // set sets the fields that a body has, and returns what is wrong with the others.
-func (v *campaignView) set(body fields) []flaw {
-	var flaws []flaw
+func (v *campaignView) set(body fields) []Flaw {
+	var flaws []Flaw
 	view := reflect.ValueOf(v).Elem()
 	for _, name := range slices.Sorted(maps.Keys(body)) {
 		known := reflect.VisibleFields(view.Type())
 		i := slices.IndexFunc(known, func(f reflect.StructField) bool { return fieldName(f) == name && !f.Anonymous })
 		if i < 0 {
-			flaws = append(flaws, flaw{Field: name, Message: name + " is not a field of a campaign"})
+			flaws = append(flaws, Flaw{Field: name, Message: name + " is not a field of a campaign"})
 			continue
 		}
 		field, value := view.FieldByIndex(known[i].Index), body[name]
@@ -141,7 +134,7 @@ func (v *campaignView) set(body fields) []flaw {
 			isNull = false
 		}
 		if err := unmarshal(withoutFraction(value, field.Type()), field.Addr().Interface()); err != nil || isNull {
-			flaws = append(flaws, flaw{Field: name, Message: name + " must be " + expected(field, err)})
+			flaws = append(flaws, Flaw{Field: name, Message: name + " must be " + expected(field, err)})
 		}
 	}
 	return flaws
@@ -199,29 +192,29 @@ func expected(field reflect.Value, err error) string {
 }
 
 // flaws returns all that is wrong with a campaign, apart from the others.
-func (p *Popups) flaws(c popup.Campaign) []flaw {
+func (p *Popups) flaws(c popup.Campaign) []Flaw {
 	if c.ID == 0 {
 		c.ID = 1 // a new one gets its id later
 	}
 	found := flawsOf(p.Campaigns.Check(c))
 	if popup.IsPlacement(c.Placement) && !slices.Contains(p.Placements, c.Placement) {
-		found = append(found, flaw{Field: "placement", Message: "placement must be " + strings.Join(p.Placements, " or ") +
+		found = append(found, Flaw{Field: "placement", Message: "placement must be " + strings.Join(p.Placements, " or ") +
 			": popups.placements of the configuration"})
 	}
 	return found
 }
 
 // flawsOf returns the flaws that an error joins.
-func flawsOf(err error) []flaw {
+func flawsOf(err error) []Flaw {
 	switch e := err.(type) {
 	case *popup.FieldError:
-		return []flaw{{Field: e.Field, Message: e.Message}}
+		return []Flaw{{Field: e.Field, Message: e.Message}}
 	case *popup.TargetError:
-		return []flaw{{"target", e.Line, e.Column, e.Message}}
+		return []Flaw{{"target", e.Line, e.Column, e.Message}}
 	case interface{ Unwrap() error }:
 		return flawsOf(e.Unwrap())
 	case interface{ Unwrap() []error }:
-		var all []flaw
+		var all []Flaw
 		for _, one := range e.Unwrap() {
 			all = append(all, flawsOf(one)...)
 		}

@@ -36,7 +36,7 @@ type Popups struct {
 // routes returns the routes of the campaign API.
 func (p *Popups) routes() []route {
 	const changes = "change campaigns"
-	change := func(method, path string, handle http.HandlerFunc) route {
+	change := func(method, path string, handle handler) route {
 		return route{method, path, RoleEdit, ownOrigin(changes, handle)}
 	}
 	return []route{
@@ -60,27 +60,23 @@ func (p *Popups) routes() []route {
 	}
 }
 
-func (p *Popups) list(w http.ResponseWriter, r *http.Request) {
+func (p *Popups) list(_ http.ResponseWriter, r *http.Request) (any, error) {
 	query := r.URL.Query()
 	placement, status := query.Get("placement"), popup.Status(query.Get("status"))
 	switch status {
 	case popup.Draft, popup.Active, popup.Paused, popup.Archived:
 	default:
-		if !query.Has("status") {
-			break
+		if query.Has("status") {
+			return nil, flawed(http.StatusBadRequest, Flaw{Field: "status", Message: "status must be draft, active, paused or archived"})
 		}
-		writeFlaws(w, http.StatusBadRequest, flaw{Field: "status", Message: "status must be draft, active, paused or archived"})
-		return
 	}
 	all, problems, err := p.Campaigns.Read(r.Context())
 	if err != nil {
-		writeDown(w, err)
-		return
+		return nil, err
 	}
 	counts, err := p.Counts(r.Context())
 	if err != nil {
-		writeDown(w, err)
-		return
+		return nil, err
 	}
 	shown := []campaignView{}
 	for _, c := range all {
@@ -89,63 +85,60 @@ func (p *Popups) list(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	slices.SortFunc(shown, compareViews)
-	writeJSON(w, "application/json", http.StatusOK, struct {
-		Campaigns []campaignView `json:"campaigns"`
-	}{shown})
+	return map[string][]campaignView{"campaigns": shown}, nil
 }
 
-func (p *Popups) get(w http.ResponseWriter, r *http.Request) {
-	if c, problem, ok := p.find(w, r); ok {
-		p.answer(w, r, http.StatusOK, c, problem)
+func (p *Popups) get(w http.ResponseWriter, r *http.Request) (any, error) {
+	c, problem, err := p.find(r)
+	if err != nil {
+		return nil, err
 	}
+	return p.answer(w, r, c, problem)
 }
 
-// find returns the campaign that the path names. If there is none, it has answered the
-// request.
-func (p *Popups) find(w http.ResponseWriter, r *http.Request) (c popup.StoredCampaign, problem string, ok bool) {
+// find returns the campaign that the path names.
+func (p *Popups) find(r *http.Request) (c popup.StoredCampaign, problem string, err error) {
 	id, err := strconv.ParseUint(r.PathValue("id"), 10, 32)
 	if err != nil {
-		writeProblem(w, http.StatusNotFound, "a campaign's id is a number")
-		return c, "", false
+		return c, "", newProblem(http.StatusNotFound, "a campaign's id is a number")
 	}
 	all, problems, err := p.Campaigns.Read(r.Context())
 	if err != nil {
-		writeDown(w, err)
-		return c, "", false
+		return c, "", err
 	}
 	i := slices.IndexFunc(all, func(c popup.StoredCampaign) bool { return uint64(c.ID) == id })
 	if i < 0 {
-		writeProblem(w, http.StatusNotFound, fmt.Sprintf("there is no campaign %d", id))
-		return c, "", false
+		return c, "", newProblem(http.StatusNotFound, fmt.Sprintf("there is no campaign %d", id))
 	}
-	return all[i], problems[all[i].ID], true
+	return all[i], problems[all[i].ID], nil
 }
 
 // answer answers with a campaign. Its version is the entity tag.
-func (p *Popups) answer(w http.ResponseWriter, r *http.Request, status int, c popup.StoredCampaign, problem string) {
+func (p *Popups) answer(w http.ResponseWriter, r *http.Request, c popup.StoredCampaign, problem string) (any, error) {
 	counts, err := p.Counts(r.Context())
 	if err != nil {
-		writeDown(w, err)
-		return
+		return nil, err
 	}
 	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(c.Version, 10)))
-	writeJSON(w, "application/json", status, newView(c, problem, counts[c.ID]))
+	return newView(c, problem, counts[c.ID]), nil
 }
 
-func (p *Popups) create(w http.ResponseWriter, r *http.Request) {
-	fields, ok := readFields(w, r, "application/json")
-	if !ok {
-		return
+func (p *Popups) create(w http.ResponseWriter, r *http.Request) (any, error) {
+	fields, err := readFields(w, r, "application/json")
+	if err != nil {
+		return nil, err
 	}
 	c := popup.StoredCampaign{}
 	c.Status = popup.Paused
-	if p.fill(w, &c, fields, "name", "placement", "payload") {
-		p.save(w, r, c, http.StatusCreated)
+	if err := p.fill(&c, fields, "name", "placement", "payload"); err != nil {
+		return nil, err
 	}
+	answer, err := p.save(w, r, c)
+	return created{answer}, err
 }
 
 // attributes answers what a target may name.
-func (p *Popups) attributes(w http.ResponseWriter, _ *http.Request) {
+func (p *Popups) attributes(http.ResponseWriter, *http.Request) (any, error) {
 	type attribute struct {
 		Name string              `json:"name"`
 		Type popup.AttributeType `json:"type"`
@@ -154,18 +147,18 @@ func (p *Popups) attributes(w http.ResponseWriter, _ *http.Request) {
 	for _, a := range p.Attributes {
 		all = append(all, attribute{a.Name, a.Type})
 	}
-	writeJSON(w, "application/json", http.StatusOK, struct {
+	return struct {
 		Attributes []attribute `json:"attributes"`
 		Lists      []string    `json:"lists"`
 		Placements []string    `json:"placements"`
-	}{all, append(lists, p.Popup.Lists().Names()...), p.Placements})
+	}{all, append(lists, p.Popup.Lists().Names()...), p.Placements}, nil
 }
 
 // check answers what is wrong with the fields of the body, and with user whether that user would get it. It changes nothing.
-func (p *Popups) check(w http.ResponseWriter, r *http.Request) {
-	body, ok := readFields(w, r, "application/json")
-	if !ok {
-		return
+func (p *Popups) check(w http.ResponseWriter, r *http.Request) (any, error) {
+	body, err := readFields(w, r, "application/json")
+	if err != nil {
+		return nil, err
 	}
 	view := campaignView{Campaign: newCampaign()}
 	view.Status = popup.Draft
@@ -176,82 +169,95 @@ func (p *Popups) check(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	answer := struct {
-		Errors      []flaw             `json:"errors"`
+		Errors      []Flaw             `json:"errors"`
 		Explanation *popup.Explanation `json:"explanation,omitempty"`
-	}{Errors: append([]flaw{}, flaws...)}
+	}{Errors: append([]Flaw{}, flaws...)}
 	if r.URL.Query().Has("user") {
 		one, found, err := p.explainActive(r, view.Campaign)
 		if err != nil {
-			writeLater(w, err.Error())
-			return
+			return nil, later(err.Error())
 		}
 		answer.Errors, answer.Explanation = append(answer.Errors, found...), one
 	}
-	writeJSON(w, "application/json", http.StatusOK, answer)
+	return answer, nil
 }
 
 // replace answers PUT.
-func (p *Popups) replace(w http.ResponseWriter, r *http.Request) {
-	if fields, ok := readFields(w, r, "application/json"); ok {
-		if c, _, ok := p.find(w, r); ok {
-			p.update(w, r, c, fields, fields["version"])
-		}
+func (p *Popups) replace(w http.ResponseWriter, r *http.Request) (any, error) {
+	fields, err := readFields(w, r, "application/json")
+	if err != nil {
+		return nil, err
 	}
+	c, _, err := p.find(r)
+	if err != nil {
+		return nil, err
+	}
+	return p.update(w, r, c, fields, fields["version"])
 }
 
 // patch answers PATCH: the body is a merge patch of RFC 7396.
-func (p *Popups) patch(w http.ResponseWriter, r *http.Request) {
-	patch, ok := readFields(w, r, "application/merge-patch+json")
-	if !ok {
-		return
+func (p *Popups) patch(w http.ResponseWriter, r *http.Request) (any, error) {
+	patch, err := readFields(w, r, "application/merge-patch+json")
+	if err != nil {
+		return nil, err
 	}
-	if c, _, ok := p.find(w, r); ok {
-		version := patch["version"]
-		delete(patch, "version")
-		p.update(w, r, c, mergeFields(writableFields(c), patch), version)
+	c, _, err := p.find(r)
+	if err != nil {
+		return nil, err
 	}
+	version := patch["version"]
+	delete(patch, "version")
+	return p.update(w, r, c, mergeFields(writableFields(c), patch), version)
 }
 
 // update changes all fields of a campaign. version is that of the body; nil if it has none.
-func (p *Popups) update(w http.ResponseWriter, r *http.Request, c popup.StoredCampaign, fields fields, version json.RawMessage) {
+func (p *Popups) update(w http.ResponseWriter, r *http.Request, c popup.StoredCampaign, fields fields, version json.RawMessage) (any,
+	error,
+) {
 	var known int64
 	if version != nil && json.Unmarshal(version, &known) != nil {
 		fields["version"] = version // fill says what is wrong
 	}
 	current := c
-	if !p.fill(w, &c, fields, "name", "placement", "payload", "target") || !mayChange(w, r, &current, known) {
-		return
+	err := p.fill(&c, fields, "name", "placement", "payload", "target")
+	if err == nil {
+		err = mayChange(r, &current, known)
 	}
-	if current.Status == popup.Archived {
-		writeProblem(w, http.StatusConflict, "the campaign is archived, for good: create another")
-		return
+	switch {
+	case err != nil:
+		return nil, err
+	case current.Status == popup.Archived:
+		return nil, newProblem(http.StatusConflict, archivedText)
 	}
-	p.save(w, r, c, http.StatusOK)
+	return p.save(w, r, c)
 }
+
+const archivedText = "the campaign is archived, for good: create another"
 
 // setStatus returns the handler that pauses, resumes or archives.
-func (p *Popups) setStatus(status popup.Status) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		c, problem, ok := p.find(w, r)
-		switch {
-		case !ok || len(r.Header.Values("If-Match")) > 0 && !mayChange(w, r, &c, 0):
-		case c.Status == status:
-			p.answer(w, r, http.StatusOK, c, problem)
-		case c.Status == popup.Archived:
-			writeProblem(w, http.StatusConflict, "the campaign is archived, for good: create another")
-		case status == popup.Active:
-			c.Status = status
-			p.save(w, r, c, http.StatusOK)
-		default:
-			c.Status = status
-			p.store(w, r, c, http.StatusOK)
+func (p *Popups) setStatus(status popup.Status) handler {
+	return func(w http.ResponseWriter, r *http.Request) (any, error) {
+		c, problem, err := p.find(r)
+		if err == nil && len(r.Header.Values("If-Match")) > 0 {
+			err = mayChange(r, &c, 0)
 		}
+		switch {
+		case err != nil:
+			return nil, err
+		case c.Status == status:
+			return p.answer(w, r, c, problem)
+		case c.Status == popup.Archived:
+			return nil, newProblem(http.StatusConflict, archivedText)
+		}
+		if c.Status = status; status == popup.Active {
+			return p.save(w, r, c)
+		}
+		return p.store(w, r, c)
 	}
 }
 
-// mayChange reports whether a request names the campaign's current version, in If-Match or
-// its body. If not, it has answered the request.
-func mayChange(w http.ResponseWriter, r *http.Request, c *popup.StoredCampaign, known int64) bool {
+// mayChange returns nil if a request names the campaign's current version, in If-Match or its body.
+func mayChange(r *http.Request, c *popup.StoredCampaign, known int64) error {
 	if tags := r.Header.Values("If-Match"); len(tags) > 0 {
 		var err error
 		if known, err = strconv.ParseInt(strings.Trim(tags[0], `"`), 10, 64); err != nil || known < 1 {
@@ -260,49 +266,39 @@ func mayChange(w http.ResponseWriter, r *http.Request, c *popup.StoredCampaign, 
 	}
 	switch known {
 	case c.Version:
-		return true
+		return nil
 	case 0:
-		writeProblem(w, http.StatusPreconditionRequired, "send the version that you have read: the ETag in If-Match, or version in the body")
-	default:
-		writeProblem(w, http.StatusPreconditionFailed, popup.ErrChanged.Error())
+		return newProblem(http.StatusPreconditionRequired, "send the version that you have read: the ETag in If-Match, or version in the body")
 	}
-	return false
+	return newProblem(http.StatusPreconditionFailed, popup.ErrChanged.Error())
 }
 
 // save stores a campaign and answers.
-func (p *Popups) save(w http.ResponseWriter, r *http.Request, c popup.StoredCampaign, status int) {
+func (p *Popups) save(w http.ResponseWriter, r *http.Request, c popup.StoredCampaign) (any, error) {
 	if flaws := p.flaws(c.Campaign); len(flaws) > 0 {
-		writeFlaws(w, http.StatusUnprocessableEntity, flaws...)
-		return
+		return nil, flawed(http.StatusUnprocessableEntity, flaws...)
 	}
-	p.store(w, r, c, status)
+	return p.store(w, r, c)
 }
 
 // store is save for a campaign whose placement may no longer be configured.
-func (p *Popups) store(w http.ResponseWriter, r *http.Request, c popup.StoredCampaign, status int) {
+func (p *Popups) store(w http.ResponseWriter, r *http.Request, c popup.StoredCampaign) (any, error) {
 	saved, err := p.Campaigns.Save(r.Context(), c, authorOf(r))
 	switch {
 	case errors.Is(err, popup.ErrChanged):
-		writeProblem(w, http.StatusPreconditionFailed, popup.ErrChanged.Error())
+		return nil, newProblem(http.StatusPreconditionFailed, popup.ErrChanged.Error())
 	case errors.Is(err, popup.ErrOutdated):
-		writeLater(w, popup.ErrOutdated.Error())
+		return nil, later(popup.ErrOutdated.Error())
 	case errors.Is(err, popup.ErrNoCampaign):
-		writeProblem(w, http.StatusNotFound, "there is no such campaign")
+		return nil, newProblem(http.StatusNotFound, "there is no such campaign")
 	case errors.Is(err, popup.ErrCampaign):
-		writeFlaws(w, http.StatusUnprocessableEntity, flawsOf(err)...)
+		return nil, flawed(http.StatusUnprocessableEntity, flawsOf(err)...)
 	case err != nil:
-		writeDown(w, err)
-	default:
-		if status == http.StatusCreated {
-			w.Header().Set("Location", fmt.Sprintf("/popups/campaigns/%d", saved.ID))
-		}
-		p.answer(w, r, status, saved, "")
+		return nil, err
+	case c.ID == 0:
+		w.Header().Set("Location", fmt.Sprintf("/popups/campaigns/%d", saved.ID))
 	}
-}
-
-// writeDown answers that the database is not available.
-func writeDown(w http.ResponseWriter, err error) {
-	writeLater(w, "the database does not answer: "+err.Error())
+	return p.answer(w, r, saved, "")
 }
 
 // Forgotten is what was deleted about a user.
@@ -313,15 +309,14 @@ type Forgotten struct {
 }
 
 // forget answers DELETE. The answer comes when all is deleted.
-func (p *Popups) forget(w http.ResponseWriter, r *http.Request) {
+func (p *Popups) forget(w http.ResponseWriter, r *http.Request) (any, error) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // it takes as long as it takes
 	done, err := p.Forget(r.Context(), r.PathValue("user"))
 	switch {
 	case errors.Is(err, popup.ErrRequest):
-		writeFlaws(w, http.StatusBadRequest, flaw{Field: "user", Message: withoutClass(err)})
+		return nil, flawed(http.StatusBadRequest, Flaw{Field: "user", Message: withoutClass(err)})
 	case err != nil:
-		writeLater(w, err.Error()+"; try again")
-	default:
-		writeJSON(w, "application/json", http.StatusOK, done)
+		return nil, later(err.Error() + "; try again")
 	}
+	return done, nil
 }

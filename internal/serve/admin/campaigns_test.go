@@ -562,8 +562,9 @@ spillway_popup_list_users{list="vip"} 2
 func TestPopupStats(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(PopupStats(func() PopupFigures {
-		return PopupFigures{Stats: popup.Stats{Shows: 3, Clicks: 2, Conversions: 7, Withheld: 8, Refused: 4, Unavailable: 5}, SetAside: 6, Down: true}
+	registry.MustRegister(Stats("spillway_popup_", func() []PopupFigures {
+		s := popup.Stats{Shows: 3, Clicks: 2, Conversions: 7, Withheld: 8, Refused: 4, Unavailable: 5}
+		return []PopupFigures{{Stats: s, SetAside: 6, Down: true}}
 	}))
 	want := `# HELP spillway_popup_down 1 while the states do not answer.
 # TYPE spillway_popup_down gauge

@@ -29,68 +29,36 @@ func (s *Server) recorded(route route) route {
 		return route
 	}
 	handle := route.handle
-	route.handle = func(w http.ResponseWriter, r *http.Request) {
-		c := &changeWriter{ResponseWriter: w, server: s, request: r}
-		c.change.Author = authorOf(r)
+	route.handle = func(w http.ResponseWriter, r *http.Request) (any, error) {
+		answer, err := handle(w, r)
+		c := audit.Change{Author: authorOf(r), At: time.Now()}
 		if route.path == "/popups/users/{user}" {
-			c.change.Request = r.Method + " " + route.path // who was forgotten is not kept
+			c.Request = r.Method + " " + route.path // who was forgotten is not kept
 		}
-		handle(c, r)
+		if of, ok := answer.(changed); ok {
+			if answer, c.Detail = of.answer, of.detail; of.same {
+				return answer, err
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err = s.cfg.Changes.Record(context.WithoutCancel(r.Context()), c); err != nil {
+			s.cfg.Log.Error("change made but not recorded", "by", c.By, "address", c.Address, "request", c.Request, "detail", c.Detail, "error", err)
+			const detail = "it is done, but who did it could not be recorded, except in the log: "
+			err = newProblem(http.StatusInternalServerError, detail+err.Error())
+		}
+		return answer, err
 	}
 	return route
 }
 
-// changeWriter records a change when its answer begins. If that fails, it answers that instead.
-type changeWriter struct {
-	http.ResponseWriter
-	server  *Server
-	request *http.Request
-	change  audit.Change
-	same    bool // nothing changes
-	begun   bool
-	failed  bool
+// changed is an answer with a detail for the record of the change.
+type changed struct {
+	answer any
+	detail string
+	same   bool // nothing has changed
 }
-
-// noteChange adds a detail to the record of a change, or with same says that there is none, for the handler of a recorded route.
-func noteChange(w http.ResponseWriter, detail string, same bool) {
-	if c, ok := w.(*changeWriter); ok {
-		c.change.Detail, c.same = detail, same
-	}
-}
-
-// WriteHeader implements http.ResponseWriter.
-func (c *changeWriter) WriteHeader(status int) {
-	c.begun = true
-	if status >= 300 || c.same {
-		c.ResponseWriter.WriteHeader(status)
-		return
-	}
-	c.change.At = time.Now()
-	err := c.server.cfg.Changes.Record(context.WithoutCancel(c.request.Context()), c.change)
-	if err == nil {
-		c.ResponseWriter.WriteHeader(status)
-		return
-	}
-	c.failed = true
-	c.server.cfg.Log.Error("change made but not recorded", "by", c.change.By, "address", c.change.Address, "request", c.change.Request,
-		"detail", c.change.Detail, "error", err)
-	const detail = "it is done, but who did it could not be recorded, except in the log: "
-	writeProblem(c.ResponseWriter, http.StatusInternalServerError, detail+err.Error())
-}
-
-// Write implements http.ResponseWriter.
-func (c *changeWriter) Write(text []byte) (int, error) {
-	if !c.begun {
-		c.WriteHeader(http.StatusOK)
-	}
-	if c.failed {
-		return len(text), nil
-	}
-	return c.ResponseWriter.Write(text)
-}
-
-// Unwrap is for http.ResponseController.
-func (c *changeWriter) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
 const (
 	changesMax   = 500    // of one answer
@@ -99,19 +67,18 @@ const (
 )
 
 // showChanges answers who changed what, the newest first.
-func (s *Server) showChanges(w http.ResponseWriter, r *http.Request) {
+func (s *Server) showChanges(_ http.ResponseWriter, r *http.Request) (any, error) {
 	query := r.URL.Query()
 	filter, flaws := readFilter(r)
 	limit := changesUsual
 	if text := query.Get("limit"); text != "" {
 		var err error
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > changesMax {
-			flaws = append(flaws, flaw{Field: "limit", Message: fmt.Sprintf("limit must be a number from 1 to %d", changesMax)})
+			flaws = append(flaws, Flaw{Field: "limit", Message: fmt.Sprintf("limit must be a number from 1 to %d", changesMax)})
 		}
 	}
 	if len(flaws) > 0 {
-		writeFlaws(w, http.StatusBadRequest, flaws...)
-		return
+		return nil, flawed(http.StatusBadRequest, flaws...)
 	}
 	from, before := time.Now().Add(-audit.Kept), time.Now().Add(time.Hour) // a database's clock may be ahead
 	if filter.Since.After(from) {
@@ -133,8 +100,7 @@ func (s *Server) showChanges(w http.ResponseWriter, r *http.Request) {
 		all, err = s.cfg.Changes.Changes(r.Context(), from, before, read)
 	}
 	if err != nil {
-		writeDown(w, err)
-		return
+		return nil, err
 	}
 	for i, c := range all {
 		if words := c.Request + " " + c.Detail + " " + c.Address; (by == "" || by == c.By) && strings.Contains(strings.ToLower(words), text) {
@@ -145,5 +111,5 @@ func (s *Server) showChanges(w http.ResponseWriter, r *http.Request) {
 			break
 		}
 	}
-	writeJSON(w, "application/json", http.StatusOK, answer)
+	return answer, nil
 }

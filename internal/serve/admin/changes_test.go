@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"spillway/internal/serve/audit"
+	"spillway/internal/serve/spool"
 )
 
 // changes provokes what happens when changes are recorded, read, and cannot be recorded.
@@ -110,6 +113,25 @@ func TestChanges(t *testing.T) {
 	kept.err = errors.New("no space left on device")
 	if status, text := send("POST", "/reload", "secret", ""); status != http.StatusInternalServerError || !strings.Contains(text, "it is done") || !strings.Contains(text, "no space left") {
 		t.Errorf("%d %s", status, text)
+	}
+}
+
+// An order on a spool is executed although its client has left, and then it is recorded.
+func TestRecordedAfterLeaving(t *testing.T) {
+	t.Parallel()
+	_, open := startSpool(t)
+	kept := &keptChanges{}
+	ctx, leave := context.WithCancel(t.Context())
+	do := func(ctx context.Context, _ *spool.Spool, _ spool.Order) (spool.Done, error) {
+		leave()
+		return spool.Done{Letters: 7}, ctx.Err() // what the spool answers to a ctx that has ended; it goes on
+	}
+	spools := map[string]*Spool{"streams": {Open: func() *spool.Spool { return open }, Do: do}}
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "http://localhost/spools/streams/discard", strings.NewReader("{}"))
+	s := newServer(Config{Changes: audit.Log{kept}, Spools: spools, Log: slog.New(slog.DiscardHandler)})
+	s.handler().ServeHTTP(httptest.NewRecorder(), r)
+	if len(kept.all) != 1 || kept.all[0].Detail != "all streams: 7 dead letters, 0 records that wait" {
+		t.Errorf("%+v", kept.all)
 	}
 }
 

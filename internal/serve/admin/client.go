@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,13 +12,12 @@ import (
 	"net/http"
 	neturl "net/url"
 	"strings"
+	"time"
 
+	"spillway/internal/serve/config"
 	"spillway/internal/serve/popup"
 	"spillway/internal/serve/spool"
 )
-
-// unixPrefix begins the address of a Unix socket; its path follows.
-const unixPrefix = "unix:"
 
 // Reload sends POST /reload to the admin listener at an address, HOST:PORT or unix:PATH.
 // refused says why the process has changed nothing; "" if the configuration is in force.
@@ -30,6 +30,14 @@ func Reload(ctx context.Context, address, token string) (refused string, err err
 		return "", fmt.Errorf("reload: %w", err)
 	}
 	return "", nil
+}
+
+// CheckReady sends GET /readyz to the admin listener at an address, HOST:PORT or unix:PATH. The error has the reasons of a process
+// that is not ready.
+func CheckReady(ctx context.Context, address string) error {
+	ctx, stop := context.WithTimeout(ctx, 4*time.Second)
+	defer stop()
+	return call(ctx, http.MethodGet, address, "/readyz", "", nil, readAs(new(readiness)))
 }
 
 // ForgetUser sends DELETE /popups/users/USER to the admin listener at an address, HOST:PORT or
@@ -50,7 +58,7 @@ func ForgetUser(ctx context.Context, address, token, user string) (done Forgotte
 type refusal struct {
 	address string
 	status  int
-	detail  string // of the problem; "" if the body is something else
+	detail  string // of the problem, or the body if it is something else
 }
 
 func (r *refusal) Error() string {
@@ -66,7 +74,7 @@ func readAs(answer any) func(io.Reader) error {
 func call(ctx context.Context, method, address, path, token string, body []byte, read func(io.Reader) error) error {
 	transport := &http.Transport{DisableKeepAlives: true}
 	url := "http://" + address + path
-	if file, ok := strings.CutPrefix(address, unixPrefix); ok {
+	if file, ok := strings.CutPrefix(address, config.UnixPrefix); ok {
 		url = "http://localhost" + path
 		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", file)
@@ -94,8 +102,9 @@ func call(ctx context.Context, method, address, path, token string, body []byte,
 		return nil
 	}
 	var problem struct{ Detail string }
-	_ = readAs(&problem)(io.LimitReader(answer.Body, 1<<20)) // for the message only
-	return &refusal{address, answer.StatusCode, problem.Detail}
+	text, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<20)) // for the message only
+	_ = json.Unmarshal(text, &problem)
+	return &refusal{address, answer.StatusCode, cmp.Or(problem.Detail, string(bytes.TrimSpace(text)))}
 }
 
 // SpoolClient is a spool of the process at an admin listener. It implements spool.Remote.

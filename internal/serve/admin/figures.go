@@ -2,7 +2,6 @@ package admin
 
 import (
 	"cmp"
-	"net/http"
 	"slices"
 	"time"
 
@@ -55,8 +54,9 @@ type StreamFigures struct {
 
 // DatabaseFigures are those of a pool.
 type DatabaseFigures struct {
-	Database string `json:"database"`
+	Database string `json:"database" label:"database"`
 	database.Stats
+	Up *bool `json:"-" metric:"up" help:"1 while the database answers the probe of each second; absent if nothing reads it."`
 }
 
 // SpoolFigures are those of a spool.
@@ -97,8 +97,4 @@ func (s *Server) figures() Figures {
 		f.Streams = append(f.Streams, StreamFigures{one, s.cfg.Traffic.rateOf(one.Name)})
 	}
 	return f
-}
-
-func (s *Server) showFigures(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, "application/json", http.StatusOK, s.figures())
 }

@@ -1,7 +1,9 @@
 package admin
 
 import (
+	_ "embed" // texts of GET /
 	"encoding/json"
+	"errors"
 	"io"
 	"maps"
 	"net"
@@ -16,49 +18,66 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"spillway/internal/netstat"
+	"spillway/internal/serve/param"
 )
 
-const index = `Spillway, admin listener
+//go:embed index.txt
+var index string
 
-/livez          200 while the process runs
-/readyz         200 while a part of the process serves; /readyz/reads, /readyz/writes and
-                /readyz/popups are of feeds and queries, streams, and popups
-                ?parts=/PATH,... asks about these paths alone
-/parts          all parts, and the errors of those that do not serve
-/figures        requests, freshness, queues, pools and disk now; /figures/traffic: the last hour
-/reads?path=/PATH   a feed or a query: statement, plans, and the values in use; below it
-                POST pause, resume, drop of a value
-/metrics        Prometheus metrics
-/openapi.json   this listener, in OpenAPI 3.1
-/configuration  the configuration in force, and what a reload would change
-/reload         POST: apply the configuration file
-/changes        who changed what in the last 90 days; ?by=, text=, since=, until=, limit=
-/spools/NAME    what waits in a spool (streams or popups); below it: waiting, dead, dead/export,
-                and POST retry, discard, move
-/debug/pprof/   profiles: go tool pprof http://ADDRESS/debug/pprof/profile?seconds=10
-`
-
-const popupIndex = `
-/popups/campaigns   the campaigns: list, create, update, pause, resume, archive;
-                    below each: report, history; POST campaigns/check: what is wrong
-/popups/attributes  what targets may name
-/popups/lists       the lists of users that targets name
-/popups/lists/NAME  PUT: replace, one id per line; DELETE
-/popups/users/USER  DELETE: delete all that is known about a user
-/popups/explain     ?user=...&placement=...&at=...: why a user gets each campaign or not
-`
+//go:embed index_popups.txt
+var popupIndex string
 
 // route is a method of a path, and the role that it requires; 0: none. GET includes HEAD.
 type route struct {
 	method, path string
 	role         Role
-	handle       http.HandlerFunc
+	handle       handler
+}
+
+// handler answers a request. What it returns is the body, as JSON; nil: there is none. An error that is no *Problem means that the
+// database does not answer.
+type handler func(w http.ResponseWriter, r *http.Request) (answer any, err error)
+
+// created is the answer to a request that has created something.
+type created struct{ answer any }
+
+// written is what a handler returns that has written its answer.
+type written struct{}
+
+// raw returns a handler that writes its answer.
+func raw(handle http.HandlerFunc) handler {
+	return func(w http.ResponseWriter, r *http.Request) (any, error) {
+		handle(w, r)
+		return written{}, nil
+	}
+}
+
+// ServeHTTP implements http.Handler.
+func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	answer, err := h(w, r)
+	if p, ok := errors.AsType[*Problem](err); ok {
+		p.write(w)
+		return
+	}
+	if err != nil {
+		later("the database does not answer: " + err.Error()).write(w)
+		return
+	}
+	switch answer := answer.(type) {
+	case written:
+	case nil:
+		w.WriteHeader(http.StatusNoContent)
+	case created:
+		writeJSON(w, "application/json", http.StatusCreated, answer.answer)
+	default:
+		writeJSON(w, "application/json", http.StatusOK, answer)
+	}
 }
 
 // openRoutes returns the routes that need no token.
 func (s *Server) openRoutes() []route {
 	return []route{
-		{"GET", "/livez", 0, livez},
+		{"GET", "/livez", 0, raw(livez)},
 		{"GET", "/readyz", 0, s.readyz("")},
 		{"GET", "/readyz/reads", 0, s.readyz(Reads)},
 		{"GET", "/readyz/writes", 0, s.readyz(Writes)},
@@ -76,20 +95,20 @@ func (s *Server) closedRoutes() []route {
 		EnableOpenMetrics:   true,
 	})
 	routes := []route{
-		{"GET", "/{$}", RoleRead, s.showIndex},
-		{"GET", "/metrics", RoleRead, metrics.ServeHTTP},
+		{"GET", "/{$}", RoleRead, raw(s.showIndex)},
+		{"GET", "/metrics", RoleRead, raw(metrics.ServeHTTP)},
 		{"GET", "/parts", RoleRead, s.showParts},
-		{"GET", "/figures", RoleRead, s.showFigures},
+		{"GET", "/figures", RoleRead, func(http.ResponseWriter, *http.Request) (any, error) { return s.figures(), nil }},
 		{"GET", "/figures/traffic", RoleRead, s.showTraffic},
 		{"GET", "/changes", RoleRead, s.showChanges},
-		{"GET", "/configuration", RoleRead, s.showConfiguration},
-		{"GET", "/openapi.json", RoleRead, s.showOpenAPI},
-		{"GET", "/debug/pprof/{$}", RoleAdmin, pprof.Index},
+		{"GET", "/configuration", RoleRead, func(http.ResponseWriter, *http.Request) (any, error) { return s.cfg.Configuration(), nil }},
+		{"GET", "/openapi.json", RoleRead, raw(s.showOpenAPI)},
+		{"GET", "/debug/pprof/{$}", RoleAdmin, raw(pprof.Index)},
 		{"GET", "/debug/pprof/{name}", RoleAdmin, showProfile},
-		{"GET", "/debug/pprof/profile", RoleAdmin, pprof.Profile},
-		{"GET", "/debug/pprof/trace", RoleAdmin, pprof.Trace},
-		{"GET", "/debug/pprof/symbol", RoleAdmin, pprof.Symbol},
-		{"POST", "/debug/pprof/symbol", RoleAdmin, pprof.Symbol},
+		{"GET", "/debug/pprof/profile", RoleAdmin, raw(pprof.Profile)},
+		{"GET", "/debug/pprof/trace", RoleAdmin, raw(pprof.Trace)},
+		{"GET", "/debug/pprof/symbol", RoleAdmin, raw(pprof.Symbol)},
+		{"POST", "/debug/pprof/symbol", RoleAdmin, raw(pprof.Symbol)},
 		{"POST", "/reload", RoleAdmin, ownOrigin("reload the configuration", s.reload)},
 	}
 	if s.cfg.Popups != nil {
@@ -118,45 +137,41 @@ type SettingChange struct {
 	Next    string `json:"next"`
 }
 
-func (s *Server) showConfiguration(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, "application/json", http.StatusOK, s.cfg.Configuration())
-}
-
 // reload applies the configuration file. The answer comes when it is in force.
-func (s *Server) reload(w http.ResponseWriter, r *http.Request) {
+func (s *Server) reload(w http.ResponseWriter, r *http.Request) (any, error) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // it takes as long as it takes
 	var names []string
 	for _, c := range s.cfg.Configuration().Changes {
 		names = append(names, c.Setting)
 	}
 	if err := s.cfg.Reload(r.Context()); err != nil {
-		writeProblem(w, http.StatusConflict, err.Error())
-		return
+		return nil, newProblem(http.StatusConflict, err.Error())
 	}
-	noteChange(w, strings.Join(names, ", "), false)
-	w.WriteHeader(http.StatusNoContent)
+	return changed{detail: strings.Join(names, ", ")}, nil
 }
 
 // ownOrigin returns a handler that refuses what pages of other origins may not do. Without a
 // token, a page in the operator's browser can send requests here.
-func ownOrigin(what string, handle http.HandlerFunc) http.HandlerFunc {
+func ownOrigin(what string, handle handler) handler {
 	own := http.NewCrossOriginProtection()
-	own.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		writeProblem(w, http.StatusForbidden, "pages of other origins may not "+what)
-	}))
-	return own.Handler(handle).ServeHTTP
+	return func(w http.ResponseWriter, r *http.Request) (any, error) {
+		if own.Check(r) != nil {
+			return nil, newProblem(http.StatusForbidden, "pages of other origins may not "+what)
+		}
+		return handle(w, r)
+	}
 }
 
 // handler returns the routes, with the checks of host and token.
 func (s *Server) handler() http.Handler {
 	open, closed := newMux(s.openRoutes()), newMux(s.closedRoutes())
-	closed.HandleFunc("/", notFound)
+	closed.Handle("/", handler(notFound))
 	open.Handle("/", s.checkToken(closed))
 	shown := http.Handler(open)
 	if s.cfg.Pages != nil {
-		shown = withPages(open, s.cfg.Pages(&Access{s, closed}))
+		shown = withPages(open, s.cfg.Pages(&Access{s.cfg, s, closed}))
 	}
-	return s.checkHost(asWritten(shown, s.checkToken(http.HandlerFunc(notFound))))
+	return s.checkHost(asWritten(shown, s.checkToken(handler(notFound))))
 }
 
 // withPages returns a handler that passes requests below PagesPath to the pages, and those of browsers for /. The names in the
@@ -206,36 +221,30 @@ func spelled(pattern string, r *http.Request) bool {
 
 // newMux returns a mux of routes, which answers other methods of their paths with 405.
 func newMux(routes []route) *http.ServeMux {
-	paths := make(map[string]map[string]http.HandlerFunc)
-	add := func(path, method string, handle http.HandlerFunc) {
-		if paths[path] == nil {
-			paths[path] = make(map[string]http.HandlerFunc)
-		}
-		paths[path][method] = handle
-	}
+	paths := make(map[string]map[string]handler)
 	for _, r := range routes {
-		handle := r.role.require(r.handle)
-		add(r.path, r.method, handle)
+		if paths[r.path] == nil {
+			paths[r.path] = make(map[string]handler)
+		}
+		paths[r.path][r.method] = r.role.require(r.handle)
 		if r.method == http.MethodGet {
-			add(r.path, http.MethodHead, handle)
+			paths[r.path][http.MethodHead] = paths[r.path][r.method]
 		}
 	}
 	mux := http.NewServeMux()
 	for pattern, methods := range paths {
 		allow := strings.Join(slices.Sorted(maps.Keys(methods)), ", ")
-		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		mux.Handle(pattern, handler(func(w http.ResponseWriter, r *http.Request) (any, error) {
 			handle := methods[r.Method]
 			switch {
 			case !spelled(pattern, r):
-				notFound(w, r)
-				return
-			case handle != nil:
-				handle(w, r)
-				return
+				handle = notFound
+			case handle == nil:
+				w.Header().Set("Allow", allow)
+				return nil, newProblem(http.StatusMethodNotAllowed, "this path supports "+allow)
 			}
-			w.Header().Set("Allow", allow)
-			writeProblem(w, http.StatusMethodNotAllowed, "this path supports "+allow)
-		})
+			return handle(w, r)
+		}))
 	}
 	return mux
 }
@@ -253,8 +262,8 @@ func (s *Server) checkHost(next http.Handler) http.Handler {
 			host = strings.Trim(r.Host, "[]") // no port
 		}
 		if !netstat.IsLoopback(host) {
-			writeProblem(w, http.StatusMisdirectedRequest,
-				"without a token this listener accepts only 127.0.0.1, [::1] and localhost as the host")
+			newProblem(http.StatusMisdirectedRequest,
+				"without a token this listener accepts only 127.0.0.1, [::1] and localhost as the host").write(w)
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -275,54 +284,61 @@ func (s *Server) showIndex(w http.ResponseWriter, _ *http.Request) {
 
 // showProfile serves a profile by name. It does not serve the command line, because a
 // database URL there may contain a password.
-func showProfile(w http.ResponseWriter, r *http.Request) {
+func showProfile(w http.ResponseWriter, r *http.Request) (any, error) {
 	if profiles.Lookup(r.PathValue("name")) == nil {
-		notFound(w, r)
-		return
+		return notFound(w, r)
 	}
 	pprof.Index(w, r)
+	return written{}, nil
 }
 
-func notFound(w http.ResponseWriter, _ *http.Request) {
-	writeProblem(w, http.StatusNotFound, "GET / lists what is here")
+func notFound(http.ResponseWriter, *http.Request) (any, error) {
+	return nil, newProblem(http.StatusNotFound, "GET / lists what is here")
 }
 
-// problem is an error of RFC 9457. Its type is about:blank, because the status is all that a
+// Problem is an error of RFC 9457. Its type is about:blank, because the status is all that a
 // program needs.
-type problem struct {
+type Problem struct {
 	Type   string `json:"type"`
 	Title  string `json:"title"`
 	Status int    `json:"status"`
 	Detail string `json:"detail"`
-	Errors []flaw `json:"errors,omitempty"` // of fields and parameters
+	Errors []Flaw `json:"errors,omitempty"` // of fields and parameters
 }
 
-// flaw is an error in a field of a body, or in a parameter.
-type flaw struct {
+// Error returns the detail.
+func (p *Problem) Error() string { return p.Detail }
+
+// Flaw is an error in a field of a body, or in a parameter.
+type Flaw struct {
 	Field   string `json:"field"`
 	Line    int    `json:"line,omitempty"` // in an expression or a list
 	Column  int    `json:"column,omitempty"`
 	Message string `json:"message"`
 }
 
-// writeProblem answers with a problem and the flaws that led to it.
-func writeProblem(w http.ResponseWriter, status int, detail string, flaws ...flaw) {
-	writeJSON(w, "application/problem+json", status, problem{"about:blank", http.StatusText(status), status, detail, flaws})
+// newProblem returns a problem and the flaws that led to it.
+func newProblem(status int, detail string, flaws ...Flaw) *Problem {
+	return &Problem{"about:blank", http.StatusText(status), status, detail, flaws}
 }
 
-// writeLater answers 503: the request may succeed soon.
-func writeLater(w http.ResponseWriter, detail string) {
-	w.Header().Set("Retry-After", "1")
-	writeProblem(w, http.StatusServiceUnavailable, detail)
-}
+// later returns a problem of a request that may succeed soon.
+func later(detail string) *Problem { return newProblem(http.StatusServiceUnavailable, detail) }
 
-// writeFlaws answers with flaws alone.
-func writeFlaws(w http.ResponseWriter, status int, flaws ...flaw) {
+// flawed returns a problem of flaws alone.
+func flawed(status int, flaws ...Flaw) *Problem {
 	messages := make([]string, len(flaws))
 	for i, f := range flaws {
 		messages[i] = f.Message
 	}
-	writeProblem(w, status, strings.Join(messages, "; "), flaws...)
+	return newProblem(status, strings.Join(messages, "; "), flaws...)
+}
+
+func (p *Problem) write(w http.ResponseWriter) {
+	if p.Status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
+	writeJSON(w, "application/problem+json", p.Status, p)
 }
 
 func writeJSON(w http.ResponseWriter, contentType string, status int, answer any) {
@@ -340,4 +356,53 @@ func writeText(w http.ResponseWriter, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	_, _ = io.WriteString(w, text) // if it fails, the client has left
+}
+
+// openAPI describes the listener with popups.
+//
+//go:embed openapi.json
+var openAPI []byte
+
+// document returns what describes the listener: without popups, their paths are missing, and
+// with popups, their placements are listed.
+func (s *Server) document() []byte {
+	var all map[string]any
+	if err := json.Unmarshal(openAPI, &all); err != nil {
+		panic("bug: openapi.json: " + err.Error())
+	}
+	paths := all["paths"].(map[string]any)
+	if p := s.cfg.Popups; p != nil {
+		parameters := all["components"].(map[string]any)["schemas"].(map[string]any)
+		parameters["Placement"].(map[string]any)["enum"] = p.Placements
+		parameters["User"] = userSchema(p.User)
+	} else {
+		for path := range paths {
+			if strings.HasPrefix(path, "/popups/") {
+				delete(paths, path)
+			}
+		}
+	}
+	text, err := json.MarshalIndent(all, "", "  ")
+	if err != nil {
+		panic("bug: openapi.json: " + err.Error())
+	}
+	return append(text, '\n')
+}
+
+// userSchema returns the schema of a user's id.
+func userSchema(t param.Type) map[string]any {
+	switch t {
+	case param.Integer:
+		return map[string]any{"type": "integer", "format": "int64"}
+	case param.UUID:
+		return map[string]any{"type": "string", "format": "uuid"}
+	default:
+		return map[string]any{"type": "string", "minLength": 1}
+	}
+}
+
+func (s *Server) showOpenAPI(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	_, _ = w.Write(s.document()) // if it fails, the client has left
 }

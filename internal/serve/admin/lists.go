@@ -23,78 +23,52 @@ const (
 	listUploadMax  = 30 * time.Minute // for all lines: other uploads wait meanwhile
 )
 
-// listView is a list of users in the API.
-type listView struct {
-	Name    string       `json:"name"`
-	Version int64        `json:"version"`
-	Users   int64        `json:"users"`
-	At      popup.Moment `json:"replaced_at"` // null: not known
-}
-
-func newListView(l popup.ListVersion) listView {
-	return listView{l.Name, l.Version, l.Size, popup.Moment{Time: l.At}}
-}
-
-func (p *Popups) lists(w http.ResponseWriter, r *http.Request) {
+func (p *Popups) lists(_ http.ResponseWriter, r *http.Request) (any, error) {
 	all, err := p.Campaigns.Lists(r.Context())
 	if err != nil {
-		writeDown(w, err)
-		return
+		return nil, err
 	}
-	views := []listView{}
-	for _, l := range all {
-		views = append(views, newListView(l))
-	}
-	writeJSON(w, "application/json", http.StatusOK, struct {
-		Lists []listView `json:"lists"`
-	}{views})
+	return map[string][]popup.ListVersion{"lists": append([]popup.ListVersion{}, all...)}, nil // [] in JSON, not null
 }
 
 // replaceList answers PUT: the body is one user's id per line.
-func (p *Popups) replaceList(w http.ResponseWriter, r *http.Request) {
+func (p *Popups) replaceList(w http.ResponseWriter, r *http.Request) (any, error) {
 	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "text/plain" {
-		writeProblem(w, http.StatusUnsupportedMediaType, "send text/plain, one id per line")
-		return
+		return nil, newProblem(http.StatusUnsupportedMediaType, "send text/plain, one id per line")
 	}
+	tooLarge := newProblem(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes", listBytesMax))
 	if r.ContentLength > listBytesMax {
-		writeProblem(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes", listBytesMax))
-		return
+		return nil, tooLarge
 	}
 	upload := &listUpload{user: p.User, control: http.NewResponseController(w)}
 	_ = upload.control.SetWriteDeadline(time.Time{}) // it takes as long as it takes
 	upload.lines = bufio.NewScanner(http.MaxBytesReader(w, r.Body, listBytesMax))
 	list, err := p.Campaigns.ReplaceList(r.Context(), r.PathValue("list"), upload.users(), authorOf(r))
-	var large *http.MaxBytesError
+	_, large := errors.AsType[*http.MaxBytesError](err)
 	switch {
-	case errors.As(err, &large):
-		writeProblem(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes", listBytesMax))
+	case large:
+		return nil, tooLarge
 	case len(upload.flaws) > 0:
-		writeFlaws(w, http.StatusUnprocessableEntity, upload.flaws...)
+		return nil, flawed(http.StatusUnprocessableEntity, upload.flaws...)
 	case errors.Is(err, popup.ErrList):
-		writeProblem(w, http.StatusUnprocessableEntity, err.Error())
+		return nil, newProblem(http.StatusUnprocessableEntity, err.Error())
 	case upload.lines.Err() != nil:
-		writeProblem(w, http.StatusBadRequest, "the body cannot be read")
-	case err != nil:
-		writeDown(w, err)
-	default:
-		writeJSON(w, "application/json", http.StatusOK, newListView(list))
+		return nil, newProblem(http.StatusBadRequest, "the body cannot be read")
 	}
+	return list, err
 }
 
 // deleteList answers DELETE.
-func (p *Popups) deleteList(w http.ResponseWriter, r *http.Request) {
+func (p *Popups) deleteList(w http.ResponseWriter, r *http.Request) (any, error) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // it takes as long as it takes
 	err := p.Campaigns.DeleteList(r.Context(), r.PathValue("list"), authorOf(r))
 	switch {
 	case errors.Is(err, popup.ErrNoList):
-		writeProblem(w, http.StatusNotFound, popup.ErrNoList.Error())
+		return nil, newProblem(http.StatusNotFound, popup.ErrNoList.Error())
 	case errors.Is(err, popup.ErrListUsed):
-		writeProblem(w, http.StatusConflict, err.Error())
-	case err != nil:
-		writeDown(w, err)
-	default:
-		w.WriteHeader(http.StatusNoContent)
+		return nil, newProblem(http.StatusConflict, err.Error())
 	}
+	return nil, err
 }
 
 // listUpload reads the ids of a body.
@@ -102,7 +76,7 @@ type listUpload struct {
 	user    param.Type
 	control *http.ResponseController
 	lines   *bufio.Scanner
-	flaws   []flaw // the first ones
+	flaws   []Flaw // the first ones
 }
 
 // readDeadline returns until when the next lines of an upload that began at some time must be read.
@@ -139,7 +113,7 @@ func (u *listUpload) users() iter.Seq2[string, error] {
 			}
 			switch {
 			case err != nil:
-				u.flaws = append(u.flaws, flaw{Field: "user", Line: n, Message: fmt.Sprintf("line %d: %v", n, err)})
+				u.flaws = append(u.flaws, Flaw{Field: "user", Line: n, Message: fmt.Sprintf("line %d: %v", n, err)})
 			case len(u.flaws) == 0 && !yield(id, nil):
 				return
 			}

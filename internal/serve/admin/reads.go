@@ -49,26 +49,25 @@ func (s *Server) readRoutes() []route {
 	return []route{show, change("pause", pause(true)), change("resume", pause(false)), change("drop", Engine.Drop)}
 }
 
-// find returns the feed or the query of a path, or answers that there is none.
-func (s *Server) find(w http.ResponseWriter, path string) *Read {
-	of := s.cfg.Read(path)
-	if of == nil {
-		writeProblem(w, http.StatusNotFound, "there is no feed and no query of this path; /parts lists all")
+// find returns the feed or the query of a path.
+func (s *Server) find(path string) (*Read, error) {
+	if of := s.cfg.Read(path); of != nil {
+		return of, nil
 	}
-	return of
+	return nil, newProblem(http.StatusNotFound, "there is no feed and no query of this path; /parts lists all")
 }
 
-func (s *Server) showRead(w http.ResponseWriter, r *http.Request) {
+func (s *Server) showRead(_ http.ResponseWriter, r *http.Request) (any, error) {
 	query := r.URL.Query()
-	of := s.find(w, query.Get("path"))
-	if of == nil {
-		return
+	of, err := s.find(query.Get("path"))
+	if err != nil {
+		return nil, err
 	}
 	if of.Engine != nil {
 		of.Values, of.All = of.Engine.Values(query.Get("contains"), valuesMax)
 	}
 	of.Values = append([]feed.Value{}, of.Values...) // [] in JSON, not null
-	writeJSON(w, "application/json", http.StatusOK, of)
+	return of, nil
 }
 
 // valueOrder names a value of a feed or a query.
@@ -78,16 +77,16 @@ type valueOrder struct {
 }
 
 // args returns the arguments of the parameters in their order, and what is wrong with the order.
-func (o *valueOrder) args(params []param.Param) (args []string, flaws []flaw) {
+func (o *valueOrder) args(params []param.Param) (args []string, flaws []Flaw) {
 	for name := range o.Arguments {
 		if !slices.ContainsFunc(params, func(p param.Param) bool { return p.Name == name }) {
-			flaws = append(flaws, flaw{Field: name, Message: name + " is not a parameter of " + o.Path})
+			flaws = append(flaws, Flaw{Field: name, Message: name + " is not a parameter of " + o.Path})
 		}
 	}
 	for _, p := range params {
 		arg, err := param.Argument(p, o.Arguments[p.Name]...)
 		if err != nil {
-			flaws = append(flaws, flaw{Field: p.Name, Message: err.Error()})
+			flaws = append(flaws, Flaw{Field: p.Name, Message: err.Error()})
 		}
 		args = append(args, arg)
 	}
@@ -95,28 +94,26 @@ func (o *valueOrder) args(params []param.Param) (args []string, flaws []flaw) {
 }
 
 // changeValue returns a handler that changes a value, which the body names. do reports false if there are no rows to change.
-func (s *Server) changeValue(work string, do func(e Engine, args []string) bool) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		o := &valueOrder{}
-		if !readObject(w, r, &o, "path and arguments") {
-			return
+func (s *Server) changeValue(work string, do func(e Engine, args []string) bool) handler {
+	return func(w http.ResponseWriter, r *http.Request) (any, error) {
+		o, err := readObject[valueOrder](w, r, "path and arguments")
+		if err != nil {
+			return nil, err
 		}
-		of := s.find(w, o.Path)
-		if of == nil {
-			return
+		of, err := s.find(o.Path)
+		if err != nil {
+			return nil, err
 		}
 		args, flaws := o.args(of.Params)
 		switch {
 		case len(flaws) > 0:
-			writeFlaws(w, http.StatusBadRequest, flaws...)
+			return nil, flawed(http.StatusBadRequest, flaws...)
 		case of.Engine == nil:
-			writeLater(w, "it has not started")
+			return nil, later("it has not started")
 		case !do(of.Engine, args):
-			writeProblem(w, http.StatusNotFound, "no rows of this value are kept")
-		default:
-			s.cfg.Log.Info("value of a feed or a query changed", "work", work, "path", o.Path, "arguments", o.Arguments, "by", callerOf(r).Name)
-			noteChange(w, fmt.Sprint(o.Path, " ", o.Arguments), false)
-			w.WriteHeader(http.StatusNoContent)
+			return nil, newProblem(http.StatusNotFound, "no rows of this value are kept")
 		}
+		s.cfg.Log.Info("value of a feed or a query changed", "work", work, "path", o.Path, "arguments", o.Arguments, "by", callerOf(r).Name)
+		return changed{detail: fmt.Sprint(o.Path, " ", o.Arguments)}, nil
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Group is a kind of request with a readiness of its own, at /readyz/GROUP.
@@ -22,10 +20,10 @@ const (
 
 // Part is the state of one part of the process.
 type Part struct {
-	Name   string   `json:"name"`   // a path such as "/goodslist" or "POST /orders"
-	Group  Group    `json:"-"`      // "": it concerns all groups
-	Paths  []string `json:"-"`      // that it serves besides
-	Serves bool     `json:"serves"` // requests are answered, even if only some of them
+	Name   string   `json:"name" label:"part"`                                                                 // a path such as "/goodslist" or "POST /orders"
+	Group  Group    `json:"-"`                                                                                 // "": it concerns all groups
+	Paths  []string `json:"-"`                                                                                 // that it serves besides
+	Serves bool     `json:"serves" metric:"up" help:"1 while the part answers, if only some of its requests."` // requests are answered, even if only some of them
 	// Reason says why requests are not answered, or what may soon keep them from it; "": the
 	// part is well. Anybody may read it: it contains no SQL and no secrets.
 	Reason string    `json:"reason"`
@@ -43,25 +41,24 @@ type readiness struct {
 
 // readyz returns the handler for a group; "" is all of them. With ?parts=PATH,..., each part that has one of these paths must
 // serve, and no other matters.
-func (s *Server) readyz(group Group) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
+func (s *Server) readyz(group Group) handler {
+	return func(w http.ResponseWriter, r *http.Request) (any, error) {
 		parts, wanted := s.cfg.Ready(), r.URL.Query().Get("parts")
 		answer := judge(parts, group)
 		if wanted != "" {
 			var unknown string
 			if answer, unknown = judgeNamed(parts, group, strings.Split(wanted, ",")); unknown != "" {
-				writeProblem(w, http.StatusNotFound, fmt.Sprintf("parts: no part that is asked about here has the path %q", unknown))
-				return
+				return nil, newProblem(http.StatusNotFound, fmt.Sprintf("parts: no part that is asked about here has the path %q", unknown))
 			}
 		}
 		if group == "" || group == Writes {
 			answer.Streams = s.cfg.Acks()
 		}
-		status := http.StatusOK
-		if !answer.Ready {
-			status = http.StatusServiceUnavailable
+		if answer.Ready {
+			return answer, nil
 		}
-		writeJSON(w, "application/json", status, answer)
+		writeJSON(w, "application/json", http.StatusServiceUnavailable, answer)
+		return written{}, nil
 	}
 }
 
@@ -129,7 +126,7 @@ type partState struct {
 }
 
 // showParts lists all parts with the whole errors of those that are not well.
-func (s *Server) showParts(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) showParts(http.ResponseWriter, *http.Request) (any, error) {
 	states := []partState{}
 	for _, p := range s.cfg.Ready() {
 		state := partState{Name: p.Name, Group: p.Group, Serves: p.Serves, Error: p.Detail}
@@ -139,14 +136,5 @@ func (s *Server) showParts(w http.ResponseWriter, _ *http.Request) {
 		}
 		states = append(states, state)
 	}
-	writeJSON(w, "application/json", http.StatusOK, map[string][]partState{"parts": states})
-}
-
-// PartStats returns spillway_part_up of every part that read returns, called at each scrape.
-func PartStats(read func() []Part) prometheus.Collector {
-	type s = Part
-	c := &snapshots[s]{prefix: "spillway_part_", labels: []string{"part"}, of: func(s s) []string { return []string{s.Name} }, read: read}
-	return c.describe(metric[s]{
-		"up", func(s s) float64 { return flag(s.Serves) }, "1 while the part answers, if only some of its requests.", nil,
-	})
+	return map[string][]partState{"parts": states}, nil
 }

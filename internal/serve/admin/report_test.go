@@ -31,7 +31,7 @@ func TestReport(t *testing.T) {
 	add(2, 1, popup.KindConvert, 56, 0)
 	add(1, 2, popup.KindShow, 10, 10)
 	add(1, 7, popup.KindShow, 1, 1)
-	add(0, popup.VariantWithheld, popup.KindWithhold, 80, 80)
+	add(0, popup.VariantWithheld, popup.KindWithhold, 240, 80) // it started over twice
 	add(3, popup.VariantWithheld, popup.KindConvert, 48, 0)
 	add(100, 1, popup.KindShow, 1000, 1000) // after the report
 	got, _ := c.send(t, "GET", "/popups/campaigns/1/report?from=2026-05-01T10:59:00Z&to=2026-05-01T21:30:00%2B08:00", "", 200)
@@ -44,7 +44,7 @@ func TestReport(t *testing.T) {
 		hours = append(hours, fmt.Sprint(h["hour"], h["variant"], h["shows"], h["users"], h["clicks"], h["dismissals"], h["withheld"], h["conversions"]))
 	}
 	want := []string{
-		"2026-05-01T10:00:00Z(holdout)0 0 0 0 80 0", "2026-05-01T10:00:00Za100 70 20 5 0 0", "2026-05-01T11:00:00Z#71 1 0 0 0 0",
+		"2026-05-01T10:00:00Z(holdout)0 80 0 0 240 0", "2026-05-01T10:00:00Za100 70 20 5 0 0", "2026-05-01T11:00:00Z#71 1 0 0 0 0",
 		"2026-05-01T11:00:00Zb10 10 0 0 0 0", "2026-05-01T12:00:00Za0 0 0 0 0 56", "2026-05-01T13:00:00Z(holdout)0 0 0 0 0 48",
 	}
 	if diff := cmp.Diff(want, hours); diff != "" {

@@ -82,7 +82,7 @@ func (s *Server) checkToken(next http.Handler) http.Handler {
 		who, known := s.identify(strings.TrimSpace(token))
 		if !known || !strings.EqualFold(scheme, "Bearer") {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="spillway admin"`)
-			writeProblem(w, http.StatusUnauthorized, "send the header \"Authorization: Bearer TOKEN\" with admin.token or one of admin.tokens")
+			newProblem(http.StatusUnauthorized, "send the header \"Authorization: Bearer TOKEN\" with admin.token or one of admin.tokens").write(w)
 			return
 		}
 		next.ServeHTTP(w, withCaller(r, who))
@@ -92,14 +92,12 @@ func (s *Server) checkToken(next http.Handler) http.Handler {
 // PagesPath begins the paths of pages.
 const PagesPath = "/console/"
 
-// Access is the API for pages.
+// Access is the API for pages. Without Tokens a caller may do everything.
 type Access struct {
+	Config
 	server *Server
 	api    http.Handler
 }
-
-// Tokens reports whether a caller needs a token. Without tokens it may do everything.
-func (a *Access) Tokens() bool { return len(a.server.cfg.Tokens) > 0 }
 
 // Identify returns whose token it is.
 func (a *Access) Identify(token string) (c Caller, known bool) { return a.server.identify(token) }
@@ -112,25 +110,13 @@ func (a *Access) Serve(w http.ResponseWriter, r *http.Request, c Caller) {
 // Figures returns what GET /figures answers.
 func (a *Access) Figures() Figures { return a.server.figures() }
 
-// About returns which process it is.
-func (a *Access) About() About { return a.server.cfg.About }
-
-// Traffic returns what GET /figures/traffic answers.
-func (a *Access) Traffic(step, slots int) TrafficSeries {
-	return a.server.cfg.Traffic.Series(step, slots)
-}
-
-// Parts returns the state of all parts.
-func (a *Access) Parts() []Part { return a.server.cfg.Ready() }
-
 // require returns a handler that refuses callers without a role.
-func (role Role) require(handle http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
+func (role Role) require(handle handler) handler {
+	return func(w http.ResponseWriter, r *http.Request) (any, error) {
 		if c := callerOf(r); c.Role < role {
-			writeProblem(w, http.StatusForbidden, fmt.Sprintf("this requires a token with the role %s; that of %s has the role %s", role, c.Name,
-				c.Role))
-			return
+			return nil, newProblem(http.StatusForbidden, fmt.Sprintf("this requires a token with the role %s; that of %s has the role %s", role,
+				c.Name, c.Role))
 		}
-		handle(w, r)
+		return handle(w, r)
 	}
 }

@@ -46,25 +46,26 @@ func (s *Server) spoolRoutes() []route {
 	}
 }
 
+// spoolHandler is a handler for a spool that is open.
+type spoolHandler func(http.ResponseWriter, *http.Request, *Spool, *spool.Spool) (any, error)
+
 // onSpool returns a handler that calls handle with the spool that the path names.
-func (s *Server) onSpool(handle func(http.ResponseWriter, *http.Request, *Spool, *spool.Spool)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
+func (s *Server) onSpool(handle spoolHandler) handler {
+	return func(w http.ResponseWriter, r *http.Request) (any, error) {
 		of := s.cfg.Spools[r.PathValue("spool")]
 		if of == nil {
-			writeProblem(w, http.StatusNotFound, "there is no such spool: name streams or popups")
-			return
+			return nil, newProblem(http.StatusNotFound, "there is no such spool: name streams or popups")
 		}
 		open := of.Open()
 		if open == nil {
-			writeLater(w, "the spool is not open: nothing uses it, or it has not started")
-			return
+			return nil, later("the spool is not open: nothing uses it, or it has not started")
 		}
-		handle(w, r, of, open)
+		return handle(w, r, of, open)
 	}
 }
 
-func showSpool(w http.ResponseWriter, _ *http.Request, _ *Spool, open *spool.Spool) {
-	writeJSON(w, "application/json", http.StatusOK, map[string]any{"streams": open.Status()})
+func showSpool(_ http.ResponseWriter, _ *http.Request, _ *Spool, open *spool.Spool) (any, error) {
+	return map[string]any{"streams": open.Status()}, nil
 }
 
 // letterView is a dead letter in the API.
@@ -73,14 +74,14 @@ type letterView struct {
 	Records []json.RawMessage `json:"records"`
 }
 
-func listLetters(w http.ResponseWriter, r *http.Request, of *Spool, open *spool.Spool) {
+func listLetters(_ http.ResponseWriter, r *http.Request, of *Spool, open *spool.Spool) (any, error) {
 	most := lettersUsual
 	filter, flaws := readFilter(r)
 	number := func(name string, least, largest int64) int64 {
 		text := r.URL.Query().Get(name)
 		n, err := strconv.ParseInt(text, 10, 64)
 		if text != "" && (err != nil || n < least || n > largest) {
-			flaws = append(flaws, flaw{Field: name, Message: fmt.Sprintf("%s must be a number from %d to %d", name, least, largest)})
+			flaws = append(flaws, Flaw{Field: name, Message: fmt.Sprintf("%s must be a number from %d to %d", name, least, largest)})
 		}
 		return n
 	}
@@ -89,8 +90,7 @@ func listLetters(w http.ResponseWriter, r *http.Request, of *Spool, open *spool.
 		most = int(n)
 	}
 	if len(flaws) > 0 {
-		writeFlaws(w, http.StatusBadRequest, flaws...)
-		return
+		return nil, flawed(http.StatusBadRequest, flaws...)
 	}
 	letters, err := open.Letters(r.Context(), filter, after, most)
 	answer := struct {
@@ -103,40 +103,38 @@ func listLetters(w http.ResponseWriter, r *http.Request, of *Spool, open *spool.
 		answer.Letters, answer.Next = append(answer.Letters, view), view.ID
 	}
 	if err != nil {
-		writeLater(w, err.Error())
-		return
+		return nil, later(err.Error())
 	}
-	writeJSON(w, "application/json", http.StatusOK, answer)
+	return answer, nil
 }
 
 // readFilter reads a filter from the query.
-func readFilter(r *http.Request) (f spool.Filter, flaws []flaw) {
+func readFilter(r *http.Request) (f spool.Filter, flaws []Flaw) {
 	query := r.URL.Query()
 	f.Stream, f.Reason = query.Get("stream"), query.Get("reason")
 	for name, at := range map[string]*time.Time{"since": &f.Since, "until": &f.Until} {
 		if text := query.Get(name); text != "" {
 			var err error
 			if *at, err = time.Parse(time.RFC3339Nano, text); err != nil {
-				flaws = append(flaws, flaw{Field: name, Message: name + " must be a time such as 2016-12-01T12:00:00Z"})
+				flaws = append(flaws, Flaw{Field: name, Message: name + " must be a time such as 2016-12-01T12:00:00Z"})
 			}
 		}
 	}
 	if text := query.Get("in_doubt"); text != "" {
 		inDoubt := text == "true"
 		if f.InDoubt = &inDoubt; !inDoubt && text != "false" {
-			flaws = append(flaws, flaw{Field: "in_doubt", Message: "in_doubt must be true or false"})
+			flaws = append(flaws, Flaw{Field: "in_doubt", Message: "in_doubt must be true or false"})
 		}
 	}
 	return f, flaws
 }
 
 // exportSpool returns a handler that writes dead letters, or what waits, as NDJSON.
-func exportSpool(dead bool) func(http.ResponseWriter, *http.Request, *Spool, *spool.Spool) {
-	return func(w http.ResponseWriter, r *http.Request, of *Spool, open *spool.Spool) {
+func exportSpool(dead bool) spoolHandler {
+	return func(w http.ResponseWriter, r *http.Request, of *Spool, open *spool.Spool) (any, error) {
 		filter, flaws := readFilter(r)
 		if len(flaws) > 0 {
-			writeFlaws(w, http.StatusBadRequest, flaws...)
-			return
+			return nil, flawed(http.StatusBadRequest, flaws...)
 		}
 		w.Header().Set("Content-Type", "application/x-ndjson")
 		w.Header().Set("Cache-Control", "no-store")
@@ -145,6 +143,7 @@ func exportSpool(dead bool) func(http.ResponseWriter, *http.Request, *Spool, *sp
 		if err := errors.Join(err, out.Flush()); err != nil {
 			panic(http.ErrAbortHandler) // so that the client does not take it for all
 		}
+		return written{}, nil
 	}
 }
 
@@ -159,41 +158,43 @@ func (p patientWriter) Write(data []byte) (int, error) {
 	return p.Writer.Write(data)
 }
 
-// readObject decodes a body. If it is not one object, it answers with what the object must have, and reports false.
-func readObject[T any](w http.ResponseWriter, r *http.Request, into **T, must string) bool {
+// readObject decodes a body, which must be one object.
+func readObject[T any](w http.ResponseWriter, r *http.Request, must string) (into *T, err error) {
 	in := json.NewDecoder(http.MaxBytesReader(w, r.Body, orderBytesMax))
 	in.DisallowUnknownFields()
-	err := in.Decode(into)
-	if _, end := in.Token(); err == nil && (*into == nil || end != io.EOF) {
+	err = in.Decode(&into)
+	if _, end := in.Token(); err == nil && (into == nil || end != io.EOF) {
 		err = errors.New("it is not one object")
 	}
 	if err != nil {
-		writeProblem(w, http.StatusBadRequest, "the body must be a JSON object with "+must+": "+err.Error())
+		return nil, newProblem(http.StatusBadRequest, "the body must be a JSON object with "+must+": "+err.Error())
 	}
-	return err == nil
+	return into, nil
 }
 
 // orderSpool returns a handler that executes an order, which the body describes.
-func (s *Server) orderSpool(work spool.Work) http.HandlerFunc {
-	return s.onSpool(func(w http.ResponseWriter, r *http.Request, of *Spool, open *spool.Spool) {
-		o := &spool.Order{}
-		if !readObject(w, r, &o, "a filter, {} for all dead letters") {
-			return
+func (s *Server) orderSpool(work spool.Work) handler {
+	return s.onSpool(func(w http.ResponseWriter, r *http.Request, of *Spool, open *spool.Spool) (any, error) {
+		o, err := readObject[spool.Order](w, r, "a filter, {} for all dead letters")
+		if err != nil {
+			return nil, err
 		}
 		o.Work = work
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // it takes as long as it takes
-		done, err := of.Do(r.Context(), open, *o)
-		noteChange(w, fmt.Sprintf("%s: %d dead letters, %d records that wait", cmp.Or(o.Stream, "all streams"), done.Letters, done.Records),
-			o.DryRun)
+		ctx := r.Context()
+		if !o.DryRun {
+			ctx = context.WithoutCancel(ctx) // it is done and recorded, even if the client leaves
+		}
+		done, err := of.Do(ctx, open, *o)
 		switch {
 		case errors.Is(err, spool.ErrOrder):
-			writeProblem(w, http.StatusConflict, err.Error())
+			return nil, newProblem(http.StatusConflict, err.Error())
 		case err != nil:
-			writeLater(w, err.Error())
-		default:
-			s.cfg.Log.Info("order on the spool executed", "work", work, "stream", o.Stream, "to", o.To, "dry_run", o.DryRun,
-				"dead_letters", done.Letters, "records", done.Records, "by", callerOf(r).Name)
-			writeJSON(w, "application/json", http.StatusOK, done)
+			return nil, later(err.Error())
 		}
+		s.cfg.Log.Info("order on the spool executed", "work", work, "stream", o.Stream, "to", o.To, "dry_run", o.DryRun,
+			"dead_letters", done.Letters, "records", done.Records, "by", callerOf(r).Name)
+		detail := fmt.Sprintf("%s: %d dead letters, %d records that wait", cmp.Or(o.Stream, "all streams"), done.Letters, done.Records)
+		return changed{done, detail, o.DryRun}, nil
 	})
 }

@@ -22,7 +22,7 @@ func TestStreamMetrics(t *testing.T) {
 			Name: "/orders", Stored: 1, RefusedSchema: 2, RefusedDatabase: 3, Skipped: 14, Failed: 9, Unknown: 4, Overloaded: map[string]uint64{queue.LimitWait: 5}, KeyReused: 12, Unreadable: 13, Replayed: 6, Batches: 7, Retries: 8,
 			Swept: 9, QueueRows: 10, QueueBytes: 11, Committing: 1, CommitSeconds: 0.005, PredictedWait: 250 * time.Millisecond,
 		}}
-	}), StreamAcks(func() []StreamAck {
+	}), Stats("spillway_stream_", func() []StreamAck {
 		return []StreamAck{{"/orders", "database, not fsynced: fsync=off"}, {"/positions", "memory"}}
 	}))
 	committed := batches.Committed("/orders")

@@ -46,25 +46,28 @@ func (c *count) requests() (n uint64) {
 	return n
 }
 
-// RouteCounts are the counters of a route. They begin at zero again when the route is replaced.
-type RouteCounts struct {
-	Route   string
-	Buckets [trafficBuckets]uint64 // requests by duration
-	Errors  uint64                 // answers 500 and above
+// RouteCounts calls yield with the counters of each route: its requests by duration, and its answers of 500 and above. They begin at
+// zero again when the route is replaced.
+type RouteCounts = func(yield func(route string, buckets [trafficBuckets]uint64, errors uint64))
+
+// counters are those of a route.
+type counters struct {
+	buckets [trafficBuckets]uint64
+	errors  uint64
 }
 
 // routeTraffic is the last hour of a route. Both rings are indexed by the time since the start.
 type routeTraffic struct {
 	recent [recentSeconds]count
 	hour   [hourSlots]count
-	before map[string]RouteCounts // of the last sample; several of otherRoutes
+	before map[string]counters // of the last sample; several of otherRoutes
 }
 
 // Traffic keeps the requests of each route in the last hour, in at most 8 MB. It takes a sample of the public listener's
 // counters each second. Its methods may be called concurrently.
 type Traffic struct {
 	bounds []time.Duration // upper bounds of the buckets; the last one has none
-	read   func() []RouteCounts
+	read   RouteCounts
 
 	mu     sync.Mutex // guards what follows
 	start  time.Time
@@ -79,8 +82,8 @@ type rate struct {
 	hz     float64 // weighted to the last rateSeconds
 }
 
-// NewTraffic returns an empty Traffic of the counters that read returns, with these upper bounds of all buckets but the last.
-func NewTraffic(bounds []time.Duration, read func() []RouteCounts) *Traffic {
+// NewTraffic returns an empty Traffic of the counters that read tells, with these upper bounds of all buckets but the last.
+func NewTraffic(bounds []time.Duration, read RouteCounts) *Traffic {
 	return &Traffic{bounds: bounds, read: read, start: time.Now(), routes: make(map[string]*routeTraffic), rates: make(map[string]rate)}
 }
 
@@ -113,13 +116,10 @@ func (t *Traffic) rateOf(name string) float64 {
 
 // sample adds what was counted since the last sample to the second of now.
 func (t *Traffic) sample(now time.Time) {
-	counters := t.read()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.advance(max(int64(now.Sub(t.start)/time.Second), t.last))
-	for i := range counters {
-		t.count(&counters[i])
-	}
+	t.read(t.count)
 }
 
 // advance empties the slots of the seconds up to second.
@@ -136,27 +136,27 @@ func (t *Traffic) advance(second int64) {
 }
 
 // count adds to the current slots what a route has counted since the last sample.
-func (t *Traffic) count(now *RouteCounts) {
-	name := now.Route
+func (t *Traffic) count(route string, buckets [trafficBuckets]uint64, errors uint64) {
+	name := route
 	if t.routes[name] == nil && len(t.routes) >= trafficRoutes {
 		name = otherRoutes
 	}
 	r := t.routes[name]
 	if r == nil {
-		r = &routeTraffic{before: make(map[string]RouteCounts)}
+		r = &routeTraffic{before: make(map[string]counters)}
 		t.routes[name] = r
 	}
-	before := r.before[now.Route]
-	r.before[now.Route] = *now
+	before := r.before[route]
+	r.before[route] = counters{buckets, errors}
 	grown := func(value, before uint64) uint32 {
 		if value < before {
 			before = 0
 		}
 		return uint32(min(value-before, math.MaxUint32))
 	}
-	added := count{errors: grown(now.Errors, before.Errors)}
+	added := count{errors: grown(errors, before.errors)}
 	for i := range added.buckets {
-		added.buckets[i] = grown(now.Buckets[i], before.Buckets[i])
+		added.buckets[i] = grown(buckets[i], before.buckets[i])
 	}
 	r.recent[t.last%recentSeconds].add(&added)
 	r.hour[t.last/hourStep%hourSlots].add(&added)
@@ -259,13 +259,12 @@ func (t *Traffic) Series(step, slots int) TrafficSeries {
 }
 
 // showTraffic answers with the requests of the last hour, or with ?step_seconds=1 of the last five minutes.
-func (s *Server) showTraffic(w http.ResponseWriter, r *http.Request) {
+func (s *Server) showTraffic(_ http.ResponseWriter, r *http.Request) (any, error) {
 	switch r.URL.Query().Get("step_seconds") {
 	case "1":
-		writeJSON(w, "application/json", http.StatusOK, s.cfg.Traffic.Series(1, recentSeconds))
+		return s.cfg.Traffic.Series(1, recentSeconds), nil
 	case "", "10":
-		writeJSON(w, "application/json", http.StatusOK, s.cfg.Traffic.Series(hourStep, hourSlots))
-	default:
-		writeFlaws(w, http.StatusBadRequest, flaw{Field: "step_seconds", Message: "step_seconds must be 1 or 10"})
+		return s.cfg.Traffic.Series(hourStep, hourSlots), nil
 	}
+	return nil, flawed(http.StatusBadRequest, Flaw{Field: "step_seconds", Message: "step_seconds must be 1 or 10"})
 }

@@ -23,13 +23,10 @@ func countedRequests(requests, errors uint64) *counted {
 	return &counted{routes: []string{"/orders"}, requests: requests, errors: errors}
 }
 
-func (c *counted) read() (all []RouteCounts) {
+func (c *counted) read(yield func(route string, buckets [trafficBuckets]uint64, errors uint64)) {
 	for _, route := range c.routes {
-		one := RouteCounts{Route: route, Errors: c.errors}
-		one.Buckets[0], one.Buckets[1] = c.requests/2, c.requests-c.requests/2
-		all = append(all, one)
+		yield(route, [trafficBuckets]uint64{c.requests / 2, c.requests - c.requests/2}, c.errors)
 	}
-	return all
 }
 
 func (c *counted) traffic() *Traffic {

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"spillway/internal/serve/admin"
 	"spillway/internal/serve/popup"
 )
 
@@ -30,9 +31,9 @@ type campaignForm struct {
 
 	Values   map[string]string // by the names of the API's fields
 	Variants []variantForm
-	Errors   map[string]flaw   // by field
-	Theirs   map[string]string // what others have saved meanwhile, by field
-	Notice   string            // what to know before saving
+	Errors   map[string]admin.Flaw // by field
+	Theirs   map[string]string     // what others have saved meanwhile, by field
+	Notice   string                // what to know before saving
 	Done     string
 	Options  options
 	Checked  *checked
@@ -190,14 +191,14 @@ func payloadOf(text string) (json.RawMessage, error) {
 }
 
 // payloadFlaws returns what is wrong with the JSON of the payloads.
-func (f *campaignForm) payloadFlaws() []flaw {
-	var flaws []flaw
+func (f *campaignForm) payloadFlaws() []admin.Flaw {
+	var flaws []admin.Flaw
 	if _, err := payloadOf(f.Values["payload"]); err != nil {
-		flaws = append(flaws, flaw{Field: "payload", Message: err.Error()})
+		flaws = append(flaws, admin.Flaw{Field: "payload", Message: err.Error()})
 	}
 	for _, v := range f.Variants {
 		if _, err := payloadOf(v.Payload); err != nil {
-			flaws = append(flaws, flaw{Field: "variants", Message: fmt.Sprintf("variant %q: %v", v.Name, err)})
+			flaws = append(flaws, admin.Flaw{Field: "variants", Message: fmt.Sprintf("variant %q: %v", v.Name, err)})
 		}
 	}
 	return flaws
@@ -291,12 +292,14 @@ func (q *request) save(method, path, saved string) error {
 		return err
 	case refused != nil && refused.Status == http.StatusPreconditionFailed:
 		return q.conflict(f)
-	case refused != nil && len(refused.Errors) == 0:
-		return err
 	case refused != nil:
 		flaws = refused.Errors
 	}
-	f.Errors, f.Notice = map[string]flaw{}, "Nothing is saved yet: see what is wrong below."
+	status := http.StatusUnprocessableEntity
+	f.Errors, f.Notice = map[string]admin.Flaw{}, "Nothing is saved yet: see what is wrong below."
+	if len(flaws) == 0 { // what was typed is not lost
+		status, f.Notice = refused.Status, "Nothing is saved yet: "+refused.Detail
+	}
 	f.Checked = &checked{Errors: flaws, Target: f.Values["target"]}
 	for _, one := range slices.Backward(flaws) {
 		f.Errors[one.Field] = one
@@ -306,7 +309,7 @@ func (q *request) save(method, path, saved string) error {
 			f.Name, f.State = current.Name, current.State()
 		}
 	}
-	return q.showForm(http.StatusUnprocessableEntity, f)
+	return q.showForm(status, f)
 }
 
 // conflict shows the form after somebody else has saved the campaign. What only they have changed is taken over, and what
@@ -325,9 +328,9 @@ func (q *request) conflict(f campaignForm) error {
 	for _, change := range changes {
 		switch {
 		case fmt.Sprint(change.Version) == f.Version:
-			base = formOf(change.asCampaign(), q.zone)
+			base = formOf(asCampaign(change), q.zone)
 		case change.Version == current.Version:
-			by = change.who()
+			by = cmp.Or(change.By, nobody)
 		}
 	}
 	f.Theirs = map[string]string{}
@@ -367,13 +370,13 @@ func variantsText(variants []variantForm) string {
 
 // checked is what the API says of a form that is not saved.
 type checked struct {
-	Errors      []flaw `json:"errors"`
+	Errors      []admin.Flaw `json:"errors"`
 	Target      string
 	Explanation *popup.Explanation `json:"explanation"`
 }
 
 // Excerpt returns the line of the target with an error, and a second one that marks the place.
-func (c *checked) Excerpt(f flaw) string {
+func (c *checked) Excerpt(f admin.Flaw) string {
 	lines := strings.Split(c.Target, "\n")
 	if f.Field != "target" || f.Line < 1 || f.Line > len(lines) || f.Column < 1 {
 		return ""

@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -9,54 +10,27 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"spillway/internal/serve/admin"
-	"spillway/internal/serve/popup"
 )
 
 const roleToEdit = admin.RoleEdit
 
-// share is a rate with its interval.
-type share struct{ Rate, Low, High float64 }
-
 // reportData is what the report of a campaign shows.
 type reportData struct {
 	Campaign campaign
-	From, To time.Time
-	Hours    []reportHour
-	Variants []reportVariant
-	Chart    string // JSON for the chart: hours, and a series for each variant
+	admin.Report
+	Chart string // JSON for the chart: hours, and a series for each variant
 }
 
-type reportHour struct {
-	Hour    time.Time
-	Variant string
-	popup.Counts
-}
+// Variant names a variant.
+func (v *view) Variant(name string) string { return variantTitle(name) }
 
-type reportVariant struct {
-	Variant string
-	popup.Counts
-	Users          uint64
-	ClickRate      *share          `json:"click_rate"`
-	ConversionRate *share          `json:"conversion_rate"`
-	Difference     *rateDifference `json:"conversion_rate_difference"`
-	ToFirst        *rateDifference `json:"difference_to_first"`
-}
-
-// rateDifference is by how much a rate is higher than that of another variant.
-type rateDifference struct {
-	To string
-	share
-}
-
-// Title names a variant.
-func (v reportVariant) Title() string {
-	if v.Variant == "" {
+func variantTitle(name string) string {
+	if name == "" {
 		return "all users"
 	}
-	return strings.Trim(v.Variant, "()")
+	return strings.Trim(name, "()")
 }
 
 // report shows what happened with a campaign.
@@ -65,16 +39,10 @@ func (q *request) report() (err error) {
 	if d.Campaign, err = q.readCampaign(); err != nil {
 		return err
 	}
-	var answer struct {
-		From, To time.Time
-		Hours    []reportHour
-		Variants []reportVariant
-	}
-	if err := q.get("/popups/campaigns/"+url.PathEscape(q.r.PathValue("id"))+"/report", &answer); err != nil {
+	if err := q.get("/popups/campaigns/"+url.PathEscape(q.r.PathValue("id"))+"/report", &d.Report); err != nil {
 		return err
 	}
-	d.From, d.To, d.Hours, d.Variants = answer.From, answer.To, answer.Hours, answer.Variants
-	chart, err := json.Marshal(reportChart(d.Hours, d.Variants))
+	chart, err := json.Marshal(reportChart(&d.Report))
 	if err != nil {
 		return err
 	}
@@ -94,19 +62,19 @@ type chartSeries struct {
 }
 
 // reportChart returns the shows by hour and variant, from the first hour to the last one, and at least of a day.
-func reportChart(hours []reportHour, variants []reportVariant) chartData {
+func reportChart(r *admin.Report) chartData {
 	var c chartData
-	if len(hours) == 0 {
+	if len(r.Hours) == 0 {
 		return c
 	}
-	last := hours[len(hours)-1].Hour.Unix()
-	first := min(hours[0].Hour.Unix(), last-23*3600)
+	last := r.Hours[len(r.Hours)-1].Hour.Unix()
+	first := min(r.Hours[0].Hour.Unix(), last-23*3600)
 	for at := first; at <= last; at += 3600 {
 		c.Times = append(c.Times, at)
 	}
-	for _, v := range variants {
-		s := chartSeries{v.Title(), make([]uint64, len(c.Times))}
-		for _, h := range hours {
+	for _, v := range r.Variants {
+		s := chartSeries{variantTitle(v.Variant), make([]uint64, len(c.Times))}
+		for _, h := range r.Hours {
 			if h.Variant == v.Variant {
 				s.Values[(h.Hour.Unix()-first)/3600] += h.Shows + h.Withheld
 			}
@@ -116,39 +84,26 @@ func reportChart(hours []reportHour, variants []reportVariant) chartData {
 	return c
 }
 
-// change is an entry of the history of a campaign.
-type change struct {
-	Version  int64                      `json:"version"`
-	At       time.Time                  `json:"at"`
-	By       string                     `json:"by"`
-	Campaign map[string]json.RawMessage `json:"campaign"`
-}
-
-// who returns the name of who made a change.
-func (c change) who() string {
-	if c.By == "" {
-		return "Somebody without a token"
-	}
-	return c.By
-}
-
 // asCampaign returns the campaign after a change.
-func (c change) asCampaign() (of campaign) {
+func asCampaign(c admin.CampaignChange) (of campaign) {
 	text, _ := json.Marshal(c.Campaign)    // it was JSON
 	_ = json.Unmarshal(text, &of.Campaign) // a field that cannot be read is empty, and differs
 	of.Version = c.Version
 	return of
 }
 
-func (q *request) readHistory() ([]change, error) {
-	var answer struct{ Changes []change }
+func (q *request) readHistory() ([]admin.CampaignChange, error) {
+	var answer struct{ Changes []admin.CampaignChange }
 	err := q.get("/popups/campaigns/"+url.PathEscape(q.r.PathValue("id"))+"/history", &answer)
 	return answer.Changes, err
 }
 
+// nobody made a change without tokens.
+const nobody = "Somebody without a token"
+
 // historyEntry is a change as the page shows it.
 type historyEntry struct {
-	change
+	admin.CampaignChange
 	Who     string
 	Fields  []fieldChange // what differs from the change before
 	First   bool          // there is none before
@@ -172,7 +127,7 @@ func (q *request) history() error {
 		Changes  []historyEntry
 	}{Campaign: c}
 	for i, one := range changes {
-		e := historyEntry{change: one, Who: one.who(), First: i == len(changes)-1, Current: one.Version == c.Version}
+		e := historyEntry{CampaignChange: one, Who: cmp.Or(one.By, nobody), First: i == len(changes)-1, Current: one.Version == c.Version}
 		if !e.First {
 			e.Fields = differences(changes[i+1].Campaign, one.Campaign)
 		}
@@ -210,7 +165,7 @@ func (q *request) restore() error {
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(changes, func(c change) bool { return fmt.Sprint(c.Version) == q.r.PostFormValue("restore") })
+	i := slices.IndexFunc(changes, func(c admin.CampaignChange) bool { return fmt.Sprint(c.Version) == q.r.PostFormValue("restore") })
 	if i < 0 {
 		return &failure{Status: http.StatusNotFound, Detail: "The history does not have this change any more."}
 	}

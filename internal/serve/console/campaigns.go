@@ -14,28 +14,6 @@ import (
 	"spillway/internal/stats"
 )
 
-// addCampaigns adds the pages of campaigns and lists.
-func (c *Console) addCampaigns(mux *http.ServeMux) {
-	for path, handle := range map[string]func(*request) error{
-		"GET /console/campaigns":                (*request).campaigns,
-		"GET /console/campaigns/new":            (*request).newCampaign,
-		"POST /console/campaigns/new":           (*request).createCampaign,
-		"POST /console/campaigns/check":         (*request).checkCampaign,
-		"GET /console/campaigns/{id}":           (*request).editCampaign,
-		"POST /console/campaigns/{id}":          (*request).saveCampaign,
-		"POST /console/campaigns/{id}/move":     (*request).moveCampaign,
-		"POST /console/campaigns/{id}/{action}": (*request).setStatus,
-		"GET /console/campaigns/{id}/report":    (*request).report,
-		"GET /console/campaigns/{id}/history":   (*request).history,
-		"POST /console/campaigns/{id}/restore":  (*request).restore,
-		"GET /console/lists":                    (*request).lists,
-		"POST /console/lists":                   (*request).uploadList,
-		"POST /console/lists/delete":            (*request).deleteList,
-	} {
-		mux.HandleFunc(path, c.closed(handle))
-	}
-}
-
 // campaign is a campaign as the API answers it.
 type campaign struct {
 	popup.Campaign
@@ -155,44 +133,22 @@ type options struct {
 
 func (q *request) options() (o options, err error) { return o, q.get("/popups/attributes", &o) }
 
-// position is where a campaign is in the order.
-type position struct {
-	priority, order int32
-	id              popup.CampaignID
-}
-
-func positionOf(c campaign) position { return position{c.Priority, c.Order, c.ID} }
-
-// isBefore reports whether p is tried before other.
-func (p position) isBefore(other position) bool {
-	return cmp.Or(cmp.Compare(other.priority, p.priority), cmp.Compare(p.order, other.order), cmp.Compare(p.id, other.id)) < 0
-}
-
-// moved is a campaign and its new position.
-type moved struct {
-	campaign campaign
-	to       position
-}
-
-// moveUp returns what must change so that the campaign at i, from 1, is tried before the one that precedes it. The changes are
+// moveUp returns the campaigns that must change so that the one at i, from 1, is tried before the one that precedes it. The changes are
 // valid in their order: after each, all others are where they were.
-func moveUp(all []campaign, i int) []moved {
-	above, to := positionOf(all[i-1]), positionOf(all[i])
-	to.priority, to.order = above.priority, above.order
-	if !to.isBefore(above) {
-		to.order--
+func moveUp(all []campaign, i int) []campaign {
+	above, to := all[i-1], all[i]
+	to.Priority, to.Order = above.Priority, above.Order
+	if compareOrder(to, above) > 0 {
+		to.Order--
 	}
-	changes := []moved{{all[i], to}}
-	for j := i - 2; j >= 0; j-- { // those above make room
-		one := positionOf(all[j])
-		if one.isBefore(to) {
-			break
+	changes := []campaign{to}
+	for j := i - 2; j >= 0 && compareOrder(all[j], to) >= 0; j-- { // those above make room
+		one := all[j]
+		one.Priority, one.Order = to.Priority, to.Order
+		if compareOrder(one, to) > 0 {
+			one.Order--
 		}
-		one.priority, one.order = to.priority, to.order
-		if !one.isBefore(to) {
-			one.order--
-		}
-		changes, to = append(changes, moved{all[j], one}), one
+		changes, to = append(changes, one), one
 	}
 	slices.Reverse(changes)
 	return changes
@@ -218,9 +174,9 @@ func (q *request) moveCampaign() error {
 	}
 	place := i + 1
 	if upper > 0 && upper < len(all) {
-		for _, m := range moveUp(all, upper) {
-			body := map[string]any{"priority": m.to.priority, "order": m.to.order, "version": m.campaign.Version}
-			if err := q.call(http.MethodPatch, fmt.Sprintf("/popups/campaigns/%d", m.campaign.ID), body, nil,
+		for _, c := range moveUp(all, upper) {
+			body := map[string]any{"priority": c.Priority, "order": c.Order, "version": c.Version}
+			if err := q.call(http.MethodPatch, fmt.Sprintf("/popups/campaigns/%d", c.ID), body, nil,
 				"Content-Type", "application/merge-patch+json"); err != nil {
 				return err
 			}

@@ -24,6 +24,7 @@ import (
 	"html/template"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -76,7 +77,7 @@ func (c *Console) routes() *http.ServeMux {
 	mux.HandleFunc("GET /console/login", c.open((*request).login))
 	mux.HandleFunc("POST /console/login", c.open((*request).logIn))
 	mux.HandleFunc("/console/", c.closed((*request).notFound))
-	for path, handle := range map[string]func(*request) error{
+	pages := map[string]func(*request) error{
 		"GET /{$}":                            (*request).overview,
 		"GET /console/{$}":                    (*request).overview,
 		"GET /console/live":                   (*request).follow,
@@ -89,12 +90,33 @@ func (c *Console) routes() *http.ServeMux {
 		"GET /console/spools/{spool}/dead":    (*request).letters,
 		"GET /console/spools/{spool}/export":  (*request).export,
 		"POST /console/spools/{spool}/{work}": (*request).order,
-	} {
-		mux.HandleFunc(path, c.closed(handle))
+		"GET /console/configuration":          (*request).configuration,
+		"POST /console/reload":                (*request).reload,
+		"GET /console/changes":                (*request).changes,
 	}
-	c.addRecords(mux)
 	if c.cfg.Popups {
-		c.addCampaigns(mux)
+		maps.Copy(pages, map[string]func(*request) error{
+			"GET /console/campaigns":                (*request).campaigns,
+			"GET /console/campaigns/new":            (*request).newCampaign,
+			"POST /console/campaigns/new":           (*request).createCampaign,
+			"POST /console/campaigns/check":         (*request).checkCampaign,
+			"GET /console/campaigns/{id}":           (*request).editCampaign,
+			"POST /console/campaigns/{id}":          (*request).saveCampaign,
+			"POST /console/campaigns/{id}/move":     (*request).moveCampaign,
+			"POST /console/campaigns/{id}/{action}": (*request).setStatus,
+			"GET /console/campaigns/{id}/report":    (*request).report,
+			"GET /console/campaigns/{id}/history":   (*request).history,
+			"POST /console/campaigns/{id}/restore":  (*request).restore,
+			"GET /console/lists":                    (*request).lists,
+			"POST /console/lists":                   (*request).uploadList,
+			"POST /console/lists/delete":            (*request).deleteList,
+			"GET /console/users":                    (*request).user,
+			"POST /console/users/test":              (*request).testDraft,
+			"POST /console/users/forget":            (*request).forget,
+		})
+	}
+	for path, handle := range pages {
+		mux.HandleFunc(path, c.closed(handle))
 	}
 	return mux
 }
@@ -141,7 +163,7 @@ func (c *Console) closed(handle func(*request) error) http.HandlerFunc {
 	return c.open(func(q *request) error {
 		known := true
 		q.caller = admin.Caller{Role: admin.RoleAdmin}
-		if c.cfg.Access.Tokens() {
+		if len(c.cfg.Access.Tokens) > 0 {
 			q.caller, known = c.sessions.find(q.r)
 		}
 		switch {
@@ -158,29 +180,14 @@ func (c *Console) closed(handle func(*request) error) http.HandlerFunc {
 			return q.redirect("/console/login?next=" + url.QueryEscape(q.r.URL.RequestURI()))
 		}
 		const expired = "The session has expired, and nothing has changed. Log in and try again."
-		return &failure{Status: http.StatusUnauthorized, Detail: expired, login: true}
+		return &failure{Status: http.StatusUnauthorized, Detail: expired}
 	})
 }
 
 func isSafe(method string) bool { return method == http.MethodGet || method == http.MethodHead }
 
 // failure is an error of which a page tells.
-type failure struct {
-	Status int    `json:"status"`
-	Detail string `json:"detail"`
-	Errors []flaw `json:"errors"`
-	login  bool   // show the way to the log-in page
-}
-
-// flaw is an error in a field.
-type flaw struct {
-	Field   string `json:"field"`
-	Line    int    `json:"line"` // in an expression or a list
-	Column  int    `json:"column"`
-	Message string `json:"message"`
-}
-
-func (f *failure) Error() string { return f.Detail }
+type failure = admin.Problem
 
 // fail answers with the page of an error, or for htmx with its text.
 func (q *request) fail(err error) {
@@ -196,11 +203,7 @@ func (q *request) fail(err error) {
 		http.Error(q.w, f.Detail, f.Status)
 		return
 	}
-	data := struct {
-		*failure
-		Login bool
-	}{f, f.login}
-	if err := q.render(f.Status, "error", http.StatusText(f.Status), data); err != nil {
+	if err := q.render(f.Status, "error", http.StatusText(f.Status), f); err != nil {
 		q.cfg.Log.Error("page of the console failed", "path", q.r.URL.Path, "error", err)
 	}
 }
@@ -259,10 +262,10 @@ func (q *request) execute(status int, page, name string, v *view) error {
 
 func (q *request) view(title string, data any) *view {
 	v := &view{Title: title, Path: q.r.URL.Path, Query: q.r.URL.Query(), Caller: q.caller, Data: data, zone: q.zone}
-	v.Tokens, v.Popups, v.Known = q.cfg.Access.Tokens(), q.cfg.Popups, q.caller.Role > 0
+	v.Tokens, v.Popups, v.Known = len(q.cfg.Access.Tokens) > 0, q.cfg.Popups, q.caller.Role > 0
 	v.Edit, v.Admin = q.caller.Role >= admin.RoleEdit, q.caller.Role >= admin.RoleAdmin
 	if v.Known {
-		about := q.cfg.Access.About()
+		about := q.cfg.Access.About
 		v.Process, v.Links = about.Process, about.Links
 	}
 	return v

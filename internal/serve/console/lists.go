@@ -13,13 +13,8 @@ import (
 // lists shows the lists of users that targets name.
 func (q *request) lists() error {
 	d := struct {
-		Lists []struct {
-			Name    string
-			Version int64
-			Users   int64
-			At      popup.Moment `json:"replaced_at"`
-		}
-		Done string
+		Lists []popup.ListVersion
+		Done  string
 	}{Done: savedText(q.r.URL.Query())}
 	if err := q.get("/popups/lists", &d); err != nil {
 		return err

@@ -65,8 +65,8 @@ func start(t *testing.T, tokens ...admin.Token) *site {
 	s.pending.Store(&admin.Configuration{File: "/etc/<b>spillway.yaml", Effective: "listen: <b>"})
 	s.spool = openSpool(t)
 	log := slog.New(slog.DiscardHandler)
-	traffic := admin.NewTraffic([]time.Duration{time.Millisecond}, func() []admin.RouteCounts {
-		return []admin.RouteCounts{{Route: "/<b>orders</b>", Buckets: [17]uint64{1, 1}}}
+	traffic := admin.NewTraffic([]time.Duration{time.Millisecond}, func(yield func(string, [17]uint64, uint64)) {
+		yield("/<b>orders</b>", [17]uint64{1, 1}, 0)
 	})
 	cfg := admin.Config{
 		Listen: "127.0.0.1:0", Tokens: tokens, Log: log, Registry: prometheus.NewRegistry(), Ready: func() []admin.Part { return *s.parts.Load() },

@@ -34,7 +34,7 @@ func livePieces() []string {
 
 func (q *request) overviewData() overviewData {
 	d := overviewData{Figures: q.cfg.Access.Figures()}
-	for _, p := range q.cfg.Access.Parts() {
+	for _, p := range q.cfg.Access.Ready() {
 		one := partView{Part: p, Command: indexCommand(p.Detail)}
 		d.Parts = append(d.Parts, one)
 		switch {
@@ -80,7 +80,7 @@ func (q *request) follow() error {
 	defer every.Stop()
 	sent := make(map[string]string)
 	for {
-		if _, known := q.sessions.find(q.r); q.cfg.Access.Tokens() && !known {
+		if _, known := q.sessions.find(q.r); len(q.cfg.Access.Tokens) > 0 && !known {
 			return nil // the session has ended; the page asks again and gets the log-in page
 		}
 		event, err := q.tick(sent)
@@ -105,7 +105,7 @@ func (q *request) follow() error {
 // tick returns the next event: what has changed since sent.
 func (q *request) tick(sent map[string]string) ([]byte, error) {
 	v := q.view("", q.overviewData())
-	next := tick{Process: v.Process.ID, Pieces: map[string]string{}, Traffic: q.cfg.Access.Traffic(1, 3)}
+	next := tick{Process: v.Process.ID, Pieces: map[string]string{}, Traffic: q.cfg.Access.Traffic.Series(1, 3)}
 	for _, name := range livePieces() {
 		var out bytes.Buffer
 		if err := q.pages["overview"].ExecuteTemplate(&out, name, v); err != nil {

@@ -104,16 +104,35 @@ func TestLetters(t *testing.T) {
 	s.want(s.follow(s.post(retry, some)), http.StatusOK, "2 dead letters wait again", `Refused <span class="badge">249`)
 	s.want(s.post(discard, some), http.StatusOK, "Discard 0 dead letters?")
 	filter := url.Values{"which": {"all"}, "reason": {"luck"}}
-	s.want(s.post(discard, filter), http.StatusOK, "Discard 249 dead letters?", `name="reason" value="luck"`)
+	asks := s.post(discard, filter)
+	s.want(asks, http.StatusOK, "Discard 249 dead letters?", `name="reason" value="luck"`)
+	filter.Set("upto", regexp.MustCompile(`name="upto" value="(\d+)"`).FindStringSubmatch(asks.body)[1])
+	s.bury("/late", `["nobody has seen it"]`)
 	filter.Set("confirm", "1")
 	s.want(s.post(discard, filter), http.StatusOK, "That is not the number", "Type 249 to confirm")
 	filter.Set("confirm", "249")
-	s.want(s.follow(s.post(discard, filter)), http.StatusOK, "249 dead letters were discarded", `Refused <span class="badge">0`)
+	s.want(s.follow(s.post(discard, filter)), http.StatusOK, "249 dead letters were discarded", `Refused <span class="badge">1`, "nobody has seen it")
 	doubt := url.Values{"which": {"all"}, "in_doubt": {"true"}}
 	s.want(s.post(retry, doubt), http.StatusOK, "Retry 1 dead letters?", "may be stored twice")
 	doubt.Set("confirm", "1")
 	s.want(s.follow(s.post(retry, doubt)), http.StatusOK, "1 dead letters wait again", `In doubt <span class="badge">0`)
 	s.want(s.get("/console/streams"), http.StatusOK, "Spool of streams", "no stream drains it", "/positions", "schema: 3")
+}
+
+// Large dead letters fill a page sooner than 100 of them: the others are on the next one.
+func TestLargeLetters(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.bury("/old", slices.Repeat([]string{`["` + strings.Repeat("x", 3<<20) + `"]`}, 4)...)
+	page := s.get("/console/spools/streams/dead")
+	next := regexp.MustCompile(`<a href="([^"]+)" rel="next"`).FindStringSubmatch(page.body)
+	if next == nil {
+		t.Fatalf("the page shows %d of 4 dead letters, and leads to no other", strings.Count(page.body, `name="id"`))
+	}
+	page = s.get("/console/spools/streams/dead" + unescape(next[1]))
+	if n := strings.Count(page.body, `name="id"`); n != 2 || strings.Contains(page.body, `rel="next"`) {
+		t.Errorf("the next page has %d", n)
+	}
 }
 
 func campaignValues(name string) url.Values {
@@ -240,6 +259,8 @@ func TestCampaignStatus(t *testing.T) {
 	s.want(s.post("/console/campaigns/1/archive", url.Values{"version": {version()}, "confirm": {"yes"}}), http.StatusBadRequest, "type \"archive\"")
 	page = s.follow(s.post("/console/campaigns/1/archive", url.Values{"version": {version()}, "confirm": {"archive"}}))
 	s.want(page, http.StatusOK, "It is archived.")
+	lost := with(campaignValues("What I typed"), "version", version())
+	s.want(s.post("/console/campaigns/1", lost), http.StatusConflict, "Nothing is saved yet: the campaign is archived", `value="What I typed"`)
 	s.want(s.get("/console/campaigns"), http.StatusOK, "No campaign.")
 	s.want(s.get("/console/campaigns?status=archived"), http.StatusOK, "/console/campaigns/1")
 	s.want(s.post("/console/campaigns/1/delete", nil), http.StatusNotFound)
@@ -298,8 +319,8 @@ func TestMoveUp(t *testing.T) {
 		want[i-1], want[i] = want[i], want[i-1]
 		after := slices.Clone(all)
 		for _, m := range moveUp(all, i) {
-			k := slices.IndexFunc(after, func(c campaign) bool { return c.ID == m.campaign.ID })
-			after[k].Priority, after[k].Order = m.to.priority, m.to.order
+			k := slices.IndexFunc(after, func(c campaign) bool { return c.ID == m.ID })
+			after[k].Priority, after[k].Order = m.Priority, m.Order
 		}
 		if slices.SortFunc(after, compareOrder); !slices.Equal(idsOf(after), want) {
 			t.Fatalf("%+v: moved %d, got %v, want %v", all, i, idsOf(after), want)

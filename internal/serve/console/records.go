@@ -11,23 +11,6 @@ import (
 	"spillway/internal/serve/audit"
 )
 
-// addRecords adds the pages of one user, of the configuration, and of who changed what.
-func (c *Console) addRecords(mux *http.ServeMux) {
-	pages := map[string]func(*request) error{
-		"GET /console/configuration": (*request).configuration,
-		"POST /console/reload":       (*request).reload,
-		"GET /console/changes":       (*request).changes,
-	}
-	if c.cfg.Popups {
-		pages["GET /console/users"] = (*request).user
-		pages["POST /console/users/test"] = (*request).testDraft
-		pages["POST /console/users/forget"] = (*request).forget
-	}
-	for path, handle := range pages {
-		mux.HandleFunc(path, c.closed(handle))
-	}
-}
-
 // configuration shows the configuration in force, and what a reload would change.
 func (q *request) configuration() error {
 	d := struct {

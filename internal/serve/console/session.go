@@ -155,7 +155,7 @@ func sameOrigin(r *http.Request) bool {
 
 // login shows the log-in page.
 func (q *request) login() error {
-	if !q.cfg.Access.Tokens() {
+	if len(q.cfg.Access.Tokens) == 0 {
 		return q.redirect("/")
 	}
 	return q.showLogin(http.StatusOK, "")
@@ -179,7 +179,7 @@ func nextPage(path string) string {
 
 // logIn begins a session with a token.
 func (q *request) logIn() error {
-	if !q.cfg.Access.Tokens() {
+	if len(q.cfg.Access.Tokens) == 0 {
 		return q.redirect("/")
 	}
 	q.r.Body = http.MaxBytesReader(q.w, q.r.Body, tokenBytesMax)

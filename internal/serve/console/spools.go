@@ -3,6 +3,7 @@ package console
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -26,44 +27,33 @@ func (q *request) streams() error {
 	return q.render(http.StatusOK, "streams", "Streams", q.cfg.Access.Figures())
 }
 
-// letterFilter is a filter as the forms have it.
-type letterFilter struct {
-	Stream, Reason, Since, Until string
-	InDoubt                      bool
-}
-
-// filterOf reads a filter from a query or a form.
-func filterOf(form url.Values) letterFilter {
-	return letterFilter{form.Get("stream"), form.Get("reason"), form.Get("since"), form.Get("until"), form.Get("in_doubt") == "true"}
-}
-
-// Query returns the filter as it is in the address of the page.
-func (f letterFilter) Query() url.Values {
-	query := url.Values{}
-	for name, value := range map[string]string{"stream": f.Stream, "reason": f.Reason, "since": f.Since, "until": f.Until} {
-		if value != "" {
-			query.Set(name, value)
+// filterOf returns the filter of a query or a form, as the address of the page has it.
+func filterOf(form url.Values) url.Values {
+	filter := url.Values{}
+	for _, name := range []string{"stream", "reason", "since", "until", "in_doubt"} {
+		if text := form.Get(name); text != "" && (name != "in_doubt" || text == "true") {
+			filter.Set(name, text)
 		}
 	}
-	if f.InDoubt {
-		query.Set("in_doubt", "true")
-	}
-	return query
+	return filter
 }
 
-// filter returns the filter for the API.
-func (q *request) filter(f letterFilter) (spool.Filter, error) {
-	filter := spool.Filter{Stream: f.Stream, Reason: f.Reason, InDoubt: &f.InDoubt}
-	for text, at := range map[*string]*time.Time{&f.Since: &filter.Since, &f.Until: &filter.Until} {
-		if *text == "" {
+// apiFilter returns a filter as the API has it.
+func (q *request) apiFilter(filter url.Values) (url.Values, error) {
+	api := maps.Clone(filter)
+	api.Set("in_doubt", strconv.FormatBool(filter.Has("in_doubt")))
+	for _, name := range []string{"since", "until"} {
+		text := filter.Get(name)
+		if text == "" {
 			continue
 		}
-		var err error
-		if *at, err = parseTime(*text, q.zone); err != nil {
-			return filter, &failure{Status: http.StatusBadRequest, Detail: fmt.Sprintf("%q is not a time such as 2026-01-31T12:00.", *text)}
+		at, err := parseTime(text, q.zone)
+		if err != nil {
+			return nil, &failure{Status: http.StatusBadRequest, Detail: fmt.Sprintf("%q is not a time such as 2026-01-31T12:00.", text)}
 		}
+		api.Set(name, at.UTC().Format(time.RFC3339Nano))
 	}
-	return filter, nil
+	return api, nil
 }
 
 // parseTime reads the value of a datetime-local input.
@@ -73,17 +63,6 @@ func parseTime(text string, zone *time.Location) (time.Time, error) {
 		t, err = time.ParseInLocation(minuteLayout, text, zone)
 	}
 	return t, err
-}
-
-// apiQuery returns a filter as the API's paths have it.
-func apiQuery(f spool.Filter) url.Values {
-	query := url.Values{"stream": {f.Stream}, "reason": {f.Reason}, "in_doubt": {strconv.FormatBool(*f.InDoubt)}}
-	for name, at := range map[string]time.Time{"since": f.Since, "until": f.Until} {
-		if !at.IsZero() {
-			query.Set(name, at.UTC().Format(time.RFC3339Nano))
-		}
-	}
-	return query
 }
 
 // letterView is a dead letter on a page.
@@ -98,7 +77,7 @@ func (l letterView) Text() string { return short(plainJSON(string(l.Records)), r
 // lettersData is what the page of dead letters shows.
 type lettersData struct {
 	Spool   string
-	Filter  letterFilter
+	Filter  url.Values
 	Streams []spool.NameStats
 	Letters []letterView
 	Next    string // the address of the next page; "": there is none
@@ -113,7 +92,7 @@ type lettersData struct {
 func (q *request) letters() error {
 	query := q.r.URL.Query()
 	d := lettersData{Spool: q.r.PathValue("spool"), Filter: filterOf(query), First: query.Get("after") == "", Done: doneText(query)}
-	filter, err := q.filter(d.Filter)
+	ask, err := q.apiFilter(d.Filter)
 	if err != nil {
 		return err
 	}
@@ -124,47 +103,58 @@ func (q *request) letters() error {
 	}
 	d.Streams = status.Streams
 	for _, s := range d.Streams {
-		if d.Filter.Stream == "" || d.Filter.Stream == s.Name {
+		if name := d.Filter.Get("stream"); name == "" || name == s.Name {
 			d.Dead, d.InDoubt = d.Dead+s.Dead-s.InDoubt, d.InDoubt+s.InDoubt
 		}
 	}
-	ask := apiQuery(filter)
-	d.Export = "/console" + base + "/export?" + d.Filter.Query().Encode()
-	ask.Set("limit", strconv.Itoa(lettersShown+1))
-	ask.Set("after", query.Get("after"))
-	var answer struct {
-		Letters []letterView `json:"dead_letters"`
-	}
-	if err := q.get(base+"/dead?"+ask.Encode(), &answer); err != nil {
+	d.Export = "/console" + base + "/export?" + d.Filter.Encode()
+	if d.Letters, err = q.readLetters(base, ask, query.Get("after"), lettersShown); err != nil {
 		return err
 	}
-	if d.Letters = answer.Letters; len(d.Letters) > lettersShown {
-		d.Letters = d.Letters[:lettersShown]
-		next := d.Filter.Query()
-		next.Set("after", strconv.FormatInt(d.Letters[lettersShown-1].ID, 10))
-		d.Next = "?" + next.Encode()
+	if n := len(d.Letters); n > 0 {
+		next := maps.Clone(d.Filter)
+		next.Set("after", strconv.FormatInt(d.Letters[n-1].ID, 10))
+		more, err := q.readLetters(base, ask, next.Get("after"), 1)
+		if err != nil {
+			return err
+		}
+		if len(more) > 0 {
+			d.Next = "?" + next.Encode()
+		}
 	}
 	return q.render(http.StatusOK, "letters", "Dead letters", d)
 }
 
+// readLetters returns dead letters behind an id: fewer than that many if they are large.
+func (q *request) readLetters(base string, ask url.Values, after string, most int) ([]letterView, error) {
+	ask.Set("after", after)
+	ask.Set("limit", strconv.Itoa(most))
+	var answer struct {
+		Letters []letterView `json:"dead_letters"`
+	}
+	err := q.get(base+"/dead?"+ask.Encode(), &answer)
+	return answer.Letters, err
+}
+
 // export answers with all dead letters of a filter, as NDJSON.
 func (q *request) export() error {
-	filter, err := q.filter(filterOf(q.r.URL.Query()))
+	filter, err := q.apiFilter(filterOf(q.r.URL.Query()))
 	if err != nil {
 		return err
 	}
 	name := q.r.PathValue("spool")
 	q.w.Header().Set("Content-Disposition", `attachment; filename="dead-letters.ndjson"`)
-	return q.pass("/spools/" + url.PathEscape(name) + "/dead/export?" + apiQuery(filter).Encode())
+	return q.pass("/spools/" + url.PathEscape(name) + "/dead/export?" + filter.Encode())
 }
 
 // orderData is what a page asks before an order is executed.
 type orderData struct {
 	Spool, Work string
-	Filter      letterFilter
+	Filter      url.Values
 	IDs         []string
 	Which       string // selected or all
 	Letters     int    // how many it concerns
+	Upto        int64  // the last of them: later ones were not confirmed
 	Wrong       bool   // the confirmation was another number
 }
 
@@ -181,38 +171,45 @@ func (q *request) order() error {
 	if !slices.Contains([]string{"retry", discard}, d.Work) {
 		return q.notFound()
 	}
-	filter, err := q.filter(d.Filter)
+	filter, err := q.apiFilter(d.Filter)
 	if err != nil {
 		return err
 	}
+	order := map[string]any{}
+	for name := range filter {
+		order[name] = filter.Get(name)
+	}
+	order["in_doubt"] = d.Filter.Has("in_doubt")
 	if d.Which != "all" {
-		filter.IDs = []int64{}
+		ids := []int64{}
 		for _, text := range d.IDs {
 			if id, err := strconv.ParseInt(text, 10, 64); err == nil {
-				filter.IDs = append(filter.IDs, id)
+				ids = append(ids, id)
 			}
 		}
-		if len(filter.IDs) == 0 {
+		if order["ids"] = ids; len(ids) == 0 {
 			return &failure{Status: http.StatusBadRequest, Detail: "No dead letter is selected. Go back and select some, or choose all that match."}
 		}
 	}
 	path := "/spools/" + url.PathEscape(d.Spool) + "/" + d.Work
-	if d.Work == discard || d.Filter.InDoubt {
+	order["upto"], _ = strconv.ParseInt(form.Get("upto"), 10, 64) // 0: it was not asked yet
+	if order["dry_run"] = true; d.Work == discard || d.Filter.Has("in_doubt") {
 		var would spool.Done
-		if err := q.call(http.MethodPost, path, spool.Order{Filter: filter, DryRun: true}, &would); err != nil {
+		if err := q.call(http.MethodPost, path, order, &would); err != nil {
 			return err
 		}
-		d.Letters = would.Letters
+		d.Letters, d.Upto, order["upto"] = would.Letters, would.Upto, would.Upto
 		if typed := form.Get("confirm"); typed != strconv.Itoa(would.Letters) {
 			d.Wrong = typed != ""
 			return q.render(http.StatusOK, "confirm", "Confirm", d)
 		}
 	}
+	delete(order, "dry_run")
 	var done spool.Done
-	if err := q.call(http.MethodPost, path, spool.Order{Filter: filter}, &done); err != nil {
+	if err := q.call(http.MethodPost, path, order, &done); err != nil {
 		return err
 	}
-	back := d.Filter.Query()
+	back := maps.Clone(d.Filter)
 	back.Set("done", d.Work)
 	back.Set("n", strconv.Itoa(done.Letters))
 	return q.redirect("/console/spools/" + url.PathEscape(d.Spool) + "/dead?" + back.Encode())

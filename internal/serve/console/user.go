@@ -57,23 +57,12 @@ func (v *view) Why(e popup.Explanation, status popup.Status) *view {
 	}{e, status})
 }
 
-// placeData is what a user gets at a placement.
-type placeData struct {
-	User, Placement string
-	State           struct {
-		Phase                  string
-		Campaign               popup.CampaignID
-		Shown, Answered, Until *time.Time
-	}
-	Campaigns []popup.Explanation
-}
-
 // userData is what the page of one user shows.
 type userData struct {
 	Asked  asked
 	User   string // as the API writes it; "": nobody is asked about
-	Flaws  []flaw
-	Places []placeData
+	Flaws  []admin.Flaw
+	Places []admin.Explained
 	Stored map[popup.CampaignID]campaign
 	Done   string
 }
@@ -101,7 +90,7 @@ func (q *request) user() error {
 	}
 	api := d.Asked.query(q.zone)
 	for _, name := range o.Placements {
-		place := placeData{}
+		place := admin.Explained{}
 		api.Set("placement", name)
 		err := q.get("/popups/explain?"+api.Encode(), &place)
 		if f, ok := err.(*failure); ok && f.Status == http.StatusBadRequest {
