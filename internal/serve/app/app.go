@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"reflect"
@@ -21,6 +20,7 @@ import (
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/freight"
 	"spillway/internal/serve/popup"
+	"spillway/internal/serve/queue"
 	"spillway/internal/serve/redis"
 	"spillway/internal/serve/server"
 	"spillway/internal/serve/spool"
@@ -30,20 +30,17 @@ import (
 // app is the serving process. Opening its parts sends nothing to a database. Each part then
 // starts by itself, and is served from then on.
 type app struct {
-	ctx            context.Context // of the process; ends when the process must stop
-	log            *slog.Logger
-	accessLog      *server.AccessLog
-	stdout, stderr io.Writer
+	ctx       context.Context // of the process; ends when the process must stop
+	log       *slog.Logger
+	accessLog *server.AccessLog
 
 	options Options
 	level   *slog.LevelVar
 	hangups chan os.Signal // asks for a reload
 
-	cfg     config.Config // as at the start of the process
-	demo    bool          // the freight app on its own SQLite
-	builtIn bool          // without a configuration file
-	strict  bool          // a part that does not start ends the process
-	loops   int           // event loops of the fast lane; -1: none
+	cfg   config.Config // as at the start of the process
+	demo  bool          // the freight app on its own SQLite
+	loops int           // event loops of the fast lane; -1: none
 
 	sockets     sockets
 	certificate *certificate // nil: plain HTTP
@@ -81,18 +78,14 @@ type app struct {
 // reads are the feeds and queries of a configuration. They and the configuration's settings of
 // the public listener can be replaced while the process runs.
 type reads struct {
-	cfg     config.Config
-	feeds   []*feedPart
-	queries []*queryPart
+	cfg   config.Config
+	parts []*readPart // feeds first
 }
 
-// parts returns the feeds and queries as parts.
-func (r *reads) parts() []*part {
+// all returns the feeds and queries as parts.
+func (r *reads) all() []*part {
 	var parts []*part
-	for _, p := range r.feeds {
-		parts = append(parts, p.part)
-	}
-	for _, p := range r.queries {
+	for _, p := range r.parts {
 		parts = append(parts, p.part)
 	}
 	return parts
@@ -108,7 +101,7 @@ func (a *app) current() reads {
 // parts returns all parts.
 func (a *app) parts() []*part {
 	now := a.current()
-	parts := now.parts()
+	parts := now.all()
 	for _, p := range a.streams {
 		parts = append(parts, p.part)
 	}
@@ -146,10 +139,15 @@ func (a *app) serve(adm *admin.Server) error {
 	a.cfg.Admin.Listen = addressOf(ln) // the port, if 0 was configured
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error { return adm.Serve(groupCtx, ln) })
-	group.Go(func() error { return a.watchReadiness(groupCtx) })
+	group.Go(func() error {
+		for range queue.Ticks(groupCtx, probeEvery) {
+			a.state() // so that it is known since when something has been wrong
+		}
+		return nil
+	})
 	group.Go(func() error { a.traffic.Run(groupCtx, a.streamStats); return nil })
 	if a.replica != nil {
-		group.Go(func() error { return a.replica.watch(groupCtx) })
+		group.Go(func() error { a.replica.reads.Watch(groupCtx, a.replica.primary, a.replica.replayed); return nil })
 	}
 	if a.certificate != nil {
 		group.Go(func() error { return a.certificate.watch(groupCtx) })
@@ -178,7 +176,7 @@ func (a *app) servePublic(ctx context.Context) error {
 	if a.popups != nil {
 		a.popups.failed = fail
 	}
-	if err := a.startParts(ctx, a.parts(), a.strict, a.publish); err != nil {
+	if err := a.startParts(ctx, a.parts(), a.options.Strict, a.publish); err != nil {
 		return err
 	}
 	ln, err := a.sockets.listenPublic(ctx, a.cfg.Listen)
@@ -199,7 +197,7 @@ func (a *app) servePublic(ctx context.Context) error {
 	err = a.public.Run(running, ln, func() {
 		a.log.Info("serving", "listen", addressOf(ln), "admin", a.cfg.Admin.Listen, "database", a.defaultStore.url.String())
 		if a.demo {
-			fmt.Fprint(a.stdout, freight.Tour(addressOf(ln), a.cfg.Admin.Listen))
+			fmt.Fprint(a.options.Stdout, freight.Tour(addressOf(ln), a.cfg.Admin.Listen))
 		}
 		notify(a.log, ready) // a signal to reload may follow at once
 		beside.Go(func() { a.drainLeftovers(serving) })
@@ -225,12 +223,8 @@ func (a *app) servePublic(ctx context.Context) error {
 func (a *app) publish() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.publishLocked(&a.reads)
+	a.public.Switch(a.public.Next(a.serverConfig(&a.reads)))
 }
-
-// publishLocked has the public listener serve these feeds and queries, beside streams and
-// popups.
-func (a *app) publishLocked(r *reads) { a.public.Switch(a.public.Next(a.serverConfig(r))) }
 
 // close closes the parts. It does nothing for parts that are closed already.
 func (a *app) close() {
@@ -257,10 +251,7 @@ func (a *app) close() {
 
 // close stops the feeds and queries.
 func (r *reads) close() {
-	for _, p := range r.feeds {
-		p.close()
-	}
-	for _, p := range r.queries {
+	for _, p := range r.parts {
 		p.close()
 	}
 }
@@ -270,7 +261,7 @@ func (a *app) openDemo() error {
 	if !a.demo {
 		return nil
 	}
-	_, err := freight.Ensure(a.ctx, a.defaultStore.url, progress.New(a.stderr))
+	_, err := freight.Ensure(a.ctx, a.defaultStore.url, progress.New(a.options.Stderr))
 	return err
 }
 
@@ -297,29 +288,27 @@ func (a *app) openReads() error {
 func (a *app) newReads(cfg config.Config) (*reads, error) {
 	now := a.current()
 	r := &reads{cfg: cfg}
-	for _, c := range cfg.Feeds {
-		i := slices.IndexFunc(now.feeds, func(p *feedPart) bool { return reflect.DeepEqual(p.cfg, c) })
+	add := func(c any, open func() (*readPart, error)) error {
+		i := slices.IndexFunc(now.parts, func(p *readPart) bool { return reflect.DeepEqual(p.cfg, c) })
 		if i >= 0 {
-			r.feeds = append(r.feeds, now.feeds[i])
-			continue
+			r.parts = append(r.parts, now.parts[i])
+			return nil
 		}
-		p, err := a.openFeed(c, windowsShare(cfg.Feeds))
-		if err != nil {
+		p, err := open()
+		if err == nil {
+			r.parts = append(r.parts, p)
+		}
+		return err
+	}
+	for _, c := range cfg.Feeds {
+		if err := add(c, func() (*readPart, error) { return a.openFeed(c, windowsShare(cfg.Feeds)) }); err != nil {
 			return r, err
 		}
-		r.feeds = append(r.feeds, p)
 	}
 	for _, c := range cfg.Queries {
-		i := slices.IndexFunc(now.queries, func(p *queryPart) bool { return reflect.DeepEqual(p.cfg, c) })
-		if i >= 0 {
-			r.queries = append(r.queries, now.queries[i])
-			continue
-		}
-		p, err := a.openQuery(c)
-		if err != nil {
+		if err := add(c, func() (*readPart, error) { return a.openQuery(c) }); err != nil {
 			return r, err
 		}
-		r.queries = append(r.queries, p)
 	}
 	return r, nil
 }

@@ -96,9 +96,6 @@ func accessOf(name string) server.Access {
 func checkAuth(c config.Config) []config.Mistake {
 	var found []config.Mistake
 	for i, k := range c.Auth.JWT.Keys {
-		if k.Key == "" {
-			continue // reported by Validate
-		}
 		if _, err := token.NewKey(k.Kid, k.Algorithm, []byte(k.Key.Reveal())); err != nil {
 			found = append(found, config.Mistake{Path: fmt.Sprintf("auth.jwt.keys[%d].key", i), Rule: "cannot be used: " + err.Error()})
 		}

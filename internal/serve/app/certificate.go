@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"spillway/internal/exit"
 	"spillway/internal/serve/queue"
 )
@@ -42,6 +44,9 @@ func (a *app) openCertificate() error {
 		return exit.UsageError(fmt.Errorf("load TLS certificate: %w", err))
 	}
 	a.certificate = c
+	a.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "spillway_tls_certificate_expires_timestamp_seconds", Help: "When the certificate that new connections get expires.",
+	}, func() float64 { return float64(c.pair.Load().Leaf.NotAfter.Unix()) }))
 	return nil
 }
 

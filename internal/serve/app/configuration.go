@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 
 	"spillway/internal/database"
 	"spillway/internal/exit"
@@ -102,6 +101,23 @@ func ReloadConfig(ctx context.Context, path, address string, stdout io.Writer) e
 	return err
 }
 
+// CheckReady prints "ready" if the process at an admin listener is. The address is the one in the file at path, if it is not empty,
+// unless address is given. Otherwise the error is an exit.FailedError with what is wrong.
+func CheckReady(ctx context.Context, path, address string, stdout io.Writer) error {
+	if address == "" {
+		cfg, err := configAt(path, config.Default)
+		if err != nil {
+			return err
+		}
+		address = cfg.Admin.Listen
+	}
+	if err := admin.CheckReady(ctx, address); err != nil {
+		return exit.FailedError(err)
+	}
+	_, err := fmt.Fprintln(stdout, "ready")
+	return err
+}
+
 // checkDatabases rejects invalid addresses of databases and of Redis.
 func checkDatabases(c config.Config) []config.Mistake {
 	var found []config.Mistake
@@ -119,6 +135,7 @@ func checkDatabases(c config.Config) []config.Mistake {
 	}
 	check("database", c.Database)
 	check("replica", c.Replica)
+	check("popups.database", c.Popups.Database)
 	for i, f := range c.Feeds {
 		check(fmt.Sprintf("feeds[%d].database", i), f.Database)
 	}
@@ -141,9 +158,6 @@ func checkDatabases(c config.Config) []config.Mistake {
 func checkStatements(c config.Config) []config.Mistake {
 	var found []config.Mistake
 	check := func(path, sql string, params []string, address config.Address, isFeed bool) {
-		if strings.TrimSpace(sql) == "" {
-			return // Validate reports it
-		}
 		statement, dialect, err := parseStatement(sql, params, address)
 		if err != nil {
 			found = append(found, config.Mistake{Path: path + ".sql", Rule: "cannot be parsed at " + err.Error()})

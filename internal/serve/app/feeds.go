@@ -6,6 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -13,40 +17,52 @@ import (
 	"spillway/internal/plans"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/feed"
-	"spillway/internal/serve/param"
+	"spillway/internal/serve/query"
 	"spillway/internal/serve/queue"
 	"spillway/internal/serve/server"
 )
 
-// feedPart is a configured feed.
-type feedPart struct {
+// readPart is a configured feed or query.
+type readPart struct {
 	*part
-	cfg      config.Feed
-	settings feed.Config
-	source   feed.Source
+	cfg     any    // config.Feed or config.Query
+	auth    string // as configured, like unknown
+	unknown string
+	caching server.SharedCaching
+	def     feed.Definition
+	source  feed.Source
+
 	feed     atomic.Pointer[feed.Feed] // nil before it is started
+	accepted bool                      // the plan of the feed, whatever it is
+
+	query    *query.Query  // nil: it is a feed
+	envelope feed.Envelope // of the query's responses
+	refused  func() error  // why answers are not shared with other replicas; nil: they need not be
 }
 
 // openFeed returns the part of a feed, whose windows have so many bytes unless it says otherwise.
-func (a *app) openFeed(c config.Feed, windows int64) (*feedPart, error) {
+func (a *app) openFeed(c config.Feed, windows int64) (*readPart, error) {
 	st, err := a.stores.get(a.ctx, cmp.Or(c.Database, a.cfg.Database))
 	if err != nil {
 		return nil, err
 	}
-	p := &feedPart{cfg: c, settings: feedConfig(&c, st.gate.Entrance(), a.log)}
-	p.settings.WindowsBytes = cmp.Or(int64(c.WindowsMem), windows)
-	p.settings.Plans = &feed.PlanLog{}
-	p.settings.CursorMax = min(feed.CursorMax, a.cfg.HTTP.HeaderBytes/2) // the rest is for the other headers
-	if p.settings.Envelope == feed.EnvelopeNone {
-		p.settings.CursorMax = min(linkCursorMax, p.settings.CursorMax)
+	settings := feedConfig(&c, st.gate.Entrance(), a.log)
+	settings.WindowsBytes = cmp.Or(int64(c.WindowsMem), windows)
+	settings.Plans = &feed.PlanLog{}
+	settings.CursorMax = min(feed.CursorMax, a.cfg.HTTP.HeaderBytes/2) // the rest is for the other headers
+	if settings.Envelope == feed.EnvelopeNone {
+		settings.CursorMax = min(linkCursorMax, settings.CursorMax)
 	}
-	p.settings.Refreshes, p.settings.ValueCalls = st.refreshes.Entrance(), max(1, (a.cfg.Pool.Max-1)/2)
-	p.settings.Down = func() bool { return p.noAnswer() != nil }
-	p.part = newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, p.start)
-	if p.source, err = a.openSource(p.part, c.Database, p.settings.Definition, p.settings.Timeout, c.StaleMax); err != nil {
-		return nil, err
+	settings.Refreshes, settings.ValueCalls = st.refreshes.Entrance(), max(1, (a.cfg.Pool.Max-1)/2)
+	p := &readPart{
+		cfg: c, auth: c.Auth, unknown: c.Unknown, accepted: c.Plan == "accept", def: settings.Definition,
+		caching: server.SharedCaching{MaxAge: c.SMaxAge, StaleWhileRevalidate: c.Revalidate},
 	}
-	return p, nil
+	settings.Down = func() bool { return p.noAnswer() != nil }
+	start := func(ctx context.Context) error { return p.startFeed(ctx, settings) }
+	p.part = newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, start)
+	p.source, err = a.openSource(p.part, c.Database, p.def, c.Timeout, c.StaleMax)
+	return p, err
 }
 
 // openSource returns the source of a feed or a query in the store of its part, and beside it in
@@ -66,17 +82,17 @@ func (a *app) openSource(p *part, own config.Address, d feed.Definition, timeout
 		return nil, exit.UsageError(fmt.Errorf("on the replica: %w", err))
 	}
 	p.reads = append(p.reads, r.store)
-	p.spare = func() bool { return r.usable(staleMax) }
+	p.spare = func() bool { return r.store.noAnswer() == nil && r.reads.Usable(time.Now(), staleMax) } // while the primary is away
 	return &feed.Replicated{Replica: replica, Primary: primary, Switch: r.reads, Timeout: timeout, StaleMax: staleMax}, nil
 }
 
-// start checks the feed's plans and reads its window.
-func (p *feedPart) start(ctx context.Context) error {
-	f := feed.Open(p.settings, p.source)
+// startFeed checks the feed's plans and reads its window.
+func (p *readPart) startFeed(ctx context.Context, settings feed.Config) error {
+	f := feed.Open(settings, p.source)
 	err := f.Check(ctx)
 	var refused *plans.Refusal
-	if p.cfg.Plan == "accept" && errors.As(err, &refused) {
-		p.settings.Log.Warn("the plan of a feed is accepted as the configuration says", "feed", p.cfg.Path, "reason", err)
+	if p.accepted && errors.As(err, &refused) {
+		settings.Log.Warn("the plan of a feed is accepted as the configuration says", "feed", p.name, "reason", err)
 		err = nil
 	}
 	if err == nil {
@@ -91,10 +107,13 @@ func (p *feedPart) start(ctx context.Context) error {
 }
 
 // close stops the part.
-func (p *feedPart) close() {
+func (p *readPart) close() {
 	p.stop()
 	if f := p.feed.Load(); f != nil {
 		f.Close()
+	}
+	if p.query != nil {
+		p.query.Close()
 	}
 }
 
@@ -116,13 +135,10 @@ func envelopeOf(name string) feed.Envelope {
 // feedDefinition turns the configuration's feed into the engine's.
 func feedDefinition(c *config.Feed) feed.Definition {
 	d := feed.Definition{
-		Name: c.Path, SQL: c.SQL, Params: c.Params.All(), RFC3339: c.Timestamps == "rfc3339", NumbersAsText: c.Numbers == "text",
+		Name: c.Path, SQL: c.SQL, Params: c.AllParams(), RFC3339: c.Timestamps == "rfc3339", NumbersAsText: c.Numbers == "text",
 	}
 	for _, k := range c.Key {
 		d.Key = append(d.Key, feed.KeyColumn(k))
-	}
-	for _, f := range c.Filters {
-		d.Params = append(d.Params, param.Filter(f.Name, param.Type(f.Type)))
 	}
 	return d
 }
@@ -152,10 +168,51 @@ func feedConfig(c *config.Feed, gate *queue.Entrance, log *slog.Logger) feed.Con
 
 func (a *app) feedStats() []feed.Stats {
 	var stats []feed.Stats
-	for _, p := range a.current().feeds {
+	for _, p := range a.current().parts {
 		if f := p.feed.Load(); f != nil {
 			stats = append(stats, f.Stats())
 		}
 	}
 	return stats
+}
+
+// windowsBytesMost is the memory of all windows for which the configuration says nothing, on a machine with enough of it.
+const windowsBytesMost = 128 << 20
+
+// windowsShare returns the default of windows_bytes: an equal share for each feed that may have more than one window.
+func windowsShare(feeds []config.Feed) int64 {
+	var sharers int64
+	for _, f := range feeds {
+		if f.WindowsMem == 0 && len(f.Params)+len(f.Filters) > 0 {
+			sharers++
+		}
+	}
+	return min(windowsBytesMost, memoryLimit("/")/8) / max(1, sharers)
+}
+
+// memoryLimit returns the lowest memory limit of this process's control group and of those above
+// it, below a root; a very large number if there is none, or no control group.
+func memoryLimit(root string) int64 {
+	limit := int64(1) << 62
+	groups, _ := os.ReadFile(path.Join(root, "/proc/self/cgroup")) // missing outside of Linux
+	for line := range strings.Lines(string(groups)) {
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(parts) != 3 {
+			continue
+		}
+		mount, file := path.Join(root, "/sys/fs/cgroup"), "memory.max"
+		if parts[1] != "" { // version 1
+			mount, file = path.Join(mount, "memory"), "memory.limit_in_bytes"
+		}
+		for group := path.Clean("/" + parts[2]); ; group = path.Dir(group) {
+			text, _ := os.ReadFile(path.Join(mount, group, file))
+			if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n > 0 {
+				limit = min(limit, n)
+			}
+			if group == "/" {
+				break
+			}
+		}
+	}
+	return limit
 }

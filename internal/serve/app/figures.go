@@ -2,23 +2,14 @@ package app
 
 import (
 	"cmp"
+	"maps"
 	"os"
 	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"spillway/internal/serve/admin"
-	"spillway/internal/serve/feed"
 )
-
-// routeCounts returns the counters of the public listener.
-func (a *app) routeCounts() []admin.RouteCounts {
-	var all []admin.RouteCounts
-	for _, one := range a.public.Counts() {
-		all = append(all, admin.RouteCounts(one))
-	}
-	return all
-}
 
 // about returns which process this is.
 func (a *app) about() admin.About {
@@ -46,30 +37,24 @@ func (a *app) figures() admin.Figures {
 // read returns the feed or the query of a path; nil: there is none.
 func (a *app) read(path string) *admin.Read {
 	now := a.current()
-	describe := func(kind string, p *part, d *feed.Definition) *admin.Read {
-		r := &admin.Read{Path: path, Kind: kind, Database: p.store.url.String(), SQL: d.SQL, Plans: d.Plans.All(), Params: d.Params}
-		if err := p.failure(); err != nil {
-			r.Problem = err.Error()
-		}
-		return r
+	p := now.part(path)
+	if p == nil {
+		return nil
 	}
-	for _, p := range now.feeds {
-		if p.cfg.Path == path {
-			r := describe("feed", p.part, &p.settings.Definition)
-			if r.Accepted = p.cfg.Plan == "accept"; p.feed.Load() != nil {
-				r.Engine = p.feed.Load()
-			}
-			return r
-		}
+	r := &admin.Read{
+		Path: path, Kind: "feed", Database: p.store.url.String(), SQL: p.def.SQL, Plans: p.def.Plans.All(), Params: p.def.Params,
+		Accepted: p.accepted,
 	}
-	for _, p := range now.queries {
-		if p.cfg.Path == path {
-			r := describe("query", p.part, &p.def)
-			r.Engine = p.query
-			return r
-		}
+	if err := p.failure(); err != nil {
+		r.Problem = err.Error()
 	}
-	return nil
+	if f := p.feed.Load(); f != nil {
+		r.Engine = f
+	}
+	if p.query != nil {
+		r.Kind, r.Engine = "query", p.query
+	}
+	return r
 }
 
 // figures returns those of the open pools, in alphabetical order of the databases.
@@ -77,9 +62,20 @@ func (s *stores) figures() []admin.DatabaseFigures {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []admin.DatabaseFigures
-	for _, st := range s.open {
-		all = append(all, admin.DatabaseFigures{Database: st.url.String(), Stats: st.Stats()})
+	for _, address := range slices.Sorted(maps.Keys(s.open)) {
+		st := s.open[address]
+		f := admin.DatabaseFigures{Database: st.url.String(), Stats: st.Stats()}
+		if last := st.answer.Load(); last != nil {
+			up := *last == nil
+			f.Up = &up
+		}
+		all = append(all, f)
 	}
-	slices.SortFunc(all, func(a, b admin.DatabaseFigures) int { return cmp.Compare(a.Database, b.Database) })
+	slices.SortStableFunc(all, func(a, b admin.DatabaseFigures) int { return cmp.Compare(a.Database, b.Database) })
 	return all
+}
+
+// pools is figures, but has one pool of those whose addresses differ by the password alone.
+func (s *stores) pools() []admin.DatabaseFigures {
+	return slices.CompactFunc(s.figures(), func(a, b admin.DatabaseFigures) bool { return a.Database == b.Database })
 }

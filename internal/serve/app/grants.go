@@ -148,7 +148,7 @@ func printGrants(ctx context.Context, cfg *config.Config, address config.Address
 	if err != nil {
 		return exit.UsageError(err)
 	}
-	opened, in, err := openDatabase(ctx, url, database.Pool(cfg.Pool), slog.New(slog.DiscardHandler)) // errors are returned
+	opened, in, err := openDatabase(ctx, url, cfg.Pool, slog.New(slog.DiscardHandler)) // errors are returned
 	if err != nil {
 		return err
 	}

@@ -13,10 +13,10 @@ import (
 	"spillway/internal/serve/console"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/openapi"
-	"spillway/internal/serve/param"
 	"spillway/internal/serve/popup"
 	"spillway/internal/serve/server"
 	"spillway/internal/serve/stream"
+	"spillway/internal/serve/token"
 )
 
 // openServer creates the public listener. No part is served yet.
@@ -32,24 +32,8 @@ func (a *app) openServer() {
 // beside streams and popups.
 func (a *app) serverConfig(r *reads) server.Config {
 	h := r.cfg.HTTP
-	cfg := server.Config{
-		Hosts:        h.Hosts,
-		Connections:  h.Connections,
-		HeaderBytes:  h.HeaderBytes,
-		Loops:        a.loops,
-		BodyBytes:    h.BodyBytes,
-		BodiesBytes:  int64(h.BodiesBytes),
-		Compressed:   h.CompressBytes,
-		ReadTimeout:  h.ReadTimeout,
-		WriteTimeout: h.WriteTimeout,
-		IdleTimeout:  h.IdleTimeout,
-		DrainTimeout: h.DrainTimeout,
-		CORSOrigins:  h.CORSOrigins,
-		Log:          a.log,
-		Tokens:       a.tokens,
-		Cookie:       r.cfg.Auth.Cookie,
-		Rate:         server.RateConfig{PerMinute: h.RatePerMinute, Burst: h.RateBurst, Clients: h.RateClients},
-	}
+	h.Loops = a.loops
+	cfg := server.Config{HTTP: h, Log: a.log, Tokens: a.tokens, Cookie: r.cfg.Auth.Cookie}
 	if r.cfg.Log.Access {
 		cfg.AccessLog = a.accessLog
 	}
@@ -69,7 +53,7 @@ func (a *app) serverConfig(r *reads) server.Config {
 		cfg.Proxies = append(cfg.Proxies, proxyPrefix(text))
 	}
 	if h.OpenAPI {
-		document := a.describe(r).Document(server.ProblemStatus)
+		document := openapi.Document(&r.cfg, r.columns, server.ProblemStatus())
 		cfg.Files = []server.File{{Path: openapi.Path, Type: "application/json", Read: func() []byte { return document }}}
 	}
 	if r.cfg.Demo {
@@ -90,21 +74,17 @@ func (a *app) addRoutes(cfg *server.Config, r *reads) {
 		}
 		return true
 	}
-	for _, p := range r.feeds {
-		if access := accessOf(r.cfg.ReadAccess(p.cfg.Auth)); serves(p.part, access) {
+	for _, p := range r.parts {
+		access, strict := accessOf(r.cfg.ReadAccess(p.auth)), r.cfg.RefusesUnknown(p.unknown)
+		switch columns := namesOf(p.source.Columns()); {
+		case !serves(p.part, access):
+		case p.query == nil:
 			cfg.Feeds = append(cfg.Feeds, server.FeedRoute{
-				Paths: p.down.Reads, Access: access, Feed: p.feed.Load(), Columns: namesOf(p.source.Columns()),
-				Strict:  r.cfg.RefusesUnknown(p.cfg.Unknown),
-				Caching: server.SharedCaching{MaxAge: p.cfg.SMaxAge, StaleWhileRevalidate: p.cfg.Revalidate},
+				Paths: p.down.Reads, Access: access, Feed: p.feed.Load(), Columns: columns, Strict: strict, Caching: p.caching,
 			})
-		}
-	}
-	for _, p := range r.queries {
-		if access := accessOf(r.cfg.ReadAccess(p.cfg.Auth)); serves(p.part, access) {
+		default:
 			cfg.Queries = append(cfg.Queries, server.QueryRoute{
-				Paths: p.down.Reads, Access: access, Query: p.query, Envelope: p.envelope(), Columns: namesOf(p.source.Columns()),
-				Strict:  r.cfg.RefusesUnknown(p.cfg.Unknown),
-				Caching: server.SharedCaching{MaxAge: p.cfg.SMaxAge, StaleWhileRevalidate: p.cfg.Revalidate},
+				Paths: p.down.Reads, Access: access, Query: p.query, Envelope: p.envelope, Columns: columns, Strict: strict, Caching: p.caching,
 			})
 		}
 	}
@@ -122,36 +102,22 @@ func (a *app) addRoutes(cfg *server.Config, r *reads) {
 	}
 }
 
-// describe describes the public listener with these feeds and queries, beside streams and
-// popups. Of parts that have not started it knows what the configuration says.
-func (a *app) describe(r *reads) *openapi.Listener {
-	l := &openapi.Listener{Hosts: len(r.cfg.HTTP.Hosts) > 0, RateLimit: r.cfg.HTTP.RatePerMinute > 0, WriteKeys: len(r.cfg.Keys) > 0}
-	for _, p := range r.feeds {
-		l.Feeds = append(l.Feeds, openapi.Feed{
-			Paths: p.down.Reads, Access: r.cfg.ReadAccess(p.cfg.Auth), Params: p.settings.Definition.Params,
-			Limit: p.cfg.Limit, LimitMax: p.cfg.LimitMax, OffsetMax: p.cfg.OffsetMax, Columns: p.source.Columns(), Envelope: p.settings.Envelope,
-			Live:   p.cfg.Window >= p.cfg.Limit && (p.cfg.LiveMax > 0 || len(p.settings.Definition.Params) == 0),
-			Strict: r.cfg.RefusesUnknown(p.cfg.Unknown),
-		})
+// part returns the feed or the query with a path; nil: there is none.
+func (r *reads) part(path string) *readPart {
+	for _, p := range r.parts {
+		if p.name == path {
+			return p
+		}
 	}
-	for _, p := range r.queries {
-		l.Queries = append(l.Queries, openapi.Query{
-			Paths: p.down.Reads, Access: r.cfg.ReadAccess(p.cfg.Auth), Params: p.query.Params(), Envelope: p.envelope(), RowsMax: p.cfg.RowsMax,
-			Columns: p.source.Columns(), Strict: r.cfg.RefusesUnknown(p.cfg.Unknown),
-		})
+	return nil
+}
+
+// columns returns the columns of the feed or the query with a path; nil if they are not known yet.
+func (r *reads) columns(path string) []feed.Column {
+	if p := r.part(path); p != nil {
+		return p.source.Columns()
 	}
-	for _, p := range a.streams {
-		d := p.schema.Definition()
-		l.Streams = append(l.Streams, openapi.Stream{
-			Paths: p.down.Writes, Access: p.access, Columns: d.Columns, Extra: d.Extra != "", RecordsMax: p.route.Limits.Records,
-			BodyBytes: p.route.Limits.Bytes, Strict: r.cfg.RefusesUnknown(p.unknown),
-		})
-	}
-	if a.popups != nil {
-		l.Popup = describePopups(a.popups.cfg, a.cfg.Demo)
-		l.Popup.Strict = r.cfg.RefusesUnknown(a.popups.cfg.Unknown)
-	}
-	return l
+	return nil
 }
 
 // namesOf returns the names of columns.
@@ -161,18 +127,6 @@ func namesOf(columns []feed.Column) feed.Columns {
 		names[i] = c.Name
 	}
 	return names
-}
-
-// describePopups describes the popups. demo says that requests may shift the clock.
-func describePopups(c *config.Popups, demo bool) *openapi.Popup {
-	p := &openapi.Popup{Path: c.Path, Placements: c.PlacementNames(), User: param.Type(c.UserType), ClockOffset: demo}
-	if c.Identity.Trust == "jwt" {
-		p.TokenHeader = c.Identity.Header
-	}
-	for _, attribute := range c.Attributes {
-		p.Attributes = append(p.Attributes, openapi.Attribute(attribute))
-	}
-	return p
 }
 
 // proxyPrefix returns a trusted proxy, an address or a CIDR of a valid configuration.
@@ -186,7 +140,7 @@ func proxyPrefix(text string) netip.Prefix {
 // newAdmin creates the admin listener with the metrics of all parts.
 func (a *app) newAdmin() *admin.Server {
 	a.register()
-	a.traffic = admin.NewTraffic(server.DurationBounds(), a.routeCounts)
+	a.traffic = admin.NewTraffic(server.DurationBounds(), a.public.Counts)
 	cfg := admin.Config{
 		Listen: a.cfg.Admin.Listen, Tokens: adminTokens(a.cfg.Admin), Log: a.log, Registry: a.metrics,
 		Ready: a.ready, Acks: a.streamAcks, Reload: a.reload, Traffic: a.traffic, Figures: a.figures, Streams: a.streamStats, Read: a.read,
@@ -226,19 +180,22 @@ func adminToken(c config.Admin) string {
 	return ""
 }
 
-// register adds the metrics of all parts. Those of the databases are added when they are opened.
+// register adds the metrics of all parts and databases.
 func (a *app) register() {
 	collectors := []prometheus.Collector{
-		admin.BuildInfo(a.options.Version, a.options.Revision), a.public, admin.FeedStats(a.feedStats), admin.QueryStats(a.queryStats),
-		admin.PartStats(a.state),
-		admin.StreamStats(a.streamStats), admin.StreamAcks(a.streamAcks), admin.SpoolStats(a.spoolStats), admin.SpoolNameStats(a.spoolStats),
+		admin.BuildInfo(a.options.Version, a.options.Revision), a.public,
+		admin.Stats("spillway_feed_", a.feedStats), admin.Stats("spillway_query_", a.queryStats), admin.Stats("spillway_part_", a.state),
+		admin.StreamStats(a.streamStats), admin.Stats("spillway_stream_", a.streamAcks),
+		admin.Stats("spillway_spool_", a.spoolStats), admin.SpoolStats(a.spoolStats), admin.Stats("spillway_pool_", a.stores.pools),
 	}
 	collectors = append(collectors, a.batches.Collectors()...)
 	if a.popups != nil {
-		collectors = append(collectors, admin.PopupStats(a.popups.figures), admin.PopupListStats(a.popups.popup.Lists))
+		collectors = append(collectors, admin.Stats("spillway_popup_", func() []admin.PopupFigures {
+			return []admin.PopupFigures{a.popups.figures()}
+		}), admin.PopupListStats(a.popups.popup.Lists))
 	}
 	if a.keySet != nil {
-		collectors = append(collectors, admin.KeySetStats(a.keySet.Stats))
+		collectors = append(collectors, admin.Stats("spillway_jwks_", func() []token.SetStats { return []token.SetStats{a.keySet.Stats()} }))
 	}
 	if a.replica != nil {
 		collectors = append(collectors, admin.ReplicaStats(a.replica.store.url.String(), a.replica.reads))

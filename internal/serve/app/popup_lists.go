@@ -58,9 +58,6 @@ var errRestarted = errors.New("the connection was lost between rows")
 func (p *popupPart) listUsers(ctx context.Context, turns *queue.Entrance, source feed.Source, yield func(string) error) (skipped int,
 	err error,
 ) {
-	if !p.prepared.Load() {
-		return 0, errWaiting
-	}
 	leave, err := turns.Enter(ctx, 0)
 	if err != nil {
 		return 0, err

@@ -11,12 +11,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"spillway/internal/database"
 	"spillway/internal/exit"
 	"spillway/internal/serve/admin"
 	"spillway/internal/serve/audit"
@@ -26,10 +24,10 @@ import (
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/popup"
 	"spillway/internal/serve/query"
-	"spillway/internal/serve/queue"
 	"spillway/internal/serve/redis"
 	"spillway/internal/serve/server"
 	"spillway/internal/serve/spool"
+	"spillway/internal/yaml"
 )
 
 // popupTables is where a database stores campaigns, events and states.
@@ -67,11 +65,9 @@ type popupPart struct {
 	lock  *popup.Lock                 // with local, from start on
 	spool atomic.Pointer[spool.Spool] // with local, from start on
 	redis *redis.Popups               // nil with local
-	copy  *redis.CampaignCopy         // nil with local
 
-	connected atomic.Bool           // redis is open
-	prepared  atomic.Bool           // the tables and the statements of userRow and lists are checked
-	refused   atomic.Pointer[error] // why prepareLater has failed although the database answers
+	connected atomic.Bool // redis is open
+	prepared  atomic.Bool // the tables and the statements of userRow and lists are checked
 
 	retention *popup.Retention // nil: events are kept
 
@@ -108,7 +104,6 @@ func (a *app) openPopups() error {
 		Reads:  []string{c.Path},
 		Writes: []string{c.Path + "/click", c.Path + "/dismiss", c.Path + "/convert"},
 	}, p.start)
-	p.alone = c.Store == "redis"
 	a.popups = p
 	settings := popup.Config{ShowAnyway: c.OnUnavailable == "anyway", Placements: c.PlacementNames(), ConvertTTL: c.ConvertWithin, Log: a.log}
 	for _, one := range c.MaxPer {
@@ -129,15 +124,9 @@ func (a *app) openPopups() error {
 	if c.EventsDays > 0 {
 		p.retention = &popup.Retention{Tables: p.tables, Keep: time.Duration(c.EventsDays) * 24 * time.Hour, Now: p.popup.Time, Log: a.log}
 	}
-	var campaigns popup.CampaignTables = p.tables
-	if p.copy != nil {
-		campaigns = p.copy
-	}
-	p.campaigns = popup.NewCampaigns(campaigns, p.tables, p.popup,
+	p.campaigns = popup.NewCampaigns(p.tables, p.tables, p.popup,
 		popup.Defaults{RepeatAfter: popup.Period(c.RepeatAfter), Quiet: popup.Period(c.QuietAfter)}, a.log)
-	if p.route, err = p.newRoute(); err != nil {
-		return err
-	}
+	p.route = p.newRoute()
 	return p.openLists()
 }
 
@@ -156,11 +145,9 @@ func (p *popupPart) openStore(settings *popup.Config) error {
 	if p.cfg.CacheUsers > 0 {
 		settings.Cache = popup.NewCache(p.cfg.CacheUsers)
 	}
-	p.copy = redis.NewCampaignCopy(p.tables)
 	p.redis = redis.NewPopups(redis.PopupConfig{
-		Table: preparedTables{p.tables, p}, DatabaseAddress: p.store.url.Identity(), DatabaseName: p.store.url.String(),
-		Namespace: p.cfg.RedisPrefix, Campaigns: p.copy, Clock: p.clock, Cache: settings.Cache, Log: p.app.log,
-		StateTTL: p.cfg.StateTTL, Timeout: p.cfg.Timeout, BacklogMax: p.cfg.BacklogMax,
+		Table: p.tables, DatabaseName: p.store.url.String(), Namespace: p.cfg.RedisPrefix, Clock: p.clock, Cache: settings.Cache,
+		Log: p.app.log, StateTTL: p.cfg.StateTTL, Timeout: p.cfg.Timeout, BacklogMax: p.cfg.BacklogMax,
 	})
 	settings.Store = p.redis
 	return nil
@@ -262,19 +249,14 @@ func ownKey(file string) ([]byte, error) {
 // start restores campaigns and states, and starts the background work. The states are last:
 // after them nothing can fail.
 func (p *popupPart) start(ctx context.Context) error {
-	var err error
-	if p.redis != nil && !p.connected.Load() {
+	err := p.prepare(ctx)
+	switch {
+	case err != nil:
+	case p.local != nil:
+		err = p.startLocal(ctx)
+	default:
 		err = p.redis.Open(ctx, p.app.cfg.Redis.Read)
 		p.connected.Store(err == nil)
-	}
-	if err == nil {
-		err = p.startCampaigns(ctx)
-	}
-	if err == nil && p.local != nil {
-		err = p.startLocal(ctx)
-	}
-	if errors.Is(err, errWaiting) {
-		return err // Redis stays open for the next attempt
 	}
 	if err != nil {
 		return fmt.Errorf("popups: %w", errors.Join(err, p.release()))
@@ -282,7 +264,6 @@ func (p *popupPart) start(ctx context.Context) error {
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	p.working = stop
 	p.work.Go(func() { p.campaigns.Run(working) })
-	p.work.Go(func() { p.prepareLater(working) })
 	if p.retention != nil {
 		p.work.Go(func() { p.retention.Run(working) })
 	}
@@ -291,32 +272,6 @@ func (p *popupPart) start(ctx context.Context) error {
 	} else {
 		p.work.Go(func() { p.local.Run(working, p.failed) })
 	}
-	return nil
-}
-
-// startCampaigns prepares the database and reads the campaigns. With Redis, those of Redis are
-// used while the database cannot be reached, until prepareLater has prepared it.
-func (p *popupPart) startCampaigns(ctx context.Context) error {
-	if p.redis == nil {
-		return p.prepare(ctx)
-	}
-	away := p.store.ask(ctx)
-	if away == nil {
-		err := p.prepare(ctx)
-		if err == nil || ctx.Err() != nil {
-			return err
-		}
-		if away = p.store.ask(ctx); away == nil {
-			return err // the database refuses it
-		}
-	}
-	p.copy.SetAway(true)
-	if err := p.campaigns.Reload(ctx); err != nil {
-		cause := fmt.Errorf("%w; its campaigns cannot be used either: %w", away, err)
-		return &queue.Unready{Why: errWaiting, Cause: cause}
-	}
-	p.app.log.Warn("the database of the popups does not answer; their campaigns are those that Redis has", "database", p.store.url.String(),
-		"error", away)
 	return nil
 }
 
@@ -329,9 +284,6 @@ func (p *popupPart) prepare(ctx context.Context) error {
 	}
 	if err == nil {
 		err = p.checkLists(ctx)
-	}
-	if err == nil && p.copy != nil {
-		p.copy.SetAway(false)
 	}
 	if err == nil && p.app.cfg.Demo {
 		err = p.campaigns.SaveFirst(ctx, demoCampaigns())
@@ -356,46 +308,6 @@ func (p *popupPart) checkRow(ctx context.Context) error {
 	}
 	p.popup.RowColumns(names)
 	return nil
-}
-
-// prepareTimeout bounds one attempt to prepare a database that was away.
-const prepareTimeout = 15 * time.Second
-
-// prepareLater prepares a database that was away at the start. It tries once per second, until
-// that succeeds or ctx ends.
-func (p *popupPart) prepareLater(ctx context.Context) {
-	var quiet failureLog
-	for !p.prepared.Load() && ctx.Err() == nil {
-		limited, cancel := context.WithTimeout(ctx, prepareTimeout)
-		err := p.store.ask(limited)
-		if err == nil {
-			err = p.prepare(limited)
-		}
-		cancel()
-		if err != nil && isRejection(err) && p.store.ask(ctx) == nil {
-			p.refused.Store(&err)
-			if quiet.due(err, time.Now()) {
-				p.app.log.Warn("the database of the popups cannot be used; retried", "database", p.store.url.String(), "error", err)
-			}
-		} else {
-			p.refused.Store(nil)
-		}
-		queue.Sleep(ctx, probeEvery)
-	}
-}
-
-// preparedTables are tables that Redis uses once they are prepared.
-type preparedTables struct {
-	popupTables
-	part *popupPart
-}
-
-// Identity implements redis.PopupTable.
-func (t preparedTables) Identity(ctx context.Context) (string, error) {
-	if !t.part.prepared.Load() {
-		return "", errWaiting
-	}
-	return t.popupTables.Identity(ctx)
 }
 
 // release gives up what start has taken.
@@ -483,9 +395,6 @@ func (p *popupPart) ready() error {
 		if !p.connected.Load() {
 			return errStopped
 		}
-		if refused := p.refused.Load(); refused != nil {
-			return &queue.Unready{Why: errNotStarted, Cause: *refused}
-		}
 		return p.redis.Ready()
 	}
 	if err := p.local.Ready(); err != nil {
@@ -498,25 +407,17 @@ func (p *popupPart) ready() error {
 }
 
 // newRoute returns where the popups are served.
-func (p *popupPart) newRoute() (*server.PopupRoute, error) {
+func (p *popupPart) newRoute() *server.PopupRoute {
 	r := &server.PopupRoute{
 		Path: p.cfg.Path, Popup: p.popup, Placements: p.cfg.PlacementNames(), User: param.Type(p.cfg.UserType), ClockOffset: p.app.cfg.Demo,
 	}
 	for _, attribute := range p.cfg.Attributes {
 		r.Attributes = append(r.Attributes, attribute.Name)
 	}
-	d := p.cfg.Identity
-	if d.Trust != "jwt" {
-		return r, nil
+	if d := p.cfg.Identity; d.Trust == "jwt" {
+		r.Identity = (*server.Identity)(&d)
 	}
-	identity, err := server.NewIdentity(server.IdentityConfig{
-		Header: d.Header, Algorithm: d.Algorithm, Key: []byte(d.Key.Reveal()), Claim: d.Claim, Issuer: d.Issuer, Audience: d.Audience,
-	})
-	if err != nil {
-		return nil, exit.UsageError(fmt.Errorf("popups.identity: %w", err))
-	}
-	r.Identity = identity
-	return r, nil
+	return r
 }
 
 // admin is what the campaign API works with.
@@ -558,21 +459,12 @@ func checkPopups(c config.Config) []config.Mistake {
 	p := &c.Popups
 	var found []config.Mistake
 	add := func(path, rule string) { found = append(found, config.Mistake{Path: "popups." + path, Rule: rule}) }
-	if _, err := database.Parse(p.Database.Reveal()); err != nil && p.Database != "" {
-		add("database", cause(err))
-	}
 	for _, a := range popupAttributes(p) {
-		if !strings.Contains("text,integer,real,boolean,timestamp,texts", string(a.Type)) {
-			continue // reported by Validate
-		}
 		if _, err := popup.NewSchema([]popup.Attribute{a}); err != nil {
-			add("attributes", err.Error())
+			add("attributes."+yaml.Printable(a.Name), err.Error())
 		}
 	}
 	for _, list := range p.Lists {
-		if strings.TrimSpace(list.SQL) == "" {
-			continue // reported by Validate
-		}
 		statement, _, err := parseStatement(list.SQL, nil, cmp.Or(p.Database, c.Database))
 		switch {
 		case err != nil:

@@ -13,25 +13,6 @@ import (
 	"spillway/internal/serve/server"
 )
 
-// queryPart is a configured query.
-type queryPart struct {
-	*part
-	cfg    config.Query
-	query  *query.Query
-	source feed.Source
-	def    feed.Definition
-	shared *redis.DB // with cache: redis
-	prefix string    // of its keys
-}
-
-// envelope returns the form of the query's responses.
-func (p *queryPart) envelope() feed.Envelope {
-	if p.cfg.One {
-		return feed.EnvelopeOne
-	}
-	return envelopeOf(p.cfg.Envelope)
-}
-
 // openRedis opens Redis if it is configured.
 func (a *app) openRedis() error {
 	if a.cfg.Redis == "" {
@@ -46,7 +27,7 @@ func (a *app) openRedis() error {
 }
 
 // openQuery returns the part of a query.
-func (a *app) openQuery(c config.Query) (*queryPart, error) {
+func (a *app) openQuery(c config.Query) (*readPart, error) {
 	st, err := a.stores.get(a.ctx, cmp.Or(c.Database, a.cfg.Database))
 	if err != nil {
 		return nil, err
@@ -63,13 +44,19 @@ func (a *app) openQuery(c config.Query) (*queryPart, error) {
 		st.identity.wanted.CompareAndSwap(false, c.Cache == "redis")
 	}
 	settings.Plans = &feed.PlanLog{}
-	p := &queryPart{cfg: c, prefix: settings.Prefix, def: settings.Definition}
+	p := &readPart{
+		cfg: c, auth: c.Auth, unknown: c.Unknown, envelope: envelopeOf(c.Envelope), def: settings.Definition,
+		caching: server.SharedCaching{MaxAge: c.SMaxAge, StaleWhileRevalidate: c.Revalidate},
+	}
+	if c.One {
+		p.envelope = feed.EnvelopeOne
+	}
 	if c.Cache == "redis" {
-		p.shared = a.redis
+		p.refused = func() error { return a.redis.Denied(settings.Prefix) }
 	}
 	check := func(ctx context.Context) error { return p.source.Check(ctx, 0) }
 	p.part = newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, check)
-	if p.source, err = a.openSource(p.part, c.Database, settings.Definition, settings.Timeout, c.StaleMax); err != nil {
+	if p.source, err = a.openSource(p.part, c.Database, p.def, c.Timeout, c.StaleMax); err != nil {
 		return nil, err
 	}
 	p.query = query.Open(settings, p.source)
@@ -82,12 +69,6 @@ func (a *app) logins(st *store) func() uint64 {
 		return st.Logins
 	}
 	return func() uint64 { return st.Logins() + a.replica.store.Logins() }
-}
-
-// close stops the part.
-func (p *queryPart) close() {
-	p.stop()
-	p.query.Close()
 }
 
 // queryConfig converts a query's configuration.
@@ -120,8 +101,10 @@ func queryDefinition(c *config.Query) feed.Definition {
 
 func (a *app) queryStats() []query.Stats {
 	var stats []query.Stats
-	for _, p := range a.current().queries {
-		stats = append(stats, p.query.Stats())
+	for _, p := range a.current().parts {
+		if p.query != nil {
+			stats = append(stats, p.query.Stats())
+		}
 	}
 	if a.popups != nil && a.popups.userRow != nil {
 		stats = append(stats, a.popups.userRow.Stats())

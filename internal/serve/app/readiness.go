@@ -78,11 +78,7 @@ func (a *app) state() []admin.Part {
 		}
 		return true, nil
 	}}}
-	current := a.current()
-	for _, p := range current.feeds {
-		parts = append(parts, started(p.part, admin.Reads, p.state))
-	}
-	for _, p := range current.queries {
+	for _, p := range a.current().parts {
 		parts = append(parts, started(p.part, admin.Reads, p.state))
 	}
 	if a.replica != nil {
@@ -121,27 +117,22 @@ func tolerable(err error) (bool, error) {
 	return err == nil || errors.Is(err, queue.ErrNearlyFull), err
 }
 
-// state is that of a started feed. It serves while a database answers, or rows are within
-// stale_max.
-func (p *feedPart) state(now time.Time) (serves bool, err error) {
-	f, down := p.feed.Load(), p.noAnswer()
-	return down == nil || f.Fresh(now), cmp.Or(f.Ready(now), down)
-}
-
 // errNotShared: a query serves all the same.
 var errNotShared = errors.New("answers are not shared with other replicas")
 
-// state is that of a started query. It serves while a database answers.
-func (p *queryPart) state(time.Time) (serves bool, err error) {
-	if err := p.noAnswer(); err != nil {
-		return false, err
+// state is that of a started feed or query. It serves while a database answers; a feed also while
+// its rows are within stale_max.
+func (p *readPart) state(now time.Time) (serves bool, err error) {
+	down := p.noAnswer()
+	if f := p.feed.Load(); f != nil {
+		return down == nil || f.Fresh(now), cmp.Or(f.Ready(now), down)
 	}
-	if p.shared != nil {
-		if refused := p.shared.Denied(p.prefix); refused != nil {
+	if down == nil && p.refused != nil {
+		if refused := p.refused(); refused != nil {
 			return true, &queue.Unready{Why: errNotShared, Cause: refused}
 		}
 	}
-	return true, nil
+	return down == nil, down
 }
 
 // noAnswer returns why no database answers a feed or a query with rows that may be served; nil
@@ -152,12 +143,6 @@ func (p *part) noAnswer() error {
 		return nil
 	}
 	return err
-}
-
-// usable reports whether the replica answers with rows that are at most staleMax old, which are
-// served while the primary is away.
-func (r *replica) usable(staleMax time.Duration) bool {
-	return r.store.noAnswer() == nil && r.reads.Usable(time.Now(), staleMax)
 }
 
 // state names what keeps reads from using the replica while the primary answers.
@@ -174,14 +159,6 @@ const (
 	probeEvery   = time.Second
 	probeTimeout = 2 * time.Second
 )
-
-// watchReadiness looks at all parts once per second, until ctx ends.
-func (a *app) watchReadiness(ctx context.Context) error {
-	for queue.Sleep(ctx, probeEvery); ctx.Err() == nil; queue.Sleep(ctx, probeEvery) {
-		a.state()
-	}
-	return nil
-}
 
 // watch probes the database of a store that feeds or queries read, until the store is closed.
 func (s *stores) watch(ctx context.Context, st *store) {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
+
 	"spillway/internal/exit"
 	"spillway/internal/serve/admin"
 	"spillway/internal/serve/config"
@@ -58,7 +60,7 @@ func (a *app) reload(ctx context.Context) error {
 	if a.options.File == "" {
 		return exit.UsageError(errors.New("the process has no configuration file: start it with spillway serve FILE"))
 	}
-	notifyReloading(a.log)
+	notify(a.log, daemon.SdNotifyReloading+"\n"+daemon.SdNotifyMonotonicUsec()) // it waits for ready
 	defer notify(a.log, ready)
 	cfg, _, err := a.options.load()
 	if err != nil {
@@ -79,7 +81,7 @@ func (a *app) reload(ctx context.Context) error {
 	a.warnOfOpenReads(&cfg)
 	gone := without(&before, next)
 	a.leftover = append(a.leftover, gone)
-	a.log.Info("configuration reloaded", "file", a.options.File, "started", len(without(next, &before).parts()), "closed", len(gone.parts()))
+	a.log.Info("configuration reloaded", "file", a.options.File, "started", len(without(next, &before).parts), "closed", len(gone.parts))
 	if !a.closeLeftover(ctx, a.cfg.HTTP.DrainTimeout) {
 		a.log.Warn("requests of the configuration before are not answered yet: its feeds and queries stay open until they are")
 	}
@@ -93,35 +95,24 @@ func (a *app) startReads(ctx context.Context, cfg config.Config, before *reads) 
 	if err == nil {
 		ctx, cancel := context.WithTimeoutCause(ctx, reloadTimeout, fmt.Errorf("feeds and queries have not started within %s", reloadTimeout))
 		defer cancel()
-		err = a.startParts(ctx, without(next, before).parts(), true, func() {})
+		err = a.startParts(ctx, without(next, before).all(), true, func() {})
 	}
 	if err != nil {
 		without(next, before).close()
 		a.retainStores()
 		return nil, err
 	}
-	a.replace(next)
-	return next, nil
-}
-
-// replace serves these feeds and queries from now on.
-func (a *app) replace(next *reads) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.publishLocked(next)
 	a.reads = *next
+	a.mu.Unlock()
+	a.publish()
+	return next, nil
 }
 
 // without returns those feeds and queries of r that other does not have.
 func without(r, other *reads) *reads {
-	has := make(map[*part]bool)
-	for _, p := range other.parts() {
-		has[p] = true
-	}
-	return &reads{
-		feeds:   slices.DeleteFunc(slices.Clone(r.feeds), func(p *feedPart) bool { return has[p.part] }),
-		queries: slices.DeleteFunc(slices.Clone(r.queries), func(p *queryPart) bool { return has[p.part] }),
-	}
+	has := func(p *readPart) bool { return slices.Contains(other.parts, p) }
+	return &reads{parts: slices.DeleteFunc(slices.Clone(r.parts), has)}
 }
 
 // closeLeftover closes the feeds and queries that are served no more, and the databases that
@@ -154,7 +145,7 @@ func (a *app) retainStores() {
 		used[p.store] = true
 	}
 	for _, r := range a.leftover {
-		for _, p := range r.parts() {
+		for _, p := range r.parts {
 			used[p.store] = true
 		}
 	}

@@ -12,15 +12,16 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"spillway/internal/database"
 	"spillway/internal/exit"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/front"
+	"spillway/internal/serve/queue"
 	"spillway/internal/serve/server"
 )
 
@@ -64,17 +65,18 @@ func Serve(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	log, level := newLogger(cfg.Log, o.Stderr)
+	level := new(slog.LevelVar)
+	level.Set(logLevel(cfg.Log))
+	log := slog.New(logHandler(cfg.Log, level, o.Stderr))
 	if o.File == "" && len(cfg.Streams) == 0 {
 		log.Warn("orders and positions are disabled, because other hosts can reach this listener and no keys are set; save the output of " +
 			"`spillway config print` and add keys")
 	}
 	metrics := prometheus.NewRegistry()
 	a := &app{
-		ctx: ctx, log: log, level: level, stdout: o.Stdout, stderr: o.Stderr, options: o, hangups: hangups,
-		cfg: cfg, demo: demo, builtIn: o.File == "", strict: o.Strict, sockets: passed, metrics: metrics,
+		ctx: ctx, log: log, level: level, options: o, hangups: hangups, cfg: cfg, demo: demo, sockets: passed, metrics: metrics,
 		leftovers: make(map[string]*leftover), started: time.Now(),
-		stores: stores{pool: database.Pool(cfg.Pool), log: log, metrics: metrics, open: make(map[config.Address]*store)},
+		stores: stores{pool: cfg.Pool, log: log, open: make(map[config.Address]*store)},
 	}
 	a.accessLog = server.NewAccessLog(o.Stderr, func(w io.Writer) slog.Handler { return logHandler(cfg.Log, level, w) })
 	defer a.accessLog.Close()
@@ -82,10 +84,10 @@ func Serve(ctx context.Context, o Options) error {
 	loops, undo := addThreads(&cfg)
 	defer undo()
 	a.loops = loops
-	if err := a.run(); err != nil && !stopped(ctx, err) {
+	if err := a.run(); ctx.Err() == nil || !errors.Is(err, context.Canceled) {
 		return err
 	}
-	return nil
+	return nil // it was told to stop
 }
 
 // addThreads raises GOMAXPROCS until undo is called, and returns the number of event loops, -1 for none. Each of them has a thread
@@ -105,11 +107,6 @@ func addThreads(cfg *config.Config) (loops int, undo func()) {
 	}
 	runtime.GOMAXPROCS(before + more)
 	return loops, func() { runtime.GOMAXPROCS(before) }
-}
-
-// stopped reports whether err only means that ctx has ended.
-func stopped(ctx context.Context, err error) bool {
-	return ctx.Err() != nil && errors.Is(err, context.Canceled)
 }
 
 // load returns the configuration of file and flags, and whether it is the freight app on SQLite
@@ -146,13 +143,6 @@ func (o Options) load() (cfg config.Config, demo bool, err error) {
 	return cfg, demo, nil
 }
 
-// newLogger returns the logger of the process, and its level.
-func newLogger(cfg config.Log, w io.Writer) (*slog.Logger, *slog.LevelVar) {
-	level := new(slog.LevelVar)
-	level.Set(logLevel(cfg))
-	return slog.New(logHandler(cfg, level, w)), level
-}
-
 // logHandler returns what writes lines of the log to w.
 func logHandler(cfg config.Log, level *slog.LevelVar, w io.Writer) slog.Handler {
 	options := &slog.HandlerOptions{Level: level}
@@ -166,4 +156,27 @@ func logHandler(cfg config.Log, level *slog.LevelVar, w io.Writer) slog.Handler 
 func logLevel(cfg config.Log) (level slog.Level) {
 	_ = level.UnmarshalText([]byte(cfg.Level))
 	return level
+}
+
+// delayStop returns when no connection has to be accepted any more: after http.stop_delay, at a second signal or when running has
+// ended. Until then load balancers find out from readiness that the process stops, and responses close their connections. why is
+// the cause of the stop; nil: it has ended by itself.
+func (a *app) delayStop(running context.Context, why error) {
+	delay := a.stopDelay(why)
+	if delay == 0 {
+		return
+	}
+	a.public.PrepareStop()
+	a.log.Info("stopping: connections are accepted until load balancers have seen it; a second signal ends the wait", "stop_delay", delay)
+	wait, end := signal.NotifyContext(running, os.Interrupt, syscall.SIGTERM)
+	defer end()
+	queue.Sleep(wait, delay)
+}
+
+// stopDelay returns the delay of a stop with a cause. Only SIGTERM has one: at an interrupt, somebody waits.
+func (a *app) stopDelay(why error) time.Duration {
+	if why == nil || !strings.HasPrefix(why.Error(), syscall.SIGTERM.String()) { // the cause of signal.NotifyContext
+		return 0
+	}
+	return a.cfg.StopDelay()
 }

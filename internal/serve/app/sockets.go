@@ -7,12 +7,14 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strings"
 
 	"github.com/coreos/go-systemd/v22/activation"
 	"github.com/coreos/go-systemd/v22/daemon"
 
 	"spillway/internal/exit"
 	"spillway/internal/serve/admin"
+	"spillway/internal/serve/config"
 	"spillway/internal/serve/server"
 )
 
@@ -63,7 +65,7 @@ func (s *sockets) listenAdmin(ctx context.Context, adm *admin.Server, address st
 		s.admin = nil
 		return ln, nil
 	}
-	if server.IsUnix(address) {
+	if strings.HasPrefix(address, config.UnixPrefix) {
 		return server.Listen(ctx, address)
 	}
 	return adm.Listen(ctx)
@@ -82,7 +84,7 @@ func (s *sockets) close() {
 // addressOf returns the address of a listener as the configuration writes it.
 func addressOf(ln net.Listener) string {
 	if unix, ok := ln.Addr().(*net.UnixAddr); ok {
-		return server.UnixAddress(unix.Name)
+		return config.UnixPrefix + unix.Name
 	}
 	return ln.Addr().String()
 }
@@ -92,12 +94,6 @@ const (
 	ready    = daemon.SdNotifyReady
 	stopping = daemon.SdNotifyStopping
 )
-
-// notifyReloading tells the service manager that a reload has begun. It waits for the message
-// ready.
-func notifyReloading(log *slog.Logger) {
-	notify(log, daemon.SdNotifyReloading+"\n"+daemon.SdNotifyMonotonicUsec())
-}
 
 // notify sends a state to the service manager, if there is one.
 func notify(log *slog.Logger, state string) {

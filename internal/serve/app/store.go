@@ -6,12 +6,10 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
-
-	"github.com/prometheus/client_golang/prometheus"
+	"time"
 
 	"spillway/internal/database"
 	"spillway/internal/exit"
-	"spillway/internal/serve/admin"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/mysql"
@@ -31,9 +29,6 @@ type store struct {
 	refreshes *queue.Gate   // leaves one connection of the refreshes of many windows
 	starts    chan struct{} // one token per part that is starting
 	identity  identity
-
-	metrics    prometheus.Collector
-	registered bool // metrics is; not while another store has the same address, but for the password
 
 	answer  atomic.Pointer[error] // to the last probe: why it failed, if it did; nil before it, and if nothing reads it
 	unwatch func()                // ends the probes; nil: there are none; guarded by stores.mu
@@ -77,9 +72,8 @@ func tablesOf[S streamDatabase, P popupTables](
 
 // stores opens each database once, by its address.
 type stores struct {
-	pool    database.Pool
-	log     *slog.Logger
-	metrics *prometheus.Registry
+	pool database.Pool
+	log  *slog.Logger
 
 	mu   sync.Mutex
 	open map[config.Address]*store
@@ -101,8 +95,6 @@ func (s *stores) get(ctx context.Context, address config.Address) (*store, error
 	if st.connection, st.tables, err = openDatabase(ctx, url, s.pool, s.log); err != nil {
 		return nil, fmt.Errorf("database %s: %w", url, err)
 	}
-	st.metrics = admin.PoolStats(url.String(), st.Stats)
-	st.registered = s.metrics.Register(st.metrics) == nil
 	s.open[address] = st
 	return st, nil
 }
@@ -133,15 +125,9 @@ func (s *stores) retain(used map[*store]bool) {
 		if st.unwatch != nil {
 			st.unwatch()
 		}
-		if st.registered {
-			s.metrics.Unregister(st.metrics)
-		}
 		if err := st.Close(); err != nil {
 			s.log.Warn("database cannot be closed", "database", st.url.String(), "error", err)
 		}
-	}
-	for _, st := range s.open {
-		st.registered = st.registered || s.metrics.Register(st.metrics) == nil
 	}
 }
 
@@ -181,8 +167,50 @@ func (a *app) openReplica() error {
 	return nil
 }
 
-// watch measures the age of the replica's rows until ctx ends.
-func (r *replica) watch(ctx context.Context) error {
-	r.reads.Watch(ctx, r.primary, r.replayed)
-	return nil
+// identifyEvery is the time between two requests for the identity of a database that answers.
+const identifyEvery = 10 * time.Second
+
+// identity is what is known of the database of a store whose answers replicas share: its address
+// alone could be that of another server for another replica.
+type identity struct {
+	wanted atomic.Bool            // a query has cache: redis
+	known  atomic.Pointer[answer] // what the server said last; nil: nothing yet
+	asked  time.Time              // of watch
+	quiet  failureLog             // of watch
+}
+
+// answer is what the server said to the connections of one login.
+type answer struct {
+	text   string
+	logins uint64
+}
+
+// shared identifies the database and its user for caches that replicas share; "" while the server
+// has not said who it is to the present user. It still is the same database while it does not answer.
+func (st *store) shared() string {
+	if known := st.identity.known.Load(); known != nil && known.logins == st.Logins() {
+		return st.url.Identity() + " " + st.url.Here() + " is " + known.text
+	}
+	return ""
+}
+
+// identify asks the database who it is, if that is wanted and due.
+func (st *store) identify(ctx context.Context, log *slog.Logger) {
+	now := time.Now()
+	i, logins := &st.identity, st.Logins()
+	changed := i.known.Load() != nil && i.known.Load().logins != logins
+	if !i.wanted.Load() || now.Sub(i.asked) < identifyEvery && !changed {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	known, err := st.Identity(ctx)
+	if err != nil {
+		if i.known.Load() == nil && ctx.Err() == nil && i.quiet.due(err, now) {
+			log.Warn("answers are not shared through Redis, because the database does not say which one it is; redis_prefix can", "error", err)
+		}
+		return
+	}
+	i.known.Store(&answer{known, logins})
+	i.asked = now
 }

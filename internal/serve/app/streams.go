@@ -35,7 +35,6 @@ type streamPart struct {
 	cfg      stream.Config
 	ack      string
 	unknown  string // as unknown_params
-	access   string // key, jwt or any
 	schema   *stream.Schema
 	database streamDatabase
 	log      *slog.Logger
@@ -61,7 +60,7 @@ func (a *app) openStreams() error {
 			return exit.UsageError(err)
 		}
 		p := &streamPart{
-			cfg: a.streamConfig(c, st), ack: c.Ack, unknown: c.Unknown, access: c.Auth, schema: schema, log: a.log, database: st.stream(schema),
+			cfg: a.streamConfig(c, st), ack: c.Ack, unknown: c.Unknown, schema: schema, log: a.log, database: st.stream(schema),
 		}
 		paths := append([]string{c.Path}, c.Aliases...)
 		p.part = newPart("POST "+c.Path, st, server.DownRoute{Writes: paths}, func(ctx context.Context) error { return a.startStream(ctx, p) })
@@ -304,7 +303,7 @@ func (a *app) streamAcks() []admin.StreamAck {
 
 // explainStream adds what to run if the freight app's tables are missing.
 func (a *app) explainStream(err error) error {
-	if !a.builtIn || a.ctx.Err() != nil {
+	if a.options.File != "" || a.ctx.Err() != nil {
 		return err
 	}
 	return fmt.Errorf("%w; run spillway seed freight --database URL to create missing tables", err)

@@ -184,8 +184,5 @@ func (a Address) String() string { return shown(string(a), true) }
 // Format writes String for every verb.
 func (a Address) Format(f fmt.State, verb rune) { Secret(a).Format(f, verb) }
 
-// MarshalJSON returns String as JSON.
-func (a Address) MarshalJSON() ([]byte, error) { return Secret(a).MarshalJSON() }
-
-// MarshalYAML returns String.
-func (a Address) MarshalYAML() (any, error) { return Secret(a).MarshalYAML() }
+// MarshalText returns String.
+func (a Address) MarshalText() ([]byte, error) { return []byte(a.String()), nil }

@@ -9,8 +9,11 @@ package config
 
 import (
 	"fmt"
+	"reflect"
+	"runtime"
 	"time"
 
+	"spillway/internal/database"
 	"spillway/internal/serve/param"
 )
 
@@ -61,16 +64,8 @@ type AdminToken struct {
 	Role  string `yaml:"role" default:"read" enum:"read,edit,admin" doc:"read: all that GET returns, except profiles; edit: also campaigns, and retries and moves in spools; admin: everything"`
 }
 
-// Pool limits each database pool, like database.Pool.
-type Pool struct {
-	Min              int           `yaml:"min" default:"1" range:"0..10000" doc:"connections opened at start and kept" over:"idle connections are closed down to min"`
-	Max              int           `yaml:"max" range:"1..10000" doc:"connections per database" over:"statements wait; 'spillway_pool_waiting'"`
-	MaxLifetime      time.Duration `yaml:"max_lifetime" default:"30m" range:"1s..8760h" doc:"age at which a connection is replaced" over:"replaced once it is free; not on SQLite"`
-	MaxIdleTime      time.Duration `yaml:"max_idle_time" default:"5m" range:"1s..8760h" doc:"idle time after which a connection is closed" over:"closed; not on SQLite"`
-	ConnectTimeout   time.Duration `yaml:"connect_timeout" default:"5s" range:"10ms..10m" doc:"one attempt to connect" over:"retried with a growing pause"`
-	AcquireTimeout   time.Duration `yaml:"acquire_timeout" default:"2s" range:"1ms..10m" doc:"wait of a statement for a connection" over:"503, or the window stays as it is"`
-	StatementTimeout time.Duration `yaml:"statement_timeout" default:"5s" range:"1ms..1h" doc:"run time of a statement" over:"the server cancels it: 503, or the window stays as it is"`
-}
+// Pool limits each database pool.
+type Pool = database.Pool
 
 // HTTP holds the limits of the public listener.
 type HTTP struct {
@@ -210,29 +205,11 @@ type Param struct {
 	ListMax int      `yaml:"list_max"`          // at least 1: a list of 1 to this many values; 0: one value
 }
 
-// String returns the parameter as the file writes it.
-func (p Param) String() string {
-	name, text := scalar(p.Name)+": ", scalar(p.Type)
-	if p.Default == nil && p.ListMax == 0 {
-		return name + text
-	}
-	text = "{type: " + text
-	if p.isNull() {
-		text += ", default: null"
-	} else if p.Default != nil {
-		text += ", default: [" + join(p.Default, func(value string) string { return string(quoteJSON(escape(value))) }) + "]"
-	}
-	if p.ListMax != 0 {
-		text += fmt.Sprintf(", list_max: %d", p.ListMax)
-	}
-	return name + text + "}"
-}
-
-// isNull reports whether requests that lack the parameter have NULL.
-func (p Param) isNull() bool { return len(p.Default) == 1 && p.Default[0] == param.Absent }
-
 // Literals are one or several values, as written in the file; nil: none; param.Absent: null.
 type Literals []string
+
+// isNull reports whether requests that lack the parameter have NULL.
+func (l Literals) isNull() bool { return len(l) == 1 && l[0] == param.Absent }
 
 // Auth configures keys and JWTs. Feeds, queries and streams say which they require.
 type Auth struct {
@@ -298,3 +275,56 @@ func (c Config) ReadAccess(auth string) string {
 
 // authDefault stands for auth.reads.
 const authDefault = "default"
+
+// Default returns the default configuration, without feeds. Only Pool.Max depends on the
+// machine: (cores x 2) + 1.
+func Default() Config {
+	c := Defaults[Config]()
+	c.Pool.Max = 2*runtime.GOMAXPROCS(0) + 1
+	return c
+}
+
+// Defaults returns a block of the configuration with the defaults of its keys.
+func Defaults[Block any]() Block {
+	block, _ := Preset(reflect.TypeFor[Block]())
+	return block.Interface().(Block)
+}
+
+// IsBlock reports whether a type is that of a block of keys.
+func IsBlock(t reflect.Type) bool {
+	if t.Kind() != reflect.Struct {
+		return false
+	}
+	name := t.Field(0).Tag.Get("yaml")
+	return name != "" && name != ",key"
+}
+
+// Preset is Defaults for the type of a block; false if t is no such type.
+func Preset(t reflect.Type) (reflect.Value, bool) {
+	if !IsBlock(t) {
+		return reflect.Value{}, false
+	}
+	v := reflect.New(t).Elem()
+	for i := range t.NumField() {
+		if block, ok := Preset(t.Field(i).Type); ok {
+			v.Field(i).Set(block)
+		}
+		if text, ok := t.Field(i).Tag.Lookup("default"); ok {
+			setDefault(v.Field(i), text)
+		}
+	}
+	return v, true
+}
+
+// setDefault sets a duration, a number, a bool or a word.
+func setDefault(v reflect.Value, text string) {
+	var err error
+	if duration, ok := v.Addr().Interface().(*time.Duration); ok {
+		*duration, err = time.ParseDuration(text)
+	} else {
+		_, err = fmt.Sscan(text, v.Addr().Interface())
+	}
+	if err != nil {
+		panic("BUG: the default " + text + ": " + err.Error())
+	}
+}

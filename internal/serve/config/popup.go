@@ -1,9 +1,6 @@
 package config
 
-import (
-	"fmt"
-	"time"
-)
+import "time"
 
 // Popups configures popups. Campaigns are not part of it, because they change at run time.
 type Popups struct {
@@ -52,22 +49,15 @@ type Caps []Cap
 
 // Cap allows Shows within some time.
 type Cap struct {
-	Within time.Duration
-	Shows  int
+	Within time.Duration `yaml:",key"`
+	Shows  int           `short:"true"`
 }
-
-// String returns the limit as the file writes it.
-func (c Cap) String() string { return fmt.Sprintf("%s: %d", shortDuration(c.Within), c.Shows) }
 
 // Identity configures how a request for a popup identifies its user.
 type Identity struct {
-	Trust     string `yaml:"trust" default:"query" enum:"query,jwt" doc:"the query names the user and the caller is trusted (query), or a signed token does (jwt)"`
-	Header    string `yaml:"header" default:"Authorization" doc:"header of the JWT; behind Bearer in Authorization"`
-	Algorithm string `yaml:"algorithm" default:"HS256" enum:"HS256,RS256,ES256,EdDSA" doc:"accepted signature"`
-	Key       Secret `yaml:"key" doc:"HS256: the key, at least 32 characters; otherwise: the public key in PEM"`
-	Claim     string `yaml:"claim" default:"sub" doc:"claim that holds the user's id, text or a whole number"`
-	Issuer    string `yaml:"issuer" doc:"required iss; empty: any"`
-	Audience  string `yaml:"audience" doc:"required aud; empty: any"`
+	Trust  string `yaml:"trust" default:"query" enum:"query,jwt" doc:"the query names the user and the caller is trusted (query), or a JWT does, as auth.jwt and auth.jwks say (jwt)"`
+	Header string `yaml:"header" default:"Authorization" doc:"header of the JWT; behind Bearer in Authorization"`
+	Claim  string `yaml:"claim" default:"sub" doc:"claim that holds the user's id, text or a whole number"`
 }
 
 // PlacementNames returns the placements, the default one first.

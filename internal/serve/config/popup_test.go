@@ -18,7 +18,8 @@ func TestPopups(t *testing.T) {
   repeat_after: 12h
   max_per: {24h: 1, 168h: 3}
   lists: {vip: "SELECT id FROM users WHERE vip > 0"}
-  identity: {trust: jwt, key: key-of-forty-characters-key-of-40-chars-, claim: uid}
+  identity: {trust: jwt, claim: uid}
+auth: {jwt: {keys: [{key: key-of-forty-characters-key-of-40-chars-}]}}
 `)
 	if err != nil {
 		t.Fatal(err)
@@ -51,9 +52,7 @@ func TestPopups(t *testing.T) {
 		with + "  attributes: {user: text}\n":                              "3:22: popups.attributes.user: must have another name: user, placement, clock_offset, at are reserved",
 		with + "  attributes: {age: uuid}\n":                               "3:21: popups.attributes.age: must be text, integer, real, boolean, timestamp or texts, not \"uuid\"",
 		with + "  attributes_sql: SELECT 1\n":                              "3:19: popups.attributes_sql: requires attributes for its columns",
-		with + "  identity: {trust: jwt}\n":                                "3:13: popups.identity.key: must be given for JWTs",
-		with + "  identity: {trust: jwt, key: x}\n":                        "3:31: popups.identity.key: must have at least 32 characters for HS256",
-		with + "  identity: {key: x}\n":                                    "3:13: popups.identity.trust: must be jwt if a key is given, not \"query\"",
+		with + "  identity: {trust: jwt}\n":                                "3:21: popups.identity.trust: requires auth.jwt.keys or auth.jwks.url, not \"jwt\"",
 		with + "  user_type: number\n":                                     "3:14: popups.user_type: must be text, integer or uuid, not \"number\"",
 		with + "  token_ttl: 1ms\n":                                        "3:14: popups.token_ttl: must be from 1s to 8760h, not \"1ms\"",
 		with + "  quiet_after: 0s\n":                                       "3:16: popups.quiet_after: must be from 1s to 87600h, not \"0s\"",
@@ -71,7 +70,6 @@ func TestPopups(t *testing.T) {
 		with + "  max_per: 1\n":                                            "3:12: popups.max_per: must be a block of keys and values, not a number",
 		"popups: {max_per: {1h: 1}}\n":                                     "1:9: popups.path: must be given, as /popup",
 		with + "feeds:\n  - {path: /popup/click, sql: SELECT 1, key: a}\n": "2:9: popups.path: must differ from feeds[0].path, not \"/popup/click\"",
-		with + "  identity: {trust: jwt, algorithm: RS256, key: key-of-forty-characters-key-of-40-chars-}\n": "3:49: popups.identity.key: must be a public key in PEM for RS256, as file:PATH",
 	} {
 		bad(t, text, want)
 	}

@@ -47,87 +47,80 @@ func (p *printer) block(v reflect.Value, indent string) {
 
 // value writes the value of a key.
 func (p *printer) value(v reflect.Value, indent string) {
-	switch x := v.Interface().(type) {
-	case []string:
-		p.line("[" + join(x, scalar) + "]")
-	case []Secret:
-		p.line("[" + join(x, func(s Secret) string { return scalar(s.String()) }) + "]")
-	case Keys:
-		p.line("[" + join(x, func(k KeyColumn) string { return scalar(k.String()) }) + "]")
-	case Types:
-		p.line("{" + join(x, func(one Typed) string { return scalar(one.Name) + ": " + scalar(one.Type) }) + "}")
-	case Statements:
-		p.line("{" + join(x, func(one Statement) string { return scalar(one.Name) + ": " + string(quoteJSON(escape(one.SQL))) }) + "}")
-	case Caps:
-		p.line("{" + join(x, Cap.String) + "}")
-	case Params:
-		p.line("{" + join(x, Param.String) + "}")
-	case Columns:
-		p.columns(x, indent)
-	case Secret:
-		p.line(scalar(x.String()))
-	case Address:
-		p.line(scalar(x.String()))
-	case time.Duration:
-		p.line(shortDuration(x))
-	case string:
-		p.text(x, indent)
-	case float64:
-		p.line(strconv.FormatFloat(x, 'f', -1, 64))
+	columns, _ := v.Interface().(Columns)
+	switch {
+	case v.Type() == reflect.TypeFor[string]():
+		p.text(v.String(), indent)
+	case IsBlock(v.Type()):
+		p.out.WriteByte('\n')
+		p.block(v, indent+"  ")
+	case v.Kind() == reflect.Slice && IsBlock(v.Type().Elem()):
+		p.blocks(v, indent)
+	case len(columns) > 0:
+		p.out.WriteByte('\n')
+		for i := range columns {
+			fmt.Fprintf(&p.out, "%s  %s\n", indent, inline(v.Index(i)))
+		}
 	default:
-		if v.Kind() == reflect.Struct {
-			p.out.WriteByte('\n')
-			p.block(v, indent+"  ")
-			return
-		}
-		if v.Kind() == reflect.Slice {
-			p.blocks(v, indent)
-			return
-		}
-		p.line(fmt.Sprint(x))
+		p.line(inline(v))
 	}
 }
 
-// join writes values one after the other.
-func join[T any](values []T, text func(T) string) string {
-	texts := make([]string, len(values))
-	for i, v := range values {
-		texts[i] = text(v)
+// inline returns a value as it is written on one line.
+func inline(v reflect.Value) string {
+	switch x := v.Interface().(type) {
+	case time.Duration:
+		return shortDuration(x)
+	case float64:
+		return strconv.FormatFloat(x, 'f', -1, 64)
+	case string:
+		return scalar(x)
+	case Literal:
+		return string(quoteJSON(escape(x.Text)))
+	case Literals:
+		if x.isNull() {
+			return "null"
+		}
+	case fmt.Stringer:
+		return scalar(x.String())
 	}
-	return strings.Join(texts, ", ")
+	switch v.Kind() {
+	case reflect.Slice:
+		texts := make([]string, v.Len())
+		for i := range texts {
+			texts[i] = inline(v.Index(i))
+		}
+		text := strings.Join(texts, ", ")
+		if v.Type().Elem().Kind() == reflect.Struct && !v.Type().Elem().Implements(reflect.TypeFor[fmt.Stringer]()) {
+			return "{" + text + "}"
+		}
+		return "[" + text + "]"
+	case reflect.Struct:
+		return entry(v)
+	}
+	return fmt.Sprint(v)
 }
 
-// columns writes one line per column of a stream.
-func (p *printer) columns(columns Columns, indent string) {
-	if len(columns) == 0 {
-		p.line("{}")
-		return
+// entry returns NAME: VALUE, or NAME: {KEY: VALUE} if there is more than what the short form has.
+func entry(v reflect.Value) string {
+	var all []string
+	value, isShort := "", true
+	for i := 1; i < v.NumField(); i++ {
+		if v.Field(i).IsZero() {
+			continue
+		}
+		text, tag := inline(v.Field(i)), v.Type().Field(i).Tag
+		if tag.Get("short") == "" {
+			isShort = false
+		} else {
+			value = text
+		}
+		all = append(all, tag.Get("yaml")+": "+text)
 	}
-	p.out.WriteByte('\n')
-	for _, c := range columns {
-		text := "type: " + scalar(c.Type)
-		if c.Required {
-			text += ", required: true"
-		}
-		for i, l := range []Literal{c.Default, c.Min, c.Max} {
-			if l.Given {
-				text += ", " + []string{"default", "min", "max"}[i] + ": " + string(quoteJSON(escape(l.Text)))
-			}
-		}
-		if c.MaxLength != 0 {
-			text += fmt.Sprintf(", max_length: %d", c.MaxLength)
-		}
-		if c.Claim != "" {
-			text += ", claim: " + scalar(c.Claim)
-		}
-		if c.Format != "" {
-			text += ", format: " + scalar(c.Format)
-		}
-		if c.Round {
-			text += ", round: true"
-		}
-		fmt.Fprintf(&p.out, "%s  %s: {%s}\n", indent, scalar(c.Name), text)
+	if !isShort {
+		value = "{" + strings.Join(all, ", ") + "}"
 	}
+	return inline(v.Field(0)) + ": " + value
 }
 
 func (p *printer) line(text string) { p.out.WriteString(" " + text + "\n") }

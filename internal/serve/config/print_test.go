@@ -158,11 +158,7 @@ popups:
   identity:
     trust: query
     header: Authorization
-    algorithm: HS256
-    key: ""
     claim: sub
-    issuer: ""
-    audience: ""
 `
 
 func TestPrint(t *testing.T) {

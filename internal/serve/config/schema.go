@@ -1,26 +1,28 @@
 package config
 
 import (
-	"cmp"
+	_ "embed" // schema.json
 	"encoding/json"
 	"reflect"
 	"strings"
 	"time"
 )
 
-// Patterns of texts.
-const (
-	variablePattern   = `\$\{[A-Za-z_][A-Za-z0-9_]*\}`
-	durationPattern   = `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$|` + variablePattern
-	keyPattern        = `^\s*[^\s]+(\s+([aA][sS][cC]|[dD][eE][sS][cC]))?\s*$|` + variablePattern
-	identifierPattern = `^(claim\.)?[A-Za-z_][A-Za-z0-9_]*$`
-)
+// definitions are schemas of values, by the names of their types where they have one.
+//
+//go:embed schema.json
+var definitions []byte
 
 // Schema returns the JSON Schema (2020-12) of the configuration file, for editors: the
 // meaning, the default and the range of each key. Rules between keys are in Validate.
 func Schema() []byte {
-	schema := blockSchema(reflect.ValueOf(Default()))
+	var known map[string]any
+	if err := json.Unmarshal(definitions, &known); err != nil {
+		panic("BUG: schema.json: " + err.Error())
+	}
+	schema := blockSchema(reflect.ValueOf(Default()), known)
 	schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+	schema["$defs"] = known
 	schema["title"] = "Spillway configuration"
 	text, err := json.MarshalIndent(schema, "", "  ")
 	if err != nil {
@@ -29,12 +31,12 @@ func Schema() []byte {
 	return append(text, '\n')
 }
 
-// blockSchema returns the schema of a struct whose fields hold the defaults.
-func blockSchema(v reflect.Value) map[string]any {
+// blockSchema returns the schema of a struct whose fields hold the defaults. known are the definitions.
+func blockSchema(v reflect.Value, known map[string]any) map[string]any {
 	properties, required := map[string]any{}, []string{}
 	for i := range v.NumField() {
 		field := v.Type().Field(i)
-		property := valueSchema(v.Field(i), field.Tag)
+		property := valueSchema(v.Field(i), field.Tag, known)
 		property["description"] = field.Tag.Get("doc")
 		name := field.Tag.Get("yaml")
 		properties[name] = property
@@ -52,69 +54,44 @@ func blockSchema(v reflect.Value) map[string]any {
 	return schema
 }
 
-func valueSchema(v reflect.Value, tag reflect.StructTag) map[string]any {
-	low, high, bounded := strings.Cut(tag.Get("range"), "..")
+func valueSchema(v reflect.Value, tag reflect.StructTag, known map[string]any) map[string]any {
+	if kinds, ok := tag.Lookup("types"); ok {
+		kind := orVariable(map[string]any{"enum": strings.Split(kinds, ",")})
+		return map[string]any{"type": "object", "propertyNames": defined("name"), "additionalProperties": kind}
+	}
+	if known[v.Type().Name()] != nil {
+		return defined(v.Type().Name())
+	}
 	switch x := v.Interface().(type) {
 	case []string, []Secret:
-		return map[string]any{"type": "array", "items": map[string]any{"type": "string"}}
-	case Keys:
-		column := map[string]any{"type": "string", "pattern": keyPattern}
-		return map[string]any{"anyOf": []any{column, map[string]any{"type": "array", "minItems": 1, "items": column}}}
-	case Types:
-		kinds := map[string]any{"enum": strings.Split(cmp.Or(tag.Get("types"), paramTypes), ",")}
-		return map[string]any{
-			"type":                 "object",
-			"propertyNames":        map[string]any{"pattern": identifierPattern},
-			"additionalProperties": orVariable(kinds),
-		}
-	case Statements:
-		return map[string]any{"type": "object", "maxProperties": listsMax, "additionalProperties": map[string]any{"type": "string"}}
-	case Caps:
-		return map[string]any{
-			"type":                 "object",
-			"maxProperties":        capsMax,
-			"propertyNames":        map[string]any{"pattern": durationPattern},
-			"additionalProperties": orVariable(map[string]any{"type": "integer", "minimum": 1, "maximum": capShowsMax}),
-		}
-	case Params:
-		return paramsSchema()
-	case Columns:
-		return columnsSchema()
-	case Secret:
-		return map[string]any{"type": "string"}
-	case Address:
-		text := map[string]any{"type": "string"}
-		block := map[string]any{
-			"type": "object", "additionalProperties": false, "required": []string{"url"},
-			"properties": map[string]any{"url": text, "user": text, "password": text},
-		}
-		return map[string]any{"anyOf": []any{text, block}}
+		return defined("list")
 	case time.Duration:
-		return map[string]any{"type": "string", "pattern": durationPattern, "default": shortDuration(x)}
+		schema := defined("duration")
+		schema["default"] = shortDuration(x)
+		return schema
 	case string:
-		if allowed, ok := tag.Lookup("enum"); ok {
-			schema := orVariable(map[string]any{"enum": strings.Split(allowed, ",")})
-			schema["default"] = x
-			return schema
-		}
 		schema := map[string]any{"type": "string"}
-		if x != "" {
+		allowed, ok := tag.Lookup("enum")
+		if ok {
+			schema = orVariable(map[string]any{"enum": strings.Split(allowed, ",")})
+		}
+		if ok || x != "" {
 			schema["default"] = x
 		}
 		return schema
 	}
 	if v.Kind() == reflect.Struct {
-		return blockSchema(v)
+		return blockSchema(v, known)
 	}
 	if v.Kind() == reflect.Slice {
 		block, _ := Preset(v.Type().Elem())
-		return map[string]any{"type": "array", "items": blockSchema(block)}
+		return map[string]any{"type": "array", "items": blockSchema(block, known)}
 	}
 	kind := map[string]any{"type": map[reflect.Kind]string{
 		reflect.Bool: "boolean", reflect.Int: "integer",
 		reflect.Float64: "number",
 	}[v.Kind()]}
-	if bounded {
+	if low, high, bounded := strings.Cut(tag.Get("range"), ".."); bounded {
 		kind["minimum"], kind["maximum"] = json.Number(low), json.Number(high)
 	}
 	schema := orVariable(kind)
@@ -122,45 +99,10 @@ func valueSchema(v reflect.Value, tag reflect.StructTag) map[string]any {
 	return schema
 }
 
-// paramsSchema returns the schema of a statement's parameters.
-func paramsSchema() map[string]any {
-	kind := orVariable(map[string]any{"enum": strings.Split(paramTypes, ",")})
-	literal := map[string]any{"type": []string{"string", "number", "boolean"}}
-	block := map[string]any{"type": "object", "additionalProperties": false, "required": []string{"type"}, "properties": map[string]any{
-		"type": kind,
-		"default": map[string]any{"anyOf": []any{
-			literal, map[string]any{"type": "array", "minItems": 1, "items": literal}, map[string]any{"type": "null"},
-		}},
-		"list_max": orVariable(map[string]any{"type": "integer", "minimum": 0, "maximum": listMax}),
-	}}
-	return map[string]any{
-		"type":                 "object",
-		"propertyNames":        map[string]any{"pattern": identifierPattern},
-		"additionalProperties": map[string]any{"anyOf": []any{kind, block}},
-	}
-}
-
-// columnsSchema returns the schema of a stream's columns.
-func columnsSchema() map[string]any {
-	kind := orVariable(map[string]any{"enum": strings.Split(columnTypes, ",")})
-	literal := map[string]any{"type": []string{"string", "number", "boolean"}}
-	properties := map[string]any{
-		"type": kind, "default": literal, "min": literal, "max": literal,
-		"required":   orVariable(map[string]any{"type": "boolean"}),
-		"max_length": orVariable(map[string]any{"type": "integer", "minimum": 0}),
-		"claim":      map[string]any{"type": "string"},
-		"format":     orVariable(map[string]any{"enum": []string{"unix_ms"}}),
-		"round":      orVariable(map[string]any{"type": "boolean"}),
-	}
-	block := map[string]any{"type": "object", "additionalProperties": false, "required": []string{"type"}, "properties": properties}
-	return map[string]any{
-		"type":                 "object",
-		"minProperties":        1,
-		"additionalProperties": map[string]any{"anyOf": []any{kind, block}},
-	}
-}
+// defined returns a schema that refers to a definition.
+func defined(name string) map[string]any { return map[string]any{"$ref": "#/$defs/" + name} }
 
 // orVariable also allows any text with ${NAME} in it.
 func orVariable(schema map[string]any) map[string]any {
-	return map[string]any{"anyOf": []any{schema, map[string]any{"type": "string", "pattern": variablePattern}}}
+	return map[string]any{"anyOf": []any{schema, defined("variable")}}
 }

@@ -32,6 +32,36 @@ func compiled(t *testing.T) *jsonschema.Schema {
 	return schema
 }
 
+// The definitions have the limits that Validate has.
+func TestDefinitions(t *testing.T) {
+	t.Parallel()
+	type kinds struct {
+		AnyOf []struct {
+			Enum    []string
+			Maximum int
+		}
+	}
+	type object struct {
+		MaxProperties        int
+		AdditionalProperties kinds
+	}
+	var d struct {
+		ParamType, ColumnType kinds
+		Statements, Caps      object
+	}
+	if err := json.Unmarshal(definitions, &d); err != nil {
+		t.Fatal(err)
+	}
+	got := []any{
+		strings.Join(d.ParamType.AnyOf[0].Enum, ","), strings.Join(d.ColumnType.AnyOf[0].Enum, ","), d.Statements.MaxProperties,
+		d.Caps.MaxProperties, d.Caps.AdditionalProperties.AnyOf[0].Maximum,
+	}
+	want := []any{paramTypes, columnTypes, listsMax, capsMax, capShowsMax}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
 // judge validates a YAML text with the schema.
 func judge(t *testing.T, schema *jsonschema.Schema, src string) error {
 	t.Helper()
@@ -47,7 +77,7 @@ func judge(t *testing.T, schema *jsonschema.Schema, src string) error {
 }
 
 // manual is the file that explains the configuration.
-const manual = "../../../docs/configuration.md"
+const manual = "../../../docs/reference/configuration.md"
 
 // examples returns the complete configurations in the manual.
 func examples(t *testing.T) []string {

@@ -69,9 +69,6 @@ func (s *Secret) DecodeYAML(n yaml.Node) {
 	*s = Secret(text)
 }
 
-// GoString returns String, quoted.
-func (s Secret) GoString() string { return strconv.Quote(s.String()) }
-
 // Format writes String for every verb.
 func (s Secret) Format(f fmt.State, verb rune) {
 	text := s.String()
@@ -81,19 +78,16 @@ func (s Secret) Format(f fmt.State, verb rune) {
 	_, _ = f.Write([]byte(text)) // fmt.Formatter returns no error
 }
 
-// MarshalJSON returns String as JSON.
-func (s Secret) MarshalJSON() ([]byte, error) { return quoteJSON(s.String()), nil }
-
-// MarshalYAML returns String.
-func (s Secret) MarshalYAML() (any, error) { return s.String(), nil }
+// MarshalText returns String.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // schemes are those of supported addresses of servers.
 var schemes = []string{"postgres", "postgresql", "mysql", "redis", "rediss", "unix"}
 
-var placePattern = regexp.MustCompile(`^[A-Za-z0-9._/,()\[\]:-]*$`)
+var placePattern = regexp.MustCompile(`^[A-Za-z0-9._/,\[\]:-]*$`)
 
-// isPlace reports whether s is HOST[:PORT][,HOST...][/NAME] or unix(/PATH)[/NAME], so that
-// no part of it can belong to a password.
+// isPlace reports whether s is HOST[:PORT][,HOST...][/NAME], so that no part of it can belong to a
+// password.
 func isPlace(s string) bool {
 	if !placePattern.MatchString(s) {
 		return false

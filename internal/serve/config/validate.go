@@ -190,13 +190,13 @@ func isTitle(name string) bool {
 
 func notTokenRune(r rune) bool { return r <= ' ' || r > '~' }
 
-// unixPrefix begins the address of a Unix socket; its path follows.
-const unixPrefix = "unix:"
+// UnixPrefix begins the address of a Unix socket; its path follows.
+const UnixPrefix = "unix:"
 
 // address checks HOST:PORT or unix:PATH and returns the host. No host means 0.0.0.0, all
 // addresses of this machine. The host of a Unix socket is localhost.
 func (v *validator) address(path, text string) string {
-	if file, ok := strings.CutPrefix(text, unixPrefix); ok {
+	if file, ok := strings.CutPrefix(text, UnixPrefix); ok {
 		if file == "" {
 			v.add(path, "must name the file of the socket, as unix:/run/spillway/http.sock", text)
 		}
@@ -216,7 +216,7 @@ func (v *validator) address(path, text string) string {
 // openToOthers reports whether other hosts can reach a valid listen address.
 func openToOthers(listen string) bool {
 	host, _, err := net.SplitHostPort(listen)
-	return err == nil && !strings.HasPrefix(listen, unixPrefix) && !netstat.IsLoopback(host)
+	return err == nil && !strings.HasPrefix(listen, UnixPrefix) && !netstat.IsLoopback(host)
 }
 
 func (v *validator) pool(p Pool) {

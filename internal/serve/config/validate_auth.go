@@ -7,11 +7,9 @@ import (
 	"strings"
 
 	"spillway/internal/netstat"
+	"spillway/internal/serve/param"
 	"spillway/internal/yaml"
 )
-
-// claimPrefix begins the name of a parameter that is a claim of a JWT.
-const claimPrefix = "claim."
 
 // OpenReads returns the paths of feeds and queries that other hosts can read without a key
 // or a JWT.
@@ -112,7 +110,7 @@ func (v *validator) access(c Config, at, auth string, params []string) {
 		path = "auth.reads"
 	}
 	v.required(c, path, required, len(c.Auth.Keys) > 0, "auth.keys")
-	claim := slices.IndexFunc(params, func(name string) bool { return strings.HasPrefix(name, claimPrefix) })
+	claim := slices.IndexFunc(params, param.IsClaim)
 	if claim >= 0 && required != "jwt" {
 		v.add(yaml.Join(at, "auth"), "must be jwt, because "+params[claim]+" is a claim", required)
 	}

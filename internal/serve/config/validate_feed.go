@@ -218,14 +218,14 @@ func (v *validator) params(at string, params Params, reserved string) {
 	for _, p := range params {
 		path := yaml.Join(at, yaml.Printable(p.Name))
 		known := len(v.found)
-		if !yaml.IsIdentifier(strings.TrimPrefix(p.Name, claimPrefix)) {
+		if !yaml.IsIdentifier(strings.TrimPrefix(p.Name, param.ClaimPrefix)) {
 			v.add(path, "must be a name of letters, digits and _ that does not start with a digit", "")
 		}
 		v.paramType(path, Typed{p.Name, p.Type}, reserved)
 		if p.ListMax < 0 || p.ListMax > listMax {
 			v.add(yaml.Join(path, "list_max"), fmt.Sprintf("must be from 0 to %d", listMax), strconv.Itoa(p.ListMax))
 		}
-		if strings.HasPrefix(p.Name, claimPrefix) && (p.Default != nil || p.ListMax != 0) {
+		if param.IsClaim(p.Name) && (p.Default != nil || p.ListMax != 0) {
 			v.add(path, "must have neither default nor list_max: the claim of the JWT is its only value", "")
 		}
 		if p.Default == nil || len(v.found) > known {
@@ -254,7 +254,7 @@ func (p Param) Param() (param.Param, error) {
 	if p.Default == nil {
 		return one, nil
 	}
-	if p.isNull() {
+	if p.Default.isNull() {
 		if p.ListMax > 0 {
 			return one, errors.New("null, which a list cannot be; its default is a list, or none")
 		}
@@ -278,6 +278,15 @@ func (p Params) All() []param.Param {
 	for _, one := range p {
 		converted, _ := one.Param()
 		all = append(all, converted)
+	}
+	return all
+}
+
+// AllParams returns the parameters of requests: those of the statement, and the filters.
+func (f *Feed) AllParams() []param.Param {
+	all := f.Params.All()
+	for _, filter := range f.Filters {
+		all = append(all, param.Filter(filter.Name, param.Type(filter.Type)))
 	}
 	return all
 }

@@ -81,7 +81,7 @@ func (v *validator) popups(c Config, paths map[string]string) {
 	if p.AttributesSQL != "" && len(p.Attributes) == 0 {
 		v.add("popups.attributes_sql", "requires attributes for its columns", "")
 	}
-	v.identity("popups.identity", p.Identity)
+	v.identity(c, "popups.identity", p.Identity)
 }
 
 // lists checks the names of lists and that they have statements.
@@ -122,7 +122,7 @@ func (v *validator) caps(at string, caps Caps) {
 // unserved rejects keys of a block without a path.
 func (v *validator) unserved(p Popups) {
 	given := len(p.Attributes) > 0 || p.AttributesSQL != "" || len(p.Keys) > 0 || len(p.Placements) > 0 || p.Database != "" ||
-		p.Store != Defaults[Popups]().Store || p.Identity.Key != "" || len(p.MaxPer) > 0 || len(p.Lists) > 0
+		p.Store != Defaults[Popups]().Store || p.Identity.Trust == "jwt" || len(p.MaxPer) > 0 || len(p.Lists) > 0
 	if given {
 		v.add("popups.path", "must be given, as /popup", "")
 	}
@@ -168,14 +168,11 @@ func (v *validator) attributes(at string, attributes Types) {
 	}
 }
 
-func (v *validator) identity(at string, d Identity) {
+func (v *validator) identity(c Config, at string, d Identity) {
 	if d.Trust != "jwt" {
-		if d.Key != "" {
-			v.add(yaml.Join(at, "trust"), "must be jwt if a key is given", d.Trust)
-		}
 		return
 	}
-	v.verificationKey(at, d.Algorithm, d.Key)
+	v.required(c, yaml.Join(at, "trust"), d.Trust, true, "")
 	if !headerPattern.MatchString(d.Header) {
 		v.add(yaml.Join(at, "header"), "must be the name of a header", d.Header)
 	}

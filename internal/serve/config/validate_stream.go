@@ -48,57 +48,25 @@ func (v *validator) streams(c Config) {
 const minShare = 1 << 20
 
 // SpoolShares returns the bytes of the spool that each stream with ack: spool may use, by its
-// path: spool_bytes, or an equal part of what is left of spool.bytes.
+// path: equal parts of spool.bytes.
 func (c Config) SpoolShares() map[string]int64 {
 	shares := make(map[string]int64)
-	left := int64(c.Spool.Bytes)
 	for _, s := range c.Streams {
 		if s.Ack == "spool" {
-			shares[s.Path] = int64(s.SpoolBytes)
-			left -= int64(s.SpoolBytes)
+			shares[s.Path] = 0
 		}
 	}
-	equal := int64(0)
-	for _, share := range shares {
-		if share == 0 {
-			equal++
-		}
-	}
-	for path, share := range shares {
-		if share == 0 {
-			shares[path] = left / equal
-		}
+	for path := range shares {
+		shares[path] = int64(c.Spool.Bytes / len(shares))
 	}
 	return shares
 }
 
 // shares checks that each stream has a share of the spool.
 func (v *validator) shares(c Config) {
-	given, before := 0, len(v.found)
-	for i, s := range c.Streams {
-		at := yaml.Join(yaml.Index("streams", i), "spool_bytes")
-		given += s.SpoolBytes
-		switch {
-		case s.SpoolBytes == 0:
-		case s.Ack != "spool":
-			v.add(at, "is for streams with ack: spool only", strconv.Itoa(s.SpoolBytes))
-		case s.SpoolBytes < minShare:
-			v.add(at, fmt.Sprintf("must be 0 or at least %d", minShare), strconv.Itoa(s.SpoolBytes))
-		case given > c.Spool.Bytes:
-			v.add(at, fmt.Sprintf("must not be larger than what the streams before it leave of spool.bytes, which is %d", c.Spool.Bytes),
-				strconv.Itoa(s.SpoolBytes))
-			return
-		}
-	}
-	if len(v.found) > before {
-		return
-	}
-	shares := c.SpoolShares()
-	for _, s := range c.Streams {
-		if share, spooled := shares[s.Path]; spooled && share < minShare {
-			v.add("spool.bytes", fmt.Sprintf("must leave at least %d bytes for %s", minShare, s.Path), strconv.Itoa(c.Spool.Bytes))
-			return
-		}
+	if n := len(c.SpoolShares()); c.Spool.Bytes < n*minShare {
+		v.add("spool.bytes", fmt.Sprintf("must be at least %d for each of the %d streams with ack: spool", minShare, n),
+			strconv.Itoa(c.Spool.Bytes))
 	}
 }
 

@@ -31,7 +31,7 @@ func (c component) foreign() string {
 		if table != registryTable && c.version == 0 {
 			return table
 		}
-		for _, column := range c.app.ourColumns(table) {
+		for _, column := range c.app.columns[table] {
 			if !slices.Contains(c.tables[table], column) {
 				return table
 			}
@@ -104,7 +104,7 @@ func register(a app, dataset string, there bool) string {
 type app struct {
 	name    string
 	tables  []string            // in the order of loading
-	columns map[string][]string // by which the tables are recognized; there may be more
+	columns map[string][]string // by which the tables, and spillway_schema, are recognized; there may be more
 }
 
 const registryTable = "spillway_schema"
@@ -112,19 +112,15 @@ const registryTable = "spillway_schema"
 // unfinishedDataset is in place of a data set that is not complete.
 const unfinishedDataset = "unfinished"
 
-// registryColumns returns the columns by which spillway_schema is recognized.
-func registryColumns() []string {
-	return []string{"name", "version", "applied_at", "dataset"}
-}
-
 func freightApp() app {
 	return app{
 		name:   "freight",
 		tables: []string{"users", "orders", "positions"},
 		columns: map[string][]string{
-			"users":     {"id", "nickname", "mobileno", "createtime"},
-			"orders":    {"id", "createtime", "users_id", "goods_name"},
-			"positions": {"id", "device_id", "recorded_at", "latitude", "longitude", "speed"},
+			registryTable: {"name", "version", "applied_at", "dataset"},
+			"users":       {"id", "nickname", "mobileno", "createtime"},
+			"orders":      {"id", "createtime", "users_id", "goods_name"},
+			"positions":   {"id", "device_id", "recorded_at", "latitude", "longitude", "speed"},
 		},
 	}
 }
@@ -133,16 +129,8 @@ func gamesApp() app {
 	return app{
 		name:    "games",
 		tables:  []string{gameTable},
-		columns: map[string][]string{gameTable: gameColumns()},
+		columns: map[string][]string{registryTable: freightApp().columns[registryTable], gameTable: gameColumns()},
 	}
-}
-
-// ourColumns returns the columns that a table of this package has at least.
-func (a app) ourColumns(table string) []string {
-	if table == registryTable {
-		return registryColumns()
-	}
-	return a.columns[table]
 }
 
 // job is one data set to create.

@@ -164,16 +164,9 @@ func lineOfRecord(dst []byte, r record) []byte {
 	return append(appendInt(dst, int64(r.score)), '\n')
 }
 
-// GamesOutcome is the result of SeedGames.
-type GamesOutcome struct {
-	Made    bool // false: the data set existed
-	Indexed bool // an index was built or dropped
-	Took    time.Duration
-}
-
 // SeedGames creates the data set in the database with one index or none. Both must be valid. It
 // keeps Seed's promises. If the same data set exists, it changes only the index.
-func SeedGames(ctx context.Context, url database.URL, games Games, index GameIndex, replace bool, meter *progress.Meter) (GamesOutcome,
+func SeedGames(ctx context.Context, url database.URL, games Games, index GameIndex, replace bool, meter *progress.Meter) (Outcome,
 	error,
 ) {
 	start, d := time.Now(), dialectOf(url.Driver)
@@ -183,9 +176,9 @@ func SeedGames(ctx context.Context, url database.URL, games Games, index GameInd
 		indexes: index.create(),
 	}, meter)
 	if err != nil {
-		return GamesOutcome{}, err
+		return Outcome{}, err
 	}
-	outcome := GamesOutcome{Made: made, Indexed: made && index != NoIndex}
+	outcome := Outcome{Made: made, Indexed: made && index != NoIndex}
 	if !made {
 		outcome.Indexed, err = d.reindex(ctx, url, index, meter)
 	}

@@ -93,7 +93,7 @@ func TestGamesValidate(t *testing.T) {
 	}
 }
 
-func (p place) seedGames(t *testing.T, url database.URL, g Games, index GameIndex, want GamesOutcome) {
+func (p place) seedGames(t *testing.T, url database.URL, g Games, index GameIndex, want Outcome) {
 	t.Helper()
 	got, err := SeedGames(context.Background(), url, g, index, false, quiet())
 	if err != nil {
@@ -127,11 +127,11 @@ func (p place) testGames(t *testing.T) {
 	url := p.fresh(t)
 	p.seed(t, url, small, false, true) // next to the freight app, which is kept
 	g := Games{Apps: 20, Records: 3000, Seed: 5}
-	p.seedGames(t, url, g, NoIndex, GamesOutcome{Made: true})
-	p.seedGames(t, url, g, NoIndex, GamesOutcome{})
-	p.seedGames(t, url, g, SeedIndex, GamesOutcome{Indexed: true})
-	p.seedGames(t, url, g, RightIndex, GamesOutcome{Indexed: true})
-	p.seedGames(t, url, g, RightIndex, GamesOutcome{})
+	p.seedGames(t, url, g, NoIndex, Outcome{Made: true})
+	p.seedGames(t, url, g, NoIndex, Outcome{})
+	p.seedGames(t, url, g, SeedIndex, Outcome{Indexed: true})
+	p.seedGames(t, url, g, RightIndex, Outcome{Indexed: true})
+	p.seedGames(t, url, g, RightIndex, Outcome{})
 	other := g
 	other.Apps = 1
 	if _, err := SeedGames(context.Background(), url, other, SeedIndex, false, quiet()); err == nil || !strings.Contains(err.Error(), "the database contains another data set (--apps 20 --records 3000 --random-seed 5); --replace") {
@@ -140,11 +140,11 @@ func (p place) testGames(t *testing.T) {
 	if outcome, err := SeedGames(context.Background(), url, other, SeedIndex, true, quiet()); err != nil || !outcome.Made || !outcome.Indexed {
 		t.Errorf("another data set, replaced: %+v, %v", outcome, err)
 	}
-	p.seedGames(t, url, other, SeedIndex, GamesOutcome{})
+	p.seedGames(t, url, other, SeedIndex, Outcome{})
 	p.complete(t, url, small)
 	p.seed(t, url, medium, true, true)
 	p.complete(t, url, medium)
-	p.seedGames(t, url, other, SeedIndex, GamesOutcome{})
+	p.seedGames(t, url, other, SeedIndex, Outcome{})
 }
 
 func (p place) testGamesForeign(t *testing.T) {

@@ -2,7 +2,6 @@ package freight
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"strings"
@@ -13,12 +12,6 @@ import (
 	"spillway/internal/database"
 	"spillway/internal/progress"
 )
-
-//go:embed mysql.sql
-var mysqlSchema string
-
-//go:embed mysql_games.sql
-var mysqlGames string
 
 func mysqlDialect() dialect {
 	return dialect{

@@ -1,4 +1,4 @@
--- The freight app's schema on MySQL and MariaDB. How this file is read is told at the
+-- The schema on MySQL and MariaDB. How this file is read is told at the
 -- top of postgres.sql. Tables are clustered by their primary key, which is therefore made
 -- with them.
 
@@ -10,7 +10,7 @@ CREATE TABLE IF NOT EXISTS spillway_schema (
     dataset    varchar(255) NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='What Spillway made in this database: one row a component';
 
---- tables
+--- freight tables
 CREATE TABLE users (
     id         int NOT NULL AUTO_INCREMENT PRIMARY KEY,
     nickname   varchar(64) NOT NULL,
@@ -32,6 +32,19 @@ CREATE TABLE positions (
     speed       double COMMENT 'In km/h'
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='Where the trucks of the freight app were';
 
---- indexes
+--- freight indexes
 ALTER TABLE users ADD UNIQUE KEY users_mobileno_key (mobileno), ADD KEY users_createtime_idx (createtime);
 ALTER TABLE orders ADD KEY orders_createtime_idx (createtime), ADD KEY orders_users_id_idx (users_id);
+
+--- games tables
+CREATE TABLE game_record (
+    app_id        varchar(32) NOT NULL,
+    token         varchar(64) NOT NULL,
+    game_match_id varchar(32) NOT NULL,
+    user_id       varchar(32) NOT NULL,
+    nickname      varchar(64) NOT NULL,
+    device_id     varchar(64) NOT NULL,
+    prize_grade   int NOT NULL,
+    start_time    bigint NOT NULL,
+    score         int NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='Results of matches';

@@ -2,7 +2,6 @@ package freight
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -16,12 +15,6 @@ import (
 	"spillway/internal/database"
 	"spillway/internal/progress"
 )
-
-//go:embed postgres.sql
-var postgresSchema string
-
-//go:embed postgres_games.sql
-var postgresGames string
 
 const (
 	connectTimeout = 10 * time.Second

@@ -64,7 +64,7 @@ func testSearchPath(t *testing.T, public database.URL) {
 	refused(t, public, true, "did not create; use another database, or another schema")
 }
 
-// testGrants checks that the grants in docs/operations.md are sufficient, and that a missing
+// testGrants checks that the grants in docs/reference/databases.md are sufficient, and that a missing
 // grant causes a clear error.
 func testGrants(t *testing.T, server *apptest.PostgresServer) {
 	p := postgresPlace(t)

@@ -1,6 +1,8 @@
 package freight
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -34,9 +36,9 @@ func TestParseSchema(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", what, diff)
 		}
 	}
-	f("registry", s.registry, "CREATE TABLE r (\n    a integer\n);")
-	f("tables", s.tables, "CREATE TABLE a (id integer);", "CREATE TABLE b (id integer);")
-	f("indexes", s.indexes, "CREATE INDEX i ON a (id);")
+	f("registry", s["registry"], "CREATE TABLE r (\n    a integer\n);")
+	f("tables", s["tables"], "CREATE TABLE a (id integer);", "CREATE TABLE b (id integer);")
+	f("indexes", s["indexes"], "CREATE INDEX i ON a (id);")
 }
 
 func TestParseSchemaErrors(t *testing.T) {
@@ -47,14 +49,13 @@ func TestParseSchemaErrors(t *testing.T) {
 		}
 	}
 	f("--- registry\nCREATE TABLE a (id integer)\n", "without a semicolon")
-	f("--- data\n", "unknown part")
 }
 
 func TestDialects(t *testing.T) {
 	for _, driver := range []database.Driver{database.Postgres, database.SQLite, database.MySQL} {
-		d := dialectOf(driver)
-		if len(d.schema.registry) == 0 || len(d.schema.tables) == 0 || len(d.schema.indexes) == 0 || len(d.games.tables) == 0 {
-			t.Errorf("%s: a part of the schema is empty", driver)
+		got, want := slices.Sorted(maps.Keys(dialectOf(driver).schema)), []string{"freight indexes", "freight tables", "games tables", "registry"}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("parts of the schema of %s (-want +got):\n%s", driver, diff)
 		}
 	}
 }
@@ -63,7 +64,7 @@ func TestDecide(t *testing.T) {
 	want := Dataset{Users: 10, Days: 2, PerDay: 3, Seed: 1}
 	a := freightApp()
 	ours := component{app: a, version: 1, dataset: want.String(), tables: map[string][]string{
-		registryTable: a.ourColumns(registryTable), "users": append(a.ourColumns("users"), "added"), "orders": a.ourColumns("orders"), "positions": a.ourColumns("positions"),
+		registryTable: a.columns[registryTable], "users": append(slices.Clip(a.columns["users"]), "added"), "orders": a.columns["orders"], "positions": a.columns["positions"],
 	}}
 	with := func(change func(*component)) component {
 		c := ours
@@ -91,7 +92,7 @@ func TestDecide(t *testing.T) {
 	other := with(func(c *component) { c.dataset = Dataset{Users: 10, Days: 2, PerDay: 3, Seed: 2}.String() })
 	f("another", other, false, false, "the database contains another data set (--users 10 --days 2 --per-day 3 --random-seed 2); --replace")
 	f("another, replace", other, true, true, "")
-	f("no tables", with(func(c *component) { c.tables = map[string][]string{registryTable: a.ourColumns(registryTable)} }), false, true, "")
+	f("no tables", with(func(c *component) { c.tables = map[string][]string{registryTable: a.columns[registryTable]} }), false, true, "")
 	gone := with(func(c *component) { delete(c.tables, "users") })
 	f("one table", gone, false, false, "is missing; --replace")
 	f("one table, replace", gone, true, true, "")

@@ -12,11 +12,12 @@ import (
 	"spillway/internal/progress"
 )
 
-// Outcome is the result of Seed or Ensure.
+// Outcome is the result of Seed, SeedGames or Ensure.
 type Outcome struct {
-	Made   bool // false: the data set existed
-	Orders int  // number of orders loaded; 0 unless Made
-	Took   time.Duration
+	Made    bool // false: the data set existed
+	Orders  int  // number of orders loaded; 0 unless Made
+	Indexed bool // an index of games was built or dropped
+	Took    time.Duration
 }
 
 // Seed creates the data set, which must be valid, in the database: tables, rows, indexes and
@@ -90,7 +91,7 @@ func (d dialect) seed(ctx context.Context, url database.URL, j job, meter *progr
 
 // build drops an earlier data set, creates the tables and fills them.
 func (d dialect) build(ctx context.Context, tx transaction, found component, j job, meter *progress.Meter) error {
-	if err := execAll(ctx, tx, append(d.schema.registry, register(j.app, unfinishedDataset, found.version > 0))); err != nil {
+	if err := execAll(ctx, tx, append(d.schema["registry"], register(j.app, unfinishedDataset, found.version > 0))); err != nil {
 		return err
 	}
 	for i := len(j.app.tables) - 1; i >= 0; i-- {
@@ -109,8 +110,7 @@ func (d dialect) build(ctx context.Context, tx transaction, found component, j j
 
 // fill creates the tables, loads them, and builds indexes and statistics.
 func (d dialect) fill(ctx context.Context, tx transaction, j job, meter *progress.Meter) error {
-	s := d.schemaOf(j.app)
-	if err := execAll(ctx, tx, s.tables); err != nil {
+	if err := execAll(ctx, tx, d.schema[j.app.name+" tables"]); err != nil {
 		return err
 	}
 	for _, t := range j.tables() {
@@ -122,7 +122,7 @@ func (d dialect) fill(ctx context.Context, tx transaction, j job, meter *progres
 	for _, name := range j.app.tables {
 		finish = append(finish, d.finish(name, slices.Contains(j.app.columns[name], "id"))...)
 	}
-	if err := execMetered(ctx, tx, "indexes", slices.Concat(s.indexes, j.indexes), meter); err != nil {
+	if err := execMetered(ctx, tx, "indexes", slices.Concat(d.schema[j.app.name+" indexes"], j.indexes), meter); err != nil {
 		return err
 	}
 	return execMetered(ctx, tx, "statistics", finish, meter)
@@ -131,19 +131,7 @@ func (d dialect) fill(ctx context.Context, tx transaction, j job, meter *progres
 // explain adds the database to an error and, after an interruption, what is left.
 func (d dialect) explain(ctx context.Context, url database.URL, err error) error {
 	if ctx.Err() != nil {
-		return &interruption{url: url, cause: ctx.Err()}
+		return fmt.Errorf("interrupted: nothing finished has been added to %s; the same command starts again (%w)", url, ctx.Err())
 	}
 	return fmt.Errorf("%s: %w", url, err)
 }
-
-// interruption is the error after the context has ended.
-type interruption struct {
-	url   database.URL
-	cause error
-}
-
-func (e *interruption) Error() string {
-	return fmt.Sprintf("interrupted: nothing finished has been added to %s; the same command starts again", e.url)
-}
-
-func (e *interruption) Unwrap() error { return e.cause }

@@ -271,7 +271,7 @@ func (p place) testReplace(t *testing.T) {
 }
 
 func (p place) testForeign(t *testing.T) {
-	columns := strings.Join(freightApp().ourColumns("users"), " text, ") + " text"
+	columns := strings.Join(freightApp().columns["users"], " text, ") + " text"
 	for name, make := range map[string]string{
 		"users":           "CREATE TABLE users (id integer, email text)",
 		"orders":          "CREATE TABLE orders (total integer)",

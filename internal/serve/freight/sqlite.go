@@ -2,7 +2,6 @@ package freight
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 	"strings"
 
@@ -12,12 +11,6 @@ import (
 	"spillway/internal/database"
 	"spillway/internal/progress"
 )
-
-//go:embed sqlite.sql
-var sqliteSchema string
-
-//go:embed sqlite_games.sql
-var sqliteGames string
 
 func sqliteDialect() dialect {
 	return dialect{

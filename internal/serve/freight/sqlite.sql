@@ -1,4 +1,4 @@
--- The freight app's schema on SQLite. How this file is read is told at the top
+-- The schema on SQLite. How this file is read is told at the top
 -- of postgres.sql. Times are text, 'YYYY-MM-DD HH:MM:SS'.
 
 --- registry
@@ -9,7 +9,7 @@ CREATE TABLE IF NOT EXISTS spillway_schema (
     dataset    text NOT NULL
 );
 
---- tables
+--- freight tables
 CREATE TABLE users (
     id         integer NOT NULL PRIMARY KEY,
     nickname   text NOT NULL,
@@ -31,8 +31,21 @@ CREATE TABLE positions (
     speed       real
 );
 
---- indexes
+--- freight indexes
 CREATE UNIQUE INDEX users_mobileno_key ON users (mobileno);
 CREATE INDEX users_createtime_idx ON users (createtime);
 CREATE INDEX orders_createtime_idx ON orders (createtime);
 CREATE INDEX orders_users_id_idx ON orders (users_id);
+
+--- games tables
+CREATE TABLE game_record (
+    app_id        text NOT NULL,
+    token         text NOT NULL,
+    game_match_id text NOT NULL,
+    user_id       text NOT NULL,
+    nickname      text NOT NULL,
+    device_id     text NOT NULL,
+    prize_grade   integer NOT NULL,
+    start_time    integer NOT NULL,
+    score         integer NOT NULL
+);

@@ -2,7 +2,7 @@ package freight
 
 import (
 	"context"
-	"errors"
+	"embed"
 	"fmt"
 	"strings"
 
@@ -24,47 +24,33 @@ type transaction interface {
 // schemaVersion is the version of each app's tables, which spillway_schema has.
 const schemaVersion = 1
 
-// schema is a parsed .sql file: statements.
-type schema struct {
-	registry []string // create spillway_schema if it is missing
-	tables   []string
-	indexes  []string // run when the tables have their rows
-}
-
-// parseSchema reads an embedded file. Its parts start with a line "--- registry", "--- tables"
-// or "--- indexes".
-func parseSchema(text string) (schema, error) {
-	var s schema
-	parts := map[string]*[]string{"registry": &s.registry, "tables": &s.tables, "indexes": &s.indexes}
-	part := new([]string) // text before the first part is ignored
-	var statement strings.Builder
+// parseSchema returns the statements of a .sql file by its parts, which start with a line "--- TITLE".
+func parseSchema(text string) (map[string][]string, error) {
+	parts, title, statement := map[string][]string{}, "", ""
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, " \n")
-		if title, ok := strings.CutPrefix(line, "--- "); ok {
-			if part = parts[title]; part == nil {
-				return schema{}, fmt.Errorf("unknown part %q", title)
-			}
+		if next, ok := strings.CutPrefix(line, "--- "); ok {
+			title = next
 			continue
 		}
 		if strings.HasPrefix(line, "--") {
 			continue
 		}
-		statement.WriteString(line + "\n")
+		statement += line + "\n"
 		if strings.HasSuffix(line, ";") {
-			*part = append(*part, strings.TrimSpace(statement.String()))
-			statement.Reset()
+			parts[title], statement = append(parts[title], strings.TrimSpace(statement)), ""
 		}
 	}
-	if rest := strings.TrimSpace(statement.String()); rest != "" {
-		return schema{}, fmt.Errorf("statement without a semicolon: %q", rest)
+	if rest := strings.TrimSpace(statement); rest != "" {
+		return nil, fmt.Errorf("statement without a semicolon: %q", rest)
 	}
-	return s, nil
+	return parts, nil
 }
 
 // dialect holds the differences between databases.
 type dialect struct {
-	schema schema // the freight app's, with the registry
-	games  schema
+	// schema has "registry", which creates spillway_schema if it is missing, and for each app "APP tables" and "APP indexes".
+	schema map[string][]string
 	// relations selects the existing tables of a list with their columns, joined by
 	// commas.
 	relations string
@@ -84,29 +70,21 @@ type dialect struct {
 	vacuum func(ctx context.Context, url database.URL, tables []string, meter *progress.Meter) error
 }
 
+//go:embed *.sql
+var schemas embed.FS
+
 func dialectOf(driver database.Driver) dialect {
-	d, text, games := mysqlDialect(), mysqlSchema, mysqlGames
-	switch driver {
-	case database.Postgres:
-		d, text, games = postgresDialect(), postgresSchema, postgresGames
-	case database.SQLite:
-		d, text, games = sqliteDialect(), sqliteSchema, sqliteGames
+	d := map[database.Driver]func() dialect{
+		database.MySQL: mysqlDialect, database.Postgres: postgresDialect, database.SQLite: sqliteDialect,
+	}[driver]()
+	text, err := schemas.ReadFile(string(driver) + ".sql")
+	if err == nil {
+		d.schema, err = parseSchema(string(text))
 	}
-	var errs [2]error
-	d.schema, errs[0] = parseSchema(text)
-	d.games, errs[1] = parseSchema(games)
-	if err := errors.Join(errs[:]...); err != nil {
+	if err != nil {
 		panic("bug: a schema of freight: " + err.Error())
 	}
 	return d
-}
-
-// schemaOf returns the tables and indexes of an app.
-func (d dialect) schemaOf(a app) schema {
-	if a.name == gamesApp().name {
-		return d.games
-	}
-	return d.schema
 }
 
 // execAll runs statements in order. An error names the statement.

@@ -1,7 +1,6 @@
 package servetest
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -10,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"spillway/internal/apptest"
@@ -148,28 +146,10 @@ func (c grantsCase) use(t *testing.T) {
 	}
 }
 
-// lockedBuffer collects the output of a process.
-type lockedBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
-
 // start returns what serve prints until it names a privilege, serves, or ends.
 func (c grantsCase) start(t *testing.T) string {
 	t.Helper()
-	var out lockedBuffer
+	var out apptest.Output
 	cmd := exec.CommandContext(t.Context(), binary.Path(t), "serve", "--strict", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", t.TempDir(), c.file)
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {

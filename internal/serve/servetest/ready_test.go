@@ -19,8 +19,8 @@ func TestReadyNeighbour(t *testing.T) {
 	server := postgres.Get(t)
 	db, link := storetest.PostgresDatabase(t, server), apptest.NewForward(t, server.Addr())
 	db.Query(t, "CREATE TABLE notes (note text); CREATE TABLE others (note text)")
-	const stream = "  - {path: /%[1]s, table: %[1]s, ack: spool, columns: {note: {type: text, max_length: 100000}}%[2]s}\n"
-	s := apptest.ServePatiently(t, &binary, "streams:\n"+fmt.Sprintf(stream, "notes", ", spool_bytes: 2097152")+fmt.Sprintf(stream, "others", ""), strings.Replace(db.URL, server.Addr(), link.Addr(), 1))
+	const stream = "  - {path: /%[1]s, table: %[1]s, ack: spool, columns: {note: {type: text, max_length: 100000}}}\n"
+	s := apptest.ServePatiently(t, &binary, "spool: {bytes: 4194304}\nstreams:\n"+fmt.Sprintf(stream, "notes")+fmt.Sprintf(stream, "others"), strings.Replace(db.URL, server.Addr(), link.Addr(), 1))
 	link.To("")
 	body := fmt.Sprintf(`{"note":%q}`, strings.Repeat("x", 60_000))
 	var seen []string // what is said of the stream, without numbers

@@ -19,7 +19,7 @@ import (
 
 // PlanBackend is a database whose check at start is compared with what statements read.
 type PlanBackend struct {
-	Name   string // in docs/start-check.md
+	Name   string // in docs/explanation/start-check.md
 	InList string // compares with the values of the parameter list: IN (:list)
 	Scalar bool   // that is one value
 	Exec   func(t *testing.T, sql string)
@@ -215,7 +215,7 @@ func (c planCase) String() string {
 }
 
 // Plans compares the check of feeds at start with what their statements read, and writes the results to
-// docs/start-check.md if update is set.
+// docs/explanation/start-check.md if update is set.
 func Plans(t *testing.T, b PlanBackend, update bool) {
 	n := 200_000
 	if testing.Short() {
@@ -419,10 +419,10 @@ func rounded(x float64) string {
 	return fmt.Sprintf("%.0f", math.Round(x/scale)*scale)
 }
 
-// document writes the results to the database's part of docs/start-check.md.
+// document writes the results to the database's part of docs/explanation/start-check.md.
 func (b PlanBackend) document(t *testing.T, results map[string]map[string]planCase) {
 	t.Helper()
-	const name = "../../../docs/start-check.md"
+	const name = "../../../docs/explanation/start-check.md"
 	text, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)

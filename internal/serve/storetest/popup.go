@@ -94,6 +94,7 @@ func Popup(t *testing.T, b PopupBackend) {
 		{"Many", testPopupMany, keeps},
 		{"Tables", testPopupTables, keeps},
 		{"LargeState", testPopupLargeState, keeps},
+		{"UnreadableState", testPopupUnreadableState, keeps},
 		{"Lists", testPopupLists, breaks},
 		{"ListForget", testPopupListForget, keeps},
 		{"ListRace", testPopupListRace, keeps},

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"spillway/internal/apptest"
 	"spillway/internal/serve/popup"
 )
 
@@ -88,6 +90,29 @@ func testPopupLargeState(t *testing.T, b PopupBackend) {
 	if states, err := tables.States(t.Context(), []popup.Key{key}); err != nil || states[0] != state {
 		t.Errorf("state: %v, %v", states, err)
 	}
+}
+
+// A state that cannot be read, such as one that a newer version has written, does not keep other users from theirs.
+func testPopupUnreadableState(t *testing.T, b PopupBackend) {
+	db, tables := openPopups(t, b)
+	key := popup.Key{User: "7", Placement: "home"}
+	if err := tables.Apply(t.Context(), popupHistory(t, popupPlaces(t)[0], key, rand.New(rand.NewPCG(1, 2)), 1)); err != nil {
+		t.Fatal(err)
+	}
+	db.run(t, "UPDATE popup_state SET state = SUBSTR(state, 1, 2)")
+	lookups := popup.NewLookups(tables, time.Minute)
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { lookups.Run(ctx) })
+	if _, err := lookups.Read(t.Context(), key); err == nil {
+		t.Error("half of a state was read")
+	}
+	apptest.AwaitState(t, "another user is read", func() (string, bool) {
+		_, err := lookups.Read(t.Context(), popup.Key{User: "8", Placement: "home"})
+		return fmt.Sprint(err), err == nil
+	})
+	stop()
+	running.Wait()
 }
 
 // Forgetting a user deletes all of that user's rows, and none of others.

@@ -93,13 +93,13 @@ func commitBatch(t testing.TB, sink stream.Sink, b *stream.Batch) {
 	}
 }
 
-// tryCommit commits a batch, with up to three retries. A pooler may lose a prepared
+// tryCommit commits a batch, with up to three retries, as streams do. A pooler may lose a prepared
 // statement.
 func tryCommit(t testing.TB, sink stream.Sink, b *stream.Batch) error {
 	t.Helper()
 	err := sink.Commit(t.Context(), b)
 	for range 3 {
-		if !errors.Is(err, stream.ErrTransient) {
+		if !errors.Is(err, stream.ErrTransient) && !errors.Is(err, stream.ErrUnconfirmed) {
 			break
 		}
 		b.Reset()
