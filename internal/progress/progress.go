@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -151,15 +150,15 @@ func (s status) last() string {
 	if s.unit == "" {
 		return fmt.Sprintf("%s: done in %s", s.label, seconds(s.elapsed))
 	}
-	return fmt.Sprintf("%s: %s %s in %s (%s/s)", s.label, group(s.done), s.unit, seconds(s.elapsed), group(s.rate()))
+	return fmt.Sprintf("%s: %s %s in %s (%s/s)", s.label, Group(s.done), s.unit, seconds(s.elapsed), Group(s.rate()))
 }
 
 // numbers returns the counts, the rate and the remaining time. The last two need a unit.
 func (s status) numbers() string {
 	if s.unit == "" {
-		return fmt.Sprintf("%s of %s, %s", group(s.done), group(s.total), seconds(s.elapsed))
+		return fmt.Sprintf("%s of %s, %s", Group(s.done), Group(s.total), seconds(s.elapsed))
 	}
-	text := fmt.Sprintf("%s of %s %s, %s/s", group(s.done), group(s.total), s.unit, group(s.rate()))
+	text := fmt.Sprintf("%s of %s %s, %s/s", Group(s.done), Group(s.total), s.unit, Group(s.rate()))
 	if s.done > 0 && s.done < s.total {
 		left := time.Duration(float64(s.elapsed) * float64(s.total-s.done) / float64(s.done))
 		text += ", " + left.Round(time.Second).String() + " left"
@@ -185,14 +184,10 @@ func (s status) rate() int64 {
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
 
-// group formats a number with a comma every three digits.
-func group(n int64) string {
-	text := strconv.FormatInt(n, 10)
-	first := 0
-	if n < 0 {
-		first = 1
-	}
-	for i := len(text) - 3; i > first; i -= 3 {
+// Group formats a whole number with a comma every three digits.
+func Group(n any) string {
+	text := fmt.Sprint(n)
+	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
 		text = text[:i] + "," + text[i:]
 	}
 	return text

@@ -29,10 +29,6 @@ type kernelThread struct {
 // parentOfKernel is the pid of kthreadd, which starts all threads of the kernel.
 const parentOfKernel = 2
 
-func newKernelThreads(proc procfs.FS) *kernelThreads {
-	return &kernelThreads{proc: proc, known: map[int]kernelThread{}, other: map[int]bool{}, used: map[int]time.Duration{}}
-}
-
 // scan reads all threads. What a thread used before it was first seen counts only if it started after the first scan.
 func (k *kernelThreads) scan() error {
 	processes, err := k.proc.AllProcs()

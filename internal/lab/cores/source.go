@@ -30,7 +30,8 @@ func openSource() (source, error) {
 	if err != nil {
 		return source{}, fmt.Errorf("needs Linux: %w", err)
 	}
-	s := source{proc: proc, kernel: newKernelThreads(proc)}
+	kernel := kernelThreads{proc: proc, known: map[int]kernelThread{}, other: map[int]bool{}, used: map[int]time.Duration{}}
+	s := source{proc: proc, kernel: &kernel}
 	mounts, err := procfs.GetMounts()
 	if err != nil {
 		return source{}, err

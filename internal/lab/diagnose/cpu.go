@@ -219,13 +219,15 @@ func (s *step) ownQuota(p *process) bool {
 	return s.share(p) == nil && p.limit < allowed && !(p.Value(result.CPUAllowedBusy)/allowed >= targetFull)
 }
 
-// targetFull reports whether the service used all of its divided cores itself, which shows what stops it even if other programs
-// disturbed the load generator on its own.
+// targetFull reports whether the service used all of its divided cores itself, or a process all of those of its host that it may use.
+// That shows what stops it even if other programs disturbed the load generator on its own.
 func (s *step) targetFull() bool {
-	return s.load != nil && s.load.Total.Validity == result.HostContended && slices.ContainsFunc(s.load.Total.Hosts,
+	return s.load != nil && s.load.Total.Validity == result.HostContended && (slices.ContainsFunc(s.load.Total.Hosts,
 		func(h result.HostShare) bool {
 			return h.Name == "target" && h.UsedShare() >= targetFull && h.ForeignShare() <= foreignMax
-		})
+		}) || slices.ContainsFunc(s.processes, func(p *process) bool {
+		return s.share(p) == nil && p.limit < s.host(p.Host).Value(result.Cores)-0.01 && p.cores >= targetFull*p.limit
+	}))
 }
 
 // Shares of divided cores: that a service uses if it has none left, and that other programs may use without disturbing a step.

@@ -167,6 +167,17 @@ func (c *comparison) verdicts() []Verdict {
 	return found
 }
 
+// worst is the verdict with the highest score on one of several.
+func worst[T any](all []T, of func(T) Verdict) Verdict {
+	var found Verdict
+	for _, one := range all {
+		if v := of(one); v.Score > found.Score {
+			found = v
+		}
+	}
+	return found
+}
+
 // explain puts errors behind a supported cause other than CPU and neighbours, of which they are a consequence.
 func (c *comparison) explain(found []Verdict) {
 	i := slices.IndexFunc(found, func(v Verdict) bool { return v.Name == Failures })

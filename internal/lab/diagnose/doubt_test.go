@@ -234,6 +234,18 @@ func TestFullTargetOfADisturbedGenerator(t *testing.T) {
 	}
 }
 
+// TestFullProcessOfADisturbedGenerator: a closed loop whose generator waits for CPU beside a database that uses up its quota, or does not.
+func TestFullProcessOfADisturbedGenerator(t *testing.T) {
+	for used, want := range map[float64]string{0.5: DatabaseCPU, 0.3: Generator} {
+		l := heavy(1000, idle().and(postgres()).and(busy("db", used/2, used/2, 3)).and(figures{"process db": {"cpu_limit": 0.5}}))
+		l.offered, l.validity = 0, result.HostContended
+		l.reasons = []result.Reason{{Code: result.CPUWait, Verdict: result.HostContended, Text: "the generator waited 35 % of the time"}}
+		if got := diagnoseLevels(t, light(idle().and(postgres())), l); got[0].Name != want {
+			t.Errorf("%g of 0.5 cores, want %s:\n%s", used, want, text(t, got))
+		}
+	}
+}
+
 // TestProxyOfASingleHost: a proxy that is not watched uses a third of the CPU, in proportion to the answers, at any light load.
 func TestProxyOfASingleHost(t *testing.T) {
 	use := func(share float64) figures {
@@ -286,12 +298,16 @@ func TestDespiteSteal(t *testing.T) {
 			t.Errorf("%s: want %s\n%s", name, c.want, text(t, got))
 		}
 	}
-	waited := stolen(locked, 0.3, in)
-	waited.reasons = append([]result.Reason{{
-		Code: result.CPUWait, Verdict: result.HostContended, Text: "the generator waited 12 % of the time for a CPU that other programs used",
-	}}, waited.reasons...)
-	if got := diagnoseLevels(t, light(both), waited); got[0].Name != Generator {
-		t.Errorf("another disturbance:\n%s", text(t, got))
+	for want, disturbance := range map[string]result.Reason{
+		DatabaseLock: {Code: result.CPUWait, Text: "the generator waited 12 % of the time for a CPU that other programs used"},
+		Generator:    {Code: result.PacerLag, Text: "requests were sent late, because other programs used this host's CPUs"},
+	} {
+		disturbance.Verdict = result.HostContended
+		waited := stolen(locked, 0.3, in)
+		waited.reasons = append([]result.Reason{disturbance}, waited.reasons...)
+		if got := diagnoseLevels(t, light(both), waited); got[0].Name != want {
+			t.Errorf("another disturbance, want %s:\n%s", want, text(t, got))
+		}
 	}
 	other := stolen(locked, 0.3, in)
 	other.hosts = crowded(base).hosts

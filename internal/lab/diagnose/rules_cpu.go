@@ -41,9 +41,11 @@ func (c *comparison) cpu() Verdict {
 	case result.RoleDatabase:
 		v.Name = DatabaseCPU
 	}
-	if foreign, _ := c.failing.foreign(p); v.Name != UserCPU && math.IsNaN(single) && p.cores < 0.5*use*p.limit && foreign > p.cores &&
-		!c.failing.ownQuota(p) {
-		v.Name, v.Score = UserCPU, min(v.Score, undecided) // others fill its cores: it is hardly what they are full of
+	if v.Name != UserCPU && math.IsNaN(single) && p.cores < 0.5*use*p.limit && !c.failing.ownQuota(p) {
+		v.Name = UserCPU // others fill its cores
+		if together, _ := c.failing.sharing(p); together < 0.9*use*p.limit {
+			v.Score = min(v.Score, undecided) // and these are not watched
+		}
 	}
 	connections := c.failing.sockets(p.Host).Value(result.PassiveOpensPerRequest)
 	if v.Name == UserCPU && c.isSystem(p, connections) {
@@ -96,8 +98,12 @@ func (c *comparison) cpuWords(p *process, name string, single, connections float
 		used += fmt.Sprintf(" (%s user, %s system)", sheet.Share(user), sheet.Share(system))
 	}
 	rest := ", and nothing else is as full."
-	switch {
-	case p.cores < 0.8*p.limit && c.failing.generator > 0.15*p.limit && c.failing.share(p) == nil && p.Host == "":
+	together, _ := c.failing.sharing(p) // on the same CPUs, unless it is more than these were busy
+	apart := c.failing.generatorCores+p.Value(result.CPUAllowed) <= c.failing.host("").Value(result.Cores)
+	switch undivided := c.failing.share(p) == nil; {
+	case p.cores < 0.8*p.limit && undivided && together-p.cores > 0.15*p.limit && together <= p.Value(result.CPUAllowedBusy)+0.05*p.limit:
+		rest = fmt.Sprintf(", and the other watched processes use %s of the same CPUs.", sheet.Plural(together-p.cores, "core"))
+	case p.cores < 0.8*p.limit && c.failing.generator > 0.15*p.limit && undivided && p.Host == "" && !apart:
 		rest = fmt.Sprintf(", and the load generator uses %s of the same CPUs: --pin gives each its own.",
 			sheet.Plural(c.failing.generator, "core"))
 	case p.cores < 0.8*p.limit:
@@ -113,6 +119,9 @@ func (c *comparison) cpuWords(p *process, name string, single, connections float
 	case name == RedisThread:
 		return used + ", on the one thread that runs commands.", "Find the slow commands (SLOWLOG GET, INFO commandstats), use cheaper " +
 			"ones, or divide the keys among several servers."
+	case name == DatabaseCPU && c.isSystem(p, 0) && connections >= churn:
+		return used + fmt.Sprintf("; connections are opened for each request (%s per request).", sheet.Number(connections)),
+			"Keep connections to " + p.Name + " open: a pool in the program, or a pooler in front of it."
 	case name == DatabaseCPU:
 		return used + c.databaseWords(), "Find the statement that uses the CPU of " + p.Name +
 			", and EXPLAIN it: look for a missing index, too many rows read, or work that a cache can save."
@@ -149,26 +158,28 @@ func (c *comparison) databaseWords() string {
 
 // redisThread: the one thread of Redis that runs commands has no room, whatever the other CPUs do.
 func (c *comparison) redisThread() Verdict {
-	v := Verdict{Name: RedisThread}
-	for _, d := range c.failing.databases {
-		thread := d.Value(result.MainThread)
-		if score := ramp(thread, threadFree, threadFull); d.Sampler == result.SamplerRedis && score > v.Score {
-			v.Score = score
-			v.Sentence = fmt.Sprintf("The thread of %s that runs commands uses %s %s", d.Name, sheet.Plural(thread, "core"), c.at())
-			if commands := d.Value(result.Commands); commands > 0 {
-				v.Sentence += fmt.Sprintf(": a command takes it %s", sheet.Duration(thread/commands))
-			}
-			v.Sentence += "."
-			v.Evidence = c.usageFigures(d.SubjectUsage, result.MainThread, result.Commands, result.CPUCores)
+	v := worst(c.failing.databases, func(d *database) Verdict {
+		if d.Sampler != result.SamplerRedis {
+			return Verdict{}
 		}
-	}
+		thread, each := d.Value(result.MainThread), ""
+		if commands := d.Value(result.Commands); commands > 0 {
+			each = fmt.Sprintf(": a command takes it %s", sheet.Duration(thread/commands))
+		}
+		return Verdict{
+			Name: RedisThread, Score: ramp(thread, threadFree, threadFull),
+			Sentence: fmt.Sprintf("The thread of %s that runs commands uses %s %s%s.", d.Name, sheet.Plural(thread, "core"), c.at(), each),
+			Evidence: c.usageFigures(d.SubjectUsage, result.MainThread, result.Commands, result.CPUCores),
+		}
+	})
 	for _, p := range c.failing.processes {
 		thread := p.Value(result.BusiestThread)
 		if score := ramp(thread, threadFree, threadFull); p.role == result.RoleRedis && score > v.Score {
-			v.Score = score
-			v.Sentence = fmt.Sprintf("One thread of %s uses %s %s, and Redis runs commands on one thread.", p.Name, sheet.Plural(thread, "core"),
-				c.at())
-			v.Evidence = c.usageFigures(p.SubjectUsage, result.BusiestThread, result.CPUCores)
+			v = Verdict{
+				Name: RedisThread, Score: score, Evidence: c.usageFigures(p.SubjectUsage, result.BusiestThread, result.CPUCores),
+				Sentence: fmt.Sprintf("One thread of %s uses %s %s, and Redis runs commands on one thread.", p.Name, sheet.Plural(thread, "core"),
+					c.at()),
+			}
 		}
 	}
 	v.Advice = "Find the slow commands (SLOWLOG GET, INFO commandstats), use cheaper ones, keep hot values in the service, or divide the " +

@@ -2,6 +2,8 @@ package diagnose
 
 import (
 	"cmp"
+	_ "embed"
+	"encoding/csv"
 	"fmt"
 	"math"
 	"slices"
@@ -90,45 +92,36 @@ type namedLimit struct {
 	words               []string // in lower case, of which the text has one
 }
 
-// namedLimits are searched in their order.
+// limitsFile has a row per limit: name, limit, advice, and the words. They are searched in their order.
+//
+//go:embed limits.csv
+var limitsFile string
+
+// namedLimits reads the file.
 func namedLimits() []namedLimit {
-	return []namedLimit{
-		{
-			Ports, "no local port is left for connections to the next service (ip_local_port_range)",
-			"Keep the connections to the next service open (keep-alive, a pool). Otherwise set net.ipv4.tcp_tw_reuse=1, widen " +
-				"net.ipv4.ip_local_port_range, or add addresses.",
-			[]string{"cannot assign requested address", "eaddrnotavail", "can't assign requested address"},
-		},
-		{
-			Descriptors, "no open file is left (ulimit -n)",
-			"Raise the limit of open files of the program that says so (ulimit -n, LimitNOFILE= of its unit), and open fewer connections.",
-			[]string{"too many open files", "emfile", "enfile", "unix socket (24)", "(errno: 24)", "(24: "},
-		},
-		{
-			ConnectionLimit, "the database accepts no more connections (max_connections)",
-			"Make the pools of all programs together smaller than max_connections, put a pooler in front, or ask the database less often " +
-				"(a cache, a queue for writes).",
-			[]string{
-				"too many clients", "too many connections", "connection slots are reserved", "max_connections", "max_user_connections",
-				"max number of clients",
-			},
-		},
-		{
-			ConnectionLimit, "the pooler accepts no more connections (max_client_conn)",
-			"Raise max_client_conn of the pooler, or open fewer connections to it.",
-			[]string{"no more connections allowed", "max_client_conn"},
-		},
-		{
-			ConnectionLimit, "the proxy accepts no more connections (worker_connections)",
-			"Raise worker_connections of the proxy, with its limit of open files, and keep its connections open.",
-			[]string{"worker_connections", "worker connections"},
-		},
-		{
-			RateLimit, "a limit is reached, not a resource",
-			"Raise the limit (of the service, its proxy or its gateway), or exempt the load from it.",
-			[]string{"rate limit", "too many requests", "ratelimit"},
-		},
+	reader := csv.NewReader(strings.NewReader(limitsFile))
+	reader.FieldsPerRecord = -1
+	rows, err := reader.ReadAll()
+	if err != nil {
+		panic("bug: " + err.Error())
 	}
+	limits := make([]namedLimit, len(rows))
+	for i, r := range rows {
+		limits[i] = namedLimit{r[0], r[1], r[2], r[3:]}
+	}
+	return limits
+}
+
+// roomy reports whether all watched ports or descriptors contradict a text by which they ran out.
+func (s *step) roomy(limit string) bool {
+	sampler, used, all, most := result.SamplerTCP, result.PortsMax, result.PortsRange, math.NaN()
+	if limit == Descriptors {
+		sampler, used, all = result.SamplerProcess, result.FDsMax, result.FDsLimit
+	}
+	for _, u := range s.usage.Of(sampler) {
+		most = highest(most, u.Value(used)/u.Value(all))
+	}
+	return most < 0.9 && (limit == Ports || limit == Descriptors)
 }
 
 // limited: the most frequent error names the limit that is reached, or a watched database has as many connections as it accepts.
@@ -139,10 +132,10 @@ func (c *comparison) limited() Verdict {
 	}
 	text := strings.ToLower(f.text)
 	for _, l := range namedLimits() {
-		if slices.ContainsFunc(l.words, func(word string) bool { return strings.Contains(text, word) }) {
+		if slices.ContainsFunc(l.words, func(word string) bool { return strings.Contains(text, word) }) && !c.failing.roomy(l.name) {
 			return Verdict{
-				Name: l.name, Score: 1, Sentence: f.sentence(c.at()) + " By that text, " + l.limit + ".", Advice: l.advice,
-				Evidence: slices.Concat(c.failureFigures(f), c.connectionFigures()), named: true,
+				Name: l.name, Score: 1, Advice: l.advice, Evidence: slices.Concat(c.failureFigures(f), c.connectionFigures()), named: true,
+				Sentence: f.sentence(c.at()) + " By the text of the first, the only one that is kept, " + l.limit + ".",
 			}
 		}
 	}

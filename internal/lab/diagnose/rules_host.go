@@ -175,24 +175,20 @@ func (c *comparison) ports() Verdict {
 			Advice: "Keep connections open, or add source addresses (--source 127.0.0.2,127.0.0.3), or widen net.ipv4.ip_local_port_range.",
 		}
 	}
-	var v Verdict
-	for _, t := range c.failing.usage.Of(result.SamplerTCP) {
+	return worst(c.failing.usage.Of(result.SamplerTCP), func(t *result.SubjectUsage) Verdict {
 		used, all, waiting := t.Value(result.PortsMax), t.Value(result.PortsRange), ""
 		if sockets := t.Value(result.TimeWaitMax); sockets >= 0 {
 			waiting = fmt.Sprintf(", and %s sockets wait in TIME_WAIT", sheet.Number(sockets))
 		}
-		if score := ramp(used/all, 0.9, 0.97); score > v.Score {
-			v = Verdict{
-				Name: Ports, Score: score,
-				Sentence: fmt.Sprintf("%s of %s local ports are in use %s, so that new outgoing connections fail: %s are left%s.",
-					sheet.Number(used), sheet.Number(all), c.at(), sheet.Number(all-used), waiting),
-				Evidence: c.portFigures(t.Host),
-				Advice: "Keep the connections to the next service open (keep-alive, a pool). Otherwise widen net.ipv4.ip_local_port_range, set " +
-					"net.ipv4.tcp_tw_reuse=1, or add addresses.",
-			}
+		return Verdict{
+			Name: Ports, Score: ramp(used/all, 0.9, 0.97),
+			Sentence: fmt.Sprintf("%s of %s local ports are in use %s, so that new outgoing connections fail: %s are left%s.",
+				sheet.Number(used), sheet.Number(all), c.at(), sheet.Number(all-used), waiting),
+			Evidence: c.portFigures(t.Host),
+			Advice: "Keep the connections to the next service open (keep-alive, a pool). Otherwise widen net.ipv4.ip_local_port_range, set " +
+				"net.ipv4.tcp_tw_reuse=1, or add addresses.",
 		}
-	}
-	return v
+	})
 }
 
 func (c *comparison) portFigures(host string) []Figure {
@@ -211,25 +207,21 @@ func (c *comparison) descriptors() Verdict {
 			Advice: "Raise the limit before the load: ulimit -n 65536.",
 		}
 	}
-	var v Verdict
-	for _, p := range c.failing.processes {
+	return worst(c.failing.processes, func(p *process) Verdict {
 		files, limit := p.Value(result.FDsMax), p.Value(result.FDsLimit)
 		score, consequence := undecided*ramp(files/limit, 0.9, 0.97), "it can soon accept no more connections"
 		if reached := ramp(limit-files, 4, 1) * (1 - (1-undecided)*c.queued()); reached >= score {
 			score, consequence = reached, "it can accept no more connections"
 		}
-		if score > v.Score {
-			v = Verdict{
-				Name: Descriptors, Score: score,
-				Sentence: fmt.Sprintf("%s has %s open files of at most %s %s, so that %s.",
-					p.Name, sheet.Number(files), sheet.Number(limit), c.at(), consequence),
-				Evidence: c.usageFigures(p.SubjectUsage, result.FDsMax, result.FDsLimit),
-				Advice: "Raise the limit of open files of " + p.Name +
-					" (ulimit -n, LimitNOFILE= of its systemd unit), and close idle connections earlier.",
-			}
+		return Verdict{
+			Name: Descriptors, Score: score,
+			Sentence: fmt.Sprintf("%s has %s open files of at most %s %s, so that %s.",
+				p.Name, sheet.Number(files), sheet.Number(limit), c.at(), consequence),
+			Evidence: c.usageFigures(p.SubjectUsage, result.FDsMax, result.FDsLimit),
+			Advice: "Raise the limit of open files of " + p.Name +
+				" (ulimit -n, LimitNOFILE= of its systemd unit), and close idle connections earlier.",
 		}
-	}
-	return v
+	})
 }
 
 // queued is how surely the service has no CPU left, and had hardly any before it failed, 0 to 1: then connections and files pile up

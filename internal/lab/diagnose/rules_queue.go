@@ -91,27 +91,23 @@ func (s *step) retried() float64 {
 
 // acceptQueue: connections are dropped because the service does not accept them in time, with CPU to spare.
 func (c *comparison) acceptQueue() Verdict {
-	s := c.failing
-	v := Verdict{Name: AcceptQueue}
-	for _, t := range s.usage.Of(result.SamplerTCP) {
+	return worst(c.failing.usage.Of(result.SamplerTCP), func(t *result.SubjectUsage) Verdict {
 		dropped := t.Value(result.OverflowRate)
-		score := s.roomOr(0.6) * ramp(dropped, 0.3, 2)
-		if score <= v.Score {
-			continue
+		v := Verdict{
+			Name: AcceptQueue, Score: c.failing.roomOr(0.6) * ramp(dropped, 0.3, 2),
+			Sentence: fmt.Sprintf("The kernel dropped %s connections %s, because a queue of connections to accept was full; each is tried "+
+				"again after a second.", sheet.Rate(dropped), c.at()),
+			Evidence: c.usageFigures(t, result.OverflowRate, result.PassiveOpens),
+			Advice:   "Raise the backlog of the listener and net.core.somaxconn, accept in a thread of its own, or keep connections open.",
 		}
-		v.Score = score
-		v.Sentence = fmt.Sprintf("The kernel dropped %s connections %s, because a queue of connections to accept was full; each is tried "+
-			"again after a second.", sheet.Rate(dropped), c.at())
-		v.Evidence = c.usageFigures(t, result.OverflowRate, result.PassiveOpens)
-		v.Advice = "Raise the backlog of the listener and net.core.somaxconn, accept in a thread of its own, or keep connections open."
-		if l := fullestListener(s.usage, t.Host); l != nil {
+		if l := fullestListener(c.failing.usage, t.Host); l != nil {
 			v.Sentence += fmt.Sprintf(" At %s, %s of %s places were taken.", l.Name, sheet.Number(l.Value(result.AcceptQueueMax)),
 				sheet.Number(l.Value(result.AcceptQueueLimit)))
 			v.Evidence = append(v.Evidence, c.usageFigures(l, result.AcceptQueueMax)...)
 		}
 		v.Evidence = append(v.Evidence, c.processesUsed()...)
-	}
-	return v
+		return v
+	})
 }
 
 // fullestListener is the listener whose queue came closest to its limit, nil if none is known.

@@ -30,6 +30,8 @@ type step struct {
 	busy       float64         // share of the answers with status 503
 	generator  float64         // cores that the load generator used
 
+	generatorCores float64 // that it could use; NaN if not known
+
 	usage     *result.Usage
 	processes []*process
 	databases []*database
@@ -59,6 +61,9 @@ func newStep(run *result.Run, series []*result.Series, index int) *step {
 	t := &load.Total
 	s := newInterval(run, series, load.Start, load.Start+t.Elapsed, t.Completed)
 	s.load, s.rate = load, t.Rate()
+	if n := run.Header.Machine.Cores; n > 0 {
+		s.generatorCores = float64(n)
+	}
 	if load.Loop == result.LoopOpen {
 		s.offered = load.OfferedHz
 	}
@@ -84,27 +89,23 @@ func newStep(run *result.Run, series []*result.Series, index int) *step {
 	return s
 }
 
-// measured reports whether a step says anything about the service: the load generator could offer its load, or only the hypervisor
-// disturbed it, by too little to explain that the service answers so few requests.
-func (s *step) measured() bool { return s.load == nil || valid(s.load) || s.despiteSteal() }
+// measured reports whether a step says anything about the service: the load generator could offer its load, or what disturbed it does
+// not explain that the service answers so few requests.
+func (s *step) measured() bool { return s.load == nil || valid(s.load) || s.despite() }
 
-// Limits of a step that the hypervisor disturbed, and that says something about the service all the same.
+// Limits of a step that was disturbed, and that says something about the service all the same.
 const (
 	stolenLeast = 0.02 // share of the CPU time from which package load does not call a step VALID
 	roomLeft    = 0.6  // share of the CPUs that the service could use, up to which stolen CPU time took nothing from it
 	waitedMost  = 0.1  // of the time, how long all threads of the load generator together waited for a CPU
 )
 
-// despiteSteal reports whether the service answers so few requests for another reason than the CPU time that the hypervisor took: it
-// had CPU to spare even if all of that time was its own, or it used all of its CPUs, or of one with a thread, by itself. The load
-// generator was in time, and nothing else disturbed it.
-func (s *step) despiteSteal() bool {
+// despite reports whether the service answers so few requests for another reason than what disturbed the load generator, which was in
+// time: the service had CPU to spare, even if all CPU time that the hypervisor took was its own, or it used all of its CPUs, or of one
+// with a thread, by itself. A generator that waited for a CPU needed little.
+func (s *step) despite() bool {
 	t, u := &s.load.Total, s.host("")
-	stolen := u.Value(result.StealShare) * u.Value(result.Cores)
-	if !t.OnlyStolen() || !(u.Value(result.StealShare) >= stolenLeast) || !(stolen > 0) {
-		return false
-	}
-	if !(s.achieved() < keptUp*s.offered) || t.Cost.RunQueueWait > waitedMost*t.Elapsed || s.wasLate() {
+	if !t.OnlyDisturbed(result.Stolen, result.CPUWait) || !(s.achieved() < keptUp*s.offered) || s.wasLate() {
 		return false
 	}
 	for i := range t.Hosts {
@@ -116,11 +117,19 @@ func (s *step) despiteSteal() bool {
 	if p == nil {
 		return false
 	}
+	stolen := u.Value(result.StealShare) * u.Value(result.Cores)
+	all := highest(s.filled(p), p.cores/p.limit)
+	if t.OnlyStolen() {
+		if !(u.Value(result.StealShare) >= stolenLeast) || t.Cost.RunQueueWait > waitedMost*t.Elapsed {
+			return false
+		}
+	} else if all = s.use(p); t.Cost.ThreadBusyMax >= generatorIdle {
+		return false
+	}
 	if slices.ContainsFunc(s.processes, func(p *process) bool { return p.Value(result.BusiestThread) >= targetFull }) {
 		return true
 	}
-	all := highest(s.filled(p), p.cores/p.limit)
-	return all+stolen/p.limit < roomLeft || p.cores/p.limit >= targetFull
+	return all+highest(stolen, 0)/p.limit < roomLeft || p.cores/p.limit >= targetFull
 }
 
 // wasLate reports whether the load generator sent requests so late that their times say little.
@@ -148,7 +157,7 @@ func unknownStep() *step {
 	nan := math.NaN()
 	return &step{
 		rate: nan, offered: nan, inFlight: nan, service: nan, typical: nan, floor: nan, answered: nan, transfer: nan, bytesIn: nan, bytes: nan,
-		answerSize: nan, refused: nan, busy: nan, generator: nan, answers: nan, requests: nan, usage: &result.Usage{},
+		answerSize: nan, refused: nan, busy: nan, generator: nan, generatorCores: nan, answers: nan, requests: nan, usage: &result.Usage{},
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"spillway/internal/exit"
 	"spillway/internal/lab/result"
@@ -23,9 +24,10 @@ type Document struct {
 
 // Options choose the steps of a file.
 type Options struct {
-	File             string
-	Passing, Failing string // names of steps, or their numbers from 0; "": chosen by Steps
-	JSON             bool
+	File    string `arg:"" help:"Result file of load, peak or watch."`
+	Passing string `filled:"" placeholder:"STEP" help:"Step that held: its name (800/s) or its number from 0. Default: the heaviest VALID one below the failing one."`
+	Failing string `filled:"" placeholder:"STEP" help:"Step that did not hold. Default: the lightest that missed the SLO."`
+	JSON    bool   `name:"json" help:"Print one JSON document."`
 }
 
 // WriteFile diagnoses a result file and writes the document.
@@ -134,18 +136,11 @@ func stepNamed(run *result.Run, text string) (int, error) {
 			return i, nil
 		}
 	}
-	return 0, fmt.Errorf("no such step; the steps are %s", stepNames(run))
-}
-
-func stepNames(run *result.Run) string {
-	text := ""
+	var names []string
 	for i := range run.Steps {
-		if i > 0 {
-			text += ", "
-		}
-		text += fmt.Sprintf("%d (%s)", i, run.Steps[i].Title())
+		names = append(names, fmt.Sprintf("%d (%s)", i, run.Steps[i].Title()))
 	}
-	return text
+	return 0, fmt.Errorf("no such step; the steps are %s", strings.Join(names, ", "))
 }
 
 // shownMax is how many verdicts the text has in full.

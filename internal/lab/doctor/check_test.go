@@ -1,9 +1,14 @@
 package doctor
 
 import (
+	"cmp"
 	"math"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/expr-lang/expr"
 
 	"spillway/internal/database"
 )
@@ -17,6 +22,43 @@ func goodHost() *Facts {
 		Conntracks: absent, ConntrackMx: absent, ConntrackTW: absent, Cores: 2, ClockSource: "tsc", Pressure: true, CPUPressure: 1.5,
 		MemoryBytes: 8 << 30, AvailableBytes: 6 << 30, SwapBytes: 1 << 30, Swappiness: 60, HugePages: "madvise",
 	}
+}
+
+func hostFindings(t *testing.T, f *Facts) []Finding {
+	t.Helper()
+	findings, err := CheckHost(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return findings
+}
+
+func predicted(t *testing.T, p *Prediction, f *Facts, w *Workload) []Finding {
+	t.Helper()
+	findings, err := p.Findings(f, w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return findings
+}
+
+func serverFindings(t *testing.T, s *Server, f *Facts) []Finding {
+	t.Helper()
+	findings, err := CheckServer(s, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return findings
+}
+
+// named is the finding of that name.
+func named(t *testing.T, findings []Finding, name string) Finding {
+	t.Helper()
+	i := slices.IndexFunc(findings, func(f Finding) bool { return f.Name == name })
+	if i < 0 {
+		t.Fatalf("no finding %q", name)
+	}
+	return findings[i]
 }
 
 // edge is a check at a limit: the change to a good host, and the expected finding.
@@ -96,26 +138,17 @@ func (e edge) test(t *testing.T) {
 	t.Helper()
 	facts := goodHost()
 	e.change(facts)
-	found := false
-	for _, f := range CheckHost(facts) {
-		if f.Name != e.name {
-			continue
-		}
-		found = true
-		all := strings.Join([]string{f.Observed, f.Arithmetic, f.Why, f.Fix, f.OldAdvice}, " ")
-		if f.Status != e.status || !strings.Contains(all, e.says) {
-			t.Errorf("%s is %s, want %s with %q: %s", e.name, f.Status, e.status, e.says, all)
-		}
-	}
-	if !found {
-		t.Errorf("no finding %q", e.name)
+	f := named(t, hostFindings(t, facts), e.name)
+	all := strings.Join([]string{f.Observed, f.Arithmetic, f.Why, f.Fix, f.OldAdvice}, " ")
+	if f.Status != e.status || !strings.Contains(all, e.says) {
+		t.Errorf("%s is %s, want %s with %q: %s", e.name, f.Status, e.status, e.says, all)
 	}
 }
 
 // All findings of a good host are ok. A host without facts has no finding that
 // needs one. No finding recommends tcp_tw_recycle.
 func TestCheckHostExtremes(t *testing.T) {
-	for _, f := range CheckHost(goodHost()) {
+	for _, f := range hostFindings(t, goodHost()) {
 		if f.Status != OK {
 			t.Errorf("%s: %+v", f.Name, f)
 		}
@@ -128,7 +161,7 @@ func TestCheckHostExtremes(t *testing.T) {
 	} {
 		*n = absent
 	}
-	for _, f := range CheckHost(unknown) {
+	for _, f := range hostFindings(t, unknown) {
 		if f.Name != "tcp_tw_recycle" && f.Name != "pressure" {
 			t.Errorf("finding without a fact: %+v", f)
 		}
@@ -184,26 +217,15 @@ func TestCheckServer(t *testing.T) {
 		{database.MySQL, "innodb_buffer_pool_size", "134217728", nil, Note, "8589934592"},
 		{database.MySQL, "character_set_server", "utf8mb3", nil, Warn, "utf8mb4"},
 		{database.MySQL, "skip_name_resolve", "OFF", nil, Note, "DNS"},
-		{database.SQLite, "journal_mode", "delete", nil, Warn, "WAL"},
-		{database.SQLite, "journal_mode", "wal", nil, OK, "readers"},
-		{database.SQLite, "journal_mode", "off", nil, Fail, "corrupts"},
 	} {
 		settings := map[string]string{c.setting: c.value}
 		for name, value := range c.more {
 			settings[name] = value
 		}
-		found := false
-		for _, f := range CheckServer(&Server{Driver: c.driver, Local: true, Settings: settings}, host) {
-			all := strings.Join([]string{f.Observed, f.Arithmetic, f.Why, f.Fix, f.OldAdvice}, " ")
-			if f.Name == c.setting {
-				found = true
-				if f.Status != c.status || !strings.Contains(all, c.says) {
-					t.Errorf("%s=%s is %s, want %s with %q: %s", c.setting, c.value, f.Status, c.status, c.says, all)
-				}
-			}
-		}
-		if !found {
-			t.Errorf("no finding %q", c.setting)
+		f := named(t, serverFindings(t, &Server{Driver: c.driver, Local: true, Settings: settings}, host), c.setting)
+		all := strings.Join([]string{f.Observed, f.Arithmetic, f.Why, f.Fix, f.OldAdvice}, " ")
+		if f.Status != c.status || !strings.Contains(all, c.says) {
+			t.Errorf("%s=%s is %s, want %s with %q: %s", c.setting, c.value, f.Status, c.status, c.says, all)
 		}
 	}
 }
@@ -211,17 +233,44 @@ func TestCheckServer(t *testing.T) {
 // What is loaded at the start of a server stays in the advice to load one more.
 func TestPreload(t *testing.T) {
 	for loaded, says := range map[string]string{
-		"":                           "ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements';, restart, CREATE",
-		`timescaledb, "$libdir/x"`:   "shared_preload_libraries = 'timescaledb', '$libdir/x', 'pg_stat_statements';, restart, CREATE",
-		"pgaudit,pg_stat_statements": "CREATE EXTENSION pg_stat_statements;",
+		"":                           "ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements';, restart, ",
+		`timescaledb, "$libdir/x"`:   "ALTER SYSTEM SET shared_preload_libraries = 'timescaledb', '$libdir/x', 'pg_stat_statements';, restart, ",
+		"pgaudit,pg_stat_statements": "",
 	} {
-		s := &Server{Settings: map[string]string{"shared_preload_libraries": loaded, "pg_stat_statements": "0"}}
-		if fix := s.postgresStatements().Fix; !strings.Contains(fix, says) || strings.HasPrefix(says, "CREATE") && strings.Contains(fix, "ALTER") {
-			t.Errorf("%q: %s", loaded, fix)
+		s := &scope{Settings: map[string]string{"shared_preload_libraries": loaded}}
+		if command := s.Preload("pg_stat_statements"); command != says {
+			t.Errorf("%q: %s", loaded, command)
 		}
 	}
-	s := &Server{Settings: map[string]string{"pg_stat_statements": "0"}}
-	if fix := s.postgresStatements().Fix; strings.Contains(fix, "ALTER") || !strings.Contains(fix, "SHOW shared_preload_libraries") {
-		t.Errorf("a role that may not read them: %s", fix)
+	if command := new(scope).Preload("pg_stat_statements"); !strings.Contains(command, "SHOW shared_preload_libraries") {
+		t.Errorf("a role that may not read them: %s", command)
+	}
+}
+
+// Every expression of checks.yaml names what exists, also those of cases that no test reaches.
+func TestCatalog(t *testing.T) {
+	c, err := readCatalog()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &scope{}
+	for _, one := range slices.Concat(c.Host, c.Prediction, c.Postgres, c.MySQL, c.Servers) {
+		for _, w := range append(one.Cases, one.words, words{Why: one.Name}) {
+			codes := []string{cmp.Or(w.If, "true")}
+			for _, text := range []string{w.Observed, w.Arithmetic, w.Why, w.Also, w.Fix, w.Set} {
+				for _, code := range inText.FindAllString(text, -1) {
+					codes = append(codes, code[1:len(code)-1])
+				}
+			}
+			for i, code := range codes {
+				program, err := expr.Compile(code, expr.Env(s))
+				if err != nil || i == 0 && program.Node().Type().Kind() != reflect.Bool {
+					t.Errorf("%s: %q: %v", one.Name, code, err)
+				}
+			}
+			if !slices.Contains([]Status{"", OK, Note, Warn, Fail}, Status(w.Status)) {
+				t.Errorf("%s: status %q", one.Name, w.Status)
+			}
+		}
 	}
 }

@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"spillway/internal/lab/sheet"
 	"spillway/internal/netstat"
 )
 
@@ -53,8 +52,8 @@ func (c CloseCount) clientShare() float64 {
 	return float64(c.Client) / float64(max(1, c.Client+c.Server))
 }
 
-// text describes the count.
-func (c CloseCount) text() string {
+// Text describes the count.
+func (c CloseCount) Text() string {
 	if !c.known() {
 		return "neither side's TIME_WAIT was seen"
 	}
@@ -221,28 +220,4 @@ func countClosing(client *netstat.Client, probed []connection) (c CloseCount, cl
 		}
 	}
 	return c, closing, nil
-}
-
-// closingFinding states what was found, and what would happen if the client won a race.
-func (p *Prediction) closingFinding(f *Facts, w *Workload) Finding {
-	if w.Closing == nil {
-		return Finding{}
-	}
-	finding := prediction("closing side")
-	finding.Source = fmt.Sprintf("%d requests to --target in each way, and the sockets in TIME_WAIT", closingProbes)
-	finding.Observed = "with Connection: close " + w.Closing.WithClose.text() + "; without it " + w.Closing.Without.text()
-	finding.Why = "the side that closes first has TIME_WAIT, which takes local ports at the client only; the prediction counts with " +
-		"Connection: close, which load sends; closes=client or closes=server overrides it"
-	if !w.Closing.Race {
-		return finding
-	}
-	finding.Status = Note
-	finding.Why = "both sides close when the answer is complete, and which is first depends on the load; " + finding.Why
-	worst := *w
-	worst.Closing, worst.Closes = nil, Client
-	if after := Predict(f, &worst).RunOutSeconds; after != nil && !p.PortsRunOut {
-		finding.Status = Warn
-		finding.Arithmetic = "if the client is always first, ports are used up after " + sheet.Duration(*after)
-	}
-	return finding
 }

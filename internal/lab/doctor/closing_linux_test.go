@@ -124,7 +124,7 @@ func TestPredictClosing(t *testing.T) {
 	}
 	var text strings.Builder
 	r := &Report{Prediction: p}
-	r.Add(p.Findings(f, w)...)
+	r.Add(predicted(t, p, f, w)...)
 	if err := r.WriteText(&text); err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestPredictClosing(t *testing.T) {
 	}
 	w.Rate, w.Closing.Race = 1000, true
 	p = Predict(f, w)
-	if finding := p.closingFinding(f, w); p.PortsRunOut || finding.Status != Warn || !strings.Contains(finding.Arithmetic, "used up after 28.2 s") {
+	if finding := named(t, predicted(t, p, f, w), "closing side"); p.PortsRunOut || finding.Status != Warn || !strings.Contains(finding.Arithmetic, "used up after 28.2 s") {
 		t.Errorf("a race: runs out %t, %+v", p.PortsRunOut, finding)
 	}
 	w.Rate = 5000

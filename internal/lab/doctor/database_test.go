@@ -3,8 +3,6 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,8 +10,6 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
-	"zombiezen.com/go/sqlite"
-	"zombiezen.com/go/sqlite/sqlitex"
 
 	"spillway/internal/apptest"
 	"spillway/internal/database"
@@ -42,18 +38,14 @@ func createGames(t *testing.T, url database.URL, rows, apps int) {
 	}
 	series := fmt.Sprintf("generate_series(1, %d) AS g(i)", rows)
 	name := func(prefix string) string { return fmt.Sprintf("concat('%s-', i %% %d)", prefix, apps) }
-	switch url.Driver {
-	case database.MySQL:
+	if url.Driver == database.MySQL {
 		series = fmt.Sprintf("(SELECT seq AS i FROM seq_1_to_%d) g", rows)
-	case database.SQLite:
-		series = fmt.Sprintf("(WITH RECURSIVE g(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM g WHERE i < %d) SELECT i FROM g)", rows)
-		name = func(prefix string) string { return fmt.Sprintf("'%s-' || (i %% %d)", prefix, apps) }
 	}
 	err := run(t.Context(), s,
 		`CREATE TABLE game_record (id INTEGER NOT NULL PRIMARY KEY, app_id VARCHAR(64), token VARCHAR(64), user_id INTEGER, nickname VARCHAR(64), prize_grade INTEGER, start_time TIMESTAMP NULL, score INTEGER)`,
 		fmt.Sprintf("INSERT INTO game_record SELECT i, %s, %s, i, 'somebody', %s, NULL, CASE WHEN i %% 1000 = 0 THEN -1 ELSE i %% 1000 * 7919 %% 1000 END FROM %s", name("app"), name("token"), grade, series))
 	if err == nil {
-		err = run(t.Context(), s, map[database.Driver]string{database.Postgres: "ANALYZE", database.MySQL: "ANALYZE TABLE game_record", database.SQLite: "ANALYZE"}[url.Driver])
+		err = run(t.Context(), s, map[database.Driver]string{database.Postgres: "ANALYZE", database.MySQL: "ANALYZE TABLE game_record"}[url.Driver])
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -63,15 +55,7 @@ func createGames(t *testing.T, url database.URL, rows, apps int) {
 // connect opens a session that may write.
 func connect(t *testing.T, url database.URL) session {
 	t.Helper()
-	var s session
-	var err error
-	if url.Driver == database.SQLite {
-		var conn *sqlite.Conn
-		conn, err = sqlite.OpenConn(url.Path())
-		s = sqliteSession{conn}
-	} else {
-		s, err = open(t.Context(), url)
-	}
+	s, err := open(t.Context(), url)
 	if err == nil {
 		err = run(t.Context(), s, dialectOf(url.Driver).readWrite)
 	}
@@ -110,29 +94,24 @@ func servers(t *testing.T) map[string]func() database.URL {
 			}
 			return parseURL(t, maria.URL(name))
 		},
-		"sqlite": func() database.URL { return parseURL(t, "sqlite:"+filepath.Join(t.TempDir(), "games.db")) },
 	}
 }
 
 func TestRealServers(t *testing.T) {
 	t.Parallel()
 	for name, create := range servers(t) {
-		inProcess := name == "sqlite"
 		t.Run(name+" game_record", func(t *testing.T) {
-			if !inProcess {
-				apptest.Long(t)
-			}
+			apptest.Long(t)
 			testGameRecord(t, create)
 		})
 		t.Run(name+" together", func(t *testing.T) {
-			if !inProcess {
-				apptest.Long(t)
-			}
+			apptest.Long(t)
 			testTogether(t, create)
 		})
 		t.Run(name+" plans", func(t *testing.T) { testPlans(t, create) })
 		if name == "postgres" {
 			t.Run("postgres, a role that may only read", func(t *testing.T) { testMayOnlyRead(t, create()) })
+			t.Run("postgres, mistakes", func(t *testing.T) { testMistakes(t, create()) })
 		}
 		t.Run(name+" interrupted", func(t *testing.T) { testInterrupted(t, create) })
 		t.Run(name+" settings", func(t *testing.T) { testReadServer(t, name, create) })
@@ -151,7 +130,7 @@ func testMayOnlyRead(t *testing.T, url database.URL) {
 		t.Fatal(err)
 	}
 	reader := parseURL(t, regexp.MustCompile(`//[^@/]*@`).ReplaceAllString(url.Raw(), "//"+role+"@"))
-	q, err := Analyze(t.Context(), reader, QueryConfig{Statement: gameRecord, Measure: true, CopyRows: 10, Timeout: time.Minute, Progress: func(string) {}})
+	q, err := Analyze(t.Context(), reader, Options{Query: gameRecord, Measure: true, CopyRows: 10, Timeout: time.Minute}, func(string) {})
 	if err == nil || !strings.Contains(err.Error(), "permission denied to create temporary tables") || q == nil || len(q.Candidates) == 0 || len(q.Plan.Lines) == 0 {
 		t.Errorf("%v: %+v", err, q)
 	}
@@ -161,13 +140,10 @@ func testMayOnlyRead(t *testing.T, url database.URL) {
 // columns that equal a value belong first.
 func testGameRecord(t *testing.T, create func() database.URL) {
 	for apps, want := range map[int]string{1: "prize_grade, score", 100: "app_id, token, prize_grade, score"} {
-		url, rows := create(), gameRows
-		if url.Driver == database.SQLite {
-			rows /= 10 // its code is this process's, which the race detector slows down
-		}
-		createGames(t, url, rows, apps)
+		url := create()
+		createGames(t, url, gameRows, apps)
 		want = "game_record (" + want + ")"
-		q := analyze(t, url, QueryConfig{Statement: gameRecord, Measure: true}, want)
+		q := analyze(t, url, Options{Query: gameRecord, Measure: true}, want)
 		text := &strings.Builder{}
 		if err := (&Report{Query: q}).WriteText(text); err != nil {
 			t.Fatal(err)
@@ -186,11 +162,11 @@ func testGameRecord(t *testing.T, create func() database.URL) {
 }
 
 // analyze runs doctor, again while the machine was disturbed in the middle of it and other indexes than these won.
-func analyze(t *testing.T, url database.URL, c QueryConfig, want ...string) *Query {
+func analyze(t *testing.T, url database.URL, o Options, want ...string) *Query {
 	t.Helper()
-	c.CopyRows, c.Timeout, c.Progress = 1_000_000, 10*time.Minute, func(string) {}
+	o.CopyRows, o.Timeout = 1_000_000, 10*time.Minute
 	for again := 0; ; again++ {
-		q, err := Analyze(t.Context(), url, c)
+		q, err := Analyze(t.Context(), url, o, func(string) {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -216,20 +192,14 @@ func createShop(t *testing.T, url database.URL) {
 	t.Helper()
 	s := connect(t, url)
 	defer s.close()
-	users, orders := 20_000, 40_000
-	if url.Driver == database.SQLite {
-		users, orders = users/4, orders/4 // its code is this process's, which the race detector slows down
-	}
+	const users, orders = 20_000, 40_000
 	series := func(rows int) string {
-		switch url.Driver {
-		case database.MySQL:
+		if url.Driver == database.MySQL {
 			return fmt.Sprintf("(SELECT seq AS i FROM seq_1_to_%d) g", rows)
-		case database.SQLite:
-			return fmt.Sprintf("(WITH RECURSIVE g(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM g WHERE i < %d) SELECT i FROM g)", rows)
 		}
 		return fmt.Sprintf("generate_series(1, %d) AS g(i)", rows)
 	}
-	analyze := map[database.Driver]string{database.Postgres: "ANALYZE", database.MySQL: "ANALYZE TABLE users, orders", database.SQLite: "ANALYZE"}[url.Driver]
+	analyze := map[database.Driver]string{database.Postgres: "ANALYZE", database.MySQL: "ANALYZE TABLE users, orders"}[url.Driver]
 	if err := run(
 		t.Context(), s,
 		"CREATE TABLE users (id INTEGER NOT NULL PRIMARY KEY, city INTEGER, name VARCHAR(64))",
@@ -250,16 +220,16 @@ func testTogether(t *testing.T, create func() database.URL) {
 		"SELECT o.id FROM orders o JOIN users u ON u.id = o.users_id WHERE u.city = 77": {"orders (users_id)", "users (city)"},
 		"SELECT count(*) FROM orders WHERE goods = 7 OR weight = 9":                     {"orders (goods)", "orders (weight)"},
 	} {
-		q := analyze(t, url, QueryConfig{Statement: statement, Measure: true}, want...)
+		q := analyze(t, url, Options{Query: statement, Measure: true}, want...)
 		if got := winners(q); !slices.Equal(got, want) || q.Winner == nil {
 			text := &strings.Builder{}
 			_ = (&Report{Query: q}).WriteText(text)
 			t.Errorf("%v win, want %v\n%s", got, want, text)
 		}
 	}
-	q := analyze(t, url, QueryConfig{Statement: "SELECT id FROM orders WHERE weight > 990 AND price > 980", Measure: true})
+	q := analyze(t, url, Options{Query: "SELECT id FROM orders WHERE weight > 990 AND price > 980", Measure: true})
 	both := slices.IndexFunc(q.Measured, func(m Measurement) bool { return m.Variant == "(weight) + (price)" })
-	if both < 0 || url.Driver != database.SQLite && !q.Measured[both].IndexesUsed {
+	if both < 0 || !q.Measured[both].IndexesUsed {
 		t.Errorf("two ranges: %+v", q.Measured)
 	}
 }
@@ -275,7 +245,6 @@ func leavesNothing(t *testing.T, url database.URL) {
 	list := map[database.Driver]string{
 		database.Postgres: "SELECT relname FROM pg_class WHERE relname LIKE 'spillway%' OR relname LIKE '%prize_grade%'",
 		database.MySQL:    "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME LIKE 'spillway%' UNION SELECT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'game_record' AND INDEX_NAME <> 'PRIMARY'",
-		database.SQLite:   "SELECT name FROM sqlite_master WHERE name NOT IN ('game_record', 'sqlite_autoindex_game_record_1') AND name NOT LIKE 'sqlite_stat%'",
 	}[url.Driver]
 	// A session that was cut off ends when the server finds out.
 	apptest.AwaitState(t, "no copy and no index is left", func() (string, bool) {
@@ -293,11 +262,11 @@ func testInterrupted(t *testing.T, create func() database.URL) {
 	createGames(t, url, fewRows, 100)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	_, err := Analyze(ctx, url, QueryConfig{Statement: gameRecord, Measure: true, CopyRows: 1000, Timeout: time.Minute, Progress: func(step string) {
+	_, err := Analyze(ctx, url, Options{Query: gameRecord, Measure: true, CopyRows: 1000, Timeout: time.Minute}, func(step string) {
 		if strings.HasPrefix(step, "building") {
 			cancel()
 		}
-	}})
+	})
 	if err == nil {
 		t.Error("an interrupted analysis says nothing")
 	}
@@ -315,11 +284,11 @@ func testPlans(t *testing.T, create func() database.URL) {
 		"CREATE TABLE apps (app_id VARCHAR(64) NOT NULL, owner VARCHAR(64))", "INSERT INTO apps VALUES ('app-1', 'x')"); err != nil {
 		t.Fatal(err)
 	}
-	q := analyze(t, url, QueryConfig{Statement: gameRecord, Params: map[string]string{"app_id": "app-1", "token": "token-1"}})
+	q := analyze(t, url, Options{Query: gameRecord, Param: map[string]string{"app_id": "app-1", "token": "token-1"}})
 	if len(q.Candidates) != 1 || len(q.Covered) != 1 || q.Measured != nil || !strings.Contains(q.Verdict, "--measure") {
 		t.Errorf("%+v", q)
 	}
-	q = analyze(t, url, QueryConfig{Statement: "SELECT g.score FROM game_record g JOIN apps a ON a.app_id = g.app_id WHERE a.owner = :who AND g.score > :least", Params: map[string]string{"least": "990"}, Measure: true})
+	q = analyze(t, url, Options{Query: "SELECT g.score FROM game_record g JOIN apps a ON a.app_id = g.app_id WHERE a.owner = :who AND g.score > :least", Param: map[string]string{"least": "990"}, Measure: true})
 	var tables []string
 	for _, c := range q.Candidates {
 		tables = append(tables, c.Table)
@@ -330,8 +299,8 @@ func testPlans(t *testing.T, create func() database.URL) {
 	}
 }
 
-func TestAnalyzeMistakes(t *testing.T) {
-	url := parseURL(t, "sqlite:"+filepath.Join(t.TempDir(), "m.db"))
+// testMistakes: what is wrong with a statement or its parameters is a mistake of the user.
+func testMistakes(t *testing.T, url database.URL) {
 	s := connect(t, url)
 	defer s.close()
 	if err := run(t.Context(), s, "CREATE TABLE t (a INTEGER, b TEXT)"); err != nil {
@@ -351,49 +320,21 @@ func TestAnalyzeMistakes(t *testing.T) {
 		{"SELECT a FROM t LIMIT ?", nil, "--param 1=…"},
 		{"SELECT a FROM t WHERE a = ?", map[string]string{"z": "1"}, "there is no parameter z; the statement has: a"},
 	} {
-		_, err := Analyze(t.Context(), url, QueryConfig{Statement: c.sql, Params: c.params, CopyRows: 10, Timeout: time.Minute, Progress: func(string) {}})
+		_, err := Analyze(t.Context(), url, Options{Query: c.sql, Param: c.params, CopyRows: 10, Timeout: time.Minute}, func(string) {})
 		if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), ErrStatement.Error()) {
 			t.Errorf("%s: %v; want %q", c.sql, err, c.says)
 		}
 	}
 }
 
-// A slow statement is cut off, and a time that is over says what to change.
-func TestAnalyzeTimeout(t *testing.T) {
-	t.Parallel()
-	file := filepath.Join(t.TempDir(), "slow.db")
-	conn, err := sqlite.OpenConn(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if err := sqlitex.ExecuteScript(conn, "CREATE TABLE t (a INTEGER, b INTEGER); WITH RECURSIVE g(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM g WHERE i < 20000) INSERT INTO t SELECT i, i % 7 FROM g", nil); err != nil {
-		t.Fatal(err)
-	}
-	c := QueryConfig{Statement: "SELECT count(*) FROM t x JOIN t y ON x.b = y.b WHERE x.a < 20001", CopyRows: 100_000, Timeout: time.Second / 2, Progress: func(string) {}}
-	_, err = Analyze(context.Background(), parseURL(t, "sqlite:"+file), c)
-	if err == nil || !strings.Contains(err.Error(), "analyze on") {
-		t.Errorf("a statement over its time: %v", err)
-	}
-	if _, err := os.Stat(file); err != nil {
-		t.Error(err)
-	}
-}
-
 // What ReadServer reads of servers that do not fsync, as those of the tests.
 func testReadServer(t *testing.T, name string, create func() database.URL) {
 	server, err := ReadServer(t.Context(), create())
-	if name == "sqlite" {
-		if err == nil || !strings.Contains(err.Error(), "no such file") {
-			t.Errorf("a missing file: %v", err)
-		}
-		return
-	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	found := map[string]Status{}
-	for _, f := range CheckServer(server, &Facts{Cores: 2, MemoryBytes: 8 << 30}) {
+	for _, f := range serverFindings(t, server, &Facts{Cores: 2, MemoryBytes: 8 << 30}) {
 		found[f.Name] = f.Status
 		if f.Why == "" || f.Observed == "" || f.Source == "" || f.Group != "database" {
 			t.Errorf("%s: unfinished finding %+v", name, f)

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"spillway/internal/lab/sheet"
 )
@@ -50,13 +51,15 @@ type Setting struct {
 	Value string `json:"value"`
 }
 
-// set adds a kernel setting to the fix, as a command and by its name.
+// set makes a kernel setting part of the fix, in place of another value of it.
 func (f *Finding) set(key, value string) {
-	if f.Fix != "" {
-		f.Fix += " && "
-	}
-	f.Fix += fmt.Sprintf("sysctl -w %s=%q", key, value)
+	f.Settings = slices.DeleteFunc(f.Settings, func(s Setting) bool { return s.Key == key })
 	f.Settings = append(f.Settings, Setting{Key: key, Value: value})
+	var commands []string
+	for _, s := range f.Settings {
+		commands = append(commands, fmt.Sprintf("sysctl -w %s=%q", s.Key, s.Value))
+	}
+	f.Fix = strings.Join(commands, " && ")
 }
 
 // Report is one JSON document with all results.

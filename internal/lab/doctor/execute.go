@@ -15,14 +15,16 @@ import (
 
 // Options are the settings of `spillway doctor`, as written on the command line.
 type Options struct {
-	For      string // workload, see ParseWorkload
-	Target   string // URL, see ParseTarget
-	Database string // URL
-	Query    string // SELECT on the database
-	Param    []string
-	Measure  bool
-	CopyRows int64
-	Timeout  time.Duration // of the analysis of the query
+	For    string `name:"for" filled:"" group:"The host" placeholder:"WORKLOAD" help:"Predict the effect of a load on ports, backlogs and files: 'rate=5000 short-connections', with any of per-connection=N, keep-alive, addresses=K, targets=M, closes=client|server, loopback|remote, service=5ms, duration=60s, stall=200ms."`
+	Target string `group:"The host" placeholder:"URL" help:"The target of the load. Shows whether it is over loopback; on this host, also its listener's backlog and its process's file limits. With --for, an http:// target gets 33 GET requests, to find out which side closes connections first."`
+
+	Database string `group:"The database" placeholder:"URL" help:"Check durability, memory and limits of postgres://… or mysql://…. Read-only."`
+
+	Query    string            `filled:"" group:"A statement" placeholder:"SQL" help:"Show the plan of a SELECT on --database, its expensive parts, and indexes to add."`
+	Param    map[string]string `group:"A statement" mapsep:"none" placeholder:"NAME=VALUE" help:"Value of :NAME, or of the ? compared with column NAME. Repeatable. Without it, columns that must equal a value take one from the table."`
+	Measure  bool              `group:"A statement" help:"Build each suggested index on a temporary copy of the table, never on the table itself, and time the statement with it."`
+	CopyRows int64             `group:"A statement" default:"1000000" placeholder:"N" help:"Maximum number of rows in a copy. Default: 1000000."`
+	Timeout  time.Duration     `group:"A statement" default:"2m" help:"Limit for the whole analysis."`
 }
 
 // request is the parsed Options.
@@ -30,12 +32,11 @@ type request struct {
 	workload *Workload     // nil: none
 	target   *Target       // nil: none
 	database *database.URL // nil: none
-	params   map[string]string
 }
 
 // parse parses the options. Its errors are mistakes of the user.
 func (o *Options) parse() (*request, error) {
-	r := &request{params: map[string]string{}}
+	r := &request{}
 	if o.Target != "" {
 		target, err := ParseTarget(o.Target)
 		if err != nil {
@@ -55,6 +56,9 @@ func (o *Options) parse() (*request, error) {
 		if err != nil {
 			return nil, err
 		}
+		if url.Driver == database.SQLite {
+			return nil, errors.New("--database: name a server; of a SQLite file, spillway serve checks each statement at its start")
+		}
 		r.database = &url
 	}
 	switch {
@@ -66,13 +70,6 @@ func (o *Options) parse() (*request, error) {
 		return nil, errors.New("--copy-rows must be at least 1")
 	case o.Timeout <= 0:
 		return nil, errors.New("--timeout must be positive")
-	}
-	for _, param := range o.Param {
-		name, value, ok := strings.Cut(param, "=")
-		if !ok || name == "" {
-			return nil, errors.New("--param must be NAME=VALUE")
-		}
-		r.params[name] = value
 	}
 	return r, nil
 }
@@ -106,23 +103,31 @@ func Examine(ctx context.Context, o Options, progress io.Writer, log *slog.Logge
 			}
 		}
 		report.Prediction = Predict(facts, r.workload)
-		report.Add(report.Prediction.Findings(facts, r.workload)...)
+		findings, err := report.Prediction.Findings(facts, r.workload)
+		if err != nil {
+			return nil, err
+		}
+		report.Add(findings...)
 	}
-	report.Add(CheckHost(facts)...)
+	findings, err := CheckHost(facts)
+	if err != nil {
+		return nil, err
+	}
+	report.Add(findings...)
 	if r.database == nil {
 		return report, nil
 	}
 	if report.Database, err = ReadServer(ctx, *r.database); err != nil {
 		return nil, err
 	}
-	report.Add(CheckServer(report.Database, facts)...)
+	if findings, err = CheckServer(report.Database, facts); err != nil {
+		return nil, err
+	}
+	report.Add(findings...)
 	if o.Query == "" {
 		return report, nil
 	}
-	report.Query, err = Analyze(ctx, *r.database, QueryConfig{
-		Statement: o.Query, Params: r.params, Measure: o.Measure, CopyRows: o.CopyRows, Timeout: o.Timeout,
-		Progress: func(step string) { fmt.Fprintln(progress, step) },
-	})
+	report.Query, err = Analyze(ctx, *r.database, o, func(step string) { fmt.Fprintln(progress, step) })
 	if errors.Is(err, ErrStatement) {
 		err = exit.UsageError(err)
 	}

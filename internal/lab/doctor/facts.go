@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 
@@ -28,15 +29,15 @@ type Facts struct {
 	PortFirst      int   `json:"local_port_first"`
 	PortLast       int   `json:"local_port_last"`
 	PortsReserved  int   `json:"local_ports_reserved"` // within the range
-	TWReuse        int64 `json:"tcp_tw_reuse"`
-	TWReuseDelay   int64 `json:"tcp_tw_reuse_delay_milliseconds"`
-	TWRecycle      int64 `json:"tcp_tw_recycle"`
-	MaxTWBuckets   int64 `json:"tcp_max_tw_buckets"`
-	Timestamps     int64 `json:"tcp_timestamps"`
-	FinTimeout     int64 `json:"tcp_fin_timeout_seconds"`
-	Somaxconn      int64 `json:"somaxconn"`
-	MaxSynBacklog  int64 `json:"tcp_max_syn_backlog"`
-	Syncookies     int64 `json:"tcp_syncookies"`
+	TWReuse        int64 `json:"tcp_tw_reuse" sysctl:"net.ipv4.tcp_tw_reuse"`
+	TWReuseDelay   int64 `json:"tcp_tw_reuse_delay_milliseconds" sysctl:"net.ipv4.tcp_tw_reuse_delay"`
+	TWRecycle      int64 `json:"tcp_tw_recycle" sysctl:"net.ipv4.tcp_tw_recycle"`
+	MaxTWBuckets   int64 `json:"tcp_max_tw_buckets" sysctl:"net.ipv4.tcp_max_tw_buckets"`
+	Timestamps     int64 `json:"tcp_timestamps" sysctl:"net.ipv4.tcp_timestamps"`
+	FinTimeout     int64 `json:"tcp_fin_timeout_seconds" sysctl:"net.ipv4.tcp_fin_timeout"`
+	Somaxconn      int64 `json:"somaxconn" sysctl:"net.core.somaxconn"`
+	MaxSynBacklog  int64 `json:"tcp_max_syn_backlog" sysctl:"net.ipv4.tcp_max_syn_backlog"`
+	Syncookies     int64 `json:"tcp_syncookies" sysctl:"net.ipv4.tcp_syncookies"`
 	TimeWait       int64 `json:"time_wait_sockets"`
 	ListenOverflow int64 `json:"listen_overflows"` // since boot
 
@@ -44,12 +45,12 @@ type Facts struct {
 	FilesSoft   int64  `json:"open_files_soft"`
 	FilesHard   int64  `json:"open_files_hard"`
 	FilesOfLoad int64  `json:"open_files_of_load"` // that a load started here may have: its hard limit, which it takes as its soft one
-	FilesInUse  int64  `json:"open_files_host"`
-	FileMax     int64  `json:"open_files_host_max"`
-	NrOpen      int64  `json:"open_files_process_max"`
-	Conntracks  int64  `json:"conntrack_entries"`
-	ConntrackMx int64  `json:"conntrack_max"`
-	ConntrackTW int64  `json:"conntrack_time_wait_seconds"`
+	FilesInUse  int64  `json:"open_files_host" sysctl:"fs.file-nr"`
+	FileMax     int64  `json:"open_files_host_max" sysctl:"fs.file-max"`
+	NrOpen      int64  `json:"open_files_process_max" sysctl:"fs.nr_open"`
+	Conntracks  int64  `json:"conntrack_entries" sysctl:"net.netfilter.nf_conntrack_count"`
+	ConntrackMx int64  `json:"conntrack_max" sysctl:"net.netfilter.nf_conntrack_max"`
+	ConntrackTW int64  `json:"conntrack_time_wait_seconds" sysctl:"net.netfilter.nf_conntrack_tcp_timeout_time_wait"`
 
 	Cores           int     `json:"cores"`
 	CPUQuota        float64 `json:"cpu_quota_cores"` // of the control group; 0 if none
@@ -62,7 +63,7 @@ type Facts struct {
 	MemoryLimit     int64   `json:"memory_limit_bytes"` // of the control group; 0 if none
 	SwapBytes       int64   `json:"swap_bytes"`
 	SwapUsedBytes   int64   `json:"swap_used_bytes"`
-	Swappiness      int64   `json:"swappiness"`
+	Swappiness      int64   `json:"swappiness" sysctl:"vm.swappiness"`
 	HugePages       string  `json:"transparent_huge_pages,omitempty"`
 	RotationalDisks int     `json:"rotational_disks"`
 	Disks           int     `json:"disks"`
@@ -78,6 +79,7 @@ func ReadFacts(root string) (*Facts, error) {
 		return nil, fmt.Errorf("read host facts from /proc, which needs Linux: %w", err)
 	}
 	f := &Facts{Kernel: r.sysctlText("kernel.osrelease")}
+	r.settings(f)
 	r.network(f)
 	r.files(f, r.parent())
 	r.machine(f)
@@ -126,23 +128,21 @@ func (r *reader) sysctl(name string) int64 {
 	return int64(values[0])
 }
 
-// network reads the settings and counters of TCP.
+// settings reads the numbers that are kernel settings, by the tags of their fields.
+func (r *reader) settings(f *Facts) {
+	facts := reflect.ValueOf(f).Elem()
+	for field, value := range facts.Fields() {
+		if name := field.Tag.Get("sysctl"); name != "" {
+			value.SetInt(r.sysctl(name))
+		}
+	}
+}
+
+// network reads the ports and counters of TCP.
 func (r *reader) network(f *Facts) {
 	// A wrong list of reserved ports leaves the range valid.
 	ports, _ := netstat.ParsePortRange(r.sysctlText("net.ipv4.ip_local_port_range"), r.sysctlText("net.ipv4.ip_local_reserved_ports"))
 	f.PortFirst, f.PortLast, f.PortsReserved = ports.First, ports.Last, ports.Reserved
-	f.TWReuse = r.sysctl("net.ipv4.tcp_tw_reuse")
-	f.TWReuseDelay = r.sysctl("net.ipv4.tcp_tw_reuse_delay")
-	f.TWRecycle = r.sysctl("net.ipv4.tcp_tw_recycle")
-	f.MaxTWBuckets = r.sysctl("net.ipv4.tcp_max_tw_buckets")
-	f.Timestamps = r.sysctl("net.ipv4.tcp_timestamps")
-	f.FinTimeout = r.sysctl("net.ipv4.tcp_fin_timeout")
-	f.MaxSynBacklog = r.sysctl("net.ipv4.tcp_max_syn_backlog")
-	f.Syncookies = r.sysctl("net.ipv4.tcp_syncookies")
-	f.Somaxconn = r.sysctl("net.core.somaxconn")
-	f.Conntracks = r.sysctl("net.netfilter.nf_conntrack_count")
-	f.ConntrackMx = r.sysctl("net.netfilter.nf_conntrack_max")
-	f.ConntrackTW = r.sysctl("net.netfilter.nf_conntrack_tcp_timeout_time_wait")
 	f.TimeWait, f.ListenOverflow = absent, absent
 	task, err := netstat.CurrentTask(filepath.Join(r.root, "proc"))
 	if err != nil {
@@ -180,9 +180,6 @@ func (r *reader) files(f *Facts, pid int) {
 	_, f.FilesOfLoad = parseFileLimits(r.text("proc", strconv.Itoa(r.self.PID), "limits"))
 	name, _ := p.Comm()
 	f.FilesOf = fmt.Sprintf("%s (pid %d)", name, p.PID)
-	f.FilesInUse = r.sysctl("fs.file-nr")
-	f.FileMax = r.sysctl("fs.file-max")
-	f.NrOpen = r.sysctl("fs.nr_open")
 }
 
 // machine reads processors, memory and disks.
@@ -200,7 +197,6 @@ func (r *reader) machine(f *Facts) {
 	f.AvailableBytes = orAbsent(memory.MemAvailableBytes)
 	f.SwapBytes = orAbsent(memory.SwapTotalBytes)
 	f.SwapUsedBytes = max(0, f.SwapBytes-max(0, orAbsent(memory.SwapFreeBytes)))
-	f.Swappiness = r.sysctl("vm.swappiness")
 	f.HugePages = parseChoice(r.text("sys/kernel/mm/transparent_hugepage/enabled"))
 	f.CPUQuota, f.MemoryLimit = r.controlGroup()
 	r.disks(f)
@@ -245,16 +241,16 @@ func (r *reader) controlGroup() (cores float64, memory int64) {
 	return least("cpu", controlgroup.Quota), int64(least("memory", controlgroup.Memory))
 }
 
-// kernelAtLeast reports whether the kernel has at least that version. An
+// KernelAtLeast reports whether the kernel has at least that version. An
 // unreadable version counts as new.
-func (f *Facts) kernelAtLeast(major, minor int) bool {
+func (f *Facts) KernelAtLeast(major, minor int) bool {
 	a, b, ok := parseKernel(f.Kernel)
 	return !ok || a > major || a == major && b >= minor
 }
 
-// ports is the number of local ports for connections to one target. The kernel
+// Ports is the number of local ports for connections to one target. The kernel
 // searches the range in steps of two and omits the last port of an odd number.
-func (f *Facts) ports() int {
+func (f *Facts) Ports() int {
 	if f.PortLast < f.PortFirst || f.PortFirst <= 0 {
 		return 0
 	}
@@ -265,8 +261,8 @@ func (f *Facts) ports() int {
 	return max(0, n-f.PortsReserved)
 }
 
-// memory is the limit for this process: the machine's or its control group's.
-func (f *Facts) memory() int64 {
+// Memory is the limit for this process: the machine's or its control group's.
+func (f *Facts) Memory() int64 {
 	if f.MemoryLimit > 0 && f.MemoryLimit < f.MemoryBytes {
 		return f.MemoryLimit
 	}

@@ -81,7 +81,7 @@ func TestReadFacts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if here.ports() < 100 || here.Cores < 1 || here.MemoryBytes < 1<<20 || here.FilesSoft < 3 || here.TimeWait < 0 || here.Somaxconn < 1 {
+	if here.Ports() < 100 || here.Cores < 1 || here.MemoryBytes < 1<<20 || here.FilesSoft < 3 || here.TimeWait < 0 || here.Somaxconn < 1 {
 		t.Errorf("%+v", here)
 	}
 	facts, err := ReadFacts(hostRoot(t, map[string]string{

@@ -92,7 +92,7 @@ func (a *analysis) measure(ctx context.Context) error {
 // timeUp says what to change if the time is over.
 func (a *analysis) timeUp(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) || a.dialect.tooLong(err) {
-		return fmt.Errorf("measure: not finished within %s; raise --timeout or lower --copy-rows", a.config.Timeout)
+		return fmt.Errorf("measure: not finished within %s; raise --timeout or lower --copy-rows", a.options.Timeout)
 	}
 	return fmt.Errorf("measure: %w", err)
 }
@@ -142,7 +142,7 @@ func (b *bench) space(targets []int) int64 {
 	total := int64(0)
 	for _, i := range targets {
 		t := b.report.Tables[i]
-		share := min(1, float64(b.config.CopyRows)/float64(max(1, t.Rows)))
+		share := min(1, float64(b.options.CopyRows)/float64(max(1, t.Rows)))
 		total += int64(share*float64(t.Bytes)) * int64(2+len(b.trialsOf()))
 	}
 	return total
@@ -151,9 +151,9 @@ func (b *bench) space(targets []int) int64 {
 // copyBoth copies a table without its indexes and, if it has any, with them.
 func (b *bench) copyBoth(ctx context.Context, i int) error {
 	t := b.report.Tables[i]
-	b.config.Progress(fmt.Sprintf("copying at most %s of %s", sheet.Plural(b.config.CopyRows, "row"), t.Name))
+	b.progress(fmt.Sprintf("copying at most %s of %s", sheet.Plural(b.options.CopyRows, "row"), t.Name))
 	name := b.name()
-	if err := run(ctx, b.session, b.dialect.copyTable(t, name, b.config.CopyRows)); err != nil {
+	if err := run(ctx, b.session, b.dialect.copyTable(t, name, b.options.CopyRows)); err != nil {
 		return err
 	}
 	b.bare[i], b.copies[i] = name, name
@@ -253,7 +253,7 @@ func (b *bench) time(ctx context.Context) error {
 
 // explain reads the plan of a variant, with one execution.
 func (b *bench) explain(ctx context.Context, m *Measurement) error {
-	b.config.Progress("measuring " + m.Variant)
+	b.progress("measuring " + m.Variant)
 	allowed := time.Until(b.deadline) / runShare
 	plan, err := b.dialect.explain(ctx, b.session, m.statement, b.args, allowed)
 	if err != nil {

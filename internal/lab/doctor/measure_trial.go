@@ -48,7 +48,7 @@ func (b *bench) trialsOf() []*indexed {
 // build makes the copy of a trial, with the live indexes and its own.
 func (b *bench) build(ctx context.Context, one *indexed) error {
 	t := b.report.Tables[one.from()]
-	b.config.Progress(fmt.Sprintf("building %s on a copy of %s", one.columns(), t.Name))
+	b.progress(fmt.Sprintf("building %s on a copy of %s", one.columns(), t.Name))
 	one.table = b.name()
 	if err := b.dialect.duplicate(ctx, b.session, t, b.bare[one.from()], one.table, len(t.Indexes) > 0); err != nil {
 		return fmt.Errorf("copy %s: %w", t.Name, err)

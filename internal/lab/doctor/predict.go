@@ -3,7 +3,6 @@ package doctor
 import (
 	"fmt"
 	"math"
-	"strings"
 
 	"spillway/internal/lab/sheet"
 )
@@ -14,6 +13,9 @@ const (
 	// reuseSeconds is the age from which tcp_tw_reuse takes a TIME_WAIT on
 	// kernels without tcp_tw_reuse_delay.
 	reuseSeconds = 1.0
+	// The recommended range of local ports lies above the ports that services commonly listen on.
+	portAdvisedFirst = 10240
+	portAdvisedLast  = 65535
 )
 
 // Prediction is what a workload does to ports, backlogs and files.
@@ -40,8 +42,8 @@ type Prediction struct {
 	ConntrackEntries    int      `json:"conntrack_entries"`
 	LoopbackHidesReuse  bool     `json:"loopback_hides_exhaustion"`
 	Closing             *Closing `json:"closing,omitempty"` // what the target does; nil if it was not asked
-	withinDuration      bool
-	timeWaitBoundByKnob bool
+	WithinDuration      bool     `json:"-"`                 // they run out before the end of the workload
+	TimeWaitBoundByKnob bool     `json:"-"`                 // they last only because of tcp_max_tw_buckets
 }
 
 // Predict calculates what a workload does on a host. The host is the client,
@@ -51,7 +53,7 @@ func Predict(f *Facts, w *Workload) *Prediction {
 		Workload:         w.Text,
 		NewConnectionsHz: w.connectionRate(),
 		OpenConnections:  ceil(w.openConnections()),
-		LocalPorts:       f.ports() * w.Addresses * w.Targets,
+		LocalPorts:       f.Ports() * w.Addresses * w.Targets,
 		StallSeconds:     w.Stall.Seconds(),
 		OpenFilesLimit:   f.FilesSoft,
 		Closing:          w.Closing,
@@ -101,7 +103,7 @@ func (p *Prediction) ports(f *Facts, w *Workload) {
 		buckets = math.Inf(1)
 	}
 	var waiting, held float64 // sockets in TIME_WAIT that hold a port, and the seconds that a connection holds it in the mean
-	share := w.clientShare()
+	share := w.ClientShare()
 	ours, theirs := rate*share, rate*(1-share) // connections per second that the client and the server close first
 	if theirs > 0 {
 		p.ServerTimeWait = ceil(min(theirs*timeWaitSeconds, buckets, total))
@@ -111,7 +113,7 @@ func (p *Prediction) ports(f *Facts, w *Workload) {
 		// With reuse a TIME_WAIT still lasts 60 s, unless a connection takes its port.
 		p.ClientTimeWait = ceil(min(ours*timeWaitSeconds, buckets, total))
 		waiting = min(ours*held, buckets)
-		p.timeWaitBoundByKnob = buckets < ours*held && ours*held+open > total
+		p.TimeWaitBoundByKnob = buckets < ours*held && ours*held+open > total
 		p.LoopbackHidesReuse = w.Loopback && f.TWReuse == 2 && p.ReuseApplies && ours*timeWaitSeconds+open > total
 		held *= share
 	}
@@ -132,7 +134,7 @@ func (p *Prediction) ports(f *Facts, w *Workload) {
 			after = total / rate
 		}
 		p.RunOutSeconds = &after
-		p.withinDuration = w.Duration == 0 || after < w.Duration.Seconds()
+		p.WithinDuration = w.Duration == 0 || after < w.Duration.Seconds()
 	}
 	p.MaxRateHz = maxRate(total, buckets, held, w)
 }
@@ -177,59 +179,20 @@ func (p *Prediction) files(w *Workload) {
 
 func ceil(x float64) int { return int(math.Ceil(min(x, math.MaxInt32))) }
 
-// Findings returns the findings about the prediction.
-func (p *Prediction) Findings(f *Facts, w *Workload) []Finding {
-	return []Finding{
-		p.portFinding(f, w), p.closingFinding(f, w), p.timeWaitFinding(w), p.backlogFinding(f, w), p.fileFinding(f, w),
-		p.conntrackFinding(f),
+// Findings returns the findings about the prediction. Its only errors are mistakes in checks.yaml.
+func (p *Prediction) Findings(f *Facts, w *Workload) ([]Finding, error) {
+	c, err := readCatalog()
+	if err != nil {
+		return nil, err
 	}
-}
-
-func prediction(name string) Finding {
-	return Finding{Group: "prediction", Name: name, Status: OK, Source: "--for"}
-}
-
-func (p *Prediction) portFinding(f *Facts, w *Workload) Finding {
-	finding := prediction("local ports")
-	finding.Arithmetic = p.portArithmetic(f, w)
-	limit := "no rate uses up the ports"
-	if p.MaxRateHz != nil {
-		limit = fmt.Sprintf("up to %s requests/s never use up the ports", sheet.Number(*p.MaxRateHz))
+	findings, err := (&scope{Facts: f, P: p, W: w}).findings(c.Prediction)
+	if err != nil {
+		return nil, err
 	}
-	switch {
-	case !p.PortsRunOut:
-		finding.Observed = fmt.Sprintf("%s of %s in use, %s left; %s",
-			sheet.Integer(p.PortsUsed), sheet.Integer(p.LocalPorts), sheet.Integer(p.PortsLeft), limit)
-		finding.Why = "a connection needs a local port that no connection to the same target holds"
-		if p.LoopbackHidesReuse {
-			finding.Status = Note
-			finding.Why = "loopback hides a problem: tcp_tw_reuse=2 reuses ports on loopback only, so the same load between two hosts runs out " +
-				"of ports"
-		}
-		if p.timeWaitBoundByKnob {
-			finding.Status = Warn
-			finding.Why = "ports last only because tcp_max_tw_buckets ends TIME_WAIT early, which lets old segments reach new connections"
-		}
-		return finding
-	case p.withinDuration:
-		finding.Status = Fail
-		finding.Observed = fmt.Sprintf("used up after %s; %s", sheet.Duration(*p.RunOutSeconds), limit)
-	default:
-		finding.Status = Warn
-		finding.Observed = fmt.Sprintf("would be used up after %s, after the end of this run; %s", sheet.Duration(*p.RunOutSeconds), limit)
+	if after := maxRateWith(f, findings[0].Settings, w); after != nil { // of the local ports
+		findings[0].Why += fmt.Sprintf("; with the fix, up to %s requests/s never use up the ports", sheet.Number(*after))
 	}
-	finding.Why = "then connect fails with EADDRNOTAVAIL (\"cannot assign requested address\"); keep connections open, since other fixes " +
-		"only delay it"
-	if w.clientShare() > 0 && f.TWReuse >= 0 && f.TWReuse != 1 && f.Timestamps != 0 && !p.ReuseApplies {
-		finding.set("net.ipv4.tcp_tw_reuse", "1")
-	}
-	if portAdvisedLast-portAdvisedFirst+1 > f.ports() {
-		finding.set("net.ipv4.ip_local_port_range", portRangeAdvised)
-	}
-	if after := maxRateWith(f, finding.Settings, w); after != nil {
-		finding.Why += fmt.Sprintf("; with the fix, up to %s requests/s never use up the ports", sheet.Number(*after))
-	}
-	return finding
+	return findings, nil
 }
 
 // maxRateWith is the highest rate that never uses up the ports with those
@@ -248,117 +211,4 @@ func maxRateWith(f *Facts, settings []Setting, w *Workload) *float64 {
 		}
 	}
 	return Predict(&after, w).MaxRateHz
-}
-
-func (p *Prediction) portArithmetic(f *Facts, w *Workload) string {
-	ports := fmt.Sprintf("%s x %s x %s = %s", sheet.Plural(f.ports(), "port"), sheet.Plural(w.Addresses, "source address"),
-		sheet.Plural(w.Targets, "target"), sheet.Integer(p.LocalPorts))
-	if p.NewConnectionsHz == 0 {
-		return fmt.Sprintf("%s; %s requests/s x %s = %s kept open", ports, sheet.Number(w.Rate),
-			sheet.Duration(w.Service.Seconds()), sheet.Plural(p.OpenConnections, "connection"))
-	}
-	held := "each held " + sheet.Duration(p.PortHeldSeconds)
-	switch {
-	case w.clientShare() == 0:
-		held += " (the server closes first and has the TIME_WAIT)"
-	case p.ReuseApplies:
-		held += fmt.Sprintf(" (tcp_tw_reuse=%d takes a port whose TIME_WAIT is older)", f.TWReuse)
-	default:
-		held += " (TIME_WAIT at the client)"
-	}
-	if share := w.clientShare(); share > 0 && share < 1 {
-		held += fmt.Sprintf(" in the mean, because the client closes %s first", sheet.Share(share))
-	}
-	need := p.NewConnectionsHz * p.PortHeldSeconds
-	text := fmt.Sprintf("%s; %s new connections/s, %s, need %s ports", ports, sheet.Number(p.NewConnectionsHz), held,
-		sheet.Number(math.Ceil(need)))
-	if p.RunOutSeconds != nil {
-		by := p.NewConnectionsHz
-		if share := w.clientShare(); share > 0 {
-			by *= share
-		}
-		text += fmt.Sprintf("; %s / %s = %s", sheet.Integer(p.LocalPorts), sheet.Number(by), sheet.Duration(*p.RunOutSeconds))
-	}
-	return text
-}
-
-func (p *Prediction) timeWaitFinding(w *Workload) Finding {
-	if p.ClientTimeWait == 0 && p.ServerTimeWait == 0 {
-		return Finding{}
-	}
-	finding := prediction("TIME_WAIT")
-	var at []string
-	if p.ClientTimeWait > 0 {
-		at = append(at, sheet.Plural(p.ClientTimeWait, "socket")+" at the client")
-	}
-	if p.ServerTimeWait > 0 {
-		at = append(at, sheet.Plural(p.ServerTimeWait, "socket")+" at the server")
-	}
-	finding.Observed = strings.Join(at, ", ")
-	finding.Arithmetic = fmt.Sprintf("%s new connections/s x %s, at most one per local port and address", sheet.Number(p.NewConnectionsHz),
-		sheet.Duration(timeWaitSeconds))
-	finding.Why = "the side that closes first keeps the connection's addresses for 60 s"
-	if p.ServerTimeWait > 0 {
-		finding.Why += "; at the server they take some memory, but no port of the client"
-	}
-	return finding
-}
-
-func (p *Prediction) backlogFinding(f *Facts, w *Workload) Finding {
-	if p.NewConnectionsHz == 0 {
-		return Finding{}
-	}
-	finding, stall := prediction("accept backlog"), sheet.Duration(w.Stall.Seconds())
-	finding.Observed = fmt.Sprintf("%s wait after a stall of %s; the limit is %s", sheet.Plural(p.BacklogNeeded, "connection"), stall,
-		sheet.Integer(p.BacklogLimit))
-	finding.Arithmetic = fmt.Sprintf("%s new connections/s x %s = %s", sheet.Number(p.NewConnectionsHz), stall, sheet.Integer(p.BacklogNeeded))
-	finding.Why = "a full accept queue drops the last packet of the handshake, and the client retries after 1 s, 3 s and 7 s"
-	if p.BacklogNeeded > p.BacklogLimit {
-		finding.Status = Warn
-		switch {
-		case !w.Loopback:
-			finding.Why += "; the limit is that of this host: check the server's"
-		case int64(p.BacklogNeeded) > f.Somaxconn:
-			finding.set("net.core.somaxconn", fmt.Sprint(powerOfTwo(p.BacklogNeeded)))
-		}
-		finding.Why += "; the service must also request it in listen()"
-	}
-	return finding
-}
-
-func (p *Prediction) fileFinding(f *Facts, w *Workload) Finding {
-	finding := prediction("open files")
-	finding.Observed = fmt.Sprintf("%s on each side; a proxy between them needs %s", sheet.Integer(p.ClientFiles),
-		sheet.Integer(2*p.ClientFiles))
-	finding.Arithmetic = fmt.Sprintf("Little's law: %s requests/s x %s = %s", sheet.Number(w.Rate), sheet.Duration(w.Service.Seconds()),
-		sheet.Plural(p.OpenConnections, "connection"))
-	if p.ClientFiles > p.OpenConnections {
-		finding.Arithmetic += fmt.Sprintf("; with a stall of %s, %s", sheet.Duration(w.Stall.Seconds()), sheet.Integer(p.ClientFiles))
-	}
-	finding.Why = fmt.Sprintf("each connection is an open file of the process: %s may have %s by its soft limit, a load started here %s",
-		f.FilesOf, limitText(f.FilesSoft), limitText(f.FilesOfLoad))
-	short := func(limit int64) bool { return limit >= 0 && int64(p.ClientFiles) >= limit }
-	switch want := powerOfTwo(2 * p.ClientFiles); {
-	case short(f.FilesSoft):
-		finding.Status, finding.Fix = Warn, raiseFiles(want, f.FilesHard)
-	case short(f.FilesOfLoad):
-		finding.Status, finding.Fix = Warn, "for the load: "+raiseFiles(want, f.FilesOfLoad)
-	}
-	return finding
-}
-
-func (p *Prediction) conntrackFinding(f *Facts) Finding {
-	if p.ConntrackEntries == 0 {
-		return Finding{}
-	}
-	finding := prediction("connection tracking")
-	finding.Observed = fmt.Sprintf("%s entries of %s", sheet.Integer(p.ConntrackEntries), sheet.Integer(f.ConntrackMx))
-	finding.Arithmetic = fmt.Sprintf("%s new connections/s x %d s in TIME_WAIT (nf_conntrack_tcp_timeout_time_wait)",
-		sheet.Number(p.NewConnectionsHz), f.ConntrackTW)
-	finding.Why = "a full table drops packets of new connections"
-	if int64(p.ConntrackEntries) > f.ConntrackMx {
-		finding.Status = Warn
-		finding.set("net.netfilter.nf_conntrack_max", fmt.Sprint(powerOfTwo(p.ConntrackEntries)))
-	}
-	return finding
 }

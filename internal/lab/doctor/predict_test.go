@@ -50,7 +50,7 @@ func TestPredict(t *testing.T) {
 		}
 		var text strings.Builder
 		r := &Report{Prediction: p}
-		r.Add(p.Findings(f, w)...)
+		r.Add(predicted(t, p, f, w)...)
 		if err := r.WriteText(&text); err != nil || !strings.Contains(text.String(), c.says) {
 			t.Errorf("%s: %v, want %q in\n%s", c.workload, err, c.says, text.String())
 		}
@@ -73,7 +73,7 @@ func TestPredictOther(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	warned := 0
-	for _, finding := range p.Findings(f, w) {
+	for _, finding := range predicted(t, p, f, w) {
 		if finding.Status == Warn {
 			warned++
 		}
@@ -82,7 +82,7 @@ func TestPredictOther(t *testing.T) {
 		t.Errorf("%d warnings, want backlog, files and tracking", warned)
 	}
 	f.FilesSoft, f.FilesOfLoad = 1<<20, 1024
-	if files := p.fileFinding(f, w); files.Status != Warn || !strings.Contains(files.Fix, "for the load: ulimit -n 1024 is the most") {
+	if files := named(t, predicted(t, p, f, w), "open files"); files.Status != Warn || !strings.Contains(files.Fix, "for the load: ulimit -n 1024 is the most") {
 		t.Errorf("the load may have 1,024 files: %+v", files)
 	}
 	f.Listener = &Listener{Backlog: 64}
@@ -157,7 +157,7 @@ func FuzzParseWorkload(f *testing.F) {
 			t.Errorf("%q: runs out after %v", text, *p.RunOutSeconds)
 		}
 		r := &Report{Prediction: p}
-		r.Add(p.Findings(host, w)...)
+		r.Add(predicted(t, p, host, w)...)
 		if err := r.WriteJSON(&strings.Builder{}); err != nil {
 			t.Errorf("%q: %v", text, err)
 		}

@@ -19,16 +19,6 @@ const executionLimit = 10 * time.Second
 // ErrStatement marks mistakes in the statement or its parameters.
 var ErrStatement = errors.New("read the query")
 
-// QueryConfig says what to analyze and how.
-type QueryConfig struct {
-	Statement string
-	Params    map[string]string // values of ? (called like its column, or by number) and :name
-	Measure   bool              // build each candidate on a copy
-	CopyRows  int64             // rows of a copy at most
-	Timeout   time.Duration     // of the whole analysis
-	Progress  func(string)      // told the current step
-}
-
 // Query is the analysis of one statement. It contains no values of parameters, which may
 // be secrets.
 type Query struct {
@@ -77,18 +67,16 @@ type dialect struct {
 }
 
 func dialectOf(driver database.Driver) dialect {
-	switch driver {
-	case database.Postgres:
+	if driver == database.Postgres {
 		return postgresDialect()
-	case database.MySQL:
-		return mysqlDialect()
 	}
-	return sqliteDialect()
+	return mysqlDialect()
 }
 
 // analysis is the state of one analysis.
 type analysis struct {
-	config    QueryConfig
+	options   Options
+	progress  func(step string)
 	dialect   dialect
 	session   session
 	selection *selection
@@ -99,17 +87,17 @@ type analysis struct {
 
 // Analyze explains a statement, derives index candidates from it and, with Measure, tries
 // each on a copy of its table. It only reads the live tables. Mistakes in the statement or
-// its parameters are ErrStatement. If only the measurement fails, the rest comes with the error.
-func Analyze(ctx context.Context, url database.URL, c QueryConfig) (*Query, error) {
+// its parameters are ErrStatement. progress is told each step. If only the measurement fails, the rest comes with the error.
+func Analyze(ctx context.Context, url database.URL, o Options, progress func(step string)) (*Query, error) {
 	sql := url.Driver.Dialect()
 	if url.Driver == database.MySQL {
 		sql |= plans.BackslashEscapes // the session has the default sql_mode
 	}
-	s, err := readSelect(c.Statement, sql)
+	s, err := readSelect(o.Query, sql)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrStatement, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
 	deadline, _ := ctx.Deadline()
 	conn, err := open(ctx, url)
@@ -117,7 +105,7 @@ func Analyze(ctx context.Context, url database.URL, c QueryConfig) (*Query, erro
 		return nil, err
 	}
 	a := &analysis{
-		config: c, dialect: dialectOf(url.Driver), session: conn, selection: s, deadline: deadline,
+		options: o, progress: progress, dialect: dialectOf(url.Driver), session: conn, selection: s, deadline: deadline,
 		report: &Query{Statement: s.text, Database: url.String()},
 	}
 	err = a.run(ctx)
@@ -144,7 +132,7 @@ func (a *analysis) run(ctx context.Context) error {
 	if err := a.readParams(ctx); err != nil {
 		return err
 	}
-	a.config.Progress("explaining the statement")
+	a.progress("explaining the statement")
 	text := a.selection.render(a.dialect.placeholder, nil)
 	a.report.Plan, err = a.dialect.explain(ctx, a.session, text, a.args, min(executionLimit, time.Until(a.deadline)))
 	if err != nil {
@@ -156,7 +144,7 @@ func (a *analysis) run(ctx context.Context) error {
 		a.report.Verdict = "the indexes that the statement suggests are there"
 	case len(advice.Candidates) == 0:
 		a.report.Verdict = "the statement suggests no index"
-	case !a.config.Measure:
+	case !a.options.Measure:
 		a.report.Verdict = "candidates are not measured; --measure builds each on a temporary copy of the table and drops it"
 	default:
 		err := a.measure(ctx)
@@ -184,13 +172,6 @@ func (a *analysis) readTables(ctx context.Context) error {
 		if len(t.Columns) == 0 {
 			return fmt.Errorf("%w: there is no table %s", ErrStatement, ref.Name)
 		}
-		if a.dialect.driver == database.SQLite { // its catalog has no sizes
-			rows, err := a.session.query(ctx, "SELECT count(*) FROM "+a.quoted(t))
-			if err != nil {
-				return fmt.Errorf("count the rows of %s: %w", t.Name, err)
-			}
-			t.Rows = parseNumber(rows[0][0])
-		}
 		a.selection.tables[i].described = t
 		a.report.Tables = append(a.report.Tables, t)
 	}
@@ -216,7 +197,7 @@ func (a *analysis) readParams(ctx context.Context) error {
 			v.number = column.Number
 		}
 		from, given := "given", false
-		if v.text, given = a.config.Params[p.name]; !given {
+		if v.text, given = a.options.Param[p.name]; !given {
 			if !p.equal {
 				return fmt.Errorf("%w: parameter %s has no value; add --param %s=…", ErrStatement, p.name, p.name)
 			}
@@ -241,7 +222,7 @@ func (a *analysis) checkNames() error {
 	for _, p := range a.selection.params {
 		names = append(names, p.name)
 	}
-	for _, name := range slices.Sorted(maps.Keys(a.config.Params)) {
+	for _, name := range slices.Sorted(maps.Keys(a.options.Param)) {
 		if !slices.Contains(names, name) {
 			return fmt.Errorf("%w: there is no parameter %s; the statement has: %s", ErrStatement, name, strings.Join(names, ", "))
 		}
@@ -255,7 +236,7 @@ func (a *analysis) sample(ctx context.Context, table int) (map[string]string, er
 	t, quote := a.report.Tables[table], a.dialect.driver.Dialect().QuoteAlways
 	var columns, words, set []string
 	for _, p := range a.selection.params {
-		if _, given := a.config.Params[p.name]; given || !p.equal {
+		if _, given := a.options.Param[p.name]; given || !p.equal {
 			continue
 		}
 		owner, column, err := a.selection.resolve(p.column)

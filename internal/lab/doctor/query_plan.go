@@ -22,9 +22,6 @@ type Plan struct {
 	indexes []string // by which it finds or orders rows
 }
 
-// sqliteIndex matches the index in a step of SQLite.
-var sqliteIndex = regexp.MustCompile(` USING (?:COVERING )?INDEX (\S+)`)
-
 // uses reports whether the plan reads an index.
 func (p *Plan) uses(index string) bool { return slices.Contains(p.indexes, index) }
 
@@ -67,9 +64,6 @@ func (p *Plan) add(n plans.Node, depth int) {
 	p.Lines = append(p.Lines, line)
 	// MySQL names several: "a,b" of index_merge, "a|b" of a rowid filter.
 	p.indexes = append(p.indexes, strings.FieldsFunc(n.Index, func(r rune) bool { return r == ',' || r == '|' })...)
-	if found := sqliteIndex.FindStringSubmatch(n.Type); found != nil {
-		p.indexes = append(p.indexes, found[1])
-	}
 	if n.Relation != "" && n.Type != "Bitmap Index Scan" {
 		p.RowsExamined += int64(examined)
 	}
@@ -92,7 +86,7 @@ func (p *Plan) addCosts(n plans.Node, examined float64) {
 		cost("reads all of %s (%s rows) to keep %s", n.Relation, sheet.Number(max(examined, n.Rows)), sheet.Number(kept(n)))
 	case n.Scans() && !measured && n.Rows > 0:
 		cost("reads all of %s (about %s rows)", n.Relation, sheet.Number(n.Rows))
-	case n.Scans() && !measured && !strings.Contains(n.Type, " USING "):
+	case n.Scans() && !measured:
 		cost("reads all of %s", n.Relation)
 	case n.Relation != "" && n.Removed*loops >= many && n.Removed*loops > 9*kept(n):
 		cost("finds %s rows of %s by an index and discards %s of them", sheet.Number(examined), n.Relation, sheet.Number(n.Removed*loops))

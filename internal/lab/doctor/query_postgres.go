@@ -70,15 +70,12 @@ func postgresDuplicate(ctx context.Context, s session, t *plans.Table, from, nam
 		if !found {
 			return fmt.Errorf("index %s cannot be read: %s", index.Name, index.Definition)
 		}
-		if err := run(ctx, s, fmt.Sprintf("CREATE INDEX ON %s USING %s", name, withoutTablespace(using))); err != nil {
+		using = regexp.MustCompile(` TABLESPACE \S+`).ReplaceAllString(using, "")
+		if err := run(ctx, s, fmt.Sprintf("CREATE INDEX ON %s USING %s", name, using)); err != nil {
 			return fmt.Errorf("build %s: %w", index.Name, err)
 		}
 	}
 	return nil
-}
-
-func withoutTablespace(definition string) string {
-	return regexp.MustCompile(` TABLESPACE \S+`).ReplaceAllString(definition, "")
 }
 
 // postgresExplain explains and executes a statement within limit in a read-only

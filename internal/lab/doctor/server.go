@@ -5,12 +5,10 @@ import (
 	"context"
 	"fmt"
 	neturl "net/url"
-	"slices"
 	"strconv"
 	"strings"
 
 	"spillway/internal/database"
-	"spillway/internal/lab/sheet"
 	"spillway/internal/netstat"
 )
 
@@ -31,44 +29,18 @@ func ReadServer(ctx context.Context, url database.URL) (*Server, error) {
 	}
 	defer s.close() // the session was read-only, so its error does not matter
 	server := &Server{Address: url.String(), Driver: url.Driver, Settings: map[string]string{}, Local: isLocal(url)}
-	switch url.Driver {
-	case database.Postgres:
-		err = server.readPostgres(ctx, s)
-	case database.MySQL:
-		err = server.readMySQL(ctx, s)
-	default:
-		err = server.readSQLite(ctx, s)
+	read := server.readPostgres
+	if url.Driver == database.MySQL {
+		read = server.readMySQL
 	}
-	if err != nil {
+	if err := read(ctx, s); err != nil {
 		return nil, fmt.Errorf("read settings of %s: %w", url, err)
 	}
 	return server, nil
 }
 
-// CheckServer runs all checks for the kind of server. It omits those of settings that the server does not have. f is used
-// for a server on this host only, and may be nil.
-func CheckServer(s *Server, f *Facts) []Finding {
-	if f == nil || !s.Local {
-		f = &Facts{}
-	}
-	var findings []Finding
-	switch s.Driver {
-	case database.Postgres:
-		findings = checkPostgres(s, f)
-	case database.MySQL:
-		findings = checkMySQL(s, f)
-	default:
-		findings = checkSQLite(s)
-	}
-	return slices.DeleteFunc(findings, func(f Finding) bool { return f.Observed == "" })
-}
-
-// isLocal reports whether an address names this host: a file, a Unix socket or
-// a loopback address.
+// isLocal reports whether an address names this host: a Unix socket or a loopback address.
 func isLocal(url database.URL) bool {
-	if url.Driver == database.SQLite || strings.Contains(url.Raw(), "unix(") {
-		return true
-	}
 	u, err := neturl.Parse(url.Raw())
 	if err != nil {
 		return false
@@ -77,117 +49,68 @@ func isLocal(url database.URL) bool {
 	return host == "" || strings.HasPrefix(host, "/") || netstat.IsLoopback(host)
 }
 
-// number reads a setting as a number; ok is false if it is none.
-func (s *Server) number(name string) (int64, bool) {
-	x, err := strconv.ParseFloat(s.Settings[name], 64)
-	return int64(x), err == nil
-}
-
-// finding returns the finding of a setting with status OK.
-func (s *Server) finding(name string) Finding {
-	return Finding{Group: "database", Name: name, Status: OK, Observed: s.Settings[name], Source: s.source(name)}
-}
-
-// judge returns the finding of a setting with status OK and a reason, or the status, fix and reason of wrong if the setting
-// has one of these values.
-func (s *Server) judge(name string, values []string, why string, wrong Finding) Finding {
-	f := s.finding(name)
-	f.Why = why
-	if slices.Contains(values, f.Observed) {
-		f.Status, f.Fix, f.Why = wrong.Status, wrong.Fix, wrong.Why
-	}
-	return f
-}
-
+// source is where the server shows a setting.
 func (s *Server) source(name string) string {
-	switch s.Driver {
-	case database.Postgres:
+	if s.Driver == database.Postgres {
 		return "pg_settings " + name
-	case database.MySQL:
-		return "SHOW GLOBAL VARIABLES LIKE '" + name + "'"
 	}
-	return "PRAGMA " + name
+	return "SHOW GLOBAL VARIABLES LIKE '" + name + "'"
 }
 
-// pool returns the arithmetic for a first pool size.
-func (s *Server) pool(f *Facts, connections int64) Finding {
-	finding := s.finding("max_connections")
-	finding.Observed = sheet.Plural(connections, "connection")
-	if cores, disks := f.Cores, max(1, f.RotationalDisks); cores > 0 {
-		finding.Arithmetic = fmt.Sprintf("(%s x 2) + %s = %s, as a first pool size", sheet.Plural(cores, "core"), sheet.Plural(disks, "disk"),
-			sheet.Plural(2*cores+disks, "connection"))
-	} else {
-		finding.Arithmetic = "(cores x 2) + disks = a first pool size; those of a remote server are unknown"
-	}
-	finding.Why = "measure from there: commits that wait for the disk benefit from many more connections, statements that compute do " +
-		"not. Keep the sum of all pools below this limit"
-	finding.OldAdvice = "pools of 800 idle and 10,000 active connections: statements that the server cannot run at once wait inside it, " +
-		"and cost memory and context switches"
-	if connections > manyConnections {
-		finding.Status = Warn
-		finding.Why = "with so many connections the server spends its time switching between them; " + finding.Why
-	}
-	return finding
-}
+// postgresSettings are the settings to read from pg_settings.
+const postgresSettings = `'fsync','synchronous_commit','full_page_writes','shared_buffers','max_connections','work_mem',
+'max_wal_size','checkpoint_timeout','checkpoint_completion_target','autovacuum','random_page_cost','statement_timeout',
+'wal_level','server_version','shared_preload_libraries','wal_writer_delay','hash_mem_multiplier','effective_cache_size'`
 
-// manyConnections is a limit on connections that protects nothing.
-const manyConnections = 1000
-
-// memory compares a buffer with the host's memory, of which it should take
-// between the shares least and most.
-func (s *Server) memory(f *Facts, finding Finding, bytes int64, least, most float64) Finding {
-	finding.Observed = sheet.Size(bytes)
-	if f.memory() <= 0 {
-		finding.Status = Note
-		finding.Arithmetic = fmt.Sprintf("start with %s to %s of the server's memory; that of a remote server is unknown",
-			sheet.Share(least), sheet.Share(most))
-		return finding
-	}
-	share := float64(bytes) / float64(f.memory())
-	finding.Arithmetic = fmt.Sprintf("%s / %s of memory = %s; start with %s to %s", sheet.Size(bytes), sheet.Size(f.memory()),
-		sheet.Share(share),
-		sheet.Share(least), sheet.Share(most))
-	if share < least/2 || share > most+0.1 {
-		finding.Status = Note
-	}
-	if share > 0.9 {
-		finding.Status = Fail
-	}
-	return finding
-}
-
-func (s *Server) readSQLite(ctx context.Context, c session) error {
-	rows, err := c.query(ctx, "SELECT sqlite_version()")
+// readPostgres reads the settings, with sizes in bytes and times in
+// milliseconds, and the statistics that help to judge them.
+func (s *Server) readPostgres(ctx context.Context, c session) error {
+	rows, err := c.query(ctx, "SELECT name, setting, coalesce(unit, '') FROM pg_settings WHERE name IN ("+postgresSettings+")")
 	if err != nil {
 		return err
 	}
-	s.Version = rows[0][0]
-	for _, name := range []string{"journal_mode", "synchronous", "page_size"} {
-		rows, err := c.query(ctx, "PRAGMA "+name)
-		if err != nil {
-			return err
-		}
-		s.Settings[name] = rows[0][0]
+	for _, row := range rows {
+		s.Settings[row[0]] = scaled(row[1], row[2])
+	}
+	s.Version, _, _ = strings.Cut(s.Settings["server_version"], " ")
+	rows, err = c.query(ctx, "SELECT count(*) FROM pg_extension WHERE extname = 'pg_stat_statements'")
+	if err != nil {
+		return err
+	}
+	s.Settings["pg_stat_statements"] = rows[0][0]
+	checkpoints := "SELECT checkpoints_timed, checkpoints_req FROM pg_stat_bgwriter"
+	if major, _, _ := strings.Cut(s.Version, "."); parseNumber(major) >= 17 {
+		checkpoints = "SELECT num_timed, num_requested FROM pg_stat_checkpointer"
+	}
+	if rows, err = c.query(ctx, checkpoints); err == nil && len(rows) == 1 { // compatible servers may have none
+		s.Settings["checkpoints_timed"], s.Settings["checkpoints_requested"] = rows[0][0], rows[0][1]
 	}
 	return nil
 }
 
-func checkSQLite(s *Server) []Finding {
-	journal := s.finding("journal_mode")
-	journal.Why = "readers and the writer do not block each other"
-	if journal.Observed != "wal" {
-		journal.Status, journal.Fix = Warn, "PRAGMA journal_mode = WAL; once, because the file keeps it"
-		journal.Why = "a writer waits for readers, and blocks them while it commits"
+// scaled converts units of pg_settings to bytes and milliseconds.
+func scaled(setting, unit string) string {
+	factors := map[string]int64{"B": 1, "kB": 1 << 10, "8kB": 8 << 10, "MB": 1 << 20, "GB": 1 << 30, "ms": 1, "s": 1000, "min": 60_000}
+	n, err := strconv.ParseInt(setting, 10, 64)
+	factor, ok := factors[unit]
+	if err != nil || !ok || n < 0 {
+		return setting
 	}
-	if journal.Observed == "off" || journal.Observed == "memory" {
-		journal.Status = Fail
-		journal.Why = "a crash during a transaction corrupts the file"
+	return strconv.FormatInt(n*factor, 10)
+}
+
+// mysqlSettings are the global variables to read.
+const mysqlSettings = `'sql_mode','default_storage_engine','innodb_flush_log_at_trx_commit','log_bin','sync_binlog',
+'innodb_buffer_pool_size','max_connections','innodb_doublewrite','character_set_server','skip_name_resolve','version'`
+
+func (s *Server) readMySQL(ctx context.Context, c session) error {
+	rows, err := c.query(ctx, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ("+mysqlSettings+")")
+	if err != nil {
+		return err
 	}
-	sync := s.finding("synchronous")
-	levels := map[string]string{"0": "OFF", "1": "NORMAL", "2": "FULL", "3": "EXTRA"}
-	sync.Observed = levels[sync.Observed] + " for a connection that does not set it"
-	sync.Why = "each connection sets it, not the file: FULL keeps every commit; NORMAL with WAL can lose the last commits in a power " +
-		"failure, but corrupts nothing; OFF can corrupt the file"
-	sync.Status = Note
-	return []Finding{journal, sync}
+	for _, row := range rows {
+		s.Settings[row[0]] = row[1]
+	}
+	s.Version = s.Settings["version"]
+	return nil
 }

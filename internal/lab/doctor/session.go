@@ -5,14 +5,11 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
-	"zombiezen.com/go/sqlite"
 
 	"spillway/internal/database"
 )
@@ -28,7 +25,7 @@ type value struct {
 	number bool
 }
 
-// bound returns the value as MySQL and SQLite take it: an int64, a float64 or the text.
+// bound returns the value as MySQL takes it: an int64, a float64 or the text.
 func (v value) bound() any {
 	if n, err := strconv.ParseInt(v.text, 10, 64); v.number && err == nil {
 		return n
@@ -48,16 +45,11 @@ type session interface {
 
 // open connects to a database. The session is read-only. The caller closes it.
 func open(ctx context.Context, url database.URL) (session, error) {
-	var s session
-	var err error
-	switch url.Driver {
-	case database.Postgres:
-		s, err = openPostgres(ctx, url)
-	case database.MySQL:
-		s, err = openMySQL(ctx, url)
-	default:
-		s, err = openSQLite(url)
+	connect := openPostgres
+	if url.Driver == database.MySQL {
+		connect = openMySQL
 	}
+	s, err := connect(ctx, url)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", url, err)
 	}
@@ -142,51 +134,3 @@ func (s mysqlSession) query(ctx context.Context, text string, args ...value) ([]
 }
 
 func (s mysqlSession) close() error { return s.opened.Close() }
-
-type sqliteSession struct{ conn *sqlite.Conn }
-
-// openSQLite opens the file read-only. Temporary tables are in a file of their own.
-func openSQLite(url database.URL) (session, error) {
-	if _, err := os.Stat(url.Path()); errors.Is(err, fs.ErrNotExist) {
-		return nil, errors.New("no such file")
-	}
-	conn, err := sqlite.OpenConn(url.Path(), sqlite.OpenReadOnly)
-	if err != nil {
-		return nil, err
-	}
-	conn.SetBusyTimeout(connectTimeout)
-	return sqliteSession{conn}, nil
-}
-
-func (s sqliteSession) query(ctx context.Context, text string, args ...value) ([][]string, error) {
-	defer s.conn.SetInterrupt(s.conn.SetInterrupt(ctx.Done()))
-	stmt, _, err := s.conn.PrepareTransient(text)
-	if err != nil {
-		return nil, err
-	}
-	defer stmt.Finalize()
-	for i, a := range args {
-		switch v := a.bound().(type) {
-		case int64:
-			stmt.BindInt64(i+1, v)
-		case float64:
-			stmt.BindFloat(i+1, v)
-		default:
-			stmt.BindText(i+1, a.text)
-		}
-	}
-	var rows [][]string
-	for {
-		more, err := stmt.Step()
-		if err != nil || !more {
-			return rows, err
-		}
-		row := make([]string, stmt.ColumnCount())
-		for i := range row {
-			row[i] = stmt.ColumnText(i)
-		}
-		rows = append(rows, row)
-	}
-}
-
-func (s sqliteSession) close() error { return s.conn.Close() }

@@ -3,8 +3,6 @@ package doctor
 import (
 	"fmt"
 	"io"
-	"math"
-	"math/bits"
 	"strings"
 
 	"spillway/internal/lab/sheet"
@@ -18,7 +16,7 @@ func (r *Report) WriteText(w io.Writer) error { return r.Sheet().WriteText(w) }
 func (r *Report) Sheet() *sheet.Sheet {
 	s := &sheet.Sheet{}
 	if h := r.Host; h != nil {
-		host := fmt.Sprintf("Linux %s, %s, %s", h.Kernel, sheet.Plural(h.Cores, "core"), sheet.Size(h.memory()))
+		host := fmt.Sprintf("Linux %s, %s, %s", h.Kernel, sheet.Plural(h.Cores, "core"), sheet.Size(h.Memory()))
 		s.Facts = append(s.Facts, sheet.Fact{Name: "host", Value: host})
 	}
 	if d := r.Database; d != nil {
@@ -155,17 +153,3 @@ func yes(v bool) string {
 	}
 	return "no"
 }
-
-// limitText writes a limit of files.
-func limitText(n int64) string {
-	switch {
-	case n < 0:
-		return "unknown"
-	case n == math.MaxInt64:
-		return "no limit"
-	}
-	return sheet.Integer(n)
-}
-
-// powerOfTwo is the smallest power of two that is at least n, which is positive.
-func powerOfTwo(n int) int { return 1 << bits.Len(uint(n-1)) }

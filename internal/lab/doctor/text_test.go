@@ -26,10 +26,10 @@ func example(t *testing.T) *Report {
 		t.Fatal(err)
 	}
 	r := &Report{Host: f, Prediction: Predict(f, w)}
-	r.Add(r.Prediction.Findings(f, w)...)
-	r.Add(CheckHost(f)...)
+	r.Add(predicted(t, r.Prediction, f, w)...)
+	r.Add(hostFindings(t, f)...)
 	r.Database = &Server{Address: "postgres://app:***@db/app", Driver: database.Postgres, Version: "15.4", Settings: map[string]string{"fsync": "off", "max_connections": "100"}}
-	r.Add(CheckServer(r.Database, f)...)
+	r.Add(serverFindings(t, r.Database, f)...)
 	seconds := 0.0353
 	columns := []plans.IndexColumn{{Name: "app_id"}, {Name: "prize_grade"}}
 	r.Query = &Query{

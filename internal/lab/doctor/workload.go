@@ -162,8 +162,8 @@ func (w *Workload) connectionRate() float64 {
 // openConnections is the number of connections open at once, by Little's law.
 func (w *Workload) openConnections() float64 { return w.Rate * w.Service.Seconds() }
 
-// clientShare is the share of connections that the client closes first.
-func (w *Workload) clientShare() float64 {
+// ClientShare is the share of connections that the client closes first.
+func (w *Workload) ClientShare() float64 {
 	switch {
 	case w.Closing != nil && w.Closing.WithClose.known():
 		return w.Closing.WithClose.clientShare()

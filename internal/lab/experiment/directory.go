@@ -63,7 +63,7 @@ type Manifest struct {
 	Go        string         `json:"go"`
 	StartedAt time.Time      `json:"started_at"`
 	Command   []string       `json:"command"` // as typed, secrets redacted
-	Seed      uint64         `json:"seed"`    // determines the order of variants and levels
+	Seed      uint64         `json:"seed"`    // determines the order of variants
 	Quick     bool           `json:"quick"`   // ranges only, no verdicts
 	Sum       string         `json:"sum"`     // SHA-256 of the file and of its templates
 	Machine   result.Machine `json:"machine"`
@@ -139,7 +139,7 @@ type PeakFacts struct {
 // A TrialPlan is one variant's trial in a block.
 type TrialPlan struct {
 	Variant string   `json:"variant"`
-	Levels  []string `json:"levels"` // in their order
+	Levels  []string `json:"levels"`
 }
 
 // A Trial is the record of one variant in one block.
@@ -300,8 +300,7 @@ func (e *engine) incomplete() []int {
 	var blocks []int
 	for i, trials := range e.plan.Trials {
 		for _, plan := range trials {
-			var t Trial
-			if err := readJSON(filepath.Join(e.trialDir(i+1, plan.Variant), TrialFile), &t); err != nil || t.Interrupted {
+			if t, err := ReadTrial(e.trialDir(i+1, plan.Variant)); err != nil || t.Interrupted {
 				blocks = append(blocks, i+1)
 				break
 			}
@@ -314,8 +313,7 @@ func (e *engine) incomplete() []int {
 func (e *engine) failures(block int) []string {
 	var failed []string
 	for _, plan := range e.plan.Trials[block-1] {
-		var t Trial
-		if err := readJSON(filepath.Join(e.trialDir(block, plan.Variant), TrialFile), &t); err == nil && !t.Complete {
+		if t, err := ReadTrial(e.trialDir(block, plan.Variant)); err == nil && !t.Complete {
 			failed = append(failed, fmt.Sprintf("block %d, %s: %s", block, plan.Variant, t.Error))
 		}
 	}
@@ -344,23 +342,38 @@ func (e *engine) archiveBlock(block int) error {
 	}
 }
 
-// manifestMax limits the size of a manifest, block or state file.
-const manifestMax = 16 << 20
+// ReadManifest reads the manifest of the run in a directory.
+func ReadManifest(dir string) (m Manifest, err error) {
+	err = readJSON(filepath.Join(dir, ManifestFile), &m)
+	return m, err
+}
+
+// ReadTrial reads the record of the trial in a directory.
+func ReadTrial(dir string) (t Trial, err error) {
+	err = readJSON(filepath.Join(dir, TrialFile), &t)
+	return t, err
+}
+
+// ReadRun reads a result file. What is none is a mistake of the user.
+func ReadRun(path string) (*result.Run, error) {
+	run, err := result.ReadFile(path)
+	info, statErr := os.Stat(path)
+	switch {
+	case statErr == nil && info.IsDir():
+		return nil, exit.UsageError(fmt.Errorf("%s is not the directory of a run of spillway experiment (it has no %s): name such a "+
+			"directory, alone in a report, or result files", path, ManifestFile))
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, result.ErrNotResult), errors.Is(err, result.ErrVersion):
+		return nil, exit.UsageError(err)
+	}
+	return run, err
+}
 
 func readJSON(path string, v any) error {
-	file, err := os.Open(path)
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return err
-	}
-	if info.Size() > manifestMax {
-		return fmt.Errorf("%s is larger than %d bytes", path, manifestMax)
-	}
-	if err := json.NewDecoder(file).Decode(v); err != nil {
+	if err := json.Unmarshal(text, v); err != nil {
 		return fmt.Errorf("read %s: %w", path, err)
 	}
 	return nil

@@ -20,19 +20,22 @@ import (
 	"spillway/internal/yaml"
 )
 
-// Command is `spillway experiment`: its settings, as written on the command line,
-// and its surroundings.
+// Flags are the settings of `spillway experiment`, as written on the command line, with tags of kong.
+type Flags struct {
+	File string `arg:"" placeholder:"FILE" help:"The experiment."`
+
+	Check bool `help:"Print the plan and its duration; start nothing."`
+	Options
+	Out     string `short:"o" placeholder:"DIR" help:"Directory of the results. Default: NAME-DATE-TIME."`
+	Resume  string `placeholder:"DIR" help:"Continue a run that was interrupted, with its options."`
+	Data    string `default:"spillway-data" placeholder:"DIR" help:"Directory for the data of services with 'keep'."`
+	Install bool   `help:"Install missing Debian packages first (requires root)."`
+	JSON    bool   `name:"json" help:"Print the study as one JSON document on standard output."`
+}
+
+// Command is `spillway experiment`: its settings and its surroundings.
 type Command struct {
-	File    string
-	Check   bool // print the plan only
-	Quick   bool
-	Only    []string // variants
-	Seed    uint64   // 0: draw one
-	Out     string   // directory of the results; "": named after the experiment and the time
-	Resume  string   // directory of a run to continue
-	Data    string   // directory of data that services keep
-	Install bool     // install missing packages first
-	JSON    bool     // print the study instead of its directory
+	Flags
 
 	// CheckLoad returns what is wrong with arguments of `spillway load`, the URL first; it does not connect.
 	CheckLoad func(ctx context.Context, args []string) error
@@ -77,7 +80,7 @@ func describe(err error) error {
 }
 
 func (c *Command) options(ctx context.Context) Options {
-	o := Options{Quick: c.Quick, Only: c.Only, Seed: c.Seed}
+	o := c.Options
 	if c.CheckLoad != nil {
 		o.CheckLoad = func(args []string) error {
 			return inFolder(filepath.Dir(c.File), func() error { return c.CheckLoad(ctx, args) })
@@ -127,7 +130,7 @@ func (c *Command) check(ctx context.Context) error {
 	return err
 }
 
-// programs checks that a run is possible here, and finds the programs that it needs.
+// programs checks that a run is possible here, and finds the programs that it needs, or installs them if Install is set.
 func (c *Command) programs(ctx context.Context, file *File) ([]Program, error) {
 	if err := file.checkRoot(); err != nil {
 		return nil, exit.UsageError(err)
@@ -137,6 +140,15 @@ func (c *Command) programs(ctx context.Context, file *File) ([]Program, error) {
 	}
 	if advice := file.advice(); advice != "" {
 		fmt.Fprintln(c.Stderr, advice)
+	}
+	programs, err := file.Programs(ctx)
+	var missing *MissingError
+	if !c.Install || c.Check || !errors.As(err, &missing) {
+		return programs, err
+	}
+	fmt.Fprintf(c.Stderr, "experiment: %v\n", missing)
+	if err := missing.Install(ctx, c.Stderr); err != nil {
+		return nil, err
 	}
 	return file.Programs(ctx)
 }
@@ -184,9 +196,6 @@ func planSheet(file *File, plan *Plan) *sheet.Sheet {
 
 // measure runs the experiment in the inner process.
 func (c *Command) measure(ctx context.Context, prefix string) error {
-	if err := c.install(ctx); err != nil {
-		return err
-	}
 	e, err := c.open(ctx, prefix)
 	if err != nil {
 		return err
@@ -241,22 +250,4 @@ func (s *Study) nothingValid() error {
 func (s *Study) hasSLO() bool {
 	m := &s.Manifest
 	return m.SLO != "" || m.Peak != nil || slices.ContainsFunc(m.Levels, func(l LevelFacts) bool { return l.Flags["slo"] != "" })
-}
-
-// install installs missing packages if Install is set.
-func (c *Command) install(ctx context.Context) error {
-	if !c.Install {
-		return nil
-	}
-	file, err := ReadFile(c.File)
-	if err != nil {
-		return err
-	}
-	_, err = file.Programs(ctx)
-	var missing *MissingError
-	if !errors.As(err, &missing) {
-		return err
-	}
-	fmt.Fprintf(c.Stderr, "experiment: %v\n", missing)
-	return missing.Install(ctx, c.Stderr)
 }

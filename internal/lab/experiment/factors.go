@@ -8,7 +8,7 @@ import (
 )
 
 // Variants differ only by values of declared factors, and each differs from its baseline in one factor, or in as many as it
-// states. docs/experiments.md has the full rules.
+// states. docs/reference/experiments.md has the full rules.
 
 // find returns the first element for which is is true, nil if there is none.
 func find[T any](all []T, is func(*T) bool) *T {

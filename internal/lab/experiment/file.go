@@ -5,7 +5,7 @@
 // run can be resumed. `spillway load` generates the load as a child process and writes the result files. The CPU time of each
 // service is counted by a control group of its own, if one can be made. Study computes the verdicts from the files.
 //
-// File is the format (docs/experiments.md explains it); Manifest and Trial are what a run leaves in its directory. Running
+// File is the format (docs/reference/experiments.md explains it); Manifest and Trial are what a run leaves in its directory. Running
 // needs Linux; files can be checked and results read on every system.
 package experiment
 
@@ -144,7 +144,6 @@ type Load struct {
 	Warmup        string   `yaml:"warmup"`
 	PerConnection string   `yaml:"per_connection"`
 	Timeout       string   `yaml:"timeout"`
-	DNSRefresh    string   `yaml:"dns_refresh"`
 	Source        []string `yaml:"source"`
 	Allow         []string `yaml:"allow"`
 	Backlog       string   `yaml:"backlog"`
@@ -155,7 +154,6 @@ type Load struct {
 	HeaderFile    string   `yaml:"header_file"`
 	Body          string   `yaml:"body"`
 	BodyFile      string   `yaml:"body_file"`
-	Form          []string `yaml:"form"`
 	RequestsFile  string   `yaml:"requests_file"`
 	Flow          string   `yaml:"flow"`
 	Check         []string `yaml:"check"`

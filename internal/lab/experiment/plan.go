@@ -39,11 +39,11 @@ type Plan struct {
 
 // Options override the file.
 type Options struct {
-	Quick bool
-	Only  []string // variants; empty: all
-	Seed  uint64
+	Quick bool     `help:"Use the file's quick block: ranges only, no verdicts."`
+	Only  []string `placeholder:"VARIANT" help:"Run only these variants and their baselines."`
+	Seed  uint64   `placeholder:"N" help:"Seed for the order of variants; 0 draws one. It is in the results."`
 	// CheckLoad returns what is wrong with arguments of `spillway load`, the URL first. nil: they are not checked.
-	CheckLoad func(args []string) error
+	CheckLoad func(args []string) error `kong:"-"`
 }
 
 // Apply returns the file with the options applied. An unknown variant is an error.

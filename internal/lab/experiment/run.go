@@ -6,7 +6,6 @@ import (
 	crand "crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -228,17 +227,11 @@ func (e *engine) copyProgram() error {
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	from, err := os.Open(program)
-	if err != nil {
-		return fmt.Errorf("copy this program: %w", err)
+	content, err := os.ReadFile(program)
+	if err == nil {
+		err = os.WriteFile(e.layout.spillway, content, 0o755)
 	}
-	defer from.Close()
-	to, err := os.OpenFile(e.layout.spillway, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
 	if err != nil {
-		return fmt.Errorf("copy this program: %w", err)
-	}
-	_, err = io.Copy(to, from)
-	if err = errors.Join(err, to.Close()); err != nil {
 		return fmt.Errorf("copy this program: %w", err)
 	}
 	return nil

@@ -270,14 +270,7 @@ func (e *engine) openKept(d *dataFolder, s *Service, folder string) error {
 		return nil
 	}
 	e.logf("%s: filling %s, which later runs reuse", s.Name, d.path)
-	return errors.Join(removeIfThere(d.keep), os.RemoveAll(d.path))
-}
-
-func removeIfThere(path string) error {
-	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	return errors.Join(os.RemoveAll(d.keep), os.RemoveAll(d.path))
 }
 
 // dataKey returns a hash of what fills a service's data folder, with references, because a secret could be guessed from its hash.

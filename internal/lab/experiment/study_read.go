@@ -109,8 +109,7 @@ func (r *studyReader) readBlock(block int) {
 	whole := true
 	for _, plan := range r.study.Manifest.Plan[block-1] {
 		dir := filepath.Join(r.dir, BlocksDir, fmt.Sprintf("%03d", block), plan.Variant)
-		var trial Trial
-		err := readJSON(filepath.Join(dir, TrialFile), &trial)
+		trial, err := ReadTrial(dir)
 		if errors.Is(err, fs.ErrNotExist) {
 			err = errors.New("the trial was not run, or was cut off")
 		}

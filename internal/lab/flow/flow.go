@@ -1,6 +1,6 @@
 // Package flow describes what a virtual user of an HTTP service does: the steps of
 // a YAML file in their order, with values taken from earlier answers, cookies, think
-// times and rows of data files. docs/load.md explains the file.
+// times and rows of data files. docs/reference/load.md explains the file.
 //
 // Read parses a file and reports every mistake with its line. A User is one virtual
 // user: it makes the requests of an iteration one after the other and takes values

@@ -96,7 +96,7 @@ func TestDoctorUse(t *testing.T) {
 		{exit.Usage, "require --query", []string{"--database", url, "--measure"}},
 		{exit.Usage, "one plain SELECT", []string{"--database", url, "--query", "DROP TABLE t"}},
 		{exit.Usage, "no table nowhere", []string{"--database", url, "--query", "SELECT 1 FROM nowhere"}},
-		{exit.Usage, "NAME=VALUE", []string{"--database", url, "--query", "SELECT 1 FROM t", "--param", "x"}},
+		{exit.Usage, "--param: expected", []string{"--database", url, "--query", "SELECT 1 FROM t", "--param", "x"}},
 		{exit.Usage, "--copy-rows", []string{"--copy-rows", "0"}},
 		{exit.Usage, "--timeout", []string{"--timeout", "0s"}},
 		{exit.Error, "127.0.0.1:1", []string{"--database", "postgres://u:s3cr3t@127.0.0.1:1/x"}},

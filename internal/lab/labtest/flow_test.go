@@ -93,20 +93,14 @@ func openShop(t *testing.T) (s *shop, url string) {
 	return s, server.URL
 }
 
-// documentedFlow returns the flow in docs/load.md with short think times.
+// documentedFlow returns the flow in docs/reference/load.md with short think times.
 func documentedFlow(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../../../docs/load.md")
+	flow, err := os.ReadFile("testdata/shop.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(text), "### Flows")
-	_, rest, _ = strings.Cut(rest, "```yml\n")
-	flow, _, found := strings.Cut(rest, "```\n")
-	if !found {
-		t.Fatal("docs/load.md has no flow")
-	}
-	return strings.NewReplacer("think: 1s..3s ", "think: 1ms..3ms ", "exponential(2s)\n", "exponential(2ms)\n").Replace(flow)
+	return strings.NewReplacer("think: 1s..3s ", "think: 1ms..3ms ", "exponential(2s)\n", "exponential(2ms)\n").Replace(string(flow))
 }
 
 // flowFile writes a flow and the file of its users.

@@ -212,7 +212,6 @@ func TestLoadBodies(t *testing.T) {
 		{url + "/echo", "--body", "n={random(5,5)}", "-H", "X-Key: k", "--check", "body~=[n=5] k"},
 		{url + "/echo", "--body-file", filepath.Join(dir, "body"), "--check", "body~=[{sequence}]"},
 		{url, "--requests-file", filepath.Join(dir, "requests"), "--check", "status=200"},
-		{url + "/echo", "--form", "a=n{random(5,5)}", "--form", "f=@" + filepath.Join(dir, "body"), "--check", "body~=name=\"a\"\r\n\r\nn5\r\n", "--check", "body~={sequence}"},
 	} {
 		run, _ := judged(t, append(args, "-c", "2", "--rate", "400", "-n", "100", "--slo", "errors<=0")...)
 		if total := &run.Steps[0].Total; total.Done != 100 || total.Errors.Total() != 0 || missed(&run.Steps[0]) != nil {

@@ -17,7 +17,7 @@ import (
 )
 
 // watchedDocument runs load --json with further arguments and parses the output. It loads again, at most five times, while the watch
-// had no CPU to read the processes in each step.
+// had no CPU to read the processes and databases in each step.
 func watchedDocument(t *testing.T, args ...string) (d report.Document, stderr string) {
 	t.Helper()
 	for range 5 {
@@ -32,12 +32,14 @@ func watchedDocument(t *testing.T, args ...string) (d report.Document, stderr st
 	return d, stderr
 }
 
-// hardlyRead says whether a step that other programs disturbed has a process without CPU figures.
+// hardlyRead says whether a step has a process without CPU figures, although other programs disturbed it, or a database without commits.
 func hardlyRead(step report.DocumentStep) bool {
 	unread := func(p *result.SubjectUsage) bool {
 		return math.IsNaN(p.Value(result.CPUPerRequest) + p.Value(result.BorderError))
 	}
-	return step.Validity == result.HostContended && (step.Watch == nil || slices.ContainsFunc(step.Watch.Of(result.SamplerProcess), unread))
+	uncounted := func(d *result.SubjectUsage) bool { return math.IsNaN(d.Value(result.CommitsPerRequest)) }
+	return step.Watch != nil && slices.ContainsFunc(step.Watch.Of(result.SamplerPostgres), uncounted) ||
+		step.Validity == result.HostContended && (step.Watch == nil || slices.ContainsFunc(step.Watch.Of(result.SamplerProcess), unread))
 }
 
 // atLeast checks that there is a figure and that it is at least low. What a machine with other work makes larger has no other bound.

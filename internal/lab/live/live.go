@@ -12,6 +12,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -78,11 +79,8 @@ func Open(o Options, render Render, notify func(text string)) (*Server, error) {
 // could read the page by letting its name lead here (DNS rebinding).
 func byAddress(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		host := r.Host
-		if name, _, err := net.SplitHostPort(host); err == nil {
-			host = name
-		}
-		if !strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") && net.ParseIP(strings.Trim(host, "[]")) == nil {
+		host := (&url.URL{Host: r.Host}).Hostname()
+		if !strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") && net.ParseIP(host) == nil {
 			http.Error(w, "this page is at "+r.Context().Value(http.LocalAddrContextKey).(net.Addr).String(), http.StatusMisdirectedRequest)
 			return
 		}

@@ -166,7 +166,10 @@ func Judge(run *result.Run) error {
 	var misses, doubts, missedInDoubt []string
 	for i := range run.Steps {
 		step := &run.Steps[i]
-		missed := missedBy(step)
+		var missed []string
+		for _, criterion := range step.Total.Missed() {
+			missed = append(missed, fmt.Sprintf("%s at %s", criterion.Text, step.Name))
+		}
 		if step.Total.Validity == result.Valid {
 			misses = append(misses, missed...)
 			continue
@@ -187,14 +190,6 @@ func Judge(run *result.Run) error {
 		return nil
 	}
 	return exit.NothingValidError(fmt.Errorf("nothing valid was measured: %s", strings.Join(doubts, "; ")))
-}
-
-// missedBy names the criteria that a step missed.
-func missedBy(step *result.StepRun) (missed []string) {
-	for _, criterion := range step.Total.Missed() {
-		missed = append(missed, fmt.Sprintf("%s at %s", criterion.Text, step.Name))
-	}
-	return missed
 }
 
 // doubt says why a step is not VALID, and what to do.

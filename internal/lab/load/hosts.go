@@ -20,8 +20,8 @@ import (
 
 // Sharing says how the load generator and the target share this machine. Without it, they share all of it.
 type Sharing struct {
-	Pin   bool   `group:"Amount" help:"Run the generator on cores of its own, and the target's processes (those that listen, and those of --watch) on the others, until the end. Needs the right to move them."`
-	Awake bool   `group:"Amount" help:"Keep idle CPUs of this machine from sleeping until the end: for a virtual machine whose hypervisor takes CPU time (HOST_CONTENDED). Needs root."`
+	Pin   bool   `group:"One machine" help:"Run the generator on cores of its own, and the target's processes (those that listen, and those of --watch) on the others, until the end. Needs the right to move them."`
+	Awake bool   `group:"One machine" help:"Keep idle CPUs of this machine from sleeping until the end: for a virtual machine whose hypervisor takes CPU time (HOST_CONTENDED). Needs root."`
 	Hosts string `hidden:"" env:"SPILLWAY_LOAD_HOSTS"` // of an experiment: JSON of []cores.Host; this process is already on its cores
 }
 

@@ -89,17 +89,6 @@ func (l *Listener) message(text string) {
 	}
 }
 
-// refresh keeps the addresses of the target up to date until stop is called.
-func refresh(ctx context.Context, t *target.Target, say func(text string)) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	var refreshing sync.WaitGroup
-	refreshing.Go(func() { t.Refresh(ctx, say) })
-	return func() {
-		cancel()
-		refreshing.Wait()
-	}
-}
-
 // gcPercent makes the garbage collector run less often during a load. The heap is
 // small and steady, so this costs a few megabytes and disturbs the pacer less.
 const gcPercent = 400
@@ -117,7 +106,6 @@ func Run(ctx context.Context, config Config, listener Listener) (interrupted boo
 		config.Workers = DefaultWorkers()
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
-	defer refresh(ctx, config.Target, listener.message)()
 	if config.Zero == 0 {
 		config.Zero = config.Clock.Now()
 	}
@@ -176,7 +164,6 @@ type stepRun struct {
 	trend     trend         // of all threads
 	pressure  time.Duration // on the host's CPUs during the step
 	host      contention
-	gcPause   time.Duration
 	hosts     hostReading
 	reports   []threadReport
 
@@ -186,8 +173,7 @@ type stepRun struct {
 
 func (s *stepRun) run(ctx context.Context) (*result.Total, error) {
 	c := s.config
-	pressure, _ := cpuPressure()
-	pause := gcPause()
+	pressure := cpuPressure()
 	var err error
 	if c.Target.EventLoop() {
 		err = s.runWorkers(ctx)
@@ -200,8 +186,8 @@ func (s *stepRun) run(ctx context.Context) (*result.Total, error) {
 	if c.Clock.Now() < s.phase.until {
 		s.border(c.Clock.Now()) // the step ended by requests
 	}
-	after, _ := cpuPressure()
-	s.pressure, s.gcPause, s.host = after-pressure, gcPause()-pause, s.observers[0].host
+	after := cpuPressure()
+	s.pressure, s.host = after-pressure, s.observers[0].host
 	total, err := s.total()
 	if err != nil {
 		return nil, err
@@ -216,7 +202,6 @@ type threadReport struct {
 	counters target.Counters
 	paused   int64 // connection-nanoseconds between a failed attempt to connect and the next
 	late     int64 // arrivals that the thread could not start before the end
-	unread   []int // bytes in receive queues, sampled
 	err      error
 }
 
@@ -270,7 +255,7 @@ func (s *stepRun) start(ctx context.Context, drivers []driver, slots []int) (fin
 	for i, d := range drivers {
 		s.collector.empty <- newTally()
 		s.observers = append(s.observers, &observer{
-			number: i, driver: d, open: s.step.Open(), now: newTally(), served: make([]served,
+			number: i, driver: d, open: s.step.Open(), now: newTally(), served: make([]int64,
 				slots[i]), full: s.collector.full, empty: s.collector.empty,
 			labels: newLabels(len(c.Target.Names()), c.Seed+uint64(i)),
 		})

@@ -55,28 +55,21 @@ func judgeSum(slo result.SLO, sum *result.StepRun) error {
 	s := &stepRun{config: &Config{SLO: slo}, step: &Step{
 		Rate: sum.OfferedHz, Connections: sum.Step.Connections, Duration: seconds(sum.Duration), Requests: sum.Step.Requests,
 	}}
-	var reasons []result.Reason
 	late, err := s.sumLag(t)
 	if err != nil {
 		return err
 	}
 	if late != nil {
-		reasons = append(reasons, late.because(result.PacerLag))
+		t.Blame(late.because(result.PacerLag))
 	}
 	if late == nil && t.Overloaded && len(t.Missed()) == 0 {
-		reasons = append(reasons, result.Reason{
+		t.Blame(result.Reason{
 			Code: result.Backlog, Verdict: result.NotStationary,
 			Text: "the backlog grew, and latencies depend on the length of the step; use a lower --rate",
 		})
 	}
 	if p := s.tooFew(t); p != nil {
-		reasons = append(reasons, p.because(result.TooFewAnswers))
-	}
-	for _, r := range reasons {
-		t.Reasons = append(t.Reasons, r)
-		if r.Verdict.Severity() > t.Validity.Severity() {
-			t.Validity = r.Verdict
-		}
+		t.Blame(p.because(result.TooFewAnswers))
 	}
 	if late != nil {
 		t.Overloaded = false // the cause may be the hosts of the parts

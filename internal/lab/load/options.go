@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,10 +19,9 @@ import (
 	"spillway/internal/netstat"
 )
 
-// Options are the settings of `spillway load`, as written on the command line. The fields of the embedded types are its flags,
-// with tags of kong.
+// Options are the settings of `spillway load`, as written on the command line. The fields are its flags, with tags of kong.
 type Options struct {
-	Target string
+	Target string `arg:"" optional:"" name:"url" help:"http://, https://, http+unix://SOCKET%2FPATH/, postgres://, mysql://, redis:// or rediss://."`
 	Amount
 	Policy
 	HTTP
@@ -31,50 +29,48 @@ type Options struct {
 	Output
 	Parts
 	Sharing
-	Watched []string // processes of the target besides those that listen, NAME=SPEC
+	Watched []string `kong:"-"` // processes of the target besides those that listen, NAME=SPEC
 }
 
 // Amount is how much load is generated.
 type Amount struct {
-	Rate     string        `filled:"" group:"Amount" placeholder:"R,…" help:"Open loop: arrivals per second, independent of the target. A list is one step each. Default: a closed loop."`
-	Duration time.Duration `filled:"" group:"Amount" short:"d" help:"Length of each step. Default: 10s, unless --requests is given."`
-	Requests int64         `group:"Amount" short:"n" help:"Requests per step."`
-	Warmup   time.Duration `group:"Amount" help:"Load before each step that is not counted."`
+	Rate     string        `filled:"" group:"Most used" placeholder:"R,…" help:"Open loop: arrivals per second, independent of the target. A list is one step each. Default: a closed loop."`
+	Duration time.Duration `filled:"" group:"Most used" short:"d" help:"Length of each step. Default: 10s, unless --requests is given."`
+	Requests int64         `group:"Arrivals and connections" short:"n" help:"Requests per step."`
+	Warmup   time.Duration `group:"Most used" help:"Load before each step that is not counted."`
 }
 
 // Policy is how requests arrive and which connections they take.
 type Policy struct {
-	Arrival       string        `group:"Amount" enum:"constant,poisson" default:"constant" help:"Open loop: evenly spaced arrivals, or those of independent users (poisson)."`
-	Connections   string        `filled:"" group:"Amount" short:"c" placeholder:"N,…" help:"Connections. A list is one step each. Default: 10; with a rate up to 1000, opened as needed, and 10 for SQL."`
-	PerConnection int           `group:"Amount" placeholder:"N" help:"Requests per connection: 1 for short connections, 0 for unlimited."`
-	Timeout       time.Duration `group:"Amount" default:"10s" help:"Limit for one request, including connecting."`
-	Backlog       int           `group:"Amount" placeholder:"N" help:"Open loop: arrivals that may wait for a connection; the rest are unsent. Default: those of 10 s, from 1000 to 1000000."`
-	Workers       int           `group:"Amount" placeholder:"N" help:"Threads for http:// and redis://. Default: half of the cores."`
-	Source        []string      `group:"Amount" placeholder:"IP" help:"Local addresses to connect from, in rotation. Each has its own ports."`
-	DNSRefresh    time.Duration `group:"Amount" name:"dns-refresh" placeholder:"DURATION" help:"Look the host up at this interval; new connections go to all its addresses in rotation. Default: the first address that can be connected to."`
-	RandomSeed    uint64        `group:"Amount" name:"seed" help:"Seed of all random choices; 0 draws one. It is in the result."`
+	Arrival       string        `group:"Arrivals and connections" enum:"constant,poisson" default:"constant" help:"Open loop: evenly spaced arrivals, or those of independent users (poisson)."`
+	Connections   string        `filled:"" group:"Most used" short:"c" placeholder:"N,…" help:"Connections. A list is one step each. Default: 10; with a rate up to 1000, opened as needed, and 10 for SQL."`
+	PerConnection int           `group:"Most used" placeholder:"N" help:"Requests per connection: 1 for short connections, 0 for unlimited."`
+	Timeout       time.Duration `group:"Arrivals and connections" default:"10s" help:"Limit for one request, including connecting."`
+	Backlog       int           `group:"Arrivals and connections" placeholder:"N" help:"Open loop: arrivals that may wait for a connection; the rest are unsent. Default: those of 10 s, from 1000 to 1000000."`
+	Workers       int           `group:"Arrivals and connections" placeholder:"N" help:"Threads for http:// and redis://. Default: half of the cores."`
+	Source        []string      `group:"Arrivals and connections" placeholder:"IP" help:"Local addresses to connect from, in rotation. Each has its own ports."`
+	RandomSeed    uint64        `group:"Arrivals and connections" name:"seed" help:"Seed of all random choices; 0 draws one. It is in the result."`
 }
 
 // HTTP describes the requests to an HTTP target.
 type HTTP struct {
-	Method       string   `group:"HTTP" short:"X" help:"Default: GET, or POST with a body."`
-	Header       []string `group:"HTTP" short:"H" sep:"none" placeholder:"'NAME: VALUE'" help:"Header line. $${NAME} in its value is an environment variable. Repeatable."`
-	HeaderFile   string   `group:"HTTP" placeholder:"FILE" help:"File with one header per line, so that secrets do not show in the process list."`
-	Body         string   `group:"HTTP" placeholder:"TEXT" help:"Body. It and the URL's path may contain {random(1,1000)}, {sequence} and {file:PATH:COLUMN}."`
-	BodyFile     string   `group:"HTTP" placeholder:"FILE" help:"File with the body, sent unchanged."`
-	Form         []string `group:"HTTP" sep:"none" placeholder:"NAME=VALUE" help:"Field of a multipart/form-data body; NAME=@PATH sends a file. Repeatable."`
-	RequestsFile string   `filled:"" group:"HTTP" placeholder:"FILE" help:"File with one request per line: [name=NAME] [WEIGHT] METHOD PATH [BODY | @FILE]."`
-	Flow         string   `filled:"" group:"HTTP" placeholder:"FILE" help:"YAML file with the steps of a user: values from answers, cookies, think times, data. --connections counts users, --rate and --requests iterations."`
-	Check        []string `group:"HTTP" sep:"none" placeholder:"CHECK" help:"status=200, status=2xx, body~=TEXT or body!~TEXT. Repeatable. Default: status 2xx or 304."`
-	Socket       string   `group:"HTTP" placeholder:"PATH" help:"Connect to a Unix socket instead of the URL's host (also for redis://)."`
-	HTTP2        bool     `group:"HTTP" name:"http2" help:"Use HTTP/2, for http:// with prior knowledge (h2c)."`
-	Streams      int      `group:"HTTP" placeholder:"N" help:"HTTP/2: requests in flight per connection. Default: 1."`
-	GRPC         string   `group:"HTTP" name:"grpc" placeholder:"METHOD" help:"Call the unary gRPC method package.Service/Method. --body is its request in JSON."`
-	Proto        string   `group:"HTTP" placeholder:"FILE" help:"File descriptor set of --grpc, from protoc --include_imports --descriptor_set_out or buf build."`
-	Insecure     bool     `group:"HTTP" short:"k" help:"Accept any certificate."`
-	CACert       string   `group:"HTTP" name:"cacert" placeholder:"FILE" help:"PEM file with the authorities to trust instead of the system's (also for rediss://)."`
-	Cert         string   `group:"HTTP" placeholder:"FILE" help:"PEM file with the client's certificate (also for rediss://)."`
-	Key          string   `group:"HTTP" placeholder:"FILE" help:"PEM file with the key of --cert."`
+	Method       string   `group:"HTTP requests" short:"X" help:"Default: GET, or POST with a body."`
+	Header       []string `group:"Most used" short:"H" sep:"none" placeholder:"'NAME: VALUE'" help:"Header line. $${NAME} in its value is an environment variable. Repeatable."`
+	HeaderFile   string   `group:"HTTP requests" placeholder:"FILE" help:"File with one header per line, so that secrets do not show in the process list."`
+	Body         string   `group:"Most used" placeholder:"TEXT" help:"Body. It and the URL's path may contain {random(1,1000)}, {sequence} and {file:PATH:COLUMN}."`
+	BodyFile     string   `group:"HTTP requests" placeholder:"FILE" help:"File with the body, sent unchanged."`
+	RequestsFile string   `filled:"" group:"Most used" placeholder:"FILE" help:"File with one request per line: [name=NAME] [WEIGHT] METHOD PATH [BODY | @FILE]."`
+	Flow         string   `filled:"" group:"HTTP requests" placeholder:"FILE" help:"YAML file with the steps of a user: values from answers, cookies, think times, data. --connections counts users, --rate and --requests iterations."`
+	Check        []string `group:"HTTP requests" sep:"none" placeholder:"CHECK" help:"status=200, status=2xx, body~=TEXT or body!~TEXT. Repeatable. Default: status 2xx or 304."`
+	Socket       string   `group:"HTTP/2, gRPC and TLS" placeholder:"PATH" help:"Connect to a Unix socket instead of the URL's host (also for redis://)."`
+	HTTP2        bool     `group:"HTTP/2, gRPC and TLS" name:"http2" help:"Use HTTP/2, for http:// with prior knowledge (h2c)."`
+	Streams      int      `group:"HTTP/2, gRPC and TLS" placeholder:"N" help:"HTTP/2: requests in flight per connection. Default: 1."`
+	GRPC         string   `group:"HTTP/2, gRPC and TLS" name:"grpc" placeholder:"METHOD" help:"Call the unary gRPC method package.Service/Method. --body is its request in JSON."`
+	Proto        string   `group:"HTTP/2, gRPC and TLS" placeholder:"FILE" help:"File descriptor set of --grpc, from protoc --include_imports --descriptor_set_out or buf build."`
+	Insecure     bool     `group:"HTTP/2, gRPC and TLS" short:"k" help:"Accept any certificate."`
+	CACert       string   `group:"HTTP/2, gRPC and TLS" name:"cacert" placeholder:"FILE" help:"PEM file with the authorities to trust instead of the system's (also for rediss://)."`
+	Cert         string   `group:"HTTP/2, gRPC and TLS" placeholder:"FILE" help:"PEM file with the client's certificate (also for rediss://)."`
+	Key          string   `group:"HTTP/2, gRPC and TLS" placeholder:"FILE" help:"PEM file with the key of --cert."`
 }
 
 // Statement describes the statement for SQL, or the commands for Redis.
@@ -86,9 +82,9 @@ type Statement struct {
 
 // Output is what happens with the results.
 type Output struct {
-	SLO            string        `filled:"" group:"Result" name:"slo" placeholder:"TEXT" help:"Exit with 1 if a step misses it: 'p99<70ms errors<0.5%'."`
+	SLO            string        `filled:"" group:"Most used" name:"slo" placeholder:"TEXT" help:"Exit with 1 if a step misses it: 'p99<70ms errors<0.5%'."`
 	Abort          string        `filled:"" group:"Result" placeholder:"TEXT" help:"End the run and exit with 1 if this holds for so many seconds in a row: 'errors>20% for 3s', 'p99>1s for 3s'."`
-	Out            string        `group:"Result" short:"o" placeholder:"FILE" help:"Write a result file; .gz is compressed. 'spillway report FILE' shows it."`
+	Out            string        `group:"Most used" short:"o" placeholder:"FILE" help:"Write a result file; .gz is compressed. 'spillway report FILE' shows it."`
 	JSON           bool          `group:"Result" name:"json" help:"Print one JSON document on standard output instead of the table."`
 	Label          string        `group:"Result" help:"Name of this run in reports."`
 	RunID          string        `group:"Result" name:"run" placeholder:"ID" help:"Name of this run, the same for all parts of a load."`
@@ -205,7 +201,7 @@ func (o *Options) validate(searches bool) error {
 // targetConfig parses the description of the target and its requests.
 func (o *Options) targetConfig(load *Config) (*target.Config, error) {
 	config := &target.Config{
-		URL: o.Target, Socket: o.Socket, Allow: o.Allow, Timeout: o.Timeout, PerConnection: o.PerConnection, DNSRefresh: o.DNSRefresh,
+		URL: o.Target, Socket: o.Socket, Allow: o.Allow, Timeout: o.Timeout, PerConnection: o.PerConnection,
 		Seed: load.Seed, Part: load.Part, Clock: load.Clock,
 		Method: o.Method, HTTP2: o.HTTP2, Streams: o.Streams, GRPC: o.GRPC, Proto: o.Proto, SQL: o.SQL, Commands: o.Command,
 		Insecure: o.Insecure, CACert: o.CACert, Cert: o.Cert, Key: o.Key,
@@ -244,17 +240,8 @@ func (o *Options) targetConfig(load *Config) (*target.Config, error) {
 // readBody parses the body and reads the requests file.
 func (o *Options) readBody(config *target.Config) (err error) {
 	switch {
-	case o.Body != "" && o.BodyFile != "" || o.Body+o.BodyFile != "" && len(o.Form) > 0:
-		return errors.New("--body, --body-file and --form: give one of them")
-	case len(o.Form) > 0:
-		var contentType target.Header
-		if contentType, config.Body, err = target.ParseForm(o.Form); err != nil {
-			return err
-		}
-		if slices.ContainsFunc(config.Headers, func(h target.Header) bool { return strings.EqualFold(h.Name, contentType.Name) }) {
-			return errors.New("header Content-Type: --form sets it; remove it")
-		}
-		config.Headers = append(config.Headers, contentType)
+	case o.Body != "" && o.BodyFile != "":
+		return errors.New("--body and --body-file: give one of them")
 	case o.Body != "":
 		if config.Body, err = target.ParseTemplate(o.Body); err != nil {
 			return fmt.Errorf("--body: %w", err)
@@ -266,7 +253,7 @@ func (o *Options) readBody(config *target.Config) (err error) {
 		}
 		config.Body = target.PlainTemplate(string(text))
 	}
-	if o.Method == "" && (o.Body+o.BodyFile != "" || len(o.Form) > 0) {
+	if o.Method == "" && o.Body+o.BodyFile != "" {
 		config.Method = "POST"
 	}
 	if o.RequestsFile != "" {

@@ -31,7 +31,6 @@ type Progress struct {
 	length   float64
 	response histogram.Censored // since the last line
 	all      histogram.Censored // of the current step
-	rates    []float64          // for the sparkline
 }
 
 func newProgress(out io.Writer, interval time.Duration, steps int, flow bool) *Progress {
@@ -71,7 +70,6 @@ func (p *Progress) Step(s *result.Step) {
 	p.duration = time.Duration(s.Duration * float64(time.Second))
 	p.reset()
 	resetTimes(p.all)
-	p.rates = p.rates[:0]
 	p.clear()
 	length := sheet.Duration(s.Duration)
 	if p.duration == 0 {
@@ -92,12 +90,11 @@ func (p *Progress) Second(s *Second) {
 		times.Known.Merge(s.Response)
 		times.Beyond.Merge(s.Unanswered)
 	}
-	p.rates = append(p.rates, float64(s.Slice.Completed)/s.Slice.Length)
 	if p.seconds++; p.seconds < p.interval {
 		return
 	}
 	line := p.line(s)
-	p.draw(line + "  " + sparkline(p.rates, 30))
+	p.draw(line)
 	if p.columns == nil && !p.search {
 		fmt.Fprintln(p.out, line)
 	}
@@ -196,25 +193,6 @@ func (p *Progress) clear() {
 	if p.columns != nil {
 		io.WriteString(p.out, progress.ClearLine)
 	}
-}
-
-// sparkline draws the last values as bars between 0 and their maximum.
-func sparkline(values []float64, width int) string {
-	bars := []rune("▁▂▃▄▅▆▇█")
-	values = values[max(len(values)-width, 0):]
-	highest := 0.0
-	for _, v := range values {
-		highest = max(highest, v)
-	}
-	var b strings.Builder
-	for _, v := range values {
-		i := 0
-		if highest > 0 {
-			i = int(v / highest * float64(len(bars)-1))
-		}
-		b.WriteRune(bars[i])
-	}
-	return b.String()
 }
 
 // truncate shortens a line to that many columns.

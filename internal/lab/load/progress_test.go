@@ -29,14 +29,3 @@ func TestProgressLine(t *testing.T) {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 }
-
-func TestSparkline(t *testing.T) {
-	for want, values := range map[string][]float64{"": nil, "▁▁": {0, 0}, "▁▄█": {0, 5, 10}, "█": {3}} {
-		if got := sparkline(values, 30); got != want {
-			t.Errorf("%v is %q, want %q", values, got, want)
-		}
-	}
-	if got := sparkline([]float64{1, 2, 3, 4}, 2); got != "▆█" && got != "▅█" {
-		t.Errorf("the last two of four are %q", got)
-	}
-}

@@ -108,12 +108,6 @@ func (t *tally) reset() {
 	*t = tally{latency: latency}
 }
 
-// served is the work of one connection in a step.
-type served struct {
-	requests int64
-	busy     int64 // nanoseconds with a request in flight
-}
-
 // driver is what an observer counts for: a thread, or the pool of sessions.
 type driver interface {
 	// mark begins the measurement of the driver's own resources.
@@ -132,8 +126,8 @@ type observer struct {
 	from   int64 // end of the warm-up, on the run's clock
 	open   bool  // an open loop: lag is recorded
 	now    *tally
-	border int64 // the end of the warm-up, or of the current point of the trend
-	served []served
+	border int64   // the end of the warm-up, or of the current point of the trend
+	served []int64 // requests, by connection
 	window window
 	host   contention // during the window; of the first observer
 	trend  trend
@@ -201,9 +195,7 @@ func (r *observer) observe(o *target.Outcome) {
 		c.Connects++
 		t.latency.connect.Record(time.Duration(o.Connected - o.Begin))
 	}
-	s := &r.served[o.Connection]
-	s.requests++
-	s.busy += o.Done - o.Begin
+	r.served[o.Connection]++
 	if o.Err != nil && t.failures[class] == "" {
 		t.failures[class] = o.Err.Error()
 	}

@@ -3,7 +3,6 @@ package load
 import (
 	"math"
 	"runtime"
-	"slices"
 	"time"
 
 	"spillway/internal/lab/result"
@@ -65,14 +64,12 @@ func (s *stepRun) connectionStats(sums *threadReport) result.ConnectionStats {
 	if sums.wall > 0 {
 		stats.ParallelMean = float64(sums.counters.Open) / float64(sums.wall)
 	}
-	var requests, busy moments
+	var requests moments
 	for _, r := range s.observers {
-		for _, slot := range r.served {
-			if slot.requests == 0 && s.step.Open() {
-				continue
+		for _, served := range r.served {
+			if served > 0 || !s.step.Open() {
+				requests.add(float64(served))
 			}
-			requests.add(float64(slot.requests))
-			busy.add(time.Duration(slot.busy).Seconds())
 		}
 	}
 	if requests.n == 0 {
@@ -80,8 +77,7 @@ func (s *stepRun) connectionStats(sums *threadReport) result.ConnectionStats {
 	}
 	stats.Slots = int64(requests.n)
 	stats.RequestsMin, stats.RequestsMax = int64(requests.min), int64(requests.max)
-	stats.RequestsMean, stats.RequestsStdDev = requests.mean(), requests.stdDev()
-	stats.BusyMean, stats.BusyStdDev = busy.mean(), busy.stdDev()
+	stats.RequestsMean = requests.mean()
 	return stats
 }
 
@@ -134,32 +130,19 @@ func (s *stepRun) little() result.Little {
 // cost returns the resources that the generator used: those of its threads if it
 // runs event loops, otherwise those of the process.
 func (s *stepRun) cost() result.Cost {
-	cost := result.Cost{Threads: len(s.reports), GCPause: s.gcPause.Seconds()}
-	var unread []int
+	cost := result.Cost{Threads: len(s.reports)}
 	for i := range s.reports {
 		r := &s.reports[i]
-		unread = append(unread, r.unread...)
 		cost.CPUUser += r.usage.user.Seconds()
 		cost.CPUSystem += r.usage.system.Seconds()
 		cost.RunQueueWait += r.usage.wait.Seconds()
-		cost.VoluntarySwitches += r.usage.voluntary
-		cost.InvoluntarySwitches += r.usage.involuntary
 		cost.MemoryMax = max(cost.MemoryMax, r.usage.memoryMax)
 		cost.ThreadBusyMax = max(cost.ThreadBusyMax, s.busy(r))
 	}
 	if !s.config.Target.EventLoop() {
 		cost.Threads = runtime.GOMAXPROCS(0)
 	}
-	cost.ReceiveQueue = medianOf(unread)
 	return cost
-}
-
-func medianOf(sizes []int) float64 {
-	if len(sizes) == 0 {
-		return 0
-	}
-	slices.Sort(sizes)
-	return float64(sizes[len(sizes)/2])
 }
 
 // busy is the share of the wall time that a thread spent on a CPU. For sessions it

@@ -58,18 +58,13 @@ func (t *trend) roll(now int64) (next int64) {
 		t.points = append(t.points, t.now)
 		t.now = point{}
 		if len(t.points) == pointsMax {
-			t.halve()
+			t.points = joined(t.points, 2)
+			t.period *= 2
 		}
 		t.start = t.next
 		t.next += t.period
 	}
 	return t.next
-}
-
-// halve joins every two points. A point without a partner is dropped.
-func (t *trend) halve() {
-	t.points = joined(t.points, 2)
-	t.period *= 2
 }
 
 // joined returns the points in groups of n. Points that do not fill a group are

@@ -12,21 +12,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"spillway/internal/lab/controlgroup"
+	"spillway/internal/lab/cores"
 )
 
 // usage is the resource usage of a thread or process since its start.
 type usage struct {
-	user, system           time.Duration
-	voluntary, involuntary int64         // context switches
-	memoryMax              int64         // bytes
-	wait                   time.Duration // runnable but not running; zero if unknown
+	user, system time.Duration
+	memoryMax    int64         // bytes
+	wait         time.Duration // runnable but not running; zero if unknown
 }
 
 func (u usage) since(before usage) usage {
-	return usage{
-		user: u.user - before.user, system: u.system - before.system, voluntary: u.voluntary - before.voluntary,
-		involuntary: u.involuntary - before.involuntary, memoryMax: u.memoryMax, wait: max(u.wait-before.wait, 0),
-	}
+	return usage{user: u.user - before.user, system: u.system - before.system, memoryMax: u.memoryMax, wait: max(u.wait-before.wait, 0)}
 }
 
 func (u usage) cpu() time.Duration { return u.user + u.system }
@@ -58,10 +55,7 @@ func readUsage(who int) usage {
 	if runtime.GOOS == "linux" {
 		memory <<= 10 // Linux counts in KiB
 	}
-	return usage{
-		user: time.Duration(r.Utime.Nano()), system: time.Duration(r.Stime.Nano()),
-		voluntary: r.Nvcsw, involuntary: r.Nivcsw, memoryMax: memory,
-	}
+	return usage{user: time.Duration(r.Utime.Nano()), system: time.Duration(r.Stime.Nano()), memoryMax: memory}
 }
 
 // runQueueWait returns how long a thread was runnable but not running; zero if
@@ -74,31 +68,24 @@ func runQueueWait(thread procfs.Proc) time.Duration {
 	return time.Duration(stat.WaitingNanoseconds)
 }
 
-// cpuPressure returns how long at least one task of this host has waited for a
-// CPU. known is false if the kernel does not report it.
-func cpuPressure() (total time.Duration, known bool) {
+// cpuPressure returns how long at least one task of this host has waited for a CPU, 0 if the kernel does not report it.
+func cpuPressure() time.Duration {
 	proc, err := procfs.NewDefaultFS()
 	if err != nil {
-		return 0, false
+		return 0
 	}
 	stats, err := proc.PSIStatsForResource("cpu")
 	if err != nil || stats.Some == nil {
-		return 0, false
+		return 0
 	}
-	return time.Duration(stats.Some.Total) * time.Microsecond, true
-}
-
-// gcPause returns the total pause of the garbage collector so far.
-func gcPause() time.Duration {
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return time.Duration(m.PauseTotalNs)
+	return time.Duration(stats.Some.Total) * time.Microsecond
 }
 
 // hostCPU is the CPU time of all CPUs of a host since its start, in seconds.
 type hostCPU struct {
 	stolen float64 // the hypervisor ran something else while a task of this host was ready
 	all    float64 // in every mode, also idle
+	here   float64 // of all programs on the CPUs that this process may use; NaN if not known
 }
 
 // readHostCPU reads /proc/stat.
@@ -108,7 +95,26 @@ func readHostCPU(proc procfs.FS) (hostCPU, error) {
 		return hostCPU{}, fmt.Errorf("read the CPU time of this host: %w", err)
 	}
 	c := stat.CPUTotal // User includes Guest
-	return hostCPU{stolen: c.Steal, all: c.User + c.Nice + c.System + c.Idle + c.Iowait + c.IRQ + c.SoftIRQ + c.Steal}, nil
+	return hostCPU{
+		stolen: c.Steal, all: c.User + c.Nice + c.System + c.Idle + c.Iowait + c.IRQ + c.SoftIRQ + c.Steal, here: allowedCPU(&stat),
+	}, nil
+}
+
+// allowedCPU is the CPU time of programs on the CPUs that this process may use, NaN if that is not known.
+func allowedCPU(stat *procfs.Stat) float64 {
+	allowed, err := cores.AffinityOf(os.Getpid())
+	if err != nil {
+		return math.NaN()
+	}
+	used := 0.0
+	for _, id := range allowed {
+		c, ok := stat.CPU[int64(id)]
+		if !ok {
+			return math.NaN()
+		}
+		used += c.User + c.Nice + c.System
+	}
+	return used
 }
 
 // stealShare is the share of the CPU time since before that was stolen, 0 if no time passed. The counters have ticks of 10 ms.
@@ -127,6 +133,10 @@ type contention struct {
 	quota      float64       // cores that the control group of this process may use, +Inf without a limit
 	throttled  time.Duration // how long that stopped it, summed over CPUs
 	unreadable error         // the kernel does not tell how long threads wait for a CPU
+	own        time.Duration // CPU time of this process
+	foreign    float64       // CPU time of other programs on the CPUs that this process may use, in seconds, if foreignKnown
+
+	foreignKnown bool
 }
 
 // readContention reads /proc.
@@ -136,7 +146,9 @@ func readContention() contention {
 		return contention{unreadable: err}
 	}
 	cpu, err := readHostCPU(proc)
-	c := contention{cpu: cpu, unreadable: errors.Join(err, checkSchedstat(proc)), quota: math.Inf(1)}
+	c := contention{
+		cpu: cpu, unreadable: errors.Join(err, checkSchedstat(proc)), quota: math.Inf(1), own: readUsage(unix.RUSAGE_SELF).cpu(),
+	}
 	for _, dir := range controlgroup.Of(procfs.DefaultMountPoint, controlgroup.Mount, os.Getpid(), "cpu") {
 		if quota := controlgroup.Quota(dir); quota < c.quota {
 			if throttled, err := controlgroup.Throttled(dir); err == nil {
@@ -152,6 +164,8 @@ func (c contention) since(before contention) contention {
 	c.steal = c.cpu.stealShare(before.cpu)
 	c.throttled = max(c.throttled-before.throttled, 0)
 	c.stolen = time.Duration(max(c.cpu.stolen-before.cpu.stolen, 0) * float64(time.Second))
+	c.foreign = max(c.cpu.here-before.cpu.here-(c.own-before.own).Seconds(), 0)
+	c.foreignKnown = !math.IsNaN(c.foreign)
 	return c
 }
 

@@ -201,7 +201,8 @@ func (s *stepRun) judgeWait(*result.Total, *threadReport) *problem {
 		return nil
 	}
 	if s.config.Hosts != nil {
-		return s.ownWait(share)
+		return &problem{result.GeneratorLimited, fmt.Sprintf("the generator waited %s of the time for its own share of CPU; give it more cores",
+			sheet.Share(share))}
 	}
 	reason := fmt.Sprintf("the generator waited %s of the time for a CPU that other programs used", sheet.Share(share))
 	if s.pressure > 0 && s.collector.latency.response.Count() > 0 {
@@ -235,7 +236,8 @@ func (s *stepRun) quotaShare() float64 {
 }
 
 // waitShare is the share of the wall time in which the worst thread was runnable
-// but not running. For sessions it is the mean of all threads.
+// but not running. For sessions it is the mean of all threads, and at most the share
+// in which other programs ran on these CPUs: their threads also wait for each other.
 func (s *stepRun) waitShare() float64 {
 	worst := 0.0
 	for i := range s.reports {
@@ -246,6 +248,9 @@ func (s *stepRun) waitShare() float64 {
 		share := float64(r.usage.wait) / float64(r.wall)
 		if !s.config.Target.EventLoop() {
 			share /= float64(max(min(s.step.Connections, s.cost().Threads), 1))
+			if s.host.foreignKnown {
+				share = min(share, s.host.foreign*float64(time.Second)/float64(r.wall))
+			}
 		}
 		worst = max(worst, share)
 	}
@@ -309,7 +314,8 @@ func (s *stepRun) judgeBacklog(t *result.Total, _ *threadReport) *problem {
 	return &problem{result.NotStationary, reason + ", and latencies depend on the length of the step; use a lower --rate"}
 }
 
-// judgeDrift compares the response times at both ends of the step.
+// judgeDrift compares the response times at both ends of the step. If too many requests fail, it has failed at any length: failures take
+// another time than answers, and may begin within the step.
 func (s *stepRun) judgeDrift(t *result.Total, _ *threadReport) *problem {
 	if t.Overloaded {
 		return nil
@@ -318,9 +324,12 @@ func (s *stepRun) judgeDrift(t *result.Total, _ *threadReport) *problem {
 	if !changed {
 		return nil
 	}
-	return &problem{result.NotStationary, fmt.Sprintf("the mean response time changed from %s in the first third to %s in the last; use "+
-		"a longer warm-up, as in --warmup %s",
-		round(first), round(last), longer(s.step.Warmup+time.Duration(t.Elapsed*float64(time.Second))/3))}
+	reason := fmt.Sprintf("the mean response time changed from %s in the first third to %s in the last", round(first), round(last))
+	if t.ErrorShare() > result.ErrorShareMax {
+		return &problem{result.Valid, reason}
+	}
+	return &problem{result.NotStationary, fmt.Sprintf("%s; use a longer warm-up, as in --warmup %s",
+		reason, longer(s.step.Warmup+time.Duration(t.Elapsed*float64(time.Second))/3))}
 }
 
 // judgeSilence checks that a closed loop was answered all the time. A target that stops answering gets no more requests, so that
@@ -416,12 +425,6 @@ func (s *stepRun) judgeForeign() *problem {
 		}
 	}
 	return nil
-}
-
-// ownWait is the verdict on a generator that waited for a CPU though it has cores of its own: its share is too small.
-func (s *stepRun) ownWait(share float64) *problem {
-	return &problem{result.GeneratorLimited, fmt.Sprintf("the generator waited %s of the time for its own share of CPU; give it "+
-		"more cores", sheet.Share(share))}
 }
 
 // moreCPU says what gives the generator more CPU time.

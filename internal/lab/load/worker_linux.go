@@ -161,9 +161,7 @@ func threadUsage() usage {
 	return u
 }
 
-// gauges also samples the receive queues.
 func (t *thread) gauges() gauges {
-	t.report.unread = t.worker.ReceiveQueues(t.report.unread)
 	g := gauges{open: int64(t.worker.Open()), inFlight: int64(t.worker.Busy())}
 	if t.backlog != nil {
 		g.backlog = int64(t.backlog.count)
@@ -252,28 +250,20 @@ func (t *thread) openLoop() error {
 // startMax is the number of arrivals started between two looks at the sockets.
 const startMax = 64
 
-// startDue sends the arrivals that are due or adds them to the backlog. It
-// returns the time.
+// startDue sends the arrivals that are due or adds them to the backlog. If that is full, they are unsent. It returns the time.
 func (t *thread) startDue(now int64) int64 {
 	for started := 0; t.next <= now && started < startMax; started++ {
 		if !t.phase.take(t.next) {
 			return now
 		}
 		t.observer.due(t.next, now)
-		if t.backlog.count > 0 || !t.worker.Start(t.next, now) {
-			t.enqueue(t.next, now)
+		if (t.backlog.count > 0 || !t.worker.Start(t.next, now)) && !t.backlog.push(t.next) {
+			t.observer.unsent(t.next, now)
 		}
 		t.advance()
 		now = t.clock.Now()
 	}
 	return now
-}
-
-// enqueue adds an arrival to the backlog. If that is full, it is unsent.
-func (t *thread) enqueue(intended, now int64) {
-	if !t.backlog.push(intended) {
-		t.observer.unsent(intended, now)
-	}
 }
 
 // advance skips the arrivals of other threads.

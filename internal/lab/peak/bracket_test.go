@@ -115,7 +115,7 @@ func TestNothingIsValid(t *testing.T) {
 				break
 			}
 			at += p.cost()
-			search.Observe(p, Observation{Validity: kind, Rate: 100, Took: p.cost(), Margins: []Margin{{"p99<limit", -1, 0.1, true}}})
+			search.Observe(p, Observation{Validity: kind, Rate: 100, Took: p.cost(), Margins: []Margin{{Criterion: "p99<limit", Log: -1, Sigma: 0.1, Met: true}}})
 		}
 		a := search.Answer()
 		if a.Feasible != 0 || a.Infeasible != 0 || a.Low != 0 || a.High != 0 || a.Stopped != StoppedInvalid {

@@ -71,9 +71,9 @@ const sparseMax = 16
 
 // probe returns an open-loop probe. A rate that had too few answers, or changed meanwhile, gets twice the time at each attempt.
 func (s *Search) probe(purpose Purpose, rate float64, m *proof) Probe {
-	p := Probe{Purpose: purpose, Rate: rate, Duration: s.shortest(rate, leastOf(purpose)), Warmup: max(warmup(rate), s.settle())}
+	p := Probe{Purpose: purpose, Rate: rate, Duration: s.shortest(rate, bracketDuration), Warmup: max(warmup(rate), s.settle())}
 	if purpose != Bracket {
-		p.Duration = max(p.Duration, min(preciseAnswers*s.shortest(rate, 0), s.long()))
+		p.Duration = max(s.shortest(rate, edgeDuration), min(preciseAnswers*s.shortest(rate, 0), s.long()))
 	}
 	if purpose == ConfirmBelow || purpose == ConfirmAbove {
 		p.Duration = max(confirmDuration, time.Duration(confirmMargin*float64(p.Duration)))
@@ -93,13 +93,6 @@ func (s *Search) probe(purpose Purpose, rate float64, m *proof) Probe {
 	}
 	p.Duration, p.Warmup = min(p.Duration, DurationMax), max(p.Warmup, s.settings.Warmup)
 	return p
-}
-
-func leastOf(purpose Purpose) time.Duration {
-	if purpose == Bracket {
-		return bracketDuration
-	}
-	return edgeDuration
 }
 
 // long is the length of a probe near the edge that more answers than necessary may take, for the sake of precision.

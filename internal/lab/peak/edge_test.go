@@ -161,7 +161,7 @@ func TestRoot(t *testing.T) {
 	first, _ := m.root()
 	for _, l := range []*level{m.feasible, m.infeasible} {
 		o := &l.visits[0].Observation
-		o.Margins = append(o.Margins, Margin{"errors<1%", o.Margins[0].Log - 0.5, 0.05, o.Margins[0].Log < 0.5}, Margin{"errors<9%", -9, 0.05, true})
+		o.Margins = append(o.Margins, Margin{Criterion: "errors<1%", Log: o.Margins[0].Log - 0.5, Sigma: 0.05, Met: o.Margins[0].Log < 0.5}, Margin{Criterion: "errors<9%", Log: -9, Sigma: 0.05, Met: true})
 	}
 	if rate, ok := m.root(); !ok || rate != first || first <= 100 || first >= 200 {
 		t.Errorf("root at %g/s with a later criterion, at %g/s without", rate, first)

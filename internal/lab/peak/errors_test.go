@@ -78,7 +78,7 @@ func TestErrorsNeedRequests(t *testing.T) {
 				}
 				return Observation{
 					Validity: result.Valid, Rate: p.Rate, Requests: int64(n),
-					Margins: []Margin{{"p90<200ms", -2, 0.05, true}, errorsOf("errors<limit", c.limit, failed, n)},
+					Margins: []Margin{{Criterion: "p90<200ms", Log: -2, Sigma: 0.05, Met: true}, errorsOf("errors<limit", c.limit, failed, n)},
 				}
 			})
 			if a.Feasible > 1.05*c.capacity {
@@ -112,7 +112,7 @@ func TestBurst(t *testing.T) {
 			n, failed := use(p.Duration)
 			return Observation{
 				Validity: result.Valid, Rate: (n - failed) / p.Duration.Seconds(), Requests: int64(n),
-				Margins: []Margin{{"p90<200ms", -2, 0.05, true}, errorsOf("errors<1%", 0.01, int(failed), int(n))},
+				Margins: []Margin{{Criterion: "p90<200ms", Log: -2, Sigma: 0.05, Met: true}, errorsOf("errors<1%", 0.01, int(failed), int(n))},
 			}
 		})
 		if a.Feasible > 105 {

@@ -22,11 +22,17 @@ import (
 
 // Options are the settings of `spillway peak`, as written on the command line.
 type Options struct {
-	load.Options               // of every probe; SLO is required, and of Amount only Warmup is used: the least warm-up of a probe
-	Precision    string        // "5%" or "0.05", see Settings
-	MaxTime      time.Duration // 0: no limit
-	Start, Max   float64       // see Settings
-	Knobs        []string      // NAME=ORIGINAL,VALUE: COMMAND, keep-alive, connections=N,… or source=IP,…
+	load.Options // of every probe; SLO is required, and of Amount only Warmup is used: the least warm-up of a probe
+	Flags
+}
+
+// Flags are about the search, with tags of kong.
+type Flags struct {
+	MaxTime   time.Duration `group:"Search" default:"10m" help:"End the search after this time, with what is proved by then; 0: no limit."`
+	Precision string        `group:"Search" default:"5%" help:"Widest interval of the peak, as a part of its lower end."`
+	Start     float64       `filled:"" group:"Search" placeholder:"R" help:"First rate. Default: from what a closed loop reaches."`
+	Max       float64       `filled:"" group:"Search" placeholder:"R" help:"Highest rate to try."`
+	Knob      []string      `group:"Search" sep:"none" placeholder:"KNOB" help:"Search again with another value, say whether the peak moved, and set the original back: 'pool=8,16: COMMAND' (8 is in force; sh runs COMMAND with $$VALUE). Repeatable."`
 }
 
 // settings checks the options. Its errors are usage errors.
@@ -97,17 +103,14 @@ func Execute(ctx context.Context, o Options, hooks load.Hooks, header result.Hea
 	if err != nil {
 		return nil, err
 	}
-	knobs, err := parseKnobs(o.Knobs, &o.Options)
-	if err == nil {
-		err = mistake(ctx, o.Options, knobs)
-	}
+	knobs, err := parseKnobs(o.Knob)
 	if err != nil {
 		return nil, exit.UsageError(err)
 	}
 	began := time.Now()
 	original := settings
 	if original.Deadline > 0 { // 0 is no limit
-		original.Deadline = max(time.Duration(originalShare(turnsOf(knobs))*float64(settings.Deadline)), time.Nanosecond)
+		original.Deadline = max(time.Duration(originalShare(othersOf(knobs))*float64(settings.Deadline)), time.Nanosecond)
 	}
 	answer, run, err := search(ctx, o, hooks, original, slo, header, w)
 	if err != nil {
@@ -118,10 +121,10 @@ func Execute(ctx context.Context, o Options, hooks load.Hooks, header result.Hea
 	if len(knobs) == 0 {
 		return outcome, nil
 	}
+	o.Out = "" // the result file is about the original values only, as is what follows and watches the run
 	k := knobRun{
-		options: &o, settings: settings, original: answer, knobs: knobs, set: set,
-		measure: func(ctx context.Context, o Options, settings Settings) (Answer, error) {
-			o.Out = "" // the result file is about the original values only, as is what follows and watches the run
+		settings: settings, original: answer, knobs: knobs, set: set,
+		measure: func(ctx context.Context, settings Settings) (Answer, error) {
 			answer, _, err := search(ctx, o, load.Hooks{Find: hooks.Find, Keeper: hooks.Keeper}, settings, slo, header, w)
 			return answer, err
 		},
@@ -244,15 +247,11 @@ func ObservationOf(slo result.SLO, t *result.Total, took time.Duration) (Observa
 	if len(t.Reasons) > 0 {
 		o.Reason = t.Reasons[0].String()
 	}
-	margins, err := slo.Margins(t)
-	if err != nil {
-		return o, err
+	var err error
+	if o.Margins, err = slo.Margins(t); err == nil {
+		o.judge(slo, t)
 	}
-	for _, m := range margins {
-		o.Margins = append(o.Margins, Margin(m))
-	}
-	o.judge(slo, t)
-	return o, nil
+	return o, err
 }
 
 // judge decides what a step tells a search where that differs from what it measured. A backlog that grew shows that the rate is too

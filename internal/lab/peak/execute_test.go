@@ -222,27 +222,9 @@ func TestParsePrecision(t *testing.T) {
 	}
 }
 
-func TestBar(t *testing.T) {
-	for _, c := range []struct {
-		a         Answer
-		low, high float64
-		want      string
-	}{
-		{Answer{}, 100, 1600, ""},
-		{Answer{Feasible: 400}, 100, 1600, "400/s ████▒▒▒▒ none missed"},
-		{Answer{Feasible: 400, Infeasible: 800}, 100, 1600, "400/s ████▒▒░░ 800/s"},
-		{Answer{Infeasible: 400}, 100, 1600, "none met ▒▒▒▒░░░░ 400/s"},
-		{Answer{Feasible: 100}, 100, 100, "100/s █▒▒▒▒▒▒▒ none missed"},
-	} {
-		if got := bar(c.a, c.low, c.high, 8); got != c.want {
-			t.Errorf("%+v: %q, want %q", c.a, got, c.want)
-		}
-	}
-}
-
 // TestWarmupCounts: the warm-up of --warmup is a part of --max-time.
 func TestWarmupCounts(t *testing.T) {
-	o := Options{Precision: "5%", MaxTime: 10 * time.Second, Start: 100}
+	o := Options{Flags: Flags{Precision: "5%", MaxTime: 10 * time.Second, Start: 100}}
 	o.Target, o.SLO, o.Warmup = "http://127.0.0.1/", "p90<1s", time.Hour
 	if _, _, err := o.settings(); exit.Code(err) != exit.Usage {
 		t.Errorf("a warm-up of an hour: %v", err)
@@ -262,7 +244,7 @@ func TestWarmupCounts(t *testing.T) {
 
 // TestNotANumber: --start nan and --max nan are no rates.
 func TestNotANumber(t *testing.T) {
-	for _, o := range []Options{{Start: math.NaN()}, {Max: math.NaN()}} {
+	for _, o := range []Options{{Flags: Flags{Start: math.NaN()}}, {Flags: Flags{Max: math.NaN()}}} {
 		o.Precision, o.Target, o.SLO = "5%", "http://127.0.0.1/", "p90<1s"
 		if _, _, err := o.settings(); err == nil {
 			t.Errorf("start %g, max %g: accepted", o.Start, o.Max)

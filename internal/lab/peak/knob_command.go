@@ -66,10 +66,5 @@ func lastOutput(path string) string {
 	return strings.Join(strings.Fields(string(text[max(0, len(text)-outputShown):])), " ")
 }
 
-// commandLine is what a user types to run the command of a knob with a value.
-func commandLine(command, value string) string {
-	return fmt.Sprintf("VALUE=%s sh -c %s", quoted(value), quoted(command))
-}
-
 // quoted returns the text as one word of a shell.
 func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }

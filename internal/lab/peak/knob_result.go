@@ -1,6 +1,7 @@
 package peak
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -156,14 +157,13 @@ func touches() []touch {
 		{diagnose.WorkerPool, []string{"pool", "worker", "thread", "process", "child", "maxconn", "concurren"}},
 		{diagnose.DatabasePool, []string{"pool", "maxconn", "max_conn"}},
 		{diagnose.UserCPU, []string{"cpu", "core"}},
-		{diagnose.SystemCPU, []string{"cpu", "core", knobKeepAlive}},
+		{diagnose.SystemCPU, []string{"cpu", "core", "keep"}},
 		{diagnose.DatabaseCPU, []string{"cpu", "core", "index"}},
 		{diagnose.RateLimit, []string{"limit", "rate"}},
-		{diagnose.AcceptQueue, []string{"backlog", "queue", knobKeepAlive}},
+		{diagnose.AcceptQueue, []string{"backlog", "queue", "keep"}},
 		{diagnose.Descriptors, []string{"nofile", "file", "descriptor"}},
 		{diagnose.Memory, []string{"memory", "heap"}},
-		{diagnose.Ports, []string{"port", knobSource, knobKeepAlive}},
-		{diagnose.Generator, []string{knobConnections, knobSource}},
+		{diagnose.Ports, []string{"port", "keep"}},
 	}
 }
 
@@ -214,11 +214,8 @@ func (k *KnobResult) inProportion() bool {
 func (k *KnobResult) more() int {
 	before, errBefore := strconv.ParseFloat(k.Original, 64)
 	after, errAfter := strconv.ParseFloat(k.Value, 64)
-	switch {
-	case k.Name == knobKeepAlive && k.Value == kept, errBefore == nil && errAfter == nil && after > before:
-		return 1
-	case k.Name == knobKeepAlive, errBefore == nil && errAfter == nil && after < before:
-		return -1
+	if errBefore != nil || errAfter != nil {
+		return 0
 	}
-	return 0
+	return cmp.Compare(after, before)
 }

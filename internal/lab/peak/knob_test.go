@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -16,37 +16,20 @@ import (
 
 	"spillway/internal/exit"
 	"spillway/internal/lab/diagnose"
-	"spillway/internal/lab/load"
 	"spillway/internal/lab/result"
 )
 
 func TestParseKnobs(t *testing.T) {
-	o := &load.Options{Policy: load.Policy{Connections: "32"}}
-	knobs, err := parseKnobs([]string{"pool=8, 16,x: set: $VALUE ", "keep-alive", "connections=32,64", "source=::1,127.0.0.2", "cpus=1,2: c"}, o)
+	knobs, err := parseKnobs([]string{"pool=8, 16,x: set: $VALUE ", "cpus=1,2: c"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got []string
-	for _, k := range knobs {
-		text := k.name + " " + k.original + " " + k.command
-		for _, turn := range k.turns {
-			changed := *o
-			if turn.change != nil {
-				turn.change(&changed)
-			}
-			text += fmt.Sprintf("|%s %s %d %v", turn.value, changed.Connections, changed.PerConnection, changed.Source)
-		}
-		got = append(got, text)
+	want := []knob{
+		{name: "pool", original: "8", command: "set: $VALUE", others: []string{"16", "x"}},
+		{name: "cpus", original: "1", command: "c", others: []string{"2"}},
 	}
-	want := []string{
-		"pool 8 set: $VALUE|16 32 0 []|x 32 0 []", "keep-alive kept |short 32 1 []", "connections 32 |64 64 0 []",
-		"source default |::1,127.0.0.2 32 0 [::1 127.0.0.2]", "cpus 1 c|2 32 0 []",
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("%q\nwant\n%q", got, want)
-	}
-	if k := keepAlive(&load.Options{Policy: load.Policy{PerConnection: 5}}); k.original != "5 requests" || k.turns[0].value != kept {
-		t.Errorf("%+v", k)
+	if !reflect.DeepEqual(knobs, want) {
+		t.Errorf("%+v\nwant\n%+v", knobs, want)
 	}
 	for text, want := range map[string]string{
 		"pool":                         "write NAME=ORIGINAL,VALUE: COMMAND, as in 'pool=8,16: ",
@@ -57,16 +40,15 @@ func TestParseKnobs(t *testing.T) {
 		"pool=8: x":                    "and one to try",
 		"pool=8,: x":                   "a value is empty",
 		"pool=8,8: x":                  "the value 8 is there twice",
-		"connections=x":                `"x" is not a number from 1 to`,
+		"keep-alive":                   "write NAME=ORIGINAL,VALUE: COMMAND, as in 'pool=8,16: ",
 		"cpus=0.5":                     "write NAME=ORIGINAL,VALUE: COMMAND, as in 'pool=8,16: ",
-		"connections=32":               "the search itself has 32 connections",
 		"pool=1,2,3,4,5,6,7,8,9,10: x": "9 values to search with; the limit is 8",
 	} {
-		if _, err := parseKnobs([]string{text}, o); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := parseKnobs([]string{text}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
-	if _, err := parseKnobs([]string{"a=1,2: x", "a=3,4: x"}, o); err == nil || !strings.Contains(err.Error(), "a is given twice") {
+	if _, err := parseKnobs([]string{"a=1,2: x", "a=3,4: x"}); err == nil || !strings.Contains(err.Error(), "a is given twice") {
 		t.Errorf("twice: %v", err)
 	}
 }
@@ -107,13 +89,13 @@ func once(a Answer, from int) Answer {
 
 func newTurned(t *testing.T, original Answer, deadline time.Duration, texts ...string) *turned {
 	t.Helper()
-	knobs, err := parseKnobs(texts, &load.Options{})
+	knobs, err := parseKnobs(texts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := &turned{}
 	r.knobRun = knobRun{
-		options: &Options{}, settings: Settings{Deadline: deadline, Quantile: 0.9}, original: original, knobs: knobs,
+		settings: Settings{Deadline: deadline, Quantile: 0.9}, original: original, knobs: knobs,
 		set: func(ctx context.Context, command, value string) error {
 			r.calls = append(r.calls, command+" "+value)
 			r.now += time.Second
@@ -122,7 +104,7 @@ func newTurned(t *testing.T, original Answer, deadline time.Duration, texts ...s
 			}
 			return ctx.Err()
 		},
-		measure: func(_ context.Context, o Options, s Settings) (Answer, error) {
+		measure: func(_ context.Context, s Settings) (Answer, error) {
 			r.calls, r.starts, r.spans = append(r.calls, "search"), append(r.starts, s.Start), append(r.spans, s.Deadline)
 			r.now += s.Deadline
 			if r.stop != nil {
@@ -231,7 +213,7 @@ func TestKnobTime(t *testing.T) {
 	r = newTurned(t, answer(198, 204), 100*time.Second, "pool=8,16: set", "colour=a,b: paint")
 	r.now = 40 * time.Second
 	r.set = func(context.Context, string, string) error { r.now += 55 * time.Second; return nil }
-	r.measure = func(_ context.Context, _ Options, s Settings) (Answer, error) {
+	r.measure = func(_ context.Context, s Settings) (Answer, error) {
 		if s.Deadline <= 0 {
 			t.Error("a search without a limit")
 		}
@@ -300,7 +282,7 @@ func TestWeigh(t *testing.T) {
 		{diagnose.WorkerPool, "pool", "8", "16", answer(99, 111), "It waits. This speaks against it: with pool=16 instead of 8, the peak was not shown to move."},
 		{diagnose.WorkerPool, "pool", "8", "16", answer(50, 55), "It waits. With pool=16 instead of 8, the peak moved down, 0.5 times the original (50/s to 55/s)."},
 		{diagnose.WorkerPool, "colour", "red", "blue", answer(99, 111), "It waits."},
-		{diagnose.SystemCPU, "keep-alive", short, kept, answer(200, 220), "It waits. A test confirms it: with keep-alive=kept instead of short, the peak moved up, 2 times the original (200/s to 220/s)."},
+		{diagnose.SystemCPU, "keep-alive", "off", "on", answer(200, 220), "It waits. A test confirms it: with keep-alive=on instead of off, the peak moved up, 2 times the original (200/s to 220/s)."},
 		{diagnose.UserCPU, "pool", "8", "16", answer(200, 220), "It waits. With pool=16 instead of 8, the peak moved up, 2 times the original (200/s to 220/s)."},
 	} {
 		before := []diagnose.Verdict{{Name: c.verdict, Sentence: "It waits."}, {Name: diagnose.Lock, Sentence: "Other."}}

@@ -8,21 +8,17 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
-
-	"spillway/internal/lab/load"
-	"spillway/internal/lab/result"
 )
 
 // knobRun searches for the peak again with every other value of every knob.
 type knobRun struct {
-	options  *Options
 	settings Settings // of the search with the original values; its Deadline is that of everything
 	original Answer
 	knobs    []knob
 
-	set     func(ctx context.Context, command, value string) error                  // of a knob of the service
-	measure func(ctx context.Context, o Options, settings Settings) (Answer, error) // a search that Ctrl-C ends without an error
-	elapsed func() time.Duration                                                    // since the begin of everything
+	set     func(ctx context.Context, command, value string) error
+	measure func(ctx context.Context, settings Settings) (Answer, error) // a search that Ctrl-C ends without an error
+	elapsed func() time.Duration                                         // since the begin of everything
 	say     func(text string)
 }
 
@@ -34,13 +30,13 @@ const (
 )
 
 // originalShare is the part of the time that the search with the original values gets, if there are so many others.
-func originalShare(turns int) float64 { return 2 / float64(2+turns) }
+func originalShare(others int) float64 { return 2 / float64(2+others) }
 
-// turnsOf is the number of other values.
-func turnsOf(knobs []knob) int {
+// othersOf is the number of other values.
+func othersOf(knobs []knob) int {
 	n := 0
 	for _, k := range knobs {
-		n += len(k.turns)
+		n += len(k.others)
 	}
 	return n
 }
@@ -57,12 +53,12 @@ func (r *knobRun) run(ctx context.Context) (results []KnobResult, err error) {
 	pipe := make(chan os.Signal, 1) // or else a write to a closed standard error ends this process
 	signal.Notify(pipe, syscall.SIGPIPE)
 	defer signal.Stop(pipe)
-	left := turnsOf(r.knobs)
+	left := othersOf(r.knobs)
 	for i := range r.knobs {
 		k := &r.knobs[i]
 		touched := false
-		for _, t := range k.turns {
-			one := KnobResult{Name: k.name, Original: k.original, Value: t.value, Moved: NotMeasured}
+		for _, value := range k.others {
+			one := KnobResult{Name: k.name, Original: k.original, Value: value, Moved: NotMeasured}
 			settings, reason := r.plan(left)
 			switch {
 			case err != nil:
@@ -73,12 +69,12 @@ func (r *knobRun) run(ctx context.Context) (results []KnobResult, err error) {
 				one.Reason = reason
 			default:
 				touched = true
-				err = r.turn(ctx, k, t, settings, &one)
+				err = r.turn(ctx, k, settings, &one)
 			}
 			results = append(results, one)
 			left--
 		}
-		if touched && k.command != "" {
+		if touched {
 			err = errors.Join(err, r.restore(ctx, k))
 		}
 	}
@@ -111,11 +107,11 @@ func (r *knobRun) plan(left int) (s Settings, reason string) {
 }
 
 // turn sets a knob to a value and searches. An interrupt is no error.
-func (r *knobRun) turn(ctx context.Context, k *knob, t turn, settings Settings, to *KnobResult) error {
-	title := fmt.Sprintf("knob %s=%s instead of %s", k.name, t.value, k.original)
+func (r *knobRun) turn(ctx context.Context, k *knob, settings Settings, to *KnobResult) error {
+	title := fmt.Sprintf("knob %s=%s instead of %s", k.name, to.Value, k.original)
 	r.say(title)
 	began := r.elapsed()
-	if err := r.apply(ctx, k, t.value); err != nil {
+	if err := r.set(ctx, k.command, to.Value); err != nil {
 		if ctx.Err() != nil {
 			to.Reason = "interrupted"
 			return nil
@@ -126,11 +122,7 @@ func (r *knobRun) turn(ctx context.Context, k *knob, t turn, settings Settings, 
 	if settings.Deadline > 0 {
 		settings.Deadline = max(settings.Deadline-(r.elapsed()-began), time.Nanosecond)
 	}
-	o := *r.options
-	if t.change != nil {
-		t.change(&o.Options)
-	}
-	answer, err := r.measure(ctx, o, settings)
+	answer, err := r.measure(ctx, settings)
 	if err != nil {
 		if ctx.Err() != nil {
 			to.Reason = "interrupted"
@@ -141,46 +133,17 @@ func (r *knobRun) turn(ctx context.Context, k *knob, t turn, settings Settings, 
 	}
 	to.Answer = answer
 	to.judge(r.original)
-	r.say(fmt.Sprintf("knob %s=%s: %s", k.name, t.value, to.movedText()))
+	r.say(fmt.Sprintf("knob %s=%s: %s", k.name, to.Value, to.movedText()))
 	return nil
-}
-
-// apply sets the service to the value; a knob of the load changes the next search only.
-func (r *knobRun) apply(ctx context.Context, k *knob, value string) error {
-	if k.command == "" {
-		return nil
-	}
-	return r.set(ctx, k.command, value)
 }
 
 // restore sets the service back to the original value, also if ctx has ended.
 func (r *knobRun) restore(ctx context.Context, k *knob) error {
 	r.say(fmt.Sprintf("knob %s=%s: restoring", k.name, k.original))
 	if err := r.set(context.WithoutCancel(ctx), k.command, k.original); err != nil {
-		return fmt.Errorf("KNOB NOT RESTORED: the command of %s=%s failed: %w. Restore the service by hand: %s", k.name, k.original, err,
-			commandLine(k.command, k.original))
+		return fmt.Errorf("KNOB NOT RESTORED: the command of %s=%s failed: %w. Restore the service by hand: VALUE=%s sh -c %s", k.name,
+			k.original, err, quoted(k.original), quoted(k.command))
 	}
 	r.say(fmt.Sprintf("knob %s=%s: restored", k.name, k.original))
-	return nil
-}
-
-// mistake returns the mistake that a knob makes in correct options of the load, before anything is run.
-func mistake(ctx context.Context, o load.Options, knobs []knob) error {
-	next := func(context.Context, *result.Total) (load.Step, bool, error) { return load.Step{}, false, nil } // as in a search
-	if len(knobs) == 0 || o.Mistake(ctx, next) != nil {
-		return nil
-	}
-	for _, k := range knobs {
-		for _, t := range k.turns {
-			if t.change == nil {
-				continue
-			}
-			changed := o
-			t.change(&changed)
-			if err := changed.Mistake(ctx, next); err != nil {
-				return fmt.Errorf("--knob %s=%s: %w", k.name, t.value, err)
-			}
-		}
-	}
 	return nil
 }

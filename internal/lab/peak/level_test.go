@@ -54,7 +54,7 @@ func TestVerdict(t *testing.T) {
 
 // TestPassesNeedsEverything checks what a probe must show to pass.
 func TestPassesNeedsEverything(t *testing.T) {
-	met, not := Margin{"p99<limit", -1, 0.1, true}, Margin{"errors<1%", 1, 0.1, false}
+	met, not := Margin{Criterion: "p99<limit", Log: -1, Sigma: 0.1, Met: true}, Margin{Criterion: "errors<1%", Log: 1, Sigma: 0.1, Met: false}
 	for _, c := range []struct {
 		o    Observation
 		want bool

@@ -67,7 +67,7 @@ func (q *queueing) observe(p Probe) Observation {
 	rank := func(r float64) float64 { return times[int(clamp(r, 0, n-1))] }
 	middle, low, high := rank(n*q.quantile), rank(n*q.quantile-spread), rank(n*q.quantile+spread)
 	log := math.Log(middle / q.limit)
-	o.Margins = []Margin{{"p99<limit", log, math.Log(high/low) / 2 / 1.96, log <= 0}}
+	o.Margins = []Margin{{Criterion: "p99<limit", Log: log, Sigma: math.Log(high/low) / 2 / 1.96, Met: log <= 0}}
 	if p.Rate > 1.02*q.capacity {
 		o.Overloaded = true
 		if log <= 0 {

@@ -19,7 +19,7 @@ func TestLenientLimit(t *testing.T) {
 				p90 := 0.02 + max(0, p.Rate-capacity)*seconds/capacity
 				o := Observation{Validity: result.Valid, Rate: min(p.Rate, capacity), Requests: int64(p.Rate * p.Duration.Seconds())}
 				log := math.Log(p90 / limit)
-				o.Margins = []Margin{{"p90<2s", log, 0.02, log < 0}, errorsOf("errors<=1%", 0.01, 0, 1000)}
+				o.Margins = []Margin{{Criterion: "p90<2s", Log: log, Sigma: 0.02, Met: log < 0}, errorsOf("errors<=1%", 0.01, 0, 1000)}
 				o.Overloaded = p.Rate > 1.02*capacity
 				return o
 			})
@@ -45,7 +45,7 @@ func TestSlowerWithLenientLimit(t *testing.T) {
 				p90 := 0.02 + max(0, p.Rate-capacity)*seconds/capacity
 				o := Observation{Validity: result.Valid, Rate: min(p.Rate, capacity), Requests: int64(p.Rate * p.Duration.Seconds())}
 				log := math.Log(p90 / limit)
-				o.Margins = []Margin{{"p90<5s", log, 0.02, log < 0}, errorsOf("errors<=1%", 0.01, 0, 1000)}
+				o.Margins = []Margin{{Criterion: "p90<5s", Log: log, Sigma: 0.02, Met: log < 0}, errorsOf("errors<=1%", 0.01, 0, 1000)}
 				o.Overloaded = p.Rate > 1.02*capacity
 				return o
 			})
@@ -69,7 +69,7 @@ func TestTargetDown(t *testing.T) {
 				if met {
 					log = -2
 				}
-				return Observation{Validity: result.Valid, Rate: float64(n-failed) / p.Duration.Seconds(), Requests: int64(n), Down: failed == n, Margins: []Margin{{"p90<200ms", log, 0.05, met}, errorsOf("errors<1%", 0.01, failed, n)}}
+				return Observation{Validity: result.Valid, Rate: float64(n-failed) / p.Duration.Seconds(), Requests: int64(n), Down: failed == n, Margins: []Margin{{Criterion: "p90<200ms", Log: log, Sigma: 0.05, Met: met}, errorsOf("errors<1%", 0.01, failed, n)}}
 			})
 			if a.Stopped != StoppedTargetDown && a.Stopped != StoppedPrecision || a.Stopped == StoppedTargetDown && len(a.Warnings) == 0 ||
 				a.Infeasible > 0 && a.Infeasible < 190 {

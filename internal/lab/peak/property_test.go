@@ -93,7 +93,7 @@ func TestOnlyValidProbesCount(t *testing.T) {
 					met := replay.IntN(2) == 0
 					o = Observation{
 						Validity: o.Validity, Took: o.Took, Requests: o.Requests, Rate: replay.ExpFloat64() * 1000, Overloaded: replay.IntN(2) == 0,
-						Service: time.Duration(replay.Int64N(1e9)), Margins: []Margin{{"p99<limit", replay.NormFloat64(), 0.01, met}},
+						Service: time.Duration(replay.Int64N(1e9)), Margins: []Margin{{Criterion: "p99<limit", Log: replay.NormFloat64(), Sigma: 0.01, Met: met}},
 					}
 				}
 				at += o.Took

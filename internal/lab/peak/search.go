@@ -76,12 +76,7 @@ type Observation struct {
 }
 
 // Margin tells how far a criterion of the SLO is from its limit.
-type Margin struct {
-	Criterion string  `json:"criterion"` // as typed, such as p99<70ms
-	Log       float64 `json:"log"`       // ln(observed/limit), of a minimum such as rate>100 ln(limit/observed): negative: met
-	Sigma     float64 `json:"sigma"`     // standard error of Log; 0: not known
-	Met       bool    `json:"met"`
-}
+type Margin = result.Margin
 
 // Visit is a probe and what it observed.
 type Visit struct {
@@ -194,9 +189,12 @@ func (s *Search) plan(left time.Duration) (p Probe, stop string) {
 	if p, ok := s.planClosed(left); ok {
 		return p, ""
 	}
-	m := s.proof()
+	m, most := s.proof(), invalidMax
+	if s.settings.Deadline > 0 { // what disturbs a host may pass before it
+		most = invalidTimed
+	}
 	switch {
-	case s.invalidRow(m) >= s.invalidMost():
+	case s.invalidRow(m) >= most:
 		return Probe{}, StoppedInvalid
 	case s.falls+s.rises > roundsMax:
 		return Probe{}, StoppedUnstable
@@ -221,14 +219,6 @@ func (s *Search) Observe(p Probe, o Observation) {
 		return
 	}
 	s.judgeContradiction(p)
-}
-
-// invalidMost is how many open-loop probes in a row may not be VALID. What disturbs a host may pass before the deadline.
-func (s *Search) invalidMost() int {
-	if s.settings.Deadline > 0 {
-		return invalidTimed
-	}
-	return invalidMax
 }
 
 // invalidRow is the number of open-loop probes that were not VALID since the last that was. Those that only show how far the

@@ -18,7 +18,7 @@ func levelOf(rate float64, margins ...float64) *level {
 }
 
 func visitOf(rate, margin float64) *Visit {
-	return &Visit{Probe{Rate: rate}, Observation{Validity: result.Valid, Margins: []Margin{{"p99<limit", margin, 0.05, margin <= 0}}}}
+	return &Visit{Probe{Rate: rate}, Observation{Validity: result.Valid, Margins: []Margin{{Criterion: "p99<limit", Log: margin, Sigma: 0.05, Met: margin <= 0}}}}
 }
 
 // TestTrend checks the line, and that its interval is honest: 95 % of them hold the true margin.

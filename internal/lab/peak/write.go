@@ -251,18 +251,11 @@ func (o *Outcome) probeTable() *sheet.Table {
 		if i < len(o.Answer.Path) {
 			purpose = string(o.Answer.Path[i].Purpose)
 		}
-		cells := []string{purpose, levelText(&s.Step), sheet.Rate(answered(&s.Total))}
+		cells := []string{purpose, s.Load(), sheet.Rate(answered(&s.Total))}
 		for k := range s.Total.SLO {
 			cells = append(cells, s.Total.SLO[k].Value())
 		}
 		t.Add("", append(cells, o.Told(i))...)
 	}
 	return t
-}
-
-func levelText(s *result.Step) string {
-	if s.Loop == result.LoopOpen {
-		return sheet.Rate(s.OfferedHz)
-	}
-	return sheet.Plural(s.Connections, "connection")
 }

@@ -18,7 +18,10 @@ func (p *Plan) alike(every []observation, basis *observation) []observation {
 		why := p.unlike(o, basis)
 		if why == "" {
 			kept = append(kept, *o)
-			why = otherTarget(o.source, basis.source)
+			if one, other := o.source, basis.source; one.Run.Header.Target != other.Run.Header.Target {
+				why = fmt.Sprintf("%s loads %s and %s loads %s: the plan takes them as the same service.", one.File, one.Run.Header.Target,
+					other.File, other.Run.Header.Target)
+			}
 		}
 		if why != "" && !slices.Contains(p.Notes, why) {
 			p.Notes = append(p.Notes, why)
@@ -44,14 +47,6 @@ func (p *Plan) unlike(o, basis *observation) string {
 					o.source.File, c.Subject, sheet.Plural(c.allowed, "core"), sheet.Plural(other.allowed, "core"), basis.source.File)
 			}
 		}
-	}
-	return ""
-}
-
-// otherTarget notes that two runs load different addresses, "" if they do not.
-func otherTarget(source, basis *Source) string {
-	if one, other := source.Run.Header.Target, basis.Run.Header.Target; one != other {
-		return fmt.Sprintf("%s loads %s and %s loads %s: the plan takes them as the same service.", source.File, one, basis.File, other)
 	}
 	return ""
 }

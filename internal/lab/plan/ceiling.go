@@ -211,9 +211,10 @@ func (m *meter) processes() {
 	}
 	for _, p := range m.usage.Of(result.SamplerProcess) {
 		capacity, basis, pool := m.coresOf(p)
+		allowed, _, _ := m.coresAllowed(p)
 		m.add(Ceiling{
 			Resource: ProcessCPU, Host: p.Host, Subject: p.Name, Demand: p.Value(result.CPUPerRequest), Capacity: capacity,
-			AtLeast: p.Below(result.CPUPerRequest), Basis: basis, pool: pool, allowed: m.allowed(p),
+			AtLeast: p.Below(result.CPUPerRequest), Basis: basis, pool: pool, allowed: allowed,
 		})
 		if short {
 			m.add(Ceiling{
@@ -253,12 +254,6 @@ func (m *meter) coresAllowed(p *result.SubjectUsage) (n float64, basis, pool str
 		return limit, "its limit of CPU", "process " + p.Name
 	}
 	return n, basis, pool
-}
-
-// allowed is the number of coresAllowed.
-func (m *meter) allowed(p *result.SubjectUsage) float64 {
-	n, _, _ := m.coresAllowed(p)
-	return n
 }
 
 func (m *meter) coresOfHost(p *result.SubjectUsage) (n float64, basis, pool string) {

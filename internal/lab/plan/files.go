@@ -1,8 +1,6 @@
 package plan
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -21,15 +19,15 @@ import (
 
 // Options are the settings of `spillway plan`, as written on the command line.
 type Options struct {
-	From        []string // result files, and directories of experiments
-	Variant     string   // of the experiments; "": the only one
-	Rate        float64
-	Hosts       int
-	SLO         string
-	Headroom    string // "30%" or "0.3"
-	Connections string
-	CPUs        map[string]float64
-	Shared      []string
+	From        []string           `filled:"" required:"" placeholder:"RUN,…" help:"Result files of load or peak with --watch, compressed or not, and directories of experiments. Repeatable."`
+	Variant     string             `filled:"" placeholder:"NAME" help:"Variant of the experiments."`
+	Rate        float64            `filled:"" placeholder:"R" help:"Good answers per second to plan for."`
+	Hosts       int                `filled:"" placeholder:"N" help:"Instead of --rate: the highest rate of so many application hosts."`
+	SLO         string             `filled:"" name:"slo" placeholder:"TEXT" help:"'p99<70ms errors<0.5%'. Default: that of the runs."`
+	Headroom    string             `filled:"" default:"30%" placeholder:"SHARE" help:"Part of the rate that is added to it."`
+	Connections string             `filled:"" placeholder:"short|keep-alive" help:"Use only steps with these connections: short is one per request. Default: all steps."`
+	CPUs        map[string]float64 `name:"cpus" placeholder:"NAME=N" help:"Cores that a watched process could use, instead of what the run tells: app=0.5."`
+	Shared      []string           `placeholder:"NAME" help:"Watched processes of which there is one for all application hosts, besides databases and Redis."`
 }
 
 // Execute reads the files and writes the plan to stdout, as text or JSON.
@@ -66,32 +64,6 @@ func Read(o Options) (*Plan, error) {
 		return nil, exit.UsageError(err)
 	}
 	return Make(sources, settings)
-}
-
-// ParseOptions parses the options of a plan as words, like 'rate=50000 headroom=50% connections=short', 'hosts=2'. From is empty.
-func ParseOptions(text string) (Options, error) {
-	o := Options{Headroom: "30%"}
-	for _, word := range strings.Fields(text) {
-		name, value, _ := strings.Cut(word, "=")
-		var err error
-		switch name {
-		case "rate":
-			o.Rate, err = strconv.ParseFloat(value, 64)
-		case "hosts":
-			o.Hosts, err = strconv.Atoi(value)
-		case "headroom":
-			o.Headroom = value
-		case "connections":
-			o.Connections = value
-		default:
-			err = errors.New("unknown name")
-		}
-		if err != nil {
-			return o, exit.UsageError(fmt.Errorf("--plan %q: %q: write rate=R or hosts=N, and headroom=30%% and connections=short|keep-alive "+
-				"if needed", text, word))
-		}
-	}
-	return o, nil
 }
 
 // parseHeadroom parses 30% or 0.3.
@@ -152,14 +124,7 @@ func readSources(from []string, variant string) ([]Source, error) {
 }
 
 func readRun(path string) (*result.Run, error) {
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		return nil, exit.UsageError(fmt.Errorf("%s is not the directory of a run of spillway experiment (it has no %s): name such a "+
-			"directory, or result files", path, experiment.ManifestFile))
-	}
-	run, err := result.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, result.ErrNotResult) || errors.Is(err, result.ErrVersion) {
-		err = exit.UsageError(err)
-	}
+	run, err := experiment.ReadRun(path)
 	if err != nil {
 		return nil, err
 	}
@@ -171,8 +136,8 @@ func readRun(path string) (*result.Run, error) {
 
 // readStudy reads all result files of a variant of an experiment. Those of one trial are one search.
 func readStudy(dir, variant string) ([]Source, error) {
-	var m experiment.Manifest
-	if err := readJSON(filepath.Join(dir, experiment.ManifestFile), &m); err != nil {
+	m, err := experiment.ReadManifest(dir)
+	if err != nil {
 		return nil, exit.UsageError(err)
 	}
 	var names []string
@@ -202,8 +167,8 @@ func readStudy(dir, variant string) ([]Source, error) {
 		}
 		trial := filepath.Dir(file)
 		s := Source{File: file, Group: trial, Run: run, CPUs: map[string]Share{}}
-		var record experiment.Trial
-		if err := readJSON(filepath.Join(trial, experiment.TrialFile), &record); err != nil {
+		record, err := experiment.ReadTrial(trial)
+		if err != nil {
 			return nil, fmt.Errorf("%w; the trial did not end", err)
 		}
 		for _, service := range record.Services {
@@ -217,15 +182,4 @@ func readStudy(dir, variant string) ([]Source, error) {
 		return nil, exit.NothingValidError(fmt.Errorf("%s has no result file of the variant %s", dir, variant))
 	}
 	return sources, nil
-}
-
-func readJSON(path string, into any) error {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return fmt.Errorf("read experiment: %w", err)
-	}
-	if err := json.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("read %s: %w", path, err)
-	}
-	return nil
 }

@@ -82,19 +82,3 @@ func TestParseHeadroom(t *testing.T) {
 		}
 	}
 }
-
-// TestParseOptions reads the words of `spillway report --plan`.
-func TestParseOptions(t *testing.T) {
-	o, err := ParseOptions(" rate=50000 headroom=50% connections=short ")
-	if err != nil || o.Rate != 50000 || o.Headroom != "50%" || o.Connections != Short || o.Hosts != 0 {
-		t.Errorf("%+v, %v", o, err)
-	}
-	if o, err := ParseOptions("hosts=2"); err != nil || o.Hosts != 2 || o.Headroom != "30%" || o.Rate != 0 {
-		t.Errorf("%+v, %v", o, err)
-	}
-	for _, text := range []string{"rate", "rate=x", "hosts=1.5", "speed=9", "rate=5 x"} {
-		if _, err := ParseOptions(text); exit.Code(err) != exit.Usage {
-			t.Errorf("%q: %v", text, err)
-		}
-	}
-}

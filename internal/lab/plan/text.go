@@ -78,23 +78,13 @@ func (p *Plan) breaksSection() sheet.Section {
 			section.Note = "The others are beyond " + sheet.Rate(breaksShown*p.RateHz) + "."
 			break
 		}
-		text := b.What + groundText(b.Ground)
+		text := b.What + map[string]string{GroundSeen: " (more may be possible)", GroundAssumed: " (assumed)"}[b.Ground]
 		if b.RateHz < p.RateHz*(1+p.Headroom)*(1-1e-9) {
 			text += ": below the planned rate with its headroom"
 		}
 		section.Facts = append(section.Facts, sheet.Fact{Name: sheet.Rate(b.RateHz), Value: text, More: []string{"then: " + b.Next}})
 	}
 	return section
-}
-
-func groundText(ground string) string {
-	switch ground {
-	case GroundSeen:
-		return " (more may be possible)"
-	case GroundAssumed:
-		return " (assumed)"
-	}
-	return ""
 }
 
 // bracketed writes the interval in brackets, "" if it is a point.

@@ -1,7 +1,6 @@
 package report
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -191,11 +190,5 @@ func pageData(document []byte, panels []panel) ([]byte, error) {
 		return nil, fmt.Errorf("write page data: %w", err)
 	}
 	fields["panels"] = encoded
-	whole, err := json.Marshal(fields)
-	if err != nil {
-		return nil, fmt.Errorf("write page data: %w", err)
-	}
-	var out bytes.Buffer
-	json.HTMLEscape(&out, whole)
-	return out.Bytes(), nil
+	return json.Marshal(fields)
 }

@@ -190,7 +190,7 @@ func selectCurves(r *run) (curves []curve, caption string) {
 	n := min(len(steps), curvesMax)
 	for i := range n {
 		s := &steps[i*(len(steps)-1)/max(1, n-1)]
-		curves = append(curves, curve{s.load(), shade(i, n), s.response})
+		curves = append(curves, curve{s.Load(), shade(i, n), s.response})
 	}
 	return curves, "response time of each step"
 }

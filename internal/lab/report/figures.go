@@ -66,7 +66,7 @@ func figuresOf(c histogram.Censored) Figures {
 	}
 	mean, atLeast := c.Mean()
 	f.Mean = f.note(figureMean, mean, atLeast)
-	f.Min = inSeconds(shortest(c))
+	f.Min = new(shortest(c).Seconds())
 	for _, p := range f.percentiles() {
 		if c.Carries(p.q) {
 			d, atLeast := c.Quantile(p.q)
@@ -92,7 +92,7 @@ func (f *Figures) note(name string, d time.Duration, atLeast bool) *float64 {
 	if atLeast {
 		f.LowerBounds = append(f.LowerBounds, name)
 	}
-	return inSeconds(d)
+	return new(d.Seconds())
 }
 
 func (f *Figures) interval(c histogram.Censored, name string, q float64) *[2]float64 {
@@ -140,7 +140,7 @@ func (f *Figures) text(name string) string {
 	if v != nil && f.bounded(name) {
 		return sheet.AtLeast(*v, sheet.UnitSeconds)
 	}
-	return orDash(v)
+	return known(sheet.Duration, v)
 }
 
 // exact are durations that are all known.
@@ -154,13 +154,6 @@ func meanOf(h *histogram.Histogram) string {
 		return "-"
 	}
 	return sheet.Duration(h.Mean().Seconds())
-}
-
-func inSeconds(d time.Duration) *float64 { return new(d.Seconds()) }
-
-// orDash writes a duration in seconds, or "-" for nil.
-func orDash(s *float64) string {
-	return known(sheet.Duration, s)
 }
 
 // Iterations are the iterations of a flow that ended in a step.

@@ -8,28 +8,24 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"spillway/internal/exit"
 	"spillway/internal/lab/experiment"
 	"spillway/internal/lab/load"
-	"spillway/internal/lab/plan"
 	"spillway/internal/lab/result"
 )
 
 // FilesOptions are the settings of `spillway report`, as written on the command
 // line.
 type FilesOptions struct {
-	Files  []string // each FILE or LABEL=FILE, or the directory of an experiment
-	Format string   // "": by the name of Out, otherwise Text
-	Out    string   // "": standard output
-	Merge  bool     // put the parts of a load together, and judge its SLO. An Out that ends in .ndjson is a result file
+	Files  []string `arg:"" name:"file" help:"Result files of load or watch, compressed or not, or the directory of an experiment. LABEL=FILE names a run. The formats text, markdown and html show one run."`
+	Format string   `short:"f" enum:",text,markdown,json,csv,csv-seconds,bench,html,junit,summary" default:"" placeholder:"FORMAT" help:"text, markdown, json, csv (a row per step), csv-seconds (a row per second), bench (Go benchmark text, for benchstat), html (one page with charts that works offline), junit (JUnit XML, a case per step and criterion) or summary (short Markdown for CI). Default: by the name of --out, otherwise text."`
+	Out    string   `short:"o" placeholder:"FILE" help:"Write to FILE instead of standard output."`
+	Merge  bool     `help:"Put the parts of a load together, and exit with 1 if the whole misses its SLO. With -o FILE.ndjson, FILE is a result file, for plan and diagnose."`
 
-	Plan string // plan.ParseOptions: a plan from the files; "": none
-
-	Against string // FILE or LABEL=FILE: the base to compare with; "": none
-	FailIf  string // limits on the changes against the base
+	Against string `filled:"" placeholder:"FILE" help:"Compare with this result file, step by step, matched by name."`
+	FailIf  string `filled:"" placeholder:"LIMITS" help:"Exit with 1 if a change exceeds its limit and the 95 % intervals do not overlap: 'p99>+10%,rate<-5%,errors>+1%pt'. Exit with 4 if a step is not VALID."`
 }
 
 // WriteFiles reads result files or an experiment and writes the report to Out or
@@ -39,16 +35,10 @@ func WriteFiles(o FilesOptions, stdout io.Writer, log *slog.Logger) error {
 	if o.FailIf != "" && o.Against == "" {
 		return exit.UsageError(errors.New("--fail-if needs --against BASE"))
 	}
-	if o.Plan != "" && (o.Against != "" || o.Merge || !slices.Contains(OneRunFormats(), format)) {
-		return exit.UsageError(errors.New("--plan shows a plan with the formats text, markdown and html, and without --merge and --against"))
-	}
 	if err := o.spareInputs(); err != nil {
 		return err
 	}
 	if len(o.Files) == 1 && o.Against == "" && experiment.IsStudy(o.Files[0]) {
-		if o.Plan != "" {
-			return exit.UsageError(errors.New("--plan needs result files; of an experiment, use spillway plan --from DIRECTORY"))
-		}
 		study, err := experiment.ReadStudy(o.Files[0])
 		if err != nil {
 			return err
@@ -56,10 +46,6 @@ func WriteFiles(o FilesOptions, stdout io.Writer, log *slog.Logger) error {
 		return writeOut(stdout, o.Out, func(w io.Writer) error { return WriteStudy(w, format, study) })
 	}
 	runs, err := readRuns(o.Files, len(o.Files) > 1 && !o.Merge)
-	if err != nil {
-		return err
-	}
-	planned, err := o.plan()
 	if err != nil {
 		return err
 	}
@@ -81,7 +67,7 @@ func WriteFiles(o FilesOptions, stdout io.Writer, log *slog.Logger) error {
 	if o.Merge && o.Format == "" && isResult(o.Out) {
 		err = result.WriteFile(o.Out, runs[0])
 	} else {
-		err = writeOut(stdout, o.Out, func(w io.Writer) error { return WriteWithPlan(w, format, runs, planned) })
+		err = writeOut(stdout, o.Out, func(w io.Writer) error { return Write(w, format, runs) })
 	}
 	if err != nil || !o.Merge {
 		return err
@@ -94,22 +80,6 @@ func WriteFiles(o FilesOptions, stdout io.Writer, log *slog.Logger) error {
 
 // isResult reports whether a file of that name is a result file, as load -o writes it.
 func isResult(path string) bool { return strings.HasSuffix(strings.TrimSuffix(path, ".gz"), ".ndjson") }
-
-// plan plans from the files; nil: no plan is asked for.
-func (o *FilesOptions) plan() (*plan.Plan, error) {
-	if o.Plan == "" {
-		return nil, nil
-	}
-	settings, err := plan.ParseOptions(o.Plan)
-	if err != nil {
-		return nil, err
-	}
-	for _, file := range o.Files {
-		_, path := splitLabel(file)
-		settings.From = append(settings.From, path)
-	}
-	return plan.Read(settings)
-}
 
 // spareInputs returns an error if Out is one of the files to read.
 func (o *FilesOptions) spareInputs() error {
@@ -164,14 +134,8 @@ func readRuns(files []string, byFile bool) ([]*result.Run, error) {
 	var runs []*result.Run
 	for _, file := range files {
 		label, path := splitLabel(file)
-		run, err := result.ReadFile(path)
-		switch {
-		case isDirectory(path):
-			return nil, exit.UsageError(fmt.Errorf("%s is not the directory of a run of spillway experiment (it has no %s): name such a "+
-				"directory alone, or result files", path, experiment.ManifestFile))
-		case errors.Is(err, os.ErrNotExist), errors.Is(err, result.ErrNotResult), errors.Is(err, result.ErrVersion):
-			return nil, exit.UsageError(err)
-		case err != nil:
+		run, err := experiment.ReadRun(path)
+		if err != nil {
 			return nil, err
 		}
 		if label != "" {
@@ -183,11 +147,6 @@ func readRuns(files []string, byFile bool) ([]*result.Run, error) {
 		runs = append(runs, run)
 	}
 	return runs, nil
-}
-
-func isDirectory(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && info.IsDir()
 }
 
 // splitLabel splits "label=file", unless a file has that name.

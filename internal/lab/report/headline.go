@@ -220,12 +220,12 @@ func openHeadline(steps []step, within string) headline {
 	switch {
 	case failed < 0:
 		last := &ordered[len(ordered)-1]
-		return headline{Mood: good, Text: fmt.Sprintf("Holds %s%s: %s.", last.load(), within, last.summary())}
+		return headline{Mood: good, Text: fmt.Sprintf("Holds %s%s: %s.", last.Load(), within, last.summary())}
 	case failed == 0:
-		return headline{Mood: bad, Text: fmt.Sprintf("Does not hold %s%s: %s.", ordered[0].load(), within, ordered[0].failure())}
+		return headline{Mood: bad, Text: fmt.Sprintf("Does not hold %s%s: %s.", ordered[0].Load(), within, ordered[0].failure())}
 	}
 	return headline{Mood: bad, Text: fmt.Sprintf("Holds %s%s, but not %s: %s.",
-		ordered[failed-1].load(), within, ordered[failed].load(), ordered[failed].failure())}
+		ordered[failed-1].Load(), within, ordered[failed].Load(), ordered[failed].failure())}
 }
 
 // closedHeadline states the step with the highest rate that holds.
@@ -237,13 +237,13 @@ func closedHeadline(steps []step, within string) headline {
 		}
 	}
 	if best < 0 {
-		return headline{Mood: bad, Text: fmt.Sprintf("Does not hold %s%s: %s.", steps[0].load(), within, steps[0].failure())}
+		return headline{Mood: bad, Text: fmt.Sprintf("Does not hold %s%s: %s.", steps[0].Load(), within, steps[0].failure())}
 	}
 	verb := "Answers"
 	if len(steps) > 1 {
 		verb = "Answers at most"
 	}
-	h := headline{Mood: good, Text: fmt.Sprintf("%s %s with %s%s: %s.", verb, sheet.Rate(steps[best].Total.Rate()), steps[best].load(), within,
+	h := headline{Mood: good, Text: fmt.Sprintf("%s %s with %s%s: %s.", verb, sheet.Rate(steps[best].Total.Rate()), steps[best].Load(), within,
 		steps[best].latencyAndErrors())}
 	if slices.ContainsFunc(steps, func(s step) bool { return !s.holds() }) && within != "" {
 		h.Mood = bad
@@ -265,15 +265,38 @@ func (s *step) answered() string {
 }
 
 func (s *step) latencyAndErrors() string {
-	name, value := tail(s)
+	times := s.limited()
+	if times == "" {
+		name, value := tail(s)
+		times = name + " " + value
+	}
 	errors := "no errors"
 	if n := s.Total.Errors.Total(); n > 0 {
 		errors = fmt.Sprintf("%s errors (%s)", sheet.Share(s.Total.ErrorShare()), errorList(&s.Total.Errors))
 	}
 	if s.saturates() {
-		value += " at saturation"
+		times += " at saturation"
 	}
-	return fmt.Sprintf("%s %s, %s", name, value, errors)
+	return fmt.Sprintf("%s, %s", times, errors)
+}
+
+// limited is the response times of all requests that the SLO limits, "" if it limits none: "p95 31 ms".
+func (s *step) limited() string {
+	var all []string
+	for _, c := range s.Total.SLO {
+		if strings.HasPrefix(c.Metric, "response_") && c.Label == "" && s.Total.Validity != result.TooFewSamples {
+			all = append(all, c.Observation())
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+// offer is the load behind the answered rate: "of 1,000/s", "with 64 connections".
+func (s *step) offer() string {
+	if s.Loop == result.LoopOpen {
+		return "of " + s.Load()
+	}
+	return "with " + s.Load()
 }
 
 // tail is the highest percentile up to p99 that the sample is large enough for.

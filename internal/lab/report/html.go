@@ -2,22 +2,26 @@ package report
 
 import (
 	"bytes"
-	"embed"
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"html/template"
 	"io"
-	"math"
 	"slices"
 
 	"spillway/internal/lab/experiment"
-	"spillway/internal/lab/result"
 	"spillway/internal/lab/sheet"
 	"spillway/internal/uplot"
 )
 
-//go:embed page.html page.css page.js
-var pageFiles embed.FS
+var (
+	//go:embed page.html
+	pageTemplate string
+	//go:embed page.css
+	pageStyle string
+	//go:embed page.js
+	pageScript string
+)
 
 // A page is the data of page.html: a sheet with what only a page has.
 type page struct {
@@ -25,8 +29,6 @@ type page struct {
 	Live     bool // served while the run is under way: page.js fetches it again every second
 	Mood     mood
 	Subtitle string
-	TilesOf  string // which step the tiles show
-	Tiles    []tile
 	Panels   []panel
 	Sheet    *sheet.Sheet
 
@@ -35,20 +37,9 @@ type page struct {
 	Data   template.JS // the JSON document with the panels
 }
 
-// A tile is one value at the top of the page.
-type tile struct{ Name, Value, Note string }
-
 // write writes one HTML file that loads nothing. The template escapes its text.
 func (p page) write(w io.Writer, document []byte) error {
-	css, err := pageFiles.ReadFile("page.css")
-	if err != nil {
-		return fmt.Errorf("read page file: %w", err)
-	}
-	script, err := pageFiles.ReadFile("page.js")
-	if err != nil {
-		return fmt.Errorf("read page file: %w", err)
-	}
-	p.Style, p.Script = template.CSS(uplot.Style()+string(css)), template.JS(uplot.Script()+string(script))
+	p.Style, p.Script = template.CSS(uplot.Style()+pageStyle), template.JS(uplot.Script()+pageScript)
 	for i := range p.Panels {
 		p.Panels[i].Index = i
 	}
@@ -57,7 +48,7 @@ func (p page) write(w io.Writer, document []byte) error {
 		return err
 	}
 	p.Data = template.JS(data)
-	t, err := template.ParseFS(pageFiles, "page.html")
+	t, err := template.New("page").Parse(pageTemplate)
 	if err != nil {
 		return fmt.Errorf("read page template: %w", err)
 	}
@@ -68,16 +59,13 @@ func (p page) write(w io.Writer, document []byte) error {
 	return sheet.Emit(w, &out)
 }
 
-// writeHTML writes the page of a run, or of a plan without one.
-func writeHTML(w io.Writer, r *run, s *sheet.Sheet) error {
-	if r == nil {
-		return page{Title: "Plan", Mood: plain, Sheet: s}.write(w, []byte("{}"))
-	}
+// writeHTML writes the page of a run.
+func writeHTML(w io.Writer, r *run) error {
 	panels, err := loadPanels(r)
 	if err != nil {
 		return err
 	}
-	p := page{Title: "Load report: " + r.label, Live: r.underWay(), Mood: r.headline().Mood, Panels: panels, Sheet: s}
+	p := page{Title: "Load report: " + r.label, Live: r.underWay(), Mood: r.headline().Mood, Panels: panels, Sheet: r.sheet(HTML)}
 	switch {
 	case r.usage != nil:
 		p.Title = "Watch report: " + r.label
@@ -88,107 +76,11 @@ func writeHTML(w io.Writer, r *run, s *sheet.Sheet) error {
 	if r.End.Elapsed > 0 {
 		p.Subtitle += ", " + sheet.Duration(r.End.Elapsed)
 	}
-	if s := r.keyStep(); s != nil && (r.search == nil || r.search.Passing >= 0) {
-		p.Tiles, p.TilesOf = append(s.tiles(), r.usageTiles(s.usage)...), tilesOf(r, s)
-	} else if r.usage != nil {
-		p.Tiles = r.usageTiles(r.usage)
-	}
 	document, err := json.Marshal(r.document())
 	if err != nil {
 		return fmt.Errorf("write page data: %w", err)
 	}
 	return p.write(w, document)
-}
-
-// keyStep is the valid step with the highest rate that holds, or the first step.
-func (r *run) keyStep() *step {
-	var key *step
-	if r.search != nil && r.search.Passing >= 0 {
-		return &r.steps[r.search.Passing]
-	}
-	for i := range r.steps {
-		s := &r.steps[i]
-		if s.valid() && s.holds() && (key == nil || s.Total.Rate() > key.Total.Rate()) {
-			key = s
-		}
-	}
-	if key == nil && len(r.steps) > 0 {
-		return &r.steps[0]
-	}
-	return key
-}
-
-func tilesOf(r *run, key *step) string {
-	switch {
-	case len(r.steps) == 1:
-		return ""
-	case key.valid() && key.holds():
-		return "The step with the highest rate that held, " + key.load() + ":"
-	}
-	return "The first step, " + key.load() + ":"
-}
-
-func (s *step) tiles() []tile {
-	f := &s.figures
-	name, value := tail(s)
-	note := ""
-	if f.P99Interval != nil {
-		note = "95 % interval: " + sheet.Duration(f.P99Interval[0]) + " to "
-		if f.bounded(figureP99 + "_interval") {
-			note = "95 % interval: from " + sheet.Duration(f.P99Interval[0])
-		} else {
-			note += sheet.Duration(f.P99Interval[1])
-		}
-	}
-	median := ""
-	if s.saturates() {
-		median = closedLoopNote(s.Loop)
-	}
-	tiles := []tile{
-		{"answered", sheet.Rate(s.Total.Rate()), s.offer()},
-		{"median", f.text(figureP50), median},
-		{name, value, note},
-		{"longest", f.text(figureMax), ""},
-		{"errors", sheet.Share(s.Total.ErrorShare()), errorList(&s.Total.Errors)},
-		{"generator", s.ownCPU(), "CPU per request"},
-	}
-	return tiles
-}
-
-// tiledProcesses is how many processes have a tile. The lines below have all.
-const tiledProcesses = 4
-
-// usageTiles are the CPU of each process, per request or in cores.
-func (r *run) usageTiles(u *result.Usage) []tile {
-	var tiles []tile
-	processes := u.Of(result.SamplerProcess)
-	for _, p := range processes[:min(len(processes), tiledProcesses)] {
-		name := r.subject(p.Host, p.Name)
-		switch {
-		case !math.IsNaN(p.Value(result.CPUPerRequest)):
-			note := "CPU per request" + afterColon(splitPerRequest(p, "system"))
-			tiles = append(tiles, tile{name, bounded(p, result.CPUPerRequest, sheet.UnitSeconds), note})
-		case !math.IsNaN(p.Value(result.CPUCores)):
-			note := "CPU" + afterColon(splitCores(p, "system"))
-			tiles = append(tiles, tile{name, bounded(p, result.CPUCores, sheet.UnitCores), note})
-		}
-	}
-	return tiles
-}
-
-func afterColon(text string) string {
-	if text == "" {
-		return ""
-	}
-	return ": " + text
-}
-
-// offer is the load behind the answered rate: "of 1,000/s", "with 64 connections".
-func (s *step) offer() string {
-	if s.Loop == result.LoopOpen {
-		return "of " + s.load()
-	}
-	return "with " + s.load()
 }
 
 func writeStudyHTML(w io.Writer, s *experiment.Study) error {

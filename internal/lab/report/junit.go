@@ -90,13 +90,13 @@ func (r *run) suite() junitSuite {
 // cases adds a case for the validity of a step and one for each criterion.
 func (s *step) cases(suite *junitSuite) {
 	elapsed := decimal(s.Total.Elapsed)
-	valid := junitCase{Class: s.load(), Name: "is a valid measurement", Time: elapsed}
+	valid := junitCase{Class: s.Load(), Name: "is a valid measurement", Time: elapsed}
 	if !s.valid() {
 		valid.Error = newProblem(s.validity(), s.Total.Sentences()...)
 	}
 	suite.add(valid)
 	for _, c := range s.Total.SLO {
-		one := junitCase{Class: s.load(), Name: criterionText(c), Time: elapsed}
+		one := junitCase{Class: s.Load(), Name: criterionText(c), Time: elapsed}
 		switch {
 		case !s.valid():
 			one.Skipped = newProblem(s.validity() + ": " + c.Observation())

@@ -137,8 +137,7 @@ func studyManifest(s *experiment.Study) []sheet.Fact {
 		fact("experiment", m.Name+", file and templates "+shortSum(m.Sum)),
 		fact("command", strings.Join(quoted(m.Command), " ")),
 		fact("started", m.StartedAt.UTC().Format(time.RFC3339)),
-		fact("blocks", fmt.Sprintf("%d, of which %d whole; order of variants random, seed %s", s.Blocks, s.Whole, strconv.FormatUint(m.Seed,
-			10))),
+		fact("blocks", fmt.Sprintf("%d, of which %d whole; order of variants random, seed %d", s.Blocks, s.Whole, m.Seed)),
 		fact("spillway", m.Tool+", "+m.Go),
 	}
 	if m.SLO != "" {

@@ -16,7 +16,6 @@ import (
 	"spillway/internal/exit"
 	"spillway/internal/histogram"
 	"spillway/internal/lab/peak"
-	"spillway/internal/lab/plan"
 	"spillway/internal/lab/result"
 	"spillway/internal/lab/sheet"
 )
@@ -28,10 +27,9 @@ type Format string
 const (
 	Text       Format = "text"        // table for the terminal
 	Markdown   Format = "markdown"    // the same for a README or pull request
-	JSON       Format = "json"        // one document; docs/results-format.md names its fields
+	JSON       Format = "json"        // one document; docs/reference/json.md names its fields
 	CSV        Format = "csv"         // one row per step
 	CSVSeconds Format = "csv-seconds" // one row per second
-	CSVWatch   Format = "csv-watch"   // one row per step and watched figure
 	Bench      Format = "bench"       // Go benchmark text for benchstat
 	HTML       Format = "html"        // one page with charts that loads nothing
 	JUnit      Format = "junit"       // JUnit XML: a case per step and criterion
@@ -40,44 +38,33 @@ const (
 
 // Formats returns all formats.
 func Formats() []Format {
-	return []Format{Text, Markdown, JSON, CSV, CSVSeconds, CSVWatch, Bench, HTML, JUnit, Summary}
+	return []Format{Text, Markdown, JSON, CSV, CSVSeconds, Bench, HTML, JUnit, Summary}
 }
 
 // Write writes the runs in a format. Runs without a label of their own get a number. A histogram that cannot be decoded
 // is an error, and so are several runs in a format for one.
 func Write(w io.Writer, format Format, runs []*result.Run) error {
-	return WriteWithPlan(w, format, runs, nil)
-}
-
-// OneRunFormats returns the formats that show one run only, with a plan if there is one.
-func OneRunFormats() []Format { return []Format{Text, Markdown, HTML} }
-
-// WriteWithPlan is Write with a plan after the run, in OneRunFormats; nil: no plan. A plan of several runs is shown alone.
-func WriteWithPlan(w io.Writer, format Format, runs []*result.Run, p *plan.Plan) error {
 	shown, err := decode(runs)
 	if err != nil {
 		return err
 	}
-	if slices.Contains(OneRunFormats(), format) {
-		var one *run // nil: the plan alone
-		switch {
-		case len(shown) == 1:
-			one = &shown[0]
-		case p == nil:
-			return exit.UsageError(fmt.Errorf("%s shows one run, not %d files: compare a run with another by --against BASE, or put the parts "+
-				"of a load together by --merge; json, csv, bench and junit keep several runs apart", format, len(shown)))
-		}
-		return writeForPeople(w, format, one, p)
+	if len(shown) != 1 && slices.Contains(OneRunFormats(), format) {
+		return exit.UsageError(fmt.Errorf("%s shows one run, not %d files: compare a run with another by --against BASE, or put the parts "+
+			"of a load together by --merge; json, csv, bench and junit keep several runs apart", format, len(shown)))
 	}
 	switch format {
+	case Text:
+		return shown[0].sheet(format).WriteText(w)
+	case Markdown:
+		return shown[0].sheet(format).WriteMarkdown(w)
+	case HTML:
+		return writeHTML(w, &shown[0])
 	case JSON:
 		return sheet.WriteJSON(w, documents(shown))
 	case CSV:
 		return writeCSV(w, shown)
 	case CSVSeconds:
 		return writeCSVSeconds(w, shown)
-	case CSVWatch:
-		return writeCSVWatch(w, shown)
 	case Bench:
 		return writeBench(w, shown)
 	case JUnit:
@@ -87,6 +74,9 @@ func WriteWithPlan(w io.Writer, format Format, runs []*result.Run, p *plan.Plan)
 	}
 	return fmt.Errorf("unknown report format %q; known are %v", format, Formats())
 }
+
+// OneRunFormats returns the formats that show one run only.
+func OneRunFormats() []Format { return []Format{Text, Markdown, HTML} }
 
 // A run is a result with decoded histograms.
 type run struct {
@@ -194,14 +184,6 @@ func labelStep(r *result.StepRun, l *result.LabelTotal) *result.StepRun {
 		}
 	}
 	return part
-}
-
-// load describes the load level: "1,000/s" or "64 connections".
-func (s *step) load() string {
-	if s.Loop == result.LoopOpen {
-		return sheet.Rate(s.OfferedHz)
-	}
-	return sheet.Plural(s.Step.Connections, "connection")
 }
 
 // level is the load as a number: requests per second or connections.

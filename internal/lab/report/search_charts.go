@@ -240,17 +240,17 @@ func searchCurves(r *run) (curves []curve, caption string) {
 		}
 	}
 	if passing := r.search.Passing; idle != nil && (passing < 0 || idle.OfferedHz < r.steps[passing].OfferedHz) {
-		curves = append(curves, curve{"lowest rate, " + idle.load(), "h0", idle.response})
+		curves = append(curves, curve{"lowest rate, " + idle.Load(), "h0", idle.response})
 	}
 	if i := r.search.Passing; i >= 0 {
-		curves = append(curves, curve{"highest met, " + r.steps[i].load(), "good", r.steps[i].response})
+		curves = append(curves, curve{"highest met, " + r.steps[i].Load(), "good", r.steps[i].response})
 	}
 	if i := r.search.Failing; i >= 0 {
 		name, color := "lowest missed, ", "bad"
 		if r.failing() != "missed" {
 			name, color = "not VALID, ", "idle"
 		}
-		curves = append(curves, curve{name + r.steps[i].load(), color, r.steps[i].response})
+		curves = append(curves, curve{name + r.steps[i].Load(), color, r.steps[i].response})
 	}
 	return curves, "response time at the rates that the answer rests on"
 }
@@ -275,7 +275,7 @@ func searchSpans(r *run, named bool) []span {
 		step := &r.steps[s.step]
 		one := span{From: step.Start, To: step.Start + step.Total.Elapsed, Color: s.color}
 		if named {
-			one.Label = s.label + step.load()
+			one.Label = s.label + step.Load()
 		}
 		spans = append(spans, one)
 	}

@@ -4,30 +4,9 @@ import (
 	"bytes"
 	"io"
 
-	"spillway/internal/lab/plan"
 	"spillway/internal/lab/result"
 	"spillway/internal/lab/sheet"
 )
-
-// writeForPeople writes a run in one of OneRunFormats, and the plan after it. One of them may be nil.
-func writeForPeople(w io.Writer, format Format, r *run, p *plan.Plan) error {
-	var s *sheet.Sheet
-	if r == nil {
-		s = p.Sheet()
-	} else {
-		s = r.sheet(format)
-		if p != nil {
-			s.Sections = append(s.Sections, p.Sheet().Within()...)
-		}
-	}
-	switch format {
-	case Markdown:
-		return s.WriteMarkdown(w)
-	case HTML:
-		return writeHTML(w, r, s)
-	}
-	return s.WriteText(w)
-}
 
 // verdictsShown is how many verdicts of a search a page has.
 const verdictsShown = 3
@@ -43,8 +22,11 @@ func (r *run) sheet(format Format) *sheet.Sheet {
 	if r.search != nil {
 		s.Facts = r.search.Facts()
 		if found := r.search.Diagnosis(verdicts); len(found) > 0 {
-			stops := sheet.Sheet{Title: "What stops the service", Sections: found}
-			s.Sections = stops.Within()
+			s.Sections = []sheet.Section{{Title: "What stops the service"}}
+			for _, one := range found {
+				one.Nested = true
+				s.Sections = append(s.Sections, one)
+			}
 		}
 	}
 	if len(r.steps) > 0 {
@@ -80,7 +62,7 @@ func (r *run) remarks() []string {
 	var lines []string
 	for k := range r.steps {
 		for _, line := range r.steps[k].remarks() {
-			lines = append(lines, r.steps[k].load()+": "+line)
+			lines = append(lines, r.steps[k].Load()+": "+line)
 		}
 	}
 	return lines
@@ -113,7 +95,7 @@ func writeSummary(w io.Writer, runs []run) error {
 
 func (r *run) summaryColumns() []column {
 	cols := []column{
-		{name: "load", value: (*step).load},
+		{name: "load", value: (*step).Load},
 		{name: "requests", value: func(s *step) string { return sheet.Integer(s.Total.Requests()) }},
 		answeredColumn(),
 		responseColumn("p50", figureP50),

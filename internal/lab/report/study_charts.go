@@ -60,7 +60,7 @@ func metricPanel(s *experiment.Study, of experiment.Chart) (panel, bool) {
 
 // variantColor is the same in every panel. The A/A control has a paler shade of its baseline's color.
 func variantColor(s *experiment.Study, name string) (color string, pale bool) {
-	i := variantIndex(s, name)
+	i := slices.IndexFunc(s.Manifest.Variants, func(v experiment.VariantFacts) bool { return v.Name == name })
 	if i >= 0 && s.Manifest.Variants[i].Again {
 		color, _ = variantColor(s, s.Manifest.Variants[i].Baseline)
 		return color, true
@@ -72,10 +72,6 @@ func variantColor(s *experiment.Study, name string) (color string, pale bool) {
 		}
 	}
 	return hue(n), false
-}
-
-func variantIndex(s *experiment.Study, name string) int {
-	return slices.IndexFunc(s.Manifest.Variants, func(v experiment.VariantFacts) bool { return v.Name == name })
 }
 
 // studyUnit returns the unit of an axis for a metric.

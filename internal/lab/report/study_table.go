@@ -163,55 +163,40 @@ func failMark(cell *experiment.Cell, metric string) string {
 	return ""
 }
 
-func metricColumn(s *experiment.Study, metric string) studyColumn {
-	c := studyColumn{metric: metric}
-	if m := s.Metric(metric); m != nil {
-		c.title, c.unit = m.Title, m.Unit
+// metricColumns are a column per metric.
+func metricColumns(s *experiment.Study, metrics ...string) []studyColumn {
+	cols := make([]studyColumn, len(metrics))
+	for i, metric := range metrics {
+		cols[i].metric = metric
+		if m := s.Metric(metric); m != nil {
+			cols[i].title, cols[i].unit = m.Title, m.Unit
+		}
 	}
-	return c
-}
-
-func splitColumn(s *experiment.Study, user, system string) studyColumn {
-	c := metricColumn(s, user)
-	c.title, c.plus = "user + sys", system
-	return c
+	return cols
 }
 
 func answerColumns(s *experiment.Study) []studyColumn {
-	var cols []studyColumn
-	for _, metric := range []string{
-		experiment.MetricRate, experiment.MetricP50, experiment.MetricP99, experiment.MetricConnect, experiment.MetricFirstByte,
-		experiment.MetricErrors, experiment.Metric502, experiment.MetricFirstFailure,
-	} {
-		cols = append(cols, metricColumn(s, metric))
-	}
-	return cols
+	return metricColumns(s, experiment.MetricRate, experiment.MetricP50, experiment.MetricP99, experiment.MetricConnect,
+		experiment.MetricFirstByte, experiment.MetricErrors, experiment.Metric502, experiment.MetricFirstFailure)
 }
 
 func costColumns(s *experiment.Study) []studyColumn {
 	var cols []studyColumn
 	for _, process := range watchedProcesses(s) {
 		name := func(metric string) string { return metric + "." + process }
-		cols = append(
-			cols,
-			metricColumn(s, name(experiment.MetricCores)),
-			splitColumn(s, name(experiment.MetricCoreUser), name(experiment.MetricCoreSystem)),
-			metricColumn(s, name(experiment.MetricCPU)),
-			splitColumn(s, name(experiment.MetricCPUUser), name(experiment.MetricCPUSystem)),
-		)
+		of := metricColumns(s, name(experiment.MetricCores), name(experiment.MetricCoreUser), name(experiment.MetricCPU),
+			name(experiment.MetricCPUUser))
+		of[1].title, of[1].plus = "user + sys", name(experiment.MetricCoreSystem)
+		of[3].title, of[3].plus = "user + sys", name(experiment.MetricCPUSystem)
+		cols = append(cols, of...)
 	}
 	for _, h := range s.Manifest.Hosts {
-		throttled := metricColumn(s, experiment.MetricThrottled+"."+h.Name)
-		throttled.title = "throttled" // of the host in the column before
-		cols = append(cols, metricColumn(s, experiment.MetricHostUsed+"."+h.Name), throttled)
+		of := metricColumns(s, experiment.MetricHostUsed+"."+h.Name, experiment.MetricThrottled+"."+h.Name)
+		of[1].title = "throttled" // of the host in the column before
+		cols = append(cols, of...)
 	}
-	for _, metric := range []string{
-		experiment.MetricTimeWait, experiment.MetricPorts, experiment.MetricOpens, experiment.MetricOverflows, experiment.MetricFiles,
-		experiment.MetricSessions, experiment.MetricLoad, experiment.MetricGenerator,
-	} {
-		cols = append(cols, metricColumn(s, metric))
-	}
-	return cols
+	return append(cols, metricColumns(s, experiment.MetricTimeWait, experiment.MetricPorts, experiment.MetricOpens, experiment.MetricOverflows,
+		experiment.MetricFiles, experiment.MetricSessions, experiment.MetricLoad, experiment.MetricGenerator)...)
 }
 
 // watchedProcesses are the processes that have metrics, in order.

@@ -181,7 +181,7 @@ func (m synthetic) close(total *result.Total, plan result.Step, service float64)
 	total.Connections = result.ConnectionStats{
 		ParallelMax: int64(plan.Connections), ParallelMean: float64(plan.Connections), Slots: int64(plan.Connections),
 		RequestsMin: total.Done/int64(plan.Connections) - 1, RequestsMax: total.Done/int64(plan.Connections) + 2,
-		RequestsMean: float64(total.Done) / float64(plan.Connections), RequestsStdDev: 1,
+		RequestsMean: float64(total.Done) / float64(plan.Connections),
 	}
 	total.Little = result.Little{InFlightMean: total.Rate() * service, Rate: total.Rate(), ServiceMean: service, Ratio: 1}
 	total.Cost.Threads, total.Cost.ThreadBusyMax, total.Cost.MemoryMax = 1, 0.2, 24<<20

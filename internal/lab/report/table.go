@@ -25,7 +25,7 @@ func (r *run) columns() []column {
 	search := r.anyStep(func(s *step) bool { return s.probe != "" })
 	switch {
 	case search:
-		cols = append(cols, column{name: "probe", value: func(s *step) string { return s.probe }}, column{name: "load", value: (*step).load})
+		cols = append(cols, column{name: "probe", value: func(s *step) string { return s.probe }}, column{name: "load", value: (*step).Load})
 	case open:
 		cols = append(cols, column{name: "offered", value: (*step).offered})
 	}
@@ -131,7 +131,7 @@ func (r *run) labels() []step {
 
 func labelColumns() []column {
 	cols := []column{
-		{name: "load", value: (*step).load},
+		{name: "load", value: (*step).Load},
 		{name: "request", value: func(s *step) string { return s.request }, left: true},
 	}
 	return append(
@@ -150,14 +150,14 @@ func generatorColumns() []column {
 		return column{name: name, value: func(s *step) string { return sheet.Integer(of(&s.Total)) }}
 	}
 	return []column{
-		{name: "load", value: (*step).load},
+		{name: "load", value: (*step).Load},
 		count("requests", (*result.Total).Requests),
 		count("connects", func(t *result.Total) int64 { return t.Connects }),
 		count("reconnects", func(t *result.Total) int64 { return t.Reconnects }),
 		{name: "received", value: func(s *step) string { return sheet.Size(s.Total.BytesIn) }},
 		{name: "requests per connection, min / mean / max", value: func(s *step) string { return fairness(&s.Total.Connections) }},
 		{name: "N / (X R)", value: func(s *step) string { return known(sheet.Number, positive(&s.Total.Little.Ratio)) }},
-		{name: "lag p99", value: func(s *step) string { return orDash(figuresOf(exact(s.lag)).P99) }},
+		{name: "lag p99", value: func(s *step) string { return known(sheet.Duration, figuresOf(exact(s.lag)).P99) }},
 		duration("CPU user", func(c *result.Cost) float64 { return c.CPUUser }),
 		duration("CPU system", func(c *result.Cost) float64 { return c.CPUSystem }),
 		{name: "busiest thread", value: func(s *step) string { return sheet.Share(s.Total.Cost.ThreadBusyMax) }},
@@ -205,7 +205,7 @@ func (s *step) offered() string {
 	if s.Loop != result.LoopOpen {
 		return "-"
 	}
-	return s.load()
+	return s.Load()
 }
 
 // saturates reports whether each answer causes the next request at once.

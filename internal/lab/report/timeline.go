@@ -208,7 +208,7 @@ func (t *timeline) starts(named bool) []mark {
 	for i := range steps {
 		m := mark{At: steps[i].Start}
 		if named {
-			m.Label = steps[i].load()
+			m.Label = steps[i].Load()
 		}
 		marks = append(marks, m)
 	}

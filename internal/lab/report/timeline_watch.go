@@ -28,7 +28,7 @@ func (t *timeline) watchCharts() []chart {
 	}
 	drafts := []draft{g.processCPU(t.bins), g.processWait()}
 	for _, host := range g.run.hosts() {
-		drafts = append(drafts, g.hostCPU(host), g.ports(host), g.opens(host), g.acceptQueue(host), g.listenDrops(host))
+		drafts = append(append(drafts, g.hostCPU(host), g.acceptQueue(host)), g.tcp(host)...)
 	}
 	for _, s := range g.run.watched {
 		if result.Database(s.Sampler) {
@@ -199,33 +199,31 @@ func (g *grid) hostCPU(host string) draft {
 	return d
 }
 
-func (g *grid) ports(host string) draft {
+// tcp shows the ports, the new connections and the rejected ones of a host.
+func (g *grid) tcp(host string) []draft {
 	s := g.onHost(result.SamplerTCP, host)
-	d := draft{title: g.title(host, "TIME_WAIT, ephemeral ports in use"), lines: []line{
-		{Name: "TIME_WAIT", Color: "h4", Y: g.of(s, "time_wait")},
-		{Name: "ports", Color: "h1", Y: g.of(s, "ports_in_use")},
-	}}
-	if n := s.Last("ports_range", 0, g.end); n > 0 {
-		d.title += " of " + sheet.Number(n)
-		d.limit = mark{n, "all ports"}
+	drafts := []draft{
+		{title: "TIME_WAIT, ephemeral ports in use", lines: []line{
+			{Name: "TIME_WAIT", Color: "h4", Y: g.of(s, "time_wait")},
+			{Name: "ports", Color: "h1", Y: g.of(s, "ports_in_use")},
+		}},
+		{title: "new connections/s", lines: []line{
+			{Name: "opened", Color: "h0", Y: g.of(s, "active_opens_total")},
+			{Name: "accepted", Color: "h2", Y: g.of(s, "passive_opens_total")},
+		}},
+		{title: "listen drops/s", quiet: true, lines: []line{
+			{Name: "drops", Color: "h3", Y: g.of(s, "listen_drops_total")},
+			{Name: "overflows", Color: "h5", Style: styleThin, Y: g.of(s, "listen_overflows_total")},
+		}},
 	}
-	return d
-}
-
-func (g *grid) opens(host string) draft {
-	s := g.onHost(result.SamplerTCP, host)
-	return draft{title: g.title(host, "new connections/s"), lines: []line{
-		{Name: "opened", Color: "h0", Y: g.of(s, "active_opens_total")},
-		{Name: "accepted", Color: "h2", Y: g.of(s, "passive_opens_total")},
-	}}
-}
-
-func (g *grid) listenDrops(host string) draft {
-	s := g.onHost(result.SamplerTCP, host)
-	return draft{title: g.title(host, "listen drops/s"), quiet: true, lines: []line{
-		{Name: "drops", Color: "h3", Y: g.of(s, "listen_drops_total")},
-		{Name: "overflows", Color: "h5", Style: styleThin, Y: g.of(s, "listen_overflows_total")},
-	}}
+	if n := s.Last("ports_range", 0, g.end); n > 0 {
+		drafts[0].title += " of " + sheet.Number(n)
+		drafts[0].limit = mark{n, "all ports"}
+	}
+	for i := range drafts {
+		drafts[i].title = g.title(host, drafts[i].title)
+	}
+	return drafts
 }
 
 // acceptQueue is the deepest queue of all listeners in each cell, with the limit of the listener whose queue was deepest

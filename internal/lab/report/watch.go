@@ -89,6 +89,24 @@ func (r *run) subject(host, name string) string {
 	return strings.TrimSpace(cmp.Or(host, r.Header.Machine.Host, "here") + " " + name)
 }
 
+// keyStep is the valid step with the highest rate that holds, or the first step.
+func (r *run) keyStep() *step {
+	var key *step
+	if r.search != nil && r.search.Passing >= 0 {
+		return &r.steps[r.search.Passing]
+	}
+	for i := range r.steps {
+		s := &r.steps[i]
+		if s.valid() && s.holds() && (key == nil || s.Total.Rate() > key.Total.Rate()) {
+			key = s
+		}
+	}
+	if key == nil && len(r.steps) > 0 {
+		return &r.steps[0]
+	}
+	return key
+}
+
 // usageSections are the usage over a run without steps, or that of the key step, of the last step, and a table of at least so many steps.
 func (r *run) usageSections(tableMin int) []sheet.Section {
 	var sections []sheet.Section
@@ -98,7 +116,7 @@ func (r *run) usageSections(tableMin int) []sheet.Section {
 	key := r.keyStep()
 	for i := range r.steps {
 		if s := &r.steps[i]; s.usage != nil && (s == key || i == len(r.steps)-1) {
-			add("Used at "+s.load(), s.usage)
+			add("Used at "+s.Load(), s.usage)
 		}
 	}
 	if r.usage != nil {
@@ -225,10 +243,12 @@ func processCPU(s *result.SubjectUsage) []string {
 	var parts []string
 	switch {
 	case !math.IsNaN(s.Value(result.CPUPerRequest)):
-		parts = append(parts, "CPU "+bounded(s, result.CPUPerRequest, sheet.UnitSeconds)+"/request"+bracketed(splitPerRequest(s, "sys")),
+		halves := split(s, result.CPUUserPerRequest, result.CPUSystemPerRequest, sheet.UnitSeconds)
+		parts = append(parts, "CPU "+bounded(s, result.CPUPerRequest, sheet.UnitSeconds)+"/request"+halves,
 			bounded(s, result.CPUCores, sheet.UnitCores))
 	case !math.IsNaN(s.Value(result.CPUCores)):
-		parts = append(parts, "CPU "+bounded(s, result.CPUCores, sheet.UnitCount)+bracketed(splitCores(s, "sys")))
+		halves := split(s, result.CPUUserCores, result.CPUSystemCores, sheet.UnitCount)
+		parts = append(parts, "CPU "+bounded(s, result.CPUCores, sheet.UnitCount)+halves)
 	}
 	if wait := s.Value(result.RunQueueWait); !math.IsNaN(wait) {
 		parts = append(parts, "wait "+sheet.Share(wait))
@@ -257,29 +277,12 @@ func bounded(s *result.SubjectUsage, f result.Figure, unit string) string {
 	return sheet.Text(v, unit)
 }
 
-// splitPerRequest writes user and system time per request: "250 µs user + 150 µs sys".
-func splitPerRequest(s *result.SubjectUsage, system string) string {
-	return split(s, result.CPUUserPerRequest, result.CPUSystemPerRequest, sheet.UnitSeconds, system)
-}
-
-// splitCores writes user and system time per second.
-func splitCores(s *result.SubjectUsage, system string) string {
-	return split(s, result.CPUUserCores, result.CPUSystemCores, sheet.UnitCount, system)
-}
-
-// split is "" if the parts are not known, or neither is more than a bound.
-func split(s *result.SubjectUsage, user, system result.Figure, unit, systemWord string) string {
+// split writes user and system time, " (250 µs user + 150 µs sys)"; "" if the parts are not known, or neither is more than a bound.
+func split(s *result.SubjectUsage, user, system result.Figure, unit string) string {
 	if math.IsNaN(s.Value(user)+s.Value(system)) || s.Below(user) && s.Below(system) {
 		return ""
 	}
-	return bounded(s, user, unit) + " user + " + bounded(s, system, unit) + " " + systemWord
-}
-
-func bracketed(text string) string {
-	if text == "" {
-		return ""
-	}
-	return " (" + text + ")"
+	return " (" + bounded(s, user, unit) + " user + " + bounded(s, system, unit) + " sys)"
 }
 
 // hostCPU is how busy the CPUs of a host were.
@@ -328,11 +331,11 @@ func whole(v float64) string { return sheet.Number(math.Round(v)) }
 // watchTable has a row per step: load, latency, errors by class, and the CPU of each process in percent of one core.
 func (r *run) watchTable() *sheet.Table {
 	cols := []column{
-		{name: "load", value: (*step).load},
+		{name: "load", value: (*step).Load},
 		{name: "answered", value: func(s *step) string { return sheet.Rate(s.Total.Rate()) }},
 		{name: "p50", value: func(s *step) string { return s.figures.text(figureP50) }},
 		{name: "p99", value: func(s *step) string { return s.figures.text(figureP99) }},
-		{name: "errors", value: errorsByClass},
+		{name: "errors", value: func(s *step) string { return cmp.Or(errorList(&s.Total.Errors), "0") }},
 	}
 	if r.anyStep(func(s *step) bool { return len(s.Total.Statuses) > 0 }) {
 		cols = append(cols, column{name: "502", value: func(s *step) string { return sheet.Integer(s.Total.Statuses[502]) }})
@@ -369,13 +372,6 @@ func (r *run) watchTable() *sheet.Table {
 // watchTableNote explains watchTable.
 const watchTableNote = "CPU: percent of one core, user + system = total. TIME_WAIT, ports used: highest value. Load average: mean " +
 	"over the step."
-
-func errorsByClass(s *step) string {
-	if s.Total.Errors.Total() == 0 {
-		return "0"
-	}
-	return errorList(&s.Total.Errors)
-}
 
 // corePercent writes the CPU of a process in percent of one core: "38 + 21 = 59 %".
 func corePercent(p *result.SubjectUsage) string {

@@ -67,9 +67,7 @@ func (e *Errors) Total() int64 {
 }
 
 // Unanswered is the number of requests without a complete answer.
-func (e *Errors) Unanswered() int64 { return e.Total() - e.answered() }
-
-func (e *Errors) answered() int64 { return e.of(ErrorClass.Answered) }
+func (e *Errors) Unanswered() int64 { return e.Total() - e.of(ErrorClass.Answered) }
 
 // Own is the number of errors that the load generator caused.
 func (e *Errors) Own() int64 { return e.of(ErrorClass.Own) }

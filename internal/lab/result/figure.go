@@ -1,15 +1,16 @@
 package result
 
 import (
+	_ "embed"
+	"encoding/csv"
 	"slices"
-
-	"spillway/internal/lab/sheet"
+	"strings"
 )
 
 // A Figure is the name, as in JSON, of what is known of a watched subject in an interval: "cpu_cores".
 type Figure string
 
-// Figures that other code than the tables below names.
+// Figures that code names.
 const (
 	// Of a process with its descendants.
 	CPUUser             Figure = "cpu_user_seconds"
@@ -91,166 +92,51 @@ const (
 // A Definition says how a figure is computed, and how it is shown.
 type Definition struct {
 	Name   Figure
-	how    func(i interval, source string) float64 // nil: SubjectUsage.addDerived adds it
-	source string                                  // a value of the samples; "a + b" is the sum of two, "a / b" their quotient
-	Unit   string                                  // as in package sheet; UnitCount: a whole number
-	Words  string                                  // as a heading, for evidence
-	Line   string                                  // its part of a line of a report, "{} threads"; "": reports do not show it
-	Of     Figure                                  // a limit that its part of a line shows too, "7 of 100", if it is known
-	Rare   bool                                    // its part of a line is left out unless it is above 0
+	how    string // a method of interval, see ways; "": SubjectUsage.addDerived adds it
+	source string // a value of the samples; "a + b" is the sum of two, "a / b" their quotient
+	Unit   string // as in package sheet; UnitCount: a whole number
+	Line   string // its part of a line of a report, "{} threads"; "": reports do not show it
+	Of     Figure // a limit that its part of a line shows too, "7 of 100", if it is known
+	Rare   bool   // its part of a line is left out unless it is above 0
+	Words  string // as a heading, for evidence
 }
 
-// Definitions returns the figures of a sampler in the order in which they are shown. To add a figure, add a row to the table of its
-// sampler: JSON, CSV, and with Line the reports have it then. Rules of package diagnose need a constant above.
+// figuresFile has a row per figure, in the order in which they are shown. To add a figure, add a row: JSON, CSV, and with a line the
+// reports have it then. Rules of package diagnose need a constant above.
+//
+//go:embed figures.csv
+var figuresFile string
+
+// ways are the methods that compute a figure from its source.
+var ways = map[string]func(i interval, source string) float64{
+	"growth": interval.growth, "rate": interval.rate, "perRequest": interval.perRequest, "quotient": interval.quotient,
+	"max": interval.max, "min": interval.min, "mean": interval.mean, "last": interval.last, "coarsest": interval.coarsest,
+	"borderError": interval.borderError, "throttled": interval.throttled, "cpuShare": interval.cpuShare,
+	"portsLeft": interval.portsLeft, "portsGone": interval.portsGone, "taken": interval.taken, "lockWait": interval.lockWait,
+}
+
+// Definitions returns the figures of a sampler in the order in which they are shown. Those of all databases are the same.
 func Definitions(sampler string) []Definition {
-	return map[string][]Definition{
-		SamplerProcess: processFigures, SamplerHost: hostFigures, SamplerTCP: tcpFigures, SamplerListener: listenerFigures,
-		SamplerPostgres: databaseFigures, SamplerMySQL: databaseFigures, SamplerRedis: databaseFigures, SamplerWatch: watchFigures,
-	}[sampler]
+	if Database(sampler) {
+		sampler = "database"
+	}
+	rows, err := csv.NewReader(strings.NewReader(figuresFile)).ReadAll()
+	if err != nil {
+		panic("bug: " + err.Error())
+	}
+	var found []Definition
+	for _, r := range rows {
+		if r[0] == sampler {
+			found = append(found, Definition{
+				Name: Figure(r[1]), how: r[2], source: r[3], Unit: r[4], Line: r[5], Of: Figure(r[6]), Rare: r[7] != "", Words: r[8],
+			})
+		}
+	}
+	return found
 }
 
 // Define returns the definition of a figure of a sampler, which must have it.
 func Define(sampler string, f Figure) Definition {
 	all := Definitions(sampler)
 	return all[slices.IndexFunc(all, func(d Definition) bool { return d.Name == f })]
-}
-
-var processFigures = []Definition{
-	{Name: CPUUser, how: interval.growth, source: "cpu_user_seconds_total", Unit: sheet.UnitSeconds},
-	{Name: CPUSystem, how: interval.growth, source: "cpu_system_seconds_total", Unit: sheet.UnitSeconds},
-	{Name: CPUCores, Unit: sheet.UnitCores, Words: "CPU"},
-	{Name: CPUUserCores, Unit: sheet.UnitCores, Words: "user time"},
-	{Name: CPUSystemCores, Unit: sheet.UnitCores, Words: "system time"},
-	{Name: CPUPerRequest, Unit: sheet.UnitSeconds, Words: "CPU per request"},
-	{Name: CPUUserPerRequest, Unit: sheet.UnitSeconds},
-	{Name: CPUSystemPerRequest, Unit: sheet.UnitSeconds},
-	{Name: CPUResolution, how: interval.coarsest, source: "cpu_resolution_seconds", Unit: sheet.UnitSeconds},
-	{Name: CPUSplitResolution, how: interval.coarsest, source: "cpu_split_resolution_seconds", Unit: sheet.UnitSeconds},
-	{Name: BorderError, how: interval.borderError, source: "cpu_user_seconds_total", Unit: sheet.UnitSeconds},
-	{Name: CPULimit, how: interval.last, source: "cpu_limit", Unit: sheet.UnitCores, Words: "CPU that it may use"},
-	{Name: CPUAllowed, how: interval.last, source: "cpu_allowed", Unit: sheet.UnitCores},
-	{Name: CPUAllowedBusy, how: interval.rate, source: "cpu_allowed_busy_seconds_total", Unit: sheet.UnitCores},
-	{Name: BusiestThread, how: interval.mean, source: "busiest_thread_cores", Unit: sheet.UnitCores, Words: "busiest thread"},
-	{Name: Throttled, how: interval.throttled, source: "throttled_seconds_total", Unit: sheet.UnitShare, Words: "stopped by its quota"},
-	{Name: RunQueueWait, how: interval.rate, source: "run_queue_wait_seconds_total", Words: "threads that waited for a CPU"},
-	{Name: "run_queue_wait_seconds_per_request", how: interval.perRequest, source: "run_queue_wait_seconds_total", Unit: sheet.UnitSeconds},
-	{Name: "switches_per_request", how: interval.perRequest, source: "voluntary_switches_total + involuntary_switches_total"},
-	{Name: RSSMax, how: interval.max, source: "rss_bytes", Unit: sheet.UnitBytes, Words: "memory", Line: "{}"},
-	{Name: MemoryLimit, how: interval.last, source: "memory_limit_bytes", Unit: sheet.UnitBytes, Words: "memory limit"},
-	{Name: MajorFaults, how: interval.rate, source: "major_faults_total", Unit: sheet.UnitRate, Words: "pages read from a disk"},
-	{Name: FDsMax, how: interval.max, source: "fds", Unit: sheet.UnitCount, Words: "open files", Line: "{} fds", Of: FDsLimit},
-	{Name: FDsLimit, how: interval.last, source: "fds_limit", Unit: sheet.UnitCount, Words: "open files allowed"},
-	{Name: ThreadsMax, how: interval.max, source: "threads", Unit: sheet.UnitCount, Words: "threads", Line: "{} threads"},
-	{Name: ProcessesMax, how: interval.max, source: "processes", Unit: sheet.UnitCount, Words: "processes"},
-}
-
-var hostFigures = []Definition{
-	{Name: Cores, how: interval.last, source: "cores", Unit: sheet.UnitCores, Line: "{} cores"},
-	{Name: UserShare, how: interval.cpuShare, source: "cpu_user_seconds_total", Unit: sheet.UnitShare},
-	{Name: SystemShare, how: interval.cpuShare, source: "cpu_system_seconds_total", Unit: sheet.UnitShare},
-	{Name: "cpu_softirq_share", how: interval.cpuShare, source: "cpu_softirq_seconds_total", Unit: sheet.UnitShare},
-	{Name: IOWaitShare, how: interval.cpuShare, source: "cpu_iowait_seconds_total", Unit: sheet.UnitShare},
-	{Name: StealShare, how: interval.cpuShare, source: "cpu_steal_seconds_total", Unit: sheet.UnitShare},
-	{Name: IdleShare, how: interval.cpuShare, source: "cpu_idle_seconds_total", Unit: sheet.UnitShare},
-	{Name: LoadMean, how: interval.mean, source: "load1", Line: "load {}"},
-	{Name: "psi_cpu_some_share", how: interval.rate, source: "psi_cpu_some_seconds_total", Unit: sheet.UnitShare, Line: "CPU pressure {}"},
-	{
-		Name: PSIIOSome, how: interval.rate, source: "psi_io_some_seconds_total", Unit: sheet.UnitShare, Line: "I/O pressure {}", Rare: true,
-		Words: "time in which a program waited for a disk",
-	},
-	{Name: "psi_io_full_share", how: interval.rate, source: "psi_io_full_seconds_total", Unit: sheet.UnitShare},
-	{
-		Name: PSIMemory, how: interval.rate, source: "psi_memory_some_seconds_total", Unit: sheet.UnitShare, Line: "memory pressure {}",
-		Rare: true, Words: "time in which a program waited for memory",
-	},
-	{
-		Name: OOMKills, how: interval.growth, source: "oom_kills_total", Unit: sheet.UnitCount, Line: "{} programs killed for memory", Rare: true,
-		Words: "programs killed for memory",
-	},
-	{Name: "memory_available_min_bytes", how: interval.min, source: "memory_available_bytes", Unit: sheet.UnitBytes, Line: "{} available"},
-}
-
-var tcpFigures = []Definition{
-	{Name: ActiveOpensPerRequest, how: interval.perRequest, source: "active_opens_total"},
-	{Name: PassiveOpensPerRequest, how: interval.perRequest, source: "passive_opens_total", Words: "connections accepted per request"},
-	{Name: ActiveOpens, how: interval.rate, source: "active_opens_total", Unit: sheet.UnitRate},
-	{Name: PassiveOpens, how: interval.rate, source: "passive_opens_total", Unit: sheet.UnitRate, Words: "connections accepted"},
-	{Name: TimeWaitMax, how: interval.max, source: "time_wait", Unit: sheet.UnitCount, Words: "sockets in TIME_WAIT", Line: "TIME_WAIT {}"},
-	{Name: "established_max", how: interval.max, source: "established", Unit: sheet.UnitCount},
-	{
-		Name: PortsMax, how: interval.max, source: "ports_in_use", Unit: sheet.UnitCount, Words: "local ports in use", Line: "{} ports in use",
-		Of: PortsRange,
-	},
-	{Name: PortsRange, how: interval.last, source: "ports_range", Unit: sheet.UnitCount, Words: "local ports"},
-	{Name: PortsLeft, how: interval.portsLeft, source: "ports_in_use", Unit: sheet.UnitCount, Line: "{} left"},
-	{Name: PortsGone, how: interval.portsGone, source: "ports_in_use", Unit: sheet.UnitSeconds, Line: "gone in {}", Rare: true},
-	{Name: "listen_drops", how: interval.growth, source: "listen_drops_total", Unit: sheet.UnitCount, Line: "{} listen drops", Rare: true},
-	{
-		Name: Overflows, how: interval.growth, source: "listen_overflows_total", Unit: sheet.UnitCount,
-		Line: "{} accept queue overflows", Rare: true,
-	},
-	{
-		Name: OverflowRate, how: interval.rate, source: "listen_overflows_total", Unit: sheet.UnitRate,
-		Words: "connections dropped by a full accept queue",
-	},
-	{
-		Name: "attempt_fails", how: interval.growth, source: "attempt_fails_total", Unit: sheet.UnitCount, Line: "connects failed: {}",
-		Rare: true,
-	},
-	{
-		Name: RetransmitShare, how: interval.quotient, source: "retransmits_total / segments_out_total", Unit: sheet.UnitShare,
-		Words: "segments sent again", Line: "{} of segments retransmitted", Rare: true,
-	},
-	{
-		Name: SendQueue, how: interval.mean, source: "send_queue_bytes", Unit: sheet.UnitBytes,
-		Words: "bytes that wait to be sent or confirmed",
-	},
-}
-
-var listenerFigures = []Definition{
-	{
-		Name: AcceptQueueMax, how: interval.max, source: "accept_queue", Unit: sheet.UnitCount, Words: "accept queue, at most",
-		Line: "accept queue {}", Of: AcceptQueueLimit, Rare: true,
-	},
-	{Name: AcceptQueueLimit, how: interval.last, source: "accept_queue_limit", Unit: sheet.UnitCount},
-}
-
-var databaseFigures = []Definition{
-	{Name: "statements_per_request", how: interval.perRequest, source: "statements_total", Line: "{} statements/request"},
-	{Name: "commands_per_request", how: interval.perRequest, source: "commands_total", Line: "{} commands/request"},
-	{Name: CommitsPerRequest, how: interval.perRequest, source: "commits_total", Line: "{} commits/request"},
-	{Name: "rollbacks_per_request", how: interval.perRequest, source: "rollbacks_total", Line: "{} rollbacks/request", Rare: true},
-	{Name: FsyncsPerRequest, how: interval.perRequest, source: "fsyncs_total", Line: "{} fsyncs/request"},
-	{Name: WALPerRequest, how: interval.perRequest, source: "wal_bytes_total", Unit: sheet.UnitBytes, Line: "{} WAL/request"},
-	{Name: "statements_hz", how: interval.rate, source: "statements_total", Unit: sheet.UnitRate, Line: "{} statements/s"},
-	{Name: Commands, how: interval.rate, source: "commands_total", Unit: sheet.UnitRate, Words: "commands", Line: "{} commands/s"},
-	{Name: Commits, how: interval.rate, source: "commits_total", Unit: sheet.UnitRate, Words: "commits", Line: "{} commits/s"},
-	{Name: Fsyncs, how: interval.rate, source: "fsyncs_total", Unit: sheet.UnitRate, Words: "fsyncs", Line: "{} fsyncs/s"},
-	{
-		Name: ConnectionsMax, how: interval.max, source: "connections", Unit: sheet.UnitCount, Words: "connections", Line: "{} connections",
-		Of: ConnectionsLimit,
-	},
-	{Name: ConnectionsLimit, how: interval.last, source: "connections_limit", Unit: sheet.UnitCount},
-	{Name: ConnectionsTaken, how: interval.taken, source: "connections_active", Words: "connections taken"},
-	{Name: ConnectionsActive, how: interval.mean, source: "connections_active", Words: "running statements", Line: "{} active"},
-	{Name: WaitLock, how: interval.lockWait, source: "wait_lock", Words: "waiting for a lock"},
-	{Name: WaitLog, how: interval.mean, source: "wait_wal", Words: "waiting for the log"},
-	{Name: WaitIO, how: interval.mean, source: "wait_io", Words: "waiting for a disk"},
-	{Name: WaitCPU, how: interval.mean, source: "wait_cpu", Words: "running or ready to"},
-	{Name: BusiestWaitMean, Line: "most in {wait} ({} sessions)"},
-	{
-		Name: CPUCores, how: interval.rate, source: "cpu_user_seconds_total + cpu_system_seconds_total", Unit: sheet.UnitCores, Words: "CPU",
-		Line: "CPU {}",
-	},
-	{
-		Name: MainThread, how: interval.rate, source: "main_thread_user_seconds_total + main_thread_system_seconds_total",
-		Unit: sheet.UnitCores, Words: "thread that runs commands",
-	},
-	{Name: MemoryMax, how: interval.max, source: "memory_bytes", Unit: sheet.UnitBytes, Line: "{} memory"},
-}
-
-// watchFigures are the cost of the samplers of a host, which are added up.
-var watchFigures = []Definition{
-	{Name: CPUCores, how: interval.rate, source: "cpu_seconds_total", Unit: sheet.UnitShare, Line: "{} of a core"},
-	{Name: "failures", how: interval.growth, source: "failures_total", Unit: sheet.UnitCount, Line: "{} readings failed", Rare: true},
 }

@@ -10,10 +10,10 @@ import (
 
 // A Margin is how far the figure of a criterion is from its limit, as the logarithm of their ratio.
 type Margin struct {
-	Criterion string
-	Log       float64 // ln(observed/limit), of a minimum ln(limit/observed); not positive if and only if Met
-	Sigma     float64 // standard error of Log; 0: not known
-	Met       bool
+	Criterion string  `json:"criterion"` // as typed, such as p99<70ms
+	Log       float64 `json:"log"`       // ln(observed/limit), of a minimum such as rate>100 ln(limit/observed): negative: met
+	Sigma     float64 `json:"sigma"`     // standard error of Log; 0: not known
+	Met       bool    `json:"met"`
 }
 
 const (

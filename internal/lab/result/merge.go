@@ -3,7 +3,6 @@ package result
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
@@ -213,16 +212,8 @@ func (c ConnectionStats) plus(o ConnectionStats) ConnectionStats {
 	if o.Slots > 0 {
 		sum.RequestsMin = min(c.RequestsMin, o.RequestsMin)
 	}
-	sum.RequestsMean, sum.RequestsStdDev = pool(n, c.RequestsMean, c.RequestsStdDev, m, o.RequestsMean, o.RequestsStdDev)
-	sum.BusyMean, sum.BusyStdDev = pool(n, c.BusyMean, c.BusyStdDev, m, o.BusyMean, o.BusyStdDev)
+	sum.RequestsMean = (n*c.RequestsMean + m*o.RequestsMean) / (n + m)
 	return sum
-}
-
-// pool combines mean and standard deviation of two groups.
-func pool(n, meanN, devN, m, meanM, devM float64) (mean, dev float64) {
-	mean = (n*meanN + m*meanM) / (n + m)
-	square := (n*(devN*devN+meanN*meanN)+m*(devM*devM+meanM*meanM))/(n+m) - mean*mean
-	return mean, math.Sqrt(max(0, square))
 }
 
 // plus adds the iterations of another host; either may be nil.
@@ -252,12 +243,7 @@ func (c Cost) plus(o Cost) Cost {
 	return Cost{
 		CPUUser: c.CPUUser + o.CPUUser, CPUSystem: c.CPUSystem + o.CPUSystem,
 		Threads: c.Threads + o.Threads, ThreadBusyMax: max(c.ThreadBusyMax, o.ThreadBusyMax),
-		RunQueueWait:        c.RunQueueWait + o.RunQueueWait,
-		VoluntarySwitches:   c.VoluntarySwitches + o.VoluntarySwitches,
-		InvoluntarySwitches: c.InvoluntarySwitches + o.InvoluntarySwitches,
-		ReceiveQueue:        max(c.ReceiveQueue, o.ReceiveQueue),
-		MemoryMax:           c.MemoryMax + o.MemoryMax,
-		GCPause:             c.GCPause + o.GCPause,
+		RunQueueWait: c.RunQueueWait + o.RunQueueWait, MemoryMax: c.MemoryMax + o.MemoryMax,
 	}
 }
 

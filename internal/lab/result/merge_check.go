@@ -123,14 +123,11 @@ func (t *Total) noteOffset(together float64) {
 	if together >= shortShare {
 		return
 	}
-	t.Reasons = append(t.Reasons, Reason{
+	t.Blame(Reason{
 		Code: NotTogether, Verdict: NotStationary,
 		Text: fmt.Sprintf("the parts ran it at the same time for %s of it by their own clocks, and only then "+
 			"did the target have the sum of their loads", sheet.Share(together)),
 	})
-	if NotStationary.worse(t.Validity) {
-		t.Validity = NotStationary
-	}
 }
 
 // noteShortParts makes a step GENERATOR_LIMITED that a part ended early, because the sum then covers too little of the
@@ -154,13 +151,10 @@ func (t *Total) noteShortParts(parts []*StepRun, names []string) error {
 		if planned == 0 || part.Total.Elapsed >= shortShare*planned {
 			continue
 		}
-		t.Reasons = append(t.Reasons, Reason{
+		t.Blame(Reason{
 			Code: PartAbsent, Verdict: GeneratorLimited, Host: names[i],
 			Text: fmt.Sprintf("ended after %s of %s", sheet.Duration(part.Total.Elapsed), sheet.Duration(planned)),
 		})
-		if GeneratorLimited.worse(t.Validity) {
-			t.Validity = GeneratorLimited
-		}
 	}
 	return nil
 }

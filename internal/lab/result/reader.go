@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -314,18 +315,9 @@ func (t *Total) check() error {
 }
 
 func (c *Counters) check() error {
-	for _, n := range []int64{
-		c.Due, c.Sent, c.Done, c.Completed, c.BytesIn, c.BytesOut, c.Connects, c.Reconnects, c.Reads, c.Writes,
-		c.Others,
-	} {
-		if n < 0 {
-			return errNegative
-		}
-	}
-	for _, n := range c.Errors {
-		if n < 0 {
-			return errNegative
-		}
+	counts := []int64{c.Due, c.Sent, c.Done, c.Completed, c.BytesIn, c.BytesOut, c.Connects, c.Reconnects, c.Reads, c.Writes, c.Others}
+	if slices.Min(append(counts, c.Errors[:]...)) < 0 {
+		return errNegative
 	}
 	return nil
 }

@@ -74,8 +74,11 @@ func (t *Total) Codes() []ReasonCode {
 }
 
 // OnlyStolen reports whether nothing but the hypervisor disturbed the load generator.
-func (t *Total) OnlyStolen() bool {
+func (t *Total) OnlyStolen() bool { return t.OnlyDisturbed(Stolen) }
+
+// OnlyDisturbed reports whether something disturbed the load generator, and nothing but what has these codes.
+func (t *Total) OnlyDisturbed(codes ...ReasonCode) bool {
 	disturbs := func(r Reason) bool { return r.Verdict == HostContended }
-	others := func(r Reason) bool { return disturbs(r) && r.Code != Stolen }
+	others := func(r Reason) bool { return disturbs(r) && !slices.Contains(codes, r.Code) }
 	return t.Validity == HostContended && slices.ContainsFunc(t.Reasons, disturbs) && !slices.ContainsFunc(t.Reasons, others)
 }

@@ -1,6 +1,7 @@
 package result
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"runtime"
@@ -48,8 +49,12 @@ type Recorder struct {
 // NewRecorder starts a run. It removes the secrets of RedactVariable from the header, from reasons, which quote answers, and from
 // errors of samplers. path is the result file, or "" for none. report receives each error of a sampler once, and each gap.
 func NewRecorder(path string, header Header, watches []Watch, report func(text string)) (*Recorder, error) {
-	known := parseKnown(os.Getenv(RedactVariable))
-	header.Target, header.Command = known.hide(header.Target), known.hideAll(header.Command)
+	var known knownSecrets
+	_ = json.Unmarshal([]byte(os.Getenv(RedactVariable)), &known) // only an experiment sets it
+	header.Target, header.Command = known.hide(header.Target), slices.Clone(header.Command)
+	for i, word := range header.Command {
+		header.Command[i] = known.hide(word)
+	}
 	r := &Recorder{
 		report: report, known: known, run: Run{Header: header, Watches: watches}, reported: make(map[string]bool),
 		limit: samplesMax,

@@ -1,10 +1,8 @@
 package result
 
 import (
-	"encoding/json"
 	"net/url"
 	"regexp"
-	"slices"
 	"strings"
 )
 
@@ -30,29 +28,11 @@ const RedactVariable = "SPILLWAY_REDACT"
 // knownSecrets are secrets to remove from whatever has them, the longest first.
 type knownSecrets []string
 
-// parseKnown reads a list as in RedactVariable.
-func parseKnown(list string) knownSecrets {
-	var values knownSecrets
-	if json.Unmarshal([]byte(list), &values) != nil {
-		return nil
-	}
-	return values
-}
-
 func (k knownSecrets) hide(text string) string {
 	for _, value := range k {
 		text = strings.ReplaceAll(text, value, redacted)
 	}
 	return text
-}
-
-// hideAll returns a copy of texts.
-func (k knownSecrets) hideAll(texts []string) []string {
-	clean := slices.Clone(texts)
-	for i := range clean {
-		clean[i] = k.hide(clean[i])
-	}
-	return clean
 }
 
 // RedactURL returns the target with password and secret parameters replaced.

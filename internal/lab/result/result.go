@@ -2,7 +2,7 @@
 //
 // A file is lines of JSON: a header with the command, machine and limits; for each load level a step record, one slice
 // record per second and a total record; then an end record. Slices and totals hold counters and encoded histograms, so a
-// file grows with time, not with the request rate. docs/results-format.md describes every field and its unit.
+// file grows with time, not with the request rate. docs/reference/json.md describes every field.
 //
 // Recorder and WriteFile write the stream, Read reads it as a Run, and Merge puts the files of the parts of a load together.
 // Series and UsageOf turn samples of watched processes, hosts and databases into figures. The validity of a step is
@@ -120,6 +120,14 @@ func (s *Step) LevelName() string {
 	return fmt.Sprintf("%d connections", s.Connections)
 }
 
+// Load is the load level for people: "1,000/s", "64 connections".
+func (s *Step) Load() string {
+	if s.Loop == LoopOpen {
+		return sheet.Rate(s.OfferedHz)
+	}
+	return sheet.Plural(s.Connections, "connection")
+}
+
 // Title is how reports call the step: its name, or else its level.
 func (s *Step) Title() string { return cmp.Or(s.Name, s.LevelName()) }
 
@@ -201,13 +209,10 @@ type ConnectionStats struct {
 	ParallelMax  int64   `json:"parallel_max"`  // highest number open at once
 	ParallelMean float64 `json:"parallel_mean"` // mean number open at once
 	// Requests per connection, or per slot if connections are short.
-	Slots          int64   `json:"slots"`
-	RequestsMin    int64   `json:"requests_min"`
-	RequestsMax    int64   `json:"requests_max"`
-	RequestsMean   float64 `json:"requests_mean"`
-	RequestsStdDev float64 `json:"requests_stddev"`
-	BusyMean       float64 `json:"busy_mean_seconds"`   // time with a request in flight, per slot
-	BusyStdDev     float64 `json:"busy_stddev_seconds"` //
+	Slots        int64   `json:"slots"`
+	RequestsMin  int64   `json:"requests_min"`
+	RequestsMax  int64   `json:"requests_max"`
+	RequestsMean float64 `json:"requests_mean"`
 }
 
 // Little checks Little's law: N = X R.
@@ -220,16 +225,12 @@ type Little struct {
 
 // Cost is what the load generator used in a step.
 type Cost struct {
-	CPUUser             float64 `json:"cpu_user_seconds"`
-	CPUSystem           float64 `json:"cpu_system_seconds"`
-	Threads             int     `json:"threads"`                // that drive load
-	ThreadBusyMax       float64 `json:"thread_busy_max"`        // CPU time over elapsed time of the busiest thread, 0 to 1
-	RunQueueWait        float64 `json:"run_queue_wait_seconds"` // runnable but not running, all threads
-	VoluntarySwitches   int64   `json:"voluntary_switches"`     //
-	InvoluntarySwitches int64   `json:"involuntary_switches"`   //
-	ReceiveQueue        float64 `json:"receive_queue_bytes"`    // median of unread bytes in its sockets
-	MemoryMax           int64   `json:"memory_max_bytes"`       // resident
-	GCPause             float64 `json:"gc_pause_seconds,omitempty"`
+	CPUUser       float64 `json:"cpu_user_seconds"`
+	CPUSystem     float64 `json:"cpu_system_seconds"`
+	Threads       int     `json:"threads"`                // that drive load
+	ThreadBusyMax float64 `json:"thread_busy_max"`        // CPU time over elapsed time of the busiest thread, 0 to 1
+	RunQueueWait  float64 `json:"run_queue_wait_seconds"` // runnable but not running, all threads
+	MemoryMax     int64   `json:"memory_max_bytes"`       // resident
 }
 
 // A Criterion is one condition of an SLO with the observed value.
@@ -391,7 +392,7 @@ func (c *Counters) Add(o *Counters) {
 func (c *Counters) Requests() int64 { return c.Done + c.Errors.Unanswered() }
 
 // Good is the number of answers with an expected status and no failed check.
-func (c *Counters) Good() int64 { return c.Done - c.Errors.answered() }
+func (c *Counters) Good() int64 { return c.Done - c.Errors.of(ErrorClass.Answered) }
 
 // ErrorShareMax is the highest ErrorShare at which a rate or a latency supports a claim.
 const ErrorShareMax = 0.01
@@ -402,6 +403,14 @@ func (c *Counters) ErrorShare() float64 {
 		return 0
 	}
 	return float64(c.Errors.Total()) / float64(c.Requests())
+}
+
+// Blame adds a reason, whose verdict counts if it is worse.
+func (t *Total) Blame(r Reason) {
+	t.Reasons = append(t.Reasons, r)
+	if r.Verdict.worse(t.Validity) {
+		t.Validity = r.Verdict
+	}
 }
 
 // Validity says whether a step measured the target or something else.

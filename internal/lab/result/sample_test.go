@@ -74,7 +74,7 @@ func sampleRun(t testing.TB, host string, start time.Time) *Run {
 			step.Total.Add(&slice.Counters)
 		}
 		step.Total.Latency = Latency{Response: hdr(t, 3, all...), Service: hdr(t, 3, all...)}
-		step.Total.Connections = ConnectionStats{ParallelMax: 4, ParallelMean: 4, Slots: 4, RequestsMin: 7, RequestsMax: 8, RequestsMean: 7.5, RequestsStdDev: 0.5}
+		step.Total.Connections = ConnectionStats{ParallelMax: 4, ParallelMean: 4, Slots: 4, RequestsMin: 7, RequestsMax: 8, RequestsMean: 7.5}
 		step.Total.Little = Little{InFlightMean: 0.01, Rate: 10, ServiceMean: 0.001, Ratio: 1}
 		step.Total.Cost = Cost{CPUUser: 0.03, CPUSystem: 0.06, Threads: 1, ThreadBusyMax: 0.03}
 		run.Steps = append(run.Steps, step)

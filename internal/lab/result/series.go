@@ -227,24 +227,12 @@ func interpolate(at, values []float64, x float64) float64 {
 
 // Max is the highest value between two times, NaN without a sample.
 func (t *Series) Max(name string, from, to float64) float64 {
-	highest := math.NaN()
-	for _, v := range t.inside(name, from, to) {
-		if !(v <= highest) {
-			highest = v
-		}
-	}
-	return highest
+	return t.fold(name, from, to, math.Max)
 }
 
 // Min is the lowest value between two times, NaN without a sample.
 func (t *Series) Min(name string, from, to float64) float64 {
-	lowest := math.NaN()
-	for _, v := range t.inside(name, from, to) {
-		if !(v >= lowest) {
-			lowest = v
-		}
-	}
-	return lowest
+	return t.fold(name, from, to, math.Min)
 }
 
 // Mean is the mean of the values between two times, NaN without a sample.
@@ -259,11 +247,19 @@ func (t *Series) Mean(name string, from, to float64) float64 {
 
 // Last is the last value between two times, NaN without a sample.
 func (t *Series) Last(name string, from, to float64) float64 {
-	last := math.NaN()
+	return t.fold(name, from, to, func(_, v float64) float64 { return v })
+}
+
+// fold joins the values between two times, NaN without a sample.
+func (t *Series) fold(name string, from, to float64, join func(joined, v float64) float64) float64 {
+	joined := math.NaN()
 	for _, v := range t.inside(name, from, to) {
-		last = v
+		if math.IsNaN(joined) {
+			joined = v
+		}
+		joined = join(joined, v)
 	}
-	return last
+	return joined
 }
 
 // Interpolate is a gauge at a time, interpolated between the samples around it. It is NaN if these are more than gap

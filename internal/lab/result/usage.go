@@ -109,7 +109,7 @@ func (u *Usage) addWatch(i interval) {
 		u.Subjects = append(u.Subjects, one)
 		return
 	}
-	for _, d := range watchFigures {
+	for _, d := range Definitions(SamplerWatch) {
 		both := sum.Value(d.Name) + one.Value(d.Name)
 		delete(sum.Figures, d.Name)
 		sum.set(d.Name, both)
@@ -130,8 +130,8 @@ const samplesMin = 2
 func (i interval) usage() *SubjectUsage {
 	u := &SubjectUsage{Host: i.series.Host, Sampler: i.series.Sampler, Name: i.series.Subject, Figures: map[Figure]float64{}}
 	for _, d := range Definitions(u.Sampler) {
-		if d.how != nil {
-			u.set(d.Name, d.how(i, d.source))
+		if d.how != "" {
+			u.set(d.Name, ways[d.how](i, d.source))
 		}
 	}
 	u.addDerived(i)

@@ -122,13 +122,13 @@ func TestUsagePerRequest(t *testing.T) {
 	rss := row(1 << 20)
 	samples := sampled(at, map[string][]float64{
 		"cpu_user_seconds_total": row(0.3), "cpu_system_seconds_total": row(0.1), "run_queue_wait_seconds_total": row(0.02),
-		"voluntary_switches_total": row(50), "involuntary_switches_total": row(10), "rss_bytes": rss, "fds": row(2), "fds_limit": row(0),
+		"rss_bytes": rss, "fds": row(2), "fds_limit": row(0),
 	})
 	u := UsageOf(SeriesOf(samples), 0, 10, 4000)
 	p := u.Subjects[0]
 	expect(t, p, map[Figure]float64{
 		CPUUser: 3, CPUSystem: 1, CPUCores: 0.4, CPUPerRequest: 1e-3, CPUUserPerRequest: 750e-6, CPUSystemPerRequest: 250e-6,
-		RunQueueWait: 0.02, "run_queue_wait_seconds_per_request": 50e-6, "switches_per_request": 0.15,
+		RunQueueWait: 0.02, "run_queue_wait_seconds_per_request": 50e-6,
 		RSSMax: rss[10], FDsMax: 120, FDsLimit: 100, ThreadsMax: math.NaN(),
 	})
 	expect(t, UsageOf(SeriesOf(samples), 0, 10, 0).Subjects[0], map[Figure]float64{CPUPerRequest: math.NaN(), CPUUser: 3})

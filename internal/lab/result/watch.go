@@ -70,7 +70,7 @@ func roleOf(program string) Role {
 }
 
 // A Sample is one reading of one subject. Figures with a name that ends in "_total" are counters with an arbitrary start;
-// the others are gauges. docs/results-format.md lists them with their units.
+// the others are gauges. docs/reference/watched-figures.md names them.
 type Sample struct {
 	At      float64            `json:"at_seconds"`     // since Header.StartedAt, by the clock of the host that wrote the file
 	Host    string             `json:"host,omitempty"` // a Watch.Host

@@ -5,6 +5,8 @@ import (
 	"math"
 	"strconv"
 	"strings"
+
+	"spillway/internal/progress"
 )
 
 // Units of figures, as JSON documents name them. Every other unit is a noun in the plural, as "hosts".
@@ -26,10 +28,7 @@ func nearest(v float64, decimals int) float64 {
 	if decimals == 0 {
 		return math.Round(v)
 	}
-	n, err := strconv.ParseFloat(strconv.FormatFloat(v, 'f', decimals, 64), 64)
-	if err != nil {
-		return v // never: it is a number
-	}
+	n, _ := strconv.ParseFloat(strconv.FormatFloat(v, 'f', decimals, 64), 64) // it is a number
 	return n
 }
 
@@ -238,13 +237,7 @@ func number(v float64, to rounding) string {
 		return "0"
 	}
 	whole, fraction, _ := strings.Cut(strconv.FormatFloat(v, 'f', decimals(v), 64), ".")
-	first := 0
-	if v < 0 {
-		first = 1
-	}
-	for i := len(whole) - 3; i > first; i -= 3 {
-		whole = whole[:i] + "," + whole[i:]
-	}
+	whole = progress.Group(whole)
 	if fraction = strings.TrimRight(fraction, "0"); fraction != "" {
 		return whole + "." + fraction
 	}

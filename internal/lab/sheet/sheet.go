@@ -67,16 +67,6 @@ func (t *Table) Words() bool { return t.left(len(t.Heads) - 1) }
 
 func (t *Table) left(column int) bool { return slices.Contains(t.Left, column) }
 
-// Within returns the sheet as sections of another one.
-func (s *Sheet) Within() []Section {
-	sections := []Section{{Title: s.Title, Lines: s.Findings, Facts: s.Facts}}
-	for _, one := range s.Sections {
-		one.Nested = true
-		sections = append(sections, one)
-	}
-	return sections
-}
-
 // Printable replaces control characters by spaces, because a result file may contain terminal escapes.
 func Printable(text string) string {
 	return strings.Map(func(r rune) rune {

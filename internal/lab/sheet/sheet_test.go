@@ -98,11 +98,3 @@ p50: median. max: longest.
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
-
-func TestWithin(t *testing.T) {
-	t.Parallel()
-	sections := example().Within()
-	if len(sections) != 3 || sections[0].Title != "a run of <b>" || sections[0].Nested || !sections[1].Nested {
-		t.Errorf("%+v", sections)
-	}
-}

@@ -1,7 +1,6 @@
 package target
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -9,12 +8,10 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync/atomic"
-	"time"
 )
 
-// network opens connections to the addresses of the target, in rotation.
+// network opens connections to the target.
 type network struct {
 	socket  string // path of a Unix socket; "": TCP
 	host    string // as the user wrote it
@@ -23,7 +20,7 @@ type network struct {
 	sources []netip.Addr
 	allow   []string
 	lookup  func(ctx context.Context, host string) ([]netip.Addr, error)
-	places  atomic.Pointer[[]netip.AddrPort] // in use; replaced as a whole
+	place   atomic.Pointer[netip.AddrPort] // in use
 }
 
 // dial opens a connection before the deadline of ctx.
@@ -32,8 +29,7 @@ func (n *network) dial(ctx context.Context, number int) (net.Conn, error) {
 	if n.socket != "" {
 		return d.DialContext(ctx, "unix", n.socket)
 	}
-	places := *n.places.Load()
-	return d.DialContext(ctx, "tcp", places[n.rotate(number, len(places))].String())
+	return d.DialContext(ctx, "tcp", n.place.Load().String())
 }
 
 // dialAddress opens a connection to one of the addresses that resolveAll returned, with a port. It becomes the address in use.
@@ -46,7 +42,7 @@ func (n *network) dialAddress(ctx context.Context, number int, address string) (
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	n.use(place)
+	n.place.Store(&place)
 	return conn, nil
 }
 
@@ -57,12 +53,6 @@ func (n *network) dialer(number int) *net.Dialer {
 		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(n.sources[number%len(n.sources)], 0))
 	}
 	return d
-}
-
-// rotate selects the place of a connection. Sources and places rotate such that
-// every source meets every place.
-func (n *network) rotate(number, places int) int {
-	return number / max(len(n.sources), 1) % places
 }
 
 // dialTLS opens a TLS connection. The handshake counts as part of connecting.
@@ -80,12 +70,6 @@ func (n *network) dialTLS(ctx context.Context, number int, config *tls.Config) (
 		return nil, err
 	}
 	return conn, nil
-}
-
-// named reports whether the host is a name rather than an address.
-func (n *network) named() bool {
-	_, err := netip.ParseAddr(n.host)
-	return n.host != "" && err != nil
 }
 
 // resolveAll returns the addresses of each host.
@@ -139,9 +123,6 @@ func family(place netip.AddrPort) int {
 	return 6
 }
 
-// use sets the addresses of new connections.
-func (n *network) use(places ...netip.AddrPort) { n.places.Store(&places) }
-
 // mayLoad rejects a public address that is not in allow.
 func mayLoad(host string, address netip.Addr, allow []string) error {
 	if address.IsLoopback() || address.IsPrivate() || address.IsLinkLocalUnicast() || slices.Contains(allow, host) ||
@@ -158,7 +139,6 @@ func mayLoad(host string, address netip.Addr, allow []string) error {
 }
 
 // choose tries the addresses in order and uses the first to which try connects.
-// With rotation it uses all of that family.
 func (t *Target) choose(ctx context.Context, try func(context.Context) error) error {
 	n := &t.network
 	places := t.places
@@ -167,7 +147,7 @@ func (t *Target) choose(ctx context.Context, try func(context.Context) error) er
 	}
 	var failed error
 	for i, place := range places {
-		n.use(place)
+		n.place.Store(&place)
 		err := try(ctx)
 		switch {
 		case err == nil:
@@ -184,78 +164,23 @@ func (t *Target) choose(ctx context.Context, try func(context.Context) error) er
 	return failed
 }
 
-// settle uses the place to which a connection was made, and notes what a reader
-// must know about the others.
+// settle notes what a reader must know about the addresses besides the one to which a connection was made.
 func (t *Target) settle(number int, failed error) {
-	n, chosen := &t.network, t.places[number]
-	var same []netip.AddrPort // of the same family
+	host, chosen := t.network.host, t.places[number]
+	same := 0 // of the same family
 	for _, place := range t.places {
 		if family(place) == family(chosen) {
-			same = append(same, place)
+			same++
 		}
 	}
 	switch {
-	case t.config.DNSRefresh > 0:
-		n.use(same...)
-		t.note("%s is loaded at %s in rotation and looked up every %s", n.host, placesText(same), t.config.DNSRefresh)
 	case failed != nil:
-		t.note("%s has %d addresses; this run loads %s, the first that can be connected to (%v)", n.host, len(t.places), chosen, failed)
-	case len(same) > 1, len(t.places) > 1 && !chosen.Addr().IsLoopback(): // localhost is one address of each family
-		t.note("%s has %d addresses; this run loads %s only; --dns-refresh 30s loads all of the same family", n.host, len(t.places), chosen)
+		t.note("%s has %d addresses; this run loads %s, the first that can be connected to (%v)", host, len(t.places), chosen, failed)
+	case same > 1, len(t.places) > 1 && !chosen.Addr().IsLoopback(): // localhost is one address of each family
+		t.note("%s has %d addresses; this run loads %s only", host, len(t.places), chosen)
 	}
 }
 
 func (t *Target) note(format string, values ...any) {
 	t.notes = append(t.notes, fmt.Sprintf(format, values...))
-}
-
-func placesText(places []netip.AddrPort) string {
-	var texts []string
-	for _, place := range places {
-		texts = append(texts, place.String())
-	}
-	return strings.Join(texts, ", ")
-}
-
-// Refresh looks the target's name up at the interval Config.DNSRefresh until ctx
-// ends. New connections then go to the addresses of the last answer, in rotation;
-// report receives each change and each new error. Without an interval Refresh
-// returns at once. Check must have been called.
-func (t *Target) Refresh(ctx context.Context, report func(text string)) {
-	if t.config.DNSRefresh <= 0 {
-		return
-	}
-	ticker := time.Tick(t.config.DNSRefresh)
-	last := ""
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker:
-		}
-		if text := t.network.refresh(ctx, t.config.Timeout); text != last && ctx.Err() == nil {
-			if last = text; text != "" {
-				report(text)
-			}
-		}
-	}
-}
-
-// refresh looks the name up once. It returns what changed, or why nothing could.
-func (n *network) refresh(ctx context.Context, timeout time.Duration) (text string) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	found, err := n.resolve(ctx, n.host)
-	if err != nil {
-		return fmt.Sprintf("%v; the addresses stay as they were", err)
-	}
-	before := *n.places.Load()
-	found = slices.DeleteFunc(found, func(place netip.AddrPort) bool { return family(place) != family(before[0]) })
-	order := func(a, b netip.AddrPort) int { return cmp.Or(a.Addr().Compare(b.Addr()), int(a.Port())-int(b.Port())) }
-	slices.SortFunc(found, order)
-	if len(found) == 0 || slices.Equal(found, slices.SortedFunc(slices.Values(before), order)) {
-		return ""
-	}
-	n.use(found...)
-	return fmt.Sprintf("%s is now loaded at %s", n.host, placesText(found))
 }

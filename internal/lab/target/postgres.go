@@ -48,7 +48,10 @@ func (t *Target) connectPostgres(ctx context.Context, number int) (net.Conn, err
 		conn.Close(ctx)
 		return nil, fmt.Errorf("prepare: %w", postgresError(err))
 	}
-	taken, err := conn.Hijack()
+	var taken *pgconn.HijackedConn
+	if err = conn.SyncConn(ctx); err == nil { // a reader in the background would take an answer
+		taken, err = conn.Hijack()
+	}
 	if err != nil {
 		conn.Close(ctx)
 		return nil, fmt.Errorf("take the connection over: %w", err)

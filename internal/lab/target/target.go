@@ -37,7 +37,6 @@ type Config struct {
 	Part          Part          // of the values of sequence and of files
 	Clock         Clock
 
-	DNSRefresh time.Duration // interval of Refresh; 0: one address for the whole run
 	// Lookup returns the addresses of a host; nil: the system's resolver.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 
@@ -121,12 +120,6 @@ func (t *Target) locate(ctx context.Context) (err error) {
 	switch {
 	case n.socket != "" && len(n.sources) > 0:
 		return errors.New("--source has no effect on a Unix socket; remove one of the two")
-	case t.config.DNSRefresh < 0:
-		return errors.New("--dns-refresh must not be negative")
-	case t.config.DNSRefresh > 0 && (n.socket != "" || !n.named()):
-		return errors.New("--dns-refresh requires a target with a host name")
-	case t.config.DNSRefresh > 0 && len(n.others) > 0:
-		return errors.New("--dns-refresh requires a target with one host")
 	case n.socket != "":
 		return nil
 	}
@@ -135,7 +128,7 @@ func (t *Target) locate(ctx context.Context) (err error) {
 	if t.places, err = n.resolve(ctx, n.host); err != nil {
 		return err
 	}
-	n.use(t.places[0])
+	n.place.Store(&t.places[0])
 	if len(n.others) > 0 {
 		t.hosts, err = n.resolveAll(ctx, append([]string{n.host}, n.others...))
 	}
@@ -159,7 +152,7 @@ func (t *Target) Address() (network, address string) {
 	if t.network.socket != "" {
 		return "unix", t.network.socket
 	}
-	return "tcp", (*t.network.places.Load())[0].String()
+	return "tcp", t.network.place.Load().String()
 }
 
 // SQL reports whether the target runs SQL statements.

@@ -120,18 +120,6 @@ func (s Scope) bracedWord(text string) (string, bool) {
 	return word, true
 }
 
-// join adds other at the end of t.
-func (t *Template) join(other Template) {
-	for _, part := range other.parts {
-		if n := len(t.parts); n > 0 && t.parts[n-1].value == nil {
-			part.text = t.parts[n-1].text + part.text
-			t.parts = t.parts[:n-1]
-		}
-		t.parts = append(t.parts, part)
-	}
-	t.text += other.text
-}
-
 // constant returns the text of a template and whether it has no values.
 func (t *Template) constant() (string, bool) {
 	if len(t.parts) == 1 && t.parts[0].value == nil {

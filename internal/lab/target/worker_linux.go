@@ -3,7 +3,6 @@ package target
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -87,9 +86,7 @@ func (q *queue) remove(c *connection) {
 // sends a request twice: a failed request is reported, not repeated.
 type Worker struct {
 	clock         Clock
-	network       *network
-	places        *[]netip.AddrPort // of endpoints
-	endpoints     []endpoint        // in rotation
+	endpoint      endpoint
 	perConnection int
 	timeout       int64
 	observe       func(*Outcome)
@@ -118,12 +115,14 @@ func (t *Target) NewWorker(number, connections int, observe func(*Outcome)) (*Wo
 	}
 	w := &Worker{
 		clock: t.config.Clock, perConnection: t.config.PerConnection, timeout: int64(t.config.Timeout),
-		observe: observe, network: &t.network, mix: &t.mix, source: t.source(number), poller: p, connections: make([]connection,
+		observe: observe, mix: &t.mix, source: t.source(number), poller: p, connections: make([]connection,
 			connections), free: make([]*connection, 0, connections),
 		buffer: make([]byte, readBytes), number: number, changed: t.config.Clock.Now(),
 	}
 	if t.network.socket != "" {
-		w.endpoints = []endpoint{unixEndpoint(t.network.socket)}
+		w.endpoint = unixEndpoint(t.network.socket)
+	} else {
+		w.endpoint = tcpEndpoint(*t.network.place.Load(), t.network.sources)
 	}
 	if t.SQL() {
 		if w.handshakes, err = newHandshakes(p, connections, t.dialPostgres); err != nil {
@@ -210,25 +209,6 @@ func (w *Worker) Counters(now int64) Counters {
 // Open is the number of connections that are open or opening.
 func (w *Worker) Open() int { return w.sockets }
 
-// receiveQueueSample is the number of sockets that ReceiveQueues looks at.
-const receiveQueueSample = 32
-
-// ReceiveQueues appends the numbers of unread bytes in the sockets of the oldest
-// requests in flight to sizes.
-func (w *Worker) ReceiveQueues(sizes []int) []int {
-	seen := 0
-	for c := w.inFlight.head; c != nil && seen < receiveQueueSample; c = c.after {
-		if c.fd < 0 {
-			continue
-		}
-		if n, err := unix.IoctlGetInt(c.fd, unix.SIOCINQ); err == nil {
-			sizes = append(sizes, n)
-		}
-		seen++
-	}
-	return sizes
-}
-
 // Close closes every connection. Requests in flight are not reported.
 func (w *Worker) Close() error {
 	if w.handshakes != nil {
@@ -261,13 +241,12 @@ func (w *Worker) open(c *connection) error {
 		w.number++
 		return nil
 	}
-	endpoint := w.endpoint()
-	fd, established, err := endpoint.open(w.number)
+	fd, established, err := w.endpoint.open(w.number)
 	w.number++
 	if err != nil {
 		return err
 	}
-	if endpoint.family != unix.AF_UNIX && w.perConnection != 1 {
+	if w.endpoint.family != unix.AF_UNIX && w.perConnection != 1 {
 		if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
 			socketClose(fd)
 			return fmt.Errorf("set TCP_NODELAY: %w", err)
@@ -292,17 +271,6 @@ func (w *Worker) open(c *connection) error {
 		return fmt.Errorf("watch socket: %w", err)
 	}
 	return nil
-}
-
-// endpoint returns the address of the next connection.
-func (w *Worker) endpoint() *endpoint {
-	if places := w.network.places.Load(); places != w.places { // the first, or others since a refresh
-		w.places, w.endpoints = places, nil
-		for _, place := range *places {
-			w.endpoints = append(w.endpoints, tcpEndpoint(place, w.network.sources))
-		}
-	}
-	return &w.endpoints[w.network.rotate(w.number, len(w.endpoints))]
 }
 
 // opened counts a new socket and stores it in c.

@@ -20,23 +20,24 @@ const lineSpan = 3.0
 
 // Options are the settings of `spillway watch`.
 type Options struct {
-	Spec     Spec
-	Duration time.Duration // 0: until interrupted
-	Out      string        // result file; "": none
-	Interval time.Duration // between two lines
-	Listen   string        // serve other hosts at this address instead of recording
-	Token    string        // that other hosts must send
+	Spec
+	Duration       time.Duration `group:"Result" short:"d" help:"Stop after this time. Default: when interrupted."`
+	Out            string        `group:"Result" short:"o" placeholder:"FILE" help:"Write a result file; .gz is compressed. 'spillway report FILE' shows it."`
+	Label          string        `group:"Result" help:"Name of this watch in reports."`
+	JSON           bool          `group:"Result" name:"json" help:"Print one JSON document on standard output at the end, and the lines on standard error."`
+	ReportInterval time.Duration `group:"Result" default:"3s" help:"Time between two lines."`
+	Listen         string        `group:"Other hosts" placeholder:"ADDR" help:"Record nothing; serve 'load --watch-from http://ADDR' on other hosts. :9191 is loopback only, unless there is a token."`
+	ListenToken    string        `group:"Other hosts" name:"token" env:"SPILLWAY_WATCH_TOKEN" placeholder:"TOKEN" help:"Token that those hosts must send."`
 }
 
-// Validate returns an error for options that contradict each other. json is set if
-// the result is printed as JSON.
-func (o *Options) Validate(json bool) error {
+// Validate returns an error for options that contradict each other.
+func (o *Options) Validate() error {
 	switch {
-	case o.Interval < time.Second:
+	case o.ReportInterval < time.Second:
 		return exit.UsageError(errors.New("watch: --report-interval must be at least 1s"))
 	case o.Duration < 0:
 		return exit.UsageError(errors.New("watch: --duration must not be negative"))
-	case o.Listen != "" && (o.Out != "" || json):
+	case o.Listen != "" && (o.Out != "" || o.JSON):
 		return exit.UsageError(errors.New("watch --listen records nothing; remove -o and --json"))
 	case o.Listen != "" && len(o.Spec.Remotes) > 0:
 		return exit.UsageError(errors.New("watch --listen serves this host only; use --watch-from on the host that records"))
@@ -68,7 +69,7 @@ func Execute(ctx context.Context, o Options, header result.Header, lines, warnin
 		return nil, err
 	}
 	stop := set.Run(ctx, header.StartedAt, recorder.Sample)
-	printLines(ctx, recorder, header.StartedAt, o.Interval, lines)
+	printLines(ctx, recorder, header.StartedAt, o.ReportInterval, lines)
 	stopErr := stop()
 	end := result.End{Reason: result.Finished, Elapsed: time.Since(header.StartedAt).Seconds()}
 	if o.Duration == 0 || interrupted.Err() != nil {
@@ -80,12 +81,12 @@ func Execute(ctx context.Context, o Options, header result.Header, lines, warnin
 
 // serve serves other hosts until ctx ends.
 func serve(ctx context.Context, o Options, set *Set, log *slog.Logger) error {
-	listener, err := Listen(ctx, o.Listen, o.Token)
+	listener, err := Listen(ctx, o.Listen, o.ListenToken)
 	if err != nil {
 		return exit.UsageError(err)
 	}
-	log.Info("watching for other hosts", "address", listener.Addr().String(), "token", o.Token != "")
-	return Serve(ctx, listener, ServeConfig{Watcher: set.local, Token: o.Token})
+	log.Info("watching for other hosts", "address", listener.Addr().String(), "token", o.ListenToken != "")
+	return Serve(ctx, listener, ServeConfig{Watcher: set.local, Token: o.ListenToken})
 }
 
 // printLines prints a line per interval until ctx ends.

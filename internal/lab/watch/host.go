@@ -18,7 +18,7 @@ import (
 //
 //   - cpu_user, cpu_system, cpu_idle, cpu_iowait, cpu_softirq (with hard interrupts) and cpu_steal_seconds_total: the sum
 //     over all CPUs, counted in ticks of 10 ms,
-//   - cores: CPUs online; load1; processes_running: tasks that run or wait for a CPU; context_switches_total,
+//   - cores: CPUs online; load1,
 //   - psi_cpu_some, psi_io_some, psi_io_full and psi_memory_some_seconds_total: the time during which some tasks (full:
 //     all tasks that had work) waited for the resource. Missing if the kernel has no pressure stall information,
 //   - memory_available_bytes: memory that programs can get without swapping,
@@ -57,8 +57,6 @@ func (h *host) read(context.Context) ([]result.Sample, error) {
 		values["cpu_softirq_seconds_total"] = cpu.IRQ + cpu.SoftIRQ
 		values["cpu_steal_seconds_total"] = cpu.Steal
 		values["cores"] = float64(len(stat.CPU))
-		values["processes_running"] = float64(stat.ProcessesRunning)
-		values["context_switches_total"] = float64(stat.ContextSwitches)
 	}
 	load, loadErr := proc.LoadAvg()
 	if loadErr == nil {

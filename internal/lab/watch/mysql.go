@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -35,28 +34,11 @@ type mysqlReader struct {
 	digests    digests
 }
 
-// mysqlCounters maps figures to status variables. The second variable is for servers without the first: MariaDB counts rows of
-// all engines instead of InnoDB's.
-var mysqlCounters = map[string][]string{
-	"log_writes_total":              {"Innodb_log_writes"},
-	"row_lock_waits_total":          {"Innodb_row_lock_waits"},
-	"row_lock_current":              {"Innodb_row_lock_current_waits"},
-	"wait_lock":                     {"Innodb_row_lock_current_waits"},
-	"rows_inserted_total":           {"Innodb_rows_inserted", "Handler_write"},
-	"rows_read_total":               {"Innodb_rows_read", "Rows_read"},
-	"rollbacks_total":               {"Com_rollback"},
-	"aborted_connects_total":        {"Aborted_connects"},
-	"connects_total":                {"Connections"},
-	"refused_max_connections_total": {"Connection_errors_max_connections"},
-}
-
 const (
 	mysqlStartup = "SELECT @@version, @@max_connections, @@log_bin, @@sync_binlog, @@performance_schema"
 	mysqlStatus  = `SHOW GLOBAL STATUS WHERE variable_name IN (
 'Threads_connected', 'Threads_running', 'Questions', 'Innodb_max_trx_id', 'Innodb_data_fsyncs', 'Binlog_group_commits',
-'Innodb_log_writes', 'Innodb_row_lock_waits', 'Innodb_row_lock_current_waits', 'Innodb_row_lock_time',
-'Innodb_rows_inserted', 'Innodb_rows_read', 'Handler_write', 'Rows_read', 'Com_rollback',
-'Aborted_connects', 'Connections', 'Connection_errors_max_connections')`
+'Innodb_row_lock_current_waits', 'Innodb_row_lock_time', 'Com_rollback')`
 )
 
 func newMySQL(url database.URL) (*mysqlReader, error) {
@@ -139,13 +121,6 @@ func (r *mysqlReader) read(ctx context.Context) (map[string]float64, string, err
 // values returns the figures, without the sampler's own connection and statements.
 func (r *mysqlReader) values(status map[string]float64) map[string]float64 {
 	values := map[string]float64{"connections_limit": r.limit}
-	for name, variables := range mysqlCounters {
-		for _, variable := range slices.Backward(variables) {
-			if value, ok := status[variable]; ok {
-				values[name] = value
-			}
-		}
-	}
 	set := func(name, variable string, figure func(float64) float64) {
 		if value, ok := status[variable]; ok {
 			values[name] = figure(value)
@@ -155,6 +130,9 @@ func (r *mysqlReader) values(status map[string]float64) map[string]float64 {
 	set("connections", "Threads_connected", exceptOwn)
 	set("connections_active", "Threads_running", exceptOwn)
 	set("statements_total", "Questions", r.own.next)
+	same := func(n float64) float64 { return n }
+	set("rollbacks_total", "Com_rollback", same)
+	set("wait_lock", "Innodb_row_lock_current_waits", same)
 	set("commits_total", "Innodb_max_trx_id", func(n float64) float64 { return math.Floor(n / 2) })
 	set("row_lock_seconds_total", "Innodb_row_lock_time", func(ms float64) float64 { return ms / 1000 })
 	set("fsyncs_total", "Innodb_data_fsyncs", func(n float64) float64 {

@@ -2,12 +2,14 @@ package watch
 
 import (
 	"context"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
+	"text/template"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -53,51 +55,8 @@ SELECT current_setting('server_version_num'), current_setting('max_connections')
   (SELECT current_setting('pg_stat_statements.track_planning', true) = 'on' AND string_to_array(extversion, '.')::int[] >= '{1,8}'
     FROM pg_extension WHERE extname = 'pg_stat_statements')`
 
-// The parts of a reading. Without the privilege, a row of another user's session has no backend_type, state or wait.
-// Background processes among such rows have no database or user.
-const (
-	postgresActivity = `
-(SELECT count(*) AS connections,
-  count(*) FILTER (WHERE state = 'active') AS connections_active,
-  count(*) FILTER (WHERE state = 'idle') AS connections_idle,
-  count(*) FILTER (WHERE state LIKE 'idle in transaction%') AS connections_idle_in_transaction,
-  count(*) FILTER (WHERE state = 'active' AND wait_event_type IS NULL) AS wait_cpu,
-  count(*) FILTER (WHERE state = 'active' AND wait_event_type = 'Lock') AS wait_lock,
-  count(*) FILTER (WHERE state = 'active' AND wait_event_type = 'LWLock') AS wait_lwlock,
-  count(*) FILTER (WHERE state = 'active' AND wait_event_type = 'IO') AS wait_io,
-  count(*) FILTER (WHERE state = 'active' AND wait_event_type = 'Client') AS wait_client,
-  count(*) FILTER (WHERE state = 'active' AND wait_event_type = 'IPC') AS wait_ipc,
-  count(*) FILTER (WHERE state = 'active' AND wait_event_type = 'BufferPin') AS wait_buffer_pin,
-  count(*) FILTER (WHERE state = 'active' AND wait_event_type = 'Timeout') AS wait_timeout,
-  count(*) FILTER (WHERE state = 'active' AND wait_event_type = 'Extension') AS wait_extension,
-  count(*) FILTER (WHERE state = 'active' AND wait_event_type IN ('IO', 'LWLock') AND wait_event ILIKE 'wal%') AS wait_wal,
-  count(*) FILTER (WHERE backend_type IS NULL) AS hidden
-FROM pg_stat_get_activity(NULL)
-WHERE pid <> pg_backend_pid() AND (backend_type = 'client backend' OR backend_type IS NULL AND datid <> 0 AND usesysid <> 0)) AS activity`
-	postgresRunning = `
-(SELECT json_agg(each) AS running FROM (
-  SELECT left(query, 1000) AS text, count(*) AS active, count(*) FILTER (WHERE wait_event_type = 'Lock') AS waiting
-  FROM pg_stat_get_activity(NULL) WHERE state = 'active' AND backend_type = 'client backend' AND pid <> pg_backend_pid()
-  GROUP BY 1 ORDER BY 2 DESC LIMIT 5) AS each) AS running`
-	postgresRanked = `
-(SELECT json_agg(each) AS ranked FROM (
-  SELECT queryid::text AS id, sum(calls) AS calls, sum(%s) / 1000 AS seconds
-  FROM %s.pg_stat_statements(false) WHERE queryid IS NOT NULL GROUP BY 1 ORDER BY 3 DESC LIMIT 50) AS each) AS ranked`
-	postgresDatabases = `
-(SELECT sum(xact_commit) AS commits_total, sum(xact_rollback) AS rollbacks_total,
-  sum(blks_read) AS blocks_read_total, sum(blks_hit) AS blocks_hit_total,
-  sum(tup_inserted) AS rows_inserted_total, sum(tup_fetched) AS rows_fetched_total,
-  sum(temp_bytes) AS temp_bytes_total, sum(deadlocks) AS deadlocks_total
-FROM pg_stat_database) AS databases`
-	postgresPosition = `
-(SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_insert_lsn() - '0/0'::pg_lsn END AS wal_bytes_total) AS wal`
-	postgresWAL14 = `
-(SELECT wal_bytes AS wal_bytes_total, wal_records AS wal_records_total, wal_write AS wal_writes_total, wal_sync AS fsyncs_total
-FROM pg_stat_wal) AS wal`
-	postgresWAL18 = `
-(SELECT wal_bytes AS wal_bytes_total, wal_records AS wal_records_total FROM pg_stat_wal) AS wal,
-(SELECT sum(writes) AS wal_writes_total, sum(fsyncs) AS fsyncs_total FROM pg_stat_io WHERE object = 'wal') AS io`
-)
+//go:embed postgres.sql
+var postgresSQL string
 
 func newPostgres(url database.URL) (*postgresReader, error) {
 	config, err := database.PostgresConfig(url, DatabaseName)
@@ -109,36 +68,17 @@ func newPostgres(url database.URL) (*postgresReader, error) {
 	return &postgresReader{config: config}, nil
 }
 
-// postgresStatement is the statement for a version. schema is the quoted schema of pg_stat_statements, "" without it.
-func postgresStatement(version int, schema string, planning bool) string {
-	parts := []string{postgresActivity, postgresRunning, postgresDatabases}
-	switch {
-	case version >= 180000:
-		parts = append(parts, postgresWAL18)
-	case version >= 140000:
-		parts = append(parts, postgresWAL14)
-	default:
-		parts = append(parts, postgresPosition)
+// postgresStatement is the statement of a reading for a version. schema is the quoted schema of pg_stat_statements, "" without it.
+func postgresStatement(version int, schema string, planning bool) (string, error) {
+	text, err := template.New("postgres.sql").Parse(postgresSQL)
+	if err != nil {
+		return "", fmt.Errorf("read the statement: %w", err)
 	}
-	if schema != "" {
-		plans := ""
-		if planning {
-			plans = ", sum(plans) AS plans_total"
-		}
-		// false omits the texts, which are in a file.
-		parts = append(parts, "\n(SELECT sum(calls) AS statements_total"+plans+" FROM "+schema+".pg_stat_statements(false)) AS statements")
-		spent := "total_exec_time"
-		if version < 130000 {
-			spent = "total_time"
-		}
-		parts = append(parts, fmt.Sprintf(postgresRanked, spent, schema))
+	var sql strings.Builder
+	if err := text.Execute(&sql, map[string]any{"Version": version, "Schema": schema, "Planning": planning}); err != nil {
+		return "", fmt.Errorf("write the statement: %w", err)
 	}
-	sql := "SELECT * FROM" + strings.Join(parts, ",")
-	if version >= 150000 {
-		// Flushes this session's own transactions to the counters before the next reading, which can then subtract them.
-		sql += "\nWHERE pg_stat_force_next_flush() IS NOT NULL"
-	}
-	return sql
+	return sql.String(), nil
 }
 
 func (r *postgresReader) open(ctx context.Context) error {
@@ -165,7 +105,10 @@ func (r *postgresReader) open(ctx context.Context) error {
 		r.denied, schema = schema, ""
 	}
 	r.schema, r.digests = schema, digests{}
-	sql := postgresStatement(r.version, schema, planning)
+	sql, err := postgresStatement(r.version, schema, planning)
+	if err != nil {
+		return err
+	}
 	if _, err := conn.Prepare(ctx, postgresReading, sql, nil); err != nil {
 		return fmt.Errorf("prepare the reading: %w", err)
 	}

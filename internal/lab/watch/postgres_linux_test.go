@@ -193,9 +193,9 @@ func TestPostgresRefused(t *testing.T) {
 // TestPostgresVersions checks that the statement for a version names only columns that the version has.
 func TestPostgresVersions(t *testing.T) {
 	for version, want := range map[int]string{120022: "pg_current_wal_insert_lsn", 130023: "pg_current_wal_insert_lsn", 140022: "wal_sync", 170010: "wal_sync", 180004: "pg_stat_io"} {
-		sql := postgresStatement(version, "public", false)
-		if !strings.Contains(sql, want) || strings.Contains(sql, "flush") != (version >= 150000) || strings.Contains(sql, "plans") {
-			t.Errorf("version %d is asked %s", version, sql)
+		sql, err := postgresStatement(version, "public", false)
+		if err != nil || !strings.Contains(sql, want) || strings.Contains(sql, "flush") != (version >= 150000) || strings.Contains(sql, "plans") {
+			t.Errorf("version %d is asked %s, %v", version, sql, err)
 		}
 	}
 }

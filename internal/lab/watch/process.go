@@ -21,8 +21,7 @@ import (
 //     lived less than a second are included,
 //   - cpu_resolution_seconds: of the sum of both since the last reading; cpu_split_resolution_seconds: of each of them, which
 //     the kernel divides by samples that it takes every tick,
-//   - run_queue_wait_seconds_total, voluntary_switches_total, involuntary_switches_total: how long threads were ready to
-//     run and had no CPU, and how often they gave the CPU up or lost it. See tasks for what is missed,
+//   - run_queue_wait_seconds_total: how long threads were ready to run and had no CPU. See tasks for what is missed,
 //   - rss_bytes: anonymous memory of all processes, and the shared memory of the process that touched the most of it,
 //     because they map the same. Pages of files belong to the page cache,
 //   - processes, threads: without zombies,
@@ -34,7 +33,7 @@ import (
 //   - cpu_allowed, cpu_allowed_busy_seconds_total: the number of CPUs of that affinity, and how long they were busy, whoever used
 //     them.
 //
-// When the process ends and its target is a port, a pidfile or a unit, the next reading looks for it again and its counters
+// When the process ends and its target is a port or a unit, the next reading looks for it again and its counters
 // continue. For a pid the end is an error. The CPU time of a process before it became the target does not count. Any user may
 // read all values, except fds before Linux 6.2.
 func Process(t ProcessTarget) (*Sampler, error) {
@@ -105,8 +104,6 @@ func (p *process) read(context.Context) ([]result.Sample, error) {
 	}
 	values["cpu_resolution_seconds"], values["cpu_split_resolution_seconds"] = p.resolution().Seconds(), tick.Seconds()
 	values["run_queue_wait_seconds_total"] = float64(p.tasks.waited) / 1e9
-	values["voluntary_switches_total"] = float64(p.tasks.voluntary)
-	values["involuntary_switches_total"] = float64(p.tasks.involuntary)
 	values["major_faults_total"] = float64(p.faults.next(stats))
 	p.limits.read(p.roots[0].pid, values)
 	sample := result.Sample{Values: values}
@@ -184,7 +181,7 @@ func (p *process) readMembers(stats []procfs.ProcStat, values map[string]float64
 			anonymous += status.VmRSS
 		}
 		shared = max(shared, status.RssShmem)
-		p.tasks.read(p.proc, s, &status, older(s))
+		p.tasks.read(p.proc, s, older(s))
 		files, err := one.FileDescriptorsLen()
 		switch {
 		case err == nil && files > most:

@@ -39,7 +39,7 @@ func child(role string) int {
 	var a, b int
 	_, _ = fmt.Sscan(rest, &a, &b)
 	roles := map[string]func(a, b int) (map[string]float64, error){
-		"burn": burn, "family": family, "hold": hold, "switch": switchTasks, "share": shareListener, "serve": serveBurning,
+		"burn": burn, "family": family, "hold": hold, "share": shareListener, "serve": serveBurning,
 	}
 	told, err := roles[name](a, b)
 	if err != nil {
@@ -136,25 +136,6 @@ func hold(a, b int) (map[string]float64, error) {
 	return map[string]float64{"fds": float64(len(files) - 1), "threads": float64(len(threads)), "limit": float64(limit.Cur)}, err
 }
 
-// switchTasks gives the CPU up a times in each of two threads.
-func switchTasks(a, _ int) (map[string]float64, error) {
-	done := make(chan struct{})
-	for range 2 {
-		go func() {
-			runtime.LockOSThread()
-			for range a {
-				_ = unix.Nanosleep(&unix.Timespec{Nsec: 1000}, nil)
-			}
-			done <- struct{}{}
-			select {}
-		}()
-	}
-	<-done
-	<-done
-	usage := ownUsage(unix.RUSAGE_SELF)
-	return map[string]float64{"voluntary": float64(usage.Nvcsw), "involuntary": float64(usage.Nivcsw)}, nil
-}
-
 // shareListener listens and passes the socket to a children, as prefork servers do.
 func shareListener(a, _ int) (map[string]float64, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -191,19 +172,19 @@ type watched struct {
 	stdin   io.Closer
 }
 
-// start starts a child and waits for its figures.
-func start(tb testing.TB, role string, a, b int) *watched {
+// start starts a child that has the files and waits for its figures.
+func start(tb testing.TB, role string, a, b int, files ...*os.File) *watched {
 	tb.Helper()
-	w, figures := begin(tb, role, a, b)
+	w, figures := begin(tb, role, a, b, files...)
 	figures()
 	return w
 }
 
 // begin starts a child. figures waits for its figures.
-func begin(tb testing.TB, role string, a, b int) (w *watched, figures func()) {
+func begin(tb testing.TB, role string, a, b int, files ...*os.File) (w *watched, figures func()) {
 	tb.Helper()
 	cmd := roleCommand(role, a, b)
-	cmd.Stderr = os.Stderr
+	cmd.Stderr, cmd.ExtraFiles = os.Stderr, files
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		tb.Fatal(err)

@@ -29,13 +29,12 @@ type ProcessTarget struct {
 	Spec string // as the user wrote it
 
 	// One of these is set.
-	port    int // with host, which may be ""
-	host    string
-	pid     int
-	pidfile string
-	unit    string
-	group   string // directory of a control group
-	socket  string // path of a Unix socket
+	port   int // with host, which may be ""
+	host   string
+	pid    int
+	unit   string
+	group  string // directory of a control group
+	socket string // path of a Unix socket
 
 	cgroup string // where control groups are mounted
 }
@@ -47,13 +46,12 @@ type ProcessTarget struct {
 //	unit:NAME           the processes of a systemd service, NAME or NAME.service
 //	cgroup:PATH         the processes of a control group, whose counter has their CPU time
 //	unix:PATH           the process that listens on that Unix socket
-//	PATH                a pidfile, whose first line is the process id
 //
 // It does not look for the process; Process does.
 func ParseProcess(text string) (ProcessTarget, error) {
 	name, spec, found := strings.Cut(text, "=")
 	if !found || name == "" || spec == "" {
-		return ProcessTarget{}, fmt.Errorf("%q: write NAME=SPEC, such as app=:8080, db=1234, web=/run/nginx.pid or db=unit:postgresql", text)
+		return ProcessTarget{}, fmt.Errorf("%q: write NAME=SPEC, such as app=:8080, db=1234 or web=unit:nginx", text)
 	}
 	if strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '/' }) || len(name) > 64 {
 		return ProcessTarget{}, fmt.Errorf("%q: a name has up to 64 characters without blanks and slashes, such as app", name)
@@ -79,20 +77,16 @@ func ParseProcess(text string) (ProcessTarget, error) {
 			return ProcessTarget{}, fmt.Errorf("%s: write the path of a Unix socket, such as unix:/run/app.sock", text)
 		}
 		t.socket = socket
-	case strings.ContainsRune(spec, '/'):
-		t.pidfile = spec
 	case colon >= 0:
 		port, err := strconv.ParseUint(spec[colon+1:], 10, 16)
 		if err != nil || port == 0 {
 			return ProcessTarget{}, fmt.Errorf("%s: a port is a number from 1 to 65535", text)
 		}
 		t.port, t.host = int(port), strings.Trim(spec[:colon], "[]")
-	case strings.Trim(spec, "0123456789") == "":
-		if t.pid = parsePID(spec); t.pid == 0 {
-			return ProcessTarget{}, fmt.Errorf("%s: a process id is a number from 1 to %d", text, math.MaxInt32)
-		}
 	default:
-		t.pidfile = spec
+		if t.pid = parsePID(spec); t.pid == 0 {
+			return ProcessTarget{}, fmt.Errorf("%s: write :PORT, a process id up to %d, unit:NAME, cgroup:PATH or unix:PATH", text, math.MaxInt32)
+		}
 	}
 	return t, nil
 }
@@ -122,8 +116,6 @@ func (t ProcessTarget) resolve(proc procfs.FS) ([]identity, error) {
 		if err == nil && len(pids) == 0 {
 			err = fmt.Errorf("control group %s has no process", t.group)
 		}
-	case t.pidfile != "":
-		pids, err = t.pidfileProcess()
 	default:
 		pids = []int{t.pid}
 	}
@@ -136,20 +128,13 @@ func (t ProcessTarget) resolve(proc procfs.FS) ([]identity, error) {
 			roots = append(roots, identity{pid, s.Starttime})
 		}
 	}
-	if len(roots) == 0 {
-		return nil, t.notRunning(pids)
-	}
-	return roots, nil
-}
-
-func (t ProcessTarget) notRunning(pids []int) error {
 	switch {
-	case t.pidfile != "":
-		return fmt.Errorf("%s names process %d, which does not run: the file is stale, or belongs to another pid namespace", t.pidfile, pids[0])
+	case len(roots) > 0:
+		return roots, nil
 	case t.pid != 0:
-		return fmt.Errorf("process %d does not run (ps -e lists the processes that do)", t.pid)
+		return nil, fmt.Errorf("process %d does not run (ps -e lists the processes that do)", t.pid)
 	}
-	return fmt.Errorf("%s ended while it was looked up", t.Spec)
+	return nil, fmt.Errorf("%s ended while it was looked up", t.Spec)
 }
 
 // ended says that the target's process ended.
@@ -180,8 +165,6 @@ func (t ProcessTarget) detail(proc procfs.FS, roots []identity) string {
 		text += ", of unit " + t.unit
 	case t.group != "":
 		return text + ", with all of its control group; CPU time by " + (&group{dir: t.group}).counter()
-	case t.pidfile != "":
-		text += ", of " + t.pidfile
 	}
 	return text + ", with all descendants"
 }
@@ -212,26 +195,6 @@ func hasAncestor(proc procfs.FS, pid int, among []int) bool {
 		}
 	}
 	return false
-}
-
-// pidfileProcess reads the first line of the pidfile.
-func (t ProcessTarget) pidfileProcess() ([]int, error) {
-	content, err := os.ReadFile(t.pidfile)
-	switch {
-	case errors.Is(err, os.ErrNotExist):
-		return nil, fmt.Errorf("no pidfile %s: start the process, or write :8080 for a port and unit:NAME for a unit", t.pidfile)
-	case err != nil:
-		return nil, fmt.Errorf("read pidfile: %w", err)
-	}
-	first, _, _ := strings.Cut(string(content), "\n")
-	pid := 0
-	if fields := strings.Fields(first); len(fields) > 0 {
-		pid = parsePID(fields[0])
-	}
-	if pid == 0 {
-		return nil, fmt.Errorf("%s is no pidfile: its first line is not a process id", t.pidfile)
-	}
-	return []int{pid}, nil
 }
 
 // unitProcesses returns the processes in the unit's control group.

@@ -21,7 +21,7 @@ type identity struct {
 // process per connection.
 //
 // If the parent of a member ends, the member stays, though init is its parent now. A descendant that is born and loses its
-// parent between two readings is not found. A daemon that detaches itself is found by its port, pidfile or unit.
+// parent between two readings is not found. A daemon that detaches itself is found by its port or unit.
 type tree struct {
 	proc      procfs.FS
 	members   map[int]identity // in the last reading, by pid

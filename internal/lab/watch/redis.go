@@ -38,27 +38,14 @@ type redisReader struct {
 
 // redisFigures maps fields of INFO to figures.
 var redisFigures = map[string]string{
-	"connected_clients":          "connections",
-	"maxclients":                 "connections_limit",
-	"blocked_clients":            "connections_blocked",
-	"total_commands_processed":   "commands_total",
-	"used_cpu_user":              "cpu_user_seconds_total",
-	"used_cpu_sys":               "cpu_system_seconds_total",
-	"used_cpu_user_main_thread":  "main_thread_user_seconds_total",
-	"used_cpu_sys_main_thread":   "main_thread_system_seconds_total",
-	"used_memory":                "memory_bytes",
-	"maxmemory":                  "memory_limit_bytes",
-	"evicted_keys":               "evictions_total",
-	"expired_keys":               "expirations_total",
-	"rejected_connections":       "rejected_connections_total",
-	"total_connections_received": "connects_total",
-	"keyspace_hits":              "hits_total",
-	"keyspace_misses":            "misses_total",
-	"total_error_replies":        "errors_total",
-	"total_net_input_bytes":      "received_bytes_total",
-	"total_net_output_bytes":     "sent_bytes_total",
-	"aof_pending_bio_fsync":      "aof_pending_fsyncs",
-	"aof_delayed_fsync":          "aof_delayed_fsyncs_total",
+	"connected_clients":         "connections",
+	"maxclients":                "connections_limit",
+	"total_commands_processed":  "commands_total",
+	"used_cpu_user":             "cpu_user_seconds_total",
+	"used_cpu_sys":              "cpu_system_seconds_total",
+	"used_cpu_user_main_thread": "main_thread_user_seconds_total",
+	"used_cpu_sys_main_thread":  "main_thread_system_seconds_total",
+	"used_memory":               "memory_bytes",
 }
 
 // newRedis reads the address. A database number in it has no effect, because INFO covers the whole server.

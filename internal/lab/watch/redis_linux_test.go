@@ -40,14 +40,12 @@ func redisSend(t testing.TB, conn *bufio.ReadWriter, commands ...string) {
 
 func TestRedis(t *testing.T) {
 	t.Parallel()
-	server := apptest.Redis(t, "--maxclients", "77", "--maxmemory", "100mb", "--appendonly", "yes")
+	server := apptest.Redis(t, "--maxclients", "77")
 	s := openDatabase(t, server.URL("0"))
 	before := databaseValues(t, s)
-	databaseNames(t, before, `connections connections_limit connections_blocked commands_total cpu_user_seconds_total cpu_system_seconds_total
-main_thread_user_seconds_total main_thread_system_seconds_total memory_bytes memory_limit_bytes evictions_total expirations_total
-rejected_connections_total connects_total hits_total misses_total errors_total received_bytes_total sent_bytes_total
-aof_pending_fsyncs aof_delayed_fsyncs_total`)
-	if before["connections"] != 0 || before["connections_limit"] != 77 || before["memory_limit_bytes"] != 100<<20 {
+	databaseNames(t, before, `connections connections_limit commands_total cpu_user_seconds_total cpu_system_seconds_total
+main_thread_user_seconds_total main_thread_system_seconds_total memory_bytes`)
+	if before["connections"] != 0 || before["connections_limit"] != 77 {
 		t.Errorf("at the start: %v", before)
 	}
 	for range 20 { // the watch does not count its own commands
@@ -62,8 +60,8 @@ aof_pending_fsyncs aof_delayed_fsyncs_total`)
 	if err := blocked.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	after := awaitDatabase(t, s, "a client is blocked", func(v map[string]float64) bool { return v["connections_blocked"] == 1 })
-	for name, want := range map[string]float64{"commands_total": 202, "hits_total": 100, "misses_total": 101, "connects_total": 2, "connections": 2} {
+	after := awaitDatabase(t, s, "both are connected", func(v map[string]float64) bool { return v["connections"] == 2 })
+	for name, want := range map[string]float64{"commands_total": 202, "connections": 2} {
 		got := after[name] - before[name]
 		t.Logf("%s grew by %g, %g were made", name, got, want)
 		if got < want-1 || got > want*1.05+1 {

@@ -7,20 +7,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
 	"sync"
 	"time"
 
-	"spillway/internal/lab/peer"
 	"spillway/internal/lab/result"
 	"spillway/internal/lab/sheet"
 )
 
 // Limits on a remote watch.
 const (
-	remoteTimeout = peer.Timeout        // to answer /watch and /clock
+	remoteTimeout = 5 * time.Second     // to connect, for the TLS handshake, and to answer /watch and /clock
 	remoteSilence = 4 * ServeBlankEvery // a stream without a line, even an empty one, is broken after that time
 	remoteAnswer  = 1 << 20             // bytes of an answer to /watch or /clock
 	remoteLine    = 256 << 10           // bytes of a sample
@@ -40,7 +40,7 @@ type RemoteWatch struct {
 
 	mu      sync.Mutex
 	served  servedWatch
-	offsets peer.Offsets
+	offsets offsets
 	marked  []time.Time        // marks that the other host knows of, the last marksMax
 	read    map[string]float64 // when each of its samplers was last read for a mark
 }
@@ -57,7 +57,14 @@ func Remote(ctx context.Context, rawURL, token string, start time.Time) (*Remote
 	r := &RemoteWatch{
 		base: u.Scheme + "://" + u.Host, host: u.Host, token: token, start: start, marks: make(chan time.Time, marksMax),
 		read: map[string]float64{}, client: &http.Client{
-			Transport: peer.NewTransport(), CheckRedirect: peer.NoRedirect,
+			Transport: &http.Transport{ // without a proxy, which would be measured too
+				DialContext:            (&net.Dialer{Timeout: remoteTimeout}).DialContext,
+				TLSHandshakeTimeout:    remoteTimeout,
+				ResponseHeaderTimeout:  remoteTimeout,
+				MaxResponseHeaderBytes: 64 << 10,
+				DisableCompression:     true,
+			},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the token is for one host
 		},
 	}
 	if err := r.join(ctx); err != nil {
@@ -76,7 +83,7 @@ func (r *RemoteWatch) Watch() result.Watch {
 	defer r.mu.Unlock()
 	watch := r.served.Watch
 	watch.Host = r.host
-	offset, uncertainty := r.offsets.Best()
+	offset, uncertainty := r.offsets.best()
 	watch.ClockOffset, watch.ClockError = offset.Seconds(), uncertainty.Seconds()
 	return watch
 }
@@ -187,7 +194,7 @@ func (r *RemoteWatch) stream(ctx context.Context, report func(*result.Sample), b
 // shift moves a sample to this host's clock. It reports false for a time outside any run.
 func (r *RemoteWatch) shift(s *result.Sample) bool {
 	r.mu.Lock()
-	offset, _ := r.offsets.Best()
+	offset, _ := r.offsets.best()
 	begin := r.served.StartedAt.Add(-offset).Sub(r.start)
 	r.mu.Unlock()
 	s.At += begin.Seconds()
@@ -206,13 +213,13 @@ func (r *RemoteWatch) join(ctx context.Context) error {
 	if served.StartedAt.IsZero() {
 		return fmt.Errorf("read the watch at %s/watch: started_at is missing: this is no watch --listen", r.base)
 	}
-	var found peer.Offsets
-	for range peer.Exchanges {
+	var found offsets
+	for range exchanges {
 		one, err := r.exchange(ctx)
 		if err != nil {
 			return err
 		}
-		found.Add(one)
+		found.add(one)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -265,13 +272,13 @@ func (r *RemoteWatch) do(ctx context.Context, method, path string) (io.ReadClose
 }
 
 // exchange compares the clocks once. This host's clock is the wall clock at start plus monotonic time, as in the samples.
-func (r *RemoteWatch) exchange(ctx context.Context) (peer.Offset, error) {
+func (r *RemoteWatch) exchange(ctx context.Context) (offset, error) {
 	asked := r.start.Add(time.Since(r.start))
 	var clock servedClock
 	if err := r.ask(ctx, "/clock", &clock); err != nil {
-		return peer.Offset{}, err
+		return offset{}, err
 	}
-	return peer.Measure(asked, r.start.Add(time.Since(r.start)), clock.Now), nil
+	return measure(asked, r.start.Add(time.Since(r.start)), clock.Now), nil
 }
 
 // compareClocks compares the clocks every clockEvery. It drops errors, because the stream fails for the same reason and
@@ -289,12 +296,12 @@ func (r *RemoteWatch) compareClocks(ctx context.Context, report func(*result.Sam
 			continue
 		}
 		r.mu.Lock()
-		r.offsets.Add(one)
-		ahead, uncertainty := r.offsets.Best()
+		r.offsets.add(one)
+		ahead, uncertainty := r.offsets.best()
 		r.mu.Unlock()
 		report(&result.Sample{At: time.Since(r.start).Seconds(), Sampler: result.SamplerWatch, Subject: "clock", Values: map[string]float64{
 			"clock_offset_seconds": ahead.Seconds(), "clock_uncertainty_seconds": uncertainty.Seconds(),
-			"round_trip_seconds": one.RoundTrip.Seconds(),
+			"round_trip_seconds": one.roundTrip.Seconds(),
 		}})
 	}
 }

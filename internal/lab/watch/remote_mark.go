@@ -37,7 +37,7 @@ func (r *RemoteWatch) forward(ctx context.Context, at time.Time) {
 	ctx, cancel := context.WithTimeout(ctx, remoteTimeout)
 	defer cancel()
 	r.mu.Lock()
-	ahead, _ := r.offsets.Best()
+	ahead, _ := r.offsets.best()
 	r.mu.Unlock()
 	there := r.start.Add(at.Sub(r.start)).Add(ahead) // as in exchange
 	body, err := r.do(ctx, http.MethodPost, "/mark?at="+url.QueryEscape(there.UTC().Format(time.RFC3339Nano)))

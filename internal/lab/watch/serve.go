@@ -1,25 +1,23 @@
 package watch
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"spillway/internal/lab/peer"
 	"spillway/internal/lab/result"
 )
 
 // Limits on a watch that other hosts read.
 const (
 	ServeReaders    = 8                // concurrent streams; one more is answered 503
-	ServeBuffer     = 1 << 20          // bytes of samples that wait for one reader; the oldest are dropped
+	ServeBuffer     = 4096             // samples that wait for one reader; one more is lost
 	ServeTimeout    = 10 * time.Second // to read a request, and to write to a reader before it is disconnected
 	ServeBlankEvery = 2 * time.Second  // interval of empty lines in a silent stream
 )
@@ -31,15 +29,6 @@ type ServeConfig struct {
 	Clock   func() time.Time // read once; nil is this host's clock
 }
 
-// listenOption names the address in errors.
-const listenOption = "watch --listen"
-
-// Listen listens for Serve on HOST:PORT. An address that other hosts can reach requires a token of peer.TokenMin characters,
-// because samples show what runs on this host.
-func Listen(ctx context.Context, address, token string) (net.Listener, error) {
-	return peer.Listen(ctx, listenOption, address, token)
-}
-
 // Serve answers readers on listener until ctx ends, and closes the listener:
 //
 //	GET /watch    the result.Watch, and the time 0 of its samples by the clock of /clock
@@ -47,11 +36,12 @@ func Listen(ctx context.Context, address, token string) (net.Listener, error) {
 //	POST /mark    reads all samplers once at the time in "at", which is by /clock and may be in the future
 //	GET /samples  the samples from now on, one JSON object per line; empty lines keep the stream alive
 //
-// The samplers run once for all readers, and only while there are readers. A reader that is too slow loses the oldest samples
-// and learns how many; it takes at most twice ServeBuffer of memory. The clock is this host's wall clock when Serve began plus
+// The samplers run once for all readers, and only while there are readers. A reader that is too slow loses samples
+// and learns how many. The clock is this host's wall clock when Serve began plus
 // monotonic time, so it never steps. The caller closes the watcher.
 func Serve(ctx context.Context, listener net.Listener, config ServeConfig) error {
-	if err := peer.CheckListener(listenOption, listener, config.Token); err != nil {
+	tcp, ok := listener.Addr().(*net.TCPAddr)
+	if err := checkToken(listener.Addr().String(), config.Token, ok && tcp.IP.IsLoopback()); err != nil {
 		return errors.Join(err, listener.Close())
 	}
 	if config.Clock == nil {
@@ -121,7 +111,7 @@ func (s *server) handler() http.Handler {
 	})
 	mux.HandleFunc("GET /samples", s.samples)
 	mux.HandleFunc("POST /mark", s.mark)
-	return peer.Guard(listenOption, s.config.Token, mux)
+	return guard(s.config.Token, mux)
 }
 
 // markAhead is how far in the future a mark may be.
@@ -155,7 +145,7 @@ func (s *server) samples(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	controller := http.NewResponseController(w)
 	blank := time.Tick(ServeBlankEvery)
-	lines := []byte("\n") // tells the reader that the stream has begun
+	lines, announced := []byte("\n"), int64(0) // an empty line tells the reader that the stream has begun
 	for {
 		if controller.SetWriteDeadline(time.Now().Add(ServeTimeout)) != nil {
 			return
@@ -169,8 +159,15 @@ func (s *server) samples(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-r.Context().Done():
 			return
-		case <-reader.ready:
-			lines = reader.take(time.Since(s.config.Watcher.start))
+		case line := <-reader.lines:
+			lines = append(lines[:0], line...)
+			for range len(reader.lines) {
+				lines = append(lines, <-reader.lines...)
+			}
+			if lost := reader.lost.Load(); lost > announced {
+				lines = append(lines, lostLine(lost, time.Since(s.config.Watcher.start))...)
+				announced = lost
+			}
 		case <-blank:
 			lines = []byte("\n")
 		}
@@ -225,9 +222,12 @@ func (b *broadcast) join() (*streamReader, bool) {
 	if len(b.readers) >= ServeReaders {
 		return nil, false
 	}
-	r := &streamReader{ready: make(chan struct{}, 1), limit: ServeBuffer}
+	r := &streamReader{lines: make(chan []byte, ServeBuffer)}
 	b.readers[r] = true
-	signal(b.wake)
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
 	return r, true
 }
 
@@ -250,59 +250,26 @@ func (b *broadcast) send(s *result.Sample) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for r := range b.readers {
-		r.put(line)
+		select {
+		case r.lines <- line:
+		default:
+			r.lost.Add(1)
+		}
 	}
 	return nil
 }
 
-// signal wakes the receiver of c, whose buffer holds one element.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
-// streamReader holds the lines that wait to be written to one reader, at most limit bytes.
+// streamReader holds the lines that wait to be written to one reader. All readers share them, therefore they are never modified.
 type streamReader struct {
-	ready chan struct{} // signals that there are lines
-	limit int
-
-	mu        sync.Mutex
-	lines     [][]byte // shared by all readers, therefore never modified
-	bytes     int
-	lost      int // lines dropped since the reader joined
-	announced int // lost lines that the reader knows of
+	lines chan []byte
+	lost  atomic.Int64 // lines that found no place
 }
 
-// put adds a line and drops the oldest ones over the limit.
-func (r *streamReader) put(line []byte) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.lines = append(r.lines, line)
-	r.bytes += len(line)
-	for r.bytes > r.limit && len(r.lines) > 1 {
-		r.bytes -= len(r.lines[0])
-		r.lines[0] = nil
-		r.lines = r.lines[1:]
-		r.lost++
-	}
-	signal(r.ready)
-}
-
-// take returns all lines as one text. If lines were lost since the last take, a sample with their total and an error comes first.
-func (r *streamReader) take(now time.Duration) []byte {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	lines := r.lines
-	r.lines, r.bytes = nil, 0
-	if r.lost > r.announced {
-		line, _ := json.Marshal(&result.Sample{
-			At: now.Seconds(), Sampler: result.SamplerWatch, Subject: "stream", Values: map[string]float64{"samples_lost_total": float64(r.lost)},
-			Error: "samples were lost: the reader is too slow",
-		})
-		lines = slices.Insert(lines, 0, append(line, '\n'))
-		r.announced = r.lost
-	}
-	return bytes.Join(lines, nil)
+// lostLine is a sample with the number of lost ones and an error.
+func lostLine(lost int64, at time.Duration) []byte {
+	line, _ := json.Marshal(&result.Sample{
+		At: at.Seconds(), Sampler: result.SamplerWatch, Subject: "stream", Values: map[string]float64{"samples_lost_total": float64(lost)},
+		Error: "samples were lost: the reader is too slow",
+	})
+	return append(line, '\n')
 }

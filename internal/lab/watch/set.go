@@ -21,10 +21,10 @@ import (
 // Spec lists what to watch, as written on the command line. The host, its TCP and
 // its accept queues are always watched.
 type Spec struct {
-	Processes []string // NAME=SPEC, see ParseProcess
-	Databases []string // [NAME=]URL
-	Remotes   []string // URLs of other hosts, see Remote
-	Token     string   // of the other hosts
+	Processes []string `group:"Most used" name:"watch" sep:"none" placeholder:"NAME=SPEC" help:"Watch a process and its descendants: app=:8080 (the process that listens there), db=1234 (a pid), web=unit:nginx, db=unix:/run/mysqld/mysqld.sock. Repeatable."`
+	Databases []string `group:"Most used" name:"watch-db" sep:"none" placeholder:"[NAME=]URL" help:"Watch the statistics of a postgres://, mysql:// or redis:// server. Repeatable."`
+	Remotes   []string `group:"Watch" name:"watch-from" sep:"none" placeholder:"URL" help:"Include what 'spillway watch --listen' sees on another host: http://db-1:9191. Repeatable."`
+	Token     string   `group:"Watch" name:"watch-token" env:"SPILLWAY_WATCH_TOKEN" placeholder:"TOKEN" help:"Token for the other hosts."`
 }
 
 // Empty reports whether the specification lists nothing.

@@ -14,26 +14,19 @@ import (
 // TCP samples the TCP of the calling thread's network namespace: states, opens, drops, retransmits and local ports.
 // As they are:
 //
-//   - established: connections, including those that the other side has closed; time_wait; in_use: sockets that listen,
-//     connect or are connected; allocated, orphans: sockets of all namespaces, and those that no process owns,
-//   - ports_low, ports_high: the ephemeral range, from which the kernel takes local ports; ports_range: how many it can
-//     give, without reserved ones,
-//   - ports_in_use, time_wait_ephemeral: see portCounter. Not every reading has them, see rarely,
+//   - established: connections, including those that the other side has closed; time_wait,
+//   - ports_range: how many local ports the kernel can give, without reserved ones,
+//   - ports_in_use: see portCounter. Not every reading has them, see rarely,
 //   - send_queue_bytes, receive_queue_bytes: bytes that wait in all established connections for the other side, and for the
 //     program to read them. Not every reading has them.
 //
 // Since boot:
 //
 //   - active_opens_total, passive_opens_total: connections that this side, and the other side, asked for;
-//     attempt_fails_total: those that failed; established_resets_total: connections that ended with a reset;
-//     resets_sent_total,
-//   - segments_out_total, and of them retransmits_total; syn_retransmits_total: handshakes that were repeated,
+//     attempt_fails_total: those that failed,
+//   - segments_out_total, and of them retransmits_total,
 //   - listen_overflows_total: connections rejected by a full accept queue, once per attempt; listen_drops_total: rejected
-//     for that or any other reason; backlog_drops_total: segments dropped because the socket's owner was too busy;
-//     request_queue_drops_total: handshakes dropped by a full SYN queue; syn_cookies_sent_total,
-//   - time_waits_total: sockets that entered TIME_WAIT; time_wait_overflow_total: sockets that could not, because of
-//     tcp_max_tw_buckets; time_wait_reused_total: sockets that gave their port to a new connection (tcp_tw_reuse);
-//     aborts_on_timeout_total: connections closed because the other side did not answer.
+//     for that or any other reason.
 //
 // A counter that the kernel does not have is missing.
 func TCP() (*Sampler, error) {
@@ -80,52 +73,26 @@ func (t *tcp) readSockets(values map[string]float64) error {
 		return err
 	}
 	for _, p := range sockets.Protocols {
-		if p.Protocol != "TCP" {
-			continue
-		}
-		values["in_use"] = float64(p.InUse)
-		for name, value := range map[string]*int{"orphans": p.Orphan, "time_wait": p.TW, "allocated": p.Alloc} {
-			if value != nil {
-				values[name] = float64(*value)
-			}
-		}
-	}
-	sockets, err = t.task.Net.NetSockstat6()
-	if err != nil { // no IPv6
-		return nil
-	}
-	for _, p := range sockets.Protocols {
-		if p.Protocol == "TCP6" {
-			values["in_use"] += float64(p.InUse)
+		if p.Protocol == "TCP" && p.TW != nil {
+			values["time_wait"] = float64(*p.TW)
 		}
 	}
 	return nil
 }
 
-// readCounters reads net/snmp and net/netstat. TW is documented as the sockets that left TIME_WAIT; kernels of today
-// count those that enter it.
+// readCounters reads net/snmp and net/netstat.
 func (t *tcp) readCounters(values map[string]float64) error {
 	snmp, err := t.task.Snmp()
 	netstat, netstatErr := t.task.Netstat()
 	for name, value := range map[string]*float64{
-		"active_opens_total":        snmp.ActiveOpens,
-		"passive_opens_total":       snmp.PassiveOpens,
-		"attempt_fails_total":       snmp.AttemptFails,
-		"established_resets_total":  snmp.EstabResets,
-		"established":               snmp.CurrEstab,
-		"segments_out_total":        snmp.OutSegs,
-		"retransmits_total":         snmp.RetransSegs,
-		"resets_sent_total":         snmp.OutRsts,
-		"listen_overflows_total":    netstat.ListenOverflows,
-		"listen_drops_total":        netstat.ListenDrops,
-		"backlog_drops_total":       netstat.TCPBacklogDrop,
-		"request_queue_drops_total": netstat.TCPReqQFullDrop,
-		"syn_cookies_sent_total":    netstat.SyncookiesSent,
-		"time_waits_total":          netstat.TW,
-		"time_wait_reused_total":    netstat.TWRecycled,
-		"time_wait_overflow_total":  netstat.TCPTimeWaitOverflow,
-		"aborts_on_timeout_total":   netstat.TCPAbortOnTimeout,
-		"syn_retransmits_total":     netstat.TCPSynRetrans,
+		"active_opens_total":     snmp.ActiveOpens,
+		"passive_opens_total":    snmp.PassiveOpens,
+		"attempt_fails_total":    snmp.AttemptFails,
+		"established":            snmp.CurrEstab,
+		"segments_out_total":     snmp.OutSegs,
+		"retransmits_total":      snmp.RetransSegs,
+		"listen_overflows_total": netstat.ListenOverflows,
+		"listen_drops_total":     netstat.ListenDrops,
 	} {
 		if value != nil {
 			values[name] = *value
@@ -142,7 +109,6 @@ func (t *tcp) readPorts(now time.Time, values map[string]float64) error {
 	if err != nil {
 		return err
 	}
-	values["ports_low"], values["ports_high"] = float64(ports.First), float64(ports.Last)
 	values["ports_range"] = float64(ports.Count())
 	if t.queues.due(now) {
 		var send, receive uint64
@@ -159,7 +125,7 @@ func (t *tcp) readPorts(now time.Time, values map[string]float64) error {
 	if err := t.ports.do(now, func() error { return t.ports.count(ports) }); err != nil {
 		return err
 	}
-	values["ports_in_use"], values["time_wait_ephemeral"] = float64(t.ports.used), float64(t.ports.timeWait)
+	values["ports_in_use"] = float64(t.ports.used)
 	return nil
 }
 
@@ -204,22 +170,17 @@ func pauseAfter(cost time.Duration) time.Duration {
 // connect are not counted.
 type portCounter struct {
 	rarely
-	client   *netstat.Client
-	seen     [1 << 16 / 64]uint64
-	used     int
-	timeWait int // sockets in TIME_WAIT with an ephemeral local port
+	client *netstat.Client
+	seen   [1 << 16 / 64]uint64
+	used   int
 }
 
 func (p *portCounter) count(ports netstat.PortRange) error {
 	clear(p.seen[:])
-	p.timeWait = 0
 	query := netstat.Query{States: netstat.AnyState, PortFirst: uint16(ports.First), PortLast: uint16(ports.Last)}
 	err := p.client.Sockets(query, func(s *netstat.Socket) {
 		port := s.Local.Port()
 		p.seen[port/64] |= 1 << (port % 64)
-		if s.State == netstat.TimeWait {
-			p.timeWait++
-		}
 	})
 	p.used = 0
 	for _, word := range p.seen {
