@@ -17,15 +17,6 @@ type configCheckCmd struct {
 	NoEnv bool   `name:"no-env" help:"Accept environment variables and secret files that are missing."`
 }
 
-// Help is shown below the flags.
-func (configCheckCmd) Help() string {
-	return `Reads the file as serve does, with the environment and the files that it names for secrets. It opens no database. Each mistake is one line, FILE:LINE:COLUMN: KEY: MESSAGE; then the exit code is 2. With --no-env, values whose variable or file is missing are not checked.
-
-Examples:
-  spillway config check spillway.yaml
-  spillway config check --no-env spillway.yaml`
-}
-
 // Run reports the mistakes.
 func (c *configCheckCmd) Run(env *environment) error {
 	return app.CheckConfig(c.File, c.NoEnv, env.stdout, env.stderr)
@@ -33,15 +24,6 @@ func (c *configCheckCmd) Run(env *environment) error {
 
 type configPrintCmd struct {
 	File string `arg:"" optional:"" help:"Configuration (YAML). Without one: the built-in freight app."`
-}
-
-// Help is shown below the flags.
-func (configPrintCmd) Help() string {
-	return `Prints every key with its effective value, defaults included. Passwords and tokens are ***.
-
-Examples:
-  spillway config print spillway.yaml
-  spillway config print > spillway.yaml`
 }
 
 // Run prints the configuration as YAML.
@@ -52,30 +34,12 @@ type configReloadCmd struct {
 	Admin string `help:"Admin listener, host:port or unix:PATH, if it is not the one in the file."`
 }
 
-// Help is shown below the flags.
-func (configReloadCmd) Help() string {
-	return `Does what SIGHUP does, and waits for the outcome. Feeds, queries, keys (also those of reads), CORS origins, trusted proxies, the access log and the log level can change. If anything else has changed, or a new feed or query does not start, nothing is applied, the reason is printed, and the exit code is 1.
-
-Examples:
-  spillway config reload spillway.yaml
-  spillway config reload --admin 127.0.0.1:9090`
-}
-
 // Run has the server reload.
 func (c *configReloadCmd) Run(env *environment) error {
 	return app.ReloadConfig(env.ctx, c.File, c.Admin, env.stdout)
 }
 
 type configSchemaCmd struct{}
-
-// Help is shown below the flags.
-func (configSchemaCmd) Help() string {
-	return `An editor with a YAML language server checks and completes a file that starts with
-  # yaml-language-server: $schema=spillway.schema.json
-
-Example:
-  spillway config schema > spillway.schema.json`
-}
 
 // Run prints the schema.
 func (configSchemaCmd) Run(env *environment) error {
@@ -89,16 +53,22 @@ type grantsCmd struct {
 	Database string `help:"URL of an administrator or the tables' owner on the configured default database." placeholder:"URL"`
 }
 
-// Help is shown below the flags.
-func (grantsCmd) Help() string {
-	return `Prints the statements that create the role and Spillway's own tables and grant what the file needs: SELECT on the tables that feeds, queries and popups read, INSERT on those of streams, and the rights on Spillway's own tables. It asks the databases and changes nothing. Run the statements as an administrator; then serve with the role.
-
-Examples:
-  spillway grants spillway.yaml --role app
-  spillway grants spillway.yaml --role app --database postgres://postgres@db/app | psql postgres://postgres@db/app`
-}
-
 // Run prints the statements.
 func (c *grantsCmd) Run(env *environment) error {
 	return app.PrintGrants(env.ctx, c.File, c.Role, c.Database, env.stdout)
+}
+
+type popupsCmd struct {
+	Forget popupsForgetCmd `cmd:"" help:"Delete all that is known about a user."`
+}
+
+type popupsForgetCmd struct {
+	User   string `arg:"" help:"Id of the user."`
+	Config string `help:"Configuration (YAML) of the server, with the address and the token of its admin listener." placeholder:"FILE"`
+	Admin  string `help:"Admin listener, host:port or unix:PATH, if it is not the one in the file."`
+}
+
+// Run forgets a user.
+func (c *popupsForgetCmd) Run(env *environment) error {
+	return app.ForgetUser(env.ctx, c.User, c.Config, c.Admin, env.stdout)
 }

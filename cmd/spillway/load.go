@@ -19,16 +19,9 @@ import (
 
 // loadCmd loads a target and reports the results.
 type loadCmd struct {
-	Target string `arg:"" optional:"" name:"url" help:"http://, https://, http+unix://SOCKET%2FPATH/, postgres://, mysql://, redis:// or rediss://."`
-	load.Amount
-	load.Policy
-	load.HTTP
-	watchFlags
-	load.Statement
-	load.Output
-	load.Parts
+	load.Options
+	watch.Spec
 	loadLive
-	load.Sharing
 }
 
 // loadLive is how a run can be seen while it is under way.
@@ -52,45 +45,34 @@ func (a *liveAddress) Decode(ctx *kong.DecodeContext) error {
 // IsBool implements kong.BoolMapperValue.
 func (*liveAddress) IsBool() bool { return true }
 
-// open serves what was asked for. show is nil if nothing was.
-func (l *loadLive) open(env *environment) (show *live.Server, err error) {
-	if l.Live == "" && l.Metrics == "" {
-		return nil, nil
+// hooks returns what a load needs of this program, and what shows the load while it is under way, if the flags name an address.
+func (l *loadLive) hooks(env *environment, pin bool) (hooks load.Hooks, show *live.Server, err error) {
+	hooks.Find = func(spec string) (load.Process, error) { return watch.ParseProcess(spec) }
+	if hooks.Keeper, err = keeper(pin); err != nil {
+		return hooks, nil, err
 	}
 	render := func(w io.Writer, run *result.Run) error { return report.Write(w, report.HTML, []*result.Run{run}) }
-	return live.Open(live.Options{Page: string(l.Live), Metrics: l.Metrics}, render, func(text string) { fmt.Fprintln(env.stderr, text) })
-}
-
-// Help is shown below the flags.
-func (loadCmd) Help() string {
-	return `Latency counts from the intended start, including the wait for a connection. Each step states whether it measured the target (VALID) or something else.
-
-Examples:
-  spillway load http://127.0.0.1:8080/goodslist --rate 100,200,500 --duration 30s --per-connection 1 --slo 'p99<70ms errors<0.5%'
-  spillway load http://127.0.0.1:8080/goodslist -c 32 -o run.ndjson --watch app=:8080 --watch db=:5432 --watch-db postgres://app@db/shop
-  spillway load postgres://app@db/shop --sql 'SELECT * FROM goods WHERE id = :id' --param 'id=random(1,1000)' -c 1,4,50`
+	o := live.Options{Page: string(l.Live), Metrics: l.Metrics}
+	if show, err = live.Open(o, render, func(text string) { fmt.Fprintln(env.stderr, text) }); o != (live.Options{}) {
+		hooks.Follow = show.Follow
+	}
+	return hooks, show, err
 }
 
 // Run runs the load.
 func (c *loadCmd) Run(env *environment) (err error) {
-	o := c.options()
-	hooks := load.Hooks{Find: func(spec string) (load.Process, error) { return watch.ParseProcess(spec) }}
-	if hooks.Keeper, err = keeper(c.Pin); err != nil {
-		return err
-	}
-	show, err := c.loadLive.open(env)
+	o := c.Options
+	o.Watched = c.Processes
+	hooks, show, err := c.hooks(env, c.Pin)
 	if err != nil {
 		return err
 	}
-	if show != nil {
-		defer func() { err = errors.Join(err, show.Close()) }()
-		hooks.Follow = show.Follow
-	}
+	defer func() { err = errors.Join(err, show.Close()) }()
 	var watched *watch.Set
 	defer func() { watched.Close() }()
-	if spec := watch.Spec(c.watchFlags); !spec.Empty() {
+	if !c.Empty() {
 		hooks.Watch = func() (_ load.Watcher, err error) {
-			watched, err = watch.OpenSet(env.ctx, spec, env.log, o.LocalPort())
+			watched, err = watch.OpenSet(env.ctx, c.Spec, env.log, o.LocalPort())
 			return watched, err
 		}
 	}
@@ -98,9 +80,7 @@ func (c *loadCmd) Run(env *environment) (err error) {
 	if err != nil {
 		return err
 	}
-	if show != nil {
-		defer show.Finish(env.ctx)
-	}
+	defer show.Finish(env.ctx)
 	format := report.Text
 	if c.JSON {
 		format = report.JSON
@@ -112,13 +92,6 @@ func (c *loadCmd) Run(env *environment) (err error) {
 		return err
 	}
 	return load.Broken(run)
-}
-
-func (c *loadCmd) options() load.Options {
-	return load.Options{
-		Target: c.Target, Amount: c.Amount, Policy: c.Policy, HTTP: c.HTTP, Statement: c.Statement, Output: c.Output, Parts: c.Parts,
-		Sharing: c.Sharing, Watched: c.Processes,
-	}
 }
 
 // keeper is the command that restores the cores of a pinned target, nil without --pin.

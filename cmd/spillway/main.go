@@ -23,11 +23,13 @@ package main
 
 import (
 	"context"
+	_ "embed" // help.txt
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -51,6 +53,7 @@ type environment struct {
 // cli lists the commands.
 type cli struct {
 	Serve      serveCmd      `cmd:"" help:"Serve the feeds of a configuration, or the built-in freight app."`
+	Ready      readyCmd      `cmd:"" help:"Check that a running server is ready."`
 	Seed       seedCmd       `cmd:"" help:"Create a data set for trials and measurements."`
 	Spool      spoolCmd      `cmd:"" help:"Inspect and repair the local queue of streams with ack: spool."`
 	Popups     popupsCmd     `cmd:"" help:"Forget users of popups."`
@@ -104,6 +107,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int
 	if err != nil {
 		panic("bug: " + err.Error())
 	}
+	explain(parser.Model.Node)
 	if len(args) == 0 {
 		args = []string{"--help"}
 	}
@@ -118,6 +122,23 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int
 		return fail(stderr, err)
 	}
 	return exit.OK
+}
+
+// helpTexts are what --help shows below the flags: each follows a line with # and its command.
+//
+//go:embed help.txt
+var helpTexts string
+
+// explain sets the texts of the commands.
+func explain(root *kong.Node) {
+	for part := range strings.SplitSeq(strings.TrimPrefix(helpTexts, "# "), "\n# ") {
+		path, text, _ := strings.Cut(part, "\n")
+		node := root
+		for name := range strings.FieldsSeq(path) {
+			node = node.Children[slices.IndexFunc(node.Children, func(n *kong.Node) bool { return n.Name == name })]
+		}
+		node.Detail = strings.TrimSpace(text)
+	}
 }
 
 // checkFilled returns an error if a flag with the tag "filled" is given as "" or 0, as by a script whose variable is not

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -47,6 +48,20 @@ func TestUse(t *testing.T) {
 		}
 		if code == 2 && strings.Count(strings.TrimSpace(stderr), "\n") > 0 {
 			t.Errorf("spillway %s: the error has more than one line:\n%s", c.args, stderr)
+		}
+	}
+}
+
+// A result file that version 0.1.0 has written is read.
+func TestResultOfVersion010(t *testing.T) {
+	t.Parallel()
+	file, err := filepath.Abs(filepath.Join("testdata", "0.1.0", "load.ndjson"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for command, want := range map[string]string{"report": "Holds 200/s: 200/s answered", "diagnose": "No step failed"} {
+		if stdout, stderr, code := binary.Run(t, command, file); code != 0 || !strings.Contains(stdout, want) {
+			t.Errorf("%s: exit %d, without %q\n%s%s", command, code, want, stdout, stderr)
 		}
 	}
 }

@@ -16,12 +16,13 @@ import (
 
 // peakCmd finds the highest rate at which a target meets an SLO.
 type peakCmd struct {
-	Target string `arg:"" optional:"" name:"url" help:"As for load: http://, https://, postgres://, mysql://, redis://, …"`
-	peakSearch
-	peakKnobs
+	Target string        `arg:"" optional:"" name:"url" help:"As for load: http://, https://, postgres://, mysql://, redis://, …"`
+	SLO    string        `filled:"" group:"Search" name:"slo" placeholder:"TEXT" help:"What the target has to meet: 'p99<70ms errors<0.5%'. Required."`
+	Warmup time.Duration `group:"Search" help:"Least warm-up of each probe; the search chooses longer ones as needed."`
+	peak.Flags
 	load.Policy
 	load.HTTP
-	watchFlags
+	watch.Spec
 	load.Statement
 	peakOutput
 	loadLive
@@ -31,17 +32,6 @@ type peakCmd struct {
 
 // The flags, by group.
 type (
-	peakSearch struct {
-		SLO       string        `filled:"" group:"Search" name:"slo" placeholder:"TEXT" help:"What the target has to meet: 'p99<70ms errors<0.5%'. Required."`
-		MaxTime   time.Duration `group:"Search" default:"10m" help:"End the search after this time, with what is proved by then; 0: no limit."`
-		Precision string        `group:"Search" default:"5%" help:"Widest interval of the peak, as a part of its lower end."`
-		Start     float64       `filled:"" group:"Search" placeholder:"R" help:"First rate. Default: from what a closed loop reaches."`
-		Max       float64       `filled:"" group:"Search" placeholder:"R" help:"Highest rate to try."`
-		Warmup    time.Duration `group:"Search" help:"Least warm-up of each probe; the search chooses longer ones as needed."`
-	}
-	peakKnobs struct {
-		Knob []string `group:"Search" sep:"none" placeholder:"KNOB" help:"Search again with another value, say whether the peak moved, and set the original back: 'pool=8,16: COMMAND' (8 is in force; sh runs COMMAND with $$VALUE), keep-alive, connections=N,… or source=IP,…. Repeatable."`
-	}
 	peakOutput struct {
 		Out   string   `group:"Result" short:"o" placeholder:"FILE" help:"Write a result file with a step per probe; .gz is compressed. 'spillway report FILE' shows it."`
 		JSON  bool     `group:"Result" name:"json" help:"Print one JSON document on standard output instead of the text."`
@@ -58,35 +48,17 @@ type (
 	}
 )
 
-// Help is shown below the flags.
-func (peakCmd) Help() string {
-	return `Runs short steps of load at rates that it chooses, and narrows the interval between a rate that meets the SLO and one that misses it. Only VALID steps count. Ctrl-C ends it with what is proved by then. docs/peak.md describes the search.
-
-Examples:
-  spillway peak http://127.0.0.1:8080/goodslist --slo 'p99<70ms errors<0.5%' --pin
-  spillway peak http://127.0.0.1:8080/goodslist --slo 'p99<70ms' --per-connection 1 --watch app=:8080 --watch-db postgres://app@db/shop -o peak.ndjson
-  spillway peak postgres://app@db/shop --sql 'SELECT * FROM goods WHERE id = :id' --param 'id=random(1,1000)' -c 20 --slo 'p95<10ms' --max-time 2m
-  spillway peak http://127.0.0.1:8080/goodslist --slo 'p99<70ms' --knob 'pool=8,16: ./set-pool.sh "$VALUE"' --knob keep-alive`
-}
-
 // Run runs the search.
 func (c *peakCmd) Run(env *environment) (err error) {
 	if err := c.refuse(); err != nil {
 		return exit.UsageError(err)
 	}
 	o := c.options()
-	hooks := load.Hooks{Find: func(spec string) (load.Process, error) { return watch.ParseProcess(spec) }}
-	if hooks.Keeper, err = keeper(c.Pin); err != nil {
-		return err
-	}
-	show, err := c.loadLive.open(env)
+	hooks, show, err := c.hooks(env, c.Pin)
 	if err != nil {
 		return err
 	}
-	if show != nil {
-		defer func() { err = errors.Join(err, show.Close()) }()
-		hooks.Follow = show.Follow
-	}
+	defer func() { err = errors.Join(err, show.Close()) }()
 	var watched *watch.Set
 	defer func() { watched.Close() }()
 	hooks.Watch = func() (_ load.Watcher, err error) {
@@ -100,9 +72,7 @@ func (c *peakCmd) Run(env *environment) (err error) {
 		return err
 	}
 	plan.Beside(outcome)
-	if show != nil {
-		defer show.Finish(env.ctx)
-	}
+	defer show.Finish(env.ctx)
 	if c.JSON {
 		err = outcome.WriteJSON(env.stdout, c.Out)
 	} else {
@@ -117,7 +87,7 @@ func (c *peakCmd) Run(env *environment) (err error) {
 // watch opens what the flags name. Without any, it is the process that listens at the target's port on this machine, if there is one,
 // because a diagnosis needs it. port is 0 for a target elsewhere.
 func (c *peakCmd) watch(env *environment, port int) (*watch.Set, error) {
-	spec := watch.Spec(c.watchFlags)
+	spec := c.Spec
 	if !spec.Empty() {
 		return watch.OpenSet(env.ctx, spec, env.log, port)
 	}
@@ -159,6 +129,6 @@ func (c *peakCmd) options() peak.Options {
 			Output:    load.Output{SLO: c.SLO, Out: c.Out, JSON: c.JSON, Label: c.Label, ReportInterval: time.Second, Allow: c.Allow},
 			Sharing:   c.Sharing, Watched: c.Processes,
 		},
-		Precision: c.Precision, MaxTime: c.MaxTime, Start: c.Start, Max: c.Max, Knobs: c.Knob,
+		Flags: c.Flags,
 	}
 }

@@ -19,16 +19,6 @@ type seedFreightCmd struct {
 	Replace    bool   `help:"Drop the freight app's tables first, with every row added to them since."`
 }
 
-// Help is shown below the flags.
-func (seedFreightCmd) Help() string {
-	return `Creates the tables users, orders and positions with their indexes and statistics. If it is interrupted, it leaves nothing. The defaults create 10.8 million orders and 1.6 GB on PostgreSQL. Tables of those names that Spillway did not create are never changed.
-
-Examples:
-  spillway seed freight --database postgres://app@db/freight
-  spillway seed freight --database mysql://app@db/freight --per-day 3000
-  spillway seed freight --database sqlite:freight.db --users 10000 --per-day 560`
-}
-
 // Run creates the data set.
 func (c *seedFreightCmd) Run(env *environment) error {
 	dataset := freight.Dataset{Users: c.Users, Days: c.Days, PerDay: c.PerDay, Seed: c.RandomSeed}
@@ -42,15 +32,6 @@ type seedGamesCmd struct {
 	Index      freight.GameIndex `help:"The table's one index: none, seed (prize_grade, score) or right (app_id, token, prize_grade, score)." default:"none"`
 	RandomSeed uint64            `help:"Equal random seeds and sizes give equal rows, on every database." default:"1"`
 	Replace    bool              `help:"Drop the table first, with every row added to it since."`
-}
-
-// Help is shown below the flags.
-func (seedGamesCmd) Help() string {
-	return `Creates the table game_record (app_id, token, game_match_id, user_id, nickname, device_id, prize_grade, start_time, score). If it is interrupted, it leaves nothing. Run again with another --index, it changes the index and keeps the rows. A table of that name that Spillway did not create is never changed.
-
-Examples:
-  spillway seed games --database mysql://app@db/games --index seed
-  spillway seed games --database postgres://app@db/games --apps 200 --index right`
 }
 
 // Run creates the data set.

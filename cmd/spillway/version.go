@@ -13,8 +13,6 @@ var revision string
 
 type versionCmd struct{}
 
-func (versionCmd) Help() string { return "Example:\n  spillway version" }
-
 func (versionCmd) Run(env *environment) error {
 	_, err := fmt.Fprintln(env.stdout, versionLine())
 	return err

@@ -111,23 +111,18 @@ func (s *Server) launch() (*process, error) {
 		return nil, err
 	}
 	defer log.Close()
-	cmd := exec.Command(s.binary, s.args...)
-	cmd.Dir = s.dir
-	if s.env != nil {
-		cmd.Env = append(os.Environ(), s.env...)
-	}
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Credential: s.credential,
-		Setpgid:    true, // Ctrl-C in the terminal reaches only the test
-	}
-	stopWithParent(cmd.SysProcAttr, s.stopSignal)
+	cmd := s.command(log)
 	p := &process{done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
+		for errors.Is(err, syscall.ETXTBSY) { // what has just built the program may still have it open
+			runtime.Gosched()
+			cmd = s.command(log)
+			err = cmd.Start()
+		}
 		started <- err
 		if err == nil {
 			p.state = cmd.Wait()
@@ -139,6 +134,22 @@ func (s *Server) launch() (*process, error) {
 	}
 	p.pid = cmd.Process.Pid
 	return p, nil
+}
+
+// command returns the command that runs the program and writes to a log.
+func (s *Server) command(log *os.File) *exec.Cmd {
+	cmd := exec.Command(s.binary, s.args...)
+	cmd.Dir = s.dir
+	if s.env != nil {
+		cmd.Env = append(os.Environ(), s.env...)
+	}
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Credential: s.credential,
+		Setpgid:    true, // Ctrl-C in the terminal reaches only the test
+	}
+	stopWithParent(cmd.SysProcAttr, s.stopSignal)
+	return cmd
 }
 
 func (s *Server) awaitReady(p *process) error {

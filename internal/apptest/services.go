@@ -50,6 +50,7 @@ auth_file = %s
 pool_mode = %s
 default_pool_size = 10
 max_client_conn = 1000
+server_login_retry = 0.1
 %s
 `, portOf(pg.addr), portOf(s.addr), users, mode, strings.Join(settings, "\n"))
 		file, err := s.writeFile("pgbouncer.ini", config)
