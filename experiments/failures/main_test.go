@@ -4,12 +4,15 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"spillway/internal/apptest"
@@ -28,9 +31,25 @@ func TestMain(m *testing.M) {
 // TestInterrupted: Ctrl-C in the middle of a load ends all processes, and with them the namespace and its settings.
 func TestInterrupted(t *testing.T) {
 	if os.Geteuid() != 0 {
-		return // network namespaces need root
+		fmt.Fprintln(os.Stderr, t.Name()+" is not root: network namespaces need that, so that it tests nothing")
+		return
 	}
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP) // what is started does not ignore it, even if this test does
+	defer signal.Stop(hangups)
+	for _, sent := range []os.Signal{os.Interrupt, syscall.SIGHUP} {
+		t.Run(sent.String(), func(t *testing.T) { interrupt(t, sent) })
+	}
+}
+
+// interrupt sends a signal in the middle of a load, and looks for what is left of that and of an earlier run that was killed.
+func interrupt(t *testing.T, sent os.Signal) {
 	dir := t.TempDir()
+	killed := filepath.Join(dir, fmt.Sprintf("%s%d-1", leftMark, ended(t)))
+	running := filepath.Join(dir, fmt.Sprintf("%s%d-1", leftMark, os.Getpid()))
+	if err := errors.Join(os.Mkdir(killed, 0o755), os.Mkdir(running, 0o755)); err != nil {
+		t.Fatal(err)
+	}
 	slow := filepath.Join(dir, "spillway")
 	if err := os.WriteFile(slow, []byte("#!/bin/sh\n: >"+dir+"/loading\nexec sleep 100\n"), 0o755); err != nil {
 		t.Fatal(err)
@@ -46,13 +65,18 @@ func TestInterrupted(t *testing.T) {
 		_, err := os.Stat(filepath.Join(dir, "loading"))
 		return err == nil
 	})
-	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+	if err := cmd.Process.Signal(sent); err != nil {
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err == nil || !strings.Contains(out.String(), "nothing is left behind") {
 		t.Errorf("%v: %s", err, out.String())
 	}
-	left, _ := filepath.Glob(filepath.Join(dir, "spillway-failures-*"))
+	left, _ := filepath.Glob(filepath.Join(dir, leftMark+"*"))
+	if i := slices.Index(left, running); i >= 0 {
+		left = slices.Delete(left, i, i+1)
+	} else {
+		t.Error("removed the folder of a run that goes on")
+	}
 	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, line := range lines {
 		if text, err := os.ReadFile(line); err == nil && !strings.Contains(line, fmt.Sprintf("/%d/",
@@ -63,6 +87,16 @@ func TestInterrupted(t *testing.T) {
 	if len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
+}
+
+// ended is the number of a process that ended.
+func ended(t *testing.T) int {
+	t.Helper()
+	cmd := exec.Command("true")
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd.Process.Pid
 }
 
 // TestVariants: each variant differs from its failure in one setting; one that is called both differs in two.
@@ -102,6 +136,42 @@ func TestVariants(t *testing.T) {
 	}
 	if len(names) < 10 {
 		t.Errorf("%d failures, want ten and more", len(names))
+	}
+}
+
+// TestComplete: the committed results have every failure and every variant of the table, and expect what the table does.
+func TestComplete(t *testing.T) {
+	all, err := readResults(filepath.Join("../..", resultsPath))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range scenarios() {
+		i := slices.IndexFunc(all.Failures, func(f *failure) bool { return f.Name == s.name })
+		if i < 0 {
+			t.Errorf("no results of %s", s.name)
+			continue
+		}
+		f := all.Failures[i]
+		if !slices.Equal(f.Expect, s.expect) {
+			t.Errorf("%s: results for %q, the table expects %q", s.name, f.Expect, s.expect)
+		}
+		names := map[string]bool{"base": true}
+		for _, v := range s.cures {
+			names[v.name] = true
+		}
+		for name := range names {
+			if f.variant(name) == nil {
+				t.Errorf("no results of %s/%s", s.name, name)
+			}
+		}
+		for _, r := range f.Runs {
+			if !names[r.Name] {
+				t.Errorf("results of %s/%s, which is not in the table", s.name, r.Name)
+			}
+		}
+		if uncured := f.uncured(&s); uncured != nil {
+			t.Errorf("cures that do not cure: %q", uncured)
+		}
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 )
 
 // try runs a failure and its cures, each in every round with fresh programs.
-func (o *options) try(ctx context.Context, s scenario) (*failure, error) {
+func (o *options) try(ctx context.Context, s *scenario) (*failure, error) {
 	f := &failure{Name: s.name, Commit: commit(), Busy: o.busy, Expect: s.expect}
 	all := append([]variant{{name: "base", title: "the failure"}}, s.cures...)
 	for range o.rounds {
@@ -32,7 +32,7 @@ func (o *options) try(ctx context.Context, s scenario) (*failure, error) {
 			if err != nil {
 				return nil, err
 			}
-			one, err := o.measure(ctx, &s, v, set)
+			one, err := o.measure(ctx, s, v, set)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", v.name, err)
 			}
@@ -43,13 +43,13 @@ func (o *options) try(ctx context.Context, s scenario) (*failure, error) {
 }
 
 // measure starts a variant, predicts, loads it and reads what came of it.
-func (o *options) measure(ctx context.Context, s *scenario, v variant, set settings) (*run, error) {
+func (o *options) measure(ctx context.Context, s *scenario, v variant, set settings) (one *run, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	st := newStage(ctx, o, set.sysctls()...)
-	defer st.close()
+	defer func() { err = errors.Join(err, st.close()) }()
 	t := s.start(st, set)
-	one := &run{}
+	one = &run{}
 	if s.predict != nil && st.err == nil {
 		st.files = set.loadFiles()
 		if p := s.predict(st, set, t); p.Text != "" {
@@ -69,6 +69,9 @@ func (o *options) measure(ctx context.Context, s *scenario, v variant, set setti
 		defer func() { stop(); <-done }()
 	}
 	file := filepath.Join(st.dir, "run.ndjson")
+	if o.keepRuns != "" {
+		file = st.abs(filepath.Join(o.keepRuns, fmt.Sprintf("%s-%s-%d.ndjson", s.name, v.name, time.Now().Unix())))
+	}
 	flags := s.flags(set)
 	if i := slices.Index(flags, "-d"); o.level != "" {
 		flags[i+1] = o.level
@@ -125,10 +128,14 @@ func (s settings) loadFiles() int {
 	return 16384
 }
 
-// load runs a load in the stage's namespace, with as many open files as a setting says.
+// load runs a load in the stage's namespace, with as many open files as a setting says. It goes first on its core, except beside busy
+// loops, which are to disturb it too.
 func (s *stage) load(args []string, set settings) {
 	if s.err != nil {
 		return
+	}
+	if !s.o.busy {
+		args = append([]string{s.find("chrt", "util-linux", ""), "--rr", "1"}, args...)
 	}
 	p := s.start(process.Command{Name: "load", Args: args, Cores: loadCores, Files: set.loadFiles()})
 	if s.err != nil {
@@ -195,7 +202,7 @@ func (r *run) read(file string) error {
 	}
 	for j := range step.Slices {
 		s := &step.Slices[j]
-		if r.FirstSecond == nil && s.Errors.Total() > 0 {
+		if r.FirstSecond == nil && s.Errors.Total() > s.Errors[result.Unsent] { // the unsent are counted at the end
 			second := s.Second
 			r.FirstSecond = &second
 		}

@@ -4,9 +4,12 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"html"
 	"slices"
+
+	"spillway/internal/lab/sheet"
 )
 
 // Sizes of a picture.
@@ -20,15 +23,16 @@ var colors = []string{"#c0392b", "#1f77b4", "#2ca02c", "#ff7f0e", "#9467bd", "#8
 
 // picture draws the chart of a failure.
 func (f *failure) picture(s *scenario) []byte {
-	var out bytes.Buffer
-	fmt.Fprintf(&out,
-		`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12"><rect width="100%%" height="100%%" fill="#fff"/>`, width, height)
-	fmt.Fprintf(&out, "<title>%s</title>\n", html.EscapeString(s.title))
+	var out, inner bytes.Buffer
+	high := height
 	if s.chart == chartPorts {
-		f.portLines(&out, s)
+		f.portLines(&inner, s)
 	} else {
-		f.cpuBars(&out, s)
+		high = f.bars(&inner, s)
 	}
+	fmt.Fprintf(&out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+
+		`<rect width="100%%" height="100%%" fill="#fff"/>`+"\n<title>%s</title>\n", width, high, html.EscapeString(s.title))
+	out.Write(inner.Bytes())
 	out.WriteString("</svg>\n")
 	return out.Bytes()
 }
@@ -74,23 +78,63 @@ func (f *failure) portLines(out *bytes.Buffer, s *scenario) {
 	}
 }
 
-// cpuBars are the database's CPU of each variant, user and system.
-func (f *failure) cpuBars(out *bytes.Buffer, s *scenario) {
-	place := 0
-	for _, v := range append([]variant{{name: "base", title: "the failure"}}, s.cures...) {
-		t := f.variant(v.name)
-		if t == nil {
-			continue
+// A bar is a variant's figure, in parts.
+type bar struct {
+	label, note string
+	parts       []float64
+}
+
+// barOf is what a kind of chart shows of a variant.
+func (t *tried) barOf(kind, name string) bar {
+	r := t.Runs[len(t.Runs)/2]
+	good := t.middle(goodRate)
+	switch kind {
+	case chartCPU:
+		user, system := r.Figures["db-user"], r.Figures["db-system"]
+		return bar{
+			fmt.Sprintf("%s: %s", name, sheet.Rate(good)), fmt.Sprintf("%.1f %% user, %.1f %% system", 100*user, 100*system),
+			[]float64{user, system},
 		}
-		r := t.Runs[len(t.Runs)/2]
-		at, scale := top+30+place*44, float64(width-left-right)
-		user, system := r.Figures["db-user"]*scale, r.Figures["db-system"]*scale
-		fmt.Fprintf(out, `<text x="%d" y="%d">%s: %.0f/s</text>`+"\n", left, at-4, html.EscapeString(v.name), r.GoodHz)
-		fmt.Fprintf(out,
-			`<rect x="%d" y="%d" width="%.1f" height="18" fill="#1f77b4"/><rect x="%.1f" y="%d" width="%.1f" height="18" fill="#ff7f0e"/>`+"\n", left, at, user, float64(left)+user, at, system)
-		fmt.Fprintf(out, `<text x="%.1f" y="%d">%.1f %% user, %.1f %% system</text>`+"\n", float64(left)+user+system+6, at+14,
-			100*r.Figures["db-user"], 100*r.Figures["db-system"])
-		place++
+	case chartTime:
+		p99 := t.middle(slowest)
+		return bar{name, sheet.Duration(p99), []float64{p99}}
 	}
-	fmt.Fprintf(out, `<text x="%d" y="%d">CPU of the database, of one core: blue user, orange system</text>`+"\n", left, top)
+	note := sheet.Rate(good)
+	if share := t.middle(errorShare); share > 0.01 {
+		note += ", " + sheet.Share(share) + " errors"
+	}
+	return bar{name, note, []float64{good}}
+}
+
+// bars draws a bar for each variant and returns the height of the picture.
+func (f *failure) bars(out *bytes.Buffer, s *scenario) int {
+	legend := map[string]string{
+		chartCPU: "CPU of the database, of one core: blue user, orange system", chartTime: "99th percentile of the response time",
+		chartRate: "good answers per second",
+	}
+	var all []bar
+	most := 1e-9
+	for _, v := range append([]variant{{name: "base", title: "the failure"}}, s.cures...) {
+		if t := f.variant(v.name); t != nil {
+			one := t.barOf(s.chart, cmp.Or(map[string]string{"base": "the failure"}[v.name], v.name))
+			all = append(all, one)
+			sum := 0.0
+			for _, part := range one.parts {
+				sum += part
+			}
+			most = max(most, sum)
+		}
+	}
+	fmt.Fprintf(out, `<text x="%d" y="%d">%s</text>`+"\n", left, top, legend[s.chart])
+	for i, one := range all {
+		at, x := top+30+i*44, float64(left)
+		fmt.Fprintf(out, `<text x="%d" y="%d">%s</text>`+"\n", left, at-4, html.EscapeString(one.label))
+		for j, part := range one.parts {
+			wide := part / most * (width - left - right)
+			fmt.Fprintf(out, `<rect x="%.1f" y="%d" width="%.1f" height="18" fill="%s"/>`, x, at, wide, []string{"#1f77b4", "#ff7f0e"}[j])
+			x += wide
+		}
+		fmt.Fprintf(out, `<text x="%.1f" y="%d">%s</text>`+"\n", x+6, at+14, html.EscapeString(one.note))
+	}
+	return top + 30 + len(all)*44
 }

@@ -87,23 +87,77 @@ func (f *failure) variant(name string) *tried {
 	return nil
 }
 
-// right is in how many runs of the failure the first verdict was right, and of how many.
+// right is in how many runs the failure failed and the first verdict was right, and of how many.
 func (f *failure) right(t *tried) (n, of int) {
 	if t == nil {
 		return 0, 0
 	}
 	for _, r := range t.Runs {
-		if slices.Contains(f.Expect, r.Verdicts[0]) {
+		if !r.Met && slices.Contains(f.Expect, r.Verdicts[0]) {
 			n++
 		}
 	}
 	return n, len(t.Runs)
 }
 
-// named reports whether most runs of the failure were named right.
-func (f *failure) named() bool {
+// made reports whether the failure itself was run, and named whether most of these runs failed and were named right.
+func (f *failure) made() (made, named bool) {
 	n, of := f.right(f.variant("base"))
-	return 2*n > of || of == 0
+	return of > 0, 2*n > of
+}
+
+// met is how many runs met the SLO.
+func (t *tried) met() (n int) {
+	for _, r := range t.Runs {
+		if r.Met {
+			n++
+		}
+	}
+	return n
+}
+
+// uncured are the variants that were run, and that cure by the table, without most of their runs meeting the SLO.
+func (f *failure) uncured(s *scenario) (names []string) {
+	for _, v := range s.cures {
+		if t := f.variant(v.name); v.cures && t != nil && 2*t.met() <= len(t.Runs) {
+			names = append(names, f.Name+"/"+v.name)
+		}
+	}
+	return names
+}
+
+// rateNear is how far from a predicted rate, as a part of it, one is that was predicted right.
+const rateNear = 0.2
+
+// asPredicted reports whether a run went as predicted. known is false without a prediction that a run can refute.
+func (r *run) asPredicted() (right, known bool) {
+	p := r.Predicted
+	switch {
+	case p == nil:
+		return false, false
+	case p.Seconds != nil && *p.Seconds >= float64(len(r.Failed)):
+		return r.Met, true // its end comes first
+	case p.Seconds != nil:
+		return r.FirstSecond != nil && math.Abs(float64(*r.FirstSecond)-*p.Seconds) <= 1, true
+	case strings.HasPrefix(p.Text, "ok: "), p.RateHz != nil && r.OfferedHz > 0 && r.OfferedHz <= *p.RateHz:
+		return r.Met, true
+	case p.RateHz != nil:
+		return math.Abs(r.GoodHz / *p.RateHz - 1) <= rateNear, true
+	}
+	known = strings.HasPrefix(p.Text, "warn: ") || strings.HasPrefix(p.Text, "fail: ")
+	return known && !r.Met, known
+}
+
+// outcome says whether a run met its SLO, and whether that was predicted.
+func (r *run) outcome() string {
+	text := ", misses its SLO"
+	if r.Met {
+		text = ", meets its SLO"
+	}
+	if right, known := r.asPredicted(); known {
+		text += map[bool]string{true: ", as predicted", false: ", not as predicted"}[right]
+	}
+	return text
 }
 
 // print writes a line for each variant.
@@ -120,9 +174,7 @@ func (f *failure) print(w io.Writer) {
 				}
 				text += ")"
 			}
-			if r.Met {
-				text += ", holds"
-			}
+			text += r.outcome()
 			fmt.Fprintf(w, "%s, p50 %.3g ms, p99 %.3g ms, %s; %s\n", text, 1000*r.P50, 1000*r.P99, r.Validity, strings.Join(r.Verdicts, ", "))
 			if r.Predicted != nil {
 				fmt.Fprintf(w, "      predicted: %s\n", r.Predicted.Text)
@@ -148,10 +200,14 @@ func (f *results) put(r *failure, busy, add bool) error {
 	case busy && i < 0:
 		return fmt.Errorf("%s has no quiet runs yet", r.Name)
 	case add && i >= 0 && !busy:
+		before := f.Failures[i]
 		for _, t := range r.Runs {
 			for _, one := range t.Runs {
-				f.Failures[i].add(variant{name: t.Name}, one)
+				before.add(variant{name: t.Name}, one)
 			}
+		}
+		if !strings.Contains(before.Commit, r.Commit) {
+			before.Commit += ", " + r.Commit
 		}
 	case busy:
 		f.Failures[i].Beside = r.Runs
@@ -180,13 +236,18 @@ func readResults(path string) (*results, error) {
 	return &f, nil
 }
 
-// commit is that of the tree, with -dirty if it differs.
+// commit is that of the tree, with -dirty if more than the results and the page differs.
 func commit() string {
-	out, err := exec.Command("git", "describe", "--always", "--dirty", "--exclude=*").Output()
+	out, err := exec.Command("git", "describe", "--always", "--exclude=*").Output()
 	if err != nil {
 		return "unknown"
 	}
-	return strings.TrimSpace(string(out))
+	name := strings.TrimSpace(string(out))
+	const made, page = ":(top,exclude)experiments/failures/results", ":(top,exclude)docs"
+	if exec.Command("git", "diff", "--quiet", "HEAD", "--", ":/", made, page).Run() != nil {
+		name += "-dirty"
+	}
+	return name
 }
 
 // round keeps four digits.

@@ -17,7 +17,7 @@ type scenario struct {
 	name, title string
 	story       [3]string // in three sentences
 	scale       string    // what is smaller than in the story, and by how much
-	doubt       string    // what the story says and a run does not show; "" for nothing
+	doubt       string    // what the story says and a run does not show, with figures of runs as {VARIANT FIGURE}; "" for nothing
 	today       string    // what to do
 	expect      []string  // verdicts that are right
 	load        []string  // flags of load, with a light and a failing level
@@ -25,13 +25,15 @@ type scenario struct {
 	cures       []variant
 	start       func(*stage, settings) target
 	predict     func(*stage, settings, target) prediction
-	chart       string // chartPorts, chartCPU or ""
+	predictor   string // who predicts: one of the predictors
+	chart       string // its kind
 }
 
 // A variant differs from the failure in one setting, or in those that only help together.
 type variant struct {
 	name, title string
 	set         string // "key=value", several with a blank between them
+	cures       bool   // the SLO is met with it
 	spillway    bool
 }
 
@@ -56,10 +58,19 @@ type target struct {
 	side  func(*stage, settings) // runs beside the load; nil: nothing
 }
 
+// Predictors.
+const (
+	byDoctor     = "doctor"
+	byArithmetic = "arithmetic" // in the source of the experiment
+	byLoad       = "own load"   // of the experiment, of one connection
+)
+
 // Kinds of charts.
 const (
 	chartPorts = "ports"
 	chartCPU   = "cpu"
+	chartRate  = "rate"
+	chartTime  = "time"
 )
 
 // scenarios returns the table.

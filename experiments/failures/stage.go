@@ -44,27 +44,33 @@ type stage struct {
 	network *process.Process
 	starts  int
 	files   int // limit of open files of what is run inside; 0: the caller's
-	undo    *[]func()
+	undo    *[]func() error
 	err     error
 }
 
 // newStage makes a namespace with that range of local ports and these kernel settings. The caller must close it.
 func newStage(ctx context.Context, o *options, sysctls ...string) *stage {
-	s := &stage{ctx: ctx, o: o, undo: new([]func())}
-	if s.dir, s.err = os.MkdirTemp("", "spillway-failures-"); s.err != nil {
+	s := &stage{ctx: ctx, o: o, undo: new([]func() error)}
+	if s.dir, s.err = os.MkdirTemp("", leftPrefix()); s.err != nil {
 		return s
 	}
-	*s.undo = append(*s.undo, func() { _ = os.RemoveAll(s.dir) })
+	*s.undo = append(*s.undo, func() error { return removeFolder(s.dir) })
 	s.check(os.Chmod(s.dir, 0o755)) // databases run as other users
 	s.network = s.namespace("host", hostAddress, otherAddress)
 	s.sysctl(s.network, sysctls...)
 	return s
 }
 
-func (s *stage) close() {
+// close ends everything. Its error wraps errLeft, and says what is left behind.
+func (s *stage) close() error {
+	var all []error
 	for _, undo := range slices.Backward(*s.undo) {
-		undo()
+		all = append(all, undo())
 	}
+	if err := errors.Join(all...); err != nil {
+		return fmt.Errorf("%w: %w", errLeft, err)
+	}
+	return nil
 }
 
 func (s *stage) check(err error) bool {
@@ -153,7 +159,7 @@ func (s *stage) start(c process.Command) *process.Process {
 	if !s.check(err) {
 		return nil
 	}
-	*s.undo = append(*s.undo, p.End)
+	*s.undo = append(*s.undo, func() error { p.End(); return nil })
 	return p
 }
 
@@ -246,24 +252,4 @@ func watch(processes ...*process.Process) []string {
 		}
 	}
 	return flags
-}
-
-// slice makes a control group (version 1) with a quota of CPU, in cores.
-func (s *stage) slice(cores float64) string {
-	dir, err := os.MkdirTemp("/sys/fs/cgroup/cpu", "spillway-failures-")
-	if !s.check(err) {
-		return ""
-	}
-	*s.undo = append(*s.undo, func() {
-		for range 100 { // the thread that started the process leaves it when it ends
-			if err := syscall.Rmdir(dir); !errors.Is(err, syscall.EBUSY) {
-				return
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-	})
-	s.check(os.WriteFile(filepath.Join(dir, "cpu.cfs_period_us"), []byte("20000"), 0))
-	s.check(os.WriteFile(filepath.Join(dir, "cpu.shares"), []byte("65536"), 0)) // the quota limits it, not other programs
-	s.check(os.WriteFile(filepath.Join(dir, "cpu.cfs_quota_us"), []byte(strconv.Itoa(int(cores*20000))), 0))
-	return dir
 }

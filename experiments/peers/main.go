@@ -14,6 +14,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -44,8 +45,8 @@ func main() {
 	out := flag.String("o", "", "write the result as JSON to this file")
 	flag.StringVar(&o.Spillway, "spillway", "bin/spillway", "the program that is measured and makes the load")
 	flag.StringVar(&o.Base, "base", "", "another build of spillway to compare with")
-	flag.StringVar(&o.Only, "only", "q,w,slow,stuck,popup,post", "workloads")
-	flag.StringVar(&o.Databases, "databases", "postgres,mysql,sqlite", "databases of q, w, slow and stuck")
+	flag.StringVar(&o.Only, "only", "q,page,w,slow,stuck,popup,post", "workloads")
+	flag.StringVar(&o.Databases, "databases", "postgres,mysql,sqlite", "databases of q, page, w, slow and stuck")
 	flag.StringVar(&o.Connections, "connections", "1,4,16,64,1000", "kept connections")
 	flag.StringVar(&o.Pools, "pools", "4,8,16,32", "connections of the other program to the database; the best counts")
 	flag.IntVar(&o.Pool, "pool", 8, "connections of spillway to the database; for -serve, of the other program")
@@ -77,7 +78,7 @@ type result struct {
 	Started time.Time         `json:"started_at"`
 	Elapsed float64           `json:"elapsed_seconds"`
 	Cells   []*cell           `json:"cells"`
-	Tables  map[string]*table `json:"tables"` // by database, for make readme-table
+	Tables  map[string]*table `json:"tables"` // by database, and short, for make readme-table
 }
 
 type table struct {
@@ -88,6 +89,20 @@ type table struct {
 var columns = []string{
 	"workload", "connections", "spillway/s", "other", "other/s", "ratio", "A/A", "ratio to base", "p50 ratio", "p99 ratio", "p50 µs", "p99 µs",
 	"app CPU µs", "database CPU µs", "errors", "VALID",
+}
+
+// short is a table of valid cells of q and w, for people who ask only whether they would be faster.
+func (r *result) short() *table {
+	t := &table{Columns: []string{"request", "connections", "spillway/s", "Go/s", "ratio", "p99 ratio", "app CPU µs"}}
+	for _, m := range r.Cells {
+		request, ok := map[string]string{"q": "SELECT by key", "w": "INSERT"}[m.Workload]
+		if row := m.row(); ok && m.Valid && slices.Contains([]int{1, 16, 1000}, m.Connections) {
+			request += map[string]string{"postgres": ", PostgreSQL", "mysql": ", MariaDB", "sqlite": ", SQLite"}[m.Database]
+			rate := func(variant string) string { return fmt.Sprintf("%.0f", summarize(m.Runs, variant, 0).Median) }
+			t.Rows = append(t.Rows, []string{request, row[1], rate("spillway"), rate(m.Other), row[5], row[9], row[12]})
+		}
+	}
+	return t
 }
 
 // compareAll runs all contests, one database after the other.
@@ -105,6 +120,7 @@ func compareAll(ctx context.Context, o options, out string, progress io.Writer) 
 		}
 	}
 	r.Elapsed = time.Since(r.Started).Seconds()
+	r.Tables["short"] = r.short()
 	if out == "" {
 		return nil
 	}
@@ -165,10 +181,8 @@ func (m *cell) row() []string {
 		row = append(row, fmt.Sprintf("%.0f, %.0f", summarize(m.Runs, "spillway", figure).Median, summarize(m.Runs, m.Other, figure).Median))
 	}
 	valid := 0
-	for _, r := range m.Runs {
-		if r.Validity == "VALID" {
-			valid++
-		}
+	if m.Valid {
+		valid = len(values(m.Runs, "spillway", 0))
 	}
-	return append(row, fmt.Sprintf("%d of %d", valid, len(m.Runs)))
+	return append(row, fmt.Sprintf("%d of %d", valid, m.Tried))
 }

@@ -52,7 +52,9 @@ type cell struct {
 	Connections int                `json:"connections"`
 	Other       string             `json:"other"` // the best of the others in the pilot
 	Pilot       []run              `json:"pilot"`
-	Runs        []run              `json:"runs"`
+	Runs        []run              `json:"runs"`   // of the rounds that count
+	Tried       int                `json:"tried"`  // rounds
+	Valid       bool               `json:"valid"`  // all of Runs are
 	Ratios      map[string][]ratio `json:"ratios"` // of spillway's rate, p50 and p99 to each other's
 }
 
@@ -74,7 +76,8 @@ var figures = []func(run) float64{
 	func(r run) float64 { return r.Errors },
 }
 
-// measure measures a contest at a number of connections.
+// measure measures a contest at a number of connections. A round with a run that is not VALID is repeated, and counts only if no round is
+// valid.
 func (s *stage) measure(c contest, connections int, random *rand.Rand) (*cell, error) {
 	m := &cell{Database: c.database, Workload: c.workload, Connections: connections, Ratios: map[string][]ratio{}}
 	best := c.others[0]
@@ -89,10 +92,21 @@ func (s *stage) measure(c contest, connections int, random *rand.Rand) (*cell, e
 		}
 	}
 	m.Other = best.name
-	for round := range s.options.Rounds {
-		if err := s.round(c, append(slices.Clone(c.ours), best), connections, round, random, &m.Runs); err != nil {
+	var valid, other []run
+	rounds := 0 // that are valid
+	for ; rounds < s.options.Rounds && m.Tried < 2*s.options.Rounds; m.Tried++ {
+		var runs []run
+		if err := s.round(c, append(slices.Clone(c.ours), best), connections, m.Tried, random, &runs); err != nil {
 			return nil, err
 		}
+		if slices.ContainsFunc(runs, func(r run) bool { return r.Validity != "VALID" }) {
+			other = append(other, runs...)
+			continue
+		}
+		valid, rounds = append(valid, runs...), rounds+1
+	}
+	if m.Runs, m.Valid = valid, rounds > 0; !m.Valid {
+		m.Runs = other
 	}
 	for _, v := range append(slices.Clone(c.ours[1:]), best) {
 		for figure := range 3 {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	_ "github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/rueidis"
 	"github.com/valyala/fasthttp"
@@ -24,6 +25,7 @@ const (
 	selectItem  = "SELECT id, name, price, stock FROM items WHERE id = :id"
 	selectSlow  = "SELECT id, name, price, (SELECT sum(stock) FROM items WHERE id > :id AND id <= :id + %d) AS stock FROM items WHERE id = :id"
 	selectStuck = selectItem + " AND (SELECT count(*) FROM (SELECT generate_series(1, CASE WHEN :id = 1 THEN 10000000 ELSE 0 END)) AS s) >= 0"
+	selectPage  = "SELECT id, name, price, stock FROM items WHERE id < :id ORDER BY id DESC LIMIT 20"
 	insertInto  = "INSERT INTO records (device, lat, lon, speed) VALUES (:device, :lat, :lon, :speed)"
 )
 
@@ -46,6 +48,7 @@ type record struct {
 // program is what a user would write instead of spillway.
 type program struct {
 	items map[string]func(id int64) (item, error) // by path
+	page  func(last int64) ([]item, error)
 	store func(r record) error
 	popup func(user string) (due bool, err error)
 }
@@ -76,6 +79,9 @@ func (p *program) handle(c *fasthttp.RequestCtx) {
 			err = p.store(r)
 		}
 		answer = map[string]int{"stored": 1}
+	case "/page":
+		id, _ := strconv.ParseInt(string(c.QueryArgs().Peek("id")), 10, 64)
+		answer, err = p.page(id)
 	case "/popup":
 		var due bool
 		if due, err = p.popup(string(c.QueryArgs().Peek("user"))); err == nil && !due {
@@ -120,6 +126,13 @@ func openPool(_, url string, pool, span int) (*program, error) {
 		items: map[string]func(int64) (item, error){
 			"/q": find(selectItem), "/slow": find(fmt.Sprintf(selectSlow, span)), "/stuck": find(selectStuck),
 		},
+		page: func(last int64) ([]item, error) {
+			rows, err := db.Query(ctx, strings.ReplaceAll(selectPage, ":id", "$1"), last)
+			if err != nil {
+				return nil, err
+			}
+			return pgx.CollectRows(rows, pgx.RowToStructByPos[item])
+		},
 		store: func(r record) error {
 			_, err := db.Exec(ctx, insert, r.Device, r.Lat, r.Lon, r.Speed)
 			return err
@@ -145,6 +158,25 @@ func openSQL(driver, url string, pool, span int) (*program, error) {
 			err = statement.QueryRow(ids...).Scan(&i.ID, &i.Name, &i.Price, &i.Stock)
 			return i, err
 		}
+	}
+	page, err := db.Prepare(strings.ReplaceAll(selectPage, ":id", "?"))
+	if err != nil {
+		return nil, err
+	}
+	p.page = func(last int64) (list []item, err error) {
+		rows, err := page.Query(last)
+		if err != nil {
+			return nil, err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var i item
+			if err := rows.Scan(&i.ID, &i.Name, &i.Price, &i.Stock); err != nil {
+				return nil, err
+			}
+			list = append(list, i)
+		}
+		return list, rows.Err()
 	}
 	insert, err := db.Prepare(strings.NewReplacer(":device", "?", ":lat", "?", ":lon", "?", ":speed", "?").Replace(insertInto))
 	p.store = func(r record) error {

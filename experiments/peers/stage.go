@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -76,9 +77,11 @@ func (s *stage) contests(database string) ([]contest, error) {
 		return nil, nil
 	}
 	c := contest{database: database}
+	pages := filepath.Join(s.dir, "pages.csv")
 	var wanted []contest
 	for _, w := range []contest{
 		{workload: "q", path: "/q?id={random(1,100000)}"},
+		{workload: "page", path: "/page?id={file:" + pages + ":id}&before={file:" + pages + ":before}"},
 		{workload: "w", path: "/w", body: body},
 		{workload: "slow", path: "/slow?id={random(1,50000)}"},
 		{workload: "stuck", path: "/stuck?id={random(2,100)}", beside: "/stuck?id=1"},
@@ -106,6 +109,9 @@ func (s *stage) contests(database string) ([]contest, error) {
 		v.table = peers
 		c.others = append(c.others, v)
 	}
+	if err == nil && has(s.options.Only, "page") {
+		err = writePages(c.ours[0].address, pages)
+	}
 	for i := range wanted {
 		w := &wanted[i]
 		w.database, w.ours, w.others, w.watch = database, c.ours, c.others, b.pid
@@ -116,7 +122,7 @@ func (s *stage) contests(database string) ([]contest, error) {
 // body is one record, as a template of spillway load.
 const body = `{{"device":{random(1,100000)},"lat":31.2,"lon":121.5,"speed":61.5}`
 
-// statements is the configuration of q, w, slow and stuck.
+// statements is the configuration of q, page, w, slow and stuck.
 func statements(b *backend) string {
 	text := "queries:\n"
 	for path, sql := range map[string]string{"q": selectItem, "slow": fmt.Sprintf(selectSlow, b.span), "stuck": selectStuck} {
@@ -124,43 +130,48 @@ func statements(b *backend) string {
 			text += fmt.Sprintf("  - {path: /%s, sql: %q, params: {id: integer}, one: true, timeout: 10s}\n", path, sql)
 		}
 	}
-	return text + "streams:\n" +
+	return text + "feeds:\n  - {path: /page, sql: 'SELECT id, name, price, stock FROM items', key: id}\nstreams:\n" +
 		"  - {path: /w, table: records, columns: {device: {type: integer, required: true}, lat: real, lon: real, speed: real}}\n"
 }
 
-// popups compares a popup that is due, with states in memory and in Redis, with the other program on Redis.
+// popups compares a popup that is due with the other program on Redis. States in memory reach the disk before the answer, and so do
+// those of the other program then; states in Redis are as safe as Redis's default for both.
 func (s *stage) popups() ([]contest, error) {
 	b, err := s.startBackend("postgres")
 	if err != nil {
 		return nil, err
 	}
-	address, err := process.FreeAddress()
-	if err != nil {
-		return nil, err
-	}
-	redis, err := s.start(process.Command{Name: "redis", Dir: s.dir, Ready: process.Answers(address), Args: strings.Fields(
-		"redis-server --bind 127.0.0.1 --appendonly yes --port " + portOf(address))})
-	if err != nil {
-		return nil, err
-	}
-	peer, err := s.startPeer("redis program", "redis", address, "1", 0)
 	var all []contest
-	for _, kept := range []string{"memory", "redis"} {
-		c := contest{database: "redis", workload: "popup-" + kept, path: "/popup?user={random(1,9000000000000)}", watch: redis.PID}
-		c.others = []variant{peer}
-		if err == nil {
-			c.ours, err = s.startAll(b, func(name string) string {
-				return fmt.Sprintf("redis: redis://%s\npopups: {path: /popup, store: %s, redis_prefix: %s, "+
-					"keys: [a-key-of-peers-that-signs-show-tokens]}\n",
-					address, kept, name)
-			})
+	for kept, fsync := range map[string]string{"memory": "always", "redis": "everysec"} {
+		address, err := process.FreeAddress()
+		if err != nil {
+			return nil, err
 		}
+		redis, err := s.start(process.Command{Name: "redis-" + fsync, Dir: s.dir, Ready: process.Answers(address), Args: strings.Fields(
+			"redis-server --bind 127.0.0.1 --appendonly yes --appenddirname " + kept + " --appendfsync " + fsync + " --port " + portOf(address))})
+		if err != nil {
+			return nil, err
+		}
+		c := contest{database: "redis", workload: "popup-" + kept, path: "/popup?user={random(1,9000000000000)}", watch: redis.PID}
+		c.ours, err = s.startAll(b, func(name string) string {
+			return fmt.Sprintf("redis: redis://%s\npopups: {path: /popup, store: %s, redis_prefix: %s, state_ttl: 0s, "+
+				"keys: [a-key-of-peers-that-signs-show-tokens]}\n", address, kept, name)
+		})
 		for _, v := range c.ours {
 			err = errors.Join(err, createCampaign(v.admin))
 		}
+		if err != nil {
+			return nil, err
+		}
+		peer, err := s.startPeer("redis program, fsync "+fsync, "redis", address, "1", 0)
+		if err != nil {
+			return nil, err
+		}
+		c.others = []variant{peer}
 		all = append(all, c)
 	}
-	return all, err
+	slices.SortFunc(all, func(a, b contest) int { return strings.Compare(a.workload, b.workload) })
+	return all, nil
 }
 
 // constants compares a POST that spillway answers with 404 with a constant of nginx.
@@ -187,6 +198,35 @@ func (s *stage) constants() ([]contest, error) {
 		database: "nothing", workload: "post", path: "/nothing", body: body, ours: ours, others: []variant{{name: "nginx", address: address}},
 	}
 	return []contest{c}, err
+}
+
+// writePages writes where pages of the list begin: after which id, and the cursor of spillway.
+func writePages(address, file string) error {
+	text := "id,before\n"
+	var list struct {
+		Rows []item `json:"data"`
+		Next string
+	}
+	for list.Rows = []item{{}}; len(list.Rows) > 0; {
+		response, err := http.Get("http://" + address + "/page?limit=100&before=" + list.Next)
+		if err != nil {
+			return fmt.Errorf("read a page: %w", err)
+		}
+		list.Rows, list.Next = nil, ""
+		err = json.NewDecoder(response.Body).Decode(&list)
+		response.Body.Close()
+		if err != nil || response.StatusCode != http.StatusOK {
+			return fmt.Errorf("read a page: %s: %w", response.Status, err)
+		}
+		if list.Next == "" {
+			break
+		}
+		text += fmt.Sprintf("%d,%s\n", list.Rows[len(list.Rows)-1].ID, list.Next)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		return fmt.Errorf("write the pages: %w", err)
+	}
+	return nil
 }
 
 // startAll starts the processes of spillway, each on a database of its own.

@@ -41,7 +41,7 @@ type Command struct {
 
 	Network int    // pid of a process whose network namespace it runs in; 0: the caller's
 	Cores   []int  // that it may use; nil: those of the caller
-	Group   string // directory of a control group (version 1) that it starts in
+	Group   string // directory of a control group that it starts in
 	Files   int    // limit of open files; 0: the caller's
 }
 
@@ -76,6 +76,14 @@ func Launch(ctx context.Context, c Command, log string) (*Process, error) {
 	cmd.Env = append(os.Environ(), c.Env...)
 	cmd.WaitDelay = time.Second // a descendant may keep standard output open
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: c.User, Setpgid: true, Pdeathsig: p.Stop}
+	if c.Group != "" && !c.threads() {
+		group, err := os.Open(c.Group)
+		if err != nil {
+			return nil, fmt.Errorf("start %s: %w", c.Name, err)
+		}
+		defer group.Close()
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(group.Fd())
+	}
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread's settings are the process's, and its end is the signal of death
@@ -100,10 +108,16 @@ func Launch(ctx context.Context, c Command, log string) (*Process, error) {
 	return p, nil
 }
 
+// threads reports whether single threads can enter the control group, as in version 1. In version 2 the process is made in it.
+func (c Command) threads() bool {
+	_, err := os.Stat(filepath.Join(c.Group, "tasks"))
+	return err == nil
+}
+
 // Enter moves the calling thread to where the command is to run: a process is born with the cores, the namespace and the
 // control groups of the thread that starts it.
 func (c Command) Enter() error {
-	if c.Group != "" {
+	if c.Group != "" && c.threads() {
 		if err := os.WriteFile(filepath.Join(c.Group, "tasks"), []byte("0"), 0); err != nil {
 			return fmt.Errorf("enter control group: %w", err)
 		}

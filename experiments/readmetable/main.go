@@ -80,7 +80,7 @@ func run(root string, check bool, out io.Writer) error {
 // findDocuments returns the documents that may have tables, relative to root.
 func findDocuments(root string) ([]string, error) {
 	var documents []string
-	for _, pattern := range []string{"README.md", "README.zh-CN.md", "docs/configuration.md", "experiments/*/README.md"} {
+	for _, pattern := range []string{"README.md", "README.zh-CN.md", "docs/reference/configuration.md", "experiments/*/README.md"} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
 			return nil, fmt.Errorf("find documents: %w", err)

@@ -10,7 +10,7 @@ import (
 	"spillway/internal/yaml"
 )
 
-// manual returns the tables of docs/configuration.md: one for each block, with the type,
+// manual returns the tables of docs/reference/configuration.md: one for each block, with the type,
 // the default and the meaning of each key.
 func manual() string {
 	var b strings.Builder

@@ -11,9 +11,9 @@ import (
 	"spillway/internal/serve/config"
 )
 
-// The tables in docs/configuration.md are those of the types.
+// The tables in docs/reference/configuration.md are those of the types.
 func TestManualTables(t *testing.T) {
-	const file = "../../docs/configuration.md"
+	const file = "../../docs/reference/configuration.md"
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)

@@ -186,7 +186,7 @@ func drawBars(title string, bars []bar) ([]byte, error) {
 	ends := make(plotter.XYs, len(bars))
 	most := 0.0
 	for i, b := range bars {
-		names[i], texts[i], values[i] = b.name, "  "+b.text, b.value
+		names[i], texts[i], values[i] = b.name, b.text, b.value
 		ends[i] = plotter.XY{X: max(b.value, b.most), Y: float64(i)}
 		most = max(most, b.value, b.most)
 	}
@@ -206,6 +206,7 @@ func drawBars(title string, bars []bar) ([]byte, error) {
 	for i := range labels.TextStyle {
 		labels.TextStyle[i].Font, labels.TextStyle[i].YAlign = sans(11), draw.YCenter
 	}
+	labels.Offset = vg.Point{X: vg.Points(8), Y: vg.Points(1.5)} // clear of the bar, and in its middle
 	p.Add(chart, labels)
 	if slices.ContainsFunc(bars, func(b bar) bool { return b.least < b.most }) {
 		p.Add(whiskers)
