@@ -39,10 +39,10 @@ const (
 	lab        layer = "lab"        // the measuring half
 	suite      layer = "suite"      // imported by tests only
 	command    layer = "command"    // the command line
-	experiment layer = "experiment" // programs of the module spillway/experiments, which are not shipped
+	experiment layer = "experiment" // programs of the modules spillway/experiments and spillway/deploy, which are not shipped
 )
 
-// layers maps every package of the module to its layer, except those in experiments/.
+// layers maps every package of the module to its layer, except those in experiments/ and deploy/.
 var layers = map[string]layer{
 	"cmd/spillway": command,
 
@@ -99,7 +99,6 @@ var layers = map[string]layer{
 	"internal/lab/live":         lab,
 	"internal/lab/load":         lab,
 	"internal/lab/peak":         lab,
-	"internal/lab/peer":         lab,
 	"internal/lab/plan":         lab,
 	"internal/lab/report":       lab,
 	"internal/lab/result":       lab,
@@ -238,7 +237,7 @@ func refuse(dir string, from layer, name string) string {
 
 // layerOf returns the layer of a package's directory; "" if it has none.
 func layerOf(dir string) layer {
-	if strings.HasPrefix(dir, "experiments/") {
+	if strings.HasPrefix(dir, "experiments/") || strings.HasPrefix(dir, "deploy/") {
 		return experiment
 	}
 	return layers[dir]
@@ -247,9 +246,9 @@ func layerOf(dir string) layer {
 func TestCheckImports(t *testing.T) {
 	tree := fstest.MapFS{
 		"internal/serve/config/a.go":        goFile("config", "os"),
-		"internal/lab/peer/a.go":            goFile("peer", "spillway/internal/serve/config"),
+		"internal/lab/live/a.go":            goFile("live", "spillway/internal/serve/config"),
 		"internal/database/a.go":            goFile("database", "github.com/jackc/pgx/v5", "net/http"),
-		"internal/progress/a.go":            goFile("progress", "spillway/internal/lab/peer", "database/sql"),
+		"internal/progress/a.go":            goFile("progress", "spillway/internal/lab/live", "database/sql"),
 		"internal/serve/feed/a.go":          goFile("feed", "spillway/internal/serve/config", "spillway/internal/serve/query", "net/http"),
 		"internal/serve/query/a.go":         goFile("query", "github.com/jackc/pgx/v5/pgxpool", "net/httpish"),
 		"internal/serve/query/a_test.go":    goFile("query", "spillway/internal/serve/postgres", "net/http"),
@@ -282,9 +281,9 @@ func TestCheckImports(t *testing.T) {
 		"cmd/spillway/main.go imports spillway/internal/helper",
 		"experiments/seed/main.go imports spillway/internal/serve/feed",
 		"internal/database/a.go imports net/http",
+		"internal/lab/live/a.go imports spillway/internal/serve/config",
 		"internal/lab/load/a.go imports spillway/internal/serve/feed",
-		"internal/lab/peer/a.go imports spillway/internal/serve/config",
-		"internal/progress/a.go imports spillway/internal/lab/peer",
+		"internal/progress/a.go imports spillway/internal/lab/live",
 		"internal/progress/a.go imports database/sql",
 		"internal/serve/app/a.go imports spillway/internal/lab/load",
 		"internal/serve/feed/a.go imports spillway/internal/serve/query",
@@ -326,7 +325,7 @@ func (f sourceFile) at(node ast.Node) string {
 	return fmt.Sprintf("%s:%d", f.path, f.fset.Position(node.Pos()).Line)
 }
 
-// readModule parses all Go files of this module and of experiments, regardless of build tags.
+// readModule parses all Go files of this module, of experiments and of deploy, regardless of build tags.
 func readModule(t *testing.T) []sourceFile {
 	t.Helper()
 	files, err := readTree(os.DirFS("."))
@@ -340,7 +339,7 @@ func readModule(t *testing.T) []sourceFile {
 }
 
 // readTree parses the Go files in fsys in path order, except in testdata, hidden directories
-// and nested modules other than experiments.
+// and nested modules other than experiments and deploy.
 func readTree(fsys fs.FS) ([]sourceFile, error) {
 	var files []sourceFile
 	fset := token.NewFileSet()
@@ -367,15 +366,15 @@ func readTree(fsys fs.FS) ([]sourceFile, error) {
 	return files, err
 }
 
-// foreign reports whether dir's files belong neither to this module nor to experiments, which
-// has the same rules.
+// foreign reports whether dir's files belong neither to this module nor to experiments and deploy, which
+// have the same rules.
 func foreign(fsys fs.FS, dir string) bool {
 	base := path.Base(dir)
 	if base == "testdata" || strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_") {
 		return true
 	}
 	_, err := fs.Stat(fsys, path.Join(dir, "go.mod"))
-	return err == nil && dir != "experiments"
+	return err == nil && dir != "experiments" && dir != "deploy"
 }
 
 // packageDirs returns the directories of files, except the root.

@@ -271,7 +271,7 @@ func checkPackageComments(files []sourceFile) []string {
 	for _, dir := range packageDirs(files) {
 		comment := comments[dir]
 		name := dir[strings.LastIndexByte(dir, '/')+1:]
-		command := strings.HasPrefix(dir, "cmd/") || strings.HasPrefix(dir, "experiments/") || strings.HasPrefix(dir, "scripts/")
+		command := strings.HasPrefix(dir, "cmd/") || strings.HasPrefix(dir, "experiments/") || strings.HasPrefix(dir, "deploy/") || strings.HasPrefix(dir, "scripts/")
 		switch {
 		case comment == "":
 			problems = append(problems, dir+": no package comment")

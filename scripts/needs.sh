@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks for the programs that the tests start and installs missing ones with one apt-get. The
-# argument "race" adds those of make race, "failures" those of make failures, "mysql" those of make test-mysql, "browser" those of make browser. On a terminal it
-# asks first. Without a terminal it installs if it is root or can use sudo without a password.
+# argument "race" adds those of make race, "installed" those of make installed, "long" those of make long, "failures" those of
+# make failures, "mysql" those of make test-mysql, "browser" those of make browser. On a terminal it asks first. Without a terminal it installs if it is root or can use sudo without a password.
 # Otherwise it says in one sentence why it cannot and what to install.
 set -euo pipefail
 
@@ -40,10 +40,23 @@ compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null || need faketime "s
 if [ "${1:-}" = race ]; then
 	have gcc || need "gcc libc6-dev" "the race detector"
 fi
+if [ "${1:-}" = installed ] || [ "${1:-}" = long ]; then
+	have mmdebstrap || need mmdebstrap "a Debian to install the package on"
+	have systemd-analyze || need systemd "checks of the unit"
+	have promtool || need prometheus "alerts and the dashboard"
+	have zsh || need zsh "the completion of commands"
+	have fish || need fish "the completion of commands"
+	have man || need man-db "the man page"
+fi
+if [ "${1:-}" = long ]; then
+	have qemu-system-x86_64 || need qemu-system-x86 "a guest to install the package in"
+	have ssh || need openssh-client "commands in the guest"
+fi
 if [ "${1:-}" = failures ]; then
 	have apache2 || need "apache2-bin" "the service behind nginx"
 	compgen -G '/usr/lib/apache2/modules/libphp*.so' >/dev/null || need "libapache2-mod-php php-pgsql" "the program of two stories"
 	have gcc || need "gcc libc6-dev" "the library that makes a disk slow"
+	have curl || need curl "requests to a server that starts"
 fi
 if [ "${1:-}" = browser ]; then
 	have chromium || have google-chrome || need chromium "the browser"

@@ -1,5 +1,5 @@
 // Command testrun runs go test with its arguments, and beside it for the packages below experiments/
-// in their module. It reports what a person wants to know: what runs while it runs, and each failure
+// and deploy/ in their modules. It reports what a person wants to know: what runs while it runs, and each failure
 // with its first message and with the place of the servers' logs. At its end come the tests that were
 // not run and the command that runs them, and one last line with the counts, the time and the slowest
 // packages.
@@ -27,8 +27,8 @@ import (
 
 func main() { os.Exit(run(os.Args[1:])) }
 
-// experiments is the directory of the second module.
-const experiments = "experiments"
+// otherModules returns the directories of the modules beside the product's.
+func otherModules() []string { return []string{"experiments", "deploy"} }
 
 // run returns the exit code: the highest of go test, or 1.
 func run(args []string) int {
@@ -62,15 +62,16 @@ type moduleTest struct {
 	args []string
 }
 
-// split gives the packages below experiments/ to a run in that module, because go test tests
-// packages of one module only. Both have the flags.
+// split gives the packages below the directory of another module to a run in that module, because go test tests
+// packages of one module only. All have the flags.
 func split(args []string) []moduleTest {
-	var flags, product, studies []string
+	var flags, product []string
+	others := map[string][]string{}
 	for _, arg := range args {
-		study, isStudy := strings.CutPrefix(arg, "./"+experiments+"/")
+		dir, path, _ := strings.Cut(strings.TrimPrefix(arg, "./"), "/")
 		switch {
-		case isStudy:
-			studies = append(studies, "./"+study)
+		case strings.HasPrefix(arg, "./") && slices.Contains(otherModules(), dir):
+			others[dir] = append(others[dir], "./"+path)
 		case strings.HasPrefix(arg, "."):
 			product = append(product, arg)
 		default:
@@ -78,11 +79,13 @@ func split(args []string) []moduleTest {
 		}
 	}
 	var modules []moduleTest
-	if len(product) > 0 || len(studies) == 0 {
+	if len(product) > 0 || len(others) == 0 {
 		modules = append(modules, moduleTest{".", slices.Concat(flags, product)})
 	}
-	if len(studies) > 0 {
-		modules = append(modules, moduleTest{experiments, slices.Concat(flags, studies)})
+	for _, dir := range otherModules() {
+		if len(others[dir]) > 0 {
+			modules = append(modules, moduleTest{dir, slices.Concat(flags, others[dir])})
+		}
 	}
 	return modules
 }

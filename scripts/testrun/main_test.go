@@ -8,11 +8,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Packages of both modules are tested, with the same flags, in the module that they belong to.
+// Packages of all modules are tested, with the same flags, in the module that they belong to.
 func TestSplit(t *testing.T) {
 	for args, want := range map[string][]moduleTest{
 		"-short -p 4 ./... ./experiments/...": {{".", []string{"-short", "-p", "4", "./..."}}, {"experiments", []string{"-short", "-p", "4", "./..."}}},
 		"-run TestX ./experiments/aa":         {{"experiments", []string{"-run", "TestX", "./aa"}}},
+		"./deploy/... ./internal/yaml":        {{".", []string{"./internal/yaml"}}, {"deploy", []string{"./..."}}},
 		". ./internal/yaml":                   {{".", []string{".", "./internal/yaml"}}},
 		"-short":                              {{".", []string{"-short"}}},
 	} {

@@ -221,7 +221,7 @@ func notRun(reason string, names []name) string {
 		return fmt.Sprintf("Not run, because they need root (control groups, network namespaces, other users); run them with: sudo make "+
 			"test\n  %s\n", strings.Join(list, "\n  "))
 	case "long":
-		return fmt.Sprintf("%d long tests were left to: make race\n", len(names))
+		return fmt.Sprintf("%d long tests were left to: make race, make long\n", len(names))
 	}
 	return fmt.Sprintf("Not run (%s): %v\n", reason, names)
 }

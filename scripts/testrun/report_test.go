@@ -48,7 +48,7 @@ FAIL
 FAIL internal/c TestPanics: did not end
 panic: no
 d.go:3: syntax error
-1 long tests were left to: make race
+1 long tests were left to: make race, make long
 Not run, because they need root (control groups, network namespaces, other users); run them with: sudo make test
   internal/a TestRoot
 failed: internal/b, internal/c
