@@ -10,7 +10,9 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
+	"time"
 
 	"spillway/experiments/process"
 	"spillway/internal/stats"
@@ -21,7 +23,7 @@ type contest struct {
 	database, workload string
 	path, body         string
 	ours, others       []variant // spillway, again, and base if there is one; the best of the others counts
-	watch              int       // pid of the database; 0: none
+	watch              []int     // pids of the databases
 	beside             string    // a path that one more client asks for meanwhile; "": none
 }
 
@@ -146,12 +148,15 @@ func (s *stage) load(c contest, v variant, connections int) (r run, err error) {
 			return r, fmt.Errorf("empty a table: %w", err)
 		}
 	}
+	if err := s.settle(c); err != nil {
+		return r, err
+	}
 	args := []string{
 		s.options.Spillway, "load", "http://" + v.address + c.path, "--pin", "--awake", "--json", "--connections", strconv.Itoa(connections),
 		"--duration", s.options.Duration.String(), "--warmup", s.options.Warmup.String(), "--watch", "app=" + v.address,
 	}
-	if c.watch > 0 {
-		args = append(args, "--watch", "database="+strconv.Itoa(c.watch))
+	for i, pid := range c.watch {
+		args = append(args, "--watch", fmt.Sprintf("database-%d=%d", i, pid))
 	}
 	if c.body != "" {
 		args = append(args, "--body", c.body, "--header", "Content-Type: application/json")
@@ -183,13 +188,30 @@ func (s *stage) load(c contest, v variant, connections int) (r run, err error) {
 	return r, nil
 }
 
+// settle waits until the database has the events of earlier popups, which would cost whoever runs next.
+func (s *stage) settle(c contest) error {
+	for _, v := range c.ours {
+		for strings.HasPrefix(c.workload, "popup") {
+			text, err := read(s.ctx, "http://"+v.admin+"/metrics", http.StatusOK)
+			if err != nil {
+				return fmt.Errorf("wait for the events of popups: %w", err)
+			}
+			if strings.Contains(text, "\nspillway_popup_events_waiting 0\n") {
+				break
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	return nil
+}
+
 // askBeside has one client ask for a path again and again until stop is called.
 func (s *stage) askBeside(v variant, path string) (stop func()) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	var client sync.WaitGroup
 	client.Go(func() {
 		for path != "" && ctx.Err() == nil {
-			_ = get(ctx, "http://"+v.address+path, http.StatusOK) // a refusal is no matter here
+			_, _ = read(ctx, "http://"+v.address+path, http.StatusOK) // a refusal is no matter here
 		}
 	})
 	return func() {
@@ -227,11 +249,10 @@ func readRun(out []byte) (r run, done int64, err error) {
 		Rate: step.Rate, P50: step.Response.P50, P99: step.Response.P99, Errors: step.Errors, Validity: step.Validity, Reasons: step.Reasons,
 	}
 	for _, subject := range step.Watch.Subjects {
-		switch cpu := subject.Figures["cpu_seconds_per_request"]; subject.Name {
-		case "app":
+		if cpu := subject.Figures["cpu_seconds_per_request"]; subject.Name == "app" {
 			r.AppCPU = cpu
-		case "database":
-			r.DBCPU = cpu
+		} else {
+			r.DBCPU += cpu
 		}
 	}
 	return r, step.Done - int64(step.Errors), nil

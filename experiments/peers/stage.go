@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -114,7 +115,10 @@ func (s *stage) contests(database string) ([]contest, error) {
 	}
 	for i := range wanted {
 		w := &wanted[i]
-		w.database, w.ours, w.others, w.watch = database, c.ours, c.others, b.pid
+		w.database, w.ours, w.others = database, c.ours, c.others
+		if b.pid > 0 {
+			w.watch = []int{b.pid}
+		}
 	}
 	return wanted, err
 }
@@ -152,7 +156,7 @@ func (s *stage) popups() ([]contest, error) {
 		if err != nil {
 			return nil, err
 		}
-		c := contest{database: "redis", workload: "popup-" + kept, path: "/popup?user={random(1,9000000000000)}", watch: redis.PID}
+		c := contest{database: "redis", workload: "popup-" + kept, path: "/popup?user={random(1,9000000000000)}", watch: []int{b.pid, redis.PID}}
 		c.ours, err = s.startAll(b, func(name string) string {
 			return fmt.Sprintf("redis: redis://%s\npopups: {path: /popup, store: %s, redis_prefix: %s, state_ttl: 0s, "+
 				"keys: [a-key-of-peers-that-signs-show-tokens]}\n", address, kept, name)
@@ -264,7 +268,10 @@ func (s *stage) startSpillway(name, binary string, b *backend, yaml string) (var
 		return variant{}, fmt.Errorf("write a configuration: %w", err)
 	}
 	_, err = s.start(process.Command{
-		Name: name, Ready: func(ctx context.Context) error { return get(ctx, "http://"+admin+"/readyz", http.StatusOK) },
+		Name: name, Ready: func(ctx context.Context) error {
+			_, err := read(ctx, "http://"+admin+"/readyz", http.StatusOK)
+			return err
+		},
 		Args: []string{binary, "serve", file, "--listen", address, "--admin", admin, "--data", file + ".data"},
 	})
 	return variant{name: name, address: address, admin: admin, table: table}, err
@@ -298,18 +305,20 @@ func createCampaign(admin string) error {
 
 func portOf(address string) string { return address[strings.LastIndexByte(address, ':')+1:] }
 
-func get(ctx context.Context, url string, want int) error {
+// read asks for url and returns the body of an answer with the status that is wanted.
+func read(ctx context.Context, url string, want int) (string, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return err
+		return "", err
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer response.Body.Close()
 	if response.StatusCode != want {
-		return fmt.Errorf("%s answers %s", url, response.Status)
+		return "", fmt.Errorf("%s answers %s", url, response.Status)
 	}
-	return nil
+	body, err := io.ReadAll(response.Body)
+	return string(body), err
 }
