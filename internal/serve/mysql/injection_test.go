@@ -146,7 +146,7 @@ func TestInjection(t *testing.T) {
 	in := newInjection(t, url)
 	texts := hostileTexts()
 	in.store(t, url, texts)
-	err := in.db.withSession(context.WithoutCancel(t.Context()), func(_ context.Context, se *session) error {
+	err := in.db.onSession(context.WithoutCancel(t.Context()), forever, func(_ context.Context, se *session) error {
 		ctx := t.Context()
 		modes, names := sqlModes(t, se), charsets(t, se)
 		proveHarm(t, se)
