@@ -87,8 +87,8 @@ expects the failure after its end. A figure with * is of runs that were not all
 host disturbed were repeated.
 
 A failure ran three times or more, each cure only once: what differs by less than the failure does from run to run is
-called *not*. The runs are of several commits, which each part lists. Seconds count from 0, as in the reports: second 4
-is the one that ends after 5 s.
+called *not*. The runs are of several commits, which each part lists; what git does not know became part of 33100924.
+Seconds count from 0, as in the reports: second 4 is the one that ends after 5 s.
 
 Predictions are of three kinds: of ~doctor~; arithmetic, a formula in the source of the experiment; and own load,
 arithmetic with what a request costs alone, which the experiment measures first. *As predicted* counts the runs of
