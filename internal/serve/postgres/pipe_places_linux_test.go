@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
+	"sync"
 	"testing"
 	"time"
 
@@ -56,18 +58,25 @@ func TestLoopPlaces(t *testing.T) {
 	running := func() string {
 		return queryText(t, url, "SELECT count(*)::text FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%pause(%' AND pid <> pg_backend_pid() AND datname = current_database()")
 	}
-	apptest.AwaitState(t, "the others wait at the gate", func() (string, bool) { return running(), running() == "2" && gate.Reclaimed() >= 0 })
+	end := sync.OnceFunc(func() {
+		storetest.OnLoop(t, loop, func() {
+			for _, w := range waits {
+				_, _, _ = w.Answer(true)
+			}
+		})
+		q.Close()
+	})
+	t.Cleanup(end)
+	apptest.AwaitState(t, "the others wait at the gate", func() (string, bool) {
+		active, reclaimed := running(), gate.Reclaimed()
+		return fmt.Sprintf("%s run, %d places are reclaimed", active, reclaimed), active == "2" && reclaimed > math.MinInt
+	})
 	for range 20 {
 		if err := other.Read(t.Context(), feed.Range{}, &feed.Rows{Limit: wide}); err != nil || running() != "2" {
 			t.Fatalf("%s slow statements run beside: %v", running(), err)
 		}
 	}
-	storetest.OnLoop(t, loop, func() {
-		for _, w := range waits {
-			_, _, _ = w.Answer(true)
-		}
-	})
-	q.Close()
+	end()
 	for range 2 { // all places are free again
 		giveBack, err := gate.Lend(t.Context(), func() {})
 		if err != nil {
