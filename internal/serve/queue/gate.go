@@ -88,7 +88,7 @@ func (e *Entrance) Lend(ctx context.Context, reclaim func()) (giveBack func(), e
 	return e.gate.lender.enter(ctx, time.Now(), &pass{entrance: e.gate.lender, reclaim: reclaim})
 }
 
-// Reclaimed returns how many places are lent that statements wait for.
+// Reclaimed returns how many places are lent that statements wait for: negative if more could be, math.MinInt if none waits.
 func (e *Entrance) Reclaimed() int {
 	if e == nil {
 		return 0
