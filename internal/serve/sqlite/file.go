@@ -113,17 +113,27 @@ func (db *DB) follow(ctx context.Context) (*dataFile, error) {
 	return next, nil
 }
 
-// watch calls follow, at most every fileEvery.
+// watch calls follow, unless sameFile.
 func (db *DB) watch(ctx context.Context) error {
-	now := time.Now().UnixNano()
-	if last := db.looked.Load(); now-last < int64(fileEvery) && now > last {
+	if db.sameFile() {
 		return nil
 	}
 	_, err := db.follow(ctx)
-	if err == nil {
+	return err
+}
+
+// sameFile reports whether the path has the file that connections are opened for. It looks at most every fileEvery.
+func (db *DB) sameFile() bool {
+	now := time.Now().UnixNano()
+	if last := db.looked.Load(); now-last < int64(fileEvery) && now > last {
+		return true
+	}
+	file := db.current.Load()
+	same := file != nil && file.isAt(db.file)
+	if same {
 		db.looked.Store(now)
 	}
-	return err
+	return same
 }
 
 // openConn opens a connection to a file, unless the path has another one by then.

@@ -38,15 +38,15 @@ func (g *guard) renew() {
 	g.conn.SetInterrupt(g.stop)
 }
 
-// run runs work, and interrupts it when ctx ends or after the statement timeout; the error says which.
-func (g *guard) run(ctx context.Context, c conn, work func(conn) error) error {
+// run runs work, and interrupts it when ctx ends or after the limit, which is at most the statement timeout; the error says which.
+func (g *guard) run(ctx context.Context, limit time.Duration, c conn, work func(conn) error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	g.mu.Lock()
-	g.ctx, g.until = ctx, time.Now().Add(g.db.limits.StatementTimeout)
+	g.ctx, g.until = ctx, time.Now().Add(limit)
 	g.mu.Unlock()
-	g.timer.Reset(min(g.db.limits.StatementTimeout, guardEvery))
+	g.timer.Reset(min(limit, guardEvery))
 	err := work(c)
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -120,30 +120,33 @@ func (s *source) lookForNull(ctx context.Context, args []string) error {
 }
 
 func (s *source) runOnce(ctx context.Context, r feed.Range, bits int, to feed.RowHandler) error {
-	return s.db.read(ctx, func(conn conn) error {
-		to.Start()
-		shape, err := s.describe(conn, true)
-		if err != nil {
+	return s.db.read(ctx, func(conn conn) error { return s.runOn(conn, r, bits, to) })
+}
+
+// runOn is run on one connection.
+func (s *source) runOn(conn conn, r feed.Range, bits int, to feed.RowHandler) error {
+	to.Start()
+	shape, err := s.describe(conn, true)
+	if err != nil {
+		return err
+	}
+	stmt, err := s.prepare(conn, shape, r, bits)
+	if err != nil {
+		return err
+	}
+	current, columns := &row{stmt: stmt, shape: shape}, len(shape.columns)
+	if bits&keysOnly != 0 {
+		current.keysOnly, columns = true, len(shape.keys)
+	}
+	for {
+		found, err := s.nextRow(stmt, r.Args, columns, r.Until != "")
+		if !found {
 			return err
 		}
-		stmt, err := s.prepare(conn, shape, r, bits)
-		if err != nil {
+		if err := to.Row(current); err != nil {
 			return err
 		}
-		current, columns := &row{stmt: stmt, shape: shape}, len(shape.columns)
-		if bits&keysOnly != 0 {
-			current.keysOnly, columns = true, len(shape.keys)
-		}
-		for {
-			found, err := s.nextRow(stmt, r.Args, columns, r.Until != "")
-			if !found {
-				return err
-			}
-			if err := to.Row(current); err != nil {
-				return err
-			}
-		}
-	})
+	}
 }
 
 // prepare prepares the statement for r and binds its parameters.

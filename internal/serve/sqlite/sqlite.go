@@ -67,6 +67,7 @@ type DB struct {
 	waits    atomic.Int64
 	waitTime atomic.Int64 // nanoseconds
 	connects atomic.Int64
+	lanes    sync.Map // *lane by *front.Loop
 }
 
 // New returns the database of the file of url. The first Ping opens the file, or a later one if
@@ -188,7 +189,7 @@ func (db *DB) read(ctx context.Context, work func(conn) error) error {
 		return err
 	}
 	defer db.release(conn)
-	return conn.guard.run(ctx, conn, work)
+	return conn.guard.run(ctx, db.limits.StatementTimeout, conn, work)
 }
 
 // stopped reports whether err means that a statement was interrupted or timed out waiting
@@ -224,17 +225,22 @@ func (db *DB) acquire(ctx context.Context) (conn, error) {
 			return conn{}, err
 		}
 	}
-	for last, ok := db.takeIdle(); ok; last, ok = db.takeIdle() {
-		if last.file == db.current.Load() {
-			return last, nil
-		}
-		_ = last.Close() // the file was replaced
+	if last, ok := db.takeCurrent(); ok {
+		return last, nil
 	}
 	opened, err := db.connect()
 	if err != nil {
 		<-db.slots
 	}
 	return opened, err
+}
+
+// takeCurrent takes an idle connection to the current file. Those to one that was replaced are closed.
+func (db *DB) takeCurrent() (last conn, ok bool) {
+	for last, ok = db.takeIdle(); ok && last.file != db.current.Load(); last, ok = db.takeIdle() {
+		_ = last.Close()
+	}
+	return last, ok
 }
 
 func (db *DB) takeIdle() (last conn, ok bool) {
