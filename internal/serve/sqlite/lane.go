@@ -16,6 +16,7 @@ const (
 	roundMost = time.Millisecond     // of reads, after which the loop does something else
 	largeRows = 64 << 10             // bytes of a result that holds up the loop
 	slowFor   = 64                   // reads of a query that run elsewhere after one that held up the loop
+	slowMost  = 1 << 16              // after several that did: each time twice as many
 	lineKept  = time.Minute          // after which a query is forgotten
 )
 
@@ -38,6 +39,7 @@ type line struct {
 	waiting []*feed.LoopRead
 	mean    time.Duration // of a read
 	slow    int           // so many run elsewhere
+	pause   int           // slow after the next one that holds up the loop
 	late    queue.Lateness
 	usedAt  time.Time
 }
@@ -96,7 +98,7 @@ func (l *lane) line(s *source) *line {
 		return l.lines[i]
 	}
 	l.lines = slices.DeleteFunc(l.lines, func(q *line) bool { return len(q.waiting) == 0 && l.loop.Now().Sub(q.usedAt) > lineKept })
-	l.lines = append(l.lines, &line{source: s})
+	l.lines = append(l.lines, &line{source: s, pause: slowFor})
 	return l.lines[len(l.lines)-1]
 }
 
@@ -142,7 +144,9 @@ func (l *lane) run() {
 		r.Took = time.Since(began)
 		q.mean += (r.Took - q.mean) / 8
 		if r.Took > quickRead || len(r.Rows.Data) > largeRows {
-			q.slow = slowFor
+			q.slow, q.pause = q.pause, min(2*q.pause, slowMost)
+		} else if free {
+			q.pause = max(q.pause/2, slowFor)
 		}
 		r.Done(err)
 	}

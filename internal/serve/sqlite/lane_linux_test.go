@@ -106,17 +106,20 @@ func TestLaneSlowRead(t *testing.T) {
 				t.Fatal(got)
 			}
 		}
+	}
+	for _, next := range []int{64, 128, 256} {
 		r := storetest.BeginReads(t, loop, slow, nil, wide, []string{"100"})[0]
 		if err := apptest.Receive(t, "the interruption", r.Ended); err != feed.ErrElsewhere {
 			t.Fatal(err)
 		}
-		for i := range 64 {
+		for i := range next {
 			r := storetest.BeginReads(t, loop, slow, nil, wide, []string{"1"})[0]
 			if err := apptest.Receive(t, "the next one", r.Ended); err != feed.ErrElsewhere {
-				t.Fatalf("%d: %v", i, err)
+				t.Fatalf("%d of %d: %v", i, next, err)
 			}
 		}
 	}
+	inLoop(t, loop, slow, "1")
 }
 
 // TestLaneAnswersAll: of many reads of two queries, some of which are dropped, each gets its own rows once, and the queries take turns.
