@@ -47,8 +47,7 @@ func testLoopPlaces(t *testing.T, elsewhere bool) {
 	q := query.Open(query.Config{
 		Definition: feed.Definition{Name: "/q", Params: p}, Limit: wide, Timeout: time.Hour, WaitersMax: 1000, Log: slog.New(slog.DiscardHandler), Gate: gate,
 	}, s)
-	fast := 0
-	for fast < 100 { // so often it was
+	for fast := 0; fast < 100; { // so often it was
 		r := storetest.BeginReads(t, loop, s, gate, wide, []string{"1"})[0]
 		switch err := apptest.Receive(t, "the rows", r.Ended); {
 		case err == nil:
