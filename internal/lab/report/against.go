@@ -121,11 +121,11 @@ const level95 = 0.95
 // read reads the figure that the limit bounds.
 func (l *limit) read(s *step) (reading, error) {
 	if l.label != "" {
-		i := slices.IndexFunc(s.labels, func(part step) bool { return part.request == l.label })
+		i := slices.IndexFunc(s.labels, func(part *step) bool { return part.request == l.label })
 		if i < 0 {
 			return reading{missing: fmt.Sprintf("no request has the name %q", l.label)}, nil
 		}
-		s = &s.labels[i]
+		s = s.labels[i]
 	}
 	switch l.figure {
 	case "errors":
@@ -256,14 +256,13 @@ func compare(base, now *run, limits []limit) (*comparison, error) {
 		}
 	}
 	keys, baseKeys := now.stepKeys(), base.stepKeys()
-	for i := range now.steps {
-		s := &now.steps[i]
+	for i, s := range now.steps {
 		same := slices.Index(baseKeys, keys[i])
 		if same < 0 {
 			c.alone = append(c.alone, s.Title()+" is not in "+base.label)
 			continue
 		}
-		b := &base.steps[same]
+		b := base.steps[same]
 		for of, one := range map[*run]*step{base: b, now: s} {
 			if !one.valid() {
 				c.invalid = append(c.invalid, fmt.Sprintf("%s of %s is %s", one.Title(), of.label, one.validity()))
@@ -291,9 +290,9 @@ func compare(base, now *run, limits []limit) (*comparison, error) {
 		}
 	}
 	slices.Sort(c.invalid)
-	for i := range base.steps {
+	for i, s := range base.steps {
 		if !slices.Contains(keys, baseKeys[i]) {
-			c.alone = append(c.alone, base.steps[i].Title()+" is not in "+now.label)
+			c.alone = append(c.alone, s.Title()+" is not in "+now.label)
 		}
 	}
 	return c, nil
@@ -307,8 +306,8 @@ type stepKey struct {
 
 func (r *run) stepKeys() []stepKey {
 	keys, seen := make([]stepKey, len(r.steps)), map[string]int{}
-	for i := range r.steps {
-		title := r.steps[i].Title()
+	for i, s := range r.steps {
+		title := s.Title()
 		keys[i] = stepKey{title, seen[title]}
 		seen[title]++
 	}

@@ -27,7 +27,7 @@ func WriteAgainst(w io.Writer, format Format, base, now *result.Run, limits stri
 	if err != nil {
 		return err
 	}
-	c, err := compare(&runs[0], &runs[1], withErrors(bounds))
+	c, err := compare(runs[0], runs[1], withErrors(bounds))
 	if err != nil {
 		return err
 	}

@@ -18,13 +18,12 @@ const benchGroups = 10
 // writeBench writes one benchmark per step with up to benchGroups lines, each over an equal share of the step's seconds.
 // The lines of one run are not independent, so benchstat's interval only shows how steady the run was. To compare two
 // builds, give benchstat several runs of each and -col label.
-func writeBench(w io.Writer, runs []run) error {
+func writeBench(w io.Writer, runs []*run) error {
 	var out bytes.Buffer
 	out.WriteString("Unit req/s better=higher\nUnit p50-sec better=lower\nUnit p99-sec better=lower\n" +
 		"Unit max-sec better=lower\nUnit cpu-sec/op better=lower\nUnit errors/op better=lower\n" +
 		"Unit p50-at-least-sec better=lower\nUnit p99-at-least-sec better=lower\nUnit max-at-least-sec better=lower\n")
-	for i := range runs {
-		r := &runs[i]
+	for _, r := range runs {
 		m := &r.Header.Machine
 		out.WriteString("\n")
 		if len(runs) > 1 {
@@ -32,8 +31,8 @@ func writeBench(w io.Writer, runs []run) error {
 		}
 		fmt.Fprintf(&out, "target: %s\nspillway: %s\nhost: %s\ncpu: %s\nkernel: %s\n",
 			oneLine(r.Header.Target), oneLine(r.Header.Tool), oneLine(m.Host), oneLine(m.CPU), oneLine(m.Kernel))
-		for k := range r.steps {
-			if err := benchStep(&out, &r.steps[k]); err != nil {
+		for _, s := range r.steps {
+			if err := benchStep(&out, s); err != nil {
 				return fmt.Errorf("%s: %w", r.label, err)
 			}
 		}

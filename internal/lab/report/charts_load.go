@@ -32,7 +32,7 @@ func loadPanels(r *run) ([]panel, error) {
 	}
 	limits := r.latencyLimits()
 	if curves, caption := selectCurves(r); len(curves) > 0 {
-		if r.anyStep((*step).saturates) && r.search == nil {
+		if slices.ContainsFunc(r.steps, (*step).saturates) && r.search == nil {
 			caption = closedLoopNote(result.LoopClosed) + "; " + caption
 		}
 		panels = append(panels, panel{Title: "Latency by percentile", Caption: caption, Charts: []chart{percentileChart(curves, limits)}})
@@ -53,12 +53,7 @@ func loadPanels(r *run) ([]panel, error) {
 
 // sweep returns the steps of a loop that have a load level, in ascending order.
 func (r *run) sweep(loop string) []*step {
-	var steps []*step
-	for i := range r.steps {
-		if r.steps[i].Loop == loop && r.steps[i].level() > 0 {
-			steps = append(steps, &r.steps[i])
-		}
-	}
+	steps := slices.DeleteFunc(slices.Clone(r.steps), func(s *step) bool { return s.Loop != loop || !(s.level() > 0) })
 	slices.SortStableFunc(steps, func(a, b *step) int { return cmp.Compare(a.level(), b.level()) })
 	return steps
 }
@@ -125,7 +120,7 @@ func latencyByLevel(r *run, loop string, levels []float64) panel {
 		latencyFigure("p50", "q50", "", figureP50), latencyFigure("p90", "q90", "", figureP90),
 		latencyFigure("p99", "q99", "", figureP99), latencyFigure("max", "qmax", styleThin, figureMax))}
 	caption := "hollow: not a valid measurement; triangle: at least, among requests without an answer"
-	if note := closedLoopNote(loop); note != "" && r.anyStep((*step).saturates) {
+	if note := closedLoopNote(loop); note != "" && slices.ContainsFunc(r.steps, (*step).saturates) {
 		caption = note + "; " + caption
 	}
 	return panel{Title: "Latency against " + loadNoun(loop), Caption: caption, Half: true, Charts: []chart{c}}
@@ -156,8 +151,8 @@ func loadNoun(loop string) string {
 // latencyLimits are the distinct latency limits of the steps' SLOs.
 func (r *run) latencyLimits() []mark {
 	var limits []mark
-	for k := range r.steps {
-		for _, c := range r.steps[k].Total.SLO {
+	for _, s := range r.steps {
+		for _, c := range s.Total.SLO {
 			m := mark{c.Limit, c.Text}
 			if strings.HasPrefix(c.Metric, "response_") && c.Limit > 0 && !slices.Contains(limits, m) {
 				limits = append(limits, m)
@@ -189,7 +184,7 @@ func selectCurves(r *run) (curves []curve, caption string) {
 	}
 	n := min(len(steps), curvesMax)
 	for i := range n {
-		s := &steps[i*(len(steps)-1)/max(1, n-1)]
+		s := steps[i*(len(steps)-1)/max(1, n-1)]
 		curves = append(curves, curve{s.Load(), shade(i, n), s.response})
 	}
 	return curves, "response time of each step"

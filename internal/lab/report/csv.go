@@ -16,16 +16,15 @@ import (
 // A cell is one named column of a CSV row.
 type cell struct{ name, value string }
 
-func writeCSV(w io.Writer, runs []run) error {
+func writeCSV(w io.Writer, runs []*run) error {
 	t := newCSVTable(w, stepCells("", &DocumentStep{}))
-	for i := range runs {
-		for k := range runs[i].steps {
-			s := &runs[i].steps[k]
+	for _, r := range runs {
+		for _, s := range r.steps {
 			d := s.document()
-			t.row(runs[i].label, stepCells("", &d))
-			for l := range s.labels {
-				d := s.labels[l].document()
-				t.row(runs[i].label, stepCells(s.labels[l].request, &d))
+			t.row(r.label, stepCells("", &d))
+			for _, l := range s.labels {
+				d := l.document()
+				t.row(r.label, stepCells(l.request, &d))
 			}
 		}
 	}
@@ -86,15 +85,15 @@ func (s *step) seconds() iter.Seq2[*second, error] {
 	}
 }
 
-func writeCSVSeconds(w io.Writer, runs []run) error {
+func writeCSVSeconds(w io.Writer, runs []*run) error {
 	t := newCSVTable(w, secondCells(&second{Slice: &result.Slice{}}, Figures{}))
-	for i := range runs {
-		for k := range runs[i].steps {
-			for sec, err := range runs[i].steps[k].seconds() {
+	for _, r := range runs {
+		for _, s := range r.steps {
+			for sec, err := range s.seconds() {
 				if err != nil {
-					return fmt.Errorf("%s: %w", runs[i].label, err)
+					return fmt.Errorf("%s: %w", r.label, err)
 				}
-				t.row(runs[i].label, secondCells(sec, figuresOf(sec.response)))
+				t.row(r.label, secondCells(sec, figuresOf(sec.response)))
 			}
 		}
 	}

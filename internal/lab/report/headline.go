@@ -66,9 +66,9 @@ func (r *run) headline() headline {
 		return r.searchHeadline()
 	}
 	h := headline{Mood: doubt, Text: "Nothing was measured."}
-	valid := slices.DeleteFunc(slices.Clone(r.steps), func(s step) bool { return !s.valid() })
+	valid := slices.DeleteFunc(slices.Clone(r.steps), func(s *step) bool { return !s.valid() })
 	// a peak search begins with closed loops
-	open := slices.DeleteFunc(slices.Clone(valid), func(s step) bool { return s.Loop != result.LoopOpen })
+	open := slices.DeleteFunc(slices.Clone(valid), func(s *step) bool { return s.Loop != result.LoopOpen })
 	failed, within := r.allFailed(), ""
 	if r.Header.SLO != "" {
 		within = " within " + r.Header.SLO
@@ -95,7 +95,7 @@ func (r *run) headline() headline {
 
 // seen states the figures of the step with the highest rate, none of which is proved.
 func (r *run) seen() string {
-	best := slices.MaxFunc(r.steps, func(a, b step) int { return cmp.Compare(a.Total.Rate(), b.Total.Rate()) })
+	best := slices.MaxFunc(r.steps, byRate)
 	return fmt.Sprintf("Seen, not proved: %s %s, %s.", best.answered(), best.offer(), best.latencyAndErrors())
 }
 
@@ -103,9 +103,9 @@ func (r *run) seen() string {
 func (r *run) allFailed() string {
 	var all result.Counters
 	var reasons []result.Reason
-	for i := range r.steps {
-		all.Add(&r.steps[i].Total.Counters)
-		reasons = append(reasons, r.steps[i].Total.Reasons...)
+	for _, s := range r.steps {
+		all.Add(&s.Total.Counters)
+		reasons = append(reasons, s.Total.Reasons...)
 	}
 	if all.Requests() == 0 || all.Errors.Total() < all.Requests() || all.Completed > 0 {
 		return ""
@@ -139,8 +139,7 @@ func (r *run) caveat(valid int) string {
 	var parts []string
 	if n := len(r.steps) - valid - r.unjudged(); n > 0 {
 		var names, verdicts []string
-		for i := range r.steps {
-			s := &r.steps[i]
+		for _, s := range r.steps {
 			if s.valid() || r.underWay() && s.Total.Validity == result.Unjudged || slices.Contains(verdicts, s.validity()) {
 				continue
 			}
@@ -188,8 +187,8 @@ func (r *run) unjudged() int {
 		return 0
 	}
 	n := 0
-	for i := range r.steps {
-		if r.steps[i].Total.Validity == result.Unjudged {
+	for _, s := range r.steps {
+		if s.Total.Validity == result.Unjudged {
 			n++
 		}
 	}
@@ -213,13 +212,13 @@ func sentence(parts []string) string {
 }
 
 // openHeadline states the highest rate below the first one that does not hold. within names the SLO, "" without one.
-func openHeadline(steps []step, within string) headline {
+func openHeadline(steps []*step, within string) headline {
 	ordered := slices.Clone(steps)
-	slices.SortStableFunc(ordered, func(a, b step) int { return cmp.Compare(a.level(), b.level()) })
-	failed := slices.IndexFunc(ordered, func(s step) bool { return !s.holds() })
+	slices.SortStableFunc(ordered, func(a, b *step) int { return cmp.Compare(a.level(), b.level()) })
+	failed := slices.IndexFunc(ordered, func(s *step) bool { return !s.holds() })
 	switch {
 	case failed < 0:
-		last := &ordered[len(ordered)-1]
+		last := ordered[len(ordered)-1]
 		return headline{Mood: good, Text: fmt.Sprintf("Holds %s%s: %s.", last.Load(), within, last.summary())}
 	case failed == 0:
 		return headline{Mood: bad, Text: fmt.Sprintf("Does not hold %s%s: %s.", ordered[0].Load(), within, ordered[0].failure())}
@@ -229,27 +228,33 @@ func openHeadline(steps []step, within string) headline {
 }
 
 // closedHeadline states the step with the highest rate that holds.
-func closedHeadline(steps []step, within string) headline {
-	best := -1
-	for i := range steps {
-		if steps[i].holds() && (best < 0 || steps[i].Total.Rate() > steps[best].Total.Rate()) {
-			best = i
-		}
-	}
-	if best < 0 {
+func closedHeadline(steps []*step, within string) headline {
+	best := fastest(steps)
+	if best == nil {
 		return headline{Mood: bad, Text: fmt.Sprintf("Does not hold %s%s: %s.", steps[0].Load(), within, steps[0].failure())}
 	}
 	verb := "Answers"
 	if len(steps) > 1 {
 		verb = "Answers at most"
 	}
-	h := headline{Mood: good, Text: fmt.Sprintf("%s %s with %s%s: %s.", verb, sheet.Rate(steps[best].Total.Rate()), steps[best].Load(), within,
-		steps[best].latencyAndErrors())}
-	if slices.ContainsFunc(steps, func(s step) bool { return !s.holds() }) && within != "" {
+	h := headline{Mood: good, Text: fmt.Sprintf("%s %s with %s%s: %s.", verb, sheet.Rate(best.Total.Rate()), best.Load(), within,
+		best.latencyAndErrors())}
+	if slices.ContainsFunc(steps, func(s *step) bool { return !s.holds() }) && within != "" {
 		h.Mood = bad
 	}
 	return h
 }
+
+// fastest is the first step with the highest rate of those that hold, nil without any.
+func fastest(steps []*step) *step {
+	holding := slices.DeleteFunc(slices.Clone(steps), func(s *step) bool { return !s.holds() })
+	if len(holding) == 0 {
+		return nil
+	}
+	return slices.MaxFunc(holding, byRate)
+}
+
+func byRate(a, b *step) int { return cmp.Compare(a.Total.Rate(), b.Total.Rate()) }
 
 // summary is rate, tail latency and errors of a step.
 func (s *step) summary() string {

@@ -91,8 +91,8 @@ func (r *run) document() Document {
 	if r.CutOff == "" {
 		d.End = &r.End
 	}
-	for i := range r.steps {
-		d.Steps = append(d.Steps, r.steps[i].document())
+	for _, s := range r.steps {
+		d.Steps = append(d.Steps, s.document())
 	}
 	return d
 }
@@ -108,8 +108,7 @@ func (s *step) document() DocumentStep {
 		SLO: t.SLO, Overloaded: t.Overloaded, Validity: t.Validity, Reasons: t.Sentences(), ReasonCodes: t.Codes(), Watch: s.usage,
 		Iterations: s.iterations,
 	}
-	for i := range s.labels {
-		l := &s.labels[i]
+	for _, l := range s.labels {
 		d.Labels = append(d.Labels, DocumentLabel{Name: l.request, DocumentAnswers: l.answers(), SLO: l.Total.SLO})
 	}
 	return d
@@ -123,15 +122,15 @@ func (s *step) answers() DocumentAnswers {
 	}
 }
 
-func documents(runs []run) any {
+func documents(runs []*run) any {
 	if len(runs) == 1 {
 		return runs[0].document()
 	}
 	all := struct {
 		Runs []Document `json:"runs"`
 	}{Runs: []Document{}}
-	for i := range runs {
-		all.Runs = append(all.Runs, runs[i].document())
+	for _, r := range runs {
+		all.Runs = append(all.Runs, r.document())
 	}
 	return all
 }

@@ -61,13 +61,12 @@ func newProblem(message string, lines ...string) *junitProblem {
 	return &junitProblem{sheet.Printable(message), sheet.Printable(strings.Join(lines, "; "))}
 }
 
-func writeJUnit(w io.Writer, runs []run) error {
+func writeJUnit(w io.Writer, runs []*run) error {
 	var all junitSuites
-	for i := range runs {
-		r := &runs[i]
+	for _, r := range runs {
 		suite := r.suite()
-		for k := range r.steps {
-			r.steps[k].cases(&suite)
+		for _, s := range r.steps {
+			s.cases(&suite)
 		}
 		if len(r.steps) == 0 || r.CutOff != "" {
 			suite.add(junitCase{Class: r.label, Name: "the result is complete", Error: newProblem(r.headline().Text, r.headline().Caveat)})

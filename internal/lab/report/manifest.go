@@ -55,8 +55,8 @@ func (r *run) manifest() []sheet.Fact {
 
 // impliedSLO names the criterion that was judged without being typed.
 func (r *run) impliedSLO() string {
-	for i := range r.steps {
-		for _, c := range r.steps[i].Total.SLO {
+	for _, s := range r.steps {
+		for _, c := range s.Total.SLO {
 			if c.Default {
 				return ", and by default " + c.Text
 			}

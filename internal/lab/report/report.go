@@ -58,7 +58,7 @@ func Write(w io.Writer, format Format, runs []*result.Run) error {
 	case Markdown:
 		return shown[0].sheet(format).WriteMarkdown(w)
 	case HTML:
-		return writeHTML(w, &shown[0])
+		return writeHTML(w, shown[0])
 	case JSON:
 		return sheet.WriteJSON(w, documents(shown))
 	case CSV:
@@ -82,7 +82,7 @@ func OneRunFormats() []Format { return []Format{Text, Markdown, HTML} }
 type run struct {
 	*result.Run
 	label   string
-	steps   []step
+	steps   []*step
 	watched []*result.Series
 	usage   *result.Usage // over the whole run; nil if it has steps or nothing was watched
 	search  *peak.Outcome // nil if the run is no search for a peak
@@ -100,18 +100,18 @@ type step struct {
 	figures Figures       // of the response time
 	usage   *result.Usage // nil if nothing was watched
 
-	request string // name of the request of a mix that this is a part for, "" for all
-	labels  []step // the part of each named request, with its own SLO
+	request string  // name of the request of a mix that this is a part for, "" for all
+	labels  []*step // the part of each named request, with its own SLO
 
 	iterations *Iterations // nil without a flow
 
 	probe, told string // of a search: the purpose of the step, and what it told
 }
 
-func decode(results []*result.Run) ([]run, error) {
-	runs := make([]run, len(results))
+func decode(results []*result.Run) ([]*run, error) {
+	runs := make([]*run, len(results))
 	for i, r := range results {
-		runs[i] = run{Run: r, label: labelOf(results, i), steps: make([]step, len(r.Steps))}
+		runs[i] = &run{Run: r, label: labelOf(results, i), steps: make([]*step, len(r.Steps))}
 		for k := range r.Steps {
 			s, err := decodeStep(&r.Steps[k])
 			if err != nil {
@@ -140,8 +140,8 @@ func labelOf(runs []*result.Run, i int) string {
 	return label
 }
 
-func decodeStep(r *result.StepRun) (step, error) {
-	s := step{StepRun: r}
+func decodeStep(r *result.StepRun) (*step, error) {
+	s := &step{StepRun: r}
 	l := &r.Total.Latency
 	var err error
 	if s.response, err = l.Responses(); err != nil {

@@ -14,8 +14,7 @@ func (r *run) readSearch() error {
 	}
 	r.search = search
 	plan.Beside(search)
-	for k := range r.steps {
-		s := &r.steps[k]
+	for k, s := range r.steps {
 		s.probe, s.told = string(search.Purpose(k)), search.Told(k)
 	}
 	return nil
@@ -59,8 +58,8 @@ type searchStep struct {
 // openSteps are the probes at a rate, in their order.
 func (r *run) openSteps() []searchStep {
 	var all []searchStep
-	for k := range r.steps {
-		if s := &r.steps[k]; s.Loop == result.LoopOpen && s.OfferedHz > 0 {
+	for k, s := range r.steps {
+		if s.Loop == result.LoopOpen && s.OfferedHz > 0 {
 			met, missed := r.search.Met(k)
 			all = append(all, searchStep{s, met, missed})
 		}

@@ -106,8 +106,7 @@ func searchPath(r *run) panel {
 		}
 		lower.Y, upper.Y = append(lower.Y, low), append(upper.Y, high)
 	}
-	for k := range r.steps {
-		s := &r.steps[k]
+	for k, s := range r.steps {
 		on, rate := &neither, s.OfferedHz
 		switch passes, misses := r.search.Met(k); {
 		case s.Loop == result.LoopClosed:
@@ -201,9 +200,9 @@ func (t *table) after(x float64) float64 {
 // latencyCriterion is the criterion on the response time that binds, or the first one; nil without any.
 func (r *run) latencyCriterion() *result.Criterion {
 	var first *result.Criterion
-	for k := range r.steps {
-		for i := range r.steps[k].Total.SLO {
-			c := &r.steps[k].Total.SLO[i]
+	for _, s := range r.steps {
+		for i := range s.Total.SLO {
+			c := &s.Total.SLO[i]
 			if !strings.HasPrefix(c.Metric, "response_") || !(c.Limit > 0) {
 				continue
 			}
@@ -272,7 +271,7 @@ func searchSpans(r *run, named bool) []span {
 		if s.step < 0 {
 			continue
 		}
-		step := &r.steps[s.step]
+		step := r.steps[s.step]
 		one := span{From: step.Start, To: step.Start + step.Total.Elapsed, Color: s.color}
 		if named {
 			one.Label = s.label + step.Load()

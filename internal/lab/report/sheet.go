@@ -3,6 +3,7 @@ package report
 import (
 	"bytes"
 	"io"
+	"slices"
 
 	"spillway/internal/lab/result"
 	"spillway/internal/lab/sheet"
@@ -60,19 +61,18 @@ func (r *run) head() *sheet.Sheet {
 // remarks are those of all steps.
 func (r *run) remarks() []string {
 	var lines []string
-	for k := range r.steps {
-		for _, line := range r.steps[k].remarks() {
-			lines = append(lines, r.steps[k].Load()+": "+line)
+	for _, s := range r.steps {
+		for _, line := range s.remarks() {
+			lines = append(lines, s.Load()+": "+line)
 		}
 	}
 	return lines
 }
 
 // writeSummary writes the verdict, the figures and the reasons of each run as short Markdown, for the summary of a CI job.
-func writeSummary(w io.Writer, runs []run) error {
+func writeSummary(w io.Writer, runs []*run) error {
 	var out bytes.Buffer
-	for i := range runs {
-		r := &runs[i]
+	for i, r := range runs {
 		s := r.head()
 		if r.search != nil {
 			s.Facts, s.Sections = r.search.Facts(), r.search.Diagnosis(1)
@@ -102,7 +102,7 @@ func (r *run) summaryColumns() []column {
 		responseColumn("p99", figureP99),
 		{name: "errors", value: func(s *step) string { return sheet.Share(s.Total.ErrorShare()) }},
 	}
-	if r.anyStep(func(s *step) bool { return len(s.Total.SLO) > 0 }) {
+	if slices.ContainsFunc(r.steps, func(s *step) bool { return len(s.Total.SLO) > 0 }) {
 		cols = append(cols, column{name: "SLO", value: (*step).sloVerdict})
 	}
 	return append(cols, column{name: "validity", value: (*step).validity, left: true})

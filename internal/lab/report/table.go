@@ -20,9 +20,9 @@ type column struct {
 
 // columns are the columns of the step table. A column that would be empty in every step is left out.
 func (r *run) columns() []column {
-	open := r.anyStep(func(s *step) bool { return s.Loop == result.LoopOpen })
+	open := slices.ContainsFunc(r.steps, func(s *step) bool { return s.Loop == result.LoopOpen })
 	cols := []column{}
-	search := r.anyStep(func(s *step) bool { return s.probe != "" })
+	search := slices.ContainsFunc(r.steps, func(s *step) bool { return s.probe != "" })
 	switch {
 	case search:
 		cols = append(cols, column{name: "probe", value: func(s *step) string { return s.probe }}, column{name: "load", value: (*step).Load})
@@ -33,13 +33,13 @@ func (r *run) columns() []column {
 	cols = append(cols, resultColumns()...)
 	if search { // their rows are long, and the load tells the connections of a closed loop
 		cols = slices.DeleteFunc(cols, func(c column) bool {
-			return c.name == "conns" || c.name == "p99.9" && !r.anyStep(func(s *step) bool { return c.value(s) != "-" })
+			return c.name == "conns" || c.name == "p99.9" && !slices.ContainsFunc(r.steps, func(s *step) bool { return c.value(s) != "-" })
 		})
 	}
-	if r.anyStep(func(s *step) bool { return s.connect.Count() > 0 }) {
+	if slices.ContainsFunc(r.steps, func(s *step) bool { return s.connect.Count() > 0 }) {
 		cols = append(cols, column{name: "connect", value: func(s *step) string { return meanOf(s.connect) }})
 	}
-	if !search && r.anyStep(func(s *step) bool { return s.firstByte.Count() > 0 }) {
+	if !search && slices.ContainsFunc(r.steps, func(s *step) bool { return s.firstByte.Count() > 0 }) {
 		cols = append(cols, column{name: "first byte", value: func(s *step) string { return meanOf(s.firstByte) }})
 	}
 	last := column{name: "validity", value: (*step).validity, left: true}
@@ -80,10 +80,10 @@ func responseColumn(name, figure string) column {
 // tableNote explains the step table.
 func (r *run) tableNote() string {
 	note := "answered: good answers within the step. Response time counts from the intended start; \"-\" means too few samples. "
-	if r.anyStep(func(s *step) bool { return len(s.figures.LowerBounds) > 0 }) {
+	if slices.ContainsFunc(r.steps, func(s *step) bool { return len(s.figures.LowerBounds) > 0 }) {
 		note += "\">=\": at least, because it falls among requests without an answer, which rank above all answers. "
 	}
-	if r.anyStep((*step).saturates) {
+	if slices.ContainsFunc(r.steps, (*step).saturates) {
 		note = closedLoopNote(result.LoopClosed) + ". " + note
 	}
 	return note + "connect, first byte: mean. parallel: most connections open at once. own CPU: CPU time of the load generator per good " +
@@ -91,7 +91,7 @@ func (r *run) tableNote() string {
 }
 
 // stepTable has a row for each step.
-func stepTable(cols []column, steps []step) *sheet.Table {
+func stepTable(cols []column, steps []*step) *sheet.Table {
 	t := &sheet.Table{}
 	for c := range cols {
 		t.Heads = append(t.Heads, cols[c].name)
@@ -99,12 +99,12 @@ func stepTable(cols []column, steps []step) *sheet.Table {
 			t.Left = append(t.Left, c)
 		}
 	}
-	for k := range steps {
+	for _, s := range steps {
 		row := make([]string, len(cols))
 		for c := range cols {
-			row[c] = cols[c].value(&steps[k])
+			row[c] = cols[c].value(s)
 		}
-		t.Add(steps[k].mark(), row...)
+		t.Add(s.mark(), row...)
 	}
 	return t
 }
@@ -121,10 +121,10 @@ func (s *step) mark() string {
 }
 
 // labels are the parts of each step that belong to one named request.
-func (r *run) labels() []step {
-	var parts []step
-	for k := range r.steps {
-		parts = append(parts, r.steps[k].labels...)
+func (r *run) labels() []*step {
+	var parts []*step
+	for _, s := range r.steps {
+		parts = append(parts, s.labels...)
 	}
 	return parts
 }
@@ -216,15 +216,6 @@ func (s *step) ownCPU() string {
 		return "-"
 	}
 	return sheet.Duration(s.cpuPerRequest())
-}
-
-func (r *run) anyStep(has func(*step) bool) bool {
-	for k := range r.steps {
-		if has(&r.steps[k]) {
-			return true
-		}
-	}
-	return false
 }
 
 // remarks are the sentences below the table: errors, missed SLOs and reasons of the validity verdict.

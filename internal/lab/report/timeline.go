@@ -34,8 +34,7 @@ type timeline struct {
 // is the p99 of all its requests.
 func newTimeline(r *run, columns int) (*timeline, error) {
 	t := &timeline{run: r}
-	for k := range r.steps {
-		s := &r.steps[k]
+	for _, s := range r.steps {
 		if n := len(s.Slices); n > 0 {
 			t.end = max(t.end, s.Start+float64(s.Slices[n-1].Second)+s.Slices[n-1].Length)
 		}
@@ -44,8 +43,8 @@ func newTimeline(r *run, columns int) (*timeline, error) {
 		t.end = max(t.end, r.usage.To)
 	}
 	t.width = binWidth(t.end, columns)
-	for k := range r.steps {
-		bins, err := binsOf(&r.steps[k], t.width)
+	for _, s := range r.steps {
+		bins, err := binsOf(s, t.width)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", r.label, err)
 		}
@@ -205,10 +204,10 @@ func (t *timeline) starts(named bool) []mark {
 		return nil
 	}
 	var marks []mark
-	for i := range steps {
-		m := mark{At: steps[i].Start}
+	for _, s := range steps {
+		m := mark{At: s.Start}
 		if named {
-			m.Label = steps[i].Load()
+			m.Label = s.Load()
 		}
 		marks = append(marks, m)
 	}

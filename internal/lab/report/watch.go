@@ -26,8 +26,7 @@ type WatchError struct {
 // watch computes the resource usage of each step, or of the whole run if it has no steps.
 func (r *run) watch() {
 	r.watched = r.Run.Series()
-	for i := range r.steps {
-		s := &r.steps[i]
+	for _, s := range r.steps {
 		s.usage = result.UsageOf(r.watched, s.Start, s.Start+s.Total.Elapsed, s.Total.Completed)
 	}
 	if len(r.steps) > 0 || len(r.watched) == 0 {
@@ -89,20 +88,14 @@ func (r *run) subject(host, name string) string {
 	return strings.TrimSpace(cmp.Or(host, r.Header.Machine.Host, "here") + " " + name)
 }
 
-// keyStep is the valid step with the highest rate that holds, or the first step.
+// keyStep is the step that a search rests on, the valid step with the highest rate that holds, or the first step.
 func (r *run) keyStep() *step {
-	var key *step
 	if r.search != nil && r.search.Passing >= 0 {
-		return &r.steps[r.search.Passing]
+		return r.steps[r.search.Passing]
 	}
-	for i := range r.steps {
-		s := &r.steps[i]
-		if s.valid() && s.holds() && (key == nil || s.Total.Rate() > key.Total.Rate()) {
-			key = s
-		}
-	}
+	key := fastest(slices.DeleteFunc(slices.Clone(r.steps), func(s *step) bool { return !s.valid() }))
 	if key == nil && len(r.steps) > 0 {
-		return &r.steps[0]
+		return r.steps[0]
 	}
 	return key
 }
@@ -114,8 +107,8 @@ func (r *run) usageSections(tableMin int) []sheet.Section {
 		sections = append(sections, sheet.Section{Title: title, Facts: r.usageFacts(u)})
 	}
 	key := r.keyStep()
-	for i := range r.steps {
-		if s := &r.steps[i]; s.usage != nil && (s == key || i == len(r.steps)-1) {
+	for i, s := range r.steps {
+		if s.usage != nil && (s == key || i == len(r.steps)-1) {
 			add("Used at "+s.Load(), s.usage)
 		}
 	}
@@ -337,7 +330,7 @@ func (r *run) watchTable() *sheet.Table {
 		{name: "p99", value: func(s *step) string { return s.figures.text(figureP99) }},
 		{name: "errors", value: func(s *step) string { return cmp.Or(errorList(&s.Total.Errors), "0") }},
 	}
-	if r.anyStep(func(s *step) bool { return len(s.Total.Statuses) > 0 }) {
+	if slices.ContainsFunc(r.steps, func(s *step) bool { return len(s.Total.Statuses) > 0 }) {
 		cols = append(cols, column{name: "502", value: func(s *step) string { return sheet.Integer(s.Total.Statuses[502]) }})
 	}
 	add := func(of *result.SubjectUsage, name string, value func(*result.SubjectUsage) string) {

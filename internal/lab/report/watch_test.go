@@ -200,7 +200,7 @@ func TestWatchPanels(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		line, err := newTimeline(&shown[0], 100)
+		line, err := newTimeline(shown[0], 100)
 		if err != nil {
 			t.Fatal(err)
 		}
