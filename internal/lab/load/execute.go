@@ -1,7 +1,6 @@
 package load
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -194,7 +193,7 @@ func Judge(run *result.Run) error {
 
 // doubt says why a step is not VALID, and what to do.
 func doubt(step *result.StepRun) string {
-	text := fmt.Sprintf("%s is %s", step.Name, cmp.Or(string(step.Total.Validity), "not judged"))
+	text := fmt.Sprintf("%s is %s", step.Name, step.Total.Validity.Word())
 	if len(step.Total.Reasons) > 0 {
 		text += " (" + step.Total.Reasons[0].String() + ")"
 	}

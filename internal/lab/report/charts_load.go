@@ -33,7 +33,7 @@ func loadPanels(r *run) ([]panel, error) {
 	limits := r.latencyLimits()
 	if curves, caption := selectCurves(r); len(curves) > 0 {
 		if slices.ContainsFunc(r.steps, (*step).saturates) && r.search == nil {
-			caption = closedLoopNote(result.LoopClosed) + "; " + caption
+			caption = closedLoopNote + "; " + caption
 		}
 		panels = append(panels, panel{Title: "Latency by percentile", Caption: caption, Charts: []chart{percentileChart(curves, limits)}})
 	}
@@ -120,8 +120,8 @@ func latencyByLevel(r *run, loop string, levels []float64) panel {
 		latencyFigure("p50", "q50", "", figureP50), latencyFigure("p90", "q90", "", figureP90),
 		latencyFigure("p99", "q99", "", figureP99), latencyFigure("max", "qmax", styleThin, figureMax))}
 	caption := "hollow: not a valid measurement; triangle: at least, among requests without an answer"
-	if note := closedLoopNote(loop); note != "" && slices.ContainsFunc(r.steps, (*step).saturates) {
-		caption = note + "; " + caption
+	if loop == result.LoopClosed && slices.ContainsFunc(r.steps, (*step).saturates) {
+		caption = closedLoopNote + "; " + caption
 	}
 	return panel{Title: "Latency against " + loadNoun(loop), Caption: caption, Half: true, Charts: []chart{c}}
 }

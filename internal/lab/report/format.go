@@ -35,12 +35,7 @@ func StudyFigure(s *experiment.Study, metric, variant, level string) string {
 }
 
 // effect writes a ratio above 1 as a percentage: 1.056 is "5.6 %".
-func effect(v *float64) string {
-	if v == nil {
-		return "-"
-	}
-	return sheet.Share(*v - 1)
-}
+func effect(v *float64) string { return known(func(v float64) string { return sheet.Share(v - 1) }, v) }
 
 // pvalue writes a p value.
 func pvalue(p *float64) string {

@@ -80,7 +80,8 @@ func (r *run) headline() headline {
 	case failed != "":
 		h = headline{Mood: bad, Text: failed}
 	case len(valid) == 0:
-		h.Text = r.seen()
+		best := slices.MaxFunc(r.steps, byRate)
+		h.Text = fmt.Sprintf("Seen, not proved: %s %s, %s.", best.answered(), best.offer(), best.latencyAndErrors())
 	case len(open) > 0:
 		h = openHeadline(open, within)
 	default:
@@ -91,12 +92,6 @@ func (r *run) headline() headline {
 		h.Mood = doubt
 	}
 	return h
-}
-
-// seen states the figures of the step with the highest rate, none of which is proved.
-func (r *run) seen() string {
-	best := slices.MaxFunc(r.steps, byRate)
-	return fmt.Sprintf("Seen, not proved: %s %s, %s.", best.answered(), best.offer(), best.latencyAndErrors())
 }
 
 // allFailed states why every request of the run failed, "" if one did not.
@@ -137,18 +132,22 @@ func firstError(reasons []result.Reason, class result.ErrorClass) string {
 // caveat lists invalid steps with the first reason of each verdict, and what is missing from the file.
 func (r *run) caveat(valid int) string {
 	var parts []string
-	if n := len(r.steps) - valid - r.unjudged(); n > 0 {
-		var names, verdicts []string
-		for _, s := range r.steps {
-			if s.valid() || r.underWay() && s.Total.Validity == result.Unjudged || slices.Contains(verdicts, s.validity()) {
-				continue
-			}
-			verdicts = append(verdicts, s.validity())
-			names = append(names, s.validity())
-			if why := s.Total.Reasons; len(why) > 0 && why[0].Code != result.FirstError { // an error of the target is a finding
-				names[len(names)-1] += " (" + why[0].String() + ")"
-			}
+	var names, verdicts []string
+	n := 0
+	for _, s := range r.steps {
+		if s.valid() || r.underWay() && s.Total.Validity == result.Unjudged {
+			continue
 		}
+		if n++; slices.Contains(verdicts, s.validity()) {
+			continue
+		}
+		verdicts = append(verdicts, s.validity())
+		names = append(names, s.validity())
+		if why := s.Total.Reasons; len(why) > 0 && why[0].Code != result.FirstError { // an error of the target is a finding
+			names[len(names)-1] += " (" + why[0].String() + ")"
+		}
+	}
+	if n > 0 {
 		which := "not valid"
 		if len(r.steps) > 1 {
 			which = fmt.Sprintf("%d of %d steps %s not valid", n, len(r.steps), isOrAre(n))
@@ -179,20 +178,6 @@ func (r *run) endedEarly() string {
 		return ""
 	}
 	return "was " + r.End.Reason
-}
-
-// unjudged is how many steps have no verdict yet, because the run is under way.
-func (r *run) unjudged() int {
-	if !r.underWay() {
-		return 0
-	}
-	n := 0
-	for _, s := range r.steps {
-		if s.Total.Validity == result.Unjudged {
-			n++
-		}
-	}
-	return n
 }
 
 func isOrAre(n int) string {

@@ -134,7 +134,7 @@ func quoted(args []string) []string {
 func studyManifest(s *experiment.Study) []sheet.Fact {
 	m := &s.Manifest
 	facts := []sheet.Fact{
-		fact("experiment", m.Name+", file and templates "+shortSum(m.Sum)),
+		fact("experiment", m.Name+", file and templates "+m.Sum[:min(len(m.Sum), 12)]),
 		fact("command", strings.Join(quoted(m.Command), " ")),
 		fact("started", m.StartedAt.UTC().Format(time.RFC3339)),
 		fact("blocks", fmt.Sprintf("%d, of which %d whole; order of variants random, seed %d", s.Blocks, s.Whole, m.Seed)),
@@ -169,6 +169,3 @@ func studyManifest(s *experiment.Study) []sheet.Fact {
 	}
 	return facts
 }
-
-// shortSum shortens a checksum for display.
-func shortSum(sum string) string { return sum[:min(len(sum), 12)] }

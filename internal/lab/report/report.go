@@ -202,15 +202,7 @@ func (s *step) cpuPerRequest() float64 {
 	return (s.Total.Cost.CPUUser + s.Total.Cost.CPUSystem) / float64(s.Total.Completed)
 }
 
-func (s *step) validity() string { return validityWord(s.Total.Validity) }
-
-// validityWord is the verdict as shown.
-func validityWord(v result.Validity) string {
-	if v == result.Unjudged {
-		return "not judged"
-	}
-	return string(v)
-}
+func (s *step) validity() string { return s.Total.Validity.Word() }
 
 func (s *step) valid() bool { return s.Total.Validity == result.Valid }
 

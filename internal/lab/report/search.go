@@ -1,6 +1,9 @@
 package report
 
 import (
+	"cmp"
+	"slices"
+
 	"spillway/internal/lab/peak"
 	"spillway/internal/lab/plan"
 	"spillway/internal/lab/result"
@@ -55,7 +58,7 @@ type searchStep struct {
 	met, missed bool // false both: it proves nothing
 }
 
-// openSteps are the probes at a rate, in their order.
+// openSteps are the probes at a rate, the lowest rate first.
 func (r *run) openSteps() []searchStep {
 	var all []searchStep
 	for k, s := range r.steps {
@@ -64,5 +67,6 @@ func (r *run) openSteps() []searchStep {
 			all = append(all, searchStep{s, met, missed})
 		}
 	}
+	slices.SortStableFunc(all, func(a, b searchStep) int { return cmp.Compare(a.OfferedHz, b.OfferedHz) })
 	return all
 }

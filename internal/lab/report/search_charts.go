@@ -25,7 +25,7 @@ func searchPanels(r *run) []panel {
 		return panels
 	}
 	all.Title = "response time over rate"
-	all.X = axis{Title: "offered rate, per second", Unit: unitNumber, Log: isWide(lowestRate(steps), highestRate(steps))}
+	all.X = axis{Title: "offered rate, per second", Unit: unitNumber, Log: isWide(steps[0].OfferedHz, steps[len(steps)-1].OfferedHz)}
 	caption := "hollow: not VALID, proves nothing; triangle: at least"
 	if len(all.Spans) > 0 {
 		caption = "stripe: the peak at 95 %; " + caption
@@ -56,15 +56,7 @@ const (
 func (r *run) searchRange(steps []searchStep) (low, high float64) {
 	a := &r.search.Answer
 	low, high = cmp.Or(a.Low, a.Infeasible), cmp.Or(a.High, a.Feasible)
-	return low * nearBelow, math.Min(high*nearAbove, highestRate(steps)*1.02)
-}
-
-func highestRate(steps []searchStep) float64 {
-	return slices.MaxFunc(steps, func(a, b searchStep) int { return cmp.Compare(a.OfferedHz, b.OfferedHz) }).OfferedHz
-}
-
-func lowestRate(steps []searchStep) float64 {
-	return slices.MinFunc(steps, func(a, b searchStep) int { return cmp.Compare(a.OfferedHz, b.OfferedHz) }).OfferedHz
+	return low * nearBelow, math.Min(high*nearAbove, steps[len(steps)-1].OfferedHz*1.02)
 }
 
 // dotLines are the three lines that tell what a probe proves.
@@ -151,12 +143,10 @@ func searchLatency(r *run, steps []searchStep) chart {
 		name, _, _ = strings.Cut(criterion.Text, "<")
 		c.Limits = []mark{{criterion.Limit, criterion.Text}}
 	}
-	ordered := slices.Clone(steps)
-	slices.SortStableFunc(ordered, func(a, b searchStep) int { return cmp.Compare(a.OfferedHz, b.OfferedHz) })
 	met, missed, neither := dotLines(name)
 	for _, l := range []*line{&met, &missed, &neither} {
 		t := table{}
-		for _, s := range ordered {
+		for _, s := range steps {
 			if mine := l == &met && s.met || l == &missed && s.missed || l == &neither && !s.met && !s.missed; !mine {
 				continue
 			}
@@ -173,7 +163,7 @@ func searchLatency(r *run, steps []searchStep) chart {
 		}
 	}
 	median := table{Series: []line{{Name: "p50", Color: "q50", Style: styleThin}}}
-	for _, s := range ordered {
+	for _, s := range steps {
 		if p := s.figures.point(figureP50); p.value >= 0 && (s.met || s.missed) && name != "p50" {
 			x := median.after(s.OfferedHz)
 			median.X = append(median.X, x)
@@ -232,14 +222,9 @@ func (s *searchStep) limited(criterion *result.Criterion) point {
 
 // searchCurves are the steps that say most about a search: the lowest rate, the highest that met the SLO and the lowest that missed it.
 func searchCurves(r *run) (curves []curve, caption string) {
-	var idle *step
-	for _, s := range r.openSteps() {
-		if s.valid() && (idle == nil || s.OfferedHz < idle.OfferedHz) {
-			idle = s.step
-		}
-	}
-	if passing := r.search.Passing; idle != nil && (passing < 0 || idle.OfferedHz < r.steps[passing].OfferedHz) {
-		curves = append(curves, curve{"lowest rate, " + idle.Load(), "h0", idle.response})
+	valid := slices.DeleteFunc(r.openSteps(), func(s searchStep) bool { return !s.valid() })
+	if passing := r.search.Passing; len(valid) > 0 && (passing < 0 || valid[0].OfferedHz < r.steps[passing].OfferedHz) {
+		curves = append(curves, curve{"lowest rate, " + valid[0].Load(), "h0", valid[0].response})
 	}
 	if i := r.search.Passing; i >= 0 {
 		curves = append(curves, curve{"highest met, " + r.steps[i].Load(), "good", r.steps[i].response})

@@ -19,13 +19,8 @@ const studyNote = "Median over the VALID runs (lowest–highest); *: over all, b
 	"TIME_WAIT and ports: highest value on one host. not valid: runs that are not valid measurements, by reason. " +
 	"!: most runs fail more than 1 % of their requests, so that these are not the times of answers."
 
-// closedLoopNote labels the percentiles of a closed loop, "" for an open one.
-func closedLoopNote(loop string) string {
-	if loop != result.LoopClosed {
-		return ""
-	}
-	return "closed loop: latency at saturation, not what users see"
-}
+// closedLoopNote labels the percentiles of a closed loop.
+const closedLoopNote = "closed loop: latency at saturation, not what users see"
 
 // levelLoop is the loop of a level.
 func levelLoop(s *experiment.Study, level string) string {
@@ -98,7 +93,8 @@ func levelSections(s *experiment.Study, level string) []sheet.Section {
 		title += " (" + flags + ")"
 	}
 	answers, cost := sheet.Section{Title: title + ": answers"}, sheet.Section{Title: title + ": cost"}
-	answered := presentColumns(s, level, answerColumns(s))
+	answered := presentColumns(s, level, metricColumns(s, experiment.MetricRate, experiment.MetricP50, experiment.MetricP99,
+		experiment.MetricConnect, experiment.MetricFirstByte, experiment.MetricErrors, experiment.Metric502, experiment.MetricFirstFailure))
 	costs := presentColumns(s, level, costColumns(s))
 	heads := func(cols []studyColumn, last ...string) []string {
 		row := []string{"variant"}
@@ -110,8 +106,8 @@ func levelSections(s *experiment.Study, level string) []sheet.Section {
 		}
 		return append(row, last...)
 	}
-	if note := closedLoopNote(levelLoop(s, level)); note != "" {
-		answers.Note = strings.ToUpper(note[:1]) + note[1:] + "."
+	if levelLoop(s, level) == result.LoopClosed {
+		answers.Note = sentence([]string{closedLoopNote})
 	}
 	answers.Table = &sheet.Table{Heads: heads(answered, "blocks", "error classes", "not valid"), Left: []int{0, len(answered) + 3}}
 	cost.Table = &sheet.Table{Heads: heads(costs), Left: []int{0}}
@@ -173,11 +169,6 @@ func metricColumns(s *experiment.Study, metrics ...string) []studyColumn {
 		}
 	}
 	return cols
-}
-
-func answerColumns(s *experiment.Study) []studyColumn {
-	return metricColumns(s, experiment.MetricRate, experiment.MetricP50, experiment.MetricP99, experiment.MetricConnect,
-		experiment.MetricFirstByte, experiment.MetricErrors, experiment.Metric502, experiment.MetricFirstFailure)
 }
 
 func costColumns(s *experiment.Study) []studyColumn {
@@ -246,7 +237,7 @@ func invalidRuns(cell *experiment.Cell) string {
 		if validity == result.Valid {
 			continue
 		}
-		parts = append(parts, fmt.Sprintf("%d %s", cell.Validity[validity], validityWord(validity)))
+		parts = append(parts, fmt.Sprintf("%d %s", cell.Validity[validity], validity.Word()))
 	}
 	return cmp.Or(strings.Join(parts, ", "), "-")
 }

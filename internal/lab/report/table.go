@@ -84,7 +84,7 @@ func (r *run) tableNote() string {
 		note += "\">=\": at least, because it falls among requests without an answer, which rank above all answers. "
 	}
 	if slices.ContainsFunc(r.steps, (*step).saturates) {
-		note = closedLoopNote(result.LoopClosed) + ". " + note
+		note = closedLoopNote + ". " + note
 	}
 	return note + "connect, first byte: mean. parallel: most connections open at once. own CPU: CPU time of the load generator per good " +
 		"answer."

@@ -102,15 +102,6 @@ type point struct {
 	atLeast bool // the value is a lower bound
 }
 
-// latency is a percentile in seconds, NaN if the bin has too few samples for it.
-func (b *bin) latency(q float64) point {
-	if !b.response.Carries(q) {
-		return point{value: math.NaN()}
-	}
-	d, atLeast := b.response.Quantile(q)
-	return point{d.Seconds(), atLeast}
-}
-
 // slowest is the longest response in seconds, NaN without a request.
 func (b *bin) slowest() point {
 	if b.response.Count() == 0 {
@@ -179,7 +170,7 @@ func (t *timeline) loadCharts(limits []mark) []chart {
 	due := func(b *bin) point { return point{value: b.perSecond(b.Due)} }
 	answered := func(b *bin) point { return point{value: b.perSecond(b.Completed)} }
 	failed := func(b *bin) point { return point{value: b.perSecond(b.Errors.Total())} }
-	p50, p99 := func(b *bin) point { return b.latency(0.5) }, func(b *bin) point { return b.latency(0.99) }
+	p50, p99 := func(b *bin) point { return valueAt(b.response, 0.5) }, func(b *bin) point { return valueAt(b.response, 0.99) }
 	open := func(b *bin) point { return point{value: float64(b.connections)} }
 	inFlight := func(b *bin) point { return point{value: float64(b.inFlight)} }
 
@@ -190,7 +181,7 @@ func (t *timeline) loadCharts(limits []mark) []chart {
 		t.chart("requests/s", unitNumber, rateHeight, binLine{"due", "ideal", styleDashed, due}, binLine{"answered", "h0", "", answered}),
 		latency,
 	}
-	if t.errors() {
+	if slices.ContainsFunc(t.bins, func(b bin) bool { return b.Errors.Total() > 0 }) {
 		charts = append(charts, t.chart("errors/s", unitNumber, smallHeight, binLine{"errors", "bad", styleBars, failed}))
 	}
 	return append(charts, t.chart("requests in flight, connections open", unitNumber, smallHeight,
@@ -212,9 +203,4 @@ func (t *timeline) starts(named bool) []mark {
 		marks = append(marks, m)
 	}
 	return marks
-}
-
-// errors reports whether any second had an error.
-func (t *timeline) errors() bool {
-	return slices.ContainsFunc(t.bins, func(b bin) bool { return b.Errors.Total() > 0 })
 }

@@ -224,7 +224,7 @@ func usageParts(s *result.SubjectUsage, perRequest bool) []string {
 func lineValue(v float64, unit string) string {
 	switch unit {
 	case sheet.UnitCount:
-		return whole(v)
+		return sheet.Number(math.Round(v))
 	case sheet.UnitRate:
 		return sheet.Number(v)
 	}
@@ -317,9 +317,6 @@ func deepestQueue(u *result.Usage, host string) []string {
 	}
 	return []string{strings.Join(usageParts(deepest, false), ", ") + " at " + deepest.Name}
 }
-
-// whole writes a rounded count.
-func whole(v float64) string { return sheet.Number(math.Round(v)) }
 
 // watchTable has a row per step: load, latency, errors by class, and the CPU of each process in percent of one core.
 func (r *run) watchTable() *sheet.Table {

@@ -431,6 +431,9 @@ func (v Validity) worse(than Validity) bool {
 	return than != Unjudged && (v == Unjudged || v.Severity() > than.Severity())
 }
 
+// Word is the verdict for people.
+func (v Validity) Word() string { return cmp.Or(string(v), "not judged") }
+
 // Severity orders verdicts, from 0 for Valid. That of Unjudged is below.
 func (v Validity) Severity() int {
 	return slices.Index([]Validity{Valid, TooFewSamples, NotStationary, HostContended, GeneratorLimited}, v)
