@@ -116,6 +116,20 @@ func CurrentTask(mount string) (Task, error) {
 	return Task{Proc: proc, Net: net}, err
 }
 
+// TimeWait returns how many sockets are in TIME_WAIT, false if the kernel does not tell.
+func (t Task) TimeWait() (n int, known bool, err error) {
+	sockets, err := t.Net.NetSockstat()
+	if err != nil {
+		return 0, false, err
+	}
+	for _, p := range sockets.Protocols {
+		if p.Protocol == "TCP" && p.TW != nil {
+			return *p.TW, true, nil
+		}
+	}
+	return 0, false, nil
+}
+
 func sameNamespace(a, b string) (bool, error) {
 	first, err := os.Readlink(filepath.Join(a, "ns/net"))
 	if err != nil {

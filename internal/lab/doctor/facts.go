@@ -148,12 +148,8 @@ func (r *reader) network(f *Facts) {
 	if err != nil {
 		return
 	}
-	if sockets, err := task.Net.NetSockstat(); err == nil {
-		for _, p := range sockets.Protocols {
-			if p.Protocol == "TCP" && p.TW != nil {
-				f.TimeWait = int64(*p.TW)
-			}
-		}
+	if n, known, _ := task.TimeWait(); known {
+		f.TimeWait = int64(n)
 	}
 	if counters, err := task.Netstat(); err == nil && counters.ListenOverflows != nil {
 		f.ListenOverflow = int64(min(*counters.ListenOverflows, 1<<62))

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/procfs"
 
 	"spillway/internal/lab/watch"
+	"spillway/internal/netstat"
 )
 
 // cooldownPoll is the interval at which sockets are counted during a cool-down.
@@ -48,20 +49,12 @@ func (e *engine) countSockets(ctx context.Context) (sockets, error) {
 
 // timeWait reads how many sockets of the thread's namespace are in TIME_WAIT.
 func timeWait() (int, error) {
-	proc, err := procfs.NewFS("/proc/thread-self")
+	task, err := netstat.CurrentTask(procfs.DefaultMountPoint)
 	if err != nil {
 		return 0, err
 	}
-	stat, err := proc.NetSockstat()
-	if err != nil {
-		return 0, err
-	}
-	for _, protocol := range stat.Protocols {
-		if protocol.Protocol == "TCP" && protocol.TW != nil {
-			return *protocol.TW, nil
-		}
-	}
-	return 0, nil
+	waiting, _, err := task.TimeWait()
+	return waiting, err
 }
 
 // acceptQueues counts the connections in the accept queues of the thread's namespace.

@@ -63,21 +63,12 @@ func (t *tcp) close() {
 
 func (t *tcp) read(context.Context) ([]result.Sample, error) {
 	values := make(map[string]float64, 32)
-	err := errors.Join(t.readSockets(values), t.readCounters(values), t.readPorts(time.Now(), values))
+	waiting, known, err := t.task.TimeWait()
+	if known {
+		values["time_wait"] = float64(waiting)
+	}
+	err = errors.Join(err, t.readCounters(values), t.readPorts(time.Now(), values))
 	return []result.Sample{{Values: values}}, err
-}
-
-func (t *tcp) readSockets(values map[string]float64) error {
-	sockets, err := t.task.Net.NetSockstat()
-	if err != nil {
-		return err
-	}
-	for _, p := range sockets.Protocols {
-		if p.Protocol == "TCP" && p.TW != nil {
-			values["time_wait"] = float64(*p.TW)
-		}
-	}
-	return nil
 }
 
 // readCounters reads net/snmp and net/netstat.
