@@ -42,7 +42,6 @@ func (f spoolFlags) run(env *environment, work func(spool.Command) error) error 
 		return err
 	}
 	err = work(c)
-	var remaining spool.Remaining
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		users := "streams with ack: spool"
@@ -52,7 +51,7 @@ func (f spoolFlags) run(env *environment, work func(spool.Command) error) error 
 		return exit.UsageError(fmt.Errorf("there is no spool in %s: serve creates one for %s; name its data directory with --data", data, users))
 	case errors.Is(err, spool.ErrOrder):
 		return exit.UsageError(err)
-	case errors.As(err, &remaining):
+	case errors.As(err, new(spool.Remaining)):
 		return exit.FailedError(err)
 	}
 	return err

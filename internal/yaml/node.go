@@ -120,8 +120,7 @@ func (n Node) Secret() (string, bool) {
 		return text, true
 	}
 	if err != nil {
-		var pathError *fs.PathError
-		if errors.As(err, &pathError) {
+		if pathError, ok := errors.AsType[*fs.PathError](err); ok {
 			err = pathError.Err // the path is in the file already, or came from the environment
 		} else {
 			err = errors.New("it cannot be opened")

@@ -110,8 +110,8 @@ func checkText(source []byte) (line, column int, message string) {
 // of the source, which may hold a secret.
 func syntaxError(err error) Error {
 	e := Error{Line: 1, Column: 1, Message: "cannot be read as YAML"}
-	var syntax yaml.Error
-	if !errors.As(err, &syntax) {
+	syntax, ok := errors.AsType[yaml.Error](err)
+	if !ok {
 		return e
 	}
 	at := position(syntax.GetToken())

@@ -142,8 +142,8 @@ func (c *Command) programs(ctx context.Context, file *File) ([]Program, error) {
 		fmt.Fprintln(c.Stderr, advice)
 	}
 	programs, err := file.Programs(ctx)
-	var missing *MissingError
-	if !c.Install || c.Check || !errors.As(err, &missing) {
+	missing, ok := errors.AsType[*MissingError](err)
+	if !c.Install || c.Check || !ok {
 		return programs, err
 	}
 	fmt.Fprintf(c.Stderr, "experiment: %v\n", missing)
@@ -239,7 +239,7 @@ func (s *Study) nothingValid() error {
 	}
 	var parts []string
 	for _, validity := range slices.Sorted(maps.Keys(runs)) {
-		parts = append(parts, fmt.Sprintf("%d %s", runs[validity], cmp.Or(validity, "not judged")))
+		parts = append(parts, fmt.Sprintf("%d %s", runs[validity], validity.Word()))
 	}
 	return exit.NothingValidError(fmt.Errorf("nothing valid was measured, so the SLO was not judged: runs are %s; 'spillway report' on "+
 		"the directory has the reasons",

@@ -2,7 +2,6 @@ package experiment
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -185,12 +184,8 @@ func (r *running) stop(grace time.Duration) string {
 }
 
 func exitText(err error) string {
-	var exit *exec.ExitError
-	switch {
-	case err == nil:
+	if err == nil {
 		return "exit status 0"
-	case errors.As(err, &exit):
-		return exit.String()
 	}
 	return err.Error()
 }

@@ -111,12 +111,11 @@ func get(ctx context.Context, namespace, url string) error {
 
 // exitCode returns the exit code of a process, -1 if a signal ended it or it did not start.
 func exitCode(err error) int {
-	var exit *exec.ExitError
-	switch {
-	case err == nil:
-		return 0
-	case errors.As(err, &exit):
-		return exit.ExitCode()
+	if ended, ok := errors.AsType[*exec.ExitError](err); ok {
+		return ended.ExitCode()
 	}
-	return -1
+	if err != nil {
+		return -1
+	}
+	return 0
 }

@@ -260,7 +260,7 @@ func (e *engine) block(ctx context.Context, block int) error {
 	}
 	for i, plan := range e.plan.Trials[block-1] {
 		err := e.trial(ctx, block, i+1, plan)
-		if stopped := new(fatalError); errors.As(err, stopped) {
+		if errors.As(err, new(fatalError)) {
 			return fmt.Errorf("block %d, %s: %w", block, plan.Variant, err)
 		}
 		e.done++

@@ -54,9 +54,8 @@ func (t *Target) dialMySQL(ctx context.Context, number int, source *Source) (blo
 // mysqlError marks an error answer of the server with errSQL, and a broken
 // connection with errTimeout after the deadline and with errCutShort before it.
 func mysqlError(err error, deadline time.Time) error {
-	var answered *mysql.MySQLError
 	switch {
-	case errors.As(err, &answered):
+	case is[*mysql.MySQLError](err):
 		return fmt.Errorf("%w: %w", errSQL, err)
 	case !time.Now().Before(deadline):
 		return errTimeout

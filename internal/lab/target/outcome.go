@@ -138,17 +138,14 @@ func classifyErrno(errno unix.Errno) result.ErrorClass {
 }
 
 func isTLS(err error) bool {
-	var (
-		record      tls.RecordHeaderError
-		alert       tls.AlertError
-		certificate *tls.CertificateVerificationError
-		unknown     x509.UnknownAuthorityError
-		hostname    x509.HostnameError
-		alerted     *net.OpError
-	)
-	if errors.As(err, &alerted) && alerted.Op == "remote error" { // how crypto/tls reports an alert of the peer
-		return true
-	}
-	return errors.Is(err, errTLS) || errors.As(err, &record) || errors.As(err, &alert) || errors.As(err, &certificate) ||
-		errors.As(err, &unknown) || errors.As(err, &hostname)
+	alerted, ok := errors.AsType[*net.OpError](err)
+	return ok && alerted.Op == "remote error" || // how crypto/tls reports an alert of the peer
+		errors.Is(err, errTLS) || is[tls.RecordHeaderError](err) || is[tls.AlertError](err) || is[*tls.CertificateVerificationError](err) ||
+		is[x509.UnknownAuthorityError](err) || is[x509.HostnameError](err)
+}
+
+// is reports whether an error, or one that it wraps, has the type.
+func is[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
 }

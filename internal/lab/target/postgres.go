@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -61,7 +60,7 @@ func (t *Target) connectPostgres(ctx context.Context, number int) (net.Conn, err
 
 // postgresError marks an error answer of the server with errSQL.
 func postgresError(err error) error {
-	if _, ok := errors.AsType[*pgconn.PgError](err); ok {
+	if is[*pgconn.PgError](err) {
 		return fmt.Errorf("%w: %w", errSQL, err)
 	}
 	return err

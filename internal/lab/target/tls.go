@@ -39,7 +39,7 @@ func (c *Config) tls(serverName string, protocols ...string) (*tls.Config, error
 
 // adviseTLS adds what to do about a certificate that is not trusted.
 func adviseTLS(err error) error {
-	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+	if is[x509.UnknownAuthorityError](err) {
 		return fmt.Errorf("%w; name its authority with --cacert FILE, or accept any certificate with --insecure", err)
 	}
 	return err

@@ -234,8 +234,8 @@ func (r *postgresReader) close() {
 
 // postgresError explains an error from a pooler, which rejects session settings and hides the server's own.
 func postgresError(err error) error {
-	var answered *pgconn.PgError
-	if errors.As(err, &answered) && answered.Code == "08P01" && strings.Contains(answered.Message, "statement_timeout") {
+	answered, ok := errors.AsType[*pgconn.PgError](err)
+	if ok && answered.Code == "08P01" && strings.Contains(answered.Message, "statement_timeout") {
 		return fmt.Errorf("%w: this is a pooler: watch the database behind it", err)
 	}
 	return err

@@ -101,8 +101,7 @@ func (r *redisReader) open(ctx context.Context) (err error) {
 			return fmt.Errorf("log in: %w", r.conceal(err))
 		}
 	}
-	var answered redisError
-	if _, err := r.ask(ctx, "CLIENT", "SETNAME", DatabaseName); err != nil && !errors.As(err, &answered) {
+	if _, err := r.ask(ctx, "CLIENT", "SETNAME", DatabaseName); err != nil && !errors.As(err, new(redisError)) {
 		return fmt.Errorf("name the session: %w", err) // a server may reject the name
 	}
 	return nil

@@ -144,12 +144,11 @@ func (c SpoolClient) Do(ctx context.Context, o spool.Order) (done spool.Done, er
 // ask is call for a path below that of the spool.
 func (c SpoolClient) ask(ctx context.Context, method, path string, body []byte, read func(io.Reader) error) error {
 	err := call(ctx, method, c.Address, "/spools/"+c.Name+path, c.Token, body, read)
-	var problem *refusal
-	var unreached *neturl.Error
+	problem, refused := errors.AsType[*refusal](err)
 	switch {
-	case errors.As(err, &unreached):
+	case errors.As(err, new(*neturl.Error)):
 		return fmt.Errorf("ask the process that has the spool: %w; name its configuration with --config, or its admin listener with --admin", err)
-	case !errors.As(err, &problem):
+	case !refused:
 		return err
 	case problem.status == http.StatusConflict:
 		return fmt.Errorf("%s: %w", c.Address, refusedOrder(problem.detail))
