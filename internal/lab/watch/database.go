@@ -108,7 +108,9 @@ func (s *databaseSession) read(ctx context.Context) ([]result.Sample, error) {
 		s.db.close()
 		return samples, s.fail(err)
 	}
-	samples = append(samples, statementSamples(s.name, statements)...)
+	for _, one := range statements { // each is a subject, "NAME: TEXT"
+		samples = append(samples, result.Sample{Sampler: result.SamplerStatement, Subject: s.name + ": " + one.text, Values: one.values})
+	}
 	s.failure = nil
 	if notice != "" && !s.noticed[notice] {
 		s.noticed[notice] = true

@@ -67,7 +67,10 @@ func (l *listeners) read(context.Context) ([]result.Sample, error) {
 			"accept_queue": float64(one.queued), "accept_queue_limit": float64(one.backlog), "sockets": float64(one.sockets),
 		}})
 	}
-	if missing := l.missing(); len(missing) > 0 {
+	missing := slices.DeleteFunc(slices.Clone(l.ports), func(port int) bool {
+		return slices.ContainsFunc(l.seen, func(one listener) bool { return int(one.address.Port()) == port })
+	})
+	if len(missing) > 0 {
 		return samples, fmt.Errorf("nothing listens on %s (ss -ltn lists what does)", portList(missing))
 	}
 	return samples, nil
@@ -90,17 +93,6 @@ func (l *listeners) add(s *netstat.Socket) {
 		return
 	}
 	l.seen = append(l.seen, listener{address: s.Local, queued: s.Queued, backlog: s.Backlog, sockets: 1})
-}
-
-// missing returns the ports asked for on which nothing listens.
-func (l *listeners) missing() []int {
-	var missing []int
-	for _, port := range l.ports {
-		if !slices.ContainsFunc(l.seen, func(one listener) bool { return int(one.address.Port()) == port }) {
-			missing = append(missing, port)
-		}
-	}
-	return missing
 }
 
 // portList is "port 80" or "ports 80 443".

@@ -157,10 +157,11 @@ func (p *process) hasRoots(stats []procfs.ProcStat) bool {
 
 // readMembers reads what stat does not have.
 func (p *process) readMembers(stats []procfs.ProcStat, values map[string]float64, older func(*procfs.ProcStat) bool) error {
-	var processes, threads, most, mostPID int
+	var processes, threads int
 	var anonymous, shared uint64
 	var refused error
-	most = -1
+	var holder procfs.Proc // of the most open files
+	most := -1
 	for i := range stats {
 		s := &stats[i]
 		if isZombie(s) {
@@ -185,7 +186,7 @@ func (p *process) readMembers(stats []procfs.ProcStat, values map[string]float64
 		files, err := one.FileDescriptorsLen()
 		switch {
 		case err == nil && files > most:
-			most, mostPID = files, s.PID
+			most, holder = files, one
 		case err != nil && !isGone(err) && refused == nil:
 			refused = fmt.Errorf("count open files of process %d: %w (only its user and root may)", s.PID, err)
 		}
@@ -197,20 +198,11 @@ func (p *process) readMembers(stats []procfs.ProcStat, values map[string]float64
 	values["rss_bytes"] = float64(anonymous + shared)
 	if most >= 0 {
 		values["fds"] = float64(most)
-		p.readLimit(mostPID, values)
+		if limits, err := holder.Limits(); err == nil && limits.OpenFiles != unlimited {
+			values["fds_limit"] = float64(limits.OpenFiles)
+		}
 	}
 	return refused
-}
-
-// readLimit sets the limit of open files, unless the process has none or has ended.
-func (p *process) readLimit(pid int, values map[string]float64) {
-	one, err := p.proc.Proc(pid)
-	if err != nil {
-		return
-	}
-	if limits, err := one.Limits(); err == nil && limits.OpenFiles != unlimited {
-		values["fds_limit"] = float64(limits.OpenFiles)
-	}
 }
 
 // unlimited is how procfs writes that there is no limit.

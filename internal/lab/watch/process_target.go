@@ -84,20 +84,13 @@ func ParseProcess(text string) (ProcessTarget, error) {
 		}
 		t.port, t.host = int(port), strings.Trim(spec[:colon], "[]")
 	default:
-		if t.pid = parsePID(spec); t.pid == 0 {
+		pid, err := strconv.ParseUint(spec, 10, 31)
+		if err != nil || pid == 0 {
 			return ProcessTarget{}, fmt.Errorf("%s: write :PORT, a process id up to %d, unit:NAME, cgroup:PATH or unix:PATH", text, math.MaxInt32)
 		}
+		t.pid = int(pid)
 	}
 	return t, nil
-}
-
-// parsePID reads a process id; 0 if it is none.
-func parsePID(text string) int {
-	pid, err := strconv.ParseUint(text, 10, 31)
-	if err != nil {
-		return 0
-	}
-	return int(pid)
 }
 
 // resolve finds the topmost processes of the target, at least one.
@@ -123,7 +116,10 @@ func (t ProcessTarget) resolve(proc procfs.FS) ([]identity, error) {
 		return nil, err
 	}
 	var roots []identity
-	for _, pid := range topmost(proc, pids) {
+	for _, pid := range pids {
+		if hasAncestor(proc, pid, pids) {
+			continue
+		}
 		if s, err := readStat(proc, pid); err == nil && !isZombie(&s) {
 			roots = append(roots, identity{pid, s.Starttime})
 		}
@@ -176,11 +172,6 @@ func command(proc procfs.FS, pid int) string {
 		return "ended"
 	}
 	return s.Comm
-}
-
-// topmost returns the processes without an ancestor among them.
-func topmost(proc procfs.FS, pids []int) []int {
-	return slices.DeleteFunc(slices.Clone(pids), func(pid int) bool { return hasAncestor(proc, pid, pids) })
 }
 
 func hasAncestor(proc procfs.FS, pid int, among []int) bool {

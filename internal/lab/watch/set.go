@@ -9,8 +9,6 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -134,24 +132,11 @@ func (s *Spec) targets() (targets []ProcessTarget, ports []int, err error) {
 		}
 		names = append(names, t.Name)
 		targets = append(targets, t)
-		if port := Port(t.Spec); port != 0 {
-			ports = append(ports, port)
+		if t.port != 0 {
+			ports = append(ports, t.port)
 		}
 	}
 	return targets, ports, nil
-}
-
-// Port returns the port of ":8080" or "HOST:8080", or 0.
-func Port(address string) int {
-	colon := strings.LastIndexByte(address, ':')
-	if colon < 0 {
-		return 0
-	}
-	port, err := strconv.ParseUint(address[colon+1:], 10, 16)
-	if err != nil {
-		return 0
-	}
-	return int(port)
 }
 
 var namedDatabase = regexp.MustCompile(`^([A-Za-z0-9_.-]+)=(.*)$`)

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"slices"
 	"strings"
-
-	"spillway/internal/lab/result"
 )
 
 // Limits of statements.
@@ -18,15 +16,6 @@ const (
 type statement struct {
 	text   string
 	values map[string]float64
-}
-
-// samples are those of a database's statements. Each statement is a subject, "NAME: TEXT".
-func statementSamples(name string, statements []statement) []result.Sample {
-	samples := make([]result.Sample, len(statements))
-	for i, s := range statements {
-		samples[i] = result.Sample{Sampler: result.SamplerStatement, Subject: name + ": " + s.text, Values: s.values}
-	}
-	return samples
 }
 
 // A digest is what a server counts of all statements that differ in their literals only.

@@ -14,9 +14,9 @@ package watch
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -220,16 +220,8 @@ func (w *Watcher) read(ctx context.Context, s *Sampler, total *readings, border 
 		one.Subject = cmp.Or(one.Subject, s.Subject)
 		report(one)
 	}
-	report(&result.Sample{At: at.Seconds(), Border: border, Sampler: result.SamplerWatch, Subject: name(s), Values: map[string]float64{
+	report(&result.Sample{At: at.Seconds(), Border: border, Sampler: result.SamplerWatch, Subject: strings.TrimSpace(s.Kind + " " + s.Subject), Values: map[string]float64{
 		"reads_total": float64(total.reads), "failures_total": float64(total.failures),
 		"cpu_seconds_total": total.cpu.Seconds(), "read_seconds": took.Seconds(),
 	}})
-}
-
-// name identifies a sampler in the samples of its cost.
-func name(s *Sampler) string {
-	if s.Subject == "" {
-		return s.Kind
-	}
-	return fmt.Sprintf("%s %s", s.Kind, s.Subject)
 }
