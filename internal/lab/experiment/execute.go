@@ -234,7 +234,9 @@ func (s *Study) nothingValid() error {
 			runs[validity] += n
 		}
 	}
-	if runs[result.Valid] > 0 || len(runs) == 0 || !s.hasSLO() {
+	m := &s.Manifest
+	judged := m.SLO != "" || m.Peak != nil || slices.ContainsFunc(m.Levels, func(l LevelFacts) bool { return l.Flags["slo"] != "" })
+	if runs[result.Valid] > 0 || len(runs) == 0 || !judged {
 		return nil
 	}
 	var parts []string
@@ -244,10 +246,4 @@ func (s *Study) nothingValid() error {
 	return exit.NothingValidError(fmt.Errorf("nothing valid was measured, so the SLO was not judged: runs are %s; 'spillway report' on "+
 		"the directory has the reasons",
 		strings.Join(parts, ", ")))
-}
-
-// hasSLO reports whether the run judges an SLO.
-func (s *Study) hasSLO() bool {
-	m := &s.Manifest
-	return m.SLO != "" || m.Peak != nil || slices.ContainsFunc(m.Levels, func(l LevelFacts) bool { return l.Flags["slo"] != "" })
 }

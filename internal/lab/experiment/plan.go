@@ -56,12 +56,7 @@ func (f *File) Apply(o Options) (*File, error) {
 		applied.applyQuick()
 	}
 	if len(o.Only) > 0 {
-		var unknown []string
-		for _, name := range o.Only {
-			if f.variant(name) == nil {
-				unknown = append(unknown, name)
-			}
-		}
+		unknown := slices.DeleteFunc(slices.Clone(o.Only), func(name string) bool { return f.variant(name) != nil })
 		if len(unknown) > 0 {
 			return nil, f.mistake("", "--only %s: the file has no such variant", strings.Join(unknown, ", "))
 		}
@@ -94,7 +89,7 @@ func (f *File) applyQuick() {
 	f.Levels = slices.Clone(f.Levels)
 	for i := range f.Levels {
 		if len(q.Levels) == 0 {
-			f.Levels[i].Load = f.Levels[i].with(shorter(q.Load))
+			f.Levels[i].Load = f.Levels[i].with(Load{Duration: q.Load.Duration, Requests: q.Load.Requests, Warmup: q.Load.Warmup})
 		}
 	}
 	f.Load = f.Load.with(q.Load)
@@ -107,9 +102,6 @@ func (f *File) applyQuick() {
 	timing.setDefaults(f.Cooldown)
 	f.Cooldown = timing
 }
-
-// shorter returns the part of a quick load that overrides levels: how long it lasts.
-func shorter(l Load) Load { return Load{Duration: l.Duration, Requests: l.Requests, Warmup: l.Warmup} }
 
 // with returns l with the flags of other applied.
 func (l Load) with(other Load) Load {
@@ -147,7 +139,11 @@ func (f *File) Plan(source string, o Options) (*Plan, error) {
 	}
 	p.shuffle(f, o.Seed)
 	c := checker{file: f, layout: f.placeholders(source), check: o.CheckLoad}
-	if err := c.experiment(); err != nil {
+	fixed, err := f.fixedData(c.layout)
+	if err == nil {
+		err = c.services(fixed)
+	}
+	if err != nil {
 		return nil, err
 	}
 	for i := range p.Variants {
@@ -210,15 +206,6 @@ type checker struct {
 	check       func(args []string) error
 	least, most time.Duration // of one block
 	open        bool
-}
-
-// experiment checks the services of scope experiment.
-func (c *checker) experiment() error {
-	data, err := c.file.fixedData(c.layout)
-	if err != nil {
-		return err
-	}
-	return c.services(data)
 }
 
 func (c *checker) variant(facts *VariantFacts) error {

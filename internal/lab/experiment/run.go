@@ -154,7 +154,7 @@ func (e *engine) run(ctx context.Context) error {
 	}
 	stopServices(e.fixed)
 	for _, d := range e.data {
-		d.close()
+		_ = d.lock.Close() // nil has nothing to close
 	}
 	err = errors.Join(err, removeNamespaces(context.WithoutCancel(ctx), e.prefix), os.RemoveAll(e.temp))
 	ended := "finished"

@@ -110,7 +110,8 @@ func (e *engine) startService(ctx context.Context, s *templateData, config *Serv
 		return nil, err
 	}
 	log := filepath.Join(logs, config.Name+".log")
-	if err := e.prepare(ctx, one, log); err != nil {
+	folder := e.data[config.Name]
+	if err := e.once(ctx, one, "prepare", process.prepare, &folder.prepared, log); err != nil {
 		return nil, err
 	}
 	begin := time.Now()
@@ -129,7 +130,11 @@ func (e *engine) startService(ctx context.Context, s *templateData, config *Serv
 		return one, fmt.Errorf("%w; %s", err, e.logTail(log))
 	}
 	one.record.Ready = time.Since(begin).Seconds()
-	return one, e.fill(ctx, one, log)
+	kept := folder.filled
+	if err := e.once(ctx, one, "fill", process.fill, &folder.filled, log); err != nil || kept || folder.keep == "" {
+		return one, err
+	}
+	return one, os.WriteFile(folder.keep, []byte(folder.key), 0o644)
 }
 
 // spec describes a process of a service, on its host and as its user.
@@ -181,39 +186,18 @@ func (e *engine) logTail(path string) string {
 	return "it printed: " + strings.Join(lines, " | ") + " (" + path + ")"
 }
 
-// prepare runs the service's prepare commands, once per data folder.
-func (e *engine) prepare(ctx context.Context, s *service, log string) error {
-	d := e.data[s.config.Name]
-	if d.prepared {
+// once runs the commands of prepare or fill, once per data folder: done says that they were run.
+func (e *engine) once(ctx context.Context, s *service, what string, commands [][]string, done *bool, log string) error {
+	if *done {
 		return nil
 	}
-	if err := e.commands(ctx, s, s.process.prepare, log); err != nil {
-		return fmt.Errorf("prepare: %w", err)
-	}
-	d.prepared = true
-	return nil
-}
-
-// fill runs the service's fill commands, once per data folder, and marks the folder as complete.
-func (e *engine) fill(ctx context.Context, s *service, log string) error {
-	d := e.data[s.config.Name]
-	if d.filled {
-		return nil
-	}
-	if err := e.commands(ctx, s, s.process.fill, log); err != nil {
-		return fmt.Errorf("fill: %w", err)
-	}
-	d.filled = true
-	return d.stamp()
-}
-
-func (e *engine) commands(ctx context.Context, s *service, commands [][]string, log string) error {
 	for _, command := range commands {
 		e.logf("%s: %s", s.config.Name, strings.Join(unmarkAll(command), " "))
 		if err := run(ctx, e.spec(s, command, log, syscall.SIGTERM), prepareGrace); err != nil {
-			return fmt.Errorf("%s: %s; %s", command[0], exitText(err), e.logTail(log))
+			return fmt.Errorf("%s: %s: %s; %s", what, command[0], exitText(err), e.logTail(log))
 		}
 	}
+	*done = true
 	return nil
 }
 
@@ -222,7 +206,7 @@ type dataFolder struct {
 	path             string
 	keep             string   // file that marks kept data as complete; "" if the data is removed with the run
 	key              string   // hash of what fills the folder
-	lock             *os.File // held while the run uses kept data
+	lock             *os.File // held while the run uses kept data; nil without
 	prepared, filled bool
 }
 
@@ -293,18 +277,4 @@ func (f *File) dataKey(source string, s *Service) (string, error) {
 		fmt.Fprintf(hash, "%q %q\n", name, text)
 	}
 	return hex.EncodeToString(hash.Sum(nil)), nil
-}
-
-// stamp marks kept data as complete.
-func (d *dataFolder) stamp() error {
-	if d.keep == "" {
-		return nil
-	}
-	return os.WriteFile(d.keep, []byte(d.key), 0o644)
-}
-
-func (d *dataFolder) close() {
-	if d.lock != nil {
-		d.lock.Close()
-	}
 }

@@ -40,7 +40,7 @@ func (f *File) checkShares(wrong reporter) {
 			wrong("hosts."+h.Name, "ports and sysctl need a network of its own; remove network: %s", NetworkLoopback)
 		}
 		switch {
-		case !f.has(path) && !f.divided():
+		case !hasKey(f.places, path) && !f.divided():
 		case (h.CPUs > 0) != f.divided():
 			wrong("hosts."+h.Name, "give every host cpus, or none")
 		case math.IsNaN(h.CPUs) || h.CPUs < cores.CPUsMin || h.CPUs > 1024:

@@ -3,6 +3,7 @@ package experiment
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"spillway/internal/lab/result"
 	"spillway/internal/stats"
@@ -75,11 +76,7 @@ func (s *Study) setCells(runs map[cellKey][]levelFigures) {
 			s.Cells = append(s.Cells, cell)
 		}
 	}
-	for _, metric := range all {
-		if seen[metric.Name] {
-			s.Metrics = append(s.Metrics, metric)
-		}
-	}
+	s.Metrics = slices.DeleteFunc(all, func(m Metric) bool { return !seen[m.Name] })
 }
 
 func newCell(variant, level string, runs []levelFigures, metrics []Metric) Cell {
@@ -240,13 +237,7 @@ func (l *levelFigures) supports(metric Metric) bool {
 
 // proved returns the runs that support a claim about the metric.
 func proved(runs []levelFigures, metric Metric) []levelFigures {
-	var supporting []levelFigures
-	for i := range runs {
-		if runs[i].read && runs[i].supports(metric) {
-			supporting = append(supporting, runs[i])
-		}
-	}
-	return supporting
+	return slices.DeleteFunc(slices.Clone(runs), func(l levelFigures) bool { return !l.read || !l.supports(metric) })
 }
 
 // aboutTarget reports whether the share of failed requests of a run says something about the target: neither the load generator

@@ -22,12 +22,7 @@ func (f *File) fixedData(l *layout) (*templateData, error) {
 			delete(settings, name)
 		}
 	}
-	var fixed []string
-	for _, name := range f.serviceNames() {
-		if f.service(name).Scope == ScopeExperiment {
-			fixed = append(fixed, name)
-		}
-	}
+	fixed := slices.DeleteFunc(f.serviceNames(), func(name string) bool { return f.service(name).Scope != ScopeExperiment })
 	order, err := f.startOrder(fixed)
 	if err != nil {
 		return nil, err

@@ -47,7 +47,11 @@ func (e *engine) trial(ctx context.Context, block, position int, plan TrialPlan)
 	if err != nil {
 		return fatalError{err}
 	}
-	t.task = e.meter.Start(fmt.Sprintf("block %d of %d, %s", block, e.file.Blocks, plan.Variant), "", e.steps(plan))
+	steps := len(plan.Levels)
+	if e.file.Peak != nil {
+		steps++
+	}
+	t.task = e.meter.Start(fmt.Sprintf("block %d of %d, %s", block, e.file.Blocks, plan.Variant), "", int64(steps))
 	err = e.levels(ctx, t, plan.Levels)
 	if err == nil && e.file.Peak != nil {
 		t.record.Peak, err = e.searchPeak(ctx, t)
@@ -73,15 +77,6 @@ func (e *engine) trial(ctx context.Context, block, position int, plan TrialPlan)
 	return err
 }
 
-// steps returns the number of levels of a trial; the peak search counts as one.
-func (e *engine) steps(plan TrialPlan) int64 {
-	n := int64(len(plan.Levels))
-	if e.file.Peak != nil {
-		n++
-	}
-	return n
-}
-
 func (e *engine) newTrial(block, position int, plan TrialPlan) (*trial, error) {
 	facts := find(e.plan.Variants, func(v *VariantFacts) bool { return v.Name == plan.Variant })
 	if facts == nil {
@@ -104,7 +99,7 @@ func (e *engine) levels(ctx context.Context, t *trial, names []string) error {
 		return e.ensureServices(ctx, t, nil)
 	}
 	for _, name := range names {
-		level := e.file.level(name)
+		level := find(e.file.Levels, func(l *Level) bool { return l.Name == name })
 		if err := e.ensureServices(ctx, t, level); err != nil {
 			return err
 		}
@@ -122,10 +117,6 @@ func (e *engine) levels(ctx context.Context, t *trial, names []string) error {
 		}
 	}
 	return nil
-}
-
-func (f *File) level(name string) *Level {
-	return find(f.Levels, func(l *Level) bool { return l.Name == name })
 }
 
 // died returns an error if a service has ended by itself.
@@ -197,8 +188,9 @@ func (e *engine) level(ctx context.Context, t *trial, name string, program []str
 	record.Command = unmarkAll(command)
 	record.StartedAt = time.Now()
 	log := t.path("load.log")
+	hidden, _ := json.Marshal(e.layout.secrets.hidden()) // that the load must not record; texts have no error
 	err = e.visit(ctx, host, startSpec{
-		command: e.layout.secrets.expandAll(command), env: append(e.watchEnv(), e.redactEnv()...), directory: e.layout.source,
+		command: e.layout.secrets.expandAll(command), env: append(e.watchEnv(), result.RedactVariable+"="+string(hidden)), directory: e.layout.source,
 		namespace: e.network.namespace(host), log: log, signal: syscall.SIGINT,
 	})
 	record.EndedAt = time.Now()
@@ -381,12 +373,6 @@ func (e *engine) watchHosts(ctx context.Context, t *trial, host string, command 
 
 // watchEnv passes the token of the watches, which must not be on a command line.
 func (e *engine) watchEnv() []string { return []string{"SPILLWAY_WATCH_TOKEN=" + e.token} }
-
-// redactEnv passes the secrets that the load must not record.
-func (e *engine) redactEnv() []string {
-	list, _ := json.Marshal(e.layout.secrets.hidden()) // texts have no error
-	return []string{result.RedactVariable + "=" + string(list)}
-}
 
 // any reports whether anything is watched.
 func (w *Watch) any() bool { return w.Processes == nil || len(w.Processes)+len(w.Databases) > 0 }

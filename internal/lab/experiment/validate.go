@@ -28,7 +28,7 @@ const controlSuffix = "-again"
 
 // setDefaults fills in defaults.
 func (f *File) setDefaults() {
-	if f.Blocks == 0 && !f.has("blocks") {
+	if f.Blocks == 0 && !hasKey(f.places, "blocks") {
 		f.Blocks = 10
 	}
 	if f.Baseline == "" && len(f.Variants) > 0 {
@@ -98,12 +98,6 @@ func nameLevels(levels []Level) {
 		}
 		level.Name = strings.Join(parts, "-")
 	}
-}
-
-// has reports whether the file has a value at path.
-func (f *File) has(path string) bool {
-	_, ok := f.places[path]
-	return ok
 }
 
 // pathOf returns the path of a value by its text and the end of its path.
