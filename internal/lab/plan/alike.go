@@ -11,13 +11,12 @@ import (
 
 // alike returns the steps that were measured under the conditions of the basis: with its kind of connections, and with as many cores
 // for each process of the application. It notes which are left out, and runs of other addresses, which the user vouches for.
-func (p *Plan) alike(every []observation, basis *observation) []observation {
-	var kept []observation
-	for i := range every {
-		o := &every[i]
+func (p *Plan) alike(every []*observation, basis *observation) []*observation {
+	var kept []*observation
+	for _, o := range every {
 		why := p.unlike(o, basis)
 		if why == "" {
-			kept = append(kept, *o)
+			kept = append(kept, o)
 			if one, other := o.source, basis.source; one.Run.Header.Target != other.Run.Header.Target {
 				why = fmt.Sprintf("%s loads %s and %s loads %s: the plan takes them as the same service.", one.File, one.Run.Header.Target,
 					other.File, other.Run.Header.Target)
@@ -52,8 +51,8 @@ func (p *Plan) unlike(o, basis *observation) string {
 }
 
 // watchedOf returns the steps with the CPU time of a process, all if none has it.
-func watchedOf(every []observation) []observation {
-	watched := slices.DeleteFunc(slices.Clone(every), func(o observation) bool { return !o.watched() })
+func watchedOf(every []*observation) []*observation {
+	watched := slices.DeleteFunc(slices.Clone(every), func(o *observation) bool { return len(o.of(ProcessCPU)) == 0 })
 	if len(watched) == 0 {
 		return every
 	}

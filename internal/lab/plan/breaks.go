@@ -58,8 +58,7 @@ func (b *builder) breaksAt(hz float64, ground, next, format string, args ...any)
 // breaks lists what is used up as the load grows, with the hosts of the plan and one of everything shared, as measured.
 func (b *builder) breaks() {
 	n := b.plan.hosts
-	for i := range b.pools {
-		p := &b.pools[i]
+	for _, p := range b.pools {
 		b.breaksAt(n*p.rate(), GroundSLO, nextHosts, "CPU of %s on %s of %s: %s busy when the SLO was met", p.subject(), sheet.Plural(n, "host"),
 			sheet.Plural(p.cores, "core"), sheet.Share(p.used))
 	}
@@ -160,7 +159,9 @@ func (b *builder) ports() {
 	if m.PortHigh <= m.PortLow || m.PortLow <= 0 {
 		return
 	}
-	f := b.figure("connections per request", "count", opens)
+	f := b.figure("connections per request", "count", func(o *observation) float64 {
+		return float64(o.step.Total.Connects) / float64(o.step.Total.Completed)
+	})
 	l := Line{Name: "local ports of a proxy in front", Unit: "ports", Figures: []Figure{f}, Need: b.need(f)}
 	l.Need = Estimate{l.Need.Value * TimeWait, l.Need.Low * TimeWait, l.Need.High * TimeWait}
 	addresses := math.Ceil(l.Need.Value / ports / b.plan.hosts)
@@ -168,17 +169,9 @@ func (b *builder) ports() {
 		whole(l.Need.Value), sheet.Number(ports),
 		sheet.Plural(b.plan.hosts, "application host"), sheet.Plural(addresses, "source address"))
 	l.Note = "If a proxy opens a connection per request and closes first. The range is that of the load generator's host. With " +
-		"keep-alive to the application: " + whole(b.inFlight()) + " ports."
+		"keep-alive to the application: " + whole(b.planned()*b.basis.step.Total.Little.ServiceMean) + " ports."
 	b.add(l)
 }
-
-// opens is how many connections the load opened per request.
-func opens(o *observation) float64 {
-	return float64(o.step.Total.Connects) / float64(o.step.Total.Completed)
-}
-
-// inFlight is how many requests are in flight at the planned rate.
-func (b *builder) inFlight() float64 { return b.planned() * b.basis.step.Total.Little.ServiceMean }
 
 // notMeasured lists what the plan does not rest on.
 func (b *builder) notMeasured() {
@@ -224,7 +217,7 @@ func (b *builder) missingPorts(missing func(format string, args ...any)) {
 
 // sameHost reports whether the application ran beside the load generator, without cores of its own.
 func (b *builder) sameHost() bool {
-	return len(b.basis.source.Run.Header.Hosts) == 0 && slices.ContainsFunc(b.pools, func(p pool) bool {
+	return len(b.basis.source.Run.Header.Hosts) == 0 && slices.ContainsFunc(b.pools, func(p *pool) bool {
 		return slices.ContainsFunc(p.processes, func(c *Ceiling) bool { return c.Host == "" })
 	})
 }

@@ -16,10 +16,10 @@ import (
 // A builder makes the lines of a plan from the observations.
 type builder struct {
 	plan  *Plan
-	all   []observation // that tell costs
-	every []observation // besides, VALID steps without samples, which only tell whether they met the SLO
+	all   []*observation // that tell costs
+	every []*observation // besides, VALID steps without samples, which only tell whether they met the SLO
 	basis *observation
-	pools []pool // of the application
+	pools []*pool // of the application
 
 	rate Estimate // that met the SLO: of the basis, from the highest below all that missed it to the lowest above it that did
 	open bool     // no rate above missed it
@@ -65,8 +65,8 @@ func (b *builder) build() error {
 			b.plan.hosts))
 	}
 	b.extrapolation()
-	for i := range b.pools {
-		b.application(&b.pools[i])
+	for _, p := range b.pools {
+		b.application(p)
 	}
 	b.memory()
 	for i := range b.basis.ceilings {
@@ -149,17 +149,17 @@ func (b *builder) findPools() {
 		if b.role(c) != result.RoleApplication {
 			continue
 		}
-		at := slices.IndexFunc(b.pools, func(p pool) bool { return p.name == c.pool })
+		at := slices.IndexFunc(b.pools, func(p *pool) bool { return p.name == c.pool })
 		if at < 0 {
 			at = len(b.pools)
-			b.pools = append(b.pools, pool{name: c.pool, cores: c.Capacity})
+			b.pools = append(b.pools, &pool{name: c.pool, cores: c.Capacity})
 		}
 		b.pools[at].processes = append(b.pools[at].processes, c)
 		b.pools[at].demand += c.Demand
 	}
-	for i := range b.pools {
+	for _, p := range b.pools {
 		for _, c := range b.basis.of(ProcessCPU) {
-			switch p := &b.pools[i]; {
+			switch {
 			case c.pool != p.name:
 			case b.role(c) == result.RoleApplication:
 				p.used += c.Utilization
@@ -182,18 +182,13 @@ func (b *builder) role(c *Ceiling) result.Role {
 func (b *builder) scale() {
 	p := b.plan
 	if p.settings.Hosts == 0 {
-		for i := range b.pools {
-			p.hosts = max(p.hosts, b.hosts(&b.pools[i]).Value)
+		for _, pool := range b.pools {
+			p.hosts = max(p.hosts, b.hosts(pool).Value)
 		}
 		return
 	}
 	p.hosts = float64(p.settings.Hosts)
-	limit := &b.pools[0]
-	for i := range b.pools {
-		if b.pools[i].rate() < limit.rate() {
-			limit = &b.pools[i]
-		}
-	}
+	limit := slices.MinFunc(b.pools, func(x, y *pool) int { return cmp.Compare(x.rate(), y.rate()) })
 	one := limit.rate() / b.rate.Value
 	c := &Capacity{
 		Hosts: p.settings.Hosts, Binding: "CPU of " + limit.subject(),
@@ -297,8 +292,7 @@ func (b *builder) demand(c *Ceiling, name string) Figure {
 func (b *builder) figure(name, unit string, of func(*observation) float64) Figure {
 	v := of(b.basis)
 	f := Figure{Name: name, Unit: unit, Value: v, Low: v, High: v, File: b.basis.source.File, Step: b.basis.step.Title()}
-	for i := range b.all {
-		o := &b.all[i]
+	for _, o := range b.all {
 		if !o.open || !o.cost || o.rate < b.basis.rate/2 || connectionsOf(o.step) != b.plan.Connections {
 			continue
 		}
@@ -343,7 +337,10 @@ func (b *builder) application(p *pool) {
 		}
 		return o.used(p.name, p.processes)
 	})
-	l.Figures = append(l.Figures, used, b.operatingFigure())
+	l.Figures = append(l.Figures, used, Figure{
+		Name: "rate that met the SLO", Unit: sheet.UnitRate, Value: b.rate.Value, Low: b.rate.Low, High: b.rate.High, Steps: 1,
+		File: b.basis.source.File, Step: b.basis.step.Title(),
+	})
 	l.Formula = fmt.Sprintf("%s x %s CPU / %s busy = %s; %s of %s", b.times(), sheet.Duration(p.demand), sheet.Share(p.used),
 		sheet.Plural(roundUp(b.planned()*p.demand/p.used), "core"), sheet.Plural(l.Need.Value, "host"), sheet.Plural(p.cores, "core"))
 	l.Note = b.lightNote(p)
@@ -386,14 +383,6 @@ func (b *builder) memory() {
 			Figures: []Figure{f},
 			Formula: sheet.Size(f.High) + " were used at most",
 		})
-	}
-}
-
-// operatingFigure is the rate that met the SLO.
-func (b *builder) operatingFigure() Figure {
-	return Figure{
-		Name: "rate that met the SLO", Unit: sheet.UnitRate, Value: b.rate.Value, Low: b.rate.Low, High: b.rate.High, Steps: 1,
-		File: b.basis.source.File, Step: b.basis.step.Title(),
 	}
 }
 

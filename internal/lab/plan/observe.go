@@ -39,9 +39,6 @@ func (o *observation) of(resource Resource) []*Ceiling {
 	return found
 }
 
-// watched reports whether the step has the CPU time of a process.
-func (o *observation) watched() bool { return len(o.of(ProcessCPU)) > 0 }
-
 // used is the share of a pool of cores that processes used, NaN if none was watched.
 func (o *observation) used(pool string, processes []*Ceiling) float64 {
 	sum, known := 0.0, false
@@ -83,8 +80,8 @@ func perIteration(run *result.Run) float64 {
 }
 
 // observe reads the VALID steps of all sources. It is an error if there are none.
-func (p *Plan) observe(sources []Source, slo result.SLO) ([]observation, error) {
-	var all []observation
+func (p *Plan) observe(sources []Source, slo result.SLO) ([]*observation, error) {
+	var all []*observation
 	other := 0 // VALID steps with other connections
 	for i := range sources {
 		s := &sources[i]
@@ -99,7 +96,7 @@ func (p *Plan) observe(sources []Source, slo result.SLO) ([]observation, error) 
 				other++
 				continue
 			}
-			o := observation{
+			o := &observation{
 				source: s, step: step, rate: step.Total.Rate(), open: step.Loop == result.LoopOpen,
 				offered: max(step.Total.Rate(), step.OfferedHz*requests), cost: !step.Total.Overloaded &&
 					step.Total.ErrorShare() <= result.ErrorShareMax,
@@ -184,10 +181,9 @@ type search struct {
 
 // searches returns the searches of all groups that have a step that met the SLO, by its rate. every has the steps of all, and
 // those that tell no costs.
-func searches(all, every []observation) []search {
+func searches(all, every []*observation) []search {
 	groups := map[string]*search{}
-	for i := range all {
-		o := &all[i]
+	for _, o := range all {
 		group := o.group()
 		if groups[group] == nil {
 			groups[group] = &search{}
@@ -197,8 +193,7 @@ func searches(all, every []observation) []search {
 			g.met = o
 		}
 	}
-	for i := range every {
-		o := &every[i]
+	for _, o := range every {
 		g := groups[o.group()]
 		if g != nil && g.met != nil && o.open && o.failed && o.offered > g.met.offered && (g.missed == nil || o.offered < g.missed.offered) {
 			g.missed = o
@@ -221,14 +216,14 @@ func (o *observation) group() string { return cmp.Or(o.source.Group, o.source.Fi
 
 // lowestMiss returns the step of an open loop with the lowest rate that missed the SLO, and the step with the highest rate below
 // it that met the SLO; nil: none.
-func lowestMiss(every []observation) (missed, met *observation) {
-	for i := range every {
-		if o := &every[i]; o.open && o.failed && (missed == nil || o.offered < missed.offered) {
+func lowestMiss(every []*observation) (missed, met *observation) {
+	for _, o := range every {
+		if o.open && o.failed && (missed == nil || o.offered < missed.offered) {
 			missed = o
 		}
 	}
-	for i := range every {
-		if o := &every[i]; missed != nil && o.open && o.met && o.offered < missed.offered && (met == nil || o.rate > met.rate) {
+	for _, o := range every {
+		if missed != nil && o.open && o.met && o.offered < missed.offered && (met == nil || o.rate > met.rate) {
 			met = o
 		}
 	}
@@ -237,7 +232,7 @@ func lowestMiss(every []observation) (missed, met *observation) {
 
 // operatingPoint is the step with the highest rate that met the SLO. If several runs found a higher rate that missed it, it is
 // that of the median of these runs, the lower one of two, so that one lucky run does not decide.
-func operatingPoint(all, every []observation, slo string) (*observation, error) {
+func operatingPoint(all, every []*observation, slo string) (*observation, error) {
 	found := searches(all, every)
 	if len(found) == 0 {
 		return nil, noOperatingPoint(all, slo)
@@ -249,17 +244,13 @@ func operatingPoint(all, every []observation, slo string) (*observation, error) 
 	return found[len(found)-1].met, nil
 }
 
-func noOperatingPoint(all []observation, slo string) error {
-	var lowest *observation
-	for i := range all {
-		if o := &all[i]; o.open && (lowest == nil || o.rate < lowest.rate) {
-			lowest = o
-		}
-	}
-	if lowest == nil {
+func noOperatingPoint(all []*observation, slo string) error {
+	open := slices.DeleteFunc(slices.Clone(all), func(o *observation) bool { return !o.open })
+	if len(open) == 0 {
 		return exit.NothingValidError(errors.New("no VALID step has an open loop, which alone tells the rate that meets an SLO: add a run " +
 			"of 'spillway load --rate' or 'spillway peak'"))
 	}
+	lowest := slices.MinFunc(open, func(x, y *observation) int { return cmp.Compare(x.rate, y.rate) })
 	return exit.FailedError(fmt.Errorf("no VALID step met %s: %s in %s missed it (%s); add a run at lower rates", slo, lowest.step.Title(),
 		lowest.source.File, lowest.missed))
 }
