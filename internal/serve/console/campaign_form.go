@@ -257,17 +257,12 @@ func (q *request) showForm(status int, f campaignForm) (err error) {
 	return q.render(status, "campaign", title, f)
 }
 
-// createCampaign saves a new campaign, or shows what is wrong with it.
-func (q *request) createCampaign() error {
-	return q.save(http.MethodPost, "/popups/campaigns", "created")
-}
-
-// saveCampaign saves a campaign, or shows what is wrong, or what others have changed.
+// saveCampaign saves a campaign, which is new without an id, or shows what is wrong, or what others have changed.
 func (q *request) saveCampaign() error {
-	return q.save(http.MethodPut, "/popups/campaigns/"+url.PathEscape(q.r.PathValue("id")), "saved")
-}
-
-func (q *request) save(method, path, saved string) error {
+	method, path, saved := http.MethodPost, "/popups/campaigns", "created"
+	if id := q.r.PathValue("id"); id != "" {
+		method, path, saved = http.MethodPut, path+"/"+url.PathEscape(id), "saved"
+	}
 	if err := q.mayEdit(); err != nil {
 		return err
 	}

@@ -169,10 +169,7 @@ func (q *request) restore() error {
 	if i < 0 {
 		return &failure{Status: http.StatusNotFound, Detail: "The history does not have this change any more."}
 	}
-	body := map[string]any{}
-	for name, value := range changes[i].Campaign {
-		body[name] = value
-	}
+	body := changes[i].Campaign
 	delete(body, "status")
 	delete(body, "created")
 	path := "/popups/campaigns/" + url.PathEscape(q.r.PathValue("id"))

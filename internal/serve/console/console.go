@@ -81,7 +81,7 @@ func (c *Console) routes() *http.ServeMux {
 		"GET /{$}":                            (*request).overview,
 		"GET /console/{$}":                    (*request).overview,
 		"GET /console/live":                   (*request).follow,
-		"GET /console/traffic":                (*request).traffic,
+		"GET /console/traffic":                func(q *request) error { return q.pass("/figures/traffic?" + q.r.URL.RawQuery) }, // for charts
 		"POST /console/logout":                (*request).logOut,
 		"GET /console/reads":                  (*request).reads,
 		"GET /console/reads/one":              (*request).read,
@@ -98,7 +98,7 @@ func (c *Console) routes() *http.ServeMux {
 		maps.Copy(pages, map[string]func(*request) error{
 			"GET /console/campaigns":                (*request).campaigns,
 			"GET /console/campaigns/new":            (*request).newCampaign,
-			"POST /console/campaigns/new":           (*request).createCampaign,
+			"POST /console/campaigns/new":           (*request).saveCampaign,
 			"POST /console/campaigns/check":         (*request).checkCampaign,
 			"GET /console/campaigns/{id}":           (*request).editCampaign,
 			"POST /console/campaigns/{id}":          (*request).saveCampaign,

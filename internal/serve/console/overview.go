@@ -51,9 +51,6 @@ func (q *request) overview() error {
 	return q.render(http.StatusOK, "overview", "Overview", q.overviewData())
 }
 
-// traffic answers with the requests over time, for charts.
-func (q *request) traffic() error { return q.pass("/figures/traffic?" + q.r.URL.RawQuery) }
-
 // tick is an event of a page that follows the overview.
 type tick struct {
 	Process int                 `json:"process"` // another one after a restart
