@@ -6,6 +6,7 @@ import (
 	crand "crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -121,17 +122,14 @@ func (e *engine) describe(programs []Program, o Options) (*Manifest, error) {
 	}
 	for i := range m.Variants {
 		for _, service := range m.Variants[i].Services {
-			if name := f.watchedAs(service); name != "" && !slices.Contains(m.Watched, name) {
+			if name := f.watchedAs(service); name != "" {
 				m.Watched = append(m.Watched, name)
 			}
 		}
 	}
-	for name := range f.Watch.Databases {
-		if !slices.Contains(m.Watched, name) {
-			m.Watched = append(m.Watched, name)
-		}
-	}
+	m.Watched = slices.AppendSeq(m.Watched, maps.Keys(f.Watch.Databases))
 	slices.Sort(m.Watched)
+	m.Watched = slices.Compact(m.Watched)
 	return m, nil
 }
 

@@ -298,25 +298,19 @@ func (b *builder) form(form fields) (parts []part) {
 // json appends a JSON value to parts.
 func (b *builder) json(parts []part, t *tree) []part {
 	switch t.kind {
-	case yaml.Mapping:
-		parts = append(parts, part{literal: "{"})
+	case yaml.Mapping, yaml.List:
+		brackets := map[yaml.Kind]string{yaml.Mapping: "{}", yaml.List: "[]"}[t.kind]
+		parts = append(parts, part{literal: brackets[:1]})
 		for i := range t.items {
 			if i > 0 {
 				parts = append(parts, part{literal: ","})
 			}
-			parts = append(parts, part{literal: string(appendJSON(nil, t.keys[i])) + ":"})
-			parts = b.json(parts, &t.items[i])
-		}
-		return append(parts, part{literal: "}"})
-	case yaml.List:
-		parts = append(parts, part{literal: "["})
-		for i := range t.items {
-			if i > 0 {
-				parts = append(parts, part{literal: ","})
+			if t.kind == yaml.Mapping {
+				parts = append(parts, part{literal: string(appendJSON(nil, t.keys[i])) + ":"})
 			}
 			parts = b.json(parts, &t.items[i])
 		}
-		return append(parts, part{literal: "]"})
+		return append(parts, part{literal: brackets[1:]})
 	case yaml.Text:
 		return append(parts, b.typed(t.path, t.text))
 	}
