@@ -118,13 +118,12 @@ func (c *collector) emit(number int) {
 	used := readUsage(unix.RUSAGE_SELF)
 	delta := used.since(c.before)
 	c.before = used
+	latency, err := s.latency.encode()
 	slice := result.Slice{
-		Step: c.step, Second: number, Length: length.Seconds(), Counters: s.counters,
+		Step: c.step, Second: number, Length: length.Seconds(), Counters: s.counters, Latency: latency,
 		Connections: s.gauges.open, InFlight: s.gauges.inFlight, Backlog: s.gauges.backlog,
 		CPUUser: delta.user.Seconds(), CPUSystem: delta.system.Seconds(),
 	}
-	latency, err := s.latency.encode()
-	slice.Latency = latency
 	if err == nil {
 		err = c.report(&Second{
 			Elapsed: elapsed, Slice: slice, Response: s.latency.response,
@@ -138,18 +137,16 @@ func (c *collector) emit(number int) {
 
 // encode returns the histograms in the format of the result file.
 func (l *latencies) encode() (result.Latency, error) {
-	var texts [7]result.HDR
+	var encoded result.Latency
+	payloads := encoded.Histograms()
 	for i, h := range l.all() {
 		text, err := h.Encode()
 		if err != nil {
 			return result.Latency{}, err
 		}
-		texts[i] = result.HDR(text)
+		*payloads[i] = result.HDR(text)
 	}
-	return result.Latency{
-		Response: texts[0], ResponseUnanswered: texts[1], Service: texts[2], ServiceUnanswered: texts[3],
-		Lag: texts[4], Connect: texts[5], FirstByte: texts[6],
-	}, nil
+	return encoded, nil
 }
 
 func (l *latencies) clamped() int64 {

@@ -248,10 +248,10 @@ func (c Cost) plus(o Cost) Cost {
 }
 
 func mergeLatencies(parts []Latency) (merged Latency, err error) {
-	for kind, sum := range merged.histograms() {
+	for kind, sum := range merged.Histograms() {
 		payloads := make([]HDR, len(parts))
 		for i := range parts {
-			payloads[i] = *parts[i].histograms()[kind]
+			payloads[i] = *parts[i].Histograms()[kind]
 		}
 		if *sum, err = mergeHDR(payloads); err != nil {
 			return Latency{}, err
@@ -260,7 +260,8 @@ func mergeLatencies(parts []Latency) (merged Latency, err error) {
 	return merged, nil
 }
 
-func (l *Latency) histograms() []*HDR {
+// Histograms returns the histograms in the order of the fields.
+func (l *Latency) Histograms() []*HDR {
 	return []*HDR{&l.Response, &l.ResponseUnanswered, &l.Service, &l.ServiceUnanswered, &l.Lag, &l.Connect, &l.FirstByte}
 }
 

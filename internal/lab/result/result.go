@@ -195,13 +195,8 @@ func (t *Total) Rate() float64 {
 }
 
 // Missed returns the criteria of the SLO that the step did not meet.
-func (t *Total) Missed() (missed []Criterion) {
-	for _, c := range t.SLO {
-		if !c.Met {
-			missed = append(missed, c)
-		}
-	}
-	return missed
+func (t *Total) Missed() []Criterion {
+	return slices.DeleteFunc(slices.Clone(t.SLO), func(c Criterion) bool { return c.Met })
 }
 
 // ConnectionStats describes the connections of a step and how evenly they were served.

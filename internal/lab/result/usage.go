@@ -47,16 +47,10 @@ func (u *SubjectUsage) set(f Figure, v float64) {
 
 // Of returns the subjects of samplers, none if u is nil.
 func (u *Usage) Of(samplers ...string) []*SubjectUsage {
-	var found []*SubjectUsage
 	if u == nil {
 		return nil
 	}
-	for _, s := range u.Subjects {
-		if slices.Contains(samplers, s.Sampler) {
-			found = append(found, s)
-		}
-	}
-	return found
+	return slices.DeleteFunc(slices.Clone(u.Subjects), func(s *SubjectUsage) bool { return !slices.Contains(samplers, s.Sampler) })
 }
 
 // Databases returns the databases and Redis, none if u is nil.
@@ -309,11 +303,7 @@ const waitWAL = WaitPrefix + "wal"
 // Waits returns the names of the gauges of sessions by what they wait for, in alphabetical order. Each session is counted
 // in one of them; wait_wal is left out.
 func (t *Series) Waits() []string {
-	var names []string
-	for _, name := range slices.Sorted(maps.Keys(t.Values)) {
-		if strings.HasPrefix(name, WaitPrefix) && !Counter(name) && name != waitWAL {
-			names = append(names, name)
-		}
-	}
-	return names
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(t.Values)), func(name string) bool {
+		return !strings.HasPrefix(name, WaitPrefix) || Counter(name) || name == waitWAL
+	})
 }
