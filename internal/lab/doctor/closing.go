@@ -102,8 +102,6 @@ func probeAll(ctx context.Context, url string, header bool) ([]connection, error
 // A connection is the two ends of a closed connection, seen from the client.
 type connection struct{ local, remote netip.AddrPort }
 
-func (c connection) turned() connection { return connection{c.remote, c.local} }
-
 // A probe is a connection that answered a request.
 type probe struct {
 	connection
@@ -206,7 +204,7 @@ func countClosing(client *netstat.Client, probed []connection) (c CloseCount, cl
 		return c, 0, err
 	}
 	for _, one := range probed {
-		ours, theirs := states[one], states[one.turned()]
+		ours, theirs := states[one], states[connection{one.remote, one.local}]
 		switch {
 		case ours == netstat.TimeWait:
 			c.Client++

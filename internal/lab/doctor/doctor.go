@@ -80,11 +80,7 @@ func (r *Report) Failed() bool {
 // Add adds findings and sorts all: groups by their worst finding, and findings
 // within a group from worst to best. Equal findings keep their order.
 func (r *Report) Add(findings ...Finding) {
-	for _, f := range findings {
-		if f.Status != "" {
-			r.Findings = append(r.Findings, f)
-		}
-	}
+	r.Findings = slices.DeleteFunc(append(r.Findings, findings...), func(f Finding) bool { return f.Status == "" })
 	worst := map[string]int{}
 	first := map[string]int{}
 	for i, f := range r.Findings {

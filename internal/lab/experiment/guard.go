@@ -78,17 +78,13 @@ func guard(program string, args []string, stdout, stderr io.Writer) (int, error)
 			asked = true
 			_ = cmd.Process.Signal(s) // it may just have ended
 		case <-child.done:
-			return code(cmd.ProcessState), cleanUp(prefix)
+			code := cmd.ProcessState.ExitCode()
+			if code < 0 {
+				code = 3 // it was killed
+			}
+			return code, cleanUp(prefix)
 		}
 	}
-}
-
-// code returns the exit code of the inner process, 3 if it was killed.
-func code(state *os.ProcessState) int {
-	if state.ExitCode() < 0 {
-		return 3
-	}
-	return state.ExitCode()
 }
 
 // cleanUp removes what is left of this process's run: descendants, control groups, namespaces, folders.

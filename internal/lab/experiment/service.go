@@ -30,9 +30,6 @@ type service struct {
 	record  ServiceRun
 }
 
-// signal returns the signal that stops the service.
-func (s *Service) signal() syscall.Signal { return unix.SignalNum("SIG" + s.Stop.Signal) }
-
 // startServices starts the services of a scope in order. It returns the started services also with an error.
 func (e *engine) startServices(ctx context.Context, scope string, s *templateData, logs string) ([]*service, error) {
 	var started []*service
@@ -119,7 +116,7 @@ func (e *engine) startService(ctx context.Context, s *templateData, config *Serv
 	if err != nil {
 		return nil, err
 	}
-	spec := e.spec(one, process.command, log, config.signal())
+	spec := e.spec(one, process.command, log, unix.SignalNum("SIG"+config.Stop.Signal))
 	spec.cgroup = group
 	if one.running, err = start(spec); err != nil {
 		return nil, errors.Join(err, group.remove())

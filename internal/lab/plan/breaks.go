@@ -127,15 +127,11 @@ func (b *builder) databaseBreaks(d *result.SubjectUsage) {
 		b.breaksAt(hosts*b.rate.Value, GroundCeiling, nextSessions, "%s", connectionsUsed(d, hosts))
 	}
 	commits, each := b.highest(d, result.Commits), d.Value(result.CommitsPerRequest)
-	if commits > 0 && each > 0 && writes(d) && waitsForCommit(d) {
+	waits := d.Value(result.BusiestWaitMean) >= 1 && slices.Contains([]string{"io", "wal", "lwlock"}, d.BusiestWait) // mostly for a commit
+	if commits > 0 && each > 0 && writes(d) && waits {
 		b.breaksAt(commits/each, GroundSeen, nextCommits, "%s: %s commits/s, while %s sessions waited for %s", d.Name, sheet.Number(commits),
 			sheet.Number(d.Value(result.BusiestWaitMean)), d.BusiestWait)
 	}
-}
-
-// waitsForCommit reports whether sessions mostly waited for what a commit needs.
-func waitsForCommit(d *result.SubjectUsage) bool {
-	return d.Value(result.BusiestWaitMean) >= 1 && slices.Contains([]string{"io", "wal", "lwlock"}, d.BusiestWait)
 }
 
 // ports adds the local ports and source addresses of the hosts that open connections.
