@@ -62,8 +62,7 @@ func (b *builder) breaks() {
 		b.breaksAt(n*p.rate(), GroundSLO, nextHosts, "CPU of %s on %s of %s: %s busy when the SLO was met", p.subject(), sheet.Plural(n, "host"),
 			sheet.Plural(p.cores, "core"), sheet.Share(p.used))
 	}
-	for i := range b.basis.ceilings {
-		c := &b.basis.ceilings[i]
+	for _, c := range b.basis.ceilings {
 		switch {
 		case c.Resource == Descriptors && b.role(c) == result.RoleApplication:
 			b.breaksAt(n*c.RateHz, GroundCeiling, nextFiles, "open files of %s on %s of %s", c.Subject, sheet.Plural(n, "host"),

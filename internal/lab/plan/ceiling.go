@@ -52,7 +52,7 @@ type Ceiling struct {
 
 // Ceilings returns the ceilings of a step by the usage of its samples, lowest first. Resources that were not watched have none. It
 // does not ask whether the step is VALID.
-func Ceilings(run *result.Run, step int) []Ceiling {
+func Ceilings(run *result.Run, step int) []*Ceiling {
 	ceilings, _ := ceilingsOf(run, step, run.Series(), nil)
 	return ceilings
 }
@@ -83,7 +83,7 @@ func Beside(o *peak.Outcome) {
 
 // ceilingsOf is Ceilings of a run with its series, and of processes whose cores the run does not tell, by name. It also returns
 // the usage of the step, nil without samples.
-func ceilingsOf(run *result.Run, step int, series []*result.Series, cpus map[string]Share) ([]Ceiling, *result.Usage) {
+func ceilingsOf(run *result.Run, step int, series []*result.Series, cpus map[string]Share) ([]*Ceiling, *result.Usage) {
 	s := &run.Steps[step]
 	u := result.UsageOf(series, s.Start, s.Start+s.Total.Elapsed, s.Total.Completed)
 	m := meter{run: run, step: s, usage: u, cpus: cpus, rate: s.Total.Rate()}
@@ -99,7 +99,7 @@ func ceilingsOf(run *result.Run, step int, series []*result.Series, cpus map[str
 	m.hosts()
 	m.databases()
 	m.ports()
-	slices.SortStableFunc(m.found, func(a, b Ceiling) int { return cmp.Compare(a.RateHz, b.RateHz) })
+	slices.SortStableFunc(m.found, func(a, b *Ceiling) int { return cmp.Compare(a.RateHz, b.RateHz) })
 	return m.found, u
 }
 
@@ -153,7 +153,7 @@ type meter struct {
 	usage *result.Usage
 	cpus  map[string]Share
 	rate  float64
-	found []Ceiling
+	found []*Ceiling
 
 	lighter *result.StepRun // shows what other programs do; nil if there is none
 	before  *result.Usage   // in it
@@ -191,13 +191,12 @@ func (m *meter) add(c Ceiling) {
 	}
 	c.RateHz = c.Capacity / c.Demand
 	c.Utilization = c.Demand * m.rate / c.Capacity
-	m.found = append(m.found, c)
+	m.found = append(m.found, &c)
 }
 
 // shares are the hosts on this machine that have a share of its CPU.
 func (m *meter) shares() {
-	for i := range m.step.Total.Hosts {
-		h := &m.step.Total.Hosts[i]
+	for _, h := range m.step.Total.Hosts {
 		if h.Elapsed > 0 {
 			m.add(Ceiling{Resource: ShareCPU, Subject: h.Name, Demand: h.Used / h.Elapsed / m.rate, Capacity: h.CPUs, Basis: "its share of CPU"})
 		}

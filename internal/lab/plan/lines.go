@@ -69,8 +69,8 @@ func (b *builder) build() error {
 		b.application(p)
 	}
 	b.memory()
-	for i := range b.basis.ceilings {
-		b.sharedCPU(&b.basis.ceilings[i])
+	for _, c := range b.basis.ceilings {
+		b.sharedCPU(c)
 	}
 	b.redisMemory()
 	b.connections()
@@ -231,14 +231,13 @@ func (b *builder) sharedLimits(c *Capacity) {
 			limit(hosts*b.rate.Value, hosts*b.rate.Low, connectionsUsed(d, hosts))
 		}
 	}
-	for i := range b.basis.ceilings {
-		if s := &b.basis.ceilings[i]; b.isShared(s) {
+	for _, s := range b.basis.ceilings {
+		if b.isShared(s) {
 			limit(s.RateHz, b.rate.Low, s.Sentence()+", all busy; "+
 				"latencies rise before that, and the SLO was measured only up to "+sheet.Rate(b.rate.Value))
 		}
 	}
-	for i := range b.basis.ceilings {
-		s := &b.basis.ceilings[i]
+	for _, s := range b.basis.ceilings {
 		if used := c.RateHz.Value / s.RateHz; b.isShared(s) && used > max(s.Utilization, busyShared) && used < 1 {
 			b.note("%s would be %s busy at %s, and was %s busy in the run: how its latency grows in between was not measured.",
 				s.Subject, sheet.Share(used), sheet.Rate(c.RateHz.Value), sheet.Share(s.Utilization))

@@ -25,18 +25,12 @@ type observation struct {
 	missed   string // the criteria that were not met, with their figures
 	cost     bool   // its usage per request is that of good answers
 	usage    *result.Usage
-	ceilings []Ceiling
+	ceilings []*Ceiling
 }
 
 // of returns the step's ceilings of a kind of resource.
 func (o *observation) of(resource Resource) []*Ceiling {
-	var found []*Ceiling
-	for i := range o.ceilings {
-		if o.ceilings[i].Resource == resource {
-			found = append(found, &o.ceilings[i])
-		}
-	}
-	return found
+	return slices.DeleteFunc(slices.Clone(o.ceilings), func(c *Ceiling) bool { return c.Resource != resource })
 }
 
 // used is the share of a pool of cores that processes used, NaN if none was watched.

@@ -128,7 +128,7 @@ func TestCeilingsOfKnownDemands(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("ceilings (-want +got):\n%s", diff)
 	}
-	if !slices.IsSortedFunc(Ceilings(run, 0), func(a, b Ceiling) int { return int(math.Copysign(1, a.RateHz-b.RateHz)) }) {
+	if !slices.IsSortedFunc(Ceilings(run, 0), func(a, b *Ceiling) int { return int(math.Copysign(1, a.RateHz-b.RateHz)) }) {
 		t.Error("the lowest ceiling is not first")
 	}
 	for i := range run.Samples {
@@ -136,7 +136,7 @@ func TestCeilingsOfKnownDemands(t *testing.T) {
 			run.Samples[i].Values["ports_in_use"] = 100 // the other side closes first
 		}
 	}
-	if slices.ContainsFunc(Ceilings(run, 0), func(c Ceiling) bool { return c.Resource == Ports }) {
+	if slices.ContainsFunc(Ceilings(run, 0), func(c *Ceiling) bool { return c.Resource == Ports }) {
 		t.Error("ports that are not held have a ceiling")
 	}
 	o := &peak.Outcome{Run: run, Passing: 0}
