@@ -238,8 +238,7 @@ const (
 
 // addTarget adds what is known of the service if only its cores were measured, not its processes.
 func (s *step) addTarget() {
-	for i := range s.load.Total.Hosts {
-		share := &s.load.Total.Hosts[i]
+	for _, share := range s.load.Total.Hosts {
 		if share.Name != "target" || share.Elapsed <= 0 {
 			continue
 		}

@@ -54,8 +54,7 @@ func (f *File) serviceOwner(name string) string {
 
 // checkFactors checks that no two factors share a setting or a service, and that the values of a factor differ.
 func (f *File) checkFactors(wrong reporter) {
-	for i := range f.Factors {
-		factor := &f.Factors[i]
+	for _, factor := range f.Factors {
 		path := "factors." + factor.Name
 		wrong.checkWord(path, factor.Name, "factor")
 		if len(factor.Values) < 2 {
@@ -63,7 +62,7 @@ func (f *File) checkFactors(wrong reporter) {
 		}
 		for k := range factor.Values {
 			value := &factor.Values[k]
-			f.checkValue(factor, value, wrong)
+			f.checkValue(&factor, value, wrong)
 			for _, other := range factor.Values[:k] {
 				if maps.Equal(value.Settings, other.Settings) && sameServices(value.Services, other.Services) {
 					wrong(path+".values."+value.Name, "is the same as %s", other.Name)
@@ -259,8 +258,7 @@ func (f *File) facts(v *Variant) VariantFacts {
 
 // checkScopes checks that services of scope experiment depend on nothing that varies.
 func (f *File) checkScopes(wrong reporter) {
-	for i := range f.Services {
-		s := &f.Services[i]
+	for _, s := range f.Services {
 		if s.Scope != ScopeExperiment {
 			continue
 		}

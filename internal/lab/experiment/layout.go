@@ -47,8 +47,7 @@ func (f *File) placeholders(source string) *layout {
 		}
 	}
 	port := portLow
-	for i := range f.Services {
-		s := &f.Services[i]
+	for _, s := range f.Services {
 		l.folders[s.Name], l.data[s.Name] = "folder/"+s.Name, "data/"+s.Name
 		l.ports[s.Name] = map[string]int{}
 		for _, name := range s.Ports {

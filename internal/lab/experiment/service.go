@@ -213,11 +213,10 @@ func (e *engine) openData() error {
 	if err != nil {
 		return err
 	}
-	for i := range e.file.Services {
-		s := &e.file.Services[i]
+	for _, s := range e.file.Services {
 		d := &dataFolder{path: filepath.Join(e.temp, "data", s.Name)}
 		if s.Keep != "" {
-			if err := e.openKept(d, s, filepath.Join(kept, s.Name)); err != nil {
+			if err := e.openKept(d, &s, filepath.Join(kept, s.Name)); err != nil {
 				return fmt.Errorf("service %s: data: %w", s.Name, err)
 			}
 		}

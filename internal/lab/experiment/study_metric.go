@@ -187,8 +187,7 @@ func observe(run *result.Run, step int) (levelFigures, error) {
 		l.figures[MetricFirstFailure] = float64(s.Slices[i].Second)
 	}
 	observeUsage(run.Usage(step), l.figures)
-	for i := range t.Hosts {
-		h := &t.Hosts[i]
+	for _, h := range t.Hosts {
 		l.figures[MetricHostUsed+"."+h.Name], l.figures[MetricThrottled+"."+h.Name] = h.UsedShare(), h.ThrottledShare()
 	}
 	for name, v := range l.figures {

@@ -228,8 +228,7 @@ func (f *File) service(name string) *Service {
 }
 
 func (f *File) checkServices(wrong reporter) {
-	for i := range f.Services {
-		s := &f.Services[i]
+	for _, s := range f.Services {
 		path := "services." + s.Name
 		wrong.checkWord(path, s.Name, "service")
 		if len(s.Command) == 0 {
@@ -249,7 +248,7 @@ func (f *File) checkServices(wrong reporter) {
 		if unix.SignalNum("SIG"+s.Stop.Signal) == 0 {
 			wrong(path+".stop.signal", "must be a signal's name such as TERM, INT or QUIT")
 		}
-		f.checkServiceNames(s, path, wrong)
+		f.checkServiceNames(&s, path, wrong)
 	}
 	if _, err := f.startOrder(f.serviceNames()); err != nil {
 		wrong("services", "%v", err)

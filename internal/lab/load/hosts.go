@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -218,7 +219,8 @@ func (s *stepRun) meterHosts() (stop func()) {
 	if meter == nil {
 		return func() {}
 	}
-	over, finished := make(chan struct{}), make(chan struct{})
+	over := make(chan struct{})
+	var metering sync.WaitGroup
 	wait := func(until int64) {
 		every := time.Tick(time.Second)
 		left := time.After(time.Duration(until - s.config.Clock.Now()))
@@ -233,8 +235,7 @@ func (s *stepRun) meterHosts() (stop func()) {
 			}
 		}
 	}
-	go func() {
-		defer close(finished)
+	metering.Go(func() {
 		wait(s.phase.from)
 		from, err := meter.Read()
 		wait(s.phase.until)
@@ -242,9 +243,9 @@ func (s *stepRun) meterHosts() (stop func()) {
 		if s.hosts.err = errors.Join(err, errTo); s.hosts.err == nil {
 			s.hosts.shares = meter.Between(from, to)
 		}
-	}()
+	})
 	return func() {
 		close(over)
-		<-finished
+		metering.Wait()
 	}
 }

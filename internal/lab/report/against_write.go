@@ -97,8 +97,7 @@ const againstNote = "In brackets: 95 % interval. A change fails if it exceeds it
 // sheet is the comparison for people.
 func (c *comparison) sheet() *sheet.Sheet {
 	t := &sheet.Table{Heads: []string{"step", "figure", c.base.label, c.now.label, "change", "limit", "verdict"}, Left: []int{0}}
-	for i := range c.changes {
-		one := &c.changes[i]
+	for _, one := range c.changes {
 		verdict := string(one.verdict)
 		if one.verdict == notComparable && one.text != "" {
 			verdict += ": " + one.why()

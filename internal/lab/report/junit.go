@@ -118,8 +118,7 @@ func (s *junitSuites) write(w io.Writer) error {
 func (c *comparison) writeJUnit(w io.Writer) error {
 	suite := c.now.suite()
 	suite.Name, suite.Out = sheet.Printable(c.now.label+" against "+c.base.label), sheet.Printable(c.headline())
-	for i := range c.changes {
-		one := &c.changes[i]
+	for _, one := range c.changes {
 		if one.text == "" {
 			continue
 		}

@@ -167,8 +167,7 @@ func notValid(s *experiment.Study) (doubtful, runs int) {
 // falseDifferences is the number of differences in the A/A controls.
 func falseDifferences(s *experiment.Study) int {
 	n := 0
-	for i := range s.Comparisons {
-		c := &s.Comparisons[i]
+	for _, c := range s.Comparisons {
 		if c.Again && c.Verdict != experiment.NoVerdict && c.Verdict != experiment.VerdictNoneSeen {
 			n++
 		}
@@ -197,8 +196,7 @@ func studyFindings(s *experiment.Study) []string {
 
 func againFinding(s *experiment.Study, v *experiment.VariantFacts) string {
 	judged, worst := 0, 1.0
-	for i := range s.Comparisons {
-		c := &s.Comparisons[i]
+	for _, c := range s.Comparisons {
 		if c.Again && c.Variant == v.Name && c.Verdict != experiment.NoVerdict {
 			judged++
 			if c.MinimumEffect != nil {

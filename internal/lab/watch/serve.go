@@ -59,11 +59,8 @@ func Serve(ctx context.Context, listener net.Listener, config ServeConfig) error
 		IdleTimeout:       2 * clockEvery,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 	}
-	sampled := make(chan struct{})
-	go func() {
-		defer close(sampled)
-		s.broadcast.run(ctx)
-	}()
+	var sampling sync.WaitGroup
+	sampling.Go(func() { s.broadcast.run(ctx) })
 	failed := make(chan error, 1)
 	go func() { failed <- httpServer.Serve(listener) }()
 	var err error
@@ -80,7 +77,7 @@ func Serve(ctx context.Context, listener net.Listener, config ServeConfig) error
 		}
 		<-failed
 	}
-	<-sampled
+	sampling.Wait()
 	return err
 }
 
