@@ -99,19 +99,7 @@ func (t *Table) writeMarkdown(out *bytes.Buffer) {
 
 // escape escapes Markdown and HTML.
 func escape(text string) string {
-	var out strings.Builder
-	for _, r := range Printable(text) {
-		switch {
-		case r == '&':
-			out.WriteString("&amp;")
-		case r == '<':
-			out.WriteString("&lt;")
-		case strings.ContainsRune("\\`*_[]|~#>", r):
-			out.WriteRune('\\')
-			out.WriteRune(r)
-		default:
-			out.WriteRune(r)
-		}
-	}
-	return out.String()
+	return strings.NewReplacer(
+		"&", "&amp;", "<", "&lt;", `\`, `\\`, "`", "\\`", "*", `\*`, "_", `\_`, "[", `\[`, "]", `\]`, "|", `\|`, "~", `\~`, "#", `\#`, ">", `\>`,
+	).Replace(Printable(text))
 }
