@@ -190,8 +190,8 @@ func (e *engine) level(ctx context.Context, t *trial, name string, program []str
 	log := t.path("load.log")
 	hidden, _ := json.Marshal(e.layout.secrets.hidden()) // that the load must not record; texts have no error
 	err = e.visit(ctx, host, startSpec{
-		command: e.layout.secrets.expandAll(command), env: append(e.watchEnv(), result.RedactVariable+"="+string(hidden)), directory: e.layout.source,
-		namespace: e.network.namespace(host), log: log, signal: syscall.SIGINT,
+		command: e.layout.secrets.expandAll(command), env: append(e.watchEnv(), result.RedactVariable+"="+string(hidden)),
+		directory: e.layout.source, namespace: e.network.namespace(host), log: log, signal: syscall.SIGINT,
 	})
 	record.EndedAt = time.Now()
 	if ctx.Err() != nil {

@@ -220,7 +220,8 @@ func (w *Watcher) read(ctx context.Context, s *Sampler, total *readings, border 
 		one.Subject = cmp.Or(one.Subject, s.Subject)
 		report(one)
 	}
-	report(&result.Sample{At: at.Seconds(), Border: border, Sampler: result.SamplerWatch, Subject: strings.TrimSpace(s.Kind + " " + s.Subject), Values: map[string]float64{
+	subject := strings.TrimSpace(s.Kind + " " + s.Subject)
+	report(&result.Sample{At: at.Seconds(), Border: border, Sampler: result.SamplerWatch, Subject: subject, Values: map[string]float64{
 		"reads_total": float64(total.reads), "failures_total": float64(total.failures),
 		"cpu_seconds_total": total.cpu.Seconds(), "read_seconds": took.Seconds(),
 	}})
