@@ -65,7 +65,12 @@ func (c *Command) open(ctx context.Context, prefix string) (*engine, error) {
 		if err := readJSON(filepath.Join(e.dir, ManifestFile), before); err != nil {
 			return nil, exit.UsageError(fmt.Errorf("no run to resume: %w", err))
 		}
-		options = Options{Quick: before.Quick, Seed: before.Seed, Only: before.only()}
+		options = Options{Quick: before.Quick, Seed: before.Seed}
+		for _, v := range before.Variants {
+			if !v.Again {
+				options.Only = append(options.Only, v.Name)
+			}
+		}
 	}
 	source, err := filepath.Abs(filepath.Dir(c.File))
 	if err != nil {
@@ -94,17 +99,6 @@ func (c *Command) open(ctx context.Context, prefix string) (*engine, error) {
 	}
 	e.manifest, e.plan.Trials = before, before.Plan
 	return e, nil
-}
-
-// only returns the variants of a manifest without the A/A control.
-func (m *Manifest) only() []string {
-	var names []string
-	for _, v := range m.Variants {
-		if !v.Again {
-			names = append(names, v.Name)
-		}
-	}
-	return names
 }
 
 // describe makes the manifest. Hosts and CPU accounting are added later.

@@ -194,7 +194,11 @@ func (b *builder) notMeasured() {
 	missing("more than one application host: the plan assumes equal shares, and that hosts do not slow each other down")
 	missing("a load balancer or proxy in front, unless it was watched")
 	missing("the network: its speed, and the CPU of its interrupts")
-	if b.basis.source.Run.Header.Machine.Host != "" && b.sameHost() {
+	beside := func(p *pool) bool {
+		return slices.ContainsFunc(p.processes, func(c *Ceiling) bool { return c.Host == "" })
+	}
+	h := &b.basis.source.Run.Header
+	if h.Machine.Host != "" && len(h.Hosts) == 0 && slices.ContainsFunc(b.pools, beside) { // without cores of its own
 		missing("the application on a host of its own: the load generator ran on the same one")
 	}
 }
@@ -208,11 +212,4 @@ func (b *builder) missingPorts(missing func(format string, args ...any)) {
 				"side closed first or the loopback interface reuses them", sheet.Number(opens))
 		}
 	}
-}
-
-// sameHost reports whether the application ran beside the load generator, without cores of its own.
-func (b *builder) sameHost() bool {
-	return len(b.basis.source.Run.Header.Hosts) == 0 && slices.ContainsFunc(b.pools, func(p *pool) bool {
-		return slices.ContainsFunc(p.processes, func(c *Ceiling) bool { return c.Host == "" })
-	})
 }

@@ -150,18 +150,14 @@ func studyCaveat(s *experiment.Study) string {
 	if n := falseDifferences(s); n > 0 {
 		parts = append(parts, fmt.Sprintf("the A/A pair differs in %d of its comparisons: the same twice did not measure the same", n))
 	}
-	if doubtful, runs := notValid(s); doubtful > 0 {
+	doubtful, runs := 0, 0
+	for i := range s.Cells {
+		doubtful, runs = doubtful+s.Cells[i].NotValid(), runs+s.Cells[i].Runs
+	}
+	if doubtful > 0 {
 		parts = append(parts, fmt.Sprintf("%d of %s not valid", doubtful, sheet.Plural(runs, "run")))
 	}
 	return sentence(parts)
-}
-
-func notValid(s *experiment.Study) (doubtful, runs int) {
-	for i := range s.Cells {
-		doubtful += s.Cells[i].NotValid()
-		runs += s.Cells[i].Runs
-	}
-	return doubtful, runs
 }
 
 // falseDifferences is the number of differences in the A/A controls.

@@ -175,10 +175,7 @@ func (r *run) usageFacts(u *result.Usage) []sheet.Fact {
 	for _, s := range u.Of(result.SamplerTCP) {
 		add(s, s.Sampler, deepestQueue(u, s.Host)...)
 	}
-	for _, s := range u.Of(result.SamplerHost) {
-		add(s, s.Sampler)
-	}
-	for _, s := range u.Of(result.SamplerWatch) {
+	for _, s := range slices.Concat(u.Of(result.SamplerHost), u.Of(result.SamplerWatch)) {
 		add(s, s.Sampler)
 	}
 	return lines
