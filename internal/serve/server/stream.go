@@ -263,7 +263,7 @@ func unknownDetail(keyed bool) string {
 // gunzip decompresses bodies into one buffer.
 type gunzip struct {
 	source bytes.Reader
-	reader *gzip.Reader // nil before the first use
+	reader gzip.Reader
 	out    []byte
 }
 
@@ -279,7 +279,7 @@ func (h *streamHandler) gunzip() *gunzip {
 // bytes, it is cut at one byte more.
 func (z *gunzip) read(body []byte, most int) ([]byte, error) {
 	z.source.Reset(body)
-	if err := z.reset(); err != nil {
+	if err := z.reader.Reset(&z.source); err != nil {
 		return nil, fmt.Errorf("read gzip header: %w", err)
 	}
 	z.out = z.out[:0]
@@ -297,12 +297,4 @@ func (z *gunzip) read(body []byte, most int) ([]byte, error) {
 		}
 	}
 	return z.out, nil
-}
-
-func (z *gunzip) reset() (err error) {
-	if z.reader == nil {
-		z.reader, err = gzip.NewReader(&z.source)
-		return err
-	}
-	return z.reader.Reset(&z.source)
 }
