@@ -95,8 +95,11 @@ func (a *attempt) expire() {
 	}
 }
 
-// restart begins the limit anew. With committing, the attempt is no longer ended by it.
+// restart begins the limit anew. With committing, the attempt is no longer ended by it. Without an attempt nothing is limited.
 func (a *attempt) restart(committing bool) {
+	if a == nil {
+		return
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.over {
@@ -114,11 +117,7 @@ func (a *attempt) end() {
 
 // Committing notes that COMMIT is about to be sent: from now on ctx ends only when the
 // process stops. If ctx has ended when Committing returns, COMMIT must not be sent.
-func (b *Batch) Committing() {
-	if b.attempt != nil {
-		b.attempt.restart(true)
-	}
-}
+func (b *Batch) Committing() { b.attempt.restart(true) }
 
 // Committed notes that COMMIT was answered. What the sink does afterwards is bounded by itself, and the client waits for it.
 func (b *Batch) Committed() {
@@ -131,11 +130,7 @@ func (b *Batch) Committed() {
 
 // Progress notes that the database has answered a statement of the batch, and restarts Config.CommitTimeout. The number of statements must
 // be bounded by the batch's rows, so that the work always ends.
-func (b *Batch) Progress() {
-	if b.attempt != nil {
-		b.attempt.restart(false)
-	}
-}
+func (b *Batch) Progress() { b.attempt.restart(false) }
 
 // Limit returns how long the database may take to answer a statement of the batch; 0: there is no limit.
 func (b *Batch) Limit() time.Duration {
