@@ -74,6 +74,11 @@ func converted(t Token, at int64) Event {
 	return e
 }
 
+// token returns the token of the show that e is, or of what e withholds.
+func (e *Event) token() Token {
+	return Token{Key: e.Key, Campaign: e.Campaign, Variant: e.Variant, Version: e.Sequence, At: e.ShownAt}
+}
+
 // id returns the time of the show in 6 bytes, so that databases insert near the end of
 // their index, and a hash of what identifies the event: user, placement, sequence, campaign,
 // kind and time of the show. The time of a click is not part of it: a click that is sent

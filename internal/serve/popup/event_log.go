@@ -23,8 +23,8 @@ func SpoolPath(data string) string { return filepath.Join(data, spoolFile) }
 
 // Spool keeps entries in a local file until they are drained.
 type Spool interface {
-	// Append returns when an entry is durable. After an error it may or may not be.
-	Append(ctx context.Context, name string, e queue.Entry) (replayed bool, err error)
+	// Begin queues an entry. ready, if it is not nil, is called when Appended need not wait any more, and what it returns after it.
+	Begin(ctx context.Context, name string, e queue.Entry, ready func() (wake func())) (queue.Appending, error)
 	// Waiting yields the groups that were not drained, in order.
 	Waiting(ctx context.Context, name string, yield func(queue.Group) error) error
 	// Drain hands groups to a destination, in order, until ctx ends.
@@ -62,11 +62,26 @@ func NewEventLog(spool Spool, tables EventTables, timeout time.Duration) *EventL
 func (l *EventLog) Record(ctx context.Context, event Event) error {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	payload, err := AppendEvent(make([]byte, 0, 128), event)
+	a, err := l.begin(ctx, event, nil)
 	if err != nil {
 		return err
 	}
-	_, err = l.spool.Append(ctx, spoolName, queue.Entry{Payload: payload, Rows: 1})
+	_, err = a.Appended(ctx)
+	return described(err)
+}
+
+// begin is Record without the wait. ready is that of Spool.Begin.
+func (l *EventLog) begin(ctx context.Context, event Event, ready func() (wake func())) (queue.Appending, error) {
+	payload, err := AppendEvent(make([]byte, 0, 128), event)
+	if err != nil {
+		return nil, err
+	}
+	a, err := l.spool.Begin(ctx, spoolName, queue.Entry{Payload: payload, Rows: 1}, ready)
+	return a, described(err)
+}
+
+// described names the limit that an error of the spool is about.
+func described(err error) error {
 	if full, ok := errors.AsType[*queue.Overload](err); ok {
 		return fmt.Errorf("popups.%s is reached: %w", full.Limit, err)
 	}

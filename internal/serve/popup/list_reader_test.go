@@ -153,7 +153,7 @@ func (l *listPopup) decides(t *testing.T, user string) string {
 	defer l.popup.Release(a)
 	key := Key{User: user, Placement: "home"}
 	l.popup.begin(a, user)
-	d, _, err := l.popup.decide(t.Context(), l.popup.Set().Placement("home"), key, State{}, a, day0)
+	d, _, err := l.popup.decide(t.Context(), l.popup.Set().Placement("home"), key, State{}, a, day0, true)
 	if err != nil {
 		t.Fatal(err)
 	}

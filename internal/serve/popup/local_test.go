@@ -18,9 +18,22 @@ func (s *fakeSpool) group() queue.Group {
 	return queue.Group{Spool: [16]byte{7}, Name: spoolName, Sequence: 3, Entries: s.entries}
 }
 
-func (s *fakeSpool) Append(_ context.Context, _ string, e queue.Entry) (bool, error) {
+func (s *fakeSpool) Begin(_ context.Context, _ string, e queue.Entry, ready func() (wake func())) (queue.Appending, error) {
 	s.entries = append(s.entries, e)
-	return false, nil
+	return appended(ready), nil
+}
+
+// fakeAppending is an entry that a fake spool has.
+type fakeAppending struct{ queue.Ticket }
+
+func (a *fakeAppending) Appended(ctx context.Context) (bool, error) { return false, a.Wait(ctx) }
+
+// appended returns an entry that is on disk.
+func appended(ready func() (wake func())) queue.Appending {
+	a := &fakeAppending{}
+	a.Open(ready, false)
+	queue.Wake(a.Answer(nil, nil))
+	return a
 }
 
 func (s *fakeSpool) Waiting(_ context.Context, _ string, yield func(queue.Group) error) error {

@@ -115,25 +115,58 @@ func (m *Memory) Known(key Key) (State, bool) {
 
 // Swap implements Store. If the event cannot be recorded, it puts the state back.
 func (m *Memory) Swap(ctx context.Context, key Key, version uint64, next State, event Event, guards ...Guard) (bool, error) {
-	if err := m.Ready(); err != nil {
-		return false, err
-	}
-	f, s := m.find(key)
-	before, ok, err := m.replace(s, f, version, next, key.User, guards)
+	s, ok, err := m.replace(key, version, next, guards)
 	if err != nil || !ok || m.recorder == nil {
 		return ok, err
 	}
-	if err := m.recorder.Record(ctx, event); err != nil {
-		m.recordErrors.Add(1)
-		if errors.Is(err, queue.ErrUnknown) {
-			before.waiting = next.Version // the event may reach the database all the same
+	err = s.end(m.recorder.Record(ctx, event), event.Kind)
+	return err == nil, err
+}
+
+// swapping is a swap whose event is being recorded.
+type swapping struct {
+	queue.Appending
+	memory  *Memory
+	shard   *shard
+	key     fingerprint
+	version uint64   // of the new state
+	before  replaced // what it has replaced
+}
+
+// begin is Swap without the wait until the event is durable, which the recorder, an EventLog, tells ready. end follows.
+func (m *Memory) begin(key Key, version uint64, next State, event Event, guards []Guard, ready func() (wake func())) (s *swapping, ok bool,
+	err error,
+) {
+	s, ok, err = m.replace(key, version, next, guards)
+	if err == nil && ok {
+		if s.Appending, err = m.recorder.(*EventLog).begin(context.Background(), event, ready); err != nil {
+			err = s.end(err, event.Kind)
 		}
-		if back := m.putBack(s, f, next.Version, before); back != nil {
-			err = fmt.Errorf("%w; put popup state back: %w", err, back)
-		}
-		return false, fmt.Errorf("record %s: %w", event.Kind, err)
 	}
-	return true, nil
+	return s, ok, err
+}
+
+// patience implements beginner.
+func (m *Memory) patience() time.Duration {
+	if log, ok := m.recorder.(*EventLog); ok {
+		return log.timeout
+	}
+	return 0
+}
+
+// end takes the error of the recorder. If there is one, it puts the state back.
+func (s *swapping) end(err error, kind Kind) error {
+	if err == nil {
+		return nil
+	}
+	s.memory.recordErrors.Add(1)
+	if errors.Is(err, queue.ErrUnknown) {
+		s.before.waiting = s.version // the event may reach the database all the same
+	}
+	if back := s.putBack(); back != nil {
+		err = fmt.Errorf("%w; put popup state back: %w", err, back)
+	}
+	return fmt.Errorf("record %s: %w", kind, err)
 }
 
 // Record implements Store.
@@ -173,42 +206,46 @@ type replaced struct {
 
 // replace puts next in the place of the state before, if that has this version, and the
 // guards hold.
-func (m *Memory) replace(s *shard, f fingerprint, version uint64, next State, user string, guards []Guard) (before replaced, ok bool,
-	err error,
-) {
+func (m *Memory) replace(key Key, version uint64, next State, guards []Guard) (r *swapping, ok bool, err error) {
+	if err := m.Ready(); err != nil {
+		return nil, false, err
+	}
+	f, s := m.find(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if before.State = s.states.get(f); before.Version != version || version == 0 && s.wasEvicted(f) {
-		return before, false, nil
+	before := s.states.get(f)
+	if before.Version != version || version == 0 && s.wasEvicted(f) {
+		return nil, false, nil
 	}
 	for _, guard := range guards {
-		other, _ := m.seeds.of(Key{User: user, Placement: guard.Placement})
+		other, _ := m.seeds.of(Key{User: key.User, Placement: guard.Placement})
 		if s.states.get(other).Version != guard.Version || guard.Version == 0 && s.wasEvicted(other) {
-			return before, false, nil
+			return nil, false, nil
 		}
 	}
 	if err := m.put(s, f, next); err != nil {
-		return before, false, err
+		return nil, false, err
 	}
-	before.waiting = s.pending[f]
+	r = &swapping{memory: m, shard: s, key: f, version: next.Version, before: replaced{before, s.pending[f]}}
 	s.waiting(f, next.Version)
-	return before, true, nil
+	return r, true, nil
 }
 
-// putBack undoes a swap to a version, unless the state has changed since.
-func (m *Memory) putBack(s *shard, f fingerprint, version uint64, before replaced) error {
+// putBack undoes the swap, unless the state has changed since.
+func (r *swapping) putBack() error {
+	s, f := r.shard, r.key
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.states.get(f).Version != version {
+	if s.states.get(f).Version != r.version {
 		return nil
 	}
-	if s.pending[f] == version {
+	if s.pending[f] == r.version {
 		delete(s.pending, f)
-		if before.waiting != 0 {
-			s.pending[f] = before.waiting
+		if r.before.waiting != 0 {
+			s.pending[f] = r.before.waiting
 		}
 	}
-	return m.put(s, f, before.State)
+	return r.memory.put(s, f, r.before.State)
 }
 
 // Restore puts a state that was stored elsewhere, unless one of the same version or a newer

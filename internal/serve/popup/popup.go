@@ -161,53 +161,19 @@ func (p *Popup) Release(a *Attributes) {
 type Answer struct {
 	Decision
 	Token string // of the show, or of what was withheld; "" if it was not recorded
-	Known bool   // without waiting: Now returns it too
+	Known bool   // Begin returns it too
 	// Detail says which campaigns could not be decided; "": all could. It is for clients, in ASCII:
 	// what the database said is logged.
 	Detail string
-}
-
-// knower is a Store that can tell a state without waiting.
-type knower interface {
-	// Known returns a state, and whether it is known.
-	Known(key Key) (State, bool)
-}
-
-// Now returns the answer of Ask if it is known without waiting: that there is no popup for the
-// user. Otherwise nothing is counted.
-func (p *Popup) Now(key Key, a *Attributes, now time.Time) (Answer, bool) {
-	if key.check() != nil {
-		return Answer{}, false
-	}
-	place := p.set.Load().Placement(key.Placement)
-	if place == nil {
-		return Answer{}, false
-	}
-	state, hits, known := p.known(key)
-	if !known {
-		return Answer{}, false
-	}
-	p.begin(a, key.User)
-	d, decided := Wait(place, state, key.User, now)
-	if !decided && len(p.cfg.Limits) == 0 {
-		c := place.choose(state, a, now)
-		d, decided = c.Decision, !c.needsRow && c.Reason != Unavailable
-	}
-	if !decided || d.Campaign != nil {
-		return Answer{}, false
-	}
-	if hits != nil {
-		hits.Add(1)
-	}
-	p.counters.nothingShown(d.Reason <= WaitLimit)
-	return Answer{Decision: d, Known: true}, true
 }
 
 // Ask decides for one request and records the show. a is used until Ask returns; key is
 // copied if it is kept. Errors wrap ErrRequest, or are ctx's. If the store is not
 // available, the reason is Unavailable and the campaign is as Config.ShowAnyway says.
 func (p *Popup) Ask(ctx context.Context, key Key, a *Attributes, now time.Time) (Answer, error) {
-	if answer, known := p.Now(key, a, now); known {
+	if answer, showing, ok := p.Begin(ctx, key, a, now, nil); showing != nil {
+		return showing.wait(ctx)
+	} else if ok {
 		return answer, nil
 	}
 	if err := key.check(); err != nil {
@@ -224,7 +190,7 @@ func (p *Popup) Ask(ctx context.Context, key Key, a *Attributes, now time.Time) 
 		if err != nil {
 			return p.without(ctx, place, key, a, now, fmt.Errorf("read popup state: %w", err))
 		}
-		answer, guards, err := p.decide(ctx, place, key, state, a, now)
+		answer, guards, err := p.decide(ctx, place, key, state, a, now, true)
 		switch {
 		case err != nil:
 			return p.without(ctx, place, key, a, now, err)
@@ -247,24 +213,12 @@ func (p *Popup) Ask(ctx context.Context, key Key, a *Attributes, now time.Time) 
 			return p.without(ctx, place, key, a, now, err)
 		case ok:
 			p.counters.given(answer.Reason)
-			token := Token{Key: own, Campaign: event.Campaign, Variant: event.Variant, Version: next.Version, At: event.ShownAt}
-			answer.Token = p.cfg.Signer.Sign(token)
+			answer.Token = p.cfg.Signer.Sign(event.token())
 			return answer, nil
 		}
 		p.counters.conflicts.Add(1)
 	}
 	return p.nothing(ctx, errConflicts)
-}
-
-// known returns a state if that needs no waiting, and what counts its use; nil: nothing does.
-func (p *Popup) known(key Key) (state State, hits *atomic.Uint64, known bool) {
-	if p.cfg.Cache != nil {
-		return p.cfg.Cache.Known(key)
-	}
-	if store, ok := p.cfg.Store.(knower); ok {
-		state, known = store.Known(key)
-	}
-	return state, nil, known
 }
 
 // begin prepares attributes for the decisions of one request.
@@ -277,8 +231,8 @@ func (p *Popup) begin(a *Attributes, user string) {
 }
 
 // decide decides with the user's row, if it is needed, and by the limits of all placements,
-// which the guards make hold. The answer has no token.
-func (p *Popup) decide(ctx context.Context, place *Placement, key Key, state State, a *Attributes, now time.Time) (answer Answer,
+// which the guards make hold. The answer has no token. Without wait, the error is errWaits if anything must be waited for.
+func (p *Popup) decide(ctx context.Context, place *Placement, key Key, state State, a *Attributes, now time.Time, wait bool) (answer Answer,
 	guards []Guard, err error,
 ) {
 	d, decided := Wait(place, state, key.User, now)
@@ -287,7 +241,7 @@ func (p *Popup) decide(ctx context.Context, place *Placement, key Key, state Sta
 	}
 	if len(p.cfg.Limits) > 0 {
 		var until int64
-		if guards, until, err = p.limit(ctx, key, state, now); err != nil {
+		if guards, until, err = p.limit(ctx, key, state, now, wait); err != nil {
 			return Answer{}, nil, err
 		}
 		if now.UnixMilli() < until {
@@ -295,6 +249,9 @@ func (p *Popup) decide(ctx context.Context, place *Placement, key Key, state Sta
 		}
 	}
 	c := place.choose(state, a, now)
+	if c.needsRow && !wait {
+		return Answer{}, nil, errWaits
+	}
 	if c.needsRow {
 		failed := p.fill(ctx, key.User, a)
 		if c = place.choose(state, a, now); failed != nil && ctx.Err() == nil {
@@ -348,13 +305,13 @@ func campaignList(ids []CampaignID) string {
 
 // limit returns until when Config.Limits forbid a show, and the versions of the user's states
 // at other placements.
-func (p *Popup) limit(ctx context.Context, key Key, own State, now time.Time) (guards []Guard, until int64, err error) {
+func (p *Popup) limit(ctx context.Context, key Key, own State, now time.Time, wait bool) (guards []Guard, until int64, err error) {
 	states := []State{own}
 	for _, placement := range p.cfg.Placements {
 		if placement == key.Placement {
 			continue
 		}
-		state, err := p.cfg.Store.Get(ctx, Key{User: key.User, Placement: placement})
+		state, err := p.other(ctx, Key{User: key.User, Placement: placement}, wait)
 		if err != nil {
 			return nil, 0, fmt.Errorf("read popup state: %w", err)
 		}
@@ -362,6 +319,17 @@ func (p *Popup) limit(ctx context.Context, key Key, own State, now time.Time) (g
 		guards = append(guards, Guard{placement, state.Version})
 	}
 	return guards, limitUntil(p.cfg.Limits, states, now.UnixMilli()), nil
+}
+
+// other returns the user's state at another placement.
+func (p *Popup) other(ctx context.Context, key Key, wait bool) (State, error) {
+	if wait {
+		return p.cfg.Store.Get(ctx, key)
+	}
+	if state, hits, known := p.known(key); known && hits == nil {
+		return state, nil
+	}
+	return State{}, errWaits
 }
 
 // limitUntil returns until when limits forbid a show, 0 if they do not.
@@ -570,7 +538,7 @@ func (p *Popup) explain(ctx context.Context, set *Set, key Key, a *Attributes, n
 	}
 	var blocked int64
 	if len(p.cfg.Limits) > 0 {
-		if _, blocked, err = p.limit(ctx, key, state, now); err != nil {
+		if _, blocked, err = p.limit(ctx, key, state, now, true); err != nil {
 			return nil, State{}, p.unavailable(ctx, err)
 		}
 	}

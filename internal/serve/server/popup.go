@@ -66,7 +66,7 @@ func (s *Server) addPopup(r PopupRoute) {
 	}
 }
 
-// serve is a handler of GET. It needs no waiting to answer that there is no popup for a user whose state is known.
+// serve is a handler of GET.
 func (h *popupHandler) serve(ctx *fasthttp.RequestCtx, x *loopRequest) handled {
 	if x != nil && (ctx.IsHead() || h.Identity != nil) {
 		return slow
@@ -75,8 +75,7 @@ func (h *popupHandler) serve(ctx *fasthttp.RequestCtx, x *loopRequest) handled {
 		h.server.otherMethod(ctx, h.entry)
 		return slow
 	}
-	attributes := h.Popup.Attributes()
-	defer h.Popup.Release(attributes)
+	attributes, fits := h.Popup.Attributes(), slow
 	key, err := h.read(ctx, attributes)
 	var now time.Time
 	if err == nil {
@@ -86,33 +85,54 @@ func (h *popupHandler) serve(ctx *fasthttp.RequestCtx, x *loopRequest) handled {
 	case x == nil && err != nil:
 		h.fail(ctx, err)
 	case x == nil:
-		if h.ask(ctx, key, attributes, now) && h.Identity == nil {
-			return quick
+		answer, err := h.Popup.Ask(h.server.base, key, attributes, now)
+		if h.answer(ctx, &answer, err); answer.Known && h.Identity == nil {
+			fits = quick
 		}
 	case err == nil:
-		if answer, known := h.Popup.Now(key, attributes, now); known {
-			h.nothing(ctx, &answer)
-			return quick
+		answer, showing, ok := h.Popup.Begin(h.server.base, key, attributes, now, x.ready)
+		if showing != nil {
+			x.later.Limit, x.wait = showing.Limit, &popupWait{h, showing, attributes}
+			return begins
+		}
+		if ok {
+			h.answer(ctx, &answer, nil)
+			fits = quick
 		}
 	}
-	return slow
+	h.Popup.Release(attributes)
+	return fits
 }
 
-// ask responds with a decision that may have to be waited for, and reports whether it was known
-// without.
-func (h *popupHandler) ask(ctx *fasthttp.RequestCtx, key popup.Key, attributes *popup.Attributes, now time.Time) (known bool) {
-	answer, err := h.Popup.Ask(h.server.base, key, attributes, now)
+// popupWait is a request of an event loop whose show is being recorded.
+type popupWait struct {
+	*popupHandler
+	showing    *popup.Showing
+	attributes *popup.Attributes
+}
+
+// respond implements waiter.
+func (w *popupWait) respond(ctx *fasthttp.RequestCtx, over bool) {
+	answer, err := w.showing.Answer(w.server.base, over)
+	w.answer(ctx, &answer, err)
+	w.Popup.Release(w.attributes)
+}
+
+// Abandon implements waiter. The popup counts as shown although the client has left.
+func (w *popupWait) Abandon() {}
+
+// answer responds with a decision.
+func (h *popupHandler) answer(ctx *fasthttp.RequestCtx, a *popup.Answer, err error) {
 	switch {
 	case err != nil:
 		h.fail(ctx, err)
-	case answer.Shown():
-		h.show(ctx, &answer)
-	case answer.Reason == popup.Unavailable:
-		h.unavailable(ctx, answer.Detail, errors.New("no popup is decided"))
+	case a.Shown():
+		h.show(ctx, a)
+	case a.Reason == popup.Unavailable:
+		h.unavailable(ctx, a.Detail, errors.New("no popup is decided"))
 	default:
-		h.nothing(ctx, &answer)
+		h.nothing(ctx, a)
 	}
-	return answer.Known
 }
 
 // show answers with a campaign's payload, and its token if the show was recorded.
