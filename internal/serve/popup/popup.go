@@ -89,6 +89,7 @@ type Popup struct {
 	attributes sync.Pool
 
 	conversions *lru.Cache[[16]byte, struct{}] // the last ones that were recorded
+	olds        atomic.Bool                    // the last user of whom nothing was known is not new
 
 	rows     userRows
 	keep     int // times of shows that states keep
@@ -185,38 +186,46 @@ func (p *Popup) Ask(ctx context.Context, key Key, a *Attributes, now time.Time) 
 		return Answer{Decision: Decision{Reason: NoneLeft}}, nil
 	}
 	p.begin(a, key.User)
+	r, err := p.read(ctx, key, p.guesses())
 	for range attemptsMax {
-		state, version, known, err := p.read(ctx, key)
 		if err != nil {
 			return p.without(ctx, place, key, a, now, fmt.Errorf("read popup state: %w", err))
 		}
-		answer, guards, err := p.decide(ctx, place, key, state, a, now, true)
+		answer, guards, failed := p.decide(ctx, place, key, r.State, a, now, true)
 		switch {
-		case err != nil:
-			return p.without(ctx, place, key, a, now, err)
+		case failed != nil:
+			return p.without(ctx, place, key, a, now, failed)
+		case r.guessed && answer.Campaign == nil:
+			r, err = p.read(ctx, key, false)
+			continue
 		case answer.Reason == Unavailable:
 			if a.row != rowFailed { // that one is counted
 				p.failed(errors.New(answer.Detail))
 			}
 			return answer, ctx.Err()
 		case answer.Campaign == nil:
-			if !known && p.cfg.Cache != nil {
-				p.cfg.Cache.Put(key, version, state)
+			if !r.known && p.cfg.Cache != nil {
+				p.cfg.Cache.Put(key, r.version, r.State)
 			}
 			p.counters.nothingShown(answer.Reason <= WaitLimit)
 			return answer, nil
 		}
 		own := Key{User: strings.Clone(key.User), Placement: place.name}
-		next, event := place.show(own, state, place.byID[answer.Campaign.ID], answer.Decision, now, p.keep)
-		switch ok, err := p.swap(ctx, own, state.Version, next, event, guards); {
-		case err != nil:
-			return p.without(ctx, place, key, a, now, err)
+		next, event := place.show(own, r.State, place.byID[answer.Campaign.ID], answer.Decision, now, p.keep)
+		switch told, ok, failed := p.swap(ctx, own, &r, next, event, guards); {
+		case failed != nil:
+			return p.without(ctx, place, key, a, now, failed)
 		case ok:
 			p.counters.given(answer.Reason)
 			answer.Token = p.cfg.Signer.Sign(event.token())
 			return answer, nil
+		case r.guessed:
+			p.olds.Store(true)
+			r.State, r.guessed = told, false
+			continue
 		}
 		p.counters.conflicts.Add(1)
+		r, err = p.read(ctx, key, false)
 	}
 	return p.nothing(ctx, errConflicts)
 }
@@ -361,15 +370,40 @@ func limitUntil(limits []Limit, states []State, now int64) (until int64) {
 
 var errConflicts = fmt.Errorf("the state changed %d times during one request", attemptsMax)
 
-// read returns the state from the cache, or else from the store, and the version for Cache.Put.
-func (p *Popup) read(ctx context.Context, key Key) (state State, version ShardVersion, known bool, err error) {
+// guesser is a Store that can take a state for the zero one before it has read it.
+type guesser interface {
+	// SwapNew is Swap of version 0. If the state has another version, it is told.
+	SwapNew(ctx context.Context, key Key, next State, event Event) (told State, ok bool, err error)
+	// Keeps reports whether a state that the store does not have is the zero one.
+	Keeps() bool
+}
+
+// guesses reports whether a user of whom nothing is known is taken for a new one, as the last such user was: if that is right, it
+// saves a call of the store.
+func (p *Popup) guesses() bool {
+	store, ok := p.cfg.Store.(guesser)
+	return ok && !p.olds.Load() && len(p.cfg.Limits) == 0 && p.cfg.UserRow == nil && store.Keeps()
+}
+
+// reading is a state of a user as it was read.
+type reading struct {
+	State
+	version ShardVersion // for Cache.Put
+	known   bool         // it is from the cache
+	guessed bool         // it was not read, and is the zero State
+}
+
+// read returns the state from the cache, or else from the store, if it is not to be guessed.
+func (p *Popup) read(ctx context.Context, key Key, guess bool) (r reading, err error) {
 	if p.cfg.Cache != nil {
-		state, version, known = p.cfg.Cache.Get(key)
+		r.State, r.version, r.known = p.cfg.Cache.Get(key)
 	}
-	if !known {
-		state, err = p.cfg.Store.Get(ctx, key)
+	if r.guessed = guess && !r.known; !r.known && !guess {
+		if r.State, err = p.cfg.Store.Get(ctx, key); err == nil {
+			p.olds.Store(r.Version > 0)
+		}
 	}
-	return state, version, known, err
+	return r, err
 }
 
 // check returns what is wrong with a request's key.
@@ -386,12 +420,18 @@ func (k Key) check() error {
 // CheckUser returns an error that wraps ErrRequest if no user can have this id.
 func CheckUser(user string) error { return Key{User: user, Placement: "any"}.check() }
 
-// swap swaps the state in the store. Whatever comes of it, the cached state is not used again.
-func (p *Popup) swap(ctx context.Context, key Key, version uint64, next State, event Event, guards []Guard) (bool, error) {
-	if p.cfg.Cache != nil {
-		defer p.cfg.Cache.Forget(key)
+// swap swaps the state in the store, which tells it if it was guessed and has another version. Unless it is told, the cached state is
+// not used again.
+func (p *Popup) swap(ctx context.Context, key Key, r *reading, next State, event Event, guards []Guard) (told State, ok bool, err error) {
+	if r.guessed {
+		told, ok, err = p.cfg.Store.(guesser).SwapNew(ctx, key, next, event)
+	} else {
+		ok, err = p.cfg.Store.Swap(ctx, key, r.Version, next, event, guards...)
 	}
-	return p.cfg.Store.Swap(ctx, key, version, next, event, guards...)
+	if p.cfg.Cache != nil && (!r.guessed || ok || err != nil) {
+		p.cfg.Cache.Forget(key)
+	}
+	return told, ok, err
 }
 
 // fill reads the user's row into the attributes, once per request.
@@ -497,7 +537,7 @@ func (p *Popup) answer(ctx context.Context, text, user string, kind Kind, now ti
 		if err != nil {
 			return err
 		}
-		switch ok, err := p.swap(ctx, token.Key, state.Version, next, event, nil); {
+		switch _, ok, err := p.swap(ctx, token.Key, &reading{State: state}, next, event, nil); {
 		case err != nil:
 			return p.unavailable(ctx, err)
 		case ok:

@@ -6,7 +6,9 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
+	"hash"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -43,21 +45,24 @@ type Token struct {
 	At       time.Time // of the show, in milliseconds
 }
 
-// Signer signs and verifies show tokens. It is immutable.
+// Signer signs and verifies show tokens. Its methods may be called concurrently.
 type Signer struct {
 	keys [][]byte
 	ttl  time.Duration
+	macs sync.Pool // of hash.Hash, with the first key
 }
 
 // NewSigner returns a signer that signs with the first key and accepts all keys. There must be at
 // least one, each of at least KeyBytesMin bytes. To replace a key, append the new one on every
 // replica, then move it to the front, and remove the old one after ttl, the time to live of tokens.
-func NewSigner(keys [][]byte, ttl time.Duration) *Signer { return &Signer{keys: keys, ttl: ttl} }
+func NewSigner(keys [][]byte, ttl time.Duration) *Signer {
+	return &Signer{keys: keys, ttl: ttl, macs: sync.Pool{New: func() any { return hmac.New(sha256.New, keys[0]) }}}
+}
 
 // Sign returns the token as text that is safe in a URL. User and placement must have the
 // sizes that Ask accepts.
 func (s *Signer) Sign(t Token) string {
-	b := make([]byte, 0, tokenHead+len(t.Placement)+len(t.User)+tokenMAC)
+	b := make([]byte, 0, tokenHead+len(t.Placement)+len(t.User)+sha256.Size)
 	b = append(b, tokenFormat)
 	b = binary.BigEndian.AppendUint32(b, uint32(t.Campaign))
 	b = binary.BigEndian.AppendUint64(b, t.Version)
@@ -65,7 +70,11 @@ func (s *Signer) Sign(t Token) string {
 	b = append(b, t.Variant, byte(len(t.Placement)), byte(len(t.User)))
 	b = append(b, t.Placement...)
 	b = append(b, t.User...)
-	return base64.RawURLEncoding.EncodeToString(append(b, sum(s.keys[0], b)...))
+	mac := s.macs.Get().(hash.Hash)
+	defer s.macs.Put(mac)
+	mac.Reset()
+	mac.Write(b)
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(b)[:len(b)+tokenMAC])
 }
 
 // Open verifies a token. user is who sends it; "" if only the token says. Errors:

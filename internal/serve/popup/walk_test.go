@@ -28,6 +28,33 @@ func (l *ledger) Record(_ context.Context, event Event) error {
 	return l.fails
 }
 
+// guessed is a Store that takes states for the zero one before it has read them.
+type guessed struct {
+	Store
+	right, wrong, reads int
+	races               func() // called before a swap
+}
+
+func (g *guessed) Keeps() bool { return true }
+
+func (g *guessed) Get(ctx context.Context, key Key) (State, error) {
+	g.reads++
+	return g.Store.Get(ctx, key)
+}
+
+func (g *guessed) SwapNew(ctx context.Context, key Key, next State, event Event) (told State, ok bool, err error) {
+	if g.races != nil {
+		g.races()
+	}
+	if ok, err = g.Swap(ctx, key, 0, next, event); err == nil && !ok {
+		g.wrong++
+		told, err = g.Store.Get(ctx, key)
+		return told, false, err
+	}
+	g.right++
+	return State{}, ok, err
+}
+
 // walk is one random run of a Popup and the model side by side.
 type walk struct {
 	t      *testing.T
@@ -78,6 +105,9 @@ func newWalk(t *testing.T, schema *Schema, seed uint64) *walk {
 	cfg.ConvertTTL = tokenTTL
 	if seed%2 == 0 {
 		cfg.Cache = NewCache(1000)
+	}
+	if seed%4 == 2 {
+		cfg.Store = &guessed{Store: w.memory}
 	}
 	if seed%3 == 0 {
 		cfg.Limits, cfg.Placements = []Limit{{24 * time.Hour, 2}, {100 * time.Hour, 4}}, []string{"home", "list"}

@@ -265,6 +265,30 @@ func TestPopupStore(t *testing.T) {
 	}
 }
 
+// A show to a new user needs no GET, and the server tells the state of another user instead of swapping it.
+func TestPopupSwapNew(t *testing.T) {
+	t.Parallel()
+	server := apptest.Redis(t)
+	r := startPopups(t, server.URL(""), redis.PopupConfig{Table: newPopupTable()}).waitReady(t)
+	const users = 500
+	before := reads(t, server.Addr())
+	for i := range users {
+		if answer := r.ask(t, fmt.Sprint(i), popupDay); answer.Reason != popup.First {
+			t.Fatalf("a new user: %+v", answer)
+		}
+	}
+	if n := reads(t, server.Addr()) - before; n > users/2 { // the server is also checked
+		t.Errorf("%d keys were read", n)
+	}
+	other := popupEngine(t, r.Popups, nil) // it has not asked for a known user yet
+	if answer, err := other.Ask(t.Context(), popup.Key{User: "1", Placement: "home"}, other.Attributes(), popupDay); err != nil || answer.Reason != popup.WaitShown {
+		t.Errorf("a known user: %+v, %v", answer, err)
+	}
+	if expires := startPopups(t, server.URL(""), redis.PopupConfig{Table: newPopupTable(), StateTTL: time.Hour, Namespace: "x"}); expires.Keeps() {
+		t.Error("a state that expires is not kept")
+	}
+}
+
 // A thousand concurrent requests of one user at three replicas get exactly one show.
 // SPILLWAY_POPUP_ROUNDS sets the number of rounds.
 func TestPopupTabs(t *testing.T) {
