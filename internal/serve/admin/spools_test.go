@@ -69,7 +69,11 @@ func startSpoolWith(t *testing.T, config Config) (base string, open *spool.Spool
 		}
 	})
 	for _, e := range [][2]string{{"/old", "1"}, {"/old", "?2"}, {"/old", "3"}, {"/moved", "4"}, {"/held", "held"}} {
-		if _, err := open.Append(t.Context(), e[0], queue.Entry{Payload: []byte(e[1]), Rows: 1}); err != nil {
+		entry, err := open.Begin(t.Context(), e[0], queue.Entry{Payload: []byte(e[1]), Rows: 1}, nil)
+		if err == nil {
+			_, err = entry.Appended(t.Context())
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -205,7 +205,11 @@ func (s *site) bury(stream string, payloads ...string) {
 	var group sync.WaitGroup
 	for _, p := range payloads {
 		group.Go(func() {
-			if _, err := s.spool.Append(s.t.Context(), stream, queue.Entry{Payload: []byte(p), Rows: 1}); err != nil {
+			entry, err := s.spool.Begin(s.t.Context(), stream, queue.Entry{Payload: []byte(p), Rows: 1}, nil)
+			if err == nil {
+				_, err = entry.Appended(s.t.Context())
+			}
+			if err != nil {
 				s.t.Error(err)
 			}
 		})

@@ -29,16 +29,9 @@ var errWaits = errors.New("the decision must be waited for")
 
 // Showing is a popup whose show is being recorded.
 type Showing struct {
+	queue.Appending
 	Limit time.Duration // of the wait
-
-	popup  *Popup
-	place  *Placement
-	key    Key
-	a      *Attributes
-	now    time.Time
-	kind   Kind
-	answer Answer
-	swap   *swapping
+	end   func(ctx context.Context, err error) (Answer, error)
 }
 
 // Begin is Ask for callers that do not wait. If ok is false, nothing has happened: the answer must be waited for. Otherwise showing is
@@ -81,7 +74,13 @@ func (p *Popup) Begin(ctx context.Context, key Key, a *Attributes, now time.Time
 		}
 		if ok {
 			answer.Token = p.cfg.Signer.Sign(event.token())
-			return Answer{}, &Showing{store.patience(), p, place, own, a, now, event.Kind, answer, swap}, true
+			return Answer{}, &Showing{swap, store.patience(), func(ctx context.Context, err error) (Answer, error) {
+				if err := swap.end(described(err), event.Kind); err != nil {
+					return p.without(ctx, place, own, a, now, err)
+				}
+				p.counters.given(answer.Reason)
+				return answer, nil
+			}}, true
 		}
 		p.counters.conflicts.Add(1)
 	}
@@ -104,7 +103,7 @@ func (s *Showing) Answer(ctx context.Context, over bool) (Answer, error) {
 	if over {
 		return s.end(ctx, fmt.Errorf("%w: the event log has not answered within %s", queue.ErrUnknown, s.Limit))
 	}
-	_, err := s.swap.Appended(ctx)
+	_, err := s.Appended(ctx)
 	return s.end(ctx, err)
 }
 
@@ -112,15 +111,6 @@ func (s *Showing) Answer(ctx context.Context, over bool) (Answer, error) {
 func (s *Showing) wait(ctx context.Context) (Answer, error) {
 	limited, cancel := context.WithTimeout(ctx, s.Limit)
 	defer cancel()
-	_, err := s.swap.Appended(limited)
+	_, err := s.Appended(limited)
 	return s.end(ctx, err)
-}
-
-// end takes the error of the event log.
-func (s *Showing) end(ctx context.Context, err error) (Answer, error) {
-	if err := s.swap.end(described(err), s.kind); err != nil {
-		return s.popup.without(ctx, s.place, s.key, s.a, s.now, err)
-	}
-	s.popup.counters.given(s.answer.Reason)
-	return s.answer, nil
 }

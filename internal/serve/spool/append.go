@@ -20,23 +20,13 @@ type ticket struct {
 // nameKey is an idempotency key of a name.
 type nameKey struct{ name, key string }
 
-// Append stores an entry and returns when it is on disk. replayed reports that an entry
-// with the same key waits already, and this one was not stored.
+// Begin stores an entry; Appended returns when it is on disk, and reports that an entry with the same key waits already, and this one
+// was not stored. ready, if it is not nil, is called when Appended need not wait any more: see queue.Ticket. If an entry with the same
+// key is being stored, Begin waits for that one. With ready, the error is queue.ErrShared instead, and nothing has happened.
 //
 // If ctx ends first, the entry may still be stored: the error wraps
 // queue.ErrUnknown. After any other error nothing was stored: queue.ErrOverloaded,
 // ErrTooLarge, ErrKeyReused, ErrBadKey, ErrClosed, or an error of the disk.
-func (s *Spool) Append(ctx context.Context, name string, e queue.Entry) (replayed bool, err error) {
-	a, err := s.Begin(ctx, name, e, nil)
-	if err != nil {
-		return false, err
-	}
-	return a.Appended(ctx)
-}
-
-// Begin is Append without the wait for the disk. ready, if it is not nil, is called when Appended need not wait any more: see
-// queue.Ticket. If an entry with the same key is being stored, Begin waits for that one. With ready, the error is queue.ErrShared
-// instead, and nothing has happened.
 func (s *Spool) Begin(ctx context.Context, name string, e queue.Entry, ready func() (wake func())) (queue.Appending, error) {
 	if err := queue.CheckKey(e.Key); err != nil {
 		return nil, err

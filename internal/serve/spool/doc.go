@@ -1,14 +1,14 @@
 // Package spool stores what clients send in a local SQLite file until a drain has moved it
 // to a database. A client is answered when its entry is on disk.
 //
-// An entry that Append acknowledged is in the file until its destination has stored it, or it is a
-// dead letter in the file. An entry whose Append failed is not in the file, unless the error wraps
+// An entry that is acknowledged is in the file until its destination has stored it, or it is a
+// dead letter in the file. An entry that was refused is not in the file, unless the error wraps
 // queue.ErrUnknown. README.md says what else the spool promises, what it assumes of the machine for
 // that, and how the file is built.
 //
 // # Flow
 //
-//	append.go     Append queues an entry, and waits for its transaction
+//	append.go     Begin queues an entry for a transaction
 //	committer.go  one goroutine makes one transaction after the other: what arrived during the
 //	              last fsync goes into the next one, a group per name
 //	write.go      makes a transaction: groups, keys, deletions, dead letters
