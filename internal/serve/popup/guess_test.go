@@ -6,57 +6,74 @@ import (
 	"time"
 )
 
-// A user of whom nothing is known is taken for a new one, until one of them is not, and from the next new one on.
+// After some new users the next one whose state is not known is taken for new, until that is wrong.
 func TestGuess(t *testing.T) {
 	t.Parallel()
 	store := &guessed{Store: NewMemory(99, nil)}
-	p := openTest(t, store, nil)
-	for i := range 3 {
-		if answer := askTest(t, p, strconv.Itoa(i), day0); answer.Reason != First || answer.Token == "" {
-			t.Errorf("a new user: %+v", answer)
+	p := openTest(t, store, func(c *Config) { c.Cache = NewCache(1000) })
+	show := func(from, upto int) {
+		t.Helper()
+		for i := from; i < upto; i++ {
+			if answer := askTest(t, p, strconv.Itoa(i), day0); answer.Reason != First || answer.Token == "" {
+				t.Errorf("a new user: %+v", answer)
+			}
 		}
 	}
-	if answer := askTest(t, p, "0", day0); answer.Reason != WaitShown || p.Stats().Conflicts != 0 {
-		t.Errorf("a known user: %+v, %d conflicts", answer, p.Stats().Conflicts)
+	did := func(what string, reads, swaps int) {
+		t.Helper()
+		if store.reads != reads || store.swaps != swaps || p.Stats().Conflicts != 0 {
+			t.Errorf("%s: %d reads, %d swaps, %d conflicts; want %d, %d and none", what, store.reads, store.swaps, p.Stats().Conflicts, reads, swaps)
+		}
+		store.reads, store.swaps = 0, 0
 	}
-	if store.right != 3 || store.wrong != 1 || store.reads != 0 {
-		t.Errorf("%+v", store)
+	show(0, 20)
+	did("new users", guessAfter, 20)
+	if answer := askTest(t, p, "0", day0); answer.Reason != WaitShown {
+		t.Errorf("a known user: %+v", answer)
 	}
-	askTest(t, p, "1", day0)
-	askTest(t, p, "new", day0)
-	if store.right != 3 || store.wrong != 1 || store.reads != 2 {
-		t.Errorf("after a known user: %+v", store)
+	did("a known user", 1, 1)
+	if answer := askTest(t, p, "0", day0); answer.Reason != WaitShown || !answer.Known {
+		t.Errorf("a cached user: %+v", answer)
 	}
-	askTest(t, p, "newer", day0)
-	if store.right != 4 || store.reads != 2 {
-		t.Errorf("after a new user: %+v", store)
-	}
+	did("a cached user", 0, 0)
+	show(20, 30)
+	did("new users again", guessAfter, 10)
 	other := openTest(t, store.Store, nil)
 	store.races = func() { askTest(t, other, "racer", day0) }
 	if answer := askTest(t, p, "racer", day0); answer.Reason != WaitShown {
-		t.Errorf("a user who is shown a popup by another process meanwhile: %+v", answer)
+		t.Errorf("a user whom another process shows a popup meanwhile: %+v", answer)
 	}
-	limited := openTest(t, store, func(c *Config) { c.Limits, c.Placements = []Limit{{time.Hour, 1}}, []string{"home"} })
-	store.races = func() { t.Error("it guesses although there are limits") }
-	askTest(t, limited, "limited", day0)
+	did("a race", 1, 1)
 }
 
-// A guess caches the state that the store tells, unless it has changed since.
-func TestGuessCaches(t *testing.T) {
+// Nobody is taken for new whose answer needs more than the state.
+func TestGuessNot(t *testing.T) {
 	t.Parallel()
+	for name, change := range map[string]func(*Config){
+		"limits":  func(c *Config) { c.Limits, c.Placements = []Limit{{time.Hour, 1}}, []string{"home"} },
+		"no rule": func(c *Config) { c.Store = struct{ Store }{c.Store} },
+	} {
+		store := &guessed{Store: NewMemory(99, nil)}
+		p := openTest(t, store, change)
+		for i := range 3 * guessAfter {
+			askTest(t, p, strconv.Itoa(i), day0)
+		}
+		if store.reads != 3*guessAfter {
+			t.Errorf("%s: %d reads", name, store.reads)
+		}
+	}
 	store := &guessed{Store: NewMemory(99, nil)}
-	p := openTest(t, store, func(c *Config) { c.Cache = NewCache(1000) })
-	askTest(t, openTest(t, store.Store, nil), "1", day0)
-	if askTest(t, p, "1", day0); store.wrong != 1 || p.Stats().Cache.States != 1 {
-		t.Errorf("%+v, %+v", store, p.Stats().Cache)
+	all := threeCampaigns()
+	for i := range all {
+		all[i].Target = "level > 3"
 	}
-	if answer := askTest(t, p, "1", day0); answer.Reason != WaitShown || !answer.Known || store.reads != 0 {
-		t.Errorf("the cached state: %+v, %+v", answer, store)
+	p := openTest(t, store, nil, all...)
+	for i := range 3 * guessAfter {
+		if answer := askTest(t, p, strconv.Itoa(i), day0); answer.Reason != NoneMatches {
+			t.Errorf("a user whom no campaign matches: %+v", answer)
+		}
 	}
-	store.races = func() { p.cfg.Cache.Forget(Key{"2", "home"}) }
-	p.olds.Store(false)
-	askTest(t, openTest(t, store.Store, nil), "2", day0)
-	if askTest(t, p, "2", day0); p.Stats().Cache.States != 1 {
-		t.Errorf("a state that has changed is cached: %+v", p.Stats().Cache)
+	if store.reads != 3*guessAfter || store.swaps != 0 {
+		t.Errorf("%+v", store)
 	}
 }

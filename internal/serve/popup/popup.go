@@ -89,7 +89,7 @@ type Popup struct {
 	attributes sync.Pool
 
 	conversions *lru.Cache[[16]byte, struct{}] // the last ones that were recorded
-	olds        atomic.Bool                    // the last user of whom nothing was known is not new
+	newUsers    atomic.Uint64                  // in a row whose states were read
 
 	rows     userRows
 	keep     int // times of shows that states keep
@@ -186,17 +186,19 @@ func (p *Popup) Ask(ctx context.Context, key Key, a *Attributes, now time.Time) 
 		return Answer{Decision: Decision{Reason: NoneLeft}}, nil
 	}
 	p.begin(a, key.User)
-	r, err := p.read(ctx, key, p.guesses())
+	guess := p.guesses()
 	for range attemptsMax {
+		state, version, known, err := p.read(ctx, key, guess)
 		if err != nil {
 			return p.without(ctx, place, key, a, now, fmt.Errorf("read popup state: %w", err))
 		}
-		answer, guards, failed := p.decide(ctx, place, key, r.State, a, now, true)
+		guess = guess && !known
+		answer, guards, err := p.decide(ctx, place, key, state, a, now, true)
 		switch {
-		case failed != nil:
-			return p.without(ctx, place, key, a, now, failed)
-		case r.guessed && answer.Campaign == nil:
-			r, err = p.read(ctx, key, false)
+		case err != nil:
+			return p.without(ctx, place, key, a, now, err)
+		case answer.Campaign == nil && guess:
+			guess = false
 			continue
 		case answer.Reason == Unavailable:
 			if a.row != rowFailed { // that one is counted
@@ -204,28 +206,26 @@ func (p *Popup) Ask(ctx context.Context, key Key, a *Attributes, now time.Time) 
 			}
 			return answer, ctx.Err()
 		case answer.Campaign == nil:
-			if !r.known && p.cfg.Cache != nil {
-				p.cfg.Cache.Put(key, r.version, r.State)
+			if !known && p.cfg.Cache != nil {
+				p.cfg.Cache.Put(key, version, state)
 			}
 			p.counters.nothingShown(answer.Reason <= WaitLimit)
 			return answer, nil
 		}
 		own := Key{User: strings.Clone(key.User), Placement: place.name}
-		next, event := place.show(own, r.State, place.byID[answer.Campaign.ID], answer.Decision, now, p.keep)
-		switch told, ok, failed := p.swap(ctx, own, &r, next, event, guards); {
-		case failed != nil:
-			return p.without(ctx, place, key, a, now, failed)
+		next, event := place.show(own, state, place.byID[answer.Campaign.ID], answer.Decision, now, p.keep)
+		switch ok, err := p.swap(ctx, own, state.Version, next, event, guards); {
+		case err != nil:
+			return p.without(ctx, place, key, a, now, err)
 		case ok:
 			p.counters.given(answer.Reason)
 			answer.Token = p.cfg.Signer.Sign(event.token())
 			return answer, nil
-		case r.guessed:
-			p.olds.Store(true)
-			r.State, r.guessed = told, false
-			continue
+		case guess:
+			guess = false
+		default:
+			p.counters.conflicts.Add(1)
 		}
-		p.counters.conflicts.Add(1)
-		r, err = p.read(ctx, key, false)
 	}
 	return p.nothing(ctx, errConflicts)
 }
@@ -370,40 +370,35 @@ func limitUntil(limits []Limit, states []State, now int64) (until int64) {
 
 var errConflicts = fmt.Errorf("the state changed %d times during one request", attemptsMax)
 
-// guesser is a Store that can take a state for the zero one before it has read it.
-type guesser interface {
-	// SwapNew is Swap of version 0. If the state has another version, it is told.
-	SwapNew(ctx context.Context, key Key, next State, event Event) (told State, ok bool, err error)
-	// Keeps reports whether a state that the store does not have is the zero one.
+// Keeper is a Store that is asked first as if a user were new, if the last ones were, which saves a call for those who are.
+type Keeper interface {
+	// Keeps reports whether a state that is missing is the zero State, and not somewhere else.
 	Keeps() bool
 }
 
-// guesses reports whether a user of whom nothing is known is taken for a new one, as the last such user was: if that is right, it
-// saves a call of the store.
+// guessAfter is the number of new users after whom the next one is taken for new.
+const guessAfter = 4
+
+// guesses reports whether a user whose state is not known is taken for a new one.
 func (p *Popup) guesses() bool {
-	store, ok := p.cfg.Store.(guesser)
-	return ok && !p.olds.Load() && len(p.cfg.Limits) == 0 && p.cfg.UserRow == nil && store.Keeps()
+	store, ok := p.cfg.Store.(Keeper)
+	return ok && store.Keeps() && p.newUsers.Load() >= guessAfter && len(p.cfg.Limits) == 0 && p.cfg.UserRow == nil
 }
 
-// reading is a state of a user as it was read.
-type reading struct {
-	State
-	version ShardVersion // for Cache.Put
-	known   bool         // it is from the cache
-	guessed bool         // it was not read, and is the zero State
-}
-
-// read returns the state from the cache, or else from the store, if it is not to be guessed.
-func (p *Popup) read(ctx context.Context, key Key, guess bool) (r reading, err error) {
+// read returns the state from the cache, or else from the store, or with guess the zero State, and the version for Cache.Put.
+func (p *Popup) read(ctx context.Context, key Key, guess bool) (state State, version ShardVersion, known bool, err error) {
 	if p.cfg.Cache != nil {
-		r.State, r.version, r.known = p.cfg.Cache.Get(key)
+		state, version, known = p.cfg.Cache.Get(key)
 	}
-	if r.guessed = guess && !r.known; !r.known && !guess {
-		if r.State, err = p.cfg.Store.Get(ctx, key); err == nil {
-			p.olds.Store(r.Version > 0)
-		}
+	if known || guess {
+		return state, version, known, nil
 	}
-	return r, err
+	if state, err = p.cfg.Store.Get(ctx, key); state.Version > 0 {
+		p.newUsers.Store(0)
+	} else if err == nil {
+		p.newUsers.Add(1)
+	}
+	return state, version, known, err
 }
 
 // check returns what is wrong with a request's key.
@@ -420,18 +415,12 @@ func (k Key) check() error {
 // CheckUser returns an error that wraps ErrRequest if no user can have this id.
 func CheckUser(user string) error { return Key{User: user, Placement: "any"}.check() }
 
-// swap swaps the state in the store, which tells it if it was guessed and has another version. Unless it is told, the cached state is
-// not used again.
-func (p *Popup) swap(ctx context.Context, key Key, r *reading, next State, event Event, guards []Guard) (told State, ok bool, err error) {
-	if r.guessed {
-		told, ok, err = p.cfg.Store.(guesser).SwapNew(ctx, key, next, event)
-	} else {
-		ok, err = p.cfg.Store.Swap(ctx, key, r.Version, next, event, guards...)
+// swap swaps the state in the store. Whatever comes of it, the cached state is not used again.
+func (p *Popup) swap(ctx context.Context, key Key, version uint64, next State, event Event, guards []Guard) (bool, error) {
+	if p.cfg.Cache != nil {
+		defer p.cfg.Cache.Forget(key)
 	}
-	if p.cfg.Cache != nil && (!r.guessed || ok || err != nil) {
-		p.cfg.Cache.Forget(key)
-	}
-	return told, ok, err
+	return p.cfg.Store.Swap(ctx, key, version, next, event, guards...)
 }
 
 // fill reads the user's row into the attributes, once per request.
@@ -537,7 +526,7 @@ func (p *Popup) answer(ctx context.Context, text, user string, kind Kind, now ti
 		if err != nil {
 			return err
 		}
-		switch _, ok, err := p.swap(ctx, token.Key, &reading{State: state}, next, event, nil); {
+		switch ok, err := p.swap(ctx, token.Key, state.Version, next, event, nil); {
 		case err != nil:
 			return p.unavailable(ctx, err)
 		case ok:

@@ -28,11 +28,11 @@ func (l *ledger) Record(_ context.Context, event Event) error {
 	return l.fails
 }
 
-// guessed is a Store that takes states for the zero one before it has read them.
+// guessed is a Store that has all states.
 type guessed struct {
 	Store
-	right, wrong, reads int
-	races               func() // called before a swap
+	reads, swaps int
+	races        func() // called before a swap
 }
 
 func (g *guessed) Keeps() bool { return true }
@@ -42,17 +42,12 @@ func (g *guessed) Get(ctx context.Context, key Key) (State, error) {
 	return g.Store.Get(ctx, key)
 }
 
-func (g *guessed) SwapNew(ctx context.Context, key Key, next State, event Event) (told State, ok bool, err error) {
+func (g *guessed) Swap(ctx context.Context, key Key, version uint64, next State, event Event, guards ...Guard) (bool, error) {
+	g.swaps++
 	if g.races != nil {
 		g.races()
 	}
-	if ok, err = g.Swap(ctx, key, 0, next, event); err == nil && !ok {
-		g.wrong++
-		told, err = g.Store.Get(ctx, key)
-		return told, false, err
-	}
-	g.right++
-	return State{}, ok, err
+	return g.Store.Swap(ctx, key, version, next, event, guards...)
 }
 
 // walk is one random run of a Popup and the model side by side.

@@ -298,39 +298,22 @@ func (p *Popups) Get(ctx context.Context, key popup.Key) (popup.State, error) {
 	return p.lookups.Read(ctx, key) // after which Redis has it too
 }
 
+// Keeps implements popup.Keeper.
+func (p *Popups) Keeps() bool { return p.cfg.StateTTL == 0 }
+
 var swapScript = rueidis.NewLuaScript(script("swap"))
 
 // Swap implements popup.Store.
 func (p *Popups) Swap(ctx context.Context, key popup.Key, version uint64, next popup.State, event popup.Event, guards ...popup.Guard) (bool,
 	error,
 ) {
-	_, ok, err := p.swap(ctx, key, version, next, event, guards)
-	return ok, err
-}
-
-// SwapNew is Swap of version 0. If the state has another version, it is told.
-func (p *Popups) SwapNew(ctx context.Context, key popup.Key, next popup.State, event popup.Event) (told popup.State, ok bool, err error) {
-	value, ok, err := p.swap(ctx, key, 0, next, event, nil)
-	if err == nil && !ok {
-		told, err = decodeValue(value)
-	}
-	return told, ok, err
-}
-
-// Keeps reports whether a state that is missing never was.
-func (p *Popups) Keeps() bool { return p.cfg.StateTTL == 0 }
-
-// swap also returns the stored form of a state that has another version.
-func (p *Popups) swap(ctx context.Context, key popup.Key, version uint64, next popup.State, event popup.Event,
-	guards []popup.Guard,
-) (other []byte, ok bool, err error) {
 	dials := p.dials.Load() // read first, so that a new connection is detected below
 	if err := p.available(); err != nil {
-		return nil, false, err
+		return false, err
 	}
 	encoded, err := popup.AppendEvent(nil, event)
 	if err != nil {
-		return nil, false, err
+		return false, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
 	defer cancel()
@@ -343,15 +326,8 @@ func (p *Popups) swap(ctx context.Context, key popup.Key, version uint64, next p
 		keys = append(keys, p.keys.of(popup.Key{User: key.User, Placement: g.Placement}))
 		args = append(args, encodeVersion(g.Version))
 	}
-	message, err := swapScript.Exec(ctx, p.db.client, keys, args).ToMessage()
-	code := int64(0)
-	if err == nil && message.IsString() {
-		other, err = message.AsBytes()
-	} else if err == nil {
-		code, err = message.AsInt64()
-	}
-	ok, err = p.outcome("swap", code, dials, err)
-	return other, ok, err
+	result, err := swapScript.Exec(ctx, p.db.client, keys, args).AsInt64()
+	return p.outcome("swap", result, dials, err)
 }
 
 // encodeVersion returns a version as it begins a stored state.

@@ -1,13 +1,13 @@
 -- Replaces a state if it has the expected version, and appends the event.
 -- KEYS state, ready, events, other states of the user
 -- ARGV expected version, value, TTL in ms or 0, event, limit of events, version 0, expected versions of the other states
--- It returns 1; the value if that has another version; 0 if another state has; -1 if states are missing; -2 if too many events wait;
--- -3 if a state must be read from the database first.
+-- It returns 1; 0 for another version; -1 if states are missing; -2 if too many events wait; -3 if the state must be read from
+-- the database first.
 local got = redis.call('MGET', KEYS[1], KEYS[2])
 if not got[2] then return -1 end
 local old, version = got[1], ARGV[6]
 if old then version = string.sub(old, 1, 8) elseif ARGV[3] ~= '0' then return -3 end
-if version ~= ARGV[1] then return old or 0 end
+if version ~= ARGV[1] then return 0 end
 for i = 4, #KEYS do
 	local other = redis.call('GET', KEYS[i])
 	if not other and ARGV[3] ~= '0' then return -3 end
