@@ -125,33 +125,12 @@ func (m *Memory) Swap(ctx context.Context, key Key, version uint64, next State, 
 
 // swapping is a swap whose event is being recorded.
 type swapping struct {
-	queue.Appending
 	memory  *Memory
 	shard   *shard
 	key     fingerprint
-	version uint64   // of the new state
-	before  replaced // what it has replaced
-}
-
-// begin is Swap without the wait until the event is durable, which the recorder, an EventLog, tells ready. end follows.
-func (m *Memory) begin(key Key, version uint64, next State, event Event, guards []Guard, ready func() (wake func())) (s *swapping, ok bool,
-	err error,
-) {
-	s, ok, err = m.replace(key, version, next, guards)
-	if err == nil && ok {
-		if s.Appending, err = m.recorder.(*EventLog).begin(context.Background(), event, ready); err != nil {
-			err = s.end(err, event.Kind)
-		}
-	}
-	return s, ok, err
-}
-
-// patience implements beginner.
-func (m *Memory) patience() time.Duration {
-	if log, ok := m.recorder.(*EventLog); ok {
-		return log.timeout
-	}
-	return 0
+	version uint64 // of the new state
+	before  State
+	waiting uint64 // as shard.pending had it before
 }
 
 // end takes the error of the recorder. If there is one, it puts the state back.
@@ -161,7 +140,7 @@ func (s *swapping) end(err error, kind Kind) error {
 	}
 	s.memory.recordErrors.Add(1)
 	if errors.Is(err, queue.ErrUnknown) {
-		s.before.waiting = s.version // the event may reach the database all the same
+		s.waiting = s.version // the event may reach the database all the same
 	}
 	if back := s.putBack(); back != nil {
 		err = fmt.Errorf("%w; put popup state back: %w", err, back)
@@ -198,12 +177,6 @@ func (m *Memory) Forget(user string, placements []string) (n int) {
 	return n
 }
 
-// replaced is what a swap has replaced.
-type replaced struct {
-	State
-	waiting uint64 // as shard.pending had it
-}
-
 // replace puts next in the place of the state before, if that has this version, and the
 // guards hold.
 func (m *Memory) replace(key Key, version uint64, next State, guards []Guard) (r *swapping, ok bool, err error) {
@@ -226,7 +199,7 @@ func (m *Memory) replace(key Key, version uint64, next State, guards []Guard) (r
 	if err := m.put(s, f, next); err != nil {
 		return nil, false, err
 	}
-	r = &swapping{memory: m, shard: s, key: f, version: next.Version, before: replaced{before, s.pending[f]}}
+	r = &swapping{memory: m, shard: s, key: f, version: next.Version, before: before, waiting: s.pending[f]}
 	s.waiting(f, next.Version)
 	return r, true, nil
 }
@@ -241,11 +214,11 @@ func (r *swapping) putBack() error {
 	}
 	if s.pending[f] == r.version {
 		delete(s.pending, f)
-		if r.before.waiting != 0 {
-			s.pending[f] = r.before.waiting
+		if r.waiting != 0 {
+			s.pending[f] = r.waiting
 		}
 	}
-	return r.memory.put(s, f, r.before.State)
+	return r.memory.put(s, f, r.before)
 }
 
 // Restore puts a state that was stored elsewhere, unless one of the same version or a newer

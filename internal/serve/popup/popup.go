@@ -162,7 +162,7 @@ func (p *Popup) Release(a *Attributes) {
 type Answer struct {
 	Decision
 	Token string // of the show, or of what was withheld; "" if it was not recorded
-	Known bool   // Begin returns it too
+	Known bool   // without waiting for more than the record of a show: Begin returns it too
 	// Detail says which campaigns could not be decided; "": all could. It is for clients, in ASCII:
 	// what the database said is logged.
 	Detail string
@@ -172,9 +172,7 @@ type Answer struct {
 // copied if it is kept. Errors wrap ErrRequest, or are ctx's. If the store is not
 // available, the reason is Unavailable and the campaign is as Config.ShowAnyway says.
 func (p *Popup) Ask(ctx context.Context, key Key, a *Attributes, now time.Time) (Answer, error) {
-	if answer, showing, ok := p.Begin(ctx, key, a, now, nil); showing != nil {
-		return showing.wait(ctx)
-	} else if ok {
+	if answer, _, ok := p.Begin(ctx, key, a, now, nil); ok {
 		return answer, nil
 	}
 	if err := key.check(); err != nil {
@@ -219,7 +217,8 @@ func (p *Popup) Ask(ctx context.Context, key Key, a *Attributes, now time.Time) 
 			return p.without(ctx, place, key, a, now, err)
 		case ok:
 			p.counters.given(answer.Reason)
-			answer.Token = p.cfg.Signer.Sign(event.token())
+			_, log := p.memory()
+			answer.Token, answer.Known = p.cfg.Signer.Sign(event.token()), log != nil && a.row != rowRead
 			return answer, nil
 		case guess:
 			guess = false

@@ -40,40 +40,26 @@ func (t *Tables) AddChange(ctx context.Context, c audit.Change) error {
 
 // Changes returns the changes from one time on and before another one, the newest first, at most limit. The detail of a campaign
 // is its name now.
-func (t *Tables) Changes(ctx context.Context, from, before time.Time, limit int) (all []audit.Change, err error) {
+func (t *Tables) Changes(ctx context.Context, from, before time.Time, limit int) ([]audit.Change, error) {
 	rows, err := t.rows(ctx, "SELECT h.campaign_id, h.at, h.who, h.address, h.request, "+
 		"CASE WHEN h.campaign_id = 0 THEN h.content ELSE c.name END FROM popup_history AS h "+
 		"LEFT JOIN popup_campaigns AS c ON c.id = h.campaign_id WHERE h.at >= ? AND h.at < ? "+
 		"ORDER BY h.at DESC, h.campaign_id DESC, h.version DESC LIMIT ?", from, before, int64(limit))
-	for _, row := range rows {
+	return collect(rows, err, "the changes", func(row tables.Row) (audit.Change, error) {
 		id, idErr := row.Integer(0)
 		at, timeErr := row.Time(1)
-		if err = errors.Join(idErr, timeErr); err != nil {
-			break
-		}
 		by := audit.Author{By: row[2], Address: row[3], Request: row[4]}
-		all = append(all, audit.Change{At: at, Author: by, Campaign: uint32(id), Detail: row[5]})
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the changes: %w", err)
-	}
-	return all, nil
+		return audit.Change{At: at, Author: by, Campaign: uint32(id), Detail: row[5]}, errors.Join(idErr, timeErr)
+	})
 }
 
 // History returns the last changes of a campaign, the newest first, at most limit of them.
-func (t *Tables) History(ctx context.Context, id popup.CampaignID, limit int) (all []popup.CampaignChange, err error) {
+func (t *Tables) History(ctx context.Context, id popup.CampaignID, limit int) ([]popup.CampaignChange, error) {
 	rows, err := t.rows(ctx, "SELECT at, who, content FROM popup_history WHERE campaign_id = ? ORDER BY version DESC LIMIT ?", int64(id),
 		int64(limit))
-	for _, row := range rows {
+	return collect(rows, err, "the history of a campaign", func(row tables.Row) (popup.CampaignChange, error) {
 		at, timeErr := row.Time(0)
 		change, decodeErr := popup.DecodeChange(row[2], row[1], at)
-		if err = errors.Join(timeErr, decodeErr); err != nil {
-			break
-		}
-		all = append(all, change)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the history of a campaign: %w", err)
-	}
-	return all, nil
+		return change, errors.Join(timeErr, decodeErr)
+	})
 }

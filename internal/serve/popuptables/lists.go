@@ -17,19 +17,9 @@ import (
 const partUsers = 1 << 17
 
 // Lists returns the lists by name.
-func (t *Tables) Lists(ctx context.Context) (all []popup.ListVersion, err error) {
+func (t *Tables) Lists(ctx context.Context) ([]popup.ListVersion, error) {
 	rows, err := t.rows(ctx, "SELECT name, version, size, at FROM popup_lists ORDER BY name")
-	for _, row := range rows {
-		list, readErr := readList(row)
-		if err = readErr; err != nil {
-			break
-		}
-		all = append(all, list)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the lists: %w", err)
-	}
-	return all, nil
+	return collect(rows, err, "the lists", readList)
 }
 
 func readList(row tables.Row) (list popup.ListVersion, err error) {
@@ -46,20 +36,11 @@ func readList(row tables.Row) (list popup.ListVersion, err error) {
 
 // ListUsers returns the hashes of a list's users, in ascending order. Errors wrap
 // popup.ErrNoList or popup.ErrListChanged.
-func (t *Tables) ListUsers(ctx context.Context, name string) (popup.ListVersion, []uint64, error) {
-	list, hashes, err := t.readParts(ctx, name)
-	if err != nil {
-		return list, nil, fmt.Errorf("read the users of a list: %w", err)
-	}
-	return list, hashes, nil
-}
-
-// readParts reads one part of a list after the other.
-func (t *Tables) readParts(ctx context.Context, name string) (list popup.ListVersion, hashes []uint64, err error) {
+func (t *Tables) ListUsers(ctx context.Context, name string) (list popup.ListVersion, hashes []uint64, err error) {
 	for part := int64(0); part == 0 || int64(len(hashes)) < list.Size; part++ {
 		var more []uint64
 		if list, more, err = t.readPart(ctx, name, part, list); err != nil {
-			return list, nil, err
+			return list, nil, fmt.Errorf("read the users of a list: %w", err)
 		}
 		if part == 0 {
 			hashes = make([]uint64, 0, list.Size)

@@ -118,21 +118,32 @@ func integers(row tables.Row) ([]int64, error) {
 
 // Hours returns what happened with a campaign in the hours that begin from from on and before
 // to, by ascending hour, variant and kind.
-func (t *Tables) Hours(ctx context.Context, campaign popup.CampaignID, from, to time.Time) (all []popup.Hour, err error) {
+func (t *Tables) Hours(ctx context.Context, campaign popup.CampaignID, from, to time.Time) ([]popup.Hour, error) {
 	rows, err := t.rows(ctx, "SELECT hour, variant, kind, "+t.sum("events")+", "+t.sum("users")+" FROM popup_hours "+
 		"WHERE campaign_id = ? AND hour >= ? AND hour < ? GROUP BY hour, variant, kind ORDER BY hour, variant, kind", int64(campaign), from, to)
-	for _, row := range rows {
+	return collect(rows, err, "the hours of a campaign", func(row tables.Row) (popup.Hour, error) {
 		hour, timeErr := row.Time(0)
 		numbers, numberErr := integers(row[1:])
-		if err = errors.Join(timeErr, numberErr); err != nil {
+		if err := errors.Join(timeErr, numberErr); err != nil {
+			return popup.Hour{}, err
+		}
+		return popup.Hour{
+			Hour: hour, Variant: uint8(numbers[0]), Kind: popup.Kind(numbers[1]), Events: uint64(numbers[2]), Users: uint64(numbers[3]),
+		}, nil
+	})
+}
+
+// collect returns what read makes of rows, which are those of what.
+func collect[T any](rows []tables.Row, err error, what string, read func(tables.Row) (T, error)) (all []T, failed error) {
+	for _, row := range rows {
+		var one T
+		if one, err = read(row); err != nil {
 			break
 		}
-		all = append(all, popup.Hour{
-			Hour: hour, Variant: uint8(numbers[0]), Kind: popup.Kind(numbers[1]), Events: uint64(numbers[2]), Users: uint64(numbers[3]),
-		})
+		all = append(all, one)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the hours of a campaign: %w", err)
+		return nil, fmt.Errorf("read %s: %w", what, err)
 	}
 	return all, nil
 }
