@@ -60,8 +60,8 @@ func (p *Popup) Begin(ctx context.Context, key Key, a *Attributes, now time.Time
 }
 
 // start begins to record the show of an answer.
-func (p *Popup) start(ctx context.Context, memory *Memory, log *EventLog, place *Placement, key Key, state State, a *Attributes, now time.Time,
-	answer Answer, guards []Guard, ready func() (wake func()),
+func (p *Popup) start(ctx context.Context, memory *Memory, log *EventLog, place *Placement, key Key, state State, a *Attributes,
+	now time.Time, answer Answer, guards []Guard, ready func() (wake func()),
 ) (Answer, *Showing, bool) {
 	own := Key{User: strings.Clone(key.User), Placement: place.name}
 	next, event := place.show(own, state, place.byID[answer.Campaign.ID], answer.Decision, now, p.keep)

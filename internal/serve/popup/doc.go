@@ -4,6 +4,7 @@
 // # Flow
 //
 //	popup.go      Ask reads the user's State, decides, and swaps the State in the Store
+//	begin.go      Begin is Ask for event loops, which do not wait
 //	decide.go     the decision and the State after it: pure functions
 //	memory.go     a Store in this process; Redis is another one
 //	event_log.go  records the event of a swap in the spool
