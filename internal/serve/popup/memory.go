@@ -115,11 +115,11 @@ func (m *Memory) Known(key Key) (State, bool) {
 
 // Swap implements Store. If the event cannot be recorded, it puts the state back.
 func (m *Memory) Swap(ctx context.Context, key Key, version uint64, next State, event Event, guards ...Guard) (bool, error) {
-	s, ok, err := m.replace(key, version, next, guards)
+	r, ok, err := m.replace(key, version, next, guards)
 	if err != nil || !ok || m.recorder == nil {
 		return ok, err
 	}
-	err = s.end(m.recorder.Record(ctx, event), event.Kind)
+	err = r.end(m.recorder.Record(ctx, event), event.Kind)
 	return err == nil, err
 }
 
@@ -134,15 +134,15 @@ type swapping struct {
 }
 
 // end takes the error of the recorder. If there is one, it puts the state back.
-func (s *swapping) end(err error, kind Kind) error {
+func (r *swapping) end(err error, kind Kind) error {
 	if err == nil {
 		return nil
 	}
-	s.memory.recordErrors.Add(1)
+	r.memory.recordErrors.Add(1)
 	if errors.Is(err, queue.ErrUnknown) {
-		s.waiting = s.version // the event may reach the database all the same
+		r.waiting = r.version // the event may reach the database all the same
 	}
-	if back := s.putBack(); back != nil {
+	if back := r.putBack(); back != nil {
 		err = fmt.Errorf("%w; put popup state back: %w", err, back)
 	}
 	return fmt.Errorf("record %s: %w", kind, err)
