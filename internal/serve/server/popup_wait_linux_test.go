@@ -192,3 +192,21 @@ func TestFastLanePopupOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestFastLanePopupReturns: a connection that has left the lane returns although its popups are due, because they can wait there.
+func TestFastLanePopupReturns(t *testing.T) {
+	t.Parallel()
+	spool := newEventSpool(t)
+	close(spool.held)
+	l := popupLane(t, 1, spool, nil)
+	texts := []string{get("/probe/database")}
+	for user := range laneStreak + 10 {
+		texts = append(texts, get(fmt.Sprintf("/popup?user=%d", user)))
+	}
+	if text := l.converse(t, input{texts, true}).text; strings.Count(text, `"show":"`) != laneStreak+10 {
+		t.Errorf("%s", text)
+	}
+	if n := l.regular.Load(); n > laneStreak+1 {
+		t.Errorf("the regular server was asked %d times", n)
+	}
+}
