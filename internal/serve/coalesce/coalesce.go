@@ -73,20 +73,64 @@ func (g *Group[V]) Do(ctx context.Context, key string, fn func(context.Context) 
 // then return soon, because new callers wait for that. DoClass returns ctx's error when ctx
 // ends, and ErrFull if too many callers of the class wait.
 func (g *Group[V]) DoClass(ctx context.Context, name, key string, fn func(context.Context) (V, error)) (value V, shared bool, err error) {
+	if _, err := g.Enter(name, true); err != nil {
+		return value, false, err
+	}
+	defer g.Leave(name)
+	return g.Join(ctx, name, key, fn)
+}
+
+// Enter has a caller that waits elsewhere count as one of the class, until Leave. If it shares no other caller's call, turn says whether
+// one may run for it, until End, that the group does not know. The error is ErrFull if too many callers of the class wait.
+func (g *Group[V]) Enter(name string, shares bool) (turn bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	cl := g.classLocked(name)
 	if cl.callers >= g.limits.Callers {
 		g.releaseLocked(name, cl)
-		return value, false, ErrFull
+		return false, ErrFull
 	}
 	g.waiting++
 	cl.callers++
-	defer func() {
-		g.waiting--
-		cl.callers--
-		g.releaseLocked(name, cl)
-	}()
+	if shares || cl.turns == nil {
+		return !shares, nil
+	}
+	select {
+	case cl.turns <- struct{}{}:
+		cl.calls++
+		return true, nil
+	default:
+		return false, nil
+	}
+}
+
+// Leave is called once after Enter, unless that has returned an error.
+func (g *Group[V]) Leave(name string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	cl := g.classes[name]
+	g.waiting--
+	cl.callers--
+	g.releaseLocked(name, cl)
+}
+
+// End is called after the call for which Enter has given a turn.
+func (g *Group[V]) End(name string) {
+	if g.limits.Calls == 0 {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	cl := g.classes[name]
+	cl.end()
+	cl.calls--
+	g.releaseLocked(name, cl)
+}
+
+// Join is DoClass for a caller that has entered.
+func (g *Group[V]) Join(ctx context.Context, name, key string, fn func(context.Context) (V, error)) (value V, shared bool, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	for {
 		c, shared, err := g.joinLocked(ctx, name, key, fn)
 		if err != nil {

@@ -110,10 +110,11 @@ type Feed struct {
 	source      Source
 	fingerprint uint32
 	pages       *coalesce.Group[*pageRead] // its classes are the values of the parameters
-	sweeps      *budget                    // of counting, for all windows
-	counted     atomic.Int64               // memory of all counts
-	held        atomic.Int64               // memory of all windows
-	seed        maphash.Seed               // of the values' hashes
+	lanes       Lanes[*pageRead]
+	sweeps      *budget      // of counting, for all windows
+	counted     atomic.Int64 // memory of all counts
+	held        atomic.Int64 // memory of all windows
+	seed        maphash.Seed // of the values' hashes
 
 	base context.Context // the feed's lifetime
 	stop context.CancelFunc
@@ -152,6 +153,7 @@ func Open(cfg Config, source Source) *Feed {
 	}
 	f.pages = coalesce.New[*pageRead](limits)
 	f.base, f.stop = context.WithCancel(context.Background())
+	f.openLanes()
 	f.windows.Store(&map[string]*window{})
 	return f
 }

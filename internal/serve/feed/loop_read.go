@@ -8,7 +8,7 @@ import (
 	"spillway/internal/serve/queue"
 )
 
-// LoopReader is a Reader of a query that can also read in an event loop, without a goroutine that waits. Its methods are for the thread
+// LoopReader is a Reader that can also read in an event loop, without a goroutine that waits. Its methods are for the thread
 // of the loop.
 type LoopReader interface {
 	Reader
@@ -22,8 +22,8 @@ type LoopReader interface {
 
 // LoopRead is one read in an event loop. The first five fields are set before.
 type LoopRead struct {
-	Args   []string
-	Name   []byte          // of Args, as param.AppendArgs writes it
+	Range                  // without Until
+	Name   []byte          // of Range
 	Within time.Duration   // when it is to end
 	Rows   Rows            // its Limit
 	Gate   *queue.Entrance // of reads elsewhere, which the loop's connections take places of
@@ -33,6 +33,32 @@ type LoopRead struct {
 
 	Took   time.Duration // how long the database has needed
 	Handle any           // the reader's own
+
+	keyed keyed // of Rows
+}
+
+// Row takes a row, as the handler of a Reader does.
+func (r *LoopRead) Row(row Row) error {
+	if r.Range.Limit == 0 {
+		return r.Rows.Handler().Row(row)
+	}
+	r.keyed.rows = &r.Rows
+	return r.keyed.Row(row)
+}
+
+// Restart forgets the rows taken.
+func (r *LoopRead) Restart() {
+	r.Rows.Reset()
+	r.keyed.keys, r.keyed.ends = r.keyed.keys[:0], r.keyed.ends[:0]
+}
+
+// End is called after the last row. It returns ErrElsewhere if rows with NULL in the key are to be looked for.
+func (r *LoopRead) End(nulls *NullKeys) error {
+	r.keyed.finish()
+	if nulls.Matter(r.Range, r.Rows.Len()) {
+		return ErrElsewhere
+	}
+	return nil
 }
 
 // ErrElsewhere means that the rows must be read by Read, because the loop could not.

@@ -34,6 +34,13 @@ func (n *NullKeys) Expect(columns []string) {
 	n.columns, n.looked = columns, time.Time{}
 }
 
+// Matter reports whether so many rows of r are the last rows of the feed, and not its first, so that Look is to be called.
+func (n *NullKeys) Matter(r Range, rows int) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.columns) > 0 && r.After != "" && rows < r.Limit
+}
+
 // Look returns an error if find, which is called with the columns that may be NULL, finds a row. For the same
 // arguments that is remembered for some seconds, except for nil.
 func (n *NullKeys) Look(args []string, find func(columns []string) (found bool, err error)) error {

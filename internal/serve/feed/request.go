@@ -119,17 +119,14 @@ func (f *Feed) pageFromDatabase(ctx context.Context, w *window, s *snapshot, r R
 	}
 	var at location // the page follows this row and
 	var passed int  // as many rows of the result
-	var err error
+	after, known, err := f.follows(s, &r)
 	switch {
-	case r.Before != "":
-		at.after, err = parseCursor(r.Before, f.fingerprint, len(f.cfg.Key))
+	case known:
+		at.after = after
 	case w == nil && r.Offset > f.cfg.Window:
 		err = fmt.Errorf("%w: more values of the parameters are in use than windows are kept; use next", ErrCounting)
 	case w == nil:
 		passed = r.Offset
-	case r.Offset == 0:
-	case r.Offset <= s.rows.Len():
-		at.after = s.rows.Keys[r.Offset-1] // exact: the row before is in the window
 	default:
 		at, err = w.locate(ctx, s, r.Offset)
 	}
@@ -144,7 +141,7 @@ func (f *Feed) pageFromDatabase(ctx context.Context, w *window, s *snapshot, r R
 	if first {
 		q.Limit = 1 << bits.Len(uint(q.Limit-1)) // at least as many, so that requests for other pages share the statement
 	}
-	got, err := f.read(ctx, name, q)
+	got, _, err := f.pages.DoClass(ctx, name, string(pageName(nil, &q)), f.reading(ctx, q))
 	if err != nil {
 		return Page{}, err
 	}
@@ -156,6 +153,19 @@ func (f *Feed) pageFromDatabase(ctx context.Context, w *window, s *snapshot, r R
 	p, err := f.cut(got, passed, r.Limit)
 	p.CountedAt = at.readAt
 	return p, err
+}
+
+// follows returns the key of the row before the page that r asks for, if that is known. s may be nil.
+func (f *Feed) follows(s *snapshot, r *Request) (after Key, known bool, err error) {
+	switch {
+	case r.Before != "":
+		after, err = parseCursor(r.Before, f.fingerprint, len(f.cfg.Key))
+	case s == nil || r.Offset > s.rows.Len():
+		return "", false, nil
+	case r.Offset > 0:
+		after = s.rows.Keys[r.Offset-1] // exact: the row before is in the window
+	}
+	return after, true, err
 }
 
 // cut returns the page of up to limit rows from start in what was read. One more row was
@@ -183,12 +193,11 @@ type pageRead struct {
 	readAt time.Time
 }
 
-// read reads rows for the value of that name and shares the statement with identical
-// requests. ctx must have a deadline. A request is refused as soon as it is predicted to miss
-// it; the statement is cancelled when the last one has left.
-func (f *Feed) read(ctx context.Context, name string, q Range) (*pageRead, error) {
+// reading returns the function that reads rows, whose statement identical requests share. ctx must have a deadline. A request is refused
+// as soon as it is predicted to miss it; the statement is cancelled when the last one has left.
+func (f *Feed) reading(ctx context.Context, q Range) func(context.Context) (*pageRead, error) {
 	end, _ := ctx.Deadline()
-	got, _, err := f.pages.DoClass(ctx, name, pageName(q), func(ctx context.Context) (*pageRead, error) {
+	return func(ctx context.Context) (*pageRead, error) {
 		left := time.Until(end)
 		// A statement that had to wait for others of its value may have too little time.
 		if left < f.cfg.Timeout*3/4 && left < f.cfg.Gate.PredictedWait() {
@@ -207,15 +216,13 @@ func (f *Feed) read(ctx context.Context, name string, q Range) (*pageRead, error
 		}
 		read.readAt = readAt(read.readAt, read.rows.ReadAt)
 		return read, nil
-	})
-	return got, err
+	}
 }
 
-// pageName returns the key that identical statements share.
-func pageName(q Range) string {
-	b := param.AppendArgs(make([]byte, 0, 64), q.Args)
+// pageName appends the key that identical statements share to b.
+func pageName(b []byte, q *Range) []byte {
+	b = param.AppendArgs(b, q.Args)
 	b = append(append(b, byte(len(q.After)>>8), byte(len(q.After))), q.After...)
 	b = binary.AppendUvarint(b, uint64(q.Skip))
-	b = binary.AppendUvarint(b, uint64(q.Limit))
-	return string(b)
+	return binary.AppendUvarint(b, uint64(q.Limit))
 }

@@ -59,7 +59,7 @@ func (f *Feed) CountNotModified() { f.counters.notModified.Add(1) }
 // Stats returns the feed's counters.
 func (f *Feed) Stats() Stats {
 	now := time.Now()
-	waiting, shared := f.pages.Waiting()
+	waiting, shared := f.lanes.Waiting()
 	f.mu.Lock()
 	windows, pages := *f.windows.Load(), f.retired
 	f.mu.Unlock()

@@ -107,10 +107,10 @@ func (c *laneConn) serve(yield func(struct{}) bool) {
 
 // run runs a read.
 func (c *laneConn) run() {
-	args := c.read.Args
+	asked := c.read.Range
 	c.since = time.Now()
 	c.rows, c.read.Rows = c.read.Rows, feed.Rows{} // it may be dropped meanwhile
-	err := c.line.source.readOn(c.se, args, &c.rows)
+	err := c.line.source.readOn(c.se, asked, &c.rows)
 	now := time.Now()
 	c.line.observe(now.Sub(c.since))
 	if len(c.rows.Data) > largeRows || errors.Is(err, feed.ErrTooLarge) {
@@ -124,12 +124,9 @@ func (c *laneConn) run() {
 }
 
 // readOn is Read on one session, without a description of the columns and without a repetition: those are feed.ErrElsewhere.
-func (s *source) readOn(se *session, args []string, rows *feed.Rows) error {
-	d := s.known.Load()
-	st := statement{sql: s.body, columns: s.reading(d, false, false), endless: true}
-	r := feed.Range{Args: args}
+func (s *source) readOn(se *session, r feed.Range, rows *feed.Rows) error {
 	err := feed.Collect(&s.def, rows, func(to feed.RowHandler) error {
-		values, err := s.arguments(d.columns, r)
+		st, values, err := s.statement(s.known.Load(), r, false, false)
 		if err != nil {
 			return err
 		}
@@ -140,7 +137,7 @@ func (s *source) readOn(se *session, args []string, rows *feed.Rows) error {
 	case errors.Is(err, errOutdated):
 		s.stale.Store(true)
 		return feed.ErrElsewhere
-	case worthRetrying(err):
+	case worthRetrying(err), err == nil && s.nulls.Matter(r, rows.Len()):
 		return feed.ErrElsewhere
 	}
 	return err

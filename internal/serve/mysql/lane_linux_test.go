@@ -289,7 +289,7 @@ func TestLaneTakesTurns(t *testing.T) {
 			if i == 99 {
 				s, name = one, "one"
 			}
-			r := &feed.LoopRead{Args: []string{"1"}, Within: time.Hour, Rows: feed.Rows{Limit: wide}}
+			r := &feed.LoopRead{Range: feed.Range{Args: []string{"1"}}, Within: time.Hour, Rows: feed.Rows{Limit: wide}}
 			r.Done = func(err error) { order = append(order, name) }
 			if err := s.Begin(loop, r); err != nil {
 				t.Error(err)

@@ -128,10 +128,15 @@ func (s *source) runOnce(ctx context.Context, r feed.Range, keysOnly, adapt bool
 	if err != nil {
 		return err
 	}
-	args, err := s.arguments(d.columns, r)
+	st, args, err := s.statement(d, r, keysOnly, adapt)
 	if err != nil {
 		return err
 	}
+	return s.db.query(ctx, st, args, to)
+}
+
+// statement returns the statement for r with a description of the columns, and its parameters.
+func (s *source) statement(d *description, r feed.Range, keysOnly, adapt bool) (statement, []driver.NamedValue, error) {
 	st := statement{sql: s.body, columns: s.reading(d, keysOnly, adapt), endless: true}
 	if !s.def.IsQuery() {
 		of := shape{
@@ -140,7 +145,8 @@ func (s *source) runOnce(ctx context.Context, r feed.Range, keysOnly, adapt bool
 		}
 		st.sql, st.endless = s.writer(d.columns).write(of), false
 	}
-	return s.db.query(ctx, st, args, to)
+	args, err := s.arguments(d.columns, r)
+	return st, args, err
 }
 
 // reading returns how rows are read with the description d. Rows that differ from d are errOutdated, unless adapt is set.

@@ -60,7 +60,7 @@ func (s *source) checkQuery(ctx context.Context, conn *pgconn.PgConn) error {
 		err = s.warnPolicies(ctx, conn, description.Fields)
 	}
 	if err == nil {
-		err = s.checkHarmless(ctx, conn, statement.sql)
+		err = s.checkHarmless(ctx, conn, statement, len(description.ParamOIDs))
 	}
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, classDataException) {

@@ -40,28 +40,28 @@ func harmless(ctx context.Context, conn *pgconn.PgConn, document, sql string) (b
 	return err == nil && len(rows) == 1 && rows[0][0] == "0", err
 }
 
-// checkHarmless explains a query's statement, and notes whether it may run more often than it is asked for.
-func (s *source) checkHarmless(ctx context.Context, conn *pgconn.PgConn, sql string) error {
+// checkHarmless explains a statement with a number of parameters, and notes whether it may run more often than it is asked for.
+func (s *source) checkHarmless(ctx context.Context, conn *pgconn.PgConn, st *statement, parameters int) error {
 	catalog, err := texts(ctx, conn, catalogQuery)
 	if err != nil {
 		return err
 	}
-	document, err := explainText(ctx, conn, sql, len(s.def.Params))
+	document, err := explainText(ctx, conn, st.sql, parameters)
 	if err != nil {
 		return err
 	}
 	plan, err := plans.ReadPostgres(document)
-	if err == nil {
-		plan.SQL = sql
+	if err == nil && s.def.IsQuery() {
+		plan.SQL = st.sql
 		s.def.Plans.Add(plan, nil)
 	}
 	may := err == nil && onlyReads(plan.Nodes)
 	if may {
-		if may, err = harmless(ctx, conn, document, sql); err != nil {
+		if may, err = harmless(ctx, conn, document, st.sql); err != nil {
 			return err
 		}
 	}
-	s.harmless.Store(may)
-	s.catalog.Store(&catalog[0][0])
+	st.harmless.Store(may)
+	st.catalog.Store(&catalog[0][0])
 	return nil
 }

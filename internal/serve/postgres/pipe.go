@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -39,7 +40,7 @@ type pipe struct {
 
 // serves reports whether the connection can run executions of a flow.
 func (c *pipe) serves(f *flow) bool {
-	return !c.leaving && !c.stuck && c.statements[f.statement] != nil
+	return !c.leaving && !c.stuck && c.statements[f.statement] != nil && !f.statement.harmful()
 }
 
 // put adds an execution to what is sent next.
@@ -47,7 +48,7 @@ func (c *pipe) put(j *job) {
 	if j.lone || j.solo {
 		c.sync()
 	}
-	out, err := appendExecute(c.out, j.flow.statement.name, j.flow.source.def.Params, j.read.Args)
+	out, err := j.flow.source.appendExecute(c.out, j.flow.statement.name, &j.read.Range)
 	if err != nil {
 		c.of.finish(j, feed.ErrElsewhere)
 		return
@@ -184,7 +185,11 @@ func (c *pipe) take(kind byte, body []byte) bool {
 		}
 		return ends == c.syncs && c.refused(body) // otherwise it is the error of a transaction's end
 	}
-	c.pop(nil)
+	var err error
+	if j := c.sent[0]; j.read != nil {
+		err = j.read.End(&j.flow.source.nulls)
+	}
+	c.pop(err)
 	return true
 }
 
@@ -224,7 +229,7 @@ func (c *pipe) takeRow(body []byte) bool {
 		r.values = append(r.values, body[:size:size])
 		body = body[size:]
 	}
-	if err := j.read.Rows.Handler().Row(r); err != nil {
+	if err := j.read.Row(r); err != nil {
 		j.flow.note(j.read)
 		c.of.done = append(c.of.done, finished{*j, j.flow.source.collected(j.read, err)})
 		j.read = nil // its other rows do not matter
@@ -246,7 +251,9 @@ func (c *pipe) refused(body []byte) bool {
 	switch {
 	case j.read == nil:
 	case refusal.SeverityUnlocalized == "ERROR" && !c.cancels && !ofSession(refusal.Code):
-		err = f.source.collected(j.read, f.source.judged(j.read.Args, refusal, refusal))
+		if !f.source.unclear(refusal) {
+			err = f.source.collected(j.read, f.source.judged(j.read.Range, refusal, refusal))
+		}
 	default: // the statement may be out of date, or the server stops
 		c.spoilt, c.leaving = true, true
 	}
@@ -275,7 +282,7 @@ func (c *pipe) again(jobs []*job, moved bool) {
 			continue
 		}
 		own := *j
-		own.read.Rows.Reset() // some may have come
+		own.read.Restart() // some may have come
 		if own.last, own.lone = false, true; moved && !own.moved {
 			own.moved = true
 			own.flow.moved++
@@ -289,7 +296,7 @@ func (c *pipe) again(jobs []*job, moved bool) {
 // late handles that no answer has come for long. What follows the transaction under way runs again on another connection. If it is not
 // known which of its executions is slow, because their answers come together, all of them do, unless some do so already.
 func (c *pipe) late() {
-	head, harmless := c.sent[0], c.sent[0].flow.source.harmless.Load()
+	head, harmless := c.sent[0], !c.sent[0].flow.statement.harmful()
 	c.stuck = true
 	group := 1 + slices.IndexFunc(c.sent, func(j *job) bool { return j.last })
 	switch {
@@ -317,27 +324,47 @@ func (c *pipe) late() {
 	}
 }
 
-// appendExecute appends the messages that run a prepared statement.
-func appendExecute(dst []byte, name string, params []param.Param, args []string) ([]byte, error) {
+// appendExecute appends the messages that run a prepared statement for r.
+func (s *source) appendExecute(dst []byte, name string, r *feed.Range) ([]byte, error) {
 	begin := len(dst)
 	dst = append(append(append(dst, 'B', 0, 0, 0, 0, 0), name...), 0, 0, 0)
-	dst = binary.BigEndian.AppendUint16(dst, uint16(len(params)))
-	for i, p := range params {
-		if arg := args[i]; p.ListMax == 0 && p.Type != param.Bytes && arg != param.Absent {
-			dst = append(binary.BigEndian.AppendUint32(dst, uint32(len(arg))), arg...)
+	count, n := len(dst), 0
+	dst = append(dst, 0, 0)
+	for i, p := range s.def.Params {
+		if arg := r.Args[i]; p.ListMax == 0 && p.Type != param.Bytes && !p.Filter && arg != param.Absent {
+			dst, n = appendValue(dst, arg), n+1
 			continue
 		}
-		values, err := bound(params[i:i+1], args[i:i+1])
-		switch {
-		case err != nil:
+		values, err := bound(s.def.Params[i:i+1], r.Args[i:i+1])
+		if err != nil {
 			return dst[:begin], err
-		case values[0] == nil:
-			dst = append(dst, 0xff, 0xff, 0xff, 0xff)
-		default:
-			dst = append(binary.BigEndian.AppendUint32(dst, uint32(len(values[0]))), values[0]...)
+		}
+		for _, v := range values {
+			if n++; v == nil {
+				dst = append(dst, 0xff, 0xff, 0xff, 0xff)
+			} else {
+				dst = appendValue(dst, v)
+			}
 		}
 	}
+	if !s.def.IsQuery() {
+		if r.After != "" {
+			key, err := r.After.Values(len(s.def.Key))
+			if err != nil {
+				return dst[:begin], err
+			}
+			for _, v := range key {
+				dst, n = appendValue(dst, v.Text), n+1
+			}
+		}
+		dst, n = appendValue(appendValue(dst, strconv.Itoa(r.Limit)), strconv.Itoa(r.Skip)), n+2
+	}
 	dst = append(dst, 0, 0)
+	binary.BigEndian.PutUint16(dst[count:], uint16(n))
 	binary.BigEndian.PutUint32(dst[begin+1:], uint32(len(dst)-begin-1))
 	return append(dst, 'E', 0, 0, 0, 9, 0, 0, 0, 0, 0), nil
+}
+
+func appendValue[T string | []byte](dst []byte, v T) []byte {
+	return append(binary.BigEndian.AppendUint32(dst, uint32(len(v))), v...)
 }

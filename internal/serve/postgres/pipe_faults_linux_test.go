@@ -231,7 +231,7 @@ func TestLoopVolatile(t *testing.T) {
 		"SELECT n::int::dom AS n FROM generate_series(1, 10) AS s(n) WHERE n > :a",
 	} {
 		s := loopSource(t, db, feed.Definition{Name: "/q", SQL: sql, Params: p})
-		if s.harmless.Load() {
+		if s.statement(shape{}).harmless.Load() {
 			t.Errorf("harmless: %s", sql)
 		}
 	}
@@ -254,13 +254,13 @@ func TestLoopReplaced(t *testing.T) {
 		"SELECT n FROM kept WHERE n = :a":  "ALTER POLICY positive ON kept USING (nextval('tickets') > 0)",
 	} {
 		s := loopSource(t, db, feed.Definition{Name: "/q", SQL: sql, Params: []param.Param{{Name: "a", Type: param.Integer}}})
-		if got, err := inLoop(t, loop, s, wide, "1"); got != `{"n":1}` || err != nil || !s.harmless.Load() {
+		if got, err := inLoop(t, loop, s, wide, "1"); got != `{"n":1}` || err != nil || !s.statement(shape{}).harmless.Load() {
 			t.Fatal(got, err)
 		}
 		mustExecute(t, url, change)
 		apptest.Await(t, "it runs elsewhere", func() bool {
 			_ = apptest.Receive(t, "an answer", storetest.BeginReads(t, loop, s, nil, wide, []string{"1"})[0].Ended)
-			return !s.harmless.Load()
+			return !s.statement(shape{}).harmless.Load()
 		})
 	}
 }

@@ -127,7 +127,7 @@ func TestLoopReadsAlone(t *testing.T) {
 	}
 	defer conn.Close(context.Background())
 	c := &pipe{conn: conn, statements: make(map[*statement]*prepared)}
-	if err := c.prepare(t.Context(), []*source{s}); err != nil {
+	if err := c.prepare(t.Context(), []*flow{{source: s, statement: s.statement(shape{})}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := unix.Write(c.fd, []byte{'S', 0, 0, 0, 4}); err != nil {

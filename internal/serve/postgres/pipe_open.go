@@ -21,13 +21,9 @@ func (p *pipes) grow(most int) bool {
 	if at := p.opensAt.Add(openWait); p.alarm.At.IsZero() || at.Before(p.alarm.At) {
 		p.alarm.At = at
 	}
-	sources := make([]*source, 0, len(p.turns))
-	for _, f := range p.turns {
-		sources = append(sources, f.source)
-	}
-	leave, gate := min(1, len(p.open)), p.gate // otherwise others could keep all from a loop that has none
+	flows, leave, gate := slices.Clone(p.turns), min(1, len(p.open)), p.gate // otherwise others could keep all from a loop that has none
 	p.db.openings.Go(func() {
-		c, err := p.db.openPipe(sources, leave, gate, p.ask)
+		c, err := p.db.openPipe(flows, leave, gate, p.ask)
 		if !p.loop.Post(func() { p.adopt(c, err) }) && err == nil {
 			c.giveBack()
 		}
@@ -73,8 +69,8 @@ func (p *pipes) adopt(c *pipe, err error) {
 var errUnfit = errors.New("an event loop cannot use the connection")
 
 // openPipe takes a place at the gate and a connection that nobody else waits for, if that leaves so many free, and prepares
-// the sources' statements on it.
-func (db *DB) openPipe(sources []*source, leave int, gate *queue.Entrance, reclaim func()) (*pipe, error) {
+// the statements of flows on it.
+func (db *DB) openPipe(flows []*flow, leave int, gate *queue.Entrance, reclaim func()) (*pipe, error) {
 	ctx, cancel := context.WithTimeout(db.life, db.bounds.StatementTimeout)
 	defer cancel()
 	leaveGate, err := gate.Lend(ctx, reclaim)
@@ -91,7 +87,7 @@ func (db *DB) openPipe(sources []*source, leave int, gate *queue.Entrance, recla
 		lease{conn, &db.slots}.Release()
 		leaveGate()
 	}
-	if err := c.prepare(ctx, sources); err != nil {
+	if err := c.prepare(ctx, flows); err != nil {
 		c.giveBack()
 		return nil, err
 	}
@@ -99,21 +95,21 @@ func (db *DB) openPipe(sources []*source, leave int, gate *queue.Entrance, recla
 }
 
 // prepare prepares statements, finds whether they still are harmless, and learns the connection's descriptor.
-func (c *pipe) prepare(ctx context.Context, sources []*source) error {
+func (c *pipe) prepare(ctx context.Context, flows []*flow) error {
 	catalog, err := texts(ctx, c.conn, catalogQuery)
 	if err != nil {
 		return err
 	}
-	for _, of := range sources {
-		s := of.statement(shape{})
-		if known := of.catalog.Load(); known == nil || *known != catalog[0][0] {
-			if err := of.checkHarmless(ctx, c.conn, s.sql); err != nil {
-				return err
-			}
-		}
+	for _, f := range flows {
+		s := f.statement
 		p, err := sessionOf(c.conn).prepare(ctx, c.conn, s)
 		if err != nil {
 			return err
+		}
+		if known := s.catalog.Load(); known == nil || *known != catalog[0][0] {
+			if err := f.source.checkHarmless(ctx, c.conn, s, len(p.description.ParamOIDs)); err != nil {
+				return err
+			}
 		}
 		c.statements[s] = p
 	}

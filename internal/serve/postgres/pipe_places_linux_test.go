@@ -79,7 +79,7 @@ func testLoopPlaces(t *testing.T, elsewhere bool) {
 	end := sync.OnceFunc(func() {
 		storetest.OnLoop(t, loop, func() {
 			for _, w := range waits {
-				_, _, _ = w.Answer(true)
+				_, _, _ = q.Answered(w.Answer(true))
 			}
 		})
 		q.Close()

@@ -16,14 +16,14 @@ const (
 	depthTime  = 5 * time.Millisecond      // that they take together, as far as earlier ones show
 	groupsMax  = 2                         // sends under way on one connection; what comes meanwhile goes together
 	fewDepth   = 16                        // executions that may follow each other, from which on two connections are enough
-	flowsMax   = preparedPerConnection / 2 // queries of a loop
+	flowsMax   = preparedPerConnection / 2 // statements of a loop
 	lateAfter  = 20 * time.Millisecond     // without an answer, besides some times what the executions usually take
 	lateTimes  = 4
 	lookEvery  = 5 * time.Millisecond   // while executions are under way
 	pipeIdle   = time.Second            // after which a connection is given back
 	pipeKept   = 5 * time.Second        // after which another one takes its place
 	cancelFor  = 2 * time.Second        // that a cancellation may take
-	flowKept   = time.Minute            // after which a query is forgotten
+	flowKept   = time.Minute            // after which a statement is forgotten
 	openPause  = 100 * time.Millisecond // after there was none to have
 	openWait   = 100 * time.Millisecond // for one that is being opened
 	unfitFor   = time.Minute            // after there was one that a loop cannot use
@@ -40,7 +40,7 @@ type pipes struct {
 	db      *DB
 	loop    *front.Loop
 	open    []*pipe
-	flows   map[*source]*flow
+	flows   map[*statement]*flow
 	turns   []*flow // all flows; the one whose turn it is first
 	due     bool    // flush is
 	flush   func()
@@ -59,7 +59,7 @@ type pipes struct {
 	asked atomic.Bool  // for one of them
 }
 
-// flow is the executions of one query in one event loop.
+// flow is the executions of one statement in one event loop.
 type flow struct {
 	source    *source
 	statement *statement
@@ -92,12 +92,13 @@ type finished struct {
 
 // Begin implements feed.LoopReader.
 func (s *source) Begin(loop *front.Loop, r *feed.LoopRead) error {
-	if !s.harmless.Load() || s.db.bounds.Max < 2 || s.db.unprepared.active() {
+	st := s.statement(s.shape(r.Range, false))
+	if st.harmful() || s.db.bounds.Max < 2 || s.db.unprepared.active() {
 		return feed.ErrElsewhere
 	}
 	p := s.db.pipesOf(loop)
 	p.gate = r.Gate
-	f := p.flow(s)
+	f := p.flow(s, st)
 	switch {
 	case f != nil && f.large > 0:
 		f.large--
@@ -127,7 +128,7 @@ func (db *DB) pipesOf(loop *front.Loop) *pipes {
 	if p, ok := db.loops.Load(loop); ok {
 		return p.(*pipes)
 	}
-	p := &pipes{db: db, loop: loop, flows: make(map[*source]*flow), in: make([]byte, inBytes)}
+	p := &pipes{db: db, loop: loop, flows: make(map[*statement]*flow), in: make([]byte, inBytes)}
 	p.flush = p.send
 	p.alarm.Ring = p.look
 	loop.Add(&p.alarm)
@@ -136,12 +137,12 @@ func (db *DB) pipesOf(loop *front.Loop) *pipes {
 	return p
 }
 
-// flow returns the flow of a query; nil: there are too many.
-func (p *pipes) flow(s *source) *flow {
-	f := p.flows[s]
+// flow returns the flow of a statement; nil: there are too many.
+func (p *pipes) flow(s *source, st *statement) *flow {
+	f := p.flows[st]
 	if f == nil && len(p.flows) < flowsMax {
-		f = &flow{source: s, statement: s.statement(shape{}), slow: make(map[string]struct{})}
-		p.flows[s], p.turns = f, append(p.turns, f)
+		f = &flow{source: s, statement: st, slow: make(map[string]struct{})}
+		p.flows[st], p.turns = f, append(p.turns, f)
 		for _, c := range p.open {
 			c.leaving = c.leaving || c.statements[f.statement] == nil // the next ones have it
 		}
@@ -222,7 +223,7 @@ func (p *pipes) place(f *flow) {
 			p.finish(j, context.Canceled)
 		case c != nil:
 			c.put(j)
-		case !p.expects(f):
+		case f.statement.harmful(), !p.expects(f):
 			p.finish(j, feed.ErrElsewhere)
 		case j.solo:
 			f.pending[left] = j
@@ -251,7 +252,7 @@ func (p *pipes) choose(f *flow, solo bool) *pipe {
 	for _, c := range p.open {
 		switch {
 		case c.stuck:
-			if len(c.sent) > 0 && c.sent[0].flow == f {
+			if len(c.sent) > 0 && c.sent[0].flow.source == f.source {
 				stuck++
 			}
 		case c.serves(f) && !c.solo && len(c.sent) < depth && c.syncs < groupsMax && free == nil:
@@ -264,9 +265,9 @@ func (p *pipes) choose(f *flow, solo bool) *pipe {
 	return free
 }
 
-// shared reports whether other queries use the connections too.
+// shared reports whether other queries or feeds use the connections too.
 func (p *pipes) shared(f *flow) bool {
-	return slices.ContainsFunc(p.turns, func(o *flow) bool { return o != f && p.loop.Now().Sub(o.usedAt) < pipeKept })
+	return slices.ContainsFunc(p.turns, func(o *flow) bool { return o.source != f.source && p.loop.Now().Sub(o.usedAt) < pipeKept })
 }
 
 // depth is how many executions of a flow may be under way on one connection.
@@ -343,9 +344,9 @@ func (p *pipes) look() {
 			c.leaving = age > 2*pipeKept // what it runs is checked when another one is opened
 		}
 	}
-	for s, f := range p.flows {
+	for st, f := range p.flows {
 		if len(f.pending) == 0 && now.Sub(f.usedAt) > flowKept {
-			delete(p.flows, s)
+			delete(p.flows, st)
 			p.turns = slices.DeleteFunc(p.turns, func(other *flow) bool { return other == f })
 		}
 	}

@@ -278,7 +278,7 @@ func TestLoopYieldsConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	storetest.OnLoop(t, loop, func() {
-		r := feed.LoopRead{Args: []string{"1"}, Within: time.Hour}
+		r := feed.LoopRead{Range: feed.Range{Args: []string{"1"}}, Within: time.Hour}
 		if err := s.Begin(loop, &r); !errors.Is(err, feed.ErrElsewhere) {
 			t.Error(err)
 		}

@@ -24,10 +24,8 @@ type source struct {
 	def  feed.Definition
 	body string // the SELECT with its parameters numbered and cast
 
-	harmless atomic.Bool             // it may run more often than it is asked for
-	catalog  atomic.Pointer[string]  // with which this was found
-	known    atomic.Pointer[columns] // of the rows; nil before the first check or read
-	nulls    feed.NullKeys
+	known atomic.Pointer[columns] // of the rows; nil before the first check or read
+	nulls feed.NullKeys
 
 	mu         sync.Mutex
 	statements map[shape]*statement // at most a few dozen per combination of filters, because shape.rows is a power of two
@@ -89,23 +87,27 @@ func (s *source) run(ctx context.Context, r feed.Range, keysOnly bool, to feed.R
 	if !errors.As(err, &pgErr) {
 		return err
 	}
-	if r.After != "" || r.Until != "" {
-		if strings.HasPrefix(pgErr.Code, classDataException) && pgErr.Code != stateDivisionByZero {
-			return fmt.Errorf("%w: %w", feed.ErrCursor, err)
-		}
-	}
-	if !s.def.IsQuery() && (pgErr.Code == stateUndefinedColumn || pgErr.Code == stateAmbiguousColumn) {
+	if s.unclear(pgErr) {
 		if keyErr := s.checkColumns(ctx); keyErr != nil {
 			return keyErr
 		}
 	}
-	return s.judged(r.Args, pgErr, err)
+	return s.judged(r, pgErr, err)
 }
 
-// judged returns err, which is or wraps an error of the server, or what it says about arguments.
-func (s *source) judged(args []string, pgErr *pgconn.PgError, err error) error {
-	if strings.HasPrefix(pgErr.Code, classDataException) && len(s.def.Params) > 0 { // without parameters it is the tables' own
-		return param.Rejected(s.def.Params, args, err)
+// unclear reports whether an error may be due to the key's columns, which checkColumns finds.
+func (s *source) unclear(err *pgconn.PgError) bool {
+	return !s.def.IsQuery() && (err.Code == stateUndefinedColumn || err.Code == stateAmbiguousColumn)
+}
+
+// judged returns err, which is or wraps an error of the server, or what it says about the key or the arguments of r.
+func (s *source) judged(r feed.Range, pgErr *pgconn.PgError, err error) error {
+	switch {
+	case !strings.HasPrefix(pgErr.Code, classDataException):
+	case (r.After != "" || r.Until != "") && pgErr.Code != stateDivisionByZero:
+		return fmt.Errorf("%w: %w", feed.ErrCursor, err)
+	case len(s.def.Params) > 0: // without parameters it is the tables' own
+		return param.Rejected(s.def.Params, r.Args, err)
 	}
 	return err
 }

@@ -24,7 +24,13 @@ type statement struct {
 	columns func([]pgconn.FieldDescription) (*columns, error)
 	types   *catalog                // that columns needs; nil: none
 	last    atomic.Pointer[columns] // the columns of the last run without preparing
+
+	harmless atomic.Bool            // it may run more often than it is asked for
+	catalog  atomic.Pointer[string] // with which this was found; nil: it is not known yet
 }
+
+// harmful reports whether the statement is known not to be harmless.
+func (s *statement) harmful() bool { return !s.harmless.Load() && s.catalog.Load() != nil }
 
 func newStatement(sql string, columns func([]pgconn.FieldDescription) (*columns, error)) *statement {
 	sum := sha256.Sum256([]byte(sql))

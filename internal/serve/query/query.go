@@ -42,6 +42,7 @@ import (
 	"spillway/internal/serve/coalesce"
 	"spillway/internal/serve/compress"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/front"
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/queue"
 )
@@ -102,8 +103,7 @@ type Answer struct {
 type Query struct {
 	cfg    Config
 	source feed.Reader
-	reader feed.LoopReader // source, if it can read in event loops
-	lanes  sync.Map        // *lane by *front.Loop
+	lanes  feed.Lanes[*Answer] // without a Reader if source cannot read in event loops
 	group  *coalesce.Group[*Answer]
 	cache  *cache        // nil: nothing is cached
 	logins atomic.Uint64 // of the cached answers
@@ -122,11 +122,19 @@ type Query struct {
 func Open(cfg Config, source feed.Reader) *Query {
 	q := &Query{cfg: cfg, source: source}
 	q.group = coalesce.New[*Answer](coalesce.Limits{Callers: cfg.WaitersMax})
-	q.reader, _ = source.(feed.LoopReader)
 	if cfg.TTL > 0 {
 		q.cache = newCache(cfg.CacheBytes)
 	}
 	q.base, q.stop = context.WithCancel(context.Background())
+	q.lanes = feed.Lanes[*Answer]{
+		Group: q.group, Base: q.base, Reads: &q.renewals, Timeout: cfg.Timeout, Limit: cfg.Limit, Gate: cfg.Gate,
+		Elsewhere: func(ctx context.Context, class, name string, r feed.Range) (*Answer, error) {
+			a, _, err := q.group.Join(ctx, class, name, q.sharing(name, r.Args))
+			return a, err
+		},
+		Ended: q.ended,
+	}
+	q.lanes.Reader, _ = source.(feed.LoopReader)
 	return q
 }
 
@@ -192,18 +200,31 @@ func (q *Query) Ask(ctx context.Context, now time.Time, args []string) (*Answer,
 		defer cancel()
 		ctx = limited
 	}
-	a, err := q.share(ctx, string(name), param.CloneArgs(args))
+	a, _, err := q.group.Do(ctx, string(name), q.sharing(string(name), param.CloneArgs(args)))
+	return q.Answered(a, err)
+}
+
+// Answered counts what a Wait has as its answer, and returns what Ask would.
+func (q *Query) Answered(a *Answer, err error) (*Answer, From, error) {
 	if err != nil {
 		q.counters.refused.Add(1)
-		return nil, 0, err
+		return nil, 0, busy(err)
 	}
 	q.counters.misses.Add(1)
 	return a, a.from, nil
 }
 
-// share returns the answer of the execution that requests with args share.
-func (q *Query) share(ctx context.Context, name string, args []string) (*Answer, error) {
-	a, _, err := q.group.Do(ctx, name, func(ctx context.Context) (*Answer, error) {
+// busy returns err, as ErrBusy if the request may be repeated later.
+func busy(err error) error {
+	if errors.Is(err, coalesce.ErrFull) || errors.Is(err, queue.ErrOverloaded) || errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%w: %w", ErrBusy, err)
+	}
+	return err
+}
+
+// sharing returns the execution that requests with args share.
+func (q *Query) sharing(name string, args []string) func(context.Context) (*Answer, error) {
+	return func(ctx context.Context) (*Answer, error) {
 		// Another execution may have ended since the caller looked.
 		if q.cache != nil {
 			if a := q.cache.get([]byte(name)); a != nil && time.Since(a.CameAt) < q.cfg.TTL {
@@ -222,11 +243,37 @@ func (q *Query) share(ctx context.Context, name string, args []string) (*Answer,
 			}
 		}
 		return a, err
-	})
-	if errors.Is(err, coalesce.ErrFull) || errors.Is(err, queue.ErrOverloaded) || errors.Is(err, context.DeadlineExceeded) {
-		return nil, fmt.Errorf("%w: %w", ErrBusy, err)
 	}
-	return a, err
+}
+
+// Wait is a request that waits in an event loop for an execution.
+type Wait = feed.LoopWait[*Answer]
+
+// Begin has a request wait for an execution in its event loop. Then later is answered, and the Answer of w follows. It returns false if
+// Ask must be called instead; then nothing has happened.
+func (q *Query) Begin(loop *front.Loop, w *Wait, later *front.Later, args []string) bool {
+	if !q.InLoops() || loop == nil || len(args) != len(q.cfg.Params) {
+		return false
+	}
+	var room [128]byte // most parameter values fit
+	name := param.AppendArgs(room[:0], args)
+	if q.pauses.Has(string(name)) {
+		return false
+	}
+	q.lanes.Begin(loop, w, later, "", name, args, feed.Range{})
+	return true
+}
+
+// InLoops reports whether Begin may have requests wait.
+func (q *Query) InLoops() bool { return q.lanes.Reader != nil && q.cache == nil }
+
+// ended counts an execution in an event loop, and returns its answer.
+func (q *Query) ended(r *feed.LoopRead, began, now time.Time, err error) (*Answer, error) {
+	q.counters.executed(r.Took, err)
+	if err != nil {
+		return nil, err
+	}
+	return newAnswer(r.Rows.Data, r.Rows.Len(), began, now, FromDatabase), nil
 }
 
 // userNow counts the changes of the database's user until now.

@@ -32,11 +32,6 @@ type counters struct {
 	executions, executionErrors, renewalErrors atomic.Uint64
 	sharedHits, sharedErrors                   atomic.Uint64
 	executionNanos                             atomic.Int64
-
-	waiting   atomic.Int64  // in event loops
-	left      atomic.Int64  // of these, whose clients have left
-	elsewhere atomic.Int64  // executions for these that wait in the group too
-	coalesced atomic.Uint64 // in event loops
 }
 
 func (c *counters) executed(took time.Duration, err error) {
@@ -52,14 +47,14 @@ func (q *Query) CountNotModified() { q.counters.notModified.Add(1) }
 
 // Stats returns the query's counters.
 func (q *Query) Stats() Stats {
-	waiting, shared := q.group.Waiting()
+	waiting, shared := q.lanes.Waiting()
 	c := &q.counters
 	s := Stats{
 		Name: q.cfg.Name, Hits: c.hits.Load(), Stale: c.stale.Load(), Misses: c.misses.Load(), Refused: c.refused.Load(),
 		Executions: c.executions.Load(), ExecutionErrors: c.executionErrors.Load(),
 		ExecutionSeconds: time.Duration(c.executionNanos.Load()).Seconds(), RenewalErrors: c.renewalErrors.Load(),
-		SharedHits: c.sharedHits.Load(), SharedErrors: c.sharedErrors.Load(), Coalesced: shared + c.coalesced.Load(),
-		Waiting: max(0, waiting+int(c.waiting.Load()-c.left.Load()-c.elsewhere.Load())), NotModified: c.notModified.Load(),
+		SharedHits: c.sharedHits.Load(), SharedErrors: c.sharedErrors.Load(), Coalesced: shared,
+		Waiting: waiting, NotModified: c.notModified.Load(),
 		PredictedWait: q.cfg.Gate.PredictedWait(),
 	}
 	if q.cache != nil {

@@ -31,6 +31,7 @@ type loopRequest struct {
 	page   feed.CachedPage // in the response; the zero value: none
 	wait   waiter          // nil: it does not wait
 	query  queryWait       // wait, of a query
+	feed   feedWait        // wait, of a page
 }
 
 // newRequest returns a request that is not used.

@@ -57,6 +57,10 @@ func (h *feedHandler) serve(ctx *fasthttp.RequestCtx, x *loopRequest) handled {
 	}
 	switch {
 	case x != nil:
+		if problem == "" && err == nil && !events && h.feed.Begin(x.answerer.loop, &x.feed.Wait, &x.later, arrival(ctx), r) {
+			x.feed.handler, x.feed.request, x.feed.fields, x.wait = h, feed.Request{Offset: r.Offset}, fields, &x.feed
+			return begins
+		}
 	case problem != "":
 		h.server.problem(ctx, badRequest, problem)
 	case err != nil:
@@ -64,14 +68,31 @@ func (h *feedHandler) serve(ctx *fasthttp.RequestCtx, x *loopRequest) handled {
 	case events:
 		h.serveEvents(ctx, &r, fields)
 	default:
-		h.servePage(ctx, &r, fields)
+		p, err := h.feed.Page(h.server.base, ctx.Time(), r)
+		h.respond(ctx, &r, p, err, fields)
+		if r.Before != "" && h.feed.InLoops() {
+			return quick // there
+		}
 	}
 	return slow
 }
 
-// servePage responds with a page that may have to be waited for.
-func (h *feedHandler) servePage(ctx *fasthttp.RequestCtx, r *feed.Request, fields feed.Fields) {
-	p, err := h.feed.Page(h.server.base, ctx.Time(), *r)
+// feedWait is a request of an event loop for a page that is being read.
+type feedWait struct {
+	feed.Wait
+	handler *feedHandler
+	request feed.Request // its Offset
+	fields  feed.Fields
+}
+
+// respond implements waiter.
+func (w *feedWait) respond(ctx *fasthttp.RequestCtx, over bool) {
+	p, err := w.Answer(over)
+	w.handler.respond(ctx, &w.request, p, err, w.fields)
+}
+
+// respond responds with what the engine has returned.
+func (h *feedHandler) respond(ctx *fasthttp.RequestCtx, r *feed.Request, p feed.Page, err error, fields feed.Fields) {
 	if err != nil {
 		h.fail(ctx, err)
 		return

@@ -67,7 +67,7 @@ type queryWait struct {
 
 // respond implements waiter.
 func (w *queryWait) respond(ctx *fasthttp.RequestCtx, over bool) {
-	a, from, err := w.Answer(over)
+	a, from, err := w.handler.query.Answered(w.Answer(over))
 	w.handler.respond(ctx, a, from, err, w.fields)
 }
 

@@ -87,7 +87,7 @@ type LoopRead struct {
 // NewLoopRead returns a read for arguments. The gate may be nil.
 func NewLoopRead(gate *queue.Entrance, limit feed.Limit, args []string) *LoopRead {
 	r := &LoopRead{LoopRead: feed.LoopRead{
-		Args: args, Name: param.AppendArgs(nil, args), Within: time.Hour, Rows: feed.Rows{Limit: limit}, Gate: gate,
+		Range: feed.Range{Args: args}, Name: param.AppendArgs(nil, args), Within: time.Hour, Rows: feed.Rows{Limit: limit}, Gate: gate,
 	}, Ended: make(chan error, 1)}
 	r.Done = func(err error) { r.Ended <- err }
 	return r
