@@ -88,6 +88,12 @@ func TestLaneReadsAsRead(t *testing.T) {
 	}
 }
 
+// TestPagesInLane: an event loop reads the pages of feeds as Read does.
+func TestPagesInLane(t *testing.T) {
+	t.Parallel()
+	storetest.FeedInLoops(t, backend(hostileServer(t)))
+}
+
 // TestLaneTLS: a loop reads over TLS and compressed, also rows that come in several parts.
 func TestLaneTLS(t *testing.T) {
 	t.Parallel()

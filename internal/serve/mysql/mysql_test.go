@@ -62,7 +62,12 @@ func onMySQL() bool { return apptest.KindOfMySQL() == apptest.KindMySQL }
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	server := apptest.MySQL(t, hostileSettings()...)
-	storetest.Feed(t, storetest.Backend{
+	storetest.Feed(t, backend(server))
+}
+
+// backend is a server for the conformance suite.
+func backend(server *apptest.Server) storetest.Backend {
+	return storetest.Backend{
 		Open: func(t testing.TB, pool database.Pool) storetest.DB {
 			url := freshDatabase(t, server)
 			db := open(t, url, pool)
@@ -88,7 +93,7 @@ func TestConformance(t *testing.T) {
 		},
 		Bytes: func(b []byte) string { return fmt.Sprintf("x'%x'", b) },
 		Slow:  "SELECT id FROM items WHERE id < (SELECT BENCHMARK(100000000000, SHA2(RAND(), 512)))",
-	})
+	}
 }
 
 // freshDatabase makes an empty database and returns its URL. Its name may be that of a user,

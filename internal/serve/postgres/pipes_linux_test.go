@@ -105,6 +105,11 @@ func TestLoopReadsAsRead(t *testing.T) {
 	}
 }
 
+// TestPagesInLoop: an event loop reads the pages of feeds as Read does.
+func TestPagesInLoop(t *testing.T) {
+	storetest.FeedInLoops(t, backend(shared.Get(t), func(url string) string { return url }))
+}
+
 // TestLoopErrorsAreTheirOwn: of executions sent together, those that the server refuses fail, and the others do not.
 func TestLoopErrorsAreTheirOwn(t *testing.T) {
 	t.Parallel()

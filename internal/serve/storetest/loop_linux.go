@@ -5,14 +5,18 @@ package storetest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"spillway/internal/apptest"
+	"spillway/internal/database"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/front"
 	"spillway/internal/serve/param"
@@ -32,7 +36,7 @@ func (silent) Enter() bool { return true }
 func (silent) Leave()      {}
 
 // StartLoop returns an event loop, which ends with the test.
-func StartLoop(t *testing.T) *front.Loop {
+func StartLoop(t testing.TB) *front.Loop {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -69,7 +73,7 @@ func StartLoop(t *testing.T) *front.Loop {
 }
 
 // OnLoop calls f in the loop, and returns when it has.
-func OnLoop(t *testing.T, loop *front.Loop, f func()) {
+func OnLoop(t testing.TB, loop *front.Loop, f func()) {
 	t.Helper()
 	done := make(chan struct{})
 	if !loop.Post(func() { f(); close(done) }) {
@@ -108,4 +112,84 @@ func BeginReads(t *testing.T, loop *front.Loop, s feed.LoopReader, gate *queue.E
 		}
 	})
 	return reads
+}
+
+// FeedInLoops is Feed for an adapter whose feeds are read in event loops. The loop must read what Read does.
+func FeedInLoops(t *testing.T, b Backend) {
+	var inside atomic.Int64
+	loop, open := StartLoop(t), b.Open
+	b.Open = func(t testing.TB, pool database.Pool) DB {
+		db := open(t, pool)
+		source := db.Source
+		db.Source = func(def feed.Definition) (feed.Source, error) {
+			s, err := source(def)
+			if reader, ok := s.(feed.LoopReader); ok && !def.IsQuery() {
+				s = &looped{s, reader, t, loop, &inside}
+			}
+			return s, err
+		}
+		return db
+	}
+	runParts(t, b, false, []part[Backend]{
+		{"Order", testOrder, keeps},
+		{"NullKeys", testNullKeys, keeps},
+		{"Types", testTypes, keeps},
+		{"Params", testParams, keeps},
+		{"Filters", testFilters, keeps},
+		{"FilterValues", testFilterValues, keeps},
+		{"NullKey", testNullKey, keeps},
+		{"RejectedValue", testRejectedValue, keeps},
+		{"ForgedKey", testForgedKey, keeps},
+		{"Changes", testChanges, keeps},
+	})
+	if inside.Load() < 100 {
+		t.Errorf("%d reads in the loop", inside.Load())
+	}
+}
+
+// looped is a source whose reads are compared with those in a loop.
+type looped struct {
+	feed.Source
+	reader feed.LoopReader
+	t      testing.TB
+	loop   *front.Loop
+	inside *atomic.Int64
+}
+
+// attempts is how often a read is tried in a loop, which opens connections meanwhile.
+const attempts = 30
+
+// Read implements feed.Source.
+func (s *looped) Read(ctx context.Context, r feed.Range, rows *feed.Rows) error {
+	before := rows.Len()
+	wanted := s.Source.Read(ctx, r, rows)
+	if r.Until != "" || before > 0 {
+		return wanted
+	}
+	for range attempts {
+		in := NewLoopRead(nil, feed.Limit{}, r.Args)
+		in.Range, in.Name = r, fmt.Appendf(nil, "%v", r)
+		OnLoop(s.t, s.loop, func() {
+			if err := s.reader.Begin(s.loop, &in.LoopRead); err != nil {
+				in.Ended <- err
+			}
+		})
+		err := apptest.Receive(s.t, "the rows", in.Ended)
+		if err == feed.ErrElsewhere {
+			<-time.After(time.Millisecond)
+			_ = s.Source.Read(ctx, r, new(feed.Rows))
+			continue
+		}
+		s.inside.Add(1)
+		got := in.Rows
+		if fmt.Sprint(err) != fmt.Sprint(wanted) || errors.Is(err, feed.ErrCursor) != errors.Is(wanted, feed.ErrCursor) ||
+			errors.Is(err, param.ErrValue) != errors.Is(wanted, param.ErrValue) {
+			s.t.Errorf("%+v in a loop: %v, want %v", r, err, wanted)
+		}
+		if wanted == nil && (string(got.Data) != string(rows.Data) || !slices.Equal(got.Ends, rows.Ends) || !slices.Equal(got.Keys, rows.Keys)) {
+			s.t.Errorf("%+v in a loop: %s %q, want %s %q", r, got.Data, got.Keys, rows.Data, rows.Keys)
+		}
+		break
+	}
+	return wanted
 }
