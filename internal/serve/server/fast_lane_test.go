@@ -52,7 +52,7 @@ func startLane(tb testing.TB, loops int, change func(*Config)) *lane {
 	tb.Helper()
 	list := listConfig()
 	open := func(c feed.Config) *feed.Feed {
-		f := feed.Open(c, &rows{n: 5000, pad: orderPad})
+		f := feed.Open(c, &loopRows{rows{n: 5000, pad: orderPad}})
 		tb.Cleanup(f.Close)
 		return f
 	}
