@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"spillway/internal/serve/front"
+	"spillway/internal/serve/param"
 )
 
 // Wait is a request for a page that waits in an event loop. Its methods are for the thread of the loop.
@@ -42,22 +43,27 @@ func (f *Feed) Begin(loop *front.Loop, w *Wait, later *front.Later, now time.Tim
 		return false
 	}
 	win, s := f.current(now, r.Args)
-	if s == nil || f.pauses.Has(win.name) {
-		return false
-	}
-	if _, here := s.page(&r); here {
+	if s == nil {
+		created, err := f.window(r.Args, now)
+		if created != nil || err != nil || r.Before == "" {
+			return false
+		}
+	} else if _, here := s.page(&r); here {
 		return false
 	}
 	after, known, err := f.follows(s, &r)
-	if !known || err != nil {
+	class := string(param.AppendArgs(nil, r.Args))
+	if !known || err != nil || f.pauses.Has(class) {
 		return false
 	}
-	win.ask(now)
-	win.older.Add(1)
-	q := Range{Args: win.args, After: after, Limit: r.Limit + 1}
+	if win != nil {
+		win.ask(now)
+		win.older.Add(1)
+	}
+	q := Range{After: after, Limit: r.Limit + 1}
 	var room [256]byte // most names fit
 	*w = Wait{feed: f, limit: r.Limit}
-	f.lanes.Begin(loop, &w.LoopWait, later, win.name, pageName(room[:0], &q), win.args, q)
+	f.lanes.Begin(loop, &w.LoopWait, later, class, pageName(room[:0], r.Args, q), r.Args, q)
 	return true
 }
 

@@ -141,7 +141,7 @@ func (f *Feed) pageFromDatabase(ctx context.Context, w *window, s *snapshot, r R
 	if first {
 		q.Limit = 1 << bits.Len(uint(q.Limit-1)) // at least as many, so that requests for other pages share the statement
 	}
-	got, _, err := f.pages.DoClass(ctx, name, string(pageName(nil, &q)), f.reading(ctx, q))
+	got, _, err := f.pages.DoClass(ctx, name, string(pageName(nil, q.Args, q)), f.reading(ctx, q))
 	if err != nil {
 		return Page{}, err
 	}
@@ -219,9 +219,9 @@ func (f *Feed) reading(ctx context.Context, q Range) func(context.Context) (*pag
 	}
 }
 
-// pageName appends the key that identical statements share to b.
-func pageName(b []byte, q *Range) []byte {
-	b = param.AppendArgs(b, q.Args)
+// pageName appends the key that identical statements share to b. The arguments of q are args.
+func pageName(b []byte, args []string, q Range) []byte {
+	b = param.AppendArgs(b, args)
 	b = append(append(b, byte(len(q.After)>>8), byte(len(q.After))), q.After...)
 	b = binary.AppendUvarint(b, uint64(q.Skip))
 	return binary.AppendUvarint(b, uint64(q.Limit))

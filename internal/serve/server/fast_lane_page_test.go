@@ -345,3 +345,25 @@ func TestFastLanePageTurns(t *testing.T) {
 		t.Errorf("%d reads, %+v", begun, f.Stats())
 	}
 }
+
+// TestFastLanePageWithoutWindow: the older pages of a value without a window wait in event loops too.
+func TestFastLanePageWithoutWindow(t *testing.T) {
+	t.Parallel()
+	l, h, f := pagesLane(t, 1, func(c *feed.Config) {
+		c.Params, c.WindowsMax = []param.Param{{Name: "a", Type: param.Text}}, 1
+	})
+	c := l.dialLane(t, 0)
+	_, _ = io.WriteString(c, strings.Replace(heldPage(300, 2), "a=1", "a=2", 1))
+	apptest.Await(t, "a read has begun", func() bool { begun, _ := h.state(); return begun == 1 })
+	h.mu.Lock()
+	args := h.reads[0].Args
+	h.mu.Unlock()
+	if s := f.Stats(); args[0] != "2" || s.Waiting != 1 || s.Windows != 1 {
+		t.Errorf("%q, %+v", args, s)
+	}
+	_ = c.CloseWrite()
+	h.answerAll()
+	if text := readAll(t, c); !strings.Contains(text, `{"id":4699}`) {
+		t.Errorf("%q", text)
+	}
+}
