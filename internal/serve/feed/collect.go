@@ -12,10 +12,11 @@ type Row interface {
 }
 
 // RowHandler takes the rows of one statement, which are valid during the call. Start is called
-// each time before the statement is run on a connection, and forgets the rows taken.
+// each time before the statement is run on a connection, and forgets the rows taken. Len counts those.
 type RowHandler interface {
 	Row(r Row) error
 	Start()
+	Len() int
 }
 
 // Discard is the handler of rows that are not needed.
@@ -27,21 +28,18 @@ func (Discard) Row(Row) error { return nil }
 // Start does nothing.
 func (Discard) Start() {}
 
+// Len returns 0.
+func (Discard) Len() int { return 0 }
+
 // Collect appends the rows of a statement to rows, which a query's must be empty before. run
 // runs the statement. An error leaves rows unchanged.
 func Collect(def *Definition, rows *Rows, run func(RowHandler) error) error {
-	var to RowHandler = (*unkeyed)(rows)
-	n, bytes := rows.Len(), len(rows.Data)
-	if !def.IsQuery() {
-		to = &keyed{rows: rows, start: n, data: bytes}
-	}
+	to := &collector{rows: rows, query: def.IsQuery(), start: rows.Len(), data: len(rows.Data)}
 	if err := run(to); err != nil {
-		rows.truncate(n, bytes)
+		rows.truncate(to.start, to.data)
 		return fmt.Errorf("read %s: %w", def, err)
 	}
-	if to, ok := to.(*keyed); ok {
-		to.finish()
-	}
+	to.finish()
 	return nil
 }
 
@@ -59,63 +57,54 @@ func CollectKeys(def *Definition, every int, run func(RowHandler) error) (Walk, 
 	return to.walk, nil
 }
 
-// unkeyed appends the rows of a query to Rows.
-type unkeyed Rows
-
-// Row appends a row.
-func (u *unkeyed) Row(r Row) error {
-	rows := (*Rows)(u)
-	if rows.Data == nil {
-		rows.Data = make([]byte, 0, 64) // a small row
-	}
-	rows.Begin()
-	rows.Data = r.AppendObject(rows.Data)
-	return rows.EndUnkeyed()
-}
-
-// Start removes the rows appended.
-func (u *unkeyed) Start() {
-	rows := (*Rows)(u)
-	rows.truncate(0, 0)
-	rows.Began = time.Now()
-}
-
-// keyed appends the rows of a feed to Rows.
-type keyed struct {
+// collector appends rows to Rows.
+type collector struct {
 	rows  *Rows
-	start int // rows, and
-	data  int // bytes, that were there before
+	query bool // whose rows have no keys
+	start int  // rows, and
+	data  int  // bytes, that were there before
 
 	keys []byte // the keys of the new rows, one after the other
 	ends []int  // where each ends
 }
 
 // Row appends a row.
-func (k *keyed) Row(r Row) error {
+func (c *collector) Row(r Row) error {
+	if c.query {
+		if c.rows.Data == nil {
+			c.rows.Data = make([]byte, 0, 64) // a small row
+		}
+		c.rows.Begin()
+		c.rows.Data = r.AppendObject(c.rows.Data)
+		return c.rows.EndUnkeyed()
+	}
 	var err error
-	if k.keys, err = r.AppendKey(k.keys); err != nil {
+	if c.keys, err = r.AppendKey(c.keys); err != nil {
 		return err
 	}
-	k.ends = append(k.ends, len(k.keys))
-	k.rows.Begin()
-	k.rows.Data = r.AppendObject(k.rows.Data)
-	k.rows.End("") // until finish
+	c.ends = append(c.ends, len(c.keys))
+	c.rows.Begin()
+	c.rows.Data = r.AppendObject(c.rows.Data)
+	c.rows.End("") // until finish
 	return nil
 }
 
 // Start removes the rows appended.
-func (k *keyed) Start() {
-	k.rows.truncate(k.start, k.data)
-	k.rows.Began = time.Now()
-	k.keys, k.ends = k.keys[:0], k.ends[:0]
+func (c *collector) Start() {
+	c.rows.truncate(c.start, c.data)
+	c.rows.Began = time.Now()
+	c.keys, c.ends = c.keys[:0], c.ends[:0]
 }
 
+// Len returns how many rows were appended.
+func (c *collector) Len() int { return c.rows.Len() - c.start }
+
 // finish sets the keys of all rows appended. They share one allocation.
-func (k *keyed) finish() {
-	all := Key(k.keys)
+func (c *collector) finish() {
+	all := Key(c.keys)
 	start := 0
-	for i, end := range k.ends {
-		k.rows.Keys[k.start+i] = all[start:end]
+	for i, end := range c.ends {
+		c.rows.Keys[c.start+i] = all[start:end]
 		start = end
 	}
 }
@@ -142,3 +131,6 @@ func (w *walker) Row(r Row) error {
 
 // Start forgets the rows counted.
 func (w *walker) Start() { w.walk, w.last = Walk{}, w.last[:0] }
+
+// Len returns how many rows were counted.
+func (w *walker) Len() int { return w.walk.Count }

@@ -109,8 +109,8 @@ type Feed struct {
 	cfg         Config
 	source      Source
 	fingerprint uint32
-	pages       *coalesce.Group[*pageRead] // its classes are the values of the parameters
-	lanes       Lanes[*pageRead]
+	pages       *coalesce.Group[*Rows] // its classes are the values of the parameters
+	lanes       Lanes[*Rows]
 	sweeps      *budget      // of counting, for all windows
 	counted     atomic.Int64 // memory of all counts
 	held        atomic.Int64 // memory of all windows
@@ -151,7 +151,7 @@ func Open(cfg Config, source Source) *Feed {
 	if len(cfg.Params) > 0 {
 		limits.Calls = cfg.ValueCalls
 	}
-	f.pages = coalesce.New[*pageRead](limits)
+	f.pages = coalesce.New[*Rows](limits)
 	f.base, f.stop = context.WithCancel(context.Background())
 	f.openLanes()
 	f.windows.Store(&map[string]*window{})

@@ -22,8 +22,8 @@ type Lanes[T any] struct {
 	Timeout time.Duration      // longest wait of a request
 	Limit   Limit
 	Gate    *queue.Entrance
-	// Elsewhere is Group.Join for a read that the loop cannot do.
-	Elsewhere func(ctx context.Context, class, name string, r Range) (T, error)
+	// Call returns what Group runs for a read that the loop cannot do. ctx is that of the caller.
+	Call func(ctx context.Context, name string, r Range) func(context.Context) (T, error)
 	// Ended is told of each read in the loop that has begun. Without an error, it returns the answer, which must not be used after the
 	// requests are answered.
 	Ended func(r *LoopRead, began, now time.Time, err error) (T, error)
@@ -162,7 +162,7 @@ func (r *loopRun[T]) elsewhere() {
 	}
 	r.endTurn()
 	l.Reads.Go(func() {
-		answer, err := l.Elsewhere(ctx, r.class, r.key, r.read.Range)
+		answer, _, err := l.Group.Join(ctx, r.class, r.key, l.Call(ctx, r.key, r.read.Range))
 		l.loop.Post(func() { r.finish(answer, err) })
 	})
 }
@@ -198,9 +198,9 @@ const rowsKept = 64 << 10 // bytes
 // recycle keeps the memory of a read in the loop whose requests are answered.
 func (r *loopRun[T]) recycle() {
 	clear(r.waits)
-	*r = loopRun[T]{lane: r.lane, waits: r.waits[:0], read: LoopRead{Name: r.read.Name, Done: r.read.Done, Rows: r.read.Rows, keyed: r.read.keyed}}
-	if r.read.Restart(); cap(r.read.Rows.Data) > rowsKept {
-		r.read.Rows, r.read.keyed = Rows{}, keyed{}
+	*r = loopRun[T]{lane: r.lane, waits: r.waits[:0], read: LoopRead{Name: r.read.Name, Done: r.read.Done, Rows: r.read.Rows, collector: r.read.collector}}
+	if r.read.Handler().Start(); cap(r.read.Rows.Data) > rowsKept {
+		r.read.Rows, r.read.collector = Rows{}, collector{}
 	}
 	r.lane.free = append(r.lane.free, r)
 }

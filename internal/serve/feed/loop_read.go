@@ -34,27 +34,18 @@ type LoopRead struct {
 	Took   time.Duration // how long the database has needed
 	Handle any           // the reader's own
 
-	keyed keyed // of Rows
+	collector collector // of Rows
 }
 
-// Row takes a row, as the handler of a Reader does.
-func (r *LoopRead) Row(row Row) error {
-	if r.Range.Limit == 0 {
-		return r.Rows.Handler().Row(row)
-	}
-	r.keyed.rows = &r.Rows
-	return r.keyed.Row(row)
-}
-
-// Restart forgets the rows taken.
-func (r *LoopRead) Restart() {
-	r.Rows.Reset()
-	r.keyed.keys, r.keyed.ends = r.keyed.keys[:0], r.keyed.ends[:0]
+// Handler returns the handler that takes the rows. After the last one, End is called.
+func (r *LoopRead) Handler() RowHandler {
+	r.collector.rows, r.collector.query = &r.Rows, r.Range.Limit == 0
+	return &r.collector
 }
 
 // End is called after the last row. It returns ErrElsewhere if rows with NULL in the key are to be looked for.
 func (r *LoopRead) End(nulls *NullKeys) error {
-	r.keyed.finish()
+	r.collector.finish()
 	if nulls.Matter(r.Range, r.Rows.Len()) {
 		return ErrElsewhere
 	}

@@ -67,32 +67,10 @@ func (n *NullKeys) Look(args []string, find func(columns []string) (found bool, 
 	return n.err
 }
 
-// ends is a handler that counts rows.
-type ends struct {
-	RowHandler
-	rows int
-}
-
-// Row counts a row.
-func (e *ends) Row(r Row) error {
-	e.rows++
-	return e.RowHandler.Row(r)
-}
-
-// Start forgets the rows counted.
-func (e *ends) Start() {
-	e.rows = 0
-	e.RowHandler.Start()
-}
-
 // ReadEnd runs the statement for r. If it returns the last rows of the feed, and not its first, look is
 // called too.
 func ReadEnd(ctx context.Context, r Range, to RowHandler, run func(RowHandler) error, look func(context.Context, []string) error) error {
-	if r.After == "" || r.Until != "" {
-		return run(to)
-	}
-	counted := &ends{RowHandler: to}
-	if err := run(counted); err != nil || counted.rows == r.Limit {
+	if err := run(to); err != nil || r.After == "" || r.Until != "" || to.Len() == r.Limit {
 		return err
 	}
 	return look(ctx, r.Args)

@@ -1,7 +1,7 @@
 package feed
 
 import (
-	"context"
+	"cmp"
 	"fmt"
 	"time"
 
@@ -9,26 +9,17 @@ import (
 	"spillway/internal/serve/param"
 )
 
-// Wait is a request for a page that waits in an event loop. Its methods are for the thread of the loop.
-type Wait struct {
-	LoopWait[*pageRead]
-	feed  *Feed
-	limit int
-}
+// Wait is a request that waits in an event loop for the rows of a page.
+type Wait = LoopWait[*Rows]
 
 func (f *Feed) openLanes() {
-	f.lanes = Lanes[*pageRead]{
-		Group: f.pages, Base: f.base, Reads: &f.done, Timeout: f.cfg.Timeout, Gate: f.cfg.Gate,
-		Elsewhere: func(ctx context.Context, class, name string, q Range) (*pageRead, error) {
-			got, _, err := f.pages.Join(ctx, class, name, f.reading(ctx, q))
-			return got, err
-		},
-		Ended: func(r *LoopRead, began, _ time.Time, err error) (*pageRead, error) {
-			if err != nil {
-				return nil, fmt.Errorf("read page: %w", err)
-			}
-			return &pageRead{rows: r.Rows, readAt: began}, nil
-		},
+	f.lanes = Lanes[*Rows]{Group: f.pages, Base: f.base, Reads: &f.done, Timeout: f.cfg.Timeout, Gate: f.cfg.Gate, Call: f.reading}
+	f.lanes.Ended = func(r *LoopRead, began, _ time.Time, err error) (*Rows, error) {
+		if err != nil {
+			return nil, fmt.Errorf("read page: %w", err)
+		}
+		r.Rows.ReadAt = began
+		return &r.Rows, nil
 	}
 	f.lanes.Reader, _ = f.source.(LoopReader)
 }
@@ -36,8 +27,8 @@ func (f *Feed) openLanes() {
 // InLoops reports whether Begin may have requests wait.
 func (f *Feed) InLoops() bool { return f.lanes.Reader != nil }
 
-// Begin has a request wait in its event loop for a page that is read from the database. Then later is answered, and Answer follows. It
-// returns false if Page must be called instead; then nothing has happened.
+// Begin has a request wait in its event loop for a page that is read from the database. Then later is answered, and the Answer of w
+// follows. It returns false if Page must be called instead; then nothing has happened.
 func (f *Feed) Begin(loop *front.Loop, w *Wait, later *front.Later, now time.Time, r Request) bool {
 	if !f.InLoops() || loop == nil || f.complete(&r) != nil {
 		return false
@@ -62,16 +53,14 @@ func (f *Feed) Begin(loop *front.Loop, w *Wait, later *front.Later, now time.Tim
 	}
 	q := Range{After: after, Limit: r.Limit + 1}
 	var room [256]byte // most names fit
-	*w = Wait{feed: f, limit: r.Limit}
-	f.lanes.Begin(loop, &w.LoopWait, later, class, pageName(room[:0], r.Args, q), r.Args, q)
+	f.lanes.Begin(loop, w, later, class, pageName(room[:0], r.Args, q), r.Args, q)
 	return true
 }
 
-// Answer returns what Page would. With over, the request has waited for the timeout.
-func (w *Wait) Answer(over bool) (Page, error) {
-	got, err := w.LoopWait.Answer(over)
+// Answered returns what Page would for a request with that Limit whose Wait has got rows or an error.
+func (f *Feed) Answered(limit int, got *Rows, err error) (Page, error) {
 	if err != nil {
-		return w.feed.answered(Page{}, err)
+		return f.answered(Page{}, err)
 	}
-	return w.feed.answered(w.feed.cut(got, 0, w.limit))
+	return f.answered(f.cut(got, 0, cmp.Or(limit, f.cfg.Limit)))
 }

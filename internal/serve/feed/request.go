@@ -141,7 +141,8 @@ func (f *Feed) pageFromDatabase(ctx context.Context, w *window, s *snapshot, r R
 	if first {
 		q.Limit = 1 << bits.Len(uint(q.Limit-1)) // at least as many, so that requests for other pages share the statement
 	}
-	got, _, err := f.pages.DoClass(ctx, name, string(pageName(nil, q.Args, q)), f.reading(ctx, q))
+	key := string(pageName(nil, q.Args, q))
+	got, _, err := f.pages.DoClass(ctx, name, key, f.reading(ctx, key, q))
 	if err != nil {
 		return Page{}, err
 	}
@@ -170,15 +171,15 @@ func (f *Feed) follows(s *snapshot, r *Request) (after Key, known bool, err erro
 
 // cut returns the page of up to limit rows from start in what was read. One more row was
 // asked for: it shows that a next page exists.
-func (f *Feed) cut(got *pageRead, start, limit int) (Page, error) {
-	start = min(start, got.rows.Len())
-	end := min(start+limit, got.rows.Len())
-	p := Page{Data: got.rows.Slice(start, end), Rows: end - start, Source: FromDatabase, ReadAt: got.readAt}
-	if len(p.Data) < len(got.rows.Data)/2 {
+func (f *Feed) cut(got *Rows, start, limit int) (Page, error) {
+	start = min(start, got.Len())
+	end := min(start+limit, got.Len())
+	p := Page{Data: got.Slice(start, end), Rows: end - start, Source: FromDatabase, ReadAt: got.ReadAt}
+	if len(p.Data) < len(got.Data)/2 {
 		p.Data = bytes.Clone(p.Data) // a slow client must not keep the other rows
 	}
-	if end < got.rows.Len() && end > start {
-		last := got.rows.Keys[end-1]
+	if end < got.Len() && end > start {
+		last := got.Keys[end-1]
 		if !cursorFits(last, f.cfg.CursorMax) {
 			return Page{}, ErrLongKeys
 		}
@@ -187,17 +188,11 @@ func (f *Feed) cut(got *pageRead, start, limit int) (Page, error) {
 	return p, nil
 }
 
-// pageRead is rows read from the database, shared by requests.
-type pageRead struct {
-	rows   Rows
-	readAt time.Time
-}
-
-// reading returns the function that reads rows, whose statement identical requests share. ctx must have a deadline. A request is refused
+// reading returns the function that reads rows, which have a ReadAt, and whose statement identical requests share. ctx must have a deadline. A request is refused
 // as soon as it is predicted to miss it; the statement is cancelled when the last one has left.
-func (f *Feed) reading(ctx context.Context, q Range) func(context.Context) (*pageRead, error) {
+func (f *Feed) reading(ctx context.Context, _ string, q Range) func(context.Context) (*Rows, error) {
 	end, _ := ctx.Deadline()
-	return func(ctx context.Context) (*pageRead, error) {
+	return func(ctx context.Context) (*Rows, error) {
 		left := time.Until(end)
 		// A statement that had to wait for others of its value may have too little time.
 		if left < f.cfg.Timeout*3/4 && left < f.cfg.Gate.PredictedWait() {
@@ -208,14 +203,14 @@ func (f *Feed) reading(ctx context.Context, q Range) func(context.Context) (*pag
 			return nil, err
 		}
 		defer leave()
-		read := &pageRead{readAt: time.Now()}
-		err = f.source.Read(ctx, q, &read.rows)
-		f.pages.Took(time.Since(read.readAt), err)
+		rows, begin := new(Rows), time.Now()
+		err = f.source.Read(ctx, q, rows)
+		f.pages.Took(time.Since(begin), err)
 		if err != nil {
 			return nil, fmt.Errorf("read page: %w", err)
 		}
-		read.readAt = readAt(read.readAt, read.rows.ReadAt)
-		return read, nil
+		rows.ReadAt = readAt(begin, rows.ReadAt)
+		return rows, nil
 	}
 }
 

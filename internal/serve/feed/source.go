@@ -207,9 +207,6 @@ func (r *Rows) End(key Key) {
 	r.Keys = append(r.Keys, key)
 }
 
-// Handler returns the handler that appends the rows of a query.
-func (r *Rows) Handler() RowHandler { return (*unkeyed)(r) }
-
 // EndUnkeyed closes the row of a query that Begin started. Its error ends the read.
 func (r *Rows) EndUnkeyed() error {
 	r.count++

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -12,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"spillway/internal/serve/feed"
-	"spillway/internal/serve/param"
 )
 
 // pipe is a connection of an event loop. Executions follow each other without waiting for answers; what is sent at once ends with one
@@ -48,12 +46,13 @@ func (c *pipe) put(j *job) {
 	if j.lone || j.solo {
 		c.sync()
 	}
-	out, err := j.flow.source.appendExecute(c.out, j.flow.statement.name, &j.read.Range)
+	args, err := j.flow.source.arguments(j.read.Range)
 	if err != nil {
 		c.of.finish(j, feed.ErrElsewhere)
 		return
 	}
-	if c.out = out; len(c.sent) == 0 {
+	c.out = appendExecute(c.out, j.flow.statement.name, args)
+	if len(c.sent) == 0 {
 		c.usedAt = c.of.loop.Now()
 	}
 	j.sent = true
@@ -229,7 +228,7 @@ func (c *pipe) takeRow(body []byte) bool {
 		r.values = append(r.values, body[:size:size])
 		body = body[size:]
 	}
-	if err := j.read.Row(r); err != nil {
+	if err := j.read.Handler().Row(r); err != nil {
 		j.flow.note(j.read)
 		c.of.done = append(c.of.done, finished{*j, j.flow.source.collected(j.read, err)})
 		j.read = nil // its other rows do not matter
@@ -282,7 +281,7 @@ func (c *pipe) again(jobs []*job, moved bool) {
 			continue
 		}
 		own := *j
-		own.read.Restart() // some may have come
+		own.read.Handler().Start() // some may have come
 		if own.last, own.lone = false, true; moved && !own.moved {
 			own.moved = true
 			own.flow.moved++
@@ -324,47 +323,19 @@ func (c *pipe) late() {
 	}
 }
 
-// appendExecute appends the messages that run a prepared statement for r.
-func (s *source) appendExecute(dst []byte, name string, r *feed.Range) ([]byte, error) {
+// appendExecute appends the messages that run a prepared statement.
+func appendExecute(dst []byte, name string, args [][]byte) []byte {
 	begin := len(dst)
 	dst = append(append(append(dst, 'B', 0, 0, 0, 0, 0), name...), 0, 0, 0)
-	count, n := len(dst), 0
-	dst = append(dst, 0, 0)
-	for i, p := range s.def.Params {
-		if arg := r.Args[i]; p.ListMax == 0 && p.Type != param.Bytes && !p.Filter && arg != param.Absent {
-			dst, n = appendValue(dst, arg), n+1
-			continue
-		}
-		values, err := bound(s.def.Params[i:i+1], r.Args[i:i+1])
-		if err != nil {
-			return dst[:begin], err
-		}
-		for _, v := range values {
-			if n++; v == nil {
-				dst = append(dst, 0xff, 0xff, 0xff, 0xff)
-			} else {
-				dst = appendValue(dst, v)
-			}
+	dst = binary.BigEndian.AppendUint16(dst, uint16(len(args)))
+	for _, arg := range args {
+		if arg == nil {
+			dst = append(dst, 0xff, 0xff, 0xff, 0xff)
+		} else {
+			dst = append(binary.BigEndian.AppendUint32(dst, uint32(len(arg))), arg...)
 		}
 	}
-	if !s.def.IsQuery() {
-		if r.After != "" {
-			key, err := r.After.Values(len(s.def.Key))
-			if err != nil {
-				return dst[:begin], err
-			}
-			for _, v := range key {
-				dst, n = appendValue(dst, v.Text), n+1
-			}
-		}
-		dst, n = appendValue(appendValue(dst, strconv.Itoa(r.Limit)), strconv.Itoa(r.Skip)), n+2
-	}
 	dst = append(dst, 0, 0)
-	binary.BigEndian.PutUint16(dst[count:], uint16(n))
 	binary.BigEndian.PutUint32(dst[begin+1:], uint32(len(dst)-begin-1))
-	return append(dst, 'E', 0, 0, 0, 9, 0, 0, 0, 0, 0), nil
-}
-
-func appendValue[T string | []byte](dst []byte, v T) []byte {
-	return append(binary.BigEndian.AppendUint32(dst, uint32(len(v))), v...)
+	return append(dst, 'E', 0, 0, 0, 9, 0, 0, 0, 0, 0)
 }

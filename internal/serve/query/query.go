@@ -128,11 +128,7 @@ func Open(cfg Config, source feed.Reader) *Query {
 	q.base, q.stop = context.WithCancel(context.Background())
 	q.lanes = feed.Lanes[*Answer]{
 		Group: q.group, Base: q.base, Reads: &q.renewals, Timeout: cfg.Timeout, Limit: cfg.Limit, Gate: cfg.Gate,
-		Elsewhere: func(ctx context.Context, class, name string, r feed.Range) (*Answer, error) {
-			a, _, err := q.group.Join(ctx, class, name, q.sharing(name, r.Args))
-			return a, err
-		},
-		Ended: q.ended,
+		Call: q.sharing, Ended: q.ended,
 	}
 	q.lanes.Reader, _ = source.(feed.LoopReader)
 	return q
@@ -200,7 +196,7 @@ func (q *Query) Ask(ctx context.Context, now time.Time, args []string) (*Answer,
 		defer cancel()
 		ctx = limited
 	}
-	a, _, err := q.group.Do(ctx, string(name), q.sharing(string(name), param.CloneArgs(args)))
+	a, _, err := q.group.Do(ctx, string(name), q.sharing(ctx, string(name), feed.Range{Args: param.CloneArgs(args)}))
 	return q.Answered(a, err)
 }
 
@@ -222,8 +218,8 @@ func busy(err error) error {
 	return err
 }
 
-// sharing returns the execution that requests with args share.
-func (q *Query) sharing(name string, args []string) func(context.Context) (*Answer, error) {
+// sharing returns the execution that requests with equal arguments share.
+func (q *Query) sharing(_ context.Context, name string, r feed.Range) func(context.Context) (*Answer, error) {
 	return func(ctx context.Context) (*Answer, error) {
 		// Another execution may have ended since the caller looked.
 		if q.cache != nil {
@@ -235,7 +231,7 @@ func (q *Query) sharing(name string, args []string) func(context.Context) (*Answ
 			return nil, feed.ErrPaused
 		}
 		logins := q.userNow()
-		a, err := q.fetch(ctx, name, args)
+		a, err := q.fetch(ctx, name, r.Args)
 		if err == nil && q.cache != nil {
 			q.cache.put(name, a)
 			if q.userNow() != logins { // it may be the last user's

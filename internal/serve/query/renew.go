@@ -50,7 +50,7 @@ func (q *Query) renew(now time.Time, a *Answer, name []byte, args []string) {
 	q.renewals.Go(func() {
 		ctx, cancel := context.WithTimeout(q.base, q.cfg.Timeout)
 		defer cancel()
-		_, _, err := q.group.Do(ctx, key, q.sharing(key, own))
+		_, _, err := q.group.Do(ctx, key, q.sharing(ctx, key, feed.Range{Args: own}))
 		err = busy(err)
 		a.renewal.end(time.Now(), err)
 		if err == nil || errors.Is(err, feed.ErrPaused) || q.base.Err() != nil {

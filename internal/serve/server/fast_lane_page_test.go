@@ -56,7 +56,7 @@ func (s *loopRows) fill(r *feed.LoopRead) error {
 		return err
 	}
 	for i := range rows.Len() {
-		if err := r.Row(loopRow{rows.Slice(i, i+1), rows.Keys[i]}); err != nil {
+		if err := r.Handler().Row(loopRow{rows.Slice(i, i+1), rows.Keys[i]}); err != nil {
 			return err
 		}
 	}

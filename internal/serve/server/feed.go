@@ -58,7 +58,7 @@ func (h *feedHandler) serve(ctx *fasthttp.RequestCtx, x *loopRequest) handled {
 	switch {
 	case x != nil:
 		if problem == "" && err == nil && !events && h.feed.Begin(x.answerer.loop, &x.feed.Wait, &x.later, arrival(ctx), r) {
-			x.feed.handler, x.feed.request, x.feed.fields, x.wait = h, feed.Request{Offset: r.Offset}, fields, &x.feed
+			x.feed.handler, x.feed.request, x.feed.fields, x.wait = h, feed.Request{Offset: r.Offset, Limit: r.Limit}, fields, &x.feed
 			return begins
 		}
 	case problem != "":
@@ -81,13 +81,14 @@ func (h *feedHandler) serve(ctx *fasthttp.RequestCtx, x *loopRequest) handled {
 type feedWait struct {
 	feed.Wait
 	handler *feedHandler
-	request feed.Request // its Offset
+	request feed.Request // its Offset and Limit
 	fields  feed.Fields
 }
 
 // respond implements waiter.
 func (w *feedWait) respond(ctx *fasthttp.RequestCtx, over bool) {
-	p, err := w.Answer(over)
+	got, err := w.Answer(over)
+	p, err := w.handler.feed.Answered(w.request.Limit, got, err)
 	w.handler.respond(ctx, &w.request, p, err, w.fields)
 }
 
