@@ -76,12 +76,12 @@ func (g *Group[V]) DoClass(ctx context.Context, name, key string, fn func(contex
 	if _, err := g.Enter(name, true); err != nil {
 		return value, false, err
 	}
-	defer g.Leave(name)
+	defer g.Leave(name, true, false)
 	return g.Join(ctx, name, key, fn)
 }
 
-// Enter has a caller that waits elsewhere count as one of the class, until Leave. If it shares no other caller's call, turn says whether
-// one may run for it, until End, that the group does not know. The error is ErrFull if too many callers of the class wait.
+// Enter has a caller that waits elsewhere count as one of the class, until Leave. Unless it shares a call that the group does not know,
+// turn says whether it may begin one, which counts until Leave, too. The error is ErrFull if too many callers of the class wait.
 func (g *Group[V]) Enter(name string, shares bool) (turn bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -92,38 +92,33 @@ func (g *Group[V]) Enter(name string, shares bool) (turn bool, err error) {
 	}
 	g.waiting++
 	cl.callers++
-	if shares || cl.turns == nil {
-		return !shares, nil
-	}
-	select {
-	case cl.turns <- struct{}{}:
-		cl.calls++
-		return true, nil
-	default:
+	if shares {
 		return false, nil
 	}
-}
-
-// Leave is called once after Enter, unless that has returned an error.
-func (g *Group[V]) Leave(name string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	cl := g.classes[name]
-	g.waiting--
-	cl.callers--
-	g.releaseLocked(name, cl)
-}
-
-// End is called after the call for which Enter has given a turn.
-func (g *Group[V]) End(name string) {
-	if g.limits.Calls == 0 {
-		return
+	if cl.turns != nil {
+		select {
+		case cl.turns <- struct{}{}:
+		default:
+			return false, nil
+		}
 	}
+	cl.calls++
+	return true, nil
+}
+
+// Leave is called at the end of the wait of a caller that has entered, and at the end of the call for which it had a turn.
+func (g *Group[V]) Leave(name string, wait, call bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	cl := g.classes[name]
-	cl.end()
-	cl.calls--
+	if wait {
+		g.waiting--
+		cl.callers--
+	}
+	if call {
+		cl.end()
+		cl.calls--
+	}
 	g.releaseLocked(name, cl)
 }
 

@@ -70,21 +70,20 @@ type collector struct {
 
 // Row appends a row.
 func (c *collector) Row(r Row) error {
-	if c.query {
-		if c.rows.Data == nil {
-			c.rows.Data = make([]byte, 0, 64) // a small row
+	if !c.query {
+		var err error
+		if c.keys, err = r.AppendKey(c.keys); err != nil {
+			return err
 		}
-		c.rows.Begin()
-		c.rows.Data = r.AppendObject(c.rows.Data)
-		return c.rows.EndUnkeyed()
+		c.ends = append(c.ends, len(c.keys))
+	} else if c.rows.Data == nil {
+		c.rows.Data = make([]byte, 0, 64) // a small row
 	}
-	var err error
-	if c.keys, err = r.AppendKey(c.keys); err != nil {
-		return err
-	}
-	c.ends = append(c.ends, len(c.keys))
 	c.rows.Begin()
 	c.rows.Data = r.AppendObject(c.rows.Data)
+	if c.query {
+		return c.rows.EndUnkeyed()
+	}
 	c.rows.End("") // until finish
 	return nil
 }

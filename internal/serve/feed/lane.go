@@ -135,12 +135,7 @@ func (l *lane[T]) start(class string, name []byte, args []string, of Range, turn
 // refuse ends the read after the round.
 func (r *loopRun[T]) refuse(err error) {
 	r.cancel = func() {}
-	r.lane.loop.After(func() { r.fail(err) })
-}
-
-func (r *loopRun[T]) fail(err error) {
-	var none T
-	r.finish(none, err)
+	r.lane.loop.After(func() { r.finish(*new(T), err) })
 }
 
 // done is told that the loop has read the rows.
@@ -170,7 +165,7 @@ func (r *loopRun[T]) elsewhere() {
 func (r *loopRun[T]) endTurn() {
 	if r.turn {
 		r.turn = false
-		r.lane.Group.End(r.class)
+		r.lane.Group.Leave(r.class, false, true)
 	}
 }
 
@@ -198,7 +193,8 @@ const rowsKept = 64 << 10 // bytes
 // recycle keeps the memory of a read in the loop whose requests are answered.
 func (r *loopRun[T]) recycle() {
 	clear(r.waits)
-	*r = loopRun[T]{lane: r.lane, waits: r.waits[:0], read: LoopRead{Name: r.read.Name, Done: r.read.Done, Rows: r.read.Rows, collector: r.read.collector}}
+	kept := LoopRead{Name: r.read.Name, Done: r.read.Done, Rows: r.read.Rows, collector: r.read.collector}
+	*r = loopRun[T]{lane: r.lane, waits: r.waits[:0], read: kept}
 	if r.read.Handler().Start(); cap(r.read.Rows.Data) > rowsKept {
 		r.read.Rows, r.read.collector = Rows{}, collector{}
 	}
@@ -210,7 +206,7 @@ func (w *LoopWait[T]) Answer(over bool) (answer T, err error) {
 	r, l := w.run, w.run.lane
 	answer, err = r.answer, r.err
 	if !r.full {
-		l.Group.Leave(r.class)
+		l.Group.Leave(r.class, true, false)
 	}
 	if over {
 		r.waits[slices.Index(r.waits, w)] = nil // it may be used again
@@ -255,6 +251,6 @@ func (r *loopRun[T]) drop() {
 			r.read.Took = r.lane.loop.Now().Sub(r.began)
 			_, err = r.lane.Ended(&r.read, r.began, r.lane.loop.Now(), err)
 		}
-		r.fail(err)
+		r.finish(*new(T), err)
 	}
 }

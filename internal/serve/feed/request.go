@@ -188,8 +188,8 @@ func (f *Feed) cut(got *Rows, start, limit int) (Page, error) {
 	return p, nil
 }
 
-// reading returns the function that reads rows, which have a ReadAt, and whose statement identical requests share. ctx must have a deadline. A request is refused
-// as soon as it is predicted to miss it; the statement is cancelled when the last one has left.
+// reading returns the function that reads rows, which have a ReadAt. Identical requests share its statement. ctx must have a deadline. A
+// request is refused as soon as it is predicted to miss it; the statement is cancelled when the last one has left.
 func (f *Feed) reading(ctx context.Context, _ string, q Range) func(context.Context) (*Rows, error) {
 	end, _ := ctx.Deadline()
 	return func(ctx context.Context) (*Rows, error) {

@@ -172,15 +172,10 @@ func (p *pipes) limit() int {
 	return (p.db.bounds.Max - 2 + loops) / loops
 }
 
-// usable reports whether there is a connection for the flow.
-func (p *pipes) usable(f *flow) bool {
-	return slices.ContainsFunc(p.open, func(c *pipe) bool { return c.serves(f) })
-}
-
 // expects reports whether there is a connection for the flow, or will be soon.
 func (p *pipes) expects(f *flow) bool {
 	switch {
-	case p.usable(f):
+	case slices.ContainsFunc(p.open, func(c *pipe) bool { return c.serves(f) }):
 		return true
 	case p.opens:
 		return p.loop.Now().Sub(p.opensAt) < openWait
