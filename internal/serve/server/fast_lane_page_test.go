@@ -168,7 +168,7 @@ func (h *heldPages) Begin(loop *front.Loop, r *feed.LoopRead) error {
 
 // answerAll ends all reads.
 func (h *heldPages) answerAll() {
-	h.loop.Post(func() {
+	h.post(func() {
 		h.mu.Lock()
 		reads := h.reads
 		h.reads = nil
@@ -184,7 +184,7 @@ func (h *heldPages) unwanted(t *testing.T) {
 	t.Helper()
 	apptest.Await(t, "nobody wants it", func() bool {
 		unwanted := make(chan bool, 1)
-		h.loop.Post(func() { unwanted <- h.reads[0].Unwanted })
+		h.post(func() { unwanted <- h.reads[0].Unwanted })
 		return <-unwanted
 	})
 }
@@ -287,7 +287,7 @@ func TestFastLanePageClientLeaves(t *testing.T) {
 	}
 	h.unwanted(t)
 	wait(0)
-	h.loop.Post(func() { h.reads[0].Done(feed.ErrElsewhere); h.reads = nil })
+	h.post(func() { h.reads[0].Done(feed.ErrElsewhere); h.reads = nil })
 	apptest.Receive(t, "the end of what runs for nobody", h.ended)
 	c := l.dialLane(t, 0)
 	_, _ = io.WriteString(c, strings.Replace(heldPage(300, 2), "\r\n\r\n", "\r\nConnection: close\r\n\r\n", 1))

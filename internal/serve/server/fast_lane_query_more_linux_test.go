@@ -46,10 +46,10 @@ func TestFastLaneQueryNobody(t *testing.T) {
 	_ = c.Close()
 	apptest.Await(t, "nobody wants it", func() bool {
 		unwanted := make(chan bool, 1)
-		h.loop.Post(func() { unwanted <- h.reads[0].Unwanted })
+		h.post(func() { unwanted <- h.reads[0].Unwanted })
 		return <-unwanted
 	})
-	h.loop.Post(func() { h.reads[0].Done(feed.ErrElsewhere) })
+	h.post(func() { h.reads[0].Done(feed.ErrElsewhere) })
 	apptest.Receive(t, "the end of what runs for nobody", h.ended)
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -71,6 +72,20 @@ func (h *heldReader) Drop(*front.Loop, *feed.LoopRead) bool {
 	return true
 }
 
+// post has the loop call f, once a read has begun there.
+func (h *heldReader) post(f func()) {
+	for {
+		h.mu.Lock()
+		loop := h.loop
+		h.mu.Unlock()
+		if loop != nil {
+			loop.Post(f)
+			return
+		}
+		runtime.Gosched()
+	}
+}
+
 // state returns how many reads have begun and how many were dropped.
 func (h *heldReader) state() (begun, dropped int) {
 	h.mu.Lock()
@@ -80,7 +95,7 @@ func (h *heldReader) state() (begun, dropped int) {
 
 // answerAll ends all reads.
 func (h *heldReader) answerAll() {
-	h.loop.Post(func() {
+	h.post(func() {
 		h.mu.Lock()
 		reads := h.reads
 		h.reads = nil
@@ -178,7 +193,7 @@ func TestFastLaneQueryClientLeaves(t *testing.T) {
 	}
 	apptest.Await(t, "nobody wants the other", func() bool {
 		unwanted := make(chan bool, 1)
-		h.loop.Post(func() { unwanted <- h.reads[0].Unwanted })
+		h.post(func() { unwanted <- h.reads[0].Unwanted })
 		return <-unwanted
 	})
 	h.answerAll()
