@@ -331,3 +331,31 @@ func TestLoopAnswersAll(t *testing.T) {
 	}
 	t.Log("elsewhere:", elsewhere)
 }
+
+// TestLoopHarmfulPages: the pages of a feed that calls a volatile function are not read in loops.
+func TestLoopHarmfulPages(t *testing.T) {
+	t.Parallel()
+	url := shared.Get(t).CreateDatabase(t)
+	mustExecute(t, url, "CREATE SEQUENCE tickets")
+	db, loop := open(t, url, database.Pool{Max: 4}), storetest.StartLoop(t)
+	s, err := db.source(feed.Definition{
+		Name: "/f", SQL: "SELECT n, nextval('tickets') AS ticket FROM generate_series(1, 9) AS s(n)", Key: []feed.KeyColumn{{Name: "n"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := feed.Range{Limit: 3}
+	apptest.Await(t, "the statement is known", func() bool {
+		read := storetest.NewLoopRead(nil, feed.Limit{}, nil)
+		read.Range = r
+		storetest.OnLoop(t, loop, func() {
+			if err := s.Begin(loop, &read.LoopRead); err != nil {
+				read.Ended <- err
+			}
+		})
+		if err := apptest.Receive(t, "the end", read.Ended); !errors.Is(err, feed.ErrElsewhere) {
+			t.Errorf("it was read: %v", err)
+		}
+		return s.statement(s.shape(r, false)).harmful()
+	})
+}
