@@ -28,15 +28,17 @@ func (f *Feed) openLanes() {
 func (f *Feed) InLoops() bool { return f.lanes.Reader != nil }
 
 // Begin has a request wait in its event loop for a page that is read from the database. Then later is answered, and the Answer of w
-// follows. It returns false if Page must be called instead; then nothing has happened.
+// follows. It returns false if Page must be called instead, of which the value may then have a window already.
 func (f *Feed) Begin(loop *front.Loop, w *Wait, later *front.Later, now time.Time, r Request) bool {
 	if !f.InLoops() || loop == nil || f.complete(&r) != nil {
 		return false
 	}
 	win, s := f.current(now, r.Args)
 	if s == nil {
-		created, err := f.window(r.Args, now)
-		if created != nil || err != nil || r.Before == "" {
+		if r.Before == "" {
+			return false
+		}
+		if created, err := f.window(r.Args, now); created != nil || err != nil {
 			return false
 		}
 	} else if _, here := s.page(&r); here {
