@@ -15,7 +15,7 @@ const (
 	loopLimit = 2 * time.Millisecond // after which it is interrupted, and runs elsewhere
 	roundMost = time.Millisecond     // of reads, after which the loop does something else
 	largeRows = 64 << 10             // bytes of a result that holds up the loop
-	slowFor   = 64                   // reads of a query that run elsewhere after one that held up the loop
+	slowFor   = 64                   // reads of a query or a feed that run elsewhere after one that held up the loop
 	slowMost  = 1 << 16              // after several that did: each time twice as many
 	lineKept  = time.Minute          // after which a query is forgotten
 )
@@ -33,7 +33,7 @@ type lane struct {
 	flush   func()
 }
 
-// line is the reads of one query in a lane.
+// line is the reads of one query or feed in a lane.
 type line struct {
 	source  *source
 	waiting []*feed.LoopRead
@@ -154,10 +154,14 @@ func (l *lane) run() {
 
 // readOn is Read on one connection, for a short time.
 func (s *source) readOn(c conn, r *feed.LoopRead) error {
-	return feed.Collect(&s.def, &r.Rows, func(to feed.RowHandler) error {
-		work := func(c conn) error { return s.runOn(c, feed.Range{Args: r.Args}, 0, to) }
+	err := feed.Collect(&s.def, &r.Rows, func(to feed.RowHandler) error {
+		work := func(c conn) error { return s.runOn(c, r.Range, 0, to) }
 		return c.guard.run(context.Background(), min(loopLimit, s.db.limits.StatementTimeout), c, work)
 	})
+	if err == nil && s.nulls.Matter(r.Range, r.Rows.Len()) {
+		return feed.ErrElsewhere
+	}
+	return err
 }
 
 // spare returns a connection that is idle and that nobody waits for.

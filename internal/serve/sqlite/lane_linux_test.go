@@ -94,6 +94,12 @@ func TestLaneReadsAsRead(t *testing.T) {
 	}
 }
 
+// TestLanePages: a loop reads the pages of feeds as Read does.
+func TestLanePages(t *testing.T) {
+	t.Parallel()
+	storetest.FeedInLoops(t, backend())
+}
+
 // TestLaneSlowRead: a read that does not end is interrupted and runs elsewhere, as the next ones of its query do. Others go on.
 func TestLaneSlowRead(t *testing.T) {
 	t.Parallel()

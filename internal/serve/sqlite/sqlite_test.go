@@ -23,7 +23,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestFeed(t *testing.T) {
 	t.Parallel()
-	storetest.Feed(t, storetest.Backend{
+	storetest.Feed(t, backend())
+}
+
+func backend() storetest.Backend {
+	return storetest.Backend{
 		Open: func(t testing.TB, pool database.Pool) storetest.DB {
 			db, writer := open(t, pool)
 			return storetest.DB{
@@ -45,7 +49,7 @@ func TestFeed(t *testing.T) {
 			storetest.UUID:      "UUID",
 		},
 		Bytes: func(b []byte) string { return fmt.Sprintf("x'%x'", b) },
-	})
+	}
 }
 
 // open opens a new file through the adapter, and a second connection that writes to it.

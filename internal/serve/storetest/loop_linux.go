@@ -176,7 +176,6 @@ func (s *looped) Read(ctx context.Context, r feed.Range, rows *feed.Rows) error 
 		})
 		err := apptest.Receive(s.t, "the rows", in.Ended)
 		if err == feed.ErrElsewhere {
-			<-time.After(time.Millisecond)
 			_ = s.Source.Read(ctx, r, new(feed.Rows))
 			continue
 		}
