@@ -10,11 +10,15 @@
 package coalesce
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 )
 
 // ErrFull is returned at once if the maximum number of callers waits. Retry later.
@@ -44,7 +48,7 @@ type Limits struct {
 // class counts what is under way in one class. It is guarded by Group.mu.
 type class struct {
 	callers, calls int
-	turns          chan struct{} // one token per running call; nil: no limit
+	turns          *semaphore.Weighted // of running calls
 }
 
 type call[V any] struct {
@@ -204,9 +208,9 @@ func (g *Group[V]) startLocked(ctx context.Context, name, key string, fn func(co
 	g.wait.Add(1)
 	run := func() {
 		defer g.wait.Done()
-		if c.err = cl.begin(ctx); c.err == nil {
+		if c.err = cl.turns.Acquire(ctx, 1); c.err == nil {
 			c.value, c.err = fn(ctx)
-			cl.end()
+			cl.turns.Release(1)
 		}
 		c.lost = here && c.err != nil && ctx.Err() != nil
 		g.mu.Lock()
@@ -231,10 +235,7 @@ func (g *Group[V]) startLocked(ctx context.Context, name, key string, fn func(co
 func (g *Group[V]) classLocked(name string) *class {
 	cl, ok := g.classes[name]
 	if !ok {
-		cl = &class{}
-		if g.limits.Calls > 0 {
-			cl.turns = make(chan struct{}, g.limits.Calls)
-		}
+		cl = &class{turns: semaphore.NewWeighted(int64(cmp.Or(g.limits.Calls, math.MaxInt)))}
 		g.classes[name] = cl
 	}
 	return cl
@@ -244,25 +245,6 @@ func (g *Group[V]) classLocked(name string) *class {
 func (g *Group[V]) releaseLocked(name string, cl *class) {
 	if cl.callers == 0 && cl.calls == 0 && name != "" {
 		delete(g.classes, name)
-	}
-}
-
-// begin waits for the turn of a call. After nil, the call must end.
-func (cl *class) begin(ctx context.Context) error {
-	if cl.turns == nil {
-		return nil
-	}
-	select {
-	case cl.turns <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (cl *class) end() {
-	if cl.turns != nil {
-		<-cl.turns
 	}
 }
 
