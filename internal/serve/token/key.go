@@ -1,13 +1,13 @@
 package token
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rsa"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/golang-jwt/jwt/v5"
 )
@@ -37,7 +37,11 @@ func NewKey(kid, algorithm string, text []byte) (Key, error) {
 	var err error
 	switch algorithm {
 	case HS256:
-		key.key, err = secretKey(text)
+		if key.key = text; len(text) < SecretBytesMin {
+			err = fmt.Errorf("it must have %d bytes or more", SecretBytesMin)
+		} else if bytes.HasPrefix(text, []byte("-----BEGIN ")) { // everybody could sign with a public key
+			err = errors.New("it must not be in PEM")
+		}
 	case RS256:
 		var public *rsa.PublicKey
 		if public, err = jwt.ParseRSAPublicKeyFromPEM(text); err == nil {
@@ -65,17 +69,6 @@ func NewKey(kid, algorithm string, text []byte) (Key, error) {
 		return Key{}, fmt.Errorf("read the key for %s: %w", algorithm, err)
 	}
 	return key, nil
-}
-
-// secretKey refuses keys that are short, and public ones, which everybody could sign with.
-func secretKey(text []byte) ([]byte, error) {
-	switch {
-	case len(text) < SecretBytesMin:
-		return nil, fmt.Errorf("it must have %d bytes or more", SecretBytesMin)
-	case strings.HasPrefix(string(text), "-----BEGIN "):
-		return nil, errors.New("it must not be in PEM")
-	}
-	return text, nil
 }
 
 func checkRSA(key *rsa.PublicKey) error {

@@ -55,13 +55,11 @@ func (s *Set) Run(ctx context.Context) {
 		if !s.fetch(ctx) {
 			wait = s.cfg.Pause
 		}
-		timer := time.NewTimer(wait)
 		select {
-		case <-timer.C:
+		case <-time.After(wait):
 		case <-s.asked:
 		case <-ctx.Done():
 		}
-		timer.Stop()
 	}
 }
 
