@@ -80,11 +80,9 @@ const (
 )
 
 // causes orders names from the deepest cause to the most superficial symptom.
-func causes() []string {
-	return []string{
-		Ended, Ports, Descriptors, ConnectionLimit, Failures, Neighbour, Generator, RateLimit, Memory, DatabaseLock, Commit,
-		RedisThread, DatabaseCPU, SystemCPU, UserCPU, DatabasePool, Bandwidth, NetworkDelay, WorkerPool, Lock, AcceptQueue,
-	}
+var causes = []string{
+	Ended, Ports, Descriptors, ConnectionLimit, Failures, Neighbour, Generator, RateLimit, Memory, DatabaseLock, Commit,
+	RedisThread, DatabaseCPU, SystemCPU, UserCPU, DatabasePool, Bandwidth, NetworkDelay, WorkerPool, Lock, AcceptQueue,
 }
 
 // A comparison is the evidence: two steps, and the lightest one, which shows what a request takes without a queue.
@@ -145,7 +143,6 @@ func (c *comparison) verdicts() []Verdict {
 		}
 	}
 	c.explain(found)
-	order := causes()
 	slices.SortStableFunc(found, func(a, b Verdict) int {
 		if first, second := a.Score >= supported, b.Score >= supported; first != second || !first {
 			return cmp.Compare(b.Score, a.Score)
@@ -156,7 +153,7 @@ func (c *comparison) verdicts() []Verdict {
 			}
 			return -1
 		}
-		return slices.Index(order, a.Name) - slices.Index(order, b.Name)
+		return slices.Index(causes, a.Name) - slices.Index(causes, b.Name)
 	})
 	if len(found) == 0 || found[0].Score < supported {
 		found = slices.Insert(found, 0, c.unknown())

@@ -83,23 +83,19 @@ func (c *comparison) commitOf(d *database) Verdict {
 		pressure := c.pressure(func(s *step) float64 { return s.host(d.Host).Value(result.PSIIOSome) }, span{0.25, 0.6})
 		score = 0.8 * ramp(fsyncs, syncsMin, 3*syncsMin) * pressure
 	}
+	spare := ", with CPU to spare"
+	if s.serverOf(d) == nil {
+		spare = "; its CPU was not watched"
+	}
 	return Verdict{
 		Name: Commit, Score: score * (s.roomOr(0.8) * c.databaseRoom(d, 0.8)),
 		Sentence: fmt.Sprintf("%s waits for the disk %s: %s commits and %s fsyncs of its log%s.",
-			d.Name, c.at(), sheet.Rate(commits), sheet.Rate(fsyncs), s.databaseSpare(d)),
+			d.Name, c.at(), sheet.Rate(commits), sheet.Rate(fsyncs), spare),
 		Evidence: slices.Concat(c.sessionFigures(d), c.usageFigures(d.SubjectUsage, result.Commits, result.Fsyncs), c.ioFigures(d.Host),
 			c.processesUsed()),
 		Advice: "Put more records into one transaction (group commit), let several sessions commit at once, or use a faster disk. " +
 			"synchronous_commit=off loses the last commits in a crash.",
 	}
-}
-
-// databaseSpare ends a clause as spare does, for a database.
-func (s *step) databaseSpare(d *database) string {
-	if s.serverOf(d) == nil {
-		return "; its CPU was not watched"
-	}
-	return ", with CPU to spare"
 }
 
 // databaseReads: most of the sessions that run a statement read from a disk, and no log is written.

@@ -55,15 +55,6 @@ func Below(run *result.Run, index int) int {
 	return -1
 }
 
-// heaviest is the step with the highest load, -1 without steps. Closed loops are left out if there are open ones.
-func heaviest(run *result.Run) int {
-	order := openOf(run, byLoad(run))
-	if len(order) == 0 {
-		return -1
-	}
-	return order[len(order)-1]
-}
-
 // quartileMin is how many answers show the lower quartile of the time in flight, which needs fewer than a percentile of an SLO.
 const quartileMin = 100
 

@@ -72,7 +72,8 @@ func (o *Options) diagnose(run *result.Run) (*Document, error) {
 		failing, passing = i, Below(run, i)
 	}
 	if failing < 0 {
-		failing = heaviest(run)
+		order := openOf(run, byLoad(run))
+		failing = order[len(order)-1]
 		passing = Below(run, failing)
 		d.Note = "No step failed: the heaviest is compared with the one below it, and the verdict is what the service is closest to."
 	}
