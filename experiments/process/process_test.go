@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"spillway/internal/apptest"
-	"spillway/internal/lab/controlgroup"
+	"spillway/internal/controlgroup"
 )
 
 // TestGroup: in version 2 of control groups, a process is made in its group.

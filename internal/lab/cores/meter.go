@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"spillway/internal/lab/controlgroup"
+	"spillway/internal/controlgroup"
 	"spillway/internal/lab/result"
 )
 

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"spillway/internal/lab/controlgroup"
+	"spillway/internal/controlgroup"
 )
 
 // CPUAccounting says how the CPU time of services is counted, and in which unit.

@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/procfs"
 
 	"spillway/internal/apptest"
-	"spillway/internal/lab/controlgroup"
+	"spillway/internal/controlgroup"
 	"spillway/internal/lab/watch"
 )
 

@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"spillway/internal/lab/controlgroup"
+	"spillway/internal/controlgroup"
 	"spillway/internal/lab/cores"
 )
 

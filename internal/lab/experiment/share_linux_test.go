@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"spillway/internal/apptest"
-	"spillway/internal/lab/controlgroup"
+	"spillway/internal/controlgroup"
 	"spillway/internal/lab/cores"
 )
 

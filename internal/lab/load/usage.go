@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
-	"spillway/internal/lab/controlgroup"
+	"spillway/internal/controlgroup"
 	"spillway/internal/lab/cores"
 )
 

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"spillway/internal/lab/controlgroup"
+	"spillway/internal/controlgroup"
 )
 
 // A group reads the CPU time of a control group: of every process that ever ran in it, at the resolution of the kernel's

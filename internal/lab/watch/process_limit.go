@@ -10,7 +10,7 @@ import (
 
 	"github.com/prometheus/procfs"
 
-	"spillway/internal/lab/controlgroup"
+	"spillway/internal/controlgroup"
 	"spillway/internal/lab/cores"
 )
 

@@ -16,7 +16,7 @@ import (
 
 	"github.com/prometheus/procfs"
 
-	"spillway/internal/lab/controlgroup"
+	"spillway/internal/controlgroup"
 	"spillway/internal/netstat"
 )
 

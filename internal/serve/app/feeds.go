@@ -7,12 +7,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path"
-	"strconv"
-	"strings"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
+	"spillway/internal/controlgroup"
 	"spillway/internal/exit"
 	"spillway/internal/plans"
 	"spillway/internal/serve/config"
@@ -193,26 +192,9 @@ func windowsShare(feeds []config.Feed) int64 {
 // memoryLimit returns the lowest memory limit of this process's control group and of those above
 // it, below a root; a very large number if there is none, or no control group.
 func memoryLimit(root string) int64 {
-	limit := int64(1) << 62
-	groups, _ := os.ReadFile(path.Join(root, "/proc/self/cgroup")) // missing outside of Linux
-	for line := range strings.Lines(string(groups)) {
-		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(parts) != 3 {
-			continue
-		}
-		mount, file := path.Join(root, "/sys/fs/cgroup"), "memory.max"
-		if parts[1] != "" { // version 1
-			mount, file = path.Join(mount, "memory"), "memory.limit_in_bytes"
-		}
-		for group := path.Clean("/" + parts[2]); ; group = path.Dir(group) {
-			text, _ := os.ReadFile(path.Join(mount, group, file))
-			if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n > 0 {
-				limit = min(limit, n)
-			}
-			if group == "/" {
-				break
-			}
-		}
+	limit := float64(1 << 62)
+	for _, dir := range controlgroup.Of(filepath.Join(root, "proc"), filepath.Join(root, controlgroup.Mount), os.Getpid(), "memory") {
+		limit = min(limit, controlgroup.Memory(dir))
 	}
-	return limit
+	return int64(limit)
 }

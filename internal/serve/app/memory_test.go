@@ -3,6 +3,8 @@ package app
 import (
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 
 	"spillway/internal/serve/config"
@@ -16,18 +18,18 @@ func TestMemoryLimit(t *testing.T) {
 		want  int64
 	}{
 		"none":        {nil, 1 << 62},
-		"version 2":   {map[string]string{"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n", "sys/fs/cgroup/a/memory.max": "4096\n"}, 4096},
-		"a container": {map[string]string{"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "8192\n"}, 8192},
-		"another one": {map[string]string{"proc/self/cgroup": "0::/../c\n", "sys/fs/cgroup/memory.max": "8192\n"}, 8192},
+		"version 2":   {map[string]string{"proc/PID/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n", "sys/fs/cgroup/a/memory.max": "4096\n"}, 4096},
+		"a container": {map[string]string{"proc/PID/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "8192\n"}, 8192},
+		"another one": {map[string]string{"proc/PID/cgroup": "0::/../c\n", "sys/fs/cgroup/memory.max": "8192\n"}, 8192},
 		"version 1": {map[string]string{
-			"proc/self/cgroup":                                    "5:cpu:/x\n4:memory:/docker/1\n",
+			"proc/PID/cgroup": "5:cpu:/x\n4:memory:/docker/1\n",
 			"sys/fs/cgroup/memory/memory.limit_in_bytes":          "9223372036854771712\n",
 			"sys/fs/cgroup/memory/docker/1/memory.limit_in_bytes": "2048\n",
 		}, 2048},
 	} {
 		root := t.TempDir()
 		for file, text := range c.files {
-			file = filepath.Join(root, file)
+			file = filepath.Join(root, strings.ReplaceAll(file, "PID", strconv.Itoa(os.Getpid())))
 			if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 				t.Fatal(err)
 			}
