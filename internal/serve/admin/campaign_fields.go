@@ -42,11 +42,6 @@ func newCampaign() popup.Campaign {
 	return popup.Campaign{Target: popup.Everybody, Rollout: 100}
 }
 
-func compareViews(a, b campaignView) int {
-	return cmp.Or(cmp.Compare(a.Placement, b.Placement), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Order, b.Order),
-		cmp.Compare(a.ID, b.ID))
-}
-
 // fields are the members of a body, by the names of a campaign's fields.
 type fields map[string]json.RawMessage
 

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -84,7 +85,10 @@ func (p *Popups) list(_ http.ResponseWriter, r *http.Request) (any, error) {
 			shown = append(shown, newView(c, problems[c.ID], counts[c.ID]))
 		}
 	}
-	slices.SortFunc(shown, compareViews)
+	slices.SortFunc(shown, func(a, b campaignView) int {
+		return cmp.Or(cmp.Compare(a.Placement, b.Placement), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Order, b.Order),
+			cmp.Compare(a.ID, b.ID))
+	})
 	return map[string][]campaignView{"campaigns": shown}, nil
 }
 

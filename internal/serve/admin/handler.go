@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"maps"
 	"net"
 	"net/http"
@@ -90,7 +91,7 @@ func (s *Server) closedRoutes() []route {
 	metrics := promhttp.HandlerFor(s.cfg.Registry, promhttp.HandlerOpts{
 		Registry:            s.cfg.Registry,
 		ErrorHandling:       promhttp.ContinueOnError,
-		ErrorLog:            metricsLog{s.cfg.Log},
+		ErrorLog:            slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelError),
 		MaxRequestsInFlight: MetricsRequestMax,
 		EnableOpenMetrics:   true,
 	})

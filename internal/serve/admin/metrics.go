@@ -2,8 +2,6 @@ package admin
 
 import (
 	"cmp"
-	"fmt"
-	"log/slog"
 	"reflect"
 	"runtime"
 	"slices"
@@ -274,9 +272,3 @@ func PopupListStats(read func() *popup.Lists) prometheus.Collector {
 		return all
 	})
 }
-
-// metricsLog logs the errors of the metrics handler.
-type metricsLog struct{ log *slog.Logger }
-
-// Println implements promhttp.Logger.
-func (l metricsLog) Println(v ...any) { l.log.Error("gather metrics", "error", fmt.Sprint(v...)) }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -166,7 +167,7 @@ func (d downTables) History(context.Context, popup.CampaignID, int) ([]popup.Cam
 // everyRoute compares the routes with the documented paths, and sends each method to each.
 func (w *walk) everyRoute(t *testing.T) {
 	t.Helper()
-	var s Server
+	s := Server{cfg: Config{Log: slog.New(slog.DiscardHandler)}}
 	s.cfg.Registry, s.cfg.Popups, s.cfg.Reload = prometheus.NewRegistry(), &Popups{Reports: downTables{}, Forget: forgetter(nil)}, func(context.Context) error { return nil }
 	routes := map[string]bool{}
 	for _, r := range append(s.openRoutes(), s.closedRoutes()...) {

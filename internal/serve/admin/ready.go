@@ -62,6 +62,14 @@ func (s *Server) readyz(group Group) handler {
 	}
 }
 
+// mention adds a part that is not well to the reasons.
+func (r *readiness) mention(p Part) {
+	if p.Reason != "" {
+		p.Since = p.Since.UTC().Truncate(time.Millisecond)
+		r.Reasons = append(r.Reasons, p)
+	}
+}
+
 // judge returns the readiness of a group; "" is all of them. A group is ready if it has no
 // parts or one of them serves, and every part that concerns all groups serves.
 func judge(parts []Part, group Group) readiness {
@@ -71,10 +79,7 @@ func judge(parts []Part, group Group) readiness {
 		if p.Group != "" && group != "" && p.Group != group {
 			continue
 		}
-		if p.Reason != "" {
-			p.Since = p.Since.UTC().Truncate(time.Millisecond)
-			answer.Reasons = append(answer.Reasons, p)
-		}
+		answer.mention(p)
 		switch {
 		case p.Spare:
 		case p.Group == "":
@@ -105,10 +110,7 @@ func judgeNamed(parts []Part, group Group, paths []string) (answer readiness, un
 		}
 		left = slices.DeleteFunc(left, asked)
 		answer.Ready = answer.Ready && p.Serves
-		if p.Reason != "" {
-			p.Since = p.Since.UTC().Truncate(time.Millisecond)
-			answer.Reasons = append(answer.Reasons, p)
-		}
+		answer.mention(p)
 	}
 	if len(left) > 0 {
 		unknown = left[0]
@@ -116,23 +118,20 @@ func judgeNamed(parts []Part, group Group, paths []string) (answer readiness, un
 	return answer, unknown
 }
 
-// partState is a part in the answer of /parts.
-type partState struct {
-	Name   string     `json:"name"`
-	Group  Group      `json:"group,omitempty"`
-	Serves bool       `json:"serves"`
-	Error  string     `json:"error,omitempty"`
-	Since  *time.Time `json:"since,omitempty"`
-}
-
 // showParts lists all parts with the whole errors of those that are not well.
 func (s *Server) showParts(http.ResponseWriter, *http.Request) (any, error) {
+	type partState struct {
+		Name   string     `json:"name"`
+		Group  Group      `json:"group,omitempty"`
+		Serves bool       `json:"serves"`
+		Error  string     `json:"error,omitempty"`
+		Since  *time.Time `json:"since,omitempty"`
+	}
 	states := []partState{}
 	for _, p := range s.cfg.Ready() {
 		state := partState{Name: p.Name, Group: p.Group, Serves: p.Serves, Error: p.Detail}
 		if p.Detail != "" {
-			since := p.Since.UTC().Truncate(time.Millisecond)
-			state.Since = &since
+			state.Since = new(p.Since.UTC().Truncate(time.Millisecond))
 		}
 		states = append(states, state)
 	}
