@@ -74,11 +74,6 @@ func (o *Options) parse() (*request, error) {
 	return r, nil
 }
 
-// asksClosing reports whether the prediction depends on which side closes first and the target can be asked.
-func (o *Options) asksClosing(r *request) bool {
-	return strings.HasPrefix(o.Target, "http://") && r.workload.PerConnection > 0 && !r.workload.ClosesGiven
-}
-
 // Examine checks what the options name and predicts the effect of the workload.
 // It prints each step of the query's analysis to progress. If only measuring fails, the report comes with the error.
 func Examine(ctx context.Context, o Options, progress io.Writer, log *slog.Logger) (*Report, error) {
@@ -96,14 +91,14 @@ func Examine(ctx context.Context, o Options, progress io.Writer, log *slog.Logge
 		}
 	}
 	report := &Report{Host: facts}
-	if r.workload != nil {
-		if o.asksClosing(r) {
-			if r.workload.Closing, err = ReadClosing(ctx, o.Target); err != nil {
+	if w := r.workload; w != nil {
+		if strings.HasPrefix(o.Target, "http://") && w.PerConnection > 0 && !w.ClosesGiven { // the sides matter, and it can be asked
+			if w.Closing, err = ReadClosing(ctx, o.Target); err != nil {
 				log.Warn("the target was not asked: the prediction assumes that the client closes first", "error", err)
 			}
 		}
-		report.Prediction = Predict(facts, r.workload)
-		findings, err := report.Prediction.Findings(facts, r.workload)
+		report.Prediction = Predict(facts, w)
+		findings, err := report.Prediction.Findings(facts, w)
 		if err != nil {
 			return nil, err
 		}

@@ -81,7 +81,10 @@ func ReadFacts(root string) (*Facts, error) {
 	f := &Facts{Kernel: r.sysctlText("kernel.osrelease")}
 	r.settings(f)
 	r.network(f)
-	r.files(f, r.parent())
+	// The limits of the process that started this one: a Go program raises its own soft limit of open files at start, which says
+	// nothing about other programs.
+	stat, _ := r.self.Stat()
+	r.files(f, stat.PPID)
 	r.machine(f)
 	return f, nil
 }
@@ -154,16 +157,6 @@ func (r *reader) network(f *Facts) {
 	if counters, err := task.Netstat(); err == nil && counters.ListenOverflows != nil {
 		f.ListenOverflow = int64(min(*counters.ListenOverflows, 1<<62))
 	}
-}
-
-// parent is the process that started this one. A Go program raises its own soft limit of open files at start, so its limits
-// say nothing about other programs.
-func (r *reader) parent() int {
-	stat, err := r.self.Stat()
-	if err != nil {
-		return 0
-	}
-	return stat.PPID
 }
 
 // files reads the limits of open files: those of a process, or else this one's, and the host's.

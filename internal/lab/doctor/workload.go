@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -58,7 +59,7 @@ func ParseWorkload(text string, loopback bool) (*Workload, error) {
 	seen := map[string]bool{}
 	for _, word := range strings.Fields(text) {
 		name, value, hasValue := strings.Cut(word, "=")
-		topic := topicOf(name)
+		topic := cmp.Or(topics[name], name)
 		if seen[topic] {
 			return nil, fmt.Errorf("%q: repeats or contradicts another word", word)
 		}
@@ -74,15 +75,10 @@ func ParseWorkload(text string, loopback bool) (*Workload, error) {
 	return w, nil
 }
 
-// topicOf maps words that exclude each other to one name.
-func topicOf(name string) string {
-	switch name {
-	case "short-connections", "per-connection", "keep-alive":
-		return "connections"
-	case "loopback", "remote":
-		return "network"
-	}
-	return name
+// topics maps words that exclude each other to one name.
+var topics = map[string]string{
+	"short-connections": "connections", "per-connection": "connections", "keep-alive": "connections",
+	"loopback": "network", "remote": "network",
 }
 
 // word applies one word of the grammar.
