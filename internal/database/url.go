@@ -412,6 +412,9 @@ func machine() string {
 	return strings.TrimSpace(string(id)) + "@" + name
 }
 
+// Local reports whether the address is one of this host: a file, a socket, a loopback address, or no host at all.
+func (u URL) Local() bool { return u.local }
+
 // Here identifies what an address on this host means now, better than Identity, but for as long as
 // the host runs: its copies have another identity, and each network in it. It is empty if the
 // address means the same everywhere.

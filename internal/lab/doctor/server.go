@@ -1,15 +1,12 @@
 package doctor
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	neturl "net/url"
 	"strconv"
 	"strings"
 
 	"spillway/internal/database"
-	"spillway/internal/netstat"
 )
 
 // Server is what the checks know about a database server.
@@ -28,7 +25,7 @@ func ReadServer(ctx context.Context, url database.URL) (*Server, error) {
 		return nil, err
 	}
 	defer s.close() // the session was read-only, so its error does not matter
-	server := &Server{Address: url.String(), Driver: url.Driver, Settings: map[string]string{}, Local: isLocal(url)}
+	server := &Server{Address: url.String(), Driver: url.Driver, Settings: map[string]string{}, Local: url.Local()}
 	read := server.readPostgres
 	if url.Driver == database.MySQL {
 		read = server.readMySQL
@@ -37,16 +34,6 @@ func ReadServer(ctx context.Context, url database.URL) (*Server, error) {
 		return nil, fmt.Errorf("read settings of %s: %w", url, err)
 	}
 	return server, nil
-}
-
-// isLocal reports whether an address names this host: a Unix socket or a loopback address.
-func isLocal(url database.URL) bool {
-	u, err := neturl.Parse(url.Raw())
-	if err != nil {
-		return false
-	}
-	host := cmp.Or(u.Hostname(), u.Query().Get("host"))
-	return host == "" || strings.HasPrefix(host, "/") || netstat.IsLoopback(host)
 }
 
 // source is where the server shows a setting.
