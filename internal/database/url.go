@@ -343,35 +343,24 @@ func checkHost(hostport string) error {
 
 // redacted writes the address again, with *** for every secret.
 func (a server) redacted() string {
-	var b strings.Builder
-	if a.credentials {
-		b.WriteString(a.user)
-		if a.hasPassword {
-			b.WriteString(":***")
+	shown := strings.Join(a.hosts, ",") + "/" + a.name
+	switch {
+	case a.hasPassword:
+		shown = a.user + ":***@" + shown
+	case a.credentials:
+		shown = a.user + "@" + shown
+	}
+	separator := "?"
+	for _, pair := range a.query {
+		name, _, found := strings.Cut(pair, "=")
+		plain, err := url.QueryUnescape(name)
+		plain = strings.ToLower(plain)
+		if found && (err != nil || strings.Contains(plain, "pass") || strings.Contains(plain, "secret")) {
+			pair = name + "=***"
 		}
-		b.WriteByte('@')
+		shown, separator = shown+separator+pair, "&"
 	}
-	b.WriteString(strings.Join(a.hosts, ","))
-	b.WriteString("/" + a.name)
-	for i, pair := range a.query {
-		separator := byte('&')
-		if i == 0 {
-			separator = '?'
-		}
-		b.WriteByte(separator)
-		b.WriteString(redactPair(pair))
-	}
-	return b.String()
-}
-
-func redactPair(pair string) string {
-	name, _, found := strings.Cut(pair, "=")
-	plain, err := url.QueryUnescape(name)
-	plain = strings.ToLower(plain)
-	if found && (err != nil || strings.Contains(plain, "pass") || strings.Contains(plain, "secret")) {
-		return name + "=***"
-	}
-	return pair
+	return shown
 }
 
 // mysql returns the address in go-sql-driver's form: user and password plain, name and
@@ -446,13 +435,10 @@ func isLoopback(host string) bool {
 	if host == "" || strings.ContainsAny(host[:1], "/@") || strings.HasPrefix(host, "127.") || strings.Contains(host, "localhost") {
 		return true
 	}
-	plain := host
-	if inside, ok := strings.CutPrefix(host, "["); ok {
-		plain, _, _ = strings.Cut(inside, "]")
-	} else if before, _, found := strings.Cut(host, ":"); found && !strings.Contains(host[len(before)+1:], ":") {
-		plain = before
+	if place, err := netip.ParseAddrPort(host); err == nil {
+		host = place.Addr().String()
 	}
-	addr, err := netip.ParseAddr(plain)
+	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
 	return err == nil && (addr.Unmap().IsLoopback() || addr.IsUnspecified())
 }
 
