@@ -1,6 +1,8 @@
 package freight
 
 import (
+	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"iter"
 	"math/bits"
@@ -155,11 +157,7 @@ func below(random *rand.PCG, n uint64) uint64 {
 }
 
 func putHex(dst []byte, x uint64) {
-	const digits = "0123456789abcdef"
-	for i := len(dst) - 1; i >= 0; i-- {
-		dst[i] = digits[x&15]
-		x >>= 4
-	}
+	hex.Encode(dst, binary.BigEndian.AppendUint64(nil, x))
 }
 
 func appendInt(dst []byte, i int64) []byte { return strconv.AppendInt(dst, i, 10) }

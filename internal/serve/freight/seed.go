@@ -91,26 +91,24 @@ func (d dialect) seed(ctx context.Context, url database.URL, j job, meter *progr
 
 // build drops an earlier data set, creates the tables and fills them.
 func (d dialect) build(ctx context.Context, tx transaction, found component, j job, meter *progress.Meter) error {
-	if err := execAll(ctx, tx, append(d.schema["registry"], register(j.app, unfinishedDataset, found.version > 0))); err != nil {
-		return err
+	first := append(slices.Clone(d.schema["registry"]), register(j.app, unfinishedDataset, found.version > 0))
+	for _, table := range slices.Backward(j.app.tables) {
+		if found.has(table) {
+			first = append(first, "DROP TABLE "+table)
+		}
 	}
-	for i := len(j.app.tables) - 1; i >= 0; i-- {
-		if !found.has(j.app.tables[i]) {
-			continue
-		}
-		if err := execOne(ctx, tx, "DROP TABLE "+j.app.tables[i]); err != nil {
-			return err
-		}
+	if err := execAll(ctx, tx, first...); err != nil {
+		return err
 	}
 	if err := d.fill(ctx, tx, j, meter); err != nil {
 		return err
 	}
-	return execOne(ctx, tx, register(j.app, j.dataset, true))
+	return execAll(ctx, tx, register(j.app, j.dataset, true))
 }
 
 // fill creates the tables, loads them, and builds indexes and statistics.
 func (d dialect) fill(ctx context.Context, tx transaction, j job, meter *progress.Meter) error {
-	if err := execAll(ctx, tx, d.schema[j.app.name+" tables"]); err != nil {
+	if err := execAll(ctx, tx, d.schema[j.app.name+" tables"]...); err != nil {
 		return err
 	}
 	for _, t := range j.tables() {

@@ -114,7 +114,7 @@ func quiet() *progress.Meter { return progress.New(io.Discard) }
 func (p place) exec(t *testing.T, url database.URL, statements ...string) {
 	t.Helper()
 	err := p.dialect.within(context.Background(), url, func(tx transaction) error {
-		return execAll(context.Background(), tx, statements)
+		return execAll(context.Background(), tx, statements...)
 	})
 	if err != nil {
 		t.Fatal(err)

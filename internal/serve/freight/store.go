@@ -88,18 +88,15 @@ func dialectOf(driver database.Driver) dialect {
 }
 
 // execAll runs statements in order. An error names the statement.
-func execAll(ctx context.Context, tx transaction, statements []string) error {
+func execAll(ctx context.Context, tx transaction, statements ...string) error {
 	for _, sql := range statements {
-		if err := execOne(ctx, tx, sql); err != nil {
-			return err
+		if err := tx.exec(ctx, sql); err != nil {
+			line, _, more := strings.Cut(sql, "\n")
+			if more {
+				line += " …"
+			}
+			return fmt.Errorf("run %q: %w", line, err)
 		}
-	}
-	return nil
-}
-
-func execOne(ctx context.Context, tx transaction, sql string) error {
-	if err := tx.exec(ctx, sql); err != nil {
-		return fmt.Errorf("run %q: %w", firstLine(sql), err)
 	}
 	return nil
 }
@@ -109,18 +106,10 @@ func execMetered(ctx context.Context, tx transaction, label string, statements [
 	task := meter.Start(label, "", int64(len(statements)))
 	defer func() { task.End(err) }()
 	for _, sql := range statements {
-		if err := execOne(ctx, tx, sql); err != nil {
+		if err := execAll(ctx, tx, sql); err != nil {
 			return err
 		}
 		task.Add(1)
 	}
 	return nil
-}
-
-func firstLine(sql string) string {
-	line, _, more := strings.Cut(sql, "\n")
-	if more {
-		line += " …"
-	}
-	return line
 }
