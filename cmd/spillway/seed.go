@@ -11,18 +11,14 @@ type seedCmd struct {
 }
 
 type seedFreightCmd struct {
-	Database   string `help:"Database URL: postgres://USER:PASSWORD@HOST:PORT/NAME, mysql://USER:PASSWORD@HOST:PORT/NAME or sqlite:PATH." placeholder:"URL" env:"SPILLWAY_DATABASE" required:""`
-	Users      int    `help:"Registered users, 1 to 100000000." default:"1000000"`
-	Days       int    `help:"Days with orders from 2015-12-01 on, 1 to 3660." default:"366"`
-	PerDay     int    `help:"Orders per day at most, one per user; 0 to the number of users." default:"30000"`
-	RandomSeed uint64 `help:"Equal random seeds and sizes give equal rows, on every database." default:"1"`
-	Replace    bool   `help:"Drop the freight app's tables first, with every row added to them since."`
+	Database string `help:"Database URL: postgres://USER:PASSWORD@HOST:PORT/NAME, mysql://USER:PASSWORD@HOST:PORT/NAME or sqlite:PATH." placeholder:"URL" env:"SPILLWAY_DATABASE" required:""`
+	freight.Dataset
+	Replace bool `help:"Drop the freight app's tables first, with every row added to them since."`
 }
 
 // Run creates the data set.
 func (c *seedFreightCmd) Run(env *environment) error {
-	dataset := freight.Dataset{Users: c.Users, Days: c.Days, PerDay: c.PerDay, Seed: c.RandomSeed}
-	return app.SeedFreight(env.ctx, c.Database, dataset, c.Replace, env.stdout, env.stderr)
+	return app.SeedFreight(env.ctx, c.Database, c.Dataset, c.Replace, env.stdout, env.stderr)
 }
 
 type seedGamesCmd struct {

@@ -172,10 +172,10 @@ const (
 
 // Dataset identifies one data set. Equal values give equal rows on every database.
 type Dataset struct {
-	Users  int    // registered users, 1 to MaxUsers
-	Days   int    // days with orders from 2015-12-01 on, 1 to MaxDays
-	PerDay int    // maximum orders per day, 0 to Users
-	Seed   uint64 // of the random numbers; at most 1<<63-1, so that every database can store it
+	Users  int    `help:"Registered users, 1 to 100000000." default:"1000000"`
+	Days   int    `help:"Days with orders from 2015-12-01 on, 1 to 3660." default:"366"`
+	PerDay int    `help:"Orders per day at most, one per user; 0 to the number of users." default:"30000"`
+	Seed   uint64 `name:"random-seed" help:"Equal random seeds and sizes give equal rows, on every database." default:"1"` // at most 1<<63-1
 }
 
 // Validate returns an error that names the first parameter out of bounds by its flag.
