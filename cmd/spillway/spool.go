@@ -20,12 +20,7 @@ type spoolCmd struct {
 }
 
 // spoolFlags say which spool a subcommand is about.
-type spoolFlags struct {
-	Config string `help:"Configuration (YAML) of the server, with its data directory, and the address and the token of its admin listener." placeholder:"FILE"`
-	Data   string `help:"Data directory, as of serve; default: the one in the configuration, or spillway-data." placeholder:"DIR"`
-	Admin  string `help:"Admin listener of the server, host:port or unix:PATH, if the spool is on another machine."`
-	Popups bool   `help:"The popups' event log, popups.spool, instead of the streams' spool."`
-}
+type spoolFlags struct{ app.SpoolOptions }
 
 // spoolFilter says which dead letters a subcommand is about.
 type spoolFilter struct {
@@ -37,7 +32,7 @@ func (f spoolFilter) filter() spool.Filter { return spool.Filter{Stream: f.Strea
 
 // run runs a subcommand on the spool, and gives its error the exit code.
 func (f spoolFlags) run(env *environment, work func(spool.Command) error) error {
-	c, data, err := app.SpoolCommand(app.SpoolOptions(f), env.stdout)
+	c, data, err := app.SpoolCommand(f.SpoolOptions, env.stdout)
 	if err != nil {
 		return err
 	}

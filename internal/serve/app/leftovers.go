@@ -155,10 +155,10 @@ const (
 
 // SpoolOptions say which spool a command is about.
 type SpoolOptions struct {
-	Config string // configuration file of the server, with its data directory, admin listener and token; "": the defaults
-	Data   string // data directory; "": that of the configuration
-	Admin  string // admin listener of the server that has the spool; "": the file is on this machine, and says so
-	Popups bool   // the popups' event log instead of the streams' spool
+	Config string `help:"Configuration (YAML) of the server, with its data directory, and the address and the token of its admin listener." placeholder:"FILE"`
+	Data   string `help:"Data directory, as of serve; default: the one in the configuration, or spillway-data." placeholder:"DIR"`
+	Admin  string `help:"Admin listener of the server, host:port or unix:PATH, if the spool is on another machine."`
+	Popups bool   `help:"The popups' event log, popups.spool, instead of the streams' spool."`
 }
 
 // SpoolCommand returns the subcommands of spillway spool, and the directory of the file. If a server
