@@ -24,29 +24,20 @@ type peakCmd struct {
 	load.HTTP
 	watch.Spec
 	load.Statement
-	peakOutput
+	Out   string   `group:"Result" short:"o" placeholder:"FILE" help:"Write a result file with a step per probe; .gz is compressed. 'spillway report FILE' shows it."`
+	JSON  bool     `group:"Result" name:"json" help:"Print one JSON document on standard output instead of the text."`
+	Label string   `group:"Result" help:"Name of this search in reports."`
+	Allow []string `group:"Result" placeholder:"HOST" help:"Public host that you may load. Without it, only this machine and private addresses are allowed."`
 	loadLive
 	load.Sharing
-	peakRefused
-}
 
-// The flags, by group.
-type (
-	peakOutput struct {
-		Out   string   `group:"Result" short:"o" placeholder:"FILE" help:"Write a result file with a step per probe; .gz is compressed. 'spillway report FILE' shows it."`
-		JSON  bool     `group:"Result" name:"json" help:"Print one JSON document on standard output instead of the text."`
-		Label string   `group:"Result" help:"Name of this search in reports."`
-		Allow []string `group:"Result" placeholder:"HOST" help:"Public host that you may load. Without it, only this machine and private addresses are allowed."`
-	}
-	// peakRefused are flags of load that a search decides itself or has no use for.
-	peakRefused struct {
-		Rate     string        `hidden:""`
-		Duration time.Duration `hidden:"" short:"d"`
-		Requests int64         `hidden:"" short:"n"`
-		Abort    string        `hidden:""`
-		Part     string        `hidden:""`
-	}
-)
+	// Flags of load that a search decides itself or has no use for.
+	Rate     string        `hidden:""`
+	Duration time.Duration `hidden:"" short:"d"`
+	Requests int64         `hidden:"" short:"n"`
+	Abort    string        `hidden:""`
+	Part     string        `hidden:""`
+}
 
 // Run runs the search.
 func (c *peakCmd) Run(env *environment) (err error) {
