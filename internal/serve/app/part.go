@@ -27,8 +27,8 @@ type part struct {
 	reads []*store                    // that are probed for its readiness, its own first; of feeds and queries
 	spare func() bool                 // a replica answers in the place of its own database; nil: there is none
 
-	cancel context.CancelFunc // ends the attempts; set by run
-	ended  chan struct{}      // closed when they have ended; set by run
+	cancel   context.CancelFunc // ends the attempts; set by startParts
+	attempts sync.WaitGroup
 
 	mu      sync.Mutex
 	problem error     // why it is not served; nil: it is
@@ -183,11 +183,8 @@ func (a *app) startParts(ctx context.Context, parts []*part, required bool, chan
 			a.stores.watch(a.ctx, st)
 		}
 		working, cancel := context.WithCancel(ctx)
-		p.cancel, p.ended = cancel, make(chan struct{})
-		go func() {
-			defer close(p.ended)
-			p.run(working, a.log, func(err error) { tried <- err }, changed)
-		}()
+		p.cancel = cancel
+		p.attempts.Go(func() { p.run(working, a.log, func(err error) { tried <- err }, changed) })
 	}
 	var patience <-chan time.Time
 	if !required {
@@ -212,6 +209,6 @@ func (a *app) startParts(ctx context.Context, parts []*part, required bool, chan
 func (p *part) stop() {
 	if p.cancel != nil {
 		p.cancel()
-		<-p.ended
+		p.attempts.Wait()
 	}
 }

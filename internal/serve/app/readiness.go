@@ -168,14 +168,11 @@ func (s *stores) watch(ctx context.Context, st *store) {
 		return
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		st.watch(ctx, s.log)
-	}()
+	var watching sync.WaitGroup
+	watching.Go(func() { st.watch(ctx, s.log) })
 	st.unwatch = func() {
 		cancel()
-		<-ended
+		watching.Wait()
 	}
 }
 
