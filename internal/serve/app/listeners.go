@@ -49,8 +49,13 @@ func (a *app) serverConfig(r *reads) server.Config {
 			cfg.Probes.Redis = a.redis.Get
 		}
 	}
-	for _, text := range h.TrustedProxies {
-		cfg.Proxies = append(cfg.Proxies, proxyPrefix(text))
+	for _, text := range h.TrustedProxies { // addresses and CIDRs
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			addr := netip.MustParseAddr(text)
+			prefix = netip.PrefixFrom(addr, addr.BitLen())
+		}
+		cfg.Proxies = append(cfg.Proxies, prefix)
 	}
 	if h.OpenAPI {
 		document := openapi.Document(&r.cfg, r.columns, server.ProblemStatus())
@@ -127,14 +132,6 @@ func namesOf(columns []feed.Column) feed.Columns {
 		names[i] = c.Name
 	}
 	return names
-}
-
-// proxyPrefix returns a trusted proxy, an address or a CIDR of a valid configuration.
-func proxyPrefix(text string) netip.Prefix {
-	if addr, err := netip.ParseAddr(text); err == nil {
-		return netip.PrefixFrom(addr, addr.BitLen())
-	}
-	return netip.MustParsePrefix(text)
 }
 
 // newAdmin creates the admin listener with the metrics of all parts.

@@ -88,7 +88,14 @@ func (p *part) run(ctx context.Context, log *slog.Logger, tried func(error), sta
 			started()
 		}
 		if attempt == 1 {
-			tried(p.firstFailure(rejected, err))
+			first := err
+			if err != nil {
+				first = fmt.Errorf("%w (database %s)", err, p.store.url)
+			}
+			if rejected {
+				first = exit.UsageError(first)
+			}
+			tried(first)
 		}
 		if err == nil || ctx.Err() != nil {
 			return
@@ -103,26 +110,13 @@ func (p *part) run(ctx context.Context, log *slog.Logger, tried func(error), sta
 	}
 }
 
-// firstFailure returns the error that ends the process if each part must start; nil for nil.
-func (p *part) firstFailure(rejected bool, err error) error {
-	if err == nil {
-		return nil
-	}
-	err = fmt.Errorf("%w (database %s)", err, p.store.url)
-	if rejected {
-		return exit.UsageError(err)
-	}
-	return err
-}
-
 // attempt tries to start the part. rejected means that its database answers, and that
 // another attempt fails too unless somebody changes something.
 func (p *part) attempt(ctx context.Context) (rejected bool, err error) {
-	leave, err := p.store.enterStart(ctx)
-	if err != nil {
-		return false, err
+	if err := p.store.starts.Acquire(ctx, 1); err != nil {
+		return false, fmt.Errorf("wait for other parts to start: %w", err)
 	}
-	defer leave()
+	defer p.store.starts.Release(1)
 	if !p.alone {
 		if err := p.store.Ping(ctx); err != nil {
 			return false, &queue.Unready{Why: errWaiting, Cause: err}

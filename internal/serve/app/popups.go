@@ -286,7 +286,11 @@ func (p *popupPart) prepare(ctx context.Context) error {
 		err = p.checkLists(ctx)
 	}
 	if err == nil && p.app.cfg.Demo {
-		err = p.campaigns.SaveFirst(ctx, demoCampaigns())
+		var all []popup.Campaign
+		if err := json.Unmarshal(freight.Campaigns, &all); err != nil {
+			panic("bug: the campaigns of the freight app: " + err.Error())
+		}
+		err = p.campaigns.SaveFirst(ctx, all)
 	}
 	if err == nil {
 		err = p.campaigns.Reload(ctx)
@@ -354,15 +358,6 @@ func (p *popupPart) startLocal(ctx context.Context) error {
 			err, p.app.cfg.Data)
 	}
 	return err
-}
-
-// demoCampaigns returns the campaigns of the freight app.
-func demoCampaigns() []popup.Campaign {
-	var all []popup.Campaign
-	if err := json.Unmarshal(freight.Campaigns, &all); err != nil {
-		panic("bug: the campaigns of the freight app: " + err.Error())
-	}
-	return all
 }
 
 // close stops what start began. Only the first call does anything.

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"spillway/internal/database"
 	"spillway/internal/exit"
 	"spillway/internal/serve/config"
@@ -25,25 +27,13 @@ type store struct {
 	connection
 	tables
 	url       database.URL
-	gate      *queue.Gate   // leaves one connection to the refreshes of feeds
-	refreshes *queue.Gate   // leaves one connection of the refreshes of many windows
-	starts    chan struct{} // one token per part that is starting
+	gate      *queue.Gate         // leaves one connection to the refreshes of feeds
+	refreshes *queue.Gate         // leaves one connection of the refreshes of many windows
+	starts    *semaphore.Weighted // parts that are starting: half of the connections check them, so that one that hangs leaves some
 	identity  identity
 
 	answer  atomic.Pointer[error] // to the last probe: why it failed, if it did; nil before it, and if nothing reads it
 	unwatch func()                // ends the probes; nil: there are none; guarded by stores.mu
-}
-
-// enterStart waits until a part may start. At most half of the pool's connections check the
-// parts of a database, so that one that hangs leaves others to the rest. The caller must call
-// leave.
-func (st *store) enterStart(ctx context.Context) (leave func(), err error) {
-	select {
-	case st.starts <- struct{}{}:
-		return func() { <-st.starts }, nil
-	case <-ctx.Done():
-		return nil, fmt.Errorf("wait for other parts to start: %w", ctx.Err())
-	}
 }
 
 // connection is a database's pool.
@@ -90,7 +80,7 @@ func (s *stores) get(ctx context.Context, address config.Address) (*store, error
 	if st, ok := s.open[address]; ok {
 		return st, nil
 	}
-	st := &store{url: url, gate: queue.NewGate(s.pool.Max), starts: make(chan struct{}, max(1, s.pool.Max/2))}
+	st := &store{url: url, gate: queue.NewGate(s.pool.Max), starts: semaphore.NewWeighted(int64(max(1, s.pool.Max/2)))}
 	st.refreshes = queue.NewGate(s.pool.Max)
 	if st.connection, st.tables, err = openDatabase(ctx, url, s.pool, s.log); err != nil {
 		return nil, fmt.Errorf("database %s: %w", url, err)

@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"spillway/internal/database"
 	"spillway/internal/exit"
@@ -113,21 +113,13 @@ func streamDefinition(c *config.Stream) stream.Definition {
 
 // streamConfig returns the limits of a stream on a store.
 func (a *app) streamConfig(c *config.Stream, st *store) stream.Config {
+	most := slices.MaxFunc(a.cfg.Streams, func(a, b config.Stream) int { return cmp.Compare(a.KeyTTL, b.KeyTTL) })
 	return stream.Config{
 		Committers: a.committers(c, st), BatchRows: c.BatchRows, BatchBytes: c.BatchBytes, QueueRows: c.QueueRows, QueueBytes: c.QueueBytes,
-		WaitMax: c.WaitMax, CommitTimeout: c.CommitTimeout, RetryFor: c.RetryFor, KeyTTL: c.KeyTTL, KeyTTLMost: a.keyTTLMost(),
+		WaitMax: c.WaitMax, CommitTimeout: c.CommitTimeout, RetryFor: c.RetryFor, KeyTTL: c.KeyTTL, KeyTTLMost: most.KeyTTL,
 		SpoolMaxAge: a.cfg.Spool.MaxAge,
 		Log:         a.log, Memory: c.Ack == stream.AckMemory, Committed: a.batches.Committed(c.Path),
 	}
-}
-
-// keyTTLMost returns the longest key_ttl of the streams.
-func (a *app) keyTTLMost() time.Duration {
-	most := time.Duration(0)
-	for i := range a.cfg.Streams {
-		most = max(most, a.cfg.Streams[i].KeyTTL)
-	}
-	return most
 }
 
 // committers returns how many transactions of a stream may run at once. The streams of a
@@ -154,7 +146,10 @@ func (a *app) startStream(ctx context.Context, p *streamPart) error {
 	}
 	running, err := p.start(ctx, a.spool.Load())
 	if err != nil {
-		return a.explainStream(err)
+		if a.options.File == "" && a.ctx.Err() == nil {
+			err = fmt.Errorf("%w; run spillway seed freight --database URL to create missing tables", err)
+		}
+		return err
 	}
 	p.running.Store(&running)
 	return nil
@@ -299,12 +294,4 @@ func (a *app) streamAcks() []admin.StreamAck {
 		}
 	}
 	return acks
-}
-
-// explainStream adds what to run if the freight app's tables are missing.
-func (a *app) explainStream(err error) error {
-	if a.options.File != "" || a.ctx.Err() != nil {
-		return err
-	}
-	return fmt.Errorf("%w; run spillway seed freight --database URL to create missing tables", err)
 }
