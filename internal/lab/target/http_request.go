@@ -205,24 +205,20 @@ func (t *Template) percentEncoded() Template {
 // set, it leaves reserved characters and complete escapes such as %41 as well.
 // "#" is always encoded, because a request has no fragment.
 func percentEncode(s string, reserved bool) string {
-	const alsoReserved = ":/?[]@!$&'()*+,;="
+	const unreserved, alsoReserved = alphanumeric + "-._~", ":/?[]@!$&'()*+,;="
 	var b strings.Builder
 	for i := range len(s) {
 		c := s[i]
 		switch {
-		case isAlphanumeric(c), strings.IndexByte("-._~", c) >= 0,
+		case strings.IndexByte(unreserved, c) >= 0,
 			reserved && strings.IndexByte(alsoReserved, c) >= 0,
-			reserved && c == '%' && i+2 < len(s) && hexDigit(s[i+1]) >= 0 && hexDigit(s[i+2]) >= 0:
+			reserved && c == '%' && i+2 < len(s) && strings.Trim(s[i+1:i+3], "0123456789abcdefABCDEF") == "":
 			b.WriteByte(c)
 		default:
 			fmt.Fprintf(&b, "%%%02X", c)
 		}
 	}
 	return b.String()
-}
-
-func isAlphanumeric(c byte) bool {
-	return c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
 }
 
 func methodKind(method string) Kind {

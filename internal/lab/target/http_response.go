@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strconv"
 )
 
 // Bounds of an HTTP response. They stop a server that never ends its headers.
@@ -265,7 +266,7 @@ func (r *response) takeHeader(line []byte) error {
 }
 
 func (r *response) takeLength(value []byte) error {
-	n, ok := parseDigits(value)
+	n, ok := parseNumber(value, 10)
 	if !ok || (r.hasLength && n != r.rest) {
 		return fmt.Errorf("%w: content length %.40q", errMalformed, value)
 	}
@@ -317,52 +318,22 @@ func (r *response) takeChunkSize(line []byte) error {
 	if i := bytes.IndexByte(line, ';'); i >= 0 {
 		line = line[:i]
 	}
-	digits := trim(line)
-	if len(digits) == 0 || len(digits) > 15 {
+	size, ok := parseNumber(trim(line), 16)
+	switch {
+	case !ok:
 		return fmt.Errorf("%w: chunk size %.40q", errMalformed, line)
-	}
-	size := int64(0)
-	for _, c := range digits {
-		d := hexDigit(c)
-		if d < 0 {
-			return fmt.Errorf("%w: chunk size %.40q", errMalformed, line)
-		}
-		size = size<<4 | int64(d)
-	}
-	if size == 0 {
+	case size == 0:
 		r.state = inTrailers
-		return nil
+	default:
+		r.rest, r.state = size, inChunkData
 	}
-	r.rest = size
-	r.state = inChunkData
 	return nil
 }
 
-func hexDigit(c byte) int {
-	switch {
-	case c >= '0' && c <= '9':
-		return int(c - '0')
-	case c >= 'a' && c <= 'f':
-		return int(c-'a') + 10
-	case c >= 'A' && c <= 'F':
-		return int(c-'A') + 10
-	}
-	return -1
-}
-
-// parseDigits reads a decimal number of at most 18 digits.
-func parseDigits(b []byte) (int64, bool) {
-	if len(b) == 0 || len(b) > 18 {
-		return 0, false
-	}
-	n := int64(0)
-	for _, c := range b {
-		if c < '0' || c > '9' {
-			return 0, false
-		}
-		n = n*10 + int64(c-'0')
-	}
-	return n, true
+// parseNumber reads a number without a sign.
+func parseNumber(b []byte, base int) (n int64, ok bool) {
+	unsigned, err := strconv.ParseUint(string(b), base, 63)
+	return int64(unsigned), err == nil
 }
 
 // trim removes spaces and tabs from both ends.

@@ -213,7 +213,7 @@ func (r *redisReply) takeLength(digits []byte, limit int64, take func(int64)) er
 	if string(digits) == "-1" {
 		return nil
 	}
-	n, ok := parseDigits(digits)
+	n, ok := parseNumber(digits, 10)
 	if !ok || n > limit {
 		return fmt.Errorf("%w: length %.40q", errMalformed, digits)
 	}

@@ -90,7 +90,8 @@ func (s Scope) list() string {
 // The characters of a value in braces, and of a variable.
 const (
 	lowerCase       = "abcdefghijklmnopqrstuvwxyz"
-	variableLetters = lowerCase + "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-. "
+	alphanumeric    = lowerCase + "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+	variableLetters = alphanumeric + "_-. "
 )
 
 // IsVariable reports whether name can be the name of a variable in a Scope.
