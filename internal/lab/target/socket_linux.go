@@ -54,13 +54,7 @@ func (p *poller) control(operation, fd int, e unix.EpollEvent) error {
 // block, so it skips the Go scheduler's bookkeeping, which halves its cost.
 func (p *poller) poll() (int, error) {
 	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.fd), uintptr(unsafe.Pointer(&p.events[0])), batchMax, 0, 0, 0)
-	if errno != 0 && errno != unix.EINTR {
-		return 0, fmt.Errorf("poll epoll: %w", errno)
-	}
-	if errno != 0 {
-		return 0, nil
-	}
-	return int(n), nil
+	return pending(n, errno)
 }
 
 // wait returns the number of pending events and waits up to d for the first
@@ -99,13 +93,18 @@ func (p *poller) waitFine(d time.Duration) (int, error) {
 		n, _, errno = unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.fd), uintptr(unsafe.Pointer(&p.events[0])), batchMax,
 			uintptr(unsafe.Pointer(&ts)), 0, 0)
 	}
-	if errno != 0 && errno != unix.EINTR {
-		return 0, fmt.Errorf("wait for epoll: %w", errno)
-	}
-	if errno != 0 {
+	return pending(n, errno)
+}
+
+// pending returns the number of events of a wait, which a signal may have ended.
+func pending(n uintptr, errno unix.Errno) (int, error) {
+	switch errno {
+	case 0:
+		return int(n), nil
+	case unix.EINTR:
 		return 0, nil
 	}
-	return int(n), nil
+	return 0, fmt.Errorf("wait for epoll: %w", errno)
 }
 
 // eventKey identifies a socket in an event. The generation tells an event of a

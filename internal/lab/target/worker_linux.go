@@ -48,6 +48,14 @@ const watched = unix.EPOLLIN | unix.EPOLLRDHUP | edgeTriggered
 // edgeTriggered is EPOLLET, which package unix defines as a negative number.
 const edgeTriggered = 1 << 31
 
+// events are those that are watched now.
+func (c *connection) events() uint32 {
+	if c.armedWrite {
+		return watched | unix.EPOLLOUT
+	}
+	return watched
+}
+
 // queue holds the connections with a request in flight, oldest first: the next
 // timeout is at its head.
 type queue struct {
@@ -262,12 +270,8 @@ func (w *Worker) open(c *connection) error {
 		c.outcome.Connected, c.outcome.Sent = now, now
 		c.state = stateBusy
 	}
-	events := uint32(watched)
-	if len(c.unsent) > 0 {
-		events |= unix.EPOLLOUT
-		c.armedWrite = true
-	}
-	if err := w.poller.add(fd, events, c.key); err != nil {
+	c.armedWrite = len(c.unsent) > 0
+	if err := w.poller.add(fd, c.events(), c.key); err != nil {
 		return fmt.Errorf("watch socket: %w", err)
 	}
 	return nil
@@ -315,7 +319,7 @@ func (w *Worker) armWrite(c *connection) error {
 		return nil
 	}
 	c.armedWrite = true
-	return w.poller.change(c.fd, watched|unix.EPOLLOUT, c.key)
+	return w.poller.change(c.fd, c.events(), c.key)
 }
 
 func sendError(c *connection, errno unix.Errno) error {
@@ -412,16 +416,7 @@ func (w *Worker) read(c *connection, woke int64) {
 			return // more bytes cause another event
 		}
 	}
-	w.rearm(c)
-}
-
-// rearm makes the kernel report the unread bytes again.
-func (w *Worker) rearm(c *connection) {
-	events := uint32(watched)
-	if c.armedWrite {
-		events |= unix.EPOLLOUT
-	}
-	if err := w.poller.change(c.fd, events, c.key); err != nil {
+	if err := w.poller.change(c.fd, c.events(), c.key); err != nil { // makes the kernel report the unread bytes again
 		w.end(c, fmt.Errorf("watch socket: %w", err), w.clock.Now())
 	}
 }
