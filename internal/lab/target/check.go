@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -108,10 +109,5 @@ func (c *Checks) expected(status int) bool {
 	if len(c.statuses) == 0 {
 		return status/100 == 2 || status == 304
 	}
-	for _, r := range c.statuses {
-		if status >= r.low && status <= r.high {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.statuses, func(r statusRange) bool { return status >= r.low && status <= r.high })
 }

@@ -32,7 +32,7 @@ func (n *network) dial(ctx context.Context, number int) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", n.place.Load().String())
 }
 
-// dialAddress opens a connection to one of the addresses that resolveAll returned, with a port. It becomes the address in use.
+// dialAddress opens a connection to one of the addresses in Target.hosts, with a port. It becomes the address in use.
 func (n *network) dialAddress(ctx context.Context, number int, address string) (net.Conn, error) {
 	conn, err := n.dialer(number).DialContext(ctx, "tcp", address)
 	if err != nil {
@@ -70,22 +70,6 @@ func (n *network) dialTLS(ctx context.Context, number int, config *tls.Config) (
 		return nil, err
 	}
 	return conn, nil
-}
-
-// resolveAll returns the addresses of each host.
-func (n *network) resolveAll(ctx context.Context, hosts []string) (map[string][]string, error) {
-	found := make(map[string][]string, len(hosts))
-	for _, host := range hosts {
-		places, err := n.resolve(ctx, host)
-		if err != nil {
-			return nil, err
-		}
-		found[host] = nil
-		for _, place := range places {
-			found[host] = append(found[host], place.Addr().String())
-		}
-	}
-	return found, nil
 }
 
 // resolve returns the addresses of a host that connections can go to from the

@@ -129,10 +129,21 @@ func (t *Target) locate(ctx context.Context) (err error) {
 		return err
 	}
 	n.place.Store(&t.places[0])
-	if len(n.others) > 0 {
-		t.hosts, err = n.resolveAll(ctx, append([]string{n.host}, n.others...))
+	if len(n.others) == 0 {
+		return nil
 	}
-	return err
+	t.hosts = make(map[string][]string)
+	for _, host := range append([]string{n.host}, n.others...) {
+		places, err := n.resolve(ctx, host)
+		if err != nil {
+			return err
+		}
+		t.hosts[host] = nil // it may be there twice, with another port
+		for _, place := range places {
+			t.hosts[host] = append(t.hosts[host], place.Addr().String())
+		}
+	}
+	return nil
 }
 
 // EventLoop reports whether a Worker drives this target; otherwise a Session

@@ -129,8 +129,12 @@ func parseColumn(r io.Reader, column string) ([]string, error) {
 	}
 	index--
 	if named {
-		if index, err = namedColumn(reader, column); err != nil {
-			return nil, err
+		header, err := reader.Read()
+		if err != nil {
+			return nil, fmt.Errorf("read the header line: %w", err)
+		}
+		if index = slices.Index(header, column); index < 0 {
+			return nil, fmt.Errorf("no column %q; the header line has %s", column, strings.Join(header, ", "))
 		}
 	}
 	var rows []string
@@ -151,18 +155,6 @@ func parseColumn(r io.Reader, column string) ([]string, error) {
 		}
 		rows = append(rows, record[index])
 	}
-}
-
-func namedColumn(reader *csv.Reader, name string) (int, error) {
-	header, err := reader.Read()
-	if err != nil {
-		return 0, fmt.Errorf("read the header line: %w", err)
-	}
-	index := slices.Index(header, name)
-	if index < 0 {
-		return 0, fmt.Errorf("no column %q; the header line has %s", name, strings.Join(header, ", "))
-	}
-	return index, nil
 }
 
 // Source produces the values for the requests of one worker: its own random
