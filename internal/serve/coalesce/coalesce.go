@@ -99,12 +99,8 @@ func (g *Group[V]) Enter(name string, shares bool) (turn bool, err error) {
 	if shares {
 		return false, nil
 	}
-	if cl.turns != nil {
-		select {
-		case cl.turns <- struct{}{}:
-		default:
-			return false, nil
-		}
+	if !cl.turns.TryAcquire(1) {
+		return false, nil
 	}
 	cl.calls++
 	return true, nil
@@ -120,7 +116,7 @@ func (g *Group[V]) Leave(name string, wait, call bool) {
 		cl.callers--
 	}
 	if call {
-		cl.end()
+		cl.turns.Release(1)
 		cl.calls--
 	}
 	g.releaseLocked(name, cl)
