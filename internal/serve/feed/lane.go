@@ -27,7 +27,9 @@ type Lanes[T any] struct {
 	// Ended is told of each read in the loop that has begun. Without an error, it returns the answer, which must not be used after the
 	// requests are answered.
 	Ended func(r *LoopRead, began, now time.Time, err error) (T, error)
+	Size  func(answer T) int // bytes
 
+	large  atomic.Int64 // so many requests do not wait in loops, because an answer was large
 	lanes  sync.Map     // *lane by *front.Loop
 	left   atomic.Int64 // waiting requests whose clients have left
 	shared atomic.Uint64
@@ -52,6 +54,7 @@ type loopRun[T any] struct {
 	turn    bool // it has one of its class
 	full    bool // its request is one too many
 	began   time.Time
+	latest  time.Time          // the last request came, before the read went elsewhere, which ends when its time is over
 	cancel  context.CancelFunc // of a read elsewhere; nil: it is in the loop
 	ended   bool
 	answer  T
@@ -70,7 +73,7 @@ type LoopWait[T any] struct {
 func (l *Lanes[T]) Begin(loop *front.Loop, w *LoopWait[T], later *front.Later, class string, name []byte, args []string, r Range) {
 	in := l.lane(loop)
 	run := in.running[string(name)]
-	shares := run != nil && (run.waiting > 0 || run.cancel == nil)
+	shares := run != nil && (run.cancel == nil || run.waiting > 0 && loop.Now().Sub(run.latest) < l.Timeout/8)
 	turn, err := l.Group.Enter(class, shares)
 	if shares && err == nil {
 		l.shared.Add(1)
@@ -79,8 +82,22 @@ func (l *Lanes[T]) Begin(loop *front.Loop, w *LoopWait[T], later *front.Later, c
 	}
 	*w = LoopWait[T]{run: run, later: later}
 	later.Limit, later.Inside = l.Timeout, true
+	if run.cancel == nil {
+		run.latest = loop.Now()
+	}
 	run.waits, run.read.Unwanted = append(run.waits, w), false
 	run.waiting++
+}
+
+const (
+	largeAnswer = 64 << 10 // bytes, which hold up a loop that writes them
+	largeFor    = 64       // requests after a large answer that do not wait in loops
+)
+
+// Fits reports whether a request may wait in a loop. One that may not is counted.
+func (l *Lanes[T]) Fits() bool {
+	large := l.large.Load()
+	return large == 0 || !l.large.CompareAndSwap(large, large-1)
 }
 
 // Waiting returns how many requests wait, in event loops or elsewhere, and how many have shared another one's read.
@@ -108,7 +125,7 @@ func (l *lane[T]) start(class string, name []byte, args []string, of Range, turn
 		r = &loopRun[T]{lane: l}
 		r.read.Done = r.done
 	}
-	r.class, r.key, r.turn, r.began = class, string(name), turn, l.loop.Now()
+	r.class, r.key, r.turn, r.began, r.latest = class, string(name), turn, l.loop.Now(), l.loop.Now()
 	r.read.Name, r.read.Range = append(r.read.Name[:0], name...), of
 	r.read.Args = param.CloneArgs(args)
 	r.read.Within, r.read.Rows.Limit, r.read.Gate = l.Timeout, l.Limit, l.Gate
@@ -151,7 +168,7 @@ func (r *loopRun[T]) done(err error) {
 func (r *loopRun[T]) elsewhere() {
 	l := r.lane
 	var ctx context.Context
-	ctx, r.cancel = context.WithTimeout(l.Base, max(0, l.Timeout-time.Since(r.began)))
+	ctx, r.cancel = context.WithTimeout(l.Base, max(0, l.Timeout-time.Since(r.latest)))
 	if r.waiting == 0 && len(r.waits) > 0 { // they have left
 		time.AfterFunc(goneAfter, r.cancel)
 	}
@@ -175,6 +192,9 @@ func (r *loopRun[T]) finish(answer T, err error) {
 		delete(r.lane.running, r.key)
 	}
 	r.endTurn()
+	if err == nil && r.lane.Size(answer) > largeAnswer {
+		r.lane.large.Store(largeFor)
+	}
 	r.ended, r.answer, r.err = true, answer, err
 	for _, w := range r.waits {
 		if w != nil {

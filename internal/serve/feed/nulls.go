@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"spillway/internal/serve/param"
@@ -20,25 +21,27 @@ var ErrNullKey = errors.New("a row has NULL in the key")
 // NullKeys looks for rows with NULL in a feed's key, which come behind no other row. Its zero value looks for
 // none. Its methods can be called concurrently.
 type NullKeys struct {
-	mu      sync.Mutex
-	columns []string // that may be NULL
-	values  string   // the arguments that were looked at last
-	looked  time.Time
-	err     error
+	columns atomic.Pointer[[]string] // that may be NULL; nil: none
+
+	mu     sync.Mutex // guards what follows, also while Look looks
+	values string     // the arguments that were looked at last
+	looked time.Time
+	err    error
 }
 
 // Expect sets the columns of the key that may be NULL.
 func (n *NullKeys) Expect(columns []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.columns, n.looked = columns, time.Time{}
+	n.columns.Store(&columns)
+	n.looked = time.Time{}
 }
 
-// Matter reports whether so many rows of r are the last rows of the feed, and not its first, so that Look is to be called.
+// Matter reports whether so many rows of r are the last rows of the feed, and not its first, so that Look is to be called. It does not
+// wait.
 func (n *NullKeys) Matter(r Range, rows int) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return len(n.columns) > 0 && r.After != "" && rows < r.Limit
+	columns := n.columns.Load()
+	return columns != nil && len(*columns) > 0 && r.After != "" && rows < r.Limit
 }
 
 // Look returns an error if find, which is called with the columns that may be NULL, finds a row. For the same
@@ -46,20 +49,20 @@ func (n *NullKeys) Matter(r Range, rows int) bool {
 func (n *NullKeys) Look(args []string, find func(columns []string) (found bool, err error)) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	values := string(param.AppendArgs(nil, args))
-	if len(n.columns) == 0 {
+	values, columns := string(param.AppendArgs(nil, args)), n.columns.Load()
+	if columns == nil || len(*columns) == 0 {
 		return nil
 	}
 	if values == n.values && time.Since(n.looked) < lookAgain {
 		return n.err
 	}
-	found, err := find(n.columns)
+	found, err := find(*columns)
 	if err != nil {
 		return fmt.Errorf("look for NULL in the key: %w", err)
 	}
 	if n.err = nil; found {
 		n.err = fmt.Errorf("%w (%s); exclude such rows from the statement, or declare the column NOT NULL",
-			ErrNullKey, strings.Join(n.columns, ", "))
+			ErrNullKey, strings.Join(*columns, ", "))
 	}
 	if args != nil {
 		n.values, n.looked = values, time.Now()

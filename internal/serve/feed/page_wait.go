@@ -21,6 +21,7 @@ func (f *Feed) openLanes() {
 		r.Rows.ReadAt = began
 		return &r.Rows, nil
 	}
+	f.lanes.Size = func(rows *Rows) int { return len(rows.Data) }
 	f.lanes.Reader, _ = f.source.(LoopReader)
 }
 
@@ -46,7 +47,7 @@ func (f *Feed) Begin(loop *front.Loop, w *Wait, later *front.Later, now time.Tim
 	}
 	after, known, err := f.follows(s, &r)
 	class := string(param.AppendArgs(nil, r.Args))
-	if !known || err != nil || f.pauses.Has(class) {
+	if !known || err != nil || f.pauses.Has(class) || !f.lanes.Fits() {
 		return false
 	}
 	if win != nil {

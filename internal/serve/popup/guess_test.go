@@ -1,6 +1,8 @@
 package popup
 
 import (
+	"context"
+	"errors"
 	"strconv"
 	"testing"
 	"time"
@@ -75,5 +77,41 @@ func TestGuessNot(t *testing.T) {
 	}
 	if store.reads != 3*guessAfter || store.swaps != 0 {
 		t.Errorf("%+v", store)
+	}
+}
+
+// swapFails is a store whose swaps fail when the test says so.
+type swapFails struct {
+	*guessed
+	err error
+}
+
+func (s *swapFails) Swap(ctx context.Context, key Key, v uint64, next State, e Event, g ...Guard) (bool, error) {
+	if s.err != nil {
+		return false, s.err
+	}
+	return s.guessed.Swap(ctx, key, v, next, e, g...)
+}
+
+// TestGuessFails: a user in a quiet period is shown nothing if the swap of a wrong guess fails where a read does not.
+func TestGuessFails(t *testing.T) {
+	t.Parallel()
+	store := &swapFails{guessed: &guessed{Store: NewMemory(99, nil)}}
+	p := openTest(t, store, func(c *Config) { c.ShowAnyway = true })
+	for i := range 10 {
+		askTest(t, p, strconv.Itoa(i), day0)
+	}
+	if a := askTest(t, p, "0", day0.Add(time.Minute)); a.Shown() {
+		t.Fatal("shown again")
+	}
+	for i := 10; i < 20; i++ {
+		askTest(t, p, strconv.Itoa(i), day0)
+	}
+	store.err = errors.New("the connection broke during a swap")
+	if a := askTest(t, p, "1", day0.Add(time.Minute)); a.Shown() {
+		t.Errorf("shown in its quiet period: %+v", a)
+	}
+	if a := askTest(t, openTest(t, store.guessed, nil), "1", day0.Add(time.Minute)); a.Reason != WaitShown {
+		t.Errorf("%+v", a)
 	}
 }

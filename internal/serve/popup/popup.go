@@ -213,6 +213,9 @@ func (p *Popup) Ask(ctx context.Context, key Key, a *Attributes, now time.Time) 
 		own := Key{User: strings.Clone(key.User), Placement: place.name}
 		next, event := place.show(own, state, place.byID[answer.Campaign.ID], answer.Decision, now, p.keep)
 		switch ok, err := p.swap(ctx, own, state.Version, next, event, guards); {
+		case err != nil && guess: // the state is read, if that is possible
+			guess = false
+			p.newUsers.Store(0)
 		case err != nil:
 			return p.without(ctx, place, key, a, now, err)
 		case ok:

@@ -128,7 +128,7 @@ func Open(cfg Config, source feed.Reader) *Query {
 	q.base, q.stop = context.WithCancel(context.Background())
 	q.lanes = feed.Lanes[*Answer]{
 		Group: q.group, Base: q.base, Reads: &q.renewals, Timeout: cfg.Timeout, Limit: cfg.Limit, Gate: cfg.Gate,
-		Call: q.sharing, Ended: q.ended,
+		Call: q.sharing, Ended: q.ended, Size: func(a *Answer) int { return len(a.Data) },
 	}
 	q.lanes.Reader, _ = source.(feed.LoopReader)
 	return q
@@ -253,7 +253,7 @@ func (q *Query) Begin(loop *front.Loop, w *Wait, later *front.Later, args []stri
 	}
 	var room [128]byte // most parameter values fit
 	name := param.AppendArgs(room[:0], args)
-	if q.pauses.Has(string(name)) {
+	if q.pauses.Has(string(name)) || !q.lanes.Fits() {
 		return false
 	}
 	q.lanes.Begin(loop, w, later, "", name, args, feed.Range{})

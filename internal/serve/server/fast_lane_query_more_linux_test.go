@@ -8,11 +8,15 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strconv"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"spillway/internal/apptest"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/front"
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/query"
 	"spillway/internal/serve/token"
@@ -113,4 +117,44 @@ func TestFastLaneClaims(t *testing.T) {
 		}
 	}
 	sameRequests(t, fast, regular)
+}
+
+// largeReader reads many rows, and counts how often it is asked to in a loop.
+type largeReader struct {
+	answers
+	begun atomic.Int64
+}
+
+// Begin implements feed.LoopReader.
+func (l *largeReader) Begin(loop *front.Loop, r *feed.LoopRead) error {
+	l.begun.Add(1)
+	loop.After(func() { r.Done(l.answers.Read(context.Background(), r.Range, &r.Rows)) })
+	return nil
+}
+
+// Drop implements feed.LoopReader.
+func (*largeReader) Drop(*front.Loop, *feed.LoopRead) bool { return true }
+
+// TestFastLaneLargeAnswers: after a large answer, requests do not wait in loops for a while. Small ones always do.
+func TestFastLaneLargeAnswers(t *testing.T) {
+	t.Parallel()
+	for rows, want := range map[int]int64{1: 200, 5000: 4} {
+		r := &largeReader{answers: answers{rows: rows}}
+		cfg := query.Config{
+			Definition: feed.Definition{Name: "/large", Params: []param.Param{{Name: "a", Type: "text"}}},
+			Limit:      feed.Limit{Rows: 10_000, Bytes: 8 << 20}, Timeout: time.Hour, WaitersMax: 3,
+		}
+		q := query.Open(cfg, r)
+		t.Cleanup(q.Close)
+		l := startLane(t, 1, func(c *Config) { c.Queries = []QueryRoute{{Paths: []string{"/large"}, Query: q}} })
+		for i := range 200 {
+			text := l.converse(t, input{[]string{get("/large?a=" + strconv.Itoa(i))}, false}).text
+			if !strings.HasPrefix(text, "HTTP/1.1 200 ") {
+				t.Fatalf("%.200q", text)
+			}
+		}
+		if got := r.begun.Load(); got != want {
+			t.Errorf("of 200 answers of %d rows, %d were read in loops, want %d", rows, got, want)
+		}
+	}
 }

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 const (
 	quickRead = time.Millisecond     // a read of more holds up the loop
 	loopLimit = 2 * time.Millisecond // after which it is interrupted, and runs elsewhere
+	proofs    = 8                    // quick reads elsewhere in a row, after which the loop reads
 	roundMost = time.Millisecond     // of reads, after which the loop does something else
 	largeRows = 64 << 10             // bytes of a result that holds up the loop
 	slowFor   = 64                   // reads of a query or a feed that run elsewhere after one that held up the loop
@@ -46,7 +48,7 @@ type line struct {
 
 // Begin implements feed.LoopReader.
 func (s *source) Begin(loop *front.Loop, r *feed.LoopRead) error {
-	if s.shape.Load() == nil {
+	if s.shape.Load() == nil || s.quick.Load() < proofs {
 		return feed.ErrElsewhere
 	}
 	l := s.db.laneOf(loop)
@@ -137,16 +139,21 @@ func (l *lane) run() {
 			return
 		}
 		q, r := l.next()
-		err := feed.ErrElsewhere
-		if free && q.source.readOn(conn, r) == nil {
-			err = nil
+		if !free || q.slow > 0 {
+			r.Done(feed.ErrElsewhere)
+			continue
 		}
+		err := q.source.readOn(conn, r)
 		r.Took = time.Since(began)
 		q.mean += (r.Took - q.mean) / 8
-		if r.Took > quickRead || len(r.Rows.Data) > largeRows {
+		if r.Took > quickRead || len(r.Rows.Data) > largeRows || errors.Is(err, feed.ErrTooLarge) {
 			q.slow, q.pause = q.pause, min(2*q.pause, slowMost)
-		} else if free {
+			q.source.quick.Store(0)
+		} else {
 			q.pause = max(q.pause/2, slowFor)
+		}
+		if err != nil {
+			err = feed.ErrElsewhere
 		}
 		r.Done(err)
 	}
@@ -174,9 +181,13 @@ func (db *DB) spare() (conn, bool) {
 	default:
 		return conn{}, false
 	}
-	c, ok := db.takeCurrent()
-	if !ok {
+	c, ok := db.takeIdle()
+	switch {
+	case !ok:
 		<-db.slots
+	case c.file != db.current.Load(): // the next one who acquires it closes it
+		db.release(c)
+		ok = false
 	}
 	return c, ok
 }

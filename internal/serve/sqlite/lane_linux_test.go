@@ -128,16 +128,52 @@ func TestLaneSlowRead(t *testing.T) {
 	inLoop(t, loop, slow, "1")
 }
 
+// TestLaneSlowBurst: of many slow reads that have begun at once, one holds up the loop.
+func TestLaneSlowBurst(t *testing.T) {
+	t.Parallel()
+	db, _ := open(t, database.Pool{StatementTimeout: time.Hour})
+	loop := storetest.StartLoop(t)
+	s := loopSource(t, db, endlessFrom, number1)
+	inLoop(t, loop, s, "5")
+	var all [][]string
+	for i := range 100 {
+		all = append(all, []string{strconv.Itoa(100 + i)})
+	}
+	held := 0
+	for _, r := range storetest.BeginReads(t, loop, s, nil, wide, all...) {
+		if err := apptest.Receive(t, "the answer", r.Ended); err != feed.ErrElsewhere {
+			t.Fatal(err)
+		}
+		if r.Took > 0 {
+			held++
+		}
+	}
+	if held > 1 {
+		t.Errorf("%d reads held up the loop", held)
+	}
+	for range 7 { // not often enough
+		if err := s.Read(t.Context(), feed.Range{Args: []string{"1"}}, &feed.Rows{Limit: wide}); err != nil {
+			t.Fatal(err)
+		}
+		for range 200 {
+			r := storetest.BeginReads(t, loop, s, nil, wide, []string{"1"})[0]
+			if err := apptest.Receive(t, "the answer", r.Ended); err != feed.ErrElsewhere {
+				t.Fatal("the loop reads what was slow")
+			}
+		}
+	}
+}
+
 // TestLaneAnswersAll: of many reads of two queries, some of which are dropped, each gets its own rows once, and the queries take turns.
 func TestLaneAnswersAll(t *testing.T) {
 	t.Parallel()
 	db, _ := open(t, database.Pool{})
 	loop := storetest.StartLoop(t)
 	many, one := loopSource(t, db, "SELECT :a AS x", number1), loopSource(t, db, "SELECT :a AS y", number1)
-	inLoop(t, loop, many, "1")
-	inLoop(t, loop, one, "1")
 	read := 0
 	for range 20 {
+		inLoop(t, loop, many, "1")
+		inLoop(t, loop, one, "1")
 		var order []string
 		reads := make([]*storetest.LoopRead, 301)
 		storetest.OnLoop(t, loop, func() {

@@ -38,6 +38,7 @@ type source struct {
 	viewed string    // inner with NULL for each parameter, because views have none
 	texts  [8]string // of a feed, without filters
 	shape  atomic.Pointer[shape]
+	quick  atomic.Int64 // reads elsewhere in a row
 	nulls  feed.NullKeys
 }
 
@@ -120,7 +121,18 @@ func (s *source) lookForNull(ctx context.Context, args []string) error {
 }
 
 func (s *source) runOnce(ctx context.Context, r feed.Range, bits int, to feed.RowHandler) error {
-	return s.db.read(ctx, func(conn conn) error { return s.runOn(conn, r, bits, to) })
+	return s.db.read(ctx, func(conn conn) error {
+		began := time.Now()
+		err := s.runOn(conn, r, bits, to)
+		switch {
+		case r.After == "" && !s.def.IsQuery(): // a window
+		case time.Since(began) > quickRead:
+			s.quick.Store(0)
+		case err == nil:
+			s.quick.Add(1)
+		}
+		return err
+	})
 }
 
 // runOn is run on one connection.

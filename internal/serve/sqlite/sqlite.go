@@ -225,22 +225,17 @@ func (db *DB) acquire(ctx context.Context) (conn, error) {
 			return conn{}, err
 		}
 	}
-	if last, ok := db.takeCurrent(); ok {
-		return last, nil
+	for last, ok := db.takeIdle(); ok; last, ok = db.takeIdle() {
+		if last.file == db.current.Load() {
+			return last, nil
+		}
+		_ = last.Close() // the file was replaced
 	}
 	opened, err := db.connect()
 	if err != nil {
 		<-db.slots
 	}
 	return opened, err
-}
-
-// takeCurrent takes an idle connection to the current file. Those to one that was replaced are closed.
-func (db *DB) takeCurrent() (last conn, ok bool) {
-	for last, ok = db.takeIdle(); ok && last.file != db.current.Load(); last, ok = db.takeIdle() {
-		_ = last.Close()
-	}
-	return last, ok
 }
 
 func (db *DB) takeIdle() (last conn, ok bool) {
