@@ -201,7 +201,9 @@ func pagesLane(t *testing.T, loops int, change func(*feed.Config)) (*lane, *held
 	f := feed.Open(cfg, h)
 	t.Cleanup(f.Close)
 	l := startLane(t, loops, func(c *Config) { c.Feeds = []FeedRoute{{Paths: []string{"/held"}, Feed: f}} })
-	l.converse(t, input{[]string{get("/held?a=1")}, false})
+	apptest.Await(t, "the window is read", func() bool { // a busy machine needs longer than the feed's timeout
+		return strings.HasPrefix(l.converse(t, input{[]string{get("/held?a=1")}, false}).text, "HTTP/1.1 200 ")
+	})
 	return l, h, f
 }
 
@@ -216,6 +218,7 @@ func TestFastLanePageLimit(t *testing.T) {
 	var texts [2]string
 	for i, loops := range []int{1, -1} {
 		l, h, f := pagesLane(t, loops, func(c *feed.Config) { c.Timeout = 20 * time.Millisecond })
+		before := f.Stats().Refused
 		for range 3 {
 			texts[i] += l.converse(t, input{[]string{heldPage(300, 2), heldPage(300, 7)}, false}).text
 		}
@@ -224,7 +227,7 @@ func TestFastLanePageLimit(t *testing.T) {
 		}
 		apptest.AwaitState(t, "all were refused", func() (string, bool) {
 			s := f.Stats()
-			return fmt.Sprintf("%+v", s), s.Refused == 6 && s.Waiting == 0 && s.DatabasePages == 0
+			return fmt.Sprintf("%+v", s), s.Refused == before+6 && s.Waiting == 0 && s.DatabasePages == 0
 		})
 	}
 	if texts[0] != texts[1] || strings.Count(texts[0], "HTTP/1.1 503 ") != 6 {

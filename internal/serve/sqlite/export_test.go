@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"time"
 
 	"spillway/internal/plans"
 	"spillway/internal/serve/feed"
@@ -21,6 +22,14 @@ func Pairs() (list []stream.Pair) {
 
 // SetLog replaces the log of a database.
 func SetLog(db *DB, log *slog.Logger) { db.log = log }
+
+// NeverSlow has event loops read however long it takes.
+func NeverSlow(db *DB) *DB {
+	db.quickRead, db.loopLimit = forever, forever
+	return db
+}
+
+const forever = time.Hour
 
 // Reads returns how many rows of tables the statement of a feed without lists visits for a range.
 func Reads(ctx context.Context, from feed.Source, r feed.Range) (reads float64, err error) {

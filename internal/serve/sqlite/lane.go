@@ -146,7 +146,7 @@ func (l *lane) run() {
 		err := q.source.readOn(conn, r)
 		r.Took = time.Since(began)
 		q.mean += (r.Took - q.mean) / 8
-		if r.Took > quickRead || len(r.Rows.Data) > largeRows || errors.Is(err, feed.ErrTooLarge) {
+		if r.Took > l.db.quickRead || len(r.Rows.Data) > largeRows || errors.Is(err, feed.ErrTooLarge) {
 			q.slow, q.pause = q.pause, min(2*q.pause, slowMost)
 			q.source.quick.Store(0)
 		} else {
@@ -163,7 +163,7 @@ func (l *lane) run() {
 func (s *source) readOn(c conn, r *feed.LoopRead) error {
 	err := feed.Collect(&s.def, &r.Rows, func(to feed.RowHandler) error {
 		work := func(c conn) error { return s.runOn(c, r.Range, 0, to) }
-		return c.guard.run(context.Background(), min(loopLimit, s.db.limits.StatementTimeout), c, work)
+		return c.guard.run(context.Background(), min(s.db.loopLimit, s.db.limits.StatementTimeout), c, work)
 	})
 	if err == nil && s.nulls.Matter(r.Range, r.Rows.Len()) {
 		return feed.ErrElsewhere

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	driver "zombiezen.com/go/sqlite"
+
 	"spillway/internal/apptest"
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
@@ -64,6 +66,7 @@ func inLoop(t *testing.T, loop *front.Loop, s feed.LoopReader, args ...string) s
 func TestLaneReadsAsRead(t *testing.T) {
 	t.Parallel()
 	db, run := openFreight(t, 200)
+	sqlite.NeverSlow(db)
 	loop := storetest.StartLoop(t)
 	run("CREATE TABLE kinds (flag BOOLEAN, price DECIMAL, doc JSON, at TIMESTAMP, raw BLOB); INSERT INTO kinds VALUES (1, '1.50', '{\"a\":1}', '2026-01-02', x'00ff')")
 	var params []param.Param
@@ -97,7 +100,10 @@ func TestLaneReadsAsRead(t *testing.T) {
 // TestLanePages: a loop reads the pages of feeds as Read does.
 func TestLanePages(t *testing.T) {
 	t.Parallel()
-	storetest.FeedInLoops(t, backend())
+	storetest.FeedInLoops(t, backend(func(t testing.TB, pool database.Pool) (*sqlite.DB, *driver.Conn) {
+		db, writer := open(t, pool)
+		return sqlite.NeverSlow(db), writer
+	}))
 }
 
 // TestLaneSlowRead: a read that does not end is interrupted and runs elsewhere, as the next ones of its query do. Others go on.
@@ -168,6 +174,7 @@ func TestLaneSlowBurst(t *testing.T) {
 func TestLaneAnswersAll(t *testing.T) {
 	t.Parallel()
 	db, _ := open(t, database.Pool{})
+	sqlite.NeverSlow(db)
 	loop := storetest.StartLoop(t)
 	many, one := loopSource(t, db, "SELECT :a AS x", number1), loopSource(t, db, "SELECT :a AS y", number1)
 	read := 0
@@ -230,6 +237,7 @@ func TestLaneAnswersAll(t *testing.T) {
 func TestLaneYields(t *testing.T) {
 	t.Parallel()
 	db, _ := open(t, database.Pool{Max: 2, AcquireTimeout: time.Hour, StatementTimeout: time.Hour})
+	sqlite.NeverSlow(db)
 	loop := storetest.StartLoop(t)
 	s := loopSource(t, db, endlessFrom, number1)
 	inLoop(t, loop, s, "1")
@@ -276,7 +284,7 @@ func TestLaneFollows(t *testing.T) {
 	for _, name := range []string{"now", "next"} {
 		script(t, openWriter(t, path(name)), fmt.Sprintf("PRAGMA journal_mode = DELETE; CREATE TABLE t (x TEXT); INSERT INTO t VALUES ('%s')", name))
 	}
-	db, loop := openFile(t, path("now"), database.Pool{}), storetest.StartLoop(t)
+	db, loop := sqlite.NeverSlow(openFile(t, path("now"), database.Pool{})), storetest.StartLoop(t)
 	s := loopSource(t, db, "SELECT * FROM t")
 	if got := inLoop(t, loop, s); got != `{"x":"now"}` {
 		t.Fatal(got)

@@ -126,7 +126,7 @@ func (s *source) runOnce(ctx context.Context, r feed.Range, bits int, to feed.Ro
 		err := s.runOn(conn, r, bits, to)
 		switch {
 		case r.After == "" && !s.def.IsQuery(): // a window
-		case time.Since(began) > quickRead:
+		case time.Since(began) > s.db.quickRead:
 			s.quick.Store(0)
 		case err == nil:
 			s.quick.Add(1)

@@ -68,6 +68,8 @@ type DB struct {
 	waitTime atomic.Int64 // nanoseconds
 	connects atomic.Int64
 	lanes    sync.Map // *lane by *front.Loop
+
+	quickRead, loopLimit time.Duration
 }
 
 // New returns the database of the file of url. The first Ping opens the file, or a later one if
@@ -84,6 +86,8 @@ func New(url database.URL, pool database.Pool, log *slog.Logger) (*DB, error) {
 		log:    log,
 		slots:  make(chan struct{}, limits.Max),
 		closed: make(chan struct{}),
+
+		quickRead: quickRead, loopLimit: loopLimit,
 	}, nil
 }
 

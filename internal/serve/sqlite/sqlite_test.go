@@ -23,10 +23,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestFeed(t *testing.T) {
 	t.Parallel()
-	storetest.Feed(t, backend())
+	storetest.Feed(t, backend(open))
 }
 
-func backend() storetest.Backend {
+// backend is files for the conformance suite.
+func backend(open func(testing.TB, database.Pool) (*sqlite.DB, *driver.Conn)) storetest.Backend {
 	return storetest.Backend{
 		Open: func(t testing.TB, pool database.Pool) storetest.DB {
 			db, writer := open(t, pool)
