@@ -10,15 +10,11 @@
 package coalesce
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sync/semaphore"
 )
 
 // ErrFull is returned at once if the maximum number of callers waits. Retry later.
@@ -48,7 +44,7 @@ type Limits struct {
 // class counts what is under way in one class. It is guarded by Group.mu.
 type class struct {
 	callers, calls int
-	turns          *semaphore.Weighted // of running calls
+	turns          chan struct{} // one token per running call; nil: no limit
 }
 
 type call[V any] struct {
@@ -99,8 +95,12 @@ func (g *Group[V]) Enter(name string, shares bool) (turn bool, err error) {
 	if shares {
 		return false, nil
 	}
-	if !cl.turns.TryAcquire(1) {
-		return false, nil
+	if cl.turns != nil {
+		select {
+		case cl.turns <- struct{}{}:
+		default:
+			return false, nil
+		}
 	}
 	cl.calls++
 	return true, nil
@@ -116,7 +116,7 @@ func (g *Group[V]) Leave(name string, wait, call bool) {
 		cl.callers--
 	}
 	if call {
-		cl.turns.Release(1)
+		cl.end()
 		cl.calls--
 	}
 	g.releaseLocked(name, cl)
@@ -204,9 +204,9 @@ func (g *Group[V]) startLocked(ctx context.Context, name, key string, fn func(co
 	g.wait.Add(1)
 	run := func() {
 		defer g.wait.Done()
-		if c.err = cl.turns.Acquire(ctx, 1); c.err == nil {
+		if c.err = cl.begin(ctx); c.err == nil {
 			c.value, c.err = fn(ctx)
-			cl.turns.Release(1)
+			cl.end()
 		}
 		c.lost = here && c.err != nil && ctx.Err() != nil
 		g.mu.Lock()
@@ -231,7 +231,10 @@ func (g *Group[V]) startLocked(ctx context.Context, name, key string, fn func(co
 func (g *Group[V]) classLocked(name string) *class {
 	cl, ok := g.classes[name]
 	if !ok {
-		cl = &class{turns: semaphore.NewWeighted(int64(cmp.Or(g.limits.Calls, math.MaxInt)))}
+		cl = &class{}
+		if g.limits.Calls > 0 {
+			cl.turns = make(chan struct{}, g.limits.Calls)
+		}
 		g.classes[name] = cl
 	}
 	return cl
@@ -241,6 +244,25 @@ func (g *Group[V]) classLocked(name string) *class {
 func (g *Group[V]) releaseLocked(name string, cl *class) {
 	if cl.callers == 0 && cl.calls == 0 && name != "" {
 		delete(g.classes, name)
+	}
+}
+
+// begin waits for the turn of a call. After nil, the call must end.
+func (cl *class) begin(ctx context.Context) error {
+	if cl.turns == nil {
+		return nil
+	}
+	select {
+	case cl.turns <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (cl *class) end() {
+	if cl.turns != nil {
+		<-cl.turns
 	}
 }
 

@@ -25,7 +25,7 @@ func SetLog(db *DB, log *slog.Logger) { db.log = log }
 
 // NeverSlow has event loops read however long it takes.
 func NeverSlow(db *DB) *DB {
-	db.quickRead, db.loopLimit = forever, forever
+	db.proofs, db.quickRead, db.loopLimit = 0, forever, forever
 	return db
 }
 

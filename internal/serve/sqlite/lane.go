@@ -48,7 +48,7 @@ type line struct {
 
 // Begin implements feed.LoopReader.
 func (s *source) Begin(loop *front.Loop, r *feed.LoopRead) error {
-	if s.shape.Load() == nil || s.quick.Load() < proofs {
+	if s.shape.Load() == nil || s.quick.Load() < s.db.proofs {
 		return feed.ErrElsewhere
 	}
 	l := s.db.laneOf(loop)

@@ -69,6 +69,7 @@ type DB struct {
 	connects atomic.Int64
 	lanes    sync.Map // *lane by *front.Loop
 
+	proofs               int64 // of a query before event loops read it
 	quickRead, loopLimit time.Duration
 }
 
@@ -87,7 +88,7 @@ func New(url database.URL, pool database.Pool, log *slog.Logger) (*DB, error) {
 		slots:  make(chan struct{}, limits.Max),
 		closed: make(chan struct{}),
 
-		quickRead: quickRead, loopLimit: loopLimit,
+		proofs: proofs, quickRead: quickRead, loopLimit: loopLimit,
 	}, nil
 }
 

@@ -228,6 +228,9 @@ func Plans(t *testing.T, b PlanBackend, update bool) {
 	}
 	b.Exec(t, "CREATE TABLE customers (id INTEGER NOT NULL PRIMARY KEY, city INTEGER NOT NULL)")
 	b.Exec(t, "INSERT INTO customers VALUES "+customers.String()[1:])
+	if analyze := fmt.Sprintf(b.Analyze, "customers"); strings.HasPrefix(analyze, "ANALYZE TABLE ") {
+		b.Exec(t, analyze) // InnoDB does so at some later time, and then plans change
+	}
 	results := make(map[string]map[string]planCase) // by statement and index, then table
 	for _, table := range []string{"uniform", "skewed", "correlated"} {
 		if testing.Short() && table == "correlated" {
