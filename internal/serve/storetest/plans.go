@@ -243,6 +243,9 @@ func Plans(t *testing.T, b PlanBackend, update bool) {
 					continue
 				}
 				c := b.try(t, s, table, data[table])
+				for again := 0; again < 10 && c.accepted && c.judged == 0 && c.reads > manyReads; again++ {
+					c = b.try(t, s, table, data[table]) // a busy machine did not count the rows in time
+				}
 				title := s.title() + " | " + name
 				if results[title] == nil {
 					results[title] = make(map[string]planCase)
