@@ -129,11 +129,17 @@ func (s *Slots) take(ctx context.Context) error {
 		s.waits.Add(1)
 		s.waitTime.Add(int64(time.Since(began)))
 	}()
-	select {
-	case <-s.free:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	again := time.NewTicker(refusedFirst) // all who have a slot may keep it
+	defer again.Stop()
+	for {
+		select {
+		case <-s.free:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-again.C:
+			s.grow()
+		}
 	}
 }
 

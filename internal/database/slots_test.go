@@ -82,3 +82,37 @@ func TestSlots(t *testing.T) {
 		}
 	})
 }
+
+// TestSlotsOfTheServerComeBack: while all connections are held, somebody who waits gets one more as soon as the server grants it.
+func TestSlotsOfTheServerComeBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakePool{grants: 1}
+		s := Slots{
+			Refuses: func(err error) bool { return errors.Is(err, errFull) }, Counts: func() (int, int, int64) { return f.open, 0, f.opened },
+			Log: slog.New(slog.DiscardHandler),
+		}
+		s.Fill(16)
+		if _, err := Acquire(t.Context(), &s, f.get); err != nil { // it is never released
+			t.Fatal(err)
+		}
+		began := time.Now()
+		get := func(ctx context.Context) (int, error) {
+			if time.Since(began) >= 20*time.Second {
+				f.grants = 2
+			}
+			return f.get(ctx)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if _, err := Acquire(ctx, &s, get); err != nil {
+			t.Fatal(err)
+		}
+		if waited := time.Since(began); waited < 20*time.Second || waited > 31*time.Second {
+			t.Errorf("after %s", waited)
+		}
+		if f.refused < 2 || f.refused > 8 {
+			t.Errorf("the server has refused %d times", f.refused)
+		}
+	})
+}
