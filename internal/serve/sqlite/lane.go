@@ -16,7 +16,6 @@ const (
 	loopLimit = 2 * time.Millisecond // after which it is interrupted, and runs elsewhere
 	proofs    = 8                    // quick reads elsewhere in a row, after which the loop reads
 	roundMost = time.Millisecond     // of reads, after which the loop does something else
-	largeRows = 64 << 10             // bytes of a result that holds up the loop
 	slowFor   = 64                   // reads of a query or a feed that run elsewhere after one that held up the loop
 	slowMost  = 1 << 16              // after several that did: each time twice as many
 	lineKept  = time.Minute          // after which a query is forgotten
@@ -146,7 +145,7 @@ func (l *lane) run() {
 		err := q.source.readOn(conn, r)
 		r.Took = time.Since(began)
 		q.mean += (r.Took - q.mean) / 8
-		if r.Took > l.db.quickRead || len(r.Rows.Data) > largeRows || errors.Is(err, feed.ErrTooLarge) {
+		if r.Took > l.db.quickRead || errors.Is(err, feed.ErrTooLarge) {
 			q.slow, q.pause = q.pause, min(2*q.pause, slowMost)
 			q.source.quick.Store(0)
 		} else {
