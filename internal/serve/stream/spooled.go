@@ -52,6 +52,7 @@ type Spooled struct {
 	rowByRow bool     // the last attempt took too long
 	least    int      // groups of a batch, beyond the limits, because the first has a record that is held
 	asked    [16]byte // the epoch of which checkPrevious has asked last
+	deadAt   time.Time // dead letters were logged
 
 	mu      sync.Mutex
 	trouble error // why the drain does not go on; nil: it does, or the database is away

@@ -176,6 +176,9 @@ func (b *drainBatch) groupOf(h *Held) int {
 	return 0
 }
 
+// deadLogEvery is the least time between two lines of the log about dead letters.
+const deadLogEvery = time.Minute
+
 // deadLetters returns the dead letters of records of the batch.
 func (s *Spooled) deadLetters(b *drainBatch, dead []deadRecord) []queue.DeadLetter {
 	var letters []queue.DeadLetter
@@ -202,6 +205,11 @@ func (s *Spooled) deadLetters(b *drainBatch, dead []deadRecord) []queue.DeadLett
 			letter.Payload, _ = appendRecords(nil, source, d.Row, d.Row+1, nil) // cannot fail without refusals
 		}
 		letters = append(letters, letter)
+	}
+	if now := time.Now(); len(letters) > 0 && now.Sub(s.deadAt) >= deadLogEvery {
+		s.deadAt = now
+		s.cfg.Log.Warn("records that the database refused are dead letters now: see the command spool",
+			"stream", s.name, "letters", len(letters), "reason", letters[0].Reason)
 	}
 	return letters
 }
