@@ -181,6 +181,7 @@ func TestExecution(t *testing.T) {
 		{"only misses", Settings{Start: 5000, Quantile: 0.9}, 2, nil, exit.Failed, []string{"Peak: below 5,000/s. No rate that was tried met the SLO."}},
 		{"nothing", Settings{Start: 100, Quantile: 0.9}, 1, nil, exit.NothingValid, []string{"Peak: unknown. Nothing valid was measured."}},
 		{"invalid", Settings{Start: 100, Quantile: 0.9}, ProbesMax, invalid, exit.NothingValid, []string{"Peak: unknown.", "HOST_CONTENDED"}},
+		{"invalid up to the deadline", Settings{Start: 100, Quantile: 0.9, Deadline: 20 * time.Second}, ProbesMax, invalid, exit.NothingValid, []string{"no time was left for another probe, and none was VALID", "HOST_CONTENDED"}},
 		{"maximum", Settings{Start: 100, Max: 200, Quantile: 0.9}, ProbesMax, nil, exit.OK, []string{"Peak: at least 200/s", "the highest rate of the search met the SLO; raise --max"}},
 	} {
 		o := searched(t, 1000, c.settings, c.steps, c.change)

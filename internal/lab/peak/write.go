@@ -3,6 +3,7 @@ package peak
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -218,6 +219,9 @@ func (o *Outcome) stoppedText() string {
 	switch {
 	case text == "":
 		text = a.Stopped
+	case a.Stopped == StoppedDeadline && len(a.Path) > 0 &&
+		!slices.ContainsFunc(a.Path, func(v Visit) bool { return v.Observation.Validity == result.Valid }):
+		text = "no time was left for another probe, and none was VALID"
 	case a.Stopped == StoppedDeadline && a.Unfit > 0:
 		text = fmt.Sprintf("no time was left for another probe, which needs %s; raise --max-time",
 			sheet.Duration(max(a.Unfit.Round(time.Second), time.Second).Seconds()))
