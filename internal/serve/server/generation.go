@@ -221,8 +221,8 @@ type DownRoute struct {
 // addDown adds the routes of a part that cannot be served yet.
 func (s *Server) addDown(d DownRoute) {
 	handle := waiting(func(ctx *fasthttp.RequestCtx) {
-		s.problem(ctx, notStarted, "this path cannot be served yet: its database does not answer, or rejects it; the log and /readyz of the "+
-			"admin listener say why")
+		s.problem(ctx, notStarted, "this path cannot be served yet: it is starting, or its database does not answer or rejects it; the log and "+
+			"/readyz of the admin listener say why")
 		ctx.Response.Header.Set("Retry-After", retryText(d.Retry()))
 	})
 	if len(d.Reads) > 0 {
