@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/queue"
@@ -58,7 +60,11 @@ func (p *pipes) adopt(c *pipe, err error) {
 	p.open = append(p.open, c)
 	p.held.Add(1)
 	for _, f := range p.turns { // there may be more than when it was opened
-		c.leaving = c.leaving || c.statements[f.statement] == nil
+		prepared, known := c.statements[f.statement]
+		c.leaving = c.leaving || !known
+		if known && prepared == nil {
+			f.refused = now.Add(unfitFor)
+		}
 	}
 	p.yield() // somebody may have begun to wait meanwhile
 	if p.alarm.At.IsZero() {
@@ -103,6 +109,10 @@ func (c *pipe) prepare(ctx context.Context, flows []*flow) error {
 	for _, f := range flows {
 		s := f.statement
 		p, err := sessionOf(c.conn).prepare(ctx, c.conn, s)
+		if _, refused := errors.AsType[*pgconn.PgError](err); refused && !c.conn.IsClosed() {
+			c.statements[s] = nil // such as of a table that is gone
+			continue
+		}
 		if err != nil {
 			return err
 		}

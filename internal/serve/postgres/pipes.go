@@ -69,6 +69,7 @@ type flow struct {
 	moved     int                 // executions that run again elsewhere, because something before them was late
 	large     int                 // so many are read elsewhere, because a result was large: encoding it would hold up the loop
 	usedAt    time.Time
+	refused   time.Time // until when the server is not asked again to prepare it
 	late      queue.Lateness
 }
 
@@ -144,7 +145,8 @@ func (p *pipes) flow(s *source, st *statement) *flow {
 		f = &flow{source: s, statement: st, slow: make(map[string]struct{})}
 		p.flows[st], p.turns = f, append(p.turns, f)
 		for _, c := range p.open {
-			c.leaving = c.leaving || c.statements[f.statement] == nil // the next ones have it
+			_, known := c.statements[f.statement]
+			c.leaving = c.leaving || !known // the next ones have it
 		}
 		p.plan()
 	}
@@ -177,6 +179,8 @@ func (p *pipes) expects(f *flow) bool {
 	switch {
 	case slices.ContainsFunc(p.open, func(c *pipe) bool { return c.serves(f) }):
 		return true
+	case p.loop.Now().Before(f.refused):
+		return false
 	case p.opens:
 		return p.loop.Now().Sub(p.opensAt) < openWait
 	}

@@ -244,6 +244,27 @@ func TestLoopAlteredTable(t *testing.T) {
 	}
 }
 
+// TestLoopUnpreparedStatement: a statement that the server does not prepare any more keeps no other one out of the loop.
+func TestLoopUnpreparedStatement(t *testing.T) {
+	t.Parallel()
+	url := shared.Get(t).CreateDatabase(t)
+	mustExecute(t, url, "CREATE TABLE gone (id int PRIMARY KEY)")
+	db, loop := open(t, url, database.Pool{Max: 6}), storetest.StartLoop(t)
+	params := []param.Param{{Name: "a", Type: param.Integer}}
+	other := loopSource(t, db, feed.Definition{Name: "/other", SQL: "SELECT id FROM gone WHERE id = :a", Params: params})
+	s := loopSource(t, db, feed.Definition{Name: "/s", SQL: "SELECT :a + 1 AS x", Params: params})
+	mustExecute(t, url, "DROP TABLE gone")
+	for range 3 {
+		r := storetest.BeginReads(t, loop, other, nil, wide, []string{"1"})[0]
+		if err := apptest.Receive(t, "an answer", r.Ended); !errors.Is(err, feed.ErrElsewhere) {
+			t.Fatal(err)
+		}
+		if got, err := inLoop(t, loop, s, wide, "5"); got != `{"x":6}` || err != nil {
+			t.Fatal(got, err)
+		}
+	}
+}
+
 // TestLoopYieldsConnections: connections of a loop are there for others who need them, and for the end of the pool.
 func TestLoopYieldsConnections(t *testing.T) {
 	t.Parallel()
