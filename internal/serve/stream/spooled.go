@@ -49,9 +49,9 @@ type Spooled struct {
 	spool Spool
 
 	// Of the drain's goroutine:
-	rowByRow bool     // the last attempt took too long
-	least    int      // groups of a batch, beyond the limits, because the first has a record that is held
-	asked    [16]byte // the epoch of which checkPrevious has asked last
+	rowByRow bool      // the last attempt took too long
+	least    int       // groups of a batch, beyond the limits, because the first has a record that is held
+	asked    [16]byte  // the epoch of which checkPrevious has asked last
 	deadAt   time.Time // dead letters were logged
 
 	mu      sync.Mutex
