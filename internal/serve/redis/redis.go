@@ -382,19 +382,21 @@ func (b *breaker) begin(now time.Time) error {
 	next := now.Add(2*b.timeout + breakerPause).UnixNano()
 	if now.UnixNano() >= until && b.until.CompareAndSwap(until, next) {
 		b.pings.Go(func() {
-			err := b.ping(context.Background())
-			b.until.Store(0)
-			b.end(now, err)
+			if !b.end(now, b.ping(context.Background())) {
+				b.until.Store(0)
+			}
 		})
 	}
 	return errHangs
 }
 
-// end takes the error of a call that began at that time.
-func (b *breaker) end(began time.Time, err error) {
-	if now := time.Now(); err != nil && now.Sub(began) >= b.timeout/2 {
+// end takes the error of a call that began at that time, and reports whether the server hangs.
+func (b *breaker) end(began time.Time, err error) (hangs bool) {
+	now := time.Now()
+	if hangs = err != nil && now.Sub(began) >= b.timeout/2; hangs {
 		b.until.Store(now.Add(breakerPause).UnixNano())
 	}
+	return hangs
 }
 
 // wait waits for the ping that is under way. No call may follow.
