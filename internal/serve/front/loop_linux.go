@@ -354,7 +354,7 @@ func (l *loop) round(n int) {
 	accept := false
 	for i := range n {
 		switch fd := int(l.events[i].Fd); {
-		case fd == l.front.cfg.Socket:
+		case fd == l.front.cfg.Socket && l.accepts: // otherwise the number may be another one's
 			accept = true
 		case fd == l.bell:
 			var count [8]byte

@@ -91,3 +91,36 @@ func TestLoopServesItsAnswerer(t *testing.T) {
 		t.Error("a loop that has ended takes more")
 	}
 }
+
+// TestWatchTakesTheSocketsNumber: a descriptor that is opened after the socket was closed, and gets its number, is watched like others.
+func TestWatchTakesTheSocketsNumber(t *testing.T) { // not parallel: nobody else may take the number
+	r := open(t, 1, nil)
+	loop, number := r.loops[0].own, r.cfg.Socket
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pair[0])
+	defer unix.Close(pair[1])
+	if err := r.StopAccepting(false); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.FcntlInt(uintptr(pair[0]), unix.F_DUPFD_CLOEXEC, number)
+	if err != nil || fd != number {
+		t.Fatal(fd, err)
+	}
+	defer unix.Close(fd)
+	w := &watching{fd: fd, ready: make(chan string, 10), ended: make(chan struct{})}
+	watched := make(chan error, 1)
+	loop.Post(func() { watched <- loop.Watch(fd, w) })
+	if err := apptest.Receive(t, "the descriptor", watched); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Write(pair[1], []byte("a")); err != nil {
+		t.Fatal(err)
+	}
+	if got := apptest.Receive(t, "what has arrived", w.ready); got != "a" {
+		t.Errorf("%q", got)
+	}
+	r.endAll(t)
+}
