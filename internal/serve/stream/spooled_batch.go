@@ -208,8 +208,8 @@ func (s *Spooled) deadLetters(b *drainBatch, dead []deadRecord) []queue.DeadLett
 	}
 	if now := time.Now(); len(letters) > 0 && now.Sub(s.deadAt) >= deadLogEvery {
 		s.deadAt = now
-		s.cfg.Log.Warn("records that the database refused are dead letters now: see the command spool",
-			"stream", s.name, "letters", len(letters), "reason", letters[0].Reason)
+		s.cfg.Log.Warn("records became dead letters: spillway spool export shows them", "stream", s.name, "letters", len(letters),
+			"reason", letters[0].Reason)
 	}
 	return letters
 }

@@ -245,7 +245,7 @@ func TestSpooledEpochs(t *testing.T) {
 			t.Errorf("ready: %v", err)
 		}
 		s.close(t)
-		if log := s.log.String(); strings.Count(log, "are dead letters now") != 1 || !strings.Contains(log, "letters=2 reason=negative") {
+		if log := s.log.String(); strings.Count(log, "became dead letters:") != 1 || !strings.Contains(log, "letters=2 reason=negative") {
 			t.Errorf("dead letters are logged once in a minute, not as\n%s", log)
 		}
 		if !strings.Contains(s.log.String(), "dead letters in doubt") {
