@@ -7,6 +7,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
+	mathrand "math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -82,6 +84,59 @@ func BenchmarkStreamInsert(b *testing.B) {
 			}
 			b.ReportMetric(float64(b.N*n)/b.Elapsed().Seconds(), "rows/s")
 		})
+	}
+}
+
+// BenchmarkOneWriter runs what a quick batch of one row consists of, each form with one part more than the last, in random order on one
+// connection with synchronous_commit on, and reports the median round trip of each.
+func BenchmarkOneWriter(b *testing.B) {
+	url := apptest.Postgres(b).CreateDatabase(b)
+	mustExecute(b, url, positionsTable)
+	db := open(b, url, database.Pool{Max: 1})
+	sink := db.Stream(positionsSchema(b))
+	if err := sink.Check(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	id := func(settings, returning string) step {
+		sql := "INSERT INTO spillway_batches (id, created_at) SELECT p.id, now() FROM (SELECT $1::uuid AS id" + settings + ") AS p" + returning
+		return step{statement: newStatement(sql, noColumns)}
+	}
+	plain := "INSERT INTO positions (device_id, recorded_at, latitude, longitude) SELECT 42, now(), 1.5, 2.5"
+	insert := step{statement: newStatement(plain, noColumns)}
+	checked := step{statement: newStatement(plain+" WHERE CASE WHEN 'now'::timestamptz <> now() THEN true "+
+		"ELSE ('x' || extract(epoch FROM 'now'::timestamptz))::boolean END", noColumns)}
+	level := " RETURNING current_setting('synchronous_commit'), " + standbyNames
+	settings := ", set_config('lock_timeout', '3s', true), set_config('statement_timeout', '27s', true), " +
+		"set_config('client_min_messages', 'warning', true), set_config('synchronous_commit', 'on', true)"
+	names := []string{"insert", "+id", "+check", "+level", "+settings"}
+	forms := [][]step{{insert}, {id("", ""), insert}, {id("", ""), checked}, {id("", level), checked}, {id(settings, level), checked}}
+	took := make([][]time.Duration, len(forms))
+	err := sink.db.ask(b.Context(), func(ctx context.Context, conn *pgconn.PgConn) error {
+		if err := exec(ctx, conn, "SET synchronous_commit = on"); err != nil {
+			return err
+		}
+		for b.Loop() {
+			for _, i := range mathrand.Perm(len(forms)) {
+				if len(forms[i]) > 1 {
+					batch := make([]byte, 16)
+					_, _ = rand.Read(batch)
+					forms[i][0].args = [][]byte{batch}
+				}
+				began := time.Now()
+				if err := runSteps(ctx, conn, sink, forms[i]...); err != nil {
+					return err
+				}
+				took[i] = append(took[i], time.Since(began))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i, name := range names {
+		slices.Sort(took[i])
+		b.ReportMetric(float64(took[i][len(took[i])/2].Microseconds()), name+"-us")
 	}
 }
 
