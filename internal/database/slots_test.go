@@ -32,15 +32,21 @@ func (f *fakePool) get(context.Context) (int, error) {
 	return 1, nil
 }
 
+// slots returns 16 slots of the pool.
+func (f *fakePool) slots() *Slots {
+	s := &Slots{
+		Refuses: func(err error) bool { return errors.Is(err, errFull) }, Counts: func() (int, int, int64) { return f.open, 0, f.opened },
+		Log: slog.New(slog.DiscardHandler),
+	}
+	s.Fill(16)
+	return s
+}
+
 func TestSlots(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakePool{grants: 3}
-		s := Slots{
-			Refuses: func(err error) bool { return errors.Is(err, errFull) }, Counts: func() (int, int, int64) { return f.open, 0, f.opened },
-			Log: slog.New(slog.DiscardHandler),
-		}
-		s.Fill(16)
+		s := f.slots()
 		left := errors.New("left")
 		ended, end := context.WithCancelCause(t.Context())
 		end(left)
@@ -50,7 +56,7 @@ func TestSlots(t *testing.T) {
 			f.refused = 0
 			n, err := 0, error(nil)
 			for ; err == nil && n < 20; n++ {
-				_, err = Acquire(ended, &s, f.get)
+				_, err = Acquire(ended, s, f.get)
 			}
 			if n--; n != want || !errors.Is(err, left) || f.refused != refused {
 				t.Errorf("%d connections, %d refused, %v; want %d and %d", n, f.refused, err, want, refused)
@@ -77,7 +83,7 @@ func TestSlots(t *testing.T) {
 		<-time.After(10 * time.Second)
 		burst(16, 16, 0)
 		f.open, f.idle, f.grants = 0, 0, 0
-		if _, err := Acquire(t.Context(), &s, f.get); !errors.Is(err, errFull) || s.Limit() != 16 {
+		if _, err := Acquire(t.Context(), s, f.get); !errors.Is(err, errFull) || s.Limit() != 16 {
 			t.Errorf("no connection at all: %v, %d slots", err, s.Limit())
 		}
 	})
@@ -88,12 +94,8 @@ func TestSlotsOfTheServerComeBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakePool{grants: 1}
-		s := Slots{
-			Refuses: func(err error) bool { return errors.Is(err, errFull) }, Counts: func() (int, int, int64) { return f.open, 0, f.opened },
-			Log: slog.New(slog.DiscardHandler),
-		}
-		s.Fill(16)
-		if _, err := Acquire(t.Context(), &s, f.get); err != nil { // it is never released
+		s := f.slots()
+		if _, err := Acquire(t.Context(), s, f.get); err != nil { // it is never released
 			t.Fatal(err)
 		}
 		began := time.Now()
@@ -105,7 +107,7 @@ func TestSlotsOfTheServerComeBack(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
-		if _, err := Acquire(ctx, &s, get); err != nil {
+		if _, err := Acquire(ctx, s, get); err != nil {
 			t.Fatal(err)
 		}
 		if waited := time.Since(began); waited < 20*time.Second || waited > 31*time.Second {
